@@ -1,0 +1,8 @@
+//! The engine: one reactor per core over `io_uring`, and the simulated world behind the same interface.
+//!
+//! Code above this crate is plain `async` code, single-threaded, written against the concrete types here
+//! ([`net::TcpStream`], [`file::File`], [`time::sleep`], [`task::spawn`], [`task::random_u64`]). Which world it runs
+//! in is decided by who polls it: [`Reactor::run`] (kernel, wall clock) or [`sim::World`] (virtual clock, seeded order,
+//! seeded faults). The dispatch is one `match` per operation; there is no second code path to test.
+
+pub mod buf;
