@@ -1,0 +1,150 @@
+//! [`Namespace`]: what everything below offers and everything above uses.
+//!
+//! Invariants every kind keeps:
+//! - A command is atomic towards every other command on the namespace, from any thread or connection, up to
+//!   [`NamespaceInfo::atomic_blocks`]; a compare-and-write may not be larger than [`NamespaceInfo::compare_and_write_blocks_max`].
+//! - What was acknowledged with [`Durability::Stable`], or before an acknowledged [`Namespace::flush`], survives power loss.
+//! - An error says what is known: only [`Error::Disconnected`] and [`Error::Aborted`] leave open whether the command took effect.
+
+use std::fmt;
+
+use engine::{Buf, View};
+
+/// A logical block address.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Lba(pub u64);
+
+impl fmt::Display for Lba {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// When a write may be acknowledged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Durability {
+    /// As soon as the medium has it, even in a volatile cache.
+    Cached,
+    /// Only when it would survive power loss (NVMe: force unit access).
+    Stable,
+}
+
+/// What a namespace is; constant while it is open, except that it may grow.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NamespaceInfo {
+    /// Bytes per block, a power of two from 512 to 65,536.
+    pub block_size: u32,
+    /// Size in blocks.
+    pub blocks: u64,
+    /// Reads and writes up to this many blocks are atomic.
+    pub atomic_blocks: u32,
+    /// The largest compare-and-write, in blocks; 0: not supported.
+    pub compare_and_write_blocks_max: u32,
+    /// The largest single transfer, in blocks.
+    pub transfer_blocks_max: u32,
+    /// A write without [`Durability::Stable`] may be lost until the next flush.
+    pub volatile_cache: bool,
+    /// Nothing survives the end of the serving process (a memory namespace).
+    pub volatile_medium: bool,
+    /// Deallocated blocks read as zeroes.
+    pub deallocated_reads_zero: bool,
+    /// Globally unique, stable over restarts (NVMe: NGUID).
+    pub nguid: [u8; 16],
+}
+
+impl NamespaceInfo {
+    /// Size in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.blocks * u64::from(self.block_size)
+    }
+}
+
+/// Why a command failed, in words the caller can act on.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Error {
+    /// The comparison found other bytes; nothing was written.
+    #[error("compare failure: the blocks no longer hold the expected bytes")]
+    CompareFailure,
+    /// Part of the range lies beyond the end.
+    #[error("blocks {lba}+{blocks} lie beyond the namespace's end at {end}")]
+    OutOfRange {
+        /// First block asked for.
+        lba: Lba,
+        /// Blocks asked for.
+        blocks: u64,
+        /// Size of the namespace in blocks.
+        end: u64,
+    },
+    /// The length is zero, no multiple of the block size, over a limit, or the halves differ.
+    #[error("invalid length: {bytes} bytes (block size {block_size}, at most {bytes_max} bytes)")]
+    InvalidLength {
+        /// Bytes given.
+        bytes: usize,
+        /// The namespace's block size.
+        block_size: u32,
+        /// The limit that applies.
+        bytes_max: usize,
+    },
+    /// The namespace takes no writes (any more).
+    #[error("the namespace is read-only: {0}")]
+    ReadOnly(&'static str),
+    /// The command is not offered by this namespace.
+    #[error("the namespace does not support {0}")]
+    Unsupported(&'static str),
+    /// The medium could not give the data back.
+    #[error("unrecovered read error: {0}")]
+    ReadFault(String),
+    /// The medium did not take the data.
+    #[error("write fault: {0}")]
+    WriteFault(String),
+    /// No room is left behind a thin namespace.
+    #[error("out of space: the medium behind the namespace is full")]
+    OutOfSpace,
+    /// There is no connection at the moment; the command was not sent.
+    #[error("not connected to {0}")]
+    NotConnected(String),
+    /// The connection ended while the command was under way: whether it took effect is not known.
+    #[error("the connection to {0} was lost; the outcome of the command is unknown")]
+    Disconnected(String),
+    /// The command was aborted or timed out: whether it took effect is not known.
+    #[error("the command was aborted; its outcome is unknown")]
+    Aborted,
+    /// The remote side answered with a status that has no kind of its own here.
+    #[error("the target answered with status {0}")]
+    Status(String),
+}
+
+impl Error {
+    /// Whether the command may have taken effect, or may yet.
+    pub fn outcome_unknown(&self) -> bool {
+        matches!(self, Error::Disconnected(_) | Error::Aborted)
+    }
+}
+
+/// An array of blocks. Futures are local to their thread; implementations that are `Send + Sync` may be used from many.
+#[allow(async_fn_in_trait)] // local futures by design: one reactor per thread
+pub trait Namespace: 'static {
+    /// Geometry, limits and identity.
+    fn info(&self) -> NamespaceInfo;
+
+    /// Fills all of `buf` (a multiple of the block size) from `lba`. The buffer comes back in every case.
+    async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf);
+
+    /// Writes `data` (a multiple of the block size) at `lba`.
+    async fn write(&self, lba: Lba, data: View, durability: Durability) -> Result<(), Error>;
+
+    /// Makes every write that was acknowledged before this call stable.
+    async fn flush(&self) -> Result<(), Error>;
+
+    /// Compares `expected` with the blocks at `lba`; [`Error::CompareFailure`] where they differ.
+    async fn compare(&self, lba: Lba, expected: View) -> Result<(), Error>;
+
+    /// Replaces `expected` by `new` (equal lengths) at `lba` in one atomic step, or fails with [`Error::CompareFailure`].
+    async fn compare_and_write(&self, lba: Lba, expected: View, new: View, durability: Durability) -> Result<(), Error>;
+
+    /// Makes the range read as zeroes.
+    async fn write_zeroes(&self, lba: Lba, blocks: u64, durability: Durability) -> Result<(), Error>;
+
+    /// Says that the range's content is no longer needed.
+    async fn deallocate(&self, lba: Lba, blocks: u64) -> Result<(), Error>;
+}
