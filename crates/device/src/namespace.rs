@@ -140,7 +140,8 @@ pub trait Namespace: 'static {
     async fn compare(&self, lba: Lba, expected: View) -> Result<(), Error>;
 
     /// Replaces `expected` by `new` (equal lengths) at `lba` in one atomic step, or fails with [`Error::CompareFailure`].
-    async fn compare_and_write(&self, lba: Lba, expected: View, new: View, durability: Durability) -> Result<(), Error>;
+    async fn compare_and_write(&self, lba: Lba, expected: View, new: View, durability: Durability)
+    -> Result<(), Error>;
 
     /// Makes the range read as zeroes.
     async fn write_zeroes(&self, lba: Lba, blocks: u64, durability: Durability) -> Result<(), Error>;
