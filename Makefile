@@ -1,0 +1,54 @@
+# Yagura's commands. `make run` and `make test` need nothing but Debian, a Rust toolchain (rustup) and this tree.
+#
+#   make run [DATA=dir] [ONCE=1]   build, start three storage nodes, import DATA, kill a node while reading, verify
+#   make test                      the gate: everything a change must pass (also what CI runs)
+#   make tidy | fmt | clean
+
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+# What `make run` imports; without it a copy of this tree, free of build products and history.
+DATA ?=
+# `ONCE=1` ends the run after its summary; otherwise it serves until interrupted.
+ONCE ?=
+# Where `make run` keeps its pool. Its own directory, so that a second run shows the pool being reopened.
+POOL_DIR ?= data
+
+TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+YAGURA := $(TARGET_DIR)/release/yagura
+
+.PHONY: help build run test tidy fmt clean deps deps-build deps-test deps-bench
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+build: deps-build
+	cargo build --release --locked --bin yagura
+
+run: build
+	scripts/run.sh "$(YAGURA)" "$(POOL_DIR)" "$(ONCE)" "$(DATA)"
+
+test: deps-test
+	scripts/gate.sh
+
+# The lint alone, straight through rustc: it needs no dependency, so it answers in seconds.
+tidy:
+	scripts/tidy.sh
+
+fmt:
+	cargo fmt --all
+
+clean:
+	cargo clean
+	rm -rf data fuzz/target
+
+deps: deps-bench
+
+deps-build:
+	@scripts/deps.sh build
+
+deps-test:
+	@scripts/deps.sh build test
+
+deps-bench:
+	@scripts/deps.sh build test bench

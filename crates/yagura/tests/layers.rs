@@ -1,0 +1,103 @@
+//! The crates point one way: a crate depends only on crates above it in the map of `ARCHITECTURE.md` §1.
+//!
+//! Without this a cycle of concerns starts as one convenient `use` (the transport that peeks at the pool's map) and ends
+//! as crates that can be neither tested nor replaced alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
+
+/// Members of the workspace that are no part of the product: they depend on no crate of the house, and crates of the
+/// house may use them in tests only.
+const PROOF_CRATES: [&str; 2] = ["check", "kv-model"];
+
+/// Parses the map's rows, ``| `name` | … |``, in order.
+fn layers_of(architecture: &str) -> Vec<String> {
+    let section = architecture.split("\n## ").find(|s| s.starts_with("1. ")).expect("ARCHITECTURE.md has a section 1");
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
+    rows.map(|row| row.split('`').next().unwrap_or_default().to_owned()).collect()
+}
+
+fn workspace() -> (Metadata, String) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let metadata = MetadataCommand::new()
+        .manifest_path(root.join("Cargo.toml"))
+        .no_deps()
+        .other_options(["--offline".to_owned(), "--locked".to_owned()])
+        .exec()
+        .expect("cargo metadata reads this workspace");
+    let architecture = std::fs::read_to_string(root.join("ARCHITECTURE.md")).expect("ARCHITECTURE.md is readable");
+    (metadata, architecture)
+}
+
+/// What is wrong with the dependencies of `package`, in sentences.
+fn faults(package: &Package, rank: &BTreeMap<&str, usize>, proof: &BTreeSet<&str>) -> Vec<String> {
+    let name = package.name.as_str();
+    let mut faults = Vec::new();
+    for dependency in &package.dependencies {
+        let on = dependency.name.as_str();
+        let is_proof_crate = proof.contains(on);
+        if !rank.contains_key(on) && !is_proof_crate {
+            continue; // A library from outside.
+        }
+        if proof.contains(name) {
+            faults.push(format!("{name} depends on {on}: a proof crate must not share code with what it judges"));
+        } else if is_proof_crate && dependency.kind != DependencyKind::Development {
+            faults.push(format!("{name} depends on {on} outside its tests: {on} is no part of the product"));
+        } else if !is_proof_crate && rank[on] >= rank[name] {
+            faults.push(format!("{name} depends on {on}, which is not above it in ARCHITECTURE.md §1"));
+        }
+    }
+    faults
+}
+
+#[test]
+fn crates_depend_only_on_crates_above_them() {
+    let (metadata, architecture) = workspace();
+    let layers = layers_of(&architecture);
+    let rank: BTreeMap<&str, usize> = layers.iter().enumerate().map(|(index, name)| (name.as_str(), index)).collect();
+    let proof = BTreeSet::from(PROOF_CRATES);
+    let mut faults_all = Vec::new();
+    for package in &metadata.packages {
+        let name = package.name.as_str();
+        if rank.contains_key(name) || proof.contains(name) {
+            faults_all.extend(faults(package, &rank, &proof));
+        } else {
+            faults_all.push(format!("crate {name} is not in the map of ARCHITECTURE.md §1: give it a place there"));
+        }
+    }
+    for layer in &layers {
+        if !metadata.packages.iter().any(|package| package.name.as_str() == layer) {
+            faults_all.push(format!("ARCHITECTURE.md §1 lists {layer}, which is not a crate of the workspace"));
+        }
+    }
+    assert!(faults_all.is_empty(), "\n{}\n", faults_all.join("\n"));
+}
+
+#[test]
+fn versions_are_declared_once_in_the_workspace() {
+    let (metadata, _) = workspace();
+    let mut faults = Vec::new();
+    for package in &metadata.packages {
+        let manifest = std::fs::read_to_string(&package.manifest_path).expect("a member's manifest is readable");
+        let section =
+            manifest.split("\n[").filter(|s| s.split(']').next().is_some_and(|h| h.ends_with("dependencies")));
+        for line in section.flat_map(|s| s.lines().skip(1)).map(str::trim) {
+            if !line.is_empty() && !line.starts_with('#') && !line.contains("workspace = true") {
+                let name = &package.name;
+                faults.push(format!(
+                    "{name}/Cargo.toml: `{line}`: versions stand in the root Cargo.toml, with the reason"
+                ));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "\n{}\n", faults.join("\n"));
+}
+
+#[test]
+fn the_map_is_read_in_order() {
+    let text =
+        "# A\n\n## 1. The map\n\n| crate | x |\n|---|---|\n| `one` | a |\n| `two` | b |\n\n## 2. Other\n| `no` | c |\n";
+    assert_eq!(layers_of(text), ["one", "two"]);
+}

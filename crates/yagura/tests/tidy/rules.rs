@@ -1,0 +1,162 @@
+//! The rules on words. Each has a name (for exemptions), a scope and a reason that stands in its message.
+
+use crate::source::Source;
+
+/// Code that runs on the engine, for real and in the simulated world: one seed must be one run.
+pub const ENGINE_DRIVEN: &[&str] =
+    &["crates/device/src/", "crates/fabric/src/", "crates/pool/src/", "crates/kv/src/", "crates/engine/src/sim/"];
+
+pub enum Scope {
+    /// [`ENGINE_DRIVEN`], tests excepted.
+    EngineDriven,
+    /// Every crate but the binary, tests and programs (`main.rs`, examples) excepted.
+    Libraries,
+    /// All Rust, tests too.
+    Everywhere,
+}
+
+pub struct Ban {
+    pub rule: &'static str,
+    pub scope: Scope,
+    pub words: &'static [&'static str],
+    pub reason: &'static str,
+}
+
+pub const BANS: &[Ban] = &[
+    Ban {
+        rule: "thread",
+        scope: Scope::EngineDriven,
+        words: &["std::thread", "thread::sleep", "thread::spawn"],
+        reason: "blocks the reactor, and the simulated world has one thread: engine::task, engine::time",
+    },
+    Ban {
+        rule: "clock",
+        scope: Scope::EngineDriven,
+        words: &["SystemTime", "UNIX_EPOCH", "std::time::Instant", "Instant::now"],
+        reason: "the wall clock makes a seed's run differ from itself: engine::time",
+    },
+    Ban {
+        rule: "randomness",
+        scope: Scope::EngineDriven,
+        words: &["getrandom", "RandomState", "new_v4", "rand::random", "thread_rng"],
+        reason: "the system's randomness makes a seed's run differ from itself: engine::task::random_u64",
+    },
+    Ban {
+        rule: "hash-order",
+        scope: Scope::EngineDriven,
+        words: &["HashMap", "HashSet"],
+        reason: "iterates in another order each run: BTreeMap, or say why no iteration depends on the order",
+    },
+    Ban {
+        rule: "print",
+        scope: Scope::Libraries,
+        words: &["println!", "eprintln!", "print!", "eprint!"],
+        reason: "a library has no terminal: return it, or log it with tracing",
+    },
+    Ban {
+        rule: "stub",
+        scope: Scope::Everywhere,
+        words: &["todo!", "unimplemented!", "dbg!"],
+        reason: "unfinished work is not landed",
+    },
+    Ban {
+        rule: "ignored-test",
+        scope: Scope::Everywhere,
+        words: &["#[ignore", "#[ignore]"],
+        reason: "a test that does not run proves nothing: mend it or delete it",
+    },
+];
+
+impl Scope {
+    fn covers(&self, source: &Source, offset: usize) -> bool {
+        let program = source.path.ends_with("/main.rs") || source.path.contains("/examples/");
+        match self {
+            Scope::EngineDriven => {
+                ENGINE_DRIVEN.iter().any(|prefix| source.path.starts_with(prefix)) && !source.in_test(offset)
+            }
+            Scope::Libraries => {
+                source.path.contains("/src/")
+                    && !source.path.starts_with("crates/yagura/")
+                    && !program
+                    && !source.in_test(offset)
+            }
+            Scope::Everywhere => true,
+        }
+    }
+}
+
+/// A comment `tidy: <rule>: <reason>` at the place or in the lines above it; the reason must be a sentence, not a shrug.
+fn is_exempt(source: &Source, offset: usize, rule: &str) -> bool {
+    let comment = source.comment_near(offset, 3);
+    comment.split_once(&format!("tidy: {rule}: ")).is_some_and(|(_, reason)| reason.len() > 15)
+}
+
+pub fn find_banned(source: &Source, ban: &Ban) -> Vec<String> {
+    let mut places: Vec<usize> = ban.words.iter().flat_map(|word| source.find(word)).collect();
+    places.sort_unstable();
+    places.retain(|&at| ban.scope.covers(source, at) && !is_exempt(source, at, ban.rule));
+    places.dedup_by_key(|at| source.line_of(*at));
+    let fault = |at: usize| format!("{}:{}: {}: {}", source.path, source.line_of(at), ban.rule, ban.reason);
+    places.into_iter().map(fault).collect()
+}
+
+/// Product code whose safety the reader must be told: places that can panic, that drop a result, that bound something.
+pub fn find_unexplained(source: &Source) -> Vec<String> {
+    if !source.path.contains("/src/") {
+        return Vec::new();
+    }
+    let mut faults = Vec::new();
+    let mut require = |at: usize, explained: bool, what: &str| {
+        if !explained && !source.in_test(at) {
+            faults.push((at, format!("{}:{}: {what}", source.path, source.line_of(at))));
+        }
+    };
+    for at in source.find(".unwrap()") {
+        let explained = !source.comment_near(at, 2).is_empty();
+        require(at, explained, "unwrap: a comment says which invariant makes it safe, or it is an error");
+    }
+    for at in source.find(".expect(") {
+        let message = source.text[at + ".expect(".len()..].trim_start();
+        let explained = message.starts_with("\"invariant") || !source.comment_near(at, 2).is_empty();
+        require(at, explained, "expect: its message starts with \"invariant\" and proves it, or a comment does");
+    }
+    for at in ["panic!", "unreachable!"].iter().flat_map(|word| source.find(word)) {
+        let message = source.text[at..].split_once('(').is_some_and(|(_, rest)| rest.starts_with("\"invariant"));
+        let explained = message || !source.comment_near(at, 2).is_empty();
+        require(at, explained, "panic: bad input is an error; else a comment says why this cannot happen");
+    }
+    for at in source.find("let _ =") {
+        let explained = !source.comment_near(at, 2).is_empty();
+        require(at, explained, "a result is dropped: a comment says why that is right");
+    }
+    for at in ["#[allow(", "#![allow("].iter().flat_map(|word| source.find(word)) {
+        let attribute = source.text[at..].split(']').next().unwrap_or_default();
+        let explained = attribute.contains("reason =") || !source.comment_near(at, 1).is_empty();
+        require(at, explained, "allow: `expect` with a `reason`, so that it goes when it can");
+    }
+    for at in source.find("const") {
+        let name = source.code[at + 5..].trim_start().split(|c: char| !crate::source::is_word(c)).next();
+        if name.is_some_and(|name| name.ends_with("_MAX") && name.len() > 4) {
+            let explained = source.is_described(at, 4);
+            require(at, explained, "a limit: a comment says how it was chosen (measured, derived, guessed)");
+        }
+    }
+    faults.sort_unstable();
+    faults.into_iter().map(|(_, fault)| fault).collect()
+}
+
+/// The part of `line` that names a place of one machine: a checkout, a home, a private mirror.
+pub fn machine_path(line: &str) -> Option<String> {
+    // Written in two halves, so that this file does not break its own rule.
+    let places = [["/wo", "rk/"], ["/ro", "ot/"], ["/ho", "me/"], ["/fa", "rm/"], ["/Us", "ers/"]];
+    for place in places.map(|halves| halves.concat()) {
+        for at in line.match_indices(&place).map(|(at, _)| at) {
+            let path_before = line[..at].ends_with(|c: char| crate::source::is_word(c) || "./-$})".contains(c));
+            if !path_before {
+                return Some(place);
+            }
+        }
+    }
+    let hosts = [["//registry", "."], ["//mirror", "."], ["//proxy", "."], ["//deb", "."], ["//static", "."]];
+    hosts.map(|halves| halves.concat()).into_iter().find(|host| line.contains(host.as_str()))
+}

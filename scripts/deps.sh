@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Installs what is missing, and only that: Debian packages by the command each one provides, cargo tools by name.
+# usage: deps.sh GROUP…   (build, test, bench)
+# A machine that has everything is left alone and needs neither root nor the network.
+set -euo pipefail
+
+# Tools of ours that come from the registry; pinned, so that a new release cannot turn the gate red by itself.
+CARGO_FUZZ=0.13.2
+CARGO_DENY=0.20.2
+# apt on a fresh machine fails now and then (a mirror in mid-update, a lock held by the first boot).
+TRIES=4
+
+packages=()
+tools=()
+
+# command=package: the package is wanted when the command is not there.
+want() {
+  for pair in "$@"; do
+    command -v "${pair%%=*}" >/dev/null 2>&1 || packages+=("${pair#*=}")
+  done
+}
+
+# name@version of a cargo tool, whose command is the name.
+want_tool() {
+  for tool in "$@"; do
+    command -v "${tool%@*}" >/dev/null 2>&1 || tools+=("$tool")
+  done
+}
+
+for group in "$@"; do
+  case "$group" in
+    build) want cc=gcc ld=binutils git=git ;;
+    test)
+      # c++: libFuzzer is built from source. python3, mke2fs, cpio: the guest's image. redis-cli: the gateway's tests.
+      want c++=g++ python3=python3 mke2fs=e2fsprogs qemu-system-x86_64=qemu-system-x86 redis-cli=redis-tools
+      want redis-benchmark=redis-tools
+      want_tool "cargo-fuzz@$CARGO_FUZZ" "cargo-deny@$CARGO_DENY"
+      ;;
+    bench) want memcached=memcached ;;
+    *) echo "deps.sh: unknown group '$group' (build, test, bench)" >&2; exit 2 ;;
+  esac
+done
+
+command -v cargo >/dev/null 2>&1 || {
+  echo "deps.sh: cargo is not in PATH: install a Rust toolchain first, see https://rustup.rs" >&2
+  exit 1
+}
+
+retry() {
+  local try
+  for ((try = 1; try <= TRIES; try++)); do
+    "$@" && return 0
+    echo "deps.sh: '$*' failed (try $try of $TRIES)" >&2
+    sleep $((try * 3))
+  done
+  return 1
+}
+
+if ((${#packages[@]})); then
+  sudo=()
+  [ "$(id -u)" = 0 ] || sudo=(sudo)
+  mapfile -t packages < <(printf '%s\n' "${packages[@]}" | sort -u)
+  echo "deps: installing ${packages[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  retry "${sudo[@]}" apt-get -qq update
+  retry "${sudo[@]}" apt-get -qq install -y --no-install-recommends "${packages[@]}"
+fi
+
+for tool in "${tools[@]}"; do
+  echo "deps: installing $tool"
+  # A target directory of its own: the caller's CARGO_TARGET_DIR is for this workspace alone.
+  CARGO_TARGET_DIR= retry env -u CARGO_TARGET_DIR cargo install --locked "$tool"
+done
+
+# Every locked crate, those of other platforms too: cargo-deny reads them all, and no later step needs the network.
+cargo fetch --quiet --locked

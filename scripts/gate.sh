@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# The gate: every stage a change must pass, in the order that fails fastest. Prints each stage's name and time and ends
+# with one line, PASS or FAIL; the exit status says the same.
+# Environment: STAGES="format lint …" runs only those, for work on the gate itself (the last line then says PARTIAL).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# Fixed simulated runs in the gate, beside the fresh one; the long run is `make sim`.
+GATE_SEEDS=${GATE_SEEDS:-20}
+# Seconds per fuzz target in the gate; the long run is `make fuzz`.
+GATE_FUZZ_SECONDS=${GATE_FUZZ_SECONDS:-5}
+
+began=$SECONDS
+stage=start
+ran=()
+trap 'finish $?' EXIT
+
+finish() {
+  local status=$1 total=$((SECONDS - began))
+  trap - EXIT
+  echo
+  for line in "${ran[@]}"; do echo "  $line"; done
+  if [ "$status" != 0 ]; then
+    echo "gate: FAIL in stage '$stage' after $total s"
+  elif [ -n "${STAGES:-}" ]; then
+    echo "gate: PARTIAL: ${#ran[@]} stages passed in $total s ($STAGES)"
+  else
+    echo "gate: PASS: ${#ran[@]} stages in $total s"
+  fi
+  exit "$status"
+}
+
+# run NAME COMMAND…
+run() {
+  stage=$1
+  shift
+  [[ -z "${STAGES:-}" || " $STAGES " == *" $stage "* ]] || return 0
+  local start=$SECONDS
+  printf '\n== %s: %s\n' "$stage" "$*"
+  "$@"
+  ran+=("$(printf '%-10s %4d s' "$stage" $((SECONDS - start)))")
+}
+
+run format cargo fmt --all --check
+run tidy scripts/tidy.sh
+run deny cargo deny --offline --locked check --hide-inclusion-graph licenses bans sources
+run clippy cargo clippy --workspace --all-targets --locked -- -D warnings
+run unit cargo test --workspace --locked --exclude yagura
+run process cargo test --package yagura --locked
