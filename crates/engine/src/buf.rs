@@ -7,6 +7,28 @@
 //!
 //! Bounds: the pool keeps at most [`POOL_BYTES_MAX`] per thread and frees the rest. How much may be *in use* is bounded by
 //! the owners (queue depth x transfer size), not here.
+//!
+//! One allocation (a *block*), size classes `ALIGN << class`, the reference count behind the data so that data starts aligned:
+//!
+//! ```text
+//!  0                          class size        + TAIL
+//!  | data, 4096-aligned       | references: u32 |
+//! ```
+//!
+//! Invariants:
+//! - A `Buf` that owns a block is its only owner: its reference count is 1 and nobody else reads or writes the block. Were
+//!   it shared, a write would change bytes that the kernel is sending.
+//! - `len <= capacity <= class size`; capacity is exactly what was asked for, so that a receive into the buffer can not
+//!   take bytes of the stream that belong to the next one.
+
+use std::{
+    alloc::{self, Layout},
+    cell::RefCell,
+    fmt,
+    ops::{Bound, Deref, DerefMut, RangeBounds},
+    ptr::NonNull,
+    sync::atomic::{AtomicU32, Ordering, fence},
+};
 
 /// Address and length granularity of every buffer: what O_DIRECT needs on any medium.
 pub const ALIGN: usize = 4096;
@@ -15,19 +37,437 @@ pub const BUF_BYTES_MAX: usize = (1 << 20) + ALIGN;
 /// What one thread's pool keeps for reuse. Guessed: 64 commands of 1 MiB.
 pub const POOL_BYTES_MAX: usize = 64 << 20;
 
-// PUBLIC FACE (to be kept):
-//   impl Buf {
-//     pub fn with_capacity(capacity: usize) -> Buf      // len 0
-//     pub fn with_len(len: usize) -> Buf                // len bytes of unspecified (but initialised) content
-//     pub fn zeroed(len: usize) -> Buf
-//     pub fn copy_from(bytes: &[u8]) -> Buf
-//     pub fn capacity(&self) -> usize; pub fn len; pub fn is_empty
-//     pub fn set_len(&mut self, len: usize)             // panics over capacity
-//     pub fn extend_from_slice(&mut self, bytes: &[u8]) // panics over capacity
-//     pub fn spare_mut(&mut self) -> &mut [u8]          // [len..capacity]
-//     pub fn freeze(self) -> View
-//   }  Deref/DerefMut<Target=[u8]> over [..len], Send, Debug, Default (an empty buffer that owns no memory)
-//   impl View {
-//     pub fn slice(&self, range: impl RangeBounds<usize>) -> View; pub fn len; is_empty
-//     pub fn try_into_buf(self) -> Result<Buf, View>    // when this is the only view of the whole buffer
-//   }  Deref<Target=[u8]>, Clone, Send + Sync, Debug, Default, From<Buf>
+/// Classes of 4 KiB to 1 MiB by powers of two, and one for [`BUF_BYTES_MAX`].
+const CLASS_COUNT: usize = 10;
+/// Room for the reference count behind the data: one cache line, so that counting never shares a line with data.
+const TAIL: usize = 64;
+
+const _: () =
+    assert!(class_size(CLASS_COUNT as u8 - 1) == BUF_BYTES_MAX && class_size(CLASS_COUNT as u8 - 2) == 1 << 20);
+
+const fn class_size(class: u8) -> usize {
+    if class as usize == CLASS_COUNT - 1 { BUF_BYTES_MAX } else { ALIGN << class }
+}
+
+fn class_of(capacity: usize) -> u8 {
+    assert!(capacity <= BUF_BYTES_MAX, "a buffer of {capacity} bytes was asked for; the largest is {BUF_BYTES_MAX}");
+    if capacity > 1 << 20 {
+        return CLASS_COUNT as u8 - 1;
+    }
+    let pages = capacity.div_ceil(ALIGN).next_power_of_two();
+    pages.trailing_zeros() as u8
+}
+
+/// One allocation. Copyable handle; who owns it is said by `Buf` and `View`.
+#[derive(Clone, Copy)]
+struct Block {
+    data: NonNull<u8>,
+    class: u8,
+}
+
+impl Block {
+    fn layout(class: u8) -> Layout {
+        Layout::from_size_align(class_size(class) + TAIL, ALIGN).expect("sizes are constants far below isize::MAX")
+    }
+
+    /// A block with reference count 1, from the pool or, zeroed, from the system.
+    fn obtain(class: u8) -> Block {
+        if let Some(block) = POOL.try_with(|pool| pool.borrow_mut().take(class)).ok().flatten() {
+            return block;
+        }
+        let layout = Block::layout(class);
+        // SAFETY: the layout has a size above zero.
+        let data = unsafe { alloc::alloc_zeroed(layout) };
+        let Some(data) = NonNull::new(data) else { alloc::handle_alloc_error(layout) };
+        let block = Block { data, class };
+        // SAFETY: the place of the count is inside the new allocation, aligned to 4096, and nobody else has it yet.
+        unsafe { block.references_place().write(AtomicU32::new(1)) };
+        block
+    }
+
+    fn references_place(self) -> *mut AtomicU32 {
+        // SAFETY: `class_size` is within the allocation, which goes on for `TAIL` bytes behind it.
+        unsafe { self.data.as_ptr().add(class_size(self.class)).cast() }
+    }
+
+    fn references(&self) -> &AtomicU32 {
+        // SAFETY: the count was initialised by `obtain` and lives as long as the block, which the holder of this handle owns.
+        unsafe { &*self.references_place() }
+    }
+
+    /// Ends the last ownership: the count must be 1 and nobody else may hold the block.
+    fn give_back(self) {
+        debug_assert_eq!(self.references().load(Ordering::Relaxed), 1);
+        let kept = POOL.try_with(|pool| pool.borrow_mut().put(self)).unwrap_or(false);
+        if !kept {
+            // SAFETY: allocated by `obtain` with this layout; the caller was the last owner.
+            unsafe { alloc::dealloc(self.data.as_ptr(), Block::layout(self.class)) };
+        }
+    }
+}
+
+thread_local! {
+    static POOL: RefCell<Pool> = const { RefCell::new(Pool { free: [const { Vec::new() }; CLASS_COUNT], bytes: 0 }) };
+}
+
+/// The blocks a thread keeps for reuse. Each has reference count 1 and no other owner.
+struct Pool {
+    free: [Vec<Block>; CLASS_COUNT],
+    bytes: usize,
+}
+
+impl Pool {
+    fn take(&mut self, class: u8) -> Option<Block> {
+        let block = self.free[class as usize].pop()?;
+        self.bytes -= class_size(class);
+        Some(block)
+    }
+
+    /// False if the pool is full; the block is then the caller's to free.
+    fn put(&mut self, block: Block) -> bool {
+        let bytes = self.bytes + class_size(block.class);
+        if bytes > POOL_BYTES_MAX {
+            return false;
+        }
+        self.bytes = bytes;
+        self.free[block.class as usize].push(block);
+        true
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        for block in self.free.iter_mut().flat_map(|blocks| blocks.drain(..)) {
+            // SAFETY: the pool is the only owner of what it keeps; allocated by `obtain` with this layout.
+            unsafe { alloc::dealloc(block.data.as_ptr(), Block::layout(block.class)) };
+        }
+    }
+}
+
+/// Bytes that this thread's pool keeps for reuse at the moment; never over [`POOL_BYTES_MAX`].
+pub fn pooled_bytes() -> usize {
+    POOL.try_with(|pool| pool.borrow().bytes).unwrap_or(0)
+}
+
+/// A buffer with one owner: `len` bytes of content in `capacity` bytes of memory that starts at a multiple of [`ALIGN`].
+#[derive(Default)]
+pub struct Buf {
+    block: Option<Block>,
+    len: u32,
+    capacity: u32,
+}
+
+// SAFETY: a `Buf` is the only owner of its block (invariant at the top), and a block is plain memory without thread affinity.
+unsafe impl Send for Buf {}
+// SAFETY: through a shared reference a `Buf` can only be read.
+unsafe impl Sync for Buf {}
+
+impl Buf {
+    /// An empty buffer that can grow to exactly `capacity` bytes.
+    ///
+    /// # Panics
+    /// Over [`BUF_BYTES_MAX`]; lengths that come from outside must be checked before.
+    pub fn with_capacity(capacity: usize) -> Buf {
+        if capacity == 0 {
+            return Buf::default();
+        }
+        let block = Block::obtain(class_of(capacity));
+        Buf { block: Some(block), len: 0, capacity: capacity as u32 }
+    }
+
+    /// A buffer of `len` bytes whose content is unspecified (old bytes of this process), though initialised.
+    ///
+    /// # Panics
+    /// As [`Buf::with_capacity`].
+    pub fn with_len(len: usize) -> Buf {
+        let mut buf = Buf::with_capacity(len);
+        buf.len = len as u32;
+        buf
+    }
+
+    /// A buffer of `len` zeroes.
+    ///
+    /// # Panics
+    /// As [`Buf::with_capacity`].
+    pub fn zeroed(len: usize) -> Buf {
+        let mut buf = Buf::with_len(len);
+        buf.fill(0);
+        buf
+    }
+
+    /// A buffer with a copy of `bytes`.
+    ///
+    /// # Panics
+    /// As [`Buf::with_capacity`].
+    pub fn copy_from(bytes: &[u8]) -> Buf {
+        let mut buf = Buf::with_len(bytes.len());
+        buf.copy_from_slice(bytes);
+        buf
+    }
+
+    /// Bytes the buffer can hold: exactly what it was made for.
+    pub fn capacity(&self) -> usize {
+        self.capacity as usize
+    }
+
+    /// Bytes of content.
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether there is no content.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Makes the content `len` bytes long; bytes that were not content before are unspecified, though initialised.
+    ///
+    /// # Panics
+    /// Over the capacity.
+    pub fn set_len(&mut self, len: usize) {
+        assert!(len <= self.capacity(), "length {len} over the buffer's capacity {}", self.capacity);
+        self.len = len as u32;
+    }
+
+    /// Appends a copy of `bytes`.
+    ///
+    /// # Panics
+    /// If they do not fit the capacity.
+    pub fn extend_from_slice(&mut self, bytes: &[u8]) {
+        let spare = self.spare_mut();
+        assert!(bytes.len() <= spare.len(), "{} bytes appended to a buffer with room for {}", bytes.len(), spare.len());
+        spare[..bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len() as u32;
+    }
+
+    /// The memory behind the content, up to the capacity.
+    pub fn spare_mut(&mut self) -> &mut [u8] {
+        let (len, capacity) = (self.len(), self.capacity());
+        // SAFETY: as in `deref_mut`; `len <= capacity`.
+        unsafe { std::slice::from_raw_parts_mut(self.base().add(len), capacity - len) }
+    }
+
+    /// Gives up writing, so that the content can be shared. No copy, no allocation.
+    pub fn freeze(mut self) -> View {
+        let view = View { block: self.block.take(), start: 0, len: self.len, capacity: self.capacity };
+        self.capacity = 0;
+        self.len = 0;
+        view
+    }
+
+    /// The start of the memory, for the kernel; dangling (but aligned) if there is none.
+    pub(crate) fn base(&self) -> *mut u8 {
+        base_of(self.block)
+    }
+}
+
+fn base_of(block: Option<Block>) -> *mut u8 {
+    block.map_or(std::ptr::without_provenance_mut(ALIGN), |block| block.data.as_ptr())
+}
+
+impl Drop for Buf {
+    fn drop(&mut self) {
+        if let Some(block) = self.block.take() {
+            block.give_back();
+        }
+    }
+}
+
+impl Deref for Buf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `len` bytes from the base are inside the block (or the length is 0), initialised since `obtain`, and
+        // not written while this borrow of the only owner lasts.
+        unsafe { std::slice::from_raw_parts(self.base(), self.len()) }
+    }
+}
+
+impl DerefMut for Buf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and the mutable borrow of the only owner excludes every other access.
+        unsafe { std::slice::from_raw_parts_mut(self.base(), self.len()) }
+    }
+}
+
+impl fmt::Debug for Buf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buf({} of {} bytes)", self.len, self.capacity)
+    }
+}
+
+/// A shared, read-only part of a buffer. Cloning and slicing count references; they neither copy nor allocate.
+#[derive(Default)]
+pub struct View {
+    block: Option<Block>,
+    start: u32,
+    len: u32,
+    /// Of the buffer this was frozen from, to give it back by [`View::try_into_buf`].
+    capacity: u32,
+}
+
+// SAFETY: the bytes are never written while a `View` exists, and the reference count is atomic.
+unsafe impl Send for View {}
+// SAFETY: as above.
+unsafe impl Sync for View {}
+
+impl View {
+    /// A part of this view.
+    ///
+    /// # Panics
+    /// If the range is not inside `0..len`.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> View {
+        let start = match range.start_bound() {
+            Bound::Included(&start) => start,
+            Bound::Excluded(&before) => before + 1,
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(&last) => last + 1,
+            Bound::Excluded(&end) => end,
+            Bound::Unbounded => self.len(),
+        };
+        assert!(start <= end && end <= self.len(), "slice {start}..{end} of a view of {} bytes", self.len);
+        let mut part = self.clone();
+        part.start += start as u32;
+        part.len = (end - start) as u32;
+        part
+    }
+
+    /// Bytes in this view.
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The buffer back, for writing, if this is the only view of it and shows it from its first byte.
+    ///
+    /// # Errors
+    /// The view itself, unchanged, if it is not.
+    pub fn try_into_buf(mut self) -> Result<Buf, View> {
+        // Acquire: pairs with the release in `drop` of the last other view, so that its reads came before our writes.
+        let alone = self.block.is_none_or(|block| block.references().load(Ordering::Acquire) == 1);
+        if !alone || self.start != 0 {
+            return Err(self);
+        }
+        Ok(Buf { block: self.block.take(), len: self.len, capacity: self.capacity })
+    }
+}
+
+impl Clone for View {
+    fn clone(&self) -> View {
+        if let Some(block) = self.block {
+            let before = block.references().fetch_add(1, Ordering::Relaxed);
+            // A count that wrapped would free memory in use. 2^31 views fit no machine's memory: this is a leak.
+            assert!(before < u32::MAX / 2, "more than 2^31 views of one buffer");
+        }
+        View { ..*self }
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        let Some(block) = self.block.take() else { return };
+        if block.references().fetch_sub(1, Ordering::Release) == 1 {
+            fence(Ordering::Acquire); // every other view's reads came before the reuse of the memory
+            block.references().store(1, Ordering::Relaxed);
+            block.give_back();
+        }
+    }
+}
+
+impl Deref for View {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: start + len lie inside the block (checked by `slice`), initialised, and never written while views exist.
+        unsafe { std::slice::from_raw_parts(base_of(self.block).add(self.start as usize), self.len()) }
+    }
+}
+
+impl From<Buf> for View {
+    fn from(buf: Buf) -> View {
+        buf.freeze()
+    }
+}
+
+impl fmt::Debug for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "View({} bytes)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capacity_is_exact_and_data_aligned_in_every_class() {
+        for capacity in [1, 4096, 4097, 65_536, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, BUF_BYTES_MAX] {
+            let mut buf = Buf::with_capacity(capacity);
+            assert_eq!((buf.len(), buf.capacity()), (0, capacity));
+            assert_eq!(buf.base() as usize % ALIGN, 0);
+            buf.spare_mut().fill(7);
+            buf.set_len(capacity);
+            assert!(buf.iter().all(|&byte| byte == 7));
+        }
+        assert_eq!(Buf::default().freeze().len(), 0);
+    }
+
+    #[test]
+    fn a_block_is_reused_only_after_its_last_view() {
+        let buf = Buf::copy_from(b"hello");
+        let place = buf.base();
+        let view = buf.freeze();
+        let part = view.slice(1..=3);
+        assert_eq!(&*part, b"ell");
+        drop(view);
+        assert_ne!(Buf::with_len(5).base(), place, "recycled while a view was alive");
+        let part = part.try_into_buf().expect_err("a part must not become a buffer");
+        drop(part);
+        assert_eq!(Buf::with_len(5).base(), place);
+    }
+
+    #[test]
+    fn a_view_becomes_a_buffer_again_only_when_alone() {
+        let view = Buf::copy_from(b"abc").freeze();
+        let other = view.clone();
+        let view = view.try_into_buf().expect_err("shared");
+        drop(other);
+        let mut buf = view.try_into_buf().expect("alone");
+        buf[0] = b'x';
+        assert_eq!(&*buf, b"xbc");
+    }
+
+    #[test]
+    fn the_pool_keeps_no_more_than_its_bound() {
+        let buffers: Vec<Buf> = (0..100).map(|_| Buf::with_len(1 << 20)).collect();
+        drop(buffers);
+        assert!(pooled_bytes() <= POOL_BYTES_MAX && pooled_bytes() > POOL_BYTES_MAX / 2);
+    }
+
+    #[test]
+    fn views_cross_threads() {
+        let view = Buf::copy_from(&[9; 4096]).freeze();
+        let threads: Vec<_> = (0..4)
+            .map(|i| {
+                let part = view.slice(i * 1000..i * 1000 + 96);
+                std::thread::spawn(move || assert!(part.iter().all(|&byte| byte == 9)))
+            })
+            .collect();
+        drop(view);
+        for thread in threads {
+            thread.join().expect("no assertion failed");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "largest")]
+    fn over_the_largest_size_panics() {
+        let _ = Buf::with_capacity(BUF_BYTES_MAX + 1);
+    }
+}

@@ -6,3 +6,15 @@
 //! seeded faults). The dispatch is one `match` per operation; there is no second code path to test.
 
 pub mod buf;
+pub mod file;
+pub mod net;
+mod runtime;
+pub mod sim;
+pub mod sync;
+pub mod task;
+pub mod time;
+mod timers;
+mod uring;
+
+pub use buf::{Buf, View};
+pub use uring::{Reactor, ReactorConfig};

@@ -1,0 +1,143 @@
+//! Files and block devices of the current world, addressed in bytes, meant for O_DIRECT.
+//!
+//! With [`OpenOptions::direct`] offsets and lengths are multiples of [`File::logical_block_size`]; buffers are always aligned.
+
+use std::{io, path::Path};
+
+use crate::{
+    Buf, View,
+    runtime::{self, Context},
+    sim, uring,
+};
+
+/// How to open a file. The default: existing, direct, exclusive, for writing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OpenOptions {
+    /// Create it with this size in bytes if it does not exist.
+    pub create: Option<u64>,
+    /// Past the page cache (O_DIRECT).
+    pub direct: bool,
+    /// One opener at a time, on the whole machine: a second one gets `ErrorKind::ResourceBusy`.
+    pub exclusive: bool,
+    /// No writes.
+    pub read_only: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> OpenOptions {
+        OpenOptions { create: None, direct: true, exclusive: true, read_only: false }
+    }
+}
+
+/// An open file or block device. Clones share it; operations run on the current thread's world, from any thread.
+#[derive(Clone)]
+pub struct File {
+    inner: Kind,
+}
+
+#[derive(Clone)]
+enum Kind {
+    Uring(uring::file::File),
+    Sim(sim::file::File),
+}
+
+const WRONG_WORLD: &str = "a file of the kernel was used in a simulation, or the other way round";
+
+impl File {
+    /// Opens `path`. Blocks: for start-up, not for the data path.
+    ///
+    /// # Errors
+    /// What the system says, with the path; `ResourceBusy` with a sentence if another opener holds it.
+    pub fn open(path: &Path, options: &OpenOptions) -> io::Result<File> {
+        let inner = match runtime::try_current() {
+            Some(Context::Sim(driver)) => Kind::Sim(sim::file::File::open(&driver, path, options)?),
+            Some(Context::Uring(_)) | None => Kind::Uring(uring::file::File::open(path, options)?),
+        };
+        Ok(File { inner })
+    }
+
+    /// Size in bytes when it was opened.
+    pub fn size(&self) -> u64 {
+        match &self.inner {
+            Kind::Uring(file) => file.size(),
+            Kind::Sim(file) => file.size(),
+        }
+    }
+
+    /// The granularity of direct access, in bytes.
+    pub fn logical_block_size(&self) -> u32 {
+        match &self.inner {
+            Kind::Uring(file) => file.logical_block_size(),
+            Kind::Sim(file) => file.logical_block_size(),
+        }
+    }
+
+    /// Whether it is a block device.
+    pub fn is_block_device(&self) -> bool {
+        match &self.inner {
+            Kind::Uring(file) => file.is_block_device(),
+            Kind::Sim(file) => file.is_block_device(),
+        }
+    }
+
+    /// Fills all of `buf`'s content (`buf.len()` bytes) from `offset`. The buffer comes back in every case.
+    ///
+    /// # Errors
+    /// What the system says; `UnexpectedEof` if the file ends before.
+    pub async fn read_at(&self, offset: u64, buf: Buf) -> (io::Result<()>, Buf) {
+        match (&self.inner, runtime::current()) {
+            (Kind::Uring(file), Context::Uring(driver)) => file.read_at(driver, offset, buf).await,
+            (Kind::Sim(file), Context::Sim(driver)) => file.read_at(driver, offset, buf).await,
+            _ => panic!("{WRONG_WORLD}"),
+        }
+    }
+
+    /// Writes all of `data` at `offset`. `durable`: it survives power loss once acknowledged (RWF_DSYNC). Dropping the
+    /// future does not stop the write.
+    ///
+    /// # Errors
+    /// What the system says; an unknown part was then written.
+    pub async fn write_at(&self, offset: u64, data: View, durable: bool) -> io::Result<()> {
+        match (&self.inner, runtime::current()) {
+            (Kind::Uring(file), Context::Uring(driver)) => file.write_at(driver, offset, data, durable).await,
+            (Kind::Sim(file), Context::Sim(driver)) => file.write_at(driver, offset, data, durable).await,
+            _ => panic!("{WRONG_WORLD}"),
+        }
+    }
+
+    /// Makes every write that was acknowledged before survive power loss (fdatasync).
+    ///
+    /// # Errors
+    /// What the system says. What was written since the last success may then be lost.
+    pub async fn sync_data(&self) -> io::Result<()> {
+        match (&self.inner, runtime::current()) {
+            (Kind::Uring(file), Context::Uring(driver)) => file.sync_data(driver).await,
+            (Kind::Sim(file), Context::Sim(driver)) => file.sync_data(driver).await,
+            _ => panic!("{WRONG_WORLD}"),
+        }
+    }
+
+    /// Makes the range read as zeroes and gives its room back where the medium can.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub async fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()> {
+        match (&self.inner, runtime::current()) {
+            (Kind::Uring(file), Context::Uring(driver)) => file.punch_hole(driver, offset, len).await,
+            (Kind::Sim(file), Context::Sim(driver)) => file.punch_hole(driver, offset, len).await,
+            _ => panic!("{WRONG_WORLD}"),
+        }
+    }
+
+    /// Makes the range read as zeroes and keeps its room.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub async fn write_zeroes(&self, offset: u64, len: u64) -> io::Result<()> {
+        match (&self.inner, runtime::current()) {
+            (Kind::Uring(file), Context::Uring(driver)) => file.write_zeroes(driver, offset, len).await,
+            (Kind::Sim(file), Context::Sim(driver)) => file.write_zeroes(driver, offset, len).await,
+            _ => panic!("{WRONG_WORLD}"),
+        }
+    }
+}

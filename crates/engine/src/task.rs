@@ -1,0 +1,116 @@
+//! Tasks of the current world.
+
+use std::{
+    cell::Cell,
+    future::Future,
+    marker::PhantomData,
+    pin::Pin,
+    rc::Rc,
+    task::{Context as TaskContext, Poll},
+};
+
+use crate::runtime::{self, Context};
+
+mod set;
+
+pub use set::TaskSet;
+
+/// A spawned task: a future of its output. Dropping it cancels the task; [`Task::detach`] lets it run on.
+///
+/// A panic in the task passes on to whoever waits for it, and ends the world if nobody does.
+#[must_use = "dropping a task cancels it: await it, keep it or detach it"]
+pub struct Task<T> {
+    task: async_task::Task<T>,
+    /// The output may be bound to this thread.
+    local: PhantomData<Rc<()>>,
+}
+
+impl<T> Task<T> {
+    pub(crate) fn new(task: async_task::Task<T>) -> Task<T> {
+        Task { task, local: PhantomData }
+    }
+
+    /// Lets the task run on by itself.
+    pub fn detach(self) {
+        self.task.detach();
+    }
+
+    /// Whether it has ended (its output may be waiting here).
+    pub fn is_finished(&self) -> bool {
+        self.task.is_finished()
+    }
+
+    /// Cancels the task and waits until its future is dropped. The output, if it had ended before.
+    pub async fn cancel(self) -> Option<T> {
+        self.task.cancel().await
+    }
+}
+
+impl<T> Future for Task<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<T> {
+        Pin::new(&mut self.task).poll(cx)
+    }
+}
+
+/// Starts `future` as a task of the current world, on this thread.
+///
+/// # Panics
+/// Outside a world.
+#[track_caller]
+pub fn spawn<T: 'static>(future: impl Future<Output = T> + 'static) -> Task<T> {
+    match runtime::current() {
+        Context::Uring(driver) => Task::new(driver.spawn(future)),
+        Context::Sim(driver) => Task::new(driver.spawn(future)),
+    }
+}
+
+/// Lets every other runnable task run once.
+pub async fn yield_now() {
+    let mut yielded = false;
+    std::future::poll_fn(|cx| {
+        if yielded {
+            return Poll::Ready(());
+        }
+        yielded = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await
+}
+
+/// A random number: in a simulation from the world's seed, else from a generator seeded by the system. Not for secrets.
+pub fn random_u64() -> u64 {
+    match runtime::try_current() {
+        Some(Context::Sim(sim)) => sim.random_u64(),
+        Some(Context::Uring(_)) | None => system_random_u64(),
+    }
+}
+
+thread_local! {
+    static RANDOM: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014) per thread.
+fn system_random_u64() -> u64 {
+    let state = RANDOM.get().unwrap_or_else(seed).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    RANDOM.set(Some(state));
+    let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+fn seed() -> u64 {
+    let mut bytes = [0; 8];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()) {
+            Ok(count) => filled += count,
+            Err(rustix::io::Errno::INTR) => {}
+            // Ids must be unique over processes and restarts; running on with a guessable seed would break that silently.
+            Err(error) => panic!("the system has no random numbers to give: getrandom: {error}"),
+        }
+    }
+    u64::from_ne_bytes(bytes)
+}

@@ -1,0 +1,180 @@
+//! Clocks and timers of the current world.
+
+use std::{
+    fmt,
+    future::Future,
+    ops::{Add, AddAssign, Sub},
+    pin::{Pin, pin},
+    task::{Context as TaskContext, Poll},
+    time::Duration,
+};
+
+use crate::runtime::{self, Context};
+
+/// A point in the world's monotonic time. Comparable only within one process (one world in simulation).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Instant(u64);
+
+impl Instant {
+    /// From nanoseconds since an unspecified origin.
+    pub const fn from_nanos(nanos: u64) -> Instant {
+        Instant(nanos)
+    }
+
+    /// Nanoseconds since an unspecified origin.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// Time from `earlier` to `self`; zero if `earlier` is later.
+    pub fn duration_since(self, earlier: Instant) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// Time from `self` to now.
+    pub fn elapsed(self) -> Duration {
+        now().duration_since(self)
+    }
+}
+
+impl Add<Duration> for Instant {
+    type Output = Instant;
+    fn add(self, duration: Duration) -> Instant {
+        Instant(self.0.saturating_add(duration.as_nanos().try_into().unwrap_or(u64::MAX)))
+    }
+}
+
+impl AddAssign<Duration> for Instant {
+    fn add_assign(&mut self, duration: Duration) {
+        *self = *self + duration;
+    }
+}
+
+impl Sub<Duration> for Instant {
+    type Output = Instant;
+    fn sub(self, duration: Duration) -> Instant {
+        Instant(self.0.saturating_sub(duration.as_nanos().try_into().unwrap_or(u64::MAX)))
+    }
+}
+
+impl Sub for Instant {
+    type Output = Duration;
+    fn sub(self, earlier: Instant) -> Duration {
+        self.duration_since(earlier)
+    }
+}
+
+/// The current time of the world; outside any world, of the machine.
+pub fn now() -> Instant {
+    match runtime::try_current() {
+        Some(Context::Sim(sim)) => sim.now(),
+        Some(Context::Uring(_)) | None => monotonic(),
+    }
+}
+
+/// Time since 1970-01-01 00:00 UTC by the world's calendar clock, which may jump.
+pub fn unix_time() -> Duration {
+    match runtime::try_current() {
+        Some(Context::Sim(sim)) => sim.unix_time(),
+        Some(Context::Uring(_)) | None => {
+            let time = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+            Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec as u32)
+        }
+    }
+}
+
+/// The machine's monotonic clock.
+pub(crate) fn monotonic() -> Instant {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Instant(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+/// Ends `duration` from now.
+pub fn sleep(duration: Duration) -> Sleep {
+    sleep_until(now() + duration)
+}
+
+/// Ends at `deadline`.
+pub fn sleep_until(deadline: Instant) -> Sleep {
+    Sleep { deadline, timer: None }
+}
+
+/// See [`sleep`].
+pub struct Sleep {
+    deadline: Instant,
+    timer: Option<(Context, usize)>,
+}
+
+impl Sleep {
+    /// When it ends.
+    pub fn deadline(&self) -> Instant {
+        self.deadline
+    }
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<()> {
+        if now() >= self.deadline {
+            self.cancel();
+            return Poll::Ready(());
+        }
+        match &self.timer {
+            Some((Context::Uring(driver), key)) => driver.timer_rearm(*key, cx.waker()),
+            Some((Context::Sim(driver), key)) => driver.timer_rearm(*key, cx.waker()),
+            None => {
+                let context = runtime::current();
+                let key = match &context {
+                    Context::Uring(driver) => driver.timer_add(self.deadline, cx.waker()),
+                    Context::Sim(driver) => driver.timer_add(self.deadline, cx.waker()),
+                };
+                self.timer = Some((context, key));
+            }
+        }
+        Poll::Pending
+    }
+}
+
+impl Sleep {
+    fn cancel(&mut self) {
+        match self.timer.take() {
+            Some((Context::Uring(driver), key)) => driver.timer_remove(key),
+            Some((Context::Sim(driver), key)) => driver.timer_remove(key),
+            None => {}
+        }
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        self.cancel();
+    }
+}
+
+/// The time given to [`timeout`] passed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the time allowed has passed")]
+pub struct Elapsed;
+
+/// Waits for `future`, at most for `duration`; the future is dropped when the time has passed.
+///
+/// # Errors
+/// [`Elapsed`] when the time passed first. A future that is ready at once wins even with a zero duration.
+pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Output, Elapsed> {
+    let mut future = pin!(future);
+    let mut sleep = pin!(sleep(duration));
+    std::future::poll_fn(|cx| {
+        if let Poll::Ready(output) = future.as_mut().poll(cx) {
+            return Poll::Ready(Ok(output));
+        }
+        sleep.as_mut().poll(cx).map(|()| Err(Elapsed))
+    })
+    .await
+}
+
+impl fmt::Display for Instant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:09}", self.0 / 1_000_000_000, self.0 % 1_000_000_000)
+    }
+}
