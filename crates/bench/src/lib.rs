@@ -1,1 +1,15 @@
-//! Crate `bench`.
+//! Measurements: what Yagura costs beside what the same machine can do at best, and beside its peers.
+//!
+//! A figure counts when both sides ran in the same run on the same machine, interleaved (A B A B …); it is given as the
+//! ratio of medians with its spread over the rounds. A row states its conditions, and never gives throughput without
+//! latency and CPU time per operation. The product is started from outside, as a user would: the built binary, a socket.
+
+pub mod figures;
+pub mod floor;
+
+pub mod machine;
+
+pub mod plot;
+pub mod process;
+
+pub mod workload;

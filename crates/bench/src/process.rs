@@ -1,0 +1,81 @@
+//! Programs that a row starts from outside: ours and the peers; ended by their process id when the row is done.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+
+use crate::machine;
+
+/// How long a program may take until it answers.
+const START_TIME_MAX: Duration = Duration::from_secs(20);
+
+/// A running program; killed and reaped when dropped.
+pub struct Server {
+    name: String,
+    child: Child,
+    /// Where it listens.
+    pub address: SocketAddr,
+}
+
+impl Server {
+    /// CPU time it has used so far.
+    pub fn cpu_time(&self) -> anyhow::Result<Duration> {
+        machine::cpu_time(self.child.id()).with_context(|| format!("{} has ended", self.name))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // A kill fails only where the process has ended by itself; the wait reaps it in both cases.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// The binary that is running, which is the product (or, in tests, the one that the environment names).
+pub fn product() -> anyhow::Result<PathBuf> {
+    std::env::current_exe().context("cannot find the running binary")
+}
+
+/// Starts `yagura target` on `core` with the given namespace argument, and waits until it says where it listens.
+pub fn target(core: usize, nqn: &str, namespace: &str) -> anyhow::Result<Server> {
+    let mut command = Command::new(product()?);
+    command.args(["target", "--listen", "127.0.0.1:0", "--json", "--nqn", nqn, "--namespace", namespace]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = machine::pinned(core, || command.spawn())?.context("cannot start a target")?;
+    let stdout = child.stdout.take().context("the target has no standard output")?;
+    let mut line = String::new();
+    BufReader::new(stdout).read_line(&mut line).context("cannot read the target's first line")?;
+    let ready: serde_json::Value =
+        serde_json::from_str(&line).with_context(|| format!("the target did not say where it listens: {line:?}"))?;
+    let address = ready["listening"].as_str().and_then(|a| a.parse().ok());
+    let address = address.with_context(|| format!("no address in the target's first line: {line:?}"))?;
+    Ok(Server { name: "target".to_owned(), child, address })
+}
+
+/// Starts Debian's memcached on `core` as shipped (one listening socket on loopback, memory as asked for).
+pub fn memcached(core: usize, megabytes: usize) -> anyhow::Result<Server> {
+    let port = free_port()?;
+    let mut command = Command::new("memcached");
+    command.args(["-u", "nobody", "-l", "127.0.0.1", "-U", "0", "-p", &port.to_string(), "-m", &megabytes.to_string()]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let child = machine::pinned(core, || command.spawn())?
+        .context("cannot start memcached; install it with: apt-get install memcached")?;
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let server = Server { name: "memcached".to_owned(), child, address };
+    let begin = Instant::now();
+    while TcpStream::connect(address).is_err() {
+        anyhow::ensure!(begin.elapsed() < START_TIME_MAX, "memcached does not answer on {address}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(server)
+}
+
+/// A port that was free a moment ago: for programs that cannot bind port 0 and tell.
+fn free_port() -> anyhow::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
