@@ -9,6 +9,7 @@ pub mod floor;
 
 pub mod machine;
 
+pub mod memcached;
 pub mod plot;
 pub mod process;
 
