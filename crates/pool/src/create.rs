@@ -1,0 +1,282 @@
+//! Making a pool: everything a member needs is stable before anything says that it is one.
+//!
+//! Order, and what a crash leaves: (1) old superblocks are wiped: a half-made member is blank, never half of two pools;
+//! (2) table and heap are zeroed: a zero page is an empty page; (3) the map's body; (4) superblocks, copy A then B. Each
+//! step is stable on all members before the next begins.
+
+use device::{Durability, Lba, Namespace, NamespaceInfo};
+use engine::Buf;
+
+use crate::error::Error;
+use crate::geometry::{
+    Geometry, MAP_OFFSETS, PAGE_SIZE_MAX, PAGE_SIZE_MIN, SUPERBLOCK_OFFSETS, TABLE_OFFSET, TABLE_PAGES_MIN,
+};
+use crate::map::{Domain, Level, MEMBERS_MAX, Map, Member, MemberId, REPLICAS_MAX, VOTERS_MAX, WEIGHT_MAX};
+use crate::open::{device_error, superblock_copy};
+use crate::superblock::{Ballot, SUPERBLOCK_BYTES, Superblock, SuperblockError, crc64};
+
+/// Thousandths of a member that become table. Half: entries that fit a page live in the table, all others in the heap, and
+/// which kind prevails is not known when a pool is made. Guessed; `table_share` says otherwise.
+pub const TABLE_SHARE_DEFAULT: u32 = 500;
+/// Blocks zeroed by one command: what a 16-bit count of 0's based blocks can say (NVM Command Set 1.0 §3.2.8).
+const ZERO_BLOCKS_MAX: u64 = 65_536;
+
+/// A namespace that is to become a member.
+pub struct NewMember<N> {
+    /// The namespace itself.
+    pub namespace: N,
+    /// Its subsystem's NQN.
+    pub nqn: String,
+    /// Its namespace id.
+    pub nsid: u32,
+    /// Where it is reached, `host:port`.
+    pub addresses: Vec<String>,
+    /// Its share of the keys; `None`: in proportion to its size, 100 on average.
+    pub weight: Option<u32>,
+    /// What it fails together with; empty machine and drive labels become its own id.
+    pub domain: Domain,
+}
+
+impl<N> NewMember<N> {
+    fn name(&self) -> String {
+        format!("{} (namespace {} of {})", self.addresses.first().map_or("?", String::as_str), self.nsid, self.nqn)
+    }
+}
+
+/// What may be chosen when a pool is made.
+#[derive(Clone, Debug)]
+pub struct CreateOptions {
+    /// Members that hold each key, 1 to 7.
+    pub replicas: u8,
+    /// Bytes of a table page, a power of two from 4 KiB to 64 KiB.
+    pub page_size: u32,
+    /// Thousandths of each member that become table.
+    pub table_share: u32,
+    /// Level at which replicas must differ; `None`: the widest that has as many domains as there are replicas.
+    pub spread: Option<Level>,
+    /// Take namespaces that are in use, and destroy what they hold.
+    pub force: bool,
+}
+
+impl Default for CreateOptions {
+    fn default() -> CreateOptions {
+        CreateOptions {
+            replicas: 3,
+            page_size: PAGE_SIZE_MIN,
+            table_share: TABLE_SHARE_DEFAULT,
+            spread: None,
+            force: false,
+        }
+    }
+}
+
+/// Makes a pool of `members` and returns its map. Nothing is written before every member has been found fit.
+pub async fn create<N: Namespace>(members: &[NewMember<N>], options: &CreateOptions) -> Result<Map, Error> {
+    let map = plan(members, options)?;
+    let body = map.encode().map_err(|source| Error::Map { member: "the new pool".into(), source })?;
+    if !options.force {
+        for member in members {
+            refuse_if_used(member).await?;
+        }
+    }
+    for member in members {
+        let device = |source| device_error(member.name(), source);
+        for offset in SUPERBLOCK_OFFSETS {
+            write(&member.namespace, offset, &[0; SUPERBLOCK_BYTES]).await.map_err(device)?;
+        }
+    }
+    for (index, member) in members.iter().enumerate() {
+        let device = |source| device_error(member.name(), source);
+        zero(&member.namespace, TABLE_OFFSET, map.geometry(index).bytes()).await.map_err(device)?;
+        write(&member.namespace, MAP_OFFSETS[0], &body).await.map_err(device)?;
+        member.namespace.flush().await.map_err(device)?;
+    }
+    for (member, entry) in members.iter().zip(&map.members) {
+        let superblock = superblock(&map, entry, &body).encode();
+        for offset in SUPERBLOCK_OFFSETS {
+            let written = write(&member.namespace, offset, &superblock).await;
+            written.map_err(|source| device_error(member.name(), source))?;
+        }
+    }
+    Ok(map)
+}
+
+fn superblock(map: &Map, member: &Member, body: &[u8]) -> Superblock {
+    Superblock {
+        pool: map.pool,
+        member: member.id,
+        incarnation: member.incarnation,
+        generation: 1,
+        epoch: map.epoch,
+        promised: Ballot::default(),
+        accepted: Ballot::default(),
+        page_size: map.page_size,
+        map_offset: MAP_OFFSETS[0],
+        map_length: body.len() as u32,
+        map_checksum: crc64(body),
+    }
+}
+
+/// The map of the new pool, if it can be.
+fn plan<N: Namespace>(members: &[NewMember<N>], options: &CreateOptions) -> Result<Map, Error> {
+    check_options(members.len(), options)?;
+    let infos: Vec<NamespaceInfo> = members.iter().map(|member| member.namespace.info()).collect();
+    for (index, info) in infos.iter().enumerate() {
+        if let Some(first) = infos[..index].iter().position(|other| other.nguid == info.nguid) {
+            let (first, second) = (members[first].name(), members[index].name());
+            return Err(Error::Duplicate { id: MemberId(info.nguid), first, second });
+        }
+    }
+    let mean = infos.iter().map(NamespaceInfo::bytes).sum::<u64>() / infos.len() as u64;
+    let mut entries = Vec::with_capacity(members.len());
+    for (index, (member, info)) in members.iter().zip(&infos).enumerate() {
+        let geometry = fit(info, options).map_err(|reason| Error::Unfit { member: member.name(), reason })?;
+        let by_size = u128::from(info.bytes()) * 100 / u128::from(mean.max(1));
+        let weight = member.weight.unwrap_or((by_size as u32).clamp(1, WEIGHT_MAX));
+        entries.push(entry(member, info, &geometry, weight, index < VOTERS_MAX));
+    }
+    let mut map = Map {
+        pool: uuid::Builder::from_random_bytes(random_bytes()).into_uuid(),
+        epoch: 1,
+        replicas: options.replicas,
+        spread: Level::Drive,
+        page_size: options.page_size,
+        hash_seed: engine::task::random_u64(),
+        members: entries,
+    };
+    let replicas = usize::from(options.replicas);
+    let wide_enough = |level: &Level| map.domains(*level) >= replicas;
+    let widest = || Level::WIDEST_FIRST.into_iter().find(wide_enough).unwrap_or(Level::Drive);
+    map.spread = options.spread.unwrap_or_else(widest);
+    if map.domains(map.spread) < replicas {
+        return Err(Error::TooFewDomains { level: map.spread, domains: map.domains(map.spread), replicas });
+    }
+    Ok(map)
+}
+
+fn check_options(members: usize, options: &CreateOptions) -> Result<(), Error> {
+    let refuse = |what, value: String, allowed| Err(Error::Option { what, value, allowed });
+    if members == 0 || members > MEMBERS_MAX {
+        return refuse("the number of members", members.to_string(), "1 to 1024");
+    }
+    if options.replicas == 0 || usize::from(options.replicas) > REPLICAS_MAX {
+        return refuse("the replica count", options.replicas.to_string(), "1 to 7");
+    }
+    if !options.page_size.is_power_of_two() || !(PAGE_SIZE_MIN..=PAGE_SIZE_MAX).contains(&options.page_size) {
+        return refuse("the page size", options.page_size.to_string(), "a power of two from 4096 to 65536");
+    }
+    if options.table_share == 0 || options.table_share > 1000 {
+        return refuse("the table's share", options.table_share.to_string(), "1 to 1000 thousandths");
+    }
+    Ok(())
+}
+
+fn entry<N>(member: &NewMember<N>, info: &NamespaceInfo, geometry: &Geometry, weight: u32, voter: bool) -> Member {
+    let id = MemberId(info.nguid);
+    let mut domain = member.domain.clone();
+    for label in [&mut domain.machine, &mut domain.drive] {
+        if label.is_empty() {
+            *label = id.to_string();
+        }
+    }
+    Member {
+        id,
+        nqn: member.nqn.clone(),
+        nsid: member.nsid,
+        addresses: member.addresses.clone(),
+        size: info.bytes(),
+        weight,
+        voter,
+        incarnation: engine::task::random_u64().max(1),
+        table_pages: geometry.table_pages,
+        heap_groups: geometry.heap_groups,
+        domain,
+    }
+}
+
+/// How a namespace would be divided, or why it cannot be a member.
+fn fit(info: &NamespaceInfo, options: &CreateOptions) -> Result<Geometry, String> {
+    page_fits(info, options.page_size)?;
+    if info.nguid == [0; 16] {
+        return Err("it has no globally unique id (NGUID)".into());
+    }
+    Geometry::divide(info.bytes(), options.page_size, options.table_share).ok_or_else(|| {
+        let needed = TABLE_OFFSET + u64::from(TABLE_PAGES_MIN) * u64::from(options.page_size);
+        format!("it has {} bytes, at least {needed} are needed", info.bytes())
+    })
+}
+
+/// Whether pages of this size can be read and replaced atomically on a namespace.
+pub(crate) fn page_fits(info: &NamespaceInfo, page_size: u32) -> Result<(), String> {
+    if !info.block_size.is_power_of_two() || info.block_size > page_size {
+        return Err(format!("its blocks have {} bytes, more than a page of {page_size}", info.block_size));
+    }
+    let blocks = page_size / info.block_size;
+    if info.compare_and_write_blocks_max < blocks {
+        let bytes = u64::from(info.compare_and_write_blocks_max) * u64::from(info.block_size);
+        return Err(format!(
+            "its atomic compare-and-write takes {bytes} bytes, a page of {page_size} bytes needs it whole"
+        ));
+    }
+    if info.atomic_blocks < blocks {
+        return Err(format!(
+            "its reads and writes are atomic up to {} blocks, a page has {blocks}",
+            info.atomic_blocks
+        ));
+    }
+    Ok(())
+}
+
+async fn refuse_if_used<N: Namespace>(member: &NewMember<N>) -> Result<(), Error> {
+    let in_use = |found: String| Err(Error::InUse { member: member.name(), found });
+    for offset in SUPERBLOCK_OFFSETS {
+        let copy = superblock_copy(&member.namespace, offset).await;
+        match copy.map_err(|source| device_error(member.name(), source))? {
+            Err(SuperblockError::Blank) => {}
+            // Copy B's place is ordinary data of whoever used the medium before; a label or file system shows at its start.
+            Err(SuperblockError::Foreign(_)) if offset != 0 => {}
+            Ok(found) => return in_use(format!("a member of pool {}", found.pool)),
+            Err(found) => return in_use(found.to_string()),
+        }
+    }
+    Ok(())
+}
+
+/// Writes `bytes`, padded with zeroes to whole blocks, at byte `offset`; stable when done.
+async fn write<N: Namespace>(namespace: &N, offset: u64, bytes: &[u8]) -> Result<(), device::Error> {
+    let info = namespace.info();
+    let block = info.block_size as usize;
+    let chunk = (info.transfer_blocks_max as usize).clamp(1, 64) * block;
+    for (index, part) in bytes.chunks(chunk).enumerate() {
+        let mut buf = Buf::zeroed(part.len().next_multiple_of(block));
+        buf[..part.len()].copy_from_slice(part);
+        let lba = Lba((offset + (index * chunk) as u64) / block as u64);
+        namespace.write(lba, buf.freeze(), Durability::Stable).await?;
+    }
+    Ok(())
+}
+
+/// Makes bytes `from..to` read as zeroes; stable when done.
+async fn zero<N: Namespace>(namespace: &N, from: u64, to: u64) -> Result<(), device::Error> {
+    let block_size = u64::from(namespace.info().block_size);
+    let (mut lba, end) = (from / block_size, to / block_size);
+    while lba < end {
+        let blocks = (end - lba).min(ZERO_BLOCKS_MAX);
+        match namespace.write_zeroes(Lba(lba), blocks, Durability::Stable).await {
+            Err(device::Error::Unsupported(_)) => {
+                let bytes = vec![0; (blocks * block_size) as usize];
+                write(namespace, lba * block_size, &bytes).await?;
+            }
+            result => result?,
+        }
+        lba += blocks;
+    }
+    Ok(())
+}
+
+fn random_bytes() -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&engine::task::random_u64().to_le_bytes());
+    bytes[8..].copy_from_slice(&engine::task::random_u64().to_le_bytes());
+    bytes
+}

@@ -1,0 +1,222 @@
+//! Opening a pool: reading its members' superblocks and agreeing on the map.
+//!
+//! The map is the one of the highest (epoch, accepted ballot) that a majority of *its own* voters carry. A map seen on
+//! fewer may never have been agreed on, and using it could split the pool. Members that are absent, damaged or formatted
+//! again do not stop a pool that has its majority; they are named, and the caller gives them no vote.
+
+use device::{Lba, Namespace};
+use engine::Buf;
+
+use crate::create::page_fits;
+use crate::error::Error;
+use crate::geometry::{MAP_BYTES_MAX, MAP_OFFSETS, SUPERBLOCK_OFFSETS};
+use crate::map::{Map, MapError, Member, MemberId};
+use crate::superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
+
+/// Largest single read of the map's body in bytes; small enough for any namespace.
+const READ_BYTES_MAX: usize = 65_536;
+
+/// A namespace to open, and what to call it in messages.
+pub trait Label {
+    /// The namespace's kind.
+    type Namespace: Namespace;
+    /// The namespace.
+    fn namespace(&self) -> &Self::Namespace;
+    /// Its name for people: an address or a path.
+    fn label(&self) -> String;
+}
+
+impl<N: Namespace> Label for (String, N) {
+    type Namespace = N;
+
+    fn namespace(&self) -> &N {
+        &self.1
+    }
+
+    fn label(&self) -> String {
+        self.0.clone()
+    }
+}
+
+/// What one namespace says of itself.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The good superblock with the higher generation.
+    pub superblock: Superblock,
+    /// The map it names.
+    pub map: Map,
+    /// Why a copy was passed over, by copy (A, B).
+    pub copies: [Option<SuperblockError>; 2],
+}
+
+/// How a member of the map was found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Presence {
+    /// It is the namespace of this index among those given, and has a vote.
+    Present(usize),
+    /// It was given, but has no vote; why.
+    Refused(usize, String),
+    /// None of the namespaces given is it.
+    Absent,
+}
+
+/// An opened pool.
+#[derive(Clone, Debug)]
+pub struct Opened {
+    /// The map a majority of its voters agrees on.
+    pub map: Map,
+    /// For each member of the map, in its order, what became of it.
+    pub members: Vec<Presence>,
+}
+
+/// Opens the pool that `namespaces` are members of; all must belong to `pool` if that is given, else to the same one.
+/// Not all members need be among them: a majority of the voters is enough.
+pub async fn open<L: Label>(namespaces: &[L], pool: Option<uuid::Uuid>) -> Result<Opened, Error> {
+    let mut reports = Vec::with_capacity(namespaces.len());
+    for given in namespaces {
+        reports.push(inspect(given.namespace(), &given.label()).await);
+    }
+    let reasons = || {
+        let reason = |(given, report): (&L, &Result<Report, Error>)| match report {
+            // Device, superblock and map errors begin with the member's name.
+            Err(error) => error.to_string(),
+            Ok(report) => format!("{}: epoch {}", given.label(), report.map.epoch),
+        };
+        namespaces.iter().zip(&reports).map(reason).collect::<Vec<_>>().join("; ")
+    };
+    let good: Vec<_> =
+        reports.iter().enumerate().filter_map(|(index, report)| Some((index, report.as_ref().ok()?))).collect();
+    let Some((_, first)) = good.first() else {
+        return Err(Error::NoMembers { reasons: reasons() });
+    };
+    let expected = pool.unwrap_or(first.superblock.pool);
+    if let Some((index, other)) = good.iter().find(|(_, report)| report.superblock.pool != expected) {
+        return Err(Error::OtherPool { member: namespaces[*index].label(), found: other.superblock.pool, expected });
+    }
+    let rank = |report: &Report| (report.superblock.epoch, report.superblock.accepted);
+    let newest = good.iter().map(|(_, report)| *report).max_by_key(|report| rank(report)).unwrap_or(first);
+    let carries = |member: &Member| {
+        good.iter().any(|(_, report)| report.superblock.member == member.id && rank(report) == rank(newest))
+    };
+    let (voters, needed) = (newest.map.voters(), newest.map.voters() / 2 + 1);
+    let agreeing = newest.map.members.iter().filter(|member| member.voter && carries(member)).count();
+    if agreeing < needed {
+        return Err(Error::NoQuorum { agreeing, voters, needed, epoch: newest.map.epoch, reasons: reasons() });
+    }
+    let map = newest.map.clone();
+    let find = |member: &Member| {
+        let matches = |given: &L| given.namespace().info().nguid == member.id.0;
+        let Some(index) = namespaces.iter().position(matches) else { return Presence::Absent };
+        match &reports[index] {
+            Err(error) => Presence::Refused(index, error.to_string()),
+            Ok(report) => match vote(&map, member, namespaces[index].namespace(), &report.superblock) {
+                Ok(()) => Presence::Present(index),
+                Err(reason) => Presence::Refused(index, format!("{}: {reason}", namespaces[index].label())),
+            },
+        }
+    };
+    let members = map.members.iter().map(find).collect();
+    Ok(Opened { map, members })
+}
+
+/// Whether a member of `map` that was away may vote again: still the same life of the same member of the same pool.
+pub async fn check_member<N: Namespace>(namespace: &N, map: &Map, index: usize) -> Result<(), Error> {
+    let member = &map.members[index];
+    let label = format!("member {}", member.id);
+    let (superblock, _) = newest_copy(namespace, &label).await?;
+    if superblock.pool != map.pool {
+        return Err(Error::OtherPool { member: label, found: superblock.pool, expected: map.pool });
+    }
+    vote(map, member, namespace, &superblock).map_err(|reason| Error::Unfit { member: label, reason })
+}
+
+/// Reads a namespace's superblock and the map it names. `label` names it in errors.
+pub async fn inspect<N: Namespace>(namespace: &N, label: &str) -> Result<Report, Error> {
+    let (superblock, copies) = newest_copy(namespace, label).await?;
+    let map_error = |source| Error::Map { member: label.to_owned(), source };
+    let (offset, length) = (superblock.map_offset, superblock.map_length);
+    if !MAP_OFFSETS.contains(&offset) || length as usize > MAP_BYTES_MAX {
+        return Err(map_error(MapError::Place { offset, length }));
+    }
+    let body = read(namespace, offset, length as usize).await.map_err(|source| device_error(label.into(), source))?;
+    let map = Map::decode(&body, superblock.map_checksum).map_err(map_error)?;
+    if map.pool != superblock.pool || map.epoch != superblock.epoch || map.page_size != superblock.page_size {
+        let text = "it contradicts its superblock (pool, epoch or page size)";
+        return Err(map_error(MapError::Invalid(text.into())));
+    }
+    Ok(Report { superblock, map, copies })
+}
+
+fn vote<N: Namespace>(map: &Map, member: &Member, namespace: &N, found: &Superblock) -> Result<(), String> {
+    if found.incarnation != member.incarnation {
+        let (found, expected) = (found.incarnation, member.incarnation);
+        return Err(SuperblockError::OtherIncarnation { found, expected }.to_string());
+    }
+    let info = namespace.info();
+    if info.bytes() < member.size {
+        return Err(format!("it has shrunk from {} to {} bytes", member.size, info.bytes()));
+    }
+    page_fits(&info, map.page_size)
+}
+
+/// The better of the two copies: good, and of the higher generation. An error of copy A unless only B says more than blank.
+async fn newest_copy<N: Namespace>(
+    namespace: &N,
+    label: &str,
+) -> Result<(Superblock, [Option<SuperblockError>; 2]), Error> {
+    let mut best: Option<Superblock> = None;
+    let mut copies = [None, None];
+    for (copy, offset) in SUPERBLOCK_OFFSETS.into_iter().enumerate() {
+        match superblock_copy(namespace, offset).await {
+            Ok(Ok(found)) if best.as_ref().is_none_or(|best| best.generation < found.generation) => best = Some(found),
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => copies[copy] = Some(error),
+            // One copy on a bad block must not hide the other; a namespace that does not answer has neither.
+            Err(device::Error::ReadFault(text)) => copies[copy] = Some(SuperblockError::Damaged(text)),
+            Err(source) => return Err(device_error(label.into(), source)),
+        }
+    }
+    // A newer version's superblock is in force even where the other copy is still ours: it was written first.
+    let newer = copies.iter().flatten().find(|error| matches!(error, SuperblockError::Newer { .. }));
+    if let Some(source) = newer {
+        return Err(Error::Superblock { member: label.into(), source: source.clone() });
+    }
+    match best {
+        Some(best) => Ok((best, copies)),
+        None => {
+            let [first, second] = copies;
+            let first = first.filter(|error| *error != SuperblockError::Blank);
+            let source = first.or(second).unwrap_or(SuperblockError::Blank);
+            Err(Error::Superblock { member: label.into(), source })
+        }
+    }
+}
+
+/// Reads one copy of the superblock: what the namespace said, then what the bytes say.
+pub(crate) async fn superblock_copy<N: Namespace>(
+    namespace: &N,
+    offset: u64,
+) -> Result<Result<Superblock, SuperblockError>, device::Error> {
+    let bytes = read(namespace, offset, SUPERBLOCK_BYTES).await?;
+    Ok(Superblock::decode(&bytes, MemberId(namespace.info().nguid)))
+}
+
+async fn read<N: Namespace>(namespace: &N, offset: u64, length: usize) -> Result<Vec<u8>, device::Error> {
+    let info = namespace.info();
+    let block = info.block_size as usize;
+    let chunk = READ_BYTES_MAX.min((info.transfer_blocks_max as usize).max(1).saturating_mul(block));
+    let mut bytes = Vec::with_capacity(length.next_multiple_of(block));
+    while bytes.len() < length {
+        let part = (length - bytes.len()).next_multiple_of(block).min(chunk);
+        let lba = Lba((offset + bytes.len() as u64) / block as u64);
+        let (result, buf) = namespace.read(lba, Buf::with_len(part)).await;
+        result?;
+        bytes.extend_from_slice(&buf);
+    }
+    bytes.truncate(length);
+    Ok(bytes)
+}
+
+pub(crate) fn device_error(member: String, source: device::Error) -> Error {
+    Error::Device { member, source }
+}

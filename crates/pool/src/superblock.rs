@@ -1,0 +1,294 @@
+//! The superblock: the block that makes a namespace a member of a pool. Pure bytes, no I/O.
+//!
+//! ```text
+//!   0  magic "YAGURASB"          8 B   these three never move, in any version:
+//!   8  format                    u32   a newer one is refused by name, not called damage
+//!  12  page size                 u32   bytes of a table page
+//!  16  checksum                  u64   CRC-64/NVME of all 4096 bytes with this field zero
+//!  24  pool                     16 B   UUID
+//!  40  member                   16 B   the namespace's NGUID: a superblock copied to another device is foreign there
+//!  56  incarnation               u64   random at format: bytes of an earlier life are never mistaken for this one's
+//!  64  generation                u64   grows with every write of the superblock; the newer of two good copies wins
+//!  72  epoch                     u64   of the map
+//!  80  promised ballot      u64, u64   round, host   (agreement on the next epoch, by ballots among the voters)
+//!  96  accepted ballot      u64, u64   round, host
+//! 112  map offset                u64   bytes from the namespace's start
+//! 120  map length                u32   bytes
+//! 124  zero                      u32
+//! 128  map checksum              u64   CRC-64/NVME of the body
+//! 136  zero                   … 4096
+//! ```
+//!
+//! Two copies lie at fixed places that do not depend on the page size: whoever has lost copy A does not know it. The body
+//! is written, and stable, before a superblock names it: a crash between the two leaves the older map, whole.
+
+use std::fmt;
+
+use zerocopy::byteorder::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::map::MemberId;
+
+/// Bytes of a superblock, checksummed as a whole.
+pub const SUPERBLOCK_BYTES: usize = 4096;
+/// The format this code writes and the newest it reads.
+pub const FORMAT: u32 = 1;
+const MAGIC: [u8; 8] = *b"YAGURASB";
+const CHECKSUM_OFFSET: usize = 16;
+
+/// A ballot of the agreement on the map: ordered by round, then by the host that chose it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Ballot {
+    /// Grows with every attempt.
+    pub round: u64,
+    /// The incarnation of the host that chose it.
+    pub host: u64,
+}
+
+/// What a superblock says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Superblock {
+    /// The pool the member belongs to.
+    pub pool: uuid::Uuid,
+    /// The member itself.
+    pub member: MemberId,
+    /// This life of the member: random when it was formatted.
+    pub incarnation: u64,
+    /// Counts the superblock's own writes.
+    pub generation: u64,
+    /// Epoch of the map it names.
+    pub epoch: u64,
+    /// Highest ballot promised for the next epoch.
+    pub promised: Ballot,
+    /// Ballot by which this map was accepted.
+    pub accepted: Ballot,
+    /// Bytes of a table page.
+    pub page_size: u32,
+    /// Where the map's body lies, in bytes.
+    pub map_offset: u64,
+    /// Length of the body in bytes.
+    pub map_length: u32,
+    /// CRC-64/NVME of the body.
+    pub map_checksum: u64,
+}
+
+/// Why bytes are not the superblock looked for.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SuperblockError {
+    /// All zero: never formatted.
+    #[error("no superblock: the namespace belongs to no pool")]
+    Blank,
+    /// Something else lies there.
+    #[error("foreign content where the superblock should be (it starts with {0})")]
+    Foreign(String),
+    /// Written by a later version.
+    #[error("the superblock has format {found}, this version reads up to {newest}: use a newer version", newest = FORMAT)]
+    Newer {
+        /// The format found.
+        found: u32,
+    },
+    /// The bytes do not match their checksum, or contradict themselves.
+    #[error("the superblock is damaged: {0}")]
+    Damaged(String),
+    /// A superblock of another namespace, copied here.
+    #[error(
+        "the superblock belongs to namespace {found}, but this is {expected}: a copied medium must not be used beside its original"
+    )]
+    OtherMember {
+        /// Who it says it is.
+        found: MemberId,
+        /// Who it is.
+        expected: MemberId,
+    },
+    /// The member was formatted again since the map was written.
+    #[error(
+        "the member was formatted again (incarnation {found:016x}, the map has {expected:016x}): it has no vote until it is replaced"
+    )]
+    OtherIncarnation {
+        /// Found in the superblock.
+        found: u64,
+        /// Written in the map.
+        expected: u64,
+    },
+}
+
+#[repr(C)]
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+struct Raw {
+    magic: [u8; 8],
+    format: U32,
+    page_size: U32,
+    checksum: U64,
+    pool: [u8; 16],
+    member: [u8; 16],
+    incarnation: U64,
+    generation: U64,
+    epoch: U64,
+    promised_round: U64,
+    promised_host: U64,
+    accepted_round: U64,
+    accepted_host: U64,
+    map_offset: U64,
+    map_length: U32,
+    zero: U32,
+    map_checksum: U64,
+}
+const _: () = assert!(size_of::<Raw>() == 136);
+
+impl Superblock {
+    /// The superblock's bytes.
+    pub fn encode(&self) -> [u8; SUPERBLOCK_BYTES] {
+        let raw = Raw {
+            magic: MAGIC,
+            format: FORMAT.into(),
+            page_size: self.page_size.into(),
+            checksum: 0.into(),
+            pool: self.pool.into_bytes(),
+            member: self.member.0,
+            incarnation: self.incarnation.into(),
+            generation: self.generation.into(),
+            epoch: self.epoch.into(),
+            promised_round: self.promised.round.into(),
+            promised_host: self.promised.host.into(),
+            accepted_round: self.accepted.round.into(),
+            accepted_host: self.accepted.host.into(),
+            map_offset: self.map_offset.into(),
+            map_length: self.map_length.into(),
+            zero: 0.into(),
+            map_checksum: self.map_checksum.into(),
+        };
+        let mut bytes = [0; SUPERBLOCK_BYTES];
+        bytes[..size_of::<Raw>()].copy_from_slice(raw.as_bytes());
+        let checksum = checksum(&bytes);
+        bytes[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 8].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    /// Reads the first [`SUPERBLOCK_BYTES`] of `bytes`, which come from the namespace `member`.
+    pub fn decode(bytes: &[u8], member: MemberId) -> Result<Superblock, SuperblockError> {
+        let Some(bytes) = bytes.first_chunk::<SUPERBLOCK_BYTES>() else {
+            return Err(SuperblockError::Damaged(format!("{} bytes instead of {SUPERBLOCK_BYTES}", bytes.len())));
+        };
+        if bytes.iter().all(|&byte| byte == 0) {
+            return Err(SuperblockError::Blank);
+        }
+        let (raw, _) = Raw::read_from_prefix(bytes).expect("invariant: 4096 bytes hold the 136 of the fields");
+        if raw.magic != MAGIC {
+            return Err(SuperblockError::Foreign(Hex(&bytes[..8]).to_string()));
+        }
+        let expected = checksum(bytes);
+        if raw.checksum.get() != expected {
+            let found = raw.checksum.get();
+            return Err(SuperblockError::Damaged(format!("checksum {found:016x}, its bytes have {expected:016x}")));
+        }
+        if raw.format.get() > FORMAT {
+            return Err(SuperblockError::Newer { found: raw.format.get() });
+        }
+        if raw.format.get() != FORMAT {
+            return Err(SuperblockError::Damaged(format!("format {} was never written", raw.format.get())));
+        }
+        if raw.member != member.0 {
+            return Err(SuperblockError::OtherMember { found: MemberId(raw.member), expected: member });
+        }
+        Ok(raw.into())
+    }
+}
+
+impl From<Raw> for Superblock {
+    fn from(raw: Raw) -> Superblock {
+        Superblock {
+            pool: uuid::Uuid::from_bytes(raw.pool),
+            member: MemberId(raw.member),
+            incarnation: raw.incarnation.get(),
+            generation: raw.generation.get(),
+            epoch: raw.epoch.get(),
+            promised: Ballot { round: raw.promised_round.get(), host: raw.promised_host.get() },
+            accepted: Ballot { round: raw.accepted_round.get(), host: raw.accepted_host.get() },
+            page_size: raw.page_size.get(),
+            map_offset: raw.map_offset.get(),
+            map_length: raw.map_length.get(),
+            map_checksum: raw.map_checksum.get(),
+        }
+    }
+}
+
+/// The checksum of everything the pool itself writes: CRC-64/NVME.
+pub fn crc64(bytes: &[u8]) -> u64 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, bytes)
+}
+
+fn checksum(bytes: &[u8; SUPERBLOCK_BYTES]) -> u64 {
+    let mut copy = *bytes;
+    copy[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 8].fill(0);
+    crc64(&copy)
+}
+
+/// Bytes in hexadecimal, for messages.
+pub(crate) struct Hex<'a>(pub &'a [u8]);
+
+impl fmt::Display for Hex<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn sample() -> Superblock {
+        Superblock {
+            pool: uuid::Uuid::from_u128(7),
+            member: MemberId([3; 16]),
+            incarnation: 0xabcd,
+            generation: 4,
+            epoch: 1,
+            promised: Ballot { round: 2, host: 9 },
+            accepted: Ballot { round: 1, host: 8 },
+            page_size: 4096,
+            map_offset: 65_536,
+            map_length: 700,
+            map_checksum: 5,
+        }
+    }
+
+    #[test]
+    fn round_trip() {
+        assert_eq!(Superblock::decode(&sample().encode(), MemberId([3; 16])), Ok(sample()));
+    }
+
+    #[test]
+    fn every_single_damaged_byte_is_noticed() {
+        let good = sample().encode();
+        for at in 0..SUPERBLOCK_BYTES {
+            let mut bytes = good;
+            bytes[at] ^= 0x10;
+            assert!(Superblock::decode(&bytes, MemberId([3; 16])).is_err(), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn refused_by_name() {
+        let member = MemberId([3; 16]);
+        assert_eq!(Superblock::decode(&[0; 4096], member), Err(SuperblockError::Blank));
+        assert!(matches!(Superblock::decode(&[7; 4096], member), Err(SuperblockError::Foreign(_))));
+        assert!(matches!(Superblock::decode(&[0; 12], member), Err(SuperblockError::Damaged(_))));
+        let mut newer = sample().encode();
+        newer[8] = 2;
+        newer[16..24].fill(0);
+        let sum = crc64(&newer);
+        newer[16..24].copy_from_slice(&sum.to_le_bytes());
+        assert_eq!(Superblock::decode(&newer, member), Err(SuperblockError::Newer { found: 2 }));
+        let copied = Superblock::decode(&sample().encode(), MemberId([4; 16]));
+        assert_eq!(copied, Err(SuperblockError::OtherMember { found: MemberId([3; 16]), expected: MemberId([4; 16]) }));
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..5000)) {
+            let _ = Superblock::decode(&bytes, MemberId([0; 16]));
+        }
+    }
+}
