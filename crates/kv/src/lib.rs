@@ -1,1 +1,4 @@
 //! Crate `kv`.
+
+pub mod fuzz;
+pub mod resp;

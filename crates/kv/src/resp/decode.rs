@@ -1,0 +1,457 @@
+//! Commands out of a byte stream: RESP arrays of bulk strings, and inline commands.
+//!
+//! Invariants:
+//! - [`Decoder::decode`] consumes input as it goes: what is cut anywhere decodes to the same commands (a property test).
+//! - Memory grows with bytes that came, never with a length that was announced.
+//! - After a [`ProtocolError`] the stream has no boundary to resume at: the connection ends.
+
+use super::{ARGS_MAX, BULK_BYTES_MAX, COMMAND_BYTES_MAX, LINE_BYTES_MAX};
+
+/// One command: its name and arguments, in one allocation that is reused.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Command {
+    bytes: Vec<u8>,
+    /// Where each argument ends in `bytes`.
+    ends: Vec<u32>,
+    /// Argument bytes that were dropped because the command is longer than [`COMMAND_BYTES_MAX`].
+    dropped: u64,
+}
+
+impl Command {
+    /// A command of these arguments; for tests and for embedding.
+    pub fn new(args: &[&[u8]]) -> Command {
+        let mut command = Command::default();
+        for arg in args {
+            command.bytes.extend_from_slice(arg);
+            command.end_argument();
+        }
+        command
+    }
+
+    /// How many arguments there are, the name included.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there is not even a name.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Argument `index`; 0 is the name. Panics past the end, as indexing does.
+    pub fn arg(&self, index: usize) -> &[u8] {
+        let start = if index == 0 { 0 } else { self.ends[index - 1] as usize };
+        &self.bytes[start..self.ends[index] as usize]
+    }
+
+    /// Arguments from `first` on.
+    pub fn args_from(&self, first: usize) -> impl Iterator<Item = &[u8]> + '_ {
+        (first..self.len()).map(|index| self.arg(index))
+    }
+
+    /// Bytes held.
+    pub fn bytes_held(&self) -> usize {
+        self.bytes.len() + self.ends.len() * size_of::<u32>()
+    }
+
+    /// Bytes that were dropped: the command was longer than [`COMMAND_BYTES_MAX`] and may only be refused.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    fn end_argument(&mut self) {
+        self.ends.push(u32::try_from(self.bytes.len()).expect("invariant: bounded by COMMAND_BYTES_MAX"));
+    }
+}
+
+/// Why a stream cannot be decoded further; the sentences are Redis's.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ProtocolError {
+    /// The number after `*` is none or over [`ARGS_MAX`].
+    #[error("Protocol error: invalid multibulk length")]
+    ArrayLength,
+    /// The number after `$` is none, negative or over [`BULK_BYTES_MAX`].
+    #[error("Protocol error: invalid bulk length")]
+    BulkLength,
+    /// A bulk string does not end where it said.
+    #[error("Protocol error: bulk string is not followed by CRLF")]
+    BulkEnd,
+    /// An array element that is no bulk string.
+    #[error("Protocol error: expected '$', got '{}'", char::from(*.0).escape_default())]
+    NotBulk(u8),
+    /// A line without end.
+    #[error("Protocol error: too big {0}")]
+    LineTooLong(&'static str),
+    /// An inline command's quotes do not close.
+    #[error("Protocol error: unbalanced quotes in request")]
+    Quotes,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// At a boundary between commands.
+    Start,
+    /// `left` bulk strings are to come.
+    Array { left: usize },
+    /// Within a bulk string of which `bytes` are to come, then CRLF; `keep` unless the command is too long already.
+    Bulk { left: usize, bytes: u64, keep: bool },
+    /// The CRLF behind a bulk string; `seen` bytes of it came.
+    BulkEnd { left: usize, seen: u8 },
+}
+
+/// The decoder of one connection.
+#[derive(Debug)]
+pub struct Decoder {
+    state: State,
+    /// The part of a line that came so far.
+    line: Vec<u8>,
+    command: Command,
+}
+
+impl Default for Decoder {
+    fn default() -> Self {
+        Decoder { state: State::Start, line: Vec::new(), command: Command::default() }
+    }
+}
+
+impl Decoder {
+    /// Bytes of the current bulk string that are still to come: how large a receive buffer pays.
+    pub fn expected_bytes(&self) -> u64 {
+        match self.state {
+            State::Bulk { bytes, .. } => bytes,
+            _ => 0,
+        }
+    }
+
+    /// Takes bytes off `input` until a command is complete (`Some`) or the input is used up (`None`).
+    pub fn decode(&mut self, input: &mut &[u8]) -> Result<Option<Command>, ProtocolError> {
+        while !input.is_empty() {
+            let complete = match self.state {
+                State::Start => self.start(input)?,
+                State::Array { left } => self.bulk_header(input, left)?,
+                State::Bulk { left, bytes, keep } => {
+                    self.bulk(input, left, bytes, keep);
+                    false
+                }
+                State::BulkEnd { left, seen } => self.bulk_end(input, left, seen)?,
+            };
+            if complete {
+                self.state = State::Start;
+                return Ok(Some(std::mem::take(&mut self.command)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A command's first line: `*<count>` or an inline command. True when the command is complete.
+    fn start(&mut self, input: &mut &[u8]) -> Result<bool, ProtocolError> {
+        let array = self.line.first().or(input.first()) == Some(&b'*');
+        let what = if array { "mbulk count string" } else { "inline request" };
+        if !take_line(&mut self.line, input, what)? {
+            return Ok(false);
+        }
+        if !array {
+            split_inline(&self.line, &mut self.command)?;
+            self.line.clear();
+            return Ok(!self.command.is_empty());
+        }
+        let count = parse_i64(&self.line[1..]);
+        self.line.clear();
+        match count {
+            Some(count) if count > ARGS_MAX as i64 => Err(ProtocolError::ArrayLength),
+            // An empty or null array is no command, and no error either (Redis answers nothing).
+            Some(count) if count <= 0 => Ok(false),
+            Some(count) => {
+                self.state = State::Array { left: count as usize };
+                Ok(false)
+            }
+            None => Err(ProtocolError::ArrayLength),
+        }
+    }
+
+    fn bulk_header(&mut self, input: &mut &[u8], left: usize) -> Result<bool, ProtocolError> {
+        let first = *self.line.first().or(input.first()).expect("invariant: decode calls with input left");
+        if first != b'$' {
+            return Err(ProtocolError::NotBulk(first));
+        }
+        if !take_line(&mut self.line, input, "bulk count string")? {
+            return Ok(false);
+        }
+        let bytes = parse_i64(&self.line[1..]).and_then(|n| u64::try_from(n).ok()).filter(|n| *n <= BULK_BYTES_MAX);
+        self.line.clear();
+        let bytes = bytes.ok_or(ProtocolError::BulkLength)?;
+        let keep = self.command.dropped == 0 && self.command.bytes.len() as u64 + bytes <= COMMAND_BYTES_MAX as u64;
+        if !keep {
+            self.command.dropped += bytes;
+        }
+        self.state = State::Bulk { left, bytes, keep };
+        Ok(false)
+    }
+
+    fn bulk(&mut self, input: &mut &[u8], left: usize, bytes: u64, keep: bool) {
+        let now = usize::try_from(bytes).unwrap_or(usize::MAX).min(input.len());
+        let (part, rest) = input.split_at(now);
+        if keep {
+            self.command.bytes.extend_from_slice(part);
+        }
+        *input = rest;
+        let bytes = bytes - now as u64;
+        self.state = if bytes == 0 { State::BulkEnd { left, seen: 0 } } else { State::Bulk { left, bytes, keep } };
+    }
+
+    /// True when this was the last argument.
+    fn bulk_end(&mut self, input: &mut &[u8], left: usize, seen: u8) -> Result<bool, ProtocolError> {
+        let (byte, rest) = input.split_first().expect("invariant: decode calls with input left");
+        *input = rest;
+        if *byte != b"\r\n"[usize::from(seen)] {
+            return Err(ProtocolError::BulkEnd);
+        }
+        if seen == 0 {
+            self.state = State::BulkEnd { left, seen: 1 };
+            return Ok(false);
+        }
+        self.command.end_argument();
+        self.state = State::Array { left: left - 1 };
+        Ok(left == 1)
+    }
+}
+
+/// Moves the next line of `input`, without its end, behind the `part` of it that came earlier. True when it is whole.
+fn take_line(part: &mut Vec<u8>, input: &mut &[u8], what: &'static str) -> Result<bool, ProtocolError> {
+    let end = input.iter().position(|byte| *byte == b'\n');
+    let now = end.unwrap_or(input.len());
+    if part.len() + now > LINE_BYTES_MAX {
+        return Err(ProtocolError::LineTooLong(what));
+    }
+    part.extend_from_slice(&input[..now]);
+    let Some(end) = end else {
+        *input = &[];
+        return Ok(false);
+    };
+    *input = &input[end + 1..];
+    if part.last() == Some(&b'\r') {
+        part.pop();
+    }
+    Ok(true)
+}
+
+/// A decimal number as Redis reads one: an optional minus, no plus, no leading zeros, no spaces.
+pub fn parse_i64(digits: &[u8]) -> Option<i64> {
+    let unsigned = digits.strip_prefix(b"-").unwrap_or(digits);
+    let canonical = match unsigned {
+        [b'0'] => digits.len() == 1,
+        [b'1'..=b'9', rest @ ..] => rest.iter().all(u8::is_ascii_digit),
+        _ => false,
+    };
+    if !canonical {
+        return None;
+    }
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+/// Splits an inline command at blanks; `"…"` with escapes and `'…'` group, as in Redis's `sdssplitargs`.
+fn split_inline(line: &[u8], command: &mut Command) -> Result<(), ProtocolError> {
+    let mut rest = line;
+    loop {
+        while let [first, tail @ ..] = rest
+            && is_blank(*first)
+        {
+            rest = tail;
+        }
+        if rest.is_empty() {
+            return Ok(());
+        }
+        while let [first, tail @ ..] = rest
+            && !is_blank(*first)
+        {
+            rest = match first {
+                b'"' => double_quoted(tail, &mut command.bytes)?,
+                b'\'' => single_quoted(tail, &mut command.bytes)?,
+                other => {
+                    command.bytes.push(*other);
+                    tail
+                }
+            };
+        }
+        command.end_argument();
+    }
+}
+
+fn is_blank(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\r' | b'\0')
+}
+
+/// What follows a closing quote must be a blank or the end.
+fn after_quote(rest: &[u8]) -> Result<&[u8], ProtocolError> {
+    match rest.first() {
+        Some(byte) if !is_blank(*byte) => Err(ProtocolError::Quotes),
+        _ => Ok(rest),
+    }
+}
+
+fn double_quoted<'a>(mut rest: &'a [u8], out: &mut Vec<u8>) -> Result<&'a [u8], ProtocolError> {
+    loop {
+        rest = match rest {
+            [b'\\', b'x', high, low, tail @ ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
+                out.push(hex(*high) << 4 | hex(*low));
+                tail
+            }
+            [b'\\', escaped, tail @ ..] => {
+                out.push(match escaped {
+                    b'n' => b'\n',
+                    b'r' => b'\r',
+                    b't' => b'\t',
+                    b'b' => 8,
+                    b'a' => 7,
+                    other => *other,
+                });
+                tail
+            }
+            [b'"', tail @ ..] => return after_quote(tail),
+            [other, tail @ ..] => {
+                out.push(*other);
+                tail
+            }
+            [] => return Err(ProtocolError::Quotes),
+        }
+    }
+}
+
+fn single_quoted<'a>(mut rest: &'a [u8], out: &mut Vec<u8>) -> Result<&'a [u8], ProtocolError> {
+    loop {
+        rest = match rest {
+            [b'\\', b'\'', tail @ ..] => {
+                out.push(b'\'');
+                tail
+            }
+            [b'\'', tail @ ..] => return after_quote(tail),
+            [other, tail @ ..] => {
+                out.push(*other);
+                tail
+            }
+            [] => return Err(ProtocolError::Quotes),
+        }
+    }
+}
+
+fn hex(digit: u8) -> u8 {
+    match digit {
+        b'0'..=b'9' => digit - b'0',
+        b'a'..=b'f' => digit - b'a' + 10,
+        _ => digit - b'A' + 10,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// All commands of `bytes`, fed in pieces of `cuts` bytes, and the error that ended it, if any.
+    fn decode_all(bytes: &[u8], cuts: &[usize]) -> (Vec<Command>, Option<ProtocolError>) {
+        let (mut decoder, mut commands) = (Decoder::default(), Vec::new());
+        let (mut rest, mut cuts) = (bytes, cuts.iter().copied().cycle());
+        while !rest.is_empty() {
+            let (mut piece, tail) = rest.split_at(cuts.next().unwrap_or(rest.len()).clamp(1, rest.len()));
+            rest = tail;
+            while !piece.is_empty() {
+                match decoder.decode(&mut piece) {
+                    Ok(Some(command)) => commands.push(command),
+                    Ok(None) => assert!(piece.is_empty(), "no command although input is left"),
+                    Err(error) => return (commands, Some(error)),
+                }
+            }
+        }
+        (commands, None)
+    }
+
+    fn one(bytes: &[u8]) -> Result<Command, ProtocolError> {
+        let (mut commands, error) = decode_all(bytes, &[]);
+        error.map_or_else(|| Ok(commands.remove(0)), Err)
+    }
+
+    #[test]
+    fn arrays_and_inline_commands() {
+        assert_eq!(one(b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n"), Ok(Command::new(&[b"GET", b"k"])));
+        assert_eq!(one(b"*2\r\n$3\r\nGET\r\n$0\r\n\r\n"), Ok(Command::new(&[b"GET", b""])));
+        assert_eq!(one(b"  set  k 'a b'\r\n"), Ok(Command::new(&[b"set", b"k", b"a b"])));
+        assert_eq!(one(b"set k \"\\x41\\n\\\"\"\n"), Ok(Command::new(&[b"set", b"k", b"A\n\""])));
+        assert_eq!(decode_all(b"\r\n*0\r\n*-1\r\nPING\r\n", &[]).0, [Command::new(&[b"PING"])]);
+    }
+
+    #[test]
+    fn hostile_lengths_are_refused_in_redis_words() {
+        let text = |bytes: &[u8]| one(bytes).expect_err("hostile").to_string();
+        assert_eq!(text(b"*1048577\r\n"), "Protocol error: invalid multibulk length");
+        assert_eq!(text(b"*99999999999999999999\r\n"), "Protocol error: invalid multibulk length");
+        assert_eq!(text(b"*1\r\n$-1\r\n"), "Protocol error: invalid bulk length");
+        assert_eq!(text(b"*1\r\n$536870913\r\n"), "Protocol error: invalid bulk length");
+        assert_eq!(text(b"*1\r\n:1\r\n"), "Protocol error: expected '$', got ':'");
+        assert_eq!(text(b"*1\r\n$1\r\nabc"), "Protocol error: bulk string is not followed by CRLF");
+        assert_eq!(text(b"get \"k\r\n"), "Protocol error: unbalanced quotes in request");
+        assert_eq!(text(b"get \"k\"x\r\n"), "Protocol error: unbalanced quotes in request");
+        assert_eq!(text(&[b'a'; LINE_BYTES_MAX + 1]), "Protocol error: too big inline request");
+        assert_eq!(text(&[b'*'; LINE_BYTES_MAX + 1]), "Protocol error: too big mbulk count string");
+    }
+
+    #[test]
+    fn announced_lengths_cost_no_memory() {
+        let mut decoder = Decoder::default();
+        assert_eq!(decoder.decode(&mut &b"*1048576\r\n$16777216\r\nab"[..]), Ok(None));
+        assert!(decoder.command.bytes.capacity() < 1024 && decoder.command.ends.capacity() < 1024);
+    }
+
+    #[test]
+    fn too_long_command_is_dropped_and_the_next_one_decodes() {
+        let mut bytes = format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${}\r\n", COMMAND_BYTES_MAX).into_bytes();
+        bytes.resize(bytes.len() + COMMAND_BYTES_MAX, b'v');
+        bytes.extend_from_slice(b"\r\nPING\r\n");
+        let (commands, error) = decode_all(&bytes, &[1 << 16]);
+        assert_eq!((commands.len(), error), (2, None));
+        assert_eq!(commands[0].dropped(), COMMAND_BYTES_MAX as u64);
+        assert_eq!((commands[0].len(), commands[0].arg(1)), (3, &b"k"[..]));
+        assert_eq!(commands[1], Command::new(&[b"PING"]));
+    }
+
+    #[test]
+    fn numbers_are_canonical() {
+        for good in ["0", "1", "-1", "9223372036854775807", "-9223372036854775808"] {
+            assert_eq!(parse_i64(good.as_bytes()), good.parse().ok());
+        }
+        for bad in ["", "-", "+1", "01", "-0", " 1", "1 ", "9223372036854775808", "1x"] {
+            assert_eq!(parse_i64(bad.as_bytes()), None, "{bad:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_cut_anywhere_decodes_to_the_same(
+            args in prop::collection::vec(prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..5), 1..5),
+            cuts in prop::collection::vec(1usize..9, 1..9),
+        ) {
+            let mut bytes = Vec::new();
+            for command in &args {
+                bytes.extend_from_slice(format!("*{}\r\n", command.len()).as_bytes());
+                for arg in command {
+                    bytes.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
+                    bytes.extend_from_slice(arg);
+                    bytes.extend_from_slice(b"\r\n");
+                }
+            }
+            let (commands, error) = decode_all(&bytes, &cuts);
+            prop_assert_eq!(error, None);
+            let decoded: Vec<Vec<Vec<u8>>> =
+                commands.iter().map(|c| c.args_from(0).map(<[u8]>::to_vec).collect()).collect();
+            prop_assert_eq!(decoded, args);
+        }
+
+        #[test]
+        fn any_bytes_end_the_same_however_they_are_cut(
+            bytes in prop::collection::vec(prop::sample::select(&b"*$-0123\r\n\"'\\x a"[..]), 0..60),
+            cuts in prop::collection::vec(1usize..9, 1..9),
+        ) {
+            prop_assert_eq!(decode_all(&bytes, &cuts), decode_all(&bytes, &[]));
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! One connection as a pure state machine: bytes in ([`Session::receive`]), work out ([`Session::next_job`]), results in
+//! ([`Session::complete`]), bytes out ([`Session::output`]).
+//!
+//! Invariants:
+//! - `entries` holds one entry per command that is not yet encoded, in the order of arrival; only its front is encoded.
+//!   A reply out of turn would be taken for another command's.
+//! - Commands start in order. One that conflicts with a running one waits, and so does all behind it.
+//! - Connection commands act when they are decoded, so each entry keeps the protocol it was decoded under: the replies to
+//!   what was sent before a `HELLO 3` are in RESP2.
+//! - Nothing is decoded while [`PENDING_MAX`] or [`PENDING_BYTES_MAX`] is reached, nothing started while [`OUTPUT_BYTES_MAX`] is.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::commands;
+use super::decode::{Command, Decoder, ProtocolError};
+use super::reply::{Output, Protocol, Reply};
+use super::request::{Access, Request, unknown_command, wrong_arity};
+use super::stats::{GatewayStats, Shared};
+use super::{COMMAND_BYTES_MAX, OUTPUT_BYTES_MAX, PENDING_BYTES_MAX, PENDING_MAX, RUNNING_MAX};
+
+/// Work for the store: to be executed and handed back by [`Session::complete`].
+#[derive(Debug)]
+pub struct Job {
+    /// Which command of the connection it is.
+    pub sequence: u64,
+    /// What to do.
+    pub request: Request,
+    /// Its arguments.
+    pub command: Command,
+    /// What it touches.
+    pub access: Access,
+}
+
+#[derive(Debug)]
+enum Progress {
+    Waiting(Request, Command, Access),
+    Running(Access),
+    Done(Reply),
+}
+
+#[derive(Debug)]
+struct Entry {
+    protocol: Protocol,
+    progress: Progress,
+}
+
+/// Who is connected, for `CLIENT LIST`.
+#[derive(Default, Debug)]
+pub(super) struct Identity {
+    pub(super) id: u64,
+    pub(super) peer: String,
+    pub(super) local: String,
+    pub(super) name: String,
+    pub(super) library: String,
+    pub(super) library_version: String,
+}
+
+/// The state of one connection.
+#[derive(Debug)]
+pub struct Session {
+    decoder: Decoder,
+    pub(super) protocol: Protocol,
+    pub(super) identity: Identity,
+    pub(super) shared: Arc<Shared>,
+    entries: VecDeque<Entry>,
+    /// Sequence number of the front entry.
+    first: u64,
+    /// Entries in front of this index are running or done.
+    started: usize,
+    running: usize,
+    /// Bytes of commands that wait or run.
+    held_bytes: usize,
+    /// Payload of replies that are done and not at the front yet.
+    done_bytes: usize,
+    output: Output,
+    closing: bool,
+    error: Option<ProtocolError>,
+}
+
+impl Session {
+    /// A new connection between these addresses.
+    pub fn new(shared: Arc<Shared>, peer: String, local: String) -> Session {
+        let identity = Identity { id: shared.next_client_id(), peer, local, ..Identity::default() };
+        let session = Session {
+            decoder: Decoder::default(),
+            protocol: Protocol::default(),
+            identity,
+            shared,
+            entries: VecDeque::new(),
+            first: 0,
+            started: 0,
+            running: 0,
+            held_bytes: 0,
+            done_bytes: 0,
+            output: Output::default(),
+            closing: false,
+            error: None,
+        };
+        session.publish_identity();
+        session
+    }
+
+    /// Takes bytes off `input`; stops early while too much is pending, and for good once the connection is closing.
+    pub fn receive(&mut self, input: &mut &[u8]) {
+        while self.accepts() && !input.is_empty() {
+            match self.decoder.decode(input) {
+                Ok(Some(command)) => self.dispatch(command),
+                Ok(None) => {}
+                Err(error) => {
+                    GatewayStats::add(&self.shared.stats.protocol_errors, 1);
+                    self.answer(Reply::error(&error));
+                    self.error = Some(error);
+                    self.closing = true;
+                }
+            }
+        }
+    }
+
+    /// Whether more input is wanted now.
+    pub fn accepts(&self) -> bool {
+        !self.closing && self.entries.len() < PENDING_MAX && self.held_bytes < PENDING_BYTES_MAX
+    }
+
+    /// Bytes that the current argument still lacks.
+    pub fn expected_bytes(&self) -> u64 {
+        self.decoder.expected_bytes()
+    }
+
+    /// The next command to execute now, if any may start.
+    pub fn next_job(&mut self) -> Option<Job> {
+        if self.running == RUNNING_MAX || self.output.len() + self.done_bytes >= OUTPUT_BYTES_MAX {
+            return None;
+        }
+        while let Some(entry) = self.entries.get(self.started) {
+            let Progress::Waiting(_, _, access) = &entry.progress else {
+                self.started += 1;
+                continue;
+            };
+            let access = *access;
+            let conflict = self
+                .entries
+                .range(..self.started)
+                .any(|earlier| matches!(&earlier.progress, Progress::Running(running) if running.conflicts(access)));
+            if conflict {
+                return None;
+            }
+            let running = Progress::Running(access);
+            let Progress::Waiting(request, command, access) =
+                std::mem::replace(&mut self.entries[self.started].progress, running)
+            else {
+                unreachable!("invariant: matched above")
+            };
+            self.started += 1;
+            self.running += 1;
+            return Some(Job { sequence: self.first + self.started as u64 - 1, request, command, access });
+        }
+        None
+    }
+
+    /// Hands back a job with its reply.
+    pub fn complete(&mut self, job: Job, reply: Reply) {
+        let index = usize::try_from(job.sequence - self.first).expect("invariant: at most PENDING_MAX entries");
+        let entry = &mut self.entries[index];
+        assert!(matches!(entry.progress, Progress::Running(_)), "job {} was completed twice", job.sequence);
+        self.running -= 1;
+        self.held_bytes -= job.command.bytes_held();
+        self.done_bytes += reply.payload_bytes();
+        self.count(&reply);
+        self.entries[index].progress = Progress::Done(reply);
+        self.encode_front();
+    }
+
+    /// Encoded replies, in order.
+    pub fn output(&mut self) -> &mut Output {
+        &mut self.output
+    }
+
+    /// Whether the connection is to be closed now: it is closing, and all that was owed is sent.
+    pub fn is_finished(&self) -> bool {
+        self.closing && self.entries.is_empty() && self.output.is_empty()
+    }
+
+    /// Takes no more commands; what came is still answered.
+    pub fn close(&mut self) {
+        self.closing = true;
+    }
+
+    /// The peer's error that ended the stream.
+    pub fn protocol_error(&self) -> Option<&ProtocolError> {
+        self.error.as_ref()
+    }
+
+    /// Commands that run.
+    pub fn running(&self) -> usize {
+        self.running
+    }
+
+    fn dispatch(&mut self, command: Command) {
+        match self.plan(&command) {
+            Ok(request) => {
+                let access = request.access(&command);
+                self.held_bytes += command.bytes_held();
+                let progress = Progress::Waiting(request, command, access);
+                self.entries.push_back(Entry { protocol: self.protocol, progress });
+            }
+            Err(reply) => self.answer(reply),
+        }
+    }
+
+    /// The store's part of a command, or its reply where the connection alone can answer.
+    fn plan(&mut self, command: &Command) -> Result<Request, Reply> {
+        if command.dropped() > 0 {
+            return Err(Reply::error(format_args!(
+                "command is too long: at most {COMMAND_BYTES_MAX} bytes of arguments are taken"
+            )));
+        }
+        let name = command.arg(0);
+        // A browser that was lured into posting to this port: its next lines may be commands of an attacker's choice.
+        if name.eq_ignore_ascii_case(b"POST") || name.eq_ignore_ascii_case(b"HOST:") {
+            self.closing = true;
+            return Err(Reply::error("this is no HTTP server"));
+        }
+        let Some(spec) = commands::find(name) else { return Err(unknown_command(command)) };
+        let count = command.len() as i64;
+        if (spec.arity >= 0 && count != spec.arity) || count < spec.arity.abs() {
+            return Err(wrong_arity(spec.name));
+        }
+        match Request::parse(spec, command)? {
+            Some(request) => Ok(request),
+            None => Err(self.connection_command(spec, command)),
+        }
+    }
+
+    /// Closes after the reply to the current command.
+    pub(super) fn quit(&mut self) {
+        self.closing = true;
+    }
+
+    fn answer(&mut self, reply: Reply) {
+        self.count(&reply);
+        self.done_bytes += reply.payload_bytes();
+        self.entries.push_back(Entry { protocol: self.protocol, progress: Progress::Done(reply) });
+        self.encode_front();
+    }
+
+    fn encode_front(&mut self) {
+        while let Some(Entry { progress: Progress::Done(reply), protocol }) = self.entries.front() {
+            self.done_bytes -= reply.payload_bytes();
+            self.output.push(reply, *protocol);
+            self.entries.pop_front();
+            self.first += 1;
+            self.started = self.started.saturating_sub(1);
+        }
+    }
+
+    fn count(&self, reply: &Reply) {
+        GatewayStats::add(&self.shared.stats.commands, 1);
+        if matches!(reply, Reply::Error(_)) {
+            GatewayStats::add(&self.shared.stats.errors, 1);
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.shared.remove_client(self.identity.id);
+    }
+}

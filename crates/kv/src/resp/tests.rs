@@ -1,0 +1,157 @@
+//! Conversations with a session: no sockets, no clock; jobs complete in the worst order (last first).
+
+use std::sync::Arc;
+
+use engine::Buf;
+
+use super::decode::Command;
+use super::reply::Reply;
+use super::session::Session;
+use super::*;
+use crate::fuzz::run_session;
+
+/// What a session answers to these lines, as text.
+fn talk(lines: &[&str]) -> String {
+    let input = lines.join("\r\n") + "\r\n";
+    let whole = run_session(&mut input.as_bytes(), input.len());
+    assert_eq!(whole, run_session(&mut input.as_bytes(), 1), "the replies depend on how the input was cut");
+    String::from_utf8(whole).expect("text in, text out")
+}
+
+fn session() -> Session {
+    Session::new(Arc::new(Shared::default()), "peer".into(), "local".into())
+}
+
+#[test]
+fn strings() {
+    assert_eq!(
+        talk(&["SET k hello", "GET k", "STRLEN k", "TYPE k", "GET none"]),
+        "+OK\r\n$5\r\nhello\r\n:5\r\n+string\r\n$-1\r\n"
+    );
+    assert_eq!(talk(&["MSET a 1 b 2 a 3", "MGET a none b"]), "+OK\r\n*3\r\n$1\r\n3\r\n$-1\r\n$1\r\n2\r\n");
+    assert_eq!(talk(&["MSET a 1 b 2", "DEL a a b c", "EXISTS a b"]), "+OK\r\n:2\r\n:0\r\n");
+    assert_eq!(talk(&["SET a 1", "EXISTS a a", "UNLINK a", "TTL a"]), "+OK\r\n:2\r\n:1\r\n:-2\r\n");
+}
+
+#[test]
+fn getrange_as_redis_documents_it() {
+    let ranges = [
+        ("0 3", "This"),
+        ("-3 -1", "ing"),
+        ("0 -1", "This is a string"),
+        ("10 100", "string"),
+        ("5 3", ""),
+        ("-1 -5", ""),
+    ];
+    for (range, expected) in ranges {
+        let answer = talk(&["SET k \"This is a string\"", &format!("GETRANGE k {range}")]);
+        assert_eq!(answer, format!("+OK\r\n${}\r\n{expected}\r\n", expected.len()), "{range}");
+    }
+    assert_eq!(talk(&["GETRANGE none 0 -1"]), "$0\r\n\r\n");
+}
+
+#[test]
+fn pipelined_commands_on_one_key_see_each_other_in_order() {
+    // The jobs that run at once complete last first; conflicting ones may not run at once.
+    let answer = talk(&["SET k 1", "GET k", "SET k 2", "SET other x", "GET k", "DEL k", "GET k"]);
+    assert_eq!(answer, "+OK\r\n$1\r\n1\r\n+OK\r\n+OK\r\n$1\r\n2\r\n:1\r\n$-1\r\n");
+}
+
+#[test]
+fn a_scan_sees_every_key_and_dbsize_counts_them() {
+    assert_eq!(talk(&["MSET a 1 b 2 c 3", "SCAN 0 COUNT 2"]), "+OK\r\n*2\r\n$1\r\n2\r\n*2\r\n$1\r\na\r\n$1\r\nb\r\n");
+    assert_eq!(talk(&["MSET a 1 b 2", "SCAN 0 MATCH b", "DBSIZE"]), "+OK\r\n*2\r\n$1\r\n0\r\n*1\r\n$1\r\nb\r\n:2\r\n");
+    assert_eq!(talk(&["SET a 1", "SCAN 0 TYPE list"]), "+OK\r\n*2\r\n$1\r\n0\r\n*0\r\n");
+    assert_eq!(talk(&["MSET ab 1 b 2", "KEYS a*"]), "+OK\r\n*1\r\n$2\r\nab\r\n");
+}
+
+#[test]
+fn hello_changes_the_protocol_of_later_replies_only() {
+    let answer = talk(&["GET none", "HELLO 3 SETNAME me", "GET none", "CLIENT GETNAME", "RESET", "GET none"]);
+    assert!(answer.starts_with("$-1\r\n%7\r\n$6\r\nserver\r\n"), "{answer}");
+    assert!(answer.ends_with("_\r\n$2\r\nme\r\n+RESET\r\n$-1\r\n"), "{answer}");
+    assert_eq!(talk(&["HELLO 4"]), "-NOPROTO unsupported protocol version\r\n");
+    assert_eq!(talk(&["HELLO 3 FOO"]), "-ERR Syntax error in HELLO option 'FOO'\r\n");
+    assert!(talk(&["HELLO 2 AUTH default any"]).starts_with("*14\r\n"));
+}
+
+#[test]
+fn wrong_input_gets_redis_own_words_and_the_connection_goes_on() {
+    let cases = [
+        ("NOSUCH a b", "unknown command 'NOSUCH', with args beginning with: 'a' 'b' "),
+        ("GET", "wrong number of arguments for 'get' command"),
+        ("MSET a", "wrong number of arguments for 'mset' command"),
+        ("MSET a 1 b", "wrong number of arguments for 'mset' command"),
+        ("SET k v FOO", "syntax error"),
+        ("SELECT 1", "DB index is out of range"),
+        ("SELECT x", "value is not an integer or out of range"),
+        ("CLIENT NOSUCH", "unknown subcommand 'NOSUCH'. Try CLIENT HELP."),
+        ("CLIENT SETNAME \"a b\"", "Client names cannot contain spaces, newlines or special characters."),
+        ("CLIENT SETINFO foo bar", "Unrecognized option 'foo'"),
+        ("PING a b", "wrong number of arguments for 'ping' command"),
+    ];
+    for (line, sentence) in cases {
+        assert_eq!(talk(&[line, "PING"]), format!("-ERR {sentence}\r\n+PONG\r\n"));
+    }
+}
+
+#[test]
+fn a_protocol_error_is_answered_and_ends_the_connection() {
+    assert_eq!(talk(&["PING", "*1", ":1", "PING"]), "+PONG\r\n-ERR Protocol error: expected '$', got ':'\r\n");
+    assert_eq!(talk(&["QUIT", "PING"]), "+OK\r\n");
+    assert_eq!(talk(&["POST / HTTP/1.1", "Host: x", "SET k v"]), "-ERR this is no HTTP server\r\n");
+}
+
+#[test]
+fn what_redis_benchmark_and_client_libraries_ask_at_the_start() {
+    assert_eq!(talk(&["CONFIG GET save"]), "*2\r\n$4\r\nsave\r\n$0\r\n\r\n");
+    assert_eq!(talk(&["CONFIG GET appendonly"]), "*2\r\n$10\r\nappendonly\r\n$3\r\nyes\r\n");
+    assert_eq!(talk(&["CLIENT SETINFO LIB-NAME redis-py", "CLIENT ID", "SELECT 0"]), "+OK\r\n:1\r\n+OK\r\n");
+    assert!(talk(&["COMMAND INFO get nosuch"]).starts_with("*2\r\n*10\r\n$3\r\nget\r\n:2\r\n*2\r\n+readonly\r\n"));
+    assert!(talk(&["COMMAND DOCS get"]).starts_with("*2\r\n$3\r\nget\r\n*4\r\n$7\r\nsummary\r\n"));
+    assert!(talk(&["INFO server"]).contains("redis_version:7."));
+    assert!(!talk(&["INFO server"]).contains("# Stats") && talk(&["INFO"]).contains("# Pool\r\nkeys:0"));
+}
+
+#[test]
+fn too_many_pending_commands_stop_the_decoding_until_some_are_answered() {
+    let mut session = session();
+    let input = b"GET k\r\n".repeat(PENDING_MAX + 10);
+    let mut rest = &input[..];
+    session.receive(&mut rest);
+    assert_eq!(rest.len(), 7 * 10, "decoded past the bound");
+    let jobs: Vec<_> = std::iter::from_fn(|| session.next_job()).collect();
+    assert_eq!(jobs.len(), RUNNING_MAX);
+    jobs.into_iter().for_each(|job| session.complete(job, Reply::Null));
+    session.receive(&mut rest);
+    assert!(rest.is_empty());
+}
+
+#[test]
+fn a_peer_that_reads_no_replies_gets_no_more_work_done() {
+    let mut session = session();
+    let mut input = &b"GET a\r\n".repeat(20)[..];
+    session.receive(&mut input);
+    let value = engine::View::from(Buf::zeroed(1 << 20));
+    let mut started = 0;
+    while let Some(job) = session.next_job() {
+        started += 1;
+        session.complete(job, Reply::Value(value.clone()));
+    }
+    assert_eq!(started, OUTPUT_BYTES_MAX >> 20);
+    while session.output().pop().is_some() {}
+    assert!(session.next_job().is_some(), "no work although the replies were read");
+}
+
+#[test]
+fn jobs_may_complete_in_any_order() {
+    let mut session = session();
+    session.receive(&mut &b"GET a\r\nGET b\r\nPING\r\n"[..]);
+    let (a, b) = (session.next_job().expect("a job"), session.next_job().expect("a job"));
+    assert_eq!((a.sequence, b.sequence, b.command.clone()), (0, 1, Command::new(&[b"GET", b"b"])));
+    session.complete(b, Reply::Integer(2));
+    assert!(session.output().is_empty(), "a reply left before its turn");
+    session.complete(a, Reply::Integer(1));
+    let sent: Vec<u8> = std::iter::from_fn(|| session.output().pop()).flat_map(|view| view.to_vec()).collect();
+    assert_eq!(sent, b":1\r\n:2\r\n+PONG\r\n");
+}
