@@ -105,6 +105,21 @@ impl File {
         }
     }
 
+    /// As [`File::write_at`], with `held` kept until the world is done with the write, also when this future is dropped
+    /// before: a lock on the range then stays locked for as long as the bytes may still change.
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    pub async fn write_at_holding<G: 'static>(
+        &self,
+        offset: u64,
+        data: View,
+        durable: bool,
+        held: G,
+    ) -> (io::Result<()>, G) {
+        (self.write_at(offset, data, durable).await, held)
+    }
+
     /// Makes every write that was acknowledged before survive power loss (fdatasync).
     ///
     /// # Errors
