@@ -1,5 +1,29 @@
-//! The one primitive: an array of blocks with an atomic compare-and-write, and its local kinds.
+//! Namespaces: the [`Namespace`] trait and its local kinds.
+//!
+//! | kind | medium | for |
+//! |---|---|---|
+//! | [`Memory`] | this process's memory | tests, caches, pools marked volatile |
+//! | [`FileNamespace`] | a file or block device, by direct I/O | everything else |
+//! | [`Fault`] | another namespace, failing as told | tests |
+//!
+//! A remote namespace behind NVMe/TCP implements the same trait, in `fabric`.
 
+mod any;
+pub mod conformance;
+mod fault;
+mod file;
+mod identity;
+mod limits;
+mod memory;
 pub mod namespace;
+mod range_lock;
+mod rng;
 
+pub use any::AnyLocal;
+pub use fault::{Fault, FaultConfig};
+pub use file::{FileNamespace, FileOptions, OpenError};
+pub use identity::{IdentityError, random_nguid};
+pub use limits::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, COMPARE_AND_WRITE_BYTES_MAX, TRANSFER_BYTES_MAX};
+pub use memory::{MEMORY_BYTES_MAX, Memory, MemoryError};
 pub use namespace::{Durability, Error, Lba, Namespace, NamespaceInfo};
+pub use range_lock::{Lock, Mode, RangeGuard, RangeLocks};

@@ -4,7 +4,9 @@
 //! - A command is atomic towards every other command on the namespace, from any thread or connection, up to
 //!   [`NamespaceInfo::atomic_blocks`]; a compare-and-write may not be larger than [`NamespaceInfo::compare_and_write_blocks_max`].
 //! - What was acknowledged with [`Durability::Stable`], or before an acknowledged [`Namespace::flush`], survives power loss.
-//! - An error says what is known: only [`Error::Disconnected`] and [`Error::Aborted`] leave open whether the command took effect.
+//! - An error says what is known: [`Error::Disconnected`] and [`Error::Aborted`] leave open whether the command took effect, or
+//!   may yet; after [`Error::WriteFault`] the range holds old bytes, new bytes or both. Any other error: nothing was written.
+//! - Dropping a command's future leaves its outcome open likewise; it never makes a later command less atomic.
 
 use std::fmt;
 
@@ -115,9 +117,9 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the command may have taken effect, or may yet.
+    /// Whether the command may have taken effect (wholly or in part), or may yet.
     pub fn outcome_unknown(&self) -> bool {
-        matches!(self, Error::Disconnected(_) | Error::Aborted)
+        matches!(self, Error::Disconnected(_) | Error::Aborted | Error::WriteFault(_))
     }
 }
 

@@ -1,0 +1,92 @@
+//! [`AnyLocal`]: any local kind of namespace behind one type, dispatched by a `match`: no box per command.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use engine::{Buf, View};
+
+use crate::{Durability, Error, FileNamespace, Lba, Memory, Namespace, NamespaceInfo};
+
+/// A local namespace of any kind; a clone is the same namespace, also on another thread.
+#[derive(Clone, Debug)]
+pub enum AnyLocal {
+    /// In memory.
+    Memory(Arc<Memory>),
+    /// In a file or on a block device.
+    File(Arc<FileNamespace>),
+}
+
+impl From<Memory> for AnyLocal {
+    fn from(memory: Memory) -> AnyLocal {
+        AnyLocal::Memory(Arc::new(memory))
+    }
+}
+
+impl From<FileNamespace> for AnyLocal {
+    fn from(file: FileNamespace) -> AnyLocal {
+        AnyLocal::File(Arc::new(file))
+    }
+}
+
+/// Hands every command on: `$target` is an expression over `$this` (`self`), or a list of patterns with one.
+macro_rules! delegate {
+    ($this:ident => { $($pattern:pat => $target:expr),+ $(,)? }) => {
+        fn info(&self) -> NamespaceInfo {
+            let $this = self;
+            match $this { $($pattern => $target.info()),+ }
+        }
+
+        async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
+            let $this = self;
+            match $this { $($pattern => $target.read(lba, buf).await),+ }
+        }
+
+        async fn write(&self, lba: Lba, data: View, durability: Durability) -> Result<(), Error> {
+            let $this = self;
+            match $this { $($pattern => $target.write(lba, data, durability).await),+ }
+        }
+
+        async fn flush(&self) -> Result<(), Error> {
+            let $this = self;
+            match $this { $($pattern => $target.flush().await),+ }
+        }
+
+        async fn compare(&self, lba: Lba, expected: View) -> Result<(), Error> {
+            let $this = self;
+            match $this { $($pattern => $target.compare(lba, expected).await),+ }
+        }
+
+        async fn compare_and_write(
+            &self,
+            lba: Lba,
+            expected: View,
+            new: View,
+            durability: Durability,
+        ) -> Result<(), Error> {
+            let $this = self;
+            match $this { $($pattern => $target.compare_and_write(lba, expected, new, durability).await),+ }
+        }
+
+        async fn write_zeroes(&self, lba: Lba, blocks: u64, durability: Durability) -> Result<(), Error> {
+            let $this = self;
+            match $this { $($pattern => $target.write_zeroes(lba, blocks, durability).await),+ }
+        }
+
+        async fn deallocate(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
+            let $this = self;
+            match $this { $($pattern => $target.deallocate(lba, blocks).await),+ }
+        }
+    };
+}
+
+impl Namespace for AnyLocal {
+    delegate!(this => { AnyLocal::Memory(inner) => inner, AnyLocal::File(inner) => inner });
+}
+
+impl<N: Namespace> Namespace for Arc<N> {
+    delegate!(this => { inner => (**inner) });
+}
+
+impl<N: Namespace> Namespace for Rc<N> {
+    delegate!(this => { inner => (**inner) });
+}

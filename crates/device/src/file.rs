@@ -1,0 +1,360 @@
+//! [`FileNamespace`]: a namespace in a file or on a block device, by direct I/O past the page cache.
+//!
+//! Invariants:
+//! - Every command holds the lock of its range from before its first to after its last access to the medium, also when its
+//!   future is dropped in between: a write that is under way can't be called back, and were its range free for others,
+//!   a compare-and-write could find the old bytes, succeed, be acknowledged, and then be overwritten by the late write.
+//! - After a write or a flush failed, nothing is written any more: what the medium holds in place of the failed write, and
+//!   whether an earlier cached write is still there, is unknown (a second fdatasync may well report success over lost data).
+//!   The latch is cleared by opening the namespace anew, which is the operator's decision.
+//! - One opener at a time: two processes with locks of their own would break the atomicity of every command.
+//!
+//! Stable is what was written with `RWF_DSYNC`, or before a successful `fdatasync`.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use engine::file::{File, OpenOptions};
+use engine::sync::oneshot;
+use engine::{Buf, View, task};
+
+use crate::identity::{self, IdentityError};
+use crate::limits::{COMPARE_AND_WRITE_BYTES_MAX, TRANSFER_BYTES_MAX, check_halves, check_length, check_range};
+use crate::range_lock::{Mode, RangeGuard, RangeLocks};
+use crate::{Durability, Error, Lba, Namespace, NamespaceInfo};
+
+/// Bytes of neighbouring blocks whose locks share a shard. Guessed: several commands of the usual size.
+const REGION_BYTES: u32 = 128 << 10;
+
+/// How to open a namespace in a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FileOptions {
+    /// Bytes per block: 512 or 4096.
+    pub block_size: u32,
+    /// If the file does not exist, create it with this many bytes, sparse. If it exists it must have this size.
+    pub create: Option<u64>,
+    /// Refuse every write.
+    pub read_only: bool,
+    /// The identity; otherwise from the file's sidecar or the device's serial.
+    pub nguid: Option<[u8; 16]>,
+}
+
+impl Default for FileOptions {
+    fn default() -> FileOptions {
+        FileOptions { block_size: 4096, create: None, read_only: false, nguid: None }
+    }
+}
+
+/// Why a namespace in a file could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Somebody else has it open.
+    #[error("{path}: in use by another process (one process owns a medium); stop it first")]
+    Busy {
+        /// The file or device.
+        path: PathBuf,
+    },
+    /// The system refused.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file or device.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A block size that is not offered.
+    #[error("block size {0}: must be 512 or 4096")]
+    BlockSize(u32),
+    /// The medium's own blocks are larger.
+    #[error("{path}: its medium has blocks of {medium} bytes, so the block size can't be {asked}; use {medium}")]
+    MediumBlockSize {
+        /// The file or device.
+        path: PathBuf,
+        /// The medium's block size.
+        medium: u32,
+        /// The block size asked for.
+        asked: u32,
+    },
+    /// The size is zero or no multiple of the block size.
+    #[error("{path}: {bytes} bytes are no positive multiple of the block size {block_size}")]
+    Size {
+        /// The file or device.
+        path: PathBuf,
+        /// Its size.
+        bytes: u64,
+        /// The block size asked for.
+        block_size: u32,
+    },
+    /// It exists with another size.
+    #[error("{path}: exists with {bytes} bytes, not the {asked} asked for; leave out the size to use it as it is")]
+    ExistsWithOtherSize {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        bytes: u64,
+        /// The size asked for.
+        asked: u64,
+    },
+    /// Its identity could not be had.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+}
+
+/// A namespace in a file or on a block device; share it between threads by `Arc`.
+pub struct FileNamespace {
+    file: File,
+    locks: Arc<RangeLocks>,
+    info: NamespaceInfo,
+    latch: Arc<Latch>,
+}
+
+/// Whether writes are taken, and why not.
+#[derive(Debug)]
+struct Latch {
+    path: PathBuf,
+    read_only: bool,
+    latched: AtomicBool,
+    /// The failure that latched it.
+    fault: OnceLock<String>,
+}
+
+impl fmt::Debug for FileNamespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileNamespace").field("latch", &self.latch).finish_non_exhaustive()
+    }
+}
+
+impl Latch {
+    fn writable(&self) -> Result<(), Error> {
+        if self.read_only {
+            return Err(Error::ReadOnly("it was opened read-only"));
+        }
+        if self.latched.load(Ordering::Acquire) {
+            return Err(Error::ReadOnly("latched after a write error on its medium; see the log of its server"));
+        }
+        Ok(())
+    }
+
+    fn write_failed(&self, what: &str, error: &io::Error) -> Error {
+        // A full file system lost nothing: the namespace stays writable where it has room.
+        if error.kind() == io::ErrorKind::StorageFull || error.kind() == io::ErrorKind::QuotaExceeded {
+            return Error::OutOfSpace;
+        }
+        let sentence = format!("{what} on {}: {error}", self.path.display());
+        if !self.latched.swap(true, Ordering::AcqRel) {
+            tracing::error!(path = %self.path.display(), %error, "{what} failed: the namespace is read-only from now on");
+        }
+        // Only the first failure is kept; a later one follows from it.
+        let _ = self.fault.set(sentence.clone());
+        Error::WriteFault(sentence)
+    }
+}
+
+impl FileNamespace {
+    /// Opens the file or block device at `path`; no other process can while this one has it open.
+    pub async fn open(path: &Path, options: &FileOptions) -> Result<FileNamespace, OpenError> {
+        let file = open_medium(path, options)?;
+        let nguid = match options.nguid {
+            Some(nguid) => nguid,
+            None if file.is_block_device() => identity::of_device(path)?,
+            None => identity::of_file(path, options.block_size, options.read_only).await?,
+        };
+        let block_size = options.block_size;
+        let transfer_blocks_max = TRANSFER_BYTES_MAX as u32 / block_size;
+        let info = NamespaceInfo {
+            block_size,
+            blocks: file.size() / u64::from(block_size),
+            atomic_blocks: transfer_blocks_max,
+            compare_and_write_blocks_max: COMPARE_AND_WRITE_BYTES_MAX as u32 / block_size,
+            transfer_blocks_max,
+            // The drive's own, and the file system's metadata: `fdatasync` flushes both.
+            volatile_cache: true,
+            volatile_medium: false,
+            deallocated_reads_zero: true,
+            nguid,
+        };
+        let latch = Latch {
+            path: path.to_owned(),
+            read_only: options.read_only,
+            latched: AtomicBool::new(false),
+            fault: OnceLock::new(),
+        };
+        let locks = Arc::new(RangeLocks::new((REGION_BYTES / block_size).trailing_zeros()));
+        Ok(FileNamespace { file, locks, info, latch: Arc::new(latch) })
+    }
+
+    /// The failure after which the namespace takes no more writes, if there was one.
+    pub fn fault(&self) -> Option<&str> {
+        self.latch.fault.get().map(String::as_str)
+    }
+
+    fn offset(&self, lba: Lba) -> u64 {
+        lba.0 * u64::from(self.info.block_size)
+    }
+
+    async fn lock(&self, lba: Lba, blocks: u64, mode: Mode) -> RangeGuard {
+        self.locks.lock(lba.0, blocks, mode).await
+    }
+
+    /// The lock for a command that changes the medium; a latch that fell while it waited is seen.
+    async fn lock_for_writing(&self, lba: Lba, blocks: u64) -> Result<RangeGuard, Error> {
+        self.latch.writable()?;
+        let guard = self.lock(lba, blocks, Mode::Exclusive).await;
+        self.latch.writable()?;
+        Ok(guard)
+    }
+
+    async fn load(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
+        let (result, buf) = self.file.read_at(self.offset(lba), buf).await;
+        (result.map_err(|error| Error::ReadFault(format!("read on {}: {error}", self.latch.path.display()))), buf)
+    }
+
+    async fn holds(&self, lba: Lba, expected: &[u8]) -> Result<(), Error> {
+        let (result, found) = self.load(lba, Buf::with_len(expected.len())).await;
+        result?;
+        if *found == *expected { Ok(()) } else { Err(Error::CompareFailure) }
+    }
+
+    async fn store(&self, guard: RangeGuard, lba: Lba, data: View, durability: Durability) -> Result<(), Error> {
+        let data = aligned(data, self.file.logical_block_size());
+        let (result, guard) =
+            self.file.write_at_holding(self.offset(lba), data, durability == Durability::Stable, guard).await;
+        // A failure latches before the range is free: no waiter may write over bytes of unknown state.
+        let result = result.map_err(|error| self.latch.write_failed("write", &error));
+        drop(guard);
+        result
+    }
+}
+
+impl FileNamespace {
+    /// Makes the range zeroes, in a task of its own: its several steps run to their end, and the range stays locked until
+    /// then, also when the caller has gone. (A box per command; these are rare and slow.)
+    async fn zero(&self, lba: Lba, blocks: u64, how: Zeroing) -> Result<(), Error> {
+        check_range(&self.info, lba, blocks)?;
+        if blocks == 0 {
+            return Ok(());
+        }
+        let guard = self.lock_for_writing(lba, blocks).await?;
+        let (offset, bytes) = (self.offset(lba), blocks * u64::from(self.info.block_size));
+        let (file, latch, (done, outcome)) = (self.file.clone(), Arc::clone(&self.latch), oneshot());
+        task::spawn(async move {
+            let mut result = match how {
+                Zeroing::Deallocate => file.punch_hole(offset, bytes).await,
+                Zeroing::Write(_) => file.write_zeroes(offset, bytes).await,
+            };
+            if result.is_ok() && how == Zeroing::Write(Durability::Stable) {
+                result = file.sync_data().await;
+            }
+            let result = result.map_err(|error| latch.write_failed(how.name(), &error));
+            drop(guard);
+            let _ = done.send(result); // nobody may be left to be told
+        })
+        .detach();
+        // A task that ends without a result: only the end of its world does that.
+        outcome.await.unwrap_or(Err(Error::Aborted))
+    }
+}
+
+/// How a range is made zeroes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Zeroing {
+    /// Its room is given back.
+    Deallocate,
+    /// It keeps its room.
+    Write(Durability),
+}
+
+impl Zeroing {
+    fn name(self) -> &'static str {
+        match self {
+            Zeroing::Deallocate => "deallocate",
+            Zeroing::Write(_) => "write zeroes",
+        }
+    }
+}
+
+fn open_medium(path: &Path, options: &FileOptions) -> Result<File, OpenError> {
+    let (path_buf, block_size) = (|| path.to_owned(), options.block_size);
+    if ![512, 4096].contains(&block_size) {
+        return Err(OpenError::BlockSize(block_size));
+    }
+    let check_size = |bytes: u64| match bytes > 0 && bytes.is_multiple_of(u64::from(block_size)) {
+        true => Ok(()),
+        false => Err(OpenError::Size { path: path_buf(), bytes, block_size }),
+    };
+    options.create.map(check_size).transpose()?;
+    let open = OpenOptions { create: options.create, direct: true, exclusive: true, read_only: options.read_only };
+    let file = File::open(path, &open).map_err(|source| match source.kind() {
+        io::ErrorKind::ResourceBusy => OpenError::Busy { path: path_buf() },
+        _ => OpenError::Io { path: path_buf(), source },
+    })?;
+    if let Some(asked) = options.create
+        && asked != file.size()
+    {
+        return Err(OpenError::ExistsWithOtherSize { path: path_buf(), bytes: file.size(), asked });
+    }
+    check_size(file.size())?;
+    let medium = file.logical_block_size();
+    if medium > block_size {
+        return Err(OpenError::MediumBlockSize { path: path_buf(), medium, asked: block_size });
+    }
+    Ok(file)
+}
+
+/// `data` at an address that direct I/O takes: itself, or a copy if it is an odd slice of something larger.
+fn aligned(data: View, granularity: u32) -> View {
+    if data.as_ptr().addr().is_multiple_of(granularity as usize) { data } else { Buf::copy_from(&data).freeze() }
+}
+
+impl Namespace for FileNamespace {
+    fn info(&self) -> NamespaceInfo {
+        self.info.clone()
+    }
+
+    async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
+        let blocks = match check_length(&self.info, lba, buf.len(), self.info.transfer_blocks_max) {
+            Ok(blocks) => blocks,
+            Err(error) => return (Err(error), buf),
+        };
+        let _guard = self.lock(lba, blocks, Mode::Shared).await;
+        self.load(lba, buf).await
+    }
+
+    async fn write(&self, lba: Lba, data: View, durability: Durability) -> Result<(), Error> {
+        let blocks = check_length(&self.info, lba, data.len(), self.info.transfer_blocks_max)?;
+        let guard = self.lock_for_writing(lba, blocks).await?;
+        self.store(guard, lba, data, durability).await
+    }
+
+    async fn flush(&self) -> Result<(), Error> {
+        if self.latch.read_only {
+            return Ok(());
+        }
+        self.latch.writable()?;
+        self.file.sync_data().await.map_err(|error| self.latch.write_failed("flush", &error))
+    }
+
+    async fn compare(&self, lba: Lba, expected: View) -> Result<(), Error> {
+        let blocks = check_length(&self.info, lba, expected.len(), self.info.transfer_blocks_max)?;
+        let _guard = self.lock(lba, blocks, Mode::Shared).await;
+        self.holds(lba, &expected).await
+    }
+
+    async fn compare_and_write(&self, lba: Lba, expected: View, new: View, how: Durability) -> Result<(), Error> {
+        let blocks = check_halves(&self.info, lba, expected.len(), new.len())?;
+        let guard = self.lock_for_writing(lba, blocks).await?;
+        self.holds(lba, &expected).await?;
+        self.store(guard, lba, new, how).await
+    }
+
+    async fn write_zeroes(&self, lba: Lba, blocks: u64, durability: Durability) -> Result<(), Error> {
+        self.zero(lba, blocks, Zeroing::Write(durability)).await
+    }
+
+    async fn deallocate(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
+        self.zero(lba, blocks, Zeroing::Deallocate).await
+    }
+}
