@@ -1,0 +1,90 @@
+//! What the machines of the world (network, disks, scheduler) share: clock, queue of events, chance, trace, nodes.
+
+use std::fmt;
+use std::task::Waker;
+
+use super::config::SimConfig;
+use super::event::{Event, EventKey, Events};
+use super::rng::Rngs;
+use super::trace::Trace;
+
+/// Nodes of one world: one byte of their addresses' space would be too few, two are enough.
+pub(super) const NODES_MAX: usize = 60_000;
+
+/// A machine of the simulated world.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct NodeId(pub(super) u32);
+
+/// The node on which the future given to `run_until` itself runs. It is never crashed or paused.
+pub(super) const HARNESS: NodeId = NodeId(0);
+
+/// The state of one machine.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) name: String,
+    pub(super) up: bool,
+    pub(super) paused: bool,
+    /// Counts crashes: a task, socket or file handle of an earlier life has no effect in a later one.
+    pub(super) incarnation: u32,
+    /// Error of the wall clock at the world's start, in nanoseconds.
+    pub(super) clock_offset: i64,
+    /// Error of the wall clock's rate.
+    pub(super) clock_drift_ppm: i64,
+}
+
+/// The shared services.
+#[derive(Debug)]
+pub(super) struct Core {
+    /// Nanoseconds since the world began.
+    pub(super) now: u64,
+    pub(super) config: SimConfig,
+    pub(super) events: Events,
+    pub(super) rngs: Rngs,
+    pub(super) trace: Trace,
+    pub(super) nodes: Vec<Node>,
+    /// To be woken when the world's state is no longer borrowed: a waker is foreign code.
+    pub(super) wakes: Vec<Waker>,
+}
+
+impl Core {
+    pub(super) fn new(seed: u64, config: SimConfig) -> Core {
+        Core {
+            now: 0,
+            events: Events::default(),
+            rngs: Rngs::new(seed),
+            trace: Trace::new(config.complete_trace),
+            nodes: Vec::new(),
+            wakes: Vec::new(),
+            config,
+        }
+    }
+
+    pub(super) fn node(&self, node: NodeId) -> &Node {
+        &self.nodes[node.0 as usize]
+    }
+
+    pub(super) fn node_mut(&mut self, node: NodeId) -> &mut Node {
+        &mut self.nodes[node.0 as usize]
+    }
+
+    /// Makes `event` happen `delay` nanoseconds from now.
+    pub(super) fn after(&mut self, delay: u64, event: Event) -> EventKey {
+        self.events.schedule(self.now.saturating_add(delay), event)
+    }
+
+    /// A one-way delay of a link.
+    pub(super) fn link_delay(&mut self) -> u64 {
+        self.rngs.links.nanos(&self.config.link_delay)
+    }
+
+    /// Adds a line to the trace.
+    pub(super) fn note(&mut self, node: NodeId, what: fmt::Arguments<'_>) {
+        let Core { trace, nodes, now, .. } = self;
+        trace.line(*now, &nodes[node.0 as usize].name, what);
+    }
+
+    /// Queues a wake-up for the end of the current step.
+    pub(super) fn wake(&mut self, waker: &mut Option<Waker>) {
+        self.wakes.extend(waker.take());
+    }
+}

@@ -1,0 +1,485 @@
+//! A connection: two streams of bytes, one each way.
+//!
+//! Invariants:
+//! - Bytes arrive in order: an [`Event::Arrive`] takes whatever is first in flight, so events may overtake each other but
+//!   bytes never do.
+//! - `outstanding` (in flight, unread, and read but not yet credited) never exceeds the window: `send` waits instead. A
+//!   slow reader thus slows its writer, and the memory of a connection is bounded.
+//! - An end that was closed, shut down or broken takes no bytes: their sender is reset, as TCP does (RFC 9293 §3.10.7).
+//! - An end whose handle is gone (`closed`) is never woken and never handed out again.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::task::{Poll, Waker};
+
+use super::{ConnId, Net, pair};
+use crate::sim::core::{Core, NodeId};
+use crate::sim::event::Event;
+use crate::sim::rng::{Rng, nanos};
+use crate::sim::trace::hash_bytes;
+
+/// The longest segment: what Linux hands over at once with large receive offload.
+const SEGMENT_BYTES_MAX: usize = 64 * 1024;
+
+/// Which end of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Side(u8);
+
+impl Side {
+    /// The end that asked for the connection.
+    pub(crate) const CLIENT: Side = Side(0);
+    /// The end that accepted it.
+    pub(crate) const SERVER: Side = Side(1);
+
+    pub(super) fn other(self) -> Side {
+        Side(1 - self.0)
+    }
+}
+
+#[derive(Debug)]
+enum Item {
+    Data(Vec<u8>),
+    Fin,
+    Reset,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Credit {
+    None,
+    UnderWay,
+    Held,
+}
+
+/// One end: what has come in, what goes out, and what its program did.
+#[derive(Debug)]
+struct End {
+    node: NodeId,
+    addr: SocketAddr,
+    inbound: VecDeque<u8>,
+    /// The peer will send no more.
+    fin: bool,
+    /// To be told once, as a socket's pending error is.
+    error: Option<io::ErrorKind>,
+    /// Reset or timed out.
+    broken: bool,
+    shut: bool,
+    closed: bool,
+    receiver: Option<Waker>,
+    sender: Option<Waker>,
+    flight: VecDeque<Item>,
+    /// When the last item in flight arrives.
+    arrival: u64,
+    /// When the last byte has left, where the bandwidth is limited.
+    departure: u64,
+    outstanding: usize,
+    /// Read by the peer, not yet credited.
+    consumed: usize,
+    credit: Credit,
+    /// Arrivals that a partition holds.
+    held: usize,
+    /// Counts partitions that held something: tells a late timeout from a current one.
+    stall: u64,
+}
+
+impl End {
+    fn new((node, addr): (NodeId, SocketAddr)) -> End {
+        End {
+            node,
+            addr,
+            inbound: VecDeque::new(),
+            fin: false,
+            error: None,
+            broken: false,
+            shut: false,
+            closed: false,
+            receiver: None,
+            sender: None,
+            flight: VecDeque::new(),
+            arrival: 0,
+            departure: 0,
+            outstanding: 0,
+            consumed: 0,
+            credit: Credit::None,
+            held: 0,
+            stall: 0,
+        }
+    }
+
+    fn wake(&mut self, core: &mut Core) {
+        core.wake(&mut self.receiver);
+        core.wake(&mut self.sender);
+    }
+
+    fn break_with(&mut self, core: &mut Core, kind: io::ErrorKind) {
+        if self.broken || self.closed {
+            return;
+        }
+        core.note(self.node, format_args!("{} breaks: {kind:?}", self.addr));
+        self.broken = true;
+        self.error = Some(kind);
+        self.flight.clear();
+        // A kernel may or may not hand out what had arrived before the reset.
+        if core.rngs.links.coin() {
+            self.inbound.clear();
+        }
+        self.wake(core);
+    }
+}
+
+/// Two ends.
+#[derive(Debug)]
+pub(super) struct Conn {
+    ends: [End; 2],
+    /// The network has reset the connection; nothing arrives any more.
+    severed: bool,
+}
+
+impl Conn {
+    /// A connection between the two addresses, the client's first.
+    pub(super) fn new(ends: [(NodeId, SocketAddr); 2]) -> Conn {
+        Conn { ends: ends.map(End::new), severed: false }
+    }
+
+    pub(super) fn addr(&self, side: Side) -> SocketAddr {
+        self.end(side).addr
+    }
+
+    pub(super) fn node(&self, side: Side) -> NodeId {
+        self.end(side).node
+    }
+
+    pub(super) fn joins(&self, nodes: (NodeId, NodeId)) -> bool {
+        self.pair() == nodes
+    }
+
+    fn pair(&self) -> (NodeId, NodeId) {
+        pair(self.ends[0].node, self.ends[1].node)
+    }
+
+    fn end(&self, side: Side) -> &End {
+        &self.ends[usize::from(side.0)]
+    }
+
+    fn end_mut(&mut self, side: Side) -> &mut End {
+        &mut self.ends[usize::from(side.0)]
+    }
+}
+
+/// Segments are mostly whole, often short, sometimes tiny: a decoder meets every boundary within a few hundred messages.
+fn segment_len(rng: &mut Rng) -> usize {
+    1 + match rng.below(8) {
+        0 => rng.index(32),
+        1..=3 => rng.index(4096),
+        _ => SEGMENT_BYTES_MAX - 1,
+    }
+}
+
+impl Net {
+    /// Puts `item` in flight from `side`.
+    fn launch(&mut self, core: &mut Core, id: ConnId, side: Side, item: Item) {
+        let Some(conn) = self.conns.get(&id) else { return };
+        let (a, b) = conn.pair();
+        let delay = self.delay(core, a, b);
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let end = conn.end_mut(side);
+        let bytes = if let Item::Data(bytes) = &item { bytes.len() as u64 } else { 0 };
+        let transfer = core.config.link_bandwidth.map_or(0, |rate| bytes.saturating_mul(1_000_000_000) / rate.max(1));
+        end.departure = end.departure.max(core.now).saturating_add(transfer);
+        end.arrival = end.arrival.max(end.departure.saturating_add(delay));
+        end.flight.push_back(item);
+        core.events.schedule(end.arrival, Event::Arrive { conn: id, to: side.other() });
+    }
+
+    /// Takes as many bytes of `slices` as the window has room for, at least one.
+    pub(in crate::sim) fn poll_send<'a>(
+        &mut self,
+        core: &mut Core,
+        id: ConnId,
+        side: Side,
+        waker: &Waker,
+        slices: impl Iterator<Item = &'a [u8]>,
+    ) -> Poll<io::Result<usize>> {
+        let window = core.config.link_window.max(1);
+        let Some(conn) = self.conns.get_mut(&id) else { return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())) };
+        let end = conn.end_mut(side);
+        if let Some(kind) = end.error.take() {
+            return Poll::Ready(Err(kind.into()));
+        }
+        if end.broken || end.shut || end.closed {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        let room = window.saturating_sub(end.outstanding);
+        if room == 0 {
+            end.sender = Some(waker.clone());
+            return Poll::Pending;
+        }
+        let mut bytes = Vec::new();
+        for slice in slices {
+            let take = slice.len().min(room - bytes.len());
+            bytes.extend_from_slice(&slice[..take]);
+        }
+        end.outstanding += bytes.len();
+        core.note(end.node, format_args!("c{} > {} bytes", id.0, bytes.len()));
+        let taken = bytes.len();
+        self.cut(core, id, side, bytes);
+        if core.rngs.links.happens(core.config.connection_reset_ppm) {
+            self.sever(core, id);
+        }
+        Poll::Ready(Ok(taken))
+    }
+
+    /// Sends `bytes` in segments of seeded lengths.
+    fn cut(&mut self, core: &mut Core, id: ConnId, side: Side, mut bytes: Vec<u8>) {
+        while !bytes.is_empty() {
+            let len = segment_len(&mut core.rngs.links).min(bytes.len());
+            let rest = bytes.split_off(len);
+            self.launch(core, id, side, Item::Data(bytes));
+            bytes = rest;
+        }
+    }
+
+    /// Moves arrived bytes into `into`: `Ok(0)` is the end of the stream.
+    pub(in crate::sim) fn poll_recv(
+        &mut self,
+        core: &mut Core,
+        id: ConnId,
+        side: Side,
+        waker: &Waker,
+        into: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        let Some(conn) = self.conns.get_mut(&id) else { return Poll::Ready(Ok(0)) };
+        let end = conn.end_mut(side);
+        let available = end.inbound.len().min(into.len());
+        if available == 0 {
+            return match end.error.take() {
+                Some(kind) => Poll::Ready(Err(kind.into())),
+                None if end.fin || end.broken || end.shut || end.closed || into.is_empty() => Poll::Ready(Ok(0)),
+                None => {
+                    end.receiver = Some(waker.clone());
+                    Poll::Pending
+                }
+            };
+        }
+        // Now and then less than what is there, as if the rest had come a moment later.
+        let count = if core.rngs.links.below(8) == 0 { 1 + core.rngs.links.index(available) } else { available };
+        let (front, back) = end.inbound.as_slices();
+        let split = front.len().min(count);
+        into[..split].copy_from_slice(&front[..split]);
+        into[split..count].copy_from_slice(&back[..count - split]);
+        end.inbound.drain(..count);
+        core.note(end.node, format_args!("c{} takes {count}", id.0));
+        self.consume(core, id, side, count);
+        Poll::Ready(Ok(count))
+    }
+
+    /// A waiting receive was dropped. What was about to arrive may have been taken by it, and is then lost: whoever drops a
+    /// receive and goes on reading has lost the place in the stream.
+    pub(in crate::sim) fn abandon_recv(&mut self, core: &mut Core, id: ConnId, side: Side) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let held = conn.severed || self.partitions.contains(&conn.pair());
+        let end = conn.end_mut(side);
+        end.receiver = None;
+        if held || end.closed || end.broken {
+            return;
+        }
+        let node = end.node;
+        let flight = &mut conn.end_mut(side.other()).flight;
+        if !matches!(flight.front(), Some(Item::Data(_))) || !core.rngs.links.coin() {
+            return;
+        }
+        if let Some(Item::Data(bytes)) = flight.pop_front() {
+            core.note(node, format_args!("c{} loses {} bytes to a dropped receive", id.0, bytes.len()));
+            self.consume(core, id, side, bytes.len());
+        }
+    }
+
+    /// Tells the peer of `side`, a little later, that its window has room again.
+    fn consume(&mut self, core: &mut Core, id: ConnId, side: Side, count: usize) {
+        let Some(conn) = self.conns.get(&id) else { return };
+        let (a, b) = conn.pair();
+        let delay = self.delay(core, a, b);
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let sender = conn.end_mut(side.other());
+        sender.consumed += count;
+        if sender.credit == Credit::None {
+            sender.credit = Credit::UnderWay;
+            core.after(delay, Event::Credit { conn: id, side: side.other() });
+        }
+    }
+
+    /// [`Event::Credit`].
+    pub(in crate::sim) fn credit(&mut self, core: &mut Core, id: ConnId, side: Side) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let held = self.partitions.contains(&conn.pair());
+        let end = conn.end_mut(side);
+        if held {
+            end.credit = Credit::Held;
+            return;
+        }
+        end.credit = Credit::None;
+        end.outstanding -= std::mem::take(&mut end.consumed);
+        core.wake(&mut end.sender);
+    }
+
+    /// [`Event::Arrive`].
+    pub(in crate::sim) fn arrive(&mut self, core: &mut Core, id: ConnId, to: Side) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let held = self.partitions.contains(&conn.pair());
+        let severed = conn.severed;
+        let from = conn.end_mut(to.other());
+        if held {
+            from.held += 1;
+            if from.held == 1 {
+                let stalled = Event::Stalled { conn: id, side: to.other(), stall: from.stall };
+                core.after(nanos(core.config.connection_timeout), stalled);
+            }
+            return;
+        }
+        let Some(item) = from.flight.pop_front() else { return };
+        if severed {
+            return;
+        }
+        let end = conn.end_mut(to);
+        match item {
+            Item::Data(bytes) if end.closed || end.shut || end.broken => {
+                core.note(end.node, format_args!("c{} takes no more: {} bytes refused", id.0, bytes.len()));
+                end.broken = true;
+                self.launch(core, id, to, Item::Reset);
+            }
+            Item::Data(bytes) => {
+                let hash = hash_bytes(0, &bytes);
+                core.note(end.node, format_args!("c{} < {} bytes {hash:016x}", id.0, bytes.len()));
+                end.inbound.extend(&bytes);
+                core.wake(&mut end.receiver);
+            }
+            Item::Fin => {
+                core.note(end.node, format_args!("c{} < end", id.0));
+                end.fin = true;
+                core.wake(&mut end.receiver);
+            }
+            Item::Reset => end.break_with(core, io::ErrorKind::ConnectionReset),
+        }
+    }
+
+    /// [`Event::Stalled`].
+    pub(in crate::sim) fn stalled(&mut self, core: &mut Core, id: ConnId, side: Side, stall: u64) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let end = conn.end_mut(side);
+        if end.held > 0 && end.stall == stall {
+            end.flight.clear();
+            end.break_with(core, io::ErrorKind::TimedOut);
+        }
+    }
+
+    /// A partition has healed: what it held comes through.
+    pub(super) fn release(&mut self, core: &mut Core, id: ConnId) {
+        for side in [Side::CLIENT, Side::SERVER] {
+            let Some(conn) = self.conns.get(&id) else { return };
+            let (a, b) = conn.pair();
+            let delay = self.delay(core, a, b);
+            let Some(conn) = self.conns.get_mut(&id) else { return };
+            let end = conn.end_mut(side);
+            end.stall += 1;
+            end.arrival = end.arrival.max(core.now.saturating_add(delay));
+            for _ in 0..std::mem::take(&mut end.held) {
+                core.events.schedule(end.arrival, Event::Arrive { conn: id, to: side.other() });
+            }
+            if end.credit == Credit::Held {
+                end.credit = Credit::UnderWay;
+                core.events.schedule(end.arrival, Event::Credit { conn: id, side });
+            }
+        }
+    }
+
+    /// The network resets the connection: both ends learn it, each in its own time; what was under way is gone.
+    pub(in crate::sim) fn sever(&mut self, core: &mut Core, id: ConnId) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        if std::mem::replace(&mut conn.severed, true) {
+            return;
+        }
+        core.note(conn.ends[0].node, format_args!("c{} severed", id.0));
+        for side in [Side::CLIENT, Side::SERVER] {
+            let delay = core.link_delay();
+            core.after(delay, Event::Severed { conn: id, side });
+        }
+    }
+
+    /// [`Net::sever`] for every connection between the two.
+    pub(in crate::sim) fn sever_all(&mut self, core: &mut Core, a: NodeId, b: NodeId) {
+        let ids: Vec<ConnId> =
+            self.conns.iter().filter(|(_, conn)| conn.joins(pair(a, b))).map(|(id, _)| *id).collect();
+        for id in ids {
+            self.sever(core, id);
+        }
+    }
+
+    /// [`Event::Severed`].
+    pub(in crate::sim) fn severed(&mut self, core: &mut Core, id: ConnId, side: Side) {
+        if let Some(conn) = self.conns.get_mut(&id) {
+            conn.end_mut(side).break_with(core, io::ErrorKind::ConnectionReset);
+        }
+    }
+
+    /// Ends both directions; the handle stays.
+    pub(in crate::sim) fn shutdown(&mut self, core: &mut Core, id: ConnId, side: Side) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let end = conn.end_mut(side);
+        if end.shut || end.closed || end.broken {
+            return;
+        }
+        end.shut = true;
+        end.wake(core);
+        self.launch(core, id, side, Item::Fin);
+    }
+
+    /// The program has dropped its handle. Unread bytes make it a reset, as Linux does (RFC 2525 §2.17).
+    pub(in crate::sim) fn close(&mut self, core: &mut Core, id: ConnId, side: Side) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let end = conn.end_mut(side);
+        if std::mem::replace(&mut end.closed, true) {
+            return;
+        }
+        end.wake(core);
+        let last = match (end.broken, end.inbound.is_empty(), end.shut) {
+            (true, _, _) | (false, true, true) => None,
+            (false, true, false) => Some(Item::Fin),
+            (false, false, _) => Some(Item::Reset),
+        };
+        end.inbound = VecDeque::new();
+        core.note(end.node, format_args!("c{} closed", id.0));
+        if let Some(item) = last {
+            self.launch(core, id, side, item);
+        }
+        self.forget(id);
+    }
+
+    /// The kernel of `side` resets the connection.
+    pub(super) fn reset_by(&mut self, core: &mut Core, id: ConnId, side: Side) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let end = conn.end_mut(side);
+        if std::mem::replace(&mut end.closed, true) || std::mem::replace(&mut end.broken, true) {
+            return self.forget(id);
+        }
+        end.inbound = VecDeque::new();
+        end.wake(core);
+        self.launch(core, id, side, Item::Reset);
+        self.forget(id);
+    }
+
+    /// The node of `side` has crashed: of what it sent, any prefix arrives before the reset.
+    pub(super) fn die(&mut self, core: &mut Core, id: ConnId, side: Side) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let end = conn.end_mut(side);
+        let keep = core.rngs.links.index(end.flight.len() + 1);
+        end.flight.truncate(keep);
+        self.reset_by(core, id, side);
+    }
+
+    /// A connection that nobody holds is forgotten; its events find nothing.
+    fn forget(&mut self, id: ConnId) {
+        if self.conns.get(&id).is_some_and(|conn| conn.ends.iter().all(|end| end.closed)) {
+            self.conns.remove(&id);
+        }
+    }
+}
