@@ -2,6 +2,9 @@
 #
 #   make run [DATA=dir] [ONCE=1]   build, start three storage nodes, import DATA, kill a node while reading, verify
 #   make test                      the gate: everything a change must pass (also what CI runs)
+#   make test-all                  the gate and the mutants
+#   make mutants [ONLY=pattern]    breaks one guarantee at a time; each must turn its named test red
+#   make fuzz [SECONDS=60]         every fuzz target for that long
 #   make tidy | fmt | clean
 
 .DELETE_ON_ERROR:
@@ -13,11 +16,14 @@ DATA ?=
 ONCE ?=
 # Where `make run` keeps its pool. Its own directory, so that a second run shows the pool being reopened.
 POOL_DIR ?= data
+# Seconds per target of `make fuzz`.
+SECONDS ?= 60
+ONLY ?=
 
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 YAGURA := $(TARGET_DIR)/release/yagura
 
-.PHONY: help build run test tidy fmt clean deps deps-build deps-test deps-bench
+.PHONY: help build run test test-all mutants fuzz tidy fmt clean deps deps-build deps-test deps-bench
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -30,6 +36,15 @@ run: build
 
 test: deps-test
 	scripts/gate.sh
+
+test-all: test
+	$(MAKE) mutants
+
+mutants: deps-build
+	scripts/mutants.sh $(ONLY)
+
+fuzz: deps-test
+	scripts/fuzz.sh $(SECONDS)
 
 # The lint alone, straight through rustc: it needs no dependency, so it answers in seconds.
 tidy:

@@ -74,3 +74,4 @@ done
 
 # Every locked crate, those of other platforms too: cargo-deny reads them all, and no later step needs the network.
 cargo fetch --quiet --locked
+cargo fetch --quiet --manifest-path fuzz/Cargo.toml

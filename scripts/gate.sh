@@ -5,8 +5,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# Fixed simulated runs in the gate, beside the fresh one; the long run is `make sim`.
-GATE_SEEDS=${GATE_SEEDS:-20}
 # Seconds per fuzz target in the gate; the long run is `make fuzz`.
 GATE_FUZZ_SECONDS=${GATE_FUZZ_SECONDS:-5}
 
@@ -42,8 +40,10 @@ run() {
 }
 
 run format cargo fmt --all --check
+run format cargo fmt --manifest-path fuzz/Cargo.toml --check
 run tidy scripts/tidy.sh
 run deny cargo deny --offline --locked check --hide-inclusion-graph licenses bans sources
 run clippy cargo clippy --workspace --all-targets --locked -- -D warnings
 run unit cargo test --workspace --locked --exclude yagura
 run process cargo test --package yagura --locked
+run fuzz scripts/fuzz.sh "$GATE_FUZZ_SECONDS"

@@ -1,8 +1,4 @@
-//! The key-value store: pages on passive members, joined by quorums on the host. The store keeps no metadata.
-//!
-//! - [`types`]: timestamps, operation ids, keys.
-//! - [`page`]: the bytes on the members.
+//! Crate `kv`.
 
 pub mod fuzz;
-pub mod page;
-pub mod types;
+pub mod resp;

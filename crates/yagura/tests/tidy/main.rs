@@ -33,7 +33,7 @@ fn check(faults: Vec<String>) {
 #[test]
 fn files_are_short() {
     let mut faults = Vec::new();
-    for source in &Tree::read().sources {
+    for source in &Tree::get().sources {
         let lines = source.text.lines().count();
         let listed = LONG_FILES.iter().find(|(path, ..)| *path == source.path);
         let max = listed.map_or(FILE_LINES_MAX, |(_, max, _)| *max).min(FILE_LINES_LIMIT_MAX);
@@ -49,7 +49,7 @@ fn files_are_short() {
 #[test]
 fn functions_are_short() {
     let mut faults = Vec::new();
-    for source in &Tree::read().sources {
+    for source in &Tree::get().sources {
         for (name, range) in source.functions() {
             let line = source.line_of(range.start);
             let lines = source.line_of(range.end) - line + 1;
@@ -66,7 +66,7 @@ fn functions_are_short() {
 
 #[test]
 fn lists_name_what_exists() {
-    let tree = Tree::read();
+    let tree = Tree::get();
     let mut faults = Vec::new();
     for (path, ..) in LONG_FILES {
         if !tree.sources.iter().any(|source| source.path == *path) {
@@ -89,7 +89,7 @@ fn lists_name_what_exists() {
 #[test]
 fn banned_words_are_absent() {
     let mut faults = Vec::new();
-    for source in &Tree::read().sources {
+    for source in &Tree::get().sources {
         for ban in rules::BANS {
             faults.extend(rules::find_banned(source, ban));
         }
@@ -100,7 +100,7 @@ fn banned_words_are_absent() {
 #[test]
 fn panics_errors_and_limits_are_explained() {
     let mut faults = Vec::new();
-    for source in &Tree::read().sources {
+    for source in &Tree::get().sources {
         faults.extend(rules::find_unexplained(source));
     }
     check(faults);
@@ -109,7 +109,7 @@ fn panics_errors_and_limits_are_explained() {
 #[test]
 fn unsafe_code_lives_in_the_engine() {
     let mut faults = Vec::new();
-    for source in &Tree::read().sources {
+    for source in &Tree::get().sources {
         let counting_allocator = source.is_test && source.code.contains("GlobalAlloc");
         if source.path.starts_with("crates/engine/") || counting_allocator {
             continue;
@@ -125,12 +125,13 @@ fn unsafe_code_lives_in_the_engine() {
 #[test]
 fn lines_fit_and_files_end_well() {
     let mut faults = Vec::new();
-    for (path, text) in &Tree::read().texts {
+    for (path, text) in &Tree::get().texts {
         let code = path.ends_with(".rs") || path.ends_with(".sh");
         for (index, line) in text.lines().enumerate() {
             let place = format!("{path}:{}", index + 1);
             let columns = line.chars().count();
-            if code && columns > LINE_COLUMNS_MAX && !line.contains("://") {
+            // A sentence in a literal, or an address, is one word to rustfmt, and to the eye.
+            if code && columns > LINE_COLUMNS_MAX && !line.contains("://") && !line.contains('"') {
                 faults.push(format!("{place}: {columns} columns, {LINE_COLUMNS_MAX} at most"));
             }
             if line.ends_with([' ', '\t', '\r']) && !path.ends_with(".patch") {
@@ -150,7 +151,7 @@ fn lines_fit_and_files_end_well() {
 #[test]
 fn nothing_names_the_machine_it_was_written_on() {
     let mut faults = Vec::new();
-    for (path, text) in &Tree::read().texts {
+    for (path, text) in &Tree::get().texts {
         for (index, line) in text.lines().enumerate() {
             if let Some(found) = rules::machine_path(line) {
                 let place = format!("{path}:{}", index + 1);
@@ -163,7 +164,7 @@ fn nothing_names_the_machine_it_was_written_on() {
 
 #[test]
 fn no_file_is_dead() {
-    check(Tree::read().dead_files());
+    check(Tree::get().dead_files());
 }
 
 #[test]

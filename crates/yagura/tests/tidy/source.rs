@@ -14,7 +14,7 @@ pub struct Source {
     pub comments: String,
     /// Byte ranges of items under `#[cfg(test)]`.
     test_items: Vec<Range<usize>>,
-    /// The whole file is compiled for tests only.
+    /// The whole file is compiled for tests only, or says of itself that it only judges others (`//! tidy: proof: why`).
     pub is_test: bool,
 }
 
@@ -22,6 +22,7 @@ impl Source {
     pub fn new(path: &str, text: String, is_test: bool) -> Source {
         let (code, comments) = blank(&text);
         let test_items = test_items(&code);
+        let is_test = is_test || comments.contains("//! tidy: proof: ");
         Source { path: path.to_owned(), text, code, comments, test_items, is_test }
     }
 

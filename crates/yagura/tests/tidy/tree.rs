@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use crate::source::Source;
 
@@ -18,7 +19,13 @@ pub struct Tree {
 }
 
 impl Tree {
-    pub fn read() -> Tree {
+    /// The tree, read once for all rules.
+    pub fn get() -> &'static Tree {
+        static TREE: OnceLock<Tree> = OnceLock::new();
+        TREE.get_or_init(Tree::read)
+    }
+
+    fn read() -> Tree {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let mut texts = BTreeMap::new();
         for path in paths(&root) {
@@ -45,7 +52,8 @@ impl Tree {
             faults.push(format!("{}: no `mod` reaches it: it is not compiled", source.path));
         }
         for path in self.texts.keys() {
-            let kept = ["scripts/", "guest/", "docs/"].iter().any(|folder| path.starts_with(folder));
+            let kept =
+                ["scripts/", "guest/", "docs/", "fuzz/fuzz_targets/"].iter().any(|folder| path.starts_with(folder));
             let name = path.rsplit('/').next().unwrap_or(path);
             let mut others = self.texts.iter().filter(|(other, _)| *other != path);
             if kept && !others.any(|(_, text)| text.contains(name)) {
@@ -113,6 +121,9 @@ fn reach(texts: &BTreeMap<String, String>) -> BTreeMap<String, bool> {
 
 /// Whether cargo compiles `path` by itself: `Some((path, for tests only))`.
 fn root_kind(path: &str) -> Option<(String, bool)> {
+    if path.starts_with("fuzz/fuzz_targets/") {
+        return Some((path.to_owned(), true));
+    }
     let tail = path.strip_prefix("crates/")?.split_once('/')?.1;
     let tail = tail.strip_prefix("model/").unwrap_or(tail);
     let parts: Vec<&str> = tail.split('/').collect();
