@@ -1,4 +1,8 @@
-//! Crate `kv`.
+//! The key-value store: pages on passive members, joined by quorums on the host. The store keeps no metadata.
+//!
+//! - [`types`]: timestamps, operation ids, keys.
+//! - [`page`]: the bytes on the members.
 
 pub mod fuzz;
-pub mod resp;
+pub mod page;
+pub mod types;

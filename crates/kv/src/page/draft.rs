@@ -1,0 +1,109 @@
+//! The next image of a table page: the records of the old one with changes, encoded under the next version.
+
+use engine::Buf;
+
+use super::record::Writer;
+use super::{Entry, Guest, HEADER_BYTES, Header, Identity, TablePageView, encode_header};
+
+/// The records do not fit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the page is full: {needed} bytes of records, {room} fit")]
+pub struct Full {
+    /// Bytes of all records.
+    pub needed: usize,
+    /// Bytes there are.
+    pub room: usize,
+}
+
+/// Records to be written as one page. Borrows the old image and the values that are new.
+#[derive(Clone, Debug)]
+pub struct Draft<'a> {
+    identity: Identity,
+    header: Header,
+    size: usize,
+    entries: Vec<Entry<'a>>,
+    guests: Vec<Guest<'a>>,
+}
+
+impl<'a> Draft<'a> {
+    /// The records of `page`, to become its next version.
+    pub fn new(page: &TablePageView<'a>) -> Draft<'a> {
+        let mut header = *page.header();
+        header.version = header.version.wrapping_add(1);
+        Draft {
+            identity: page.identity(),
+            header,
+            size: page.size(),
+            entries: page.entries().collect(),
+            guests: page.guests().collect(),
+        }
+    }
+
+    /// An empty page of `size` bytes in place of one whose bytes are lost. `salt`, random, keeps its images from ever
+    /// being equal to those of the lost one, whose version is not known.
+    pub fn rebuild(identity: Identity, size: usize, salt: u64) -> Draft<'a> {
+        let header = Header { version: 1, salt: salt.max(1), ..Header::default() };
+        Draft { identity, header, size, entries: Vec::new(), guests: Vec::new() }
+    }
+
+    /// Adds an entry, or puts it in the place of the one of the same key.
+    pub fn put(&mut self, entry: Entry<'a>) {
+        match self.entries.binary_search_by(|other| other.key.cmp(entry.key)) {
+            Ok(index) => self.entries[index] = entry,
+            Err(index) => self.entries.insert(index, entry),
+        }
+    }
+
+    /// Adds a guest; one of the same copy id is left as it is (copies are immutable).
+    pub fn put_guest(&mut self, guest: Guest<'a>) {
+        if let Err(index) = self.guests.binary_search_by(|other| other.copy.cmp(&guest.copy)) {
+            self.guests.insert(index, guest);
+        }
+    }
+
+    /// Removes the guest of this copy id and home; whether there was one.
+    pub fn remove_guest(&mut self, copy: u64, home: u32) -> bool {
+        let before = self.guests.len();
+        self.guests.retain(|guest| (guest.copy, guest.home) != (copy, home));
+        self.guests.len() != before
+    }
+
+    /// The entries, ascending by key.
+    pub fn entries(&self) -> &[Entry<'a>] {
+        &self.entries
+    }
+
+    /// Bytes of all records.
+    pub fn used(&self) -> usize {
+        let entries: usize = self.entries.iter().map(Entry::encoded_len).sum();
+        entries + self.guests.iter().map(Guest::encoded_len).sum::<usize>()
+    }
+
+    /// Bytes for records in a page of this size.
+    pub fn room(&self) -> usize {
+        self.size - HEADER_BYTES
+    }
+
+    /// The page's bytes.
+    pub fn encode(&self) -> Result<Buf, Full> {
+        let (needed, room) = (self.used(), self.room());
+        if needed > room {
+            return Err(Full { needed, room });
+        }
+        let mut page = Buf::with_len(self.size);
+        let mut writer = Writer { bytes: &mut page, at: HEADER_BYTES };
+        self.entries.iter().for_each(|entry| entry.encode(&mut writer));
+        self.guests.iter().for_each(|guest| guest.encode(&mut writer));
+        let end = writer.at;
+        // A recycled buffer holds old bytes: none of them may reach the medium.
+        page[end..].fill(0);
+        let header = Header {
+            used: needed as u32,
+            entries: self.entries.len() as u16,
+            guests: self.guests.len() as u16,
+            ..self.header
+        };
+        encode_header(&mut page, self.identity, &header);
+        Ok(page)
+    }
+}

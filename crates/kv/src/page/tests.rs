@@ -1,0 +1,231 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::types::{Ballot, OpId, Timestamp};
+
+const INCARNATION: u64 = 77;
+
+fn identity(page: u32) -> Identity {
+    Identity { kind: Kind::Table, page, incarnation: INCARNATION }
+}
+
+fn ts(counter: u64) -> Timestamp {
+    Timestamp { counter, op: OpId { host: 1, sequence: counter }, ballot: Ballot::NONE }
+}
+
+fn inline<'a>(key: &'a [u8], value: &'a [u8]) -> Entry<'a> {
+    Entry {
+        key,
+        timestamp: ts(1),
+        promise: Ballot::NONE,
+        ops: AppliedOps::default(),
+        expiry: 0,
+        stored: Stored::Inline(value),
+    }
+}
+
+fn page_with(entries: &[Entry<'_>], guests: &[Guest<'_>]) -> engine::Buf {
+    let zero = vec![0; 4096];
+    let mut draft = Draft::new(&TablePageView::decode(&zero, 5, INCARNATION).unwrap());
+    entries.iter().for_each(|entry| draft.put(*entry));
+    guests.iter().for_each(|guest| draft.put_guest(*guest));
+    draft.encode().unwrap()
+}
+
+#[test]
+fn zeroes_are_the_empty_page_of_version_0() {
+    let zero = vec![0; 4096];
+    let view = TablePageView::decode(&zero, 9, INCARNATION).unwrap();
+    assert_eq!((view.header().version, view.entries().count(), view.free()), (0, 0, 4032));
+}
+
+#[test]
+fn usual_entry_of_nearly_four_thousand_bytes_fits_a_page() {
+    let (key, value) = ([7; 32], [9; 3968]);
+    let bytes = page_with(&[inline(&key, &value)], &[]);
+    assert_eq!(TablePageView::decode(&bytes, 5, INCARNATION).unwrap().free(), 0);
+    let too_long = [9; 3969];
+    let mut draft = Draft::rebuild(identity(5), 4096, 1);
+    draft.put(inline(&key, &too_long));
+    assert_eq!(draft.encode().unwrap_err(), Full { needed: 4033, room: 4032 });
+}
+
+#[test]
+fn bytes_are_exactly_these() {
+    let bytes = page_with(&[inline(b"k", b"vw")], &[Guest { copy: 0x0102, home: 3, bytes: b"g" }]);
+    assert_eq!(&bytes[..8], b"YGPG\x01\0\x01\0");
+    assert_eq!(&bytes[16..32], [1, 0, 0, 0, 0, 0, 0, 0, 77, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(&bytes[48..64], [5, 0, 0, 0, 52, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0]);
+    assert_eq!(&bytes[64..72], [0, 0, 1, 0, 2, 0, 0, 0]);
+    assert_eq!(&bytes[96..99], b"kvw");
+    assert_eq!(&bytes[99..116], [2, 1, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 1, 0, 0, 0, b'g']);
+    assert!(bytes[116..].iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn every_single_damaged_bit_is_noticed() {
+    let good = page_with(&[inline(b"key", b"value"), inline(b"other", b"")], &[]);
+    for at in 0..good.len() {
+        let mut bytes = good.to_vec();
+        bytes[at] ^= 1 << (at % 8);
+        assert!(TablePageView::decode(&bytes, 5, INCARNATION).is_err(), "byte {at}");
+    }
+}
+
+#[test]
+fn pages_out_of_place_or_life_are_named() {
+    let bytes = page_with(&[inline(b"key", b"value")], &[]);
+    let misplaced = TablePageView::decode(&bytes, 6, INCARNATION);
+    assert_eq!(misplaced, Err(PageError::Misplaced { found_kind: 1, found: 5 }));
+    let earlier = TablePageView::decode(&bytes, 5, 78);
+    assert_eq!(earlier, Err(PageError::Incarnation { found: 77, expected: 78 }));
+    assert!(matches!(AllocationPage::decode(&bytes, 5, INCARNATION), Err(PageError::Misplaced { .. })));
+    assert!(matches!(TablePageView::decode(&[1; 4096], 5, INCARNATION), Err(PageError::Foreign(_))));
+    assert!(matches!(TablePageView::decode(&[0; 63], 5, INCARNATION), Err(PageError::Malformed(_))));
+    let mut newer = bytes.to_vec();
+    newer[4] = 2;
+    assert_eq!(TablePageView::decode(&newer, 5, INCARNATION), Err(PageError::Newer(2)));
+}
+
+/// A version that repeats would let a delayed compare-and-write succeed over an acknowledged write.
+#[test]
+fn images_never_repeat() {
+    let first = page_with(&[inline(b"key", b"value")], &[]);
+    let view = TablePageView::decode(&first, 5, INCARNATION).unwrap();
+    let second = Draft::new(&view).encode().unwrap();
+    assert_ne!(*first, *second, "the same records under the next version");
+    let rebuilt = |salt| Draft::rebuild(identity(5), 4096, salt).encode().unwrap();
+    assert_ne!(*rebuilt(1), *rebuilt(2));
+    let again = rebuilt(3);
+    let next = Draft::new(&TablePageView::decode(&again, 5, INCARNATION).unwrap()).encode().unwrap();
+    assert_eq!(TablePageView::decode(&next, 5, INCARNATION).unwrap().header().salt, 3, "the salt stays");
+}
+
+#[test]
+fn allocation_claims_the_shortest_run_and_frees_by_tag_only() {
+    let mut page = AllocationPage::decode(&[0; 4096], 2, INCARNATION).unwrap();
+    page.claim(0, 4, 11, 1);
+    page.claim(7, 33, 12, 2);
+    assert_eq!((page.find_run(3), page.find_run(4), page.find_run(240)), (Some(4), Some(40), None));
+    assert_eq!(page.free(), 240 - 37);
+    let bytes = page.encode_next(4096);
+    let mut page = AllocationPage::decode(&bytes, 2, INCARNATION).unwrap();
+    assert_eq!((page.version(), page.slots()[8]), (1, Claim { tag: 12, home: 2, index: 1, pages: 33 }));
+    assert!(page.owns(7, 12) && !page.owns(8, 12) && !page.owns(7, 11) && !page.owns(60, 0));
+    assert!(!page.release(13) && !page.release(0));
+    assert!(page.release(12) && !page.release(12));
+    assert_eq!(page.free(), 236);
+}
+
+fn any_ballot() -> impl Strategy<Value = Ballot> {
+    prop_oneof![
+        Just(Ballot::NONE),
+        (1..9u64, 0..3u64).prop_map(|(round, host)| Ballot { round, op: OpId { host, sequence: 4 } })
+    ]
+}
+
+#[derive(Clone, Debug)]
+struct Owned {
+    timestamp: Timestamp,
+    promise: Ballot,
+    ops: Vec<u8>,
+    expiry: u64,
+    value: Result<Vec<u8>, Option<Reference>>,
+}
+
+impl Owned {
+    fn entry<'a>(&'a self, key: &'a [u8]) -> Entry<'a> {
+        let stored = match &self.value {
+            Ok(value) => Stored::Inline(value),
+            Err(Some(reference)) => Stored::Reference(900, *reference),
+            Err(None) => Stored::Tombstone,
+        };
+        let (timestamp, promise, expiry) = (self.timestamp, self.promise, self.expiry);
+        Entry { key, timestamp, promise, ops: AppliedOps::new(&self.ops), expiry, stored }
+    }
+}
+
+fn any_owned() -> impl Strategy<Value = Owned> {
+    let reference = (any::<u64>(), any::<u64>(), 1..u64::MAX).prop_map(|(place, checksum, copy)| Reference {
+        kind: PlaceKind::Extent,
+        parts: 1,
+        length: 900,
+        place,
+        checksum,
+        copy,
+    });
+    let value = prop_oneof![
+        proptest::collection::vec(any::<u8>(), 0..300).prop_map(Ok),
+        reference.prop_map(|reference| Err(Some(reference))),
+        Just(Err(None))
+    ];
+    let ops = (0..3usize).prop_map(|count| {
+        let op = (OpId { host: 5, sequence: 6 }, Ballot { round: 1, op: OpId::default() });
+        AppliedOps::encode(&vec![op; count]).unwrap()
+    });
+    (any::<u64>(), any_ballot(), any_ballot(), ops, 0..2u64, value).prop_map(
+        |(counter, ballot, promise, ops, expiry, value)| Owned {
+            timestamp: Timestamp { ballot, ..ts(counter) },
+            promise,
+            ops,
+            expiry,
+            value,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Pages against the plainest structure: two maps.
+    #[test]
+    fn page_behaves_like_two_maps(steps in proptest::collection::vec(
+        (0..3u8, proptest::collection::vec(any::<u8>(), 1..20), any_owned(), 1..6u64), 1..40))
+    {
+        let mut image = engine::Buf::zeroed(4096);
+        let mut entries: BTreeMap<&[u8], &Owned> = BTreeMap::new();
+        let mut guests: BTreeMap<u64, &[u8]> = BTreeMap::new();
+        for (version, (what, key, owned, copy)) in steps.iter().enumerate() {
+            let view = TablePageView::decode(&image, 5, INCARNATION).unwrap();
+            prop_assert_eq!(view.header().version, version as u64);
+            let mut draft = Draft::new(&view);
+            match what {
+                0 | 1 => draft.put(owned.entry(key)),
+                _ if guests.contains_key(copy) => prop_assert!(draft.remove_guest(*copy, 8)),
+                _ => draft.put_guest(Guest { copy: *copy, home: 8, bytes: key }),
+            }
+            let Ok(next) = draft.encode() else {
+                prop_assert!(draft.used() > 4032);
+                break;
+            };
+            match what {
+                0 | 1 => drop(entries.insert(key, owned)),
+                _ => if guests.remove(copy).is_none() { guests.insert(*copy, key); },
+            }
+            image = next;
+            let view = TablePageView::decode(&image, 5, INCARNATION).unwrap();
+            prop_assert!(view.entries().eq(entries.iter().map(|(key, owned)| owned.entry(key))));
+            prop_assert!(view.guests().map(|guest| (guest.copy, guest.bytes)).eq(guests.iter().map(|(k, v)| (*k, *v))));
+            prop_assert_eq!(view.entry(key), entries.get(key.as_slice()).map(|owned| owned.entry(key)));
+            prop_assert_eq!(view.guest(*copy).map(|guest| guest.bytes), guests.get(copy).copied());
+        }
+    }
+
+    #[test]
+    fn hostile_bytes_never_panic(mode in any::<u8>(), mut bytes in proptest::collection::vec(any::<u8>(), 0..5000)) {
+        bytes.insert(0, mode);
+        crate::fuzz::page_decode(&bytes);
+    }
+
+    /// Damage that a checksum was put over, as broken code would: still no panic.
+    #[test]
+    fn mutated_pages_never_panic(flips in proptest::collection::vec((0..300usize, any::<u8>()), 1..6)) {
+        let page = page_with(&[inline(b"key", b"value"), inline(b"other", &[1; 100])], &[Guest { copy: 1, home: 0, bytes: b"g" }]);
+        let mut bytes = vec![2];
+        bytes.extend_from_slice(&page);
+        flips.iter().for_each(|(at, value)| bytes[17 + at] = *value);
+        crate::fuzz::page_decode(&bytes);
+    }
+}

@@ -1,0 +1,126 @@
+//! The words of the protocol: operation ids, ballots, timestamps, keys.
+
+use std::fmt;
+use std::rc::Rc;
+
+use pool::KeyHash;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// Longest key in bytes. Derived: a page must hold several records whose values lie elsewhere.
+pub const KEY_BYTES_MAX: usize = 512;
+/// Longest value in bytes: eight extents of 128 KiB.
+pub const VALUE_BYTES_MAX: usize = 1 << 20;
+
+/// Names one operation of one life of one host, once and for all. A reused id would put two values under one timestamp.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct OpId {
+    /// The host's incarnation: random at its start.
+    pub host: u64,
+    /// Counts the host's operations.
+    pub sequence: u64,
+}
+
+impl fmt::Display for OpId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}.{}", self.host, self.sequence)
+    }
+}
+
+/// A ballot of a conditional operation; the zero ballot is none.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Ballot {
+    /// Grows with every attempt.
+    pub round: u64,
+    /// Who attempts.
+    pub op: OpId,
+}
+
+impl Ballot {
+    /// No ballot.
+    pub const NONE: Ballot = Ballot { round: 0, op: OpId { host: 0, sequence: 0 } };
+}
+
+/// A carstamp: the put (counter and operation) that began this era of the register, and the ballot of the last conditional
+/// operation on it. Ordered in this order; zero: never written. A flat timestamp cannot tell a put from the conditional
+/// operations before and after it (`kv/model`, counterexamples).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Timestamp {
+    /// One more than the largest counter a majority showed.
+    pub counter: u64,
+    /// The put itself.
+    pub op: OpId,
+    /// [`Ballot::NONE`] right after a put.
+    pub ballot: Ballot,
+}
+
+impl Timestamp {
+    /// Never written.
+    pub const ZERO: Timestamp = Timestamp { counter: 0, op: OpId { host: 0, sequence: 0 }, ballot: Ballot::NONE };
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.counter, self.op)?;
+        if self.ballot == Ballot::NONE { Ok(()) } else { write!(f, "+{}@{}", self.ballot.round, self.ballot.op) }
+    }
+}
+
+/// A key of legal length with its hashes. Cheap to clone.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key {
+    bytes: Rc<[u8]>,
+    hash: KeyHash,
+}
+
+impl Key {
+    /// `None` unless `bytes` has 1 to [`KEY_BYTES_MAX`] bytes. `seed` is the pool's.
+    pub fn new(bytes: &[u8], seed: u64) -> Option<Key> {
+        let legal = (1..=KEY_BYTES_MAX).contains(&bytes.len());
+        legal.then(|| Key { bytes: bytes.into(), hash: KeyHash::new(bytes, seed) })
+    }
+
+    /// The key itself.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Its places on the ring and in the tables.
+    pub fn hash(&self) -> KeyHash {
+        self.hash
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.bytes.escape_ascii().to_string())
+    }
+}
+
+/// The checksum of a value under the operation that wrote it: equal bytes of another operation do not verify, so that a
+/// stale reference to a place that was given to somebody else is never taken for good.
+pub fn value_checksum(op: OpId, value: &[u8]) -> u64 {
+    xxh3_64_with_seed(value, op.host ^ op.sequence.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn order_is_counter_then_operation_then_ballot() {
+        let op = |sequence| OpId { host: 1, sequence };
+        let put = |counter, sequence| Timestamp { counter, op: op(sequence), ballot: Ballot::NONE };
+        let conditional = Timestamp { ballot: Ballot { round: 9, op: op(9) }, ..put(1, 1) };
+        let order = [Timestamp::ZERO, put(1, 1), conditional, put(1, 2), put(2, 0)];
+        assert!(order.is_sorted());
+    }
+
+    #[test]
+    fn checksum_depends_on_the_operation() {
+        let op = |sequence| OpId { host: 1, sequence };
+        assert_ne!(value_checksum(op(1), b"same"), value_checksum(op(2), b"same"));
+        assert_eq!(Key::new(b"", 0), None);
+        assert_eq!(Key::new(&[0; 513], 0), None);
+        assert!(Key::new(&[0; 512], 0).is_some());
+    }
+}
