@@ -117,7 +117,10 @@ impl File {
         durable: bool,
         held: G,
     ) -> (io::Result<()>, G) {
-        (self.write_at(offset, data, durable).await, held)
+        match (&self.inner, runtime::current()) {
+            (Kind::Sim(file), Context::Sim(driver)) => file.write_at_holding(driver, offset, data, durable, held).await,
+            _ => (self.write_at(offset, data, durable).await, held),
+        }
     }
 
     /// Makes every write that was acknowledged before survive power loss (fdatasync).

@@ -1,5 +1,6 @@
 //! What the machines of the world (network, disks, scheduler) share: clock, queue of events, chance, trace, nodes.
 
+use std::any::Any;
 use std::fmt;
 use std::task::Waker;
 
@@ -44,6 +45,8 @@ pub(super) struct Core {
     pub(super) nodes: Vec<Node>,
     /// To be woken when the world's state is no longer borrowed: a waker is foreign code.
     pub(super) wakes: Vec<Waker>,
+    /// To be dropped then, for the same reason.
+    pub(super) drops: Vec<Box<dyn Any>>,
 }
 
 impl Core {
@@ -55,6 +58,7 @@ impl Core {
             trace: Trace::new(config.complete_trace),
             nodes: Vec::new(),
             wakes: Vec::new(),
+            drops: Vec::new(),
             config,
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - `state` is never borrowed while foreign code runs: no future is polled or dropped, and no waker woken or dropped, under
-//!   the borrow. [`Driver::step`] collects the wakers and wakes them afterwards.
+//!   the borrow. [`Driver::step`] collects them and does so afterwards.
 //! - `current` names the task that is being polled or dropped; what it opens belongs to its node.
 
 use std::cell::{Cell, RefCell};
@@ -63,13 +63,14 @@ impl Driver {
         }
     }
 
-    /// Runs `change` on the state, then wakes whom it woke.
+    /// Runs `change` on the state, then drops and wakes what it left behind.
     pub(super) fn step<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        let (result, wakes) = {
+        let (result, wakes, drops) = {
             let mut state = self.state.borrow_mut();
             let result = change(&mut state);
-            (result, std::mem::take(&mut state.core.wakes))
+            (result, std::mem::take(&mut state.core.wakes), std::mem::take(&mut state.core.drops))
         };
+        drop(drops);
         wakes.into_iter().for_each(Waker::wake);
         result
     }

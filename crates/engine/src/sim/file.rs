@@ -24,16 +24,20 @@ pub(crate) struct File {
     _lock: Arc<()>,
 }
 
-/// An operation under way; dropping it lets a write go on, as the kernel does.
-struct Operation {
+/// An operation under way; dropping it lets a write go on, as the kernel does, and with it what the writer holds.
+struct Operation<G: 'static> {
     driver: Rc<Driver>,
     id: OpId,
+    held: Option<G>,
 }
 
-impl Drop for Operation {
+impl<G: 'static> Drop for Operation<G> {
     fn drop(&mut self) {
         let id = self.id;
-        self.driver.step(|state| state.disks.abandon(id));
+        let goes_on = self.driver.step(|state| state.disks.abandon(id));
+        if let Some(held) = self.held.take().filter(|_| goes_on) {
+            self.driver.step(|state| state.disks.hold(id, Box::new(held)));
+        }
     }
 }
 
@@ -82,20 +86,34 @@ impl File {
             return (Err(io::Error::new(io::ErrorKind::UnexpectedEof, message)), buf);
         }
         let capacity = buf.capacity();
-        let (result, buf) = self.run(driver, Command::Read { offset, buf }).await;
+        let (result, buf, ()) = self.run(driver, Command::Read { offset, buf }, ()).await;
         // A crash ends the operation and its buffer; the task that waits is about to be dropped as well.
         (result, buf.unwrap_or_else(|| Buf::with_capacity(capacity)))
     }
 
     pub(crate) async fn write_at(&self, driver: Rc<Driver>, offset: u64, data: View, durable: bool) -> io::Result<()> {
-        self.check(&driver, offset, data.len() as u64)?;
-        self.check_writable()?;
-        self.run(driver, Command::Write { offset, data, durable }).await.0
+        self.write_at_holding(driver, offset, data, durable, ()).await.0
+    }
+
+    pub(crate) async fn write_at_holding<G: 'static>(
+        &self,
+        driver: Rc<Driver>,
+        offset: u64,
+        data: View,
+        durable: bool,
+        held: G,
+    ) -> (io::Result<()>, G) {
+        let checked = self.check(&driver, offset, data.len() as u64).and_then(|()| self.check_writable());
+        if let Err(error) = checked {
+            return (Err(error), held);
+        }
+        let (result, _, held) = self.run(driver, Command::Write { offset, data, durable }, held).await;
+        (result, held)
     }
 
     pub(crate) async fn sync_data(&self, driver: Rc<Driver>) -> io::Result<()> {
         self.check(&driver, 0, 0)?;
-        self.run(driver, Command::Sync).await.0
+        self.run(driver, Command::Sync, ()).await.0
     }
 
     pub(crate) async fn punch_hole(&self, driver: Rc<Driver>, offset: u64, len: u64) -> io::Result<()> {
@@ -105,7 +123,7 @@ impl File {
     pub(crate) async fn write_zeroes(&self, driver: Rc<Driver>, offset: u64, len: u64) -> io::Result<()> {
         self.check(&driver, 0, 0)?;
         self.check_writable()?;
-        self.run(driver, Command::Zero { offset, len }).await.0
+        self.run(driver, Command::Zero { offset, len }, ()).await.0
     }
 
     /// What the kernel refuses: misaligned direct access (EINVAL). And what no test should do: use another node's file.
@@ -128,12 +146,15 @@ impl File {
         Ok(())
     }
 
-    async fn run(&self, driver: Rc<Driver>, command: Command) -> (io::Result<()>, Option<Buf>) {
+    async fn run<G: 'static>(&self, driver: Rc<Driver>, command: Command, held: G) -> (io::Result<()>, Option<Buf>, G) {
         let submitted = driver.step(|state| state.disks.submit(&mut state.core, self.disk, command));
-        let operation = match submitted {
-            Ok(id) => Operation { driver, id },
-            Err(error) => return (Err(error), None),
+        let mut operation = match submitted {
+            Ok(id) => Operation { driver, id, held: Some(held) },
+            Err(error) => return (Err(error), None, held),
         };
-        poll_fn(|cx| operation.driver.step(|state| state.disks.poll(operation.id, cx.waker()))).await
+        let ended = poll_fn(|cx| operation.driver.step(|state| state.disks.poll(operation.id, cx.waker())));
+        let (result, buf) = ended.await;
+        let held = operation.held.take().expect("invariant: only here and in drop, which comes later");
+        (result, buf, held)
     }
 }

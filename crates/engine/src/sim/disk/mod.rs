@@ -16,6 +16,7 @@
 
 mod medium;
 
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -85,6 +86,8 @@ struct Op {
     fails: bool,
     ended: bool,
     abandoned: bool,
+    /// Kept until the write is done with, for a writer that no longer waits.
+    held: Option<Box<dyn Any>>,
     waker: Option<Waker>,
 }
 
@@ -214,7 +217,7 @@ impl Disks {
             core.after(at, Event::DiskPart { op: id, part });
         }
         core.after(duration, Event::DiskDone(id));
-        self.ops.insert(id, Op { disk, effect, parts, fails, ended: false, abandoned: false, waker: None });
+        self.ops.insert(id, Op { disk, effect, parts, fails, ended: false, abandoned: false, held: None, waker: None });
         Ok(id)
     }
 
@@ -283,6 +286,7 @@ impl Disks {
         }
         core.wake(&mut op.waker);
         if op.abandoned {
+            core.drops.extend(op.held.take());
             self.ops.remove(&id);
         }
     }
@@ -304,15 +308,22 @@ impl Disks {
         }
     }
 
-    /// Nobody waits for the operation any more. What has begun goes on; its record stays until it has ended.
-    pub(super) fn abandon(&mut self, id: OpId) {
+    /// Nobody waits for the operation any more; a read ends here, a write goes on and keeps its record. Whether it goes on.
+    pub(super) fn abandon(&mut self, id: OpId) -> bool {
+        let Some(op) = self.ops.get_mut(&id) else { return false };
+        op.waker = None;
+        op.abandoned = true;
+        let goes_on = !op.ended && !matches!(op.effect, Effect::Read { .. });
+        if !goes_on {
+            self.ops.remove(&id);
+        }
+        goes_on
+    }
+
+    /// Keeps `held` until an operation that goes on has ended.
+    pub(super) fn hold(&mut self, id: OpId, held: Box<dyn Any>) {
         if let Some(op) = self.ops.get_mut(&id) {
-            op.waker = None;
-            if op.ended || matches!(op.effect, Effect::Read { .. }) {
-                self.ops.remove(&id);
-            } else {
-                op.abandoned = true;
-            }
+            op.held = Some(held);
         }
     }
 
@@ -322,6 +333,7 @@ impl Disks {
             self.ops.iter().filter(|(_, op)| self.disks[op.disk.0].node == node).map(|(id, _)| *id).collect();
         for id in ids {
             let Some(mut op) = self.ops.remove(&id) else { continue };
+            core.drops.extend(op.held.take());
             let Disk { medium, config, .. } = &mut self.disks[op.disk.0];
             for part in 0..op.parts.len() {
                 // Not torn: the whole write meets one fate below, so all of it has to be there to meet it.
