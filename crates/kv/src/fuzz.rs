@@ -1,5 +1,7 @@
 //! Entry points for fuzzing: any bytes may come in, and nothing may panic.
 
+pub use crate::resp::fuzz::resp_session;
+
 use crate::page::{AllocationPage, Draft, HEADER_BYTES, TablePageView};
 
 const INCARNATION: u64 = 0x0123_4567_89ab_cdef;

@@ -2,7 +2,9 @@
 //!
 //! - [`types`]: timestamps, operation ids, keys.
 //! - [`page`]: the bytes on the members.
+//! - [`resp`]: the store as a Redis server.
 
 pub mod fuzz;
 pub mod page;
+pub mod resp;
 pub mod types;

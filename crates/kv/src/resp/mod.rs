@@ -18,6 +18,7 @@ pub mod commands;
 pub mod connection;
 pub mod decode;
 pub mod execute;
+pub mod fuzz;
 pub mod glob;
 pub mod reply;
 pub mod request;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use engine::Buf;
 
 use super::decode::Command;
+use super::fuzz::run_session;
 use super::reply::Reply;
 use super::session::Session;
 use super::*;
-use crate::fuzz::run_session;
 
 /// What a session answers to these lines, as text.
 fn talk(lines: &[&str]) -> String {

@@ -1,0 +1,161 @@
+//! The entry point for fuzzing a session, and a store in memory for it and for the tests.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use engine::{Buf, View};
+
+use super::execute::execute;
+use super::session::Session;
+use super::{Backend, Failure, ScanPage, Shared};
+
+/// A store in memory whose futures are always ready.
+#[derive(Default)]
+pub struct MemoryBackend {
+    entries: RefCell<BTreeMap<Vec<u8>, Vec<u8>>>,
+}
+
+/// Longest key and value of the [`MemoryBackend`]; as the store's.
+const KEY_BYTES_MAX: usize = 512;
+
+impl Backend for MemoryBackend {
+    async fn get(&self, key: &[u8]) -> Result<Option<View>, Failure> {
+        Ok(self.entries.borrow().get(key).map(|value| Buf::copy_from(value).freeze()))
+    }
+
+    async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Failure> {
+        if key.len() > KEY_BYTES_MAX || value.len() > engine::buf::BUF_BYTES_MAX {
+            return Err(Failure::new("ERR", "key or value is too long"));
+        }
+        self.entries.borrow_mut().insert(key.to_vec(), value.to_vec());
+        Ok(())
+    }
+
+    async fn delete(&self, key: &[u8]) -> Result<bool, Failure> {
+        Ok(self.entries.borrow_mut().remove(key).is_some())
+    }
+
+    async fn scan(&self, cursor: u64, count: usize) -> Result<ScanPage, Failure> {
+        let entries = self.entries.borrow();
+        let skip = usize::try_from(cursor).unwrap_or(usize::MAX);
+        let keys: Vec<Vec<u8>> = entries.keys().skip(skip).take(count).cloned().collect();
+        let end = skip.saturating_add(keys.len());
+        Ok(ScanPage { keys, next: if end < entries.len() { end as u64 } else { 0 } })
+    }
+
+    fn info(&self) -> Vec<(String, String)> {
+        vec![("keys".into(), self.entries.borrow().len().to_string())]
+    }
+}
+
+/// The output of a future that is ready at once, as those of [`MemoryBackend`] are.
+pub fn ready<T>(future: impl Future<Output = T>) -> Option<T> {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
+    }
+}
+
+/// Feeds bytes to a RESP session in pieces (the first byte says how long) and runs what it starts, last first, so that replies
+/// complete out of order. Panics if what the session sends is not a row of well-formed replies.
+pub fn resp_session(bytes: &[u8]) {
+    let Some((&piece, mut rest)) = bytes.split_first() else { return };
+    let output = run_session(&mut rest, usize::from(piece).max(1));
+    let mut left = &output[..];
+    while !left.is_empty() {
+        left = skip_reply(left, 0).unwrap_or_else(|| panic!("invariant: replies are well-formed: {left:?}"));
+    }
+}
+
+/// Everything a session sends on `input`, which comes in pieces of `piece` bytes.
+pub fn run_session(input: &mut &[u8], piece: usize) -> Vec<u8> {
+    let shared = Arc::new(Shared::default());
+    let mut session = Session::new(shared.clone(), "peer".into(), "local".into());
+    let (backend, mut output) = (MemoryBackend::default(), Vec::new());
+    while !input.is_empty() && session.accepts() {
+        let (mut now, rest) = input.split_at(piece.min(input.len()));
+        *input = rest;
+        // What is not accepted at once is offered again when the commands before it are answered.
+        loop {
+            session.receive(&mut now);
+            let mut jobs: Vec<_> = std::iter::from_fn(|| session.next_job()).collect();
+            let idle = jobs.is_empty() && session.output().is_empty();
+            while let Some(job) = jobs.pop() {
+                let reply = ready(execute(&backend, &shared, job.request, &job.command));
+                session.complete(job, reply.expect("invariant: MemoryBackend is always ready"));
+            }
+            while let Some(chunk) = session.output().pop() {
+                output.extend_from_slice(&chunk);
+            }
+            if idle {
+                break;
+            }
+        }
+    }
+    assert_eq!(session.running(), 0, "invariant: every job was completed");
+    output
+}
+
+/// The bytes behind the first reply of `bytes`, in RESP2 or RESP3; `None` if it is cut off or malformed.
+pub fn skip_reply(bytes: &[u8], depth: usize) -> Option<&[u8]> {
+    // Our deepest reply is COMMAND DOCS: a map of maps.
+    const DEPTH_MAX: usize = 8;
+    let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;
+    let (line, rest) = (&bytes[..end], &bytes[end + 2..]);
+    let number = || std::str::from_utf8(&line[1..]).ok()?.parse::<i64>().ok();
+    let many = |count: i64| (0..count).try_fold(rest, |rest, _| skip_reply(rest, depth + 1));
+    match line.first()? {
+        b'+' | b'-' => Some(rest),
+        b':' => number().map(|_| rest),
+        b'_' => (line.len() == 1).then_some(rest),
+        b'$' if line == b"$-1" => Some(rest),
+        b'$' | b'=' => rest.get(usize::try_from(number()?).ok()?..)?.strip_prefix(b"\r\n"),
+        b'*' if depth < DEPTH_MAX => many(number()?),
+        b'%' if depth < DEPTH_MAX => many(number()?.checked_mul(2)?),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::commands::COMMANDS;
+    use super::*;
+
+    #[test]
+    fn every_command_has_code_and_answers_well_formed() {
+        for spec in COMMANDS {
+            for extra in 0..4 {
+                let args = vec!["1"; spec.arity.unsigned_abs() as usize - 1 + extra];
+                let line = format!("\x07HELLO 3\r\n{} {}\r\nPING\r\n", spec.name, args.join(" "));
+                resp_session(line.as_bytes());
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_get_well_formed_replies(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            resp_session(&bytes);
+        }
+
+        #[test]
+        fn any_words_get_well_formed_replies(
+            piece in 1u8..40,
+            words in prop::collection::vec(prop::sample::select(&[
+                "get", "set", "del", "mget", "mset", "scan", "0", "keys", "*", "k", "v", "\r\n", "hello", "3", "client", "list",
+                "setname", "command", "docs", "config", "\"\\x0d\\x0a\"", "nosuch", "quit", "reset", "info", "getrange",
+                "-1", "dbsize",
+            ][..]), 0..60),
+        ) {
+            let mut bytes = vec![piece];
+            bytes.extend_from_slice(words.join(" ").as_bytes());
+            resp_session(&bytes);
+        }
+    }
+}
