@@ -22,7 +22,15 @@ thread_local! {
 
 /// The current world, if the caller runs inside one.
 pub(crate) fn try_current() -> Option<Context> {
-    CURRENT.try_with(|current| current.borrow().clone()).ok().flatten()
+    with_current(|current| current.cloned())
+}
+
+/// Looks at the current world without taking a handle of it. `look` must not enter or leave a world.
+pub(crate) fn with_current<R>(look: impl FnOnce(Option<&Context>) -> R) -> R {
+    let mut look = Some(look);
+    let seen = CURRENT.try_with(|current| look.take().map(|look| look(current.borrow().as_ref()))).ok().flatten();
+    // The thread is ending and its locals are gone: it has no world any more.
+    seen.unwrap_or_else(|| look.take().expect("taken only where it was called")(None))
 }
 
 /// The current world.

@@ -17,7 +17,7 @@ pub use set::TaskSet;
 
 /// A spawned task: a future of its output. Dropping it cancels the task; [`Task::detach`] lets it run on.
 ///
-/// A panic in the task passes on to whoever waits for it, and ends the world if nobody does.
+/// A panic in a task unwinds out of the world that runs it.
 #[must_use = "dropping a task cancels it: await it, keep it or detach it"]
 pub struct Task<T> {
     task: async_task::Task<T>,

@@ -1,11 +1,40 @@
-//! The reactor on the kernel's `io_uring`.
+//! The reactor on the kernel's `io_uring`: one ring, one thread, one run queue.
+//!
+//! A turn runs what is runnable, fires timers, and makes at most one `io_uring_enter` that hands over every operation the
+//! tasks have prepared and takes every completion that is there. With nothing runnable it spins for a while, if that has
+//! lately paid ([`spin`]), and then sleeps in the same system call.
+//!
+//! Invariants:
+//! - Whatever the kernel may touch (buffer, message header, descriptor) is owned by the operation's slot until its completion
+//!   came, also when its future is gone ([`op`]). Otherwise the kernel would write into reused memory, or a recycled
+//!   descriptor would receive another connection's bytes.
+//! - Tasks run and are dropped on the reactor's thread only ([`remote`]).
+//! - When [`Reactor::run`] returns, every task has been dropped and the kernel holds nothing of ours, or it has been leaked.
 
-use std::{future::Future, io, rc::Rc, task::Waker, time::Duration};
+use std::{
+    future::Future,
+    io,
+    pin::pin,
+    rc::Rc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context as TaskContext, Poll, Wake, Waker},
+    time::Duration,
+};
 
-use crate::time::Instant;
+use crate::runtime::{self, Context};
 
+mod driver;
 pub(crate) mod file;
 pub(crate) mod net;
+mod op;
+mod remote;
+mod ring;
+mod spin;
+
+pub(crate) use driver::Driver;
 
 /// How a reactor runs.
 #[derive(Clone, Debug)]
@@ -14,11 +43,12 @@ pub struct ReactorConfig {
     pub core: Option<usize>,
     /// The longest time to spin before sleeping while operations are in flight; zero: never spin.
     pub spin_max: Duration,
-    /// Submission queue entries, a power of two.
+    /// Submission queue entries: operations handed over per system call. Rounded up to a power of two by the kernel.
     pub ring_entries: u32,
 }
 
 impl Default for ReactorConfig {
+    /// Not pinned, spinning up to 50 us: several round trips over loopback and about the latency of a read from flash.
     fn default() -> ReactorConfig {
         ReactorConfig { core: None, spin_max: Duration::from_micros(50), ring_entries: 256 }
     }
@@ -31,28 +61,75 @@ impl Reactor {
     /// Runs `main` and the tasks it spawns on the calling thread until `main` ends; what is left of the tasks is then dropped.
     ///
     /// # Errors
-    /// If the kernel lacks what the reactor needs, or the ring fails.
-    pub fn run<T>(_config: ReactorConfig, _main: impl Future<Output = T>) -> io::Result<T> {
-        panic!("reactor")
+    /// If the kernel lacks what the reactor needs or forbids it, the core does not exist, or the ring fails.
+    ///
+    /// # Panics
+    /// Inside another world, and with what `main` or a task panics with.
+    pub fn run<T>(config: ReactorConfig, main: impl Future<Output = T>) -> io::Result<T> {
+        assert!(runtime::try_current().is_none(), "Reactor::run inside a world: one thread has one reactor");
+        if let Some(core) = config.core {
+            pin_to(core)?;
+        }
+        let driver = Rc::new(Driver::new(&config)?);
+        let entered = runtime::enter(Context::Uring(driver.clone()));
+        let output = {
+            // Also when `main` panics: tasks must be dropped here and the kernel be done before memory is given back.
+            let _shutdown = Shutdown(&driver);
+            run_until(&driver, main)
+        };
+        drop(entered);
+        output
     }
 }
 
-pub(crate) struct Driver {}
+struct Shutdown<'a>(&'a Rc<Driver>);
 
-impl Driver {
-    pub(crate) fn timer_add(&self, _deadline: Instant, _waker: &Waker) -> usize {
-        panic!("reactor")
+impl Drop for Shutdown<'_> {
+    fn drop(&mut self) {
+        self.0.shut_down();
     }
-    pub(crate) fn timer_rearm(&self, _key: usize, _waker: &Waker) {
-        panic!("reactor")
+}
+
+fn run_until<T>(driver: &Rc<Driver>, main: impl Future<Output = T>) -> io::Result<T> {
+    let mut main = pin!(main);
+    let wake = Arc::new(MainWake { woken: AtomicBool::new(true), remote: driver.remote().clone() });
+    let waker = Waker::from(wake.clone());
+    loop {
+        if wake.woken.swap(false, Ordering::AcqRel)
+            && let Poll::Ready(output) = main.as_mut().poll(&mut TaskContext::from_waker(&waker))
+        {
+            return Ok(output);
+        }
+        driver.run_tasks();
+        driver.turn(wake.woken.load(Ordering::Acquire))?;
     }
-    pub(crate) fn timer_remove(&self, _key: usize) {
-        panic!("reactor")
+}
+
+/// Wakes the main future, which is no task: it may borrow from the caller's stack.
+struct MainWake {
+    woken: AtomicBool,
+    remote: Arc<remote::Remote>,
+}
+
+impl Wake for MainWake {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
     }
-    pub(crate) fn spawn<T: 'static>(
-        self: &Rc<Self>,
-        _future: impl Future<Output = T> + 'static,
-    ) -> async_task::Task<T> {
-        panic!("reactor")
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.woken.swap(true, Ordering::AcqRel) {
+            self.remote.notify();
+        }
     }
+}
+
+fn pin_to(core: usize) -> io::Result<()> {
+    use rustix::thread::{CpuSet, sched_setaffinity};
+    if core >= CpuSet::MAX_CPU {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("there is no core {core}")));
+    }
+    let mut set = CpuSet::new();
+    set.set(core);
+    sched_setaffinity(None, &set)
+        .map_err(|error| io::Error::new(io::Error::from(error).kind(), format!("pinning to core {core}: {error}")))
 }

@@ -44,10 +44,9 @@ impl Notify {
 
     /// Wakes everybody who waits now; nothing is kept for later.
     pub fn notify_all(&self) {
-        while let Some(waker) = {
-            let waker = self.state.borrow_mut().waiters.pop();
-            waker
-        } {
+        loop {
+            let first = self.state.borrow_mut().waiters.pop();
+            let Some(waker) = first else { break };
             waker.wake();
         }
     }

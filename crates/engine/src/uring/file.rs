@@ -1,46 +1,247 @@
-//! Kernel files.
+//! Files and block devices of the kernel.
 
-use std::{io, path::Path, rc::Rc};
+use std::{
+    io,
+    os::fd::{AsRawFd, OwnedFd},
+    path::Path,
+    rc::Rc,
+    sync::Arc,
+};
 
-use super::Driver;
-use crate::{Buf, View, file::OpenOptions};
+use io_uring::{opcode, squeue, types};
+use rustix::{
+    fs::{self, AtFlags, FileType, FlockOperation, Mode, OFlags, StatxFlags},
+    io::Errno,
+};
 
-/// `Clone + Send + Sync`: holds ids, no `Rc`.
+use super::{
+    Driver,
+    op::{Held, Hurry, Op},
+};
+use crate::{Buf, View, buf, file::OpenOptions};
+
+/// The granularity reported for buffered access: the smallest block NVMe knows.
+const BUFFERED_BLOCK_SIZE: u32 = 512;
+
 #[derive(Clone)]
-pub(crate) struct File {}
+pub(crate) struct File {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    descriptor: Arc<OwnedFd>,
+    size: u64,
+    block_size: u32,
+    block_device: bool,
+}
 
 impl File {
-    pub(crate) fn open(_path: &Path, _options: &OpenOptions) -> io::Result<File> {
-        panic!("reactor")
+    pub(crate) fn open(path: &Path, options: &OpenOptions) -> io::Result<File> {
+        open(path, options).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
     }
+
     pub(crate) fn size(&self) -> u64 {
-        panic!("reactor")
+        self.shared.size
     }
+
     pub(crate) fn logical_block_size(&self) -> u32 {
-        panic!("reactor")
+        self.shared.block_size
     }
+
     pub(crate) fn is_block_device(&self) -> bool {
-        panic!("reactor")
+        self.shared.block_device
     }
-    pub(crate) async fn read_at(&self, _driver: Rc<Driver>, _offset: u64, _buf: Buf) -> (io::Result<()>, Buf) {
-        panic!("reactor")
+
+    fn fd(&self) -> types::Fd {
+        types::Fd(self.shared.descriptor.as_raw_fd())
     }
-    pub(crate) async fn write_at(
-        &self,
-        _driver: Rc<Driver>,
-        _offset: u64,
-        _data: View,
-        _durable: bool,
-    ) -> io::Result<()> {
-        panic!("reactor")
+
+    pub(crate) async fn read_at(&self, driver: Rc<Driver>, offset: u64, mut buf: Buf) -> (io::Result<()>, Buf) {
+        let mut done = 0;
+        while done < buf.len() {
+            let rest = &mut buf[done..];
+            let (place, length) = (rest.as_mut_ptr(), rest.len() as u32);
+            let entry = opcode::Read::new(self.fd(), place, length).offset(offset + done as u64).build();
+            // SAFETY: the entry points into the buffer's block, which the slot holds and which does not move with it.
+            let op = unsafe { Op::start(driver.clone(), entry, Held::Buf(buf), &self.shared.descriptor, Hurry::Soon) };
+            let (result, held) = op.await;
+            let Held::Buf(back) = held else { unreachable!("an operation gives back what it was given") };
+            buf = back;
+            match result {
+                Ok(count) => done += count,
+                Err(error) if is_transient(&error) => continue,
+                Err(error) => return (Err(error), buf),
+            }
+            // A short read off the grid can not go on directly, and needs not: only the end of a file cuts a block.
+            let at_end = done % self.shared.block_size as usize != 0;
+            if done < buf.len() && (at_end || matches!(result, Ok(0))) {
+                let text = format!("the file ends after {done} of the {} bytes at {offset}", buf.len());
+                return (Err(io::Error::new(io::ErrorKind::UnexpectedEof, text)), buf);
+            }
+        }
+        (Ok(()), buf)
     }
-    pub(crate) async fn sync_data(&self, _driver: Rc<Driver>) -> io::Result<()> {
-        panic!("reactor")
+
+    pub(crate) async fn write_at(&self, driver: Rc<Driver>, offset: u64, data: View, durable: bool) -> io::Result<()> {
+        let flags = if durable { libc::RWF_DSYNC } else { 0 };
+        let mut done = 0;
+        while done < data.len() {
+            let rest = &data[done..];
+            let entry = opcode::Write::new(self.fd(), rest.as_ptr(), rest.len() as u32)
+                .offset(offset + done as u64)
+                .rw_flags(flags)
+                .build();
+            let held = Held::View(data.clone());
+            // SAFETY: the entry points into the view's block, which the slot keeps alive and nobody may write to.
+            let op = unsafe { Op::start(driver.clone(), entry, held, &self.shared.descriptor, Hurry::Soon) };
+            match op.await.0 {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => done += count,
+                Err(error) if is_transient(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
-    pub(crate) async fn punch_hole(&self, _driver: Rc<Driver>, _offset: u64, _len: u64) -> io::Result<()> {
-        panic!("reactor")
+
+    pub(crate) async fn sync_data(&self, driver: Rc<Driver>) -> io::Result<()> {
+        self.simple(&driver, || opcode::Fsync::new(self.fd()).flags(types::FsyncFlags::DATASYNC).build()).await
     }
-    pub(crate) async fn write_zeroes(&self, _driver: Rc<Driver>, _offset: u64, _len: u64) -> io::Result<()> {
-        panic!("reactor")
+
+    pub(crate) async fn punch_hole(&self, driver: Rc<Driver>, offset: u64, len: u64) -> io::Result<()> {
+        let result = self.fallocate(&driver, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, offset, len).await;
+        match result {
+            // Zeroes are what matters; giving the room back is a favour.
+            Err(error) if is_unsupported(&error) => self.write_zeroes(driver, offset, len).await,
+            result => result,
+        }
     }
+
+    pub(crate) async fn write_zeroes(&self, driver: Rc<Driver>, offset: u64, len: u64) -> io::Result<()> {
+        let result = self.fallocate(&driver, libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE, offset, len).await;
+        match result {
+            Err(error) if is_unsupported(&error) => {
+                let part = buf::BUF_BYTES_MAX as u64 - buf::ALIGN as u64;
+                let zeroes = Buf::zeroed(len.min(part) as usize).freeze();
+                let mut done = 0;
+                while done < len {
+                    let now = (len - done).min(part);
+                    let data = zeroes.slice(..now as usize);
+                    self.write_at(driver.clone(), offset + done, data, false).await?;
+                    done += now;
+                }
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
+    /// On a block device the kernel turns this into a discard that zeroes, or into write-zeroes (`blkdev_fallocate`).
+    async fn fallocate(&self, driver: &Rc<Driver>, mode: i32, offset: u64, len: u64) -> io::Result<()> {
+        if len == 0 {
+            return Ok(()); // the kernel calls that an error
+        }
+        self.simple(driver, || opcode::Fallocate::new(self.fd(), len).offset(offset).mode(mode).build()).await
+    }
+
+    async fn simple(&self, driver: &Rc<Driver>, entry: impl Fn() -> squeue::Entry) -> io::Result<()> {
+        loop {
+            let descriptor = &self.shared.descriptor;
+            // SAFETY: the entries of this file's callers point to nothing and name the descriptor.
+            let op = unsafe { Op::start(driver.clone(), entry(), Held::Nothing, descriptor, Hurry::Soon) };
+            match op.await.0 {
+                Ok(_) => return Ok(()),
+                Err(error) if is_transient(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+fn is_transient(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
+}
+
+fn is_unsupported(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::ENODEV))
+}
+
+fn open(path: &Path, options: &OpenOptions) -> io::Result<File> {
+    let block_device = match fs::stat(path) {
+        Ok(stat) => FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice,
+        Err(Errno::NOENT) if options.create.is_some() => false,
+        Err(error) => return Err(error.into()),
+    };
+    let mut flags = OFlags::CLOEXEC;
+    flags |= if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
+    if options.direct {
+        flags |= OFlags::DIRECT;
+    }
+    if options.create.is_some() && !block_device {
+        flags |= OFlags::CREATE;
+    }
+    if options.exclusive && block_device {
+        flags |= OFlags::EXCL; // of block devices without CREATE: nobody else, and not mounted
+    }
+    let descriptor = fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(|error| explain_open(error, options))?;
+    if options.exclusive && !block_device {
+        lock(&descriptor)?;
+    }
+    let stat = fs::fstat(&descriptor)?;
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    if !matches!(kind, FileType::RegularFile | FileType::BlockDevice) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a regular file nor a block device"));
+    }
+    if let Some(size) = options.create
+        && kind == FileType::RegularFile
+        && stat.st_size == 0
+    {
+        // Under the lock, and also if it existed without content: whoever created it may have died before this.
+        fs::ftruncate(&descriptor, size)?;
+    }
+    let size = fs::seek(&descriptor, fs::SeekFrom::End(0))?;
+    let block_size = block_size(&descriptor, kind == FileType::BlockDevice, options.direct)?;
+    let shared =
+        Shared { descriptor: Arc::new(descriptor), size, block_size, block_device: kind == FileType::BlockDevice };
+    Ok(File { shared: Arc::new(shared) })
+}
+
+fn busy() -> io::Error {
+    let text = "in use: another process (or another part of this one) has it open; stop that one first";
+    io::Error::new(io::ErrorKind::ResourceBusy, text)
+}
+
+/// A lock of the open file description: it ends with its last descriptor, however the process ends, and keeps out other
+/// openers in this process as well.
+fn lock(descriptor: &OwnedFd) -> io::Result<()> {
+    match fs::flock(descriptor, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(()),
+        Err(Errno::WOULDBLOCK) => Err(busy()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn explain_open(error: Errno, options: &OpenOptions) -> io::Error {
+    match error {
+        Errno::BUSY => busy(),
+        Errno::INVAL if options.direct => {
+            io::Error::new(io::ErrorKind::Unsupported, "the file system has no direct access (O_DIRECT)")
+        }
+        error => error.into(),
+    }
+}
+
+fn block_size(descriptor: &OwnedFd, block_device: bool, direct: bool) -> io::Result<u32> {
+    if block_device {
+        return Ok(fs::ioctl_blksszget(descriptor)?);
+    }
+    if !direct {
+        return Ok(BUFFERED_BLOCK_SIZE);
+    }
+    let known = fs::statx(descriptor, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok();
+    // Kernels and file systems that do not say: a page is a multiple of whatever they want.
+    Ok(known
+        .map(|stat| stat.stx_dio_offset_align)
+        .filter(|&align| align.is_power_of_two())
+        .unwrap_or(buf::ALIGN as u32))
 }

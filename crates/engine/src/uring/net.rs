@@ -1,52 +1,335 @@
-//! Kernel sockets.
+//! Sockets of the kernel.
+//!
+//! Sockets are blocking ones: on a non-blocking socket `io_uring` reports EAGAIN instead of waiting.
 
-use std::{io, net::SocketAddr};
+use std::{
+    cell::RefCell,
+    future::Future,
+    io,
+    net::{SocketAddr, SocketAddrV4, SocketAddrV6},
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    pin::Pin,
+    rc::Rc,
+    sync::Arc,
+    task::{Context as TaskContext, Poll},
+};
 
-use crate::{Buf, net::SendBatch};
+use io_uring::{opcode, types};
+use rustix::net::{self, AddressFamily, Shutdown, SocketFlags, SocketType, ipproto, sockopt};
 
-pub(crate) struct Listener {}
+use super::{
+    Driver,
+    op::{Held, Hurry, Op},
+};
+use crate::{
+    Buf,
+    net::SendBatch,
+    runtime::{self, Context},
+    sync::Semaphore,
+};
+
+/// Connections the kernel keeps for us until they are accepted. The kernel's own default bound (net.core.somaxconn).
+const BACKLOG_MAX: i32 = 4096;
+/// Pieces of one sendmsg: the kernel's bound (UIO_MAXIOV).
+const PIECES_MAX: usize = 1024;
+
+fn driver() -> Rc<Driver> {
+    match runtime::current() {
+        Context::Uring(driver) => driver,
+        Context::Sim(_) => panic!("a socket of the kernel was used in a simulation"),
+    }
+}
+
+/// Invariant: at most one accept is known to the kernel, and it outlives the futures that wait for it. The kernel wakes
+/// accepts exclusively: a connection that woke one on its way to cancellation would not wake the next.
+pub(crate) struct Listener {
+    socket: Arc<OwnedFd>,
+    local: SocketAddr,
+    turn: Semaphore,
+    pending: RefCell<Option<Op>>,
+}
+
+/// Takes the descriptor that an accept resulted in.
+pub(super) fn own(descriptor: i32) -> OwnedFd {
+    // SAFETY: an accept that succeeded results in a new descriptor, which only its one completion names.
+    unsafe { OwnedFd::from_raw_fd(descriptor) }
+}
 
 impl Listener {
-    pub(crate) fn bind(_addr: SocketAddr) -> io::Result<Listener> {
-        panic!("reactor")
+    pub(crate) fn bind(addr: SocketAddr) -> io::Result<Listener> {
+        let socket = socket_for(addr)?;
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        net::bind(&socket, &addr)
+            .map_err(|error| io::Error::new(io::Error::from(error).kind(), format!("binding {addr}: {error}")))?;
+        net::listen(&socket, BACKLOG_MAX)?;
+        let local = address_of(net::getsockname(&socket)?)?;
+        Ok(Listener { socket: Arc::new(socket), local, turn: Semaphore::new(1), pending: RefCell::default() })
     }
+
     pub(crate) fn local_addr(&self) -> SocketAddr {
-        panic!("reactor")
+        self.local
     }
+
     pub(crate) async fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
-        panic!("reactor")
+        let _turn = self.turn.acquire(1).await;
+        loop {
+            let socket = std::future::poll_fn(|cx| self.poll_accept(cx)).await?;
+            match Stream::new(socket) {
+                Ok(stream) => {
+                    let peer = stream.peer;
+                    return Ok((stream, peer));
+                }
+                // It was reset before we looked.
+                Err(error) if error.kind() == io::ErrorKind::NotConnected => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn poll_accept(&self, cx: &mut TaskContext<'_>) -> Poll<io::Result<OwnedFd>> {
+        let mut pending = self.pending.borrow_mut();
+        let op = pending.get_or_insert_with(|| self.start_accept());
+        let Poll::Ready((result, _)) = Pin::new(op).poll(cx) else { return Poll::Pending };
+        *pending = None;
+        Poll::Ready(result.map(|descriptor| own(descriptor as i32)))
+    }
+
+    fn start_accept(&self) -> Op {
+        let descriptor = types::Fd(self.socket.as_raw_fd());
+        let entry = opcode::Accept::new(descriptor, std::ptr::null_mut(), std::ptr::null_mut())
+            .flags(libc::SOCK_CLOEXEC)
+            .build();
+        // SAFETY: the entry points to nothing and names the listening socket.
+        unsafe { Op::start(driver(), entry, Held::Accept, &self.socket, Hurry::Someday) }
     }
 }
 
-pub(crate) struct Stream {}
+pub(crate) struct Stream {
+    socket: Arc<OwnedFd>,
+    local: SocketAddr,
+    peer: SocketAddr,
+}
 
 impl Stream {
-    pub(crate) async fn connect(_addr: SocketAddr) -> io::Result<Stream> {
-        panic!("reactor")
+    fn new(socket: OwnedFd) -> io::Result<Stream> {
+        sockopt::set_tcp_nodelay(&socket, true)?;
+        let local = address_of(net::getsockname(&socket)?)?;
+        let peer = net::getpeername(&socket)?.ok_or(rustix::io::Errno::NOTCONN)?;
+        Ok(Stream { socket: Arc::new(socket), local, peer: address_of(peer)? })
     }
-    pub(crate) async fn recv(&self, _buf: Buf) -> (io::Result<usize>, Buf) {
-        panic!("reactor")
+
+    pub(crate) async fn connect(addr: SocketAddr) -> io::Result<Stream> {
+        let socket = Arc::new(socket_for(addr)?);
+        let address = Box::new(Address::from(addr));
+        let (pointer, length) = address.as_raw();
+        let entry = opcode::Connect::new(types::Fd(socket.as_raw_fd()), pointer, length).build();
+        // SAFETY: the entry points to the boxed address, which the slot holds, and names the socket.
+        let op = unsafe { Op::start(driver(), entry, Held::Address(address), &socket, Hurry::Soon) };
+        let (result, _) = op.await;
+        result?;
+        let socket = Arc::into_inner(socket).expect("the operation has ended and its slot is free: no other holder");
+        Stream::new(socket)
     }
-    pub(crate) async fn send(&self, _batch: SendBatch) -> (io::Result<()>, SendBatch) {
-        panic!("reactor")
+
+    pub(crate) async fn recv(&self, mut buf: Buf) -> (io::Result<usize>, Buf) {
+        loop {
+            let spare = buf.spare_mut();
+            let (place, room) = (spare.as_mut_ptr(), spare.len() as u32);
+            let entry = opcode::Recv::new(types::Fd(self.socket.as_raw_fd()), place, room).build();
+            // SAFETY: the entry points into the buffer's block, which the slot holds and which does not move with it.
+            let op = unsafe { Op::start(driver(), entry, Held::Buf(buf), &self.socket, Hurry::Soon) };
+            let (result, held) = op.await;
+            let Held::Buf(back) = held else { unreachable!("an operation gives back what it was given") };
+            buf = back;
+            match result {
+                Ok(count) => {
+                    buf.set_len(buf.len() + count);
+                    return (Ok(count), buf);
+                }
+                Err(error) if is_transient(&error) => {}
+                Err(error) => return (Err(error), buf),
+            }
+        }
     }
-    pub(crate) fn shutdown(&self) {}
+
+    pub(crate) async fn send(&self, batch: SendBatch) -> (io::Result<()>, SendBatch) {
+        let driver = driver();
+        let mut state = driver.take_send_state();
+        state.load(batch);
+        let result = loop {
+            if state.is_sent() {
+                break Ok(());
+            }
+            let entry = state.entry(types::Fd(self.socket.as_raw_fd()));
+            // SAFETY: the entry points into the boxed state and to the batch's bytes, which it owns: both are held by the
+            // slot, unchanged. The entry names the socket.
+            let op = unsafe { Op::start(driver.clone(), entry, Held::Send(state), &self.socket, Hurry::Soon) };
+            let (result, held) = op.await;
+            let Held::Send(back) = held else { unreachable!("an operation gives back what it was given") };
+            state = back;
+            match result {
+                Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => state.advance(count),
+                Err(error) if is_transient(&error) => {}
+                Err(error) => break Err(error),
+            }
+        };
+        let batch = state.forget_batch().expect("loaded above and never taken");
+        driver.give_send_state(state);
+        (result, batch)
+    }
+
+    pub(crate) fn shutdown(&self) {
+        // NotConnected: the peer was faster. There is nothing else that could go wrong with a connected socket.
+        let _ = net::shutdown(&self.socket, Shutdown::Both);
+    }
+
     pub(crate) fn peer_addr(&self) -> SocketAddr {
-        panic!("reactor")
+        self.peer
     }
+
     pub(crate) fn local_addr(&self) -> SocketAddr {
-        panic!("reactor")
+        self.local
     }
+
     pub(crate) fn detach(self) -> Detached {
-        panic!("reactor")
+        Detached { socket: self.socket, local: self.local, peer: self.peer }
     }
 }
 
-/// `Send`: holds ids, no `Rc`.
-pub(crate) struct Detached {}
+/// A connection that belongs to no reactor.
+pub(crate) struct Detached {
+    socket: Arc<OwnedFd>,
+    local: SocketAddr,
+    peer: SocketAddr,
+}
 
 impl Detached {
     pub(crate) fn attach(self) -> Stream {
-        panic!("reactor")
+        Stream { socket: self.socket, local: self.local, peer: self.peer }
+    }
+}
+
+fn is_transient(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
+}
+
+fn socket_for(addr: SocketAddr) -> io::Result<OwnedFd> {
+    let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    Ok(net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, Some(ipproto::TCP))?)
+}
+
+fn address_of(addr: net::SocketAddrAny) -> io::Result<SocketAddr> {
+    SocketAddr::try_from(addr).map_err(|_| {
+        io::Error::new(io::ErrorKind::InvalidData, "a TCP socket with an address that is neither IPv4 nor IPv6")
+    })
+}
+
+/// A socket address as the kernel wants it.
+pub(super) enum Address {
+    V4(libc::sockaddr_in),
+    V6(libc::sockaddr_in6),
+}
+
+impl Address {
+    fn as_raw(&self) -> (*const libc::sockaddr, libc::socklen_t) {
+        match self {
+            Address::V4(addr) => (std::ptr::from_ref(addr).cast(), size_of_val(addr) as libc::socklen_t),
+            Address::V6(addr) => (std::ptr::from_ref(addr).cast(), size_of_val(addr) as libc::socklen_t),
+        }
+    }
+}
+
+impl From<SocketAddr> for Address {
+    fn from(addr: SocketAddr) -> Address {
+        match addr {
+            SocketAddr::V4(addr) => Address::V4(address_v4(addr)),
+            SocketAddr::V6(addr) => Address::V6(address_v6(addr)),
+        }
+    }
+}
+
+fn address_v4(addr: SocketAddrV4) -> libc::sockaddr_in {
+    libc::sockaddr_in {
+        sin_family: libc::AF_INET as libc::sa_family_t,
+        sin_port: addr.port().to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(addr.ip().octets()) },
+        sin_zero: [0; 8],
+    }
+}
+
+fn address_v6(addr: SocketAddrV6) -> libc::sockaddr_in6 {
+    libc::sockaddr_in6 {
+        sin6_family: libc::AF_INET6 as libc::sa_family_t,
+        sin6_port: addr.port().to_be(),
+        sin6_flowinfo: addr.flowinfo(),
+        sin6_addr: libc::in6_addr { s6_addr: addr.ip().octets() },
+        sin6_scope_id: addr.scope_id(),
+    }
+}
+
+/// What one send needs beside the batch; kept by the reactor and reused.
+///
+/// Invariant: `header` and `pieces` are rebuilt by `entry` for every system call and only read by the kernel between that and
+/// the completion; the batch is not touched in between.
+pub(super) struct SendState {
+    batch: Option<SendBatch>,
+    /// Bytes of the batch that were sent.
+    sent: usize,
+    pieces: Vec<libc::iovec>,
+    header: libc::msghdr,
+}
+
+impl Default for SendState {
+    fn default() -> SendState {
+        // SAFETY: all-zero bytes are a valid msghdr: null pointers and zero lengths.
+        let header = unsafe { std::mem::zeroed() };
+        SendState { batch: None, sent: 0, pieces: Vec::with_capacity(crate::net::SEGMENTS_MAX), header }
+    }
+}
+
+impl SendState {
+    fn load(&mut self, batch: SendBatch) {
+        self.batch = Some(batch);
+        self.sent = 0;
+    }
+
+    /// Lets go of the batch.
+    pub(super) fn forget_batch(&mut self) -> Option<SendBatch> {
+        self.pieces.clear();
+        self.batch.take()
+    }
+
+    fn is_sent(&self) -> bool {
+        self.batch.as_ref().is_none_or(|batch| self.sent >= batch.len())
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.sent += count;
+    }
+
+    /// The entry that sends what is left, as far as one system call takes it.
+    fn entry(&mut self, socket: types::Fd) -> io_uring::squeue::Entry {
+        self.pieces.clear();
+        let mut skip = self.sent;
+        for slice in self.batch.iter().flat_map(SendBatch::slices) {
+            if skip >= slice.len() {
+                skip -= slice.len();
+                continue;
+            }
+            let rest = &slice[skip..];
+            skip = 0;
+            self.pieces.push(libc::iovec { iov_base: rest.as_ptr().cast_mut().cast(), iov_len: rest.len() });
+            if self.pieces.len() == PIECES_MAX {
+                break;
+            }
+        }
+        if let [piece] = self.pieces[..] {
+            let length = piece.iov_len.min(i32::MAX as usize) as u32;
+            return opcode::Send::new(socket, piece.iov_base.cast(), length).flags(libc::MSG_NOSIGNAL).build();
+        }
+        self.header.msg_iov = self.pieces.as_mut_ptr();
+        self.header.msg_iovlen = self.pieces.len() as _;
+        opcode::SendMsg::new(socket, &self.header).flags(libc::MSG_NOSIGNAL as u32).build()
     }
 }

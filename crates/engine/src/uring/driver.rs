@@ -1,0 +1,348 @@
+//! The state of one reactor and its turn.
+
+use std::{
+    cell::RefCell,
+    collections::VecDeque,
+    future::Future,
+    io,
+    os::fd::{AsRawFd, OwnedFd},
+    rc::Rc,
+    sync::Arc,
+    task::Waker,
+    time::Duration,
+};
+
+use async_task::Runnable;
+use io_uring::{cqueue, opcode, squeue, types};
+use slab::Slab;
+
+use super::{
+    ReactorConfig,
+    net::SendState,
+    op::{Completed, Held, Hurry, Slots},
+    remote::Remote,
+    ring::{Ring, Wait},
+    spin::Spin,
+};
+use crate::{
+    runtime::{self, Context},
+    time::{self, Instant},
+    timers::Timers,
+};
+
+/// Tasks run in one turn before the kernel is asked again. Guessed: long enough to batch what a chain of wakes prepares,
+/// short enough that completions do not wait.
+const TASKS_PER_TURN_MAX: usize = 256;
+/// Send states kept for reuse; one per send that is outstanding at the same time.
+const SEND_STATES_MAX: usize = 64;
+/// How long the end of a reactor waits for cancelled operations. Cancelling is immediate for sockets; a file operation that
+/// is under way must end by itself.
+const SHUTDOWN_MAX: Duration = Duration::from_secs(5);
+/// Memory reads between two looks at the clock while spinning.
+const LOOKS_PER_CLOCK: u32 = 8;
+
+/// User data of what has no slot: the wake descriptor's poll and cancellations.
+const WAKE_KEY: u64 = u64::MAX;
+const CANCEL_KEY: u64 = u64::MAX - 1;
+
+pub(crate) struct Driver {
+    ring: Ring,
+    slots: RefCell<Slots>,
+    timers: RefCell<Timers>,
+    runnable: RefCell<VecDeque<Runnable>>,
+    /// A waker per live task, so that the end of the reactor reaches every one of them.
+    tasks: RefCell<Slab<Waker>>,
+    spin: RefCell<Spin>,
+    #[expect(clippy::vec_box, reason = "the kernel has been told their addresses")]
+    send_states: RefCell<Vec<Box<SendState>>>,
+    remote: Arc<Remote>,
+}
+
+impl Driver {
+    pub(super) fn new(config: &ReactorConfig) -> io::Result<Driver> {
+        let driver = Driver {
+            ring: Ring::new(config.ring_entries)?,
+            slots: RefCell::default(),
+            timers: RefCell::default(),
+            runnable: RefCell::default(),
+            tasks: RefCell::default(),
+            spin: RefCell::new(Spin::new(config.spin_max)),
+            send_states: RefCell::default(),
+            remote: Arc::new(Remote::new()?),
+        };
+        driver.watch_wakes();
+        Ok(driver)
+    }
+
+    pub(super) fn remote(&self) -> &Arc<Remote> {
+        &self.remote
+    }
+
+    pub(super) fn slots(&self) -> &RefCell<Slots> {
+        &self.slots
+    }
+
+    pub(crate) fn timer_add(&self, deadline: Instant, waker: &Waker) -> usize {
+        self.timers.borrow_mut().add(deadline, waker)
+    }
+
+    pub(crate) fn timer_rearm(&self, key: usize, waker: &Waker) {
+        self.timers.borrow_mut().rearm(key, waker);
+    }
+
+    pub(crate) fn timer_remove(&self, key: usize) {
+        let waker = self.timers.borrow_mut().remove(key);
+        drop(waker); // after the borrow: it may be a task's last handle
+    }
+
+    pub(crate) fn spawn<T: 'static>(self: &Rc<Self>, future: impl Future<Output = T> + 'static) -> async_task::Task<T> {
+        let entry = self.tasks.borrow_mut().insert(Waker::noop().clone());
+        let listed = Listed { driver: self.clone(), entry };
+        let future = async move {
+            let _listed = listed;
+            future.await
+        };
+        let remote = self.remote.clone();
+        let schedule = move |task: Runnable| {
+            let here = runtime::with_current(|current| match current {
+                Some(Context::Uring(driver)) if Arc::ptr_eq(&driver.remote, &remote) => Some(driver.clone()),
+                _ => None,
+            });
+            match here {
+                Some(driver) => driver.runnable.borrow_mut().push_back(task),
+                None => remote.schedule(task),
+            }
+        };
+        // SAFETY: the future and its output are 'static and so is `schedule`, which is Send + Sync as well. The future is not
+        // Send: its Runnable goes either into this thread's queue or into the remote's, which this thread alone empties.
+        let (runnable, task) = unsafe { async_task::spawn_unchecked(future, schedule) };
+        self.tasks.borrow_mut()[entry] = runnable.waker();
+        runnable.schedule();
+        task
+    }
+
+    /// Runs what is runnable, and what that makes runnable, up to a bound.
+    pub(super) fn run_tasks(&self) {
+        for _ in 0..TASKS_PER_TURN_MAX {
+            let Some(task) = self.runnable.borrow_mut().pop_front() else { break };
+            task.run();
+        }
+    }
+
+    /// Exchanges with the kernel, and waits if nothing is runnable (`busy`: the main future is).
+    pub(super) fn turn(&self, busy: bool) -> io::Result<()> {
+        self.remote.take(&mut self.runnable.borrow_mut());
+        let deadline = self.fire_timers();
+        if busy || !self.runnable.borrow().is_empty() {
+            if self.ring.has_entries() || self.ring.needs_enter() {
+                self.ring.enter(Wait::No)?;
+            }
+        } else {
+            self.wait(deadline)?;
+        }
+        self.take_completions();
+        Ok(())
+    }
+
+    fn fire_timers(&self) -> Option<Instant> {
+        self.timers.borrow().next()?;
+        let now = time::monotonic();
+        loop {
+            let waker = self.timers.borrow_mut().fire(now);
+            match waker {
+                Some(waker) => waker.wake(),
+                None => return self.timers.borrow().next(),
+            }
+        }
+    }
+
+    /// Spins if that pays, then sleeps, until a completion, a wake from elsewhere or the deadline.
+    fn wait(&self, deadline: Option<Instant>) -> io::Result<()> {
+        // A timer's wake may have gone to the main future or a task meanwhile.
+        if self.remote.is_pending() {
+            return Ok(());
+        }
+        let budget = if self.slots.borrow().expects_soon() { self.spin.borrow().budget() } else { 0 };
+        if budget > 0 {
+            if self.ring.has_entries() {
+                self.ring.enter(Wait::No)?;
+            }
+            if self.spin(budget, deadline)? {
+                return Ok(());
+            }
+        }
+        if self.ring.has_completions() || !self.remote.prepare_sleep() {
+            return Ok(());
+        }
+        let began = time::monotonic();
+        let wait = deadline.map_or(Wait::Forever, |deadline| Wait::For(deadline.duration_since(began)));
+        let result = self.ring.enter(wait);
+        self.remote.end_sleep();
+        self.spin.borrow_mut().slept(began.elapsed_monotonic());
+        result
+    }
+
+    /// True: there is something to do. False: the budget is used up.
+    fn spin(&self, budget: u64, deadline: Option<Instant>) -> io::Result<bool> {
+        if self.ring.has_completions() {
+            return Ok(true);
+        }
+        let began = time::monotonic();
+        let until = Instant::from_nanos(began.as_nanos() + budget);
+        loop {
+            for _ in 0..LOOKS_PER_CLOCK {
+                let needs_enter = self.ring.needs_enter();
+                if needs_enter || self.ring.has_completions() || self.remote.is_pending() {
+                    self.spin.borrow_mut().succeeded(budget, began.elapsed_monotonic());
+                    if needs_enter {
+                        self.ring.enter(Wait::No)?;
+                    }
+                    return Ok(true);
+                }
+                std::hint::spin_loop();
+            }
+            let now = time::monotonic();
+            if deadline.is_some_and(|deadline| deadline <= now) {
+                return Ok(true); // says nothing about the kernel's answers
+            }
+            if now >= until {
+                self.spin.borrow_mut().failed(budget);
+                return Ok(false);
+            }
+        }
+    }
+
+    fn take_completions(&self) {
+        while let Some((key, result, flags)) = self.ring.take() {
+            match key {
+                CANCEL_KEY => {}
+                WAKE_KEY => {
+                    if !cqueue::more(flags) {
+                        self.watch_wakes();
+                    }
+                }
+                key => {
+                    let completed = self.slots.borrow_mut().complete(key as usize, result);
+                    match completed {
+                        Completed::Wake(waker) => waker.wake(),
+                        Completed::Forgotten(forgotten, result) => forgotten.settle(result, self),
+                        Completed::Kept => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// See [`super::op::Op::start`].
+    ///
+    /// # Safety
+    /// As there.
+    pub(super) unsafe fn start(
+        &self,
+        entry: squeue::Entry,
+        held: Held,
+        descriptor: Arc<OwnedFd>,
+        hurry: Hurry,
+    ) -> usize {
+        let key = self.slots.borrow_mut().add(held, descriptor, hurry);
+        // SAFETY: what the entry refers to is owned by the slot until its completion.
+        unsafe { self.ring.push(entry.user_data(key as u64)) };
+        key
+    }
+
+    /// Asks the kernel to end an operation early; its completion comes in any case.
+    pub(super) fn cancel(&self, key: usize) {
+        let entry = opcode::AsyncCancel::new(key as u64).build().user_data(CANCEL_KEY);
+        // SAFETY: the entry points to nothing.
+        unsafe { self.ring.push(entry) };
+    }
+
+    fn watch_wakes(&self) {
+        // Multishot polls are edge-triggered: the descriptor is never read, each write to it is one completion.
+        let descriptor = types::Fd(self.remote.eventfd().as_raw_fd());
+        let entry = opcode::PollAdd::new(descriptor, libc::POLLIN as u32).multi(true).build().user_data(WAKE_KEY);
+        // SAFETY: the entry points to nothing; the descriptor lives as long as the ring, both belong to `self`.
+        unsafe { self.ring.push(entry) };
+    }
+
+    pub(super) fn take_send_state(&self) -> Box<SendState> {
+        self.send_states.borrow_mut().pop().unwrap_or_default()
+    }
+
+    pub(super) fn give_send_state(&self, mut state: Box<SendState>) {
+        let mut states = self.send_states.borrow_mut();
+        if states.len() < SEND_STATES_MAX {
+            state.forget_batch();
+            states.push(state);
+        }
+    }
+
+    /// Drops every task, then waits until the kernel is done with what they left.
+    pub(super) fn shut_down(&self) {
+        loop {
+            let wakers: Vec<Waker> = self.tasks.borrow().iter().map(|(_, waker)| waker.clone()).collect();
+            if wakers.is_empty() {
+                break;
+            }
+            wakers.into_iter().for_each(Waker::wake);
+            self.remote.take(&mut self.runnable.borrow_mut());
+            loop {
+                let task = self.runnable.borrow_mut().pop_front();
+                let Some(task) = task else { break };
+                drop(task); // cancels it: its future is dropped here
+            }
+            if !self.tasks.borrow().is_empty() {
+                std::thread::yield_now(); // another thread is about to hand in a task that it woke
+            }
+        }
+        self.remote.close();
+        if let Err(error) = self.drain() {
+            tracing::warn!(%error, "the ring failed while operations were being cancelled; their buffers are leaked");
+        }
+        if !self.slots.borrow().is_empty() {
+            tracing::warn!("operations did not end in time; their buffers are leaked");
+        }
+    }
+
+    fn drain(&self) -> io::Result<()> {
+        let end = time::monotonic() + SHUTDOWN_MAX;
+        let entry = opcode::AsyncCancel2::new(types::CancelBuilder::any()).build().user_data(CANCEL_KEY);
+        // SAFETY: the entry points to nothing.
+        unsafe { self.ring.push(entry) };
+        while !self.slots.borrow().is_empty() && time::monotonic() < end {
+            self.ring.enter(Wait::For(Duration::from_millis(10)))?;
+            self.take_completions();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        // The kernel may still write to what the slots hold: leaked rather than reused.
+        let slots = self.slots.take();
+        if !slots.is_empty() {
+            std::mem::forget(slots);
+        }
+    }
+}
+
+/// Takes a task off the list when its future is dropped.
+struct Listed {
+    driver: Rc<Driver>,
+    entry: usize,
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        let waker = self.driver.tasks.borrow_mut().try_remove(self.entry);
+        drop(waker);
+    }
+}
+
+impl Instant {
+    /// Nanoseconds since by the machine's clock, without looking up the world.
+    fn elapsed_monotonic(self) -> u64 {
+        time::monotonic().as_nanos().saturating_sub(self.as_nanos())
+    }
+}

@@ -1,0 +1,204 @@
+//! Operations in flight: each has a slot that owns what the kernel may touch.
+//!
+//! Invariants:
+//! - A slot is freed only when its completion was taken: keys are never reused while the kernel knows them.
+//! - `held` and `descriptor` stay in the slot until then. A dropped future leaves them there ([`Owner::Gone`]).
+//! - Memory that entries point to never moves while held: it is behind a `Buf`, `View` or `Box`.
+
+use std::{
+    future::Future,
+    io,
+    os::fd::OwnedFd,
+    pin::Pin,
+    rc::Rc,
+    sync::Arc,
+    task::{Context as TaskContext, Poll, Waker},
+};
+
+use io_uring::squeue;
+use slab::Slab;
+
+use super::{
+    Driver,
+    net::{self, Address, SendState},
+};
+use crate::{Buf, View};
+
+/// What an operation holds for the kernel.
+pub(super) enum Held {
+    Nothing,
+    Buf(Buf),
+    View(#[expect(dead_code, reason = "held for the kernel, which reads it")] View),
+    Send(Box<SendState>),
+    Address(#[expect(dead_code, reason = "held for the kernel, which reads it")] Box<Address>),
+    /// Nothing, but the result is a descriptor.
+    Accept,
+}
+
+/// Whether an operation is awaited soon: only then is spinning worth a thought.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hurry {
+    Soon,
+    Someday,
+}
+
+struct Slot {
+    owner: Owner,
+    held: Held,
+    /// Keeps the descriptor from being closed, and its number from being reused, under an entry that names it.
+    descriptor: Arc<OwnedFd>,
+    hurry: Hurry,
+}
+
+enum Owner {
+    /// Not polled yet.
+    Unpolled,
+    Waiting(Waker),
+    Done(i32),
+    Gone,
+}
+
+/// The slots of a reactor.
+#[derive(Default)]
+pub(super) struct Slots {
+    slots: Slab<Slot>,
+    soon: usize,
+}
+
+impl Slots {
+    /// Reserves a slot; the entry that is pushed for it carries the key.
+    pub(super) fn add(&mut self, held: Held, descriptor: Arc<OwnedFd>, hurry: Hurry) -> usize {
+        self.soon += usize::from(hurry == Hurry::Soon);
+        self.slots.insert(Slot { owner: Owner::Unpolled, held, descriptor, hurry })
+    }
+
+    /// Whether an operation that ends soon is in flight.
+    pub(super) fn expects_soon(&self) -> bool {
+        self.soon > 0
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Notes a completion. The waker is to be woken, and what else comes back dropped, once no borrow is held.
+    pub(super) fn complete(&mut self, key: usize, result: i32) -> Completed {
+        let slot = &mut self.slots[key];
+        self.soon -= usize::from(slot.hurry == Hurry::Soon);
+        match std::mem::replace(&mut slot.owner, Owner::Done(result)) {
+            Owner::Waiting(waker) => Completed::Wake(waker),
+            Owner::Gone => Completed::Forgotten(self.slots.remove(key).into_parts(), result),
+            Owner::Unpolled | Owner::Done(_) => Completed::Kept,
+        }
+    }
+
+    fn poll(&mut self, key: usize, waker: &Waker) -> Poll<(i32, Held)> {
+        let slot = &mut self.slots[key];
+        match &mut slot.owner {
+            Owner::Done(result) => {
+                let result = *result;
+                Poll::Ready((result, self.slots.remove(key).held))
+            }
+            Owner::Waiting(old) => {
+                old.clone_from(waker);
+                Poll::Pending
+            }
+            owner => {
+                *owner = Owner::Waiting(waker.clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    /// The future is gone. What it leaves, if it was done; else the operation is to be cancelled.
+    fn abandon(&mut self, key: usize) -> Option<(Forgotten, i32)> {
+        let slot = &mut self.slots[key];
+        match std::mem::replace(&mut slot.owner, Owner::Gone) {
+            Owner::Done(result) => Some((self.slots.remove(key).into_parts(), result)),
+            Owner::Unpolled | Owner::Waiting(_) | Owner::Gone => None,
+        }
+    }
+}
+
+impl Slot {
+    fn into_parts(self) -> Forgotten {
+        Forgotten { held: self.held, _descriptor: self.descriptor }
+    }
+}
+
+/// See [`Slots::complete`].
+pub(super) enum Completed {
+    Wake(Waker),
+    Forgotten(Forgotten, i32),
+    Kept,
+}
+
+/// What is left of an operation nobody waits for.
+pub(super) struct Forgotten {
+    held: Held,
+    _descriptor: Arc<OwnedFd>,
+}
+
+impl Forgotten {
+    /// Gives back what the operation held, and closes what it brought.
+    pub(super) fn settle(self, result: i32, driver: &Driver) {
+        match self.held {
+            Held::Accept if result >= 0 => drop(net::own(result)),
+            Held::Send(state) => driver.give_send_state(state),
+            _ => {}
+        }
+    }
+}
+
+/// An operation in flight: a future of its result and what it held. Dropping it cancels the operation.
+pub(super) struct Op {
+    driver: Rc<Driver>,
+    key: usize,
+    ended: bool,
+}
+
+impl Op {
+    /// Hands `entry` over with the next turn.
+    ///
+    /// # Safety
+    /// `entry` may point only to what `held` owns (at places that do not move with it) and name only `descriptor`.
+    pub(super) unsafe fn start(
+        driver: Rc<Driver>,
+        entry: squeue::Entry,
+        held: Held,
+        descriptor: &Arc<OwnedFd>,
+        hurry: Hurry,
+    ) -> Op {
+        // SAFETY: the slot owns both until the completion was taken.
+        let key = unsafe { driver.start(entry, held, descriptor.clone(), hurry) };
+        Op { driver, key, ended: false }
+    }
+}
+
+impl Future for Op {
+    type Output = (io::Result<usize>, Held);
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
+        assert!(!self.ended, "an operation was polled after it had ended");
+        let (result, held) = match self.driver.slots().borrow_mut().poll(self.key, cx.waker()) {
+            Poll::Ready(ended) => ended,
+            Poll::Pending => return Poll::Pending,
+        };
+        self.ended = true;
+        let result = usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result));
+        Poll::Ready((result, held))
+    }
+}
+
+impl Drop for Op {
+    fn drop(&mut self) {
+        if self.ended {
+            return;
+        }
+        let left = self.driver.slots().borrow_mut().abandon(self.key);
+        match left {
+            Some((forgotten, result)) => forgotten.settle(result, &self.driver),
+            None => self.driver.cancel(self.key),
+        }
+    }
+}
