@@ -184,8 +184,12 @@ impl Driver {
 
     /// True: there is something to do. False: the budget is used up.
     fn spin(&self, budget: u64, deadline: Option<Instant>) -> io::Result<bool> {
+        // What is there already is no merit of spinning.
         if self.ring.has_completions() {
             return Ok(true);
+        }
+        if self.ring.needs_enter() {
+            return self.ring.enter(Wait::No).map(|()| true);
         }
         let began = time::monotonic();
         let until = Instant::from_nanos(began.as_nanos() + budget);
