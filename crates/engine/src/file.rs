@@ -118,8 +118,11 @@ impl File {
         held: G,
     ) -> (io::Result<()>, G) {
         match (&self.inner, runtime::current()) {
+            (Kind::Uring(file), Context::Uring(driver)) => {
+                file.write_at_holding(driver, offset, data, durable, held).await
+            }
             (Kind::Sim(file), Context::Sim(driver)) => file.write_at_holding(driver, offset, data, durable, held).await,
-            _ => (self.write_at(offset, data, durable).await, held),
+            _ => panic!("{WRONG_WORLD}"),
         }
     }
 

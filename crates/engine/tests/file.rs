@@ -1,9 +1,9 @@
 //! Files on the real reactor, direct and buffered. (Block devices take the same path but for opening.)
 
-use std::{future::Future, io::ErrorKind, path::Path, time::Duration};
+use std::{cell::Cell, future::Future, io::ErrorKind, path::Path, rc::Rc, task::Poll, time::Duration};
 
 use engine::{
-    Buf, Reactor, ReactorConfig,
+    Buf, Reactor, ReactorConfig, View,
     file::{File, OpenOptions},
     task,
     time::{self, timeout},
@@ -24,6 +24,13 @@ async fn read(file: &File, offset: u64, len: usize) -> Vec<u8> {
     let (result, buf) = file.read_at(offset, Buf::with_len(len)).await;
     result.expect("read");
     buf.to_vec()
+}
+
+/// A megabyte (not on the stack).
+fn filled(byte: u8) -> View {
+    let mut buf = Buf::with_len(1 << 20);
+    buf.fill(byte);
+    buf.freeze()
 }
 
 fn both(test: impl AsyncFn(File)) {
@@ -65,7 +72,7 @@ fn reading_past_the_end_is_unexpected_eof() {
 fn holes_and_zeroes_read_as_zeroes_and_leave_the_neighbours() {
     both(async |file| {
         for punch in [true, false] {
-            file.write_at(0, Buf::copy_from(&[7; 1 << 20]).freeze(), false).await.expect("written");
+            file.write_at(0, filled(7), false).await.expect("written");
             let (offset, len) = (64 << 10, 128 << 10);
             match punch {
                 true => file.punch_hole(offset, len).await.expect("punched"),
@@ -118,12 +125,45 @@ fn a_write_whose_future_is_dropped_lands_whole_or_not_at_all() {
     both(async |file| {
         for _ in 0..50 {
             file.write_at(0, Buf::zeroed(1 << 20).freeze(), false).await.expect("written");
-            let _ = timeout(Duration::ZERO, file.write_at(0, Buf::copy_from(&[3; 1 << 20]).freeze(), true)).await;
-            let _recycled = Buf::copy_from(&[4; 1 << 20]);
+            let _ = timeout(Duration::ZERO, file.write_at(0, filled(3), true)).await;
+            let _recycled = filled(4);
             let _ = timeout(Duration::ZERO, file.read_at(0, Buf::with_len(1 << 20))).await;
             time::sleep(Duration::from_millis(1)).await;
             let bytes = read(&file, 0, 1 << 20).await;
             assert!(bytes.iter().all(|&byte| byte == 0 || byte == 3), "bytes that nobody wrote");
+        }
+    });
+}
+
+#[test]
+fn a_dropped_write_lets_go_of_what_it_holds_only_when_the_kernel_is_done() {
+    /// Notes the time of its drop.
+    struct Guard(Rc<Cell<bool>>);
+    impl Drop for Guard {
+        fn drop(&mut self) {
+            self.0.set(true);
+        }
+    }
+    both(async |file| {
+        for round in 0..20u8 {
+            let released = Rc::new(Cell::new(false));
+            let data = filled(round);
+            let mut write = Box::pin(file.write_at_holding(0, data, true, Guard(released.clone())));
+            std::future::poll_fn(|cx| {
+                assert!(write.as_mut().poll(cx).is_pending());
+                Poll::Ready(())
+            })
+            .await;
+            drop(write);
+            assert!(!released.get(), "released although the kernel has not even been asked");
+            while !released.get() {
+                time::sleep(Duration::from_micros(100)).await;
+            }
+            assert!(read(&file, 0, 1 << 20).await == *filled(round), "released before the write was done");
+            let (result, guard) =
+                file.write_at_holding(0, Buf::zeroed(4096).freeze(), false, Guard(released.clone())).await;
+            result.expect("written");
+            drop(guard);
         }
     });
 }

@@ -19,7 +19,7 @@ use slab::Slab;
 use super::{
     ReactorConfig,
     net::SendState,
-    op::{Completed, Held, Hurry, Slots},
+    op::{Completed, Held, Kind, Slots},
     remote::Remote,
     ring::{Ring, Wait},
     spin::Spin,
@@ -241,14 +241,8 @@ impl Driver {
     ///
     /// # Safety
     /// As there.
-    pub(super) unsafe fn start(
-        &self,
-        entry: squeue::Entry,
-        held: Held,
-        descriptor: Arc<OwnedFd>,
-        hurry: Hurry,
-    ) -> usize {
-        let key = self.slots.borrow_mut().add(held, descriptor, hurry);
+    pub(super) unsafe fn start(&self, entry: squeue::Entry, held: Held, descriptor: Arc<OwnedFd>, kind: Kind) -> usize {
+        let key = self.slots.borrow_mut().add(held, descriptor, kind);
         // SAFETY: what the entry refers to is owned by the slot until its completion.
         unsafe { self.ring.push(entry.user_data(key as u64)) };
         key

@@ -1,9 +1,11 @@
 //! Files and block devices of the kernel.
 
 use std::{
+    future::Future,
     io,
     os::fd::{AsRawFd, OwnedFd},
     path::Path,
+    pin::Pin,
     rc::Rc,
     sync::Arc,
 };
@@ -16,7 +18,7 @@ use rustix::{
 
 use super::{
     Driver,
-    op::{Held, Hurry, Op},
+    op::{Held, Kind, Op},
 };
 use crate::{Buf, View, buf, file::OpenOptions};
 
@@ -63,7 +65,7 @@ impl File {
             let (place, length) = (rest.as_mut_ptr(), rest.len() as u32);
             let entry = opcode::Read::new(self.fd(), place, length).offset(offset + done as u64).build();
             // SAFETY: the entry points into the buffer's block, which the slot holds and which does not move with it.
-            let op = unsafe { Op::start(driver.clone(), entry, Held::Buf(buf), &self.shared.descriptor, Hurry::Soon) };
+            let op = unsafe { Op::start(driver.clone(), entry, Held::Buf(buf), &self.shared.descriptor, Kind::File) };
             let (result, held) = op.await;
             let Held::Buf(back) = held else { unreachable!("an operation gives back what it was given") };
             buf = back;
@@ -83,25 +85,40 @@ impl File {
     }
 
     pub(crate) async fn write_at(&self, driver: Rc<Driver>, offset: u64, data: View, durable: bool) -> io::Result<()> {
+        self.write_at_holding(driver, offset, data, durable, ()).await.0
+    }
+
+    pub(crate) async fn write_at_holding<G: 'static>(
+        &self,
+        driver: Rc<Driver>,
+        offset: u64,
+        data: View,
+        durable: bool,
+        held: G,
+    ) -> (io::Result<()>, G) {
         let flags = if durable { libc::RWF_DSYNC } else { 0 };
+        let mut writing = Writing { op: None, held: Some(held) };
         let mut done = 0;
-        while done < data.len() {
+        let result = loop {
+            if done >= data.len() {
+                break Ok(());
+            }
             let rest = &data[done..];
             let entry = opcode::Write::new(self.fd(), rest.as_ptr(), rest.len() as u32)
                 .offset(offset + done as u64)
                 .rw_flags(flags)
                 .build();
-            let held = Held::View(data.clone());
+            let view = Held::View(data.clone());
             // SAFETY: the entry points into the view's block, which the slot keeps alive and nobody may write to.
-            let op = unsafe { Op::start(driver.clone(), entry, held, &self.shared.descriptor, Hurry::Soon) };
-            match op.await.0 {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            let op = unsafe { Op::start(driver.clone(), entry, view, &self.shared.descriptor, Kind::File) };
+            match writing.run(op).await {
+                Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => done += count,
                 Err(error) if is_transient(&error) => {}
-                Err(error) => return Err(error),
+                Err(error) => break Err(error),
             }
-        }
-        Ok(())
+        };
+        (result, writing.held.take().expect("taken only here and when dropped"))
     }
 
     pub(crate) async fn sync_data(&self, driver: Rc<Driver>) -> io::Result<()> {
@@ -148,12 +165,36 @@ impl File {
         loop {
             let descriptor = &self.shared.descriptor;
             // SAFETY: the entries of this file's callers point to nothing and name the descriptor.
-            let op = unsafe { Op::start(driver.clone(), entry(), Held::Nothing, descriptor, Hurry::Soon) };
+            let op = unsafe { Op::start(driver.clone(), entry(), Held::Nothing, descriptor, Kind::File) };
             match op.await.0 {
                 Ok(_) => return Ok(()),
                 Err(error) if is_transient(&error) => {}
                 Err(error) => return Err(error),
             }
+        }
+    }
+}
+
+/// A write under way with what must stay held until the kernel is done. Dropping it leaves both to the reactor, which is the
+/// only case that costs an allocation.
+struct Writing<G: 'static> {
+    op: Option<Op>,
+    held: Option<G>,
+}
+
+impl<G: 'static> Writing<G> {
+    async fn run(&mut self, op: Op) -> io::Result<usize> {
+        let op = self.op.insert(op);
+        let (result, _) = std::future::poll_fn(|cx| Pin::new(&mut *op).poll(cx)).await;
+        self.op = None;
+        result
+    }
+}
+
+impl<G: 'static> Drop for Writing<G> {
+    fn drop(&mut self) {
+        if let (Some(op), Some(held)) = (self.op.take(), self.held.take()) {
+            op.leave(Box::new(held));
         }
     }
 }

@@ -19,7 +19,7 @@ use rustix::net::{self, AddressFamily, Shutdown, SocketFlags, SocketType, ipprot
 
 use super::{
     Driver,
-    op::{Held, Hurry, Op},
+    op::{Held, Kind, Op},
 };
 use crate::{
     Buf,
@@ -100,7 +100,7 @@ impl Listener {
             .flags(libc::SOCK_CLOEXEC)
             .build();
         // SAFETY: the entry points to nothing and names the listening socket.
-        unsafe { Op::start(driver(), entry, Held::Accept, &self.socket, Hurry::Someday) }
+        unsafe { Op::start(driver(), entry, Held::Accept, &self.socket, Kind::Accept) }
     }
 }
 
@@ -124,7 +124,7 @@ impl Stream {
         let (pointer, length) = address.as_raw();
         let entry = opcode::Connect::new(types::Fd(socket.as_raw_fd()), pointer, length).build();
         // SAFETY: the entry points to the boxed address, which the slot holds, and names the socket.
-        let op = unsafe { Op::start(driver(), entry, Held::Address(address), &socket, Hurry::Soon) };
+        let op = unsafe { Op::start(driver(), entry, Held::Address(address), &socket, Kind::Socket) };
         let (result, _) = op.await;
         result?;
         let socket = Arc::into_inner(socket).expect("the operation has ended and its slot is free: no other holder");
@@ -137,7 +137,7 @@ impl Stream {
             let (place, room) = (spare.as_mut_ptr(), spare.len() as u32);
             let entry = opcode::Recv::new(types::Fd(self.socket.as_raw_fd()), place, room).build();
             // SAFETY: the entry points into the buffer's block, which the slot holds and which does not move with it.
-            let op = unsafe { Op::start(driver(), entry, Held::Buf(buf), &self.socket, Hurry::Soon) };
+            let op = unsafe { Op::start(driver(), entry, Held::Buf(buf), &self.socket, Kind::Socket) };
             let (result, held) = op.await;
             let Held::Buf(back) = held else { unreachable!("an operation gives back what it was given") };
             buf = back;
@@ -163,7 +163,7 @@ impl Stream {
             let entry = state.entry(types::Fd(self.socket.as_raw_fd()));
             // SAFETY: the entry points into the boxed state and to the batch's bytes, which it owns: both are held by the
             // slot, unchanged. The entry names the socket.
-            let op = unsafe { Op::start(driver.clone(), entry, Held::Send(state), &self.socket, Hurry::Soon) };
+            let op = unsafe { Op::start(driver.clone(), entry, Held::Send(state), &self.socket, Kind::Socket) };
             let (result, held) = op.await;
             let Held::Send(back) = held else { unreachable!("an operation gives back what it was given") };
             state = back;

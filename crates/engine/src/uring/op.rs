@@ -6,6 +6,7 @@
 //! - Memory that entries point to never moves while held: it is behind a `Buf`, `View` or `Box`.
 
 use std::{
+    any::Any,
     future::Future,
     io,
     os::fd::OwnedFd,
@@ -35,11 +36,15 @@ pub(super) enum Held {
     Accept,
 }
 
-/// Whether an operation is awaited soon: only then is spinning worth a thought.
+/// What the reactor must know of an operation beside its entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Hurry {
-    Soon,
-    Someday,
+pub(super) enum Kind {
+    /// May take for ever: never a reason to spin. Cancelled when its future is dropped.
+    Accept,
+    /// May be answered soon, or never. Cancelled when its future is dropped.
+    Socket,
+    /// Ends soon by itself. Goes on when its future is dropped: a write that was begun is not torn.
+    File,
 }
 
 struct Slot {
@@ -47,7 +52,9 @@ struct Slot {
     held: Held,
     /// Keeps the descriptor from being closed, and its number from being reused, under an entry that names it.
     descriptor: Arc<OwnedFd>,
-    hurry: Hurry,
+    kind: Kind,
+    /// What a dropped future leaves to be held until the kernel is done.
+    entrusted: Option<Box<dyn Any>>,
 }
 
 enum Owner {
@@ -67,9 +74,9 @@ pub(super) struct Slots {
 
 impl Slots {
     /// Reserves a slot; the entry that is pushed for it carries the key.
-    pub(super) fn add(&mut self, held: Held, descriptor: Arc<OwnedFd>, hurry: Hurry) -> usize {
-        self.soon += usize::from(hurry == Hurry::Soon);
-        self.slots.insert(Slot { owner: Owner::Unpolled, held, descriptor, hurry })
+    pub(super) fn add(&mut self, held: Held, descriptor: Arc<OwnedFd>, kind: Kind) -> usize {
+        self.soon += usize::from(kind != Kind::Accept);
+        self.slots.insert(Slot { owner: Owner::Unpolled, held, descriptor, kind, entrusted: None })
     }
 
     /// Whether an operation that ends soon is in flight.
@@ -84,7 +91,7 @@ impl Slots {
     /// Notes a completion. The waker is to be woken, and what else comes back dropped, once no borrow is held.
     pub(super) fn complete(&mut self, key: usize, result: i32) -> Completed {
         let slot = &mut self.slots[key];
-        self.soon -= usize::from(slot.hurry == Hurry::Soon);
+        self.soon -= usize::from(slot.kind != Kind::Accept);
         match std::mem::replace(&mut slot.owner, Owner::Done(result)) {
             Owner::Waiting(waker) => Completed::Wake(waker),
             Owner::Gone => Completed::Forgotten(self.slots.remove(key).into_parts(), result),
@@ -110,19 +117,30 @@ impl Slots {
         }
     }
 
-    /// The future is gone. What it leaves, if it was done; else the operation is to be cancelled.
-    fn abandon(&mut self, key: usize) -> Option<(Forgotten, i32)> {
+    fn entrust(&mut self, key: usize, what: Box<dyn Any>) {
+        self.slots[key].entrusted = Some(what);
+    }
+
+    /// The future is gone.
+    fn abandon(&mut self, key: usize) -> Abandoned {
         let slot = &mut self.slots[key];
         match std::mem::replace(&mut slot.owner, Owner::Gone) {
-            Owner::Done(result) => Some((self.slots.remove(key).into_parts(), result)),
-            Owner::Unpolled | Owner::Waiting(_) | Owner::Gone => None,
+            Owner::Done(result) => Abandoned::Ended(self.slots.remove(key).into_parts(), result),
+            Owner::Unpolled | Owner::Waiting(_) | Owner::Gone if slot.kind == Kind::File => Abandoned::GoesOn,
+            Owner::Unpolled | Owner::Waiting(_) | Owner::Gone => Abandoned::ToCancel,
         }
     }
 }
 
+enum Abandoned {
+    Ended(Forgotten, i32),
+    GoesOn,
+    ToCancel,
+}
+
 impl Slot {
     fn into_parts(self) -> Forgotten {
-        Forgotten { held: self.held, _descriptor: self.descriptor }
+        Forgotten { held: self.held, _descriptor: self.descriptor, _entrusted: self.entrusted }
     }
 }
 
@@ -137,6 +155,7 @@ pub(super) enum Completed {
 pub(super) struct Forgotten {
     held: Held,
     _descriptor: Arc<OwnedFd>,
+    _entrusted: Option<Box<dyn Any>>,
 }
 
 impl Forgotten {
@@ -150,7 +169,7 @@ impl Forgotten {
     }
 }
 
-/// An operation in flight: a future of its result and what it held. Dropping it cancels the operation.
+/// An operation in flight: a future of its result and what it held. Dropping it cancels the operation, or not: see [`Kind`].
 pub(super) struct Op {
     driver: Rc<Driver>,
     key: usize,
@@ -167,11 +186,18 @@ impl Op {
         entry: squeue::Entry,
         held: Held,
         descriptor: &Arc<OwnedFd>,
-        hurry: Hurry,
+        kind: Kind,
     ) -> Op {
         // SAFETY: the slot owns both until the completion was taken.
-        let key = unsafe { driver.start(entry, held, descriptor.clone(), hurry) };
+        let key = unsafe { driver.start(entry, held, descriptor.clone(), kind) };
         Op { driver, key, ended: false }
+    }
+}
+
+impl Op {
+    /// Drops the future of an operation that has not ended, but not `what`: that is dropped when the kernel is done.
+    pub(super) fn leave(self, what: Box<dyn Any>) {
+        self.driver.slots().borrow_mut().entrust(self.key, what);
     }
 }
 
@@ -197,8 +223,9 @@ impl Drop for Op {
         }
         let left = self.driver.slots().borrow_mut().abandon(self.key);
         match left {
-            Some((forgotten, result)) => forgotten.settle(result, &self.driver),
-            None => self.driver.cancel(self.key),
+            Abandoned::Ended(forgotten, result) => forgotten.settle(result, &self.driver),
+            Abandoned::GoesOn => {}
+            Abandoned::ToCancel => self.driver.cancel(self.key),
         }
     }
 }
