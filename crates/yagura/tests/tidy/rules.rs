@@ -26,7 +26,7 @@ pub const BANS: &[Ban] = &[
     Ban {
         rule: "thread",
         scope: Scope::EngineDriven,
-        words: &["std::thread", "thread::sleep", "thread::spawn"],
+        words: &["thread::sleep", "thread::spawn", "thread::scope", "thread::Builder"],
         reason: "blocks the reactor, and the simulated world has one thread: engine::task, engine::time",
     },
     Ban {
@@ -116,17 +116,18 @@ pub fn find_unexplained(source: &Source) -> Vec<String> {
         require(at, explained, "unwrap: a comment says which invariant makes it safe, or it is an error");
     }
     for at in source.find(".expect(") {
-        let message = source.text[at + ".expect(".len()..].trim_start();
-        let explained = message.starts_with("\"invariant") || !source.comment_near(at, 2).is_empty();
-        require(at, explained, "expect: its message starts with \"invariant\" and proves it, or a comment does");
+        let explained = says_why(source, at) || !source.comment_near(at, 2).is_empty();
+        require(at, explained, "expect: its message proves that it cannot happen, or a comment does");
     }
     for at in ["panic!", "unreachable!"].iter().flat_map(|word| source.find(word)) {
-        let message = source.text[at..].split_once('(').is_some_and(|(_, rest)| rest.starts_with("\"invariant"));
-        let explained = message || !source.comment_near(at, 2).is_empty();
-        require(at, explained, "panic: bad input is an error; else a comment says why this cannot happen");
+        let explained = says_why(source, at) || !source.comment_near(at, 2).is_empty();
+        require(at, explained, "panic: bad input is an error; else a sentence says why this cannot happen");
     }
     for at in source.find("let _ =") {
-        let explained = !source.comment_near(at, 2).is_empty();
+        // Formatting into a string cannot fail.
+        let formatting =
+            ["write!(", "writeln!("].iter().any(|call| source.code[at + 7..].trim_start().starts_with(call));
+        let explained = formatting || !source.comment_near(at, 2).is_empty();
         require(at, explained, "a result is dropped: a comment says why that is right");
     }
     for at in ["#[allow(", "#![allow("].iter().flat_map(|word| source.find(word)) {
@@ -143,6 +144,14 @@ pub fn find_unexplained(source: &Source) -> Vec<String> {
     }
     faults.sort_unstable();
     faults.into_iter().map(|(_, fault)| fault).collect()
+}
+
+/// Whether the call at `at` has a message that is a sentence (three words), or a constant that holds one.
+fn says_why(source: &Source, at: usize) -> bool {
+    let argument = source.text[at..].split_once('(').map_or("", |(_, rest)| rest.trim_start());
+    let message = argument.strip_prefix('"').and_then(|rest| rest.split('"').next()).unwrap_or_default();
+    let constant = message.starts_with('{') && message[1..].starts_with(|c: char| c.is_ascii_uppercase());
+    constant || message.split_whitespace().count() >= 3
 }
 
 /// The part of `line` that names a place of one machine: a checkout, a home, a private mirror.
