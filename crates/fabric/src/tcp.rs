@@ -5,8 +5,9 @@
 //!
 //! Invariants:
 //! - Bytes are hostile. Whatever arrives, the decoder answers with an event or with one [`FatalError`], and after an
-//!   error it answers nothing else: it swallows what follows. A PDU whose announced length does not fit its kind is refused before any of its data is
-//!   waited for, so a length never makes us wait for, or hold, more than the bounds in [`Rules`].
+//!   error it answers nothing else: it swallows what follows. A PDU whose announced length does not fit its kind is
+//!   refused before any of its data is waited for, so a length never makes us wait for, or hold, more than the bounds
+//!   in [`Rules`].
 //! - The order of events is `Pdu (Data* DataEnd)?`: data is never announced without its header, and a header's data is
 //!   complete when `DataEnd` has come. Whoever consumes them needs no lengths of its own.
 //! - A wrong data digest is not fatal (§3.5): it is told with `DataEnd` and costs one command, not the connection.

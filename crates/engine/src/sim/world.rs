@@ -361,7 +361,7 @@ impl World {
     /// If it is too large.
     pub fn disk(&self, node: NodeId, path: impl AsRef<Path>, size: u64, config: DiskConfig) {
         let made = self.driver.step(|state| state.disks.create(node, path.as_ref(), size, config));
-        made.unwrap_or_else(|error| panic!("{error}"));
+        made.unwrap_or_else(|error| panic!("the test asks for an impossible disk: {error}"));
     }
 
     /// Changes the dials of a disk.
