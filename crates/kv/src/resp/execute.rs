@@ -236,7 +236,7 @@ fn info<B: Backend>(backend: &B, shared: &Shared, command: &Command) -> String {
 }
 
 /// Runs futures at once; their results in their order. For a bounded few: each turn polls all that are not done.
-async fn together<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
+pub async fn together<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
     let mut futures: Vec<Pin<Box<F>>> = futures.map(Box::pin).collect();
     let mut results: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
     let all = std::future::poll_fn(move |context| {
