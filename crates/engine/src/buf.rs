@@ -8,11 +8,12 @@
 //! Bounds: the pool keeps at most [`POOL_BYTES_MAX`] per thread and frees the rest. How much may be *in use* is bounded by
 //! the owners (queue depth x transfer size), not here.
 //!
-//! One allocation (a *block*), size classes `ALIGN << class`, the reference count behind the data so that data starts aligned:
+//! One allocation (a *block*), size classes `ALIGN << class`, with what describes it behind the data so that data starts
+//! aligned. The pool is a list through the blocks themselves: keeping one never allocates.
 //!
 //! ```text
-//!  0                          class size        + TAIL
-//!  | data, 4096-aligned       | references: u32 |
+//!  0                          class size                                        + TAIL
+//!  | data, 4096-aligned       | references: u32 | next in the pool: pointer     |
 //! ```
 //!
 //! Invariants:
@@ -23,7 +24,7 @@
 
 use std::{
     alloc::{self, Layout},
-    cell::RefCell,
+    cell::{Cell, RefCell},
     fmt,
     ops::{Bound, Deref, DerefMut, RangeBounds},
     ptr::NonNull,
@@ -39,8 +40,17 @@ pub const POOL_BYTES_MAX: usize = 64 << 20;
 
 /// Classes of 4 KiB to 1 MiB by powers of two, and one for [`BUF_BYTES_MAX`].
 const CLASS_COUNT: usize = 10;
-/// Room for the reference count behind the data: one cache line, so that counting never shares a line with data.
+/// Room for the [`Tail`] behind the data: one cache line, so that counting never shares a line with data.
 const TAIL: usize = 64;
+
+/// What stands behind a block's data.
+struct Tail {
+    references: AtomicU32,
+    /// The next block of the same class in the pool; meaningful only to the pool, while it owns the block.
+    next: Cell<Option<Block>>,
+}
+
+const _: () = assert!(size_of::<Tail>() <= TAIL);
 
 const _: () =
     assert!(class_size(CLASS_COUNT as u8 - 1) == BUF_BYTES_MAX && class_size(CLASS_COUNT as u8 - 2) == 1 << 20);
@@ -80,19 +90,27 @@ impl Block {
         let data = unsafe { alloc::alloc_zeroed(layout) };
         let Some(data) = NonNull::new(data) else { alloc::handle_alloc_error(layout) };
         let block = Block { data, class };
-        // SAFETY: the place of the count is inside the new allocation, aligned to 4096, and nobody else has it yet.
-        unsafe { block.references_place().write(AtomicU32::new(1)) };
+        // SAFETY: the tail's place is inside the new allocation, aligned to 4096, and nobody else has it yet.
+        unsafe { block.tail_place().write(Tail { references: AtomicU32::new(1), next: Cell::new(None) }) };
         block
     }
 
-    fn references_place(self) -> *mut AtomicU32 {
+    fn tail_place(self) -> *mut Tail {
         // SAFETY: `class_size` is within the allocation, which goes on for `TAIL` bytes behind it.
         unsafe { self.data.as_ptr().add(class_size(self.class)).cast() }
     }
 
     fn references(&self) -> &AtomicU32 {
-        // SAFETY: the count was initialised by `obtain` and lives as long as the block, which the holder of this handle owns.
-        unsafe { &*self.references_place() }
+        // SAFETY: the tail was initialised by `obtain` and lives as long as the block, which the holder of this handle owns.
+        // Only the count is borrowed: `next` may be touched by nobody but the pool.
+        unsafe { &(*self.tail_place()).references }
+    }
+
+    /// # Safety
+    /// Only for the pool that owns the block.
+    unsafe fn next(&self) -> &Cell<Option<Block>> {
+        // SAFETY: as in `references`; the pool is the only owner, on one thread.
+        unsafe { &(*self.tail_place()).next }
     }
 
     /// Ends the last ownership: the count must be 1 and nobody else may hold the block.
@@ -107,18 +125,22 @@ impl Block {
 }
 
 thread_local! {
-    static POOL: RefCell<Pool> = const { RefCell::new(Pool { free: [const { Vec::new() }; CLASS_COUNT], bytes: 0 }) };
+    static POOL: RefCell<Pool> = const { RefCell::new(Pool { free: [None; CLASS_COUNT], bytes: 0 }) };
 }
 
 /// The blocks a thread keeps for reuse. Each has reference count 1 and no other owner.
 struct Pool {
-    free: [Vec<Block>; CLASS_COUNT],
+    /// The first of each class; the others follow by `next`.
+    free: [Option<Block>; CLASS_COUNT],
     bytes: usize,
 }
 
 impl Pool {
     fn take(&mut self, class: u8) -> Option<Block> {
-        let block = self.free[class as usize].pop()?;
+        let first = &mut self.free[class as usize];
+        let block = (*first)?;
+        // SAFETY: the pool owns what its lists lead to.
+        *first = unsafe { block.next() }.take();
         self.bytes -= class_size(class);
         Some(block)
     }
@@ -130,16 +152,20 @@ impl Pool {
             return false;
         }
         self.bytes = bytes;
-        self.free[block.class as usize].push(block);
+        let first = &mut self.free[block.class as usize];
+        // SAFETY: the block has just become the pool's.
+        unsafe { block.next() }.set(first.replace(block));
         true
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        for block in self.free.iter_mut().flat_map(|blocks| blocks.drain(..)) {
-            // SAFETY: the pool is the only owner of what it keeps; allocated by `obtain` with this layout.
-            unsafe { alloc::dealloc(block.data.as_ptr(), Block::layout(block.class)) };
+        for class in 0..CLASS_COUNT as u8 {
+            while let Some(block) = self.take(class) {
+                // SAFETY: the pool is the only owner of what it keeps; allocated by `obtain` with this layout.
+                unsafe { alloc::dealloc(block.data.as_ptr(), Block::layout(class)) };
+            }
         }
     }
 }

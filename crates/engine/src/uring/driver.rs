@@ -35,6 +35,8 @@ use crate::{
 const TASKS_PER_TURN_MAX: usize = 256;
 /// Send states kept for reuse; one per send that is outstanding at the same time.
 const SEND_STATES_MAX: usize = 64;
+/// Operations and runnable tasks that there is room for from the start; beyond, the room grows once. Guessed.
+const OPERATIONS_USUAL: usize = 256;
 /// How long the end of a reactor waits for cancelled operations. Cancelling is immediate for sockets; a file operation that
 /// is under way must end by itself.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(5);
@@ -62,9 +64,9 @@ impl Driver {
     pub(super) fn new(config: &ReactorConfig) -> io::Result<Driver> {
         let driver = Driver {
             ring: Ring::new(config.ring_entries)?,
-            slots: RefCell::default(),
+            slots: RefCell::new(Slots::with_capacity(OPERATIONS_USUAL)),
             timers: RefCell::default(),
-            runnable: RefCell::default(),
+            runnable: RefCell::new(VecDeque::with_capacity(OPERATIONS_USUAL)),
             tasks: RefCell::default(),
             spin: RefCell::new(Spin::new(config.spin_max)),
             send_states: RefCell::default(),

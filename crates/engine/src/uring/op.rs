@@ -73,6 +73,10 @@ pub(super) struct Slots {
 }
 
 impl Slots {
+    pub(super) fn with_capacity(count: usize) -> Slots {
+        Slots { slots: Slab::with_capacity(count), soon: 0 }
+    }
+
     /// Reserves a slot; the entry that is pushed for it carries the key.
     pub(super) fn add(&mut self, held: Held, descriptor: Arc<OwnedFd>, kind: Kind) -> usize {
         self.soon += usize::from(kind != Kind::Accept);
