@@ -70,6 +70,7 @@ struct Report<'a>(&'a Driver);
 
 impl Drop for Report<'_> {
     fn drop(&mut self) {
+        // tidy: thread: asks whether the test is failing; nothing in the world depends on it
         if std::thread::panicking()
             && let Ok(state) = self.0.state.try_borrow()
         {
@@ -395,6 +396,7 @@ impl World {
 
     fn find(&self, node: NodeId, path: &Path) -> DiskId {
         let found = self.driver.state.borrow().disks.find(node, path);
+        // The caller is a test that names what it never made, as documented.
         found.unwrap_or_else(|| panic!("node {node:?} has no disk at {}", path.display()))
     }
 
@@ -412,6 +414,7 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         // Destructors of tasks that a panic has left half-way could panic again: better a leak than an abort.
+        // tidy: thread: asks whether the test is failing; nothing in the world depends on it
         if std::thread::panicking() {
             return;
         }

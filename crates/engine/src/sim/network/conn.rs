@@ -117,10 +117,11 @@ impl End {
         }
         core.note(self.node, format_args!("{} breaks: {kind:?}", self.addr));
         self.broken = true;
-        self.error = Some(kind);
+        // After the peer's end (RFC 9293: CLOSE-WAIT) a reset is a broken pipe, and whoever still reads sees the end.
+        self.error = Some(if self.fin { io::ErrorKind::BrokenPipe } else { kind });
         self.flight.clear();
-        // A kernel may or may not hand out what had arrived before the reset.
-        if core.rngs.links.coin() {
+        // Of a stream without an end a kernel may or may not hand out what had arrived before the reset.
+        if !self.fin && core.rngs.links.coin() {
             self.inbound.clear();
         }
         self.wake(core);
@@ -252,7 +253,8 @@ impl Net {
         let end = conn.end_mut(side);
         let available = end.inbound.len().min(into.len());
         if available == 0 {
-            return match end.error.take() {
+            let error = if end.fin { None } else { end.error.take() };
+            return match error {
                 Some(kind) => Poll::Ready(Err(kind.into())),
                 None if end.fin || end.broken || end.shut || end.closed || into.is_empty() => Poll::Ready(Ok(0)),
                 None => {
