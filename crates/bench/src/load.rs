@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn every_client_loops_and_kinds_are_kept_apart() {
-        let mut world = World::new(1, SimConfig::default());
+        let world = World::new(1, SimConfig::default());
         let node = world.node("bench");
         let task = world.spawn_on(node, async {
             let turn = Cell::new(0usize);
