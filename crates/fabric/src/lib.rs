@@ -2,4 +2,5 @@
 //!
 //! [`tcp`] is the PDU codec that both ends share.
 
+pub mod host;
 pub mod tcp;
