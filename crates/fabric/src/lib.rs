@@ -1,6 +1,7 @@
 //! NVMe over Fabrics, both ends: protocol cores that do no I/O, and the TCP transport that drives them.
 //!
-//! [`tcp`] is the PDU codec that both ends share.
+//! [`tcp`] is the PDU codec that both ends share, [`target`] serves namespaces.
 
-pub mod host;
+pub mod fuzz;
+pub mod target;
 pub mod tcp;
