@@ -1,8 +1,5 @@
 //! NVMe over Fabrics, both ends: protocol cores that do no I/O, and the TCP transport that drives them.
 //!
-//! [`tcp`] is the PDU codec that both ends share, [`target`] serves namespaces, [`host`] uses those of others.
+//! [`tcp`] is the PDU codec that both ends share.
 
-pub mod fuzz;
-pub mod host;
-pub mod target;
 pub mod tcp;

@@ -1,12 +1,21 @@
 //! The key-value store: pages on passive members, joined by quorums on the host. The store keeps no metadata.
 //!
-//! - [`types`]: timestamps, operation ids, keys.
+//! - [`types`]: timestamps, operation ids, keys; [`value`]: bytes in segments.
 //! - [`page`]: the bytes on the members.
 //! - [`object`]: values of any length, in parts.
 //! - [`resp`]: the store as a Redis server.
+//! - [`table`]: one member's table: an atomic register per key.
 
 pub mod fuzz;
 pub mod object;
 pub mod page;
 pub mod resp;
+pub mod table;
 pub mod types;
+pub mod value;
+
+pub use types::{KEY_BYTES_MAX, Key, OpId, Timestamp, VALUE_BYTES_MAX};
+pub use value::Value;
+
+#[cfg(test)]
+mod testing;

@@ -99,7 +99,12 @@ impl fmt::Debug for Key {
 /// The checksum of a value under the operation that wrote it: equal bytes of another operation do not verify, so that a
 /// stale reference to a place that was given to somebody else is never taken for good.
 pub fn value_checksum(op: OpId, value: &[u8]) -> u64 {
-    xxh3_64_with_seed(value, op.host ^ op.sequence.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    xxh3_64_with_seed(value, checksum_seed(op))
+}
+
+/// The seed that makes [`value_checksum`] an operation's own. The factor (2^64 / golden ratio) spreads the sequence.
+pub(crate) fn checksum_seed(op: OpId) -> u64 {
+    op.host ^ op.sequence.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 #[cfg(test)]

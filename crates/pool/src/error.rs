@@ -42,7 +42,8 @@ pub enum Error {
     },
     /// Fewer failure domains than replicas.
     #[error(
-        "{replicas} replicas need {replicas} different {level}s, but the members lie in {domains}; add members or lower the replica count"
+        "{replicas} replicas need {replicas} different {level}s, but the members lie in {domains}: \
+         add members or lower the replica count"
     )]
     TooFewDomains {
         /// The level at which replicas must differ.

@@ -92,7 +92,8 @@ pub enum SuperblockError {
     Damaged(String),
     /// A superblock of another namespace, copied here.
     #[error(
-        "the superblock belongs to namespace {found}, but this is {expected}: a copied medium must not be used beside its original"
+        "the superblock belongs to namespace {found}, but this is {expected}: \
+         a copied medium must not be used beside its original"
     )]
     OtherMember {
         /// Who it says it is.

@@ -54,10 +54,14 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Adds a guest; one of the same copy id is left as it is (copies are immutable).
-    pub fn put_guest(&mut self, guest: Guest<'a>) {
-        if let Err(index) = self.guests.binary_search_by(|other| other.copy.cmp(&guest.copy)) {
-            self.guests.insert(index, guest);
+    /// Adds a guest; one of the same copy id is left as it is (copies are immutable). Whether it was added.
+    pub fn put_guest(&mut self, guest: Guest<'a>) -> bool {
+        match self.guests.binary_search_by(|other| other.copy.cmp(&guest.copy)) {
+            Ok(_) => false,
+            Err(index) => {
+                self.guests.insert(index, guest);
+                true
+            }
         }
     }
 
@@ -66,6 +70,11 @@ impl<'a> Draft<'a> {
         let before = self.guests.len();
         self.guests.retain(|guest| (guest.copy, guest.home) != (copy, home));
         self.guests.len() != before
+    }
+
+    /// The entry of `key`.
+    pub fn entry(&self, key: &[u8]) -> Option<&Entry<'a>> {
+        self.entries.binary_search_by(|other| other.key.cmp(key)).ok().map(|index| &self.entries[index])
     }
 
     /// The entries, ascending by key.

@@ -1,0 +1,138 @@
+//! Guests: values that live in another page's spare room because their home page is full.
+//!
+//! Where a guest lies is found by rehash of its home and copy id, and stands in the reference. A page takes guests only up
+//! to [`GUEST_FILL_MAX`]: it must keep room for the records of its own keys, which cannot go elsewhere.
+
+use device::Namespace;
+use engine::View;
+use pool::TablePage;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::{ATTEMPTS_MAX, Table, TableError, bump, uncertain};
+use crate::page::{Draft, GUEST_FIXED_BYTES, Guest, PlaceKind, Reference};
+use crate::types::OpId;
+use crate::value::Value;
+
+/// Pages tried for a guest. Guessed: at 80 % fill eight pages are nearly always enough for a small value, and the heap
+/// takes it otherwise.
+const PROBES_MAX: u64 = 8;
+/// Fraction (in quarters) of a page's room that it may be filled to by a guest's arrival.
+const GUEST_FILL_MAX: usize = 3;
+
+/// What may happen to a page's guests. Harmless twice: guests are known by their copy id.
+#[derive(Clone, Copy)]
+enum Change<'a> {
+    Insert(Guest<'a>),
+    Remove { copy: u64, home: u32 },
+}
+
+impl<N: Namespace> Table<N> {
+    /// Whether a value of this length may be a guest at all.
+    pub(super) fn guest_fits(&self, length: usize) -> bool {
+        length + GUEST_FIXED_BYTES <= self.guest_room()
+    }
+
+    fn guest_room(&self) -> usize {
+        (self.layout.page_bytes() - crate::page::HEADER_BYTES) / 4 * GUEST_FILL_MAX
+    }
+
+    /// Places a value of the key at home in `home` in some other page. `None`: none of the pages tried had room.
+    pub(super) async fn place_guest(
+        &self,
+        home: TablePage,
+        op: OpId,
+        value: &Value,
+    ) -> Result<Option<Reference>, TableError> {
+        let copy = engine::task::random_u64().max(1);
+        let bytes = value.contiguous();
+        for probe in 0..PROBES_MAX {
+            let mut seed = [0; 16];
+            seed[..8].copy_from_slice(&copy.to_le_bytes());
+            seed[8..].copy_from_slice(&probe.to_le_bytes());
+            let page = self.layout.geometry.home(xxh3_64_with_seed(&seed, u64::from(home.0)));
+            if page == home {
+                continue;
+            }
+            let guest = Guest { copy, home: home.0, bytes: &bytes };
+            match self.change_page(page, Change::Insert(guest)).await {
+                Ok(true) => {
+                    bump(&self.stats.guests);
+                    let (place, length, checksum) = (u64::from(page.0), bytes.len() as u32, value.checksum(op));
+                    return Ok(Some(Reference { kind: PlaceKind::Guest, parts: 1, length, place, checksum, copy }));
+                }
+                // Full, or damaged: another page will do.
+                Ok(false) | Err(TableError::Page { .. }) => {}
+                Err(error) => {
+                    bump(&self.stats.abandoned);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Frees a guest whose last reference is gone. Whether it was there.
+    pub(super) async fn free_guest(&self, home: TablePage, reference: &Reference) -> Result<bool, TableError> {
+        let page = TablePage(u32::try_from(reference.place).unwrap_or(u32::MAX));
+        if page.0 >= self.layout.geometry.table_pages {
+            return Ok(false);
+        }
+        self.change_page(page, Change::Remove { copy: reference.copy, home: home.0 }).await
+    }
+
+    /// The guest's bytes; `None` if it is not there.
+    pub(super) async fn fetch_guest(
+        &self,
+        reference: &Reference,
+        home: TablePage,
+    ) -> Result<Option<Value>, TableError> {
+        let page = TablePage(u32::try_from(reference.place).unwrap_or(u32::MAX));
+        if page.0 >= self.layout.geometry.table_pages {
+            return Ok(None);
+        }
+        let bytes = self.read_raw(page).await?;
+        let view = self.decode(page, &bytes)?;
+        let guest = view.guest(reference.copy).filter(|guest| guest.home == home.0);
+        Ok(guest.map(|guest| {
+            let at = guest.bytes.as_ptr() as usize - bytes.as_ptr() as usize;
+            Value::from(bytes.slice(at..at + guest.bytes.len()))
+        }))
+    }
+
+    /// Applies `change` to a page, again on every newer image, until it is stored (`true`) or turns out to be impossible.
+    ///
+    /// Where an outcome is unknown the page is read and changed again: a compare-and-write that is still under way fails
+    /// once the page is another.
+    async fn change_page(&self, page: TablePage, change: Change<'_>) -> Result<bool, TableError> {
+        let lock = self.locks.lock(u64::from(page.0)).await;
+        let mut in_doubt = None;
+        for _ in 0..ATTEMPTS_MAX {
+            let expected: View = match lock.image() {
+                Some(image) => image,
+                None => self.read_raw(page).await?,
+            };
+            let view = self.decode(page, &expected)?;
+            self.check_seal(page, view.header().seal)?;
+            let mut draft = Draft::new(&view);
+            match change {
+                // An earlier attempt took effect after all.
+                Change::Insert(guest) if !draft.put_guest(guest) => return Ok(true),
+                Change::Insert(_) if draft.used() > self.guest_room() => return Ok(false),
+                Change::Remove { copy, home } if !draft.remove_guest(copy, home) => return Ok(false),
+                Change::Insert(_) | Change::Remove { .. } => {}
+            }
+            let new = draft.encode().expect("invariant: checked to fit, or shorter than before").freeze();
+            lock.set_image(None);
+            match self.replace(self.layout.table(page), expected, new.clone()).await {
+                Ok(()) => {
+                    lock.set_image(Some(new));
+                    return Ok(true);
+                }
+                Err(device::Error::CompareFailure) => bump(&self.stats.misses),
+                Err(error) if uncertain(&error) && in_doubt.is_none() => in_doubt = Some(error),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(TableError::Contended)
+    }
+}

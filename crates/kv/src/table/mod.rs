@@ -1,0 +1,361 @@
+//! One member's table: the atomic per-key register that quorums join (`store if newer` and `read`), on plain pages.
+//!
+//! The home page is the only linearization point of a key here. Whatever else belongs to it (a guest in another page,
+//! extents in the heap) is immutable, written before the home page refers to it and freed after the home page has ceased to.
+//!
+//! Rules (ARCHITECTURE §6), and where they are kept:
+//! 1. images of a page never repeat: `page`; so a compare-and-write whose outcome is unknown may be issued again, and is
+//!    dead for sure once the page is seen with other bytes: `store`;
+//! 2. an extent is written by one command, never sent again; if in doubt the extent is abandoned: `heap`;
+//! 3. a place is freed only after the acknowledged removal of its last reference, and only by its tag: `store`, `heap`;
+//! 4. a reader whose reference does not verify reads the home page again: [`Table::fetch`].
+
+mod guest;
+mod heap;
+mod locks;
+mod plan;
+mod rebuild;
+mod store;
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use device::{Durability, Lba, Namespace};
+use engine::sync::Semaphore;
+use engine::{Buf, View};
+use pool::{Layout, TablePage};
+
+use crate::page::{PageError, PlaceKind, Reference, Stored, TablePageView};
+use crate::types::{Key, OpId, Timestamp};
+use crate::value::Value;
+
+pub use store::Outcome;
+
+/// Compare-and-writes of one page by one operation before it gives up. Guessed: far beyond any contention that still makes
+/// progress, so that a defect shows as an error and not as a hang.
+pub const ATTEMPTS_MAX: usize = 256;
+/// Copies being freed in the background; beyond it the operation that caused the next one frees it itself.
+pub const FREES_MAX: usize = 64;
+/// Bytes of one sequential read by lists and repair. Chosen: DESIGN's 128 KiB, the largest atomic unit by default.
+pub const SCAN_BYTES: usize = 128 << 10;
+
+/// Why a member did not do what it was asked. It then has no vote on it.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum TableError {
+    /// Its namespace failed.
+    #[error(transparent)]
+    Device(#[from] device::Error),
+    /// A page of its table is damaged.
+    #[error("table page {page}: {error}")]
+    Page {
+        /// Which page.
+        page: u32,
+        /// What is wrong.
+        error: PageError,
+    },
+    /// An allocation page of its heap is damaged.
+    #[error("allocation page of heap group {group}: {error}")]
+    Allocation {
+        /// Which group.
+        group: u32,
+        /// What is wrong.
+        error: PageError,
+    },
+    /// The copy its home page refers to does not verify, though the reference is in force.
+    #[error("the copy of the value written by {op} is damaged")]
+    CopyDamaged {
+        /// The operation that wrote it.
+        op: OpId,
+    },
+    /// No place is left.
+    #[error("out of space: {0}")]
+    OutOfSpace(&'static str),
+    /// The page belongs to a later epoch.
+    #[error("table page {page} is sealed for epoch {seal}: the pool's map has changed, open the pool again")]
+    Sealed {
+        /// Which page.
+        page: u32,
+        /// Epoch of the seal.
+        seal: u64,
+    },
+    /// Other writers were always faster.
+    #[error("gave up after {ATTEMPTS_MAX} attempts against other writers of the same page")]
+    Contended,
+}
+
+impl TableError {
+    /// Whether a change may have taken effect, or may yet, although this error came back.
+    pub fn outcome_unknown(&self) -> bool {
+        match self {
+            TableError::Device(error) => uncertain(error),
+            _ => false,
+        }
+    }
+}
+
+/// Whether a write that ended with `error` may be on the medium, now or later. Beyond what the namespace promises, a write
+/// fault is taken for one: a medium that failed once is not trusted to have done nothing.
+fn uncertain(error: &device::Error) -> bool {
+    error.outcome_unknown() || matches!(error, device::Error::WriteFault(_) | device::Error::Status(_))
+}
+
+/// A table page as read, and decoded once.
+#[derive(Clone, Debug)]
+pub struct PageImage {
+    page: TablePage,
+    bytes: View,
+}
+
+/// What a home page says of a key.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// When it was written; [`Timestamp::ZERO`]: never.
+    pub timestamp: Timestamp,
+    /// What it holds.
+    pub content: Content,
+}
+
+/// What a home page holds for a key.
+#[derive(Clone, Debug)]
+pub enum Content {
+    /// Nothing: deleted or never written.
+    Nothing,
+    /// The value.
+    Inline(View),
+    /// A value of so many bytes elsewhere on the member.
+    Elsewhere(u32, Reference),
+}
+
+impl Content {
+    /// Bytes of the value; `None`: there is none.
+    pub fn value_len(&self) -> Option<usize> {
+        match self {
+            Content::Nothing => None,
+            Content::Inline(view) => Some(view.len()),
+            Content::Elsewhere(length, _) => Some(*length as usize),
+        }
+    }
+
+    /// Checksum of the value under `op`, as stored or worked out; `None`: there is no value.
+    pub fn checksum(&self, op: OpId) -> Option<u64> {
+        match self {
+            Content::Nothing => None,
+            Content::Inline(view) => Some(crate::types::value_checksum(op, view)),
+            Content::Elsewhere(_, reference) => Some(reference.checksum),
+        }
+    }
+}
+
+/// What became of a value that was fetched.
+#[derive(Clone, Debug)]
+pub enum Fetched {
+    /// Here it is, verified.
+    Value(Value),
+    /// The key has been written since: its home page says this now.
+    Changed(Found),
+}
+
+/// What a key is to hold from an operation on.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// The operation's timestamp.
+    pub timestamp: Timestamp,
+    /// The value; `None`: a tombstone.
+    pub value: Option<Value>,
+}
+
+/// Counts of what a table did beyond its namespace's commands.
+#[derive(Clone, Default, Debug)]
+pub struct TableStats {
+    /// Compare-and-writes that found another image.
+    pub misses: Cell<u64>,
+    /// Values placed as guests.
+    pub guests: Cell<u64>,
+    /// Extents claimed.
+    pub extents: Cell<u64>,
+    /// Copies left behind because the fate of a command was in doubt, or because freeing them failed.
+    pub abandoned: Cell<u64>,
+}
+
+pub(crate) fn bump(counter: &Cell<u64>) {
+    counter.set(counter.get() + 1);
+}
+
+/// One member's table. Share it by `Rc`.
+pub struct Table<N> {
+    namespace: N,
+    layout: Layout,
+    incarnation: u64,
+    epoch: u64,
+    locks: locks::Locks,
+    group_locks: locks::Locks,
+    /// Heap group to look at first. A hint: any value is right.
+    group_next: Cell<u32>,
+    heap_full: Cell<Option<heap::HeapFull>>,
+    frees: Semaphore,
+    /// What it did.
+    pub stats: TableStats,
+}
+
+impl<N: Namespace> Table<N> {
+    /// The table of member `index` of `map`, on its namespace.
+    pub fn new(namespace: N, map: &pool::Map, index: usize) -> Rc<Table<N>> {
+        let layout = Layout::new(map.geometry(index), namespace.info().block_size);
+        let groups = u64::from(layout.geometry.heap_groups.max(1));
+        Rc::new(Table {
+            namespace,
+            layout,
+            incarnation: map.members[index].incarnation,
+            epoch: map.epoch,
+            locks: Default::default(),
+            group_locks: Default::default(),
+            // Hosts start in different groups, so that they seldom meet in one.
+            group_next: Cell::new((engine::task::random_u64() % groups) as u32),
+            heap_full: Cell::new(None),
+            frees: Semaphore::new(FREES_MAX),
+            stats: TableStats::default(),
+        })
+    }
+
+    /// The member's namespace.
+    pub fn namespace(&self) -> &N {
+        &self.namespace
+    }
+
+    /// How the member is divided.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// The page at which `key` is at home.
+    pub fn home(&self, key: &Key) -> TablePage {
+        self.layout.geometry.home(key.hash().home)
+    }
+
+    /// Reads one page; [`TableError::Page`] if it has no vote.
+    pub async fn read_page(&self, page: TablePage) -> Result<PageImage, TableError> {
+        let bytes = self.read_raw(page).await?;
+        self.decode(page, &bytes)?;
+        Ok(PageImage { page, bytes })
+    }
+
+    /// Reads one page without looking at it.
+    pub(crate) async fn read_raw(&self, page: TablePage) -> Result<View, TableError> {
+        Ok(self.read_at(self.layout.table(page), self.layout.page_bytes()).await?)
+    }
+
+    /// Reads up to [`SCAN_BYTES`] of pages from `first` on in one command; each page is good or damaged by itself.
+    pub async fn read_pages(&self, first: TablePage) -> Result<Vec<Result<PageImage, TableError>>, TableError> {
+        let per_read = (SCAN_BYTES / self.layout.page_bytes()).max(1) as u32;
+        let count = per_read.min(self.layout.geometry.table_pages.saturating_sub(first.0));
+        let size = self.layout.page_bytes();
+        let bytes = self.read_at(self.layout.table(first), count as usize * size).await?;
+        let image = |index: u32| {
+            let (page, at) = (TablePage(first.0 + index), index as usize * size);
+            let bytes = bytes.slice(at..at + size);
+            self.decode(page, &bytes)?;
+            Ok(PageImage { page, bytes })
+        };
+        Ok((0..count).map(image).collect())
+    }
+
+    /// What a page says of a key.
+    pub fn find(&self, image: &PageImage, key: &Key) -> Result<Found, TableError> {
+        let view = self.decode(image.page, &image.bytes)?;
+        Ok(found_in(&view, &image.bytes, key.bytes()))
+    }
+
+    /// Reads what the member says of `key`.
+    pub async fn read(&self, key: &Key) -> Result<Found, TableError> {
+        let image = self.read_page(self.home(key)).await?;
+        self.find(&image, key)
+    }
+
+    /// Gets the value that `found` (not [`Content::Nothing`]) speaks of. Rule 4: a copy that does not verify may have been
+    /// replaced meanwhile; only if the home page still refers to it is it damaged.
+    pub async fn fetch(&self, key: &Key, found: &Found) -> Result<Fetched, TableError> {
+        let (length, reference) = match &found.content {
+            Content::Nothing => return Ok(Fetched::Value(Value::default())),
+            Content::Inline(view) => return Ok(Fetched::Value(view.clone().into())),
+            Content::Elsewhere(length, reference) => (*length as usize, *reference),
+        };
+        let op = found.timestamp.op;
+        let fetched = match reference.kind {
+            PlaceKind::Guest => self.fetch_guest(&reference, self.home(key)).await,
+            PlaceKind::Extent | PlaceKind::Index => self.fetch_extents(&reference, length, op).await,
+        };
+        let doubt = match fetched {
+            Ok(Some(value)) if value.len() == length && value.checksum(op) == reference.checksum => {
+                return Ok(Fetched::Value(value));
+            }
+            Ok(_) => TableError::CopyDamaged { op },
+            // A place that cannot be read may be a stranger's by now.
+            Err(error @ (TableError::Page { .. } | TableError::Device(device::Error::ReadFault(_)))) => error,
+            Err(error) => return Err(error),
+        };
+        let now = self.read(key).await?;
+        match &now.content {
+            Content::Elsewhere(_, same) if *same == reference && now.timestamp == found.timestamp => Err(doubt),
+            _ => Ok(Fetched::Changed(now)),
+        }
+    }
+
+    fn decode<'a>(&self, page: TablePage, bytes: &'a [u8]) -> Result<TablePageView<'a>, TableError> {
+        TablePageView::decode(bytes, page.0, self.incarnation).map_err(|error| TableError::Page { page: page.0, error })
+    }
+
+    async fn read_at(&self, lba: Lba, bytes: usize) -> Result<View, device::Error> {
+        let (result, buf) = self.namespace.read(lba, Buf::with_len(bytes)).await;
+        result.map(|()| buf.freeze())
+    }
+
+    /// Rule 5: stable when acknowledged, or it does not count.
+    async fn replace(&self, lba: Lba, expected: View, new: View) -> Result<(), device::Error> {
+        self.namespace.compare_and_write(lba, expected, new, Durability::Stable).await
+    }
+}
+
+impl PageImage {
+    /// Which page it is.
+    pub fn page(&self) -> TablePage {
+        self.page
+    }
+
+    /// Every entry: key, timestamp and content.
+    pub fn entries<N: Namespace>(&self, table: &Table<N>) -> Result<Vec<(Vec<u8>, Found)>, TableError> {
+        let view = table.decode(self.page, &self.bytes)?;
+        let found = |entry: crate::page::Entry<'_>| {
+            let content = content_of(&entry.stored, &self.bytes);
+            (entry.key.to_vec(), Found { timestamp: entry.timestamp, content })
+        };
+        Ok(view.entries().map(found).collect())
+    }
+
+    /// Bytes of records, and bytes there is room for.
+    pub fn fill<N: Namespace>(&self, table: &Table<N>) -> Result<(usize, usize), TableError> {
+        let view = table.decode(self.page, &self.bytes)?;
+        Ok((view.header().used as usize, view.header().used as usize + view.free()))
+    }
+}
+
+fn found_in(view: &TablePageView<'_>, bytes: &View, key: &[u8]) -> Found {
+    match view.entry(key) {
+        None => Found { timestamp: Timestamp::ZERO, content: Content::Nothing },
+        Some(entry) => Found { timestamp: entry.timestamp, content: content_of(&entry.stored, bytes) },
+    }
+}
+
+fn content_of(stored: &Stored<'_>, bytes: &View) -> Content {
+    match stored {
+        Stored::Tombstone => Content::Nothing,
+        Stored::Reference(length, reference) => Content::Elsewhere(*length, *reference),
+        Stored::Inline(value) => {
+            // The value is a part of `bytes`: its view shares the page's buffer.
+            let at = value.as_ptr() as usize - bytes.as_ptr() as usize;
+            Content::Inline(bytes.slice(at..at + value.len()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

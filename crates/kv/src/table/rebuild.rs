@@ -1,0 +1,63 @@
+//! Rebuilding a damaged table page from what the other replicas hold.
+//!
+//! The page becomes good in one compare-and-write with all its entries: a page that was first emptied and then filled would
+//! vote "never written" in between, and an acknowledged value would be lost to a majority that includes it. When and from
+//! whom the entries may be gathered is the caller's part (`store::repair`).
+
+use std::rc::Rc;
+
+use device::Namespace;
+use engine::View;
+use pool::TablePage;
+
+use super::plan::{Placed, Plan, Put, plan};
+use super::{Record, Table, TableError, uncertain};
+use crate::page::{Draft, Identity, Kind};
+use crate::types::Key;
+
+impl<N: Namespace> Table<N> {
+    /// The bytes of a damaged page; `None` if it is good (again).
+    pub(crate) async fn damaged_image(&self, page: TablePage) -> Result<Option<View>, TableError> {
+        let bytes = self.read_raw(page).await?;
+        Ok(if self.decode(page, &bytes).is_err() { Some(bytes) } else { None })
+    }
+
+    /// Replaces `page`, whose bytes are `damaged`, by one that holds exactly `records`.
+    pub(crate) async fn rebuild(
+        self: &Rc<Self>,
+        page: TablePage,
+        damaged: View,
+        records: &[(Key, Record)],
+    ) -> Result<(), TableError> {
+        let identity = Identity { kind: Kind::Table, page: page.0, incarnation: self.incarnation };
+        let (size, salt) = (self.layout.page_bytes(), engine::task::random_u64());
+        let room = size - crate::page::HEADER_BYTES;
+        let puts: Vec<Put<'_>> = records
+            .iter()
+            .map(|(key, record)| Put::new(key.bytes(), record.timestamp, record.value.as_ref(), room))
+            .collect();
+        let mut placed: Vec<Placed> = Vec::new();
+        // Every turn but the last places one value.
+        for _ in 0..=puts.len() {
+            match plan(Draft::rebuild(identity, size, salt), &damaged, &puts, &placed)? {
+                Plan::Place { key, timestamp, value } => {
+                    let reference = self.place(page, timestamp.op, &value).await?;
+                    placed.push(Placed { key, timestamp, reference });
+                }
+                Plan::Write(new) => {
+                    let lock = self.locks.lock(u64::from(page.0)).await;
+                    lock.set_image(None);
+                    let result = self.replace(self.layout.table(page), damaged, new).await;
+                    drop(lock);
+                    if matches!(&result, Err(error) if !uncertain(error)) {
+                        for copy in placed {
+                            self.free_later(page, copy.reference, copy.timestamp.op).await;
+                        }
+                    }
+                    return Ok(result?);
+                }
+            }
+        }
+        Err(TableError::Contended)
+    }
+}

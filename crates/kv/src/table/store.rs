@@ -1,0 +1,246 @@
+//! `store if newer`: the one way a key changes on a member.
+//!
+//! A loop around one compare-and-write of the home page. What was placed outside for an image is, in the end, either
+//! referred to by the page, or freed, or abandoned: abandoned as long as an image that refers to it may yet land.
+//!
+//! After an attempt of unknown outcome the page is read again. If it shows other bytes than the attempt expected, the
+//! attempt has happened or never will (images never repeat): the page itself tells which. If it shows the same bytes, the
+//! attempt may still land; the same image is then issued again, and one of the two succeeds at most.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use device::Namespace;
+use engine::View;
+use pool::TablePage;
+
+use super::plan::{Placed, Plan, Put, plan};
+use super::{ATTEMPTS_MAX, PageImage, Table, TableError, bump, uncertain};
+use crate::page::{Draft, PlaceKind, Reference, Stored, TablePageView};
+use crate::types::{Key, OpId, Timestamp};
+use crate::value::Value;
+
+/// Misses after which a writer steps back, so that writers on several hosts do not undo each other's turns.
+const MISSES_BEFORE_BACKOFF: u32 = 2;
+/// First step back; doubles with each miss, randomly shortened. Guessed: a round trip.
+const BACKOFF_FIRST: Duration = Duration::from_micros(50);
+/// Doublings of the step back.
+const BACKOFF_DOUBLINGS_MAX: u32 = 7;
+
+/// How a store that is done went. Both count towards a quorum.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// The record is in force.
+    Stored,
+    /// A newer one is, and stays.
+    Superseded,
+}
+
+/// A copy outside the page.
+type Copy = (Reference, OpId);
+
+/// An attempt that may or may not have happened.
+struct Doubt {
+    expected: View,
+    /// What it would have unlinked.
+    unlinks: Option<Copy>,
+}
+
+/// The state of one store.
+struct Attempt<'a> {
+    page: TablePage,
+    put: Put<'a>,
+    damaged: Option<Reference>,
+    given: Option<View>,
+    placed: Vec<Placed>,
+    doubt: Option<Doubt>,
+    /// Copies that no page refers to any more, or ever did.
+    garbage: Vec<Copy>,
+}
+
+enum Step {
+    Done(Outcome),
+    Place { key: Vec<u8>, timestamp: Timestamp, value: Value },
+    Missed,
+}
+
+impl<N: Namespace> Table<N> {
+    /// Stores `record` under `key` unless the member holds the same or something newer. Done means stable.
+    ///
+    /// `image`: the home page if it was read just now. `damaged`: a reference under the same timestamp whose copy does not
+    /// verify; it is replaced.
+    pub async fn store_if_newer(
+        self: &Rc<Self>,
+        key: &Key,
+        record: &super::Record,
+        image: Option<PageImage>,
+        damaged: Option<Reference>,
+    ) -> Result<Outcome, TableError> {
+        let room = self.layout.page_bytes() - crate::page::HEADER_BYTES;
+        let mut attempt = Attempt {
+            page: self.home(key),
+            put: Put::new(key.bytes(), record.timestamp, record.value.as_ref(), room),
+            damaged,
+            given: image.map(|image| image.bytes),
+            placed: Vec::new(),
+            doubt: None,
+            garbage: Vec::new(),
+        };
+        let result = self.run(&mut attempt).await;
+        self.settle(attempt).await;
+        result
+    }
+
+    async fn run(&self, attempt: &mut Attempt<'_>) -> Result<Outcome, TableError> {
+        let mut misses = 0;
+        for _ in 0..ATTEMPTS_MAX {
+            match self.step(attempt).await? {
+                Step::Done(outcome) => return Ok(outcome),
+                Step::Place { key, timestamp, value } => {
+                    // No lock is held here: the guest's page may be the one that another writer holds while it wants ours.
+                    let reference = self.place(attempt.page, timestamp.op, &value).await?;
+                    attempt.placed.push(Placed { key, timestamp, reference });
+                }
+                Step::Missed => {
+                    misses += 1;
+                    if misses > MISSES_BEFORE_BACKOFF {
+                        back_off(misses - MISSES_BEFORE_BACKOFF).await;
+                    }
+                }
+            }
+        }
+        Err(TableError::Contended)
+    }
+
+    /// One look at the page and, if all is in place, one compare-and-write.
+    async fn step(&self, attempt: &mut Attempt<'_>) -> Result<Step, TableError> {
+        let page = attempt.page;
+        let lock = self.locks.lock(u64::from(page.0)).await;
+        let expected = match lock.image().or(attempt.given.take()) {
+            Some(image) => image,
+            None => self.read_raw(page).await?,
+        };
+        let view = self.decode(page, &expected)?;
+        self.check_seal(page, view.header().seal)?;
+        let entry = view.entry(attempt.put.key);
+        let held = entry.map_or(Timestamp::ZERO, |entry| entry.timestamp);
+        let old = entry.and_then(|entry| match entry.stored {
+            Stored::Reference(_, reference) => Some((reference, entry.timestamp.op)),
+            Stored::Inline(_) | Stored::Tombstone => None,
+        });
+        if attempt.doubt.as_ref().is_some_and(|doubt| doubt.expected[..] != expected[..]) {
+            let doubt = attempt.doubt.take();
+            if held >= attempt.put.timestamp {
+                // It may have happened, and unlinked this; if another did, freeing it twice is harmless.
+                attempt.garbage.extend(doubt.and_then(|doubt| doubt.unlinks).filter(|copy| Some(*copy) != old));
+            }
+        }
+        let damaged = |(reference, _): Copy| Some(reference) == attempt.damaged;
+        if held > attempt.put.timestamp || (held == attempt.put.timestamp && !old.is_some_and(damaged)) {
+            attempt.forget_used(&view);
+            let own = held == attempt.put.timestamp;
+            return Ok(Step::Done(if own { Outcome::Stored } else { Outcome::Superseded }));
+        }
+        let puts = std::slice::from_ref(&attempt.put);
+        let new = match plan(Draft::new(&view), &expected, puts, &attempt.placed)? {
+            Plan::Place { key, timestamp, value } => return Ok(Step::Place { key, timestamp, value }),
+            Plan::Write(new) => new,
+        };
+        lock.set_image(None);
+        match self.replace(self.layout.table(page), expected.clone(), new.clone()).await {
+            Ok(()) => {
+                attempt.doubt = None;
+                attempt.garbage.extend(old);
+                attempt.forget_used(&self.decode(page, &new)?);
+                lock.set_image(Some(new));
+                Ok(Step::Done(Outcome::Stored))
+            }
+            Err(device::Error::CompareFailure) => {
+                bump(&self.stats.misses);
+                Ok(Step::Missed)
+            }
+            Err(error) if uncertain(&error) => {
+                if attempt.doubt.replace(Doubt { expected, unlinks: old }).is_some() {
+                    return Err(error.into());
+                }
+                Ok(Step::Missed)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Places a value outside its home page: as a guest if it is short, else, or if no page has room, in the heap.
+    pub(super) async fn place(&self, home: TablePage, op: OpId, value: &Value) -> Result<Reference, TableError> {
+        if self.guest_fits(value.len())
+            && let Some(reference) = self.place_guest(home, op, value).await?
+        {
+            return Ok(reference);
+        }
+        self.place_extents(home, op, value).await
+    }
+
+    /// Frees what a store has left without a reference.
+    async fn settle(self: &Rc<Self>, attempt: Attempt<'_>) {
+        let Attempt { page, placed, doubt, mut garbage, .. } = attempt;
+        if doubt.is_some() {
+            // An image that refers to these may yet land.
+            placed.iter().for_each(|_| bump(&self.stats.abandoned));
+        } else {
+            garbage.extend(placed.into_iter().map(|copy| (copy.reference, copy.timestamp.op)));
+        }
+        for (reference, op) in garbage {
+            self.free_later(page, reference, op).await;
+        }
+    }
+
+    /// Frees a copy in the background, or in the foreground if too much is going on there.
+    pub(super) async fn free_later(self: &Rc<Self>, home: TablePage, reference: Reference, op: OpId) {
+        let table = self.clone();
+        match self.frees.try_acquire(1) {
+            Some(permit) => engine::task::spawn(async move {
+                table.free(home, &reference, op).await;
+                drop(permit);
+            })
+            .detach(),
+            None => table.free(home, &reference, op).await,
+        }
+    }
+
+    async fn free(&self, home: TablePage, reference: &Reference, op: OpId) {
+        let freed = match reference.kind {
+            PlaceKind::Guest => self.free_guest(home, reference).await.is_ok(),
+            PlaceKind::Extent | PlaceKind::Index => self.free_extents(reference, op).await,
+        };
+        if !freed {
+            tracing::debug!(home = home.0, ?reference, "a copy could not be freed");
+        }
+    }
+
+    /// Waits until everything that is being freed is free.
+    pub async fn quiesce(&self) {
+        drop(self.frees.acquire(super::FREES_MAX).await);
+    }
+
+    pub(super) fn check_seal(&self, page: TablePage, seal: u64) -> Result<(), TableError> {
+        if seal > self.epoch { Err(TableError::Sealed { page: page.0, seal }) } else { Ok(()) }
+    }
+}
+
+impl Attempt<'_> {
+    /// Forgets the placed copies that `view`, the page as it is, refers to; the others are left for `settle`.
+    fn forget_used(&mut self, view: &TablePageView<'_>) {
+        let used = |copy: &Placed| {
+            let entry = view.entry(&copy.key);
+            entry.is_some_and(
+                |entry| matches!(entry.stored, Stored::Reference(_, reference) if reference == copy.reference),
+            )
+        };
+        self.placed.retain(|copy| !used(copy));
+    }
+}
+
+async fn back_off(misses: u32) {
+    let longest = BACKOFF_FIRST * (1 << misses.min(BACKOFF_DOUBLINGS_MAX));
+    let share = engine::task::random_u64() % longest.as_nanos() as u64;
+    engine::time::sleep(Duration::from_nanos(share)).await;
+}

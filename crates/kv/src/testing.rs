@@ -1,0 +1,141 @@
+//! What this crate's tests share: pools in memory, a simulated world to run in, namespaces that count.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use device::{Durability, Error, Lba, Memory, Namespace, NamespaceInfo};
+use engine::sim::{SimConfig, World};
+use engine::{Buf, View};
+use pool::{CreateOptions, Domain, Map, NewMember};
+
+/// Runs a future in a simulated world of this seed.
+pub fn run<T>(seed: u64, future: impl Future<Output = T>) -> T {
+    match World::new(seed, SimConfig::default()).run_until(future) {
+        Ok(output) => output,
+        Err(stalled) => panic!("seed {seed}: {stalled:?}"),
+    }
+}
+
+/// Members in memory, each of `bytes`.
+pub fn memories(count: usize, bytes: u64) -> Vec<Arc<Memory>> {
+    let memory = |index: usize| Arc::new(Memory::new(bytes, 4096, [index as u8 + 1; 16]).unwrap());
+    (0..count).map(memory).collect()
+}
+
+/// A pool of `members`.
+pub async fn create<N: Namespace + Clone>(members: &[N], replicas: u8, table_share: u32) -> Map {
+    let new = |namespace: &N| NewMember {
+        namespace: namespace.clone(),
+        nqn: "nqn.2026-01.example:test".into(),
+        nsid: 1,
+        addresses: vec!["127.0.0.1:1".into()],
+        weight: None,
+        domain: Domain::default(),
+    };
+    let new: Vec<_> = members.iter().map(new).collect();
+    let options = CreateOptions { replicas, table_share, force: true, ..CreateOptions::default() };
+    pool::create(&new, &options).await.unwrap()
+}
+
+/// A namespace that counts commands and can be switched off.
+pub struct Counting<N> {
+    pub inner: N,
+    pub reads: Cell<u64>,
+    pub writes: Cell<u64>,
+    pub swaps: Cell<u64>,
+    pub down: Rc<Cell<bool>>,
+    /// Commands wait this long before they take effect.
+    pub slow: Cell<std::time::Duration>,
+    /// Plain writes are kept back, and their callers told that the outcome is unknown.
+    pub hold: Cell<bool>,
+    pub held: RefCell<Vec<(Lba, View)>>,
+}
+
+impl<N> Counting<N> {
+    pub fn new(inner: N) -> Rc<Counting<N>> {
+        Rc::new(Counting {
+            inner,
+            reads: Cell::new(0),
+            writes: Cell::new(0),
+            swaps: Cell::new(0),
+            down: Rc::default(),
+            slow: Cell::default(),
+            hold: Cell::default(),
+            held: RefCell::default(),
+        })
+    }
+
+    /// Lets every write that was kept back land now.
+    pub async fn land(&self)
+    where
+        N: Namespace,
+    {
+        for (lba, data) in self.held.take() {
+            self.inner.write(lba, data, Durability::Stable).await.unwrap();
+        }
+    }
+
+    /// (reads, writes, compare-and-writes) since the last call.
+    pub fn take(&self) -> (u64, u64, u64) {
+        (self.reads.take(), self.writes.take(), self.swaps.take())
+    }
+
+    async fn up(&self) -> Result<(), Error> {
+        if !self.slow.get().is_zero() {
+            engine::time::sleep(self.slow.get()).await;
+        }
+        if self.down.get() { Err(Error::NotConnected("test".into())) } else { Ok(()) }
+    }
+}
+
+impl<N: Namespace> Namespace for Counting<N> {
+    fn info(&self) -> NamespaceInfo {
+        self.inner.info()
+    }
+
+    async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
+        self.reads.set(self.reads.get() + 1);
+        match self.up().await {
+            Ok(()) => self.inner.read(lba, buf).await,
+            Err(error) => (Err(error), buf),
+        }
+    }
+
+    async fn write(&self, lba: Lba, data: View, durability: Durability) -> Result<(), Error> {
+        self.writes.set(self.writes.get() + 1);
+        self.up().await?;
+        if self.hold.get() {
+            self.held.borrow_mut().push((lba, data));
+            return Err(Error::Disconnected("test".into()));
+        }
+        self.inner.write(lba, data, durability).await
+    }
+
+    async fn flush(&self) -> Result<(), Error> {
+        self.up().await?;
+        self.inner.flush().await
+    }
+
+    async fn compare(&self, lba: Lba, expected: View) -> Result<(), Error> {
+        self.up().await?;
+        self.inner.compare(lba, expected).await
+    }
+
+    async fn compare_and_write(&self, lba: Lba, expected: View, new: View, how: Durability) -> Result<(), Error> {
+        self.swaps.set(self.swaps.get() + 1);
+        self.up().await?;
+        self.inner.compare_and_write(lba, expected, new, how).await
+    }
+
+    async fn write_zeroes(&self, lba: Lba, blocks: u64, durability: Durability) -> Result<(), Error> {
+        self.up().await?;
+        self.inner.write_zeroes(lba, blocks, durability).await
+    }
+
+    async fn deallocate(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
+        self.up().await?;
+        self.inner.deallocate(lba, blocks).await
+    }
+}

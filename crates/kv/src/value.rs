@@ -1,0 +1,140 @@
+//! A value: bytes in one or more buffers, as they were received or read, never gathered for their own sake.
+
+use engine::{Buf, View};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::types::{OpId, checksum_seed};
+
+/// An immutable value in segments. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Value {
+    segments: Vec<View>,
+}
+
+impl Value {
+    /// Concatenates segments.
+    pub fn new(segments: Vec<View>) -> Value {
+        Value { segments }
+    }
+
+    /// Copies bytes.
+    pub fn copy_from(bytes: &[u8]) -> Value {
+        Value {
+            segments: bytes.chunks(engine::buf::BUF_BYTES_MAX).map(|chunk| Buf::copy_from(chunk).freeze()).collect(),
+        }
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.segments.iter().map(|segment| segment.len()).sum()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Its parts, in order.
+    pub fn segments(&self) -> &[View] {
+        &self.segments
+    }
+
+    /// One copy of it all.
+    pub fn to_vec(&self) -> Vec<u8> {
+        self.segments.iter().flat_map(|segment| segment.iter().copied()).collect()
+    }
+
+    /// Whether it is exactly these bytes.
+    pub fn equals(&self, bytes: &[u8]) -> bool {
+        let mut rest = bytes;
+        self.segments.iter().all(|segment| match rest.strip_prefix(&segment[..]) {
+            Some(behind) => {
+                rest = behind;
+                true
+            }
+            None => false,
+        }) && rest.is_empty()
+    }
+
+    /// Its checksum under the operation that wrote it, equal to [`crate::types::value_checksum`] of the whole.
+    pub fn checksum(&self, op: OpId) -> u64 {
+        let mut hasher = Xxh3::with_seed(checksum_seed(op));
+        self.segments.iter().for_each(|segment| hasher.update(segment));
+        hasher.digest()
+    }
+
+    /// Bytes `from..from + len`, padded with zeroes to a multiple of `block` and fit for direct I/O: a slice of a segment
+    /// where that is possible, else the one copy.
+    pub fn padded(&self, from: usize, len: usize, block: usize) -> View {
+        let mut start = 0;
+        for segment in &self.segments {
+            let end = start + segment.len();
+            if from >= start && from + len <= end && len.is_multiple_of(block) {
+                let slice = segment.slice(from - start..from - start + len);
+                if (slice.as_ptr() as usize).is_multiple_of(engine::buf::ALIGN) {
+                    return slice;
+                }
+            }
+            start = end;
+        }
+        let mut buf = Buf::zeroed(len.next_multiple_of(block));
+        self.copy_to(from, &mut buf[..len]);
+        buf.freeze()
+    }
+
+    /// The whole in one piece: its only segment, or a copy. At most [`engine::buf::BUF_BYTES_MAX`] bytes.
+    pub fn contiguous(&self) -> View {
+        match self.segments.as_slice() {
+            [] => View::default(),
+            [segment] => segment.clone(),
+            _ => self.padded(0, self.len(), 1),
+        }
+    }
+
+    fn copy_to(&self, from: usize, out: &mut [u8]) {
+        let (mut start, mut filled) = (0, 0);
+        for segment in &self.segments {
+            let end = start + segment.len();
+            let at = from + filled;
+            if at >= start && at < end && filled < out.len() {
+                let count = (end - at).min(out.len() - filled);
+                out[filled..filled + count].copy_from_slice(&segment[at - start..at - start + count]);
+                filled += count;
+            }
+            start = end;
+        }
+    }
+}
+
+impl From<View> for Value {
+    fn from(view: View) -> Value {
+        Value { segments: vec![view] }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::types::value_checksum;
+
+    proptest! {
+        #[test]
+        fn segments_do_not_matter(parts in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..50), 0..6),
+            from in 0usize..100, len in 0usize..100)
+        {
+            let whole: Vec<u8> = parts.concat();
+            let value = Value::new(parts.iter().map(|part| Buf::copy_from(part).freeze()).collect());
+            let op = OpId { host: 3, sequence: 4 };
+            prop_assert_eq!(value.to_vec(), whole.clone());
+            prop_assert!(value.equals(&whole) && !value.equals(&[&whole[..], b"x"].concat()));
+            prop_assert_eq!(value.checksum(op), value_checksum(op, &whole));
+            prop_assert_eq!(&value.contiguous()[..], &whole[..]);
+            let (from, len) = (from.min(whole.len()), len.min(whole.len() - from.min(whole.len())));
+            let mut padded = whole[from..from + len].to_vec();
+            padded.resize(len.next_multiple_of(16), 0);
+            prop_assert_eq!(&value.padded(from, len, 16)[..], &padded[..]);
+        }
+    }
+}
