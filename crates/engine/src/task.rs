@@ -40,6 +40,12 @@ impl<T> Task<T> {
         self.task.is_finished()
     }
 
+    /// Waits for the output; `None` if the task was dropped before its end, as a crash of its simulated node does. (Waiting
+    /// for the task itself then panics.)
+    pub async fn outcome(self) -> Option<T> {
+        self.task.fallible().await
+    }
+
     /// Cancels the task and waits until its future is dropped. The output, if it had ended before.
     pub async fn cancel(self) -> Option<T> {
         self.task.cancel().await

@@ -101,7 +101,7 @@ fn run_until<T>(driver: &Rc<Driver>, main: impl Future<Output = T>) -> io::Resul
             return Ok(output);
         }
         driver.run_tasks();
-        driver.turn(wake.woken.load(Ordering::Acquire))?;
+        driver.turn(|| wake.woken.load(Ordering::Acquire))?;
     }
 }
 

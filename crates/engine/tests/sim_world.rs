@@ -194,6 +194,19 @@ fn a_task_that_crashes_its_own_node_is_never_polled_again() {
 }
 
 #[test]
+fn who_waits_for_a_crashed_task_is_told() {
+    let world = World::new(3, SimConfig::default());
+    let node = world.node("n");
+    let (ends, hangs) = (world.spawn_on(node, async { 7 }), world.spawn_on(node, pending::<u32>()));
+    let outcomes = world.run_until(async {
+        time::sleep(MS).await;
+        world.crash(node);
+        (ends.outcome().await, hangs.outcome().await)
+    });
+    assert_eq!(outcomes.expect("no stall"), (Some(7), None));
+}
+
+#[test]
 fn a_paused_node_stands_still_and_catches_up() {
     let world = World::new(4, SimConfig::default());
     let node = world.node("n");

@@ -1,5 +1,8 @@
 //! NVMe over Fabrics, both ends: protocol cores that do no I/O, and the TCP transport that drives them.
 //!
-//! [`tcp`] is the PDU codec that both ends share.
+//! [`tcp`] is the PDU codec that both ends share, [`target`] serves namespaces, [`host`] uses those of others.
 
+pub mod fuzz;
+pub mod host;
+pub mod target;
 pub mod tcp;

@@ -119,7 +119,7 @@ impl World {
 
     /// Starts a task on `node`.
     ///
-    /// A task that was dropped by a crash has no output: do not wait for it after [`World::crash`].
+    /// A task that was dropped by a crash has no output: [`Task::outcome`] says so, waiting for the task itself panics.
     ///
     /// # Panics
     /// If the node is down.

@@ -112,6 +112,16 @@ impl Permit {
     pub fn count(&self) -> usize {
         self.count
     }
+
+    /// Parts with `count` of them, so that they can go back at another time.
+    ///
+    /// # Panics
+    /// If it holds fewer.
+    pub fn split(&mut self, count: usize) -> Permit {
+        assert!(count <= self.count, "{count} permits of {}", self.count);
+        self.count -= count;
+        Permit { semaphore: self.semaphore.clone(), count }
+    }
 }
 
 impl Drop for Permit {

@@ -131,11 +131,14 @@ impl Driver {
         }
     }
 
-    /// Exchanges with the kernel, and waits if nothing is runnable (`busy`: the main future is).
-    pub(super) fn turn(&self, busy: bool) -> io::Result<()> {
+    /// Exchanges with the kernel, and waits if neither a task nor the main future is runnable.
+    ///
+    /// `main_is_woken` is asked after `pending` was taken: a wake from another thread between the two questions, asked the
+    /// other way round, would be forgotten and the reactor sleep through it.
+    pub(super) fn turn(&self, main_is_woken: impl Fn() -> bool) -> io::Result<()> {
         self.remote.take(&mut self.runnable.borrow_mut());
         let deadline = self.fire_timers();
-        if busy || !self.runnable.borrow().is_empty() {
+        if main_is_woken() || !self.runnable.borrow().is_empty() {
             if self.ring.has_entries() || self.ring.needs_enter() {
                 self.ring.enter(Wait::No)?;
             }
@@ -160,10 +163,6 @@ impl Driver {
 
     /// Spins if that pays, then sleeps, until a completion, a wake from elsewhere or the deadline.
     fn wait(&self, deadline: Option<Instant>) -> io::Result<()> {
-        // A timer's wake may have gone to the main future or a task meanwhile.
-        if self.remote.is_pending() {
-            return Ok(());
-        }
         let budget = if self.slots.borrow().expects_soon() { self.spin.borrow().budget() } else { 0 };
         if budget > 0 {
             if self.ring.has_entries() {

@@ -75,7 +75,8 @@ impl Remote {
 
     /// Owner: moves the woken tasks to `queue`.
     pub(super) fn take(&self, queue: &mut VecDeque<Runnable>) {
-        if self.pending.swap(false, Ordering::SeqCst) {
+        // The plain load first: this runs every turn, and nearly always finds nothing.
+        if self.is_pending() && self.pending.swap(false, Ordering::SeqCst) {
             let mut woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
             queue.append(&mut woken.tasks);
         }

@@ -33,6 +33,8 @@ use crate::{Buf, View};
 
 /// Parts in which one operation takes effect. Three show every kind of overlap: before, between, after.
 const PARTS_MAX: u64 = 3;
+/// What the buffer of a failed read holds.
+const FAILED_READ: u8 = 0xEE;
 /// The largest disk: far above any test, far below overflow.
 pub(super) const DISK_BYTES_MAX: u64 = 1 << 50;
 
@@ -268,6 +270,11 @@ impl Disks {
         let Some(op) = self.ops.get_mut(&id) else { return };
         let Disk { medium, node, .. } = &mut self.disks[op.disk.0];
         op.ended = true;
+        if let (true, Effect::Read { buf, .. }) = (op.fails, &mut op.effect) {
+            // What a failed read leaves is nobody's data; above all not what a recycled buffer held, which is no
+            // function of the seed.
+            buf.fill(FAILED_READ);
+        }
         let outcome = if op.fails { "EIO" } else { "ok" };
         match &op.effect {
             Effect::Read { buf, .. } => {

@@ -215,29 +215,46 @@ impl Net {
             end.sender = Some(waker.clone());
             return Poll::Pending;
         }
-        let mut bytes = Vec::new();
-        for slice in slices {
-            let take = slice.len().min(room - bytes.len());
-            bytes.extend_from_slice(&slice[..take]);
-        }
-        end.outstanding += bytes.len();
-        core.note(end.node, format_args!("c{} > {} bytes", id.0, bytes.len()));
-        let taken = bytes.len();
-        self.cut(core, id, side, bytes);
+        let node = end.node;
+        let taken = self.cut(core, id, side, slices, room);
+        core.note(node, format_args!("c{} > {taken} bytes", id.0));
         if core.rngs.links.happens(core.config.connection_reset_ppm) {
             self.sever(core, id);
         }
         Poll::Ready(Ok(taken))
     }
 
-    /// Sends `bytes` in segments of seeded lengths.
-    fn cut(&mut self, core: &mut Core, id: ConnId, side: Side, mut bytes: Vec<u8>) {
-        while !bytes.is_empty() {
-            let len = segment_len(&mut core.rngs.links).min(bytes.len());
-            let rest = bytes.split_off(len);
-            self.launch(core, id, side, Item::Data(bytes));
-            bytes = rest;
+    /// Sends up to `room` bytes of `slices` in segments of seeded lengths; their boundaries know nothing of the slices'.
+    fn cut<'a>(
+        &mut self,
+        core: &mut Core,
+        id: ConnId,
+        side: Side,
+        slices: impl Iterator<Item = &'a [u8]>,
+        room: usize,
+    ) -> usize {
+        let mut taken = 0;
+        let mut segment = Vec::new();
+        let mut len = segment_len(&mut core.rngs.links);
+        for mut slice in slices {
+            while !slice.is_empty() && taken < room {
+                let (part, rest) = slice.split_at(slice.len().min(len - segment.len()).min(room - taken));
+                segment.extend_from_slice(part);
+                taken += part.len();
+                slice = rest;
+                if segment.len() == len {
+                    self.launch(core, id, side, Item::Data(std::mem::take(&mut segment)));
+                    len = segment_len(&mut core.rngs.links);
+                }
+            }
         }
+        if !segment.is_empty() {
+            self.launch(core, id, side, Item::Data(segment));
+        }
+        if let Some(conn) = self.conns.get_mut(&id) {
+            conn.end_mut(side).outstanding += taken;
+        }
+        taken
     }
 
     /// Moves arrived bytes into `into`: `Ok(0)` is the end of the stream.

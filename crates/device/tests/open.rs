@@ -1,0 +1,123 @@
+//! How namespaces in files are opened, and what is refused by name.
+
+use std::future::Future;
+use std::path::Path;
+use std::time::Duration;
+
+use device::{
+    Durability, Error, FileNamespace, FileOptions, IdentityError, Lba, Memory, MemoryError, Namespace, OpenError,
+};
+use engine::{Buf, Reactor, ReactorConfig, time};
+
+fn run<T>(main: impl Future<Output = T>) -> T {
+    let bounded = async { time::timeout(Duration::from_secs(30), main).await.expect("the test hangs") };
+    Reactor::run(ReactorConfig::default(), bounded).expect("a reactor")
+}
+
+async fn open(path: &Path, options: FileOptions) -> Result<FileNamespace, OpenError> {
+    FileNamespace::open(path, &options).await
+}
+
+fn create(bytes: u64) -> FileOptions {
+    FileOptions { create: Some(bytes), ..FileOptions::default() }
+}
+
+#[test]
+fn a_new_file_is_sparse_and_keeps_its_identity() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("medium");
+    run(async {
+        let first = open(&path, create(1 << 30)).await.unwrap().info();
+        assert_eq!(first.bytes(), 1 << 30);
+        let blocks = std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(&path).unwrap());
+        assert!(blocks < 2048, "{blocks} sectors are allocated for an empty file");
+        let again = open(&path, FileOptions::default()).await.unwrap().info();
+        assert_eq!(first, again);
+        let other = open(&directory.path().join("other"), create(1 << 20)).await.unwrap().info();
+        assert_ne!(first.nguid, other.nguid);
+    });
+}
+
+#[test]
+fn what_does_not_fit_is_refused_by_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("medium");
+    run(async {
+        let missing = open(&path, FileOptions::default()).await;
+        assert!(matches!(missing, Err(OpenError::Io { .. })), "{missing:?}");
+        for bytes in [0, 4095, 4097] {
+            let odd = open(&path, create(bytes)).await;
+            assert!(matches!(odd, Err(OpenError::Size { .. })), "{odd:?}");
+        }
+        assert!(!path.exists(), "a refused size creates nothing");
+        let odd = open(&path, FileOptions { block_size: 1024, ..create(1 << 20) }).await;
+        assert!(matches!(odd, Err(OpenError::BlockSize(1024))), "{odd:?}");
+
+        let held = open(&path, create(1 << 20)).await.unwrap();
+        let second = open(&path, FileOptions::default()).await;
+        assert!(matches!(second, Err(OpenError::Busy { .. })), "{second:?}");
+        drop(held);
+        let size = open(&path, create(2 << 20)).await;
+        assert!(matches!(size, Err(OpenError::ExistsWithOtherSize { bytes: 1_048_576, .. })), "{size:?}");
+        let block_size = open(&path, FileOptions { block_size: 512, ..FileOptions::default() }).await;
+        assert!(matches!(block_size, Err(OpenError::Identity(IdentityError::BlockSize { recorded: 4096, .. }))));
+
+        std::fs::write(directory.path().join("medium.yagura"), "nonsense").unwrap();
+        let damaged = open(&path, FileOptions::default()).await;
+        assert!(matches!(damaged, Err(OpenError::Identity(IdentityError::Damaged { .. }))), "{damaged:?}");
+        let odd = directory.path().join("odd");
+        std::fs::write(&odd, [0; 5000]).unwrap();
+        let odd = open(&odd, FileOptions::default()).await;
+        assert!(matches!(odd, Err(OpenError::Size { bytes: 5000, .. })), "{odd:?}");
+    });
+}
+
+#[test]
+fn read_only_reads_and_refuses_writes() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("medium");
+    let read_only = FileOptions { read_only: true, ..FileOptions::default() };
+    run(async {
+        std::fs::write(&path, vec![7; 1 << 20]).unwrap();
+        let unknown = open(&path, read_only.clone()).await;
+        assert!(matches!(unknown, Err(OpenError::Identity(IdentityError::None { .. }))), "{unknown:?}");
+        drop(open(&path, FileOptions::default()).await.unwrap());
+        let namespace = open(&path, read_only).await.unwrap();
+        let (read, buf) = namespace.read(Lba(3), Buf::with_len(4096)).await;
+        assert_eq!((read, buf[4095]), (Ok(()), 7));
+        let written = namespace.write(Lba(0), Buf::zeroed(4096).freeze(), Durability::Cached).await;
+        assert!(matches!(written, Err(Error::ReadOnly(_))), "{written:?}");
+        assert_eq!(namespace.flush().await, Ok(()));
+    });
+}
+
+/// A slice at an odd address can't go to a direct file as it is.
+#[test]
+fn odd_slices_are_written_all_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    run(async {
+        let namespace = open(&directory.path().join("medium"), create(1 << 20)).await.unwrap();
+        let mut data = Buf::with_len(8192);
+        (0..8192).for_each(|at| data[at] = (at / 3) as u8);
+        let odd = data.freeze().slice(72..72 + 4096);
+        namespace.write(Lba(1), odd.clone(), Durability::Stable).await.unwrap();
+        assert_eq!(namespace.compare(Lba(1), odd).await, Ok(()));
+    });
+}
+
+#[test]
+fn memory_takes_only_what_it_can_be() {
+    assert_eq!(Memory::new(4096, 1000, [1; 16]).unwrap_err(), MemoryError::BlockSize(1000));
+    assert_eq!(Memory::new(4096, 1 << 17, [1; 16]).unwrap_err(), MemoryError::BlockSize(1 << 17));
+    for bytes in [0, 4097, device::MEMORY_BYTES_MAX + 4096] {
+        assert_eq!(Memory::new(bytes, 4096, [1; 16]).unwrap_err(), MemoryError::Size { bytes, block_size: 4096 });
+    }
+    let memory = Memory::new(64 << 20, 4096, [1; 16]).unwrap();
+    assert_eq!(memory.allocated_bytes(), 0);
+    run(async {
+        memory.write(Lba(0), Buf::zeroed(4096).freeze(), Durability::Stable).await.unwrap();
+        assert!((1..1 << 20).contains(&memory.allocated_bytes()), "one write allocates {}", memory.allocated_bytes());
+        memory.deallocate(Lba(0), memory.info().blocks).await.unwrap();
+        assert_eq!(memory.allocated_bytes(), 0);
+    });
+}

@@ -1,0 +1,31 @@
+//! The NVMe/TCP host: a remote namespace as a [`device::Namespace`].
+//!
+//! ```text
+//!  RemoteNamespace   reconnects; splits what is longer than the controller takes; identity check
+//!    └─ Association  admin queue + one I/O queue: connect, enable, identify, keep alive, events
+//!         └─ Link    a queue on its TCP connection: one task
+//!              └─ Queue   commands and bytes in, bytes and outcomes out: no I/O, no clock
+//! ```
+//!
+//! Use: [`discover`] says what a target offers; [`RemoteNamespace::connect`] connects to one namespace of it. All of it lives
+//! on the reactor thread that made it; another thread connects for itself, which gives it an I/O queue of its own.
+
+mod admin;
+mod association;
+mod discovery;
+mod error;
+mod fuzz;
+mod identity;
+mod link;
+mod queue;
+mod remote;
+mod slot;
+
+pub use association::Options;
+pub use discovery::{Discovered, discover};
+pub use error::ConnectError;
+pub use fuzz::session as fuzz_session;
+pub use identity::HostIdentity;
+pub use link::LinkError;
+pub use queue::{QUEUE_DEPTH_MAX, QueueError, R2T_OUTSTANDING_MAX};
+pub use remote::RemoteNamespace;

@@ -1,0 +1,195 @@
+//! The admin commands that an association needs, each as one call.
+
+use std::time::Duration;
+
+use engine::Buf;
+use nvme::fabrics::{ConnectData, ConnectFields, PropertyFields};
+use nvme::feature::FeatureId;
+use nvme::identify::Cns;
+use nvme::log::{LogId, LogRequest};
+use nvme::opcode::{AdminOpcode, FabricsType};
+use nvme::register::{Capabilities, Configuration, offset, status_bits};
+use nvme::{CONTROLLER_ID_DYNAMIC, Completion, Nqn, PAGE_BYTES, Submission};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use super::error::ConnectError;
+use super::identity::HostIdentity;
+use super::link::Link;
+use super::queue::Payload;
+use super::slot::Ended;
+
+/// How often CSTS.RDY is looked at while a controller is being enabled. Guessed.
+const READY_POLL: Duration = Duration::from_millis(10);
+
+/// A link that carries admin commands (and the Connect that every link begins with).
+pub(super) struct Admin<'a> {
+    pub(super) link: &'a Link,
+    pub(super) address: std::net::SocketAddr,
+}
+
+impl Admin<'_> {
+    async fn run(
+        &self,
+        step: &'static str,
+        command: Submission,
+        payload: Payload,
+    ) -> Result<(Completion, Payload), ConnectError> {
+        let (ended, payload) = match self.link.execute(command, payload).await {
+            Ok(outcome) => outcome,
+            Err(_) => return Err(self.lost(step)),
+        };
+        match ended {
+            Ended::Completed(completion) if completion.status().is_success() => Ok((completion, payload)),
+            Ended::Completed(completion) => Err(ConnectError::Refused { step, status: completion.status() }),
+            Ended::WrongDigest => Err(ConnectError::NoAnswer { step, ended: "the data's digest was wrong" }),
+            Ended::ShortData => Err(ConnectError::NoAnswer { step, ended: "the target sent too little data" }),
+            Ended::Lost | Ended::TimedOut => Err(self.lost(step)),
+        }
+    }
+
+    fn lost(&self, step: &'static str) -> ConnectError {
+        match self.link.error() {
+            Some(error) => ConnectError::Link { address: self.address, error },
+            None => ConnectError::NoAnswer { step, ended: "the command was lost" },
+        }
+    }
+
+    /// Connects the queue (NVMe Base 2.0 §6.3); returns the controller's identifier.
+    pub(super) async fn connect(&self, host: &HostIdentity, queue: &ConnectQueue<'_>) -> Result<u16, ConnectError> {
+        let fields = ConnectFields {
+            qid: queue.id.into(),
+            sqsize: (queue.entries - 1).into(),
+            kato: queue.keep_alive_ms.into(),
+            ..ConnectFields::default()
+        };
+        let data = ConnectData {
+            hostid: host.id,
+            cntlid: queue.controller.into(),
+            reserved1: [0; 238],
+            subnqn: queue.subsystem.to_field(),
+            hostnqn: host.nqn.to_field(),
+            reserved2: [0; 256],
+        };
+        let mut command = Submission::fabrics(FabricsType::CONNECT, 0);
+        set_tail(&mut command, fields.as_bytes());
+        let payload = Payload::Out(Buf::copy_from(data.as_bytes()).freeze());
+        let step = if queue.id == 0 { "connect admin queue" } else { "connect I/O queue" };
+        let (completion, _) = self.run(step, command, payload).await?;
+        Ok(completion.result.get() as u16)
+    }
+
+    async fn property(&self, property: u32, eight_bytes: bool) -> Result<u64, ConnectError> {
+        let fields =
+            PropertyFields { attrib: u8::from(eight_bytes), offset: property.into(), ..PropertyFields::default() };
+        let mut command = Submission::fabrics(FabricsType::PROPERTY_GET, 0);
+        set_tail(&mut command, fields.as_bytes());
+        let (completion, _) = self.run("read controller property", command, Payload::None).await?;
+        Ok(completion.result.get())
+    }
+
+    async fn set_configuration(&self, value: Configuration) -> Result<(), ConnectError> {
+        let fields =
+            PropertyFields { offset: offset::CC.into(), value: u64::from(value.0).into(), ..PropertyFields::default() };
+        let mut command = Submission::fabrics(FabricsType::PROPERTY_SET, 0);
+        set_tail(&mut command, fields.as_bytes());
+        self.run("set controller configuration", command, Payload::None).await.map(|_| ())
+    }
+
+    /// Enables the controller and waits until it is ready (NVMe Base 2.0 §3.5.1); returns its capabilities.
+    pub(super) async fn enable(&self) -> Result<Capabilities, ConnectError> {
+        let capabilities = Capabilities(self.property(offset::CAP, true).await?);
+        self.set_configuration(Configuration::ENABLE).await?;
+        // A controller that states zero still gets one unit.
+        let patience = Duration::from_millis(500) * u32::from(capabilities.timeout_500ms().max(1));
+        let deadline = engine::time::now() + patience;
+        loop {
+            let status = self.property(offset::CSTS, false).await? as u32;
+            if status & status_bits::READY != 0 {
+                return Ok(capabilities);
+            }
+            if status & status_bits::FATAL != 0 || engine::time::now() >= deadline {
+                return Err(ConnectError::NotReady(patience, status));
+            }
+            engine::time::sleep(READY_POLL).await;
+        }
+    }
+
+    /// Tells the controller that the host is leaving (CC.SHN).
+    pub(super) async fn announce_shutdown(&self) -> Result<(), ConnectError> {
+        self.set_configuration(Configuration::ENABLE.with_normal_shutdown()).await
+    }
+
+    /// An Identify data structure, 4096 bytes.
+    pub(super) async fn identify(&self, cns: Cns, nsid: u32) -> Result<Buf, ConnectError> {
+        let mut command = Submission::admin(AdminOpcode::IDENTIFY, 0, nsid);
+        command.cdw10 = u32::from(cns.0).into();
+        let step = cns.name().unwrap_or("Identify");
+        let (_, payload) = self.run(step, command, Payload::In(Buf::zeroed(PAGE_BYTES))).await?;
+        Ok(buffer(payload))
+    }
+
+    /// `bytes` (a multiple of 4) of a log page from `offset`.
+    pub(super) async fn log(&self, log: LogId, offset: u64, bytes: usize) -> Result<Buf, ConnectError> {
+        let mut command = Submission::admin(AdminOpcode::GET_LOG_PAGE, 0, nvme::NSID_ALL);
+        let request =
+            LogRequest { log, specific: 0, retain_event: false, bytes: bytes as u64, offset, offset_is_index: false };
+        request.fill(&mut command);
+        if log == LogId::DISCOVERY {
+            command.nsid = 0.into();
+        }
+        let (_, payload) = self.run("get log page", command, Payload::In(Buf::zeroed(bytes))).await?;
+        Ok(buffer(payload))
+    }
+
+    /// Sets a feature; returns the completion's first dword.
+    pub(super) async fn set_feature(&self, feature: FeatureId, value: u32) -> Result<u32, ConnectError> {
+        let mut command = Submission::admin(AdminOpcode::SET_FEATURES, 0, 0);
+        command.cdw10 = u32::from(feature.0).into();
+        command.cdw11 = value.into();
+        let step = feature.name().unwrap_or("Set Features");
+        let (completion, _) = self.run(step, command, Payload::None).await?;
+        Ok(completion.result.get() as u32)
+    }
+
+    /// Keep Alive (NVMe Base 2.0 §5.20).
+    pub(super) async fn keep_alive(&self) -> Result<(), ConnectError> {
+        let command = Submission::admin(AdminOpcode::KEEP_ALIVE, 0, 0);
+        self.run("keep alive", command, Payload::None).await.map(|_| ())
+    }
+}
+
+/// The queue that a Connect command is for.
+pub(super) struct ConnectQueue<'a> {
+    pub(super) id: u16,
+    /// Entries, not zero based.
+    pub(super) entries: u16,
+    pub(super) controller: u16,
+    pub(super) keep_alive_ms: u32,
+    pub(super) subsystem: &'a Nqn,
+}
+
+impl<'a> ConnectQueue<'a> {
+    /// The admin queue of a new controller.
+    pub(super) fn admin(subsystem: &'a Nqn, entries: u16, keep_alive_ms: u32) -> ConnectQueue<'a> {
+        ConnectQueue { id: 0, entries, controller: CONTROLLER_ID_DYNAMIC, keep_alive_ms, subsystem }
+    }
+}
+
+/// Writes CDW10 to CDW15.
+fn set_tail(command: &mut Submission, tail: &[u8]) {
+    let bytes = command.as_mut_bytes();
+    let start = bytes.len() - tail.len();
+    bytes[start..].copy_from_slice(tail);
+}
+
+fn buffer(payload: Payload) -> Buf {
+    match payload {
+        Payload::In(buf) => buf,
+        Payload::Out(_) | Payload::None => Buf::default(),
+    }
+}
+
+/// Reads a structure from the start of a page.
+pub(super) fn read_page<T: FromBytes + FromZeros>(page: &[u8]) -> T {
+    T::read_from_prefix(page).map(|(value, _)| value).unwrap_or_else(|_| T::new_zeroed())
+}

@@ -1,0 +1,133 @@
+//! Why a remote namespace could not be had, and what a command's end means in the words of [`device::Error`].
+
+use device::{Error, Lba};
+use nvme::{Nqn, Status};
+
+use super::link::LinkError;
+use super::slot::Ended;
+
+/// Why an association with a target could not be made.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The connection could not be made or was lost.
+    #[error("{address}: {error}")]
+    Link {
+        /// The target.
+        address: std::net::SocketAddr,
+        /// What happened.
+        error: LinkError,
+    },
+    /// The target refused a step.
+    #[error("{step}: the target answered {status}{}", hint(*.status))]
+    Refused {
+        /// What was asked.
+        step: &'static str,
+        /// Its answer.
+        status: Status,
+    },
+    /// A step ended without an answer that can be used.
+    #[error("{step}: {ended}")]
+    NoAnswer {
+        /// What was asked.
+        step: &'static str,
+        /// What happened instead.
+        ended: &'static str,
+    },
+    /// The controller did not become ready.
+    #[error("the controller did not become ready within {0:?} (its status: {1:#x})")]
+    NotReady(std::time::Duration, u32),
+    /// The subsystem has no such namespace.
+    #[error("subsystem {subsystem} has no namespace {nsid}")]
+    NoNamespace {
+        /// The subsystem.
+        subsystem: Nqn,
+        /// The namespace identifier asked for.
+        nsid: u32,
+    },
+    /// The namespace is of a kind that can't be used.
+    #[error("namespace {nsid}: {reason}")]
+    Unusable {
+        /// The namespace.
+        nsid: u32,
+        /// What is in the way.
+        reason: String,
+    },
+    /// The namespace is not the one that was there before.
+    #[error("another namespace answers at this address: {found} where {expected} was; remove the member or restore it")]
+    OtherNamespace {
+        /// What was there: NGUID and geometry.
+        expected: String,
+        /// What is there now.
+        found: String,
+    },
+}
+
+fn hint(status: Status) -> &'static str {
+    match status.kind() {
+        Status::CONNECT_INVALID_PARAMETERS => "; is the subsystem's NQN right?",
+        Status::CONNECT_INVALID_HOST => "; the target does not let this host's NQN in",
+        Status::AUTHENTICATION_REQUIRED => "; it wants authentication, which is not supported",
+        _ => "",
+    }
+}
+
+/// A command's range, for errors that name it.
+#[derive(Clone, Copy)]
+pub(super) struct Target<'a> {
+    /// The target's name in errors.
+    pub(super) name: &'a str,
+    pub(super) lba: Lba,
+    pub(super) blocks: u64,
+    /// Size of the namespace, in blocks.
+    pub(super) end: u64,
+}
+
+/// What the end of a command means.
+pub(super) fn outcome(ended: Ended, target: Target<'_>) -> Result<(), Error> {
+    match ended {
+        Ended::Completed(completion) => from_status(completion.status(), target),
+        Ended::WrongDigest => Err(Error::ReadFault(format!("wrong data digest in what {} sent", target.name))),
+        Ended::ShortData => Err(Error::ReadFault(format!("{} sent less data than was asked for", target.name))),
+        Ended::Lost => Err(Error::Disconnected(target.name.to_owned())),
+        Ended::TimedOut => Err(Error::Aborted),
+    }
+}
+
+fn from_status(status: Status, target: Target<'_>) -> Result<(), Error> {
+    Err(match status.kind() {
+        Status::SUCCESS => return Ok(()),
+        Status::COMPARE_FAILURE => Error::CompareFailure,
+        Status::LBA_OUT_OF_RANGE => Error::OutOfRange { lba: target.lba, blocks: target.blocks, end: target.end },
+        Status::CAPACITY_EXCEEDED => Error::OutOfSpace,
+        Status::UNRECOVERED_READ_ERROR => Error::ReadFault(format!("reported by {}", target.name)),
+        Status::WRITE_FAULT => Error::WriteFault(format!("reported by {}", target.name)),
+        Status::WRITE_PROTECTED => Error::ReadOnly("its target says that it is write protected"),
+        Status::INVALID_OPCODE => Error::Unsupported("this command (the target does not know its opcode)"),
+        Status::ABORT_REQUESTED | Status::ABORTED_SQ_DELETION | Status::INTERRUPTED => Error::Aborted,
+        Status::ABORTED_BY_HOST | Status::ABORTED_PREEMPT => Error::Aborted,
+        // How far the command came before these struck is not said.
+        Status::INTERNAL_ERROR
+        | Status::DATA_TRANSFER_ERROR
+        | Status::TRANSIENT_TRANSPORT_ERROR
+        | Status::INTERNAL_PATH_ERROR => {
+            tracing::warn!(target = target.name, lba = target.lba.0, %status, "a command ended in an unknown state");
+            Error::Aborted
+        }
+        _ => Error::Status(status.to_string()),
+    })
+}
+
+/// What the ends of the halves of a fused command mean together. The compare speaks first: the write's own status then only
+/// says that it was not done because of it (NVMe Base 2.0 §3.4.2).
+pub(super) fn fused_outcome(compare: Ended, write: Ended, target: Target<'_>) -> Result<(), Error> {
+    if let Ended::Completed(completion) = write
+        && completion.status().is_success()
+    {
+        // The write was done, so the compare was equal, even if its own answer is still missing or was lost.
+        return Ok(());
+    }
+    match (compare, write) {
+        (Ended::Completed(compared), _) if !compared.status().is_success() => from_status(compared.status(), target),
+        (_, write) => outcome(write, target),
+    }
+}

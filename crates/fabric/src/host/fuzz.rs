@@ -1,0 +1,69 @@
+//! A fuzz target: whatever a target sends, the host's queue answers with outcomes or one error, and never panics.
+
+use std::task::Waker;
+
+use engine::net::SendBatch;
+use engine::{Buf, View};
+use nvme::Submission;
+use nvme::opcode::NvmOpcode;
+use nvme::tcp::IcResp;
+use zerocopy::IntoBytes;
+
+use super::queue::{Aftermath, Payload, Queue, QueueConfig};
+
+/// Feeds `bytes` to a queue with commands of every kind under way. The first byte chooses digests and whether a sound ICResp
+/// comes first (otherwise few inputs would get past the start); the second in what pieces the rest arrives.
+pub fn session(bytes: &[u8]) {
+    let [mode, step, rest @ ..] = bytes else { return };
+    let (header_digest, data_digest) = (mode & 1 != 0, mode & 2 != 0);
+    let mut queue = Queue::new(QueueConfig {
+        depth: 8,
+        in_capsule_bytes_max: 8192,
+        header_digest,
+        data_digest,
+        read_bytes_max: 1 << 20,
+    });
+    let mut batch = SendBatch::new();
+    let mut slots = Vec::new();
+    let write = |bytes: usize| Payload::Out(View::from(Buf::zeroed(bytes)));
+    slots.extend(queue.submit(nvm(NvmOpcode::READ), Payload::In(Buf::zeroed(4096)), 1));
+    slots.extend(queue.submit(nvm(NvmOpcode::READ), Payload::In(Buf::zeroed(65_536)), 1));
+    slots.extend(queue.submit(nvm(NvmOpcode::WRITE), write(4096), 1));
+    slots.extend(queue.submit(nvm(NvmOpcode::WRITE), write(65_536), 2));
+    let halves = ((nvm(NvmOpcode::COMPARE), write(4096)), (nvm(NvmOpcode::WRITE), write(4096)));
+    slots.extend(queue.submit_fused(halves.0, halves.1, 2).map(|(first, _)| first));
+    queue.fill(&mut batch);
+    let mut alive = true;
+    if mode & 4 != 0 {
+        alive = queue.input(&ic_resp(header_digest, data_digest)).is_ok();
+    }
+    for piece in rest.chunks(usize::from(*step) + 1) {
+        batch.clear();
+        queue.fill(&mut batch);
+        if !alive {
+            break;
+        }
+        if let Err(error) = queue.input(piece) {
+            // It must be possible to say so, too.
+            let _ = queue.term_req(&error);
+            alive = false;
+        }
+    }
+    queue.close(1);
+    for slot in slots {
+        assert!(queue.poll_outcome(slot, Waker::noop()).is_some(), "every command ends when its queue does");
+    }
+    queue.take_aftermath(&mut Aftermath::default());
+}
+
+fn nvm(opcode: NvmOpcode) -> Submission {
+    Submission::nvm(opcode, 0, 1)
+}
+
+fn ic_resp(header_digest: bool, data_digest: bool) -> Vec<u8> {
+    use crate::tcp::Encoder;
+    let response = crate::tcp::IcResp { alignment_code: 0, header_digest, data_digest, maxh2cdata: 8192 };
+    let header = Encoder::ic_resp(&response);
+    debug_assert_eq!(header.len(), std::mem::size_of::<IcResp>());
+    header.as_bytes().to_vec()
+}

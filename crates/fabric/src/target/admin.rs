@@ -1,0 +1,283 @@
+//! Admin and Fabrics commands (NVMe Base 2.0 §5, §6).
+
+use std::mem::offset_of;
+
+use engine::time::Instant;
+use nvme::command::Submission;
+use nvme::fabrics::{
+    ConnectData, ConnectFields, PropertyFields, connect_attributes, connect_invalid_parameter, connect_result,
+};
+use nvme::log::LogRequest;
+use nvme::opcode::{AdminOpcode, FabricsType};
+use nvme::register::{Capabilities, Configuration, offset};
+use nvme::{CONTROLLER_ID_DYNAMIC, Nqn, Status, VERSION};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::connection::{Connection, Phase};
+use super::controller::{ConfigurationChange, Controller};
+use super::io::{self, Plan};
+use super::limits::{
+    ADMIN_QUEUE_ENTRIES_MAX, ASYNC_EVENTS_MAX, IN_CAPSULE_BYTES_MAX, IO_QUEUE_ENTRIES_MAX, IO_QUEUES_MAX,
+};
+use super::slots::Stage;
+use super::{features, identify, logs};
+
+/// CAP.TO: how long a host waits for CSTS.RDY, in units of 500 ms. We are ready at once; chosen generously for a slow link.
+const READY_TIMEOUT_500MS: u8 = 15;
+/// Byte offset of CDW10, where the fields of a Fabrics command begin.
+const FIELDS_AT: usize = offset_of!(Submission, cdw10);
+
+/// The fields of a Fabrics command in CDW10 to CDW15.
+fn fields<T: FromBytes>(command: &Submission) -> T {
+    const { assert!(size_of::<T>() == size_of::<Submission>() - FIELDS_AT) };
+    T::read_from_bytes(&command.as_bytes()[FIELDS_AT..]).expect("invariant: the sizes are equal, as asserted above")
+}
+
+/// A refused Connect: the status, and where the parameter is that it was refused for.
+struct Refusal(Status, u64);
+
+impl Refusal {
+    fn in_command(at: usize) -> Refusal {
+        let result = connect_invalid_parameter((FIELDS_AT + at) as u16, false);
+        Refusal(Status::CONNECT_INVALID_PARAMETERS.do_not_retry(), result)
+    }
+
+    fn in_data(at: usize) -> Refusal {
+        Refusal(Status::CONNECT_INVALID_PARAMETERS.do_not_retry(), connect_invalid_parameter(at as u16, true))
+    }
+}
+
+impl<N> Connection<N> {
+    /// Until Connect succeeds nothing else is accepted (NVMe Base 2.0 §6.3).
+    pub(super) fn plan_connecting(&self, command: &Submission, capsule_bytes: u32) -> Result<Plan, Status> {
+        if command.fabrics_type() != Some(FabricsType::CONNECT) {
+            return Err(Status::SEQUENCE_ERROR.do_not_retry());
+        }
+        io::plan_from_host(command, size_of::<ConnectData>() as u32, capsule_bytes)
+    }
+
+    /// No admin command that we know has data from the host but Connect.
+    pub(super) fn plan_admin(&self, command: &Submission) -> Result<Plan, Status> {
+        let ready = self.controller.as_ref().is_some_and(|controller| controller.is_ready());
+        if command.fabrics_type().is_none() && !ready {
+            return Err(Status::SEQUENCE_ERROR.do_not_retry());
+        }
+        Ok(Plan::Run)
+    }
+
+    // Connect.
+
+    pub(super) fn connect(&mut self, slot: u16, now: Instant) {
+        match self.try_connect(slot, now) {
+            Ok(controller) => {
+                self.phase = Phase::Live;
+                self.answer(slot, Status::SUCCESS, connect_result(controller, 0));
+            }
+            Err(Refusal(status, result)) => self.answer(slot, status, result),
+        }
+    }
+
+    fn try_connect(&mut self, slot: u16, now: Instant) -> Result<u16, Refusal> {
+        let entry = self.slots.at(slot);
+        let fields: ConnectFields = fields(&entry.command);
+        let start = match entry.command.sgl.kind() {
+            nvme::sgl::SglKind::InCapsule { offset } => offset as usize, // within the capsule, as planned
+            _ => 0,
+        };
+        let Ok((data, _)) = ConnectData::read_from_prefix(&entry.data[start..]) else {
+            return Err(Refusal(Status::DATA_SGL_LENGTH_INVALID.do_not_retry(), 0));
+        };
+        if fields.recfmt.get() != 0 {
+            return Err(Refusal(Status::CONNECT_INCOMPATIBLE_FORMAT.do_not_retry(), 0));
+        }
+        let host = Nqn::from_field(&data.hostnqn);
+        let host = host.map_err(|_| Refusal::in_data(offset_of!(ConnectData, hostnqn)))?;
+        let subsystem = Nqn::from_field(&data.subnqn).ok().filter(|nqn| self.shared.has_subsystem(nqn));
+        let subsystem = subsystem.ok_or(Refusal::in_data(offset_of!(ConnectData, subnqn)))?;
+        let qid = fields.qid.get();
+        let entries_max = if qid == 0 { ADMIN_QUEUE_ENTRIES_MAX } else { IO_QUEUE_ENTRIES_MAX };
+        let sqsize = fields.sqsize.get();
+        if sqsize == 0 || sqsize >= entries_max {
+            return Err(Refusal::in_command(offset_of!(ConnectFields, sqsize)));
+        }
+        let controller = if qid == 0 {
+            self.make_controller(&fields, &data, subsystem, host, now)?
+        } else {
+            self.join_controller(qid, &data, &subsystem, &host)?
+        };
+        self.queue.qid = qid;
+        self.queue.entries = sqsize + 1;
+        self.queue.head = 0;
+        self.queue.flow_control = fields.cattr & connect_attributes::DISABLE_SQ_FLOW_CONTROL == 0;
+        Ok(controller)
+    }
+
+    /// Connect of an admin queue: a new controller (the dynamic model only).
+    fn make_controller(
+        &mut self,
+        fields: &ConnectFields,
+        data: &ConnectData,
+        subsystem: Nqn,
+        host: Nqn,
+        now: Instant,
+    ) -> Result<u16, Refusal> {
+        if data.cntlid.get() != CONTROLLER_ID_DYNAMIC {
+            return Err(Refusal::in_data(offset_of!(ConnectData, cntlid)));
+        }
+        let attention = self.attention.clone();
+        let made = self.shared.add_controller(|id| Controller::new(id, subsystem, host, data.hostid, attention));
+        let controller = made.ok_or(Refusal(Status::CONNECT_CONTROLLER_BUSY, 0))?;
+        let id = controller.id();
+        if !controller.set_keep_alive(fields.kato.get(), now) {
+            self.shared.remove_controller(id);
+            return Err(Refusal::in_command(offset_of!(ConnectFields, kato)));
+        }
+        self.controller = Some(controller);
+        Ok(id)
+    }
+
+    /// Connect of an I/O queue to a controller that the same host has made and enabled.
+    fn join_controller(&mut self, qid: u16, data: &ConnectData, subsystem: &Nqn, host: &Nqn) -> Result<u16, Refusal> {
+        let controller = self.shared.controller(data.cntlid.get());
+        let controller = controller.filter(|found| found.belongs_to(subsystem, host, &data.hostid));
+        let controller = controller.ok_or(Refusal::in_data(offset_of!(ConnectData, cntlid)))?;
+        if qid > IO_QUEUES_MAX || controller.is_discovery() {
+            return Err(Refusal::in_command(offset_of!(ConnectFields, qid)));
+        }
+        // Read before the check: a reset in between moves it, and the queue closes at its next look.
+        self.queue.epoch = controller.io_epoch();
+        if !controller.is_ready() || controller.is_ended() {
+            return Err(Refusal(Status::SEQUENCE_ERROR.do_not_retry(), 0));
+        }
+        if !controller.add_queue(qid, &self.attention) {
+            return Err(Refusal(Status::CONNECT_CONTROLLER_BUSY, 0));
+        }
+        let id = controller.id();
+        self.controller = Some(controller);
+        self.set_capsule_bytes_max(IN_CAPSULE_BYTES_MAX);
+        // It may have ended between the check and the entry of the queue, and then woke everybody but us.
+        self.attention.raise();
+        Ok(id)
+    }
+
+    // Commands.
+
+    pub(super) fn run_admin(&mut self, slot: u16, now: Instant) {
+        let Some(controller) = self.controller.clone() else { return };
+        let command = self.slots.at(slot).command;
+        if let Some(fabrics) = command.fabrics_type() {
+            return self.run_fabrics(slot, fabrics, &command, &controller);
+        }
+        let opcode = AdminOpcode(command.opcode);
+        let data = match opcode {
+            AdminOpcode::IDENTIFY => {
+                identify::identify(&self.shared, &controller, &command).map(|page| (Some(page), 0))
+            }
+            AdminOpcode::GET_LOG_PAGE => {
+                let request = LogRequest::from_submission(&command);
+                logs::log_page(&self.shared, &controller, self.local, &request).map(|page| (Some(page), 0))
+            }
+            AdminOpcode::GET_FEATURES => {
+                features::get(&self.shared, &controller, &command).map(|value| (value.data, value.result))
+            }
+            AdminOpcode::SET_FEATURES => {
+                features::set(&self.shared, &controller, &command, now).map(|result| (None, result))
+            }
+            AdminOpcode::KEEP_ALIVE => {
+                controller.kept_alive(now);
+                Ok((None, 0))
+            }
+            AdminOpcode::ABORT if !controller.is_discovery() => return self.abort(slot, &command),
+            AdminOpcode::ASYNC_EVENT_REQUEST => return self.park_event(slot, &controller),
+            _ => Err(Status::INVALID_OPCODE.do_not_retry()),
+        };
+        match data {
+            Ok((Some(data), result)) => match io::check_to_host(&command, data.len() as u32) {
+                Ok(()) => self.answer_data(slot, data, result.into()),
+                Err(status) => self.answer(slot, status, 0),
+            },
+            Ok((None, result)) => self.answer(slot, Status::SUCCESS, result.into()),
+            Err(status) => self.answer(slot, status, 0),
+        }
+        // A feature or a log page may have let an event through.
+        self.tell_events(&controller);
+    }
+
+    /// Abort (NVMe Base 2.0 §5.1): event requests are aborted; of other commands none waits for anything that an abort
+    /// could save, so they run to their end and bit 0 says so.
+    fn abort(&mut self, slot: u16, command: &Submission) {
+        let (sqid, cid) = (command.cdw10.get() as u16, (command.cdw10.get() >> 16) as u16);
+        let parked = |slots: &super::slots::Slots<N>| {
+            let mut found = slots.iter().filter(|(_, entry)| entry.stage == Stage::Parked);
+            found.find(|(_, entry)| entry.command.command_id.get() == cid).map(|(index, _)| index)
+        };
+        match parked(&self.slots).filter(|_| sqid == 0) {
+            Some(target) => {
+                self.events.retain(|&parked| parked != target);
+                self.answer(target, Status::ABORT_REQUESTED, 0);
+                self.answer(slot, Status::SUCCESS, 0);
+            }
+            None => self.answer(slot, Status::SUCCESS, 1),
+        }
+    }
+
+    fn park_event(&mut self, slot: u16, controller: &Controller) {
+        if self.events.len() == ASYNC_EVENTS_MAX {
+            return self.answer(slot, Status::ASYNC_EVENT_LIMIT_EXCEEDED.do_not_retry(), 0);
+        }
+        self.slots.at(slot).stage = Stage::Parked;
+        self.events.push_back(slot);
+        self.tell_events(controller);
+    }
+
+    // Fabrics commands on a connected admin queue.
+
+    fn run_fabrics(&mut self, slot: u16, kind: FabricsType, command: &Submission, controller: &Controller) {
+        match kind {
+            FabricsType::PROPERTY_GET => match property_get(&fields(command), controller) {
+                Some(value) => self.answer(slot, Status::SUCCESS, value),
+                None => self.answer(slot, Status::INVALID_FIELD.do_not_retry(), 0),
+            },
+            FabricsType::PROPERTY_SET => self.property_set(slot, &fields(command), controller),
+            // A second Connect on a connected queue (NVMe Base 2.0 §6.3).
+            FabricsType::CONNECT => self.answer(slot, Status::SEQUENCE_ERROR.do_not_retry(), 0),
+            // The admin queue ends by a shutdown (NVMe Base 2.0 §6.4).
+            FabricsType::DISCONNECT => self.answer(slot, Status::INVALID_QUEUE_TYPE.do_not_retry(), 0),
+            _ => self.answer(slot, Status::INVALID_OPCODE.do_not_retry(), 0),
+        }
+    }
+
+    /// Of the properties only CC can be written (NVMe Base 2.0 §6.6; NSSR needs NVM Subsystem Reset, which CAP denies).
+    fn property_set(&mut self, slot: u16, fields: &PropertyFields, controller: &Controller) {
+        if fields.offset.get() != offset::CC || fields.attrib & 7 != 0 {
+            return self.answer(slot, Status::INVALID_FIELD.do_not_retry(), 0);
+        }
+        let change = controller.set_configuration(Configuration(fields.value.get() as u32));
+        self.answer(slot, Status::SUCCESS, 0);
+        if change == ConfigurationChange::Shutdown {
+            self.flushes = self.shared.namespaces(controller.subsystem());
+            self.flushes.retain(|attached| attached.info.volatile_cache);
+            self.flushes_pending = self.flushes.len();
+            if self.flushes.is_empty() {
+                controller.shutdown_complete();
+            }
+        }
+    }
+}
+
+/// Property Get: the value where offset and size name a property.
+fn property_get(fields: &PropertyFields, controller: &Controller) -> Option<u64> {
+    let eight_bytes = match fields.attrib & 7 {
+        0 => false,
+        1 => true,
+        _ => return None,
+    };
+    match (fields.offset.get(), eight_bytes) {
+        (offset::CAP, true) => Some(Capabilities::fabrics(IO_QUEUE_ENTRIES_MAX, READY_TIMEOUT_500MS).0),
+        (offset::VS, false) => Some(VERSION.into()),
+        (offset::CC, false) => Some(controller.configuration().0.into()),
+        (offset::CSTS, false) => Some(controller.status().into()),
+        (offset::NSSR, false) => Some(0),
+        _ => None,
+    }
+}

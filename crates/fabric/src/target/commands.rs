@@ -1,0 +1,340 @@
+//! What a queue does with a command: check it when its capsule arrives, run it when its data has.
+//!
+//! Fused operations (NVMe Base 2.0 §3.4.2): the halves must be adjacent in the queue, first half first. A first half that
+//! the next command does not complete, and a second half without a first, is aborted with Missing Fused Command. Where one
+//! half fails, the other is aborted with Failed Fused Command.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use device::{Durability, Lba};
+use engine::Buf;
+use engine::time::Instant;
+use nvme::opcode::{FabricsType, NvmOpcode};
+use nvme::sgl::SglKind;
+use nvme::{Fuse, Status, Submission};
+
+use super::connection::{Connection, Fusing, Phase};
+use super::controller::Controller;
+use super::end::End;
+use super::io::{self, Operation, Outcome, Plan, Work};
+use super::slots::{Addressed, Slot, Stage};
+use super::stats::CommandKind;
+
+impl<N> Connection<N> {
+    /// What the command in `slot` needs before it can run, or the status it is refused with. Its capsule brings
+    /// `capsule_bytes` of data.
+    pub(super) fn plan(&mut self, slot: u16, capsule_bytes: u32) -> Result<Plan, Status> {
+        let entry = self.slots.at(slot);
+        let command = entry.command;
+        let owns_id = entry.owns_id;
+        let before = std::mem::take(&mut self.fusing);
+        let planned = if !owns_id {
+            Err(Status::COMMAND_ID_CONFLICT.do_not_retry())
+        } else if !command.uses_sgl() {
+            Err(Status::INVALID_FIELD.do_not_retry())
+        } else if self.phase == Phase::Connecting {
+            self.plan_connecting(&command, capsule_bytes)
+        } else if self.queue.qid == 0 {
+            self.plan_admin(&command)
+        } else {
+            self.plan_io(slot, &command, capsule_bytes)
+        };
+        self.fuse(before, slot, &command, planned)
+    }
+
+    fn plan_io(&mut self, slot: u16, command: &Submission, capsule_bytes: u32) -> Result<Plan, Status> {
+        if let Some(fabrics) = command.fabrics_type() {
+            let known = fabrics == FabricsType::DISCONNECT;
+            return if known { Ok(Plan::Run) } else { Err(Status::INVALID_OPCODE.do_not_retry()) };
+        }
+        self.refresh_namespaces();
+        let kind = CommandKind::of(NvmOpcode(command.opcode)).ok_or(Status::INVALID_OPCODE.do_not_retry())?;
+        let nsid = command.nsid.get();
+        let found = self.namespaces.binary_search_by_key(&nsid, |attached| attached.nsid);
+        let attached = &self.namespaces[found.map_err(|_| Status::INVALID_NAMESPACE.do_not_retry())?];
+        let entry = self.slots.at(slot);
+        entry.kind = Some(kind);
+        entry.addressed = Some(Addressed { namespace: attached.namespace.clone(), info: attached.info.clone() });
+        io::plan(command, kind, &attached.info, capsule_bytes)
+    }
+
+    /// Looks again at what the subsystem has, if that has changed.
+    fn refresh_namespaces(&mut self) {
+        let generation = self.shared.generation();
+        if generation != self.generation
+            && let Some(controller) = &self.controller
+        {
+            self.namespaces = self.shared.namespaces(controller.subsystem());
+            self.generation = generation;
+        }
+    }
+
+    /// Brings the halves of a fused pair together. `before` is what the command before left.
+    fn fuse(
+        &mut self,
+        before: Fusing,
+        slot: u16,
+        command: &Submission,
+        planned: Result<Plan, Status>,
+    ) -> Result<Plan, Status> {
+        let fuse = command.fuse();
+        if let (Fusing::First(first), Fuse::None | Fuse::First | Fuse::Reserved) = (before, fuse) {
+            self.fail(first, Status::MISSING_FUSED);
+        }
+        match fuse {
+            Fuse::None => planned,
+            _ if self.queue.qid == 0 => Err(Status::INVALID_FIELD.do_not_retry()),
+            Fuse::Reserved => Err(Status::INVALID_FIELD.do_not_retry()),
+            Fuse::First => {
+                let planned = planned.and_then(|plan| self.check_first(slot, command).map(|()| plan));
+                self.fusing = if planned.is_ok() { Fusing::First(slot) } else { Fusing::Failed };
+                planned
+            }
+            Fuse::Second => match before {
+                Fusing::None => Err(Status::MISSING_FUSED),
+                Fusing::Failed => Err(Status::FAILED_FUSED),
+                Fusing::First(first) => self.pair(first, slot, command, planned),
+            },
+        }
+    }
+
+    fn check_first(&mut self, slot: u16, command: &Submission) -> Result<(), Status> {
+        if command.opcode != NvmOpcode::COMPARE.0 {
+            return Err(Status::INVALID_FIELD.do_not_retry());
+        }
+        match &self.slots.at(slot).addressed {
+            Some(addressed) => io::check_fused_size(command, &addressed.info),
+            None => Err(Status::INVALID_NAMESPACE.do_not_retry()),
+        }
+    }
+
+    fn pair(
+        &mut self,
+        first: u16,
+        second: u16,
+        command: &Submission,
+        planned: Result<Plan, Status>,
+    ) -> Result<Plan, Status> {
+        if !io::is_pair(&self.slots.at(first).command, command) {
+            self.fail(first, Status::INVALID_FIELD.do_not_retry());
+            return Err(Status::FAILED_FUSED);
+        }
+        match planned {
+            Ok(plan) => {
+                self.slots.at(first).partner = Some(second);
+                self.slots.at(second).partner = Some(first);
+                Ok(plan)
+            }
+            Err(status) => {
+                self.fail(first, Status::FAILED_FUSED);
+                Err(status)
+            }
+        }
+    }
+
+    /// Lets a command fail that has not been executed: at once, or where its data is on its way, when that has arrived.
+    fn fail(&mut self, slot: u16, status: Status) {
+        let entry = self.slots.at(slot);
+        match entry.stage {
+            Stage::Capsule | Stage::Transfer => {
+                entry.doomed.get_or_insert(status);
+            }
+            Stage::Waiting => {
+                self.waiting.retain(|&waiting| waiting != slot);
+                self.answer(slot, status, 0);
+            }
+            Stage::Ready => self.answer(slot, status, 0),
+            Stage::Executing | Stage::Parked | Stage::Answered => {}
+        }
+    }
+
+    /// All of the command's data is here.
+    pub(super) fn run(&mut self, slot: u16, now: Instant) {
+        let entry = self.slots.at(slot);
+        entry.stage = Stage::Ready;
+        if let Some(status) = entry.doomed {
+            self.run_doomed(slot, status);
+        } else if self.phase == Phase::Connecting {
+            self.connect(slot, now);
+        } else if self.queue.qid == 0 {
+            self.run_admin(slot, now);
+        } else {
+            self.run_io(slot);
+        }
+    }
+
+    fn run_doomed(&mut self, slot: u16, status: Status) {
+        if self.fusing == Fusing::First(slot) {
+            self.fusing = Fusing::Failed;
+        }
+        let partner = self.slots.at(slot).partner.take();
+        self.answer(slot, status, 0);
+        if let Some(partner) = partner {
+            self.slots.at(partner).partner = None;
+            self.fail(partner, Status::FAILED_FUSED);
+        }
+    }
+
+    fn run_io(&mut self, slot: u16) {
+        let entry = self.slots.at(slot);
+        if entry.command.fabrics_type().is_some() {
+            return self.disconnect(slot);
+        }
+        align_in_capsule(entry);
+        if entry.kind == Some(CommandKind::Deallocate) {
+            let checked = entry.addressed.as_ref().map(|addressed| io::check_ranges(&entry.data, &addressed.info));
+            if let Some(Err(status)) = checked {
+                return self.answer(slot, status, 0);
+            }
+            if !io::is_deallocate(&entry.command) {
+                return self.answer(slot, Status::SUCCESS, 0); // hints, of which we make no use
+            }
+        }
+        if !entry.is_fused() {
+            return self.ready.push_back(slot);
+        }
+        let second = entry.command.fuse() == Fuse::Second;
+        let Some(partner) = entry.partner else { return };
+        // A fused pair is executed as one, and not before the data of both halves is here.
+        if self.slots.at(partner).stage == Stage::Ready {
+            self.ready.push_back(if second { partner } else { slot });
+        }
+    }
+
+    /// Disconnect of an I/O queue (NVMe Base 2.0 §6.4): commands that are not done are given up with the queue.
+    fn disconnect(&mut self, slot: u16) {
+        let recfmt = self.slots.at(slot).command.cdw10.get() & 0xFFFF;
+        if recfmt != 0 {
+            return self.answer(slot, Status::CONNECT_INCOMPATIBLE_FORMAT.do_not_retry(), 0);
+        }
+        self.answer(slot, Status::SUCCESS, 0);
+        self.finish(End::Disconnected);
+    }
+
+    // Execution.
+
+    /// The next operation to execute. Its outcome must come back by [`Connection::complete`].
+    pub fn next_operation(&mut self) -> Option<Operation<N>> {
+        if let Some(attached) = self.flushes.pop() {
+            return Some(Operation { slot: None, namespace: attached.namespace, work: Work::Flush });
+        }
+        let slot = self.ready.pop_front()?;
+        let write_through = self.controller.as_ref().is_some_and(|controller| controller.write_through());
+        let entry = self.slots.at(slot);
+        entry.stage = Stage::Executing;
+        let command = entry.command;
+        let addressed = entry.addressed.take().expect("invariant: plan_io addresses every command that gets ready");
+        let data = std::mem::take(&mut entry.data).freeze();
+        let (wanted, partner) = (entry.wanted, entry.partner);
+        let lba = Lba(command.lba());
+        let blocks = u64::from(command.blocks());
+        let durability_of = |command: &Submission| {
+            if write_through || command.force_unit_access() { Durability::Stable } else { Durability::Cached }
+        };
+        let durability = durability_of(&command);
+        let work = match entry.kind.expect("invariant: plan_io gives every command that gets ready a kind") {
+            CommandKind::Read => Work::Read { lba, buf: Buf::with_len(wanted as usize) },
+            CommandKind::Write => Work::Write { lba, data, durability },
+            CommandKind::Flush => Work::Flush,
+            CommandKind::WriteZeroes => Work::WriteZeroes { lba, blocks, durability },
+            CommandKind::Deallocate => Work::Deallocate { ranges: data },
+            CommandKind::Compare | CommandKind::CompareAndWrite => match partner {
+                None => Work::Compare { lba, expected: data },
+                Some(partner) => {
+                    let second = self.slots.at(partner);
+                    second.stage = Stage::Executing;
+                    second.kind = Some(CommandKind::CompareAndWrite);
+                    let durability = durability_of(&second.command);
+                    let new = std::mem::take(&mut second.data).freeze();
+                    Work::CompareAndWrite { lba, expected: data, new, durability }
+                }
+            },
+        };
+        Some(Operation { slot: Some(slot), namespace: addressed.namespace, work })
+    }
+
+    /// Takes an operation's outcome.
+    pub fn complete(&mut self, outcome: Outcome) {
+        let Some(slot) = outcome.slot else { return self.flushed() };
+        let entry = self.slots.at(slot);
+        match entry.partner.take() {
+            Some(partner) => {
+                entry.kind = None; // the pair counts once, as the second half
+                let (first, second) = io::fused_statuses(&outcome.result);
+                self.answer(slot, first, 0);
+                self.answer(partner, second, 0);
+            }
+            None => {
+                let status = outcome.result.map_or_else(|error| io::status_of(&error), |()| Status::SUCCESS);
+                if status.is_success() && entry.kind == Some(CommandKind::Read) {
+                    return self.answer_data(slot, outcome.data.freeze(), 0);
+                }
+                self.answer(slot, status, 0);
+            }
+        }
+    }
+
+    /// One namespace is flushed for a shutdown. A flush that failed is not reported: the shutdown ends all the same, and
+    /// the medium has latched the error for whoever uses it next (NVMe Base 2.0 §3.6.2 has no status for it).
+    fn flushed(&mut self) {
+        self.flushes_pending -= 1;
+        if self.flushes_pending == 0
+            && let Some(controller) = &self.controller
+        {
+            controller.shutdown_complete();
+        }
+    }
+
+    /// Counts an answered command.
+    pub(super) fn count(&self, slot: &Slot<N>, now: Instant) {
+        let stats = &self.shared.stats;
+        stats.count_status(slot.status);
+        match slot.kind {
+            Some(kind) => stats.count(kind, now.duration_since(slot.arrived)),
+            None if self.queue.qid == 0 => {
+                stats.admin_commands.fetch_add(1, Relaxed);
+            }
+            None => {}
+        }
+        if slot.status.is_success() {
+            match slot.kind {
+                Some(CommandKind::Read) => stats.read_bytes.fetch_add(u64::from(slot.wanted), Relaxed),
+                Some(CommandKind::Write | CommandKind::CompareAndWrite) => {
+                    stats.written_bytes.fetch_add(u64::from(slot.wanted), Relaxed)
+                }
+                _ => 0,
+            };
+        } else if let Some(controller) = &self.controller {
+            self.note_error(controller, slot);
+        }
+    }
+
+    /// Puts a failed command into the error log. A compare that fails is how the store above works, not an error: it would
+    /// push everything else out of the log.
+    fn note_error(&self, controller: &Controller, slot: &Slot<N>) {
+        let usual = [Status::COMPARE_FAILURE, Status::FAILED_FUSED].contains(&slot.status.kind());
+        if !usual {
+            controller.note_error(self.queue.qid, &slot.command, slot.status);
+        }
+    }
+
+    /// Whether operations wait to be executed.
+    pub fn has_operations(&self) -> bool {
+        !self.ready.is_empty() || !self.flushes.is_empty()
+    }
+
+    /// Gives back what a burst has made the connection take.
+    pub fn shrink(&mut self) {
+        self.slots.shrink();
+    }
+}
+
+/// Data at an offset in the capsule is copied to the start of a buffer: media want it aligned.
+fn align_in_capsule<N>(slot: &mut Slot<N>) {
+    let SglKind::InCapsule { offset } = slot.command.sgl.kind() else { return };
+    let (start, length) = (offset as usize, slot.command.sgl.length.get() as usize);
+    if start != 0 || length != slot.data.len() {
+        slot.data = Buf::copy_from(&slot.data[start..start + length]);
+    }
+    slot.wanted = length as u32;
+}

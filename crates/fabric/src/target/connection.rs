@@ -1,0 +1,471 @@
+//! One connection of the target as a state machine without I/O: bytes in, operations and answers out.
+//!
+//! ```text
+//!  Opening ─ICReq─► Connecting ─Connect─► Live ─bad PDU─► Terminating ─► Closed
+//! ```
+//! Invariants:
+//! - A command is executed only when all its data has arrived, and a fused pair only when both halves' has: nothing is
+//!   locked while a host can stall us.
+//! - Nothing is executed after the association has ended, the controller was reset, or a PDU was bad.
+//! - What a connection holds is bounded: slots by the queue's entries, data by `CONNECTION_DATA_BYTES_MAX` and the data in
+//!   the capsules, answers by the slots.
+//! - Answers leave in the order in which commands end; the SUCCESS flag is used only where the host does without SQHD.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::Waker;
+
+use engine::net::SendBatch;
+use engine::time::Instant;
+use engine::{Buf, View};
+use nvme::tcp::{ADMIN_IN_CAPSULE_BYTES, PduType};
+use nvme::{Completion, Status};
+
+use super::controller::{Attention, Controller};
+use super::end::End;
+use super::io::Plan;
+use super::limits::{
+    CONNECTION_DATA_BYTES_MAX, DIRECT_BYTES_MIN, H2C_DATA_BYTES_MAX, HANDSHAKE_TIME_MAX, SEND_BYTES_MAX, TERM_TIME_MAX,
+};
+use super::shared::{Attached, Shared};
+use super::slots::{Slots, Stage};
+use crate::tcp::{
+    CapsuleCmd, DataPdu, Decoder, Encoder, Event, FatalError, Header, IcReq, IcResp, Pdu, ReadyToTransfer, Role, Rules,
+};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Phase {
+    /// Until ICReq.
+    Opening,
+    /// Until a Connect command succeeds.
+    Connecting,
+    /// A queue of a controller.
+    Live,
+    /// A C2HTermReq is on its way; the host should close.
+    Terminating,
+    /// It had the time to.
+    Closed,
+}
+
+/// The queue that a connection has become.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Queue {
+    pub qid: u16,
+    pub entries: u16,
+    /// SQHD: entries taken, modulo `entries`.
+    pub head: u16,
+    /// SQHD is reported and no SUCCESS flag is used.
+    pub flow_control: bool,
+    /// The controller's epoch when the queue was connected.
+    pub epoch: u32,
+}
+
+/// The command that the next one may fuse with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Fusing {
+    #[default]
+    None,
+    /// The command before was a first half.
+    First(u16),
+    /// It was, but it has failed and was answered.
+    Failed,
+}
+
+enum Reply {
+    IcResp(IcResp),
+    R2t(u16),
+    Answer(u16),
+    Term(Box<Header>),
+}
+
+/// See the module.
+pub(super) struct Connection<N> {
+    pub(super) shared: Arc<Shared<N>>,
+    pub(super) local: SocketAddr,
+    pub(super) attention: Arc<Attention>,
+    pub(super) phase: Phase,
+    pub(super) decoder: Decoder,
+    encoder: Encoder,
+    /// When the handshake, or the host's time to close, is over.
+    time_limit: Instant,
+    pub(super) queue: Queue,
+    pub(super) controller: Option<Arc<Controller>>,
+    /// I/O queues: the subsystem's namespaces as of `generation`.
+    pub(super) namespaces: Vec<Attached<N>>,
+    pub(super) generation: u64,
+    pub(super) slots: Slots<N>,
+    /// The slot that the current PDU's data belongs to; `None`: it is skipped.
+    current: Option<u16>,
+    pub(super) fusing: Fusing,
+    /// Data buffers the connection may still take, bytes, and who waits for them, first come first served.
+    data_room: u32,
+    pub(super) waiting: VecDeque<u16>,
+    /// Commands to execute.
+    pub(super) ready: VecDeque<u16>,
+    /// Namespaces to flush for a shutdown, and how many of them are not done.
+    pub(super) flushes: Vec<Attached<N>>,
+    pub(super) flushes_pending: usize,
+    outbox: VecDeque<Reply>,
+    /// Asynchronous Event Requests outstanding.
+    pub(super) events: VecDeque<u16>,
+    end: Option<End>,
+}
+
+impl<N> Connection<N> {
+    /// A new connection that reached us at `local`.
+    pub fn new(shared: Arc<Shared<N>>, local: SocketAddr, now: Instant) -> Connection<N> {
+        Connection {
+            shared,
+            local,
+            attention: Arc::default(),
+            phase: Phase::Opening,
+            decoder: Decoder::new(Role::Controller),
+            encoder: Encoder { header_digest: false, data_digest: false, alignment_code: 0 },
+            time_limit: now + HANDSHAKE_TIME_MAX,
+            queue: Queue { qid: 0, entries: 1, head: 0, flow_control: true, epoch: 0 },
+            controller: None,
+            namespaces: Vec::new(),
+            generation: 0,
+            slots: Slots::new(),
+            current: None,
+            fusing: Fusing::None,
+            data_room: CONNECTION_DATA_BYTES_MAX,
+            waiting: VecDeque::new(),
+            ready: VecDeque::new(),
+            flushes: Vec::new(),
+            flushes_pending: 0,
+            outbox: VecDeque::new(),
+            events: VecDeque::new(),
+            end: None,
+        }
+    }
+
+    /// Why the connection must be closed, once it must.
+    pub fn ended(&self) -> Option<&End> {
+        self.end.as_ref().filter(|end| match end {
+            // The last word is sent first; after it the host has a while to close from its side.
+            End::Protocol(_) => self.phase == Phase::Closed,
+            End::Disconnected => !self.has_output(),
+            _ => true,
+        })
+    }
+
+    pub fn has_output(&self) -> bool {
+        !self.outbox.is_empty()
+    }
+
+    /// Who is to be woken when something concerns the connection that did not come through it.
+    pub fn set_waker(&self, waker: &Waker) {
+        self.attention.set_waker(waker);
+    }
+
+    pub(super) fn finish(&mut self, end: End) {
+        self.end.get_or_insert(end);
+        self.ready.clear();
+        self.waiting.clear();
+        self.flushes.clear();
+    }
+
+    // Time.
+
+    /// Looks at the time and at what others have changed. To be called when [`Connection::deadline`] is reached, and after
+    /// every wake.
+    pub fn poll(&mut self, now: Instant) {
+        if matches!(self.phase, Phase::Opening | Phase::Connecting) && now >= self.time_limit {
+            self.finish(End::HandshakeTimeout);
+        }
+        if self.phase == Phase::Terminating && now >= self.time_limit {
+            self.phase = Phase::Closed;
+        }
+        if self.attention.take() {
+            self.attend();
+        }
+        let Some(controller) = self.controller.as_ref().filter(|_| self.queue.qid == 0) else { return };
+        if controller.keep_alive_deadline().is_some_and(|deadline| now >= deadline) {
+            self.shared.stats.keep_alive_expired.fetch_add(1, Relaxed);
+            controller.end();
+            self.finish(End::KeepAliveExpired);
+        }
+    }
+
+    fn attend(&mut self) {
+        let Some(controller) = self.controller.clone() else { return };
+        if controller.is_ended() {
+            self.finish(End::AssociationEnded);
+        } else if self.queue.qid != 0 && controller.io_epoch() != self.queue.epoch {
+            self.finish(End::ControllerReset);
+        } else if self.queue.qid == 0 {
+            self.tell_events(&controller);
+        }
+    }
+
+    pub(super) fn tell_events(&mut self, controller: &Controller) {
+        while !self.events.is_empty() {
+            let Some(event) = controller.next_event() else { return };
+            if let Some(slot) = self.events.pop_front() {
+                self.answer(slot, Status::SUCCESS, event.to_result());
+            }
+        }
+    }
+
+    /// When [`Connection::poll`] must be called at the latest.
+    pub fn deadline(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Live if self.queue.qid == 0 => self.controller.as_ref()?.keep_alive_deadline(),
+            Phase::Live | Phase::Closed => None,
+            _ => Some(self.time_limit),
+        }
+    }
+
+    // Bytes in.
+
+    /// Takes bytes from the connection.
+    pub fn receive(&mut self, mut input: &[u8], now: Instant) {
+        while self.end.is_none() {
+            let event = match self.decoder.next(&mut input) {
+                Ok(Some(event)) => event,
+                Ok(None) => return,
+                Err(error) => return self.terminate(error, now),
+            };
+            let handled = match event {
+                Event::Pdu(pdu) => self.on_pdu(pdu, now),
+                Event::Data(data) => {
+                    self.on_data(data);
+                    Ok(())
+                }
+                Event::DataEnd { digest_ok } => {
+                    self.on_data_end(digest_ok, now);
+                    Ok(())
+                }
+            };
+            if let Err(error) = handled {
+                return self.terminate(error, now);
+            }
+        }
+    }
+
+    /// Lends the buffer in which the data to come belongs, where what remains of the PDU fills it exactly and is long
+    /// enough to be worth a receive of its own. Give it back by [`Connection::received_directly`].
+    pub fn take_direct(&mut self) -> Option<Buf> {
+        let remaining = self.decoder.data_remaining();
+        let slot = self.slots.get_mut(self.current.filter(|_| remaining >= DIRECT_BYTES_MIN)?)?;
+        // Spare capacity beyond the PDU would swallow the start of the next one.
+        (slot.data.capacity() - slot.data.len() == remaining).then(|| std::mem::take(&mut slot.data))
+    }
+
+    /// Takes the lent buffer back with `bytes` more in it than it had.
+    pub fn received_directly(&mut self, buf: Buf, bytes: usize, now: Instant) {
+        let Some(current) = self.current.filter(|_| self.end.is_none()) else { return };
+        self.decoder.data_received(&buf[buf.len() - bytes..]);
+        self.slots.at(current).data = buf;
+        self.receive(&[], now);
+    }
+
+    fn on_pdu(&mut self, pdu: Pdu, now: Instant) -> Result<(), FatalError> {
+        match pdu {
+            Pdu::IcReq(request) => self.on_ic_req(request),
+            Pdu::CapsuleCmd(capsule) => self.on_command(capsule, now)?,
+            Pdu::H2cData(data) => self.on_h2c_data(data)?,
+            Pdu::H2cTermReq(term) => self.finish(End::HostTerminated(term)),
+            // The decoder refuses what only a controller may send.
+            Pdu::IcResp(_) | Pdu::C2hTermReq(_) | Pdu::CapsuleResp(_) | Pdu::C2hData(_) | Pdu::R2t(_) => {}
+        }
+        Ok(())
+    }
+
+    fn on_ic_req(&mut self, request: IcReq) {
+        let (header_digest, data_digest) = (request.header_digest, request.data_digest);
+        self.encoder = Encoder { header_digest, data_digest, alignment_code: request.alignment_code };
+        self.set_capsule_bytes_max(ADMIN_IN_CAPSULE_BYTES);
+        self.phase = Phase::Connecting;
+        let response = IcResp { alignment_code: 0, header_digest, data_digest, maxh2cdata: H2C_DATA_BYTES_MAX };
+        self.outbox.push_back(Reply::IcResp(response));
+    }
+
+    pub(super) fn set_capsule_bytes_max(&mut self, bytes_max: u32) {
+        self.decoder.establish(Rules {
+            header_digest: self.encoder.header_digest,
+            data_digest: self.encoder.data_digest,
+            alignment_code: 0,
+            capsule_data_bytes_max: bytes_max,
+            data_pdu_bytes_max: H2C_DATA_BYTES_MAX,
+        });
+    }
+
+    fn on_command(&mut self, capsule: CapsuleCmd, now: Instant) -> Result<(), FatalError> {
+        self.current = None;
+        if self.slots.len() >= usize::from(self.queue.entries) {
+            let what = "more commands than the queue has entries";
+            return Err(FatalError::limit(PduType::CAPSULE_CMD, what, self.queue.entries));
+        }
+        let slot = self.slots.insert(capsule.command, now);
+        match self.plan(slot, capsule.data_bytes) {
+            Err(status) => self.answer(slot, status, 0),
+            Ok(Plan::Run) => self.run(slot, now),
+            Ok(Plan::Capsule) => {
+                let entry = self.slots.at(slot);
+                entry.stage = Stage::Capsule;
+                entry.wanted = capsule.data_bytes;
+                entry.data = Buf::with_capacity(capsule.data_bytes as usize);
+                self.current = Some(slot);
+            }
+            Ok(Plan::Read(bytes) | Plan::Transfer(bytes)) => {
+                let entry = self.slots.at(slot);
+                entry.stage = Stage::Waiting;
+                entry.wanted = bytes;
+                self.waiting.push_back(slot);
+                self.grant();
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives data buffers to those who wait, in order, as far as there is room.
+    pub(super) fn grant(&mut self) {
+        while let Some(&slot) = self.waiting.front() {
+            let entry = self.slots.at(slot);
+            if entry.wanted > self.data_room {
+                return;
+            }
+            self.waiting.pop_front();
+            self.data_room -= entry.wanted;
+            entry.charged = entry.wanted;
+            if entry.kind == Some(super::CommandKind::Read) {
+                entry.stage = Stage::Ready;
+                self.ready.push_back(slot);
+            } else {
+                entry.stage = Stage::Transfer;
+                entry.data = Buf::with_capacity(entry.wanted as usize);
+                self.outbox.push_back(Reply::R2t(slot));
+            }
+        }
+    }
+
+    /// Data for an R2T: in order, within what was asked for (NVMe/TCP 1.0 §3.6.2.8).
+    fn on_h2c_data(&mut self, pdu: DataPdu) -> Result<(), FatalError> {
+        let kind = PduType::H2C_DATA;
+        self.current = None;
+        let Some(slot) = self.slots.get(pdu.ttag).filter(|slot| slot.stage == Stage::Transfer) else {
+            return Err(FatalError::field(kind, 10, "TTAG", pdu.ttag));
+        };
+        if slot.command.command_id.get() != pdu.cccid {
+            return Err(FatalError::field(kind, 8, "CCCID does not belong to TTAG", pdu.cccid));
+        }
+        if pdu.offset as usize != slot.data.len() {
+            return Err(FatalError::out_of_range(kind, "DATAO is not where the data before ended", pdu.offset));
+        }
+        let left = slot.wanted - pdu.offset;
+        if pdu.bytes > left {
+            return Err(FatalError::out_of_range(kind, "DATAL goes beyond what the R2T asked for", pdu.bytes));
+        }
+        if pdu.last != (pdu.bytes == left) {
+            return Err(FatalError::field(kind, 1, "LAST_PDU does not tell the end of the R2T's data", pdu.last));
+        }
+        self.current = Some(pdu.ttag);
+        Ok(())
+    }
+
+    fn on_data(&mut self, data: &[u8]) {
+        if let Some(current) = self.current {
+            self.slots.at(current).data.extend_from_slice(data);
+        }
+    }
+
+    fn on_data_end(&mut self, digest_ok: bool, now: Instant) {
+        let Some(current) = self.current.take() else { return };
+        let slot = self.slots.at(current);
+        if !digest_ok {
+            // Not fatal (NVMe/TCP 1.0 §3.5): the command fails once the rest of its data is here.
+            slot.doomed.get_or_insert(Status::TRANSIENT_TRANSPORT_ERROR);
+        }
+        if slot.data.len() == slot.wanted as usize {
+            self.run(current, now);
+        }
+    }
+
+    /// Ends the connection for a bad PDU: a C2HTermReq with the field, then nothing more.
+    fn terminate(&mut self, error: FatalError, now: Instant) {
+        self.shared.stats.protocol_errors.fetch_add(1, Relaxed);
+        self.finish(End::Protocol(error));
+        self.phase = Phase::Terminating;
+        self.time_limit = now + TERM_TIME_MAX;
+        let header = Encoder::term_req(PduType::C2H_TERM_REQ, &error, self.decoder.header());
+        self.outbox.push_back(Reply::Term(Box::new(header)));
+    }
+
+    // Answers.
+
+    pub(super) fn answer(&mut self, slot: u16, status: Status, result: u64) {
+        let entry = self.slots.at(slot);
+        debug_assert_ne!(entry.stage, Stage::Answered, "a command was answered twice");
+        entry.stage = Stage::Answered;
+        entry.status = status;
+        entry.result = result;
+        entry.data = Buf::default();
+        entry.addressed = None;
+        self.outbox.push_back(Reply::Answer(slot));
+    }
+
+    pub(super) fn answer_data(&mut self, slot: u16, data: View, result: u64) {
+        self.slots.at(slot).reply = data;
+        self.answer(slot, Status::SUCCESS, result);
+    }
+
+    /// Encodes what there is to say, as much as one send should take.
+    pub fn transmit(&mut self, batch: &mut SendBatch, now: Instant) {
+        while !batch.is_full() && batch.len() < SEND_BYTES_MAX {
+            match self.outbox.pop_front() {
+                None => return,
+                Some(Reply::IcResp(response)) => batch.head(&Encoder::ic_resp(&response)),
+                Some(Reply::R2t(slot)) => {
+                    let entry = self.slots.at(slot);
+                    let cccid = entry.command.command_id.get();
+                    let request = ReadyToTransfer { cccid, ttag: slot, offset: 0, bytes: entry.wanted };
+                    batch.head(&self.encoder.r2t(&request));
+                }
+                Some(Reply::Answer(slot)) => self.transmit_answer(slot, batch, now),
+                Some(Reply::Term(header)) => batch.head(&header),
+            }
+        }
+    }
+
+    fn transmit_answer(&mut self, slot: u16, batch: &mut SendBatch, now: Instant) {
+        let slot = self.slots.remove(slot);
+        self.data_room += slot.charged;
+        self.queue.head = (self.queue.head + 1) % self.queue.entries.max(1);
+        self.count(&slot, now);
+        let cccid = slot.command.command_id.get();
+        let mut told = false;
+        if !slot.reply.is_empty() {
+            told = !self.queue.flow_control && slot.result == 0;
+            let bytes = slot.reply.len() as u32;
+            let pdu = DataPdu { cccid, ttag: 0, offset: 0, bytes, last: true, success: told };
+            batch.head(&self.encoder.c2h_data(&pdu));
+            let digest = self.encoder.data_digest_of(&slot.reply);
+            batch.view(slot.reply);
+            batch.head(digest.as_ref().map_or(&[], |digest| digest));
+        }
+        if !told {
+            let head = if self.queue.flow_control { self.queue.head } else { 0xFFFF };
+            batch.head(&self.encoder.capsule_resp(&Completion::new(cccid, slot.status, slot.result, head)));
+        }
+        if !self.waiting.is_empty() {
+            self.grant();
+        }
+    }
+}
+
+/// The end of an admin connection ends the association; that of an I/O connection frees its queue identifier.
+impl<N> Drop for Connection<N> {
+    fn drop(&mut self) {
+        let Some(controller) = self.controller.take() else { return };
+        if self.queue.qid == 0 {
+            controller.end();
+            self.shared.remove_controller(controller.id());
+        } else {
+            controller.remove_queue(self.queue.qid);
+        }
+    }
+}

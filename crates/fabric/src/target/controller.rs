@@ -1,0 +1,394 @@
+//! A controller: what one association has agreed and may do (NVMe Base 2.0 §3.1).
+//!
+//! Invariants:
+//! - A controller lives as long as its admin connection. When that ends, [`Controller::end`] wakes every I/O connection of
+//!   the association, and each of them closes: a command must not take effect after its association has ended.
+//! - A controller reset (CC.EN 1 → 0) moves [`Controller::io_epoch`]; I/O connections of an older epoch close.
+//! - An event is told at most once until the host has read the log page that belongs to it; what changes meanwhile is in
+//!   that page.
+//!
+//! Its lock is held for a few field accesses only and no other lock is taken under it, save the one of a waker's place.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::Duration;
+
+use engine::time::Instant;
+use nvme::feature::async_event_config;
+use nvme::log::{AsyncEvent, ErrorEntry};
+use nvme::register::{Configuration, status_bits};
+use nvme::{Nqn, Status, Submission};
+
+use super::limits::{ERROR_ENTRIES_MAX, IO_QUEUES_MAX, KEEP_ALIVE_GRANULARITY_100MS, KEEP_ALIVE_MS_MAX, NSID_MAX};
+
+/// How a connection's task is called from elsewhere: another connection, another thread.
+#[derive(Debug, Default)]
+pub(super) struct Attention {
+    raised: AtomicBool,
+    waker: Mutex<Option<Waker>>,
+}
+
+impl Attention {
+    pub fn raise(&self) {
+        self.raised.store(true, Ordering::Release);
+        let waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Whether somebody called since the last look.
+    pub fn take(&self) -> bool {
+        self.raised.load(Ordering::Relaxed) && self.raised.swap(false, Ordering::AcqRel)
+    }
+
+    pub fn set_waker(&self, waker: &Waker) {
+        let mut place = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
+        if !place.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            *place = Some(waker.clone());
+        }
+    }
+}
+
+/// Feature values that are only kept and given back (NVMe Base 2.0 §5.27.1).
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Features {
+    pub arbitration: u32,
+    pub temperature_over: u16,
+    pub temperature_under: u16,
+    pub error_recovery: u32,
+    pub write_atomicity: u32,
+    pub async_event: u32,
+}
+
+impl Features {
+    /// Values after a reset: the temperature threshold is the highest, so that it is never crossed.
+    pub const DEFAULT: Features = Features {
+        arbitration: 7,
+        temperature_over: 0xFFFF,
+        temperature_under: 0,
+        error_recovery: 0,
+        write_atomicity: 0,
+        async_event: 0,
+    };
+}
+
+/// What writing CC asks the connection to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum ConfigurationChange {
+    None,
+    /// Make everything stable, then call [`Controller::shutdown_complete`].
+    Shutdown,
+}
+
+struct State {
+    configuration: Configuration,
+    status: u32,
+    keep_alive: Duration,
+    keep_alive_deadline: Option<Instant>,
+    features: Features,
+    queues: BTreeMap<u16, Arc<Attention>>,
+    namespace_event: Event,
+    discovery_event: Event,
+    changed: BTreeSet<u32>,
+    errors: VecDeque<ErrorEntry>,
+    error_count: u64,
+}
+
+/// Whether an event waits to be told, and whether it may be.
+#[derive(Clone, Copy, Default)]
+struct Event {
+    pending: bool,
+    masked: bool,
+}
+
+impl Event {
+    fn raise(&mut self) {
+        self.pending |= !self.masked;
+    }
+
+    fn tell(&mut self, enabled: bool) -> bool {
+        let told = self.pending && enabled;
+        if told {
+            *self = Event { pending: false, masked: true };
+        }
+        told
+    }
+}
+
+/// See the module.
+pub(super) struct Controller {
+    id: u16,
+    subsystem: Nqn,
+    host: Nqn,
+    host_id: [u8; 16],
+    admin: Arc<Attention>,
+    ended: AtomicBool,
+    io_epoch: AtomicU32,
+    /// The host has disabled the volatile write cache: every write is made stable.
+    write_through: AtomicBool,
+    state: Mutex<State>,
+}
+
+impl Controller {
+    pub fn new(id: u16, subsystem: Nqn, host: Nqn, host_id: [u8; 16], admin: Arc<Attention>) -> Controller {
+        let state = State {
+            configuration: Configuration::default(),
+            status: 0,
+            keep_alive: Duration::ZERO,
+            keep_alive_deadline: None,
+            features: Features::DEFAULT,
+            queues: BTreeMap::new(),
+            namespace_event: Event::default(),
+            discovery_event: Event::default(),
+            changed: BTreeSet::new(),
+            errors: VecDeque::new(),
+            error_count: 0,
+        };
+        Controller {
+            id,
+            subsystem,
+            host,
+            host_id,
+            admin,
+            ended: AtomicBool::new(false),
+            io_epoch: AtomicU32::new(0),
+            write_through: AtomicBool::new(false),
+            state: Mutex::new(state),
+        }
+    }
+
+    /// A panic while the lock was held leaves single fields that are each valid.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn id(&self) -> u16 {
+        self.id
+    }
+
+    pub fn subsystem(&self) -> &Nqn {
+        &self.subsystem
+    }
+
+    pub fn is_discovery(&self) -> bool {
+        self.subsystem.is_discovery()
+    }
+
+    pub fn host_id(&self) -> [u8; 16] {
+        self.host_id
+    }
+
+    /// Whether an I/O queue's Connect comes from the host that made the controller.
+    pub fn belongs_to(&self, subsystem: &Nqn, host: &Nqn, host_id: &[u8; 16]) -> bool {
+        self.subsystem == *subsystem && self.host == *host && self.host_id == *host_id
+    }
+
+    /// Ends the association: every connection of it closes.
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+        for queue in self.lock().queues.values() {
+            queue.raise();
+        }
+        self.admin.raise();
+    }
+
+    pub fn is_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    pub fn io_epoch(&self) -> u32 {
+        self.io_epoch.load(Ordering::Acquire)
+    }
+
+    // Queues.
+
+    /// Takes an I/O queue's identifier for a connection; false if it is in use.
+    pub fn add_queue(&self, qid: u16, attention: &Arc<Attention>) -> bool {
+        debug_assert!((1..=IO_QUEUES_MAX).contains(&qid));
+        let mut state = self.lock();
+        if state.queues.contains_key(&qid) {
+            return false;
+        }
+        state.queues.insert(qid, attention.clone());
+        true
+    }
+
+    pub fn remove_queue(&self, qid: u16) {
+        self.lock().queues.remove(&qid);
+    }
+
+    // Properties (NVMe Base 2.0 §3.1.3).
+
+    pub fn configuration(&self) -> Configuration {
+        self.lock().configuration
+    }
+
+    pub fn status(&self) -> u32 {
+        self.lock().status
+    }
+
+    pub fn is_ready(&self) -> bool {
+        self.lock().status & status_bits::READY != 0
+    }
+
+    /// Writes CC (NVMe Base 2.0 §3.1.3.5, §3.5.1, §3.6.2).
+    pub fn set_configuration(&self, new: Configuration) -> ConfigurationChange {
+        let mut state = self.lock();
+        let old = std::mem::replace(&mut state.configuration, new);
+        if new.enabled() && !old.enabled() {
+            let entries = self.is_discovery() || (new.sq_entry_size() == 6 && new.cq_entry_size() == 4);
+            let served = new.command_set() == 0 && new.memory_page_size() == 0 && new.arbitration() == 0;
+            state.status = if entries && served { status_bits::READY } else { status_bits::FATAL };
+        }
+        if !new.enabled() && old.enabled() {
+            state.status = 0;
+            state.features = Features::DEFAULT;
+            self.write_through.store(false, Ordering::Release);
+            self.io_epoch.fetch_add(1, Ordering::AcqRel);
+            for queue in state.queues.values() {
+                queue.raise();
+            }
+        }
+        if new.shutdown() != 0 && old.shutdown() == 0 {
+            state.status = state.status & !status_bits::SHUTDOWN_MASK | 1 << 2;
+            return ConfigurationChange::Shutdown;
+        }
+        if new.shutdown() == 0 && old.shutdown() != 0 {
+            state.status &= !status_bits::SHUTDOWN_MASK;
+        }
+        ConfigurationChange::None
+    }
+
+    /// Everything is stable: the host may cut the power.
+    pub fn shutdown_complete(&self) {
+        let mut state = self.lock();
+        state.status = state.status & !status_bits::SHUTDOWN_MASK | status_bits::SHUTDOWN_COMPLETE;
+    }
+
+    // Keep alive (NVMe Base 2.0 §3.9).
+
+    /// Sets the timeout, rounded up to the granularity; 0 switches it off. False if it is over the bound.
+    pub fn set_keep_alive(&self, timeout_ms: u32, now: Instant) -> bool {
+        if timeout_ms > KEEP_ALIVE_MS_MAX {
+            return false;
+        }
+        let step = u32::from(KEEP_ALIVE_GRANULARITY_100MS) * 100;
+        let timeout = Duration::from_millis(u64::from(timeout_ms.next_multiple_of(step)));
+        let mut state = self.lock();
+        state.keep_alive = timeout;
+        state.keep_alive_deadline = (timeout_ms != 0).then(|| now + timeout);
+        true
+    }
+
+    pub fn keep_alive_ms(&self) -> u32 {
+        self.lock().keep_alive.as_millis() as u32
+    }
+
+    pub fn kept_alive(&self, now: Instant) {
+        let mut state = self.lock();
+        if state.keep_alive_deadline.is_some() {
+            state.keep_alive_deadline = Some(now + state.keep_alive);
+        }
+    }
+
+    pub fn keep_alive_deadline(&self) -> Option<Instant> {
+        self.lock().keep_alive_deadline
+    }
+
+    // Features.
+
+    pub fn features(&self) -> Features {
+        self.lock().features
+    }
+
+    pub fn update_features(&self, update: impl FnOnce(&mut Features)) {
+        update(&mut self.lock().features);
+    }
+
+    pub fn write_through(&self) -> bool {
+        self.write_through.load(Ordering::Acquire)
+    }
+
+    pub fn set_write_through(&self, on: bool) {
+        self.write_through.store(on, Ordering::Release);
+    }
+
+    // Asynchronous events (NVMe Base 2.0 §5.2).
+
+    pub fn namespace_changed(&self, nsid: u32) {
+        let mut state = self.lock();
+        state.changed.insert(nsid);
+        state.namespace_event.raise();
+        drop(state);
+        self.admin.raise();
+    }
+
+    pub fn discovery_changed(&self) {
+        self.lock().discovery_event.raise();
+        self.admin.raise();
+    }
+
+    /// The next event to tell, if the host wants one that happened. It counts as told.
+    pub fn next_event(&self) -> Option<AsyncEvent> {
+        let mut state = self.lock();
+        let wanted = state.features.async_event;
+        if state.namespace_event.tell(wanted & async_event_config::NAMESPACE_ATTRIBUTE != 0) {
+            return Some(AsyncEvent::NAMESPACE_CHANGED);
+        }
+        let discovery = state.discovery_event.tell(wanted & async_event_config::DISCOVERY_CHANGE != 0);
+        discovery.then_some(AsyncEvent::DISCOVERY_CHANGED)
+    }
+
+    /// The namespaces changed since this was last read with `clear` (NVMe Base 2.0 §5.16.1.5).
+    pub fn changed_namespaces(&self, clear: bool) -> Vec<u32> {
+        const { assert!(NSID_MAX <= 1024, "the Changed Namespace List holds every identifier there is") };
+        let mut state = self.lock();
+        if !clear {
+            return state.changed.iter().copied().collect();
+        }
+        state.namespace_event.masked = false;
+        std::mem::take(&mut state.changed).into_iter().collect()
+    }
+
+    pub fn discovery_read(&self, clear: bool) {
+        if clear {
+            self.lock().discovery_event.masked = false;
+        }
+    }
+
+    // Error log (NVMe Base 2.0 §5.16.1.2).
+
+    /// Notes a command that failed.
+    pub fn note_error(&self, qid: u16, command: &Submission, status: Status) {
+        let mut state = self.lock();
+        state.error_count += 1;
+        let entry = ErrorEntry {
+            error_count: state.error_count.into(),
+            sqid: qid.into(),
+            cid: command.command_id,
+            status: status.to_field().into(),
+            parameter: 0xFFFF.into(),
+            lba: if qid == 0 { 0 } else { command.lba() }.into(),
+            nsid: command.nsid,
+            vendor_log: 0,
+            trtype: nvme::fabrics::TransportType::TCP.0,
+            reserved1: [0; 2],
+            command_info: 0.into(),
+            transport_info: 0.into(),
+            reserved2: [0; 22],
+        };
+        if state.errors.len() == ERROR_ENTRIES_MAX {
+            state.errors.pop_back();
+        }
+        state.errors.push_front(entry);
+    }
+
+    /// The latest errors first, and how many there were.
+    pub fn errors(&self) -> (Vec<ErrorEntry>, u64) {
+        let state = self.lock();
+        (state.errors.iter().copied().collect(), state.error_count)
+    }
+}

@@ -1,0 +1,278 @@
+//! The task of one connection: it moves bytes between the socket and the [`Connection`] core, and runs its operations.
+//!
+//! Invariants:
+//! - In each turn of the task: receive, execute, send. All answers that a turn produced leave in one send, and the next
+//!   receive is armed before it: one system call does both.
+//! - Nothing is allocated per command: operations run in slots that grow to the depth the host uses, buffers come from the
+//!   pool, receive and send are two futures that live as long as the connection.
+//! - When the task ends or is dropped, the core is dropped with it, which ends the association or frees the queue.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use device::{Lba, Namespace};
+use engine::Buf;
+use engine::net::{SendBatch, TcpStream};
+use engine::task::TaskSet;
+use engine::time::{self, Instant, Sleep};
+
+use super::Ticket;
+use super::connection::Connection;
+use super::end::End;
+use super::io::{self, Operation, Outcome, Work};
+use super::limits::{COMMANDS_STEP, RECEIVE_BYTES, RECEIVE_BYTES_MAX};
+use super::shared::Shared;
+
+/// After this long without traffic a connection gives back what a burst had made it take.
+const QUIET_TIME: Duration = Duration::from_secs(1);
+
+/// How a connection ended.
+enum Closed {
+    /// The core says so.
+    End(End),
+    /// The peer closed its side.
+    Peer,
+    /// The socket failed.
+    Socket(std::io::Error),
+}
+
+/// Serves `stream` until it ends.
+pub(super) async fn drive<N: Namespace>(shared: Arc<Shared<N>>, stream: TcpStream, ticket: Ticket) {
+    let peer = stream.peer_addr();
+    let core = RefCell::new(Connection::new(shared, stream.local_addr(), time::now()));
+    let sending = Cell::new(false);
+    let traffic = Cell::new(0);
+    let mut receive = pin!(receive(&core, &stream, &traffic));
+    let mut send = pin!(send(&core, &stream, &sending));
+    let mut timer = Timer::default();
+    let mut commands = Commands::new(execute::<N>);
+    let closed = poll_fn(|cx| {
+        core.borrow().set_waker(cx.waker());
+        loop {
+            if let Poll::Ready(closed) = receive.as_mut().poll(cx) {
+                return Poll::Ready(closed);
+            }
+            core.borrow_mut().poll(time::now());
+            commands.run(&core, cx);
+            if let Poll::Ready(error) = send.as_mut().poll(cx) {
+                return Poll::Ready(Closed::Socket(error));
+            }
+            if let Some(end) = core.borrow().ended().filter(|end| **end != End::Disconnected || !sending.get()) {
+                return Poll::Ready(Closed::End(end.clone()));
+            }
+            // Sending may have made room for commands that waited for data buffers.
+            if core.borrow().has_operations() {
+                continue;
+            }
+            if timer.is_quiet(commands.is_grown(), traffic.get()) {
+                commands.shrink();
+                core.borrow_mut().shrink();
+            }
+            let deadline = core.borrow().deadline();
+            if !timer.poll(cx, deadline) {
+                return Poll::Pending;
+            }
+        }
+    })
+    .await;
+    stream.shutdown();
+    match closed {
+        Closed::End(end) if end.is_fault() => tracing::warn!(%peer, reason = %end, "connection ended"),
+        Closed::End(end) => tracing::debug!(%peer, reason = %end, "connection ended"),
+        Closed::Socket(error) => tracing::warn!(%peer, reason = %error, "connection lost"),
+        Closed::Peer => tracing::debug!(%peer, "the peer closed the connection"),
+    }
+    drop(ticket);
+}
+
+/// Feeds the core. Returns only when the connection is over.
+async fn receive<N: Namespace>(core: &RefCell<Connection<N>>, stream: &TcpStream, traffic: &Cell<u64>) -> Closed {
+    let mut buf = Buf::with_capacity(RECEIVE_BYTES);
+    loop {
+        let direct = core.borrow_mut().take_direct();
+        let lent = direct.is_some();
+        let (result, mut filled) = match direct {
+            Some(direct) => stream.recv(direct).await,
+            None => stream.recv(std::mem::take(&mut buf)).await,
+        };
+        let bytes = match result {
+            Ok(0) => return Closed::Peer,
+            Ok(bytes) => bytes,
+            Err(error) => return Closed::Socket(error),
+        };
+        traffic.set(traffic.get() + 1);
+        if lent {
+            core.borrow_mut().received_directly(filled, bytes, time::now());
+            continue;
+        }
+        core.borrow_mut().receive(&filled, time::now());
+        // A full buffer: there is more to come than it holds. A hardly used large one: the burst is over.
+        let wanted = match filled.capacity() {
+            RECEIVE_BYTES if bytes == RECEIVE_BYTES => RECEIVE_BYTES_MAX,
+            RECEIVE_BYTES_MAX if bytes < RECEIVE_BYTES / 2 => RECEIVE_BYTES,
+            capacity => capacity,
+        };
+        if wanted == filled.capacity() {
+            filled.set_len(0);
+            buf = filled;
+        } else {
+            buf = Buf::with_capacity(wanted);
+        }
+    }
+}
+
+/// Sends what the core has to say. Returns only when the socket failed.
+async fn send<N: Namespace>(core: &RefCell<Connection<N>>, stream: &TcpStream, sending: &Cell<bool>) -> std::io::Error {
+    let mut batch = SendBatch::new();
+    loop {
+        poll_fn(|_| {
+            // The task polls this future after everything that makes output, so no wake is needed.
+            if !core.borrow().has_output() {
+                return Poll::Pending;
+            }
+            core.borrow_mut().transmit(&mut batch, time::now());
+            Poll::Ready(())
+        })
+        .await;
+        sending.set(true);
+        let (result, returned) = stream.send(batch).await;
+        sending.set(false);
+        batch = returned;
+        if let Err(error) = result {
+            return error;
+        }
+    }
+}
+
+/// Carries out one operation.
+pub(super) async fn execute<N: Namespace>(operation: Operation<N>) -> Outcome {
+    let Operation { slot, namespace, work } = operation;
+    let result = match work {
+        Work::Read { lba, buf } => {
+            let (result, data) = namespace.read(lba, buf).await;
+            return Outcome { slot, result, data };
+        }
+        Work::Write { lba, data, durability } => namespace.write(lba, data, durability).await,
+        Work::Flush => namespace.flush().await,
+        Work::Compare { lba, expected } => namespace.compare(lba, expected).await,
+        Work::CompareAndWrite { lba, expected, new, durability } => {
+            namespace.compare_and_write(lba, expected, new, durability).await
+        }
+        Work::WriteZeroes { lba, blocks, durability } => namespace.write_zeroes(lba, blocks, durability).await,
+        Work::Deallocate { ranges } => {
+            let mut result = Ok(());
+            for (lba, blocks) in io::ranges(&ranges).filter(|(_, blocks)| *blocks > 0) {
+                result = namespace.deallocate(Lba(lba), blocks).await;
+                if result.is_err() {
+                    break;
+                }
+            }
+            result
+        }
+    };
+    Outcome { slot, result, data: Buf::default() }
+}
+
+/// The operations under way: task sets of a fixed size each, as many as the queue's depth in use needs. `make` makes the
+/// future of an operation; all are of one type, so they live in the sets' slots.
+struct Commands<F, M> {
+    make: M,
+    sets: Vec<TaskSet<F>>,
+}
+
+impl<F: Future<Output = Outcome>, M> Commands<F, M> {
+    fn new(make: M) -> Commands<F, M> {
+        Commands { make, sets: Vec::new() }
+    }
+
+    /// Starts what the core has ready and gives it the outcomes, until it has no more and none has ended.
+    fn run<N>(&mut self, core: &RefCell<Connection<N>>, cx: &mut Context<'_>)
+    where
+        M: Fn(Operation<N>) -> F,
+    {
+        loop {
+            while let Some(operation) = core.borrow_mut().next_operation() {
+                let future = (self.make)(operation);
+                self.push(future);
+            }
+            let mut ended = false;
+            for set in &mut self.sets {
+                while let Poll::Ready(Some((_, outcome))) = set.poll_next(cx) {
+                    core.borrow_mut().complete(outcome);
+                    ended = true;
+                }
+            }
+            if !ended && !core.borrow().has_operations() {
+                return;
+            }
+        }
+    }
+
+    /// There is always room: the core has no more operations than slots, and those are bounded by the queue's entries.
+    fn push(&mut self, future: F) {
+        let future = match self.sets.iter_mut().find(|set| !set.is_full()) {
+            Some(set) => set.push(future),
+            None => Err(future),
+        };
+        if let Err(future) = future {
+            let mut set = TaskSet::new(COMMANDS_STEP);
+            let pushed = set.push(future);
+            debug_assert!(pushed.is_ok(), "a new set has room");
+            self.sets.push(set);
+        }
+    }
+
+    fn is_grown(&self) -> bool {
+        self.sets.len() > 1
+    }
+
+    /// Frees what a burst made the sets take, if nothing is under way.
+    fn shrink(&mut self) {
+        if self.sets.iter().all(TaskSet::is_empty) {
+            self.sets.truncate(1);
+        }
+    }
+}
+
+/// The one timer of a connection: for the core's deadline, and for noticing that a burst is over.
+#[derive(Default)]
+struct Timer {
+    armed: Option<(Instant, Sleep)>,
+    /// When to look whether the connection is quiet, and the traffic seen when that was decided.
+    quiet: Option<(Instant, u64)>,
+}
+
+impl Timer {
+    /// Arms the timer for what comes first; true if that is now.
+    fn poll(&mut self, cx: &mut Context<'_>, deadline: Option<Instant>) -> bool {
+        let quiet = self.quiet.map(|(when, _)| when);
+        let next = deadline.into_iter().chain(quiet).min();
+        let armed = self.armed.as_ref().map(|(when, _)| *when);
+        if next != armed {
+            self.armed = next.map(|when| (when, time::sleep_until(when)));
+        }
+        let Some((_, sleep)) = &mut self.armed else { return false };
+        let fired = Pin::new(sleep).poll(cx).is_ready();
+        if fired {
+            self.armed = None;
+        }
+        fired
+    }
+
+    /// Whether a connection that has grown was without traffic for [`QUIET_TIME`].
+    fn is_quiet(&mut self, grown: bool, traffic: u64) -> bool {
+        match self.quiet {
+            None if grown => self.quiet = Some((time::now() + QUIET_TIME, traffic)),
+            Some((when, seen)) if time::now() >= when => {
+                self.quiet = None;
+                return seen == traffic;
+            }
+            _ => {}
+        }
+        false
+    }
+}

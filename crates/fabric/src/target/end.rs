@@ -1,0 +1,29 @@
+//! Why a connection ended.
+
+use crate::tcp::{FatalError, TermReq};
+
+/// The reason, for the log line.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub(super) enum End {
+    #[error("{0}")]
+    Protocol(FatalError),
+    #[error("the host ended the connection: {} (FEI {:#x})", .0.status, .0.information)]
+    HostTerminated(TermReq),
+    #[error("no ICReq and Connect within the time allowed")]
+    HandshakeTimeout,
+    #[error("the host's keep alive did not come in time")]
+    KeepAliveExpired,
+    #[error("its association has ended")]
+    AssociationEnded,
+    #[error("its controller was reset")]
+    ControllerReset,
+    #[error("the host disconnected the queue")]
+    Disconnected,
+}
+
+impl End {
+    /// Whether an operator should hear of it: the peer or the network did something wrong.
+    pub(super) fn is_fault(&self) -> bool {
+        !matches!(self, End::AssociationEnded | End::ControllerReset | End::Disconnected)
+    }
+}

@@ -1,0 +1,172 @@
+//! Identify pages: what the target says of itself (NVMe Base 2.0 §5.17, NVM Command Set 1.0 §4.1.5).
+//!
+//! Every bit here is a promise; what is not built is not set.
+
+use engine::{Buf, View};
+use nvme::feature::async_event_config;
+use nvme::identify::{
+    Cns, IdentifyController, IdentifyNamespace, IdentifyNvmController, LbaFormat, ascii_field, descriptor, oncs,
+};
+use nvme::{PAGE_BYTES, Status, Submission, VERSION};
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::controller::Controller;
+use super::limits::{
+    ABORTS_MAX, ASYNC_EVENTS_MAX, ERROR_ENTRIES_MAX, IN_CAPSULE_BYTES_MAX, IO_QUEUE_ENTRIES_MAX,
+    KEEP_ALIVE_GRANULARITY_100MS, MDTS, NSID_MAX,
+};
+use super::shared::{Attached, Shared};
+
+const MODEL: &str = "Yagura";
+/// CSI of the NVM command set.
+const CSI_NVM: u8 = 0;
+
+/// Answers an Identify command with a page, or with the status that refuses it.
+pub(super) fn identify<N>(shared: &Shared<N>, controller: &Controller, command: &Submission) -> Result<View, Status> {
+    let cns = Cns(command.cdw10.get() as u8);
+    let csi = (command.cdw11.get() >> 24) as u8;
+    let nsid = command.nsid.get();
+    if controller.is_discovery() && cns != Cns::CONTROLLER {
+        return Err(Status::INVALID_FIELD.do_not_retry());
+    }
+    if matches!(cns, Cns::CSI_NAMESPACE | Cns::CSI_CONTROLLER | Cns::CSI_ACTIVE_NAMESPACES) && csi != CSI_NVM {
+        return Err(Status::INVALID_FIELD.do_not_retry());
+    }
+    let namespaces = shared.namespaces(controller.subsystem());
+    match cns {
+        Cns::CONTROLLER => Ok(page(controller_page(shared, controller, &namespaces).as_bytes())),
+        Cns::NAMESPACE => {
+            let found = find(&namespaces, nsid)?;
+            Ok(page(found.map_or_else(IdentifyNamespace::new_zeroed, namespace_page).as_bytes()))
+        }
+        Cns::ACTIVE_NAMESPACES | Cns::CSI_ACTIVE_NAMESPACES => Ok(page(&active_list(&namespaces, nsid)?)),
+        Cns::DESCRIPTORS => {
+            let found = find(&namespaces, nsid)?.ok_or(Status::INVALID_NAMESPACE.do_not_retry())?;
+            Ok(page(&descriptor_list(found)))
+        }
+        Cns::CSI_CONTROLLER => Ok(page(IdentifyNvmController::new_zeroed().as_bytes())),
+        // No storage tags and no extended formats: all zero, for namespaces that exist.
+        Cns::CSI_NAMESPACE => {
+            find(&namespaces, nsid)?.ok_or(Status::INVALID_NAMESPACE.do_not_retry())?;
+            Ok(page(&[]))
+        }
+        Cns::INDEPENDENT_NAMESPACE => {
+            let found = find(&namespaces, nsid)?.ok_or(Status::INVALID_NAMESPACE.do_not_retry())?;
+            Ok(page(&independent_page(found)))
+        }
+        _ => Err(Status::INVALID_FIELD.do_not_retry()),
+    }
+}
+
+fn page(bytes: &[u8]) -> View {
+    let mut page = Buf::zeroed(PAGE_BYTES);
+    page[..bytes.len()].copy_from_slice(bytes);
+    page.freeze()
+}
+
+/// The namespace with an identifier that is valid here; `None` where no namespace is attached under it.
+fn find<N>(namespaces: &[Attached<N>], nsid: u32) -> Result<Option<&Attached<N>>, Status> {
+    if nsid == 0 || nsid > NSID_MAX {
+        return Err(Status::INVALID_NAMESPACE.do_not_retry());
+    }
+    Ok(namespaces.iter().find(|attached| attached.nsid == nsid))
+}
+
+/// A count of blocks as a zero based field; 0 blocks make 0 as well, where the field's use is ruled out elsewhere.
+fn zero_based(blocks: u32) -> u16 {
+    blocks.saturating_sub(1).min(0xFFFF) as u16
+}
+
+fn controller_page<N>(shared: &Shared<N>, controller: &Controller, namespaces: &[Attached<N>]) -> IdentifyController {
+    let mut page = IdentifyController::new_zeroed();
+    page.sn = ascii_field(&shared.serial(controller.subsystem()));
+    page.mn = ascii_field(MODEL);
+    page.fr = ascii_field(env!("CARGO_PKG_VERSION"));
+    page.mdts = MDTS;
+    page.cntlid = controller.id().into();
+    page.ver = VERSION.into();
+    page.ctratt = 1.into(); // 128-bit host identifiers
+    page.acl = ABORTS_MAX - 1;
+    page.aerl = ASYNC_EVENTS_MAX as u8 - 1;
+    page.frmw = 1 << 1 | 1; // one slot, read only
+    page.elpe = ERROR_ENTRIES_MAX as u8 - 1;
+    page.lpa = 1 << 1 | 1 << 2; // effects log, extended data
+    page.kas = KEEP_ALIVE_GRANULARITY_100MS.into();
+    page.maxcmd = IO_QUEUE_ENTRIES_MAX.into();
+    page.sgls = (1 | 1 << 20 | 1 << 21).into(); // SGLs, offsets in the capsule, transport data blocks
+    page.subnqn = controller.subsystem().to_field();
+    page.ioccsz = ((64 + IN_CAPSULE_BYTES_MAX) / 16).into();
+    page.iorcsz = 1.into();
+    page.msdbd = 1;
+    page.ofcs = 1.into(); // Disconnect
+    if controller.is_discovery() {
+        page.cntrltype = 2;
+        page.oaes = async_event_config::DISCOVERY_CHANGE.into();
+        return page;
+    }
+    page.cntrltype = 1;
+    page.cmic = 1 << 1; // several controllers may be attached to the subsystem
+    page.oaes = async_event_config::NAMESPACE_ATTRIBUTE.into();
+    page.sqes = 6 << 4 | 6;
+    page.cqes = 4 << 4 | 4;
+    page.nn = NSID_MAX.into();
+    page.mnan = NSID_MAX.into();
+    page.oncs = (oncs::COMPARE | oncs::DATASET_MANAGEMENT | oncs::WRITE_ZEROES | oncs::SAVE_SELECT).into();
+    let infos = || namespaces.iter().map(|attached| &attached.info);
+    // Present where any namespace has a cache; Flush takes single namespaces only.
+    page.vwc = u8::from(infos().any(|info| info.volatile_cache)) | 2 << 1;
+    page.awun = zero_based(infos().map(|info| info.atomic_blocks).min().unwrap_or(1)).into();
+    page.awupf = 0.into();
+    let fused = infos().map(|info| info.compare_and_write_blocks_max).filter(|&blocks| blocks > 0).min();
+    page.fuses = u16::from(fused.is_some() || namespaces.is_empty()).into();
+    page.acwu = zero_based(fused.unwrap_or(1)).into();
+    page.psd[0].max_power = 0.into(); // not reported
+    page
+}
+
+fn namespace_page<N>(attached: &Attached<N>) -> IdentifyNamespace {
+    let info = &attached.info;
+    let mut page = IdentifyNamespace::new_zeroed();
+    page.nsze = info.blocks.into();
+    page.ncap = info.blocks.into();
+    page.nuse = info.blocks.into();
+    page.nsfeat = 1 << 1; // this namespace's own atomic units follow
+    page.nmic = 1; // may be attached to several controllers
+    page.dlfeat = u8::from(info.deallocated_reads_zero) | 1 << 3;
+    page.nawun = zero_based(info.atomic_blocks).into();
+    page.nawupf = 0.into();
+    page.nacwu = zero_based(info.compare_and_write_blocks_max).into();
+    page.nvmcap = u128::from(info.bytes()).into();
+    page.nguid = info.nguid;
+    page.lbaf[0] = LbaFormat { ms: 0.into(), lbads: info.block_size.trailing_zeros() as u8, rp: 0 };
+    page
+}
+
+fn active_list<N>(namespaces: &[Attached<N>], after: u32) -> Result<[u8; PAGE_BYTES], Status> {
+    if after >= 0xFFFF_FFFE {
+        return Err(Status::INVALID_NAMESPACE.do_not_retry());
+    }
+    let mut list = [0; PAGE_BYTES];
+    let nsids = namespaces.iter().map(|attached| attached.nsid).filter(|&nsid| nsid > after);
+    for (place, nsid) in list.chunks_exact_mut(4).zip(nsids) {
+        place.copy_from_slice(&nsid.to_le_bytes());
+    }
+    Ok(list)
+}
+
+fn descriptor_list<N>(attached: &Attached<N>) -> [u8; 25] {
+    let mut list = [0; 25];
+    list[..4].copy_from_slice(&[descriptor::NGUID, 16, 0, 0]);
+    list[4..20].copy_from_slice(&attached.info.nguid);
+    list[20..].copy_from_slice(&[descriptor::CSI, 1, 0, 0, CSI_NVM]);
+    list
+}
+
+/// I/O Command Set Independent Identify Namespace, CNS 08h (NVMe Base 2.0 figure 280).
+fn independent_page<N>(attached: &Attached<N>) -> [u8; 24] {
+    let mut page = [0; 24];
+    page[1] = 1; // NMIC: shared
+    page[14] = 1; // NSTAT: ready
+    debug_assert!(attached.info.blocks > 0);
+    page
+}

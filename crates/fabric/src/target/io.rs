@@ -1,0 +1,215 @@
+//! NVM commands: what is checked before any data moves, what is executed, and how an outcome becomes a status
+//! (NVM Command Set 1.0 §3).
+
+use std::sync::Arc;
+
+use device::{Durability, Error, Lba, NamespaceInfo};
+use engine::{Buf, View};
+use nvme::command::{DATASET_DEALLOCATE, DatasetRange};
+use nvme::opcode::NvmOpcode;
+use nvme::sgl::SglKind;
+use nvme::{Status, Submission};
+use zerocopy::FromBytes;
+
+use super::limits::TRANSFER_BYTES_MAX;
+use super::stats::CommandKind;
+
+/// What a command needs before it can run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Plan {
+    /// Nothing.
+    Run,
+    /// A buffer of this many bytes to read into.
+    Read(u32),
+    /// The data in its capsule.
+    Capsule,
+    /// This many bytes by R2T.
+    Transfer(u32),
+}
+
+/// An I/O command ready to be executed, or a flush that a shutdown asked for (no slot).
+pub(super) struct Operation<N> {
+    pub slot: Option<u16>,
+    pub namespace: Arc<N>,
+    pub work: Work,
+}
+
+pub(super) enum Work {
+    Read {
+        lba: Lba,
+        buf: Buf,
+    },
+    Write {
+        lba: Lba,
+        data: View,
+        durability: Durability,
+    },
+    Flush,
+    Compare {
+        lba: Lba,
+        expected: View,
+    },
+    CompareAndWrite {
+        lba: Lba,
+        expected: View,
+        new: View,
+        durability: Durability,
+    },
+    WriteZeroes {
+        lba: Lba,
+        blocks: u64,
+        durability: Durability,
+    },
+    /// Ranges as they came, checked.
+    Deallocate {
+        ranges: View,
+    },
+}
+
+/// What became of an [`Operation`].
+pub(super) struct Outcome {
+    pub slot: Option<u16>,
+    pub result: Result<(), Error>,
+    /// The buffer of a read.
+    pub data: Buf,
+}
+
+/// Checks a command against its namespace (NVM Command Set 1.0 §2.1, §3.2).
+pub(super) fn plan(
+    command: &Submission,
+    kind: CommandKind,
+    info: &NamespaceInfo,
+    capsule_bytes: u32,
+) -> Result<Plan, Status> {
+    match kind {
+        CommandKind::Flush => Ok(Plan::Run),
+        CommandKind::WriteZeroes => {
+            check_range(command.lba(), u64::from(command.blocks()), info)?;
+            Ok(Plan::Run)
+        }
+        CommandKind::Read => {
+            let bytes = transfer_bytes(command, info)?;
+            check_to_host(command, bytes)?;
+            if command.sgl.length.get() != bytes {
+                return Err(Status::DATA_SGL_LENGTH_INVALID.do_not_retry());
+            }
+            Ok(Plan::Read(bytes))
+        }
+        CommandKind::Write | CommandKind::Compare | CommandKind::CompareAndWrite => {
+            plan_from_host(command, transfer_bytes(command, info)?, capsule_bytes)
+        }
+        CommandKind::Deallocate => {
+            let ranges = (command.cdw10.get() & 0xFF) + 1;
+            plan_from_host(command, ranges * size_of::<DatasetRange>() as u32, capsule_bytes)
+        }
+    }
+}
+
+fn check_range(lba: u64, blocks: u64, info: &NamespaceInfo) -> Result<(), Status> {
+    let end = lba.checked_add(blocks);
+    if end.is_none_or(|end| end > info.blocks) {
+        return Err(Status::LBA_OUT_OF_RANGE.do_not_retry());
+    }
+    Ok(())
+}
+
+/// Bytes of a read, write or compare within the namespace and MDTS.
+fn transfer_bytes(command: &Submission, info: &NamespaceInfo) -> Result<u32, Status> {
+    let blocks = command.blocks();
+    check_range(command.lba(), u64::from(blocks), info)?;
+    let bytes = u64::from(blocks) * u64::from(info.block_size);
+    if bytes > u64::from(TRANSFER_BYTES_MAX) || blocks > info.transfer_blocks_max {
+        return Err(Status::INVALID_FIELD.do_not_retry());
+    }
+    Ok(bytes as u32)
+}
+
+/// Data to the host needs a transport data block of at least `bytes`.
+pub(super) fn check_to_host(command: &Submission, bytes: u32) -> Result<(), Status> {
+    match command.sgl.kind() {
+        SglKind::Transport if command.sgl.length.get() >= bytes => Ok(()),
+        SglKind::Transport => Err(Status::DATA_SGL_LENGTH_INVALID.do_not_retry()),
+        _ => Err(Status::SGL_TYPE_INVALID.do_not_retry()),
+    }
+}
+
+/// Data from the host: in the capsule, or by R2T; exactly `bytes` (NVMe Base 2.0 §4.1.2: SGLS bit 18 is not set).
+pub(super) fn plan_from_host(command: &Submission, bytes: u32, capsule_bytes: u32) -> Result<Plan, Status> {
+    let fits = command.sgl.length.get() == bytes;
+    match command.sgl.kind() {
+        SglKind::InCapsule { .. } | SglKind::Transport if !fits => Err(Status::DATA_SGL_LENGTH_INVALID.do_not_retry()),
+        SglKind::Transport => Ok(Plan::Transfer(bytes)),
+        SglKind::InCapsule { offset } => {
+            let end = offset.checked_add(u64::from(bytes));
+            if end.is_none_or(|end| end > u64::from(capsule_bytes)) {
+                return Err(Status::SGL_OFFSET_INVALID.do_not_retry());
+            }
+            Ok(Plan::Capsule)
+        }
+        SglKind::Other(_) => Err(Status::SGL_TYPE_INVALID.do_not_retry()),
+    }
+}
+
+/// Whether a fused compare and write of this size is one the namespace can do (NVMe Base 2.0 §3.4.2, ACWU).
+pub(super) fn check_fused_size(command: &Submission, info: &NamespaceInfo) -> Result<(), Status> {
+    match info.compare_and_write_blocks_max {
+        0 => Err(Status::INVALID_FIELD.do_not_retry()),
+        max if command.blocks() > max => Err(Status::ATOMIC_WRITE_UNIT_EXCEEDED.do_not_retry()),
+        _ => Ok(()),
+    }
+}
+
+/// The halves of a fused pair must be a compare and a write of the same blocks (NVM Command Set 1.0 §2.1.2).
+pub(super) fn is_pair(first: &Submission, second: &Submission) -> bool {
+    second.opcode == NvmOpcode::WRITE.0
+        && first.nsid == second.nsid
+        && first.lba() == second.lba()
+        && first.blocks() == second.blocks()
+}
+
+/// The ranges of a Dataset Management command, once its data is here: all must lie in the namespace.
+pub(super) fn check_ranges(data: &[u8], info: &NamespaceInfo) -> Result<(), Status> {
+    ranges(data).try_for_each(|(lba, blocks)| check_range(lba, blocks, info))
+}
+
+/// Start and length of every range.
+pub(super) fn ranges(data: &[u8]) -> impl Iterator<Item = (u64, u64)> {
+    let ranges = data.chunks_exact(size_of::<DatasetRange>());
+    ranges.map(|bytes| {
+        let range = DatasetRange::read_from_bytes(bytes).expect("invariant: chunks_exact gives exactly its size");
+        (range.lba.get(), u64::from(range.blocks.get()))
+    })
+}
+
+/// Whether a Dataset Management command asks for more than hints.
+pub(super) fn is_deallocate(command: &Submission) -> bool {
+    command.cdw11.get() & DATASET_DEALLOCATE != 0
+}
+
+/// The status that tells a host of an error.
+pub(super) fn status_of(error: &Error) -> Status {
+    match error {
+        Error::CompareFailure => Status::COMPARE_FAILURE.do_not_retry(),
+        Error::OutOfRange { .. } => Status::LBA_OUT_OF_RANGE.do_not_retry(),
+        Error::InvalidLength { .. } => Status::INVALID_FIELD.do_not_retry(),
+        Error::ReadOnly(_) => Status::WRITE_PROTECTED.do_not_retry(),
+        Error::Unsupported(_) => Status::INVALID_OPCODE.do_not_retry(),
+        Error::ReadFault(_) => Status::UNRECOVERED_READ_ERROR,
+        Error::WriteFault(_) => Status::WRITE_FAULT,
+        Error::OutOfSpace => Status::CAPACITY_EXCEEDED.do_not_retry(),
+        Error::NotConnected(_) | Error::Disconnected(_) => Status::INTERNAL_PATH_ERROR,
+        Error::Aborted => Status::ABORT_REQUESTED,
+        Error::Status(_) => Status::INTERNAL_ERROR,
+    }
+}
+
+/// The statuses of both halves of a fused pair: the half at fault tells it, the other that it was aborted for that.
+pub(super) fn fused_statuses(result: &Result<(), Error>) -> (Status, Status) {
+    match result {
+        Ok(()) => (Status::SUCCESS, Status::SUCCESS),
+        Err(error @ (Error::CompareFailure | Error::ReadFault(_) | Error::OutOfRange { .. })) => {
+            (status_of(error), Status::FAILED_FUSED)
+        }
+        Err(error) => (Status::FAILED_FUSED, status_of(error)),
+    }
+}

@@ -1,0 +1,68 @@
+//! Every bound of the target, and how it was chosen.
+
+use std::time::Duration;
+
+use engine::buf::BUF_BYTES_MAX;
+use nvme::tcp::ADMIN_IN_CAPSULE_BYTES;
+
+/// Entries of an I/O queue. Chosen: what fast devices offer; a host at depth 1,024 keeps any link busy.
+pub const IO_QUEUE_ENTRIES_MAX: u16 = 1024;
+/// Entries of an admin queue. Chosen: the Linux host asks for 32; four times as much for whoever pipelines discovery.
+pub const ADMIN_QUEUE_ENTRIES_MAX: u16 = 128;
+/// I/O queues of one controller. Chosen: one per core of a large host.
+pub const IO_QUEUES_MAX: u16 = 64;
+/// Data in an I/O command capsule. Chosen: four pages, so that small writes need no R2T; a longer one pays for its own round trip.
+pub const IN_CAPSULE_BYTES_MAX: u32 = 16 << 10;
+/// MDTS as a power of two of 4 KiB pages, and in bytes: 1 MiB.
+pub const MDTS: u8 = 8;
+/// The largest transfer, bytes. Derived from [`MDTS`].
+pub const TRANSFER_BYTES_MAX: u32 = 4096 << MDTS;
+/// Data of one H2CData PDU. Derived: a whole transfer, so that it is received into its buffer in one go.
+pub const H2C_DATA_BYTES_MAX: u32 = TRANSFER_BYTES_MAX;
+/// Data buffers that the commands of one connection may hold; further commands wait. Chosen: sixteen of the largest
+/// transfers keep a medium busy; without it a queue of 1,024 entries could ask for 1 GiB.
+pub const CONNECTION_DATA_BYTES_MAX: u32 = 16 << 20;
+/// Bytes that one send gathers before it is handed to the socket. Chosen: two of the largest transfers.
+pub const SEND_BYTES_MAX: usize = 2 << 20;
+/// Namespace identifiers of a subsystem: 1 to this. Chosen: a Changed Namespace List holds as many.
+pub const NSID_MAX: u32 = 1024;
+/// Subsystems of a target. Guessed.
+pub const SUBSYSTEMS_MAX: usize = 256;
+/// Controllers of a target, of all kinds. Guessed.
+pub const CONTROLLERS_MAX: usize = 1024;
+/// Connections of a target. Derived: as many hosts as fit 64 MiB per GiB at 64 KiB each, rounded; the option can lower it.
+pub const CONNECTIONS_MAX: usize = 4096;
+/// Asynchronous Event Requests outstanding on a controller. Chosen: the smallest the specification recommends.
+pub const ASYNC_EVENTS_MAX: usize = 4;
+/// Abort commands outstanding (they are answered at once; the figure is what ACL states).
+pub const ABORTS_MAX: u8 = 4;
+/// Entries of the Error Information log. Chosen: one page.
+pub const ERROR_ENTRIES_MAX: usize = 64;
+/// Bytes asked for by one Get Log Page. Derived: what one buffer takes.
+pub const LOG_BYTES_MAX: u64 = TRANSFER_BYTES_MAX as u64;
+/// How long a connection may take from accept to the end of its Connect command. Guessed: far above any live host's need.
+pub const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
+/// How long we wait for the host to close after a C2HTermReq. Guessed; the specification allows up to 30 s.
+pub const TERM_TIME_MAX: Duration = Duration::from_secs(1);
+/// KAS: granularity of the keep alive timer, in units of 100 ms.
+pub const KEEP_ALIVE_GRANULARITY_100MS: u16 = 1;
+/// The longest keep alive timeout that is accepted. Chosen: a day; beyond it a dead host would hold its queues for ever.
+pub const KEEP_ALIVE_MS_MAX: u32 = 24 * 60 * 60 * 1000;
+/// From this length on the rest of a PDU's data is received straight into its buffer. Guessed: below it the copy is
+/// cheaper than a receive of its own.
+pub const DIRECT_BYTES_MIN: usize = 8 << 10;
+/// The receive buffer of a quiet connection: bytes. Derived: a full capsule, and idle queue pairs stay far below 64 KiB.
+pub const RECEIVE_BYTES: usize = 16 << 10;
+/// The receive buffer of a busy connection: bytes. Chosen: fifteen capsules with a page each in one receive.
+pub const RECEIVE_BYTES_MAX: usize = 64 << 10;
+/// Commands that execute at a time, first and by steps. Chosen: room for a shallow queue; deeper ones grow it once.
+pub const COMMANDS_STEP: usize = 16;
+
+const _: () = assert!(TRANSFER_BYTES_MAX as usize <= BUF_BYTES_MAX);
+const _: () = assert!(H2C_DATA_BYTES_MAX >= nvme::tcp::MAXH2CDATA_MIN && H2C_DATA_BYTES_MAX.is_multiple_of(4));
+// A fused pair's halves wait for their data together: were there room for one only, both would wait for ever.
+const _: () = assert!(CONNECTION_DATA_BYTES_MAX >= 2 * TRANSFER_BYTES_MAX);
+// IOCCSZ counts units of 16 bytes.
+const _: () = assert!(IN_CAPSULE_BYTES_MAX.is_multiple_of(16) && IN_CAPSULE_BYTES_MAX >= ADMIN_IN_CAPSULE_BYTES);
+// TTAGs are slot numbers.
+const _: () = assert!(IO_QUEUE_ENTRIES_MAX < u16::MAX);

@@ -1,0 +1,172 @@
+//! Log pages (NVMe Base 2.0 §5.16.1).
+
+use std::net::SocketAddr;
+
+use engine::{Buf, View};
+use nvme::feature::FeatureId;
+use nvme::identify::ascii_field;
+use nvme::log::{ChangedNamespaces, EffectsLog, FirmwareLog, LogId, LogRequest, SmartLog, effects};
+use nvme::opcode::{AdminOpcode, NvmOpcode};
+use nvme::{Status, U32};
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::controller::Controller;
+use super::limits::{ERROR_ENTRIES_MAX, LOG_BYTES_MAX};
+use super::shared::Shared;
+use super::stats::CommandKind;
+
+/// 25 °C in kelvin: software has no sensor, and hosts read 0 as an error.
+const TEMPERATURE_KELVIN: u16 = 298;
+/// Log page attributes of an entry in the Supported Log Pages log: supported.
+const SUPPORTED: u32 = 1;
+
+/// Answers a Get Log Page command with the bytes asked for. Beyond a page's end there are zeroes (discovery: none).
+pub(super) fn log_page<N>(
+    shared: &Shared<N>,
+    controller: &Controller,
+    local: SocketAddr,
+    request: &LogRequest,
+) -> Result<View, Status> {
+    let invalid = Status::INVALID_FIELD.do_not_retry();
+    if request.bytes > LOG_BYTES_MAX || request.offset_is_index || !request.offset.is_multiple_of(4) {
+        return Err(invalid);
+    }
+    let whole = whole_page(shared, controller, local, request)?;
+    let start = usize::try_from(request.offset).ok().filter(|&start| start <= whole.len()).ok_or(invalid)?;
+    let rest = &whole[start..];
+    let mut answer = Buf::zeroed(request.bytes as usize);
+    let taken = rest.len().min(answer.len());
+    answer[..taken].copy_from_slice(&rest[..taken]);
+    Ok(answer.freeze())
+}
+
+fn whole_page<N>(
+    shared: &Shared<N>,
+    controller: &Controller,
+    local: SocketAddr,
+    request: &LogRequest,
+) -> Result<Vec<u8>, Status> {
+    let clear = !request.retain_event;
+    let unknown = Status::INVALID_LOG_PAGE.do_not_retry();
+    match (request.log, controller.is_discovery()) {
+        (LogId::SUPPORTED, discovery) => Ok(supported(discovery)),
+        (LogId::ERROR, _) => {
+            let (mut entries, _) = controller.errors();
+            entries.resize(ERROR_ENTRIES_MAX, FromZeros::new_zeroed());
+            Ok(entries.as_bytes().to_vec())
+        }
+        (LogId::DISCOVERY, true) => {
+            controller.discovery_read(clear);
+            Ok(discovery(shared, local))
+        }
+        (_, true) => Err(unknown),
+        (LogId::SMART, _) => Ok(smart(shared, controller).as_bytes().to_vec()),
+        (LogId::FIRMWARE, _) => Ok(firmware().as_bytes().to_vec()),
+        (LogId::CHANGED_NAMESPACES, _) => {
+            let mut page = ChangedNamespaces::new_zeroed();
+            for (place, nsid) in page.nsids.iter_mut().zip(controller.changed_namespaces(clear)) {
+                *place = nsid.into();
+            }
+            Ok(page.as_bytes().to_vec())
+        }
+        (LogId::EFFECTS, _) => Ok(commands_and_effects().as_bytes().to_vec()),
+        (LogId::FEATURES, _) => Ok(features_and_effects()),
+        _ => Err(unknown),
+    }
+}
+
+fn supported(discovery: bool) -> Vec<u8> {
+    let logs: &[LogId] = if discovery {
+        &[LogId::SUPPORTED, LogId::ERROR, LogId::DISCOVERY]
+    } else {
+        &[
+            LogId::SUPPORTED,
+            LogId::ERROR,
+            LogId::SMART,
+            LogId::FIRMWARE,
+            LogId::CHANGED_NAMESPACES,
+            LogId::EFFECTS,
+            LogId::FEATURES,
+        ]
+    };
+    let mut page = [U32::ZERO; 256];
+    for log in logs {
+        page[usize::from(log.0)] = SUPPORTED.into();
+    }
+    page.as_bytes().to_vec()
+}
+
+fn smart<N>(shared: &Shared<N>, controller: &Controller) -> SmartLog {
+    /// Data units are thousands of 512 bytes, rounded up (NVMe Base 2.0 figure 207).
+    fn units(bytes: u64) -> u128 {
+        u128::from(bytes.div_ceil(512_000))
+    }
+    let stats = &shared.stats;
+    let reads = [CommandKind::Read, CommandKind::Compare, CommandKind::CompareAndWrite];
+    let writes = [CommandKind::Write, CommandKind::CompareAndWrite, CommandKind::WriteZeroes];
+    let sum = |kinds: [CommandKind; 3]| u128::from(kinds.map(|kind| stats.commands(kind)).iter().sum::<u64>());
+    let mut page = SmartLog::new_zeroed();
+    page.temperature = TEMPERATURE_KELVIN.into();
+    page.available_spare = 100;
+    page.spare_threshold = 10;
+    page.data_units_read = units(stats.read_bytes()).into();
+    page.data_units_written = units(stats.written_bytes()).into();
+    page.host_reads = sum(reads).into();
+    page.host_writes = sum(writes).into();
+    page.error_entries = u128::from(controller.errors().1).into();
+    page
+}
+
+fn firmware() -> FirmwareLog {
+    let mut page = FirmwareLog::new_zeroed();
+    page.active = 1;
+    page.revisions[0] = ascii_field(env!("CARGO_PKG_VERSION"));
+    page
+}
+
+fn commands_and_effects() -> EffectsLog {
+    let mut page = EffectsLog::new_zeroed();
+    let admin = [
+        AdminOpcode::GET_LOG_PAGE,
+        AdminOpcode::IDENTIFY,
+        AdminOpcode::ABORT,
+        AdminOpcode::SET_FEATURES,
+        AdminOpcode::GET_FEATURES,
+        AdminOpcode::ASYNC_EVENT_REQUEST,
+        AdminOpcode::KEEP_ALIVE,
+    ];
+    for opcode in admin {
+        page.admin[usize::from(opcode.0)] = effects::SUPPORTED.into();
+    }
+    for opcode in [NvmOpcode::READ, NvmOpcode::COMPARE, NvmOpcode::FLUSH] {
+        page.io[usize::from(opcode.0)] = effects::SUPPORTED.into();
+    }
+    for opcode in [NvmOpcode::WRITE, NvmOpcode::WRITE_ZEROES, NvmOpcode::DATASET_MANAGEMENT] {
+        page.io[usize::from(opcode.0)] = (effects::SUPPORTED | effects::CONTENT_CHANGE).into();
+    }
+    page
+}
+
+/// Feature Identifiers Supported and Effects (NVMe Base 2.0 §5.16.1.19).
+fn features_and_effects() -> Vec<u8> {
+    let mut page = [U32::ZERO; 256];
+    for feature in super::features::SUPPORTED {
+        page[usize::from(feature.0)] = SUPPORTED.into();
+    }
+    // User data content change: switching the cache changes when writes are stable, not their content; so no other bit.
+    debug_assert!(super::features::SUPPORTED.contains(&FeatureId::VOLATILE_WRITE_CACHE));
+    page.as_bytes().to_vec()
+}
+
+/// Header and entries (NVMe Base 2.0 §5.16.1.23).
+fn discovery<N>(shared: &Shared<N>, local: SocketAddr) -> Vec<u8> {
+    // Read before the entries: a change in between makes the counter move again, and the host reads again.
+    let generation = shared.generation();
+    let entries = shared.discovery_entries(local);
+    let mut header = nvme::fabrics::DiscoveryHeader::new_zeroed();
+    header.genctr = generation.into();
+    header.numrec = (entries.len() as u64).into();
+    let mut page = header.as_bytes().to_vec();
+    page.extend_from_slice(entries.as_bytes());
+    page
+}

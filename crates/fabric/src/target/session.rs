@@ -1,0 +1,239 @@
+//! A host without I/O at the other end of a [`Connection`]: for scenario tests and for fuzzing.
+//!
+//! Time stands still unless it is moved. Operations run on a memory namespace, whose futures never wait.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use device::Memory;
+use engine::net::SendBatch;
+use engine::time::Instant;
+use nvme::fabrics::{ConnectData, ConnectFields, PropertyFields, connect_attributes};
+use nvme::opcode::FabricsType;
+use nvme::register::{Configuration, offset};
+use nvme::{CONTROLLER_ID_DYNAMIC, Completion, Nqn, SglDescriptor, Submission};
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::connection::Connection;
+use super::{Target, driver};
+use crate::fuzz::poll_once;
+use crate::tcp::{Decoder, Encoder, Event, IcReq, Pdu, Role, Rules};
+
+/// A PDU from the target: what it says, its data, and whether the data's digest was right.
+pub(crate) type Answer = (Pdu, Vec<u8>, bool);
+
+/// See the module.
+pub(crate) struct Session {
+    pub target: Target<Memory>,
+    pub(super) core: Connection<Memory>,
+    pub encoder: Encoder,
+    decoder: Decoder,
+    pub now: Instant,
+    pub inbox: Vec<Answer>,
+    batch: SendBatch,
+    pub controller: u16,
+    /// The admin connection that keeps the controller of an I/O connection alive.
+    pub admin: Option<Box<Session>>,
+    /// Operations are left with the core; the test takes them itself.
+    pub stalled: bool,
+}
+
+/// The subsystem that a session's target has.
+pub(crate) fn subsystem() -> Nqn {
+    "nqn.2026-01.example.yagura:test".parse().expect("invariant: a well-formed name")
+}
+
+fn host() -> Nqn {
+    "nqn.2026-01.example.yagura:host".parse().expect("invariant: a well-formed name")
+}
+
+impl Session {
+    /// A connection to a new target with one subsystem and `namespace` as its namespace 1.
+    pub fn new(namespace: Memory) -> Session {
+        let target = Target::default();
+        let added = target.add_subsystem(subsystem(), "SERIAL");
+        let added = added.and_then(|()| target.add_namespace(&subsystem(), 1, namespace));
+        debug_assert!(added.is_ok());
+        Session::on(&target)
+    }
+
+    /// One more connection to a target.
+    pub fn on(target: &Target<Memory>) -> Session {
+        let now = Instant::from_nanos(1_000_000_000);
+        let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 4420));
+        Session {
+            target: target.clone(),
+            core: Connection::new(target.shared.clone(), local, now),
+            encoder: Encoder { header_digest: false, data_digest: false, alignment_code: 0 },
+            decoder: Decoder::new(Role::Host),
+            now,
+            inbox: Vec::new(),
+            batch: SendBatch::new(),
+            controller: 0,
+            admin: None,
+            stalled: false,
+        }
+    }
+
+    /// Exchanges ICReq and ICResp.
+    pub fn open(&mut self, header_digest: bool, data_digest: bool) {
+        let request = IcReq { alignment_code: 0, header_digest, data_digest, maxr2t: 0 };
+        self.receive(&Encoder::ic_req(&request));
+        self.encoder = Encoder { header_digest, data_digest, alignment_code: 0 };
+    }
+
+    /// Connects as an admin queue and enables the controller.
+    pub fn connect_admin(&mut self) {
+        self.connect(0, &subsystem(), |_, _| {});
+        self.set_configuration(Configuration::ENABLE);
+    }
+
+    /// Connects as I/O queue 1 of a controller that a second session holds.
+    pub fn connect_io(&mut self) {
+        let mut admin = Box::new(Session::on(&self.target));
+        admin.open(false, false);
+        admin.connect_admin();
+        self.controller = admin.controller;
+        self.admin = Some(admin);
+        self.connect(1, &subsystem(), |_, _| {});
+    }
+
+    /// Sends a Connect for queue `qid`, changed by `change`; the completion, if one came.
+    pub fn connect(
+        &mut self,
+        qid: u16,
+        subsystem: &Nqn,
+        change: impl FnOnce(&mut ConnectFields, &mut ConnectData),
+    ) -> Option<Completion> {
+        let mut fields = ConnectFields { qid: qid.into(), sqsize: 31.into(), ..ConnectFields::default() };
+        fields.cattr = connect_attributes::DISABLE_SQ_FLOW_CONTROL;
+        let mut data = ConnectData::new_zeroed();
+        data.hostid = [1; 16];
+        data.cntlid = if qid == 0 { CONTROLLER_ID_DYNAMIC } else { self.controller }.into();
+        data.subnqn = subsystem.to_field();
+        data.hostnqn = host().to_field();
+        change(&mut fields, &mut data);
+        let mut command = Submission::fabrics(FabricsType::CONNECT, 0xC000);
+        command.sgl = SglDescriptor::in_capsule(size_of::<ConnectData>() as u32);
+        command.as_mut_bytes()[40..].copy_from_slice(fields.as_bytes());
+        let completion = self.send(&command, data.as_bytes()).map(|(completion, _)| completion)?;
+        if completion.status().is_success() && qid == 0 {
+            self.controller = completion.result.get() as u16;
+        }
+        Some(completion)
+    }
+
+    /// Writes CC.
+    pub fn set_configuration(&mut self, configuration: Configuration) -> Option<Completion> {
+        let fields = PropertyFields {
+            offset: offset::CC.into(),
+            value: u64::from(configuration.0).into(),
+            ..PropertyFields::default()
+        };
+        let mut command = Submission::fabrics(FabricsType::PROPERTY_SET, 0xC001);
+        command.sgl = SglDescriptor::transport(0);
+        command.as_mut_bytes()[40..].copy_from_slice(fields.as_bytes());
+        self.send(&command, &[]).map(|(completion, _)| completion)
+    }
+
+    /// Sends a command with in-capsule data and gives back its completion and the data that came with it, if it was
+    /// answered. Other answers stay in the inbox.
+    pub fn send(&mut self, command: &Submission, data: &[u8]) -> Option<(Completion, Vec<u8>)> {
+        self.receive(&self.capsule(command, data));
+        self.take_answer(command.command_id.get())
+    }
+
+    /// A command capsule.
+    pub fn capsule(&self, command: &Submission, data: &[u8]) -> Vec<u8> {
+        let mut bytes = self.encoder.capsule_cmd(command, data.len() as u32).to_vec();
+        if !data.is_empty() {
+            bytes.extend_from_slice(data);
+            bytes.extend(self.encoder.data_digest_of(data).into_iter().flatten());
+        }
+        bytes
+    }
+
+    /// The completion of a command and the data that came before it, taken from the inbox. A SUCCESS flag makes one.
+    pub fn take_answer(&mut self, command_id: u16) -> Option<(Completion, Vec<u8>)> {
+        let mut data = Vec::new();
+        let mut found = None;
+        self.inbox.retain(|(pdu, bytes, digest_ok)| match pdu {
+            Pdu::C2hData(pdu) if pdu.cccid == command_id && found.is_none() => {
+                debug_assert!(*digest_ok, "the target's data digest was wrong");
+                data.extend_from_slice(bytes);
+                if pdu.success {
+                    found = Some(Completion::new(command_id, nvme::Status::SUCCESS, 0, 0));
+                }
+                false
+            }
+            Pdu::CapsuleResp(completion) if completion.command_id.get() == command_id && found.is_none() => {
+                found = Some(*completion);
+                false
+            }
+            _ => true,
+        });
+        found.map(|completion| (completion, data))
+    }
+
+    /// Gives bytes to the target and lets it work.
+    pub fn receive(&mut self, bytes: &[u8]) {
+        self.core.receive(bytes, self.now);
+        self.turn();
+    }
+
+    /// Lets time pass.
+    pub fn advance(&mut self, duration: Duration) {
+        self.now += duration;
+        self.turn();
+    }
+
+    /// Runs operations and reads what the target says, until it has nothing more.
+    pub fn turn(&mut self) {
+        loop {
+            self.core.poll(self.now);
+            while !self.stalled
+                && let Some(operation) = self.core.next_operation()
+            {
+                if let Some(outcome) = poll_once(driver::execute(operation)) {
+                    self.core.complete(outcome);
+                }
+            }
+            if !self.core.has_output() {
+                return;
+            }
+            self.batch.clear();
+            self.core.transmit(&mut self.batch, self.now);
+            let bytes: Vec<u8> = self.batch.slices().flatten().copied().collect();
+            self.read(&bytes);
+        }
+    }
+
+    fn read(&mut self, mut bytes: &[u8]) {
+        while let Ok(Some(event)) = self.decoder.next(&mut bytes) {
+            match event {
+                Event::Pdu(pdu) => {
+                    if let Pdu::IcResp(response) = pdu {
+                        self.decoder.establish(Rules {
+                            header_digest: response.header_digest,
+                            data_digest: response.data_digest,
+                            alignment_code: 0,
+                            capsule_data_bytes_max: 0,
+                            data_pdu_bytes_max: 1 << 20,
+                        });
+                    }
+                    self.inbox.push((pdu, Vec::new(), true));
+                }
+                Event::Data(data) => {
+                    if let Some(last) = self.inbox.last_mut() {
+                        last.1.extend_from_slice(data);
+                    }
+                }
+                Event::DataEnd { digest_ok } => {
+                    if let Some(last) = self.inbox.last_mut() {
+                        last.2 = digest_ok;
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! The commands of one queue that have arrived and are not answered yet.
+//!
+//! Invariants:
+//! - A slot is taken by a command from its capsule until its answer is encoded; its number is the TTAG of the command's
+//!   R2T. Were it freed earlier, late H2CData could land in a stranger's buffer.
+//! - There are never more slots than the queue has entries.
+//! - A command identifier is marked from arrival to answer, except where it arrived a second time (Command ID Conflict).
+
+use std::sync::Arc;
+
+use device::NamespaceInfo;
+use engine::time::Instant;
+use engine::{Buf, View};
+use nvme::{Fuse, Status, Submission};
+use slab::Slab;
+
+use super::stats::CommandKind;
+
+/// How far a command is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Stage {
+    /// Its in-capsule data is arriving.
+    Capsule,
+    /// It waits until the connection's other commands have given back data buffers.
+    Waiting,
+    /// Data was asked for by R2T and is arriving.
+    Transfer,
+    /// All its data is here; it waits to be executed, or for the other half of its fused pair.
+    Ready,
+    /// The namespace works on it.
+    Executing,
+    /// An Asynchronous Event Request that waits for an event.
+    Parked,
+    /// Its answer is in the outbox.
+    Answered,
+}
+
+/// The namespace that a command is for, as it was when the command arrived.
+pub(super) struct Addressed<N> {
+    pub namespace: Arc<N>,
+    pub info: NamespaceInfo,
+}
+
+/// A command and what became of it so far.
+pub(super) struct Slot<N> {
+    pub command: Submission,
+    /// Marks an identifier in use; false for the second command with the same one.
+    pub owns_id: bool,
+    pub arrived: Instant,
+    pub stage: Stage,
+    /// I/O commands: kind and namespace.
+    pub kind: Option<CommandKind>,
+    pub addressed: Option<Addressed<N>>,
+    /// Data from the host, as far as it arrived; empty while it is lent to a receive.
+    pub data: Buf,
+    /// Bytes of data from the host, or bytes to read.
+    pub wanted: u32,
+    /// Bytes charged to the connection's data bound.
+    pub charged: u32,
+    /// What the command will be answered with once its data has arrived: it is not executed.
+    pub doomed: Option<Status>,
+    /// The other half of a fused pair.
+    pub partner: Option<u16>,
+    /// The answer.
+    pub status: Status,
+    pub result: u64,
+    pub reply: View,
+}
+
+impl<N> Slot<N> {
+    pub fn new(command: Submission, arrived: Instant) -> Slot<N> {
+        Slot {
+            command,
+            owns_id: true,
+            arrived,
+            stage: Stage::Ready,
+            kind: None,
+            addressed: None,
+            data: Buf::default(),
+            wanted: 0,
+            charged: 0,
+            doomed: None,
+            partner: None,
+            status: Status::SUCCESS,
+            result: 0,
+            reply: View::default(),
+        }
+    }
+
+    pub fn is_fused(&self) -> bool {
+        self.command.fuse() != Fuse::None
+    }
+}
+
+/// Words of the map of identifiers in use.
+const ID_WORDS: usize = 1 << 16 >> 6;
+
+/// The slots of a connection. It grows to the depth the host uses and then allocates nothing.
+pub(super) struct Slots<N> {
+    slots: Slab<Slot<N>>,
+    ids: Box<[u64]>,
+}
+
+impl<N> Slots<N> {
+    pub fn new() -> Slots<N> {
+        Slots { slots: Slab::new(), ids: vec![0; ID_WORDS].into_boxed_slice() }
+    }
+
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Takes a slot for a command; its `owns_id` says whether the identifier was free.
+    pub fn insert(&mut self, command: Submission, arrived: Instant) -> u16 {
+        let id = command.command_id.get();
+        let (word, bit) = (usize::from(id >> 6), 1 << (id & 63));
+        let mut slot = Slot::new(command, arrived);
+        slot.owns_id = self.ids[word] & bit == 0;
+        self.ids[word] |= bit;
+        self.slots.insert(slot) as u16
+    }
+
+    pub fn remove(&mut self, index: u16) -> Slot<N> {
+        let slot = self.slots.remove(usize::from(index));
+        if slot.owns_id {
+            let id = slot.command.command_id.get();
+            self.ids[usize::from(id >> 6)] &= !(1 << (id & 63));
+        }
+        slot
+    }
+
+    pub fn get(&self, index: u16) -> Option<&Slot<N>> {
+        self.slots.get(usize::from(index))
+    }
+
+    pub fn get_mut(&mut self, index: u16) -> Option<&mut Slot<N>> {
+        self.slots.get_mut(usize::from(index))
+    }
+
+    /// The slot of a command that is known to be unanswered.
+    pub fn at(&mut self, index: u16) -> &mut Slot<N> {
+        self.slots.get_mut(usize::from(index)).expect("invariant: a slot is freed by its answer only, and once")
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (u16, &Slot<N>)> {
+        self.slots.iter().map(|(index, slot)| (index as u16, slot))
+    }
+
+    /// Gives back the memory of a deep burst when nothing is outstanding.
+    pub fn shrink(&mut self) {
+        if self.slots.is_empty() {
+            self.slots = Slab::new();
+        }
+    }
+}

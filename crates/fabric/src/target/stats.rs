@@ -1,0 +1,267 @@
+//! What a target counts. Written by its reactors, read by anyone at any time.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use nvme::Status;
+use nvme::opcode::NvmOpcode;
+
+/// Kinds of I/O commands that are counted apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub enum CommandKind {
+    /// Read.
+    Read,
+    /// Write.
+    Write,
+    /// Flush.
+    Flush,
+    /// Compare, alone.
+    Compare,
+    /// Both halves of a fused compare and write, counted once.
+    CompareAndWrite,
+    /// Write Zeroes.
+    WriteZeroes,
+    /// Dataset Management.
+    Deallocate,
+}
+
+impl CommandKind {
+    /// Every kind, in the order of their numbers.
+    pub const ALL: [CommandKind; 7] = [
+        CommandKind::Read,
+        CommandKind::Write,
+        CommandKind::Flush,
+        CommandKind::Compare,
+        CommandKind::CompareAndWrite,
+        CommandKind::WriteZeroes,
+        CommandKind::Deallocate,
+    ];
+
+    /// The kind of an unfused command, where it is one of them.
+    pub(super) fn of(opcode: NvmOpcode) -> Option<CommandKind> {
+        Some(match opcode {
+            NvmOpcode::READ => CommandKind::Read,
+            NvmOpcode::WRITE => CommandKind::Write,
+            NvmOpcode::FLUSH => CommandKind::Flush,
+            NvmOpcode::COMPARE => CommandKind::Compare,
+            NvmOpcode::WRITE_ZEROES => CommandKind::WriteZeroes,
+            NvmOpcode::DATASET_MANAGEMENT => CommandKind::Deallocate,
+            _ => return None,
+        })
+    }
+
+    /// A name for labels: lower case with underscores.
+    pub fn label(self) -> &'static str {
+        match self {
+            CommandKind::Read => "read",
+            CommandKind::Write => "write",
+            CommandKind::Flush => "flush",
+            CommandKind::Compare => "compare",
+            CommandKind::CompareAndWrite => "compare_and_write",
+            CommandKind::WriteZeroes => "write_zeroes",
+            CommandKind::Deallocate => "deallocate",
+        }
+    }
+}
+
+const KINDS: usize = CommandKind::ALL.len();
+/// Status code types times codes.
+const STATUSES: usize = 8 * 256;
+/// Buckets per power of two of a histogram, as a power of two: a value is known to within 12.5 %.
+const STEPS_LOG2: u32 = 3;
+/// Powers of two: up to 2^40 ns, some 18 minutes; longer ones fall into the last bucket.
+const OCTAVES: u32 = 41;
+const BUCKETS: usize = (OCTAVES << STEPS_LOG2) as usize;
+
+/// Counts of durations by size.
+#[derive(Debug)]
+pub struct Histogram {
+    buckets: Box<[AtomicU64]>,
+    sum_ns: AtomicU64,
+}
+
+impl Default for Histogram {
+    fn default() -> Histogram {
+        Histogram { buckets: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect(), sum_ns: AtomicU64::new(0) }
+    }
+}
+
+impl Histogram {
+    /// Counts one duration.
+    pub fn record(&self, duration: Duration) {
+        let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        self.buckets[bucket_of(ns)].fetch_add(1, Relaxed);
+        self.sum_ns.fetch_add(ns, Relaxed);
+    }
+
+    /// How many were counted.
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().map(|bucket| bucket.load(Relaxed)).sum()
+    }
+
+    /// The sum of all durations.
+    pub fn sum(&self) -> Duration {
+        Duration::from_nanos(self.sum_ns.load(Relaxed))
+    }
+
+    /// Upper bound (exclusive) and count of every bucket that is not empty, ascending.
+    pub fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> {
+        let bounds = (0..BUCKETS).map(|index| Duration::from_nanos(bound_of(index)));
+        bounds.zip(self.buckets.iter().map(|bucket| bucket.load(Relaxed))).filter(|(_, count)| *count > 0)
+    }
+}
+
+fn bucket_of(ns: u64) -> usize {
+    let steps = 1 << STEPS_LOG2;
+    if ns < steps {
+        return ns as usize;
+    }
+    let octave = ns.ilog2() - STEPS_LOG2;
+    let step = (ns >> octave) - steps;
+    (((u64::from(octave) + 1) << STEPS_LOG2) + step).min(BUCKETS as u64 - 1) as usize
+}
+
+/// The first value above the bucket.
+fn bound_of(index: usize) -> u64 {
+    let steps = 1u64 << STEPS_LOG2;
+    let (octave, step) = (index as u64 >> STEPS_LOG2, index as u64 & (steps - 1));
+    if octave == 0 { step + 1 } else { (steps + step + 1) << (octave - 1) }
+}
+
+/// What a target has done since it started.
+#[derive(Debug)]
+pub struct Stats {
+    commands: [AtomicU64; KINDS],
+    latency: [Histogram; KINDS],
+    errors: Box<[AtomicU64]>,
+    pub(super) admin_commands: AtomicU64,
+    pub(super) read_bytes: AtomicU64,
+    pub(super) written_bytes: AtomicU64,
+    pub(super) connections: AtomicU64,
+    pub(super) accepted: AtomicU64,
+    pub(super) refused: AtomicU64,
+    pub(super) protocol_errors: AtomicU64,
+    pub(super) keep_alive_expired: AtomicU64,
+}
+
+impl Default for Stats {
+    fn default() -> Stats {
+        let zero = || AtomicU64::new(0);
+        Stats {
+            commands: std::array::from_fn(|_| zero()),
+            latency: std::array::from_fn(|_| Histogram::default()),
+            errors: (0..STATUSES).map(|_| zero()).collect(),
+            admin_commands: zero(),
+            read_bytes: zero(),
+            written_bytes: zero(),
+            connections: zero(),
+            accepted: zero(),
+            refused: zero(),
+            protocol_errors: zero(),
+            keep_alive_expired: zero(),
+        }
+    }
+}
+
+impl Stats {
+    /// I/O commands of a kind that were answered, with success or not.
+    pub fn commands(&self, kind: CommandKind) -> u64 {
+        self.commands[kind as usize].load(Relaxed)
+    }
+
+    /// Time from a command's arrival to its answer being handed to the socket.
+    pub fn latency(&self, kind: CommandKind) -> &Histogram {
+        &self.latency[kind as usize]
+    }
+
+    /// Admin and Fabrics commands that were answered.
+    pub fn admin_commands(&self) -> u64 {
+        self.admin_commands.load(Relaxed)
+    }
+
+    /// Bytes read from namespaces for hosts.
+    pub fn read_bytes(&self) -> u64 {
+        self.read_bytes.load(Relaxed)
+    }
+
+    /// Bytes written to namespaces for hosts.
+    pub fn written_bytes(&self) -> u64 {
+        self.written_bytes.load(Relaxed)
+    }
+
+    /// Connections at the moment.
+    pub fn connections(&self) -> u64 {
+        self.connections.load(Relaxed)
+    }
+
+    /// Connections accepted since the start.
+    pub fn accepted(&self) -> u64 {
+        self.accepted.load(Relaxed)
+    }
+
+    /// Connections closed at once because there were too many.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Relaxed)
+    }
+
+    /// Connections ended because of a PDU that could not be accepted.
+    pub fn protocol_errors(&self) -> u64 {
+        self.protocol_errors.load(Relaxed)
+    }
+
+    /// Associations ended because the host's keep alive did not come.
+    pub fn keep_alive_expired(&self) -> u64 {
+        self.keep_alive_expired.load(Relaxed)
+    }
+
+    /// How often each status other than success was answered.
+    pub fn errors(&self) -> impl Iterator<Item = (Status, u64)> {
+        let counts = self.errors.iter().enumerate().map(|(index, count)| (index, count.load(Relaxed)));
+        counts
+            .filter(|(_, count)| *count > 0)
+            .map(|(index, count)| (Status::new((index >> 8) as u8, index as u8), count))
+    }
+
+    pub(super) fn count(&self, kind: CommandKind, took: Duration) {
+        self.commands[kind as usize].fetch_add(1, Relaxed);
+        self.latency[kind as usize].record(took);
+    }
+
+    pub(super) fn count_status(&self, status: Status) {
+        if !status.is_success() {
+            let index = usize::from(status.code_type()) << 8 | usize::from(status.code());
+            self.errors[index].fetch_add(1, Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_lies_below_its_bucket_and_not_below_the_one_before() {
+        for ns in (0..64).map(|shift| 1u64 << shift).flat_map(|ns| [ns - 1, ns, ns + ns / 3]) {
+            let index = bucket_of(ns);
+            if index == BUCKETS - 1 {
+                continue;
+            }
+            assert!(ns < bound_of(index), "{ns} in bucket {index} below {}", bound_of(index));
+            assert!(index == 0 || ns >= bound_of(index - 1), "{ns} belongs before bucket {index}");
+        }
+    }
+
+    #[test]
+    fn counts_come_back() {
+        let stats = Stats::default();
+        stats.count(CommandKind::Read, Duration::from_micros(10));
+        stats.count_status(Status::COMPARE_FAILURE.do_not_retry());
+        stats.count_status(Status::SUCCESS);
+        assert_eq!((stats.commands(CommandKind::Read), stats.commands(CommandKind::Write)), (1, 0));
+        assert_eq!(stats.errors().collect::<Vec<_>>(), vec![(Status::COMPARE_FAILURE, 1)]);
+        let latency = stats.latency(CommandKind::Read);
+        assert_eq!((latency.count(), latency.sum()), (1, Duration::from_micros(10)));
+        assert!(latency.buckets().all(|(bound, _)| bound > Duration::from_micros(10)));
+    }
+}

@@ -1,0 +1,58 @@
+//! Scenario tests of the connection core: two ends in memory and a clock that is moved by hand.
+
+mod io;
+
+use device::Memory;
+use nvme::opcode::NvmOpcode;
+use nvme::{Completion, SglDescriptor, Status, Submission};
+
+use super::session::Session;
+
+const BLOCK: usize = 4096;
+const BLOCKS: u64 = 256;
+
+fn memory() -> Memory {
+    Memory::new(BLOCKS * BLOCK as u64, BLOCK as u32, [7; 16]).unwrap()
+}
+
+/// A session whose connection is I/O queue 1.
+fn io_session(header_digest: bool, data_digest: bool) -> Session {
+    let mut session = Session::new(memory());
+    session.open(header_digest, data_digest);
+    session.connect_io();
+    session.inbox.clear();
+    session
+}
+
+/// A command on blocks of namespace 1.
+fn command(opcode: NvmOpcode, id: u16, lba: u64, blocks: u32) -> Submission {
+    let mut command = Submission::nvm(opcode, id, 1);
+    command.set_range(lba, blocks);
+    command.sgl = SglDescriptor::transport(blocks * BLOCK as u32);
+    command
+}
+
+/// The same with its data in the capsule.
+fn in_capsule(opcode: NvmOpcode, id: u16, lba: u64, blocks: u32) -> Submission {
+    Submission { sgl: SglDescriptor::in_capsule(blocks * BLOCK as u32), ..command(opcode, id, lba, blocks) }
+}
+
+fn status(answer: Option<(Completion, Vec<u8>)>) -> Status {
+    answer.expect("the command was answered").0.status()
+}
+
+/// Blocks that say which they are.
+fn pattern(blocks: usize, seed: u8) -> Vec<u8> {
+    (0..blocks * BLOCK).map(|at| (at / 7) as u8 ^ seed).collect()
+}
+
+fn write(session: &mut Session, lba: u64, data: &[u8]) -> Status {
+    let blocks = (data.len() / BLOCK) as u32;
+    status(session.send(&in_capsule(NvmOpcode::WRITE, 0x77, lba, blocks), data))
+}
+
+fn read(session: &mut Session, lba: u64, blocks: u32) -> Vec<u8> {
+    let (completion, data) = session.send(&command(NvmOpcode::READ, 0x78, lba, blocks), &[]).expect("answered");
+    assert_eq!(completion.status(), Status::SUCCESS);
+    data
+}

@@ -1,0 +1,248 @@
+//! The explorer: visits every reachable state of a [`Model`].
+//!
+//! States are told apart by a 64-bit fingerprint of their canonical form: with the 10^8 states that fit in memory the
+//! chance that two different states share one, so that part of the space is skipped, is below 10^-3. A model must be
+//! finite; `states_max` ends a search that is larger than expected and says so, it never passes for complete.
+
+use std::collections::{HashSet, VecDeque};
+use std::hash::{BuildHasherDefault, Hash, Hasher};
+
+/// How a model reports a step: the state it leads to, and words for it (only asked for in counterexamples).
+pub type Visit<'a, S> = dyn FnMut(S, &dyn Fn() -> String) + 'a;
+
+/// A transition system with a property to check on each transition.
+pub trait Model {
+    /// All that determines the future, and nothing else.
+    type State: Clone + Eq + Hash;
+
+    /// Where every run begins.
+    fn initial(&self) -> Self::State;
+
+    /// Reports each state that one step leads to.
+    fn successors(&self, state: &Self::State, visit: &mut Visit<'_, Self::State>);
+
+    /// Replaces the state by the representative of those that behave alike (symmetry, messages without effect).
+    fn canonicalise(&self, _state: &mut Self::State) {}
+
+    /// The property: why the step from `before` to `after` must not be, if so.
+    fn check(&self, before: &Self::State, after: &Self::State) -> Result<(), String>;
+
+    /// A property of single states that is dear to compute; asked for one visited state in [`SAMPLE_INTERVAL`].
+    fn check_sampled(&self, _state: &Self::State) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// One line that shows the state to a reader of a counterexample.
+    fn describe(&self, state: &Self::State) -> String;
+}
+
+/// Guessed: progress is checked in so small a share of states that it costs less than the search.
+pub const SAMPLE_INTERVAL: usize = 16;
+
+/// How a search ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// Every reachable state was visited; none violates.
+    Exhausted {
+        /// Distinct states.
+        states: usize,
+    },
+    /// The bound was reached first; no violation so far, and nothing is proven.
+    Capped {
+        /// Distinct states so far.
+        states: usize,
+    },
+    /// A step that must not be.
+    Violation {
+        /// Distinct states found before it.
+        states: usize,
+        /// What is wrong with the last state.
+        reason: String,
+        /// The steps from the initial state, each with the state it led to; empty from a search without traces.
+        trace: Vec<String>,
+    },
+}
+
+/// Visits all states depth first, without remembering paths: the leanest way to exhaust a large space.
+pub fn exhaust<M: Model>(model: &M, states_max: usize) -> Outcome {
+    let mut first = model.initial();
+    model.canonicalise(&mut first);
+    let mut seen = Seen::default();
+    seen.insert(fingerprint(&first));
+    let mut stack = vec![first];
+    let mut visited = 0usize;
+    let mut next = Vec::new();
+    while let Some(state) = stack.pop() {
+        visited += 1;
+        if visited.is_multiple_of(SAMPLE_INTERVAL)
+            && let Err(reason) = model.check_sampled(&state)
+        {
+            return Outcome::Violation { states: seen.len(), reason, trace: vec![model.describe(&state)] };
+        }
+        model.successors(&state, &mut |after, _| next.push(after));
+        for mut after in next.drain(..) {
+            model.canonicalise(&mut after);
+            if let Err(reason) = model.check(&state, &after) {
+                return Outcome::Violation { states: seen.len(), reason, trace: Vec::new() };
+            }
+            if seen.insert(fingerprint(&after)) {
+                stack.push(after);
+            }
+        }
+        if seen.len() > states_max {
+            return Outcome::Capped { states: seen.len() };
+        }
+    }
+    Outcome::Exhausted { states: seen.len() }
+}
+
+/// Visits states breadth first, so that the first violation found has a trace of the fewest steps.
+pub fn shortest_violation<M: Model>(model: &M, states_max: usize) -> Outcome {
+    let mut nodes: Vec<(M::State, usize)> = vec![(model.initial(), 0)];
+    let mut seen = Seen::default();
+    seen.insert(canonical_fingerprint(model, &nodes[0].0));
+    let mut queue = VecDeque::from([0usize]);
+    let mut next = Vec::new();
+    while let Some(index) = queue.pop_front() {
+        let before = nodes[index].0.clone();
+        model.successors(&before, &mut |after, _| next.push(after));
+        for after in next.drain(..) {
+            if let Err(reason) = model.check(&before, &after) {
+                return Outcome::Violation { states: seen.len(), reason, trace: trace(model, &nodes, index, &after) };
+            }
+            if seen.insert(canonical_fingerprint(model, &after)) {
+                nodes.push((after, index));
+                queue.push_back(nodes.len() - 1);
+            }
+        }
+        if seen.len() > states_max {
+            return Outcome::Capped { states: seen.len() };
+        }
+    }
+    Outcome::Exhausted { states: seen.len() }
+}
+
+/// Walks the parents back from the violation, then forward again, asking the model to describe each step.
+fn trace<M: Model>(model: &M, nodes: &[(M::State, usize)], last: usize, violating: &M::State) -> Vec<String> {
+    let mut path = vec![violating];
+    let mut index = last;
+    while index != 0 {
+        path.push(&nodes[index].0);
+        index = nodes[index].1;
+    }
+    path.push(&nodes[0].0);
+    path.reverse();
+    path.windows(2)
+        .map(|pair| {
+            let mut step = String::new();
+            model.successors(pair[0], &mut |after, describe| {
+                if step.is_empty() && after == *pair[1] {
+                    step = describe();
+                }
+            });
+            format!("{step}\n        => {}", model.describe(pair[1]))
+        })
+        .collect()
+}
+
+fn canonical_fingerprint<M: Model>(model: &M, state: &M::State) -> u64 {
+    let mut canonical = state.clone();
+    model.canonicalise(&mut canonical);
+    fingerprint(&canonical)
+}
+
+fn fingerprint<S: Hash>(state: &S) -> u64 {
+    let mut hasher = Mixer(0x1234567);
+    state.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// A multiplicative hash over machine words: states are small and numerous, and nobody attacks them.
+struct Mixer(u64);
+
+impl Hasher for Mixer {
+    fn finish(&self) -> u64 {
+        let mut x = self.0;
+        for _ in 0..2 {
+            x ^= x >> 32;
+            x = x.wrapping_mul(0xd6e8_feb8_6659_fd93);
+        }
+        x ^ x >> 32
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(u64::from(byte)));
+    }
+    fn write_u8(&mut self, x: u8) {
+        self.write_u64(u64::from(x));
+    }
+    fn write_u64(&mut self, x: u64) {
+        self.0 = (self.0.rotate_left(5) ^ x).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+    fn write_usize(&mut self, x: usize) {
+        self.write_u64(x as u64);
+    }
+    fn write_isize(&mut self, x: isize) {
+        self.write_u64(x as u64);
+    }
+}
+
+/// Fingerprints are hashes already: the set takes them as they are.
+#[derive(Default)]
+struct AsIs(u64);
+
+impl Hasher for AsIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("the set of fingerprints holds u64 only")
+    }
+    fn write_u64(&mut self, x: u64) {
+        self.0 = x;
+    }
+}
+
+type Seen = HashSet<u64, BuildHasherDefault<AsIs>>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts to a limit in steps of one or two.
+    struct Counter {
+        limit: u8,
+        forbidden: u8,
+    }
+
+    impl Model for Counter {
+        type State = u8;
+        fn initial(&self) -> u8 {
+            0
+        }
+        fn successors(&self, state: &u8, visit: &mut Visit<'_, u8>) {
+            for step in [1, 2] {
+                if state + step <= self.limit {
+                    visit(state + step, &|| format!("add {step}"));
+                }
+            }
+        }
+        fn check(&self, _: &u8, after: &u8) -> Result<(), String> {
+            if *after == self.forbidden { Err("forbidden".into()) } else { Ok(()) }
+        }
+        fn describe(&self, state: &u8) -> String {
+            state.to_string()
+        }
+    }
+
+    #[test]
+    fn exhausts_finds_the_shortest_and_admits_a_cap() {
+        let fine = Counter { limit: 9, forbidden: 99 };
+        assert_eq!(exhaust(&fine, 100), Outcome::Exhausted { states: 10 });
+        assert_eq!(shortest_violation(&fine, 100), Outcome::Exhausted { states: 10 });
+        assert!(matches!(exhaust(&fine, 5), Outcome::Capped { .. }));
+        let bad = Counter { limit: 9, forbidden: 4 };
+        assert!(matches!(exhaust(&bad, 100), Outcome::Violation { .. }));
+        let Outcome::Violation { trace, .. } = shortest_violation(&bad, 100) else { panic!("4 is reachable") };
+        assert_eq!(trace, ["add 2\n        => 2", "add 2\n        => 4"]);
+    }
+}

@@ -1,0 +1,260 @@
+//! What a host does once a majority has answered its read or its prepare.
+
+use super::host::answered;
+use super::{
+    ABSENT, Attempt, Config, Entry, Host, Kind, Operation, Phase, Reply, Request, State, Status, fast_ballot, round,
+    slow_ballot,
+};
+
+/// What a quorum said.
+struct Answers {
+    /// The members asked that make the quorum.
+    members: u8,
+    /// Their newest entry.
+    newest: Entry,
+    /// All of them hold it.
+    equal: bool,
+    /// The promise of the first of them.
+    promised: u8,
+    /// All of them made the same promise.
+    promised_alike: bool,
+}
+
+impl Answers {
+    fn of(state: &State, host: usize, members: u8) -> Answers {
+        let replies: Vec<(Entry, u8)> = (0..state.members.len())
+            .filter(|&k| members >> k & 1 == 1)
+            .map(|k| match state.members[k].replies[host] {
+                Reply::Done(entry, promised) => (entry, promised),
+                other => unreachable!("reads and prepares are answered or refused, not {other:?}"),
+            })
+            .collect();
+        let newest = replies.iter().map(|r| r.0).max_by_key(Entry::timestamp).expect("a quorum is not empty");
+        Answers {
+            members,
+            newest,
+            equal: replies.iter().all(|r| r.0.timestamp() == newest.timestamp()),
+            promised: replies[0].1,
+            promised_alike: replies.iter().all(|r| r.1 == replies[0].1),
+        }
+    }
+}
+
+impl Config {
+    /// Tries every quorum among the replies that includes the latest one.
+    pub(super) fn decide(&self, state: &State, host: usize, latest: usize, after: &mut Vec<State>) {
+        let good = answered(state, host);
+        let (operation, ..) = self.current(state, host);
+        let enough = |members: u8| match operation {
+            Operation::Rebuild if self.rules.rebuild_from_one => members != 0,
+            _ => self.quorum(state.hosts[host].operation_epoch, members),
+        };
+        for members in 1..1u8 << state.members.len() {
+            if members >> latest & 1 == 0 || members & good != members || !enough(members) {
+                continue;
+            }
+            let answers = Answers::of(state, host, members);
+            let mut next = state.clone();
+            match state.hosts[host].phase {
+                Phase::Read => self.have_read(&mut next, host, &answers),
+                _ => self.have_prepared(&mut next, host, &answers),
+            }
+            after.push(next);
+        }
+    }
+
+    fn have_read(&self, state: &mut State, host: usize, answers: &Answers) {
+        match self.current(state, host).0 {
+            Operation::Put(value) => self.write(state, host, answers, value),
+            Operation::Delete => self.write(state, host, answers, ABSENT),
+            Operation::Get | Operation::Migrate => self.return_or_write_back(state, host, answers),
+            Operation::Increment | Operation::CompareAndSet(..) => self.try_without_prepare(state, host, answers),
+            Operation::Collect => {
+                let holders = answers.members.count_ones() as usize + self.rules.drop_missing;
+                let tombstone = answers.newest.counter > 0 && answers.newest.value == ABSENT;
+                if !(answers.equal && holders >= 3 && tombstone) {
+                    return self.complete(state, host, Status::Unknown, 0);
+                }
+                let expected = answers.newest.timestamp();
+                self.begin(state, host, Phase::Drop, Request { kind: Kind::Drop, expected, ..Request::default() });
+            }
+            Operation::Rebuild => {
+                // Only what was read after this very loss may restore: older replies may miss a write that the lost
+                // copy had completed.
+                let loss = state.hosts[host].request.promise;
+                if state.members.iter().all(|m| m.voteless != loss) {
+                    return self.complete(state, host, Status::Done, 0);
+                }
+                let request =
+                    Request { kind: Kind::Restore, entry: answers.newest, promise: loss, ..Request::default() };
+                self.begin(state, host, Phase::Store, request);
+            }
+        }
+    }
+
+    /// A put: one above everything a majority knows, under this operation's own id.
+    fn write(&self, state: &mut State, host: usize, answers: &Answers, value: u8) {
+        let (_, _, id) = self.current(state, host);
+        let operation = if self.rules.reuse_operation_id { 1 } else { id };
+        let entry = if self.rules.flat {
+            let highest = round(answers.newest.counter.max(answers.promised));
+            Entry { counter: slow_ballot(highest + 1, operation), value, ..Entry::default() }
+        } else {
+            let above = answers.newest.counter + 1;
+            let floor =
+                if state.settled && self.rules.drop_after_drain && !self.rules.drop_without_floor { 10 } else { 0 };
+            Entry { counter: above.max(floor), operation, value, ..Entry::default() }
+        };
+        self.begin(state, host, Phase::Store, Request { kind: Kind::Store, entry, ..Request::default() });
+    }
+
+    /// A get: what a majority holds can be returned; anything else must first be made to be held by one.
+    fn return_or_write_back(&self, state: &mut State, host: usize, answers: &Answers) {
+        let (operation, ..) = self.current(state, host);
+        let newest = answers.newest;
+        state.hosts[host].result = newest.value;
+        let all = self.targets(state.hosts[host].operation_epoch);
+        let readable = !newest.is_fast() || answers.members == all || self.rules.fast_majority_read;
+        if (answers.equal && readable && operation == Operation::Get) || self.rules.no_write_back {
+            self.complete(state, host, Status::Done, newest.value);
+        } else if newest.is_fast() && !self.rules.fast_majority_read {
+            self.start_prepare(state, host);
+        } else {
+            let of_put = self.rules.flat || newest.ballot == 0 || self.rules.write_back_ignores_promise;
+            let kind = if of_put { Kind::Store } else { Kind::Accept };
+            let request = Request { kind, ballot: newest.ballot, entry: newest, ..Request::default() };
+            self.begin(state, host, Phase::Store, request);
+        }
+    }
+
+    /// A conditional operation that may do without a prepare: by a ballot reserved before, or because all agree.
+    fn try_without_prepare(&self, state: &mut State, host: usize, answers: &Answers) {
+        let (operation, _, id) = self.current(state, host);
+        let newest = answers.newest;
+        let Some(value) = new_value(operation, newest.value) else { return self.start_prepare(state, host) };
+        if self.rules.reserve {
+            let ballot = answers.promised;
+            if !answers.promised_alike || ballot & 15 != super::SLOW | id {
+                return self.start_prepare(state, host);
+            }
+            let entry = self.build_on(state, host, newest, value, ballot);
+            let promise = self.reserved_ballot(state, host, ballot);
+            self.begin(
+                state,
+                host,
+                Phase::Accept,
+                Request { kind: Kind::Accept, ballot, entry, promise, ..Request::default() },
+            );
+            return;
+        }
+        let undisturbed =
+            answers.promised_alike && (self.rules.fast_ignores_promise || answers.promised == newest.ballot);
+        let needed = if self.rules.fast_majority { 2 } else { 3 };
+        if !(answers.equal && undisturbed && answers.members.count_ones() >= needed) {
+            return self.start_prepare(state, host);
+        }
+        let ballot = fast_ballot(round(answers.promised) + 1, id);
+        let entry = self.build_on(state, host, newest, value, ballot);
+        let (expected, promise) = (newest.timestamp(), answers.promised);
+        let request = Request { kind: Kind::FastAccept, ballot, entry, expected, promise };
+        self.begin(state, host, Phase::FastAccept, request);
+    }
+
+    /// The entry of a conditional operation on top of `base`; the attempt and its result are kept, for an old attempt
+    /// can be revived by another host's recovery.
+    fn build_on(&self, state: &mut State, host: usize, base: Entry, value: u8, ballot: u8) -> Entry {
+        let (operation, _, id) = self.current(state, host);
+        let mut entry = base;
+        if self.rules.flat {
+            entry.counter = ballot
+        } else {
+            entry.ballot = ballot
+        }
+        entry.value = value;
+        if !self.rules.no_operation_id {
+            entry.apply(id, ballot);
+        }
+        let result = if operation == Operation::Increment { value } else { 1 };
+        let sender = &mut state.hosts[host];
+        sender.attempts[usize::from(sender.attempt_count)] = Attempt { ballot, era: base.era(), result };
+        sender.attempt_count += 1;
+        sender.result = result;
+        entry
+    }
+
+    fn have_prepared(&self, state: &mut State, host: usize, answers: &Answers) {
+        let ballot = state.hosts[host].request.ballot;
+        let promise = self.reserved_ballot(state, host, ballot);
+        let newest = answers.newest;
+        let (operation, ..) = self.current(state, host);
+        let mut entry = newest;
+        if self.rules.flat {
+            entry.counter = ballot
+        } else {
+            entry.ballot = ballot
+        }
+        if matches!(operation, Operation::Get | Operation::Migrate) {
+            state.hosts[host].result = newest.value;
+            if answers.equal && !newest.is_fast() && operation == Operation::Get {
+                return self.complete(state, host, Status::Done, newest.value);
+            }
+        } else {
+            match self.resolve(state, host, answers) {
+                Resolution::Unknown => return self.complete(state, host, Status::Unknown, 0),
+                Resolution::Failed => return self.complete(state, host, Status::Done, 0),
+                Resolution::Confirm(result) => state.hosts[host].result = result,
+                Resolution::Write(value) => entry = self.build_on(state, host, newest, value, ballot),
+            }
+        }
+        self.begin(
+            state,
+            host,
+            Phase::Accept,
+            Request { kind: Kind::Accept, ballot, entry, promise, ..Request::default() },
+        );
+    }
+
+    /// What became of this conditional operation's earlier attempts, and what to do now.
+    fn resolve(&self, state: &State, host: usize, answers: &Answers) -> Resolution {
+        let (operation, _, id) = self.current(state, host);
+        let Host { attempts, attempt_count, .. } = &state.hosts[host];
+        let attempts = &attempts[..usize::from(*attempt_count)];
+        let newest = answers.newest;
+        let applied = if self.rules.no_operation_id { None } else { newest.ballot_of(id) };
+        if let Some(ballot) = applied {
+            let attempt = attempts.iter().find(|a| a.ballot == ballot).expect("only this host uses its operation ids");
+            return Resolution::Confirm(attempt.result);
+        }
+        let sees_all = self.rules.flat || self.rules.no_operation_id || self.rules.retry_across_era;
+        if !sees_all && attempts.iter().any(|a| a.era != newest.era()) {
+            return Resolution::Unknown; // a put came between: whether the attempt took effect before it cannot be seen
+        }
+        match new_value(operation, newest.value) {
+            Some(value) => Resolution::Write(value),
+            None if answers.equal && !newest.is_fast() && attempts.is_empty() => Resolution::Failed,
+            None if self.rules.fail_without_write_back => Resolution::Failed,
+            None => Resolution::Confirm(0),
+        }
+    }
+}
+
+/// How a conditional operation goes on after a prepare.
+enum Resolution {
+    /// Stop: it may or may not have taken effect.
+    Unknown,
+    /// The condition does not hold, and a majority agrees.
+    Failed,
+    /// Make the entry as it is be held by a majority, then return this.
+    Confirm(u8),
+    /// Write this value on top of it.
+    Write(u8),
+}
+
+/// What a conditional operation makes of a value; `None`: its condition does not hold.
+fn new_value(operation: Operation, value: u8) -> Option<u8> {
+    match operation {
+        Operation::Increment => Some(value + 1),
+        Operation::CompareAndSet(expected, new) if value == expected => Some(new),
+        _ => None,
+    }
+}
