@@ -13,4 +13,5 @@ pub mod memcached;
 pub mod plot;
 pub mod process;
 pub mod progress;
+pub mod wire_row;
 pub mod workload;

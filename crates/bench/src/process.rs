@@ -1,6 +1,5 @@
 //! Programs that a row starts from outside: ours and the peers; ended by their process id when the row is done.
 
-use std::io::{BufRead as _, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -48,13 +47,14 @@ pub fn target(core: usize, nqn: &str, namespace: &str) -> anyhow::Result<Server>
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = machine::pinned(core, || command.spawn())?.context("cannot start a target")?;
     let stdout = child.stdout.take().context("the target has no standard output")?;
-    let mut line = String::new();
-    BufReader::new(stdout).read_line(&mut line).context("cannot read the target's first line")?;
-    let ready: serde_json::Value =
-        serde_json::from_str(&line).with_context(|| format!("the target did not say where it listens: {line:?}"))?;
+    // It lives from here on: an early return must end it too.
+    let mut server = Server { name: "target".to_owned(), child, address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)) };
+    let ready = serde_json::Deserializer::from_reader(stdout).into_iter::<serde_json::Value>().next();
+    let ready =
+        ready.context("the target ended before it served")?.context("the target did not say where it listens")?;
     let address = ready["listening"].as_str().and_then(|a| a.parse().ok());
-    let address = address.with_context(|| format!("no address in the target's first line: {line:?}"))?;
-    Ok(Server { name: "target".to_owned(), child, address })
+    server.address = address.with_context(|| format!("no address in the target's report: {ready}"))?;
+    Ok(server)
 }
 
 /// Starts Debian's memcached on `core` as shipped (one listening socket on loopback, memory as asked for).

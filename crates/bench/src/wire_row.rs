@@ -1,0 +1,200 @@
+//! `yagura bench wire`: rows B1, B2, B2a and B2b. A 4 KiB access to a memory namespace behind our target, from our host,
+//! beside bare sockets that exchange the same bytes.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use device::{Durability, Lba, Namespace as _};
+use engine::{Buf, Reactor, ReactorConfig, View};
+use fabric::host::{Options as HostOptions, RemoteNamespace};
+
+use crate::figures::{Aim, Ratio, Row, Sample, Side};
+use crate::floor::{self, READ_4K};
+use crate::load::closed_loops;
+use crate::machine;
+use crate::process::{self, Server};
+use crate::progress::Progress;
+use crate::workload::Random;
+
+/// Bytes of every access.
+const ACCESS_BYTES: usize = 4096;
+/// The namespace; smaller than the machine's memory, larger than its caches.
+const NAMESPACE_BYTES: u64 = 256 << 20;
+const NQN: &str = "nqn.2026-11.io.yagura:bench";
+/// How long the idle target is watched.
+const IDLE_TIME: Duration = Duration::from_secs(2);
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Rounds, each of which runs every side once.
+    pub rounds: usize,
+    /// Length of one side of a round.
+    pub time: Duration,
+}
+
+/// One access pattern.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Access {
+    Read,
+    Write,
+    CompareAndWrite,
+}
+
+/// Runs all four rows; needs two cores.
+pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Vec<Row>> {
+    let cores = machine::cores()?;
+    let &[host_core, target_core, ..] = cores.as_slice() else {
+        anyhow::bail!("the wire rows need two cores, this process may use {}", cores.len());
+    };
+    let namespace = format!("memory={NAMESPACE_BYTES}");
+    let apart = process::target(target_core, NQN, &namespace)?;
+    let shared = process::target(host_core, NQN, &namespace)?;
+    let idle = idle_share(&shared, progress)?;
+    let sides = [
+        (Access::Read, 1, &apart, "read, depth 1"),
+        (Access::Read, 32, &apart, "read, depth 32"),
+        (Access::Read, 128, &apart, "read, depth 128"),
+        (Access::Write, 32, &apart, "write, depth 32"),
+        (Access::Write, 128, &apart, "write, depth 128"),
+        (Access::CompareAndWrite, 1, &apart, "compare-and-write, depth 1"),
+        (Access::Read, 1, &shared, "read, depth 1, one shared core"),
+        (Access::Read, 32, &shared, "read, depth 32, one shared core"),
+    ];
+    let mut floor = Side::new("bare sockets, polled (F)");
+    let mut ours: Vec<Side> = sides.iter().map(|side| Side::new(side.3)).collect();
+    progress.begin("measuring", options.rounds * (sides.len() + 1));
+    for _ in 0..options.rounds {
+        floor.rounds.push(floor::ping_pong(READ_4K, host_core, target_core, options.time)?);
+        progress.step();
+        for (&(access, depth, server, _), side) in sides.iter().zip(&mut ours) {
+            side.rounds.push(round(server, host_core, access, depth, options.time)?);
+            progress.step();
+        }
+    }
+    progress.end();
+    Ok(rows(options, &floor, &ours, idle, host_core, target_core))
+}
+
+/// The share of a core that a target takes while a host is connected and asks nothing.
+fn idle_share(server: &Server, progress: &Progress) -> anyhow::Result<f64> {
+    progress.begin("watching an idle target", 1);
+    let address = server.address;
+    Reactor::run(ReactorConfig::default(), async move {
+        let _connected = RemoteNamespace::connect(host_options(address)?).await?;
+        engine::time::sleep(Duration::from_millis(200)).await;
+        let (begin, before) = (engine::time::now(), server.cpu_time()?);
+        engine::time::sleep(IDLE_TIME).await;
+        let wall = engine::time::now().duration_since(begin);
+        Ok((server.cpu_time()? - before).as_secs_f64() / wall.as_secs_f64())
+    })?
+}
+
+fn host_options(address: std::net::SocketAddr) -> anyhow::Result<HostOptions> {
+    let nqn = NQN.parse().map_err(|error| anyhow::anyhow!("{NQN}: {error}"))?;
+    Ok(HostOptions { depth: 128, ..HostOptions::new(address, nqn, 1) })
+}
+
+fn round(server: &Server, core: usize, access: Access, depth: usize, time: Duration) -> anyhow::Result<Sample> {
+    let address = server.address;
+    let config = ReactorConfig { core: Some(core), ..ReactorConfig::default() };
+    let before = (machine::cpu_time(std::process::id())?, server.cpu_time()?);
+    let outcome = machine::pinned(core, || Reactor::run(config, drive(address, access, depth, time)))???;
+    let used = machine::cpu_time(std::process::id())?.saturating_sub(before.0);
+    Ok(Sample::new(&outcome.all(), outcome.wall, used, Some(server.cpu_time()?.saturating_sub(before.1))))
+}
+
+async fn drive(
+    address: std::net::SocketAddr,
+    access: Access,
+    depth: usize,
+    time: Duration,
+) -> anyhow::Result<crate::load::Outcome> {
+    let namespace = RemoteNamespace::connect(host_options(address)?).await?;
+    let info = namespace.info();
+    let blocks = (ACCESS_BYTES / info.block_size as usize) as u64;
+    let places = info.blocks / blocks;
+    let random = RefCell::new(Random::new(depth as u64));
+    let data: View = Buf::zeroed(ACCESS_BYTES).freeze();
+    let buffers: Vec<RefCell<Buf>> = (0..depth).map(|_| RefCell::new(Buf::zeroed(ACCESS_BYTES))).collect();
+    closed_loops(depth, 1, time, async move |client| {
+        let lba = Lba(random.borrow_mut().below(places) * blocks);
+        match access {
+            Access::Read => {
+                let (result, buffer) = namespace.read(lba, buffers[client].take()).await;
+                buffers[client].replace(buffer);
+                result?;
+            }
+            Access::Write => namespace.write(lba, data.clone(), Durability::Cached).await?,
+            // The namespace is all zeroes here and stays so: every compare is equal, every write is done.
+            Access::CompareAndWrite => {
+                namespace.compare_and_write(lba, data.clone(), data.clone(), Durability::Cached).await?;
+            }
+        }
+        Ok(0)
+    })
+    .await
+}
+
+fn rows(options: &Options, floor: &Side, ours: &[Side], idle: f64, host_core: usize, target_core: usize) -> Vec<Row> {
+    let conditions = |more: &str| {
+        vec![
+            machine::describe(),
+            format!(
+                "memory namespace, NVMe/TCP over loopback, one I/O queue, no digests, {ACCESS_BYTES} bytes a command"
+            ),
+            format!("host (one thread) on core {host_core}; {more}"),
+            format!("{} interleaved rounds of {:?} a side", options.rounds, options.time),
+        ]
+    };
+    let of_f = |side: &Side, name: &str| Ratio::new(format!("{name}: p50 / F"), side, floor, |s| s.p50_us);
+    let times_f = |side: &Side, name: &str| {
+        Ratio::mixed(format!("{name}: rate x F"), side, |s| s.rate, floor, |s| 1e6 / s.p50_us)
+    };
+    let apart = format!("target (one thread) on core {target_core}");
+    let row = |row: &str, title: &str, more: &str, sides: Vec<&Side>, ratios: Vec<Ratio>| Row {
+        row: row.to_owned(),
+        title: title.to_owned(),
+        conditions: conditions(more),
+        sides: sides.into_iter().cloned().collect(),
+        ratios,
+    };
+    let shared_ratio = |name: &str, shared: &Side, two: &Side, aim: f64| {
+        Ratio::new(name, shared, two, |s| s.rate).aim(Aim::AtLeast, aim)
+    };
+    let throughput = ours[1..5].iter().map(|side| times_f(side, &side.name).aim(Aim::AtLeast, 4.0)).collect();
+    let idle = format!("target on the same core; idle target: {:.2} % of a core (aim < 1 %)", idle * 100.0);
+    vec![
+        row(
+            "B1",
+            "wire floor: 4 KiB read at depth 1",
+            &apart,
+            vec![floor, &ours[0]],
+            vec![of_f(&ours[0], "read").aim(Aim::AtMost, 1.3)],
+        ),
+        row(
+            "B2",
+            "wire load: 4 KiB random reads and writes",
+            &apart,
+            std::iter::once(floor).chain(&ours[1..5]).collect(),
+            throughput,
+        ),
+        row(
+            "B2a",
+            "4 KiB compare-and-write at depth 1",
+            &apart,
+            vec![floor, &ours[5]],
+            vec![of_f(&ours[5], "compare-and-write").aim(Aim::AtMost, 2.0)],
+        ),
+        row(
+            "B2b",
+            "host and target on one shared core",
+            &idle,
+            vec![&ours[0], &ours[6], &ours[1], &ours[7]],
+            vec![
+                shared_ratio("depth 1: shared core / two cores", &ours[6], &ours[0], 0.8),
+                shared_ratio("depth 32: shared core / two cores", &ours[7], &ours[1], 0.4),
+            ],
+        ),
+    ]
+}
