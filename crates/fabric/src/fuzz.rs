@@ -5,6 +5,7 @@ use std::task::{Context, Poll, Waker};
 
 use device::Memory;
 
+pub use crate::host::fuzz_session as host_session;
 use crate::target::Session;
 use crate::tcp::{Decoder, Event, Pdu, Role, Rules};
 

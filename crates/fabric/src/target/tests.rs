@@ -1,6 +1,9 @@
 //! Scenario tests of the connection core: two ends in memory and a clock that is moved by hand.
 
+mod admin;
+mod association;
 mod io;
+mod protocol;
 
 use device::Memory;
 use nvme::opcode::NvmOpcode;
@@ -20,6 +23,15 @@ fn io_session(header_digest: bool, data_digest: bool) -> Session {
     let mut session = Session::new(memory());
     session.open(header_digest, data_digest);
     session.connect_io();
+    session.inbox.clear();
+    session
+}
+
+/// A session whose connection is the admin queue of an enabled controller.
+fn admin_session() -> Session {
+    let mut session = Session::new(memory());
+    session.open(false, false);
+    session.connect_admin();
     session.inbox.clear();
     session
 }

@@ -1,0 +1,294 @@
+//! Admin commands: identify, logs, features, events, abort.
+
+use device::Namespace;
+use nvme::feature::{FeatureId, async_event_config, select};
+use nvme::identify::{
+    Cns, IdentifyController, IdentifyNamespace, IdentifyNvmController, descriptor, descriptors, oncs,
+};
+use nvme::log::{AsyncEvent, ErrorEntry, LogId, LogRequest, SmartLog, effects};
+use nvme::opcode::AdminOpcode;
+use nvme::register::Configuration;
+use nvme::{Nqn, SglDescriptor};
+use zerocopy::FromBytes;
+
+use super::*;
+use crate::target::session::subsystem;
+use crate::target::{IN_CAPSULE_BYTES_MAX, NSID_MAX};
+
+fn admin(opcode: AdminOpcode, id: u16, nsid: u32, bytes: u32) -> Submission {
+    let mut command = Submission::admin(opcode, id, nsid);
+    command.sgl = SglDescriptor::transport(bytes);
+    command
+}
+
+fn identify(session: &mut Session, cns: Cns, nsid: u32) -> Result<Vec<u8>, Status> {
+    let mut command = admin(AdminOpcode::IDENTIFY, 1, nsid, 4096);
+    command.cdw10 = u32::from(cns.0).into();
+    let (completion, data) = session.send(&command, &[]).expect("answered");
+    if completion.status().is_success() { Ok(data) } else { Err(completion.status().kind()) }
+}
+
+fn log(session: &mut Session, log: LogId, bytes: u64, offset: u64) -> Result<Vec<u8>, Status> {
+    let request = LogRequest { log, specific: 0, retain_event: false, bytes, offset, offset_is_index: false };
+    let mut command = admin(AdminOpcode::GET_LOG_PAGE, 1, u32::MAX, bytes as u32);
+    request.fill(&mut command);
+    let (completion, data) = session.send(&command, &[]).expect("answered");
+    if completion.status().is_success() { Ok(data) } else { Err(completion.status().kind()) }
+}
+
+fn get(session: &mut Session, feature: FeatureId, select: u8, cdw11: u32) -> Result<(u64, Vec<u8>), Status> {
+    let mut command = admin(AdminOpcode::GET_FEATURES, 1, 0, 4096);
+    command.cdw10 = (u32::from(feature.0) | u32::from(select) << 8).into();
+    command.cdw11 = cdw11.into();
+    let (completion, data) = session.send(&command, &[]).expect("answered");
+    if completion.status().is_success() { Ok((completion.result.get(), data)) } else { Err(completion.status().kind()) }
+}
+
+fn set(session: &mut Session, feature: FeatureId, value: u32) -> Result<u64, Status> {
+    let mut command = admin(AdminOpcode::SET_FEATURES, 1, 0, 0);
+    command.cdw10 = u32::from(feature.0).into();
+    command.cdw11 = value.into();
+    let (completion, _) = session.send(&command, &[]).expect("answered");
+    if completion.status().is_success() { Ok(completion.result.get()) } else { Err(completion.status().kind()) }
+}
+
+fn send_event_request(session: &mut Session, id: u16) -> Option<(Completion, Vec<u8>)> {
+    session.send(&admin(AdminOpcode::ASYNC_EVENT_REQUEST, id, 0, 0), &[])
+}
+
+#[test]
+fn the_controller_says_what_it_can() {
+    let mut session = admin_session();
+    let page = identify(&mut session, Cns::CONTROLLER, 0).unwrap();
+    let page = IdentifyController::read_from_bytes(&page).unwrap();
+    assert_eq!((page.cntrltype, page.mdts, page.ver.get()), (1, 8, nvme::VERSION));
+    assert_eq!(page.ioccsz.get() * 16, 64 + IN_CAPSULE_BYTES_MAX);
+    assert_eq!((page.iorcsz.get() * 16, page.icdoff.get()), (16, 0));
+    assert_eq!((page.sqes, page.cqes, page.fuses.get()), (0x66, 0x44, 1));
+    let info = memory().info();
+    assert_eq!(u32::from(page.acwu.get()) + 1, info.compare_and_write_blocks_max);
+    assert_eq!(u32::from(page.acwu.get() + 1) * BLOCK as u32, 128 << 10);
+    assert_eq!(u32::from(page.awun.get()) + 1, info.atomic_blocks);
+    assert_eq!(page.oncs.get() & oncs::RESERVATIONS, 0);
+    assert_eq!(Nqn::from_field(&page.subnqn).unwrap(), subsystem());
+    assert_eq!(&page.sn, b"SERIAL              ");
+    assert!(page.kas.get() > 0);
+}
+
+#[test]
+fn namespaces_say_what_they_are() {
+    let mut session = admin_session();
+    let page = identify(&mut session, Cns::NAMESPACE, 1).unwrap();
+    let page = IdentifyNamespace::read_from_bytes(&page).unwrap();
+    assert_eq!((page.nsze.get(), page.lbaf[0].lbads, page.nguid), (BLOCKS, 12, [7; 16]));
+    assert_eq!((page.nsfeat & 2, page.nmic, page.dlfeat & 7), (2, 1, 1));
+    assert_eq!(identify(&mut session, Cns::NAMESPACE, 2).unwrap(), vec![0; 4096], "inactive: all zero");
+    for nsid in [0, NSID_MAX + 1, u32::MAX] {
+        assert_eq!(identify(&mut session, Cns::NAMESPACE, nsid), Err(Status::INVALID_NAMESPACE));
+    }
+    let list = identify(&mut session, Cns::DESCRIPTORS, 1).unwrap();
+    let found: Vec<_> = descriptors(&list).collect();
+    assert_eq!(found, vec![(descriptor::NGUID, &[7; 16][..]), (descriptor::CSI, &[0][..])]);
+    for cns in [Cns::DESCRIPTORS, Cns::CSI_NAMESPACE, Cns::INDEPENDENT_NAMESPACE] {
+        assert_eq!(identify(&mut session, cns, 2), Err(Status::INVALID_NAMESPACE));
+        assert_eq!(identify(&mut session, cns, 1).map(|page| page.len()), Ok(4096));
+    }
+    let page = identify(&mut session, Cns::CSI_CONTROLLER, 0).unwrap();
+    assert_eq!(IdentifyNvmController::read_from_bytes(&page).unwrap().dmrl, 0);
+    assert_eq!(identify(&mut session, Cns(0x7F), 0), Err(Status::INVALID_FIELD));
+    let mut other_set = admin(AdminOpcode::IDENTIFY, 1, 0, 4096);
+    other_set.cdw10 = u32::from(Cns::CSI_CONTROLLER.0).into();
+    other_set.cdw11 = (2 << 24).into();
+    assert_eq!(status(session.send(&other_set, &[])).kind(), Status::INVALID_FIELD);
+}
+
+#[test]
+fn the_active_list_follows_what_is_added_and_removed() {
+    let mut session = admin_session();
+    let list = |session: &mut Session, after| {
+        let page = identify(session, Cns::ACTIVE_NAMESPACES, after)?;
+        let words = page.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap()));
+        Ok::<_, Status>(words.take_while(|&nsid| nsid != 0).collect::<Vec<_>>())
+    };
+    session.target.add_namespace(&subsystem(), 9, memory()).unwrap();
+    session.target.add_namespace(&subsystem(), 4, memory()).unwrap();
+    assert_eq!(list(&mut session, 0), Ok(vec![1, 4, 9]));
+    assert_eq!(list(&mut session, 4), Ok(vec![9]));
+    session.target.remove_namespace(&subsystem(), 4).unwrap();
+    assert_eq!(list(&mut session, 0), Ok(vec![1, 9]));
+    assert_eq!(list(&mut session, 0xFFFF_FFFE), Err(Status::INVALID_NAMESPACE));
+    assert!(session.target.add_namespace(&subsystem(), 9, memory()).is_err());
+    assert!(session.target.add_namespace(&subsystem(), 0, memory()).is_err());
+    assert!(session.target.remove_namespace(&subsystem(), 4).is_err());
+}
+
+#[test]
+fn data_needs_room_of_the_right_kind() {
+    let mut session = admin_session();
+    let mut command = admin(AdminOpcode::IDENTIFY, 1, 0, 4095);
+    command.cdw10 = 1.into();
+    assert_eq!(status(session.send(&command, &[])).kind(), Status::DATA_SGL_LENGTH_INVALID);
+    command.sgl = SglDescriptor::in_capsule(4096);
+    assert_eq!(status(session.send(&command, &[0; 4096])).kind(), Status::SGL_TYPE_INVALID);
+    let fused = Submission { flags: 0x41, ..admin(AdminOpcode::KEEP_ALIVE, 1, 0, 0) };
+    assert_eq!(status(session.send(&fused, &[])).kind(), Status::INVALID_FIELD);
+    for opcode in [0x00, 0x01, 0x10, 0x80, 0xC0] {
+        assert_eq!(status(session.send(&admin(AdminOpcode(opcode), 1, 0, 0), &[])).kind(), Status::INVALID_OPCODE);
+    }
+}
+
+#[test]
+fn every_log_page_is_there_and_can_be_read_in_parts() {
+    let mut session = admin_session();
+    let smart = log(&mut session, LogId::SMART, 512, 0).unwrap();
+    let page = SmartLog::read_from_bytes(&smart).unwrap();
+    assert_eq!((page.available_spare, page.critical_warning), (100, 0));
+    assert_eq!(log(&mut session, LogId::SMART, 256, 256).unwrap(), smart[256..]);
+    assert_eq!(log(&mut session, LogId::SMART, 8, 512).unwrap(), vec![0; 8], "beyond the end there are zeroes");
+    assert_eq!(log(&mut session, LogId::SMART, 8, 516), Err(Status::INVALID_FIELD));
+    assert_eq!(log(&mut session, LogId::SMART, 8, 2), Err(Status::INVALID_FIELD));
+    assert_eq!(log(&mut session, LogId::SMART, 8 << 20, 0), Err(Status::INVALID_FIELD));
+    let firmware = log(&mut session, LogId::FIRMWARE, 512, 0).unwrap();
+    assert_eq!((firmware[0], &firmware[8..13]), (1, &env!("CARGO_PKG_VERSION").as_bytes()[..5]));
+    let commands = log(&mut session, LogId::EFFECTS, 4096, 0).unwrap();
+    assert_eq!(u32::from(commands[4 * usize::from(AdminOpcode::IDENTIFY.0)]), effects::SUPPORTED);
+    assert_eq!(commands[4 * usize::from(AdminOpcode::FORMAT_NVM.0)], 0);
+    assert_eq!(commands[1024 + 4 * usize::from(NvmOpcode::WRITE.0)], 3);
+    let supported = log(&mut session, LogId::SUPPORTED, 1024, 0).unwrap();
+    for id in 0..=255u8 {
+        let listed = supported[4 * usize::from(id)] & 1 == 1;
+        assert_eq!(log(&mut session, LogId(id), 4, 0).is_ok(), listed, "log page {id:#x}");
+    }
+    let features = log(&mut session, LogId::FEATURES, 1024, 0).unwrap();
+    for id in 0..=255u8 {
+        let listed = features[4 * usize::from(id)] & 1 == 1;
+        // The cache's feature exists where a namespace has a cache, which memory has not.
+        let there = get(&mut session, FeatureId(id), 0, 1).is_ok() || FeatureId(id) == FeatureId::VOLATILE_WRITE_CACHE;
+        assert_eq!(there, listed, "feature {id:#x}");
+    }
+}
+
+#[test]
+fn errors_are_logged_latest_first() {
+    let mut session = admin_session();
+    assert!(identify(&mut session, Cns(0x7F), 0).is_err());
+    assert!(identify(&mut session, Cns::NAMESPACE, 0).is_err());
+    let page = log(&mut session, LogId::ERROR, 128, 0).unwrap();
+    let first = ErrorEntry::read_from_bytes(&page[..64]).unwrap();
+    let second = ErrorEntry::read_from_bytes(&page[64..]).unwrap();
+    assert_eq!((first.error_count.get(), second.error_count.get()), (2, 1));
+    assert_eq!(Status::from_field(first.status.get()).kind(), Status::INVALID_NAMESPACE);
+    assert_eq!(Status::from_field(second.status.get()).kind(), Status::INVALID_FIELD);
+    for _ in 0..100 {
+        assert!(identify(&mut session, Cns(0x7F), 0).is_err());
+    }
+    let page = log(&mut session, LogId::ERROR, 64 * 65, 0).unwrap();
+    assert_eq!(page[64 * 63], 39, "the oldest kept is number 39 of 102");
+    assert_eq!(page[64 * 64..], [0; 64]);
+}
+
+#[test]
+fn features_are_set_and_read_back() {
+    let mut session = admin_session();
+    let counts = set(&mut session, FeatureId::NUMBER_OF_QUEUES, 0x0003_0003).unwrap();
+    assert_eq!(counts, 63 << 16 | 63);
+    assert_eq!(get(&mut session, FeatureId::NUMBER_OF_QUEUES, 0, 0).unwrap().0, counts);
+    assert_eq!(set(&mut session, FeatureId::NUMBER_OF_QUEUES, 0xFFFF), Err(Status::INVALID_FIELD));
+    for (feature, value, expected) in [
+        (FeatureId::ARBITRATION, 0x0102_0304, 0x0102_0304),
+        (FeatureId::ERROR_RECOVERY, 50, 50),
+        (FeatureId::WRITE_ATOMICITY, 1, 1),
+        (FeatureId::KEEP_ALIVE_TIMER, 1950, 2000),
+        (FeatureId::TEMPERATURE_THRESHOLD, 350, 350),
+        (FeatureId::ASYNC_EVENT_CONFIG, async_event_config::NAMESPACE_ATTRIBUTE, 0x100),
+        (FeatureId::POWER_MANAGEMENT, 0, 0),
+    ] {
+        assert_eq!(set(&mut session, feature, value), Ok(0), "{feature}");
+        assert_eq!(get(&mut session, feature, select::CURRENT, 0).unwrap().0, expected, "{feature}");
+        assert_eq!(get(&mut session, feature, select::CAPABILITIES, 0).unwrap().0, 4, "{feature}");
+    }
+    assert_eq!(get(&mut session, FeatureId::ERROR_RECOVERY, select::DEFAULT, 0).unwrap().0, 0);
+    assert_eq!(get(&mut session, FeatureId::ERROR_RECOVERY, 4, 0), Err(Status::INVALID_FIELD));
+    assert_eq!(get(&mut session, FeatureId::TEMPERATURE_THRESHOLD, 0, 1 << 16), Err(Status::INVALID_FIELD));
+    assert_eq!(set(&mut session, FeatureId::ERROR_RECOVERY, 1 << 16), Err(Status::INVALID_FIELD));
+    assert_eq!(set(&mut session, FeatureId::POWER_MANAGEMENT, 1), Err(Status::INVALID_FIELD));
+    assert_eq!(set(&mut session, FeatureId::VOLATILE_WRITE_CACHE, 1), Err(Status::INVALID_FIELD), "there is no cache");
+    assert_eq!(set(&mut session, FeatureId::KEEP_ALIVE_TIMER, u32::MAX), Err(Status::KEEP_ALIVE_INVALID));
+    assert_eq!(set(&mut session, FeatureId(0xD0), 0), Err(Status::INVALID_FIELD));
+    assert_eq!(get(&mut session, FeatureId::HOST_ID, 0, 1).unwrap().1, [1; 16]);
+    assert_eq!(get(&mut session, FeatureId::HOST_ID, 0, 0), Err(Status::INVALID_FIELD));
+    assert_eq!(set(&mut session, FeatureId::HOST_ID, 1), Err(Status::SEQUENCE_ERROR));
+    let mut save = admin(AdminOpcode::SET_FEATURES, 1, 0, 0);
+    save.cdw10 = (1 << 31 | u32::from(FeatureId::ARBITRATION.0)).into();
+    assert_eq!(status(session.send(&save, &[])).kind(), Status::FEATURE_NOT_SAVEABLE);
+}
+
+#[test]
+fn a_changed_namespace_is_told_once_until_its_log_is_read() {
+    let mut session = admin_session();
+    assert_eq!(send_event_request(&mut session, 10), None);
+    session.target.add_namespace(&subsystem(), 2, memory()).unwrap();
+    session.turn();
+    assert_eq!(session.take_answer(10), None, "the host has not asked for such events yet");
+    set(&mut session, FeatureId::ASYNC_EVENT_CONFIG, async_event_config::NAMESPACE_ATTRIBUTE).unwrap();
+    let (completion, _) = session.take_answer(10).expect("the event that waited");
+    assert_eq!(AsyncEvent::from_result(completion.result.get()), AsyncEvent::NAMESPACE_CHANGED);
+    assert_eq!(send_event_request(&mut session, 11), None);
+    session.target.remove_namespace(&subsystem(), 1).unwrap();
+    session.turn();
+    assert_eq!(session.take_answer(11), None, "masked until the log is read");
+    let page = log(&mut session, LogId::CHANGED_NAMESPACES, 16, 0).unwrap();
+    assert_eq!(page, [1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(log(&mut session, LogId::CHANGED_NAMESPACES, 4, 0).unwrap(), [0; 4], "read once");
+    session.target.refresh_namespace(&subsystem(), 2).unwrap();
+    session.turn();
+    assert!(session.take_answer(11).is_some());
+}
+
+#[test]
+fn event_requests_are_bounded_and_can_be_aborted() {
+    let mut session = admin_session();
+    for id in 10..14 {
+        assert_eq!(send_event_request(&mut session, id), None);
+    }
+    assert_eq!(status(send_event_request(&mut session, 14)).kind(), Status::ASYNC_EVENT_LIMIT_EXCEEDED);
+    let mut abort = admin(AdminOpcode::ABORT, 20, 0, 0);
+    abort.cdw10 = (12 << 16).into();
+    let (completion, _) = session.send(&abort, &[]).unwrap();
+    assert_eq!(completion.result.get() & 1, 0, "it was aborted");
+    assert_eq!(status(session.take_answer(12)), Status::ABORT_REQUESTED);
+    let (completion, _) = session.send(&abort, &[]).unwrap();
+    assert_eq!(completion.result.get() & 1, 1, "there is nothing left to abort");
+    assert_eq!(send_event_request(&mut session, 15), None);
+}
+
+#[test]
+fn discovery_names_every_subsystem_at_every_address() {
+    let mut session = Session::new(memory());
+    session.target.add_subsystem("nqn.2026-01.example.yagura:other".parse().unwrap(), "S2").unwrap();
+    session.target.advertise("0.0.0.0:4420".parse().unwrap());
+    session.target.advertise("[::1]:8009".parse().unwrap());
+    session.open(false, false);
+    session.connect(0, &Nqn::discovery(), |_, _| {});
+    session.set_configuration(Configuration(1));
+    let page = log(&mut session, LogId::DISCOVERY, 1024 * 5, 0).unwrap();
+    assert_eq!(page[8], 4, "two subsystems at two addresses");
+    let entry = nvme::fabrics::DiscoveryEntry::read_from_bytes(&page[2 * 1024..3 * 1024]).unwrap();
+    assert_eq!((entry.trtype, entry.adrfam, entry.subtype), (3, 1, 2));
+    assert_eq!(Nqn::from_field(&entry.subnqn).unwrap(), subsystem());
+    assert_eq!(nvme::fabrics::text_field(&entry.traddr), Some("127.0.0.1"), "where this host has reached us");
+    assert_eq!(nvme::fabrics::text_field(&entry.trsvcid), Some("4420"));
+    assert_eq!(log(&mut session, LogId::DISCOVERY, 1024, 1024).unwrap(), page[1024..2048]);
+
+    let page = identify(&mut session, Cns::CONTROLLER, 0).unwrap();
+    assert_eq!(IdentifyController::read_from_bytes(&page).unwrap().cntrltype, 2);
+    assert_eq!(identify(&mut session, Cns::ACTIVE_NAMESPACES, 0), Err(Status::INVALID_FIELD));
+    assert_eq!(log(&mut session, LogId::SMART, 512, 0), Err(Status::INVALID_LOG_PAGE));
+    assert_eq!(get(&mut session, FeatureId::NUMBER_OF_QUEUES, 0, 0), Err(Status::INVALID_FIELD));
+    set(&mut session, FeatureId::ASYNC_EVENT_CONFIG, async_event_config::DISCOVERY_CHANGE).unwrap();
+    assert_eq!(send_event_request(&mut session, 10), None);
+    session.target.add_subsystem("nqn.2026-01.example.yagura:third".parse().unwrap(), "S3").unwrap();
+    session.turn();
+    let (completion, _) = session.take_answer(10).expect("a new subsystem is told");
+    assert_eq!(AsyncEvent::from_result(completion.result.get()), AsyncEvent::DISCOVERY_CHANGED);
+}
