@@ -1,0 +1,140 @@
+//! What was asked and answered, in which order.
+//!
+//! Invariant: an operation's interval contains the moment at which it took effect, if it did. So `invoked` is stamped
+//! before the request is made and `returned` after the answer is there, never the other way round: a narrower interval
+//! would accuse an innocent store.
+
+use std::cell::RefCell;
+use std::io::{self, BufRead, Write};
+use std::rc::Rc;
+
+use serde::{Deserialize, Serialize};
+
+/// What an operation does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Action {
+    /// Writes the value.
+    Put,
+    /// Removes the key.
+    Delete,
+    /// Returns the value.
+    Get,
+}
+
+/// One operation on one key. Stamps are of any unit, comparable over the whole history.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Operation {
+    /// Who asked; only for the reader of a report.
+    pub client: u32,
+    /// The key.
+    pub key: String,
+    /// What was asked.
+    pub action: Action,
+    /// Identity of the value written or returned, unique to each put; `None`: absent.
+    pub value: Option<u64>,
+    /// Stamp of the request.
+    pub invoked: u64,
+    /// Stamp of the answer; `None`: the outcome is unknown, the operation may take effect at any time or never.
+    pub returned: Option<u64>,
+}
+
+/// Operations in any order.
+#[derive(Clone, Default, Debug)]
+pub struct History {
+    /// The operations.
+    pub operations: Vec<Operation>,
+}
+
+/// Why a recorded history cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The file cannot be read.
+    #[error("the history cannot be read: {0}")]
+    Io(#[from] io::Error),
+    /// A line is no operation.
+    #[error("line {line} of the history is no operation: {source}")]
+    Line {
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+}
+
+impl History {
+    /// Reads one operation per line; empty lines are skipped.
+    pub fn read(from: impl BufRead) -> Result<History, ReadError> {
+        let mut history = History::default();
+        for (index, line) in from.lines().enumerate() {
+            let line = line?;
+            if !line.trim().is_empty() {
+                let operation = serde_json::from_str(&line);
+                history.operations.push(operation.map_err(|source| ReadError::Line { line: index + 1, source })?);
+            }
+        }
+        Ok(history)
+    }
+
+    /// Writes one operation per line.
+    pub fn write(&self, mut to: impl Write) -> io::Result<()> {
+        for operation in &self.operations {
+            serde_json::to_writer(&mut to, operation)?;
+            to.write_all(b"\n")?;
+        }
+        Ok(())
+    }
+
+    /// Takes in the operations of another history with comparable stamps.
+    pub fn merge(&mut self, other: History) {
+        self.operations.extend(other.operations);
+    }
+}
+
+/// Records a history on one thread, stamped by a counter: the order of events is exact even where clocks stand still.
+#[derive(Clone, Default)]
+pub struct Recorder(Rc<RefCell<Recording>>);
+
+#[derive(Default)]
+struct Recording {
+    stamp: u64,
+    history: History,
+}
+
+/// An operation under way; dropped without [`Recorder::returned`] (its host crashed), its outcome stays unknown.
+#[derive(Debug)]
+pub struct Token(usize);
+
+impl Recorder {
+    /// An empty recording.
+    pub fn new() -> Recorder {
+        Recorder::default()
+    }
+
+    /// The operation is about to be requested; `value` is what a put writes.
+    pub fn invoked(&self, client: u32, key: &str, action: Action, value: Option<u64>) -> Token {
+        let mut recording = self.0.borrow_mut();
+        recording.stamp += 1;
+        let invoked = recording.stamp;
+        let operations = &mut recording.history.operations;
+        operations.push(Operation { client, key: key.to_owned(), action, value, invoked, returned: None });
+        Token(operations.len() - 1)
+    }
+
+    /// The answer is there: of a get with the value, of others with `None`.
+    pub fn returned(&self, token: Token, result: Option<u64>) {
+        let mut recording = self.0.borrow_mut();
+        recording.stamp += 1;
+        let returned = recording.stamp;
+        let operation = &mut recording.history.operations[token.0];
+        operation.returned = Some(returned);
+        if operation.action == Action::Get {
+            operation.value = result;
+        }
+    }
+
+    /// What was recorded so far.
+    pub fn history(&self) -> History {
+        self.0.borrow().history.clone()
+    }
+}

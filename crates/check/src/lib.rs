@@ -1,0 +1,11 @@
+//! Judges recorded histories of a key-value store from outside: is each key a linearizable register?
+//!
+//! Shares no code with what it judges. A history ([`History`]) is recorded by a test, in one process or in many (as JSON
+//! lines), and checked key by key ([`check`]): linearizability is local, a history is linearizable if and only if that
+//! of each key is (Herlihy and Wing 1990, §3.3).
+
+mod history;
+mod search;
+
+pub use history::{Action, History, Operation, ReadError, Recorder, Token};
+pub use search::{Fault, STEPS_MAX, Summary, check};

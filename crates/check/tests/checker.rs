@@ -1,0 +1,167 @@
+//! The checker against histories whose verdict is known, and against the plainest checker there is.
+
+use check::Action::{Delete, Get, Put};
+use check::{Action, Fault, History, Operation, Recorder, check};
+use proptest::prelude::*;
+
+fn operation(action: Action, value: Option<u64>, invoked: u64, returned: Option<u64>) -> Operation {
+    Operation { client: 0, key: "k".into(), action, value, invoked, returned }
+}
+
+fn history(operations: &[(Action, Option<u64>, u64, Option<u64>)]) -> History {
+    History { operations: operations.iter().map(|&(a, v, i, r)| operation(a, v, i, r)).collect() }
+}
+
+fn good(operations: &[(Action, Option<u64>, u64, Option<u64>)]) {
+    check(&history(operations)).unwrap();
+}
+
+fn bad(operations: &[(Action, Option<u64>, u64, Option<u64>)]) {
+    let verdict = check(&history(operations));
+    assert!(matches!(verdict, Err(Fault::NotLinearizable { .. })), "{verdict:?}");
+}
+
+#[test]
+fn sequential_histories() {
+    good(&[(Get, None, 1, Some(2)), (Put, Some(7), 3, Some(4)), (Get, Some(7), 5, Some(6))]);
+    good(&[(Put, Some(7), 1, Some(2)), (Delete, None, 3, Some(4)), (Get, None, 5, Some(6))]);
+    bad(&[(Put, Some(7), 1, Some(2)), (Get, None, 3, Some(4))]); // a lost write
+    bad(&[(Put, Some(7), 1, Some(2)), (Delete, None, 3, Some(4)), (Get, Some(7), 5, Some(6))]); // risen from the dead
+    bad(&[(Put, Some(7), 1, Some(2)), (Put, Some(8), 3, Some(4)), (Get, Some(7), 5, Some(6))]); // stale
+    bad(&[(Get, Some(7), 1, Some(2)), (Put, Some(7), 3, Some(4))]); // from the future
+    bad(&[(Get, Some(9), 1, Some(2))]); // from nowhere
+}
+
+#[test]
+fn overlapping_operations_take_effect_in_any_order() {
+    good(&[(Put, Some(7), 1, Some(10)), (Get, None, 2, Some(3)), (Get, Some(7), 4, Some(5))]);
+    good(&[(Put, Some(7), 1, Some(10)), (Put, Some(8), 1, Some(10)), (Get, Some(7), 11, Some(12))]);
+    // New, then old: the put cannot have taken effect between the two reads and before the first.
+    bad(&[(Put, Some(7), 1, Some(10)), (Get, Some(7), 2, Some(3)), (Get, None, 4, Some(5))]);
+    // Both orders of two puts cannot be seen.
+    bad(&[
+        (Put, Some(7), 1, Some(4)),
+        (Put, Some(8), 1, Some(4)),
+        (Get, Some(7), 5, Some(6)),
+        (Get, Some(8), 7, Some(8)),
+    ]);
+}
+
+#[test]
+fn an_unknown_outcome_takes_effect_at_any_time_or_never_but_once() {
+    let unknown = (Put, Some(7), 1, None);
+    good(&[unknown, (Get, None, 2, Some(3)), (Get, Some(7), 4, Some(5))]);
+    good(&[unknown, (Get, None, 2, Some(3)), (Put, Some(8), 4, Some(5)), (Get, Some(8), 6, Some(7))]);
+    good(&[unknown, (Put, Some(8), 4, Some(5)), (Get, Some(8), 6, Some(7)), (Get, Some(7), 8, Some(9))]);
+    bad(&[unknown, (Get, Some(7), 4, Some(5)), (Get, None, 6, Some(7))]);
+    // Twice: before 8 and after it.
+    bad(&[unknown, (Get, Some(7), 2, Some(3)), (Put, Some(8), 4, Some(5)), (Get, Some(7), 6, Some(7))]);
+    good(&[(Put, Some(7), 1, Some(2)), (Delete, None, 3, None), (Get, Some(7), 4, Some(5)), (Get, None, 6, Some(7))]);
+    good(&[(Put, Some(7), 1, Some(2)), (Get, None, 3, None)]); // a get without answer says nothing
+}
+
+#[test]
+fn keys_are_judged_apart_and_the_culprit_is_named() {
+    let mut two = history(&[(Put, Some(7), 1, Some(2)), (Get, None, 3, Some(4))]);
+    two.operations[1].key = "other".into();
+    assert_eq!(check(&two).unwrap().keys, 2);
+    two.operations.push(operation(Get, Some(3), 5, Some(6)));
+    let Err(Fault::NotLinearizable { key, report }) = check(&two) else { panic!("3 was never written") };
+    assert_eq!(key, "k");
+    assert!(report.contains("> client 0 Get 3 [5, 6]"), "{report}");
+}
+
+#[test]
+fn malformed_histories_are_refused() {
+    for operations in [
+        vec![(Put, Some(7), 5, Some(4))],
+        vec![(Put, None, 1, Some(2))],
+        vec![(Put, Some(7), 1, Some(2)), (Put, Some(7), 3, Some(4))],
+    ] {
+        assert!(matches!(check(&history(&operations)), Err(Fault::Malformed(_))), "{operations:?}");
+    }
+    let broken = History::read("{\"client\":1}\n".as_bytes()).unwrap_err();
+    assert!(broken.to_string().starts_with("line 1"), "{broken}");
+}
+
+#[test]
+fn a_recording_survives_json_lines() {
+    let recorder = Recorder::new();
+    let _crashed = recorder.invoked(1, "k", Put, Some(7));
+    let get = recorder.invoked(2, "k", Get, None);
+    recorder.returned(get, Some(7));
+    let mut lines = Vec::new();
+    recorder.history().write(&mut lines).unwrap();
+    let read = History::read(&lines[..]).unwrap();
+    assert_eq!(read.operations, recorder.history().operations);
+    assert_eq!(read.operations[0].returned, None);
+    assert_eq!(check(&read).unwrap().unknown, 1);
+}
+
+/// Ten thousand operations by eight clients that overlap all the time, with one in twenty of unknown outcome.
+#[test]
+fn long_histories_are_quick() {
+    let mut operations = Vec::new();
+    let mut value = None;
+    for index in 0..10_000u64 {
+        let (effect, unknown) = (100 * index, index % 20 == 7);
+        let (invoked, returned) = (effect.saturating_sub(330), (!unknown).then_some(effect + 370));
+        operations.push(match index % 3 {
+            0 => {
+                value = Some(index);
+                operation(Put, value, invoked, returned)
+            }
+            1 if index % 9 == 1 => {
+                value = None;
+                operation(Delete, None, invoked, returned)
+            }
+            _ => operation(Get, value, invoked, returned),
+        });
+    }
+    let summary = check(&History { operations }).unwrap();
+    assert_eq!((summary.operations, summary.unknown), (10_000, 500));
+}
+
+/// Every order of every subset of the operations without an answer: the plainest checker there is.
+fn plain(operations: &[Operation], placed: u32, value: Option<u64>) -> bool {
+    let is_placed = |index: usize| placed >> index & 1 == 1;
+    let left = || (0..operations.len()).filter(|&index| !is_placed(index));
+    if left().all(|index| operations[index].returned.is_none()) {
+        return true;
+    }
+    left().any(|index| {
+        let next = &operations[index];
+        let must_follow = left().any(|other| operations[other].returned.is_some_and(|at| at < next.invoked));
+        let after = match next.action {
+            Get if next.returned.is_some() && next.value != value => return false,
+            Get => value,
+            Put => next.value,
+            Delete => None,
+        };
+        !must_follow && plain(operations, placed | 1 << index, after)
+    })
+}
+
+fn small_history() -> impl Strategy<Value = Vec<Operation>> {
+    let one = (0u8..6, 0u64..4, 0u64..12, 1u64..8, any::<bool>());
+    prop::collection::vec(one, 1..7).prop_map(|shapes| {
+        let shape = |(index, (kind, read, at, length, returns)): (usize, (u8, u64, u64, u64, bool))| {
+            let (action, value) = match kind {
+                0 | 1 => (Put, Some(index as u64 + 1)),
+                2 => (Delete, None),
+                _ => (Get, (read > 0).then_some(read)),
+            };
+            operation(action, value, at, (returns || length < 6).then_some(at + length))
+        };
+        shapes.into_iter().enumerate().map(shape).collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4000))]
+    #[test]
+    fn agrees_with_the_plain_checker(operations in small_history()) {
+        let expected = plain(&operations, 0, None);
+        prop_assert_eq!(check(&History { operations }).is_ok(), expected);
+    }
+}
