@@ -1,0 +1,137 @@
+//! The gateway over sockets, in both worlds: what a session's own tests cannot see.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::net::{SendBatch, TcpListener, TcpStream};
+use engine::{Buf, Reactor, ReactorConfig, task, time};
+use kv::resp::fuzz::MemoryBackend;
+use kv::resp::{Gateway, GatewayStats, Shared};
+
+/// A gateway over memory on a free port, which accepts until the world ends.
+fn start(connections_max: usize) -> (Rc<Gateway<MemoryBackend>>, std::net::SocketAddr, Arc<Shared>) {
+    let shared = Arc::new(Shared::default());
+    let gateway = Rc::new(Gateway::new(Rc::default(), shared.clone(), connections_max));
+    let listener = TcpListener::bind("127.0.0.1:0".parse().expect("an address")).expect("a free port");
+    let address = listener.local_addr();
+    let accepting = gateway.clone();
+    task::spawn(async move { accepting.accept(&listener, &[]).await }).detach();
+    (gateway, address, shared)
+}
+
+async fn send(stream: &TcpStream, bytes: &[u8]) {
+    for part in bytes.chunks(1 << 20) {
+        let mut batch = SendBatch::new();
+        batch.view(Buf::copy_from(part).freeze());
+        stream.send(batch).await.0.expect("sent");
+    }
+}
+
+/// Receives `length` bytes, or what comes before the end.
+async fn receive(stream: &TcpStream, length: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while bytes.len() < length {
+        let (result, buf) = stream.recv(Buf::with_capacity((length - bytes.len()).min(1 << 20))).await;
+        if result.expect("received") == 0 {
+            break;
+        }
+        bytes.extend_from_slice(&buf);
+    }
+    bytes
+}
+
+fn real<T>(main: impl Future<Output = T>) -> T {
+    let bounded = async { time::timeout(Duration::from_secs(20), main).await.expect("took too long") };
+    Reactor::run(ReactorConfig::default(), bounded).expect("a reactor")
+}
+
+async fn conversation() {
+    let (gateway, address, shared) = start(16);
+    let stream = TcpStream::connect(address).await.expect("connected");
+    let value = vec![b'v'; 1_000_000];
+    let mut input = format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${}\r\n", value.len()).into_bytes();
+    input.extend_from_slice(&value);
+    input.extend_from_slice(b"\r\nGET k\r\nPING\r\n");
+    send(&stream, &input).await;
+    let expected = [b"+OK\r\n$1000000\r\n", &value[..], b"\r\n+PONG\r\n"].concat();
+    assert!(receive(&stream, expected.len()).await == expected, "the value came back changed");
+    // What stands behind QUIT is not executed.
+    send(&stream, b"PING\r\nQUIT\r\nPING\r\n").await;
+    assert_eq!(receive(&stream, 100).await, b"+PONG\r\n+OK\r\n");
+    gateway.stop().await;
+    assert_eq!(GatewayStats::load(&shared.stats.connections), 0);
+}
+
+#[test]
+fn conversation_on_the_kernel() {
+    real(conversation());
+}
+
+#[test]
+fn conversation_in_the_simulated_world() {
+    let world = engine::sim::World::new(7, engine::sim::SimConfig::default());
+    let node = world.node("gateway");
+    let running = world.spawn_on(node, conversation());
+    world.run_until(running).expect("not stalled");
+}
+
+#[test]
+fn connections_over_the_limit_are_told_so() {
+    real(async {
+        let (_gateway, address, _) = start(1);
+        let first = TcpStream::connect(address).await.expect("connected");
+        send(&first, b"PING\r\n").await;
+        assert_eq!(receive(&first, 7).await, b"+PONG\r\n");
+        let second = TcpStream::connect(address).await.expect("connected");
+        assert_eq!(receive(&second, 100).await, b"-ERR max number of clients reached\r\n");
+        drop(first);
+        // The place is free as soon as the end of the first is noticed.
+        loop {
+            let third = TcpStream::connect(address).await.expect("connected");
+            // A refused connection may already be reset.
+            let mut batch = SendBatch::new();
+            batch.head(b"PING\r\n");
+            let sent = third.send(batch).await.0;
+            let (received, buf) = third.recv(Buf::with_capacity(1)).await;
+            if sent.is_ok() && received.is_ok() && &buf[..] == b"+" {
+                break;
+            }
+            time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+}
+
+#[test]
+fn a_peer_that_reads_nothing_delays_nobody_and_holds_bounded_memory() {
+    real(async {
+        let (_gateway, address, shared) = start(16);
+        let deaf = TcpStream::connect(address).await.expect("connected");
+        let value = vec![b'v'; 1 << 20];
+        let mut input = format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${}\r\n", value.len()).into_bytes();
+        input.extend_from_slice(&value);
+        input.extend_from_slice(b"\r\n");
+        input.extend_from_slice(&b"GET k\r\n".repeat(500));
+        send(&deaf, &input).await;
+        let other = TcpStream::connect(address).await.expect("connected");
+        send(&other, b"PING\r\n").await;
+        assert_eq!(receive(&other, 7).await, b"+PONG\r\n");
+        time::sleep(Duration::from_millis(300)).await;
+        // 500 MiB were asked for; what the sockets take comes on top of what is held.
+        let answered = GatewayStats::load(&shared.stats.commands);
+        assert!(answered < 120, "{answered} values of 1 MiB were fetched for a peer that reads none");
+    });
+}
+
+#[test]
+fn a_bad_connection_touches_no_other() {
+    real(async {
+        let (_gateway, address, _) = start(16);
+        let good = TcpStream::connect(address).await.expect("connected");
+        let bad = TcpStream::connect(address).await.expect("connected");
+        send(&bad, b"*1\r\n$-5\r\n").await;
+        assert_eq!(receive(&bad, 100).await, b"-ERR Protocol error: invalid bulk length\r\n");
+        send(&good, b"SET k v\r\nGET k\r\n").await;
+        assert_eq!(receive(&good, 12).await, b"+OK\r\n$1\r\nv\r\n");
+    });
+}
