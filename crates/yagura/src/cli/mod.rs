@@ -1,0 +1,140 @@
+//! The command line: every verb and flag, with its help.
+//!
+//! Verbs come before flags; `--config` may say what any flag says (see [`crate::config`]).
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+
+use crate::exit::EXIT_STATUS_HELP;
+
+/// A pool of flash over NVMe-oF: target, key-value store, Redis gateway.
+#[derive(Parser, Debug)]
+#[command(name = "yagura", version, after_help = EXIT_STATUS_HELP, disable_help_subcommand = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// The command with all its verbs.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
+/// What to do.
+#[derive(Subcommand, Debug)]
+pub enum Verb {
+    /// Serve files, block devices or memory as NVMe/TCP namespaces.
+    Target(TargetArgs),
+}
+
+/// Flags that every verb has.
+#[derive(Args, Clone, Debug)]
+pub struct Common {
+    /// Read flags from this TOML file; those on the command line win.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Report as JSON on standard output.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Flags of a process that serves.
+#[derive(Args, Clone, Debug)]
+pub struct Serving {
+    /// Serve Prometheus metrics (/metrics) and /healthz at this address.
+    #[arg(long, value_name = "ADDR")]
+    pub metrics: Option<SocketAddr>,
+    /// Reactor threads.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub reactors: u16,
+    /// Pin one reactor to each of these cores, such as 0,2-3; takes the place of --reactors.
+    #[arg(long, value_name = "LIST")]
+    pub cores: Option<Cores>,
+    /// Stop when standard input ends: a child process must not outlive its supervisor.
+    #[arg(long, hide = true)]
+    pub until_stdin_closes: bool,
+}
+
+impl Serving {
+    /// For each reactor thread, the core it is pinned to, if any.
+    pub fn placement(&self) -> Vec<Option<usize>> {
+        match &self.cores {
+            Some(cores) => cores.0.iter().copied().map(Some).collect(),
+            None => vec![None; usize::from(self.reactors)],
+        }
+    }
+}
+
+/// A list of cores.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Cores(pub Vec<usize>);
+
+impl std::str::FromStr for Cores {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Cores, String> {
+        // The kernel's own bound (CONFIG_NR_CPUS on large builds).
+        const CORE_MAX: usize = 8191;
+        let wrong =
+            |part: &str| format!("`{part}` is no core: write numbers up to {CORE_MAX} and ranges, such as 0,2-3");
+        let mut cores = Vec::new();
+        for part in text.split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let number = |text: &str| text.parse::<usize>().ok().filter(|n| *n <= CORE_MAX).ok_or_else(|| wrong(part));
+            let (first, last) = (number(first)?, number(last)?);
+            if first > last {
+                return Err(wrong(part));
+            }
+            cores.extend(first..=last);
+        }
+        cores.sort_unstable();
+        cores.dedup();
+        Ok(Cores(cores))
+    }
+}
+
+/// `yagura target`
+#[derive(Args, Debug)]
+pub struct TargetArgs {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub serving: Serving,
+    /// Where to listen; port 0 takes a free one, which is reported.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:4420")]
+    pub listen: SocketAddr,
+    /// Name of the subsystem that holds the namespaces.
+    #[arg(long, value_name = "NQN", default_value = "nqn.2026-11.io.yagura:node")]
+    pub nqn: String,
+    /// Address that discovery tells hosts to connect to, where it is not the one listened on.
+    #[arg(long, value_name = "ADDR")]
+    pub advertise: Option<SocketAddr>,
+    /// Serve the discovery subsystem at this address too (8009 is the port hosts expect it at).
+    #[arg(long, value_name = "ADDR")]
+    pub discovery: Option<SocketAddr>,
+    /// A namespace; may be given several times, ids count from 1. One of file=PATH[,size=SIZE], device=PATH,
+    /// memory=SIZE; and [,block=512|4096]. A file that does not exist is created with its size.
+    #[arg(long = "namespace", value_name = "SPEC", num_args = 1)]
+    pub namespaces: Vec<crate::namespaces::NamespaceSpec>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_is_consistent() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn cores() {
+        assert_eq!("0,2-3,2".parse(), Ok(Cores(vec![0, 2, 3])));
+        for bad in ["", "a", "3-2", "1,", "9999999"] {
+            assert!(bad.parse::<Cores>().is_err(), "{bad}");
+        }
+    }
+}

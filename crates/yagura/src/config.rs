@@ -1,0 +1,198 @@
+//! The config file: TOML that says what flags can say.
+//!
+//! ```toml
+//! pool = ["127.0.0.1:4420"]      # at the top: for every verb that has such a flag
+//! [gateway]                      # one table per verb; `kv import` is [kv.import]
+//! listen = "127.0.0.1:6379"
+//! ```
+//!
+//! A key is the long name of a flag, its value what the flag takes: text, number, `true`, or a list for a flag that may be
+//! repeated. A flag on the command line wins over its key. The keys become arguments and go the way of all arguments, so that
+//! there is one parser, one set of checks and one set of messages.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Arg, Command};
+use toml::{Table, Value};
+
+use crate::exit::Failure;
+
+/// How alike (Jaro-Winkler) a known key must be to be suggested. Chosen: as clap does for flags.
+const ALIKE: f64 = 0.7;
+
+/// Puts what `--config FILE` says for the verb in `arguments` behind the verb.
+pub fn merge(command: &Command, arguments: Vec<OsString>) -> Result<Vec<OsString>, Failure> {
+    let Some(file) = config_file(&arguments)? else { return Ok(arguments) };
+    let named = |sentence: String| Failure::usage(format!("config file {}: {sentence}", file.display()));
+    let text = std::fs::read_to_string(&file).map_err(|error| named(error.to_string()))?;
+    let table: Table = text.parse().map_err(|error: toml::de::Error| named(error.to_string()))?;
+    check(command, &table, &mut Vec::new(), true).map_err(named)?;
+    let (verb, path) = verb(command, &arguments);
+    let mut added = Vec::new();
+    for (key, value) in keys_for(&table, &path) {
+        if let Some(flag) = flag(verb, key)
+            && !is_given(flag, &arguments)
+        {
+            added.extend(as_arguments(key, value).map_err(named)?);
+        }
+    }
+    let mut merged = arguments;
+    let behind_verb = 1 + path.len();
+    merged.splice(behind_verb..behind_verb, added);
+    Ok(merged)
+}
+
+/// The arguments in front of a `--`.
+fn options(arguments: &[OsString]) -> impl Iterator<Item = &OsString> {
+    arguments.iter().skip(1).take_while(|argument| *argument != "--")
+}
+
+fn config_file(arguments: &[OsString]) -> Result<Option<PathBuf>, Failure> {
+    let mut options = options(arguments);
+    while let Some(argument) = options.next() {
+        if argument == "--config" {
+            let file = options.next().ok_or_else(|| Failure::usage("--config needs the name of a file"))?;
+            return Ok(Some(PathBuf::from(file)));
+        }
+        if let Some(file) = argument.to_str().and_then(|text| text.strip_prefix("--config=")) {
+            return Ok(Some(PathBuf::from(file)));
+        }
+    }
+    Ok(None)
+}
+
+/// The verb that `arguments` name, and its path. Verbs come before all flags.
+fn verb<'a>(command: &'a Command, arguments: &[OsString]) -> (&'a Command, Vec<&'a str>) {
+    let (mut verb, mut path) = (command, Vec::new());
+    for argument in arguments.iter().skip(1) {
+        let Some(next) = argument.to_str().and_then(|name| verb.find_subcommand(name)) else { break };
+        path.push(next.get_name());
+        verb = next;
+    }
+    (verb, path)
+}
+
+fn flag<'a>(verb: &'a Command, key: &str) -> Option<&'a Arg> {
+    verb.get_arguments().find(|argument| argument.get_long() == Some(key) && key != "config" && key != "help")
+}
+
+fn is_given(flag: &Arg, arguments: &[OsString]) -> bool {
+    let long = format!("--{}", flag.get_long().unwrap_or_default());
+    let with_value = format!("{long}=");
+    let short = flag.get_short().map(|short| format!("-{short}"));
+    options(arguments).filter_map(|argument| argument.to_str()).any(|argument| {
+        argument == long
+            || argument.starts_with(&with_value)
+            || short.as_ref().is_some_and(|short| argument.starts_with(short.as_str()))
+    })
+}
+
+/// Keys of the verb's own table, then those at the top that its table does not have.
+fn keys_for<'a>(table: &'a Table, path: &[&str]) -> Vec<(&'a String, &'a Value)> {
+    let own = path.iter().try_fold(table, |table, name| table.get(*name).and_then(Value::as_table));
+    let own = own.filter(|_| !path.is_empty());
+    let has = |key: &str| own.is_some_and(|own| own.contains_key(key));
+    let top = table.iter().filter(|(key, value)| !value.is_table() && !has(key));
+    own.into_iter().flatten().filter(|(_, value)| !value.is_table()).chain(top).collect()
+}
+
+fn as_arguments(key: &str, value: &Value) -> Result<Vec<OsString>, String> {
+    let one = |value: &Value| match value {
+        Value::String(text) => Ok(OsString::from(format!("--{key}={text}"))),
+        Value::Integer(number) => Ok(OsString::from(format!("--{key}={number}"))),
+        Value::Float(number) => Ok(OsString::from(format!("--{key}={number}"))),
+        other => Err(format!("key `{key}` cannot be a {}", other.type_str())),
+    };
+    match value {
+        Value::Boolean(true) => Ok(vec![OsString::from(format!("--{key}"))]),
+        Value::Boolean(false) => Ok(Vec::new()),
+        Value::Array(values) => values.iter().map(one).collect(),
+        value => one(value).map(|argument| vec![argument]),
+    }
+}
+
+/// Every key must be a flag of its verb (at the top: of any verb), every table a verb.
+fn check(command: &Command, table: &Table, path: &mut Vec<String>, top: bool) -> Result<(), String> {
+    let place = if path.is_empty() { String::new() } else { format!(" in [{}]", path.join(".")) };
+    for (key, value) in table {
+        if let Value::Table(inner) = value {
+            let verbs: Vec<&str> = command.get_subcommands().map(Command::get_name).collect();
+            let Some(verb) = command.find_subcommand(key) else {
+                return Err(format!("unknown table `{key}`{place}{}", nearest(key, &verbs)));
+            };
+            path.push(key.clone());
+            check(verb, inner, path, false)?;
+            path.pop();
+            continue;
+        }
+        let known = if top { all_flags(command) } else { own_flags(command) };
+        if !known.contains(&key.as_str()) {
+            return Err(format!("unknown key `{key}`{place}{}", nearest(key, &known)));
+        }
+        as_arguments(key, value)?;
+    }
+    Ok(())
+}
+
+fn own_flags(command: &Command) -> Vec<&str> {
+    let flags = command.get_arguments().filter_map(Arg::get_long);
+    flags.filter(|name| !["config", "help", "version"].contains(name)).collect()
+}
+
+fn all_flags(command: &Command) -> Vec<&str> {
+    command.get_subcommands().flat_map(all_flags).chain(own_flags(command)).collect()
+}
+
+/// `: did you mean …?`, if a known name is near.
+pub fn nearest(name: &str, known: &[&str]) -> String {
+    let likeness = |known: &&&str| strsim::jaro_winkler(name, known);
+    let best = known.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+    match best.filter(|best| likeness(best) > ALIKE) {
+        Some(best) => format!(": did you mean `{best}`?"),
+        None if known.is_empty() => String::new(),
+        None => {
+            let mut known = known.to_vec();
+            known.sort_unstable();
+            known.dedup();
+            format!(": known are {}", known.join(", "))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn merged(config: &str, line: &str) -> Result<String, String> {
+        let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
+        file.write_all(config.as_bytes()).expect("write");
+        let mut arguments: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        arguments.push(format!("--config={}", file.path().display()).into());
+        let merged = merge(&crate::cli::command(), arguments).map_err(|failure| failure.sentence().to_string())?;
+        let words: Vec<_> = merged.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        Ok(words[..words.len() - 1].join(" "))
+    }
+
+    #[test]
+    fn keys_become_flags_of_their_verb_and_flags_win() {
+        let config = "json = true\n[target]\nlisten = 'x:1'\nreactors = 2\nnamespace = ['a', 'b']\n";
+        let expected = "yagura target --listen=x:1 --namespace=a --namespace=b --reactors=2 --json";
+        assert_eq!(merged(config, "yagura target"), Ok(expected.into()));
+        let expected = "yagura target --namespace=a --namespace=b --reactors=2 --json --listen y:2";
+        assert_eq!(merged(config, "yagura target --listen y:2"), Ok(expected.into()));
+    }
+
+    #[test]
+    fn unknown_keys_are_named_with_the_nearest_right_one() {
+        let error = |config| merged(config, "yagura target").expect_err("refused");
+        let expected = "unknown key `listen-on` in [target]: did you mean `listen`?";
+        assert!(error("[target]\nlisten-on = 'x'").ends_with(expected));
+        assert!(error("[targt]\n").ends_with("unknown table `targt`: did you mean `target`?"));
+        assert!(error("jsn = true").contains("unknown key `jsn`: did you mean `json`?"));
+        assert!(error("[target]\nlisten = { a = 1 }").contains("unknown table `listen`"));
+        assert!(error("x = ").contains("line 1"));
+    }
+}

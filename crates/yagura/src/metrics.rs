@@ -1,0 +1,186 @@
+//! `--metrics`: Prometheus counters and latency histograms over HTTP, on a thread and a tokio runtime of their own.
+//!
+//! Figures are read from atomics when they are asked for; the data path only ever adds to them.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::http::header::CONTENT_TYPE;
+use axum::routing::get;
+use fabric::target::{CommandKind, Stats};
+use kv::resp::stats::{GatewayStats, LATENCY_BOUNDS_US, LatencyHistogram, Shared};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+
+use crate::exit::Failure;
+
+/// What OpenMetrics text is called.
+const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Serves `registry` at `address` (port 0: a free one) until the process ends. Returns where.
+pub fn serve(address: SocketAddr, registry: Registry) -> Result<SocketAddr, Failure> {
+    let failed = |error: std::io::Error| Failure::from(error).during(format!("--metrics {address}"));
+    let listener = std::net::TcpListener::bind(address).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let registry = Arc::new(registry);
+    let metrics = move || {
+        let registry = registry.clone();
+        async move {
+            let mut text = String::new();
+            match encode(&mut text, &registry) {
+                Ok(()) => Ok(([(CONTENT_TYPE, TEXT)], text)),
+                Err(error) => Err((axum::http::StatusCode::INTERNAL_SERVER_ERROR, error.to_string())),
+            }
+        }
+    };
+    let router = axum::Router::new().route("/metrics", get(metrics)).route("/healthz", get(async || "ok\n"));
+    std::thread::Builder::new()
+        .name("metrics".into())
+        .spawn(move || {
+            let served = runtime.block_on(async {
+                let listener = tokio::net::TcpListener::from_std(listener)?;
+                axum::serve(listener, router).await
+            });
+            if let Err(error) = served {
+                tracing::error!(%error, "metrics are no longer served");
+            }
+        })
+        .map_err(failed)?;
+    Ok(bound)
+}
+
+/// A counter read when it is asked for.
+pub fn counter(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
+    ConstCounter::new(value).encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)
+}
+
+/// A gauge read when it is asked for.
+pub fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
+    let value = i64::try_from(value).unwrap_or(i64::MAX);
+    ConstGauge::new(value).encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
+}
+
+/// A histogram of seconds. `buckets`: upper bound and count of each, not cumulative; the last bound is infinite.
+pub fn histogram(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    buckets: &[(f64, u64)],
+    sum: f64,
+) -> fmt::Result {
+    let count = buckets.iter().map(|(_, count)| count).sum();
+    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+    metric.encode_histogram::<NoLabelSet>(sum, count, buckets, None)
+}
+
+/// The figures of a gateway.
+#[derive(Debug)]
+pub struct GatewayMetrics(pub Arc<Shared>);
+
+impl Collector for GatewayMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let stats = &self.0.stats;
+        let load = GatewayStats::load;
+        let e = &mut encoder;
+        counter(e, "yagura_gateway_connections_accepted", "Connections accepted.", load(&stats.connections_total))?;
+        gauge(e, "yagura_gateway_connections", "Connections open.", load(&stats.connections))?;
+        counter(
+            e,
+            "yagura_gateway_connections_refused",
+            "Connections over the limit.",
+            load(&stats.connections_refused),
+        )?;
+        counter(e, "yagura_gateway_commands", "Commands answered.", load(&stats.commands))?;
+        counter(e, "yagura_gateway_errors", "Commands answered by an error.", load(&stats.errors))?;
+        counter(e, "yagura_gateway_protocol_errors", "Connections ended by bad input.", load(&stats.protocol_errors))?;
+        counter(e, "yagura_gateway_hits", "Reads that found their key.", load(&stats.hits))?;
+        counter(e, "yagura_gateway_misses", "Reads that found nothing.", load(&stats.misses))?;
+        counter(e, "yagura_gateway_received_bytes", "Bytes received.", load(&stats.bytes_received))?;
+        counter(e, "yagura_gateway_sent_bytes", "Bytes sent.", load(&stats.bytes_sent))?;
+        latency(e, "yagura_gateway_read_seconds", "Time of commands that read.", &stats.read_latency)?;
+        latency(e, "yagura_gateway_write_seconds", "Time of commands that write.", &stats.write_latency)
+    }
+}
+
+/// The figures of a target.
+#[derive(Debug)]
+pub struct TargetMetrics(pub Arc<Stats>);
+
+impl Collector for TargetMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let stats = &self.0;
+        let e = &mut encoder;
+        gauge(e, "yagura_target_connections", "Connections open.", stats.connections())?;
+        counter(e, "yagura_target_connections_accepted", "Connections accepted.", stats.accepted())?;
+        counter(e, "yagura_target_connections_refused", "Connections over the limit.", stats.refused())?;
+        counter(e, "yagura_target_protocol_errors", "Connections ended by a bad PDU.", stats.protocol_errors())?;
+        counter(
+            e,
+            "yagura_target_keep_alive_expired",
+            "Associations whose host fell silent.",
+            stats.keep_alive_expired(),
+        )?;
+        counter(e, "yagura_target_admin_commands", "Admin and Fabrics commands answered.", stats.admin_commands())?;
+        counter(e, "yagura_target_read_bytes", "Bytes read for hosts.", stats.read_bytes())?;
+        counter(e, "yagura_target_written_bytes", "Bytes written for hosts.", stats.written_bytes())?;
+        let errors: u64 = stats.errors().map(|(_, count)| count).sum();
+        counter(e, "yagura_target_errors", "Commands answered by another status than success.", errors)?;
+        let mut commands = e.encode_descriptor("yagura_target_commands", "I/O commands.", None, MetricType::Counter)?;
+        for kind in CommandKind::ALL {
+            let labels = [("command", kind.label())];
+            ConstCounter::new(stats.commands(kind)).encode(commands.encode_family(&labels)?)?;
+        }
+        let help = "From a command's arrival to its answer.";
+        let mut times = e.encode_descriptor("yagura_target_command_seconds", help, None, MetricType::Histogram)?;
+        for kind in CommandKind::ALL {
+            let latency = stats.latency(kind);
+            let buckets = latency.buckets().map(|(bound, count)| (bound.as_secs_f64(), count));
+            let buckets: Vec<_> = buckets.chain([(f64::INFINITY, 0)]).collect();
+            let count = buckets.iter().map(|(_, count)| count).sum();
+            let labels = [("command", kind.label())];
+            let mut one = times.encode_family(&labels)?;
+            one.encode_histogram::<NoLabelSet>(latency.sum().as_secs_f64(), count, &buckets, None)?;
+        }
+        Ok(())
+    }
+}
+
+fn latency(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, latency: &LatencyHistogram) -> fmt::Result {
+    let (counts, sum_us) = latency.snapshot();
+    let bounds = LATENCY_BOUNDS_US.iter().map(|us| *us as f64 / 1e6).chain([f64::INFINITY]);
+    let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
+    histogram(encoder, name, help, &buckets, sum_us as f64 / 1e6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn histograms_are_cumulative_and_end_at_infinity() {
+        let shared = Arc::new(Shared::default());
+        shared.stats.read_latency.record(std::time::Duration::from_micros(20));
+        shared.stats.read_latency.record(std::time::Duration::from_secs(100));
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(GatewayMetrics(shared)));
+        let mut text = String::new();
+        encode(&mut text, &registry).expect("a String takes all");
+        for line in [
+            "yagura_gateway_read_seconds_bucket{le=\"0.000016\"} 0",
+            "yagura_gateway_read_seconds_bucket{le=\"0.000032\"} 1",
+            "yagura_gateway_read_seconds_bucket{le=\"+Inf\"} 2",
+            "yagura_gateway_read_seconds_count 2",
+            "yagura_gateway_commands_total 0",
+        ] {
+            assert!(text.contains(line), "{line} is missing in\n{text}");
+        }
+    }
+}

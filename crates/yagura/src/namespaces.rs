@@ -1,0 +1,141 @@
+//! `--namespace`: what a target serves.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use device::{AnyLocal, FileNamespace, FileOptions, Memory, OpenError};
+
+use crate::exit::Failure;
+use crate::size::Size;
+
+/// One namespace as the command line says it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NamespaceSpec {
+    medium: Medium,
+    block_size: u32,
+    nguid: Option<[u8; 16]>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Medium {
+    File { path: PathBuf, size: Option<u64> },
+    Device(PathBuf),
+    Memory(u64),
+}
+
+const KEYS: [&str; 6] = ["file", "device", "memory", "size", "block", "nguid"];
+
+impl FromStr for NamespaceSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<NamespaceSpec, String> {
+        let (mut medium, mut size, mut block_size, mut nguid) = (None, None, 4096, None);
+        for part in text.split(',') {
+            let (key, value) = part.split_once('=').ok_or_else(|| format!("`{part}` is no key=value"))?;
+            let kind = match key {
+                "file" => Medium::File { path: value.into(), size: None },
+                "device" => Medium::Device(value.into()),
+                "memory" => Medium::Memory(value.parse::<Size>()?.0),
+                "size" => {
+                    size = Some(value.parse::<Size>()?.0);
+                    continue;
+                }
+                "block" => {
+                    let allowed = || format!("block size `{value}`: must be 512 or 4096");
+                    block_size = value.parse().ok().filter(|n| matches!(n, 512 | 4096)).ok_or_else(allowed)?;
+                    continue;
+                }
+                "nguid" => {
+                    nguid = Some(parse_nguid(value)?);
+                    continue;
+                }
+                _ => return Err(format!("unknown key `{key}`{}", crate::config::nearest(key, &KEYS))),
+            };
+            if medium.replace(kind).is_some() {
+                return Err("one namespace has one medium: file, device or memory".into());
+            }
+        }
+        let medium = match (medium, size) {
+            (None, _) => return Err("say what it is in: file=PATH, device=PATH or memory=SIZE".into()),
+            (Some(Medium::File { path, .. }), size) => Medium::File { path, size },
+            (Some(other), None) => other,
+            (Some(_), Some(_)) => {
+                return Err("size goes with file only: a device has its own, memory=SIZE says it".into());
+            }
+        };
+        Ok(NamespaceSpec { medium, block_size, nguid })
+    }
+}
+
+fn parse_nguid(text: &str) -> Result<[u8; 16], String> {
+    let digits = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let number = u128::from_str_radix(text, 16).ok().filter(|number| digits && *number != 0);
+    number.map(u128::to_be_bytes).ok_or_else(|| format!("nguid `{text}`: must be 32 hexadecimal digits, not all zero"))
+}
+
+impl NamespaceSpec {
+    /// Opens it; inside a reactor.
+    pub async fn open(&self) -> Result<AnyLocal, Failure> {
+        let (path, create) = match &self.medium {
+            Medium::Memory(bytes) => {
+                let nguid = self.nguid.unwrap_or_else(device::random_nguid);
+                return Ok(Memory::new(*bytes, self.block_size, nguid).map_err(Failure::usage)?.into());
+            }
+            Medium::File { path, size: None } if !path.exists() => {
+                let mend = "does not exist; give its size to create it, as in file=PATH,size=10GiB";
+                return Err(Failure::usage(format!("{}: {mend}", path.display())));
+            }
+            Medium::File { path, size } => (path, *size),
+            Medium::Device(path) => (path, None),
+        };
+        let options = FileOptions { block_size: self.block_size, create, read_only: false, nguid: self.nguid };
+        let opened = FileNamespace::open(path, &options).await;
+        opened.map(AnyLocal::from).map_err(|error| match error {
+            OpenError::Io { ref source, .. } if source.kind() == std::io::ErrorKind::StorageFull => {
+                Failure::out_of_space(error)
+            }
+            OpenError::BlockSize(_) | OpenError::Size { .. } | OpenError::ExistsWithOtherSize { .. } => {
+                Failure::usage(error)
+            }
+            other => Failure::refused(other),
+        })
+    }
+
+    /// What it is in, for reports.
+    pub fn describe(&self) -> String {
+        match &self.medium {
+            Medium::File { path, .. } => format!("file {}", path.display()),
+            Medium::Device(path) => format!("device {}", path.display()),
+            Medium::Memory(bytes) => format!("memory {}", Size(*bytes)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn specs() {
+        let file = NamespaceSpec {
+            medium: Medium::File { path: "a".into(), size: Some(1 << 30) },
+            block_size: 4096,
+            nguid: None,
+        };
+        assert_eq!("file=a,size=1G".parse(), Ok(file));
+        let memory = NamespaceSpec { medium: Medium::Memory(1 << 20), block_size: 512, nguid: None };
+        assert_eq!("memory=1MiB,block=512".parse(), Ok(memory));
+    }
+
+    #[test]
+    fn wrong_specs_say_what_is_right() {
+        let error = |text: &str| text.parse::<NamespaceSpec>().expect_err("refused");
+        assert!(error("fil=a").contains("did you mean `file`?"));
+        assert!(error("size=1G").contains("file=PATH, device=PATH or memory=SIZE"));
+        assert!(error("file=a,memory=1").contains("one medium"));
+        assert!(error("memory=1M,size=1M").contains("size goes with file"));
+        assert!(error("file=a,block=1000").contains("512 or 4096"));
+        assert!(error("file=a,nguid=12").contains("32 hexadecimal digits"));
+        assert!(error("a").contains("no key=value"));
+    }
+}

@@ -1,0 +1,67 @@
+//! What goes to whom: results to standard output (one JSON document with `--json`), logs and progress to standard error.
+
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+
+use crate::exit::Failure;
+
+/// Logs to standard error: warnings unless `RUST_LOG` says otherwise.
+pub fn log_to_stderr() {
+    use tracing_subscriber::EnvFilter;
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    builder.with_ansi(std::io::stderr().is_terminal()).init();
+}
+
+/// Prints `value` as JSON, or else what `people` writes.
+pub fn report<T: Serialize>(json: bool, value: &T, people: impl FnOnce(&T) -> String) -> Result<(), Failure> {
+    let text = if json {
+        let text = serde_json::to_string_pretty(value);
+        text.map_err(|error| Failure::usage(format!("the report cannot be written as JSON: {error}")))?
+    } else {
+        people(value)
+    };
+    write(format!("{}\n", text.trim_end()).as_bytes())
+}
+
+/// Writes bytes to standard output, at once. A reader that has gone (`| head`) ends the program quietly.
+pub fn write(bytes: &[u8]) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
+        other => other.map_err(|error| Failure::from(error).during("standard output")),
+    }
+}
+
+/// A bar of `length` units on a terminal, and nothing elsewhere.
+pub fn progress(what: &'static str, length: u64, quiet: bool) -> ProgressBar {
+    let template = "{msg} {wide_bar} {percent:>3} % {binary_bytes}/{binary_total_bytes} {eta}";
+    bar(what, length, quiet, template)
+}
+
+/// As [`progress`], where the units are things and not bytes.
+pub fn progress_count(what: &'static str, length: u64, quiet: bool) -> ProgressBar {
+    bar(what, length, quiet, "{msg} {wide_bar} {percent:>3} % {pos}/{len} {eta}")
+}
+
+fn bar(what: &'static str, length: u64, quiet: bool, template: &str) -> ProgressBar {
+    if quiet || !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
+    bar.with_style(style).with_message(what)
+}
+
+/// Time for people: three digits and a unit.
+pub fn duration(time: Duration) -> String {
+    let us = time.as_secs_f64() * 1e6;
+    match us {
+        _ if us < 1e3 => format!("{us:.0} us"),
+        _ if us < 1e6 => format!("{:.2} ms", us / 1e3),
+        _ => format!("{:.2} s", us / 1e6),
+    }
+}

@@ -1,0 +1,53 @@
+//! SIGINT and SIGTERM, and the end of a supervisor, as mail to the reactors.
+//!
+//! The first one asks every reactor to stop in good order; a second signal ends the process at once, by its usual status.
+
+use std::io::Read;
+
+use engine::sync::{MailReceiver, MailSender, mailbox};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::exit::Failure;
+
+/// Why to stop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reason {
+    /// A signal came.
+    Signal,
+    /// Standard input ended ([`crate::cli::Serving::until_stdin_closes`]).
+    Orphaned,
+}
+
+/// Letters for `count` reactors: one comes to each when the process is to stop.
+pub fn letters(count: usize, until_stdin_closes: bool) -> Result<Vec<MailReceiver<Reason>>, Failure> {
+    let (senders, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| mailbox(2)).unzip();
+    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| Failure::from(error).during("signals"))?;
+    let to_all: Vec<MailSender<Reason>> = senders.clone();
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        let mut asked = false;
+        for signal in signals.forever() {
+            if asked {
+                // What the shell would show had the signal not been caught.
+                std::process::exit(128 + signal);
+            }
+            asked = true;
+            post(&to_all, Reason::Signal);
+        }
+    })?;
+    if until_stdin_closes {
+        std::thread::Builder::new().name("stdin".into()).spawn(move || {
+            let mut ignored = [0; 256];
+            while matches!(std::io::stdin().read(&mut ignored), Ok(1..)) {}
+            post(&senders, Reason::Orphaned);
+        })?;
+    }
+    Ok(receivers)
+}
+
+fn post(reactors: &[MailSender<Reason>], reason: Reason) {
+    for reactor in reactors {
+        // Full: it has been told already. Closed: it has stopped.
+        let _ = reactor.try_send(reason);
+    }
+}
