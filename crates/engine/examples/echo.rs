@@ -2,7 +2,7 @@
 //! by side with two bare polled sockets (non-blocking read in a loop), in interleaved rounds.
 //!
 //! ```text
-//! cargo run --release -p engine --example echo [-- shared]     shared: both ends on one core
+//! cargo run --release -p engine --example echo [-- [shared] [SPIN_MAX_US]]     shared: both ends on one core
 //! ```
 
 use std::{
@@ -112,7 +112,9 @@ fn fill(stream: &mut BareStream, bytes: &mut [u8]) -> bool {
 }
 
 fn config(core: usize) -> ReactorConfig {
-    ReactorConfig { core: Some(core), ..ReactorConfig::default() }
+    let default = ReactorConfig::default();
+    let spin_max = std::env::args().find_map(|argument| argument.parse().ok()).map(Duration::from_micros);
+    ReactorConfig { core: Some(core), spin_max: spin_max.unwrap_or(default.spin_max), ..default }
 }
 
 fn engine_round(cores: [usize; 2]) -> Vec<u64> {

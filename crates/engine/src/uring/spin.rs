@@ -9,6 +9,10 @@
 //!   too slow). No more spinning, but for a probe after some short waits, each time after twice as many.
 //! - Nothing came for longer than `spin_max`: nobody is in a hurry. No spinning until a wait was short again.
 //!
+//! Measured by `examples/echo.rs` (72 B out, 4120 B back, one at a time, two reactors over loopback, 2 virtual cores): on two
+//! cores p50 10.0 us, 1.15 to 1.2 times two bare sockets polled in a loop, and 25 us without spinning; on one core 5.0 us and
+//! 142,000 round trips/s, where an earlier rule, which lengthened spins after every failure, came to 47,000.
+//!
 //! Probes are counted in short waits, not in time: an idle reactor never probes. On a shared core the price is one credit of
 //! `spin_max` in [`PROBE_MAX`] round trips, below 1 % of them.
 
