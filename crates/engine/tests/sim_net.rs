@@ -1,6 +1,6 @@
 //! The network's model: order, delay, back-pressure, handshakes, resets, partitions, and the ends of connections.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::future::{Future, pending};
 use std::io::{ErrorKind, Result};
@@ -151,7 +151,7 @@ fn a_slow_reader_slows_the_writer() {
     let sent = Rc::new(Cell::new(0));
     let count = sent.clone();
     pair.serve(|stream| async move {
-        loop {
+        for _ in 0..100 {
             send(&stream, &[1; 1000]).await.expect("the reader lives");
             count.set(count.get() + 1);
         }
@@ -342,32 +342,41 @@ fn a_paused_peer_is_silent() {
 }
 
 #[test]
-fn a_partition_holds_bytes_until_it_heals() {
-    let pair = pair(1, config());
-    pair.serve(|stream| async move { recv_all(&stream).await });
-    let (addr, world) = (pair.addr, &pair.world);
-    let client = world.spawn_on(pair.client, async move {
-        let stream = TcpStream::connect(addr).await.expect("listening");
-        for i in 0..50_u8 {
-            send(&stream, &[i; 100]).await.expect("sent");
+fn a_partition_holds_the_bytes_of_both_sides_until_it_heals() {
+    /// Sends numbers, and notes when which came in.
+    async fn exchange(stream: TcpStream, seen: Rc<RefCell<Vec<(u64, u8)>>>) {
+        let stream = Rc::new(stream);
+        let receiver = stream.clone();
+        let receiving = task::spawn(async move {
+            loop {
+                let bytes = recv(&receiver).await.expect("held, not broken");
+                let at = time::now().as_nanos() / 1_000_000;
+                seen.borrow_mut().extend(bytes.into_iter().map(|byte| (at, byte)));
+            }
+        });
+        for i in 0..50 {
+            send(&stream, &[i]).await.expect("the window takes them all");
             time::sleep(MS * 2).await;
         }
-        stream
-    });
-    world
-        .run_until(async {
-            time::sleep(MS * 20).await;
-            world.partition(pair.client, pair.server);
-            time::sleep(MS * 300).await;
-            assert!(client.is_finished(), "the window takes them all");
-            let before = world.trace().matches(" < ").count();
-            world.heal(pair.client, pair.server);
-            time::sleep(MS * 5).await;
-            assert!(world.trace().matches(" < ").count() > before, "they come through");
-        })
-        .expect("no stall");
-    let stream = world.run_until(client).expect("no stall");
-    drop(stream);
+        receiving.await
+    }
+    let pair = pair(1, config());
+    let (by_server, by_client) = (Rc::new(RefCell::new(vec![])), Rc::new(RefCell::new(vec![])));
+    let seen = by_server.clone();
+    pair.serve(|stream| exchange(stream, seen));
+    let (addr, world, seen) = (pair.addr, &pair.world, by_client.clone());
+    let client = async move { exchange(TcpStream::connect(addr).await.expect("listening"), seen).await };
+    world.spawn_on(pair.client, client).detach();
+    world.run_for(MS * 20).expect("no stall");
+    world.partition(pair.client, pair.server);
+    world.run_for(MS * 300).expect("no stall");
+    world.heal(pair.client, pair.server);
+    world.run_for(MS * 300).expect("no stall");
+    for seen in [by_server.take(), by_client.take()] {
+        assert!(seen.iter().map(|(_, byte)| *byte).eq(0..50), "all of them, in order: {seen:?}");
+        assert!(seen.iter().all(|(at, _)| *at <= 20 || *at >= 320), "none during the partition: {seen:?}");
+        assert!(seen[0].0 < 20 && seen[49].0 >= 320, "{seen:?}");
+    }
 }
 
 #[test]
