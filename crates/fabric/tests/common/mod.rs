@@ -1,6 +1,7 @@
 //! A minimal host for tests of the target: one queue, one command at a time, nothing but the codec below it.
 //!
 //! It is not `fabric::host`: a fault that both ends shared would hide itself.
+#![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::net::SocketAddr;
 
@@ -18,6 +19,9 @@ pub fn subsystem() -> Nqn {
     "nqn.2026-01.example.yagura:test".parse().expect("a well-formed name")
 }
 
+/// What a [`Host`] holds, at least: its receive buffer, the arena of its batch, and room for the longest read.
+pub const HOST_BYTES: i64 = (64 << 10) + (16 << 10) + (1 << 20);
+
 /// One queue of a host.
 pub struct Host {
     stream: TcpStream,
@@ -26,7 +30,8 @@ pub struct Host {
     received: Buf,
     /// Bytes of `received` that the decoder has taken.
     taken: usize,
-    batch: SendBatch,
+    /// `None` while it is being sent: making another would allocate.
+    batch: Option<SendBatch>,
     /// Data of the last read.
     pub data: Buf,
     pub controller: u16,
@@ -46,7 +51,7 @@ impl Host {
             decoder: Decoder::new(Role::Host),
             received: Buf::with_capacity(64 << 10),
             taken: 0,
-            batch: SendBatch::new(),
+            batch: Some(SendBatch::new()),
             data: Buf::with_capacity(1 << 20),
             controller: CONTROLLER_ID_DYNAMIC,
         };
@@ -124,11 +129,30 @@ impl Host {
         Ok(self.command(&command, data).await?.status())
     }
 
+    /// Reads `count` blocks from `lba` on, with a command each, all outstanding at once.
+    pub async fn read_many(&mut self, lba: u64, count: u16) -> Result<(), Ended> {
+        for id in 0..count {
+            let mut command = Submission::nvm(NvmOpcode::READ, 100 + id, 1);
+            command.set_range(lba + u64::from(id), 1);
+            command.sgl = SglDescriptor::transport(4096);
+            let header = self.encoder.capsule_cmd(&command, 0);
+            self.batch().head(&header);
+        }
+        self.flush().await?;
+        self.data.set_len(0);
+        for _ in 0..count {
+            let pdu = self.next_pdu().await?;
+            assert!(matches!(pdu, Pdu::C2hData(data) if data.success), "{pdu:?}");
+        }
+        Ok(())
+    }
+
     /// Sends a command, its data in the capsule or as the target asks for it, and waits for its end.
     pub async fn command(&mut self, command: &Submission, data: View) -> Result<Completion, Ended> {
         let in_capsule = command.sgl.identifier == SglDescriptor::IN_CAPSULE;
         let bytes = if in_capsule { data.len() as u32 } else { 0 };
-        self.batch.head(&self.encoder.capsule_cmd(command, bytes));
+        let header = self.encoder.capsule_cmd(command, bytes);
+        self.batch().head(&header);
         if in_capsule {
             self.push_data(data.clone());
         }
@@ -145,7 +169,8 @@ impl Host {
                     let (offset, bytes) = (request.offset, request.bytes);
                     let (cccid, ttag) = (request.cccid, request.ttag);
                     let pdu = fabric::tcp::DataPdu { cccid, ttag, offset, bytes, last: true, success: false };
-                    self.batch.head(&self.encoder.h2c_data(&pdu));
+                    let header = self.encoder.h2c_data(&pdu);
+                    self.batch().head(&header);
                     self.push_data(data.slice(offset as usize..(offset + bytes) as usize));
                     self.flush().await?;
                 }
@@ -154,21 +179,26 @@ impl Host {
         }
     }
 
+    fn batch(&mut self) -> &mut SendBatch {
+        self.batch.as_mut().expect("between sends")
+    }
+
     fn push_data(&mut self, data: View) {
         let digest = self.encoder.data_digest_of(&data);
-        self.batch.view(data);
-        self.batch.head(digest.as_ref().map_or(&[], |digest| digest));
+        self.batch().view(data);
+        self.batch().head(digest.as_ref().map_or(&[], |digest| digest));
     }
 
     /// Sends bytes as they are.
     pub async fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), Ended> {
-        self.batch.head(bytes);
+        self.batch().head(bytes);
         self.flush().await
     }
 
     async fn flush(&mut self) -> Result<(), Ended> {
-        let (result, batch) = self.stream.send(std::mem::take(&mut self.batch)).await;
-        self.batch = batch;
+        let Some(batch) = self.batch.take() else { panic!("one send at a time") };
+        let (result, batch) = self.stream.send(batch).await;
+        self.batch = Some(batch);
         result.map_err(|_| Ended(None))
     }
 

@@ -40,11 +40,14 @@ fn h2c(session: &Session, pdu: DataPdu) -> Vec<u8> {
     bytes
 }
 
+/// What is wrong with a PDU.
+type Change = fn(&mut DataPdu);
+
 #[test]
 fn transfers_must_be_what_was_asked_for() {
     let field = FatalStatus::INVALID_HEADER_FIELD;
     let range = FatalStatus::DATA_OUT_OF_RANGE;
-    let cases: [(fn(&mut DataPdu), (FatalStatus, u32)); 7] = [
+    let cases: [(Change, (FatalStatus, u32)); 7] = [
         (|pdu| pdu.ttag += 1, (field, 10)),
         (|pdu| pdu.cccid += 1, (field, 8)),
         (|pdu| pdu.offset = 4096, (range, 0)),
