@@ -187,8 +187,11 @@ fn a_thread_without_a_reactor_can_stop_one() {
     });
     ready.recv().expect("the reactor runs");
     std::thread::sleep(Duration::from_millis(20));
+    let begin = time::now();
     stop.try_send(()).expect("room for one");
     reactor.join().expect("the reactor's assertions hold");
+    // Not only once the timeout of the test wakes it.
+    assert!(begin.elapsed() < Duration::from_secs(10), "the wake was lost");
 }
 
 #[test]
