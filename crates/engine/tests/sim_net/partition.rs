@@ -1,0 +1,96 @@
+//! Partitions: what is held, for how long, and who gives up.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use engine::net::TcpStream;
+use engine::{task, time};
+
+use super::{ErrorKind, MS, config, pair, recv, send};
+
+#[test]
+fn a_partition_holds_the_bytes_of_both_sides_until_it_heals() {
+    /// Sends numbers, and notes when which came in.
+    async fn exchange(stream: TcpStream, seen: Rc<RefCell<Vec<(u64, u8)>>>) {
+        let stream = Rc::new(stream);
+        let receiver = stream.clone();
+        let receiving = task::spawn(async move {
+            loop {
+                let bytes = recv(&receiver).await.expect("held, not broken");
+                let at = time::now().as_nanos() / 1_000_000;
+                seen.borrow_mut().extend(bytes.into_iter().map(|byte| (at, byte)));
+            }
+        });
+        for i in 0..50 {
+            send(&stream, &[i]).await.expect("the window takes them all");
+            time::sleep(MS * 2).await;
+        }
+        receiving.await
+    }
+    let pair = pair(1, config());
+    let (by_server, by_client) = (Rc::new(RefCell::new(vec![])), Rc::new(RefCell::new(vec![])));
+    let seen = by_server.clone();
+    pair.serve(|stream| exchange(stream, seen));
+    let (addr, world, seen) = (pair.addr, &pair.world, by_client.clone());
+    let client = async move { exchange(TcpStream::connect(addr).await.expect("listening"), seen).await };
+    world.spawn_on(pair.client, client).detach();
+    world.run_for(MS * 20).expect("no stall");
+    world.partition(pair.client, pair.server);
+    world.run_for(MS * 300).expect("no stall");
+    world.heal(pair.client, pair.server);
+    world.run_for(MS * 300).expect("no stall");
+    for seen in [by_server.take(), by_client.take()] {
+        assert!(seen.iter().map(|(_, byte)| *byte).eq(0..50), "all of them, in order: {seen:?}");
+        assert!(seen.iter().all(|(at, _)| *at <= 20 || *at >= 320), "none during the partition: {seen:?}");
+        assert!(seen[0].0 < 20 && seen[49].0 >= 320, "{seen:?}");
+    }
+}
+
+#[test]
+fn a_long_partition_breaks_who_sends_and_not_who_waits() {
+    let pair = pair(1, config());
+    pair.serve(|stream| async move {
+        assert!(time::timeout(Duration::from_secs(5), recv(&stream)).await.is_err(), "it waits for ever");
+        send(&stream, b"are you there?").await.expect("taken");
+        assert_eq!(recv(&stream).await.expect_err("gone").kind(), ErrorKind::ConnectionReset);
+    });
+    let (addr, world) = (pair.addr, &pair.world);
+    let client = world.spawn_on(pair.client, async move {
+        let stream = TcpStream::connect(addr).await.expect("listening");
+        time::sleep(MS * 20).await;
+        send(&stream, b"hello?").await.expect("taken");
+        let start = time::now();
+        let error = recv(&stream).await.expect_err("nothing acknowledges it");
+        (error.kind(), start.elapsed())
+    });
+    let (kind, after) = world
+        .run_until(async {
+            time::sleep(MS * 10).await;
+            world.partition(pair.client, pair.server);
+            let refused = world.spawn_on(pair.client, async move { TcpStream::connect(addr).await.map(|_| ()) });
+            let outcome = client.await;
+            assert_eq!(refused.await.expect_err("no handshake").kind(), ErrorKind::TimedOut);
+            world.heal_all();
+            outcome
+        })
+        .expect("no stall");
+    assert_eq!(kind, ErrorKind::TimedOut);
+    assert!((MS * 500..MS * 510).contains(&after), "{after:?}");
+    world.run_for(Duration::from_secs(10)).expect("the server meets its assertions");
+}
+
+#[test]
+fn a_handshake_is_held_by_a_partition_and_completes_after_it() {
+    let pair = pair(1, config());
+    pair.serve(|stream| async move { drop(recv(&stream).await) });
+    let (addr, world) = (pair.addr, &pair.world);
+    world.partition(pair.client, pair.server);
+    let client = world.spawn_on(pair.client, async move { TcpStream::connect(addr).await.map(|_| time::now()) });
+    let at = world.run_until(async {
+        time::sleep(MS * 100).await;
+        world.heal_all();
+        client.await
+    });
+    assert!(at.expect("no stall").expect("connected").as_nanos() > 100_000_000);
+}
