@@ -361,3 +361,32 @@ fn an_error_of_the_medium_becomes_a_status() {
         assert_eq!(status(session.take_answer(1)).kind(), expected);
     }
 }
+
+/// What is acknowledged as stable must have been asked for as stable: FUA on a write, on the write half of a fused pair and
+/// on write zeroes; and a flush reaches the medium.
+#[test]
+fn force_unit_access_and_flush_reach_the_namespace() {
+    use crate::target::io::Work;
+    use device::Durability;
+
+    for fua in [false, true] {
+        let expected = if fua { Durability::Stable } else { Durability::Cached };
+        let with_fua = |mut command: Submission| {
+            command.cdw12 = (command.cdw12.get() | u32::from(fua) << 30).into();
+            command
+        };
+        let mut session = io_session(false, false);
+        session.stalled = true;
+        let data = pattern(1, 1);
+        session.receive(&session.capsule(&with_fua(in_capsule(NvmOpcode::WRITE, 1, 0, 1)), &data));
+        session.receive(&session.capsule(&with_fua(command(NvmOpcode::WRITE_ZEROES, 2, 0, 1)), &[]));
+        session.receive(&session.capsule(&fused(NvmOpcode::COMPARE, 3, 0, 1, Fuse::First), &data));
+        session.receive(&session.capsule(&with_fua(fused(NvmOpcode::WRITE, 4, 0, 1, Fuse::Second)), &data));
+        session.receive(&session.capsule(&command(NvmOpcode::FLUSH, 5, 0, 1), &[]));
+        let mut work = || session.core.next_operation().expect("an operation is ready").work;
+        assert!(matches!(work(), Work::Write { durability, .. } if durability == expected));
+        assert!(matches!(work(), Work::WriteZeroes { durability, .. } if durability == expected));
+        assert!(matches!(work(), Work::CompareAndWrite { durability, .. } if durability == expected));
+        assert!(matches!(work(), Work::Flush));
+    }
+}
