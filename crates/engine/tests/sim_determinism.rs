@@ -162,3 +162,22 @@ fn another_seed_gives_another_run() {
     assert_ne!(a.hash, b.hash);
     assert_ne!(a.trace, b.trace);
 }
+
+const CHILD: &str = "YAGURA_SIM_DETERMINISM_CHILD";
+
+/// Addresses of memory and the seeds of hash maps differ between processes; a run must not know them.
+#[test]
+fn the_same_seed_gives_the_same_run_in_another_process() {
+    let hash = run(5).hash.to_string();
+    if std::env::var_os(CHILD).is_some() {
+        println!("hash {hash} of seed 5");
+        return;
+    }
+    let child = std::process::Command::new(std::env::current_exe().expect("this test has a binary"))
+        .args(["--exact", "the_same_seed_gives_the_same_run_in_another_process", "--nocapture"])
+        .env(CHILD, "1")
+        .output()
+        .expect("it runs again");
+    let output = String::from_utf8_lossy(&child.stdout);
+    assert!(output.contains(&format!("hash {hash} of seed 5")), "the other process saw another run:\n{output}");
+}
