@@ -152,10 +152,10 @@ impl<N: Namespace> Target<N> {
         self.shared.remove_namespace(nqn, nsid)
     }
 
-    /// Names an address in the discovery log, beside those that are served. An unspecified IP address (0.0.0.0) stands for
-    /// the one at which the asking host has reached us.
+    /// Names an address in the discovery log, in place of those that are served; may be called for several. An unspecified
+    /// IP address (0.0.0.0) stands for the one at which the asking host has reached us.
     pub fn advertise(&self, address: SocketAddr) {
-        self.shared.add_address(address);
+        self.shared.add_advertised(address);
     }
 
     /// What was counted since the start; may be read on any thread.
@@ -166,7 +166,7 @@ impl<N: Namespace> Target<N> {
     /// Serves connections from `listener` until dropped, which ends those served on this reactor. With `reactors`,
     /// connections go to them and this one in turn; at the other end of each mailbox runs [`Target::serve_handed`].
     pub async fn serve(&self, listener: TcpListener, reactors: Vec<MailSender<DetachedStream>>) -> Infallible {
-        self.advertise(listener.local_addr());
+        self.shared.add_served(listener.local_addr());
         let mut tasks: Vec<Task<()>> = Vec::new();
         let mut turn = 0;
         loop {

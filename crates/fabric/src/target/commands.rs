@@ -182,6 +182,7 @@ impl<N> Connection<N> {
         }
         align_in_capsule(entry);
         if entry.kind == Some(CommandKind::Deallocate) {
+            entry.data.set_len(io::ranges_bytes(&entry.command) as usize);
             let checked = entry.addressed.as_ref().map(|addressed| io::check_ranges(&entry.data, &addressed.info));
             if let Some(Err(status)) = checked {
                 return self.answer(slot, status, 0);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use device::{Durability, Error, Lba, NamespaceInfo};
 use engine::{Buf, View};
-use nvme::command::{DATASET_DEALLOCATE, DatasetRange};
+use nvme::command::{DATASET_DEALLOCATE, DATASET_RANGES_MAX, DatasetRange};
 use nvme::opcode::NvmOpcode;
 use nvme::sgl::SglKind;
 use nvme::{Status, Submission};
@@ -13,6 +13,9 @@ use zerocopy::FromBytes;
 
 use super::limits::TRANSFER_BYTES_MAX;
 use super::stats::CommandKind;
+
+/// Data of a Dataset Management command. Derived: as many ranges as there can be.
+const RANGES_BYTES_MAX: u32 = (DATASET_RANGES_MAX * size_of::<DatasetRange>()) as u32;
 
 /// What a command needs before it can run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -99,8 +102,12 @@ pub(super) fn plan(
             plan_from_host(command, transfer_bytes(command, info)?, capsule_bytes)
         }
         CommandKind::Deallocate => {
-            let ranges = (command.cdw10.get() & 0xFF) + 1;
-            plan_from_host(command, ranges * size_of::<DatasetRange>() as u32, capsule_bytes)
+            // Hosts may send room for all ranges there can be, whatever their number: Linux does.
+            let room = command.sgl.length.get();
+            if room < ranges_bytes(command) || room > RANGES_BYTES_MAX {
+                return Err(Status::DATA_SGL_LENGTH_INVALID.do_not_retry());
+            }
+            plan_from_host(command, room, capsule_bytes)
         }
     }
 }
@@ -179,6 +186,11 @@ pub(super) fn ranges(data: &[u8]) -> impl Iterator<Item = (u64, u64)> {
         let range = DatasetRange::read_from_bytes(bytes).expect("invariant: chunks_exact gives exactly its size");
         (range.lba.get(), u64::from(range.blocks.get()))
     })
+}
+
+/// Bytes of the ranges of a Dataset Management command; its data may be longer.
+pub(super) fn ranges_bytes(command: &Submission) -> u32 {
+    ((command.cdw10.get() & 0xFF) + 1) * size_of::<DatasetRange>() as u32
 }
 
 /// Whether a Dataset Management command asks for more than hints.

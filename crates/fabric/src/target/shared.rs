@@ -43,7 +43,9 @@ struct State<N> {
     subsystems: BTreeMap<Nqn, Subsystem<N>>,
     controllers: BTreeMap<u16, Arc<Controller>>,
     last_controller_id: u16,
-    addresses: Vec<SocketAddr>,
+    /// Where we listen, and what discovery says instead, if anything.
+    served: Vec<SocketAddr>,
+    advertised: Vec<SocketAddr>,
 }
 
 /// See the module.
@@ -60,7 +62,8 @@ impl<N> Shared<N> {
             subsystems: BTreeMap::new(),
             controllers: BTreeMap::new(),
             last_controller_id: 0,
-            addresses: Vec::new(),
+            served: Vec::new(),
+            advertised: Vec::new(),
         };
         Shared { config, stats: Arc::default(), generation: AtomicU64::new(1), state: Mutex::new(state) }
     }
@@ -131,10 +134,18 @@ impl<N> Shared<N> {
         }
     }
 
-    pub fn add_address(&self, address: SocketAddr) {
+    pub fn add_served(&self, address: SocketAddr) {
         let mut state = self.lock();
-        if !state.addresses.contains(&address) {
-            state.addresses.push(address);
+        if !state.served.contains(&address) {
+            state.served.push(address);
+            self.changed(&state, None);
+        }
+    }
+
+    pub fn add_advertised(&self, address: SocketAddr) {
+        let mut state = self.lock();
+        if !state.advertised.contains(&address) {
+            state.advertised.push(address);
             self.changed(&state, None);
         }
     }
@@ -184,9 +195,9 @@ impl<N> Shared<N> {
     /// The discovery log's entries as a host sees them that reached us at `local`.
     pub fn discovery_entries(&self, local: SocketAddr) -> Vec<DiscoveryEntry> {
         let state = self.lock();
-        let addresses = state.addresses.iter().enumerate();
+        let addresses = if state.advertised.is_empty() { &state.served } else { &state.advertised };
         let mut entries = Vec::new();
-        for (index, address) in addresses {
+        for (index, address) in addresses.iter().enumerate() {
             let reachable = if address.ip().is_unspecified() { local.ip() } else { address.ip() };
             let port = index as u16 + 1;
             entries.extend(

@@ -266,6 +266,7 @@ fn event_requests_are_bounded_and_can_be_aborted() {
 fn discovery_names_every_subsystem_at_every_address() {
     let mut session = Session::new(memory());
     session.target.add_subsystem("nqn.2026-01.example.yagura:other".parse().unwrap(), "S2").unwrap();
+    session.target.shared.add_served("0.0.0.0:1".parse().unwrap()); // not where hosts should go, as the next lines say
     session.target.advertise("0.0.0.0:4420".parse().unwrap());
     session.target.advertise("[::1]:8009".parse().unwrap());
     session.open(false, false);

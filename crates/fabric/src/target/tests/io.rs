@@ -199,6 +199,14 @@ fn compare_flush_zeroes_and_deallocate() {
     assert_eq!(read(&mut session, 0, 1), pattern(1, 1), "hints change nothing");
     assert_eq!(status(session.send(&dataset(&ranges, DATASET_DEALLOCATE), ranges.as_bytes())), Status::SUCCESS);
     assert_eq!(read(&mut session, 0, 3), vec![0; 3 * BLOCK]);
+    assert_eq!(write(&mut session, 0, &pattern(1, 1)), Status::SUCCESS);
+    let long = Submission { sgl: SglDescriptor::in_capsule(4096), ..dataset(&ranges[..1], DATASET_DEALLOCATE) };
+    let mut room = [0xFF; 4096];
+    room[..16].copy_from_slice(ranges[0].as_bytes());
+    assert_eq!(status(session.send(&long, &room)), Status::SUCCESS, "the kernel sends room for 256 ranges");
+    assert_eq!(read(&mut session, 0, 1), vec![0; BLOCK]);
+    let short = Submission { sgl: SglDescriptor::in_capsule(16), ..dataset(&ranges, DATASET_DEALLOCATE) };
+    assert_eq!(status(session.send(&short, &room[..16])).kind(), Status::DATA_SGL_LENGTH_INVALID);
     let beyond = [range(0, 1), range(BLOCKS, 1)];
     let answer = session.send(&dataset(&beyond, DATASET_DEALLOCATE), beyond.as_bytes());
     assert_eq!(status(answer).kind(), Status::LBA_OUT_OF_RANGE);
