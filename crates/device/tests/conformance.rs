@@ -82,11 +82,11 @@ fn delays_of_the_fault_wrapper_keep_every_promise() {
 }
 
 /// The lock under test is what keeps these apart: four reactors on threads of their own share one medium.
-fn threads_lose_no_increment(namespace: &AnyLocal) {
+fn threads_lose_no_increment(namespace: &AnyLocal, rounds: u64) {
     let threads: Vec<_> = (0..4)
         .map(|_| {
             let namespace = namespace.clone();
-            std::thread::spawn(move || real(conformance::increments(Rc::new(namespace), 4, 25)))
+            std::thread::spawn(move || real(conformance::increments(Rc::new(namespace), 4, rounds)))
         })
         .collect();
     let added: u64 = threads.into_iter().map(|thread| thread.join().expect("no promise was broken")).sum();
@@ -96,14 +96,15 @@ fn threads_lose_no_increment(namespace: &AnyLocal) {
 
 #[test]
 fn threads_share_memory() {
-    threads_lose_no_increment(&memory(512).into());
+    // Many: two threads must meet within one compare-and-write, which takes a microsecond.
+    threads_lose_no_increment(&memory(512).into(), 2000);
 }
 
 #[test]
 fn threads_share_a_file() {
     let directory = tempfile::tempdir().expect("a directory");
     let namespace = real(file(&directory.path().join("medium"), 512)).into();
-    threads_lose_no_increment(&namespace);
+    threads_lose_no_increment(&namespace, 25);
 }
 
 /// A compare-and-write whose future is dropped (its connection died) while its write is under way: the next one waits for
@@ -143,21 +144,32 @@ fn a_dropped_compare_and_write_keeps_its_range() {
     assert!(late > 10, "only {late} runs dropped the future while its write was under way: nothing was tested");
 }
 
-/// What was acknowledged as stable, or before a flush, is there after a crash; so is the identity.
+/// What was acknowledged as stable, or before a flush, is there after a crash; so is the identity. Each promise in runs of
+/// its own: a flush of one command would make stable what another one forgot.
 #[test]
 fn a_crash_keeps_what_is_stable() {
-    for seed in 0..100 {
+    for seed in 0..160 {
         let world = World::new(seed, SimConfig::default());
         let node = world.node("n");
         let open = || async { file(Path::new(PATH), 4096).await };
         let before = world.spawn_on(node, async move {
             let namespace = open().await;
-            namespace.write(Lba(0), pattern(1), Durability::Cached).await.expect("written");
-            namespace.flush().await.expect("flushed");
-            namespace.write(Lba(1), pattern(2), Durability::Stable).await.expect("written");
-            let outcome = namespace.compare_and_write(Lba(2), pattern(0), pattern(3), Durability::Stable).await;
-            outcome.expect("compared equal and written");
-            namespace.write_zeroes(Lba(1), 1, Durability::Stable).await.expect("zeroed");
+            match seed % 4 {
+                0 => {
+                    namespace.write(Lba(0), pattern(1), Durability::Cached).await.expect("written");
+                    namespace.flush().await.expect("flushed");
+                }
+                1 => namespace.write(Lba(0), pattern(1), Durability::Stable).await.expect("written"),
+                2 => {
+                    let swap = namespace.compare_and_write(Lba(0), pattern(0), pattern(1), Durability::Stable);
+                    swap.await.expect("compared equal and written");
+                }
+                _ => {
+                    namespace.write(Lba(0), pattern(1), Durability::Stable).await.expect("written");
+                    namespace.write(Lba(1), pattern(2), Durability::Stable).await.expect("written");
+                    namespace.write_zeroes(Lba(1), 1, Durability::Stable).await.expect("zeroed");
+                }
+            }
             namespace.info().nguid
         });
         let nguid = world.run_until(before).unwrap_or_else(|stalled| panic!("seed {seed}: {stalled}"));
@@ -165,12 +177,12 @@ fn a_crash_keeps_what_is_stable() {
         world.restart(node);
         let after = world.spawn_on(node, async move {
             let namespace = open().await;
-            let (result, buf) = namespace.read(Lba(0), Buf::with_len(3 * 4096)).await;
+            let (result, buf) = namespace.read(Lba(0), Buf::with_len(2 * 4096)).await;
             result.expect("a read succeeds");
-            (namespace.info().nguid, [buf[0], buf[4095], buf[4096], buf[8191], buf[8192], buf[12_287]])
+            (namespace.info().nguid, [buf[0], buf[4095], buf[4096], buf[8191]])
         });
         let after = world.run_until(after).unwrap_or_else(|stalled| panic!("seed {seed}: {stalled}"));
-        assert_eq!(after, (nguid, [1, 1, 0, 0, 3, 3]), "seed {seed}");
+        assert_eq!(after, (nguid, [1, 1, 0, 0]), "seed {seed}");
     }
 }
 

@@ -255,14 +255,19 @@ fn long_data_is_received_straight_into_its_buffer() {
 
 #[test]
 fn a_wrong_data_digest_costs_the_command_and_not_the_connection() {
-    let (mut queue, mut peer) = established(true, 0);
-    let slot = read(&mut queue, 600);
-    let id = peer.command(&mut queue).0.command_id.get();
-    let mut sent = peer.data(c2h(id, 0, 600, true, false), &bytes(600));
-    *sent.last_mut().unwrap() ^= 1;
-    queue.input(&sent).unwrap();
-    queue.input(&peer.completion(id, Status::SUCCESS)).unwrap();
-    assert!(matches!(outcome(&mut queue, slot), Some((Ended::WrongDigest, _))));
+    // Whether success comes in the data's header or in a capsule of its own.
+    for success in [false, true] {
+        let (mut queue, mut peer) = established(true, 0);
+        let slot = read(&mut queue, 600);
+        let id = peer.command(&mut queue).0.command_id.get();
+        let mut sent = peer.data(c2h(id, 0, 600, true, success), &bytes(600));
+        *sent.last_mut().unwrap() ^= 1;
+        queue.input(&sent).unwrap();
+        if !success {
+            queue.input(&peer.completion(id, Status::SUCCESS)).unwrap();
+        }
+        assert!(matches!(outcome(&mut queue, slot), Some((Ended::WrongDigest, _))));
+    }
 }
 
 #[test]

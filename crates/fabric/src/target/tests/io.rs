@@ -124,6 +124,8 @@ fn bad_commands_get_the_specifications_status() {
     check(command(NvmOpcode::READ, 1, BLOCKS - 1, 2), &[], Status::LBA_OUT_OF_RANGE);
     check(command(NvmOpcode::WRITE_ZEROES, 1, BLOCKS - 1, 2), &[], Status::LBA_OUT_OF_RANGE);
     check(Submission { sgl: SglDescriptor::in_capsule(512), ..good() }, &data, Status::DATA_SGL_LENGTH_INVALID);
+    let transferred = Submission { sgl: SglDescriptor::transport(512), ..command(NvmOpcode::WRITE, 1, 0, 1) };
+    check(transferred, &[], Status::DATA_SGL_LENGTH_INVALID);
     check(good(), &data[..512], Status::SGL_OFFSET_INVALID);
     check(good(), &[], Status::SGL_OFFSET_INVALID);
     let mut keyed = good();
