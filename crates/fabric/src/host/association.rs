@@ -165,6 +165,11 @@ impl Association {
         Ok(Association { io, info, limits, admin, address, _keep_alive: keep_alive, _events: events })
     }
 
+    /// Whether both queues are there.
+    pub(super) fn is_alive(&self) -> bool {
+        !self.io.is_closed() && !self.admin.is_closed()
+    }
+
     /// Ends when one of the queues has ended, and so the association.
     pub(super) async fn closed(&self) -> LinkError {
         let (mut io, mut admin) = (pin!(self.io.closed()), pin!(self.admin.closed()));

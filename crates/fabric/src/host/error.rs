@@ -117,17 +117,61 @@ fn from_status(status: Status, target: Target<'_>) -> Result<(), Error> {
     })
 }
 
-/// What the ends of the halves of a fused command mean together. The compare speaks first: the write's own status then only
-/// says that it was not done because of it (NVMe Base 2.0 §3.4.2).
+/// What the ends of the halves of a fused command mean together: the half at fault tells it, the other only says that it was
+/// aborted for that (NVMe Base 2.0 §3.4.2).
 pub(super) fn fused_outcome(compare: Ended, write: Ended, target: Target<'_>) -> Result<(), Error> {
-    if let Ended::Completed(completion) = write
-        && completion.status().is_success()
-    {
-        // The write was done, so the compare was equal, even if its own answer is still missing or was lost.
-        return Ok(());
-    }
     match (compare, write) {
-        (Ended::Completed(compared), _) if !compared.status().is_success() => from_status(compared.status(), target),
+        // The write was done, so the compare was equal, even if its own answer was lost.
+        (_, Ended::Completed(written)) if written.status().is_success() => Ok(()),
+        // The compare was at fault, so nothing was written, even if that answer was lost.
+        (Ended::Completed(compared), _) if is_fault(compared.status()) => from_status(compared.status(), target),
         (_, write) => outcome(write, target),
+    }
+}
+
+fn is_fault(status: Status) -> bool {
+    !status.is_success() && status.kind() != Status::FAILED_FUSED
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvme::Completion;
+
+    const TARGET: Target<'static> = Target { name: "t", lba: Lba(3), blocks: 1, end: 9 };
+
+    fn ended(status: Status) -> Ended {
+        Ended::Completed(Completion::new(1, status, 0, 0))
+    }
+
+    #[test]
+    fn the_half_at_fault_speaks() {
+        let (good, aborted) = (ended(Status::SUCCESS), ended(Status::FAILED_FUSED.do_not_retry()));
+        let unequal = ended(Status::COMPARE_FAILURE.do_not_retry());
+        let fault = ended(Status::WRITE_FAULT);
+        let lost = Error::Disconnected("t".into());
+        let cases = [
+            (good, good, Ok(())),
+            (Ended::Lost, good, Ok(())),
+            (unequal, aborted, Err(Error::CompareFailure)),
+            (unequal, Ended::Lost, Err(Error::CompareFailure)),
+            (aborted, ended(Status::CAPACITY_EXCEEDED), Err(Error::OutOfSpace)),
+            (good, Ended::Lost, Err(lost.clone())),
+            (Ended::Lost, Ended::Lost, Err(lost)),
+            (Ended::TimedOut, Ended::TimedOut, Err(Error::Aborted)),
+        ];
+        for (compare, write, expected) in cases {
+            assert_eq!(fused_outcome(compare, write, TARGET), expected, "{compare:?}, {write:?}");
+        }
+        assert!(fused_outcome(aborted, fault, TARGET).is_err_and(|error| error.outcome_unknown()));
+    }
+
+    #[test]
+    fn an_error_whose_reach_is_not_said_leaves_the_outcome_open() {
+        for status in [Status::INTERNAL_ERROR, Status::DATA_TRANSFER_ERROR, Status::INTERNAL_PATH_ERROR] {
+            assert!(outcome(ended(status), TARGET).is_err_and(|error| error.outcome_unknown()), "{status}");
+        }
+        let refused = outcome(ended(Status::LBA_OUT_OF_RANGE), TARGET);
+        assert_eq!(refused, Err(Error::OutOfRange { lba: Lba(3), blocks: 1, end: 9 }));
     }
 }

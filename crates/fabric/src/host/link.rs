@@ -134,6 +134,11 @@ impl Link {
         self.shared.end.borrow().clone()
     }
 
+    /// Whether the link has ended.
+    pub fn is_closed(&self) -> bool {
+        self.shared.end.borrow().is_some()
+    }
+
     /// Ends when the link has ended.
     pub async fn closed(&self) -> LinkError {
         loop {

@@ -76,7 +76,7 @@ impl RemoteNamespace {
 
     /// Whether there is a connection now.
     pub fn is_connected(&self) -> bool {
-        self.inner.association.borrow().is_some()
+        self.inner.association.borrow().as_ref().is_some_and(|association| association.is_alive())
     }
 
     /// Counts the connections that were made: a change means that what was under way before was lost.
