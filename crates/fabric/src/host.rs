@@ -24,7 +24,7 @@ mod slot;
 pub use association::Options;
 pub use discovery::{Discovered, discover};
 pub use error::ConnectError;
-pub(crate) use fuzz::session as fuzz_session;
+pub use fuzz::session as fuzz_session;
 pub use identity::HostIdentity;
 pub use link::LinkError;
 pub use queue::{QUEUE_DEPTH_MAX, QueueError, R2T_OUTSTANDING_MAX};
