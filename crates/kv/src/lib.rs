@@ -5,15 +5,18 @@
 //! - [`object`]: values of any length, in parts.
 //! - [`resp`]: the store as a Redis server.
 //! - [`table`]: one member's table: an atomic register per key.
+//! - [`store`]: the quorum over the members: get, put, delete, list, verify, repair.
 
 pub mod fuzz;
 pub mod object;
 pub mod page;
 pub mod resp;
+pub mod store;
 pub mod table;
 pub mod types;
 pub mod value;
 
+pub use store::{Store, StoreError};
 pub use types::{KEY_BYTES_MAX, Key, OpId, Timestamp, VALUE_BYTES_MAX};
 pub use value::Value;
 

@@ -51,6 +51,8 @@ pub struct Counting<N> {
     /// Plain writes are kept back, and their callers told that the outcome is unknown.
     pub hold: Cell<bool>,
     pub held: RefCell<Vec<(Lba, View)>>,
+    /// Counts reconnections, as the test plays them.
+    pub epoch: Cell<u64>,
 }
 
 impl<N> Counting<N> {
@@ -64,6 +66,7 @@ impl<N> Counting<N> {
             slow: Cell::default(),
             hold: Cell::default(),
             held: RefCell::default(),
+            epoch: Cell::default(),
         })
     }
 
@@ -87,6 +90,16 @@ impl<N> Counting<N> {
             engine::time::sleep(self.slow.get()).await;
         }
         if self.down.get() { Err(Error::NotConnected("test".into())) } else { Ok(()) }
+    }
+}
+
+impl<N: Namespace> crate::store::Link for Counting<N> {
+    fn is_connected(&self) -> bool {
+        !self.down.get()
+    }
+
+    fn epoch(&self) -> u64 {
+        self.epoch.get()
     }
 }
 

@@ -185,6 +185,7 @@ fn entry<N>(member: &NewMember<N>, info: &NamespaceInfo, geometry: &Geometry, we
         nsid: member.nsid,
         addresses: member.addresses.clone(),
         size: info.bytes(),
+        block_size: info.block_size,
         weight,
         voter,
         incarnation: engine::task::random_u64().max(1),

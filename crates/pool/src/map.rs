@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use device::NamespaceInfo;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::geometry::{Geometry, MAP_BYTES_MAX, PAGE_SIZE_MAX, PAGE_SIZE_MIN, TABLE_PAGES_MIN};
@@ -145,6 +146,8 @@ pub struct Member {
     pub addresses: Vec<String>,
     /// Bytes of the namespace when it was formatted.
     pub size: u64,
+    /// Bytes of its blocks.
+    pub block_size: u32,
     /// Its share of the keys relative to the others; 100 is usual.
     pub weight: u32,
     /// Whether it votes on the map.
@@ -242,6 +245,23 @@ impl Map {
         Geometry { page_size: self.page_size, table_pages: member.table_pages, heap_groups: member.heap_groups }
     }
 
+    /// What member `index` is known to be while it cannot be asked; its own limits may be wider.
+    pub fn expected_info(&self, index: usize) -> NamespaceInfo {
+        let member = &self.members[index];
+        let page_blocks = self.page_size / member.block_size;
+        NamespaceInfo {
+            block_size: member.block_size,
+            blocks: member.size / u64::from(member.block_size),
+            atomic_blocks: page_blocks,
+            compare_and_write_blocks_max: page_blocks,
+            transfer_blocks_max: page_blocks,
+            volatile_cache: true,
+            volatile_medium: false,
+            deallocated_reads_zero: false,
+            nguid: member.id.0,
+        }
+    }
+
     /// Different domains of `level` among the members.
     pub fn domains(&self, level: Level) -> usize {
         self.members.iter().map(|member| member.domain.at(level)).collect::<BTreeSet<_>>().len()
@@ -288,6 +308,9 @@ impl Map {
         if member.table_pages < TABLE_PAGES_MIN {
             return invalid(format!("{} table pages (at least {TABLE_PAGES_MIN})", member.table_pages));
         }
+        if !member.block_size.is_power_of_two() || member.block_size < 512 || member.block_size > self.page_size {
+            return invalid(format!("block size {}", member.block_size));
+        }
         if self.geometry(index).bytes() > member.size {
             return invalid(format!("table and heap need {} of {} bytes", self.geometry(index).bytes(), member.size));
         }
@@ -307,6 +330,7 @@ pub(crate) mod tests {
             nsid: 1,
             addresses: vec!["127.0.0.1:4420".into()],
             size: 1 << 30,
+            block_size: 4096,
             weight: 100,
             voter: index < VOTERS_MAX,
             incarnation: u64::MAX - index as u64,
@@ -358,6 +382,8 @@ pub(crate) mod tests {
         refused(|map| map.members[1].weight = 0);
         refused(|map| map.members[1].table_pages = 3);
         refused(|map| map.members[1].size = 4096);
+        refused(|map| map.members[1].block_size = 1000);
+        refused(|map| map.members[1].block_size = 8192);
         refused(|map| map.members[1].domain = map.members[0].domain.clone());
         refused(|map| map.members.clear());
         refused(|map| map.members.iter_mut().for_each(|member| member.voter = false));

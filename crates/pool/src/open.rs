@@ -156,6 +156,9 @@ fn vote<N: Namespace>(map: &Map, member: &Member, namespace: &N, found: &Superbl
     if info.bytes() < member.size {
         return Err(format!("it has shrunk from {} to {} bytes", member.size, info.bytes()));
     }
+    if info.block_size != member.block_size {
+        return Err(format!("its blocks have {} bytes, no longer {}", info.block_size, member.block_size));
+    }
     page_fits(&info, map.page_size)
 }
 

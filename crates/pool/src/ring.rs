@@ -100,10 +100,14 @@ impl Ring {
         self.replicas / 2 + 1
     }
 
+    /// Every set of homes that a key may have; many times over.
+    pub fn all_homes(&self) -> impl Iterator<Item = &[u16]> {
+        self.homes.chunks_exact(self.replicas)
+    }
+
     /// Whether every key keeps a majority of its members when only those that `alive` names can answer.
     pub fn majority_everywhere(&self, alive: impl Fn(usize) -> bool) -> bool {
-        let homes = self.homes.chunks_exact(self.replicas);
-        homes.into_iter().all(|homes| homes.iter().filter(|&&home| alive(usize::from(home))).count() >= self.majority())
+        self.all_homes().all(|homes| homes.iter().filter(|&&home| alive(usize::from(home))).count() >= self.majority())
     }
 }
 

@@ -1,0 +1,93 @@
+//! The background repairer: when a member that has missed something can be reached, everything is walked over once.
+//!
+//! A member is marked when a write did not reach it, and when it comes back from being away, since other hosts may have
+//! written meanwhile. The mark is taken off before the walk, so that what is missed during it is not forgotten.
+
+use std::time::Duration;
+
+use engine::task::Task;
+use engine::time;
+
+use super::Store;
+use super::link::Link;
+use super::repair::{RepairOptions, RepairReport};
+
+/// How often connections are looked at. Chosen: soon enough for people, and nothing for the processor.
+const LOOK_PERIOD: Duration = Duration::from_millis(250);
+/// After a repair that could not finish, the first pause; doubles.
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+/// The longest.
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// How the background repairer works.
+#[derive(Clone)]
+pub struct RepairerOptions {
+    /// Walk once at the start: what earlier hosts left behind is not known.
+    pub at_start: bool,
+    /// Bytes read a second, over all members; `None`: as fast as it goes.
+    pub bytes_per_second: Option<u64>,
+}
+
+impl Default for RepairerOptions {
+    /// 256 MiB/s: a quarter of what a fast network or drive carries. Guessed.
+    fn default() -> RepairerOptions {
+        RepairerOptions { at_start: true, bytes_per_second: Some(256 << 20) }
+    }
+}
+
+impl<N: Link> Store<N> {
+    /// Starts the background repairer; it ends when the task is dropped.
+    pub fn start_repairer(&self, options: RepairerOptions) -> Task<()> {
+        let store = self.clone();
+        engine::task::spawn(async move { store.keep_repaired(options).await })
+    }
+
+    /// Whether every member is reached, has missed nothing that this host knows of, and no repair is under way.
+    pub fn is_repaired(&self) -> bool {
+        let reached = self.members().iter().all(|member| member.votes && !member.stale);
+        reached && !self.inner.repair.running.get()
+    }
+
+    /// What the last finished repair of the background repairer did.
+    pub fn last_repair(&self) -> Option<RepairReport> {
+        self.inner.repair.last.borrow().clone()
+    }
+
+    async fn keep_repaired(self, options: RepairerOptions) {
+        let inner = &self.inner;
+        let repair = RepairOptions { bytes_per_second: options.bytes_per_second, ..RepairOptions::default() };
+        let mut wanted = options.at_start;
+        let mut pause = RETRY_FIRST;
+        loop {
+            for member in &inner.members {
+                let status = member.status();
+                if status.connected && !status.votes {
+                    // It says in its status what came of it.
+                    let _checked = member.voting(&inner.map).await.is_ok();
+                }
+            }
+            let reached: Vec<_> = inner.members.iter().filter(|member| member.status().votes).collect();
+            if wanted || reached.iter().any(|member| member.stale.get()) {
+                inner.repair.running.set(true);
+                let marked: Vec<_> = reached.iter().filter(|member| member.stale.replace(false)).collect();
+                let report = self.repair(&repair).await;
+                let complete = report.failed == 0 && reached.iter().all(|m| !report.unreachable.contains(&m.index));
+                if !complete {
+                    marked.iter().for_each(|member| member.stale.set(true));
+                }
+                tracing::info!(?report, "repair");
+                *inner.repair.last.borrow_mut() = Some(report);
+                inner.repair.running.set(false);
+                wanted &= !complete;
+                if complete {
+                    pause = RETRY_FIRST;
+                } else {
+                    time::sleep(pause).await;
+                    pause = (pause * 2).min(RETRY_PAUSE_MAX);
+                }
+            }
+            // Either way it is time to look.
+            let _elapsed = time::timeout(LOOK_PERIOD, inner.stale.notified()).await;
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! What can go wrong with an operation, in words for people.
+
+use crate::types::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+
+/// Why an operation failed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The key is empty or too long.
+    #[error("a key of {length} bytes: keys have 1 to {KEY_BYTES_MAX}")]
+    Key {
+        /// Its length.
+        length: usize,
+    },
+    /// The value is too long.
+    #[error("a value of {length} bytes: at most {VALUE_BYTES_MAX} fit; cut it into parts")]
+    Value {
+        /// Its length.
+        length: usize,
+    },
+    /// No majority of the key's members answered in time.
+    #[error("unavailable: {answered} of {replicas} replicas answered, {needed} are needed{} ({reasons})",
+        if *outcome_unknown { "; the write may or may not take effect" } else { "" })]
+    Unavailable {
+        /// Members that did what was asked.
+        answered: usize,
+        /// Members that hold the key.
+        replicas: usize,
+        /// Members needed.
+        needed: usize,
+        /// Whether a write may have taken effect, or may yet: a later read tells, once it has returned it or something newer.
+        outcome_unknown: bool,
+        /// What the others said.
+        reasons: String,
+    },
+    /// The members that hold the key are full.
+    #[error("out of space on the members that hold the key{}; delete something or add members ({reasons})",
+        if *outcome_unknown { " (a minority has stored it: the write may take effect)" } else { "" })]
+    OutOfSpace {
+        /// Whether a minority has stored the value, which a later operation on the key may complete.
+        outcome_unknown: bool,
+        /// What the members said.
+        reasons: String,
+    },
+}
+
+impl StoreError {
+    /// Whether a write may have taken effect, or may yet.
+    pub fn outcome_unknown(&self) -> bool {
+        match self {
+            StoreError::Unavailable { outcome_unknown, .. } | StoreError::OutOfSpace { outcome_unknown, .. } => {
+                *outcome_unknown
+            }
+            StoreError::Key { .. } | StoreError::Value { .. } => false,
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! The store: a key lives on N members, as N independent registers joined by quorums. No leader, no locks, no failure
+//! detector: a minority of dead or slow members changes nothing but speed.
+//!
+//! Rules (proven by `kv/model`; numbers are those of a put and a get there):
+//! - put: read the home pages of a majority, timestamp = (largest counter + 1, own operation id, no ballot), store if newer
+//!   on all, done at a majority. It is never tried again with another timestamp: the first may be in force already, and the
+//!   second would undo what came between.
+//! - get: read all, return when a majority agrees; else store the newest at a majority first (a value that only a minority
+//!   holds may be gone for the next reader).
+//! - An operation is acknowledged within [`OPERATION_TIME_MAX`] of its start or not at all: the rebuilding of damaged pages
+//!   counts on it (`repair`).
+//! - A reply counts only if the member's connection is the one on which its superblock was checked (`member`).
+
+mod background;
+mod error;
+mod latency;
+mod link;
+mod list;
+mod member;
+mod operation;
+mod repair;
+mod round;
+mod scan;
+mod verify;
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use engine::sync::{Notify, Semaphore};
+use pool::{Map, Ring};
+
+use crate::types::{Key, OpId};
+use member::Member;
+
+pub use background::RepairerOptions;
+pub use error::StoreError;
+pub use latency::Latencies;
+pub use link::Link;
+pub use list::{LIST_ENTRIES_MAX, ListEntry, ListPage};
+pub use repair::{Progress, RepairOptions, RepairReport, ShowProgress};
+pub use verify::{Difference, VerifyOptions, VerifyReport};
+
+/// Within this time an operation is acknowledged or fails. Chosen: longer than a reconnect, shorter than a user's patience.
+pub const OPERATION_TIME_MAX: Duration = Duration::from_secs(10);
+/// Operations of one store under way at once; more wait. Derived: each holds a page of 4 KiB per replica.
+pub const OPERATIONS_MAX: usize = 1024;
+/// Commands that outlive their operation on one member; a member with more is passed over until it has caught up. Guessed:
+/// a hundredth of a second's work of a member that is merely slow.
+pub const STRAGGLERS_MAX: usize = 512;
+
+/// What a host keeps of a pool: its map, a connection to each member, nothing of what is stored. Cheap to clone; belongs to
+/// the thread that made it.
+pub struct Store<N: Link> {
+    inner: Rc<Inner<N>>,
+}
+
+struct Inner<N: Link> {
+    map: Map,
+    ring: Ring,
+    members: Vec<Rc<Member<N>>>,
+    /// This host's life: random, so that no operation id is ever used twice.
+    incarnation: u64,
+    sequence: Cell<u64>,
+    operations: Semaphore,
+    /// Something may need repair.
+    stale: Notify,
+    stats: Arc<StoreStats>,
+    repair: repair::RepairState,
+    /// Members' parts of operations that are not done, begun or not.
+    parts: Cell<usize>,
+    part_done: Notify,
+}
+
+/// Counters that other threads may read.
+#[derive(Default, Debug)]
+pub struct StoreStats {
+    /// Gets that were answered.
+    pub gets: AtomicU64,
+    /// Puts that were acknowledged.
+    pub puts: AtomicU64,
+    /// Deletes that were acknowledged.
+    pub deletes: AtomicU64,
+    /// Operations that failed.
+    pub failures: AtomicU64,
+    /// Gets that had to store the newest value first.
+    pub write_backs: AtomicU64,
+    /// Keys stored on a member by repair.
+    pub repaired: AtomicU64,
+    /// Times a member was passed over because too much was under way there.
+    pub skips: AtomicU64,
+    /// How long gets took.
+    pub get_time: Latencies,
+    /// How long puts and deletes took.
+    pub put_time: Latencies,
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// How a member stands with this host.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MemberStatus {
+    /// Its index in the map.
+    pub index: usize,
+    /// Whether there is a connection.
+    pub connected: bool,
+    /// Whether its superblock was checked on this connection: it has a vote.
+    pub votes: bool,
+    /// Whether it has missed something and waits for repair.
+    pub stale: bool,
+    /// Commands that outlive their operation.
+    pub stragglers: usize,
+}
+
+impl<N: Link> Clone for Store<N> {
+    fn clone(&self) -> Self {
+        Store { inner: self.inner.clone() }
+    }
+}
+
+impl<N: Link> Store<N> {
+    /// A store over the members of `map`, in its order; `None`: not reachable for good (it counts as down).
+    ///
+    /// A member that is down may be given as what it will be when it is back (`fabric`'s `RemoteNamespace::expecting`); its
+    /// superblock is checked before it is first counted.
+    pub fn new(map: Map, members: Vec<Option<N>>) -> Store<N> {
+        debug_assert_eq!(map.members.len(), members.len());
+        let ring = Ring::new(&map);
+        let member = |(index, namespace): (usize, Option<N>)| Rc::new(Member::new(index, namespace, &map));
+        let members = members.into_iter().enumerate().map(member).collect();
+        Store {
+            inner: Rc::new(Inner {
+                ring,
+                members,
+                map,
+                incarnation: engine::task::random_u64(),
+                sequence: Cell::new(0),
+                operations: Semaphore::new(OPERATIONS_MAX),
+                stale: Notify::new(),
+                stats: Arc::default(),
+                repair: repair::RepairState::default(),
+                parts: Cell::new(0),
+                part_done: Notify::new(),
+            }),
+        }
+    }
+
+    /// The pool's map.
+    pub fn map(&self) -> &Map {
+        &self.inner.map
+    }
+
+    /// Counters; readable from any thread.
+    pub fn stats(&self) -> Arc<StoreStats> {
+        self.inner.stats.clone()
+    }
+
+    /// How each member stands.
+    pub fn members(&self) -> Vec<MemberStatus> {
+        self.inner.members.iter().map(|member| member.status()).collect()
+    }
+
+    /// A member's table, for statistics and tools; `None` if it was not given.
+    pub fn table(&self, index: usize) -> Option<&Rc<crate::table::Table<N>>> {
+        self.inner.members.get(index)?.table()
+    }
+
+    /// Waits until what outlives its operation is done: late stores on slow members, space being freed. A host that ends
+    /// without it loses no data, but may leave a replica behind and space claimed.
+    pub async fn settle(&self) {
+        while self.inner.parts.get() > 0 {
+            self.inner.part_done.notified().await;
+        }
+        for member in &self.inner.members {
+            if let Some(table) = member.table() {
+                table.quiesce().await;
+            }
+        }
+    }
+}
+
+impl<N: Link> Inner<N> {
+    fn key(&self, bytes: &[u8]) -> Result<Key, StoreError> {
+        Key::new(bytes, self.map.hash_seed).ok_or(StoreError::Key { length: bytes.len() })
+    }
+
+    fn next_op(&self) -> OpId {
+        self.sequence.set(self.sequence.get() + 1);
+        OpId { host: self.incarnation, sequence: self.sequence.get() }
+    }
+
+    /// Notes that a member has missed something.
+    fn mark_stale(&self, member: &Member<N>) {
+        if !member.stale.replace(true) {
+            tracing::debug!(member = member.index, "a member has missed a write and waits for repair");
+            self.stale.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,253 @@
+//! get, put, delete.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use engine::sync::Notify;
+use engine::time::{self, Instant};
+
+use super::error::StoreError;
+use super::link::Link;
+use super::member::{Member, MemberError};
+use super::round::{Majority, Round, is_value};
+use super::{Inner, OPERATION_TIME_MAX, Store, count};
+use crate::table::{Content, Fetched, Found, Record, TableError};
+use crate::types::{Ballot, Key, Timestamp, VALUE_BYTES_MAX};
+use crate::value::Value;
+
+/// How long one replica's copy is waited for before another is asked as well. Guessed: well above a fetch of 128 KiB.
+const HEDGE: Duration = Duration::from_millis(20);
+/// Pause before a get begins anew because what it was about to fetch is gone.
+const RESTART_PAUSE: Duration = Duration::from_micros(200);
+
+impl<N: Link> Store<N> {
+    /// The value of `key`; `None`: there is none. Linearizable.
+    pub async fn get(&self, key: &[u8]) -> Result<Option<Value>, StoreError> {
+        let inner = &self.inner;
+        let key = inner.key(key)?;
+        let _permit = inner.operations.acquire(1).await;
+        let (start, round) = (time::now(), RefCell::new(None));
+        let result = inner.within(start, &round, get(inner, &key, &round)).await;
+        inner.finish(&result, &inner.stats.gets, &inner.stats.get_time, start);
+        result
+    }
+
+    /// Sets `key` to `value`. Linearizable; an error says whether the put may have taken effect.
+    pub async fn put(&self, key: &[u8], value: impl Into<Value>) -> Result<(), StoreError> {
+        let inner = &self.inner;
+        let key = inner.key(key)?;
+        let value = value.into();
+        if value.len() > VALUE_BYTES_MAX {
+            return Err(StoreError::Value { length: value.len() });
+        }
+        let _permit = inner.operations.acquire(1).await;
+        let (start, round) = (time::now(), RefCell::new(None));
+        let result = inner.within(start, &round, put(inner, &key, value, &round)).await;
+        inner.finish(&result, &inner.stats.puts, &inner.stats.put_time, start);
+        result
+    }
+
+    /// Removes `key`; whether it was there. Linearizable; an error says whether the delete may have taken effect.
+    pub async fn delete(&self, key: &[u8]) -> Result<bool, StoreError> {
+        let inner = &self.inner;
+        let key = inner.key(key)?;
+        let _permit = inner.operations.acquire(1).await;
+        let (start, round) = (time::now(), RefCell::new(None));
+        let result = inner.within(start, &round, delete(inner, &key, &round)).await;
+        inner.finish(&result, &inner.stats.deletes, &inner.stats.put_time, start);
+        result
+    }
+}
+
+/// The round an operation is in, for the error when its time is up.
+type Current<N> = RefCell<Option<Rc<Round<N>>>>;
+
+fn begin<N: Link>(inner: &Rc<Inner<N>>, key: &Key, current: &Current<N>) -> Rc<Round<N>> {
+    let round = Rc::new(Round::start(inner, key));
+    *current.borrow_mut() = Some(round.clone());
+    round
+}
+
+impl<N: Link> Inner<N> {
+    /// Ends an operation that has not ended in time. Also one that has, but is looked at too late (the process was
+    /// stopped): what it counted on may have been lost and repaired away since.
+    async fn within<T>(
+        &self,
+        start: Instant,
+        current: &Current<N>,
+        operation: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let result = time::timeout(OPERATION_TIME_MAX, operation).await;
+        match result {
+            Ok(result) if start.elapsed() <= OPERATION_TIME_MAX || result.is_err() => result,
+            _ => Err(match &*current.borrow() {
+                Some(round) => round.unavailable(round.is_storing()),
+                None => StoreError::Unavailable {
+                    answered: 0,
+                    replicas: self.ring.replicas(),
+                    needed: self.ring.majority(),
+                    outcome_unknown: false,
+                    reasons: "no time".into(),
+                },
+            }),
+        }
+    }
+
+    fn finish<T>(
+        &self,
+        result: &Result<T, StoreError>,
+        counter: &std::sync::atomic::AtomicU64,
+        times: &super::Latencies,
+        start: Instant,
+    ) {
+        match result {
+            Ok(_) => {
+                count(counter);
+                times.record(start.elapsed());
+            }
+            Err(_) => count(&self.stats.failures),
+        }
+    }
+}
+
+async fn get<N: Link>(inner: &Rc<Inner<N>>, key: &Key, current: &Current<N>) -> Result<Option<Value>, StoreError> {
+    loop {
+        let round = begin(inner, key, current);
+        match round.majority().await? {
+            Majority::Agreed(slots) => {
+                if let Ok(value) = fetch(inner, key, round.found(&slots)).await {
+                    return Ok(value);
+                }
+            }
+            // The write-back of a conditional operation's value must go by ballot; no host of this version writes one.
+            Majority::Split(newest, _) if newest.ballot != Ballot::NONE => return Err(round.unavailable(false)),
+            Majority::Split(timestamp, slots) => {
+                if let Ok(value) = fetch(inner, key, round.found(&slots)).await {
+                    count(&inner.stats.write_backs);
+                    round.store(Record { timestamp, value: value.clone() }).await?;
+                    return Ok(value);
+                }
+            }
+        }
+        // What was to be fetched has been replaced, or its holders fail: look again.
+        time::sleep(RESTART_PAUSE).await;
+    }
+}
+
+async fn put<N: Link>(inner: &Rc<Inner<N>>, key: &Key, value: Value, current: &Current<N>) -> Result<(), StoreError> {
+    let round = begin(inner, key, current);
+    round.majority().await?;
+    round.store(Record { timestamp: inner.next_timestamp(&round), value: Some(value) }).await
+}
+
+async fn delete<N: Link>(inner: &Rc<Inner<N>>, key: &Key, current: &Current<N>) -> Result<bool, StoreError> {
+    let round = begin(inner, key, current);
+    let existed = match round.majority().await? {
+        Majority::Agreed(slots) => {
+            let existed = round.found(&slots).iter().any(|(_, found)| is_value(&found.content));
+            if !existed {
+                // A get that returned nothing: no tombstone for a key that is not there.
+                return Ok(false);
+            }
+            existed
+        }
+        Majority::Split(_, slots) => round.found(&slots).iter().any(|(_, found)| is_value(&found.content)),
+    };
+    round.store(Record { timestamp: inner.next_timestamp(&round), value: None }).await?;
+    Ok(existed)
+}
+
+impl<N: Link> Inner<N> {
+    fn next_timestamp(&self, round: &Round<N>) -> Timestamp {
+        let counter = round.counter_max().saturating_add(1);
+        Timestamp { counter, op: self.next_op(), ballot: Ballot::NONE }
+    }
+
+    /// Gets a value from one member, if it still holds the one that was found.
+    pub(super) async fn fetch_from(
+        self: &Rc<Self>,
+        member: &Rc<Member<N>>,
+        key: &Key,
+        found: &Found,
+    ) -> Result<Option<Value>, MemberError> {
+        let (table, epoch) = member.voting(&self.map).await?;
+        let fetched = table.fetch(key, found).await;
+        member.counts(epoch)?;
+        match fetched {
+            Ok(Fetched::Value(value)) => Ok(Some(value)),
+            Ok(Fetched::Changed(_)) => Ok(None),
+            Err(error) => {
+                if matches!(error, TableError::CopyDamaged { .. } | TableError::Page { .. }) {
+                    tracing::warn!(member = member.index, ?key, %error, "a damaged replica");
+                    self.mark_stale(member);
+                }
+                Err(error.into())
+            }
+        }
+    }
+}
+
+/// None of the members asked has the value any more.
+pub(super) struct Gone;
+
+/// Attempts to fetch one value, under way.
+struct Fetches {
+    value: RefCell<Option<Value>>,
+    failed: Cell<usize>,
+    changed: Notify,
+}
+
+/// Gets the value that all of `found`, which have the same timestamp, speak of: at once where it is inline, else from one
+/// after the other, without waiting long for any.
+pub(super) async fn fetch<N: Link>(
+    inner: &Rc<Inner<N>>,
+    key: &Key,
+    found: Vec<(Rc<Member<N>>, Found)>,
+) -> Result<Option<Value>, Gone> {
+    for (_, found) in &found {
+        match &found.content {
+            Content::Nothing => return Ok(None),
+            Content::Inline(view) => return Ok(Some(view.clone().into())),
+            Content::Elsewhere(..) => {}
+        }
+    }
+    let fetches = Rc::new(Fetches { value: RefCell::default(), failed: Cell::new(0), changed: Notify::new() });
+    let count = found.len();
+    for (started, (member, found)) in found.into_iter().enumerate() {
+        // At the bound, or away: as good as failed.
+        let Ok(under_way) = member.begin() else {
+            fetches.failed.set(fetches.failed.get() + 1);
+            continue;
+        };
+        let (inner, key, shared) = (inner.clone(), key.clone(), fetches.clone());
+        engine::task::spawn(async move {
+            match inner.fetch_from(&member, &key, &found).await {
+                Ok(Some(value)) => *shared.value.borrow_mut() = Some(value),
+                Ok(None) | Err(_) => shared.failed.set(shared.failed.get() + 1),
+            }
+            shared.changed.notify_one();
+            drop(under_way);
+        })
+        .detach();
+        let wait = async {
+            while fetches.value.borrow().is_none() && fetches.failed.get() <= started {
+                fetches.changed.notified().await;
+            }
+        };
+        // Too long, or failed: the next one is asked.
+        let _elapsed = time::timeout(HEDGE, wait).await;
+        if fetches.value.borrow().is_some() {
+            break;
+        }
+    }
+    loop {
+        if let Some(value) = fetches.value.take() {
+            return Ok(Some(value));
+        }
+        if fetches.failed.get() == count {
+            return Err(Gone);
+        }
+        fetches.changed.notified().await;
+    }
+}

@@ -1,0 +1,316 @@
+//! Repair: the newest of every key, stored wherever it is missing, older or damaged.
+//!
+//! Storing the newest is always safe: it is what a get does before it returns. A damaged *page* is another matter. It may
+//! have held what an acknowledged put counted on, so it may only come back holding that again:
+//! - its entries are gathered from so many other members (N - majority + 1) that every majority it was part of is met;
+//! - they are gathered no sooner than [`OPERATION_TIME_MAX`] after the damage was seen. A put that this member had answered
+//!   before may still have been under way elsewhere; by then it has been acknowledged, and is found, or has failed;
+//! - the page becomes good in one compare-and-write (`table::rebuild`).
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use engine::sync::Semaphore;
+use engine::time;
+
+use super::link::Link;
+use super::member::{Member, MemberError};
+use super::operation::fetch;
+use super::scan::DamagedPage;
+use super::{Inner, OPERATION_TIME_MAX, Store, count};
+use crate::page::Reference;
+use crate::table::{Content, Found, Record, TableError};
+use crate::types::{Ballot, Key, Timestamp};
+
+/// Keys repaired at once.
+const REPAIRS_MAX: usize = 16;
+/// Damaged pages dealt with in one pass; more wait for the next.
+const DAMAGED_PAGES_MAX: usize = 4096;
+/// What clocks of hosts may differ by over [`OPERATION_TIME_MAX`]. Guessed: 10 % is far beyond any clock's drift.
+const CLOCK_MARGIN: Duration = Duration::from_secs(1);
+/// Reasons that are listed; all are counted.
+const REASONS_MAX: usize = 20;
+
+/// How far a walk has come.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Progress {
+    /// Share of the hash space, 0 to 1.
+    pub done: f64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Keys seen.
+    pub keys: u64,
+}
+
+impl Progress {
+    pub(super) fn advance(&mut self, next: Option<u64>, bytes: u64, keys: u64) {
+        self.done = next.map_or(1.0, |next| next as f64 / 2f64.powi(64));
+        self.bytes += bytes;
+        self.keys = keys;
+    }
+}
+
+/// Called with how far a walk has come.
+pub type ShowProgress = Rc<dyn Fn(&Progress)>;
+
+/// How to repair.
+#[derive(Clone, Default)]
+pub struct RepairOptions {
+    /// Read and check values that do not stand in their home page, too.
+    pub check_values: bool,
+    /// Bytes read a second, over all members; `None`: as fast as it goes.
+    pub bytes_per_second: Option<u64>,
+    /// Called after every stretch.
+    pub progress: Option<ShowProgress>,
+}
+
+/// What was repaired.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RepairReport {
+    /// Keys seen.
+    pub keys: u64,
+    /// Replicas stored because they were missing or older.
+    pub stored: u64,
+    /// Damaged copies replaced.
+    pub copies_replaced: u64,
+    /// Damaged pages rebuilt.
+    pub pages_rebuilt: u64,
+    /// What could not be repaired now.
+    pub failed: u64,
+    /// The first reasons.
+    pub reasons: Vec<String>,
+    /// Members that did not answer throughout; what they lack is not known.
+    pub unreachable: Vec<usize>,
+}
+
+impl RepairReport {
+    /// Whether nothing is left to do.
+    pub fn is_complete(&self) -> bool {
+        self.failed == 0 && self.unreachable.is_empty()
+    }
+
+    fn fail(&mut self, reason: String) {
+        self.failed += 1;
+        if self.reasons.len() < REASONS_MAX {
+            self.reasons.push(reason);
+        }
+    }
+}
+
+impl<N: Link> Store<N> {
+    /// Walks over all keys and repairs what it can. Traffic goes on.
+    pub async fn repair(&self, options: &RepairOptions) -> RepairReport {
+        let report = RefCell::new(RepairReport::default());
+        let mut damaged = Vec::new();
+        self.walk(options, &report, &mut damaged).await;
+        if let Some(seen) = damaged.iter().map(|page| page.seen).max() {
+            time::sleep_until(seen + OPERATION_TIME_MAX + CLOCK_MARGIN).await;
+            for page in damaged {
+                match rebuild_page(&self.inner, &page).await {
+                    Ok(()) => report.borrow_mut().pages_rebuilt += 1,
+                    Err(reason) => {
+                        report.borrow_mut().fail(format!("page {} of member {}: {reason}", page.page.0, page.member));
+                    }
+                }
+            }
+            // The pages may have held guests, whose homes are elsewhere: every copy is looked at.
+            let mut still_damaged = Vec::new();
+            let all = RepairOptions { check_values: true, ..options.clone() };
+            report.borrow_mut().keys = 0;
+            self.walk(&all, &report, &mut still_damaged).await;
+            for page in still_damaged {
+                report.borrow_mut().fail(format!("page {} of member {}: {}", page.page.0, page.member, page.error));
+            }
+        }
+        report.into_inner()
+    }
+
+    async fn walk(&self, options: &RepairOptions, report: &RefCell<RepairReport>, damaged: &mut Vec<DamagedPage>) {
+        let inner = &self.inner;
+        let start = time::now();
+        let mut progress = Progress::default();
+        let mut next = Some(0);
+        while let Some(from) = next {
+            let stretch = inner.stretch(from);
+            let seen = inner.see(stretch, |_| true).await;
+            let mut work = Vec::new();
+            for (member, answered) in seen.answered.iter().enumerate() {
+                if !answered && !report.borrow().unreachable.contains(&member) {
+                    report.borrow_mut().unreachable.push(member);
+                }
+            }
+            report.borrow_mut().keys += seen.keys.len() as u64;
+            for ((_, key), found) in &seen.keys {
+                let Ok(key) = inner.key(key) else { continue };
+                let whole = |member: usize| seen.is_whole(member);
+                work.extend(Work::plan(inner, key, found, whole, options.check_values));
+            }
+            carry_out(inner, work, report).await;
+            damaged.extend(seen.damaged);
+            damaged.truncate(DAMAGED_PAGES_MAX);
+            next = stretch.to;
+            progress.advance(next, seen.bytes, report.borrow().keys);
+            if let Some(show) = &options.progress {
+                show(&progress);
+            }
+            if let Some(rate) = options.bytes_per_second {
+                let due = Duration::from_secs_f64(progress.bytes as f64 / rate.max(1) as f64);
+                time::sleep_until(start + due).await;
+            }
+        }
+    }
+}
+
+/// What one key may need.
+struct Work<N: Link> {
+    key: Key,
+    timestamp: Timestamp,
+    /// Members that show the newest.
+    holders: Vec<(Rc<Member<N>>, Found)>,
+    /// Members that lack it.
+    lacking: Vec<Rc<Member<N>>>,
+    check_values: bool,
+}
+
+impl<N: Link> Work<N> {
+    fn plan(
+        inner: &Rc<Inner<N>>,
+        key: Key,
+        found: &[(usize, Found)],
+        whole: impl Fn(usize) -> bool,
+        check_values: bool,
+    ) -> Option<Work<N>> {
+        let timestamp = found.iter().map(|(_, found)| found.timestamp).max()?;
+        let (mut holders, mut lacking) = (Vec::new(), Vec::new());
+        for &home in inner.ring.homes(key.hash()) {
+            let member = inner.members[usize::from(home)].clone();
+            match found.iter().find(|(index, _)| *index == member.index) {
+                Some((_, found)) if found.timestamp == timestamp => holders.push((member, found.clone())),
+                Some(_) => lacking.push(member),
+                None if whole(member.index) => lacking.push(member),
+                // It may hold it on a page that could not be read.
+                None => {}
+            }
+        }
+        let elsewhere = holders.iter().any(|(_, found)| matches!(found.content, Content::Elsewhere(..)));
+        let needed = !lacking.is_empty() || (check_values && elsewhere);
+        needed.then_some(Work { key, timestamp, holders, lacking, check_values })
+    }
+}
+
+async fn carry_out<N: Link>(inner: &Rc<Inner<N>>, work: Vec<Work<N>>, report: &RefCell<RepairReport>) {
+    let turns = Semaphore::new(REPAIRS_MAX);
+    let mut tasks = Vec::new();
+    for work in work {
+        let turn = turns.acquire(1).await;
+        let inner = inner.clone();
+        tasks.push(engine::task::spawn(async move {
+            let mut own = RepairReport::default();
+            repair_key(&inner, &work, &mut own).await;
+            drop(turn);
+            own
+        }));
+    }
+    for task in tasks {
+        let own = task.await;
+        let mut report = report.borrow_mut();
+        report.stored += own.stored;
+        report.copies_replaced += own.copies_replaced;
+        report.failed += own.failed;
+        let room = REASONS_MAX.saturating_sub(report.reasons.len());
+        report.reasons.extend(own.reasons.into_iter().take(room));
+    }
+}
+
+async fn repair_key<N: Link>(inner: &Rc<Inner<N>>, work: &Work<N>, report: &mut RepairReport) {
+    if work.timestamp.ballot != Ballot::NONE {
+        return report
+            .fail(format!("{:?}: written by a conditional operation, which this version does not know", work.key));
+    }
+    let mut damaged: Vec<(Rc<Member<N>>, Reference)> = Vec::new();
+    let mut good = work.holders.clone();
+    if work.check_values {
+        good.clear();
+        for (member, found) in &work.holders {
+            match (inner.fetch_from(member, &work.key, found).await, &found.content) {
+                (Ok(_), _) => good.push((member.clone(), found.clone())),
+                (Err(MemberError::Table(error)), Content::Elsewhere(_, reference)) if is_damage(&error) => {
+                    damaged.push((member.clone(), *reference));
+                }
+                (Err(error), _) => report.fail(format!("{:?} on member {}: {error}", work.key, member.index)),
+            }
+        }
+    }
+    if work.lacking.is_empty() && damaged.is_empty() {
+        return;
+    }
+    let Ok(value) = fetch(inner, &work.key, good).await else {
+        // Replaced meanwhile is no failure, but only the next pass can tell.
+        return report.fail(format!("{:?}: no good copy of the value of {}", work.key, work.timestamp));
+    };
+    let record = Record { timestamp: work.timestamp, value };
+    for member in &work.lacking {
+        match member.store(&inner.map, &work.key, &record, None, None).await {
+            Ok(_) => {
+                report.stored += 1;
+                count(&inner.stats.repaired);
+            }
+            Err(error) => report.fail(format!("{:?} on member {}: {error}", work.key, member.index)),
+        }
+    }
+    for (member, reference) in damaged {
+        match member.store(&inner.map, &work.key, &record, None, Some(reference)).await {
+            Ok(_) => report.copies_replaced += 1,
+            Err(error) => report.fail(format!("{:?} on member {}: {error}", work.key, member.index)),
+        }
+    }
+}
+
+fn is_damage(error: &TableError) -> bool {
+    matches!(
+        error,
+        TableError::CopyDamaged { .. } | TableError::Page { .. } | TableError::Device(device::Error::ReadFault(_))
+    )
+}
+
+/// Rebuilds one damaged page; its time has come.
+async fn rebuild_page<N: Link>(inner: &Rc<Inner<N>>, damaged: &DamagedPage) -> Result<(), String> {
+    let words = |error: &dyn std::fmt::Display| error.to_string();
+    let member = &inner.members[damaged.member];
+    let (table, epoch) = member.voting(&inner.map).await.map_err(|error| words(&error))?;
+    let image = table.damaged_image(damaged.page).await.map_err(|error| words(&error))?;
+    let (Some(image), Some(stretch)) = (image, inner.stretch_of(damaged.member, damaged.page)) else {
+        return Ok(()); // Somebody else was faster.
+    };
+    let seen = inner.see(stretch, |index| index != damaged.member).await;
+    let needed = inner.ring.replicas() - inner.ring.majority() + 1;
+    let whole = |homes: &[u16]| homes.iter().filter(|&&home| seen.is_whole(usize::from(home))).count();
+    let its_homes = |homes: &&[u16]| homes.contains(&(damaged.member as u16));
+    if !inner.ring.all_homes().filter(its_homes).all(|homes| whole(homes) >= needed) {
+        return Err(format!("{needed} other good replicas are needed to rebuild it, and are not there"));
+    }
+    let mut records = Vec::new();
+    for ((_, key), found) in seen.keys {
+        let Ok(key) = inner.key(&key) else { continue };
+        let homes = inner.ring.homes(key.hash());
+        let Some(timestamp) = found.iter().map(|(_, found)| found.timestamp).max() else { continue };
+        if !its_homes(&homes) {
+            continue;
+        }
+        let holders = found.into_iter().filter(|(_, found)| found.timestamp == timestamp);
+        let holders = holders.map(|(index, found)| (inner.members[index].clone(), found)).collect();
+        let value = fetch(inner, &key, holders).await;
+        let value = value.map_err(|_| format!("no good copy of the value of {key:?}"))?;
+        records.push((key, Record { timestamp, value }));
+    }
+    member.counts(epoch).map_err(|error| words(&error))?;
+    table.rebuild(damaged.page, image, &records).await.map_err(|error| words(&error))
+}
+
+/// What the background repairer last did; see [`super::background`].
+#[derive(Default)]
+pub(super) struct RepairState {
+    pub(super) running: Cell<bool>,
+    pub(super) last: RefCell<Option<RepairReport>>,
+}

@@ -1,0 +1,154 @@
+//! Walking all members' tables side by side, in hash order, a stretch at a time: the base of list, verify and repair.
+//!
+//! Memory is bounded by the stretch: [`SCAN_BYTES`] of the member with the most pages, and as much of the hash space of
+//! every other.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use engine::time::{self, Instant};
+use pool::{KeyHash, TablePage};
+
+use super::Inner;
+use super::link::Link;
+use super::member::{Member, MemberError};
+use crate::table::{Found, PageImage, SCAN_BYTES, TableError};
+
+/// How long a member may take for a stretch before the walk goes on without it.
+const STRETCH_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// Hashes from `from` to before `to` (`None`: to the end).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Stretch {
+    pub(super) from: u64,
+    pub(super) to: Option<u64>,
+}
+
+impl Stretch {
+    fn contains(&self, hash: u64) -> bool {
+        hash >= self.from && self.to.is_none_or(|to| hash < to)
+    }
+
+    fn last(&self) -> u64 {
+        self.to.map_or(u64::MAX, |to| to - 1)
+    }
+}
+
+/// A page without a vote.
+#[derive(Clone, Debug)]
+pub(super) struct DamagedPage {
+    pub(super) member: usize,
+    pub(super) page: TablePage,
+    pub(super) error: TableError,
+    /// When it was known to be damaged.
+    pub(super) seen: Instant,
+}
+
+/// By hash and key, in hash order: which members hold what.
+pub(super) type Keys = BTreeMap<(u64, Vec<u8>), Vec<(usize, Found)>>;
+
+/// What the members hold in a stretch.
+pub(super) struct Seen {
+    pub(super) keys: Keys,
+    pub(super) damaged: Vec<DamagedPage>,
+    /// Members that answered.
+    pub(super) answered: Vec<bool>,
+    /// Bytes read.
+    pub(super) bytes: u64,
+}
+
+impl Seen {
+    /// Whether a member has told all it holds in this stretch.
+    pub(super) fn is_whole(&self, member: usize) -> bool {
+        self.answered[member] && !self.damaged.iter().any(|page| page.member == member)
+    }
+}
+
+type Pages = Vec<(TablePage, Result<PageImage, TableError>)>;
+
+impl<N: Link> Inner<N> {
+    /// The next stretch to walk from `from` on.
+    pub(super) fn stretch(&self, from: u64) -> Stretch {
+        let geometries = (0..self.members.len()).map(|index| self.map.geometry(index));
+        let Some(finest) = geometries.max_by_key(|geometry| geometry.table_pages) else {
+            return Stretch { from, to: None };
+        };
+        let pages = (SCAN_BYTES as u32 / finest.page_size).max(1);
+        let next = finest.home(from).0.saturating_add(pages);
+        Stretch { from, to: finest.first_hash(TablePage(next)) }
+    }
+
+    /// The hashes at home in one page of a member.
+    pub(super) fn stretch_of(&self, member: usize, page: TablePage) -> Option<Stretch> {
+        let geometry = self.map.geometry(member);
+        Some(Stretch { from: geometry.first_hash(page)?, to: geometry.first_hash(TablePage(page.0 + 1)) })
+    }
+
+    /// Reads a stretch on all members that `asked` names, at once.
+    pub(super) async fn see(self: &Rc<Self>, stretch: Stretch, asked: impl Fn(usize) -> bool) -> Seen {
+        let mut reads = Vec::new();
+        for member in self.members.iter().filter(|member| asked(member.index)) {
+            let (store, member, index) = (self.clone(), member.clone(), member.index);
+            let read = async move {
+                let under_way = member.begin()?;
+                let pages = member.pages(&store, stretch).await;
+                drop(under_way);
+                pages
+            };
+            reads.push((index, engine::task::spawn(read)));
+        }
+        let mut seen =
+            Seen { keys: BTreeMap::new(), damaged: Vec::new(), answered: vec![false; self.members.len()], bytes: 0 };
+        let start = time::now();
+        for (index, read) in reads {
+            let left = STRETCH_TIME_MAX.saturating_sub(start.elapsed());
+            match time::timeout(left, read).await {
+                Ok(Ok(pages)) => self.gather(index, stretch, pages, &mut seen),
+                Ok(Err(error)) => tracing::debug!(member = index, %error, "a member was passed over"),
+                Err(_) => tracing::debug!(member = index, "a member was too slow"),
+            }
+        }
+        seen
+    }
+
+    fn gather(&self, index: usize, stretch: Stretch, pages: Pages, seen: &mut Seen) {
+        let Some(table) = self.members[index].table() else { return };
+        seen.answered[index] = true;
+        seen.bytes += pages.len() as u64 * u64::from(self.map.page_size);
+        for (page, image) in pages {
+            let entries = image.and_then(|image| image.entries(table));
+            match entries {
+                Ok(entries) => {
+                    for (key, found) in entries {
+                        let hash = KeyHash::new(&key, self.map.hash_seed).home;
+                        if stretch.contains(hash) {
+                            seen.keys.entry((hash, key)).or_default().push((index, found));
+                        }
+                    }
+                }
+                Err(error) => seen.damaged.push(DamagedPage { member: index, page, error, seen: time::now() }),
+            }
+        }
+    }
+}
+
+impl<N: Link> Member<N> {
+    /// Reads the pages at which the hashes of a stretch are at home.
+    async fn pages(&self, store: &Inner<N>, stretch: Stretch) -> Result<Pages, MemberError> {
+        let (table, epoch) = self.voting(&store.map).await?;
+        let geometry = table.layout().geometry;
+        let (mut next, last) = (geometry.home(stretch.from), geometry.home(stretch.last()));
+        let mut pages = Vec::new();
+        while next <= last {
+            for image in table.read_pages(next).await? {
+                if next <= last {
+                    pages.push((next, image));
+                }
+                next = TablePage(next.0 + 1);
+            }
+        }
+        self.counts(epoch)?;
+        Ok(pages)
+    }
+}
