@@ -85,6 +85,8 @@ impl Geometry {
         let pages = bytes.checked_sub(TABLE_OFFSET)? / u64::from(page_size);
         let heap_pages = pages / 1000 * u64::from(1000 - table_share.min(1000))
             + pages % 1000 * u64::from(1000 - table_share.min(1000)) / 1000;
+        // Whatever the share, the table gets its minimum first: without one there is no member.
+        let heap_pages = heap_pages.min(pages.saturating_sub(u64::from(TABLE_PAGES_MIN)));
         let heap_groups = (heap_pages / u64::from(GROUP_PAGES)).min(u64::from(u32::MAX / GROUP_PAGES));
         let table_pages = (pages - heap_groups * u64::from(GROUP_PAGES)).min(u64::from(u32::MAX));
         let geometry = Geometry { page_size, table_pages: table_pages as u32, heap_groups: heap_groups as u32 };
