@@ -7,17 +7,23 @@ use std::time::Duration;
 
 use common::{Host, subsystem};
 use device::Memory;
+use engine::net::DetachedStream;
 use engine::net::TcpListener;
 use engine::sim::{SimConfig, World};
+use engine::sync::mailbox;
 use engine::{Buf, Reactor, ReactorConfig, task, time};
-use fabric::target::Target;
+use fabric::target::{CommandKind, Target, TargetConfig, listen};
 use nvme::Status;
 use nvme::tcp::FatalStatus;
 
 const TIME_MAX: Duration = Duration::from_secs(30);
 
 fn target() -> Target<Memory> {
-    let target = Target::default();
+    target_with(TargetConfig::default())
+}
+
+fn target_with(config: TargetConfig) -> Target<Memory> {
+    let target = Target::new(config);
     target.add_subsystem(subsystem(), "SERIAL").expect("new");
     let memory = Memory::new(16 << 20, 4096, [3; 16]).expect("a good size");
     target.add_namespace(&subsystem(), 1, memory).expect("new");
@@ -120,5 +126,140 @@ fn a_host_that_falls_silent_is_let_go() {
         let waited = time::now().duration_since(start);
         assert!(waited > Duration::from_millis(200) && waited < Duration::from_secs(5), "{waited:?}");
         assert_eq!(target.stats().keep_alive_expired(), 1);
+    });
+}
+
+#[test]
+fn a_peer_that_says_nothing_is_let_go() {
+    let world = World::new(1, SimConfig::default());
+    let node = world.node("target");
+    let address = SocketAddr::new(world.addr(node), 4420);
+    let served =
+        world.spawn_on(node, async move { target().serve(listen(address).await.expect("free"), vec![]).await });
+    let client = async {
+        time::sleep(Duration::from_millis(10)).await;
+        let silent = engine::net::TcpStream::connect(address).await.expect("connects");
+        let start = time::now();
+        let (result, _) = silent.recv(Buf::with_capacity(4096)).await;
+        assert!(!result.is_ok_and(|bytes| bytes > 0));
+        let waited = time::now().duration_since(start);
+        assert!(waited > Duration::from_secs(9) && waited < Duration::from_secs(12), "{waited:?}");
+    };
+    world.run_until(client).expect("no stall");
+    drop(served);
+}
+
+#[test]
+fn connections_over_the_bound_are_closed_and_room_comes_back() {
+    let config = TargetConfig { connections_max: 2 };
+    Reactor::run(ReactorConfig::default(), async {
+        let target = target_with(config);
+        let stats = target.stats();
+        let listener = listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await.expect("a free port");
+        let address = listener.local_addr();
+        let served = task::spawn(async move { target.serve(listener, vec![]).await });
+        let admin = Host::admin(address, false, 0).await.expect("connects");
+        let io = Host::io(address, false, &admin, 1).await.expect("connects");
+        assert!(Host::open(address, false).await.is_err());
+        assert_eq!((stats.refused(), stats.connections(), stats.accepted()), (1, 2, 2));
+        drop(io);
+        let room = async {
+            while stats.connections() > 1 {
+                time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        time::timeout(TIME_MAX, room).await.expect("the target sees the end");
+        let mut io = Host::io(address, false, &admin, 1).await.expect("connects");
+        assert_eq!(io.read(0, 1).await.expect("answered"), Status::SUCCESS);
+        drop(served);
+    })
+    .expect("a reactor");
+}
+
+/// Controller state is shared: an admin queue on one reactor, I/O queues on both, one namespace.
+#[test]
+fn connections_are_served_by_several_reactors() {
+    let target = target();
+    let (sender, receiver) = mailbox::<DetachedStream>(16);
+    let other = std::thread::spawn({
+        let target = target.clone();
+        move || Reactor::run(ReactorConfig::default(), target.serve_handed(receiver)).expect("a reactor")
+    });
+    Reactor::run(ReactorConfig::default(), async {
+        let listener = listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await.expect("a free port");
+        let address = listener.local_addr();
+        let served = task::spawn({
+            let target = target.clone();
+            async move { target.serve(listener, vec![sender]).await }
+        });
+        let body = async {
+            let admin = Host::admin(address, false, 0).await.expect("connects");
+            let mut queues = Vec::new();
+            for qid in 1..=4 {
+                queues.push(Host::io(address, false, &admin, qid).await.expect("connects"));
+            }
+            for (index, queue) in queues.iter_mut().enumerate() {
+                let data = pattern(8192, index).freeze();
+                assert_eq!(queue.write(index as u64 * 2, data).await.expect("answered"), Status::SUCCESS);
+            }
+            for (index, queue) in queues.iter_mut().rev().enumerate() {
+                assert_eq!(queue.read(index as u64 * 2, 2).await.expect("answered"), Status::SUCCESS);
+                assert!(queue.data[..] == pattern(8192, index)[..], "what another reactor wrote");
+            }
+            drop(admin);
+            for queue in &mut queues {
+                assert!(queue.next_pdu().await.is_err(), "the association has ended on every reactor");
+            }
+            while target.stats().connections() > 0 {
+                time::sleep(Duration::from_millis(1)).await;
+            }
+            assert_eq!(target.stats().commands(CommandKind::Write), 4);
+        };
+        time::timeout(TIME_MAX, body).await.expect("ends in time");
+        drop(served);
+    })
+    .expect("a reactor");
+    other.join().expect("it ends when the mailbox is gone");
+}
+
+/// A killed target's port can be busy for a moment: whoever starts it again must not fail for that.
+#[test]
+fn a_busy_port_is_waited_for() {
+    Reactor::run(ReactorConfig::default(), async {
+        let first = listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await.expect("a free port");
+        let address = first.local_addr();
+        let second = task::spawn(async move { listen(address).await.map(|listener| listener.local_addr()) });
+        time::sleep(Duration::from_millis(120)).await;
+        assert!(!second.is_finished());
+        drop(first);
+        assert_eq!(time::timeout(TIME_MAX, second).await.expect("ends in time").expect("bound"), address);
+    })
+    .expect("a reactor");
+}
+
+/// A slow host stalls itself alone: half a command on one queue, and the other goes on.
+#[test]
+fn half_a_command_holds_nothing_up() {
+    in_both_worlds(|_, address| async move {
+        let admin = Host::admin(address, false, 0).await.expect("connects");
+        let mut slow = Host::io(address, false, &admin, 1).await.expect("connects");
+        let mut quick = Host::io(address, false, &admin, 2).await.expect("connects");
+        let mut command = nvme::Submission::nvm(nvme::opcode::NvmOpcode::WRITE, 1, 1);
+        command.set_range(0, 2);
+        command.sgl = nvme::SglDescriptor::in_capsule(8192);
+        let plain = fabric::tcp::Encoder { header_digest: false, data_digest: false, alignment_code: 0 };
+        let mut bytes = plain.capsule_cmd(&command, 8192).to_vec();
+        bytes.extend([0xAA; 5000]);
+        slow.send_bytes(&bytes).await.expect("sent");
+        for round in 0..20 {
+            let data = pattern(8192, round).freeze();
+            assert_eq!(quick.write(0, data.clone()).await.expect("answered"), Status::SUCCESS);
+            assert_eq!(quick.read(0, 2).await.expect("answered"), Status::SUCCESS);
+            assert!(quick.data[..] == data[..]);
+        }
+        slow.send_bytes(&[0xAA; 3192]).await.expect("sent");
+        assert!(matches!(slow.next_pdu().await.expect("answered"), fabric::tcp::Pdu::CapsuleResp(_)));
+        assert_eq!(quick.read(0, 2).await.expect("answered"), Status::SUCCESS);
+        assert!(quick.data.iter().all(|&byte| byte == 0xAA));
     });
 }
