@@ -4,6 +4,7 @@
 #   make test                      the gate: everything a change must pass (also what CI runs)
 #   make test-all                  the gate and the mutants
 #   make mutants [ONLY=pattern]    breaks one guarantee at a time; each must turn its named test red
+#   make guest                     a real Linux kernel as peer
 #   make fuzz [SECONDS=60]         every fuzz target for that long
 #   make tidy | fmt | clean
 
@@ -23,7 +24,7 @@ ONLY ?=
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 YAGURA := $(TARGET_DIR)/release/yagura
 
-.PHONY: help build run test test-all mutants fuzz tidy fmt clean deps deps-build deps-test deps-bench
+.PHONY: help build run test test-all mutants guest fuzz tidy fmt clean deps deps-build deps-test deps-bench
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -42,6 +43,9 @@ test-all: test
 
 mutants: deps-build
 	scripts/mutants.sh $(ONLY)
+
+guest: deps-test
+	scripts/guest.sh
 
 fuzz: deps-test
 	scripts/fuzz.sh $(SECONDS)

@@ -31,8 +31,8 @@ for group in "$@"; do
   case "$group" in
     build) want cc=gcc ld=binutils git=git ;;
     test)
-      # c++: libFuzzer is built from source. python3, mke2fs, cpio: the guest's image. redis-cli: the gateway's tests.
-      want c++=g++ python3=python3 mke2fs=e2fsprogs qemu-system-x86_64=qemu-system-x86 redis-cli=redis-tools
+      # c++: libFuzzer is built from source. python3, mke2fs, zstd: the guest's image. redis-cli: the gateway's tests.
+      want c++=g++ python3=python3 mke2fs=e2fsprogs zstd=zstd qemu-system-x86_64=qemu-system-x86 redis-cli=redis-tools
       want redis-benchmark=redis-tools
       want_tool "cargo-fuzz@$CARGO_FUZZ" "cargo-deny@$CARGO_DENY"
       ;;

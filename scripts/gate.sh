@@ -47,3 +47,4 @@ run clippy cargo clippy --workspace --all-targets --locked -- -D warnings
 run unit cargo test --workspace --locked --exclude yagura
 run process cargo test --package yagura --locked
 run fuzz scripts/fuzz.sh "$GATE_FUZZ_SECONDS"
+run guest scripts/guest.sh initiator

@@ -1,0 +1,28 @@
+#!/bin/bash
+# First process of the guest's root: mounts, network, then the script named on the kernel's command line; its exit status
+# is left in the shared folder and the guest powers off.
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+for folder in /run /tmp; do mount -t tmpfs tmpfs $folder; done
+mkdir -p /dev/shm && mount -t tmpfs tmpfs /dev/shm
+modprobe -q virtio_net
+modprobe -q virtio_rng
+ip link set lo up
+# QEMU's user network: this is the guest, 10.0.2.2 is the host's loopback.
+ip addr add 10.0.2.15/24 dev eth0
+ip link set eth0 up
+modprobe -q 9pnet_virtio
+modprobe -q 9p
+mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144 share /share
+read -r uptime _ < /proc/uptime
+script=$(sed -n 's/.*\brun=\([^ ]*\).*/\1/p' /proc/cmdline)
+echo "GUEST: Linux $(uname -r) after $uptime s, running $script"
+bash "/share/$script"
+status=$?
+read -r uptime _ < /proc/uptime
+echo "GUEST: $script ended with status $status after $uptime s"
+echo $status > /share/status
+sync
+echo o > /proc/sysrq-trigger
+sleep 10

@@ -1,0 +1,91 @@
+# Runs in the guest: the kernel's initiator uses our target on the host as any disk is used.
+. /share/lib.sh
+H=10.0.2.2
+# Some hundred files of all sizes, and links; it is in every guest.
+TREE=/usr/bin
+
+connect() {
+  nvme connect -t tcp -a $H -s "$PORT" -n "$NQN" --nr-io-queues=2 --queue-size=64 "$@" >/dev/null
+  await device_of "$NQN"
+  device=$(device_of "$NQN")
+}
+
+modprobe nvme-tcp
+mkdir -p /mnt/disk
+
+step "discover"
+nvme discover -t tcp -a $H -s "$PORT" > /tmp/discovery
+cat /tmp/discovery
+grep -qF "$NQN" /tmp/discovery || fail "the discovery log does not name $NQN"
+
+step "connect"
+connect
+controller=${device%n*}
+step "connected: $device, $(blockdev --getsize64 "$device") bytes"
+[ "$(blockdev --getsize64 "$device")" = "$SIZE" ] || fail "the namespace has another size than was served"
+nvme id-ctrl "$controller" | grep -E '^(sn|mn|fr|mdts|cntlid|ver|oncs|fuses|acwu|sgls|subnqn|ioccsz|vwc) '
+nvme id-ns "$device" | grep -E '^(nsze|nuse|nabspf|nacwu|nguid|lbaf)'
+
+step "logs and features"
+nvme smart-log "$controller" >/dev/null
+nvme error-log "$controller" >/dev/null
+nvme fw-log "$controller" >/dev/null
+nvme effects-log "$controller" >/dev/null
+nvme get-feature "$controller" -f 7 -H
+vwc=$(nvme id-ctrl "$controller" | sed -n 's/^vwc *: //p')
+# The feature exists where there is a volatile write cache.
+if [ $((vwc & 1)) = 1 ]; then nvme get-feature "$controller" -f 6 -H; fi
+nvme get-feature "$controller" -f 0xf
+
+step "wrong requests get the specification's status"
+block=$(blockdev --getss "$device")
+if nvme read "$device" --start-block="$((SIZE / block))" --block-count=0 --data-size="$block" --data=/tmp/x 2>/tmp/err; then
+  fail "a read past the end succeeded"
+fi
+grep -qi 'LBA' /tmp/err || fail "a read past the end: $(cat /tmp/err)"
+
+step "mkfs.ext4, mount, copy a tree"
+mkfs.ext4 -q "$device"
+mount "$device" /mnt/disk
+cp -a $TREE /mnt/disk/tree
+sync
+step "copied $(du -sm /mnt/disk/tree | cut -f1) MiB in $(find /mnt/disk/tree | wc -l) files"
+umount /mnt/disk
+nvme disconnect -n "$NQN" >/dev/null
+
+step "connect again, header and data digests on; compare"
+connect --hdr-digest --data-digest
+fsck.ext4 -fn "$device" >/tmp/fsck 2>&1 || fail "fsck: $(cat /tmp/fsck)"
+mount "$device" /mnt/disk
+diff -r --no-dereference $TREE /mnt/disk/tree || fail "the copied tree differs"
+rm -rf /mnt/disk/tree
+fstrim -v /mnt/disk
+umount /mnt/disk
+
+verify() {
+  step "fio --verify, $1"
+  fio --name=verify --filename="$device" --rw=randrw --bs="$2" --size="$3" --direct=1 --ioengine=libaio --iodepth=16 \
+    --verify=crc32c --do_verify=1 --verify_fatal=1 --verify_backlog=64 --fsync=64 --output-format=terse >/tmp/fio \
+    || fail "fio: $(tail -n 5 /tmp/fio)"
+}
+verify "digests on" 4k-64k 24m
+step "reset of the controller while connected"
+nvme reset "${device%n*}"
+await dd if="$device" of=/dev/null bs=4k count=1 iflag=direct
+nvme disconnect -n "$NQN" >/dev/null
+connect
+verify "digests off, up to the largest transfer" 4k-1m 32m
+
+step "write zeroes and deallocate"
+dd if=/dev/urandom of="$device" bs=64k count=4 oflag=direct status=none
+blkdiscard --zeroout --length 131072 "$device"
+cmp -n 131072 "$device" /dev/zero
+blkdiscard --length 262144 "$device"
+nvme flush "$device" >/dev/null
+
+step "disconnect"
+nvme disconnect -n "$NQN" | grep -q 'disconnected 1' || fail "disconnect found another number of controllers than one"
+if device_of "$NQN" >/dev/null; then fail "the device is still there"; fi
+if dmesg | grep -iE 'nvme.*(timeout|i/o error|digest error|unexpected|failed|reconnect)' ; then
+  fail "the kernel complained"
+fi

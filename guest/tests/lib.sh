@@ -1,0 +1,35 @@
+# For the scripts that run inside the guest. The shared folder holds them, `settings` (from the host) and what they report.
+set -euo pipefail
+. /share/settings
+
+step() { printf 'GUEST: %5.1f s: %s\n' "$(cut -d' ' -f1 /proc/uptime)" "$*"; }
+
+fail() {
+  echo "GUEST: FAILED: $*" >&2
+  dmesg | tail -n 25 >&2
+  exit 1
+}
+trap 'fail "line $LINENO: $BASH_COMMAND"' ERR
+
+# Waits until COMMAND… succeeds; a step that never comes true ends the test, not the patience of whoever watches it.
+await() {
+  local tries=0
+  until "$@" >/dev/null 2>&1; do
+    tries=$((tries + 1))
+    [ $tries -lt 300 ] || fail "this never came true: $*"
+    sleep 0.1
+  done
+}
+
+# The block device of the subsystem with NQN $1. Numbers of controllers change from boot to boot, names do not.
+device_of() {
+  local subsystem name
+  for subsystem in /sys/class/nvme-subsystem/*; do
+    [ "$(cat "$subsystem/subsysnqn" 2>/dev/null)" = "$1" ] || continue
+    for name in "$subsystem"/nvme*n*; do
+      name=$(basename "$name")
+      [[ $name =~ ^nvme[0-9]+n[0-9]+$ && -b /dev/$name ]] && { echo "/dev/$name"; return 0; }
+    done
+  done
+  return 1
+}
