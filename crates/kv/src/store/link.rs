@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use device::{AnyLocal, Fault, FileNamespace, Memory, Namespace};
+use fabric::host::RemoteNamespace;
 
 /// A namespace whose connection may come and go. The defaults are those of one that is always there.
 pub trait Link: Namespace {
@@ -22,6 +23,16 @@ impl Link for Memory {}
 impl Link for FileNamespace {}
 impl Link for AnyLocal {}
 impl<N: Namespace> Link for Fault<N> {}
+
+impl Link for RemoteNamespace {
+    fn is_connected(&self) -> bool {
+        RemoteNamespace::is_connected(self)
+    }
+
+    fn epoch(&self) -> u64 {
+        RemoteNamespace::epoch(self)
+    }
+}
 
 impl<N: Link> Link for Arc<N> {
     fn is_connected(&self) -> bool {

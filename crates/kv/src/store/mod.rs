@@ -203,4 +203,6 @@ impl<N: Link> Inner<N> {
 }
 
 #[cfg(test)]
+mod linear_tests;
+#[cfg(test)]
 mod tests;

@@ -1,0 +1,130 @@
+//! Hosts that write and read the same few keys over members whose commands are lost, late or answered to nobody, and that
+//! go down one at a time: every history is linearizable, and after repair all replicas are equal.
+
+use check::{Action, Recorder};
+use device::{Fault, FaultConfig, Memory};
+use engine::time;
+
+use super::*;
+use crate::testing::{Counting, create, memories, run};
+use crate::value::Value;
+
+type Faulty = Rc<Counting<Fault<Memory>>>;
+
+const KEYS: u64 = 3;
+const LENGTHS: [usize; 5] = [8, 700, 3800, 6000, 200_000];
+
+fn value_of(id: u64, len: usize) -> Value {
+    let mut bytes = vec![id as u8; len];
+    bytes[..8].copy_from_slice(&id.to_le_bytes());
+    Value::copy_from(&bytes)
+}
+
+fn id_of(value: &Value) -> u64 {
+    let bytes = value.to_vec();
+    let id = u64::from_le_bytes(*bytes.first_chunk().unwrap());
+    assert!(bytes[8..].iter().all(|&byte| byte == id as u8), "a value of two operations");
+    id
+}
+
+fn faulty(memory: &Arc<Memory>, seed: u64) -> Faulty {
+    Counting::new(Fault::new(
+        memory.clone(),
+        FaultConfig {
+            seed,
+            lost_command_ppm: 10_000,
+            late_command_ppm: 10_000,
+            lost_reply_ppm: 10_000,
+            delay: Duration::ZERO..Duration::from_millis(1),
+            ..FaultConfig::default()
+        },
+    ))
+}
+
+async fn client(number: u32, store: Store<Faulty>, recorder: Recorder) {
+    for step in 0..25u64 {
+        let draw = engine::task::random_u64();
+        let key = format!("key {}", draw % KEYS);
+        let id = (u64::from(number) << 32) + step + 1;
+        match (draw >> 8) % 10 {
+            0..4 => {
+                let token = recorder.invoked(number, &key, Action::Put, Some(id));
+                let len = LENGTHS[(draw >> 16) as usize % LENGTHS.len()];
+                if store.put(key.as_bytes(), value_of(id, len)).await.is_ok() {
+                    recorder.returned(token, None);
+                }
+            }
+            4 => {
+                let token = recorder.invoked(number, &key, Action::Delete, None);
+                if store.delete(key.as_bytes()).await.is_ok() {
+                    recorder.returned(token, None);
+                }
+            }
+            _ => {
+                let token = recorder.invoked(number, &key, Action::Get, None);
+                if let Ok(value) = store.get(key.as_bytes()).await {
+                    recorder.returned(token, value.as_ref().map(id_of));
+                }
+            }
+        }
+    }
+}
+
+/// Takes members down one at a time, for every host at once, until told to stop.
+async fn chaos(links: Vec<Vec<Faulty>>, stop: Rc<Cell<bool>>) {
+    while !stop.get() {
+        let victim = engine::task::random_u64() as usize % links[0].len();
+        let pause = Duration::from_micros(engine::task::random_u64() % 20_000);
+        links.iter().for_each(|links| links[victim].down.set(true));
+        time::sleep(pause).await;
+        for links in &links {
+            links[victim].epoch.set(links[victim].epoch.get() + 1);
+            links[victim].down.set(false);
+        }
+        time::sleep(pause / 2).await;
+    }
+}
+
+async fn scenario(seed: u64, members: usize, replicas: u8) {
+    let memories = memories(members, 8 << 20);
+    let map = create(&memories, replicas, 500).await;
+    let recorder = Recorder::new();
+    let (mut links, mut clients, mut stores) = (Vec::new(), Vec::new(), Vec::new());
+    for host in 0..3u64 {
+        let own: Vec<_> =
+            memories.iter().enumerate().map(|(i, memory)| faulty(memory, seed * 100 + host * 10 + i as u64)).collect();
+        let store = Store::new(map.clone(), own.iter().cloned().map(Some).collect());
+        links.push(own);
+        for task in 0..2 {
+            clients.push(engine::task::spawn(client(host as u32 * 2 + task, store.clone(), recorder.clone())));
+        }
+        stores.push(store);
+    }
+    let stop = Rc::new(Cell::new(false));
+    let chaos = engine::task::spawn(chaos(links, stop.clone()));
+    for client in clients {
+        client.await;
+    }
+    stop.set(true);
+    chaos.await;
+    for store in &stores {
+        store.settle().await;
+    }
+    if let Err(fault) = check::check(&recorder.history()) {
+        panic!("seed {seed}: {fault}");
+    }
+    time::sleep(Duration::from_secs(1)).await;
+    let clean = Store::new(map, memories.into_iter().map(Some).collect());
+    let report = clean.repair(&RepairOptions { check_values: true, ..RepairOptions::default() }).await;
+    assert!(report.is_complete(), "seed {seed}: {report:?}");
+    let report = clean.verify(&VerifyOptions { check_values: true, ..VerifyOptions::default() }).await;
+    assert!(report.is_equal(), "seed {seed}: {report:?}");
+}
+
+#[test]
+fn histories_are_linearizable() {
+    for seed in 0..30 {
+        let (members, replicas) = [(3, 3), (4, 3), (5, 5), (2, 2), (1, 1)][seed as usize % 5];
+        run(seed, scenario(seed, members, replicas));
+    }
+}
