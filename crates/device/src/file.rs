@@ -138,10 +138,14 @@ impl Latch {
         Ok(())
     }
 
-    fn write_failed(&self, what: &str, error: &io::Error) -> Error {
+    fn write_failed(&self, what: &'static str, error: &io::Error) -> Error {
         // A full file system lost nothing: the namespace stays writable where it has room.
         if error.kind() == io::ErrorKind::StorageFull || error.kind() == io::ErrorKind::QuotaExceeded {
             return Error::OutOfSpace;
+        }
+        // Nor did a medium that does not know the command.
+        if error.kind() == io::ErrorKind::Unsupported {
+            return Error::Unsupported(what);
         }
         let sentence = format!("{what} on {}: {error}", self.path.display());
         if !self.latched.swap(true, Ordering::AcqRel) {
@@ -242,7 +246,11 @@ impl FileNamespace {
         let (file, latch, (done, outcome)) = (self.file.clone(), Arc::clone(&self.latch), oneshot());
         task::spawn(async move {
             let mut result = match how {
-                Zeroing::Deallocate => file.punch_hole(offset, bytes).await,
+                Zeroing::Deallocate => match file.punch_hole(offset, bytes).await {
+                    // Not every device gives room back; the promise that the range reads as zeroes is kept all the same.
+                    Err(error) if error.kind() == io::ErrorKind::Unsupported => file.write_zeroes(offset, bytes).await,
+                    result => result,
+                },
                 Zeroing::Write(_) => file.write_zeroes(offset, bytes).await,
             };
             if result.is_ok() && how == Zeroing::Write(Durability::Stable) {

@@ -212,3 +212,37 @@ fn a_write_error_latches_the_namespace() {
     let fault = world.run_until(task).unwrap_or_else(|stalled| panic!("{stalled}"));
     assert!(fault.is_some_and(|fault| fault.contains(PATH)), "the fault names the medium");
 }
+
+/// Each fault alone and certain: what the caller is told, and what is on the medium at once and later.
+#[test]
+fn injected_faults_are_those_of_the_model() {
+    const ALWAYS: u32 = 1_000_000;
+    let base =
+        || FaultConfig { seed: 3, delay: Duration::from_millis(1)..Duration::from_millis(2), ..FaultConfig::default() };
+    type Told = fn(&device::Error) -> bool;
+    let lost: Told = |error| matches!(error, device::Error::Disconnected(_));
+    let fault: Told = |error| matches!(error, device::Error::WriteFault(_));
+    let cases = [
+        (FaultConfig { lost_command_ppm: ALWAYS, ..base() }, lost, 0, 0),
+        (FaultConfig { lost_reply_ppm: ALWAYS, ..base() }, lost, 5, 5),
+        (FaultConfig { late_command_ppm: ALWAYS, ..base() }, lost, 0, 5),
+        (FaultConfig { write_error_ppm: ALWAYS, ..base() }, fault, 0, 0),
+    ];
+    for (config, told, at_once, later) in cases {
+        simulated(1, async move {
+            let namespace = Fault::new(Arc::new(memory(4096)), config.clone());
+            let error = namespace.write(Lba(0), pattern(5), Durability::Stable).await.expect_err("a fault is certain");
+            assert!(told(&error), "{config:?}: {error}");
+            for expected in [at_once, later] {
+                assert_eq!(namespace.inner().compare(Lba(0), pattern(expected)).await, Ok(()), "{config:?}");
+                time::sleep(Duration::from_millis(10)).await;
+            }
+        });
+    }
+    simulated(1, async move {
+        let namespace = Fault::new(Arc::new(memory(4096)), FaultConfig { read_error_ppm: ALWAYS, ..base() });
+        let (result, buf) = namespace.read(Lba(0), Buf::zeroed(4096)).await;
+        assert!(matches!(result, Err(device::Error::ReadFault(_))), "{result:?}");
+        assert!(buf.iter().any(|&byte| byte != 0), "a failed read must not look like data");
+    });
+}
