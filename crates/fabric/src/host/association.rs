@@ -140,7 +140,7 @@ impl Association {
         // Zero based, submission queues low, completion queues high: one of each (NVMe Base 2.0 §5.27.1.5).
         admin.set_feature(FeatureId::NUMBER_OF_QUEUES, 0).await?;
         let io = connect_io(options, &controller, capabilities, id).await?;
-        Association::start(link, io, options, info, limits).await
+        Association::start(link, io, options, info, limits, controller.oaes.get()).await
     }
 
     async fn start(
@@ -149,14 +149,13 @@ impl Association {
         options: &Options,
         info: NamespaceInfo,
         limits: Limits,
+        events_offered: u32,
     ) -> Result<Association, ConnectError> {
         let (admin, info) = (Rc::new(admin), Rc::new(RefCell::new(info)));
         let verbs = Admin { link: &admin, address: options.address };
-        let events = async_event_config::NAMESPACE_ATTRIBUTE | async_event_config::HEALTH_MASK;
-        match verbs.set_feature(FeatureId::ASYNC_EVENT_CONFIG, events).await {
-            // A target without configurable events sends what it sends.
-            Ok(_) | Err(ConnectError::Refused { .. }) => {}
-            Err(error) => return Err(error),
+        // Asked for only where it is offered: Linux's target refuses the whole feature for one bit that it does not know.
+        if events_offered & async_event_config::NAMESPACE_ATTRIBUTE != 0 {
+            verbs.set_feature(FeatureId::ASYNC_EVENT_CONFIG, async_event_config::NAMESPACE_ATTRIBUTE).await?;
         }
         let keep_alive = (!options.keep_alive.is_zero())
             .then(|| task::spawn(keep_alive(Rc::clone(&admin), options.address, options.keep_alive / 2)));
