@@ -7,6 +7,7 @@
 pub mod device_row;
 pub mod figures;
 pub mod floor;
+pub mod kv_row;
 pub mod load;
 pub mod machine;
 pub mod memcached;
