@@ -86,7 +86,7 @@ async fn chaos(links: Vec<Vec<Faulty>>, stop: Rc<Cell<bool>>) {
 }
 
 async fn scenario(seed: u64, members: usize, replicas: u8) {
-    let memories = memories(members, 8 << 20);
+    let memories = memories(members, 32 << 20);
     let map = create(&memories, replicas, 500).await;
     let recorder = Recorder::new();
     let (mut links, mut clients, mut stores) = (Vec::new(), Vec::new(), Vec::new());

@@ -3,13 +3,16 @@
 //! A member votes only on a connection on which its superblock was read and found to be the same life of the same member.
 //! What answers after a reconnect may be an empty or rolled-back medium: its zero pages would say "never written".
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::Duration;
+
+use engine::time::{self, Instant};
 
 use pool::Map;
 
 use super::link::Link;
-use super::{MemberStatus, STRAGGLERS_MAX};
+use super::{MemberStatus, STRAGGLER_BYTES_MAX, STRAGGLERS_MAX};
 use crate::page::Reference;
 use crate::table::{Found, Outcome, PageImage, Record, Table, TableError};
 use crate::types::Key;
@@ -22,8 +25,20 @@ pub(super) struct Member<N: Link> {
     checked: Cell<Option<u64>>,
     /// It has missed a write, or was away while others may have written.
     pub(super) stale: Cell<bool>,
+    /// Why the superblock on this connection was refused, and when it was last read.
+    refused: RefCell<Option<Refusal>>,
     stragglers: Cell<usize>,
+    straggler_bytes: Cell<usize>,
 }
+
+struct Refusal {
+    epoch: u64,
+    reason: String,
+    seen: Instant,
+}
+
+/// How long a refusal is believed: an operator may have put the member right, but not within every operation.
+const REFUSAL_BELIEVED: Duration = Duration::from_secs(1);
 
 /// Why a member did not do what it was asked.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -32,7 +47,7 @@ pub(super) enum MemberError {
     #[error("not connected")]
     Away,
     /// Too much is under way there.
-    #[error("passed over: {STRAGGLERS_MAX} commands are still under way")]
+    #[error("passed over: too many commands are still under way")]
     Busy,
     /// Its superblock is not the one in the map.
     #[error("no vote: {0}")]
@@ -65,22 +80,25 @@ impl MemberError {
 /// A command under way, until dropped.
 pub(super) struct UnderWay<N: Link> {
     member: Rc<Member<N>>,
-    straggles: Cell<bool>,
+    /// Bytes it holds on to, once its operation has ended without it.
+    straggles: Cell<Option<usize>>,
 }
 
 impl<N: Link> UnderWay<N> {
-    /// Its operation has ended without it.
-    pub(super) fn straggle(&self) {
-        if !self.straggles.replace(true) {
+    /// Its operation has ended without it; it holds on to so many bytes.
+    pub(super) fn straggle(&self, bytes: usize) {
+        if self.straggles.replace(Some(bytes)).is_none() {
             self.member.stragglers.set(self.member.stragglers.get() + 1);
+            self.member.straggler_bytes.set(self.member.straggler_bytes.get() + bytes);
         }
     }
 }
 
 impl<N: Link> Drop for UnderWay<N> {
     fn drop(&mut self) {
-        if self.straggles.get() {
+        if let Some(bytes) = self.straggles.get() {
             self.member.stragglers.set(self.member.stragglers.get() - 1);
+            self.member.straggler_bytes.set(self.member.straggler_bytes.get() - bytes);
         }
     }
 }
@@ -92,7 +110,9 @@ impl<N: Link> Member<N> {
             table: namespace.map(|namespace| Table::new(namespace, map, index)),
             checked: Cell::new(None),
             stale: Cell::new(false),
+            refused: RefCell::new(None),
             stragglers: Cell::new(0),
+            straggler_bytes: Cell::new(0),
         }
     }
 
@@ -116,10 +136,10 @@ impl<N: Link> Member<N> {
         if !self.table.as_ref().is_some_and(|table| table.namespace().is_connected()) {
             return Err(MemberError::Away);
         }
-        if self.stragglers.get() >= STRAGGLERS_MAX {
+        if self.stragglers.get() >= STRAGGLERS_MAX || self.straggler_bytes.get() >= STRAGGLER_BYTES_MAX {
             return Err(MemberError::Busy);
         }
-        Ok(UnderWay { member: self.clone(), straggles: Cell::new(false) })
+        Ok(UnderWay { member: self.clone(), straggles: Cell::new(None) })
     }
 
     /// The table, if this connection's superblock is good; with the connection, for [`Member::counts`].
@@ -127,21 +147,37 @@ impl<N: Link> Member<N> {
         let table = self.table.as_ref().ok_or(MemberError::Away)?;
         let epoch = table.namespace().epoch();
         if self.checked.get() != Some(epoch) {
-            match pool::check_member(table.namespace(), map, self.index).await {
-                Ok(()) => {}
-                Err(pool::Error::Device { source, .. }) => return Err(TableError::Device(source).into()),
-                Err(error) => {
-                    tracing::warn!(member = self.index, %error, "a member has no vote");
-                    return Err(MemberError::NoVote(error.to_string()));
-                }
-            }
-            self.counts(epoch)?;
-            if self.checked.replace(Some(epoch)).is_some() {
-                // It was away, and others may have written meanwhile.
-                self.stale.set(true);
-            }
+            self.check(table, map, epoch).await?;
         }
         Ok((table, epoch))
+    }
+
+    async fn check(&self, table: &Table<N>, map: &Map, epoch: u64) -> Result<(), MemberError> {
+        if let Some(refusal) = &*self.refused.borrow()
+            && refusal.epoch == epoch
+            && refusal.seen.elapsed() < REFUSAL_BELIEVED
+        {
+            return Err(MemberError::NoVote(refusal.reason.clone()));
+        }
+        match pool::check_member(table.namespace(), map, self.index).await {
+            Ok(()) => {}
+            Err(pool::Error::Device { source, .. }) => return Err(TableError::Device(source).into()),
+            Err(error) => {
+                let reason = error.to_string();
+                let before = self.refused.replace(Some(Refusal { epoch, reason: reason.clone(), seen: time::now() }));
+                if before.is_none_or(|before| before.reason != reason) {
+                    tracing::warn!(member = self.index, %reason, "a member has no vote");
+                }
+                return Err(MemberError::NoVote(reason));
+            }
+        }
+        self.counts(epoch)?;
+        *self.refused.borrow_mut() = None;
+        if self.checked.replace(Some(epoch)).is_some() {
+            // It was away, and others may have written meanwhile.
+            self.stale.set(true);
+        }
+        Ok(())
     }
 
     /// Whether what was just answered came over the connection that was checked.

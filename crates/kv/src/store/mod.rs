@@ -21,6 +21,7 @@ mod operation;
 mod repair;
 mod round;
 mod scan;
+mod usage;
 mod verify;
 
 use std::cell::Cell;
@@ -41,15 +42,18 @@ pub use latency::Latencies;
 pub use link::Link;
 pub use list::{LIST_ENTRIES_MAX, ListEntry, ListPage};
 pub use repair::{Progress, RepairOptions, RepairReport, ShowProgress};
+pub use usage::Usage;
 pub use verify::{Difference, VerifyOptions, VerifyReport};
 
 /// Within this time an operation is acknowledged or fails. Chosen: longer than a reconnect, shorter than a user's patience.
 pub const OPERATION_TIME_MAX: Duration = Duration::from_secs(10);
 /// Operations of one store under way at once; more wait. Derived: each holds a page of 4 KiB per replica.
 pub const OPERATIONS_MAX: usize = 1024;
-/// Commands that outlive their operation on one member; a member with more is passed over until it has caught up. Guessed:
-/// a hundredth of a second's work of a member that is merely slow.
-pub const STRAGGLERS_MAX: usize = 512;
+/// Commands that outlive their operation on one member; a member with more is passed over until it has caught up. Derived:
+/// twice what may be under way, so that a burst alone, acknowledged by the others a moment earlier, never gets there.
+pub const STRAGGLERS_MAX: usize = 2 * OPERATIONS_MAX;
+/// Bytes of values that such commands may hold on to on one member. Guessed: 64 values of the largest size.
+pub const STRAGGLER_BYTES_MAX: usize = 64 << 20;
 
 /// What a host keeps of a pool: its map, a connection to each member, nothing of what is stored. Cheap to clone; belongs to
 /// the thread that made it.

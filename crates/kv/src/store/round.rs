@@ -208,9 +208,10 @@ impl<N: Link> Drop for Round<N> {
         if matches!(*shared.decision.borrow(), Decision::Pending) {
             drop(std::mem::replace(&mut *shared.decision.borrow_mut(), Decision::Done));
         }
+        let bytes = shared.held_bytes();
         for slot in shared.slots.borrow_mut().iter_mut() {
             if let Some(under_way) = slot.under_way.take() {
-                under_way.straggle();
+                under_way.straggle(bytes);
             }
         }
         shared.decided.notify_all();
@@ -326,13 +327,21 @@ impl<N: Link> Shared<N> {
                 }
             };
             if self.closed.get() {
-                under_way.straggle();
+                under_way.straggle(self.held_bytes());
             } else {
                 self.slots.borrow_mut()[index].under_way = Some(Rc::clone(&under_way));
             }
             *begun = Some(under_way);
         }
         Ok(())
+    }
+
+    /// Bytes that a part holds on to.
+    fn held_bytes(&self) -> usize {
+        match &*self.decision.borrow() {
+            Decision::Store(record) => record.value.as_ref().map_or(0, crate::value::Value::len),
+            Decision::Pending | Decision::Done => 0,
+        }
     }
 
     fn pending(&self) -> bool {

@@ -25,7 +25,7 @@ use engine::sync::Semaphore;
 use engine::{Buf, View};
 use pool::{Layout, TablePage};
 
-use crate::page::{PageError, PlaceKind, Reference, Stored, TablePageView};
+use crate::page::{AllocationPage, PageError, PlaceKind, Reference, Stored, TablePageView};
 use crate::types::{Key, OpId, Timestamp};
 use crate::value::Value;
 
@@ -244,10 +244,21 @@ impl<N: Namespace> Table<N> {
         Ok(self.read_at(self.layout.table(page), self.layout.page_bytes()).await?)
     }
 
+    /// Pages that [`Table::read_pages`] reads at most.
+    pub(crate) fn pages_per_read(&self) -> u32 {
+        (SCAN_BYTES / self.layout.page_bytes()).max(1) as u32
+    }
+
+    /// Reads the allocation page of a heap group.
+    pub(crate) async fn read_allocation(&self, group: pool::HeapGroup) -> Result<AllocationPage, TableError> {
+        let bytes = self.read_at(self.layout.allocation(group), self.layout.page_bytes()).await?;
+        let decoded = AllocationPage::decode(&bytes, group.0, self.incarnation);
+        decoded.map_err(|error| TableError::Allocation { group: group.0, error })
+    }
+
     /// Reads up to [`SCAN_BYTES`] of pages from `first` on in one command; each page is good or damaged by itself.
     pub async fn read_pages(&self, first: TablePage) -> Result<Vec<Result<PageImage, TableError>>, TableError> {
-        let per_read = (SCAN_BYTES / self.layout.page_bytes()).max(1) as u32;
-        let count = per_read.min(self.layout.geometry.table_pages.saturating_sub(first.0));
+        let count = self.pages_per_read().min(self.layout.geometry.table_pages.saturating_sub(first.0));
         let size = self.layout.page_bytes();
         let bytes = self.read_at(self.layout.table(first), count as usize * size).await?;
         let image = |index: u32| {

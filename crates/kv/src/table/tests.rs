@@ -6,7 +6,6 @@ use device::{Fault, FaultConfig, Memory};
 use pool::{HeapGroup, HeapPage};
 
 use super::*;
-use crate::page::AllocationPage;
 use crate::testing::{Counting, create, memories, run};
 use crate::types::Ballot;
 
@@ -69,8 +68,7 @@ async fn audit<N: Namespace>(table: &Table<N>, exact: bool) -> (usize, usize) {
     }
     let mut claimed = BTreeMap::new();
     for group in (0..geometry.heap_groups).map(HeapGroup) {
-        let bytes = table.read_at(table.layout.allocation(group), table.layout.page_bytes()).await.unwrap();
-        let allocation = AllocationPage::decode(&bytes, group.0, table.incarnation).unwrap();
+        let allocation = table.read_allocation(group).await.unwrap();
         for (slot, claim) in allocation.slots().iter().enumerate().filter(|(_, claim)| claim.tag != 0) {
             claimed.insert(HeapPage::new(group, slot as u32), *claim);
         }
