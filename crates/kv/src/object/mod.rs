@@ -16,11 +16,11 @@ mod manifest;
 
 use std::io;
 
-use engine::View;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::resp::execute::together;
 use crate::resp::{Backend, Failure};
+use crate::value::Value;
 
 pub use manifest::{Manifest, ManifestError, PART_BYTES_MAX, PART_SUFFIX_BYTES, is_part_key, part_key};
 
@@ -78,7 +78,7 @@ pub async fn put<B: Backend>(
     part_bytes: usize,
 ) -> Result<Stored, ObjectError> {
     let part_bytes = part_bytes.clamp(1, PART_BYTES_MAX);
-    let before = store.get(key).await?.filter(|value| Manifest::is_one(value));
+    let before = store.get(key).await?.filter(looks_like_manifest);
     let mut first = read_part(source, part_bytes)?;
     let second = if first.len() == part_bytes { read_part(source, part_bytes)? } else { Vec::new() };
     let stored = if second.is_empty() && !Manifest::is_one(&first) {
@@ -89,7 +89,7 @@ pub async fn put<B: Backend>(
         put_parts(store, key, first, source, part_bytes).await?
     };
     // The old manifest may be damaged or foreign; its parts are then not known, and stay.
-    if let Some(Ok(before)) = before.map(|value| Manifest::decode(&value)) {
+    if let Some(Ok(before)) = before.map(|value| Manifest::decode(&value.to_vec())) {
         delete_parts(store, key, &before).await?;
     }
     Ok(stored)
@@ -142,11 +142,13 @@ pub async fn get<B: Backend>(
     mut sink: impl FnMut(&[u8]) -> io::Result<()>,
 ) -> Result<Option<Stored>, ObjectError> {
     let Some(value) = store.get(key).await? else { return Ok(None) };
-    if !Manifest::is_one(&value) {
-        sink(&value)?;
+    if !looks_like_manifest(&value) {
+        for segment in value.segments() {
+            sink(segment)?;
+        }
         return Ok(Some(Stored { bytes: value.len() as u64, parts: 0 }));
     }
-    let manifest = Manifest::decode(&value)?;
+    let manifest = Manifest::decode(&value.to_vec())?;
     let (mut checksum, mut length) = (Xxh3::new(), 0);
     for first in (0..manifest.parts()).step_by(PARTS_AT_ONCE_MAX) {
         let end = manifest.parts().min(first + PARTS_AT_ONCE_MAX as u64);
@@ -156,10 +158,12 @@ pub async fn get<B: Backend>(
         });
         for (index, part) in (first..).zip(together(gets).await) {
             let missing = ObjectError::PartMissing { index, count: manifest.parts() };
-            let part: View = part?.ok_or(missing)?;
-            checksum.update(&part);
+            let part = part?.ok_or(missing)?;
             length += part.len() as u64;
-            sink(&part)?;
+            for segment in part.segments() {
+                checksum.update(segment);
+                sink(segment)?;
+            }
         }
     }
     if length != manifest.length || checksum.digest() != manifest.checksum {
@@ -172,8 +176,8 @@ pub async fn get<B: Backend>(
 pub async fn delete<B: Backend>(store: &B, key: &[u8]) -> Result<bool, ObjectError> {
     let before = store.get(key).await?;
     let was_there = store.delete(key).await?;
-    if let Some(value) = before.filter(|value| Manifest::is_one(value))
-        && let Ok(manifest) = Manifest::decode(&value)
+    if let Some(value) = before.filter(looks_like_manifest)
+        && let Ok(manifest) = Manifest::decode(&value.to_vec())
     {
         delete_parts(store, key, &manifest).await?;
     }
@@ -192,6 +196,11 @@ async fn delete_parts<B: Backend>(store: &B, key: &[u8], manifest: &Manifest) ->
         }
     }
     Ok(())
+}
+
+/// Whether a stored value is to be taken for a manifest. One is short, so it is in one piece; a long value is none.
+fn looks_like_manifest(value: &Value) -> bool {
+    value.segments().first().is_some_and(|first| Manifest::is_one(first))
 }
 
 /// The next `part_bytes` of `source`; fewer only at its end.

@@ -1,6 +1,6 @@
 //! [`Backend`]: what the gateway needs of a store. The fake in the tests is a `BTreeMap`; the product's is [`crate::store::Store`].
 
-use engine::View;
+use crate::value::Value;
 
 /// An operation that did not work, as the peer is told.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -32,7 +32,7 @@ pub struct ScanPage {
 #[allow(async_fn_in_trait)] // local futures by design: one reactor per thread
 pub trait Backend: 'static {
     /// The value of `key`.
-    async fn get(&self, key: &[u8]) -> Result<Option<View>, Failure>;
+    async fn get(&self, key: &[u8]) -> Result<Option<Value>, Failure>;
 
     /// Sets `key` to `value`.
     async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Failure>;

@@ -9,7 +9,7 @@ use std::future::Future;
 use std::pin::{Pin, pin};
 use std::task::Poll;
 
-use engine::View;
+use crate::value::Value;
 
 use super::backend::{Backend, Failure};
 use super::connection::REDIS_VERSION;
@@ -33,7 +33,7 @@ pub async fn execute<B: Backend>(backend: &B, shared: &Shared, request: Request,
         }
         Request::GetRange { start, end } => {
             let value = get(backend, shared, command.arg(1)).await;
-            value.map(|value| value.map_or(Reply::bulk(""), |value| Reply::Value(range(&value, start, end))))
+            value.map(|value| value.map_or(Reply::bulk(""), |value| range(&value, start, end)))
         }
         Request::Delete => delete(backend, command).await,
         Request::Exists => exists(backend, shared, command).await,
@@ -57,7 +57,7 @@ pub async fn execute<B: Backend>(backend: &B, shared: &Shared, request: Request,
     result.unwrap_or_else(|failure| Reply::Error(failure.to_string()))
 }
 
-async fn get<B: Backend>(backend: &B, shared: &Shared, key: &[u8]) -> Result<Option<View>, Failure> {
+async fn get<B: Backend>(backend: &B, shared: &Shared, key: &[u8]) -> Result<Option<Value>, Failure> {
     let value = backend.get(key).await?;
     GatewayStats::add(if value.is_some() { &shared.stats.hits } else { &shared.stats.misses }, 1);
     Ok(value)
@@ -166,18 +166,26 @@ async fn count_keys<B: Backend>(backend: &B) -> Result<Reply, Failure> {
 }
 
 /// `start` to `end`, both inclusive, negative ones counted from the end (Redis's `GETRANGE`).
-fn range(value: &View, start: i64, end: i64) -> View {
+fn range(value: &Value, start: i64, end: i64) -> Reply {
     let length = value.len() as i64;
     let place = |index: i64| if index < 0 { (length + index).max(0) } else { index };
     // Both negative and crossed is empty, although clamping alone would make it the first byte.
     if start < 0 && end < 0 && start > end {
-        return View::default();
+        return Reply::bulk("");
     }
     let (start, end) = (place(start), place(end).min(length - 1));
     if length == 0 || start > end {
-        return View::default();
+        return Reply::bulk("");
     }
-    value.slice(start as usize..end as usize + 1)
+    let (mut skip, mut left) = (start as usize, (end - start + 1) as usize);
+    let mut parts = Vec::new();
+    for segment in value.segments() {
+        let from = skip.min(segment.len());
+        let to = (from + left).min(segment.len());
+        (skip, left) = (skip - from, left - (to - from));
+        parts.push(segment.slice(from..to));
+    }
+    Reply::Value(Value::new(parts))
 }
 
 fn time() -> Reply {

@@ -7,10 +7,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use engine::{Buf, View};
-
 use super::execute::execute;
 use super::session::Session;
+use crate::value::Value;
+
 use super::{Backend, Failure, ScanPage, Shared};
 
 /// A store in memory whose futures are always ready.
@@ -23,8 +23,8 @@ pub struct MemoryBackend {
 const KEY_BYTES_MAX: usize = 512;
 
 impl Backend for MemoryBackend {
-    async fn get(&self, key: &[u8]) -> Result<Option<View>, Failure> {
-        Ok(self.entries.borrow().get(key).map(|value| Buf::copy_from(value).freeze()))
+    async fn get(&self, key: &[u8]) -> Result<Option<Value>, Failure> {
+        Ok(self.entries.borrow().get(key).map(|value| Value::copy_from(value)))
     }
 
     async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Failure> {

@@ -9,6 +9,8 @@ use std::collections::VecDeque;
 
 use engine::{Buf, View};
 
+use crate::value::Value;
+
 /// Which protocol the peer has chosen by `HELLO`.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Protocol {
@@ -39,7 +41,7 @@ pub enum Reply {
     /// A number.
     Integer(i64),
     /// Bytes out of the store.
-    Value(View),
+    Value(Value),
     /// Any other bytes.
     Bulk(Vec<u8>),
     /// Text for people; RESP3 says so (a verbatim string).
@@ -69,7 +71,7 @@ impl Reply {
     /// Bytes of payload, for bounds; framing is not counted.
     pub fn payload_bytes(&self) -> usize {
         match self {
-            Reply::Value(view) => view.len(),
+            Reply::Value(value) => value.len(),
             Reply::Bulk(bytes) => bytes.len(),
             Reply::Text(text) => text.len(),
             Reply::Error(text) => text.len(),
@@ -121,9 +123,9 @@ impl Output {
             Reply::Status(text) => self.line(b'+', text),
             Reply::Error(text) => self.line(b'-', text),
             Reply::Integer(number) => self.header(b':', *number),
-            Reply::Value(view) => {
-                self.header(b'$', length(view.len()));
-                self.view(view);
+            Reply::Value(value) => {
+                self.header(b'$', length(value.len()));
+                value.segments().iter().for_each(|segment| self.view(segment));
                 self.bytes(b"\r\n");
             }
             Reply::Bulk(bytes) => self.bulk(bytes),
@@ -257,7 +259,7 @@ mod tests {
         let mut output = Output::default();
         let value = View::from(Buf::copy_from(&vec![7; CHUNK_BYTES * 3]));
         output.push(&Reply::OK, Protocol::Resp2);
-        output.push(&Reply::Value(value.clone()), Protocol::Resp2);
+        output.push(&Reply::Value(value.clone().into()), Protocol::Resp2);
         output.push(&Reply::OK, Protocol::Resp2);
         let chunks: Vec<View> = std::iter::from_fn(|| output.pop()).collect();
         assert_eq!(chunks.len(), 3);

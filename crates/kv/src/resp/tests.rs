@@ -132,7 +132,7 @@ fn a_peer_that_reads_no_replies_gets_no_more_work_done() {
     let mut session = session();
     let mut input = &b"GET a\r\n".repeat(20)[..];
     session.receive(&mut input);
-    let value = engine::View::from(Buf::zeroed(1 << 20));
+    let value = crate::value::Value::from(engine::View::from(Buf::zeroed(1 << 20)));
     let mut started = 0;
     while let Some(job) = session.next_job() {
         started += 1;
