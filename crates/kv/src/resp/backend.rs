@@ -6,13 +6,18 @@ use crate::value::Value;
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{code} {sentence}")]
 pub struct Failure {
-    /// The reply's first word: `ERR`, `OOM` (no space) or `UNAVAILABLE` (no majority answers).
+    /// The reply's first word: `ERR`, [`Failure::OUT_OF_SPACE`] or [`Failure::UNAVAILABLE`].
     pub code: &'static str,
     /// What was wrong and what to do.
     pub sentence: String,
 }
 
 impl Failure {
+    /// The code of a full pool: what Redis says when it takes no more.
+    pub const OUT_OF_SPACE: &str = "OOM";
+    /// The code of an operation that no majority answered.
+    pub const UNAVAILABLE: &str = "UNAVAILABLE";
+
     /// A failure of this code.
     pub fn new(code: &'static str, sentence: impl std::fmt::Display) -> Failure {
         Failure { code, sentence: sentence.to_string() }

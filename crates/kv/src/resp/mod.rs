@@ -25,6 +25,7 @@ pub mod request;
 pub mod server;
 pub mod session;
 pub mod stats;
+mod store;
 #[cfg(test)]
 mod tests;
 
