@@ -2,18 +2,26 @@
 //!
 //! Exit status: see [`exit`].
 
-#![allow(dead_code, reason = "shared by verbs, some of which come with the store")]
-
 mod cli;
+mod client;
 mod config;
 mod exit;
+mod gateway;
+mod handout;
+mod kv;
 mod metrics;
 mod namespaces;
+mod nvme;
 mod output;
+mod pool;
+mod race;
 mod reactors;
 mod size;
 mod stop;
+mod supervise;
 mod target;
+mod tree;
+mod up;
 
 use std::process::ExitCode;
 
@@ -40,5 +48,10 @@ fn run(arguments: Vec<std::ffi::OsString>) -> Result<(), Failure> {
     output::log_to_stderr();
     match cli.verb {
         Verb::Target(args) => target::run(&args),
+        Verb::Pool(verb) => pool::run(&verb),
+        Verb::Kv(verb) => kv::run(&verb),
+        Verb::Gateway(args) => gateway::run(&args),
+        Verb::Up(args) => up::run(&args),
+        Verb::Nvme(verb) => nvme::run(&verb),
     }
 }

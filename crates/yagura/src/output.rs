@@ -42,10 +42,18 @@ pub fn progress(what: &'static str, length: u64, quiet: bool) -> ProgressBar {
     bar(what, length, quiet, template)
 }
 
-/// As [`progress`], where the units are things and not bytes.
-pub fn progress_count(what: &'static str, length: u64, quiet: bool) -> ProgressBar {
-    bar(what, length, quiet, "{msg} {wide_bar} {percent:>3} % {pos}/{len} {eta}")
+/// A bar for a walk of which only the share that is done is known.
+pub fn progress_share(what: &'static str, quiet: bool) -> ProgressBar {
+    bar(what, SHARE_UNITS, quiet, "{msg} {wide_bar} {percent:>3} % {eta}")
 }
+
+/// Shows the share (0 to 1) of a [`progress_share`].
+pub fn show_share(bar: &ProgressBar, share: f64) {
+    bar.set_position((share * SHARE_UNITS as f64) as u64);
+}
+
+/// In how many steps a share is shown.
+const SHARE_UNITS: u64 = 1000;
 
 fn bar(what: &'static str, length: u64, quiet: bool, template: &str) -> ProgressBar {
     if quiet || !std::io::stderr().is_terminal() {

@@ -1,7 +1,6 @@
 //! `yagura target`: namespaces served to any NVMe/TCP host.
 
 use std::net::SocketAddr;
-use std::sync::Mutex;
 
 use device::{AnyLocal, Namespace};
 use engine::net::DetachedStream;
@@ -13,6 +12,8 @@ use serde::Serialize;
 
 use crate::cli::TargetArgs;
 use crate::exit::Failure;
+use crate::handout::Handout;
+use crate::race::first_of;
 use crate::size::Size;
 use crate::stop::Reason;
 use crate::{metrics, output, reactors, stop};
@@ -39,19 +40,6 @@ struct ServedNamespace {
     nguid: String,
 }
 
-/// Hands each thing to the reactor it is for, once.
-struct Handout<T>(Mutex<Vec<Option<T>>>);
-
-impl<T> Handout<T> {
-    fn new(items: impl IntoIterator<Item = T>) -> Handout<T> {
-        Handout(Mutex::new(items.into_iter().map(Some).collect()))
-    }
-
-    fn take(&self, index: usize) -> Option<T> {
-        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get_mut(index)?.take()
-    }
-}
-
 /// Serves until a signal.
 pub fn run(args: &TargetArgs) -> Result<(), Failure> {
     if args.namespaces.is_empty() {
@@ -69,7 +57,7 @@ pub fn run(args: &TargetArgs) -> Result<(), Failure> {
         let Some(letter) = letters.take(index) else { return Ok(()) };
         match index.checked_sub(1).and_then(|other| handed.take(other)) {
             Some(connections) => {
-                either(target.serve_handed(connections), letter.recv()).await;
+                first_of(target.serve_handed(connections), letter.recv()).await;
                 Ok(())
             }
             None => first(args, &nqn, &target, senders.take(0).unwrap_or_default(), &letter).await,
@@ -131,7 +119,7 @@ async fn first(
             None => std::future::pending().await,
         }
     };
-    either(either(target.serve(listener, others), discovering), letter.recv()).await;
+    first_of(first_of(target.serve(listener, others), discovering), letter.recv()).await;
     for namespace in &opened {
         namespace.flush().await.map_err(|error| Failure::refused(format!("the last flush: {error}")))?;
     }
@@ -143,16 +131,6 @@ async fn bind(address: SocketAddr) -> Result<engine::net::TcpListener, Failure> 
         let mend = "is another process listening there? port 0 takes a free one";
         Failure::refused(format!("cannot listen at {address}: {error} ({mend})"))
     })
-}
-
-/// Runs both until one ends.
-pub async fn either<A, B>(a: impl Future<Output = A>, b: impl Future<Output = B>) {
-    let (mut a, mut b) = (std::pin::pin!(a), std::pin::pin!(b));
-    std::future::poll_fn(|context| {
-        let ended = a.as_mut().poll(context).is_ready() || b.as_mut().poll(context).is_ready();
-        if ended { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
-    })
-    .await;
 }
 
 fn describe(ready: &Ready) -> String {

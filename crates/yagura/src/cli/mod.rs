@@ -2,12 +2,19 @@
 //!
 //! Verbs come before flags; `--config` may say what any flag says (see [`crate::config`]).
 
+mod kv;
+mod nvme;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+pub use kv::*;
+pub use nvme::*;
+
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::exit::EXIT_STATUS_HELP;
+use crate::size::Size;
 
 /// A pool of flash over NVMe-oF: target, key-value store, Redis gateway.
 #[derive(Parser, Debug)]
@@ -28,6 +35,19 @@ pub fn command() -> clap::Command {
 pub enum Verb {
     /// Serve files, block devices or memory as NVMe/TCP namespaces.
     Target(TargetArgs),
+    /// Make and inspect pools.
+    #[command(subcommand)]
+    Pool(PoolVerb),
+    /// Use the key-value store of a pool.
+    #[command(subcommand)]
+    Kv(KvVerb),
+    /// Serve a pool to Redis clients (RESP2 and RESP3).
+    Gateway(GatewayArgs),
+    /// Run storage nodes, a pool and a gateway on this machine.
+    Up(UpArgs),
+    /// Talk to any NVMe/TCP target.
+    #[command(subcommand)]
+    Nvme(NvmeVerb),
 }
 
 /// Flags that every verb has.
@@ -119,6 +139,121 @@ pub struct TargetArgs {
     /// memory=SIZE; and [,block=512|4096]. A file that does not exist is created with its size.
     #[arg(long = "namespace", value_name = "SPEC", num_args = 1)]
     pub namespaces: Vec<crate::namespaces::NamespaceSpec>,
+}
+
+/// How to reach a pool.
+#[derive(Args, Clone, Debug)]
+pub struct PoolAddress {
+    /// Addresses of members; one that answers is enough, the others are found from the pool's map. What is given here wins
+    /// over what the map says.
+    #[arg(long, value_name = "ADDR", value_delimiter = ',')]
+    pub pool: Vec<String>,
+}
+
+/// `yagura pool …`
+#[derive(Subcommand, Debug)]
+pub enum PoolVerb {
+    /// Make a pool of namespaces.
+    Create(PoolCreateArgs),
+    /// Show a pool, its members and their state.
+    Status(PoolStatusArgs),
+}
+
+/// `yagura pool create`
+#[derive(Args, Debug)]
+pub struct PoolCreateArgs {
+    #[command(flatten)]
+    pub common: Common,
+    /// A member: ADDR[,nqn=NQN][,nsid=N][,weight=N][,zone=…][,rack=…][,machine=…][,drive=…]. Without nqn and nsid: every
+    /// namespace that is found at the address.
+    #[arg(long = "member", value_name = "SPEC", num_args = 1)]
+    pub members: Vec<crate::pool::MemberSpec>,
+    /// Members that hold each key.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=7))]
+    pub replicas: u8,
+    /// Bytes of a table page: the unit of compare-and-write.
+    #[arg(long, value_name = "SIZE", default_value = "4KiB")]
+    pub page_size: Size,
+    /// Thousandths of each member that hold table pages (small values); the rest holds larger values.
+    #[arg(long, value_name = "N", default_value_t = ::pool::TABLE_SHARE_DEFAULT)]
+    pub table_share: u32,
+    /// What no two replicas of a key may share; default: the widest of which there are enough.
+    #[arg(long, value_name = "LEVEL")]
+    pub spread: Option<Spread>,
+    /// Take namespaces that are in use, and destroy what they hold.
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Failure domains.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
+pub enum Spread {
+    /// A drive.
+    Drive,
+    /// A machine.
+    Machine,
+    /// A rack.
+    Rack,
+    /// A zone.
+    Zone,
+}
+
+/// `yagura pool status`
+#[derive(Args, Debug)]
+pub struct PoolStatusArgs {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub address: PoolAddress,
+}
+
+/// `yagura gateway`
+#[derive(Args, Debug)]
+pub struct GatewayArgs {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub serving: Serving,
+    #[command(flatten)]
+    pub address: PoolAddress,
+    /// Where to listen; port 0 takes a free one, which is reported.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6379")]
+    pub listen: SocketAddr,
+    /// Connections served at once, per reactor.
+    #[arg(long, value_name = "N", default_value_t = ::kv::resp::CONNECTIONS_MAX)]
+    pub connections_max: usize,
+}
+
+/// `yagura up`
+#[derive(Args, Debug)]
+pub struct UpArgs {
+    #[command(flatten)]
+    pub common: Common,
+    /// Directory of the members and their state; made if it is not there.
+    #[arg(long, value_name = "DIR", default_value = "yagura-data")]
+    pub data: PathBuf,
+    /// Storage nodes, each a process with one member. Counts only when the pool is made.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub nodes: u8,
+    /// Members that hold each key. Counts only when the pool is made.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=7))]
+    pub replicas: u8,
+    /// Size of each member; the files are sparse. Counts only when the pool is made. Default: 1 GiB, or room for what the
+    /// drill imports.
+    #[arg(long, value_name = "SIZE")]
+    pub size: Option<Size>,
+    /// Where the gateway listens; default: 127.0.0.1:6379, or a free port if that is taken.
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Option<SocketAddr>,
+    /// Serve Prometheus metrics (/metrics) and /healthz of the gateway at this address.
+    #[arg(long, value_name = "ADDR")]
+    pub metrics: Option<SocketAddr>,
+    /// Import DIR, kill a storage node while reading it back, verify every byte, restart the node, wait for its repair.
+    #[arg(long, value_name = "DIR")]
+    pub drill: Option<PathBuf>,
+    /// Stop after the drill; exit status 0 if all was well.
+    #[arg(long, requires = "drill")]
+    pub once: bool,
 }
 
 #[cfg(test)]

@@ -1,0 +1,144 @@
+//! Flags of `yagura kv`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::{Common, PoolAddress};
+use crate::size::Size;
+
+/// `yagura kv …`
+#[derive(Subcommand, Debug)]
+pub enum KvVerb {
+    /// Store a value: of an argument, a file, or standard input.
+    Put(KvPutArgs),
+    /// Write a value to standard output or a file.
+    Get(KvGetArgs),
+    /// Remove keys.
+    Delete(KvDeleteArgs),
+    /// List keys.
+    List(KvListArgs),
+    /// Store every file of a directory tree; keys are relative paths.
+    Import(KvImportArgs),
+    /// Compare what is stored with a directory, or the replicas with one another.
+    Verify(KvVerifyArgs),
+    /// Show figures of the store.
+    Stat(KvStatArgs),
+}
+
+/// `yagura kv put`
+#[derive(Args, Debug)]
+pub struct KvPutArgs {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub address: PoolAddress,
+    /// The key.
+    pub key: String,
+    /// The value; without it --file or standard input.
+    #[arg(conflicts_with = "file")]
+    pub value: Option<String>,
+    /// Take the value from this file.
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+}
+
+/// `yagura kv get`
+#[derive(Args, Debug)]
+pub struct KvGetArgs {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub address: PoolAddress,
+    /// The key.
+    pub key: String,
+    /// Write the value to this file.
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Give what is stored under the key itself: of a file in parts, its manifest.
+    #[arg(long)]
+    pub raw: bool,
+}
+
+/// `yagura kv delete`
+#[derive(Args, Debug)]
+pub struct KvDeleteArgs {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub address: PoolAddress,
+    /// The keys.
+    #[arg(required = true)]
+    pub keys: Vec<String>,
+}
+
+/// `yagura kv list`
+#[derive(Args, Debug)]
+pub struct KvListArgs {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub address: PoolAddress,
+    /// Only keys that begin with this.
+    #[arg(default_value = "")]
+    pub prefix: String,
+    /// Stop after this many.
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
+    /// Show the parts of larger files too.
+    #[arg(long)]
+    pub parts: bool,
+}
+
+/// `yagura kv import`
+#[derive(Args, Debug)]
+pub struct KvImportArgs {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub address: PoolAddress,
+    /// The directory.
+    pub directory: PathBuf,
+    /// Put this in front of every key.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub prefix: String,
+    /// Cut files longer than this into parts.
+    #[arg(long, value_name = "SIZE", default_value = "1MiB")]
+    pub part_size: Size,
+    /// Files stored at once.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub depth: u16,
+}
+
+/// `yagura kv verify`
+#[derive(Args, Debug)]
+pub struct KvVerifyArgs {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub address: PoolAddress,
+    /// Read every file of this directory back from the pool and compare each byte.
+    #[arg(long, value_name = "DIR", required_unless_present_any = ["replicas", "repair"])]
+    pub against: Option<PathBuf>,
+    /// What `import --prefix` put in front of every key.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub prefix: String,
+    /// Compare all replicas of every key.
+    #[arg(long)]
+    pub replicas: bool,
+    /// Store what is missing, old or damaged on some replica; then compare.
+    #[arg(long)]
+    pub repair: bool,
+    /// Files read at once.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub depth: u16,
+}
+
+/// `yagura kv stat`
+#[derive(Args, Debug)]
+pub struct KvStatArgs {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub address: PoolAddress,
+}

@@ -1,0 +1,107 @@
+//! Flags of `yagura nvme`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::Common;
+use crate::size::Size;
+
+/// `yagura nvme …`
+#[derive(Subcommand, Debug)]
+pub enum NvmeVerb {
+    /// List the subsystems that a discovery controller knows.
+    Discover(NvmeDiscoverArgs),
+    /// Show a namespace.
+    Identify(NvmeIdentifyArgs),
+    /// Read blocks.
+    Read(NvmeReadArgs),
+    /// Write blocks.
+    Write(NvmeWriteArgs),
+}
+
+/// `yagura nvme discover`
+#[derive(Args, Debug)]
+pub struct NvmeDiscoverArgs {
+    #[command(flatten)]
+    pub common: Common,
+    /// Address of the discovery controller.
+    pub address: SocketAddr,
+}
+
+/// A namespace of a target.
+#[derive(Args, Clone, Debug)]
+pub struct NvmeNamespace {
+    /// Address of the target.
+    pub address: SocketAddr,
+    /// Subsystem; default: the only one that is discovered at the address.
+    #[arg(long, value_name = "NQN")]
+    pub nqn: Option<String>,
+    /// Namespace id.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub nsid: u32,
+    /// Protect PDU headers by CRC32C.
+    #[arg(long)]
+    pub header_digest: bool,
+    /// Protect data by CRC32C.
+    #[arg(long)]
+    pub data_digest: bool,
+}
+
+/// `yagura nvme identify`
+#[derive(Args, Debug)]
+pub struct NvmeIdentifyArgs {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub namespace: NvmeNamespace,
+}
+
+/// `yagura nvme read`
+#[derive(Args, Debug)]
+pub struct NvmeReadArgs {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub namespace: NvmeNamespace,
+    /// First block.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub lba: u64,
+    /// How many bytes to read; default: one block.
+    #[arg(long, value_name = "SIZE")]
+    pub length: Option<Size>,
+    /// Write what is read to this file instead of standard output.
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Compare with the pattern of this seed (written by `write --pattern`) instead of giving the bytes out.
+    #[arg(long, value_name = "SEED", conflicts_with = "file")]
+    pub verify_pattern: Option<u64>,
+}
+
+/// `yagura nvme write`
+#[derive(Args, Debug)]
+pub struct NvmeWriteArgs {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub namespace: NvmeNamespace,
+    /// First block.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub lba: u64,
+    /// Write the bytes of this file; the last block is filled up with zeroes.
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["stdin", "pattern"])]
+    pub file: Option<PathBuf>,
+    /// Write the bytes of standard input.
+    #[arg(long, conflicts_with_all = ["file", "pattern"])]
+    pub stdin: bool,
+    /// Write a pattern that depends on this seed and the place.
+    #[arg(long, value_name = "SEED", requires = "length", conflicts_with = "file")]
+    pub pattern: Option<u64>,
+    /// How many bytes of the pattern to write.
+    #[arg(long, value_name = "SIZE", requires = "pattern")]
+    pub length: Option<Size>,
+    /// Acknowledge each write only when it is stable (force unit access).
+    #[arg(long)]
+    pub fua: bool,
+}

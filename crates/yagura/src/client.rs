@@ -1,0 +1,284 @@
+//! Reaching a pool: from the addresses of some members to connections to all of them.
+//!
+//! The map is read from whichever member answers; the others are then found where it says, unless they were found at an address
+//! that was given: what the operator says now counts more than what was true when the pool was made. Members are told apart by
+//! their NGUID, never by their address.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::rc::Rc;
+
+use device::{Durability, Error, Lba, Namespace, NamespaceInfo};
+use engine::{Buf, View};
+use fabric::host::{ConnectError, HostIdentity, Options, RemoteNamespace, discover};
+use kv::resp::execute::together;
+use kv::store::{Link, Store};
+use nvme::Nqn;
+use pool::{Map, Member, Report};
+
+use crate::exit::Failure;
+use crate::nvme::CONNECT_TIME;
+
+/// Namespaces that are looked for in one subsystem. Chosen: what a target of ours serves.
+const NSID_MAX: u32 = 1024;
+
+/// A remote namespace as a store's member.
+#[derive(Clone)]
+pub struct Connected(Rc<RemoteNamespace>);
+
+impl Link for Connected {
+    fn is_connected(&self) -> bool {
+        self.0.is_connected()
+    }
+
+    fn epoch(&self) -> u64 {
+        self.0.epoch()
+    }
+}
+
+impl Namespace for Connected {
+    fn info(&self) -> NamespaceInfo {
+        self.0.info()
+    }
+
+    async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
+        self.0.read(lba, buf).await
+    }
+
+    async fn write(&self, lba: Lba, data: View, durability: Durability) -> Result<(), Error> {
+        self.0.write(lba, data, durability).await
+    }
+
+    async fn flush(&self) -> Result<(), Error> {
+        self.0.flush().await
+    }
+
+    async fn compare(&self, lba: Lba, expected: View) -> Result<(), Error> {
+        self.0.compare(lba, expected).await
+    }
+
+    async fn compare_and_write(&self, lba: Lba, expected: View, new: View, how: Durability) -> Result<(), Error> {
+        self.0.compare_and_write(lba, expected, new, how).await
+    }
+
+    async fn write_zeroes(&self, lba: Lba, blocks: u64, durability: Durability) -> Result<(), Error> {
+        self.0.write_zeroes(lba, blocks, durability).await
+    }
+
+    async fn deallocate(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
+        self.0.deallocate(lba, blocks).await
+    }
+}
+
+/// A namespace that was found, and where.
+#[derive(Clone)]
+pub struct Found {
+    /// Its connection.
+    pub namespace: Connected,
+    /// The address.
+    pub address: String,
+    /// The subsystem.
+    pub nqn: Nqn,
+    /// Its id there.
+    pub nsid: u32,
+}
+
+/// A pool whose members are connected, as far as they answer.
+pub struct Reached {
+    /// The map that the majority of its voters carry.
+    pub map: Map,
+    /// For each member of the map, in its order.
+    pub members: Vec<Found>,
+    /// What did not answer, or could not be used, in words.
+    pub troubles: Vec<String>,
+}
+
+/// The socket address in `text`.
+pub fn resolve(text: &str) -> Result<SocketAddr, Failure> {
+    let wrong = |error: std::io::Error| Failure::usage(format!("address `{text}`: {error}; write HOST:PORT"));
+    text.to_socket_addrs()
+        .map_err(wrong)?
+        .next()
+        .ok_or_else(|| Failure::usage(format!("address `{text}` has no IP address")))
+}
+
+/// Options for a namespace, with our way to connect.
+pub fn options(address: SocketAddr, nqn: Nqn, nsid: u32) -> Options {
+    Options { connect_timeout: CONNECT_TIME, ..Options::new(address, nqn, nsid) }
+}
+
+/// Every namespace at `address`: of subsystem `nqn` or of all that are discovered; `nsid` or all.
+pub async fn find(address: &str, nqn: Option<Nqn>, nsid: Option<u32>) -> Result<Vec<Found>, Failure> {
+    let socket = resolve(address)?;
+    let subsystems = match nqn {
+        Some(nqn) => vec![(socket, nqn)],
+        None => {
+            let entries =
+                discover(socket, &HostIdentity::random(), CONNECT_TIME).await.map_err(Failure::unavailable)?;
+            let of_address = |entry: fabric::host::Discovered| {
+                // A subsystem that is served at several addresses is used at the one we were told.
+                let nqn = entry.subsystem.clone();
+                (!nqn.is_discovery() && entry.socket_address().is_some()).then_some((socket, nqn))
+            };
+            let mut found: Vec<_> = entries.into_iter().filter_map(of_address).collect();
+            found.sort();
+            found.dedup();
+            found
+        }
+    };
+    let mut found = Vec::new();
+    for (socket, nqn) in subsystems {
+        let ids = nsid.map_or(1..=NSID_MAX, |nsid| nsid..=nsid);
+        for id in ids {
+            match RemoteNamespace::connect(options(socket, nqn.clone(), id)).await {
+                Ok(namespace) => {
+                    let namespace = Connected(Rc::new(namespace));
+                    found.push(Found { namespace, address: address.to_string(), nqn: nqn.clone(), nsid: id });
+                }
+                // Ids count from 1 without gaps.
+                Err(ConnectError::NoNamespace { .. }) if nsid.is_none() => break,
+                Err(error) => return Err(Failure::unavailable(error)),
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Reaches the pool that some namespace at `addresses` is a member of.
+pub async fn reach(addresses: &[String]) -> Result<Reached, Failure> {
+    if addresses.is_empty() {
+        return Err(Failure::usage("which pool? give the address of a member by --pool, or `pool` in a config file"));
+    }
+    for address in addresses {
+        resolve(address)?;
+    }
+    let mut troubles = Vec::new();
+    let (mut given, mut reports): (Vec<Found>, Vec<Report>) = (Vec::new(), Vec::new());
+    let mut only_blank = true;
+    for (address, found) in
+        addresses.iter().zip(together(addresses.iter().map(|address| find(address, None, None))).await)
+    {
+        match found {
+            Err(failure) => {
+                only_blank = false;
+                troubles.push(format!("{address}: {}", failure.sentence()));
+            }
+            Ok(found) => given.extend(found),
+        }
+    }
+    for found in &given {
+        match pool::inspect(&found.namespace, &found.address).await {
+            Ok(report) => reports.push(report),
+            Err(error) => {
+                only_blank &= matches!(error, pool::Error::Superblock { source: pool::SuperblockError::Blank, .. });
+                troubles.push(error.to_string());
+            }
+        }
+    }
+    let newest = reports.into_iter().max_by_key(|report| (report.superblock.epoch, report.superblock.accepted));
+    let Some(report) = newest else {
+        let troubles = troubles.join("; ");
+        if given.is_empty() && only_blank {
+            return Err(Failure::unavailable(format!("no namespace at {}", addresses.join(", "))));
+        }
+        let mend = if only_blank { " (make a pool with `yagura pool create`)" } else { "" };
+        let sentence = format!("no member of a pool answers: {troubles}{mend}");
+        return Err(if given.is_empty() { Failure::unavailable(sentence) } else { Failure::refused(sentence) });
+    };
+    let mut map = report.map;
+    let block_size = given.first().map_or(map.page_size, |found| found.namespace.info().block_size);
+    let mut members = Vec::with_capacity(map.members.len());
+    let missing = together(map.members.iter().map(|member| member_at(member, &given, block_size))).await;
+    for (member, trouble) in missing.into_iter().collect::<Result<Vec<_>, _>>()? {
+        members.push(member);
+        troubles.extend(trouble);
+    }
+    let labelled: Vec<_> =
+        members.iter().map(|found: &Found| (found.address.clone(), found.namespace.clone())).collect();
+    let opened = pool::open(&labelled, Some(map.pool)).await.map_err(pool_failure)?;
+    if opened.map != map {
+        // The newest map was seen on too few to be in force: members are in another order, or others.
+        map = opened.map;
+        members = together(map.members.iter().map(|member| member_at(member, &given, block_size)))
+            .await
+            .into_iter()
+            .map(|reached| reached.map(|(found, _)| found))
+            .collect::<Result<_, _>>()?;
+    }
+    for presence in opened.members {
+        if let pool::Presence::Refused(_, reason) = presence {
+            troubles.push(reason);
+        }
+    }
+    troubles.sort();
+    troubles.dedup();
+    Ok(Reached { map, members, troubles })
+}
+
+/// The store of the pool at `addresses`; what does not answer is said in the log.
+pub async fn open(addresses: &[String]) -> Result<Store<Connected>, Failure> {
+    let reached = reach(addresses).await?;
+    for trouble in &reached.troubles {
+        tracing::warn!("{trouble}");
+    }
+    Ok(reached.store())
+}
+
+impl Reached {
+    /// The store over the members.
+    pub fn store(&self) -> Store<Connected> {
+        let members = self.members.iter().map(|found| Some(found.namespace.clone())).collect();
+        Store::new(self.map.clone(), members)
+    }
+}
+
+/// A pool's error as an exit status.
+pub fn pool_failure(error: pool::Error) -> Failure {
+    match error {
+        pool::Error::NoQuorum { .. } => Failure::unavailable(error),
+        pool::Error::Device { member, source } => crate::nvme::device_failure(source).during(member),
+        pool::Error::Option { .. } | pool::Error::TooFewDomains { .. } => Failure::usage(error),
+        other => Failure::refused(other),
+    }
+}
+
+/// A member: as it was found, else where the map says. One that does not answer is waited for in the background.
+async fn member_at(member: &Member, given: &[Found], block_size: u32) -> Result<(Found, Option<String>), Failure> {
+    if let Some(found) = given.iter().find(|found| found.namespace.info().nguid == member.id.0) {
+        return Ok((found.clone(), None));
+    }
+    let nqn: Nqn = member.nqn.parse().map_err(|error| Failure::refused(format!("member {}: {error}", member.id)))?;
+    let mut trouble = None;
+    for address in &member.addresses {
+        let connected = match resolve(address) {
+            Ok(socket) => {
+                RemoteNamespace::connect(options(socket, nqn.clone(), member.nsid)).await.map_err(Failure::unavailable)
+            }
+            Err(failure) => Err(failure),
+        };
+        match connected {
+            Ok(namespace) if namespace.info().nguid == member.id.0 => {
+                let namespace = Connected(Rc::new(namespace));
+                return Ok((Found { namespace, address: address.clone(), nqn, nsid: member.nsid }, None));
+            }
+            Ok(_) => {
+                trouble = Some(format!("member {} is no longer at {address}: give its address by --pool", member.id))
+            }
+            Err(failure) => trouble = Some(format!("member {} at {address}: {}", member.id, failure.sentence())),
+        }
+    }
+    let address = member.addresses.first().cloned().unwrap_or_default();
+    let options = options(resolve(&address)?, nqn.clone(), member.nsid);
+    let expected = NamespaceInfo {
+        block_size,
+        blocks: member.size / u64::from(block_size),
+        atomic_blocks: 1,
+        compare_and_write_blocks_max: 0,
+        transfer_blocks_max: 1,
+        volatile_cache: true,
+        volatile_medium: false,
+        deallocated_reads_zero: false,
+        nguid: member.id.0,
+    };
+    let namespace = Connected(Rc::new(RemoteNamespace::expecting(options, expected)));
+    Ok((Found { namespace, address, nqn, nsid: member.nsid }, trouble))
+}

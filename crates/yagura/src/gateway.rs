@@ -1,0 +1,98 @@
+//! `yagura gateway`: a pool served to Redis clients.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use engine::net::{DetachedStream, TcpListener};
+use engine::sync::{MailReceiver, MailSender, mailbox};
+use kv::resp::{Gateway, Shared};
+use kv::store::RepairerOptions;
+use prometheus_client::registry::Registry;
+use serde::Serialize;
+
+use crate::cli::GatewayArgs;
+use crate::exit::Failure;
+use crate::handout::Handout;
+use crate::race::first_of;
+use crate::stop::Reason;
+use crate::{client, metrics, output, reactors, stop};
+
+/// Connections on their way to another reactor. Guessed; at the bound the accepting one waits.
+const HANDED_MAX: usize = 64;
+
+/// What is said on standard output once it serves.
+#[derive(Serialize, Debug)]
+struct Ready {
+    listening: SocketAddr,
+    metrics: Option<SocketAddr>,
+    pool: String,
+    members: usize,
+}
+
+/// Serves until a signal.
+pub fn run(args: &GatewayArgs) -> Result<(), Failure> {
+    let placement = args.serving.placement();
+    let letters = Handout::new(stop::letters(placement.len(), args.serving.until_stdin_closes)?);
+    let (senders, receivers): (Vec<_>, Vec<_>) =
+        (1..placement.len()).map(|_| mailbox::<DetachedStream>(HANDED_MAX)).unzip();
+    let (handed, senders) = (Handout::new(receivers), Handout::new([senders]));
+    let shared = Arc::new(Shared::default());
+    let stores = Arc::new(metrics::StoreMetrics::default());
+    reactors::run(&placement, async |index| {
+        let Some(letter) = letters.take(index) else { return Ok(()) };
+        // Each reactor has its own connections to the members: nothing is shared on the data path.
+        let store = client::open(&args.address.pool).await?;
+        stores.add(store.stats());
+        let gateway = Gateway::new(Rc::new(store.clone()), shared.clone(), args.connections_max);
+        match index.checked_sub(1).and_then(|other| handed.take(other)) {
+            Some(connections) => {
+                first_of(gateway.adopt_all(&connections), letter.recv()).await;
+            }
+            None => {
+                // One repairer is enough for all reactors: it looks at the members, not at who wrote.
+                let _repairer = store.start_repairer(RepairerOptions::default());
+                let mut registry = Registry::default();
+                registry.register_collector(Box::new(metrics::GatewayMetrics(shared.clone())));
+                registry.register_collector(Box::new(stores.clone()));
+                first(args, &gateway, &store, senders.take(0).unwrap_or_default(), registry, &letter).await?;
+            }
+        }
+        gateway.stop().await;
+        crate::kv::settle(&store).await;
+        Ok(())
+    })
+}
+
+async fn first(
+    args: &GatewayArgs,
+    gateway: &Gateway<kv::store::Store<client::Connected>>,
+    store: &kv::store::Store<client::Connected>,
+    others: Vec<MailSender<DetachedStream>>,
+    registry: Registry,
+    letter: &MailReceiver<Reason>,
+) -> Result<(), Failure> {
+    let listener = TcpListener::bind(args.listen).map_err(|error| {
+        let mend = "is a Redis server running there? port 0 takes a free one";
+        Failure::refused(format!("cannot listen at {}: {error} ({mend})", args.listen))
+    })?;
+    let metrics = args.serving.metrics.map(|address| metrics::serve(address, registry)).transpose()?;
+    let ready = Ready {
+        listening: listener.local_addr(),
+        metrics,
+        pool: store.map().pool.to_string(),
+        members: store.map().members.len(),
+    };
+    output::report(args.common.json, &ready, describe)?;
+    first_of(gateway.accept(&listener, &others), letter.recv()).await;
+    Ok(())
+}
+
+fn describe(ready: &Ready) -> String {
+    let Ready { listening, metrics, pool, members } = ready;
+    let mut text = format!("gateway of pool {pool} ({members} members) listening at {listening}\n");
+    if let Some(address) = metrics {
+        text += &format!("metrics at http://{address}/metrics\n");
+    }
+    text
+}

@@ -1,0 +1,261 @@
+//! `yagura kv …`
+
+pub mod copy;
+pub mod timed;
+pub mod verify;
+
+use std::fs::File;
+use std::io::Write;
+
+use engine::time;
+use kv::object::{self, ObjectError};
+use kv::resp::Failure as StoreFailure;
+use kv::store::{LIST_ENTRIES_MAX, Store, VerifyOptions};
+use serde::Serialize;
+
+use crate::cli::{KvDeleteArgs, KvGetArgs, KvImportArgs, KvListArgs, KvPutArgs, KvStatArgs, KvVerb};
+use crate::client::{self, Connected};
+use crate::exit::Failure;
+use crate::size::Size;
+use crate::tree::Tree;
+use crate::{output, reactors};
+use copy::describe_import;
+use timed::Timed;
+
+/// How long the end of a verb waits for what outlives its operations (late replicas, space being freed).
+const SETTLE_TIME: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// Runs a verb.
+pub fn run(verb: &KvVerb) -> Result<(), Failure> {
+    match verb {
+        KvVerb::Put(args) => reactors::run_one(put(args)),
+        KvVerb::Get(args) => reactors::run_one(get(args)),
+        KvVerb::Delete(args) => reactors::run_one(delete(args)),
+        KvVerb::List(args) => reactors::run_one(list(args)),
+        KvVerb::Import(args) => reactors::run_one(import(args)),
+        KvVerb::Verify(args) => reactors::run_one(verify::verify(args)),
+        KvVerb::Stat(args) => reactors::run_one(stat(args)),
+    }
+}
+
+/// A store's failure as an exit status.
+pub fn store_failure(error: StoreFailure) -> Failure {
+    match error.code {
+        StoreFailure::OUT_OF_SPACE => Failure::out_of_space(error.sentence),
+        StoreFailure::UNAVAILABLE => Failure::unavailable(error.sentence),
+        _ => Failure::usage(error.sentence),
+    }
+}
+
+/// An object's failure as an exit status.
+pub fn object_failure(error: ObjectError) -> Failure {
+    match error {
+        ObjectError::Store(error) => store_failure(error),
+        ObjectError::Io(error) => Failure::usage(error),
+        other => Failure::check(other),
+    }
+}
+
+/// Lets what outlives its operation finish, so that no replica is left behind only because the program ended.
+pub async fn settle(store: &Store<Connected>) {
+    if time::timeout(SETTLE_TIME, store.settle()).await.is_err() {
+        tracing::warn!(
+            "some replicas have not taken the last writes yet; the gateway's repair, or `kv verify --repair`, mends that"
+        );
+    }
+}
+
+#[derive(Serialize)]
+struct Changed {
+    key: String,
+    bytes: u64,
+    parts: u64,
+}
+
+async fn put(args: &KvPutArgs) -> Result<(), Failure> {
+    let store = client::open(&args.address.pool).await?;
+    let mut source: Box<dyn std::io::Read> = match (&args.value, &args.file) {
+        (Some(value), _) => Box::new(std::io::Cursor::new(value.clone().into_bytes())),
+        (None, Some(path)) => {
+            let file = File::open(path).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
+            Box::new(file)
+        }
+        (None, None) => Box::new(std::io::stdin()),
+    };
+    let stored = object::put(&store, args.key.as_bytes(), &mut source, object::PART_BYTES_MAX).await;
+    let stored = stored.map_err(object_failure)?;
+    settle(&store).await;
+    let changed = Changed { key: args.key.clone(), bytes: stored.bytes, parts: stored.parts };
+    output::report(args.common.json, &changed, |changed| format!("{}: {} bytes stored", changed.key, changed.bytes))
+}
+
+async fn get(args: &KvGetArgs) -> Result<(), Failure> {
+    let store = client::open(&args.address.pool).await?;
+    let mut sink: Box<dyn Write> = match &args.output {
+        Some(path) => {
+            Box::new(File::create(path).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?)
+        }
+        None => Box::new(std::io::stdout().lock()),
+    };
+    let key = args.key.as_bytes();
+    let missing = || Failure::check(format!("no such key: {}", args.key));
+    let bytes = if args.raw {
+        let value = store.get(key).await.map_err(|error| store_failure(error.into()))?.ok_or_else(missing)?;
+        value.segments().iter().try_for_each(|segment| sink.write_all(segment))?;
+        value.len() as u64
+    } else {
+        let got = object::get(&store, key, |part| sink.write_all(part)).await;
+        got.map_err(object_failure)?.ok_or_else(missing)?.bytes
+    };
+    sink.flush()?;
+    if args.output.is_none() {
+        return Ok(()); // standard output holds the value
+    }
+    let got = Changed { key: args.key.clone(), bytes, parts: 0 };
+    output::report(args.common.json, &got, |got| format!("{}: {} bytes", got.key, got.bytes))
+}
+
+#[derive(Serialize)]
+struct Deleted {
+    deleted: Vec<String>,
+    missing: Vec<String>,
+}
+
+async fn delete(args: &KvDeleteArgs) -> Result<(), Failure> {
+    let store = client::open(&args.address.pool).await?;
+    let mut deleted = Deleted { deleted: Vec::new(), missing: Vec::new() };
+    for key in &args.keys {
+        let was_there = object::delete(&store, key.as_bytes()).await;
+        let to = if was_there.map_err(object_failure)? { &mut deleted.deleted } else { &mut deleted.missing };
+        to.push(key.clone());
+    }
+    settle(&store).await;
+    output::report(args.common.json, &deleted, |deleted| format!("{} deleted", deleted.deleted.len()))?;
+    match deleted.missing.as_slice() {
+        [] => Ok(()),
+        missing => Err(Failure::check(format!("no such key: {}", missing.join(", ")))),
+    }
+}
+
+#[derive(Serialize)]
+struct Listed {
+    key: String,
+    bytes: usize,
+}
+
+async fn list(args: &KvListArgs) -> Result<(), Failure> {
+    let store = client::open(&args.address.pool).await?;
+    let (mut cursor, mut left) = (0, args.limit.unwrap_or(u64::MAX));
+    let mut all = Vec::new();
+    loop {
+        let page = store.list(args.prefix.as_bytes(), cursor, LIST_ENTRIES_MAX).await;
+        let page = page.map_err(|error| store_failure(error.into()))?;
+        let mut text = String::new();
+        let shown = page.entries.iter().filter(|entry| args.parts || !object::is_part_key(&entry.key));
+        for entry in shown.take(usize::try_from(left).unwrap_or(usize::MAX)) {
+            left -= 1;
+            let key = String::from_utf8_lossy(&entry.key).into_owned();
+            if args.common.json {
+                all.push(Listed { key, bytes: entry.value_len });
+            } else {
+                text += &format!("{}\n", key.escape_debug());
+            }
+        }
+        output::write(text.as_bytes())?;
+        match page.next {
+            Some(next) if left > 0 => cursor = next,
+            _ => break,
+        }
+    }
+    if args.common.json {
+        output::report(true, &all, |_| String::new())?;
+    }
+    Ok(())
+}
+
+async fn import(args: &KvImportArgs) -> Result<(), Failure> {
+    let tree = Tree::list(&args.directory, &args.prefix)?;
+    let part_bytes =
+        usize::try_from(args.part_size.0).ok().filter(|bytes| (1..=object::PART_BYTES_MAX).contains(bytes));
+    let part_bytes =
+        part_bytes.ok_or_else(|| Failure::usage("--part-size: 1 byte to 1 MiB, the longest value there is"))?;
+    let store = Timed::new(client::open(&args.address.pool).await?);
+    let bar = output::progress("import", tree.bytes(), args.common.json);
+    let imported = copy::import(&store, &tree, part_bytes, usize::from(args.depth), |bytes| bar.inc(bytes)).await;
+    bar.finish_and_clear();
+    let imported = imported?;
+    settle(store.inner()).await;
+    output::report(args.common.json, &imported, describe_import)
+}
+
+#[derive(Serialize)]
+struct Stat {
+    pool: String,
+    keys: u64,
+    tombstones: u64,
+    value_bytes: u64,
+    replicas: u64,
+    members_connected: usize,
+    members_voting: usize,
+    members: Vec<MemberStat>,
+}
+
+#[derive(Serialize)]
+struct MemberStat {
+    index: usize,
+    connected: bool,
+    votes: bool,
+    table_bytes: u64,
+    heap_bytes: u64,
+}
+
+async fn stat(args: &KvStatArgs) -> Result<(), Failure> {
+    let store = client::open(&args.address.pool).await?;
+    let (bar, progress) = verify::walk_bar("count", args.common.json);
+    let report = store.verify(&VerifyOptions { check_values: false, progress: Some(progress) }).await;
+    bar.finish_and_clear();
+    let map = store.map();
+    let members: Vec<_> = store
+        .members()
+        .into_iter()
+        .map(|member| {
+            let geometry = map.geometry(member.index);
+            let page = u64::from(map.page_size);
+            MemberStat {
+                index: member.index,
+                connected: member.connected,
+                votes: member.votes,
+                table_bytes: u64::from(geometry.table_pages) * page,
+                heap_bytes: geometry.heap_pages() * page,
+            }
+        })
+        .collect();
+    let stat = Stat {
+        pool: map.pool.to_string(),
+        keys: report.keys,
+        tombstones: report.tombstones,
+        value_bytes: report.value_bytes,
+        replicas: report.replicas,
+        members_connected: members.iter().filter(|member| member.connected).count(),
+        members_voting: members.iter().filter(|member| member.votes).count(),
+        members,
+    };
+    output::report(args.common.json, &stat, describe_stat)
+}
+
+fn describe_stat(stat: &Stat) -> String {
+    let mut text = format!(
+        "pool {}\n{} keys, {} of values, {} deleted keys remembered\n{} of {} members connected, {} with a vote\n",
+        stat.pool,
+        stat.keys,
+        Size(stat.value_bytes),
+        stat.tombstones,
+        stat.members_connected,
+        stat.members.len(),
+        stat.members_voting
+    );
+    for MemberStat { index, table_bytes, heap_bytes, .. } in &stat.members {
+        text += &format!("member {index}: table {}, heap {}\n", Size(*table_bytes), Size(*heap_bytes));
+    }
+    text
+}

@@ -1,0 +1,270 @@
+//! `yagura nvme …`: any NVMe/TCP target, block by block.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use device::{Durability, Lba, Namespace, NamespaceInfo};
+use engine::Buf;
+use fabric::host::{HostIdentity, Options, RemoteNamespace, discover};
+use serde::Serialize;
+
+use crate::cli::{NvmeDiscoverArgs, NvmeIdentifyArgs, NvmeNamespace, NvmeReadArgs, NvmeVerb, NvmeWriteArgs};
+use crate::exit::Failure;
+use crate::size::Size;
+use crate::{output, reactors};
+
+/// What one step of connecting may take.
+pub const CONNECT_TIME: Duration = Duration::from_secs(5);
+/// Bytes of one command. Chosen: what targets commonly take; the host splits what is too long.
+const CHUNK_BYTES: usize = 128 << 10;
+
+/// Runs a verb.
+pub fn run(verb: &NvmeVerb) -> Result<(), Failure> {
+    match verb {
+        NvmeVerb::Discover(args) => reactors::run_one(discover_verb(args)),
+        NvmeVerb::Identify(args) => reactors::run_one(identify(args)),
+        NvmeVerb::Read(args) => reactors::run_one(read(args)),
+        NvmeVerb::Write(args) => reactors::run_one(write(args)),
+    }
+}
+
+#[derive(Serialize)]
+struct DiscoveredSubsystem {
+    nqn: String,
+    address: String,
+    transport: String,
+}
+
+async fn discover_verb(args: &NvmeDiscoverArgs) -> Result<(), Failure> {
+    let found = discover(args.address, &HostIdentity::random(), CONNECT_TIME).await.map_err(Failure::unavailable)?;
+    let found: Vec<_> = found
+        .iter()
+        .map(|entry| DiscoveredSubsystem {
+            nqn: entry.subsystem.to_string(),
+            address: format!("{}:{}", entry.address, entry.service),
+            transport: entry.transport.to_string(),
+        })
+        .collect();
+    output::report(args.common.json, &found, |found| {
+        found.iter().map(|entry| format!("{} {} {}\n", entry.transport, entry.address, entry.nqn)).collect()
+    })
+}
+
+/// The only subsystem that is discovered at `address`.
+pub async fn only_subsystem(address: SocketAddr) -> Result<nvme::Nqn, Failure> {
+    let found = discover(address, &HostIdentity::random(), CONNECT_TIME).await.map_err(Failure::unavailable)?;
+    let mut names: Vec<_> = found.into_iter().map(|entry| entry.subsystem).filter(|nqn| !nqn.is_discovery()).collect();
+    names.sort();
+    names.dedup();
+    match <[_; 1]>::try_from(names) {
+        Ok([one]) => Ok(one),
+        Err(names) => {
+            let names: Vec<_> = names.iter().map(ToString::to_string).collect();
+            let sentence =
+                format!("{} subsystems are discovered at {address} ({}): choose one", names.len(), names.join(", "));
+            Err(Failure::usage(format!("{sentence} with --nqn")))
+        }
+    }
+}
+
+async fn connect(namespace: &NvmeNamespace) -> Result<RemoteNamespace, Failure> {
+    let nqn = match &namespace.nqn {
+        Some(nqn) => nqn.parse().map_err(|error| Failure::usage(format!("--nqn: {error}")))?,
+        None => only_subsystem(namespace.address).await?,
+    };
+    let mut options = Options::new(namespace.address, nqn, namespace.nsid);
+    options.header_digest = namespace.header_digest;
+    options.data_digest = namespace.data_digest;
+    RemoteNamespace::connect(options).await.map_err(Failure::unavailable)
+}
+
+#[derive(Serialize)]
+struct Identified {
+    name: String,
+    nguid: String,
+    block_size: u32,
+    blocks: u64,
+    bytes: u64,
+    transfer_blocks_max: u32,
+    atomic_blocks: u32,
+    compare_and_write_blocks_max: u32,
+    volatile_cache: bool,
+    deallocated_reads_zero: bool,
+}
+
+async fn identify(args: &NvmeIdentifyArgs) -> Result<(), Failure> {
+    let remote = connect(&args.namespace).await?;
+    let info = remote.info();
+    let identified = Identified {
+        name: remote.name().to_string(),
+        nguid: format!("{:032x}", u128::from_be_bytes(info.nguid)),
+        block_size: info.block_size,
+        blocks: info.blocks,
+        bytes: info.bytes(),
+        transfer_blocks_max: info.transfer_blocks_max,
+        atomic_blocks: info.atomic_blocks,
+        compare_and_write_blocks_max: info.compare_and_write_blocks_max,
+        volatile_cache: info.volatile_cache,
+        deallocated_reads_zero: info.deallocated_reads_zero,
+    };
+    remote.disconnect().await;
+    output::report(args.common.json, &identified, |found| {
+        let atomic = match found.compare_and_write_blocks_max {
+            0 => "no fused compare and write: cannot be a pool's member".into(),
+            blocks => format!("compare and write up to {blocks} blocks"),
+        };
+        let size = Size(found.bytes);
+        format!(
+            "{}\n{size}: {} blocks of {} bytes\nnguid {}\n{atomic}\n",
+            found.name, found.blocks, found.block_size, found.nguid
+        )
+    })
+}
+
+#[derive(Serialize)]
+struct Transferred {
+    lba: u64,
+    bytes: u64,
+    seconds: f64,
+}
+
+impl Transferred {
+    fn describe(&self, what: &str) -> String {
+        format!("{what} {} from block {} on in {:.3} s", Size(self.bytes), self.lba, self.seconds)
+    }
+}
+
+/// Bytes per command: whole blocks, at least one.
+fn chunk_bytes(info: &NamespaceInfo) -> usize {
+    let block = info.block_size as usize;
+    (CHUNK_BYTES / block).clamp(1, (info.transfer_blocks_max as usize).max(1)) * block
+}
+
+async fn read(args: &NvmeReadArgs) -> Result<(), Failure> {
+    let remote = connect(&args.namespace).await?;
+    let info = remote.info();
+    let length = args.length.map_or(u64::from(info.block_size), |size| size.0);
+    let mut sink: Option<Box<dyn Write>> = match (&args.file, args.verify_pattern) {
+        (_, Some(_)) => None,
+        (Some(path), None) => Some(Box::new(File::create(path).map_err(|error| named(path, error))?)),
+        (None, None) => Some(Box::new(std::io::stdout())),
+    };
+    let started = engine::time::now();
+    let (mut done, mut expected) = (0, Vec::new());
+    while done < length {
+        let now = (length - done).min(chunk_bytes(&info) as u64);
+        let whole = now.next_multiple_of(u64::from(info.block_size));
+        let lba = args.lba + done / u64::from(info.block_size);
+        let (result, buf) = remote.read(Lba(lba), Buf::with_len(whole as usize)).await;
+        result.map_err(device_failure)?;
+        let bytes = &buf[..now as usize];
+        if let Some(seed) = args.verify_pattern {
+            pattern(seed, lba * u64::from(info.block_size), now as usize, &mut expected);
+            if let Some(at) = bytes.iter().zip(&expected).position(|(a, b)| a != b) {
+                let place = lba * u64::from(info.block_size) + at as u64;
+                return Err(Failure::check(format!("byte {place} of the namespace is not that of pattern {seed}")));
+            }
+        }
+        if let Some(sink) = &mut sink {
+            sink.write_all(bytes)?;
+        }
+        done += now;
+    }
+    if let Some(sink) = &mut sink {
+        sink.flush()?;
+    }
+    remote.disconnect().await;
+    if args.file.is_none() && args.verify_pattern.is_none() {
+        return Ok(()); // standard output holds the bytes
+    }
+    let transferred = Transferred { lba: args.lba, bytes: done, seconds: started.elapsed().as_secs_f64() };
+    let what = if args.verify_pattern.is_some() { "verified" } else { "read" };
+    output::report(args.common.json, &transferred, |transferred| transferred.describe(what))
+}
+
+async fn write(args: &NvmeWriteArgs) -> Result<(), Failure> {
+    let remote = connect(&args.namespace).await?;
+    let info = remote.info();
+    let durability = if args.fua { Durability::Stable } else { Durability::Cached };
+    let mut source: Box<dyn Read> = match (&args.file, args.pattern) {
+        (Some(path), _) => Box::new(File::open(path).map_err(|error| named(path, error))?),
+        (None, None) => Box::new(std::io::stdin()),
+        (None, Some(_)) => Box::new(std::io::empty()),
+    };
+    let length = args.length.map_or(u64::MAX, |size| size.0);
+    let started = engine::time::now();
+    let (mut done, mut bytes) = (0, Vec::new());
+    while done < length {
+        let now = (length - done).min(chunk_bytes(&info) as u64) as usize;
+        let lba = args.lba + done / u64::from(info.block_size);
+        match args.pattern {
+            Some(seed) => pattern(seed, lba * u64::from(info.block_size), now, &mut bytes),
+            None => {
+                bytes.clear();
+                source.by_ref().take(now as u64).read_to_end(&mut bytes)?;
+            }
+        }
+        if bytes.is_empty() {
+            break;
+        }
+        done += bytes.len() as u64;
+        bytes.resize(bytes.len().next_multiple_of(info.block_size as usize), 0);
+        let data = Buf::copy_from(&bytes).freeze();
+        remote.write(Lba(lba), data, durability).await.map_err(device_failure)?;
+    }
+    remote.flush().await.map_err(device_failure)?;
+    remote.disconnect().await;
+    let transferred = Transferred { lba: args.lba, bytes: done, seconds: started.elapsed().as_secs_f64() };
+    output::report(args.common.json, &transferred, |transferred| transferred.describe("wrote"))
+}
+
+fn named(path: &std::path::Path, error: std::io::Error) -> Failure {
+    Failure::usage(format!("{}: {error}", path.display()))
+}
+
+/// A namespace's error as an exit status.
+pub fn device_failure(error: device::Error) -> Failure {
+    match error {
+        device::Error::OutOfSpace => Failure::out_of_space(error),
+        device::Error::NotConnected(_) | device::Error::Disconnected(_) | device::Error::Aborted => {
+            Failure::unavailable(error)
+        }
+        device::Error::OutOfRange { .. } | device::Error::InvalidLength { .. } => Failure::usage(error),
+        other => Failure::refused(other),
+    }
+}
+
+/// The pattern of `seed` at byte `place` of a namespace: each 8 bytes are a hash of seed and place, so that neither a block that
+/// was written elsewhere nor one of another run passes.
+fn pattern(seed: u64, place: u64, length: usize, out: &mut Vec<u8>) {
+    out.clear();
+    let words = (place / 8..).map(|word| {
+        // SplitMix64's mixing function (Steele, Lea, Flood, OOPSLA 2014).
+        let state = (seed ^ word.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let state = (state ^ (state >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (state ^ (state >> 31)).to_le_bytes()
+    });
+    out.extend(words.take(length.div_ceil(8)).flatten());
+    out.truncate(length);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_depends_on_seed_and_place_and_not_on_the_cut() {
+        let bytes = |seed, place, length| {
+            let mut out = Vec::new();
+            pattern(seed, place, length, &mut out);
+            out
+        };
+        let whole = bytes(1, 0, 8192);
+        assert_eq!([bytes(1, 0, 4096), bytes(1, 4096, 4096)].concat(), whole);
+        assert_eq!(bytes(1, 0, 13), whole[..13]);
+        assert!(whole[..4096] != whole[4096..] && bytes(2, 0, 8192) != whole);
+    }
+}

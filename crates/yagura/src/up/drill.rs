@@ -1,0 +1,195 @@
+//! The drill of `yagura up`: a real directory, and one storage node killed while it is read back.
+//!
+//! - Import the directory.
+//! - Read it back and compare every byte; a third of the way on, end one node by SIGKILL.
+//! - Write and delete keys while it is down, and read the directory once more without it.
+//! - Start it again, and wait until it is repaired.
+//! - Compare all replicas of all keys.
+//!
+//! An error that reaches a client anywhere, a byte that differs, a replica that does: the drill has failed.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use engine::time;
+use kv::resp::Backend;
+use serde::Serialize;
+
+use super::Running;
+use crate::exit::Failure;
+use crate::kv::copy::{self, Compared, Imported};
+use crate::kv::store_failure;
+use crate::kv::timed::Timed;
+use crate::kv::verify::{self, Replicas};
+use crate::output;
+use crate::size::Size;
+use crate::supervise::News;
+use crate::tree::Tree;
+
+/// Which node is killed: any would do.
+const VICTIM: usize = 0;
+/// Files under way at once.
+const DEPTH: usize = 16;
+/// Keys written, and half of them deleted again, while the node is down: what its repair must bring.
+const WRITTEN_WHILE_DOWN: u32 = 500;
+/// How long the node may take to be back and repaired. Guessed: far above what any test machine needs.
+const REPAIR_TIME_MAX: Duration = Duration::from_secs(300);
+/// How often the repair is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// What the drill did and found.
+#[derive(Serialize, Debug)]
+pub struct Summary {
+    /// The import.
+    pub import: Imported,
+    /// The read during which the node was killed.
+    pub read_during_kill: Compared,
+    /// The read without the node.
+    pub read_without_node: Compared,
+    /// The node that was killed, counted from 1.
+    pub killed_node: usize,
+    /// Keys written while it was down.
+    pub written_while_down: u32,
+    /// From the node's restart to the end of its repair.
+    pub repair_seconds: f64,
+    /// Replicas that the repair stored.
+    pub repaired_replicas: u64,
+    /// All replicas of all keys at the end.
+    pub replicas: Replicas,
+}
+
+/// Runs the drill.
+pub async fn run(running: &Running, tree: &Tree, quiet: bool) -> Result<Summary, Failure> {
+    let store = Timed::new(running.store.clone());
+    let bar = output::progress("import", tree.bytes(), quiet);
+    let import = copy::import(&store, tree, kv::object::PART_BYTES_MAX, DEPTH, |bytes| bar.inc(bytes)).await;
+    bar.finish_and_clear();
+    let import = import?;
+
+    let (seen, killed) = (Cell::new(0), Cell::new(false));
+    let bar = output::progress("read, and kill a node", tree.bytes(), quiet);
+    let read_during_kill = copy::compare(&Timed::new(running.store.clone()), tree, DEPTH, |bytes| {
+        seen.set(seen.get() + bytes);
+        bar.inc(bytes);
+        if seen.get() * 3 >= tree.bytes() && !killed.replace(true) {
+            running.supervisor.kill(VICTIM);
+        }
+    })
+    .await;
+    bar.finish_and_clear();
+    let read_during_kill = read_during_kill?;
+    if !killed.get() {
+        // An empty tree.
+        running.supervisor.kill(VICTIM);
+    }
+    await_news(running, |news| matches!(news, News::Ended { node: VICTIM, .. })).await?;
+    write_while_down(&store).await?;
+
+    let bar = output::progress("read without the node", tree.bytes(), quiet);
+    let without = Timed::new(running.store.clone());
+    let read_without_node = copy::compare(&without, tree, DEPTH, |bytes| bar.inc(bytes)).await;
+    bar.finish_and_clear();
+    let read_without_node = read_without_node?;
+
+    let before = running.store.stats().repaired.load(std::sync::atomic::Ordering::Relaxed);
+    running.supervisor.restart(VICTIM);
+    let restarted = time::now();
+    await_news(running, |news| matches!(news, News::Started { node: VICTIM, .. })).await?;
+    let repaired = time::timeout(REPAIR_TIME_MAX, async {
+        while !running.store.is_repaired() {
+            time::sleep(LOOK_EVERY).await;
+        }
+    });
+    let late = || Failure::check(format!("node {} is not repaired after {REPAIR_TIME_MAX:?}", VICTIM + 1));
+    repaired.await.map_err(|_| late())?;
+    let repair_seconds = restarted.elapsed().as_secs_f64();
+    let after = running.store.stats().repaired.load(std::sync::atomic::Ordering::Relaxed);
+    let replicas = verify::replicas(&running.store, quiet).await;
+    Ok(Summary {
+        import: Imported { put: store.puts(), ..import },
+        read_during_kill,
+        read_without_node,
+        killed_node: VICTIM + 1,
+        written_while_down: WRITTEN_WHILE_DOWN,
+        repair_seconds,
+        repaired_replicas: after - before,
+        replicas,
+    })
+}
+
+/// Waits for a piece of news; a bounded time, as the supervisor acts at once.
+async fn await_news(running: &Running, is_it: impl Fn(&News) -> bool) -> Result<(), Failure> {
+    let waited = time::timeout(super::START_TIME_MAX, async {
+        while let Some(news) = running.news.recv().await {
+            if is_it(&news) {
+                return Ok(());
+            }
+        }
+        Err(Failure::refused("the supervisor has ended"))
+    });
+    waited.await.map_err(|_| Failure::check(format!("node {} neither starts nor ends", VICTIM + 1)))?
+}
+
+/// Puts, gets and deletes that a dead node must not disturb.
+async fn write_while_down<B: Backend>(store: &B) -> Result<(), Failure> {
+    for number in 0..WRITTEN_WHILE_DOWN {
+        let key = format!("yagura-drill/{number}");
+        let value = vec![number as u8; 1 + number as usize * 37 % 9000];
+        store.put(key.as_bytes(), &value).await.map_err(store_failure)?;
+        let got = store.get(key.as_bytes()).await.map_err(store_failure)?;
+        if !got.is_some_and(|got| got.equals(&value)) {
+            return Err(Failure::check(format!("{key}: not what was just written")));
+        }
+        if number % 2 == 0 {
+            store.delete(key.as_bytes()).await.map_err(store_failure)?;
+        }
+    }
+    Ok(())
+}
+
+impl Summary {
+    /// Whether everything was as it must be.
+    pub fn verdict(&self) -> Result<(), Failure> {
+        let different = self.read_during_kill.different + self.read_without_node.different;
+        if different > 0 {
+            return Err(Failure::check(format!("{different} files did not come back as they were stored")));
+        }
+        if !self.replicas.equal {
+            return Err(Failure::check("the replicas are not equal after the repair"));
+        }
+        Ok(())
+    }
+
+    /// For people.
+    pub fn describe(&self) -> String {
+        let Summary { import, read_during_kill, read_without_node, replicas, .. } = self;
+        let parts = if import.parts > 0 { format!(", {} parts of larger ones", import.parts) } else { String::new() };
+        let compared = |compared: &Compared| match compared.different {
+            0 => format!("{} read, every byte right", Size(compared.bytes)),
+            different => format!("{different} files DIFFER: {}", compared.differences.join("; ")),
+        };
+        let verdict = if self.verdict().is_ok() { "passed" } else { "FAILED" };
+        format!(
+            "drill {verdict}\n\
+             objects:   {} files, {}{parts}\n\
+             put:       {}\n\
+             get:       {}\n\
+             node {} killed while reading: {}\n\
+             without the node: {} keys written; {}\n\
+             get:       {}\n\
+             repair:    {} replicas in {:.2} s from the node's restart\n{}",
+            import.files,
+            Size(import.bytes),
+            import.put.describe(),
+            read_during_kill.get.describe(),
+            self.killed_node,
+            compared(read_during_kill),
+            self.written_while_down,
+            compared(read_without_node),
+            read_without_node.get.describe(),
+            self.repaired_replicas,
+            self.repair_seconds,
+            verify::describe_replicas(replicas),
+        )
+    }
+}

@@ -1,0 +1,248 @@
+//! `yagura up`: storage nodes, a pool and a gateway on one machine.
+//!
+//! The nodes are processes of this same binary (`yagura target`), each with one member in a file; the pool is made on the first
+//! start and opened on later ones; the gateway runs here. Nodes that end are restarted; the store repairs what they missed.
+
+mod drill;
+mod state;
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::net::TcpListener;
+use engine::sync::MailReceiver;
+use engine::{task, time};
+use kv::resp::{CONNECTIONS_MAX, Gateway, Shared};
+use kv::store::{RepairerOptions, Store};
+use prometheus_client::registry::Registry;
+use serde::Serialize;
+
+use crate::cli::UpArgs;
+use crate::client::Connected;
+use crate::exit::Failure;
+use crate::race::{First, first_of};
+use crate::stop::Reason;
+use crate::supervise::{News, NodeSpec, Supervisor};
+use crate::tree::Tree;
+use crate::{client, metrics, output, reactors, stop};
+use state::State;
+
+/// How long the nodes may take to serve at the start. Opening a member takes milliseconds; a busy machine takes its time.
+const START_TIME_MAX: Duration = Duration::from_secs(30);
+/// Where Redis clients look when they are told nothing.
+const REDIS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 6379);
+
+/// What is said on standard output once everything serves.
+#[derive(Serialize, Debug)]
+struct Ready {
+    gateway: SocketAddr,
+    metrics: Option<SocketAddr>,
+    pool: String,
+    nodes: Vec<NodeReady>,
+    created: bool,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    drill: Option<&'a drill::Summary>,
+    #[serde(flatten)]
+    serving: &'a Ready,
+}
+
+#[derive(Serialize, Debug)]
+struct NodeReady {
+    address: SocketAddr,
+    member: String,
+    /// Its process, so that whoever wants to see the pool survive can kill it.
+    pid: Option<u32>,
+}
+
+/// Everything that runs.
+pub struct Running {
+    /// The nodes' supervisor.
+    pub supervisor: Supervisor,
+    /// What it tells.
+    pub news: MailReceiver<News>,
+    /// The store.
+    pub store: Store<Connected>,
+}
+
+/// Runs until a signal, or with `--once` until the drill is over.
+pub fn run(args: &UpArgs) -> Result<(), Failure> {
+    let mut letters = stop::letters(1, false)?;
+    let letter = letters.pop().ok_or_else(|| Failure::usage("no reactor"))?;
+    let tree = args.drill.as_ref().map(|directory| Tree::list(directory, "")).transpose()?;
+    let mut state = State::load(&args.data, args.nodes, member_size(args, tree.as_ref()))?;
+    if usize::from(args.replicas) > state.nodes.len() {
+        let sentence = format!("--replicas {} needs as many nodes; there are {}", args.replicas, state.nodes.len());
+        return Err(Failure::usage(sentence));
+    }
+    state.leave_busy_ports();
+    let (supervisor, news) = Supervisor::start(specs(args, &state)?)?;
+    reactors::run_one(serve(args, state, supervisor, news, tree, &letter))
+}
+
+/// Bytes of each member of a new pool: as asked, else enough for what is to be imported. Every node may come to hold every value
+/// (as many replicas as nodes); half of a member is for values that fit no page, and room for parts and overwriting is wanted.
+fn member_size(args: &UpArgs, tree: Option<&Tree>) -> u64 {
+    const GIB: u64 = 1 << 30;
+    let room = || tree.map_or(0, Tree::bytes).saturating_mul(4).next_multiple_of(GIB);
+    args.size.map_or_else(|| room().max(GIB), |size| size.0)
+}
+
+fn specs(args: &UpArgs, state: &State) -> Result<Vec<NodeSpec>, Failure> {
+    let program = std::env::current_exe().map_err(|error| Failure::from(error).during("this program's own file"))?;
+    let spec = |(index, listen): (usize, &SocketAddr)| {
+        let member = State::member(&args.data, index);
+        if let Some(directory) = member.parent() {
+            std::fs::create_dir_all(directory).map_err(|error| Failure::from(error).during(directory.display()))?;
+        }
+        let path = member.to_str().filter(|path| !path.contains(','));
+        let path = path.ok_or_else(|| Failure::usage(format!("{}: must be text without commas", member.display())))?;
+        let arguments = [
+            "target".into(),
+            format!("--nqn=nqn.2026-11.io.yagura:up-node-{}", index + 1),
+            format!("--namespace=file={path},size={}", state.size),
+            "--until-stdin-closes".into(),
+            "--json".into(),
+        ];
+        Ok(NodeSpec { program: program.clone(), arguments: arguments.into(), listen: *listen })
+    };
+    state.nodes.iter().enumerate().map(spec).collect()
+}
+
+async fn serve(
+    args: &UpArgs,
+    mut state: State,
+    supervisor: Supervisor,
+    news: MailReceiver<News>,
+    tree: Option<Tree>,
+    letter: &MailReceiver<Reason>,
+) -> Result<(), Failure> {
+    let pids = all_started(&news, &mut state).await?;
+    state.save(&args.data)?;
+    let addresses: Vec<String> = state.nodes.iter().map(ToString::to_string).collect();
+    let (store, created) = open_or_create(args, &addresses).await?;
+    let running = Running { supervisor, news, store };
+    let repairer = running.store.start_repairer(RepairerOptions { at_start: !created, bytes_per_second: None });
+    let shared = Arc::new(Shared::default());
+    let gateway = Rc::new(Gateway::new(Rc::new(running.store.clone()), shared.clone(), CONNECTIONS_MAX));
+    let listener = listen(args.listen)?;
+    let mut ready = Ready {
+        gateway: listener.local_addr(),
+        metrics: None,
+        pool: running.store.map().pool.to_string(),
+        nodes: Vec::new(),
+        created,
+    };
+    for (index, address) in state.nodes.iter().enumerate() {
+        let member = State::member(&args.data, index).display().to_string();
+        ready.nodes.push(NodeReady { address: *address, member, pid: pids.get(index).copied().flatten() });
+    }
+    if let Some(address) = args.metrics {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(metrics::GatewayMetrics(shared)));
+        let stores = metrics::StoreMetrics::default();
+        stores.add(running.store.stats());
+        registry.register_collector(Box::new(stores));
+        ready.metrics = Some(metrics::serve(address, registry)?);
+    }
+    let accepting = gateway.clone();
+    let accepting = task::spawn(async move { accepting.accept(&listener, &[]).await });
+    let drilled = async {
+        match &tree {
+            Some(tree) => drill::run(&running, tree, args.common.json).await.map(Some),
+            None => Ok(None),
+        }
+    };
+    let drilled = match first_of(drilled, letter.recv()).await {
+        First::A(drilled) => drilled?,
+        First::B(_) => return Err(Failure::check("interrupted before the drill was over")),
+    };
+    output::report(args.common.json, &Report { drill: drilled.as_ref(), serving: &ready }, |report| {
+        drilled.as_ref().map_or(String::new(), drill::Summary::describe) + &describe(report.serving)
+    })?;
+    if !args.once {
+        letter.recv().await;
+    }
+    drop(accepting);
+    gateway.stop().await;
+    drop(repairer);
+    crate::kv::settle(&running.store).await;
+    match drilled {
+        Some(summary) if args.once => summary.verdict(),
+        _ => Ok(()),
+    }
+}
+
+/// Waits until every node serves; fills in where.
+async fn all_started(news: &MailReceiver<News>, state: &mut State) -> Result<Vec<Option<u32>>, Failure> {
+    let mut pids = vec![None; state.nodes.len()];
+    let mut missing = state.nodes.len();
+    let all = async {
+        while missing > 0 {
+            match news.recv().await {
+                Some(News::Started { node, listening, pid }) => {
+                    state.nodes[node] = listening;
+                    missing -= usize::from(pids[node].replace(pid).is_none());
+                }
+                Some(News::Ended { node, status }) => {
+                    let sentence =
+                        format!("storage node {} ended at its start ({status}); it says why above", node + 1);
+                    return Err(Failure::refused(sentence));
+                }
+                None => return Err(Failure::refused("the supervisor has ended")),
+            }
+        }
+        Ok(())
+    };
+    let waited = time::timeout(START_TIME_MAX, all).await;
+    waited.map_err(|_| Failure::unavailable(format!("the storage nodes do not serve after {START_TIME_MAX:?}")))??;
+    Ok(pids)
+}
+
+async fn open_or_create(args: &UpArgs, addresses: &[String]) -> Result<(Store<Connected>, bool), Failure> {
+    match client::reach(addresses).await {
+        Ok(reached) => Ok((reached.store(), false)),
+        Err(failure) => {
+            let blank = crate::pool::create_blank(addresses, args.replicas).await;
+            match blank {
+                Ok(true) => Ok((client::reach(addresses).await?.store(), true)),
+                // Not all of them are blank: then what kept the pool from being opened is what counts.
+                Ok(false) => Err(failure),
+                Err(other) => Err(other),
+            }
+        }
+    }
+}
+
+/// The gateway's socket: where it was asked for; or at Redis's port, or at a free one if that is taken.
+fn listen(asked: Option<SocketAddr>) -> Result<TcpListener, Failure> {
+    let anywhere = SocketAddr::new(REDIS.ip(), 0);
+    let bound = match asked {
+        Some(address) => TcpListener::bind(address),
+        None => TcpListener::bind(REDIS).or_else(|_| TcpListener::bind(anywhere)),
+    };
+    bound.map_err(|error| {
+        let address = asked.unwrap_or(REDIS);
+        Failure::refused(format!("cannot listen at {address}: {error} (port 0 takes a free one)"))
+    })
+}
+
+fn describe(ready: &Ready) -> String {
+    let mut text = format!("pool {} {}\n", ready.pool, if ready.created { "made" } else { "opened" });
+    for NodeReady { address, member, pid } in &ready.nodes {
+        let pid = pid.map_or(String::new(), |pid| format!(" (process {pid})"));
+        text += &format!("storage node at {address}{pid}: {member}\n");
+    }
+    let addresses: Vec<String> = ready.nodes.iter().map(|node| node.address.to_string()).collect();
+    text += &format!("pool address: --pool {}\n", addresses.join(","));
+    if let Some(address) = ready.metrics {
+        text += &format!("metrics: http://{address}/metrics\n");
+    }
+    text += &format!("gateway: redis-cli -h {} -p {}\n", ready.gateway.ip(), ready.gateway.port());
+    text
+}

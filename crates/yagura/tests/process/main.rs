@@ -1,0 +1,4 @@
+//! Process-level tests: outside view only.
+
+mod support;
+mod usage;
