@@ -175,6 +175,10 @@ impl<N> Connection<N> {
             }
             AdminOpcode::GET_LOG_PAGE => {
                 let request = LogRequest::from_submission(&command);
+                // Bounded like everybody's data: a queue full of the longest requests must not take what it asks for at once.
+                if !self.charge(slot, request.bytes) {
+                    return self.answer(slot, Status::INTERRUPTED, 0);
+                }
                 logs::log_page(&self.shared, &controller, self.local, &request).map(|page| (Some(page), 0))
             }
             AdminOpcode::GET_FEATURES => {

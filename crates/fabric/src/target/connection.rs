@@ -28,6 +28,7 @@ use super::end::End;
 use super::io::Plan;
 use super::limits::{
     CONNECTION_DATA_BYTES_MAX, DIRECT_BYTES_MIN, H2C_DATA_BYTES_MAX, HANDSHAKE_TIME_MAX, SEND_BYTES_MAX, TERM_TIME_MAX,
+    TRANSFER_BYTES_MAX,
 };
 use super::shared::{Attached, Shared};
 use super::slots::{Slots, Stage};
@@ -341,6 +342,18 @@ impl<N> Connection<N> {
                 self.outbox.push_back(Reply::R2t(slot));
             }
         }
+    }
+
+    /// Takes room for an answer's data, until the answer is sent; false if there is none at the moment. A request over the
+    /// largest transfer takes none: it will be refused.
+    pub(super) fn charge(&mut self, slot: u16, bytes: u64) -> bool {
+        let bytes = u32::try_from(bytes).ok().filter(|&bytes| bytes <= TRANSFER_BYTES_MAX).unwrap_or(0);
+        if bytes > self.data_room {
+            return false;
+        }
+        self.data_room -= bytes;
+        self.slots.at(slot).charged = bytes;
+        true
     }
 
     /// Data for an R2T: in order, within what was asked for (NVMe/TCP 1.0 §3.6.2.8).

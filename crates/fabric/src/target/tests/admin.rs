@@ -293,3 +293,71 @@ fn discovery_names_every_subsystem_at_every_address() {
     let (completion, _) = session.take_answer(10).expect("a new subsystem is told");
     assert_eq!(AsyncEvent::from_result(completion.result.get()), AsyncEvent::DISCOVERY_CHANGED);
 }
+
+/// Without the bound an admin queue of 128 entries could make the target hold 128 MiB for a host that does not read.
+#[test]
+fn log_pages_under_way_are_bounded() {
+    let mut session = admin_session();
+    let mib = |id| {
+        let (log, bytes) = (LogId::SMART, 1 << 20);
+        let request = LogRequest { log, specific: 0, retain_event: false, bytes, offset: 0, offset_is_index: false };
+        let mut command = admin(AdminOpcode::GET_LOG_PAGE, id, u32::MAX, bytes as u32);
+        request.fill(&mut command);
+        command
+    };
+    let stream: Vec<u8> = (0..20).flat_map(|id| session.capsule(&mib(id), &[])).collect();
+    session.receive(&stream);
+    let statuses: Vec<_> = (0..20).map(|id| status(session.take_answer(id))).collect();
+    assert_eq!(statuses.iter().filter(|status| status.is_success()).count(), 16);
+    assert!(statuses[16..].iter().all(|&status| status == Status::INTERRUPTED && !status.is_do_not_retry()));
+    assert_eq!(status(session.send(&mib(30), &[])), Status::SUCCESS, "the room comes back");
+}
+
+/// Namespace 1 of the session's target gets a volatile write cache.
+fn add_cache(session: &Session) {
+    let shared = &session.target.shared;
+    let namespace = shared.namespace(&subsystem(), 1).unwrap();
+    let info = device::NamespaceInfo { volatile_cache: true, ..namespace.info() };
+    shared.put_namespace(&subsystem(), crate::target::Attached { nsid: 1, info, namespace }, true).unwrap();
+}
+
+#[test]
+fn with_the_cache_switched_off_every_write_is_stable() {
+    use crate::target::io::Work;
+    use device::Durability;
+
+    let mut session = io_session(false, false);
+    add_cache(&session);
+    session.stalled = true;
+    let mut durability = |on: u32| {
+        let admin = session.admin.as_mut().unwrap();
+        assert_eq!(set(admin, FeatureId::VOLATILE_WRITE_CACHE, on), Ok(0));
+        assert_eq!(get(admin, FeatureId::VOLATILE_WRITE_CACHE, 0, 0).unwrap().0, u64::from(on));
+        session.receive(&session.capsule(&in_capsule(NvmOpcode::WRITE, on as u16, 0, 1), &pattern(1, 1)));
+        match session.core.next_operation().expect("a write is ready").work {
+            Work::Write { durability, .. } => durability,
+            _ => panic!("a write makes a write"),
+        }
+    };
+    assert_eq!((durability(1), durability(0)), (Durability::Cached, Durability::Stable));
+    let page = identify(session.admin.as_mut().unwrap(), Cns::CONTROLLER, 0).unwrap();
+    assert_eq!(IdentifyController::read_from_bytes(&page).unwrap().vwc & 1, 1);
+}
+
+/// A host may cut the power once CSTS says that the shutdown is complete: not before the caches are flushed.
+#[test]
+fn a_shutdown_is_complete_when_the_caches_are_flushed() {
+    use crate::target::io::{Outcome, Work};
+    use nvme::register::status_bits;
+
+    let mut session = admin_session();
+    add_cache(&session);
+    session.stalled = true;
+    let controller = session.core.controller.clone().unwrap();
+    session.set_configuration(Configuration::ENABLE.with_normal_shutdown());
+    assert_eq!(controller.status() & status_bits::SHUTDOWN_MASK, 1 << 2, "shutdown is being processed");
+    let operation = session.core.next_operation().expect("a flush");
+    assert!(operation.slot.is_none() && matches!(operation.work, Work::Flush));
+    session.core.complete(Outcome { slot: None, result: Ok(()), data: Default::default() });
+    assert_eq!(controller.status() & status_bits::SHUTDOWN_MASK, status_bits::SHUTDOWN_COMPLETE);
+}
