@@ -45,6 +45,8 @@ pub struct Counting<N> {
     pub reads: Cell<u64>,
     pub writes: Cell<u64>,
     pub swaps: Cell<u64>,
+    /// Writes and compare-and-writes that were not asked to be stable.
+    pub cached: Cell<u64>,
     pub down: Rc<Cell<bool>>,
     /// Commands wait this long before they take effect.
     pub slow: Cell<std::time::Duration>,
@@ -62,6 +64,7 @@ impl<N> Counting<N> {
             reads: Cell::new(0),
             writes: Cell::new(0),
             swaps: Cell::new(0),
+            cached: Cell::new(0),
             down: Rc::default(),
             slow: Cell::default(),
             hold: Cell::default(),
@@ -83,6 +86,10 @@ impl<N> Counting<N> {
     /// (reads, writes, compare-and-writes) since the last call.
     pub fn take(&self) -> (u64, u64, u64) {
         (self.reads.take(), self.writes.take(), self.swaps.take())
+    }
+
+    fn note(&self, durability: Durability) {
+        self.cached.set(self.cached.get() + u64::from(durability == Durability::Cached));
     }
 
     async fn up(&self) -> Result<(), Error> {
@@ -118,6 +125,7 @@ impl<N: Namespace> Namespace for Counting<N> {
 
     async fn write(&self, lba: Lba, data: View, durability: Durability) -> Result<(), Error> {
         self.writes.set(self.writes.get() + 1);
+        self.note(durability);
         self.up().await?;
         if self.hold.get() {
             self.held.borrow_mut().push((lba, data));
@@ -138,6 +146,7 @@ impl<N: Namespace> Namespace for Counting<N> {
 
     async fn compare_and_write(&self, lba: Lba, expected: View, new: View, how: Durability) -> Result<(), Error> {
         self.swaps.set(self.swaps.get() + 1);
+        self.note(how);
         self.up().await?;
         self.inner.compare_and_write(lba, expected, new, how).await
     }

@@ -228,6 +228,24 @@ fn usual_store_is_one_read_and_one_swap_and_queued_writers_do_not_read() {
     });
 }
 
+/// A write that a power cut may take back must not count towards a quorum.
+#[test]
+fn everything_is_written_stable() {
+    run(10, async {
+        let members = memories(1, SMALL);
+        let map = create(&members, 1, 500).await;
+        let namespace = Counting::new(members[0].clone());
+        let table = Table::new(namespace.clone(), &map, 0);
+        for (counter, len) in [10, 3000, 3000, 3000, 9000, 300_000, 10].into_iter().enumerate() {
+            let key = Key::new(format!("{}", counter % 5).as_bytes(), 0).unwrap();
+            table.store_if_newer(&key, &record(ts(counter as u64 + 1, 1), Some(len)), None, None).await.unwrap();
+        }
+        table.quiesce().await;
+        assert!(namespace.writes.get() >= 4 && namespace.swaps.get() > 10);
+        assert_eq!(namespace.cached.get(), 0);
+    });
+}
+
 /// Several hosts on one member whose commands are lost, late, or answered to nobody: what was acknowledged is there, what
 /// is read is what its operation wrote, time never runs backwards, and no reference ever leads to a stranger's extent.
 #[test]
