@@ -94,3 +94,33 @@ fn a_handshake_is_held_by_a_partition_and_completes_after_it() {
     });
     assert!(at.expect("no stall").expect("connected").as_nanos() > 100_000_000);
 }
+
+/// A stopped process learns of its connect's end only when it goes on. Meanwhile the partition healed and the handshake came
+/// through: an answer that was taken then would name a connection that its kernel had given up, and may have forgotten.
+#[test]
+fn a_late_answer_does_not_revive_a_connect_that_timed_out() {
+    for held_after in [Duration::ZERO, MS * 3 / 2] {
+        let pair = pair(1, config());
+        let (addr, world) = (pair.addr, &pair.world);
+        let served = Rc::new(RefCell::new(0));
+        let count = served.clone();
+        pair.serve(|stream| async move {
+            assert!(!recv(&stream).await.is_ok_and(|bytes| !bytes.is_empty()), "nobody sends");
+            *count.borrow_mut() += 1;
+        });
+        world.run_for(MS).expect("no stall");
+        let client = world.spawn_on(pair.client, async move { TcpStream::connect(addr).await.map(|_| ()) });
+        world.run_for(held_after).expect("no stall");
+        world.partition(pair.client, pair.server);
+        world.run_for(MS * 10).expect("no stall");
+        world.pause(pair.client);
+        world.run_for(MS * 600).expect("no stall");
+        world.heal(pair.client, pair.server);
+        world.run_for(MS * 100).expect("no stall");
+        world.resume(pair.client);
+        let result = world.run_until(client).unwrap_or_else(|stalled| panic!("{stalled}"));
+        assert_eq!(result.expect_err("it timed out").kind(), ErrorKind::TimedOut, "held after {held_after:?}");
+        // A connection that the server had already accepted ends; one that was never asked for in time never comes to be.
+        assert_eq!(*served.borrow(), u32::from(!held_after.is_zero()));
+    }
+}

@@ -74,6 +74,7 @@ struct Connect {
     local: SocketAddr,
     to: SocketAddr,
     conn: Option<ConnId>,
+    /// For good once it is there: what the network still brings is for a request that its kernel has given up.
     outcome: Option<io::Result<ConnId>>,
     timeout: EventKey,
     waker: Option<Waker>,
@@ -232,7 +233,7 @@ impl Net {
 
     /// [`Event::Syn`].
     pub(super) fn syn(&mut self, core: &mut Core, id: ConnectId) {
-        let Some(connect) = self.connects.get(&id) else { return };
+        let Some(connect) = self.connects.get(&id).filter(|connect| connect.outcome.is_none()) else { return };
         let (from, local, to) = (connect.from, connect.local, connect.to);
         let Some(node) = resolve(core, from, to.ip()) else { return };
         if self.partitioned(from, node) {
@@ -262,7 +263,7 @@ impl Net {
 
     /// [`Event::SynAnswer`].
     pub(super) fn syn_answer(&mut self, core: &mut Core, id: ConnectId, conn: Option<ConnId>) {
-        let Some(connect) = self.connects.get_mut(&id) else { return };
+        let Some(connect) = self.connects.get_mut(&id).filter(|connect| connect.outcome.is_none()) else { return };
         if let Some(node) = resolve(core, connect.from, connect.to.ip()) {
             let pair = pair(connect.from, node);
             if self.partitions.contains(&pair) {
