@@ -11,6 +11,7 @@ use std::{
 
 use engine::{
     Reactor, ReactorConfig,
+    net::TcpListener,
     sync::{self, Queue},
     task,
     time::{self, timeout},
@@ -278,4 +279,17 @@ fn a_bounded_queue_slows_its_producer_and_passes_on_everything() {
         all.sort_unstable();
         assert_eq!(all, (0..1_000).collect::<Vec<_>>());
     });
+}
+
+/// A listener handed out of the reactor keeps its accept, whose end nobody takes: the reactor waited for it in vain.
+#[test]
+fn what_outlives_the_reactor_does_not_delay_its_end() {
+    let began = std::time::Instant::now();
+    let listener = run(async {
+        let listener = TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
+        assert!(timeout(Duration::from_millis(1), listener.accept()).await.is_err());
+        listener
+    });
+    assert!(began.elapsed() < Duration::from_secs(2), "the end took {:?}", began.elapsed());
+    drop(listener);
 }

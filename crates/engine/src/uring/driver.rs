@@ -298,7 +298,7 @@ impl Driver {
         if let Err(error) = self.drain() {
             tracing::warn!(%error, "the ring failed while operations were being cancelled; their buffers are leaked");
         }
-        if !self.slots.borrow().is_empty() {
+        if !self.slots.borrow().is_quiet() {
             tracing::warn!("operations did not end in time; their buffers are leaked");
         }
     }
@@ -308,7 +308,7 @@ impl Driver {
         let entry = opcode::AsyncCancel2::new(types::CancelBuilder::any()).build().user_data(CANCEL_KEY);
         // SAFETY: the entry points to nothing.
         unsafe { self.ring.push(entry) };
-        while !self.slots.borrow().is_empty() && time::monotonic() < end {
+        while !self.slots.borrow().is_quiet() && time::monotonic() < end {
             self.ring.enter(Wait::For(Duration::from_millis(10)))?;
             self.take_completions();
         }
@@ -320,7 +320,7 @@ impl Drop for Driver {
     fn drop(&mut self) {
         // The kernel may still write to what the slots hold: leaked rather than reused.
         let slots = self.slots.take();
-        if !slots.is_empty() {
+        if !slots.is_quiet() {
             std::mem::forget(slots);
         }
     }

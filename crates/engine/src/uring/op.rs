@@ -69,16 +69,19 @@ enum Owner {
 #[derive(Default)]
 pub(super) struct Slots {
     slots: Slab<Slot>,
+    /// Operations that the kernel still knows. A slot may stay longer: until its future takes the result.
+    in_flight: usize,
     soon: usize,
 }
 
 impl Slots {
     pub(super) fn with_capacity(count: usize) -> Slots {
-        Slots { slots: Slab::with_capacity(count), soon: 0 }
+        Slots { slots: Slab::with_capacity(count), in_flight: 0, soon: 0 }
     }
 
     /// Reserves a slot; the entry that is pushed for it carries the key.
     pub(super) fn add(&mut self, held: Held, descriptor: Arc<OwnedFd>, kind: Kind) -> usize {
+        self.in_flight += 1;
         self.soon += usize::from(kind != Kind::Accept);
         self.slots.insert(Slot { owner: Owner::Unpolled, held, descriptor, kind, entrusted: None })
     }
@@ -88,13 +91,15 @@ impl Slots {
         self.soon > 0
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.slots.is_empty()
+    /// Whether the kernel holds nothing of ours.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.in_flight == 0
     }
 
     /// Notes a completion. The waker is to be woken, and what else comes back dropped, once no borrow is held.
     pub(super) fn complete(&mut self, key: usize, result: i32) -> Completed {
         let slot = &mut self.slots[key];
+        self.in_flight -= 1;
         self.soon -= usize::from(slot.kind != Kind::Accept);
         match std::mem::replace(&mut slot.owner, Owner::Done(result)) {
             Owner::Waiting(waker) => Completed::Wake(waker),
