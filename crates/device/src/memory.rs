@@ -3,7 +3,7 @@
 //! Invariants:
 //! - A command locks every stripe it touches, in ascending order, before it touches the first, and copies without awaiting:
 //!   so it is atomic towards every other command, from any thread, and no cycle of waiters can form.
-//!   (Write zeroes and deallocate, which may be longer than the atomic size, go stripe by stripe.)
+//!   (Write zeroes and deallocate go stripe by stripe where they are longer than the atomic size.)
 //! - A stripe that was never written, or was deallocated whole, owns no memory and reads as zeroes.
 //!
 //! The copy under a stripe's lock is the one copy of the payload: this memory is the medium.
@@ -140,13 +140,13 @@ impl Memory {
 
     fn zero(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
         check_range(&self.info, lba, blocks)?;
-        for piece in self.pieces(lba, blocks * u64::from(self.info.block_size)) {
-            let mut stripe = write(&self.stripes[piece.stripe]);
-            if piece.within.len() == STRIPE_BYTES {
-                *stripe = None;
-            } else if let Some(bytes) = &mut *stripe {
-                bytes[piece.within].fill(0);
+        let len = blocks * u64::from(self.info.block_size);
+        if len <= TRANSFER_BYTES_MAX as u64 {
+            for (piece, stripe) in self.lock_exclusive(lba, len as usize).iter_mut().flatten() {
+                clear(stripe, piece);
             }
+        } else {
+            self.pieces(lba, len).for_each(|piece| clear(&mut write(&self.stripes[piece.stripe]), &piece));
         }
         Ok(())
     }
@@ -232,4 +232,40 @@ fn store(stripe: &mut Stripe, piece: &Piece, data: &[u8]) {
     // The allocator hands out zeroed pages lazily: a stripe costs what has been written to it.
     let bytes = stripe.get_or_insert_with(|| vec![0; STRIPE_BYTES].into_boxed_slice());
     bytes[piece.within.clone()].copy_from_slice(&data[piece.at.clone()]);
+}
+
+fn clear(stripe: &mut Stripe, piece: &Piece) {
+    if piece.within.len() == STRIPE_BYTES {
+        *stripe = None;
+    } else if let Some(bytes) = stripe {
+        bytes[piece.within.clone()].fill(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Zeroing once went stripe by stripe whatever its length: a reader of both stripes could find one old and one zeroed.
+    #[test]
+    fn zeroing_within_the_atomic_size_locks_all_its_stripes_at_once() {
+        let memory = Memory::new(4 << 20, 4096, [1; 16]).expect("a memory namespace");
+        let [first, second] = [0, 1].map(|index| &memory.stripes[index]);
+        for stripe in [first, second] {
+            *write(stripe) = Some(vec![1; STRIPE_BYTES].into_boxed_slice());
+        }
+        let blocks = (STRIPE_BYTES / 4096) as u64;
+        std::thread::scope(|scope| {
+            let reader = read(second);
+            scope.spawn(|| memory.zero(Lba(blocks - 1), 2));
+            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+            // Until the zeroing has come as far as it can.
+            while let Ok(stripe) = first.try_read() {
+                assert!(stripe.as_ref().is_some_and(|bytes| bytes[STRIPE_BYTES - 1] == 1), "half of it is done");
+                assert!(std::time::Instant::now() < deadline, "it never began");
+            }
+            drop(reader);
+        });
+        assert!([first, second].iter().all(|stripe| read(stripe).as_ref().is_some_and(|bytes| bytes.contains(&0))));
+    }
 }
