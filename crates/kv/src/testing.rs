@@ -52,6 +52,8 @@ pub struct Counting<N> {
     pub slow: Cell<std::time::Duration>,
     /// Plain writes are kept back, and their callers told that the outcome is unknown.
     pub hold: Cell<bool>,
+    /// Reads that touch this block fail.
+    pub bad_block: Cell<Option<Lba>>,
     pub held: RefCell<Vec<(Lba, View)>>,
     /// Counts reconnections, as the test plays them.
     pub epoch: Cell<u64>,
@@ -68,6 +70,7 @@ impl<N> Counting<N> {
             down: Rc::default(),
             slow: Cell::default(),
             hold: Cell::default(),
+            bad_block: Cell::default(),
             held: RefCell::default(),
             epoch: Cell::default(),
         })
@@ -117,6 +120,10 @@ impl<N: Namespace> Namespace for Counting<N> {
 
     async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
         self.reads.set(self.reads.get() + 1);
+        let blocks = buf.len() as u64 / u64::from(self.info().block_size);
+        if self.bad_block.get().is_some_and(|bad| (lba.0..lba.0 + blocks).contains(&bad.0)) {
+            return (Err(Error::ReadFault("test".into())), buf);
+        }
         match self.up().await {
             Ok(()) => self.inner.read(lba, buf).await,
             Err(error) => (Err(error), buf),

@@ -413,6 +413,29 @@ fn a_damaged_page_is_not_rebuilt_from_a_minority() {
 }
 
 #[test]
+fn a_bad_block_hides_one_page_and_no_other() {
+    run(14, async {
+        let pool = Pool::new(3, 3).await;
+        for number in 0..300u32 {
+            pool.store.put(&number.to_le_bytes(), value(b"v")).await.unwrap();
+        }
+        let page = pool.page_of(1, &7u32.to_le_bytes());
+        pool.members[1].bad_block.set(Some(pool.store.table(1).unwrap().layout().table(page)));
+        let report = pool.verify().await;
+        assert!(report.unreachable.is_empty(), "{report:?}");
+        assert!(report.damaged_pages.len() == 1 && report.damaged_pages[0].0 == 1, "{report:?}");
+        assert_eq!(pool.store.get(&7u32.to_le_bytes()).await, Ok(Some(value(b"v"))));
+        pool.store.put(&7u32.to_le_bytes(), value(b"w")).await.unwrap();
+        let (mut cursor, mut listed) = (Some(0), 0);
+        while let Some(at) = cursor {
+            let page = pool.store.list(b"", at, 1000).await.unwrap();
+            (cursor, listed) = (page.next, listed + page.entries.len());
+        }
+        assert_eq!(listed, 300);
+    });
+}
+
+#[test]
 fn usage_counts_entries_and_claimed_pages() {
     run(13, async {
         let pool = Pool::sized(3, 3, 8 << 20).await;

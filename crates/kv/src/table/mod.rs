@@ -260,7 +260,10 @@ impl<N: Namespace> Table<N> {
     pub async fn read_pages(&self, first: TablePage) -> Result<Vec<Result<PageImage, TableError>>, TableError> {
         let count = self.pages_per_read().min(self.layout.geometry.table_pages.saturating_sub(first.0));
         let size = self.layout.page_bytes();
-        let bytes = self.read_at(self.layout.table(first), count as usize * size).await?;
+        let bytes = match self.read_at(self.layout.table(first), count as usize * size).await {
+            Err(device::Error::ReadFault(_)) => return Ok(self.read_one_by_one(first, count).await),
+            result => result?,
+        };
         let image = |index: u32| {
             let (page, at) = (TablePage(first.0 + index), index as usize * size);
             let bytes = bytes.slice(at..at + size);
@@ -268,6 +271,15 @@ impl<N: Namespace> Table<N> {
             Ok(PageImage { page, bytes })
         };
         Ok((0..count).map(image).collect())
+    }
+
+    /// One page that the medium cannot give back must not hide its neighbours.
+    async fn read_one_by_one(&self, first: TablePage, count: u32) -> Vec<Result<PageImage, TableError>> {
+        let mut images = Vec::with_capacity(count as usize);
+        for page in first.0..first.0 + count {
+            images.push(self.read_page(TablePage(page)).await);
+        }
+        images
     }
 
     /// What a page says of a key.
