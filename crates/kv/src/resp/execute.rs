@@ -3,6 +3,7 @@
 //! Commands over several keys run key by key, up to [`FAN_OUT_MAX`] at once; they are not atomic over keys, which `COMMAND DOCS`
 //! says. One that fails midway answers the error; what it did to other keys stays done, as with any error of unknown outcome.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::future::Future;
@@ -20,8 +21,14 @@ use super::request::Request;
 use super::stats::{GatewayStats, Shared};
 use super::{FAN_OUT_MAX, KEYS_MAX, REPLY_BYTES_MAX, SCAN_COUNT_MAX};
 
-/// Runs one request and gives its reply.
-pub async fn execute<B: Backend>(backend: &B, shared: &Shared, request: Request, command: &Command) -> Reply {
+/// Runs one request and gives its reply. Once `gone` is set nobody reads the reply: walks over all keys then end early.
+pub async fn execute<B: Backend>(
+    backend: &B,
+    shared: &Shared,
+    request: Request,
+    command: &Command,
+    gone: &Cell<bool>,
+) -> Reply {
     let result = match request {
         Request::Get => get(backend, shared, command.arg(1)).await.map(|value| value.map_or(Reply::Null, Reply::Value)),
         Request::Set => backend.put(command.arg(1), command.arg(2)).await.map(|()| Reply::OK),
@@ -45,12 +52,12 @@ pub async fn execute<B: Backend>(backend: &B, shared: &Shared, request: Request,
             let value = get(backend, shared, command.arg(1)).await;
             value.map(|value| Reply::Integer(if value.is_some() { -1 } else { -2 }))
         }
-        Request::Keys => keys(backend, command.arg(1)).await,
+        Request::Keys => keys(backend, command.arg(1), gone).await,
         Request::Scan { cursor, pattern, count, type_exists } => {
             let pattern = pattern.map(|index| command.arg(index));
             scan(backend, cursor, pattern, count, type_exists).await
         }
-        Request::DbSize => count_keys(backend).await,
+        Request::DbSize => count_keys(backend, gone).await,
         Request::Info => Ok(Reply::Text(info(backend, shared, command))),
         Request::Time => Ok(time()),
     };
@@ -122,7 +129,7 @@ async fn exists<B: Backend>(backend: &B, shared: &Shared, command: &Command) -> 
     Ok(Reply::Integer(found))
 }
 
-async fn keys<B: Backend>(backend: &B, pattern: &[u8]) -> Result<Reply, Failure> {
+async fn keys<B: Backend>(backend: &B, pattern: &[u8], gone: &Cell<bool>) -> Result<Reply, Failure> {
     let (mut found, mut cursor, mut bytes) = (Vec::new(), 0, 0);
     loop {
         let page = backend.scan(cursor, SCAN_COUNT_MAX).await?;
@@ -133,7 +140,7 @@ async fn keys<B: Backend>(backend: &B, pattern: &[u8]) -> Result<Reply, Failure>
         if found.len() > KEYS_MAX || bytes > REPLY_BYTES_MAX {
             return Err(Failure::new("ERR", format!("more than {KEYS_MAX} keys match: use SCAN")));
         }
-        if page.next == 0 {
+        if page.next == 0 || gone.get() {
             return Ok(Reply::Array(found));
         }
         cursor = page.next;
@@ -153,12 +160,12 @@ async fn scan<B: Backend>(
     Ok(Reply::Array(vec![Reply::bulk(page.next.to_string()), Reply::Array(found)]))
 }
 
-async fn count_keys<B: Backend>(backend: &B) -> Result<Reply, Failure> {
+async fn count_keys<B: Backend>(backend: &B, gone: &Cell<bool>) -> Result<Reply, Failure> {
     let (mut count, mut cursor) = (0, 0);
     loop {
         let page = backend.scan(cursor, SCAN_COUNT_MAX).await?;
         count += page.keys.len() as i64;
-        if page.next == 0 {
+        if page.next == 0 || gone.get() {
             return Ok(Reply::Integer(count));
         }
         cursor = page.next;

@@ -1,6 +1,6 @@
 //! The entry point for fuzzing a session, and a store in memory for it and for the tests.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::pin;
@@ -75,7 +75,7 @@ pub fn resp_session(bytes: &[u8]) {
 pub fn run_session(input: &mut &[u8], piece: usize) -> Vec<u8> {
     let shared = Arc::new(Shared::default());
     let mut session = Session::new(shared.clone(), "peer".into(), "local".into());
-    let (backend, mut output) = (MemoryBackend::default(), Vec::new());
+    let (backend, gone, mut output) = (MemoryBackend::default(), Cell::new(false), Vec::new());
     while !input.is_empty() && session.accepts() {
         let (mut now, rest) = input.split_at(piece.min(input.len()));
         *input = rest;
@@ -85,7 +85,7 @@ pub fn run_session(input: &mut &[u8], piece: usize) -> Vec<u8> {
             let mut jobs: Vec<_> = std::iter::from_fn(|| session.next_job()).collect();
             let idle = jobs.is_empty() && session.output().is_empty();
             while let Some(job) = jobs.pop() {
-                let reply = ready(execute(&backend, &shared, job.request, &job.command));
+                let reply = ready(execute(&backend, &shared, job.request, &job.command, &gone));
                 session.complete(job, reply.expect("invariant: MemoryBackend is always ready"));
             }
             while let Some(chunk) = session.output().pop() {

@@ -1,7 +1,7 @@
 //! The gateway's sockets: one task per connection drives its [`Session`].
 //!
 //! Invariants:
-//! - A command that was started is finished even when its connection ends: a put that is cut off midway would leave copies
+//! - A write that was started is finished even when its connection ends: a put that is cut off midway would leave copies
 //!   on a minority, and space claimed for it.
 //! - One receive and one send are outstanding at most; nothing is received while the session accepts nothing, so that a peer
 //!   that is too fast is slowed by its own socket.
@@ -182,7 +182,8 @@ impl<B: Backend> Connection<B> {
         let (peer, local) = (self.stream.peer_addr(), self.stream.local_addr());
         let mut session = Session::new(self.shared.clone(), peer.to_string(), local.to_string());
         let mut jobs = TaskSet::new(RUNNING_MAX);
-        let start = |job| run(self.backend.clone(), self.shared.clone(), job);
+        let gone = Rc::new(Cell::new(false));
+        let start = |job| run(self.backend.clone(), self.shared.clone(), gone.clone(), job);
         if let Err(error) = self.drive(&mut session, &mut jobs, start).await {
             tracing::debug!(%peer, %error, "connection ended");
         }
@@ -190,6 +191,7 @@ impl<B: Backend> Connection<B> {
             tracing::warn!(%peer, %error, "connection closed");
         }
         self.stream.shutdown();
+        gone.set(true);
         while poll_fn(|context| jobs.poll_next(context)).await.is_some() {}
     }
 
@@ -282,9 +284,9 @@ impl<B: Backend> Connection<B> {
 }
 
 /// Executes one job and takes its time.
-async fn run<B: Backend>(backend: Rc<B>, shared: Arc<Shared>, job: Job) -> (Job, Reply) {
+async fn run<B: Backend>(backend: Rc<B>, shared: Arc<Shared>, gone: Rc<Cell<bool>>, job: Job) -> (Job, Reply) {
     let started = time::now();
-    let reply = execute(&*backend, &shared, job.request, &job.command).await;
+    let reply = execute(&*backend, &shared, job.request, &job.command, &gone).await;
     let histogram = if job.access.writes() { &shared.stats.write_latency } else { &shared.stats.read_latency };
     histogram.record(started.elapsed());
     (job, reply)
