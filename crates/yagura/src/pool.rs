@@ -146,10 +146,10 @@ async fn create(args: &PoolCreateArgs) -> Result<(), Failure> {
 }
 
 /// Makes a pool of all namespaces at `addresses`, if every one of them is blank; else changes nothing and says `false`.
-pub async fn create_blank(addresses: &[String], replicas: u8) -> Result<bool, Failure> {
+pub async fn create_blank(addresses: &[String], replicas: u8, table_share: u32) -> Result<bool, Failure> {
     let spec = |address: &String| address.parse().map_err(Failure::usage);
     let specs: Vec<MemberSpec> = addresses.iter().map(spec).collect::<Result<_, _>>()?;
-    let options = CreateOptions { replicas, ..CreateOptions::default() };
+    let options = CreateOptions { replicas, table_share, ..CreateOptions::default() };
     match pool::create(&find_all(&specs).await?, &options).await {
         Ok(_) => Ok(true),
         Err(pool::Error::InUse { .. }) => Ok(false),

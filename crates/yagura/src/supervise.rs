@@ -28,7 +28,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// Who ran this long did start well.
 const STEADY: Duration = Duration::from_secs(30);
 /// How often children are looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How long a node may take to stop before it is killed.
 const STOP_TIME_MAX: Duration = Duration::from_secs(5);
 /// News that may wait. Derived: a start and an end per node and restart; what no longer fits is dropped with a log line.

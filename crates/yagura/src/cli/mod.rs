@@ -242,6 +242,10 @@ pub struct UpArgs {
     /// drill imports.
     #[arg(long, value_name = "SIZE")]
     pub size: Option<Size>,
+    /// Thousandths of each member that hold table pages (small values); the rest holds larger values. Listing and repair read
+    /// the whole table. Counts only when the pool is made.
+    #[arg(long, value_name = "N", default_value_t = 250, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub table_share: u32,
     /// Where the gateway listens; default: 127.0.0.1:6379, or a free port if that is taken.
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<SocketAddr>,

@@ -86,7 +86,7 @@ pub fn run(args: &UpArgs) -> Result<(), Failure> {
 }
 
 /// Bytes of each member of a new pool: as asked, else enough for what is to be imported. Every node may come to hold every value
-/// (as many replicas as nodes); half of a member is for values that fit no page, and room for parts and overwriting is wanted.
+/// (as many replicas as nodes), three quarters of a member are for values that fit no page, and overwriting wants room.
 fn member_size(args: &UpArgs, tree: Option<&Tree>) -> u64 {
     const GIB: u64 = 1 << 30;
     let room = || tree.map_or(0, Tree::bytes).saturating_mul(4).next_multiple_of(GIB);
@@ -208,7 +208,7 @@ async fn open_or_create(args: &UpArgs, addresses: &[String]) -> Result<(Store<Co
     match client::reach(addresses).await {
         Ok(reached) => Ok((reached.store(), false)),
         Err(failure) => {
-            let blank = crate::pool::create_blank(addresses, args.replicas).await;
+            let blank = crate::pool::create_blank(addresses, args.replicas, args.table_share).await;
             match blank {
                 Ok(true) => Ok((client::reach(addresses).await?.store(), true)),
                 // Not all of them are blank: then what kept the pool from being opened is what counts.

@@ -1,0 +1,217 @@
+//! Storage nodes and pools, from outside: refusals by name, metrics, and blocks through our own host.
+
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::net::TcpStream;
+use std::path::Path;
+
+use crate::support::{PATIENCE, Server, http_get, run, yagura};
+
+fn node(directory: &Path, name: &str, size: &str) -> Server {
+    let nqn = format!("--nqn=nqn.2026-11.io.yagura:test-{name}");
+    let namespace = format!("--namespace=file={},size={size}", directory.join(name).display());
+    Server::start(&["target", "--listen=127.0.0.1:0", &nqn, &namespace])
+}
+
+/// Three nodes in files, not yet a pool.
+fn three(directory: &Path, size: &str) -> Vec<Server> {
+    ["a", "b", "c"].into_iter().map(|name| node(directory, name, size)).collect()
+}
+
+fn addresses(nodes: &[Server]) -> Vec<String> {
+    nodes.iter().map(|node| node.address("listening").to_string()).collect()
+}
+
+/// Makes a pool of the nodes; the arguments that name it.
+fn create(nodes: &[Server], more: &[&str]) -> String {
+    let members: Vec<String> = addresses(nodes).iter().map(|address| format!("--member={address}")).collect();
+    let mut arguments = vec!["pool", "create"];
+    arguments.extend(members.iter().map(String::as_str));
+    arguments.extend(more);
+    let (status, _, stderr) = run(&arguments);
+    assert_eq!(status, 0, "{stderr}");
+    format!("--pool={}", addresses(nodes).join(","))
+}
+
+#[test]
+fn a_second_opener_is_refused_by_name() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let _first = node(directory.path(), "a", "16MiB");
+    let file = directory.path().join("a");
+    let (status, _, stderr) = run(&["target", "--listen=127.0.0.1:0", &format!("--namespace=file={}", file.display())]);
+    assert_eq!(status, 4, "{stderr}");
+    assert!(stderr.contains(file.to_str().expect("text")) && stderr.contains("in use by another process"), "{stderr}");
+}
+
+#[test]
+fn sigterm_ends_a_node_in_good_order_and_its_port_is_free_again() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let first = node(directory.path(), "a", "16MiB");
+    let address = first.address("listening");
+    let nguid = first.ready["namespaces"][0]["nguid"].clone();
+    assert_eq!(first.stop("TERM"), 0);
+    let namespace = format!("--namespace=file={}", directory.path().join("a").display());
+    let again = Server::start(&["target", &format!("--listen={address}"), &namespace]);
+    assert_eq!((again.address("listening"), &again.ready["namespaces"][0]["nguid"]), (address, &nguid));
+    assert_eq!(again.stop("INT"), 0);
+}
+
+#[test]
+fn blocks_through_our_host() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let server = node(directory.path(), "a", "16MiB");
+    let address = server.address("listening").to_string();
+    let nqn = server.ready["nqn"].as_str().expect("text");
+    let (status, stdout, _) = run(&["nvme", "discover", &address]);
+    assert!(status == 0 && stdout.contains(nqn), "{stdout}");
+    for digests in [&[][..], &["--header-digest", "--data-digest"]] {
+        let call = |arguments: &[&str]| run(&[arguments, digests].concat());
+        assert_eq!(call(&["nvme", "write", &address, "--lba=8", "--pattern=7", "--length=1MiB"]).0, 0);
+        assert_eq!(call(&["nvme", "read", &address, "--lba=8", "--verify-pattern=7", "--length=1MiB"]).0, 0);
+        let (status, _, stderr) = call(&["nvme", "read", &address, "--lba=9", "--verify-pattern=8", "--length=4K"]);
+        assert!(status == 1 && stderr.contains("byte 36864"), "{stderr}");
+    }
+    let (status, _, stderr) = run(&["nvme", "read", &address, "--lba=1000000"]);
+    assert!(status == 2 && stderr.contains("beyond the namespace's end"), "{stderr}");
+    let (status, _, stderr) = run(&["nvme", "identify", &address, "--nqn=nqn.2026-11.io.yagura:nobody"]);
+    assert!(status == 3, "{stderr}");
+}
+
+#[test]
+fn a_bad_pdu_ends_its_connection_and_touches_no_other() {
+    let server = Server::start(&["target", "--listen=127.0.0.1:0", "--namespace=memory=16M", "--metrics=127.0.0.1:0"]);
+    let mut bad = TcpStream::connect(server.address("listening")).expect("connected");
+    bad.set_read_timeout(Some(PATIENCE)).expect("set");
+    bad.write_all(&[0x77; 128]).expect("sent");
+    let mut answer = Vec::new();
+    bad.read_to_end(&mut answer).expect("closed in good order");
+    // C2HTermReq (NVMe/TCP 1.0 §3.6.2.6).
+    assert_eq!(answer.first(), Some(&0x03), "{answer:?}");
+    assert_eq!(run(&["nvme", "identify", &server.address("listening").to_string()]).0, 0);
+    let metrics = http_get(server.address("metrics"), "/metrics");
+    assert!(metrics.contains("yagura_target_protocol_errors_total 1\n"), "{metrics}");
+    assert_eq!(http_get(server.address("metrics"), "/healthz"), "ok\n");
+}
+
+#[test]
+fn metrics_are_what_prometheus_reads() {
+    let server = Server::start(&["target", "--listen=127.0.0.1:0", "--namespace=memory=16M", "--metrics=127.0.0.1:0"]);
+    let address = server.address("listening").to_string();
+    assert_eq!(run(&["nvme", "write", &address, "--pattern=1", "--length=64K"]).0, 0);
+    let text = http_get(server.address("metrics"), "/metrics");
+    let mut last: Option<(String, f64)> = None;
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let (name, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("no value in {line:?}"));
+        let value: f64 = value.parse().unwrap_or_else(|_| panic!("no number in {line:?}"));
+        // The buckets of one histogram are cumulative.
+        let series = name.split_once(",le=").or(name.split_once("{le=")).map(|(series, _)| series.to_string());
+        if let (Some(series), Some((before, count))) = (&series, &last)
+            && series == before
+        {
+            assert!(value >= *count, "{line}");
+        }
+        last = series.map(|series| (series, value));
+    }
+    assert!(text.contains("yagura_target_commands_total{command=\"write\"} 1\n"), "{text}");
+    assert!(text.contains("yagura_target_written_bytes_total 65536\n"), "{text}");
+    assert!(text.ends_with("# EOF\n"), "{text}");
+}
+
+#[test]
+fn a_pool_is_made_once_and_members_in_use_are_not_taken() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let nodes = three(directory.path(), "32MiB");
+    let pool = create(&nodes, &[]);
+    let (status, stdout, stderr) = run(&["pool", "status", &pool, "--json"]);
+    assert_eq!(status, 0, "{stderr}");
+    let report: serde_json::Value = serde_json::from_str(&stdout).expect("JSON");
+    assert!(report["members"].as_array().expect("members").iter().all(|member| member["votes"] == true), "{report}");
+    let member = format!("--member={}", addresses(&nodes)[0]);
+    let (status, _, stderr) = run(&["pool", "create", &member, "--replicas=1"]);
+    assert!(status == 4 && stderr.contains("is in use"), "{stderr}");
+    let (status, _, stderr) = run(&["pool", "create", &member]);
+    assert!(status == 2 && stderr.contains("add members or lower the replica count"), "{stderr}");
+    // Any one member leads to all of them.
+    let one = format!("--pool={}", addresses(&nodes)[2]);
+    assert_eq!(run(&["kv", "put", &one, "k", "v"]).0, 0);
+    assert_eq!(run(&["kv", "get", &pool, "k"]).1, "v");
+    let (status, _, stderr) = run(&["kv", "get", &pool, "nothing"]);
+    assert!(status == 1 && stderr.contains("no such key"), "{stderr}");
+}
+
+/// Overwrites bytes of a member's file while no node has it open.
+fn damage(file: &Path, offset: u64, bytes: &[u8]) {
+    let mut file = std::fs::OpenOptions::new().write(true).open(file).expect("opened");
+    file.seek(SeekFrom::Start(offset)).expect("sought");
+    file.write_all(bytes).expect("written");
+    file.sync_all().expect("synced");
+}
+
+#[test]
+fn damaged_and_foreign_superblocks_are_refused_by_name_and_the_second_copy_is_used() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let [a, b, c] = ["a", "b", "c"].map(|name| directory.path().join(name));
+    let nodes = three(directory.path(), "32MiB");
+    let pool = create(&nodes, &[]);
+    assert_eq!(run(&["kv", "put", &pool, "k", "v"]).0, 0);
+    drop(nodes);
+    let copies: [u64; 2] = pool_superblocks();
+    // One copy: nobody notices but the status.
+    damage(&a, copies[0] + 100, &[0xff; 64]);
+    let nodes = three(directory.path(), "32MiB");
+    let pool = format!("--pool={}", addresses(&nodes).join(","));
+    assert_eq!(run(&["pool", "status", &pool]).0, 0);
+    assert_eq!(run(&["kv", "get", &pool, "k"]).1, "v");
+    drop(nodes);
+    // Both copies: the member is named and has no vote; the others go on.
+    damage(&a, copies[1] + 100, &[0xff; 64]);
+    let nodes = three(directory.path(), "32MiB");
+    let pool = format!("--pool={}", addresses(&nodes).join(","));
+    let (status, stdout, _) = run(&["pool", "status", &pool]);
+    assert!(status == 1 && stdout.contains(&addresses(&nodes)[0]) && stdout.contains("damaged"), "{stdout}");
+    assert_eq!(run(&["kv", "get", &pool, "k"]).1, "v");
+    drop(nodes);
+    // Two of three: no majority, nothing is served, and it is said why.
+    damage(&b, copies[0], &[0; 4096]);
+    damage(&b, copies[1], &[0; 4096]);
+    let nodes = three(directory.path(), "32MiB");
+    let pool = format!("--pool={}", addresses(&nodes).join(","));
+    let (status, _, stderr) = run(&["kv", "get", &pool, "k"]);
+    assert!(status == 3 && stderr.contains(&addresses(&nodes)[1]), "{status} {stderr}");
+    assert!(c.exists());
+}
+
+/// Where the two copies of a superblock are: the first block, and the one behind the map.
+fn pool_superblocks() -> [u64; 2] {
+    pool::geometry::SUPERBLOCK_OFFSETS
+}
+
+#[test]
+fn a_full_pool_says_so_and_stays_readable() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let nodes = three(directory.path(), "8MiB");
+    let pool = create(&nodes, &[]);
+    let value = directory.path().join("value");
+    std::fs::write(&value, vec![7; 300_000]).expect("written");
+    let mut stored = 0;
+    let stderr = loop {
+        let file = format!("--file={}", value.display());
+        let (status, _, stderr) = run(&["kv", "put", &pool, &file, &format!("k{stored}")]);
+        match status {
+            0 => stored += 1,
+            5 => break stderr,
+            other => panic!("status {other}: {stderr}"),
+        }
+        assert!(stored < 100, "30 MB in a pool of 8 MiB");
+    };
+    assert!(stored > 3 && stderr.contains("out of space"), "{stored} {stderr}");
+    for key in 0..stored {
+        let output = directory.path().join("got");
+        let (status, _, stderr) = run(&["kv", "get", &pool, &format!("k{key}"), "-o", output.to_str().expect("text")]);
+        assert_eq!(status, 0, "{stderr}");
+        assert!(std::fs::read(&output).expect("read") == vec![7; 300_000]);
+    }
+    // What is deleted makes room.
+    assert_eq!(run(&["kv", "delete", &pool, "k0", "k1"]).0, 0);
+    let mut again = yagura(&["kv", "put", &pool, "again", "--file", value.to_str().expect("text")]);
+    assert!(again.stdout(std::process::Stdio::null()).status().expect("ran").success());
+}

@@ -1,0 +1,172 @@
+//! `yagura up` from outside: everything a user has, and a storage node killed in the middle of it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::support::{PATIENCE, Redis, Reply, Server, http_get, kill, make_tree, run};
+
+fn up(data: &Path, more: &[&str]) -> Server {
+    let data = format!("--data={}", data.display());
+    let mut arguments = vec!["up", &data, "--listen=127.0.0.1:0", "--metrics=127.0.0.1:0", "--size=64MiB"];
+    arguments.extend(more);
+    Server::start(&arguments)
+}
+
+fn pool_of(server: &Server) -> String {
+    let nodes = server.ready["nodes"].as_array().expect("nodes");
+    let addresses: Vec<&str> = nodes.iter().map(|node| node["address"].as_str().expect("text")).collect();
+    format!("--pool={}", addresses.join(","))
+}
+
+fn node_pid(server: &Server, node: usize) -> u32 {
+    u32::try_from(server.ready["nodes"][node]["pid"].as_u64().expect("a pid")).expect("a pid")
+}
+
+/// Waits until `kv verify --replicas` finds all replicas equal. Returns its report.
+fn wait_until_equal(pool: &str) -> serde_json::Value {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let (status, stdout, stderr) = run(&["kv", "verify", "--replicas", "--json", pool]);
+        if status == 0 {
+            return serde_json::from_str(&stdout).expect("JSON");
+        }
+        assert!(Instant::now() < deadline, "the replicas do not become equal: {stdout}{stderr}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+#[test]
+fn a_pool_is_made_reopened_and_keeps_what_was_acknowledged() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let server = up(directory.path(), &[]);
+    assert_eq!(server.ready["created"], true);
+    let mut redis = Redis::connect(server.address("gateway"));
+    assert_eq!(redis.call(&[b"PING"]), Reply::Status("PONG".into()));
+    let large = vec![7; 1 << 20];
+    for (key, value) in [("small", &b"v"[..]), ("empty", b""), ("page", &large[..3900]), ("large", &large)] {
+        redis.set(key, value);
+        assert!(redis.get(key).as_deref() == Some(value), "{key}");
+    }
+    assert_eq!(redis.call(&[b"DEL", b"small", b"none"]), Reply::Integer(1));
+    assert_eq!(redis.call(&[b"DBSIZE"]), Reply::Integer(3));
+    let metrics = http_get(server.address("metrics"), "/metrics");
+    assert!(metrics.contains("yagura_store_puts_total 4\n"), "{metrics}");
+    let pids = [0, 1, 2].map(|node| node_pid(&server, node));
+    assert_eq!(server.stop("TERM"), 0);
+    for pid in pids {
+        assert!(!Path::new(&format!("/proc/{pid}")).exists(), "a storage node outlived `up`");
+    }
+
+    let server = up(directory.path(), &[]);
+    assert_eq!(server.ready["created"], false);
+    let mut redis = Redis::connect(server.address("gateway"));
+    assert_eq!((redis.get("small"), redis.get("empty")), (None, Some(Vec::new())));
+    assert!(redis.get("large").as_deref() == Some(&large[..]));
+    assert_eq!(server.stop("INT"), 0);
+}
+
+#[test]
+fn a_directory_is_imported_verified_and_given_back() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let tree = directory.path().join("tree");
+    let (files, bytes) = make_tree(&tree);
+    let server = up(&directory.path().join("data"), &[]);
+    let (pool, tree) = (pool_of(&server), tree.to_str().expect("text"));
+    let (status, stdout, stderr) = run(&["kv", "import", tree, "--part-size=64K", "--json", &pool]);
+    assert_eq!(status, 0, "{stderr}");
+    let report: serde_json::Value = serde_json::from_str(&stdout).expect("JSON");
+    assert_eq!((report["files"].as_u64(), report["bytes"].as_u64()), (Some(files), Some(bytes)));
+    let (status, stdout, stderr) = run(&["kv", "verify", "--against", tree, "--replicas", &pool]);
+    assert!(
+        status == 0 && stdout.contains("every byte is right") && stdout.contains("all replicas are equal"),
+        "{stderr}"
+    );
+    let listed = run(&["kv", "list", &pool]).1;
+    assert_eq!(listed.lines().count() as u64, files, "parts are not listed:\n{listed}");
+    let output = directory.path().join("out");
+    assert_eq!(run(&["kv", "get", &pool, "d2/f2500000", "-o", output.to_str().expect("text")]).0, 0);
+    let original = std::fs::read(format!("{tree}/d2/f2500000")).expect("read");
+    assert!(std::fs::read(&output).expect("read") == original);
+
+    // A byte that changes on either side is found and named.
+    std::fs::write(format!("{tree}/d0/f0"), "not empty any more").expect("written");
+    let mut redis = Redis::connect(server.address("gateway"));
+    redis.set("d1/f1", b"?");
+    let (status, stdout, _) = run(&["kv", "verify", "--against", tree, &pool]);
+    assert!(status == 1 && stdout.contains("d0/f0: only the first 0 bytes are stored"), "{stdout}");
+    assert!(stdout.contains("d1/f1: differs from byte 0 on"), "{stdout}");
+    assert_eq!(run(&["kv", "delete", &pool, "d2/f2500000"]).0, 0);
+    let parts = run(&["kv", "list", "--parts", &pool, "d2/f2500000"]).1;
+    assert_eq!(parts, "", "parts were left behind");
+}
+
+/// One client that writes and reads its own keys and checks each answer. An error, or an answer that is not the last value that
+/// was acknowledged, panics. Returns what must be there at the end.
+fn check_traffic(address: std::net::SocketAddr, client: u32, stop: &AtomicBool) -> (u64, BTreeMap<String, Vec<u8>>) {
+    let mut redis = Redis::connect(address);
+    let (mut acknowledged, mut count) = (BTreeMap::new(), 0u64);
+    while !stop.load(Ordering::Relaxed) {
+        let key = format!("client{client}/{}", count % 50);
+        let length = if count % 17 == 0 { 20_000 } else { (count * 37 % 3000) as usize };
+        let mut value = count.to_le_bytes().to_vec();
+        value.resize(8 + length, client as u8);
+        redis.set(&key, &value);
+        acknowledged.insert(key, value);
+        let key = format!("client{client}/{}", count * 7 % 50);
+        assert_eq!(redis.get(&key), acknowledged.get(&key).cloned(), "{key}: not what was acknowledged last");
+        count += 1;
+    }
+    (count, acknowledged)
+}
+
+#[test]
+fn a_node_killed_amid_traffic_costs_no_error_and_is_repaired() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let server = up(directory.path(), &[]);
+    let (address, pool) = (server.address("gateway"), pool_of(&server));
+    let stop = AtomicBool::new(false);
+    let clients: Vec<_> = std::thread::scope(|scope| {
+        let stop = &stop;
+        let clients: Vec<_> = (0..3).map(|client| scope.spawn(move || check_traffic(address, client, stop))).collect();
+        std::thread::sleep(Duration::from_millis(500));
+        // The supervisor starts it again by itself, a moment later.
+        kill(node_pid(&server, 1), "KILL");
+        std::thread::sleep(Duration::from_secs(2));
+        stop.store(true, Ordering::Relaxed);
+        clients.into_iter().map(|client| client.join().expect("a client met an error")).collect()
+    });
+    let report = wait_until_equal(&pool);
+    let keys: u64 = clients.iter().map(|(_, acknowledged)| acknowledged.len() as u64).sum();
+    assert_eq!(report["replicas"]["keys"].as_u64(), Some(keys));
+    let mut redis = Redis::connect(address);
+    for (count, acknowledged) in clients {
+        assert!(count > 10, "no traffic to speak of: {count}");
+        for (key, value) in acknowledged {
+            assert!(redis.get(&key).as_deref() == Some(&value[..]), "{key} was lost");
+        }
+    }
+    assert_eq!(server.stop("TERM"), 0);
+}
+
+#[test]
+fn the_drill_passes_and_says_what_it_did() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let tree = directory.path().join("tree");
+    let (files, bytes) = make_tree(&tree);
+    let data = format!("--data={}", directory.path().join("data").display());
+    let drill = format!("--drill={}", tree.display());
+    let arguments = ["up", &data, &drill, "--once", "--listen=127.0.0.1:0", "--size=64MiB", "--json"];
+    let (status, stdout, stderr) = run(&arguments);
+    assert_eq!(status, 0, "{stderr}");
+    let report: serde_json::Value = serde_json::from_str(&stdout).expect("JSON");
+    let drill = &report["drill"];
+    assert_eq!((drill["import"]["files"].as_u64(), drill["import"]["bytes"].as_u64()), (Some(files), Some(bytes)));
+    for read in ["read_during_kill", "read_without_node"] {
+        assert_eq!((drill[read]["different"].as_u64(), drill[read]["bytes"].as_u64()), (Some(0), Some(bytes)));
+    }
+    assert_eq!(drill["replicas"]["equal"], true);
+    assert!(drill["repaired_replicas"].as_u64() > Some(0), "{drill}");
+    assert!(drill["import"]["put"]["p999_us"].as_u64() >= drill["import"]["put"]["p50_us"].as_u64(), "{drill}");
+}
