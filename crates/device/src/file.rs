@@ -147,6 +147,25 @@ impl Latch {
         if error.kind() == io::ErrorKind::Unsupported {
             return Error::Unsupported(what);
         }
+        self.fall(what, error)
+    }
+
+    /// How a flush has ended. A full medium is no excuse here: what it had accepted may be gone.
+    fn flushed(&self, result: io::Result<()>) -> Result<(), Error> {
+        result.map_err(|error| self.fall("flush", &error))?;
+        self.still("flush")
+    }
+
+    /// What has just become stable is, unless something failed meanwhile: of two flushes at the same time the kernel may tell
+    /// only one that bytes were lost.
+    fn still(&self, what: &str) -> Result<(), Error> {
+        if self.latched.load(Ordering::Acquire) {
+            return Err(Error::WriteFault(format!("{what} on {}: another one failed meanwhile", self.path.display())));
+        }
+        Ok(())
+    }
+
+    fn fall(&self, what: &str, error: &io::Error) -> Error {
         let sentence = format!("{what} on {}: {error}", self.path.display());
         if !self.latched.swap(true, Ordering::AcqRel) {
             tracing::error!(path = %self.path.display(), %error, "{what} failed: the namespace is read-only from now on");
@@ -224,12 +243,19 @@ impl FileNamespace {
 
     async fn store(&self, guard: RangeGuard, lba: Lba, data: View, durability: Durability) -> Result<(), Error> {
         let data = aligned(data, self.file.logical_block_size());
-        let (result, guard) =
-            self.file.write_at_holding(self.offset(lba), data, durability == Durability::Stable, guard).await;
-        // A failure latches before the range is free: no waiter may write over bytes of unknown state.
+        let (stable, held) = (durability == Durability::Stable, (Arc::clone(&self.latch), guard));
+        // A failure latches before the range is free, whoever learns of it: no waiter may write over bytes of unknown state.
+        let late = |(latch, guard): (Arc<Latch>, RangeGuard), result: io::Result<()>| {
+            if let Err(error) = result {
+                latch.write_failed("write", &error);
+            }
+            drop(guard);
+        };
+        let (result, held) = self.file.write_at_holding(self.offset(lba), data, stable, held, late).await;
         let result = result.map_err(|error| self.latch.write_failed("write", &error));
-        drop(guard);
-        result
+        drop(held);
+        result?;
+        if stable { self.latch.still("write") } else { Ok(()) }
     }
 }
 
@@ -245,7 +271,7 @@ impl FileNamespace {
         let (offset, bytes) = (self.offset(lba), blocks * u64::from(self.info.block_size));
         let (file, latch, (done, outcome)) = (self.file.clone(), Arc::clone(&self.latch), oneshot());
         task::spawn(async move {
-            let mut result = match how {
+            let zeroed = match how {
                 Zeroing::Deallocate => match file.punch_hole(offset, bytes).await {
                     // Not every device gives room back; the promise that the range reads as zeroes is kept all the same.
                     Err(error) if error.kind() == io::ErrorKind::Unsupported => file.write_zeroes(offset, bytes).await,
@@ -253,10 +279,11 @@ impl FileNamespace {
                 },
                 Zeroing::Write(_) => file.write_zeroes(offset, bytes).await,
             };
-            if result.is_ok() && how == Zeroing::Write(Durability::Stable) {
-                result = file.sync_data().await;
-            }
-            let result = result.map_err(|error| latch.write_failed(how.name(), &error));
+            let result = match zeroed {
+                Err(error) => Err(latch.write_failed(how.name(), &error)),
+                Ok(()) if how == Zeroing::Write(Durability::Stable) => latch.flushed(file.sync_data().await),
+                Ok(()) => Ok(()),
+            };
             drop(guard);
             let _ = done.send(result); // nobody may be left to be told
         })
@@ -342,7 +369,11 @@ impl Namespace for FileNamespace {
             return Ok(());
         }
         self.latch.writable()?;
-        self.file.sync_data().await.map_err(|error| self.latch.write_failed("flush", &error))
+        let late = |latch: Arc<Latch>, result| {
+            let _ = latch.flushed(result); // it has latched; nobody is left to be told
+        };
+        let (result, _) = self.file.sync_data_holding(Arc::clone(&self.latch), late).await;
+        self.latch.flushed(result)
     }
 
     async fn compare(&self, lba: Lba, expected: View) -> Result<(), Error> {

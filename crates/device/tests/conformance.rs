@@ -213,6 +213,68 @@ fn a_write_error_latches_the_namespace() {
     assert!(fault.is_some_and(|fault| fault.contains(PATH)), "the fault names the medium");
 }
 
+/// A writer or flusher that goes away (its connection died) while its command is under way: the failure latches all the same.
+/// The flush of the next one may well report success over what was lost.
+#[test]
+fn a_failure_that_nobody_waits_for_latches_too() {
+    for flush in [false, true] {
+        let world = World::new(1, SimConfig::default());
+        let node = world.node("n");
+        let slow = Duration::from_millis(1)..Duration::from_millis(2);
+        world.disk(node, PATH, BYTES, DiskConfig { write_error_ppm: 1_000_000, delay: slow, ..DiskConfig::default() });
+        let task = world.spawn_on(node, async move {
+            let options = FileOptions { nguid: Some([7; 16]), ..FileOptions::default() };
+            let namespace = FileNamespace::open(Path::new(PATH), &options).await.expect("opened");
+            let command = async {
+                if flush {
+                    namespace.flush().await
+                } else {
+                    namespace.write(Lba(5), pattern(1), Durability::Cached).await
+                }
+            };
+            assert!(time::timeout(Duration::from_micros(100), command).await.is_err(), "it takes longer");
+            assert_eq!(namespace.fault(), None, "nothing is known yet");
+            time::sleep(Duration::from_millis(10)).await;
+            let later = namespace.flush().await;
+            assert!(matches!(later, Err(device::Error::ReadOnly(_))), "flush {flush}: {later:?}");
+        });
+        world.run_until(task).unwrap_or_else(|stalled| panic!("{stalled}"));
+    }
+}
+
+/// Of two flushes at the same time the kernel may tell only one that bytes were lost: the other is no success either.
+#[test]
+fn a_flush_that_ends_after_another_failed_is_no_success() {
+    let mut seen = 0;
+    for seed in 0..40 {
+        let world = World::new(seed, SimConfig::default());
+        let node = world.node("n");
+        world.disk(node, PATH, BYTES, DiskConfig { write_error_ppm: 500_000, ..DiskConfig::default() });
+        let task = world.spawn_on(node, async move {
+            let options = FileOptions { nguid: Some([7; 16]), ..FileOptions::default() };
+            let namespace = Rc::new(FileNamespace::open(Path::new(PATH), &options).await.expect("opened"));
+            let order = Rc::new(std::cell::RefCell::new(vec![]));
+            let flushes: Vec<_> = (0..2)
+                .map(|_| {
+                    let (namespace, order) = (namespace.clone(), order.clone());
+                    engine::task::spawn(async move {
+                        let result = namespace.flush().await;
+                        order.borrow_mut().push(result);
+                    })
+                })
+                .collect();
+            for flush in flushes {
+                flush.await;
+            }
+            order.take()
+        });
+        let order = world.run_until(task).unwrap_or_else(|stalled| panic!("seed {seed}: {stalled}"));
+        assert!(order[0].is_ok() || order[1].is_err(), "seed {seed}: {order:?}");
+        seen += usize::from(order[0].is_err());
+    }
+    assert!(seen > 5, "a flush failed first in only {seen} runs");
+}
+
 /// Each fault alone and certain: what the caller is told, and what is on the medium at once and later.
 #[test]
 fn injected_faults_are_those_of_the_model() {

@@ -29,6 +29,9 @@ impl Default for OpenOptions {
     }
 }
 
+/// What is done with the result of an operation whose future was dropped before its end, and with what the operation held.
+pub type Late<G> = fn(G, io::Result<()>);
+
 /// An open file or block device. Clones share it; operations run on the current thread's world, from any thread.
 #[derive(Clone)]
 pub struct File {
@@ -106,7 +109,8 @@ impl File {
     }
 
     /// As [`File::write_at`], with `held` kept until the world is done with the write, also when this future is dropped
-    /// before: a lock on the range then stays locked for as long as the bytes may still change.
+    /// before: a lock on the range then stays locked for as long as the bytes may still change. `late` is then told how the
+    /// write ended (its last system call; what that left out is not written any more). It is not told at the end of the world.
     ///
     /// # Errors
     /// As [`File::write_at`].
@@ -116,12 +120,15 @@ impl File {
         data: View,
         durable: bool,
         held: G,
+        late: Late<G>,
     ) -> (io::Result<()>, G) {
         match (&self.inner, runtime::current()) {
             (Kind::Uring(file), Context::Uring(driver)) => {
-                file.write_at_holding(driver, offset, data, durable, held).await
+                file.write_at_holding(driver, offset, data, durable, held, late).await
             }
-            (Kind::Sim(file), Context::Sim(driver)) => file.write_at_holding(driver, offset, data, durable, held).await,
+            (Kind::Sim(file), Context::Sim(driver)) => {
+                file.write_at_holding(driver, offset, data, durable, held, late).await
+            }
             _ => panic!("{WRONG_WORLD}"),
         }
     }
@@ -131,9 +138,18 @@ impl File {
     /// # Errors
     /// What the system says. What was written since the last success may then be lost.
     pub async fn sync_data(&self) -> io::Result<()> {
+        self.sync_data_holding((), |(), _| {}).await.0
+    }
+
+    /// As [`File::sync_data`], with `held` and `late` as in [`File::write_at_holding`]: a failure is told once, and would
+    /// otherwise be lost with this future.
+    ///
+    /// # Errors
+    /// As [`File::sync_data`].
+    pub async fn sync_data_holding<G: 'static>(&self, held: G, late: Late<G>) -> (io::Result<()>, G) {
         match (&self.inner, runtime::current()) {
-            (Kind::Uring(file), Context::Uring(driver)) => file.sync_data(driver).await,
-            (Kind::Sim(file), Context::Sim(driver)) => file.sync_data(driver).await,
+            (Kind::Uring(file), Context::Uring(driver)) => file.sync_data_holding(driver, held, late).await,
+            (Kind::Sim(file), Context::Sim(driver)) => file.sync_data_holding(driver, held, late).await,
             _ => panic!("{WRONG_WORLD}"),
         }
     }

@@ -148,7 +148,8 @@ fn a_dropped_write_lets_go_of_what_it_holds_only_when_the_kernel_is_done() {
         for round in 0..20u8 {
             let released = Rc::new(Cell::new(false));
             let data = filled(round);
-            let mut write = Box::pin(file.write_at_holding(0, data, true, Guard(released.clone())));
+            let mut write =
+                Box::pin(file.write_at_holding(0, data, true, Guard(released.clone()), |guard, _| drop(guard)));
             std::future::poll_fn(|cx| {
                 assert!(write.as_mut().poll(cx).is_pending());
                 Poll::Ready(())
@@ -160,8 +161,9 @@ fn a_dropped_write_lets_go_of_what_it_holds_only_when_the_kernel_is_done() {
                 time::sleep(Duration::from_micros(100)).await;
             }
             assert!(read(&file, 0, 1 << 20).await == *filled(round), "released before the write was done");
-            let (result, guard) =
-                file.write_at_holding(0, Buf::zeroed(4096).freeze(), false, Guard(released.clone())).await;
+            let (result, guard) = file
+                .write_at_holding(0, Buf::zeroed(4096).freeze(), false, Guard(released.clone()), |guard, _| drop(guard))
+                .await;
             result.expect("written");
             drop(guard);
         }

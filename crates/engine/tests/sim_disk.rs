@@ -339,7 +339,7 @@ fn a_dropped_write_goes_on_and_holds_what_it_was_given() {
     let held = released.clone();
     run(&world, node, async move {
         let file = open();
-        let write = file.write_at_holding(0, filled(5, PAGE), true, Held(held.clone()));
+        let write = file.write_at_holding(0, filled(5, PAGE), true, Held(held.clone()), |held, _| drop(held));
         assert!(time::timeout(US * 10, write).await.is_err());
         assert!(!held.get(), "the bytes may still change");
         time::sleep(US * 2000).await;
@@ -351,7 +351,7 @@ fn a_dropped_write_goes_on_and_holds_what_it_was_given() {
     let log = order.clone();
     world
         .spawn_on(node, async move {
-            let (result, _held) = open().write_at_holding(0, filled(6, PAGE), true, held).await;
+            let (result, _held) = open().write_at_holding(0, filled(6, PAGE), true, held, |held, _| drop(held)).await;
             log.borrow_mut().push(result.is_ok());
         })
         .detach();

@@ -1,6 +1,5 @@
 //! What the machines of the world (network, disks, scheduler) share: clock, queue of events, chance, trace, nodes.
 
-use std::any::Any;
 use std::fmt;
 use std::task::Waker;
 
@@ -34,7 +33,6 @@ pub(super) struct Node {
 }
 
 /// The shared services.
-#[derive(Debug)]
 pub(super) struct Core {
     /// Nanoseconds since the world began.
     pub(super) now: u64,
@@ -45,8 +43,8 @@ pub(super) struct Core {
     pub(super) nodes: Vec<Node>,
     /// To be woken when the world's state is no longer borrowed: a waker is foreign code.
     pub(super) wakes: Vec<Waker>,
-    /// To be dropped then, for the same reason.
-    pub(super) drops: Vec<Box<dyn Any>>,
+    /// To be done then, for the same reason.
+    pub(super) later: Vec<Box<dyn FnOnce()>>,
 }
 
 impl Core {
@@ -58,7 +56,7 @@ impl Core {
             trace: Trace::new(config.complete_trace),
             nodes: Vec::new(),
             wakes: Vec::new(),
-            drops: Vec::new(),
+            later: Vec::new(),
             config,
         }
     }

@@ -63,14 +63,14 @@ impl Driver {
         }
     }
 
-    /// Runs `change` on the state, then drops and wakes what it left behind.
+    /// Runs `change` on the state, then does and wakes what it left behind.
     pub(super) fn step<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        let (result, wakes, drops) = {
+        let (result, wakes, later) = {
             let mut state = self.state.borrow_mut();
             let result = change(&mut state);
-            (result, std::mem::take(&mut state.core.wakes), std::mem::take(&mut state.core.drops))
+            (result, std::mem::take(&mut state.core.wakes), std::mem::take(&mut state.core.later))
         };
-        drop(drops);
+        later.into_iter().for_each(|done| done());
         wakes.into_iter().for_each(Waker::wake);
         result
     }

@@ -7,9 +7,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::core::NodeId;
-use super::disk::{Command, DiskId, OpId, SECTOR};
+use super::disk::{Abandoned, Command, DiskId, OpId, SECTOR};
 use super::driver::Driver;
-use crate::{Buf, View, file::OpenOptions};
+use crate::{
+    Buf, View,
+    file::{Late, OpenOptions},
+};
 
 /// `Clone + Send + Sync`: holds ids, no `Rc`.
 #[derive(Clone)]
@@ -29,14 +32,21 @@ struct Operation<G: 'static> {
     driver: Rc<Driver>,
     id: OpId,
     held: Option<G>,
+    late: Late<G>,
 }
 
 impl<G: 'static> Drop for Operation<G> {
     fn drop(&mut self) {
-        let id = self.id;
-        let goes_on = self.driver.step(|state| state.disks.abandon(id));
-        if let Some(held) = self.held.take().filter(|_| goes_on) {
-            self.driver.step(|state| state.disks.hold(id, Box::new(held)));
+        let (id, late) = (self.id, self.late);
+        let left = self.driver.step(|state| state.disks.abandon(id));
+        let Some(held) = self.held.take() else { return };
+        match left {
+            Abandoned::GoesOn => {
+                let heir = Box::new(move |result| late(held, result));
+                self.driver.step(|state| state.disks.entrust(id, heir));
+            }
+            Abandoned::Ended(result) => late(held, result),
+            Abandoned::Gone => drop(held),
         }
     }
 }
@@ -86,13 +96,13 @@ impl File {
             return (Err(io::Error::new(io::ErrorKind::UnexpectedEof, message)), buf);
         }
         let capacity = buf.capacity();
-        let (result, buf, ()) = self.run(driver, Command::Read { offset, buf }, ()).await;
+        let (result, buf, ()) = self.run(driver, Command::Read { offset, buf }, (), |(), _| {}).await;
         // A crash ends the operation and its buffer; the task that waits is about to be dropped as well.
         (result, buf.unwrap_or_else(|| Buf::with_capacity(capacity)))
     }
 
     pub(crate) async fn write_at(&self, driver: Rc<Driver>, offset: u64, data: View, durable: bool) -> io::Result<()> {
-        self.write_at_holding(driver, offset, data, durable, ()).await.0
+        self.write_at_holding(driver, offset, data, durable, (), |(), _| {}).await.0
     }
 
     pub(crate) async fn write_at_holding<G: 'static>(
@@ -102,18 +112,27 @@ impl File {
         data: View,
         durable: bool,
         held: G,
+        late: Late<G>,
     ) -> (io::Result<()>, G) {
         let checked = self.check(&driver, offset, data.len() as u64).and_then(|()| self.check_writable());
         if let Err(error) = checked {
             return (Err(error), held);
         }
-        let (result, _, held) = self.run(driver, Command::Write { offset, data, durable }, held).await;
+        let (result, _, held) = self.run(driver, Command::Write { offset, data, durable }, held, late).await;
         (result, held)
     }
 
-    pub(crate) async fn sync_data(&self, driver: Rc<Driver>) -> io::Result<()> {
-        self.check(&driver, 0, 0)?;
-        self.run(driver, Command::Sync, ()).await.0
+    pub(crate) async fn sync_data_holding<G: 'static>(
+        &self,
+        driver: Rc<Driver>,
+        held: G,
+        late: Late<G>,
+    ) -> (io::Result<()>, G) {
+        if let Err(error) = self.check(&driver, 0, 0) {
+            return (Err(error), held);
+        }
+        let (result, _, held) = self.run(driver, Command::Sync, held, late).await;
+        (result, held)
     }
 
     pub(crate) async fn punch_hole(&self, driver: Rc<Driver>, offset: u64, len: u64) -> io::Result<()> {
@@ -123,7 +142,7 @@ impl File {
     pub(crate) async fn write_zeroes(&self, driver: Rc<Driver>, offset: u64, len: u64) -> io::Result<()> {
         self.check(&driver, 0, 0)?;
         self.check_writable()?;
-        self.run(driver, Command::Zero { offset, len }, ()).await.0
+        self.run(driver, Command::Zero { offset, len }, (), |(), _| {}).await.0
     }
 
     /// What the kernel refuses: misaligned direct access (EINVAL). And what no test should do: use another node's file.
@@ -146,10 +165,16 @@ impl File {
         Ok(())
     }
 
-    async fn run<G: 'static>(&self, driver: Rc<Driver>, command: Command, held: G) -> (io::Result<()>, Option<Buf>, G) {
+    async fn run<G: 'static>(
+        &self,
+        driver: Rc<Driver>,
+        command: Command,
+        held: G,
+        late: Late<G>,
+    ) -> (io::Result<()>, Option<Buf>, G) {
         let submitted = driver.step(|state| state.disks.submit(&mut state.core, self.disk, command));
         let mut operation = match submitted {
-            Ok(id) => Operation { driver, id, held: Some(held) },
+            Ok(id) => Operation { driver, id, held: Some(held), late },
             Err(error) => return (Err(error), None, held),
         };
         let ended = poll_fn(|cx| operation.driver.step(|state| state.disks.poll(operation.id, cx.waker())));

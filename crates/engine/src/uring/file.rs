@@ -20,7 +20,10 @@ use super::{
     Driver,
     op::{Held, Kind, Op},
 };
-use crate::{Buf, View, buf, file::OpenOptions};
+use crate::{
+    Buf, View, buf,
+    file::{Late, OpenOptions},
+};
 
 /// The granularity reported for buffered access: the smallest block NVMe knows.
 const BUFFERED_BLOCK_SIZE: u32 = 512;
@@ -85,7 +88,7 @@ impl File {
     }
 
     pub(crate) async fn write_at(&self, driver: Rc<Driver>, offset: u64, data: View, durable: bool) -> io::Result<()> {
-        self.write_at_holding(driver, offset, data, durable, ()).await.0
+        self.write_at_holding(driver, offset, data, durable, (), |(), _| {}).await.0
     }
 
     pub(crate) async fn write_at_holding<G: 'static>(
@@ -95,9 +98,10 @@ impl File {
         data: View,
         durable: bool,
         held: G,
+        late: Late<G>,
     ) -> (io::Result<()>, G) {
         let flags = if durable { libc::RWF_DSYNC } else { 0 };
-        let mut writing = Writing { op: None, held: Some(held) };
+        let mut writing = Holding { op: None, held: Some(held), late };
         let mut done = 0;
         let result = loop {
             if done >= data.len() {
@@ -121,8 +125,23 @@ impl File {
         (result, writing.held.take().expect("taken only here and when dropped"))
     }
 
-    pub(crate) async fn sync_data(&self, driver: Rc<Driver>) -> io::Result<()> {
-        self.simple(&driver, || opcode::Fsync::new(self.fd()).flags(types::FsyncFlags::DATASYNC).build()).await
+    pub(crate) async fn sync_data_holding<G: 'static>(
+        &self,
+        driver: Rc<Driver>,
+        held: G,
+        late: Late<G>,
+    ) -> (io::Result<()>, G) {
+        let mut syncing = Holding { op: None, held: Some(held), late };
+        let result = loop {
+            let entry = opcode::Fsync::new(self.fd()).flags(types::FsyncFlags::DATASYNC).build();
+            // SAFETY: the entry points to nothing and names the descriptor.
+            let op = unsafe { Op::start(driver.clone(), entry, Held::Nothing, &self.shared.descriptor, Kind::File) };
+            match syncing.run(op).await {
+                Err(error) if is_transient(&error) => {}
+                result => break result.map(drop),
+            }
+        };
+        (result, syncing.held.take().expect("taken only here and when dropped"))
     }
 
     pub(crate) async fn punch_hole(&self, driver: Rc<Driver>, offset: u64, len: u64) -> io::Result<()> {
@@ -175,14 +194,15 @@ impl File {
     }
 }
 
-/// A write under way with what must stay held until the kernel is done. Dropping it leaves both to the reactor, which is the
-/// only case that costs an allocation.
-struct Writing<G: 'static> {
+/// An operation under way with what must stay held until the kernel is done. Dropping it leaves both to the reactor, which is
+/// the only case that costs an allocation.
+struct Holding<G: 'static> {
     op: Option<Op>,
     held: Option<G>,
+    late: Late<G>,
 }
 
-impl<G: 'static> Writing<G> {
+impl<G: 'static> Holding<G> {
     async fn run(&mut self, op: Op) -> io::Result<usize> {
         let op = self.op.insert(op);
         let (result, _) = std::future::poll_fn(|cx| Pin::new(&mut *op).poll(cx)).await;
@@ -191,10 +211,11 @@ impl<G: 'static> Writing<G> {
     }
 }
 
-impl<G: 'static> Drop for Writing<G> {
+impl<G: 'static> Drop for Holding<G> {
     fn drop(&mut self) {
+        let late = self.late;
         if let (Some(op), Some(held)) = (self.op.take(), self.held.take()) {
-            op.leave(Box::new(held));
+            op.leave(Box::new(move |result| late(held, result)));
         }
     }
 }

@@ -6,7 +6,6 @@
 //! - Memory that entries point to never moves while held: it is behind a `Buf`, `View` or `Box`.
 
 use std::{
-    any::Any,
     future::Future,
     io,
     os::fd::OwnedFd,
@@ -47,14 +46,17 @@ pub(super) enum Kind {
     File,
 }
 
+/// Holds what must be held until the kernel is done, and does with the result what its future can not do any more.
+pub(super) type Heir = Box<dyn FnOnce(io::Result<()>)>;
+
 struct Slot {
     owner: Owner,
     held: Held,
     /// Keeps the descriptor from being closed, and its number from being reused, under an entry that names it.
     descriptor: Arc<OwnedFd>,
     kind: Kind,
-    /// What a dropped future leaves to be held until the kernel is done.
-    entrusted: Option<Box<dyn Any>>,
+    /// What a dropped future leaves to be told of the result.
+    heir: Option<Heir>,
 }
 
 enum Owner {
@@ -83,7 +85,7 @@ impl Slots {
     pub(super) fn add(&mut self, held: Held, descriptor: Arc<OwnedFd>, kind: Kind) -> usize {
         self.in_flight += 1;
         self.soon += usize::from(kind != Kind::Accept);
-        self.slots.insert(Slot { owner: Owner::Unpolled, held, descriptor, kind, entrusted: None })
+        self.slots.insert(Slot { owner: Owner::Unpolled, held, descriptor, kind, heir: None })
     }
 
     /// Whether an operation that ends soon is in flight.
@@ -126,8 +128,8 @@ impl Slots {
         }
     }
 
-    fn entrust(&mut self, key: usize, what: Box<dyn Any>) {
-        self.slots[key].entrusted = Some(what);
+    fn entrust(&mut self, key: usize, heir: Heir) {
+        self.slots[key].heir = Some(heir);
     }
 
     /// The future is gone.
@@ -149,7 +151,7 @@ enum Abandoned {
 
 impl Slot {
     fn into_parts(self) -> Forgotten {
-        Forgotten { held: self.held, _descriptor: self.descriptor, _entrusted: self.entrusted }
+        Forgotten { held: self.held, _descriptor: self.descriptor, heir: self.heir }
     }
 }
 
@@ -164,12 +166,15 @@ pub(super) enum Completed {
 pub(super) struct Forgotten {
     held: Held,
     _descriptor: Arc<OwnedFd>,
-    _entrusted: Option<Box<dyn Any>>,
+    heir: Option<Heir>,
 }
 
 impl Forgotten {
-    /// Gives back what the operation held, and closes what it brought.
+    /// Gives back what the operation held, closes what it brought, and tells who wanted to know.
     pub(super) fn settle(self, result: i32, driver: &Driver) {
+        if let Some(heir) = self.heir {
+            heir(outcome(result).map(drop));
+        }
         match self.held {
             Held::Accept if result >= 0 => drop(net::own(result)),
             Held::Send(state) => driver.give_send_state(state),
@@ -204,9 +209,9 @@ impl Op {
 }
 
 impl Op {
-    /// Drops the future of an operation that has not ended, but not `what`: that is dropped when the kernel is done.
-    pub(super) fn leave(self, what: Box<dyn Any>) {
-        self.driver.slots().borrow_mut().entrust(self.key, what);
+    /// Drops the future of an operation that has not ended; `heir` is told when the kernel is done.
+    pub(super) fn leave(self, heir: Heir) {
+        self.driver.slots().borrow_mut().entrust(self.key, heir);
     }
 }
 
@@ -220,9 +225,12 @@ impl Future for Op {
             Poll::Pending => return Poll::Pending,
         };
         self.ended = true;
-        let result = usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result));
-        Poll::Ready((result, held))
+        Poll::Ready((outcome(result), held))
     }
+}
+
+fn outcome(result: i32) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
 }
 
 impl Drop for Op {

@@ -16,7 +16,6 @@
 
 mod medium;
 
-use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -80,7 +79,19 @@ struct Part {
     done: bool,
 }
 
-#[derive(Debug)]
+/// What a dropped future leaves to be told of the result.
+pub(super) type Heir = Box<dyn FnOnce(io::Result<()>)>;
+
+/// What [`Disks::abandon`] found.
+pub(super) enum Abandoned {
+    /// The operation goes on.
+    GoesOn,
+    /// It had ended, unnoticed.
+    Ended(io::Result<()>),
+    /// There is none any more.
+    Gone,
+}
+
 struct Op {
     disk: DiskId,
     effect: Effect,
@@ -88,8 +99,8 @@ struct Op {
     fails: bool,
     ended: bool,
     abandoned: bool,
-    /// Kept until the write is done with, for a writer that no longer waits.
-    held: Option<Box<dyn Any>>,
+    /// Told of the end, for somebody who no longer waits; holds what was held for the operation until then.
+    heir: Option<Heir>,
     waker: Option<Waker>,
 }
 
@@ -105,7 +116,7 @@ struct Disk {
 }
 
 /// All disks.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Disks {
     disks: Vec<Disk>,
     by_path: BTreeMap<(NodeId, PathBuf), DiskId>,
@@ -219,7 +230,7 @@ impl Disks {
             core.after(at, Event::DiskPart { op: id, part });
         }
         core.after(duration, Event::DiskDone(id));
-        self.ops.insert(id, Op { disk, effect, parts, fails, ended: false, abandoned: false, held: None, waker: None });
+        self.ops.insert(id, Op { disk, effect, parts, fails, ended: false, abandoned: false, heir: None, waker: None });
         Ok(id)
     }
 
@@ -293,7 +304,10 @@ impl Disks {
         }
         core.wake(&mut op.waker);
         if op.abandoned {
-            core.drops.extend(op.held.take());
+            let result = op.result();
+            if let Some(heir) = op.heir.take() {
+                core.later.push(Box::new(move || heir(result)));
+            }
             self.ops.remove(&id);
         }
     }
@@ -308,29 +322,30 @@ impl Disks {
             }
             Some(_) => {
                 let Some(op) = self.ops.remove(&id) else { return Poll::Ready((Err(eio()), None)) };
-                let result = if op.fails { Err(eio()) } else { Ok(()) };
+                let result = op.result();
                 let buf = if let Effect::Read { buf, .. } = op.effect { Some(buf) } else { None };
                 Poll::Ready((result, buf))
             }
         }
     }
 
-    /// Nobody waits for the operation any more; a read ends here, a write goes on and keeps its record. Whether it goes on.
-    pub(super) fn abandon(&mut self, id: OpId) -> bool {
-        let Some(op) = self.ops.get_mut(&id) else { return false };
-        op.waker = None;
-        op.abandoned = true;
-        let goes_on = !op.ended && !matches!(op.effect, Effect::Read { .. });
-        if !goes_on {
-            self.ops.remove(&id);
+    /// Nobody waits for the operation any more; a read ends here, a write goes on and keeps its record.
+    pub(super) fn abandon(&mut self, id: OpId) -> Abandoned {
+        let Some(op) = self.ops.get_mut(&id) else { return Abandoned::Gone };
+        if !op.ended && !matches!(op.effect, Effect::Read { .. }) {
+            op.waker = None;
+            op.abandoned = true;
+            return Abandoned::GoesOn;
         }
-        goes_on
+        let left = if op.ended { Abandoned::Ended(op.result()) } else { Abandoned::Gone };
+        self.ops.remove(&id);
+        left
     }
 
-    /// Keeps `held` until an operation that goes on has ended.
-    pub(super) fn hold(&mut self, id: OpId, held: Box<dyn Any>) {
+    /// Tells `heir` when an operation that goes on has ended.
+    pub(super) fn entrust(&mut self, id: OpId, heir: Heir) {
         if let Some(op) = self.ops.get_mut(&id) {
-            op.held = Some(held);
+            op.heir = Some(heir);
         }
     }
 
@@ -340,7 +355,9 @@ impl Disks {
             self.ops.iter().filter(|(_, op)| self.disks[op.disk.0].node == node).map(|(id, _)| *id).collect();
         for id in ids {
             let Some(mut op) = self.ops.remove(&id) else { continue };
-            core.drops.extend(op.held.take());
+            if let Some(heir) = op.heir.take() {
+                core.later.push(Box::new(move || drop(heir))); // nobody is left to be told
+            }
             let Disk { medium, config, .. } = &mut self.disks[op.disk.0];
             for part in 0..op.parts.len() {
                 // Not torn: the whole write meets one fate below, so all of it has to be there to meet it.
@@ -381,6 +398,10 @@ impl Disks {
 }
 
 impl Op {
+    fn result(&self) -> io::Result<()> {
+        if self.fails { Err(eio()) } else { Ok(()) }
+    }
+
     /// Lets one part take effect.
     fn apply(&mut self, id: OpId, part: usize, medium: &mut Medium) {
         let Part { start, len, done } = &mut self.parts[part];
