@@ -5,6 +5,7 @@
 //! would accuse an innocent store.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::io::{self, BufRead, Write};
 use std::rc::Rc;
 
@@ -99,6 +100,7 @@ pub struct Recorder(Rc<RefCell<Recording>>);
 struct Recording {
     stamp: u64,
     history: History,
+    failed: BTreeSet<usize>,
 }
 
 /// An operation under way; dropped without [`Recorder::returned`] (its host crashed), its outcome stays unknown.
@@ -133,8 +135,21 @@ impl Recorder {
         }
     }
 
+    /// The operation failed, and certainly had no effect: should its value ever be seen, nobody has written it.
+    pub fn failed(&self, token: Token) {
+        self.0.borrow_mut().failed.insert(token.0);
+    }
+
+    /// Operations that failed so.
+    pub fn failures(&self) -> usize {
+        self.0.borrow().failed.len()
+    }
+
     /// What was recorded so far.
     pub fn history(&self) -> History {
-        self.0.borrow().history.clone()
+        let recording = self.0.borrow();
+        let all = recording.history.operations.iter().enumerate();
+        let kept = all.filter(|(index, _)| !recording.failed.contains(index)).map(|(_, operation)| operation.clone());
+        History { operations: kept.collect() }
     }
 }

@@ -90,6 +90,9 @@ fn a_recording_survives_json_lines() {
     let _crashed = recorder.invoked(1, "k", Put, Some(7));
     let get = recorder.invoked(2, "k", Get, None);
     recorder.returned(get, Some(7));
+    let failed = recorder.invoked(3, "k", Delete, None);
+    recorder.failed(failed);
+    assert_eq!((recorder.failures(), recorder.history().operations.len()), (1, 2));
     let mut lines = Vec::new();
     recorder.history().write(&mut lines).unwrap();
     let read = History::read(&lines[..]).unwrap();

@@ -1,0 +1,168 @@
+//! What one seed does: sizes of the system, the load, and which faults there are.
+//!
+//! Bounds that keep a run honest: what destroys data that was acknowledged (torn pages at a power failure, corruption, disk
+//! errors that latch a drive) happens to one member, the *victim*, and only where each key has at least three replicas. The
+//! rules promise nothing beyond a minority. Everything else may happen to any node, to all at once.
+
+use std::time::Duration;
+
+use engine::sim::{DiskConfig, SimConfig};
+
+/// A generator of its own, so that the scenario does not depend on how often the code under test draws.
+pub struct Rng(u64);
+
+impl Rng {
+    /// The stream number `stream` of `seed`.
+    pub fn new(seed: u64, stream: u64) -> Rng {
+        let mut rng = Rng(seed ^ stream.wrapping_mul(0xD6E8_FEB8_6659_FD93));
+        rng.next();
+        rng
+    }
+    /// 64 random bits (splitmix64).
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ z >> 31
+    }
+    /// A number from `low` to `high`, both included.
+    pub fn within(&mut self, low: u64, high: u64) -> u64 {
+        low + self.next() % (high - low + 1)
+    }
+    /// True in one case of `of`.
+    pub fn one_in(&mut self, of: u64) -> bool {
+        self.next().is_multiple_of(of)
+    }
+    /// A duration in milliseconds.
+    pub fn millis(&mut self, low: u64, high: u64) -> Duration {
+        Duration::from_micros(self.within(low * 1000, high * 1000))
+    }
+}
+
+/// The kinds of faults that a seed has.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Faults {
+    /// Connections are reset.
+    pub resets: bool,
+    /// Links grow slow.
+    pub slow_links: bool,
+    /// Hosts are cut off from storage nodes.
+    pub partitions: bool,
+    /// Hosts crash, and begin anew with nothing.
+    pub host_crashes: bool,
+    /// Storage nodes lose power.
+    pub node_crashes: bool,
+    /// Hosts or storage nodes stand still, some beyond every deadline.
+    pub pauses: bool,
+    /// The victim's writes tear when its power fails.
+    pub torn: bool,
+    /// The victim's disk fails.
+    pub disk_errors: bool,
+    /// The victim's disk forgets.
+    pub corruption: bool,
+}
+
+/// Everything about one run.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// The seed it follows from.
+    pub seed: u64,
+    /// Storage nodes.
+    pub storage: usize,
+    /// Members that hold each key.
+    pub replicas: u8,
+    /// Hosts.
+    pub hosts: usize,
+    /// Clients on each host.
+    pub clients: usize,
+    /// Operations of each client.
+    pub operations: u64,
+    /// Keys.
+    pub keys: usize,
+    /// Home pages that the keys share.
+    pub pages: usize,
+    /// Bytes of each member.
+    pub member_bytes: u64,
+    /// Longest values: 0 small, 1 page-filling, 2 in the heap, 3 in several extents.
+    pub sizes: u64,
+    /// Longest pause of a client between operations.
+    pub think: Duration,
+    /// The faults.
+    pub faults: Faults,
+    /// A host repairs in the background.
+    pub repairer: bool,
+}
+
+/// The member to which the worst happens.
+pub const VICTIM: usize = 0;
+
+impl Scenario {
+    /// The scenario of a seed.
+    pub fn new(seed: u64) -> Scenario {
+        let rng = &mut Rng::new(seed, 1);
+        let storage = [3, 3, 3, 4, 5][rng.within(0, 4) as usize];
+        let replicas = match rng.within(0, 9) {
+            0 => 1,
+            1 => 2,
+            2 => storage as u8,
+            _ => 3,
+        };
+        let mut faults = Faults {
+            resets: rng.one_in(2),
+            slow_links: rng.one_in(3),
+            partitions: rng.one_in(2),
+            host_crashes: rng.one_in(2),
+            node_crashes: rng.one_in(2),
+            pauses: rng.one_in(3),
+            torn: rng.one_in(3),
+            disk_errors: rng.one_in(5),
+            corruption: rng.one_in(5),
+        };
+        if replicas < 3 {
+            (faults.torn, faults.disk_errors, faults.corruption) = (false, false, false);
+        }
+        Scenario {
+            seed,
+            storage,
+            replicas,
+            hosts: rng.within(2, 4) as usize,
+            clients: rng.within(1, 3) as usize,
+            operations: rng.within(30, 90),
+            keys: rng.within(2, 8) as usize,
+            pages: rng.within(1, 3) as usize,
+            member_bytes: 16 << 20,
+            sizes: [0, 1, 1, 2, 2, 3][rng.within(0, 5) as usize],
+            think: rng.millis(1, 40),
+            faults,
+            repairer: rng.one_in(2),
+        }
+    }
+
+    /// The world of this scenario: links and disks take their time, everything else comes from [`super::chaos`].
+    pub fn world(&self) -> SimConfig {
+        SimConfig {
+            connection_timeout: Duration::from_secs(2),
+            virtual_time_max: Duration::from_secs(1800),
+            clock_offset_max: Duration::from_secs(5),
+            clock_drift_ppm_max: 100,
+            ..SimConfig::default()
+        }
+    }
+
+    /// Connections reset per million calls of `send`, once the pool is made.
+    pub fn reset_ppm(&self) -> u32 {
+        if self.faults.resets { 500 } else { 0 }
+    }
+
+    /// The disk of a storage node, once the pool is made.
+    pub fn disk(&self, node: usize) -> DiskConfig {
+        let errors = if node == VICTIM && self.faults.disk_errors { 300 } else { 0 };
+        DiskConfig {
+            torn: node == VICTIM && self.faults.torn,
+            read_error_ppm: errors * 4,
+            write_error_ppm: errors,
+            ..DiskConfig::default()
+        }
+    }
+}
