@@ -2,6 +2,7 @@
 //!
 //! Exit status: see [`exit`].
 
+mod bench;
 mod cli;
 mod client;
 mod config;
@@ -53,5 +54,6 @@ fn run(arguments: Vec<std::ffi::OsString>) -> Result<(), Failure> {
         Verb::Gateway(args) => gateway::run(&args),
         Verb::Up(args) => up::run(&args),
         Verb::Nvme(verb) => nvme::run(&verb),
+        Verb::Bench(verb) => bench::run(&verb),
     }
 }

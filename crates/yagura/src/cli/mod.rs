@@ -2,12 +2,14 @@
 //!
 //! Verbs come before flags; `--config` may say what any flag says (see [`crate::config`]).
 
+mod bench;
 mod kv;
 mod nvme;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+pub use bench::*;
 pub use kv::*;
 pub use nvme::*;
 
@@ -48,6 +50,9 @@ pub enum Verb {
     /// Talk to any NVMe/TCP target.
     #[command(subcommand)]
     Nvme(NvmeVerb),
+    /// Measure, beside what the machine can do at best and beside peers.
+    #[command(subcommand)]
+    Bench(BenchVerb),
 }
 
 /// Flags that every verb has.

@@ -1,0 +1,61 @@
+//! `yagura bench`: rows of measurements, printed for people or as JSON, and kept as JSON and pictures.
+
+use std::time::Duration;
+
+use ::bench::figures::Row;
+use ::bench::progress::Progress;
+use ::bench::{device_row, kv_row, wire_row};
+
+use crate::cli::{BenchVerb, Rounds};
+use crate::exit::Failure;
+use crate::output;
+
+/// Measures, and reports.
+pub fn run(verb: &BenchVerb) -> Result<(), Failure> {
+    let progress = Progress::new();
+    let (rounds, rows) = match verb {
+        BenchVerb::Device(args) => {
+            let options = device_row::Options {
+                file: args.file.clone(),
+                size: args.size.0,
+                depths: args.depths.iter().copied().map(usize::from).collect(),
+                rounds: usize::from(args.rounds.rounds),
+                time: time(&args.rounds),
+            };
+            (&args.rounds, device_row::run(&options, &progress).map(|row| vec![row]))
+        }
+        BenchVerb::Wire(args) => {
+            let options = wire_row::Options { rounds: usize::from(args.rounds.rounds), time: time(&args.rounds) };
+            (&args.rounds, wire_row::run(&options, &progress))
+        }
+        BenchVerb::Kv(args) => {
+            let options = kv_row::Options {
+                replicas: args.replicas.clone(),
+                values: args.values.iter().map(|&bytes| bytes as usize).collect(),
+                rounds: usize::from(args.rounds.rounds),
+                time: time(&args.rounds),
+            };
+            (&args.rounds, kv_row::run(&options, &progress))
+        }
+    };
+    report(rounds, &rows.map_err(failure)?)
+}
+
+fn time(rounds: &Rounds) -> Duration {
+    Duration::from_millis(u64::from(rounds.time))
+}
+
+fn report(rounds: &Rounds, rows: &[Row]) -> Result<(), Failure> {
+    if let Some(directory) = &rounds.output {
+        for row in rows {
+            row.save(directory).map_err(failure)?;
+        }
+    }
+    let tables = |rows: &&[Row]| rows.iter().map(Row::table).collect::<Vec<_>>().join("\n");
+    output::report(rounds.common.json, &rows, tables)
+}
+
+/// The whole chain of causes in one sentence.
+fn failure(error: anyhow::Error) -> Failure {
+    Failure::refused(format!("{error:#}"))
+}

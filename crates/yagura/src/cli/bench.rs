@@ -1,0 +1,74 @@
+//! Flags of `yagura bench`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::Common;
+use crate::size::Size;
+
+/// `yagura bench …`
+#[derive(Subcommand, Debug)]
+pub enum BenchVerb {
+    /// A file namespace beside fio on the same file.
+    Device(BenchDeviceArgs),
+    /// Our target and host beside bare sockets that exchange the same bytes (rows B1, B2, B2a, B2b).
+    Wire(BenchWireArgs),
+    /// Gets, puts and YCSB mixes beside memcached and bare sockets (row B4).
+    Kv(BenchKvArgs),
+}
+
+/// Flags that every row has.
+#[derive(Args, Debug)]
+pub struct Rounds {
+    #[command(flatten)]
+    pub common: Common,
+    /// Rounds; in each of them every side runs once.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub rounds: u16,
+    /// Length of one side of a round, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(10..=600_000))]
+    pub time: u32,
+    /// Write each row as JSON and as an SVG picture into this directory.
+    #[arg(long, value_name = "DIR")]
+    pub output: Option<PathBuf>,
+}
+
+/// `yagura bench device`
+#[derive(Args, Debug)]
+pub struct BenchDeviceArgs {
+    #[command(flatten)]
+    pub rounds: Rounds,
+    /// The file; it is created with --size if it is not there, and overwritten.
+    #[arg(long, value_name = "FILE")]
+    pub file: PathBuf,
+    /// Its size, in whole MiB.
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    pub size: Size,
+    /// Commands under way at the same time.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 32],
+          value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub depths: Vec<u16>,
+}
+
+/// `yagura bench wire`
+#[derive(Args, Debug)]
+pub struct BenchWireArgs {
+    #[command(flatten)]
+    pub rounds: Rounds,
+}
+
+/// `yagura bench kv`
+#[derive(Args, Debug)]
+pub struct BenchKvArgs {
+    #[command(flatten)]
+    pub rounds: Rounds,
+    /// Replicas of each key, on as many memory targets.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 3],
+          value_parser = clap::value_parser!(u8).range(1..=7))]
+    pub replicas: Vec<u8>,
+    /// Bytes of a value; 3900 fits a page, 4096 does not.
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_values_t = [3900, 4096],
+          value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub values: Vec<u32>,
+}
