@@ -54,6 +54,7 @@ struct Report<'a> {
 
 #[derive(Serialize, Debug)]
 struct NodeReady {
+    /// Where it serves; of a node that is down, where it will once it is back.
     address: SocketAddr,
     member: String,
     /// Its process, so that whoever wants to see the pool survive can kill it.
@@ -124,8 +125,9 @@ async fn serve(
 ) -> Result<(), Failure> {
     let pids = all_started(&news, &mut state).await?;
     state.save(&args.data)?;
-    let addresses: Vec<String> = state.nodes.iter().map(ToString::to_string).collect();
-    let (store, created) = open_or_create(args, &addresses).await?;
+    let serving = state.nodes.iter().zip(&pids).filter(|(_, pid)| pid.is_some());
+    let addresses: Vec<String> = serving.map(|(address, _)| address.to_string()).collect();
+    let (store, created) = open_or_create(args, &addresses, pids.len()).await?;
     let running = Running { supervisor, news, store };
     let repairer = running.store.start_repairer(RepairerOptions { at_start: !created, bytes_per_second: None });
     let shared = Arc::new(Shared::default());
@@ -178,35 +180,47 @@ async fn serve(
     }
 }
 
-/// Waits until every node serves; fills in where.
+/// Waits until every node either serves or has failed to; fills in where they do. The processes of those that serve.
+///
+/// A node that fails is tried again and again by the supervisor; a pool that has its majority need not wait for it.
 async fn all_started(news: &MailReceiver<News>, state: &mut State) -> Result<Vec<Option<u32>>, Failure> {
     let mut pids = vec![None; state.nodes.len()];
-    let mut missing = state.nodes.len();
+    let mut heard = vec![false; state.nodes.len()];
     let all = async {
-        while missing > 0 {
+        while heard.contains(&false) {
             match news.recv().await {
                 Some(News::Started { node, listening, pid }) => {
                     state.nodes[node] = listening;
-                    missing -= usize::from(pids[node].replace(pid).is_none());
+                    (pids[node], heard[node]) = (Some(pid), true);
                 }
                 Some(News::Ended { node, status }) => {
-                    let sentence =
-                        format!("storage node {} ended at its start ({status}); it says why above", node + 1);
-                    return Err(Failure::refused(sentence));
+                    tracing::error!("storage node {} ended at its start ({status}); it says why above", node + 1);
+                    (pids[node], heard[node]) = (None, true);
                 }
                 None => return Err(Failure::refused("the supervisor has ended")),
             }
         }
         Ok(())
     };
-    let waited = time::timeout(START_TIME_MAX, all).await;
-    waited.map_err(|_| Failure::unavailable(format!("the storage nodes do not serve after {START_TIME_MAX:?}")))??;
-    Ok(pids)
+    if let Ok(ended) = time::timeout(START_TIME_MAX, all).await {
+        ended?;
+    }
+    match pids.iter().any(Option::is_some) {
+        true => Ok(pids),
+        false => Err(Failure::refused("no storage node could be started; they say why above")),
+    }
 }
 
-async fn open_or_create(args: &UpArgs, addresses: &[String]) -> Result<(Store<Connected>, bool), Failure> {
+/// `nodes`: how many there are, of which those at `addresses` serve.
+async fn open_or_create(
+    args: &UpArgs,
+    addresses: &[String],
+    nodes: usize,
+) -> Result<(Store<Connected>, bool), Failure> {
     match client::reach(addresses).await {
         Ok(reached) => Ok((reached.store(), false)),
+        // A pool that is made of some of the nodes would leave the others out for good.
+        Err(failure) if addresses.len() < nodes => Err(failure),
         Err(failure) => {
             let blank = crate::pool::create_blank(addresses, args.replicas, args.table_share).await;
             match blank {
@@ -235,7 +249,7 @@ fn listen(asked: Option<SocketAddr>) -> Result<TcpListener, Failure> {
 fn describe(ready: &Ready) -> String {
     let mut text = format!("pool {} {}\n", ready.pool, if ready.created { "made" } else { "opened" });
     for NodeReady { address, member, pid } in &ready.nodes {
-        let pid = pid.map_or(String::new(), |pid| format!(" (process {pid})"));
+        let pid = pid.map_or(" (DOWN)".into(), |pid| format!(" (process {pid})"));
         text += &format!("storage node at {address}{pid}: {member}\n");
     }
     let addresses: Vec<String> = ready.nodes.iter().map(|node| node.address.to_string()).collect();
