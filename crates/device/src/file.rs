@@ -271,13 +271,16 @@ impl FileNamespace {
         let (offset, bytes) = (self.offset(lba), blocks * u64::from(self.info.block_size));
         let (file, latch, (done, outcome)) = (self.file.clone(), Arc::clone(&self.latch), oneshot());
         task::spawn(async move {
-            let zeroed = match how {
-                Zeroing::Deallocate => match file.punch_hole(offset, bytes).await {
-                    // Not every device gives room back; the promise that the range reads as zeroes is kept all the same.
+            // A hole reads as zeroes, and a sparse file stays sparse: making a pool must not fill the disk. A block device
+            // gives room back only where the caller has said that it may.
+            let zeroed = if how == Zeroing::Deallocate || !file.is_block_device() {
+                match file.punch_hole(offset, bytes).await {
+                    // Not every medium gives room back; the promise that the range reads as zeroes is kept all the same.
                     Err(error) if error.kind() == io::ErrorKind::Unsupported => file.write_zeroes(offset, bytes).await,
                     result => result,
-                },
-                Zeroing::Write(_) => file.write_zeroes(offset, bytes).await,
+                }
+            } else {
+                file.write_zeroes(offset, bytes).await
             };
             let result = match zeroed {
                 Err(error) => Err(latch.write_failed(how.name(), &error)),

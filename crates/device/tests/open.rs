@@ -121,3 +121,20 @@ fn memory_takes_only_what_it_can_be() {
         assert_eq!(memory.allocated_bytes(), 0);
     });
 }
+
+#[test]
+fn zeroing_leaves_a_sparse_file_sparse() {
+    // Making a pool zeroes whole members: once it filled the disk with blocks of zeroes.
+    use std::os::unix::fs::MetadataExt as _;
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = directory.path().join("sparse");
+    let options = FileOptions { create: Some(64 << 20), ..FileOptions::default() };
+    Reactor::run(ReactorConfig::default(), async {
+        let namespace = FileNamespace::open(&path, &options).await.unwrap();
+        namespace.write(Lba(7), Buf::zeroed(4096).freeze(), Durability::Stable).await.unwrap();
+        namespace.write_zeroes(Lba(0), namespace.info().blocks, Durability::Stable).await.unwrap();
+    })
+    .unwrap();
+    let used = std::fs::metadata(&path).unwrap().blocks() * 512;
+    assert!(used < 1 << 20, "{used} bytes of the disk are used by 64 MiB of zeroes");
+}
