@@ -11,7 +11,9 @@
 use engine::Buf;
 use pool::geometry::GROUP_DATA_PAGES;
 
-use super::{HEADER_BYTES, Header, Identity, Kind, PageError, decode_header, encode_header, u16_at, u32_at, u64_at};
+use super::{
+    HEADER_BYTES, Header, Identity, Kind, PageError, Trust, decode_header, encode_header, u16_at, u32_at, u64_at,
+};
 
 /// Data pages of a group.
 pub const SLOTS: usize = GROUP_DATA_PAGES as usize;
@@ -44,7 +46,7 @@ impl AllocationPage {
     pub fn decode(bytes: &[u8], group: u32, incarnation: u64) -> Result<AllocationPage, PageError> {
         let identity = Identity { kind: Kind::Allocation, page: group, incarnation };
         let mut page = AllocationPage { identity, header: Header::default(), slots: [Claim::default(); SLOTS] };
-        let Some(header) = decode_header(bytes, identity)? else { return Ok(page) };
+        let Some(header) = decode_header(bytes, identity, Trust::Nothing)? else { return Ok(page) };
         if header.used as usize != SLOTS * SLOT_BYTES {
             return Err(PageError::Malformed("length of an allocation page"));
         }

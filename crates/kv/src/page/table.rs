@@ -1,6 +1,6 @@
 //! A table page, decoded in place: nothing is copied, nothing allocated.
 
-use super::{Entry, Guest, HEADER_BYTES, Header, Identity, Kind, PageError, decode_header};
+use super::{Entry, Guest, HEADER_BYTES, Header, Identity, Kind, PageError, Trust, decode_header};
 
 /// A checked table page. Walking it cannot fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,8 +15,18 @@ pub struct TablePageView<'a> {
 impl<'a> TablePageView<'a> {
     /// Checks all of `bytes`, read from table page `page` of a member of this incarnation.
     pub fn decode(bytes: &'a [u8], page: u32, incarnation: u64) -> Result<TablePageView<'a>, PageError> {
+        TablePageView::decode_as(bytes, page, incarnation, Trust::Nothing)
+    }
+
+    /// Like [`TablePageView::decode`], for bytes that have passed it before: the checksum, which is most of the work, is
+    /// not compared again.
+    pub fn decode_again(bytes: &'a [u8], page: u32, incarnation: u64) -> Result<TablePageView<'a>, PageError> {
+        TablePageView::decode_as(bytes, page, incarnation, Trust::Checked)
+    }
+
+    fn decode_as(bytes: &'a [u8], page: u32, incarnation: u64, trust: Trust) -> Result<TablePageView<'a>, PageError> {
         let identity = Identity { kind: Kind::Table, page, incarnation };
-        let header = decode_header(bytes, identity)?.unwrap_or_default();
+        let header = decode_header(bytes, identity, trust)?.unwrap_or_default();
         let records = &bytes[HEADER_BYTES..HEADER_BYTES + header.used as usize];
         let mut at = 0;
         let mut last_key: &[u8] = &[];

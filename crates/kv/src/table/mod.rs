@@ -284,7 +284,7 @@ impl<N: Namespace> Table<N> {
 
     /// What a page says of a key.
     pub fn find(&self, image: &PageImage, key: &Key) -> Result<Found, TableError> {
-        let view = self.decode(image.page, &image.bytes)?;
+        let view = self.decode_again(image)?;
         Ok(found_in(&view, &image.bytes, key.bytes()))
     }
 
@@ -327,6 +327,13 @@ impl<N: Namespace> Table<N> {
         TablePageView::decode(bytes, page.0, self.incarnation).map_err(|error| TableError::Page { page: page.0, error })
     }
 
+    /// A page image was decoded when it was read.
+    fn decode_again<'a>(&self, image: &'a PageImage) -> Result<TablePageView<'a>, TableError> {
+        let page = image.page.0;
+        TablePageView::decode_again(&image.bytes, page, self.incarnation)
+            .map_err(|error| TableError::Page { page, error })
+    }
+
     async fn read_at(&self, lba: Lba, bytes: usize) -> Result<View, device::Error> {
         let (result, buf) = self.namespace.read(lba, Buf::with_len(bytes)).await;
         result.map(|()| buf.freeze())
@@ -346,7 +353,7 @@ impl PageImage {
 
     /// Every entry: key, timestamp and content.
     pub fn entries<N: Namespace>(&self, table: &Table<N>) -> Result<Vec<(Vec<u8>, Found)>, TableError> {
-        let view = table.decode(self.page, &self.bytes)?;
+        let view = table.decode_again(self)?;
         let found = |entry: crate::page::Entry<'_>| {
             let content = content_of(&entry.stored, &self.bytes);
             (entry.key.to_vec(), Found { timestamp: entry.timestamp, content })
@@ -356,7 +363,7 @@ impl PageImage {
 
     /// Bytes of records, and bytes there is room for.
     pub fn fill<N: Namespace>(&self, table: &Table<N>) -> Result<(usize, usize), TableError> {
-        let view = table.decode(self.page, &self.bytes)?;
+        let view = table.decode_again(self)?;
         Ok((view.header().used as usize, view.header().used as usize + view.free()))
     }
 }

@@ -151,7 +151,9 @@ impl<N: Namespace> Table<N> {
             Ok(()) => {
                 attempt.doubt = None;
                 attempt.garbage.extend(old);
-                attempt.forget_used(&self.decode(page, &new)?);
+                if !attempt.placed.is_empty() {
+                    attempt.forget_used(&self.decode(page, &new)?);
+                }
                 lock.set_image(Some(new));
                 Ok(Step::Done(Outcome::Stored))
             }
