@@ -2,9 +2,10 @@
 #
 #   make run [DATA=dir] [ONCE=1]   build, start three storage nodes, import DATA, kill a node while reading, verify
 #   make test                      the gate: everything a change must pass (also what CI runs)
-#   make test-all                  the gate and the mutants
+#   make test-all                  the gate, the long simulation and the mutants
+#   make sim SEEDS=1000            the simulation of the whole store; SEED=n runs that one again
 #   make mutants [ONLY=pattern]    breaks one guarantee at a time; each must turn its named test red
-#   make guest                     a real Linux kernel as peer
+#   make guest                     a real Linux kernel as peer, as initiator and as target
 #   make fuzz [SECONDS=60]         every fuzz target for that long
 #   make tidy | fmt | clean
 
@@ -17,6 +18,9 @@ DATA ?=
 ONCE ?=
 # Where `make run` keeps its pool. Its own directory, so that a second run shows the pool being reopened.
 POOL_DIR ?= data
+# Fresh simulated runs of `make sim`, or the one to run again.
+SEEDS ?= 1000
+SEED ?=
 # Seconds per target of `make fuzz`.
 SECONDS ?= 60
 ONLY ?=
@@ -24,7 +28,7 @@ ONLY ?=
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 YAGURA := $(TARGET_DIR)/release/yagura
 
-.PHONY: help build run test test-all mutants guest fuzz tidy fmt clean deps deps-build deps-test deps-bench
+.PHONY: help build run test test-all sim mutants guest fuzz tidy fmt clean deps deps-build deps-test deps-bench
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -39,7 +43,11 @@ test: deps-test
 	scripts/gate.sh
 
 test-all: test
+	$(MAKE) sim
 	$(MAKE) mutants
+
+sim: deps-build
+	$(if $(SEED),SEED=$(SEED),SEEDS=$(SEEDS)) scripts/sim.sh
 
 mutants: deps-build
 	scripts/mutants.sh $(ONLY)
