@@ -48,7 +48,8 @@ impl<N: Link> Store<N> {
         result
     }
 
-    /// Removes `key`; whether it was there. Linearizable; an error says whether the delete may have taken effect.
+    /// Removes `key`. Linearizable; an error says whether the delete may have taken effect. Returns whether the key was there
+    /// when the delete looked: of two deletes at once both may have seen it.
     pub async fn delete(&self, key: &[u8]) -> Result<bool, StoreError> {
         let inner = &self.inner;
         let key = inner.key(key)?;

@@ -5,6 +5,9 @@
 //!
 //! `SEED=n` runs one seed and prints its trace's hash; `SEEDS=n` runs n fresh ones. A seed that fails is printed; the same
 //! seed is the same run, byte for byte.
+//!
+//! That it sees something was tried with the patches in `mutants/`: a majority of one less, no write-back, writes that are
+//! not stable (in the store or in the target), extents freed whoever owns them: each is found within 100 seeds.
 
 mod chaos;
 mod cluster;

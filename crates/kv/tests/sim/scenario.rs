@@ -119,6 +119,8 @@ impl Scenario {
             disk_errors: rng.one_in(5),
             corruption: rng.one_in(5),
         };
+        let (storage, replicas) =
+            if rng.one_in(8) { (7, [3, 5, 7][rng.within(0, 2) as usize]) } else { (storage, replicas) };
         if replicas < 3 {
             (faults.torn, faults.disk_errors, faults.corruption) = (false, false, false);
         }
