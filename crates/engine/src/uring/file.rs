@@ -260,12 +260,24 @@ fn open(path: &Path, options: &OpenOptions) -> io::Result<File> {
     {
         // Under the lock, and also if it existed without content: whoever created it may have died before this.
         fs::ftruncate(&descriptor, size)?;
+        // Its name as well: what is written durably to a file that power loss takes away is not durable.
+        fs::fsync(&descriptor)?;
+        fs::fsync(&fs::open(parent(path), OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)?;
     }
     let size = fs::seek(&descriptor, fs::SeekFrom::End(0))?;
     let block_size = block_size(&descriptor, kind == FileType::BlockDevice, options.direct)?;
     let shared =
         Shared { descriptor: Arc::new(descriptor), size, block_size, block_device: kind == FileType::BlockDevice };
     Ok(File { shared: Arc::new(shared) })
+}
+
+/// The directory that holds `path`.
+fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        Some(_) => Path::new("."),
+        None => Path::new("/"),
+    }
 }
 
 fn busy() -> io::Error {
