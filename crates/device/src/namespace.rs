@@ -5,7 +5,9 @@
 //!   [`NamespaceInfo::atomic_blocks`]; a compare-and-write may not be larger than [`NamespaceInfo::compare_and_write_blocks_max`].
 //! - What was acknowledged with [`Durability::Stable`], or before an acknowledged [`Namespace::flush`], survives power loss.
 //! - An error says what is known: [`Error::Disconnected`] and [`Error::Aborted`] leave open whether the command took effect, or
-//!   may yet; after [`Error::WriteFault`] the range holds old bytes, new bytes or both. Any other error: nothing was written.
+//!   may yet; after [`Error::WriteFault`] the range holds old bytes, new bytes or both. So it does after [`Error::OutOfSpace`]
+//!   where it is longer than what the medium makes room for at once (one block of its file system), but the command has ended
+//!   and not as a whole taken effect. Any other error: nothing was written.
 //! - Dropping a command's future leaves its outcome open likewise; it never makes a later command less atomic.
 
 use std::fmt;
