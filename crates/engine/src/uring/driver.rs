@@ -33,6 +33,10 @@ use crate::{
 /// Tasks run in one turn before the kernel is asked again. Guessed: long enough to batch what a chain of wakes prepares,
 /// short enough that completions do not wait.
 const TASKS_PER_TURN_MAX: usize = 256;
+/// Entries that are handed over in the middle of a turn. A medium that got all it is to do at the turn's end would stand idle
+/// while tasks run. Measured with 32 random accesses of 4 KiB under way, in paired rounds on a busy machine: medians of five
+/// series between 1.01 and 1.22 times the rate, at the same CPU time for each. 1 costs more CPU time; 8 gains less.
+const HANDOVER: usize = 4;
 /// Send states kept for reuse; one per send that is outstanding at the same time.
 const SEND_STATES_MAX: usize = 64;
 /// Operations and runnable tasks that there is room for from the start; beyond, the room grows once. Guessed.
@@ -128,6 +132,9 @@ impl Driver {
         for _ in 0..TASKS_PER_TURN_MAX {
             let Some(task) = self.runnable.borrow_mut().pop_front() else { break };
             task.run();
+            if self.ring.entries() >= HANDOVER {
+                self.ring.submit();
+            }
         }
     }
 

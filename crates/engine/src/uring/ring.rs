@@ -1,4 +1,4 @@
-//! The ring itself: entries go in, completions come out, and `enter` is the only system call.
+//! The ring itself: entries go in, completions come out, and `io_uring_enter` is the only system call.
 //!
 //! Invariant: entries are handed over in the order they were pushed. What finds the submission queue full waits in `backlog`
 //! and everything after it queues behind, so that a cancellation can not overtake the operation it cancels.
@@ -67,6 +67,20 @@ impl Ring {
     pub(super) fn has_entries(&self) -> bool {
         let mut state = self.state.borrow_mut();
         !state.backlog.is_empty() || !state.ring.submission().is_empty()
+    }
+
+    /// Entries that can be handed over now.
+    pub(super) fn entries(&self) -> usize {
+        self.state.borrow_mut().ring.submission().len()
+    }
+
+    /// Hands over what was pushed, and nothing else. What the kernel does not take now, and why, is the next
+    /// [`Ring::enter`]'s business.
+    pub(super) fn submit(&self) {
+        let mut state = self.state.borrow_mut();
+        let count = state.ring.submission().len() as u32;
+        // SAFETY: no argument is passed; the count is that of the submission queue.
+        let _later = unsafe { state.ring.submitter().enter::<libc::sigset_t>(count, 0, 0, None) };
     }
 
     /// Whether completions can be taken without a system call.
