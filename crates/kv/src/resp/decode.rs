@@ -59,6 +59,13 @@ impl Command {
         self.dropped
     }
 
+    /// Empties it, keeping its memory.
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.ends.clear();
+        self.dropped = 0;
+    }
+
     fn end_argument(&mut self) {
         self.ends.push(u32::try_from(self.bytes.len()).expect("invariant: bounded by COMMAND_BYTES_MAX"));
     }
@@ -106,11 +113,18 @@ pub struct Decoder {
     /// The part of a line that came so far.
     line: Vec<u8>,
     command: Command,
+    /// Memory of commands that are done, for those to come.
+    spare: Vec<Command>,
 }
+
+/// Commands whose memory one connection keeps. Derived: more than run at once are rare.
+const SPARE_MAX: usize = super::RUNNING_MAX;
+/// A command that took more memory than this gives it back. Guessed: usual commands fit many times over.
+const SPARE_BYTES_MAX: usize = 16 << 10;
 
 impl Default for Decoder {
     fn default() -> Self {
-        Decoder { state: State::Start, line: Vec::new(), command: Command::default() }
+        Decoder { state: State::Start, line: Vec::new(), command: Command::default(), spare: Vec::new() }
     }
 }
 
@@ -120,6 +134,14 @@ impl Decoder {
         match self.state {
             State::Bulk { bytes, .. } => bytes,
             _ => 0,
+        }
+    }
+
+    /// Takes back a command that is done, for the sake of its memory.
+    pub fn recycle(&mut self, mut command: Command) {
+        if self.spare.len() < SPARE_MAX && command.bytes.capacity() + command.ends.capacity() * 4 <= SPARE_BYTES_MAX {
+            command.clear();
+            self.spare.push(command);
         }
     }
 
@@ -137,7 +159,8 @@ impl Decoder {
             };
             if complete {
                 self.state = State::Start;
-                return Ok(Some(std::mem::take(&mut self.command)));
+                let next = self.spare.pop().unwrap_or_default();
+                return Ok(Some(std::mem::replace(&mut self.command, next)));
             }
         }
         Ok(None)

@@ -20,12 +20,12 @@ use engine::sync::{MailReceiver, MailSender, Notify};
 use engine::task::TaskSet;
 use engine::{Buf, time};
 
+use super::SEND_SECONDS_MAX;
 use super::backend::Backend;
 use super::execute::execute;
 use super::reply::Reply;
 use super::session::{Job, Session};
 use super::stats::{GatewayStats, Shared};
-use super::{RUNNING_MAX, SEND_SECONDS_MAX};
 
 /// What one receive takes while commands are short.
 const RECEIVE_BYTES: usize = 16 << 10;
@@ -181,7 +181,7 @@ impl<B: Backend> Connection<B> {
     async fn serve(self) {
         let (peer, local) = (self.stream.peer_addr(), self.stream.local_addr());
         let mut session = Session::new(self.shared.clone(), peer.to_string(), local.to_string());
-        let mut jobs = TaskSet::new(RUNNING_MAX);
+        let mut jobs = Jobs { sets: Vec::new(), slots: 0 };
         let gone = Rc::new(Cell::new(false));
         let start = |job| run(self.backend.clone(), self.shared.clone(), gone.clone(), job);
         if let Err(error) = self.drive(&mut session, &mut jobs, start).await {
@@ -199,7 +199,7 @@ impl<B: Backend> Connection<B> {
     async fn drive<F: Future<Output = (Job, Reply)>>(
         &self,
         session: &mut Session,
-        jobs: &mut TaskSet<F>,
+        jobs: &mut Jobs<F>,
         start: impl Fn(Job) -> F,
     ) -> io::Result<()> {
         let mut receiving = pin!(None);
@@ -215,8 +215,7 @@ impl<B: Backend> Connection<B> {
             }
             input.decode(session);
             while let Some(job) = session.next_job() {
-                let pushed = jobs.push(start(job));
-                assert!(pushed.is_ok(), "invariant: as many slots as RUNNING_MAX, which next_job keeps to");
+                jobs.push(start(job));
             }
             if !session.output().is_empty()
                 && let Some(mut ready) = batch.take()
@@ -235,7 +234,7 @@ impl<B: Backend> Connection<B> {
                 if let Some((result, buf)) = poll_slot(receiving.as_mut(), context) {
                     return Poll::Ready(Event::Received(result, buf));
                 }
-                if let Poll::Ready(Some((_, (job, reply)))) = jobs.poll_next(context) {
+                if let Poll::Ready(Some((job, reply))) = jobs.poll_next(context) {
                     return Poll::Ready(Event::Done(job, reply));
                 }
                 if let Some((result, batch)) = poll_slot(sending.as_mut(), context) {
@@ -280,6 +279,43 @@ impl<B: Backend> Connection<B> {
             batch.view(chunk);
         }
         GatewayStats::add(&self.shared.stats.bytes_sent, batch.len() as u64);
+    }
+}
+
+/// Jobs of one connection that run. The slots grow to the depth that the peer uses and stay: a put's future takes a few
+/// kilobytes, and most connections send one command at a time.
+struct Jobs<F> {
+    sets: Vec<TaskSet<F>>,
+    slots: usize,
+}
+
+impl<F: Future> Jobs<F> {
+    fn push(&mut self, mut job: F) {
+        for set in &mut self.sets {
+            match set.push(job) {
+                Ok(_) => return,
+                Err(back) => job = back,
+            }
+        }
+        // As many again: there are never more than RUNNING_MAX jobs, so slots stay below twice that.
+        let mut set = TaskSet::new(self.slots.max(1));
+        self.slots += self.slots.max(1);
+        let pushed = set.push(job);
+        assert!(pushed.is_ok(), "invariant: a new set has a free slot");
+        self.sets.push(set);
+    }
+
+    /// The next result; `None` if nothing runs.
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<F::Output>> {
+        let mut any = false;
+        for set in &mut self.sets {
+            match set.poll_next(context) {
+                Poll::Ready(Some((_, output))) => return Poll::Ready(Some(output)),
+                Poll::Ready(None) => {}
+                Poll::Pending => any = true,
+            }
+        }
+        if any { Poll::Pending } else { Poll::Ready(None) }
     }
 }
 

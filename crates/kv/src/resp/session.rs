@@ -168,6 +168,7 @@ impl Session {
         self.done_bytes += reply.payload_bytes();
         self.count(&reply);
         self.entries[index].progress = Progress::Done(reply);
+        self.decoder.recycle(job.command);
         self.encode_front();
     }
 
@@ -204,7 +205,10 @@ impl Session {
                 let progress = Progress::Waiting(request, command, access);
                 self.entries.push_back(Entry { protocol: self.protocol, progress });
             }
-            Err(reply) => self.answer(reply),
+            Err(reply) => {
+                self.decoder.recycle(command);
+                self.answer(reply);
+            }
         }
     }
 
