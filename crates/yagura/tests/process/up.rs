@@ -252,3 +252,19 @@ fn a_node_that_cannot_start_is_named_and_the_pool_serves_without_it() {
     std::fs::write(&sidecar, good).expect("written");
     wait_until_equal(&pool_of(&server));
 }
+
+#[test]
+fn a_killed_supervisor_leaves_no_node_behind() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let server = up(directory.path(), &[]);
+    let pids = [0, 1, 2].map(|node| node_pid(&server, node));
+    server.stop("KILL");
+    let deadline = Instant::now() + PATIENCE;
+    // Gone, or a zombie that its new parent has yet to reap.
+    let gone =
+        |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/stat")).map_or(true, |stat| stat.contains(") Z "));
+    while !pids.iter().all(gone) {
+        assert!(Instant::now() < deadline, "storage nodes without a supervisor keep their members locked");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
