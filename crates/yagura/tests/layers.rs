@@ -95,6 +95,42 @@ fn versions_are_declared_once_in_the_workspace() {
     assert!(faults.is_empty(), "\n{}\n", faults.join("\n"));
 }
 
+/// All Rust below `folder`, in one string.
+fn sources_below(folder: &Path) -> String {
+    let mut text = String::new();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() && !path.join("Cargo.toml").exists() {
+            text += &sources_below(&path);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            text += &std::fs::read_to_string(&path).expect("a source file is readable");
+        }
+    }
+    text
+}
+
+#[test]
+fn every_dependency_is_used() {
+    let (metadata, _) = workspace();
+    let mut faults = Vec::new();
+    for package in &metadata.packages {
+        let root = package.manifest_path.parent().expect("a manifest lies in a folder");
+        let text = sources_below(root.as_std_path());
+        for dependency in &package.dependencies {
+            let name = dependency.name.replace('-', "_");
+            let is_word = |c: char| c.is_alphanumeric() || c == '_';
+            let used = text
+                .match_indices(&name)
+                .any(|(at, _)| !text[..at].ends_with(is_word) && !text[at + name.len()..].starts_with(is_word));
+            if !used {
+                faults
+                    .push(format!("{}: nothing uses {}: take it out of its Cargo.toml", package.name, dependency.name));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "\n{}\n", faults.join("\n"));
+}
+
 #[test]
 fn the_map_is_read_in_order() {
     let text =
