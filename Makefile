@@ -7,6 +7,7 @@
 #   make mutants [ONLY=pattern]    breaks one guarantee at a time; each must turn its named test red
 #   make guest                     a real Linux kernel as peer, as initiator and as target
 #   make fuzz [SECONDS=60]         every fuzz target for that long
+#   make bench                     every row of figures in short form, beside its peers
 #   make tidy | fmt | clean
 
 .DELETE_ON_ERROR:
@@ -28,7 +29,7 @@ ONLY ?=
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 YAGURA := $(TARGET_DIR)/release/yagura
 
-.PHONY: help build run test test-all sim mutants guest fuzz tidy fmt clean deps deps-build deps-test deps-bench
+.PHONY: help build run test test-all sim mutants guest fuzz bench tidy fmt clean deps deps-build deps-test deps-bench
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -54,6 +55,9 @@ mutants: deps-build
 
 guest: deps-test
 	scripts/guest.sh
+
+bench: deps-bench build
+	scripts/bench.sh "$(YAGURA)" "$(TARGET_DIR)/bench"
 
 fuzz: deps-test
 	scripts/fuzz.sh $(SECONDS)

@@ -36,7 +36,7 @@ for group in "$@"; do
       want redis-benchmark=redis-tools
       want_tool "cargo-fuzz@$CARGO_FUZZ" "cargo-deny@$CARGO_DENY"
       ;;
-    bench) want memcached=memcached ;;
+    bench) want memcached=memcached fio=fio ;;
     *) echo "deps.sh: unknown group '$group' (build, test, bench)" >&2; exit 2 ;;
   esac
 done

@@ -1,8 +1,8 @@
 //! The reactor on the kernel's `io_uring`: one ring, one thread, one run queue.
 //!
 //! A turn runs what is runnable, fires timers, and makes one `io_uring_enter` that hands over every operation the tasks have
-//! prepared and takes every completion that is there; where they prepare many, the first are handed over before. With nothing runnable it spins for a while, if that has
-//! lately paid ([`spin`]), and then sleeps in the same system call.
+//! prepared and takes every completion that is there; where they prepare many, the first are handed over before. With nothing
+//! runnable it spins for a while, if that has lately paid ([`spin`]), and then sleeps in the same system call.
 //!
 //! Invariants:
 //! - Whatever the kernel may touch (buffer, message header, descriptor) is owned by the operation's slot until its completion
