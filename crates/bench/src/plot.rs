@@ -1,64 +1,104 @@
 //! Draws a row: latency and rate of each side, side by side, as one SVG.
+//!
+//! Latency is drawn on a logarithmic axis as a line from p50 (dot) to p99 (tick): tails are orders of magnitude longer, and on a
+//! linear axis they would hide the medians. Floors are grey, peers orange, ours blue.
 
 use std::path::Path;
 
 use anyhow::{Context as _, anyhow};
+use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use crate::figures::{Row, Side};
 
 const WIDTH: u32 = 1100;
 const HEADER: u32 = 70;
-const LINE: u32 = 30;
-const NAME_WIDTH: i32 = 430;
+const LINE: u32 = 26;
+const LATENCY_X: i32 = 330;
+const RATE_X: i32 = 790;
 const BAR_WIDTH: i32 = 230;
+
+type Drawn<B> = Result<(), DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType>>;
 
 /// Draws `row` into the file at `path`.
 pub fn draw(row: &Row, path: &Path) -> anyhow::Result<()> {
     let lines = u32::try_from(row.sides.len() + row.ratios.len()).context("too many sides to draw")?;
-    let root = SVGBackend::new(path, (WIDTH, HEADER + LINE * (lines + 1))).into_drawing_area();
+    let root = SVGBackend::new(path, (WIDTH, HEADER + LINE * (lines + 2))).into_drawing_area();
     draw_on(row, &root).map_err(|e| anyhow!("cannot draw {}: {e}", path.display()))
 }
 
-fn draw_on<B: DrawingBackend>(
-    row: &Row,
-    root: &DrawingArea<B, plotters::coord::Shift>,
-) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
-    let title = ("sans-serif", 20).into_font();
-    let text = ("sans-serif", 14).into_font();
+fn draw_on<B: DrawingBackend>(row: &Row, root: &DrawingArea<B, Shift>) -> Drawn<B> {
+    let text = ("sans-serif", 13).into_font();
     root.fill(&WHITE)?;
-    root.draw(&Text::new(format!("{} · {}", row.row, row.title), (12, 10), title))?;
-    let (latency_x, rate_x) = (NAME_WIDTH, NAME_WIDTH + BAR_WIDTH + 100);
-    root.draw(&Text::new("p50, mark at p99 (µs)", (latency_x, 44), text.clone()))?;
-    root.draw(&Text::new("operations a second", (rate_x, 44), text.clone()))?;
-    let slowest = greatest(&row.sides, |s| s.p99_us);
-    let fastest = greatest(&row.sides, |s| s.rate);
-    let scale = |value: f64, most: f64| (value / most * f64::from(BAR_WIDTH)) as i32;
-    let mut y = HEADER as i32;
-    for (index, side) in row.sides.iter().enumerate() {
-        let color = Palette99::pick(index).to_rgba();
-        let (p50, p99, rate) = (side.median(|s| s.p50_us), side.median(|s| s.p99_us), side.median(|s| s.rate));
+    root.draw(&Text::new(format!("{} · {}", row.row, row.title), (12, 10), ("sans-serif", 19).into_font()))?;
+    root.draw(&Text::new("latency, p50 to p99 (µs, logarithmic)", (LATENCY_X, 44), text.clone()))?;
+    root.draw(&Text::new("operations a second", (RATE_X, 44), text.clone()))?;
+    let axis = Axis::new(&row.sides);
+    let bottom = (HEADER + LINE * row.sides.len() as u32) as i32;
+    axis.draw(root, bottom)?;
+    let fastest = row.sides.iter().map(|s| s.median(|s| s.rate)).fold(f64::MIN_POSITIVE, f64::max);
+    for (y, side) in (HEADER as i32..).step_by(LINE as usize).zip(&row.sides) {
+        let color = color(&side.name);
         root.draw(&Text::new(side.name.clone(), (12, y), text.clone()))?;
-        let bar = |x: i32, length: i32| Rectangle::new([(x, y), (x + length.max(1), y + 16)], color.filled());
-        root.draw(&bar(latency_x, scale(p50, slowest)))?;
-        let mark = latency_x + scale(p99, slowest);
-        root.draw(&PathElement::new(vec![(mark, y), (mark, y + 16)], BLACK))?;
-        root.draw(&Text::new(format!("{p50:.1} / {p99:.1}"), (latency_x + BAR_WIDTH + 6, y), text.clone()))?;
-        root.draw(&bar(rate_x, scale(rate, fastest)))?;
-        root.draw(&Text::new(format!("{rate:.0}"), (rate_x + BAR_WIDTH + 6, y), text.clone()))?;
-        y += LINE as i32;
+        let (p50, p99) = (side.median(|s| s.p50_us), side.median(|s| s.p99_us));
+        let (from, to) = (axis.place(p50), axis.place(p99));
+        root.draw(&PathElement::new(vec![(from, y + 8), (to, y + 8)], color.stroke_width(2)))?;
+        root.draw(&PathElement::new(vec![(to, y + 3), (to, y + 13)], color.stroke_width(2)))?;
+        root.draw(&Circle::new((from, y + 8), 5, color.filled()))?;
+        root.draw(&Text::new(format!("{p50:.1} / {p99:.1}"), (LATENCY_X + BAR_WIDTH + 60, y), text.clone()))?;
+        let rate = side.median(|s| s.rate);
+        let length = (rate / fastest * f64::from(BAR_WIDTH)) as i32;
+        root.draw(&Rectangle::new([(RATE_X, y), (RATE_X + length.max(1), y + 15)], color.filled()))?;
+        root.draw(&Text::new(format!("{rate:.0}"), (RATE_X + length + 6, y), text.clone()))?;
     }
-    for ratio in &row.ratios {
+    for (y, ratio) in (bottom + LINE as i32..).step_by(LINE as usize).zip(&row.ratios) {
         let color = if ratio.met() == Some(false) { RED } else { BLACK };
         let line = format!("{} = {:.2}  [{:.2} … {:.2}]", ratio.name, ratio.median, ratio.low, ratio.high);
         root.draw(&Text::new(line, (12, y), text.color(&color)))?;
-        y += LINE as i32;
     }
     root.present()
 }
 
-fn greatest(sides: &[Side], figure: impl Fn(&crate::figures::Sample) -> f64 + Copy) -> f64 {
-    sides.iter().map(|side| side.median(figure)).fold(f64::MIN_POSITIVE, f64::max)
+/// Who a side is, by its name.
+fn color(name: &str) -> RGBColor {
+    match name {
+        _ if name.contains("bare sockets") => RGBColor(130, 130, 130),
+        _ if name.contains("memcached") || name.contains("fio") => RGBColor(222, 135, 20),
+        _ => RGBColor(30, 100, 180),
+    }
+}
+
+/// The logarithmic axis of latencies: whole decades that hold everything drawn.
+struct Axis {
+    first: i32,
+    decades: i32,
+}
+
+impl Axis {
+    fn new(sides: &[Side]) -> Axis {
+        let low = sides.iter().map(|s| s.median(|s| s.p50_us)).fold(f64::INFINITY, f64::min);
+        let high = sides.iter().map(|s| s.median(|s| s.p99_us)).fold(0.0, f64::max);
+        // Below the clock's grain there is nothing to tell apart; a row without samples gets the decade at 1 µs.
+        let decade = |us: f64| if us.is_finite() { us.max(0.01).log10() } else { 0.0 };
+        let first = decade(low).floor() as i32;
+        Axis { first, decades: (decade(high).ceil() as i32 - first).max(1) }
+    }
+
+    fn place(&self, us: f64) -> i32 {
+        let decades = us.max(0.01).log10() - f64::from(self.first);
+        LATENCY_X + (decades / f64::from(self.decades) * f64::from(BAR_WIDTH)) as i32
+    }
+
+    fn draw<B: DrawingBackend>(&self, root: &DrawingArea<B, Shift>, bottom: i32) -> Drawn<B> {
+        let grid = RGBColor(215, 215, 215);
+        for decade in self.first..=self.first + self.decades {
+            let us = 10f64.powi(decade);
+            let x = self.place(us);
+            root.draw(&PathElement::new(vec![(x, HEADER as i32 - 6), (x, bottom)], grid))?;
+            root.draw(&Text::new(us.to_string(), (x - 6, bottom + 2), ("sans-serif", 11).into_font()))?;
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
