@@ -47,6 +47,8 @@ pub struct Faults {
     pub resets: bool,
     /// Links grow slow.
     pub slow_links: bool,
+    /// Disks are slow: commands outlive the connection they came over, and land late.
+    pub slow_disks: bool,
     /// Hosts are cut off from storage nodes.
     pub partitions: bool,
     /// Hosts crash, and begin anew with nothing.
@@ -94,6 +96,9 @@ pub struct Scenario {
     pub repairer: bool,
 }
 
+/// Delay of a slow disk's commands.
+const SLOW_DISK: std::ops::Range<Duration> = Duration::from_micros(200)..Duration::from_millis(25);
+
 /// The member to which the worst happens.
 pub const VICTIM: usize = 0;
 
@@ -118,6 +123,7 @@ impl Scenario {
             torn: rng.one_in(3),
             disk_errors: rng.one_in(5),
             corruption: rng.one_in(5),
+            slow_disks: rng.one_in(3),
         };
         let (storage, replicas) =
             if rng.one_in(8) { (7, [3, 5, 7][rng.within(0, 2) as usize]) } else { (storage, replicas) };
@@ -160,11 +166,13 @@ impl Scenario {
     /// The disk of a storage node, once the pool is made.
     pub fn disk(&self, node: usize) -> DiskConfig {
         let errors = if node == VICTIM && self.faults.disk_errors { 300 } else { 0 };
+        let usual = DiskConfig::default();
         DiskConfig {
+            delay: if self.faults.slow_disks { SLOW_DISK } else { usual.delay.clone() },
             torn: node == VICTIM && self.faults.torn,
             read_error_ppm: errors * 4,
             write_error_ppm: errors,
-            ..DiskConfig::default()
+            ..usual
         }
     }
 }
