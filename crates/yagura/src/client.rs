@@ -13,7 +13,7 @@ use fabric::host::{ConnectError, HostIdentity, Options, RemoteNamespace, discove
 use kv::resp::execute::together;
 use kv::store::{Link, Store};
 use nvme::Nqn;
-use pool::{Map, Member, Report};
+use pool::{Map, Report};
 
 use crate::exit::Failure;
 use crate::nvme::CONNECT_TIME;
@@ -185,9 +185,8 @@ pub async fn reach(addresses: &[String]) -> Result<Reached, Failure> {
         return Err(if given.is_empty() { Failure::unavailable(sentence) } else { Failure::refused(sentence) });
     };
     let mut map = report.map;
-    let block_size = given.first().map_or(map.page_size, |found| found.namespace.info().block_size);
     let mut members = Vec::with_capacity(map.members.len());
-    let missing = together(map.members.iter().map(|member| member_at(member, &given, block_size))).await;
+    let missing = together((0..map.members.len()).map(|index| member_at(&map, index, &given))).await;
     for (member, trouble) in missing.into_iter().collect::<Result<Vec<_>, _>>()? {
         members.push(member);
         troubles.extend(trouble);
@@ -198,7 +197,7 @@ pub async fn reach(addresses: &[String]) -> Result<Reached, Failure> {
     if opened.map != map {
         // The newest map was seen on too few to be in force: members are in another order, or others.
         map = opened.map;
-        members = together(map.members.iter().map(|member| member_at(member, &given, block_size)))
+        members = together((0..map.members.len()).map(|index| member_at(&map, index, &given)))
             .await
             .into_iter()
             .map(|reached| reached.map(|(found, _)| found))
@@ -241,8 +240,9 @@ pub fn pool_failure(error: pool::Error) -> Failure {
     }
 }
 
-/// A member: as it was found, else where the map says. One that does not answer is waited for in the background.
-async fn member_at(member: &Member, given: &[Found], block_size: u32) -> Result<(Found, Option<String>), Failure> {
+/// Member `index` of the map: as it was found, else where the map says. One that does not answer is waited for in the background.
+async fn member_at(map: &Map, index: usize, given: &[Found]) -> Result<(Found, Option<String>), Failure> {
+    let member = &map.members[index];
     if let Some(found) = given.iter().find(|found| found.namespace.info().nguid == member.id.0) {
         return Ok((found.clone(), None));
     }
@@ -268,17 +268,6 @@ async fn member_at(member: &Member, given: &[Found], block_size: u32) -> Result<
     }
     let address = member.addresses.first().cloned().unwrap_or_default();
     let options = options(resolve(&address)?, nqn.clone(), member.nsid);
-    let expected = NamespaceInfo {
-        block_size,
-        blocks: member.size / u64::from(block_size),
-        atomic_blocks: 1,
-        compare_and_write_blocks_max: 0,
-        transfer_blocks_max: 1,
-        volatile_cache: true,
-        volatile_medium: false,
-        deallocated_reads_zero: false,
-        nguid: member.id.0,
-    };
-    let namespace = Connected(Rc::new(RemoteNamespace::expecting(options, expected)));
+    let namespace = Connected(Rc::new(RemoteNamespace::expecting(options, map.expected_info(index))));
     Ok((Found { namespace, address, nqn, nsid: member.nsid }, trouble))
 }
