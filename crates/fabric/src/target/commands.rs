@@ -330,8 +330,12 @@ impl<N> Connection<N> {
     }
 }
 
-/// Data at an offset in the capsule is copied to the start of a buffer: media want it aligned.
+/// Data at an offset in the capsule is copied to the start of a buffer: media want it aligned. A command without data has a
+/// data pointer all the same; nobody has checked what it says, and it must not be followed.
 fn align_in_capsule<N>(slot: &mut Slot<N>) {
+    if slot.data.is_empty() {
+        return;
+    }
     let SglKind::InCapsule { offset } = slot.command.sgl.kind() else { return };
     let (start, length) = (offset as usize, slot.command.sgl.length.get() as usize);
     if start != 0 || length != slot.data.len() {

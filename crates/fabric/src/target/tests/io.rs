@@ -400,3 +400,14 @@ fn force_unit_access_and_flush_reach_the_namespace() {
         assert!(matches!(work(), Work::Flush));
     }
 }
+
+/// The data pointer of a command without data means nothing: whatever it says, no data is looked for.
+#[test]
+fn a_command_without_data_does_not_mind_what_its_data_pointer_says() {
+    let mut session = io_session(false, false);
+    for (id, opcode) in [(1, NvmOpcode::FLUSH), (2, NvmOpcode::WRITE_ZEROES)] {
+        assert_eq!(status(session.send(&in_capsule(opcode, id, 0, 1), &[])), Status::SUCCESS);
+        assert_eq!(status(session.send(&in_capsule(opcode, id, 0, 1), &pattern(1, 3))), Status::SUCCESS);
+    }
+    assert_eq!(read(&mut session, 0, 1), vec![0; BLOCK]);
+}
