@@ -259,10 +259,12 @@ impl<N> Connection<N> {
         let change = controller.set_configuration(Configuration(fields.value.get() as u32));
         self.answer(slot, Status::SUCCESS, 0);
         if change == ConfigurationChange::Shutdown {
-            self.flushes = self.shared.namespaces(controller.subsystem());
-            self.flushes.retain(|attached| attached.info.volatile_cache);
-            self.flushes_pending = self.flushes.len();
-            if self.flushes.is_empty() {
+            let mut caches = self.shared.namespaces(controller.subsystem());
+            caches.retain(|attached| attached.info.volatile_cache);
+            // Flushes of a shutdown that was taken back may still be under way: each comes to its end and is counted.
+            self.flushes_pending += caches.len();
+            self.flushes.extend(caches);
+            if self.flushes_pending == 0 {
                 controller.shutdown_complete();
             }
         }

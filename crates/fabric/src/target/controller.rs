@@ -23,6 +23,9 @@ use nvme::{Nqn, Status, Submission};
 
 use super::limits::{ERROR_ENTRIES_MAX, IO_QUEUES_MAX, KEEP_ALIVE_GRANULARITY_100MS, KEEP_ALIVE_MS_MAX, NSID_MAX};
 
+/// CSTS.SHST 01b: shutdown processing occurring.
+const SHUTDOWN_PROCESSING: u32 = 1 << 2;
+
 /// How a connection's task is called from elsewhere: another connection, another thread.
 #[derive(Debug, Default)]
 pub(super) struct Attention {
@@ -253,7 +256,7 @@ impl Controller {
             }
         }
         if new.shutdown() != 0 && old.shutdown() == 0 {
-            state.status = state.status & !status_bits::SHUTDOWN_MASK | 1 << 2;
+            state.status = state.status & !status_bits::SHUTDOWN_MASK | SHUTDOWN_PROCESSING;
             return ConfigurationChange::Shutdown;
         }
         if new.shutdown() == 0 && old.shutdown() != 0 {
@@ -262,10 +265,13 @@ impl Controller {
         ConfigurationChange::None
     }
 
-    /// Everything is stable: the host may cut the power.
+    /// Everything is stable: the host may cut the power. It may also have taken the shutdown back while caches were
+    /// flushed; then there is nothing to complete, and the controller goes on.
     pub fn shutdown_complete(&self) {
         let mut state = self.lock();
-        state.status = state.status & !status_bits::SHUTDOWN_MASK | status_bits::SHUTDOWN_COMPLETE;
+        if state.status & status_bits::SHUTDOWN_MASK == SHUTDOWN_PROCESSING {
+            state.status = state.status & !status_bits::SHUTDOWN_MASK | status_bits::SHUTDOWN_COMPLETE;
+        }
     }
 
     // Keep alive (NVMe Base 2.0 §3.9).

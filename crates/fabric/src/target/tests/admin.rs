@@ -361,3 +361,35 @@ fn a_shutdown_is_complete_when_the_caches_are_flushed() {
     session.core.complete(Outcome { slot: None, result: Ok(()), data: Default::default() });
     assert_eq!(controller.status() & status_bits::SHUTDOWN_MASK, status_bits::SHUTDOWN_COMPLETE);
 }
+
+/// A host may change its mind while caches are flushed; each flush counts for what was asked before and since.
+#[test]
+fn a_shutdown_asked_for_twice_waits_for_every_flush_and_a_reset_takes_it_back() {
+    use crate::target::io::Outcome;
+    use nvme::register::status_bits;
+
+    let mut session = admin_session();
+    add_cache(&session);
+    session.stalled = true;
+    let controller = session.core.controller.clone().unwrap();
+    let flush = |session: &mut Session| session.core.next_operation().expect("a flush").slot;
+    let flushed = |session: &mut Session, slot| {
+        session.core.complete(Outcome { slot, result: Ok(()), data: Default::default() });
+        controller.status() & status_bits::SHUTDOWN_MASK
+    };
+    session.set_configuration(Configuration::ENABLE.with_normal_shutdown());
+    let first = flush(&mut session);
+    session.set_configuration(Configuration::ENABLE);
+    session.set_configuration(Configuration::ENABLE.with_normal_shutdown());
+    let second = flush(&mut session);
+    assert_eq!(flushed(&mut session, first), 1 << 2, "one flush is under way");
+    assert_eq!(flushed(&mut session, second), status_bits::SHUTDOWN_COMPLETE);
+
+    session.set_configuration(Configuration(0));
+    session.set_configuration(Configuration::ENABLE);
+    session.set_configuration(Configuration::ENABLE.with_normal_shutdown());
+    let third = flush(&mut session);
+    session.set_configuration(Configuration(0));
+    session.set_configuration(Configuration::ENABLE);
+    assert_eq!(flushed(&mut session, third), 0, "the reset has taken the shutdown back");
+}
