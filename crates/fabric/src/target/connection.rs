@@ -418,7 +418,10 @@ impl<N> Connection<N> {
         entry.result = result;
         entry.data = Buf::default();
         entry.addressed = None;
-        self.outbox.push_back(Reply::Answer(slot));
+        // The C2HTermReq is the last word (NVMe/TCP 1.0 §3.5): a command that ends after it stays unanswered.
+        if !matches!(self.phase, Phase::Terminating | Phase::Closed) {
+            self.outbox.push_back(Reply::Answer(slot));
+        }
     }
 
     pub(super) fn answer_data(&mut self, slot: u16, data: View, result: u64) {

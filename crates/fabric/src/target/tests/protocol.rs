@@ -138,3 +138,18 @@ fn nothing_is_executed_after_a_bad_pdu() {
     assert!(matches!(&session.inbox[..], [(Pdu::C2hTermReq(_), ..)]));
     assert_eq!(session.target.stats().protocol_errors(), 1);
 }
+
+/// The C2HTermReq is the last word: what ends after it is not answered any more (NVMe/TCP 1.0 §3.5).
+#[test]
+fn nothing_is_said_after_the_last_word() {
+    use crate::target::io::Outcome;
+
+    let mut session = io_session(false, false);
+    session.stalled = true;
+    session.receive(&session.capsule(&command(NvmOpcode::READ, 1, 0, 1), &[]));
+    let slot = session.core.next_operation().expect("a read").slot;
+    session.receive(&[0x0B; 8]);
+    session.core.complete(Outcome { slot, result: Ok(()), data: engine::Buf::zeroed(BLOCK) });
+    session.turn();
+    assert!(matches!(&session.inbox[..], [(Pdu::C2hTermReq(_), ..)]), "{:?}", session.inbox);
+}
