@@ -256,7 +256,14 @@ impl<N> Connection<N> {
         if fields.offset.get() != offset::CC || fields.attrib & 7 != 0 {
             return self.answer(slot, Status::INVALID_FIELD.do_not_retry(), 0);
         }
+        let was_enabled = controller.configuration().enabled();
         let change = controller.set_configuration(Configuration(fields.value.get() as u32));
+        if was_enabled && !controller.configuration().enabled() {
+            // Before the answer: once the host has that, it may use their identifiers for the commands of a new start.
+            while let Some(parked) = self.events.pop_front() {
+                self.answer(parked, Status::ABORT_REQUESTED, 0);
+            }
+        }
         self.answer(slot, Status::SUCCESS, 0);
         if change == ConfigurationChange::Shutdown {
             let mut caches = self.shared.namespaces(controller.subsystem());

@@ -249,6 +249,8 @@ impl Controller {
         if !new.enabled() && old.enabled() {
             state.status = 0;
             state.features = Features::DEFAULT;
+            // Nothing of before may mask an event: the host that starts anew has no reason to read the log first.
+            (state.namespace_event, state.discovery_event) = (Event::default(), Event::default());
             self.write_through.store(false, Ordering::Release);
             self.io_epoch.fetch_add(1, Ordering::AcqRel);
             for queue in state.queues.values() {

@@ -393,3 +393,37 @@ fn a_shutdown_asked_for_twice_waits_for_every_flush_and_a_reset_takes_it_back() 
     session.set_configuration(Configuration::ENABLE);
     assert_eq!(flushed(&mut session, third), 0, "the reset has taken the shutdown back");
 }
+
+/// After a reset the host starts anew on the same queue: with the same identifiers and all the event requests it may have.
+#[test]
+fn a_reset_aborts_event_requests() {
+    let mut session = admin_session();
+    for id in 0..4 {
+        assert_eq!(send_event_request(&mut session, id), None);
+    }
+    session.set_configuration(Configuration(0));
+    for id in 0..4 {
+        assert_eq!(status(session.take_answer(id)).kind(), Status::ABORT_REQUESTED);
+    }
+    session.set_configuration(Configuration::ENABLE);
+    for id in 0..4 {
+        assert_eq!(send_event_request(&mut session, id), None);
+    }
+
+    // An event whose log page the host had not read before the reset masks none after it.
+    let controller = session.core.controller.clone().unwrap();
+    let told = |session: &mut Session, id| {
+        set(session, FeatureId::ASYNC_EVENT_CONFIG, async_event_config::NAMESPACE_ATTRIBUTE).unwrap();
+        controller.namespace_changed(1);
+        session.turn();
+        session.take_answer(id).map(|(completion, _)| completion.result.get())
+    };
+    let event = Some(AsyncEvent::NAMESPACE_CHANGED.to_result());
+    assert_eq!(told(&mut session, 0), event);
+    assert_eq!(told(&mut session, 1), None, "masked");
+    session.set_configuration(Configuration(0));
+    session.set_configuration(Configuration::ENABLE);
+    session.inbox.clear();
+    assert_eq!(send_event_request(&mut session, 0), None);
+    assert_eq!(told(&mut session, 0), event);
+}
