@@ -90,7 +90,7 @@ fn controller_page<N>(shared: &Shared<N>, controller: &Controller, namespaces: &
     page.aerl = ASYNC_EVENTS_MAX as u8 - 1;
     page.frmw = 1 << 1 | 1; // one slot, read only
     page.elpe = ERROR_ENTRIES_MAX as u8 - 1;
-    page.lpa = 1 << 1 | 1 << 2; // effects log, extended data
+    page.lpa = 1 << 2; // extended data: parts of log pages
     page.kas = KEEP_ALIVE_GRANULARITY_100MS.into();
     page.maxcmd = IO_QUEUE_ENTRIES_MAX.into();
     page.sgls = (1 | 1 << 20 | 1 << 21).into(); // SGLs, offsets in the capsule, transport data blocks
@@ -105,6 +105,7 @@ fn controller_page<N>(shared: &Shared<N>, controller: &Controller, namespaces: &
         return page;
     }
     page.cntrltype = 1;
+    page.lpa |= 1 << 1; // effects log
     page.cmic = 1 << 1; // several controllers may be attached to the subsystem
     page.oaes = async_event_config::NAMESPACE_ATTRIBUTE.into();
     page.sqes = 6 << 4 | 6;

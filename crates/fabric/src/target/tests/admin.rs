@@ -398,15 +398,15 @@ fn a_shutdown_asked_for_twice_waits_for_every_flush_and_a_reset_takes_it_back() 
 #[test]
 fn a_reset_aborts_event_requests() {
     let mut session = admin_session();
-    for id in 0..4 {
+    for id in 10..14 {
         assert_eq!(send_event_request(&mut session, id), None);
     }
     session.set_configuration(Configuration(0));
-    for id in 0..4 {
+    for id in 10..14 {
         assert_eq!(status(session.take_answer(id)).kind(), Status::ABORT_REQUESTED);
     }
     session.set_configuration(Configuration::ENABLE);
-    for id in 0..4 {
+    for id in 10..14 {
         assert_eq!(send_event_request(&mut session, id), None);
     }
 
@@ -419,11 +419,25 @@ fn a_reset_aborts_event_requests() {
         session.take_answer(id).map(|(completion, _)| completion.result.get())
     };
     let event = Some(AsyncEvent::NAMESPACE_CHANGED.to_result());
-    assert_eq!(told(&mut session, 0), event);
-    assert_eq!(told(&mut session, 1), None, "masked");
+    assert_eq!(told(&mut session, 10), event);
+    assert_eq!(told(&mut session, 11), None, "masked");
     session.set_configuration(Configuration(0));
     session.set_configuration(Configuration::ENABLE);
     session.inbox.clear();
-    assert_eq!(send_event_request(&mut session, 0), None);
-    assert_eq!(told(&mut session, 0), event);
+    assert_eq!(send_event_request(&mut session, 10), None);
+    assert_eq!(told(&mut session, 10), event);
+}
+
+/// Every log page that Identify promises can be read: a Linux host reads the effects log of who promises one.
+#[test]
+fn a_discovery_controller_promises_no_effects_log() {
+    let mut session = Session::new(memory());
+    session.open(false, false);
+    session.connect(0, &Nqn::discovery(), |_, _| {});
+    session.set_configuration(Configuration::ENABLE);
+    session.inbox.clear();
+    let page = identify(&mut session, Cns::CONTROLLER, 0).unwrap();
+    let lpa = IdentifyController::read_from_bytes(&page).unwrap().lpa;
+    assert_eq!((lpa & 2 != 0, lpa & 4 != 0), (false, true));
+    assert_eq!(log(&mut session, LogId::EFFECTS, 4096, 0), Err(Status::INVALID_LOG_PAGE));
 }
