@@ -3,6 +3,7 @@
 mod common;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{Host, subsystem};
@@ -262,4 +263,42 @@ fn half_a_command_holds_nothing_up() {
         assert_eq!(quick.read(0, 2).await.expect("answered"), Status::SUCCESS);
         assert!(quick.data.iter().all(|&byte| byte == 0xAA));
     });
+}
+
+/// The host closes as soon as it has read the C2HTermReq, as it should: that is not the reason the operator is told.
+#[test]
+fn a_bad_pdu_is_logged_with_peer_and_reason_also_where_the_host_closes_first() {
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let writer = {
+        let lines = lines.clone();
+        move || Lines(lines.clone())
+    };
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(writer).finish();
+    tracing::subscriber::with_default(subscriber, || {
+        in_both_worlds(|_, address| async move {
+            let mut bad = Host::open(address, false).await.expect("opens");
+            bad.send_bytes(&[0x0B, 0, 72, 0, 72, 0, 0, 0]).await.expect("sent");
+            assert!(bad.next_pdu().await.expect_err("ended").0.is_some(), "no C2HTermReq came");
+            drop(bad);
+            time::sleep(Duration::from_millis(100)).await;
+        });
+    });
+    let text = String::from_utf8(lines.lock().expect("no panic").clone()).expect("text");
+    let told = text
+        .lines()
+        .filter(|line| line.contains("WARN") && line.contains("peer=") && line.contains("unknown PDU type"));
+    assert_eq!(told.count(), 5, "one line in each of the five worlds:\n{text}");
+}
+
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("no panic").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }

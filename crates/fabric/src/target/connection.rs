@@ -153,6 +153,11 @@ impl<N> Connection<N> {
         })
     }
 
+    /// What has condemned the connection, whether or not it is closed yet.
+    pub fn reason(&self) -> Option<&End> {
+        self.end.as_ref()
+    }
+
     pub fn has_output(&self) -> bool {
         !self.outbox.is_empty()
     }

@@ -80,7 +80,9 @@ pub(super) async fn drive<N: Namespace>(shared: Arc<Shared<N>>, stream: TcpStrea
     })
     .await;
     stream.shutdown();
-    match closed {
+    // The host that is told of its bad PDU closes from its side, as it should: the reason is ours all the same.
+    let reason = core.borrow().reason().cloned();
+    match reason.map_or(closed, Closed::End) {
         Closed::End(end) if end.is_fault() => tracing::warn!(%peer, reason = %end, "connection ended"),
         Closed::End(end) => tracing::debug!(%peer, reason = %end, "connection ended"),
         Closed::Socket(error) => tracing::warn!(%peer, reason = %error, "connection lost"),
