@@ -7,7 +7,8 @@
 //! - Commands start in order. One that conflicts with a running one waits, and so does all behind it.
 //! - Connection commands act when they are decoded, so each entry keeps the protocol it was decoded under: the replies to
 //!   what was sent before a `HELLO 3` are in RESP2.
-//! - Nothing is decoded while [`PENDING_MAX`] or [`PENDING_BYTES_MAX`] is reached, nothing started while [`OUTPUT_BYTES_MAX`] is.
+//! - Nothing is decoded while [`PENDING_MAX`], [`PENDING_BYTES_MAX`] or [`OUTPUT_BYTES_MAX`] is reached, and nothing started
+//!   while the last of them is.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -119,7 +120,10 @@ impl Session {
 
     /// Whether more input is wanted now.
     pub fn accepts(&self) -> bool {
-        !self.closing && self.entries.len() < PENDING_MAX && self.held_bytes < PENDING_BYTES_MAX
+        let pending = self.entries.len() < PENDING_MAX && self.held_bytes < PENDING_BYTES_MAX;
+        // What the connection answers itself never passes `next_job`: a peer that sends such commands and reads nothing
+        // is held back here.
+        !self.closing && pending && self.output.len() + self.done_bytes < OUTPUT_BYTES_MAX
     }
 
     /// Bytes that the current argument still lacks.

@@ -143,6 +143,20 @@ fn a_peer_that_reads_no_replies_gets_no_more_work_done() {
     assert!(session.next_job().is_some(), "no work although the replies were read");
 }
 
+/// Also where the connection itself answers: a short command may have a long reply.
+#[test]
+fn a_peer_that_reads_no_replies_is_read_no_further() {
+    let mut session = session();
+    let input = b"COMMAND DOCS\r\n".repeat(10_000);
+    let mut rest = &input[..];
+    session.receive(&mut rest);
+    assert!(!rest.is_empty() && session.output().len() < OUTPUT_BYTES_MAX + (64 << 10), "{}", session.output().len());
+    while !rest.is_empty() {
+        while session.output().pop().is_some() {}
+        session.receive(&mut rest);
+    }
+}
+
 #[test]
 fn jobs_may_complete_in_any_order() {
     let mut session = session();
