@@ -54,6 +54,8 @@ pub struct Counting<N> {
     pub hold: Cell<bool>,
     /// Reads that touch this block fail.
     pub bad_block: Cell<Option<Lba>>,
+    /// After so many more compare-and-writes the connection is lost at one, before (`false`) or after it took effect.
+    pub cut: Cell<Option<(u64, bool)>>,
     pub held: RefCell<Vec<(Lba, View)>>,
     /// Counts reconnections, as the test plays them.
     pub epoch: Cell<u64>,
@@ -71,6 +73,7 @@ impl<N> Counting<N> {
             slow: Cell::default(),
             hold: Cell::default(),
             bad_block: Cell::default(),
+            cut: Cell::default(),
             held: RefCell::default(),
             epoch: Cell::default(),
         })
@@ -155,6 +158,16 @@ impl<N: Namespace> Namespace for Counting<N> {
         self.swaps.set(self.swaps.get() + 1);
         self.note(how);
         self.up().await?;
+        if let Some((left, takes_effect)) = self.cut.get() {
+            self.cut.set(left.checked_sub(1).map(|left| (left, takes_effect)));
+            if left == 0 {
+                self.down.set(true);
+                if takes_effect {
+                    self.inner.compare_and_write(lba, expected, new, how).await?;
+                }
+                return Err(Error::Disconnected("test".into()));
+            }
+        }
         self.inner.compare_and_write(lba, expected, new, how).await
     }
 

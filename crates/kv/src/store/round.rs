@@ -38,6 +38,8 @@ struct Slot<N: Link> {
     stored: Option<Outcome>,
     /// The last failure; a permanent one ends the member's part.
     failure: Option<MemberError>,
+    /// A store was tried and failed in another way than for want of space: it may have happened, or may yet.
+    in_doubt: bool,
     under_way: Option<Rc<UnderWay<N>>>,
 }
 
@@ -88,6 +90,7 @@ impl<N: Link> Round<N> {
             found: None,
             stored: None,
             failure: None,
+            in_doubt: false,
             under_way: None,
         };
         let shared = Rc::new(Shared {
@@ -174,7 +177,8 @@ impl<N: Link> Round<N> {
     fn store_failed(&self) -> StoreError {
         let slots = self.shared.slots.borrow();
         let full = |slot: &Slot<N>| slot.failure.as_ref().is_some_and(MemberError::is_out_of_space);
-        let harmless = slots.iter().all(|slot| slot.stored.is_none() && full(slot));
+        // A member that is full now may have been sent a store before whose fate is not known.
+        let harmless = slots.iter().all(|slot| slot.stored.is_none() && full(slot) && !slot.in_doubt);
         if slots.iter().any(full) {
             return StoreError::OutOfSpace { outcome_unknown: !harmless, reasons: reasons(&slots) };
         }
@@ -284,8 +288,12 @@ impl<N: Link> Shared<N> {
             return;
         }
         loop {
+            let mut sent = false;
             let result = match self.begin(&member, index, &mut begun) {
-                Ok(()) => member.store(&self.store.map, &self.key, &record, image.take(), None).await,
+                Ok(()) => {
+                    sent = true;
+                    member.store(&self.store.map, &self.key, &record, image.take(), None).await
+                }
                 Err(error) => Err(error),
             };
             match result {
@@ -298,7 +306,10 @@ impl<N: Link> Shared<N> {
                 }
                 Err(error) => {
                     let transient = error.is_transient();
-                    self.report(index, |slot| slot.failure = Some(error));
+                    self.report(index, |slot| {
+                        slot.in_doubt |= sent && !error.is_out_of_space();
+                        slot.failure = Some(error);
+                    });
                     if !transient || self.closed.get() {
                         self.store.mark_stale(&member);
                         return;

@@ -7,7 +7,7 @@ use pool::HeapPage;
 use super::*;
 use crate::table::Content;
 use crate::testing::{Counting, create, memories, run};
-use crate::types::VALUE_BYTES_MAX;
+use crate::types::{Ballot, OpId, Timestamp, VALUE_BYTES_MAX};
 use crate::value::Value;
 
 type Member = Rc<Counting<Arc<Memory>>>;
@@ -448,6 +448,40 @@ fn usage_counts_entries_and_claimed_pages() {
         assert_eq!(usage.table_bytes_used, 90 * (32 + 4 + 100) + 10 * (32 + 4 + 32));
         pool.down(1, true);
         assert!(pool.store.usage(1).await.is_err());
+    });
+}
+
+/// The first try may yet land although the second found no room: to call that harmless would be a lie.
+#[test]
+fn a_put_in_doubt_that_then_finds_no_room_is_of_unknown_outcome() {
+    run(14, async {
+        let pool = Pool::sized(1, 1, 4 << 20).await;
+        let member = pool.members[0].clone();
+        // The claim goes through, the swap of the home page is in doubt.
+        member.cut.set(Some((1, false)));
+        let filler = engine::task::spawn({
+            let (map, member) = (pool.map.clone(), member.clone());
+            async move {
+                while !member.down.get() {
+                    time::sleep(Duration::from_micros(10)).await;
+                }
+                let table = crate::table::Table::new(member.inner.clone(), &map, 0);
+                let home = |key: &Key| map.geometry(0).home(key.hash().home);
+                let own = home(&Key::new(b"k", map.hash_seed).unwrap());
+                let timestamp = Timestamp { counter: 1, op: OpId { host: 1, sequence: 1 }, ballot: Ballot::NONE };
+                let record = crate::table::Record { timestamp, value: Some(value(&[1; 9000])) };
+                for number in 0u32.. {
+                    let key = Key::new(&number.to_le_bytes(), map.hash_seed).unwrap();
+                    if home(&key) != own && table.store_if_newer(&key, &record, None, None).await.is_err() {
+                        break;
+                    }
+                }
+                member.down.set(false);
+            }
+        });
+        let error = pool.store.put(b"k", value(&[2; 9000])).await.unwrap_err();
+        filler.await;
+        assert!(matches!(error, StoreError::OutOfSpace { .. }) && error.outcome_unknown(), "{error}");
     });
 }
 
