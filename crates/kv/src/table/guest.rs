@@ -8,6 +8,7 @@ use engine::View;
 use pool::TablePage;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::leftover::Leftover;
 use super::{ATTEMPTS_MAX, Table, TableError, bump, uncertain};
 use crate::page::{Draft, GUEST_FIXED_BYTES, Guest, PlaceKind, Reference};
 use crate::types::OpId;
@@ -45,6 +46,11 @@ impl<N: Namespace> Table<N> {
     ) -> Result<Option<Reference>, TableError> {
         let copy = engine::task::random_u64().max(1);
         let bytes = value.contiguous();
+        let (length, checksum) = (bytes.len() as u32, value.checksum(op));
+        let reference = |page: TablePage| {
+            let place = u64::from(page.0);
+            Reference { kind: PlaceKind::Guest, parts: 1, length, place, checksum, copy }
+        };
         for probe in 0..PROBES_MAX {
             let mut seed = [0; 16];
             seed[..8].copy_from_slice(&copy.to_le_bytes());
@@ -57,13 +63,15 @@ impl<N: Namespace> Table<N> {
             match self.change_page(page, Change::Insert(guest)).await {
                 Ok(true) => {
                     bump(&self.stats.guests);
-                    let (place, length, checksum) = (u64::from(page.0), bytes.len() as u32, value.checksum(op));
-                    return Ok(Some(Reference { kind: PlaceKind::Guest, parts: 1, length, place, checksum, copy }));
+                    return Ok(Some(reference(page)));
                 }
                 // Full, or damaged: another page will do.
                 Ok(false) | Err(TableError::Page { .. }) => {}
                 Err(error) => {
-                    bump(&self.stats.abandoned);
+                    if error.may_pass() {
+                        // It may be there, and nobody knows of it.
+                        self.keep(Leftover::Garbage(home, (reference(page), op)));
+                    }
                     return Err(error);
                 }
             }

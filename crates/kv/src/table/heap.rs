@@ -21,6 +21,7 @@ use engine::{Buf, View};
 use pool::geometry::GROUP_DATA_PAGES;
 use pool::{HeapGroup, HeapPage, TablePage};
 
+use super::leftover::Leftover;
 use super::{ATTEMPTS_MAX, Table, TableError, bump, uncertain};
 use crate::page::{AllocationPage, PlaceKind, Reference, SLOTS};
 use crate::types::{OpId, VALUE_BYTES_MAX, value_checksum};
@@ -81,7 +82,7 @@ impl<N: Namespace> Table<N> {
             Err(error) => {
                 // Nobody has ever seen these.
                 for part in parts {
-                    self.release(part.place, part.tag).await;
+                    self.release_or_keep(part.place.group(), part.tag).await;
                 }
                 Err(error)
             }
@@ -134,7 +135,7 @@ impl<N: Namespace> Table<N> {
                     }
                 }
                 Err(error) => {
-                    self.release(place, tag).await;
+                    self.release_or_keep(place.group(), tag).await;
                     return Err(error.into());
                 }
             }
@@ -188,38 +189,55 @@ impl<N: Namespace> Table<N> {
                 _ => false,
             }
         };
-        self.change_group(group, change).await?;
+        let changed = self.change_group(group, change).await;
+        if changed.as_ref().is_err_and(TableError::may_pass) {
+            // The claim may have taken effect; nothing was written there, and nobody knows of it.
+            self.keep(Leftover::Extent(group, tag));
+        }
+        changed?;
         Ok(claimed.map(|slot| slot as u32))
     }
 
-    /// Frees the extents of a reference that is gone from its home page. Failure leaves them claimed: lost space, never
-    /// a lost value.
-    pub(super) async fn free_extents(&self, reference: &Reference, op: OpId) -> bool {
-        let mut all = true;
-        if reference.kind == PlaceKind::Index {
-            match self.read_index(reference, op).await {
-                Ok(Some(parts)) => {
-                    for part in parts {
-                        all &= self.release(part.place, part.tag).await;
-                    }
-                }
-                Ok(None) | Err(_) => all = false,
+    /// Frees the extents of a reference that is gone from its home page. The index goes last: nothing else tells where the
+    /// parts are, should this have to be tried again.
+    pub(super) async fn free_extents(&self, reference: &Reference, op: OpId) -> Result<(), TableError> {
+        let parts = match reference.kind {
+            PlaceKind::Index => self.read_index(reference, op).await,
+            PlaceKind::Guest | PlaceKind::Extent => Ok(None),
+        };
+        let parts = match parts {
+            Ok(parts) => parts.unwrap_or_default(),
+            Err(error) if error.may_pass() => return Err(error),
+            // Where the parts were is lost.
+            Err(_) => Vec::new(),
+        };
+        for part in parts {
+            match self.release(part.place.group(), part.tag).await {
+                Err(error) if error.may_pass() => return Err(error),
+                // A damaged group keeps what it holds; the others need not.
+                Ok(()) | Err(_) => {}
             }
         }
-        all & self.release(HeapPage(reference.place), reference.copy).await
+        self.release(HeapPage(reference.place).group(), reference.copy).await
     }
 
-    /// Rule 3: only what `tag` owns. Whether that was freed.
-    async fn release(&self, place: HeapPage, tag: u64) -> bool {
-        if place.0 >= self.layout.geometry.heap_pages() {
-            return false;
+    /// Rule 3: only what `tag` owns. Done also if it owns nothing here (any more).
+    pub(super) async fn release(&self, group: HeapGroup, tag: u64) -> Result<(), TableError> {
+        if group.0 >= self.layout.geometry.heap_groups {
+            return Ok(());
         }
-        let freed = self.change_group(place.group(), |allocation| allocation.release(tag)).await;
+        self.change_group(group, |allocation| allocation.release(tag)).await?;
         self.heap_full.set(None);
-        if freed.is_err() {
-            bump(&self.stats.abandoned);
+        Ok(())
+    }
+
+    /// Releases an extent that nothing refers to, now or later.
+    async fn release_or_keep(&self, group: HeapGroup, tag: u64) {
+        match self.release(group, tag).await {
+            Ok(()) => {}
+            Err(error) if error.may_pass() => self.keep(Leftover::Extent(group, tag)),
+            Err(_) => bump(&self.stats.abandoned),
         }
-        freed == Ok(true)
     }
 
     /// Applies `change` to an allocation page, again on every newer image, until it is stored or says that there is nothing

@@ -12,13 +12,15 @@
 
 mod guest;
 mod heap;
+mod leftover;
 mod locks;
 mod plan;
 mod rebuild;
 mod store;
 
-use std::cell::Cell;
-use std::rc::Rc;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::{Rc, Weak};
 
 use device::{Durability, Lba, Namespace};
 use engine::sync::Semaphore;
@@ -88,6 +90,15 @@ impl TableError {
     pub fn outcome_unknown(&self) -> bool {
         match self {
             TableError::Device(error) => uncertain(error),
+            _ => false,
+        }
+    }
+
+    /// Whether the same may work once the connection is back.
+    fn may_pass(&self) -> bool {
+        match self {
+            TableError::Device(error) => error.outcome_unknown() || matches!(error, device::Error::NotConnected(_)),
+            TableError::Contended => true,
             _ => false,
         }
     }
@@ -173,7 +184,7 @@ pub struct TableStats {
     pub guests: Cell<u64>,
     /// Extents claimed.
     pub extents: Cell<u64>,
-    /// Copies left behind because the fate of a command was in doubt, or because freeing them failed.
+    /// Copies left behind for good because the fate of a data write was in doubt, or because freeing them failed for good.
     pub abandoned: Cell<u64>,
 }
 
@@ -193,6 +204,10 @@ pub struct Table<N> {
     group_next: Cell<u32>,
     heap_full: Cell<Option<heap::HeapFull>>,
     frees: Semaphore,
+    leftovers: RefCell<VecDeque<leftover::Leftover>>,
+    /// A task tries the leftovers again.
+    sweeping: Cell<bool>,
+    me: Weak<Table<N>>,
     /// What it did.
     pub stats: TableStats,
 }
@@ -202,7 +217,7 @@ impl<N: Namespace> Table<N> {
     pub fn new(namespace: N, map: &pool::Map, index: usize) -> Rc<Table<N>> {
         let layout = Layout::new(map.geometry(index), namespace.info().block_size);
         let groups = u64::from(layout.geometry.heap_groups.max(1));
-        Rc::new(Table {
+        Rc::new_cyclic(|me| Table {
             namespace,
             layout,
             incarnation: map.members[index].incarnation,
@@ -213,6 +228,9 @@ impl<N: Namespace> Table<N> {
             group_next: Cell::new((engine::task::random_u64() % groups) as u32),
             heap_full: Cell::new(None),
             frees: Semaphore::new(FREES_MAX),
+            leftovers: RefCell::default(),
+            sweeping: Cell::new(false),
+            me: me.clone(),
             stats: TableStats::default(),
         })
     }

@@ -40,24 +40,32 @@ impl<N: Namespace> Table<N> {
         // Every turn but the last places one value.
         for _ in 0..=puts.len() {
             match plan(Draft::rebuild(identity, size, salt), &damaged, &puts, &placed)? {
-                Plan::Place { key, timestamp, value } => {
-                    let reference = self.place(page, timestamp.op, &value).await?;
-                    placed.push(Placed { key, timestamp, reference });
-                }
+                Plan::Place { key, timestamp, value } => match self.place(page, timestamp.op, &value).await {
+                    Ok(reference) => placed.push(Placed { key, timestamp, reference }),
+                    Err(error) => {
+                        self.discard(page, placed).await;
+                        return Err(error);
+                    }
+                },
                 Plan::Write(new) => {
                     let lock = self.locks.lock(u64::from(page.0)).await;
                     lock.set_image(None);
                     let result = self.replace(self.layout.table(page), damaged, new).await;
                     drop(lock);
                     if matches!(&result, Err(error) if !uncertain(error)) {
-                        for copy in placed {
-                            self.free_later(page, copy.reference, copy.timestamp.op).await;
-                        }
+                        self.discard(page, placed).await;
                     }
                     return Ok(result?);
                 }
             }
         }
         Err(TableError::Contended)
+    }
+
+    /// Frees copies that were never published.
+    async fn discard(self: &Rc<Self>, page: TablePage, placed: Vec<Placed>) {
+        for copy in placed {
+            self.free_later(page, copy.reference, copy.timestamp.op).await;
+        }
     }
 }

@@ -14,6 +14,7 @@ use device::Namespace;
 use engine::View;
 use pool::TablePage;
 
+use super::leftover::Leftover;
 use super::plan::{Placed, Plan, Put, plan};
 use super::{ATTEMPTS_MAX, PageImage, Table, TableError, bump, uncertain};
 use crate::page::{Draft, PlaceKind, Reference, Stored, TablePageView};
@@ -37,7 +38,7 @@ pub enum Outcome {
 }
 
 /// A copy outside the page.
-type Copy = (Reference, OpId);
+pub(super) type Copy = (Reference, OpId);
 
 /// An attempt that may or may not have happened.
 struct Doubt {
@@ -184,11 +185,15 @@ impl<N: Namespace> Table<N> {
     /// Frees what a store has left without a reference.
     async fn settle(self: &Rc<Self>, attempt: Attempt<'_>) {
         let Attempt { page, placed, doubt, mut garbage, .. } = attempt;
-        if doubt.is_some() {
-            // An image that refers to these may yet land.
-            placed.iter().for_each(|_| bump(&self.stats.abandoned));
-        } else {
-            garbage.extend(placed.into_iter().map(|copy| (copy.reference, copy.timestamp.op)));
+        let placed = placed.into_iter().map(|copy| (copy.reference, copy.timestamp.op));
+        match doubt {
+            // An image that refers to the one and not to the other may yet land.
+            Some(doubt) => {
+                let expected = *self.decode(page, &doubt.expected).expect("invariant: it was planned from").header();
+                let undecided = placed.chain(doubt.unlinks);
+                undecided.for_each(|copy| self.keep(Leftover::Undecided(page, copy, expected)));
+            }
+            None => garbage.extend(placed),
         }
         for (reference, op) in garbage {
             self.free_later(page, reference, op).await;
@@ -200,27 +205,37 @@ impl<N: Namespace> Table<N> {
         let table = self.clone();
         match self.frees.try_acquire(1) {
             Some(permit) => engine::task::spawn(async move {
-                table.free(home, &reference, op).await;
+                table.free_or_keep(home, reference, op).await;
                 drop(permit);
             })
             .detach(),
-            None => table.free(home, &reference, op).await,
+            None => table.free_or_keep(home, reference, op).await,
         }
     }
 
-    async fn free(&self, home: TablePage, reference: &Reference, op: OpId) {
-        let freed = match reference.kind {
-            PlaceKind::Guest => self.free_guest(home, reference).await.is_ok(),
+    async fn free_or_keep(&self, home: TablePage, reference: Reference, op: OpId) {
+        match self.free(home, &reference, op).await {
+            Ok(()) => {}
+            Err(error) if error.may_pass() => self.keep(Leftover::Garbage(home, (reference, op))),
+            Err(error) => {
+                bump(&self.stats.abandoned);
+                tracing::debug!(home = home.0, ?reference, %error, "a copy could not be freed");
+            }
+        }
+    }
+
+    /// Frees a copy, if it is not free already.
+    pub(super) async fn free(&self, home: TablePage, reference: &Reference, op: OpId) -> Result<(), TableError> {
+        match reference.kind {
+            PlaceKind::Guest => self.free_guest(home, reference).await.map(|_was_there| ()),
             PlaceKind::Extent | PlaceKind::Index => self.free_extents(reference, op).await,
-        };
-        if !freed {
-            tracing::debug!(home = home.0, ?reference, "a copy could not be freed");
         }
     }
 
-    /// Waits until everything that is being freed is free.
+    /// Waits until everything that is being freed is free, or known to be out of reach for now.
     pub async fn quiesce(&self) {
         drop(self.frees.acquire(super::FREES_MAX).await);
+        self.sweep().await;
     }
 
     pub(super) fn check_seal(&self, page: TablePage, seal: u64) -> Result<(), TableError> {

@@ -351,6 +351,34 @@ fn extent_in_doubt_is_never_given_to_anybody() {
     });
 }
 
+/// A connection that is lost in the middle of a large put costs no space, whichever command was under way.
+#[test]
+fn what_a_lost_connection_leaves_claimed_is_freed_when_it_is_back() {
+    for (len, at, takes_effect) in
+        [9000, 300_000].into_iter().flat_map(|len| (0..10).flat_map(move |at| [(len, at, false), (len, at, true)]))
+    {
+        run(11, async {
+            let members = memories(1, SMALL);
+            let map = create(&members, 1, 500).await;
+            let namespace = Counting::new(members[0].clone());
+            let table = Table::new(namespace.clone(), &map, 0);
+            let key = key(&map, "a");
+            table.store_if_newer(&key, &record(ts(1, 1), Some(len)), None, None).await.unwrap();
+            namespace.cut.set(Some((at, takes_effect)));
+            let cut = table.store_if_newer(&key, &record(ts(2, 1), Some(len)), None, None).await;
+            engine::time::sleep(Duration::from_secs(3)).await;
+            assert!(cut.is_ok() || namespace.down.get());
+            namespace.cut.set(None);
+            namespace.down.set(false);
+            table.store_if_newer(&key, &record(ts(2, 1), Some(len)), None, None).await.unwrap();
+            engine::time::sleep(Duration::from_secs(60)).await;
+            audit(&table, true).await;
+            assert!(table.leftovers.borrow().is_empty());
+            assert!(get(&table, &key).await == (ts(2, 1), Some(value_of(ts(2, 1), len))), "{len} {at}");
+        });
+    }
+}
+
 #[test]
 fn damaged_page_has_no_vote_until_it_is_rebuilt_whole() {
     run(6, async {

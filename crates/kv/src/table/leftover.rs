@@ -1,0 +1,109 @@
+//! Copies that nobody refers to and that could not be freed at once: the connection was lost, or an image that refers to
+//! them was in doubt. They are remembered until the member answers again. Without that every lost connection would cost
+//! the heap whatever was under way on it, up to a value and its predecessor per writer, and nobody collects it later.
+//!
+//! Rule 3 holds here too:
+//! - what was unlinked, or never published, is freed by its tag whenever that works;
+//! - a copy for an image in doubt is freed only once the home page is seen to be past the image that the attempt expected
+//!   (which then never lands: images do not repeat) and without a reference to it. "Past" is told by version and salt of a
+//!   page that verifies, so that neither another medium's zeroes nor an older image of this one can be taken for it.
+
+use std::rc::Weak;
+use std::time::Duration;
+
+use device::Namespace;
+use pool::{HeapGroup, TablePage};
+
+use super::store::Copy;
+use super::{Table, TableError, bump};
+use crate::page::{Header, Stored};
+
+/// Leftovers that one member's table remembers; more are given up. Guessed: some hundred kilobytes, and more than all
+/// operations of a host leave behind when a connection is lost.
+pub(super) const LEFTOVERS_MAX: usize = 8192;
+/// First pause before they are tried again; doubles. Guessed: a reconnect.
+const RETRY_FIRST: Duration = Duration::from_millis(200);
+/// The longest.
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// What is to be freed.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Leftover {
+    /// A copy that was unlinked, or never published, of a key at home in this page.
+    Garbage(TablePage, Copy),
+    /// An extent that was claimed in this group, under this tag, and that no index and no page refers to.
+    Extent(HeapGroup, u64),
+    /// A copy of a key at home in this page, for or against an image that was to replace one of this header.
+    Undecided(TablePage, Copy, Header),
+}
+
+impl<N: Namespace> Table<N> {
+    /// Remembers a leftover, and sees to it that it is tried again.
+    pub(super) fn keep(&self, leftover: Leftover) {
+        if self.leftovers.borrow().len() >= LEFTOVERS_MAX {
+            return bump(&self.stats.abandoned);
+        }
+        self.leftovers.borrow_mut().push_back(leftover);
+        if !self.sweeping.replace(true) {
+            engine::task::spawn(keep_sweeping(self.me.clone())).detach();
+        }
+    }
+
+    /// Tries each leftover once; stops where the member does not answer.
+    pub(super) async fn sweep(&self) {
+        let count = self.leftovers.borrow().len();
+        for _ in 0..count {
+            let Some(leftover) = self.leftovers.borrow_mut().pop_front() else { break };
+            match self.retry(&leftover).await {
+                Ok(true) => {}
+                Ok(false) => self.keep(leftover),
+                Err(error) if error.may_pass() => {
+                    self.keep(leftover);
+                    break;
+                }
+                // A damaged page: nothing can be freed there.
+                Err(_) => bump(&self.stats.abandoned),
+            }
+        }
+    }
+
+    /// Whether it is done with.
+    async fn retry(&self, leftover: &Leftover) -> Result<bool, TableError> {
+        match *leftover {
+            Leftover::Garbage(home, (reference, op)) => self.free(home, &reference, op).await?,
+            Leftover::Extent(group, tag) => self.release(group, tag).await?,
+            Leftover::Undecided(home, (reference, op), expected) => {
+                let bytes = self.read_raw(home).await?;
+                let view = self.decode(home, &bytes)?;
+                if !is_past(view.header(), &expected) {
+                    return Ok(false);
+                }
+                let refers = |stored: Stored<'_>| matches!(stored, Stored::Reference(_, used) if used == reference);
+                if !view.entries().any(|entry| refers(entry.stored)) {
+                    self.free(home, &reference, op).await?;
+                }
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Whether a page of header `now` was written after the one of header `expected`.
+fn is_past(now: &Header, expected: &Header) -> bool {
+    if now.salt == expected.salt { now.version > expected.version } else { now.salt != 0 }
+}
+
+async fn keep_sweeping<N: Namespace>(table: Weak<Table<N>>) {
+    let mut pause = RETRY_FIRST;
+    loop {
+        engine::time::sleep(pause).await;
+        // A store that was dropped leaves them.
+        let Some(table) = table.upgrade() else { return };
+        table.sweep().await;
+        if table.leftovers.borrow().is_empty() {
+            table.sweeping.set(false);
+            return;
+        }
+        pause = (pause * 2).min(RETRY_PAUSE_MAX);
+    }
+}
