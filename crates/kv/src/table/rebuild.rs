@@ -12,14 +12,19 @@ use pool::TablePage;
 
 use super::plan::{Placed, Plan, Put, plan};
 use super::{Record, Table, TableError, uncertain};
-use crate::page::{Draft, Identity, Kind};
+use crate::page::{Draft, Identity, Kind, PageError};
 use crate::types::Key;
 
 impl<N: Namespace> Table<N> {
-    /// The bytes of a damaged page; `None` if it is good (again).
+    /// The bytes of a damaged page; `None` if it is good (again). A page of a newer format is an error: it is not damaged,
+    /// and what a newer version wrote would be lost by a rebuild.
     pub(crate) async fn damaged_image(&self, page: TablePage) -> Result<Option<View>, TableError> {
         let bytes = self.read_raw(page).await?;
-        Ok(if self.decode(page, &bytes).is_err() { Some(bytes) } else { None })
+        match self.decode(page, &bytes) {
+            Ok(_) => Ok(None),
+            Err(error @ TableError::Page { error: PageError::Newer(_), .. }) => Err(error),
+            Err(_) => Ok(Some(bytes)),
+        }
     }
 
     /// Replaces `page`, whose bytes are `damaged`, by one that holds exactly `records`.

@@ -379,6 +379,24 @@ fn what_a_lost_connection_leaves_claimed_is_freed_when_it_is_back() {
     }
 }
 
+/// What a later version has written is not damage, and not to be rebuilt over.
+#[test]
+fn page_of_a_newer_format_is_not_taken_for_damaged() {
+    run(12, async {
+        let members = memories(1, SMALL);
+        let map = create(&members, 1, 500).await;
+        let table = Table::new(members[0].clone(), &map, 0);
+        let key = key(&map, "a");
+        table.store_if_newer(&key, &record(ts(1, 1), Some(100)), None, None).await.unwrap();
+        let home = table.home(&key);
+        let mut bytes = Buf::copy_from(&table.read_raw(home).await.unwrap());
+        bytes[4] = 2;
+        members[0].write(table.layout.table(home), bytes.freeze(), Durability::Stable).await.unwrap();
+        let image = table.damaged_image(home).await;
+        assert!(matches!(image, Err(TableError::Page { error: PageError::Newer(2), .. })), "{image:?}");
+    });
+}
+
 #[test]
 fn damaged_page_has_no_vote_until_it_is_rebuilt_whole() {
     run(6, async {
