@@ -4,9 +4,12 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
-use device::{AnyLocal, Durability, Error, FileNamespace, FileOptions, Lba, Memory, Namespace, conformance};
+use device::{
+    AnyLocal, Durability, Error, Fault, FaultConfig, FileNamespace, FileOptions, Lba, Memory, Namespace, conformance,
+};
 use engine::sim::{NodeId, SimConfig, World};
 use engine::{Buf, View, task, time};
 use fabric::host::{HostIdentity, Options, RemoteNamespace, discover};
@@ -38,7 +41,7 @@ async fn serve(address: SocketAddr, medium: Medium) {
     serve_namespace(address, namespace).await;
 }
 
-async fn serve_namespace(address: SocketAddr, namespace: AnyLocal) {
+async fn serve_namespace<N: Namespace>(address: SocketAddr, namespace: N) {
     let target = Target::default();
     target.add_subsystem(nqn(), "1").expect("a subsystem");
     target.add_namespace(&nqn(), 1, namespace).expect("a namespace");
@@ -365,4 +368,34 @@ fn abandoned_commands_do_no_harm() {
             assert_eq!(namespace.epoch(), 1, "the connection was lost: {:?}", namespace.last_error());
         });
     }
+}
+
+/// A command's time begins when it gets its place in the queue: with a slow medium and more callers than places, the last
+/// callers wait longer than any command may take, and nothing is wrong with the target.
+#[test]
+fn waiting_for_a_place_in_the_queue_is_no_timeout() {
+    let world = World::new(3, SimConfig::default());
+    let (target, host) = (world.node("target"), world.node("host"));
+    let mut options = Options::new(SocketAddr::new(world.addr(target), PORT), nqn(), 1);
+    (options.depth, options.command_timeout) = (4, Duration::from_millis(500));
+    let address = options.address;
+    world
+        .spawn_on(target, async move {
+            let delay = Duration::from_millis(100)..Duration::from_millis(100);
+            let memory = Arc::new(Memory::new(BYTES, BLOCK as u32, [7; 16]).expect("a memory namespace"));
+            serve_namespace(address, Fault::new(memory, FaultConfig { delay, ..FaultConfig::default() })).await;
+        })
+        .detach();
+    let body = async move {
+        let namespace = Rc::new(connect(options).await);
+        let reads = (0..40).map(|lba| {
+            let namespace = Rc::clone(&namespace);
+            task::spawn(async move { namespace.read(Lba(lba), Buf::with_len(BLOCK)).await.0 })
+        });
+        for (lba, read) in reads.collect::<Vec<_>>().into_iter().enumerate() {
+            assert_eq!(read.await, Ok(()), "block {lba}");
+        }
+        assert_eq!(namespace.epoch(), 1, "the connection was lost: {:?}", namespace.last_error());
+    };
+    world.run_until(world.spawn_on(host, body)).unwrap_or_else(|stalled| panic!("{stalled}"));
 }

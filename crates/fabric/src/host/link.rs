@@ -158,16 +158,24 @@ impl Link {
     /// Sends a command and waits for its outcome; the payload comes back with it. Waits for a slot if all are taken.
     /// `Err`: the link has ended and the command was not sent.
     pub async fn execute(&self, command: Submission, payload: Payload) -> Result<(Ended, Payload), Payload> {
-        self.execute_by(command, payload, self.shared.deadline()).await
+        let permit = self.shared.acquire(1).await;
+        // Its time begins with its place in the queue: while callers wait for one, nothing is wrong with the target.
+        self.execute_by(command, payload, self.shared.deadline(), permit).await
     }
 
     /// The same without a deadline, for an Asynchronous Event Request.
     pub async fn execute_whenever(&self, command: Submission, payload: Payload) -> Result<(Ended, Payload), Payload> {
-        self.execute_by(command, payload, u64::MAX).await
+        let permit = self.shared.acquire(1).await;
+        self.execute_by(command, payload, u64::MAX, permit).await
     }
 
-    async fn execute_by(&self, command: Submission, payload: Payload, by: u64) -> Result<(Ended, Payload), Payload> {
-        let permit = self.shared.acquire(1).await;
+    async fn execute_by(
+        &self,
+        command: Submission,
+        payload: Payload,
+        by: u64,
+        permit: Permit,
+    ) -> Result<(Ended, Payload), Payload> {
         let slot = self.shared.enter(command, payload, by, permit)?;
         Ok(Command { shared: &self.shared, slot, done: false }.await)
     }
