@@ -83,6 +83,8 @@ pub struct Decoder {
     /// The header being gathered; after an error, the offending one.
     held: [u8; HELD_BYTES_MAX],
     filled: usize,
+    /// Bytes of the last whole header; they stay held until the next one begins.
+    last: usize,
     step: Step,
     /// Data bytes of the current PDU, and whether a digest follows them.
     data_bytes: u32,
@@ -99,6 +101,7 @@ impl Decoder {
             rules: None,
             held: [0; HELD_BYTES_MAX],
             filled: 0,
+            last: 0,
             step: Step::Common,
             data_bytes: 0,
             digest_follows: false,
@@ -146,9 +149,11 @@ impl Decoder {
         self.step = Step::Data(self.data_remaining() as u32 - bytes.len() as u32);
     }
 
-    /// The header of the current (after an error: the offending) PDU, as far as it arrived.
+    /// The header of the current PDU (after an error: the offending one), as far as it arrived; between two PDUs that of
+    /// the one before, which may be what the owner objects to.
     pub fn header(&self) -> &[u8] {
-        &self.held[..self.filled.min(128)]
+        let held = if self.filled == 0 { self.last } else { self.filled };
+        &self.held[..held.min(TERM_DATA_BYTES_MAX)]
     }
 
     fn advance<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Event<'a>>, FatalError> {
@@ -285,6 +290,7 @@ impl Decoder {
         let (common, _) = CommonHeader::read_from_prefix(&self.held).expect("the array is longer than the header");
         let padding = if self.is_plain() { self.check_plain(&common)? } else { self.check_lengths(&common)? };
         let pdu = self.parse(&common)?;
+        self.last = hlen;
         if self.data_bytes == 0 {
             self.restart();
         } else {
