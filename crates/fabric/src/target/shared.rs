@@ -199,6 +199,7 @@ impl<N> Shared<N> {
         let mut entries = Vec::new();
         for (index, address) in addresses.iter().enumerate() {
             let reachable = if address.ip().is_unspecified() { local.ip() } else { address.ip() };
+            let reachable = reachable.to_canonical(); // an IPv4 address in IPv6 clothes is an IPv4 address
             let port = index as u16 + 1;
             entries.extend(
                 state.subsystems.keys().map(|nqn| entry(nqn, port, SocketAddr::new(reachable, address.port()))),

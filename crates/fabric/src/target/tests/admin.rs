@@ -441,3 +441,13 @@ fn a_discovery_controller_promises_no_effects_log() {
     assert_eq!((lpa & 2 != 0, lpa & 4 != 0), (false, true));
     assert_eq!(log(&mut session, LogId::EFFECTS, 4096, 0), Err(Status::INVALID_LOG_PAGE));
 }
+
+/// Behind a socket of both families an IPv4 host shows as a mapped IPv6 address; it asks for, and knows, its own family's.
+#[test]
+fn discovery_gives_an_ipv4_host_an_ipv4_address() {
+    let session = Session::new(memory());
+    session.target.shared.add_served("[::]:4420".parse().unwrap());
+    let entries = session.target.shared.discovery_entries("[::ffff:192.0.2.7]:4420".parse().unwrap());
+    assert_eq!(entries.len(), 1);
+    assert_eq!((entries[0].adrfam, nvme::fabrics::text_field(&entries[0].traddr)), (1, Some("192.0.2.7")));
+}
