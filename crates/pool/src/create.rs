@@ -257,13 +257,13 @@ async fn write<N: Namespace>(namespace: &N, offset: u64, bytes: &[u8]) -> Result
     Ok(())
 }
 
-/// Makes bytes `from..to` read as zeroes; stable when done.
+/// Makes bytes `from..to` read as zeroes; stable after the next flush.
 async fn zero<N: Namespace>(namespace: &N, from: u64, to: u64) -> Result<(), device::Error> {
     let block_size = u64::from(namespace.info().block_size);
     let (mut lba, end) = (from / block_size, to / block_size);
     while lba < end {
         let blocks = (end - lba).min(ZERO_BLOCKS_MAX);
-        match namespace.write_zeroes(Lba(lba), blocks, Durability::Stable).await {
+        match namespace.write_zeroes(Lba(lba), blocks, Durability::Cached).await {
             Err(device::Error::Unsupported(_)) => {
                 let bytes = vec![0; (blocks * block_size) as usize];
                 write(namespace, lba * block_size, &bytes).await?;
