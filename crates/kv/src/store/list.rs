@@ -14,6 +14,9 @@ pub const LIST_ENTRIES_MAX: usize = 10_000;
 /// Stretches of 128 KiB read for one page of a list: a rare prefix answers with fewer entries than asked for, and a cursor,
 /// rather than late. Guessed.
 const STRETCHES_MAX: usize = 64;
+/// Time after which a page of a list ends with a cursor, however few its entries: a member that is slow without being away
+/// takes up to two seconds of each stretch. Guessed.
+const PAGE_TIME: std::time::Duration = std::time::Duration::from_secs(1);
 /// Pause before members that did not answer are asked again.
 const RETRY_PAUSE: std::time::Duration = std::time::Duration::from_millis(50);
 
@@ -72,7 +75,7 @@ impl<N: Link> Store<N> {
                     page.entries.extend(newest(key, &found));
                 }
             }
-            if page.entries.len() >= limit {
+            if page.entries.len() >= limit || start.elapsed() > PAGE_TIME {
                 return Ok(page);
             }
         }

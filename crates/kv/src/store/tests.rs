@@ -486,6 +486,26 @@ fn a_put_in_doubt_that_then_finds_no_room_is_of_unknown_outcome() {
 }
 
 #[test]
+fn a_list_beside_a_slow_member_answers_in_pages_of_bounded_time() {
+    run(15, async {
+        let pool = Pool::new(3, 3).await;
+        for number in 0..50u32 {
+            pool.store.put(&number.to_le_bytes(), value(b"v")).await.unwrap();
+        }
+        pool.store.settle().await;
+        pool.members[2].slow.set(Duration::from_secs(60));
+        let (mut cursor, mut listed) = (Some(0), 0);
+        while let Some(from) = cursor {
+            let start = time::now();
+            let page = pool.store.list(b"", from, 1000).await.unwrap();
+            assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+            (cursor, listed) = (page.next, listed + page.entries.len());
+        }
+        assert_eq!(listed, 50);
+    });
+}
+
+#[test]
 fn a_full_pool_says_so_and_stays_readable() {
     run(12, async {
         let pool = Pool::sized(3, 3, 3 << 20).await;
