@@ -18,8 +18,11 @@ use crate::value::Value;
 
 /// How long one replica's copy is waited for before another is asked as well. Guessed: well above a fetch of 128 KiB.
 const HEDGE: Duration = Duration::from_millis(20);
-/// Pause before a get begins anew because what it was about to fetch is gone.
-const RESTART_PAUSE: Duration = Duration::from_micros(200);
+/// First pause before a get begins anew because what it was about to fetch is gone; doubles: if no holder's copy verifies it
+/// is not gone, and every further look is in vain until repair has been there.
+const RESTART_FIRST: Duration = Duration::from_micros(200);
+/// Longest pause.
+const RESTART_PAUSE_MAX: Duration = Duration::from_millis(50);
 
 impl<N: Link> Store<N> {
     /// The value of `key`; `None`: there is none. Linearizable.
@@ -113,6 +116,7 @@ impl<N: Link> Inner<N> {
 }
 
 async fn get<N: Link>(inner: &Rc<Inner<N>>, key: &Key, current: &Current<N>) -> Result<Option<Value>, StoreError> {
+    let mut pause = RESTART_FIRST;
     loop {
         let round = begin(inner, key, current);
         match round.majority().await? {
@@ -132,7 +136,8 @@ async fn get<N: Link>(inner: &Rc<Inner<N>>, key: &Key, current: &Current<N>) -> 
             }
         }
         // What was to be fetched has been replaced, or its holders fail: look again.
-        time::sleep(RESTART_PAUSE).await;
+        time::sleep(pause).await;
+        pause = (pause * 2).min(RESTART_PAUSE_MAX);
     }
 }
 

@@ -505,6 +505,28 @@ fn a_list_beside_a_slow_member_answers_in_pages_of_bounded_time() {
     });
 }
 
+/// No copy verifies, and none comes back: looking again and again at full speed would only be load.
+#[test]
+fn a_get_that_finds_no_good_copy_looks_seldom() {
+    run(16, async {
+        let pool = Pool::new(3, 3).await;
+        pool.store.put(b"k", value(&[1; 9000])).await.unwrap();
+        pool.store.settle().await;
+        let key = Key::new(b"k", pool.map.hash_seed).unwrap();
+        for (index, member) in pool.members.iter().enumerate() {
+            let table = pool.store.table(index).unwrap();
+            let Content::Elsewhere(_, reference) = table.read(&key).await.unwrap().content else {
+                panic!("not inline")
+            };
+            member.bad_block.set(Some(table.layout().data(HeapPage(reference.place))));
+        }
+        pool.take();
+        assert!(pool.store.get(b"k").await.is_err());
+        let reads: u64 = pool.take().iter().map(|(reads, ..)| reads).sum();
+        assert!(reads < 5_000, "{reads} reads for one get");
+    });
+}
+
 #[test]
 fn a_full_pool_says_so_and_stays_readable() {
     run(12, async {
