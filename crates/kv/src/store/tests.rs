@@ -485,6 +485,44 @@ fn a_put_in_doubt_that_then_finds_no_room_is_of_unknown_outcome() {
     });
 }
 
+/// A key that is written without a pause never shows the same on all members, and nothing is wrong with it.
+#[test]
+fn verify_does_not_take_a_busy_key_for_a_damaged_one() {
+    run(17, async {
+        let pool = Pool::new(3, 3).await;
+        for (member, micros) in pool.members.iter().zip([900, 1000, 1300]) {
+            member.slow.set(Duration::from_micros(micros));
+        }
+        for length in [100, 9000] {
+            let store = pool.host();
+            let writer = engine::task::spawn(async move {
+                loop {
+                    store.put(b"busy", value(&vec![1; length])).await.unwrap();
+                }
+            });
+            time::sleep(Duration::from_millis(50)).await;
+            let options = VerifyOptions { check_values: true, ..VerifyOptions::default() };
+            for _ in 0..10 {
+                time::sleep(Duration::from_micros(310)).await;
+                let report = pool.store.verify(&options).await;
+                assert!(report.is_equal() && report.keys == 1, "{length}: {report:?}");
+            }
+            drop(writer);
+            time::sleep(Duration::from_secs(1)).await;
+        }
+        // A replica that stays behind is one, however often the others are written.
+        let stale = pool.host();
+        pool.members[2].down.set(true);
+        let writer = engine::task::spawn(async move { while stale.put(b"busy", value(b"v")).await.is_ok() {} });
+        time::sleep(Duration::from_millis(50)).await;
+        let (memories, map) =
+            (pool.members.iter().map(|member| Some(member.inner.clone())).collect(), pool.map.clone());
+        let report = Store::new(map, memories).verify(&VerifyOptions::default()).await;
+        assert_eq!(report.differing, 1, "{report:?}");
+        drop(writer);
+    });
+}
+
 #[test]
 fn a_list_beside_a_slow_member_answers_in_pages_of_bounded_time() {
     run(15, async {
