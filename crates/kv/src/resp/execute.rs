@@ -16,7 +16,7 @@ use super::backend::{Backend, Failure};
 use super::connection::REDIS_VERSION;
 use super::decode::Command;
 use super::glob;
-use super::reply::Reply;
+use super::reply::{Reply, VIEW_BYTES_MIN};
 use super::request::Request;
 use super::stats::{GatewayStats, Shared};
 use super::{FAN_OUT_MAX, KEYS_MAX, REPLY_BYTES_MAX, SCAN_COUNT_MAX};
@@ -79,7 +79,11 @@ async fn mget<B: Backend>(backend: &B, shared: &Shared, command: &Command) -> Re
         for value in together((first..end).map(|index| get(backend, shared, command.arg(index)))).await {
             let value = value?;
             bytes += value.as_ref().map_or(0, |value| value.len());
-            values.push(value.map_or(Reply::Null, Reply::Value));
+            values.push(match value {
+                // A view would keep the whole page it was read with, which the bound below does not count.
+                Some(value) if value.len() < VIEW_BYTES_MIN => Reply::Bulk(value.to_vec()),
+                value => value.map_or(Reply::Null, Reply::Value),
+            });
         }
         if bytes > REPLY_BYTES_MAX {
             let sentence = format!("the values are more than {REPLY_BYTES_MAX} bytes together: ask for fewer keys");

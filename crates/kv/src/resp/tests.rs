@@ -157,6 +157,37 @@ fn a_peer_that_reads_no_replies_is_read_no_further() {
     }
 }
 
+/// A short value is a slice of the page it was read with: a million of them in one reply would hold a million pages.
+#[test]
+fn mget_does_not_hold_a_page_for_each_short_value() {
+    struct Pages;
+    impl Backend for Pages {
+        async fn get(&self, _key: &[u8]) -> Result<Option<crate::value::Value>, Failure> {
+            Ok(Some(Buf::zeroed(4096).freeze().slice(100..110).into()))
+        }
+        async fn put(&self, _key: &[u8], _value: &[u8]) -> Result<(), Failure> {
+            Ok(())
+        }
+        async fn delete(&self, _key: &[u8]) -> Result<bool, Failure> {
+            Ok(false)
+        }
+        async fn scan(&self, _cursor: u64, _count: usize) -> Result<ScanPage, Failure> {
+            Ok(ScanPage::default())
+        }
+        fn info(&self) -> Vec<(String, String)> {
+            Vec::new()
+        }
+    }
+    let command = Command::new(&[b"MGET", b"a", b"b"]);
+    let (shared, gone) = (Shared::default(), std::cell::Cell::new(false));
+    let reply = crate::testing::run(
+        1,
+        super::execute::execute(&Pages, &shared, super::request::Request::MGet, &command, &gone),
+    );
+    let Reply::Array(values) = reply else { panic!("{reply:?}") };
+    assert!(values.iter().all(|value| matches!(value, Reply::Bulk(bytes) if bytes == &[0; 10])), "{values:?}");
+}
+
 #[test]
 fn jobs_may_complete_in_any_order() {
     let mut session = session();
