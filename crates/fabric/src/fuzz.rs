@@ -103,5 +103,42 @@ mod tests {
             target_session(&bytes);
             pdu_decode(&bytes);
         }
+
+        /// Commands that are nearly right get furthest: known opcodes, a namespace that is there, and data pointers,
+        /// lengths and fields that belong to another command.
+        #[test]
+        fn a_session_minds_no_command(first in 2u8..4, digests in 0u8..4,
+                                      commands in proptest::collection::vec(nearly_right(), 1..8)) {
+            let mut session = Session::new(memory());
+            session.open(digests & 1 != 0, digests & 2 != 0);
+            if first == 2 { session.connect_admin() } else { session.connect_io() }
+            for (command, data) in commands {
+                session.receive(&session.capsule(&command, &vec![0; data]));
+            }
+        }
+    }
+
+    fn nearly_right() -> impl Strategy<Value = (nvme::Submission, usize)> {
+        use nvme::{SglDescriptor, Submission};
+
+        let opcode = prop_oneof![0u8..0x20, Just(0x7F), any::<u8>()];
+        let flags = prop_oneof![Just(0x40u8), 0x40u8..0x44, any::<u8>()];
+        let nsid = prop_oneof![4 => Just(1u32), 1 => 0u32..16, 1 => Just(u32::MAX)];
+        let bytes = || prop_oneof![Just(0u32), Just(16), Just(1024), Just(4096), Just(8192), any::<u32>()];
+        let identifier = prop_oneof![Just(0x01u8), Just(0x5A), Just(0), any::<u8>()];
+        let address = prop_oneof![3 => Just(0u64), 1 => 0u64..8192, 1 => any::<u64>()];
+        let field = || prop_oneof![3 => 0u32..8, 1 => any::<u32>()];
+        let data = prop_oneof![Just(0usize), Just(16), Just(1024), Just(4096), Just(8192)];
+        let head = (opcode, flags, 0u16..4, nsid);
+        let sgl = (bytes(), identifier, address);
+        (head, sgl, [field(), field(), field()], data).prop_map(|(head, sgl, fields, data)| {
+            let (opcode, flags, id, nsid) = head;
+            let (length, identifier, address) = sgl;
+            let sgl = SglDescriptor { address: address.into(), length: length.into(), identifier, reserved: [0; 3] };
+            let mut command = Submission { opcode, flags, sgl, ..Submission::default() };
+            (command.command_id, command.nsid) = (id.into(), nsid.into());
+            [command.cdw10, command.cdw11, command.cdw12] = fields.map(Into::into);
+            (command, data)
+        })
     }
 }
