@@ -90,6 +90,9 @@ impl<N> Connection<N> {
         if fields.recfmt.get() != 0 {
             return Err(Refusal(Status::CONNECT_INCOMPATIBLE_FORMAT.do_not_retry(), 0));
         }
+        if data.hostid == [0; 16] {
+            return Err(Refusal::in_data(offset_of!(ConnectData, hostid)));
+        }
         let host = Nqn::from_field(&data.hostnqn);
         let host = host.map_err(|_| Refusal::in_data(offset_of!(ConnectData, hostnqn)))?;
         let subsystem = Nqn::from_field(&data.subnqn).ok().filter(|nqn| self.shared.has_subsystem(nqn));

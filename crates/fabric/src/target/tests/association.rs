@@ -62,6 +62,7 @@ fn connect_names_the_parameter_it_refuses() {
     assert_eq!(refused(&mut other, 0, &subsystem(), |_, data| data.subnqn = [b'x'; 256]), in_data(256));
     assert_eq!(refused(&mut other, 0, &subsystem(), |_, data| data.hostnqn = [0; 256]), in_data(512));
     assert_eq!(refused(&mut other, 0, &subsystem(), |_, data| data.cntlid = 1.into()), in_data(16));
+    assert_eq!(refused(&mut other, 0, &subsystem(), |_, data| data.hostid = [0; 16]), in_data(0));
     assert_eq!(refused(&mut other, 0, &subsystem(), |fields, _| fields.sqsize = 0.into()), (invalid, 44));
     assert_eq!(refused(&mut other, 0, &subsystem(), |fields, _| fields.sqsize = 4000.into()), (invalid, 44));
     assert_eq!(refused(&mut other, 0, &subsystem(), |fields, _| fields.kato = u32::MAX.into()), (invalid, 48));
