@@ -199,6 +199,8 @@ impl<N> Connection<N> {
     fn attend(&mut self) {
         let Some(controller) = self.controller.clone() else { return };
         if controller.is_ended() {
+            // A queue that is disconnected waits for its answer to be read; a host that never does must not hold it.
+            self.end.take_if(|end| *end == End::Disconnected);
             self.finish(End::AssociationEnded);
         } else if self.queue.qid != 0 && controller.io_epoch() != self.queue.epoch {
             self.finish(End::ControllerReset);

@@ -219,3 +219,15 @@ fn a_handshake_has_to_end() {
     done.advance(Duration::from_secs(1000));
     assert!(done.core.ended().is_none(), "a connected queue may be quiet as long as it likes");
 }
+
+/// A host that says goodbye and does not read the answer keeps its connection no longer than its association.
+#[test]
+fn a_disconnected_queue_ends_with_its_association_at_the_latest() {
+    let mut session = io_session(false, false);
+    let goodbye = session.capsule(&Submission::fabrics(FabricsType::DISCONNECT, 9), &[]);
+    session.core.receive(&goodbye, session.now);
+    assert!(session.core.has_output() && session.core.ended().is_none(), "the answer goes first");
+    drop(session.admin.take());
+    session.core.poll(session.now);
+    assert_eq!(session.core.ended(), Some(&End::AssociationEnded));
+}
