@@ -251,8 +251,9 @@ impl Driver {
     /// As there.
     pub(super) unsafe fn start(&self, entry: squeue::Entry, held: Held, descriptor: Arc<OwnedFd>, kind: Kind) -> usize {
         let key = self.slots.borrow_mut().add(held, descriptor, kind);
+        let entry = entry.user_data(key as u64);
         // SAFETY: what the entry refers to is owned by the slot until its completion.
-        unsafe { self.ring.push(entry.user_data(key as u64)) };
+        unsafe { if kind == Kind::Receive { self.ring.push_last(entry) } else { self.ring.push(entry) } };
         key
     }
 
@@ -260,7 +261,7 @@ impl Driver {
     pub(super) fn cancel(&self, key: usize) {
         let entry = opcode::AsyncCancel::new(key as u64).build().user_data(CANCEL_KEY);
         // SAFETY: the entry points to nothing.
-        unsafe { self.ring.push(entry) };
+        unsafe { self.ring.push_after_all(entry) };
     }
 
     fn watch_wakes(&self) {
@@ -314,7 +315,7 @@ impl Driver {
         let end = time::monotonic() + SHUTDOWN_MAX;
         let entry = opcode::AsyncCancel2::new(types::CancelBuilder::any()).build().user_data(CANCEL_KEY);
         // SAFETY: the entry points to nothing.
-        unsafe { self.ring.push(entry) };
+        unsafe { self.ring.push_after_all(entry) };
         while !self.slots.borrow().is_quiet() && time::monotonic() < end {
             self.ring.enter(Wait::For(Duration::from_millis(10)))?;
             self.take_completions();

@@ -137,7 +137,7 @@ impl Stream {
             let (place, room) = (spare.as_mut_ptr(), spare.len() as u32);
             let entry = opcode::Recv::new(types::Fd(self.socket.as_raw_fd()), place, room).build();
             // SAFETY: the entry points into the buffer's block, which the slot holds and which does not move with it.
-            let op = unsafe { Op::start(driver(), entry, Held::Buf(buf), &self.socket, Kind::Socket) };
+            let op = unsafe { Op::start(driver(), entry, Held::Buf(buf), &self.socket, Kind::Receive) };
             let (result, held) = op.await;
             let Held::Buf(back) = held else { unreachable!("an operation gives back what it was given") };
             buf = back;
@@ -156,9 +156,20 @@ impl Stream {
         let driver = driver();
         let mut state = driver.take_send_state();
         state.load(batch);
+        // The kernel is asked directly first. A socket nearly always has room, and then the bytes are on their way at once, not
+        // at the end of the turn, and no completion has to come back for them. The ring waits where there is no room.
         let result = loop {
             if state.is_sent() {
                 break Ok(());
+            }
+            match state.send_now(&self.socket) {
+                Ok(count) => {
+                    state.advance(count);
+                    continue;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if is_transient(&error) => continue,
+                Err(error) => break Err(error),
             }
             let entry = state.entry(types::Fd(self.socket.as_raw_fd()));
             // SAFETY: the entry points into the boxed state and to the batch's bytes, which it owns: both are held by the
@@ -308,8 +319,18 @@ impl SendState {
         self.sent += count;
     }
 
-    /// The entry that sends what is left, as far as one system call takes it.
-    fn entry(&mut self, socket: types::Fd) -> io_uring::squeue::Entry {
+    /// Sends what is left as far as the socket has room for it now.
+    fn send_now(&mut self, socket: &OwnedFd) -> io::Result<usize> {
+        self.gather();
+        let header = libc::msghdr { msg_iov: self.pieces.as_mut_ptr(), msg_iovlen: self.pieces.len(), ..self.header };
+        // SAFETY: the header and the pieces it points to live through the call; the pieces point into the batch, which `self`
+        // owns and which is only read.
+        let count = unsafe { libc::sendmsg(socket.as_raw_fd(), &header, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) };
+        usize::try_from(count).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Points `pieces` at what is left, as far as one system call takes it.
+    fn gather(&mut self) {
         self.pieces.clear();
         let mut skip = self.sent;
         for slice in self.batch.iter().flat_map(SendBatch::slices) {
@@ -324,6 +345,11 @@ impl SendState {
                 break;
             }
         }
+    }
+
+    /// The entry that sends what is left, as far as one system call takes it.
+    fn entry(&mut self, socket: types::Fd) -> io_uring::squeue::Entry {
+        self.gather();
         if let [piece] = self.pieces[..] {
             let length = piece.iov_len.min(i32::MAX as usize) as u32;
             return opcode::Send::new(socket, piece.iov_base.cast(), length).flags(libc::MSG_NOSIGNAL).build();

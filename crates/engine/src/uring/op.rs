@@ -42,6 +42,8 @@ pub(super) enum Kind {
     Accept,
     /// May be answered soon, or never. Cancelled when its future is dropped.
     Socket,
+    /// As a socket's other operations, and handed over behind them.
+    Receive,
     /// Ends soon by itself. Goes on when its future is dropped: a write that was begun is not torn.
     File,
 }

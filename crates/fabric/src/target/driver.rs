@@ -1,8 +1,7 @@
 //! The task of one connection: it moves bytes between the socket and the [`Connection`] core, and runs its operations.
 //!
 //! Invariants:
-//! - In each turn of the task: receive, execute, send. All answers that a turn produced leave in one send, and the next
-//!   receive is armed before it: one system call does both.
+//! - In each turn of the task: receive, execute, send. All answers that a turn produced leave in one send.
 //! - Nothing is allocated per command: operations run in slots that grow to the depth the host uses, buffers come from the
 //!   pool, receive and send are two futures that live as long as the connection.
 //! - When the task ends or is dropped, the core is dropped with it, which ends the association or frees the queue.
