@@ -207,6 +207,8 @@ impl<N: Link> Inner<N> {
 }
 
 #[cfg(test)]
+mod adverse_tests;
+#[cfg(test)]
 mod linear_tests;
 #[cfg(test)]
 mod tests;

@@ -15,7 +15,7 @@ use super::error::StoreError;
 use super::link::Link;
 use super::member::{Member, MemberError, UnderWay};
 use super::{Inner, count};
-use crate::table::{Content, Found, Outcome, Record};
+use crate::table::{Content, Found, Outcome, PageImage, Record};
 use crate::types::{Key, Timestamp};
 
 /// First pause before a failed member is tried again; doubles. Guessed: a few round trips.
@@ -250,33 +250,8 @@ impl<N: Link> Shared<N> {
     /// One member's part.
     async fn take_part(&self, index: usize) {
         let member = self.slots.borrow()[index].member.clone();
-        let mut tries = 0;
-        let mut begun = None;
-        let mut image = None;
-        while self.pending() {
-            let result = match self.begin(&member, index, &mut begun) {
-                Ok(()) => member.read(&self.store.map, &self.key).await,
-                Err(error) => Err(error),
-            };
-            match result {
-                Ok((page, found)) => {
-                    image = Some(page);
-                    self.report(index, |slot| {
-                        slot.found = Some(found);
-                        slot.failure = None;
-                    });
-                    break;
-                }
-                Err(error) => {
-                    let transient = error.is_transient();
-                    self.report(index, |slot| slot.failure = Some(error));
-                    if !transient {
-                        break;
-                    }
-                    self.pause(&mut tries).await;
-                }
-            }
-        }
+        let (mut tries, mut begun) = (0, None);
+        let image = self.read_part(&member, index, &mut tries, &mut begun).await;
         while self.pending() {
             self.decided.notified().await;
         }
@@ -287,12 +262,59 @@ impl<N: Link> Shared<N> {
             self.report(index, |slot| slot.stored = Some(Outcome::Superseded));
             return;
         }
+        self.store_part(&member, index, &record, image, &mut tries, &mut begun).await;
+    }
+
+    /// Reads the member's replica, until it has or nobody asks any more. Returns the page's image.
+    async fn read_part(
+        &self,
+        member: &Rc<Member<N>>,
+        index: usize,
+        tries: &mut u32,
+        begun: &mut Option<Rc<UnderWay<N>>>,
+    ) -> Option<PageImage> {
+        while self.pending() {
+            let result = match self.begin(member, index, begun) {
+                Ok(()) => member.read(&self.store.map, &self.key).await,
+                Err(error) => Err(error),
+            };
+            match result {
+                Ok((page, found)) => {
+                    self.report(index, |slot| {
+                        slot.found = Some(found);
+                        slot.failure = None;
+                    });
+                    return Some(page);
+                }
+                Err(error) => {
+                    let transient = error.is_transient();
+                    self.report(index, |slot| slot.failure = Some(error));
+                    if !transient {
+                        return None;
+                    }
+                    self.pause(tries).await;
+                }
+            }
+        }
+        None
+    }
+
+    /// Stores the record on the member, until it has or must be left behind.
+    async fn store_part(
+        &self,
+        member: &Rc<Member<N>>,
+        index: usize,
+        record: &Rc<Record>,
+        mut image: Option<PageImage>,
+        tries: &mut u32,
+        begun: &mut Option<Rc<UnderWay<N>>>,
+    ) {
         loop {
             let mut sent = false;
-            let result = match self.begin(&member, index, &mut begun) {
+            let result = match self.begin(member, index, begun) {
                 Ok(()) => {
                     sent = true;
-                    member.store(&self.store.map, &self.key, &record, image.take(), None).await
+                    member.store(&self.store.map, &self.key, record, image.take(), None).await
                 }
                 Err(error) => Err(error),
             };
@@ -311,10 +333,10 @@ impl<N: Link> Shared<N> {
                         slot.failure = Some(error);
                     });
                     if !transient || self.closed.get() {
-                        self.store.mark_stale(&member);
+                        self.store.mark_stale(member);
                         return;
                     }
-                    self.pause(&mut tries).await;
+                    self.pause(tries).await;
                 }
             }
         }

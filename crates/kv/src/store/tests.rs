@@ -7,24 +7,24 @@ use pool::HeapPage;
 use super::*;
 use crate::table::Content;
 use crate::testing::{Counting, create, memories, run};
-use crate::types::{Ballot, OpId, Timestamp, VALUE_BYTES_MAX};
+use crate::types::VALUE_BYTES_MAX;
 use crate::value::Value;
 
-type Member = Rc<Counting<Arc<Memory>>>;
+pub(super) type Member = Rc<Counting<Arc<Memory>>>;
 
 /// A pool in memory whose members can be switched off, slowed and replaced, and a store over it.
-struct Pool {
-    members: Vec<Member>,
-    map: Map,
-    store: Store<Member>,
+pub(super) struct Pool {
+    pub(super) members: Vec<Member>,
+    pub(super) map: Map,
+    pub(super) store: Store<Member>,
 }
 
 impl Pool {
-    async fn new(members: usize, replicas: u8) -> Pool {
+    pub(super) async fn new(members: usize, replicas: u8) -> Pool {
         Pool::sized(members, replicas, 16 << 20).await
     }
 
-    async fn sized(members: usize, replicas: u8, bytes: u64) -> Pool {
+    pub(super) async fn sized(members: usize, replicas: u8, bytes: u64) -> Pool {
         let members: Vec<_> = memories(members, bytes).into_iter().map(Counting::new).collect();
         let map = create(&members, replicas, 500).await;
         let store = Store::new(map.clone(), members.iter().cloned().map(Some).collect());
@@ -37,32 +37,32 @@ impl Pool {
     }
 
     /// Another host.
-    fn host(&self) -> Store<Member> {
+    pub(super) fn host(&self) -> Store<Member> {
         Store::new(self.map.clone(), self.members.iter().cloned().map(Some).collect())
     }
 
-    fn take(&self) -> Vec<(u64, u64, u64)> {
+    pub(super) fn take(&self) -> Vec<(u64, u64, u64)> {
         self.members.iter().map(|member| member.take()).collect()
     }
 
-    fn down(&self, index: usize, down: bool) {
+    pub(super) fn down(&self, index: usize, down: bool) {
         self.members[index].down.set(down);
         self.members[index].epoch.set(self.members[index].epoch.get() + u64::from(!down));
     }
 
-    async fn verify(&self) -> VerifyReport {
+    pub(super) async fn verify(&self) -> VerifyReport {
         self.store.settle().await;
         self.store.verify(&VerifyOptions { check_values: true, ..VerifyOptions::default() }).await
     }
 
-    async fn damage(&self, index: usize, lba: device::Lba) {
+    pub(super) async fn damage(&self, index: usize, lba: device::Lba) {
         let memory = &self.members[index].inner;
         let (_, mut page) = memory.read(lba, Buf::with_len(4096)).await;
         page[100] ^= 1;
         memory.write(lba, page.freeze(), Durability::Stable).await.unwrap();
     }
 
-    fn page_of(&self, index: usize, key: &[u8]) -> pool::TablePage {
+    pub(super) fn page_of(&self, index: usize, key: &[u8]) -> pool::TablePage {
         self.store.table(index).unwrap().home(&Key::new(key, self.map.hash_seed).unwrap())
     }
 }
@@ -73,7 +73,7 @@ impl PartialEq for Value {
     }
 }
 
-fn value(bytes: &[u8]) -> Value {
+pub(super) fn value(bytes: &[u8]) -> Value {
     Value::copy_from(bytes)
 }
 
@@ -448,120 +448,6 @@ fn usage_counts_entries_and_claimed_pages() {
         assert_eq!(usage.table_bytes_used, 90 * (32 + 4 + 100) + 10 * (32 + 4 + 32));
         pool.down(1, true);
         assert!(pool.store.usage(1).await.is_err());
-    });
-}
-
-/// The first try may yet land although the second found no room: to call that harmless would be a lie.
-#[test]
-fn a_put_in_doubt_that_then_finds_no_room_is_of_unknown_outcome() {
-    run(14, async {
-        let pool = Pool::sized(1, 1, 4 << 20).await;
-        let member = pool.members[0].clone();
-        // The claim goes through, the swap of the home page is in doubt.
-        member.cut.set(Some((1, false)));
-        let filler = engine::task::spawn({
-            let (map, member) = (pool.map.clone(), member.clone());
-            async move {
-                while !member.down.get() {
-                    time::sleep(Duration::from_micros(10)).await;
-                }
-                let table = crate::table::Table::new(member.inner.clone(), &map, 0);
-                let home = |key: &Key| map.geometry(0).home(key.hash().home);
-                let own = home(&Key::new(b"k", map.hash_seed).unwrap());
-                let timestamp = Timestamp { counter: 1, op: OpId { host: 1, sequence: 1 }, ballot: Ballot::NONE };
-                let record = crate::table::Record { timestamp, value: Some(value(&[1; 9000])) };
-                for number in 0u32.. {
-                    let key = Key::new(&number.to_le_bytes(), map.hash_seed).unwrap();
-                    if home(&key) != own && table.store_if_newer(&key, &record, None, None).await.is_err() {
-                        break;
-                    }
-                }
-                member.down.set(false);
-            }
-        });
-        let error = pool.store.put(b"k", value(&[2; 9000])).await.unwrap_err();
-        filler.await;
-        assert!(matches!(error, StoreError::OutOfSpace { .. }) && error.outcome_unknown(), "{error}");
-    });
-}
-
-/// A key that is written without a pause never shows the same on all members, and nothing is wrong with it.
-#[test]
-fn verify_does_not_take_a_busy_key_for_a_damaged_one() {
-    run(17, async {
-        let pool = Pool::new(3, 3).await;
-        for (member, micros) in pool.members.iter().zip([900, 1000, 1300]) {
-            member.slow.set(Duration::from_micros(micros));
-        }
-        for length in [100, 9000] {
-            let store = pool.host();
-            let writer = engine::task::spawn(async move {
-                loop {
-                    store.put(b"busy", value(&vec![1; length])).await.unwrap();
-                }
-            });
-            time::sleep(Duration::from_millis(50)).await;
-            let options = VerifyOptions { check_values: true, ..VerifyOptions::default() };
-            for _ in 0..10 {
-                time::sleep(Duration::from_micros(310)).await;
-                let report = pool.store.verify(&options).await;
-                assert!(report.is_equal() && report.keys == 1, "{length}: {report:?}");
-            }
-            drop(writer);
-            time::sleep(Duration::from_secs(1)).await;
-        }
-        // A replica that stays behind is one, however often the others are written.
-        let stale = pool.host();
-        pool.members[2].down.set(true);
-        let writer = engine::task::spawn(async move { while stale.put(b"busy", value(b"v")).await.is_ok() {} });
-        time::sleep(Duration::from_millis(50)).await;
-        let (memories, map) =
-            (pool.members.iter().map(|member| Some(member.inner.clone())).collect(), pool.map.clone());
-        let report = Store::new(map, memories).verify(&VerifyOptions::default()).await;
-        assert_eq!(report.differing, 1, "{report:?}");
-        drop(writer);
-    });
-}
-
-#[test]
-fn a_list_beside_a_slow_member_answers_in_pages_of_bounded_time() {
-    run(15, async {
-        let pool = Pool::new(3, 3).await;
-        for number in 0..50u32 {
-            pool.store.put(&number.to_le_bytes(), value(b"v")).await.unwrap();
-        }
-        pool.store.settle().await;
-        pool.members[2].slow.set(Duration::from_secs(60));
-        let (mut cursor, mut listed) = (Some(0), 0);
-        while let Some(from) = cursor {
-            let start = time::now();
-            let page = pool.store.list(b"", from, 1000).await.unwrap();
-            assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
-            (cursor, listed) = (page.next, listed + page.entries.len());
-        }
-        assert_eq!(listed, 50);
-    });
-}
-
-/// No copy verifies, and none comes back: looking again and again at full speed would only be load.
-#[test]
-fn a_get_that_finds_no_good_copy_looks_seldom() {
-    run(16, async {
-        let pool = Pool::new(3, 3).await;
-        pool.store.put(b"k", value(&[1; 9000])).await.unwrap();
-        pool.store.settle().await;
-        let key = Key::new(b"k", pool.map.hash_seed).unwrap();
-        for (index, member) in pool.members.iter().enumerate() {
-            let table = pool.store.table(index).unwrap();
-            let Content::Elsewhere(_, reference) = table.read(&key).await.unwrap().content else {
-                panic!("not inline")
-            };
-            member.bad_block.set(Some(table.layout().data(HeapPage(reference.place))));
-        }
-        pool.take();
-        assert!(pool.store.get(b"k").await.is_err());
-        let reads: u64 = pool.take().iter().map(|(reads, ..)| reads).sum();
-        assert!(reads < 5_000, "{reads} reads for one get");
     });
 }
 

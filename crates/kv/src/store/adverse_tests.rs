@@ -1,0 +1,124 @@
+//! The store beside members that are slow, full or damaged, and beside writers that never rest.
+
+use engine::time;
+use pool::HeapPage;
+
+use super::tests::{Pool, value};
+use super::*;
+use crate::table::Content;
+use crate::testing::run;
+use crate::types::{Ballot, Timestamp};
+
+/// The first try may yet land although the second found no room: to call that harmless would be a lie.
+#[test]
+fn a_put_in_doubt_that_then_finds_no_room_is_of_unknown_outcome() {
+    run(14, async {
+        let pool = Pool::sized(1, 1, 4 << 20).await;
+        let member = pool.members[0].clone();
+        // The claim goes through, the swap of the home page is in doubt.
+        member.cut.set(Some((1, false)));
+        let filler = engine::task::spawn({
+            let (map, member) = (pool.map.clone(), member.clone());
+            async move {
+                while !member.down.get() {
+                    time::sleep(Duration::from_micros(10)).await;
+                }
+                let table = crate::table::Table::new(member.inner.clone(), &map, 0);
+                let home = |key: &Key| map.geometry(0).home(key.hash().home);
+                let own = home(&Key::new(b"k", map.hash_seed).unwrap());
+                let timestamp = Timestamp { counter: 1, op: OpId { host: 1, sequence: 1 }, ballot: Ballot::NONE };
+                let record = crate::table::Record { timestamp, value: Some(value(&[1; 9000])) };
+                for number in 0u32.. {
+                    let key = Key::new(&number.to_le_bytes(), map.hash_seed).unwrap();
+                    if home(&key) != own && table.store_if_newer(&key, &record, None, None).await.is_err() {
+                        break;
+                    }
+                }
+                member.down.set(false);
+            }
+        });
+        let error = pool.store.put(b"k", value(&[2; 9000])).await.unwrap_err();
+        filler.await;
+        assert!(matches!(error, StoreError::OutOfSpace { .. }) && error.outcome_unknown(), "{error}");
+    });
+}
+
+/// A key that is written without a pause never shows the same on all members, and nothing is wrong with it.
+#[test]
+fn verify_does_not_take_a_busy_key_for_a_damaged_one() {
+    run(17, async {
+        let pool = Pool::new(3, 3).await;
+        for (member, micros) in pool.members.iter().zip([900, 1000, 1300]) {
+            member.slow.set(Duration::from_micros(micros));
+        }
+        for length in [100, 9000] {
+            let store = pool.host();
+            let writer = engine::task::spawn(async move {
+                loop {
+                    store.put(b"busy", value(&vec![1; length])).await.unwrap();
+                }
+            });
+            time::sleep(Duration::from_millis(50)).await;
+            let options = VerifyOptions { check_values: true, ..VerifyOptions::default() };
+            for _ in 0..10 {
+                time::sleep(Duration::from_micros(310)).await;
+                let report = pool.store.verify(&options).await;
+                assert!(report.is_equal() && report.keys == 1, "{length}: {report:?}");
+            }
+            drop(writer);
+            time::sleep(Duration::from_secs(1)).await;
+        }
+        // A replica that stays behind is one, however often the others are written.
+        let stale = pool.host();
+        pool.members[2].down.set(true);
+        let writer = engine::task::spawn(async move { while stale.put(b"busy", value(b"v")).await.is_ok() {} });
+        time::sleep(Duration::from_millis(50)).await;
+        let (memories, map) =
+            (pool.members.iter().map(|member| Some(member.inner.clone())).collect(), pool.map.clone());
+        let report = Store::new(map, memories).verify(&VerifyOptions::default()).await;
+        assert_eq!(report.differing, 1, "{report:?}");
+        drop(writer);
+    });
+}
+
+#[test]
+fn a_list_beside_a_slow_member_answers_in_pages_of_bounded_time() {
+    run(15, async {
+        let pool = Pool::new(3, 3).await;
+        for number in 0..50u32 {
+            pool.store.put(&number.to_le_bytes(), value(b"v")).await.unwrap();
+        }
+        pool.store.settle().await;
+        pool.members[2].slow.set(Duration::from_secs(60));
+        let (mut cursor, mut listed) = (Some(0), 0);
+        while let Some(from) = cursor {
+            let start = time::now();
+            let page = pool.store.list(b"", from, 1000).await.unwrap();
+            assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+            (cursor, listed) = (page.next, listed + page.entries.len());
+        }
+        assert_eq!(listed, 50);
+    });
+}
+
+/// No copy verifies, and none comes back: looking again and again at full speed would only be load.
+#[test]
+fn a_get_that_finds_no_good_copy_looks_seldom() {
+    run(16, async {
+        let pool = Pool::new(3, 3).await;
+        pool.store.put(b"k", value(&[1; 9000])).await.unwrap();
+        pool.store.settle().await;
+        let key = Key::new(b"k", pool.map.hash_seed).unwrap();
+        for (index, member) in pool.members.iter().enumerate() {
+            let table = pool.store.table(index).unwrap();
+            let Content::Elsewhere(_, reference) = table.read(&key).await.unwrap().content else {
+                panic!("not inline")
+            };
+            member.bad_block.set(Some(table.layout().data(HeapPage(reference.place))));
+        }
+        pool.take();
+        assert!(pool.store.get(b"k").await.is_err());
+        let reads: u64 = pool.take().iter().map(|(reads, ..)| reads).sum();
+        assert!(reads < 5_000, "{reads} reads for one get");
+    });
+}
