@@ -1,21 +1,24 @@
 #!/usr/bin/env bash
 # Boots the guest under emulation, runs SHARE/SCRIPT in it, exits with that script's status; 250 if it never reported.
 # usage: boot.sh IMAGE SHARE SCRIPT
-# Environment: HOST_FORWARD=PORT makes the guest's 10.0.2.15:4420 reachable at 127.0.0.1:PORT; GUEST_SECONDS_MAX.
+# Environment: HOST_FORWARD=PORT makes the guest's 10.0.2.15:4420 reachable at 127.0.0.1:PORT; GUEST_SECONDS_MAX; GUEST_CPUS;
+# GUEST_NAME, for several guests over one SHARE (each is a host with an identity of its own).
 set -euo pipefail
 image=$1 share=$2 script=$3
+name=${GUEST_NAME:-guest}
 
 # A boot takes about 10 s under emulation and a test one to two minutes on a busy machine; beyond this it hangs.
 limit=${GUEST_SECONDS_MAX:-420}
 network="user,id=net,ipv6=off"
 [ -z "${HOST_FORWARD:-}" ] || network+=",hostfwd=tcp:127.0.0.1:$HOST_FORWARD-10.0.2.15:4420"
 
-rm -f "$share/status"
+status=$share/status-$name
+rm -f "$status"
 timeout --kill-after=5 "$limit" qemu-system-x86_64 \
-  -accel tcg,thread=multi,tb-size=256 -cpu max -machine q35 -smp 2 -m 768 \
+  -accel tcg,thread=multi,tb-size=256 -cpu max -machine q35 -smp "${GUEST_CPUS:-2}" -m 768 \
   -nographic -no-reboot -nodefaults -serial stdio \
   -kernel "$image/vmlinux" -initrd "$image/initrd.gz" \
-  -append "console=ttyS0 quiet panic=-1 mitigations=off net.ifnames=0 run=$script" \
+  -append "console=ttyS0 quiet panic=-1 mitigations=off net.ifnames=0 run=$script name=$name" \
   -drive "file=$image/root.ext4,format=raw,if=none,id=disk,snapshot=on" -device virtio-blk-pci,drive=disk \
   -virtfs "local,path=$share,mount_tag=share,security_model=none" \
   -netdev "$network" -device virtio-net-pci,netdev=net,romfile= \
@@ -25,5 +28,5 @@ emulator=$!
 trap 'kill "$emulator" 2>/dev/null || true' EXIT
 trap 'exit 143' TERM INT
 wait "$emulator" || echo "boot.sh: QEMU ended with status $?" >&2
-[ -f "$share/status" ] || exit 250
-exit "$(cat "$share/status")"
+[ -f "$status" ] || exit 250
+exit "$(cat "$status")"

@@ -10,8 +10,11 @@ image=$(readlink -m "$1")
 # The suite is ours to choose, not the host's: 6.12 is the first long-term kernel whose initiator and target are both
 # complete over TCP.
 SUITE=trixie
-PACKAGES=(busybox-static bash coreutils util-linux mount kmod iproute2 nvme-cli fio e2fsprogs diffutils)
-MODULES=(virtio_pci virtio_net virtio_blk virtio_rng ext4 9p 9pnet_virtio nvme-tcp nvmet-tcp null_blk configfs crc32c_generic)
+# keyutils and ktls-utils: the keys of TLS, and the daemon that makes the kernel's TLS handshakes.
+PACKAGES=(busybox-static bash coreutils util-linux mount kmod iproute2 nvme-cli fio e2fsprogs diffutils keyutils ktls-utils)
+# The ciphers and hashes that authentication (ffdhe, HMAC) and TLS ask for by name are loaded on demand: they must be there.
+MODULES=(virtio_pci virtio_net virtio_blk virtio_rng ext4 9p 9pnet_virtio nvme-tcp nvmet-tcp null_blk configfs crc32c_generic
+  nvme-auth nvme-keyring tls dh_generic hmac sha256_generic sha512_generic gcm ccm ctr ghash-generic aes_generic cmac)
 BOOT_MODULES=(virtio_pci virtio_blk ext4 crc32c_generic)
 
 for command in apt-get dpkg-deb python3 mke2fs zstd; do
@@ -69,10 +72,6 @@ for applet in $(root/bin/busybox --list); do
 done
 echo 'root:x:0:0:root:/root:/bin/bash' > root/etc/passwd
 echo 'root:x:0:' > root/etc/group
-# A fixed identity, so that a target can tell this host from others.
-host=11111111-2222-3333-4444-555555555555
-echo "nqn.2014-08.org.nvmexpress:uuid:$host" > root/etc/nvme/hostnqn
-echo "$host" > root/etc/nvme/hostid
 install -m 755 "$here/init.sh" root/init
 
 # 4. Modules: what the tests need and what that needs. The guest's own depmod indexes them, through its own loader.

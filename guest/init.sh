@@ -16,13 +16,18 @@ modprobe -q 9pnet_virtio
 modprobe -q 9p
 mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144 share /share
 read -r uptime _ < /proc/uptime
-script=$(sed -n 's/.*\brun=\([^ ]*\).*/\1/p' /proc/cmdline)
-echo "GUEST: Linux $(uname -r) after $uptime s, running $script"
+argument() { sed -n "s/.*\b$1=\([^ ]*\).*/\1/p" /proc/cmdline; }
+script=$(argument run) name=$(argument name)
+# A host identity that is always the same for a name, so that a target can tell one guest from another.
+host=$(echo "yagura guest $name" | md5sum | sed 's/\(.\{8\}\)\(.\{4\}\)\(.\{4\}\)\(.\{4\}\)\(.\{12\}\).*/\1-\2-\3-\4-\5/')
+echo "nqn.2014-08.org.nvmexpress:uuid:$host" > /etc/nvme/hostnqn
+echo "$host" > /etc/nvme/hostid
+echo "GUEST $name: Linux $(uname -r) after $uptime s, running $script"
 bash "/share/$script"
 status=$?
 read -r uptime _ < /proc/uptime
-echo "GUEST: $script ended with status $status after $uptime s"
-echo $status > /share/status
+echo "GUEST $name: $script ended with status $status after $uptime s"
+echo $status > "/share/status-$name"
 sync
 echo o > /proc/sysrq-trigger
 sleep 10
