@@ -6,3 +6,4 @@ pub mod fuzz;
 pub mod host;
 pub mod target;
 pub mod tcp;
+mod transport;

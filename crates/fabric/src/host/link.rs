@@ -24,6 +24,7 @@ use nvme::Submission;
 
 use super::queue::{Aftermath, Payload, Queue, QueueConfig, QueueError};
 use super::slot::{Ended, SlotId};
+use crate::transport::Transport;
 
 /// The buffer that receives what has no place of its own. Guessed: a usual turn's worth of answers and small reads.
 const RECEIVE_BYTES: usize = 32 << 10;
@@ -69,7 +70,7 @@ pub struct Link {
 
 struct Shared {
     queue: RefCell<Queue>,
-    stream: TcpStream,
+    stream: Transport,
     slots: Semaphore,
     timeout: Duration,
     /// The connection's task, when it has nothing to send.
@@ -93,14 +94,14 @@ impl Link {
     ) -> Result<Link, LinkError> {
         let connect = async {
             let stream = TcpStream::connect(address).await?;
-            let link = Link::start(stream, config, command_timeout);
+            let link = Link::start(stream.into(), config, command_timeout);
             link.initialized().await?;
             Ok(link)
         };
         time::timeout(connect_timeout, connect).await.unwrap_or(Err(LinkError::ConnectTimeout(connect_timeout)))
     }
 
-    fn start(stream: TcpStream, config: QueueConfig, timeout: Duration) -> Link {
+    fn start(stream: Transport, config: QueueConfig, timeout: Duration) -> Link {
         let shared = Rc::new(Shared {
             slots: Semaphore::new(usize::from(config.depth)),
             queue: RefCell::new(Queue::new(config)),

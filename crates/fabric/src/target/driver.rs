@@ -25,6 +25,7 @@ use super::end::End;
 use super::io::{self, Operation, Outcome, Work};
 use super::limits::{COMMANDS_STEP, RECEIVE_BYTES, RECEIVE_BYTES_MAX};
 use super::shared::Shared;
+use crate::transport::Transport;
 
 /// After this long without traffic a connection gives back what a burst had made it take.
 const QUIET_TIME: Duration = Duration::from_secs(1);
@@ -41,6 +42,7 @@ enum Closed {
 
 /// Serves `stream` until it ends.
 pub(super) async fn drive<N: Namespace>(shared: Arc<Shared<N>>, stream: TcpStream, ticket: Ticket) {
+    let stream = Transport::from(stream);
     let peer = stream.peer_addr();
     let core = RefCell::new(Connection::new(shared, stream.local_addr(), time::now()));
     let sending = Cell::new(false);
@@ -91,7 +93,7 @@ pub(super) async fn drive<N: Namespace>(shared: Arc<Shared<N>>, stream: TcpStrea
 }
 
 /// Feeds the core. Returns only when the connection is over.
-async fn receive<N: Namespace>(core: &RefCell<Connection<N>>, stream: &TcpStream, traffic: &Cell<u64>) -> Closed {
+async fn receive<N: Namespace>(core: &RefCell<Connection<N>>, stream: &Transport, traffic: &Cell<u64>) -> Closed {
     let mut buf = Buf::with_capacity(RECEIVE_BYTES);
     loop {
         let direct = core.borrow_mut().take_direct();
@@ -127,7 +129,7 @@ async fn receive<N: Namespace>(core: &RefCell<Connection<N>>, stream: &TcpStream
 }
 
 /// Sends what the core has to say. Returns only when the socket failed.
-async fn send<N: Namespace>(core: &RefCell<Connection<N>>, stream: &TcpStream, sending: &Cell<bool>) -> std::io::Error {
+async fn send<N: Namespace>(core: &RefCell<Connection<N>>, stream: &Transport, sending: &Cell<bool>) -> std::io::Error {
     let mut batch = SendBatch::new();
     loop {
         poll_fn(|_| {
