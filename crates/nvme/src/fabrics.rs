@@ -107,6 +107,14 @@ codes! { SubsystemType(u8), "subsystem type";
     CURRENT_DISCOVERY = 3, "current discovery subsystem";
 }
 
+/// EFLAGS of a discovery entry.
+pub mod entry_flags {
+    /// DUPRETINFO, current discovery subsystem only: every port with this flag returns the same information.
+    pub const SAME_INFORMATION: u16 = 1 << 0;
+    /// EPCSD: explicit persistent connections are supported.
+    pub const PERSISTENT: u16 = 1 << 1;
+}
+
 /// Header of the discovery log (NVMe Base 2.0 figure 264).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]

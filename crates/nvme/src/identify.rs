@@ -20,6 +20,8 @@ codes! { Cns(u8), "CNS";
     INDEPENDENT_NAMESPACE = 0x08, "I/O Command Set Independent Identify Namespace";
     ALLOCATED_NAMESPACES = 0x10, "Allocated Namespace ID list";
     ALLOCATED_NAMESPACE = 0x11, "Identify Namespace of an allocated namespace";
+    NAMESPACE_CONTROLLERS = 0x12, "Controller list of a namespace";
+    CONTROLLERS = 0x13, "Controller list of the subsystem";
     COMMAND_SETS = 0x1C, "I/O Command Set list";
 }
 

@@ -10,6 +10,7 @@
 
 mod words;
 
+pub mod ana;
 pub mod command;
 pub mod fabrics;
 pub mod feature;
@@ -22,6 +23,7 @@ pub mod sgl;
 pub mod status;
 pub mod tcp;
 
+pub use ana::AnaState;
 pub use command::{Completion, Fuse, Submission};
 pub use nqn::Nqn;
 pub use sgl::SglDescriptor;

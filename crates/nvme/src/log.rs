@@ -207,6 +207,8 @@ pub struct AsyncEvent {
 impl AsyncEvent {
     /// Notice: Namespace Attribute Changed.
     pub const NAMESPACE_CHANGED: AsyncEvent = AsyncEvent { kind: 2, information: 0, log: LogId::CHANGED_NAMESPACES };
+    /// Notice: Asymmetric Namespace Access Change.
+    pub const ANA_CHANGED: AsyncEvent = AsyncEvent { kind: 2, information: 3, log: LogId::ANA };
     /// Notice: Discovery Log Page Change.
     pub const DISCOVERY_CHANGED: AsyncEvent = AsyncEvent { kind: 2, information: 0xF0, log: LogId::DISCOVERY };
 
@@ -243,7 +245,7 @@ mod tests {
 
     #[test]
     fn an_event_survives_the_completion() {
-        for event in [AsyncEvent::NAMESPACE_CHANGED, AsyncEvent::DISCOVERY_CHANGED] {
+        for event in [AsyncEvent::NAMESPACE_CHANGED, AsyncEvent::ANA_CHANGED, AsyncEvent::DISCOVERY_CHANGED] {
             assert_eq!(AsyncEvent::from_result(event.to_result()), event);
         }
         assert_eq!(AsyncEvent::NAMESPACE_CHANGED.to_result(), 0x04_0002);
