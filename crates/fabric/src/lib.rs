@@ -4,6 +4,7 @@
 
 pub mod fuzz;
 pub mod host;
+pub mod secret;
 pub mod target;
 pub mod tcp;
 mod transport;
