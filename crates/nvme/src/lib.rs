@@ -11,6 +11,7 @@
 mod words;
 
 pub mod ana;
+pub mod auth;
 pub mod command;
 pub mod fabrics;
 pub mod feature;
