@@ -12,20 +12,23 @@
 
 mod admin;
 mod association;
+mod connect;
 mod discovery;
 mod error;
 mod fuzz;
 mod identity;
 mod link;
+mod options;
 mod queue;
 mod remote;
+mod requested;
 mod slot;
 
-pub use association::Options;
 pub use discovery::{Discovered, discover};
 pub use error::ConnectError;
 pub use fuzz::session as fuzz_session;
 pub use identity::HostIdentity;
 pub use link::LinkError;
+pub use options::{Options, Security};
 pub use queue::{QUEUE_DEPTH_MAX, QueueError, R2T_OUTSTANDING_MAX};
 pub use remote::RemoteNamespace;

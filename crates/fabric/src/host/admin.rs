@@ -9,12 +9,12 @@ use nvme::identify::Cns;
 use nvme::log::{LogId, LogRequest};
 use nvme::opcode::{AdminOpcode, FabricsType};
 use nvme::register::{Capabilities, Configuration, offset, status_bits};
-use nvme::{CONTROLLER_ID_DYNAMIC, Completion, Nqn, PAGE_BYTES, Submission};
+use nvme::{CONTROLLER_ID_DYNAMIC, Completion, PAGE_BYTES, Submission};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::error::ConnectError;
-use super::identity::HostIdentity;
 use super::link::Link;
+use super::options::Options;
 use super::queue::Payload;
 use super::slot::Ended;
 
@@ -55,7 +55,7 @@ impl Admin<'_> {
     }
 
     /// Connects the queue (NVMe Base 2.0 §6.3); returns the controller's identifier.
-    pub(super) async fn connect(&self, host: &HostIdentity, queue: &ConnectQueue<'_>) -> Result<u16, ConnectError> {
+    pub(super) async fn connect(&self, options: &Options, queue: &ConnectQueue) -> Result<u16, ConnectError> {
         let fields = ConnectFields {
             qid: queue.id.into(),
             sqsize: (queue.entries - 1).into(),
@@ -63,11 +63,11 @@ impl Admin<'_> {
             ..ConnectFields::default()
         };
         let data = ConnectData {
-            hostid: host.id,
+            hostid: options.host.id,
             cntlid: queue.controller.into(),
             reserved1: [0; 238],
-            subnqn: queue.subsystem.to_field(),
-            hostnqn: host.nqn.to_field(),
+            subnqn: options.subsystem.to_field(),
+            hostnqn: options.host.nqn.to_field(),
             reserved2: [0; 256],
         };
         let mut command = Submission::fabrics(FabricsType::CONNECT, 0);
@@ -159,19 +159,18 @@ impl Admin<'_> {
 }
 
 /// The queue that a Connect command is for.
-pub(super) struct ConnectQueue<'a> {
+pub(super) struct ConnectQueue {
     pub(super) id: u16,
     /// Entries, not zero based.
     pub(super) entries: u16,
     pub(super) controller: u16,
     pub(super) keep_alive_ms: u32,
-    pub(super) subsystem: &'a Nqn,
 }
 
-impl<'a> ConnectQueue<'a> {
+impl ConnectQueue {
     /// The admin queue of a new controller.
-    pub(super) fn admin(subsystem: &'a Nqn, entries: u16, keep_alive_ms: u32) -> ConnectQueue<'a> {
-        ConnectQueue { id: 0, entries, controller: CONTROLLER_ID_DYNAMIC, keep_alive_ms, subsystem }
+    pub(super) fn admin(entries: u16, keep_alive_ms: u32) -> ConnectQueue {
+        ConnectQueue { id: 0, entries, controller: CONTROLLER_ID_DYNAMIC, keep_alive_ms }
     }
 }
 

@@ -15,12 +15,13 @@ use nvme::identify::{Cns, IdentifyController, IdentifyNamespace, descriptor, des
 use nvme::log::{AsyncEvent, LogId};
 use nvme::opcode::AdminOpcode;
 use nvme::register::Capabilities;
-use nvme::{Nqn, PAGE_BYTES, Submission};
+use nvme::{PAGE_BYTES, Submission};
 
 use super::admin::{Admin, ConnectQueue, read_page};
+use super::connect::connect_queue;
 use super::error::ConnectError;
-use super::identity::HostIdentity;
 use super::link::{Link, LinkError};
+use super::options::Options;
 use super::queue::{Payload, QUEUE_DEPTH_MAX, QueueConfig};
 use super::slot::Ended;
 
@@ -32,59 +33,6 @@ pub(super) const ADMIN_ENTRIES: u16 = 32;
 const COMMAND_BLOCKS_MAX: u32 = 1 << 16;
 
 const _: () = assert!(ADMIN_DEPTH < ADMIN_ENTRIES);
-
-/// How to reach a namespace, and how to behave.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Options {
-    /// The target's address.
-    pub address: SocketAddr,
-    /// The subsystem.
-    pub subsystem: Nqn,
-    /// The namespace.
-    pub nsid: u32,
-    /// Who connects.
-    pub host: HostIdentity,
-    /// Commands under way at a time, 2 to [`QUEUE_DEPTH_MAX`]; further callers wait. Less if the controller takes less.
-    pub depth: u16,
-    /// Protect headers by a digest.
-    pub header_digest: bool,
-    /// Protect data by a digest.
-    pub data_digest: bool,
-    /// How long connecting may take, and each step after it.
-    pub connect_timeout: Duration,
-    /// How long a command may take. After that the association is ended and made anew.
-    pub command_timeout: Duration,
-    /// After how long without a sign of life the controller drops us (KATO); a sign is given twice within. Zero: never.
-    pub keep_alive: Duration,
-    /// The first pause before connecting anew.
-    pub backoff_min: Duration,
-    /// The longest pause before connecting anew; pauses double up to it.
-    pub backoff_max: Duration,
-}
-
-impl Options {
-    /// Namespace `nsid` of `subsystem` at `address`, with the usual behaviour and a random host identity.
-    pub fn new(address: SocketAddr, subsystem: Nqn, nsid: u32) -> Options {
-        Options {
-            address,
-            subsystem,
-            nsid,
-            host: HostIdentity::random(),
-            depth: 128,
-            header_digest: false,
-            data_digest: false,
-            connect_timeout: Duration::from_secs(5),
-            command_timeout: Duration::from_secs(10),
-            keep_alive: Duration::from_secs(5),
-            backoff_min: Duration::from_millis(10),
-            backoff_max: Duration::from_secs(2),
-        }
-    }
-
-    fn link_error(&self, error: LinkError) -> ConnectError {
-        ConnectError::Link { address: self.address, error }
-    }
-}
 
 /// What the controller takes, beyond what [`NamespaceInfo`] says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -123,17 +71,13 @@ pub(super) fn admin_config(header_digest: bool, data_digest: bool) -> QueueConfi
 impl Association {
     /// Connects and enables the controller, identifies the namespace and connects an I/O queue.
     pub(super) async fn connect(options: &Options) -> Result<Association, ConnectError> {
-        let address = options.address;
         // A controller that is silent for as long as it would bear with us is as good as gone.
         let patience = if options.keep_alive.is_zero() { options.command_timeout } else { options.keep_alive };
         let config = admin_config(options.header_digest, options.data_digest);
-        let link = Link::connect(address, config, options.connect_timeout, patience)
-            .await
-            .map_err(|error| options.link_error(error))?;
-        let admin = Admin { link: &link, address };
         let kato = options.keep_alive.as_millis().try_into().unwrap_or(u32::MAX);
-        let queue = ConnectQueue::admin(&options.subsystem, ADMIN_ENTRIES, kato);
-        let id = admin.connect(&options.host, &queue).await?;
+        let queue = ConnectQueue::admin(ADMIN_ENTRIES, kato);
+        let (link, id) = connect_queue(options, config, &queue, patience).await?;
+        let admin = Admin { link: &link, address: options.address };
         let capabilities = admin.enable().await?;
         let controller: IdentifyController = read_page(&admin.identify(Cns::CONTROLLER, 0).await?);
         let (info, limits) = identify(&admin, options, &controller, capabilities).await?;
@@ -217,17 +161,8 @@ async fn connect_io(
         data_digest: options.data_digest,
         read_bytes_max: TRANSFER_BYTES_MAX as u32,
     };
-    let link = Link::connect(options.address, config, options.connect_timeout, options.command_timeout)
-        .await
-        .map_err(|error| options.link_error(error))?;
-    let queue = ConnectQueue {
-        id: 1,
-        entries: depth + 1,
-        controller: controller_id,
-        keep_alive_ms: 0,
-        subsystem: &options.subsystem,
-    };
-    Admin { link: &link, address: options.address }.connect(&options.host, &queue).await?;
+    let queue = ConnectQueue { id: 1, entries: depth + 1, controller: controller_id, keep_alive_ms: 0 };
+    let (link, _) = connect_queue(options, config, &queue, options.command_timeout).await?;
     Ok(link)
 }
 

@@ -9,9 +9,10 @@ use nvme::log::LogId;
 
 use super::admin::{Admin, ConnectQueue, read_page};
 use super::association::{ADMIN_ENTRIES, admin_config};
+use super::connect::connect_queue;
 use super::error::ConnectError;
 use super::identity::HostIdentity;
-use super::link::Link;
+use super::options::Options;
 
 /// The most entries that are read of a log; a longer one is refused. Guessed: far more than any target has.
 pub const DISCOVERY_ENTRIES_MAX: u64 = 1024;
@@ -54,11 +55,11 @@ pub async fn discover(
     host: &HostIdentity,
     timeout: Duration,
 ) -> Result<Vec<Discovered>, ConnectError> {
-    let link = Link::connect(address, admin_config(false, false), timeout, timeout)
-        .await
-        .map_err(|error| ConnectError::Link { address, error })?;
+    let options =
+        Options { host: host.clone(), connect_timeout: timeout, ..Options::new(address, Nqn::discovery(), 0) };
+    let queue = ConnectQueue::admin(ADMIN_ENTRIES, 0);
+    let (link, _) = connect_queue(&options, admin_config(false, false), &queue, timeout).await?;
     let admin = Admin { link: &link, address };
-    admin.connect(host, &ConnectQueue::admin(&Nqn::discovery(), ADMIN_ENTRIES, 0)).await?;
     admin.enable().await?;
     let entries = read_log(&admin).await;
     // Politeness: the log is here, or is not, whether or not the target takes notice of our leaving.

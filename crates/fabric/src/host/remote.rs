@@ -22,8 +22,9 @@ use nvme::command::{DATASET_DEALLOCATE, DatasetRange, FORCE_UNIT_ACCESS};
 use nvme::opcode::NvmOpcode;
 use zerocopy::IntoBytes;
 
-use super::association::{Association, Options};
+use super::association::Association;
 use super::error::{ConnectError, Target, fused_outcome, outcome};
+use super::options::Options;
 use super::queue::Payload;
 
 /// A namespace of a target. It belongs to the reactor thread that made it.

@@ -7,6 +7,7 @@ use engine::sync::Permit;
 use nvme::{Completion, Submission};
 
 use super::queue::Payload;
+use super::requested::Requested;
 
 /// Bits of a command identifier that name the slot; the rest is the slot's generation.
 pub(super) const INDEX_BITS: u32 = 10;
@@ -66,8 +67,8 @@ pub(super) struct Slot {
     pub(super) payload: Payload,
     /// Bytes of the payload received, or handed to the connection.
     pub(super) transferred: u32,
-    /// Bytes that R2Ts have asked for.
-    pub(super) requested: u32,
+    /// What R2Ts have asked for.
+    pub(super) requested: Requested,
     /// R2Ts that are not answered yet.
     pub(super) r2t_outstanding: u16,
     pub(super) deadline: u64,
@@ -87,7 +88,7 @@ impl Slot {
             command: Submission::default(),
             payload: Payload::None,
             transferred: 0,
-            requested: 0,
+            requested: Requested::default(),
             r2t_outstanding: 0,
             deadline: 0,
             waker: None,
@@ -102,7 +103,7 @@ impl Slot {
     pub(super) fn start(&mut self, command: Submission, payload: Payload, deadline: u64) {
         debug_assert_eq!(self.stage, Stage::Free);
         (self.abandoned, self.digest_failed) = (false, false);
-        (self.transferred, self.requested, self.r2t_outstanding) = (0, 0, 0);
+        (self.transferred, self.requested, self.r2t_outstanding) = (0, Requested::default(), 0);
         (self.command, self.payload, self.deadline) = (command, payload, deadline);
         self.stage = Stage::Queued;
     }

@@ -6,6 +6,7 @@ use nvme::sgl::SglDescriptor;
 use nvme::tcp::PduType;
 
 use super::{Outgoing, Payload, Queue, QueueError, R2T_OUTSTANDING_MAX, Receiving};
+use crate::host::requested::{RANGES_MAX, Refused};
 use crate::host::slot::{Slot, SlotId, Stage};
 use crate::tcp::{Encoder, Event, FatalError, IcResp, Pdu, ReadyToTransfer, Rules};
 
@@ -109,7 +110,8 @@ impl Queue {
         }
     }
 
-    /// An R2T (NVMe/TCP 1.0 §3.6.2.10): the range must lie in the command's data, and never ask for more than all of it.
+    /// An R2T (NVMe/TCP 1.0 §3.6.2.10): the range must lie in the command's data, and no byte is asked for twice: a target that
+    /// counts what it gets would take data that came twice for data that came whole.
     fn requested(&mut self, request: ReadyToTransfer) -> Result<(), QueueError> {
         let pdu_type = PduType::R2T;
         let slot = self.sent(pdu_type, request.cccid)?;
@@ -119,13 +121,23 @@ impl Queue {
             _ => return Err(FatalError::sequence(pdu_type, "the command has no data to be asked for").into()),
         };
         let end = u64::from(request.offset) + u64::from(request.bytes);
-        if end > len || u64::from(slot.requested) + u64::from(request.bytes) > len {
+        if end > len {
             return Err(FatalError::out_of_range(pdu_type, "R2TO, R2TL beyond the data", request.offset).into());
         }
         if slot.r2t_outstanding == R2T_OUTSTANDING_MAX {
             return Err(FatalError::limit(pdu_type, "more R2Ts than MAXR2T", R2T_OUTSTANDING_MAX).into());
         }
-        slot.requested += request.bytes;
+        match slot.requested.add(request.offset, request.bytes) {
+            Ok(()) => {}
+            Err(Refused::Again) => {
+                return Err(
+                    FatalError::out_of_range(pdu_type, "R2TO, R2TL overlap an earlier R2T", request.offset).into()
+                );
+            }
+            Err(Refused::Scattered) => {
+                return Err(FatalError::limit(pdu_type, "R2Ts leave too many gaps", RANGES_MAX as u16).into());
+            }
+        }
         slot.r2t_outstanding += 1;
         let slot = slot.id();
         self.outgoing.push_back(Outgoing::Data { slot, request });

@@ -284,7 +284,7 @@ fn success_with_too_little_data_is_no_success() {
 fn a_target_that_breaks_the_protocol_is_left() {
     type Attack = fn(&Peer, u16, u16) -> Vec<u8>;
     let field = FatalStatus::INVALID_HEADER_FIELD;
-    let attacks: [(&str, FatalStatus, Attack); 12] = [
+    let attacks: [(&str, FatalStatus, Attack); 15] = [
         ("completion of nothing", field, |peer, _, _| peer.completion(3, Status::SUCCESS)),
         ("completion of no slot", field, |peer, _, _| peer.completion(999, Status::SUCCESS)),
         ("completion of an old generation", field, |peer, read, _| peer.completion(read | 1 << 10, Status::SUCCESS)),
@@ -304,6 +304,13 @@ fn a_target_that_breaks_the_protocol_is_left() {
         ("more than the data asked for", FatalStatus::DATA_OUT_OF_RANGE, |peer, _, write| {
             [peer.r2t(write, 1, 0, 8000), peer.r2t(write, 2, 0, 8000)].concat()
         }),
+        ("the same bytes again", FatalStatus::DATA_OUT_OF_RANGE, |peer, _, write| {
+            [peer.r2t(write, 1, 0, 4), peer.r2t(write, 2, 0, 4)].concat()
+        }),
+        ("an overlapping request", FatalStatus::DATA_OUT_OF_RANGE, |peer, _, write| {
+            [peer.r2t(write, 1, 4096, 512), peer.r2t(write, 2, 4000, 100)].concat()
+        }),
+        ("a request for nothing", field, |peer, _, write| peer.r2t(write, 1, 0, 0)),
         ("more requests than agreed", FatalStatus::LIMIT_EXCEEDED, |peer, _, write| {
             (0..5).flat_map(|tag| peer.r2t(write, tag, u32::from(tag) * 4, 4)).collect()
         }),

@@ -1,0 +1,24 @@
+//! Making one queue: the connection, ICReq, and the Connect command. What secures a queue has its place between these steps.
+
+use std::time::Duration;
+
+use super::admin::{Admin, ConnectQueue};
+use super::error::ConnectError;
+use super::link::Link;
+use super::options::Options;
+use super::queue::QueueConfig;
+
+/// Connects a queue of `options`' subsystem; returns it and its controller's identifier. Commands on it may take `patience`.
+pub(super) async fn connect_queue(
+    options: &Options,
+    config: QueueConfig,
+    queue: &ConnectQueue,
+    patience: Duration,
+) -> Result<(Link, u16), ConnectError> {
+    let address = options.address;
+    let link = Link::connect(address, config, options.connect_timeout, patience)
+        .await
+        .map_err(|error| ConnectError::Link { address, error })?;
+    let controller = Admin { link: &link, address }.connect(options, queue).await?;
+    Ok((link, controller))
+}

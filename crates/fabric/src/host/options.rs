@@ -1,0 +1,73 @@
+//! How to reach a namespace, and how to behave.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use nvme::Nqn;
+
+use super::identity::HostIdentity;
+
+/// How to reach a namespace, and how to behave.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// The target's address.
+    pub address: SocketAddr,
+    /// The subsystem.
+    pub subsystem: Nqn,
+    /// The namespace.
+    pub nsid: u32,
+    /// Who connects.
+    pub host: HostIdentity,
+    /// Commands under way at a time on a queue, 2 to [`super::QUEUE_DEPTH_MAX`]; further callers wait. Less if the controller
+    /// takes less.
+    pub depth: u16,
+    /// Protect headers by a digest.
+    pub header_digest: bool,
+    /// Protect data by a digest.
+    pub data_digest: bool,
+    /// What keeps strangers out of the connections.
+    pub security: Security,
+    /// How long connecting may take, and each step after it.
+    pub connect_timeout: Duration,
+    /// How long a command may take. After that the association is ended and made anew.
+    pub command_timeout: Duration,
+    /// After how long without a sign of life the controller drops us (KATO); a sign is given twice within. Zero: never.
+    pub keep_alive: Duration,
+    /// The first pause before connecting anew.
+    pub backoff_min: Duration,
+    /// The longest pause before connecting anew; pauses double up to it.
+    pub backoff_max: Duration,
+}
+
+impl Options {
+    /// Namespace `nsid` of `subsystem` at `address`, with the usual behaviour and a random host identity.
+    pub fn new(address: SocketAddr, subsystem: Nqn, nsid: u32) -> Options {
+        Options {
+            address,
+            subsystem,
+            nsid,
+            host: HostIdentity::random(),
+            depth: 128,
+            header_digest: false,
+            data_digest: false,
+            security: Security::default(),
+            connect_timeout: Duration::from_secs(5),
+            command_timeout: Duration::from_secs(10),
+            keep_alive: Duration::from_secs(5),
+            backoff_min: Duration::from_millis(10),
+            backoff_max: Duration::from_secs(2),
+        }
+    }
+}
+
+/// What keeps strangers out of the connections. The default is a plain connection without authentication.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct Security {}
+
+/// Says what is used, and never a key.
+impl fmt::Debug for Security {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Security").finish_non_exhaustive()
+    }
+}
