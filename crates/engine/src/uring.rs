@@ -30,6 +30,7 @@ mod driver;
 pub(crate) mod file;
 pub(crate) mod net;
 mod op;
+mod receive;
 mod remote;
 mod ring;
 mod spin;

@@ -187,7 +187,8 @@ fn dropped_receives_and_accepts_disturb_nothing() {
     run(async {
         let listener = TcpListener::bind(ANY).expect("a free port");
         for _ in 0..100 {
-            // Dropped unpolled, dropped pending, and dropped together with the socket in the same turn. drop(listener.accept());
+            // Dropped unpolled, dropped pending, and dropped together with the socket in the same turn.
+            drop(listener.accept());
             let _ = timeout(Duration::ZERO, listener.accept()).await;
             let address = listener.local_addr();
             let client = task::spawn(async move { TcpStream::connect(address).await.expect("connected") });

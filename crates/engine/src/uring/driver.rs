@@ -20,11 +20,13 @@ use super::{
     ReactorConfig,
     net::SendState,
     op::{Completed, Held, Kind, Slots},
+    receive::Receives,
     remote::Remote,
     ring::{Ring, Wait},
     spin::Spin,
 };
 use crate::{
+    Buf,
     runtime::{self, Context},
     time::{self, Instant},
     timers::Timers,
@@ -54,6 +56,7 @@ const CANCEL_KEY: u64 = u64::MAX - 1;
 pub(crate) struct Driver {
     ring: Ring,
     slots: RefCell<Slots>,
+    receives: Receives,
     timers: RefCell<Timers>,
     runnable: RefCell<VecDeque<Runnable>>,
     /// A waker per live task, so that the end of the reactor reaches every one of them.
@@ -69,6 +72,7 @@ impl Driver {
         let driver = Driver {
             ring: Ring::new(config.ring_entries)?,
             slots: RefCell::new(Slots::with_capacity(OPERATIONS_USUAL)),
+            receives: Receives::default(),
             timers: RefCell::default(),
             runnable: RefCell::new(VecDeque::with_capacity(OPERATIONS_USUAL)),
             tasks: RefCell::default(),
@@ -145,12 +149,16 @@ impl Driver {
     pub(super) fn turn(&self, main_is_woken: impl Fn() -> bool) -> io::Result<()> {
         self.remote.take(&mut self.runnable.borrow_mut());
         let deadline = self.fire_timers();
-        if main_is_woken() || !self.runnable.borrow().is_empty() {
+        let budget = if self.slots.borrow().expects_soon() { self.spin.borrow().budget() } else { 0 };
+        if budget == 0 || self.receives.are_many() {
+            self.leave_receives();
+        }
+        if self.receive() || main_is_woken() || !self.runnable.borrow().is_empty() {
             if self.ring.has_entries() || self.ring.needs_enter() {
                 self.ring.enter(Wait::No)?;
             }
         } else {
-            self.wait(deadline)?;
+            self.wait(budget, deadline)?;
         }
         self.take_completions();
         Ok(())
@@ -169,8 +177,7 @@ impl Driver {
     }
 
     /// Spins if that pays, then sleeps, until a completion, a wake from elsewhere or the deadline.
-    fn wait(&self, deadline: Option<Instant>) -> io::Result<()> {
-        let budget = if self.slots.borrow().expects_soon() { self.spin.borrow().budget() } else { 0 };
+    fn wait(&self, budget: u64, deadline: Option<Instant>) -> io::Result<()> {
         if budget > 0 {
             if self.ring.has_entries() {
                 self.ring.enter(Wait::No)?;
@@ -178,6 +185,7 @@ impl Driver {
             if self.spin(budget, deadline)? {
                 return Ok(());
             }
+            self.leave_receives();
         }
         if self.ring.has_completions() || !self.remote.prepare_sleep() {
             return Ok(());
@@ -204,7 +212,7 @@ impl Driver {
         loop {
             for _ in 0..LOOKS_PER_CLOCK {
                 let needs_enter = self.ring.needs_enter();
-                if needs_enter || self.ring.has_completions() || self.remote.is_pending() {
+                if needs_enter || self.ring.has_completions() || self.remote.is_pending() || self.receive() {
                     self.spin.borrow_mut().succeeded(budget, began.elapsed_monotonic());
                     if needs_enter {
                         self.ring.enter(Wait::No)?;
@@ -224,7 +232,36 @@ impl Driver {
         }
     }
 
+    /// Asks for what the receives wait for that the kernel does not know; true if one of them has ended.
+    fn receive(&self) -> bool {
+        let Some((key, result)) = self.receives.look() else { return false };
+        self.complete(key, result);
+        self.pass_over_receives();
+        true
+    }
+
+    fn pass_over_receives(&self) {
+        // SAFETY: the entries' slots own what they point to until their completions.
+        self.receives.pass_over(|entry| unsafe { self.ring.push(entry) });
+    }
+
+    /// Leaves all receives to the kernel.
+    fn leave_receives(&self) {
+        // SAFETY: as above.
+        self.receives.leave(|entry| unsafe { self.ring.push(entry) });
+    }
+
+    fn complete(&self, key: usize, result: i32) {
+        let completed = self.slots.borrow_mut().complete(key, result);
+        match completed {
+            Completed::Wake(waker) => waker.wake(),
+            Completed::Forgotten(forgotten, result) => forgotten.settle(result, self),
+            Completed::Kept => {}
+        }
+    }
+
     fn take_completions(&self) {
+        let mut taken = false;
         while let Some((key, result, flags)) = self.ring.take() {
             match key {
                 CANCEL_KEY => {}
@@ -234,14 +271,13 @@ impl Driver {
                     }
                 }
                 key => {
-                    let completed = self.slots.borrow_mut().complete(key as usize, result);
-                    match completed {
-                        Completed::Wake(waker) => waker.wake(),
-                        Completed::Forgotten(forgotten, result) => forgotten.settle(result, self),
-                        Completed::Kept => {}
-                    }
+                    taken = true;
+                    self.complete(key as usize, result);
                 }
             }
+        }
+        if taken {
+            self.pass_over_receives();
         }
     }
 
@@ -253,15 +289,29 @@ impl Driver {
         let key = self.slots.borrow_mut().add(held, descriptor, kind);
         let entry = entry.user_data(key as u64);
         // SAFETY: what the entry refers to is owned by the slot until its completion.
-        unsafe { if kind == Kind::Receive { self.ring.push_last(entry) } else { self.ring.push(entry) } };
+        unsafe { self.ring.push(entry) };
         key
     }
 
-    /// Asks the kernel to end an operation early; its completion comes in any case.
+    /// See [`super::op::Op::receive`].
+    ///
+    /// # Safety
+    /// As there.
+    pub(super) unsafe fn start_receive(&self, place: *mut u8, room: u32, buf: Buf, socket: Arc<OwnedFd>) -> usize {
+        let descriptor = socket.as_raw_fd();
+        let key = self.slots.borrow_mut().add(Held::Buf(buf), socket, Kind::Socket);
+        self.receives.add(key, descriptor, place, room);
+        key
+    }
+
+    /// Asks the kernel to end an operation early, if it knows it; its completion comes in any case.
     pub(super) fn cancel(&self, key: usize) {
+        if self.receives.cancel(key) {
+            return self.complete(key, -libc::ECANCELED);
+        }
         let entry = opcode::AsyncCancel::new(key as u64).build().user_data(CANCEL_KEY);
         // SAFETY: the entry points to nothing.
-        unsafe { self.ring.push_after_all(entry) };
+        unsafe { self.ring.push(entry) };
     }
 
     fn watch_wakes(&self) {
@@ -312,10 +362,13 @@ impl Driver {
     }
 
     fn drain(&self) -> io::Result<()> {
+        while let Some(key) = self.receives.cancel_any() {
+            self.complete(key, -libc::ECANCELED);
+        }
         let end = time::monotonic() + SHUTDOWN_MAX;
         let entry = opcode::AsyncCancel2::new(types::CancelBuilder::any()).build().user_data(CANCEL_KEY);
         // SAFETY: the entry points to nothing.
-        unsafe { self.ring.push_after_all(entry) };
+        unsafe { self.ring.push(entry) };
         while !self.slots.borrow().is_quiet() && time::monotonic() < end {
             self.ring.enter(Wait::For(Duration::from_millis(10)))?;
             self.take_completions();

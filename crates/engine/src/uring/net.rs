@@ -135,9 +135,8 @@ impl Stream {
         loop {
             let spare = buf.spare_mut();
             let (place, room) = (spare.as_mut_ptr(), spare.len() as u32);
-            let entry = opcode::Recv::new(types::Fd(self.socket.as_raw_fd()), place, room).build();
-            // SAFETY: the entry points into the buffer's block, which the slot holds and which does not move with it.
-            let op = unsafe { Op::start(driver(), entry, Held::Buf(buf), &self.socket, Kind::Receive) };
+            // SAFETY: the place lies in the buffer's block, which does not move with it.
+            let op = unsafe { Op::receive(driver(), place, room, buf, &self.socket) };
             let (result, held) = op.await;
             let Held::Buf(back) = held else { unreachable!("an operation gives back what it was given") };
             buf = back;

@@ -42,8 +42,6 @@ pub(super) enum Kind {
     Accept,
     /// May be answered soon, or never. Cancelled when its future is dropped.
     Socket,
-    /// As a socket's other operations, and handed over behind them.
-    Receive,
     /// Ends soon by itself. Goes on when its future is dropped: a write that was begun is not torn.
     File,
 }
@@ -211,6 +209,16 @@ impl Op {
 }
 
 impl Op {
+    /// Receives up to `room` bytes at `place`.
+    ///
+    /// # Safety
+    /// The bytes lie in `buf`, which moves without them, and `socket` is one.
+    pub(super) unsafe fn receive(driver: Rc<Driver>, place: *mut u8, room: u32, buf: Buf, socket: &Arc<OwnedFd>) -> Op {
+        // SAFETY: the slot owns buffer and socket until the receive has ended.
+        let key = unsafe { driver.start_receive(place, room, buf, socket.clone()) };
+        Op { driver, key, ended: false }
+    }
+
     /// Drops the future of an operation that has not ended; `heir` is told when the kernel is done.
     pub(super) fn leave(self, heir: Heir) {
         self.driver.slots().borrow_mut().entrust(self.key, heir);

@@ -1,8 +1,7 @@
 //! The ring itself: entries go in, completions come out, and `io_uring_enter` is its only system call.
 //!
-//! Invariant: entries are handed over in the order they were pushed, but for those pushed by [`Ring::push_last`], which a turn
-//! hands over behind all others. What finds the submission queue full waits in `backlog` and everything after it queues
-//! behind. A cancellation can not overtake the operation it cancels: [`Ring::push_after_all`].
+//! Invariant: entries are handed over in the order they were pushed; what finds the submission queue full waits in `backlog` and
+//! everything after it queues behind. So a cancellation can not overtake the operation it cancels.
 
 use std::{cell::RefCell, collections::VecDeque, io, time::Duration};
 
@@ -18,28 +17,6 @@ pub(super) struct Ring {
 struct State {
     ring: IoUring,
     backlog: VecDeque<squeue::Entry>,
-    /// Behind everything else of the turn.
-    last: Vec<squeue::Entry>,
-}
-
-impl State {
-    /// # Safety
-    /// As [`Ring::push`].
-    unsafe fn push(&mut self, entry: squeue::Entry) {
-        // SAFETY: the caller's promise is the one that `SubmissionQueue::push` asks for.
-        if !self.backlog.is_empty() || unsafe { self.ring.submission().push(&entry) }.is_err() {
-            self.backlog.push_back(entry);
-        }
-    }
-
-    fn settle_order(&mut self) {
-        let mut last = std::mem::take(&mut self.last);
-        for entry in last.drain(..) {
-            // SAFETY: promised by the caller of `push_last`.
-            unsafe { self.push(entry) };
-        }
-        self.last = last; // its memory is for the next turn
-    }
 }
 
 /// How long [`Ring::enter`] waits for a completion.
@@ -71,7 +48,7 @@ impl Ring {
             let text = "the kernel's io_uring lacks NODROP, EXT_ARG or FAST_POLL; Linux 6.1 or newer is needed";
             return Err(io::Error::new(io::ErrorKind::Unsupported, text));
         }
-        Ok(Ring { state: RefCell::new(State { ring, backlog: VecDeque::new(), last: Vec::new() }) })
+        Ok(Ring { state: RefCell::new(State { ring, backlog: VecDeque::new() }) })
     }
 
     /// Queues an entry for the next [`Ring::enter`].
@@ -79,34 +56,17 @@ impl Ring {
     /// # Safety
     /// What the entry points to stays valid, and is not touched by anybody else, until its completion was taken.
     pub(super) unsafe fn push(&self, entry: squeue::Entry) {
-        // SAFETY: the caller promises it.
-        unsafe { self.state.borrow_mut().push(entry) };
-    }
-
-    /// Queues an entry for the next [`Ring::enter`], behind all that this turn has pushed or will push otherwise: a receive
-    /// looks at its socket and begins to watch it, and a peer should not wait for that before its answer is sent.
-    ///
-    /// # Safety
-    /// As [`Ring::push`].
-    pub(super) unsafe fn push_last(&self, entry: squeue::Entry) {
-        self.state.borrow_mut().last.push(entry);
-    }
-
-    /// Queues an entry behind everything that was pushed so far, in either way.
-    ///
-    /// # Safety
-    /// As [`Ring::push`].
-    pub(super) unsafe fn push_after_all(&self, entry: squeue::Entry) {
         let mut state = self.state.borrow_mut();
-        state.settle_order();
-        // SAFETY: the caller promises it.
-        unsafe { state.push(entry) };
+        // SAFETY: the caller's promise is the one that `SubmissionQueue::push` asks for.
+        if !state.backlog.is_empty() || unsafe { state.ring.submission().push(&entry) }.is_err() {
+            state.backlog.push_back(entry);
+        }
     }
 
     /// Whether entries wait to be handed over.
     pub(super) fn has_entries(&self) -> bool {
         let mut state = self.state.borrow_mut();
-        !state.last.is_empty() || !state.backlog.is_empty() || !state.ring.submission().is_empty()
+        !state.backlog.is_empty() || !state.ring.submission().is_empty()
     }
 
     /// Entries that can be handed over now.
@@ -138,7 +98,6 @@ impl Ring {
     /// Hands over what was pushed, lets the kernel do its deferred work for us, and waits as asked.
     pub(super) fn enter(&self, wait: Wait) -> io::Result<()> {
         let state = &mut *self.state.borrow_mut();
-        state.settle_order();
         let State { ring, backlog, .. } = state;
         let mut queue = ring.submission();
         while let Some(entry) = backlog.front() {
