@@ -76,6 +76,31 @@ macro_rules! delegate {
             let $this = self;
             match $this { $($pattern => $target.deallocate(lba, blocks).await),+ }
         }
+
+        async fn verify(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
+            let $this = self;
+            match $this { $($pattern => $target.verify(lba, blocks).await),+ }
+        }
+
+        async fn write_uncorrectable(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
+            let $this = self;
+            match $this { $($pattern => $target.write_uncorrectable(lba, blocks).await),+ }
+        }
+
+        fn used_blocks(&self) -> u64 {
+            let $this = self;
+            match $this { $($pattern => $target.used_blocks()),+ }
+        }
+
+        async fn attribute(&self, key: &'static str) -> Result<Option<Vec<u8>>, Error> {
+            let $this = self;
+            match $this { $($pattern => $target.attribute(key).await),+ }
+        }
+
+        async fn set_attribute(&self, key: &'static str, value: &[u8]) -> Result<(), Error> {
+            let $this = self;
+            match $this { $($pattern => $target.set_attribute(key, value).await),+ }
+        }
     };
 }
 

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use engine::{Buf, task};
 
 use crate::rng::SplitMix;
-use crate::{Durability, Error, Lba, Namespace, NamespaceInfo};
+use crate::{ATTRIBUTE_BYTES_MAX, Durability, Error, Lba, Namespace, NamespaceInfo};
 
 /// Blocks at each end of the namespace that the comparison with the model covers.
 const WINDOW_BLOCKS: u64 = 48;
@@ -21,6 +21,8 @@ pub async fn check_all<N: Namespace>(namespace: Rc<N>, seed: u64) {
     refuses_what_is_out_of_bounds(&*namespace).await;
     behaves_like_a_vector(&*namespace, seed, 300).await;
     reads_are_never_torn(Rc::clone(&namespace), seed, 4, 20).await;
+    marked_blocks_are_unreadable_until_written(&*namespace).await;
+    attributes_are_kept(&*namespace).await;
     reset_counter(&*namespace).await;
     let added = increments(Rc::clone(&namespace), 6, 15).await;
     assert_eq!(counter(&*namespace).await, added, "a compare-and-write lost another's increment");
@@ -154,6 +156,65 @@ impl<N: Namespace> Window<'_, N> {
     fn compared(&self, expected: &[u8], at: std::ops::Range<usize>) -> Result<(), Error> {
         if self.model[at] == *expected { Ok(()) } else { Err(Error::CompareFailure) }
     }
+}
+
+/// Blocks marked unreadable stay so for everybody until each is written, zeroed or deallocated; their neighbours are as ever.
+pub async fn marked_blocks_are_unreadable_until_written<N: Namespace>(namespace: &N) {
+    let info = namespace.info();
+    let block = info.block_size as usize;
+    let beyond = namespace.verify(Lba(info.blocks - 1), 2).await;
+    assert!(matches!(beyond, Err(Error::OutOfRange { .. })), "verify beyond the end: {beyond:?}");
+    assert_eq!(namespace.verify(Lba(0), info.blocks).await, Ok(()), "a sound namespace verifies");
+    let marked = namespace.write_uncorrectable(Lba(10), 4).await;
+    if !info.write_uncorrectable {
+        assert!(matches!(marked, Err(Error::Unsupported(_))), "not offered: {marked:?}");
+        return;
+    }
+    assert_eq!(marked, Ok(()), "write uncorrectable in range succeeds");
+    let beyond = namespace.write_uncorrectable(Lba(info.blocks), 1).await;
+    assert!(matches!(beyond, Err(Error::OutOfRange { .. })), "write uncorrectable beyond the end: {beyond:?}");
+    let unreadable = async |lba: u64, blocks: u64| {
+        let bytes = blocks as usize * block;
+        let (read, _) = namespace.read(Lba(lba), Buf::with_len(bytes)).await;
+        let compare = namespace.compare(Lba(lba), pattern(bytes, 1).freeze()).await;
+        let verify = namespace.verify(Lba(lba), blocks).await;
+        let all = [read, compare, verify].map(|result| matches!(result, Err(Error::ReadFault(_))));
+        assert!(all == [true; 3] || all == [false; 3], "read, compare and verify of {lba}+{blocks} differ: {all:?}");
+        all[0]
+    };
+    assert!(unreadable(10, 1).await && unreadable(8, 3).await && unreadable(13, 2).await, "marked blocks");
+    assert!(!unreadable(8, 2).await && !unreadable(14, 1).await, "their neighbours");
+    if info.compare_and_write_blocks_max > 0 {
+        let (expected, new) = (pattern(block, 0).freeze(), pattern(block, 1).freeze());
+        let swap = namespace.compare_and_write(Lba(10), expected, new, Durability::Cached).await;
+        assert!(matches!(swap, Err(Error::ReadFault(_))), "compare-and-write of a marked block: {swap:?}");
+    }
+    namespace.write(Lba(9), pattern(2 * block, 5).freeze(), Durability::Cached).await.expect("a write succeeds");
+    assert!(!unreadable(9, 2).await && unreadable(11, 1).await, "only what was written can be read again");
+    assert_eq!(read(namespace, 10, 1).await[..8], 5u64.to_le_bytes(), "it holds what was written");
+    namespace.write_zeroes(Lba(11), 1, Durability::Cached).await.expect("write zeroes succeeds");
+    namespace.deallocate(Lba(12), 1).await.expect("deallocate succeeds");
+    assert!(!unreadable(11, 2).await && unreadable(13, 1).await, "zeroed and deallocated blocks can be read");
+    namespace.write_zeroes(Lba(8), 8, Durability::Stable).await.expect("write zeroes succeeds");
+    assert!(!unreadable(8, 8).await, "nothing is marked any more");
+}
+
+/// What was set is read back, replaced whole, and removed; the bounds hold.
+pub async fn attributes_are_kept<N: Namespace>(namespace: &N) {
+    let first = namespace.set_attribute("conformance", &[1; ATTRIBUTE_BYTES_MAX]).await;
+    if matches!(first, Err(Error::Unsupported(_))) {
+        assert!(!namespace.info().persists_attributes, "what is not offered is not persistent");
+        assert_eq!(namespace.attribute("conformance").await, Ok(None));
+        return;
+    }
+    assert_eq!(first, Ok(()), "an attribute can be set");
+    assert_eq!(namespace.attribute("conformance").await, Ok(Some(vec![1; ATTRIBUTE_BYTES_MAX])));
+    assert_eq!(namespace.set_attribute("conformance", &[2]).await, Ok(()), "and replaced");
+    let long = namespace.set_attribute("conformance", &[3; ATTRIBUTE_BYTES_MAX + 1]).await;
+    assert_eq!(long, Err(Error::OutOfSpace), "too long a value");
+    assert_eq!(namespace.attribute("conformance").await, Ok(Some(vec![2])), "a refused value changes nothing");
+    assert_eq!(namespace.set_attribute("conformance", &[]).await, Ok(()), "and removed");
+    assert_eq!(namespace.attribute("conformance").await, Ok(None));
 }
 
 /// Where the concurrent checks work.

@@ -192,4 +192,26 @@ impl<N: Namespace> Namespace for Fault<N> {
         let inner = Arc::clone(&self.inner);
         self.change(async move { inner.deallocate(lba, blocks).await }).await
     }
+
+    async fn verify(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
+        self.observe(self.inner.verify(lba, blocks), |_, error| Err(error)).await
+    }
+
+    async fn write_uncorrectable(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
+        let inner = Arc::clone(&self.inner);
+        self.change(async move { inner.write_uncorrectable(lba, blocks).await }).await
+    }
+
+    fn used_blocks(&self) -> u64 {
+        self.inner.used_blocks()
+    }
+
+    async fn attribute(&self, key: &'static str) -> Result<Option<Vec<u8>>, Error> {
+        self.observe(self.inner.attribute(key), |_, error| Err(error)).await
+    }
+
+    async fn set_attribute(&self, key: &'static str, value: &[u8]) -> Result<(), Error> {
+        let (inner, value) = (Arc::clone(&self.inner), value.to_vec());
+        self.change(async move { inner.set_attribute(key, &value).await }).await
+    }
 }

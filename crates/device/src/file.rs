@@ -24,6 +24,7 @@ use engine::{Buf, View, task};
 use crate::identity::{self, IdentityError};
 use crate::limits::{COMPARE_AND_WRITE_BYTES_MAX, TRANSFER_BYTES_MAX, check_halves, check_length, check_range};
 use crate::range_lock::{Mode, RangeGuard, RangeLocks};
+use crate::sidecar::Sidecar;
 use crate::{Durability, Error, Lba, Namespace, NamespaceInfo};
 
 /// Bytes of neighbouring blocks whose locks share a shard. Guessed: several commands of the usual size.
@@ -109,6 +110,8 @@ pub struct FileNamespace {
     locks: Arc<RangeLocks>,
     info: NamespaceInfo,
     latch: Arc<Latch>,
+    /// Where the identity was not given and is not a device's.
+    sidecar: Option<Arc<Sidecar>>,
 }
 
 /// Whether writes are taken, and why not.
@@ -180,10 +183,13 @@ impl FileNamespace {
     /// Opens the file or block device at `path`; no other process can while this one has it open.
     pub async fn open(path: &Path, options: &FileOptions) -> Result<FileNamespace, OpenError> {
         let file = open_medium(path, options)?;
-        let nguid = match options.nguid {
-            Some(nguid) => nguid,
-            None if file.is_block_device() => identity::of_device(path)?,
-            None => identity::of_file(path, options.block_size, options.read_only).await?,
+        let (nguid, sidecar) = match options.nguid {
+            Some(nguid) => (nguid, None),
+            None if file.is_block_device() => (identity::of_device(path)?, None),
+            None => {
+                let (nguid, sidecar) = Sidecar::open(path, options.block_size, options.read_only).await?;
+                (nguid, Some(Arc::new(sidecar)))
+            }
         };
         let block_size = options.block_size;
         let transfer_blocks_max = TRANSFER_BYTES_MAX as u32 / block_size;
@@ -197,6 +203,11 @@ impl FileNamespace {
             volatile_cache: true,
             volatile_medium: false,
             deallocated_reads_zero: true,
+            thin: false,
+            preferred_write_blocks: (file.logical_block_size() / block_size).max(1),
+            preferred_deallocate_blocks: 1,
+            write_uncorrectable: sidecar.is_some() && !options.read_only,
+            persists_attributes: sidecar.is_some() && !options.read_only,
             nguid,
         };
         let latch = Latch {
@@ -206,7 +217,7 @@ impl FileNamespace {
             fault: OnceLock::new(),
         };
         let locks = Arc::new(RangeLocks::new((REGION_BYTES / block_size).trailing_zeros()));
-        Ok(FileNamespace { file, locks, info, latch: Arc::new(latch) })
+        Ok(FileNamespace { file, locks, info, latch: Arc::new(latch), sidecar })
     }
 
     /// The failure after which the namespace takes no more writes, if there was one.
@@ -230,6 +241,16 @@ impl FileNamespace {
         Ok(guard)
     }
 
+    /// The range holds no block that was marked unreadable. To be asked under its lock.
+    fn check_marks(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
+        self.sidecar.as_ref().map_or(Ok(()), |sidecar| sidecar.check(lba, blocks))
+    }
+
+    /// The sidecar, where it marks any of the range unreadable.
+    fn marked(&self, lba: Lba, blocks: u64) -> Option<&Arc<Sidecar>> {
+        self.sidecar.as_ref().filter(|sidecar| sidecar.touches(lba, blocks))
+    }
+
     async fn load(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
         let (result, buf) = self.file.read_at(self.offset(lba), buf).await;
         (result.map_err(|error| Error::ReadFault(format!("read on {}: {error}", self.latch.path.display()))), buf)
@@ -243,7 +264,10 @@ impl FileNamespace {
 
     async fn store(&self, guard: RangeGuard, lba: Lba, data: View, durability: Durability) -> Result<(), Error> {
         let data = aligned(data, self.file.logical_block_size());
-        let (stable, held) = (durability == Durability::Stable, (Arc::clone(&self.latch), guard));
+        let blocks = (data.len() / self.info.block_size as usize) as u64;
+        let marked = self.marked(lba, blocks);
+        let stable = durability == Durability::Stable || marked.is_some();
+        let held = (Arc::clone(&self.latch), guard);
         // A failure latches before the range is free, whoever learns of it: no waiter may write over bytes of unknown state.
         let late = |(latch, guard): (Arc<Latch>, RangeGuard), result: io::Result<()>| {
             if let Err(error) = result {
@@ -252,10 +276,15 @@ impl FileNamespace {
             drop(guard);
         };
         let (result, held) = self.file.write_at_holding(self.offset(lba), data, stable, held, late).await;
-        let result = result.map_err(|error| self.latch.write_failed("write", &error));
+        let mut result = result.map_err(|error| self.latch.write_failed("write", &error));
+        if stable && result.is_ok() {
+            result = self.latch.still("write");
+        }
+        if let (Some(sidecar), Ok(())) = (marked, &result) {
+            result = sidecar.unmark(lba, blocks).await;
+        }
         drop(held);
-        result?;
-        if stable { self.latch.still("write") } else { Ok(()) }
+        result
     }
 }
 
@@ -270,6 +299,7 @@ impl FileNamespace {
         let guard = self.lock_for_writing(lba, blocks).await?;
         let (offset, bytes) = (self.offset(lba), blocks * u64::from(self.info.block_size));
         let (file, latch, (done, outcome)) = (self.file.clone(), Arc::clone(&self.latch), oneshot());
+        let marked = self.marked(lba, blocks).cloned();
         task::spawn(async move {
             // A hole reads as zeroes, and a sparse file stays sparse: making a pool must not fill the disk. A block device
             // gives room back only where the caller has said that it may.
@@ -282,11 +312,16 @@ impl FileNamespace {
             } else {
                 file.write_zeroes(offset, bytes).await
             };
-            let result = match zeroed {
+            let mut result = match zeroed {
                 Err(error) => Err(latch.write_failed(how.name(), &error)),
-                Ok(()) if how == Zeroing::Write(Durability::Stable) => latch.flushed(file.sync_data().await),
+                Ok(()) if how == Zeroing::Write(Durability::Stable) || marked.is_some() => {
+                    latch.flushed(file.sync_data().await)
+                }
                 Ok(()) => Ok(()),
             };
+            if let (Some(sidecar), Ok(())) = (marked, &result) {
+                result = sidecar.unmark(lba, blocks).await;
+            }
             drop(guard);
             let _ = done.send(result); // nobody may be left to be told
         })
@@ -358,6 +393,9 @@ impl Namespace for FileNamespace {
             Err(error) => return (Err(error), buf),
         };
         let _guard = self.lock(lba, blocks, Mode::Shared).await;
+        if let Err(error) = self.check_marks(lba, blocks) {
+            return (Err(error), buf);
+        }
         self.load(lba, buf).await
     }
 
@@ -382,12 +420,14 @@ impl Namespace for FileNamespace {
     async fn compare(&self, lba: Lba, expected: View) -> Result<(), Error> {
         let blocks = check_length(&self.info, lba, expected.len(), self.info.transfer_blocks_max)?;
         let _guard = self.lock(lba, blocks, Mode::Shared).await;
+        self.check_marks(lba, blocks)?;
         self.holds(lba, &expected).await
     }
 
     async fn compare_and_write(&self, lba: Lba, expected: View, new: View, how: Durability) -> Result<(), Error> {
         let blocks = check_halves(&self.info, lba, expected.len(), new.len())?;
         let guard = self.lock_for_writing(lba, blocks).await?;
+        self.check_marks(lba, blocks)?;
         self.holds(lba, &expected).await?;
         self.store(guard, lba, new, how).await
     }
@@ -398,5 +438,25 @@ impl Namespace for FileNamespace {
 
     async fn deallocate(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
         self.zero(lba, blocks, Zeroing::Deallocate).await
+    }
+
+    async fn write_uncorrectable(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
+        let bytes = blocks.saturating_mul(u64::from(self.info.block_size)).min(usize::MAX as u64) as usize;
+        check_length(&self.info, lba, bytes, self.info.transfer_blocks_max)?;
+        let Some(sidecar) = &self.sidecar else { return Err(Error::Unsupported("Write Uncorrectable")) };
+        let _guard = self.lock_for_writing(lba, blocks).await?;
+        sidecar.mark(lba, blocks).await
+    }
+
+    async fn attribute(&self, key: &'static str) -> Result<Option<Vec<u8>>, Error> {
+        Ok(self.sidecar.as_ref().and_then(|sidecar| sidecar.attribute(key)))
+    }
+
+    async fn set_attribute(&self, key: &'static str, value: &[u8]) -> Result<(), Error> {
+        match &self.sidecar {
+            _ if self.latch.read_only => Err(Error::ReadOnly("it was opened read-only")),
+            Some(sidecar) => sidecar.set_attribute(key, value).await,
+            None => Err(Error::Unsupported("attributes")),
+        }
     }
 }

@@ -9,6 +9,7 @@
 //! A remote namespace behind NVMe/TCP implements the same trait, in `fabric`.
 
 mod any;
+mod attributes;
 pub mod conformance;
 mod fault;
 mod file;
@@ -18,6 +19,8 @@ mod memory;
 pub mod namespace;
 mod range_lock;
 mod rng;
+mod sidecar;
+mod uncorrectable;
 
 pub use any::AnyLocal;
 pub use fault::{Fault, FaultConfig};
@@ -25,5 +28,8 @@ pub use file::{FileNamespace, FileOptions, OpenError};
 pub use identity::{IdentityError, random_nguid};
 pub use limits::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, COMPARE_AND_WRITE_BYTES_MAX, TRANSFER_BYTES_MAX};
 pub use memory::{MEMORY_BYTES_MAX, Memory, MemoryError};
-pub use namespace::{Durability, Error, Lba, Namespace, NamespaceInfo};
+pub use namespace::{
+    ATTRIBUTE_BYTES_MAX, ATTRIBUTE_KEY_BYTES_MAX, ATTRIBUTES_MAX, Durability, Error, Lba, Namespace, NamespaceInfo,
+    VERIFY_BYTES_MAX,
+};
 pub use range_lock::{Lock, Mode, RangeGuard, RangeLocks};

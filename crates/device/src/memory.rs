@@ -12,10 +12,12 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use engine::{Buf, View};
 
+use crate::attributes::Volatile;
 use crate::limits::{
     BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, COMPARE_AND_WRITE_BYTES_MAX, TRANSFER_BYTES_MAX, check_halves, check_length,
     check_range,
 };
+use crate::uncorrectable::Uncorrectable;
 use crate::{Durability, Error, Lba, Namespace, NamespaceInfo};
 
 /// Bytes per stripe. Guessed: long enough that usual commands touch one, short enough that two threads seldom meet in one.
@@ -36,6 +38,9 @@ type Stripe = Option<Box<[u8]>>;
 pub struct Memory {
     stripes: Vec<RwLock<Stripe>>,
     info: NamespaceInfo,
+    /// Looked at and changed under the locks of the stripes concerned.
+    uncorrectable: Uncorrectable,
+    attributes: Volatile,
 }
 
 /// Why a memory namespace could not be made.
@@ -84,9 +89,19 @@ impl Memory {
             volatile_cache: false,
             volatile_medium: true,
             deallocated_reads_zero: true,
+            thin: true,
+            preferred_write_blocks: 1,
+            preferred_deallocate_blocks: (STRIPE_BYTES as u32 / block_size).max(1),
+            write_uncorrectable: true,
+            persists_attributes: false,
             nguid,
         };
-        Ok(Memory { stripes: std::iter::repeat_with(RwLock::default).take(count).collect(), info })
+        Ok(Memory {
+            stripes: std::iter::repeat_with(RwLock::default).take(count).collect(),
+            info,
+            uncorrectable: Uncorrectable::default(),
+            attributes: Volatile::default(),
+        })
     }
 
     /// Bytes of memory in use for content.
@@ -142,11 +157,25 @@ impl Memory {
         check_range(&self.info, lba, blocks)?;
         let len = blocks * u64::from(self.info.block_size);
         if len <= TRANSFER_BYTES_MAX as u64 {
-            for (piece, stripe) in self.lock_exclusive(lba, len as usize).iter_mut().flatten() {
+            let mut locked = self.lock_exclusive(lba, len as usize);
+            for (piece, stripe) in locked.iter_mut().flatten() {
                 clear(stripe, piece);
             }
-        } else {
-            self.pieces(lba, len).for_each(|piece| clear(&mut write(&self.stripes[piece.stripe]), &piece));
+            return self.unmark(lba, blocks);
+        }
+        for piece in self.pieces(lba, len) {
+            let mut stripe = write(&self.stripes[piece.stripe]);
+            clear(&mut stripe, &piece);
+            let block_size = u64::from(self.info.block_size);
+            self.unmark(Lba(lba.0 + piece.at.start as u64 / block_size), piece.at.len() as u64 / block_size)?;
+        }
+        Ok(())
+    }
+
+    /// What was written can be read again. The range's stripes are locked for writing.
+    fn unmark(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
+        if self.uncorrectable.touches(lba, blocks) {
+            self.uncorrectable.update(|marks| Ok(marks.without(lba, blocks)))?;
         }
         Ok(())
     }
@@ -158,10 +187,16 @@ impl Namespace for Memory {
     }
 
     async fn read(&self, lba: Lba, mut buf: Buf) -> (Result<(), Error>, Buf) {
-        if let Err(error) = check_length(&self.info, lba, buf.len(), self.info.transfer_blocks_max) {
+        let blocks = match check_length(&self.info, lba, buf.len(), self.info.transfer_blocks_max) {
+            Ok(blocks) => blocks,
+            Err(error) => return (Err(error), buf),
+        };
+        let locked = self.lock_shared(lba, buf.len());
+        if let Err(error) = self.uncorrectable.check(lba, blocks) {
+            drop(locked);
             return (Err(error), buf);
         }
-        for (piece, stripe) in self.lock_shared(lba, buf.len()).iter().flatten() {
+        for (piece, stripe) in locked.iter().flatten() {
             match &**stripe {
                 Some(bytes) => buf[piece.at.clone()].copy_from_slice(&bytes[piece.within.clone()]),
                 None => buf[piece.at.clone()].fill(0),
@@ -171,11 +206,12 @@ impl Namespace for Memory {
     }
 
     async fn write(&self, lba: Lba, data: View, _durability: Durability) -> Result<(), Error> {
-        check_length(&self.info, lba, data.len(), self.info.transfer_blocks_max)?;
-        for (piece, stripe) in self.lock_exclusive(lba, data.len()).iter_mut().flatten() {
+        let blocks = check_length(&self.info, lba, data.len(), self.info.transfer_blocks_max)?;
+        let mut locked = self.lock_exclusive(lba, data.len());
+        for (piece, stripe) in locked.iter_mut().flatten() {
             store(stripe, piece, &data);
         }
-        Ok(())
+        self.unmark(lba, blocks)
     }
 
     async fn flush(&self) -> Result<(), Error> {
@@ -183,15 +219,17 @@ impl Namespace for Memory {
     }
 
     async fn compare(&self, lba: Lba, expected: View) -> Result<(), Error> {
-        check_length(&self.info, lba, expected.len(), self.info.transfer_blocks_max)?;
+        let blocks = check_length(&self.info, lba, expected.len(), self.info.transfer_blocks_max)?;
         let locked = self.lock_shared(lba, expected.len());
+        self.uncorrectable.check(lba, blocks)?;
         let equal = locked.iter().flatten().all(|(piece, stripe)| holds(stripe, piece, &expected));
         if equal { Ok(()) } else { Err(Error::CompareFailure) }
     }
 
     async fn compare_and_write(&self, lba: Lba, expected: View, new: View, _: Durability) -> Result<(), Error> {
-        check_halves(&self.info, lba, expected.len(), new.len())?;
+        let blocks = check_halves(&self.info, lba, expected.len(), new.len())?;
         let mut locked = self.lock_exclusive(lba, new.len());
+        self.uncorrectable.check(lba, blocks)?;
         if !locked.iter().flatten().all(|(piece, stripe)| holds(stripe, piece, &expected)) {
             return Err(Error::CompareFailure);
         }
@@ -207,6 +245,31 @@ impl Namespace for Memory {
 
     async fn deallocate(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
         self.zero(lba, blocks)
+    }
+
+    async fn verify(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
+        check_range(&self.info, lba, blocks)?;
+        // Memory can not fail to be read: what there is to find are marks. One lock of theirs sees all of them at once.
+        self.uncorrectable.check(lba, blocks)
+    }
+
+    async fn write_uncorrectable(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
+        let bytes = blocks.saturating_mul(u64::from(self.info.block_size)).min(usize::MAX as u64) as usize;
+        check_length(&self.info, lba, bytes, self.info.transfer_blocks_max)?;
+        let _locked = self.lock_exclusive(lba, bytes);
+        self.uncorrectable.update(|marks| marks.with(lba, blocks))
+    }
+
+    fn used_blocks(&self) -> u64 {
+        (self.allocated_bytes() / u64::from(self.info.block_size)).min(self.info.blocks)
+    }
+
+    async fn attribute(&self, key: &'static str) -> Result<Option<Vec<u8>>, Error> {
+        Ok(self.attributes.get(key))
+    }
+
+    async fn set_attribute(&self, key: &'static str, value: &[u8]) -> Result<(), Error> {
+        self.attributes.set(key, value)
     }
 }
 

@@ -14,6 +14,16 @@ use std::fmt;
 
 use engine::{Buf, View};
 
+/// Bytes of one attribute's value. Chosen: what the most registrants of a reservation need, and few enough that a write of
+/// all attributes is one small write.
+pub const ATTRIBUTE_BYTES_MAX: usize = 2048;
+/// Attributes of one namespace. Chosen: twice the users there are.
+pub const ATTRIBUTES_MAX: usize = 7;
+/// Bytes of an attribute's key. Chosen: a word.
+pub const ATTRIBUTE_KEY_BYTES_MAX: usize = 32;
+/// Bytes that [`Namespace::verify`] reads at a time where a kind has no better way. Guessed: long enough for streaming.
+pub const VERIFY_BYTES_MAX: usize = 256 << 10;
+
 /// A logical block address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Lba(pub u64);
@@ -52,6 +62,16 @@ pub struct NamespaceInfo {
     pub volatile_medium: bool,
     /// Deallocated blocks read as zeroes.
     pub deallocated_reads_zero: bool,
+    /// The medium may hold less than all blocks: room is taken when they are written (NVMe: NSFEAT.THINP).
+    pub thin: bool,
+    /// Writes of a multiple of this many blocks at a multiple of it are cheapest (NVMe: NPWG, NPWA); at least 1.
+    pub preferred_write_blocks: u32,
+    /// Deallocation gives room back in units of this many blocks at a multiple of it (NVMe: NPDG, NPDA); at least 1.
+    pub preferred_deallocate_blocks: u32,
+    /// [`Namespace::write_uncorrectable`] is offered.
+    pub write_uncorrectable: bool,
+    /// What [`Namespace::set_attribute`] keeps outlives the process and power loss.
+    pub persists_attributes: bool,
     /// Globally unique, stable over restarts (NVMe: NGUID).
     pub nguid: [u8; 16],
 }
@@ -152,4 +172,58 @@ pub trait Namespace: 'static {
 
     /// Says that the range's content is no longer needed.
     async fn deallocate(&self, lba: Lba, blocks: u64) -> Result<(), Error>;
+
+    /// Checks that every block of the range can be read, and transfers nothing; [`Error::ReadFault`] where one can't.
+    ///
+    /// By default it reads the range in pieces and drops what it has read. It is atomic towards writers piece by piece.
+    async fn verify(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
+        let info = self.info();
+        crate::limits::check_range(&info, lba, blocks)?;
+        let piece_blocks = (VERIFY_BYTES_MAX as u32 / info.block_size).clamp(1, info.transfer_blocks_max);
+        let mut buf = Buf::default();
+        let mut done = 0;
+        while done < blocks {
+            let now = (blocks - done).min(u64::from(piece_blocks));
+            let bytes = now as usize * info.block_size as usize;
+            if buf.len() != bytes {
+                buf = Buf::with_len(bytes);
+            }
+            let result;
+            (result, buf) = self.read(Lba(lba.0 + done), buf).await;
+            result?;
+            done += now;
+        }
+        Ok(())
+    }
+
+    /// Makes the range (at most [`NamespaceInfo::transfer_blocks_max`] blocks) unreadable: reads, compares and verifies of
+    /// any of it fail with [`Error::ReadFault`] until it is written, zeroed or deallocated (NVMe: Write Uncorrectable).
+    /// Stable when acknowledged. [`Error::OutOfSpace`] where no more such ranges can be noted.
+    async fn write_uncorrectable(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
+        let _ = (lba, blocks); // a kind that offers it overrides this
+        Err(Error::Unsupported("Write Uncorrectable"))
+    }
+
+    /// Blocks that take room on the medium (NVMe: NUSE); all of them, where the medium is not thin.
+    fn used_blocks(&self) -> u64 {
+        self.info().blocks
+    }
+
+    // Attributes: small named records of whoever serves the namespace (its reservations, where it is attached). They belong
+    // to the namespace as its blocks do, and go with it. Keys are few and known when the program is built.
+
+    /// The value of an attribute; `None` where it was never set, or was removed.
+    async fn attribute(&self, key: &'static str) -> Result<Option<Vec<u8>>, Error> {
+        let _ = key; // a kind that keeps attributes overrides this
+        Ok(None)
+    }
+
+    /// Sets an attribute: all of `value` or, where this fails or power is lost before it is acknowledged, the value before
+    /// (after [`Error::WriteFault`] either). An empty value removes it. Where [`NamespaceInfo::persists_attributes`] it is
+    /// durable on return, otherwise it lives as long as this object. At most [`ATTRIBUTE_BYTES_MAX`] bytes, and
+    /// [`ATTRIBUTES_MAX`] attributes; beyond that [`Error::OutOfSpace`], and the old value stays.
+    async fn set_attribute(&self, key: &'static str, value: &[u8]) -> Result<(), Error> {
+        let _ = (key, value); // a kind that keeps attributes overrides this
+        Err(Error::Unsupported("attributes"))
+    }
 }

@@ -258,6 +258,11 @@ impl Map {
             volatile_cache: true,
             volatile_medium: false,
             deallocated_reads_zero: false,
+            thin: false,
+            preferred_write_blocks: page_blocks,
+            preferred_deallocate_blocks: 1,
+            write_uncorrectable: false,
+            persists_attributes: false,
             nguid: member.id.0,
         }
     }

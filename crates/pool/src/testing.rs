@@ -29,6 +29,11 @@ impl Plain {
             volatile_cache: false,
             volatile_medium: true,
             deallocated_reads_zero: true,
+            thin: false,
+            preferred_write_blocks: 1,
+            preferred_deallocate_blocks: 1,
+            write_uncorrectable: false,
+            persists_attributes: false,
             nguid: [id; 16],
         };
         Plain(Rc::new(Inner {

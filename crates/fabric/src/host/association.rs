@@ -245,6 +245,7 @@ fn shape(
     // Zero based; the namespace's own fields count where it says so, and zero there means: as the controller's.
     let own = namespace.nsfeat & 2 != 0;
     let unit = |general: u16, special: u16| 1 + u32::from(if own && special != 0 { special } else { general });
+    let preferred = |zero_based: u16| if namespace.nsfeat & 1 << 4 != 0 { u32::from(zero_based) + 1 } else { 1 };
     let fused = controller.fuses.get() & 1 != 0;
     let supports = |bit| controller.oncs.get() & bit != 0;
     let info = NamespaceInfo {
@@ -259,6 +260,12 @@ fn shape(
         volatile_cache: controller.vwc & 1 != 0,
         volatile_medium: false,
         deallocated_reads_zero: namespace.dlfeat & 7 == 1,
+        thin: namespace.nsfeat & 1 != 0,
+        preferred_write_blocks: preferred(namespace.npwg.get()),
+        preferred_deallocate_blocks: preferred(namespace.npdg.get()),
+        // Neither is sent by this host.
+        write_uncorrectable: false,
+        persists_attributes: false,
         nguid,
     };
     let limits = Limits {
