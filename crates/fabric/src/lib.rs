@@ -2,6 +2,7 @@
 //!
 //! [`tcp`] is the PDU codec that both ends share, [`target`] serves namespaces, [`host`] uses those of others.
 
+pub mod auth;
 pub mod fuzz;
 pub mod host;
 pub mod secret;
