@@ -13,22 +13,19 @@
 //! - A command that was answered with success did take effect; a write with FUA, or with the cache switched off, is stable.
 //! - After an association has ended none of its commands begins.
 
-use std::convert::Infallible;
-
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 
 use device::Namespace;
-use engine::net::{DetachedStream, TcpListener, TcpStream};
-use engine::sync::{MailReceiver, MailSender, TrySendError};
-use engine::task::{self, Task};
-use engine::time;
-use nvme::Nqn;
+use nvme::{AnaState, Nqn};
 
+mod access;
 mod admin;
+mod ana;
+mod balance;
 mod commands;
+mod config;
 mod connection;
 mod controller;
 mod driver;
@@ -38,64 +35,28 @@ mod identify;
 mod io;
 mod limits;
 mod logs;
+mod ports;
+mod report;
+mod serve;
 mod session;
 mod shared;
 mod slots;
 mod stats;
 
+pub use ana::ANA_GROUP_DEFAULT;
+pub use config::{ConfigError, HostConfig, PortConfig, PortId, TargetConfig};
 pub use limits::{
-    CONNECTIONS_MAX, IN_CAPSULE_BYTES_MAX, IO_QUEUE_ENTRIES_MAX, IO_QUEUES_MAX, NSID_MAX, TRANSFER_BYTES_MAX,
+    ANA_GROUPS_MAX, CONNECTIONS_MAX, HOSTS_MAX, IN_CAPSULE_BYTES_MAX, IO_QUEUE_ENTRIES_MAX, IO_QUEUES_MAX, NSID_MAX,
+    PORTS_MAX, REACTORS_MAX, SUBSYSTEMS_MAX, TRANSFER_BYTES_MAX,
 };
+pub use report::{AnaReport, ControllerReport, NamespaceReport, PortReport, SubsystemReport, TargetReport};
+pub use serve::{Handed, listen};
 pub(crate) use session::Session;
-use shared::{Attached, Shared};
+use shared::Shared;
 pub use stats::{CommandKind, Histogram, Stats};
 
-/// How long [`listen`] tries while the port is busy: a killed process's sockets may take a moment to go.
-const LISTEN_TIME_MAX: Duration = Duration::from_secs(5);
-const LISTEN_PAUSE: Duration = Duration::from_millis(50);
-/// Pause after an accept that failed, mostly for want of descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// Options of a target.
-#[derive(Clone, Debug)]
-pub struct TargetConfig {
-    /// Connections at a time; more are closed at once. At most [`CONNECTIONS_MAX`].
-    pub connections_max: usize,
-}
-
-impl Default for TargetConfig {
-    fn default() -> TargetConfig {
-        TargetConfig { connections_max: CONNECTIONS_MAX }
-    }
-}
-
-/// Why a target can not be set up as asked.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The name is taken, or is the discovery subsystem's.
-    #[error("the subsystem {0} exists already; give each subsystem a name of its own")]
-    SubsystemExists(Nqn),
-    /// The serial number does not fit its field.
-    #[error("the serial number {0:?} must have 1 to 20 printable ASCII characters without blanks")]
-    Serial(String),
-    /// Over the bound.
-    #[error("a target has at most {} subsystems", limits::SUBSYSTEMS_MAX)]
-    TooManySubsystems,
-    /// No such subsystem.
-    #[error("there is no subsystem {0}")]
-    NoSubsystem(Nqn),
-    /// Not from 1 to [`NSID_MAX`].
-    #[error("the namespace identifier {0} is not from 1 to {NSID_MAX}")]
-    NamespaceId(u32),
-    /// Taken.
-    #[error("the subsystem has a namespace {0} already")]
-    NamespaceExists(u32),
-    /// No such namespace.
-    #[error("the subsystem has no namespace {0}")]
-    NoNamespace(u32),
-}
-
-/// A target. Clones are the same target; it may be served from several reactors if `N` is `Send + Sync`.
+/// A target. Clones are the same target; it may be served from several reactors if `N` is `Send + Sync`, and changed from
+/// any thread.
 pub struct Target<N> {
     shared: Arc<Shared<N>>,
 }
@@ -118,7 +79,7 @@ impl<N: Namespace> Target<N> {
         Target { shared: Arc::new(Shared::new(config)) }
     }
 
-    /// Adds an empty subsystem. `serial`: 1 to 20 printable characters, stable over restarts.
+    /// Adds an empty subsystem, for any host and at every port. `serial`: 1 to 20 printable characters, stable over restarts.
     ///
     /// # Errors
     /// The name is taken or reserved, the serial number does not fit, or there are too many.
@@ -126,13 +87,29 @@ impl<N: Namespace> Target<N> {
         self.shared.add_subsystem(nqn, serial.to_owned())
     }
 
-    /// Adds a namespace to a subsystem, under `nsid` from 1 to [`NSID_MAX`]. Connected hosts are told.
+    // Namespaces.
+
+    /// Adds a namespace to a subsystem, under `nsid` from 1 to [`NSID_MAX`], in the default ANA group. Connected hosts are
+    /// told.
     ///
     /// # Errors
     /// No such subsystem; the identifier is taken or out of range.
     pub fn add_namespace(&self, nqn: &Nqn, nsid: u32, namespace: impl Into<Arc<N>>) -> Result<(), ConfigError> {
-        let namespace = namespace.into();
-        self.shared.put_namespace(nqn, Attached { nsid, info: namespace.info(), namespace }, false)
+        self.add_namespace_to(nqn, nsid, ANA_GROUP_DEFAULT, namespace)
+    }
+
+    /// The same in a certain ANA group, from 1 to [`ANA_GROUPS_MAX`].
+    ///
+    /// # Errors
+    /// As [`Target::add_namespace`]; the group is out of range.
+    pub fn add_namespace_to(
+        &self,
+        nqn: &Nqn,
+        nsid: u32,
+        group: u32,
+        namespace: impl Into<Arc<N>>,
+    ) -> Result<(), ConfigError> {
+        self.shared.add_namespace(nqn, nsid, group, namespace.into())
     }
 
     /// Looks again at a namespace that has changed (grown). Connected hosts are told.
@@ -140,8 +117,16 @@ impl<N: Namespace> Target<N> {
     /// # Errors
     /// No such subsystem or namespace.
     pub fn refresh_namespace(&self, nqn: &Nqn, nsid: u32) -> Result<(), ConfigError> {
-        let namespace = self.shared.namespace(nqn, nsid).ok_or(ConfigError::NoNamespace(nsid))?;
-        self.shared.put_namespace(nqn, Attached { nsid, info: namespace.info(), namespace }, true)
+        let namespace = self.namespace(nqn, nsid)?;
+        self.shared.update_namespace(nqn, nsid, namespace.info())
+    }
+
+    /// A namespace.
+    ///
+    /// # Errors
+    /// No such subsystem or namespace.
+    pub fn namespace(&self, nqn: &Nqn, nsid: u32) -> Result<Arc<N>, ConfigError> {
+        self.shared.namespace(nqn, nsid).ok_or(ConfigError::NoNamespace(nsid))
     }
 
     /// Takes a namespace away; commands already under way run to their end. Connected hosts are told.
@@ -152,121 +137,79 @@ impl<N: Namespace> Target<N> {
         self.shared.remove_namespace(nqn, nsid)
     }
 
-    /// Names an address in the discovery log, in place of those that are served; may be called for several. An unspecified
-    /// IP address (0.0.0.0) stands for the one at which the asking host has reached us.
-    pub fn advertise(&self, address: SocketAddr) {
-        self.shared.add_advertised(address);
+    // Paths.
+
+    /// Adds a port. It is in the discovery log from when [`Target::serve_port`] serves it, or at once at the address that
+    /// it advertises.
+    ///
+    /// # Errors
+    /// The id is taken, or there are too many.
+    pub fn add_port(&self, config: PortConfig) -> Result<(), ConfigError> {
+        self.shared.add_port(config)
+    }
+
+    /// Lets a subsystem be had at these ports only; controllers at others end.
+    ///
+    /// # Errors
+    /// No such subsystem or port.
+    pub fn restrict_ports(&self, nqn: &Nqn, ports: impl IntoIterator<Item = PortId>) -> Result<(), ConfigError> {
+        self.shared.restrict_ports(nqn, ports.into_iter().collect::<BTreeSet<_>>())
+    }
+
+    /// Adds another discovery service to the discovery log, as a referral. Hosts are told.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub fn add_referral(&self, address: SocketAddr) -> Result<(), ConfigError> {
+        self.shared.refer(address)
+    }
+
+    /// Sets the state of an ANA group at a port: the hosts there are told (NVMe Base 2.0 §8.1), and commands that arrive from
+    /// now on get what the state says. Those that have arrived run to their end.
+    ///
+    /// # Errors
+    /// No such subsystem or port, a group out of range, or a way back from persistent loss.
+    pub fn set_ana_state(&self, nqn: &Nqn, port: PortId, group: u32, state: AnaState) -> Result<(), ConfigError> {
+        self.shared.set_ana_state(nqn, port, group, state)
+    }
+
+    /// Moves a namespace to another ANA group. Connected hosts are told.
+    ///
+    /// # Errors
+    /// No such subsystem or namespace, or a group out of range.
+    pub fn set_ana_group(&self, nqn: &Nqn, nsid: u32, group: u32) -> Result<(), ConfigError> {
+        self.shared.set_ana_group(nqn, nsid, group)
+    }
+
+    // Hosts.
+
+    /// Whether a subsystem lets in hosts that are not on its list. Controllers of those that it does not any more end.
+    ///
+    /// # Errors
+    /// No such subsystem.
+    pub fn allow_any_host(&self, nqn: &Nqn, any: bool) -> Result<(), ConfigError> {
+        self.shared.allow_any_host(nqn, any)
+    }
+
+    /// Puts a host on a subsystem's list. If it was let in with another configuration, its controllers end.
+    ///
+    /// # Errors
+    /// No such subsystem, or too many hosts.
+    pub fn allow_host(&self, nqn: &Nqn, host: &Nqn, config: HostConfig) -> Result<(), ConfigError> {
+        self.shared.allow_host(nqn, host, config)
+    }
+
+    /// Takes a host off a subsystem's list; its controllers end, unless it is let in all the same.
+    ///
+    /// # Errors
+    /// No such subsystem, or the host is not on the list.
+    pub fn deny_host(&self, nqn: &Nqn, host: &Nqn) -> Result<(), ConfigError> {
+        self.shared.deny_host(nqn, host)
     }
 
     /// What was counted since the start; may be read on any thread.
     pub fn stats(&self) -> Arc<Stats> {
         self.shared.stats.clone()
-    }
-
-    /// Serves connections from `listener` until dropped, which ends those served on this reactor. With `reactors`,
-    /// connections go to them and this one in turn; at the other end of each mailbox runs [`Target::serve_handed`].
-    pub async fn serve(&self, listener: TcpListener, reactors: Vec<MailSender<DetachedStream>>) -> Infallible {
-        self.shared.add_served(listener.local_addr());
-        let mut tasks: Vec<Task<()>> = Vec::new();
-        let mut turn = 0;
-        loop {
-            let (stream, peer) = match listener.accept().await {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    tracing::warn!(%error, "a connection could not be accepted");
-                    time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            };
-            let Some(ticket) = Ticket::take(&self.shared) else {
-                tracing::warn!(%peer, "connection refused: {} are open", self.shared.config.connections_max);
-                continue;
-            };
-            turn = (turn + 1) % (reactors.len() + 1);
-            let stream = match reactors.get(turn) {
-                Some(reactor) => match reactor.try_send(stream.detach()) {
-                    Ok(()) => {
-                        ticket.hand_over();
-                        continue;
-                    }
-                    // Full or gone: serve it here rather than let the host wait.
-                    Err(TrySendError::Full(stream) | TrySendError::Closed(stream)) => stream.attach(),
-                },
-                None => stream,
-            };
-            tasks.retain(|task| !task.is_finished());
-            tasks.push(task::spawn(driver::drive(self.shared.clone(), stream, ticket)));
-        }
-    }
-
-    /// Serves the connections that [`Target::serve`] on another reactor hands over, until that one is gone.
-    pub async fn serve_handed(&self, connections: MailReceiver<DetachedStream>) {
-        let mut tasks: Vec<Task<()>> = Vec::new();
-        while let Some(stream) = connections.recv().await {
-            let ticket = Ticket::of_handed_over(&self.shared);
-            tasks.retain(|task| !task.is_finished());
-            tasks.push(task::spawn(driver::drive(self.shared.clone(), stream.attach(), ticket)));
-        }
-    }
-
-    /// Serves one connection that was made elsewhere, until it ends.
-    pub async fn serve_connection(&self, stream: TcpStream) {
-        match Ticket::take(&self.shared) {
-            Some(ticket) => driver::drive(self.shared.clone(), stream, ticket).await,
-            None => tracing::warn!(peer = %stream.peer_addr(), "connection refused: too many are open"),
-        }
-    }
-}
-
-/// Listens on `address`, waiting up to five seconds for its port to become free.
-///
-/// # Errors
-/// What the system says; `AddrInUse` when the port stayed busy.
-pub async fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
-    let deadline = time::now() + LISTEN_TIME_MAX;
-    loop {
-        match TcpListener::bind(address) {
-            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && time::now() < deadline => {
-                time::sleep(LISTEN_PAUSE).await;
-            }
-            result => return result,
-        }
-    }
-}
-
-/// One of the connections that may be open at a time; dropping it makes room for the next.
-struct Ticket {
-    stats: Option<Arc<Stats>>,
-}
-
-impl Ticket {
-    fn take<N>(shared: &Shared<N>) -> Option<Ticket> {
-        let stats = &shared.stats;
-        let open = stats.connections.fetch_add(1, Relaxed);
-        if open >= shared.config.connections_max.min(CONNECTIONS_MAX) as u64 {
-            stats.connections.fetch_sub(1, Relaxed);
-            stats.refused.fetch_add(1, Relaxed);
-            return None;
-        }
-        stats.accepted.fetch_add(1, Relaxed);
-        Some(Ticket { stats: Some(stats.clone()) })
-    }
-
-    /// The connection goes to another reactor, which takes it up by [`Ticket::of_handed_over`].
-    fn hand_over(mut self) {
-        self.stats = None;
-    }
-
-    fn of_handed_over<N>(shared: &Shared<N>) -> Ticket {
-        Ticket { stats: Some(shared.stats.clone()) }
-    }
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        if let Some(stats) = &self.stats {
-            stats.connections.fetch_sub(1, Relaxed);
-        }
     }
 }
 

@@ -8,12 +8,11 @@ use std::time::Duration;
 
 use common::{Host, subsystem};
 use device::Memory;
-use engine::net::DetachedStream;
 use engine::net::TcpListener;
 use engine::sim::{SimConfig, World};
 use engine::sync::mailbox;
 use engine::{Buf, Reactor, ReactorConfig, task, time};
-use fabric::target::{CommandKind, Target, TargetConfig, listen};
+use fabric::target::{CommandKind, Handed, Target, TargetConfig, listen};
 use nvme::Status;
 use nvme::tcp::FatalStatus;
 
@@ -181,7 +180,7 @@ fn connections_over_the_bound_are_closed_and_room_comes_back() {
 #[test]
 fn connections_are_served_by_several_reactors() {
     let target = target();
-    let (sender, receiver) = mailbox::<DetachedStream>(16);
+    let (sender, receiver) = mailbox::<Handed>(16);
     let other = std::thread::spawn({
         let target = target.clone();
         move || Reactor::run(ReactorConfig::default(), target.serve_handed(receiver)).expect("a reactor")

@@ -3,9 +3,8 @@
 use std::net::SocketAddr;
 
 use device::{AnyLocal, Namespace};
-use engine::net::DetachedStream;
 use engine::sync::{MailReceiver, MailSender, mailbox};
-use fabric::target::{Target, TargetConfig, listen};
+use fabric::target::{Handed, PortConfig, PortId, Target, TargetConfig, listen};
 use nvme::Nqn;
 use prometheus_client::registry::Registry;
 use serde::Serialize;
@@ -20,6 +19,9 @@ use crate::{metrics, output, reactors, stop};
 
 /// Connections on their way to another reactor. Guessed; at the bound the accepting reactor serves them itself.
 const HANDED_MAX: usize = 64;
+/// The port of `--listen`, and that of `--discovery`.
+const PORT: PortId = PortId(1);
+const DISCOVERY_PORT: PortId = PortId(2);
 
 /// What is said on standard output once everything serves; a supervisor waits for it.
 #[derive(Serialize, Debug)]
@@ -49,8 +51,7 @@ pub fn run(args: &TargetArgs) -> Result<(), Failure> {
     let nqn: Nqn = args.nqn.parse().map_err(|error| Failure::usage(format!("--nqn: {error}")))?;
     let placement = args.serving.placement();
     let letters = Handout::new(stop::letters(placement.len(), args.serving.until_stdin_closes)?);
-    let (senders, receivers): (Vec<_>, Vec<_>) =
-        (1..placement.len()).map(|_| mailbox::<DetachedStream>(HANDED_MAX)).unzip();
+    let (senders, receivers): (Vec<_>, Vec<_>) = (1..placement.len()).map(|_| mailbox::<Handed>(HANDED_MAX)).unzip();
     let (handed, senders) = (Handout::new(receivers), Handout::new([senders]));
     let target: Target<AnyLocal> = Target::new(TargetConfig::default());
     reactors::run(&placement, async |index| {
@@ -70,7 +71,7 @@ async fn first(
     args: &TargetArgs,
     nqn: &Nqn,
     target: &Target<AnyLocal>,
-    others: Vec<MailSender<DetachedStream>>,
+    others: Vec<MailSender<Handed>>,
     letter: &MailReceiver<Reason>,
 ) -> Result<(), Failure> {
     let mut opened: Vec<AnyLocal> = Vec::new();
@@ -104,22 +105,25 @@ async fn first(
         nqn: nqn.to_string(),
         namespaces: served,
     };
-    if let Some(address) = args.advertise {
-        target.advertise(address);
-    }
     if let Some(address) = args.serving.metrics {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(metrics::TargetMetrics(target.stats())));
         ready.metrics = Some(metrics::serve(address, registry)?);
     }
+    let main_port = PortConfig { advertise: args.advertise, ..PortConfig::new(PORT) };
+    target.add_port(main_port).map_err(Failure::usage)?;
+    if discovery.is_some() {
+        let port = PortConfig { discovery_only: true, ..PortConfig::new(DISCOVERY_PORT) };
+        target.add_port(port).map_err(Failure::usage)?;
+    }
     output::report(args.common.json, &ready, describe)?;
     let discovering = async {
         match discovery {
-            Some(listener) => target.serve(listener, Vec::new()).await,
+            Some(listener) => target.serve_port(DISCOVERY_PORT, listener, Vec::new()).await,
             None => std::future::pending().await,
         }
     };
-    first_of(first_of(target.serve(listener, others), discovering), letter.recv()).await;
+    first_of(first_of(target.serve_port(PORT, listener, others), discovering), letter.recv()).await;
     for namespace in &opened {
         namespace.flush().await.map_err(|error| Failure::refused(format!("the last flush: {error}")))?;
     }

@@ -14,11 +14,12 @@ use nvme::{CONTROLLER_ID_DYNAMIC, Nqn, Status, VERSION};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::connection::{Connection, Phase};
-use super::controller::{ConfigurationChange, Controller};
+use super::controller::{ConfigurationChange, Controller, Identity};
 use super::io::{self, Plan};
 use super::limits::{
     ADMIN_QUEUE_ENTRIES_MAX, ASYNC_EVENTS_MAX, IN_CAPSULE_BYTES_MAX, IO_QUEUE_ENTRIES_MAX, IO_QUEUES_MAX,
 };
+use super::shared::Refused;
 use super::slots::Stage;
 use super::{features, identify, logs};
 
@@ -37,6 +38,14 @@ fn fields<T: FromBytes>(command: &Submission) -> T {
 struct Refusal(Status, u64);
 
 impl Refusal {
+    fn of(refused: Refused) -> Refusal {
+        match refused {
+            Refused::Subsystem => Refusal::in_data(offset_of!(ConnectData, subnqn)),
+            Refused::Host => Refusal(Status::CONNECT_INVALID_HOST.do_not_retry(), 0),
+            Refused::Busy => Refusal(Status::CONNECT_CONTROLLER_BUSY, 0),
+        }
+    }
+
     fn in_command(at: usize) -> Refusal {
         let result = connect_invalid_parameter((FIELDS_AT + at) as u16, false);
         Refusal(Status::CONNECT_INVALID_PARAMETERS.do_not_retry(), result)
@@ -95,8 +104,10 @@ impl<N> Connection<N> {
         }
         let host = Nqn::from_field(&data.hostnqn);
         let host = host.map_err(|_| Refusal::in_data(offset_of!(ConnectData, hostnqn)))?;
-        let subsystem = Nqn::from_field(&data.subnqn).ok().filter(|nqn| self.shared.has_subsystem(nqn));
-        let subsystem = subsystem.ok_or(Refusal::in_data(offset_of!(ConnectData, subnqn)))?;
+        let subsystem = Nqn::from_field(&data.subnqn);
+        let subsystem = subsystem.map_err(|_| Refusal::in_data(offset_of!(ConnectData, subnqn)))?;
+        let identity = Identity { subsystem, host, host_id: data.hostid, port: self.origin.port };
+        self.shared.admit(&identity).map_err(Refusal::of)?;
         let qid = fields.qid.get();
         let entries_max = if qid == 0 { ADMIN_QUEUE_ENTRIES_MAX } else { IO_QUEUE_ENTRIES_MAX };
         let sqsize = fields.sqsize.get();
@@ -104,9 +115,9 @@ impl<N> Connection<N> {
             return Err(Refusal::in_command(offset_of!(ConnectFields, sqsize)));
         }
         let controller = if qid == 0 {
-            self.make_controller(&fields, &data, subsystem, host, now)?
+            self.make_controller(&fields, &data, identity, now)?
         } else {
-            self.join_controller(qid, &data, &subsystem, &host)?
+            self.join_controller(qid, &data, &identity)?
         };
         self.queue.qid = qid;
         self.queue.entries = sqsize + 1;
@@ -120,29 +131,28 @@ impl<N> Connection<N> {
         &mut self,
         fields: &ConnectFields,
         data: &ConnectData,
-        subsystem: Nqn,
-        host: Nqn,
+        identity: Identity,
         now: Instant,
     ) -> Result<u16, Refusal> {
         if data.cntlid.get() != CONTROLLER_ID_DYNAMIC {
             return Err(Refusal::in_data(offset_of!(ConnectData, cntlid)));
         }
         let attention = self.attention.clone();
-        let made = self.shared.add_controller(|id| Controller::new(id, subsystem, host, data.hostid, attention));
-        let controller = made.ok_or(Refusal(Status::CONNECT_CONTROLLER_BUSY, 0))?;
+        let controller = self.shared.add_controller(identity, attention).map_err(Refusal::of)?;
         let id = controller.id();
         if !controller.set_keep_alive(fields.kato.get(), now) {
             self.shared.remove_controller(id);
             return Err(Refusal::in_command(offset_of!(ConnectFields, kato)));
         }
         self.controller = Some(controller);
+        self.load = None;
         Ok(id)
     }
 
     /// Connect of an I/O queue to a controller that the same host has made and enabled.
-    fn join_controller(&mut self, qid: u16, data: &ConnectData, subsystem: &Nqn, host: &Nqn) -> Result<u16, Refusal> {
+    fn join_controller(&mut self, qid: u16, data: &ConnectData, identity: &Identity) -> Result<u16, Refusal> {
         let controller = self.shared.controller(data.cntlid.get());
-        let controller = controller.filter(|found| found.belongs_to(subsystem, host, &data.hostid));
+        let controller = controller.filter(|found| found.belongs_to(identity));
         let controller = controller.ok_or(Refusal::in_data(offset_of!(ConnectData, cntlid)))?;
         if qid > IO_QUEUES_MAX || controller.is_discovery() {
             return Err(Refusal::in_command(offset_of!(ConnectFields, qid)));
@@ -182,7 +192,7 @@ impl<N> Connection<N> {
                 if !self.charge(slot, request.bytes) {
                     return self.answer(slot, Status::INTERRUPTED, 0);
                 }
-                logs::log_page(&self.shared, &controller, self.local, &request).map(|page| (Some(page), 0))
+                logs::log_page(&self.shared, &controller, self.origin.local, &request).map(|page| (Some(page), 0))
             }
             AdminOpcode::GET_FEATURES => {
                 features::get(&self.shared, &controller, &command).map(|value| (value.data, value.result))
@@ -269,7 +279,7 @@ impl<N> Connection<N> {
         }
         self.answer(slot, Status::SUCCESS, 0);
         if change == ConfigurationChange::Shutdown {
-            let mut caches = self.shared.namespaces(controller.subsystem());
+            let mut caches = self.shared.namespaces(controller);
             caches.retain(|attached| attached.info.volatile_cache);
             // Flushes of a shutdown that was taken back may still be under way: each comes to its end and is counted.
             self.flushes_pending += caches.len();

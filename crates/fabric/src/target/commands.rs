@@ -52,6 +52,9 @@ impl<N> Connection<N> {
         let nsid = command.nsid.get();
         let found = self.namespaces.binary_search_by_key(&nsid, |attached| attached.nsid);
         let attached = &self.namespaces[found.map_err(|_| Status::INVALID_NAMESPACE.do_not_retry())?];
+        if let Some(status) = attached.access.refusal() {
+            return Err(status);
+        }
         let entry = self.slots.at(slot);
         entry.kind = Some(kind);
         entry.addressed = Some(Addressed { namespace: attached.namespace.clone(), info: attached.info.clone() });
@@ -64,7 +67,7 @@ impl<N> Connection<N> {
         if generation != self.generation
             && let Some(controller) = &self.controller
         {
-            self.namespaces = self.shared.namespaces(controller.subsystem());
+            self.namespaces = self.shared.namespaces(controller);
             self.generation = generation;
         }
     }

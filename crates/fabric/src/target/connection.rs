@@ -12,7 +12,6 @@
 //! - Answers leave in the order in which commands end; the SUCCESS flag is used only where the host does without SQHD.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Waker;
@@ -23,6 +22,7 @@ use engine::{Buf, View};
 use nvme::tcp::{ADMIN_IN_CAPSULE_BYTES, PduType};
 use nvme::{Completion, Status};
 
+use super::balance::Load;
 use super::controller::{Attention, Controller};
 use super::end::End;
 use super::io::Plan;
@@ -30,6 +30,7 @@ use super::limits::{
     CONNECTION_DATA_BYTES_MAX, DIRECT_BYTES_MIN, H2C_DATA_BYTES_MAX, HANDSHAKE_TIME_MAX, SEND_BYTES_MAX, TERM_TIME_MAX,
     TRANSFER_BYTES_MAX,
 };
+use super::ports::Origin;
 use super::shared::{Attached, Shared};
 use super::slots::{Slots, Stage};
 use crate::tcp::{
@@ -84,7 +85,9 @@ enum Reply {
 /// See the module.
 pub(super) struct Connection<N> {
     pub(super) shared: Arc<Shared<N>>,
-    pub(super) local: SocketAddr,
+    pub(super) origin: Origin,
+    /// Its weight on the reactor that serves it; an admin queue gives it up.
+    pub(super) load: Option<Load>,
     pub(super) attention: Arc<Attention>,
     pub(super) phase: Phase,
     pub(super) decoder: Decoder,
@@ -115,11 +118,12 @@ pub(super) struct Connection<N> {
 }
 
 impl<N> Connection<N> {
-    /// A new connection that reached us at `local`.
-    pub fn new(shared: Arc<Shared<N>>, local: SocketAddr, now: Instant) -> Connection<N> {
+    /// A new connection.
+    pub fn new(shared: Arc<Shared<N>>, origin: Origin, load: Option<Load>, now: Instant) -> Connection<N> {
         Connection {
             shared,
-            local,
+            origin,
+            load,
             attention: Arc::default(),
             phase: Phase::Opening,
             decoder: Decoder::new(Role::Controller),

@@ -21,6 +21,7 @@ use nvme::log::{AsyncEvent, ErrorEntry};
 use nvme::register::{Configuration, status_bits};
 use nvme::{Nqn, Status, Submission};
 
+use super::config::PortId;
 use super::limits::{ERROR_ENTRIES_MAX, IO_QUEUES_MAX, KEEP_ALIVE_GRANULARITY_100MS, KEEP_ALIVE_MS_MAX, NSID_MAX};
 
 /// CSTS.SHST 01b: shutdown processing occurring.
@@ -94,6 +95,7 @@ struct State {
     features: Features,
     queues: BTreeMap<u16, Arc<Attention>>,
     namespace_event: Event,
+    ana_event: Event,
     discovery_event: Event,
     changed: BTreeSet<u32>,
     errors: VecDeque<ErrorEntry>,
@@ -121,12 +123,19 @@ impl Event {
     }
 }
 
+/// Whose controller it is, of what, and how it was reached.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Identity {
+    pub subsystem: Nqn,
+    pub host: Nqn,
+    pub host_id: [u8; 16],
+    pub port: PortId,
+}
+
 /// See the module.
 pub(super) struct Controller {
     id: u16,
-    subsystem: Nqn,
-    host: Nqn,
-    host_id: [u8; 16],
+    identity: Identity,
     admin: Arc<Attention>,
     ended: AtomicBool,
     io_epoch: AtomicU32,
@@ -136,7 +145,7 @@ pub(super) struct Controller {
 }
 
 impl Controller {
-    pub fn new(id: u16, subsystem: Nqn, host: Nqn, host_id: [u8; 16], admin: Arc<Attention>) -> Controller {
+    pub fn new(id: u16, identity: Identity, admin: Arc<Attention>) -> Controller {
         let state = State {
             configuration: Configuration::default(),
             status: 0,
@@ -145,6 +154,7 @@ impl Controller {
             features: Features::DEFAULT,
             queues: BTreeMap::new(),
             namespace_event: Event::default(),
+            ana_event: Event::default(),
             discovery_event: Event::default(),
             changed: BTreeSet::new(),
             errors: VecDeque::new(),
@@ -152,9 +162,7 @@ impl Controller {
         };
         Controller {
             id,
-            subsystem,
-            host,
-            host_id,
+            identity,
             admin,
             ended: AtomicBool::new(false),
             io_epoch: AtomicU32::new(0),
@@ -173,20 +181,28 @@ impl Controller {
     }
 
     pub fn subsystem(&self) -> &Nqn {
-        &self.subsystem
+        &self.identity.subsystem
+    }
+
+    pub fn host(&self) -> &Nqn {
+        &self.identity.host
+    }
+
+    pub fn port(&self) -> PortId {
+        self.identity.port
     }
 
     pub fn is_discovery(&self) -> bool {
-        self.subsystem.is_discovery()
+        self.identity.subsystem.is_discovery()
     }
 
     pub fn host_id(&self) -> [u8; 16] {
-        self.host_id
+        self.identity.host_id
     }
 
-    /// Whether an I/O queue's Connect comes from the host that made the controller.
-    pub fn belongs_to(&self, subsystem: &Nqn, host: &Nqn, host_id: &[u8; 16]) -> bool {
-        self.subsystem == *subsystem && self.host == *host && self.host_id == *host_id
+    /// Whether an I/O queue's Connect comes from the host that made the controller, over the same port.
+    pub fn belongs_to(&self, identity: &Identity) -> bool {
+        self.identity == *identity
     }
 
     /// Ends the association: every connection of it closes.
@@ -217,6 +233,10 @@ impl Controller {
         }
         state.queues.insert(qid, attention.clone());
         true
+    }
+
+    pub fn io_queues(&self) -> usize {
+        self.lock().queues.len()
     }
 
     pub fn remove_queue(&self, qid: u16) {
@@ -250,7 +270,9 @@ impl Controller {
             state.status = 0;
             state.features = Features::DEFAULT;
             // Nothing of before may mask an event: the host that starts anew has no reason to read the log first.
-            (state.namespace_event, state.discovery_event) = (Event::default(), Event::default());
+            state.namespace_event = Event::default();
+            state.ana_event = Event::default();
+            state.discovery_event = Event::default();
             self.write_through.store(false, Ordering::Release);
             self.io_epoch.fetch_add(1, Ordering::AcqRel);
             for queue in state.queues.values() {
@@ -334,6 +356,11 @@ impl Controller {
         self.admin.raise();
     }
 
+    pub fn ana_changed(&self) {
+        self.lock().ana_event.raise();
+        self.admin.raise();
+    }
+
     pub fn discovery_changed(&self) {
         self.lock().discovery_event.raise();
         self.admin.raise();
@@ -345,6 +372,9 @@ impl Controller {
         let wanted = state.features.async_event;
         if state.namespace_event.tell(wanted & async_event_config::NAMESPACE_ATTRIBUTE != 0) {
             return Some(AsyncEvent::NAMESPACE_CHANGED);
+        }
+        if state.ana_event.tell(wanted & async_event_config::ANA_CHANGE != 0) {
+            return Some(AsyncEvent::ANA_CHANGED);
         }
         let discovery = state.discovery_event.tell(wanted & async_event_config::DISCOVERY_CHANGE != 0);
         discovery.then_some(AsyncEvent::DISCOVERY_CHANGED)
@@ -359,6 +389,12 @@ impl Controller {
         }
         state.namespace_event.masked = false;
         std::mem::take(&mut state.changed).into_iter().collect()
+    }
+
+    pub fn ana_read(&self, clear: bool) {
+        if clear {
+            self.lock().ana_event.masked = false;
+        }
     }
 
     pub fn discovery_read(&self, clear: bool) {

@@ -19,11 +19,12 @@ use engine::net::{SendBatch, TcpStream};
 use engine::task::TaskSet;
 use engine::time::{self, Instant, Sleep};
 
-use super::Ticket;
 use super::connection::Connection;
 use super::end::End;
 use super::io::{self, Operation, Outcome, Work};
 use super::limits::{COMMANDS_STEP, RECEIVE_BYTES, RECEIVE_BYTES_MAX};
+use super::ports::Origin;
+use super::serve::Place;
 use super::shared::Shared;
 use crate::transport::Transport;
 
@@ -41,10 +42,12 @@ enum Closed {
 }
 
 /// Serves `stream` until it ends.
-pub(super) async fn drive<N: Namespace>(shared: Arc<Shared<N>>, stream: TcpStream, ticket: Ticket) {
+pub(super) async fn drive<N: Namespace>(shared: Arc<Shared<N>>, stream: TcpStream, place: Place) {
+    let Place { port, load, ticket } = place;
     let stream = Transport::from(stream);
     let peer = stream.peer_addr();
-    let core = RefCell::new(Connection::new(shared, stream.local_addr(), time::now()));
+    let origin = Origin { local: stream.local_addr(), port };
+    let core = RefCell::new(Connection::new(shared, origin, Some(load), time::now()));
     let sending = Cell::new(false);
     let traffic = Cell::new(0);
     let mut receive = pin!(receive(&core, &stream, &traffic));

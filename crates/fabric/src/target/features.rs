@@ -3,7 +3,7 @@
 use engine::time::Instant;
 use engine::{Buf, View};
 use nvme::feature::{FeatureId, SAVE, async_event_config, select};
-use nvme::{Status, Submission};
+use nvme::{AnaState, NSID_ALL, Status, Submission};
 
 use super::controller::{Controller, Features};
 use super::limits::IO_QUEUES_MAX;
@@ -41,7 +41,7 @@ fn is_supported(controller: &Controller, feature: FeatureId) -> bool {
 }
 
 fn has_cache<N>(shared: &Shared<N>, controller: &Controller) -> bool {
-    shared.namespaces(controller.subsystem()).iter().any(|attached| attached.info.volatile_cache)
+    shared.namespaces(controller).iter().any(|attached| attached.info.volatile_cache)
 }
 
 /// Zero based counts of submission and completion queues.
@@ -57,6 +57,7 @@ pub(super) fn get<N>(shared: &Shared<N>, controller: &Controller, command: &Subm
     if !is_supported(controller, feature) {
         return Err(INVALID);
     }
+    check_path(shared, controller, feature, command.nsid.get(), false)?;
     let features = match (cdw10 >> 8) as u8 & 7 {
         select::CURRENT => controller.features(),
         select::DEFAULT | select::SAVED => Features::DEFAULT,
@@ -88,6 +89,32 @@ pub(super) fn get<N>(shared: &Shared<N>, controller: &Controller, command: &Subm
     Ok(Value { result, data: None })
 }
 
+/// Features of a namespace over a path that can't reach it (NVMe Base 2.0 §8.1.1.10).
+fn check_path<N>(
+    shared: &Shared<N>,
+    controller: &Controller,
+    feature: FeatureId,
+    nsid: u32,
+    set: bool,
+) -> Result<(), Status> {
+    let at_namespace = matches!(
+        feature,
+        FeatureId::ERROR_RECOVERY
+            | FeatureId::WRITE_ATOMICITY
+            | FeatureId::RESERVATION_NOTIFICATION
+            | FeatureId::RESERVATION_PERSISTENCE
+    );
+    for attached in shared.namespaces(controller).iter().filter(|found| nsid == NSID_ALL || nsid == found.nsid) {
+        let lost = attached.access == AnaState::PersistentLoss;
+        if let Some(status) = attached.access.refusal()
+            && (at_namespace || set && (lost || nsid == NSID_ALL))
+        {
+            return Err(status);
+        }
+    }
+    Ok(())
+}
+
 /// The threshold of the composite temperature: type select 0 over, 1 under; there are no other sensors.
 fn temperature(features: &Features, cdw11: u32) -> Result<u16, Status> {
     match (cdw11 >> 16 & 0xF, cdw11 >> 20 & 3) {
@@ -112,6 +139,7 @@ pub(super) fn set<N>(
     if command.cdw10.get() & SAVE != 0 {
         return Err(Status::FEATURE_NOT_SAVEABLE.do_not_retry());
     }
+    check_path(shared, controller, feature, command.nsid.get(), true)?;
     match feature {
         FeatureId::ARBITRATION => controller.update_features(|features| features.arbitration = value),
         FeatureId::POWER_MANAGEMENT if value & 0x1F != 0 => return Err(INVALID), // there is state 0 only
@@ -133,8 +161,8 @@ pub(super) fn set<N>(
         FeatureId::NUMBER_OF_QUEUES => return set_queues(value),
         FeatureId::WRITE_ATOMICITY => controller.update_features(|features| features.write_atomicity = value & 1),
         FeatureId::ASYNC_EVENT_CONFIG => {
-            let notices = async_event_config::NAMESPACE_ATTRIBUTE | async_event_config::DISCOVERY_CHANGE;
-            let known = notices | async_event_config::HEALTH_MASK;
+            use async_event_config::{ANA_CHANGE, DISCOVERY_CHANGE, HEALTH_MASK, NAMESPACE_ATTRIBUTE};
+            let known = NAMESPACE_ATTRIBUTE | ANA_CHANGE | DISCOVERY_CHANGE | HEALTH_MASK;
             controller.update_features(|features| features.async_event = value & known);
         }
         FeatureId::KEEP_ALIVE_TIMER if !controller.set_keep_alive(value, now) => {

@@ -3,17 +3,18 @@
 //! Every bit here is a promise; what is not built is not set.
 
 use engine::{Buf, View};
+use nvme::ana::{ANACAP_STATES, CMIC_ANA, CMIC_CONTROLLERS, CMIC_PORTS};
 use nvme::feature::async_event_config;
 use nvme::identify::{
     Cns, IdentifyController, IdentifyNamespace, IdentifyNvmController, LbaFormat, ascii_field, descriptor, oncs,
 };
-use nvme::{PAGE_BYTES, Status, Submission, VERSION};
+use nvme::{AnaState, CONTROLLER_ID_DYNAMIC, NSID_ALL, PAGE_BYTES, Status, Submission, VERSION};
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::controller::Controller;
 use super::limits::{
-    ABORTS_MAX, ASYNC_EVENTS_MAX, ERROR_ENTRIES_MAX, IN_CAPSULE_BYTES_MAX, IO_QUEUE_ENTRIES_MAX,
-    KEEP_ALIVE_GRANULARITY_100MS, MDTS, NSID_MAX,
+    ABORTS_MAX, ANA_GROUPS_MAX, ANA_TRANSITION_SECONDS_MAX, ASYNC_EVENTS_MAX, CONTROLLERS_MAX, ERROR_ENTRIES_MAX,
+    IN_CAPSULE_BYTES_MAX, IO_QUEUE_ENTRIES_MAX, KEEP_ALIVE_GRANULARITY_100MS, MDTS, NSID_MAX,
 };
 use super::shared::{Attached, Shared};
 
@@ -25,6 +26,7 @@ const CSI_NVM: u8 = 0;
 pub(super) fn identify<N>(shared: &Shared<N>, controller: &Controller, command: &Submission) -> Result<View, Status> {
     let cns = Cns(command.cdw10.get() as u8);
     let csi = (command.cdw11.get() >> 24) as u8;
+    let first = (command.cdw10.get() >> 16) as u16; // CNTID
     let nsid = command.nsid.get();
     if controller.is_discovery() && cns != Cns::CONTROLLER {
         return Err(Status::INVALID_FIELD.do_not_retry());
@@ -32,7 +34,7 @@ pub(super) fn identify<N>(shared: &Shared<N>, controller: &Controller, command: 
     if matches!(cns, Cns::CSI_NAMESPACE | Cns::CSI_CONTROLLER | Cns::CSI_ACTIVE_NAMESPACES) && csi != CSI_NVM {
         return Err(Status::INVALID_FIELD.do_not_retry());
     }
-    let namespaces = shared.namespaces(controller.subsystem());
+    let namespaces = shared.namespaces(controller);
     match cns {
         Cns::CONTROLLER => Ok(page(controller_page(shared, controller, &namespaces).as_bytes())),
         Cns::NAMESPACE => {
@@ -54,8 +56,24 @@ pub(super) fn identify<N>(shared: &Shared<N>, controller: &Controller, command: 
             let found = find(&namespaces, nsid)?.ok_or(Status::INVALID_NAMESPACE.do_not_retry())?;
             Ok(page(&independent_page(found)))
         }
+        // Every namespace is attached to all controllers of its subsystem.
+        Cns::NAMESPACE_CONTROLLERS if nsid == NSID_ALL => Err(Status::INVALID_FIELD.do_not_retry()),
+        Cns::NAMESPACE_CONTROLLERS => {
+            find(&namespaces, nsid)?.ok_or(Status::INVALID_NAMESPACE.do_not_retry())?;
+            Ok(page(&controller_list(&shared.controllers(controller.subsystem(), first))))
+        }
+        Cns::CONTROLLERS => Ok(page(&controller_list(&shared.controllers(controller.subsystem(), first)))),
+        // One vector per combination of command sets: there is one, with the NVM command set.
+        Cns::COMMAND_SETS if first == CONTROLLER_ID_DYNAMIC || first == controller.id() => Ok(page(&[1 << CSI_NVM])),
         _ => Err(Status::INVALID_FIELD.do_not_retry()),
     }
+}
+
+/// A controller list: how many, then their identifiers (NVMe Base 2.0 §4.4.1).
+fn controller_list(ids: &[u16]) -> Vec<u8> {
+    const { assert!(CONTROLLERS_MAX < PAGE_BYTES / 2, "a page holds every controller there can be") };
+    let count = ids.len() as u16;
+    std::iter::once(&count).chain(ids).flat_map(|word| word.to_le_bytes()).collect()
 }
 
 fn page(bytes: &[u8]) -> View {
@@ -106,8 +124,12 @@ fn controller_page<N>(shared: &Shared<N>, controller: &Controller, namespaces: &
     }
     page.cntrltype = 1;
     page.lpa |= 1 << 1; // effects log
-    page.cmic = 1 << 1; // several controllers may be attached to the subsystem
-    page.oaes = async_event_config::NAMESPACE_ATTRIBUTE.into();
+    page.cmic = CMIC_PORTS | CMIC_CONTROLLERS | CMIC_ANA;
+    page.oaes = (async_event_config::NAMESPACE_ATTRIBUTE | async_event_config::ANA_CHANGE).into();
+    page.anatt = ANA_TRANSITION_SECONDS_MAX;
+    page.anacap = ANACAP_STATES; // bit 6 clear: a namespace may change its group while it is attached
+    page.anagrpmax = ANA_GROUPS_MAX.into();
+    page.nanagrpid = ANA_GROUPS_MAX.into();
     page.sqes = 6 << 4 | 6;
     page.cqes = 4 << 4 | 4;
     page.nn = NSID_MAX.into();
@@ -130,14 +152,18 @@ fn namespace_page<N>(attached: &Attached<N>) -> IdentifyNamespace {
     let mut page = IdentifyNamespace::new_zeroed();
     page.nsze = info.blocks.into();
     page.ncap = info.blocks.into();
-    page.nuse = info.blocks.into();
     page.nsfeat = 1 << 1; // this namespace's own atomic units follow
     page.nmic = 1; // may be attached to several controllers
     page.dlfeat = u8::from(info.deallocated_reads_zero) | 1 << 3;
     page.nawun = zero_based(info.atomic_blocks).into();
     page.nawupf = 0.into();
     page.nacwu = zero_based(info.compare_and_write_blocks_max).into();
-    page.nvmcap = u128::from(info.bytes()).into();
+    // Capacities are not told over a path that can't reach the namespace (NVMe Base 2.0 §8.1.1.10).
+    if !matches!(attached.access, AnaState::Inaccessible | AnaState::PersistentLoss) {
+        page.nuse = info.blocks.into();
+        page.nvmcap = u128::from(info.bytes()).into();
+    }
+    page.anagrpid = attached.group.into();
     page.nguid = info.nguid;
     page.lbaf[0] = LbaFormat { ms: 0.into(), lbads: info.block_size.trailing_zeros() as u8, rp: 0 };
     page
@@ -167,6 +193,7 @@ fn descriptor_list<N>(attached: &Attached<N>) -> [u8; 25] {
 fn independent_page<N>(attached: &Attached<N>) -> [u8; 24] {
     let mut page = [0; 24];
     page[1] = 1; // NMIC: shared
+    page[4..8].copy_from_slice(&attached.group.to_le_bytes()); // ANAGRPID
     page[14] = 1; // NSTAT: ready
     debug_assert!(attached.info.blocks > 0);
     page

@@ -28,6 +28,18 @@ pub const SEND_BYTES_MAX: usize = 2 << 20;
 pub const NSID_MAX: u32 = 1024;
 /// Subsystems of a target. Guessed.
 pub const SUBSYSTEMS_MAX: usize = 256;
+/// Ports of a target. Guessed: several addresses for each network of a large machine.
+pub const PORTS_MAX: usize = 64;
+/// Hosts on the list of a subsystem. Chosen: as many as there can be controllers.
+pub const HOSTS_MAX: usize = CONTROLLERS_MAX;
+/// Referrals to other discovery services. Guessed.
+pub const REFERRALS_MAX: usize = 64;
+/// ANA groups of a subsystem: 1 to this. Chosen: what the Linux target has.
+pub const ANA_GROUPS_MAX: u32 = 128;
+/// ANATT: no change of a state takes longer, seconds. Ours are at once; chosen: room for the operator's own Change state.
+pub const ANA_TRANSITION_SECONDS_MAX: u8 = 10;
+/// Reactors that share the connections of a target. Derived: the one that accepts and 256 others.
+pub const REACTORS_MAX: usize = 257;
 /// Controllers of a target, of all kinds. Guessed.
 pub const CONTROLLERS_MAX: usize = 1024;
 /// Connections of a target. Derived: as many hosts as fit 64 MiB per GiB at 64 KiB each, rounded; the option can lower it.

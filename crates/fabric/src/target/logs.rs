@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use engine::{Buf, View};
+use nvme::ana::GROUPS_ONLY;
 use nvme::feature::FeatureId;
 use nvme::identify::ascii_field;
 use nvme::log::{ChangedNamespaces, EffectsLog, FirmwareLog, LogId, LogRequest, SmartLog, effects};
@@ -57,7 +58,7 @@ fn whole_page<N>(
         }
         (LogId::DISCOVERY, true) => {
             controller.discovery_read(clear);
-            Ok(discovery(shared, local))
+            Ok(discovery(shared, controller, local))
         }
         (_, true) => Err(unknown),
         (LogId::SMART, _) => Ok(smart(shared, controller).as_bytes().to_vec()),
@@ -68,6 +69,10 @@ fn whole_page<N>(
                 *place = nsid.into();
             }
             Ok(page.as_bytes().to_vec())
+        }
+        (LogId::ANA, _) => {
+            controller.ana_read(clear);
+            Ok(shared.ana_page(controller, request.specific & GROUPS_ONLY != 0))
         }
         (LogId::EFFECTS, _) => Ok(commands_and_effects().as_bytes().to_vec()),
         (LogId::FEATURES, _) => Ok(features_and_effects()),
@@ -86,6 +91,7 @@ fn supported(discovery: bool) -> Vec<u8> {
             LogId::FIRMWARE,
             LogId::CHANGED_NAMESPACES,
             LogId::EFFECTS,
+            LogId::ANA,
             LogId::FEATURES,
         ]
     };
@@ -159,10 +165,8 @@ fn features_and_effects() -> Vec<u8> {
 }
 
 /// Header and entries (NVMe Base 2.0 §5.16.1.23).
-fn discovery<N>(shared: &Shared<N>, local: SocketAddr) -> Vec<u8> {
-    // Read before the entries: a change in between makes the counter move again, and the host reads again.
-    let generation = shared.generation();
-    let entries = shared.discovery_entries(local);
+fn discovery<N>(shared: &Shared<N>, controller: &Controller, local: SocketAddr) -> Vec<u8> {
+    let (generation, entries) = shared.discovery_log(controller, local);
     let mut header = nvme::fabrics::DiscoveryHeader::new_zeroed();
     header.genctr = generation.into();
     header.numrec = (entries.len() as u64).into();

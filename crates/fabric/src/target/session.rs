@@ -15,7 +15,8 @@ use nvme::{CONTROLLER_ID_DYNAMIC, Completion, Nqn, SglDescriptor, Submission};
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::connection::Connection;
-use super::{Target, driver};
+use super::ports::Origin;
+use super::{PortConfig, PortId, Target, driver};
 use crate::fuzz::poll_once;
 use crate::tcp::{Decoder, Encoder, Event, IcReq, Pdu, Role, Rules};
 
@@ -36,6 +37,8 @@ pub(crate) struct Session {
     pub admin: Option<Box<Session>>,
     /// Operations are left with the core; the test takes them itself.
     pub stalled: bool,
+    /// The name in its Connect commands.
+    pub host: Nqn,
 }
 
 /// The subsystem that a session's target has.
@@ -51,19 +54,26 @@ impl Session {
     /// A connection to a new target with one subsystem and `namespace` as its namespace 1.
     pub fn new(namespace: Memory) -> Session {
         let target = Target::default();
+        let ported = target.add_port(PortConfig::new(PortId(1)));
+        debug_assert!(ported.is_ok());
         let added = target.add_subsystem(subsystem(), "SERIAL");
         let added = added.and_then(|()| target.add_namespace(&subsystem(), 1, namespace));
         debug_assert!(added.is_ok());
         Session::on(&target)
     }
 
-    /// One more connection to a target.
+    /// One more connection to a target, by its port 1.
     pub fn on(target: &Target<Memory>) -> Session {
+        Session::at(target, PortId(1))
+    }
+
+    /// One more connection, by a certain port.
+    pub fn at(target: &Target<Memory>, port: PortId) -> Session {
         let now = Instant::from_nanos(1_000_000_000);
         let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 4420));
         Session {
             target: target.clone(),
-            core: Connection::new(target.shared.clone(), local, now),
+            core: Connection::new(target.shared.clone(), Origin { local, port }, None, now),
             encoder: Encoder { header_digest: false, data_digest: false, alignment_code: 0 },
             decoder: Decoder::new(Role::Host),
             now,
@@ -72,6 +82,7 @@ impl Session {
             controller: 0,
             admin: None,
             stalled: false,
+            host: host(),
         }
     }
 
@@ -90,7 +101,8 @@ impl Session {
 
     /// Connects as I/O queue 1 of a controller that a second session holds.
     pub fn connect_io(&mut self) {
-        let mut admin = Box::new(Session::on(&self.target));
+        let mut admin = Box::new(Session::at(&self.target, self.core.origin.port));
+        admin.host = self.host.clone();
         admin.open(false, false);
         admin.connect_admin();
         self.controller = admin.controller;
@@ -111,7 +123,7 @@ impl Session {
         data.hostid = [1; 16];
         data.cntlid = if qid == 0 { CONTROLLER_ID_DYNAMIC } else { self.controller }.into();
         data.subnqn = subsystem.to_field();
-        data.hostnqn = host().to_field();
+        data.hostnqn = self.host.to_field();
         change(&mut fields, &mut data);
         let mut command = Submission::fabrics(FabricsType::CONNECT, 0xC000);
         command.sgl = SglDescriptor::in_capsule(size_of::<ConnectData>() as u32);

@@ -5,55 +5,104 @@
 //!   only when [`Shared::generation`] has moved. With the lock on the data path reactors would wait for each other.
 //! - The lock of a controller may be taken while this one is held, never the other way round.
 //! - A controller is listed from its Connect until its admin connection ends; whoever still holds it then sees it ended.
+//! - Whether a host is let in is decided under the same lock under which its controller is listed, and a host that is let in
+//!   no longer has none: were these two steps, a controller could slip in between a check and a denial.
 
-use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use device::NamespaceInfo;
-use nvme::fabrics::{AddressFamily, DiscoveryEntry, SubsystemType, TransportType};
-use nvme::{CONTROLLER_ID_DYNAMIC, Nqn};
+use device::{Namespace, NamespaceInfo};
+use nvme::fabrics::DiscoveryEntry;
+use nvme::{AnaState, CONTROLLER_ID_DYNAMIC, Nqn};
 
-use super::controller::Controller;
-use super::limits::{ADMIN_QUEUE_ENTRIES_MAX, CONTROLLERS_MAX, NSID_MAX, SUBSYSTEMS_MAX};
+use super::access::Access;
+use super::ana::{self, AnaGroups};
+use super::balance::Loads;
+use super::config::{ConfigError, HostConfig, PortConfig, PortId, TargetConfig};
+use super::controller::{Attention, Controller, Identity};
+use super::limits::{CONTROLLERS_MAX, NSID_MAX, SUBSYSTEMS_MAX};
+use super::ports::Ports;
 use super::stats::Stats;
-use super::{ConfigError, TargetConfig};
 
 /// A namespace as connections see it.
 pub(super) struct Attached<N> {
     pub nsid: u32,
     pub info: NamespaceInfo,
+    /// Its ANA group, and that group's state at the port of whoever asked.
+    pub group: u32,
+    pub access: AnaState,
     pub namespace: Arc<N>,
 }
 
 // Not derived: `N` itself need not be cloned.
 impl<N> Clone for Attached<N> {
     fn clone(&self) -> Attached<N> {
-        Attached { nsid: self.nsid, info: self.info.clone(), namespace: self.namespace.clone() }
+        let Attached { nsid, ref info, group, access, ref namespace } = *self;
+        Attached { nsid, info: info.clone(), group, access, namespace: namespace.clone() }
     }
 }
 
-struct Subsystem<N> {
-    serial: String,
-    namespaces: BTreeMap<u32, Attached<N>>,
+pub(super) struct Subsystem<N> {
+    pub serial: String,
+    pub namespaces: BTreeMap<u32, Attached<N>>,
+    pub access: Access,
+    pub groups: AnaGroups,
 }
 
-struct State<N> {
-    subsystems: BTreeMap<Nqn, Subsystem<N>>,
-    controllers: BTreeMap<u16, Arc<Controller>>,
+pub(super) struct State<N> {
+    pub subsystems: BTreeMap<Nqn, Subsystem<N>>,
+    pub controllers: BTreeMap<u16, Arc<Controller>>,
     last_controller_id: u16,
-    /// Where we listen, and what discovery says instead, if anything.
-    served: Vec<SocketAddr>,
-    advertised: Vec<SocketAddr>,
+    pub ports: Ports,
+}
+
+/// What has changed, so that the controllers concerned tell their hosts.
+enum Change<'a> {
+    /// A namespace of a subsystem.
+    Namespace(&'a Nqn, u32),
+    /// The discovery log, of one host or of all.
+    Discovery(Option<&'a Nqn>),
+    /// ANA groups of a subsystem, at one port or at all.
+    Ana(&'a Nqn, Option<PortId>),
+}
+
+/// Why a Connect is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Refused {
+    /// No such subsystem at this port.
+    Subsystem,
+    /// The subsystem does not let the host in.
+    Host,
+    /// There are too many controllers.
+    Busy,
 }
 
 /// See the module.
 pub(super) struct Shared<N> {
     pub config: TargetConfig,
     pub stats: Arc<Stats>,
+    pub loads: Arc<Loads>,
     generation: AtomicU64,
     state: Mutex<State<N>>,
+}
+
+impl<N> State<N> {
+    fn subsystem(&mut self, nqn: &Nqn) -> Result<&mut Subsystem<N>, ConfigError> {
+        self.subsystems.get_mut(nqn).ok_or_else(|| ConfigError::NoSubsystem(nqn.clone()))
+    }
+
+    /// Whether a host may make a controller of a subsystem at a port. The discovery subsystem is everybody's, everywhere.
+    fn admit(&self, identity: &Identity) -> Result<(), Refused> {
+        if identity.subsystem.is_discovery() {
+            return Ok(());
+        }
+        let subsystem = self.subsystems.get(&identity.subsystem).filter(|found| found.access.is_at(identity.port));
+        let closed = self.ports.get(identity.port).is_some_and(|port| port.config.discovery_only);
+        let subsystem = subsystem.filter(|_| !closed).ok_or(Refused::Subsystem)?;
+        if subsystem.access.allows(&identity.host) { Ok(()) } else { Err(Refused::Host) }
+    }
 }
 
 impl<N> Shared<N> {
@@ -62,21 +111,52 @@ impl<N> Shared<N> {
             subsystems: BTreeMap::new(),
             controllers: BTreeMap::new(),
             last_controller_id: 0,
-            served: Vec::new(),
-            advertised: Vec::new(),
+            ports: Ports::default(),
         };
-        Shared { config, stats: Arc::default(), generation: AtomicU64::new(1), state: Mutex::new(state) }
+        Shared {
+            config,
+            stats: Arc::default(),
+            loads: Arc::default(),
+            generation: AtomicU64::new(1),
+            state: Mutex::new(state),
+        }
     }
 
     /// A panic elsewhere while the lock was held leaves maps that are still valid: each change is one insertion or removal.
-    fn lock(&self) -> MutexGuard<'_, State<N>> {
+    pub fn lock(&self) -> MutexGuard<'_, State<N>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Moves with every change of a subsystem's namespaces or of what discovery says.
+    /// Moves with every change that connections of I/O queues must know of.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
+
+    /// Tells connections to look again, and the controllers concerned to tell their hosts.
+    fn changed(&self, state: &mut State<N>, change: &Change<'_>) {
+        if let Change::Discovery(_) = change {
+            state.ports.log_changed();
+        }
+        self.generation.fetch_add(1, Ordering::AcqRel);
+        for controller in state.controllers.values() {
+            match *change {
+                Change::Namespace(nqn, nsid) if controller.subsystem() == nqn => controller.namespace_changed(nsid),
+                Change::Discovery(host)
+                    if controller.is_discovery() && host.is_none_or(|host| controller.host() == host) =>
+                {
+                    controller.discovery_changed();
+                }
+                Change::Ana(nqn, port)
+                    if controller.subsystem() == nqn && port.is_none_or(|port| controller.port() == port) =>
+                {
+                    controller.ana_changed();
+                }
+                _ => {}
+            }
+        }
+    }
+
+    // Subsystems and their namespaces.
 
     pub fn add_subsystem(&self, nqn: Nqn, serial: String) -> Result<(), ConfigError> {
         let mut state = self.lock();
@@ -89,24 +169,40 @@ impl<N> Shared<N> {
         if state.subsystems.len() == SUBSYSTEMS_MAX {
             return Err(ConfigError::TooManySubsystems);
         }
-        state.subsystems.insert(nqn, Subsystem { serial, namespaces: BTreeMap::new() });
-        self.changed(&state, None);
+        let (access, groups) = (Access::default(), AnaGroups::default());
+        state.subsystems.insert(nqn, Subsystem { serial, namespaces: BTreeMap::new(), access, groups });
+        self.changed(&mut state, &Change::Discovery(None));
         Ok(())
     }
 
-    /// Adds a namespace, or replaces what is known of one with the same identifier when `replace` is set.
-    pub fn put_namespace(&self, nqn: &Nqn, attached: Attached<N>, replace: bool) -> Result<(), ConfigError> {
-        let nsid = attached.nsid;
+    pub fn add_namespace(&self, nqn: &Nqn, nsid: u32, group: u32, namespace: Arc<N>) -> Result<(), ConfigError>
+    where
+        N: Namespace,
+    {
         if nsid == 0 || nsid > NSID_MAX {
             return Err(ConfigError::NamespaceId(nsid));
         }
+        ana::check(group)?;
         let mut state = self.lock();
-        let subsystem = state.subsystems.get_mut(nqn).ok_or_else(|| ConfigError::NoSubsystem(nqn.clone()))?;
-        if subsystem.namespaces.contains_key(&nsid) != replace {
-            return Err(if replace { ConfigError::NoNamespace(nsid) } else { ConfigError::NamespaceExists(nsid) });
+        let subsystem = state.subsystem(nqn)?;
+        if subsystem.namespaces.contains_key(&nsid) {
+            return Err(ConfigError::NamespaceExists(nsid));
         }
-        subsystem.namespaces.insert(nsid, attached);
-        self.changed(&state, Some((nqn, nsid)));
+        let (info, access) = (namespace.info(), AnaState::default());
+        subsystem.namespaces.insert(nsid, Attached { nsid, info, group, access, namespace });
+        // The ANA log changes too, but the host learns that with the namespace: a notice of its own is not due where a
+        // group is met by attachment (NVMe Base 2.0 §8.1.1.9).
+        subsystem.groups.members_changed(group);
+        self.changed(&mut state, &Change::Namespace(nqn, nsid));
+        Ok(())
+    }
+
+    /// Notes what a namespace has become.
+    pub fn update_namespace(&self, nqn: &Nqn, nsid: u32, info: NamespaceInfo) -> Result<(), ConfigError> {
+        let mut state = self.lock();
+        let found = state.subsystem(nqn)?.namespaces.get_mut(&nsid);
+        found.ok_or(ConfigError::NoNamespace(nsid))?.info = info;
+        self.changed(&mut state, &Change::Namespace(nqn, nsid));
         Ok(())
     }
 
@@ -116,59 +212,186 @@ impl<N> Shared<N> {
 
     pub fn remove_namespace(&self, nqn: &Nqn, nsid: u32) -> Result<Arc<N>, ConfigError> {
         let mut state = self.lock();
-        let subsystem = state.subsystems.get_mut(nqn).ok_or_else(|| ConfigError::NoSubsystem(nqn.clone()))?;
+        let subsystem = state.subsystem(nqn)?;
         let removed = subsystem.namespaces.remove(&nsid).ok_or(ConfigError::NoNamespace(nsid))?;
-        self.changed(&state, Some((nqn, nsid)));
+        subsystem.groups.members_changed(removed.group);
+        self.changed(&mut state, &Change::Namespace(nqn, nsid));
         Ok(removed.namespace)
-    }
-
-    /// Tells connections to look again, and the controllers concerned to tell their hosts.
-    fn changed(&self, state: &State<N>, namespace: Option<(&Nqn, u32)>) {
-        self.generation.fetch_add(1, Ordering::AcqRel);
-        for controller in state.controllers.values() {
-            match namespace {
-                Some((nqn, nsid)) if controller.subsystem() == nqn => controller.namespace_changed(nsid),
-                None if controller.is_discovery() => controller.discovery_changed(),
-                _ => {}
-            }
-        }
-    }
-
-    pub fn add_served(&self, address: SocketAddr) {
-        let mut state = self.lock();
-        if !state.served.contains(&address) {
-            state.served.push(address);
-            self.changed(&state, None);
-        }
-    }
-
-    pub fn add_advertised(&self, address: SocketAddr) {
-        let mut state = self.lock();
-        if !state.advertised.contains(&address) {
-            state.advertised.push(address);
-            self.changed(&state, None);
-        }
-    }
-
-    pub fn has_subsystem(&self, nqn: &Nqn) -> bool {
-        nqn.is_discovery() || self.lock().subsystems.contains_key(nqn)
     }
 
     pub fn serial(&self, nqn: &Nqn) -> String {
         self.lock().subsystems.get(nqn).map_or_else(|| "discovery".into(), |subsystem| subsystem.serial.clone())
     }
 
-    /// The subsystem's namespaces, ascending by identifier.
-    pub fn namespaces(&self, nqn: &Nqn) -> Vec<Attached<N>> {
+    /// The namespaces attached to a controller, ascending by identifier, with their ANA state at its port.
+    pub fn namespaces(&self, controller: &Controller) -> Vec<Attached<N>> {
         let state = self.lock();
-        state.subsystems.get(nqn).map_or_else(Vec::new, |found| found.namespaces.values().cloned().collect())
+        let Some(subsystem) = state.subsystems.get(controller.subsystem()) else { return Vec::new() };
+        let seen = |attached: &Attached<N>| {
+            let access = subsystem.groups.state(controller.port(), attached.group);
+            Attached { access, ..attached.clone() }
+        };
+        subsystem.namespaces.values().map(seen).collect()
     }
 
-    /// Lists a new controller; `None` when there are too many.
-    pub fn add_controller(&self, make: impl FnOnce(u16) -> Controller) -> Option<Arc<Controller>> {
+    // Asymmetric namespace access.
+
+    pub fn set_ana_state(&self, nqn: &Nqn, port: PortId, group: u32, wanted: AnaState) -> Result<(), ConfigError> {
         let mut state = self.lock();
+        if state.ports.get(port).is_none() {
+            return Err(ConfigError::NoPort(port));
+        }
+        if !state.subsystem(nqn)?.groups.set(port, group, wanted)? {
+            return Ok(());
+        }
+        // Entering the Change state is not told; what comes of it is (NVMe Base 2.0 §8.1.1.9).
+        if wanted == AnaState::Change {
+            self.generation.fetch_add(1, Ordering::AcqRel);
+        } else {
+            self.changed(&mut state, &Change::Ana(nqn, Some(port)));
+        }
+        Ok(())
+    }
+
+    /// Moves a namespace to another group.
+    pub fn set_ana_group(&self, nqn: &Nqn, nsid: u32, group: u32) -> Result<(), ConfigError> {
+        ana::check(group)?;
+        let mut state = self.lock();
+        let subsystem = state.subsystem(nqn)?;
+        let attached = subsystem.namespaces.get_mut(&nsid).ok_or(ConfigError::NoNamespace(nsid))?;
+        let before = std::mem::replace(&mut attached.group, group);
+        if before != group {
+            subsystem.groups.members_changed(before);
+            subsystem.groups.members_changed(group);
+            self.changed(&mut state, &Change::Ana(nqn, None));
+        }
+        Ok(())
+    }
+
+    /// The ANA log page as a controller gives it.
+    pub fn ana_page(&self, controller: &Controller, groups_only: bool) -> Vec<u8> {
+        let state = self.lock();
+        let Some(subsystem) = state.subsystems.get(controller.subsystem()) else { return Vec::new() };
+        let members = |group| {
+            let found = subsystem.namespaces.values().filter(|attached| attached.group == group);
+            found.map(|attached| attached.nsid).collect()
+        };
+        subsystem.groups.page(controller.port(), members, groups_only)
+    }
+
+    // Ports and discovery.
+
+    pub fn add_port(&self, config: PortConfig) -> Result<(), ConfigError> {
+        let mut state = self.lock();
+        state.ports.add(config)?;
+        self.changed(&mut state, &Change::Discovery(None));
+        Ok(())
+    }
+
+    /// A listener at `address` serves `port`; without one, the port that was served there, or a new one.
+    pub fn serve_at(&self, port: Option<PortId>, address: SocketAddr) -> Result<PortId, ConfigError> {
+        let mut state = self.lock();
+        let id = match port {
+            Some(id) if state.ports.get(id).is_none() => return Err(ConfigError::NoPort(id)),
+            Some(id) => id,
+            None => state.ports.at(address).ok_or(ConfigError::TooManyPorts)?,
+        };
+        if state.ports.serve(id, address) {
+            self.changed(&mut state, &Change::Discovery(None));
+        }
+        Ok(id)
+    }
+
+    pub fn refer(&self, address: SocketAddr) -> Result<(), ConfigError> {
+        let mut state = self.lock();
+        if state.ports.refer(address)? {
+            self.changed(&mut state, &Change::Discovery(None));
+        }
+        Ok(())
+    }
+
+    /// The discovery log as a discovery controller gives it to a host that has reached us at `local`: GENCTR and entries.
+    pub fn discovery_log(&self, controller: &Controller, local: SocketAddr) -> (u64, Vec<DiscoveryEntry>) {
+        let state = self.lock();
+        let host = controller.host();
+        let visible = |port| {
+            let found = state.subsystems.iter();
+            let found =
+                found.filter(move |(_, subsystem)| subsystem.access.is_at(port) && subsystem.access.allows(host));
+            found.map(|(nqn, _)| nqn)
+        };
+        (state.ports.generation(), state.ports.entries(local, visible))
+    }
+
+    // Hosts.
+
+    /// Changes who is let in, and ends the controllers of those who are not any more, and of `host` if its configuration is
+    /// another now: what it was let in by may be what was taken from it.
+    fn change_access(
+        &self,
+        nqn: &Nqn,
+        host: Option<&Nqn>,
+        change: impl FnOnce(&mut Access) -> Result<(), ConfigError>,
+    ) -> Result<(), ConfigError> {
+        let mut state = self.lock();
+        let access = &mut state.subsystem(nqn)?.access;
+        let before = host.map(|host| access.config(host));
+        change(access)?;
+        let reconfigured = host.map(|host| access.config(host)) != before;
+        self.changed(&mut state, &Change::Discovery(host));
+        let Some(subsystem) = state.subsystems.get(nqn) else { return Ok(()) };
+        for controller in state.controllers.values().filter(|controller| controller.subsystem() == nqn) {
+            let host_changed = reconfigured && Some(controller.host()) == host;
+            let allowed = subsystem.access.allows(controller.host()) && subsystem.access.is_at(controller.port());
+            if host_changed || !allowed {
+                controller.end();
+            }
+        }
+        Ok(())
+    }
+
+    pub fn restrict_ports(&self, nqn: &Nqn, ports: BTreeSet<PortId>) -> Result<(), ConfigError> {
+        if let Some(&missing) = ports.iter().find(|&&port| self.lock().ports.get(port).is_none()) {
+            return Err(ConfigError::NoPort(missing));
+        }
+        self.change_access(nqn, None, |access| {
+            access.restrict(ports);
+            Ok(())
+        })
+    }
+
+    pub fn allow_any_host(&self, nqn: &Nqn, any: bool) -> Result<(), ConfigError> {
+        self.change_access(nqn, None, |access| {
+            access.set_any(any);
+            Ok(())
+        })
+    }
+
+    pub fn allow_host(&self, nqn: &Nqn, host: &Nqn, config: HostConfig) -> Result<(), ConfigError> {
+        self.change_access(nqn, Some(host), |access| access.allow(host.clone(), config))
+    }
+
+    pub fn deny_host(&self, nqn: &Nqn, host: &Nqn) -> Result<(), ConfigError> {
+        self.change_access(nqn, Some(host), |access| {
+            let listed = access.deny(host);
+            let missing = || ConfigError::NoHost { subsystem: nqn.clone(), host: host.clone(), any: access.any() };
+            listed.then_some(()).ok_or_else(missing)
+        })
+    }
+
+    // Controllers.
+
+    /// Whether there is such a subsystem at the port and it lets the host in.
+    pub fn admit(&self, identity: &Identity) -> Result<(), Refused> {
+        self.lock().admit(identity)
+    }
+
+    /// Lists a new controller.
+    pub fn add_controller(&self, identity: Identity, admin: Arc<Attention>) -> Result<Arc<Controller>, Refused> {
+        let mut state = self.lock();
+        state.admit(&identity)?;
         if state.controllers.len() >= CONTROLLERS_MAX {
-            return None;
+            return Err(Refused::Busy);
         }
         // Identifiers go round before one is used again: a host's late command for an old one must not meet a new one.
         let mut id = state.last_controller_id;
@@ -179,9 +402,9 @@ impl<N> Shared<N> {
             }
         }
         state.last_controller_id = id;
-        let controller = Arc::new(make(id));
+        let controller = Arc::new(Controller::new(id, identity, admin));
         state.controllers.insert(id, controller.clone());
-        Some(controller)
+        Ok(controller)
     }
 
     pub fn controller(&self, id: u16) -> Option<Arc<Controller>> {
@@ -192,43 +415,10 @@ impl<N> Shared<N> {
         self.lock().controllers.remove(&id);
     }
 
-    /// The discovery log's entries as a host sees them that reached us at `local`.
-    pub fn discovery_entries(&self, local: SocketAddr) -> Vec<DiscoveryEntry> {
+    /// Identifiers of a subsystem's controllers, ascending, from `first` on.
+    pub fn controllers(&self, nqn: &Nqn, first: u16) -> Vec<u16> {
         let state = self.lock();
-        let addresses = if state.advertised.is_empty() { &state.served } else { &state.advertised };
-        let mut entries = Vec::new();
-        for (index, address) in addresses.iter().enumerate() {
-            let reachable = if address.ip().is_unspecified() { local.ip() } else { address.ip() };
-            let reachable = reachable.to_canonical(); // an IPv4 address in IPv6 clothes is an IPv4 address
-            let port = index as u16 + 1;
-            entries.extend(
-                state.subsystems.keys().map(|nqn| entry(nqn, port, SocketAddr::new(reachable, address.port()))),
-            );
-        }
-        entries
-    }
-}
-
-fn entry(nqn: &Nqn, port: u16, address: SocketAddr) -> DiscoveryEntry {
-    let family = match address.ip() {
-        IpAddr::V4(_) => AddressFamily::IPV4,
-        IpAddr::V6(_) => AddressFamily::IPV6,
-    };
-    DiscoveryEntry {
-        trtype: TransportType::TCP.0,
-        adrfam: family.0,
-        subtype: SubsystemType::NVM.0,
-        // Secure channel not required; SQ flow control may be disabled.
-        treq: 2 | 1 << 2,
-        portid: port.into(),
-        cntlid: CONTROLLER_ID_DYNAMIC.into(),
-        asqsz: ADMIN_QUEUE_ENTRIES_MAX.into(),
-        eflags: 0.into(),
-        reserved1: [0; 20],
-        trsvcid: nvme::identify::ascii_field(&address.port().to_string()),
-        reserved2: [0; 192],
-        subnqn: nqn.to_field(),
-        traddr: nvme::identify::ascii_field(&address.ip().to_string()),
-        tsas: [0; 256],
+        let found = state.controllers.range(first..).filter(|(_, controller)| controller.subsystem() == nqn);
+        found.map(|(id, _)| *id).collect()
     }
 }

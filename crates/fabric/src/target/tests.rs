@@ -1,8 +1,10 @@
 //! Scenario tests of the connection core: two ends in memory and a clock that is moved by hand.
 
+mod access;
 mod admin;
 mod association;
 mod io;
+mod paths;
 mod protocol;
 
 use device::Memory;

@@ -1,5 +1,7 @@
 //! Admin commands: identify, logs, features, events, abort.
 
+use std::net::SocketAddr;
+
 use device::Namespace;
 use nvme::feature::{FeatureId, async_event_config, select};
 use nvme::identify::{
@@ -13,22 +15,22 @@ use zerocopy::FromBytes;
 
 use super::*;
 use crate::target::session::subsystem;
-use crate::target::{IN_CAPSULE_BYTES_MAX, NSID_MAX};
+use crate::target::{IN_CAPSULE_BYTES_MAX, NSID_MAX, PortConfig, PortId};
 
-fn admin(opcode: AdminOpcode, id: u16, nsid: u32, bytes: u32) -> Submission {
+pub(super) fn admin(opcode: AdminOpcode, id: u16, nsid: u32, bytes: u32) -> Submission {
     let mut command = Submission::admin(opcode, id, nsid);
     command.sgl = SglDescriptor::transport(bytes);
     command
 }
 
-fn identify(session: &mut Session, cns: Cns, nsid: u32) -> Result<Vec<u8>, Status> {
+pub(super) fn identify(session: &mut Session, cns: Cns, nsid: u32) -> Result<Vec<u8>, Status> {
     let mut command = admin(AdminOpcode::IDENTIFY, 1, nsid, 4096);
     command.cdw10 = u32::from(cns.0).into();
     let (completion, data) = session.send(&command, &[]).expect("answered");
     if completion.status().is_success() { Ok(data) } else { Err(completion.status().kind()) }
 }
 
-fn log(session: &mut Session, log: LogId, bytes: u64, offset: u64) -> Result<Vec<u8>, Status> {
+pub(super) fn log(session: &mut Session, log: LogId, bytes: u64, offset: u64) -> Result<Vec<u8>, Status> {
     let request = LogRequest { log, specific: 0, retain_event: false, bytes, offset, offset_is_index: false };
     let mut command = admin(AdminOpcode::GET_LOG_PAGE, 1, u32::MAX, bytes as u32);
     request.fill(&mut command);
@@ -36,7 +38,7 @@ fn log(session: &mut Session, log: LogId, bytes: u64, offset: u64) -> Result<Vec
     if completion.status().is_success() { Ok(data) } else { Err(completion.status().kind()) }
 }
 
-fn get(session: &mut Session, feature: FeatureId, select: u8, cdw11: u32) -> Result<(u64, Vec<u8>), Status> {
+pub(super) fn get(session: &mut Session, feature: FeatureId, select: u8, cdw11: u32) -> Result<(u64, Vec<u8>), Status> {
     let mut command = admin(AdminOpcode::GET_FEATURES, 1, 0, 4096);
     command.cdw10 = (u32::from(feature.0) | u32::from(select) << 8).into();
     command.cdw11 = cdw11.into();
@@ -44,7 +46,7 @@ fn get(session: &mut Session, feature: FeatureId, select: u8, cdw11: u32) -> Res
     if completion.status().is_success() { Ok((completion.result.get(), data)) } else { Err(completion.status().kind()) }
 }
 
-fn set(session: &mut Session, feature: FeatureId, value: u32) -> Result<u64, Status> {
+pub(super) fn set(session: &mut Session, feature: FeatureId, value: u32) -> Result<u64, Status> {
     let mut command = admin(AdminOpcode::SET_FEATURES, 1, 0, 0);
     command.cdw10 = u32::from(feature.0).into();
     command.cdw11 = value.into();
@@ -52,7 +54,7 @@ fn set(session: &mut Session, feature: FeatureId, value: u32) -> Result<u64, Sta
     if completion.status().is_success() { Ok(completion.result.get()) } else { Err(completion.status().kind()) }
 }
 
-fn send_event_request(session: &mut Session, id: u16) -> Option<(Completion, Vec<u8>)> {
+pub(super) fn send_event_request(session: &mut Session, id: u16) -> Option<(Completion, Vec<u8>)> {
     session.send(&admin(AdminOpcode::ASYNC_EVENT_REQUEST, id, 0, 0), &[])
 }
 
@@ -266,14 +268,17 @@ fn event_requests_are_bounded_and_can_be_aborted() {
 fn discovery_names_every_subsystem_at_every_address() {
     let mut session = Session::new(memory());
     session.target.add_subsystem("nqn.2026-01.example.yagura:other".parse().unwrap(), "S2").unwrap();
-    session.target.shared.add_served("0.0.0.0:1".parse().unwrap()); // not where hosts should go, as the next lines say
-    session.target.advertise("0.0.0.0:4420".parse().unwrap());
-    session.target.advertise("[::1]:8009".parse().unwrap());
+    for (id, address) in [(2, "0.0.0.0:4420"), (3, "[::1]:8009")] {
+        let advertise = Some(address.parse().unwrap());
+        session.target.add_port(PortConfig { advertise, ..PortConfig::new(PortId(id)) }).unwrap();
+        let elsewhere = SocketAddr::from(([0, 0, 0, 0], id));
+        session.target.shared.serve_at(Some(PortId(id)), elsewhere).unwrap();
+    }
     session.open(false, false);
     session.connect(0, &Nqn::discovery(), |_, _| {});
     session.set_configuration(Configuration(1));
-    let page = log(&mut session, LogId::DISCOVERY, 1024 * 5, 0).unwrap();
-    assert_eq!(page[8], 4, "two subsystems at two addresses");
+    let page = log(&mut session, LogId::DISCOVERY, 1024 * 7, 0).unwrap();
+    assert_eq!(page[8], 6, "two subsystems and the discovery subsystem, at two addresses");
     let entry = nvme::fabrics::DiscoveryEntry::read_from_bytes(&page[2 * 1024..3 * 1024]).unwrap();
     assert_eq!((entry.trtype, entry.adrfam, entry.subtype), (3, 1, 2));
     assert_eq!(Nqn::from_field(&entry.subnqn).unwrap(), subsystem());
@@ -315,10 +320,9 @@ fn log_pages_under_way_are_bounded() {
 
 /// Namespace 1 of the session's target gets a volatile write cache.
 fn add_cache(session: &Session) {
-    let shared = &session.target.shared;
-    let namespace = shared.namespace(&subsystem(), 1).unwrap();
-    let info = device::NamespaceInfo { volatile_cache: true, ..namespace.info() };
-    shared.put_namespace(&subsystem(), crate::target::Attached { nsid: 1, info, namespace }, true).unwrap();
+    let info = session.target.namespace(&subsystem(), 1).unwrap().info();
+    let info = device::NamespaceInfo { volatile_cache: true, ..info };
+    session.target.shared.update_namespace(&subsystem(), 1, info).unwrap();
 }
 
 #[test]
@@ -440,14 +444,4 @@ fn a_discovery_controller_promises_no_effects_log() {
     let lpa = IdentifyController::read_from_bytes(&page).unwrap().lpa;
     assert_eq!((lpa & 2 != 0, lpa & 4 != 0), (false, true));
     assert_eq!(log(&mut session, LogId::EFFECTS, 4096, 0), Err(Status::INVALID_LOG_PAGE));
-}
-
-/// Behind a socket of both families an IPv4 host shows as a mapped IPv6 address; it asks for, and knows, its own family's.
-#[test]
-fn discovery_gives_an_ipv4_host_an_ipv4_address() {
-    let session = Session::new(memory());
-    session.target.shared.add_served("[::]:4420".parse().unwrap());
-    let entries = session.target.shared.discovery_entries("[::ffff:192.0.2.7]:4420".parse().unwrap());
-    assert_eq!(entries.len(), 1);
-    assert_eq!((entries[0].adrfam, nvme::fabrics::text_field(&entries[0].traddr)), (1, Some("192.0.2.7")));
 }

@@ -1,0 +1,131 @@
+//! What a target is made of, and why it can not be made so.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+
+use nvme::{AnaState, Nqn};
+
+use super::limits::{ANA_GROUPS_MAX, CONNECTIONS_MAX, HOSTS_MAX, NSID_MAX, PORTS_MAX, REFERRALS_MAX, SUBSYSTEMS_MAX};
+
+/// Options of a target.
+#[derive(Clone, Debug)]
+pub struct TargetConfig {
+    /// Connections at a time; more are closed at once. At most [`CONNECTIONS_MAX`].
+    pub connections_max: usize,
+}
+
+impl Default for TargetConfig {
+    fn default() -> TargetConfig {
+        TargetConfig { connections_max: CONNECTIONS_MAX }
+    }
+}
+
+/// A port of the target, as PORTID in the discovery log names it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PortId(pub u16);
+
+impl fmt::Display for PortId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for PortId {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<PortId, String> {
+        let id = text.parse().ok().filter(|&id| id > 0);
+        id.map(PortId).ok_or_else(|| format!("port id `{text}`: must be a number from 1 to 65535"))
+    }
+}
+
+/// How a port presents itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PortConfig {
+    /// Its name.
+    pub id: PortId,
+    /// The address in the discovery log, where that is not the one listened at. An unspecified IP address (0.0.0.0) stands
+    /// for the one at which the asking host has reached us.
+    pub advertise: Option<SocketAddr>,
+    /// Only the discovery subsystem is to be had here.
+    pub discovery_only: bool,
+}
+
+impl PortConfig {
+    /// A port for everything, at the address that it listens at.
+    pub fn new(id: PortId) -> PortConfig {
+        PortConfig { id, advertise: None, discovery_only: false }
+    }
+}
+
+/// What a subsystem knows of a host that it lets in, beyond its name.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct HostConfig {}
+
+/// Why a target can not be set up as asked.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The name is taken, or is the discovery subsystem's.
+    #[error("the subsystem {0} exists already; give each subsystem a name of its own")]
+    SubsystemExists(Nqn),
+    /// The serial number does not fit its field.
+    #[error("the serial number {0:?} must have 1 to 20 printable ASCII characters without blanks")]
+    Serial(String),
+    /// Over the bound.
+    #[error("a target has at most {SUBSYSTEMS_MAX} subsystems")]
+    TooManySubsystems,
+    /// No such subsystem.
+    #[error("there is no subsystem {0}")]
+    NoSubsystem(Nqn),
+    /// Not from 1 to [`NSID_MAX`].
+    #[error("the namespace identifier {0} is not from 1 to {NSID_MAX}")]
+    NamespaceId(u32),
+    /// Taken.
+    #[error("the subsystem has a namespace {0} already")]
+    NamespaceExists(u32),
+    /// No such namespace.
+    #[error("the subsystem has no namespace {0}")]
+    NoNamespace(u32),
+    /// Taken.
+    #[error("there is a port {0} already; give each port an id of its own")]
+    PortExists(PortId),
+    /// No such port.
+    #[error("there is no port {0}")]
+    NoPort(PortId),
+    /// Over the bound.
+    #[error("a target has at most {PORTS_MAX} ports")]
+    TooManyPorts,
+    /// Over the bound.
+    #[error("a target has at most {REFERRALS_MAX} referrals")]
+    TooManyReferrals,
+    /// Over the bound.
+    #[error("a subsystem lists at most {HOSTS_MAX} hosts; let in any host, or deny some first")]
+    TooManyHosts,
+    /// A host that is not on the list.
+    #[error("the host {host} is not on the list of {subsystem}{}", if *.any { "; it lets in any host" } else { "" })]
+    NoHost {
+        /// The subsystem.
+        subsystem: Nqn,
+        /// The host.
+        host: Nqn,
+        /// The subsystem lets in any host.
+        any: bool,
+    },
+    /// Not from 1 to [`ANA_GROUPS_MAX`].
+    #[error("the ANA group {0} is not from 1 to {ANA_GROUPS_MAX}")]
+    AnaGroup(u32),
+    /// There is no way back (NVMe Base 2.0 §8.1.1.7).
+    #[error(
+        "group {group} at port {port} is in the state persistent-loss, which has no way back to {wanted}; put its \
+             namespaces into another group, or start the target anew"
+    )]
+    PersistentLoss {
+        /// The port.
+        port: PortId,
+        /// The group.
+        group: u32,
+        /// The state asked for.
+        wanted: AnaState,
+    },
+}

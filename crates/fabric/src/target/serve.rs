@@ -1,0 +1,163 @@
+//! Accepting connections, and handing them to the reactors that serve them.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use device::Namespace;
+use engine::net::{DetachedStream, TcpListener, TcpStream};
+use engine::sync::{MailReceiver, MailSender, TrySendError};
+use engine::task::{self, Task};
+use engine::time;
+
+use super::balance::Load;
+use super::config::{ConfigError, PortId};
+use super::limits::CONNECTIONS_MAX;
+use super::shared::Shared;
+use super::stats::Stats;
+use super::{Target, driver};
+
+/// How long [`listen`] tries while the port is busy: a killed process's sockets may take a moment to go.
+const LISTEN_TIME_MAX: Duration = Duration::from_secs(5);
+const LISTEN_PAUSE: Duration = Duration::from_millis(50);
+/// Pause after an accept that failed, mostly for want of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// The port of listeners beyond the ports that there can be: served, but not in the discovery log.
+const PORT_UNLISTED: PortId = PortId(0);
+
+/// A connection on its way to the reactor that serves it.
+pub struct Handed {
+    stream: DetachedStream,
+    place: Place,
+}
+
+/// What a connection holds and where it came in.
+pub(super) struct Place {
+    pub port: PortId,
+    pub load: Load,
+    pub ticket: Ticket,
+}
+
+impl<N: Namespace> Target<N> {
+    /// Serves connections from `listener`, as a port of its own, until dropped, which ends those served on this reactor.
+    /// With `reactors`, connections go to them and this one, each to the one with the fewest I/O queues; at the other end of
+    /// each mailbox runs [`Target::serve_handed`]. The order of `reactors` must be the same for every listener.
+    pub async fn serve(&self, listener: TcpListener, reactors: Vec<MailSender<Handed>>) -> Infallible {
+        let port = self.shared.serve_at(None, listener.local_addr()).unwrap_or_else(|error| {
+            tracing::warn!(%error, "a listener is not in the discovery log");
+            PORT_UNLISTED
+        });
+        self.accept(port, listener, reactors).await
+    }
+
+    /// The same for a port that [`Target::add_port`] has made.
+    ///
+    /// # Errors
+    /// There is no such port.
+    pub async fn serve_port(
+        &self,
+        port: PortId,
+        listener: TcpListener,
+        reactors: Vec<MailSender<Handed>>,
+    ) -> Result<Infallible, ConfigError> {
+        self.shared.serve_at(Some(port), listener.local_addr())?;
+        Ok(self.accept(port, listener, reactors).await)
+    }
+
+    async fn accept(&self, port: PortId, listener: TcpListener, reactors: Vec<MailSender<Handed>>) -> Infallible {
+        let mut tasks: Vec<Task<()>> = Vec::new();
+        let mut last = 0;
+        loop {
+            let (stream, peer) = match listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let Some(ticket) = Ticket::take(&self.shared) else {
+                tracing::warn!(%peer, "connection refused: {} are open", self.shared.config.connections_max);
+                continue;
+            };
+            let load = Load::place(&self.shared.loads, reactors.len() + 1, last);
+            last = load.reactor();
+            let mut place = Place { port, load, ticket };
+            let stream = match last.checked_sub(1).and_then(|other| reactors.get(other)) {
+                Some(reactor) => match reactor.try_send(Handed { stream: stream.detach(), place }) {
+                    Ok(()) => continue,
+                    // Full or gone: serve it here rather than let the host wait.
+                    Err(TrySendError::Full(handed) | TrySendError::Closed(handed)) => {
+                        place = Place { load: Load::on(&self.shared.loads, 0), ..handed.place };
+                        handed.stream.attach()
+                    }
+                },
+                None => stream,
+            };
+            tasks.retain(|task| !task.is_finished());
+            tasks.push(task::spawn(driver::drive(self.shared.clone(), stream, place)));
+        }
+    }
+
+    /// Serves the connections that [`Target::serve`] on another reactor hands over, until that one is gone.
+    pub async fn serve_handed(&self, connections: MailReceiver<Handed>) {
+        let mut tasks: Vec<Task<()>> = Vec::new();
+        while let Some(Handed { stream, place }) = connections.recv().await {
+            tasks.retain(|task| !task.is_finished());
+            tasks.push(task::spawn(driver::drive(self.shared.clone(), stream.attach(), place)));
+        }
+    }
+
+    /// Serves one connection that was made elsewhere, until it ends.
+    pub async fn serve_connection(&self, stream: TcpStream) {
+        let Some(ticket) = Ticket::take(&self.shared) else {
+            tracing::warn!(peer = %stream.peer_addr(), "connection refused: too many are open");
+            return;
+        };
+        let place = Place { port: PORT_UNLISTED, load: Load::on(&self.shared.loads, 0), ticket };
+        driver::drive(self.shared.clone(), stream, place).await;
+    }
+}
+
+/// Listens on `address`, waiting up to five seconds for its port to become free.
+///
+/// # Errors
+/// What the system says; `AddrInUse` when the port stayed busy.
+pub async fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let deadline = time::now() + LISTEN_TIME_MAX;
+    loop {
+        match TcpListener::bind(address) {
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && time::now() < deadline => {
+                time::sleep(LISTEN_PAUSE).await;
+            }
+            result => return result,
+        }
+    }
+}
+
+/// One of the connections that may be open at a time; dropping it makes room for the next.
+pub(super) struct Ticket {
+    stats: Arc<Stats>,
+}
+
+impl Ticket {
+    fn take<N>(shared: &Shared<N>) -> Option<Ticket> {
+        let stats = &shared.stats;
+        let open = stats.connections.fetch_add(1, Relaxed);
+        if open >= shared.config.connections_max.min(CONNECTIONS_MAX) as u64 {
+            stats.connections.fetch_sub(1, Relaxed);
+            stats.refused.fetch_add(1, Relaxed);
+            return None;
+        }
+        stats.accepted.fetch_add(1, Relaxed);
+        Some(Ticket { stats: stats.clone() })
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.stats.connections.fetch_sub(1, Relaxed);
+    }
+}
