@@ -139,6 +139,17 @@ impl Ratio {
         }
     }
 
+    /// A figure that no side's samples hold, one value a round; such as bytes over the bytes allowed.
+    pub fn of(name: impl Into<String>, rounds: &[f64]) -> Ratio {
+        Ratio {
+            name: name.into(),
+            median: median(rounds.to_vec()),
+            low: rounds.iter().copied().fold(f64::INFINITY, f64::min),
+            high: rounds.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+            aim: None,
+        }
+    }
+
     /// States what the ratio should be.
     pub fn aim(mut self, aim: Aim, figure: f64) -> Ratio {
         self.aim = Some((aim, figure));

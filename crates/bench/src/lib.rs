@@ -4,15 +4,20 @@
 //! ratio of medians with its spread over the rounds. A row states its conditions, and never gives throughput without
 //! latency and CPU time per operation. The product is started from outside, as a user would: the built binary, a socket.
 
+pub mod connections_row;
 pub mod device_row;
 pub mod figures;
 pub mod floor;
+pub mod hostile;
+pub mod idle_row;
 pub mod kv_row;
 pub mod load;
 pub mod machine;
 pub mod memcached;
+pub mod neighbour_row;
 pub mod plot;
 pub mod process;
 pub mod progress;
+pub mod stream_row;
 pub mod wire_row;
 pub mod workload;

@@ -62,6 +62,39 @@ where
     Ok(Outcome { by_kind, wall })
 }
 
+/// Runs `clients` loops of `step` for `time`, each of which asks at times set beforehand: client `i` at `i * interval`, and
+/// then every `clients * interval`. Latencies count from the set time, so that a step that had to wait for a slow one before
+/// it tells of that too (no coordinated omission). The first error ends the run.
+pub async fn paced_loops<F>(clients: usize, interval: Duration, time: Duration, step: F) -> anyhow::Result<Outcome>
+where
+    F: AsyncFn(usize) -> anyhow::Result<()> + 'static,
+{
+    let step = Rc::new(step);
+    let latencies = Rc::new(RefCell::new(histogram()));
+    let begin = engine::time::now();
+    let round = interval.saturating_mul(u32::try_from(clients).context("too many clients")?);
+    let tasks: Vec<_> = (0..clients)
+        .map(|client| {
+            let (step, latencies) = (Rc::clone(&step), Rc::clone(&latencies));
+            let mut when = begin + interval.saturating_mul(client as u32); // below the count, which fits
+            engine::task::spawn(async move {
+                while when.duration_since(begin) < time {
+                    engine::time::sleep_until(when).await;
+                    step(client).await?;
+                    record(&mut latencies.borrow_mut(), engine::time::now().duration_since(when));
+                    when += round;
+                }
+                anyhow::Ok(())
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await?;
+    }
+    let wall = engine::time::now().duration_since(begin);
+    Ok(Outcome { by_kind: vec![latencies.replace(histogram())], wall })
+}
+
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
@@ -87,5 +120,23 @@ mod tests {
         let counts: Vec<u64> = outcome.by_kind.iter().map(|h| h.len()).collect();
         assert_eq!(outcome.all().len(), counts.iter().sum::<u64>());
         assert!(counts[0] >= 20 && counts[1] >= 20, "{counts:?}");
+    }
+
+    /// Each step takes three intervals of its client: the third waits for two before it, and says so.
+    #[test]
+    fn paced_latencies_count_from_the_set_time() {
+        let world = World::new(1, SimConfig::default());
+        let node = world.node("bench");
+        let task = world.spawn_on(node, async {
+            let interval = Duration::from_millis(1);
+            paced_loops(1, interval, Duration::from_millis(3), async |_client| {
+                engine::time::sleep(Duration::from_millis(3)).await;
+                Ok(())
+            })
+            .await
+        });
+        let all = world.run_until(task).unwrap().unwrap().all();
+        assert_eq!(all.len(), 3);
+        assert!(all.min() >= 2_990_000 && all.max() >= 6_990_000, "{} to {} ns", all.min(), all.max());
     }
 }

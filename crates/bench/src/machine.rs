@@ -12,6 +12,27 @@ pub fn pin(core: usize) -> anyhow::Result<()> {
     sched_setaffinity(None, &set).with_context(|| format!("cannot pin a thread to core {core}"))
 }
 
+/// Gives the calling thread the lowest priority (a nice value of 19).
+pub fn lowest_priority() -> anyhow::Result<()> {
+    // In Linux a nice value belongs to the thread that asks.
+    rustix::process::setpriority_process(None, 19).context("cannot lower a thread's priority")
+}
+
+/// Resident memory of a process in bytes (`/proc/PID/status`, VmRSS).
+pub fn resident_bytes(pid: u32) -> anyhow::Result<u64> {
+    let path = format!("/proc/{pid}/status");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}: has the process ended?"))?;
+    let kib =
+        text.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    Ok(kib.with_context(|| format!("{path} has no VmRSS"))? << 10)
+}
+
+/// Descriptors that a process has open.
+pub fn open_descriptors(pid: u32) -> anyhow::Result<usize> {
+    let path = format!("/proc/{pid}/fd");
+    Ok(std::fs::read_dir(&path).with_context(|| format!("cannot read {path}: has the process ended?"))?.count())
+}
+
 /// The cores this process may run on, lowest first.
 pub fn cores() -> anyhow::Result<Vec<usize>> {
     let set = sched_getaffinity(None).context("cannot read the CPU affinity")?;

@@ -25,6 +25,11 @@ impl Server {
     pub fn cpu_time(&self) -> anyhow::Result<Duration> {
         machine::cpu_time(self.child.id()).with_context(|| format!("{} has ended", self.name))
     }
+
+    /// Its resident memory.
+    pub fn resident_bytes(&self) -> anyhow::Result<u64> {
+        machine::resident_bytes(self.child.id()).with_context(|| format!("{} has ended", self.name))
+    }
 }
 
 impl Drop for Server {
@@ -44,6 +49,7 @@ pub fn product() -> anyhow::Result<PathBuf> {
 pub fn target(core: usize, nqn: &str, namespace: &str) -> anyhow::Result<Server> {
     let mut command = Command::new(product()?);
     command.args(["target", "--listen", "127.0.0.1:0", "--json", "--nqn", nqn, "--namespace", namespace]);
+    command.env("RUST_LOG", "error"); // what hostile peers provoke is not the row's report
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = machine::pinned(core, || command.spawn())?.context("cannot start a target")?;
     let stdout = child.stdout.take().context("the target has no standard output")?;

@@ -17,10 +17,10 @@ use crate::progress::Progress;
 use crate::workload::Random;
 
 /// Bytes of every access.
-const ACCESS_BYTES: usize = 4096;
+pub(crate) const ACCESS_BYTES: usize = 4096;
 /// The namespace; smaller than the machine's memory, larger than its caches.
-const NAMESPACE_BYTES: u64 = 256 << 20;
-const NQN: &str = "nqn.2026-11.io.yagura:bench";
+pub(crate) const NAMESPACE_BYTES: u64 = 256 << 20;
+pub(crate) const NQN: &str = "nqn.2026-11.io.yagura:bench";
 /// How long the idle target is watched.
 const IDLE_TIME: Duration = Duration::from_secs(2);
 
@@ -43,11 +43,8 @@ enum Access {
 
 /// Runs all four rows; needs two cores.
 pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Vec<Row>> {
-    let cores = machine::cores()?;
-    let &[host_core, target_core, ..] = cores.as_slice() else {
-        anyhow::bail!("the wire rows need two cores, this process may use {}", cores.len());
-    };
-    let namespace = format!("memory={NAMESPACE_BYTES}");
+    let (host_core, target_core) = two_cores()?;
+    let namespace = namespace();
     let apart = process::target(target_core, NQN, &namespace)?;
     let shared = process::target(host_core, NQN, &namespace)?;
     let idle = idle_share(&shared, progress)?;
@@ -76,6 +73,19 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Vec<Row>> {
     Ok(rows(options, &floor, &ours, idle, host_core, target_core))
 }
 
+/// The cores of the host and of the target.
+pub(crate) fn two_cores() -> anyhow::Result<(usize, usize)> {
+    match machine::cores()?.as_slice() {
+        &[host, target, ..] => Ok((host, target)),
+        cores => anyhow::bail!("the wire rows need two cores, this process may use {}", cores.len()),
+    }
+}
+
+/// The argument that makes a target serve the namespace.
+pub(crate) fn namespace() -> String {
+    format!("memory={NAMESPACE_BYTES}")
+}
+
 /// The share of a core that a target takes while a host is connected and asks nothing.
 fn idle_share(server: &Server, progress: &Progress) -> anyhow::Result<f64> {
     progress.begin("watching an idle target", 1);
@@ -90,7 +100,7 @@ fn idle_share(server: &Server, progress: &Progress) -> anyhow::Result<f64> {
     })?
 }
 
-fn host_options(address: std::net::SocketAddr) -> anyhow::Result<HostOptions> {
+pub(crate) fn host_options(address: std::net::SocketAddr) -> anyhow::Result<HostOptions> {
     let nqn = NQN.parse().map_err(|error| anyhow::anyhow!("{NQN}: {error}"))?;
     Ok(HostOptions { depth: 128, ..HostOptions::new(address, nqn, 1) })
 }

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use ::bench::figures::Row;
 use ::bench::progress::Progress;
-use ::bench::{device_row, kv_row, wire_row};
+use ::bench::{connections_row, device_row, idle_row, kv_row, neighbour_row, stream_row, wire_row};
 
-use crate::cli::{BenchVerb, Rounds};
+use crate::cli::{BenchVerb, BenchWireArgs, Rounds, WireRow};
 use crate::exit::Failure;
 use crate::output;
 
@@ -24,10 +24,7 @@ pub fn run(verb: &BenchVerb) -> Result<(), Failure> {
             };
             (&args.rounds, device_row::run(&options, &progress).map(|row| vec![row]))
         }
-        BenchVerb::Wire(args) => {
-            let options = wire_row::Options { rounds: usize::from(args.rounds.rounds), time: time(&args.rounds) };
-            (&args.rounds, wire_row::run(&options, &progress))
-        }
+        BenchVerb::Wire(args) => (&args.rounds, wire(args, &progress)),
         BenchVerb::Kv(args) => {
             let options = kv_row::Options {
                 replicas: args.replicas.clone(),
@@ -39,6 +36,22 @@ pub fn run(verb: &BenchVerb) -> Result<(), Failure> {
         }
     };
     report(rounds, &rows.map_err(failure)?)
+}
+
+fn wire(args: &BenchWireArgs, progress: &Progress) -> anyhow::Result<Vec<Row>> {
+    let options = wire_row::Options { rounds: usize::from(args.rounds.rounds), time: time(&args.rounds) };
+    let connections: Vec<usize> = args.connections.iter().copied().map(usize::from).collect();
+    let mut rows = Vec::new();
+    for row in &args.rows {
+        match row {
+            WireRow::Load => rows.extend(wire_row::run(&options, progress)?),
+            WireRow::Connections => rows.push(connections_row::run(&options, &connections, progress)?),
+            WireRow::Stream => rows.push(stream_row::run(&options, progress)?),
+            WireRow::Memory => rows.push(idle_row::run(&options, progress)?),
+            WireRow::Hostile => rows.push(neighbour_row::run(&options, progress)?),
+        }
+    }
+    Ok(rows)
 }
 
 fn time(rounds: &Rounds) -> Duration {

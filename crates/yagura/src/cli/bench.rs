@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
 use super::Common;
 use crate::size::Size;
@@ -12,7 +12,7 @@ use crate::size::Size;
 pub enum BenchVerb {
     /// A file namespace beside fio on the same file.
     Device(BenchDeviceArgs),
-    /// Our target and host beside bare sockets that exchange the same bytes (rows B1, B2, B2a, B2b).
+    /// Our target and host beside bare sockets that exchange the same bytes (rows B1, B2, B2a, B2b and those of --rows).
     Wire(BenchWireArgs),
     /// Gets, puts and YCSB mixes beside memcached and bare sockets (row B4).
     Kv(BenchKvArgs),
@@ -56,6 +56,29 @@ pub struct BenchDeviceArgs {
 pub struct BenchWireArgs {
     #[command(flatten)]
     pub rounds: Rounds,
+    /// What to measure.
+    #[arg(long, value_name = "ROW", value_delimiter = ',', value_enum,
+          default_values_t = [WireRow::Load, WireRow::Connections, WireRow::Stream, WireRow::Memory, WireRow::Hostile])]
+    pub rows: Vec<WireRow>,
+    /// Numbers of connections of the row of that name; the others are compared to the first.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16, 32, 64],
+          value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub connections: Vec<u8>,
+}
+
+/// Rows of `yagura bench wire`.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WireRow {
+    /// B1, B2, B2a and B2b: latency, load, compare-and-write, one shared core.
+    Load,
+    /// The same load over ever more connections.
+    Connections,
+    /// 128 KiB beside a bare stream.
+    Stream,
+    /// Memory of an idle queue pair.
+    Memory,
+    /// A well-behaved host beside a hostile peer.
+    Hostile,
 }
 
 /// `yagura bench kv`
