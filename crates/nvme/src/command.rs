@@ -210,6 +210,45 @@ size!(DatasetRange = 16);
 /// The most ranges of one Dataset Management command (the field is 8 bits, zero based).
 pub const DATASET_RANGES_MAX: usize = 256;
 
+/// One source range of a Copy command in descriptor format 0h (NVM Command Set 1.0c §3.2.2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct CopyRange {
+    /// Reserved.
+    pub reserved1: [u8; 8],
+    /// Starting LBA.
+    pub lba: U64,
+    /// Number of logical blocks, zero based.
+    pub nlb: U16,
+    /// Reserved.
+    pub reserved2: [u8; 6],
+    /// Expected initial reference tag; not used without protection information.
+    pub reference_tag: U32,
+    /// Expected application tag and its mask; likewise.
+    pub application_tag: U32,
+}
+size!(CopyRange = 32);
+
+/// The most source ranges of one Copy command (the field is 8 bits, zero based).
+pub const COPY_RANGES_MAX: usize = 256;
+
+impl Submission {
+    /// Number of source ranges of a Copy command, 1 to 256 (CDW12 bits 7:0, zero based).
+    pub fn copy_ranges(&self) -> u32 {
+        (self.cdw12.get() & 0xFF) + 1
+    }
+
+    /// Descriptor format of a Copy command (CDW12 bits 11:8).
+    pub fn copy_format(&self) -> u8 {
+        (self.cdw12.get() >> 8) as u8 & 0xF
+    }
+
+    /// Directive type of a write (CDW12 bits 23:20).
+    pub fn directive_type(&self) -> u8 {
+        (self.cdw12.get() >> 20) as u8 & 0xF
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

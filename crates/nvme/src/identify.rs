@@ -145,8 +145,8 @@ pub struct IdentifyController {
     pub nwpc: u8,
     /// Atomic compare and write unit, blocks, zero based.
     pub acwu: U16,
-    /// Copy descriptor formats.
-    pub cdfs: U16,
+    /// Copy descriptor formats, a bit each.
+    pub ocfs: U16,
     /// SGL support.
     pub sgls: U32,
     /// Maximum number of allowed namespaces.
@@ -283,8 +283,14 @@ pub struct IdentifyNamespace {
     pub npda: U16,
     /// Optimal write size, blocks, zero based.
     pub nows: U16,
-    /// Reserved (copy limits).
-    pub reserved74: [u8; 18],
+    /// Blocks of one source range of a Copy command, at most.
+    pub mssrl: U16,
+    /// Blocks of all source ranges of a Copy command, at most.
+    pub mcl: U32,
+    /// Source ranges of a Copy command, at most, zero based.
+    pub msrc: u8,
+    /// Reserved.
+    pub reserved81: [u8; 11],
     /// ANA group.
     pub anagrpid: U32,
     /// Reserved.
@@ -341,6 +347,7 @@ const _: () = assert!(std::mem::offset_of!(IdentifyController, subnqn) == 768);
 const _: () = assert!(std::mem::offset_of!(IdentifyController, ioccsz) == 1792);
 const _: () = assert!(std::mem::offset_of!(IdentifyController, psd) == 2048);
 const _: () = assert!(std::mem::offset_of!(IdentifyNamespace, nacwu) == 38);
+const _: () = assert!(std::mem::offset_of!(IdentifyNamespace, mssrl) == 74);
 const _: () = assert!(std::mem::offset_of!(IdentifyNamespace, anagrpid) == 92);
 const _: () = assert!(std::mem::offset_of!(IdentifyNamespace, nguid) == 104);
 const _: () = assert!(std::mem::offset_of!(IdentifyNamespace, lbaf) == 128);

@@ -166,9 +166,10 @@ statuses! {
     CONFLICTING_ATTRIBUTES = COMMAND_SPECIFIC, 0x80, "Conflicting Attributes (Connect: Incompatible Format)";
     INVALID_PROTECTION_INFO = COMMAND_SPECIFIC, 0x81, "Invalid Protection Information (Connect: Controller Busy)";
     CONNECT_INVALID_PARAMETERS = COMMAND_SPECIFIC, 0x82, "Connect Invalid Parameters (NVM: Attempted Write to Read Only Range)";
-    CONNECT_RESTART_DISCOVERY = COMMAND_SPECIFIC, 0x83, "Connect Restart Discovery";
+    CONNECT_RESTART_DISCOVERY = COMMAND_SPECIFIC, 0x83, "Connect Restart Discovery (Copy: Command Size Limit Exceeded)";
     CONNECT_INVALID_HOST = COMMAND_SPECIFIC, 0x84, "Connect Invalid Host";
     INVALID_QUEUE_TYPE = COMMAND_SPECIFIC, 0x85, "Invalid Queue Type";
+    OVERLAPPING_IO_RANGE = COMMAND_SPECIFIC, 0x87, "Overlapping I/O Range";
     DISCOVER_RESTART = COMMAND_SPECIFIC, 0x90, "Discover Restart";
     AUTHENTICATION_REQUIRED = COMMAND_SPECIFIC, 0x91, "Authentication Required";
 
@@ -193,6 +194,8 @@ statuses! {
 impl Status {
     /// Connect: Incompatible Format (shares its number with Conflicting Attributes).
     pub const CONNECT_INCOMPATIBLE_FORMAT: Status = Status::CONFLICTING_ATTRIBUTES;
+    /// Copy: Command Size Limit Exceeded (shares its number with Connect Restart Discovery).
+    pub const COMMAND_SIZE_LIMIT_EXCEEDED: Status = Status::CONNECT_RESTART_DISCOVERY;
     /// Connect: Controller Busy (shares its number with Invalid Protection Information).
     pub const CONNECT_CONTROLLER_BUSY: Status = Status::INVALID_PROTECTION_INFO;
 }

@@ -17,6 +17,7 @@ use super::connection::{Connection, Fusing, Phase};
 use super::controller::Controller;
 use super::end::End;
 use super::io::{self, Operation, Outcome, Plan, Work};
+use super::limits::COPY_BUFFER_BYTES;
 use super::slots::{Addressed, Slot, Stage};
 use super::stats::CommandKind;
 
@@ -194,6 +195,9 @@ impl<N> Connection<N> {
                 return self.answer(slot, Status::SUCCESS, 0); // hints, of which we make no use
             }
         }
+        if entry.kind == Some(CommandKind::Copy) {
+            return self.run_copy(slot);
+        }
         if !entry.is_fused() {
             return self.ready.push_back(slot);
         }
@@ -203,6 +207,24 @@ impl<N> Connection<N> {
         if self.slots.at(partner).stage == Stage::Ready {
             self.ready.push_back(if second { partner } else { slot });
         }
+    }
+
+    /// A Copy whose source ranges are here gives back their room and waits, in order with everybody, for that of the data
+    /// that it will hold.
+    fn run_copy(&mut self, slot: u16) {
+        let entry = self.slots.at(slot);
+        let checked = entry
+            .addressed
+            .as_ref()
+            .map(|addressed| io::check_copy_ranges(&entry.command, &entry.data, &addressed.info));
+        if let Some(Err(status)) = checked {
+            return self.answer(slot, status, 0);
+        }
+        entry.stage = Stage::Waiting;
+        entry.wanted = COPY_BUFFER_BYTES;
+        self.data_room += std::mem::take(&mut entry.charged);
+        self.waiting.push_back(slot);
+        self.grant();
     }
 
     /// Disconnect of an I/O queue (NVMe Base 2.0 §6.4): commands that are not done are given up with the queue.
@@ -242,6 +264,12 @@ impl<N> Connection<N> {
             CommandKind::Flush => Work::Flush,
             CommandKind::WriteZeroes => Work::WriteZeroes { lba, blocks, durability },
             CommandKind::Deallocate => Work::Deallocate { ranges: data },
+            CommandKind::Verify => Work::Verify { lba, blocks },
+            CommandKind::WriteUncorrectable => Work::WriteUncorrectable { lba, blocks },
+            CommandKind::Copy => {
+                let block_size = addressed.info.block_size;
+                Work::Copy { lba, ranges: data, block_size, durability }
+            }
             CommandKind::Compare | CommandKind::CompareAndWrite => match partner {
                 None => Work::Compare { lba, expected: data },
                 Some(partner) => {
@@ -273,7 +301,8 @@ impl<N> Connection<N> {
                 if status.is_success() && entry.kind == Some(CommandKind::Read) {
                     return self.answer_data(slot, outcome.data.freeze(), 0);
                 }
-                self.answer(slot, status, 0);
+                // The result of a Copy that failed: the first range that was not copied (NVM Command Set 1.0c §3.2.2).
+                self.answer(slot, status, u64::from(outcome.range));
             }
         }
     }

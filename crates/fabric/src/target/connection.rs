@@ -104,7 +104,7 @@ pub(super) struct Connection<N> {
     current: Option<u16>,
     pub(super) fusing: Fusing,
     /// Data buffers the connection may still take, bytes, and who waits for them, first come first served.
-    data_room: u32,
+    pub(super) data_room: u32,
     pub(super) waiting: VecDeque<u16>,
     /// Commands to execute.
     pub(super) ready: VecDeque<u16>,
@@ -344,7 +344,8 @@ impl<N> Connection<N> {
             self.waiting.pop_front();
             self.data_room -= entry.wanted;
             entry.charged = entry.wanted;
-            if entry.kind == Some(super::CommandKind::Read) {
+            // A read needs no data from the host; a copy has its ranges already.
+            if entry.kind == Some(super::CommandKind::Read) || !entry.data.is_empty() {
                 entry.stage = Stage::Ready;
                 self.ready.push_back(slot);
             } else {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use device::{Lba, Namespace};
+use device::{Durability, Error, Lba, Namespace};
 use engine::Buf;
 use engine::net::{SendBatch, TcpStream};
 use engine::task::TaskSet;
@@ -22,7 +22,7 @@ use engine::time::{self, Instant, Sleep};
 use super::connection::Connection;
 use super::end::End;
 use super::io::{self, Operation, Outcome, Work};
-use super::limits::{COMMANDS_STEP, RECEIVE_BYTES, RECEIVE_BYTES_MAX};
+use super::limits::{COMMANDS_STEP, COPY_BUFFER_BYTES, RECEIVE_BYTES, RECEIVE_BYTES_MAX};
 use super::ports::Origin;
 use super::serve::Place;
 use super::shared::Shared;
@@ -160,7 +160,7 @@ pub(super) async fn execute<N: Namespace>(operation: Operation<N>) -> Outcome {
     let result = match work {
         Work::Read { lba, buf } => {
             let (result, data) = namespace.read(lba, buf).await;
-            return Outcome { slot, result, data };
+            return Outcome { slot, result, data, range: 0 };
         }
         Work::Write { lba, data, durability } => namespace.write(lba, data, durability).await,
         Work::Flush => namespace.flush().await,
@@ -179,8 +179,43 @@ pub(super) async fn execute<N: Namespace>(operation: Operation<N>) -> Outcome {
             }
             result
         }
+        Work::Verify { lba, blocks } => namespace.verify(lba, blocks).await,
+        Work::WriteUncorrectable { lba, blocks } => namespace.write_uncorrectable(lba, blocks).await,
+        Work::Copy { lba, ranges, block_size, durability } => {
+            let (result, range) = copy(&*namespace, lba, &ranges, block_size, durability).await;
+            return Outcome { slot, result, data: Buf::default(), range };
+        }
     };
-    Outcome { slot, result, data: Buf::default() }
+    Outcome { slot, result, data: Buf::default(), range: 0 }
+}
+
+/// Copies the source ranges, one after the other and piece by piece, to where the blocks from `to` on are. With an error
+/// comes the number of the range that was not copied whole.
+async fn copy<N: Namespace>(
+    namespace: &N,
+    to: Lba,
+    ranges: &[u8],
+    block_size: u32,
+    durability: Durability,
+) -> (Result<(), Error>, u32) {
+    let piece_blocks = u64::from(COPY_BUFFER_BYTES / block_size);
+    let mut to = to.0;
+    for (index, (mut from, mut left)) in io::copy_ranges(ranges).enumerate() {
+        while left > 0 {
+            let blocks = left.min(piece_blocks);
+            let buf = Buf::with_len(blocks as usize * block_size as usize);
+            let (read, buf) = namespace.read(Lba(from), buf).await;
+            let copied = match read {
+                Ok(()) => namespace.write(Lba(to), buf.freeze(), durability).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = copied {
+                return (Err(error), index as u32);
+            }
+            (from, to, left) = (from + blocks, to + blocks, left - blocks);
+        }
+    }
+    (Ok(()), 0)
 }
 
 /// The operations under way: task sets of a fixed size each, as many as the queue's depth in use needs. `make` makes the

@@ -12,9 +12,10 @@ use nvme::{AnaState, CONTROLLER_ID_DYNAMIC, NSID_ALL, PAGE_BYTES, Status, Submis
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::controller::Controller;
+use super::io;
 use super::limits::{
-    ABORTS_MAX, ANA_GROUPS_MAX, ANA_TRANSITION_SECONDS_MAX, ASYNC_EVENTS_MAX, CONTROLLERS_MAX, ERROR_ENTRIES_MAX,
-    IN_CAPSULE_BYTES_MAX, IO_QUEUE_ENTRIES_MAX, KEEP_ALIVE_GRANULARITY_100MS, MDTS, NSID_MAX,
+    ABORTS_MAX, ANA_GROUPS_MAX, ANA_TRANSITION_SECONDS_MAX, ASYNC_EVENTS_MAX, CONTROLLERS_MAX, COPY_RANGES_MAX,
+    ERROR_ENTRIES_MAX, IN_CAPSULE_BYTES_MAX, IO_QUEUE_ENTRIES_MAX, KEEP_ALIVE_GRANULARITY_100MS, MDTS, NSID_MAX,
 };
 use super::shared::{Attached, Shared};
 
@@ -46,7 +47,7 @@ pub(super) fn identify<N>(shared: &Shared<N>, controller: &Controller, command: 
             let found = find(&namespaces, nsid)?.ok_or(Status::INVALID_NAMESPACE.do_not_retry())?;
             Ok(page(&descriptor_list(found)))
         }
-        Cns::CSI_CONTROLLER => Ok(page(IdentifyNvmController::new_zeroed().as_bytes())),
+        Cns::CSI_CONTROLLER => Ok(page(nvm_controller_page().as_bytes())),
         // No storage tags and no extended formats: all zero, for namespaces that exist.
         Cns::CSI_NAMESPACE => {
             find(&namespaces, nsid)?.ok_or(Status::INVALID_NAMESPACE.do_not_retry())?;
@@ -134,8 +135,13 @@ fn controller_page<N>(shared: &Shared<N>, controller: &Controller, namespaces: &
     page.cqes = 4 << 4 | 4;
     page.nn = NSID_MAX.into();
     page.mnan = NSID_MAX.into();
-    page.oncs = (oncs::COMPARE | oncs::DATASET_MANAGEMENT | oncs::WRITE_ZEROES | oncs::SAVE_SELECT).into();
     let infos = || namespaces.iter().map(|attached| &attached.info);
+    let always = oncs::COMPARE | oncs::DATASET_MANAGEMENT | oncs::WRITE_ZEROES | oncs::SAVE_SELECT;
+    page.oncs = (always | oncs::VERIFY | oncs::COPY).into();
+    if infos().any(|info| info.write_uncorrectable) {
+        page.oncs = (page.oncs.get() | oncs::WRITE_UNCORRECTABLE).into();
+    }
+    page.ocfs = 1.into(); // Copy descriptor format 0h
     // Present where any namespace has a cache; Flush takes single namespaces only.
     page.vwc = u8::from(infos().any(|info| info.volatile_cache)) | 2 << 1;
     page.awun = zero_based(infos().map(|info| info.atomic_blocks).min().unwrap_or(1)).into();
@@ -147,12 +153,29 @@ fn controller_page<N>(shared: &Shared<N>, controller: &Controller, namespaces: &
     page
 }
 
+/// The limits of commands that move no data (NVM Command Set 1.0c §4.1.5.4): Write Uncorrectable's is MDTS, the others'
+/// have none.
+fn nvm_controller_page() -> IdentifyNvmController {
+    let mut page = IdentifyNvmController::new_zeroed();
+    page.wusl = MDTS;
+    page
+}
+
 fn namespace_page<N>(attached: &Attached<N>) -> IdentifyNamespace {
     let info = &attached.info;
     let mut page = IdentifyNamespace::new_zeroed();
     page.nsze = info.blocks.into();
     page.ncap = info.blocks.into();
-    page.nsfeat = 1 << 1; // this namespace's own atomic units follow
+    // Thin; this namespace's own atomic units follow; and its preferred sizes (OPTPERF).
+    page.nsfeat = u8::from(info.thin) | 1 << 1 | 1 << 4;
+    page.npwg = zero_based(info.preferred_write_blocks).into();
+    page.npwa = page.npwg;
+    page.npdg = zero_based(info.preferred_deallocate_blocks).into();
+    page.npda = page.npdg;
+    page.nows = page.npwg;
+    page.mssrl = io::copy_range_blocks_max(info).into();
+    page.mcl = io::copy_blocks_max(info).into();
+    page.msrc = (COPY_RANGES_MAX - 1) as u8;
     page.nmic = 1; // may be attached to several controllers
     page.dlfeat = u8::from(info.deallocated_reads_zero) | 1 << 3;
     page.nawun = zero_based(info.atomic_blocks).into();

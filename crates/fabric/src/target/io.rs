@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use device::{Durability, Error, Lba, NamespaceInfo};
 use engine::{Buf, View};
-use nvme::command::{DATASET_DEALLOCATE, DATASET_RANGES_MAX, DatasetRange};
+use nvme::command::{CopyRange, DATASET_DEALLOCATE, DATASET_RANGES_MAX, DatasetRange};
 use nvme::opcode::NvmOpcode;
 use nvme::sgl::SglKind;
 use nvme::{Status, Submission};
 use zerocopy::FromBytes;
 
-use super::limits::TRANSFER_BYTES_MAX;
+use super::limits::{COPY_BYTES_MAX, COPY_RANGES_MAX, TRANSFER_BYTES_MAX};
 use super::stats::CommandKind;
 
 /// Data of a Dataset Management command. Derived: as many ranges as there can be.
@@ -67,6 +67,21 @@ pub(super) enum Work {
     Deallocate {
         ranges: View,
     },
+    Verify {
+        lba: Lba,
+        blocks: u64,
+    },
+    WriteUncorrectable {
+        lba: Lba,
+        blocks: u64,
+    },
+    /// Source ranges as they came, checked; `block_size` is the namespace's.
+    Copy {
+        lba: Lba,
+        ranges: View,
+        block_size: u32,
+        durability: Durability,
+    },
 }
 
 /// What became of an [`Operation`].
@@ -75,6 +90,8 @@ pub(super) struct Outcome {
     pub result: Result<(), Error>,
     /// The buffer of a read.
     pub data: Buf,
+    /// A Copy that failed: the first source range that was not copied whole.
+    pub range: u32,
 }
 
 /// Checks a command against its namespace (NVM Command Set 1.0 §2.1, §3.2).
@@ -86,8 +103,14 @@ pub(super) fn plan(
 ) -> Result<Plan, Status> {
     match kind {
         CommandKind::Flush => Ok(Plan::Run),
-        CommandKind::WriteZeroes => {
+        CommandKind::WriteZeroes | CommandKind::Verify => {
             check_range(command.lba(), u64::from(command.blocks()), info)?;
+            Ok(Plan::Run)
+        }
+        CommandKind::WriteUncorrectable if !info.write_uncorrectable => Err(Status::INVALID_OPCODE.do_not_retry()),
+        CommandKind::WriteUncorrectable => {
+            // Its size limit is that of transfers (WUSL, NVM Command Set 1.0c §4.1.5.4).
+            transfer_bytes(command, info)?;
             Ok(Plan::Run)
         }
         CommandKind::Read => {
@@ -109,7 +132,71 @@ pub(super) fn plan(
             }
             plan_from_host(command, room, capsule_bytes)
         }
+        CommandKind::Copy => {
+            check_copy(command)?;
+            plan_from_host(command, copy_ranges_bytes(command), capsule_bytes)
+        }
     }
+}
+
+/// What a Copy command says beside its ranges (NVM Command Set 1.0c §3.2.2): the descriptor format, and how many there are.
+fn check_copy(command: &Submission) -> Result<(), Status> {
+    if command.copy_format() != 0 {
+        return Err(Status::INVALID_FIELD.do_not_retry());
+    }
+    if command.copy_ranges() > COPY_RANGES_MAX {
+        return Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED.do_not_retry());
+    }
+    Ok(())
+}
+
+/// Bytes of the source ranges of a Copy command.
+pub(super) fn copy_ranges_bytes(command: &Submission) -> u32 {
+    command.copy_ranges() * size_of::<CopyRange>() as u32
+}
+
+/// Blocks of one source range of a Copy command, at most (MSSRL).
+pub(super) fn copy_range_blocks_max(info: &NamespaceInfo) -> u16 {
+    info.transfer_blocks_max.min(u32::from(u16::MAX)) as u16
+}
+
+/// Blocks that one Copy command may move, at most (MCL).
+pub(super) fn copy_blocks_max(info: &NamespaceInfo) -> u32 {
+    COPY_BYTES_MAX / info.block_size
+}
+
+/// Start and length of every source range of a Copy command.
+pub(super) fn copy_ranges(data: &[u8]) -> impl Iterator<Item = (u64, u64)> {
+    let ranges = data.chunks_exact(size_of::<CopyRange>());
+    ranges.map(|bytes| {
+        let range = CopyRange::read_from_bytes(bytes).expect("invariant: chunks_exact gives exactly its size");
+        (range.lba.get(), u64::from(range.nlb.get()) + 1)
+    })
+}
+
+/// The source ranges of a Copy command, once they are here: each and all within the limits and the namespace, and none of
+/// them where the copy goes: what a range that overlaps its destination would read depends on how far the copy is.
+pub(super) fn check_copy_ranges(command: &Submission, data: &[u8], info: &NamespaceInfo) -> Result<(), Status> {
+    let too_large = Status::COMMAND_SIZE_LIMIT_EXCEEDED.do_not_retry();
+    let mut blocks = 0;
+    for (_, length) in copy_ranges(data) {
+        if length > u64::from(copy_range_blocks_max(info)) {
+            return Err(too_large);
+        }
+        blocks += length;
+    }
+    if blocks > u64::from(copy_blocks_max(info)) {
+        return Err(too_large);
+    }
+    let to = command.lba();
+    check_range(to, blocks, info)?;
+    for (from, length) in copy_ranges(data) {
+        check_range(from, length, info)?;
+        if from < to + blocks && to < from + length {
+            return Err(Status::OVERLAPPING_IO_RANGE.do_not_retry());
+        }
+    }
+    Ok(())
 }
 
 fn check_range(lba: u64, blocks: u64, info: &NamespaceInfo) -> Result<(), Status> {

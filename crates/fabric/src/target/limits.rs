@@ -19,6 +19,14 @@ pub const MDTS: u8 = 8;
 pub const TRANSFER_BYTES_MAX: u32 = 4096 << MDTS;
 /// Data of one H2CData PDU. Derived: a whole transfer, so that it is received into its buffer in one go.
 pub const H2C_DATA_BYTES_MAX: u32 = TRANSFER_BYTES_MAX;
+/// Source ranges of a Copy command. Chosen: as many as the field counts, so that a file of many extents is one command.
+pub const COPY_RANGES_MAX: u32 = nvme::command::COPY_RANGES_MAX as u32;
+/// Bytes that one Copy command may move. Chosen: sixteen of the largest transfers; longer ones would hide from Abort and
+/// from fairness for too long.
+pub const COPY_BYTES_MAX: u32 = 16 * TRANSFER_BYTES_MAX;
+/// Bytes that a Copy command holds at a time. Chosen: enough to stream, and a queue full of them stays bounded by
+/// [`CONNECTION_DATA_BYTES_MAX`] like everybody's data.
+pub const COPY_BUFFER_BYTES: u32 = 256 << 10;
 /// Data buffers that the commands of one connection may hold; further commands wait. Chosen: sixteen of the largest
 /// transfers keep a medium busy; without it a queue of 1,024 entries could ask for 1 GiB.
 pub const CONNECTION_DATA_BYTES_MAX: u32 = 16 << 20;
@@ -74,6 +82,7 @@ const _: () = assert!(TRANSFER_BYTES_MAX as usize <= BUF_BYTES_MAX);
 const _: () = assert!(H2C_DATA_BYTES_MAX >= nvme::tcp::MAXH2CDATA_MIN && H2C_DATA_BYTES_MAX.is_multiple_of(4));
 // A fused pair's halves wait for their data together: were there room for one only, both would wait for ever.
 const _: () = assert!(CONNECTION_DATA_BYTES_MAX >= 2 * TRANSFER_BYTES_MAX);
+const _: () = assert!(COPY_BUFFER_BYTES <= TRANSFER_BYTES_MAX, "or a lone Copy could wait for ever");
 // IOCCSZ counts units of 16 bytes.
 const _: () = assert!(IN_CAPSULE_BYTES_MAX.is_multiple_of(16) && IN_CAPSULE_BYTES_MAX >= ADMIN_IN_CAPSULE_BYTES);
 // TTAGs are slot numbers.

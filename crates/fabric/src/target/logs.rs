@@ -144,10 +144,17 @@ fn commands_and_effects() -> EffectsLog {
     for opcode in admin {
         page.admin[usize::from(opcode.0)] = effects::SUPPORTED.into();
     }
-    for opcode in [NvmOpcode::READ, NvmOpcode::COMPARE, NvmOpcode::FLUSH] {
+    for opcode in [NvmOpcode::READ, NvmOpcode::COMPARE, NvmOpcode::FLUSH, NvmOpcode::VERIFY] {
         page.io[usize::from(opcode.0)] = effects::SUPPORTED.into();
     }
-    for opcode in [NvmOpcode::WRITE, NvmOpcode::WRITE_ZEROES, NvmOpcode::DATASET_MANAGEMENT] {
+    let changing = [
+        NvmOpcode::WRITE,
+        NvmOpcode::WRITE_UNCORRECTABLE,
+        NvmOpcode::WRITE_ZEROES,
+        NvmOpcode::DATASET_MANAGEMENT,
+        NvmOpcode::COPY,
+    ];
+    for opcode in changing {
         page.io[usize::from(opcode.0)] = (effects::SUPPORTED | effects::CONTENT_CHANGE).into();
     }
     page

@@ -101,13 +101,18 @@ impl Session {
 
     /// Connects as I/O queue 1 of a controller that a second session holds.
     pub fn connect_io(&mut self) {
+        self.connect_io_of(32);
+    }
+
+    /// The same with a queue of `entries`.
+    pub fn connect_io_of(&mut self, entries: u16) {
         let mut admin = Box::new(Session::at(&self.target, self.core.origin.port));
         admin.host = self.host.clone();
         admin.open(false, false);
         admin.connect_admin();
         self.controller = admin.controller;
         self.admin = Some(admin);
-        self.connect(1, &subsystem(), |_, _| {});
+        self.connect(1, &subsystem(), |fields, _| fields.sqsize = (entries - 1).into());
     }
 
     /// Sends a Connect for queue `qid`, changed by `change`; the completion, if one came.

@@ -24,11 +24,17 @@ pub enum CommandKind {
     WriteZeroes,
     /// Dataset Management.
     Deallocate,
+    /// Verify.
+    Verify,
+    /// Write Uncorrectable.
+    WriteUncorrectable,
+    /// Copy.
+    Copy,
 }
 
 impl CommandKind {
     /// Every kind, in the order of their numbers.
-    pub const ALL: [CommandKind; 7] = [
+    pub const ALL: [CommandKind; 10] = [
         CommandKind::Read,
         CommandKind::Write,
         CommandKind::Flush,
@@ -36,6 +42,9 @@ impl CommandKind {
         CommandKind::CompareAndWrite,
         CommandKind::WriteZeroes,
         CommandKind::Deallocate,
+        CommandKind::Verify,
+        CommandKind::WriteUncorrectable,
+        CommandKind::Copy,
     ];
 
     /// The kind of an unfused command, where it is one of them.
@@ -47,6 +56,9 @@ impl CommandKind {
             NvmOpcode::COMPARE => CommandKind::Compare,
             NvmOpcode::WRITE_ZEROES => CommandKind::WriteZeroes,
             NvmOpcode::DATASET_MANAGEMENT => CommandKind::Deallocate,
+            NvmOpcode::VERIFY => CommandKind::Verify,
+            NvmOpcode::WRITE_UNCORRECTABLE => CommandKind::WriteUncorrectable,
+            NvmOpcode::COPY => CommandKind::Copy,
             _ => return None,
         })
     }
@@ -61,6 +73,9 @@ impl CommandKind {
             CommandKind::CompareAndWrite => "compare_and_write",
             CommandKind::WriteZeroes => "write_zeroes",
             CommandKind::Deallocate => "deallocate",
+            CommandKind::Verify => "verify",
+            CommandKind::WriteUncorrectable => "write_uncorrectable",
+            CommandKind::Copy => "copy",
         }
     }
 }

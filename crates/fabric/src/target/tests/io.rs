@@ -10,7 +10,7 @@ use crate::target::{CommandKind, IN_CAPSULE_BYTES_MAX};
 use crate::tcp::{DataPdu, Pdu, ReadyToTransfer};
 
 /// Answers the R2T of command `id` with PDUs of at most `piece` bytes.
-fn transfer(session: &mut Session, id: u16, data: &[u8], piece: usize) {
+pub(super) fn transfer(session: &mut Session, id: u16, data: &[u8], piece: usize) {
     let is_r2t = |pdu: &Pdu| matches!(pdu, Pdu::R2t(request) if request.cccid == id);
     let found = session.inbox.iter().position(|(pdu, ..)| is_r2t(pdu)).expect("an R2T came");
     let (Pdu::R2t(request), ..) = session.inbox.remove(found) else { unreachable!("found as an R2T") };
@@ -365,7 +365,8 @@ fn an_error_of_the_medium_becomes_a_status() {
         session.stalled = true;
         session.receive(&session.capsule(&command(NvmOpcode::READ, 1, 0, 1), &[]));
         let operation = session.core.next_operation().expect("a read is ready");
-        let outcome = crate::target::io::Outcome { slot: operation.slot, result: Err(error), data: Default::default() };
+        let outcome =
+            crate::target::io::Outcome { slot: operation.slot, result: Err(error), data: Default::default(), range: 0 };
         session.core.complete(outcome);
         session.turn();
         assert_eq!(status(session.take_answer(1)).kind(), expected);
