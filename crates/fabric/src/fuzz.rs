@@ -66,6 +66,31 @@ pub fn target_session(bytes: &[u8]) {
     }
 }
 
+/// Sends `bytes` as authentication messages to a queue that must authenticate: two bytes of length before each, some behind
+/// a proper start of a transaction. None of them may open the queue.
+pub fn target_authentication(bytes: &[u8]) {
+    let Some((&first, mut bytes)) = bytes.split_first() else { return };
+    let mut session = Session::new(memory());
+    session.require_authentication();
+    session.open(false, false);
+    session.connect_admin();
+    if first & 1 != 0 {
+        session.negotiate();
+        if first & 2 != 0 {
+            session.receive_authentication(4096);
+        }
+    }
+    while let Some((length, rest)) = bytes.split_first_chunk() {
+        let length = usize::from(u16::from_le_bytes(*length) & 0x7FF).min(rest.len());
+        let (message, rest) = rest.split_at(length);
+        bytes = rest;
+        session.send_authentication(message);
+        session.receive_authentication(if first & 4 != 0 { 4096 } else { u32::from(first) });
+    }
+    session.advance(std::time::Duration::from_secs(2));
+    assert_eq!(session.target.stats().authenticated(), 0, "a queue was opened without the key");
+}
+
 fn memory() -> Memory {
     Memory::new(1 << 20, 4096, [7; 16]).expect("invariant: 1 MiB of 4 KiB blocks is a size that Memory takes")
 }
@@ -89,6 +114,21 @@ mod tests {
         fn neither_entry_minds_any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
             pdu_decode(&bytes);
             target_session(&bytes);
+            target_authentication(&bytes);
+        }
+
+        /// Messages that are nearly right: a known kind, the transaction of the start, lengths that may belong to it.
+        #[test]
+        fn no_message_opens_a_queue(first: u8, kind in 0u8..2, id in prop_oneof![0u8..6, 0xF0u8..0xF2],
+                                    lengths in proptest::array::uniform10(prop_oneof![0u8..4, Just(32u8), any::<u8>()]),
+                                    tail in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let mut message = vec![kind, id, 0, 0, 1, 0];
+            message.extend(lengths);
+            message.extend(tail);
+            let mut bytes = vec![first];
+            bytes.extend((message.len() as u16).to_le_bytes());
+            bytes.extend(message);
+            target_authentication(&bytes);
         }
 
         /// Bytes that begin like a PDU get further.

@@ -151,7 +151,7 @@ fn a_peer_that_says_nothing_is_let_go() {
 
 #[test]
 fn connections_over_the_bound_are_closed_and_room_comes_back() {
-    let config = TargetConfig { connections_max: 2 };
+    let config = TargetConfig { connections_max: 2, ..TargetConfig::default() };
     Reactor::run(ReactorConfig::default(), async {
         let target = target_with(config);
         let stats = target.stats();

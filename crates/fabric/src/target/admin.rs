@@ -29,7 +29,7 @@ const READY_TIMEOUT_500MS: u8 = 15;
 const FIELDS_AT: usize = offset_of!(Submission, cdw10);
 
 /// The fields of a Fabrics command in CDW10 to CDW15.
-fn fields<T: FromBytes>(command: &Submission) -> T {
+pub(super) fn fields<T: FromBytes>(command: &Submission) -> T {
     const { assert!(size_of::<T>() == size_of::<Submission>() - FIELDS_AT) };
     T::read_from_bytes(&command.as_bytes()[FIELDS_AT..]).expect("invariant: the sizes are equal, as asserted above")
 }
@@ -80,7 +80,8 @@ impl<N> Connection<N> {
         match self.try_connect(slot, now) {
             Ok(controller) => {
                 self.phase = Phase::Live;
-                self.answer(slot, Status::SUCCESS, connect_result(controller, 0));
+                let authentication = self.begin_authentication(now);
+                self.answer(slot, Status::SUCCESS, connect_result(controller, authentication));
             }
             Err(Refusal(status, result)) => self.answer(slot, status, result),
         }
@@ -108,6 +109,9 @@ impl<N> Connection<N> {
         let subsystem = subsystem.map_err(|_| Refusal::in_data(offset_of!(ConnectData, subnqn)))?;
         let identity = Identity { subsystem, host, host_id: data.hostid, port: self.origin.port };
         self.shared.admit(&identity).map_err(Refusal::of)?;
+        if !self.shared.may_connect(&identity) {
+            return Err(Refusal::of(Refused::Host));
+        }
         let qid = fields.qid.get();
         let entries_max = if qid == 0 { ADMIN_QUEUE_ENTRIES_MAX } else { IO_QUEUE_ENTRIES_MAX };
         let sqsize = fields.sqsize.get();
@@ -171,6 +175,11 @@ impl<N> Connection<N> {
         // It may have ended between the check and the entry of the queue, and then woke everybody but us.
         self.attention.raise();
         Ok(id)
+    }
+
+    /// When the host's keep alive is late; none on I/O queues.
+    pub(super) fn keep_alive_deadline(&self) -> Option<Instant> {
+        self.controller.as_ref().filter(|_| self.queue.qid == 0)?.keep_alive_deadline()
     }
 
     // Commands.

@@ -13,6 +13,7 @@ use nvme::opcode::{FabricsType, NvmOpcode};
 use nvme::sgl::SglKind;
 use nvme::{Fuse, Status, Submission};
 
+use super::authentication;
 use super::connection::{Connection, Fusing, Phase};
 use super::controller::Controller;
 use super::end::End;
@@ -35,6 +36,8 @@ impl<N> Connection<N> {
             Err(Status::INVALID_FIELD.do_not_retry())
         } else if self.phase == Phase::Connecting {
             self.plan_connecting(&command, capsule_bytes)
+        } else if let Some(planned) = self.plan_authentication(&command, capsule_bytes) {
+            planned
         } else if self.queue.qid == 0 {
             self.plan_admin(&command)
         } else {
@@ -160,6 +163,8 @@ impl<N> Connection<N> {
             self.run_doomed(slot, status);
         } else if self.phase == Phase::Connecting {
             self.connect(slot, now);
+        } else if let Some(kind) = authentication::kind(&entry.command) {
+            self.authenticate(slot, kind, now);
         } else if self.queue.qid == 0 {
             self.run_admin(slot, now);
         } else {
@@ -364,7 +369,7 @@ impl<N> Connection<N> {
 
 /// Data at an offset in the capsule is copied to the start of a buffer: media want it aligned. A command without data has a
 /// data pointer all the same; nobody has checked what it says, and it must not be followed.
-fn align_in_capsule<N>(slot: &mut Slot<N>) {
+pub(super) fn align_in_capsule<N>(slot: &mut Slot<N>) {
     if slot.data.is_empty() {
         return;
     }

@@ -7,17 +7,26 @@ use std::str::FromStr;
 use nvme::{AnaState, Nqn};
 
 use super::limits::{ANA_GROUPS_MAX, CONNECTIONS_MAX, HOSTS_MAX, NSID_MAX, PORTS_MAX, REFERRALS_MAX, SUBSYSTEMS_MAX};
+use crate::auth::{HostKeys, Policy};
 
 /// Options of a target.
 #[derive(Clone, Debug)]
 pub struct TargetConfig {
     /// Connections at a time; more are closed at once. At most [`CONNECTIONS_MAX`].
     pub connections_max: usize,
+    /// Hashes and DH groups that a host may authenticate with, the preferred ones first.
+    pub authentication: Policy,
+    /// Hosts without keys are not let in, also not by the discovery subsystem.
+    pub require_authentication: bool,
 }
 
 impl Default for TargetConfig {
     fn default() -> TargetConfig {
-        TargetConfig { connections_max: CONNECTIONS_MAX }
+        TargetConfig {
+            connections_max: CONNECTIONS_MAX,
+            authentication: Policy::default(),
+            require_authentication: false,
+        }
     }
 }
 
@@ -61,7 +70,10 @@ impl PortConfig {
 
 /// What a subsystem knows of a host that it lets in, beyond its name.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct HostConfig {}
+pub struct HostConfig {
+    /// The keys of a host that must authenticate (NVMe Base 2.0 §8.13); a host without is let in by its name.
+    pub keys: Option<HostKeys>,
+}
 
 /// Why a target can not be set up as asked.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

@@ -22,6 +22,7 @@ use engine::{Buf, View};
 use nvme::tcp::{ADMIN_IN_CAPSULE_BYTES, PduType};
 use nvme::{Completion, Status};
 
+use super::authentication::Authentication;
 use super::balance::Load;
 use super::controller::{Attention, Controller};
 use super::end::End;
@@ -31,49 +32,12 @@ use super::limits::{
     TRANSFER_BYTES_MAX,
 };
 use super::ports::Origin;
+pub(super) use super::queue::{Fusing, Phase, Queue};
 use super::shared::{Attached, Shared};
 use super::slots::{Slots, Stage};
 use crate::tcp::{
     CapsuleCmd, DataPdu, Decoder, Encoder, Event, FatalError, Header, IcReq, IcResp, Pdu, ReadyToTransfer, Role, Rules,
 };
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Phase {
-    /// Until ICReq.
-    Opening,
-    /// Until a Connect command succeeds.
-    Connecting,
-    /// A queue of a controller.
-    Live,
-    /// A C2HTermReq is on its way; the host should close.
-    Terminating,
-    /// It had the time to.
-    Closed,
-}
-
-/// The queue that a connection has become.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Queue {
-    pub qid: u16,
-    pub entries: u16,
-    /// SQHD: entries taken, modulo `entries`.
-    pub head: u16,
-    /// SQHD is reported and no SUCCESS flag is used.
-    pub flow_control: bool,
-    /// The controller's epoch when the queue was connected.
-    pub epoch: u32,
-}
-
-/// The command that the next one may fuse with.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum Fusing {
-    #[default]
-    None,
-    /// The command before was a first half.
-    First(u16),
-    /// It was, but it has failed and was answered.
-    Failed,
-}
 
 enum Reply {
     IcResp(IcResp),
@@ -93,9 +57,10 @@ pub(super) struct Connection<N> {
     pub(super) decoder: Decoder,
     encoder: Encoder,
     /// When the handshake, or the host's time to close, is over.
-    time_limit: Instant,
+    pub(super) time_limit: Instant,
     pub(super) queue: Queue,
     pub(super) controller: Option<Arc<Controller>>,
+    pub(super) authentication: Option<Box<Authentication>>,
     /// I/O queues: the subsystem's namespaces as of `generation`.
     pub(super) namespaces: Vec<Attached<N>>,
     pub(super) generation: u64,
@@ -131,6 +96,7 @@ impl<N> Connection<N> {
             time_limit: now + HANDSHAKE_TIME_MAX,
             queue: Queue { qid: 0, entries: 1, head: 0, flow_control: true, epoch: 0 },
             controller: None,
+            authentication: None,
             namespaces: Vec::new(),
             generation: 0,
             slots: Slots::new(),
@@ -152,6 +118,7 @@ impl<N> Connection<N> {
         self.end.as_ref().filter(|end| match end {
             // The last word is sent first; after it the host has a while to close from its side.
             End::Protocol(_) => self.phase == Phase::Closed,
+            End::AuthenticationFailed(_) => self.phase == Phase::Closed || !self.has_output(),
             End::Disconnected => !self.has_output(),
             _ => true,
         })
@@ -189,11 +156,13 @@ impl<N> Connection<N> {
         if self.phase == Phase::Terminating && now >= self.time_limit {
             self.phase = Phase::Closed;
         }
+        self.poll_authentication(now);
         if self.attention.take() {
             self.attend();
         }
-        let Some(controller) = self.controller.as_ref().filter(|_| self.queue.qid == 0) else { return };
-        if controller.keep_alive_deadline().is_some_and(|deadline| now >= deadline) {
+        if self.keep_alive_deadline().is_some_and(|deadline| now >= deadline)
+            && let Some(controller) = &self.controller
+        {
             self.shared.stats.keep_alive_expired.fetch_add(1, Relaxed);
             controller.end();
             self.finish(End::KeepAliveExpired);
@@ -225,8 +194,8 @@ impl<N> Connection<N> {
     /// When [`Connection::poll`] must be called at the latest.
     pub fn deadline(&self) -> Option<Instant> {
         match self.phase {
-            Phase::Live if self.queue.qid == 0 => self.controller.as_ref()?.keep_alive_deadline(),
-            Phase::Live | Phase::Closed => None,
+            Phase::Live => self.keep_alive_deadline().into_iter().chain(self.authentication_deadline()).min(),
+            Phase::Closed => None,
             _ => Some(self.time_limit),
         }
     }

@@ -65,7 +65,7 @@ pub(super) async fn drive<N: Namespace>(shared: Arc<Shared<N>>, stream: TcpStrea
             if let Poll::Ready(error) = send.as_mut().poll(cx) {
                 return Poll::Ready(Closed::Socket(error));
             }
-            if let Some(end) = core.borrow().ended().filter(|end| **end != End::Disconnected || !sending.get()) {
+            if let Some(end) = core.borrow().ended().filter(|end| !end.answers_first() || !sending.get()) {
                 return Poll::Ready(Closed::End(end.clone()));
             }
             // Sending may have made room for commands that waited for data buffers.

@@ -1,5 +1,7 @@
 //! Why a connection ended.
 
+use nvme::auth::Failure;
+
 use crate::tcp::{FatalError, TermReq};
 
 /// The reason, for the log line.
@@ -11,6 +13,10 @@ pub(super) enum End {
     HostTerminated(TermReq),
     #[error("no ICReq and Connect within the time allowed")]
     HandshakeTimeout,
+    #[error("the host did not authenticate itself: {0}")]
+    AuthenticationFailed(Failure),
+    #[error("the host did not authenticate itself within the time allowed")]
+    AuthenticationTimeout,
     #[error("the host's keep alive did not come in time")]
     KeepAliveExpired,
     #[error("its association has ended")]
@@ -22,6 +28,11 @@ pub(super) enum End {
 }
 
 impl End {
+    /// Whether the answers given before are sent first.
+    pub(super) fn answers_first(&self) -> bool {
+        matches!(self, End::Disconnected | End::AuthenticationFailed(_))
+    }
+
     /// Whether an operator should hear of it: the peer or the network did something wrong.
     pub(super) fn is_fault(&self) -> bool {
         !matches!(self, End::AssociationEnded | End::ControllerReset | End::Disconnected)

@@ -62,6 +62,9 @@ pub const ERROR_ENTRIES_MAX: usize = 64;
 pub const LOG_BYTES_MAX: u64 = TRANSFER_BYTES_MAX as u64;
 /// How long a connection may take from accept to the end of its Connect command. Guessed: far above any live host's need.
 pub const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
+/// How long a host may take to authenticate itself, and for each later transaction. Guessed: above what the largest group
+/// takes on a slow host.
+pub const AUTHENTICATION_TIME_MAX: Duration = Duration::from_secs(20);
 /// How long we wait for the host to close after a C2HTermReq. Guessed; the specification allows up to 30 s.
 pub const TERM_TIME_MAX: Duration = Duration::from_secs(1);
 /// KAS: granularity of the keep alive timer, in units of 100 ms.

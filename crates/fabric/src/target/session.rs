@@ -3,11 +3,13 @@
 //! Time stands still unless it is moved. Operations run on a memory namespace, whose futures never wait.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use device::Memory;
 use engine::net::SendBatch;
 use engine::time::Instant;
+use nvme::auth::Fields;
 use nvme::fabrics::{ConnectData, ConnectFields, PropertyFields, connect_attributes};
 use nvme::opcode::FabricsType;
 use nvme::register::{Configuration, offset};
@@ -16,7 +18,8 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use super::connection::Connection;
 use super::ports::Origin;
-use super::{PortConfig, PortId, Target, driver};
+use super::{HostConfig, PortConfig, PortId, Target, driver};
+use crate::auth::{DhchapKey, HostKeys};
 use crate::fuzz::poll_once;
 use crate::tcp::{Decoder, Encoder, Event, IcReq, Pdu, Role, Rules};
 
@@ -46,7 +49,8 @@ pub(crate) fn subsystem() -> Nqn {
     "nqn.2026-01.example.yagura:test".parse().expect("invariant: a well-formed name")
 }
 
-fn host() -> Nqn {
+/// The host that a session is.
+pub(crate) fn host() -> Nqn {
     "nqn.2026-01.example.yagura:host".parse().expect("invariant: a well-formed name")
 }
 
@@ -151,6 +155,38 @@ impl Session {
         command.sgl = SglDescriptor::transport(0);
         command.as_mut_bytes()[40..].copy_from_slice(fields.as_bytes());
         self.send(&command, &[]).map(|(completion, _)| completion)
+    }
+
+    /// Gives the target new keys of this host, by SHA-256 and without an exchange.
+    pub fn require_authentication(&mut self) {
+        let key = DhchapKey::generate(None, None);
+        let keys = key.ok().map(|key| HostKeys { host: Arc::new(key), controller: None });
+        debug_assert!(keys.is_some(), "there are random bytes");
+        let allowed = self.target.allow_host(&subsystem(), &self.host, HostConfig { keys });
+        debug_assert!(allowed.is_ok());
+    }
+
+    /// Begins a transaction, with number 1, SHA-256 and the null group.
+    pub fn negotiate(&mut self) {
+        let mut message = vec![0; 72];
+        (message[4], message[7], message[8], message[10], message[11], message[12]) = (1, 1, 1, 1, 1, 1);
+        self.send_authentication(&message);
+    }
+
+    /// Sends a message by Authentication Send.
+    pub fn send_authentication(&mut self, message: &[u8]) -> Option<Completion> {
+        let mut command = Submission::fabrics(FabricsType::AUTHENTICATION_SEND, 0xC002);
+        command.sgl = SglDescriptor::in_capsule(message.len() as u32);
+        command.as_mut_bytes()[40..].copy_from_slice(Fields::new(message.len() as u32).as_bytes());
+        self.send(&command, message).map(|(completion, _)| completion)
+    }
+
+    /// Asks for a message of up to `bytes` by Authentication Receive.
+    pub fn receive_authentication(&mut self, bytes: u32) -> Option<(Completion, Vec<u8>)> {
+        let mut command = Submission::fabrics(FabricsType::AUTHENTICATION_RECEIVE, 0xC003);
+        command.sgl = SglDescriptor::transport(bytes);
+        command.as_mut_bytes()[40..].copy_from_slice(Fields::new(bytes).as_bytes());
+        self.send(&command, &[])
     }
 
     /// Sends a command with in-capsule data and gives back its completion and the data that came with it, if it was

@@ -158,6 +158,8 @@ pub struct Stats {
     pub(super) refused: AtomicU64,
     pub(super) protocol_errors: AtomicU64,
     pub(super) keep_alive_expired: AtomicU64,
+    pub(super) authenticated: AtomicU64,
+    pub(super) authentications_failed: AtomicU64,
 }
 
 impl Default for Stats {
@@ -175,6 +177,8 @@ impl Default for Stats {
             refused: zero(),
             protocol_errors: zero(),
             keep_alive_expired: zero(),
+            authenticated: zero(),
+            authentications_failed: zero(),
         }
     }
 }
@@ -228,6 +232,16 @@ impl Stats {
     /// Associations ended because the host's keep alive did not come.
     pub fn keep_alive_expired(&self) -> u64 {
         self.keep_alive_expired.load(Relaxed)
+    }
+
+    /// Authentications of queues that succeeded.
+    pub fn authenticated(&self) -> u64 {
+        self.authenticated.load(Relaxed)
+    }
+
+    /// Authentications of queues that failed or took too long; each ended its connection.
+    pub fn authentications_failed(&self) -> u64 {
+        self.authentications_failed.load(Relaxed)
     }
 
     /// How often each status other than success was answered.

@@ -3,6 +3,7 @@
 mod access;
 mod admin;
 mod association;
+mod authentication;
 mod copy;
 mod io;
 mod paths;

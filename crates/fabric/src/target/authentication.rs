@@ -1,0 +1,222 @@
+//! In-band authentication of a queue: what stands between its Connect and its first command (NVMe Base 2.0 §6.1, §6.2,
+//! §8.13).
+//!
+//! Invariants:
+//! - Until the host of a queue that must authenticate has done so, nothing but Authentication Send and Receive is executed
+//!   on it: everything else gets Authentication Required. That holds for every queue on its own.
+//! - An authentication that fails, or takes too long, ends the connection; also a repeated one on a queue in use.
+//! - Who guesses keys learns the result only after a pause, and then has to connect anew.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use engine::Buf;
+use engine::time::Instant;
+use nvme::auth::{Failure, Fields, MESSAGE_BYTES_MAX, required};
+use nvme::opcode::FabricsType;
+use nvme::{Nqn, Status, Submission};
+
+use super::config::TargetConfig;
+use super::connection::{Connection, Phase};
+use super::controller::{Controller, Identity};
+use super::end::End;
+use super::io::{self, Plan};
+use super::limits::{AUTHENTICATION_TIME_MAX, TERM_TIME_MAX};
+use super::shared::{Shared, Subsystem};
+use super::slots::Stage;
+use crate::auth::{ControllerSide, HostKeys, Names, Verdict};
+
+/// How long the word that an authentication failed is held back. Chosen: no host notices it, and a guesser has one try a
+/// second for each connection.
+const FAILURE_PAUSE: Duration = Duration::from_secs(1);
+/// Bytes that an Authentication Receive is answered with at most, padding included. Chosen: what the Linux host asks for.
+const RECEIVE_BYTES_MAX: usize = 4096;
+const _: () = assert!(MESSAGE_BYTES_MAX <= RECEIVE_BYTES_MAX);
+
+/// See the module.
+pub(super) struct Authentication {
+    side: ControllerSide,
+    /// The host has yet to show that it knows its key.
+    required: bool,
+    /// When the transaction under way must be over.
+    time_limit: Option<Instant>,
+    held: Option<Held>,
+}
+
+/// The answer to an Authentication Receive that tells of a failure, until its pause is over.
+struct Held {
+    slot: u16,
+    until: Instant,
+    message: Buf,
+    failure: Failure,
+}
+
+impl Authentication {
+    fn new(config: &TargetConfig, controller: &Controller, keys: Option<HostKeys>) -> Authentication {
+        let names = Names { host: controller.host().clone(), subsystem: controller.subsystem().clone() };
+        let side = ControllerSide::new(names, keys, config.authentication.clone(), false);
+        Authentication { side, required: false, time_limit: None, held: None }
+    }
+}
+
+impl<N> Shared<N> {
+    /// The keys by which a host authenticates to a subsystem; to the discovery subsystem by those of any.
+    fn host_keys(&self, subsystem: &Nqn, host: &Nqn) -> Option<HostKeys> {
+        let state = self.lock();
+        let keys = |found: &Subsystem<N>| found.access.config(host).keys;
+        match subsystem.is_discovery() {
+            true => state.subsystems.values().find_map(keys),
+            false => state.subsystems.get(subsystem).and_then(keys),
+        }
+    }
+
+    /// Whether a host may connect with the keys there are, or without.
+    pub fn may_connect(&self, identity: &Identity) -> bool {
+        !self.config.require_authentication || self.host_keys(&identity.subsystem, &identity.host).is_some()
+    }
+}
+
+impl<N> Connection<N> {
+    /// A queue is connected: AUTHREQ of the answer says whether its host must authenticate.
+    pub(super) fn begin_authentication(&mut self, now: Instant) -> u16 {
+        let Some(controller) = &self.controller else { return 0 };
+        // What the discovery subsystem says is open to hosts with keys too, as it is at other targets, unless everybody has
+        // to authenticate.
+        let keys = self.shared.host_keys(controller.subsystem(), controller.host());
+        let open = controller.is_discovery() && !self.shared.config.require_authentication;
+        if keys.is_none() || open {
+            return 0;
+        }
+        let mut authentication = Authentication::new(&self.shared.config, controller, keys);
+        authentication.required = true;
+        authentication.time_limit = Some(now + AUTHENTICATION_TIME_MAX);
+        self.authentication = Some(Box::new(authentication));
+        required::AUTHENTICATION
+    }
+
+    /// What a command needs where authentication has a say in it; `None` where it has none.
+    pub(super) fn plan_authentication(&self, command: &Submission, capsule_bytes: u32) -> Option<Result<Plan, Status>> {
+        match kind(command) {
+            Some(FabricsType::AUTHENTICATION_SEND) => Some(plan_send(command, capsule_bytes)),
+            Some(_) => Some(Ok(Plan::Run)),
+            None if self.authentication.as_ref().is_some_and(|authentication| authentication.required) => {
+                Some(Err(Status::AUTHENTICATION_REQUIRED.do_not_retry()))
+            }
+            None => None,
+        }
+    }
+
+    /// Executes Authentication Send or Receive.
+    pub(super) fn authenticate(&mut self, slot: u16, kind: FabricsType, now: Instant) {
+        let Some(controller) = &self.controller else { return };
+        if self.authentication.is_none() {
+            let keys = self.shared.host_keys(controller.subsystem(), controller.host());
+            self.authentication = Some(Box::new(Authentication::new(&self.shared.config, controller, keys)));
+        }
+        if kind == FabricsType::AUTHENTICATION_SEND {
+            self.authentication_send(slot, now);
+        } else {
+            self.authentication_receive(slot, now);
+        }
+    }
+
+    fn authentication_send(&mut self, slot: u16, now: Instant) {
+        let entry = self.slots.at(slot);
+        super::commands::align_in_capsule(entry);
+        let Some(authentication) = &mut self.authentication else { return };
+        let verdict = authentication.side.send(&entry.data);
+        // It is the host that waits for our message from here on, and may do so once.
+        authentication.time_limit.get_or_insert(now + AUTHENTICATION_TIME_MAX);
+        self.answer(slot, Status::SUCCESS, 0);
+        self.conclude(verdict, now);
+    }
+
+    fn authentication_receive(&mut self, slot: u16, now: Instant) {
+        let command = self.slots.at(slot).command;
+        let room = command.sgl.length.get() as usize;
+        let fields = fields(&command);
+        let asked = fields.length.get() as usize;
+        if !fields.is_authentication() || asked == 0 {
+            return self.answer(slot, Status::INVALID_FIELD.do_not_retry(), 0);
+        }
+        if let Err(status) = io::check_to_host(&command, asked.min(RECEIVE_BYTES_MAX) as u32) {
+            return self.answer(slot, status, 0);
+        }
+        let Some(authentication) = &mut self.authentication else { return };
+        authentication.time_limit.get_or_insert(now + AUTHENTICATION_TIME_MAX);
+        let Ok((message, verdict)) = authentication.side.receive(asked.min(room)) else {
+            return self.answer(slot, Status::INVALID_FIELD.do_not_retry(), 0);
+        };
+        // The whole of what was asked for: hosts take less for a fault of the transport.
+        let mut padded = Buf::zeroed(asked.min(RECEIVE_BYTES_MAX));
+        padded[..message.len()].copy_from_slice(&message);
+        if let Verdict::Failed(failure) = verdict {
+            authentication.held = Some(Held { slot, until: now + FAILURE_PAUSE, message: padded, failure });
+            self.slots.at(slot).stage = Stage::Executing;
+            return;
+        }
+        self.answer_data(slot, padded.freeze(), 0);
+        self.conclude(verdict, now);
+    }
+
+    fn conclude(&mut self, verdict: Verdict, now: Instant) {
+        let Some(authentication) = &mut self.authentication else { return };
+        match verdict {
+            Verdict::Pending => {}
+            Verdict::Authenticated { bidirectional, .. } => {
+                authentication.required = false;
+                authentication.time_limit = None;
+                self.shared.stats.authenticated.fetch_add(1, Relaxed);
+                tracing::debug!(qid = self.queue.qid, bidirectional, "the host has authenticated itself");
+            }
+            Verdict::Failed(failure) => self.fail_authentication(End::AuthenticationFailed(failure), now),
+        }
+    }
+
+    /// Ends the connection once the answers given so far are sent, or the host had the time to take them.
+    fn fail_authentication(&mut self, end: End, now: Instant) {
+        self.shared.stats.authentications_failed.fetch_add(1, Relaxed);
+        self.finish(end);
+        self.phase = Phase::Terminating;
+        self.time_limit = now + TERM_TIME_MAX;
+    }
+
+    /// Looks at the time.
+    pub(super) fn poll_authentication(&mut self, now: Instant) {
+        let Some(authentication) = &mut self.authentication else { return };
+        if let Some(held) = authentication.held.take_if(|held| now >= held.until) {
+            self.answer_data(held.slot, held.message.freeze(), 0);
+            return self.fail_authentication(End::AuthenticationFailed(held.failure), now);
+        }
+        let late = authentication.held.is_none() && authentication.time_limit.is_some_and(|limit| now >= limit);
+        if late && self.phase == Phase::Live {
+            authentication.time_limit = None;
+            self.fail_authentication(End::AuthenticationTimeout, now);
+        }
+    }
+
+    /// When [`Connection::poll_authentication`] must be called at the latest.
+    pub(super) fn authentication_deadline(&self) -> Option<Instant> {
+        let authentication = self.authentication.as_ref()?;
+        authentication.held.as_ref().map(|held| held.until).or(authentication.time_limit)
+    }
+}
+
+/// Which authentication command it is, if it is one.
+pub(super) fn kind(command: &Submission) -> Option<FabricsType> {
+    let authentication = [FabricsType::AUTHENTICATION_SEND, FabricsType::AUTHENTICATION_RECEIVE];
+    command.fabrics_type().filter(|kind| authentication.contains(kind))
+}
+
+fn fields(command: &Submission) -> Fields {
+    super::admin::fields(command)
+}
+
+fn plan_send(command: &Submission, capsule_bytes: u32) -> Result<Plan, Status> {
+    let fields = fields(command);
+    let length = fields.length.get();
+    if !fields.is_authentication() || length == 0 || length as usize > MESSAGE_BYTES_MAX {
+        return Err(Status::INVALID_FIELD.do_not_retry());
+    }
+    io::plan_from_host(command, length, capsule_bytes)
+}

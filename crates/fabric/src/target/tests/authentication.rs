@@ -1,0 +1,287 @@
+//! In-band authentication of queues (NVMe Base 2.0 §8.13), seen from a host.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nvme::auth::{Concatenation, Failure, Fields, required};
+use nvme::opcode::{AdminOpcode, FabricsType};
+use nvme::register::Configuration;
+use nvme::{Completion, Nqn, SglDescriptor, Status, Submission};
+use zerocopy::IntoBytes;
+
+use super::super::end::End;
+use super::super::limits::AUTHENTICATION_TIME_MAX;
+use super::super::session::{host, subsystem};
+use super::*;
+use crate::auth::{AuthError, DhchapKey, Group, Hash, HostKeys, HostSide, Names, Policy, Step};
+use crate::target::{HostConfig, Target, TargetConfig};
+
+/// More than a failure is held back.
+const PAUSE: Duration = Duration::from_millis(1_100);
+
+fn keys(both: bool) -> HostKeys {
+    let key = || Arc::new(DhchapKey::generate(Some(Hash::Sha256), None).expect("random bytes"));
+    HostKeys { host: key(), controller: both.then(key) }
+}
+
+fn suite() -> Policy {
+    Policy::new(vec![Hash::Sha256], vec![Group::Null]).expect("not empty")
+}
+
+fn host_side(keys: &HostKeys) -> HostSide {
+    let names = Names { host: host(), subsystem: subsystem() };
+    HostSide::new(names, keys.clone(), suite(), 7, Concatenation::NONE)
+}
+
+fn allow(target: &Target<Memory>, keys: &HostKeys) {
+    let config = HostConfig { keys: Some(keys.clone()) };
+    target.allow_host(&subsystem(), &host(), config).expect("there is the subsystem");
+}
+
+/// A connection to a target that has `keys` of the session's host, past ICReq.
+fn session(keys: &HostKeys) -> Session {
+    let mut session = Session::new(memory());
+    allow(&session.target, keys);
+    session.open(false, false);
+    session
+}
+
+/// Runs a whole transaction; the answer to a failure is waited for.
+fn login(session: &mut Session, keys: &HostKeys) -> Result<(), AuthError> {
+    let mut side = host_side(keys);
+    loop {
+        match side.step() {
+            Step::Send(message) => {
+                let completion = session.send_authentication(&message).expect("answered");
+                assert_eq!(completion.status(), Status::SUCCESS);
+            }
+            Step::Receive => {
+                let answer = session.receive_authentication(4096).or_else(|| {
+                    session.advance(PAUSE);
+                    session.take_answer(0xC003)
+                });
+                let (completion, message) = answer.expect("answered");
+                assert_eq!((completion.status(), message.len()), (Status::SUCCESS, 4096));
+                side.received(&message);
+            }
+            Step::Done(_) => return Ok(()),
+            Step::Failed(error) => return Err(error),
+        }
+    }
+}
+
+fn connect(session: &mut Session, qid: u16) -> Completion {
+    session.connect(qid, &subsystem(), |_, _| {}).expect("answered")
+}
+
+/// AUTHREQ of a Connect's completion.
+fn asked(completion: Completion) -> u16 {
+    assert_eq!(completion.status(), Status::SUCCESS);
+    (completion.result.get() >> 16) as u16
+}
+
+/// A controller whose admin queue has authenticated, enabled.
+fn admin(keys: &HostKeys) -> Session {
+    let mut session = session(keys);
+    assert_eq!(asked(connect(&mut session, 0)), required::AUTHENTICATION);
+    assert_eq!(login(&mut session, keys), Ok(()));
+    let enabled = session.set_configuration(Configuration::ENABLE).expect("answered");
+    assert_eq!(enabled.status(), Status::SUCCESS);
+    session
+}
+
+/// I/O queue 1 of such a controller, connected and not authenticated.
+fn io_queue(keys: &HostKeys) -> Session {
+    let admin = admin(keys);
+    let mut session = Session::on(&admin.target);
+    session.open(false, false);
+    session.controller = admin.controller;
+    session.admin = Some(Box::new(admin));
+    assert_eq!(asked(connect(&mut session, 1)), required::AUTHENTICATION);
+    session
+}
+
+fn identify(session: &mut Session) -> Status {
+    let mut command = Submission::admin(AdminOpcode::IDENTIFY, 9, 0);
+    command.cdw10 = 1.into();
+    command.sgl = SglDescriptor::transport(4096);
+    status(session.send(&command, &[]))
+}
+
+#[test]
+fn a_host_with_a_key_gets_nothing_before_it_has_shown_it() {
+    for both in [false, true] {
+        let keys = keys(both);
+        let mut session = session(&keys);
+        connect(&mut session, 0);
+        let enable = session.set_configuration(Configuration::ENABLE).expect("answered");
+        assert_eq!(enable.status(), Status::AUTHENTICATION_REQUIRED.do_not_retry());
+        for opcode in (0..=0x20).chain(0x80..=0x90) {
+            let command = Submission::admin(AdminOpcode(opcode), 5, 1);
+            assert_eq!(status(session.send(&command, &[])).kind(), Status::AUTHENTICATION_REQUIRED, "{opcode:#x}");
+        }
+        for fabrics in [FabricsType::PROPERTY_GET, FabricsType::PROPERTY_SET, FabricsType::DISCONNECT] {
+            let command = Submission::fabrics(fabrics, 5);
+            assert_eq!(status(session.send(&command, &[])).kind(), Status::AUTHENTICATION_REQUIRED, "{fabrics}");
+        }
+        assert_eq!(login(&mut session, &keys), Ok(()));
+        session.set_configuration(Configuration::ENABLE);
+        assert_eq!(identify(&mut session), Status::SUCCESS);
+        assert_eq!(session.target.stats().authenticated(), 1);
+    }
+}
+
+#[test]
+fn an_io_queue_authenticates_for_itself() {
+    let keys = keys(true);
+    let mut session = io_queue(&keys);
+    for opcode in 0..=0x20 {
+        let command = command(NvmOpcode(opcode), 3, 0, 1);
+        assert_eq!(status(session.send(&command, &[])).kind(), Status::AUTHENTICATION_REQUIRED, "{opcode:#x}");
+    }
+    assert_eq!(login(&mut session, &keys), Ok(()));
+    assert_eq!(write(&mut session, 3, &pattern(1, 9)), Status::SUCCESS);
+    assert_eq!(read(&mut session, 3, 1), pattern(1, 9));
+}
+
+#[test]
+fn a_wrong_key_ends_the_connection_after_a_pause() {
+    let keys = keys(false);
+    let mut session = session(&keys);
+    connect(&mut session, 0);
+    let wrong = self::keys(false);
+    let mut side = host_side(&wrong);
+    for _ in 0..3 {
+        match side.step() {
+            Step::Send(message) => session.send_authentication(&message).map(|_| ()).expect("answered"),
+            _ => side.received(&session.receive_authentication(4096).expect("the challenge").1),
+        }
+    }
+    assert_eq!(side.step(), Step::Receive);
+    assert!(session.receive_authentication(4096).is_none(), "the word comes later");
+    assert_eq!(session.core.reason(), None);
+    session.advance(PAUSE);
+    let (_, message) = session.take_answer(0xC003).expect("now");
+    side.received(&message);
+    assert_eq!(side.step(), Step::Failed(AuthError::Refused(Failure::FAILED)));
+    assert_eq!(session.core.ended(), Some(&End::AuthenticationFailed(Failure::FAILED)));
+    assert_eq!(session.target.stats().authentications_failed(), 1);
+    assert!(session.set_configuration(Configuration::ENABLE).is_none(), "nothing is answered any more");
+}
+
+#[test]
+fn a_host_that_finds_fault_with_us_ends_the_connection() {
+    let keys = keys(true);
+    let mut session = session(&keys);
+    connect(&mut session, 0);
+    let other = HostKeys { host: keys.host.clone(), controller: self::keys(true).controller };
+    assert_eq!(login(&mut session, &other), Err(AuthError::WrongController));
+    assert_eq!(session.core.ended(), Some(&End::AuthenticationFailed(Failure::FAILED)));
+}
+
+#[test]
+fn an_authentication_that_does_not_come_ends_the_connection() {
+    let keys = keys(false);
+    for begun in [false, true] {
+        let mut session = session(&keys);
+        connect(&mut session, 0);
+        if begun {
+            let Step::Send(message) = host_side(&keys).step() else { panic!("the host begins") };
+            session.send_authentication(&message);
+        }
+        let deadline = session.core.deadline().expect("it is bounded");
+        assert!(deadline <= session.now + AUTHENTICATION_TIME_MAX);
+        session.advance(AUTHENTICATION_TIME_MAX);
+        assert_eq!(session.core.ended(), Some(&End::AuthenticationTimeout), "begun: {begun}");
+    }
+}
+
+#[test]
+fn a_queue_in_use_authenticates_again_and_is_served_meanwhile() {
+    let keys = keys(false);
+    let mut session = io_queue(&keys);
+    assert_eq!(login(&mut session, &keys), Ok(()));
+    let Step::Send(message) = host_side(&keys).step() else { panic!("the host begins") };
+    session.send_authentication(&message);
+    assert_eq!(write(&mut session, 0, &pattern(1, 1)), Status::SUCCESS);
+    session.advance(AUTHENTICATION_TIME_MAX);
+    assert_eq!(session.core.ended(), Some(&End::AuthenticationTimeout), "the second one never ended");
+
+    let mut session = io_queue(&keys);
+    assert_eq!(login(&mut session, &keys), Ok(()));
+    assert_eq!(login(&mut session, &keys), Ok(()));
+    assert_eq!(read(&mut session, 0, 1).len(), BLOCK);
+    assert!(login(&mut session, &self::keys(false)).is_err());
+    assert!(matches!(session.core.ended(), Some(End::AuthenticationFailed(_))));
+}
+
+#[test]
+fn a_host_without_a_key_is_asked_for_nothing_unless_all_must_authenticate() {
+    let mut session = Session::new(memory());
+    session.open(false, false);
+    assert_eq!(asked(connect(&mut session, 0)), 0);
+    session.set_configuration(Configuration::ENABLE);
+    assert_eq!(identify(&mut session), Status::SUCCESS);
+    // It tries all the same.
+    assert_eq!(login(&mut session, &keys(false)), Err(AuthError::Refused(Failure::PROTOCOL_NOT_USABLE)));
+
+    let config = TargetConfig { require_authentication: true, ..TargetConfig::default() };
+    let target = Target::new(config);
+    target.add_subsystem(subsystem(), "SERIAL").expect("a new target");
+    let discovery: Nqn = nvme::nqn::DISCOVERY.parse().expect("a name");
+    for subsystem in [subsystem(), discovery.clone()] {
+        let mut session = Session::on(&target);
+        session.open(false, false);
+        let completion = session.connect(0, &subsystem, |_, _| {}).expect("answered");
+        assert_eq!(completion.status(), Status::CONNECT_INVALID_HOST.do_not_retry());
+    }
+    allow(&target, &keys(false));
+    for subsystem in [subsystem(), discovery] {
+        let mut session = Session::on(&target);
+        session.open(false, false);
+        let completion = session.connect(0, &subsystem, |_, _| {}).expect("answered");
+        assert_eq!(asked(completion), required::AUTHENTICATION);
+    }
+}
+
+#[test]
+fn discovery_is_open_to_a_host_with_a_key() {
+    let mut session = session(&keys(false));
+    let discovery: Nqn = nvme::nqn::DISCOVERY.parse().expect("a name");
+    let completion = session.connect(0, &discovery, |_, _| {}).expect("answered");
+    assert_eq!(asked(completion), 0);
+}
+
+#[test]
+fn commands_that_are_not_of_in_band_authentication_are_refused() {
+    let mut session = session(&keys(false));
+    connect(&mut session, 0);
+    let invalid = Status::INVALID_FIELD.do_not_retry();
+    let good = Fields::new(16);
+    let bad = [
+        Fields { secp: 0xEA, ..good },
+        Fields { spsp0: 2, ..good },
+        Fields { spsp1: 0, ..good },
+        Fields { length: 0.into(), ..good },
+    ];
+    for fields in bad {
+        for kind in [FabricsType::AUTHENTICATION_SEND, FabricsType::AUTHENTICATION_RECEIVE] {
+            let mut command = Submission::fabrics(kind, 1);
+            command.sgl = SglDescriptor::transport(16);
+            command.as_mut_bytes()[40..].copy_from_slice(fields.as_bytes());
+            assert_eq!(status(session.send(&command, &[])), invalid, "{kind}: {fields:?}");
+        }
+    }
+    let mut long = Submission::fabrics(FabricsType::AUTHENTICATION_SEND, 1);
+    long.sgl = SglDescriptor::transport(1 << 20);
+    long.as_mut_bytes()[40..].copy_from_slice(Fields::new(1 << 20).as_bytes());
+    assert_eq!(status(session.send(&long, &[])), invalid, "longer than any message");
+    // Room for less than the message: it stays to be fetched.
+    let keys = keys(false);
+    let mut session = self::session(&keys);
+    connect(&mut session, 0);
+    let Step::Send(message) = host_side(&keys).step() else { panic!("the host begins") };
+    session.send_authentication(&message);
+    assert_eq!(status(session.receive_authentication(16)), invalid);
+    assert_eq!(status(session.receive_authentication(48)), Status::SUCCESS);
+}
