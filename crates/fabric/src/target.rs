@@ -20,6 +20,7 @@ use std::sync::Arc;
 use device::Namespace;
 use nvme::{AnaState, Nqn};
 
+mod abort;
 mod access;
 mod admin;
 mod ana;
@@ -31,6 +32,7 @@ mod connection;
 mod controller;
 mod driver;
 mod end;
+mod events;
 mod features;
 mod identify;
 mod io;

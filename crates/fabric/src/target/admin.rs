@@ -16,11 +16,8 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::connection::{Connection, Phase};
 use super::controller::{ConfigurationChange, Controller, Identity};
 use super::io::{self, Plan};
-use super::limits::{
-    ADMIN_QUEUE_ENTRIES_MAX, ASYNC_EVENTS_MAX, IN_CAPSULE_BYTES_MAX, IO_QUEUE_ENTRIES_MAX, IO_QUEUES_MAX,
-};
+use super::limits::{ADMIN_QUEUE_ENTRIES_MAX, IN_CAPSULE_BYTES_MAX, IO_QUEUE_ENTRIES_MAX, IO_QUEUES_MAX};
 use super::shared::Refused;
-use super::slots::Stage;
 use super::{features, identify, logs};
 
 /// CAP.TO: how long a host waits for CSTS.RDY, in units of 500 ms. We are ready at once; chosen generously for a slow link.
@@ -213,7 +210,7 @@ impl<N> Connection<N> {
                 controller.kept_alive(now);
                 Ok((None, 0))
             }
-            AdminOpcode::ABORT if !controller.is_discovery() => return self.abort(slot, &command),
+            AdminOpcode::ABORT if !controller.is_discovery() => return self.abort(slot, &command, &controller),
             AdminOpcode::ASYNC_EVENT_REQUEST => return self.park_event(slot, &controller),
             _ => Err(Status::INVALID_OPCODE.do_not_retry()),
         };
@@ -227,33 +224,6 @@ impl<N> Connection<N> {
         }
         // A feature or a log page may have let an event through.
         self.tell_events(&controller);
-    }
-
-    /// Abort (NVMe Base 2.0 §5.1): event requests are aborted; of other commands none waits for anything that an abort
-    /// could save, so they run to their end and bit 0 says so.
-    fn abort(&mut self, slot: u16, command: &Submission) {
-        let (sqid, cid) = (command.cdw10.get() as u16, (command.cdw10.get() >> 16) as u16);
-        let parked = |slots: &super::slots::Slots<N>| {
-            let mut found = slots.iter().filter(|(_, entry)| entry.stage == Stage::Parked);
-            found.find(|(_, entry)| entry.command.command_id.get() == cid).map(|(index, _)| index)
-        };
-        match parked(&self.slots).filter(|_| sqid == 0) {
-            Some(target) => {
-                self.events.retain(|&parked| parked != target);
-                self.answer(target, Status::ABORT_REQUESTED, 0);
-                self.answer(slot, Status::SUCCESS, 0);
-            }
-            None => self.answer(slot, Status::SUCCESS, 1),
-        }
-    }
-
-    fn park_event(&mut self, slot: u16, controller: &Controller) {
-        if self.events.len() == ASYNC_EVENTS_MAX {
-            return self.answer(slot, Status::ASYNC_EVENT_LIMIT_EXCEEDED.do_not_retry(), 0);
-        }
-        self.slots.at(slot).stage = Stage::Parked;
-        self.events.push_back(slot);
-        self.tell_events(controller);
     }
 
     // Fabrics commands on a connected admin queue.
@@ -285,6 +255,7 @@ impl<N> Connection<N> {
             while let Some(parked) = self.events.pop_front() {
                 self.answer(parked, Status::ABORT_REQUESTED, 0);
             }
+            self.give_up_aborts();
         }
         self.answer(slot, Status::SUCCESS, 0);
         if change == ConfigurationChange::Shutdown {

@@ -140,7 +140,7 @@ impl<N> Connection<N> {
     }
 
     /// Lets a command fail that has not been executed: at once, or where its data is on its way, when that has arrived.
-    fn fail(&mut self, slot: u16, status: Status) {
+    pub(super) fn fail(&mut self, slot: u16, status: Status) {
         let entry = self.slots.at(slot);
         match entry.stage {
             Stage::Capsule | Stage::Transfer => {
@@ -150,7 +150,10 @@ impl<N> Connection<N> {
                 self.waiting.retain(|&waiting| waiting != slot);
                 self.answer(slot, status, 0);
             }
-            Stage::Ready => self.answer(slot, status, 0),
+            Stage::Ready => {
+                self.ready.retain(|&ready| ready != slot);
+                self.answer(slot, status, 0);
+            }
             Stage::Executing | Stage::Parked | Stage::Answered => {}
         }
     }

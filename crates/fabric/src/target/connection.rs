@@ -22,6 +22,7 @@ use engine::{Buf, View};
 use nvme::tcp::{ADMIN_IN_CAPSULE_BYTES, PduType};
 use nvme::{Completion, Status};
 
+use super::abort::Aborts;
 use super::authentication::Authentication;
 use super::balance::Load;
 use super::controller::{Attention, Controller};
@@ -79,7 +80,8 @@ pub(super) struct Connection<N> {
     outbox: VecDeque<Reply>,
     /// Asynchronous Event Requests outstanding.
     pub(super) events: VecDeque<u16>,
-    end: Option<End>,
+    pub(super) aborts: Aborts,
+    pub(super) end: Option<End>,
 }
 
 impl<N> Connection<N> {
@@ -109,6 +111,7 @@ impl<N> Connection<N> {
             flushes_pending: 0,
             outbox: VecDeque::new(),
             events: VecDeque::new(),
+            aborts: Aborts::default(),
             end: None,
         }
     }
@@ -166,28 +169,6 @@ impl<N> Connection<N> {
             self.shared.stats.keep_alive_expired.fetch_add(1, Relaxed);
             controller.end();
             self.finish(End::KeepAliveExpired);
-        }
-    }
-
-    fn attend(&mut self) {
-        let Some(controller) = self.controller.clone() else { return };
-        if controller.is_ended() {
-            // A queue that is disconnected waits for its answer to be read; a host that never does must not hold it.
-            self.end.take_if(|end| *end == End::Disconnected);
-            self.finish(End::AssociationEnded);
-        } else if self.queue.qid != 0 && controller.io_epoch() != self.queue.epoch {
-            self.finish(End::ControllerReset);
-        } else if self.queue.qid == 0 {
-            self.tell_events(&controller);
-        }
-    }
-
-    pub(super) fn tell_events(&mut self, controller: &Controller) {
-        while !self.events.is_empty() {
-            let Some(event) = controller.next_event() else { return };
-            if let Some(slot) = self.events.pop_front() {
-                self.answer(slot, Status::SUCCESS, event.to_result());
-            }
         }
     }
 
@@ -433,6 +414,9 @@ impl<N> Connection<N> {
         self.data_room += slot.charged;
         self.queue.head = (self.queue.head + 1) % self.queue.entries.max(1);
         self.count(&slot, now);
+        if let Some(abort) = slot.abort {
+            abort.settle(slot.status);
+        }
         let cccid = slot.command.command_id.get();
         let mut told = false;
         if !slot.reply.is_empty() {

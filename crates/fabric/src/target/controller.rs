@@ -21,6 +21,7 @@ use nvme::log::{AsyncEvent, ErrorEntry};
 use nvme::register::{Configuration, status_bits};
 use nvme::{Nqn, Status, Submission};
 
+use super::abort::AbortRequest;
 use super::config::PortId;
 use super::limits::{ERROR_ENTRIES_MAX, IO_QUEUES_MAX, KEEP_ALIVE_GRANULARITY_100MS, KEEP_ALIVE_MS_MAX, NSID_MAX};
 
@@ -32,9 +33,41 @@ const SHUTDOWN_PROCESSING: u32 = 1 << 2;
 pub(super) struct Attention {
     raised: AtomicBool,
     waker: Mutex<Option<Waker>>,
+    mail: Mutex<Mail>,
+}
+
+/// What is left for a connection beside the call. Bounded: no more than ABORTS_MAX of one association are under way.
+#[derive(Debug, Default)]
+struct Mail {
+    /// For an I/O queue.
+    requests: Vec<AbortRequest>,
+    /// For an admin queue: number of the Abort, and whether the command was aborted.
+    outcomes: Vec<(u64, bool)>,
 }
 
 impl Attention {
+    fn mail(&self) -> MutexGuard<'_, Mail> {
+        self.mail.lock().unwrap_or_else(PoisonError::into_inner) // two lists, each changed by one push or take
+    }
+
+    pub fn ask_to_abort(&self, request: AbortRequest) {
+        self.mail().requests.push(request);
+        self.raise();
+    }
+
+    pub fn take_requests(&self) -> Vec<AbortRequest> {
+        std::mem::take(&mut self.mail().requests)
+    }
+
+    pub fn tell_abort(&self, number: u64, aborted: bool) {
+        self.mail().outcomes.push((number, aborted));
+        self.raise();
+    }
+
+    pub fn take_outcomes(&self) -> Vec<(u64, bool)> {
+        std::mem::take(&mut self.mail().outcomes)
+    }
+
     pub fn raise(&self) {
         self.raised.store(true, Ordering::Release);
         let waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -233,6 +266,11 @@ impl Controller {
         }
         state.queues.insert(qid, attention.clone());
         true
+    }
+
+    /// The connection of an I/O queue.
+    pub fn queue(&self, qid: u16) -> Option<Arc<Attention>> {
+        self.lock().queues.get(&qid).cloned()
     }
 
     pub fn io_queues(&self) -> usize {

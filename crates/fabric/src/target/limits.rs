@@ -54,7 +54,7 @@ pub const CONTROLLERS_MAX: usize = 1024;
 pub const CONNECTIONS_MAX: usize = 4096;
 /// Asynchronous Event Requests outstanding on a controller. Chosen: the smallest the specification recommends.
 pub const ASYNC_EVENTS_MAX: usize = 4;
-/// Abort commands outstanding (they are answered at once; the figure is what ACL states).
+/// Abort commands outstanding on a controller (ACL). Chosen: the smallest the specification recommends.
 pub const ABORTS_MAX: u8 = 4;
 /// Entries of the Error Information log. Chosen: one page.
 pub const ERROR_ENTRIES_MAX: usize = 64;

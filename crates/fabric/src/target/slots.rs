@@ -14,6 +14,7 @@ use engine::{Buf, View};
 use nvme::{Fuse, Status, Submission};
 use slab::Slab;
 
+use super::abort::AbortTicket;
 use super::stats::CommandKind;
 
 /// How far a command is.
@@ -61,6 +62,8 @@ pub(super) struct Slot<N> {
     pub doomed: Option<Status>,
     /// The other half of a fused pair.
     pub partner: Option<u16>,
+    /// An Abort that is answered when this command's answer is on its way.
+    pub abort: Option<AbortTicket>,
     /// The answer.
     pub status: Status,
     pub result: u64,
@@ -81,6 +84,7 @@ impl<N> Slot<N> {
             charged: 0,
             doomed: None,
             partner: None,
+            abort: None,
             status: Status::SUCCESS,
             result: 0,
             reply: View::default(),

@@ -1,5 +1,6 @@
 //! Scenario tests of the connection core: two ends in memory and a clock that is moved by hand.
 
+mod abort;
 mod access;
 mod admin;
 mod association;

@@ -1,0 +1,48 @@
+//! What reaches a connection from elsewhere, and is told to the host where it has asked for it: the end of its association,
+//! a reset, aborts, and asynchronous events (NVMe Base 2.0c §5.2).
+
+use nvme::Status;
+
+use super::connection::Connection;
+use super::controller::Controller;
+use super::end::End;
+use super::limits::ASYNC_EVENTS_MAX;
+use super::slots::Stage;
+
+impl<N> Connection<N> {
+    /// Somebody has called.
+    pub(super) fn attend(&mut self) {
+        let Some(controller) = self.controller.clone() else { return };
+        if controller.is_ended() {
+            // A queue that is disconnected waits for its answer to be read; a host that never does must not hold it.
+            self.end.take_if(|end| *end == End::Disconnected);
+            self.finish(End::AssociationEnded);
+        } else if self.queue.qid != 0 && controller.io_epoch() != self.queue.epoch {
+            self.finish(End::ControllerReset);
+        } else if self.queue.qid == 0 {
+            self.settle_aborts();
+            self.tell_events(&controller);
+        } else {
+            self.abort_requested();
+        }
+    }
+
+    pub(super) fn tell_events(&mut self, controller: &Controller) {
+        while !self.events.is_empty() {
+            let Some(event) = controller.next_event() else { return };
+            if let Some(slot) = self.events.pop_front() {
+                self.answer(slot, Status::SUCCESS, event.to_result());
+            }
+        }
+    }
+
+    /// An Asynchronous Event Request: it waits until there is something to tell.
+    pub(super) fn park_event(&mut self, slot: u16, controller: &Controller) {
+        if self.events.len() == ASYNC_EVENTS_MAX {
+            return self.answer(slot, Status::ASYNC_EVENT_LIMIT_EXCEEDED.do_not_retry(), 0);
+        }
+        self.slots.at(slot).stage = Stage::Parked;
+        self.events.push_back(slot);
+        self.tell_events(controller);
+    }
+}
