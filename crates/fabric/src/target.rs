@@ -27,6 +27,7 @@ mod ana;
 mod authentication;
 mod balance;
 mod commands;
+mod complaints;
 mod config;
 mod connection;
 mod controller;

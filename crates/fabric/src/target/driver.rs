@@ -7,7 +7,9 @@
 //! - When the task ends or is dropped, the core is dropped with it, which ends the association or frees the queue.
 
 use std::cell::{Cell, RefCell};
+use std::fmt;
 use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -19,6 +21,7 @@ use engine::net::{SendBatch, TcpStream};
 use engine::task::TaskSet;
 use engine::time::{self, Instant, Sleep};
 
+use super::complaints::Complaints;
 use super::connection::Connection;
 use super::end::End;
 use super::io::{self, Operation, Outcome, Work};
@@ -86,13 +89,23 @@ pub(super) async fn drive<N: Namespace>(shared: Arc<Shared<N>>, stream: TcpStrea
     stream.shutdown();
     // The host that is told of its bad PDU closes from its side, as it should: the reason is ours all the same.
     let reason = core.borrow().reason().cloned();
-    match reason.map_or(closed, Closed::End) {
-        Closed::End(end) if end.is_fault() => tracing::warn!(%peer, reason = %end, "connection ended"),
-        Closed::End(end) => tracing::debug!(%peer, reason = %end, "connection ended"),
-        Closed::Socket(error) => tracing::warn!(%peer, reason = %error, "connection lost"),
-        Closed::Peer => tracing::debug!(%peer, "the peer closed the connection"),
-    }
+    tell(&core.borrow().shared.complaints, peer, &reason.map_or(closed, Closed::End));
     drop(ticket);
+}
+
+/// Tells the operator why a connection has ended, where the peer or the network did something wrong.
+fn tell(complaints: &Complaints, peer: SocketAddr, closed: &Closed) {
+    let (what, reason): (&str, &dyn fmt::Display) = match closed {
+        Closed::End(end) if end.is_fault() => ("connection ended", end),
+        Closed::Socket(error) => ("connection lost", error),
+        Closed::End(end) => return tracing::debug!(%peer, reason = %end, "connection ended"),
+        Closed::Peer => return tracing::debug!(%peer, "the peer closed the connection"),
+    };
+    match complaints.line(time::now()) {
+        Some(0) => tracing::warn!(%peer, %reason, "{what}"),
+        Some(unsaid) => tracing::warn!(%peer, %reason, "{what}; {unsaid} more connections before it"),
+        None => tracing::debug!(%peer, %reason, "{what}"),
+    }
 }
 
 /// Feeds the core. Returns only when the connection is over.

@@ -20,6 +20,7 @@ use nvme::{AnaState, CONTROLLER_ID_DYNAMIC, Nqn};
 use super::access::Access;
 use super::ana::{self, AnaGroups};
 use super::balance::Loads;
+use super::complaints::Complaints;
 use super::config::{ConfigError, HostConfig, PortConfig, PortId, TargetConfig};
 use super::controller::{Attention, Controller, Identity};
 use super::limits::{CONTROLLERS_MAX, NSID_MAX, SUBSYSTEMS_MAX};
@@ -84,6 +85,7 @@ pub(super) struct Shared<N> {
     pub config: TargetConfig,
     pub stats: Arc<Stats>,
     pub loads: Arc<Loads>,
+    pub complaints: Complaints,
     generation: AtomicU64,
     state: Mutex<State<N>>,
 }
@@ -117,6 +119,7 @@ impl<N> Shared<N> {
             config,
             stats: Arc::default(),
             loads: Arc::default(),
+            complaints: Complaints::default(),
             generation: AtomicU64::new(1),
             state: Mutex::new(state),
         }

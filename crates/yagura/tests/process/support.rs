@@ -81,6 +81,11 @@ impl Server {
         }
     }
 
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// An address in the ready document.
     pub fn address(&self, field: &str) -> SocketAddr {
         let text = self.ready[field].as_str().unwrap_or_else(|| panic!("no {field} in {}", self.ready));
