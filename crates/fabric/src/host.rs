@@ -12,6 +12,7 @@
 
 mod admin;
 mod association;
+mod authentication;
 mod connect;
 mod discovery;
 mod error;

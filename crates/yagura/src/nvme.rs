@@ -15,6 +15,8 @@ use crate::exit::Failure;
 use crate::size::Size;
 use crate::{output, reactors};
 
+mod keys;
+
 /// What one step of connecting may take.
 pub const CONNECT_TIME: Duration = Duration::from_secs(5);
 /// Bytes of one command. Chosen: what targets commonly take; the host splits what is too long.
@@ -27,6 +29,7 @@ pub fn run(verb: &NvmeVerb) -> Result<(), Failure> {
         NvmeVerb::Identify(args) => reactors::run_one(identify(args)),
         NvmeVerb::Read(args) => reactors::run_one(read(args)),
         NvmeVerb::Write(args) => reactors::run_one(write(args)),
+        NvmeVerb::GenDhchapKey(args) => keys::generate_dhchap(args),
     }
 }
 
@@ -77,6 +80,7 @@ async fn connect(namespace: &NvmeNamespace) -> Result<RemoteNamespace, Failure> 
     let mut options = Options::new(namespace.address, nqn, namespace.nsid);
     options.header_digest = namespace.header_digest;
     options.data_digest = namespace.data_digest;
+    keys::apply(&namespace.host, &mut options)?;
     RemoteNamespace::connect(options).await.map_err(Failure::unavailable)
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use engine::Buf;
+use nvme::auth::Fields;
 use nvme::fabrics::{ConnectData, ConnectFields, PropertyFields};
 use nvme::feature::FeatureId;
 use nvme::identify::Cns;
@@ -54,8 +55,9 @@ impl Admin<'_> {
         }
     }
 
-    /// Connects the queue (NVMe Base 2.0 §6.3); returns the controller's identifier.
-    pub(super) async fn connect(&self, options: &Options, queue: &ConnectQueue) -> Result<u16, ConnectError> {
+    /// Connects the queue (NVMe Base 2.0 §6.3); returns the controller's identifier, and AUTHREQ: what it
+    /// wants to see before anything else.
+    pub(super) async fn connect(&self, options: &Options, queue: &ConnectQueue) -> Result<(u16, u16), ConnectError> {
         let fields = ConnectFields {
             qid: queue.id.into(),
             sqsize: (queue.entries - 1).into(),
@@ -75,7 +77,25 @@ impl Admin<'_> {
         let payload = Payload::Out(Buf::copy_from(data.as_bytes()).freeze());
         let step = if queue.id == 0 { "connect admin queue" } else { "connect I/O queue" };
         let (completion, _) = self.run(step, command, payload).await?;
-        Ok(completion.result.get() as u16)
+        let result = completion.result.get();
+        Ok((result as u16, (result >> 16) as u16))
+    }
+
+    /// Authentication Send (NVMe Base 2.0 §6.2).
+    pub(super) async fn authentication_send(&self, message: &[u8]) -> Result<(), ConnectError> {
+        let mut command = Submission::fabrics(FabricsType::AUTHENTICATION_SEND, 0);
+        set_tail(&mut command, Fields::new(message.len() as u32).as_bytes());
+        let payload = Payload::Out(Buf::copy_from(message).freeze());
+        self.run("authentication send", command, payload).await.map(|_| ())
+    }
+
+    /// Authentication Receive (NVMe Base 2.0 §6.1): a message, and what stands behind it.
+    pub(super) async fn authentication_receive(&self) -> Result<Buf, ConnectError> {
+        let mut command = Submission::fabrics(FabricsType::AUTHENTICATION_RECEIVE, 0);
+        set_tail(&mut command, Fields::new(PAGE_BYTES as u32).as_bytes());
+        let payload = Payload::In(Buf::zeroed(PAGE_BYTES));
+        let (_, payload) = self.run("authentication receive", command, payload).await?;
+        Ok(buffer(payload))
     }
 
     async fn property(&self, property: u32, eight_bytes: bool) -> Result<u64, ConnectError> {

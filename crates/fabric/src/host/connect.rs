@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::admin::{Admin, ConnectQueue};
+use super::authentication::authenticate;
 use super::error::ConnectError;
 use super::link::Link;
 use super::options::Options;
@@ -19,6 +20,8 @@ pub(super) async fn connect_queue(
     let link = Link::connect(address, config, options.connect_timeout, patience)
         .await
         .map_err(|error| ConnectError::Link { address, error })?;
-    let controller = Admin { link: &link, address }.connect(options, queue).await?;
+    let admin = Admin { link: &link, address };
+    let (controller, asked) = admin.connect(options, queue).await?;
+    authenticate(&admin, options, asked).await?;
     Ok((link, controller))
 }

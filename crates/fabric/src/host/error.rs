@@ -17,6 +17,14 @@ pub enum ConnectError {
         /// What happened.
         error: LinkError,
     },
+    /// One end did not authenticate itself to the other.
+    #[error("{address}: {error}")]
+    Authentication {
+        /// The target.
+        address: std::net::SocketAddr,
+        /// Why not.
+        error: crate::auth::AuthError,
+    },
     /// The target refused a step.
     #[error("{step}: the target answered {status}{}", hint(*.status))]
     Refused {
@@ -66,7 +74,7 @@ fn hint(status: Status) -> &'static str {
     match status.kind() {
         Status::CONNECT_INVALID_PARAMETERS => "; is the subsystem's NQN right?",
         Status::CONNECT_INVALID_HOST => "; the target does not let this host's NQN in",
-        Status::AUTHENTICATION_REQUIRED => "; it wants authentication, which is not supported",
+        Status::AUTHENTICATION_REQUIRED => "; it wants authentication",
         _ => "",
     }
 }

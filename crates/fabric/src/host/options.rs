@@ -7,6 +7,7 @@ use std::time::Duration;
 use nvme::Nqn;
 
 use super::identity::HostIdentity;
+use crate::auth::HostKeys;
 
 /// How to reach a namespace, and how to behave.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -63,11 +64,15 @@ impl Options {
 
 /// What keeps strangers out of the connections. The default is a plain connection without authentication.
 #[derive(Clone, PartialEq, Eq, Default)]
-pub struct Security {}
+pub struct Security {
+    /// The keys for DH-HMAC-CHAP, for targets that ask for it. With a controller key the target has to ask, and to
+    /// authenticate itself.
+    pub dhchap: Option<HostKeys>,
+}
 
 /// Says what is used, and never a key.
 impl fmt::Debug for Security {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Security").finish_non_exhaustive()
+        f.debug_struct("Security").field("dhchap", &self.dhchap.is_some()).finish_non_exhaustive()
     }
 }

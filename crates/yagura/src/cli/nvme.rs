@@ -19,6 +19,38 @@ pub enum NvmeVerb {
     Read(NvmeReadArgs),
     /// Write blocks.
     Write(NvmeWriteArgs),
+    /// Make a key by which a host or a target authenticates itself (DH-HMAC-CHAP).
+    GenDhchapKey(GenDhchapKeyArgs),
+}
+
+/// `yagura nvme gen-dhchap-key`
+#[derive(Args, Debug)]
+pub struct GenDhchapKeyArgs {
+    #[command(flatten)]
+    pub common: Common,
+    /// New file for the key; only its owner will be able to read it.
+    #[arg(long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// Hash by which the key is transformed for each name, which also says how long it is: sha256, sha384, sha512, none.
+    #[arg(long, value_name = "NAME", default_value = "sha256")]
+    pub hash: String,
+    /// Transform it for this host (or subsystem, for a controller's key) right now: it then serves that one alone.
+    #[arg(long, value_name = "NQN")]
+    pub nqn: Option<String>,
+}
+
+/// Who connects, and what it shows and wants to see.
+#[derive(Args, Clone, Debug, Default)]
+pub struct NvmeHost {
+    /// Name of this host, as targets know it; default: a random one.
+    #[arg(long, value_name = "NQN")]
+    pub host_nqn: Option<String>,
+    /// File with the key by which this host authenticates itself (DH-HMAC-CHAP).
+    #[arg(long, value_name = "FILE", requires = "host_nqn")]
+    pub dhchap_key_file: Option<PathBuf>,
+    /// File with the key by which the target has to authenticate itself.
+    #[arg(long, value_name = "FILE", requires = "dhchap_key_file")]
+    pub dhchap_ctrl_key_file: Option<PathBuf>,
 }
 
 /// `yagura nvme discover`
@@ -47,6 +79,8 @@ pub struct NvmeNamespace {
     /// Protect data by CRC32C.
     #[arg(long)]
     pub data_digest: bool,
+    #[command(flatten)]
+    pub host: NvmeHost,
 }
 
 /// `yagura nvme identify`
