@@ -134,6 +134,31 @@ impl Admin<'_> {
         }
     }
 
+    /// Resets the controller: clears CC.EN and waits for CSTS.RDY to follow (NVMe Base 2.0 §3.7.2). Once this has returned no
+    /// command of its I/O queues takes effect any more.
+    pub(super) async fn reset(&self, capabilities: Capabilities) -> Result<(), ConnectError> {
+        self.set_configuration(Configuration::default()).await?;
+        let patience = Duration::from_millis(500) * u32::from(capabilities.timeout_500ms().max(1));
+        let deadline = engine::time::now() + patience;
+        loop {
+            let status = self.property(offset::CSTS, false).await? as u32;
+            if status & status_bits::READY == 0 {
+                return Ok(());
+            }
+            if engine::time::now() >= deadline {
+                return Err(ConnectError::NotReady(patience, status));
+            }
+            engine::time::sleep(READY_POLL).await;
+        }
+    }
+
+    /// Abort (NVMe Base 2.0 §5.1) of a command on I/O queue `queue`.
+    pub(super) async fn abort(&self, queue: u16, command_id: u16) -> Result<(), ConnectError> {
+        let mut command = Submission::admin(AdminOpcode::ABORT, 0, 0);
+        command.cdw10 = (u32::from(queue) | u32::from(command_id) << 16).into();
+        self.run("abort", command, Payload::None).await.map(|_| ())
+    }
+
     /// Tells the controller that the host is leaving (CC.SHN).
     pub(super) async fn announce_shutdown(&self) -> Result<(), ConnectError> {
         self.set_configuration(Configuration::ENABLE.with_normal_shutdown()).await
@@ -150,9 +175,20 @@ impl Admin<'_> {
 
     /// `bytes` (a multiple of 4) of a log page from `offset`.
     pub(super) async fn log(&self, log: LogId, offset: u64, bytes: usize) -> Result<Buf, ConnectError> {
+        self.log_specific(log, 0, offset, bytes).await
+    }
+
+    /// The same with a log specific field (LSP).
+    pub(super) async fn log_specific(
+        &self,
+        log: LogId,
+        specific: u8,
+        offset: u64,
+        bytes: usize,
+    ) -> Result<Buf, ConnectError> {
         let mut command = Submission::admin(AdminOpcode::GET_LOG_PAGE, 0, nvme::NSID_ALL);
         let request =
-            LogRequest { log, specific: 0, retain_event: false, bytes: bytes as u64, offset, offset_is_index: false };
+            LogRequest { log, specific, retain_event: false, bytes: bytes as u64, offset, offset_is_index: false };
         request.fill(&mut command);
         if log == LogId::DISCOVERY {
             command.nsid = 0.into();

@@ -1,7 +1,7 @@
 //! Why a remote namespace could not be had, and what a command's end means in the words of [`device::Error`].
 
 use device::{Error, Lba};
-use nvme::{Nqn, Status};
+use nvme::{AnaState, Nqn, Status};
 
 use super::link::LinkError;
 use super::slot::Ended;
@@ -88,6 +88,86 @@ pub(super) struct Target<'a> {
     pub(super) blocks: u64,
     /// Size of the namespace, in blocks.
     pub(super) end: u64,
+}
+
+/// How a command failed, and what that means for sending it again.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct CommandError {
+    /// For the caller.
+    pub(super) error: Error,
+    pub(super) fate: Fate,
+}
+
+/// What has become, and may yet become, of a command that failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fate {
+    /// It was not executed and never will be, for a reason that lies in this path: another one may do better.
+    NotExecuted,
+    /// The path's ANA state stood in the way, likewise.
+    Ana(AnaState),
+    /// The controller has answered; another path would answer the same.
+    Answered,
+    /// It has ended, and how far it came is not known.
+    Interrupted,
+    /// It may take effect until its association has surely ended.
+    InDoubt,
+}
+
+impl From<CommandError> for Error {
+    fn from(failed: CommandError) -> Error {
+        failed.error
+    }
+}
+
+impl From<Error> for CommandError {
+    /// Of a command that was not sent.
+    fn from(error: Error) -> CommandError {
+        let fate = if matches!(error, Error::NotConnected(_)) { Fate::NotExecuted } else { Fate::Answered };
+        CommandError { error, fate }
+    }
+}
+
+/// What a status says of a command's fate. Path related ones (SCT 3h) up to 6Fh: the controller did not execute it (NVMe Base
+/// 2.0 §8.1.1.6 to §8.1.1.8, figure 98); one that the controller no longer has, or not yet, others may have.
+fn fate_of(status: Status) -> Fate {
+    match status.kind() {
+        Status::ANA_INACCESSIBLE => Fate::Ana(AnaState::Inaccessible),
+        Status::ANA_PERSISTENT_LOSS => Fate::Ana(AnaState::PersistentLoss),
+        Status::ANA_TRANSITION => Fate::Ana(AnaState::Change),
+        Status::INVALID_NAMESPACE | Status::CONTROLLER_PATHING_ERROR => Fate::NotExecuted,
+        Status::NAMESPACE_NOT_READY if !status.is_do_not_retry() => Fate::NotExecuted,
+        Status::ABORT_REQUESTED
+        | Status::ABORTED_SQ_DELETION
+        | Status::INTERRUPTED
+        | Status::TRANSIENT_TRANSPORT_ERROR
+        | Status::DATA_TRANSFER_ERROR
+        | Status::INTERNAL_PATH_ERROR => Fate::Interrupted,
+        _ => Fate::Answered,
+    }
+}
+
+fn fate(ended: Ended) -> Fate {
+    match ended {
+        Ended::Completed(completion) => fate_of(completion.status()),
+        Ended::WrongDigest | Ended::ShortData => Fate::Answered,
+        Ended::Lost | Ended::TimedOut => Fate::InDoubt,
+    }
+}
+
+/// The end of a command, with its fate.
+pub(super) fn judged(ended: Ended, target: Target<'_>) -> Result<(), CommandError> {
+    outcome(ended, target).map_err(|error| CommandError { error, fate: fate(ended) })
+}
+
+/// The ends of the halves of a fused command, with their fate: as long as one has no answer it may take effect, unless the
+/// other's answer settles both.
+pub(super) fn fused_judged(compare: Ended, write: Ended, target: Target<'_>) -> Result<(), CommandError> {
+    let fate = match (compare, write) {
+        (Ended::Completed(compared), _) if is_fault(compared.status()) => fate_of(compared.status()),
+        (Ended::Lost | Ended::TimedOut, _) => Fate::InDoubt,
+        (_, write) => fate(write),
+    };
+    fused_outcome(compare, write, target).map_err(|error| CommandError { error, fate })
 }
 
 /// What the end of a command means.

@@ -8,6 +8,7 @@
 //!   waits for a slot waits for ever.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
@@ -30,6 +31,8 @@ use crate::transport::Transport;
 const RECEIVE_BYTES: usize = 32 << 10;
 /// How often deadlines are looked at: so many times within one. A command may outlast its deadline by the difference.
 const CHECKS_PER_TIMEOUT: u32 = 4;
+/// What part of its time a command that is being aborted has on top. Guessed: an abort is answered at once or never.
+const GRACE_PART: u32 = 2;
 /// How long a peer that is being told why the connection ends may take to listen. Guessed.
 const TERM_REQ_TIMEOUT: Duration = Duration::from_millis(200);
 
@@ -78,6 +81,9 @@ struct Shared {
     /// A send is under way: nothing may be sent past it.
     sending: Cell<bool>,
     changed: Notify,
+    /// Commands to be aborted; somebody does that: `aborts`.
+    overdue: RefCell<VecDeque<u16>>,
+    aborts: Cell<bool>,
     end: RefCell<Option<LinkError>>,
     /// Swapped with the queue's, so that settling allocates nothing.
     aftermath: Cell<Aftermath>,
@@ -110,6 +116,8 @@ impl Link {
             sender: Cell::new(None),
             sending: Cell::new(false),
             changed: Notify::new(),
+            overdue: RefCell::default(),
+            aborts: Cell::new(false),
             end: RefCell::new(None),
             aftermath: Cell::new(Aftermath::default()),
         });
@@ -146,6 +154,31 @@ impl Link {
             let changed = self.shared.changed.notified();
             if let Some(error) = self.error() {
                 return error;
+            }
+            changed.await;
+        }
+    }
+
+    /// Commands that may be entered now.
+    pub fn available(&self) -> usize {
+        self.shared.slots.available()
+    }
+
+    /// From now on somebody asks for [`Link::next_overdue`]: a command that outlasts its time gets a grace instead of ending the
+    /// link at once.
+    pub fn arm_aborts(&self) {
+        self.shared.aborts.set(true);
+    }
+
+    /// The next command that has outlasted its time; `None`: the link has ended.
+    pub async fn next_overdue(&self) -> Option<u16> {
+        loop {
+            let changed = self.shared.changed.notified();
+            if let Some(command) = self.shared.overdue.borrow_mut().pop_front() {
+                return Some(command);
+            }
+            if self.is_closed() {
+                return None;
             }
             changed.await;
         }
@@ -395,8 +428,13 @@ async fn send(shared: &Shared) -> LinkError {
 async fn watch(shared: &Shared) -> LinkError {
     loop {
         time::sleep(shared.timeout / CHECKS_PER_TIMEOUT).await;
-        if shared.queue.borrow().is_overdue(time::now().as_nanos()) {
+        let grace = if shared.aborts.get() { (shared.timeout / GRACE_PART).as_nanos() as u64 } else { 0 };
+        let now = time::now().as_nanos();
+        if shared.queue.borrow_mut().check_deadlines(now, grace, &mut shared.overdue.borrow_mut()) {
             return LinkError::CommandTimeout(shared.timeout);
+        }
+        if !shared.overdue.borrow().is_empty() {
+            shared.changed.notify_all();
         }
     }
 }

@@ -23,6 +23,11 @@ pub struct Options {
     /// Commands under way at a time on a queue, 2 to [`super::QUEUE_DEPTH_MAX`]; further callers wait. Less if the controller
     /// takes less.
     pub depth: u16,
+    /// I/O queues on the reactor that connects, 1 to [`super::QUEUES_MAX`]; fewer if the controller has fewer.
+    pub queues: u16,
+    /// Further I/O queues, for other reactors that join ([`super::RemoteNamespace::joiner`]); with `queues` at most
+    /// [`super::QUEUES_MAX`].
+    pub queues_elsewhere: u16,
     /// Protect headers by a digest.
     pub header_digest: bool,
     /// Protect data by a digest.
@@ -31,7 +36,7 @@ pub struct Options {
     pub security: Security,
     /// How long connecting may take, and each step after it.
     pub connect_timeout: Duration,
-    /// How long a command may take. After that the association is ended and made anew.
+    /// How long a command may take. Then it is aborted, and if that does not end it the association is.
     pub command_timeout: Duration,
     /// After how long without a sign of life the controller drops us (KATO); a sign is given twice within. Zero: never.
     pub keep_alive: Duration,
@@ -50,6 +55,8 @@ impl Options {
             nsid,
             host: HostIdentity::random(),
             depth: 128,
+            queues: 1,
+            queues_elsewhere: 0,
             header_digest: false,
             data_digest: false,
             security: Security::default(),

@@ -326,9 +326,20 @@ impl Queue {
         waker
     }
 
-    /// Whether a command's deadline lies at or before `now`.
-    pub fn is_overdue(&self, now: u64) -> bool {
-        self.slots.iter().any(|slot| slot.is_under_way() && slot.deadline <= now)
+    /// Looks for commands whose deadline lies at or before `now`. With a `grace`, each that was sent is told to `overdue` once and
+    /// has that much longer. Returns whether one has used up what it had.
+    pub fn check_deadlines(&mut self, now: u64, grace: u64, overdue: &mut VecDeque<u16>) -> bool {
+        let mut expired = false;
+        for slot in self.slots.iter_mut().filter(|slot| slot.is_under_way() && slot.deadline <= now) {
+            if grace == 0 || slot.overdue || slot.stage != Stage::Sent {
+                expired = true;
+                continue;
+            }
+            slot.overdue = true;
+            slot.deadline = now + grace;
+            overdue.push_back(slot.id().command_id());
+        }
+        expired
     }
 
     /// Ends every command: those whose deadline has passed as timed out, the others as lost. Nothing more is taken or sent.
@@ -339,7 +350,8 @@ impl Queue {
         for index in 0..self.slots.len() {
             let slot = &self.slots[index];
             if slot.is_under_way() {
-                let ended = if slot.deadline <= now { Ended::TimedOut } else { Ended::Lost };
+                let late = slot.overdue || slot.deadline <= now;
+                let ended = if late { Ended::TimedOut } else { Ended::Lost };
                 let id = slot.id();
                 self.end(id, ended);
             }

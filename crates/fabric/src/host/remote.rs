@@ -9,86 +9,157 @@
 //!   writing pages of one store into another's namespace would destroy both.
 //! - A compare-and-write is never split; what is longer than the target's unit is refused.
 
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::time::Duration;
+use std::sync::Arc;
 
 use device::{Durability, Error, Lba, Namespace, NamespaceInfo};
 use engine::sync::{Notified, Notify};
-use engine::task::{self, Task};
-use engine::{Buf, View, time};
-use nvme::Submission;
-use nvme::command::{DATASET_DEALLOCATE, DatasetRange, FORCE_UNIT_ACCESS};
-use nvme::opcode::NvmOpcode;
-use zerocopy::IntoBytes;
+use engine::{Buf, View};
+use nvme::AnaState;
+use nvme::identify::{Cns, IdentifyController};
 
-use super::association::Association;
-use super::error::{ConnectError, Target, fused_outcome, outcome};
+use super::error::ConnectError;
+use super::io::{Change, Io, Swap, check_length, check_range};
+use super::joining::Joiner;
 use super::options::Options;
-use super::queue::Payload;
+use super::session::{Attached, Session, Up};
+use super::shape;
 
 /// A namespace of a target. It belongs to the reactor thread that made it.
 pub struct RemoteNamespace {
-    inner: Rc<Inner>,
-    _supervisor: Task<()>,
-}
-
-struct Inner {
-    options: Options,
-    /// For errors: namespace, subsystem and address.
-    name: String,
-    association: RefCell<Option<Rc<Association>>>,
-    /// What was found when it was first connected, and grows.
-    info: RefCell<NamespaceInfo>,
-    /// Counts the associations that were made.
-    epoch: Cell<u64>,
-    changed: Notify,
-    last_error: RefCell<Option<String>>,
+    pub(super) session: Rc<Session>,
+    pub(super) attached: Rc<Attached>,
 }
 
 impl RemoteNamespace {
     /// Connects; ends with an error if the first attempt fails. Afterwards it reconnects by itself.
+    ///
+    /// # Errors
+    /// The target can't be reached, refuses, or has no such namespace that can be used.
     pub async fn connect(options: Options) -> Result<RemoteNamespace, ConnectError> {
-        let association = Association::connect(&options).await?;
-        let info = association.info.borrow().clone();
-        Ok(RemoteNamespace::start(options, info, Some(association)))
+        let nsid = options.nsid;
+        let session = Rc::new(Session::connect(options).await?);
+        RemoteNamespace::on(session, nsid, Notify::new()).await
+    }
+
+    /// The namespace `nsid` of the same subsystem, over the same association.
+    ///
+    /// # Errors
+    /// There is no connection now, or no such namespace that can be used.
+    pub async fn sibling(&self, nsid: u32) -> Result<RemoteNamespace, ConnectError> {
+        RemoteNamespace::on(Rc::clone(&self.session), nsid, Notify::new()).await
+    }
+
+    /// The same with the notice of change that a multipath namespace gives all its paths.
+    pub(super) async fn connect_noticed(options: Options, changed: Notify) -> Result<RemoteNamespace, ConnectError> {
+        let nsid = options.nsid;
+        let session = Rc::new(Session::connect(options).await?);
+        RemoteNamespace::on(session, nsid, changed).await
+    }
+
+    async fn on(session: Rc<Session>, nsid: u32, changed: Notify) -> Result<RemoteNamespace, ConnectError> {
+        let inner = Rc::clone(&session.inner);
+        let association = inner.association.borrow().clone();
+        let lost = ConnectError::NoAnswer { step: "identify namespace", ended: "there is no connection" };
+        let association = association.ok_or(lost)?;
+        let found = association.find(&inner.options, nsid).await?;
+        let attached = Attached::new(&inner.options, nsid, found.info.clone(), changed);
+        let attached = inner.attach(attached, Some((&association, &found)))?;
+        Ok(RemoteNamespace { session, attached })
     }
 
     /// A namespace that is known from before, as `expected`. It is down at first and connects in the background; only a
     /// namespace with this identity and block size, and at least this size, is let in.
     pub fn expecting(options: Options, expected: NamespaceInfo) -> RemoteNamespace {
-        RemoteNamespace::start(options, expected, None)
+        RemoteNamespace::expecting_noticed(options, expected, Notify::new())
     }
 
-    fn start(options: Options, info: NamespaceInfo, association: Option<Association>) -> RemoteNamespace {
-        let inner = Rc::new(Inner {
-            name: format!("{} namespace {} at {}", options.subsystem, options.nsid, options.address),
-            options,
-            association: RefCell::new(None),
-            info: RefCell::new(info),
-            epoch: Cell::new(0),
-            changed: Notify::new(),
-            last_error: RefCell::new(None),
-        });
-        let first = association.map(|association| inner.up(association));
-        let supervisor = task::spawn(supervise(Rc::clone(&inner), first));
-        RemoteNamespace { inner, _supervisor: supervisor }
+    pub(super) fn expecting_noticed(options: Options, expected: NamespaceInfo, changed: Notify) -> RemoteNamespace {
+        let attached = Attached::new(&options, options.nsid, expected, changed);
+        RemoteNamespace::waiting(Session::expecting(options), attached)
+    }
+
+    fn waiting(session: Session, attached: Attached) -> RemoteNamespace {
+        let attached = session.inner.attach(attached, None);
+        let attached = attached.expect("invariant: without a finding there is nothing to refuse");
+        RemoteNamespace { session: Rc::new(session), attached }
+    }
+
+    /// Takes part, from this reactor and with a queue of its own, in the association of the namespace that gave the joiner. It is
+    /// down until its queue is connected, and whenever the association is; the two end together.
+    pub fn join(joiner: Joiner) -> RemoteNamespace {
+        let attached = Attached::new(&joiner.options, joiner.nsid, joiner.info, Notify::new());
+        RemoteNamespace::waiting(Session::join(joiner.options, joiner.shared), attached)
+    }
+
+    /// What another reactor needs to join; see [`Options::queues_elsewhere`].
+    pub fn joiner(&self) -> Joiner {
+        let inner = &self.session.inner;
+        Joiner {
+            shared: Arc::clone(&inner.shared),
+            options: inner.options.clone(),
+            nsid: self.attached.nsid,
+            info: self.attached.info.borrow().clone(),
+        }
     }
 
     /// Whether there is a connection now.
     pub fn is_connected(&self) -> bool {
-        self.inner.association.borrow().as_ref().is_some_and(|association| association.is_alive())
+        self.attached.is_up()
+    }
+
+    /// The target's address.
+    pub fn address(&self) -> std::net::SocketAddr {
+        self.session.inner.options.address
     }
 
     /// Counts the connections that were made: a change means that what was under way before was lost.
     pub fn epoch(&self) -> u64 {
-        self.inner.epoch.get()
+        self.attached.epoch()
+    }
+
+    /// I/O queues of the association on this reactor; 0: there is no connection.
+    pub fn queues(&self) -> usize {
+        self.attached.up().map_or(0, |up| up.association.queues())
+    }
+
+    /// Identifiers of the subsystem's namespaces, ascending.
+    ///
+    /// # Errors
+    /// There is no connection now, or the target does not answer.
+    pub async fn namespaces(&self) -> Result<Vec<u32>, ConnectError> {
+        let none = ConnectError::NoAnswer { step: "list namespaces", ended: "there is no connection" };
+        let Some(up) = self.attached.up() else { return Err(none) };
+        let admin = up.association.admin().ok_or(none)?;
+        shape::active(&admin, &self.session.inner.options, &up.association.controller).await
+    }
+
+    /// The controller's Identify page; `None`: there is no connection.
+    pub fn controller(&self) -> Option<IdentifyController> {
+        self.attached.up().map(|up| up.association.controller.page)
+    }
+
+    /// An Identify page of the namespace or its controller, 4096 bytes.
+    ///
+    /// # Errors
+    /// There is no connection now, or the target refuses.
+    pub async fn identify_page(&self, cns: Cns) -> Result<Buf, ConnectError> {
+        let none = ConnectError::NoAnswer { step: "identify", ended: "there is no connection" };
+        let Some(up) = self.attached.up() else { return Err(none) };
+        let admin = up.association.admin().ok_or(none)?;
+        let nsid = if [Cns::CONTROLLER, Cns::CSI_CONTROLLER].contains(&cns) { 0 } else { self.attached.nsid };
+        admin.identify(cns, nsid).await
+    }
+
+    /// How good this controller is for the namespace; `None`: there is no connection.
+    pub fn ana_state(&self) -> Option<AnaState> {
+        self.attached.up().map(|up| up.association.ana_state(up.limits.ana_group))
     }
 
     /// Ends when the connection has come or gone. Look at [`RemoteNamespace::is_connected`] after making this and before
     /// awaiting it.
     pub fn changed(&self) -> Notified {
-        self.inner.changed.notified()
+        self.attached.changed.notified()
     }
 
     /// Waits until there is a connection.
@@ -104,317 +175,92 @@ impl RemoteNamespace {
 
     /// Why it is down, or why it was last.
     pub fn last_error(&self) -> Option<String> {
-        self.inner.last_error.borrow().clone()
+        self.attached.last_error()
     }
 
     /// The target in words, as errors name it.
     pub fn name(&self) -> &str {
-        &self.inner.name
+        &self.attached.name
     }
 
-    /// Tells the target that the host is leaving and disconnects for good. Commands under way are lost.
+    /// Tells the target that the host is leaving and disconnects for good: also the namespaces that share the association.
+    /// Commands under way are lost.
     pub async fn disconnect(self) {
-        let association = self.inner.association.borrow_mut().take();
+        let association = self.session.inner.association.borrow_mut().take();
+        self.attached.fall("disconnected");
         if let Some(association) = association {
             association.leave().await;
         }
     }
-}
 
-impl Inner {
-    fn up(&self, association: Association) -> Rc<Association> {
-        let association = Rc::new(association);
-        *self.association.borrow_mut() = Some(Rc::clone(&association));
-        self.epoch.set(self.epoch.get() + 1);
-        self.changed.notify_all();
-        association
+    pub(super) fn up(&self) -> Result<Up, Error> {
+        self.attached.up().ok_or_else(|| Error::NotConnected(self.attached.name.clone()))
     }
 
-    fn down(&self, reason: String) {
-        let before = self.association.borrow_mut().take();
-        *self.last_error.borrow_mut() = Some(reason);
-        if before.is_some() {
-            self.changed.notify_all();
-        }
-    }
-
-    /// Lets a new association in only if the same namespace is behind it.
-    fn check(&self, association: &Association) -> Result<(), ConnectError> {
-        let (found, mut expected) = (association.info.borrow(), self.info.borrow_mut());
-        let same = found.nguid == expected.nguid && found.block_size == expected.block_size;
-        if !same || found.blocks < expected.blocks {
-            return Err(ConnectError::OtherNamespace { expected: describe(&expected), found: describe(&found) });
-        }
-        *expected = found.clone();
-        Ok(())
-    }
-}
-
-fn describe(info: &NamespaceInfo) -> String {
-    format!("{:032x} of {} blocks of {} bytes", u128::from_be_bytes(info.nguid), info.blocks, info.block_size)
-}
-
-/// Keeps the namespace connected, for as long as its owner keeps it.
-async fn supervise(inner: Rc<Inner>, first: Option<Rc<Association>>) {
-    let options = &inner.options;
-    let mut current = first;
-    let mut pause = options.backoff_min;
-    loop {
-        if let Some(association) = current.take() {
-            let since = time::now();
-            let error = association.closed().await;
-            tracing::warn!(target = %inner.name, %error, "connection lost");
-            inner.down(error.to_string());
-            // A target that lets us in only to drop us must not be stormed.
-            if since.elapsed() > options.backoff_max {
-                pause = options.backoff_min;
-            }
-        }
-        time::sleep(jittered(pause)).await;
-        pause = (pause * 2).min(options.backoff_max);
-        match Association::connect(options).await {
-            Ok(association) => match inner.check(&association) {
-                Ok(()) => {
-                    tracing::info!(target = %inner.name, "connected");
-                    current = Some(inner.up(association));
-                }
-                Err(error) => {
-                    tracing::error!(target = %inner.name, %error, "refused");
-                    association.leave().await;
-                    inner.down(error.to_string());
-                    pause = options.backoff_max;
-                }
-            },
-            Err(error) => {
-                tracing::debug!(target = %inner.name, %error, "could not connect");
-                inner.down(error.to_string());
-            }
-        }
-    }
-}
-
-/// Between half of `pause` and all of it, so that hosts that lost a target together do not return together.
-fn jittered(pause: Duration) -> Duration {
-    let half = pause / 2;
-    let spread = half.as_nanos().max(1) as u64;
-    half + Duration::from_nanos(task::random_u64() % spread)
-}
-
-/// A read, write or compare of `blocks` blocks.
-fn ranged(opcode: NvmOpcode, nsid: u32, lba: Lba, blocks: u32, durability: Durability) -> Submission {
-    let mut command = Submission::nvm(opcode, 0, nsid);
-    if durability == Durability::Stable {
-        command.cdw12 = FORCE_UNIT_ACCESS.into();
-    }
-    command.set_range(lba.0, blocks);
-    command
-}
-
-impl Inner {
-    fn association(&self) -> Result<Rc<Association>, Error> {
-        self.association.borrow().clone().ok_or_else(|| self.not_connected())
-    }
-
-    fn not_connected(&self) -> Error {
-        Error::NotConnected(self.name.clone())
-    }
-
-    fn target(&self, lba: Lba, blocks: u64) -> Target<'_> {
-        Target { name: &self.name, lba, blocks, end: self.info.borrow().blocks }
-    }
-
-    /// Whole blocks, at least one and at most `blocks_max`, within the namespace. Returns how many.
-    fn check_length(&self, lba: Lba, bytes: usize, blocks_max: u32) -> Result<u32, Error> {
-        let info = self.info.borrow();
-        let block_size = info.block_size as usize;
-        if bytes == 0 || !bytes.is_multiple_of(block_size) || bytes / block_size > blocks_max as usize {
-            let bytes_max = blocks_max as usize * block_size;
-            return Err(Error::InvalidLength { bytes, block_size: info.block_size, bytes_max });
-        }
-        self.check_range(lba, (bytes / block_size) as u64).map(|()| (bytes / block_size) as u32)
-    }
-
-    fn check_range(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
-        let end = self.size();
-        match lba.0.checked_add(blocks) {
-            Some(last) if last <= end => Ok(()),
-            _ => Err(Error::OutOfRange { lba, blocks, end }),
-        }
-    }
-
-    /// In blocks; an event may have told of growth.
-    fn size(&self) -> u64 {
-        let known = self.info.borrow().blocks;
-        self.association.borrow().as_ref().map_or(known, |now| now.info.borrow().blocks.max(known))
-    }
-
-    async fn command(
-        &self,
-        association: &Association,
-        command: Submission,
-        payload: Payload,
-    ) -> (Result<(), Error>, Payload) {
-        let (lba, blocks) = (Lba(command.lba()), u64::from(command.blocks()));
-        match association.io.execute(command, payload).await {
-            Ok((ended, payload)) => (outcome(ended, self.target(lba, blocks)), payload),
-            Err(payload) => (Err(self.not_connected()), payload),
-        }
-    }
-
-    /// One command's read. The buffer is made anew if the connection's end took it.
-    async fn read_once(&self, association: &Association, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
-        let bytes = buf.len();
-        let blocks = (bytes / self.info.borrow().block_size as usize) as u32;
-        let command = ranged(NvmOpcode::READ, self.options.nsid, lba, blocks, Durability::Cached);
-        let (result, payload) = self.command(association, command, Payload::In(buf)).await;
-        match payload {
-            Payload::In(buf) if buf.len() == bytes => (result, buf),
-            _ => (result, Buf::with_len(bytes)),
-        }
-    }
-
-    /// A read in as many commands as it takes.
-    async fn read_split(&self, association: &Association, lba: Lba, mut buf: Buf) -> (Result<(), Error>, Buf) {
-        let block_size = self.info.borrow().block_size as usize;
-        let piece_bytes = association.limits.command_blocks_max as usize * block_size;
-        for start in (0..buf.len()).step_by(piece_bytes) {
-            let end = buf.len().min(start + piece_bytes);
-            let at = Lba(lba.0 + (start / block_size) as u64);
-            let (result, piece) = self.read_once(association, at, Buf::with_len(end - start)).await;
-            if result.is_err() {
-                return (result, buf);
-            }
-            buf[start..end].copy_from_slice(&piece);
-        }
-        (Ok(()), buf)
-    }
-
-    /// A write or compare, in as many commands as it takes.
-    async fn send(&self, opcode: NvmOpcode, lba: Lba, data: View, durability: Durability) -> Result<(), Error> {
-        let (block_size, most) = {
-            let info = self.info.borrow();
-            (info.block_size as usize, info.transfer_blocks_max)
-        };
-        let blocks = self.check_length(lba, data.len(), most)?;
-        let association = self.association()?;
-        if opcode == NvmOpcode::COMPARE && !association.limits.compare {
-            return Err(Error::Unsupported("compare"));
-        }
-        let nsid = self.options.nsid;
-        let piece = association.limits.command_blocks_max;
-        if blocks <= piece {
-            let command = ranged(opcode, nsid, lba, blocks, durability);
-            return self.command(&association, command, Payload::Out(data)).await.0;
-        }
-        for first in (0..blocks).step_by(piece as usize) {
-            let count = piece.min(blocks - first);
-            let part = data.slice(first as usize * block_size..(first + count) as usize * block_size);
-            let command = ranged(opcode, nsid, Lba(lba.0 + u64::from(first)), count, durability);
-            self.command(&association, command, Payload::Out(part)).await.0?;
-        }
-        Ok(())
-    }
-
-    async fn fused(&self, lba: Lba, expected: View, new: View, durability: Durability) -> Result<(), Error> {
-        let most = self.info.borrow().compare_and_write_blocks_max;
-        if most == 0 {
-            return Err(Error::Unsupported("fused compare and write"));
-        }
-        let blocks = self.check_length(lba, expected.len(), most)?;
-        if expected.len() != new.len() {
-            self.check_length(lba, new.len(), 0)?;
-        }
-        let association = self.association()?;
-        let nsid = self.options.nsid;
-        let compare = ranged(NvmOpcode::COMPARE, nsid, lba, blocks, Durability::Cached);
-        let write = ranged(NvmOpcode::WRITE, nsid, lba, blocks, durability);
-        let halves = ((compare, Payload::Out(expected)), (write, Payload::Out(new)));
-        match association.io.execute_fused(halves.0, halves.1).await {
-            Some((compare, write)) => fused_outcome(compare, write, self.target(lba, u64::from(blocks))),
-            None => Err(self.not_connected()),
-        }
+    async fn change(&self, change: Change) -> Result<(), Error> {
+        let up = self.up()?;
+        Ok(Io { attached: &self.attached, up: &up }.change(&change).await?)
     }
 }
 
 impl Namespace for RemoteNamespace {
     fn info(&self) -> NamespaceInfo {
-        NamespaceInfo { blocks: self.inner.size(), ..self.inner.info.borrow().clone() }
+        self.attached.info.borrow().clone()
     }
 
     async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
-        let inner = &*self.inner;
-        let most = inner.info.borrow().transfer_blocks_max;
-        let checked = inner.check_length(lba, buf.len(), most);
-        let (blocks, association) = match checked.and_then(|blocks| Ok((blocks, inner.association()?))) {
-            Ok(ready) => ready,
+        let most = self.attached.info.borrow().transfer_blocks_max;
+        let checked = check_length(&self.attached, lba, buf.len(), most);
+        let up = match checked.and_then(|_| self.up()) {
+            Ok(up) => up,
             Err(error) => return (Err(error), buf),
         };
-        match blocks <= association.limits.command_blocks_max {
-            true => inner.read_once(&association, lba, buf).await,
-            false => inner.read_split(&association, lba, buf).await,
-        }
+        let (result, buf) = Io { attached: &self.attached, up: &up }.read(lba, buf).await;
+        (result.map_err(Error::from), buf)
     }
 
     async fn write(&self, lba: Lba, data: View, durability: Durability) -> Result<(), Error> {
-        self.inner.send(NvmOpcode::WRITE, lba, data, durability).await
+        let most = self.attached.info.borrow().transfer_blocks_max;
+        check_length(&self.attached, lba, data.len(), most)?;
+        self.change(Change::Write { lba, data, durability }).await
     }
 
     async fn flush(&self) -> Result<(), Error> {
-        let association = self.inner.association()?;
-        let command = Submission::nvm(NvmOpcode::FLUSH, 0, self.inner.options.nsid);
-        self.inner.command(&association, command, Payload::None).await.0
+        let up = self.up()?;
+        Ok(Io { attached: &self.attached, up: &up }.flush().await?)
     }
 
     async fn compare(&self, lba: Lba, expected: View) -> Result<(), Error> {
-        self.inner.send(NvmOpcode::COMPARE, lba, expected, Durability::Cached).await
+        let most = self.attached.info.borrow().transfer_blocks_max;
+        check_length(&self.attached, lba, expected.len(), most)?;
+        let up = self.up()?;
+        Ok(Io { attached: &self.attached, up: &up }.compare(lba, expected).await?)
     }
 
     async fn compare_and_write(&self, lba: Lba, expected: View, new: View, how: Durability) -> Result<(), Error> {
-        self.inner.fused(lba, expected, new, how).await
+        let up = self.up()?;
+        let swap = Swap { lba, expected, new, durability: how };
+        Ok(Io { attached: &self.attached, up: &up }.swap(&swap).await?)
     }
 
     async fn write_zeroes(&self, lba: Lba, blocks: u64, durability: Durability) -> Result<(), Error> {
-        let inner = &*self.inner;
-        inner.check_range(lba, blocks)?;
-        let association = inner.association()?;
-        if !association.limits.write_zeroes {
-            return Err(Error::Unsupported("write zeroes"));
-        }
-        let most = association.limits.write_zeroes_blocks_max;
-        let mut done = 0;
-        while done < blocks {
-            let count = (blocks - done).min(u64::from(most));
-            let at = Lba(lba.0 + done);
-            let command = ranged(NvmOpcode::WRITE_ZEROES, inner.options.nsid, at, count as u32, durability);
-            inner.command(&association, command, Payload::None).await.0?;
-            done += count;
-        }
-        Ok(())
+        check_range(&self.attached, lba, blocks)?;
+        self.change(Change::WriteZeroes { lba, blocks, durability }).await
     }
 
     async fn deallocate(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
-        let inner = &*self.inner;
-        inner.check_range(lba, blocks)?;
-        let association = inner.association()?;
-        if !association.limits.deallocate {
-            return Err(Error::Unsupported("deallocate"));
-        }
-        let mut done = 0;
-        while done < blocks {
-            let count = (blocks - done).min(u64::from(u32::MAX));
-            let range =
-                DatasetRange { attributes: 0.into(), blocks: (count as u32).into(), lba: (lba.0 + done).into() };
-            // One range: its number is zero based in CDW10 (NVM Command Set 1.0 §3.2.3).
-            let mut command = Submission::nvm(NvmOpcode::DATASET_MANAGEMENT, 0, inner.options.nsid);
-            command.cdw11 = DATASET_DEALLOCATE.into();
-            let payload = Payload::Out(Buf::copy_from(range.as_bytes()).freeze());
-            let result = match association.io.execute(command, payload).await {
-                Ok((ended, _)) => outcome(ended, inner.target(Lba(lba.0 + done), count)),
-                Err(_) => Err(inner.not_connected()),
-            };
-            result?;
-            done += count;
-        }
-        Ok(())
+        check_range(&self.attached, lba, blocks)?;
+        self.change(Change::Deallocate { lba, blocks }).await
+    }
+
+    async fn verify(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
+        check_range(&self.attached, lba, blocks)?;
+        let up = self.up()?;
+        Ok(Io { attached: &self.attached, up: &up }.verify(lba, blocks).await?)
+    }
+
+    async fn write_uncorrectable(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
+        check_range(&self.attached, lba, blocks)?;
+        self.change(Change::WriteUncorrectable { lba, blocks }).await
     }
 }

@@ -72,6 +72,8 @@ pub(super) struct Slot {
     /// R2Ts that are not answered yet.
     pub(super) r2t_outstanding: u16,
     pub(super) deadline: u64,
+    /// Its time is over, and it is being aborted.
+    pub(super) overdue: bool,
     pub(super) waker: Option<Waker>,
     /// What the caller acquired for the slot; it goes back when the slot is free.
     pub(super) permit: Option<Permit>,
@@ -91,6 +93,7 @@ impl Slot {
             requested: Requested::default(),
             r2t_outstanding: 0,
             deadline: 0,
+            overdue: false,
             waker: None,
             permit: None,
         }
@@ -102,7 +105,7 @@ impl Slot {
 
     pub(super) fn start(&mut self, command: Submission, payload: Payload, deadline: u64) {
         debug_assert_eq!(self.stage, Stage::Free);
-        (self.abandoned, self.digest_failed) = (false, false);
+        (self.abandoned, self.digest_failed, self.overdue) = (false, false, false);
         (self.transferred, self.requested, self.r2t_outstanding) = (0, Requested::default(), 0);
         (self.command, self.payload, self.deadline) = (command, payload, deadline);
         self.stage = Stage::Queued;

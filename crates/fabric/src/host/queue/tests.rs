@@ -367,11 +367,34 @@ fn the_end_tells_everybody_and_says_who_was_late() {
     let late = queue.submit(nvm(NvmOpcode::FLUSH), Payload::None, 10).unwrap();
     let lost = queue.submit(nvm(NvmOpcode::FLUSH), Payload::None, 20).unwrap();
     peer.take(&mut queue);
-    assert!(!queue.is_overdue(9) && queue.is_overdue(10));
+    let mut overdue = VecDeque::new();
+    assert!(!queue.check_deadlines(9, 0, &mut overdue) && queue.check_deadlines(10, 0, &mut overdue));
+    assert!(overdue.is_empty(), "without grace nothing is aborted");
     queue.close(10);
     assert!(matches!(outcome(&mut queue, late), Some((Ended::TimedOut, _))));
     assert!(matches!(outcome(&mut queue, lost), Some((Ended::Lost, _))));
     assert!(queue.submit(nvm(NvmOpcode::FLUSH), Payload::None, 0).is_none());
+}
+
+#[test]
+fn an_overdue_command_is_told_once_and_has_its_grace() {
+    let (mut queue, mut peer) = established(false, 0);
+    let slot = queue.submit(nvm(NvmOpcode::FLUSH), Payload::None, 10).unwrap();
+    peer.take(&mut queue);
+    let mut overdue = VecDeque::new();
+    assert!(!queue.check_deadlines(10, 5, &mut overdue) && !queue.check_deadlines(14, 5, &mut overdue));
+    assert_eq!(overdue, [slot.command_id()]);
+    assert!(queue.check_deadlines(15, 5, &mut overdue), "its grace is over");
+    queue.close(11);
+    assert!(matches!(outcome(&mut queue, slot), Some((Ended::TimedOut, _))));
+    let unsent = queue_with_an_unsent_command();
+    assert!(unsent, "what could not even be sent needs no abort");
+}
+
+fn queue_with_an_unsent_command() -> bool {
+    let (mut queue, _) = established(false, 0);
+    queue.submit(nvm(NvmOpcode::FLUSH), Payload::None, 10).unwrap();
+    queue.check_deadlines(10, 5, &mut VecDeque::new())
 }
 
 #[test]

@@ -1,0 +1,97 @@
+//! What a controller tells without being asked, and what stands in where it does not.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use engine::time;
+use nvme::log::{AsyncEvent, LogId};
+use nvme::opcode::AdminOpcode;
+use nvme::{PAGE_BYTES, Submission};
+
+use super::association::Association;
+use super::error::ConnectError;
+use super::queue::Payload;
+use super::session::Inner;
+use super::slot::Ended;
+
+/// How often a namespace that is missing is looked for where no event tells of it. Guessed.
+const LOOK_INTERVAL: Duration = Duration::from_secs(2);
+/// The pause before the ANA log page is read after a command's answer, and between further looks. Guessed.
+const ANA_PAUSE: Duration = Duration::from_millis(100);
+
+/// Takes the controller's events, one at a time (NVMe Base 2.0 §5.2). Reading the log page that an event names lets the next
+/// one of its kind through.
+pub(super) async fn watch_events(inner: Rc<Inner>, association: Rc<Association>) {
+    let Some(link) = association.admin_link() else { return };
+    loop {
+        let request = Submission::admin(AdminOpcode::ASYNC_EVENT_REQUEST, 0, 0);
+        let Ok((Ended::Completed(completion), _)) = link.execute_whenever(request, Payload::None).await else {
+            return;
+        };
+        if !completion.status().is_success() {
+            // Events are not offered, or too many are asked for: look now and then instead.
+            return poll_instead(&inner, &association).await;
+        }
+        let event = AsyncEvent::from_result(completion.result.get());
+        tracing::info!(address = %inner.options.address, ?event, "event from the target");
+        if let Err(error) = follow(&inner, &association, event).await {
+            tracing::warn!(address = %inner.options.address, %error, "connecting anew");
+            association.shutdown();
+            return;
+        }
+    }
+}
+
+async fn follow(inner: &Inner, association: &Rc<Association>, event: AsyncEvent) -> Result<(), ConnectError> {
+    let Some(admin) = association.admin() else { return Ok(()) };
+    if event == AsyncEvent::ANA_CHANGED {
+        association.refresh_ana().await?;
+        inner.notify();
+        return Ok(());
+    }
+    let bytes = if event.log == LogId::CHANGED_NAMESPACES { PAGE_BYTES } else { 512 };
+    match admin.log(event.log, 0, bytes).await {
+        Err(error @ ConnectError::Link { .. }) => return Err(error),
+        Err(error) => tracing::debug!(%error, ?event, "the event's log page could not be read"),
+        Ok(_) => {}
+    }
+    match event {
+        AsyncEvent::NAMESPACE_CHANGED => inner.look_again(association).await,
+        _ => Ok(()),
+    }
+}
+
+/// Reads the ANA log page where a command's answer told a state that it did not: at once, and then until every state is one that
+/// takes commands, in case the event that tells of it got lost (NVMe Base 2.0 §8.1.1.9: a transition takes up to ANATT).
+pub(super) async fn watch_ana(inner: Rc<Inner>, association: Rc<Association>) {
+    loop {
+        inner.ana_doubted.notified().await;
+        loop {
+            time::sleep(ANA_PAUSE).await;
+            if let Err(error) = association.refresh_ana().await {
+                tracing::debug!(address = %inner.options.address, %error, "the ANA log page could not be read");
+                break;
+            }
+            inner.notify();
+            if inner.attached().iter().all(|attached| attached.is_usable()) {
+                break;
+            }
+        }
+    }
+}
+
+/// Stands in for events that the controller does not offer.
+async fn poll_instead(inner: &Inner, association: &Rc<Association>) {
+    loop {
+        time::sleep(LOOK_INTERVAL).await;
+        let looked = async {
+            association.refresh_ana().await?;
+            inner.look_again(association).await
+        };
+        if let Err(error) = looked.await {
+            tracing::warn!(address = %inner.options.address, %error, "connecting anew");
+            return association.shutdown();
+        }
+        inner.notify();
+    }
+}

@@ -1,0 +1,193 @@
+//! What is behind an association: identify pages as geometry and limits.
+
+use device::{NamespaceInfo, TRANSFER_BYTES_MAX};
+use nvme::identify::{Cns, IdentifyController, IdentifyNamespace, descriptor, descriptors, oncs};
+use nvme::register::Capabilities;
+
+use super::admin::{Admin, read_page};
+use super::error::ConnectError;
+use super::options::Options;
+
+/// Blocks that the block count field of a command can say.
+const COMMAND_BLOCKS_MAX: u32 = 1 << 16;
+/// Namespaces of a subsystem that are looked at; a list goes on beyond. Guessed: as many as one page of a list names.
+pub const NAMESPACES_MAX: usize = 1024;
+
+/// What a controller says of itself.
+#[derive(Clone, Copy)]
+pub(super) struct Controller {
+    pub(super) id: u16,
+    pub(super) page: IdentifyController,
+    pub(super) capabilities: Capabilities,
+}
+
+/// A namespace as it was found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Found {
+    pub(super) info: NamespaceInfo,
+    pub(super) limits: Limits,
+}
+
+/// What the controller takes, beyond what [`NamespaceInfo`] says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Limits {
+    /// Blocks of one read, write or compare (MDTS).
+    pub(super) command_blocks_max: u32,
+    /// Blocks of one Write Zeroes, Verify or Write Uncorrectable.
+    pub(super) no_data_blocks_max: u32,
+    pub(super) compare: bool,
+    pub(super) write_zeroes: bool,
+    pub(super) deallocate: bool,
+    pub(super) verify: bool,
+    pub(super) write_uncorrectable: bool,
+    /// The ANA group; 0: none.
+    pub(super) ana_group: u32,
+}
+
+/// Identifies namespace `nsid` of `options`' subsystem.
+pub(super) async fn find(
+    admin: &Admin<'_>,
+    options: &Options,
+    controller: &Controller,
+    nsid: u32,
+) -> Result<Found, ConnectError> {
+    let namespace = identify_namespace(admin, options, nsid).await?;
+    let nguid = match namespace.nguid {
+        none if none == [0; 16] => identity_from_descriptors(admin, nsid, &namespace).await?,
+        nguid => nguid,
+    };
+    shape(nsid, &controller.page, controller.capabilities, &namespace, nguid)
+}
+
+/// The active namespaces (CNS 02h), or those that answer where there is no such list.
+pub(super) async fn active(
+    admin: &Admin<'_>,
+    options: &Options,
+    controller: &Controller,
+) -> Result<Vec<u32>, ConnectError> {
+    let page = match admin.identify(Cns::ACTIVE_NAMESPACES, 0).await {
+        Err(ConnectError::Refused { .. }) => return probe(admin, options, controller).await,
+        page => page?,
+    };
+    let words = page.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]));
+    Ok(words.take_while(|&nsid| nsid != 0).collect())
+}
+
+/// Asks for each namespace that there may be: for controllers from before NVMe 1.1, and others without the list.
+async fn probe(admin: &Admin<'_>, options: &Options, controller: &Controller) -> Result<Vec<u32>, ConnectError> {
+    let mut found = Vec::new();
+    for nsid in 1..=controller.page.nn.get().min(NAMESPACES_MAX as u32) {
+        match identify_namespace(admin, options, nsid).await {
+            Ok(_) => found.push(nsid),
+            Err(ConnectError::NoNamespace { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
+}
+
+async fn identify_namespace(
+    admin: &Admin<'_>,
+    options: &Options,
+    nsid: u32,
+) -> Result<IdentifyNamespace, ConnectError> {
+    let none = || ConnectError::NoNamespace { subsystem: options.subsystem.clone(), nsid };
+    let page = match admin.identify(Cns::NAMESPACE, nsid).await {
+        Err(ConnectError::Refused { status, .. }) if status.kind() == nvme::Status::INVALID_NAMESPACE => {
+            return Err(none());
+        }
+        page => page?,
+    };
+    let namespace: IdentifyNamespace = read_page(&page);
+    // An inactive namespace is a page of zeroes (NVM Command Set 1.0 §4.1.5.1).
+    if namespace.nsze.get() == 0 { Err(none()) } else { Ok(namespace) }
+}
+
+/// The UUID or EUI-64 of a namespace without an NGUID: some targets have only those.
+async fn identity_from_descriptors(
+    admin: &Admin<'_>,
+    nsid: u32,
+    namespace: &IdentifyNamespace,
+) -> Result<[u8; 16], ConnectError> {
+    let page = admin.identify(Cns::DESCRIPTORS, nsid).await?;
+    let found = descriptors(&page).find(|(kind, _)| [descriptor::UUID, descriptor::NGUID].contains(kind));
+    if let Some(value) = found.and_then(|(_, value)| <[u8; 16]>::try_from(value).ok())
+        && value != [0; 16]
+    {
+        return Ok(value);
+    }
+    if namespace.eui64 != [0; 8] {
+        let mut value = [0; 16];
+        value[8..].copy_from_slice(&namespace.eui64);
+        return Ok(value);
+    }
+    let reason = "it has no NGUID, UUID or EUI-64, so it could not be told from another one".to_owned();
+    Err(ConnectError::Unusable { nsid, reason })
+}
+
+/// Geometry and limits from the identify pages (NVM Command Set 1.0 figure 97, NVMe Base 2.0 figure 275).
+fn shape(
+    nsid: u32,
+    controller: &IdentifyController,
+    capabilities: Capabilities,
+    namespace: &IdentifyNamespace,
+    nguid: [u8; 16],
+) -> Result<Found, ConnectError> {
+    let unusable = |reason: String| ConnectError::Unusable { nsid, reason };
+    let format = usize::from(namespace.flbas & 0xF | (namespace.flbas >> 1) & 0x30);
+    let format = namespace.lbaf[format];
+    if !(9..=16).contains(&format.lbads) {
+        return Err(unusable(format!("blocks of 2^{} bytes; 512 to 65536 are supported", format.lbads)));
+    }
+    if format.ms.get() != 0 {
+        return Err(unusable(format!("{} bytes of metadata per block; only plain blocks are supported", format.ms)));
+    }
+    let block_size = 1u32 << format.lbads;
+    let transfer_blocks_max = TRANSFER_BYTES_MAX as u32 / block_size;
+    let mdts_bytes = match controller.mdts {
+        0 => u64::MAX,
+        mdts => u64::from(capabilities.page_bytes_min()).checked_shl(u32::from(mdts)).unwrap_or(u64::MAX),
+    };
+    let command_blocks_max = (mdts_bytes / u64::from(block_size)).min(u64::from(transfer_blocks_max)) as u32;
+    if command_blocks_max == 0 {
+        return Err(unusable(format!("blocks of {block_size} bytes, transfers of at most {mdts_bytes}")));
+    }
+    // Zero based; the namespace's own fields count where it says so, and zero there means: as the controller's.
+    let own = namespace.nsfeat & 2 != 0;
+    let unit = |general: u16, special: u16| 1 + u32::from(if own && special != 0 { special } else { general });
+    let fused = controller.fuses.get() & 1 != 0;
+    let supports = |bit| controller.oncs.get() & bit != 0;
+    let preferred = |zero_based: u16| if namespace.nsfeat & 1 << 4 != 0 { u32::from(zero_based) + 1 } else { 1 };
+    let info = NamespaceInfo {
+        block_size,
+        blocks: namespace.nsze.get(),
+        atomic_blocks: unit(controller.awun.get(), namespace.nawun.get()).min(command_blocks_max),
+        compare_and_write_blocks_max: match fused {
+            true => unit(controller.acwu.get(), namespace.nacwu.get()).min(command_blocks_max),
+            false => 0,
+        },
+        transfer_blocks_max,
+        volatile_cache: controller.vwc & 1 != 0,
+        volatile_medium: false,
+        deallocated_reads_zero: namespace.dlfeat & 7 == 1,
+        thin: namespace.nsfeat & 1 != 0,
+        preferred_write_blocks: preferred(namespace.npwg.get()),
+        preferred_deallocate_blocks: preferred(namespace.npdg.get()),
+        write_uncorrectable: supports(oncs::WRITE_UNCORRECTABLE),
+        // Attributes are no part of the wire.
+        persists_attributes: false,
+        nguid,
+    };
+    let limits = Limits {
+        command_blocks_max,
+        // The limits proper are in CNS 06h, which not every target has; MDTS-sized pieces are within them.
+        no_data_blocks_max: command_blocks_max.min(COMMAND_BLOCKS_MAX),
+        compare: supports(oncs::COMPARE),
+        write_zeroes: supports(oncs::WRITE_ZEROES),
+        deallocate: supports(oncs::DATASET_MANAGEMENT),
+        verify: supports(oncs::VERIFY),
+        write_uncorrectable: supports(oncs::WRITE_UNCORRECTABLE),
+        ana_group: namespace.anagrpid.get(),
+    };
+    Ok(Found { info, limits })
+}
