@@ -1,0 +1,272 @@
+//! [`Multipath`]: one namespace over several paths, each a controller of the subsystem at an address of its own.
+//!
+//! Which path: the best ANA state first (optimized, then non-optimized), among equals by turn or the one with the fewest
+//! commands under way. A path error or the loss of a path moves a command to another path, and when there is none it waits for
+//! one, until its deadline.
+//!
+//! Invariants:
+//! - Reads are sent again at once. A change (write, write zeroes, deallocate, write uncorrectable) of unknown outcome is sent
+//!   again only after the association that carried it has surely ended ([`super::fence`]): were it sent earlier, the first
+//!   copy could still land, over what was acknowledged since.
+//! - From the loss until its end, other changes of the same blocks are held back: the second copy of an old change must not
+//!   overwrite a newer one. So each change takes effect at some instant between its call and its answer, however often it
+//!   was sent: as copies of one change, with nothing of ours between them.
+//! - A fused pair is never sent again. After its association has surely ended its blocks are read, and the outcome follows from
+//!   them or is said to be unknown; what that rests on stands at [`Multipath::compare_and_write`].
+//! - Where the volatile cache is on, every write is made stable by itself (FUA): a flush over one controller says nothing
+//!   of what another one, or one that has been restarted, had in its cache.
+
+mod doubts;
+mod path;
+mod retry;
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use device::{Durability, Error, Lba, Namespace, NamespaceInfo};
+use engine::sync::Notify;
+use engine::{Buf, View};
+use nvme::AnaState;
+
+use self::doubts::Doubts;
+use self::path::Path;
+use super::error::ConnectError;
+use super::io::{Change, Swap};
+use super::options::Options;
+use super::remote::RemoteNamespace;
+
+/// Paths of a namespace. Guessed: a few ports on a few networks.
+pub const PATHS_MAX: usize = 16;
+
+/// How equally good paths share the work.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum PathPolicy {
+    /// By turn.
+    #[default]
+    RoundRobin,
+    /// The one with the fewest commands of ours under way.
+    LeastQueued,
+}
+
+/// How a namespace is reached over several paths.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MultipathOptions {
+    /// A path each: same subsystem, namespace and host, different addresses; 1 to [`PATHS_MAX`].
+    pub paths: Vec<Options>,
+    /// How equals share the work.
+    pub policy: PathPolicy,
+    /// How long a command may take in all, waiting for paths and associations' ends included. Then it fails with an error that
+    /// says what is known.
+    pub deadline: Duration,
+}
+
+impl MultipathOptions {
+    /// `first` and the same at `others`. The keep alive timeout is made 2 s if it is longer: a change that was under way when
+    /// its path was lost waits for twice that and more.
+    pub fn new(mut first: Options, others: &[std::net::SocketAddr]) -> MultipathOptions {
+        first.keep_alive = first.keep_alive.min(Duration::from_secs(2));
+        let also = others.iter().map(|&address| Options { address, ..first.clone() });
+        let paths = std::iter::once(first.clone()).chain(also).collect();
+        MultipathOptions { paths, policy: PathPolicy::default(), deadline: Duration::from_secs(60) }
+    }
+}
+
+/// Why a namespace can't be had over several paths.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum MultipathError {
+    /// None, or more than there may be.
+    #[error("{0} paths; give 1 to {PATHS_MAX}")]
+    Paths(usize),
+    /// The paths differ in what must be the same.
+    #[error(
+        "the paths to {0} and {1} differ in subsystem, namespace or host: several paths lead one host to one namespace"
+    )]
+    Differ(std::net::SocketAddr, std::net::SocketAddr),
+    /// Without it nothing ever says that a lost association has ended.
+    #[error(
+        "the keep alive timeout of the path to {0} is zero: a write that was under way on a lost path could never be sent again"
+    )]
+    NoKeepAlive(std::net::SocketAddr),
+    /// No path could be connected; the first one's reason.
+    #[error("no path could be connected: {0}")]
+    NoPath(ConnectError),
+}
+
+/// How a path stands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PathState {
+    /// Its address.
+    pub address: std::net::SocketAddr,
+    /// Its ANA state; `None`: not connected.
+    pub ana: Option<AnaState>,
+    /// Connections that were made.
+    pub epoch: u64,
+    /// Commands of ours under way.
+    pub under_way: u32,
+    /// Why it is down, or was last.
+    pub last_error: Option<String>,
+}
+
+/// A namespace over several paths. It belongs to the reactor thread that made it; another thread makes its own.
+pub struct Multipath {
+    inner: Rc<Inner>,
+}
+
+struct Inner {
+    name: String,
+    paths: Vec<Path>,
+    policy: PathPolicy,
+    deadline: Duration,
+    turn: Cell<usize>,
+    /// A path has come, gone or changed its state.
+    changed: Notify,
+    doubts: Doubts,
+}
+
+impl Multipath {
+    /// Connects every path; at least one must answer, the others are connected in the background when they do.
+    ///
+    /// # Errors
+    /// The paths do not go together, or none can be connected.
+    pub async fn connect(options: MultipathOptions) -> Result<Multipath, MultipathError> {
+        check(&options.paths)?;
+        let changed = Notify::new();
+        let mut first_error = None;
+        let mut connected: Vec<Option<RemoteNamespace>> = Vec::new();
+        for path in &options.paths {
+            let made = RemoteNamespace::connect_noticed(path.clone(), changed.clone()).await;
+            connected.push(made.map_err(|error| first_error.get_or_insert(error).clone()).ok());
+        }
+        let Some(info) = connected.iter().flatten().next().map(Namespace::info) else {
+            let reason = first_error.expect("invariant: there is a path, and none could be connected");
+            return Err(MultipathError::NoPath(reason));
+        };
+        let same = |remote: &RemoteNamespace| {
+            let found = remote.info();
+            found.nguid == info.nguid && found.block_size == info.block_size && found.blocks >= info.blocks
+        };
+        let paths = options.paths.iter().zip(connected).map(|(path, remote)| {
+            let remote = remote.filter(same);
+            Path::new(
+                remote
+                    .unwrap_or_else(|| RemoteNamespace::expecting_noticed(path.clone(), info.clone(), changed.clone())),
+            )
+        });
+        let first = &options.paths[0];
+        let name = format!("{} namespace {} over {} paths", first.subsystem, first.nsid, options.paths.len());
+        let inner = Inner {
+            name,
+            paths: paths.collect(),
+            policy: options.policy,
+            deadline: options.deadline,
+            turn: Cell::new(0),
+            changed,
+            doubts: Doubts::default(),
+        };
+        Ok(Multipath { inner: Rc::new(inner) })
+    }
+
+    /// How each path stands, in the order given.
+    pub fn paths(&self) -> Vec<PathState> {
+        self.inner.paths.iter().map(Path::state).collect()
+    }
+
+    /// The namespace in words, as errors name it.
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// Tells each target that the host is leaving. Commands under way are lost.
+    pub async fn disconnect(self) {
+        // Its paths can be taken out only where nobody else holds them; dropping them disconnects them too, less politely.
+        if let Ok(inner) = Rc::try_unwrap(self.inner) {
+            for path in inner.paths {
+                path.remote.disconnect().await;
+            }
+        }
+    }
+
+    /// A write is stable by itself where there is a volatile cache.
+    fn durability(&self, asked: Durability) -> Durability {
+        if self.info().volatile_cache { Durability::Stable } else { asked }
+    }
+}
+
+fn check(paths: &[Options]) -> Result<(), MultipathError> {
+    let Some(first) = paths.first().filter(|_| paths.len() <= PATHS_MAX) else {
+        return Err(MultipathError::Paths(paths.len()));
+    };
+    for path in paths {
+        if (&path.subsystem, path.nsid, &path.host) != (&first.subsystem, first.nsid, &first.host) {
+            return Err(MultipathError::Differ(first.address, path.address));
+        }
+        if path.keep_alive.is_zero() {
+            return Err(MultipathError::NoKeepAlive(path.address));
+        }
+    }
+    Ok(())
+}
+
+impl Namespace for Multipath {
+    /// What all connected paths can do.
+    fn info(&self) -> NamespaceInfo {
+        let inner = &self.inner;
+        let mut all = inner.paths.iter().filter(|path| path.remote.is_connected()).map(|path| path.remote.info());
+        let first = all.next().unwrap_or_else(|| inner.paths[0].remote.info());
+        all.fold(first, |least, other| NamespaceInfo {
+            blocks: least.blocks.min(other.blocks),
+            atomic_blocks: least.atomic_blocks.min(other.atomic_blocks),
+            compare_and_write_blocks_max: least.compare_and_write_blocks_max.min(other.compare_and_write_blocks_max),
+            transfer_blocks_max: least.transfer_blocks_max.min(other.transfer_blocks_max),
+            volatile_cache: least.volatile_cache || other.volatile_cache,
+            ..least
+        })
+    }
+
+    async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
+        self.inner.read(lba, buf).await
+    }
+
+    async fn write(&self, lba: Lba, data: View, durability: Durability) -> Result<(), Error> {
+        self.inner.change(Change::Write { lba, data, durability: self.durability(durability) }).await
+    }
+
+    async fn flush(&self) -> Result<(), Error> {
+        self.inner.flush().await
+    }
+
+    async fn compare(&self, lba: Lba, expected: View) -> Result<(), Error> {
+        self.inner.compare(lba, expected).await
+    }
+
+    /// A pair whose answer was lost is not sent again. When its association has surely ended the blocks are read:
+    ///
+    /// - they hold `new`: success;
+    /// - they hold `expected`: it was not executed, and is not going to be ([`Error::NotConnected`]: the caller may try again);
+    /// - anything else: the outcome stays unknown ([`Error::Disconnected`]).
+    ///
+    /// The first two rest on images that do not return: that no host writes `new` there for another reason, and none
+    /// brings `expected` back. Whoever swaps versioned images (as the pages of a store are) has that; whoever swaps bare
+    /// values must put something into them that is never the same twice.
+    async fn compare_and_write(&self, lba: Lba, expected: View, new: View, how: Durability) -> Result<(), Error> {
+        let durability = self.durability(how);
+        self.inner.swap(&Swap { lba, expected, new, durability }).await
+    }
+
+    async fn write_zeroes(&self, lba: Lba, blocks: u64, durability: Durability) -> Result<(), Error> {
+        self.inner.change(Change::WriteZeroes { lba, blocks, durability: self.durability(durability) }).await
+    }
+
+    async fn deallocate(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
+        self.inner.change(Change::Deallocate { lba, blocks }).await
+    }
+
+    async fn verify(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
+        self.inner.verify(lba, blocks).await
+    }
+
+    async fn write_uncorrectable(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
+        self.inner.change(Change::WriteUncorrectable { lba, blocks }).await
+    }
+}

@@ -1,0 +1,233 @@
+//! What is sent again, when, and where.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use device::{Error, Lba};
+use engine::time::{self, Instant};
+use engine::{Buf, View};
+
+use super::super::error::{CommandError, Fate};
+use super::super::io::{Change, Swap};
+use super::path::Chosen;
+use super::{Inner, PathPolicy};
+
+/// How often a command without a path looks for one, beside being told of changes: a path that rests wakes nobody. Guessed.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// The pause before what was interrupted is sent again over the same path. Guessed.
+const INTERRUPTED_PAUSE: Duration = Duration::from_millis(10);
+
+/// The time a command has.
+struct Clock {
+    deadline: Instant,
+}
+
+impl Clock {
+    /// Runs `future` for as long as there is time.
+    async fn within<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        time::timeout(self.deadline.duration_since(time::now()), future).await.ok()
+    }
+
+    fn is_over(&self) -> bool {
+        time::now() >= self.deadline
+    }
+}
+
+impl Inner {
+    fn clock(&self) -> Clock {
+        Clock { deadline: time::now() + self.deadline }
+    }
+
+    /// Why no path was found in time; nothing of the command is under way.
+    fn no_path(&self) -> Error {
+        Error::NotConnected(format!("{}: no usable path within {:?}", self.name, self.deadline))
+    }
+
+    fn in_doubt(&self) -> Error {
+        Error::Disconnected(self.name.clone())
+    }
+
+    /// The best path there is now.
+    fn best(&self) -> Option<Chosen<'_>> {
+        let (count, turn) = (self.paths.len(), self.turn.get());
+        let by_turn = (0..count).map(|step| (turn + step) % count);
+        let ranked = by_turn.filter_map(|index| Some((self.paths[index].rank()?, index)));
+        let best = match self.policy {
+            PathPolicy::RoundRobin => ranked.min_by_key(|&(rank, _)| rank),
+            PathPolicy::LeastQueued => ranked.min_by_key(|&(rank, index)| (rank, self.paths[index].under_way())),
+        };
+        let (_, index) = best?;
+        self.turn.set((index + 1) % count);
+        self.paths[index].choose()
+    }
+
+    async fn path(&self, clock: &Clock) -> Result<Chosen<'_>, Error> {
+        loop {
+            let changed = self.changed.notified();
+            if let Some(chosen) = self.best() {
+                return Ok(chosen);
+            }
+            if clock.is_over() {
+                return Err(self.no_path());
+            }
+            // Either way it looks again, and at the deadline for the last time.
+            let _ = clock.within(time::timeout(LOOK_INTERVAL, changed)).await;
+        }
+    }
+
+    /// Sees to what harms nobody when it is done twice: it is sent again whatever became of it.
+    async fn harmless<T>(
+        &self,
+        mut send: impl AsyncFnMut(&Chosen<'_>) -> (Result<(), CommandError>, T),
+    ) -> (Result<(), Error>, Option<T>) {
+        let clock = self.clock();
+        let mut last = None;
+        loop {
+            let chosen = match self.path(&clock).await {
+                Ok(chosen) => chosen,
+                Err(error) => return (Err(error), last),
+            };
+            let (result, value) = send(&chosen).await;
+            let Err(failed) = result else { return (Ok(()), Some(value)) };
+            if failed.fate == Fate::Answered || clock.is_over() {
+                return (Err(failed.error), Some(value));
+            }
+            last = Some(value);
+            chosen.note(failed.fate);
+            if failed.fate == Fate::Interrupted {
+                time::sleep(INTERRUPTED_PAUSE).await;
+            }
+        }
+    }
+
+    pub(super) async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
+        let bytes = buf.len();
+        let mut next = Some(buf);
+        let read = async |chosen: &Chosen<'_>| {
+            let buf = next.take().unwrap_or_else(|| Buf::with_len(bytes));
+            let (result, buf) = chosen.io().read(lba, buf).await;
+            if result.is_ok() {
+                return (result, Some(buf));
+            }
+            next = Some(buf);
+            (result, None)
+        };
+        let (result, value) = self.harmless(read).await;
+        let buf = value.flatten().or(next).unwrap_or_else(|| Buf::with_len(bytes));
+        (result, buf)
+    }
+
+    pub(super) async fn compare(&self, lba: Lba, expected: View) -> Result<(), Error> {
+        self.harmless(async |chosen: &Chosen<'_>| (chosen.io().compare(lba, expected.clone()).await, ())).await.0
+    }
+
+    pub(super) async fn verify(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
+        self.harmless(async |chosen: &Chosen<'_>| (chosen.io().verify(lba, blocks).await, ())).await.0
+    }
+
+    pub(super) async fn flush(&self) -> Result<(), Error> {
+        self.harmless(async |chosen: &Chosen<'_>| (chosen.io().flush().await, ())).await.0
+    }
+
+    /// See the invariants at the top of the parent.
+    pub(super) async fn change(&self, change: Change) -> Result<(), Error> {
+        let clock = self.clock();
+        let blocks = self.blocks_of(&change);
+        clock.within(self.doubts.clear(&blocks)).await.ok_or_else(|| self.no_path())?;
+        let mut under_way = self.doubts.under_way(blocks);
+        loop {
+            let chosen = self.path(&clock).await?;
+            under_way.carried_by(chosen.association());
+            let Err(failed) = chosen.io().change(&change).await else {
+                under_way.answered();
+                return Ok(());
+            };
+            match failed.fate {
+                Fate::Answered => {
+                    under_way.answered();
+                    return Err(failed.error);
+                }
+                Fate::Ana(_) | Fate::NotExecuted => under_way.answered(),
+                // What has ended leaves nothing behind that could land later.
+                Fate::Interrupted => {
+                    under_way.answered();
+                    time::sleep(INTERRUPTED_PAUSE).await;
+                }
+                Fate::InDoubt => {
+                    clock.within(under_way.lost()).await.ok_or_else(|| self.in_doubt())?;
+                    under_way.answered();
+                }
+            }
+            chosen.note(failed.fate);
+            if clock.is_over() {
+                let known = matches!(failed.fate, Fate::Ana(_) | Fate::NotExecuted);
+                return Err(if known { self.no_path() } else { failed.error });
+            }
+        }
+    }
+
+    /// A fused pair: sent until it was surely executed or refused, or its outcome has to be read back.
+    pub(super) async fn swap(&self, swap: &Swap) -> Result<(), Error> {
+        let clock = self.clock();
+        let blocks = self.blocks(swap.lba, swap.new.len());
+        clock.within(self.doubts.clear(&blocks)).await.ok_or_else(|| self.no_path())?;
+        let mut under_way = self.doubts.under_way(blocks);
+        loop {
+            let chosen = self.path(&clock).await?;
+            under_way.carried_by(chosen.association());
+            let Err(failed) = chosen.io().swap(swap).await else {
+                under_way.answered();
+                return Ok(());
+            };
+            match failed.fate {
+                Fate::Answered => {
+                    under_way.answered();
+                    return Err(failed.error);
+                }
+                // It was certainly not executed, and never will be: this is no second time.
+                Fate::Ana(_) | Fate::NotExecuted => under_way.answered(),
+                Fate::Interrupted => {
+                    under_way.answered();
+                    return self.read_back(swap, &clock).await;
+                }
+                Fate::InDoubt => {
+                    clock.within(under_way.lost()).await.ok_or_else(|| self.in_doubt())?;
+                    under_way.answered();
+                    return self.read_back(swap, &clock).await;
+                }
+            }
+            chosen.note(failed.fate);
+            if clock.is_over() {
+                return Err(self.no_path());
+            }
+        }
+    }
+
+    /// What became of a pair that has ended: see [`super::Multipath::compare_and_write`].
+    async fn read_back(&self, swap: &Swap, clock: &Clock) -> Result<(), Error> {
+        let read = self.read(swap.lba, Buf::with_len(swap.new.len()));
+        let Some((Ok(()), found)) = clock.within(read).await else { return Err(self.in_doubt()) };
+        if *found == *swap.new {
+            return Ok(());
+        }
+        if *found == *swap.expected {
+            let why = "the path of a fused pair was lost before the pair was executed; it may be tried again";
+            return Err(Error::NotConnected(format!("{}: {why}", self.name)));
+        }
+        Err(self.in_doubt())
+    }
+
+    fn blocks(&self, lba: Lba, bytes: usize) -> Range<u64> {
+        let unit = self.paths[0].remote.attached.info.borrow().block_size as usize;
+        lba.0..lba.0.saturating_add(bytes.div_ceil(unit) as u64)
+    }
+
+    fn blocks_of(&self, change: &Change) -> Range<u64> {
+        match change {
+            Change::Write { lba, data, .. } => self.blocks(*lba, data.len()),
+            Change::WriteZeroes { lba, blocks, .. }
+            | Change::Deallocate { lba, blocks }
+            | Change::WriteUncorrectable { lba, blocks } => lba.0..lba.0.saturating_add(*blocks),
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! ANA states that change, and ports that are restarted, under the traffic.
+
+use super::*;
+
+/// Writes and reads for a while, alone.
+async fn work(paths: Rc<Multipath>, rounds: u64) {
+    for round in 0..rounds {
+        paths.write(Lba(7), page(round), Durability::Stable).await.expect("written");
+        assert_eq!(read(&paths, 7).await, round);
+    }
+}
+
+/// The states as the host knows them.
+fn states(paths: &Multipath) -> Vec<Option<AnaState>> {
+    paths.paths().iter().map(|path| path.ana).collect()
+}
+
+#[test]
+fn the_better_path_is_used_and_events_tell_which_that_is() {
+    let scene = Scene::new(11, SimConfig::default());
+    scene.state(0, AnaState::NonOptimized);
+    let paths = scene.connect();
+    assert_eq!(states(&paths), [Some(AnaState::NonOptimized), Some(AnaState::Optimized)]);
+    // Only the better path can answer now: were the other one asked, the work would take until its time-outs.
+    let stalled = Duration::from_secs(30);
+    scene.delay(0, stalled..stalled + Duration::from_millis(1));
+    let (worker, started) = (Rc::clone(&paths), scene.world.now());
+    scene.run(work(worker, 50));
+    assert!(scene.world.now().duration_since(started) < Duration::from_millis(300), "the worse path was asked");
+    scene.delay(0, usual());
+    scene.run_for(Duration::from_secs(40));
+    scene.state(0, AnaState::Optimized);
+    scene.state(1, AnaState::Inaccessible);
+    scene.run_for(Duration::from_millis(50));
+    assert_eq!(states(&paths), [Some(AnaState::Optimized), Some(AnaState::Inaccessible)], "an event tells");
+    scene.delay(1, stalled..stalled + Duration::from_millis(1));
+    let started = scene.world.now();
+    scene.run(work(paths, 50));
+    assert!(scene.world.now().duration_since(started) < Duration::from_millis(300), "an inaccessible path was asked");
+}
+
+/// States change under the traffic; commands that meet the wrong one go elsewhere, or wait until there is a way.
+#[test]
+fn changing_states_are_no_errors() {
+    for seed in 0..6u64 {
+        let scene = Scene::new(seed, SimConfig::default());
+        let paths = scene.connect();
+        let workers: Vec<_> = (0..4).map(|_| scene.world.spawn_on(scene.host, work_apart(Rc::clone(&paths)))).collect();
+        for (round, state) in [AnaState::Inaccessible, AnaState::Change, AnaState::NonOptimized].into_iter().enumerate()
+        {
+            scene.run_for(Duration::from_millis(40 + seed));
+            scene.state(0, state);
+            if round == 1 {
+                scene.state(1, AnaState::Inaccessible);
+            }
+            scene.run_for(Duration::from_millis(300));
+            scene.state(1, AnaState::Optimized);
+            scene.run_for(Duration::from_millis(20));
+            scene.state(0, AnaState::Optimized);
+        }
+        for worker in workers {
+            scene.run(worker);
+        }
+        assert!(paths.paths().iter().all(|path| path.epoch == 1), "seed {seed}: no state ends an association");
+    }
+}
+
+async fn work_apart(paths: Rc<Multipath>) {
+    for round in 0..60u64 {
+        let lba = 20 + task::random_u64() % 100;
+        paths.write(Lba(lba), page(round), Durability::Stable).await.expect("written");
+        let (_, found) = read_image(&paths).await;
+        match paths
+            .compare_and_write(Lba(5), found.freeze(), image(round, lba, task::random_u64()), Durability::Stable)
+            .await
+        {
+            Ok(()) | Err(Error::CompareFailure) => {}
+            Err(error) => panic!("{error}"),
+        }
+        time::sleep(Duration::from_millis(task::random_u64() % 20)).await;
+    }
+}
+
+/// A target that is restarted while writes are under way: everything acknowledged is there, and nothing comes twice.
+#[test]
+fn a_restarted_port_takes_up_its_work_again() {
+    for seed in 0..4u64 {
+        let scene = Scene::new(seed, SimConfig::default());
+        let paths = scene.connect();
+        let worker = scene.world.spawn_on(scene.host, work(Rc::clone(&paths), 600));
+        for port in [0, 1, 0] {
+            scene.run_for(Duration::from_millis(10 + seed));
+            scene.world.crash(scene.ports[port]);
+            scene.run_for(Duration::from_millis(100));
+            scene.world.restart(scene.ports[port]);
+            scene.serve(scene.ports[port]);
+            scene.run_for(Duration::from_millis(2500));
+        }
+        scene.run(worker);
+        assert!(paths.paths().iter().all(|path| path.epoch > 1), "seed {seed}: {:?}", paths.paths());
+    }
+}
