@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use engine::{Buf, View};
 
-use crate::{Durability, Error, FileNamespace, Lba, Memory, Namespace, NamespaceInfo};
+use crate::{Durability, Error, FileNamespace, GrowError, Lba, Memory, Namespace, NamespaceInfo};
 
 /// A local namespace of any kind; a clone is the same namespace, also on another thread.
 #[derive(Clone, Debug)]
@@ -25,6 +25,19 @@ impl From<Memory> for AnyLocal {
 impl From<FileNamespace> for AnyLocal {
     fn from(file: FileNamespace) -> AnyLocal {
         AnyLocal::File(Arc::new(file))
+    }
+}
+
+impl AnyLocal {
+    /// Makes it larger: `bytes` in all. Commands go on meanwhile.
+    ///
+    /// # Errors
+    /// A kind of namespace whose size is fixed, or as [`FileNamespace::grow`].
+    pub async fn grow(&self, bytes: u64) -> Result<(), GrowError> {
+        match self {
+            AnyLocal::Memory(_) => Err(GrowError::Fixed("memory is taken when it is made")),
+            AnyLocal::File(file) => file.grow(bytes).await,
+        }
     }
 }
 

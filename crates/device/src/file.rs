@@ -14,13 +14,14 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use engine::file::{File, OpenOptions};
 use engine::sync::oneshot;
 use engine::{Buf, View, task};
 
+use crate::grow::{GrowError, check_growth};
 use crate::identity::{self, IdentityError};
 use crate::limits::{COMPARE_AND_WRITE_BYTES_MAX, TRANSFER_BYTES_MAX, check_halves, check_length, check_range};
 use crate::range_lock::{Mode, RangeGuard, RangeLocks};
@@ -108,7 +109,9 @@ pub enum OpenError {
 pub struct FileNamespace {
     file: File,
     locks: Arc<RangeLocks>,
+    /// As it was opened; it may have grown since.
     info: NamespaceInfo,
+    blocks: AtomicU64,
     latch: Arc<Latch>,
     /// Where the identity was not given and is not a device's.
     sidecar: Option<Arc<Sidecar>>,
@@ -217,12 +220,34 @@ impl FileNamespace {
             fault: OnceLock::new(),
         };
         let locks = Arc::new(RangeLocks::new((REGION_BYTES / block_size).trailing_zeros()));
-        Ok(FileNamespace { file, locks, info, latch: Arc::new(latch), sidecar })
+        let blocks = AtomicU64::new(info.blocks);
+        Ok(FileNamespace { file, locks, info, blocks, latch: Arc::new(latch), sidecar })
     }
 
     /// The failure after which the namespace takes no more writes, if there was one.
     pub fn fault(&self) -> Option<&str> {
         self.latch.fault.get().map(String::as_str)
+    }
+
+    /// Makes the namespace larger: `bytes` in all, zeroes at the end. Commands go on meanwhile.
+    ///
+    /// # Errors
+    /// A device, another size than a larger multiple of the block size, or what the system says.
+    pub async fn grow(&self, bytes: u64) -> Result<(), GrowError> {
+        let info = self.info();
+        check_growth(&info, bytes)?;
+        if self.file.is_block_device() {
+            return Err(GrowError::Fixed("a device has the size that it has"));
+        }
+        let failed = |source| GrowError::Io { path: self.latch.path.clone(), source };
+        if self.latch.writable().is_err() {
+            return Err(GrowError::Fixed("it takes no writes"));
+        }
+        self.file.grow(bytes).map_err(failed)?;
+        // The new size is told only when it survives power loss: a host may rely on it at once.
+        self.file.sync_data().await.map_err(failed)?;
+        self.blocks.fetch_max(bytes / u64::from(info.block_size), Ordering::AcqRel);
+        Ok(())
     }
 
     fn offset(&self, lba: Lba) -> u64 {
@@ -292,7 +317,7 @@ impl FileNamespace {
     /// Makes the range zeroes, in a task of its own: its several steps run to their end, and the range stays locked until
     /// then, also when the caller has gone. (A box per command; these are rare and slow.)
     async fn zero(&self, lba: Lba, blocks: u64, how: Zeroing) -> Result<(), Error> {
-        check_range(&self.info, lba, blocks)?;
+        check_range(&self.info(), lba, blocks)?;
         if blocks == 0 {
             return Ok(());
         }
@@ -384,11 +409,11 @@ fn aligned(data: View, granularity: u32) -> View {
 
 impl Namespace for FileNamespace {
     fn info(&self) -> NamespaceInfo {
-        self.info.clone()
+        NamespaceInfo { blocks: self.blocks.load(Ordering::Acquire), ..self.info.clone() }
     }
 
     async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
-        let blocks = match check_length(&self.info, lba, buf.len(), self.info.transfer_blocks_max) {
+        let blocks = match check_length(&self.info(), lba, buf.len(), self.info.transfer_blocks_max) {
             Ok(blocks) => blocks,
             Err(error) => return (Err(error), buf),
         };
@@ -400,7 +425,7 @@ impl Namespace for FileNamespace {
     }
 
     async fn write(&self, lba: Lba, data: View, durability: Durability) -> Result<(), Error> {
-        let blocks = check_length(&self.info, lba, data.len(), self.info.transfer_blocks_max)?;
+        let blocks = check_length(&self.info(), lba, data.len(), self.info.transfer_blocks_max)?;
         let guard = self.lock_for_writing(lba, blocks).await?;
         self.store(guard, lba, data, durability).await
     }
@@ -418,14 +443,14 @@ impl Namespace for FileNamespace {
     }
 
     async fn compare(&self, lba: Lba, expected: View) -> Result<(), Error> {
-        let blocks = check_length(&self.info, lba, expected.len(), self.info.transfer_blocks_max)?;
+        let blocks = check_length(&self.info(), lba, expected.len(), self.info.transfer_blocks_max)?;
         let _guard = self.lock(lba, blocks, Mode::Shared).await;
         self.check_marks(lba, blocks)?;
         self.holds(lba, &expected).await
     }
 
     async fn compare_and_write(&self, lba: Lba, expected: View, new: View, how: Durability) -> Result<(), Error> {
-        let blocks = check_halves(&self.info, lba, expected.len(), new.len())?;
+        let blocks = check_halves(&self.info(), lba, expected.len(), new.len())?;
         let guard = self.lock_for_writing(lba, blocks).await?;
         self.check_marks(lba, blocks)?;
         self.holds(lba, &expected).await?;
@@ -442,7 +467,7 @@ impl Namespace for FileNamespace {
 
     async fn write_uncorrectable(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
         let bytes = blocks.saturating_mul(u64::from(self.info.block_size)).min(usize::MAX as u64) as usize;
-        check_length(&self.info, lba, bytes, self.info.transfer_blocks_max)?;
+        check_length(&self.info(), lba, bytes, self.info.transfer_blocks_max)?;
         let Some(sidecar) = &self.sidecar else { return Err(Error::Unsupported("Write Uncorrectable")) };
         let _guard = self.lock_for_writing(lba, blocks).await?;
         sidecar.mark(lba, blocks).await

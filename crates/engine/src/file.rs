@@ -67,6 +67,17 @@ impl File {
         }
     }
 
+    /// Makes a file `bytes` long, zeroes at the end; [`File::size`] stays what it was. Blocks: not for the data path.
+    ///
+    /// # Errors
+    /// What the system says; `Unsupported` in a simulation.
+    pub fn grow(&self, bytes: u64) -> io::Result<()> {
+        match &self.inner {
+            Kind::Uring(file) => file.grow(bytes),
+            Kind::Sim(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
     /// The granularity of direct access, in bytes.
     pub fn logical_block_size(&self) -> u32 {
         match &self.inner {

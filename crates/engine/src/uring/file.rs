@@ -49,6 +49,10 @@ impl File {
         self.shared.size
     }
 
+    pub(crate) fn grow(&self, bytes: u64) -> io::Result<()> {
+        Ok(fs::ftruncate(&*self.shared.descriptor, bytes)?)
+    }
+
     pub(crate) fn logical_block_size(&self) -> u32 {
         self.shared.block_size
     }
