@@ -66,7 +66,7 @@ impl<N> Connection<N> {
     }
 
     /// Looks again at what the subsystem has, if that has changed.
-    fn refresh_namespaces(&mut self) {
+    pub(super) fn refresh_namespaces(&mut self) {
         let generation = self.shared.generation();
         if generation != self.generation
             && let Some(controller) = &self.controller

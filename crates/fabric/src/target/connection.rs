@@ -437,16 +437,3 @@ impl<N> Connection<N> {
         }
     }
 }
-
-/// The end of an admin connection ends the association; that of an I/O connection frees its queue identifier.
-impl<N> Drop for Connection<N> {
-    fn drop(&mut self) {
-        let Some(controller) = self.controller.take() else { return };
-        if self.queue.qid == 0 {
-            controller.end();
-            self.shared.remove_controller(controller.id());
-        } else {
-            controller.remove_queue(self.queue.qid);
-        }
-    }
-}

@@ -247,6 +247,13 @@ impl Controller {
         self.admin.raise();
     }
 
+    /// Lets every I/O queue look at what others have changed.
+    pub fn wake_queues(&self) {
+        for queue in self.lock().queues.values() {
+            queue.raise();
+        }
+    }
+
     pub fn is_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }

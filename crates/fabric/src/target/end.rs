@@ -1,7 +1,8 @@
-//! Why a connection ended.
+//! Why a connection ended, and what ends with it.
 
 use nvme::auth::Failure;
 
+use super::connection::Connection;
 use crate::tcp::{FatalError, TermReq};
 
 /// The reason, for the log line.
@@ -36,5 +37,18 @@ impl End {
     /// Whether an operator should hear of it: the peer or the network did something wrong.
     pub(super) fn is_fault(&self) -> bool {
         !matches!(self, End::AssociationEnded | End::ControllerReset | End::Disconnected)
+    }
+}
+
+/// The end of an admin connection ends the association; that of an I/O connection frees its queue identifier.
+impl<N> Drop for Connection<N> {
+    fn drop(&mut self) {
+        let Some(controller) = self.controller.take() else { return };
+        if self.queue.qid == 0 {
+            controller.end();
+            self.shared.remove_controller(controller.id());
+        } else {
+            controller.remove_queue(self.queue.qid);
+        }
     }
 }

@@ -24,6 +24,7 @@ impl<N> Connection<N> {
             self.tell_events(&controller);
         } else {
             self.abort_requested();
+            self.refresh_namespaces();
         }
     }
 

@@ -143,7 +143,11 @@ impl<N> Shared<N> {
         self.generation.fetch_add(1, Ordering::AcqRel);
         for controller in state.controllers.values() {
             match *change {
-                Change::Namespace(nqn, nsid) if controller.subsystem() == nqn => controller.namespace_changed(nsid),
+                Change::Namespace(nqn, nsid) if controller.subsystem() == nqn => {
+                    controller.namespace_changed(nsid);
+                    // An idle queue that kept what it knew would hold a removed namespace's medium.
+                    controller.wake_queues();
+                }
                 Change::Discovery(host)
                     if controller.is_discovery() && host.is_none_or(|host| controller.host() == host) =>
                 {
