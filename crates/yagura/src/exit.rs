@@ -50,6 +50,16 @@ impl Failure {
         Failure { status: 5, sentence: sentence.to_string() }
     }
 
+    /// One that another process of ours has told.
+    pub fn with_status(status: u8, sentence: String) -> Failure {
+        Failure { status, sentence }
+    }
+
+    /// The exit status.
+    pub fn status(&self) -> u8 {
+        self.status
+    }
+
     /// The same failure with what was being done in front.
     pub fn during(self, what: impl std::fmt::Display) -> Failure {
         Failure { sentence: format!("{what}: {}", self.sentence), ..self }

@@ -18,6 +18,7 @@ mod pool;
 mod race;
 mod reactors;
 mod size;
+mod spec;
 mod stop;
 mod supervise;
 mod target;
@@ -48,7 +49,7 @@ fn run(arguments: Vec<std::ffi::OsString>) -> Result<(), Failure> {
     let cli = cli::Cli::from_arg_matches(&matches).map_err(|error| Failure::usage(error.to_string()))?;
     output::log_to_stderr();
     match cli.verb {
-        Verb::Target(args) => target::run(&args),
+        Verb::Target(command) => target::run(&command),
         Verb::Pool(verb) => pool::run(&verb),
         Verb::Kv(verb) => kv::run(&verb),
         Verb::Gateway(args) => gateway::run(&args),

@@ -4,9 +4,13 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use device::{AnyLocal, FileNamespace, FileOptions, Memory, OpenError};
+use fabric::target::{ANA_GROUP_DEFAULT, NSID_MAX};
+use nvme::Nqn;
 
 use crate::exit::Failure;
 use crate::size::Size;
+use crate::spec::{once, pairs};
+use crate::target::spec::{parse_group, parse_nqn};
 
 /// One namespace as the command line says it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -14,6 +18,12 @@ pub struct NamespaceSpec {
     medium: Medium,
     block_size: u32,
     nguid: Option<[u8; 16]>,
+    /// The subsystem it belongs to, if it says one.
+    pub subsystem: Option<Nqn>,
+    /// Its identifier there, if it says one.
+    pub nsid: Option<u32>,
+    /// Its ANA group.
+    pub group: u32,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -23,15 +33,16 @@ enum Medium {
     Memory(u64),
 }
 
-const KEYS: [&str; 6] = ["file", "device", "memory", "size", "block", "nguid"];
+const KEYS: [&str; 9] = ["file", "device", "memory", "size", "block", "nguid", "subsystem", "nsid", "group"];
 
 impl FromStr for NamespaceSpec {
     type Err = String;
 
     fn from_str(text: &str) -> Result<NamespaceSpec, String> {
         let (mut medium, mut size, mut block_size, mut nguid) = (None, None, 4096, None);
-        for part in text.split(',') {
-            let (key, value) = part.split_once('=').ok_or_else(|| format!("`{part}` is no key=value"))?;
+        let (mut subsystem, mut nsid, mut group) = (None, None, None);
+        for pair in pairs(text, &KEYS) {
+            let (key, value) = pair?;
             let kind = match key {
                 "file" => Medium::File { path: value.into(), size: None },
                 "device" => Medium::Device(value.into()),
@@ -49,7 +60,18 @@ impl FromStr for NamespaceSpec {
                     nguid = Some(parse_nguid(value)?);
                     continue;
                 }
-                _ => return Err(format!("unknown key `{key}`{}", crate::config::nearest(key, &KEYS))),
+                "subsystem" => {
+                    once(&mut subsystem, key, parse_nqn(value)?)?;
+                    continue;
+                }
+                "nsid" => {
+                    once(&mut nsid, key, parse_nsid(value)?)?;
+                    continue;
+                }
+                _ => {
+                    once(&mut group, key, parse_group(value)?)?;
+                    continue;
+                }
             };
             if medium.replace(kind).is_some() {
                 return Err("one namespace has one medium: file, device or memory".into());
@@ -63,8 +85,14 @@ impl FromStr for NamespaceSpec {
                 return Err("size goes with file only: a device has its own, memory=SIZE says it".into());
             }
         };
-        Ok(NamespaceSpec { medium, block_size, nguid })
+        let group = group.unwrap_or(ANA_GROUP_DEFAULT);
+        Ok(NamespaceSpec { medium, block_size, nguid, subsystem, nsid, group })
     }
+}
+
+fn parse_nsid(text: &str) -> Result<u32, String> {
+    let nsid = text.parse().ok().filter(|nsid| (1..=NSID_MAX).contains(nsid));
+    nsid.ok_or_else(|| format!("nsid `{text}`: must be a number from 1 to {NSID_MAX}"))
 }
 
 fn parse_nguid(text: &str) -> Result<[u8; 16], String> {
@@ -121,10 +149,16 @@ mod tests {
             medium: Medium::File { path: "a".into(), size: Some(1 << 30) },
             block_size: 4096,
             nguid: None,
+            subsystem: None,
+            nsid: None,
+            group: 1,
         };
-        assert_eq!("file=a,size=1G".parse(), Ok(file));
-        let memory = NamespaceSpec { medium: Medium::Memory(1 << 20), block_size: 512, nguid: None };
-        assert_eq!("memory=1MiB,block=512".parse(), Ok(memory));
+        assert_eq!("file=a,size=1G".parse(), Ok(file.clone()));
+        let memory = NamespaceSpec { medium: Medium::Memory(1 << 20), block_size: 512, ..file };
+        assert_eq!("memory=1MiB,block=512".parse(), Ok(memory.clone()));
+        let subsystem = Some("nqn.2026-01.example:a".parse().expect("an NQN"));
+        let placed = NamespaceSpec { subsystem, nsid: Some(7), group: 3, ..memory };
+        assert_eq!("memory=1MiB,block=512,subsystem=nqn.2026-01.example:a,nsid=7,group=3".parse(), Ok(placed));
     }
 
     #[test]
@@ -137,5 +171,9 @@ mod tests {
         assert!(error("file=a,block=1000").contains("512 or 4096"));
         assert!(error("file=a,nguid=12").contains("32 hexadecimal digits"));
         assert!(error("a").contains("no key=value"));
+        assert!(error("memory=1M,nsid=0").contains("nsid `0`: must be a number from 1 to 1024"));
+        assert!(error("memory=1M,group=129").contains("from 1 to 128"));
+        assert!(error("memory=1M,subsystem=x").contains("\"x\" is no NQN"));
+        assert!(error("memory=1M,nsid=1,nsid=2").contains("nsid is given twice"));
     }
 }

@@ -5,6 +5,7 @@
 mod bench;
 mod kv;
 mod nvme;
+mod target;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,6 +13,7 @@ use std::path::PathBuf;
 pub use bench::*;
 pub use kv::*;
 pub use nvme::*;
+pub use target::*;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
@@ -36,7 +38,7 @@ pub fn command() -> clap::Command {
 #[derive(Subcommand, Debug)]
 pub enum Verb {
     /// Serve files, block devices or memory as NVMe/TCP namespaces.
-    Target(TargetArgs),
+    Target(Box<TargetCommand>),
     /// Make and inspect pools.
     #[command(subcommand)]
     Pool(PoolVerb),
@@ -119,31 +121,6 @@ impl std::str::FromStr for Cores {
         cores.dedup();
         Ok(Cores(cores))
     }
-}
-
-/// `yagura target`
-#[derive(Args, Debug)]
-pub struct TargetArgs {
-    #[command(flatten)]
-    pub common: Common,
-    #[command(flatten)]
-    pub serving: Serving,
-    /// Where to listen; port 0 takes a free one, which is reported.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:4420")]
-    pub listen: SocketAddr,
-    /// Name of the subsystem that holds the namespaces.
-    #[arg(long, value_name = "NQN", default_value = "nqn.2026-11.io.yagura:node")]
-    pub nqn: String,
-    /// Address that discovery tells hosts to connect to, where it is not the one listened on.
-    #[arg(long, value_name = "ADDR")]
-    pub advertise: Option<SocketAddr>,
-    /// Serve the discovery subsystem at this address too (8009 is the port hosts expect it at).
-    #[arg(long, value_name = "ADDR")]
-    pub discovery: Option<SocketAddr>,
-    /// A namespace; may be given several times, ids count from 1. One of file=PATH[,size=SIZE], device=PATH,
-    /// memory=SIZE; and [,block=512|4096]. A file that does not exist is created with its size.
-    #[arg(long = "namespace", value_name = "SPEC", num_args = 1)]
-    pub namespaces: Vec<crate::namespaces::NamespaceSpec>,
 }
 
 /// How to reach a pool.

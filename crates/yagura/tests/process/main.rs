@@ -3,5 +3,6 @@
 mod hostile;
 mod nodes;
 mod support;
+mod target;
 mod up;
 mod usage;

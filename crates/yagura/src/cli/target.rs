@@ -1,0 +1,179 @@
+//! Flags of `yagura target`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::{Common, Serving};
+use crate::namespaces::NamespaceSpec;
+use crate::size::Size;
+use crate::target::spec::{HostSpec, PortSpec, SubsystemSpec, parse_group};
+
+/// `yagura target`: serve, or with a verb talk to one that serves.
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct TargetCommand {
+    #[command(subcommand)]
+    pub verb: Option<TargetVerb>,
+    #[command(flatten)]
+    pub serve: TargetArgs,
+}
+
+/// What a target is made of.
+#[derive(Args, Debug)]
+pub struct TargetArgs {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub serving: Serving,
+    /// Where to listen; port 0 takes a free one, which is reported.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:4420")]
+    pub listen: SocketAddr,
+    /// A port of the subsystems, in place of --listen; may be given several times:
+    /// ADDR[,id=N][,advertise=ADDR][,discovery=only][,ana=GROUP:STATE]…. Ids count from 1.
+    #[arg(long = "port", value_name = "SPEC", num_args = 1, conflicts_with_all = ["listen", "advertise"])]
+    pub ports: Vec<PortSpec>,
+    /// Name of the subsystem that holds the namespaces.
+    #[arg(long, value_name = "NQN", default_value = "nqn.2026-11.io.yagura:node")]
+    pub nqn: String,
+    /// A subsystem, in place of --nqn; may be given several times: nqn=NQN[,serial=TEXT][,allow=any|listed][,port=ID]….
+    /// Without port: at all of them.
+    #[arg(long = "subsystem", value_name = "SPEC", num_args = 1, conflicts_with = "nqn")]
+    pub subsystems: Vec<SubsystemSpec>,
+    /// A host that is let in: nqn=NQN[,subsystem=NQN]…; may be given several times. Without subsystem: to all of them. A
+    /// subsystem for which there is one lets in no other, unless it says allow=any.
+    #[arg(long = "host", value_name = "SPEC", num_args = 1)]
+    pub hosts: Vec<HostSpec>,
+    /// Address that discovery tells hosts to connect to, where it is not the one listened on.
+    #[arg(long, value_name = "ADDR")]
+    pub advertise: Option<SocketAddr>,
+    /// Serve the discovery subsystem, and nothing else, at this address too (8009 is the port hosts expect it at).
+    #[arg(long, value_name = "ADDR")]
+    pub discovery: Option<SocketAddr>,
+    /// Another discovery service that discovery refers hosts to; may be given several times.
+    #[arg(long = "referral", value_name = "ADDR", num_args = 1)]
+    pub referrals: Vec<SocketAddr>,
+    /// A namespace; may be given several times, ids count from 1. One of file=PATH[,size=SIZE], device=PATH,
+    /// memory=SIZE; and [,block=512|4096][,subsystem=NQN][,nsid=N][,group=N]. A file that does not exist is created with its
+    /// size.
+    #[arg(long = "namespace", value_name = "SPEC", num_args = 1)]
+    pub namespaces: Vec<NamespaceSpec>,
+    /// Take the verbs of `yagura target` at this Unix socket, which is made, for its owner only.
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+}
+
+/// `yagura target VERB`: what an operator asks of a target that serves.
+#[derive(Subcommand, Debug)]
+pub enum TargetVerb {
+    /// Show ports, subsystems, hosts and controllers.
+    Status(TargetStatusArgs),
+    /// Set the state of an ANA group at a port, or put a namespace into another group.
+    Ana(TargetAnaArgs),
+    /// Add a namespace.
+    AddNamespace(TargetAddNamespaceArgs),
+    /// Take a namespace away.
+    RemoveNamespace(TargetRemoveNamespaceArgs),
+    /// Let a namespace grow.
+    ResizeNamespace(TargetResizeNamespaceArgs),
+    /// Let a host in.
+    AllowHost(TargetHostArgs),
+    /// Let a host in no more, and end its controllers.
+    DenyHost(TargetHostArgs),
+}
+
+/// Which target.
+#[derive(Args, Clone, Debug)]
+pub struct TargetControl {
+    #[command(flatten)]
+    pub common: Common,
+    /// The socket that the target was given by --control.
+    #[arg(long, value_name = "PATH")]
+    pub control: PathBuf,
+}
+
+/// Which subsystem of it.
+#[derive(Args, Clone, Debug)]
+pub struct TargetSubsystem {
+    /// The subsystem; default: the only one.
+    #[arg(long, value_name = "NQN")]
+    pub subsystem: Option<String>,
+}
+
+/// `yagura target status`
+#[derive(Args, Debug)]
+pub struct TargetStatusArgs {
+    #[command(flatten)]
+    pub control: TargetControl,
+}
+
+/// `yagura target ana`
+#[derive(Args, Debug)]
+pub struct TargetAnaArgs {
+    #[command(flatten)]
+    pub control: TargetControl,
+    #[command(flatten)]
+    pub subsystem: TargetSubsystem,
+    /// The ANA group.
+    #[arg(long, value_name = "N", value_parser = parse_group)]
+    pub group: u32,
+    /// The port.
+    #[arg(long, value_name = "ID", requires = "state")]
+    pub port: Option<fabric::target::PortId>,
+    /// optimized, non-optimized, inaccessible, persistent-loss or change.
+    #[arg(long, value_name = "STATE", requires = "port")]
+    pub state: Option<nvme::AnaState>,
+    /// Put this namespace into the group.
+    #[arg(long, value_name = "N", required_unless_present = "state", conflicts_with = "state")]
+    pub nsid: Option<u32>,
+}
+
+/// `yagura target add-namespace`
+#[derive(Args, Debug)]
+pub struct TargetAddNamespaceArgs {
+    #[command(flatten)]
+    pub control: TargetControl,
+    /// As --namespace of `yagura target`; a relative path is one of the directory in which the target runs.
+    #[arg(value_name = "SPEC")]
+    pub namespace: String,
+}
+
+/// `yagura target remove-namespace`
+#[derive(Args, Debug)]
+pub struct TargetRemoveNamespaceArgs {
+    #[command(flatten)]
+    pub control: TargetControl,
+    #[command(flatten)]
+    pub subsystem: TargetSubsystem,
+    /// The namespace.
+    #[arg(long, value_name = "N")]
+    pub nsid: u32,
+}
+
+/// `yagura target resize-namespace`
+#[derive(Args, Debug)]
+pub struct TargetResizeNamespaceArgs {
+    #[command(flatten)]
+    pub control: TargetControl,
+    #[command(flatten)]
+    pub subsystem: TargetSubsystem,
+    /// The namespace.
+    #[arg(long, value_name = "N")]
+    pub nsid: u32,
+    /// Its new size; it can only grow.
+    #[arg(long, value_name = "SIZE")]
+    pub size: Size,
+}
+
+/// `yagura target allow-host` and `deny-host`
+#[derive(Args, Debug)]
+pub struct TargetHostArgs {
+    #[command(flatten)]
+    pub control: TargetControl,
+    #[command(flatten)]
+    pub subsystem: TargetSubsystem,
+    /// The host's NQN, or `any` for all that are not listed.
+    #[arg(value_name = "NQN")]
+    pub host: String,
+}

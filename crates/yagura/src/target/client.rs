@@ -1,0 +1,147 @@
+//! `yagura target VERB`: asks a target that serves, by its control socket.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use fabric::target::{SubsystemReport, TargetReport};
+use serde_json::Value;
+
+use super::control::{ROUTE, Refusal, Request};
+use crate::cli::{TargetControl, TargetHostArgs, TargetVerb};
+use crate::exit::Failure;
+use crate::output;
+use crate::size::Size;
+
+/// How long an answer may take. Chosen: opening a large file on a slow disk, and some more.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
+/// Bytes of an answer. Derived: every subsystem with all its namespaces, hosts and controllers, and room to spare.
+const ANSWER_BYTES_MAX: u64 = 64 << 20;
+
+/// Runs a verb.
+pub fn run(verb: &TargetVerb) -> Result<(), Failure> {
+    match verb {
+        TargetVerb::Status(args) => {
+            let answer = ask(&args.control.control, &Request::Status)?;
+            let report: TargetReport = serde_json::from_value(answer).map_err(foreign)?;
+            output::report(args.control.common.json, &report, describe)
+        }
+        TargetVerb::Ana(args) => {
+            let (subsystem, group) = (args.subsystem.subsystem.clone(), args.group);
+            let request = match (args.port, args.state, args.nsid) {
+                (Some(port), Some(state), _) => {
+                    Request::AnaState { subsystem, port: port.0, group, state: state.to_string() }
+                }
+                (_, _, Some(nsid)) => Request::AnaGroup { subsystem, nsid, group },
+                _ => return Err(Failure::usage("say --port and --state, or --nsid")),
+            };
+            change(&args.control, &request)
+        }
+        TargetVerb::AddNamespace(args) => {
+            change(&args.control, &Request::AddNamespace { spec: args.namespace.clone() })
+        }
+        TargetVerb::RemoveNamespace(args) => {
+            let subsystem = args.subsystem.subsystem.clone();
+            change(&args.control, &Request::RemoveNamespace { subsystem, nsid: args.nsid })
+        }
+        TargetVerb::ResizeNamespace(args) => {
+            let (subsystem, bytes) = (args.subsystem.subsystem.clone(), args.size.0);
+            change(&args.control, &Request::ResizeNamespace { subsystem, nsid: args.nsid, bytes })
+        }
+        TargetVerb::AllowHost(args) => {
+            let (subsystem, host) = host(args);
+            change(&args.control, &Request::AllowHost { subsystem, host })
+        }
+        TargetVerb::DenyHost(args) => {
+            let (subsystem, host) = host(args);
+            change(&args.control, &Request::DenyHost { subsystem, host })
+        }
+    }
+}
+
+fn host(args: &TargetHostArgs) -> (Option<String>, String) {
+    (args.subsystem.subsystem.clone(), args.host.clone())
+}
+
+/// Asks for a change and says what was done.
+fn change(control: &TargetControl, request: &Request) -> Result<(), Failure> {
+    let answer = ask(&control.control, request)?;
+    output::report(control.common.json, &answer, |answer| {
+        answer["done"].as_str().map_or_else(|| answer.to_string(), |sentence| format!("{sentence}\n"))
+    })
+}
+
+fn foreign(error: impl std::fmt::Display) -> Failure {
+    Failure::refused(format!(
+        "the answer at the control socket is not that of a yagura target of this version: {error}"
+    ))
+}
+
+/// One request, one answer. HTTP/1.0: the answer ends with the connection.
+fn ask(path: &Path, request: &Request) -> Result<Value, Failure> {
+    let named = |error: std::io::Error| {
+        let mend = "is the target running, with --control and this path?";
+        Failure::unavailable(format!("control socket {}: {error} ({mend})", path.display()))
+    };
+    let body = serde_json::to_string(request).map_err(foreign)?;
+    let mut stream = UnixStream::connect(path).map_err(named)?;
+    stream.set_read_timeout(Some(ANSWER_TIME_MAX)).map_err(named)?;
+    let length = body.len();
+    let head = format!("POST {ROUTE} HTTP/1.0\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n");
+    stream.write_all((head + &body).as_bytes()).map_err(named)?;
+    let mut text = String::new();
+    stream.take(ANSWER_BYTES_MAX).read_to_string(&mut text).map_err(named)?;
+    let (head, body) = text.split_once("\r\n\r\n").ok_or_else(|| foreign("no HTTP"))?;
+    if head.split(' ').nth(1) == Some("200") {
+        return serde_json::from_str(body).map_err(foreign);
+    }
+    let refusal: Refusal = serde_json::from_str(body).map_err(|_| foreign(body))?;
+    Err(Failure::with_status(refusal.exit, refusal.error))
+}
+
+fn describe(report: &TargetReport) -> String {
+    let mut text = String::new();
+    for port in &report.ports {
+        let place = port.listening.map_or_else(|| "not listening".to_string(), |address| address.to_string());
+        text += &format!("port {}: {place}", port.id);
+        if let Some(address) = port.advertise {
+            text += &format!(", advertised as {address}");
+        }
+        text += if port.discovery_only { ", discovery only\n" } else { "\n" };
+    }
+    for address in &report.referrals {
+        text += &format!("referral: {address}\n");
+    }
+    for subsystem in &report.subsystems {
+        text += &describe_subsystem(subsystem);
+    }
+    text
+}
+
+fn describe_subsystem(subsystem: &SubsystemReport) -> String {
+    let mut text = format!("subsystem {}, serial {}", subsystem.nqn, subsystem.serial);
+    if let Some(ports) = &subsystem.ports {
+        let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
+        text += &format!(", at port {} only", ports.join(", "));
+    }
+    text += if subsystem.any_host { ", for any host\n" } else { ", for listed hosts\n" };
+    for host in &subsystem.hosts {
+        text += &format!("  host {host}\n");
+    }
+    for namespace in &subsystem.namespaces {
+        let (nsid, bytes, group) = (namespace.nsid, Size(namespace.bytes), namespace.group);
+        text += &format!(
+            "  namespace {nsid}: {bytes}, blocks of {}, group {group}, {}\n",
+            namespace.block_size, namespace.nguid
+        );
+    }
+    for ana in &subsystem.ana {
+        text += &format!("  group {} at port {}: {}\n", ana.group, ana.port, ana.state);
+    }
+    for controller in &subsystem.controllers {
+        let (id, host, port, queues) = (controller.id, &controller.host, controller.port, controller.io_queues);
+        text += &format!("  controller {id}: {host}, by port {port}, {queues} I/O queues\n");
+    }
+    text
+}
