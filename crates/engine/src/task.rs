@@ -86,6 +86,11 @@ pub async fn yield_now() {
     .await
 }
 
+/// Whether a world runs the caller. Outside of one (a value dropped after its world's end) operations panic.
+pub fn in_world() -> bool {
+    runtime::with_current(|current| current.is_some())
+}
+
 /// A random number: in a simulation from the world's seed, else from a generator seeded by the system. Not for secrets.
 pub fn random_u64() -> u64 {
     match runtime::try_current() {

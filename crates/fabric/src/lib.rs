@@ -8,4 +8,5 @@ pub mod host;
 pub mod secret;
 pub mod target;
 pub mod tcp;
+pub mod tls;
 mod transport;

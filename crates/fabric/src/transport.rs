@@ -4,21 +4,70 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use engine::Buf;
 use engine::net::{SendBatch, TcpStream};
+
+use crate::tls::{ServerContext, TlsError, TlsPsk, TlsStream};
+
+/// What the first byte of a TLS connection is (RFC 8446 §5.1: a handshake record). A plain one begins with the type of
+/// ICReq, 00h (NVMe/TCP 1.0c §3.6.2.2).
+const TLS_HANDSHAKE: u8 = 0x16;
+/// What is received to tell which of the two it is. Chosen: a ClientHello or an ICReq and the capsule behind it.
+const FIRST_BYTES: usize = 4 << 10;
 
 /// A connected stream of bytes. One receive and one send may be outstanding at a time, together.
 pub(crate) enum Transport {
     /// The socket itself.
     Plain(TcpStream),
+    /// TLS on it.
+    Tls(TlsStream),
+}
+
+/// What a connection that was accepted turned out to be.
+pub(crate) enum Accepted {
+    /// A plain one, and what was received of it.
+    Plain(Transport, Buf),
+    /// A secure one.
+    Secure(Transport),
+    /// The peer closed it without a word.
+    Closed,
 }
 
 impl Transport {
+    /// Tells from a connection's first byte what it is, and makes the TLS handshake if it is that. The caller bounds the
+    /// time.
+    pub async fn accept(stream: TcpStream, server: &ServerContext) -> Result<Accepted, TlsError> {
+        let (result, first) = stream.recv(Buf::with_capacity(FIRST_BYTES)).await;
+        match result {
+            Ok(0) => Ok(Accepted::Closed),
+            Ok(_) if first[0] == TLS_HANDSHAKE => {
+                Ok(Accepted::Secure(Transport::Tls(TlsStream::accept(stream, server, first).await?)))
+            }
+            Ok(_) => Ok(Accepted::Plain(Transport::Plain(stream), first)),
+            Err(error) => Err(TlsError::Socket(error.to_string())),
+        }
+    }
+
+    /// Makes a TLS connection of one that this side has made. The caller bounds the time.
+    pub async fn secure(stream: TcpStream, psk: Arc<TlsPsk>) -> Result<Transport, TlsError> {
+        TlsStream::connect(stream, psk).await.map(Transport::Tls)
+    }
+
+    /// The key it was made with, if it is secure.
+    pub fn psk(&self) -> Option<&Arc<TlsPsk>> {
+        match self {
+            Transport::Plain(_) => None,
+            Transport::Tls(stream) => Some(stream.psk()),
+        }
+    }
+
     /// As [`TcpStream::recv`].
     pub async fn recv(&self, buf: Buf) -> (io::Result<usize>, Buf) {
         match self {
             Transport::Plain(stream) => stream.recv(buf).await,
+            Transport::Tls(stream) => stream.recv(buf).await,
         }
     }
 
@@ -26,6 +75,7 @@ impl Transport {
     pub async fn send(&self, batch: SendBatch) -> (io::Result<()>, SendBatch) {
         match self {
             Transport::Plain(stream) => stream.send(batch).await,
+            Transport::Tls(stream) => stream.send(batch).await,
         }
     }
 
@@ -33,6 +83,7 @@ impl Transport {
     pub fn shutdown(&self) {
         match self {
             Transport::Plain(stream) => stream.shutdown(),
+            Transport::Tls(stream) => stream.shutdown(),
         }
     }
 
@@ -40,6 +91,7 @@ impl Transport {
     pub fn peer_addr(&self) -> SocketAddr {
         match self {
             Transport::Plain(stream) => stream.peer_addr(),
+            Transport::Tls(stream) => stream.socket().peer_addr(),
         }
     }
 
@@ -47,6 +99,7 @@ impl Transport {
     pub fn local_addr(&self) -> SocketAddr {
         match self {
             Transport::Plain(stream) => stream.local_addr(),
+            Transport::Tls(stream) => stream.socket().local_addr(),
         }
     }
 }

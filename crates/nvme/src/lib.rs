@@ -26,7 +26,7 @@ pub mod tcp;
 
 pub use ana::AnaState;
 pub use command::{Completion, Fuse, Submission};
-pub use nqn::Nqn;
+pub use nqn::{NQN_BYTES_MAX, Nqn};
 pub use sgl::SglDescriptor;
 pub use status::Status;
 pub use zerocopy::little_endian::{U16, U32, U64, U128};

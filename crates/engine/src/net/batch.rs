@@ -38,13 +38,17 @@ impl Default for SendBatch {
 impl SendBatch {
     /// An empty batch.
     pub fn new() -> SendBatch {
-        SendBatch { arena: Buf::with_capacity(HEAD_BYTES_MAX), segments: Vec::with_capacity(SEGMENTS_MAX), len: 0 }
+        SendBatch { arena: Buf::default(), segments: Vec::with_capacity(SEGMENTS_MAX), len: 0 }
     }
 
     /// Appends a copy of `bytes`, which should be few. What no longer fits the arena goes into buffers of its own.
     pub fn head(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
+        }
+        if self.arena.capacity() == 0 {
+            // Not before: a batch of payloads alone needs none.
+            self.arena = Buf::with_capacity(HEAD_BYTES_MAX);
         }
         let start = self.arena.len();
         if bytes.len() > self.arena.capacity() - start {

@@ -1,0 +1,29 @@
+//! TLS 1.3 with pre-shared keys on the TCP transport (NVMe/TCP 1.0c §3.6.1).
+//!
+//! ```text
+//!  key file ─► ConfiguredPsk ─► RetainedPsk ─► TlsPsk ─┐
+//!  authentication ─────────────────────────────────────┴► Keyring (target) or Options (host)
+//!                                                              │ identity ─► key
+//!  socket ◄─► TlsStream ◄─► Tunnel (OpenSSL, no I/O) ◄──────── session callbacks (the only unsafe)
+//! ```
+//! The identity of the key that a connection was made with names a host and a subsystem; the target lets its Connect command
+//! name no others.
+
+mod error;
+mod identity;
+mod keyring;
+mod psk;
+mod session;
+mod stream;
+mod tunnel;
+
+pub use error::TlsError;
+pub use identity::{IDENTITY_BYTES_MAX, Identity, IdentityError, IdentityVersion, Origin};
+pub use keyring::{GENERATED_MAX, GENERATED_TIME_MAX, HOST_KEYS_MAX, Keyring, KeyringError};
+pub use psk::{ConfiguredPsk, Derivation, PskError, PskHash, RetainedPsk, TlsPsk};
+pub use stream::HANDSHAKE_BYTES_MAX;
+pub(crate) use stream::TlsStream;
+pub use tunnel::ServerContext;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,249 @@
+//! The keys that a target knows: retained ones of its hosts, generated ones for as long as they hold.
+//!
+//! Invariants:
+//! - A key is found only under the very identity that it has: the host's and the subsystem's name are part of it, so what is
+//!   found says who is at the other end and for which subsystem. The connection's Connect command must say the same.
+//! - What is kept is bounded: hosts by [`HOST_KEYS_MAX`], generated keys by [`GENERATED_MAX`] and [`GENERATED_TIME_MAX`].
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use engine::time::Instant;
+use nvme::Nqn;
+
+use super::identity::{Identity, Origin};
+use super::psk::{ConfiguredPsk, Derivation, PskError, RetainedPsk, TlsPsk};
+
+/// Keys of hosts. Guessed: several for each of as many hosts as a target has controllers.
+pub const HOST_KEYS_MAX: usize = 4096;
+/// Generated keys. Derived: one for each controller that a target may have; the oldest makes room.
+pub const GENERATED_MAX: usize = 1024;
+/// How long a generated key may begin connections (NVMe Base 2.0c §8.13.5.9 leaves it open). Chosen: what Linux takes.
+pub const GENERATED_TIME_MAX: Duration = Duration::from_secs(3600);
+
+/// Too many keys, or one that can't be derived from.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum KeyringError {
+    /// Over the bound.
+    #[error("a target keeps at most {HOST_KEYS_MAX} keys of hosts")]
+    Full,
+    /// The key can't be used.
+    #[error(transparent)]
+    Psk(#[from] PskError),
+}
+
+/// A host's key, in the one or two ways in which its host may derive from it.
+struct HostKey {
+    /// Only for this subsystem; `None`: for every one.
+    subsystem: Option<Nqn>,
+    retained: RetainedPsk,
+}
+
+struct Generated {
+    psk: Arc<TlsPsk>,
+    ends: Instant,
+}
+
+#[derive(Default)]
+struct State {
+    hosts: BTreeMap<Nqn, Vec<HostKey>>,
+    generated: BTreeMap<Identity, Generated>,
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Keyring {
+    state: Mutex<State>,
+}
+
+impl fmt::Debug for Keyring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.lock();
+        write!(f, "Keyring({} hosts, {} generated keys)", state.hosts.len(), state.generated.len())
+    }
+}
+
+impl Keyring {
+    /// A panic while the lock was held leaves maps that are still valid: each change is one insertion or removal.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a key of `host`, for one subsystem or for all. With `legacy`, what old versions of nvme-cli derive from it is
+    /// taken too, and goes before the standard where the identity does not tell them apart (version 0).
+    ///
+    /// # Errors
+    /// Too many keys, or OpenSSL failed.
+    pub fn add(
+        &self,
+        host: &Nqn,
+        subsystem: Option<Nqn>,
+        key: ConfiguredPsk,
+        legacy: bool,
+    ) -> Result<(), KeyringError> {
+        let mut made = Vec::with_capacity(2);
+        if legacy {
+            let retained = key.clone().retain(host, Derivation::Legacy)?;
+            made.push(HostKey { subsystem: subsystem.clone(), retained });
+        }
+        made.push(HostKey { subsystem, retained: key.retain(host, Derivation::Standard)? });
+        let mut state = self.lock();
+        let count: usize = state.hosts.values().map(Vec::len).sum();
+        if count + made.len() > HOST_KEYS_MAX {
+            return Err(KeyringError::Full);
+        }
+        state.hosts.entry(host.clone()).or_default().append(&mut made);
+        Ok(())
+    }
+
+    /// Forgets the keys of `host`, all or those for one subsystem only, generated ones too.
+    pub fn remove(&self, host: &Nqn, subsystem: Option<&Nqn>) {
+        let mut state = self.lock();
+        if let Some(keys) = state.hosts.get_mut(host) {
+            keys.retain(|key| subsystem.is_some() && key.subsystem.as_ref() != subsystem);
+            if keys.is_empty() {
+                state.hosts.remove(host);
+            }
+        }
+        state.generated.retain(|identity, _| {
+            identity.host != *host || subsystem.is_some_and(|subsystem| identity.subsystem != *subsystem)
+        });
+    }
+
+    /// Keeps a key that authentication has generated, in place of an older one for the same names.
+    pub fn add_generated(&self, psk: TlsPsk, now: Instant) {
+        let mut state = self.lock();
+        let identity = psk.identity().clone();
+        state.generated.retain(|known, key| {
+            key.ends > now && (known.host != identity.host || known.subsystem != identity.subsystem)
+        });
+        if state.generated.len() == GENERATED_MAX {
+            let oldest = state.generated.iter().min_by_key(|(_, key)| key.ends).map(|(identity, _)| identity.clone());
+            if let Some(oldest) = oldest {
+                state.generated.remove(&oldest);
+            }
+        }
+        state.generated.insert(identity, Generated { psk: Arc::new(psk), ends: now + GENERATED_TIME_MAX });
+    }
+
+    /// Forgets generated keys whose time is over.
+    pub fn expire(&self, now: Instant) {
+        self.lock().generated.retain(|_, key| key.ends > now);
+    }
+
+    /// Whether a host has a key for a subsystem.
+    pub fn has_key(&self, host: &Nqn, subsystem: &Nqn) -> bool {
+        let state = self.lock();
+        let retained = state.hosts.get(host).is_some_and(|keys| {
+            keys.iter().any(|key| key.subsystem.as_ref().is_none_or(|own| own == subsystem || subsystem.is_discovery()))
+        });
+        retained || state.generated.keys().any(|known| known.host == *host && known.subsystem == *subsystem)
+    }
+
+    /// The key that a client names by `offered`.
+    pub fn find(&self, offered: &[u8]) -> Option<Arc<TlsPsk>> {
+        let identity: Identity = std::str::from_utf8(offered).ok()?.parse().ok()?;
+        let state = self.lock();
+        if identity.origin == Origin::Generated {
+            return state.generated.get(&identity).map(|key| key.psk.clone());
+        }
+        let keys = state.hosts.get(&identity.host)?;
+        let found = keys.iter().filter(|key| key.retained.hash() == identity.hash).find_map(|key| {
+            // Whoever may use one subsystem may ask what there is.
+            let meant = key
+                .subsystem
+                .as_ref()
+                .is_none_or(|own| *own == identity.subsystem || identity.subsystem.is_discovery());
+            let psk = key.retained.tls_psk(identity.version, &identity.host, &identity.subsystem);
+            psk.ok().filter(|psk| meant && psk.offered() == offered)
+        });
+        found.map(Arc::new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::secret::Secret;
+    use crate::tls::identity::IdentityVersion;
+    use crate::tls::psk::PskHash;
+
+    fn nqn(name: &str) -> Nqn {
+        format!("nqn.2026-01.org.example:{name}").parse().expect("a name")
+    }
+
+    fn offered(key: &ConfiguredPsk, derivation: Derivation, version: IdentityVersion, host: &str, sub: &Nqn) -> TlsPsk {
+        let retained = key.clone().retain(&nqn(host), derivation).expect("retained");
+        retained.tls_psk(version, &nqn(host), sub).expect("derived")
+    }
+
+    #[test]
+    fn a_key_is_found_under_its_own_names_only() {
+        let ring = Keyring::default();
+        let key = ConfiguredPsk::random(Some(PskHash::Sha256), PskHash::Sha256).expect("random");
+        ring.add(&nqn("host"), Some(nqn("sub")), key.clone(), false).expect("kept");
+        for version in [IdentityVersion::Zero, IdentityVersion::One] {
+            let find = |derivation, host: &str, sub: &Nqn| {
+                let psk = offered(&key, derivation, version, host, sub);
+                ring.find(psk.offered()).map(|found| *found.key() == *psk.key())
+            };
+            assert_eq!(find(Derivation::Standard, "host", &nqn("sub")), Some(true));
+            assert_eq!(find(Derivation::Standard, "host", &Nqn::discovery()), Some(true));
+            assert_eq!(find(Derivation::Standard, "host", &nqn("other")), None);
+            assert_eq!(find(Derivation::Standard, "other", &nqn("sub")), None);
+            assert_ne!(find(Derivation::Legacy, "host", &nqn("sub")), Some(true));
+        }
+        assert!(ring.find(b"NVMe0R01").is_none() && ring.find(&[0xFF; 600]).is_none());
+        ring.remove(&nqn("host"), None);
+        assert!(!ring.has_key(&nqn("host"), &nqn("sub")));
+    }
+
+    #[test]
+    fn what_old_tools_derive_is_found_where_it_is_let_in() {
+        let ring = Keyring::default();
+        let key = ConfiguredPsk::random(Some(PskHash::Sha384), PskHash::Sha384).expect("random");
+        ring.add(&nqn("host"), None, key.clone(), true).expect("kept");
+        for (derivation, version, right) in [
+            (Derivation::Legacy, IdentityVersion::Zero, true),
+            (Derivation::Legacy, IdentityVersion::One, true),
+            (Derivation::Standard, IdentityVersion::One, true),
+            (Derivation::Standard, IdentityVersion::Zero, false),
+        ] {
+            let psk = offered(&key, derivation, version, "host", &nqn("sub"));
+            let found = ring.find(psk.offered()).expect("the names are right");
+            assert_eq!(*found.key() == *psk.key(), right, "{derivation:?} {version:?}");
+        }
+    }
+
+    #[test]
+    fn a_generated_key_ends_and_the_next_takes_its_place() {
+        let ring = Keyring::default();
+        let make = |digest: &str| {
+            let key = Secret::new(vec![7; 32]);
+            TlsPsk::generated(PskHash::Sha256, &nqn("host"), &nqn("sub"), digest, key).expect("the right length")
+        };
+        let start = Instant::from_nanos(5);
+        ring.add_generated(make("AAAA"), start);
+        assert!(ring.find(make("AAAA").offered()).is_some() && ring.find(make("BBBB").offered()).is_none());
+        ring.add_generated(make("BBBB"), start);
+        assert!(ring.find(make("AAAA").offered()).is_none() && ring.find(make("BBBB").offered()).is_some());
+        ring.expire(start + GENERATED_TIME_MAX);
+        assert!(ring.find(make("BBBB").offered()).is_none());
+        let short = TlsPsk::generated(PskHash::Sha384, &nqn("host"), &nqn("sub"), "", Secret::new(vec![7; 32]));
+        assert!(short.is_err());
+    }
+
+    #[test]
+    fn generated_keys_are_bounded() {
+        let ring = Keyring::default();
+        for number in 0..GENERATED_MAX + 5 {
+            let (host, key) = (nqn(&format!("host{number}")), Secret::new(vec![7; 32]));
+            let psk = TlsPsk::generated(PskHash::Sha256, &host, &nqn("sub"), "AAAA", key).expect("the right length");
+            ring.add_generated(psk, Instant::from_nanos(number as u64));
+        }
+        assert_eq!(ring.lock().generated.len(), GENERATED_MAX);
+        assert!(!ring.has_key(&nqn("host4"), &nqn("sub")) && ring.has_key(&nqn("host5"), &nqn("sub")));
+    }
+}
