@@ -17,7 +17,8 @@ pub(super) async fn connect_queue(
     patience: Duration,
 ) -> Result<(Link, u16), ConnectError> {
     let address = options.address;
-    let link = Link::connect(address, config, options.connect_timeout, patience)
+    let psk = options.security.tls.as_ref().map(|key| key.psk(&options.subsystem)).transpose()?;
+    let link = Link::connect(address, psk, config, options.connect_timeout, patience)
         .await
         .map_err(|error| ConnectError::Link { address, error })?;
     let admin = Admin { link: &link, address };

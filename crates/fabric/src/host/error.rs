@@ -25,6 +25,9 @@ pub enum ConnectError {
         /// Why not.
         error: crate::auth::AuthError,
     },
+    /// The key for TLS can't be used.
+    #[error("the TLS key: {0}")]
+    Key(#[from] crate::tls::PskError),
     /// The target refused a step.
     #[error("{step}: the target answered {status}{}", hint(*.status))]
     Refused {

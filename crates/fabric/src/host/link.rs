@@ -14,6 +14,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ use nvme::Submission;
 
 use super::queue::{Aftermath, Payload, Queue, QueueConfig, QueueError};
 use super::slot::{Ended, SlotId};
+use crate::tls::{TlsError, TlsPsk};
 use crate::transport::Transport;
 
 /// The buffer that receives what has no place of its own. Guessed: a usual turn's worth of answers and small reads.
@@ -45,6 +47,9 @@ pub enum LinkError {
     /// The target closed the connection.
     #[error("the target closed the connection")]
     Closed,
+    /// The connection could not be secured.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// One side broke the protocol.
     #[error(transparent)]
     Queue(#[from] QueueError),
@@ -90,17 +95,22 @@ struct Shared {
 }
 
 impl Link {
-    /// Connects to `address` and exchanges ICReq and ICResp, all within `connect_timeout`. Commands that take longer than
+    /// Connects to `address`, over TLS if there is a key, and exchanges ICReq and ICResp, all within `connect_timeout`. Commands that take longer than
     /// `command_timeout` end the link.
     pub async fn connect(
         address: SocketAddr,
+        psk: Option<Arc<TlsPsk>>,
         config: QueueConfig,
         connect_timeout: Duration,
         command_timeout: Duration,
     ) -> Result<Link, LinkError> {
         let connect = async {
             let stream = TcpStream::connect(address).await?;
-            let link = Link::start(stream.into(), config, command_timeout);
+            let stream = match psk {
+                Some(psk) => Transport::secure(stream, psk).await?,
+                None => stream.into(),
+            };
+            let link = Link::start(stream, config, command_timeout);
             link.initialized().await?;
             Ok(link)
         };

@@ -8,6 +8,7 @@ use nvme::Nqn;
 
 use super::identity::HostIdentity;
 use crate::auth::HostKeys;
+use crate::tls::TlsKey;
 
 /// How to reach a namespace, and how to behave.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -75,11 +76,14 @@ pub struct Security {
     /// The keys for DH-HMAC-CHAP, for targets that ask for it. With a controller key the target has to ask, and to
     /// authenticate itself.
     pub dhchap: Option<HostKeys>,
+    /// Connect over TLS, with this key; it must be one of [`Options::host`]'s.
+    pub tls: Option<TlsKey>,
 }
 
 /// Says what is used, and never a key.
 impl fmt::Debug for Security {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Security").field("dhchap", &self.dhchap.is_some()).finish_non_exhaustive()
+        let (dhchap, tls) = (self.dhchap.is_some(), self.tls.is_some());
+        f.debug_struct("Security").field("dhchap", &dhchap).field("tls", &tls).finish_non_exhaustive()
     }
 }

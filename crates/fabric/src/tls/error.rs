@@ -20,6 +20,11 @@ pub enum TlsError {
     /// Both have a key of this name, but not the same one.
     #[error("TLS: the host's key for {0} is not ours: give both sides the same key")]
     WrongKey(String),
+    /// The target did not let this host in.
+    #[error(
+        "TLS: no secure connection ({0}): has the target the same key for this host and subsystem, and does its port do TLS?"
+    )]
+    Refused(String),
     /// The handshake or a record was refused, here or there.
     #[error("TLS: {0}")]
     Protocol(String),

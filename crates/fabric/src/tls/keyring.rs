@@ -156,7 +156,7 @@ impl Keyring {
                 .subsystem
                 .as_ref()
                 .is_none_or(|own| *own == identity.subsystem || identity.subsystem.is_discovery());
-            let psk = key.retained.tls_psk(identity.version, &identity.host, &identity.subsystem);
+            let psk = key.retained.tls_psk(identity.version, &identity.subsystem);
             psk.ok().filter(|psk| meant && psk.offered() == offered)
         });
         found.map(Arc::new)
@@ -176,7 +176,7 @@ mod tests {
 
     fn offered(key: &ConfiguredPsk, derivation: Derivation, version: IdentityVersion, host: &str, sub: &Nqn) -> TlsPsk {
         let retained = key.clone().retain(&nqn(host), derivation).expect("retained");
-        retained.tls_psk(version, &nqn(host), sub).expect("derived")
+        retained.tls_psk(version, sub).expect("derived")
     }
 
     #[test]

@@ -11,6 +11,8 @@
 //! - A configured PSK is gone once the retained one is made: [`ConfiguredPsk::retain`] takes it.
 //! - The hash of an identity is that of its cipher suite, and gives the key's length: 32 bytes for SHA-256, 48 for SHA-384.
 
+use std::sync::Arc;
+
 use nvme::Nqn;
 use openssl::base64;
 use openssl::error::ErrorStack;
@@ -230,7 +232,7 @@ impl ConfiguredPsk {
             None => self.key,
             Some(hash) => expand(hash, derivation, &self.key, "HostNQN", host.as_str().as_bytes())?,
         };
-        Ok(RetainedPsk { hash: self.hash, derivation, key })
+        Ok(RetainedPsk { host: host.clone(), hash: self.hash, derivation, key })
     }
 }
 
@@ -240,8 +242,9 @@ fn crc(key: &[u8]) -> u32 {
 }
 
 /// A key that is kept for one host.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RetainedPsk {
+    host: Nqn,
     hash: PskHash,
     derivation: Derivation,
     key: Secret,
@@ -253,20 +256,25 @@ impl RetainedPsk {
         self.hash
     }
 
-    /// The key with which `host` and `subsystem` begin TLS, with its identity (NVMe/TCP 1.0c §3.6.1.3, §3.6.1.4).
+    /// The host it is kept for.
+    pub fn host(&self) -> &Nqn {
+        &self.host
+    }
+
+    /// The key with which its host and `subsystem` begin TLS, with its identity (NVMe/TCP 1.0c §3.6.1.3, §3.6.1.4).
     ///
     /// # Errors
     /// The names are too long for version 0, or OpenSSL failed.
-    pub fn tls_psk(&self, version: IdentityVersion, host: &Nqn, subsystem: &Nqn) -> Result<TlsPsk, PskError> {
+    pub fn tls_psk(&self, version: IdentityVersion, subsystem: &Nqn) -> Result<TlsPsk, PskError> {
         let digest = match version {
             IdentityVersion::Zero => None,
-            IdentityVersion::One => Some(self.digest(host, subsystem)?),
+            IdentityVersion::One => Some(self.digest(subsystem)?),
         };
         let identity = Identity {
             version,
             origin: Origin::Retained,
             hash: self.hash,
-            host: host.clone(),
+            host: self.host.clone(),
             subsystem: subsystem.clone(),
             digest,
         };
@@ -279,10 +287,10 @@ impl RetainedPsk {
     }
 
     /// Base64 of HMAC(key, "<host> <subsystem> NVMe-over-Fabrics"): tells keys of the same names apart.
-    fn digest(&self, host: &Nqn, subsystem: &Nqn) -> Result<String, PskError> {
+    fn digest(&self, subsystem: &Nqn) -> Result<String, PskError> {
         let key = PKey::hmac(self.key.expose())?;
         let mut signer = Signer::new(self.hash.digest(), &key)?;
-        signer.update(format!("{host} {subsystem} {DIGEST_SUFFIX}").as_bytes())?;
+        signer.update(format!("{} {subsystem} {DIGEST_SUFFIX}", self.host).as_bytes())?;
         Ok(base64::encode_block(&signer.sign_to_vec()?))
     }
 }
@@ -323,8 +331,35 @@ fn expand(
     Ok(Secret::new(derived))
 }
 
+/// A host's key for TLS, as it connects.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum TlsKey {
+    /// Made of one that an operator has configured.
+    Retained {
+        /// The key.
+        key: RetainedPsk,
+        /// How its identity is made.
+        version: IdentityVersion,
+    },
+    /// Made by authentication, for one subsystem.
+    Generated(Arc<TlsPsk>),
+}
+
+impl TlsKey {
+    /// The key for connections to `subsystem`.
+    ///
+    /// # Errors
+    /// The names are too long for version 0, or OpenSSL failed.
+    pub fn psk(&self, subsystem: &Nqn) -> Result<Arc<TlsPsk>, PskError> {
+        match self {
+            TlsKey::Retained { key, version } => key.tls_psk(*version, subsystem).map(Arc::new),
+            TlsKey::Generated(psk) => Ok(psk.clone()),
+        }
+    }
+}
+
 /// A key that TLS uses, and the identity under which the client offers it.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TlsPsk {
     identity: Identity,
     /// The identity as it goes over the wire.

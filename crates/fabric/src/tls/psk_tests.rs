@@ -118,11 +118,11 @@ fn keys_are_those_that_were_computed_apart() {
         let configured = parse(&format!("NVMeTLSkey-1:{}:{}:", answer.transform, answer.key)).expect("a key");
         let code = configured.hash().code();
         let retained = configured.retain(&host(), answer.derivation).expect("retained");
-        let zero = retained.tls_psk(IdentityVersion::Zero, &host(), &subsystem()).expect("a key");
+        let zero = retained.tls_psk(IdentityVersion::Zero, &subsystem()).expect("a key");
         assert_eq!(hex(zero.key().expose()), answer.version_0);
         let names = "nqn.2026-01.org.example:host nqn.2026-01.org.example:sub";
         assert_eq!(zero.offered(), format!("NVMe0R{code} {names}").as_bytes());
-        let one = retained.tls_psk(IdentityVersion::One, &host(), &subsystem()).expect("a key");
+        let one = retained.tls_psk(IdentityVersion::One, &subsystem()).expect("a key");
         assert_eq!(hex(one.key().expose()), answer.version_1);
         assert_eq!(one.offered(), format!("NVMe1R{code} {names} {}", answer.digest).as_bytes());
     }
@@ -173,16 +173,16 @@ fn names_too_long_for_version_0_do_for_version_1() {
     let long: Nqn = format!("nqn.2026-01.org.example:{}", "h".repeat(180)).parse().expect("a name");
     let retained = parse(&format!("NVMeTLSkey-1:01:{KEY_32}:")).expect("a key");
     let retained = retained.retain(&long, Derivation::Standard).expect("retained");
-    let zero = retained.tls_psk(IdentityVersion::Zero, &long, &long);
+    let zero = retained.tls_psk(IdentityVersion::Zero, &long);
     assert!(matches!(zero, Err(PskError::IdentityTooLong(_))));
-    assert!(retained.tls_psk(IdentityVersion::One, &long, &long).is_ok());
+    assert!(retained.tls_psk(IdentityVersion::One, &long).is_ok());
 }
 
 #[test]
 fn keys_are_not_printed() {
     let key = parse(&format!("NVMeTLSkey-1:00:{KEY_32}:")).expect("a key");
     let retained = key.clone().retain(&host(), Derivation::Standard).expect("retained");
-    let psk = retained.tls_psk(IdentityVersion::One, &host(), &subsystem()).expect("a key");
+    let psk = retained.tls_psk(IdentityVersion::One, &subsystem()).expect("a key");
     for text in [format!("{key:?}"), format!("{retained:?}"), format!("{psk:?}")] {
         assert!(text.contains("Secret(32 bytes)") && !text.contains("1, 2, 3"), "{text}");
     }

@@ -84,7 +84,7 @@ impl TlsStream {
             drop(tunnel.take_input());
             let (result, buf) = stream.recv(Buf::with_capacity(IDLE_BYTES)).await;
             match result {
-                Ok(0) => return Err(TlsError::Truncated),
+                Ok(0) => return Err(tunnel.handshake_cut()),
                 Ok(bytes) => received += bytes,
                 Err(error) => return Err(TlsError::Socket(error.to_string())),
             }

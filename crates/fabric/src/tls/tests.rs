@@ -24,7 +24,7 @@ fn random(transform: Option<PskHash>, hash: PskHash) -> ConfiguredPsk {
 
 fn psk(key: &ConfiguredPsk, version: IdentityVersion) -> Arc<TlsPsk> {
     let retained = key.clone().retain(&nqn("host"), Derivation::Standard).expect("retained");
-    Arc::new(retained.tls_psk(version, &nqn("host"), &nqn("sub")).expect("derived"))
+    Arc::new(retained.tls_psk(version, &nqn("sub")).expect("derived"))
 }
 
 fn server_with(key: &ConfiguredPsk) -> ServerContext {
@@ -127,7 +127,7 @@ fn another_key_of_the_same_names_is_refused_on_both_sides() {
     let (client, server) = pair.handshake();
     let name = "NVMe0R01 nqn.2026-01.org.example:host nqn.2026-01.org.example:sub";
     assert_eq!(server, Err(TlsError::WrongKey(name.to_owned())));
-    assert!(matches!(client, Err(TlsError::Protocol(_))), "{client:?}");
+    assert!(matches!(client, Err(TlsError::Refused(_))), "{client:?}");
     assert!(pair.server.psk().is_none() && pair.client.psk().is_none());
 }
 
@@ -137,7 +137,7 @@ fn an_unknown_identity_is_refused_and_named() {
     let mut pair = Pair::new(psk(&random(None, PskHash::Sha384), IdentityVersion::Zero), &server);
     let (client, server) = pair.handshake();
     assert!(matches!(&server, Err(TlsError::UnknownIdentity(name)) if name.starts_with("NVMe0R02 nqn.")), "{server:?}");
-    assert!(matches!(client, Err(TlsError::Protocol(_))), "{client:?}");
+    assert!(matches!(client, Err(TlsError::Refused(_))), "{client:?}");
     let text = server.expect_err("refused").to_string();
     assert!(text.contains("tls-key-file"), "{text}");
 }

@@ -177,9 +177,22 @@ impl Tunnel {
         }
     }
 
+    /// What it means that the peer closes the connection during the handshake.
+    pub fn handshake_cut(&self) -> TlsError {
+        match session::keys_of(self.stream.ssl()) {
+            Some(Keys::Client(_)) => TlsError::Refused("it closed the connection".to_owned()),
+            _ => TlsError::Truncated,
+        }
+    }
+
     /// The error in the words of the keys, where they are its cause.
     fn key_error(&self, error: TlsError) -> TlsError {
-        let Some(Keys::Server(_, offered)) = session::keys_of(self.stream.ssl()) else { return error };
+        let Some(Keys::Server(_, offered)) = session::keys_of(self.stream.ssl()) else {
+            return match error {
+                TlsError::Protocol(reason) => TlsError::Refused(reason),
+                error => error,
+            };
+        };
         let offered = offered.lock().unwrap_or_else(PoisonError::into_inner);
         match (&offered.found, &offered.unknown) {
             (Some(found), _) if error.is_wrong_binder() => TlsError::WrongKey(found.identity().to_string()),
