@@ -35,7 +35,8 @@ for group in "$@"; do
     test)
       # c++: libFuzzer is built from source. python3, mke2fs, zstd: the guest's image. redis-cli: the gateway's tests.
       want c++=g++ python3=python3 mke2fs=e2fsprogs zstd=zstd qemu-system-x86_64=qemu-system-x86 redis-cli=redis-tools
-      want redis-benchmark=redis-tools
+      # openssl: TLS that is not ours, at the other end of our connections.
+      want redis-benchmark=redis-tools openssl=openssl
       want_tool "cargo-fuzz@$CARGO_FUZZ" "cargo-deny@$CARGO_DENY"
       ;;
     bench) want memcached=memcached fio=fio ;;

@@ -42,6 +42,7 @@ mod logs;
 mod ports;
 mod queue;
 mod report;
+mod secure;
 mod serve;
 mod session;
 mod shared;
@@ -55,6 +56,7 @@ pub use limits::{
     PORTS_MAX, REACTORS_MAX, SUBSYSTEMS_MAX, TRANSFER_BYTES_MAX,
 };
 pub use report::{AnaReport, ControllerReport, NamespaceReport, PortReport, SubsystemReport, TargetReport};
+pub use secure::TlsPolicy;
 pub use serve::{Handed, listen};
 pub(crate) use session::Session;
 use shared::Shared;

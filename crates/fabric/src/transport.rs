@@ -87,14 +87,6 @@ impl Transport {
         }
     }
 
-    /// The other side's address.
-    pub fn peer_addr(&self) -> SocketAddr {
-        match self {
-            Transport::Plain(stream) => stream.peer_addr(),
-            Transport::Tls(stream) => stream.socket().peer_addr(),
-        }
-    }
-
     /// This side's address.
     pub fn local_addr(&self) -> SocketAddr {
         match self {

@@ -41,7 +41,7 @@ fn target(config: TargetConfig, keys: Option<HostKeys>) -> Target<Memory> {
     let memory = Memory::new(64 * BLOCK as u64, BLOCK as u32, [9; 16]).expect("a size that it takes");
     target.add_subsystem(nqn(), "1").expect("a subsystem");
     target.add_namespace(&nqn(), 1, memory).expect("a namespace");
-    target.allow_host(&nqn(), &host(), HostConfig { keys }).expect("room");
+    target.allow_host(&nqn(), &host(), HostConfig { keys, ..HostConfig::default() }).expect("room");
     target
 }
 
@@ -139,7 +139,7 @@ fn no_key_is_ever_logged() {
             let mut options = Options::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 1)), nqn(), 1);
             options.security.dhchap = Some(known.clone());
             tracing::error!(%failed, ?failed, ?options);
-            tracing::error!(keys = ?known, config = ?HostConfig { keys: Some(known.clone()) });
+            tracing::error!(keys = ?known, config = ?HostConfig { keys: Some(known.clone()), ..HostConfig::default() });
         });
     });
     let log = String::from_utf8(log.0.lock().expect("nobody panicked").clone()).expect("text");

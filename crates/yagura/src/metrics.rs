@@ -174,6 +174,8 @@ impl Collector for TargetMetrics {
         gauge(e, "yagura_target_connections", "Connections open.", stats.connections())?;
         counter(e, "yagura_target_connections_accepted", "Connections accepted.", stats.accepted())?;
         counter(e, "yagura_target_connections_refused", "Connections over the limit.", stats.refused())?;
+        counter(e, "yagura_target_tls_connections", "Connections made over TLS.", stats.tls_connections())?;
+        counter(e, "yagura_target_tls_failures", "Connections closed for want of security.", stats.tls_failures())?;
         counter(e, "yagura_target_protocol_errors", "Connections ended by a bad PDU.", stats.protocol_errors())?;
         counter(
             e,

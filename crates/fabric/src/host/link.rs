@@ -95,8 +95,8 @@ struct Shared {
 }
 
 impl Link {
-    /// Connects to `address`, over TLS if there is a key, and exchanges ICReq and ICResp, all within `connect_timeout`. Commands that take longer than
-    /// `command_timeout` end the link.
+    /// Connects to `address`, over TLS if there is a key, and exchanges ICReq and ICResp, all within `connect_timeout`. Commands
+    /// that take longer than `command_timeout` end the link.
     pub async fn connect(
         address: SocketAddr,
         psk: Option<Arc<TlsPsk>>,

@@ -104,7 +104,9 @@ impl<N> Connection<N> {
         let host = host.map_err(|_| Refusal::in_data(offset_of!(ConnectData, hostnqn)))?;
         let subsystem = Nqn::from_field(&data.subnqn);
         let subsystem = subsystem.map_err(|_| Refusal::in_data(offset_of!(ConnectData, subnqn)))?;
-        let identity = Identity { subsystem, host, host_id: data.hostid, port: self.origin.port };
+        self.check_secure(&host, &subsystem).map_err(Refusal::of)?;
+        let secure = self.origin.psk.is_some();
+        let identity = Identity { subsystem, host, host_id: data.hostid, port: self.origin.port, secure };
         self.shared.admit(&identity).map_err(Refusal::of)?;
         if !self.shared.may_connect(&identity) {
             return Err(Refusal::of(Refused::Host));

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use nvme::{AnaState, Nqn};
 
 use super::limits::{ANA_GROUPS_MAX, CONNECTIONS_MAX, HOSTS_MAX, NSID_MAX, PORTS_MAX, REFERRALS_MAX, SUBSYSTEMS_MAX};
+use super::secure::TlsPolicy;
 use crate::auth::{HostKeys, Policy};
 
 /// Options of a target.
@@ -59,12 +60,14 @@ pub struct PortConfig {
     pub advertise: Option<SocketAddr>,
     /// Only the discovery subsystem is to be had here.
     pub discovery_only: bool,
+    /// Whether connections use TLS.
+    pub tls: TlsPolicy,
 }
 
 impl PortConfig {
     /// A port for everything, at the address that it listens at.
     pub fn new(id: PortId) -> PortConfig {
-        PortConfig { id, advertise: None, discovery_only: false }
+        PortConfig { id, advertise: None, discovery_only: false, tls: TlsPolicy::Off }
     }
 }
 
@@ -73,6 +76,8 @@ impl PortConfig {
 pub struct HostConfig {
     /// The keys of a host that must authenticate (NVMe Base 2.0 §8.13); a host without is let in by its name.
     pub keys: Option<HostKeys>,
+    /// Only over TLS, also at ports that would take a plain connection.
+    pub tls_required: bool,
 }
 
 /// Why a target can not be set up as asked.
@@ -114,6 +119,9 @@ pub enum ConfigError {
     /// Over the bound.
     #[error("a subsystem lists at most {HOSTS_MAX} hosts; let in any host, or deny some first")]
     TooManyHosts,
+    /// TLS can't be used, or its keys can't.
+    #[error("TLS: {0}")]
+    Tls(String),
     /// A host that is not on the list.
     #[error("the host {host} is not on the list of {subsystem}{}", if *.any { "; it lets in any host" } else { "" })]
     NoHost {

@@ -163,6 +163,8 @@ pub(super) struct Identity {
     pub host: Nqn,
     pub host_id: [u8; 16],
     pub port: PortId,
+    /// Over TLS. Part of the identity: a plain I/O queue must not join what a secure admin queue has made.
+    pub secure: bool,
 }
 
 /// See the module.

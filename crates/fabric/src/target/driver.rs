@@ -25,8 +25,9 @@ use super::complaints::Complaints;
 use super::connection::Connection;
 use super::end::End;
 use super::io::{self, Operation, Outcome, Work};
-use super::limits::{COMMANDS_STEP, COPY_BUFFER_BYTES, RECEIVE_BYTES, RECEIVE_BYTES_MAX};
+use super::limits::{COMMANDS_STEP, COPY_BUFFER_BYTES, HANDSHAKE_TIME_MAX, RECEIVE_BYTES, RECEIVE_BYTES_MAX};
 use super::ports::Origin;
+use super::secure;
 use super::serve::Place;
 use super::shared::Shared;
 use crate::transport::Transport;
@@ -47,10 +48,14 @@ enum Closed {
 /// Serves `stream` until it ends.
 pub(super) async fn drive<N: Namespace>(shared: Arc<Shared<N>>, stream: TcpStream, place: Place) {
     let Place { port, load, ticket } = place;
-    let stream = Transport::from(stream);
     let peer = stream.peer_addr();
-    let origin = Origin { local: stream.local_addr(), port };
-    let core = RefCell::new(Connection::new(shared, origin, Some(load), time::now()));
+    let accepted = time::now();
+    let Some((stream, first)) = secure::accept(&shared, stream, port, accepted + HANDSHAKE_TIME_MAX).await else {
+        return;
+    };
+    let origin = Origin { local: stream.local_addr(), port, psk: stream.psk().cloned() };
+    let core = RefCell::new(Connection::new(shared, origin, Some(load), accepted));
+    core.borrow_mut().receive(&first, accepted);
     let sending = Cell::new(false);
     let traffic = Cell::new(0);
     let mut receive = pin!(receive(&core, &stream, &traffic));

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use nvme::fabrics::{AddressFamily, DiscoveryEntry, SubsystemType, TransportType, entry_flags};
 use nvme::identify::ascii_field;
@@ -13,15 +14,25 @@ use zerocopy::FromZeros;
 
 use super::config::{ConfigError, PortConfig, PortId};
 use super::limits::{ADMIN_QUEUE_ENTRIES_MAX, PORTS_MAX, REFERRALS_MAX};
+use super::secure::TlsPolicy;
+use crate::tls::TlsPsk;
 
-/// TREQ: a secure channel is not required; a host may do without SQ flow control.
-const REQUIREMENTS: u8 = 2 | 1 << 2;
+/// TREQ: a host may do without SQ flow control (NVMe Base 2.0c figure 263, bit 2).
+const FLOW_CONTROL_OPTIONAL: u8 = 1 << 2;
+/// TREQ bits 1:0: a secure channel is required.
+const SECURE_REQUIRED: u8 = 1;
+/// TREQ bits 1:0: a secure channel is not required.
+const SECURE_NOT_REQUIRED: u8 = 2;
+/// TSAS of TCP, SECTYPE (NVMe/TCP 1.0c §3.6.3): TLS 1.3.
+const SECTYPE_TLS13: u8 = 2;
 
 /// How a connection has reached us.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Origin {
     pub local: SocketAddr,
     pub port: PortId,
+    /// The key that TLS was begun with; `None`: a plain connection.
+    pub psk: Option<Arc<TlsPsk>>,
 }
 
 /// A port and where it listens.
@@ -119,15 +130,16 @@ impl Ports {
         let addresses = || self.ports.values().filter_map(|port| Some((port, port.address()?)));
         let mut entries = Vec::new();
         for (port, address) in addresses().filter(|(port, _)| !port.config.discovery_only) {
-            let id = port.config.id;
-            entries.extend(visible(id).map(|nqn| entry(SubsystemType::NVM, nqn, Some(id), reached(address))));
+            let kind = SubsystemType::NVM;
+            let subsystems = visible(port.config.id);
+            entries.extend(subsystems.map(|nqn| entry(kind, nqn, Some(&port.config), reached(address))));
         }
         // What ports at unspecified addresses return depends on the way the host came.
         let same = addresses().all(|(_, address)| !address.ip().is_unspecified());
         let flags = entry_flags::PERSISTENT | if same { entry_flags::SAME_INFORMATION } else { 0 };
         for (port, address) in addresses() {
             let (kind, nqn) = (SubsystemType::CURRENT_DISCOVERY, Nqn::discovery());
-            let mut own = entry(kind, &nqn, Some(port.config.id), reached(address));
+            let mut own = entry(kind, &nqn, Some(&port.config), reached(address));
             own.eflags = flags.into();
             entries.push(own);
         }
@@ -137,7 +149,7 @@ impl Ports {
     }
 }
 
-fn entry(kind: SubsystemType, nqn: &Nqn, port: Option<PortId>, address: SocketAddr) -> DiscoveryEntry {
+fn entry(kind: SubsystemType, nqn: &Nqn, port: Option<&PortConfig>, address: SocketAddr) -> DiscoveryEntry {
     let family = match address.ip() {
         IpAddr::V4(_) => AddressFamily::IPV4,
         IpAddr::V6(_) => AddressFamily::IPV6,
@@ -146,8 +158,11 @@ fn entry(kind: SubsystemType, nqn: &Nqn, port: Option<PortId>, address: SocketAd
     entry.trtype = TransportType::TCP.0;
     entry.adrfam = family.0;
     entry.subtype = kind.0;
-    entry.treq = REQUIREMENTS;
-    entry.portid = port.map_or(0, |port| port.0).into();
+    let tls = port.map_or(TlsPolicy::Off, |port| port.tls);
+    let secure = if tls == TlsPolicy::Required { SECURE_REQUIRED } else { SECURE_NOT_REQUIRED };
+    entry.treq = secure | FLOW_CONTROL_OPTIONAL;
+    entry.tsas[0] = if tls == TlsPolicy::Off { 0 } else { SECTYPE_TLS13 };
+    entry.portid = port.map_or(0, |port| port.id.0).into();
     entry.cntlid = CONTROLLER_ID_DYNAMIC.into();
     entry.asqsz = ADMIN_QUEUE_ENTRIES_MAX.into();
     entry.trsvcid = ascii_field(&address.port().to_string());
@@ -194,6 +209,21 @@ mod tests {
         };
         assert_eq!(own_flags("192.0.2.7:4420"), entry_flags::PERSISTENT | entry_flags::SAME_INFORMATION);
         assert_eq!(own_flags("0.0.0.0:4420"), entry_flags::PERSISTENT, "its address is another for every network");
+    }
+
+    #[test]
+    fn the_log_says_what_tls_a_port_does() {
+        let nqn = "nqn.2026-01.example.yagura:test".parse().expect("an NQN");
+        let address = "192.0.2.7:4420".parse().expect("one");
+        for (tls, treq, tsas) in [(TlsPolicy::Off, 6, 0), (TlsPolicy::Allowed, 6, 2), (TlsPolicy::Required, 5, 2)] {
+            let mut ports = Ports::default();
+            ports.add(PortConfig { tls, ..PortConfig::new(PortId(1)) }).expect("room");
+            assert!(ports.serve(PortId(1), address));
+            for entry in ports.entries(address, names(&nqn)) {
+                assert_eq!((entry.treq, entry.tsas[0]), (treq, tsas), "{tls}");
+                assert!(entry.tsas[1..].iter().all(|&byte| byte == 0));
+            }
+        }
     }
 
     #[test]

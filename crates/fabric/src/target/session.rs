@@ -77,7 +77,7 @@ impl Session {
         let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 4420));
         Session {
             target: target.clone(),
-            core: Connection::new(target.shared.clone(), Origin { local, port }, None, now),
+            core: Connection::new(target.shared.clone(), Origin { local, port, psk: None }, None, now),
             encoder: Encoder { header_digest: false, data_digest: false, alignment_code: 0 },
             decoder: Decoder::new(Role::Host),
             now,
@@ -162,7 +162,7 @@ impl Session {
         let key = DhchapKey::generate(None, None);
         let keys = key.ok().map(|key| HostKeys { host: Arc::new(key), controller: None });
         debug_assert!(keys.is_some(), "there are random bytes");
-        let allowed = self.target.allow_host(&subsystem(), &self.host, HostConfig { keys });
+        let allowed = self.target.allow_host(&subsystem(), &self.host, HostConfig { keys, ..HostConfig::default() });
         debug_assert!(allowed.is_ok());
     }
 

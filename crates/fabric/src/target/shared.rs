@@ -25,6 +25,7 @@ use super::config::{ConfigError, HostConfig, PortConfig, PortId, TargetConfig};
 use super::controller::{Attention, Controller, Identity};
 use super::limits::{CONTROLLERS_MAX, NSID_MAX, SUBSYSTEMS_MAX};
 use super::ports::Ports;
+use super::secure::{Secure, TlsPolicy};
 use super::stats::Stats;
 
 /// A namespace as connections see it.
@@ -84,6 +85,7 @@ pub(super) enum Refused {
 pub(super) struct Shared<N> {
     pub config: TargetConfig,
     pub stats: Arc<Stats>,
+    pub secure: Secure,
     pub loads: Arc<Loads>,
     pub complaints: Complaints,
     generation: AtomicU64,
@@ -103,7 +105,15 @@ impl<N> State<N> {
         let subsystem = self.subsystems.get(&identity.subsystem).filter(|found| found.access.is_at(identity.port));
         let closed = self.ports.get(identity.port).is_some_and(|port| port.config.discovery_only);
         let subsystem = subsystem.filter(|_| !closed).ok_or(Refused::Subsystem)?;
-        if subsystem.access.allows(&identity.host) { Ok(()) } else { Err(Refused::Host) }
+        if !subsystem.access.allows(&identity.host) {
+            return Err(Refused::Host);
+        }
+        let insecure = !identity.secure && subsystem.access.config(&identity.host).tls_required;
+        if insecure {
+            tracing::warn!(host = %identity.host, "Connect refused: this host must use TLS");
+            return Err(Refused::Host);
+        }
+        Ok(())
     }
 }
 
@@ -118,6 +128,7 @@ impl<N> Shared<N> {
         Shared {
             config,
             stats: Arc::default(),
+            secure: Secure::default(),
             loads: Arc::default(),
             complaints: Complaints::default(),
             generation: AtomicU64::new(1),
@@ -289,10 +300,19 @@ impl<N> Shared<N> {
     // Ports and discovery.
 
     pub fn add_port(&self, config: PortConfig) -> Result<(), ConfigError> {
+        if config.tls != TlsPolicy::Off {
+            // Better now than at the first host.
+            self.secure.context().map_err(|error| ConfigError::Tls(error.to_string()))?;
+        }
         let mut state = self.lock();
         state.ports.add(config)?;
         self.changed(&mut state, &Change::Discovery(None));
         Ok(())
+    }
+
+    /// What a port demands of connections.
+    pub fn tls_policy(&self, port: PortId) -> TlsPolicy {
+        self.lock().ports.get(port).map_or(TlsPolicy::Off, |port| port.config.tls)
     }
 
     /// A listener at `address` serves `port`; without one, the port that was served there, or a new one.

@@ -160,6 +160,8 @@ pub struct Stats {
     pub(super) keep_alive_expired: AtomicU64,
     pub(super) authenticated: AtomicU64,
     pub(super) authentications_failed: AtomicU64,
+    pub(super) tls_connections: AtomicU64,
+    pub(super) tls_failures: AtomicU64,
 }
 
 impl Default for Stats {
@@ -179,6 +181,8 @@ impl Default for Stats {
             keep_alive_expired: zero(),
             authenticated: zero(),
             authentications_failed: zero(),
+            tls_connections: zero(),
+            tls_failures: zero(),
         }
     }
 }
@@ -242,6 +246,16 @@ impl Stats {
     /// Authentications of queues that failed or took too long; each ended its connection.
     pub fn authentications_failed(&self) -> u64 {
         self.authentications_failed.load(Relaxed)
+    }
+
+    /// Connections that were made over TLS.
+    pub fn tls_connections(&self) -> u64 {
+        self.tls_connections.load(Relaxed)
+    }
+
+    /// Connections that were closed because they were not secure as their port demands: failed handshakes, plain connections.
+    pub fn tls_failures(&self) -> u64 {
+        self.tls_failures.load(Relaxed)
     }
 
     /// How often each status other than success was answered.

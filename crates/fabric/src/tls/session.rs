@@ -2,7 +2,7 @@
 //!
 //! The old PSK callbacks know SHA-256 only; these take a session object that names cipher suite and key.
 
-use std::ffi::{c_int, c_uchar};
+use std::ffi::{c_int, c_uchar, c_uint};
 use std::ptr::{self, null};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -10,7 +10,10 @@ use foreign_types::ForeignTypeRef;
 use openssl::error::ErrorStack;
 use openssl::ex_data::Index;
 use openssl::ssl::{Ssl, SslContextBuilder, SslRef};
-use openssl_sys::{EVP_MD, EVP_MD_size, SSL, SSL_CIPHER, SSL_CTX, SSL_SESSION, SSL_SESSION_free, TLS1_3_VERSION};
+use openssl_sys::{
+    EVP_MD, EVP_MD_size, SSL, SSL_CIPHER, SSL_CTX, SSL_SESSION, SSL_SESSION_free, SSL_client_hello_get0_ext,
+    TLS1_3_VERSION,
+};
 
 use super::keyring::Keyring;
 use super::psk::TlsPsk;
@@ -47,6 +50,10 @@ pub(super) struct Offered {
     pub unknown: Option<String>,
 }
 
+/// The extension `pre_shared_key` (RFC 8446 §4.2).
+const EXTENSION_PSK: c_uint = 41;
+/// The age of a ticket, behind each identity.
+const AGE_BYTES: usize = 4;
 /// As much of a foreign identity as is kept for the log. Derived: the names of a usual one.
 const UNKNOWN_BYTES_MAX: usize = 160;
 
@@ -80,6 +87,33 @@ pub(super) fn attach(ssl: &mut Ssl, keys: Keys) -> Result<(), ErrorStack> {
 /// What was attached.
 pub(super) fn keys_of(ssl: &SslRef) -> Option<&Keys> {
     ssl.ex_data(index().ok()?)
+}
+
+/// The identities that a client offers, while its ClientHello is looked at; nothing of a malformed extension.
+pub(super) fn identities_of(ssl: &SslRef) -> Vec<&[u8]> {
+    let (mut place, mut length) = (null(), 0);
+    // SAFETY: `ssl` is alive, and both places are writable. What is written, if 1 is returned, points into the ClientHello,
+    // which OpenSSL keeps while its callback runs; the borrow of `ssl` is no longer than that.
+    let extension = unsafe {
+        match SSL_client_hello_get0_ext(ssl.as_ptr(), EXTENSION_PSK, &mut place, &mut length) {
+            1 if !place.is_null() => std::slice::from_raw_parts(place, length),
+            _ => &[],
+        }
+    };
+    parse_identities(extension).unwrap_or_default()
+}
+
+/// `OfferedPsks` of RFC 8446 §4.2.11: a list of identities, each with four bytes behind it, and what comes after the list.
+fn parse_identities(extension: &[u8]) -> Option<Vec<&[u8]>> {
+    let (length, rest) = extension.split_first_chunk()?;
+    let mut list = rest.get(..usize::from(u16::from_be_bytes(*length)))?;
+    let mut identities = Vec::new();
+    while let Some((length, rest)) = list.split_first_chunk() {
+        let length = usize::from(u16::from_be_bytes(*length));
+        identities.push(rest.get(..length)?);
+        list = rest.get(length + AGE_BYTES..)?;
+    }
+    Some(identities)
 }
 
 /// Server: the client offers `identity`. Writes the session of its key, or null if there is none; 0 is a failure that ends
@@ -188,4 +222,23 @@ unsafe fn session_of(ssl: *mut SSL, psk: &TlsPsk) -> *mut SSL_SESSION {
     // SAFETY: the one reference made above.
     unsafe { SSL_SESSION_free(session) };
     ptr::null_mut()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identities_are_found_in_what_is_well_formed_and_only_there() {
+        let good = [0, 14, 0, 2, b'a', b'b', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 33];
+        assert_eq!(parse_identities(&good), Some(vec![&b"ab"[..], b""]));
+        for length in 0..16 {
+            assert_eq!(parse_identities(&good[..length]), None, "{length}");
+        }
+        for (place, byte) in [(1, 13), (1, 200), (3, 3), (3, 255), (11, 1)] {
+            let mut changed = good;
+            changed[place] = byte;
+            assert_eq!(parse_identities(&changed), None, "byte {place} is {byte}");
+        }
+    }
 }

@@ -224,6 +224,7 @@ impl TlsStream {
         let Some(output) = self.inner.tunnel.borrow_mut().take_output() else { return };
         let mut batch = SendBatch::new();
         batch.view(output.freeze());
+        // Whether it left or not: the peer sees an end, in order or not.
         let _ = pin!(self.inner.stream.send(batch)).poll(&mut Context::from_waker(Waker::noop()));
     }
 

@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use engine::Buf;
 use openssl::error::ErrorStack;
 use openssl::ssl::{
-    ErrorCode, Ssl, SslContext, SslContextBuilder, SslMethod, SslMode, SslOptions, SslSessionCacheMode, SslStream,
-    SslVerifyMode, SslVersion,
+    ClientHelloResponse, ErrorCode, Ssl, SslContext, SslContextBuilder, SslMethod, SslMode, SslOptions,
+    SslSessionCacheMode, SslStream, SslVerifyMode, SslVersion,
 };
 
 use super::error::TlsError;
@@ -97,6 +97,14 @@ impl ServerContext {
         let mut builder = context(SslMethod::tls_server())?;
         builder.set_ciphersuites(&PskHash::ALL.map(PskHash::suite).join(":"))?;
         session::serve(&mut builder);
+        let keys = keyring.clone();
+        // OpenSSL takes the first suite that both have, and then drops keys of another hash: the key must come first.
+        builder.set_client_hello_callback(move |ssl, _| {
+            if let Some(psk) = session::identities_of(ssl).into_iter().find_map(|identity| keys.find(identity)) {
+                ssl.set_ciphersuites(psk.identity().hash.suite())?;
+            }
+            Ok(ClientHelloResponse::SUCCESS)
+        });
         Ok(ServerContext { context: builder.build(), keyring })
     }
 

@@ -34,7 +34,7 @@ fn host_side(keys: &HostKeys) -> HostSide {
 }
 
 fn allow(target: &Target<Memory>, keys: &HostKeys) {
-    let config = HostConfig { keys: Some(keys.clone()) };
+    let config = HostConfig { keys: Some(keys.clone()), ..HostConfig::default() };
     target.allow_host(&subsystem(), &host(), config).expect("there is the subsystem");
 }
 

@@ -1,0 +1,160 @@
+//! Secure connections: what a port demands, and that nobody says in Connect who they did not show in TLS to be
+//! (NVMe/TCP 1.0c §3.6.1).
+//!
+//! Invariants:
+//! - At a port that requires TLS no byte of a plain connection gets as far as the connection core.
+//! - A connection's Connect command names the host and the subsystem of the key that the connection was made with. A key that
+//!   is good for one host or subsystem would be good for all otherwise.
+//! - An I/O queue is as secure as the admin queue of its controller.
+
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::Relaxed;
+
+use device::Namespace;
+use engine::Buf;
+use engine::net::TcpStream;
+use engine::time::{self, Instant};
+use nvme::Nqn;
+
+use super::Target;
+use super::config::{ConfigError, PortId};
+use super::connection::Connection;
+use super::shared::{Refused, Shared};
+use crate::tls::{ConfiguredPsk, Keyring, ServerContext, TlsError};
+use crate::transport::{Accepted, Transport};
+
+/// What a port demands of connections.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum TlsPolicy {
+    /// Plain connections only.
+    #[default]
+    Off,
+    /// Either; hosts may be told to use TLS one by one.
+    Allowed,
+    /// TLS only.
+    Required,
+}
+
+impl std::fmt::Display for TlsPolicy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            TlsPolicy::Off => "off",
+            TlsPolicy::Allowed => "allowed",
+            TlsPolicy::Required => "required",
+        })
+    }
+}
+
+impl std::str::FromStr for TlsPolicy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<TlsPolicy, String> {
+        let all = [TlsPolicy::Off, TlsPolicy::Allowed, TlsPolicy::Required];
+        let found = all.into_iter().find(|policy| policy.to_string() == text);
+        found.ok_or_else(|| format!("`{text}`: TLS at a port is off, allowed or required"))
+    }
+}
+
+/// Keys, and OpenSSL, which is set up when the first port wants it.
+#[derive(Default)]
+pub(super) struct Secure {
+    keyring: Arc<Keyring>,
+    context: OnceLock<ServerContext>,
+}
+
+impl Secure {
+    pub fn keyring(&self) -> &Arc<Keyring> {
+        &self.keyring
+    }
+
+    pub fn context(&self) -> Result<&ServerContext, TlsError> {
+        if let Some(context) = self.context.get() {
+            return Ok(context);
+        }
+        let context = ServerContext::new(self.keyring.clone())?;
+        Ok(self.context.get_or_init(|| context))
+    }
+}
+
+impl<N: Namespace> Target<N> {
+    /// Gives the target a host's key for TLS: for one subsystem, or for all of them, and for discovery. With `legacy`, keys
+    /// as versions of nvme-cli before 2.14 derive them are taken as well.
+    ///
+    /// # Errors
+    /// There are too many keys, or OpenSSL can't be used.
+    pub fn add_tls_key(
+        &self,
+        host: &Nqn,
+        subsystem: Option<Nqn>,
+        key: ConfiguredPsk,
+        legacy: bool,
+    ) -> Result<(), ConfigError> {
+        let added = self.shared.secure.keyring().add(host, subsystem, key, legacy);
+        added.map_err(|error| ConfigError::Tls(error.to_string()))
+    }
+
+    /// Forgets a host's keys for TLS. Connections that were made with them go on.
+    pub fn remove_tls_keys(&self, host: &Nqn, subsystem: Option<&Nqn>) {
+        self.shared.secure.keyring().remove(host, subsystem);
+    }
+}
+
+/// Makes of a connection that was accepted what its port demands; with it what was received already. `None`: it is over, and
+/// that was said and counted.
+pub(super) async fn accept<N>(
+    shared: &Shared<N>,
+    stream: TcpStream,
+    port: PortId,
+    by: Instant,
+) -> Option<(Transport, Buf)> {
+    let policy = shared.tls_policy(port);
+    if policy == TlsPolicy::Off {
+        return Some((Transport::from(stream), Buf::default()));
+    }
+    let peer = stream.peer_addr();
+    let accepted = match shared.secure.context() {
+        Ok(context) => {
+            let accepted = time::timeout(by.duration_since(time::now()), Transport::accept(stream, context)).await;
+            accepted.unwrap_or(Err(TlsError::Timeout))
+        }
+        Err(error) => Err(error),
+    };
+    let stats = &shared.stats;
+    match accepted {
+        Ok(Accepted::Secure(stream)) => {
+            stats.tls_connections.fetch_add(1, Relaxed);
+            Some((stream, Buf::default()))
+        }
+        Ok(Accepted::Plain(stream, first)) if policy == TlsPolicy::Allowed => Some((stream, first)),
+        Ok(Accepted::Plain(stream, _)) => {
+            stats.tls_failures.fetch_add(1, Relaxed);
+            tracing::warn!(%peer, %port, "connection closed: it is plain, and the port requires TLS");
+            stream.shutdown();
+            None
+        }
+        Ok(Accepted::Closed) => None,
+        Err(error) => {
+            stats.tls_failures.fetch_add(1, Relaxed);
+            tracing::warn!(%peer, %port, reason = %error, "connection closed");
+            None
+        }
+    }
+}
+
+impl<N> Connection<N> {
+    /// Whether Connect says of the host and the subsystem what TLS has shown.
+    pub(super) fn check_secure(&self, host: &Nqn, subsystem: &Nqn) -> Result<(), Refused> {
+        let Some(psk) = &self.origin.psk else { return Ok(()) };
+        let shown = psk.identity();
+        if shown.host != *host {
+            tracing::warn!(%host, shown = %shown.host, "Connect refused: TLS has shown another host");
+            return Err(Refused::Host);
+        }
+        if shown.subsystem != *subsystem {
+            tracing::warn!(%subsystem, shown = %shown.subsystem, "Connect refused: the TLS key is another subsystem's");
+            return Err(Refused::Subsystem);
+        }
+        Ok(())
+    }
+}
