@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
-use fabric::target::{ANA_GROUPS_MAX, HostConfig, PortConfig, PortId};
+use fabric::target::{ANA_GROUPS_MAX, HostConfig, PortConfig, PortId, TlsPolicy};
 use nvme::{AnaState, Nqn};
 
 use crate::cli::TargetArgs;
 use crate::spec::{once, pairs};
 
-/// `--port ADDR[,id=N][,advertise=ADDR][,discovery=only][,ana=GROUP:STATE]…`
+/// `--port ADDR[,id=N][,advertise=ADDR][,discovery=only][,tls=off|allowed|required][,ana=GROUP:STATE]…`
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PortSpec {
     /// Where to listen.
@@ -18,6 +18,7 @@ pub struct PortSpec {
     id: Option<PortId>,
     advertise: Option<SocketAddr>,
     discovery_only: bool,
+    tls: TlsPolicy,
     ana: Vec<(u32, AnaState)>,
 }
 
@@ -47,13 +48,14 @@ impl FromStr for PortSpec {
     fn from_str(text: &str) -> Result<PortSpec, String> {
         let (first, rest) = text.split_once(',').unwrap_or((text, ""));
         let address_here = address("port", first)?;
-        let (mut id, mut advertise, mut discovery, mut ana) = (None, None, None, Vec::new());
-        for pair in pairs(rest, &["id", "advertise", "discovery", "ana"]).take_while(|_| !rest.is_empty()) {
+        let (mut id, mut advertise, mut discovery, mut tls, mut ana) = (None, None, None, None, Vec::new());
+        for pair in pairs(rest, &["id", "advertise", "discovery", "tls", "ana"]).take_while(|_| !rest.is_empty()) {
             match pair? {
                 ("id", value) => once(&mut id, "id", value.parse()?)?,
                 ("advertise", value) => once(&mut advertise, "advertise", address("advertise", value)?)?,
                 ("discovery", "only") => once(&mut discovery, "discovery", ())?,
                 ("discovery", value) => return Err(format!("discovery `{value}`: may be `only`")),
+                ("tls", value) => once(&mut tls, "tls", value.parse()?)?,
                 (_, value) => {
                     let (group, state) = parse_ana(value)?;
                     if ana.iter().any(|(known, _)| *known == group) {
@@ -63,7 +65,14 @@ impl FromStr for PortSpec {
                 }
             }
         }
-        Ok(PortSpec { address: address_here, id, advertise, discovery_only: discovery.is_some(), ana })
+        Ok(PortSpec {
+            address: address_here,
+            id,
+            advertise,
+            discovery_only: discovery.is_some(),
+            tls: tls.unwrap_or_default(),
+            ana,
+        })
     }
 }
 
@@ -167,6 +176,7 @@ fn plan_ports(args: &TargetArgs) -> Result<Ports, String> {
         id: None,
         advertise: args.advertise,
         discovery_only: false,
+        tls: TlsPolicy::Off,
         ana: Vec::new(),
     };
     let mut specs = if args.ports.is_empty() { vec![one()] } else { args.ports.clone() };
@@ -185,7 +195,7 @@ fn plan_ports(args: &TargetArgs) -> Result<Ports, String> {
         };
         taken.push(id);
         ana.extend(spec.ana.iter().map(|&(group, state)| (id, group, state)));
-        let config = PortConfig { id, advertise: spec.advertise, discovery_only: spec.discovery_only };
+        let config = PortConfig { id, advertise: spec.advertise, discovery_only: spec.discovery_only, tls: spec.tls };
         ports.push(PlannedPort { config, address: spec.address });
     }
     Ok((ports, ana))
