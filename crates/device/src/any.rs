@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use engine::{Buf, View};
 
-use crate::{Durability, Error, FileNamespace, GrowError, Lba, Memory, Namespace, NamespaceInfo};
+use crate::{DriveNamespace, Durability, Error, FileNamespace, GrowError, Lba, Memory, Namespace, NamespaceInfo};
 
 /// A local namespace of any kind; a clone is the same namespace, also on another thread.
 #[derive(Clone, Debug)]
@@ -14,6 +14,8 @@ pub enum AnyLocal {
     Memory(Arc<Memory>),
     /// In a file or on a block device.
     File(Arc<FileNamespace>),
+    /// A part of a drive.
+    Drive(Arc<DriveNamespace>),
 }
 
 impl From<Memory> for AnyLocal {
@@ -37,7 +39,14 @@ impl AnyLocal {
         match self {
             AnyLocal::Memory(_) => Err(GrowError::Fixed("memory is taken when it is made")),
             AnyLocal::File(file) => file.grow(bytes).await,
+            AnyLocal::Drive(drive) => drive.grow(bytes).await,
         }
+    }
+}
+
+impl From<DriveNamespace> for AnyLocal {
+    fn from(drive: DriveNamespace) -> AnyLocal {
+        AnyLocal::Drive(Arc::new(drive))
     }
 }
 
@@ -118,7 +127,7 @@ macro_rules! delegate {
 }
 
 impl Namespace for AnyLocal {
-    delegate!(this => { AnyLocal::Memory(inner) => inner, AnyLocal::File(inner) => inner });
+    delegate!(this => { AnyLocal::Memory(inner) => inner, AnyLocal::File(inner) => inner, AnyLocal::Drive(inner) => inner });
 }
 
 impl<N: Namespace> Namespace for Arc<N> {

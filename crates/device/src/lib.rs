@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | [`Memory`] | this process's memory | tests, caches, pools marked volatile |
 //! | [`FileNamespace`] | a file or block device, by direct I/O | everything else |
+//! | [`DriveNamespace`] | a part of a [`Drive`], thin, with checksums, snapshots and clones | media that many share |
 //! | [`Fault`] | another namespace, failing as told | tests |
 //!
 //! A remote namespace behind NVMe/TCP implements the same trait, in `fabric`.
@@ -11,6 +12,7 @@
 mod any;
 mod attributes;
 pub mod conformance;
+pub mod drive;
 mod fault;
 mod file;
 mod grow;
@@ -24,6 +26,7 @@ mod sidecar;
 mod uncorrectable;
 
 pub use any::AnyLocal;
+pub use drive::{Drive, DriveError, DriveNamespace, DriveOptions, FormatOptions, NamespaceSpec};
 pub use fault::{Fault, FaultConfig};
 pub use file::{FileNamespace, FileOptions, OpenError};
 pub use grow::GrowError;

@@ -1,0 +1,175 @@
+//! Group commit: one durable write carries every transaction that waits.
+//!
+//! Whoever finds no frame being written takes all that is pending and writes it; the others wait for it, and one of them
+//! leads the next frame. So there is at most one frame in the kernel, frames become stable in their order, and at depth
+//! 32 one write serves the whole batch.
+
+use std::io;
+use std::sync::Arc;
+
+use engine::{Buf, View};
+
+use super::core::{Core, Inner, RING_SLACK};
+use super::frame::{FRAME_CONTENT_MAX, FrameHead, frame_bytes, seal};
+use super::record::TRANSACTION_HEAD;
+use crate::Error;
+
+/// A frame that is ready to be written.
+struct Frame {
+    at: u64,
+    bytes: View,
+    /// The last transaction in it.
+    last: u64,
+}
+
+/// Who writes a frame. Whatever becomes of the future, the end of the write is noted.
+struct Leader {
+    inner: Arc<Inner>,
+    last: u64,
+    ended: bool,
+}
+
+impl Leader {
+    fn end(mut self, result: &io::Result<()>) {
+        self.ended = true;
+        self.inner.with(|core| {
+            core.journal.writing = false;
+            match result {
+                Ok(()) => {
+                    core.journal.durable = self.last;
+                    core.state.settle(self.last);
+                }
+                Err(error) => {
+                    core.fail(format!("journal write on {}: {error}", self.inner.path.display()));
+                }
+            }
+            core.changed();
+        });
+    }
+}
+
+impl Drop for Leader {
+    fn drop(&mut self) {
+        if !self.ended {
+            // Only the end of its world ends a write without a result.
+            self.inner.with(|core| {
+                core.journal.writing = false;
+                core.fail(format!("journal write on {}: cut off", self.inner.path.display()))
+            });
+        }
+    }
+}
+
+enum Turn {
+    Done(Result<(), Error>),
+    Lead(Frame),
+}
+
+impl Inner {
+    /// Waits until all transactions up to `sequence` are stable.
+    pub(super) async fn commit(self: &Arc<Self>, sequence: u64) -> Result<(), Error> {
+        loop {
+            let turn = self.wait(|core| {
+                if core.journal.durable >= sequence {
+                    return Some(Turn::Done(Ok(())));
+                }
+                if let Some(reason) = &core.failed {
+                    return Some(Turn::Done(Err(Error::WriteFault(reason.clone()))));
+                }
+                if core.journal.writing { None } else { Some(Turn::Lead(core.take_frame(self.layout.journal_bytes))) }
+            });
+            match turn.await {
+                Turn::Done(result) => return result,
+                Turn::Lead(Frame { at, bytes, last }) => {
+                    let leader = Leader { inner: Arc::clone(self), last, ended: false };
+                    let offset = self.layout.journal_at + at;
+                    let late = |leader: Leader, result: io::Result<()>| leader.end(&result);
+                    let (result, leader) = self.file.write_at_holding(offset, bytes, true, leader, late).await;
+                    leader.end(&result);
+                }
+            }
+        }
+    }
+
+    /// Waits to be let in with `need` bytes of journal: see the invariants of [`super::core`].
+    pub(super) async fn admit(self: &Arc<Self>, need: u64) -> Result<Admission, Error> {
+        let ring = self.layout.journal_bytes;
+        loop {
+            let step = self.wait(|core| {
+                if let Err(error) = core.writable() {
+                    return Some(Some(Err(error)));
+                }
+                if core.admitted.freezing {
+                    return None;
+                }
+                let room = core.journal.used + core.admitted.reserved + need + RING_SLACK <= ring;
+                if room && core.pages.dirty() < core.dirty_max() {
+                    core.admitted.commands += 1;
+                    core.admitted.reserved += need;
+                    let early = core.journal.used > ring / 2 || core.pages.dirty() > core.dirty_max() / 2;
+                    return Some(Some(Ok(early && !core.admitted.checkpointing)));
+                }
+                // Those who are admitted give room back when they end; a checkpoint gives back more.
+                if core.admitted.checkpointing { None } else { Some(None) }
+            });
+            match step.await {
+                None => self.checkpoint_soon(),
+                Some(Err(error)) => return Err(error),
+                Some(Ok(early)) => {
+                    let admission = Admission { inner: Arc::clone(self), need };
+                    if early {
+                        self.checkpoint_soon();
+                    }
+                    return Ok(admission);
+                }
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Puts pending transactions, as many as fit, into the next frame of the ring.
+    fn take_frame(&mut self, ring: u64) -> Frame {
+        let head = FrameHead { number: self.journal.frame, generation: self.generation, stable: self.data.stable };
+        let journal = &mut self.journal;
+        let (mut end, mut last) = (0, journal.durable);
+        while let Some(&[a, b, c, d, ref sequence @ ..]) = journal.pending[end..].first_chunk::<TRANSACTION_HEAD>() {
+            let next = end + TRANSACTION_HEAD + u32::from_le_bytes([a, b, c, d]) as usize;
+            if next > FRAME_CONTENT_MAX {
+                break;
+            }
+            (end, last) = (next, super::bytes::value(sequence, 0));
+        }
+        let len = frame_bytes(end) as u64;
+        if journal.head + len > ring {
+            let wasted = ring - journal.head;
+            (journal.used, journal.since_freeze, journal.head) =
+                (journal.used + wasted, journal.since_freeze + wasted, 0);
+        }
+        let at = journal.head;
+        journal.head += len;
+        (journal.used, journal.since_freeze) = (journal.used + len, journal.since_freeze + len);
+        (journal.frame, journal.writing) = (journal.frame + 1, true);
+        let mut frame = Buf::with_len(len as usize);
+        seal(&mut frame, head, &journal.pending[..end]);
+        journal.pending.drain(..end);
+        Frame { at, bytes: frame.freeze(), last }
+    }
+}
+
+/// The right to enter records; ends when dropped.
+pub(super) struct Admission {
+    inner: Arc<Inner>,
+    need: u64,
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        self.inner.with(|core| {
+            core.admitted.commands -= 1;
+            core.admitted.reserved -= self.need;
+            // Nobody waits for this but a checkpoint, and those whom there was no room for.
+            core.changed();
+        });
+    }
+}

@@ -1,0 +1,184 @@
+//! Creating, growing, copying and deleting namespaces, and their attributes.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::core::{Core, Inner, journal_need};
+use super::record::Record;
+use super::registry::Shared;
+use super::state::{NAME_BYTES_MAX, NAMESPACE_BYTES_MAX, NAMESPACES_MAX};
+use super::{Drive, DriveError, DriveNamespace};
+use crate::GrowError;
+use crate::identity::random_nguid;
+use crate::range_lock::Mode;
+
+/// A namespace to be made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NamespaceSpec {
+    /// Its name on the drive.
+    pub name: String,
+    /// Its size in bytes, which may be more than the drive has.
+    pub bytes: u64,
+    /// Bytes per block: 4096, or the drive's unit.
+    pub block_size: u32,
+}
+
+impl Drive {
+    fn changeable(&self) -> Result<(), DriveError> {
+        self.inner.with(|core| match (core.writable(), &core.failed) {
+            (Ok(()), _) => Ok(()),
+            (Err(_), Some(reason)) => Err(DriveError::ReadOnly(reason.clone())),
+            (Err(error), None) => Err(DriveError::ReadOnly(error.to_string())),
+        })
+    }
+
+    /// Makes a namespace. It takes no room until it is written to.
+    pub async fn create(&self, spec: &NamespaceSpec) -> Result<DriveNamespace, DriveError> {
+        self.changeable()?;
+        let NamespaceSpec { name, bytes, block_size } = spec;
+        check_name(name)?;
+        let unit = self.inner.layout.unit;
+        if *block_size != 4096 && *block_size != unit {
+            return Err(DriveError::BlockSize { asked: *block_size, unit });
+        }
+        check_size(*bytes, *block_size)?;
+        let nguid = random_nguid();
+        self.add(|core, namespace| {
+            let record = Record::Create { namespace, nguid, block_size: *block_size, bytes: *bytes, name };
+            room_for(core, &self.inner, name, 0)?;
+            Ok(core.log(&record))
+        })
+        .await
+    }
+
+    /// Makes a read-only namespace that keeps what `source` holds now.
+    pub async fn snapshot(&self, source: u32, name: &str) -> Result<DriveNamespace, DriveError> {
+        self.share(source, name, true).await
+    }
+
+    /// Makes a writable namespace that begins with what `source` (a snapshot or another namespace) holds now.
+    pub async fn clone_of(&self, source: u32, name: &str) -> Result<DriveNamespace, DriveError> {
+        self.share(source, name, false).await
+    }
+
+    async fn share(&self, source: u32, name: &str, read_only: bool) -> Result<DriveNamespace, DriveError> {
+        self.changeable()?;
+        check_name(name)?;
+        let from = self.shared(source)?;
+        // Nobody writes meanwhile: what is shared is one moment, and nobody finds his extent shared half way through a write.
+        let _quiet = from.locks.lock(0, u64::MAX, Mode::Exclusive).await;
+        let nguid = random_nguid();
+        self.add(|core, namespace| {
+            let space = core.state.space(source).map_err(|_| DriveError::NoNamespace(source.to_string()))?;
+            let entries = u64::from(space.map.len());
+            room_for(core, &self.inner, name, entries)?;
+            Ok(core.log(&Record::Share { namespace, source, nguid, read_only, name }))
+        })
+        .await
+    }
+
+    async fn add(
+        &self,
+        record: impl FnOnce(&mut Core, u32) -> Result<u64, DriveError>,
+    ) -> Result<DriveNamespace, DriveError> {
+        let admission = self.inner.admit(journal_need(&[64 + NAME_BYTES_MAX])).await?;
+        let (sequence, shared) = self.inner.with(|core| {
+            let number = core.state.next_namespace;
+            let sequence = record(core, number)?;
+            let space = core.state.space(number).map_err(|misfit| DriveError::ReadOnly(misfit.into()))?;
+            let shared = Shared::new(number, space);
+            // In the same step as the record: whoever sees the namespace can open it.
+            self.inner.registry.add(Arc::clone(&shared));
+            Ok::<_, DriveError>((sequence, shared))
+        })?;
+        self.inner.commit(sequence).await?;
+        drop(admission);
+        Ok(DriveNamespace { inner: Arc::clone(&self.inner), shared })
+    }
+
+    /// Makes a namespace larger; what is added reads as zeroes.
+    pub async fn grow(&self, number: u32, bytes: u64) -> Result<(), DriveError> {
+        self.changeable()?;
+        let shared = self.shared(number)?;
+        check_size(bytes, shared.block_size)?;
+        let _admission = self.inner.admit(journal_need(&[32])).await?;
+        let sequence = self.inner.with(|core| {
+            let space = core.state.space(number).map_err(|_| DriveError::NoNamespace(number.to_string()))?;
+            if space.read_only {
+                return Err(DriveError::Snapshot(space.name.clone()));
+            }
+            if bytes < space.bytes {
+                return Err(DriveError::Shrink { name: space.name.clone(), bytes: space.bytes, asked: bytes });
+            }
+            Ok(core.log(&Record::Grow { namespace: number, bytes }))
+        })?;
+        self.inner.commit(sequence).await?;
+        shared.blocks.fetch_max(bytes / u64::from(shared.block_size), Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Deletes a namespace. Commands under way end first; later ones find nothing in range.
+    pub async fn delete(&self, number: u32) -> Result<(), DriveError> {
+        self.changeable()?;
+        let shared = self.shared(number)?;
+        let _quiet = shared.locks.lock(0, u64::MAX, Mode::Exclusive).await;
+        let _admission = self.inner.admit(journal_need(&[32])).await?;
+        let sequence = self.inner.with(|core| {
+            core.state.space(number).map_err(|_| DriveError::NoNamespace(number.to_string()))?;
+            shared.blocks.store(0, Ordering::Release);
+            self.inner.registry.remove(number);
+            Ok::<_, DriveError>(core.log(&Record::Delete { namespace: number }))
+        })?;
+        self.inner.commit(sequence).await?;
+        Ok(())
+    }
+
+    pub(super) fn shared(&self, number: u32) -> Result<Arc<Shared>, DriveError> {
+        self.inner.registry.get(number).ok_or_else(|| DriveError::NoNamespace(number.to_string()))
+    }
+}
+
+impl DriveNamespace {
+    /// Makes it larger: `bytes` in all. Commands go on meanwhile.
+    pub async fn grow(&self, bytes: u64) -> Result<(), GrowError> {
+        let drive = Drive { inner: Arc::clone(&self.inner) };
+        drive.grow(self.shared.number, bytes).await.map_err(|error| match error {
+            DriveError::Shrink { bytes: has, asked, .. } => GrowError::Smaller { has, asked },
+            DriveError::Size { bytes: asked, block_size, .. } => GrowError::Blocks { asked, block_size },
+            DriveError::Snapshot(_) => GrowError::Fixed("it is a snapshot"),
+            other => GrowError::Io { path: self.inner.path.clone(), source: std::io::Error::other(other.to_string()) },
+        })
+    }
+}
+
+fn check_name(name: &str) -> Result<(), DriveError> {
+    let letters = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+    if letters && (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.starts_with('-') {
+        return Ok(());
+    }
+    Err(DriveError::Name(name.to_owned()))
+}
+
+fn check_size(bytes: u64, block_size: u32) -> Result<(), DriveError> {
+    if bytes > 0 && bytes <= NAMESPACE_BYTES_MAX && bytes.is_multiple_of(u64::from(block_size)) {
+        return Ok(());
+    }
+    Err(DriveError::Size { bytes, block_size, bytes_max: NAMESPACE_BYTES_MAX })
+}
+
+/// The metadata has room for one more namespace with so many extents mapped, and the name is free.
+fn room_for(core: &Core, inner: &Inner, name: &str, entries: u64) -> Result<(), DriveError> {
+    let namespaces = &core.state.namespaces;
+    if namespaces.values().any(|space| space.name == name) {
+        return Err(DriveError::NameTaken(name.to_owned()));
+    }
+    let words: u64 = namespaces.values().map(|space| space.words_bytes()).sum();
+    let most = 256 + NAME_BYTES_MAX as u64;
+    if namespaces.len() >= NAMESPACES_MAX
+        || words + most > inner.layout.words_bytes_max()
+        || core.state.entries + entries > inner.layout.entries_max()
+    {
+        return Err(DriveError::MetadataFull { entries_max: inner.layout.entries_max() });
+    }
+    Ok(())
+}

@@ -1,0 +1,320 @@
+//! Opening a drive: the newest checkpoint, the journal behind it, and what became of the writes that were under way.
+//!
+//! A unit that was written over since the checkpoint has *candidates*: the checksum it had, and that of each intent since, as
+//! long as no flush has proved one of them stable. Where there are several the unit is read and is the newest one that it
+//! matches. One that matches none is torn or damaged: it keeps the newest checksum, so that reading it is an error. It is never
+//! given the checksum of what happens to be there.
+//!
+//! What is found is made definite by a checkpoint before anybody writes.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use engine::Buf;
+use engine::file::File;
+
+use super::DriveError;
+use super::bytes::value;
+use super::checkpoint::{self, Header};
+use super::core::{Core, Inner, Journal, places, seed_of};
+use super::frame::{self, FRAME_BYTES_MAX, Found};
+use super::layout::{Layout, PAGE};
+use super::pages::{CHECKSUM_MIN, Pages, UNWRITTEN, unit_hash, unit_value};
+use super::record::{Record, transactions};
+use super::registry::Registry;
+use super::state::State;
+
+/// Bytes read in one command.
+const PART: usize = 1 << 20;
+
+/// What a unit may hold, oldest first, each with the sequence that said so. Sequence 0: what its page says.
+type Candidates = Vec<(u64, u64)>;
+
+/// A frame of the journal: its place in the ring, up to where it knew data stable, and its transactions.
+type Frame = (std::ops::Range<usize>, u64, Vec<u8>);
+
+/// The outcome of the journal.
+struct Replay {
+    state: State,
+    units: BTreeMap<u64, Candidates>,
+    sequence: u64,
+    /// The data of intents up to this one was stable.
+    stable: u64,
+    frame: u64,
+    head: u64,
+    /// Bytes of the ring with frames behind the checkpoint.
+    used: u64,
+}
+
+fn damaged(path: &Path, what: impl Into<String>) -> DriveError {
+    DriveError::Damaged { path: path.to_owned(), what: what.into() }
+}
+
+async fn read(path: &Path, file: &File, at: u64, bytes: u64) -> Result<Vec<u8>, DriveError> {
+    let mut all = Vec::with_capacity(bytes as usize);
+    while (all.len() as u64) < bytes {
+        let len = (bytes - all.len() as u64).min(PART as u64) as usize;
+        let (result, part) = file.read_at(at + all.len() as u64, Buf::with_len(len)).await;
+        result.map_err(|source| DriveError::Io { path: path.to_owned(), source })?;
+        all.extend_from_slice(&part);
+    }
+    Ok(all)
+}
+
+/// The superblock: either copy will do.
+pub(super) async fn superblock(path: &Path, file: &File) -> Result<Layout, DriveError> {
+    let not_a_drive = || DriveError::NotADrive { path: path.to_owned() };
+    let last = (file.size() / PAGE as u64).checked_sub(1).ok_or_else(not_a_drive)? * PAGE as u64;
+    let mut reason = None;
+    for at in [0, last] {
+        match Layout::decode(&read(path, file, at, PAGE as u64).await?) {
+            Ok(Some(layout)) if layout.bytes <= file.size() => return Ok(layout),
+            Ok(Some(layout)) => {
+                reason =
+                    Some(format!("the superblock speaks of {} bytes; the medium has {}", layout.bytes, file.size()));
+            }
+            Ok(None) => {}
+            Err(why) => reason = Some(format!("the superblock at {at} {why}; it")),
+        }
+    }
+    Err(reason.map_or_else(not_a_drive, |reason| damaged(path, reason)))
+}
+
+/// The newest checkpoint.
+async fn newest_checkpoint(path: &Path, file: &File, layout: &Layout) -> Result<(Header, State, Vec<u64>), DriveError> {
+    let mut headers = Vec::new();
+    for slot in 0..2 {
+        let pages = read(path, file, layout.slot_at(slot), 2 * PAGE as u64).await?;
+        match Header::decode(&pages, &layout.id) {
+            Some(header) if header.generation % 2 == slot => headers.push(header),
+            // No crash does that: a header is one sector, and there are two.
+            _ => {
+                return Err(damaged(path, format!("both headers of checkpoint slot {slot} are unreadable; the drive")));
+            }
+        }
+    }
+    let newest = headers.into_iter().max_by_key(|header| header.generation);
+    let newest = newest.ok_or_else(|| damaged(path, "every checkpoint"))?;
+    if newest.body_bytes > layout.body_bytes_max() {
+        return Err(damaged(path, format!("checkpoint {} is longer than its slot; it", newest.generation)));
+    }
+    let body =
+        read(path, file, layout.slot_at(newest.generation) + 2 * PAGE as u64, layout_round(newest.body_bytes)).await?;
+    let body = &body[..newest.body_bytes as usize];
+    if xxhash_rust::xxh3::xxh3_64(body) != newest.body_sum {
+        return Err(damaged(path, format!("the body of checkpoint {}", newest.generation)));
+    }
+    let (state, table) = checkpoint::decode(body, layout)
+        .map_err(|reason| damaged(path, format!("checkpoint {} {reason}; it", newest.generation)))?;
+    Ok((newest, state, table))
+}
+
+/// Both headers of a slot, those that are good.
+pub(super) fn headers(pages: &[u8], drive: &[u8; 16]) -> [Option<Header>; 2] {
+    [0, PAGE].map(|at| Header::copy(&pages[at..], drive))
+}
+
+fn layout_round(bytes: u64) -> u64 {
+    bytes.div_ceil(PAGE as u64) * PAGE as u64
+}
+
+impl Replay {
+    /// Applies every frame behind the checkpoint.
+    fn run(path: &Path, ring: &[u8], header: &Header, state: State, layout: &Layout) -> Result<Replay, DriveError> {
+        let mut replay = Replay {
+            state,
+            units: BTreeMap::new(),
+            sequence: header.sequence,
+            stable: 0,
+            frame: header.frame,
+            head: header.head,
+            used: 0,
+        };
+        while let Some((at, stable, records)) = replay.next(path, ring, header)? {
+            let wasted = if at.start == 0 && replay.head > 0 { ring.len() as u64 - replay.head } else { 0 };
+            replay.used += wasted + at.len() as u64;
+            (replay.head, replay.stable) = (at.end as u64, replay.stable.max(stable));
+            replay
+                .apply(&records, header.sequence, layout)
+                .map_err(|what| damaged(path, format!("journal frame {}: {what}; it", replay.frame)))?;
+            replay.frame += 1;
+        }
+        let (generation, newest) = frame::newest(ring);
+        if generation > header.generation || newest > replay.frame {
+            let text = format!("the journal goes on with frame {newest} behind a gap at {}; it", replay.frame);
+            return Err(damaged(path, text));
+        }
+        Ok(replay)
+    }
+
+    /// The next frame, where the last one ended or at the ring's start.
+    fn next(&self, path: &Path, ring: &[u8], header: &Header) -> Result<Option<Frame>, DriveError> {
+        let may_wrap = self.head + FRAME_BYTES_MAX as u64 > ring.len() as u64;
+        let places = [Some(self.head as usize), may_wrap.then_some(0)];
+        for at in places.into_iter().flatten() {
+            match frame::find(ring, at, self.frame) {
+                Found::Frame(range, head, records) if head.generation <= header.generation => {
+                    return Ok(Some((range, head.stable, records)));
+                }
+                Found::Frame(_, head, _) => {
+                    let text = format!("checkpoint {}, which the journal refers to,", head.generation);
+                    return Err(damaged(path, text));
+                }
+                Found::Damaged(place) => {
+                    return Err(damaged(path, format!("the journal at byte {place} of its ring")));
+                }
+                Found::Nothing => {}
+            }
+        }
+        Ok(None)
+    }
+
+    fn apply(&mut self, records: &[u8], after: u64, layout: &Layout) -> Result<(), &'static str> {
+        for transaction in transactions(records) {
+            let (sequence, mut records) = transaction?;
+            if sequence <= after {
+                continue; // entered before the checkpoint, which holds it
+            }
+            if sequence <= self.sequence {
+                return Err("its transactions are out of order");
+            }
+            self.sequence = sequence;
+            while !records.is_empty() {
+                let record = Record::decode(&mut records)?;
+                self.state.apply(&record, sequence)?;
+                self.note(&record, sequence, layout)?;
+            }
+            self.state.settle(sequence);
+        }
+        Ok(())
+    }
+
+    /// What the record says of checksums.
+    fn note(&mut self, record: &Record<'_>, sequence: u64, layout: &Layout) -> Result<(), &'static str> {
+        let units = layout.extent_units();
+        let (extent, first, count) = match *record {
+            Record::Map { extent, .. } => (extent, 0, units),
+            Record::Move { extent, values, .. } => (extent, 0, values.len() as u32 / 8),
+            Record::Intent { extent, first, values } | Record::Set { extent, first, values } => {
+                (extent, first, values.len() as u32 / 8)
+            }
+            Record::Fill { extent, first, count, .. } => (extent, first, count),
+            _ => return Ok(()),
+        };
+        if u64::from(extent) >= layout.extents || first.checked_add(count).is_none_or(|end| end > units) {
+            return Err("a record names units that are not there");
+        }
+        let base = u64::from(extent) * u64::from(units) + u64::from(first);
+        for step in 0..count {
+            let unit = base + u64::from(step);
+            let (said, open) = match *record {
+                Record::Intent { values, .. } => (value(values, step as usize), true),
+                Record::Set { values, .. } | Record::Move { values, .. } => (value(values, step as usize), false),
+                Record::Fill { value, .. } => (value, false),
+                _ => (UNWRITTEN, false),
+            };
+            let candidates = self.units.entry(unit).or_default();
+            if !open {
+                candidates.clear();
+            } else if candidates.is_empty() {
+                candidates.push((0, UNWRITTEN)); // to be replaced by what its page says
+            }
+            candidates.push((sequence, said));
+        }
+        Ok(())
+    }
+}
+
+/// What is wanted of an open drive.
+pub(super) struct Opening<'a> {
+    pub(super) path: &'a Path,
+    pub(super) read_only: bool,
+    pub(super) pages_max: usize,
+}
+
+/// Opens the drive in `file`.
+pub(super) async fn open(opening: Opening<'_>, file: File) -> Result<Arc<Inner>, DriveError> {
+    let Opening { path, read_only, pages_max } = opening;
+    let layout = superblock(path, &file).await?;
+    let (header, state, table) = newest_checkpoint(path, &file, &layout).await?;
+    let ring = read(path, &file, layout.journal_at, layout.journal_bytes).await?;
+    let replay = Replay::run(path, &ring, &header, state, &layout)?;
+    let pages = Pages::new(table, pages_max);
+    // A frame that power loss cut short had this number: it is not given again.
+    let mut journal = Journal::new(replay.sequence, replay.frame + 1, replay.head);
+    journal.used = replay.used;
+    let mut core = Core::new(&layout, replay.state, pages, journal, header.generation);
+    core.data.stable = replay.stable;
+    core.read_only = true;
+    let registry = Registry::of(&core.state.namespaces);
+    let inner = Inner::new(path.to_owned(), file, layout, core, registry);
+    resolve(&inner, replay.units, replay.stable).await?;
+    if !read_only {
+        mend_superblocks(&inner).await?;
+        inner.with(|core| core.read_only = false);
+        inner.checkpoint().await?;
+    }
+    Ok(inner)
+}
+
+/// Writes a superblock that is missing or damaged anew from the good one: a crash of `format` leaves one, and so may the years.
+async fn mend_superblocks(inner: &Inner) -> Result<(), DriveError> {
+    let io = |source| DriveError::Io { path: inner.path.clone(), source };
+    for at in inner.layout.superblocks() {
+        let page = read(&inner.path, &inner.file, at, PAGE as u64).await?;
+        if Layout::decode(&page) != Ok(Some(inner.layout.clone())) {
+            tracing::warn!(at, "a superblock is mended from its twin");
+            inner.file.write_at(at, Buf::copy_from(&inner.layout.encode()).freeze(), true).await.map_err(io)?;
+        }
+    }
+    Ok(())
+}
+
+/// Gives every unit that the journal speaks of the one checksum that it has.
+async fn resolve(inner: &Inner, units: BTreeMap<u64, Candidates>, stable: u64) -> Result<(), DriveError> {
+    let extent_units = u64::from(inner.layout.extent_units());
+    for (unit, mut candidates) in units {
+        let extent = (unit / extent_units) as usize;
+        if inner.with(|core| core.state.references[extent]) == 0 {
+            continue; // freed since
+        }
+        let Some((page, slots)) = places(unit, 1).next() else { continue };
+        while !inner.with(|core| core.pages.is_present(page)) {
+            inner.load_page(page).await?;
+        }
+        if let Some(first @ (0, _)) = candidates.first_mut() {
+            first.1 = inner.with(|core| core.value_at(unit)).unwrap_or(UNWRITTEN);
+        }
+        // What was proved stable is older than nothing that the unit may hold.
+        let proved = candidates.iter().rposition(|(sequence, _)| *sequence > 0 && *sequence <= stable);
+        candidates.drain(..proved.unwrap_or(0));
+        let found = pick(inner, unit, &candidates).await?;
+        inner.with(|core| core.pages.change(page)[slots.start] = found);
+    }
+    Ok(())
+}
+
+async fn pick(inner: &Inner, unit: u64, candidates: &[(u64, u64)]) -> Result<u64, DriveError> {
+    let newest = candidates.last().map_or(UNWRITTEN, |(_, value)| *value);
+    if candidates.len() < 2 {
+        return Ok(newest);
+    }
+    let buf = Buf::with_len(inner.layout.unit as usize);
+    let (result, content) = inner.file.read_at(inner.layout.unit_at(unit), buf).await;
+    if let Err(error) = result {
+        tracing::error!(%error, unit, "a unit that was being written can't be read");
+        return Ok(newest);
+    }
+    let found = unit_value(seed_of(&inner.layout), unit, unit_hash(&content));
+    // An intent is only made over data, so each candidate is the checksum of some.
+    let matched =
+        candidates.iter().rev().map(|(_, value)| *value).find(|&value| value >= CHECKSUM_MIN && value == found);
+    if matched.is_none() {
+        tracing::warn!(
+            unit,
+            "a unit is neither what it was nor what was being written: it can't be read until rewritten"
+        );
+    }
+    Ok(matched.unwrap_or(newest))
+}

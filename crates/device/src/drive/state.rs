@@ -1,0 +1,200 @@
+//! The drive's metadata in memory: namespaces, their maps, how often each extent is referred to, and which are free.
+//!
+//! Invariants:
+//! - `references[e]` is the number of places in maps that name extent `e`; it follows from the maps and is nowhere stored.
+//! - An extent is handed out again only after the record that freed it is stable. Were it written to before, a crash would
+//!   give its old owner, who is still there then, a stranger's bytes.
+//! - Whatever `apply` does follows from the records alone, in their order: replayed after a crash they give the same state.
+
+use std::collections::BTreeMap;
+
+use super::layout::Layout;
+use super::map::{ExtentMap, Free};
+use super::record::Record;
+
+/// Namespaces of a drive, snapshots among them. Chosen: what one looks through by eye.
+pub const NAMESPACES_MAX: usize = 1024;
+/// Bytes of a name. Guessed.
+pub const NAME_BYTES_MAX: usize = 64;
+/// The largest namespace: its map's upper level then takes 16 MiB at the default extent. Derived from that.
+pub const NAMESPACE_BYTES_MAX: u64 = 1 << 49;
+
+/// One namespace.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Space {
+    pub(super) nguid: [u8; 16],
+    pub(super) name: String,
+    pub(super) block_size: u32,
+    pub(super) bytes: u64,
+    pub(super) read_only: bool,
+    /// The namespace it was made from; 0: none.
+    pub(super) source: u32,
+    pub(super) map: ExtentMap,
+    pub(super) attributes: BTreeMap<String, Vec<u8>>,
+}
+
+impl Space {
+    /// Bytes that its words take in a checkpoint, at most.
+    pub(super) fn words_bytes(&self) -> u64 {
+        let attributes = self.attributes.iter().map(|(key, value)| key.len() + value.len() + 8).sum::<usize>();
+        (64 + NAME_BYTES_MAX + attributes) as u64
+    }
+}
+
+/// All metadata but the checksums.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) namespaces: BTreeMap<u32, Space>,
+    pub(super) references: Vec<u32>,
+    pub(super) free: Free,
+    /// Freed by a record that is not stable yet: its sequence, and the extent.
+    freed: Vec<(u64, u32)>,
+    /// Never given again: a delayed command for a deleted namespace must not meet another one.
+    pub(super) next_namespace: u32,
+    /// Places in all maps that name an extent.
+    pub(super) entries: u64,
+    extent_bytes: u32,
+}
+
+/// A record that does not fit the state it is applied to.
+pub(super) type Misfit = &'static str;
+
+impl State {
+    pub(super) fn new(layout: &Layout) -> State {
+        State {
+            namespaces: BTreeMap::new(),
+            references: vec![0; layout.extents as usize],
+            free: Free::new(layout.extents as u32),
+            freed: Vec::new(),
+            next_namespace: 1,
+            entries: 0,
+            extent_bytes: layout.extent_bytes,
+        }
+    }
+
+    pub(super) fn space(&self, namespace: u32) -> Result<&Space, Misfit> {
+        self.namespaces.get(&namespace).ok_or("a record names a namespace that is not there")
+    }
+
+    fn space_mut(&mut self, namespace: u32) -> Result<&mut Space, Misfit> {
+        self.namespaces.get_mut(&namespace).ok_or("a record names a namespace that is not there")
+    }
+
+    /// Extents in use.
+    pub(super) fn used(&self) -> u64 {
+        self.references.len() as u64 - u64::from(self.free.len()) - self.freed.len() as u64
+    }
+
+    pub(super) fn is_free(&self, extent: u32) -> bool {
+        self.free.has(extent)
+    }
+
+    /// Extents that are freed by records not stable yet.
+    pub(super) fn unsettled(&self) -> u64 {
+        self.freed.len() as u64
+    }
+
+    /// Whether extents will be free as soon as what was recorded is stable.
+    pub(super) fn frees_later(&self) -> Option<u64> {
+        self.freed.first().map(|(sequence, _)| *sequence)
+    }
+
+    /// What was recorded up to `stable` is stable.
+    pub(super) fn settle(&mut self, stable: u64) {
+        let settled = self.freed.partition_point(|(sequence, _)| *sequence <= stable);
+        for (_, extent) in self.freed.drain(..settled) {
+            self.free.give(extent);
+        }
+    }
+
+    /// Adds or replaces one reference: `extent` becomes number `index` of the namespace's map.
+    pub(super) fn refer(&mut self, namespace: u32, index: u32, extent: u32, sequence: u64) -> Result<(), Misfit> {
+        let bytes = u64::from(self.extent_bytes);
+        let space = self.space_mut(namespace)?;
+        if u64::from(index) >= space.bytes.div_ceil(bytes) {
+            return Err("a record maps an extent beyond the end of its namespace");
+        }
+        let old = space.map.set(index, extent);
+        let references =
+            self.references.get_mut(extent as usize).ok_or("a record names an extent that is not there")?;
+        *references += 1;
+        if *references == 1 {
+            self.free.take(extent);
+        }
+        self.entries += 1;
+        old.map_or(Ok(()), |old| self.unrefer(old, sequence))
+    }
+
+    fn unrefer(&mut self, extent: u32, sequence: u64) -> Result<(), Misfit> {
+        let references = &mut self.references[extent as usize];
+        *references = references.checked_sub(1).ok_or("an extent is freed that nobody has")?;
+        self.entries -= 1;
+        if *references == 0 {
+            self.freed.push((sequence, extent));
+        }
+        Ok(())
+    }
+
+    fn unmap(&mut self, namespace: u32, index: u32, count: u32, sequence: u64) -> Result<(), Misfit> {
+        let space = self.space_mut(namespace)?;
+        let freed = space.map.clear(index, count);
+        freed.into_iter().try_for_each(|extent| self.unrefer(extent, sequence))
+    }
+
+    /// Applies everything of a record but what it says of checksums.
+    pub(super) fn apply(&mut self, record: &Record<'_>, sequence: u64) -> Result<(), Misfit> {
+        match *record {
+            Record::Intent { .. } | Record::Set { .. } | Record::Fill { .. } => Ok(()),
+            Record::Map { namespace, index, extent } | Record::Move { namespace, index, extent, .. } => {
+                if self.references.get(extent as usize).is_none_or(|&references| references > 0) {
+                    return Err("a record maps an extent that is in use, or not there");
+                }
+                self.refer(namespace, index, extent, sequence)
+            }
+            Record::Unmap { namespace, index, count } => self.unmap(namespace, index, count, sequence),
+            Record::Create { namespace, nguid, block_size, bytes, name } => {
+                let name = name.to_owned();
+                self.add(namespace, Space { nguid, name, block_size, bytes, ..Space::default() })
+            }
+            Record::Grow { namespace, bytes } => {
+                let space = self.space_mut(namespace)?;
+                if bytes < space.bytes {
+                    return Err("a record makes a namespace smaller");
+                }
+                space.bytes = bytes;
+                Ok(())
+            }
+            Record::Share { namespace, source, nguid, read_only, name } => {
+                let from = self.space(source)?.clone();
+                for (_, extent) in from.map.iter() {
+                    self.references[extent as usize] += 1;
+                    self.entries += 1;
+                }
+                let name = name.to_owned();
+                self.add(namespace, Space { nguid, name, read_only, source, attributes: BTreeMap::new(), ..from })
+            }
+            Record::Delete { namespace } => {
+                self.unmap(namespace, 0, u32::MAX, sequence)?;
+                self.namespaces.remove(&namespace);
+                Ok(())
+            }
+            Record::Attribute { namespace, key, value } => {
+                let attributes = &mut self.space_mut(namespace)?.attributes;
+                match value {
+                    [] => attributes.remove(key),
+                    value => attributes.insert(key.to_owned(), value.to_owned()),
+                };
+                Ok(())
+            }
+        }
+    }
+
+    fn add(&mut self, namespace: u32, space: Space) -> Result<(), Misfit> {
+        if namespace < self.next_namespace {
+            return Err("a record makes a namespace whose number was used before");
+        }
+        self.next_namespace = namespace + 1;
+        self.namespaces.insert(namespace, space);
+        Ok(())
+    }
+}

@@ -1,0 +1,279 @@
+//! Namespaces of a drive: the checks of every kind, and what only a drive has.
+
+use std::future::Future;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use device::{
+    AnyLocal, Drive, DriveError, DriveOptions, Durability, Error, FormatOptions, Lba, Namespace, NamespaceSpec,
+    conformance,
+};
+use engine::sim::{SimConfig, World};
+use engine::{Buf, Reactor, ReactorConfig, View, time};
+
+const PATH: &str = "/drive";
+const BYTES: u64 = 24 << 20;
+
+/// Runs `main` on the real reactor; a test that hangs fails.
+fn real<T>(main: impl Future<Output = T>) -> T {
+    let bounded = async { time::timeout(Duration::from_secs(60), main).await.expect("the test hangs") };
+    Reactor::run(ReactorConfig::default(), bounded).expect("a reactor")
+}
+
+fn simulated<T: 'static>(seed: u64, main: impl Future<Output = T> + 'static) -> T {
+    let world = World::new(seed, SimConfig::default());
+    let node = world.node("n");
+    let task = world.spawn_on(node, main);
+    world.run_until(task).unwrap_or_else(|stalled| panic!("seed {seed}: {stalled}"))
+}
+
+fn options(unit: u32) -> FormatOptions {
+    FormatOptions { create: Some(BYTES), extent_bytes: 64 << 10, unit, ..FormatOptions::default() }
+}
+
+fn spec(name: &str, bytes: u64, block_size: u32) -> NamespaceSpec {
+    NamespaceSpec { name: name.into(), bytes, block_size }
+}
+
+fn filled(byte: u8, blocks: usize) -> View {
+    let mut buf = Buf::with_len(4096 * blocks);
+    buf.fill(byte);
+    buf.freeze()
+}
+
+async fn byte_at(namespace: &impl Namespace, lba: u64) -> Result<u8, Error> {
+    let (result, buf) = namespace.read(Lba(lba), Buf::with_len(4096)).await;
+    result?;
+    assert!(buf.iter().all(|&byte| byte == buf[0]), "block {lba} is torn");
+    Ok(buf[0])
+}
+
+async fn sound(drive: &Drive) {
+    let report = drive.check(|_, _| {}).await.expect("a check");
+    assert_eq!(report.faults, Vec::<String>::new());
+}
+
+#[test]
+fn keeps_every_promise_in_both_worlds() {
+    for (unit, block_size) in [(4096, 4096), (512, 512), (512, 4096)] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("drive");
+        real(async {
+            let drive = Drive::format(&path, &options(unit)).await.expect("formatted");
+            let namespace = drive.create(&spec("a", 4 << 20, block_size)).await.expect("created");
+            conformance::check_all(Rc::new(AnyLocal::from(namespace)), 1).await;
+            sound(&drive).await;
+        });
+        for seed in 0..6 {
+            simulated(seed, async move {
+                let drive = Drive::format(Path::new(PATH), &options(unit)).await.expect("formatted");
+                let namespace = drive.create(&spec("a", 4 << 20, block_size)).await.expect("created");
+                conformance::check_all(Rc::new(namespace), seed).await;
+                sound(&drive).await;
+            });
+        }
+    }
+}
+
+/// A clone of something that holds data keeps every promise too: each command may have to copy first.
+#[test]
+fn clones_keep_every_promise() {
+    for seed in 0..4 {
+        simulated(seed, async move {
+            let drive = Drive::format(Path::new(PATH), &options(4096)).await.expect("formatted");
+            let namespace = drive.create(&spec("a", 4 << 20, 4096)).await.expect("created");
+            for lba in (0..1024).step_by(16) {
+                namespace.write(Lba(lba), filled(9, 16), Durability::Cached).await.expect("written");
+            }
+            let before = drive.snapshot(namespace.number(), "s").await.expect("a snapshot");
+            let clone = drive.clone_of(before.number(), "c").await.expect("a clone");
+            conformance::check_all(Rc::new(clone), seed).await;
+            for lba in 0..1024 {
+                assert_eq!(byte_at(&before, lba).await, Ok(9), "the snapshot has changed at {lba}");
+                assert_eq!(byte_at(&namespace, lba).await, Ok(9), "the origin has changed at {lba}");
+            }
+            sound(&drive).await;
+        });
+    }
+}
+
+#[test]
+fn reactors_share_a_drive() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("drive");
+    let (drive, namespace) = real(async {
+        let drive = Drive::format(&path, &options(512)).await.expect("formatted");
+        let namespace = drive.create(&spec("a", 4 << 20, 512)).await.expect("created");
+        (drive, AnyLocal::from(namespace))
+    });
+    let threads: Vec<_> = (0..3)
+        .map(|_| {
+            let namespace = namespace.clone();
+            std::thread::spawn(move || real(conformance::increments(Rc::new(namespace), 4, 25)))
+        })
+        .collect();
+    let added: u64 = threads.into_iter().map(|thread| thread.join().expect("no promise was broken")).sum();
+    assert_eq!(real(conformance::counter(&namespace)), added, "a compare-and-write lost another thread's increment");
+    real(sound(&drive));
+}
+
+#[test]
+fn room_is_taken_when_written_and_given_back() {
+    simulated(1, async {
+        let drive = Drive::format(Path::new(PATH), &options(4096)).await.expect("formatted");
+        let namespace = drive.create(&spec("thin", 1 << 40, 4096)).await.expect("more than there is");
+        assert_eq!((namespace.used_blocks(), drive.usage().used_bytes), (0, 0));
+        namespace.write(Lba(1 << 20), filled(1, 1), Durability::Stable).await.expect("written");
+        assert_eq!((namespace.used_blocks(), drive.usage().used_bytes), (16, 64 << 10));
+        namespace.deallocate(Lba((1 << 20) + 1), 15).await.expect("deallocated");
+        assert_eq!(namespace.used_blocks(), 16, "a part of an extent gives nothing back");
+        namespace.deallocate(Lba(0), 1 << 28).await.expect("deallocated");
+        assert_eq!((namespace.used_blocks(), drive.usage().used_bytes), (0, 0));
+        sound(&drive).await;
+    });
+}
+
+#[test]
+fn a_full_drive_is_out_of_space_and_stays_in_service() {
+    simulated(1, async {
+        let drive = Drive::format(Path::new(PATH), &options(4096)).await.expect("formatted");
+        let namespace = drive.create(&spec("thin", 1 << 30, 4096)).await.expect("created");
+        let extents = drive.usage().bytes / (64 << 10);
+        for extent in 0..extents {
+            namespace.write(Lba(extent * 16), filled(3, 1), Durability::Stable).await.expect("there is room");
+        }
+        let beyond = Lba(extents * 16);
+        // One block of the last extent and one of the next: nothing of it may be written.
+        let full = namespace.write(Lba(beyond.0 - 1), filled(4, 2), Durability::Stable).await;
+        assert_eq!(full, Err(Error::OutOfSpace));
+        assert_eq!(byte_at(&namespace, beyond.0 - 1).await, Ok(0));
+        assert_eq!(namespace.write_uncorrectable(beyond, 1).await, Err(Error::OutOfSpace));
+        let snapshot = drive.snapshot(namespace.number(), "s").await.expect("takes no room");
+        assert_eq!(namespace.write(Lba(0), filled(5, 1), Durability::Stable).await, Err(Error::OutOfSpace));
+        assert_eq!(byte_at(&namespace, 0).await, Ok(3));
+        drive.delete(snapshot.number()).await.expect("deleted");
+        namespace.write(Lba(0), filled(5, 1), Durability::Stable).await.expect("its own again");
+        namespace.deallocate(Lba(16), 16).await.expect("deallocated");
+        namespace.write(beyond, filled(6, 1), Durability::Stable).await.expect("there is room again");
+        assert_eq!(byte_at(&namespace, beyond.0).await, Ok(6));
+        assert_eq!(drive.usage().fault, None);
+        sound(&drive).await;
+    });
+}
+
+#[test]
+fn namespaces_come_grow_and_go() {
+    simulated(1, async {
+        let drive = Drive::format(Path::new(PATH), &options(4096)).await.expect("formatted");
+        let a = drive.create(&spec("a", 1 << 20, 4096)).await.expect("created");
+        a.write(Lba(255), filled(1, 1), Durability::Stable).await.expect("written");
+        drive.grow(a.number(), 2 << 20).await.expect("grown");
+        assert_eq!((a.info().blocks, byte_at(&a, 255).await, byte_at(&a, 256).await), (512, Ok(1), Ok(0)));
+        let snapshot = drive.snapshot(a.number(), "s").await.expect("a snapshot");
+        assert_ne!(snapshot.info().nguid, a.info().nguid);
+        let refused = snapshot.write(Lba(0), filled(1, 1), Durability::Stable).await;
+        assert!(matches!(refused, Err(Error::ReadOnly(_))), "{refused:?}");
+        a.write(Lba(255), filled(2, 1), Durability::Stable).await.expect("written");
+        drive.delete(a.number()).await.expect("deleted");
+        assert!(matches!(byte_at(&a, 255).await, Err(Error::OutOfRange { .. })));
+        let late = a.write(Lba(0), filled(3, 1), Durability::Stable).await;
+        assert!(matches!(late, Err(Error::OutOfRange { .. })), "{late:?}");
+        assert_eq!(byte_at(&snapshot, 255).await, Ok(1));
+        assert!(matches!(drive.delete(a.number()).await, Err(DriveError::NoNamespace(_))));
+        let again = drive.create(&spec("a", 1 << 20, 4096)).await.expect("the name is free");
+        assert!(again.number() > snapshot.number(), "a number is never used again");
+        let usage: Vec<_> =
+            drive.namespaces().into_iter().map(|one| (one.name, one.read_only, one.own_bytes)).collect();
+        assert_eq!(usage, [("s".to_owned(), true, 64 << 10), ("a".to_owned(), false, 0)]);
+        sound(&drive).await;
+    });
+}
+
+#[test]
+fn what_can_not_be_is_refused_by_name() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("drive");
+    real(async {
+        let bad = FormatOptions { extent_bytes: 100_000, ..options(4096) };
+        assert!(matches!(Drive::format(&path, &bad).await, Err(DriveError::ExtentSize(100_000))));
+        let bad = FormatOptions { unit: 1024, ..options(4096) };
+        assert!(matches!(Drive::format(&path, &bad).await, Err(DriveError::Options(_))));
+        let bad = FormatOptions { journal_bytes: Some(4096), ..options(4096) };
+        assert!(matches!(Drive::format(&path, &bad).await, Err(DriveError::Options(_))));
+        let small = directory.path().join("small");
+        let bad = FormatOptions { create: Some(1 << 20), ..options(4096) };
+        match Drive::format(&small, &bad).await {
+            Err(DriveError::TooSmall { bytes_min, .. }) => {
+                std::fs::remove_file(&small).expect("removed");
+                let enough = FormatOptions { create: Some(bytes_min), ..options(4096) };
+                Drive::format(&small, &enough).await.expect("what is said to be enough is");
+            }
+            other => panic!("a small drive: {other:?}"),
+        }
+        std::fs::write(directory.path().join("other"), vec![7; 8 << 20]).expect("a file");
+        let other = Drive::open(&directory.path().join("other"), &DriveOptions::default()).await;
+        assert!(matches!(other, Err(DriveError::NotADrive { .. })), "{other:?}");
+
+        let drive = Drive::format(&path, &options(4096)).await.expect("formatted");
+        let second = Drive::open(&path, &DriveOptions::default()).await;
+        assert!(matches!(second, Err(DriveError::Busy { .. })), "{second:?}");
+        for name in ["", "a/b", "-a", "ä", &"x".repeat(65)] {
+            assert!(matches!(drive.create(&spec(name, 4096, 4096)).await, Err(DriveError::Name(_))), "{name:?}");
+        }
+        assert!(matches!(drive.create(&spec("a", 5000, 4096)).await, Err(DriveError::Size { .. })));
+        assert!(matches!(drive.create(&spec("a", 4096, 512)).await, Err(DriveError::BlockSize { .. })));
+        let a = drive.create(&spec("a", 8192, 4096)).await.expect("created");
+        assert!(matches!(drive.create(&spec("a", 8192, 4096)).await, Err(DriveError::NameTaken(_))));
+        assert!(matches!(drive.grow(a.number(), 4096).await, Err(DriveError::Shrink { .. })));
+        let snapshot = drive.snapshot(a.number(), "s").await.expect("a snapshot");
+        assert!(matches!(drive.grow(snapshot.number(), 1 << 20).await, Err(DriveError::Snapshot(_))));
+        drop((drive, a, snapshot));
+        assert!(matches!(Drive::format(&path, &options(4096)).await, Err(DriveError::IsADrive { .. })));
+        let look = DriveOptions { read_only: true, ..DriveOptions::default() };
+        let drive = Drive::open(&path, &look).await.expect("opened to look");
+        assert!(matches!(drive.delete(1).await, Err(DriveError::ReadOnly(_))));
+        let a = drive.namespace(drive.find("a").expect("it is there")).expect("opened");
+        let refused = a.write(Lba(0), filled(1, 1), Durability::Cached).await;
+        assert!(matches!(refused, Err(Error::ReadOnly(_))), "{refused:?}");
+        assert_eq!(a.flush().await, Ok(()));
+        let words = drive.dump().await.expect("a dump");
+        for word in ["drive ", "checkpoint slot 1", "snapshot 2 \"s\"", "journal 0", "Create {"] {
+            assert!(words.contains(word), "the dump should say {word:?}:\n{words}");
+        }
+    });
+}
+
+/// A checksum cache smaller than what is in use: pages go and come, and carry what they had.
+#[test]
+fn a_small_cache_forgets_nothing() {
+    simulated(3, async {
+        let format =
+            FormatOptions { create: Some(96 << 20), extent_bytes: 1 << 20, unit: 512, ..FormatOptions::default() };
+        drop(Drive::format(Path::new(PATH), &format).await.expect("formatted"));
+        let small = DriveOptions { cache_bytes: 0, ..DriveOptions::default() };
+        let drive = Drive::open(Path::new(PATH), &small).await.expect("opened");
+        let namespace = drive.create(&spec("a", 64 << 20, 4096)).await.expect("created");
+        // A page of checksums is 256 KiB of data here: 240 of them pass through a cache of 64.
+        for round in 0..3_u64 {
+            for lba in (0..15_360).step_by(64) {
+                let byte = (lba / 64 + round) as u8;
+                namespace.write(Lba(lba + round), filled(byte, 1), Durability::Cached).await.expect("written");
+            }
+        }
+        drop(namespace);
+        drive.close().await.expect("closed");
+        let drive = Drive::open(Path::new(PATH), &small).await.expect("opened again");
+        let namespace = drive.namespace(drive.find("a").expect("it is there")).expect("opened");
+        for round in (0..3_u64).rev() {
+            for lba in (0..15_360).step_by(64) {
+                assert_eq!(
+                    byte_at(&namespace, lba + round).await,
+                    Ok((lba / 64 + round) as u8),
+                    "block {lba}, round {round}"
+                );
+            }
+        }
+        sound(&drive).await;
+    });
+}

@@ -1,0 +1,193 @@
+//! Power is lost at every write and every flush of a drive's life, one run for each: the drive is consistent, everything that
+//! was acknowledged as stable is there, and what was not is old or new, block by block.
+//!
+//! A scripted life runs once to its end in the simulated world, and its trace says when each operation on the disk began and
+//! ended. The same seed is the same run, so each of these moments can be had again: a run of its own goes there, the power
+//! fails, the drive is opened anew and held against what the script had been told. What the crash does to the writes that were
+//! not stable (kept, lost, torn, each by itself) follows from the seed.
+
+mod drive_model;
+
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use device::{Drive, DriveOptions, Durability, FormatOptions};
+use drive_model::{BAD, Life, Model, PATH};
+use engine::sim::{DiskConfig, SimConfig, World};
+
+const BYTES: u64 = 5 << 20;
+
+/// A kind of disk, and what may then be found in a block that was being written.
+#[derive(Clone, Copy, Debug)]
+struct Kind {
+    unit: u32,
+    torn: bool,
+    volatile_cache: bool,
+}
+
+const KINDS: [Kind; 4] = [
+    // Sectors are written whole, and a block is one.
+    Kind { unit: 512, torn: true, volatile_cache: true },
+    // Writes are kept or lost as a whole.
+    Kind { unit: 4096, torn: false, volatile_cache: true },
+    // A block of eight sectors can be torn: it is then a fault, and never a mixture.
+    Kind { unit: 4096, torn: true, volatile_cache: true },
+    Kind { unit: 512, torn: true, volatile_cache: false },
+];
+
+fn world(seed: u64, kind: Kind) -> (World, engine::sim::NodeId) {
+    let world = World::new(seed, SimConfig { complete_trace: true, ..SimConfig::default() });
+    let node = world.node("n");
+    let config = DiskConfig { torn: kind.torn, volatile_cache: kind.volatile_cache, ..DiskConfig::default() };
+    world.disk(node, PATH, BYTES, config);
+    (world, node)
+}
+
+/// The script. What it is told goes into the model as it goes along.
+async fn live(model: Rc<Model>, unit: u32) {
+    let format =
+        FormatOptions { extent_bytes: 64 << 10, unit, journal_bytes: Some(512 << 10), ..FormatOptions::default() };
+    let drive = Drive::format(Path::new(PATH), &format).await.expect("formatted");
+    model.formatted();
+    let life = Rc::new(Life { drive, model, unit });
+    let a = life.create("a", 384).await;
+    life.write(a, 0, 4, 1, Durability::Stable).await;
+    life.write(a, 2, 4, 2, Durability::Cached).await;
+    life.write(a, 2, 2, 3, Durability::Cached).await;
+    life.write(a, 3, 1, 4, Durability::Cached).await;
+    life.flush(a).await;
+    life.write(a, 3, 1, 5, Durability::Stable).await;
+    life.batch(a, 40, 6).await;
+    life.attribute(a, "one", b"first").await;
+    let s = life.share(a, "s", true).await;
+    life.write(a, 4, 1, 7, Durability::Cached).await;
+    life.write(a, 5, 2, 8, Durability::Stable).await;
+    life.zero(a, 0, 2).await;
+    life.batch(a, 40, 9).await;
+    life.mark(a, 7, 1).await;
+    let c = life.share(s, "c", false).await;
+    life.write(c, 1, 3, 10, Durability::Stable).await;
+    life.checkpoint().await;
+    life.write(c, 1, 3, 11, Durability::Cached).await;
+    life.write(c, 2, 1, 12, Durability::Stable).await;
+    life.zero(a, 0, 384).await;
+    life.write(a, 130, 8, 13, Durability::Cached).await;
+    life.grow(a, 512).await;
+    life.write(a, 500, 4, 14, Durability::Stable).await;
+    life.attribute(a, "one", b"second").await;
+    life.swap(a, 500, 14, 15).await;
+    life.delete(s).await;
+    // Extents that came free are taken again: they hold what their old owners wrote.
+    let d = life.create("d", 640).await;
+    life.batch(d, 600, 16).await;
+    life.delete(c).await;
+    life.write(d, 0, 20, 17, Durability::Cached).await;
+    life.attribute(a, "one", b"").await;
+    life.flush(d).await;
+    life.write(d, 0, 2, 18, Durability::Cached).await;
+    life.drive.checkpoint().await.expect("a checkpoint");
+    life.write(d, 1, 2, 19, Durability::Cached).await;
+}
+
+/// The moments at which an operation on the disk began or ended, from the trace of a whole life.
+fn moments(seed: u64, kind: Kind) -> Vec<Duration> {
+    let (world, node) = world(seed, kind);
+    let model = Rc::new(Model::default());
+    let task = world.spawn_on(node, live(model, kind.unit));
+    world.run_until(task).unwrap_or_else(|stalled| panic!("seed {seed}: {stalled}"));
+    let trace = world.trace();
+    let mut moments: Vec<Duration> = Vec::new();
+    let mut writes = std::collections::BTreeSet::new();
+    for line in trace.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let Some(operation) = words.get(2).filter(|word| word.starts_with('d')) else { continue };
+        let changes = matches!(words.get(4), Some(&"write" | &"sync" | &"zero"));
+        if changes {
+            writes.insert(operation.to_string());
+        }
+        if changes || (words.get(3) == Some(&"ok") && writes.contains(*operation)) {
+            let seconds: f64 = words[0].parse().expect("a trace line begins with its time");
+            moments.push(Duration::from_nanos((seconds * 1e9).round() as u64));
+        }
+    }
+    moments.dedup();
+    assert!(moments.len() > 90, "only {} moments in the life of {kind:?}", moments.len());
+    moments
+}
+
+/// One life up to `moment`, the crash, and what is there afterwards.
+fn crash_at(seed: u64, kind: Kind, moment: Duration) {
+    let (world, node) = world(seed, kind);
+    let model = Rc::new(Model::default());
+    let task = world.spawn_on(node, live(Rc::clone(&model), kind.unit));
+    world.run_for(moment).unwrap_or_else(|stalled| panic!("{stalled}"));
+    world.crash(node);
+    drop(task);
+    world.restart(node);
+    let torn_blocks = kind.torn && kind.unit > 512;
+    let after = world.spawn_on(node, async move {
+        let drive = match Drive::open(Path::new(PATH), &DriveOptions::default()).await {
+            Ok(drive) => drive,
+            Err(error) if !model.is_formatted() => return Some(error.to_string()),
+            Err(error) => panic!("the drive does not open: {error}"),
+        };
+        model.verify(&drive, torn_blocks).await;
+        // Life goes on, and another opening, now without a crash, finds what was found and what was added.
+        model.go_on(&drive, kind.unit).await;
+        drive.close().await.expect("closed");
+        let drive = Drive::open(Path::new(PATH), &DriveOptions::default()).await.expect("opened again");
+        model.verify(&drive, torn_blocks).await;
+        None
+    });
+    world.run_until(after).unwrap_or_else(|stalled| panic!("{kind:?} at {moment:?}: {stalled}"));
+}
+
+fn crash_everywhere(kind: Kind, seeds: std::ops::Range<u64>) {
+    for seed in seeds {
+        for moment in moments(seed, kind) {
+            // At the moment and just after it: an operation that has begun, one that has ended.
+            for moment in [moment, moment + Duration::from_nanos(1)] {
+                crash_at(seed, kind, moment);
+            }
+        }
+    }
+}
+
+#[test]
+fn sectors_survive_a_crash_at_every_write_and_flush() {
+    crash_everywhere(KINDS[0], 0..2);
+}
+
+#[test]
+fn whole_writes_survive_a_crash_at_every_write_and_flush() {
+    crash_everywhere(KINDS[1], 2..4);
+}
+
+#[test]
+fn torn_blocks_are_faults_and_nothing_else_is() {
+    crash_everywhere(KINDS[2], 4..6);
+}
+
+#[test]
+fn a_disk_without_a_cache_loses_nothing_acknowledged() {
+    crash_everywhere(KINDS[3], 6..7);
+}
+
+/// The model is worth something: a drive that lost a block is noticed.
+#[test]
+fn the_model_notices_a_lost_block() {
+    let (world, node) = world(1, KINDS[1]);
+    let model = Rc::new(Model::default());
+    let task = world.spawn_on(node, async move {
+        live(Rc::clone(&model), 4096).await;
+        let drive = Drive::open(Path::new(PATH), &DriveOptions::default()).await.expect("opened");
+        let d = drive.namespace(drive.find("d").expect("it lives")).expect("opened");
+        device::Namespace::deallocate(&d, device::Lba(10), 1).await.expect("deallocated");
+        assert_eq!(model.differs(&drive, false).await, Some(("d".to_owned(), 10)));
+        device::Namespace::write_uncorrectable(&d, device::Lba(10), 1).await.expect("marked");
+        assert_eq!(model.differs(&drive, false).await, Some(("d".to_owned(), 10)));
+        const { assert!(BAD > 1 << 32, "no stamp of the script is the mark of an unreadable block") };
+    });
+    world.run_until(task).unwrap_or_else(|stalled| panic!("{stalled}"));
+}
