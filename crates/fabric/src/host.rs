@@ -1,14 +1,17 @@
 //! The NVMe/TCP host: a remote namespace as a [`device::Namespace`].
 //!
 //! ```text
-//!  RemoteNamespace   reconnects; splits what is longer than the controller takes; identity check
-//!    └─ Association  admin queue + one I/O queue: connect, enable, identify, keep alive, events
-//!         └─ Link    a queue on its TCP connection: one task
-//!              └─ Queue   commands and bytes in, bytes and outcomes out: no I/O, no clock
+//!  Multipath          one namespace over several paths: which one, what is sent again and when
+//!  RemoteNamespace    one namespace over one association: commands, each sent at most once
+//!    └─ Session       makes the association anew; lets only the same namespaces in; follows events
+//!         └─ Association  admin queue and I/O queues of one controller: enable, identify, keep alive, abort, reset
+//!              └─ Link    a queue on its TCP connection: one task
+//!                   └─ Queue   commands and bytes in, bytes and outcomes out: no I/O, no clock
 //! ```
 //!
-//! Use: [`discover`] says what a target offers; [`RemoteNamespace::connect`] connects to one namespace of it. All of it lives
-//! on the reactor thread that made it; another thread connects for itself, which gives it an I/O queue of its own.
+//! Use: [`discover`] says what a target offers; [`RemoteNamespace::connect`] connects to one namespace of it,
+//! [`Multipath::connect`] to one over several paths. All of it lives on the reactor thread that made it; another thread joins
+//! the association with a queue of its own ([`RemoteNamespace::join`]) or connects for itself.
 
 mod admin;
 mod ana;
@@ -35,7 +38,10 @@ mod slot;
 
 pub use ana::ANA_GROUPS_MAX;
 pub use association::QUEUES_MAX;
-pub use discovery::{DISCOVERY_ENTRIES_MAX, Discovered, discover};
+pub use discovery::{
+    DISCOVERY_ENTRIES_MAX, DISCOVERY_SERVICES_MAX, Discovered, Discovery, DiscoveryLog, REFERRAL_DEPTH_MAX, discover,
+    follow, watch,
+};
 pub use error::ConnectError;
 pub use fence::QUIESCE_TIME;
 pub use fuzz::session as fuzz_session;

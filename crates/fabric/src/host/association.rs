@@ -328,7 +328,7 @@ pub(super) async fn connect_io(
     Ok(link)
 }
 
-async fn keep_alive(admin: Rc<Link>, address: SocketAddr, interval: Duration) {
+pub(super) async fn keep_alive(admin: Rc<Link>, address: SocketAddr, interval: Duration) {
     let admin = Admin { link: &admin, address };
     loop {
         time::sleep(interval).await;

@@ -1,27 +1,47 @@
-//! What a target offers: the log of its discovery controller (NVMe Base 2.0 §5.16.1.23).
+//! What targets offer: the log of their discovery controllers (NVMe Base 2.0 §3.1.2.3, §5.16.1.23).
+//!
+//! [`discover`] asks once; [`follow`] also asks the discovery services that are referred to; [`Discovery`] stays connected
+//! and is told of changes; [`watch`] does that for ever, over lost connections too.
 
+use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::time::Duration;
 
-use nvme::Nqn;
-use nvme::fabrics::{DiscoveryEntry, DiscoveryHeader, SubsystemType, TransportType, text_field};
-use nvme::log::LogId;
+use engine::sync::Notify;
+use engine::task::{self, Task};
+use engine::time;
+use nvme::fabrics::{DiscoveryEntry, DiscoveryHeader, SubsystemType, TransportType, entry_flags, text_field};
+use nvme::feature::{FeatureId, async_event_config};
+use nvme::identify::{Cns, IdentifyController};
+use nvme::log::{AsyncEvent, LogId};
+use nvme::opcode::AdminOpcode;
+use nvme::{Nqn, PAGE_BYTES, Submission};
 
 use super::admin::{Admin, ConnectQueue, read_page};
-use super::association::{ADMIN_ENTRIES, admin_config};
+use super::association::{ADMIN_ENTRIES, admin_config, keep_alive};
 use super::connect::connect_queue;
 use super::error::ConnectError;
 use super::identity::HostIdentity;
+use super::link::Link;
 use super::options::Options;
+use super::queue::Payload;
+use super::session::jittered;
+use super::slot::Ended;
 
 /// The most entries that are read of a log; a longer one is refused. Guessed: far more than any target has.
 pub const DISCOVERY_ENTRIES_MAX: u64 = 1024;
+/// Discovery services that [`follow`] asks, the first one included. Guessed: more than a data centre has.
+pub const DISCOVERY_SERVICES_MAX: usize = 64;
+/// Referrals in a row that [`follow`] goes along. Chosen: NVMe Base 2.0 §3.1.2.3 wants at least eight levels borne with.
+pub const REFERRAL_DEPTH_MAX: u32 = 8;
 /// How often a log that changes while it is read is read anew.
 const ATTEMPTS_MAX: u32 = 5;
 /// Bytes of the header and of each entry.
 const RECORD_BYTES: usize = 1024;
 
-/// A subsystem that a discovery controller tells of.
+/// An entry of a discovery log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Discovered {
     /// What it is.
@@ -34,6 +54,14 @@ pub struct Discovered {
     pub address: String,
     /// Its service, as the target gives it (for TCP a port).
     pub service: String,
+    /// The port of the subsystem (PORTID).
+    pub port: u16,
+    /// A secure channel is required (TREQ bits 1:0 are 01b).
+    pub secure_channel_required: bool,
+    /// The secure channel that the port speaks (TSAS of TCP; 0 none, 1 TLS 1.2, 2 TLS 1.3).
+    pub secure_channel: u8,
+    /// A discovery service that keeps connections and tells of changes (EFLAGS.EPCSD).
+    pub persistent: bool,
 }
 
 impl Discovered {
@@ -46,6 +74,17 @@ impl Discovered {
     }
 }
 
+/// A discovery log, as it was at one instant.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DiscoveryLog {
+    /// The discovery service that has told it.
+    pub service: SocketAddr,
+    /// Its generation counter.
+    pub generation: u64,
+    /// What it names.
+    pub entries: Vec<Discovered>,
+}
+
 /// Asks the discovery controller at `address` what it offers. Takes at most about `timeout` per step.
 ///
 /// # Errors
@@ -55,43 +94,226 @@ pub async fn discover(
     host: &HostIdentity,
     timeout: Duration,
 ) -> Result<Vec<Discovered>, ConnectError> {
-    let options =
-        Options { host: host.clone(), connect_timeout: timeout, ..Options::new(address, Nqn::discovery(), 0) };
-    let queue = ConnectQueue::admin(ADMIN_ENTRIES, 0);
-    let (link, _) = connect_queue(&options, admin_config(false, false), &queue, timeout).await?;
-    let admin = Admin { link: &link, address };
-    admin.enable().await?;
-    let entries = read_log(&admin).await;
-    // Politeness: the log is here, or is not, whether or not the target takes notice of our leaving.
-    let _ = admin.announce_shutdown().await;
-    entries
+    let options = Options { host: host.clone(), connect_timeout: timeout, ..Options::discovery(address) };
+    Ok(ask(&Options { command_timeout: timeout, keep_alive: Duration::ZERO, ..options }).await?.entries)
 }
 
-async fn read_log(admin: &Admin<'_>) -> Result<Vec<Discovered>, ConnectError> {
-    let refused = |ended| ConnectError::NoAnswer { step: "read the discovery log", ended };
-    for _ in 0..ATTEMPTS_MAX {
-        let header = log_header(admin).await?;
-        if header.recfmt.get() != 0 {
-            return Err(refused("its record format is unknown"));
+/// Connects, reads the log and leaves.
+async fn ask(options: &Options) -> Result<DiscoveryLog, ConnectError> {
+    let discovery = Discovery::connect(options).await?;
+    let log = discovery.log().await;
+    discovery.leave().await;
+    log
+}
+
+/// Asks the discovery service that `options` names and all that it refers to, each once; at most [`DISCOVERY_SERVICES_MAX`],
+/// and no farther than [`REFERRAL_DEPTH_MAX`] referrals away. Returns what each said, or why it said nothing.
+pub async fn follow(options: &Options) -> Vec<(SocketAddr, Result<DiscoveryLog, ConnectError>)> {
+    let mut asked = BTreeSet::from([options.address]);
+    let mut waiting = vec![(options.clone(), 0)];
+    let mut all = Vec::new();
+    while let Some((options, depth)) = waiting.pop() {
+        let log = ask(&Options { keep_alive: Duration::ZERO, ..options.clone() }).await;
+        for entry in log.iter().flat_map(|log| &log.entries).filter(|entry| entry.kind == SubsystemType::REFERRAL) {
+            let Some(address) = entry.socket_address() else { continue };
+            // A service that was asked is not asked again, so that a circle of referrals ends.
+            if depth < REFERRAL_DEPTH_MAX && asked.len() < DISCOVERY_SERVICES_MAX && asked.insert(address) {
+                let subsystem = entry.subsystem.clone();
+                waiting.push((Options { address, subsystem, ..options.clone() }, depth + 1));
+            }
         }
-        if header.numrec.get() > DISCOVERY_ENTRIES_MAX {
-            return Err(refused("it has too many entries"));
+        all.push((options.address, log));
+    }
+    all
+}
+
+/// A connection with a discovery controller that is kept (NVMe Base 2.0 §3.1.2.3: an explicit persistent connection has a keep
+/// alive timeout other than zero). Dropping it ends it.
+pub struct Discovery {
+    link: Rc<Link>,
+    address: SocketAddr,
+    tells_changes: bool,
+    events: Rc<Events>,
+    _tasks: Vec<Task<()>>,
+}
+
+/// What the controller has told.
+#[derive(Default)]
+struct Events {
+    changed: Cell<bool>,
+    noticed: Notify,
+}
+
+impl Discovery {
+    /// Connects; [`Options::discovery`] makes the options.
+    ///
+    /// # Errors
+    /// If the controller can't be reached or refuses.
+    pub async fn connect(options: &Options) -> Result<Discovery, ConnectError> {
+        let address = options.address;
+        let kato = options.keep_alive.as_millis().try_into().unwrap_or(u32::MAX);
+        let config = admin_config(options.header_digest, options.data_digest);
+        let queue = ConnectQueue::admin(ADMIN_ENTRIES, kato);
+        let (link, _) = connect_queue(options, config, &queue, options.command_timeout).await?;
+        let link = Rc::new(link);
+        let admin = Admin { link: &link, address };
+        admin.enable().await?;
+        let mut tells_changes = false;
+        let events = Rc::new(Events::default());
+        let mut tasks = Vec::new();
+        if kato != 0 {
+            let page: IdentifyController = read_page(&admin.identify(Cns::CONTROLLER, 0).await?);
+            tells_changes = page.oaes.get() & async_event_config::DISCOVERY_CHANGE != 0;
+            if tells_changes {
+                let wanted = async_event_config::DISCOVERY_CHANGE;
+                admin.set_feature(FeatureId::ASYNC_EVENT_CONFIG, wanted).await?;
+            }
+            tasks.push(task::spawn(watch_events(Rc::clone(&link), Rc::clone(&events))));
+            tasks.push(task::spawn(keep_alive(Rc::clone(&link), address, options.keep_alive / 2)));
         }
-        let mut entries = Vec::new();
-        for index in 0..header.numrec.get() {
-            let page = admin.log(LogId::DISCOVERY, (index + 1) * RECORD_BYTES as u64, RECORD_BYTES).await?;
-            entries.push(parse(&read_page(&page)).ok_or_else(|| refused("an entry has fields that are no text"))?);
+        Ok(Discovery { link, address, tells_changes, events, _tasks: tasks })
+    }
+
+    fn admin(&self) -> Admin<'_> {
+        Admin { link: &self.link, address: self.address }
+    }
+
+    /// Whether the controller tells of changes.
+    pub fn tells_changes(&self) -> bool {
+        self.tells_changes
+    }
+
+    /// Reads the log, all of it at one generation.
+    ///
+    /// # Errors
+    /// The connection is lost, or the log can't be understood.
+    pub async fn log(&self) -> Result<DiscoveryLog, ConnectError> {
+        let admin = self.admin();
+        for _ in 0..ATTEMPTS_MAX {
+            let header = log_header(&admin).await?;
+            let records = 1 + records(&header)?;
+            let mut bytes = Vec::with_capacity(records * RECORD_BYTES);
+            while bytes.len() < records * RECORD_BYTES {
+                let piece = (records * RECORD_BYTES - bytes.len()).min(PAGE_BYTES);
+                bytes.extend_from_slice(&admin.log(LogId::DISCOVERY, bytes.len() as u64, piece).await?);
+            }
+            // The generation counter tells of a change between the pieces (NVMe Base 2.0 §5.16.1.23).
+            let (first, last): (DiscoveryHeader, _) = (read_page(&bytes), log_header(&admin).await?);
+            if first.genctr == header.genctr && last.genctr == header.genctr {
+                return parse_log(self.address, &bytes);
+            }
         }
-        // The generation counter tells of a change between the pieces (NVMe Base 2.0 §5.16.1.23).
-        if log_header(admin).await?.genctr == header.genctr {
-            return Ok(entries);
+        Err(refused("it kept changing while it was read"))
+    }
+
+    /// Ends when the log has changed (never, where [`Discovery::tells_changes`] is false). A change that was told while nobody waited is told to the next who does.
+    ///
+    /// # Errors
+    /// The connection is lost.
+    pub async fn changed(&self) -> Result<(), ConnectError> {
+        loop {
+            let noticed = self.events.noticed.notified();
+            if self.events.changed.take() {
+                return Ok(());
+            }
+            if let Some(error) = self.link.error() {
+                return Err(ConnectError::Link { address: self.address, error });
+            }
+            noticed.await;
         }
     }
-    Err(refused("it kept changing while it was read"))
+
+    /// Tells the controller that the host is leaving, and disconnects.
+    pub async fn leave(self) {
+        // Politeness: the log is here, or is not, whether or not the target takes notice of our leaving.
+        let _ = self.admin().announce_shutdown().await;
+    }
+}
+
+/// Tells the log to `tell` now and after every change, for ever: connects anew when the connection is lost, and tells why there
+/// is none. Where the controller tells of no changes the log is read every keep alive timeout.
+pub async fn watch(
+    options: Options,
+    mut tell: impl FnMut(Result<&DiscoveryLog, &ConnectError>),
+) -> std::convert::Infallible {
+    let mut pause = options.backoff_min;
+    let mut known = None;
+    loop {
+        let error = match Discovery::connect(&options).await {
+            Err(error) => error,
+            Ok(discovery) => loop {
+                match discovery.log().await {
+                    Err(error) => break error,
+                    Ok(log) if known.as_ref() == Some(&log) => {}
+                    Ok(log) => tell(Ok(known.insert(log))),
+                }
+                pause = options.backoff_min;
+                if !discovery.tells_changes() {
+                    time::sleep(options.keep_alive).await;
+                } else if let Err(error) = discovery.changed().await {
+                    break error;
+                }
+            },
+        };
+        tell(Err(&error));
+        time::sleep(jittered(pause)).await;
+        pause = (pause * 2).min(options.backoff_max);
+    }
+}
+
+/// Keeps an Asynchronous Event Request under way until the connection ends.
+async fn watch_events(link: Rc<Link>, events: Rc<Events>) {
+    loop {
+        let request = Submission::admin(AdminOpcode::ASYNC_EVENT_REQUEST, 0, 0);
+        match link.execute_whenever(request, Payload::None).await {
+            Ok((Ended::Completed(completion), _)) if completion.status().is_success() => {
+                let event = AsyncEvent::from_result(completion.result.get());
+                if event == AsyncEvent::DISCOVERY_CHANGED {
+                    events.changed.set(true);
+                    events.noticed.notify_all();
+                }
+            }
+            // Refused: there are no events, and the connection's end is to be noticed all the same.
+            Ok((Ended::Completed(_), _)) => drop(link.closed().await),
+            _ => {}
+        }
+        if link.is_closed() {
+            events.noticed.notify_all();
+            return;
+        }
+    }
+}
+
+fn refused(ended: &'static str) -> ConnectError {
+    ConnectError::NoAnswer { step: "read the discovery log", ended }
+}
+
+/// How many entries follow a header.
+fn records(header: &DiscoveryHeader) -> Result<usize, ConnectError> {
+    if header.recfmt.get() != 0 {
+        return Err(refused("its record format is unknown"));
+    }
+    match header.numrec.get() {
+        count if count <= DISCOVERY_ENTRIES_MAX => Ok(count as usize),
+        _ => Err(refused("it has too many entries")),
+    }
 }
 
 async fn log_header(admin: &Admin<'_>) -> Result<DiscoveryHeader, ConnectError> {
     Ok(read_page(&admin.log(LogId::DISCOVERY, 0, RECORD_BYTES).await?))
+}
+
+/// A whole log page: the header and its entries.
+pub(super) fn parse_log(service: SocketAddr, page: &[u8]) -> Result<DiscoveryLog, ConnectError> {
+    let header: DiscoveryHeader = read_page(page);
+    let count = records(&header)?;
+    let entries = page.chunks_exact(RECORD_BYTES).skip(1).take(count).map(|record| parse(&read_page(record)));
+    let entries: Option<Vec<_>> = entries.collect();
+    let entries = entries.ok_or_else(|| refused("an entry has fields that are no text"))?;
+    if entries.len() < count {
+        return Err(refused("it is shorter than it says"));
+    }
+    Ok(DiscoveryLog { service, generation: header.genctr.get(), entries })
 }
 
 fn parse(entry: &DiscoveryEntry) -> Option<Discovered> {
@@ -101,5 +323,9 @@ fn parse(entry: &DiscoveryEntry) -> Option<Discovered> {
         subsystem: Nqn::from_field(&entry.subnqn).ok()?,
         address: text_field(&entry.traddr)?.to_owned(),
         service: text_field(&entry.trsvcid)?.to_owned(),
+        port: entry.portid.get(),
+        secure_channel_required: entry.treq & 3 == 1,
+        secure_channel: if entry.trtype == TransportType::TCP.0 { entry.tsas[0] } else { 0 },
+        persistent: entry.eflags.get() & entry_flags::PERSISTENT != 0,
     })
 }

@@ -12,9 +12,13 @@ use zerocopy::IntoBytes;
 use super::queue::{Aftermath, Payload, Queue, QueueConfig};
 
 /// Feeds `bytes` to a queue with commands of every kind under way. The first byte chooses digests and whether a sound ICResp
-/// comes first (otherwise few inputs would get past the start); the second in what pieces the rest arrives.
+/// comes first (otherwise few inputs would get past the start); the second in what pieces the rest arrives. Bit 3 of the
+/// first: the rest is no stream but a log page.
 pub fn session(bytes: &[u8]) {
     let [mode, step, rest @ ..] = bytes else { return };
+    if mode & 8 != 0 {
+        return pages(rest);
+    }
     let (header_digest, data_digest) = (mode & 1 != 0, mode & 2 != 0);
     let mut queue = Queue::new(QueueConfig {
         depth: 8,
@@ -54,6 +58,23 @@ pub fn session(bytes: &[u8]) {
         assert!(queue.poll_outcome(slot, Waker::noop()).is_some(), "every command ends when its queue does");
     }
     queue.take_aftermath(&mut Aftermath::default());
+}
+
+/// The pages that a target gives: a discovery log, the ANA log and the lists are parsed within their bounds, whatever they say.
+fn pages(bytes: &[u8]) {
+    use super::ana::AnaStates;
+    use super::discovery::parse_log;
+
+    let address = std::net::SocketAddr::from(([127, 0, 0, 1], 4420));
+    if let Ok(log) = parse_log(address, bytes) {
+        assert!(log.entries.len() <= bytes.len() / 1024, "more entries than there are bytes for");
+        let reachable = log.entries.iter().filter_map(super::Discovered::socket_address).count();
+        assert!(reachable <= log.entries.len());
+    }
+    let states = AnaStates::parse(bytes);
+    let group = bytes.first().copied().unwrap_or_default().into();
+    // What the page does not name is not served.
+    assert!(bytes.len() >= 48 || states.of(group) == nvme::AnaState::Inaccessible);
 }
 
 fn nvm(opcode: NvmOpcode) -> Submission {

@@ -68,6 +68,11 @@ impl Options {
             backoff_max: Duration::from_secs(2),
         }
     }
+
+    /// The discovery service at `address`.
+    pub fn discovery(address: SocketAddr) -> Options {
+        Options::new(address, Nqn::discovery(), 0)
+    }
 }
 
 /// What keeps strangers out of the connections. The default is a plain connection without authentication.

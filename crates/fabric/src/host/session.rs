@@ -339,7 +339,7 @@ async fn over(shared: &Shared, association: &Association, number: u64) -> String
 }
 
 /// Between half of `pause` and all of it, so that hosts that lost a target together do not return together.
-fn jittered(pause: Duration) -> Duration {
+pub(super) fn jittered(pause: Duration) -> Duration {
     let half = pause / 2;
     let spread = half.as_nanos().max(1) as u64;
     half + Duration::from_nanos(task::random_u64() % spread)

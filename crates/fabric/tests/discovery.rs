@@ -1,0 +1,179 @@
+//! Discovery as a host does it, in the simulated world: long logs, services that refer to each other, changes that are told.
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use device::Memory;
+use engine::sim::{NodeId, SimConfig, World};
+use engine::time;
+use fabric::host::{Discovery, Options, discover, follow, watch};
+use fabric::target::{Target, listen};
+use nvme::Nqn;
+use nvme::fabrics::SubsystemType;
+
+const PORT: u16 = 8009;
+
+struct Service {
+    node: NodeId,
+    address: SocketAddr,
+    target: Target<Memory>,
+}
+
+struct Scene {
+    world: World,
+    host: NodeId,
+}
+
+impl Scene {
+    fn new(seed: u64) -> Scene {
+        let world = World::new(seed, SimConfig::default());
+        let host = world.node("host");
+        Scene { world, host }
+    }
+
+    fn service(&self, name: &str) -> Service {
+        let node = self.world.node(name);
+        let service =
+            Service { node, address: SocketAddr::new(self.world.addr(node), PORT), target: Target::default() };
+        self.serve(&service);
+        service
+    }
+
+    fn serve(&self, service: &Service) {
+        let (target, address) = (service.target.clone(), service.address);
+        let serving = async move { target.serve(listen(address).await.expect("a free port"), Vec::new()).await };
+        self.world.spawn_on(service.node, serving).detach();
+        self.world.run_for(Duration::from_millis(10)).expect("no stall");
+    }
+
+    fn run<T: 'static>(&self, body: impl Future<Output = T> + 'static) -> T {
+        let task = self.world.spawn_on(self.host, body);
+        self.world.run_until(task).unwrap_or_else(|stalled| panic!("{stalled}"))
+    }
+}
+
+fn nqn(number: u32) -> Nqn {
+    format!("nqn.2026-01.example.yagura:s{number}").parse().expect("an NQN")
+}
+
+fn options(service: &Service) -> Options {
+    let mut options = Options::discovery(service.address);
+    options.keep_alive = Duration::from_secs(1);
+    options.connect_timeout = Duration::from_millis(500);
+    options
+}
+
+/// Longer than one page: it is read in pieces, and nothing is missing or told twice.
+#[test]
+fn a_long_log_is_read_in_pieces() {
+    let scene = Scene::new(1);
+    let service = scene.service("target");
+    let host = options(&service).host;
+    for count in [0, 2, 3, 4, 40] {
+        for number in 0..count {
+            // Those of the rounds before are there already.
+            let _ = service.target.add_subsystem(nqn(number), "1");
+        }
+        let (address, host) = (service.address, host.clone());
+        let found = scene.run(async move { discover(address, &host, Duration::from_secs(1)).await.expect("a log") });
+        let mut names: Vec<_> =
+            found.iter().filter(|entry| entry.kind == SubsystemType::NVM).map(|entry| &entry.subsystem).collect();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), count as usize, "{found:?}");
+    }
+}
+
+/// Two services that refer to each other and to one that is not there: each is asked once.
+#[test]
+fn referrals_are_followed_and_a_circle_ends() {
+    let scene = Scene::new(2);
+    let services = [scene.service("a"), scene.service("b"), scene.service("c")];
+    for (number, service) in services.iter().enumerate() {
+        service.target.add_subsystem(nqn(number as u32), "1").expect("a subsystem");
+        let next = services[(number + 1) % services.len()].address;
+        service.target.add_referral(next).expect("a referral");
+        service.target.add_referral(service.address).expect("a referral to itself");
+    }
+    let nobody = SocketAddr::new(scene.world.addr(services[0].node), 9);
+    services[1].target.add_referral(nobody).expect("a referral to nobody");
+    let options = options(&services[0]);
+    let all = scene.run(async move { follow(&options).await });
+    let asked: Vec<_> = all.iter().map(|(address, log)| (*address, log.is_ok())).collect();
+    for service in &services {
+        assert_eq!(asked.iter().filter(|asked| **asked == (service.address, true)).count(), 1, "{asked:?}");
+    }
+    assert!(asked.contains(&(nobody, false)) && asked.len() == 4, "{asked:?}");
+    for number in 0..3 {
+        let named = all.iter().filter_map(|(_, log)| log.as_ref().ok()).flat_map(|log| &log.entries);
+        assert!(named.into_iter().any(|entry| entry.subsystem == nqn(number)), "subsystem {number} is missing");
+    }
+}
+
+/// A chain of referrals is followed so far and no farther.
+#[test]
+fn a_chain_of_referrals_is_bounded() {
+    let scene = Scene::new(3);
+    let services: Vec<_> = (0..12).map(|number| scene.service(&format!("service {number}"))).collect();
+    for pair in services.windows(2) {
+        pair[0].target.add_referral(pair[1].address).expect("a referral");
+    }
+    let options = options(&services[0]);
+    let asked = scene.run(async move { follow(&options).await.len() });
+    assert_eq!(asked, 1 + fabric::host::REFERRAL_DEPTH_MAX as usize);
+}
+
+#[test]
+fn a_kept_connection_is_told_of_changes() {
+    let scene = Scene::new(4);
+    let service = scene.service("target");
+    service.target.add_subsystem(nqn(1), "1").expect("a subsystem");
+    let (options, target) = (options(&service), service.target.clone());
+    scene.run(async move {
+        let discovery = Discovery::connect(&options).await.expect("connected");
+        assert!(discovery.tells_changes());
+        let before = discovery.log().await.expect("a log");
+        assert!(time::timeout(Duration::from_secs(5), discovery.changed()).await.is_err(), "nothing has changed");
+        target.add_subsystem(nqn(2), "2").expect("a subsystem");
+        discovery.changed().await.expect("told");
+        let after = discovery.log().await.expect("a log");
+        assert!(after.generation != before.generation);
+        assert!(after.entries.iter().any(|entry| entry.subsystem == nqn(2)));
+        discovery.leave().await;
+    });
+}
+
+/// Watching outlives the service: it tells why there is none, and what has changed when it is back.
+#[test]
+fn watching_survives_the_service() {
+    let scene = Scene::new(5);
+    let service = scene.service("target");
+    service.target.add_subsystem(nqn(1), "1").expect("a subsystem");
+    let told: Rc<RefCell<Vec<Result<usize, String>>>> = Rc::default();
+    let (options, telling) = (options(&service), Rc::clone(&told));
+    let watching = scene.world.spawn_on(scene.host, async move {
+        let tell = move |log: Result<&fabric::host::DiscoveryLog, &fabric::host::ConnectError>| {
+            let names = |log: &fabric::host::DiscoveryLog| {
+                log.entries.iter().filter(|entry| entry.kind == SubsystemType::NVM).count()
+            };
+            telling.borrow_mut().push(log.map(names).map_err(ToString::to_string));
+        };
+        watch(options, tell).await;
+    });
+    scene.world.run_for(Duration::from_secs(3)).expect("no stall");
+    assert_eq!(*told.borrow(), [Ok(1)], "once, as long as nothing changes");
+    service.target.add_subsystem(nqn(2), "2").expect("a subsystem");
+    scene.world.run_for(Duration::from_secs(1)).expect("no stall");
+    assert_eq!(told.borrow().last(), Some(&Ok(2)));
+    scene.world.crash(service.node);
+    scene.world.run_for(Duration::from_secs(5)).expect("no stall");
+    assert!(matches!(told.borrow().last(), Some(Err(_))), "{told:?}");
+    service.target.add_subsystem(nqn(3), "3").expect("a subsystem");
+    scene.world.restart(service.node);
+    scene.serve(&service);
+    scene.world.run_for(Duration::from_secs(5)).expect("no stall");
+    assert_eq!(told.borrow().last(), Some(&Ok(3)));
+    drop(watching);
+}
