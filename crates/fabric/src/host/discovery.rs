@@ -5,6 +5,7 @@
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -230,8 +231,8 @@ impl Discovery {
     }
 }
 
-/// Tells the log to `tell` now and after every change, for ever: connects anew when the connection is lost, and tells why there
-/// is none. Where the controller tells of no changes the log is read every keep alive timeout.
+/// Tells the log to `tell` now and after every change, for ever: connects anew when the connection is lost, and tells why
+/// there is none. Where the controller tells of no changes the log is read every keep alive timeout.
 pub async fn watch(
     options: Options,
     mut tell: impl FnMut(Result<&DiscoveryLog, &ConnectError>),
