@@ -37,6 +37,7 @@ mod events;
 mod features;
 mod identify;
 mod io;
+mod keep_alive;
 mod limits;
 mod logs;
 mod ports;

@@ -12,6 +12,8 @@ pub mod offset {
     pub const CSTS: u32 = 0x1C;
     /// NVM Subsystem Reset, 4 bytes.
     pub const NSSR: u32 = 0x20;
+    /// Controller Ready Timeouts, 4 bytes: with media 15:0, independent of media 31:16, units of 500 ms.
+    pub const CRTO: u32 = 0x68;
 }
 
 /// Controller Capabilities, the fields that have a meaning over fabrics.
@@ -24,7 +26,9 @@ impl Capabilities {
     pub const fn fabrics(entries_max: u16, timeout_500ms: u8) -> Capabilities {
         let contiguous = 1 << 16;
         let nvm = 1 << 37;
-        Capabilities((entries_max - 1) as u64 | contiguous | (timeout_500ms as u64) << 24 | nvm)
+        // CRMS: ready with media, which a controller of version 2.0 has to offer (NVMe Base 2.0c §3.1.3.1).
+        let ready_with_media = 1 << 59;
+        Capabilities((entries_max - 1) as u64 | contiguous | (timeout_500ms as u64) << 24 | nvm | ready_with_media)
     }
 
     /// The longest queue, in entries (MQES, zero based on the wire).

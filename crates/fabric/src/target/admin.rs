@@ -7,12 +7,13 @@ use nvme::command::Submission;
 use nvme::fabrics::{
     ConnectData, ConnectFields, PropertyFields, connect_attributes, connect_invalid_parameter, connect_result,
 };
-use nvme::log::LogRequest;
+use nvme::log::{LogId, LogRequest};
 use nvme::opcode::{AdminOpcode, FabricsType};
 use nvme::register::{Capabilities, Configuration, offset};
-use nvme::{CONTROLLER_ID_DYNAMIC, Nqn, Status, VERSION};
+use nvme::{CONTROLLER_ID_DYNAMIC, NSID_ALL, Nqn, Status, VERSION};
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::commands::align_in_capsule;
 use super::connection::{Connection, Phase};
 use super::controller::{ConfigurationChange, Controller, Identity};
 use super::io::{self, Plan};
@@ -62,13 +63,16 @@ impl<N> Connection<N> {
         io::plan_from_host(command, size_of::<ConnectData>() as u32, capsule_bytes)
     }
 
-    /// No admin command that we know has data from the host but Connect.
-    pub(super) fn plan_admin(&self, command: &Submission) -> Result<Plan, Status> {
+    /// Of the admin commands only Set Features has data from the host, for some features.
+    pub(super) fn plan_admin(&self, command: &Submission, capsule_bytes: u32) -> Result<Plan, Status> {
         let ready = self.controller.as_ref().is_some_and(|controller| controller.is_ready());
         if command.fabrics_type().is_none() && !ready {
             return Err(Status::SEQUENCE_ERROR.do_not_retry());
         }
-        Ok(Plan::Run)
+        match features::data_bytes(command) {
+            Some(bytes) => io::plan_from_host(command, bytes, capsule_bytes),
+            None => Ok(Plan::Run),
+        }
     }
 
     // Connect.
@@ -166,7 +170,8 @@ impl<N> Connection<N> {
             return Err(Refusal(Status::SEQUENCE_ERROR.do_not_retry(), 0));
         }
         if !controller.add_queue(qid, &self.attention) {
-            return Err(Refusal(Status::CONNECT_CONTROLLER_BUSY, 0));
+            // It exists (NVMe Base 2.0c §6.3). It may be about to go: the same command may succeed later.
+            return Err(Refusal(Status::SEQUENCE_ERROR, 0));
         }
         let id = controller.id();
         self.controller = Some(controller);
@@ -187,7 +192,7 @@ impl<N> Connection<N> {
         let Some(controller) = self.controller.clone() else { return };
         let command = self.slots.at(slot).command;
         if let Some(fabrics) = command.fabrics_type() {
-            return self.run_fabrics(slot, fabrics, &command, &controller);
+            return self.run_fabrics(slot, fabrics, &command, &controller, now);
         }
         let opcode = AdminOpcode(command.opcode);
         let data = match opcode {
@@ -196,6 +201,11 @@ impl<N> Connection<N> {
             }
             AdminOpcode::GET_LOG_PAGE => {
                 let request = LogRequest::from_submission(&command);
+                // LPA bit 0 is clear: health is that of the controller (NVMe Base 2.0c §5.16.1.3).
+                if request.log == LogId::SMART && ![0, NSID_ALL].contains(&command.nsid.get()) {
+                    return self.answer(slot, Status::INVALID_FIELD.do_not_retry(), 0);
+                }
+                self.shared.stats.look_at_clock(now);
                 // Bounded like everybody's data: a queue full of the longest requests must not take what it asks for at once.
                 if !self.charge(slot, request.bytes) {
                     return self.answer(slot, Status::INTERRUPTED, 0);
@@ -203,10 +213,12 @@ impl<N> Connection<N> {
                 logs::log_page(&self.shared, &controller, self.origin.local, &request).map(|page| (Some(page), 0))
             }
             AdminOpcode::GET_FEATURES => {
-                features::get(&self.shared, &controller, &command).map(|value| (value.data, value.result))
+                features::get(&self.shared, &controller, &command, now).map(|value| (value.data, value.result))
             }
             AdminOpcode::SET_FEATURES => {
-                features::set(&self.shared, &controller, &command, now).map(|result| (None, result))
+                let entry = self.slots.at(slot);
+                align_in_capsule(entry);
+                features::set(&self.shared, &controller, &command, &entry.data, now).map(|result| (None, result))
             }
             AdminOpcode::KEEP_ALIVE => {
                 controller.kept_alive(now);
@@ -230,13 +242,20 @@ impl<N> Connection<N> {
 
     // Fabrics commands on a connected admin queue.
 
-    fn run_fabrics(&mut self, slot: u16, kind: FabricsType, command: &Submission, controller: &Controller) {
+    fn run_fabrics(
+        &mut self,
+        slot: u16,
+        kind: FabricsType,
+        command: &Submission,
+        controller: &Controller,
+        now: Instant,
+    ) {
         match kind {
             FabricsType::PROPERTY_GET => match property_get(&fields(command), controller) {
                 Some(value) => self.answer(slot, Status::SUCCESS, value),
                 None => self.answer(slot, Status::INVALID_FIELD.do_not_retry(), 0),
             },
-            FabricsType::PROPERTY_SET => self.property_set(slot, &fields(command), controller),
+            FabricsType::PROPERTY_SET => self.property_set(slot, &fields(command), controller, now),
             // A second Connect on a connected queue (NVMe Base 2.0 §6.3).
             FabricsType::CONNECT => self.answer(slot, Status::SEQUENCE_ERROR.do_not_retry(), 0),
             // The admin queue ends by a shutdown (NVMe Base 2.0 §6.4).
@@ -246,12 +265,12 @@ impl<N> Connection<N> {
     }
 
     /// Of the properties only CC can be written (NVMe Base 2.0 §6.6; NSSR needs NVM Subsystem Reset, which CAP denies).
-    fn property_set(&mut self, slot: u16, fields: &PropertyFields, controller: &Controller) {
+    fn property_set(&mut self, slot: u16, fields: &PropertyFields, controller: &Controller, now: Instant) {
         if fields.offset.get() != offset::CC || fields.attrib & 7 != 0 {
             return self.answer(slot, Status::INVALID_FIELD.do_not_retry(), 0);
         }
         let was_enabled = controller.configuration().enabled();
-        let change = controller.set_configuration(Configuration(fields.value.get() as u32));
+        let change = controller.set_configuration(Configuration(fields.value.get() as u32), now);
         if was_enabled && !controller.configuration().enabled() {
             // Before the answer: once the host has that, it may use their identifiers for the commands of a new start.
             while let Some(parked) = self.events.pop_front() {
@@ -286,6 +305,7 @@ fn property_get(fields: &PropertyFields, controller: &Controller) -> Option<u64>
         (offset::CC, false) => Some(controller.configuration().0.into()),
         (offset::CSTS, false) => Some(controller.status().into()),
         (offset::NSSR, false) => Some(0),
+        (offset::CRTO, false) => Some(READY_TIMEOUT_500MS.into()), // with media; ready without them is not offered
         _ => None,
     }
 }

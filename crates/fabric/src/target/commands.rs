@@ -39,7 +39,7 @@ impl<N> Connection<N> {
         } else if let Some(planned) = self.plan_authentication(&command, capsule_bytes) {
             planned
         } else if self.queue.qid == 0 {
-            self.plan_admin(&command)
+            self.plan_admin(&command, capsule_bytes)
         } else {
             self.plan_io(slot, &command, capsule_bytes)
         };

@@ -87,6 +87,7 @@ pub(super) struct Connection<N> {
 impl<N> Connection<N> {
     /// A new connection.
     pub fn new(shared: Arc<Shared<N>>, origin: Origin, load: Option<Load>, now: Instant) -> Connection<N> {
+        shared.stats.look_at_clock(now);
         Connection {
             shared,
             origin,
@@ -165,10 +166,13 @@ impl<N> Connection<N> {
         }
         if self.keep_alive_deadline().is_some_and(|deadline| now >= deadline)
             && let Some(controller) = &self.controller
+            && let Some(end) = controller.keep_alive_end(now)
         {
-            self.shared.stats.keep_alive_expired.fetch_add(1, Relaxed);
+            if end == End::KeepAliveExpired {
+                self.shared.stats.keep_alive_expired.fetch_add(1, Relaxed);
+            }
             controller.end();
-            self.finish(End::KeepAliveExpired);
+            self.finish(end);
         }
     }
 

@@ -13,7 +13,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
-use std::time::Duration;
 
 use engine::time::Instant;
 use nvme::feature::async_event_config;
@@ -23,7 +22,10 @@ use nvme::{Nqn, Status, Submission};
 
 use super::abort::AbortRequest;
 use super::config::PortId;
-use super::limits::{ERROR_ENTRIES_MAX, IO_QUEUES_MAX, KEEP_ALIVE_GRANULARITY_100MS, KEEP_ALIVE_MS_MAX, NSID_MAX};
+use super::end::End;
+use super::features::Features;
+use super::keep_alive::KeepAlive;
+use super::limits::{ERROR_ENTRIES_MAX, IO_QUEUES_MAX, NSID_MAX};
 
 /// CSTS.SHST 01b: shutdown processing occurring.
 const SHUTDOWN_PROCESSING: u32 = 1 << 2;
@@ -89,29 +91,6 @@ impl Attention {
     }
 }
 
-/// Feature values that are only kept and given back (NVMe Base 2.0 §5.27.1).
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Features {
-    pub arbitration: u32,
-    pub temperature_over: u16,
-    pub temperature_under: u16,
-    pub error_recovery: u32,
-    pub write_atomicity: u32,
-    pub async_event: u32,
-}
-
-impl Features {
-    /// Values after a reset: the temperature threshold is the highest, so that it is never crossed.
-    pub const DEFAULT: Features = Features {
-        arbitration: 7,
-        temperature_over: 0xFFFF,
-        temperature_under: 0,
-        error_recovery: 0,
-        write_atomicity: 0,
-        async_event: 0,
-    };
-}
-
 /// What writing CC asks the connection to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ConfigurationChange {
@@ -123,9 +102,10 @@ pub(super) enum ConfigurationChange {
 struct State {
     configuration: Configuration,
     status: u32,
-    keep_alive: Duration,
-    keep_alive_deadline: Option<Instant>,
+    keep_alive: KeepAlive,
     features: Features,
+    /// An I/O queue was connected since the controller was enabled.
+    queues_made: bool,
     queues: BTreeMap<u16, Arc<Attention>>,
     namespace_event: Event,
     ana_event: Event,
@@ -184,9 +164,9 @@ impl Controller {
         let state = State {
             configuration: Configuration::default(),
             status: 0,
-            keep_alive: Duration::ZERO,
-            keep_alive_deadline: None,
+            keep_alive: KeepAlive::new(),
             features: Features::DEFAULT,
+            queues_made: false,
             queues: BTreeMap::new(),
             namespace_event: Event::default(),
             ana_event: Event::default(),
@@ -274,6 +254,7 @@ impl Controller {
             return false;
         }
         state.queues.insert(qid, attention.clone());
+        state.queues_made = true;
         true
     }
 
@@ -305,10 +286,19 @@ impl Controller {
     }
 
     /// Writes CC (NVMe Base 2.0 §3.1.3.5, §3.5.1, §3.6.2).
-    pub fn set_configuration(&self, new: Configuration) -> ConfigurationChange {
+    pub fn set_configuration(&self, new: Configuration, now: Instant) -> ConfigurationChange {
         let mut state = self.lock();
+        let change = self.configure(&mut state, new, now);
+        let shut_down = new.shutdown() != 0 || state.status & status_bits::SHUTDOWN_MASK != 0;
+        let running = new.enabled() && state.status & status_bits::READY != 0 && !shut_down;
+        state.keep_alive.run(running, now);
+        change
+    }
+
+    fn configure(&self, state: &mut State, new: Configuration, now: Instant) -> ConfigurationChange {
         let old = std::mem::replace(&mut state.configuration, new);
         if new.enabled() && !old.enabled() {
+            state.features.timestamp.reset(now);
             let entries = self.is_discovery() || (new.sq_entry_size() == 6 && new.cq_entry_size() == 4);
             let served = new.command_set() == 0 && new.memory_page_size() == 0 && new.arbitration() == 0;
             state.status = if entries && served { status_bits::READY } else { status_bits::FATAL };
@@ -316,6 +306,7 @@ impl Controller {
         if !new.enabled() && old.enabled() {
             state.status = 0;
             state.features = Features::DEFAULT;
+            state.queues_made = false;
             // Nothing of before may mask an event: the host that starts anew has no reason to read the log first.
             state.namespace_event = Event::default();
             state.ana_event = Event::default();
@@ -347,38 +338,40 @@ impl Controller {
 
     // Keep alive (NVMe Base 2.0 §3.9).
 
-    /// Sets the timeout, rounded up to the granularity; 0 switches it off. False if it is over the bound.
+    /// False if the timeout is over the bound.
     pub fn set_keep_alive(&self, timeout_ms: u32, now: Instant) -> bool {
-        if timeout_ms > KEEP_ALIVE_MS_MAX {
-            return false;
-        }
-        let step = u32::from(KEEP_ALIVE_GRANULARITY_100MS) * 100;
-        let timeout = Duration::from_millis(u64::from(timeout_ms.next_multiple_of(step)));
-        let mut state = self.lock();
-        state.keep_alive = timeout;
-        state.keep_alive_deadline = (timeout_ms != 0).then(|| now + timeout);
-        true
+        self.lock().keep_alive.set(timeout_ms, now)
     }
 
     pub fn keep_alive_ms(&self) -> u32 {
-        self.lock().keep_alive.as_millis() as u32
+        self.lock().keep_alive.timeout_ms()
     }
 
     pub fn kept_alive(&self, now: Instant) {
-        let mut state = self.lock();
-        if state.keep_alive_deadline.is_some() {
-            state.keep_alive_deadline = Some(now + state.keep_alive);
-        }
+        self.lock().keep_alive.heard(now);
     }
 
     pub fn keep_alive_deadline(&self) -> Option<Instant> {
-        self.lock().keep_alive_deadline
+        self.lock().keep_alive.deadline()
+    }
+
+    /// Whether the time has come, and what for.
+    pub fn keep_alive_end(&self, now: Instant) -> Option<End> {
+        let state = self.lock();
+        let over = state.keep_alive.deadline().is_some_and(|deadline| now >= deadline);
+        let reason = if state.keep_alive.is_running() { End::KeepAliveExpired } else { End::NotEnabled };
+        over.then_some(reason)
     }
 
     // Features.
 
     pub fn features(&self) -> Features {
-        self.lock().features
+        self.lock().features.clone()
+    }
+
+    /// Whether an I/O queue was connected since the controller was enabled.
+    pub fn queues_made(&self) -> bool {
+        self.lock().queues_made
     }
 
     pub fn update_features(&self, update: impl FnOnce(&mut Features)) {

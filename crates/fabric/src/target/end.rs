@@ -20,6 +20,8 @@ pub(super) enum End {
     AuthenticationTimeout,
     #[error("the host's keep alive did not come in time")]
     KeepAliveExpired,
+    #[error("the controller was not enabled within two minutes of its Connect, reset or shutdown")]
+    NotEnabled,
     #[error("its association has ended")]
     AssociationEnded,
     #[error("its controller was reset")]

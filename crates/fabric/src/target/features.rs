@@ -1,16 +1,19 @@
 //! Get and Set Features (NVMe Base 2.0 §5.15, §5.27).
 
+use std::collections::BTreeMap;
+
 use engine::time::Instant;
 use engine::{Buf, View};
 use nvme::feature::{FeatureId, SAVE, async_event_config, select};
+use nvme::opcode::AdminOpcode;
 use nvme::{AnaState, NSID_ALL, Status, Submission};
 
-use super::controller::{Controller, Features};
-use super::limits::IO_QUEUES_MAX;
+use super::controller::Controller;
+use super::limits::{IO_QUEUES_MAX, NSID_MAX};
 use super::shared::Shared;
 
 /// Features of an I/O controller, ascending.
-pub(super) const SUPPORTED: [FeatureId; 10] = [
+pub(super) const SUPPORTED: [FeatureId; 12] = [
     FeatureId::ARBITRATION,
     FeatureId::POWER_MANAGEMENT,
     FeatureId::TEMPERATURE_THRESHOLD,
@@ -19,11 +22,21 @@ pub(super) const SUPPORTED: [FeatureId; 10] = [
     FeatureId::NUMBER_OF_QUEUES,
     FeatureId::WRITE_ATOMICITY,
     FeatureId::ASYNC_EVENT_CONFIG,
+    FeatureId::TIMESTAMP,
     FeatureId::KEEP_ALIVE_TIMER,
+    FeatureId::HOST_BEHAVIOR,
     FeatureId::HOST_ID,
 ];
 /// Capabilities (SELECT 3): changeable.
 const CHANGEABLE: u32 = 1 << 2;
+/// Capabilities (SELECT 3): a value for each namespace.
+const NAMESPACE_SPECIFIC: u32 = 1 << 1;
+/// TMPSEL of Set Features: all sensors there are.
+const ALL_SENSORS: u32 = 0xF;
+/// Bytes of the Timestamp data structure (NVMe Base 2.0c §5.27.1.11).
+const TIMESTAMP_BYTES: usize = 8;
+/// Bytes of the Host Behavior Support data structure (NVMe Base 2.0c §5.27.1.18).
+const HOST_BEHAVIOR_BYTES: usize = 512;
 
 const INVALID: Status = Status::INVALID_FIELD.do_not_retry();
 
@@ -31,6 +44,99 @@ const INVALID: Status = Status::INVALID_FIELD.do_not_retry();
 pub(super) struct Value {
     pub result: u32,
     pub data: Option<View>,
+}
+
+/// Feature values of a controller.
+#[derive(Clone, Debug)]
+pub(super) struct Features {
+    pub arbitration: u32,
+    pub temperature_over: u16,
+    pub temperature_under: u16,
+    /// For namespaces that have none of their own.
+    pub error_recovery: u32,
+    /// By namespace; bounded by the identifiers there are.
+    pub error_recovery_of: BTreeMap<u32, u32>,
+    pub write_atomicity: u32,
+    pub async_event: u32,
+    pub timestamp: Timestamp,
+    /// ACRE: the host honours Command Retry Delay. No command here asks for a delay.
+    pub advanced_retry: bool,
+}
+
+impl Features {
+    /// Values after a reset: the temperature threshold is the highest, so that it is never crossed.
+    pub const DEFAULT: Features = Features {
+        arbitration: 7,
+        temperature_over: 0xFFFF,
+        temperature_under: 0,
+        error_recovery: 0,
+        error_recovery_of: BTreeMap::new(),
+        write_atomicity: 0,
+        async_event: 0,
+        timestamp: Timestamp { millis: 0, since: None, by_host: false },
+        advanced_retry: false,
+    };
+}
+
+/// The controller's idea of the time: what the host said, or 0 at the reset, and the time since.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timestamp {
+    millis: u64,
+    since: Option<Instant>,
+    by_host: bool,
+}
+
+impl Timestamp {
+    pub fn reset(&mut self, now: Instant) {
+        *self = Timestamp { millis: 0, since: Some(now), by_host: false };
+    }
+
+    fn set(&mut self, data: &[u8], now: Instant) {
+        let mut millis = [0; 8];
+        millis[..6].copy_from_slice(&data[..6]);
+        *self = Timestamp { millis: u64::from_le_bytes(millis), since: Some(now), by_host: true };
+    }
+
+    /// 48 bits of milliseconds, then the origin in bits 3:1 of byte 6: 1 where a host has set it. Time never stopped (bit 0).
+    fn encode(self, now: Instant) -> [u8; TIMESTAMP_BYTES] {
+        let passed = self.since.map_or(0, |since| now.duration_since(since).as_millis() as u64);
+        let mut data = (self.millis + passed).to_le_bytes();
+        data[6..].copy_from_slice(&[u8::from(self.by_host) << 1, 0]);
+        data
+    }
+}
+
+/// Bytes that a Set Features command brings, where its feature has data.
+pub(super) fn data_bytes(command: &Submission) -> Option<u32> {
+    if command.opcode != AdminOpcode::SET_FEATURES.0 {
+        return None;
+    }
+    match FeatureId(command.cdw10.get() as u8) {
+        FeatureId::TIMESTAMP => Some(TIMESTAMP_BYTES as u32),
+        FeatureId::HOST_BEHAVIOR => Some(HOST_BEHAVIOR_BYTES as u32),
+        _ => None,
+    }
+}
+
+/// The namespace that a command on a feature may name (NVMe Base 2.0c §5.15, §5.27).
+fn check_namespace<N>(
+    shared: &Shared<N>,
+    controller: &Controller,
+    feature: FeatureId,
+    nsid: u32,
+    set: bool,
+) -> Result<(), Status> {
+    let none = nsid == 0 || nsid > NSID_MAX;
+    let attached = || shared.namespaces(controller).iter().any(|attached| attached.nsid == nsid);
+    match feature {
+        FeatureId::ERROR_RECOVERY if nsid == NSID_ALL && set => Ok(()),
+        FeatureId::ERROR_RECOVERY if none => Err(Status::INVALID_NAMESPACE.do_not_retry()),
+        FeatureId::ERROR_RECOVERY if !attached() => Err(INVALID),
+        FeatureId::ERROR_RECOVERY => Ok(()),
+        _ if !set || nsid == 0 || nsid == NSID_ALL => Ok(()),
+        _ if none => Err(Status::INVALID_NAMESPACE.do_not_retry()),
+        _ => Err(Status::FEATURE_NOT_NAMESPACE.do_not_retry()),
+    }
 }
 
 fn is_supported(controller: &Controller, feature: FeatureId) -> bool {
@@ -51,26 +157,48 @@ fn queue_counts() -> u32 {
 }
 
 /// Get Features.
-pub(super) fn get<N>(shared: &Shared<N>, controller: &Controller, command: &Submission) -> Result<Value, Status> {
+pub(super) fn get<N>(
+    shared: &Shared<N>,
+    controller: &Controller,
+    command: &Submission,
+    now: Instant,
+) -> Result<Value, Status> {
     let cdw10 = command.cdw10.get();
     let feature = FeatureId(cdw10 as u8);
     if !is_supported(controller, feature) {
         return Err(INVALID);
     }
+    check_namespace(shared, controller, feature, command.nsid.get(), false)?;
     check_path(shared, controller, feature, command.nsid.get(), false)?;
     let features = match (cdw10 >> 8) as u8 & 7 {
         select::CURRENT => controller.features(),
         select::DEFAULT | select::SAVED => Features::DEFAULT,
         select::CAPABILITIES => {
-            let fixed = matches!(feature, FeatureId::HOST_ID);
-            return Ok(Value { result: if fixed { 0 } else { CHANGEABLE }, data: None });
+            let result = match feature {
+                FeatureId::HOST_ID => 0,
+                FeatureId::ERROR_RECOVERY => CHANGEABLE | NAMESPACE_SPECIFIC,
+                _ => CHANGEABLE,
+            };
+            return Ok(Value { result, data: None });
         }
         _ => return Err(INVALID),
     };
     let result = match feature {
         FeatureId::ARBITRATION => features.arbitration,
         FeatureId::TEMPERATURE_THRESHOLD => temperature(&features, command.cdw11.get())?.into(),
-        FeatureId::ERROR_RECOVERY => features.error_recovery,
+        FeatureId::ERROR_RECOVERY => {
+            let own = features.error_recovery_of.get(&command.nsid.get());
+            own.copied().unwrap_or(features.error_recovery)
+        }
+        FeatureId::TIMESTAMP => {
+            let data = Buf::copy_from(&features.timestamp.encode(now));
+            return Ok(Value { result: 0, data: Some(data.freeze()) });
+        }
+        FeatureId::HOST_BEHAVIOR => {
+            let mut data = Buf::zeroed(HOST_BEHAVIOR_BYTES);
+            data[0] = features.advanced_retry.into();
+            return Ok(Value { result: 0, data: Some(data.freeze()) });
+        }
         FeatureId::WRITE_ATOMICITY => features.write_atomicity,
         FeatureId::ASYNC_EVENT_CONFIG => features.async_event,
         FeatureId::KEEP_ALIVE_TIMER => controller.keep_alive_ms(),
@@ -129,6 +257,7 @@ pub(super) fn set<N>(
     shared: &Shared<N>,
     controller: &Controller,
     command: &Submission,
+    data: &[u8],
     now: Instant,
 ) -> Result<u32, Status> {
     let feature = FeatureId(command.cdw10.get() as u8);
@@ -139,13 +268,15 @@ pub(super) fn set<N>(
     if command.cdw10.get() & SAVE != 0 {
         return Err(Status::FEATURE_NOT_SAVEABLE.do_not_retry());
     }
+    check_namespace(shared, controller, feature, command.nsid.get(), true)?;
     check_path(shared, controller, feature, command.nsid.get(), true)?;
     match feature {
         FeatureId::ARBITRATION => controller.update_features(|features| features.arbitration = value),
         FeatureId::POWER_MANAGEMENT if value & 0x1F != 0 => return Err(INVALID), // there is state 0 only
         FeatureId::POWER_MANAGEMENT => {}
         FeatureId::TEMPERATURE_THRESHOLD => {
-            temperature(&Features::DEFAULT, value)?;
+            let sensors = if value >> 16 & 0xF == ALL_SENSORS { value & !(ALL_SENSORS << 16) } else { value };
+            temperature(&Features::DEFAULT, sensors)?;
             controller.update_features(|features| match value >> 20 & 3 {
                 0 => features.temperature_over = value as u16,
                 _ => features.temperature_under = value as u16,
@@ -153,11 +284,23 @@ pub(super) fn set<N>(
         }
         // DULBE: reads of deallocated blocks never fail here.
         FeatureId::ERROR_RECOVERY if value & 1 << 16 != 0 => return Err(INVALID),
-        FeatureId::ERROR_RECOVERY => controller.update_features(|features| features.error_recovery = value & 0xFFFF),
+        FeatureId::ERROR_RECOVERY => controller.update_features(|features| match command.nsid.get() {
+            NSID_ALL => {
+                features.error_recovery = value & 0xFFFF;
+                features.error_recovery_of.clear();
+            }
+            nsid => {
+                features.error_recovery_of.insert(nsid, value & 0xFFFF);
+            }
+        }),
+        FeatureId::TIMESTAMP => controller.update_features(|features| features.timestamp.set(data, now)),
+        FeatureId::HOST_BEHAVIOR => return set_host_behavior(controller, data),
         FeatureId::VOLATILE_WRITE_CACHE if has_cache(shared, controller) => {
             controller.set_write_through(value & 1 == 0);
         }
         FeatureId::VOLATILE_WRITE_CACHE => return Err(INVALID),
+        // Only before the first I/O queue is made (NVMe Base 2.0c §5.27.1.5).
+        FeatureId::NUMBER_OF_QUEUES if controller.queues_made() => return Err(Status::SEQUENCE_ERROR.do_not_retry()),
         FeatureId::NUMBER_OF_QUEUES => return set_queues(value),
         FeatureId::WRITE_ATOMICITY => controller.update_features(|features| features.write_atomicity = value & 1),
         FeatureId::ASYNC_EVENT_CONFIG => {
@@ -172,6 +315,16 @@ pub(super) fn set<N>(
         // The identifier came with Connect and stays (NVMe Base 2.0 §5.27.1.25).
         _ => return Err(Status::SEQUENCE_ERROR.do_not_retry()),
     }
+    Ok(0)
+}
+
+/// Host Behavior Support: of what hosts may announce only ACRE has a meaning here; what would change how we answer and is not
+/// built is refused.
+fn set_host_behavior(controller: &Controller, data: &[u8]) -> Result<u32, Status> {
+    if data[0] > 1 || data[1..].iter().any(|&byte| byte != 0) {
+        return Err(INVALID);
+    }
+    controller.update_features(|features| features.advanced_retry = data[0] == 1);
     Ok(0)
 }
 

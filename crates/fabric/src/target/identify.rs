@@ -136,7 +136,7 @@ fn controller_page<N>(shared: &Shared<N>, controller: &Controller, namespaces: &
     page.nn = NSID_MAX.into();
     page.mnan = NSID_MAX.into();
     let infos = || namespaces.iter().map(|attached| &attached.info);
-    let always = oncs::COMPARE | oncs::DATASET_MANAGEMENT | oncs::WRITE_ZEROES | oncs::SAVE_SELECT;
+    let always = oncs::COMPARE | oncs::DATASET_MANAGEMENT | oncs::WRITE_ZEROES | oncs::SAVE_SELECT | oncs::TIMESTAMP;
     page.oncs = (always | oncs::VERIFY | oncs::COPY).into();
     if infos().any(|info| info.write_uncorrectable) {
         page.oncs = (page.oncs.get() | oncs::WRITE_UNCORRECTABLE).into();
@@ -183,7 +183,7 @@ fn namespace_page<N>(attached: &Attached<N>) -> IdentifyNamespace {
     page.nacwu = zero_based(info.compare_and_write_blocks_max).into();
     // Capacities are not told over a path that can't reach the namespace (NVMe Base 2.0 §8.1.1.10).
     if !matches!(attached.access, AnaState::Inaccessible | AnaState::PersistentLoss) {
-        page.nuse = info.blocks.into();
+        page.nuse = (attached.used_blocks)(&attached.namespace).into();
         page.nvmcap = u128::from(info.bytes()).into();
     }
     page.anagrpid = attached.group.into();

@@ -67,6 +67,9 @@ pub const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
 pub const AUTHENTICATION_TIME_MAX: Duration = Duration::from_secs(20);
 /// How long we wait for the host to close after a C2HTermReq. Guessed; the specification allows up to 30 s.
 pub const TERM_TIME_MAX: Duration = Duration::from_secs(1);
+/// How long a controller may be neither enabled nor gone. Derived: the specification keeps an association at least two minutes
+/// after a reset (NVMe Base 2.0c §3.3.2.4).
+pub const IDLE_TIME_MAX: Duration = Duration::from_secs(120);
 /// KAS: granularity of the keep alive timer, in units of 100 ms.
 pub const KEEP_ALIVE_GRANULARITY_100MS: u16 = 1;
 /// The longest keep alive timeout that is accepted. Chosen: a day; beyond it a dead host would hold its queues for ever.

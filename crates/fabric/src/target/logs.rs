@@ -119,6 +119,9 @@ fn smart<N>(shared: &Shared<N>, controller: &Controller) -> SmartLog {
     page.data_units_written = units(stats.written_bytes()).into();
     page.host_reads = sum(reads).into();
     page.host_writes = sum(writes).into();
+    page.power_cycles = 1.into(); // this process's
+    page.power_on_hours = u128::from(stats.time_served().as_secs() / 3600).into();
+    page.media_errors = u128::from(stats.media_errors()).into();
     page.error_entries = u128::from(controller.errors().1).into();
     page
 }

@@ -36,13 +36,15 @@ pub(super) struct Attached<N> {
     pub group: u32,
     pub access: AnaState,
     pub namespace: Arc<N>,
+    /// Blocks that take room, now: [`Namespace::used_blocks`], for those who need not know more of `N`.
+    pub used_blocks: fn(&N) -> u64,
 }
 
 // Not derived: `N` itself need not be cloned.
 impl<N> Clone for Attached<N> {
     fn clone(&self) -> Attached<N> {
-        let Attached { nsid, ref info, group, access, ref namespace } = *self;
-        Attached { nsid, info: info.clone(), group, access, namespace: namespace.clone() }
+        let Attached { nsid, ref info, group, access, ref namespace, used_blocks } = *self;
+        Attached { nsid, info: info.clone(), group, access, namespace: namespace.clone(), used_blocks }
     }
 }
 
@@ -207,7 +209,9 @@ impl<N> Shared<N> {
             return Err(ConfigError::NamespaceExists(nsid));
         }
         let (info, access) = (namespace.info(), AnaState::default());
-        subsystem.namespaces.insert(nsid, Attached { nsid, info, group, access, namespace });
+        subsystem
+            .namespaces
+            .insert(nsid, Attached { nsid, info, group, access, namespace, used_blocks: N::used_blocks });
         // The ANA log changes too, but the host learns that with the namespace: a notice of its own is not due where a
         // group is met by attachment (NVMe Base 2.0 §8.1.1.9).
         subsystem.groups.members_changed(group);

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use engine::time::Instant;
 use nvme::Status;
 use nvme::opcode::NvmOpcode;
 
@@ -158,6 +159,9 @@ pub struct Stats {
     pub(super) refused: AtomicU64,
     pub(super) protocol_errors: AtomicU64,
     pub(super) keep_alive_expired: AtomicU64,
+    /// When the first connection came, and the latest look at the clock: nanoseconds, 0 for never.
+    started_ns: AtomicU64,
+    latest_ns: AtomicU64,
     pub(super) authenticated: AtomicU64,
     pub(super) authentications_failed: AtomicU64,
     pub(super) tls_connections: AtomicU64,
@@ -179,6 +183,8 @@ impl Default for Stats {
             refused: zero(),
             protocol_errors: zero(),
             keep_alive_expired: zero(),
+            started_ns: zero(),
+            latest_ns: zero(),
             authenticated: zero(),
             authentications_failed: zero(),
             tls_connections: zero(),
@@ -264,6 +270,25 @@ impl Stats {
         counts
             .filter(|(_, count)| *count > 0)
             .map(|(index, count)| (Status::new((index >> 8) as u8, index as u8), count))
+    }
+
+    /// Time passes for the figures that count it.
+    pub(super) fn look_at_clock(&self, now: Instant) {
+        let now_ns = now.as_nanos().max(1);
+        // Lost where another has been first: it has seen the same moment, give or take nothing that an hour shows.
+        let _ = self.started_ns.compare_exchange(0, now_ns, Relaxed, Relaxed);
+        self.latest_ns.fetch_max(now_ns, Relaxed);
+    }
+
+    /// Time from the first connection to the latest look at the clock.
+    pub(super) fn time_served(&self) -> Duration {
+        Duration::from_nanos(self.latest_ns.load(Relaxed).saturating_sub(self.started_ns.load(Relaxed)))
+    }
+
+    /// Commands that the media have failed.
+    pub(super) fn media_errors(&self) -> u64 {
+        let media = |status: &Status| [Status::UNRECOVERED_READ_ERROR, Status::WRITE_FAULT].contains(&status.kind());
+        self.errors().filter(|(status, _)| media(status)).map(|(_, count)| count).sum()
     }
 
     pub(super) fn count(&self, kind: CommandKind, took: Duration) {

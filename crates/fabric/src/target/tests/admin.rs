@@ -39,7 +39,7 @@ pub(super) fn log(session: &mut Session, log: LogId, bytes: u64, offset: u64) ->
 }
 
 pub(super) fn get(session: &mut Session, feature: FeatureId, select: u8, cdw11: u32) -> Result<(u64, Vec<u8>), Status> {
-    let mut command = admin(AdminOpcode::GET_FEATURES, 1, 0, 4096);
+    let mut command = admin(AdminOpcode::GET_FEATURES, 1, 1, 4096);
     command.cdw10 = (u32::from(feature.0) | u32::from(select) << 8).into();
     command.cdw11 = cdw11.into();
     let (completion, data) = session.send(&command, &[]).expect("answered");
@@ -47,7 +47,9 @@ pub(super) fn get(session: &mut Session, feature: FeatureId, select: u8, cdw11: 
 }
 
 pub(super) fn set(session: &mut Session, feature: FeatureId, value: u32) -> Result<u64, Status> {
-    let mut command = admin(AdminOpcode::SET_FEATURES, 1, 0, 0);
+    // Error Recovery is a namespace's.
+    let nsid = u32::from(feature == FeatureId::ERROR_RECOVERY);
+    let mut command = admin(AdminOpcode::SET_FEATURES, 1, nsid, 0);
     command.cdw10 = u32::from(feature.0).into();
     command.cdw11 = value.into();
     let (completion, _) = session.send(&command, &[]).expect("answered");
@@ -207,7 +209,8 @@ fn features_are_set_and_read_back() {
     ] {
         assert_eq!(set(&mut session, feature, value), Ok(0), "{feature}");
         assert_eq!(get(&mut session, feature, select::CURRENT, 0).unwrap().0, expected, "{feature}");
-        assert_eq!(get(&mut session, feature, select::CAPABILITIES, 0).unwrap().0, 4, "{feature}");
+        let capabilities = if feature == FeatureId::ERROR_RECOVERY { 6 } else { 4 };
+        assert_eq!(get(&mut session, feature, select::CAPABILITIES, 0).unwrap().0, capabilities, "{feature}");
     }
     assert_eq!(get(&mut session, FeatureId::ERROR_RECOVERY, select::DEFAULT, 0).unwrap().0, 0);
     assert_eq!(get(&mut session, FeatureId::ERROR_RECOVERY, 4, 0), Err(Status::INVALID_FIELD));

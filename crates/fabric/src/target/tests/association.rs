@@ -78,7 +78,7 @@ fn connect_names_the_parameter_it_refuses() {
     assert_eq!(io(&mut other, |fields, _| fields.sqsize = IO_QUEUE_ENTRIES_MAX.into()), (invalid, 44));
     assert!(other.connect(1, &subsystem(), |_, _| {}).unwrap().status().is_success(), "and then a good one");
     let mut second = opened(&session);
-    assert_eq!(refused(&mut second, 1, &subsystem(), |_, _| {}).0, Status::CONNECT_CONTROLLER_BUSY);
+    assert_eq!(refused(&mut second, 1, &subsystem(), |_, _| {}).0, Status::SEQUENCE_ERROR);
     drop(other);
     assert!(second.connect(1, &subsystem(), |_, _| {}).unwrap().status().is_success(), "the identifier is free again");
 }
@@ -107,6 +107,8 @@ fn properties_are_read_and_written() {
     let mut session = admin_session();
     let capabilities = Capabilities(property_get(&mut session, offset::CAP, 1).unwrap());
     assert_eq!(capabilities.queue_entries_max(), u32::from(IO_QUEUE_ENTRIES_MAX));
+    assert_eq!(capabilities.0 >> 59 & 3, 1, "ready with media");
+    assert_eq!(property_get(&mut session, offset::CRTO, 0), Ok(capabilities.timeout_500ms().into()));
     assert_eq!(property_get(&mut session, offset::VS, 0), Ok(u64::from(nvme::VERSION)));
     assert_eq!(property_get(&mut session, offset::CC, 0), Ok(u64::from(Configuration::ENABLE.0)));
     assert_eq!(property_get(&mut session, offset::CSTS, 0), Ok(u64::from(status_bits::READY)));
