@@ -6,7 +6,9 @@
 
 pub mod connections_row;
 pub mod device_row;
+pub mod device_wire_row;
 pub mod figures;
+pub mod fio;
 pub mod floor;
 pub mod hostile;
 pub mod idle_row;

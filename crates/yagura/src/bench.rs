@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use ::bench::figures::Row;
 use ::bench::progress::Progress;
-use ::bench::{connections_row, device_row, idle_row, kv_row, neighbour_row, stream_row, wire_row};
+use ::bench::{connections_row, device_row, device_wire_row, idle_row, kv_row, neighbour_row, stream_row, wire_row};
 
-use crate::cli::{BenchVerb, BenchWireArgs, Rounds, WireRow};
+use crate::cli::{BenchDeviceArgs, BenchVerb, BenchWireArgs, DeviceRow, Rounds, WireRow};
 use crate::exit::Failure;
 use crate::output;
 
@@ -14,16 +14,7 @@ use crate::output;
 pub fn run(verb: &BenchVerb) -> Result<(), Failure> {
     let progress = Progress::new();
     let (rounds, rows) = match verb {
-        BenchVerb::Device(args) => {
-            let options = device_row::Options {
-                file: args.file.clone(),
-                size: args.size.0,
-                depths: args.depths.iter().copied().map(usize::from).collect(),
-                rounds: usize::from(args.rounds.rounds),
-                time: time(&args.rounds),
-            };
-            (&args.rounds, device_row::run(&options, &progress).map(|row| vec![row]))
-        }
+        BenchVerb::Device(args) => (&args.rounds, device(args, &progress)),
         BenchVerb::Wire(args) => (&args.rounds, wire(args, &progress)),
         BenchVerb::Kv(args) => {
             let options = kv_row::Options {
@@ -36,6 +27,21 @@ pub fn run(verb: &BenchVerb) -> Result<(), Failure> {
         }
     };
     report(rounds, &rows.map_err(failure)?)
+}
+
+fn device(args: &BenchDeviceArgs, progress: &Progress) -> anyhow::Result<Vec<Row>> {
+    let options = device_row::Options {
+        file: args.file.clone(),
+        size: args.size.0,
+        depths: args.depths.iter().copied().map(usize::from).collect(),
+        rounds: usize::from(args.rounds.rounds),
+        time: time(&args.rounds),
+    };
+    let row = |row: &DeviceRow| match row {
+        DeviceRow::Local => device_row::run(&options, progress),
+        DeviceRow::Wire => device_wire_row::run(&options, progress),
+    };
+    args.rows.iter().map(row).collect()
 }
 
 fn wire(args: &BenchWireArgs, progress: &Progress) -> anyhow::Result<Vec<Row>> {

@@ -46,9 +46,22 @@ pub struct BenchDeviceArgs {
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     pub size: Size,
     /// Commands under way at the same time.
-    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 32],
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 32, 128],
           value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub depths: Vec<u16>,
+    /// What to measure.
+    #[arg(long, value_name = "ROW", value_delimiter = ',', value_enum,
+          default_values_t = [DeviceRow::Local, DeviceRow::Wire])]
+    pub rows: Vec<DeviceRow>,
+}
+
+/// Rows of `yagura bench device`.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeviceRow {
+    /// The file in the measuring process.
+    Local,
+    /// The file behind a target on another core.
+    Wire,
 }
 
 /// `yagura bench wire`

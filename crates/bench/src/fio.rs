@@ -1,0 +1,69 @@
+//! fio (Debian's package) on a file: io_uring, O_DIRECT, 4 KiB at random places.
+
+use std::process::{Command, Stdio};
+
+use anyhow::Context as _;
+
+use crate::device_row::Options;
+use crate::figures::Sample;
+use crate::machine;
+
+/// One round on `core`.
+pub fn run(options: &Options, core: usize, depth: usize, write: bool) -> anyhow::Result<Sample> {
+    let output = machine::pinned(core, || {
+        Command::new("fio")
+            .args(["--name=peer", "--ioengine=io_uring", "--direct=1", "--bs=4k", "--time_based", "--thread"])
+            .arg("--output-format=json")
+            .arg(format!("--filename={}", options.file.display()))
+            .arg(format!("--size={}", options.size))
+            .arg(format!("--rw={}", if write { "randwrite" } else { "randread" }))
+            .arg(format!("--iodepth={depth}"))
+            .arg(format!("--runtime={}ms", options.time.as_millis()))
+            .stdin(Stdio::null())
+            .output()
+    })?
+    .context("cannot start fio; install it with: apt-get install fio")?;
+    anyhow::ensure!(output.status.success(), "fio failed: {}", String::from_utf8_lossy(&output.stderr));
+    parse_fio(&output.stdout, write).with_context(|| format!("fio on {}", options.file.display()))
+}
+
+fn parse_fio(json: &[u8], write: bool) -> anyhow::Result<Sample> {
+    // fio may print notes before the JSON.
+    let begin = json.iter().position(|&b| b == b'{').context("fio printed no JSON")?;
+    let report: serde_json::Value = serde_json::from_slice(&json[begin..])?;
+    let job = &report["jobs"][0];
+    let side = &job[if write { "write" } else { "read" }];
+    let figure = |value: &serde_json::Value, what: &str| value.as_f64().with_context(|| format!("fio gave no {what}"));
+    let us = |name: &str| anyhow::Ok(figure(&side["clat_ns"]["percentile"][name], name)? / 1e3);
+    let operations = figure(&side["total_ios"], "total_ios")?;
+    let seconds = figure(&side["runtime"], "runtime")? / 1e3;
+    let cpu_share = (figure(&job["usr_cpu"], "usr_cpu")? + figure(&job["sys_cpu"], "sys_cpu")?) / 100.0;
+    Ok(Sample {
+        operations: operations as u64,
+        seconds,
+        rate: operations / seconds,
+        p50_us: us("50.000000")?,
+        p99_us: us("99.000000")?,
+        p999_us: us("99.900000")?,
+        max_us: figure(&side["clat_ns"]["max"], "max")? / 1e3,
+        client_cpu_us: cpu_share * seconds * 1e6 / operations.max(1.0),
+        server_cpu_us: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fio_reports_are_read_and_broken_ones_named() {
+        let json =
+            br#"note: both iodepth >= 1 {"jobs":[{"usr_cpu":10.0,"sys_cpu":40.0,"read":{"total_ios":1000,"runtime":100,
+            "clat_ns":{"max":90000,"percentile":{"50.000000":20000,"99.000000":40000,"99.900000":50000}}}}]}"#;
+        let sample = parse_fio(json, false).unwrap();
+        assert_eq!((sample.operations, sample.rate, sample.p50_us, sample.client_cpu_us), (1000, 10_000.0, 20.0, 50.0));
+        let error = parse_fio(br#"{"jobs":[{}]}"#, true).unwrap_err();
+        assert!(error.to_string().contains("total_ios"), "{error}");
+        assert!(parse_fio(b"fio: failed", true).is_err());
+    }
+}
