@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# A real Linux kernel as peer, in a guest under emulation, both ways:
-#   initiator   the kernel's initiator uses `yagura target` on this machine: discover, connect, mkfs, mount, copy, fio --verify
-#   target      `yagura nvme` on this machine reads and writes a namespace of the kernel's target
-# usage: guest.sh [initiator|target]     both by default
+# A real Linux kernel as peer, in a guest under emulation:
+#   initiator      the kernel's initiator uses `yagura target` on this machine: discover, connect, mkfs, mount, copy, fio --verify
+#   target         `yagura nvme` on this machine reads and writes a namespace of the kernel's target
+#   multipath      the kernel's multipath over two ports, one of which is cut, stalled and made worse under load
+#   live           namespaces come, grow and go while the kernel is connected
+# usage: guest.sh [all | NAME…]     what the gate runs by default
 # Environment: YAGURA, the binary to test (built if not given).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -117,13 +119,102 @@ target() {
   children=()
 }
 
-directions=("$@")
-[ $# -gt 0 ] || directions=(initiator target)
-prepare
-for direction in "${directions[@]}"; do
-  case "$direction" in
-    initiator | target) "$direction" ;;
-    *) echo "usage: guest.sh [initiator|target]" >&2; exit 2 ;;
-  esac
+# grant COMMAND…: does what the guest wishes, one word a wish, until it has ended: COMMAND WORD…
+grant() {
+  while kill -0 "$boot" 2>/dev/null; do
+    if [ -e "$share/wish" ]; then
+      local wish
+      read -ra wish < "$share/wish"
+      rm "$share/wish"
+      "$@" "${wish[@]}"
+      touch "$share/granted"
+    fi
+    sleep 0.1
+  done
+  wait "$boot" || { echo "guest.sh: the guest failed" >&2; return 1; }
+}
+
+# boot SCRIPT: a guest in the background, `$boot`.
+boot() {
+  guest/boot.sh "$image" "$share" "$1" &
+  boot=$!
+  children+=("$boot")
+}
+
+# serve ARGUMENT…: a target in the background, `$node`, with a control socket.
+serve() {
+  rm -f "$work/control"
+  "$yagura" target --control "$work/control" --nqn "$nqn" "$@" &
+  node=$!
+  children+=("$node")
+  await test -S "$work/control"
+}
+
+stop() {
+  kill -TERM "$node"
+  wait "$node" || { echo "guest.sh: the target did not end cleanly" >&2; return 1; }
+  children=()
+}
+
+multipath() {
+  local direct behind through path_pid wishes
+  direct=$(free_port)
+  behind=$(free_port)
+  echo "== guest: two paths, one of them cut, stalled and made worse, under load"
+  serve --port "127.0.0.1:$direct,id=1" --port "127.0.0.1:$behind,id=2" --reactors 2 --namespace memory=64MiB
+  coproc path { guest/path.py "$work/path.port" "$behind"; }
+  # `path` is an array of its pipes only while it lives.
+  # shellcheck disable=SC2154
+  path_pid=$path_PID wishes=("${path[0]}" "${path[1]}")
+  children+=("$path_pid")
+  await test -s "$work/path.port"
+  through=$(cat "$work/path.port")
+  fresh_share "PORT_A=$direct" "PORT_B=$through" "LOAD_SECONDS=${LOAD_SECONDS:-35}"
+  boot multipath.sh
+  path_wish() {
+    local done
+    if [ "$1" = ana ]; then
+      "$yagura" target ana --control "$work/control" --port 2 --group 1 --state "$2"
+    else
+      echo "$1" >&"${wishes[1]}"
+      read -r done <&"${wishes[0]}"
+      [ "$done" = "$1" ]
+    fi
+  }
+  grant path_wish
+  kill "$path_pid"
+  stop
+}
+
+live() {
+  local port
+  port=$(free_port)
+  echo "== guest: namespaces come, grow and go while the kernel is connected"
+  serve --listen "127.0.0.1:$port" --namespace memory=64MiB
+  fresh_share "PORT=$port" "GROW=1"
+  boot live.sh
+  live_wish() {
+    case "$1" in
+      add) "$yagura" target add-namespace --control "$work/control" "file=$work/second,size=32MiB,nsid=2" ;;
+      grow) "$yagura" target resize-namespace --control "$work/control" --nsid 2 --size 64MiB ;;
+      remove) "$yagura" target remove-namespace --control "$work/control" --nsid 2 ;;
+    esac
+  }
+  grant live_wish
+  stop
+}
+
+# What the gate runs; `all` adds the rest.
+gate=(initiator target multipath)
+more=(live)
+chosen=("$@")
+[ $# -gt 0 ] || chosen=("${gate[@]}")
+[ "${chosen[0]}" != all ] || chosen=("${gate[@]}" "${more[@]}")
+for test in "${chosen[@]}"; do
+  [[ " ${gate[*]} ${more[*]} " == *" $test "* ]] || { echo "usage: guest.sh [all | ${gate[*]} ${more[*]}]" >&2; exit 2; }
 done
-echo "guest: all passed"
+prepare
+for test in "${chosen[@]}"; do
+  "$test"
+done
+echo "guest: all passed (${chosen[*]})"

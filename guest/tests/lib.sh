@@ -33,3 +33,19 @@ device_of() {
   done
   return 1
 }
+
+# The name of this guest; the guests of one test are hosts of their own and share the folder.
+NAME=$(sed -n 's/.*\bname=\([^ ]*\).*/\1/p' /proc/cmdline)
+
+# Asks whoever started the guest for something, and waits until it is done.
+wish() {
+  step "wish: $*"
+  echo "$*" > /share/wish.new
+  mv /share/wish.new /share/wish
+  await test -e /share/granted
+  rm /share/granted
+}
+
+# Guests that wait for each other.
+tell() { touch "/share/said-$1"; }
+hear() { await test -e "/share/said-$1"; }
