@@ -5,7 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use device::{
-    Durability, Error, FileNamespace, FileOptions, IdentityError, Lba, Memory, MemoryError, Namespace, OpenError,
+    AnyLocal, Durability, Error, FileNamespace, FileOptions, GrowError, IdentityError, Lba, Memory, MemoryError,
+    Namespace, OpenError,
 };
 use engine::{Buf, Reactor, ReactorConfig, time};
 
@@ -137,4 +138,34 @@ fn zeroing_leaves_a_sparse_file_sparse() {
     .unwrap();
     let used = std::fs::metadata(&path).unwrap().blocks() * 512;
     assert!(used < 1 << 20, "{used} bytes of the disk are used by 64 MiB of zeroes");
+}
+
+#[test]
+fn a_file_grows_while_it_is_used_and_never_shrinks() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("grows");
+    run(async {
+        let namespace = open(&path, create(1 << 20)).await.expect("created");
+        let data = Buf::copy_from(&[7; 4096]).freeze();
+        namespace.write(Lba(255), data.clone(), Durability::Stable).await.expect("written");
+        assert!(namespace.write(Lba(256), data.clone(), Durability::Stable).await.is_err(), "beyond the end");
+        namespace.grow(2 << 20).await.expect("grown");
+        assert_eq!(namespace.info().blocks, 512);
+        let (result, found) = namespace.read(Lba(255), Buf::with_len(8192)).await;
+        result.expect("read");
+        assert!(found[..4096] == [7; 4096] && found[4096..] == [0; 4096], "the old block, and zeroes behind it");
+        namespace.write(Lba(511), data, Durability::Stable).await.expect("the new end");
+        let refused = |result: Result<(), GrowError>| result.expect_err("refused").to_string();
+        assert!(refused(namespace.grow(1 << 20).await).contains("can only grow"));
+        assert!(refused(namespace.grow((2 << 20) + 1).await).contains("block size 4096"));
+        drop(namespace);
+        let again = open(&path, FileOptions::default()).await.expect("opened");
+        assert_eq!(again.info().blocks, 512, "it stays so");
+        drop(again);
+        let read_only = FileOptions { read_only: true, ..FileOptions::default() };
+        let fixed = open(&path, read_only).await.expect("opened");
+        assert!(refused(fixed.grow(4 << 20).await).contains("takes no writes"));
+        let memory = AnyLocal::from(Memory::new(1 << 20, 4096, [7; 16]).expect("memory"));
+        assert!(refused(memory.grow(2 << 20).await).contains("memory"));
+    });
 }

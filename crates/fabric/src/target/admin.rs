@@ -190,6 +190,7 @@ impl<N> Connection<N> {
 
     pub(super) fn run_admin(&mut self, slot: u16, now: Instant) {
         let Some(controller) = self.controller.clone() else { return };
+        controller.used(now);
         let command = self.slots.at(slot).command;
         if let Some(fabrics) = command.fabrics_type() {
             return self.run_fabrics(slot, fabrics, &command, &controller, now);

@@ -25,7 +25,7 @@ use super::config::PortId;
 use super::end::End;
 use super::features::Features;
 use super::keep_alive::KeepAlive;
-use super::limits::{ERROR_ENTRIES_MAX, IO_QUEUES_MAX, NSID_MAX};
+use super::limits::{DISCOVERY_IDLE_TIME_MAX, ERROR_ENTRIES_MAX, IO_QUEUES_MAX, NSID_MAX};
 
 /// CSTS.SHST 01b: shutdown processing occurring.
 const SHUTDOWN_PROCESSING: u32 = 1 << 2;
@@ -164,7 +164,7 @@ impl Controller {
         let state = State {
             configuration: Configuration::default(),
             status: 0,
-            keep_alive: KeepAlive::new(),
+            keep_alive: KeepAlive::new(identity.subsystem.is_discovery().then_some(DISCOVERY_IDLE_TIME_MAX)),
             features: Features::DEFAULT,
             queues_made: false,
             queues: BTreeMap::new(),
@@ -349,6 +349,12 @@ impl Controller {
 
     pub fn kept_alive(&self, now: Instant) {
         self.lock().keep_alive.heard(now);
+    }
+
+    /// A command has come. Without a keep alive timeout a discovery controller stays for as long as it is used: who wants it
+    /// to stay, and to hear of changes, asks for a timeout (NVMe Base 2.0 §3.1.2.3, explicit persistent connection).
+    pub fn used(&self, now: Instant) {
+        self.lock().keep_alive.used(now);
     }
 
     pub fn keep_alive_deadline(&self) -> Option<Instant> {

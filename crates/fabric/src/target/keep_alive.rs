@@ -13,14 +13,16 @@ use super::limits::{IDLE_TIME_MAX, KEEP_ALIVE_GRANULARITY_100MS, KEEP_ALIVE_MS_M
 #[derive(Debug)]
 pub(super) struct KeepAlive {
     timeout: Duration,
+    /// How long a controller without a timeout may go unused while it is enabled.
+    unused_max: Option<Duration>,
     running: bool,
     deadline: Option<Instant>,
 }
 
 impl KeepAlive {
     /// Of a controller that is not enabled yet; its idle time begins with [`KeepAlive::set`].
-    pub fn new() -> KeepAlive {
-        KeepAlive { timeout: Duration::ZERO, running: false, deadline: None }
+    pub fn new(unused_max: Option<Duration>) -> KeepAlive {
+        KeepAlive { timeout: Duration::ZERO, unused_max, running: false, deadline: None }
     }
 
     /// Sets the timeout, rounded up to the granularity; 0 switches it off. False if it is over the bound.
@@ -45,6 +47,13 @@ impl KeepAlive {
         }
     }
 
+    /// A command came.
+    pub fn used(&mut self, now: Instant) {
+        if self.running && self.timeout.is_zero() {
+            self.restart(now);
+        }
+    }
+
     /// CC or CSTS has changed: whether the timer is to run.
     pub fn run(&mut self, running: bool, now: Instant) {
         if running != self.running {
@@ -55,7 +64,8 @@ impl KeepAlive {
 
     fn restart(&mut self, now: Instant) {
         self.deadline = match self.running {
-            true => (!self.timeout.is_zero()).then(|| now + self.timeout),
+            true if self.timeout.is_zero() => self.unused_max.map(|time| now + time),
+            true => Some(now + self.timeout),
             false => Some(now + IDLE_TIME_MAX),
         };
     }

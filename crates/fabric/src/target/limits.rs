@@ -74,6 +74,8 @@ pub const IDLE_TIME_MAX: Duration = Duration::from_secs(120);
 pub const KEEP_ALIVE_GRANULARITY_100MS: u16 = 1;
 /// The longest keep alive timeout that is accepted. Chosen: a day; beyond it a dead host would hold its queues for ever.
 pub const KEEP_ALIVE_MS_MAX: u32 = 24 * 60 * 60 * 1000;
+/// How long a discovery controller without keep alive timeout may be idle. Derived: the specification's two minutes.
+pub const DISCOVERY_IDLE_TIME_MAX: Duration = Duration::from_secs(120);
 /// From this length on the rest of a PDU's data is received straight into its buffer. Guessed: below it the copy is
 /// cheaper than a receive of its own.
 pub const DIRECT_BYTES_MIN: usize = 8 << 10;

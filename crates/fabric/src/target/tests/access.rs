@@ -1,5 +1,7 @@
 //! Who is let in, where, and what discovery tells whom.
 
+use std::time::Duration;
+
 use nvme::Nqn;
 use nvme::fabrics::{DiscoveryEntry, SubsystemType, entry_flags, text_field};
 use nvme::feature::{FeatureId, async_event_config};
@@ -194,6 +196,28 @@ fn a_subsystem_is_had_at_its_ports_only() {
     let mut by_two = opened(target, &host(), 2);
     assert_eq!(connect(&mut by_two), Status::SUCCESS);
     assert_eq!(target.restrict_ports(&subsystem(), [PortId(9)]), Err(ConfigError::NoPort(PortId(9))));
+}
+
+/// Hosts that read the log once and never close would otherwise take all the controllers there are.
+#[test]
+fn a_discovery_controller_stays_while_it_is_used_or_for_as_long_as_was_asked() {
+    let session = admin_session();
+    let mut idle = opened(&session.target, &host(), 1);
+    idle.connect(0, &Nqn::discovery(), |_, _| {});
+    idle.set_configuration(Configuration::ENABLE);
+    for _ in 0..3 {
+        idle.advance(Duration::from_secs(119));
+        read_log(&mut idle);
+    }
+    idle.advance(Duration::from_secs(120));
+    assert_eq!(idle.core.ended(), Some(&End::KeepAliveExpired));
+    let mut persistent = opened(&session.target, &host(), 1);
+    persistent.connect(0, &Nqn::discovery(), |fields, _| fields.kato = 1_000_000.into());
+    persistent.set_configuration(Configuration::ENABLE);
+    persistent.advance(Duration::from_secs(999));
+    assert_eq!(persistent.core.ended(), None);
+    persistent.advance(Duration::from_secs(1));
+    assert_eq!(persistent.core.ended(), Some(&End::KeepAliveExpired));
 }
 
 /// An association is over one port (NVMe Base 2.0 §6.3): its ANA states are those of that port.

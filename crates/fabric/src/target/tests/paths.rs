@@ -122,6 +122,9 @@ fn commands_by_port_two() -> (Session, Vec<(Submission, Vec<u8>)>) {
     session.open(false, false);
     session.connect_io();
     let ranges = Submission { sgl: SglDescriptor::in_capsule(16), ..command(NvmOpcode::DATASET_MANAGEMENT, 6, 0, 1) };
+    // A Copy of block 1 to block 0.
+    let copy = Submission { sgl: SglDescriptor::in_capsule(32), ..command(NvmOpcode::COPY, 8, 0, 1) };
+    let source = [&[0; 8][..], &1u64.to_le_bytes(), &[0; 16]].concat();
     let bare = |opcode, id| Submission { sgl: SglDescriptor::transport(0), ..command(opcode, id, 0, 1) };
     let commands = vec![
         (command(NvmOpcode::READ, 1, 0, 1), vec![]),
@@ -130,6 +133,8 @@ fn commands_by_port_two() -> (Session, Vec<(Submission, Vec<u8>)>) {
         (bare(NvmOpcode::FLUSH, 4), vec![]),
         (bare(NvmOpcode::WRITE_ZEROES, 5), vec![]),
         (ranges, vec![0; 16]),
+        (bare(NvmOpcode::VERIFY, 7), vec![]),
+        (copy, source),
     ];
     (session, commands)
 }
