@@ -114,9 +114,9 @@ macro_rules! delegate {
             match $this { $($pattern => $target.used_blocks()),+ }
         }
 
-        async fn attribute(&self, key: &'static str) -> Result<Option<Vec<u8>>, Error> {
+        fn attribute(&self, key: &'static str) -> Result<Option<Vec<u8>>, Error> {
             let $this = self;
-            match $this { $($pattern => $target.attribute(key).await),+ }
+            match $this { $($pattern => $target.attribute(key)),+ }
         }
 
         async fn set_attribute(&self, key: &'static str, value: &[u8]) -> Result<(), Error> {

@@ -206,8 +206,8 @@ impl<N: Namespace> Namespace for Fault<N> {
         self.inner.used_blocks()
     }
 
-    async fn attribute(&self, key: &'static str) -> Result<Option<Vec<u8>>, Error> {
-        self.observe(self.inner.attribute(key), |_, error| Err(error)).await
+    fn attribute(&self, key: &'static str) -> Result<Option<Vec<u8>>, Error> {
+        self.inner.attribute(key)
     }
 
     async fn set_attribute(&self, key: &'static str, value: &[u8]) -> Result<(), Error> {

@@ -473,7 +473,7 @@ impl Namespace for FileNamespace {
         sidecar.mark(lba, blocks).await
     }
 
-    async fn attribute(&self, key: &'static str) -> Result<Option<Vec<u8>>, Error> {
+    fn attribute(&self, key: &'static str) -> Result<Option<Vec<u8>>, Error> {
         Ok(self.sidecar.as_ref().and_then(|sidecar| sidecar.attribute(key)))
     }
 

@@ -264,7 +264,7 @@ impl Namespace for Memory {
         (self.allocated_bytes() / u64::from(self.info.block_size)).min(self.info.blocks)
     }
 
-    async fn attribute(&self, key: &'static str) -> Result<Option<Vec<u8>>, Error> {
+    fn attribute(&self, key: &'static str) -> Result<Option<Vec<u8>>, Error> {
         Ok(self.attributes.get(key))
     }
 

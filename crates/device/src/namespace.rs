@@ -212,8 +212,9 @@ pub trait Namespace: 'static {
     // Attributes: small named records of whoever serves the namespace (its reservations, where it is attached). They belong
     // to the namespace as its blocks do, and go with it. Keys are few and known when the program is built.
 
-    /// The value of an attribute; `None` where it was never set, or was removed.
-    async fn attribute(&self, key: &'static str) -> Result<Option<Vec<u8>>, Error> {
+    /// The value of an attribute; `None` where it was never set, or was removed. It does not wait: attributes are held in
+    /// memory while the namespace is open, so that whoever serves it can know them before its first command.
+    fn attribute(&self, key: &'static str) -> Result<Option<Vec<u8>>, Error> {
         let _ = key; // a kind that keeps attributes overrides this
         Ok(None)
     }

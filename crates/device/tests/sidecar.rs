@@ -40,8 +40,8 @@ fn attributes_and_marks_outlive_the_opener() {
         namespace.write_uncorrectable(Lba(3), 2).await.unwrap();
         drop(namespace);
         let namespace = open(&path).await.unwrap();
-        assert_eq!(namespace.attribute("a").await, Ok(Some(b"two".to_vec())));
-        assert_eq!(namespace.attribute("b").await, Ok(Some(vec![7; ATTRIBUTE_BYTES_MAX])));
+        assert_eq!(namespace.attribute("a"), Ok(Some(b"two".to_vec())));
+        assert_eq!(namespace.attribute("b"), Ok(Some(vec![7; ATTRIBUTE_BYTES_MAX])));
         assert!(is_unreadable(&namespace, 3).await && is_unreadable(&namespace, 4).await);
         namespace.write(Lba(3), Buf::zeroed(4096).freeze(), Durability::Cached).await.unwrap();
         drop(namespace);
@@ -68,10 +68,7 @@ fn an_old_sidecar_keeps_its_identity_and_gains_attributes() {
             namespace.set_attribute("a", b"kept").await.unwrap();
             drop(namespace);
             let namespace = open(&path).await.unwrap();
-            assert_eq!(
-                (namespace.info().nguid, namespace.attribute("a").await),
-                ([0xAB; 16], Ok(Some(b"kept".to_vec())))
-            );
+            assert_eq!((namespace.info().nguid, namespace.attribute("a")), ([0xAB; 16], Ok(Some(b"kept".to_vec()))));
         });
     }
 }
@@ -91,7 +88,7 @@ fn lost_attributes_are_told_and_one_damaged_copy_costs_the_last_change() {
     let mut damaged = good.clone();
     damaged[4096 + 37] ^= 1;
     std::fs::write(&sidecar, &damaged).unwrap();
-    real(async { assert_eq!(open(&path).await.unwrap().attribute("a").await, Ok(Some(b"one".to_vec()))) });
+    real(async { assert_eq!(open(&path).await.unwrap().attribute("a"), Ok(Some(b"one".to_vec()))) });
     damaged[4096 + 16_384 + 37] ^= 1;
     std::fs::write(&sidecar, &damaged).unwrap();
     let lost = real(open(&path));
@@ -122,7 +119,7 @@ fn a_crash_leaves_the_old_attribute_or_the_new_one() {
         world.run_for(Duration::from_micros(150 + seed * 7)).unwrap();
         world.crash(node);
         world.restart(node);
-        let found = world.spawn_on(node, async { open(Path::new(PATH)).await.unwrap().attribute("a").await });
+        let found = world.spawn_on(node, async { open(Path::new(PATH)).await.unwrap().attribute("a") });
         let found = world.run_until(found).unwrap().unwrap().expect("it was set");
         let number = u64::from_le_bytes(found[..8].try_into().unwrap());
         assert_eq!(found, value(number), "seed {seed}: a mixture");

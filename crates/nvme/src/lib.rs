@@ -20,6 +20,7 @@ pub mod log;
 pub mod nqn;
 pub mod opcode;
 pub mod register;
+pub mod reservation;
 pub mod sgl;
 pub mod status;
 pub mod tcp;

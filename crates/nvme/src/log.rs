@@ -209,6 +209,8 @@ impl AsyncEvent {
     pub const NAMESPACE_CHANGED: AsyncEvent = AsyncEvent { kind: 2, information: 0, log: LogId::CHANGED_NAMESPACES };
     /// Notice: Asymmetric Namespace Access Change.
     pub const ANA_CHANGED: AsyncEvent = AsyncEvent { kind: 2, information: 3, log: LogId::ANA };
+    /// I/O Command Set specific: Reservation Log Page Available (NVMe Base 2.0 §5.2).
+    pub const RESERVATION_NOTIFICATION: AsyncEvent = AsyncEvent { kind: 6, information: 0, log: LogId::RESERVATION };
     /// Notice: Discovery Log Page Change.
     pub const DISCOVERY_CHANGED: AsyncEvent = AsyncEvent { kind: 2, information: 0xF0, log: LogId::DISCOVERY };
 

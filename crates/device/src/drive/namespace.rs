@@ -368,7 +368,7 @@ impl Namespace for DriveNamespace {
         (self.allocated_bytes() / u64::from(self.shared.block_size)).min(self.shared.blocks.load(Ordering::Acquire))
     }
 
-    async fn attribute(&self, key: &'static str) -> Result<Option<Vec<u8>>, Error> {
+    fn attribute(&self, key: &'static str) -> Result<Option<Vec<u8>>, Error> {
         self.inner.with(|core| {
             let space = core.state.space(self.shared.number).map_err(|_| self.deleted())?;
             Ok(space.attributes.get(key).cloned())

@@ -89,7 +89,7 @@ impl Model {
             let namespace = drive.namespace(number).expect("it was listed");
             let info = namespace.info();
             let blocks = promise.blocks.len() as u64;
-            let attribute = namespace.attribute("one").await.expect("attributes are in memory").unwrap_or_default();
+            let attribute = namespace.attribute("one").expect("attributes are in memory").unwrap_or_default();
             if ![blocks, blocks.max(promise.may_have)].contains(&info.blocks) || !promise.attribute.contains(&attribute)
             {
                 return Some((name, u64::MAX));

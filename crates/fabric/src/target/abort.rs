@@ -17,13 +17,13 @@ use std::sync::Arc;
 
 use nvme::{Status, Submission};
 
+use super::attention::Attention;
 use super::connection::{Connection, Fusing};
-use super::controller::{Attention, Controller};
+use super::controller::Controller;
 use super::limits::ABORTS_MAX;
 use super::slots::{Slot, Stage};
 
 /// What an admin connection asks of the connection of an I/O queue.
-#[derive(Debug)]
 pub(super) struct AbortRequest {
     /// Identifier of the command to be aborted.
     command_id: u16,
@@ -31,7 +31,6 @@ pub(super) struct AbortRequest {
 }
 
 /// The Abort command that waits for an outcome.
-#[derive(Debug)]
 pub(super) struct AbortTicket {
     number: u64,
     admin: Arc<Attention>,
@@ -52,7 +51,7 @@ impl Drop for AbortTicket {
 }
 
 /// The Abort commands of an admin connection that wait for their outcome: number and slot.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Aborts {
     begun: u64,
     waiting: Vec<(u64, u16)>,

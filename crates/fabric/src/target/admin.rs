@@ -7,6 +7,7 @@ use nvme::command::Submission;
 use nvme::fabrics::{
     ConnectData, ConnectFields, PropertyFields, connect_attributes, connect_invalid_parameter, connect_result,
 };
+use nvme::feature::FeatureId;
 use nvme::log::{LogId, LogRequest};
 use nvme::opcode::{AdminOpcode, FabricsType};
 use nvme::register::{Capabilities, Configuration, offset};
@@ -219,7 +220,12 @@ impl<N> Connection<N> {
             AdminOpcode::SET_FEATURES => {
                 let entry = self.slots.at(slot);
                 align_in_capsule(entry);
-                features::set(&self.shared, &controller, &command, &entry.data, now).map(|result| (None, result))
+                match features::set(&self.shared, &controller, &command, &entry.data, now) {
+                    Ok(_) if FeatureId(command.cdw10.get() as u8) == FeatureId::RESERVATION_PERSISTENCE => {
+                        return self.set_persistence(slot, &controller);
+                    }
+                    set => set.map(|result| (None, result)),
+                }
             }
             AdminOpcode::KEEP_ALIVE => {
                 controller.kept_alive(now);

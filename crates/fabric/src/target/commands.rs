@@ -19,6 +19,7 @@ use super::controller::Controller;
 use super::end::End;
 use super::io::{self, Operation, Outcome, Plan, Work};
 use super::limits::COPY_BUFFER_BYTES;
+use super::reservation::Rights;
 use super::slots::{Addressed, Slot, Stage};
 use super::stats::CommandKind;
 
@@ -54,15 +55,23 @@ impl<N> Connection<N> {
         self.refresh_namespaces();
         let kind = CommandKind::of(NvmOpcode(command.opcode)).ok_or(Status::INVALID_OPCODE.do_not_retry())?;
         let nsid = command.nsid.get();
-        let found = self.namespaces.binary_search_by_key(&nsid, |attached| attached.nsid);
-        let attached = &self.namespaces[found.map_err(|_| Status::INVALID_NAMESPACE.do_not_retry())?];
+        let found = self.find_namespace(nsid).ok_or(Status::INVALID_NAMESPACE.do_not_retry())?;
+        let attached = &self.namespaces[found];
         if let Some(status) = attached.access.refusal() {
             return Err(status);
         }
         let entry = self.slots.at(slot);
         entry.kind = Some(kind);
         entry.addressed = Some(Addressed { namespace: attached.namespace.clone(), info: attached.info.clone() });
-        io::plan(command, kind, &attached.info, capsule_bytes)
+        let planned = io::plan(command, kind, &attached.info, capsule_bytes);
+        if !self.is_admitted(command) {
+            return Err(Status::RESERVATION_CONFLICT.do_not_retry());
+        }
+        planned
+    }
+
+    pub(super) fn find_namespace(&self, nsid: u32) -> Option<usize> {
+        self.namespaces.binary_search_by_key(&nsid, |attached| attached.nsid).ok()
     }
 
     /// Looks again at what the subsystem has, if that has changed.
@@ -72,6 +81,8 @@ impl<N> Connection<N> {
             && let Some(controller) = &self.controller
         {
             self.namespaces = self.shared.namespaces(controller);
+            self.rights.clear();
+            self.rights.resize(self.namespaces.len(), Rights::default());
             self.generation = generation;
         }
     }
@@ -252,7 +263,12 @@ impl<N> Connection<N> {
         if let Some(attached) = self.flushes.pop() {
             return Some(Operation { slot: None, namespace: attached.namespace, work: Work::Flush });
         }
-        let slot = self.ready.pop_front()?;
+        let slot = loop {
+            let slot = self.ready.pop_front()?;
+            if self.may_begin(slot) {
+                break slot;
+            }
+        };
         let write_through = self.controller.as_ref().is_some_and(|controller| controller.write_through());
         let entry = self.slots.at(slot);
         entry.stage = Stage::Executing;
@@ -272,6 +288,7 @@ impl<N> Connection<N> {
             CommandKind::Flush => Work::Flush,
             CommandKind::WriteZeroes => Work::WriteZeroes { lba, blocks, durability },
             CommandKind::Deallocate => Work::Deallocate { ranges: data },
+            CommandKind::Reservation => Work::Reserve(self.reserve(&command, &data)),
             CommandKind::Verify => Work::Verify { lba, blocks },
             CommandKind::WriteUncorrectable => Work::WriteUncorrectable { lba, blocks },
             CommandKind::Copy => {
@@ -305,8 +322,9 @@ impl<N> Connection<N> {
                 self.answer(partner, second, 0);
             }
             None => {
-                let status = outcome.result.map_or_else(|error| io::status_of(&error), |()| Status::SUCCESS);
-                if status.is_success() && entry.kind == Some(CommandKind::Read) {
+                let of_result = || outcome.result.map_or_else(|error| io::status_of(&error), |()| Status::SUCCESS);
+                let status = outcome.status.unwrap_or_else(of_result);
+                if status.is_success() && !outcome.data.is_empty() {
                     return self.answer_data(slot, outcome.data.freeze(), 0);
                 }
                 // The result of a Copy that failed: the first range that was not copied (NVM Command Set 1.0c §3.2.2).

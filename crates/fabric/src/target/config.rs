@@ -101,6 +101,17 @@ pub enum ConfigError {
     /// Taken.
     #[error("the subsystem has a namespace {0} already")]
     NamespaceExists(u32),
+    /// What is kept with it of its reservations makes no sense; to serve it without them would let fenced hosts in.
+    #[error(
+        "the reservations kept with namespace {nsid} can't be read: {reason}; was it served by a newer version? restore its \
+             sidecar from a copy, or remove that to give up reservations and identity"
+    )]
+    Reservations {
+        /// The namespace.
+        nsid: u32,
+        /// What is wrong with them.
+        reason: String,
+    },
     /// No such namespace.
     #[error("the subsystem has no namespace {0}")]
     NoNamespace(u32),

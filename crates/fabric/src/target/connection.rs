@@ -23,9 +23,10 @@ use nvme::tcp::{ADMIN_IN_CAPSULE_BYTES, PduType};
 use nvme::{Completion, Status};
 
 use super::abort::Aborts;
+use super::attention::Attention;
 use super::authentication::Authentication;
 use super::balance::Load;
-use super::controller::{Attention, Controller};
+use super::controller::Controller;
 use super::end::End;
 use super::io::Plan;
 use super::limits::{
@@ -34,6 +35,7 @@ use super::limits::{
 };
 use super::ports::Origin;
 pub(super) use super::queue::{Fusing, Phase, Queue};
+use super::reservation::Rights;
 use super::shared::{Attached, Shared};
 use super::slots::{Slots, Stage};
 use crate::tcp::{
@@ -64,6 +66,8 @@ pub(super) struct Connection<N> {
     pub(super) authentication: Option<Box<Authentication>>,
     /// I/O queues: the subsystem's namespaces as of `generation`.
     pub(super) namespaces: Vec<Attached<N>>,
+    /// What the host may do with each of them, as last seen.
+    pub(super) rights: Vec<Rights>,
     pub(super) generation: u64,
     pub(super) slots: Slots<N>,
     /// The slot that the current PDU's data belongs to; `None`: it is skipped.
@@ -101,6 +105,7 @@ impl<N> Connection<N> {
             controller: None,
             authentication: None,
             namespaces: Vec::new(),
+            rights: Vec::new(),
             generation: 0,
             slots: Slots::new(),
             current: None,
@@ -299,7 +304,7 @@ impl<N> Connection<N> {
             self.data_room -= entry.wanted;
             entry.charged = entry.wanted;
             // A read needs no data from the host; a copy has its ranges already.
-            if entry.kind == Some(super::CommandKind::Read) || !entry.data.is_empty() {
+            if entry.is_to_host() || !entry.data.is_empty() {
                 entry.stage = Stage::Ready;
                 self.ready.push_back(slot);
             } else {
@@ -382,6 +387,7 @@ impl<N> Connection<N> {
         entry.stage = Stage::Answered;
         entry.status = status;
         entry.result = result;
+        entry.hold = None;
         entry.data = Buf::default();
         entry.addressed = None;
         // The C2HTermReq is the last word (NVMe/TCP 1.0 §3.5): a command that ends after it stays unanswered.

@@ -12,84 +12,24 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Waker;
 
 use engine::time::Instant;
 use nvme::feature::async_event_config;
 use nvme::log::{AsyncEvent, ErrorEntry};
 use nvme::register::{Configuration, status_bits};
+use nvme::reservation::{NotificationType, ReservationNotification};
 use nvme::{Nqn, Status, Submission};
 
-use super::abort::AbortRequest;
+use super::attention::Attention;
 use super::config::PortId;
 use super::end::End;
 use super::features::Features;
 use super::keep_alive::KeepAlive;
 use super::limits::{DISCOVERY_IDLE_TIME_MAX, ERROR_ENTRIES_MAX, IO_QUEUES_MAX, NSID_MAX};
+use super::reservation::{DrainRequest, Notifications};
 
 /// CSTS.SHST 01b: shutdown processing occurring.
 const SHUTDOWN_PROCESSING: u32 = 1 << 2;
-
-/// How a connection's task is called from elsewhere: another connection, another thread.
-#[derive(Debug, Default)]
-pub(super) struct Attention {
-    raised: AtomicBool,
-    waker: Mutex<Option<Waker>>,
-    mail: Mutex<Mail>,
-}
-
-/// What is left for a connection beside the call. Bounded: no more than ABORTS_MAX of one association are under way.
-#[derive(Debug, Default)]
-struct Mail {
-    /// For an I/O queue.
-    requests: Vec<AbortRequest>,
-    /// For an admin queue: number of the Abort, and whether the command was aborted.
-    outcomes: Vec<(u64, bool)>,
-}
-
-impl Attention {
-    fn mail(&self) -> MutexGuard<'_, Mail> {
-        self.mail.lock().unwrap_or_else(PoisonError::into_inner) // two lists, each changed by one push or take
-    }
-
-    pub fn ask_to_abort(&self, request: AbortRequest) {
-        self.mail().requests.push(request);
-        self.raise();
-    }
-
-    pub fn take_requests(&self) -> Vec<AbortRequest> {
-        std::mem::take(&mut self.mail().requests)
-    }
-
-    pub fn tell_abort(&self, number: u64, aborted: bool) {
-        self.mail().outcomes.push((number, aborted));
-        self.raise();
-    }
-
-    pub fn take_outcomes(&self) -> Vec<(u64, bool)> {
-        std::mem::take(&mut self.mail().outcomes)
-    }
-
-    pub fn raise(&self) {
-        self.raised.store(true, Ordering::Release);
-        let waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    }
-
-    /// Whether somebody called since the last look.
-    pub fn take(&self) -> bool {
-        self.raised.load(Ordering::Relaxed) && self.raised.swap(false, Ordering::AcqRel)
-    }
-
-    pub fn set_waker(&self, waker: &Waker) {
-        let mut place = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
-        if !place.as_ref().is_some_and(|known| known.will_wake(waker)) {
-            *place = Some(waker.clone());
-        }
-    }
-}
 
 /// What writing CC asks the connection to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -110,6 +50,8 @@ struct State {
     namespace_event: Event,
     ana_event: Event,
     discovery_event: Event,
+    reservation_event: Event,
+    notifications: Notifications,
     changed: BTreeSet<u32>,
     errors: VecDeque<ErrorEntry>,
     error_count: u64,
@@ -171,6 +113,8 @@ impl Controller {
             namespace_event: Event::default(),
             ana_event: Event::default(),
             discovery_event: Event::default(),
+            reservation_event: Event::default(),
+            notifications: Notifications::default(),
             changed: BTreeSet::new(),
             errors: VecDeque::new(),
             error_count: 0,
@@ -311,6 +255,7 @@ impl Controller {
             state.namespace_event = Event::default();
             state.ana_event = Event::default();
             state.discovery_event = Event::default();
+            state.reservation_event = Event { pending: !state.notifications.is_empty(), masked: false };
             self.write_through.store(false, Ordering::Release);
             self.io_epoch.fetch_add(1, Ordering::AcqRel);
             for queue in state.queues.values() {
@@ -412,6 +357,33 @@ impl Controller {
         self.admin.raise();
     }
 
+    /// A reservation notification for this controller's host (NVMe Base 2.0 §5.16.1.24). No feature switches the event off;
+    /// what is masked by feature 82h does not get here.
+    pub fn reservation_notice(&self, nsid: u32, kind: NotificationType) {
+        let mut state = self.lock();
+        state.notifications.push(nsid, kind);
+        state.reservation_event.raise();
+        drop(state);
+        self.admin.raise();
+    }
+
+    /// The oldest notification. Read with `clear` it is forgotten, and if more wait there is an event for them.
+    pub fn reservation_log(&self, clear: bool) -> ReservationNotification {
+        let mut state = self.lock();
+        let page = state.notifications.read(clear);
+        if clear {
+            state.reservation_event = Event { pending: !state.notifications.is_empty(), masked: false };
+        }
+        page
+    }
+
+    /// Asks the controller's I/O queues to drain a namespace.
+    pub fn drain(&self, request: &DrainRequest) {
+        for queue in self.lock().queues.values() {
+            queue.ask_to_drain(request.clone());
+        }
+    }
+
     /// The next event to tell, if the host wants one that happened. It counts as told.
     pub fn next_event(&self) -> Option<AsyncEvent> {
         let mut state = self.lock();
@@ -421,6 +393,9 @@ impl Controller {
         }
         if state.ana_event.tell(wanted & async_event_config::ANA_CHANGE != 0) {
             return Some(AsyncEvent::ANA_CHANGED);
+        }
+        if state.reservation_event.tell(true) {
+            return Some(AsyncEvent::RESERVATION_NOTIFICATION);
         }
         let discovery = state.discovery_event.tell(wanted & async_event_config::DISCOVERY_CHANGE != 0);
         discovery.then_some(AsyncEvent::DISCOVERY_CHANGED)

@@ -178,7 +178,11 @@ pub(super) async fn execute<N: Namespace>(operation: Operation<N>) -> Outcome {
     let result = match work {
         Work::Read { lba, buf } => {
             let (result, data) = namespace.read(lba, buf).await;
-            return Outcome { slot, result, data, range: 0 };
+            return Outcome { slot, result, status: None, data, range: 0 };
+        }
+        Work::Reserve(request) => {
+            let (status, data) = request.execute().await;
+            return Outcome { slot, result: Ok(()), status: Some(status), data, range: 0 };
         }
         Work::Write { lba, data, durability } => namespace.write(lba, data, durability).await,
         Work::Flush => namespace.flush().await,
@@ -201,10 +205,10 @@ pub(super) async fn execute<N: Namespace>(operation: Operation<N>) -> Outcome {
         Work::WriteUncorrectable { lba, blocks } => namespace.write_uncorrectable(lba, blocks).await,
         Work::Copy { lba, ranges, block_size, durability } => {
             let (result, range) = copy(&*namespace, lba, &ranges, block_size, durability).await;
-            return Outcome { slot, result, data: Buf::default(), range };
+            return Outcome { slot, result, status: None, data: Buf::default(), range };
         }
     };
-    Outcome { slot, result, data: Buf::default(), range: 0 }
+    Outcome { slot, result, status: None, data: Buf::default(), range: 0 }
 }
 
 /// Copies the source ranges, one after the other and piece by piece, to where the blocks from `to` on are. With an error

@@ -13,6 +13,7 @@ impl<N> Connection<N> {
     /// Somebody has called.
     pub(super) fn attend(&mut self) {
         let Some(controller) = self.controller.clone() else { return };
+        self.drain_requested();
         if controller.is_ended() {
             // A queue that is disconnected waits for its answer to be read; a host that never does must not hold it.
             self.end.take_if(|end| *end == End::Disconnected);

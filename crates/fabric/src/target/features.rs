@@ -10,10 +10,11 @@ use nvme::{AnaState, NSID_ALL, Status, Submission};
 
 use super::controller::Controller;
 use super::limits::{IO_QUEUES_MAX, NSID_MAX};
+use super::reservation;
 use super::shared::Shared;
 
 /// Features of an I/O controller, ascending.
-pub(super) const SUPPORTED: [FeatureId; 12] = [
+pub(super) const SUPPORTED: [FeatureId; 14] = [
     FeatureId::ARBITRATION,
     FeatureId::POWER_MANAGEMENT,
     FeatureId::TEMPERATURE_THRESHOLD,
@@ -26,6 +27,8 @@ pub(super) const SUPPORTED: [FeatureId; 12] = [
     FeatureId::KEEP_ALIVE_TIMER,
     FeatureId::HOST_BEHAVIOR,
     FeatureId::HOST_ID,
+    FeatureId::RESERVATION_NOTIFICATION,
+    FeatureId::RESERVATION_PERSISTENCE,
 ];
 /// Capabilities (SELECT 3): changeable.
 const CHANGEABLE: u32 = 1 << 2;
@@ -129,10 +132,12 @@ fn check_namespace<N>(
     let none = nsid == 0 || nsid > NSID_MAX;
     let attached = || shared.namespaces(controller).iter().any(|attached| attached.nsid == nsid);
     match feature {
-        FeatureId::ERROR_RECOVERY if nsid == NSID_ALL && set => Ok(()),
-        FeatureId::ERROR_RECOVERY if none => Err(Status::INVALID_NAMESPACE.do_not_retry()),
-        FeatureId::ERROR_RECOVERY if !attached() => Err(INVALID),
-        FeatureId::ERROR_RECOVERY => Ok(()),
+        _ if is_of_namespaces(feature) => match nsid {
+            NSID_ALL if set => Ok(()),
+            _ if none => Err(Status::INVALID_NAMESPACE.do_not_retry()),
+            _ if !attached() => Err(INVALID),
+            _ => Ok(()),
+        },
         _ if !set || nsid == 0 || nsid == NSID_ALL => Ok(()),
         _ if none => Err(Status::INVALID_NAMESPACE.do_not_retry()),
         _ => Err(Status::FEATURE_NOT_NAMESPACE.do_not_retry()),
@@ -156,6 +161,12 @@ fn queue_counts() -> u32 {
     zero_based << 16 | zero_based
 }
 
+/// Features of which each namespace has a value of its own.
+fn is_of_namespaces(feature: FeatureId) -> bool {
+    let reservations = [FeatureId::RESERVATION_NOTIFICATION, FeatureId::RESERVATION_PERSISTENCE];
+    feature == FeatureId::ERROR_RECOVERY || reservations.contains(&feature)
+}
+
 /// Get Features.
 pub(super) fn get<N>(
     shared: &Shared<N>,
@@ -176,7 +187,7 @@ pub(super) fn get<N>(
         select::CAPABILITIES => {
             let result = match feature {
                 FeatureId::HOST_ID => 0,
-                FeatureId::ERROR_RECOVERY => CHANGEABLE | NAMESPACE_SPECIFIC,
+                _ if is_of_namespaces(feature) => CHANGEABLE | NAMESPACE_SPECIFIC,
                 _ => CHANGEABLE,
             };
             return Ok(Value { result, data: None });
@@ -203,6 +214,8 @@ pub(super) fn get<N>(
         FeatureId::ASYNC_EVENT_CONFIG => features.async_event,
         FeatureId::KEEP_ALIVE_TIMER => controller.keep_alive_ms(),
         FeatureId::NUMBER_OF_QUEUES => queue_counts(),
+        FeatureId::RESERVATION_NOTIFICATION => reservation::of_namespace(shared, controller, command)?.mask(),
+        FeatureId::RESERVATION_PERSISTENCE => reservation::of_namespace(shared, controller, command)?.persists().into(),
         FeatureId::VOLATILE_WRITE_CACHE if has_cache(shared, controller) => u32::from(!controller.write_through()),
         FeatureId::VOLATILE_WRITE_CACHE => return Err(INVALID),
         FeatureId::HOST_ID => {
@@ -302,6 +315,8 @@ pub(super) fn set<N>(
         // Only before the first I/O queue is made (NVMe Base 2.0c §5.27.1.5).
         FeatureId::NUMBER_OF_QUEUES if controller.queues_made() => return Err(Status::SEQUENCE_ERROR.do_not_retry()),
         FeatureId::NUMBER_OF_QUEUES => return set_queues(value),
+        FeatureId::RESERVATION_NOTIFICATION => reservation::set_notification_mask(shared, controller, command)?,
+        FeatureId::RESERVATION_PERSISTENCE => {} // durable before it is answered, and so set by the caller
         FeatureId::WRITE_ATOMICITY => controller.update_features(|features| features.write_atomicity = value & 1),
         FeatureId::ASYNC_EVENT_CONFIG => {
             use async_event_config::{ANA_CHANGE, DISCOVERY_CHANGE, HEALTH_MASK, NAMESPACE_ATTRIBUTE};

@@ -2,12 +2,14 @@
 //!
 //! Every bit here is a promise; what is not built is not set.
 
+use device::NamespaceInfo;
 use engine::{Buf, View};
 use nvme::ana::{ANACAP_STATES, CMIC_ANA, CMIC_CONTROLLERS, CMIC_PORTS};
 use nvme::feature::async_event_config;
 use nvme::identify::{
     Cns, IdentifyController, IdentifyNamespace, IdentifyNvmController, LbaFormat, ascii_field, descriptor, oncs,
 };
+use nvme::reservation::rescap;
 use nvme::{AnaState, CONTROLLER_ID_DYNAMIC, NSID_ALL, PAGE_BYTES, Status, Submission, VERSION};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -137,7 +139,7 @@ fn controller_page<N>(shared: &Shared<N>, controller: &Controller, namespaces: &
     page.mnan = NSID_MAX.into();
     let infos = || namespaces.iter().map(|attached| &attached.info);
     let always = oncs::COMPARE | oncs::DATASET_MANAGEMENT | oncs::WRITE_ZEROES | oncs::SAVE_SELECT | oncs::TIMESTAMP;
-    page.oncs = (always | oncs::VERIFY | oncs::COPY).into();
+    page.oncs = (always | oncs::VERIFY | oncs::COPY | oncs::RESERVATIONS).into();
     if infos().any(|info| info.write_uncorrectable) {
         page.oncs = (page.oncs.get() | oncs::WRITE_UNCORRECTABLE).into();
     }
@@ -177,6 +179,7 @@ fn namespace_page<N>(attached: &Attached<N>) -> IdentifyNamespace {
     page.mcl = io::copy_blocks_max(info).into();
     page.msrc = (COPY_RANGES_MAX - 1) as u8;
     page.nmic = 1; // may be attached to several controllers
+    page.rescap = rescap_of(info);
     page.dlfeat = u8::from(info.deallocated_reads_zero) | 1 << 3;
     page.nawun = zero_based(info.atomic_blocks).into();
     page.nawupf = 0.into();
@@ -212,10 +215,16 @@ fn descriptor_list<N>(attached: &Attached<N>) -> [u8; 25] {
     list
 }
 
+fn rescap_of(info: &NamespaceInfo) -> u8 {
+    let persist = if info.persists_attributes { rescap::PERSIST } else { 0 };
+    rescap::TYPES | rescap::IGNORE_KEY_1_3 | persist
+}
+
 /// I/O Command Set Independent Identify Namespace, CNS 08h (NVMe Base 2.0 figure 280).
 fn independent_page<N>(attached: &Attached<N>) -> [u8; 24] {
     let mut page = [0; 24];
     page[1] = 1; // NMIC: shared
+    page[2] = rescap_of(&attached.info);
     page[4..8].copy_from_slice(&attached.group.to_le_bytes()); // ANAGRPID
     page[14] = 1; // NSTAT: ready
     debug_assert!(attached.info.blocks > 0);

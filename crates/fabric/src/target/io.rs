@@ -12,6 +12,7 @@ use nvme::{Status, Submission};
 use zerocopy::FromBytes;
 
 use super::limits::{COPY_BYTES_MAX, COPY_RANGES_MAX, TRANSFER_BYTES_MAX};
+use super::reservation;
 use super::stats::CommandKind;
 
 /// Data of a Dataset Management command. Derived: as many ranges as there can be.
@@ -34,10 +35,10 @@ pub(super) enum Plan {
 pub(super) struct Operation<N> {
     pub slot: Option<u16>,
     pub namespace: Arc<N>,
-    pub work: Work,
+    pub work: Work<N>,
 }
 
-pub(super) enum Work {
+pub(super) enum Work<N> {
     Read {
         lba: Lba,
         buf: Buf,
@@ -82,13 +83,17 @@ pub(super) enum Work {
         block_size: u32,
         durability: Durability,
     },
+    /// A reservation command. Boxed: these are rare, and every other operation would pay for its size.
+    Reserve(Box<reservation::Request<N>>),
 }
 
 /// What became of an [`Operation`].
 pub(super) struct Outcome {
     pub slot: Option<u16>,
     pub result: Result<(), Error>,
-    /// The buffer of a read.
+    /// What a reservation command is answered with; `result` is of no interest then.
+    pub status: Option<Status>,
+    /// What was read; else empty.
     pub data: Buf,
     /// A Copy that failed: the first source range that was not copied whole.
     pub range: u32,
@@ -103,6 +108,7 @@ pub(super) fn plan(
 ) -> Result<Plan, Status> {
     match kind {
         CommandKind::Flush => Ok(Plan::Run),
+        CommandKind::Reservation => reservation::plan(command, capsule_bytes),
         CommandKind::WriteZeroes | CommandKind::Verify => {
             check_range(command.lba(), u64::from(command.blocks()), info)?;
             Ok(Plan::Run)

@@ -70,6 +70,7 @@ fn whole_page<N>(
             }
             Ok(page.as_bytes().to_vec())
         }
+        (LogId::RESERVATION, _) => Ok(controller.reservation_log(clear).as_bytes().to_vec()),
         (LogId::ANA, _) => {
             controller.ana_read(clear);
             Ok(shared.ana_page(controller, request.specific & GROUPS_ONLY != 0))
@@ -93,6 +94,7 @@ fn supported(discovery: bool) -> Vec<u8> {
             LogId::EFFECTS,
             LogId::ANA,
             LogId::FEATURES,
+            LogId::RESERVATION,
         ]
     };
     let mut page = [U32::ZERO; 256];
@@ -148,6 +150,15 @@ fn commands_and_effects() -> EffectsLog {
         page.admin[usize::from(opcode.0)] = effects::SUPPORTED.into();
     }
     for opcode in [NvmOpcode::READ, NvmOpcode::COMPARE, NvmOpcode::FLUSH, NvmOpcode::VERIFY] {
+        page.io[usize::from(opcode.0)] = effects::SUPPORTED.into();
+    }
+    let reservations = [
+        NvmOpcode::RESERVATION_REGISTER,
+        NvmOpcode::RESERVATION_REPORT,
+        NvmOpcode::RESERVATION_ACQUIRE,
+        NvmOpcode::RESERVATION_RELEASE,
+    ];
+    for opcode in reservations {
         page.io[usize::from(opcode.0)] = effects::SUPPORTED.into();
     }
     let changing = [

@@ -1,8 +1,10 @@
 //! A host without I/O at the other end of a [`Connection`]: for scenario tests and for fuzzing.
 //!
-//! Time stands still unless it is moved. Operations run on a memory namespace, whose futures never wait.
+//! Time stands still unless it is moved. Operations run on a memory namespace, whose futures never wait; what waits for
+//! another connection goes on with the next turn.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +19,7 @@ use nvme::{CONTROLLER_ID_DYNAMIC, Completion, Nqn, SglDescriptor, Submission};
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::connection::Connection;
+use super::io::Outcome;
 use super::ports::Origin;
 use super::{HostConfig, PortConfig, PortId, Target, driver};
 use crate::auth::{DhchapKey, HostKeys};
@@ -40,8 +43,11 @@ pub(crate) struct Session {
     pub admin: Option<Box<Session>>,
     /// Operations are left with the core; the test takes them itself.
     pub stalled: bool,
-    /// The name in its Connect commands.
+    /// Operations that wait for another connection.
+    pending: Vec<Pin<Box<dyn Future<Output = Outcome>>>>,
+    /// The name and the identifier in its Connect commands.
     pub host: Nqn,
+    host_id: [u8; 16],
 }
 
 /// The subsystem that a session's target has.
@@ -66,6 +72,15 @@ impl Session {
         Session::on(&target)
     }
 
+    /// The connection is made by another host, which is known by this number.
+    #[cfg(test)]
+    pub fn by_host(mut self, number: u8) -> Session {
+        let name = format!("{}{number}", host());
+        self.host = name.parse().expect("invariant: a well-formed name");
+        self.host_id = [number; 16];
+        self
+    }
+
     /// One more connection to a target, by its port 1.
     pub fn on(target: &Target<Memory>) -> Session {
         Session::at(target, PortId(1))
@@ -86,7 +101,9 @@ impl Session {
             controller: 0,
             admin: None,
             stalled: false,
+            pending: Vec::new(),
             host: host(),
+            host_id: [1; 16],
         }
     }
 
@@ -111,7 +128,7 @@ impl Session {
     /// The same with a queue of `entries`.
     pub fn connect_io_of(&mut self, entries: u16) {
         let mut admin = Box::new(Session::at(&self.target, self.core.origin.port));
-        admin.host = self.host.clone();
+        (admin.host, admin.host_id) = (self.host.clone(), self.host_id);
         admin.open(false, false);
         admin.connect_admin();
         self.controller = admin.controller;
@@ -129,7 +146,7 @@ impl Session {
         let mut fields = ConnectFields { qid: qid.into(), sqsize: 31.into(), ..ConnectFields::default() };
         fields.cattr = connect_attributes::DISABLE_SQ_FLOW_CONTROL;
         let mut data = ConnectData::new_zeroed();
-        data.hostid = [1; 16];
+        data.hostid = self.host_id;
         data.cntlid = if qid == 0 { CONTROLLER_ID_DYNAMIC } else { self.controller }.into();
         data.subnqn = subsystem.to_field();
         data.hostnqn = self.host.to_field();
@@ -247,8 +264,12 @@ impl Session {
             while !self.stalled
                 && let Some(operation) = self.core.next_operation()
             {
-                if let Some(outcome) = poll_once(driver::execute(operation)) {
-                    self.core.complete(outcome);
+                self.pending.push(Box::pin(driver::execute(operation)));
+            }
+            for mut pending in std::mem::take(&mut self.pending) {
+                match poll_once(&mut pending) {
+                    Some(outcome) => self.core.complete(outcome),
+                    None => self.pending.push(pending),
                 }
             }
             if !self.core.has_output() {

@@ -19,12 +19,14 @@ use nvme::{AnaState, CONTROLLER_ID_DYNAMIC, Nqn};
 
 use super::access::Access;
 use super::ana::{self, AnaGroups};
+use super::attention::Attention;
 use super::balance::Loads;
 use super::complaints::Complaints;
 use super::config::{ConfigError, HostConfig, PortConfig, PortId, TargetConfig};
-use super::controller::{Attention, Controller, Identity};
+use super::controller::{Controller, Identity};
 use super::limits::{CONTROLLERS_MAX, NSID_MAX, SUBSYSTEMS_MAX};
 use super::ports::Ports;
+use super::reservation::Reservations;
 use super::secure::{Secure, TlsPolicy};
 use super::stats::Stats;
 
@@ -38,13 +40,15 @@ pub(super) struct Attached<N> {
     pub namespace: Arc<N>,
     /// Blocks that take room, now: [`Namespace::used_blocks`], for those who need not know more of `N`.
     pub used_blocks: fn(&N) -> u64,
+    pub reservations: Arc<Reservations>,
 }
 
 // Not derived: `N` itself need not be cloned.
 impl<N> Clone for Attached<N> {
     fn clone(&self) -> Attached<N> {
-        let Attached { nsid, ref info, group, access, ref namespace, used_blocks } = *self;
-        Attached { nsid, info: info.clone(), group, access, namespace: namespace.clone(), used_blocks }
+        let Attached { nsid, ref info, group, access, ref namespace, used_blocks, ref reservations } = *self;
+        let (namespace, reservations) = (namespace.clone(), reservations.clone());
+        Attached { nsid, info: info.clone(), group, access, namespace, used_blocks, reservations }
     }
 }
 
@@ -204,14 +208,23 @@ impl<N> Shared<N> {
         }
         ana::check(group)?;
         let mut state = self.lock();
+        let (info, access) = (namespace.info(), AnaState::default());
+        // In another subsystem it is the same namespace, and so are its reservations.
+        let mut all = state.subsystems.values().flat_map(|subsystem| subsystem.namespaces.values());
+        let same = all.find(|other| other.info.nguid == info.nguid).map(|other| other.reservations.clone());
+        let reservations = match same {
+            Some(same) => same,
+            None => Arc::new(
+                Reservations::kept_with(&*namespace).map_err(|reason| ConfigError::Reservations { nsid, reason })?,
+            ),
+        };
         let subsystem = state.subsystem(nqn)?;
         if subsystem.namespaces.contains_key(&nsid) {
             return Err(ConfigError::NamespaceExists(nsid));
         }
-        let (info, access) = (namespace.info(), AnaState::default());
-        subsystem
-            .namespaces
-            .insert(nsid, Attached { nsid, info, group, access, namespace, used_blocks: N::used_blocks });
+        let used_blocks = N::used_blocks;
+        let attached = Attached { nsid, info, group, access, namespace, used_blocks, reservations };
+        subsystem.namespaces.insert(nsid, attached);
         // The ANA log changes too, but the host learns that with the namespace: a notice of its own is not due where a
         // group is met by attachment (NVMe Base 2.0 §8.1.1.9).
         subsystem.groups.members_changed(group);
@@ -254,6 +267,17 @@ impl<N> Shared<N> {
             Attached { access, ..attached.clone() }
         };
         subsystem.namespaces.values().map(seen).collect()
+    }
+
+    /// The controllers through which a namespace is seen, and its identifier there.
+    pub fn watchers(&self, reservations: &Arc<Reservations>) -> Vec<(Arc<Controller>, u32)> {
+        let state = self.lock();
+        let seen = |controller: &Arc<Controller>| {
+            let namespaces = &state.subsystems.get(controller.subsystem())?.namespaces;
+            let mut same = namespaces.values().filter(|attached| Arc::ptr_eq(&attached.reservations, reservations));
+            same.next().map(|attached| (controller.clone(), attached.nsid))
+        };
+        state.controllers.values().filter_map(seen).collect()
     }
 
     // Asymmetric namespace access.

@@ -11,10 +11,12 @@ use std::sync::Arc;
 use device::NamespaceInfo;
 use engine::time::Instant;
 use engine::{Buf, View};
+use nvme::opcode::NvmOpcode;
 use nvme::{Fuse, Status, Submission};
 use slab::Slab;
 
 use super::abort::AbortTicket;
+use super::reservation::Hold;
 use super::stats::CommandKind;
 
 /// How far a command is.
@@ -64,6 +66,8 @@ pub(super) struct Slot<N> {
     pub partner: Option<u16>,
     /// An Abort that is answered when this command's answer is on its way.
     pub abort: Option<AbortTicket>,
+    /// Whoever has taken this host's rights waits until the command has ended.
+    pub hold: Option<Arc<Hold>>,
     /// The answer.
     pub status: Status,
     pub result: u64,
@@ -85,10 +89,16 @@ impl<N> Slot<N> {
             doomed: None,
             partner: None,
             abort: None,
+            hold: None,
             status: Status::SUCCESS,
             result: 0,
             reply: View::default(),
         }
+    }
+
+    /// Whether the command's data goes to the host.
+    pub fn is_to_host(&self) -> bool {
+        self.kind == Some(CommandKind::Read) || NvmOpcode(self.command.opcode) == NvmOpcode::RESERVATION_REPORT
     }
 
     pub fn is_fused(&self) -> bool {

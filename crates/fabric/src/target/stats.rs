@@ -31,11 +31,13 @@ pub enum CommandKind {
     WriteUncorrectable,
     /// Copy.
     Copy,
+    /// The four reservation commands.
+    Reservation,
 }
 
 impl CommandKind {
     /// Every kind, in the order of their numbers.
-    pub const ALL: [CommandKind; 10] = [
+    pub const ALL: [CommandKind; 11] = [
         CommandKind::Read,
         CommandKind::Write,
         CommandKind::Flush,
@@ -46,6 +48,7 @@ impl CommandKind {
         CommandKind::Verify,
         CommandKind::WriteUncorrectable,
         CommandKind::Copy,
+        CommandKind::Reservation,
     ];
 
     /// The kind of an unfused command, where it is one of them.
@@ -60,6 +63,10 @@ impl CommandKind {
             NvmOpcode::VERIFY => CommandKind::Verify,
             NvmOpcode::WRITE_UNCORRECTABLE => CommandKind::WriteUncorrectable,
             NvmOpcode::COPY => CommandKind::Copy,
+            NvmOpcode::RESERVATION_REGISTER
+            | NvmOpcode::RESERVATION_REPORT
+            | NvmOpcode::RESERVATION_ACQUIRE
+            | NvmOpcode::RESERVATION_RELEASE => CommandKind::Reservation,
             _ => return None,
         })
     }
@@ -77,6 +84,7 @@ impl CommandKind {
             CommandKind::Verify => "verify",
             CommandKind::WriteUncorrectable => "write_uncorrectable",
             CommandKind::Copy => "copy",
+            CommandKind::Reservation => "reservation",
         }
     }
 }

@@ -10,6 +10,8 @@ mod features;
 mod io;
 mod paths;
 mod protocol;
+mod reservation_features;
+mod reservations;
 
 use device::Memory;
 use nvme::opcode::NvmOpcode;

@@ -365,8 +365,13 @@ fn an_error_of_the_medium_becomes_a_status() {
         session.stalled = true;
         session.receive(&session.capsule(&command(NvmOpcode::READ, 1, 0, 1), &[]));
         let operation = session.core.next_operation().expect("a read is ready");
-        let outcome =
-            crate::target::io::Outcome { slot: operation.slot, result: Err(error), data: Default::default(), range: 0 };
+        let outcome = crate::target::io::Outcome {
+            slot: operation.slot,
+            result: Err(error),
+            status: None,
+            data: Default::default(),
+            range: 0,
+        };
         session.core.complete(outcome);
         session.turn();
         assert_eq!(status(session.take_answer(1)).kind(), expected);

@@ -1,0 +1,431 @@
+//! Reservations of one namespace among all connections of the process (NVMe Base 2.0 §8.19).
+//!
+//! ```text
+//!  Reservation Register, Acquire, Release, or the persistence feature
+//!    └─ change: one at a time per namespace
+//!         1 new state  ─►  2 made durable (PTPL)  ─►  3 published  ─►  4 drained  ─►  5 notices, answer
+//!  every other command: looks at what is published when its capsule arrives, and again when it begins
+//! ```
+//! Invariants:
+//! - A command begins only if what is published at that moment admits it. While no reservation is held, looking costs one
+//!   load; while one is held, one load and a comparison: each connection keeps what it may do until something changes.
+//! - Drained: when a change is answered, no command is executing that began under rights which the change has taken away.
+//!   So what a host reads after it has fenced another is what stays. The specification asks for less (only of Preempt and
+//!   Abort that commands under way are dealt with): with it, a late write of the fenced host could follow the answer.
+//! - Of the commands of a preempted host that had not begun, Preempt and Abort ends each with Command Aborted due to Preempt
+//!   and Abort; those that had begun run to their end (a medium can't be told to stop) before the answer leaves.
+//! - With PTPL set, a state is durable before it is published, so no host ever acts on one that a crash undoes.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+
+use device::{Mode, Namespace, RangeLocks};
+use engine::Buf;
+use nvme::Status;
+use nvme::reservation::{
+    Access, AcquireKeys, NOTIFICATION_MASK, NotificationType, RegisterKeys, RegisteredController, ReleaseKey,
+    ReservationCommand, ReservationNotification, ReservationStatus,
+};
+use nvme::{CONTROLLER_ID_DYNAMIC, NSID_ALL, Submission};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use super::controller::Controller;
+use super::io::{self, Plan};
+use super::limits::TRANSFER_BYTES_MAX;
+use super::shared::{Attached, Shared};
+
+mod queue;
+mod record;
+mod state;
+
+use state::State;
+pub(super) use state::{Change, HostId};
+
+/// Notifications that wait on a controller to be read. Chosen as the Linux target has it; beyond it the oldest is lost, which
+/// the gap in the count tells (NVMe Base 2.0 §5.16.1.24).
+const NOTIFICATIONS_MAX: usize = 64;
+/// The attribute of a namespace in which its reservations are kept.
+const ATTRIBUTE: &str = "reservations";
+/// Data that a command with keys may bring. Chosen: a page.
+const KEYS_ROOM_MAX: u32 = 4096;
+
+/// The reservation state of a namespace, shared by everybody who uses it.
+pub(super) struct Reservations {
+    /// 0: no reservation is held. Else it moves with every change.
+    version: AtomicU64,
+    published: Mutex<Published>,
+    /// Held while a change is made, across its waits.
+    turn: Arc<RangeLocks>,
+    /// The Reservation Notification Mask feature.
+    mask: AtomicU32,
+}
+
+struct Published {
+    state: State,
+    changes: u64,
+    /// The record that is kept with the namespace; `None`: not known, a write of it has failed.
+    kept: Option<Vec<u8>>,
+}
+
+/// What a connection may do with a namespace, as of a version.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Rights {
+    version: u64,
+    access: Access,
+}
+
+impl Reservations {
+    /// Those that were kept with a namespace; the error says why they can't be read.
+    pub fn kept_with<N: Namespace>(namespace: &N) -> Result<Reservations, String> {
+        let kept = namespace.attribute(ATTRIBUTE).map_err(|error| error.to_string())?.unwrap_or_default();
+        let state = record::decode(&kept)?;
+        let changes = u64::from(state.held.is_some());
+        Ok(Reservations {
+            version: AtomicU64::new(changes),
+            published: Mutex::new(Published { state, changes, kept: Some(kept) }),
+            turn: Arc::new(RangeLocks::new(0)),
+            mask: AtomicU32::new(0),
+        })
+    }
+
+    /// A panic while the lock was held leaves a state that is whole: it is replaced in one assignment.
+    fn lock(&self) -> MutexGuard<'_, Published> {
+        self.published.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether `host` may do what is wanted. `rights` is what the caller knew last, and is brought up to date.
+    pub fn admits(&self, rights: &mut Rights, host: &HostId, wanted: Access) -> bool {
+        // Acquire: pairs with the release in `publish`; see `drain` for what is under way at that moment.
+        let version = self.version.load(Ordering::Acquire);
+        if version == 0 {
+            return true;
+        }
+        if rights.version != version {
+            let published = self.lock();
+            *rights = Rights { version: self.version.load(Ordering::Relaxed), access: published.state.access(host) };
+        }
+        rights.access.covers(wanted)
+    }
+
+    /// Reservation Report, extended (NVMe Base 2.0 §7.5): a host has one entry, as all our controllers are dynamic.
+    pub fn report(&self) -> Vec<u8> {
+        let published = self.lock();
+        let state = &published.state;
+        let mut head = ReservationStatus::new_zeroed();
+        head.generation = state.generation.into();
+        head.rtype = state.held.map_or(0, |held| held.rtype.code());
+        head.controllers = (state.registrants.len() as u16).into();
+        head.persist = state.persist.into();
+        let mut page = head.as_bytes().to_vec();
+        for registrant in &state.registrants {
+            let mut entry = RegisteredController::new_zeroed();
+            entry.cntlid = CONTROLLER_ID_DYNAMIC.into();
+            entry.status = state.is_holder(&registrant.host).into();
+            entry.key = registrant.key.into();
+            entry.host_id = registrant.host;
+            page.extend_from_slice(entry.as_bytes());
+        }
+        page
+    }
+
+    /// The Reservation Notification Mask feature (NVMe Base 2.0 §5.27.1.26).
+    pub fn mask(&self) -> u32 {
+        self.mask.load(Ordering::Relaxed)
+    }
+
+    /// Sets it; false where a bit means nothing.
+    pub fn set_mask(&self, mask: u32) -> bool {
+        let known = mask & !NOTIFICATION_MASK == 0;
+        if known {
+            self.mask.store(mask, Ordering::Relaxed);
+        }
+        known
+    }
+
+    /// The Persist Through Power Loss state (NVMe Base 2.0 §5.27.1.27).
+    pub fn persists(&self) -> bool {
+        self.lock().state.persist
+    }
+
+    fn publish(&self, state: State) {
+        let mut published = self.lock();
+        published.changes += 1;
+        let version = if state.held.is_some() { published.changes } else { 0 };
+        published.state = state;
+        self.version.store(version, Ordering::Release);
+    }
+}
+
+/// What a reservation command needs before it can run (NVMe Base 2.0 §7.2 to §7.5).
+pub(super) fn plan(command: &Submission, capsule_bytes: u32) -> Result<Plan, Status> {
+    let asked = ReservationCommand::from_submission(command).ok_or(Status::INVALID_FIELD.do_not_retry())?;
+    if let ReservationCommand::Report { bytes, extended } = asked {
+        if !extended {
+            // Over fabrics a Host Identifier has 128 bits, for which the short structures have no room.
+            return Err(Status::HOST_ID_INCONSISTENT.do_not_retry());
+        }
+        let bytes = u32::try_from(bytes).ok().filter(|bytes| *bytes <= TRANSFER_BYTES_MAX);
+        let bytes = bytes.ok_or(Status::INVALID_FIELD.do_not_retry())?;
+        return io::check_to_host(command, bytes).map(|()| Plan::Read(bytes));
+    }
+    // Hosts may send more than the keys: older Linux has one buffer of 16 bytes for all three commands.
+    let room = command.sgl.length.get();
+    if !(asked.data_bytes()..=KEYS_ROOM_MAX).contains(&room) {
+        return Err(Status::DATA_SGL_LENGTH_INVALID.do_not_retry());
+    }
+    io::plan_from_host(command, room, capsule_bytes)
+}
+
+/// What a command asks for; its data is complete, as [`plan`] has seen to.
+pub(super) enum Asked {
+    /// A report of this many bytes.
+    Report(usize),
+    /// A change.
+    Change(Change),
+}
+
+/// Reads a command that [`plan`] has accepted.
+pub(super) fn asked(command: &Submission, data: &[u8]) -> Result<Asked, Status> {
+    let short = Status::DATA_SGL_LENGTH_INVALID.do_not_retry();
+    let asked = ReservationCommand::from_submission(command).ok_or(Status::INVALID_FIELD.do_not_retry())?;
+    Ok(Asked::Change(match asked {
+        ReservationCommand::Register { action, ignore_key, persist } => {
+            let (keys, _) = RegisterKeys::read_from_prefix(data).map_err(|_| short)?;
+            Change::Register { action, ignore_key, persist, current: keys.current.get(), new: keys.new.get() }
+        }
+        ReservationCommand::Acquire { action, rtype } => {
+            let (keys, _) = AcquireKeys::read_from_prefix(data).map_err(|_| short)?;
+            Change::Acquire { action, rtype, current: keys.current.get(), preempt: keys.preempt.get() }
+        }
+        ReservationCommand::Release { action, rtype } => {
+            let (key, _) = ReleaseKey::read_from_prefix(data).map_err(|_| short)?;
+            Change::Release { action, rtype, current: key.current.get() }
+        }
+        ReservationCommand::Report { bytes, .. } => return Ok(Asked::Report(bytes as usize)),
+    }))
+}
+
+/// A reservation command, or a change of the persistence feature, on its way.
+pub(super) struct Request<N> {
+    pub shared: Arc<Shared<N>>,
+    /// One; of the feature there may be more.
+    pub namespaces: Result<Vec<Attached<N>>, Status>,
+    pub host: HostId,
+    pub asked: Result<Asked, Status>,
+}
+
+impl<N: Namespace> Request<N> {
+    /// Carries it out; the status and the data for the host that asked.
+    pub async fn execute(self) -> (Status, Buf) {
+        match self.run().await {
+            Ok(data) => (Status::SUCCESS, data),
+            Err(status) => (status, Buf::default()),
+        }
+    }
+
+    async fn run(self) -> Result<Buf, Status> {
+        let namespaces = self.namespaces?;
+        match self.asked? {
+            Asked::Change(change) => {
+                for attached in &namespaces {
+                    make(&self.shared, attached, self.host, change).await?;
+                }
+                Ok(Buf::default())
+            }
+            Asked::Report(bytes) => {
+                // Beyond the report's end there are zeroes, as in a log page.
+                let mut data = Buf::zeroed(bytes);
+                for attached in &namespaces {
+                    let report = attached.reservations.report();
+                    let taken = bytes.min(report.len());
+                    data[..taken].copy_from_slice(&report[..taken]);
+                }
+                Ok(data)
+            }
+        }
+    }
+}
+
+/// Makes one change, alone on its namespace.
+async fn make<N: Namespace>(
+    shared: &Shared<N>,
+    attached: &Attached<N>,
+    host: HostId,
+    change: Change,
+) -> Result<(), Status> {
+    let reservations = &attached.reservations;
+    let _turn = reservations.turn.lock(0, 1, Mode::Exclusive).await;
+    let before = reservations.lock().state.clone();
+    let mut after = before.clone();
+    let effects = after.apply(host, change, attached.info.persists_attributes)?;
+    keep(&*attached.namespace, reservations, &after).await?;
+    reservations.publish(after.clone());
+    let watchers = shared.watchers(reservations);
+    let how = |host: &HostId| {
+        let lost = !after.access(host).covers(before.access(host));
+        if effects.aborted.contains(host) { Some(Drain::Abort) } else { lost.then_some(Drain::Finish) }
+    };
+    drain(reservations, &watchers, how).await;
+    let mask = reservations.mask();
+    for (told, kind) in effects.notices.iter().filter(|(_, kind)| mask & kind.mask_bit() == 0) {
+        for (controller, nsid) in watchers.iter().filter(|(controller, _)| controller.host_id() == *told) {
+            controller.reservation_notice(*nsid, *kind);
+        }
+    }
+    Ok(())
+}
+
+/// Makes durable what is to survive power loss. After a failure the old state goes on, and what is kept is not known: the next
+/// change writes in any case. (A target that starts anew before that may find the new state: its outcome was never told.)
+async fn keep<N: Namespace>(namespace: &N, reservations: &Reservations, state: &State) -> Result<(), Status> {
+    let record = record::encode(state);
+    let kept = reservations.lock().kept.take();
+    if kept.as_ref() != Some(&record) {
+        let stored = namespace.set_attribute(ATTRIBUTE, &record).await;
+        stored.map_err(|error| {
+            tracing::error!(%error, "a reservation could not be made durable, and so was not made");
+            io::status_of(&error)
+        })?;
+    }
+    reservations.lock().kept = Some(record);
+    Ok(())
+}
+
+// The features (NVMe Base 2.0 §5.27.1.26, §5.27.1.27): each namespace has a value of its own.
+
+/// The namespaces that a command is for: one, or all.
+fn of_command<N>(
+    shared: &Shared<N>,
+    controller: &Controller,
+    command: &Submission,
+) -> Result<Vec<Attached<N>>, Status> {
+    let nsid = command.nsid.get();
+    let mut found = shared.namespaces(controller);
+    found.retain(|attached| nsid == NSID_ALL || attached.nsid == nsid);
+    if found.is_empty() { Err(Status::INVALID_NAMESPACE.do_not_retry()) } else { Ok(found) }
+}
+
+/// The one that a Get Features command is for.
+pub(super) fn of_namespace<N>(
+    shared: &Shared<N>,
+    controller: &Controller,
+    command: &Submission,
+) -> Result<Arc<Reservations>, Status> {
+    let found = of_command(shared, controller, command)?;
+    let one = found.into_iter().next().filter(|_| command.nsid.get() != NSID_ALL);
+    one.map(|attached| attached.reservations).ok_or(Status::INVALID_NAMESPACE.do_not_retry())
+}
+
+/// Set Features, Reservation Notification Mask.
+pub(super) fn set_notification_mask<N>(
+    shared: &Shared<N>,
+    controller: &Controller,
+    command: &Submission,
+) -> Result<(), Status> {
+    let found = of_command(shared, controller, command)?;
+    let set = found.iter().all(|attached| attached.reservations.set_mask(command.cdw11.get()));
+    if set { Ok(()) } else { Err(Status::INVALID_FIELD.do_not_retry()) }
+}
+
+// Draining: the connections of a host that has lost rights are asked to let go of what they have begun.
+
+/// What becomes of a connection's commands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Drain {
+    /// Those that execute and would not be admitted now end; the others meet the new state when they begin.
+    Finish,
+    /// All that execute end; those that have not begun are aborted.
+    Abort,
+}
+
+/// Asks a connection to drain a namespace. The command that asked waits until every clone of `hold` is gone: each command
+/// that executes keeps one until it ends, and with its connection goes whatever that had.
+#[derive(Clone)]
+pub(super) struct DrainRequest {
+    pub reservations: Arc<Reservations>,
+    pub how: Drain,
+    pub hold: Arc<Hold>,
+}
+
+/// Kept by what a drain waits for; see [`DrainRequest`].
+pub(super) struct Hold(Arc<Drained>);
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.0.done.store(true, Ordering::Release);
+        let waker = self.0.waker.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+#[derive(Default)]
+struct Drained {
+    done: AtomicBool,
+    waker: Mutex<Option<Waker>>,
+}
+
+/// Waits for what `watchers` have under way, as far as `how` says so for their host.
+///
+/// No command slips through: a connection looks at what is published and begins a command in one step. It takes this request
+/// either after that step, and then finds the command executing; or before, and then what was published before the request
+/// was made (the request goes through a mutex) is what it looks at. A queue that is connected meanwhile either was in the
+/// controller's list when this went through it, or has entered it since and so looks at what was published before.
+async fn drain(
+    reservations: &Arc<Reservations>,
+    watchers: &[(Arc<Controller>, u32)],
+    how: impl Fn(&HostId) -> Option<Drain>,
+) {
+    let drained: Arc<Drained> = Arc::default();
+    let hold = Arc::new(Hold(drained.clone()));
+    for (controller, _) in watchers {
+        if let Some(how) = how(&controller.host_id()) {
+            controller.drain(&DrainRequest { reservations: reservations.clone(), how, hold: hold.clone() });
+        }
+    }
+    drop(hold);
+    poll_fn(|cx| {
+        *drained.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(cx.waker().clone());
+        if drained.done.load(Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+/// The notifications of one controller that its host has not read (NVMe Base 2.0 §5.16.1.24).
+#[derive(Default)]
+pub(super) struct Notifications {
+    queue: VecDeque<ReservationNotification>,
+    count: u64,
+}
+
+impl Notifications {
+    pub fn push(&mut self, nsid: u32, kind: NotificationType) {
+        self.count = self.count.wrapping_add(1).max(1); // 0 marks the empty page
+        let mut page = ReservationNotification::new_zeroed();
+        page.count = self.count.into();
+        page.kind = kind.0;
+        page.nsid = nsid.into();
+        if self.queue.len() == NOTIFICATIONS_MAX {
+            self.queue.pop_front();
+        }
+        self.queue.push_back(page);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// The oldest, which is forgotten if `clear`; the empty page where there is none.
+    pub fn read(&mut self, clear: bool) -> ReservationNotification {
+        let Some(mut page) = self.queue.front().copied() else { return ReservationNotification::new_zeroed() };
+        page.available = (self.queue.len() - 1).min(0xFF) as u8;
+        if clear {
+            self.queue.pop_front();
+        }
+        page
+    }
+}
