@@ -148,7 +148,8 @@ impl Driver {
     /// other way round, would be forgotten and the reactor sleep through it.
     pub(super) fn turn(&self, main_is_woken: impl Fn() -> bool) -> io::Result<()> {
         self.remote.take(&mut self.runnable.borrow_mut());
-        let deadline = self.fire_timers();
+        let now = time::monotonic();
+        let deadline = self.fire_timers(now);
         let budget = if self.slots.borrow().expects_soon() { self.spin.borrow().budget() } else { 0 };
         if budget == 0 || self.receives.are_many() {
             self.leave_receives();
@@ -158,15 +159,14 @@ impl Driver {
                 self.ring.enter(Wait::No)?;
             }
         } else {
-            self.wait(budget, deadline)?;
+            self.wait(now, budget, deadline)?;
         }
         self.take_completions();
         Ok(())
     }
 
-    fn fire_timers(&self) -> Option<Instant> {
+    fn fire_timers(&self, now: Instant) -> Option<Instant> {
         self.timers.borrow().next()?;
-        let now = time::monotonic();
         loop {
             let waker = self.timers.borrow_mut().fire(now);
             match waker {
@@ -177,12 +177,12 @@ impl Driver {
     }
 
     /// Spins if that pays, then sleeps, until a completion, a wake from elsewhere or the deadline.
-    fn wait(&self, budget: u64, deadline: Option<Instant>) -> io::Result<()> {
+    fn wait(&self, now: Instant, budget: u64, deadline: Option<Instant>) -> io::Result<()> {
         if budget > 0 {
             if self.ring.has_entries() {
                 self.ring.enter(Wait::No)?;
             }
-            if self.spin(budget, deadline)? {
+            if self.spin(now, budget, deadline)? {
                 return Ok(());
             }
             self.leave_receives();
@@ -198,8 +198,8 @@ impl Driver {
         result
     }
 
-    /// True: there is something to do. False: the budget is used up.
-    fn spin(&self, budget: u64, deadline: Option<Instant>) -> io::Result<bool> {
+    /// Looks out for something to do from `began` (a moment ago) on. False: the budget is used up.
+    fn spin(&self, began: Instant, budget: u64, deadline: Option<Instant>) -> io::Result<bool> {
         // What is there already is no merit of spinning.
         if self.ring.has_completions() {
             return Ok(true);
@@ -207,7 +207,6 @@ impl Driver {
         if self.ring.needs_enter() {
             return self.ring.enter(Wait::No).map(|()| true);
         }
-        let began = time::monotonic();
         let until = Instant::from_nanos(began.as_nanos() + budget);
         loop {
             for _ in 0..LOOKS_PER_CLOCK {

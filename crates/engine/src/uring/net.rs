@@ -321,10 +321,20 @@ impl SendState {
     /// Sends what is left as far as the socket has room for it now.
     fn send_now(&mut self, socket: &OwnedFd) -> io::Result<usize> {
         self.gather();
-        let header = libc::msghdr { msg_iov: self.pieces.as_mut_ptr(), msg_iovlen: self.pieces.len(), ..self.header };
-        // SAFETY: the header and the pieces it points to live through the call; the pieces point into the batch, which `self`
-        // owns and which is only read.
-        let count = unsafe { libc::sendmsg(socket.as_raw_fd(), &header, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) };
+        // Not by `libc::sendmsg`, for the reason that receives have (`receive.rs`).
+        let socket = libc::c_long::from(socket.as_raw_fd());
+        let flags = libc::c_long::from(libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT);
+        let count = if let [piece] = self.pieces[..] {
+            let nobody = std::ptr::null::<libc::c_void>();
+            // SAFETY: the piece points into the batch, which `self` owns and which is only read.
+            unsafe { libc::syscall(libc::SYS_sendto, socket, piece.iov_base, piece.iov_len, flags, nobody, 0usize) }
+        } else {
+            let header =
+                libc::msghdr { msg_iov: self.pieces.as_mut_ptr(), msg_iovlen: self.pieces.len(), ..self.header };
+            // SAFETY: the header and the pieces it points to live through the call; the pieces point into the batch, which
+            // `self` owns and which is only read.
+            unsafe { libc::syscall(libc::SYS_sendmsg, socket, &raw const header, flags) }
+        };
         usize::try_from(count).map_err(|_| io::Error::last_os_error())
     }
 

@@ -30,9 +30,22 @@ struct Waiting {
 impl Waiting {
     /// What the socket has now: bytes, or the negative error; `None`: nothing.
     fn ask(&self) -> Option<i32> {
+        // Not by `libc::recv`: a thread of a process with several pays for making that a cancellation point, at every look.
         // SAFETY: the slot of `key` owns the descriptor and the buffer that `place` points into (`room` bytes of it), and the
-        // kernel does not know this receive: nobody else touches them.
-        let count = unsafe { libc::recv(self.socket, self.place.cast(), self.room as usize, libc::MSG_DONTWAIT) };
+        // kernel does not know this receive: nobody else touches them. Null: nobody asks for the peer's address.
+        let count = unsafe {
+            let nobody = std::ptr::null_mut::<libc::c_void>();
+            let (socket, room) = (libc::c_long::from(self.socket), self.room as usize);
+            libc::syscall(
+                libc::SYS_recvfrom,
+                socket,
+                self.place,
+                room,
+                libc::c_long::from(libc::MSG_DONTWAIT),
+                nobody,
+                nobody,
+            )
+        };
         if count >= 0 {
             return Some(i32::try_from(count).unwrap_or(i32::MAX)); // a buffer is shorter than that
         }
