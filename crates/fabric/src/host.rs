@@ -32,6 +32,7 @@ mod options;
 mod queue;
 mod remote;
 mod requested;
+mod reservations;
 mod session;
 mod shape;
 mod slot;
