@@ -4,6 +4,7 @@
 #   target         `yagura nvme` on this machine reads and writes a namespace of the kernel's target
 #   multipath      the kernel's multipath over two ports, one of which is cut, stalled and made worse under load
 #   live           namespaces come, grow and go while the kernel is connected
+#   authentication-initiator, authentication-target    DH-HMAC-CHAP, one way and both ways
 # usage: guest.sh [all | NAME…]     what the gate runs by default
 # Environment: YAGURA, the binary to test (built if not given).
 set -euo pipefail
@@ -204,8 +205,77 @@ live() {
   stop
 }
 
+# The identity of a host that has keys, and keys of its own making: one that both ends know for the host, one for the
+# controller, one that nobody knows.
+host_nqn=nqn.2014-08.org.nvmexpress:uuid:6f2d1c3a-5b7e-4d11-9a80-0c1d2e3f4a5b
+host_id=${host_nqn##*:}
+
+make_keys() {
+  "$yagura" nvme gen-dhchap-key --hash sha256 --output "$share/host.key"
+  "$yagura" nvme gen-dhchap-key --hash sha512 --output "$share/controller.key"
+  "$yagura" nvme gen-dhchap-key --hash sha384 --output "$share/other.key"
+}
+
+# The kernel's initiator authenticates to our target, by every group once.
+authentication-initiator() {
+  local port group
+  for group in null ffdhe2048 ffdhe8192; do
+    port=$(free_port)
+    echo "== guest: the kernel's initiator authenticates to our target, $group"
+    fresh_share "PORT=$port" "HOST_NQN=$host_nqn" "HOST_ID=$host_id"
+    make_keys
+    serve --listen "127.0.0.1:$port" --namespace memory=16MiB --dhchap-groups $group \
+      --host "nqn=$host_nqn,dhchap-key-file=$share/host.key,dhchap-ctrl-key-file=$share/controller.key"
+    guest/boot.sh "$image" "$share" authentication-initiator.sh
+    stop
+  done
+}
+
+# Our host authenticates to the kernel's target.
+authentication-target() {
+  local port boot both hash group at
+  port=$(free_port)
+  echo "== guest: our host authenticates to the kernel's target"
+  fresh_share "HOST_NQN=$host_nqn"
+  make_keys
+  HOST_FORWARD=$port guest/boot.sh "$image" "$share" authentication-target.sh &
+  boot=$!
+  children+=("$boot")
+  await test -e "$share/ready"
+  at=(--nqn "$nqn" --host-nqn "$host_nqn" "127.0.0.1:$port")
+  for both in 0 1; do
+    for hash in sha256 sha384 sha512; do
+      for group in null ffdhe2048 ffdhe3072 ffdhe4096 ffdhe6144 ffdhe8192; do
+        # Each hash and each group once each way.
+        [[ $hash = sha256 || $group = ffdhe3072 ]] || continue
+        echo "hmac($hash) $group $both" > "$share/suite.new"
+        mv "$share/suite.new" "$share/suite"
+        await test -e "$share/armed"
+        rm "$share/armed"
+        local keys=(--dhchap-key-file "$share/host.key")
+        [ $both = 0 ] || keys+=(--dhchap-ctrl-key-file "$share/controller.key")
+        "$yagura" nvme write "${at[@]}" "${keys[@]}" --pattern 7 --length 1MiB
+        "$yagura" nvme read "${at[@]}" "${keys[@]}" --length 1MiB --verify-pattern 7
+      done
+    done
+  done
+  refused() {
+    if "$yagura" nvme identify "${at[@]}" "$@" 2> "$work/refused"; then
+      echo "guest.sh: the kernel let us in with $*" >&2
+      return 1
+    fi
+    cat "$work/refused"
+  }
+  refused
+  refused --dhchap-key-file "$share/other.key"
+  refused --dhchap-key-file "$share/host.key" --dhchap-ctrl-key-file "$share/other.key"
+  touch "$share/done"
+  wait "$boot" || { echo "guest.sh: the guest failed" >&2; return 1; }
+  children=()
+}
+
 # What the gate runs; `all` adds the rest.
-gate=(initiator target multipath)
+gate=(initiator target multipath authentication-initiator authentication-target)
 more=(live)
 chosen=("$@")
 [ $# -gt 0 ] || chosen=("${gate[@]}")
