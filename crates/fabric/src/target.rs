@@ -209,6 +209,11 @@ impl<N: Namespace> Target<N> {
         self.shared.allow_host(nqn, host, config)
     }
 
+    /// What a subsystem knows of a host: nothing, where it is not on its list.
+    pub fn host_config(&self, nqn: &Nqn, host: &Nqn) -> HostConfig {
+        self.shared.host_config(nqn, host)
+    }
+
     /// Takes a host off a subsystem's list; its controllers end, unless it is let in all the same.
     ///
     /// # Errors

@@ -176,6 +176,18 @@ impl Collector for TargetMetrics {
         counter(e, "yagura_target_connections_refused", "Connections over the limit.", stats.refused())?;
         counter(e, "yagura_target_tls_connections", "Connections made over TLS.", stats.tls_connections())?;
         counter(e, "yagura_target_tls_failures", "Connections closed for want of security.", stats.tls_failures())?;
+        counter(
+            e,
+            "yagura_target_authenticated",
+            "Queues whose host has authenticated itself.",
+            stats.authenticated(),
+        )?;
+        counter(
+            e,
+            "yagura_target_authentications_failed",
+            "Queues ended because their host did not authenticate itself.",
+            stats.authentications_failed(),
+        )?;
         counter(e, "yagura_target_protocol_errors", "Connections ended by a bad PDU.", stats.protocol_errors())?;
         counter(
             e,

@@ -16,7 +16,7 @@ use nvme::auth::{Failure, Fields, MESSAGE_BYTES_MAX, required};
 use nvme::opcode::FabricsType;
 use nvme::{Nqn, Status, Submission};
 
-use super::config::TargetConfig;
+use super::config::{HostConfig, TargetConfig};
 use super::connection::{Connection, Phase};
 use super::controller::{Controller, Identity};
 use super::end::End;
@@ -68,6 +68,10 @@ impl<N> Shared<N> {
             true => state.subsystems.values().find_map(keys),
             false => state.subsystems.get(subsystem).and_then(keys),
         }
+    }
+
+    pub fn host_config(&self, subsystem: &Nqn, host: &Nqn) -> HostConfig {
+        self.lock().subsystems.get(subsystem).map_or_else(HostConfig::default, |found| found.access.config(host))
     }
 
     /// Whether a host may connect with the keys there are, or without.

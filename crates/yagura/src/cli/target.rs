@@ -41,10 +41,22 @@ pub struct TargetArgs {
     /// Without port: at all of them.
     #[arg(long = "subsystem", value_name = "SPEC", num_args = 1, conflicts_with = "nqn")]
     pub subsystems: Vec<SubsystemSpec>,
-    /// A host that is let in: nqn=NQN[,subsystem=NQN]…; may be given several times. Without subsystem: to all of them. A
-    /// subsystem for which there is one lets in no other, unless it says allow=any.
+    /// A host that is let in: nqn=NQN[,subsystem=NQN]…[,dhchap-key-file=FILE[,dhchap-ctrl-key-file=FILE]]; may be given
+    /// several times. Without subsystem: to all of them. A subsystem for which there is one lets in no other, unless it says
+    /// allow=any. With a key file the host has to authenticate itself by that key (DH-HMAC-CHAP), with the second one the
+    /// target authenticates itself too, if the host asks.
     #[arg(long = "host", value_name = "SPEC", num_args = 1)]
     pub hosts: Vec<HostSpec>,
+    /// Let in only hosts that authenticate themselves, at the discovery subsystem too.
+    #[arg(long)]
+    pub require_auth: bool,
+    /// Hashes to authenticate with, the preferred ones first: sha256,sha384,sha512 by default.
+    #[arg(long, value_name = "NAMES")]
+    pub dhchap_hashes: Option<String>,
+    /// DH groups to authenticate with, the preferred ones first; default:
+    /// ffdhe2048,ffdhe3072,ffdhe4096,ffdhe6144,ffdhe8192,null.
+    #[arg(long, value_name = "NAMES")]
+    pub dhchap_groups: Option<String>,
     /// Address that discovery tells hosts to connect to, where it is not the one listened on.
     #[arg(long, value_name = "ADDR")]
     pub advertise: Option<SocketAddr>,

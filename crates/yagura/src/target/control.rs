@@ -17,7 +17,7 @@ use axum::routing::post;
 use device::{AnyLocal, Namespace};
 use engine::sync::{MailReceiver, MailSender, mailbox};
 use engine::time;
-use fabric::target::{HostConfig, PortId, Target};
+use fabric::target::{PortId, Target};
 use nvme::{AnaState, Nqn};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -209,7 +209,12 @@ async fn perform(target: &Target<AnyLocal>, request: &Request) -> Answer {
             let nqn = choose(target, subsystem.as_deref())?;
             match host.as_str() {
                 "any" => target.allow_any_host(&nqn, true),
-                host => target.allow_host(&nqn, &name(host)?, HostConfig::default()),
+                host => {
+                    // A host that is on the list keeps its keys: letting it in must not make it easier to be it.
+                    let host = name(host)?;
+                    let config = target.host_config(&nqn, &host);
+                    target.allow_host(&nqn, &host, config)
+                }
             }
             .map_err(Failure::usage)?;
             done(format!("{nqn} lets in {host}"))

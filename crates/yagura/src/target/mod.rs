@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use device::{AnyLocal, Namespace};
 use engine::net::TcpListener;
 use engine::sync::{MailReceiver, MailSender, mailbox};
+use fabric::auth::Policy;
 use fabric::target::{Handed, PortId, Target, TargetConfig, listen};
 use nvme::Nqn;
 use prometheus_client::registry::Registry;
@@ -79,7 +80,13 @@ fn serve(args: &TargetArgs) -> Result<(), Failure> {
     let letters = Handout::new(stop::letters(placement.len(), args.serving.until_stdin_closes)?);
     let (senders, receivers): (Vec<_>, Vec<_>) = (1..placement.len()).map(|_| mailbox::<Handed>(HANDED_MAX)).unzip();
     let (handed, senders) = (Handout::new(receivers), Handout::new([senders]));
-    let target: Target<AnyLocal> = Target::new(TargetConfig::default());
+    let authentication = Policy::parse(args.dhchap_hashes.as_deref(), args.dhchap_groups.as_deref());
+    let config = TargetConfig {
+        authentication: authentication.map_err(Failure::usage)?,
+        require_authentication: args.require_auth,
+        ..TargetConfig::default()
+    };
+    let target: Target<AnyLocal> = Target::new(config);
     reactors::run(&placement, async |index| {
         let Some(letter) = letters.take(index) else { return Ok(()) };
         match index.checked_sub(1).and_then(|other| handed.take(other)) {

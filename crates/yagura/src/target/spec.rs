@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::str::FromStr;
 
+use fabric::auth::HostKeys;
 use fabric::target::{ANA_GROUPS_MAX, HostConfig, PortConfig, PortId, TlsPolicy};
 use nvme::{AnaState, Nqn};
 
@@ -107,11 +109,13 @@ impl FromStr for SubsystemSpec {
     }
 }
 
-/// `--host nqn=NQN[,subsystem=NQN]…`
+/// `--host nqn=NQN[,subsystem=NQN]…[,dhchap-key-file=FILE[,dhchap-ctrl-key-file=FILE]]`
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostSpec {
     nqn: Nqn,
     subsystems: Vec<Nqn>,
+    key_file: Option<PathBuf>,
+    controller_key_file: Option<PathBuf>,
 }
 
 impl FromStr for HostSpec {
@@ -119,13 +123,34 @@ impl FromStr for HostSpec {
 
     fn from_str(text: &str) -> Result<HostSpec, String> {
         let (mut nqn, mut subsystems) = (None, Vec::new());
-        for pair in pairs(text, &["nqn", "subsystem"]) {
+        let (mut key_file, mut controller_key_file) = (None, None);
+        for pair in pairs(text, &["nqn", "subsystem", "dhchap-key-file", "dhchap-ctrl-key-file"]) {
             match pair? {
                 ("nqn", value) => once(&mut nqn, "nqn", parse_nqn(value)?)?,
+                ("dhchap-key-file", value) => once(&mut key_file, "dhchap-key-file", value.into())?,
+                ("dhchap-ctrl-key-file", value) => {
+                    once(&mut controller_key_file, "dhchap-ctrl-key-file", value.into())?;
+                }
                 (_, value) => subsystems.push(parse_nqn(value)?),
             }
         }
-        Ok(HostSpec { nqn: nqn.ok_or("say its name: nqn=NQN")?, subsystems })
+        let nqn = nqn.ok_or("say its name: nqn=NQN")?;
+        if controller_key_file.is_some() && key_file.is_none() {
+            return Err(
+                "a dhchap-ctrl-key-file goes with a dhchap-key-file: the host is the first to show its key".into()
+            );
+        }
+        Ok(HostSpec { nqn, subsystems, key_file, controller_key_file })
+    }
+}
+
+impl HostSpec {
+    /// What the target knows of the host, its keys read from their files.
+    fn config(&self) -> Result<HostConfig, String> {
+        let Some(key_file) = &self.key_file else { return Ok(HostConfig::default()) };
+        let keys = HostKeys::from_files(key_file, self.controller_key_file.as_deref());
+        let keys = keys.map_err(|error| format!("--host {}: {error}", self.nqn))?;
+        Ok(HostConfig { keys: Some(keys), ..HostConfig::default() })
     }
 }
 
@@ -230,7 +255,9 @@ fn unknown(what: &str, nqn: &Nqn, subsystems: &[PlannedSubsystem]) -> String {
 
 /// A host without subsystems is one of all of them.
 fn add_hosts(args: &TargetArgs, subsystems: &mut [PlannedSubsystem]) -> Result<(), String> {
-    for HostSpec { nqn, subsystems: named } in &args.hosts {
+    for host in &args.hosts {
+        let HostSpec { nqn, subsystems: named, .. } = host;
+        let config = host.config()?;
         if let Some(missing) = named.iter().find(|name| !subsystems.iter().any(|known| known.nqn == **name)) {
             return Err(unknown(&format!("--host {nqn}"), missing, subsystems));
         }
@@ -238,7 +265,7 @@ fn add_hosts(args: &TargetArgs, subsystems: &mut [PlannedSubsystem]) -> Result<(
             if subsystem.hosts.iter().any(|(known, _)| known == nqn) {
                 return Err(format!("--host: {nqn} is given twice for {}", subsystem.nqn));
             }
-            subsystem.hosts.push((nqn.clone(), HostConfig::default()));
+            subsystem.hosts.push((nqn.clone(), config.clone()));
         }
     }
     Ok(())
@@ -374,6 +401,9 @@ mod tests {
             ("--host subsystem=x".into(), "is no NQN"),
             (format!("--host nqn={HOST},subsystem={A}"), "there is no subsystem"),
             (format!("--host nqn={HOST} --host nqn={HOST}"), "is given twice"),
+            (format!("--host nqn={HOST},dhchap-ctrl-key-file=x"), "goes with a dhchap-key-file"),
+            (format!("--host nqn={HOST},dhchap-key-file=/no/key"), "/no/key: No such file"),
+            (format!("--host nqn={HOST},dhchap-key-file=/dev/null"), "must be a regular file"),
             (format!("--subsystem nqn={A} --namespace memory=1M,subsystem={B}"), "there is no subsystem"),
             (format!("--subsystem nqn={A} --subsystem nqn={B} --namespace memory=1M"), "say where it belongs"),
             ("--namespace memory=1M,nsid=1 --namespace memory=1M,nsid=1".into(), "has two with nsid=1"),

@@ -1,5 +1,6 @@
 //! Process-level tests: outside view only.
 
+mod authentication;
 mod hostile;
 mod nodes;
 mod support;

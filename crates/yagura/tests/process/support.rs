@@ -60,6 +60,11 @@ impl Server {
     pub fn start(arguments: &[&str]) -> Server {
         let mut command = yagura(arguments);
         command.arg("--json").stdout(Stdio::piped());
+        Server::of(command)
+    }
+
+    /// The same for a command whose standard output is a pipe and whose ready document is in JSON.
+    pub fn of(mut command: Command) -> Server {
         let mut child = command.spawn().expect("started");
         let stdout = child.stdout.take().expect("piped");
         let (send, receive) = std::sync::mpsc::channel();
@@ -76,7 +81,7 @@ impl Server {
                 // It may have ended by itself.
                 let _ = child.kill();
                 let status = child.wait();
-                panic!("{arguments:?} was not ready ({other:?}); it ended with {status:?}");
+                panic!("{command:?} was not ready ({other:?}); it ended with {status:?}");
             }
         }
     }
