@@ -82,8 +82,8 @@ impl Fields {
 pub struct Message(pub u16);
 codes! { Message(u16), "authentication message";
     NEGOTIATE = 0x0000, "AUTH_Negotiate";
-    FAILURE1 = 0x00F0, "AUTH_Failure1";
-    FAILURE2 = 0x00F1, "AUTH_Failure2";
+    FAILURE1 = 0x00F1, "AUTH_Failure1";
+    FAILURE2 = 0x00F0, "AUTH_Failure2";
     CHALLENGE = 0x0101, "DH-HMAC-CHAP_Challenge";
     REPLY = 0x0102, "DH-HMAC-CHAP_Reply";
     SUCCESS1 = 0x0103, "DH-HMAC-CHAP_Success1";
@@ -289,6 +289,9 @@ mod tests {
         let header = Header::new(Message::SUCCESS1, 0x1234);
         assert_eq!(header.as_bytes(), [1, 3, 0, 0, 0x34, 0x12]);
         assert_eq!(header.message(), Message::SUCCESS1);
+        // The controller's failure is called 1 and has the higher number (NVMe Base 2.0 §8.13.3).
+        assert_eq!(Header::new(Message::FAILURE1, 0).as_bytes()[..2], [0, 0xF1]);
+        assert_eq!(Header::new(Message::FAILURE2, 0).as_bytes()[..2], [0, 0xF0]);
         assert_eq!(Message(0x0207).to_string(), "authentication message 0x207");
     }
 

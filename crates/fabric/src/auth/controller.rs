@@ -311,9 +311,10 @@ impl<'a> ReplyParts<'a> {
         let dh_value = rest.get(..dh_bytes).ok_or(fault)?;
         let challenge = (reply.challenge_valid == 1).then_some(challenge);
         let sequence = reply.sequence.get();
-        // Without a secure channel a challenge is there to be answered, and only then (NVMe Base 2.0 §8.13.5.3).
+        // Without a secure channel a challenge is there to be answered, so it has a number (NVMe Base 2.0 §8.13.5.3). The
+        // Linux host numbers also the zeroes that it sends in place of a challenge.
         let plain = challenged.transaction.concatenation == Concatenation::NONE.0;
-        if plain && challenge.is_some() != (sequence != 0) {
+        if plain && challenge.is_some() && sequence == 0 {
             return Err(fault);
         }
         Ok(ReplyParts { response, challenge, sequence, dh_value })

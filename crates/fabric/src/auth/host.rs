@@ -160,8 +160,7 @@ impl HostSide {
             _ => Message::SUCCESS1,
         };
         let (header, _) = Header::read_from_prefix(payload).map_err(|_| malformed(awaited))?;
-        // Linux's target up to 6.12 gives its own failure the host's name.
-        if [Message::FAILURE1, Message::FAILURE2].contains(&header.message()) {
+        if header.message() == Message::FAILURE1 {
             let told = FailureMessage::read_from_prefix(payload);
             let failure = told.map_or(Failure::FAILED, |(message, _)| Failure(message.explanation));
             return Err((AuthError::Refused(failure), None));

@@ -266,7 +266,7 @@ fn a_transaction_cannot_be_replayed() {
         assert_eq!(heard.controller.send(&heard.said[2].1), Verdict::Pending);
         let (message, verdict) = heard.controller.receive(4096).expect("the failure");
         assert_eq!(verdict, Verdict::Failed(Failure::FAILED), "{group:?}");
-        assert_eq!(message[..2], [0x00, 0xF0]);
+        assert_eq!(message[..2], [0x00, 0xF1], "AUTH_Failure1");
     }
 }
 
