@@ -233,7 +233,7 @@ authentication-initiator() {
 
 # Our host authenticates to the kernel's target.
 authentication-target() {
-  local port boot both hash group at
+  local port boot both hash group at number=0
   port=$(free_port)
   echo "== guest: our host authenticates to the kernel's target"
   fresh_share "HOST_NQN=$host_nqn"
@@ -248,10 +248,10 @@ authentication-target() {
       for group in null ffdhe2048 ffdhe3072 ffdhe4096 ffdhe6144 ffdhe8192; do
         # Each hash and each group once each way.
         [[ $hash = sha256 || $group = ffdhe3072 ]] || continue
-        echo "hmac($hash) $group $both" > "$share/suite.new"
-        mv "$share/suite.new" "$share/suite"
-        await test -e "$share/armed"
-        rm "$share/armed"
+        number=$((number + 1))
+        echo "hmac($hash) $group $both" > "$share/next"
+        mv "$share/next" "$share/suite-$number"
+        await test -e "$share/armed-$number"
         local keys=(--dhchap-key-file "$share/host.key")
         [ $both = 0 ] || keys+=(--dhchap-ctrl-key-file "$share/controller.key")
         "$yagura" nvme write "${at[@]}" "${keys[@]}" --pattern 7 --length 1MiB
