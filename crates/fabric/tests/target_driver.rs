@@ -198,6 +198,7 @@ fn connections_are_served_by_several_reactors() {
             for qid in 1..=4 {
                 queues.push(Host::io(address, false, &admin, qid).await.expect("connects"));
             }
+            assert_eq!(target.report().io_queues_by_reactor, [2, 2], "four queues on two reactors");
             for (index, queue) in queues.iter_mut().enumerate() {
                 let data = pattern(8192, index).freeze();
                 assert_eq!(queue.write(index as u64 * 2, data).await.expect("answered"), Status::SUCCESS);

@@ -17,6 +17,15 @@ impl Default for Loads {
     }
 }
 
+impl Loads {
+    /// The I/O queues of each reactor, up to the last that has any.
+    pub fn counts(&self) -> Vec<usize> {
+        let mut counts: Vec<usize> = self.0.iter().map(|count| count.load(Relaxed)).collect();
+        counts.truncate(counts.iter().rposition(|&count| count > 0).map_or(0, |last| last + 1));
+        counts
+    }
+}
+
 /// A connection's weight on a reactor, until dropped.
 pub(super) struct Load {
     loads: Arc<Loads>,

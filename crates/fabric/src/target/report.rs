@@ -17,6 +17,8 @@ pub struct TargetReport {
     pub subsystems: Vec<SubsystemReport>,
     /// Other discovery services that its log refers to.
     pub referrals: Vec<SocketAddr>,
+    /// I/O queues by the reactor that serves them, the one that accepts first.
+    pub io_queues_by_reactor: Vec<usize>,
 }
 
 /// A port.
@@ -107,6 +109,7 @@ impl<N> Target<N> {
             ports: ports.collect(),
             subsystems: subsystems.collect(),
             referrals: state.ports.referrals().to_vec(),
+            io_queues_by_reactor: self.shared.loads.counts(),
         }
     }
 }

@@ -113,6 +113,9 @@ fn describe(report: &TargetReport) -> String {
     for address in &report.referrals {
         text += &format!("referral: {address}\n");
     }
+    for (reactor, queues) in report.io_queues_by_reactor.iter().enumerate() {
+        text += &format!("reactor {reactor}: {queues} I/O queues\n");
+    }
     for subsystem in &report.subsystems {
         text += &describe_subsystem(subsystem);
     }

@@ -70,6 +70,7 @@ fn hosts_are_let_in_and_out_while_the_target_serves() {
     ask(&control, &["deny-host", "any"]);
     assert_ne!(read().0, 0);
     assert_eq!(ask(&control, &["status"])["subsystems"][0]["hosts"][0], HOST);
+    ask(&control, &["allow-host", HOST]);
     ask(&control, &["deny-host", HOST]);
     let (status, error) = refused(&control, &["deny-host", HOST]);
     assert!(status == 2 && error.contains("is not on the list"), "{error}");
