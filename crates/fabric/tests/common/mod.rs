@@ -179,6 +179,35 @@ impl Host {
         }
     }
 
+    /// Sends a command, with its data if that goes in the capsule, and waits for nothing.
+    pub async fn submit(&mut self, command: &Submission, data: View) -> Result<(), Ended> {
+        let in_capsule = command.sgl.identifier == SglDescriptor::IN_CAPSULE;
+        let header = self.encoder.capsule_cmd(command, if in_capsule { data.len() as u32 } else { 0 });
+        self.batch().head(&header);
+        if in_capsule {
+            self.push_data(data);
+        }
+        self.flush().await
+    }
+
+    /// Answers an R2T with all that it asks for.
+    pub async fn send_asked(&mut self, request: &fabric::tcp::ReadyToTransfer, data: View) -> Result<(), Ended> {
+        let (cccid, ttag, offset, bytes) = (request.cccid, request.ttag, request.offset, request.bytes);
+        let pdu = fabric::tcp::DataPdu { cccid, ttag, offset, bytes, last: true, success: false };
+        let header = self.encoder.h2c_data(&pdu);
+        self.batch().head(&header);
+        self.push_data(data);
+        self.flush().await
+    }
+
+    /// The next PDU, which must be a completion.
+    pub async fn completion(&mut self) -> Result<Completion, Ended> {
+        match self.next_pdu().await? {
+            Pdu::CapsuleResp(completion) => Ok(completion),
+            other => panic!("a completion was due, not {other:?}"),
+        }
+    }
+
     fn batch(&mut self) -> &mut SendBatch {
         self.batch.as_mut().expect("between sends")
     }
