@@ -44,6 +44,30 @@ if nvme read "$device" --start-block="$((SIZE / block))" --block-count=0 --data-
 fi
 grep -qi 'LBA' /tmp/err || fail "a read past the end: $(cat /tmp/err)"
 
+step "features of the controller and of the namespace"
+for feature in 1 2 4 7 0xa 0xb 0xe 0xf 0x16; do
+  nvme get-feature "$controller" -f $feature >/tmp/out || fail "feature $feature: $(cat /tmp/out)"
+done
+nvme get-feature "$controller" -f 5 -n 1 >/dev/null
+nvme set-feature "$controller" -f 5 -n 1 --value=20 >/dev/null
+nvme get-feature "$controller" -f 5 -n 1 >/tmp/out
+grep -qiE '(0x0*14|: *20)$' /tmp/out || fail "Error Recovery of a namespace is not kept: $(cat /tmp/out)"
+if nvme set-feature "$controller" -f 1 -n 1 --value=3 2>/tmp/err; then fail "a controller's feature was set for a namespace"; fi
+if nvme set-feature "$controller" -f 7 --value=0x10001 2>/tmp/err; then fail "queues were counted after they were made"; fi
+
+step "verify, write uncorrectable, copy, write zeroes"
+dd if=/dev/urandom of=/tmp/blocks bs="$block" count=4 status=none
+nvme write "$device" --start-block=0 --block-count=3 --data-size=$((4 * block)) --data=/tmp/blocks >/dev/null
+nvme copy "$device" --sdlba=100 --blocks=1,0 --slbs=2,0 >/dev/null
+nvme read "$device" --start-block=100 --block-count=2 --data-size=$((3 * block)) --data=/tmp/copied >/dev/null
+{ tail -c $((2 * block)) /tmp/blocks; head -c "$block" /tmp/blocks; } | cmp - /tmp/copied || fail "the copy differs"
+nvme verify "$device" --start-block=0 --block-count=127 >/dev/null
+nvme write-uncor "$device" --start-block=1 --block-count=0 >/dev/null
+if nvme verify "$device" --start-block=0 --block-count=3 >/tmp/err 2>&1; then fail "an unreadable block was verified"; fi
+if nvme copy "$device" --sdlba=100 --blocks=3 --slbs=0 >/tmp/err 2>&1; then fail "an unreadable block was copied"; fi
+nvme write-zeroes "$device" --start-block=0 --block-count=7 >/dev/null
+nvme verify "$device" --start-block=0 --block-count=127 >/dev/null
+
 step "mkfs.ext4, mount, copy a tree"
 mkfs.ext4 -q "$device"
 mount "$device" /mnt/disk

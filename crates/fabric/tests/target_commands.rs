@@ -98,12 +98,13 @@ fn a_write_is_aborted_on_any_reactor() {
 }
 
 async fn fused(queue: &mut Host, between: Option<Submission>) -> Vec<Completion> {
-    let halves = [(NvmOpcode::COMPARE, 1, Fuse::First), (NvmOpcode::WRITE, 2, Fuse::Second)].map(|(opcode, id, fuse)| {
-        let mut half = command(opcode, id, 0, 1);
-        half.sgl = SglDescriptor::in_capsule(BLOCK);
-        half.set_fuse(fuse);
-        half
-    });
+    let halves =
+        [(NvmOpcode::COMPARE, 1, Fuse::First), (NvmOpcode::WRITE, 2, Fuse::Second)].map(|(opcode, id, fuse)| {
+            let mut half = command(opcode, id, 0, 1);
+            half.sgl = SglDescriptor::in_capsule(BLOCK);
+            half.set_fuse(fuse);
+            half
+        });
     queue.submit(&halves[0], filled(1, 0)).await.expect("sent");
     if let Some(between) = &between {
         queue.submit(between, View::default()).await.expect("sent");
