@@ -2,10 +2,10 @@
 #
 #   make run [DATA=dir] [ONCE=1]   build, start three storage nodes, import DATA, kill a node while reading, verify
 #   make test                      the gate: everything a change must pass (also what CI runs)
-#   make test-all                  the gate, the long simulation and the mutants
+#   make test-all                  the gate, all guest tests, the long simulation and the mutants
 #   make sim SEEDS=1000            the simulation of the whole store; SEED=n runs that one again
 #   make mutants [ONLY=pattern]    breaks one guarantee at a time; each must turn its named test red
-#   make guest                     a real Linux kernel as peer, as initiator and as target
+#   make guest                     a real Linux kernel as peer, as initiator and as target: all that there is
 #   make fuzz [SECONDS=60]         every fuzz target for that long
 #   make bench                     every row of figures in short form, beside its peers
 #   make tidy | fmt | clean
@@ -44,6 +44,7 @@ test: deps-test
 	scripts/gate.sh
 
 test-all: test
+	$(MAKE) guest
 	$(MAKE) sim
 	$(MAKE) mutants
 
@@ -54,7 +55,7 @@ mutants: deps-build
 	scripts/mutants.sh $(ONLY)
 
 guest: deps-test
-	scripts/guest.sh
+	scripts/guest.sh all
 
 bench: deps-bench build
 	scripts/bench.sh "$(YAGURA)" "$(TARGET_DIR)/bench"

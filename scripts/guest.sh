@@ -3,6 +3,8 @@
 #   initiator      the kernel's initiator uses `yagura target` on this machine: discover, connect, mkfs, mount, copy, fio --verify
 #   target         `yagura nvme` on this machine reads and writes a namespace of the kernel's target
 #   multipath      the kernel's multipath over two ports, one of which is cut, stalled and made worse under load
+#   commands       every log, feature and command of ours that nvme-cli knows; many queues
+#   reservations   two guests: what a reservation of the one lets the other do; it outlives the target
 #   live           namespaces come, grow and go while the kernel is connected
 #   authentication-initiator, authentication-target    DH-HMAC-CHAP, one way and both ways
 # usage: guest.sh [all | NAME…]     what the gate runs by default
@@ -274,9 +276,40 @@ authentication-target() {
   children=()
 }
 
+commands() {
+  local port
+  port=$(free_port)
+  echo "== guest: every log, feature and command that nvme-cli knows of ours; many queues"
+  serve --listen "127.0.0.1:$port" --reactors 2 --namespace "file=$work/commands,size=64MiB"
+  fresh_share "PORT=$port"
+  GUEST_CPUS=4 guest/boot.sh "$image" "$share" commands.sh
+  stop
+}
+
+reservations() {
+  local port other
+  port=$(free_port)
+  echo "== guest: reservations of two hosts, every type, also over a restart of the target"
+  reserved() { serve --listen "127.0.0.1:$port" --namespace "file=$work/reserved,size=16MiB"; }
+  reserved
+  fresh_share "PORT=$port" "PERSIST=1"
+  GUEST_NAME=b guest/boot.sh "$image" "$share" reservations.sh &
+  other=$!
+  children+=("$other")
+  GUEST_NAME=a boot reservations.sh
+  restart() {
+    kill -KILL "$node"
+    wait "$node" || true
+    reserved
+  }
+  grant restart
+  wait "$other" || { echo "guest.sh: the second guest failed" >&2; return 1; }
+  stop
+}
+
 # What the gate runs; `all` adds the rest.
-gate=(initiator target multipath authentication-initiator authentication-target)
-more=(live)
+gate=(initiator target commands multipath authentication-initiator authentication-target)
+more=(live reservations)
 chosen=("$@")
 [ $# -gt 0 ] || chosen=("${gate[@]}")
 [ "${chosen[0]}" != all ] || chosen=("${gate[@]}" "${more[@]}")
