@@ -47,6 +47,15 @@ fn target(policy: TlsPolicy) -> Target<Memory> {
     target
 }
 
+/// Lets a host with a key in: into one subsystem, or into both.
+fn allow(target: &Target<Memory>, host: &Nqn, subsystems: &[Nqn], key: &ConfiguredPsk, tls_required: bool) {
+    let tls_keys = key.clone().retain_all(host, false).expect("retained");
+    for subsystem in subsystems {
+        let config = HostConfig { tls_keys: tls_keys.clone(), tls_required, ..HostConfig::default() };
+        target.allow_host(subsystem, host, config).expect("room");
+    }
+}
+
 fn on_reactor(body: impl Future<Output = ()>) {
     let bounded = async { time::timeout(TIME_MAX, body).await.expect("ends in time") };
     Reactor::run(ReactorConfig::default(), bounded).expect("a reactor");
@@ -83,7 +92,7 @@ fn a_namespace_over_tls_is_one_like_any_other() {
     for hash in PskHash::ALL {
         let target = target(TlsPolicy::Required);
         let key = random(hash);
-        target.add_tls_key(&nqn("host"), None, key.clone(), false).expect("kept");
+        allow(&target, &nqn("host"), &[nqn("sub"), nqn("other")], &key, false);
         serving(&target, |address| async move {
             for version in [IdentityVersion::Zero, IdentityVersion::One] {
                 for digests in [false, true] {
@@ -130,7 +139,7 @@ fn a_port_that_requires_tls_serves_nothing_plain() {
 fn a_plain_port_does_not_speak_tls() {
     let target = target(TlsPolicy::Off);
     let key = random(PskHash::Sha256);
-    target.add_tls_key(&nqn("host"), None, key.clone(), false).expect("kept");
+    allow(&target, &nqn("host"), &[nqn("sub"), nqn("other")], &key, false);
     serving(&target, |address| async move {
         let error = refusal(options(address, "host", Some(key_of(&key, "host", IdentityVersion::One)))).await;
         assert!(error.to_string().contains("does its port do TLS?"), "{error}");
@@ -142,10 +151,7 @@ fn a_plain_port_does_not_speak_tls() {
 fn where_both_are_allowed_a_host_may_be_held_to_tls() {
     let target = target(TlsPolicy::Allowed);
     let key = random(PskHash::Sha384);
-    target.add_tls_key(&nqn("host"), Some(nqn("sub")), key.clone(), false).expect("kept");
-    target
-        .allow_host(&nqn("sub"), &nqn("host"), HostConfig { tls_required: true, ..HostConfig::default() })
-        .expect("new");
+    allow(&target, &nqn("host"), &[nqn("sub")], &key, true);
     serving(&target, |address| async move {
         let secure = options(address, "host", Some(key_of(&key, "host", IdentityVersion::One)));
         RemoteNamespace::connect(secure).await.expect("secure");
@@ -161,7 +167,7 @@ fn where_both_are_allowed_a_host_may_be_held_to_tls() {
 fn connect_says_who_tls_has_shown() {
     let target = target(TlsPolicy::Allowed);
     let key = random(PskHash::Sha256);
-    target.add_tls_key(&nqn("host"), Some(nqn("other")), key.clone(), false).expect("kept");
+    allow(&target, &nqn("host"), &[nqn("other")], &key, false);
     serving(&target, |address| async move {
         let TlsKey::Retained { key: retained, version } = key_of(&key, "host", IdentityVersion::One) else { return };
         let for_other = Arc::new(retained.tls_psk(version, &nqn("other")).expect("derived"));
@@ -186,7 +192,7 @@ fn connect_says_who_tls_has_shown() {
 fn a_wrong_or_missing_key_lets_nobody_in() {
     let target = target(TlsPolicy::Required);
     let (ours, theirs) = (random(PskHash::Sha256), random(PskHash::Sha256));
-    target.add_tls_key(&nqn("host"), None, ours.clone(), false).expect("kept");
+    allow(&target, &nqn("host"), &[nqn("sub"), nqn("other")], &ours, false);
     serving(&target, |address| async move {
         for version in [IdentityVersion::Zero, IdentityVersion::One] {
             for (key, host) in [(&theirs, "host"), (&ours, "guest")] {
@@ -280,7 +286,9 @@ fn openssl_as_the_client_is_let_in() {
     let (key, psk, identity) = known();
     let target = target(TlsPolicy::Required);
     let host: Nqn = "nqn.2026-01.org.example:host".parse().expect("a name");
-    target.add_tls_key(&host, None, key, false).expect("kept");
+    let subsystem: Nqn = "nqn.2026-01.org.example:sub".parse().expect("a name");
+    target.add_subsystem(subsystem.clone(), "SERIAL").expect("new");
+    allow(&target, &host, &[subsystem], &key, false);
     serving(&target, |address| async move {
         let client = thread::spawn(move || {
             let place = address.to_string();

@@ -30,6 +30,8 @@ pub fn run(verb: &NvmeVerb) -> Result<(), Failure> {
         NvmeVerb::Read(args) => reactors::run_one(read(args)),
         NvmeVerb::Write(args) => reactors::run_one(write(args)),
         NvmeVerb::GenDhchapKey(args) => keys::generate_dhchap(args),
+        NvmeVerb::GenTlsKey(args) => keys::generate_tls(args),
+        NvmeVerb::CheckTlsKey(args) => keys::check_tls(args),
     }
 }
 

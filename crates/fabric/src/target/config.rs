@@ -9,6 +9,7 @@ use nvme::{AnaState, Nqn};
 use super::limits::{ANA_GROUPS_MAX, CONNECTIONS_MAX, HOSTS_MAX, NSID_MAX, PORTS_MAX, REFERRALS_MAX, SUBSYSTEMS_MAX};
 use super::secure::TlsPolicy;
 use crate::auth::{HostKeys, Policy};
+use crate::tls::RetainedPsk;
 
 /// Options of a target.
 #[derive(Clone, Debug)]
@@ -76,6 +77,8 @@ impl PortConfig {
 pub struct HostConfig {
     /// The keys of a host that must authenticate (NVMe Base 2.0 §8.13); a host without is let in by its name.
     pub keys: Option<HostKeys>,
+    /// Its keys for TLS, one or in several derivations ([`crate::tls::ConfiguredPsk::retain_all`]).
+    pub tls_keys: Vec<RetainedPsk>,
     /// Only over TLS, also at ports that would take a plain connection.
     pub tls_required: bool,
 }

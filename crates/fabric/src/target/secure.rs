@@ -11,17 +11,15 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
 
-use device::Namespace;
 use engine::Buf;
 use engine::net::TcpStream;
 use engine::time::{self, Instant};
 use nvme::Nqn;
 
-use super::Target;
 use super::config::{ConfigError, PortId};
 use super::connection::Connection;
 use super::shared::{Refused, Shared};
-use crate::tls::{ConfiguredPsk, Keyring, ServerContext, TlsError};
+use crate::tls::{Keyring, RetainedPsk, ServerContext, TlsError};
 use crate::transport::{Accepted, Transport};
 
 /// What a port demands of connections.
@@ -64,6 +62,12 @@ pub(super) struct Secure {
 }
 
 impl Secure {
+    /// Gives a host other keys for a subsystem. Connections that were made with the old ones go on, if access lets them.
+    pub fn replace(&self, host: &Nqn, subsystem: &Nqn, keys: Vec<RetainedPsk>) -> Result<(), ConfigError> {
+        self.keyring.remove(host, Some(subsystem));
+        self.keyring.add(keys, Some(subsystem)).map_err(|error| ConfigError::Tls(error.to_string()))
+    }
+
     pub fn keyring(&self) -> &Arc<Keyring> {
         &self.keyring
     }
@@ -74,29 +78,6 @@ impl Secure {
         }
         let context = ServerContext::new(self.keyring.clone())?;
         Ok(self.context.get_or_init(|| context))
-    }
-}
-
-impl<N: Namespace> Target<N> {
-    /// Gives the target a host's key for TLS: for one subsystem, or for all of them, and for discovery. With `legacy`, keys
-    /// as versions of nvme-cli before 2.14 derive them are taken as well.
-    ///
-    /// # Errors
-    /// There are too many keys, or OpenSSL can't be used.
-    pub fn add_tls_key(
-        &self,
-        host: &Nqn,
-        subsystem: Option<Nqn>,
-        key: ConfiguredPsk,
-        legacy: bool,
-    ) -> Result<(), ConfigError> {
-        let added = self.shared.secure.keyring().add(host, subsystem, key, legacy);
-        added.map_err(|error| ConfigError::Tls(error.to_string()))
-    }
-
-    /// Forgets a host's keys for TLS. Connections that were made with them go on.
-    pub fn remove_tls_keys(&self, host: &Nqn, subsystem: Option<&Nqn>) {
-        self.shared.secure.keyring().remove(host, subsystem);
     }
 }
 

@@ -423,7 +423,9 @@ impl<N> Shared<N> {
     }
 
     pub fn allow_host(&self, nqn: &Nqn, host: &Nqn, config: HostConfig) -> Result<(), ConfigError> {
-        self.change_access(nqn, Some(host), |access| access.allow(host.clone(), config))
+        let keys = config.tls_keys.clone();
+        self.change_access(nqn, Some(host), |access| access.allow(host.clone(), config))?;
+        self.secure.replace(host, nqn, keys)
     }
 
     pub fn deny_host(&self, nqn: &Nqn, host: &Nqn) -> Result<(), ConfigError> {
@@ -431,7 +433,8 @@ impl<N> Shared<N> {
             let listed = access.deny(host);
             let missing = || ConfigError::NoHost { subsystem: nqn.clone(), host: host.clone(), any: access.any() };
             listed.then_some(()).ok_or_else(missing)
-        })
+        })?;
+        self.secure.replace(host, nqn, Vec::new())
     }
 
     // Controllers.

@@ -14,7 +14,7 @@ use engine::time::Instant;
 use nvme::Nqn;
 
 use super::identity::{Identity, Origin};
-use super::psk::{ConfiguredPsk, Derivation, PskError, RetainedPsk, TlsPsk};
+use super::psk::{RetainedPsk, TlsPsk};
 
 /// Keys of hosts. Guessed: several for each of as many hosts as a target has controllers.
 pub const HOST_KEYS_MAX: usize = 4096;
@@ -23,18 +23,12 @@ pub const GENERATED_MAX: usize = 1024;
 /// How long a generated key may begin connections (NVMe Base 2.0c §8.13.5.9 leaves it open). Chosen: what Linux takes.
 pub const GENERATED_TIME_MAX: Duration = Duration::from_secs(3600);
 
-/// Too many keys, or one that can't be derived from.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum KeyringError {
-    /// Over the bound.
-    #[error("a target keeps at most {HOST_KEYS_MAX} keys of hosts")]
-    Full,
-    /// The key can't be used.
-    #[error(transparent)]
-    Psk(#[from] PskError),
-}
+/// Too many keys.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a target keeps at most {HOST_KEYS_MAX} keys of hosts; take some away first")]
+pub struct KeyringError;
 
-/// A host's key, in the one or two ways in which its host may derive from it.
+/// A host's key, and what for.
 struct HostKey {
     /// Only for this subsystem; `None`: for every one.
     subsystem: Option<Nqn>,
@@ -71,30 +65,20 @@ impl Keyring {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a key of `host`, for one subsystem or for all. With `legacy`, what old versions of nvme-cli derive from it is
-    /// taken too, and goes before the standard where the identity does not tell them apart (version 0).
+    /// Keeps keys of their host, for one subsystem or for all, beside what is there.
     ///
     /// # Errors
-    /// Too many keys, or OpenSSL failed.
-    pub fn add(
-        &self,
-        host: &Nqn,
-        subsystem: Option<Nqn>,
-        key: ConfiguredPsk,
-        legacy: bool,
-    ) -> Result<(), KeyringError> {
-        let mut made = Vec::with_capacity(2);
-        if legacy {
-            let retained = key.clone().retain(host, Derivation::Legacy)?;
-            made.push(HostKey { subsystem: subsystem.clone(), retained });
-        }
-        made.push(HostKey { subsystem, retained: key.retain(host, Derivation::Standard)? });
+    /// Too many keys.
+    pub fn add(&self, keys: Vec<RetainedPsk>, subsystem: Option<&Nqn>) -> Result<(), KeyringError> {
         let mut state = self.lock();
         let count: usize = state.hosts.values().map(Vec::len).sum();
-        if count + made.len() > HOST_KEYS_MAX {
-            return Err(KeyringError::Full);
+        if count + keys.len() > HOST_KEYS_MAX {
+            return Err(KeyringError);
         }
-        state.hosts.entry(host.clone()).or_default().append(&mut made);
+        for retained in keys {
+            let kept = state.hosts.entry(retained.host().clone()).or_default();
+            kept.push(HostKey { subsystem: subsystem.cloned(), retained });
+        }
         Ok(())
     }
 
@@ -168,7 +152,7 @@ mod tests {
     use super::*;
     use crate::secret::Secret;
     use crate::tls::identity::IdentityVersion;
-    use crate::tls::psk::PskHash;
+    use crate::tls::psk::{ConfiguredPsk, Derivation, PskHash};
 
     fn nqn(name: &str) -> Nqn {
         format!("nqn.2026-01.org.example:{name}").parse().expect("a name")
@@ -183,7 +167,8 @@ mod tests {
     fn a_key_is_found_under_its_own_names_only() {
         let ring = Keyring::default();
         let key = ConfiguredPsk::random(Some(PskHash::Sha256), PskHash::Sha256).expect("random");
-        ring.add(&nqn("host"), Some(nqn("sub")), key.clone(), false).expect("kept");
+        let kept = key.clone().retain_all(&nqn("host"), false).expect("retained");
+        ring.add(kept, Some(&nqn("sub"))).expect("room");
         for version in [IdentityVersion::Zero, IdentityVersion::One] {
             let find = |derivation, host: &str, sub: &Nqn| {
                 let psk = offered(&key, derivation, version, host, sub);
@@ -204,7 +189,7 @@ mod tests {
     fn what_old_tools_derive_is_found_where_it_is_let_in() {
         let ring = Keyring::default();
         let key = ConfiguredPsk::random(Some(PskHash::Sha384), PskHash::Sha384).expect("random");
-        ring.add(&nqn("host"), None, key.clone(), true).expect("kept");
+        ring.add(key.clone().retain_all(&nqn("host"), true).expect("retained"), None).expect("room");
         for (derivation, version, right) in [
             (Derivation::Legacy, IdentityVersion::Zero, true),
             (Derivation::Legacy, IdentityVersion::One, true),
@@ -233,6 +218,17 @@ mod tests {
         assert!(ring.find(make("BBBB").offered()).is_none());
         let short = TlsPsk::generated(PskHash::Sha384, &nqn("host"), &nqn("sub"), "", Secret::new(vec![7; 32]));
         assert!(short.is_err());
+    }
+
+    #[test]
+    fn kept_keys_are_bounded() {
+        let ring = Keyring::default();
+        let key = ConfiguredPsk::random(None, PskHash::Sha256).expect("random");
+        let kept = key.retain_all(&nqn("host"), false).expect("retained");
+        for _ in 0..HOST_KEYS_MAX {
+            ring.add(kept.clone(), None).expect("room");
+        }
+        assert_eq!(ring.add(kept, None), Err(KeyringError));
     }
 
     #[test]

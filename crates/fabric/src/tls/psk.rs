@@ -223,6 +223,20 @@ impl ConfiguredPsk {
         self.transform
     }
 
+    /// Makes the keys that are kept for `host`; with `legacy`, also what versions of nvme-cli before 2.14 derive, and first:
+    /// where the identity does not tell them apart (version 0), the first one counts.
+    ///
+    /// # Errors
+    /// OpenSSL failed.
+    pub fn retain_all(self, host: &Nqn, legacy: bool) -> Result<Vec<RetainedPsk>, PskError> {
+        let mut keys = Vec::with_capacity(2);
+        if legacy {
+            keys.push(self.clone().retain(host, Derivation::Legacy)?);
+        }
+        keys.push(self.retain(host, Derivation::Standard)?);
+        Ok(keys)
+    }
+
     /// Makes the key that is kept for `host` (NVMe/TCP 1.0c §3.6.1.2).
     ///
     /// # Errors

@@ -29,7 +29,7 @@ fn psk(key: &ConfiguredPsk, version: IdentityVersion) -> Arc<TlsPsk> {
 
 fn server_with(key: &ConfiguredPsk) -> ServerContext {
     let keyring = Arc::new(Keyring::default());
-    keyring.add(&nqn("host"), None, key.clone(), false).expect("kept");
+    keyring.add(key.clone().retain_all(&nqn("host"), false).expect("retained"), None).expect("room");
     ServerContext::new(keyring).expect("OpenSSL")
 }
 

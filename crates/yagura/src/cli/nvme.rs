@@ -21,6 +21,47 @@ pub enum NvmeVerb {
     Write(NvmeWriteArgs),
     /// Make a key by which a host or a target authenticates itself (DH-HMAC-CHAP).
     GenDhchapKey(GenDhchapKeyArgs),
+    /// Make a pre-shared key for TLS, which both the host and the target get.
+    GenTlsKey(GenTlsKeyArgs),
+    /// Check a key file for TLS, and show the identity under which a host offers it.
+    CheckTlsKey(CheckTlsKeyArgs),
+}
+
+/// `yagura nvme gen-tls-key`
+#[derive(Args, Debug)]
+pub struct GenTlsKeyArgs {
+    #[command(flatten)]
+    pub common: Common,
+    /// New file for the key; only its owner will be able to read it.
+    #[arg(long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// Hash of the key and of the connections' cipher suite: sha256 or sha384.
+    #[arg(long, value_name = "NAME", default_value = "sha256")]
+    pub hash: String,
+    /// Use the key as it is, not transformed for each host.
+    #[arg(long)]
+    pub no_transform: bool,
+}
+
+/// `yagura nvme check-tls-key`
+#[derive(Args, Debug)]
+pub struct CheckTlsKeyArgs {
+    #[command(flatten)]
+    pub common: Common,
+    /// File with the key.
+    pub file: PathBuf,
+    /// The host.
+    #[arg(long, value_name = "NQN", requires = "nqn")]
+    pub host_nqn: Option<String>,
+    /// The subsystem.
+    #[arg(long, value_name = "NQN", requires = "host_nqn")]
+    pub nqn: Option<String>,
+    /// Version of the identity: 0 or 1.
+    #[arg(long, value_name = "VERSION", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
+    pub tls_identity: u8,
+    /// Derive keys as nvme-cli before 2.14 does.
+    #[arg(long)]
+    pub tls_legacy: bool,
 }
 
 /// `yagura nvme gen-dhchap-key`
@@ -51,6 +92,18 @@ pub struct NvmeHost {
     /// File with the key by which the target has to authenticate itself.
     #[arg(long, value_name = "FILE", requires = "dhchap_key_file")]
     pub dhchap_ctrl_key_file: Option<PathBuf>,
+    /// Connect over TLS 1.3, with the key of --tls-key-file.
+    #[arg(long, requires = "tls_key_file")]
+    pub tls: bool,
+    /// File with the pre-shared key for TLS; the target must have the same.
+    #[arg(long, value_name = "FILE", requires = "host_nqn")]
+    pub tls_key_file: Option<PathBuf>,
+    /// Version of the identity under which the key is offered: 0 for targets that know no other.
+    #[arg(long, value_name = "VERSION", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
+    pub tls_identity: u8,
+    /// Derive keys as nvme-cli before 2.14 does, for targets whose keys were made so.
+    #[arg(long, requires = "tls_key_file")]
+    pub tls_legacy: bool,
 }
 
 /// `yagura nvme discover`

@@ -1,11 +1,15 @@
 //! The keys of a host: made, and read from the files that flags name.
 
+use std::path::Path;
+
 use fabric::auth::{DhchapKey, Hash, HostKeys};
 use fabric::host::Options;
+use fabric::secret::Secret;
+use fabric::tls::{ConfiguredPsk, Derivation, IdentityVersion, PskHash, TlsKey};
 use nvme::Nqn;
 use serde::Serialize;
 
-use crate::cli::{GenDhchapKeyArgs, NvmeHost};
+use crate::cli::{CheckTlsKeyArgs, GenDhchapKeyArgs, GenTlsKeyArgs, NvmeHost};
 use crate::exit::Failure;
 use crate::output;
 
@@ -17,6 +21,11 @@ pub fn apply(host: &NvmeHost, options: &mut Options) -> Result<(), Failure> {
     if let Some(file) = &host.dhchap_key_file {
         let keys = HostKeys::from_files(file, host.dhchap_ctrl_key_file.as_deref()).map_err(Failure::usage)?;
         options.security.dhchap = Some(keys);
+    }
+    if let Some(file) = &host.tls_key_file {
+        let derivation = if host.tls_legacy { Derivation::Legacy } else { Derivation::Standard };
+        let key = read_tls(file)?.retain(&options.host.nqn, derivation).map_err(Failure::refused)?;
+        options.security.tls = Some(TlsKey::Retained { key, version: identity_version(host.tls_identity) });
     }
     Ok(())
 }
@@ -52,4 +61,66 @@ pub fn generate_dhchap(args: &GenDhchapKeyArgs) -> Result<(), Failure> {
         Some(nqn) => format!("{}: a key for {nqn} alone\n", made.file),
         None => format!("{}: a key, transformed by: {}\n", made.file, made.hash),
     })
+}
+
+/// A key for TLS from its file.
+fn read_tls(file: &Path) -> Result<ConfiguredPsk, Failure> {
+    let text = Secret::from_file(file).map_err(Failure::usage)?;
+    ConfiguredPsk::parse(&text).map_err(|error| Failure::usage(format!("{}: {error}", file.display())))
+}
+
+fn identity_version(version: u8) -> IdentityVersion {
+    if version == 0 { IdentityVersion::Zero } else { IdentityVersion::One }
+}
+
+/// A key for TLS in words; never the key.
+#[derive(Serialize)]
+struct TlsKeyReport {
+    file: String,
+    suite: &'static str,
+    transformed: bool,
+    identity: Option<String>,
+}
+
+impl TlsKeyReport {
+    fn new(file: &Path, key: &ConfiguredPsk) -> TlsKeyReport {
+        let (suite, transformed) = (key.hash().suite(), key.transform().is_some());
+        TlsKeyReport { file: file.display().to_string(), suite, transformed, identity: None }
+    }
+
+    fn describe(&self) -> String {
+        let how = if self.transformed { "transformed for each host" } else { "used as it is" };
+        let mut text = format!("{}: a key for {}, {how}\n", self.file, self.suite);
+        if let Some(identity) = &self.identity {
+            text += &format!("offered as: {identity}\n");
+        }
+        text
+    }
+}
+
+/// `yagura nvme gen-tls-key`
+pub fn generate_tls(args: &GenTlsKeyArgs) -> Result<(), Failure> {
+    let hash = match args.hash.as_str() {
+        "sha256" => PskHash::Sha256,
+        "sha384" => PskHash::Sha384,
+        name => return Err(Failure::usage(format!("--hash `{name}`: must be sha256 or sha384"))),
+    };
+    let key = ConfiguredPsk::random((!args.no_transform).then_some(hash), hash).map_err(Failure::refused)?;
+    key.to_interchange().write_new(&args.output).map_err(Failure::refused)?;
+    output::report(args.common.json, &TlsKeyReport::new(&args.output, &key), TlsKeyReport::describe)
+}
+
+/// `yagura nvme check-tls-key`
+pub fn check_tls(args: &CheckTlsKeyArgs) -> Result<(), Failure> {
+    let key = read_tls(&args.file)?;
+    let mut report = TlsKeyReport::new(&args.file, &key);
+    if let (Some(host), Some(subsystem)) = (&args.host_nqn, &args.nqn) {
+        let host = host.parse().map_err(|error| Failure::usage(format!("--host-nqn: {error}")))?;
+        let subsystem = subsystem.parse().map_err(|error| Failure::usage(format!("--nqn: {error}")))?;
+        let derivation = if args.tls_legacy { Derivation::Legacy } else { Derivation::Standard };
+        let retained = key.retain(&host, derivation).map_err(Failure::refused)?;
+        let psk = retained.tls_psk(identity_version(args.tls_identity), &subsystem).map_err(Failure::usage)?;
+        report.identity = Some(psk.identity().to_string());
+    }
+    output::report(args.common.json, &report, TlsKeyReport::describe)
 }
