@@ -52,9 +52,10 @@ struct Held {
 }
 
 impl Authentication {
-    fn new(config: &TargetConfig, controller: &Controller, keys: Option<HostKeys>) -> Authentication {
+    /// With `secure` a host may have a key made for a secure channel.
+    fn new(config: &TargetConfig, controller: &Controller, keys: Option<HostKeys>, secure: bool) -> Authentication {
         let names = Names { host: controller.host().clone(), subsystem: controller.subsystem().clone() };
-        let side = ControllerSide::new(names, keys, config.authentication.clone(), false);
+        let side = ControllerSide::new(names, keys, config.authentication.clone(), secure);
         Authentication { side, required: false, time_limit: None, held: None }
     }
 }
@@ -91,7 +92,7 @@ impl<N> Connection<N> {
         if keys.is_none() || open {
             return 0;
         }
-        let mut authentication = Authentication::new(&self.shared.config, controller, keys);
+        let mut authentication = Authentication::new(&self.shared.config, controller, keys, self.may_concatenate());
         authentication.required = true;
         authentication.time_limit = Some(now + AUTHENTICATION_TIME_MAX);
         self.authentication = Some(Box::new(authentication));
@@ -115,7 +116,8 @@ impl<N> Connection<N> {
         let Some(controller) = &self.controller else { return };
         if self.authentication.is_none() {
             let keys = self.shared.host_keys(controller.subsystem(), controller.host());
-            self.authentication = Some(Box::new(Authentication::new(&self.shared.config, controller, keys)));
+            let authentication = Authentication::new(&self.shared.config, controller, keys, self.may_concatenate());
+            self.authentication = Some(Box::new(authentication));
         }
         if kind == FabricsType::AUTHENTICATION_SEND {
             self.authentication_send(slot, now);
@@ -167,9 +169,12 @@ impl<N> Connection<N> {
         let Some(authentication) = &mut self.authentication else { return };
         match verdict {
             Verdict::Pending => {}
-            Verdict::Authenticated { bidirectional, .. } => {
+            Verdict::Authenticated { bidirectional, psk } => {
                 authentication.required = false;
                 authentication.time_limit = None;
+                if let Some(psk) = psk {
+                    self.keep_generated(&psk, now);
+                }
                 self.shared.stats.authenticated.fetch_add(1, Relaxed);
                 tracing::debug!(qid = self.queue.qid, bidirectional, "the host has authenticated itself");
             }

@@ -19,7 +19,8 @@ use nvme::Nqn;
 use super::config::{ConfigError, PortId};
 use super::connection::Connection;
 use super::shared::{Refused, Shared};
-use crate::tls::{Keyring, RetainedPsk, ServerContext, TlsError};
+use crate::auth::{GeneratedPsk, Names};
+use crate::tls::{Keyring, PskError, RetainedPsk, ServerContext, TlsError, TlsPsk};
 use crate::transport::{Accepted, Transport};
 
 /// What a port demands of connections.
@@ -68,10 +69,6 @@ impl Secure {
         self.keyring.add(keys, Some(subsystem)).map_err(|error| ConfigError::Tls(error.to_string()))
     }
 
-    pub fn keyring(&self) -> &Arc<Keyring> {
-        &self.keyring
-    }
-
     pub fn context(&self) -> Result<&ServerContext, TlsError> {
         if let Some(context) = self.context.get() {
             return Ok(context);
@@ -79,6 +76,12 @@ impl Secure {
         let context = ServerContext::new(self.keyring.clone())?;
         Ok(self.context.get_or_init(|| context))
     }
+}
+
+/// The key for TLS of one that authentication has made.
+fn generated_psk(names: &Names, psk: &GeneratedPsk) -> Result<TlsPsk, PskError> {
+    let digest = psk.digest(names).map_err(|error| PskError::Crypto(error.to_string()))?;
+    TlsPsk::generated(&names.host, &names.subsystem, &digest, &psk.key)
 }
 
 /// Makes of a connection that was accepted what its port demands; with it what was received already. `None`: it is over, and
@@ -124,6 +127,23 @@ pub(super) async fn accept<N>(
 }
 
 impl<N> Connection<N> {
+    /// Whether authentication may make a key for a secure channel (NVMe Base 2.0c §8.13.5.9): on an admin queue that is
+    /// plain, where the host can come back over TLS.
+    pub(super) fn may_concatenate(&self) -> bool {
+        self.queue.qid == 0 && self.origin.psk.is_none() && self.shared.tls_policy(self.origin.port) != TlsPolicy::Off
+    }
+
+    /// Keeps a key that authentication has made, for the host to come back with.
+    pub(super) fn keep_generated(&self, psk: &GeneratedPsk, now: Instant) {
+        let Some(controller) = &self.controller else { return };
+        let names = Names { host: controller.host().clone(), subsystem: controller.subsystem().clone() };
+        match generated_psk(&names, psk) {
+            Ok(psk) => self.shared.secure.keyring.add_generated(psk, now),
+            // The host finds no key when it comes back, and says so.
+            Err(error) => tracing::warn!(%error, "no key for the secure channel"),
+        }
+    }
+
     /// Whether Connect says of the host and the subsystem what TLS has shown.
     pub(super) fn check_secure(&self, host: &Nqn, subsystem: &Nqn) -> Result<(), Refused> {
         let Some(psk) = &self.origin.psk else { return Ok(()) };

@@ -387,21 +387,15 @@ impl TlsPsk {
         TlsPsk { identity, offered, key }
     }
 
-    /// A key that in-band authentication has made (secure channel concatenation, NVMe Base 2.0c §8.13.5.9): `key` as derived
-    /// there, of the length of `hash`; `digest` the Base64 text that goes into its identity.
+    /// The key for a secure channel that in-band authentication has prepared (NVMe Base 2.0c §8.13.5.9, NVMe/TCP 1.0c
+    /// §3.6.1.4): derived from the generated PSK `key`, which has the length of its hash; `digest` is its PSK digest.
     ///
     /// # Errors
-    /// The key has another length.
-    pub fn generated(
-        hash: PskHash,
-        host: &Nqn,
-        subsystem: &Nqn,
-        digest: &str,
-        key: Secret,
-    ) -> Result<TlsPsk, PskError> {
-        if key.len() != hash.bytes() {
-            return Err(PskError::Length(key.len()));
-        }
+    /// The key has a length that no hash of TLS has, or OpenSSL failed.
+    pub fn generated(host: &Nqn, subsystem: &Nqn, digest: &str, key: &Secret) -> Result<TlsPsk, PskError> {
+        let hash = PskHash::of_length(key.len()).ok_or(PskError::Length(key.len()))?;
+        let context = format!("{} {digest}", hash.code());
+        let key = expand(hash, Derivation::Standard, key, "nvme-tls-psk", context.as_bytes())?;
         let identity = Identity {
             version: IdentityVersion::One,
             origin: Origin::Generated,

@@ -113,8 +113,7 @@ fn every_key_and_identity_makes_a_connection() {
 fn a_generated_key_makes_a_connection() {
     let server = ServerContext::new(Arc::default()).expect("OpenSSL");
     let make = || {
-        let key = Secret::new(vec![9; 48]);
-        TlsPsk::generated(PskHash::Sha384, &nqn("host"), &nqn("sub"), "ZGlnZXN0", key).expect("the right length")
+        TlsPsk::generated(&nqn("host"), &nqn("sub"), "ZGlnZXN0", &Secret::new(vec![9; 48])).expect("the right length")
     };
     server.keyring().add_generated(make(), engine::time::Instant::from_nanos(1));
     assert_eq!(Pair::new(Arc::new(make()), &server).handshake(), (Ok(true), Ok(true)));

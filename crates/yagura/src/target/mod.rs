@@ -2,6 +2,7 @@
 
 mod client;
 mod control;
+mod host_tls;
 pub mod spec;
 
 use std::collections::BTreeMap;

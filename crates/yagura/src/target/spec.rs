@@ -9,6 +9,7 @@ use fabric::auth::HostKeys;
 use fabric::target::{ANA_GROUPS_MAX, HostConfig, PortConfig, PortId, TlsPolicy};
 use nvme::{AnaState, Nqn};
 
+use super::host_tls::HostTls;
 use crate::cli::TargetArgs;
 use crate::spec::{once, pairs};
 
@@ -109,13 +110,19 @@ impl FromStr for SubsystemSpec {
     }
 }
 
-/// `--host nqn=NQN[,subsystem=NQN]…[,dhchap-key-file=FILE[,dhchap-ctrl-key-file=FILE]]`
+/// What `--host` may say.
+const HOST_KEYS: [&str; 7] =
+    ["nqn", "subsystem", "dhchap-key-file", "dhchap-ctrl-key-file", "tls-key-file", "tls-legacy", "tls"];
+
+/// `--host nqn=NQN[,subsystem=NQN]…[,dhchap-key-file=FILE[,dhchap-ctrl-key-file=FILE]][,tls-key-file=FILE[,tls-legacy=yes]]
+/// [,tls=required]`
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostSpec {
     nqn: Nqn,
     subsystems: Vec<Nqn>,
     key_file: Option<PathBuf>,
     controller_key_file: Option<PathBuf>,
+    tls: HostTls,
 }
 
 impl FromStr for HostSpec {
@@ -124,13 +131,15 @@ impl FromStr for HostSpec {
     fn from_str(text: &str) -> Result<HostSpec, String> {
         let (mut nqn, mut subsystems) = (None, Vec::new());
         let (mut key_file, mut controller_key_file) = (None, None);
-        for pair in pairs(text, &["nqn", "subsystem", "dhchap-key-file", "dhchap-ctrl-key-file"]) {
+        let mut tls = HostTls::default();
+        for pair in pairs(text, &HOST_KEYS) {
             match pair? {
                 ("nqn", value) => once(&mut nqn, "nqn", parse_nqn(value)?)?,
                 ("dhchap-key-file", value) => once(&mut key_file, "dhchap-key-file", value.into())?,
                 ("dhchap-ctrl-key-file", value) => {
                     once(&mut controller_key_file, "dhchap-ctrl-key-file", value.into())?;
                 }
+                (key @ ("tls-key-file" | "tls-legacy" | "tls"), value) => tls.take(key, value)?,
                 (_, value) => subsystems.push(parse_nqn(value)?),
             }
         }
@@ -140,17 +149,21 @@ impl FromStr for HostSpec {
                 "a dhchap-ctrl-key-file goes with a dhchap-key-file: the host is the first to show its key".into()
             );
         }
-        Ok(HostSpec { nqn, subsystems, key_file, controller_key_file })
+        Ok(HostSpec { nqn, subsystems, key_file, controller_key_file, tls: tls.checked()? })
     }
 }
 
 impl HostSpec {
     /// What the target knows of the host, its keys read from their files.
     fn config(&self) -> Result<HostConfig, String> {
-        let Some(key_file) = &self.key_file else { return Ok(HostConfig::default()) };
-        let keys = HostKeys::from_files(key_file, self.controller_key_file.as_deref());
-        let keys = keys.map_err(|error| format!("--host {}: {error}", self.nqn))?;
-        Ok(HostConfig { keys: Some(keys), ..HostConfig::default() })
+        let failed = |error: String| format!("--host {}: {error}", self.nqn);
+        let mut config = HostConfig::default();
+        if let Some(key_file) = &self.key_file {
+            let keys = HostKeys::from_files(key_file, self.controller_key_file.as_deref());
+            config.keys = Some(keys.map_err(|error| failed(error.to_string()))?);
+        }
+        self.tls.apply(&self.nqn, &mut config).map_err(failed)?;
+        Ok(config)
     }
 }
 
@@ -404,6 +417,10 @@ mod tests {
             (format!("--host nqn={HOST},dhchap-ctrl-key-file=x"), "goes with a dhchap-key-file"),
             (format!("--host nqn={HOST},dhchap-key-file=/no/key"), "/no/key: No such file"),
             (format!("--host nqn={HOST},dhchap-key-file=/dev/null"), "must be a regular file"),
+            (format!("--host nqn={HOST},tls-key-file=/no/key"), "/no/key: No such file"),
+            (format!("--host nqn={HOST},tls-legacy=yes"), "goes with a tls-key-file"),
+            (format!("--host nqn={HOST},tls=off"), "may be `required` for a host"),
+            ("--port 127.0.0.1:0,tls=yes".into(), "off, allowed or required"),
             (format!("--subsystem nqn={A} --namespace memory=1M,subsystem={B}"), "there is no subsystem"),
             (format!("--subsystem nqn={A} --subsystem nqn={B} --namespace memory=1M"), "say where it belongs"),
             ("--namespace memory=1M,nsid=1 --namespace memory=1M,nsid=1".into(), "has two with nsid=1"),
