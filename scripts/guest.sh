@@ -5,6 +5,8 @@
 #   multipath      the kernel's multipath over two ports, one of which is cut, stalled and made worse under load
 #   commands       every log, feature and command of ours that nvme-cli knows; many queues
 #   reservations   two guests: what a reservation of the one lets the other do; it outlives the target
+#   tls-initiator  the kernel's initiator uses our target over TLS, with keys of both versions of the identity and both derivations
+#   tls-target     our host uses the kernel's target over TLS
 #   live           namespaces come, grow and go while the kernel is connected
 #   authentication-initiator, authentication-target    DH-HMAC-CHAP, one way and both ways
 # usage: guest.sh [all | NAME…]     what the gate runs by default
@@ -307,8 +309,76 @@ reservations() {
   stop
 }
 
+# tls_keys HOST: a key for HOST in the shared folder (tls.key), and its TLS keys as the standard says, made apart from our
+# code: lines of key and identity (tls.derived), versions 1 and 0.
+tls_keys() {
+  rm -f "$work/tls.key"
+  "$yagura" nvme gen-tls-key --output "$work/tls.key"
+  cp "$work/tls.key" "$share/tls.key"
+  python3 - "$1" "$nqn" "$work/tls.key" > "$share/tls.derived" <<'PY'
+import base64, hashlib, hmac, struct, sys
+host, subsystem = sys.argv[1].encode(), sys.argv[2].encode()
+key = base64.b64decode(open(sys.argv[3]).read().strip().split(":")[2])[:-4]
+mac = lambda key, data: hmac.new(key, data, hashlib.sha256).digest()
+def expand(key, label, context):
+    info = struct.pack(">HB", 32, len(label) + 6) + b"tls13 " + label + bytes([len(context)]) + context
+    return mac(mac(bytes(32), key), info + b"\x01")
+retained = expand(key, b"HostNQN", host)
+digest = base64.b64encode(mac(retained, host + b" " + subsystem + b" NVMe-over-Fabrics"))
+for kind, context in ((b"NVMe1R01", b"01 " + digest), (b"NVMe0R01", None)):
+    identity = kind + b" " + host + b" " + subsystem + (b" " + digest if context else b"")
+    print(expand(retained, b"nvme-tls-psk", context or identity).hex(), identity.decode())
+PY
+}
+
+tls-initiator() {
+  local host port legacy
+  host=$(echo "yagura guest guest" | md5sum | sed 's/\(.\{8\}\)\(.\{4\}\)\(.\{4\}\)\(.\{4\}\)\(.\{12\}\).*/\1-\2-\3-\4-\5/')
+  host=nqn.2014-08.org.nvmexpress:uuid:$host
+  port=$(free_port)
+  echo "== guest: the kernel's initiator over TLS"
+  legacy=$(free_port)
+  fresh_share "PORT=$port" "PORT_LEGACY=$legacy" KEY_BYTES=32
+  tls_keys "$host"
+  local key="nqn=$host,tls-key-file=$work/tls.key" old
+  # nvme-cli of the guest (2.13) derives in the old way, which has the same identities of version 0: a target of its own.
+  "$yagura" target --nqn "$nqn" --port "127.0.0.1:$legacy,tls=allowed" --host "$key,tls-legacy=yes" --namespace memory=64MiB &
+  old=$!
+  children+=("$old")
+  serve --port "127.0.0.1:$port,id=1,tls=required" --host "$key" --namespace memory=64MiB
+  guest/boot.sh "$image" "$share" tls-initiator.sh
+  kill -TERM "$old"
+  wait "$old" || { echo "guest.sh: the target did not end cleanly" >&2; return 1; }
+  stop
+}
+
+tls-target() {
+  local boot port version host=nqn.2026-11.io.yagura:guest-test-host
+  port=$(free_port)
+  echo "== guest: our host on the kernel's target, over TLS"
+  fresh_share
+  tls_keys "$host"
+  HOST_FORWARD=$port guest/boot.sh "$image" "$share" tls-target.sh &
+  boot=$!
+  children+=("$boot")
+  await test -e "$share/ready"
+  for version in 1 0; do
+    local at=(--nqn "$nqn" --host-nqn "$host" --tls --tls-key-file "$work/tls.key" --tls-identity "$version" "127.0.0.1:$port")
+    "$yagura" nvme identify "${at[@]}"
+    "$yagura" nvme write "${at[@]}" --pattern "$version" --length 8MiB --fua
+    "$yagura" nvme read "${at[@]}" --length 8MiB --verify-pattern "$version"
+  done
+  if "$yagura" nvme identify --nqn "$nqn" --host-nqn "$host" "127.0.0.1:$port" 2>/dev/null; then
+    echo "guest.sh: the kernel served a plain connection where it requires TLS" >&2
+    return 1
+  fi
+  touch "$share/done"
+  wait "$boot" || { echo "guest.sh: the guest failed" >&2; return 1; }
+  children=()
+}
+
 # What the gate runs; `all` adds the rest.
-gate=(initiator target commands multipath authentication-initiator authentication-target)
+gate=(initiator target commands multipath authentication-initiator authentication-target tls-initiator tls-target)
 more=(live reservations)
 chosen=("$@")
 [ $# -gt 0 ] || chosen=("${gate[@]}")

@@ -102,6 +102,10 @@ pub(super) async fn drive<N: Namespace>(shared: Arc<Shared<N>>, stream: TcpStrea
 fn tell(complaints: &Complaints, peer: SocketAddr, closed: &Closed) {
     let (what, reason): (&str, &dyn fmt::Display) = match closed {
         Closed::End(end) if end.is_fault() => ("connection ended", end),
+        // Linux ends TLS so. What could have been cut off is an incomplete PDU, which has no effect.
+        Closed::Socket(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+            return tracing::debug!(%peer, reason = %error, "the peer closed the connection");
+        }
         Closed::Socket(error) => ("connection lost", error),
         Closed::End(end) => return tracing::debug!(%peer, reason = %end, "connection ended"),
         Closed::Peer => return tracing::debug!(%peer, "the peer closed the connection"),
