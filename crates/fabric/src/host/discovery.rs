@@ -207,7 +207,8 @@ impl Discovery {
         Err(refused("it kept changing while it was read"))
     }
 
-    /// Ends when the log has changed (never, where [`Discovery::tells_changes`] is false). A change that was told while nobody waited is told to the next who does.
+    /// Ends when the log has changed (never, where [`Discovery::tells_changes`] is false). A change that was told while nobody
+    /// waited is told to the next who does.
     ///
     /// # Errors
     /// The connection is lost.
@@ -233,10 +234,7 @@ impl Discovery {
 
 /// Tells the log to `tell` now and after every change, for ever: connects anew when the connection is lost, and tells why
 /// there is none. Where the controller tells of no changes the log is read every keep alive timeout.
-pub async fn watch(
-    options: Options,
-    mut tell: impl FnMut(Result<&DiscoveryLog, &ConnectError>),
-) -> std::convert::Infallible {
+pub async fn watch(options: Options, mut tell: impl FnMut(Result<&DiscoveryLog, &ConnectError>)) -> Infallible {
     let mut pause = options.backoff_min;
     let mut known = None;
     loop {
