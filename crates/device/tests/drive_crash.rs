@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use device::{Drive, DriveOptions, Durability, FormatOptions};
-use drive_model::{BAD, Life, Model, PATH};
+use drive_model::{BAD, Faults, Life, Model, PATH};
 use engine::sim::{DiskConfig, SimConfig, World};
 
 const BYTES: u64 = 5 << 20;
@@ -125,19 +125,19 @@ fn crash_at(seed: u64, kind: Kind, moment: Duration) {
     world.crash(node);
     drop(task);
     world.restart(node);
-    let torn_blocks = kind.torn && kind.unit > 512;
+    let faults = if kind.torn && kind.unit > 512 { Faults::Torn } else { Faults::None };
     let after = world.spawn_on(node, async move {
         let drive = match Drive::open(Path::new(PATH), &DriveOptions::default()).await {
             Ok(drive) => drive,
             Err(error) if !model.is_formatted() => return Some(error.to_string()),
             Err(error) => panic!("the drive does not open: {error}"),
         };
-        model.verify(&drive, torn_blocks).await;
+        model.verify(&drive, faults).await;
         // Life goes on, and another opening, now without a crash, finds what was found and what was added.
         model.go_on(&drive, kind.unit).await;
         drive.close().await.expect("closed");
         let drive = Drive::open(Path::new(PATH), &DriveOptions::default()).await.expect("opened again");
-        model.verify(&drive, torn_blocks).await;
+        model.verify(&drive, faults).await;
         None
     });
     world.run_until(after).unwrap_or_else(|stalled| panic!("{kind:?} at {moment:?}: {stalled}"));
@@ -184,9 +184,9 @@ fn the_model_notices_a_lost_block() {
         let drive = Drive::open(Path::new(PATH), &DriveOptions::default()).await.expect("opened");
         let d = drive.namespace(drive.find("d").expect("it lives")).expect("opened");
         device::Namespace::deallocate(&d, device::Lba(10), 1).await.expect("deallocated");
-        assert_eq!(model.differs(&drive, false).await, Some(("d".to_owned(), 10)));
+        assert_eq!(model.differs(&drive, Faults::None).await, Some(("d".to_owned(), 10)));
         device::Namespace::write_uncorrectable(&d, device::Lba(10), 1).await.expect("marked");
-        assert_eq!(model.differs(&drive, false).await, Some(("d".to_owned(), 10)));
+        assert_eq!(model.differs(&drive, Faults::None).await, Some(("d".to_owned(), 10)));
         const { assert!(BAD > 1 << 32, "no stamp of the script is the mark of an unreadable block") };
     });
     world.run_until(task).unwrap_or_else(|stalled| panic!("{stalled}"));

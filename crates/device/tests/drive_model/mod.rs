@@ -13,6 +13,16 @@ pub const PATH: &str = "/drive";
 /// The stamp of a block that was marked uncorrectable.
 pub const BAD: u64 = u64::MAX;
 
+/// Which blocks may be unreadable though nobody marked them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Faults {
+    None,
+    /// Those that were being written when the power failed.
+    Torn,
+    /// Any: the medium was damaged. What can be read is right all the same.
+    Any,
+}
+
 /// One thing that may be one of several.
 pub type May<T> = Vec<T>;
 
@@ -72,7 +82,7 @@ impl Model {
     }
 
     /// The first block that holds what it may not, or namespace that may not be there or be missing.
-    pub async fn differs(&self, drive: &Drive, torn_blocks: bool) -> Option<(String, u64)> {
+    pub async fn differs(&self, drive: &Drive, faults: Faults) -> Option<(String, u64)> {
         let promised = self.namespaces.borrow().clone();
         let there: BTreeMap<String, u32> = drive.namespaces().into_iter().map(|one| (one.name, one.number)).collect();
         if let Some(stranger) = there.keys().find(|name| !promised.contains_key(*name)) {
@@ -103,7 +113,8 @@ impl Model {
                 found.push(match result {
                     Ok(()) if whole && may.contains(&stamp) => vec![stamp],
                     Err(Error::ReadFault(_)) if may.contains(&BAD) => vec![BAD],
-                    Err(Error::ReadFault(_)) if torn_blocks && may.len() > 1 => vec![BAD],
+                    Err(Error::ReadFault(_)) if faults == Faults::Torn && may.len() > 1 => vec![BAD],
+                    Err(Error::ReadFault(_)) if faults == Faults::Any => vec![BAD],
                     _ => return Some((name, lba)),
                 });
             }
@@ -116,10 +127,10 @@ impl Model {
     }
 
     /// The drive is consistent and holds what it may.
-    pub async fn verify(&self, drive: &Drive, torn_blocks: bool) {
+    pub async fn verify(&self, drive: &Drive, faults: Faults) {
         let report = drive.check(|_, _| {}).await.expect("a check");
         assert_eq!(report.faults, Vec::<String>::new(), "the drive is not consistent");
-        if let Some((name, lba)) = self.differs(drive, torn_blocks).await {
+        if let Some((name, lba)) = self.differs(drive, faults).await {
             let promised =
                 self.namespaces.borrow().get(&name).and_then(|promise| promise.blocks.get(lba as usize).cloned());
             panic!("namespace {name}, block {lba}: not what was promised, {promised:?}");
@@ -129,13 +140,15 @@ impl Model {
     /// Some more of everything, on the drive as it was found.
     pub async fn go_on(self: &Rc<Self>, drive: &Drive, unit: u32) {
         let life = Life { drive: drive.clone(), model: Rc::clone(self), unit };
-        let names: Vec<(String, bool)> =
-            self.namespaces.borrow().iter().map(|(name, promise)| (name.clone(), promise.read_only)).collect();
-        for (name, read_only) in names {
+        let names: Vec<(String, bool, u64)> = {
+            let all = self.namespaces.borrow();
+            all.iter().map(|(name, one)| (name.clone(), one.read_only, one.blocks.len() as u64)).collect()
+        };
+        for (name, read_only, blocks) in names {
             let number = drive.find(&name).expect("it was found");
             if !read_only {
                 life.write(number, 0, 3, 1000, Durability::Stable).await;
-                life.write(number, 100, 2, 1001, Durability::Stable).await;
+                life.write(number, blocks - 2, 2, 1001, Durability::Stable).await;
                 life.zero(number, 1, 1).await;
             }
         }
@@ -203,13 +216,26 @@ impl Life {
     }
 
     pub async fn write(&self, number: u32, lba: u64, blocks: u64, stamp: u64, durability: Durability) {
+        self.try_write(number, lba, blocks, stamp, durability).await.expect("written");
+    }
+
+    /// As `write`; where it fails the blocks may hold either.
+    pub async fn try_write(
+        &self,
+        number: u32,
+        lba: u64,
+        blocks: u64,
+        stamp: u64,
+        durability: Durability,
+    ) -> Result<(), Error> {
         let (name, namespace) = (self.name(number), self.drive.namespace(number).expect("it lives"));
         self.model.may(&name, lba, blocks, stamp);
         let data = pattern(self.unit, &vec![stamp; blocks as usize]);
-        namespace.write(Lba(lba), data, durability).await.expect("written");
+        namespace.write(Lba(lba), data, durability).await?;
         if durability == Durability::Stable {
             self.model.must(&name, lba, blocks, stamp);
         }
+        Ok(())
     }
 
     /// Writes of one block each, all at once: one frame carries the records of several.
