@@ -6,6 +6,7 @@ mod bench;
 mod cli;
 mod client;
 mod config;
+mod drive;
 mod exit;
 mod gateway;
 mod handout;
@@ -50,6 +51,7 @@ fn run(arguments: Vec<std::ffi::OsString>) -> Result<(), Failure> {
     output::log_to_stderr();
     match cli.verb {
         Verb::Target(command) => target::run(&command),
+        Verb::Drive(verb) => drive::run(&verb),
         Verb::Pool(verb) => pool::run(&verb),
         Verb::Kv(verb) => kv::run(&verb),
         Verb::Gateway(args) => gateway::run(&args),

@@ -28,25 +28,39 @@ pub struct NamespaceSpec {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Medium {
-    File { path: PathBuf, size: Option<u64> },
+    File {
+        path: PathBuf,
+        size: Option<u64>,
+    },
     Device(PathBuf),
     Memory(u64),
+    /// A namespace of a drive.
+    Drive {
+        path: PathBuf,
+        name: Option<String>,
+    },
 }
 
-const KEYS: [&str; 9] = ["file", "device", "memory", "size", "block", "nguid", "subsystem", "nsid", "group"];
+const KEYS: [&str; 11] =
+    ["file", "device", "memory", "drive", "name", "size", "block", "nguid", "subsystem", "nsid", "group"];
 
 impl FromStr for NamespaceSpec {
     type Err = String;
 
     fn from_str(text: &str) -> Result<NamespaceSpec, String> {
         let (mut medium, mut size, mut block_size, mut nguid) = (None, None, 4096, None);
-        let (mut subsystem, mut nsid, mut group) = (None, None, None);
+        let (mut subsystem, mut nsid, mut group, mut name) = (None, None, None, None);
         for pair in pairs(text, &KEYS) {
             let (key, value) = pair?;
             let kind = match key {
                 "file" => Medium::File { path: value.into(), size: None },
                 "device" => Medium::Device(value.into()),
                 "memory" => Medium::Memory(value.parse::<Size>()?.0),
+                "drive" => Medium::Drive { path: value.into(), name: None },
+                "name" => {
+                    once(&mut name, key, value.to_owned())?;
+                    continue;
+                }
                 "size" => {
                     size = Some(value.parse::<Size>()?.0);
                     continue;
@@ -74,17 +88,29 @@ impl FromStr for NamespaceSpec {
                 }
             };
             if medium.replace(kind).is_some() {
-                return Err("one namespace has one medium: file, device or memory".into());
+                return Err("one namespace has one medium: file, device, memory or drive".into());
             }
         }
         let medium = match (medium, size) {
-            (None, _) => return Err("say what it is in: file=PATH, device=PATH or memory=SIZE".into()),
+            (None, _) => {
+                return Err("say what it is in: file=PATH, device=PATH or memory=SIZE, or drive=PATH,name=NAME".into());
+            }
+            (Some(Medium::Drive { .. }), _) if name.is_none() => {
+                return Err("say which namespace of the drive: drive=PATH,name=NAME".into());
+            }
+            (Some(Medium::Drive { .. }), _) if nguid.is_some() || size.is_some() => {
+                return Err("a namespace of a drive has a size and an nguid of its own".into());
+            }
+            (Some(Medium::Drive { path, .. }), _) => Medium::Drive { path, name: name.take() },
             (Some(Medium::File { path, .. }), size) => Medium::File { path, size },
             (Some(other), None) => other,
             (Some(_), Some(_)) => {
                 return Err("size goes with file only: a device has its own, memory=SIZE says it".into());
             }
         };
+        if name.is_some() {
+            return Err("name goes with drive=PATH only".into());
+        }
         let group = group.unwrap_or(ANA_GROUP_DEFAULT);
         Ok(NamespaceSpec { medium, block_size, nguid, subsystem, nsid, group })
     }
@@ -115,6 +141,9 @@ impl NamespaceSpec {
             }
             Medium::File { path, size } => (path, *size),
             Medium::Device(path) => (path, None),
+            Medium::Drive { path, name } => {
+                return Ok(crate::drive::serve(path, name.as_deref().unwrap_or_default()).await?.into());
+            }
         };
         let options = FileOptions { block_size: self.block_size, create, read_only: false, nguid: self.nguid };
         let opened = FileNamespace::open(path, &options).await;
@@ -135,6 +164,9 @@ impl NamespaceSpec {
             Medium::File { path, .. } => format!("file {}", path.display()),
             Medium::Device(path) => format!("device {}", path.display()),
             Medium::Memory(bytes) => format!("memory {}", Size(*bytes)),
+            Medium::Drive { path, name } => {
+                format!("{} of drive {}", name.as_deref().unwrap_or_default(), path.display())
+            }
         }
     }
 }
@@ -156,6 +188,9 @@ mod tests {
         assert_eq!("file=a,size=1G".parse(), Ok(file.clone()));
         let memory = NamespaceSpec { medium: Medium::Memory(1 << 20), block_size: 512, ..file };
         assert_eq!("memory=1MiB,block=512".parse(), Ok(memory.clone()));
+        let medium = Medium::Drive { path: "d".into(), name: Some("vm".into()) };
+        let drive = NamespaceSpec { medium, block_size: 4096, ..memory.clone() };
+        assert_eq!("drive=d,name=vm".parse(), Ok(drive));
         let subsystem = Some("nqn.2026-01.example:a".parse().expect("an NQN"));
         let placed = NamespaceSpec { subsystem, nsid: Some(7), group: 3, ..memory };
         assert_eq!("memory=1MiB,block=512,subsystem=nqn.2026-01.example:a,nsid=7,group=3".parse(), Ok(placed));
@@ -170,6 +205,9 @@ mod tests {
         assert!(error("memory=1M,size=1M").contains("size goes with file"));
         assert!(error("file=a,block=1000").contains("512 or 4096"));
         assert!(error("file=a,nguid=12").contains("32 hexadecimal digits"));
+        assert!(error("drive=a").contains("drive=PATH,name=NAME"));
+        assert!(error("drive=a,name=b,size=1G").contains("of its own"));
+        assert!(error("file=a,name=b").contains("name goes with drive"));
         assert!(error("a").contains("no key=value"));
         assert!(error("memory=1M,nsid=0").contains("nsid `0`: must be a number from 1 to 1024"));
         assert!(error("memory=1M,group=129").contains("from 1 to 128"));

@@ -146,11 +146,15 @@ impl Model {
         };
         for (name, read_only, blocks) in names {
             let number = drive.find(&name).expect("it was found");
-            if !read_only {
+            if !read_only && drive.usage().used_bytes < drive.usage().bytes {
                 life.write(number, 0, 3, 1000, Durability::Stable).await;
                 life.write(number, blocks - 2, 2, 1001, Durability::Stable).await;
                 life.zero(number, 1, 1).await;
             }
+        }
+        let room = drive.usage();
+        if room.bytes - room.used_bytes < 4 << 20 && room.bytes - room.used_bytes < 20 * u64::from(room.extent_bytes) {
+            return; // a full drive that is full again is worth little
         }
         let e = life.create("e", 130).await;
         life.batch(e, 128, 2000).await;

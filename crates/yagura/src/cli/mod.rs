@@ -3,6 +3,7 @@
 //! Verbs come before flags; `--config` may say what any flag says (see [`crate::config`]).
 
 mod bench;
+mod drive;
 mod kv;
 mod nvme;
 mod target;
@@ -11,6 +12,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 pub use bench::*;
+pub use drive::*;
 pub use kv::*;
 pub use nvme::*;
 pub use target::*;
@@ -39,6 +41,9 @@ pub fn command() -> clap::Command {
 pub enum Verb {
     /// Serve files, block devices or memory as NVMe/TCP namespaces.
     Target(Box<TargetCommand>),
+    /// Carve a file or block device into thin namespaces, with snapshots and checksums.
+    #[command(subcommand)]
+    Drive(DriveVerb),
     /// Make and inspect pools.
     #[command(subcommand)]
     Pool(PoolVerb),

@@ -66,9 +66,9 @@ pub struct TargetArgs {
     /// Another discovery service that discovery refers hosts to; may be given several times.
     #[arg(long = "referral", value_name = "ADDR", num_args = 1)]
     pub referrals: Vec<SocketAddr>,
-    /// A namespace; may be given several times, ids count from 1. One of file=PATH[,size=SIZE], device=PATH,
-    /// memory=SIZE; and [,block=512|4096][,subsystem=NQN][,nsid=N][,group=N]. A file that does not exist is created with its
-    /// size.
+    /// A namespace; may be given several times, ids count from 1. One of file=PATH[,size=SIZE], device=PATH, memory=SIZE,
+    /// drive=PATH,name=NAME (see `yagura drive`); and [,block=512|4096][,subsystem=NQN][,nsid=N][,group=N]. A file that does
+    /// not exist is created with its size.
     #[arg(long = "namespace", value_name = "SPEC", num_args = 1)]
     pub namespaces: Vec<NamespaceSpec>,
     /// Take the verbs of `yagura target` at this Unix socket, which is made, for its owner only.

@@ -1,6 +1,7 @@
 //! Process-level tests: outside view only.
 
 mod authentication;
+mod drive;
 mod hostile;
 mod nodes;
 mod support;

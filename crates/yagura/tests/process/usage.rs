@@ -13,7 +13,7 @@ fn refused(arguments: &[&str]) -> String {
 fn help_and_version_are_no_errors() {
     let (status, stdout, stderr) = run(&["--help"]);
     assert_eq!((status, stderr.as_str()), (0, ""));
-    for word in ["target", "pool", "kv", "gateway", "up", "nvme", "Exit status"] {
+    for word in ["target", "drive", "pool", "kv", "gateway", "up", "nvme", "Exit status"] {
         assert!(stdout.contains(word), "{word} is not in the help:\n{stdout}");
     }
     assert_eq!(run(&["--version"]).1, format!("yagura {}\n", env!("CARGO_PKG_VERSION")));
