@@ -109,10 +109,7 @@ fn what_is_read_after_a_preemption_is_what_stays() {
         assert_eq!(acquire(&second, AcquireAction::Acquire, 2, 0).await, Ok(()));
         let writing = task::spawn(async move {
             for round in 0u8..=255 {
-                let written = second.write(Lba(0), block(round), Durability::Cached).await;
-                if written.is_err() {
-                    return written;
-                }
+                second.write(Lba(0), block(round), Durability::Cached).await?;
             }
             Ok(())
         });
