@@ -50,7 +50,12 @@ fn data_bytes(pdu: &Pdu) -> usize {
 
 /// Runs a target's connection on `bytes`: at the start of a connection, or with an admin or I/O queue connected already.
 pub fn target_session(bytes: &[u8]) {
-    let Some((&first, bytes)) = bytes.split_first() else { return };
+    run_target_session(bytes);
+}
+
+/// The session after it took all bytes; none without a first byte.
+fn run_target_session(bytes: &[u8]) -> Option<Session> {
+    let (&first, bytes) = bytes.split_first()?;
     let mut session = Session::new(memory());
     if first & 3 != 0 {
         session.open(first & 4 != 0, first & 8 != 0);
@@ -64,6 +69,7 @@ pub fn target_session(bytes: &[u8]) {
         session.receive(piece);
         session.advance(std::time::Duration::from_millis(u64::from(first)));
     }
+    Some(session)
 }
 
 /// Sends `bytes` as authentication messages to a queue that must authenticate: two bytes of length before each, some behind
@@ -102,6 +108,9 @@ pub(crate) fn poll_once<T>(future: impl Future<Output = T>) -> Option<T> {
         Poll::Pending => None,
     }
 }
+
+#[cfg(test)]
+mod seeds;
 
 #[cfg(test)]
 mod tests {
