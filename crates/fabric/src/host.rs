@@ -36,6 +36,7 @@ mod reservations;
 mod session;
 mod shape;
 mod slot;
+mod trial;
 
 pub use ana::ANA_GROUPS_MAX;
 pub use association::QUEUES_MAX;
@@ -54,3 +55,4 @@ pub use options::{Options, Security};
 pub use queue::{QUEUE_DEPTH_MAX, QueueError, R2T_OUTSTANDING_MAX};
 pub use remote::RemoteNamespace;
 pub use shape::NAMESPACES_MAX;
+pub use trial::{Step, TRIPS, Trial, obstacles, swap_bytes_max, trial};

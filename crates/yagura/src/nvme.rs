@@ -7,15 +7,18 @@ use std::time::Duration;
 
 use device::{Durability, Lba, Namespace, NamespaceInfo};
 use engine::Buf;
-use fabric::host::{HostIdentity, Options, RemoteNamespace, discover};
+use fabric::host::{HostIdentity, Multipath, MultipathError, MultipathOptions, Options, RemoteNamespace, discover};
 use serde::Serialize;
 
-use crate::cli::{NvmeDiscoverArgs, NvmeIdentifyArgs, NvmeNamespace, NvmeReadArgs, NvmeVerb, NvmeWriteArgs};
+use crate::cli::{NvmeNamespace, NvmePaths, NvmeReadArgs, NvmeVerb, NvmeWriteArgs};
 use crate::exit::Failure;
 use crate::size::Size;
 use crate::{output, reactors};
 
+mod discovery;
 mod keys;
+mod show;
+mod trial;
 
 /// What one step of connecting may take.
 pub const CONNECT_TIME: Duration = Duration::from_secs(5);
@@ -25,36 +28,16 @@ const CHUNK_BYTES: usize = 128 << 10;
 /// Runs a verb.
 pub fn run(verb: &NvmeVerb) -> Result<(), Failure> {
     match verb {
-        NvmeVerb::Discover(args) => reactors::run_one(discover_verb(args)),
-        NvmeVerb::Identify(args) => reactors::run_one(identify(args)),
+        NvmeVerb::Discover(args) => reactors::run_one(discovery::run(args)),
+        NvmeVerb::Identify(args) => reactors::run_one(show::controller(args)),
+        NvmeVerb::IdNs(args) => reactors::run_one(show::namespace(args)),
+        NvmeVerb::ConnectTest(args) => reactors::run_one(trial::run(args)),
         NvmeVerb::Read(args) => reactors::run_one(read(args)),
         NvmeVerb::Write(args) => reactors::run_one(write(args)),
         NvmeVerb::GenDhchapKey(args) => keys::generate_dhchap(args),
         NvmeVerb::GenTlsKey(args) => keys::generate_tls(args),
         NvmeVerb::CheckTlsKey(args) => keys::check_tls(args),
     }
-}
-
-#[derive(Serialize)]
-struct DiscoveredSubsystem {
-    nqn: String,
-    address: String,
-    transport: String,
-}
-
-async fn discover_verb(args: &NvmeDiscoverArgs) -> Result<(), Failure> {
-    let found = discover(args.address, &HostIdentity::random(), CONNECT_TIME).await.map_err(Failure::unavailable)?;
-    let found: Vec<_> = found
-        .iter()
-        .map(|entry| DiscoveredSubsystem {
-            nqn: entry.subsystem.to_string(),
-            address: format!("{}:{}", entry.address, entry.service),
-            transport: entry.transport.to_string(),
-        })
-        .collect();
-    output::report(args.common.json, &found, |found| {
-        found.iter().map(|entry| format!("{} {} {}\n", entry.transport, entry.address, entry.nqn)).collect()
-    })
 }
 
 /// The only subsystem that is discovered at `address`.
@@ -74,7 +57,8 @@ pub async fn only_subsystem(address: SocketAddr) -> Result<nvme::Nqn, Failure> {
     }
 }
 
-async fn connect(namespace: &NvmeNamespace) -> Result<RemoteNamespace, Failure> {
+/// How to reach a namespace.
+async fn options(namespace: &NvmeNamespace) -> Result<Options, Failure> {
     let nqn = match &namespace.nqn {
         Some(nqn) => nqn.parse().map_err(|error| Failure::usage(format!("--nqn: {error}")))?,
         None => only_subsystem(namespace.address).await?,
@@ -83,49 +67,21 @@ async fn connect(namespace: &NvmeNamespace) -> Result<RemoteNamespace, Failure> 
     options.header_digest = namespace.header_digest;
     options.data_digest = namespace.data_digest;
     keys::apply(&namespace.host, &mut options)?;
-    RemoteNamespace::connect(options).await.map_err(Failure::unavailable)
+    Ok(options)
 }
 
-#[derive(Serialize)]
-struct Identified {
-    name: String,
-    nguid: String,
-    block_size: u32,
-    blocks: u64,
-    bytes: u64,
-    transfer_blocks_max: u32,
-    atomic_blocks: u32,
-    compare_and_write_blocks_max: u32,
-    volatile_cache: bool,
-    deallocated_reads_zero: bool,
+/// Over the one path.
+async fn connect(namespace: &NvmeNamespace) -> Result<RemoteNamespace, Failure> {
+    RemoteNamespace::connect(options(namespace).await?).await.map_err(Failure::unavailable)
 }
 
-async fn identify(args: &NvmeIdentifyArgs) -> Result<(), Failure> {
-    let remote = connect(&args.namespace).await?;
-    let info = remote.info();
-    let identified = Identified {
-        name: remote.name().to_string(),
-        nguid: format!("{:032x}", u128::from_be_bytes(info.nguid)),
-        block_size: info.block_size,
-        blocks: info.blocks,
-        bytes: info.bytes(),
-        transfer_blocks_max: info.transfer_blocks_max,
-        atomic_blocks: info.atomic_blocks,
-        compare_and_write_blocks_max: info.compare_and_write_blocks_max,
-        volatile_cache: info.volatile_cache,
-        deallocated_reads_zero: info.deallocated_reads_zero,
-    };
-    remote.disconnect().await;
-    output::report(args.common.json, &identified, |found| {
-        let atomic = match found.compare_and_write_blocks_max {
-            0 => "no fused compare and write: cannot be a pool's member".into(),
-            blocks => format!("compare and write up to {blocks} blocks"),
-        };
-        let size = Size(found.bytes);
-        format!(
-            "{}\n{size}: {} blocks of {} bytes\nnguid {}\n{atomic}\n",
-            found.name, found.blocks, found.block_size, found.nguid
-        )
+/// Over all paths given.
+async fn connect_paths(namespace: &NvmeNamespace, paths: &NvmePaths) -> Result<Multipath, Failure> {
+    let mut options = MultipathOptions::new(options(namespace).await?, &paths.path);
+    options.deadline = Duration::from_secs(paths.deadline);
+    Multipath::connect(options).await.map_err(|error| match error {
+        MultipathError::NoPath(_) => Failure::unavailable(error),
+        _ => Failure::usage(error),
     })
 }
 
@@ -148,8 +104,29 @@ fn chunk_bytes(info: &NamespaceInfo) -> usize {
     (CHUNK_BYTES / block).clamp(1, (info.transfer_blocks_max as usize).max(1)) * block
 }
 
+/// Over the one path, where commands fail at once; over several they wait for one.
 async fn read(args: &NvmeReadArgs) -> Result<(), Failure> {
-    let remote = connect(&args.namespace).await?;
+    if args.paths.path.is_empty() {
+        let remote = connect(&args.namespace).await?;
+        let transferred = read_from(&remote, args).await?;
+        remote.disconnect().await;
+        return tell_read(args, &transferred);
+    }
+    let paths = connect_paths(&args.namespace, &args.paths).await?;
+    let transferred = read_from(&paths, args).await?;
+    paths.disconnect().await;
+    tell_read(args, &transferred)
+}
+
+fn tell_read(args: &NvmeReadArgs, transferred: &Transferred) -> Result<(), Failure> {
+    if args.file.is_none() && args.verify_pattern.is_none() {
+        return Ok(()); // standard output holds the bytes
+    }
+    let what = if args.verify_pattern.is_some() { "verified" } else { "read" };
+    output::report(args.common.json, transferred, |transferred| transferred.describe(what))
+}
+
+async fn read_from(remote: &impl Namespace, args: &NvmeReadArgs) -> Result<Transferred, Failure> {
     let info = remote.info();
     let length = args.length.map_or(u64::from(info.block_size), |size| size.0);
     let mut sink: Option<Box<dyn Write>> = match (&args.file, args.verify_pattern) {
@@ -181,17 +158,25 @@ async fn read(args: &NvmeReadArgs) -> Result<(), Failure> {
     if let Some(sink) = &mut sink {
         sink.flush()?;
     }
-    remote.disconnect().await;
-    if args.file.is_none() && args.verify_pattern.is_none() {
-        return Ok(()); // standard output holds the bytes
-    }
-    let transferred = Transferred { lba: args.lba, bytes: done, seconds: started.elapsed().as_secs_f64() };
-    let what = if args.verify_pattern.is_some() { "verified" } else { "read" };
-    output::report(args.common.json, &transferred, |transferred| transferred.describe(what))
+    Ok(Transferred { lba: args.lba, bytes: done, seconds: started.elapsed().as_secs_f64() })
 }
 
 async fn write(args: &NvmeWriteArgs) -> Result<(), Failure> {
-    let remote = connect(&args.namespace).await?;
+    let transferred = if args.paths.path.is_empty() {
+        let remote = connect(&args.namespace).await?;
+        let transferred = write_to(&remote, args).await?;
+        remote.disconnect().await;
+        transferred
+    } else {
+        let paths = connect_paths(&args.namespace, &args.paths).await?;
+        let transferred = write_to(&paths, args).await?;
+        paths.disconnect().await;
+        transferred
+    };
+    output::report(args.common.json, &transferred, |transferred| transferred.describe("wrote"))
+}
+
+async fn write_to(remote: &impl Namespace, args: &NvmeWriteArgs) -> Result<Transferred, Failure> {
     let info = remote.info();
     let durability = if args.fua { Durability::Stable } else { Durability::Cached };
     let mut source: Box<dyn Read> = match (&args.file, args.pattern) {
@@ -221,9 +206,7 @@ async fn write(args: &NvmeWriteArgs) -> Result<(), Failure> {
         remote.write(Lba(lba), data, durability).await.map_err(device_failure)?;
     }
     remote.flush().await.map_err(device_failure)?;
-    remote.disconnect().await;
-    let transferred = Transferred { lba: args.lba, bytes: done, seconds: started.elapsed().as_secs_f64() };
-    output::report(args.common.json, &transferred, |transferred| transferred.describe("wrote"))
+    Ok(Transferred { lba: args.lba, bytes: done, seconds: started.elapsed().as_secs_f64() })
 }
 
 fn named(path: &std::path::Path, error: std::io::Error) -> Failure {

@@ -298,7 +298,7 @@ async fn enable_events(admin: &Admin<'_>, offered: u32) -> Result<(), ConnectErr
     Ok(())
 }
 
-fn io_config(options: &Options, controller: &IdentifyController, capabilities: Capabilities) -> QueueConfig {
+pub(super) fn io_config(options: &Options, controller: &IdentifyController, capabilities: Capabilities) -> QueueConfig {
     // One entry of a queue stays empty (NVMe Base 2.0 §3.3.1.5); MAXCMD 0 states nothing.
     let entries_max = capabilities.queue_entries_max().min(u32::from(QUEUE_DEPTH_MAX) + 1);
     let commands_max = match controller.maxcmd.get() {

@@ -16,8 +16,9 @@ use device::{Durability, Error, Lba, Namespace, NamespaceInfo};
 use engine::sync::{Notified, Notify};
 use engine::{Buf, View};
 use nvme::AnaState;
-use nvme::identify::{Cns, IdentifyController};
+use nvme::identify::{Cns, IdentifyController, IdentifyNamespace};
 
+use super::admin::read_page;
 use super::error::ConnectError;
 use super::io::{Change, Io, Swap, check_length, check_range};
 use super::joining::Joiner;
@@ -108,6 +109,11 @@ impl RemoteNamespace {
         self.attached.is_up()
     }
 
+    /// The namespace's identifier.
+    pub fn nsid(&self) -> u32 {
+        self.attached.nsid
+    }
+
     /// The target's address.
     pub fn address(&self) -> std::net::SocketAddr {
         self.session.inner.options.address
@@ -139,16 +145,15 @@ impl RemoteNamespace {
         self.attached.up().map(|up| up.association.controller.page)
     }
 
-    /// An Identify page of the namespace or its controller, 4096 bytes.
+    /// The namespace's Identify page, asked for anew.
     ///
     /// # Errors
     /// There is no connection now, or the target refuses.
-    pub async fn identify_page(&self, cns: Cns) -> Result<Buf, ConnectError> {
-        let none = ConnectError::NoAnswer { step: "identify", ended: "there is no connection" };
+    pub async fn identify(&self) -> Result<IdentifyNamespace, ConnectError> {
+        let none = ConnectError::NoAnswer { step: "identify namespace", ended: "there is no connection" };
         let Some(up) = self.attached.up() else { return Err(none) };
         let admin = up.association.admin().ok_or(none)?;
-        let nsid = if [Cns::CONTROLLER, Cns::CSI_CONTROLLER].contains(&cns) { 0 } else { self.attached.nsid };
-        admin.identify(cns, nsid).await
+        Ok(read_page(&admin.identify(Cns::NAMESPACE, self.attached.nsid).await?))
     }
 
     /// How good this controller is for the namespace; `None`: there is no connection.

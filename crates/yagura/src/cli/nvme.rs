@@ -13,8 +13,12 @@ use crate::size::Size;
 pub enum NvmeVerb {
     /// List the subsystems that a discovery controller knows.
     Discover(NvmeDiscoverArgs),
-    /// Show a namespace.
+    /// Show a controller, and in short the namespace.
     Identify(NvmeIdentifyArgs),
+    /// Show a namespace, field by field.
+    IdNs(NvmeIdentifyArgs),
+    /// Connect step by step, and say whether the namespace is good for the store. Writes nothing.
+    ConnectTest(NvmeIdentifyArgs),
     /// Read blocks.
     Read(NvmeReadArgs),
     /// Write blocks.
@@ -113,6 +117,23 @@ pub struct NvmeDiscoverArgs {
     pub common: Common,
     /// Address of the discovery controller.
     pub address: SocketAddr,
+    /// Ask the discovery services that it refers to as well.
+    #[arg(long)]
+    pub follow: bool,
+    /// Stay connected and print the log again whenever it changes, until stopped.
+    #[arg(long, conflicts_with = "follow")]
+    pub watch: bool,
+}
+
+/// Further paths to a namespace.
+#[derive(Args, Clone, Debug)]
+pub struct NvmePaths {
+    /// Another address of the subsystem; may be repeated. Paths are used as their ANA states say.
+    #[arg(long, value_name = "ADDRESS")]
+    pub path: Vec<SocketAddr>,
+    /// How long a command may take in all while paths are lost, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub deadline: u64,
 }
 
 /// A namespace of a target.
@@ -136,7 +157,7 @@ pub struct NvmeNamespace {
     pub host: NvmeHost,
 }
 
-/// `yagura nvme identify`
+/// `yagura nvme identify`, `id-ns` and `connect-test`
 #[derive(Args, Debug)]
 pub struct NvmeIdentifyArgs {
     #[command(flatten)]
@@ -152,6 +173,8 @@ pub struct NvmeReadArgs {
     pub common: Common,
     #[command(flatten)]
     pub namespace: NvmeNamespace,
+    #[command(flatten)]
+    pub paths: NvmePaths,
     /// First block.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub lba: u64,
@@ -173,6 +196,8 @@ pub struct NvmeWriteArgs {
     pub common: Common,
     #[command(flatten)]
     pub namespace: NvmeNamespace,
+    #[command(flatten)]
+    pub paths: NvmePaths,
     /// First block.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub lba: u64,

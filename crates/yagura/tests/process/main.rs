@@ -2,6 +2,7 @@
 
 mod authentication;
 mod drive;
+mod host;
 mod hostile;
 mod nodes;
 mod support;

@@ -1,0 +1,122 @@
+//! `yagura nvme discover`: what discovery services name, once or as it changes.
+
+use std::net::SocketAddr;
+
+use fabric::host::{ConnectError, Discovered, DiscoveryLog, Options, discover, follow, watch};
+use nvme::fabrics::SubsystemType;
+use serde::Serialize;
+
+use super::CONNECT_TIME;
+use crate::cli::NvmeDiscoverArgs;
+use crate::exit::Failure;
+use crate::output;
+
+#[derive(Serialize)]
+struct Entry {
+    nqn: String,
+    address: String,
+    transport: String,
+    kind: String,
+    port: u16,
+    secure_channel: &'static str,
+    secure_channel_required: bool,
+}
+
+impl Entry {
+    fn new(entry: &Discovered) -> Entry {
+        Entry {
+            nqn: entry.subsystem.to_string(),
+            address: format!("{}:{}", entry.address, entry.service),
+            transport: entry.transport.to_string(),
+            kind: entry.kind.to_string(),
+            port: entry.port,
+            secure_channel: match entry.secure_channel {
+                0 => "none",
+                1 => "TLS 1.2",
+                2 => "TLS 1.3",
+                _ => "unknown",
+            },
+            secure_channel_required: entry.secure_channel_required,
+        }
+    }
+
+    fn line(&self, entry: &Discovered) -> String {
+        let kind = if entry.kind == SubsystemType::NVM { String::new() } else { format!(" ({})", self.kind) };
+        let secure = match (self.secure_channel, self.secure_channel_required) {
+            ("none", _) => String::new(),
+            (channel, true) => format!(" {channel} required"),
+            (channel, false) => format!(" {channel}"),
+        };
+        format!("{} {} {}{kind}{secure}\n", self.transport, self.address, self.nqn)
+    }
+}
+
+/// One service's answer.
+#[derive(Serialize)]
+struct Service {
+    service: SocketAddr,
+    generation: Option<u64>,
+    entries: Vec<Entry>,
+    error: Option<String>,
+}
+
+fn service(address: SocketAddr, log: Result<&DiscoveryLog, &ConnectError>) -> Service {
+    Service {
+        service: address,
+        generation: log.ok().map(|log| log.generation),
+        entries: log.map_or_else(|_| Vec::new(), |log| log.entries.iter().map(Entry::new).collect()),
+        error: log.err().map(ToString::to_string),
+    }
+}
+
+fn lines(entries: &[Discovered]) -> String {
+    entries.iter().map(|entry| Entry::new(entry).line(entry)).collect()
+}
+
+/// Runs the verb.
+pub async fn run(args: &NvmeDiscoverArgs) -> Result<(), Failure> {
+    let options = Options { connect_timeout: CONNECT_TIME, ..Options::discovery(args.address) };
+    if args.watch {
+        return watching(args, options).await;
+    }
+    if args.follow {
+        let all = follow(&options).await;
+        let report: Vec<_> = all.iter().map(|(address, log)| service(*address, log.as_ref())).collect();
+        output::report(args.common.json, &report, |_| {
+            let text = |(address, log): &(SocketAddr, Result<DiscoveryLog, ConnectError>)| match log {
+                Ok(log) => format!("{address}:\n{}", lines(&log.entries)),
+                Err(error) => format!("{address}: {error}\n"),
+            };
+            all.iter().map(text).collect()
+        })?;
+        // The service that was asked for must answer; those that it refers to need not.
+        let (_, first) = &all[0];
+        return first.as_ref().map(|_| ()).map_err(Failure::unavailable);
+    }
+    let found = discover(args.address, &options.host, CONNECT_TIME).await.map_err(Failure::unavailable)?;
+    let entries: Vec<_> = found.iter().map(Entry::new).collect();
+    output::report(args.common.json, &entries, |_| lines(&found))
+}
+
+/// Prints until the program is stopped, or its reader is gone.
+async fn watching(args: &NvmeDiscoverArgs, options: Options) -> Result<(), Failure> {
+    let address = args.address;
+    let mut trouble = None;
+    let tell = |log: Result<&DiscoveryLog, &ConnectError>| {
+        // The same trouble is told once, not at every attempt.
+        let now = log.err().map(ToString::to_string);
+        if now.is_some() && now == trouble {
+            return;
+        }
+        trouble = now;
+        let text = match (args.common.json, log) {
+            (true, log) => serde_json::to_string(&service(address, log)).unwrap_or_default() + "\n",
+            (false, Ok(log)) => format!("generation {}:\n{}", log.generation, lines(&log.entries)),
+            (false, Err(error)) => format!("{error}\n"),
+        };
+        if let Err(failure) = output::write(text.as_bytes()) {
+            std::process::exit(failure.status().into());
+        }
+    };
+    match watch(options, tell).await {}
+}
