@@ -399,3 +399,30 @@ fn waiting_for_a_place_in_the_queue_is_no_timeout() {
     };
     world.run_until(world.spawn_on(host, body)).unwrap_or_else(|stalled| panic!("{stalled}"));
 }
+
+/// What outlasts its time is aborted first: a target that executes it already runs it to its end, and nothing is lost for that.
+/// What does not end even then ends the association.
+#[test]
+fn a_slow_command_has_a_grace_and_a_stuck_one_ends_the_association() {
+    for (slow, stuck) in [(600, false), (5_000, true)] {
+        let world = World::new(7, SimConfig::default());
+        let (target, host) = (world.node("target"), world.node("host"));
+        let mut options = Options::new(SocketAddr::new(world.addr(target), PORT), nqn(), 1);
+        options.command_timeout = Duration::from_millis(500);
+        let address = options.address;
+        world
+            .spawn_on(target, async move {
+                let delay = Duration::from_millis(slow)..Duration::from_millis(slow);
+                let memory = Arc::new(Memory::new(BYTES, BLOCK as u32, [7; 16]).expect("a memory namespace"));
+                serve_namespace(address, Fault::new(memory, FaultConfig { delay, ..FaultConfig::default() })).await;
+            })
+            .detach();
+        let body = async move {
+            let namespace = connect(options).await;
+            let result = namespace.write(Lba(0), page(1), Durability::Stable).await;
+            assert_eq!(result, if stuck { Err(Error::Aborted) } else { Ok(()) }, "{slow} ms");
+            assert_eq!(namespace.is_connected(), !stuck, "{slow} ms");
+        };
+        world.run_until(world.spawn_on(host, body)).unwrap_or_else(|stalled| panic!("{stalled}"));
+    }
+}
