@@ -110,6 +110,7 @@ impl Inner {
                     return Some(Some(Ok(early && !core.admitted.checkpointing)));
                 }
                 // Those who are admitted give room back when they end; a checkpoint gives back more.
+                core.admitted.turned_away = true;
                 if core.admitted.checkpointing { None } else { Some(None) }
             });
             match step.await {
@@ -168,8 +169,12 @@ impl Drop for Admission {
         self.inner.with(|core| {
             core.admitted.commands -= 1;
             core.admitted.reserved -= self.need;
-            // Nobody waits for this but a checkpoint, and those whom there was no room for.
-            core.changed();
+            // Waking everybody at the end of each command would cost the square of the depth: only a checkpoint waits for it,
+            // and those whom there was no room for.
+            let last = core.admitted.freezing && core.admitted.commands == 0;
+            if std::mem::take(&mut core.admitted.turned_away) || last {
+                core.changed();
+            }
         });
     }
 }

@@ -85,6 +85,8 @@ pub(super) struct Admitted {
     pub(super) commands: usize,
     /// Bytes of the journal they may still need.
     pub(super) reserved: u64,
+    /// Somebody found no room and waits for it.
+    pub(super) turned_away: bool,
     /// A checkpoint waits for them to end, and nobody new is let in.
     pub(super) freezing: bool,
     /// A checkpoint is under way.
