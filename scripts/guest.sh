@@ -9,8 +9,9 @@
 #   tls-target     our host uses the kernel's target over TLS
 #   live           namespaces come, grow and go while the kernel is connected
 #   authentication-initiator, authentication-target    DH-HMAC-CHAP, one way and both ways
+#   figures        row B3: our target and host beside the kernel's, all inside the guest; B3.json in OUTPUT
 # usage: guest.sh [all | NAME…]     what the gate runs by default
-# Environment: YAGURA, the binary to test (built if not given).
+# Environment: YAGURA, the binary to test (built if not given); for figures OUTPUT, ROUNDS, SECONDS_EACH.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -377,14 +378,33 @@ tls-target() {
   children=()
 }
 
-# What the gate runs; `all` adds the rest.
+# Copies the product with its libraries and their loader, since the guest's own may be other ones.
+pack_product() {
+  mkdir -p "$share/lib"
+  cp "$yagura" "$share/yagura"
+  ldd "$yagura" | sed -n 's/.*=> \(\/[^ ]*\).*/\1/p' | xargs -I{} cp -L {} "$share/lib"
+  cp -L "$(ldd "$yagura" | sed -n 's/^\s*\(\/[^ ]*ld-linux[^ ]*\).*/\1/p')" "$share/lib/loader"
+}
+
+figures() {
+  local output=${OUTPUT:-bench}
+  fresh_share "ROUNDS=${ROUNDS:-5}" "SECONDS_EACH=${SECONDS_EACH:-2}"
+  pack_product
+  echo "== guest: figures"
+  GUEST_SECONDS_MAX=1800 guest/boot.sh "$image" "$share" figures.sh
+  scripts/b3.py "$share/figures" "$output"
+}
+
+# What the gate runs; `all` adds the rest. Figures run only by name.
 gate=(initiator target commands multipath authentication-initiator authentication-target tls-initiator tls-target)
 more=(live reservations)
+named=(figures)
 chosen=("$@")
 [ $# -gt 0 ] || chosen=("${gate[@]}")
 [ "${chosen[0]}" != all ] || chosen=("${gate[@]}" "${more[@]}")
 for test in "${chosen[@]}"; do
-  [[ " ${gate[*]} ${more[*]} " == *" $test "* ]] || { echo "usage: guest.sh [all | ${gate[*]} ${more[*]}]" >&2; exit 2; }
+  [[ " ${gate[*]} ${more[*]} ${named[*]} " == *" $test "* ]] \
+    || { echo "usage: guest.sh [all | ${gate[*]} ${more[*]} ${named[*]}]" >&2; exit 2; }
 done
 prepare
 for test in "${chosen[@]}"; do

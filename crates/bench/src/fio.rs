@@ -13,7 +13,8 @@ pub fn run(options: &Options, core: usize, depth: usize, write: bool) -> anyhow:
     let output = machine::pinned(core, || {
         Command::new("fio")
             .args(["--name=peer", "--ioengine=io_uring", "--direct=1", "--bs=4k", "--time_based", "--thread"])
-            .arg("--output-format=json")
+            // From the submission on, as ours: what fio calls clat begins after it.
+            .args(["--clat_percentiles=0", "--lat_percentiles=1", "--output-format=json"])
             .arg(format!("--filename={}", options.file.display()))
             .arg(format!("--size={}", options.size))
             .arg(format!("--rw={}", if write { "randwrite" } else { "randread" }))
@@ -34,7 +35,7 @@ fn parse_fio(json: &[u8], write: bool) -> anyhow::Result<Sample> {
     let job = &report["jobs"][0];
     let side = &job[if write { "write" } else { "read" }];
     let figure = |value: &serde_json::Value, what: &str| value.as_f64().with_context(|| format!("fio gave no {what}"));
-    let us = |name: &str| anyhow::Ok(figure(&side["clat_ns"]["percentile"][name], name)? / 1e3);
+    let us = |name: &str| anyhow::Ok(figure(&side["lat_ns"]["percentile"][name], name)? / 1e3);
     let operations = figure(&side["total_ios"], "total_ios")?;
     let seconds = figure(&side["runtime"], "runtime")? / 1e3;
     let cpu_share = (figure(&job["usr_cpu"], "usr_cpu")? + figure(&job["sys_cpu"], "sys_cpu")?) / 100.0;
@@ -45,7 +46,7 @@ fn parse_fio(json: &[u8], write: bool) -> anyhow::Result<Sample> {
         p50_us: us("50.000000")?,
         p99_us: us("99.000000")?,
         p999_us: us("99.900000")?,
-        max_us: figure(&side["clat_ns"]["max"], "max")? / 1e3,
+        max_us: figure(&side["lat_ns"]["max"], "max")? / 1e3,
         client_cpu_us: cpu_share * seconds * 1e6 / operations.max(1.0),
         server_cpu_us: None,
     })
@@ -59,7 +60,7 @@ mod tests {
     fn fio_reports_are_read_and_broken_ones_named() {
         let json =
             br#"note: both iodepth >= 1 {"jobs":[{"usr_cpu":10.0,"sys_cpu":40.0,"read":{"total_ios":1000,"runtime":100,
-            "clat_ns":{"max":90000,"percentile":{"50.000000":20000,"99.000000":40000,"99.900000":50000}}}}]}"#;
+            "lat_ns":{"max":90000,"percentile":{"50.000000":20000,"99.000000":40000,"99.900000":50000}}}}]}"#;
         let sample = parse_fio(json, false).unwrap();
         assert_eq!((sample.operations, sample.rate, sample.p50_us, sample.client_cpu_us), (1000, 10_000.0, 20.0, 50.0));
         let error = parse_fio(br#"{"jobs":[{}]}"#, true).unwrap_err();

@@ -20,6 +20,7 @@ pub mod neighbour_row;
 pub mod plot;
 pub mod process;
 pub mod progress;
+pub mod remote_row;
 pub mod stream_row;
 pub mod wire_row;
 pub mod workload;

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use ::bench::figures::Row;
 use ::bench::progress::Progress;
-use ::bench::{connections_row, device_row, device_wire_row, idle_row, kv_row, neighbour_row, stream_row, wire_row};
+use ::bench::{
+    connections_row, device_row, device_wire_row, idle_row, kv_row, neighbour_row, remote_row, stream_row, wire_row,
+};
 
-use crate::cli::{BenchDeviceArgs, BenchVerb, BenchWireArgs, DeviceRow, Rounds, WireRow};
+use crate::cli::{BenchDeviceArgs, BenchVerb, BenchWireArgs, DeviceRow, RemoteAccess, Rounds, WireRow};
 use crate::exit::Failure;
 use crate::output;
 
@@ -16,6 +18,18 @@ pub fn run(verb: &BenchVerb) -> Result<(), Failure> {
     let (rounds, rows) = match verb {
         BenchVerb::Device(args) => (&args.rounds, device(args, &progress)),
         BenchVerb::Wire(args) => (&args.rounds, wire(args, &progress)),
+        BenchVerb::Remote(args) => {
+            let options = remote_row::Options {
+                address: args.address,
+                nqn: args.nqn.clone(),
+                nsid: args.nsid,
+                depths: args.depths.clone(),
+                write: args.access == RemoteAccess::Write,
+                rounds: usize::from(args.rounds.rounds),
+                time: time(&args.rounds),
+            };
+            (&args.rounds, remote_row::run(&options, &progress).map(|row| vec![row]))
+        }
         BenchVerb::Kv(args) => {
             let options = kv_row::Options {
                 replicas: args.replicas.clone(),

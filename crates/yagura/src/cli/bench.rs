@@ -1,5 +1,6 @@
 //! Flags of `yagura bench`.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -14,6 +15,8 @@ pub enum BenchVerb {
     Device(BenchDeviceArgs),
     /// Our target and host beside bare sockets that exchange the same bytes (rows B1, B2, B2a, B2b and those of --rows).
     Wire(BenchWireArgs),
+    /// Our host on a target that is there already (half of row B3; the other half is fio on the kernel's initiator).
+    Remote(BenchRemoteArgs),
     /// Gets, puts and YCSB mixes beside memcached and bare sockets (row B4).
     Kv(BenchKvArgs),
 }
@@ -92,6 +95,37 @@ pub enum WireRow {
     Memory,
     /// A well-behaved host beside a hostile peer.
     Hostile,
+}
+
+/// `yagura bench remote`
+#[derive(Args, Debug)]
+pub struct BenchRemoteArgs {
+    #[command(flatten)]
+    pub rounds: Rounds,
+    /// Address of the target.
+    pub address: SocketAddr,
+    /// Its subsystem.
+    #[arg(long, value_name = "NQN")]
+    pub nqn: String,
+    /// Its namespace.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub nsid: u32,
+    /// Commands under way at the same time.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 32],
+          value_parser = clap::value_parser!(u16).range(1..=1023))]
+    pub depths: Vec<u16>,
+    /// Reads, or writes that overwrite the namespace with zeroes.
+    #[arg(long, value_name = "ACCESS", value_enum, default_value_t = RemoteAccess::Read)]
+    pub access: RemoteAccess,
+}
+
+/// What `yagura bench remote` does.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RemoteAccess {
+    /// Reads at random places.
+    Read,
+    /// Writes at random places.
+    Write,
 }
 
 /// `yagura bench kv`
