@@ -1,4 +1,4 @@
-//! ANA states that change, and ports that are restarted, under the traffic.
+//! ANA states that change, and ports that are restarted or cut at any step, under the traffic.
 
 use super::*;
 
@@ -99,4 +99,34 @@ fn a_restarted_port_takes_up_its_work_again() {
         scene.run(worker);
         assert!(paths.paths().iter().all(|path| path.epoch > 1), "seed {seed}: {:?}", paths.paths());
     }
+}
+
+/// One write and one pair, with a path cut at every instant of them: both end well, whichever step the cut meets.
+#[test]
+fn a_path_cut_at_every_step_of_a_command() {
+    let mut cut_through = 0;
+    for step in 0..80u64 {
+        let scene = Scene::new(step, SimConfig::default());
+        let paths = scene.connect();
+        let working = Rc::clone(&paths);
+        let worker = scene.world.spawn_on(scene.host, async move {
+            working.write(Lba(5), image(1, 0, step), Durability::Stable).await.expect("written");
+            let (count, found) = read_image(&working).await;
+            assert_eq!(count, 1);
+            let swap = working.compare_and_write(Lba(5), found.freeze(), image(2, 0, step), Durability::Stable).await;
+            let (count, _) = read_image(&working).await;
+            match swap {
+                Ok(()) => assert_eq!(count, 2, "a pair that was not executed was called a success"),
+                // It says that the pair was not executed, and never will be.
+                Err(Error::NotConnected(_)) => assert_eq!(count, 1, "a pair that was executed was called undone"),
+                Err(error) => panic!("alone on its blocks, the outcome is known: {error}"),
+            }
+        });
+        scene.world.run_for(Duration::from_micros(step * 12)).expect("no stall");
+        scene.world.reset_connections(scene.host, scene.ports[step as usize % 2]);
+        let started = scene.world.now();
+        scene.run(worker);
+        cut_through += usize::from(scene.world.now().duration_since(started) > Duration::from_secs(1));
+    }
+    assert!(cut_through > 5, "only {cut_through} cuts met a command under way");
 }
