@@ -69,6 +69,11 @@ impl Secure {
         self.keyring.add(keys, Some(subsystem)).map_err(|error| ConfigError::Tls(error.to_string()))
     }
 
+    #[cfg(test)]
+    pub fn keyring(&self) -> &Arc<Keyring> {
+        &self.keyring
+    }
+
     pub fn context(&self) -> Result<&ServerContext, TlsError> {
         if let Some(context) = self.context.get() {
             return Ok(context);
@@ -79,7 +84,7 @@ impl Secure {
 }
 
 /// The key for TLS of one that authentication has made.
-fn generated_psk(names: &Names, psk: &GeneratedPsk) -> Result<TlsPsk, PskError> {
+pub(super) fn generated_psk(names: &Names, psk: &GeneratedPsk) -> Result<TlsPsk, PskError> {
     let digest = psk.digest(names).map_err(|error| PskError::Crypto(error.to_string()))?;
     TlsPsk::generated(&names.host, &names.subsystem, &digest, &psk.key)
 }

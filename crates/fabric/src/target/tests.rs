@@ -12,6 +12,7 @@ mod paths;
 mod protocol;
 mod reservation_features;
 mod reservations;
+mod secure;
 
 use device::Memory;
 use nvme::opcode::NvmOpcode;
