@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use device::{Durability, Lba, Namespace, NamespaceInfo};
 use engine::Buf;
-use fabric::host::{HostIdentity, Multipath, MultipathError, MultipathOptions, Options, RemoteNamespace, discover};
+use fabric::host::{Multipath, MultipathError, MultipathOptions, Options, RemoteNamespace};
 use serde::Serialize;
 
-use crate::cli::{NvmeNamespace, NvmePaths, NvmeReadArgs, NvmeVerb, NvmeWriteArgs};
+use crate::cli::{NvmeHost, NvmeNamespace, NvmePaths, NvmeReadArgs, NvmeVerb, NvmeWriteArgs};
 use crate::exit::Failure;
 use crate::size::Size;
 use crate::{output, reactors};
@@ -41,8 +41,8 @@ pub fn run(verb: &NvmeVerb) -> Result<(), Failure> {
 }
 
 /// The only subsystem that is discovered at `address`.
-pub async fn only_subsystem(address: SocketAddr) -> Result<nvme::Nqn, Failure> {
-    let found = discover(address, &HostIdentity::random(), CONNECT_TIME).await.map_err(Failure::unavailable)?;
+async fn only_subsystem(address: SocketAddr, host: &NvmeHost) -> Result<nvme::Nqn, Failure> {
+    let found = discovery::ask(discovery::options(address, host)?).await?;
     let mut names: Vec<_> = found.into_iter().map(|entry| entry.subsystem).filter(|nqn| !nqn.is_discovery()).collect();
     names.sort();
     names.dedup();
@@ -61,7 +61,7 @@ pub async fn only_subsystem(address: SocketAddr) -> Result<nvme::Nqn, Failure> {
 async fn options(namespace: &NvmeNamespace) -> Result<Options, Failure> {
     let nqn = match &namespace.nqn {
         Some(nqn) => nqn.parse().map_err(|error| Failure::usage(format!("--nqn: {error}")))?,
-        None => only_subsystem(namespace.address).await?,
+        None => only_subsystem(namespace.address, &namespace.host).await?,
     };
     let mut options = Options::new(namespace.address, nqn, namespace.nsid);
     options.header_digest = namespace.header_digest;

@@ -115,6 +115,8 @@ pub struct NvmeHost {
 pub struct NvmeDiscoverArgs {
     #[command(flatten)]
     pub common: Common,
+    #[command(flatten)]
+    pub host: NvmeHost,
     /// Address of the discovery controller.
     pub address: SocketAddr,
     /// Ask the discovery services that it refers to as well.

@@ -1,13 +1,14 @@
 //! `yagura nvme discover`: what discovery services name, once or as it changes.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use fabric::host::{ConnectError, Discovered, DiscoveryLog, Options, discover, follow, watch};
+use fabric::host::{ConnectError, Discovered, Discovery, DiscoveryLog, Options, follow, watch};
 use nvme::fabrics::SubsystemType;
 use serde::Serialize;
 
 use super::CONNECT_TIME;
-use crate::cli::NvmeDiscoverArgs;
+use crate::cli::{NvmeDiscoverArgs, NvmeHost};
 use crate::exit::Failure;
 use crate::output;
 
@@ -73,9 +74,24 @@ fn lines(entries: &[Discovered]) -> String {
     entries.iter().map(|entry| Entry::new(entry).line(entry)).collect()
 }
 
+/// How to reach a discovery service.
+pub fn options(address: SocketAddr, host: &NvmeHost) -> Result<Options, Failure> {
+    let mut options = Options { connect_timeout: CONNECT_TIME, ..Options::discovery(address) };
+    super::keys::apply(host, &mut options)?;
+    Ok(options)
+}
+
+/// What a discovery service names.
+pub async fn ask(options: Options) -> Result<Vec<Discovered>, Failure> {
+    let discovery = Discovery::connect(&options).await.map_err(Failure::unavailable)?;
+    let log = discovery.log().await;
+    discovery.leave().await;
+    Ok(log.map_err(Failure::unavailable)?.entries)
+}
+
 /// Runs the verb.
 pub async fn run(args: &NvmeDiscoverArgs) -> Result<(), Failure> {
-    let options = Options { connect_timeout: CONNECT_TIME, ..Options::discovery(args.address) };
+    let options = options(args.address, &args.host)?;
     if args.watch {
         return watching(args, options).await;
     }
@@ -93,7 +109,7 @@ pub async fn run(args: &NvmeDiscoverArgs) -> Result<(), Failure> {
         let (_, first) = &all[0];
         return first.as_ref().map(|_| ()).map_err(Failure::unavailable);
     }
-    let found = discover(args.address, &options.host, CONNECT_TIME).await.map_err(Failure::unavailable)?;
+    let found = ask(Options { command_timeout: CONNECT_TIME, keep_alive: Duration::ZERO, ..options }).await?;
     let entries: Vec<_> = found.iter().map(Entry::new).collect();
     output::report(args.common.json, &entries, |_| lines(&found))
 }
