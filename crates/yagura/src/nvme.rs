@@ -17,6 +17,7 @@ use crate::{output, reactors};
 
 mod discovery;
 mod keys;
+mod reservations;
 mod show;
 mod trial;
 
@@ -34,6 +35,7 @@ pub fn run(verb: &NvmeVerb) -> Result<(), Failure> {
         NvmeVerb::ConnectTest(args) => reactors::run_one(trial::run(args)),
         NvmeVerb::Read(args) => reactors::run_one(read(args)),
         NvmeVerb::Write(args) => reactors::run_one(write(args)),
+        NvmeVerb::Reservations(args) => reactors::run_one(reservations::run(args)),
         NvmeVerb::GenDhchapKey(args) => keys::generate_dhchap(args),
         NvmeVerb::GenTlsKey(args) => keys::generate_tls(args),
         NvmeVerb::CheckTlsKey(args) => keys::check_tls(args),

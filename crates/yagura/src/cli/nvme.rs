@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
+use nvme::reservation::ReservationType;
 
 use super::Common;
 use crate::size::Size;
@@ -23,6 +24,8 @@ pub enum NvmeVerb {
     Read(NvmeReadArgs),
     /// Write blocks.
     Write(NvmeWriteArgs),
+    /// Show or change the reservations of a namespace.
+    Reservations(NvmeReservationsArgs),
     /// Make a key by which a host or a target authenticates itself (DH-HMAC-CHAP).
     GenDhchapKey(GenDhchapKeyArgs),
     /// Make a pre-shared key for TLS, which both the host and the target get.
@@ -66,6 +69,70 @@ pub struct CheckTlsKeyArgs {
     /// Derive keys as nvme-cli before 2.14 does.
     #[arg(long)]
     pub tls_legacy: bool,
+}
+
+/// What `yagura nvme reservations` does.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReservationVerb {
+    /// Who is registered, and who holds the reservation.
+    Report,
+    /// Become a registrant with --key; with --new-key put that in its place.
+    Register,
+    /// Cease to be a registrant.
+    Unregister,
+    /// Take the reservation, if nobody holds it.
+    Acquire,
+    /// Take it, or registrations, from the hosts with --preempt-key, and abort what they have under way.
+    Preempt,
+    /// Give the reservation up.
+    Release,
+    /// Drop the reservation and all registrations.
+    Clear,
+}
+
+/// `yagura nvme reservations`
+#[derive(Args, Debug)]
+pub struct NvmeReservationsArgs {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub namespace: NvmeNamespace,
+    /// What to do.
+    #[arg(value_enum)]
+    pub verb: ReservationVerb,
+    /// Identifier of this host, 32 hexadecimal digits or a UUID: reservations belong to it, and last longer than this command.
+    #[arg(long, value_name = "ID", required_if_eq_any = [("verb", "register"), ("verb", "unregister"), ("verb", "acquire"),
+        ("verb", "preempt"), ("verb", "release"), ("verb", "clear")])]
+    pub host_id: Option<String>,
+    /// Key of this host, decimal or 0x and hexadecimal.
+    #[arg(long, value_name = "KEY", value_parser = key, required_if_eq_any = [("verb", "register"), ("verb", "unregister"),
+        ("verb", "acquire"), ("verb", "preempt"), ("verb", "release"), ("verb", "clear")])]
+    pub key: Option<u64>,
+    /// Key in place of --key.
+    #[arg(long, value_name = "KEY", value_parser = key)]
+    pub new_key: Option<u64>,
+    /// Key of those who are preempted; 0: all registrants.
+    #[arg(long, value_name = "KEY", value_parser = key, required_if_eq("verb", "preempt"))]
+    pub preempt_key: Option<u64>,
+    /// Type of the reservation: write-exclusive, exclusive-access, either also with -registrants or -all-registrants.
+    #[arg(long = "type", value_name = "TYPE", value_parser = reservation_type, default_value = "write-exclusive")]
+    pub rtype: ReservationType,
+    /// Registering: reservations of the namespace survive power loss.
+    #[arg(long)]
+    pub persist: bool,
+}
+
+fn key(text: &str) -> Result<u64, String> {
+    let read = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    read.map_err(|_| format!("{text:?} is no key: give 64 bits in decimal, or 0x and hexadecimal digits"))
+}
+
+fn reservation_type(text: &str) -> Result<ReservationType, String> {
+    let found = ReservationType::ALL.into_iter().find(|rtype| rtype.label() == text);
+    found.ok_or_else(|| format!("{text:?} is none of {}", ReservationType::ALL.map(ReservationType::label).join(", ")))
 }
 
 /// `yagura nvme gen-dhchap-key`
