@@ -82,7 +82,7 @@ pub enum ReservationVerb {
     Unregister,
     /// Take the reservation, if nobody holds it.
     Acquire,
-    /// Take it, or registrations, from the hosts with --preempt-key, and abort what they have under way.
+    /// Take it, or registrations, from the hosts with --preempt-key.
     Preempt,
     /// Give the reservation up.
     Release,
@@ -114,6 +114,9 @@ pub struct NvmeReservationsArgs {
     /// Key of those who are preempted; 0: all registrants.
     #[arg(long, value_name = "KEY", value_parser = key, required_if_eq("verb", "preempt"))]
     pub preempt_key: Option<u64>,
+    /// Preempting: abort what those hosts have under way.
+    #[arg(long)]
+    pub abort: bool,
     /// Type of the reservation: write-exclusive, exclusive-access, either also with -registrants or -all-registrants.
     #[arg(long = "type", value_name = "TYPE", value_parser = reservation_type, default_value = "write-exclusive")]
     pub rtype: ReservationType,

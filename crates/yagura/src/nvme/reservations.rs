@@ -83,7 +83,10 @@ fn command(args: &NvmeReservationsArgs) -> Option<(ReservationCommand, Vec<u8>)>
         },
         ReservationVerb::Unregister => register(RegisterAction::Unregister, current, 0),
         ReservationVerb::Acquire => acquire(AcquireAction::Acquire, 0),
-        ReservationVerb::Preempt => acquire(AcquireAction::PreemptAndAbort, args.preempt_key.unwrap_or(0)),
+        ReservationVerb::Preempt => {
+            let action = if args.abort { AcquireAction::PreemptAndAbort } else { AcquireAction::Preempt };
+            acquire(action, args.preempt_key.unwrap_or(0))
+        }
         ReservationVerb::Release => release(ReleaseAction::Release),
         ReservationVerb::Clear => release(ReleaseAction::Clear),
     })

@@ -5,6 +5,7 @@ mod drive;
 mod host;
 mod hostile;
 mod nodes;
+mod reservations;
 mod support;
 mod target;
 mod up;
