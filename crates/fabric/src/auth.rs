@@ -29,7 +29,7 @@ mod host;
 mod key;
 mod suite;
 
-pub use controller::{ControllerSide, Verdict};
+pub use controller::{ConcatenationPolicy, ControllerSide, Verdict};
 pub use derive::GeneratedPsk;
 pub use host::{AuthError, HostSide, Step};
 pub use key::{DhchapKey, HostKeys, KeyError};

@@ -19,7 +19,9 @@ mod tunnel;
 
 pub use error::TlsError;
 pub use identity::{IDENTITY_BYTES_MAX, Identity, IdentityError, IdentityVersion, Origin};
-pub use keyring::{GENERATED_MAX, GENERATED_TIME_MAX, HOST_KEYS_MAX, Keyring, KeyringError};
+pub use keyring::{
+    GENERATED_MAX, GENERATED_PER_HOST_MAX, GENERATED_TIME_MAX, HOST_KEYS_MAX, Hold, Keyring, KeyringError,
+};
 pub use psk::{ConfiguredPsk, Derivation, PskError, PskHash, RetainedPsk, TlsKey, TlsPsk};
 pub use stream::HANDSHAKE_BYTES_MAX;
 pub(crate) use stream::TlsStream;

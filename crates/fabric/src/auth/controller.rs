@@ -29,6 +29,17 @@ pub enum Verdict {
     Failed(Failure),
 }
 
+/// Whether a host may have a key made for a secure channel (SC_C, NVMe Base 2.0 §8.13.3.1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ConcatenationPolicy {
+    /// There is nowhere to use it.
+    Refused,
+    /// If it asks for one.
+    Allowed,
+    /// It has to ask for one.
+    Required,
+}
+
 /// What a message has to be before it is looked at: the fault that is told to the host.
 type Checked<T> = Result<T, Failure>;
 
@@ -61,7 +72,7 @@ pub struct ControllerSide {
     names: Names,
     keys: Option<HostKeys>,
     policy: Policy,
-    concatenation: bool,
+    concatenation: ConcatenationPolicy,
     expected: Expected,
     outgoing: Option<Outgoing>,
     /// The transaction of the latest message, for AUTH_Failure1.
@@ -69,9 +80,14 @@ pub struct ControllerSide {
 }
 
 impl ControllerSide {
-    /// For a queue of the host and subsystem `names`. Without `keys` every attempt fails. With `concatenation` a host may
-    /// ask for a key for TLS; that is for admin queues without a secure channel.
-    pub fn new(names: Names, keys: Option<HostKeys>, policy: Policy, concatenation: bool) -> ControllerSide {
+    /// For a queue of the host and subsystem `names`. Without `keys` every attempt fails. `concatenation` says
+    /// whether a host may ask for a key for TLS; that is for admin queues without a secure channel.
+    pub fn new(
+        names: Names,
+        keys: Option<HostKeys>,
+        policy: Policy,
+        concatenation: ConcatenationPolicy,
+    ) -> ControllerSide {
         ControllerSide {
             names,
             keys,
@@ -176,8 +192,8 @@ impl ControllerSide {
         let descriptor = find_descriptor(negotiate.descriptors, rest)?;
         let concatenation = Concatenation(negotiate.concatenation);
         let wanted = match concatenation {
-            Concatenation::NONE => false,
-            Concatenation::NEW_TLS_PSK if self.concatenation => true,
+            Concatenation::NONE if self.concatenation != ConcatenationPolicy::Required => false,
+            Concatenation::NEW_TLS_PSK if self.concatenation != ConcatenationPolicy::Refused => true,
             _ => return Err(Failure::CONCATENATION_MISMATCH),
         };
         let offered = |list: &[u8], count: u8, id: u8| list[..usize::from(count)].contains(&id);

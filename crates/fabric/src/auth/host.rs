@@ -23,7 +23,9 @@ pub enum AuthError {
     #[error("the target demands authentication, and this host has no key for it; give the key by --dhchap-key-file")]
     NoKey,
     /// The controller asks for a secure channel made by the authentication.
-    #[error("the target demands a secure channel; use TLS, or a target that does without")]
+    #[error(
+        "the target demands a secure channel; have the authentication make one by --concat, or give a key by --tls-key-file"
+    )]
     SecureChannelRequired,
     /// A controller key is given, and the controller does not ask to authenticate.
     #[error(
@@ -51,6 +53,7 @@ fn hint(failure: Failure) -> &'static str {
             "; is the key in --dhchap-key-file the one that the target has for this host's NQN, and does the target \
              have a controller key if one is given here?"
         }
+        Failure::CONCATENATION_MISMATCH => "; its port does no TLS, or it has no use for a secure channel here",
         Failure::PROTOCOL_NOT_USABLE => "; the target has no key for this host's NQN",
         Failure::HASH_NOT_USABLE => "; the target allows none of the hashes that this host offers",
         Failure::GROUP_NOT_USABLE => "; the target allows none of the DH groups that this host offers",

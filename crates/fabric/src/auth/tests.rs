@@ -42,7 +42,7 @@ impl Pair {
     fn new(host: HostKeys, controller: HostKeys, policy: Policy, concatenation: Concatenation) -> Pair {
         Pair {
             host: HostSide::new(names(), host, policy.clone(), 0x0102, concatenation),
-            controller: ControllerSide::new(names(), Some(controller), policy, true),
+            controller: ControllerSide::new(names(), Some(controller), policy, ConcatenationPolicy::Allowed),
             said: Vec::new(),
         }
     }
@@ -126,7 +126,16 @@ fn a_secure_channel_needs_an_exchange_and_a_hash_of_tls() {
     }
     let keys = keys(false);
     let mut pair = Pair::new(keys.clone(), keys.clone(), Policy::default(), Concatenation::NEW_TLS_PSK);
-    pair.controller = ControllerSide::new(names(), Some(keys), Policy::default(), false);
+    pair.controller = ControllerSide::new(names(), Some(keys), Policy::default(), ConcatenationPolicy::Refused);
+    let mismatch = Failure::CONCATENATION_MISMATCH;
+    assert_eq!(pair.run(|_, _, _| {}), (Err(AuthError::Refused(mismatch)), Verdict::Failed(mismatch)));
+}
+
+#[test]
+fn a_host_that_must_set_up_a_secure_channel_and_does_not_is_refused() {
+    let (keys, required) = (keys(false), ConcatenationPolicy::Required);
+    let mut pair = Pair::new(keys.clone(), keys.clone(), quick(), Concatenation::NONE);
+    pair.controller = ControllerSide::new(names(), Some(keys), quick(), required);
     let mismatch = Failure::CONCATENATION_MISMATCH;
     assert_eq!(pair.run(|_, _, _| {}), (Err(AuthError::Refused(mismatch)), Verdict::Failed(mismatch)));
 }
@@ -136,7 +145,8 @@ fn the_controllers_preference_decides() {
     let keys = keys(false);
     let mut pair = Pair::new(keys.clone(), keys.clone(), Policy::default(), Concatenation::NONE);
     let preferred = Policy::new(vec![Hash::Sha512, Hash::Sha256], vec![Group::Null, Group::Ffdhe2048]);
-    pair.controller = ControllerSide::new(names(), Some(keys), preferred.expect("not empty"), false);
+    pair.controller =
+        ControllerSide::new(names(), Some(keys), preferred.expect("not empty"), ConcatenationPolicy::Refused);
     assert_eq!(pair.run(|_, _, _| {}), (Ok(None), authenticated(false)));
     assert_eq!(pair.said[1].1[8..10], [3, 0], "SHA-512 and the null group");
 }
@@ -149,7 +159,7 @@ fn nothing_in_common_fails_and_says_what() {
     ] {
         let keys = keys(false);
         let mut pair = Pair::new(keys.clone(), keys.clone(), host, Concatenation::NONE);
-        pair.controller = ControllerSide::new(names(), Some(keys), controller, false);
+        pair.controller = ControllerSide::new(names(), Some(keys), controller, ConcatenationPolicy::Refused);
         assert_eq!(pair.run(|_, _, _| {}), (Err(AuthError::Refused(expected)), Verdict::Failed(expected)));
     }
 }
@@ -170,7 +180,7 @@ fn a_wrong_key_fails_at_whoever_checks_it() {
     assert_eq!(ends, (Err(AuthError::Refused(failed)), Verdict::Failed(failed)));
     // The controller does not know the host.
     let mut pair = Pair::new(mine.clone(), mine, quick(), Concatenation::NONE);
-    pair.controller = ControllerSide::new(names(), None, quick(), false);
+    pair.controller = ControllerSide::new(names(), None, quick(), ConcatenationPolicy::Refused);
     let unknown = Failure::PROTOCOL_NOT_USABLE;
     assert_eq!(pair.run(|_, _, _| {}), (Err(AuthError::Refused(unknown)), Verdict::Failed(unknown)));
 }
@@ -293,7 +303,7 @@ fn a_message_out_of_turn_ends_the_transaction() {
     // Before each step of a transaction, every message that does not belong there, and a receive where it is the host's turn.
     for turn in 0..4 {
         for (kind, message) in [&negotiate, &reply, &success].into_iter().enumerate() {
-            let mut side = ControllerSide::new(names(), Some(keys.clone()), quick(), false);
+            let mut side = ControllerSide::new(names(), Some(keys.clone()), quick(), ConcatenationPolicy::Refused);
             if turn > 0 {
                 side.send(&negotiate);
             }
@@ -311,7 +321,7 @@ fn a_message_out_of_turn_ends_the_transaction() {
             assert_eq!(verdict, Verdict::Failed(Failure::INCORRECT_MESSAGE), "turn {turn}, message {kind}");
         }
     }
-    let mut side = ControllerSide::new(names(), Some(keys), quick(), false);
+    let mut side = ControllerSide::new(names(), Some(keys), quick(), ConcatenationPolicy::Refused);
     assert_eq!(side.receive(4096).expect("the failure").1, Verdict::Failed(Failure::INCORRECT_MESSAGE));
 }
 

@@ -24,11 +24,11 @@ use nvme::register::Capabilities;
 
 use super::admin::{Admin, ConnectQueue, read_page};
 use super::ana::AnaStates;
-use super::connect::connect_queue;
+use super::connect::{connect_queue, secured};
 use super::error::ConnectError;
 use super::fence::{self, Fence};
 use super::link::{Link, LinkError};
-use super::options::Options;
+use super::options::{Options, Security};
 use super::queue::{QUEUE_DEPTH_MAX, QueueConfig};
 use super::shape::{self, Controller, Found};
 
@@ -71,6 +71,8 @@ pub(super) fn admin_config(header_digest: bool, data_digest: bool) -> QueueConfi
 /// What was made, and what is left for other reactors.
 pub(super) struct Made {
     pub(super) association: Association,
+    /// What secures its I/O queues.
+    pub(super) security: Security,
     /// How an I/O queue of this controller is made.
     pub(super) config: QueueConfig,
     /// Queue identifiers that other reactors may use.
@@ -85,6 +87,7 @@ impl Association {
         let config = admin_config(options.header_digest, options.data_digest);
         let kato = options.keep_alive.as_millis().try_into().unwrap_or(u32::MAX);
         let queue = ConnectQueue::admin(ADMIN_ENTRIES, kato);
+        let options = &secured(options, config, &queue, patience).await?;
         let (link, id) = connect_queue(options, config, &queue, patience).await?;
         let admin = Admin { link: &link, address: options.address };
         let capabilities = admin.enable().await?;
@@ -102,7 +105,7 @@ impl Association {
         let spare = queues.len() as u16 + 1..=allowed;
         enable_events(&admin, page.oaes.get()).await?;
         let association = Association::start(options, controller, states, Rc::new(link), queues);
-        Ok(Made { association, config, spare })
+        Ok(Made { association, security: options.security.clone(), config, spare })
     }
 
     fn start(
@@ -316,7 +319,7 @@ pub(super) fn io_config(options: &Options, controller: &IdentifyController, capa
     }
 }
 
-/// Connects I/O queue `id` of a controller.
+/// Connects I/O queue `id` of a controller; `options` have the security of its association.
 pub(super) async fn connect_io(
     options: &Options,
     config: QueueConfig,

@@ -7,26 +7,36 @@ use nvme::auth::{Concatenation, required};
 use super::admin::Admin;
 use super::error::ConnectError;
 use super::options::Options;
-use crate::auth::{AuthError, HostSide, Names, Policy, Step};
+use crate::auth::{AuthError, GeneratedPsk, HostSide, Names, Policy, Step};
+use crate::tls::TlsKey;
 
-/// Does what the controller asks for in its Connect completion: `asked` is AUTHREQ.
+/// Does what the controller asks for in its Connect completion: `asked` is AUTHREQ. With `concatenation` it authenticates in
+/// any case; returns the key for TLS that this makes.
 ///
 /// # Errors
 /// It asks for what there is no key for, or does not offer what is demanded of it; either end finds fault with the other.
-pub(super) async fn authenticate(admin: &Admin<'_>, options: &Options, asked: u16) -> Result<(), ConnectError> {
+pub(super) async fn authenticate(
+    admin: &Admin<'_>,
+    options: &Options,
+    asked: u16,
+    concatenation: Concatenation,
+) -> Result<Option<GeneratedPsk>, ConnectError> {
     let failed = |error| ConnectError::Authentication { address: options.address, error };
-    if asked & required::SECURE_CHANNEL != 0 {
+    let plain = concatenation == Concatenation::NONE;
+    if asked & required::SECURE_CHANNEL != 0 && plain {
         return Err(failed(AuthError::SecureChannelRequired));
     }
     let keys = options.security.dhchap.as_ref();
-    if asked & required::AUTHENTICATION == 0 {
-        // Going on without would hand the data to anybody who answers at the address.
-        let demanded = keys.is_some_and(|keys| keys.controller.is_some()) && !options.subsystem.is_discovery();
-        return if demanded { Err(failed(AuthError::NotOffered)) } else { Ok(()) };
+    if asked & required::AUTHENTICATION == 0 && plain {
+        // Going on without would hand the data to anybody who answers at the address. Who has the key for TLS that a first
+        // authentication has made has shown what it was to show.
+        let shown = matches!(options.security.tls, Some(TlsKey::Generated(_))) || options.subsystem.is_discovery();
+        let demanded = keys.is_some_and(|keys| keys.controller.is_some()) && !shown;
+        return if demanded { Err(failed(AuthError::NotOffered)) } else { Ok(None) };
     }
     let keys = keys.ok_or(failed(AuthError::NoKey))?;
     let names = Names { host: options.host.nqn.clone(), subsystem: options.subsystem.clone() };
-    let mut side = HostSide::new(names, keys.clone(), Policy::default(), next_transaction(), Concatenation::NONE);
+    let mut side = HostSide::new(names, keys.clone(), Policy::default(), next_transaction(), concatenation);
     let mut told = Ok(());
     loop {
         match side.step() {
@@ -38,7 +48,7 @@ pub(super) async fn authenticate(admin: &Admin<'_>, options: &Options, asked: u1
                 side.received(&message);
                 told = Ok(());
             }
-            Step::Done(_) => return told,
+            Step::Done(psk) => return told.map(|()| psk),
             Step::Failed(error) => return Err(failed(error)),
         }
     }

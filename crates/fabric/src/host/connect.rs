@@ -1,13 +1,22 @@
 //! Making one queue: the connection, ICReq, and the Connect command. What secures a queue has its place between these steps.
+//!
+//! With secure channel concatenation (NVMe Base 2.0c §8.13.5.9, NVMe/TCP 1.0c §3.6.1.4) the first admin queue is plain and
+//! serves to authenticate, which makes a key. That queue is given up, and all queues of the association are made anew over
+//! TLS with this key.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use nvme::auth::Concatenation;
 
 use super::admin::{Admin, ConnectQueue};
 use super::authentication::authenticate;
 use super::error::ConnectError;
 use super::link::Link;
-use super::options::Options;
+use super::options::{Options, Security};
 use super::queue::QueueConfig;
+use crate::auth::{AuthError, GeneratedPsk, Names};
+use crate::tls::{TlsKey, TlsPsk};
 
 /// Connects a queue of `options`' subsystem; returns it and its controller's identifier. Commands on it may take `patience`.
 pub(super) async fn connect_queue(
@@ -19,6 +28,29 @@ pub(super) async fn connect_queue(
     let link = open(options, config, patience).await?;
     let controller = enter(&link, options, queue).await?;
     Ok((link, controller))
+}
+
+/// The options with which the queues of an association are made: where authentication is to make the key for TLS, with that
+/// key. `queue` is the association's admin queue.
+pub(super) async fn secured(
+    options: &Options,
+    config: QueueConfig,
+    queue: &ConnectQueue,
+    patience: Duration,
+) -> Result<Options, ConnectError> {
+    if !options.security.concatenation {
+        return Ok(options.clone());
+    }
+    let plain = open(options, config, patience).await?;
+    let admin = Admin { link: &plain, address: options.address };
+    let (_, asked) = admin.connect(options, queue).await?;
+    let psk = authenticate(&admin, options, asked, Concatenation::NEW_TLS_PSK).await?;
+    // The queue was for that and goes: at a port that requires TLS it would be of no other use.
+    drop(plain);
+    let failed = |error| ConnectError::Authentication { address: options.address, error };
+    let psk = generated(options, &psk.ok_or(failed(AuthError::NotOffered))?)?;
+    let security = Security { tls: Some(psk), concatenation: false, ..options.security.clone() };
+    Ok(Options { security, ..options.clone() })
 }
 
 /// The connection, TLS where that is asked for, and ICReq.
@@ -33,6 +65,14 @@ pub(super) async fn open(options: &Options, config: QueueConfig, patience: Durat
 pub(super) async fn enter(link: &Link, options: &Options, queue: &ConnectQueue) -> Result<u16, ConnectError> {
     let admin = Admin { link, address: options.address };
     let (controller, asked) = admin.connect(options, queue).await?;
-    authenticate(&admin, options, asked).await?;
+    authenticate(&admin, options, asked, Concatenation::NONE).await?;
     Ok(controller)
+}
+
+/// The key for TLS of one that authentication has made.
+fn generated(options: &Options, psk: &GeneratedPsk) -> Result<TlsKey, ConnectError> {
+    let names = Names { host: options.host.nqn.clone(), subsystem: options.subsystem.clone() };
+    let failed = |error| ConnectError::Authentication { address: options.address, error: AuthError::Crypto(error) };
+    let digest = psk.digest(&names).map_err(failed)?;
+    Ok(TlsKey::Generated(Arc::new(TlsPsk::generated(&names.host, &names.subsystem, &digest, &psk.key)?)))
 }

@@ -22,7 +22,7 @@ use nvme::{Nqn, PAGE_BYTES, Submission};
 
 use super::admin::{Admin, ConnectQueue, read_page};
 use super::association::{ADMIN_ENTRIES, admin_config, keep_alive};
-use super::connect::connect_queue;
+use super::connect::{connect_queue, secured};
 use super::error::ConnectError;
 use super::identity::HostIdentity;
 use super::link::Link;
@@ -155,7 +155,8 @@ impl Discovery {
         let kato = options.keep_alive.as_millis().try_into().unwrap_or(u32::MAX);
         let config = admin_config(options.header_digest, options.data_digest);
         let queue = ConnectQueue::admin(ADMIN_ENTRIES, kato);
-        let (link, _) = connect_queue(options, config, &queue, options.command_timeout).await?;
+        let secured = secured(options, config, &queue, options.command_timeout).await?;
+        let (link, _) = connect_queue(&secured, config, &queue, options.command_timeout).await?;
         let link = Rc::new(link);
         let admin = Admin { link: &link, address };
         admin.enable().await?;

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 
 use device::NamespaceInfo;
 
-use super::options::Options;
+use super::options::{Options, Security};
 use super::queue::QueueConfig;
 use super::shape::{Controller, Found};
 
@@ -23,6 +23,8 @@ pub(super) struct Offer {
     pub(super) number: u64,
     pub(super) controller: Controller,
     pub(super) config: QueueConfig,
+    /// What secures its queues.
+    pub(super) security: Security,
     /// The namespaces that are there.
     pub(super) namespaces: Vec<(u32, Found)>,
 }
@@ -66,14 +68,14 @@ impl Shared {
     pub(super) fn offer(
         &self,
         controller: Controller,
-        config: QueueConfig,
+        (config, security): (QueueConfig, Security),
         spare: impl Iterator<Item = u16>,
         namespaces: Vec<(u32, Found)>,
     ) -> u64 {
         self.change(|state| {
             state.number += 1;
             state.free = spare.collect();
-            state.offer = Some(Offer { number: state.number, controller, config, namespaces });
+            state.offer = Some(Offer { number: state.number, controller, config, security, namespaces });
             state.number
         })
     }

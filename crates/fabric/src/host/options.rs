@@ -83,12 +83,19 @@ pub struct Security {
     pub dhchap: Option<HostKeys>,
     /// Connect over TLS, with this key; it must be one of [`Options::host`]'s.
     pub tls: Option<TlsKey>,
+    /// Have the authentication make the key for TLS (secure channel concatenation, NVMe Base 2.0c §8.13.5.9): with `dhchap`,
+    /// and in place of `tls`. Each association gets a key of its own.
+    pub concatenation: bool,
 }
 
 /// Says what is used, and never a key.
 impl fmt::Debug for Security {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (dhchap, tls) = (self.dhchap.is_some(), self.tls.is_some());
-        f.debug_struct("Security").field("dhchap", &dhchap).field("tls", &tls).finish_non_exhaustive()
+        f.debug_struct("Security")
+            .field("dhchap", &dhchap)
+            .field("tls", &tls)
+            .field("concatenation", &self.concatenation)
+            .finish()
     }
 }

@@ -187,7 +187,7 @@ impl Inner {
     fn begin(&self, made: Made) -> Current {
         let association = Rc::new(made.association);
         *self.association.borrow_mut() = Some(Rc::clone(&association));
-        let number = self.shared.offer(association.controller, made.config, made.spare, Vec::new());
+        let number = self.shared.offer(association.controller, (made.config, made.security), made.spare, Vec::new());
         Current { association, number }
     }
 
@@ -362,7 +362,8 @@ async fn take_part(inner: Rc<Inner>) {
             inner.fall(reason);
             continue;
         };
-        match connect_io(&inner.options, offer.config, &offer.controller, id.id).await {
+        let secured = Options { security: offer.security.clone(), ..inner.options.clone() };
+        match connect_io(&secured, offer.config, &offer.controller, id.id).await {
             Ok(link) => {
                 let association = Rc::new(Association::joined(&inner.options, offer.controller, link));
                 let error = partake(&inner, &association, &offer).await;

@@ -12,7 +12,7 @@ use nvme::identify::{Cns, IdentifyController};
 use super::admin::{Admin, ConnectQueue, read_page};
 use super::ana::AnaStates;
 use super::association::{ADMIN_ENTRIES, admin_config, connect_io, io_config};
-use super::connect::{enter, open};
+use super::connect::{enter, open, secured};
 use super::error::ConnectError;
 use super::link::LinkError;
 use super::options::Options;
@@ -87,6 +87,12 @@ async fn attempt(options: &Options, trial: &mut Trial) -> Result<(), Failed> {
     let config = admin_config(options.header_digest, options.data_digest);
     let kato = options.keep_alive.as_millis().try_into().unwrap_or(u32::MAX);
     let queue = ConnectQueue::admin(ADMIN_ENTRIES, kato);
+    let mut chosen = options.clone();
+    if options.security.concatenation {
+        let secured = secured(options, config, &queue, options.command_timeout);
+        chosen = trial.step("authentication, for a secure channel", secured).await?;
+    }
+    let (wanted, options) = (options, &chosen);
     let link = trial.step("connection set-up (TLS, ICReq)", open(options, config, options.command_timeout)).await?;
     let id = trial.step("Connect of the admin queue", enter(&link, options, &queue)).await?;
     let admin = Admin { link: &link, address };
@@ -111,7 +117,7 @@ async fn attempt(options: &Options, trial: &mut Trial) -> Result<(), Failed> {
     // What it has learnt it leaves; the rest is done as any user of the namespace would.
     let _ = admin.announce_shutdown().await;
     drop(link);
-    let remote = trial.step("a whole association", RemoteNamespace::connect(options.clone())).await?;
+    let remote = trial.step("a whole association", RemoteNamespace::connect(wanted.clone())).await?;
     let trips = trial.step("reads of the first block", trips(&remote)).await;
     remote.disconnect().await;
     trial.trips = trips?;

@@ -40,6 +40,11 @@ impl Access {
         self.hosts.get(host).cloned().unwrap_or_default()
     }
 
+    /// Whether some host may make its key for TLS by authentication.
+    pub fn any_concatenation(&self) -> bool {
+        self.hosts.values().any(|config| config.concatenation && config.keys.is_some())
+    }
+
     /// The hosts on the list.
     pub fn hosts(&self) -> impl Iterator<Item = &Nqn> {
         self.hosts.keys()

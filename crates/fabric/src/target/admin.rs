@@ -117,6 +117,7 @@ impl<N> Connection<N> {
             return Err(Refusal::of(Refused::Host));
         }
         let qid = fields.qid.get();
+        self.concatenation_required = self.shared.must_concatenate(&identity, qid).map_err(Refusal::of)?;
         let entries_max = if qid == 0 { ADMIN_QUEUE_ENTRIES_MAX } else { IO_QUEUE_ENTRIES_MAX };
         let sqsize = fields.sqsize.get();
         if sqsize == 0 || sqsize >= entries_max {
@@ -151,6 +152,13 @@ impl<N> Connection<N> {
         if !controller.set_keep_alive(fields.kato.get(), now) {
             self.shared.remove_controller(id);
             return Err(Refusal::in_command(offset_of!(ConnectFields, kato)));
+        }
+        match self.hold_generated() {
+            Ok(hold) => self.generated = hold,
+            Err(refused) => {
+                self.shared.remove_controller(id);
+                return Err(Refusal::of(refused));
+            }
         }
         self.controller = Some(controller);
         self.load = None;

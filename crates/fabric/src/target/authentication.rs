@@ -24,7 +24,7 @@ use super::io::{self, Plan};
 use super::limits::{AUTHENTICATION_TIME_MAX, TERM_TIME_MAX};
 use super::shared::{Shared, Subsystem};
 use super::slots::Stage;
-use crate::auth::{ControllerSide, HostKeys, Names, Verdict};
+use crate::auth::{ConcatenationPolicy, ControllerSide, HostKeys, Names, Verdict};
 
 /// How long the word that an authentication failed is held back. Chosen: no host notices it, and a guesser has one try a
 /// second for each connection.
@@ -52,10 +52,14 @@ struct Held {
 }
 
 impl Authentication {
-    /// With `secure` a host may have a key made for a secure channel.
-    fn new(config: &TargetConfig, controller: &Controller, keys: Option<HostKeys>, secure: bool) -> Authentication {
+    fn new(
+        config: &TargetConfig,
+        controller: &Controller,
+        keys: Option<HostKeys>,
+        concatenation: ConcatenationPolicy,
+    ) -> Authentication {
         let names = Names { host: controller.host().clone(), subsystem: controller.subsystem().clone() };
-        let side = ControllerSide::new(names, keys, config.authentication.clone(), secure);
+        let side = ControllerSide::new(names, keys, config.authentication.clone(), concatenation);
         Authentication { side, required: false, time_limit: None, held: None }
     }
 }
@@ -88,15 +92,17 @@ impl<N> Connection<N> {
         // What the discovery subsystem says is open to hosts with keys too, as it is at other targets, unless everybody has
         // to authenticate.
         let keys = self.shared.host_keys(controller.subsystem(), controller.host());
-        let open = controller.is_discovery() && !self.shared.config.require_authentication;
-        if keys.is_none() || open {
+        let must_concatenate = self.concatenation_required;
+        let open = controller.is_discovery() && !self.shared.config.require_authentication && !must_concatenate;
+        // A secure channel made by authentication is one: what came over it knows the host's key.
+        if keys.is_none() || open || self.is_concatenated() {
             return 0;
         }
-        let mut authentication = Authentication::new(&self.shared.config, controller, keys, self.may_concatenate());
+        let mut authentication = Authentication::new(&self.shared.config, controller, keys, self.concatenation());
         authentication.required = true;
         authentication.time_limit = Some(now + AUTHENTICATION_TIME_MAX);
         self.authentication = Some(Box::new(authentication));
-        required::AUTHENTICATION
+        required::AUTHENTICATION | if must_concatenate { required::SECURE_CHANNEL } else { 0 }
     }
 
     /// What a command needs where authentication has a say in it; `None` where it has none.
@@ -116,7 +122,7 @@ impl<N> Connection<N> {
         let Some(controller) = &self.controller else { return };
         if self.authentication.is_none() {
             let keys = self.shared.host_keys(controller.subsystem(), controller.host());
-            let authentication = Authentication::new(&self.shared.config, controller, keys, self.may_concatenate());
+            let authentication = Authentication::new(&self.shared.config, controller, keys, self.concatenation());
             self.authentication = Some(Box::new(authentication));
         }
         if kind == FabricsType::AUTHENTICATION_SEND {
@@ -170,8 +176,11 @@ impl<N> Connection<N> {
         match verdict {
             Verdict::Pending => {}
             Verdict::Authenticated { bidirectional, psk } => {
-                authentication.required = false;
-                authentication.time_limit = None;
+                // Where there must be a secure channel this queue is of no more use: its host has the time that is left.
+                if !self.concatenation_required {
+                    authentication.required = false;
+                    authentication.time_limit = None;
+                }
                 if let Some(psk) = psk {
                     self.keep_generated(&psk, now);
                 }

@@ -81,6 +81,9 @@ pub struct HostConfig {
     pub tls_keys: Vec<RetainedPsk>,
     /// Only over TLS, also at ports that would take a plain connection.
     pub tls_required: bool,
+    /// Where it must use TLS it may come without for as long as it takes to make a key by authentication (secure channel
+    /// concatenation, NVMe Base 2.0c §8.13.5.9), for which it needs `keys`.
+    pub concatenation: bool,
 }
 
 /// Why a target can not be set up as asked.

@@ -41,6 +41,7 @@ use super::slots::{Slots, Stage};
 use crate::tcp::{
     CapsuleCmd, DataPdu, Decoder, Encoder, Event, FatalError, Header, IcReq, IcResp, Pdu, ReadyToTransfer, Role, Rules,
 };
+use crate::tls::Hold;
 
 enum Reply {
     IcResp(IcResp),
@@ -64,6 +65,10 @@ pub(super) struct Connection<N> {
     pub(super) queue: Queue,
     pub(super) controller: Option<Arc<Controller>>,
     pub(super) authentication: Option<Box<Authentication>>,
+    /// The queue is there for the authentication that makes a key for TLS, and for nothing else, also afterwards.
+    pub(super) concatenation_required: bool,
+    /// Keeps the key that authentication has made for this association.
+    pub(super) generated: Option<Hold>,
     /// I/O queues: the subsystem's namespaces as of `generation`.
     pub(super) namespaces: Vec<Attached<N>>,
     /// What the host may do with each of them, as last seen.
@@ -104,6 +109,8 @@ impl<N> Connection<N> {
             queue: Queue { qid: 0, entries: 1, head: 0, flow_control: true, epoch: 0 },
             controller: None,
             authentication: None,
+            concatenation_required: false,
+            generated: None,
             namespaces: Vec::new(),
             rights: Vec::new(),
             generation: 0,

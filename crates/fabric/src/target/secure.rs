@@ -2,10 +2,13 @@
 //! (NVMe/TCP 1.0c §3.6.1).
 //!
 //! Invariants:
-//! - At a port that requires TLS no byte of a plain connection gets as far as the connection core.
+//! - At a port that requires TLS no byte of a plain connection gets as far as the connection core, unless some host may make
+//!   its key by authentication. Such a host gets an admin queue, and on that nothing but the authentication.
 //! - A connection's Connect command names the host and the subsystem of the key that the connection was made with. A key that
 //!   is good for one host or subsystem would be good for all otherwise.
 //! - An I/O queue is as secure as the admin queue of its controller.
+//! - A key that authentication has made is forgotten when its host does not come back in time, and when the association that
+//!   was made with it has ended.
 
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -18,9 +21,10 @@ use nvme::Nqn;
 
 use super::config::{ConfigError, PortId};
 use super::connection::Connection;
+use super::controller::Identity;
 use super::shared::{Refused, Shared};
-use crate::auth::{GeneratedPsk, Names};
-use crate::tls::{Keyring, PskError, RetainedPsk, ServerContext, TlsError, TlsPsk};
+use crate::auth::{ConcatenationPolicy, GeneratedPsk, Names};
+use crate::tls::{Hold, Keyring, Origin, PskError, RetainedPsk, ServerContext, TlsError, TlsPsk};
 use crate::transport::{Accepted, Transport};
 
 /// What a port demands of connections.
@@ -74,6 +78,11 @@ impl Secure {
         &self.keyring
     }
 
+    /// Forgets every key of a host for a subsystem that authentication has made.
+    pub fn forget_generated(&self, host: &Nqn, subsystem: &Nqn) {
+        self.keyring.remove_generated(host, subsystem, true);
+    }
+
     pub fn context(&self) -> Result<&ServerContext, TlsError> {
         if let Some(context) = self.context.get() {
             return Ok(context);
@@ -115,7 +124,9 @@ pub(super) async fn accept<N>(
             stats.tls_connections.fetch_add(1, Relaxed);
             Some((stream, Buf::default()))
         }
-        Ok(Accepted::Plain(stream, first)) if policy == TlsPolicy::Allowed => Some((stream, first)),
+        Ok(Accepted::Plain(stream, first)) if policy == TlsPolicy::Allowed || shared.any_may_concatenate() => {
+            Some((stream, first))
+        }
         Ok(Accepted::Plain(stream, _)) => {
             stats.tls_failures.fetch_add(1, Relaxed);
             tracing::warn!(%peer, %port, "connection closed: it is plain, and the port requires TLS");
@@ -131,11 +142,66 @@ pub(super) async fn accept<N>(
     }
 }
 
+impl<N> Shared<N> {
+    /// Whether some host may come in plain, to make its key by authentication.
+    fn any_may_concatenate(&self) -> bool {
+        self.lock().subsystems.values().any(|subsystem| subsystem.access.any_concatenation())
+    }
+
+    /// Whether a host that has come in plain has to make a key for TLS by authentication before anything else, and to come
+    /// back with it.
+    ///
+    /// # Errors
+    /// It must use TLS, and may not make its key so: an I/O queue never.
+    pub fn must_concatenate(&self, identity: &Identity, qid: u16) -> Result<bool, Refused> {
+        if identity.secure {
+            return Ok(false);
+        }
+        let state = self.lock();
+        let of_port = state.ports.get(identity.port).is_some_and(|port| port.config.tls == TlsPolicy::Required);
+        let (host, wanted) = (&identity.host, &identity.subsystem);
+        let meant = state.subsystems.iter().filter(|(nqn, _)| wanted.is_discovery() || *nqn == wanted);
+        // What of the discovery subsystem is everybody's is so for hosts that must use TLS elsewhere.
+        let (mut of_host, mut may) = (false, false);
+        for (_, subsystem) in meant {
+            let config = subsystem.access.config(host);
+            of_host |= config.tls_required && !wanted.is_discovery();
+            may |= config.concatenation && config.keys.is_some();
+        }
+        let must = of_port || of_host;
+        if must && !(may && qid == 0) {
+            tracing::warn!(%host, qid, "Connect refused: this host must use TLS here");
+            return Err(Refused::Host);
+        }
+        Ok(must)
+    }
+}
+
 impl<N> Connection<N> {
-    /// Whether authentication may make a key for a secure channel (NVMe Base 2.0c §8.13.5.9): on an admin queue that is
-    /// plain, where the host can come back over TLS.
-    pub(super) fn may_concatenate(&self) -> bool {
-        self.queue.qid == 0 && self.origin.psk.is_none() && self.shared.tls_policy(self.origin.port) != TlsPolicy::Off
+    /// Whether TLS was begun with a key that authentication has made: its host has authenticated itself by that.
+    pub(super) fn is_concatenated(&self) -> bool {
+        self.origin.psk.as_ref().is_some_and(|psk| psk.identity().origin == Origin::Generated)
+    }
+
+    /// An association that is made with a generated key keeps it. Called when its controller is listed: whoever takes the
+    /// key away ends the controllers there are afterwards.
+    ///
+    /// # Errors
+    /// The key was taken away since the handshake.
+    pub(super) fn hold_generated(&self) -> Result<Option<Hold>, Refused> {
+        let Some(psk) = self.origin.psk.as_ref().filter(|_| self.is_concatenated()) else { return Ok(None) };
+        self.shared.secure.keyring.hold(psk.identity()).map(Some).ok_or(Refused::Host)
+    }
+
+    /// Whether authentication may, or must, make a key for a secure channel (NVMe Base 2.0c §8.13.5.9): on an admin queue
+    /// that is plain, where the host can come back over TLS.
+    pub(super) fn concatenation(&self) -> ConcatenationPolicy {
+        let plain = self.queue.qid == 0 && self.origin.psk.is_none();
+        match plain && self.shared.tls_policy(self.origin.port) != TlsPolicy::Off {
+            true if self.concatenation_required => ConcatenationPolicy::Required,
+            true => ConcatenationPolicy::Allowed,
+            false => ConcatenationPolicy::Refused,
+        }
     }
 
     /// Keeps a key that authentication has made, for the host to come back with.

@@ -114,11 +114,6 @@ impl<N> State<N> {
         if !subsystem.access.allows(&identity.host) {
             return Err(Refused::Host);
         }
-        let insecure = !identity.secure && subsystem.access.config(&identity.host).tls_required;
-        if insecure {
-            tracing::warn!(host = %identity.host, "Connect refused: this host must use TLS");
-            return Err(Refused::Host);
-        }
         Ok(())
     }
 }
@@ -424,11 +419,14 @@ impl<N> Shared<N> {
 
     pub fn allow_host(&self, nqn: &Nqn, host: &Nqn, config: HostConfig) -> Result<(), ConfigError> {
         let keys = config.tls_keys.clone();
+        // First, so that nobody who comes in by one of them is overlooked when the controllers are ended.
+        self.secure.forget_generated(host, nqn);
         self.change_access(nqn, Some(host), |access| access.allow(host.clone(), config))?;
         self.secure.replace(host, nqn, keys)
     }
 
     pub fn deny_host(&self, nqn: &Nqn, host: &Nqn) -> Result<(), ConfigError> {
+        self.secure.forget_generated(host, nqn);
         self.change_access(nqn, Some(host), |access| {
             let listed = access.deny(host);
             let missing = || ConfigError::NoHost { subsystem: nqn.clone(), host: host.clone(), any: access.any() };

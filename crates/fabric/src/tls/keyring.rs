@@ -3,7 +3,9 @@
 //! Invariants:
 //! - A key is found only under the very identity that it has: the host's and the subsystem's name are part of it, so what is
 //!   found says who is at the other end and for which subsystem. The connection's Connect command must say the same.
-//! - What is kept is bounded: hosts by [`HOST_KEYS_MAX`], generated keys by [`GENERATED_MAX`] and [`GENERATED_TIME_MAX`].
+//! - What is kept is bounded: hosts by [`HOST_KEYS_MAX`], generated keys by [`GENERATED_MAX`], [`GENERATED_PER_HOST_MAX`] and
+//!   [`GENERATED_TIME_MAX`].
+//! - A generated key ends with the association that was made with it: whoever learned it afterwards could begin nothing.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,8 +22,11 @@ use super::psk::{RetainedPsk, TlsPsk};
 pub const HOST_KEYS_MAX: usize = 4096;
 /// Generated keys. Derived: one for each controller that a target may have; the oldest makes room.
 pub const GENERATED_MAX: usize = 1024;
-/// How long a generated key may begin connections (NVMe Base 2.0c §8.13.5.9 leaves it open). Chosen: what Linux takes.
-pub const GENERATED_TIME_MAX: Duration = Duration::from_secs(3600);
+/// Generated keys of one host for one subsystem. Guessed: several paths, each from several reactors; the oldest makes room.
+pub const GENERATED_PER_HOST_MAX: usize = 64;
+/// How long a generated key waits for its host to come back with it (NVMe Base 2.0c §8.13.5.9 leaves it open); from then on
+/// it holds as long as the association does. Chosen: far more than a host takes that authenticates and connects anew.
+pub const GENERATED_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Too many keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -37,13 +42,52 @@ struct HostKey {
 
 struct Generated {
     psk: Arc<TlsPsk>,
+    /// When it was made: the oldest makes room.
+    number: u64,
+    /// Until when it waits for its host.
     ends: Instant,
+    /// Associations that live by it. While there are any it does not end.
+    holds: usize,
 }
 
 #[derive(Default)]
 struct State {
     hosts: BTreeMap<Nqn, Vec<HostKey>>,
     generated: BTreeMap<Identity, Generated>,
+    /// Of the last key that was generated.
+    number: u64,
+}
+
+impl State {
+    /// Drops the oldest of the generated keys that are `meant` if there are `most` of them.
+    fn make_room(&mut self, most: usize, meant: impl Fn(&Identity) -> bool) {
+        let found = || self.generated.iter().filter(|(identity, _)| meant(identity));
+        if found().count() < most {
+            return;
+        }
+        // Those that nobody lives by go first.
+        let oldest = found().min_by_key(|(_, key)| (key.holds > 0, key.number)).map(|(identity, _)| identity.clone());
+        if let Some(oldest) = oldest {
+            self.generated.remove(&oldest);
+        }
+    }
+}
+
+/// An association that lives by a generated key; with the last one the key is forgotten.
+pub struct Hold {
+    keyring: Arc<Keyring>,
+    identity: Identity,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let mut state = self.keyring.lock();
+        let Some(key) = state.generated.get_mut(&self.identity) else { return };
+        key.holds -= 1;
+        if key.holds == 0 {
+            state.generated.remove(&self.identity);
+        }
+    }
 }
 
 /// See the module.
@@ -96,25 +140,35 @@ impl Keyring {
         });
     }
 
-    /// Keeps a key that authentication has generated, in place of an older one for the same names.
+    /// Keeps a key that authentication has generated, beside others for the same names: each path of a host has its own.
     pub fn add_generated(&self, psk: TlsPsk, now: Instant) {
         let mut state = self.lock();
         let identity = psk.identity().clone();
-        state.generated.retain(|known, key| {
-            key.ends > now && (known.host != identity.host || known.subsystem != identity.subsystem)
+        state.make_room(GENERATED_PER_HOST_MAX, |known| {
+            known.host == identity.host && known.subsystem == identity.subsystem
         });
-        if state.generated.len() == GENERATED_MAX {
-            let oldest = state.generated.iter().min_by_key(|(_, key)| key.ends).map(|(identity, _)| identity.clone());
-            if let Some(oldest) = oldest {
-                state.generated.remove(&oldest);
-            }
-        }
-        state.generated.insert(identity, Generated { psk: Arc::new(psk), ends: now + GENERATED_TIME_MAX });
+        state.make_room(GENERATED_MAX, |_| true);
+        state.number += 1;
+        let (number, ends) = (state.number, now + GENERATED_TIME_MAX);
+        state.generated.insert(identity, Generated { psk: Arc::new(psk), number, ends, holds: 0 });
     }
 
-    /// Forgets generated keys whose time is over.
+    /// An association lives by this key from here on. `None`: it has ended meanwhile, or is no generated one.
+    pub fn hold(self: &Arc<Keyring>, identity: &Identity) -> Option<Hold> {
+        self.lock().generated.get_mut(identity)?.holds += 1;
+        Some(Hold { keyring: self.clone(), identity: identity.clone() })
+    }
+
+    /// Forgets generated keys whose host has not come back in time.
     pub fn expire(&self, now: Instant) {
-        self.lock().generated.retain(|_, key| key.ends > now);
+        self.lock().generated.retain(|_, key| key.holds > 0 || key.ends > now);
+    }
+
+    /// Forgets the generated keys of `host` for a subsystem: all, or those by which no association lives.
+    pub fn remove_generated(&self, host: &Nqn, subsystem: &Nqn, all: bool) {
+        self.lock().generated.retain(|identity, key| {
+            identity.host != *host || identity.subsystem != *subsystem || (key.holds > 0 && !all)
+        });
     }
 
     /// Whether a host has a key for a subsystem.
@@ -203,8 +257,8 @@ mod tests {
     }
 
     #[test]
-    fn a_generated_key_ends_and_the_next_takes_its_place() {
-        let ring = Keyring::default();
+    fn a_generated_key_ends_with_its_time_or_with_the_association_that_lives_by_it() {
+        let ring = Arc::new(Keyring::default());
         let make = |digest: &str| {
             TlsPsk::generated(&nqn("host"), &nqn("sub"), digest, &Secret::new(vec![7; 32])).expect("the right length")
         };
@@ -212,9 +266,14 @@ mod tests {
         ring.add_generated(make("AAAA"), start);
         assert!(ring.find(make("AAAA").offered()).is_some() && ring.find(make("BBBB").offered()).is_none());
         ring.add_generated(make("BBBB"), start);
-        assert!(ring.find(make("AAAA").offered()).is_none() && ring.find(make("BBBB").offered()).is_some());
+        let (one, two) = (ring.hold(make("AAAA").identity()), ring.hold(make("AAAA").identity()));
+        assert!(one.is_some() && two.is_some() && ring.hold(make("CCCC").identity()).is_none());
         ring.expire(start + GENERATED_TIME_MAX);
-        assert!(ring.find(make("BBBB").offered()).is_none());
+        assert!(ring.find(make("AAAA").offered()).is_some() && ring.find(make("BBBB").offered()).is_none());
+        drop(one);
+        assert!(ring.find(make("AAAA").offered()).is_some(), "another association lives by it");
+        drop(two);
+        assert!(ring.find(make("AAAA").offered()).is_none());
         assert!(TlsPsk::generated(&nqn("host"), &nqn("sub"), "", &Secret::new(vec![7; 31])).is_err());
     }
 
@@ -227,6 +286,27 @@ mod tests {
             ring.add(kept.clone(), None).expect("room");
         }
         assert_eq!(ring.add(kept, None), Err(KeyringError));
+    }
+
+    #[test]
+    fn one_host_can_not_drive_out_the_generated_keys_of_others() {
+        let ring = Arc::new(Keyring::default());
+        let make = |host: &str, number: usize| {
+            let key = Secret::new(vec![7; 32]);
+            TlsPsk::generated(&nqn(host), &nqn("sub"), &format!("{number:04}"), &key).expect("the right length")
+        };
+        let start = Instant::from_nanos(5);
+        ring.add_generated(make("neighbour", 0), start);
+        ring.add_generated(make("host", 0), start);
+        let held = ring.hold(make("host", 0).identity());
+        for number in 1..GENERATED_PER_HOST_MAX + 2 {
+            ring.add_generated(make("host", number), start);
+        }
+        assert!(ring.find(make("neighbour", 0).offered()).is_some());
+        assert!(ring.find(make("host", 0).offered()).is_some(), "one that is lived by goes last");
+        assert!(ring.find(make("host", 1).offered()).is_none() && ring.find(make("host", 3).offered()).is_some());
+        assert_eq!(ring.lock().generated.len(), GENERATED_PER_HOST_MAX + 1);
+        drop(held);
     }
 
     #[test]

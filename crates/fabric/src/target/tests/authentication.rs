@@ -14,7 +14,7 @@ use super::super::limits::AUTHENTICATION_TIME_MAX;
 use super::super::session::{host, subsystem};
 use super::*;
 use crate::auth::{AuthError, DhchapKey, Group, Hash, HostKeys, HostSide, Names, Policy, Step};
-use crate::target::{HostConfig, Target, TargetConfig};
+use crate::target::{HostConfig, PortConfig, PortId, Target, TargetConfig, TlsPolicy};
 
 /// More than a failure is held back.
 const PAUSE: Duration = Duration::from_millis(1_100);
@@ -48,7 +48,10 @@ fn session(keys: &HostKeys) -> Session {
 
 /// Runs a whole transaction; the answer to a failure is waited for.
 fn login(session: &mut Session, keys: &HostKeys) -> Result<(), AuthError> {
-    let mut side = host_side(keys);
+    run_login(session, host_side(keys))
+}
+
+fn run_login(session: &mut Session, mut side: HostSide) -> Result<(), AuthError> {
     loop {
         match side.step() {
             Step::Send(message) => {
@@ -284,4 +287,71 @@ fn commands_that_are_not_of_in_band_authentication_are_refused() {
     session.send_authentication(&message);
     assert_eq!(status(session.receive_authentication(16)), invalid);
     assert_eq!(status(session.receive_authentication(48)), Status::SUCCESS);
+}
+
+// Secure channel concatenation (NVMe Base 2.0c §8.13.5.9).
+
+/// A session by a port that requires TLS, of a host that may make its key by authentication.
+fn concatenating(keys: &HostKeys) -> Session {
+    let session = Session::new(memory());
+    let secure = PortConfig { tls: TlsPolicy::Required, ..PortConfig::new(PortId(2)) };
+    session.target.add_port(secure).expect("new");
+    let config = HostConfig { keys: Some(keys.clone()), concatenation: true, ..HostConfig::default() };
+    session.target.allow_host(&subsystem(), &host(), config).expect("there is the subsystem");
+    let mut session = Session::at(&session.target, PortId(2));
+    session.open(false, false);
+    session
+}
+
+fn login_for_a_channel(session: &mut Session, keys: &HostKeys) -> Result<(), AuthError> {
+    let names = Names { host: host(), subsystem: subsystem() };
+    let suite = Policy::new(vec![Hash::Sha256], vec![Group::Ffdhe2048]).expect("not empty");
+    run_login(session, HostSide::new(names, keys.clone(), suite, 7, Concatenation::NEW_TLS_PSK))
+}
+
+#[test]
+fn a_queue_for_a_secure_channel_serves_nothing_else_before_and_afterwards() {
+    for both in [false, true] {
+        let keys = keys(both);
+        let mut session = concatenating(&keys);
+        assert_eq!(asked(connect(&mut session, 0)), required::AUTHENTICATION | required::SECURE_CHANNEL);
+        let refused = |session: &mut Session| {
+            let enable = session.set_configuration(Configuration::ENABLE).expect("answered");
+            assert_eq!(enable.status().kind(), Status::AUTHENTICATION_REQUIRED);
+            assert_eq!(identify(session).kind(), Status::AUTHENTICATION_REQUIRED);
+        };
+        refused(&mut session);
+        assert_eq!(login_for_a_channel(&mut session, &keys), Ok(()));
+        refused(&mut session);
+        // It does not stay.
+        session.advance(AUTHENTICATION_TIME_MAX);
+        assert_eq!(session.core.ended(), Some(&End::AuthenticationTimeout));
+    }
+}
+
+#[test]
+fn an_authentication_without_a_secure_channel_does_not_do_where_one_must_be() {
+    let keys = keys(false);
+    let mut session = concatenating(&keys);
+    connect(&mut session, 0);
+    assert_eq!(login(&mut session, &keys), Err(AuthError::Refused(Failure::CONCATENATION_MISMATCH)));
+    assert_eq!(session.core.ended(), Some(&End::AuthenticationFailed(Failure::CONCATENATION_MISMATCH)));
+}
+
+#[test]
+fn an_io_queue_makes_no_secure_channel() {
+    let keys = keys(false);
+    // A plain one at a port that requires TLS is refused, whatever it names.
+    let mut admin = concatenating(&keys);
+    connect(&mut admin, 0);
+    assert_eq!(login_for_a_channel(&mut admin, &keys), Ok(()));
+    let mut session = Session::at(&admin.target, PortId(2));
+    session.open(false, false);
+    session.controller = admin.controller;
+    let completion = connect(&mut session, 1);
+    assert_eq!(completion.status(), Status::CONNECT_INVALID_HOST.do_not_retry());
+    // Where plain queues are served, it is refused the key.
+    let mut session = io_queue(&keys);
+    let mismatch = AuthError::Refused(Failure::CONCATENATION_MISMATCH);
+    assert_eq!(login_for_a_channel(&mut session, &keys), Err(mismatch));
 }
