@@ -24,6 +24,7 @@ mod abort;
 mod access;
 mod admin;
 mod ana;
+mod attachment;
 mod attention;
 mod authentication;
 mod balance;
@@ -41,6 +42,7 @@ mod io;
 mod keep_alive;
 mod limits;
 mod logs;
+mod manage;
 mod ports;
 mod queue;
 mod report;
@@ -51,6 +53,7 @@ mod session;
 mod shared;
 mod slots;
 mod stats;
+mod store;
 
 pub use ana::ANA_GROUP_DEFAULT;
 pub use config::{ConfigError, HostConfig, PortConfig, PortId, TargetConfig};
@@ -58,12 +61,14 @@ pub use limits::{
     ANA_GROUPS_MAX, CONNECTIONS_MAX, HOSTS_MAX, IN_CAPSULE_BYTES_MAX, IO_QUEUE_ENTRIES_MAX, IO_QUEUES_MAX, NSID_MAX,
     PORTS_MAX, REACTORS_MAX, SUBSYSTEMS_MAX, TRANSFER_BYTES_MAX,
 };
+pub use manage::{AdoptError, DeleteError};
 pub use report::{AnaReport, ControllerReport, NamespaceReport, PortReport, SubsystemReport, TargetReport};
 pub use secure::TlsPolicy;
 pub use serve::{Handed, listen};
 pub(crate) use session::Session;
 use shared::Shared;
 pub use stats::{CommandKind, Histogram, Stats};
+pub use store::{ATTACHMENT_ATTRIBUTE, LocalFuture, NamespaceStore, NewNamespace, Room, StoreError};
 
 /// A target. Clones are the same target; it may be served from several reactors if `N` is `Send + Sync`, and changed from
 /// any thread.
@@ -145,6 +150,46 @@ impl<N: Namespace> Target<N> {
     /// No such subsystem or namespace.
     pub fn remove_namespace(&self, nqn: &Nqn, nsid: u32) -> Result<Arc<N>, ConfigError> {
         self.shared.remove_namespace(nqn, nsid)
+    }
+
+    /// Lets the hosts of a subsystem make namespaces in a store, and delete and attach those of the store
+    /// (NVMe Base 2.0 §8.12). Connected controllers do not say so until they are made anew.
+    ///
+    /// # Errors
+    /// No such subsystem.
+    pub fn add_store(&self, nqn: &Nqn, store: Arc<dyn NamespaceStore<N>>) -> Result<(), ConfigError> {
+        self.shared.add_store(nqn, store)
+    }
+
+    /// Takes in a namespace of a store: under the identifier and for the hosts that are kept with it, or under a free one
+    /// and for every host, which is then kept with it. Connected hosts are told.
+    ///
+    /// # Errors
+    /// No such subsystem; the identifier is taken; what is kept with it can't be read or written.
+    pub async fn adopt(
+        &self,
+        nqn: &Nqn,
+        store: Arc<dyn NamespaceStore<N>>,
+        namespace: impl Into<Arc<N>>,
+    ) -> Result<u32, AdoptError> {
+        self.shared.adopt(nqn, store, namespace.into()).await
+    }
+
+    /// Deletes a namespace that was taken in from a store, or made there by a host. Connected hosts are told.
+    ///
+    /// # Errors
+    /// No such subsystem or namespace; the store could not.
+    pub async fn delete_namespace(&self, nqn: &Nqn, nsid: u32) -> Result<(), DeleteError> {
+        self.shared.delete_managed(nqn, nsid).await
+    }
+
+    /// The subsystem and the identifier that are kept with a namespace of a store; `None` where it was never served.
+    ///
+    /// # Errors
+    /// What is kept can't be read.
+    pub fn place_of(namespace: &N) -> Result<Option<(Nqn, u32)>, AdoptError> {
+        let kept = attachment::Attachment::of(namespace).map_err(AdoptError::Record)?;
+        Ok(kept.map(|kept| (kept.subsystem, kept.nsid)))
     }
 
     // Paths.

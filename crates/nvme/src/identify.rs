@@ -22,6 +22,8 @@ codes! { Cns(u8), "CNS";
     ALLOCATED_NAMESPACE = 0x11, "Identify Namespace of an allocated namespace";
     NAMESPACE_CONTROLLERS = 0x12, "Controller list of a namespace";
     CONTROLLERS = 0x13, "Controller list of the subsystem";
+    CSI_ALLOCATED_NAMESPACES = 0x1A, "I/O Command Set specific Allocated Namespace ID list";
+    CSI_ALLOCATED_NAMESPACE = 0x1B, "I/O Command Set specific Identify Namespace of an allocated namespace";
     COMMAND_SETS = 0x1C, "I/O Command Set list";
 }
 
@@ -191,6 +193,12 @@ pub struct PowerState {
     pub exit_latency: U32,
     /// Relative throughputs and latencies, idle and active power.
     pub relative: [u8; 20],
+}
+
+/// Bits of OACS.
+pub mod oacs {
+    /// Namespace Management and Namespace Attachment.
+    pub const NAMESPACE_MANAGEMENT: u16 = 1 << 3;
 }
 
 /// Bits of ONCS.

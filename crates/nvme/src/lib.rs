@@ -17,6 +17,7 @@ pub mod fabrics;
 pub mod feature;
 pub mod identify;
 pub mod log;
+pub mod management;
 pub mod nqn;
 pub mod opcode;
 pub mod register;

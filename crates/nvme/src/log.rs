@@ -189,6 +189,8 @@ pub mod effects {
     pub const SUPPORTED: u32 = 1 << 0;
     /// The command changes the content of logical blocks.
     pub const CONTENT_CHANGE: u32 = 1 << 1;
+    /// The command changes what namespaces there are.
+    pub const NAMESPACE_INVENTORY_CHANGE: u32 = 1 << 3;
 }
 
 size!(ErrorEntry = 64, SmartLog = 512, FirmwareLog = 512, ChangedNamespaces = 4096, EffectsLog = 4096);

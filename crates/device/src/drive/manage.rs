@@ -8,9 +8,9 @@ use super::record::Record;
 use super::registry::Shared;
 use super::state::{NAME_BYTES_MAX, NAMESPACE_BYTES_MAX, NAMESPACES_MAX};
 use super::{Drive, DriveError, DriveNamespace};
-use crate::GrowError;
 use crate::identity::random_nguid;
 use crate::range_lock::Mode;
+use crate::{ATTRIBUTE_BYTES_MAX, ATTRIBUTE_KEY_BYTES_MAX, Error, GrowError};
 
 /// A namespace to be made.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -34,6 +34,15 @@ impl Drive {
 
     /// Makes a namespace. It takes no room until it is written to.
     pub async fn create(&self, spec: &NamespaceSpec) -> Result<DriveNamespace, DriveError> {
+        self.create_with(spec, None).await
+    }
+
+    /// The same with an attribute: after a crash there are both, or neither.
+    pub async fn create_with(
+        &self,
+        spec: &NamespaceSpec,
+        attribute: Option<(&'static str, &[u8])>,
+    ) -> Result<DriveNamespace, DriveError> {
         self.changeable()?;
         let NamespaceSpec { name, bytes, block_size } = spec;
         check_name(name)?;
@@ -42,11 +51,23 @@ impl Drive {
             return Err(DriveError::BlockSize { asked: *block_size, unit });
         }
         check_size(*bytes, *block_size)?;
+        let attribute_bytes = match attribute {
+            Some((key, value)) if key.len() > ATTRIBUTE_KEY_BYTES_MAX || value.len() > ATTRIBUTE_BYTES_MAX => {
+                return Err(DriveError::Device(Error::OutOfSpace));
+            }
+            Some((key, value)) => key.len() + value.len() + 8,
+            None => 0,
+        };
         let nguid = random_nguid();
-        self.add(|core, namespace| {
+        self.add(attribute_bytes, |core, namespace| {
             let record = Record::Create { namespace, nguid, block_size: *block_size, bytes: *bytes, name };
-            room_for(core, &self.inner, name, 0)?;
-            Ok(core.log(&record))
+            room_for(core, &self.inner, name, 0, attribute_bytes as u64)?;
+            core.begin();
+            core.add(&record);
+            if let Some((key, value)) = attribute {
+                core.add(&Record::Attribute { namespace, key, value });
+            }
+            Ok(core.end())
         })
         .await
     }
@@ -68,10 +89,10 @@ impl Drive {
         // Nobody writes meanwhile: what is shared is one moment, and nobody finds his extent shared half way through a write.
         let _quiet = from.locks.lock(0, u64::MAX, Mode::Exclusive).await;
         let nguid = random_nguid();
-        self.add(|core, namespace| {
+        self.add(0, |core, namespace| {
             let space = core.state.space(source).map_err(|_| DriveError::NoNamespace(source.to_string()))?;
             let entries = u64::from(space.map.len());
-            room_for(core, &self.inner, name, entries)?;
+            room_for(core, &self.inner, name, entries, 0)?;
             Ok(core.log(&Record::Share { namespace, source, nguid, read_only, name }))
         })
         .await
@@ -79,9 +100,10 @@ impl Drive {
 
     async fn add(
         &self,
+        attribute_bytes: usize,
         record: impl FnOnce(&mut Core, u32) -> Result<u64, DriveError>,
     ) -> Result<DriveNamespace, DriveError> {
-        let admission = self.inner.admit(journal_need(&[64 + NAME_BYTES_MAX])).await?;
+        let admission = self.inner.admit(journal_need(&[64 + NAME_BYTES_MAX + 32 + attribute_bytes])).await?;
         let (sequence, shared) = self.inner.with(|core| {
             let number = core.state.next_namespace;
             let sequence = record(core, number)?;
@@ -166,14 +188,14 @@ fn check_size(bytes: u64, block_size: u32) -> Result<(), DriveError> {
     Err(DriveError::Size { bytes, block_size, bytes_max: NAMESPACE_BYTES_MAX })
 }
 
-/// The metadata has room for one more namespace with so many extents mapped, and the name is free.
-fn room_for(core: &Core, inner: &Inner, name: &str, entries: u64) -> Result<(), DriveError> {
+/// The metadata has room for one more namespace with so many extents mapped and bytes of attributes, and the name is free.
+fn room_for(core: &Core, inner: &Inner, name: &str, entries: u64, attribute_bytes: u64) -> Result<(), DriveError> {
     let namespaces = &core.state.namespaces;
     if namespaces.values().any(|space| space.name == name) {
         return Err(DriveError::NameTaken(name.to_owned()));
     }
     let words: u64 = namespaces.values().map(|space| space.words_bytes()).sum();
-    let most = 256 + NAME_BYTES_MAX as u64;
+    let most = 256 + NAME_BYTES_MAX as u64 + attribute_bytes;
     if namespaces.len() >= NAMESPACES_MAX
         || words + most > inner.layout.words_bytes_max()
         || core.state.entries + entries > inner.layout.entries_max()

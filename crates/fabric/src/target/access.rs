@@ -6,6 +6,7 @@ use nvme::Nqn;
 
 use super::config::{ConfigError, HostConfig, PortId};
 use super::limits::HOSTS_MAX;
+use super::shared::{Change, Shared};
 
 /// See the module. A new subsystem lets in any host, at every port.
 pub(super) struct Access {
@@ -75,5 +76,67 @@ impl Access {
 
     pub fn restrict(&mut self, ports: BTreeSet<PortId>) {
         self.ports = Some(ports);
+    }
+}
+
+impl<N> Shared<N> {
+    /// Changes who is let in, and ends the controllers of those who are not any more, and of `host` if its configuration is
+    /// another now: what it was let in by may be what was taken from it.
+    fn change_access(
+        &self,
+        nqn: &Nqn,
+        host: Option<&Nqn>,
+        change: impl FnOnce(&mut Access) -> Result<(), ConfigError>,
+    ) -> Result<(), ConfigError> {
+        let mut state = self.lock();
+        let access = &mut state.subsystem(nqn)?.access;
+        let before = host.map(|host| access.config(host));
+        change(access)?;
+        let reconfigured = host.map(|host| access.config(host)) != before;
+        self.changed(&mut state, &Change::Discovery(host));
+        let Some(subsystem) = state.subsystems.get(nqn) else { return Ok(()) };
+        for controller in state.controllers.values().filter(|controller| controller.subsystem() == nqn) {
+            let host_changed = reconfigured && Some(controller.host()) == host;
+            let allowed = subsystem.access.allows(controller.host()) && subsystem.access.is_at(controller.port());
+            if host_changed || !allowed {
+                controller.end();
+            }
+        }
+        Ok(())
+    }
+
+    pub fn restrict_ports(&self, nqn: &Nqn, ports: BTreeSet<PortId>) -> Result<(), ConfigError> {
+        if let Some(&missing) = ports.iter().find(|&&port| self.lock().ports.get(port).is_none()) {
+            return Err(ConfigError::NoPort(missing));
+        }
+        self.change_access(nqn, None, |access| {
+            access.restrict(ports);
+            Ok(())
+        })
+    }
+
+    pub fn allow_any_host(&self, nqn: &Nqn, any: bool) -> Result<(), ConfigError> {
+        self.change_access(nqn, None, |access| {
+            access.set_any(any);
+            Ok(())
+        })
+    }
+
+    pub fn allow_host(&self, nqn: &Nqn, host: &Nqn, config: HostConfig) -> Result<(), ConfigError> {
+        let keys = config.tls_keys.clone();
+        // First, so that nobody who comes in by one of them is overlooked when the controllers are ended.
+        self.secure.forget_generated(host, nqn);
+        self.change_access(nqn, Some(host), |access| access.allow(host.clone(), config))?;
+        self.secure.replace(host, nqn, keys)
+    }
+
+    pub fn deny_host(&self, nqn: &Nqn, host: &Nqn) -> Result<(), ConfigError> {
+        self.secure.forget_generated(host, nqn);
+        self.change_access(nqn, Some(host), |access| {
+            let listed = access.deny(host);
+            let missing = || ConfigError::NoHost { subsystem: nqn.clone(), host: host.clone(), any: access.any() };
+            listed.then_some(()).ok_or_else(missing)
+        })?;
+        self.secure.replace(host, nqn, Vec::new())
     }
 }

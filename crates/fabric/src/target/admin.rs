@@ -20,7 +20,7 @@ use super::controller::{ConfigurationChange, Controller, Identity};
 use super::io::{self, Plan};
 use super::limits::{ADMIN_QUEUE_ENTRIES_MAX, IN_CAPSULE_BYTES_MAX, IO_QUEUE_ENTRIES_MAX, IO_QUEUES_MAX};
 use super::shared::Refused;
-use super::{features, identify, logs};
+use super::{features, identify, logs, manage};
 
 /// CAP.TO: how long a host waits for CSTS.RDY, in units of 500 ms. We are ready at once; chosen generously for a slow link.
 const READY_TIMEOUT_500MS: u8 = 15;
@@ -64,13 +64,14 @@ impl<N> Connection<N> {
         io::plan_from_host(command, size_of::<ConnectData>() as u32, capsule_bytes)
     }
 
-    /// Of the admin commands only Set Features has data from the host, for some features.
+    /// Of the admin commands these have data from the host: Set Features for some features, and Namespace Management and
+    /// Attachment.
     pub(super) fn plan_admin(&self, command: &Submission, capsule_bytes: u32) -> Result<Plan, Status> {
         let ready = self.controller.as_ref().is_some_and(|controller| controller.is_ready());
         if command.fabrics_type().is_none() && !ready {
             return Err(Status::SEQUENCE_ERROR.do_not_retry());
         }
-        match features::data_bytes(command) {
+        match features::data_bytes(command).or_else(|| manage::data_bytes(command)) {
             Some(bytes) => io::plan_from_host(command, bytes, capsule_bytes),
             None => Ok(Plan::Run),
         }
@@ -238,6 +239,9 @@ impl<N> Connection<N> {
             AdminOpcode::KEEP_ALIVE => {
                 controller.kept_alive(now);
                 Ok((None, 0))
+            }
+            AdminOpcode::NAMESPACE_MANAGEMENT | AdminOpcode::NAMESPACE_ATTACHMENT if !controller.is_discovery() => {
+                return self.manage(slot, &command, &controller);
             }
             AdminOpcode::ABORT if !controller.is_discovery() => return self.abort(slot, &command, &controller),
             AdminOpcode::ASYNC_EVENT_REQUEST => return self.park_event(slot, &controller),

@@ -19,6 +19,7 @@ use super::controller::Controller;
 use super::end::End;
 use super::io::{self, Operation, Outcome, Plan, Work};
 use super::limits::COPY_BUFFER_BYTES;
+use super::manage::Request;
 use super::reservation::Rights;
 use super::slots::{Addressed, Slot, Stage};
 use super::stats::CommandKind;
@@ -310,6 +311,13 @@ impl<N> Connection<N> {
         Some(Operation { slot: Some(slot), namespace: addressed.namespace, work })
     }
 
+    /// The next Namespace Management or Attachment to carry out, and its slot; its outcome comes back likewise.
+    pub fn next_request(&mut self) -> Option<(u16, Box<Request<N>>)> {
+        let (slot, request) = self.requests.pop_front()?;
+        self.slots.at(slot).stage = Stage::Executing;
+        Some((slot, request))
+    }
+
     /// Takes an operation's outcome.
     pub fn complete(&mut self, outcome: Outcome) {
         let Some(slot) = outcome.slot else { return self.flushed() };
@@ -328,7 +336,7 @@ impl<N> Connection<N> {
                     return self.answer_data(slot, outcome.data.freeze(), 0);
                 }
                 // The result of a Copy that failed: the first range that was not copied (NVM Command Set 1.0c §3.2.2).
-                self.answer(slot, status, u64::from(outcome.range));
+                self.answer(slot, status, u64::from(outcome.dword0));
             }
         }
     }
@@ -379,7 +387,7 @@ impl<N> Connection<N> {
 
     /// Whether operations wait to be executed.
     pub fn has_operations(&self) -> bool {
-        !self.ready.is_empty() || !self.flushes.is_empty()
+        !self.ready.is_empty() || !self.flushes.is_empty() || !self.requests.is_empty()
     }
 
     /// Gives back what a burst has made the connection take.

@@ -33,6 +33,7 @@ use super::limits::{
     CONNECTION_DATA_BYTES_MAX, DIRECT_BYTES_MIN, H2C_DATA_BYTES_MAX, HANDSHAKE_TIME_MAX, SEND_BYTES_MAX, TERM_TIME_MAX,
     TRANSFER_BYTES_MAX,
 };
+use super::manage::Request;
 use super::ports::Origin;
 pub(super) use super::queue::{Fusing, Phase, Queue};
 use super::reservation::Rights;
@@ -86,6 +87,8 @@ pub(super) struct Connection<N> {
     /// Namespaces to flush for a shutdown, and how many of them are not done.
     pub(super) flushes: Vec<Attached<N>>,
     pub(super) flushes_pending: usize,
+    /// Commands that manage namespaces, and their slots.
+    pub(super) requests: VecDeque<(u16, Box<Request<N>>)>,
     outbox: VecDeque<Reply>,
     /// Asynchronous Event Requests outstanding.
     pub(super) events: VecDeque<u16>,
@@ -122,6 +125,7 @@ impl<N> Connection<N> {
             ready: VecDeque::new(),
             flushes: Vec::new(),
             flushes_pending: 0,
+            requests: VecDeque::new(),
             outbox: VecDeque::new(),
             events: VecDeque::new(),
             aborts: Aborts::default(),
@@ -159,6 +163,7 @@ impl<N> Connection<N> {
         self.ready.clear();
         self.waiting.clear();
         self.flushes.clear();
+        self.requests.clear();
     }
 
     // Time.

@@ -18,14 +18,17 @@ use std::time::Duration;
 use device::{Durability, Error, Lba, Namespace};
 use engine::Buf;
 use engine::net::{SendBatch, TcpStream};
-use engine::task::TaskSet;
+use engine::sync::oneshot;
+use engine::task::{self, TaskSet};
 use engine::time::{self, Instant, Sleep};
+use nvme::Status;
 
 use super::complaints::Complaints;
 use super::connection::Connection;
 use super::end::End;
-use super::io::{self, Operation, Outcome, Work};
+use super::io::{self, Job, Operation, Outcome, Work};
 use super::limits::{COMMANDS_STEP, COPY_BUFFER_BYTES, HANDSHAKE_TIME_MAX, RECEIVE_BYTES, RECEIVE_BYTES_MAX};
+use super::manage::Request;
 use super::ports::Origin;
 use super::secure;
 use super::serve::Place;
@@ -61,7 +64,7 @@ pub(super) async fn drive<N: Namespace>(shared: Arc<Shared<N>>, stream: TcpStrea
     let mut receive = pin!(receive(&core, &stream, &traffic));
     let mut send = pin!(send(&core, &stream, &sending));
     let mut timer = Timer::default();
-    let mut commands = Commands::new(execute::<N>);
+    let mut commands = Commands::new(carry_out::<N>);
     let closed = poll_fn(|cx| {
         core.borrow().set_waker(cx.waker());
         loop {
@@ -176,17 +179,41 @@ async fn send<N: Namespace>(core: &RefCell<Connection<N>>, stream: &Transport, s
     }
 }
 
+/// Carries out a job; one that must not end half way goes on when the connection has gone.
+async fn carry_out<N: Namespace>(job: Job<N>) -> Outcome {
+    match job {
+        Job::Operation(operation) => execute(operation).await,
+        Job::Manage(slot, request) => {
+            let (done, outcome) = oneshot();
+            task::spawn(async move {
+                let _ = done.send(manage(slot, request).await); // nobody may be left to be told
+            })
+            .detach();
+            // A task that ends without a result: only the end of its world does that.
+            let status = Some(Status::INTERNAL_ERROR);
+            let cut_off = Outcome { slot: Some(slot), result: Ok(()), status, data: Buf::default(), dword0: 0 };
+            outcome.await.unwrap_or(cut_off)
+        }
+    }
+}
+
+/// Carries out Namespace Management or Attachment.
+pub(super) async fn manage<N: Namespace>(slot: u16, request: Box<Request<N>>) -> Outcome {
+    let (status, dword0) = request.execute().await;
+    Outcome { slot: Some(slot), result: Ok(()), status: Some(status), data: Buf::default(), dword0 }
+}
+
 /// Carries out one operation.
 pub(super) async fn execute<N: Namespace>(operation: Operation<N>) -> Outcome {
     let Operation { slot, namespace, work } = operation;
     let result = match work {
         Work::Read { lba, buf } => {
             let (result, data) = namespace.read(lba, buf).await;
-            return Outcome { slot, result, status: None, data, range: 0 };
+            return Outcome { slot, result, status: None, data, dword0: 0 };
         }
         Work::Reserve(request) => {
             let (status, data) = request.execute().await;
-            return Outcome { slot, result: Ok(()), status: Some(status), data, range: 0 };
+            return Outcome { slot, result: Ok(()), status: Some(status), data, dword0: 0 };
         }
         Work::Write { lba, data, durability } => namespace.write(lba, data, durability).await,
         Work::Flush => namespace.flush().await,
@@ -209,10 +236,10 @@ pub(super) async fn execute<N: Namespace>(operation: Operation<N>) -> Outcome {
         Work::WriteUncorrectable { lba, blocks } => namespace.write_uncorrectable(lba, blocks).await,
         Work::Copy { lba, ranges, block_size, durability } => {
             let (result, range) = copy(&*namespace, lba, &ranges, block_size, durability).await;
-            return Outcome { slot, result, status: None, data: Buf::default(), range };
+            return Outcome { slot, result, status: None, data: Buf::default(), dword0: range };
         }
     };
-    Outcome { slot, result, status: None, data: Buf::default(), range: 0 }
+    Outcome { slot, result, status: None, data: Buf::default(), dword0: 0 }
 }
 
 /// Copies the source ranges, one after the other and piece by piece, to where the blocks from `to` on are. With an error
@@ -259,11 +286,15 @@ impl<F: Future<Output = Outcome>, M> Commands<F, M> {
     /// Starts what the core has ready and gives it the outcomes, until it has no more and none has ended.
     fn run<N>(&mut self, core: &RefCell<Connection<N>>, cx: &mut Context<'_>)
     where
-        M: Fn(Operation<N>) -> F,
+        M: Fn(Job<N>) -> F,
     {
         loop {
             while let Some(operation) = core.borrow_mut().next_operation() {
-                let future = (self.make)(operation);
+                let future = (self.make)(Job::Operation(operation));
+                self.push(future);
+            }
+            while let Some((slot, request)) = core.borrow_mut().next_request() {
+                let future = (self.make)(Job::Manage(slot, request));
                 self.push(future);
             }
             let mut ended = false;

@@ -7,8 +7,9 @@ use engine::{Buf, View};
 use nvme::ana::{ANACAP_STATES, CMIC_ANA, CMIC_CONTROLLERS, CMIC_PORTS};
 use nvme::feature::async_event_config;
 use nvme::identify::{
-    Cns, IdentifyController, IdentifyNamespace, IdentifyNvmController, LbaFormat, ascii_field, descriptor, oncs,
+    Cns, IdentifyController, IdentifyNamespace, IdentifyNvmController, LbaFormat, ascii_field, descriptor, oacs, oncs,
 };
+use nvme::management::{CONTROLLER_LIST_MAX, controller_list_bytes};
 use nvme::reservation::rescap;
 use nvme::{AnaState, CONTROLLER_ID_DYNAMIC, NSID_ALL, PAGE_BYTES, Status, Submission, VERSION};
 use zerocopy::{FromZeros, IntoBytes};
@@ -34,12 +35,24 @@ pub(super) fn identify<N>(shared: &Shared<N>, controller: &Controller, command: 
     if controller.is_discovery() && cns != Cns::CONTROLLER {
         return Err(Status::INVALID_FIELD.do_not_retry());
     }
-    if matches!(cns, Cns::CSI_NAMESPACE | Cns::CSI_CONTROLLER | Cns::CSI_ACTIVE_NAMESPACES) && csi != CSI_NVM {
+    let of_command_set = [
+        Cns::CSI_NAMESPACE,
+        Cns::CSI_CONTROLLER,
+        Cns::CSI_ACTIVE_NAMESPACES,
+        Cns::CSI_ALLOCATED_NAMESPACES,
+        Cns::CSI_ALLOCATED_NAMESPACE,
+    ];
+    if of_command_set.contains(&cns) && csi != CSI_NVM {
         return Err(Status::INVALID_FIELD.do_not_retry());
     }
     let namespaces = shared.namespaces(controller);
+    let managed = shared.is_managed(controller.subsystem());
+    let all = || shared.allocated(controller, |_, _| true);
     match cns {
         Cns::CONTROLLER => Ok(page(controller_page(shared, controller, &namespaces).as_bytes())),
+        Cns::NAMESPACE | Cns::CSI_NAMESPACE | Cns::INDEPENDENT_NAMESPACE if nsid == NSID_ALL && managed => {
+            Ok(common_page(shared, controller, cns))
+        }
         Cns::NAMESPACE => {
             let found = find(&namespaces, nsid)?;
             Ok(page(found.map_or_else(IdentifyNamespace::new_zeroed, namespace_page).as_bytes()))
@@ -59,25 +72,26 @@ pub(super) fn identify<N>(shared: &Shared<N>, controller: &Controller, command: 
             let found = find(&namespaces, nsid)?.ok_or(Status::INVALID_NAMESPACE.do_not_retry())?;
             Ok(page(&independent_page(found)))
         }
-        // Every namespace is attached to all controllers of its subsystem.
+        Cns::ALLOCATED_NAMESPACES | Cns::CSI_ALLOCATED_NAMESPACES if managed => Ok(page(&active_list(&all(), nsid)?)),
+        Cns::ALLOCATED_NAMESPACE if managed => {
+            let all = all();
+            let found = find(&all, nsid)?;
+            Ok(page(found.map_or_else(IdentifyNamespace::new_zeroed, namespace_page).as_bytes()))
+        }
+        Cns::CSI_ALLOCATED_NAMESPACE if managed => find(&all(), nsid).map(|_| page(&[])),
         Cns::NAMESPACE_CONTROLLERS if nsid == NSID_ALL => Err(Status::INVALID_FIELD.do_not_retry()),
         Cns::NAMESPACE_CONTROLLERS => {
-            find(&namespaces, nsid)?.ok_or(Status::INVALID_NAMESPACE.do_not_retry())?;
-            Ok(page(&controller_list(&shared.controllers(controller.subsystem(), first))))
+            find(&all(), nsid)?.ok_or(Status::INVALID_NAMESPACE.do_not_retry())?;
+            Ok(page(&controller_list_bytes(&shared.controllers(controller.subsystem(), Some(nsid), first))))
         }
-        Cns::CONTROLLERS => Ok(page(&controller_list(&shared.controllers(controller.subsystem(), first)))),
+        Cns::CONTROLLERS => Ok(page(&controller_list_bytes(&shared.controllers(controller.subsystem(), None, first)))),
         // One vector per combination of command sets: there is one, with the NVM command set.
         Cns::COMMAND_SETS if first == CONTROLLER_ID_DYNAMIC || first == controller.id() => Ok(page(&[1 << CSI_NVM])),
         _ => Err(Status::INVALID_FIELD.do_not_retry()),
     }
 }
 
-/// A controller list: how many, then their identifiers (NVMe Base 2.0 §4.4.1).
-fn controller_list(ids: &[u16]) -> Vec<u8> {
-    const { assert!(CONTROLLERS_MAX < PAGE_BYTES / 2, "a page holds every controller there can be") };
-    let count = ids.len() as u16;
-    std::iter::once(&count).chain(ids).flat_map(|word| word.to_le_bytes()).collect()
-}
+const _: () = assert!(CONTROLLERS_MAX < CONTROLLER_LIST_MAX, "a page holds every controller there can be");
 
 fn page(bytes: &[u8]) -> View {
     let mut page = Buf::zeroed(PAGE_BYTES);
@@ -133,6 +147,11 @@ fn controller_page<N>(shared: &Shared<N>, controller: &Controller, namespaces: &
     page.anacap = ANACAP_STATES; // bit 6 clear: a namespace may change its group while it is attached
     page.anagrpmax = ANA_GROUPS_MAX.into();
     page.nanagrpid = ANA_GROUPS_MAX.into();
+    if let Some(room) = shared.room(controller.subsystem()) {
+        page.oacs = oacs::NAMESPACE_MANAGEMENT.into();
+        page.tnvmcap = u128::from(room.total).into();
+        page.unvmcap = u128::from(room.free).into();
+    }
     page.sqes = 6 << 4 | 6;
     page.cqes = 4 << 4 | 4;
     page.nn = NSID_MAX.into();
@@ -178,7 +197,7 @@ fn namespace_page<N>(attached: &Attached<N>) -> IdentifyNamespace {
     page.mssrl = io::copy_range_blocks_max(info).into();
     page.mcl = io::copy_blocks_max(info).into();
     page.msrc = (COPY_RANGES_MAX - 1) as u8;
-    page.nmic = 1; // may be attached to several controllers
+    page.nmic = u8::from(!attached.private); // may be attached to several controllers
     page.rescap = rescap_of(info);
     page.dlfeat = u8::from(info.deallocated_reads_zero) | 1 << 3;
     page.nawun = zero_based(info.atomic_blocks).into();
@@ -191,8 +210,35 @@ fn namespace_page<N>(attached: &Attached<N>) -> IdentifyNamespace {
     }
     page.anagrpid = attached.group.into();
     page.nguid = info.nguid;
-    page.lbaf[0] = LbaFormat { ms: 0.into(), lbads: info.block_size.trailing_zeros() as u8, rp: 0 };
+    match attached.formats {
+        [] => set_formats(&mut page, &[info.block_size]),
+        formats => set_formats(&mut page, formats),
+    }
+    let format = attached.formats.iter().position(|&size| size == info.block_size).unwrap_or(0);
+    page.flbas = format as u8; // there are fewer than 16
     page
+}
+
+fn set_formats(page: &mut IdentifyNamespace, block_sizes: &[u32]) {
+    page.nlbaf = (block_sizes.len() - 1) as u8;
+    for (place, size) in page.lbaf.iter_mut().zip(block_sizes) {
+        *place = LbaFormat { ms: 0.into(), lbads: size.trailing_zeros() as u8, rp: 0 };
+    }
+}
+
+/// What all namespaces that a host can make have in common (NVMe Base 2.0c §5.17.2.1: NSID FFFFFFFFh).
+fn common_page<N>(shared: &Shared<N>, controller: &Controller, cns: Cns) -> View {
+    let mut common = IdentifyNamespace::new_zeroed();
+    common.nsfeat = 1 | 1 << 1 | 1 << 4; // thin; atomic units and preferred sizes of their own
+    common.nmic = 1;
+    common.rescap = rescap::TYPES | rescap::IGNORE_KEY_1_3 | rescap::PERSIST;
+    common.dlfeat = 1 | 1 << 3;
+    set_formats(&mut common, shared.formats(controller.subsystem()));
+    match cns {
+        Cns::NAMESPACE => page(common.as_bytes()),
+        Cns::INDEPENDENT_NAMESPACE => page(&[0, common.nmic, common.rescap]),
+        _ => page(&[]),
+    }
 }
 
 fn active_list<N>(namespaces: &[Attached<N>], after: u32) -> Result<[u8; PAGE_BYTES], Status> {
@@ -223,7 +269,7 @@ fn rescap_of(info: &NamespaceInfo) -> u8 {
 /// I/O Command Set Independent Identify Namespace, CNS 08h (NVMe Base 2.0 figure 280).
 fn independent_page<N>(attached: &Attached<N>) -> [u8; 24] {
     let mut page = [0; 24];
-    page[1] = 1; // NMIC: shared
+    page[1] = u8::from(!attached.private); // NMIC: shared
     page[2] = rescap_of(&attached.info);
     page[4..8].copy_from_slice(&attached.group.to_le_bytes()); // ANAGRPID
     page[14] = 1; // NSTAT: ready

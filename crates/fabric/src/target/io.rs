@@ -12,8 +12,8 @@ use nvme::{Status, Submission};
 use zerocopy::FromBytes;
 
 use super::limits::{COPY_BYTES_MAX, COPY_RANGES_MAX, TRANSFER_BYTES_MAX};
-use super::reservation;
 use super::stats::CommandKind;
+use super::{manage, reservation};
 
 /// Data of a Dataset Management command. Derived: as many ranges as there can be.
 const RANGES_BYTES_MAX: u32 = (DATASET_RANGES_MAX * size_of::<DatasetRange>()) as u32;
@@ -36,6 +36,14 @@ pub(super) struct Operation<N> {
     pub slot: Option<u16>,
     pub namespace: Arc<N>,
     pub work: Work<N>,
+}
+
+/// What a connection has to do outside its core.
+pub(super) enum Job<N> {
+    /// On a namespace.
+    Operation(Operation<N>),
+    /// Namespace Management or Attachment, for the command in a slot. Boxed: these are rare.
+    Manage(u16, Box<manage::Request<N>>),
 }
 
 pub(super) enum Work<N> {
@@ -91,12 +99,13 @@ pub(super) enum Work<N> {
 pub(super) struct Outcome {
     pub slot: Option<u16>,
     pub result: Result<(), Error>,
-    /// What a reservation command is answered with; `result` is of no interest then.
+    /// What a reservation or management command is answered with; `result` is of no interest then.
     pub status: Option<Status>,
     /// What was read; else empty.
     pub data: Buf,
-    /// A Copy that failed: the first source range that was not copied whole.
-    pub range: u32,
+    /// Dword 0 of the completion: of a Copy that failed the first source range that was not copied whole, of a namespace
+    /// that was made its identifier.
+    pub dword0: u32,
 }
 
 /// Checks a command against its namespace (NVM Command Set 1.0 §2.1, §3.2).

@@ -75,7 +75,7 @@ fn whole_page<N>(
             controller.ana_read(clear);
             Ok(shared.ana_page(controller, request.specific & GROUPS_ONLY != 0))
         }
-        (LogId::EFFECTS, _) => Ok(commands_and_effects().as_bytes().to_vec()),
+        (LogId::EFFECTS, _) => Ok(commands_and_effects(shared.is_managed(controller.subsystem())).as_bytes().to_vec()),
         (LogId::FEATURES, _) => Ok(features_and_effects()),
         _ => Err(unknown),
     }
@@ -135,7 +135,7 @@ fn firmware() -> FirmwareLog {
     page
 }
 
-fn commands_and_effects() -> EffectsLog {
+fn commands_and_effects(managed: bool) -> EffectsLog {
     let mut page = EffectsLog::new_zeroed();
     let admin = [
         AdminOpcode::GET_LOG_PAGE,
@@ -148,6 +148,13 @@ fn commands_and_effects() -> EffectsLog {
     ];
     for opcode in admin {
         page.admin[usize::from(opcode.0)] = effects::SUPPORTED.into();
+    }
+    if managed {
+        for opcode in [AdminOpcode::NAMESPACE_MANAGEMENT, AdminOpcode::NAMESPACE_ATTACHMENT] {
+            // After it a host looks again at what namespaces there are: the controller that it asks tells it of no event.
+            let inventory = effects::SUPPORTED | effects::NAMESPACE_INVENTORY_CHANGE;
+            page.admin[usize::from(opcode.0)] = inventory.into();
+        }
     }
     for opcode in [NvmOpcode::READ, NvmOpcode::COMPARE, NvmOpcode::FLUSH, NvmOpcode::VERIFY] {
         page.io[usize::from(opcode.0)] = effects::SUPPORTED.into();

@@ -266,6 +266,11 @@ impl Session {
             {
                 self.pending.push(Box::pin(driver::execute(operation)));
             }
+            while !self.stalled
+                && let Some((slot, request)) = self.core.next_request()
+            {
+                self.pending.push(Box::pin(driver::manage(slot, request)));
+            }
             for mut pending in std::mem::take(&mut self.pending) {
                 match poll_once(&mut pending) {
                     Some(outcome) => self.core.complete(outcome),

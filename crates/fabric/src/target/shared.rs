@@ -8,27 +8,29 @@
 //! - Whether a host is let in is decided under the same lock under which its controller is listed, and a host that is let in
 //!   no longer has none: were these two steps, a controller could slip in between a check and a denial.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use device::{Namespace, NamespaceInfo};
+use device::{Namespace, NamespaceInfo, RangeLocks};
 use nvme::fabrics::DiscoveryEntry;
 use nvme::{AnaState, CONTROLLER_ID_DYNAMIC, Nqn};
 
 use super::access::Access;
 use super::ana::{self, AnaGroups};
+use super::attachment::Managed;
 use super::attention::Attention;
 use super::balance::Loads;
 use super::complaints::Complaints;
-use super::config::{ConfigError, HostConfig, PortConfig, PortId, TargetConfig};
+use super::config::{ConfigError, PortConfig, PortId, TargetConfig};
 use super::controller::{Controller, Identity};
 use super::limits::{CONTROLLERS_MAX, NSID_MAX, SUBSYSTEMS_MAX};
 use super::ports::Ports;
 use super::reservation::Reservations;
 use super::secure::{Secure, TlsPolicy};
 use super::stats::Stats;
+use super::store::NamespaceStore;
 
 /// A namespace as connections see it.
 pub(super) struct Attached<N> {
@@ -41,14 +43,19 @@ pub(super) struct Attached<N> {
     /// Blocks that take room, now: [`Namespace::used_blocks`], for those who need not know more of `N`.
     pub used_blocks: fn(&N) -> u64,
     pub reservations: Arc<Reservations>,
+    /// One controller at a time may have it (NMIC bit 0 is clear).
+    pub private: bool,
+    /// The block sizes among which a host has chosen; none: the operator has.
+    pub formats: &'static [u32],
 }
 
 // Not derived: `N` itself need not be cloned.
 impl<N> Clone for Attached<N> {
     fn clone(&self) -> Attached<N> {
-        let Attached { nsid, ref info, group, access, ref namespace, used_blocks, ref reservations } = *self;
+        let Attached { nsid, ref info, group, access, ref namespace, used_blocks, .. } = *self;
+        let Attached { ref reservations, private, formats, .. } = *self;
         let (namespace, reservations) = (namespace.clone(), reservations.clone());
-        Attached { nsid, info: info.clone(), group, access, namespace, used_blocks, reservations }
+        Attached { nsid, info: info.clone(), group, access, namespace, used_blocks, reservations, private, formats }
     }
 }
 
@@ -57,6 +64,10 @@ pub(super) struct Subsystem<N> {
     pub namespaces: BTreeMap<u32, Attached<N>>,
     pub access: Access,
     pub groups: AnaGroups,
+    /// Where its hosts may make namespaces.
+    pub stores: Vec<Arc<dyn NamespaceStore<N>>>,
+    /// Of the namespaces those of the stores.
+    pub managed: BTreeMap<u32, Managed<N>>,
 }
 
 pub(super) struct State<N> {
@@ -67,9 +78,11 @@ pub(super) struct State<N> {
 }
 
 /// What has changed, so that the controllers concerned tell their hosts.
-enum Change<'a> {
-    /// A namespace of a subsystem.
+pub(super) enum Change<'a> {
+    /// A namespace of a subsystem, for the controllers that have it.
     Namespace(&'a Nqn, u32),
+    /// A namespace that was attached to these controllers, or detached from them.
+    Attachment(&'a Nqn, u32, &'a [u16]),
     /// The discovery log, of one host or of all.
     Discovery(Option<&'a Nqn>),
     /// ANA groups of a subsystem, at one port or at all.
@@ -94,12 +107,14 @@ pub(super) struct Shared<N> {
     pub secure: Secure,
     pub loads: Arc<Loads>,
     pub complaints: Complaints,
+    /// Held while namespaces are made, deleted, attached or detached, across its waits.
+    pub management: Arc<RangeLocks>,
     generation: AtomicU64,
     state: Mutex<State<N>>,
 }
 
 impl<N> State<N> {
-    fn subsystem(&mut self, nqn: &Nqn) -> Result<&mut Subsystem<N>, ConfigError> {
+    pub fn subsystem(&mut self, nqn: &Nqn) -> Result<&mut Subsystem<N>, ConfigError> {
         self.subsystems.get_mut(nqn).ok_or_else(|| ConfigError::NoSubsystem(nqn.clone()))
     }
 
@@ -132,6 +147,7 @@ impl<N> Shared<N> {
             secure: Secure::default(),
             loads: Arc::default(),
             complaints: Complaints::default(),
+            management: Arc::new(RangeLocks::new(0)),
             generation: AtomicU64::new(1),
             state: Mutex::new(state),
         }
@@ -148,7 +164,7 @@ impl<N> Shared<N> {
     }
 
     /// Tells connections to look again, and the controllers concerned to tell their hosts.
-    fn changed(&self, state: &mut State<N>, change: &Change<'_>) {
+    pub fn changed(&self, state: &mut State<N>, change: &Change<'_>) {
         if let Change::Discovery(_) = change {
             state.ports.log_changed();
         }
@@ -156,8 +172,17 @@ impl<N> Shared<N> {
         for controller in state.controllers.values() {
             match *change {
                 Change::Namespace(nqn, nsid) if controller.subsystem() == nqn => {
-                    controller.namespace_changed(nsid);
+                    let has = |found: &Subsystem<N>| found.is_attached(nsid, controller.id());
+                    if state.subsystems.get(nqn).is_some_and(has) {
+                        controller.namespace_changed(nsid);
+                    }
                     // An idle queue that kept what it knew would hold a removed namespace's medium.
+                    controller.wake_queues();
+                }
+                Change::Attachment(nqn, nsid, told) if controller.subsystem() == nqn => {
+                    if told.contains(&controller.id()) {
+                        controller.namespace_changed(nsid);
+                    }
                     controller.wake_queues();
                 }
                 Change::Discovery(host)
@@ -189,12 +214,28 @@ impl<N> Shared<N> {
             return Err(ConfigError::TooManySubsystems);
         }
         let (access, groups) = (Access::default(), AnaGroups::default());
-        state.subsystems.insert(nqn, Subsystem { serial, namespaces: BTreeMap::new(), access, groups });
+        let (namespaces, managed, stores) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+        state.subsystems.insert(nqn, Subsystem { serial, namespaces, access, groups, stores, managed });
         self.changed(&mut state, &Change::Discovery(None));
         Ok(())
     }
 
     pub fn add_namespace(&self, nqn: &Nqn, nsid: u32, group: u32, namespace: Arc<N>) -> Result<(), ConfigError>
+    where
+        N: Namespace,
+    {
+        self.insert(nqn, nsid, group, namespace, None)
+    }
+
+    /// Adds a namespace: the operator's, or one of a store.
+    pub fn insert(
+        &self,
+        nqn: &Nqn,
+        nsid: u32,
+        group: u32,
+        namespace: Arc<N>,
+        managed: Option<Managed<N>>,
+    ) -> Result<(), ConfigError>
     where
         N: Namespace,
     {
@@ -218,8 +259,13 @@ impl<N> Shared<N> {
             return Err(ConfigError::NamespaceExists(nsid));
         }
         let used_blocks = N::used_blocks;
-        let attached = Attached { nsid, info, group, access, namespace, used_blocks, reservations };
+        let private = managed.as_ref().is_some_and(|managed| !managed.attachment.shared);
+        let formats = managed.as_ref().map_or(&[][..], |managed| managed.store.block_sizes());
+        let attached = Attached { nsid, info, group, access, namespace, used_blocks, reservations, private, formats };
         subsystem.namespaces.insert(nsid, attached);
+        if let Some(managed) = managed {
+            subsystem.managed.insert(nsid, managed);
+        }
         // The ANA log changes too, but the host learns that with the namespace: a notice of its own is not due where a
         // group is met by attachment (NVMe Base 2.0 §8.1.1.9).
         subsystem.groups.members_changed(group);
@@ -245,7 +291,13 @@ impl<N> Shared<N> {
         let subsystem = state.subsystem(nqn)?;
         let removed = subsystem.namespaces.remove(&nsid).ok_or(ConfigError::NoNamespace(nsid))?;
         subsystem.groups.members_changed(removed.group);
-        self.changed(&mut state, &Change::Namespace(nqn, nsid));
+        match subsystem.managed.remove(&nsid) {
+            Some(managed) => {
+                let told: Vec<u16> = managed.controllers.into_iter().collect();
+                self.changed(&mut state, &Change::Attachment(nqn, nsid, &told));
+            }
+            None => self.changed(&mut state, &Change::Namespace(nqn, nsid)),
+        }
         Ok(removed.namespace)
     }
 
@@ -255,21 +307,28 @@ impl<N> Shared<N> {
 
     /// The namespaces attached to a controller, ascending by identifier, with their ANA state at its port.
     pub fn namespaces(&self, controller: &Controller) -> Vec<Attached<N>> {
+        self.allocated(controller, |subsystem, nsid| subsystem.is_attached(nsid, controller.id()))
+    }
+
+    /// The same of those of its subsystem for which `wanted` holds.
+    pub fn allocated(&self, controller: &Controller, wanted: impl Fn(&Subsystem<N>, u32) -> bool) -> Vec<Attached<N>> {
         let state = self.lock();
         let Some(subsystem) = state.subsystems.get(controller.subsystem()) else { return Vec::new() };
         let seen = |attached: &Attached<N>| {
             let access = subsystem.groups.state(controller.port(), attached.group);
             Attached { access, ..attached.clone() }
         };
-        subsystem.namespaces.values().map(seen).collect()
+        subsystem.namespaces.values().filter(|attached| wanted(subsystem, attached.nsid)).map(seen).collect()
     }
 
     /// The controllers through which a namespace is seen, and its identifier there.
     pub fn watchers(&self, reservations: &Arc<Reservations>) -> Vec<(Arc<Controller>, u32)> {
         let state = self.lock();
         let seen = |controller: &Arc<Controller>| {
-            let namespaces = &state.subsystems.get(controller.subsystem())?.namespaces;
-            let mut same = namespaces.values().filter(|attached| Arc::ptr_eq(&attached.reservations, reservations));
+            let subsystem = state.subsystems.get(controller.subsystem())?;
+            let attached =
+                subsystem.namespaces.values().filter(|found| subsystem.is_attached(found.nsid, controller.id()));
+            let mut same = attached.filter(|attached| Arc::ptr_eq(&attached.reservations, reservations));
             same.next().map(|attached| (controller.clone(), attached.nsid))
         };
         state.controllers.values().filter_map(seen).collect()
@@ -301,6 +360,9 @@ impl<N> Shared<N> {
         let subsystem = state.subsystem(nqn)?;
         let attached = subsystem.namespaces.get_mut(&nsid).ok_or(ConfigError::NoNamespace(nsid))?;
         let before = std::mem::replace(&mut attached.group, group);
+        if let Some(managed) = subsystem.managed.get_mut(&nsid) {
+            managed.attachment.group = group; // kept with the next change of where it is attached
+        }
         if before != group {
             subsystem.groups.members_changed(before);
             subsystem.groups.members_changed(group);
@@ -314,7 +376,9 @@ impl<N> Shared<N> {
         let state = self.lock();
         let Some(subsystem) = state.subsystems.get(controller.subsystem()) else { return Vec::new() };
         let members = |group| {
-            let found = subsystem.namespaces.values().filter(|attached| attached.group == group);
+            let found = subsystem.namespaces.values();
+            let found =
+                found.filter(|found| found.group == group && subsystem.is_attached(found.nsid, controller.id()));
             found.map(|attached| attached.nsid).collect()
         };
         subsystem.groups.page(controller.port(), members, groups_only)
@@ -373,68 +437,6 @@ impl<N> Shared<N> {
         (state.ports.generation(), state.ports.entries(local, visible))
     }
 
-    // Hosts.
-
-    /// Changes who is let in, and ends the controllers of those who are not any more, and of `host` if its configuration is
-    /// another now: what it was let in by may be what was taken from it.
-    fn change_access(
-        &self,
-        nqn: &Nqn,
-        host: Option<&Nqn>,
-        change: impl FnOnce(&mut Access) -> Result<(), ConfigError>,
-    ) -> Result<(), ConfigError> {
-        let mut state = self.lock();
-        let access = &mut state.subsystem(nqn)?.access;
-        let before = host.map(|host| access.config(host));
-        change(access)?;
-        let reconfigured = host.map(|host| access.config(host)) != before;
-        self.changed(&mut state, &Change::Discovery(host));
-        let Some(subsystem) = state.subsystems.get(nqn) else { return Ok(()) };
-        for controller in state.controllers.values().filter(|controller| controller.subsystem() == nqn) {
-            let host_changed = reconfigured && Some(controller.host()) == host;
-            let allowed = subsystem.access.allows(controller.host()) && subsystem.access.is_at(controller.port());
-            if host_changed || !allowed {
-                controller.end();
-            }
-        }
-        Ok(())
-    }
-
-    pub fn restrict_ports(&self, nqn: &Nqn, ports: BTreeSet<PortId>) -> Result<(), ConfigError> {
-        if let Some(&missing) = ports.iter().find(|&&port| self.lock().ports.get(port).is_none()) {
-            return Err(ConfigError::NoPort(missing));
-        }
-        self.change_access(nqn, None, |access| {
-            access.restrict(ports);
-            Ok(())
-        })
-    }
-
-    pub fn allow_any_host(&self, nqn: &Nqn, any: bool) -> Result<(), ConfigError> {
-        self.change_access(nqn, None, |access| {
-            access.set_any(any);
-            Ok(())
-        })
-    }
-
-    pub fn allow_host(&self, nqn: &Nqn, host: &Nqn, config: HostConfig) -> Result<(), ConfigError> {
-        let keys = config.tls_keys.clone();
-        // First, so that nobody who comes in by one of them is overlooked when the controllers are ended.
-        self.secure.forget_generated(host, nqn);
-        self.change_access(nqn, Some(host), |access| access.allow(host.clone(), config))?;
-        self.secure.replace(host, nqn, keys)
-    }
-
-    pub fn deny_host(&self, nqn: &Nqn, host: &Nqn) -> Result<(), ConfigError> {
-        self.secure.forget_generated(host, nqn);
-        self.change_access(nqn, Some(host), |access| {
-            let listed = access.deny(host);
-            let missing = || ConfigError::NoHost { subsystem: nqn.clone(), host: host.clone(), any: access.any() };
-            listed.then_some(()).ok_or_else(missing)
-        })?;
-        self.secure.replace(host, nqn, Vec::new())
-    }
-
     // Controllers.
 
     /// Whether there is such a subsystem at the port and it lets the host in.
@@ -460,6 +462,9 @@ impl<N> Shared<N> {
         state.last_controller_id = id;
         let controller = Arc::new(Controller::new(id, identity, admin));
         state.controllers.insert(id, controller.clone());
+        if let Some(subsystem) = state.subsystems.get_mut(controller.subsystem()) {
+            subsystem.greet(&controller);
+        }
         Ok(controller)
     }
 
@@ -468,13 +473,19 @@ impl<N> Shared<N> {
     }
 
     pub fn remove_controller(&self, id: u16) {
-        self.lock().controllers.remove(&id);
+        let mut state = self.lock();
+        let Some(gone) = state.controllers.remove(&id) else { return };
+        for (nsid, heir) in state.part(&gone) {
+            self.changed(&mut state, &Change::Attachment(gone.subsystem(), nsid, &[heir]));
+        }
     }
 
-    /// Identifiers of a subsystem's controllers, ascending, from `first` on.
-    pub fn controllers(&self, nqn: &Nqn, first: u16) -> Vec<u16> {
+    /// Identifiers of a subsystem's controllers, ascending, from `first` on: all, or those that a namespace is attached to.
+    pub fn controllers(&self, nqn: &Nqn, nsid: Option<u32>, first: u16) -> Vec<u16> {
         let state = self.lock();
+        let Some(subsystem) = state.subsystems.get(nqn) else { return Vec::new() };
         let found = state.controllers.range(first..).filter(|(_, controller)| controller.subsystem() == nqn);
-        found.map(|(id, _)| *id).collect()
+        let found = found.map(|(&id, _)| id);
+        found.filter(|&id| nsid.is_none_or(|nsid| subsystem.is_attached(nsid, id))).collect()
     }
 }

@@ -8,6 +8,7 @@ mod authentication;
 mod copy;
 mod features;
 mod io;
+mod management;
 mod paths;
 mod protocol;
 mod reservation_features;

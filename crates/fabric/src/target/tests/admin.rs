@@ -365,7 +365,7 @@ fn a_shutdown_is_complete_when_the_caches_are_flushed() {
     assert_eq!(controller.status() & status_bits::SHUTDOWN_MASK, 1 << 2, "shutdown is being processed");
     let operation = session.core.next_operation().expect("a flush");
     assert!(operation.slot.is_none() && matches!(operation.work, Work::Flush));
-    session.core.complete(Outcome { slot: None, result: Ok(()), status: None, data: Default::default(), range: 0 });
+    session.core.complete(Outcome { slot: None, result: Ok(()), status: None, data: Default::default(), dword0: 0 });
     assert_eq!(controller.status() & status_bits::SHUTDOWN_MASK, status_bits::SHUTDOWN_COMPLETE);
 }
 
@@ -381,7 +381,7 @@ fn a_shutdown_asked_for_twice_waits_for_every_flush_and_a_reset_takes_it_back() 
     let controller = session.core.controller.clone().unwrap();
     let flush = |session: &mut Session| session.core.next_operation().expect("a flush").slot;
     let flushed = |session: &mut Session, slot| {
-        session.core.complete(Outcome { slot, result: Ok(()), status: None, data: Default::default(), range: 0 });
+        session.core.complete(Outcome { slot, result: Ok(()), status: None, data: Default::default(), dword0: 0 });
         controller.status() & status_bits::SHUTDOWN_MASK
     };
     session.set_configuration(Configuration::ENABLE.with_normal_shutdown());

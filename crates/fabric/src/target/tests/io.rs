@@ -370,7 +370,7 @@ fn an_error_of_the_medium_becomes_a_status() {
             result: Err(error),
             status: None,
             data: Default::default(),
-            range: 0,
+            dword0: 0,
         };
         session.core.complete(outcome);
         session.turn();

@@ -1,0 +1,431 @@
+//! Namespace Management and Namespace Attachment (NVMe Base 2.0c §5.22, §5.23, §8.12).
+//!
+//! A command is executed as I/O is, beside the other commands of its queue, because it writes to a medium. All changes of a
+//! target, also those of its operator, take turns; each is durable before it is published, and published before it is
+//! answered. Once begun it runs to its end whatever becomes of its connection: else a namespace could be left that nobody
+//! knows of until the target starts anew.
+//!
+//! Thin namespaces and capacity: NCAP is the room that must be free when the namespace is made; nothing is set aside. A host
+//! that wants to promise more than there is says NSZE above NCAP. What it gets has NCAP equal to NSZE: all of its blocks may
+//! be written, as long as the store has room.
+
+use std::sync::Arc;
+
+use device::{Mode, Namespace};
+use nvme::identify::IdentifyNamespace;
+use nvme::management::{ManagementCommand, controller_list};
+use nvme::opcode::AdminOpcode;
+use nvme::reservation::Access;
+use nvme::{NSID_ALL, Nqn, Status, Submission};
+use zerocopy::FromBytes;
+
+use super::ana::{self, ANA_GROUP_DEFAULT};
+use super::attachment::{Attachment, Hosts, Managed};
+use super::commands::align_in_capsule;
+use super::config::ConfigError;
+use super::connection::Connection;
+use super::controller::Controller;
+use super::io;
+use super::limits::NSID_MAX;
+use super::reservation::Rights;
+use super::shared::{Attached, Change, Shared, State, Subsystem};
+use super::slots::Stage;
+use super::store::{BLOCK_SIZES, NamespaceStore, NewNamespace, Room, StoreError};
+
+/// CSI of the NVM command set.
+const CSI_NVM: u8 = 0;
+/// FLBAS: the lower and the upper bits of the format's index (NVM Command Set 1.0c figure 97).
+const FORMAT_LOW: u8 = 0xF;
+const FORMAT_HIGH: u8 = 0x60;
+
+const INVALID_FIELD: Status = Status::INVALID_FIELD.do_not_retry();
+const INVALID_NAMESPACE: Status = Status::INVALID_NAMESPACE.do_not_retry();
+
+/// Bytes that one of the two commands brings.
+pub(super) fn data_bytes(command: &Submission) -> Option<u32> {
+    ManagementCommand::from_submission(command).map(ManagementCommand::data_bytes).filter(|&bytes| bytes > 0)
+}
+
+/// One of the two commands on its way.
+pub(super) struct Request<N> {
+    shared: Arc<Shared<N>>,
+    controller: Arc<Controller>,
+    command: Submission,
+    data: Vec<u8>,
+}
+
+impl<N> Connection<N> {
+    /// Lets the command wait to be executed; `data` is here as [`data_bytes`] says.
+    pub(super) fn manage(&mut self, slot: u16, command: &Submission, controller: &Arc<Controller>) {
+        if !self.shared.is_managed(controller.subsystem()) {
+            return self.answer(slot, Status::INVALID_OPCODE.do_not_retry(), 0);
+        }
+        let entry = self.slots.at(slot);
+        align_in_capsule(entry);
+        entry.stage = Stage::Ready;
+        let data = entry.data.to_vec();
+        let (shared, controller) = (self.shared.clone(), controller.clone());
+        self.requests.push_back((slot, Box::new(Request { shared, controller, command: *command, data })));
+    }
+}
+
+impl<N: Namespace> Request<N> {
+    /// Carries it out: the status, and dword 0 of the completion.
+    pub async fn execute(self) -> (Status, u32) {
+        match self.run().await {
+            Ok(result) => (Status::SUCCESS, result),
+            Err(status) => (status, 0),
+        }
+    }
+
+    async fn run(&self) -> Result<u32, Status> {
+        let nsid = self.command.nsid.get();
+        let asked = ManagementCommand::from_submission(&self.command).ok_or(INVALID_FIELD)?;
+        let _turn = self.shared.management.lock(0, 1, Mode::Exclusive).await;
+        match asked {
+            ManagementCommand::Create { .. } if nsid != 0 => Err(INVALID_FIELD),
+            ManagementCommand::Create { command_set: CSI_NVM } => self.create().await,
+            ManagementCommand::Create { .. } => Err(Status::COMMAND_SET_NOT_SUPPORTED.do_not_retry()),
+            ManagementCommand::Delete => self.delete(nsid).await.map(|()| 0),
+            ManagementCommand::Attach => self.attach(nsid, true).await.map(|()| 0),
+            ManagementCommand::Detach => self.attach(nsid, false).await.map(|()| 0),
+        }
+    }
+
+    fn nqn(&self) -> &Nqn {
+        self.controller.subsystem()
+    }
+
+    // Create.
+
+    async fn create(&self) -> Result<u32, Status> {
+        let wanted = Wanted::read(&self.data)?;
+        let (store, nsid) = self.choose(&wanted)?;
+        let Wanted { group, shared, bytes, block_size, .. } = wanted;
+        let subsystem = self.nqn().clone();
+        let attachment = Attachment { subsystem, nsid, group, shared, hosts: Hosts::default() };
+        let record = attachment.encode().ok_or(Status::INTERNAL_ERROR)?;
+        let new = NewNamespace { bytes, block_size, record: &record };
+        let made = store.create(new).await.map_err(|error| status_of(&error))?;
+        let nguid = made.info().nguid;
+        let managed = Managed { store: store.clone(), attachment, controllers: Default::default() };
+        match self.shared.insert(self.nqn(), nsid, group, made, Some(managed)) {
+            Ok(()) => Ok(nsid),
+            Err(error) => {
+                // The operator has added one under the same identifier meanwhile.
+                tracing::warn!(%error, nsid, "a namespace was made in vain");
+                store.delete(nguid).await.map_err(|error| status_of(&error))?;
+                Err(Status::INTERRUPTED)
+            }
+        }
+    }
+
+    /// The store with the most room of those that offer the format, and the lowest identifier that is free.
+    fn choose(&self, wanted: &Wanted) -> Result<(Arc<dyn NamespaceStore<N>>, u32), Status> {
+        let state = self.shared.lock();
+        let subsystem = state.subsystems.get(self.nqn()).ok_or(INVALID_FIELD)?;
+        let offering = subsystem.stores.iter().filter(|store| store.block_sizes().contains(&wanted.block_size));
+        let store = offering.max_by_key(|store| store.room().free).ok_or(Status::INVALID_FORMAT.do_not_retry())?;
+        if wanted.room > store.room().free {
+            return Err(Status::INSUFFICIENT_CAPACITY.do_not_retry());
+        }
+        let nsid = free_nsid(subsystem).ok_or(Status::NAMESPACE_ID_UNAVAILABLE.do_not_retry())?;
+        Ok((store.clone(), nsid))
+    }
+
+    // Delete.
+
+    async fn delete(&self, nsid: u32) -> Result<(), Status> {
+        let doomed: Vec<u32> = {
+            let state = self.shared.lock();
+            let subsystem = state.subsystems.get(self.nqn()).ok_or(INVALID_FIELD)?;
+            match nsid {
+                NSID_ALL => subsystem.namespaces.keys().copied().collect(),
+                _ => vec![allocated(subsystem, nsid)?.nsid],
+            }
+        };
+        // All or none, as far as that is known beforehand.
+        for &nsid in &doomed {
+            self.check(nsid)?;
+        }
+        for nsid in doomed {
+            self.shared.delete(self.nqn(), nsid, Some(self.controller.id())).await.map_err(|error| match error {
+                DeleteError::Store(error) => status_of(&error),
+                DeleteError::Config(_) => INVALID_FIELD,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Whether this host may change the namespace: it is a store's, and no reservation keeps the host out.
+    fn check(&self, nsid: u32) -> Result<(), Status> {
+        let state = self.shared.lock();
+        let subsystem = state.subsystems.get(self.nqn()).ok_or(INVALID_FIELD)?;
+        let attached = allocated(subsystem, nsid)?;
+        if !subsystem.managed.contains_key(&nsid) {
+            return Err(Status::OPERATION_DENIED.do_not_retry());
+        }
+        let wanted = Access::wanted_by_admin(AdminOpcode(self.command.opcode));
+        if !attached.reservations.admits(&mut Rights::default(), &self.controller.host_id(), wanted) {
+            return Err(Status::RESERVATION_CONFLICT.do_not_retry());
+        }
+        Ok(())
+    }
+
+    // Attach and detach.
+
+    async fn attach(&self, nsid: u32, attach: bool) -> Result<(), Status> {
+        let (namespace, attachment, listed) = self.plan_attach(nsid, attach)?;
+        let record = attachment.encode().ok_or(Status::ATTACHMENT_LIMIT_EXCEEDED.do_not_retry())?;
+        let known = namespace.attribute(super::attachment::ATTRIBUTE).map_err(|error| io::status_of(&error))?;
+        if known.as_deref() != Some(&record[..]) {
+            let kept = namespace.set_attribute(super::attachment::ATTRIBUTE, &record).await;
+            kept.map_err(|error| {
+                tracing::error!(%error, nsid, "an attachment could not be made durable, and so was not made");
+                io::status_of(&error)
+            })?;
+        }
+        let mut state = self.shared.lock();
+        // Who has gone meanwhile is not attached to anything any more.
+        let alive: Vec<u16> = listed.into_iter().filter(|id| state.controllers.contains_key(id)).collect();
+        let managed = state.subsystems.get_mut(self.nqn()).and_then(|subsystem| subsystem.managed.get_mut(&nsid));
+        let managed = managed.ok_or(INVALID_FIELD)?; // the operator has taken it away meanwhile
+        managed.attachment = attachment;
+        for &id in &alive {
+            if attach {
+                managed.controllers.insert(id)
+            } else {
+                managed.controllers.remove(&id)
+            };
+        }
+        // The one that was asked tells its host by the completion (NVMe Base 2.0c §5.2).
+        let told: Vec<u16> = alive.into_iter().filter(|&id| id != self.controller.id()).collect();
+        self.shared.changed(&mut state, &Change::Attachment(self.nqn(), nsid, &told));
+        Ok(())
+    }
+
+    /// What the attachment becomes, and the controllers it is about; or why not.
+    fn plan_attach(&self, nsid: u32, attach: bool) -> Result<(Arc<N>, Attachment, Vec<u16>), Status> {
+        let unlisted = Status::INVALID_CONTROLLER_LIST.do_not_retry();
+        let listed = controller_list(&self.data).filter(|listed| !listed.is_empty()).ok_or(unlisted)?;
+        {
+            let state = self.shared.lock();
+            let subsystem = state.subsystems.get(self.nqn()).ok_or(INVALID_FIELD)?;
+            allocated(subsystem, nsid)?;
+            let ours = |id| state.controllers.get(id).is_some_and(|found| found.subsystem() == self.nqn());
+            if !listed.iter().all(ours) {
+                return Err(unlisted);
+            }
+            if attach && listed.iter().any(|&id| subsystem.is_attached(nsid, id)) {
+                return Err(Status::NAMESPACE_ALREADY_ATTACHED.do_not_retry());
+            }
+        }
+        self.check(nsid)?;
+        let state = self.shared.lock();
+        let subsystem = state.subsystems.get(self.nqn()).ok_or(INVALID_FIELD)?;
+        let (namespace, managed) = (&allocated(subsystem, nsid)?.namespace, subsystem.managed.get(&nsid));
+        let managed = managed.ok_or(INVALID_FIELD)?;
+        if !attach && listed.iter().any(|id| !managed.controllers.contains(id)) {
+            return Err(Status::NAMESPACE_NOT_ATTACHED.do_not_retry());
+        }
+        if attach && !managed.attachment.shared && listed.len() + managed.controllers.len() > 1 {
+            return Err(Status::NAMESPACE_PRIVATE.do_not_retry());
+        }
+        let mut attachment = managed.attachment.clone();
+        for id in &listed {
+            let Some(host) = state.controllers.get(id).map(|found| found.host()) else { continue };
+            let stays = managed.controllers.iter().filter(|other| !listed.contains(other));
+            let stays = stays.filter_map(|other| state.controllers.get(other)).any(|other| other.host() == host);
+            attachment.hosts.set(host, attach || stays);
+        }
+        Ok((namespace.clone(), attachment, listed))
+    }
+}
+
+/// What a host wants of a namespace to be made (NVM Command Set 1.0c §4.1.6): the fields that a host sets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Wanted {
+    bytes: u64,
+    /// NCAP in bytes.
+    room: u64,
+    block_size: u32,
+    group: u32,
+    shared: bool,
+}
+
+impl Wanted {
+    fn read(data: &[u8]) -> Result<Wanted, Status> {
+        let short = Status::DATA_SGL_LENGTH_INVALID.do_not_retry();
+        let (page, _) = IdentifyNamespace::read_from_prefix(data).map_err(|_| short)?;
+        let format = usize::from(page.flbas & FORMAT_LOW | (page.flbas & FORMAT_HIGH) >> 1);
+        let block_size = *BLOCK_SIZES.get(format).ok_or(Status::INVALID_FORMAT.do_not_retry())?;
+        if page.dps != 0 {
+            return Err(Status::INVALID_FORMAT.do_not_retry()); // blocks have no metadata to protect them
+        }
+        let (size, capacity) = (page.nsze.get(), page.ncap.get());
+        if size == 0 || capacity == 0 || capacity > size || page.nmic & !1 != 0 {
+            return Err(INVALID_FIELD);
+        }
+        if page.nvmsetid.get() != 0 || page.endgid.get() != 0 {
+            return Err(INVALID_FIELD); // neither NVM sets nor endurance groups are here
+        }
+        let group = if page.anagrpid.get() == 0 { ANA_GROUP_DEFAULT } else { page.anagrpid.get() };
+        ana::check(group).map_err(|_| Status::INVALID_ANA_GROUP.do_not_retry())?;
+        let bytes_of = |blocks: u64| blocks.checked_mul(u64::from(block_size));
+        let too_large = Status::INSUFFICIENT_CAPACITY.do_not_retry();
+        let (bytes, room) = (bytes_of(size).ok_or(too_large)?, bytes_of(capacity).ok_or(too_large)?);
+        Ok(Wanted { bytes, room, block_size, group, shared: page.nmic & 1 != 0 })
+    }
+}
+
+/// The namespace with this identifier; the status for one that can't be, or is not (NVMe Base 2.0c §3.2.1.2).
+fn allocated<N>(subsystem: &Subsystem<N>, nsid: u32) -> Result<&Attached<N>, Status> {
+    if nsid == 0 || nsid > NSID_MAX {
+        return Err(INVALID_NAMESPACE);
+    }
+    subsystem.namespaces.get(&nsid).ok_or(INVALID_FIELD)
+}
+
+fn free_nsid<N>(subsystem: &Subsystem<N>) -> Option<u32> {
+    (1..=NSID_MAX).find(|nsid| !subsystem.namespaces.contains_key(nsid))
+}
+
+fn status_of(error: &StoreError) -> Status {
+    match error {
+        StoreError::NoRoom(_) => Status::INSUFFICIENT_CAPACITY.do_not_retry(),
+        StoreError::Device(device::Error::OutOfSpace) => Status::INSUFFICIENT_CAPACITY.do_not_retry(),
+        StoreError::Device(error) => io::status_of(error),
+    }
+}
+
+/// Why a namespace is not taken in.
+#[derive(Debug, thiserror::Error)]
+pub enum AdoptError {
+    /// As for every namespace.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// What is kept with it can't be read.
+    #[error(
+        "where the namespace belongs can't be read: {0}; start a newer version, or detach it from the drive's target"
+    )]
+    Record(String),
+    /// The subsystem has no identifier left.
+    #[error("the subsystem has {NSID_MAX} namespaces, which is the most; delete some first")]
+    NoNamespaceId,
+    /// What is to be kept with it could not be.
+    #[error("where the namespace belongs can't be kept with it: {0}")]
+    Device(#[from] device::Error),
+}
+
+/// Why a namespace is not deleted.
+#[derive(Debug, thiserror::Error)]
+pub enum DeleteError {
+    /// No such subsystem or namespace, or it is of no store.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The store could not.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl<N> Shared<N> {
+    /// Whether hosts of the subsystem may make and delete namespaces.
+    pub fn is_managed(&self, nqn: &Nqn) -> bool {
+        self.lock().subsystems.get(nqn).is_some_and(|subsystem| !subsystem.stores.is_empty())
+    }
+
+    /// The room of its stores together; `None` where it has none.
+    pub fn room(&self, nqn: &Nqn) -> Option<Room> {
+        let stores = self.lock().subsystems.get(nqn)?.stores.clone();
+        let sum = |sum: Room, room: Room| Room { total: sum.total + room.total, free: sum.free + room.free };
+        stores.iter().map(|store| store.room()).reduce(sum)
+    }
+
+    /// The block sizes that its stores offer.
+    pub fn formats(&self, nqn: &Nqn) -> &'static [u32] {
+        let state = self.lock();
+        let stores = state.subsystems.get(nqn).map_or(&[][..], |subsystem| &subsystem.stores[..]);
+        stores.iter().map(|store| store.block_sizes()).max_by_key(|sizes| sizes.len()).unwrap_or(&BLOCK_SIZES[..1])
+    }
+
+    pub fn add_store(&self, nqn: &Nqn, store: Arc<dyn NamespaceStore<N>>) -> Result<(), ConfigError> {
+        self.lock().subsystem(nqn)?.stores.push(store);
+        Ok(())
+    }
+}
+
+impl<N: Namespace> Shared<N> {
+    /// Takes in a namespace of a store: as it was when it was last served, or for every host where it never was.
+    pub async fn adopt(
+        &self,
+        nqn: &Nqn,
+        store: Arc<dyn NamespaceStore<N>>,
+        namespace: Arc<N>,
+    ) -> Result<u32, AdoptError> {
+        let _turn = self.management.lock(0, 1, Mode::Exclusive).await;
+        let kept = Attachment::of(&*namespace).map_err(AdoptError::Record)?;
+        let subsystem = nqn.clone();
+        let attachment = match kept.clone() {
+            Some(kept) => Attachment { subsystem, ..kept },
+            None => {
+                let nsid = free_nsid(self.lock().subsystem(nqn)?).ok_or(AdoptError::NoNamespaceId)?;
+                Attachment { subsystem, nsid, group: ANA_GROUP_DEFAULT, shared: true, hosts: Hosts::any() }
+            }
+        };
+        let nsid = attachment.nsid;
+        if kept.as_ref() != Some(&attachment) {
+            let record = attachment.encode().ok_or(device::Error::OutOfSpace)?;
+            namespace.set_attribute(super::attachment::ATTRIBUTE, &record).await?;
+        }
+        let (group, controllers) = (attachment.group, Default::default());
+        self.insert(nqn, nsid, group, namespace, Some(Managed { store, attachment, controllers }))?;
+        self.greet_all(nqn, nsid);
+        Ok(nsid)
+    }
+
+    /// Attaches a namespace that has come to the controllers that are there already.
+    fn greet_all(&self, nqn: &Nqn, nsid: u32) {
+        let mut state = self.lock();
+        let State { subsystems, controllers, .. } = &mut *state;
+        let Some(subsystem) = subsystems.get_mut(nqn) else { return };
+        let here = controllers.values().filter(|controller| controller.subsystem() == nqn);
+        let told: Vec<u16> = here
+            .filter(|controller| {
+                subsystem.greet(controller);
+                subsystem.is_attached(nsid, controller.id())
+            })
+            .map(|controller| controller.id())
+            .collect();
+        self.changed(&mut state, &Change::Attachment(nqn, nsid, &told));
+    }
+
+    /// Deletes a namespace: first nobody sees it any more, then the commands under way end, then it is gone for good. If
+    /// that fails it is there again. `asked`: the controller whose host knows by the completion.
+    async fn delete(&self, nqn: &Nqn, nsid: u32, asked: Option<u16>) -> Result<(), DeleteError> {
+        let (attached, managed) = {
+            let mut state = self.lock();
+            let subsystem = state.subsystem(nqn)?;
+            let managed = subsystem.managed.remove(&nsid).ok_or(ConfigError::NoNamespace(nsid))?;
+            let attached = subsystem.namespaces.remove(&nsid).ok_or(ConfigError::NoNamespace(nsid))?;
+            subsystem.groups.members_changed(attached.group);
+            let told: Vec<u16> = managed.controllers.iter().copied().filter(|&id| Some(id) != asked).collect();
+            self.changed(&mut state, &Change::Attachment(nqn, nsid, &told));
+            (attached, managed)
+        };
+        let nguid = attached.info.nguid;
+        let deleted = managed.store.delete(nguid).await;
+        if deleted.is_err() {
+            let back = self.insert(nqn, nsid, attached.group, attached.namespace, Some(managed));
+            if let Err(error) = back {
+                tracing::error!(%error, nsid, "a namespace that was not deleted is served no more until the next start");
+            }
+        }
+        Ok(deleted?)
+    }
+
+    /// Deletes a namespace of a store for the operator.
+    pub async fn delete_managed(&self, nqn: &Nqn, nsid: u32) -> Result<(), DeleteError> {
+        let _turn = self.management.lock(0, 1, Mode::Exclusive).await;
+        self.delete(nqn, nsid, None).await
+    }
+}

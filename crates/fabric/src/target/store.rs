@@ -1,0 +1,104 @@
+//! [`NamespaceStore`]: where a subsystem's namespaces come from when a host makes them, and go when it deletes them.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use device::{Drive, DriveError, DriveNamespace, Error, Namespace, NamespaceSpec};
+
+use super::attachment::ATTRIBUTE;
+
+/// A future of this thread.
+pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// Room of a store, bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Room {
+    /// All of it (TNVMCAP).
+    pub total: u64,
+    /// What nobody has (UNVMCAP).
+    pub free: u64,
+}
+
+/// A namespace to be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NewNamespace<'a> {
+    /// Its size.
+    pub bytes: u64,
+    /// One of [`NamespaceStore::block_sizes`].
+    pub block_size: u32,
+    /// What is kept with it from its first moment on, as the attribute [`ATTACHMENT_ATTRIBUTE`].
+    pub record: &'a [u8],
+}
+
+/// The attribute of a namespace that says where it belongs.
+pub const ATTACHMENT_ATTRIBUTE: &str = ATTRIBUTE;
+
+/// Why a store does not do it.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum StoreError {
+    /// It has no room for such a namespace.
+    #[error("no room for it: {0}")]
+    NoRoom(String),
+    /// Its medium failed, or takes no changes.
+    #[error(transparent)]
+    Device(#[from] Error),
+}
+
+/// Makes and deletes namespaces. What it has answered survives power loss; what power loss cuts short has happened wholly,
+/// record included, or not at all.
+pub trait NamespaceStore<N>: Send + Sync {
+    /// Its room at this moment.
+    fn room(&self) -> Room;
+
+    /// Block sizes it offers: the first so many of 4096 and 512.
+    fn block_sizes(&self) -> &'static [u32];
+
+    /// Makes a namespace; it reads as zeroes.
+    fn create<'a>(&'a self, wanted: NewNamespace<'a>) -> LocalFuture<'a, Result<Arc<N>, StoreError>>;
+
+    /// Deletes the namespace with this NGUID, once the commands that are under way on it have ended.
+    fn delete<'a>(&'a self, nguid: [u8; 16]) -> LocalFuture<'a, Result<(), StoreError>>;
+}
+
+/// Every block size there is.
+pub(super) const BLOCK_SIZES: [u32; 2] = [4096, 512];
+
+fn store_error(error: DriveError) -> StoreError {
+    match error {
+        DriveError::Device(error) => StoreError::Device(error),
+        DriveError::MetadataFull { .. } | DriveError::Size { .. } => StoreError::NoRoom(error.to_string()),
+        DriveError::ReadOnly(_) => StoreError::Device(Error::ReadOnly("the drive takes no changes")),
+        other => StoreError::Device(Error::WriteFault(other.to_string())),
+    }
+}
+
+impl<N: Namespace + From<DriveNamespace>> NamespaceStore<N> for Drive {
+    fn room(&self) -> Room {
+        let usage = self.usage();
+        Room { total: usage.bytes, free: usage.bytes.saturating_sub(usage.used_bytes) }
+    }
+
+    fn block_sizes(&self) -> &'static [u32] {
+        if self.usage().unit == 512 { &BLOCK_SIZES } else { &BLOCK_SIZES[..1] }
+    }
+
+    fn create<'a>(&'a self, wanted: NewNamespace<'a>) -> LocalFuture<'a, Result<Arc<N>, StoreError>> {
+        Box::pin(async move {
+            let name = format!("nvme-{:016x}", u128::from_be_bytes(device::random_nguid()) as u64);
+            let spec = NamespaceSpec { name, bytes: wanted.bytes, block_size: wanted.block_size };
+            let made = self.create_with(&spec, Some((ATTRIBUTE, wanted.record))).await.map_err(store_error)?;
+            Ok(Arc::new(N::from(made)))
+        })
+    }
+
+    fn delete<'a>(&'a self, nguid: [u8; 16]) -> LocalFuture<'a, Result<(), StoreError>> {
+        Box::pin(async move {
+            let found = self.namespaces().into_iter().find(|namespace| namespace.nguid == nguid);
+            match found {
+                Some(found) => Drive::delete(self, found.number).await.map_err(store_error),
+                None => Ok(()), // the operator was faster
+            }
+        })
+    }
+}
