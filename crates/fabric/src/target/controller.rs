@@ -3,7 +3,8 @@
 //! Invariants:
 //! - A controller lives as long as its admin connection. When that ends, [`Controller::end`] wakes every I/O connection of
 //!   the association, and each of them closes: a command must not take effect after its association has ended.
-//! - A controller reset (CC.EN 1 → 0) moves [`Controller::io_epoch`]; I/O connections of an older epoch close.
+//! - A controller reset (CC.EN 1 → 0) moves [`Controller::io_epoch`]; I/O connections of an older epoch close. CSTS.RDY follows
+//!   when all of them have gone: what the host sends over its next association must not be followed by an old command.
 //! - An event is told at most once until the host has read the log page that belongs to it; what changes meanwhile is in
 //!   that page.
 //!
@@ -47,6 +48,8 @@ struct State {
     /// An I/O queue was connected since the controller was enabled.
     queues_made: bool,
     queues: BTreeMap<u16, Arc<Attention>>,
+    /// I/O queues of before the reset are still there: CSTS.RDY stays 1.
+    resetting: bool,
     namespace_event: Event,
     ana_event: Event,
     discovery_event: Event,
@@ -110,6 +113,7 @@ impl Controller {
             features: Features::DEFAULT,
             queues_made: false,
             queues: BTreeMap::new(),
+            resetting: false,
             namespace_event: Event::default(),
             ana_event: Event::default(),
             discovery_event: Event::default(),
@@ -212,7 +216,9 @@ impl Controller {
     }
 
     pub fn remove_queue(&self, qid: u16) {
-        self.lock().queues.remove(&qid);
+        let mut state = self.lock();
+        state.queues.remove(&qid);
+        state.resetting &= !state.queues.is_empty();
     }
 
     // Properties (NVMe Base 2.0 §3.1.3).
@@ -221,10 +227,13 @@ impl Controller {
         self.lock().configuration
     }
 
+    /// CSTS. After a reset RDY is 1 until nothing of before the reset can begin any more (NVMe Base 2.0c §3.1.3.6, §3.7.2).
     pub fn status(&self) -> u32 {
-        self.lock().status
+        let state = self.lock();
+        state.status | if state.resetting { status_bits::READY } else { 0 }
     }
 
+    /// Whether commands and queues are accepted.
     pub fn is_ready(&self) -> bool {
         self.lock().status & status_bits::READY != 0
     }
@@ -243,6 +252,7 @@ impl Controller {
         let old = std::mem::replace(&mut state.configuration, new);
         if new.enabled() && !old.enabled() {
             state.features.timestamp.reset(now);
+            state.resetting = false;
             let entries = self.is_discovery() || (new.sq_entry_size() == 6 && new.cq_entry_size() == 4);
             let served = new.command_set() == 0 && new.memory_page_size() == 0 && new.arbitration() == 0;
             state.status = if entries && served { status_bits::READY } else { status_bits::FATAL };
@@ -258,6 +268,7 @@ impl Controller {
             state.reservation_event = Event { pending: !state.notifications.is_empty(), masked: false };
             self.write_through.store(false, Ordering::Release);
             self.io_epoch.fetch_add(1, Ordering::AcqRel);
+            state.resetting = !state.queues.is_empty();
             for queue in state.queues.values() {
                 queue.raise();
             }

@@ -14,12 +14,11 @@ impl<N> Connection<N> {
     pub(super) fn attend(&mut self) {
         let Some(controller) = self.controller.clone() else { return };
         self.drain_requested();
-        if controller.is_ended() {
+        let ended = controller.is_ended();
+        if ended || self.queue.qid != 0 && controller.io_epoch() != self.queue.epoch {
             // A queue that is disconnected waits for its answer to be read; a host that never does must not hold it.
             self.end.take_if(|end| *end == End::Disconnected);
-            self.finish(End::AssociationEnded);
-        } else if self.queue.qid != 0 && controller.io_epoch() != self.queue.epoch {
-            self.finish(End::ControllerReset);
+            self.finish(if ended { End::AssociationEnded } else { End::ControllerReset });
         } else if self.queue.qid == 0 {
             self.settle_aborts();
             self.tell_events(&controller);

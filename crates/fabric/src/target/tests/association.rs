@@ -145,6 +145,38 @@ fn a_reset_ends_the_io_queues_and_keeps_the_admin_queue() {
     assert_eq!(again.connect(2, &subsystem(), |_, _| {}).unwrap().status(), Status::SUCCESS);
 }
 
+/// A host that reads CSTS.RDY as 0 sends its writes over a new association at once. Were that told while a queue on another
+/// reactor has yet to hear of the reset, an old write could begin after a new one was acknowledged, and cover it.
+#[test]
+fn a_reset_is_complete_when_nothing_of_before_it_can_begin() {
+    let mut session = io_session(false, false);
+    session.stalled = true;
+    session.receive(&session.capsule(&in_capsule(NvmOpcode::WRITE, 1, 0, 1), &pattern(1, 1)));
+    assert!(session.core.has_operations());
+    let mut admin = session.admin.take().unwrap();
+    admin.set_configuration(Configuration(0));
+    let ready = Ok(u64::from(status_bits::READY));
+    assert_eq!(property_get(&mut admin, offset::CSTS, 0), ready, "the queue has not heard of it");
+    assert_eq!(refused(&mut opened(&session), 2, &subsystem(), |_, _| {}).0, Status::SEQUENCE_ERROR);
+    session.core.poll(session.now);
+    assert_eq!(session.core.ended(), Some(&End::ControllerReset));
+    assert_eq!(property_get(&mut admin, offset::CSTS, 0), ready, "what executes has not been let go yet");
+    drop(session);
+    assert_eq!(property_get(&mut admin, offset::CSTS, 0), Ok(0));
+}
+
+/// A queue that is disconnected, and whose host does not read the answer, holds up no reset.
+#[test]
+fn a_reset_does_not_wait_for_a_goodbye_to_be_read() {
+    let mut session = io_session(false, false);
+    let goodbye = session.capsule(&Submission::fabrics(FabricsType::DISCONNECT, 9), &[]);
+    session.core.receive(&goodbye, session.now);
+    assert!(session.core.has_output() && session.core.ended().is_none(), "the answer goes first");
+    session.admin.as_mut().unwrap().set_configuration(Configuration(0));
+    session.core.poll(session.now);
+    assert_eq!(session.core.ended(), Some(&End::ControllerReset));
+}
+
 #[test]
 fn an_io_queue_needs_a_controller_that_is_ready() {
     let mut session = admin_session();
