@@ -2,6 +2,7 @@
 
 use std::mem::offset_of;
 
+use engine::View;
 use engine::time::Instant;
 use nvme::command::Submission;
 use nvme::fabrics::{
@@ -211,17 +212,7 @@ impl<N> Connection<N> {
                 identify::identify(&self.shared, &controller, &command).map(|page| (Some(page), 0))
             }
             AdminOpcode::GET_LOG_PAGE => {
-                let request = LogRequest::from_submission(&command);
-                // LPA bit 0 is clear: health is that of the controller (NVMe Base 2.0c §5.16.1.3).
-                if request.log == LogId::SMART && ![0, NSID_ALL].contains(&command.nsid.get()) {
-                    return self.answer(slot, Status::INVALID_FIELD.do_not_retry(), 0);
-                }
-                self.shared.stats.look_at_clock(now);
-                // Bounded like everybody's data: a queue full of the longest requests must not take what it asks for at once.
-                if !self.charge(slot, request.bytes) {
-                    return self.answer(slot, Status::INTERRUPTED, 0);
-                }
-                logs::log_page(&self.shared, &controller, self.origin.local, &request).map(|page| (Some(page), 0))
+                self.get_log_page(slot, &command, &controller, now).map(|page| (Some(page), 0))
             }
             AdminOpcode::GET_FEATURES => {
                 features::get(&self.shared, &controller, &command, now).map(|value| (value.data, value.result))
@@ -257,6 +248,30 @@ impl<N> Connection<N> {
         }
         // A feature or a log page may have let an event through.
         self.tell_events(&controller);
+    }
+
+    /// Get Log Page. Everything that can be wrong is found before the page is read: reading it lets go of its events, and a
+    /// host that gets an error has not seen them.
+    fn get_log_page(
+        &mut self,
+        slot: u16,
+        command: &Submission,
+        controller: &Controller,
+        now: Instant,
+    ) -> Result<View, Status> {
+        let request = LogRequest::from_submission(command);
+        // LPA bit 0 is clear: health is that of the controller (NVMe Base 2.0c §5.16.1.3).
+        if request.log == LogId::SMART && ![0, NSID_ALL].contains(&command.nsid.get()) {
+            return Err(Status::INVALID_FIELD.do_not_retry());
+        }
+        let bytes = logs::check(&request)?;
+        io::check_to_host(command, bytes)?;
+        self.shared.stats.look_at_clock(now);
+        // Bounded like everybody's data: a queue full of the longest requests must not take what it asks for at once.
+        if !self.charge(slot, bytes) {
+            return Err(Status::INTERRUPTED);
+        }
+        logs::log_page(&self.shared, controller, self.origin.local, &request)
     }
 
     // Fabrics commands on a connected admin queue.

@@ -31,7 +31,6 @@ use super::end::End;
 use super::io::Plan;
 use super::limits::{
     CONNECTION_DATA_BYTES_MAX, DIRECT_BYTES_MIN, H2C_DATA_BYTES_MAX, HANDSHAKE_TIME_MAX, SEND_BYTES_MAX, TERM_TIME_MAX,
-    TRANSFER_BYTES_MAX,
 };
 use super::manage::Request;
 use super::ports::Origin;
@@ -327,10 +326,8 @@ impl<N> Connection<N> {
         }
     }
 
-    /// Takes room for an answer's data, until the answer is sent; false if there is none at the moment. A request over the
-    /// largest transfer takes none: it will be refused.
-    pub(super) fn charge(&mut self, slot: u16, bytes: u64) -> bool {
-        let bytes = u32::try_from(bytes).ok().filter(|&bytes| bytes <= TRANSFER_BYTES_MAX).unwrap_or(0);
+    /// Takes room for an answer's data, until the answer is sent; false if there is none at the moment.
+    pub(super) fn charge(&mut self, slot: u16, bytes: u32) -> bool {
         if bytes > self.data_room {
             return false;
         }

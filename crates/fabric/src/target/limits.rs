@@ -59,7 +59,7 @@ pub const ABORTS_MAX: u8 = 4;
 /// Entries of the Error Information log. Chosen: one page.
 pub const ERROR_ENTRIES_MAX: usize = 64;
 /// Bytes asked for by one Get Log Page. Derived: what one buffer takes.
-pub const LOG_BYTES_MAX: u64 = TRANSFER_BYTES_MAX as u64;
+pub const LOG_BYTES_MAX: u32 = TRANSFER_BYTES_MAX;
 /// How long a connection may take from accept to the end of its Connect command. Guessed: far above any live host's need.
 pub const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
 /// How long a host may take to authenticate itself, and for each later transaction. Guessed: above what the largest group

@@ -8,6 +8,7 @@ use nvme::feature::FeatureId;
 use nvme::identify::ascii_field;
 use nvme::log::{ChangedNamespaces, EffectsLog, FirmwareLog, LogId, LogRequest, SmartLog, effects};
 use nvme::opcode::{AdminOpcode, NvmOpcode};
+use nvme::reservation::ReservationNotification;
 use nvme::{Status, U32};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -21,7 +22,22 @@ const TEMPERATURE_KELVIN: u16 = 298;
 /// Log page attributes of an entry in the Supported Log Pages log: supported.
 const SUPPORTED: u32 = 1;
 
-/// Answers a Get Log Page command with the bytes asked for. Beyond a page's end there are zeroes (discovery: none).
+/// What is wrong with a request as far as that can be known without its page; else the bytes asked for.
+pub(super) fn check(request: &LogRequest) -> Result<u32, Status> {
+    let invalid = Status::INVALID_FIELD.do_not_retry();
+    // The end of the pages that forget what was read.
+    let end = match request.log {
+        LogId::CHANGED_NAMESPACES => size_of::<ChangedNamespaces>() as u64,
+        LogId::RESERVATION => size_of::<ReservationNotification>() as u64,
+        _ => u64::MAX,
+    };
+    if request.offset_is_index || !request.offset.is_multiple_of(4) || request.offset > end {
+        return Err(invalid);
+    }
+    u32::try_from(request.bytes).ok().filter(|&bytes| bytes <= LOG_BYTES_MAX).ok_or(invalid)
+}
+
+/// Answers a Get Log Page command that [`check`] has passed with the bytes asked for. Beyond a page's end there are zeroes.
 pub(super) fn log_page<N>(
     shared: &Shared<N>,
     controller: &Controller,
@@ -29,9 +45,6 @@ pub(super) fn log_page<N>(
     request: &LogRequest,
 ) -> Result<View, Status> {
     let invalid = Status::INVALID_FIELD.do_not_retry();
-    if request.bytes > LOG_BYTES_MAX || request.offset_is_index || !request.offset.is_multiple_of(4) {
-        return Err(invalid);
-    }
     let whole = whole_page(shared, controller, local, request)?;
     let start = usize::try_from(request.offset).ok().filter(|&start| start <= whole.len()).ok_or(invalid)?;
     let rest = &whole[start..];

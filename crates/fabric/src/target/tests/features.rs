@@ -236,3 +236,23 @@ fn controllers_are_bounded() {
     sessions.pop();
     assert!(late.connect(0, &subsystem(), |_, _| {}).unwrap().status().is_success());
 }
+
+/// A log page that is refused has not been read: what it would have let go of is still there.
+#[test]
+fn a_refused_log_page_lets_go_of_nothing() {
+    let mut session = admin_session();
+    session.target.add_namespace(&subsystem(), 2, memory()).unwrap();
+    let changed = |room: u32, offset: u64| {
+        let mut command = feature(AdminOpcode::GET_LOG_PAGE, FeatureId(0), 0, 0);
+        command.sgl = SglDescriptor::transport(room);
+        let log = LogId::CHANGED_NAMESPACES;
+        LogRequest { log, specific: 0, retain_event: false, bytes: 8, offset, offset_is_index: false }
+            .fill(&mut command);
+        command
+    };
+    let too_short = status(session.send(&changed(4, 0), &[]));
+    assert_eq!(too_short.kind(), Status::DATA_SGL_LENGTH_INVALID);
+    assert_eq!(status(session.send(&changed(8, 4100), &[])).kind(), Status::INVALID_FIELD, "beyond the page's end");
+    let (_, page) = session.send(&changed(8, 0), &[]).expect("answered");
+    assert_eq!(page, [2, 0, 0, 0, 0, 0, 0, 0], "namespace 2 has come");
+}
