@@ -44,9 +44,10 @@ run format cargo fmt --manifest-path fuzz/Cargo.toml --check
 run tidy scripts/tidy.sh
 run deny cargo deny --offline --locked check --hide-inclusion-graph licenses bans sources
 run clippy cargo clippy --workspace --all-targets --locked -- -D warnings
-run unit cargo test --workspace --locked --exclude yagura --exclude kv --exclude kv-model
-# The store, its model and its simulation search: they run optimised, with every assertion kept.
-run store cargo test --profile sim --locked --package kv --package kv-model -- \
+run unit cargo test --workspace --locked --exclude yagura --exclude kv --exclude kv-model \
+  --exclude device
+# What enumerates crashes and searches states (drive, store, model) runs optimised, with every assertion kept.
+run store cargo test --profile sim --locked --package device --package kv --package kv-model -- \
   --skip fixed_seeds --skip fresh_seeds --skip one_seed_is_one_run --skip without_faults_nothing_fails
 run sim scripts/sim.sh
 run process cargo test --package yagura --locked
