@@ -42,7 +42,8 @@ pub(super) enum Kind {
     Accept,
     /// May be answered soon, or never. Cancelled when its future is dropped.
     Socket,
-    /// Ends soon by itself. Goes on when its future is dropped: a write that was begun is not torn.
+    /// Ends by itself, with the help of a core: a reason not to spin. Goes on when its future is dropped: a write that was
+    /// begun is not torn.
     File,
 }
 
@@ -73,24 +74,29 @@ pub(super) struct Slots {
     slots: Slab<Slot>,
     /// Operations that the kernel still knows. A slot may stay longer: until its future takes the result.
     in_flight: usize,
-    soon: usize,
+    sockets: usize,
+    files: usize,
 }
 
 impl Slots {
     pub(super) fn with_capacity(count: usize) -> Slots {
-        Slots { slots: Slab::with_capacity(count), in_flight: 0, soon: 0 }
+        Slots { slots: Slab::with_capacity(count), in_flight: 0, sockets: 0, files: 0 }
     }
 
     /// Reserves a slot; the entry that is pushed for it carries the key.
     pub(super) fn add(&mut self, held: Held, descriptor: Arc<OwnedFd>, kind: Kind) -> usize {
         self.in_flight += 1;
-        self.soon += usize::from(kind != Kind::Accept);
+        self.sockets += usize::from(kind == Kind::Socket);
+        self.files += usize::from(kind == Kind::File);
         self.slots.insert(Slot { owner: Owner::Unpolled, held, descriptor, kind, heir: None })
     }
 
-    /// Whether an operation that ends soon is in flight.
-    pub(super) fn expects_soon(&self) -> bool {
-        self.soon > 0
+    /// Whether what is in flight may end sooner than a sleep is worth, and needs nothing of this core.
+    ///
+    /// File operations do: the kernel ends many of them on the core that the medium interrupts, writes of ext4 even by a thread
+    /// there, which a spinning reactor keeps from running. A medium takes longer than the wake besides.
+    pub(super) fn reward_spinning(&self) -> bool {
+        self.sockets > 0 && self.files == 0
     }
 
     /// Whether the kernel holds nothing of ours.
@@ -102,7 +108,8 @@ impl Slots {
     pub(super) fn complete(&mut self, key: usize, result: i32) -> Completed {
         let slot = &mut self.slots[key];
         self.in_flight -= 1;
-        self.soon -= usize::from(slot.kind != Kind::Accept);
+        self.sockets -= usize::from(slot.kind == Kind::Socket);
+        self.files -= usize::from(slot.kind == Kind::File);
         match std::mem::replace(&mut slot.owner, Owner::Done(result)) {
             Owner::Waiting(waker) => Completed::Wake(waker),
             Owner::Gone => Completed::Forgotten(self.slots.remove(key).into_parts(), result),
@@ -254,5 +261,26 @@ impl Drop for Op {
             Abandoned::GoesOn => {}
             Abandoned::ToCancel => self.driver.cancel(self.key),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    #[test]
+    fn a_file_operation_in_flight_is_a_reason_to_sleep() {
+        let descriptor = Arc::new(OwnedFd::from(File::open("/dev/null").unwrap()));
+        let mut slots = Slots::default();
+        slots.add(Held::Accept, descriptor.clone(), Kind::Accept);
+        assert!(!slots.reward_spinning());
+        slots.add(Held::Nothing, descriptor.clone(), Kind::Socket);
+        assert!(slots.reward_spinning());
+        let file = slots.add(Held::Nothing, descriptor, Kind::File);
+        assert!(!slots.reward_spinning());
+        slots.complete(file, 0);
+        assert!(slots.reward_spinning());
     }
 }
