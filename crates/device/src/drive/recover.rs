@@ -20,7 +20,7 @@ use super::checkpoint::{self, Header};
 use super::core::{Core, Inner, Journal, places, seed_of};
 use super::frame::{self, FRAME_BYTES_MAX, Found};
 use super::layout::{Layout, PAGE};
-use super::pages::{CHECKSUM_MIN, Pages, UNWRITTEN, unit_hash, unit_value};
+use super::pages::{CHECKSUM_MIN, Pages, UNWRITTEN, page_entry, unit_hash, unit_value};
 use super::record::{Record, transactions};
 use super::registry::Registry;
 use super::state::State;
@@ -66,9 +66,16 @@ async fn read(path: &Path, file: &File, at: u64, bytes: u64) -> Result<Vec<u8>, 
 pub(super) async fn superblock(path: &Path, file: &File) -> Result<Layout, DriveError> {
     let not_a_drive = || DriveError::NotADrive { path: path.to_owned() };
     let last = (file.size() / PAGE as u64).checked_sub(1).ok_or_else(not_a_drive)? * PAGE as u64;
-    let mut reason = None;
+    let (mut reason, mut unreadable) = (None, None);
     for at in [0, last] {
-        match Layout::decode(&read(path, file, at, PAGE as u64).await?) {
+        let page = match read(path, file, at, PAGE as u64).await {
+            Ok(page) => page,
+            Err(error) => {
+                unreadable = Some(error); // its twin may do
+                continue;
+            }
+        };
+        match Layout::decode(&page) {
             Ok(Some(layout)) if layout.bytes <= file.size() => return Ok(layout),
             Ok(Some(layout)) => {
                 reason =
@@ -78,36 +85,78 @@ pub(super) async fn superblock(path: &Path, file: &File) -> Result<Layout, Drive
             Err(why) => reason = Some(format!("the superblock at {at} {why}; it")),
         }
     }
-    Err(reason.map_or_else(not_a_drive, |reason| damaged(path, reason)))
+    Err(match (reason, unreadable) {
+        (Some(reason), _) => damaged(path, reason),
+        (None, Some(error)) => error,
+        (None, None) => not_a_drive(),
+    })
 }
 
-/// The newest checkpoint.
-async fn newest_checkpoint(path: &Path, file: &File, layout: &Layout) -> Result<(Header, State, Vec<u64>), DriveError> {
-    let mut headers = Vec::new();
+/// A checkpoint as it was read.
+struct Checkpoint {
+    header: Header,
+    state: State,
+    table: Vec<u64>,
+    /// What is the matter with one that may have been newer. Then the journal has to prove that nothing came behind it.
+    lost: Option<DriveError>,
+}
+
+/// The newest checkpoint that is whole.
+///
+/// Falling back to the one before is safe where no frame names the lost one: nothing was recorded after it, so nothing was
+/// written over the journal that it had made dispensable, and replaying that gives the state that was lost. The replay
+/// refuses if a frame does. The next checkpoint may have begun to replace checksum pages all the same: they are verified.
+async fn newest_checkpoint(path: &Path, file: &File, layout: &Layout) -> Result<Checkpoint, DriveError> {
+    let (mut headers, mut lost) = (Vec::new(), None);
     for slot in 0..2 {
-        let pages = read(path, file, layout.slot_at(slot), 2 * PAGE as u64).await?;
-        match Header::decode(&pages, &layout.id) {
+        let pages = read(path, file, layout.slot_at(slot), 2 * PAGE as u64).await;
+        match pages.ok().and_then(|pages| Header::decode(&pages, &layout.id)) {
             Some(header) if header.generation % 2 == slot => headers.push(header),
             // No crash does that: a header is one sector, and there are two.
             _ => {
-                return Err(damaged(path, format!("both headers of checkpoint slot {slot} are unreadable; the drive")));
+                lost = Some(damaged(path, format!("both headers of checkpoint slot {slot} are unreadable; the drive")))
             }
         }
     }
-    let newest = headers.into_iter().max_by_key(|header| header.generation);
-    let newest = newest.ok_or_else(|| damaged(path, "every checkpoint"))?;
-    if newest.body_bytes > layout.body_bytes_max() {
-        return Err(damaged(path, format!("checkpoint {} is longer than its slot; it", newest.generation)));
+    headers.sort_by_key(|header| std::cmp::Reverse(header.generation));
+    for header in headers {
+        match body(path, file, layout, &header).await {
+            Ok((state, table)) => {
+                if let Some(lost) = &lost {
+                    tracing::warn!(%lost, generation = header.generation, "a checkpoint is lost; trying the other one");
+                    verify_pages(path, file, layout, &table).await?;
+                }
+                return Ok(Checkpoint { header, state, table, lost });
+            }
+            Err(error) => lost = lost.or(Some(error)),
+        }
     }
-    let body =
-        read(path, file, layout.slot_at(newest.generation) + 2 * PAGE as u64, layout_round(newest.body_bytes)).await?;
-    let body = &body[..newest.body_bytes as usize];
-    if xxhash_rust::xxh3::xxh3_64(body) != newest.body_sum {
-        return Err(damaged(path, format!("the body of checkpoint {}", newest.generation)));
+    Err(lost.unwrap_or_else(|| damaged(path, "every checkpoint")))
+}
+
+/// Every checksum page that a checkpoint refers to is there.
+async fn verify_pages(path: &Path, file: &File, layout: &Layout, table: &[u64]) -> Result<(), DriveError> {
+    for (page, &entry) in (0..).zip(table).filter(|(_, entry)| **entry != 0) {
+        let content = read(path, file, layout.page_at(page, entry & 1), PAGE as u64).await?;
+        if page_entry(seed_of(layout), page, &content, entry & 1) != entry {
+            return Err(damaged(path, format!("the newest checkpoint is lost, and checksum page {page} of the other")));
+        }
     }
-    let (state, table) = checkpoint::decode(body, layout)
-        .map_err(|reason| damaged(path, format!("checkpoint {} {reason}; it", newest.generation)))?;
-    Ok((newest, state, table))
+    Ok(())
+}
+
+async fn body(path: &Path, file: &File, layout: &Layout, header: &Header) -> Result<(State, Vec<u64>), DriveError> {
+    let generation = header.generation;
+    if header.body_bytes > layout.body_bytes_max() || header.head > layout.journal_bytes {
+        return Err(damaged(path, format!("checkpoint {generation} names places that the drive does not have; it")));
+    }
+    let at = layout.slot_at(generation) + 2 * PAGE as u64;
+    let body = read(path, file, at, layout_round(header.body_bytes)).await?;
+    let body = &body[..header.body_bytes as usize];
+    if xxhash_rust::xxh3::xxh3_64(body) != header.body_sum {
+        return Err(damaged(path, format!("the body of checkpoint {generation}")));
+    }
+    checkpoint::decode(body, layout).map_err(|reason| damaged(path, format!("checkpoint {generation} {reason}; it")))
 }
 
 /// Both headers of a slot, those that are good.
@@ -237,15 +286,15 @@ pub(super) struct Opening<'a> {
 pub(super) async fn open(opening: Opening<'_>, file: File) -> Result<Arc<Inner>, DriveError> {
     let Opening { path, read_only, pages_max } = opening;
     let layout = superblock(path, &file).await?;
-    let (header, state, table) = newest_checkpoint(path, &file, &layout).await?;
+    let Checkpoint { header, state, table, lost } = newest_checkpoint(path, &file, &layout).await?;
     let ring = read(path, &file, layout.journal_at, layout.journal_bytes).await?;
-    let replay = Replay::run(path, &ring, &header, state, &layout)?;
+    let replay = Replay::run(path, &ring, &header, state, &layout).map_err(|error| lost.unwrap_or(error))?;
     let pages = Pages::new(table, pages_max);
     // A frame that power loss cut short had this number: it is not given again.
     let mut journal = Journal::new(replay.sequence, replay.frame + 1, replay.head);
     journal.used = replay.used;
     let mut core = Core::new(&layout, replay.state, pages, journal, header.generation);
-    core.data.stable = replay.stable;
+    core.data.stable = replay.stable.min(replay.sequence);
     core.read_only = true;
     let registry = Registry::of(&core.state.namespaces);
     let inner = Inner::new(path.to_owned(), file, layout, core, registry);

@@ -54,6 +54,7 @@ pub(super) struct State {
     /// Places in all maps that name an extent.
     pub(super) entries: u64,
     extent_bytes: u32,
+    unit: u32,
 }
 
 /// A record that does not fit the state it is applied to.
@@ -69,6 +70,7 @@ impl State {
             next_namespace: 1,
             entries: 0,
             extent_bytes: layout.extent_bytes,
+            unit: layout.unit,
         }
     }
 
@@ -162,7 +164,7 @@ impl State {
                     return Err("a record makes a namespace smaller");
                 }
                 space.bytes = bytes;
-                Ok(())
+                self.sound(namespace)
             }
             Record::Share { namespace, source, nguid, read_only, name } => {
                 let from = self.space(source)?.clone();
@@ -193,8 +195,19 @@ impl State {
         if namespace < self.next_namespace {
             return Err("a record makes a namespace whose number was used before");
         }
-        self.next_namespace = namespace + 1;
+        self.next_namespace = namespace.checked_add(1).ok_or("a record makes a namespace whose number is none")?;
         self.namespaces.insert(namespace, space);
+        self.sound(namespace)
+    }
+
+    /// Whether a namespace has sizes that one can have.
+    pub(super) fn sound(&self, namespace: u32) -> Result<(), Misfit> {
+        let space = self.space(namespace)?;
+        let block = space.block_size;
+        let sized = (1..=NAMESPACE_BYTES_MAX).contains(&space.bytes);
+        if (block != 4096 && block != self.unit) || !sized || !space.bytes.is_multiple_of(block.into()) {
+            return Err("a namespace has a size, or blocks, that none can have");
+        }
         Ok(())
     }
 }
