@@ -168,6 +168,7 @@ fn decode_state(from: &mut Reader<'_>, state: &mut State) -> Result<(), &'static
         if number >= next || state.namespaces.insert(number, space).is_some() {
             return Err("has a namespace number twice, or one not given yet");
         }
+        state.sound(number)?;
         for _ in 0..from.u32()? {
             let (first, start, count) = (from.u32()?, from.u32()?, from.u32()?);
             for step in 0..count {
@@ -207,6 +208,43 @@ impl Drop for Run {
             (core.admitted.checkpointing, core.admitted.freezing) = (false, false);
             core.changed();
         });
+    }
+}
+
+/// What is true once the header is on the medium. It is noted also when the checkpoint's caller has gone: a drive that did not
+/// know would give the next checkpoint the same number, and overwrite the pages and the body that this one refers to.
+struct Completion {
+    run: Arc<Run>,
+    entries: Vec<(u32, u64)>,
+    generation: u64,
+    data_stable: u64,
+    ended: bool,
+}
+
+impl Completion {
+    fn end(mut self, result: &io::Result<()>) {
+        self.ended = true;
+        let inner = &self.run.inner;
+        if let Err(error) = result {
+            inner.checkpoint_failed(error);
+            return;
+        }
+        inner.with(|core| {
+            core.pages.thaw(Some(&self.entries));
+            core.generation = self.generation;
+            core.journal.used = core.journal.since_freeze;
+            core.data.stable = core.data.stable.max(self.data_stable);
+            core.changed();
+        });
+    }
+}
+
+impl Drop for Completion {
+    fn drop(&mut self) {
+        if !self.ended {
+            // Only the end of its world ends a write without a result.
+            self.run.inner.checkpoint_failed(&io::Error::other("cut off"));
+        }
     }
 }
 
@@ -257,9 +295,12 @@ impl Inner {
 
     async fn run(self: &Arc<Self>, run: Arc<Run>) -> Result<(), Error> {
         let frozen = self.freeze().await?;
+        // Records whose callers went away: nobody else may come to write them, and they take room until somebody does.
+        self.commit(frozen.header.sequence).await?;
         let written = self.write_out(frozen, &run).await;
-        drop(run);
-        written.map_err(|error| self.with(|core| core.fail(format!("checkpoint on {}: {error}", self.path.display()))))
+        let written = written.map_err(|error| self.checkpoint_failed(&error));
+        drop(run); // behind the latch: the next one would write to the same places
+        written
     }
 
     /// Waits until nobody is admitted, and takes the state.
@@ -304,15 +345,17 @@ impl Inner {
             self.put(slot + (2 * PAGE + index * PART) as u64, padded, false, run).await?;
         }
         self.file.sync_data().await?;
-        self.put(slot, header.encode(&self.layout.id), true, run).await?;
-        self.with(|core| {
-            core.pages.thaw(Some(&entries));
-            core.generation = header.generation;
-            core.journal.used = core.journal.since_freeze;
-            core.data.stable = core.data.stable.max(data_stable);
-            core.changed();
-        });
-        Ok(())
+        let completion =
+            Completion { run: Arc::clone(run), entries, generation: header.generation, data_stable, ended: false };
+        let late = |completion: Completion, result: io::Result<()>| completion.end(&result);
+        let header = header.encode(&self.layout.id).freeze();
+        let (result, completion) = self.file.write_at_holding(slot, header, true, completion, late).await;
+        completion.end(&result);
+        result
+    }
+
+    fn checkpoint_failed(&self, error: &io::Error) -> Error {
+        self.with(|core| core.fail(format!("checkpoint on {}: {error}", self.path.display())))
     }
 
     async fn put(&self, at: u64, bytes: Buf, durable: bool, run: &Arc<Run>) -> io::Result<()> {

@@ -102,7 +102,8 @@ impl Inner {
                 if core.admitted.freezing {
                     return None;
                 }
-                let room = core.journal.used + core.admitted.reserved + need + RING_SLACK <= ring;
+                let room = core.journal.used + core.admitted.reserved + core.journal.left_behind() + need + RING_SLACK;
+                let room = room <= ring;
                 if room && core.pages.dirty() < core.dirty_max() {
                     core.admitted.commands += 1;
                     core.admitted.reserved += need;
@@ -131,7 +132,6 @@ impl Inner {
 impl Core {
     /// Puts pending transactions, as many as fit, into the next frame of the ring.
     fn take_frame(&mut self, ring: u64) -> Frame {
-        let head = FrameHead { number: self.journal.frame, generation: self.generation, stable: self.data.stable };
         let journal = &mut self.journal;
         let (mut end, mut last) = (0, journal.durable);
         while let Some(&[a, b, c, d, ref sequence @ ..]) = journal.pending[end..].first_chunk::<TRANSACTION_HEAD>() {
@@ -141,6 +141,9 @@ impl Core {
             }
             (end, last) = (next, super::bytes::value(sequence, 0));
         }
+        // Not beyond what is in the frames: the numbers behind it are given again after a crash, and must prove nothing then.
+        let stable = self.data.stable.min(last);
+        let head = FrameHead { number: journal.frame, generation: self.generation, stable };
         let len = frame_bytes(end) as u64;
         if journal.head + len > ring {
             let wasted = ring - journal.head;
@@ -176,5 +179,34 @@ impl Drop for Admission {
                 core.changed();
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drive::core::Journal;
+    use crate::drive::frame::{Found, find};
+    use crate::drive::layout::{EXTENT_BYTES_MIN, Layout};
+    use crate::drive::pages::Pages;
+    use crate::drive::record::Record;
+    use crate::drive::state::State;
+
+    /// A flush may end while records it saw are in no frame yet. Were the frame to say that data is stable beyond itself, the
+    /// first intents after a crash, which are given those numbers again, would count as written before they are.
+    #[test]
+    fn a_frame_proves_nothing_beyond_itself() {
+        let layout = Layout::new([1; 16], 64 << 20, 512, EXTENT_BYTES_MIN, None).expect("room for some extents");
+        let mut core = Core::new(&layout, State::new(&layout), Pages::new(vec![], 64), Journal::new(0, 1, 0), 0);
+        let values = vec![7; 60 << 10];
+        for extent in 0..3 {
+            core.log(&Record::Intent { extent, first: 0, values: &values });
+        }
+        core.data.stable = core.data.written(core.journal.sequence);
+        for (number, last) in [(1, 2), (2, 3)] {
+            let frame = core.take_frame(layout.journal_bytes);
+            let Found::Frame(_, head, _) = find(&frame.bytes, 0, number) else { panic!("frame {number} is none") };
+            assert_eq!((frame.last, head.stable), (last, last));
+        }
     }
 }

@@ -19,7 +19,7 @@ use std::task::{Poll, Waker};
 use engine::file::File;
 
 use super::bytes::{Writer, value};
-use super::frame::{self, FRAME_BYTES_MAX};
+use super::frame::{self, FRAME_BYTES_MAX, FRAME_CONTENT_MAX};
 use super::layout::{EXTENT_BYTES_MAX, Layout, PAGE, PAGE_VALUES};
 use super::pages::{Pages, UNWRITTEN};
 use super::record::{Record, TRANSACTION_HEAD};
@@ -128,6 +128,13 @@ impl Journal {
             since_freeze: 0,
             open: None,
         }
+    }
+
+    /// Bytes of the ring for what is pending, by whoever: a caller that went away has given back the room for its records, and
+    /// they are written all the same. A frame that leaves some of them behind is at least a quarter full.
+    pub(super) fn left_behind(&self) -> u64 {
+        let frames = self.pending.len() / (FRAME_CONTENT_MAX / 4) + 1;
+        (frame::frame_bytes(self.pending.len()) + frames * PAGE) as u64
     }
 }
 
@@ -302,9 +309,16 @@ impl Core {
         places(u64::from(extent) * u64::from(self.extent_units) + u64::from(first), count)
     }
 
-    /// The first page of these units that is not in memory.
+    /// The first page of these units that is not in memory. The caller is admitted and about to change them: those that are
+    /// there are kept, or bringing in the next one could drop them.
     pub(super) fn missing(&mut self, extent: u32, first: u32, count: u32) -> Option<u32> {
-        self.places(extent, first, count).map(|(page, _)| page).find(|&page| !self.pages.is_present(page))
+        self.places(extent, first, count).map(|(page, _)| page).find(|&page| {
+            let present = self.pages.is_present(page);
+            if present {
+                self.pages.keep(page);
+            }
+            !present
+        })
     }
 }
 
@@ -329,3 +343,34 @@ pub(super) fn journal_need(transactions: &[usize]) -> u64 {
 
 /// Bytes of the ring that can't be promised: what is left unused at its end, and the page after the last frame.
 pub(super) const RING_SLACK: u64 = (FRAME_BYTES_MAX + PAGE) as u64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drive::layout::EXTENT_BYTES_MIN;
+
+    fn core(table: Vec<u64>, clean_max: usize) -> Core {
+        let layout = Layout::new([1; 16], 256 << 20, 512, EXTENT_BYTES_MIN, None).expect("room for some extents");
+        Core::new(&layout, State::new(&layout), Pages::new(table, clean_max), Journal::new(0, 1, 0), 0)
+    }
+
+    /// An extent's first page was in memory and its second one was not: bringing that in used to drop the first, and the
+    /// command that had found both panicked.
+    #[test]
+    fn pages_found_present_stay_until_they_are_changed() {
+        let mut core = core((0..512).map(|page| u64::from(page < 64) * 9).collect(), 64);
+        for page in 0..64 {
+            core.pages.insert(page, std::sync::Arc::new([UNWRITTEN; PAGE_VALUES]));
+        }
+        for first in (0..64).rev() {
+            // Units of one loaded page and of four that were never written.
+            let wanted = [first, 100 + first * 4, 101 + first * 4, 102 + first * 4, 103 + first * 4];
+            let missing = wanted.iter().find_map(|page| core.missing(page * 4, 0, 512));
+            if missing.is_none() {
+                wanted.iter().for_each(|&page| core.pages.keep(page));
+            }
+            core.pages.freeze();
+            core.pages.thaw(Some(&[]));
+        }
+    }
+}

@@ -135,8 +135,12 @@ impl Drive {
             Ok(core.log(&Record::Grow { namespace: number, bytes }))
         })?;
         self.inner.commit(sequence).await?;
-        shared.blocks.fetch_max(bytes / u64::from(shared.block_size), Ordering::AcqRel);
-        Ok(())
+        self.inner.with(|core| {
+            // It may have been deleted meanwhile, and stays so.
+            core.state.space(number).map_err(|_| DriveError::NoNamespace(number.to_string()))?;
+            shared.blocks.fetch_max(bytes / u64::from(shared.block_size), Ordering::AcqRel);
+            Ok(())
+        })
     }
 
     /// Deletes a namespace. Commands under way end first; later ones find nothing in range.

@@ -7,12 +7,14 @@
 //! Every unit that is copied is verified. One that does not match its checksum is uncorrectable in the copy: copying must not
 //! turn damage into data.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use engine::{Buf, View};
 
 use super::bytes::{set_value, value};
+use super::commit::Admission;
 use super::core::{Inner, journal_need};
 use super::pages::{CHECKSUM_MIN, UNCORRECTABLE, unit_hash, unit_value};
 use super::record::Record;
@@ -20,6 +22,23 @@ use super::reserve::Reservation;
 use super::span::{Piece, Span};
 use crate::Error;
 use crate::limits::TRANSFER_BYTES_MAX;
+
+/// What a copy under way holds, until the kernel is done with its last write: an extent that was given back before could be
+/// taken by somebody else, and be overwritten by the copy that nobody wants any more.
+struct Copying {
+    reserved: Reservation,
+    _admission: Admission,
+}
+
+impl Copying {
+    fn failed(&self, error: &io::Error) -> Error {
+        if error.kind() == io::ErrorKind::StorageFull {
+            return Error::OutOfSpace; // the copy is nobody's yet: nothing is lost
+        }
+        let inner = self.reserved.inner();
+        inner.with(|core| core.fail(format!("copy on {}: {error}", inner.path.display())))
+    }
+}
 
 /// What is laid over a piece of an extent.
 #[derive(Clone, Debug)]
@@ -40,7 +59,7 @@ impl Inner {
         change: &Change,
     ) -> Result<(), Error> {
         let units = self.layout.extent_units();
-        let _admission = self.admit(journal_need(&[units as usize * 8 + 32])).await?;
+        let admission = self.admit(journal_need(&[units as usize * 8 + 32])).await?;
         let whole = u64::from(piece.index) * u64::from(units);
         let mut reserved = Reservation::new(self);
         let target = loop {
@@ -53,13 +72,14 @@ impl Inner {
                 None => self.wait_for_free().await?,
             }
         };
+        let mut copying = Copying { reserved, _admission: admission };
         let mut values = Vec::with_capacity(units as usize * 8);
         let chunk = (TRANSFER_BYTES_MAX as u32 / self.layout.unit).min(units);
         for at in (0..units).step_by(chunk as usize) {
             let mut span = Span::new(&self.layout, whole + u64::from(at), chunk);
             let mut part = Buf::with_len(chunk as usize * 8);
             self.resolve(namespace, &mut span, &mut part).await?;
-            self.copy_chunk(&span, target, &mut part, piece, change).await?;
+            copying = self.copy_chunk(copying, (&span, target), &mut part, (piece, change)).await?;
             values.extend_from_slice(&part);
         }
         let sequence = loop {
@@ -68,7 +88,7 @@ impl Inner {
                 None => {
                     let record = Record::Move { namespace, index: piece.index, extent: target, values: &values };
                     let sequence = core.log(&record);
-                    reserved.mapped(piece.index);
+                    copying.reserved.mapped(piece.index);
                     Ok(sequence)
                 }
             });
@@ -82,14 +102,13 @@ impl Inner {
 
     /// Copies a part of an extent; `values` are its checksums, before and then after.
     async fn copy_chunk(
-        &self,
-        span: &Span,
-        target: u32,
+        self: &Arc<Self>,
+        copying: Copying,
+        (span, target): (&Span, u32),
         values: &mut [u8],
-        changed: &Piece,
-        change: &Change,
-    ) -> Result<(), Error> {
-        let Some(source) = span.pieces().next() else { return Ok(()) };
+        (changed, change): (&Piece, &Change),
+    ) -> Result<Copying, Error> {
+        let Some(source) = span.pieces().next() else { return Ok(copying) };
         let unit_bytes = self.layout.unit as usize;
         let laid = |step: u32| (source.first + step).checked_sub(changed.first).filter(|&over| over < changed.units);
         let needs = (0..span.units).any(|step| laid(step).is_none() && value(values, step as usize) >= CHECKSUM_MIN);
@@ -126,12 +145,18 @@ impl Inner {
             set_value(values, step as usize, new);
         }
         if !written {
-            return Ok(());
+            return Ok(copying);
         }
+        let late = |copying: Copying, result: io::Result<()>| {
+            if let Err(error) = result {
+                copying.failed(&error);
+            }
+        };
         let at = self.layout.unit_at(target_unit);
-        self.file
-            .write_at(at, content.freeze(), true)
-            .await
-            .map_err(|error| self.with(|core| core.fail(format!("copy on {}: {error}", self.path.display()))))
+        let (result, copying) = self.file.write_at_holding(at, content.freeze(), true, copying, late).await;
+        match result {
+            Ok(()) => Ok(copying),
+            Err(error) => Err(copying.failed(&error)),
+        }
     }
 }

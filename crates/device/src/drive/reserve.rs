@@ -20,6 +20,10 @@ impl Reservation {
         Reservation { inner: Arc::clone(inner), taken: Vec::new() }
     }
 
+    pub(super) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
+    }
+
     /// Looks up the span's extents and takes one for each that is missing. False: some will be free soon.
     ///
     /// # Errors

@@ -94,7 +94,13 @@ impl Writing {
 
 impl Drop for Writing {
     fn drop(&mut self) {
-        let Some(sequence) = self.intent.take().filter(|_| !self.issued) else { return };
+        let Some(sequence) = self.intent.take() else { return };
+        if self.issued {
+            // Only the end of its world ends a write without a result. A checkpoint would now make the old checksums definite,
+            // over data that may be the new one: opened anew the drive looks which it is.
+            self.failed(&io::Error::other("cut off"));
+            return;
+        }
         // Its data never was: a later intent for the old checksums, which are still in their pages. Otherwise a flush could
         // prove the first one's data stable, and recovery would expect what was never written.
         let (unit, values) = (self.unit, &mut self.values);
@@ -212,9 +218,6 @@ impl Inner {
         core.map_reserved(namespace, span, reserved);
         let shared = span.pieces().any(|piece| core.state.references[piece.extent as usize] > 1);
         let Some(unit) = span.contiguous().filter(|_| !shared) else { return Begun::Pieces };
-        for piece in span.pieces() {
-            core.places(piece.extent, piece.first, piece.units).for_each(|(page, _)| core.pages.keep(page));
-        }
         for at in 0..hashes.len() / 8 {
             set_value(hashes, at, unit_value(self.seed, unit + at as u64, value(hashes, at)));
         }
