@@ -290,6 +290,36 @@ fn a_bad_pdu_is_logged_with_peer_and_reason_also_where_the_host_closes_first() {
     assert_eq!(told.count(), 5, "one line in each of the five worlds:\n{text}");
 }
 
+/// Peers that connect again and again fill no disk with what is said of them.
+#[test]
+fn refused_connections_are_told_of_within_bounds() {
+    const CONNECTIONS: u64 = 200;
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let writer = {
+        let lines = lines.clone();
+        move || Lines(lines.clone())
+    };
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(writer).finish();
+    tracing::subscriber::with_default(subscriber, || {
+        Reactor::run(ReactorConfig::default(), async {
+            let target = target_with(TargetConfig { connections_max: 0, ..TargetConfig::default() });
+            let stats = target.stats();
+            let listener = listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await.expect("a free port");
+            let address = listener.local_addr();
+            let served = task::spawn(async move { target.serve(listener, vec![]).await });
+            for _ in 0..CONNECTIONS {
+                assert!(Host::open(address, false).await.is_err());
+            }
+            assert_eq!(stats.refused(), CONNECTIONS);
+            drop(served);
+        })
+        .expect("a reactor");
+    });
+    let text = String::from_utf8(lines.lock().expect("no panic").clone()).expect("text");
+    let told = text.lines().filter(|line| line.contains("connection refused")).count() as u64;
+    assert!((1..CONNECTIONS).contains(&told), "{told} lines of {CONNECTIONS} connections");
+}
+
 struct Lines(Arc<Mutex<Vec<u8>>>);
 
 impl std::io::Write for Lines {

@@ -111,7 +111,7 @@ impl<N> Connection<N> {
         let host = host.map_err(|_| Refusal::in_data(offset_of!(ConnectData, hostnqn)))?;
         let subsystem = Nqn::from_field(&data.subnqn);
         let subsystem = subsystem.map_err(|_| Refusal::in_data(offset_of!(ConnectData, subnqn)))?;
-        self.check_secure(&host, &subsystem).map_err(Refusal::of)?;
+        self.check_secure(&host, &subsystem, now).map_err(Refusal::of)?;
         let secure = self.origin.psk.is_some();
         let identity = Identity { subsystem, host, host_id: data.hostid, port: self.origin.port, secure };
         self.shared.admit(&identity).map_err(Refusal::of)?;
@@ -119,7 +119,7 @@ impl<N> Connection<N> {
             return Err(Refusal::of(Refused::Host));
         }
         let qid = fields.qid.get();
-        self.concatenation_required = self.shared.must_concatenate(&identity, qid).map_err(Refusal::of)?;
+        self.concatenation_required = self.shared.must_concatenate(&identity, qid, now).map_err(Refusal::of)?;
         let entries_max = if qid == 0 { ADMIN_QUEUE_ENTRIES_MAX } else { IO_QUEUE_ENTRIES_MAX };
         let sqsize = fields.sqsize.get();
         if sqsize == 0 || sqsize >= entries_max {

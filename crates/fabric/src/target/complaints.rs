@@ -2,6 +2,7 @@
 //!
 //! A peer that connects and misbehaves a thousand times a second would otherwise fill the disk of whoever keeps the log.
 
+use std::fmt::Display;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use engine::time::Instant;
 const LINES_MAX: u32 = 10;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// See the module. Shared by all connections of a target; asked only when one has ended badly.
+/// See the module. Shared by all connections of a target; asked only when one is refused or has ended badly.
 #[derive(Debug, Default)]
 pub(super) struct Complaints {
     state: Mutex<State>,
@@ -27,8 +28,17 @@ struct State {
 }
 
 impl Complaints {
+    /// Tells the operator of a peer's fault, or notes that there was one more.
+    pub fn tell(&self, now: Instant, peer: &dyn Display, what: &str, reason: &dyn Display) {
+        match self.line(now) {
+            Some(0) => tracing::warn!(%peer, %reason, "{what}"),
+            Some(unsaid) => tracing::warn!(%peer, %reason, "{what}; {unsaid} more faults of peers before it"),
+            None => tracing::debug!(%peer, %reason, "{what}"),
+        }
+    }
+
     /// Whether there may be a line now: how many were left out since the last.
-    pub fn line(&self, now: Instant) -> Option<u64> {
+    fn line(&self, now: Instant) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.lines == 0 || now.duration_since(state.since) >= SECOND {
             (state.since, state.lines) = (now, 0);

@@ -113,11 +113,7 @@ fn tell(complaints: &Complaints, peer: SocketAddr, closed: &Closed) {
         Closed::End(end) => return tracing::debug!(%peer, reason = %end, "connection ended"),
         Closed::Peer => return tracing::debug!(%peer, "the peer closed the connection"),
     };
-    match complaints.line(time::now()) {
-        Some(0) => tracing::warn!(%peer, %reason, "{what}"),
-        Some(unsaid) => tracing::warn!(%peer, %reason, "{what}; {unsaid} more connections before it"),
-        None => tracing::debug!(%peer, %reason, "{what}"),
-    }
+    complaints.tell(time::now(), &peer, what, reason);
 }
 
 /// Feeds the core. Returns only when the connection is over.

@@ -27,6 +27,9 @@ use crate::auth::{ConcatenationPolicy, GeneratedPsk, Names};
 use crate::tls::{Hold, Keyring, Origin, PskError, RetainedPsk, ServerContext, TlsError, TlsPsk};
 use crate::transport::{Accepted, Transport};
 
+/// What the operator is told where a Connect is refused for want of a secure channel.
+const REFUSED: &str = "Connect refused";
+
 /// What a port demands of connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum TlsPolicy {
@@ -129,14 +132,15 @@ pub(super) async fn accept<N>(
         }
         Ok(Accepted::Plain(stream, _)) => {
             stats.tls_failures.fetch_add(1, Relaxed);
-            tracing::warn!(%peer, %port, "connection closed: it is plain, and the port requires TLS");
+            let reason = format!("it is plain, and port {port} requires TLS");
+            shared.complaints.tell(time::now(), &peer, "connection closed", &reason);
             stream.shutdown();
             None
         }
         Ok(Accepted::Closed) => None,
         Err(error) => {
             stats.tls_failures.fetch_add(1, Relaxed);
-            tracing::warn!(%peer, %port, reason = %error, "connection closed");
+            shared.complaints.tell(time::now(), &peer, "connection closed", &error);
             None
         }
     }
@@ -153,7 +157,7 @@ impl<N> Shared<N> {
     ///
     /// # Errors
     /// It must use TLS, and may not make its key so: an I/O queue never.
-    pub fn must_concatenate(&self, identity: &Identity, qid: u16) -> Result<bool, Refused> {
+    pub fn must_concatenate(&self, identity: &Identity, qid: u16, now: Instant) -> Result<bool, Refused> {
         if identity.secure {
             return Ok(false);
         }
@@ -170,7 +174,7 @@ impl<N> Shared<N> {
         }
         let must = of_port || of_host;
         if must && !(may && qid == 0) {
-            tracing::warn!(%host, qid, "Connect refused: this host must use TLS here");
+            self.complaints.tell(now, host, REFUSED, &"this host must use TLS here");
             return Err(Refused::Host);
         }
         Ok(must)
@@ -216,15 +220,17 @@ impl<N> Connection<N> {
     }
 
     /// Whether Connect says of the host and the subsystem what TLS has shown.
-    pub(super) fn check_secure(&self, host: &Nqn, subsystem: &Nqn) -> Result<(), Refused> {
+    pub(super) fn check_secure(&self, host: &Nqn, subsystem: &Nqn, now: Instant) -> Result<(), Refused> {
         let Some(psk) = &self.origin.psk else { return Ok(()) };
         let shown = psk.identity();
         if shown.host != *host {
-            tracing::warn!(%host, shown = %shown.host, "Connect refused: TLS has shown another host");
+            let reason = format!("TLS has shown another host, {}", shown.host);
+            self.shared.complaints.tell(now, host, REFUSED, &reason);
             return Err(Refused::Host);
         }
         if shown.subsystem != *subsystem {
-            tracing::warn!(%subsystem, shown = %shown.subsystem, "Connect refused: the TLS key is another subsystem's");
+            let reason = format!("its TLS key is for {}, not for {subsystem}", shown.subsystem);
+            self.shared.complaints.tell(now, host, REFUSED, &reason);
             return Err(Refused::Subsystem);
         }
         Ok(())

@@ -79,7 +79,7 @@ impl<N: Namespace> Target<N> {
                 }
             };
             let Some(ticket) = Ticket::take(&self.shared) else {
-                tracing::warn!(%peer, "connection refused: {} are open", self.shared.config.connections_max);
+                self.refuse(peer);
                 continue;
             };
             let load = Load::place(&self.shared.loads, reactors.len() + 1, last);
@@ -101,6 +101,11 @@ impl<N: Namespace> Target<N> {
         }
     }
 
+    fn refuse(&self, peer: SocketAddr) {
+        let reason = format!("{} are open", self.shared.config.connections_max);
+        self.shared.complaints.tell(time::now(), &peer, "connection refused", &reason);
+    }
+
     /// Serves the connections that [`Target::serve`] on another reactor hands over, until that one is gone.
     pub async fn serve_handed(&self, connections: MailReceiver<Handed>) {
         let mut tasks: Vec<Task<()>> = Vec::new();
@@ -112,10 +117,7 @@ impl<N: Namespace> Target<N> {
 
     /// Serves one connection that was made elsewhere, until it ends.
     pub async fn serve_connection(&self, stream: TcpStream) {
-        let Some(ticket) = Ticket::take(&self.shared) else {
-            tracing::warn!(peer = %stream.peer_addr(), "connection refused: too many are open");
-            return;
-        };
+        let Some(ticket) = Ticket::take(&self.shared) else { return self.refuse(stream.peer_addr()) };
         let place = Place { port: PORT_UNLISTED, load: Load::on(&self.shared.loads, 0), ticket };
         driver::drive(self.shared.clone(), stream, place).await;
     }
