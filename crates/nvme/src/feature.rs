@@ -51,6 +51,8 @@ pub mod async_event_config {
     pub const ANA_CHANGE: u32 = 1 << 11;
     /// Discovery Log Page Change Notification (discovery controllers).
     pub const DISCOVERY_CHANGE: u32 = 1 << 31;
+    /// SMART / health critical warnings: a temperature threshold is crossed.
+    pub const HEALTH_TEMPERATURE: u32 = 1 << 1;
     /// SMART / health critical warnings.
     pub const HEALTH_MASK: u32 = 0xFF;
 }

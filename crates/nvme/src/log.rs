@@ -103,7 +103,7 @@ pub struct ErrorEntry {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct SmartLog {
-    /// Critical warnings.
+    /// Critical warnings: bit 1 a temperature threshold is crossed.
     pub critical_warning: u8,
     /// Composite temperature, kelvin.
     pub temperature: U16,
@@ -207,6 +207,8 @@ pub struct AsyncEvent {
 }
 
 impl AsyncEvent {
+    /// SMART / Health: a temperature threshold is crossed.
+    pub const TEMPERATURE: AsyncEvent = AsyncEvent { kind: 1, information: 1, log: LogId::SMART };
     /// Notice: Namespace Attribute Changed.
     pub const NAMESPACE_CHANGED: AsyncEvent = AsyncEvent { kind: 2, information: 0, log: LogId::CHANGED_NAMESPACES };
     /// Notice: Asymmetric Namespace Access Change.

@@ -50,6 +50,7 @@ struct State {
     queues: BTreeMap<u16, Arc<Attention>>,
     /// I/O queues of before the reset are still there: CSTS.RDY stays 1.
     resetting: bool,
+    health_event: Event,
     namespace_event: Event,
     ana_event: Event,
     discovery_event: Event,
@@ -114,6 +115,7 @@ impl Controller {
             queues_made: false,
             queues: BTreeMap::new(),
             resetting: false,
+            health_event: Event::default(),
             namespace_event: Event::default(),
             ana_event: Event::default(),
             discovery_event: Event::default(),
@@ -262,6 +264,7 @@ impl Controller {
             state.features = Features::DEFAULT;
             state.queues_made = false;
             // Nothing of before may mask an event: the host that starts anew has no reason to read the log first.
+            state.health_event = Event::default();
             state.namespace_event = Event::default();
             state.ana_event = Event::default();
             state.discovery_event = Event::default();
@@ -340,6 +343,19 @@ impl Controller {
         update(&mut self.lock().features);
     }
 
+    /// Sets the threshold over which, or under which, the temperature is critical; crossing it is an event.
+    pub fn set_temperature_threshold(&self, over: bool, kelvin: u16) {
+        let mut state = self.lock();
+        let before = state.features.is_temperature_critical();
+        match over {
+            true => state.features.temperature_over = kelvin,
+            false => state.features.temperature_under = kelvin,
+        }
+        if state.features.is_temperature_critical() && !before {
+            state.health_event.raise();
+        }
+    }
+
     pub fn write_through(&self) -> bool {
         self.write_through.load(Ordering::Acquire)
     }
@@ -399,6 +415,9 @@ impl Controller {
     pub fn next_event(&self) -> Option<AsyncEvent> {
         let mut state = self.lock();
         let wanted = state.features.async_event;
+        if state.health_event.tell(wanted & async_event_config::HEALTH_TEMPERATURE != 0) {
+            return Some(AsyncEvent::TEMPERATURE);
+        }
         if state.namespace_event.tell(wanted & async_event_config::NAMESPACE_ATTRIBUTE != 0) {
             return Some(AsyncEvent::NAMESPACE_CHANGED);
         }
@@ -421,6 +440,12 @@ impl Controller {
         }
         state.namespace_event.masked = false;
         std::mem::take(&mut state.changed).into_iter().collect()
+    }
+
+    pub fn health_read(&self, clear: bool) {
+        if clear {
+            self.lock().health_event.masked = false;
+        }
     }
 
     pub fn ana_read(&self, clear: bool) {

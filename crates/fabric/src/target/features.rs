@@ -43,6 +43,9 @@ const HOST_BEHAVIOR_BYTES: usize = 512;
 
 const INVALID: Status = Status::INVALID_FIELD.do_not_retry();
 
+/// 25 °C: software has no sensor, and hosts read 0 as an error.
+pub(super) const TEMPERATURE_KELVIN: u16 = 298;
+
 /// A feature's value: dword 0, and data for the features that have some.
 pub(super) struct Value {
     pub result: u32,
@@ -79,6 +82,11 @@ impl Features {
         timestamp: Timestamp { millis: 0, since: None, by_host: false },
         advanced_retry: false,
     };
+
+    /// Whether the temperature is at or beyond a threshold (NVMe Base 2.0c §5.27.1.3).
+    pub fn is_temperature_critical(&self) -> bool {
+        TEMPERATURE_KELVIN >= self.temperature_over || TEMPERATURE_KELVIN <= self.temperature_under
+    }
 }
 
 /// The controller's idea of the time: what the host said, or 0 at the reset, and the time since.
@@ -290,10 +298,7 @@ pub(super) fn set<N>(
         FeatureId::TEMPERATURE_THRESHOLD => {
             let sensors = if value >> 16 & 0xF == ALL_SENSORS { value & !(ALL_SENSORS << 16) } else { value };
             temperature(&Features::DEFAULT, sensors)?;
-            controller.update_features(|features| match value >> 20 & 3 {
-                0 => features.temperature_over = value as u16,
-                _ => features.temperature_under = value as u16,
-            });
+            controller.set_temperature_threshold(value >> 20 & 3 == 0, value as u16);
         }
         // DULBE: reads of deallocated blocks never fail here.
         FeatureId::ERROR_RECOVERY if value & 1 << 16 != 0 => return Err(INVALID),

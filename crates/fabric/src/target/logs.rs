@@ -13,12 +13,11 @@ use nvme::{Status, U32};
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::controller::Controller;
+use super::features::TEMPERATURE_KELVIN;
 use super::limits::{ERROR_ENTRIES_MAX, LOG_BYTES_MAX};
 use super::shared::Shared;
 use super::stats::CommandKind;
 
-/// 25 °C in kelvin: software has no sensor, and hosts read 0 as an error.
-const TEMPERATURE_KELVIN: u16 = 298;
 /// Log page attributes of an entry in the Supported Log Pages log: supported.
 const SUPPORTED: u32 = 1;
 
@@ -74,7 +73,10 @@ fn whole_page<N>(
             Ok(discovery(shared, controller, local))
         }
         (_, true) => Err(unknown),
-        (LogId::SMART, _) => Ok(smart(shared, controller).as_bytes().to_vec()),
+        (LogId::SMART, _) => {
+            controller.health_read(clear);
+            Ok(smart(shared, controller).as_bytes().to_vec())
+        }
         (LogId::FIRMWARE, _) => Ok(firmware().as_bytes().to_vec()),
         (LogId::CHANGED_NAMESPACES, _) => {
             let mut page = ChangedNamespaces::new_zeroed();
@@ -127,6 +129,7 @@ fn smart<N>(shared: &Shared<N>, controller: &Controller) -> SmartLog {
     let writes = [CommandKind::Write, CommandKind::CompareAndWrite, CommandKind::WriteZeroes];
     let sum = |kinds: [CommandKind; 3]| u128::from(kinds.map(|kind| stats.commands(kind)).iter().sum::<u64>());
     let mut page = SmartLog::new_zeroed();
+    page.critical_warning = u8::from(controller.features().is_temperature_critical()) << 1;
     page.temperature = TEMPERATURE_KELVIN.into();
     page.available_spare = 100;
     page.spare_threshold = 10;

@@ -5,12 +5,13 @@ use std::time::Duration;
 use nvme::SglDescriptor;
 use nvme::feature::{FeatureId, select};
 use nvme::identify::{Cns, IdentifyNamespace};
-use nvme::log::{LogId, LogRequest, SmartLog};
+use nvme::log::{AsyncEvent, LogId, LogRequest, SmartLog};
 use nvme::opcode::AdminOpcode;
 use nvme::register::Configuration;
 use nvme::{NSID_ALL, Nqn};
 use zerocopy::FromBytes;
 
+use super::admin::log;
 use super::*;
 use crate::target::end::End;
 use crate::target::limits::{CONTROLLERS_MAX, IDLE_TIME_MAX, NSID_MAX};
@@ -99,6 +100,31 @@ fn one_threshold_is_set_for_all_sensors() {
     assert_eq!(set(&mut session, id, 0, 1 << 16 | 333), Status::INVALID_FIELD, "there is no such sensor");
     assert_eq!(set(&mut session, id, 0, 1 << 20 | 200), Status::SUCCESS);
     assert_eq!((get(&mut session, id, 0, 1 << 20), get(&mut session, id, 0, 0)), (Ok(200), Ok(333)));
+}
+
+/// A host that sets a threshold which the temperature is beyond hears of it, and reads it in the health log.
+#[test]
+fn a_crossed_temperature_threshold_is_a_critical_warning_and_an_event() {
+    let mut session = admin_session();
+    let id = FeatureId::TEMPERATURE_THRESHOLD;
+    let request = |id| Submission::admin(AdminOpcode::ASYNC_EVENT_REQUEST, id, 0);
+    let warning = |session: &mut Session| {
+        let page = log(session, LogId::SMART, 512, 0).expect("the health log");
+        let page = SmartLog::read_from_bytes(&page).unwrap();
+        (page.critical_warning, page.temperature.get())
+    };
+    assert_eq!(session.send(&request(10), &[]), None);
+    assert_eq!(warning(&mut session), (0, 298));
+    assert_eq!(set(&mut session, FeatureId::ASYNC_EVENT_CONFIG, 0, 1 << 1), Status::SUCCESS);
+    assert_eq!(session.take_answer(10), None, "nothing is crossed");
+    assert_eq!(set(&mut session, id, 0, 298), Status::SUCCESS);
+    let (event, _) = session.take_answer(10).expect("an event");
+    assert_eq!(AsyncEvent::from_result(event.result.get()), AsyncEvent::TEMPERATURE);
+    assert_eq!((event.result.get(), warning(&mut session)), (0x02_0101, (2, 298)));
+    assert_eq!(session.send(&request(11), &[]), None, "told once");
+    assert_eq!((set(&mut session, id, 0, 333), warning(&mut session).0), (Status::SUCCESS, 0));
+    assert_eq!(set(&mut session, id, 0, 1 << 20 | 300), Status::SUCCESS);
+    assert!(session.take_answer(11).is_some(), "under the lower one");
 }
 
 #[test]
