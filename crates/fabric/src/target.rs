@@ -35,6 +35,7 @@ mod connection;
 mod controller;
 mod driver;
 mod end;
+mod error_log;
 mod events;
 mod features;
 mod identify;

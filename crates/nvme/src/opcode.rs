@@ -51,6 +51,22 @@ codes! { NvmOpcode(u8), "NVM opcode";
     FABRICS = 0x7F, "Fabrics";
 }
 
+impl NvmOpcode {
+    /// Whether CDW10 and CDW11 are a starting LBA.
+    pub const fn has_lba(self) -> bool {
+        matches!(
+            self,
+            NvmOpcode::READ
+                | NvmOpcode::WRITE
+                | NvmOpcode::WRITE_UNCORRECTABLE
+                | NvmOpcode::COMPARE
+                | NvmOpcode::WRITE_ZEROES
+                | NvmOpcode::VERIFY
+                | NvmOpcode::COPY
+        )
+    }
+}
+
 /// A Fabrics command type, byte 4 of a command whose opcode is 7Fh (NVMe Base 2.0 §6, figure 376).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FabricsType(pub u8);

@@ -365,8 +365,12 @@ impl<N> Connection<N> {
         }
         if slot.status.is_success() {
             match slot.kind {
-                Some(CommandKind::Read) => stats.read_bytes.fetch_add(u64::from(slot.wanted), Relaxed),
-                Some(CommandKind::Write | CommandKind::CompareAndWrite) => {
+                Some(CommandKind::Read | CommandKind::Compare) => {
+                    stats.read_bytes.fetch_add(u64::from(slot.wanted), Relaxed)
+                }
+                Some(CommandKind::Write) => stats.written_bytes.fetch_add(u64::from(slot.wanted), Relaxed),
+                Some(CommandKind::CompareAndWrite) => {
+                    stats.read_bytes.fetch_add(u64::from(slot.wanted), Relaxed);
                     stats.written_bytes.fetch_add(u64::from(slot.wanted), Relaxed)
                 }
                 _ => 0,

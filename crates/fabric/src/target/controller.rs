@@ -10,7 +10,7 @@
 //!
 //! Its lock is held for a few field accesses only and no other lock is taken under it, save the one of a waker's place.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -24,9 +24,10 @@ use nvme::{Nqn, Status, Submission};
 use super::attention::Attention;
 use super::config::PortId;
 use super::end::End;
+use super::error_log::ErrorLog;
 use super::features::Features;
 use super::keep_alive::KeepAlive;
-use super::limits::{DISCOVERY_IDLE_TIME_MAX, ERROR_ENTRIES_MAX, IO_QUEUES_MAX, NSID_MAX};
+use super::limits::{DISCOVERY_IDLE_TIME_MAX, IO_QUEUES_MAX, NSID_MAX};
 use super::reservation::{DrainRequest, Notifications};
 
 /// CSTS.SHST 01b: shutdown processing occurring.
@@ -57,8 +58,7 @@ struct State {
     reservation_event: Event,
     notifications: Notifications,
     changed: BTreeSet<u32>,
-    errors: VecDeque<ErrorEntry>,
-    error_count: u64,
+    errors: ErrorLog,
 }
 
 /// Whether an event waits to be told, and whether it may be.
@@ -122,8 +122,7 @@ impl Controller {
             reservation_event: Event::default(),
             notifications: Notifications::default(),
             changed: BTreeSet::new(),
-            errors: VecDeque::new(),
-            error_count: 0,
+            errors: ErrorLog::default(),
         };
         Controller {
             id,
@@ -464,32 +463,11 @@ impl Controller {
 
     /// Notes a command that failed.
     pub fn note_error(&self, qid: u16, command: &Submission, status: Status) {
-        let mut state = self.lock();
-        state.error_count += 1;
-        let entry = ErrorEntry {
-            error_count: state.error_count.into(),
-            sqid: qid.into(),
-            cid: command.command_id,
-            status: status.to_field().into(),
-            parameter: 0xFFFF.into(),
-            lba: if qid == 0 { 0 } else { command.lba() }.into(),
-            nsid: command.nsid,
-            vendor_log: 0,
-            trtype: nvme::fabrics::TransportType::TCP.0,
-            reserved1: [0; 2],
-            command_info: 0.into(),
-            transport_info: 0.into(),
-            reserved2: [0; 22],
-        };
-        if state.errors.len() == ERROR_ENTRIES_MAX {
-            state.errors.pop_back();
-        }
-        state.errors.push_front(entry);
+        self.lock().errors.note(qid, command, status);
     }
 
     /// The latest errors first, and how many there were.
     pub fn errors(&self) -> (Vec<ErrorEntry>, u64) {
-        let state = self.lock();
-        (state.errors.iter().copied().collect(), state.error_count)
+        self.lock().errors.read()
     }
 }

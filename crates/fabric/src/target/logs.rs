@@ -126,7 +126,8 @@ fn smart<N>(shared: &Shared<N>, controller: &Controller) -> SmartLog {
     }
     let stats = &shared.stats;
     let reads = [CommandKind::Read, CommandKind::Compare, CommandKind::CompareAndWrite];
-    let writes = [CommandKind::Write, CommandKind::CompareAndWrite, CommandKind::WriteZeroes];
+    // What changes blocks without data of the host's, as Write Zeroes, is not among the User Data Out Commands.
+    let writes = [CommandKind::Write, CommandKind::CompareAndWrite, CommandKind::Copy];
     let sum = |kinds: [CommandKind; 3]| u128::from(kinds.map(|kind| stats.commands(kind)).iter().sum::<u64>());
     let mut page = SmartLog::new_zeroed();
     page.critical_warning = u8::from(controller.features().is_temperature_critical()) << 1;

@@ -217,7 +217,7 @@ impl Stats {
         self.admin_commands.load(Relaxed)
     }
 
-    /// Bytes read from namespaces for hosts.
+    /// Bytes read from namespaces for hosts, to be sent or compared.
     pub fn read_bytes(&self) -> u64 {
         self.read_bytes.load(Relaxed)
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use nvme::SglDescriptor;
 use nvme::feature::{FeatureId, select};
 use nvme::identify::{Cns, IdentifyNamespace};
-use nvme::log::{AsyncEvent, LogId, LogRequest, SmartLog};
-use nvme::opcode::AdminOpcode;
+use nvme::log::{AsyncEvent, ErrorEntry, LogId, LogRequest, SmartLog};
+use nvme::opcode::{AdminOpcode, FabricsType};
 use nvme::register::Configuration;
 use nvme::{NSID_ALL, Nqn};
 use zerocopy::FromBytes;
@@ -281,4 +281,37 @@ fn a_refused_log_page_lets_go_of_nothing() {
     assert_eq!(status(session.send(&changed(8, 4100), &[])).kind(), Status::INVALID_FIELD, "beyond the page's end");
     let (_, page) = session.send(&changed(8, 0), &[]).expect("answered");
     assert_eq!(page, [2, 0, 0, 0, 0, 0, 0, 0], "namespace 2 has come");
+}
+
+/// The entry of a command without blocks or namespace names none: the same bytes of it mean other things.
+#[test]
+fn the_error_log_names_blocks_of_commands_that_have_some() {
+    let mut session = io_session(false, false);
+    let mut trim = command(NvmOpcode::DATASET_MANAGEMENT, 2, 0, 1);
+    (trim.cdw10, trim.cdw11) = (7.into(), 4.into()); // eight ranges, and room for none
+    trim.sgl = SglDescriptor::transport(16);
+    let mut goodbye = Submission::fabrics(FabricsType::DISCONNECT, 3);
+    goodbye.cdw10 = 1.into();
+    for refused in [command(NvmOpcode::READ, 1, BLOCKS + 5, 1), trim, goodbye] {
+        assert!(!status(session.send(&refused, &[])).is_success());
+    }
+    let page = log(session.admin.as_mut().unwrap(), LogId::ERROR, 192, 0).expect("the error log");
+    let entry = |at: usize| ErrorEntry::read_from_bytes(&page[at * 64..][..64]).unwrap();
+    let named: Vec<_> = (0..3).map(|at| (entry(at).lba.get(), entry(at).nsid.get())).collect();
+    assert_eq!(named, [(0, 0), (0, 1), (BLOCKS + 5, 1)]);
+}
+
+/// A compare reads, a swap does both, a copy writes, and zeroes are no data of a host's.
+#[test]
+fn health_counts_commands_and_data_as_they_are_defined() {
+    let mut session = io_session(false, false);
+    let data = pattern(1, 1);
+    for opcode in [NvmOpcode::WRITE, NvmOpcode::COMPARE] {
+        assert_eq!(status(session.send(&in_capsule(opcode, 1, 0, 1), &data)), Status::SUCCESS);
+    }
+    assert_eq!(status(session.send(&command(NvmOpcode::WRITE_ZEROES, 1, 8, 1), &[])), Status::SUCCESS);
+    let page = log(session.admin.as_mut().unwrap(), LogId::SMART, 512, 0).expect("the health log");
+    let page = SmartLog::read_from_bytes(&page).unwrap();
+    assert_eq!((page.host_reads.get(), page.host_writes.get()), (1, 1));
+    assert_eq!((page.data_units_read.get(), page.data_units_written.get()), (1, 1));
 }
