@@ -8,6 +8,7 @@
 pub mod buf;
 pub mod file;
 pub mod net;
+pub mod offload;
 mod runtime;
 pub mod sim;
 pub mod sync;

@@ -255,6 +255,15 @@ impl<N: Namespace> Target<N> {
         self.shared.allow_host(nqn, host, config)
     }
 
+    /// Gives a host on a subsystem's list other keys to authenticate with. Queues that have authenticated go on, and need the
+    /// new keys when they authenticate again.
+    ///
+    /// # Errors
+    /// There is no such subsystem, or the host is not on its list.
+    pub fn set_host_keys(&self, nqn: &Nqn, host: &Nqn, keys: crate::auth::HostKeys) -> Result<(), ConfigError> {
+        self.shared.set_host_keys(nqn, host, keys)
+    }
+
     /// What a subsystem knows of a host: nothing, where it is not on its list.
     pub fn host_config(&self, nqn: &Nqn, host: &Nqn) -> HostConfig {
         self.shared.host_config(nqn, host)

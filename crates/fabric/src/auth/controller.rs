@@ -99,6 +99,11 @@ impl ControllerSide {
         }
     }
 
+    /// Other keys, for transactions that begin from now on.
+    pub fn set_keys(&mut self, keys: Option<HostKeys>) {
+        self.keys = keys;
+    }
+
     /// Whether a transaction has begun and is not over.
     pub fn is_under_way(&self) -> bool {
         self.outgoing.is_some() || !matches!(self.expected, Expected::Negotiate)

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
+use engine::offload;
 use nvme::auth::{Concatenation, required};
 
 use super::admin::Admin;
@@ -45,7 +46,13 @@ pub(super) async fn authenticate(
             Step::Receive => {
                 told?;
                 let message = admin.authentication_receive().await?;
-                side.received(&message);
+                // Both our value and the shared one are computed here, which other connections must not wait for.
+                let received = move || {
+                    side.received(&message);
+                    side
+                };
+                let lost = ConnectError::NoAnswer { step: "authentication", ended: "it could not be computed" };
+                side = offload::compute(received).await.map_err(|_| lost)?;
                 told = Ok(());
             }
             Step::Done(psk) => return told.map(|()| psk),

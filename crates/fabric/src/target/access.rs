@@ -7,6 +7,7 @@ use nvme::Nqn;
 use super::config::{ConfigError, HostConfig, PortId};
 use super::limits::HOSTS_MAX;
 use super::shared::{Change, Shared};
+use crate::auth::HostKeys;
 
 /// See the module. A new subsystem lets in any host, at every port.
 pub(super) struct Access {
@@ -58,6 +59,11 @@ impl Access {
         }
         self.hosts.insert(host, config);
         Ok(())
+    }
+
+    /// Gives a host other keys to authenticate with; false if it is not on the list.
+    pub fn set_keys(&mut self, host: &Nqn, keys: HostKeys) -> bool {
+        self.hosts.get_mut(host).map(|config| config.keys = Some(keys)).is_some()
     }
 
     /// Takes a host off the list; false if it was not there.

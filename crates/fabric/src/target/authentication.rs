@@ -5,18 +5,21 @@
 //! - Until the host of a queue that must authenticate has done so, nothing but Authentication Send and Receive is executed
 //!   on it: everything else gets Authentication Required. That holds for every queue on its own.
 //! - An authentication that fails, or takes too long, ends the connection; also a repeated one on a queue in use.
+//! - What is computed for an authentication keeps no reactor from its other connections ([`engine::offload`]); a queue has one
+//!   computation at a time.
 //! - Who guesses keys learns the result only after a pause, and then has to connect anew.
 
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use engine::Buf;
 use engine::time::Instant;
+use engine::{Buf, offload};
 use nvme::auth::{Failure, Fields, MESSAGE_BYTES_MAX, required};
 use nvme::opcode::FabricsType;
 use nvme::{Nqn, Status, Submission};
 
-use super::config::{HostConfig, TargetConfig};
+use super::config::{ConfigError, HostConfig, TargetConfig};
 use super::connection::{Connection, Phase};
 use super::controller::{Controller, Identity};
 use super::end::End;
@@ -35,12 +38,21 @@ const _: () = assert!(MESSAGE_BYTES_MAX <= RECEIVE_BYTES_MAX);
 
 /// See the module.
 pub(super) struct Authentication {
-    side: ControllerSide,
+    /// `None`: it is at work, see `computing`.
+    side: Option<ControllerSide>,
+    computing: Option<Computing>,
     /// The host has yet to show that it knows its key.
     required: bool,
     /// When the transaction under way must be over.
     time_limit: Option<Instant>,
     held: Option<Held>,
+}
+
+/// An Authentication Send whose message is looked at beside the reactor: an exchange over the larger groups takes longer than
+/// many I/O commands together.
+struct Computing {
+    slot: u16,
+    result: Arc<Mutex<Option<(ControllerSide, Verdict)>>>,
 }
 
 /// The answer to an Authentication Receive that tells of a failure, until its pause is over.
@@ -60,7 +72,7 @@ impl Authentication {
     ) -> Authentication {
         let names = Names { host: controller.host().clone(), subsystem: controller.subsystem().clone() };
         let side = ControllerSide::new(names, keys, config.authentication.clone(), concatenation);
-        Authentication { side, required: false, time_limit: None, held: None }
+        Authentication { side: Some(side), computing: None, required: false, time_limit: None, held: None }
     }
 }
 
@@ -73,6 +85,20 @@ impl<N> Shared<N> {
             true => state.subsystems.values().find_map(keys),
             false => state.subsystems.get(subsystem).and_then(keys),
         }
+    }
+
+    /// Gives a host other keys: who authenticates from now on does so by these. What has authenticated goes on.
+    pub fn set_host_keys(&self, subsystem: &Nqn, host: &Nqn, keys: HostKeys) -> Result<(), ConfigError> {
+        let mut state = self.lock();
+        let found = state.subsystems.get_mut(subsystem).ok_or_else(|| ConfigError::NoSubsystem(subsystem.clone()))?;
+        if !found.access.set_keys(host, keys) {
+            let (subsystem, host) = (subsystem.clone(), host.clone());
+            return Err(ConfigError::NoHost { subsystem, host, any: found.access.any() });
+        }
+        drop(state);
+        // A key for TLS that the old ones have made and nobody uses yet would begin an association all the same.
+        self.secure.forget_unused(host, subsystem);
+        Ok(())
     }
 
     pub fn host_config(&self, subsystem: &Nqn, host: &Nqn) -> HostConfig {
@@ -135,10 +161,49 @@ impl<N> Connection<N> {
     fn authentication_send(&mut self, slot: u16, now: Instant) {
         let entry = self.slots.at(slot);
         super::commands::align_in_capsule(entry);
+        let payload = entry.data.to_vec();
+        let Some(controller) = &self.controller else { return };
+        let keys = || self.shared.host_keys(controller.subsystem(), controller.host());
         let Some(authentication) = &mut self.authentication else { return };
-        let verdict = authentication.side.send(&entry.data);
+        let Some(mut side) = authentication.side.take() else {
+            // The one before it is not answered yet: no host sends so.
+            return self.answer(slot, Status::SEQUENCE_ERROR.do_not_retry(), 0);
+        };
+        if !side.is_under_way() {
+            side.set_keys(keys());
+        }
         // It is the host that waits for our message from here on, and may do so once.
         authentication.time_limit.get_or_insert(now + AUTHENTICATION_TIME_MAX);
+        let result = Arc::default();
+        authentication.computing = Some(Computing { slot, result: Arc::clone(&result) });
+        let attention = self.attention.clone();
+        let offloaded = offload::offload(move || {
+            // Whose connection has ended meanwhile has nothing to wait for.
+            if Arc::strong_count(&result) > 1 {
+                let verdict = side.send(&payload);
+                *result.lock().unwrap_or_else(PoisonError::into_inner) = Some((side, verdict));
+                attention.raise();
+            }
+        });
+        self.slots.at(slot).stage = Stage::Executing;
+        match offloaded {
+            Ok(()) => self.poll_computing(now),
+            Err(error) => {
+                tracing::warn!(%error, "an authentication is given up");
+                self.fail_authentication(End::AuthenticationTimeout, now);
+            }
+        }
+    }
+
+    /// Takes the result of what was computed, if it is there.
+    fn poll_computing(&mut self, now: Instant) {
+        let Some(authentication) = &mut self.authentication else { return };
+        let Some(computing) = &authentication.computing else { return };
+        let slot = computing.slot;
+        let result = computing.result.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some((side, verdict)) = result else { return };
+        authentication.computing = None;
+        authentication.side = Some(side);
         self.answer(slot, Status::SUCCESS, 0);
         self.conclude(verdict, now);
     }
@@ -156,7 +221,10 @@ impl<N> Connection<N> {
         }
         let Some(authentication) = &mut self.authentication else { return };
         authentication.time_limit.get_or_insert(now + AUTHENTICATION_TIME_MAX);
-        let Ok((message, verdict)) = authentication.side.receive(asked.min(room)) else {
+        let Some(side) = &mut authentication.side else {
+            return self.answer(slot, Status::SEQUENCE_ERROR.do_not_retry(), 0);
+        };
+        let Ok((message, verdict)) = side.receive(asked.min(room)) else {
             return self.answer(slot, Status::INVALID_FIELD.do_not_retry(), 0);
         };
         // The whole of what was asked for: hosts take less for a fault of the transport.
@@ -201,6 +269,7 @@ impl<N> Connection<N> {
 
     /// Looks at the time.
     pub(super) fn poll_authentication(&mut self, now: Instant) {
+        self.poll_computing(now);
         let Some(authentication) = &mut self.authentication else { return };
         if let Some(held) = authentication.held.take_if(|held| now >= held.until) {
             self.answer_data(held.slot, held.message.freeze(), 0);

@@ -86,6 +86,11 @@ impl Secure {
         self.keyring.remove_generated(host, subsystem, true);
     }
 
+    /// The same for those by which no association lives.
+    pub fn forget_unused(&self, host: &Nqn, subsystem: &Nqn) {
+        self.keyring.remove_generated(host, subsystem, false);
+    }
+
     pub fn context(&self) -> Result<&ServerContext, TlsError> {
         if let Some(context) = self.context.get() {
             return Ok(context);

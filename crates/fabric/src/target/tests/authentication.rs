@@ -355,3 +355,15 @@ fn an_io_queue_makes_no_secure_channel() {
     let mismatch = AuthError::Refused(Failure::CONCATENATION_MISMATCH);
     assert_eq!(login_for_a_channel(&mut session, &keys), Err(mismatch));
 }
+
+#[test]
+fn a_host_that_was_given_another_key_goes_on_and_needs_it_the_next_time() {
+    let (old, new) = (keys(false), keys(true));
+    let mut session = admin(&old);
+    session.target.set_host_keys(&subsystem(), &host(), new.clone()).expect("it is on the list");
+    assert_eq!(identify(&mut session), Status::SUCCESS);
+    assert_eq!(login(&mut session, &new), Ok(()));
+    assert_eq!(login(&mut session, &old), Err(AuthError::Refused(Failure::FAILED)));
+    let stranger: Nqn = "nqn.2026-01.example.yagura:stranger".parse().expect("a name");
+    assert!(session.target.set_host_keys(&subsystem(), &stranger, new).is_err());
+}
