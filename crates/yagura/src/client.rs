@@ -6,15 +6,17 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::rc::Rc;
+use std::time::Duration;
 
 use device::{Durability, Error, Lba, Namespace, NamespaceInfo};
 use engine::{Buf, View};
-use fabric::host::{ConnectError, HostIdentity, Options, RemoteNamespace, discover};
+use fabric::host::{ConnectError, Discovered, Discovery, HostIdentity, Options, RemoteNamespace, Security};
 use kv::resp::execute::together;
 use kv::store::{Link, Store};
 use nvme::Nqn;
 use pool::{Map, Report};
 
+use crate::cli::{NvmeHost, PoolAddress};
 use crate::exit::Failure;
 use crate::nvme::CONNECT_TIME;
 
@@ -101,20 +103,52 @@ pub fn resolve(text: &str) -> Result<SocketAddr, Failure> {
         .ok_or_else(|| Failure::usage(format!("address `{text}` has no IP address")))
 }
 
-/// Options for a namespace, with our way to connect.
-pub fn options(address: SocketAddr, nqn: Nqn, nsid: u32) -> Options {
-    Options { connect_timeout: CONNECT_TIME, ..Options::new(address, nqn, nsid) }
+/// Who connects to members, and what that needs: flags read, key files too, once.
+#[derive(Clone)]
+pub struct Way {
+    host: HostIdentity,
+    security: Security,
+}
+
+impl Way {
+    /// As the flags say.
+    pub fn new(flags: &NvmeHost) -> Result<Way, Failure> {
+        // Where it leads is filled in for each connection.
+        let mut options = Options::discovery(SocketAddr::from(([127, 0, 0, 1], 0)));
+        crate::nvme::keys::apply(flags, &mut options)?;
+        Ok(Way { host: options.host, security: options.security })
+    }
+
+    /// By a random name and without keys.
+    pub fn plain() -> Way {
+        Way { host: HostIdentity::random(), security: Security::default() }
+    }
+
+    /// Options for a namespace.
+    fn options(&self, address: SocketAddr, nqn: Nqn, nsid: u32) -> Options {
+        let (host, security) = (self.host.clone(), self.security.clone());
+        Options { connect_timeout: CONNECT_TIME, host, security, ..Options::new(address, nqn, nsid) }
+    }
+
+    /// What the discovery service at `address` offers.
+    async fn discover(&self, address: SocketAddr) -> Result<Vec<Discovered>, Failure> {
+        let options = self.options(address, Nqn::discovery(), 0);
+        let options = Options { command_timeout: CONNECT_TIME, keep_alive: Duration::ZERO, ..options };
+        let discovery = Discovery::connect(&options).await.map_err(Failure::unavailable)?;
+        let log = discovery.log().await.map_err(Failure::unavailable);
+        discovery.leave().await;
+        Ok(log?.entries)
+    }
 }
 
 /// Every namespace at `address`: of subsystem `nqn` or of all that are discovered; `nsid` or all.
-pub async fn find(address: &str, nqn: Option<Nqn>, nsid: Option<u32>) -> Result<Vec<Found>, Failure> {
+pub async fn find(way: &Way, address: &str, nqn: Option<Nqn>, nsid: Option<u32>) -> Result<Vec<Found>, Failure> {
     let socket = resolve(address)?;
     let subsystems = match nqn {
         Some(nqn) => vec![(socket, nqn)],
         None => {
-            let entries =
-                discover(socket, &HostIdentity::random(), CONNECT_TIME).await.map_err(Failure::unavailable)?;
-            let of_address = |entry: fabric::host::Discovered| {
+            let entries = way.discover(socket).await?;
+            let of_address = |entry: Discovered| {
                 // A subsystem that is served at several addresses is used at the one we were told.
                 let nqn = entry.subsystem.clone();
                 (!nqn.is_discovery() && entry.socket_address().is_some()).then_some((socket, nqn))
@@ -129,7 +163,7 @@ pub async fn find(address: &str, nqn: Option<Nqn>, nsid: Option<u32>) -> Result<
     for (socket, nqn) in subsystems {
         let ids = nsid.map_or(1..=NSID_MAX, |nsid| nsid..=nsid);
         for id in ids {
-            match RemoteNamespace::connect(options(socket, nqn.clone(), id)).await {
+            match RemoteNamespace::connect(way.options(socket, nqn.clone(), id)).await {
                 Ok(namespace) => {
                     let namespace = Connected(Rc::new(namespace));
                     found.push(Found { namespace, address: address.to_string(), nqn: nqn.clone(), nsid: id });
@@ -144,7 +178,7 @@ pub async fn find(address: &str, nqn: Option<Nqn>, nsid: Option<u32>) -> Result<
 }
 
 /// Reaches the pool that some namespace at `addresses` is a member of.
-pub async fn reach(addresses: &[String]) -> Result<Reached, Failure> {
+pub async fn reach(way: &Way, addresses: &[String]) -> Result<Reached, Failure> {
     if addresses.is_empty() {
         return Err(Failure::usage("which pool? give the address of a member by --pool, or `pool` in a config file"));
     }
@@ -155,7 +189,7 @@ pub async fn reach(addresses: &[String]) -> Result<Reached, Failure> {
     let (mut given, mut reports): (Vec<Found>, Vec<Report>) = (Vec::new(), Vec::new());
     let mut only_blank = true;
     for (address, found) in
-        addresses.iter().zip(together(addresses.iter().map(|address| find(address, None, None))).await)
+        addresses.iter().zip(together(addresses.iter().map(|address| find(way, address, None, None))).await)
     {
         match found {
             Err(failure) => {
@@ -186,7 +220,7 @@ pub async fn reach(addresses: &[String]) -> Result<Reached, Failure> {
     };
     let mut map = report.map;
     let mut members = Vec::with_capacity(map.members.len());
-    let missing = together((0..map.members.len()).map(|index| member_at(&map, index, &given))).await;
+    let missing = together((0..map.members.len()).map(|index| member_at(way, &map, index, &given))).await;
     for (member, trouble) in missing.into_iter().collect::<Result<Vec<_>, _>>()? {
         members.push(member);
         troubles.extend(trouble);
@@ -197,7 +231,7 @@ pub async fn reach(addresses: &[String]) -> Result<Reached, Failure> {
     if opened.map != map {
         // The newest map was seen on too few to be in force: members are in another order, or others.
         map = opened.map;
-        members = together((0..map.members.len()).map(|index| member_at(&map, index, &given)))
+        members = together((0..map.members.len()).map(|index| member_at(way, &map, index, &given)))
             .await
             .into_iter()
             .map(|reached| reached.map(|(found, _)| found))
@@ -213,9 +247,9 @@ pub async fn reach(addresses: &[String]) -> Result<Reached, Failure> {
     Ok(Reached { map, members, troubles })
 }
 
-/// The store of the pool at `addresses`; what does not answer is said in the log.
-pub async fn open(addresses: &[String]) -> Result<Store<Connected>, Failure> {
-    let reached = reach(addresses).await?;
+/// The store of the pool at an address; what does not answer is said in the log.
+pub async fn open(address: &PoolAddress) -> Result<Store<Connected>, Failure> {
+    let reached = reach(&Way::new(&address.host)?, &address.pool).await?;
     for trouble in &reached.troubles {
         tracing::warn!("{trouble}");
     }
@@ -241,7 +275,7 @@ pub fn pool_failure(error: pool::Error) -> Failure {
 }
 
 /// Member `index` of the map: as it was found, else where the map says. One that does not answer is waited for in the background.
-async fn member_at(map: &Map, index: usize, given: &[Found]) -> Result<(Found, Option<String>), Failure> {
+async fn member_at(way: &Way, map: &Map, index: usize, given: &[Found]) -> Result<(Found, Option<String>), Failure> {
     let member = &map.members[index];
     if let Some(found) = given.iter().find(|found| found.namespace.info().nguid == member.id.0) {
         return Ok((found.clone(), None));
@@ -250,9 +284,9 @@ async fn member_at(map: &Map, index: usize, given: &[Found]) -> Result<(Found, O
     let mut trouble = None;
     for address in &member.addresses {
         let connected = match resolve(address) {
-            Ok(socket) => {
-                RemoteNamespace::connect(options(socket, nqn.clone(), member.nsid)).await.map_err(Failure::unavailable)
-            }
+            Ok(socket) => RemoteNamespace::connect(way.options(socket, nqn.clone(), member.nsid))
+                .await
+                .map_err(Failure::unavailable),
             Err(failure) => Err(failure),
         };
         match connected {
@@ -267,7 +301,7 @@ async fn member_at(map: &Map, index: usize, given: &[Found]) -> Result<(Found, O
         }
     }
     let address = member.addresses.first().cloned().unwrap_or_default();
-    let options = options(resolve(&address)?, nqn.clone(), member.nsid);
+    let options = way.options(resolve(&address)?, nqn.clone(), member.nsid);
     let namespace = Connected(Rc::new(RemoteNamespace::expecting(options, map.expected_info(index))));
     Ok((Found { namespace, address, nqn, nsid: member.nsid }, trouble))
 }

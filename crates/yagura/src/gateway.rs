@@ -42,7 +42,7 @@ pub fn run(args: &GatewayArgs) -> Result<(), Failure> {
     reactors::run(&placement, async |index| {
         let Some(letter) = letters.take(index) else { return Ok(()) };
         // Each reactor has its own connections to the members: nothing is shared on the data path.
-        let store = client::open(&args.address.pool).await?;
+        let store = client::open(&args.address).await?;
         stores.add(store.stats());
         let gateway = Gateway::new(Rc::new(store.clone()), shared.clone(), args.connections_max);
         match index.checked_sub(1).and_then(|other| handed.take(other)) {

@@ -16,7 +16,7 @@ use crate::size::Size;
 use crate::{output, reactors};
 
 mod discovery;
-mod keys;
+pub mod keys;
 mod reservations;
 mod show;
 mod trial;

@@ -7,7 +7,7 @@ use pool::{CreateOptions, Level, Map, NewMember};
 use serde::Serialize;
 
 use crate::cli::{PoolCreateArgs, PoolStatusArgs, PoolVerb, Spread};
-use crate::client::{self, Connected, Found};
+use crate::client::{self, Connected, Found, Way};
 use crate::exit::Failure;
 use crate::size::Size;
 use crate::{output, reactors};
@@ -99,10 +99,10 @@ struct MemberReport {
 
 impl MemberSpec {
     /// The namespaces meant, connected.
-    async fn find(&self) -> Result<Vec<NewMember<Connected>>, Failure> {
+    async fn find(&self, way: &Way) -> Result<Vec<NewMember<Connected>>, Failure> {
         let nqn = self.nqn.as_ref().map(|nqn| nqn.parse()).transpose();
         let nqn = nqn.map_err(|error| Failure::usage(format!("member {}: {error}", self.address)))?;
-        let found = client::find(&self.address, nqn, self.nsid).await?;
+        let found = client::find(way, &self.address, nqn, self.nsid).await?;
         if found.is_empty() {
             return Err(Failure::unavailable(format!("{}: the target there has no namespace", self.address)));
         }
@@ -118,8 +118,8 @@ impl MemberSpec {
     }
 }
 
-async fn find_all(specs: &[MemberSpec]) -> Result<Vec<NewMember<Connected>>, Failure> {
-    let found: Result<Vec<_>, _> = together(specs.iter().map(MemberSpec::find)).await.into_iter().collect();
+async fn find_all(way: &Way, specs: &[MemberSpec]) -> Result<Vec<NewMember<Connected>>, Failure> {
+    let found: Result<Vec<_>, _> = together(specs.iter().map(|spec| spec.find(way))).await.into_iter().collect();
     Ok(found?.into_iter().flatten().collect())
 }
 
@@ -139,7 +139,7 @@ async fn create(args: &PoolCreateArgs) -> Result<(), Failure> {
         }),
         force: args.force,
     };
-    let members = find_all(&args.members).await?;
+    let members = find_all(&Way::new(&args.host)?, &args.members).await?;
     let map = pool::create(&members, &options).await.map_err(client::pool_failure)?;
     let votes = |_| (true, true);
     output::report(args.common.json, &describe_map(&map, votes, Vec::new()), describe)
@@ -150,7 +150,7 @@ pub async fn create_blank(addresses: &[String], replicas: u8, table_share: u32) 
     let spec = |address: &String| address.parse().map_err(Failure::usage);
     let specs: Vec<MemberSpec> = addresses.iter().map(spec).collect::<Result<_, _>>()?;
     let options = CreateOptions { replicas, table_share, ..CreateOptions::default() };
-    match pool::create(&find_all(&specs).await?, &options).await {
+    match pool::create(&find_all(&Way::plain(), &specs).await?, &options).await {
         Ok(_) => Ok(true),
         Err(pool::Error::InUse { .. }) => Ok(false),
         Err(error) => Err(client::pool_failure(error)),
@@ -158,7 +158,7 @@ pub async fn create_blank(addresses: &[String], replicas: u8, table_share: u32) 
 }
 
 async fn status(args: &PoolStatusArgs) -> Result<(), Failure> {
-    let reached = client::reach(&args.address.pool).await?;
+    let reached = client::reach(&Way::new(&args.address.host)?, &args.address.pool).await?;
     let store = reached.store();
     // A member's vote is found out by its first answer.
     let waited = engine::time::timeout(crate::nvme::CONNECT_TIME, store.list(b"", 0, 1)).await;

@@ -135,6 +135,8 @@ pub struct PoolAddress {
     /// over what the map says.
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]
     pub pool: Vec<String>,
+    #[command(flatten)]
+    pub host: NvmeHost,
 }
 
 /// `yagura pool …`
@@ -170,6 +172,8 @@ pub struct PoolCreateArgs {
     /// Take namespaces that are in use, and destroy what they hold.
     #[arg(long)]
     pub force: bool,
+    #[command(flatten)]
+    pub host: NvmeHost,
 }
 
 /// Failure domains.

@@ -166,6 +166,9 @@ pub struct NvmeHost {
     /// File with the key by which the target has to authenticate itself.
     #[arg(long, value_name = "FILE", requires = "dhchap_key_file")]
     pub dhchap_ctrl_key_file: Option<PathBuf>,
+    /// Connect over TLS 1.3, with a key that the authentication makes anew for each association (secure channel concatenation).
+    #[arg(long, requires = "dhchap_key_file", conflicts_with = "tls_key_file")]
+    pub concat: bool,
     /// Connect over TLS 1.3, with the key of --tls-key-file.
     #[arg(long, requires = "tls_key_file")]
     pub tls: bool,

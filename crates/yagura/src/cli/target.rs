@@ -41,10 +41,12 @@ pub struct TargetArgs {
     /// Without port: at all of them.
     #[arg(long = "subsystem", value_name = "SPEC", num_args = 1, conflicts_with = "nqn")]
     pub subsystems: Vec<SubsystemSpec>,
-    /// A host that is let in: nqn=NQN[,subsystem=NQN]…[,dhchap-key-file=FILE[,dhchap-ctrl-key-file=FILE]]; may be given
+    /// A host that is let in: nqn=NQN[,subsystem=NQN]…[,dhchap-key-file=FILE[,dhchap-ctrl-key-file=FILE]]
+    /// [,tls-key-file=FILE[,tls-legacy=yes]][,tls=required][,concat=yes]; may be given
     /// several times. Without subsystem: to all of them. A subsystem for which there is one lets in no other, unless it says
     /// allow=any. With a key file the host has to authenticate itself by that key (DH-HMAC-CHAP), with the second one the
-    /// target authenticates itself too, if the host asks.
+    /// target authenticates itself too, if the host asks. With concat=yes the authentication may make its key for TLS, also at
+    /// a port that requires TLS.
     #[arg(long = "host", value_name = "SPEC", num_args = 1)]
     pub hosts: Vec<HostSpec>,
     /// Let in only hosts that authenticate themselves, at the discovery subsystem too.
@@ -93,6 +95,8 @@ pub enum TargetVerb {
     AllowHost(TargetHostArgs),
     /// Let a host in no more, and end its controllers.
     DenyHost(TargetHostArgs),
+    /// Give a host another key to authenticate with. What is connected goes on, and needs the new key when it connects anew.
+    SetHostKey(TargetHostKeyArgs),
 }
 
 /// Which target.
@@ -188,4 +192,17 @@ pub struct TargetHostArgs {
     /// The host's NQN, or `any` for all that are not listed.
     #[arg(value_name = "NQN")]
     pub host: String,
+}
+
+/// `yagura target set-host-key`
+#[derive(Args, Debug)]
+pub struct TargetHostKeyArgs {
+    #[command(flatten)]
+    pub host: TargetHostArgs,
+    /// File with the key by which the host authenticates itself (DH-HMAC-CHAP); the target reads it.
+    #[arg(long, value_name = "FILE")]
+    pub dhchap_key_file: PathBuf,
+    /// File with the key by which the target authenticates itself to the host; without it, it can't any more.
+    #[arg(long, value_name = "FILE")]
+    pub dhchap_ctrl_key_file: Option<PathBuf>,
 }

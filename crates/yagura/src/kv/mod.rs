@@ -73,7 +73,7 @@ struct Changed {
 }
 
 async fn put(args: &KvPutArgs) -> Result<(), Failure> {
-    let store = client::open(&args.address.pool).await?;
+    let store = client::open(&args.address).await?;
     let mut source: Box<dyn std::io::Read> = match (&args.value, &args.file) {
         (Some(value), _) => Box::new(std::io::Cursor::new(value.clone().into_bytes())),
         (None, Some(path)) => {
@@ -90,7 +90,7 @@ async fn put(args: &KvPutArgs) -> Result<(), Failure> {
 }
 
 async fn get(args: &KvGetArgs) -> Result<(), Failure> {
-    let store = client::open(&args.address.pool).await?;
+    let store = client::open(&args.address).await?;
     let mut sink: Box<dyn Write> = match &args.output {
         Some(path) => {
             Box::new(File::create(path).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?)
@@ -122,7 +122,7 @@ struct Deleted {
 }
 
 async fn delete(args: &KvDeleteArgs) -> Result<(), Failure> {
-    let store = client::open(&args.address.pool).await?;
+    let store = client::open(&args.address).await?;
     let mut deleted = Deleted { deleted: Vec::new(), missing: Vec::new() };
     for key in &args.keys {
         let was_there = object::delete(&store, key.as_bytes()).await;
@@ -144,7 +144,7 @@ struct Listed {
 }
 
 async fn list(args: &KvListArgs) -> Result<(), Failure> {
-    let store = client::open(&args.address.pool).await?;
+    let store = client::open(&args.address).await?;
     let (mut cursor, mut left) = (0, args.limit.unwrap_or(u64::MAX));
     let mut all = Vec::new();
     loop {
@@ -179,7 +179,7 @@ async fn import(args: &KvImportArgs) -> Result<(), Failure> {
         usize::try_from(args.part_size.0).ok().filter(|bytes| (1..=object::PART_BYTES_MAX).contains(bytes));
     let part_bytes =
         part_bytes.ok_or_else(|| Failure::usage("--part-size: 1 byte to 1 MiB, the longest value there is"))?;
-    let store = Timed::new(client::open(&args.address.pool).await?);
+    let store = Timed::new(client::open(&args.address).await?);
     let bar = output::progress("import", tree.bytes(), args.common.json);
     let imported = copy::import(&store, &tree, part_bytes, usize::from(args.depth), |bytes| bar.inc(bytes)).await;
     bar.finish_and_clear();
@@ -210,7 +210,7 @@ struct MemberStat {
 }
 
 async fn stat(args: &KvStatArgs) -> Result<(), Failure> {
-    let store = client::open(&args.address.pool).await?;
+    let store = client::open(&args.address).await?;
     let (bar, progress) = verify::walk_bar("count", args.common.json);
     let report = store.verify(&VerifyOptions { check_values: false, progress: Some(progress) }).await;
     bar.finish_and_clear();

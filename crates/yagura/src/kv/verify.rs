@@ -117,7 +117,7 @@ async fn repair(store: &Store<Connected>, quiet: bool) -> Repaired {
 /// Runs the verb.
 pub async fn verify(args: &KvVerifyArgs) -> Result<(), Failure> {
     let tree = args.against.as_ref().map(|directory| Tree::list(directory, &args.prefix)).transpose()?;
-    let store = Timed::new(client::open(&args.address.pool).await?);
+    let store = Timed::new(client::open(&args.address).await?);
     let mut verified = Verified::default();
     if let Some(tree) = tree {
         let bar = output::progress("compare", tree.bytes(), args.common.json);

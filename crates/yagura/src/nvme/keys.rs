@@ -22,6 +22,7 @@ pub fn apply(host: &NvmeHost, options: &mut Options) -> Result<(), Failure> {
         let keys = HostKeys::from_files(file, host.dhchap_ctrl_key_file.as_deref()).map_err(Failure::usage)?;
         options.security.dhchap = Some(keys);
     }
+    options.security.concatenation = host.concat;
     if let Some(file) = &host.tls_key_file {
         let derivation = if host.tls_legacy { Derivation::Legacy } else { Derivation::Standard };
         let key = read_tls(file)?.retain(&options.host.nqn, derivation).map_err(Failure::refused)?;

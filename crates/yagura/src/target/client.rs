@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fabric::target::{SubsystemReport, TargetReport};
@@ -57,7 +57,19 @@ pub fn run(verb: &TargetVerb) -> Result<(), Failure> {
             let (subsystem, host) = host(args);
             change(&args.control, &Request::DenyHost { subsystem, host })
         }
+        TargetVerb::SetHostKey(args) => {
+            let (subsystem, host) = host(&args.host);
+            let key_file = from_here(&args.dhchap_key_file)?;
+            let controller_key_file = args.dhchap_ctrl_key_file.as_deref().map(from_here).transpose()?;
+            let request = Request::SetHostKey { subsystem, host, key_file, controller_key_file };
+            change(&args.host.control, &request)
+        }
     }
+}
+
+/// The target may run in another directory.
+fn from_here(file: &Path) -> Result<PathBuf, Failure> {
+    std::path::absolute(file).map_err(|error| Failure::from(error).during(file.display()))
 }
 
 fn host(args: &TargetHostArgs) -> (Option<String>, String) {

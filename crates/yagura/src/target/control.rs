@@ -17,6 +17,7 @@ use axum::routing::post;
 use device::{AnyLocal, Namespace};
 use engine::sync::{MailReceiver, MailSender, mailbox};
 use engine::time;
+use fabric::auth::HostKeys;
 use fabric::target::{PortId, Target};
 use nvme::{AnaState, Nqn};
 use serde::{Deserialize, Serialize};
@@ -57,6 +58,8 @@ pub enum Request {
     AllowHost { subsystem: Option<String>, host: String },
     /// Let it in no more.
     DenyHost { subsystem: Option<String>, host: String },
+    /// Give it the keys in these files to authenticate with.
+    SetHostKey { subsystem: Option<String>, host: String, key_file: PathBuf, controller_key_file: Option<PathBuf> },
 }
 
 /// Why it is not done.
@@ -227,6 +230,12 @@ async fn perform(target: &Target<AnyLocal>, request: &Request) -> Answer {
             }
             .map_err(Failure::usage)?;
             done(format!("{nqn} no longer lets in {host}"))
+        }
+        Request::SetHostKey { subsystem, host, key_file, controller_key_file } => {
+            let nqn = choose(target, subsystem.as_deref())?;
+            let keys = HostKeys::from_files(key_file, controller_key_file.as_deref()).map_err(Failure::usage)?;
+            target.set_host_keys(&nqn, &name(host)?, keys).map_err(Failure::usage)?;
+            done(format!("{host} authenticates to {nqn} by its new key from now on"))
         }
     }
 }

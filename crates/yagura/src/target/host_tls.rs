@@ -9,19 +9,21 @@ use nvme::Nqn;
 
 use crate::spec::once;
 
-/// `tls-key-file=FILE`, `tls-legacy=yes`, `tls=required`.
+/// `tls-key-file=FILE`, `tls-legacy=yes`, `tls=required`, `concat=yes`.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct HostTls {
     key_file: Option<PathBuf>,
     legacy: Option<()>,
     required: Option<()>,
+    concatenation: Option<()>,
 }
 
 impl HostTls {
-    /// Takes one of the three.
+    /// Takes one of the four.
     pub fn take(&mut self, key: &str, value: &str) -> Result<(), String> {
         match (key, value) {
             ("tls-key-file", file) => once(&mut self.key_file, "tls-key-file", file.into()),
+            ("concat", "yes") => once(&mut self.concatenation, "concat", ()),
             ("tls-legacy", "yes") => once(&mut self.legacy, "tls-legacy", ()),
             ("tls", "required") => once(&mut self.required, "tls", ()),
             ("tls", value) => {
@@ -31,8 +33,11 @@ impl HostTls {
         }
     }
 
-    /// All of it together.
-    pub fn checked(self) -> Result<HostTls, String> {
+    /// All of it together, for a host that authenticates itself, or does not.
+    pub fn checked(self, authenticates: bool) -> Result<HostTls, String> {
+        if self.concatenation.is_some() && !authenticates {
+            return Err("concat goes with a dhchap-key-file: the authentication makes the key for TLS".into());
+        }
         match (&self.key_file, self.legacy) {
             (None, Some(())) => {
                 Err("tls-legacy goes with a tls-key-file: it says how keys are made of that one".into())
@@ -44,6 +49,7 @@ impl HostTls {
     /// Reads the key.
     pub fn apply(&self, host: &Nqn, config: &mut HostConfig) -> Result<(), String> {
         config.tls_required = self.required.is_some();
+        config.concatenation = self.concatenation.is_some();
         let Some(file) = &self.key_file else { return Ok(()) };
         let text = Secret::from_file(file).map_err(|error| error.to_string())?;
         let key = ConfiguredPsk::parse(&text).map_err(|error| format!("{}: {error}", file.display()))?;

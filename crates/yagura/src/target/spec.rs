@@ -111,11 +111,11 @@ impl FromStr for SubsystemSpec {
 }
 
 /// What `--host` may say.
-const HOST_KEYS: [&str; 7] =
-    ["nqn", "subsystem", "dhchap-key-file", "dhchap-ctrl-key-file", "tls-key-file", "tls-legacy", "tls"];
+const HOST_KEYS: [&str; 8] =
+    ["nqn", "subsystem", "dhchap-key-file", "dhchap-ctrl-key-file", "tls-key-file", "tls-legacy", "tls", "concat"];
 
 /// `--host nqn=NQN[,subsystem=NQN]…[,dhchap-key-file=FILE[,dhchap-ctrl-key-file=FILE]][,tls-key-file=FILE[,tls-legacy=yes]]
-/// [,tls=required]`
+/// [,tls=required][,concat=yes]`
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostSpec {
     nqn: Nqn,
@@ -139,7 +139,7 @@ impl FromStr for HostSpec {
                 ("dhchap-ctrl-key-file", value) => {
                     once(&mut controller_key_file, "dhchap-ctrl-key-file", value.into())?;
                 }
-                (key @ ("tls-key-file" | "tls-legacy" | "tls"), value) => tls.take(key, value)?,
+                (key @ ("tls-key-file" | "tls-legacy" | "tls" | "concat"), value) => tls.take(key, value)?,
                 (_, value) => subsystems.push(parse_nqn(value)?),
             }
         }
@@ -149,7 +149,8 @@ impl FromStr for HostSpec {
                 "a dhchap-ctrl-key-file goes with a dhchap-key-file: the host is the first to show its key".into()
             );
         }
-        Ok(HostSpec { nqn, subsystems, key_file, controller_key_file, tls: tls.checked()? })
+        let has_key = key_file.is_some();
+        Ok(HostSpec { nqn, subsystems, key_file, controller_key_file, tls: tls.checked(has_key)? })
     }
 }
 

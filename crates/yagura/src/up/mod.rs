@@ -20,7 +20,7 @@ use prometheus_client::registry::Registry;
 use serde::Serialize;
 
 use crate::cli::UpArgs;
-use crate::client::Connected;
+use crate::client::{Connected, Way};
 use crate::exit::Failure;
 use crate::race::{First, first_of};
 use crate::stop::Reason;
@@ -217,14 +217,14 @@ async fn open_or_create(
     addresses: &[String],
     nodes: usize,
 ) -> Result<(Store<Connected>, bool), Failure> {
-    match client::reach(addresses).await {
+    match client::reach(&Way::plain(), addresses).await {
         Ok(reached) => Ok((reached.store(), false)),
         // A pool that is made of some of the nodes would leave the others out for good.
         Err(failure) if addresses.len() < nodes => Err(failure),
         Err(failure) => {
             let blank = crate::pool::create_blank(addresses, args.replicas, args.table_share).await;
             match blank {
-                Ok(true) => Ok((client::reach(addresses).await?.store(), true)),
+                Ok(true) => Ok((client::reach(&Way::plain(), addresses).await?.store(), true)),
                 // Not all of them are blank: then what kept the pool from being opened is what counts.
                 Ok(false) => Err(failure),
                 Err(other) => Err(other),

@@ -6,6 +6,7 @@ mod host;
 mod hostile;
 mod nodes;
 mod reservations;
+mod secured;
 mod support;
 mod target;
 mod up;
