@@ -8,6 +8,7 @@
 #   tls-initiator  the kernel's initiator uses our target over TLS, with keys of both versions of the identity and both derivations
 #   tls-target     our host uses the kernel's target over TLS
 #   live           namespaces come, grow and go while the kernel is connected
+#   management     namespaces of a drive, made and deleted by nvme-cli
 #   authentication-initiator, authentication-target    DH-HMAC-CHAP, one way and both ways
 #   figures        row B3: our target and host beside the kernel's, all inside the guest; B3.json in OUTPUT
 # usage: guest.sh [all | NAME…]     what the gate runs by default
@@ -210,6 +211,20 @@ live() {
   stop
 }
 
+management() {
+  local port
+  port=$(free_port)
+  echo "== guest: namespaces of a drive, made and deleted by the kernel's tools"
+  "$yagura" drive format "$work/drive" --size 512MiB
+  serve --listen "127.0.0.1:$port" --drive "$work/drive"
+  fresh_share "PORT=$port"
+  guest/boot.sh "$image" "$share" management.sh
+  "$yagura" target drive list --control "$work/control"
+  "$yagura" target drive scrub --control "$work/control"
+  stop
+  "$yagura" drive check "$work/drive"
+}
+
 # The identity of a host that has keys, and keys of its own making: one that both ends know for the host, one for the
 # controller, one that nobody knows.
 host_nqn=nqn.2014-08.org.nvmexpress:uuid:6f2d1c3a-5b7e-4d11-9a80-0c1d2e3f4a5b
@@ -397,7 +412,7 @@ figures() {
 
 # What the gate runs; `all` adds the rest. Figures run only by name.
 gate=(initiator target commands multipath authentication-initiator authentication-target tls-initiator tls-target)
-more=(live reservations)
+more=(live reservations management)
 named=(figures)
 chosen=("$@")
 [ $# -gt 0 ] || chosen=("${gate[@]}")

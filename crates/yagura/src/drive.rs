@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use device::drive::NamespaceUsage;
+use device::drive::{NamespaceUsage, Scrub};
 use device::{Drive, DriveError, DriveNamespace, DriveOptions, Error, FormatOptions, NamespaceSpec};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::cli::{DriveArgs, DriveCopyArgs, DriveCreateArgs, DriveFormatArgs, DriveGrowArgs, DriveVerb};
 use crate::exit::Failure;
@@ -55,7 +55,28 @@ pub fn failure(error: DriveError) -> Failure {
 
 async fn open(path: &Path, read_only: bool) -> Result<Drive, Failure> {
     let options = DriveOptions { read_only, ..DriveOptions::default() };
-    Drive::open(path, &options).await.map_err(failure)
+    Drive::open(path, &options).await.map_err(|error| match error {
+        DriveError::Busy { path } => busy(&path),
+        other => failure(other),
+    })
+}
+
+/// A drive that somebody else has open.
+fn busy(path: &Path) -> Failure {
+    let who = holder(path).map_or_else(|| "another process".to_owned(), |id| format!("process {id}"));
+    let mend = "if that is a yagura target with --control SOCKET, ask it: yagura target drive VERB --control SOCKET";
+    Failure::refused(format!("{}: in use by {who}; {mend}", path.display()))
+}
+
+/// The process that has locked a file, as /proc/locks tells it: `1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE …`.
+fn holder(path: &Path) -> Option<u32> {
+    let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(path).ok()?);
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    locks.lines().find_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let place = words.get(5)?.rsplit(':').next()?;
+        (place.parse() == Ok(inode)).then(|| words.get(4)?.parse().ok())?
+    })
 }
 
 #[derive(Serialize)]
@@ -86,17 +107,20 @@ async fn format(args: &DriveFormatArgs) -> Result<(), Failure> {
     done(drive, made, &sentence).await
 }
 
-#[derive(Serialize)]
-struct Listed {
-    number: u32,
-    name: String,
-    nguid: String,
-    block_size: u32,
-    bytes: u64,
-    allocated_bytes: u64,
-    own_bytes: u64,
-    snapshot: bool,
-    source: Option<u32>,
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Listed {
+    pub number: u32,
+    pub name: String,
+    pub nguid: String,
+    pub block_size: u32,
+    pub bytes: u64,
+    pub allocated_bytes: u64,
+    pub own_bytes: u64,
+    pub snapshot: bool,
+    pub source: Option<u32>,
+    /// Where a target serves it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub served: Option<String>,
 }
 
 impl From<NamespaceUsage> for Listed {
@@ -111,20 +135,25 @@ impl From<NamespaceUsage> for Listed {
             own_bytes: one.own_bytes,
             snapshot: one.read_only,
             source: one.source,
+            served: None,
         }
     }
 }
 
 async fn list(args: &DriveArgs) -> Result<(), Failure> {
     let listed: Vec<Listed> = open(&args.path, true).await?.namespaces().into_iter().map(Listed::from).collect();
-    output::report(args.common.json, &listed, |all| {
-        let line = |one: &Listed| {
-            let kind = if one.snapshot { "snapshot" } else { "namespace" };
-            let (size, allocated, own) = (Size(one.bytes), Size(one.allocated_bytes), Size(one.own_bytes));
-            format!("{} {kind} {}: {size}, {allocated} allocated, {own} of it its own\n", one.number, one.name)
-        };
-        all.iter().map(line).collect()
-    })
+    output::report(args.common.json, &listed, |all| describe_list(all))
+}
+
+/// A line for each namespace.
+pub fn describe_list(all: &[Listed]) -> String {
+    let line = |one: &Listed| {
+        let kind = if one.snapshot { "snapshot" } else { "namespace" };
+        let (size, allocated, own) = (Size(one.bytes), Size(one.allocated_bytes), Size(one.own_bytes));
+        let served = one.served.as_ref().map_or_else(String::new, |place| format!(", served as {place}"));
+        format!("{} {kind} {}: {size}, {allocated} allocated, {own} of it its own{served}\n", one.number, one.name)
+    };
+    all.iter().map(line).collect()
 }
 
 async fn create(args: &DriveCreateArgs) -> Result<(), Failure> {
@@ -152,13 +181,13 @@ async fn copy(args: &DriveCopyArgs, read_only: bool) -> Result<(), Failure> {
     done(&args.drive, drive, &format!("{} is namespace {number}", args.new)).await
 }
 
-#[derive(Serialize)]
-struct Scrubbed {
-    bytes: u64,
-    damaged: u64,
-    uncorrectable: u64,
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Scrubbed {
+    pub bytes: u64,
+    pub damaged: u64,
+    pub uncorrectable: u64,
     /// The first of them: namespace, block and what is wrong.
-    damage: Vec<(String, u64, String)>,
+    pub damage: Vec<(String, u64, String)>,
 }
 
 async fn scrub(args: &DriveArgs) -> Result<(), Failure> {
@@ -167,10 +196,20 @@ async fn scrub(args: &DriveArgs) -> Result<(), Failure> {
     let show = |done: u64, total: u64| output::show_share(&bar, done as f64 / total.max(1) as f64);
     let found = drive.scrub(show).await.map_err(Failure::refused)?;
     bar.finish_and_clear();
-    let damage = found.damage.into_iter().map(|one| (one.namespace, one.lba.0, one.what)).collect();
-    let (bytes, damaged, uncorrectable) = (found.bytes, found.damaged, found.uncorrectable);
-    let report = Scrubbed { bytes, damaged, uncorrectable, damage };
-    output::report(args.common.json, &report, |report| {
+    found_by_scrub(args.common.json, &found.into())
+}
+
+impl From<Scrub> for Scrubbed {
+    fn from(found: Scrub) -> Scrubbed {
+        let damage = found.damage.into_iter().map(|one| (one.namespace, one.lba.0, one.what)).collect();
+        Scrubbed { bytes: found.bytes, damaged: found.damaged, uncorrectable: found.uncorrectable, damage }
+    }
+}
+
+/// Reports what a scrub has found; damage is a failure.
+pub fn found_by_scrub(json: bool, report: &Scrubbed) -> Result<(), Failure> {
+    let Scrubbed { bytes, damaged, uncorrectable, .. } = *report;
+    output::report(json, report, |report| {
         let mut text: String =
             report.damage.iter().map(|(name, lba, what)| format!("{name}: block {lba} {what}\n")).collect();
         text += &format!("{} verified, {damaged} blocks damaged, {uncorrectable} marked uncorrectable", Size(bytes));
@@ -233,39 +272,52 @@ async fn dump(args: &DriveArgs) -> Result<(), Failure> {
     output::report(args.common.json, &Dumped { dump }, |dumped| dumped.dump.clone())
 }
 
-#[derive(Serialize)]
-struct Used {
-    bytes: u64,
-    used_bytes: u64,
-    promised_bytes: u64,
-    extent_bytes: u32,
-    unit: u32,
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Used {
+    pub bytes: u64,
+    pub used_bytes: u64,
+    pub promised_bytes: u64,
+    pub extent_bytes: u32,
+    pub unit: u32,
+}
+
+impl Used {
+    /// The figures of a drive.
+    pub fn of(drive: &Drive) -> Used {
+        let device::drive::Usage { bytes, used_bytes, promised_bytes, extent_bytes, unit, .. } = drive.usage();
+        Used { bytes, used_bytes, promised_bytes, extent_bytes, unit }
+    }
+
+    /// A sentence.
+    pub fn describe(&self) -> String {
+        let (all, taken, promised) = (Size(self.bytes), Size(self.used_bytes), Size(self.promised_bytes));
+        format!("{taken} of {all} used, {promised} promised, in extents of {}", Size(self.extent_bytes.into()))
+    }
 }
 
 async fn usage(args: &DriveArgs) -> Result<(), Failure> {
-    let usage = open(&args.path, true).await?.usage();
-    let device::drive::Usage { bytes, used_bytes, promised_bytes, extent_bytes, unit, .. } = usage;
-    output::report(args.common.json, &Used { bytes, used_bytes, promised_bytes, extent_bytes, unit }, |used| {
-        let (all, taken, promised) = (Size(used.bytes), Size(used.used_bytes), Size(used.promised_bytes));
-        format!("{taken} of {all} used, {promised} promised, in extents of {}", Size(extent_bytes.into()))
-    })
+    let used = Used::of(&open(&args.path, true).await?);
+    output::report(args.common.json, &used, Used::describe)
 }
 
 /// The drives that this process serves: several namespaces of one drive share it.
 static SERVED: Mutex<BTreeMap<PathBuf, Drive>> = Mutex::new(BTreeMap::new());
 
-/// The namespace called `name` of the drive at `path`, which this process keeps open from now on.
-pub async fn serve(path: &Path, name: &str) -> Result<DriveNamespace, Failure> {
+/// The drive at `path`, which this process keeps open from now on.
+pub async fn hold(path: &Path) -> Result<Drive, Failure> {
     let key = std::fs::canonicalize(path).map_err(|error| Failure::from(error).during(path.display()))?;
     let served = |key: &Path| SERVED.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned();
-    let drive = match served(&key) {
-        Some(drive) => drive,
-        None => {
-            let drive = open(path, false).await?;
-            SERVED.lock().unwrap_or_else(PoisonError::into_inner).insert(key, drive.clone());
-            drive
-        }
-    };
+    if let Some(drive) = served(&key) {
+        return Ok(drive);
+    }
+    let drive = open(path, false).await?;
+    SERVED.lock().unwrap_or_else(PoisonError::into_inner).insert(key, drive.clone());
+    Ok(drive)
+}
+
+/// The namespace called `name` of the drive at `path`, which is held.
+pub async fn serve(path: &Path, name: &str) -> Result<DriveNamespace, Failure> {
+    let drive = hold(path).await?;
     let number = drive.find(name).map_err(failure)?;
     drive.namespace(number).map_err(failure)
 }

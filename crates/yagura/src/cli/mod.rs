@@ -7,6 +7,7 @@ mod drive;
 mod kv;
 mod nvme;
 mod target;
+mod target_drive;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ pub use drive::*;
 pub use kv::*;
 pub use nvme::*;
 pub use target::*;
+pub use target_drive::*;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 

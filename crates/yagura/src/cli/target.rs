@@ -5,9 +5,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{Common, Serving};
+use super::{Common, Serving, TargetDriveVerb};
 use crate::namespaces::NamespaceSpec;
 use crate::size::Size;
+use crate::target::DriveSpec;
 use crate::target::spec::{HostSpec, PortSpec, SubsystemSpec, parse_group};
 
 /// `yagura target`: serve, or with a verb talk to one that serves.
@@ -73,6 +74,10 @@ pub struct TargetArgs {
     /// not exist is created with its size.
     #[arg(long = "namespace", value_name = "SPEC", num_args = 1)]
     pub namespaces: Vec<NamespaceSpec>,
+    /// A drive; may be given several times: PATH[,subsystem=NQN]. All its namespaces but snapshots are served, each under
+    /// the identifier that it keeps, and hosts of the subsystem may make, delete, attach and detach namespaces.
+    #[arg(long = "drive", value_name = "SPEC", num_args = 1)]
+    pub drives: Vec<DriveSpec>,
     /// Take the verbs of `yagura target` at this Unix socket, which is made, for its owner only.
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
@@ -91,6 +96,9 @@ pub enum TargetVerb {
     RemoveNamespace(TargetRemoveNamespaceArgs),
     /// Let a namespace grow.
     ResizeNamespace(TargetResizeNamespaceArgs),
+    /// Work on a drive that is served.
+    #[command(subcommand)]
+    Drive(TargetDriveVerb),
     /// Let a host in.
     AllowHost(TargetHostArgs),
     /// Let a host in no more, and end its controllers.

@@ -9,7 +9,9 @@ use fabric::target::{SubsystemReport, TargetReport};
 use serde_json::Value;
 
 use super::control::{ROUTE, Refusal, Request};
-use crate::cli::{TargetControl, TargetHostArgs, TargetVerb};
+use super::drives::{DriveAction, ScrubState};
+use crate::cli::{TargetControl, TargetDriveArgs, TargetDriveVerb, TargetHostArgs, TargetVerb};
+use crate::drive::{Listed, Used, describe_list, found_by_scrub};
 use crate::exit::Failure;
 use crate::output;
 use crate::size::Size;
@@ -18,6 +20,9 @@ use crate::size::Size;
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
 /// Bytes of an answer. Derived: every subsystem with all its namespaces, hosts and controllers, and room to spare.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
+
+/// How often a scrub is asked how far it is. Chosen: a bar that moves.
+const WATCH_PAUSE: Duration = Duration::from_millis(100);
 
 /// Runs a verb.
 pub fn run(verb: &TargetVerb) -> Result<(), Failure> {
@@ -49,6 +54,7 @@ pub fn run(verb: &TargetVerb) -> Result<(), Failure> {
             let (subsystem, bytes) = (args.subsystem.subsystem.clone(), args.size.0);
             change(&args.control, &Request::ResizeNamespace { subsystem, nsid: args.nsid, bytes })
         }
+        TargetVerb::Drive(verb) => drive(verb),
         TargetVerb::AllowHost(args) => {
             let (subsystem, host) = host(args);
             change(&args.control, &Request::AllowHost { subsystem, host })
@@ -74,6 +80,60 @@ fn from_here(file: &Path) -> Result<PathBuf, Failure> {
 
 fn host(args: &TargetHostArgs) -> (Option<String>, String) {
     (args.subsystem.subsystem.clone(), args.host.clone())
+}
+
+fn drive(verb: &TargetDriveVerb) -> Result<(), Failure> {
+    let request = |at: &TargetDriveArgs, action| Request::Drive { drive: at.drive.clone(), action };
+    let changed = |at: &TargetDriveArgs, action| change(&at.control, &request(at, action));
+    match verb {
+        TargetDriveVerb::List(at) => {
+            let answer = ask(&at.control.control, &request(at, DriveAction::List))?;
+            let listed: Vec<Listed> = serde_json::from_value(answer).map_err(foreign)?;
+            output::report(at.control.common.json, &listed, |all| describe_list(all))
+        }
+        TargetDriveVerb::Usage(at) => {
+            let answer = ask(&at.control.control, &request(at, DriveAction::Usage))?;
+            let used: Used = serde_json::from_value(answer).map_err(foreign)?;
+            output::report(at.control.common.json, &used, Used::describe)
+        }
+        TargetDriveVerb::Create(args) => {
+            let (name, subsystem) = (args.name.clone(), args.subsystem.subsystem.clone());
+            changed(&args.at, DriveAction::Create { name, bytes: args.size.0, block: args.block, subsystem })
+        }
+        TargetDriveVerb::Delete(args) => changed(&args.at, DriveAction::Delete { name: args.name.clone() }),
+        TargetDriveVerb::Grow(args) => {
+            changed(&args.at, DriveAction::Grow { name: args.name.clone(), bytes: args.size.0 })
+        }
+        TargetDriveVerb::Snapshot(args) => {
+            changed(&args.at, DriveAction::Snapshot { name: args.name.clone(), new: args.new.clone() })
+        }
+        TargetDriveVerb::Clone(args) => {
+            changed(&args.at, DriveAction::Clone { name: args.name.clone(), new: args.new.clone() })
+        }
+        TargetDriveVerb::Scrub(at) => scrub(at),
+    }
+}
+
+/// Begins a scrub, or joins the one that runs, and watches it to its end.
+fn scrub(at: &TargetDriveArgs) -> Result<(), Failure> {
+    let json = at.control.common.json;
+    let bar = output::progress_share("scrub", json);
+    let mut begin = true;
+    loop {
+        let request = Request::Drive { drive: at.drive.clone(), action: DriveAction::Scrub { begin } };
+        let state: ScrubState = serde_json::from_value(ask(&at.control.control, &request)?).map_err(foreign)?;
+        if state.running {
+            output::show_share(&bar, state.done as f64 / state.total.max(1) as f64);
+            begin = false;
+            std::thread::sleep(WATCH_PAUSE);
+            continue;
+        }
+        bar.finish_and_clear();
+        return match (state.found, state.error) {
+            (Some(found), _) => found_by_scrub(json, &found),
+            (None, error) => Err(Failure::refused(error.unwrap_or_else(|| "the scrub did not end".into()))),
+        };
+    }
 }
 
 /// Asks for a change and says what was done.

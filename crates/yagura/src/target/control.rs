@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
+use super::drives::{self, DriveAction, ServedDrive};
 use crate::exit::Failure;
 use crate::namespaces::NamespaceSpec;
 use crate::size::Size;
@@ -54,12 +55,24 @@ pub enum Request {
     RemoveNamespace { subsystem: Option<String>, nsid: u32 },
     /// Let one grow to this many bytes.
     ResizeNamespace { subsystem: Option<String>, nsid: u32, bytes: u64 },
+    /// Work on a drive; without a path the only one is meant.
+    Drive { drive: Option<PathBuf>, action: DriveAction },
     /// Let a host in, or any.
     AllowHost { subsystem: Option<String>, host: String },
     /// Let it in no more.
     DenyHost { subsystem: Option<String>, host: String },
     /// Give it the keys in these files to authenticate with.
     SetHostKey { subsystem: Option<String>, host: String, key_file: PathBuf, controller_key_file: Option<PathBuf> },
+}
+
+impl Request {
+    /// Whether it asks for more than a report.
+    fn changes(&self) -> bool {
+        let looks = |action: &DriveAction| {
+            matches!(action, DriveAction::List | DriveAction::Usage | DriveAction::Scrub { begin: false })
+        };
+        !matches!(self, Request::Status) && !matches!(self, Request::Drive { action, .. } if looks(action))
+    }
 }
 
 /// Why it is not done.
@@ -169,10 +182,10 @@ async fn hand_over(jobs: &MailSender<Job>, body: &str) -> Answer {
 }
 
 /// Carries out what is asked, until nobody can ask any more.
-pub async fn run(target: &Target<AnyLocal>, jobs: MailReceiver<Job>) {
+pub async fn run(target: &Target<AnyLocal>, drives: &[ServedDrive], jobs: MailReceiver<Job>) {
     while let Some(Job { request, answer }) = jobs.recv().await {
-        let result = perform(target, &request).await;
-        if result.is_ok() && request != Request::Status {
+        let result = perform(target, drives, &request).await;
+        if result.is_ok() && request.changes() {
             tracing::info!(?request, "done for the operator");
         }
         // The client may have gone.
@@ -180,7 +193,7 @@ pub async fn run(target: &Target<AnyLocal>, jobs: MailReceiver<Job>) {
     }
 }
 
-async fn perform(target: &Target<AnyLocal>, request: &Request) -> Answer {
+async fn perform(target: &Target<AnyLocal>, served: &[ServedDrive], request: &Request) -> Answer {
     let done = |sentence: String| Ok(json!({ "done": sentence }));
     match request {
         Request::Status => serde_json::to_value(target.report())
@@ -208,6 +221,7 @@ async fn perform(target: &Target<AnyLocal>, request: &Request) -> Answer {
             target.refresh_namespace(&nqn, *nsid).map_err(Failure::usage)?;
             done(format!("namespace {nsid} of {nqn} has {}", Size(*bytes)))
         }
+        Request::Drive { drive, action } => drives::perform(target, served, drive.as_deref(), action).await,
         Request::AllowHost { subsystem, host } => {
             let nqn = choose(target, subsystem.as_deref())?;
             match host.as_str() {
@@ -245,7 +259,7 @@ fn name(text: &str) -> Result<Nqn, Failure> {
 }
 
 /// The subsystem of this name, or the only one.
-fn choose(target: &Target<AnyLocal>, wanted: Option<&str>) -> Result<Nqn, Failure> {
+pub fn choose(target: &Target<AnyLocal>, wanted: Option<&str>) -> Result<Nqn, Failure> {
     let known: Vec<String> = target.report().subsystems.into_iter().map(|subsystem| subsystem.nqn).collect();
     match (wanted, &known[..]) {
         (Some(wanted), _) if known.iter().any(|nqn| nqn == wanted) => name(wanted),

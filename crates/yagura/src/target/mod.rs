@@ -2,6 +2,7 @@
 
 mod client;
 mod control;
+mod drives;
 mod host_tls;
 pub mod spec;
 
@@ -24,6 +25,7 @@ use crate::race::first_of;
 use crate::size::Size;
 use crate::stop::Reason;
 use crate::{metrics, output, reactors, stop};
+pub use drives::DriveSpec;
 use spec::{Plan, PlannedPort, PlannedSubsystem};
 
 /// Connections on their way to another reactor. Guessed; at the bound the accepting reactor serves them itself.
@@ -72,8 +74,8 @@ pub fn run(command: &TargetCommand) -> Result<(), Failure> {
 }
 
 fn serve(args: &TargetArgs) -> Result<(), Failure> {
-    if args.namespaces.is_empty() && args.control.is_none() {
-        let example = "--namespace file=disk.img,size=10GiB, or --namespace memory=1GiB";
+    if args.namespaces.is_empty() && args.drives.is_empty() && args.control.is_none() {
+        let example = "--namespace file=disk.img,size=10GiB, --namespace memory=1GiB, or --drive PATH";
         return Err(Failure::usage(format!("there is nothing to serve: add a namespace, such as {example}")));
     }
     let plan = Plan::new(args).map_err(Failure::usage)?;
@@ -108,12 +110,14 @@ async fn first(
     others: Vec<MailSender<Handed>>,
     letter: &MailReceiver<Reason>,
 ) -> Result<(), Failure> {
-    let (opened, served) = open(args, plan).await?;
+    let (opened, mut served) = open(args, plan).await?;
     make(args, plan, target, &served)?;
     for (namespace, ServedNamespace { nsid, group, .. }) in opened.into_iter().zip(&served) {
         let (nqn, namespace) = namespace;
         target.add_namespace_to(nqn, *nsid, *group, namespace).map_err(Failure::usage)?;
     }
+    let (drives, of_drives) = drives::serve(&args.drives, plan, target).await?;
+    served.extend(of_drives);
     let mut listeners = Vec::new();
     for port in &plan.ports {
         listeners.push((port, bind(port.address).await?));
@@ -126,7 +130,7 @@ async fn first(
     output::report(args.common.json, &ready, describe)?;
     let controlling = async {
         match jobs {
-            Some(jobs) => control::run(target, jobs).await,
+            Some(jobs) => control::run(target, &drives, jobs).await,
             None => std::future::pending().await,
         }
     };
@@ -137,7 +141,8 @@ async fn first(
     drop(others);
     first_of(controlling, letter.recv()).await;
     drop((tasks, socket));
-    flush(target).await
+    flush(target).await?;
+    drives::close(drives).await
 }
 
 async fn accept(target: Target<AnyLocal>, port: PortId, listener: TcpListener, others: Vec<MailSender<Handed>>) {

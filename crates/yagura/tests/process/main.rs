@@ -4,6 +4,7 @@ mod authentication;
 mod drive;
 mod host;
 mod hostile;
+mod management;
 mod nodes;
 mod reservations;
 mod secured;

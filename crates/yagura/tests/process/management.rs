@@ -1,0 +1,169 @@
+//! `yagura target --drive`: a drive is served whole, worked on while it is, killed, and served again as it was.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::support::{Server, run};
+
+struct Served {
+    server: Server,
+    control: String,
+}
+
+fn serve(directory: &Path, drive: &str) -> Served {
+    let control = format!("--control={}", directory.join("control").display());
+    let server = Server::start(&["target", "--listen=127.0.0.1:0", &format!("--drive={drive}"), &control]);
+    Served { server, control }
+}
+
+impl Served {
+    /// Runs a verb of `yagura target drive` that must succeed: its JSON document.
+    fn ask(&self, arguments: &[&str]) -> serde_json::Value {
+        let (status, stdout, stderr) = run(&[&["target", "drive"], arguments, &[&self.control, "--json"]].concat());
+        assert_eq!(status, 0, "{arguments:?}: {stderr}");
+        serde_json::from_str(&stdout).expect("JSON")
+    }
+
+    fn refused(&self, arguments: &[&str]) -> String {
+        let (status, _, stderr) = run(&[&["target", "drive"], arguments, &[&self.control]].concat());
+        assert_ne!(status, 0, "{arguments:?} is done");
+        stderr
+    }
+
+    /// Name and place of every namespace.
+    fn places(&self) -> Vec<(String, String)> {
+        let listed = self.ask(&["list"]);
+        let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+        let all = listed.as_array().expect("a list");
+        all.iter().map(|one| (text(&one["name"]), text(&one["served"]))).collect()
+    }
+
+    fn nvme(&self, verb: &str, arguments: &[&str]) {
+        let address = self.server.address("listening").to_string();
+        let (status, _, stderr) = run(&[&["nvme", verb, &address], arguments].concat());
+        assert_eq!(status, 0, "{verb} {arguments:?}: {stderr}");
+    }
+}
+
+fn formatted(directory: &Path) -> String {
+    let path = directory.join("drive").to_str().expect("text").to_owned();
+    let (status, _, stderr) = run(&["drive", "format", &path, "--size=64M"]);
+    assert_eq!(status, 0, "{stderr}");
+    path
+}
+
+/// The drive is whole. After a kill the kernel may need a moment to take the lock from what its rings still hold.
+fn check(path: &str) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let (status, _, stderr) = run(&["drive", "check", path]);
+        if status == 0 {
+            return;
+        }
+        assert!(stderr.contains("in use") && Instant::now() < deadline, "{stderr}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_drive_is_worked_on_while_it_is_served() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = formatted(directory.path());
+    let (status, _, stderr) = run(&["drive", "create", &path, "first", "--size=8M"]);
+    assert_eq!(status, 0, "{stderr}");
+    let served = serve(directory.path(), &path);
+    assert!(served.server.ready["namespaces"][0]["medium"].as_str().expect("words").starts_with("first of drive"));
+    assert_eq!(served.ask(&["create", "second", "--size=1G"])["nsid"], 2);
+    served.nvme("write", &["--nsid=2", "--pattern=7", "--length=1M"]);
+    served.ask(&["snapshot", "second", "before"]);
+    served.nvme("write", &["--nsid=2", "--pattern=8", "--length=1M"]);
+    assert_eq!(served.ask(&["clone", "before", "copy"])["nsid"], 3);
+    served.nvme("read", &["--nsid=3", "--length=1M", "--verify-pattern=7"]);
+    served.nvme("read", &["--nsid=2", "--length=1M", "--verify-pattern=8"]);
+    served.ask(&["grow", "first", "--size=16M"]);
+    served.nvme("write", &["--nsid=1", "--lba=2048", "--pattern=9", "--length=4K"]);
+    let scrubbed = served.ask(&["scrub"]);
+    assert_eq!((&scrubbed["bytes"], &scrubbed["damaged"]), (&((2 << 20) + 4096).into(), &0.into()));
+    assert!(served.ask(&["usage"])["used_bytes"].as_u64().expect("a number") >= 2 << 20);
+    served.ask(&["delete", "second"]);
+    let names: Vec<String> = served.places().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["first", "before", "copy"]);
+
+    assert!(served.refused(&["delete", "second"]).contains("no namespace"));
+    assert!(served.refused(&["create", "first", "--size=1M"]).contains("already"));
+    assert!(served.refused(&["grow", "first", "--size=1M"]).contains("only grows"));
+    assert!(served.refused(&["list", "--drive=/no/drive"]).contains("serves no drive /no/drive; it has"));
+    // The offline verbs name who has it, and what to ask instead.
+    let (status, _, stderr) = run(&["drive", "list", &path]);
+    let id = served.server.id().to_string();
+    assert!(status == 4 && stderr.contains(&id) && stderr.contains("yagura target drive VERB --control"), "{stderr}");
+    assert_eq!(served.server.stop("TERM"), 0);
+    check(&path);
+}
+
+#[test]
+fn identifiers_and_what_was_answered_survive_a_kill() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = formatted(directory.path());
+    let served = serve(directory.path(), &path);
+    for name in ["a", "b", "c"] {
+        served.ask(&["create", name, "--size=8M"]);
+    }
+    served.ask(&["delete", "b"]);
+    served.nvme("write", &["--nsid=3", "--pattern=7", "--length=1M", "--fua"]);
+    let before = served.places();
+    served.server.stop("KILL");
+    check(&path);
+    let served = serve(directory.path(), &path);
+    assert_eq!(served.places(), before);
+    served.nvme("read", &["--nsid=3", "--length=1M", "--verify-pattern=7"]);
+    assert_eq!(served.ask(&["create", "d", "--size=8M"])["nsid"], 2, "the lowest that is free");
+    // Killed while namespaces come and go: what is there afterwards is whole, and each is served once.
+    let control = served.control.clone();
+    let busy = std::thread::spawn(move || {
+        for number in 0.. {
+            let name = format!("n{number}");
+            let made = run(&["target", "drive", "create", &name, "--size=1M", &control]).0 == 0;
+            let deleted = made && (number % 2 == 1 || run(&["target", "drive", "delete", &name, &control]).0 == 0);
+            if !deleted {
+                return number;
+            }
+        }
+        0
+    });
+    std::thread::sleep(Duration::from_millis(700));
+    served.server.stop("KILL");
+    let last = busy.join().expect("it ends with the target");
+    check(&path);
+    let served = serve(directory.path(), &path);
+    let places = served.places();
+    let mut unique: Vec<&String> = places.iter().map(|(_, place)| place).collect();
+    unique.sort();
+    unique.dedup();
+    assert_eq!(unique.len(), places.len(), "{places:?}");
+    for number in 0..last {
+        let there = places.iter().any(|(name, _)| *name == format!("n{number}"));
+        assert_eq!(there, number % 2 == 1, "n{number}: {places:?}");
+    }
+}
+
+#[test]
+fn wrong_places_are_named() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = formatted(directory.path());
+    let a = "--subsystem=nqn=nqn.2026-01.example:a";
+    let b = "--subsystem=nqn=nqn.2026-01.example:b";
+    let refused = |arguments: &[&str]| {
+        let (status, _, stderr) = run(&[&["target", "--listen=127.0.0.1:0"], arguments].concat());
+        assert_ne!(status, 0, "{arguments:?} serves");
+        stderr
+    };
+    assert!(refused(&[a, b, &format!("--drive={path}")]).contains("say where it belongs by subsystem=NQN"));
+    let elsewhere = format!("--drive={path},subsystem=nqn.2026-01.example:c");
+    assert!(refused(&[a, &elsewhere]).contains("there is no subsystem"));
+    let missing = directory.path().join("missing").display().to_string();
+    assert!(refused(&[&format!("--drive={missing}")]).contains("No such file"));
+    let file = directory.path().join("file");
+    std::fs::write(&file, vec![0; 1 << 20]).expect("written");
+    assert!(refused(&[&format!("--drive={}", file.display())]).contains("yagura drive format"));
+}
