@@ -175,12 +175,13 @@ impl Life {
     }
 
     pub async fn create(&self, name: &str, blocks: u64) -> u32 {
-        let attribute = vec![vec![]];
+        // With its attribute or not at all.
+        let attribute = vec![name.as_bytes().to_vec()];
         let promise =
             Promise { blocks: vec![vec![0]; blocks as usize], may_be_absent: true, attribute, ..Promise::default() };
         self.model.namespaces.borrow_mut().insert(name.to_owned(), promise);
         let spec = NamespaceSpec { name: name.into(), bytes: blocks * u64::from(self.unit), block_size: self.unit };
-        let made = self.drive.create(&spec).await.expect("created");
+        let made = self.drive.create_with(&spec, Some(("one", name.as_bytes()))).await.expect("created");
         self.model.with(name, |promise| promise.may_be_absent = false);
         made.number()
     }
