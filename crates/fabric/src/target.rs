@@ -48,6 +48,7 @@ mod ports;
 mod queue;
 mod report;
 mod reservation;
+mod room;
 mod secure;
 mod serve;
 mod session;

@@ -242,7 +242,7 @@ impl<N> Connection<N> {
         }
         entry.stage = Stage::Waiting;
         entry.wanted = COPY_BUFFER_BYTES;
-        self.data_room += std::mem::take(&mut entry.charged);
+        self.room.give(std::mem::take(&mut entry.charged));
         self.waiting.push_back(slot);
         self.grant();
     }

@@ -7,8 +7,8 @@
 //! - A command is executed only when all its data has arrived, and a fused pair only when both halves' has: nothing is
 //!   locked while a host can stall us.
 //! - Nothing is executed after the association has ended, the controller was reset, or a PDU was bad.
-//! - What a connection holds is bounded: slots by the queue's entries, data by `CONNECTION_DATA_BYTES_MAX` and the data in
-//!   the capsules, answers by the slots.
+//! - What a connection holds is bounded: slots by the queue's entries, data by its [`DataRoom`] and the data in the
+//!   capsules, answers by the slots.
 //! - Answers leave in the order in which commands end; the SUCCESS flag is used only where the host does without SQHD.
 
 use std::collections::VecDeque;
@@ -29,13 +29,12 @@ use super::balance::Load;
 use super::controller::Controller;
 use super::end::End;
 use super::io::Plan;
-use super::limits::{
-    CONNECTION_DATA_BYTES_MAX, DIRECT_BYTES_MIN, H2C_DATA_BYTES_MAX, HANDSHAKE_TIME_MAX, SEND_BYTES_MAX, TERM_TIME_MAX,
-};
+use super::limits::{DIRECT_BYTES_MIN, H2C_DATA_BYTES_MAX, HANDSHAKE_TIME_MAX, SEND_BYTES_MAX, TERM_TIME_MAX};
 use super::manage::Request;
 use super::ports::Origin;
 pub(super) use super::queue::{Fusing, Phase, Queue};
 use super::reservation::Rights;
+use super::room::DataRoom;
 use super::shared::{Attached, Shared};
 use super::slots::{Slots, Stage};
 use crate::tcp::{
@@ -78,8 +77,8 @@ pub(super) struct Connection<N> {
     /// The slot that the current PDU's data belongs to; `None`: it is skipped.
     current: Option<u16>,
     pub(super) fusing: Fusing,
-    /// Data buffers the connection may still take, bytes, and who waits for them, first come first served.
-    pub(super) data_room: u32,
+    /// Room for data buffers, and who waits for it, first come first served.
+    pub(super) room: DataRoom,
     pub(super) waiting: VecDeque<u16>,
     /// Commands to execute.
     pub(super) ready: VecDeque<u16>,
@@ -99,6 +98,7 @@ impl<N> Connection<N> {
     /// A new connection.
     pub fn new(shared: Arc<Shared<N>>, origin: Origin, load: Option<Load>, now: Instant) -> Connection<N> {
         shared.stats.look_at_clock(now);
+        let room = DataRoom::new(Arc::clone(&shared.room));
         Connection {
             shared,
             origin,
@@ -119,7 +119,7 @@ impl<N> Connection<N> {
             slots: Slots::new(),
             current: None,
             fusing: Fusing::None,
-            data_room: CONNECTION_DATA_BYTES_MAX,
+            room,
             waiting: VecDeque::new(),
             ready: VecDeque::new(),
             flushes: Vec::new(),
@@ -308,11 +308,10 @@ impl<N> Connection<N> {
     pub(super) fn grant(&mut self) {
         while let Some(&slot) = self.waiting.front() {
             let entry = self.slots.at(slot);
-            if entry.wanted > self.data_room {
+            if !self.room.take(entry.wanted) {
                 return;
             }
             self.waiting.pop_front();
-            self.data_room -= entry.wanted;
             entry.charged = entry.wanted;
             // A read needs no data from the host; a copy has its ranges already.
             if entry.is_to_host() || !entry.data.is_empty() {
@@ -328,10 +327,9 @@ impl<N> Connection<N> {
 
     /// Takes room for an answer's data, until the answer is sent; false if there is none at the moment.
     pub(super) fn charge(&mut self, slot: u16, bytes: u32) -> bool {
-        if bytes > self.data_room {
+        if !self.room.take(bytes) {
             return false;
         }
-        self.data_room -= bytes;
         self.slots.at(slot).charged = bytes;
         true
     }
@@ -430,7 +428,7 @@ impl<N> Connection<N> {
 
     fn transmit_answer(&mut self, slot: u16, batch: &mut SendBatch, now: Instant) {
         let slot = self.slots.remove(slot);
-        self.data_room += slot.charged;
+        self.room.give(slot.charged);
         self.queue.head = (self.queue.head + 1) % self.queue.entries.max(1);
         self.count(&slot, now);
         if let Some(abort) = slot.abort {

@@ -30,6 +30,11 @@ pub const COPY_BUFFER_BYTES: u32 = 256 << 10;
 /// Data buffers that the commands of one connection may hold; further commands wait. Chosen: sixteen of the largest
 /// transfers keep a medium busy; without it a queue of 1,024 entries could ask for 1 GiB.
 pub const CONNECTION_DATA_BYTES_MAX: u32 = 16 << 20;
+/// What of that a connection has whatever the others hold. Derived: both halves of the largest fused pair.
+pub const CONNECTION_OWN_BYTES: u32 = 2 * TRANSFER_BYTES_MAX;
+/// What all connections of a target may hold beyond that, bytes. Chosen: thirty-six at their bound at the same time keep any
+/// network busy; without it a thousand hosts could make the target hold 16 GiB.
+pub const SHARED_DATA_BYTES_MAX: u64 = 512 << 20;
 /// Bytes that one send gathers before it is handed to the socket. Chosen: two of the largest transfers.
 pub const SEND_BYTES_MAX: usize = 2 << 20;
 /// Namespace identifiers of a subsystem: 1 to this. Chosen: a Changed Namespace List holds as many.
@@ -89,7 +94,8 @@ pub const COMMANDS_STEP: usize = 16;
 const _: () = assert!(TRANSFER_BYTES_MAX as usize <= BUF_BYTES_MAX);
 const _: () = assert!(H2C_DATA_BYTES_MAX >= nvme::tcp::MAXH2CDATA_MIN && H2C_DATA_BYTES_MAX.is_multiple_of(4));
 // A fused pair's halves wait for their data together: were there room for one only, both would wait for ever.
-const _: () = assert!(CONNECTION_DATA_BYTES_MAX >= 2 * TRANSFER_BYTES_MAX);
+const _: () = assert!(CONNECTION_OWN_BYTES >= 2 * TRANSFER_BYTES_MAX);
+const _: () = assert!(CONNECTION_DATA_BYTES_MAX >= CONNECTION_OWN_BYTES);
 const _: () = assert!(COPY_BUFFER_BYTES <= TRANSFER_BYTES_MAX, "or a lone Copy could wait for ever");
 // IOCCSZ counts units of 16 bytes.
 const _: () = assert!(IN_CAPSULE_BYTES_MAX.is_multiple_of(16) && IN_CAPSULE_BYTES_MAX >= ADMIN_IN_CAPSULE_BYTES);

@@ -28,6 +28,7 @@ use super::controller::{Controller, Identity};
 use super::limits::{CONTROLLERS_MAX, NSID_MAX, SUBSYSTEMS_MAX};
 use super::ports::Ports;
 use super::reservation::Reservations;
+use super::room::SharedRoom;
 use super::secure::{Secure, TlsPolicy};
 use super::stats::Stats;
 use super::store::NamespaceStore;
@@ -107,6 +108,7 @@ pub(super) struct Shared<N> {
     pub secure: Secure,
     pub loads: Arc<Loads>,
     pub complaints: Complaints,
+    pub room: Arc<SharedRoom>,
     /// Held while namespaces are made, deleted, attached or detached, across its waits.
     pub management: Arc<RangeLocks>,
     generation: AtomicU64,
@@ -147,6 +149,7 @@ impl<N> Shared<N> {
             secure: Secure::default(),
             loads: Arc::default(),
             complaints: Complaints::default(),
+            room: Arc::default(),
             management: Arc::new(RangeLocks::new(0)),
             generation: AtomicU64::new(1),
             state: Mutex::new(state),

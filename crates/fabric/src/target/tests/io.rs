@@ -6,6 +6,7 @@ use nvme::{Fuse, SglDescriptor};
 use zerocopy::IntoBytes;
 
 use super::*;
+use crate::target::limits::SHARED_DATA_BYTES_MAX;
 use crate::target::{CommandKind, IN_CAPSULE_BYTES_MAX};
 use crate::tcp::{DataPdu, Pdu, ReadyToTransfer};
 
@@ -416,4 +417,32 @@ fn a_command_without_data_does_not_mind_what_its_data_pointer_says() {
         assert_eq!(status(session.send(&in_capsule(opcode, id, 0, 1), &pattern(1, 3))), Status::SUCCESS);
     }
     assert_eq!(read(&mut session, 0, 1), vec![0; BLOCK]);
+}
+
+/// Otherwise hosts that ask for all the room there is, and never send what they were then asked for, would stop every other one.
+#[test]
+fn hosts_that_hold_all_shared_room_hold_up_nobody() {
+    let mut session = io_session(false, false);
+    let shared = session.target.shared.room.clone();
+    let data = pattern(256, 9);
+    let ask = |session: &mut Session, ids: std::ops::RangeInclusive<u16>| {
+        let writes = ids.clone().map(|id| command(NvmOpcode::WRITE, id, 0, 256));
+        let stream: Vec<u8> = writes.flat_map(|write| session.capsule(&write, &[])).collect();
+        session.receive(&stream);
+        session.inbox.iter().filter(|(pdu, ..)| matches!(pdu, Pdu::R2t(_))).count()
+    };
+    let send = |session: &mut Session, id| {
+        transfer(session, id, &data, data.len());
+        assert_eq!(status(session.take_answer(id)), Status::SUCCESS);
+    };
+
+    assert!(shared.take(SHARED_DATA_BYTES_MAX), "others take it");
+    assert_eq!(ask(&mut session, 1..=3), 2, "two have the connection's own room, the third waits for theirs");
+    (1..=3).for_each(|id| send(&mut session, id));
+
+    shared.give(SHARED_DATA_BYTES_MAX);
+    assert_eq!(ask(&mut session, 4..=8), 5);
+    assert!(!shared.take(SHARED_DATA_BYTES_MAX), "three are in the shared room");
+    drop(session);
+    assert!(shared.take(SHARED_DATA_BYTES_MAX), "which is whole again when the connection has ended");
 }

@@ -1,0 +1,111 @@
+//! [`DataRoom`]: how much data the commands of a connection may hold, of its own and of what all connections share.
+//!
+//! Invariants:
+//! - A connection has [`CONNECTION_OWN_BYTES`] whatever the others do, which is room for any command and any fused pair. So one
+//!   that is refused has commands under way, their end is when it asks again, and no connection ever waits for another one: a
+//!   host that never sends what it was asked for holds up nobody else, and there is no circle of waiters.
+//! - What goes beyond comes out of one pool of [`SHARED_DATA_BYTES_MAX`], and goes back to it at the latest with the connection.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::limits::{CONNECTION_DATA_BYTES_MAX, CONNECTION_OWN_BYTES, SHARED_DATA_BYTES_MAX};
+
+/// What the connections of a target share.
+pub(super) struct SharedRoom {
+    left: AtomicU64,
+}
+
+impl Default for SharedRoom {
+    fn default() -> SharedRoom {
+        SharedRoom { left: AtomicU64::new(SHARED_DATA_BYTES_MAX) }
+    }
+}
+
+impl SharedRoom {
+    /// Takes all of `bytes`, or nothing and tells so.
+    pub fn take(&self, bytes: u64) -> bool {
+        // A count and nothing else: no memory is handed over with it.
+        self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes)).is_ok()
+    }
+
+    pub fn give(&self, bytes: u64) {
+        self.left.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// See the module.
+pub(super) struct DataRoom {
+    shared: Arc<SharedRoom>,
+    taken: u32,
+}
+
+impl DataRoom {
+    pub fn new(shared: Arc<SharedRoom>) -> DataRoom {
+        DataRoom { shared, taken: 0 }
+    }
+
+    /// Takes room for `bytes`, or nothing and tells so: there is some when the connection's other commands have ended.
+    pub fn take(&mut self, bytes: u32) -> bool {
+        let after = self.taken.saturating_add(bytes);
+        let more = of_shared(after) - of_shared(self.taken);
+        if after > CONNECTION_DATA_BYTES_MAX || more > 0 && !self.shared.take(more) {
+            return false;
+        }
+        self.taken = after;
+        true
+    }
+
+    /// Gives back what was taken.
+    pub fn give(&mut self, bytes: u32) {
+        let after = self.taken - bytes;
+        let less = of_shared(self.taken) - of_shared(after);
+        if less > 0 {
+            self.shared.give(less);
+        }
+        self.taken = after;
+    }
+}
+
+impl Drop for DataRoom {
+    fn drop(&mut self) {
+        self.shared.give(of_shared(self.taken));
+    }
+}
+
+/// How much of what a connection has taken is the pool's.
+fn of_shared(taken: u32) -> u64 {
+    u64::from(taken.saturating_sub(CONNECTION_OWN_BYTES))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u32 = 1 << 20;
+
+    #[test]
+    fn a_connection_has_its_own_and_the_pool_bounds_the_rest() {
+        let shared = Arc::new(SharedRoom { left: AtomicU64::new(u64::from(3 * MIB)) });
+        let mut rooms = [(); 2].map(|()| DataRoom::new(Arc::clone(&shared)));
+        assert!((0..5).all(|_| rooms[0].take(MIB)), "two of its own, three of the pool");
+        assert!(!rooms[0].take(1));
+        assert!((0..2).all(|_| rooms[1].take(MIB)), "its own is nobody else's");
+        assert!(!rooms[1].take(MIB));
+        rooms[0].give(MIB);
+        assert!(rooms[1].take(MIB), "what one gives back the other may have");
+        let [first, second] = rooms;
+        drop(first);
+        drop(second);
+        assert_eq!(shared.left.load(Ordering::Relaxed), u64::from(3 * MIB), "the pool is whole again");
+    }
+
+    #[test]
+    fn one_connection_has_its_bound_however_much_is_left() {
+        let mut room = DataRoom::new(Arc::default());
+        assert!(room.take(CONNECTION_DATA_BYTES_MAX));
+        assert!(!room.take(1));
+        room.give(1);
+        assert!(room.take(1));
+    }
+}
