@@ -145,6 +145,25 @@ fn a_kept_connection_is_told_of_changes() {
     });
 }
 
+/// A service that gives its log and then drops the connection is not asked again at once, for ever.
+#[test]
+fn a_service_that_drops_its_watchers_is_not_stormed() {
+    let scene = Scene::new(6);
+    let service = scene.service("target");
+    let lost = Rc::new(RefCell::new(0));
+    let (options, telling) = (options(&service), Rc::clone(&lost));
+    let watching = scene.world.spawn_on(scene.host, async move {
+        watch(options, move |log| *telling.borrow_mut() += u32::from(log.is_err())).await;
+    });
+    for _ in 0..1000 {
+        scene.world.run_for(Duration::from_millis(20)).expect("no stall");
+        scene.world.reset_connections(scene.host, service.node);
+    }
+    drop(watching);
+    // Pauses double from 10 ms up to 2 s: eight until then, and 20 s have room for twenty of half the longest.
+    assert!((5..=30).contains(&*lost.borrow()), "{} connections in 20 s", lost.borrow());
+}
+
 /// Watching outlives the service: it tells why there is none, and what has changed when it is back.
 #[test]
 fn watching_survives_the_service() {

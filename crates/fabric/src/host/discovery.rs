@@ -28,7 +28,7 @@ use super::identity::HostIdentity;
 use super::link::Link;
 use super::options::Options;
 use super::queue::Payload;
-use super::session::jittered;
+use super::session::{doubled, jittered};
 use super::slot::Ended;
 
 /// The most entries that are read of a log; a longer one is refused. Guessed: far more than any target has.
@@ -152,7 +152,7 @@ impl Discovery {
     /// If the controller can't be reached or refuses.
     pub async fn connect(options: &Options) -> Result<Discovery, ConnectError> {
         let address = options.address;
-        let kato = options.keep_alive.as_millis().try_into().unwrap_or(u32::MAX);
+        let kato = options.keep_alive_ms();
         let config = admin_config(options.header_digest, options.data_digest);
         let queue = ConnectQueue::admin(ADMIN_ENTRIES, kato);
         let secured = secured(options, config, &queue, options.command_timeout).await?;
@@ -234,11 +234,13 @@ impl Discovery {
 }
 
 /// Tells the log to `tell` now and after every change, for ever: connects anew when the connection is lost, and tells why
-/// there is none. Where the controller tells of no changes the log is read every keep alive timeout.
+/// there is none. Where the controller tells of no changes the log is read every keep alive timeout, or every
+/// [`Options::backoff_max`] where there is none.
 pub async fn watch(options: Options, mut tell: impl FnMut(Result<&DiscoveryLog, &ConnectError>)) -> Infallible {
     let mut pause = options.backoff_min;
     let mut known = None;
     loop {
+        let since = time::now();
         let error = match Discovery::connect(&options).await {
             Err(error) => error,
             Ok(discovery) => loop {
@@ -247,17 +249,21 @@ pub async fn watch(options: Options, mut tell: impl FnMut(Result<&DiscoveryLog, 
                     Ok(log) if known.as_ref() == Some(&log) => {}
                     Ok(log) => tell(Ok(known.insert(log))),
                 }
-                pause = options.backoff_min;
                 if !discovery.tells_changes() {
-                    time::sleep(options.keep_alive).await;
+                    let every = if options.keep_alive.is_zero() { options.backoff_max } else { options.keep_alive };
+                    time::sleep(every).await;
                 } else if let Err(error) = discovery.changed().await {
                     break error;
                 }
             },
         };
         tell(Err(&error));
+        // A service that lets us in only to drop us must not be stormed.
+        if since.elapsed() > options.backoff_max {
+            pause = options.backoff_min;
+        }
         time::sleep(jittered(pause)).await;
-        pause = (pause * 2).min(options.backoff_max);
+        pause = doubled(pause, &options);
     }
 }
 

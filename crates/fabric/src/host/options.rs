@@ -69,6 +69,11 @@ impl Options {
         }
     }
 
+    /// KATO as Connect says it, in milliseconds: rounded up, as zero would mean that there is none.
+    pub(super) fn keep_alive_ms(&self) -> u32 {
+        self.keep_alive.as_nanos().div_ceil(1_000_000).try_into().unwrap_or(u32::MAX)
+    }
+
     /// The discovery service at `address`.
     pub fn discovery(address: SocketAddr) -> Options {
         Options::new(address, Nqn::discovery(), 0)

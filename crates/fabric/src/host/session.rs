@@ -298,7 +298,7 @@ async fn supervise(inner: Rc<Inner>, first: Option<Current>) {
             }
         }
         time::sleep(jittered(pause)).await;
-        pause = (pause * 2).min(options.backoff_max);
+        pause = doubled(pause, options);
         match Association::connect(options).await {
             Ok(made) => {
                 let begun = inner.begin(made);
@@ -336,6 +336,11 @@ async fn over(shared: &Shared, association: &Association, number: u64) -> String
         Poll::Pending
     })
     .await
+}
+
+/// The pause after `pause`. One of zero grows too: else a target that refuses would be asked without any.
+pub(super) fn doubled(pause: Duration, options: &Options) -> Duration {
+    (pause * 2).max(Duration::from_millis(1)).min(options.backoff_max)
 }
 
 /// Between half of `pause` and all of it, so that hosts that lost a target together do not return together.

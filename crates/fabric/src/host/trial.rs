@@ -85,7 +85,7 @@ async fn attempt(options: &Options, trial: &mut Trial) -> Result<(), Failed> {
     };
     trial.step("TCP connection", tcp).await?;
     let config = admin_config(options.header_digest, options.data_digest);
-    let kato = options.keep_alive.as_millis().try_into().unwrap_or(u32::MAX);
+    let kato = options.keep_alive_ms();
     let queue = ConnectQueue::admin(ADMIN_ENTRIES, kato);
     let mut chosen = options.clone();
     if options.security.concatenation {
