@@ -85,14 +85,21 @@ impl Association {
         // A controller that is silent for as long as it would bear with us is as good as gone.
         let patience = if options.keep_alive.is_zero() { options.command_timeout } else { options.keep_alive };
         let config = admin_config(options.header_digest, options.data_digest);
-        let kato = options.keep_alive.as_millis().try_into().unwrap_or(u32::MAX);
-        let queue = ConnectQueue::admin(ADMIN_ENTRIES, kato);
+        let queue = ConnectQueue::admin(ADMIN_ENTRIES, options.keep_alive_ms());
         let options = &secured(options, config, &queue, patience).await?;
         let (link, id) = connect_queue(options, config, &queue, patience).await?;
+        let link = Rc::new(link);
         let admin = Admin { link: &link, address: options.address };
         let capabilities = admin.enable().await?;
+        // From here on: many queues on a long way, each with its authentication, may take longer than the timeout.
+        let mut tasks = Vec::new();
+        if !options.keep_alive.is_zero() {
+            tasks.push(task::spawn(keep_alive(Rc::clone(&link), options.address, options.keep_alive / 2)));
+        }
         let page: IdentifyController = read_page(&admin.identify(Cns::CONTROLLER, 0).await?);
         let controller = Controller { id, page, capabilities };
+        // Before the states are read: a change in between would never be told.
+        enable_events(&admin, page.oaes.get()).await?;
         let states = AnaStates::read(&admin, &page).await?;
         let wanted = options.queues.saturating_add(options.queues_elsewhere).clamp(1, QUEUES_MAX);
         let allowed = number_of_queues(&admin, wanted).await?;
@@ -103,8 +110,7 @@ impl Association {
             queues.push(Rc::new(link));
         }
         let spare = queues.len() as u16 + 1..=allowed;
-        enable_events(&admin, page.oaes.get()).await?;
-        let association = Association::start(options, controller, states, Rc::new(link), queues);
+        let association = Association::start(options, controller, states, link, queues, tasks);
         Ok(Made { association, security: options.security.clone(), config, spare })
     }
 
@@ -114,12 +120,9 @@ impl Association {
         states: AnaStates,
         admin: Rc<Link>,
         queues: Vec<Rc<Link>>,
+        mut tasks: Vec<Task<()>>,
     ) -> Association {
         let address = options.address;
-        let mut tasks = Vec::new();
-        if !options.keep_alive.is_zero() {
-            tasks.push(task::spawn(keep_alive(Rc::clone(&admin), address, options.keep_alive / 2)));
-        }
         for (index, queue) in queues.iter().enumerate() {
             tasks.push(task::spawn(abort_overdue(Rc::clone(queue), Rc::clone(&admin), index as u16 + 1, address)));
         }
@@ -271,6 +274,21 @@ impl Association {
     /// Whether a command of it that has no answer may still take effect.
     pub(super) fn may_act(&self) -> bool {
         !matches!(self.fence.get(), Fence::Ends(at) if at <= time::now())
+    }
+
+    /// Whether no command that nobody waits for any more can take effect: those that were under way have ended, or the
+    /// association surely has.
+    pub(super) fn is_abandoned_over(&self) -> bool {
+        if self.is_alive() { self.queues.iter().all(|queue| queue.abandoned() == 0) } else { !self.may_act() }
+    }
+
+    /// Ends when [`Association::is_abandoned_over`] was true.
+    pub(super) async fn abandoned_over(&self) {
+        for queue in &self.queues {
+            if !queue.abandoned_ended().await {
+                return self.surely_ended().await;
+            }
+        }
     }
 
     /// Tells the controller that the host is leaving, and ends all queues.

@@ -16,8 +16,10 @@ use super::slot::Ended;
 
 /// How often a namespace that is missing is looked for where no event tells of it. Guessed.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
-/// The pause before the ANA log page is read after a command's answer, and between further looks. Guessed.
+/// The pause before the ANA log page is read after a command's answer. Guessed.
 const ANA_PAUSE: Duration = Duration::from_millis(100);
+/// Pauses between further looks double up to this. Guessed: a path may be the lesser one for years.
+const ANA_PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// Takes the controller's events, one at a time (NVMe Base 2.0 §5.2). Reading the log page that an event names lets the next
 /// one of its kind through.
@@ -45,7 +47,23 @@ pub(super) async fn watch_events(inner: Rc<Inner>, association: Rc<Association>)
 async fn follow(inner: &Inner, association: &Rc<Association>, event: AsyncEvent) -> Result<(), ConnectError> {
     let Some(admin) = association.admin() else { return Ok(()) };
     if event == AsyncEvent::ANA_CHANGED {
-        association.refresh_ana().await?;
+        // Told also when a namespace has moved to another group (NVM Command Set 1.0c figure 97, ANAGRPID).
+        match inner.look_again(association).await {
+            // Whether it is gone, another event tells.
+            Err(error @ (ConnectError::NoNamespace { .. } | ConnectError::Refused { .. })) => {
+                tracing::debug!(%error, "a namespace could not be identified at a change of its ANA state");
+            }
+            looked => looked?,
+        }
+        match association.refresh_ana().await {
+            Err(error @ ConnectError::Link { .. }) => return Err(error),
+            // A page that keeps changing is no reason to lose what is under way.
+            Err(error) => {
+                tracing::debug!(%error, "the ANA log page could not be read");
+                inner.ana_doubted.notify_one();
+            }
+            Ok(()) => {}
+        }
         inner.notify();
         return Ok(());
     }
@@ -66,16 +84,38 @@ async fn follow(inner: &Inner, association: &Rc<Association>, event: AsyncEvent)
 pub(super) async fn watch_ana(inner: Rc<Inner>, association: Rc<Association>) {
     loop {
         inner.ana_doubted.notified().await;
+        let mut pause = ANA_PAUSE;
+        // Those that are told together are looked at together.
+        time::sleep(pause).await;
         loop {
-            time::sleep(ANA_PAUSE).await;
-            if let Err(error) = association.refresh_ana().await {
-                tracing::debug!(address = %inner.options.address, %error, "the ANA log page could not be read");
-                break;
+            match association.refresh_ana().await {
+                Err(error @ ConnectError::Link { .. }) => {
+                    tracing::debug!(address = %inner.options.address, %error, "the ANA log page could not be read");
+                    break;
+                }
+                // No command goes to a path in a bad state, so none would have it looked at again.
+                Err(error) => {
+                    tracing::debug!(address = %inner.options.address, %error, "looking again for the ANA log page");
+                    pause = rest(&inner, pause).await;
+                    continue;
+                }
+                Ok(()) => inner.notify(),
             }
-            inner.notify();
             if inner.attached().iter().all(|attached| attached.is_usable()) {
                 break;
             }
+            pause = rest(&inner, pause).await;
+        }
+    }
+}
+
+/// The pause between two looks, shorter again after a new doubt; returns the next one.
+async fn rest(inner: &Inner, pause: Duration) -> Duration {
+    match time::timeout(pause, inner.ana_doubted.notified()).await {
+        Err(_) => (pause * 2).min(ANA_PAUSE_MAX),
+        Ok(()) => {
+            time::sleep(ANA_PAUSE).await;
+            ANA_PAUSE
         }
     }
 }

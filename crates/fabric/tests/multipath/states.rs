@@ -39,6 +39,44 @@ fn the_better_path_is_used_and_events_tell_which_that_is() {
     assert!(scene.world.now().duration_since(started) < Duration::from_millis(300), "an inaccessible path was asked");
 }
 
+/// A namespace that is moved to another ANA group is served in that group's state, also where the old group's stays as it was
+/// (NVMe Base 2.0c figure 280, ANAGRPID: a change is told by the event of the ANA log page).
+#[test]
+fn a_namespace_that_is_moved_to_another_group_is_looked_at_anew() {
+    let scene = Scene::new(13, SimConfig::default());
+    let move_to = |group| scene.target.set_ana_group(&nqn(), 1, group).expect("a group");
+    for (port, state) in [(1, AnaState::Inaccessible), (2, AnaState::NonOptimized)] {
+        scene.target.set_ana_state(&nqn(), PortId(port), 2, state).expect("a state");
+    }
+    let paths = scene.connect();
+    move_to(2);
+    scene.run_for(Duration::from_millis(50));
+    assert_eq!(states(&paths), [Some(AnaState::Inaccessible), Some(AnaState::NonOptimized)]);
+    scene.run(work(Rc::clone(&paths), 20));
+    move_to(1);
+    scene.run_for(Duration::from_millis(50));
+    assert_eq!(states(&paths), [Some(AnaState::Optimized); 2]);
+}
+
+/// Making the queues of an association may take longer than its keep alive timeout: the controller is kept alive meanwhile.
+#[test]
+fn an_association_is_kept_alive_while_its_queues_are_made() {
+    let scene = Scene::new(14, SimConfig::default());
+    let far = Duration::from_millis(20);
+    scene.delay(0, far..far + Duration::from_millis(1));
+    let options = Options { queues: 16, ..scene.options.paths[0].clone() };
+    let took = scene.run(async move {
+        let started = time::now();
+        let remote = fabric::host::RemoteNamespace::connect(options).await.expect("connected");
+        assert_eq!(remote.queues(), 16);
+        let took = started.elapsed();
+        time::sleep(KEEP_ALIVE * 4).await;
+        assert!(remote.is_connected() && remote.epoch() == 1, "{:?}", remote.last_error());
+        took
+    });
+    assert!(took > KEEP_ALIVE * 2, "the queues were made within {took:?}: this shows nothing");
+}
+
 /// States change under the traffic; commands that meet the wrong one go elsewhere, or wait until there is a way.
 #[test]
 fn changing_states_are_no_errors() {
