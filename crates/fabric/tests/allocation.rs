@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use device::{Durability, Lba, Memory, Namespace};
 use engine::net::TcpListener;
 use engine::{Buf, Reactor, ReactorConfig, task};
-use fabric::host::{Options, RemoteNamespace};
+use fabric::host::{Multipath, MultipathOptions, Options, RemoteNamespace};
 use fabric::target::Target;
 
 struct Counting;
@@ -40,7 +40,7 @@ const ROUNDS: u64 = 2_000;
 const BLOCK: usize = 4096;
 
 /// One of each: a write, a compare-and-write, a read, a flush; with `blocks` blocks, so in the capsule or by R2T.
-async fn round(namespace: &RemoteNamespace, lba: u64, mut buf: Buf) -> Buf {
+async fn round(namespace: &impl Namespace, lba: u64, mut buf: Buf) -> Buf {
     let view = buf.freeze();
     namespace.write(Lba(lba), view.clone(), Durability::Stable).await.expect("written");
     namespace.compare_and_write(Lba(lba), view.clone(), view.clone(), Durability::Stable).await.expect("equal");
@@ -52,7 +52,7 @@ async fn round(namespace: &RemoteNamespace, lba: u64, mut buf: Buf) -> Buf {
 }
 
 /// `lanes` tasks at once, each doing `rounds` rounds with a buffer of its own.
-async fn lanes(namespace: &Rc<RemoteNamespace>, buffers: &Rc<RefCell<Vec<Buf>>>, lanes: u64, rounds: u64) -> u64 {
+async fn lanes(namespace: &Rc<impl Namespace>, buffers: &Rc<RefCell<Vec<Buf>>>, lanes: u64, rounds: u64) -> u64 {
     let mut tasks = Vec::with_capacity(lanes as usize);
     let gate = engine::sync::Notify::new();
     for lane in 0..lanes {
@@ -86,15 +86,21 @@ fn commands_allocate_nothing_after_the_warm_up() {
         let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a free port");
         let address = listener.local_addr();
         let serving = task::spawn(async move { target.serve(listener, Vec::new()).await });
-        let namespace = Rc::new(RemoteNamespace::connect(Options::new(address, nqn, 1)).await.expect("connected"));
+        let options = Options::new(address, nqn, 1);
+        let paths =
+            Rc::new(Multipath::connect(MultipathOptions::new(options.clone(), &[address])).await.expect("paths"));
+        let namespace = Rc::new(RemoteNamespace::connect(options).await.expect("connected"));
         let mut counted = Vec::new();
-        // In the capsule; by R2T and straight into the buffer.
-        for (lanes_count, blocks) in [(1, 1), (16, 1), (4, 16)] {
+        // In the capsule; deep; by R2T and straight into the buffer.
+        for (lanes_count, blocks) in [(1, 1), (16, 1), (32, 1), (4, 16)] {
             let buffers =
                 Rc::new(RefCell::new((0..lanes_count).map(|_| Buf::zeroed(blocks * BLOCK)).collect::<Vec<_>>()));
             lanes(&namespace, &buffers, lanes_count, WARM_UP).await;
             counted.push(lanes(&namespace, &buffers, lanes_count, ROUNDS / lanes_count).await);
+            lanes(&paths, &buffers, lanes_count, WARM_UP).await;
+            counted.push(lanes(&paths, &buffers, lanes_count, ROUNDS / lanes_count).await);
         }
+        drop(paths);
         drop((namespace, serving));
         counted
     });

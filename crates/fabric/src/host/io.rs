@@ -8,7 +8,7 @@ use nvme::command::{DATASET_DEALLOCATE, DatasetRange, FORCE_UNIT_ACCESS};
 use nvme::opcode::NvmOpcode;
 use zerocopy::IntoBytes;
 
-use super::error::{CommandError, Target, fused_judged, judged};
+use super::error::{CommandError, Fate, Target, fused_judged, judged};
 use super::queue::Payload;
 use super::session::{Attached, Up};
 
@@ -71,6 +71,17 @@ impl Io<'_> {
 
     fn not_connected(&self) -> CommandError {
         Error::NotConnected(self.attached.name.clone()).into()
+    }
+
+    /// What the failure of one command means for the call that it is a part of: where earlier parts were executed, no error may
+    /// say that nothing was sent.
+    fn in_part(&self, executed: bool, failed: CommandError) -> CommandError {
+        match failed.fate {
+            Fate::NotExecuted | Fate::Ana(_) if executed => {
+                CommandError { error: Error::Disconnected(self.attached.name.clone()), ..failed }
+            }
+            _ => failed,
+        }
     }
 
     fn block_size(&self) -> usize {
@@ -168,7 +179,7 @@ impl Io<'_> {
             let count = piece.min(blocks - first);
             let part = data.slice(first as usize * block_size..(first + count) as usize * block_size);
             let command = ranged(opcode, nsid, Lba(lba.0 + u64::from(first)), count, durability);
-            self.command(command, Payload::Out(part)).await.0?;
+            self.command(command, Payload::Out(part)).await.0.map_err(|failed| self.in_part(first > 0, failed))?;
         }
         Ok(())
     }
@@ -229,7 +240,7 @@ impl Io<'_> {
             let count = (blocks - done).min(u64::from(most));
             let at = Lba(lba.0 + done);
             let command = ranged(opcode, self.attached.nsid, at, count as u32, durability);
-            self.command(command, Payload::None).await.0?;
+            self.command(command, Payload::None).await.0.map_err(|failed| self.in_part(done > 0, failed))?;
             done += count;
         }
         Ok(())
@@ -249,10 +260,11 @@ impl Io<'_> {
             let mut command = Submission::nvm(NvmOpcode::DATASET_MANAGEMENT, 0, self.attached.nsid);
             command.cdw11 = DATASET_DEALLOCATE.into();
             let payload = Payload::Out(Buf::copy_from(range.as_bytes()).freeze());
-            match self.up.association.queue().execute(command, payload).await {
-                Ok((ended, _)) => judged(ended, self.target(Lba(lba.0 + done), count))?,
-                Err(_) => return Err(self.not_connected()),
-            }
+            let result = match self.up.association.queue().execute(command, payload).await {
+                Ok((ended, _)) => judged(ended, self.target(Lba(lba.0 + done), count)),
+                Err(_) => Err(self.not_connected()),
+            };
+            result.map_err(|failed| self.in_part(done > 0, failed))?;
             done += count;
         }
         Ok(())

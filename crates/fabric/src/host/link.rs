@@ -184,11 +184,33 @@ impl Link {
     pub async fn next_overdue(&self) -> Option<u16> {
         loop {
             let changed = self.shared.changed.notified();
-            if let Some(command) = self.shared.overdue.borrow_mut().pop_front() {
-                return Some(command);
-            }
             if self.is_closed() {
                 return None;
+            }
+            while let Some(command) = self.shared.overdue.borrow_mut().pop_front() {
+                // It may have ended while others were being aborted; its identifier is free then, and used again.
+                if self.shared.queue.borrow().is_overdue(command) {
+                    return Some(command);
+                }
+            }
+            changed.await;
+        }
+    }
+
+    /// Commands under way that nobody waits for.
+    pub fn abandoned(&self) -> usize {
+        self.shared.queue.borrow().abandoned()
+    }
+
+    /// Ends when there is no such command, with whether that is because they were answered: otherwise the link has ended.
+    pub async fn abandoned_ended(&self) -> bool {
+        loop {
+            let changed = self.shared.changed.notified();
+            if self.is_closed() {
+                return false;
+            }
+            if self.abandoned() == 0 {
+                return true;
             }
             changed.await;
         }
@@ -332,6 +354,10 @@ impl Shared {
         self.queue.borrow_mut().take_aftermath(&mut aftermath);
         aftermath.settle();
         self.aftermath.set(aftermath);
+        // Taken before anybody is told: who is woken may settle too.
+        if self.queue.borrow_mut().take_abandoned_over() {
+            self.changed.notify_all();
+        }
     }
 
     fn close(&self, error: LinkError) {

@@ -8,9 +8,10 @@
 //! - Reads are sent again at once. A change (write, write zeroes, deallocate, write uncorrectable) of unknown outcome is sent
 //!   again only after the association that carried it has surely ended ([`super::fence`]): were it sent earlier, the first
 //!   copy could still land, over what was acknowledged since.
-//! - From the loss until its end, other changes of the same blocks are held back: the second copy of an old change must not
-//!   overwrite a newer one. So each change takes effect at some instant between its call and its answer, however often it
-//!   was sent: as copies of one change, with nothing of ours between them.
+//! - From its start until its end other changes of the same blocks are held back ([`doubts`]): the second copy of an old change
+//!   must not overwrite a newer one, nor take effect again after one that was acknowledged meanwhile. So each change takes
+//!   effect at some instant between its call and its answer, however often it was sent: as copies of one change, with nothing
+//!   of ours between them.
 //! - A fused pair is never sent again. After its association has surely ended its blocks are read, and the outcome follows from
 //!   them or is said to be unknown; what that rests on stands at [`Multipath::compare_and_write`].
 //! - Where the volatile cache is on, every write is made stable by itself (FUA): a flush over one controller says nothing

@@ -105,6 +105,9 @@ pub struct Queue {
     /// The slot whose data is arriving.
     receiving: Option<Receiving>,
     aftermath: Aftermath,
+    /// Commands under way that nobody waits for, and whether the last of them has ended since that was asked.
+    abandoned: usize,
+    abandoned_over: bool,
     closed: bool,
 }
 
@@ -148,6 +151,8 @@ impl Queue {
             outgoing,
             receiving: None,
             aftermath: Aftermath { wakers: Vec::with_capacity(depth), permits: Vec::with_capacity(depth) },
+            abandoned: 0,
+            abandoned_over: false,
             closed: false,
         }
     }
@@ -290,13 +295,21 @@ impl Queue {
         let wanted = slot.end(ended);
         self.aftermath.wakers.extend(slot.waker.take());
         if !wanted {
+            self.abandoned -= 1;
+            self.abandoned_over |= self.abandoned == 0;
             self.release(id);
         }
     }
 
     fn release(&mut self, id: SlotId) {
-        self.aftermath.permits.extend(self.slots[id.index()].release());
-        self.free.push(id.index() as u16);
+        let slot = &mut self.slots[id.index()];
+        let late = slot.overdue;
+        self.aftermath.permits.extend(slot.release());
+        // An Abort that is on its way names the old command. Used last, the slot doesn't come round to that identifier soon.
+        match late {
+            true => self.free.insert(0, id.index() as u16),
+            false => self.free.push(id.index() as u16),
+        }
     }
 
     /// The outcome of a command and its payload, which frees its slot. `None`: it is under way, and `waker` is told at the
@@ -322,8 +335,27 @@ impl Queue {
         let waker = slot.waker.take();
         if matches!(slot.stage, Stage::Ended(_)) {
             self.release(id);
+        } else {
+            self.abandoned += 1;
         }
         waker
+    }
+
+    /// Commands under way that nobody waits for.
+    pub fn abandoned(&self) -> usize {
+        self.abandoned
+    }
+
+    /// Whether the last of them has ended since this was last asked.
+    pub fn take_abandoned_over(&mut self) -> bool {
+        std::mem::take(&mut self.abandoned_over)
+    }
+
+    /// Whether this command is under way still and past its time.
+    pub fn is_overdue(&self, command_id: u16) -> bool {
+        let id = SlotId::from_command_id(command_id);
+        let slot = self.slots.get(id.index());
+        slot.is_some_and(|slot| slot.id() == id && slot.is_under_way() && slot.overdue)
     }
 
     /// Looks for commands whose deadline lies at or before `now`. With a `grace`, each that was sent is told to `overdue` once and

@@ -1,7 +1,11 @@
-//! Ranges with a change whose outcome is not known, and which may take effect yet. Others wait for them.
+//! Ranges with a change that is under way, or whose outcome is not known, and which may take effect yet. Others wait for them.
 //!
-//! A doubt ends in one of two ways: its command comes to an end (it was sent again and answered), or nobody waits for the
-//! command any more and the association that carried it has surely ended.
+//! Invariants:
+//! - No two changes of a common block are under way at a time. Were a second one acknowledged while the first one's answer is
+//!   on its way, and that answer then lost, the first one would be sent again, and take effect once before the second one and
+//!   once after.
+//! - A doubt is what is left of a change whose caller has gone: nobody sends it again, and it ends when its command was
+//!   answered, or the association that carried it has surely ended.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -11,27 +15,30 @@ use engine::sync::Notify;
 
 use super::super::association::Association;
 
+/// Doubts that are kept apart; further ones of the same association are joined. Guessed: as many commands as a caller drops while
+/// one association lives.
+const DOUBTS_MAX: usize = 64;
+
 struct Doubt {
-    id: u64,
     blocks: Range<u64>,
-    /// Whose end makes the command's first copy harmless.
+    /// Whose end makes the command harmless.
     association: Rc<Association>,
-    /// Somebody waits for the command, and may send it again.
-    held: bool,
 }
 
 /// See the module.
 #[derive(Default)]
 pub(super) struct Doubts {
     doubts: RefCell<Vec<Doubt>>,
-    next: Cell<u64>,
-    settled: Notify,
+    /// Changes under way, by their first block; they never overlap. As many as there are callers: a queue's depth or two, so that
+    /// moving what stands behind costs less than a tree would, and allocates nothing once it has grown.
+    under_way: RefCell<Vec<Range<u64>>>,
+    waiting: Cell<usize>,
+    ended: Notify,
 }
 
-/// Stands for a change that is under way; dropped, it is over, or becomes a doubt without an owner.
+/// Stands for a change that is under way; dropped, it is over, or becomes a doubt.
 pub(super) struct UnderWay<'a> {
     doubts: &'a Doubts,
-    id: u64,
     blocks: Range<u64>,
     /// The association that carries the command now.
     carrier: Option<Rc<Association>>,
@@ -42,42 +49,57 @@ fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
 }
 
 impl Doubts {
-    /// Waits until no change of these blocks is in doubt.
-    pub(super) async fn clear(&self, blocks: &Range<u64>) {
+    /// Waits until no change of these blocks is under way or in doubt, and enters one.
+    pub(super) async fn enter(&self, blocks: Range<u64>) -> UnderWay<'_> {
         loop {
-            let settled = self.settled.notified();
-            self.doubts.borrow_mut().retain(|doubt| doubt.held || doubt.association.may_act());
-            let wait = {
-                let doubts = self.doubts.borrow();
-                // One without an owner harms nobody while its association lives: commands of one controller that are under
-                // way at a time have no order (NVMe Base 2.0 §3.4.1).
-                let in_way =
-                    |doubt: &&Doubt| overlap(&doubt.blocks, blocks) && (doubt.held || !doubt.association.is_alive());
-                doubts.iter().find(in_way).map(|doubt| (doubt.held, Rc::clone(&doubt.association)))
-            };
-            match wait {
-                None => return,
-                Some((true, _)) => settled.await,
-                Some((false, association)) => association.surely_ended().await,
+            let ended = self.ended.notified();
+            if let Some(association) = self.in_way(&blocks) {
+                association.abandoned_over().await;
+                continue;
             }
+            if self.begin(&blocks) {
+                return UnderWay { doubts: self, blocks, carrier: None };
+            }
+            let _waiting = Waiting::new(&self.waiting);
+            ended.await;
         }
     }
 
-    /// A change of these blocks that is about to be sent.
-    pub(super) fn under_way(&self, blocks: Range<u64>) -> UnderWay<'_> {
-        let id = self.next.get();
-        self.next.set(id + 1);
-        UnderWay { doubts: self, id, blocks, carrier: None }
+    /// Enters a change, unless one of a common block is under way.
+    fn begin(&self, blocks: &Range<u64>) -> bool {
+        let mut under_way = self.under_way.borrow_mut();
+        let at = under_way.partition_point(|other| other.start < blocks.start);
+        let mut neighbours = under_way[at.saturating_sub(1)..].iter().take(2);
+        if neighbours.any(|other| overlap(other, blocks)) {
+            return false;
+        }
+        // What has no blocks is refused by whoever sends it, or does nothing.
+        if !blocks.is_empty() {
+            under_way.insert(at, blocks.clone());
+        }
+        true
     }
 
-    fn remove(&self, id: u64) {
+    /// The association of a doubt about these blocks.
+    fn in_way(&self, blocks: &Range<u64>) -> Option<Rc<Association>> {
         let mut doubts = self.doubts.borrow_mut();
-        let before = doubts.len();
-        doubts.retain(|doubt| doubt.id != id);
-        let removed = doubts.len() != before;
-        drop(doubts);
-        if removed {
-            self.settled.notify_all();
+        if doubts.is_empty() {
+            return None;
+        }
+        doubts.retain(|doubt| !doubt.association.is_abandoned_over());
+        let doubt = doubts.iter().find(|doubt| overlap(&doubt.blocks, blocks))?;
+        Some(Rc::clone(&doubt.association))
+    }
+
+    fn doubt(&self, blocks: Range<u64>, association: Rc<Association>) {
+        let mut doubts = self.doubts.borrow_mut();
+        doubts.retain(|doubt| !doubt.association.is_abandoned_over());
+        let same = |doubt: &&mut Doubt| Rc::ptr_eq(&doubt.association, &association);
+        let full = doubts.len() >= DOUBTS_MAX;
+        match doubts.iter_mut().find(same).filter(|_| full) {
+            // One range that covers both holds back more than it need, and forgets nothing.
+            Some(known) => known.blocks = known.blocks.start.min(blocks.start)..known.blocks.end.max(blocks.end),
+            None => doubts.push(Doubt { blocks, association }),
         }
     }
 }
@@ -93,44 +115,48 @@ impl UnderWay<'_> {
         self.carrier = None;
     }
 
-    fn hold(&self, association: &Rc<Association>) {
-        let mut doubts = self.doubts.doubts.borrow_mut();
-        doubts.retain(|doubt| doubt.id != self.id);
-        let association = Rc::clone(association);
-        doubts.push(Doubt { id: self.id, blocks: self.blocks.clone(), association, held: true });
-    }
-
-    /// The association is lost and the outcome unknown: others wait from now on. Ends when the association surely has.
+    /// The association is lost and the outcome unknown. Ends when the association surely has.
     pub(super) async fn lost(&self) {
-        let Some(association) = self.carrier.clone() else { return };
-        self.hold(&association);
-        association.surely_ended().await;
+        if let Some(association) = &self.carrier {
+            association.surely_ended().await;
+        }
     }
 }
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        self.doubts.remove(self.id);
+        // The doubt is there before the way is free.
         if let Some(association) = self.carrier.take()
-            && association.may_act()
+            && !association.is_abandoned_over()
         {
-            let mut doubts = self.doubts.doubts.borrow_mut();
-            doubts.retain(|doubt| doubt.held || doubt.association.may_act());
-            let orphan = |doubt: &&mut Doubt| !doubt.held && Rc::ptr_eq(&doubt.association, &association);
-            let orphans = doubts.iter().filter(|doubt| !doubt.held).count();
-            match doubts.iter_mut().find(orphan).filter(|_| orphans >= ORPHANS_MAX) {
-                // One range that covers both holds back more than it need, and forgets nothing.
-                Some(known) => {
-                    let (start, end) =
-                        (known.blocks.start.min(self.blocks.start), known.blocks.end.max(self.blocks.end));
-                    known.blocks = start..end;
-                }
-                None => doubts.push(Doubt { id: self.id, blocks: self.blocks.clone(), association, held: false }),
-            }
+            self.doubts.doubt(self.blocks.clone(), association);
+        }
+        if self.blocks.is_empty() {
+            return;
+        }
+        let mut under_way = self.doubts.under_way.borrow_mut();
+        let at = under_way.partition_point(|other| other.start < self.blocks.start);
+        debug_assert_eq!(under_way.get(at), Some(&self.blocks));
+        under_way.remove(at);
+        drop(under_way);
+        if self.doubts.waiting.get() > 0 {
+            self.doubts.ended.notify_all();
         }
     }
 }
 
-/// Doubts without an owner that are kept apart; further ones of the same association are joined. Guessed: as many commands as a
-/// caller drops while one association lives.
-const ORPHANS_MAX: usize = 64;
+/// Somebody waits.
+struct Waiting<'a>(&'a Cell<usize>);
+
+impl Waiting<'_> {
+    fn new(count: &Cell<usize>) -> Waiting<'_> {
+        count.set(count.get() + 1);
+        Waiting(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}

@@ -22,6 +22,8 @@ pub(super) struct Path {
     under_way: Rc<Cell<u32>>,
     /// It answered that it can't, on this association, until then.
     rests: Cell<Option<(u64, Instant)>>,
+    /// It interrupted a command: others come first, until then.
+    tires: Cell<Option<Instant>>,
 }
 
 /// A path that was chosen: the association is held, so that what becomes of it can be followed.
@@ -32,7 +34,7 @@ pub(super) struct Chosen<'a> {
 
 impl Path {
     pub(super) fn new(remote: RemoteNamespace) -> Path {
-        Path { remote, under_way: Rc::default(), rests: Cell::new(None) }
+        Path { remote, under_way: Rc::default(), rests: Cell::new(None), tires: Cell::new(None) }
     }
 
     pub(super) fn state(&self) -> PathState {
@@ -50,9 +52,11 @@ impl Path {
         if !self.remote.is_connected() || self.is_resting() {
             return None;
         }
+        // A good one that fails comes after a lesser one that may work.
+        let behind = if self.tires.get().is_some_and(|until| time::now() < until) { 2 } else { 0 };
         match self.remote.ana_state()? {
-            AnaState::Optimized => Some(0),
-            AnaState::NonOptimized => Some(1),
+            AnaState::Optimized => Some(behind),
+            AnaState::NonOptimized => Some(behind + 1),
             AnaState::Inaccessible | AnaState::PersistentLoss | AnaState::Change => None,
         }
     }
@@ -83,7 +87,7 @@ impl Chosen<'_> {
     }
 
     /// Takes note of a path error: the state it told holds until the log page says otherwise, which is asked for soon; any
-    /// other lets the path rest.
+    /// other lets the path rest, or comes after the others.
     pub(super) fn note(&self, fate: Fate) {
         match fate {
             Fate::Ana(state) => {
@@ -92,7 +96,8 @@ impl Chosen<'_> {
                 self.path.remote.session.refresh_ana_soon();
             }
             Fate::NotExecuted => self.path.rests.set(Some((self.path.remote.epoch(), time::now() + REST))),
-            Fate::Answered | Fate::Interrupted | Fate::InDoubt => {}
+            Fate::Interrupted => self.path.tires.set(Some(time::now() + REST)),
+            Fate::Answered | Fate::InDoubt => {}
         }
     }
 }

@@ -43,6 +43,17 @@ impl Inner {
         Error::NotConnected(format!("{}: no usable path within {:?}", self.name, self.deadline))
     }
 
+    /// Other changes of the same blocks did not come to their end in time; this one was not sent.
+    fn held_back(&self) -> Error {
+        let why = "an earlier change of these blocks may still take effect";
+        Error::NotConnected(format!("{}: {why} after {:?}", self.name, self.deadline))
+    }
+
+    /// The first copy's outcome is unknown, and the second one was refused.
+    fn refused_again(&self, error: &Error) -> Error {
+        Error::Disconnected(format!("{} (sent again, it was answered: {error})", self.name))
+    }
+
     fn in_doubt(&self) -> Error {
         Error::Disconnected(self.name.clone())
     }
@@ -63,14 +74,15 @@ impl Inner {
 
     async fn path(&self, clock: &Clock) -> Result<Chosen<'_>, Error> {
         loop {
+            // What is sent at the deadline could only be given up.
+            if clock.is_over() {
+                return Err(self.no_path());
+            }
             let changed = self.changed.notified();
             if let Some(chosen) = self.best() {
                 return Ok(chosen);
             }
-            if clock.is_over() {
-                return Err(self.no_path());
-            }
-            // Either way it looks again, and at the deadline for the last time.
+            // Either way it looks again.
             let _ = clock.within(time::timeout(LOOK_INTERVAL, changed)).await;
         }
     }
@@ -87,7 +99,7 @@ impl Inner {
                 Ok(chosen) => chosen,
                 Err(error) => return (Err(error), last),
             };
-            let (result, value) = send(&chosen).await;
+            let Some((result, value)) = clock.within(send(&chosen)).await else { return (Err(self.in_doubt()), last) };
             let Err(failed) = result else { return (Ok(()), Some(value)) };
             if failed.fate == Fate::Answered || clock.is_over() {
                 return (Err(failed.error), Some(value));
@@ -132,20 +144,23 @@ impl Inner {
     /// See the invariants at the top of the parent.
     pub(super) async fn change(&self, change: Change) -> Result<(), Error> {
         let clock = self.clock();
-        let blocks = self.blocks_of(&change);
-        clock.within(self.doubts.clear(&blocks)).await.ok_or_else(|| self.no_path())?;
-        let mut under_way = self.doubts.under_way(blocks);
+        let entered = self.doubts.enter(self.blocks_of(&change));
+        let mut under_way = clock.within(entered).await.ok_or_else(|| self.held_back())?;
+        // An earlier copy may have been executed, wholly or in part: no later one's error may deny that.
+        let mut touched = false;
         loop {
-            let chosen = self.path(&clock).await?;
+            let chosen = self.path(&clock).await.map_err(|error| if touched { self.in_doubt() } else { error })?;
             under_way.carried_by(chosen.association());
-            let Err(failed) = chosen.io().change(&change).await else {
+            // Dropped at the deadline, it holds others back until it has ended.
+            let sent = clock.within(chosen.io().change(&change)).await.ok_or_else(|| self.in_doubt())?;
+            let Err(failed) = sent else {
                 under_way.answered();
                 return Ok(());
             };
             match failed.fate {
                 Fate::Answered => {
                     under_way.answered();
-                    return Err(failed.error);
+                    return Err(if touched { self.refused_again(&failed.error) } else { failed.error });
                 }
                 Fate::Ana(_) | Fate::NotExecuted => under_way.answered(),
                 // What has ended leaves nothing behind that could land later.
@@ -159,23 +174,20 @@ impl Inner {
                 }
             }
             chosen.note(failed.fate);
-            if clock.is_over() {
-                let known = matches!(failed.fate, Fate::Ana(_) | Fate::NotExecuted);
-                return Err(if known { self.no_path() } else { failed.error });
-            }
+            touched |= failed.error.outcome_unknown();
         }
     }
 
     /// A fused pair: sent until it was surely executed or refused, or its outcome has to be read back.
     pub(super) async fn swap(&self, swap: &Swap) -> Result<(), Error> {
         let clock = self.clock();
-        let blocks = self.blocks(swap.lba, swap.new.len());
-        clock.within(self.doubts.clear(&blocks)).await.ok_or_else(|| self.no_path())?;
-        let mut under_way = self.doubts.under_way(blocks);
+        let entered = self.doubts.enter(self.blocks(swap.lba, swap.new.len()));
+        let mut under_way = clock.within(entered).await.ok_or_else(|| self.held_back())?;
         loop {
             let chosen = self.path(&clock).await?;
             under_way.carried_by(chosen.association());
-            let Err(failed) = chosen.io().swap(swap).await else {
+            let sent = clock.within(chosen.io().swap(swap)).await.ok_or_else(|| self.in_doubt())?;
+            let Err(failed) = sent else {
                 under_way.answered();
                 return Ok(());
             };
@@ -197,9 +209,6 @@ impl Inner {
                 }
             }
             chosen.note(failed.fate);
-            if clock.is_over() {
-                return Err(self.no_path());
-            }
         }
     }
 

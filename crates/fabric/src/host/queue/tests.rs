@@ -391,6 +391,28 @@ fn an_overdue_command_is_told_once_and_has_its_grace() {
     assert!(unsent, "what could not even be sent needs no abort");
 }
 
+/// An Abort names a command by its identifier. While others are being aborted it may end, and its slot come round to the same
+/// identifier with another command, which nobody wants aborted.
+#[test]
+fn an_identifier_that_is_used_again_is_not_aborted() {
+    let (mut queue, mut peer) = established(false, 0);
+    let late = queue.submit(nvm(NvmOpcode::FLUSH), Payload::None, 10).unwrap();
+    peer.take(&mut queue);
+    queue.check_deadlines(10, 5, &mut VecDeque::new());
+    assert!(queue.is_overdue(late.command_id()));
+    let mut same = None;
+    for _ in 0..1000 {
+        let pdu = peer.completion(same.unwrap_or(late).command_id(), Status::SUCCESS);
+        queue.input(&pdu).unwrap();
+        assert_eq!(status(&mut queue, same.unwrap_or(late)), Some(Status::SUCCESS));
+        assert!(!queue.is_overdue(late.command_id()));
+        let next = queue.submit(nvm(NvmOpcode::FLUSH), Payload::None, 100).unwrap();
+        assert_ne!(next, late, "with room elsewhere its slot is used last");
+        peer.take(&mut queue);
+        same = Some(next);
+    }
+}
+
 fn queue_with_an_unsent_command() -> bool {
     let (mut queue, _) = established(false, 0);
     queue.submit(nvm(NvmOpcode::FLUSH), Payload::None, 10).unwrap();
