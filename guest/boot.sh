@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Boots the guest under emulation, runs SHARE/SCRIPT in it, exits with that script's status; 250 if it never reported.
 # usage: boot.sh IMAGE SHARE SCRIPT
-# Environment: HOST_FORWARD=PORT makes the guest's 10.0.2.15:4420 reachable at 127.0.0.1:PORT; GUEST_SECONDS_MAX; GUEST_CPUS;
+# Environment: HOST_FORWARD=PORT makes the guest's 10.0.2.15:4420 reachable at 127.0.0.1:PORT, and HOST_FORWARD_SECOND its port
+# 4421; GUEST_SECONDS_MAX; GUEST_CPUS;
 # GUEST_NAME, for several guests over one SHARE (each is a host with an identity of its own).
 set -euo pipefail
 image=$1 share=$2 script=$3
@@ -11,6 +12,7 @@ name=${GUEST_NAME:-guest}
 limit=${GUEST_SECONDS_MAX:-420}
 network="user,id=net,ipv6=off"
 [ -z "${HOST_FORWARD:-}" ] || network+=",hostfwd=tcp:127.0.0.1:$HOST_FORWARD-10.0.2.15:4420"
+[ -z "${HOST_FORWARD_SECOND:-}" ] || network+=",hostfwd=tcp:127.0.0.1:$HOST_FORWARD_SECOND-10.0.2.15:4421"
 
 status=$share/status-$name
 rm -f "$status"

@@ -2,6 +2,7 @@
 # A real Linux kernel as peer, in a guest under emulation:
 #   initiator      the kernel's initiator uses `yagura target` on this machine: discover, connect, mkfs, mount, copy, fio --verify
 #   target         `yagura nvme` on this machine reads and writes a namespace of the kernel's target
+#   target-paths   the same over two ports with ANA groups, one of which is cut, made worse and left while bytes are under way
 #   multipath      the kernel's multipath over two ports, one of which is cut, stalled and made worse under load
 #   commands       every log, feature and command of ours that nvme-cli knows; many queues
 #   reservations   two guests: what a reservation of the one lets the other do; it outlives the target
@@ -121,6 +122,89 @@ target() {
     echo "guest.sh: a wrong pattern was taken for the right one" >&2
     return 1
   fi
+  touch "$share/done"
+  wait "$boot" || { echo "guest.sh: the guest failed" >&2; return 1; }
+  children=()
+}
+
+# Our host over two ports of the kernel's target.
+target-paths() {
+  local first second boot worker round
+  first=$(free_port)
+  second=$(free_port)
+  echo "== guest: our host on two ports of the kernel's target"
+  fresh_share "SIZE=$((64 << 20))" "SECOND=$second"
+  HOST_FORWARD=$first HOST_FORWARD_SECOND=$second boot kernel-target-paths.sh
+  await test -e "$share/ready"
+  local at=(--nqn "$nqn" "127.0.0.1:$first")
+
+  # The first port's discovery service refers to the second one; both name the subsystem.
+  "$yagura" nvme discover --follow --json "127.0.0.1:$first" > "$work/followed"
+  python3 - "$work/followed" "$nqn" "127.0.0.1:$first" "127.0.0.1:$second" <<'PY'
+import json, sys
+services = json.load(open(sys.argv[1]))
+assert [service["service"] for service in services] == sys.argv[3:], services
+for service in services:
+    assert service["error"] is None and sys.argv[2] in json.dumps(service["entries"]), service
+PY
+  "$yagura" nvme identify "${at[@]}"
+  "$yagura" nvme id-ns "${at[@]}"
+  # The kernel's target has no fused pairs, so this namespace can't be a member of a store: that is said, and is no failure.
+  "$yagura" nvme connect-test "${at[@]}" | tee "$work/trial"
+  grep -q "Compare and Write" "$work/trial"
+
+  order() {
+    echo "$*" > "$share/order.new"
+    mv "$share/order.new" "$share/order"
+    await test -e "$share/obeyed"
+    rm "$share/obeyed"
+  }
+  # Bytes go out and come back for as long as the ports are troubled.
+  work_on() {
+    local seed
+    for ((seed = 1; ; seed++)); do
+      "$yagura" nvme write "${at[@]}" --path "127.0.0.1:$second" --pattern $seed --length 16MiB --fua > /dev/null
+      "$yagura" nvme read "${at[@]}" --path "127.0.0.1:$second" --length 16MiB --verify-pattern $seed > /dev/null
+      echo $seed > "$work/rounds"
+      [ ! -e "$work/enough" ] || return 0
+    done
+  }
+  rm -f "$work/enough"
+  work_on &
+  worker=$!
+  children+=("$worker")
+  # trouble NAME: lets the work go on under it for a while; it must get on.
+  trouble() {
+    local before
+    before=$(cat "$work/rounds" 2>/dev/null || echo 0)
+    gets_on() { [ "$(cat "$work/rounds" 2>/dev/null || echo 0)" -gt "$((before + 1))" ]; }
+    await gets_on || { echo "guest.sh: the work stands still: $1" >&2; return 1; }
+    kill -0 "$worker" || { echo "guest.sh: the work has failed: $1" >&2; return 1; }
+    echo "== guest: the work goes on: $1"
+  }
+  trouble "both ports"
+  for round in 1 2; do
+    order cut $round
+    trouble "port $round is cut"
+    order mend $round
+    trouble "port $round is back"
+    order state $round 1 inaccessible
+    trouble "port $round is inaccessible"
+    order state $round 1 non-optimized
+    trouble "port $round is the lesser one"
+    order state $round 1 optimized
+  done
+  # At the first port the second group is inaccessible.
+  order group 2
+  trouble "the namespace is in a group of its own"
+  order cut 1
+  order mend 1
+  order group 1
+  order cut 2
+  trouble "the namespace is in the first group again, at one port"
+  order mend 2
+  touch "$work/enough"
+  wait "$worker" || { echo "guest.sh: the work has failed" >&2; return 1; }
   touch "$share/done"
   wait "$boot" || { echo "guest.sh: the guest failed" >&2; return 1; }
   children=()
@@ -411,7 +495,7 @@ figures() {
 }
 
 # What the gate runs; `all` adds the rest. Figures run only by name.
-gate=(initiator target commands multipath authentication-initiator authentication-target tls-initiator tls-target)
+gate=(initiator target target-paths commands multipath authentication-initiator authentication-target tls-initiator tls-target)
 more=(live reservations management)
 named=(figures)
 chosen=("$@")
