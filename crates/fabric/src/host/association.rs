@@ -54,7 +54,8 @@ pub(super) struct Association {
     address: SocketAddr,
     fence: Cell<Fence>,
     fenced: Notify,
-    _tasks: Vec<Task<()>>,
+    /// Keep Alive, and the aborting of what is overdue.
+    tasks: Cell<Vec<Task<()>>>,
 }
 
 /// The configuration of an admin queue.
@@ -135,7 +136,7 @@ impl Association {
             address,
             fence: Cell::new(Fence::Alive),
             fenced: Notify::new(),
-            _tasks: tasks,
+            tasks: Cell::new(tasks),
         }
     }
 
@@ -150,7 +151,7 @@ impl Association {
             address: options.address,
             fence: Cell::new(Fence::Alive),
             fenced: Notify::new(),
-            _tasks: Vec::new(),
+            tasks: Cell::default(),
         }
     }
 
@@ -239,6 +240,8 @@ impl Association {
     /// After [`Association::closed`]: resets the controller if it still answers, and notes when the association has surely
     /// ended on its side too.
     pub(super) async fn settle(&self, options: &Options) {
+        // A Keep Alive to a controller that is disabled is an error, and would end the queue by which the reset is followed.
+        drop(self.tasks.take());
         self.queues.iter().for_each(|queue| queue.shutdown());
         let bound = fence::bound(options.keep_alive, &self.controller.page);
         let since = time::now();
