@@ -20,7 +20,8 @@
 use std::io;
 use std::sync::Arc;
 
-use engine::{Buf, task};
+use engine::Buf;
+use engine::task::{self, TaskSet};
 
 use super::bytes::{Reader, Short, Writer};
 use super::core::{Core, Inner};
@@ -28,6 +29,7 @@ use super::layout::{Layout, PAGE};
 use super::map::ExtentMap;
 use super::pages::{Values, page_entry};
 use super::state::{NAME_BYTES_MAX, NAMESPACES_MAX, Space, State};
+use super::window::{self, IN_FLIGHT_MAX};
 use crate::{ATTRIBUTE_KEY_BYTES_MAX, Error};
 
 const MAGIC: &[u8; 8] = b"YGCHECK1";
@@ -323,6 +325,7 @@ impl Inner {
     async fn write_out(&self, frozen: Frozen, run: &Arc<Run>) -> io::Result<()> {
         let Frozen { mut body, pages, mut table, mut header, data_stable } = frozen;
         let mut entries = Vec::with_capacity(pages.len());
+        let mut writes = TaskSet::new(IN_FLIGHT_MAX);
         for (page, values) in pages {
             let copy = table[page as usize] & 1 ^ 1;
             let mut content = Buf::with_len(PAGE);
@@ -331,7 +334,11 @@ impl Inner {
             }
             table[page as usize] = page_entry(self.seed, page, &content, copy);
             entries.push((page, table[page as usize]));
-            self.put(self.layout.page_at(page, copy), content, false, run).await?;
+            let put = self.put(self.layout.page_at(page, copy), content, false, run);
+            window::push(&mut writes, put).await.transpose()?;
+        }
+        while let Some((_, written)) = writes.next().await {
+            written?;
         }
         encode_table(&mut body, &table);
         (header.body_bytes, header.body_sum) = (body.0.len() as u64, xxhash_rust::xxh3::xxh3_64(&body.0));

@@ -37,6 +37,7 @@ mod reserve;
 mod scrub;
 mod span;
 mod state;
+mod window;
 mod write;
 
 use std::fmt;

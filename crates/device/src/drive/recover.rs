@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use engine::Buf;
 use engine::file::File;
+use engine::task::TaskSet;
 
 use super::DriveError;
 use super::bytes::value;
@@ -24,6 +25,7 @@ use super::pages::{CHECKSUM_MIN, Pages, UNWRITTEN, page_entry, unit_hash, unit_v
 use super::record::{Record, transactions};
 use super::registry::Registry;
 use super::state::State;
+use super::window::{self, IN_FLIGHT_MAX};
 
 /// Bytes read in one command.
 const PART: usize = 1 << 20;
@@ -323,37 +325,53 @@ async fn mend_superblocks(inner: &Inner) -> Result<(), DriveError> {
 /// Gives every unit that the journal speaks of the one checksum that it has.
 async fn resolve(inner: &Inner, units: BTreeMap<u64, Candidates>, stable: u64) -> Result<(), DriveError> {
     let extent_units = u64::from(inner.layout.extent_units());
+    let settle = |(unit, found): (u64, u64)| {
+        for (page, slots) in places(unit, 1) {
+            inner.with(|core| core.pages.change(page)[slots.start] = found);
+        }
+    };
+    let mut reads = TaskSet::new(IN_FLIGHT_MAX);
     for (unit, mut candidates) in units {
         let extent = (unit / extent_units) as usize;
         if inner.with(|core| core.state.references[extent]) == 0 {
             continue; // freed since
         }
-        let Some((page, slots)) = places(unit, 1).next() else { continue };
+        let Some((page, _)) = places(unit, 1).next() else { continue };
         while !inner.with(|core| core.pages.is_present(page)) {
             inner.load_page(page).await?;
         }
-        if let Some(first @ (0, _)) = candidates.first_mut() {
-            first.1 = inner.with(|core| core.value_at(unit)).unwrap_or(UNWRITTEN);
-        }
+        inner.with(|core| {
+            core.pages.keep(page); // until it is changed, whatever is loaded in between
+            if let Some(first @ (0, _)) = candidates.first_mut() {
+                first.1 = core.value_at(unit).unwrap_or(UNWRITTEN);
+            }
+        });
         // What was proved stable is older than nothing that the unit may hold.
         let proved = candidates.iter().rposition(|(sequence, _)| *sequence > 0 && *sequence <= stable);
         candidates.drain(..proved.unwrap_or(0));
-        let found = pick(inner, unit, &candidates).await?;
-        inner.with(|core| core.pages.change(page)[slots.start] = found);
+        if candidates.len() < 2 {
+            settle((unit, newest(&candidates)));
+        } else if let Some(ended) = window::push(&mut reads, pick(inner, unit, candidates)).await {
+            settle(ended);
+        }
+    }
+    while let Some((_, ended)) = reads.next().await {
+        settle(ended);
     }
     Ok(())
 }
 
-async fn pick(inner: &Inner, unit: u64, candidates: &[(u64, u64)]) -> Result<u64, DriveError> {
-    let newest = candidates.last().map_or(UNWRITTEN, |(_, value)| *value);
-    if candidates.len() < 2 {
-        return Ok(newest);
-    }
+fn newest(candidates: &[(u64, u64)]) -> u64 {
+    candidates.last().map_or(UNWRITTEN, |(_, value)| *value)
+}
+
+/// Reads the unit: it, and which of its candidates it is.
+async fn pick(inner: &Inner, unit: u64, candidates: Candidates) -> (u64, u64) {
     let buf = Buf::with_len(inner.layout.unit as usize);
     let (result, content) = inner.file.read_at(inner.layout.unit_at(unit), buf).await;
     if let Err(error) = result {
         tracing::error!(%error, unit, "a unit that was being written can't be read");
-        return Ok(newest);
+        return (unit, newest(&candidates));
     }
     let found = unit_value(seed_of(&inner.layout), unit, unit_hash(&content));
     // An intent is only made over data, so each candidate is the checksum of some.
@@ -365,5 +383,5 @@ async fn pick(inner: &Inner, unit: u64, candidates: &[(u64, u64)]) -> Result<u64
             "a unit is neither what it was nor what was being written: it can't be read until rewritten"
         );
     }
-    Ok(matched.unwrap_or(newest))
+    (unit, matched.unwrap_or_else(|| newest(&candidates)))
 }
