@@ -188,3 +188,36 @@ fn a_damaged_checkpoint_slot_is_made_good_by_the_other() {
     }
     assert_eq!((opened, refused), (3, 1), "only what was written behind the lost checkpoint is reason to refuse");
 }
+
+/// A checksum page is damaged: scrub and check say whose blocks are lost, and go on to the others.
+#[test]
+fn a_damaged_checksum_page_is_told_with_those_it_concerns() {
+    let (world, node) = world(3, 16 << 20);
+    let dump = run(&world, node, async {
+        let drive = Drive::format(Path::new(PATH), &format(4096, 512 << 10)).await.expect("formatted");
+        for name in ["a", "b"] {
+            let namespace = create(&drive, name, 2 << 20, 4096).await;
+            for part in 0..2 {
+                let data = filled(1 << 20, 1);
+                namespace.write(Lba(part * 256), data, Durability::Stable).await.expect("written");
+            }
+        }
+        drive.checkpoint().await.expect("a checkpoint");
+        drive.dump().await.expect("a dump")
+    });
+    // The first page has the checksums of 512 blocks, which are those of "a".
+    let at = dump.lines().find_map(|line| line.trim().strip_prefix("pages")).expect("the dump says where");
+    let at: u64 = at.split_whitespace().next().and_then(|at| at.parse().ok()).expect("a number");
+    let copy = u64::from(dump.contains("checksum page 0: copy 1"));
+    world.corrupt(node, PATH, at + copy * 4096 + 100, 1);
+    run(&world, node, async {
+        let options = DriveOptions { read_only: true, ..DriveOptions::default() };
+        let drive = Drive::open(Path::new(PATH), &options).await.expect("opened");
+        let report = drive.check(|_, _| {}).await.expect("a check");
+        assert_eq!(report.faults.len(), 1, "{:?}", report.faults);
+        assert!(report.faults[0].ends_with("unreadable: 2097152 bytes of a"), "{}", report.faults[0]);
+        let scrub = drive.scrub(|_, _| {}).await.expect("scrubbed");
+        assert_eq!((scrub.damaged, scrub.bytes), (512, 2 << 20));
+        assert!(scrub.damage.iter().all(|damage| damage.namespace == "a"), "{:?}", scrub.damage);
+    });
+}

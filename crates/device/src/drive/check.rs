@@ -1,7 +1,7 @@
 //! `check`: whether the structures of a drive agree with one another.
 
 use super::Drive;
-use super::core::Core;
+use super::core::{Core, Inner};
 use super::layout::{Layout, PAGE, PAGE_VALUES};
 use super::map::NONE;
 use super::recover;
@@ -57,7 +57,7 @@ impl Drive {
                     Ok(_) => {}
                     // Written anew since the table was taken: the checkpoint that did it has verified it.
                     Err(_) if inner.with(|core| core.pages.table()[page] != entry) => {}
-                    Err(error) => report.fault(error.to_string()),
+                    Err(error) => report.fault(format!("{error}; {}", inner.affected(page as u32))),
                 }
             }
             if inner.load_page(page as u32).await.is_ok() {
@@ -103,6 +103,30 @@ impl Drive {
                 }
             }
         });
+    }
+}
+
+impl Inner {
+    /// What can't be read without a checksum page, in words: namespaces, and how many bytes of each.
+    fn affected(&self, page: u32) -> String {
+        let extent_units = u64::from(self.layout.extent_units());
+        let first = u64::from(page) * PAGE_VALUES as u64;
+        let end = first + PAGE_VALUES as u64;
+        let said: Vec<String> = self.with(|core| {
+            let units_of = |extent: u32| {
+                let base = u64::from(extent) * extent_units;
+                end.min(base + extent_units).saturating_sub(first.max(base))
+            };
+            let each = core.state.namespaces.values().map(|space| {
+                let units: u64 = space.map.iter().map(|(_, extent)| units_of(extent)).sum();
+                (space.name.clone(), units * u64::from(self.layout.unit))
+            });
+            each.filter(|(_, bytes)| *bytes > 0).map(|(name, bytes)| format!("{bytes} bytes of {name}")).collect()
+        });
+        match said.as_slice() {
+            [] => "no namespace is affected".to_owned(),
+            said => format!("unreadable: {}", said.join(", ")),
+        }
     }
 }
 

@@ -41,6 +41,15 @@ pub struct Scrub {
     pub uncorrectable: u64,
 }
 
+impl Scrub {
+    fn damage(&mut self, shared: &Shared, lba: Lba, what: String, blocks: u64) {
+        self.damaged += blocks;
+        if self.damage.len() < DAMAGE_MAX {
+            self.damage.push(Damage { namespace: shared.name.clone(), lba, what });
+        }
+    }
+}
+
 impl Drive {
     /// Reads and verifies every block that was written, each extent once, beside whatever else goes on. `progress` is told of
     /// the extents done and those there are.
@@ -81,6 +90,12 @@ impl Drive {
             let mut values = Buf::with_len(chunk as usize * 8);
             match self.inner.resolve(shared.number, &mut span, &mut values).await {
                 Err(Error::OutOfRange { .. }) => return Ok(()), // deleted meanwhile
+                Err(Error::ReadFault(what)) => {
+                    // Without their checksums the blocks can't be read, those that were never written among them.
+                    let what = format!("and those behind it have no checksums: {what}");
+                    scrub.damage(shared, Lba(first / per_block), what, chunk / per_block);
+                    continue;
+                }
                 result => result?,
             }
             let Some(piece) = span.pieces().next().filter(|piece| piece.extent != NONE) else { return Ok(()) };
@@ -102,11 +117,7 @@ impl Drive {
                     Ok(()) if self.inner.matches(&piece, step, state(step), unit) => continue,
                     Ok(()) => "does not match its checksum".to_owned(),
                 };
-                scrub.damaged += 1;
-                if scrub.damage.len() < DAMAGE_MAX {
-                    let lba = Lba((first + u64::from(step)) / per_block);
-                    scrub.damage.push(Damage { namespace: shared.name.clone(), lba, what });
-                }
+                scrub.damage(shared, Lba((first + u64::from(step)) / per_block), what, 1);
             }
         }
         Ok(())
