@@ -23,6 +23,8 @@ mod core;
 mod dump;
 mod error;
 mod frame;
+#[doc(hidden)]
+pub mod fuzz;
 mod layout;
 mod manage;
 mod map;
