@@ -264,6 +264,12 @@ impl<N> Connection<N> {
         if let Some(attached) = self.flushes.pop() {
             return Some(Operation { slot: None, namespace: attached.namespace, work: Work::Flush });
         }
+        // Looked at for each (two loads): a turn with many commands is long, and its end need not be waited for.
+        if !self.ready.is_empty()
+            && let Some(end) = self.controller_end()
+        {
+            self.finish(end);
+        }
         let slot = loop {
             let slot = self.ready.pop_front()?;
             if self.may_begin(slot) {

@@ -14,11 +14,10 @@ impl<N> Connection<N> {
     pub(super) fn attend(&mut self) {
         let Some(controller) = self.controller.clone() else { return };
         self.drain_requested();
-        let ended = controller.is_ended();
-        if ended || self.queue.qid != 0 && controller.io_epoch() != self.queue.epoch {
+        if let Some(end) = self.controller_end() {
             // A queue that is disconnected waits for its answer to be read; a host that never does must not hold it.
             self.end.take_if(|end| *end == End::Disconnected);
-            self.finish(if ended { End::AssociationEnded } else { End::ControllerReset });
+            self.finish(end);
         } else if self.queue.qid == 0 {
             self.settle_aborts();
             self.tell_events(&controller);
@@ -26,6 +25,15 @@ impl<N> Connection<N> {
             self.abort_requested();
             self.refresh_namespaces();
         }
+    }
+
+    /// Why the queue has no controller any more: its association has ended, or a reset has ended its I/O queues.
+    pub(super) fn controller_end(&self) -> Option<End> {
+        let controller = self.controller.as_ref()?;
+        if controller.is_ended() {
+            return Some(End::AssociationEnded);
+        }
+        (self.queue.qid != 0 && controller.io_epoch() != self.queue.epoch).then_some(End::ControllerReset)
     }
 
     pub(super) fn tell_events(&mut self, controller: &Controller) {

@@ -225,6 +225,24 @@ fn nothing_is_executed_after_the_association_has_ended() {
     assert!(session.core.next_operation().is_none());
 }
 
+/// The end comes while a queue is in the middle of a turn, and has commands that have not begun.
+#[test]
+fn nothing_begins_after_an_end_that_the_queue_has_yet_to_hear_of() {
+    for reset in [false, true] {
+        let mut session = io_session(false, false);
+        session.stalled = true;
+        session.receive(&session.capsule(&in_capsule(NvmOpcode::WRITE, 1, 0, 1), &pattern(1, 1)));
+        assert!(session.core.has_operations());
+        match reset {
+            true => drop(session.admin.as_mut().unwrap().set_configuration(Configuration(0))),
+            false => session.admin = None,
+        }
+        assert!(session.core.next_operation().is_none());
+        let end = if reset { End::ControllerReset } else { End::AssociationEnded };
+        assert_eq!((session.core.ended(), session.core.has_operations()), (Some(&end), false));
+    }
+}
+
 #[test]
 fn a_queue_can_be_disconnected_alone() {
     let mut session = io_session(false, false);
