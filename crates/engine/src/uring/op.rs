@@ -94,7 +94,8 @@ impl Slots {
     /// Whether what is in flight may end sooner than a sleep is worth, and needs nothing of this core.
     ///
     /// File operations do: the kernel ends many of them on the core that the medium interrupts, writes of ext4 even by a thread
-    /// there, which a spinning reactor keeps from running. A medium takes longer than the wake besides.
+    /// there, which a spinning reactor keeps from running. The price (local file, 4 KiB reads, one at a time, a quick medium): p50
+    /// 16 us spinning, 22 asleep, as fio; CPU time 17 us and 11. Behind a target it is 1.5 us, and writes gain 6.
     pub(super) fn reward_spinning(&self) -> bool {
         self.sockets > 0 && self.files == 0
     }
