@@ -141,14 +141,14 @@ async fn read_from(remote: &impl Namespace, args: &NvmeReadArgs) -> Result<Trans
     while done < length {
         let now = (length - done).min(chunk_bytes(&info) as u64);
         let whole = now.next_multiple_of(u64::from(info.block_size));
-        let lba = args.lba + done / u64::from(info.block_size);
+        let lba = args.lba.saturating_add(done / u64::from(info.block_size)); // beyond every end: refused as out of range
         let (result, buf) = remote.read(Lba(lba), Buf::with_len(whole as usize)).await;
         result.map_err(device_failure)?;
         let bytes = &buf[..now as usize];
         if let Some(seed) = args.verify_pattern {
-            pattern(seed, lba * u64::from(info.block_size), now as usize, &mut expected);
+            pattern(seed, lba.wrapping_mul(info.block_size.into()), now as usize, &mut expected);
             if let Some(at) = bytes.iter().zip(&expected).position(|(a, b)| a != b) {
-                let place = lba * u64::from(info.block_size) + at as u64;
+                let place = lba.wrapping_mul(info.block_size.into()) + at as u64;
                 return Err(Failure::check(format!("byte {place} of the namespace is not that of pattern {seed}")));
             }
         }
@@ -191,9 +191,9 @@ async fn write_to(remote: &impl Namespace, args: &NvmeWriteArgs) -> Result<Trans
     let (mut done, mut bytes) = (0, Vec::new());
     while done < length {
         let now = (length - done).min(chunk_bytes(&info) as u64) as usize;
-        let lba = args.lba + done / u64::from(info.block_size);
+        let lba = args.lba.saturating_add(done / u64::from(info.block_size)); // beyond every end: refused as out of range
         match args.pattern {
-            Some(seed) => pattern(seed, lba * u64::from(info.block_size), now, &mut bytes),
+            Some(seed) => pattern(seed, lba.wrapping_mul(info.block_size.into()), now, &mut bytes),
             None => {
                 bytes.clear();
                 source.by_ref().take(now as u64).read_to_end(&mut bytes)?;

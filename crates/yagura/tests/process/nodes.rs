@@ -70,8 +70,12 @@ fn blocks_through_our_host() {
         let (status, _, stderr) = call(&["nvme", "read", &address, "--lba=9", "--verify-pattern=8", "--length=4K"]);
         assert!(status == 1 && stderr.contains("byte 36864"), "{stderr}");
     }
-    let (status, _, stderr) = run(&["nvme", "read", &address, "--lba=1000000"]);
-    assert!(status == 2 && stderr.contains("beyond the namespace's end"), "{stderr}");
+    for lba in ["--lba=1000000", "--lba=18446744073709551615"] {
+        for verb in [&["read", "--verify-pattern=7"][..], &["write", "--pattern=7"]] {
+            let (status, _, stderr) = run(&[&["nvme", verb[0], &address, lba, "--length=1MiB"], &verb[1..]].concat());
+            assert!(status == 2 && stderr.contains("beyond the namespace's end"), "{stderr}");
+        }
+    }
     let (status, _, stderr) = run(&["nvme", "identify", &address, "--nqn=nqn.2026-11.io.yagura:nobody"]);
     assert!(status == 3, "{stderr}");
 }
