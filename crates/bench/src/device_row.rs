@@ -1,16 +1,15 @@
 //! `yagura bench device`: a file namespace beside fio on the same file (io_uring, O_DIRECT), 4 KiB random reads and writes.
 
-use std::cell::RefCell;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use device::{Durability, FileNamespace, FileOptions, Lba, Namespace};
-use engine::{Buf, Reactor, ReactorConfig, View};
+use engine::{Buf, Reactor, ReactorConfig};
 
+use crate::access::{Access, random_access};
 use crate::figures::{Aim, Ratio, Row, Sample, Side};
 use crate::fio;
-use crate::load::{Outcome, closed_loops};
 use crate::machine;
 use crate::progress::Progress;
 use crate::workload::Random;
@@ -119,35 +118,11 @@ fn round(options: &Options, core: usize, depth: usize, write: bool) -> anyhow::R
     let config = ReactorConfig { core: Some(core), ..ReactorConfig::default() };
     let cpu = machine::cpu_time(std::process::id())?;
     let outcome = machine::pinned(core, || {
-        Reactor::run(config, async move { drive(open(&options).await?, depth, write, options.time).await })
+        Reactor::run(config, async move {
+            let access = Access::read_or_write(write);
+            random_access(open(&options).await?, access, ACCESS_BYTES, depth, options.time).await
+        })
     })???;
     let used = machine::cpu_time(std::process::id())?.saturating_sub(cpu);
     Ok(Sample::new(&outcome.all(), outcome.wall, used, None))
-}
-
-/// Random reads or writes of 4 KiB with `depth` under way, for `time`.
-pub(crate) async fn drive<N: Namespace + 'static>(
-    namespace: N,
-    depth: usize,
-    write: bool,
-    time: Duration,
-) -> anyhow::Result<Outcome> {
-    let info = namespace.info();
-    let blocks = (ACCESS_BYTES / info.block_size as usize) as u64;
-    let places = info.blocks / blocks;
-    let random = RefCell::new(Random::new(depth as u64));
-    let buffers: Vec<RefCell<Buf>> = (0..depth).map(|_| RefCell::new(Buf::zeroed(ACCESS_BYTES))).collect();
-    let data: View = Buf::zeroed(ACCESS_BYTES).freeze();
-    closed_loops(depth, 1, time, async move |client| {
-        let lba = Lba(random.borrow_mut().below(places) * blocks);
-        if write {
-            namespace.write(lba, data.clone(), Durability::Cached).await?;
-        } else {
-            let (result, buffer) = namespace.read(lba, buffers[client].take()).await;
-            buffers[client].replace(buffer);
-            result?;
-        }
-        Ok(0)
-    })
-    .await
 }

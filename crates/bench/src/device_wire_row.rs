@@ -9,7 +9,8 @@ use std::time::Duration;
 use engine::{Reactor, ReactorConfig};
 use fabric::host::RemoteNamespace;
 
-use crate::device_row::{ACCESS_BYTES, Options, drive, fill};
+use crate::access::{Access, random_access};
+use crate::device_row::{ACCESS_BYTES, Options, fill};
 use crate::figures::{Aim, Ratio, Row, Sample, Side};
 use crate::fio;
 use crate::floor::{self, Exchange, READ_4K};
@@ -109,5 +110,6 @@ fn round(server: &Server, core: usize, depth: usize, write: bool, time: Duration
 }
 
 async fn remote(address: SocketAddr, depth: usize, write: bool, time: Duration) -> anyhow::Result<Outcome> {
-    drive(RemoteNamespace::connect(host_options(address)?).await?, depth, write, time).await
+    let namespace = RemoteNamespace::connect(host_options(address)?).await?;
+    random_access(namespace, Access::read_or_write(write), ACCESS_BYTES, depth, time).await
 }

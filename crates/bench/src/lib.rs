@@ -4,6 +4,7 @@
 //! ratio of medians with its spread over the rounds. A row states its conditions, and never gives throughput without
 //! latency and CPU time per operation. The product is started from outside, as a user would: the built binary, a socket.
 
+mod access;
 pub mod connections_row;
 pub mod device_row;
 pub mod device_wire_row;

@@ -8,7 +8,8 @@ use engine::{Reactor, ReactorConfig};
 use fabric::host::{Options as HostOptions, RemoteNamespace};
 use nvme::Nqn;
 
-use crate::device_row::{ACCESS_BYTES, drive};
+use crate::access::{Access, random_access};
+use crate::device_row::ACCESS_BYTES;
 use crate::figures::{Row, Sample, Side};
 use crate::machine;
 use crate::progress::Progress;
@@ -63,7 +64,9 @@ fn round(options: &Options, depth: u16) -> anyhow::Result<Sample> {
     let host = HostOptions { depth, ..HostOptions::new(options.address, nqn, options.nsid) };
     let before = machine::cpu_time(std::process::id())?;
     let outcome = Reactor::run(ReactorConfig::default(), async {
-        drive(RemoteNamespace::connect(host).await?, usize::from(depth), options.write, options.time).await
+        let namespace = RemoteNamespace::connect(host).await?;
+        let access = Access::read_or_write(options.write);
+        random_access(namespace, access, ACCESS_BYTES, usize::from(depth), options.time).await
     })??;
     let used = machine::cpu_time(std::process::id())?.saturating_sub(before);
     Ok(Sample::new(&outcome.all(), outcome.wall, used, None))

@@ -3,18 +3,17 @@
 //! The bare stream is two threads, one that writes messages of 128 KiB and one that reads them, with blocking calls. As the
 //! namespace does, its far side takes each message from, or puts it to, a random place of a memory as large as the namespace.
 
-use std::cell::RefCell;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
-use device::{Durability, Lba, Namespace as _};
-use engine::{Buf, Reactor, ReactorConfig, View};
+use engine::{Reactor, ReactorConfig};
 use fabric::host::RemoteNamespace;
 
+use crate::access::{Access, random_access};
 use crate::figures::{Aim, Ratio, Row, Sample, Side, histogram, record};
-use crate::load::{Outcome, closed_loops};
+use crate::load::Outcome;
 use crate::machine;
 use crate::process::{self, Server};
 use crate::progress::Progress;
@@ -133,22 +132,5 @@ fn round(server: &Server, core: usize, write: bool, time: Duration) -> anyhow::R
 
 async fn drive(address: SocketAddr, write: bool, time: Duration) -> anyhow::Result<Outcome> {
     let namespace = RemoteNamespace::connect(host_options(address)?).await?;
-    let info = namespace.info();
-    let blocks = (ACCESS_BYTES / info.block_size as usize) as u64;
-    let places = info.blocks / blocks;
-    let random = RefCell::new(Random::new(DEPTH as u64));
-    let data: View = Buf::zeroed(ACCESS_BYTES).freeze();
-    let buffers: Vec<RefCell<Buf>> = (0..DEPTH).map(|_| RefCell::new(Buf::zeroed(ACCESS_BYTES))).collect();
-    closed_loops(DEPTH, 1, time, async move |client| {
-        let lba = Lba(random.borrow_mut().below(places) * blocks);
-        if write {
-            namespace.write(lba, data.clone(), Durability::Cached).await?;
-        } else {
-            let (result, buffer) = namespace.read(lba, buffers[client].take()).await;
-            buffers[client].replace(buffer);
-            result?;
-        }
-        Ok(0)
-    })
-    .await
+    random_access(namespace, Access::read_or_write(write), ACCESS_BYTES, DEPTH, time).await
 }

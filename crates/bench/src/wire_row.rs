@@ -1,20 +1,17 @@
 //! `yagura bench wire`: rows B1, B2, B2a and B2b. A 4 KiB access to a memory namespace behind our target, from our host,
 //! beside bare sockets that exchange the same bytes.
 
-use std::cell::RefCell;
 use std::time::Duration;
 
-use device::{Durability, Lba, Namespace as _};
-use engine::{Buf, Reactor, ReactorConfig, View};
+use engine::{Reactor, ReactorConfig};
 use fabric::host::{Options as HostOptions, RemoteNamespace};
 
+use crate::access::{Access, random_access};
 use crate::figures::{Aim, Ratio, Row, Sample, Side};
 use crate::floor::{self, READ_4K};
-use crate::load::closed_loops;
 use crate::machine;
 use crate::process::{self, Server};
 use crate::progress::Progress;
-use crate::workload::Random;
 
 /// Bytes of every access.
 pub(crate) const ACCESS_BYTES: usize = 4096;
@@ -31,14 +28,6 @@ pub struct Options {
     pub rounds: usize,
     /// Length of one side of a round.
     pub time: Duration,
-}
-
-/// One access pattern.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Access {
-    Read,
-    Write,
-    CompareAndWrite,
 }
 
 /// Runs all four rows; needs two cores.
@@ -121,29 +110,7 @@ async fn drive(
     time: Duration,
 ) -> anyhow::Result<crate::load::Outcome> {
     let namespace = RemoteNamespace::connect(host_options(address)?).await?;
-    let info = namespace.info();
-    let blocks = (ACCESS_BYTES / info.block_size as usize) as u64;
-    let places = info.blocks / blocks;
-    let random = RefCell::new(Random::new(depth as u64));
-    let data: View = Buf::zeroed(ACCESS_BYTES).freeze();
-    let buffers: Vec<RefCell<Buf>> = (0..depth).map(|_| RefCell::new(Buf::zeroed(ACCESS_BYTES))).collect();
-    closed_loops(depth, 1, time, async move |client| {
-        let lba = Lba(random.borrow_mut().below(places) * blocks);
-        match access {
-            Access::Read => {
-                let (result, buffer) = namespace.read(lba, buffers[client].take()).await;
-                buffers[client].replace(buffer);
-                result?;
-            }
-            Access::Write => namespace.write(lba, data.clone(), Durability::Cached).await?,
-            // The namespace is all zeroes here and stays so: every compare is equal, every write is done.
-            Access::CompareAndWrite => {
-                namespace.compare_and_write(lba, data.clone(), data.clone(), Durability::Cached).await?;
-            }
-        }
-        Ok(0)
-    })
-    .await
+    random_access(namespace, access, ACCESS_BYTES, depth, time).await
 }
 
 fn rows(options: &Options, floor: &Side, ours: &[Side], idle: f64, host_core: usize, target_core: usize) -> Vec<Row> {
