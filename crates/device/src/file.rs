@@ -18,7 +18,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use engine::file::{File, OpenOptions};
-use engine::sync::oneshot;
 use engine::{Buf, View, task};
 
 use crate::grow::{GrowError, check_growth};
@@ -323,9 +322,9 @@ impl FileNamespace {
         }
         let guard = self.lock_for_writing(lba, blocks).await?;
         let (offset, bytes) = (self.offset(lba), blocks * u64::from(self.info.block_size));
-        let (file, latch, (done, outcome)) = (self.file.clone(), Arc::clone(&self.latch), oneshot());
+        let (file, latch) = (self.file.clone(), Arc::clone(&self.latch));
         let marked = self.marked(lba, blocks).cloned();
-        task::spawn(async move {
+        task::to_its_end(async move {
             // A hole reads as zeroes, and a sparse file stays sparse: making a pool must not fill the disk. A block device
             // gives room back only where the caller has said that it may.
             let zeroed = if how == Zeroing::Deallocate || !file.is_block_device() {
@@ -348,11 +347,10 @@ impl FileNamespace {
                 result = sidecar.unmark(lba, blocks).await;
             }
             drop(guard);
-            let _ = done.send(result); // nobody may be left to be told
+            result
         })
-        .detach();
-        // A task that ends without a result: only the end of its world does that.
-        outcome.await.unwrap_or(Err(Error::Aborted))
+        .await
+        .unwrap_or(Err(Error::Aborted))
     }
 }
 

@@ -9,7 +9,10 @@ use std::{
     task::{Context as TaskContext, Poll},
 };
 
-use crate::runtime::{self, Context};
+use crate::{
+    runtime::{self, Context},
+    sync::oneshot,
+};
 
 mod set;
 
@@ -70,6 +73,20 @@ pub fn spawn<T: 'static>(future: impl Future<Output = T> + 'static) -> Task<T> {
         Context::Uring(driver) => Task::new(driver.spawn(future)),
         Context::Sim(driver) => Task::new(driver.spawn(future)),
     }
+}
+
+/// Runs `future` to its end in a task of its own, also when the caller goes away meanwhile. `None` only where its world ends
+/// before it.
+///
+/// # Panics
+/// Outside a world.
+pub async fn to_its_end<T: 'static>(future: impl Future<Output = T> + 'static) -> Option<T> {
+    let (done, outcome) = oneshot();
+    spawn(async move {
+        let _ = done.send(future.await); // nobody may be left to be told
+    })
+    .detach();
+    outcome.await.ok()
 }
 
 /// Lets every other runnable task run once.

@@ -5,7 +5,6 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use engine::sync::oneshot;
 use engine::{Buf, View, task};
 
 use super::core::{Inner, journal_need};
@@ -134,12 +133,13 @@ impl DriveNamespace {
             Begun::Pieces => {
                 drop(admission);
                 let this = self.clone();
-                detached(async move {
+                task::to_its_end(async move {
                     let result = this.store_pieces(&span, &data, durability).await;
                     drop(guard);
                     result
                 })
                 .await
+                .unwrap_or(Err(Error::Aborted))
             }
         }
     }
@@ -180,12 +180,13 @@ impl DriveNamespace {
         let guard = self.lock_for_writing(lba, blocks).await?;
         let this = self.clone();
         let (first, units) = (self.first_unit(lba), blocks * self.units_per_block());
-        detached(async move {
+        task::to_its_end(async move {
             let result = this.set_state_locked(first, units, state).await;
             drop(guard);
             result
         })
         .await
+        .unwrap_or(Err(Error::Aborted))
     }
 
     async fn set_state_locked(&self, first: u64, units: u64, state: u64) -> Result<(), Error> {
@@ -281,17 +282,6 @@ impl DriveNamespace {
     fn deleted(&self) -> Error {
         Error::OutOfRange { lba: Lba(0), blocks: 0, end: 0 }
     }
-}
-
-/// Runs `command` to its end, also when the caller has gone.
-async fn detached<T: 'static>(command: impl Future<Output = Result<T, Error>> + 'static) -> Result<T, Error> {
-    let (done, outcome) = oneshot();
-    task::spawn(async move {
-        let _ = done.send(command.await); // nobody may be left to be told
-    })
-    .detach();
-    // A task that ends without a result: only the end of its world does that.
-    outcome.await.unwrap_or(Err(Error::Aborted))
 }
 
 impl Namespace for DriveNamespace {

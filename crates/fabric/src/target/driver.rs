@@ -18,7 +18,6 @@ use std::time::Duration;
 use device::{Durability, Error, Lba, Namespace};
 use engine::Buf;
 use engine::net::{SendBatch, TcpStream};
-use engine::sync::oneshot;
 use engine::task::{self, TaskSet};
 use engine::time::{self, Instant, Sleep};
 use nvme::Status;
@@ -180,15 +179,9 @@ async fn carry_out<N: Namespace>(job: Job<N>) -> Outcome {
     match job {
         Job::Operation(operation) => execute(operation).await,
         Job::Manage(slot, request) => {
-            let (done, outcome) = oneshot();
-            task::spawn(async move {
-                let _ = done.send(manage(slot, request).await); // nobody may be left to be told
-            })
-            .detach();
-            // A task that ends without a result: only the end of its world does that.
             let status = Some(Status::INTERNAL_ERROR);
             let cut_off = Outcome { slot: Some(slot), result: Ok(()), status, data: Buf::default(), dword0: 0 };
-            outcome.await.unwrap_or(cut_off)
+            task::to_its_end(manage(slot, request)).await.unwrap_or(cut_off)
         }
     }
 }
