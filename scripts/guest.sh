@@ -153,11 +153,12 @@ PY
   "$yagura" nvme connect-test "${at[@]}" | tee "$work/trial"
   grep -q "Compare and Write" "$work/trial"
 
+  local orders=0
   order() {
+    orders=$((orders + 1))
     echo "$*" > "$share/order.new"
-    mv "$share/order.new" "$share/order"
-    await test -e "$share/obeyed"
-    rm "$share/obeyed"
+    mv "$share/order.new" "$share/order-$orders"
+    await test -e "$share/obeyed-$orders"
   }
   # Bytes go out and come back for as long as the ports are troubled.
   work_on() {

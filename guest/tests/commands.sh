@@ -8,19 +8,6 @@ disk=$(device_of "$NQN")
 device=$(echo "$disk" | sed 's/n[0-9]*$//')
 block=$(blockdev --getss "$disk")
 
-says() {
-  local text=$1
-  shift
-  "$@" > /tmp/said 2>&1 || fail "$*: $(cat /tmp/said)"
-  grep -qiE -- "$text" /tmp/said || fail "$* does not say '$text': $(cat /tmp/said)"
-}
-refused() {
-  local text=$1
-  shift
-  if "$@" > /tmp/said 2>&1; then fail "this succeeded: $*"; fi
-  grep -qiE -- "$text" /tmp/said || fail "$* is refused otherwise than '$text': $(cat /tmp/said)"
-}
-
 step "identify"
 says 'subnqn' nvme id-ctrl "$device" -H
 says 'nguid' nvme id-ns "$disk" -H

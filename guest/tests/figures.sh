@@ -2,7 +2,7 @@
 # host beside the kernel's initiator on the kernel's target. Both targets serve memory. What each side did goes to
 # /share/figures as a file a round; the figures are emulated and compare only with each other.
 . /share/lib.sh
-config=/sys/kernel/config
+. /share/nvmet.sh
 OURS=$NQN-ours KERNELS=$NQN-kernel
 mkdir -p /share/figures
 
@@ -10,31 +10,11 @@ mkdir -p /share/figures
 yagura() { /share/lib/loader --library-path /share/lib /share/yagura "$@"; }
 
 step "the kernel's target"
-modprobe configfs
-mountpoint -q $config || mount -t configfs none $config
-modprobe nvmet-tcp
 modprobe nvme-tcp
-modprobe null_blk nr_devices=0
-disk=$config/nullb/disk
-mkdir $disk
-echo 64 > $disk/size
-echo 1 > $disk/memory_backed
-echo 4096 > $disk/blocksize
-echo 0 > $disk/irqmode
-echo 1 > $disk/power
-subsystem=$config/nvmet/subsystems/$KERNELS
-mkdir "$subsystem"
-echo 1 > "$subsystem/attr_allow_any_host"
-mkdir "$subsystem/namespaces/1"
-echo -n /dev/disk > "$subsystem/namespaces/1/device_path"
-echo 1 > "$subsystem/namespaces/1/enable"
-port=$config/nvmet/ports/1
-mkdir $port
-echo tcp > $port/addr_trtype
-echo ipv4 > $port/addr_adrfam
-echo 127.0.0.1 > $port/addr_traddr
-echo 4420 > $port/addr_trsvcid
-ln -s "$subsystem" "$port/subsystems/$KERNELS"
+make_disk 64 4096
+make_subsystem "$KERNELS" 1
+make_port 1 4420
+serve_at 1
 
 step "our target"
 ip link set lo up

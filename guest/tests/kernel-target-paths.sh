@@ -1,42 +1,18 @@
 # Runs in the guest: the kernel's target at two ports, with ANA groups and a referral from the one to the other. The host
-# orders what becomes of the ports while it reads and writes; a word a line in /share/order.
+# orders what becomes of the ports while it reads and writes: the Nth order is in `order-N`, and done once there is `obeyed-N`.
+# No name is used twice: the guest may remember of a shared file that it is there, or is not.
 . /share/lib.sh
-config=/sys/kernel/config
+. /share/nvmet.sh
 
-modprobe configfs
-mountpoint -q $config || mount -t configfs none $config
-modprobe nvmet-tcp
-modprobe null_blk nr_devices=0
-disk=$config/nullb/disk
-mkdir $disk
-echo $((SIZE / 1048576)) > $disk/size
-echo 1 > $disk/memory_backed
-echo 4096 > $disk/blocksize
-echo 0 > $disk/irqmode
-echo 1 > $disk/power
-
-subsystem=$config/nvmet/subsystems/$NQN
-mkdir "$subsystem"
-echo 1 > "$subsystem/attr_allow_any_host"
-mkdir "$subsystem/namespaces/1"
-echo -n /dev/disk > "$subsystem/namespaces/1/device_path"
-echo 1 > "$subsystem/namespaces/1/enable"
-
-# port NUMBER SERVICE
-port() {
-  local port=$config/nvmet/ports/$1
-  mkdir "$port"
-  echo tcp > "$port/addr_trtype"
-  echo ipv4 > "$port/addr_adrfam"
-  echo 0.0.0.0 > "$port/addr_traddr"
-  echo "$2" > "$port/addr_trsvcid"
+make_disk $((SIZE / 1048576)) 4096
+make_subsystem "$NQN" 1
+for number in 1 2; do
+  make_port $number $((4419 + number))
   # A second group. It would begin as inaccessible.
   mkdir "$port/ana_groups/2"
   echo optimized > "$port/ana_groups/2/ana_state"
-  ln -s "$subsystem" "$port/subsystems/$NQN"
-}
-port 1 4420
-port 2 4421
+  serve_at $number
+done
 echo inaccessible > $config/nvmet/ports/1/ana_groups/2/ana_state
 referral=$config/nvmet/ports/1/referrals/second
 mkdir $referral
@@ -52,21 +28,22 @@ touch /share/ready
 obey() {
   case "$1" in
     cut) rm "$config/nvmet/ports/$2/subsystems/$NQN" ;;
-    mend) ln -s "$subsystem" "$config/nvmet/ports/$2/subsystems/$NQN" ;;
+    mend) serve_at "$2" ;;
     state) echo "$4" > "$config/nvmet/ports/$2/ana_groups/$3/ana_state" ;;
     group) echo "$2" > "$subsystem/namespaces/1/ana_grpid" ;;
     *) fail "an unknown order: $*" ;;
   esac
 }
 
+next=1
 for ((tries = 0; tries < 1800; tries++)); do
   [ -e /share/done ] && break
-  if [ -e /share/order ]; then
-    read -ra order < /share/order
-    rm /share/order
+  if [ -e /share/order-$next ]; then
+    read -ra order < /share/order-$next
     step "order: ${order[*]}"
     obey "${order[@]}"
-    : > /share/obeyed
+    : > /share/obeyed-$next
+    next=$((next + 1))
   fi
   sleep 0.1
 done

@@ -49,3 +49,17 @@ wish() {
 # Guests that wait for each other.
 tell() { touch "/share/said-$1"; }
 hear() { await test -e "/share/said-$1"; }
+
+# says TEXT COMMAND…: it succeeds and says TEXT. refused TEXT COMMAND…: it fails and says TEXT.
+says() {
+  local text=$1
+  shift
+  "$@" > /tmp/said 2>&1 || fail "$*: $(cat /tmp/said)"
+  grep -qiE -- "$text" /tmp/said || fail "$* does not say '$text': $(cat /tmp/said)"
+}
+refused() {
+  local text=$1
+  shift
+  if "$@" > /tmp/said 2>&1; then fail "this succeeded: $*"; fi
+  grep -qiE -- "$text" /tmp/said || fail "$* is refused otherwise than '$text': $(cat /tmp/said)"
+}

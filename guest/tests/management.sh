@@ -40,12 +40,6 @@ umount /mnt/disk
 fsck.ext4 -fn "$disk" >/dev/null 2>&1 || fail fsck
 
 step "wrong requests"
-refused() {
-  local text=$1
-  shift
-  if "$@" > /tmp/said 2>&1; then fail "this succeeded: $*"; fi
-  grep -qi "$text" /tmp/said || fail "$*: $(cat /tmp/said)"
-}
 refused 'already attached' nvme attach-ns "$device" --namespace-id="$nsid" --controllers="$id"
 refused 'capacity' nvme create-ns "$device" --nsze=0x100000000000 --ncap=0x100000000000 --block-size=4096
 refused 'invalid' nvme delete-ns "$device" --namespace-id=77
