@@ -11,9 +11,9 @@ use std::rc::Rc;
 
 use serde::{Deserialize, Serialize};
 
-/// What an operation does.
+/// What an operation does. What its answer said stands in [`Operation::value`] and [`Operation::done`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Action {
     /// Writes the value.
     Put,
@@ -21,6 +21,53 @@ pub enum Action {
     Delete,
     /// Returns the value.
     Get,
+    /// Removes the key and returns the value that was there.
+    Take,
+    /// Writes the value if there is none.
+    Add,
+    /// Writes the value if there is one.
+    Replace,
+    /// Writes the value if the key holds `expected`.
+    CompareAndSet {
+        /// Identity of the value that must be there; `None`: none.
+        expected: Option<u64>,
+    },
+    /// Adds to the number that the key holds (none counts as 0; wraps) and returns the sum.
+    Increment {
+        /// What is added.
+        by: u64,
+    },
+    /// Puts a piece behind what the key holds, and returns the identity of the whole ([`appended`]).
+    Append {
+        /// Identity of the piece.
+        piece: u64,
+    },
+}
+
+/// Identity of a value after a piece was put behind it: a value and its history of pieces are one. A value of pieces that is
+/// read is named by folding its pieces with this, from `None` on.
+pub fn appended(before: Option<u64>, piece: u64) -> u64 {
+    // A multiplicative hash; it only has to tell the few values of a test apart.
+    let mixed =
+        (before.map_or(0, |before| before.wrapping_add(1)) ^ piece.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed ^ mixed >> 29
+}
+
+impl Action {
+    /// Whether only puts, deletes and gets of a plain register are meant.
+    pub(crate) fn is_plain(self) -> bool {
+        matches!(self, Action::Put | Action::Delete | Action::Get)
+    }
+
+    /// Whether the answer brings the value.
+    fn returns_value(self) -> bool {
+        matches!(self, Action::Get | Action::Take | Action::Increment { .. } | Action::Append { .. })
+    }
+
+    /// Whether the operation writes [`Operation::value`].
+    pub(crate) fn writes_value(self) -> bool {
+        matches!(self, Action::Put | Action::Add | Action::Replace | Action::CompareAndSet { .. })
+    }
 }
 
 /// One operation on one key. Stamps are of any unit, comparable over the whole history.
@@ -32,12 +79,20 @@ pub struct Operation {
     pub key: String,
     /// What was asked.
     pub action: Action,
-    /// Identity of the value written or returned, unique to each put; `None`: absent.
+    /// Identity of the value written or returned, unique to each write (but on keys that are incremented, whose values are
+    /// numbers); `None`: absent.
     pub value: Option<u64>,
+    /// Whether the condition of an add, replace or compare-and-set held; of others, and without an answer, true.
+    #[serde(default = "done")]
+    pub done: bool,
     /// Stamp of the request.
     pub invoked: u64,
     /// Stamp of the answer; `None`: the outcome is unknown, the operation may take effect at any time or never.
     pub returned: Option<u64>,
+}
+
+fn done() -> bool {
+    true
 }
 
 /// Operations in any order.
@@ -113,24 +168,34 @@ impl Recorder {
         Recorder::default()
     }
 
-    /// The operation is about to be requested; `value` is what a put writes.
+    /// The operation is about to be requested; `value` is what it writes.
     pub fn invoked(&self, client: u32, key: &str, action: Action, value: Option<u64>) -> Token {
         let mut recording = self.0.borrow_mut();
         recording.stamp += 1;
         let invoked = recording.stamp;
         let operations = &mut recording.history.operations;
-        operations.push(Operation { client, key: key.to_owned(), action, value, invoked, returned: None });
+        operations.push(Operation { client, key: key.to_owned(), action, value, done: true, invoked, returned: None });
         Token(operations.len() - 1)
     }
 
-    /// The answer is there: of a get with the value, of others with `None`.
+    /// The answer is there, with the value if it brings one (get, take, increment, append).
     pub fn returned(&self, token: Token, result: Option<u64>) {
+        self.answered(token, result, true);
+    }
+
+    /// The answer of an add, replace or compare-and-set is there: whether it was done.
+    pub fn decided(&self, token: Token, done: bool) {
+        self.answered(token, None, done);
+    }
+
+    fn answered(&self, token: Token, result: Option<u64>, done: bool) {
         let mut recording = self.0.borrow_mut();
         recording.stamp += 1;
         let returned = recording.stamp;
         let operation = &mut recording.history.operations[token.0];
         operation.returned = Some(returned);
-        if operation.action == Action::Get {
+        operation.done = done;
+        if operation.action.returns_value() {
             operation.value = result;
         }
     }

@@ -1,4 +1,5 @@
-//! Judges recorded histories of a key-value store from outside: is each key a linearizable register?
+//! Judges recorded histories of a key-value store from outside: is each key a linearizable register, conditional
+//! operations included?
 //!
 //! Shares no code with what it judges. A history ([`History`]) is recorded by a test, in one process or in many (as JSON
 //! lines), and checked key by key ([`check`]): linearizability is local, a history is linearizable if and only if that
@@ -7,5 +8,5 @@
 mod history;
 mod search;
 
-pub use history::{Action, History, Operation, ReadError, Recorder, Token};
+pub use history::{Action, History, Operation, ReadError, Recorder, Token, appended};
 pub use search::{Fault, STEPS_MAX, Summary, check};

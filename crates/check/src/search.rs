@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
 
-use crate::{Action, History, Operation};
+use crate::{Action, History, Operation, appended};
 
 /// Steps per key after which the search gives up. Guessed: seconds; an honest history of thousands of operations on a
 /// key, of which a dozen overlap, needs a few steps for each.
@@ -46,7 +46,7 @@ pub enum Fault {
         /// Steps taken.
         steps: u64,
     },
-    /// An operation returned before it was invoked, or two puts wrote the same identity: a mistake of the recording.
+    /// An operation returned before it was invoked, or two writes have the same identity: a mistake of the recording.
     #[error("the history is malformed: {0}")]
     Malformed(String),
 }
@@ -79,24 +79,58 @@ fn check_key(key: &str, operations: &[&Operation]) -> Result<u64, Fault> {
     }
 }
 
-/// Leaves out what cannot matter: gets without an answer, and puts of unknown outcome whose value nobody saw (if an
-/// order contains one, the order without it explains the same answers). The second keeps crash-ridden histories small.
+/// Leaves out what cannot matter: gets without an answer, and, on keys that are only put, deleted and got, puts of unknown
+/// outcome whose value nobody saw (if an order contains one, the order without it explains the same answers; not so where a
+/// condition was found true or false because of it). The second keeps crash-ridden histories small.
 fn relevant<'a>(operations: &[&'a Operation]) -> Result<Vec<&'a Operation>, Fault> {
+    let counted = operations.iter().any(|operation| matches!(operation.action, Action::Increment { .. }));
     let mut written = HashSet::new();
-    for put in operations.iter().filter(|operation| operation.action == Action::Put) {
-        let Some(value) = put.value else { return Err(Fault::Malformed(format!("{put:?} writes nothing"))) };
-        if !written.insert(value) {
-            return Err(Fault::Malformed(format!("{put:?} writes the value of another put")));
+    for write in operations.iter().filter(|operation| operation.action.writes_value()) {
+        let Some(value) = write.value else { return Err(Fault::Malformed(format!("{write:?} writes nothing"))) };
+        if !written.insert(value) && !counted {
+            return Err(Fault::Malformed(format!("{write:?} writes the value of another one")));
         }
     }
+    let plain = operations.iter().all(|operation| operation.action.is_plain());
     let seen: HashSet<u64> =
         operations.iter().filter(|o| o.action == Action::Get && o.returned.is_some()).filter_map(|o| o.value).collect();
     let matters = |operation: &Operation| match (operation.returned, operation.action, operation.value) {
-        (Some(_), ..) | (None, Action::Delete, _) => true,
         (None, Action::Get, _) => false,
-        (None, Action::Put, value) => value.is_some_and(|value| seen.contains(&value)),
+        (None, Action::Put, Some(value)) if plain => seen.contains(&value),
+        _ => true,
     };
     Ok(operations.iter().copied().filter(|operation| matters(operation)).collect())
+}
+
+/// What the key holds after `operation` took effect on `before`; `None`: its answer says otherwise, or, where there is no
+/// answer, it would have no effect, and so need not be placed.
+fn apply(operation: &Operation, before: Option<u64>) -> Option<Option<u64>> {
+    let answered = operation.returned.is_some();
+    // An answer must agree; without one anything does.
+    let told = |value: Option<u64>| !answered || operation.value == value;
+    let conditional = |holds: bool| match (answered, operation.done, holds) {
+        (true, done, holds) if done != holds => None,
+        (false, _, false) => None,
+        (_, _, true) => Some(operation.value),
+        _ => Some(before),
+    };
+    match operation.action {
+        Action::Put => Some(operation.value),
+        Action::Delete => Some(None),
+        Action::Get => told(before).then_some(before),
+        Action::Take => told(before).then_some(None),
+        Action::Add => conditional(before.is_none()),
+        Action::Replace => conditional(before.is_some()),
+        Action::CompareAndSet { expected } => conditional(before == expected),
+        Action::Increment { by } => {
+            let after = Some(before.unwrap_or(0).wrapping_add(by));
+            told(after).then_some(after)
+        }
+        Action::Append { piece } => {
+            let after = Some(appended(before, piece));
+            told(after).then_some(after)
+        }
+    }
 }
 
 /// A call or a return in the order of time, linked to its neighbours that are not placed yet.
@@ -185,13 +219,7 @@ impl<'a> Search<'a> {
 
     /// Puts the operation next in the order, unless its answer contradicts or this was tried before.
     fn place(&mut self, operation: usize) -> bool {
-        let asked = self.operations[operation];
-        let after = match asked.action {
-            Action::Get if asked.value != self.value => return false,
-            Action::Get => self.value,
-            Action::Put => asked.value,
-            Action::Delete => None,
-        };
+        let Some(after) = apply(self.operations[operation], self.value) else { return false };
         self.placed.insert(operation);
         if !self.known.insert((self.placed.clone(), after)) {
             self.placed.remove(operation);
@@ -254,8 +282,9 @@ fn report(operations: &[&Operation], (_, culprit): (usize, usize)) -> String {
         let mark = if index == culprit { '>' } else { ' ' };
         let value = operation.value.map_or("-".into(), |value| format!("{value:x}"));
         let returned = operation.returned.map_or("?".into(), |at| at.to_string());
+        let refused = if operation.done { "" } else { " refused" };
         let (client, action, invoked) = (operation.client, operation.action, operation.invoked);
-        writeln!(text, "{mark} client {client} {action:?} {value} [{invoked}, {returned}]")
+        writeln!(text, "{mark} client {client} {action:?} {value}{refused} [{invoked}, {returned}]")
             .expect("writing to a string does not fail");
     }
     text

@@ -1,11 +1,25 @@
 //! The checker against histories whose verdict is known, and against the plainest checker there is.
 
-use check::Action::{Delete, Get, Put};
-use check::{Action, Fault, History, Operation, Recorder, check};
+use check::Action::{Add, Append, CompareAndSet, Delete, Get, Increment, Put, Replace, Take};
+use check::{Action, Fault, History, Operation, Recorder, appended, check};
 use proptest::prelude::*;
 
 fn operation(action: Action, value: Option<u64>, invoked: u64, returned: Option<u64>) -> Operation {
-    Operation { client: 0, key: "k".into(), action, value, invoked, returned }
+    Operation { client: 0, key: "k".into(), action, value, done: true, invoked, returned }
+}
+
+/// The same, but its condition did not hold.
+fn refused(action: Action, value: Option<u64>, invoked: u64, returned: u64) -> Operation {
+    Operation { done: false, ..operation(action, value, invoked, Some(returned)) }
+}
+
+/// The verdict on operations one after the other, `None` standing for one without an answer.
+fn verdict(operations: Vec<Operation>) -> bool {
+    match check(&History { operations }) {
+        Ok(_) => true,
+        Err(Fault::NotLinearizable { .. }) => false,
+        Err(fault) => panic!("{fault}"),
+    }
 }
 
 fn history(operations: &[(Action, Option<u64>, u64, Option<u64>)]) -> History {
@@ -58,6 +72,79 @@ fn an_unknown_outcome_takes_effect_at_any_time_or_never_but_once() {
     bad(&[unknown, (Get, Some(7), 2, Some(3)), (Put, Some(8), 4, Some(5)), (Get, Some(7), 6, Some(7))]);
     good(&[(Put, Some(7), 1, Some(2)), (Delete, None, 3, None), (Get, Some(7), 4, Some(5)), (Get, None, 6, Some(7))]);
     good(&[(Put, Some(7), 1, Some(2)), (Get, None, 3, None)]); // a get without answer says nothing
+}
+
+#[test]
+fn a_condition_is_judged_where_it_took_effect() {
+    let put = || operation(Put, Some(7), 1, Some(2));
+    let get = |value| operation(Get, value, 9, Some(10));
+    for (action, when_there) in [(Add, false), (Replace, true), (CompareAndSet { expected: Some(7) }, true)] {
+        let done = || operation(action, Some(8), 3, Some(4));
+        let not_done = || refused(action, Some(8), 3, 4);
+        assert_eq!(verdict(vec![put(), done(), get(Some(8))]), when_there, "{action:?} on a value");
+        assert_eq!(verdict(vec![put(), not_done(), get(Some(7))]), !when_there, "{action:?} refused on a value");
+        assert_eq!(verdict(vec![done(), get(Some(8))]), !when_there, "{action:?} on nothing");
+        assert_eq!(verdict(vec![not_done(), get(None)]), when_there, "{action:?} refused on nothing");
+        assert!(!verdict(vec![put(), done(), get(Some(7))]), "{action:?} is lost");
+        assert!(!verdict(vec![put(), not_done(), get(Some(8))]), "{action:?} was refused and has an effect");
+    }
+    assert!(verdict(vec![operation(CompareAndSet { expected: None }, Some(8), 3, Some(4)), get(Some(8))]));
+}
+
+#[test]
+fn of_two_that_exclude_each_other_one_is_done() {
+    let cas =
+        |value, done| Operation { done, ..operation(CompareAndSet { expected: Some(7) }, Some(value), 3, Some(6)) };
+    let put = || operation(Put, Some(7), 1, Some(2));
+    assert!(verdict(vec![put(), cas(8, true), cas(9, false), operation(Get, Some(8), 7, Some(8))]));
+    assert!(!verdict(vec![put(), cas(8, true), cas(9, true)]));
+    assert!(!verdict(vec![put(), cas(8, false), cas(9, false)]));
+    let take = |value| operation(Take, value, 3, Some(6));
+    assert!(verdict(vec![put(), take(Some(7)), take(None)]));
+    assert!(!verdict(vec![put(), take(Some(7)), take(Some(7))]));
+    assert!(!verdict(vec![put(), take(None), take(None)]));
+    let add = |value| operation(Add, Some(value), 3, Some(6));
+    assert!(!verdict(vec![add(1), add(2)]));
+}
+
+#[test]
+fn nothing_is_added_twice_and_nothing_is_lost() {
+    let one = |value, invoked, returned| operation(Increment { by: 1 }, value, invoked, returned);
+    let get = |value| operation(Get, Some(value), 9, Some(10));
+    assert!(verdict(vec![one(Some(2), 1, Some(4)), one(Some(1), 1, Some(4)), get(2)]));
+    assert!(!verdict(vec![one(Some(1), 1, Some(4)), one(Some(1), 1, Some(4))]), "both saw nothing");
+    assert!(!verdict(vec![one(Some(1), 1, Some(4)), one(Some(3), 1, Some(4))]), "applied twice");
+    // Of unknown outcome: it counts once or not at all.
+    let unknown = || one(None, 1, None);
+    for (sum, possible) in [(1, true), (2, true), (3, false)] {
+        assert_eq!(verdict(vec![unknown(), one(Some(1), 2, Some(3)), get(sum)]), possible, "{sum}");
+    }
+    // A put of unknown outcome that nobody read explains the sum.
+    assert!(verdict(vec![operation(Put, Some(41), 1, None), one(Some(42), 2, Some(3))]));
+    assert!(!verdict(vec![one(Some(42), 2, Some(3)), operation(Put, Some(41), 4, None)]));
+}
+
+#[test]
+fn pieces_stand_in_the_order_of_their_appends() {
+    let append = |piece, value: &[u64], invoked, returned| {
+        let whole = value.iter().fold(None, |before, &piece| Some(appended(before, piece)));
+        operation(Append { piece }, whole, invoked, Some(returned))
+    };
+    assert!(verdict(vec![append(1, &[1], 1, 9), append(2, &[1, 2], 1, 9)]));
+    assert!(verdict(vec![append(1, &[2, 1], 1, 9), append(2, &[2], 1, 9)]));
+    assert!(!verdict(vec![append(1, &[1], 1, 9), append(2, &[2], 1, 9)]));
+    assert!(!verdict(vec![append(1, &[2, 1], 1, 2), append(2, &[2], 3, 4)]));
+}
+
+#[test]
+fn an_unknown_condition_holds_or_not() {
+    let put = || operation(Put, Some(7), 1, Some(2));
+    let unknown = || operation(CompareAndSet { expected: Some(7) }, Some(8), 3, None);
+    assert!(verdict(vec![put(), unknown(), operation(Get, Some(7), 5, Some(6)), operation(Get, Some(8), 7, Some(8))]));
+    assert!(!verdict(vec![put(), unknown(), operation(Get, Some(8), 5, Some(6)), operation(Get, Some(7), 7, Some(8))]));
+    // An add of unknown outcome that nobody read may be why another one was refused.
+    assert!(verdict(vec![operation(Add, Some(1), 1, None), refused(Add, Some(2), 3, 4)]));
+    assert!(!verdict(vec![refused(Add, Some(2), 3, 4), operation(Add, Some(1), 5, None)]));
 }
 
 #[test]
@@ -135,12 +222,23 @@ fn plain(operations: &[Operation], placed: u32, value: Option<u64>) -> bool {
     left().any(|index| {
         let next = &operations[index];
         let must_follow = left().any(|other| operations[other].returned.is_some_and(|at| at < next.invoked));
+        let answered = next.returned.is_some();
+        let put = |holds: bool| (!answered || next.done == holds).then_some(if holds { next.value } else { value });
+        let read = |after: Option<u64>, told: Option<u64>| (!answered || next.value == told).then_some(after);
         let after = match next.action {
-            Get if next.returned.is_some() && next.value != value => return false,
-            Get => value,
-            Put => next.value,
-            Delete => None,
+            Get => read(value, value),
+            Put => Some(next.value),
+            Delete => Some(None),
+            Take => read(None, value),
+            Add => put(value.is_none()),
+            Replace => put(value.is_some()),
+            CompareAndSet { expected } => put(value == expected),
+            Increment { by } => {
+                read(Some(value.unwrap_or(0).wrapping_add(by)), Some(value.unwrap_or(0).wrapping_add(by)))
+            }
+            Append { piece } => read(Some(appended(value, piece)), Some(appended(value, piece))),
         };
+        let Some(after) = after else { return false };
         !must_follow && plain(operations, placed | 1 << index, after)
     })
 }
@@ -160,11 +258,40 @@ fn small_history() -> impl Strategy<Value = Vec<Operation>> {
     })
 }
 
+/// The same with conditional operations; on some keys numbers are counted, so that values repeat.
+fn small_conditional_history() -> impl Strategy<Value = Vec<Operation>> {
+    let one = (0u8..9, 0u64..4, 0u64..12, 1u64..8, any::<bool>(), any::<bool>());
+    (any::<bool>(), prop::collection::vec(one, 1..6)).prop_map(|(counted, shapes)| {
+        let shape = |(index, (kind, read, at, length, returns, done)): (usize, (u8, u64, u64, u64, bool, bool))| {
+            let (wrote, told) = (Some(index as u64 + 1), (read > 0).then_some(read));
+            let (action, value) = match kind {
+                0 => (Put, wrote),
+                1 => (Get, told),
+                2 => (Take, told),
+                3 | 4 => (Add, wrote),
+                5 => (Replace, wrote),
+                6 => (CompareAndSet { expected: told }, wrote),
+                _ if counted => (Increment { by: 1 }, Some(read)),
+                _ => (Append { piece: read }, Some(appended((read > 1).then_some(1), read))),
+            };
+            let returned = (returns || length < 6).then_some(at + length);
+            Operation { done: done || returned.is_none(), ..operation(action, value, at, returned) }
+        };
+        shapes.into_iter().enumerate().map(shape).collect()
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
     #[test]
     fn agrees_with_the_plain_checker(operations in small_history()) {
         let expected = plain(&operations, 0, None);
         prop_assert_eq!(check(&History { operations }).is_ok(), expected);
+    }
+
+    #[test]
+    fn agrees_with_the_plain_checker_on_conditions(operations in small_conditional_history()) {
+        let expected = plain(&operations, 0, None);
+        prop_assert_eq!(verdict(operations), expected);
     }
 }

@@ -202,7 +202,7 @@ fn record(address: std::net::SocketAddr, client: u32, clock: &AtomicU64, stop: &
             }
         };
         let returned = Some(clock.fetch_add(1, Ordering::SeqCst));
-        operations.push(check::Operation { client, key, action, value, invoked, returned });
+        operations.push(check::Operation { client, key, action, value, done: true, invoked, returned });
     }
     operations
 }
