@@ -1,180 +1,20 @@
-//! Reaching a pool: from the addresses of some members to connections to all of them.
-//!
-//! The map is read from whichever member answers; the others are then found where it says, unless they were found at an address
-//! that was given: what the operator says now counts more than what was true when the pool was made. Members are told apart by
-//! their NGUID, never by their address.
+//! Reaching a pool as the flags say; failures as exit statuses.
 
-use std::net::{SocketAddr, ToSocketAddrs};
-use std::rc::Rc;
-use std::time::Duration;
-
-use device::{Durability, Error, Lba, Namespace, NamespaceInfo};
-use engine::{Buf, View};
-use fabric::host::{ConnectError, Discovered, Discovery, HostIdentity, Options, RemoteNamespace, Security};
-use kv::resp::execute::together;
-use kv::store::{Link, Store};
-use nvme::Nqn;
-use pool::{Map, Report};
+pub use ::client::reach::{Connected, Found, Reached, Way};
+use ::nvme::Nqn;
+use kv::store::Store;
 
 use crate::cli::{NvmeHost, PoolAddress};
 use crate::exit::Failure;
-use crate::nvme::CONNECT_TIME;
 
-/// Namespaces that are looked for in one subsystem. Chosen: what a target of ours serves.
-const NSID_MAX: u32 = 1024;
-
-/// A remote namespace as a store's member.
-#[derive(Clone)]
-pub struct Connected(Rc<RemoteNamespace>);
-
-impl Link for Connected {
-    fn is_connected(&self) -> bool {
-        self.0.is_connected()
-    }
-
-    fn epoch(&self) -> u64 {
-        self.0.epoch()
-    }
-}
-
-impl Namespace for Connected {
-    fn info(&self) -> NamespaceInfo {
-        self.0.info()
-    }
-
-    async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
-        self.0.read(lba, buf).await
-    }
-
-    async fn write(&self, lba: Lba, data: View, durability: Durability) -> Result<(), Error> {
-        self.0.write(lba, data, durability).await
-    }
-
-    async fn flush(&self) -> Result<(), Error> {
-        self.0.flush().await
-    }
-
-    async fn compare(&self, lba: Lba, expected: View) -> Result<(), Error> {
-        self.0.compare(lba, expected).await
-    }
-
-    async fn compare_and_write(&self, lba: Lba, expected: View, new: View, how: Durability) -> Result<(), Error> {
-        self.0.compare_and_write(lba, expected, new, how).await
-    }
-
-    async fn write_zeroes(&self, lba: Lba, blocks: u64, durability: Durability) -> Result<(), Error> {
-        self.0.write_zeroes(lba, blocks, durability).await
-    }
-
-    async fn deallocate(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
-        self.0.deallocate(lba, blocks).await
-    }
-}
-
-/// A namespace that was found, and where.
-#[derive(Clone)]
-pub struct Found {
-    /// Its connection.
-    pub namespace: Connected,
-    /// The address.
-    pub address: String,
-    /// The subsystem.
-    pub nqn: Nqn,
-    /// Its id there.
-    pub nsid: u32,
-}
-
-/// A pool whose members are connected, as far as they answer.
-pub struct Reached {
-    /// The map that the majority of its voters carry.
-    pub map: Map,
-    /// For each member of the map, in its order.
-    pub members: Vec<Found>,
-    /// What did not answer, or could not be used, in words.
-    pub troubles: Vec<String>,
-}
-
-/// The socket address in `text`.
-pub fn resolve(text: &str) -> Result<SocketAddr, Failure> {
-    let wrong = |error: std::io::Error| Failure::usage(format!("address `{text}`: {error}; write HOST:PORT"));
-    text.to_socket_addrs()
-        .map_err(wrong)?
-        .next()
-        .ok_or_else(|| Failure::usage(format!("address `{text}` has no IP address")))
-}
-
-/// Who connects to members, and what that needs: flags read, key files too, once.
-#[derive(Clone)]
-pub struct Way {
-    host: HostIdentity,
-    security: Security,
-}
-
-impl Way {
-    /// As the flags say.
-    pub fn new(flags: &NvmeHost) -> Result<Way, Failure> {
-        // Where it leads is filled in for each connection.
-        let mut options = Options::discovery(SocketAddr::from(([127, 0, 0, 1], 0)));
-        crate::nvme::keys::apply(flags, &mut options)?;
-        Ok(Way { host: options.host, security: options.security })
-    }
-
-    /// By a random name and without keys.
-    pub fn plain() -> Way {
-        Way { host: HostIdentity::random(), security: Security::default() }
-    }
-
-    /// Options for a namespace.
-    fn options(&self, address: SocketAddr, nqn: Nqn, nsid: u32) -> Options {
-        let (host, security) = (self.host.clone(), self.security.clone());
-        Options { connect_timeout: CONNECT_TIME, host, security, ..Options::new(address, nqn, nsid) }
-    }
-
-    /// What the discovery service at `address` offers.
-    async fn discover(&self, address: SocketAddr) -> Result<Vec<Discovered>, Failure> {
-        let options = self.options(address, Nqn::discovery(), 0);
-        let options = Options { command_timeout: CONNECT_TIME, keep_alive: Duration::ZERO, ..options };
-        let discovery = Discovery::connect(&options).await.map_err(Failure::unavailable)?;
-        let log = discovery.log().await.map_err(Failure::unavailable);
-        discovery.leave().await;
-        Ok(log?.entries)
-    }
+/// Who connects to members, and what that needs.
+pub fn way(flags: &NvmeHost) -> Result<Way, Failure> {
+    Ok(Way::new(&crate::nvme::keys::security(flags))?)
 }
 
 /// Every namespace at `address`: of subsystem `nqn` or of all that are discovered; `nsid` or all.
 pub async fn find(way: &Way, address: &str, nqn: Option<Nqn>, nsid: Option<u32>) -> Result<Vec<Found>, Failure> {
-    let socket = resolve(address)?;
-    let subsystems = match nqn {
-        Some(nqn) => vec![(socket, nqn)],
-        None => {
-            let entries = way.discover(socket).await?;
-            let of_address = |entry: Discovered| {
-                // A subsystem that is served at several addresses is used at the one we were told.
-                let nqn = entry.subsystem.clone();
-                (!nqn.is_discovery() && entry.socket_address().is_some()).then_some((socket, nqn))
-            };
-            let mut found: Vec<_> = entries.into_iter().filter_map(of_address).collect();
-            found.sort();
-            found.dedup();
-            found
-        }
-    };
-    let mut found = Vec::new();
-    for (socket, nqn) in subsystems {
-        let ids = nsid.map_or(1..=NSID_MAX, |nsid| nsid..=nsid);
-        for id in ids {
-            match RemoteNamespace::connect(way.options(socket, nqn.clone(), id)).await {
-                Ok(namespace) => {
-                    let namespace = Connected(Rc::new(namespace));
-                    found.push(Found { namespace, address: address.to_string(), nqn: nqn.clone(), nsid: id });
-                }
-                // Ids count from 1 without gaps.
-                Err(ConnectError::NoNamespace { .. }) if nsid.is_none() => break,
-                Err(error) => return Err(Failure::unavailable(error)),
-            }
-        }
-    }
-    Ok(found)
+    Ok(::client::reach::find(way, address, nqn, nsid).await?)
 }
 
 /// Reaches the pool that some namespace at `addresses` is a member of.
@@ -182,126 +22,19 @@ pub async fn reach(way: &Way, addresses: &[String]) -> Result<Reached, Failure> 
     if addresses.is_empty() {
         return Err(Failure::usage("which pool? give the address of a member by --pool, or `pool` in a config file"));
     }
-    for address in addresses {
-        resolve(address)?;
-    }
-    let mut troubles = Vec::new();
-    let (mut given, mut reports): (Vec<Found>, Vec<Report>) = (Vec::new(), Vec::new());
-    let mut only_blank = true;
-    for (address, found) in
-        addresses.iter().zip(together(addresses.iter().map(|address| find(way, address, None, None))).await)
-    {
-        match found {
-            Err(failure) => {
-                only_blank = false;
-                troubles.push(format!("{address}: {}", failure.sentence()));
-            }
-            Ok(found) => given.extend(found),
-        }
-    }
-    for found in &given {
-        match pool::inspect(&found.namespace, &found.address).await {
-            Ok(report) => reports.push(report),
-            Err(error) => {
-                only_blank &= matches!(error, pool::Error::Superblock { source: pool::SuperblockError::Blank, .. });
-                troubles.push(error.to_string());
-            }
-        }
-    }
-    let newest = reports.into_iter().max_by_key(|report| (report.superblock.epoch, report.superblock.accepted));
-    let Some(report) = newest else {
-        let troubles = troubles.join("; ");
-        if given.is_empty() && only_blank {
-            return Err(Failure::unavailable(format!("no namespace at {}", addresses.join(", "))));
-        }
-        let mend = if only_blank { " (make a pool with `yagura pool create`)" } else { "" };
-        let sentence = format!("no member of a pool answers: {troubles}{mend}");
-        return Err(if given.is_empty() { Failure::unavailable(sentence) } else { Failure::refused(sentence) });
-    };
-    let mut map = report.map;
-    let mut members = Vec::with_capacity(map.members.len());
-    let missing = together((0..map.members.len()).map(|index| member_at(way, &map, index, &given))).await;
-    for (member, trouble) in missing.into_iter().collect::<Result<Vec<_>, _>>()? {
-        members.push(member);
-        troubles.extend(trouble);
-    }
-    let labelled: Vec<_> =
-        members.iter().map(|found: &Found| (found.address.clone(), found.namespace.clone())).collect();
-    let opened = pool::open(&labelled, Some(map.pool)).await.map_err(pool_failure)?;
-    if opened.map != map {
-        // The newest map was seen on too few to be in force: members are in another order, or others.
-        map = opened.map;
-        members = together((0..map.members.len()).map(|index| member_at(way, &map, index, &given)))
-            .await
-            .into_iter()
-            .map(|reached| reached.map(|(found, _)| found))
-            .collect::<Result<_, _>>()?;
-    }
-    for presence in opened.members {
-        if let pool::Presence::Refused(_, reason) = presence {
-            troubles.push(reason);
-        }
-    }
-    troubles.sort();
-    troubles.dedup();
-    Ok(Reached { map, members, troubles })
+    Ok(::client::reach::reach(way, addresses).await?)
 }
 
 /// The store of the pool at an address; what does not answer is said in the log.
 pub async fn open(address: &PoolAddress) -> Result<Store<Connected>, Failure> {
-    let reached = reach(&Way::new(&address.host)?, &address.pool).await?;
+    let reached = reach(&way(&address.host)?, &address.pool).await?;
     for trouble in &reached.troubles {
         tracing::warn!("{trouble}");
     }
     Ok(reached.store())
 }
 
-impl Reached {
-    /// The store over the members.
-    pub fn store(&self) -> Store<Connected> {
-        let members = self.members.iter().map(|found| Some(found.namespace.clone())).collect();
-        Store::new(self.map.clone(), members)
-    }
-}
-
 /// A pool's error as an exit status.
 pub fn pool_failure(error: pool::Error) -> Failure {
-    match error {
-        pool::Error::NoQuorum { .. } => Failure::unavailable(error),
-        pool::Error::Device { member, source } => crate::nvme::device_failure(source).during(member),
-        pool::Error::Option { .. } | pool::Error::TooFewDomains { .. } => Failure::usage(error),
-        other => Failure::refused(other),
-    }
-}
-
-/// Member `index` of the map: as it was found, else where the map says. One that does not answer is waited for in the background.
-async fn member_at(way: &Way, map: &Map, index: usize, given: &[Found]) -> Result<(Found, Option<String>), Failure> {
-    let member = &map.members[index];
-    if let Some(found) = given.iter().find(|found| found.namespace.info().nguid == member.id.0) {
-        return Ok((found.clone(), None));
-    }
-    let nqn: Nqn = member.nqn.parse().map_err(|error| Failure::refused(format!("member {}: {error}", member.id)))?;
-    let mut trouble = None;
-    for address in &member.addresses {
-        let connected = match resolve(address) {
-            Ok(socket) => RemoteNamespace::connect(way.options(socket, nqn.clone(), member.nsid))
-                .await
-                .map_err(Failure::unavailable),
-            Err(failure) => Err(failure),
-        };
-        match connected {
-            Ok(namespace) if namespace.info().nguid == member.id.0 => {
-                let namespace = Connected(Rc::new(namespace));
-                return Ok((Found { namespace, address: address.clone(), nqn, nsid: member.nsid }, None));
-            }
-            Ok(_) => {
-                trouble = Some(format!("member {} is no longer at {address}: give its address by --pool", member.id))
-            }
-            Err(failure) => trouble = Some(format!("member {} at {address}: {}", member.id, failure.sentence())),
-        }
-    }
-    let address = member.addresses.first().cloned().unwrap_or_default();
-    let options = way.options(resolve(&address)?, nqn.clone(), member.nsid);
-    let namespace = Connected(Rc::new(RemoteNamespace::expecting(options, map.expected_info(index))));
-    Ok((Found { namespace, address, nqn, nsid: member.nsid }, trouble))
+    ::client::Error::from(error).into()
 }

@@ -12,6 +12,8 @@
 
 use std::process::ExitCode;
 
+use client::ErrorKind;
+
 /// Text of the statuses, for `--help`.
 pub const EXIT_STATUS_HELP: &str = "\
 Exit status: 0 done; 1 a check failed or the key is not there; 2 wrong command line or config file;
@@ -74,6 +76,17 @@ impl Failure {
     pub fn report(&self) -> ExitCode {
         eprintln!("yagura: {}", self.sentence);
         ExitCode::from(self.status)
+    }
+}
+
+impl From<client::Error> for Failure {
+    fn from(error: client::Error) -> Failure {
+        match error.kind() {
+            ErrorKind::Usage => Failure::usage(error),
+            ErrorKind::Unavailable => Failure::unavailable(error),
+            ErrorKind::Refused => Failure::refused(error),
+            ErrorKind::OutOfSpace => Failure::out_of_space(error),
+        }
     }
 }
 

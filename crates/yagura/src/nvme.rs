@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+pub use client::reach::CONNECT_TIME;
 use device::{Durability, Lba, Namespace, NamespaceInfo};
 use engine::Buf;
 use fabric::host::{Multipath, MultipathError, MultipathOptions, Options, RemoteNamespace};
@@ -21,8 +22,6 @@ mod reservations;
 mod show;
 mod trial;
 
-/// What one step of connecting may take.
-pub const CONNECT_TIME: Duration = Duration::from_secs(5);
 /// Bytes of one command. Chosen: what targets commonly take; the host splits what is too long.
 const CHUNK_BYTES: usize = 128 << 10;
 
@@ -217,14 +216,7 @@ fn named(path: &std::path::Path, error: std::io::Error) -> Failure {
 
 /// A namespace's error as an exit status.
 pub fn device_failure(error: device::Error) -> Failure {
-    match error {
-        device::Error::OutOfSpace => Failure::out_of_space(error),
-        device::Error::NotConnected(_) | device::Error::Disconnected(_) | device::Error::Aborted => {
-            Failure::unavailable(error)
-        }
-        device::Error::OutOfRange { .. } | device::Error::InvalidLength { .. } => Failure::usage(error),
-        other => Failure::refused(other),
-    }
+    client::Error::from(error).into()
 }
 
 /// The pattern of `seed` at byte `place` of a namespace: each 8 bytes are a hash of seed and place, so that neither a block that

@@ -139,7 +139,7 @@ async fn create(args: &PoolCreateArgs) -> Result<(), Failure> {
         }),
         force: args.force,
     };
-    let members = find_all(&Way::new(&args.host)?, &args.members).await?;
+    let members = find_all(&client::way(&args.host)?, &args.members).await?;
     let map = pool::create(&members, &options).await.map_err(client::pool_failure)?;
     let votes = |_| (true, true);
     output::report(args.common.json, &describe_map(&map, votes, Vec::new()), describe)
@@ -158,7 +158,7 @@ pub async fn create_blank(addresses: &[String], replicas: u8, table_share: u32) 
 }
 
 async fn status(args: &PoolStatusArgs) -> Result<(), Failure> {
-    let reached = client::reach(&Way::new(&args.address.host)?, &args.address.pool).await?;
+    let reached = client::reach(&client::way(&args.address.host)?, &args.address.pool).await?;
     let store = reached.store();
     // A member's vote is found out by its first answer.
     let waited = engine::time::timeout(crate::nvme::CONNECT_TIME, store.list(b"", 0, 1)).await;

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use fabric::auth::{DhchapKey, Hash, HostKeys};
+use client::{SecurityOptions, tls_key};
+use fabric::auth::{DhchapKey, Hash};
 use fabric::host::Options;
-use fabric::secret::Secret;
-use fabric::tls::{ConfiguredPsk, Derivation, IdentityVersion, PskHash, TlsKey};
+use fabric::tls::{ConfiguredPsk, Derivation, IdentityVersion, PskHash};
 use nvme::Nqn;
 use serde::Serialize;
 
@@ -13,22 +13,22 @@ use crate::cli::{CheckTlsKeyArgs, GenDhchapKeyArgs, GenTlsKeyArgs, NvmeHost};
 use crate::exit::Failure;
 use crate::output;
 
+/// Name and keys of the host, as the flags say.
+pub fn security(host: &NvmeHost) -> SecurityOptions {
+    SecurityOptions {
+        host_nqn: host.host_nqn.clone(),
+        dhchap_key_file: host.dhchap_key_file.clone(),
+        dhchap_ctrl_key_file: host.dhchap_ctrl_key_file.clone(),
+        concatenation: host.concat,
+        tls_key_file: host.tls_key_file.clone(),
+        tls_identity_zero: host.tls_identity == 0,
+        tls_legacy: host.tls_legacy,
+    }
+}
+
 /// Puts the host's name and keys into the options.
 pub fn apply(host: &NvmeHost, options: &mut Options) -> Result<(), Failure> {
-    if let Some(nqn) = &host.host_nqn {
-        options.host.nqn = nqn.parse().map_err(|error| Failure::usage(format!("--host-nqn: {error}")))?;
-    }
-    if let Some(file) = &host.dhchap_key_file {
-        let keys = HostKeys::from_files(file, host.dhchap_ctrl_key_file.as_deref()).map_err(Failure::usage)?;
-        options.security.dhchap = Some(keys);
-    }
-    options.security.concatenation = host.concat;
-    if let Some(file) = &host.tls_key_file {
-        let derivation = if host.tls_legacy { Derivation::Legacy } else { Derivation::Standard };
-        let key = read_tls(file)?.retain(&options.host.nqn, derivation).map_err(Failure::refused)?;
-        options.security.tls = Some(TlsKey::Retained { key, version: identity_version(host.tls_identity) });
-    }
-    Ok(())
+    Ok(security(host).apply(options)?)
 }
 
 /// What was made; never the key.
@@ -62,12 +62,6 @@ pub fn generate_dhchap(args: &GenDhchapKeyArgs) -> Result<(), Failure> {
         Some(nqn) => format!("{}: a key for {nqn} alone\n", made.file),
         None => format!("{}: a key, transformed by: {}\n", made.file, made.hash),
     })
-}
-
-/// A key for TLS from its file.
-fn read_tls(file: &Path) -> Result<ConfiguredPsk, Failure> {
-    let text = Secret::from_file(file).map_err(Failure::usage)?;
-    ConfiguredPsk::parse(&text).map_err(|error| Failure::usage(format!("{}: {error}", file.display())))
 }
 
 fn identity_version(version: u8) -> IdentityVersion {
@@ -113,7 +107,7 @@ pub fn generate_tls(args: &GenTlsKeyArgs) -> Result<(), Failure> {
 
 /// `yagura nvme check-tls-key`
 pub fn check_tls(args: &CheckTlsKeyArgs) -> Result<(), Failure> {
-    let key = read_tls(&args.file)?;
+    let key = tls_key(&args.file)?;
     let mut report = TlsKeyReport::new(&args.file, &key);
     if let (Some(host), Some(subsystem)) = (&args.host_nqn, &args.nqn) {
         let host = host.parse().map_err(|error| Failure::usage(format!("--host-nqn: {error}")))?;

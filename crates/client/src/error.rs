@@ -1,0 +1,100 @@
+//! What can go wrong, for a program that decides by the kind and shows the sentence.
+
+use kv::StoreError;
+
+/// Why the pool was not reached, or an operation failed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Error {
+    /// An argument, an address or a key file is wrong.
+    #[error("{0}")]
+    Usage(String),
+    /// Nothing answers, or too few do.
+    #[error("{0}")]
+    Unavailable(String),
+    /// What answers is damaged, foreign, in use or of another version.
+    #[error("{0}")]
+    Refused(String),
+    /// No room left.
+    #[error("{0}")]
+    OutOfSpace(String),
+    /// The store could not do what was asked.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// The kinds of errors that programs tell apart.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ErrorKind {
+    /// The caller's mistake: an argument, an address, a key file, a key or value over the limits. It will not work again.
+    Usage,
+    /// Nothing answers, or no majority does. It may work later.
+    Unavailable,
+    /// Damaged, foreign, in use or of another version. An operator has to look.
+    Refused,
+    /// No room on the members that hold the key.
+    OutOfSpace,
+}
+
+impl Error {
+    /// What kind of error it is.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Error::Usage(_) => ErrorKind::Usage,
+            Error::Unavailable(_) => ErrorKind::Unavailable,
+            Error::Refused(_) => ErrorKind::Refused,
+            Error::OutOfSpace(_) => ErrorKind::OutOfSpace,
+            Error::Store(error) => match error {
+                StoreError::Key { .. } | StoreError::Value { .. } => ErrorKind::Usage,
+                StoreError::Unavailable { .. } => ErrorKind::Unavailable,
+                StoreError::OutOfSpace { .. } => ErrorKind::OutOfSpace,
+            },
+        }
+    }
+
+    /// Whether a change may have taken effect, or may yet: it was sent, and nobody could say what became of it.
+    ///
+    /// A later read tells, once it has returned the change or something newer. To try a change again that is not idempotent
+    /// (an increment) is to risk doing it twice.
+    pub fn outcome_unknown(&self) -> bool {
+        match self {
+            Error::Store(error) => error.outcome_unknown(),
+            Error::Usage(_) | Error::Unavailable(_) | Error::Refused(_) | Error::OutOfSpace(_) => false,
+        }
+    }
+
+    /// The same with what was being done in front; an error of the store stays as it is.
+    fn during(self, what: &str) -> Error {
+        match self {
+            Error::Usage(sentence) => Error::Usage(format!("{what}: {sentence}")),
+            Error::Unavailable(sentence) => Error::Unavailable(format!("{what}: {sentence}")),
+            Error::Refused(sentence) => Error::Refused(format!("{what}: {sentence}")),
+            Error::OutOfSpace(sentence) => Error::OutOfSpace(format!("{what}: {sentence}")),
+            other => other,
+        }
+    }
+}
+
+impl From<device::Error> for Error {
+    fn from(error: device::Error) -> Error {
+        let sentence = error.to_string();
+        match error {
+            device::Error::OutOfSpace => Error::OutOfSpace(sentence),
+            device::Error::NotConnected(_) | device::Error::Disconnected(_) | device::Error::Aborted => {
+                Error::Unavailable(sentence)
+            }
+            device::Error::OutOfRange { .. } | device::Error::InvalidLength { .. } => Error::Usage(sentence),
+            _ => Error::Refused(sentence),
+        }
+    }
+}
+
+impl From<pool::Error> for Error {
+    fn from(error: pool::Error) -> Error {
+        match error {
+            pool::Error::NoQuorum { .. } => Error::Unavailable(error.to_string()),
+            pool::Error::Device { member, source } => Error::from(source).during(&member.to_string()),
+            pool::Error::Option { .. } | pool::Error::TooFewDomains { .. } => Error::Usage(error.to_string()),
+            other => Error::Refused(other.to_string()),
+        }
+    }
+}
