@@ -7,17 +7,21 @@
 use device::{Durability, Lba, Namespace, NamespaceInfo};
 use engine::Buf;
 
+use crate::change::State;
+use crate::domain::{Domain, Level};
 use crate::error::Error;
 use crate::geometry::{
     Geometry, MAP_OFFSETS, PAGE_SIZE_MAX, PAGE_SIZE_MIN, SUPERBLOCK_OFFSETS, TABLE_OFFSET, TABLE_PAGES_MIN,
 };
-use crate::map::{Domain, Level, MEMBERS_MAX, Map, Member, MemberId, REPLICAS_MAX, VOTERS_MAX, WEIGHT_MAX};
+use crate::map::{MAP_FORMAT, MEMBERS_MAX, Map, Member, MemberId, REPLICAS_MAX, VOTERS_MAX, WEIGHT_MAX};
 use crate::open::{device_error, superblock_copy};
 use crate::superblock::{Ballot, SUPERBLOCK_BYTES, Superblock, SuperblockError, crc64};
 
 /// Thousandths of a member that become table. Half: entries that fit a page live in the table, all others in the heap, and
 /// which kind prevails is not known when a pool is made. Guessed; `table_share` says otherwise.
 pub const TABLE_SHARE_DEFAULT: u32 = 500;
+/// Generation of a member's first superblock.
+pub(crate) const GENERATION_FIRST: u64 = 1;
 /// Blocks zeroed by one command: what a 16-bit count of 0's based blocks can say (NVM Command Set 1.0 §3.2.8).
 const ZERO_BLOCKS_MAX: u64 = 65_536;
 
@@ -106,7 +110,7 @@ fn superblock(map: &Map, member: &Member, body: &[u8]) -> Superblock {
         pool: map.pool,
         member: member.id,
         incarnation: member.incarnation,
-        generation: 1,
+        generation: GENERATION_FIRST,
         epoch: map.epoch,
         promised: Ballot::default(),
         accepted: Ballot::default(),
@@ -136,12 +140,16 @@ fn plan<N: Namespace>(members: &[NewMember<N>], options: &CreateOptions) -> Resu
         entries.push(entry(member, info, &geometry, weight, index < VOTERS_MAX));
     }
     let mut map = Map {
+        format: MAP_FORMAT,
         pool: uuid::Builder::from_random_bytes(random_bytes()).into_uuid(),
         epoch: 1,
+        revision: 0,
+        state: State::Stable,
         replicas: options.replicas,
         spread: Level::Drive,
         page_size: options.page_size,
         hash_seed: engine::task::random_u64(),
+        change: None,
         members: entries,
     };
     let replicas = usize::from(options.replicas);
@@ -188,10 +196,14 @@ fn entry<N>(member: &NewMember<N>, info: &NamespaceInfo, geometry: &Geometry, we
         block_size: info.block_size,
         weight,
         voter,
+        points: None,
+        leaving: false,
+        mark: GENERATION_FIRST,
         incarnation: engine::task::random_u64().max(1),
         table_pages: geometry.table_pages,
         heap_groups: geometry.heap_groups,
         domain,
+        old: None,
     }
 }
 

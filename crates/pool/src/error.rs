@@ -1,6 +1,7 @@
 //! What can be wrong with a pool, in words that name the member and the way out.
 
-use crate::map::{Level, MapError, MemberId};
+use crate::domain::Level;
+use crate::map::{MapError, MemberId};
 use crate::superblock::SuperblockError;
 
 /// Why a pool could not be created or opened.

@@ -5,10 +5,13 @@
 //!
 //! - [`superblock`]: the block that makes a namespace a member.
 //! - [`map`]: the body the superblock names: members, replica count, seed, geometry.
+//! - [`change`]: how one map becomes the next.
 //! - [`geometry`]: where table and heap lie on a member.
 //! - [`ring`]: consistent hashing, from a key to its members.
 
+pub mod change;
 mod create;
+pub mod domain;
 pub mod error;
 pub mod fuzz;
 pub mod geometry;
@@ -17,12 +20,14 @@ mod open;
 pub mod ring;
 pub mod superblock;
 
+pub use change::{Change, ChangeKind, Epoch, Phase, Seat, Side, State};
 pub use create::{CreateOptions, NewMember, TABLE_SHARE_DEFAULT, create};
+pub use domain::{Domain, Level};
 pub use error::Error;
 pub use geometry::{Geometry, HeapGroup, HeapPage, Layout, TablePage};
-pub use map::{Domain, Level, Map, Member, MemberId};
+pub use map::{Map, MapError, Member, MemberId};
 pub use open::{Label, Opened, Presence, Report, check_member, inspect, open};
-pub use ring::{KeyHash, Ring};
+pub use ring::{KeyHash, Placements, Ring};
 pub use superblock::{Ballot, Superblock, SuperblockError};
 
 #[cfg(test)]

@@ -9,9 +9,14 @@ use std::fmt;
 use device::NamespaceInfo;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::change::{Change, Epoch, Seat, Side, State};
+use crate::domain::{Domain, Level};
 use crate::geometry::{Geometry, MAP_BYTES_MAX, PAGE_SIZE_MAX, PAGE_SIZE_MIN, TABLE_PAGES_MIN};
+use crate::ring::{Placements, Ring};
 use crate::superblock::{Hex, crc64};
 
+/// The format of the body that this code writes, and the newest it reads.
+pub const MAP_FORMAT: u32 = 2;
 /// Most replicas of a key. Seven survive three failures; more only costs.
 pub const REPLICAS_MAX: usize = 7;
 /// Most members of a pool. Bounded by the body ([`MAP_BYTES_MAX`]) and by 16-bit indices in the ring.
@@ -57,7 +62,7 @@ impl<'de> Deserialize<'de> for MemberId {
 }
 
 /// 64 bits that TOML, whose integers are signed, holds in hexadecimal.
-mod hex64 {
+pub(crate) mod hex64 {
     use super::*;
 
     pub fn serialize<S: Serializer>(value: &u64, serializer: S) -> Result<S::Ok, S::Error> {
@@ -68,67 +73,6 @@ mod hex64 {
         let text = String::deserialize(deserializer)?;
         u64::from_str_radix(&text, 16)
             .map_err(|_| serde::de::Error::custom(format!("`{text}` is not a hexadecimal number of 64 bits")))
-    }
-}
-
-/// What fails together, narrowest first.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Level {
-    /// One drive.
-    Drive,
-    /// One machine.
-    Machine,
-    /// One rack.
-    Rack,
-    /// One zone.
-    Zone,
-}
-
-impl Level {
-    /// All levels, widest first.
-    pub const WIDEST_FIRST: [Level; 4] = [Level::Zone, Level::Rack, Level::Machine, Level::Drive];
-}
-
-impl fmt::Display for Level {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Level::Drive => "drive",
-            Level::Machine => "machine",
-            Level::Rack => "rack",
-            Level::Zone => "zone",
-        })
-    }
-}
-
-/// Where a member stands: labels from the widest to the narrowest.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Domain {
-    /// Zone; may be empty if there is but one.
-    #[serde(default)]
-    pub zone: String,
-    /// Rack within the zone; may be empty if there is but one.
-    #[serde(default)]
-    pub rack: String,
-    /// Machine within the rack; at creation an empty one becomes the member's own id.
-    #[serde(default)]
-    pub machine: String,
-    /// Drive within the machine; at creation an empty one becomes the member's own id.
-    #[serde(default)]
-    pub drive: String,
-}
-
-impl Domain {
-    /// The labels that name this domain at `level`: equal labels, same domain.
-    pub fn at(&self, level: Level) -> [&str; 4] {
-        let visible = |at: Level, text| if at >= level { text } else { "" };
-        [
-            visible(Level::Zone, self.zone.as_str()),
-            visible(Level::Rack, self.rack.as_str()),
-            visible(Level::Machine, self.machine.as_str()),
-            visible(Level::Drive, self.drive.as_str()),
-        ]
     }
 }
 
@@ -148,29 +92,57 @@ pub struct Member {
     pub size: u64,
     /// Bytes of its blocks.
     pub block_size: u32,
-    /// Its share of the keys relative to the others; 100 is usual.
+    /// Its share of the keys relative to the others; 100 is usual, 0: it holds none (it was drained, or is leaving).
     pub weight: u32,
     /// Whether it votes on the map.
     pub voter: bool,
+    /// The id whose points on the ring it owns, if not its own: it took the place of that member.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub points: Option<MemberId>,
+    /// It goes with this change: in a joint map it belongs to the old placement alone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub leaving: bool,
     /// This life of the member; must match its superblock.
     #[serde(with = "hex64")]
     pub incarnation: u64,
+    /// A superblock of a smaller generation than this was rolled back: what the medium has lost is not known.
+    pub mark: u64,
     /// Pages of its table.
     pub table_pages: u32,
     /// Groups of its heap.
     pub heap_groups: u32,
     /// What it fails together with.
     pub domain: Domain,
+    /// In a joint map: its place before the change; none: it is new.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub old: Option<Seat>,
+}
+
+impl Member {
+    /// What it is in the placement of `side`; `None`: no member there.
+    pub fn seat(&self, side: Side) -> Option<Seat> {
+        match side {
+            Side::Old => self.old,
+            Side::New if self.leaving => None,
+            Side::New => Some(Seat { weight: self.weight, voter: self.voter, points: self.points }),
+        }
+    }
 }
 
 /// The pool map of one epoch.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Map {
+    /// Format of this body, [`MAP_FORMAT`].
+    pub format: u32,
     /// The pool.
     pub pool: uuid::Uuid,
-    /// Counts the changes of the map.
-    pub epoch: u64,
+    /// Grows with every change of who holds what.
+    pub epoch: Epoch,
+    /// Grows with every map of one epoch: a change notes its progress here. Maps are ordered by epoch, then by this.
+    pub revision: u64,
+    /// Whether one placement is in force, or two.
+    pub state: State,
     /// Members that hold each key.
     pub replicas: u8,
     /// No two replicas of a key share a domain of this level.
@@ -180,8 +152,17 @@ pub struct Map {
     /// Seed of every hash of a key.
     #[serde(with = "hex64")]
     pub hash_seed: u64,
-    /// The members; their order is the index used everywhere else.
+    /// The change under way; there is one exactly while the state is not stable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub change: Option<Change>,
+    /// The members; their order is the index used everywhere else. From stable to joint the order stays and new ones follow.
     pub members: Vec<Member>,
+}
+
+/// The one field of a map's body that every version can read.
+#[derive(Deserialize)]
+struct Head {
+    format: Option<u32>,
 }
 
 /// Why a map's body is refused.
@@ -208,6 +189,12 @@ pub enum MapError {
     /// The text does not parse.
     #[error("the map does not parse: {0}")]
     Syntax(String),
+    /// Written by a later version.
+    #[error("the map has format {found}, this version reads format {MAP_FORMAT}: use a newer version")]
+    Newer {
+        /// The format found.
+        found: u32,
+    },
     /// It parses but cannot be true.
     #[error("the map is not valid: {0}")]
     Invalid(String),
@@ -234,7 +221,14 @@ impl Map {
             return Err(MapError::Checksum { length: bytes.len(), found, expected: checksum });
         }
         let text = std::str::from_utf8(bytes).map_err(|error| MapError::Syntax(error.to_string()))?;
-        let map: Map = toml::from_str(text).map_err(|error| MapError::Syntax(error.to_string()))?;
+        let syntax = |error: toml::de::Error| MapError::Syntax(error.to_string());
+        let head: Head = toml::from_str(text).map_err(syntax)?;
+        match head.format {
+            Some(MAP_FORMAT) => {}
+            Some(found) if found > MAP_FORMAT => return Err(MapError::Newer { found }),
+            found => return Err(MapError::Invalid(format!("format {} was never written", found.unwrap_or(0)))),
+        }
+        let map: Map = toml::from_str(text).map_err(syntax)?;
         map.validate()?;
         Ok(map)
     }
@@ -267,17 +261,48 @@ impl Map {
         }
     }
 
-    /// Different domains of `level` among the members.
+    /// Its place in the order of all maps of the pool: epoch, then revision.
+    pub fn version(&self) -> (Epoch, u64) {
+        (self.epoch, self.revision)
+    }
+
+    /// The rings in force: the new placement, and in a joint map the old one too.
+    pub fn placements(&self) -> Placements {
+        let old = (self.state == State::Joint).then(|| Ring::of(self, Side::Old));
+        Placements { new: Ring::of(self, Side::New), old }
+    }
+
+    /// Members of one side with their seats, by index.
+    pub fn seats(&self, side: Side) -> impl Iterator<Item = (usize, Seat)> {
+        self.members.iter().enumerate().filter_map(move |(index, member)| Some((index, member.seat(side)?)))
+    }
+
+    /// Different domains of `level` among the members that hold keys.
     pub fn domains(&self, level: Level) -> usize {
-        self.members.iter().map(|member| member.domain.at(level)).collect::<BTreeSet<_>>().len()
+        self.domains_of(Side::New, level)
+    }
+
+    fn domains_of(&self, side: Side, level: Level) -> usize {
+        let holding = self.seats(side).filter(|(_, seat)| seat.weight > 0);
+        holding.map(|(index, _)| self.members[index].domain.at(level)).collect::<BTreeSet<_>>().len()
     }
 
     /// Members that vote on the map.
     pub fn voters(&self) -> usize {
-        self.members.iter().filter(|member| member.voter).count()
+        self.seats(Side::New).filter(|(_, seat)| seat.voter).count()
     }
 
-    fn validate(&self) -> Result<(), MapError> {
+    /// The sides whose majorities must both agree on the next map.
+    pub fn sides(&self) -> &'static [Side] {
+        if self.state == State::Joint { &[Side::Old, Side::New] } else { &[Side::New] }
+    }
+
+    /// The index of a member.
+    pub fn index_of(&self, id: MemberId) -> Option<usize> {
+        self.members.iter().position(|member| member.id == id)
+    }
+
+    pub(crate) fn validate(&self) -> Result<(), MapError> {
         let invalid = |text: String| Err(MapError::Invalid(text));
         if self.replicas == 0 || usize::from(self.replicas) > REPLICAS_MAX {
             return invalid(format!("{} replicas (1 to {REPLICAS_MAX})", self.replicas));
@@ -292,20 +317,42 @@ impl Map {
         if ids.len() != self.members.len() {
             return invalid("a member stands in it twice".into());
         }
-        if self.voters() == 0 || self.voters() > VOTERS_MAX {
-            return invalid(format!("{} voters (1 to {VOTERS_MAX})", self.voters()));
+        if (self.state == State::Stable) != self.change.is_none() {
+            return invalid("its state and the change it names contradict each other".into());
         }
-        let domains = self.domains(self.spread);
+        self.sides().iter().try_for_each(|&side| self.validate_side(side))?;
+        self.members.iter().enumerate().try_for_each(|(index, member)| self.validate_member(index, member))
+    }
+
+    fn validate_side(&self, side: Side) -> Result<(), MapError> {
+        let invalid = |text: String| Err(MapError::Invalid(text));
+        let voters = self.seats(side).filter(|(_, seat)| seat.voter).count();
+        if voters == 0 || voters > VOTERS_MAX {
+            return invalid(format!("{voters} voters (1 to {VOTERS_MAX})"));
+        }
+        let domains = self.domains_of(side, self.spread);
         if domains < usize::from(self.replicas) {
             return invalid(format!("{} replicas in {domains} different {}s", self.replicas, self.spread));
         }
-        self.members.iter().enumerate().try_for_each(|(index, member)| self.validate_member(index, member))
+        let points: BTreeSet<_> =
+            self.seats(side).map(|(at, seat)| seat.points.unwrap_or(self.members[at].id)).collect();
+        if points.len() != self.seats(side).count() {
+            return invalid("two members own the same points of the ring".into());
+        }
+        Ok(())
     }
 
     fn validate_member(&self, index: usize, member: &Member) -> Result<(), MapError> {
         let invalid = |text: String| Err(MapError::Invalid(format!("member {}: {text}", member.id)));
-        if member.weight == 0 || member.weight > WEIGHT_MAX {
-            return invalid(format!("weight {} (1 to {WEIGHT_MAX})", member.weight));
+        let weight = member.weight.max(member.old.map_or(0, |seat| seat.weight));
+        if weight > WEIGHT_MAX {
+            return invalid(format!("weight {weight} (at most {WEIGHT_MAX})"));
+        }
+        if self.state != State::Joint && (member.leaving || member.old.is_some()) {
+            return invalid("it has an old place, but there is one placement".into());
+        }
+        if member.leaving && (member.old.is_none() || member.weight > 0 || member.voter) {
+            return invalid("it leaves, but has a place in the new placement or none in the old".into());
         }
         if member.addresses.len() > ADDRESSES_MAX {
             return invalid(format!("{} addresses (at most {ADDRESSES_MAX})", member.addresses.len()));
@@ -338,18 +385,26 @@ pub(crate) mod tests {
             block_size: 4096,
             weight: 100,
             voter: index < VOTERS_MAX,
+            points: None,
+            leaving: false,
             incarnation: u64::MAX - index as u64,
+            mark: 1,
             table_pages: 1000,
             heap_groups: 10,
             domain: Domain { machine: format!("m{index}"), drive: format!("d{index}"), ..Domain::default() },
+            old: None,
         };
         Map {
+            format: MAP_FORMAT,
             pool: uuid::Uuid::from_u128(1),
             epoch: 1,
+            revision: 0,
+            state: State::Stable,
             replicas,
             spread: Level::Machine,
             page_size: 4096,
             hash_seed: u64::MAX,
+            change: None,
             members: (0..members).map(member).collect(),
         }
     }
@@ -385,6 +440,10 @@ pub(crate) mod tests {
         refused(|map| map.page_size = 5000);
         refused(|map| map.members[1].id = map.members[0].id);
         refused(|map| map.members[1].weight = 0);
+        refused(|map| map.members[1].weight = WEIGHT_MAX + 1);
+        refused(|map| map.members[1].leaving = true);
+        refused(|map| map.members[1].points = Some(map.members[0].id));
+        refused(|map| map.state = State::Joint);
         refused(|map| map.members[1].table_pages = 3);
         refused(|map| map.members[1].size = 4096);
         refused(|map| map.members[1].block_size = 1000);
@@ -392,6 +451,18 @@ pub(crate) mod tests {
         refused(|map| map.members[1].domain = map.members[0].domain.clone());
         refused(|map| map.members.clear());
         refused(|map| map.members.iter_mut().for_each(|member| member.voter = false));
+    }
+
+    #[test]
+    fn a_map_of_a_newer_format_is_refused_by_name() {
+        let mut map = sample(3, 3);
+        map.format = MAP_FORMAT + 1;
+        // What a newer version added is not looked at, nor called a mistake of the text.
+        let text = format!("of_later = 7\n{}", toml::to_string(&map).unwrap());
+        let refused = Map::decode(text.as_bytes(), crc64(text.as_bytes()));
+        assert_eq!(refused, Err(MapError::Newer { found: MAP_FORMAT + 1 }));
+        let old = text.replace("format = 3", "format = 1");
+        assert!(matches!(Map::decode(old.as_bytes(), crc64(old.as_bytes())), Err(MapError::Invalid(_))));
     }
 
     #[test]

@@ -10,6 +10,7 @@
 
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
 
+use crate::change::Side;
 use crate::map::Map;
 
 /// Points of a member of weight 100. Derived: the share of a member varies by about 1/sqrt(points), so by 6 % here;
@@ -35,7 +36,16 @@ impl KeyHash {
     }
 }
 
-/// The ring of one map.
+/// The placements of one map, over one list of members: two while the map is joint.
+#[derive(Clone, Debug)]
+pub struct Placements {
+    /// The placement that is, or will be, the only one.
+    pub new: Ring,
+    /// The placement before the change, whose homes must agree as well.
+    pub old: Option<Ring>,
+}
+
+/// One placement of a map.
 #[derive(Clone, Debug)]
 pub struct Ring {
     /// Sorted; never empty.
@@ -49,10 +59,15 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Builds the ring of a valid map.
+    /// Builds the ring of a valid map's new placement: the only one, unless the map is joint.
     pub fn new(map: &Map) -> Ring {
+        Ring::of(map, Side::New)
+    }
+
+    /// Builds the ring of one placement of a valid map.
+    pub fn of(map: &Map, side: Side) -> Ring {
         let replicas = usize::from(map.replicas);
-        let mut owned = owned_points(map);
+        let mut owned = owned_points(map, side);
         owned.sort_unstable();
         // Two members with one point: the lower index, the same on every host. About 2^-30 at 1,000 members.
         owned.dedup_by_key(|(point, _)| *point);
@@ -111,13 +126,14 @@ impl Ring {
     }
 }
 
-fn owned_points(map: &Map) -> Vec<(u64, u16)> {
+fn owned_points(map: &Map, side: Side) -> Vec<(u64, u16)> {
     let mut owned = Vec::new();
-    for (index, member) in map.members.iter().enumerate() {
-        let count = (u64::from(member.weight) * POINTS_PER_WEIGHT_100).div_ceil(100).clamp(1, MEMBER_POINTS_MAX);
+    for (index, seat) in map.seats(side) {
+        let count = (u64::from(seat.weight) * POINTS_PER_WEIGHT_100).div_ceil(100).min(MEMBER_POINTS_MAX);
+        let id = seat.points.unwrap_or(map.members[index].id);
         for number in 0..count {
             let mut bytes = [0; 24];
-            bytes[..16].copy_from_slice(&member.id.0);
+            bytes[..16].copy_from_slice(&id.0);
             bytes[16..].copy_from_slice(&number.to_le_bytes());
             owned.push((xxh3_64_with_seed(&bytes, map.hash_seed), index as u16));
         }
@@ -142,7 +158,7 @@ mod tests {
 
     /// The plainest ring there is: walk the sorted points from the key on.
     fn homes_plainly(map: &Map, hash: KeyHash) -> Vec<u16> {
-        let mut points = owned_points(map);
+        let mut points = owned_points(map, Side::New);
         points.sort_unstable();
         let mut homes: Vec<u16> = Vec::new();
         let after = points.iter().filter(|(point, _)| *point >= hash.ring);
