@@ -29,9 +29,8 @@ impl<N: Link> Backend for Store<N> {
     }
 
     async fn scan(&self, cursor: u64, count: usize) -> Result<ScanPage, Failure> {
-        let page = self.list(b"", cursor, count).await?;
-        // The cursor is a place in the hash space; 0 is its start, and so can stand for the end.
-        Ok(ScanPage { keys: page.entries.into_iter().map(|entry| entry.key).collect(), next: page.next.unwrap_or(0) })
+        let step = Store::scan(self, cursor, count).await?;
+        Ok(ScanPage { keys: step.entries.into_iter().map(|entry| entry.key).collect(), next: step.next })
     }
 
     fn info(&self) -> Vec<(String, String)> {

@@ -1,10 +1,14 @@
-//! Listing keys in hash order.
+//! Listing keys in hash order: `list`, for people and programs that want all of them; `scan`, for those that hold no more
+//! than a cursor and want their answer soon (the gateway's SCAN).
+//!
+//! Both walk the hash space. A key's place in it never changes, whatever happens to the pool's map: one that is there
+//! throughout is met when the walk comes by, since a majority of its members is read at that moment.
 
 use engine::time;
 
 use super::error::StoreError;
 use super::link::Link;
-use super::scan::Seen;
+use super::scan::{Seen, Stretch};
 use super::{OPERATION_TIME_MAX, Store};
 use crate::table::Found;
 use crate::types::Timestamp;
@@ -14,11 +18,22 @@ pub const LIST_ENTRIES_MAX: usize = 10_000;
 /// Stretches of 128 KiB read for one page of a list: a rare prefix answers with fewer entries than asked for, and a cursor,
 /// rather than late. Guessed.
 const STRETCHES_MAX: usize = 64;
-/// Time after which a page of a list ends with a cursor, however few its entries: a member that is slow without being away
-/// takes up to two seconds of each stretch. Guessed.
+/// Time after which a page of a list ends with a cursor, however few its entries. Guessed.
 const PAGE_TIME: std::time::Duration = std::time::Duration::from_secs(1);
 /// Pause before members that did not answer are asked again.
 const RETRY_PAUSE: std::time::Duration = std::time::Duration::from_millis(50);
+
+/// Pages of each member that one step of a scan reads at most: a sparse table answers with few keys and a cursor, rather
+/// than late. Guessed.
+const SCAN_PAGES_MAX: u32 = 4096;
+/// Pages of each member read at once by a scan, at most.
+const SCAN_STRETCH_PAGES_MAX: u32 = 32;
+/// Keys that a page is expected to hold when a scan chooses how many to begin with. Guessed; it doubles from there.
+const SCAN_KEYS_PER_PAGE: usize = 16;
+/// Time after which a step of a scan ends with what it has. Guessed.
+const SCAN_TIME: std::time::Duration = std::time::Duration::from_millis(100);
+/// Cursors of a scan are hashes without their last bits: some clients keep them as floating point numbers.
+const CURSOR_UNIT: u64 = 1 << (64 - 53);
 
 /// A key that is there.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -40,7 +55,58 @@ pub struct ListPage {
     pub next: Option<u64>,
 }
 
+/// One step of a scan.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ScanStep {
+    /// Keys in hash order.
+    pub entries: Vec<ListEntry>,
+    /// The cursor to go on with; 0: the scan is complete.
+    pub next: u64,
+}
+
 impl<N: Link> Store<N> {
+    /// About `count` keys from `cursor` on, 0 being the start: whole pages, so possibly more, and where the table is sparse
+    /// fewer or none before the end. Nothing is kept between two steps; any number of hosts may go on with a cursor.
+    ///
+    /// As Redis's SCAN: a key that is there from the first step to the last appears at least once (also while the pool's
+    /// map changes), one that never was does not appear. A cursor is below 2^53; one that no step gave is a place as well.
+    pub async fn scan(&self, cursor: u64, count: usize) -> Result<ScanStep, StoreError> {
+        let inner = &self.inner;
+        let count = count.clamp(1, LIST_ENTRIES_MAX);
+        let (start, mut step) = (time::now(), ScanStep::default());
+        let mut from = cursor.saturating_mul(CURSOR_UNIT);
+        let mut pages = (count / SCAN_KEYS_PER_PAGE).clamp(1, SCAN_STRETCH_PAGES_MAX as usize) as u32;
+        let mut left = SCAN_PAGES_MAX;
+        loop {
+            let stretch = inner.stretch_between(from, pages.min(left), CURSOR_UNIT);
+            for ((_, key), found) in self.see_majority(stretch, start).await?.keys {
+                step.entries.extend(newest(key, &found));
+            }
+            step.next = stretch.to.map_or(0, |to| to / CURSOR_UNIT);
+            left = left.saturating_sub(pages);
+            if step.next == 0 || step.entries.len() >= count || left == 0 || start.elapsed() > SCAN_TIME {
+                return Ok(step);
+            }
+            from = step.next * CURSOR_UNIT;
+            pages = (pages * 2).min(SCAN_STRETCH_PAGES_MAX);
+        }
+    }
+
+    /// What the members hold in a stretch, as soon as a majority of the homes of every key in it has told.
+    async fn see_majority(&self, stretch: Stretch, start: time::Instant) -> Result<Seen, StoreError> {
+        let inner = &self.inner;
+        loop {
+            let seen = inner.see_enough(stretch).await;
+            if inner.is_enough(&seen) {
+                return Ok(seen);
+            }
+            if start.elapsed() > OPERATION_TIME_MAX {
+                return Err(self.list_failed(&seen));
+            }
+            time::sleep(RETRY_PAUSE).await;
+        }
+    }
+
     /// Keys that begin with `prefix`, about `limit` of them, from `cursor` on (0: from the start).
     ///
     /// Not a snapshot: each key is taken as the newest that a majority of its members shows when its turn comes. A key that
@@ -53,16 +119,7 @@ impl<N: Link> Store<N> {
         for _ in 0..STRETCHES_MAX {
             let Some(from) = page.next else { return Ok(page) };
             let stretch = inner.stretch(from);
-            let seen = loop {
-                let seen = inner.see(stretch, |_| true).await;
-                if inner.ring.majority_everywhere(|member| seen.is_whole(member)) {
-                    break seen;
-                }
-                if start.elapsed() > OPERATION_TIME_MAX {
-                    return Err(self.list_failed(&seen));
-                }
-                time::sleep(RETRY_PAUSE).await;
-            };
+            let seen = self.see_majority(stretch, start).await?;
             page.next = stretch.to;
             for ((hash, key), found) in seen.keys {
                 if page.entries.len() >= limit

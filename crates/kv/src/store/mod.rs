@@ -40,9 +40,9 @@ pub use background::RepairerOptions;
 pub use error::StoreError;
 pub use latency::Latencies;
 pub use link::Link;
-pub use list::{LIST_ENTRIES_MAX, ListEntry, ListPage};
+pub use list::{LIST_ENTRIES_MAX, ListEntry, ListPage, ScanStep};
 pub use repair::{Progress, RepairOptions, RepairReport, ShowProgress};
-pub use usage::Usage;
+pub use usage::{Estimate, Usage};
 pub use verify::{Difference, VerifyOptions, VerifyReport};
 
 /// Within this time an operation is acknowledged or fails. Chosen: longer than a reconnect, shorter than a user's patience.

@@ -3,10 +3,12 @@
 //! Memory is bounded by the stretch: [`SCAN_BYTES`] of the member with the most pages, and as much of the hash space of
 //! every other.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use engine::sync::Notify;
 use engine::time::{self, Instant};
 use pool::{KeyHash, TablePage};
 
@@ -17,6 +19,9 @@ use crate::table::{Found, PageImage, SCAN_BYTES, TableError};
 
 /// How long a member may take for a stretch before the walk goes on without it.
 const STRETCH_TIME_MAX: Duration = Duration::from_secs(2);
+/// How long members that are not needed on every count are waited for before it is worked out whether those that have
+/// answered are enough. Guessed: above the spread of answers over members that are well.
+const GRACE: Duration = Duration::from_millis(20);
 
 /// Hashes from `from` to before `to` (`None`: to the end).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,10 +64,21 @@ pub(super) struct Seen {
 }
 
 impl Seen {
+    fn nothing(members: usize) -> Seen {
+        Seen { keys: BTreeMap::new(), damaged: Vec::new(), answered: vec![false; members], bytes: 0 }
+    }
+
     /// Whether a member has told all it holds in this stretch.
     pub(super) fn is_whole(&self, member: usize) -> bool {
         self.answered[member] && !self.damaged.iter().any(|page| page.member == member)
     }
+}
+
+/// Answers to one look, as they come in.
+#[derive(Default)]
+struct Looks {
+    answers: RefCell<Vec<(usize, Result<Pages, MemberError>)>>,
+    answered: Notify,
 }
 
 type Pages = Vec<(TablePage, Result<PageImage, TableError>)>;
@@ -79,10 +95,80 @@ impl<N: Link> Inner<N> {
         Stretch { from, to: finest.first_hash(TablePage(next)) }
     }
 
+    /// About `pages` pages of the member with the most, between two multiples of `unit`, a power of two.
+    pub(super) fn stretch_between(&self, from: u64, pages: u32, unit: u64) -> Stretch {
+        let geometries = (0..self.members.len()).map(|index| self.map.geometry(index));
+        let Some(finest) = geometries.max_by_key(|geometry| geometry.table_pages) else {
+            return Stretch { from, to: None };
+        };
+        // `from` may lie just before the page that the walk has come to: it was rounded down.
+        let next = finest.home(from.saturating_add(unit - 1)).0.saturating_add(pages.max(1));
+        let to = finest.first_hash(TablePage(next)).map(|hash| hash & !(unit - 1));
+        Stretch { from, to }
+    }
+
     /// The hashes at home in one page of a member.
     pub(super) fn stretch_of(&self, member: usize, page: TablePage) -> Option<Stretch> {
         let geometry = self.map.geometry(member);
         Some(Stretch { from: geometry.first_hash(page)?, to: geometry.first_hash(TablePage(page.0 + 1)) })
+    }
+
+    /// Reads a stretch on all members, and goes on as soon as a majority of the homes of every key has told all: a slow
+    /// member is not waited for. What it was asked outlives this look, bounded as all that outlives its operation.
+    pub(super) async fn see_enough(self: &Rc<Self>, stretch: Stretch) -> Seen {
+        let looks: Rc<Looks> = Rc::default();
+        let mut begun = Vec::new();
+        for member in &self.members {
+            let under_way = match member.begin() {
+                Ok(under_way) => Rc::new(under_way),
+                Err(error) => {
+                    tracing::debug!(member = member.index, %error, "a member was passed over");
+                    continue;
+                }
+            };
+            begun.push(under_way.clone());
+            let (store, member, looks) = (self.clone(), member.clone(), looks.clone());
+            engine::task::spawn(async move {
+                let pages = member.pages(&store, stretch).await;
+                looks.answers.borrow_mut().push((member.index, pages));
+                looks.answered.notify_one();
+                drop(under_way);
+            })
+            .detach();
+        }
+        let mut seen = Seen::nothing(self.members.len());
+        let (mut waiting, mut grace, start) = (begun.len(), GRACE, time::now());
+        loop {
+            for (index, pages) in looks.answers.take() {
+                waiting -= 1;
+                match pages {
+                    Ok(pages) => self.gather(index, stretch, pages, &mut seen),
+                    Err(error) => tracing::debug!(member = index, %error, "a member was passed over"),
+                }
+            }
+            if waiting == 0 || self.is_surely_enough(&seen) {
+                break;
+            }
+            if time::timeout(grace, looks.answered.notified()).await.is_err() {
+                if self.is_enough(&seen) || start.elapsed() >= STRETCH_TIME_MAX {
+                    break;
+                }
+                grace = STRETCH_TIME_MAX.saturating_sub(start.elapsed()).min(grace * 2);
+            }
+        }
+        begun.iter().for_each(|under_way| under_way.straggle(SCAN_BYTES));
+        seen
+    }
+
+    /// Whether a majority of the homes of every key has told all it holds. Costs a walk over the ring, unless it is plain.
+    pub(super) fn is_enough(&self, seen: &Seen) -> bool {
+        self.is_surely_enough(seen) || self.ring.majority_everywhere(|member| seen.is_whole(member))
+    }
+
+    /// So few members are missing that no key can lack its majority.
+    fn is_surely_enough(&self, seen: &Seen) -> bool {
+        let lacking = (0..self.members.len()).filter(|&member| !seen.is_whole(member)).count();
+        lacking <= self.ring.replicas() - self.ring.majority()
     }
 
     /// Reads a stretch on all members that `asked` names, at once.
@@ -98,8 +184,7 @@ impl<N: Link> Inner<N> {
             };
             reads.push((index, engine::task::spawn(read)));
         }
-        let mut seen =
-            Seen { keys: BTreeMap::new(), damaged: Vec::new(), answered: vec![false; self.members.len()], bytes: 0 };
+        let mut seen = Seen::nothing(self.members.len());
         let start = time::now();
         for (index, read) in reads {
             let left = STRETCH_TIME_MAX.saturating_sub(start.elapsed());

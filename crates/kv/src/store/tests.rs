@@ -446,8 +446,30 @@ fn usage_counts_entries_and_claimed_pages() {
         let usage = pool.store.usage(1).await.unwrap();
         assert_eq!((usage.entries, usage.heap_pages_used, usage.exact), (100, 30, true), "{usage:?}");
         assert_eq!(usage.table_bytes_used, 90 * (32 + 4 + 100) + 10 * (32 + 4 + 32));
+        assert_eq!((usage.tombstones, usage.value_bytes), (0, 90 * 100 + 10 * 9000));
+        assert_eq!(pool.store.delete(&7u32.to_le_bytes()).await, Ok(true));
+        pool.store.settle().await;
+        let estimate = pool.store.estimate().await;
+        assert_eq!((estimate.keys, estimate.tombstones, estimate.value_bytes), (99, 1, 90 * 100 + 9 * 9000));
+        assert!(estimate.is_exact(), "a small table is counted whole: {estimate:?}");
         pool.down(1, true);
         assert!(pool.store.usage(1).await.is_err());
+        let estimate = pool.store.estimate().await;
+        assert_eq!((estimate.keys, estimate.unreachable), (99, vec![1]), "the others stand for it");
+    });
+}
+
+/// Of a table that is not looked at as a whole.
+#[test]
+fn an_estimate_is_near_the_count() {
+    run(19, async {
+        let pool = Pool::sized(5, 3, 64 << 20).await;
+        for number in 0..9000u32 {
+            pool.store.put(&number.to_le_bytes(), value(b"v")).await.unwrap();
+        }
+        let estimate = pool.store.estimate().await;
+        assert!(!estimate.is_exact() && estimate.pages_read * 4 < estimate.pages, "{estimate:?}");
+        assert!((8100..=9900).contains(&estimate.keys), "{estimate:?}");
     });
 }
 

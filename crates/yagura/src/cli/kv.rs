@@ -141,4 +141,7 @@ pub struct KvStatArgs {
     pub common: Common,
     #[command(flatten)]
     pub address: PoolAddress,
+    /// Count every key; without it counts are estimated from a sample of the tables' pages.
+    #[arg(long)]
+    pub exact: bool,
 }

@@ -1,6 +1,7 @@
 //! `yagura kv …`
 
 pub mod copy;
+mod stat;
 pub mod timed;
 pub mod verify;
 
@@ -10,13 +11,12 @@ use std::io::Write;
 use engine::time;
 use kv::object::{self, ObjectError};
 use kv::resp::Failure as StoreFailure;
-use kv::store::{LIST_ENTRIES_MAX, Store, VerifyOptions};
+use kv::store::{LIST_ENTRIES_MAX, Store};
 use serde::Serialize;
 
-use crate::cli::{KvDeleteArgs, KvGetArgs, KvImportArgs, KvListArgs, KvPutArgs, KvStatArgs, KvVerb};
+use crate::cli::{KvDeleteArgs, KvGetArgs, KvImportArgs, KvListArgs, KvPutArgs, KvVerb};
 use crate::client::{self, Connected};
 use crate::exit::Failure;
-use crate::size::Size;
 use crate::tree::Tree;
 use crate::{output, reactors};
 use copy::describe_import;
@@ -34,7 +34,7 @@ pub fn run(verb: &KvVerb) -> Result<(), Failure> {
         KvVerb::List(args) => reactors::run_one(list(args)),
         KvVerb::Import(args) => reactors::run_one(import(args)),
         KvVerb::Verify(args) => reactors::run_one(verify::verify(args)),
-        KvVerb::Stat(args) => reactors::run_one(stat(args)),
+        KvVerb::Stat(args) => reactors::run_one(stat::stat(args)),
     }
 }
 
@@ -186,76 +186,4 @@ async fn import(args: &KvImportArgs) -> Result<(), Failure> {
     let imported = imported?;
     settle(store.inner()).await;
     output::report(args.common.json, &imported, describe_import)
-}
-
-#[derive(Serialize)]
-struct Stat {
-    pool: String,
-    keys: u64,
-    tombstones: u64,
-    value_bytes: u64,
-    replicas: u64,
-    members_connected: usize,
-    members_voting: usize,
-    members: Vec<MemberStat>,
-}
-
-#[derive(Serialize)]
-struct MemberStat {
-    index: usize,
-    connected: bool,
-    votes: bool,
-    table_bytes: u64,
-    heap_bytes: u64,
-}
-
-async fn stat(args: &KvStatArgs) -> Result<(), Failure> {
-    let store = client::open(&args.address).await?;
-    let (bar, progress) = verify::walk_bar("count", args.common.json);
-    let report = store.verify(&VerifyOptions { check_values: false, progress: Some(progress) }).await;
-    bar.finish_and_clear();
-    let map = store.map();
-    let members: Vec<_> = store
-        .members()
-        .into_iter()
-        .map(|member| {
-            let geometry = map.geometry(member.index);
-            let page = u64::from(map.page_size);
-            MemberStat {
-                index: member.index,
-                connected: member.connected,
-                votes: member.votes,
-                table_bytes: u64::from(geometry.table_pages) * page,
-                heap_bytes: geometry.heap_pages() * page,
-            }
-        })
-        .collect();
-    let stat = Stat {
-        pool: map.pool.to_string(),
-        keys: report.keys,
-        tombstones: report.tombstones,
-        value_bytes: report.value_bytes,
-        replicas: report.replicas,
-        members_connected: members.iter().filter(|member| member.connected).count(),
-        members_voting: members.iter().filter(|member| member.votes).count(),
-        members,
-    };
-    output::report(args.common.json, &stat, describe_stat)
-}
-
-fn describe_stat(stat: &Stat) -> String {
-    let mut text = format!(
-        "pool {}\n{} keys, {} of values, {} deleted keys remembered\n{} of {} members connected, {} with a vote\n",
-        stat.pool,
-        stat.keys,
-        Size(stat.value_bytes),
-        stat.tombstones,
-        stat.members_connected,
-        stat.members.len(),
-        stat.members_voting
-    );
-    for MemberStat { index, table_bytes, heap_bytes, .. } in &stat.members {
-        text += &format!("member {index}: table {}, heap {}\n", Size(*table_bytes), Size(*heap_bytes));
-    }
-    text
 }
