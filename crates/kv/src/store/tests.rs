@@ -438,7 +438,7 @@ fn a_bad_block_hides_one_page_and_no_other() {
 #[test]
 fn usage_counts_entries_and_claimed_pages() {
     run(13, async {
-        let pool = Pool::sized(3, 3, 8 << 20).await;
+        let pool = Pool::sized(3, 3, 6 << 20).await;
         for number in 0..100u32 {
             pool.store.put(&number.to_le_bytes(), value(&vec![1; if number < 10 { 9000 } else { 100 }])).await.unwrap();
         }
