@@ -8,8 +8,11 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Longest key in bytes. Derived: a page must hold several records whose values lie elsewhere.
 pub const KEY_BYTES_MAX: usize = 512;
-/// Longest value in bytes: eight extents of 128 KiB.
-pub const VALUE_BYTES_MAX: usize = 1 << 20;
+/// Longest value in bytes: 512 extents. Chosen: what is longer wants to be an object, in parts that can be read on their own.
+pub const VALUE_BYTES_MAX: usize = 64 << 20;
+/// Bytes that a value's checksum is worked out over at a time, and of the longest extent: what every namespace takes in one
+/// command.
+pub const VALUE_PART_BYTES: usize = 128 << 10;
 
 /// Names one operation of one life of one host, once and for all. A reused id would put two values under one timestamp.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -97,9 +100,16 @@ impl fmt::Debug for Key {
 }
 
 /// The checksum of a value under the operation that wrote it: equal bytes of another operation do not verify, so that a
-/// stale reference to a place that was given to somebody else is never taken for good.
+/// stale reference to a place that was given to somebody else is never taken for good. For values of one part, and parts
+/// of longer ones.
 pub fn value_checksum(op: OpId, value: &[u8]) -> u64 {
     xxh3_64_with_seed(value, checksum_seed(op))
+}
+
+/// The checksum of a value longer than [`VALUE_PART_BYTES`], from those of its parts: whoever has verified the parts need not
+/// go over the value again.
+pub fn checksum_of_parts(op: OpId, parts: impl Iterator<Item = u64>) -> u64 {
+    value_checksum(op, &parts.flat_map(u64::to_le_bytes).collect::<Vec<u8>>())
 }
 
 /// The seed that makes [`value_checksum`] an operation's own. The factor (2^64 / golden ratio) spreads the sequence.

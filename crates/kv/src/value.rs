@@ -3,7 +3,11 @@
 use engine::{Buf, View};
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::types::{OpId, checksum_seed};
+use crate::types::{OpId, VALUE_PART_BYTES, checksum_of_parts, checksum_seed};
+
+/// Bytes of the segments that bytes are copied to: whole parts, so that each can be sent from where it lies.
+const SEGMENT_BYTES: usize = 1 << 20;
+const _: () = assert!(SEGMENT_BYTES.is_multiple_of(VALUE_PART_BYTES) && SEGMENT_BYTES <= engine::buf::BUF_BYTES_MAX);
 
 /// An immutable value in segments. Cheap to clone.
 #[derive(Clone, Debug, Default)]
@@ -19,9 +23,7 @@ impl Value {
 
     /// Copies bytes.
     pub fn copy_from(bytes: &[u8]) -> Value {
-        Value {
-            segments: bytes.chunks(engine::buf::BUF_BYTES_MAX).map(|chunk| Buf::copy_from(chunk).freeze()).collect(),
-        }
+        Value { segments: bytes.chunks(SEGMENT_BYTES).map(|chunk| Buf::copy_from(chunk).freeze()).collect() }
     }
 
     /// Bytes.
@@ -56,11 +58,24 @@ impl Value {
         }) && rest.is_empty()
     }
 
-    /// Its checksum under the operation that wrote it, equal to [`crate::types::value_checksum`] of the whole.
+    /// Its checksum under the operation that wrote it: [`crate::types::value_checksum`] of the whole, or, beyond
+    /// [`VALUE_PART_BYTES`], [`checksum_of_parts`].
     pub fn checksum(&self, op: OpId) -> u64 {
-        let mut hasher = Xxh3::with_seed(checksum_seed(op));
-        self.segments.iter().for_each(|segment| hasher.update(segment));
-        hasher.digest()
+        let new = || Xxh3::with_seed(checksum_seed(op));
+        let (mut hasher, mut room, mut parts) = (new(), VALUE_PART_BYTES, Vec::new());
+        for mut rest in self.segments.iter().map(|segment| &segment[..]) {
+            while !rest.is_empty() {
+                if room == 0 {
+                    parts.push(std::mem::replace(&mut hasher, new()).digest());
+                    room = VALUE_PART_BYTES;
+                }
+                let (now, later) = rest.split_at(rest.len().min(room));
+                hasher.update(now);
+                (rest, room) = (later, room - now.len());
+            }
+        }
+        let last = hasher.digest();
+        if parts.is_empty() { last } else { checksum_of_parts(op, parts.into_iter().chain([last])) }
     }
 
     /// Bytes `from..from + len`, padded with zeroes to a multiple of `block` and fit for direct I/O: a slice of a segment
@@ -118,6 +133,19 @@ mod tests {
 
     use super::*;
     use crate::types::value_checksum;
+
+    #[test]
+    fn checksum_of_a_long_value_is_that_of_its_parts_whatever_its_segments() {
+        let op = OpId { host: 3, sequence: 4 };
+        let bytes: Vec<u8> = (0..2 * VALUE_PART_BYTES + 7).map(|at| (at / 100) as u8).collect();
+        let expected = checksum_of_parts(op, bytes.chunks(VALUE_PART_BYTES).map(|part| value_checksum(op, part)));
+        for segment in [1000, VALUE_PART_BYTES, 1 << 20] {
+            let value = Value::new(bytes.chunks(segment).map(|chunk| Buf::copy_from(chunk).freeze()).collect());
+            assert_eq!(value.checksum(op), expected);
+        }
+        let one = Value::copy_from(&bytes[..VALUE_PART_BYTES]);
+        assert_eq!(one.checksum(op), value_checksum(op, &bytes[..VALUE_PART_BYTES]));
+    }
 
     proptest! {
         #[test]

@@ -52,8 +52,13 @@ pub const OPERATIONS_MAX: usize = 1024;
 /// Commands that outlive their operation on one member; a member with more is passed over until it has caught up. Derived:
 /// twice what may be under way, so that a burst alone, acknowledged by the others a moment earlier, never gets there.
 pub const STRAGGLERS_MAX: usize = 2 * OPERATIONS_MAX;
-/// Bytes of values that such commands may hold on to on one member. Guessed: 64 values of the largest size.
+/// Bytes of values that such commands may hold on to on one member. Guessed. A
+/// single value of the largest size is let through.
 pub const STRAGGLER_BYTES_MAX: usize = 64 << 20;
+
+/// Bytes of values that one store reads and writes at once; more wait. Chosen: four of the longest, so that one does not keep
+/// the others waiting.
+pub const VALUE_BYTES_AT_ONCE_MAX: usize = 4 * crate::types::VALUE_BYTES_MAX;
 
 /// What a host keeps of a pool: its map, a connection to each member, nothing of what is stored. Cheap to clone; belongs to
 /// the thread that made it.
@@ -69,6 +74,8 @@ struct Inner<N: Link> {
     incarnation: u64,
     sequence: Cell<u64>,
     operations: Semaphore,
+    /// Bytes of values under way.
+    value_bytes: Semaphore,
     /// Something may need repair.
     stale: Notify,
     stats: Arc<StoreStats>,
@@ -144,6 +151,7 @@ impl<N: Link> Store<N> {
                 incarnation: engine::task::random_u64(),
                 sequence: Cell::new(0),
                 operations: Semaphore::new(OPERATIONS_MAX),
+                value_bytes: Semaphore::new(VALUE_BYTES_AT_ONCE_MAX),
                 stale: Notify::new(),
                 stats: Arc::default(),
                 repair: repair::RepairState::default(),

@@ -44,6 +44,7 @@ impl<N: Link> Store<N> {
         if value.len() > VALUE_BYTES_MAX {
             return Err(StoreError::Value { length: value.len() });
         }
+        let _bytes = inner.value_bytes.acquire(value.len()).await;
         let _permit = inner.operations.acquire(1).await;
         let (start, round) = (time::now(), RefCell::new(None));
         let result = inner.within(start, &round, put(inner, &key, value, &round)).await;
@@ -211,6 +212,7 @@ pub(super) async fn fetch<N: Link>(
     key: &Key,
     found: Vec<(Rc<Member<N>>, Found)>,
 ) -> Result<Option<Value>, Gone> {
+    let length = found.first().and_then(|(_, found)| found.content.value_len()).unwrap_or(0);
     for (_, found) in &found {
         match &found.content {
             Content::Nothing => return Ok(None),
@@ -218,6 +220,7 @@ pub(super) async fn fetch<N: Link>(
             Content::Elsewhere(..) => {}
         }
     }
+    let _bytes = inner.value_bytes.acquire(length).await;
     let fetches = Rc::new(Fetches { value: RefCell::default(), failed: Cell::new(0), changed: Notify::new() });
     let count = found.len();
     for (started, (member, found)) in found.into_iter().enumerate() {

@@ -1,40 +1,17 @@
-//! Extents: runs of data pages in the heap, for values that do not fit a page or find no room in one.
-//!
-//! - An extent is claimed by compare-and-write on its group's allocation page, under a random tag that names this claim and
-//!   no other. It is free again only when somebody who knows the tag says so.
-//! - It is written by exactly one command, which is never sent again. A second one that lands late would overwrite the
-//!   value of whoever owns the place by then. In doubt the extent is abandoned: it stays claimed, and nobody refers to it.
-//! - A value longer than [`EXTENT_BYTES`] is cut into several, listed in an index extent:
-//!
-//! ```text
-//!   0  checksum   u64    of the rest, under the operation
-//!   8  count      u32
-//!  12  zero       u32
-//!  16  parts, 32 bytes each: first heap page u64, length u32, zero u32, checksum u64, tag u64
-//! ```
+//! The heap's space: runs of data pages, claimed and released by compare-and-write on their group's allocation page, under
+//! a random tag that names one claim and no other. A claim is free again only when somebody who knows its tag says so.
 
 use std::time::Duration;
 
-use device::{Durability, Namespace};
+use device::Namespace;
+use engine::View;
 use engine::time::Instant;
-use engine::{Buf, View};
-use pool::geometry::GROUP_DATA_PAGES;
 use pool::{HeapGroup, HeapPage, TablePage};
 
 use super::leftover::Leftover;
 use super::{ATTEMPTS_MAX, Table, TableError, bump, uncertain};
-use crate::page::{AllocationPage, PlaceKind, Reference, SLOTS};
-use crate::types::{OpId, VALUE_BYTES_MAX, value_checksum};
-use crate::value::Value;
+use crate::page::{AllocationPage, SLOTS};
 
-/// Bytes of the longest extent: what every namespace takes in one command, atomic or not.
-pub const EXTENT_BYTES: usize = 128 << 10;
-/// Most extents of a value.
-const PARTS_MAX: usize = VALUE_BYTES_MAX.div_ceil(EXTENT_BYTES);
-const INDEX_FIXED_BYTES: usize = 16;
-const PART_BYTES: usize = 32;
-/// Writes of one extent that may end in doubt before the value is given up: each costs an abandoned extent. Guessed.
-const WRITES_MAX: usize = 2;
 /// How long a heap that had no room is believed to have none. Guessed: looking costs a read per group.
 const FULL_BELIEVED: Duration = Duration::from_secs(1);
 
@@ -45,105 +22,9 @@ pub(super) struct HeapFull {
     seen: Instant,
 }
 
-/// One extent of a value.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Part {
-    place: HeapPage,
-    length: u32,
-    checksum: u64,
-    tag: u64,
-}
-
 impl<N: Namespace> Table<N> {
-    /// Writes a value of the key at home in `home` to the heap, stable when done.
-    pub(super) async fn place_extents(
-        &self,
-        home: TablePage,
-        op: OpId,
-        value: &Value,
-    ) -> Result<Reference, TableError> {
-        let checksum = value.checksum(op);
-        if value.len() <= EXTENT_BYTES {
-            let part = self.write_extent(home, op, value, 0, value.len()).await?;
-            let (place, copy) = (part.place.0, part.tag);
-            return Ok(Reference { kind: PlaceKind::Extent, parts: 1, length: part.length, place, checksum, copy });
-        }
-        let mut parts = Vec::with_capacity(PARTS_MAX);
-        let written = self.write_parts(home, op, value, &mut parts).await;
-        match written {
-            Ok(index) => Ok(Reference {
-                kind: PlaceKind::Index,
-                parts: parts.len() as u16,
-                length: index.length,
-                place: index.place.0,
-                checksum,
-                copy: index.tag,
-            }),
-            Err(error) => {
-                // Nobody has ever seen these.
-                for part in parts {
-                    self.release_or_keep(part.place.group(), part.tag).await;
-                }
-                Err(error)
-            }
-        }
-    }
-
-    async fn write_parts(
-        &self,
-        home: TablePage,
-        op: OpId,
-        value: &Value,
-        parts: &mut Vec<Part>,
-    ) -> Result<Part, TableError> {
-        for from in (0..value.len()).step_by(EXTENT_BYTES) {
-            let length = EXTENT_BYTES.min(value.len() - from);
-            parts.push(self.write_extent(home, op, value, from, length).await?);
-        }
-        let index = Value::from(encode_index(op, parts));
-        self.write_extent(home, op, &index, 0, index.len()).await
-    }
-
-    /// Claims an extent and writes `length` bytes of `value` from `from` on to it.
-    async fn write_extent(
-        &self,
-        home: TablePage,
-        op: OpId,
-        value: &Value,
-        from: usize,
-        length: usize,
-    ) -> Result<Part, TableError> {
-        let page_bytes = self.layout.page_bytes();
-        let pages = length.div_ceil(page_bytes).max(1);
-        let bytes = if length == 0 { Buf::zeroed(page_bytes).freeze() } else { value.padded(from, length, page_bytes) };
-        let mut writes = 0;
-        loop {
-            let tag = engine::task::random_u64().max(1);
-            let place = self.claim(home, pages, tag).await?;
-            bump(&self.stats.extents);
-            writes += 1;
-            match self.namespace.write(self.layout.data(place), bytes.clone(), Durability::Stable).await {
-                Ok(()) => {
-                    let checksum =
-                        if length == 0 { value_checksum(op, &[]) } else { value_checksum(op, &bytes[..length]) };
-                    return Ok(Part { place, length: length as u32, checksum, tag });
-                }
-                Err(error) if uncertain(&error) => {
-                    bump(&self.stats.abandoned);
-                    if writes == WRITES_MAX {
-                        return Err(error.into());
-                    }
-                }
-                Err(error) => {
-                    self.release_or_keep(place.group(), tag).await;
-                    return Err(error.into());
-                }
-            }
-        }
-    }
-
     /// Claims `pages` data pages in a row.
-    async fn claim(&self, home: TablePage, pages: usize, tag: u64) -> Result<HeapPage, TableError> {
+    pub(super) async fn claim(&self, home: TablePage, pages: usize, tag: u64) -> Result<HeapPage, TableError> {
         const NO_ROOM: TableError = TableError::OutOfSpace("no run of free pages is left in the heap");
         let groups = self.layout.geometry.heap_groups;
         if let Some(full) = self.heap_full.get()
@@ -198,29 +79,6 @@ impl<N: Namespace> Table<N> {
         Ok(claimed.map(|slot| slot as u32))
     }
 
-    /// Frees the extents of a reference that is gone from its home page. The index goes last: nothing else tells where the
-    /// parts are, should this have to be tried again.
-    pub(super) async fn free_extents(&self, reference: &Reference, op: OpId) -> Result<(), TableError> {
-        let parts = match reference.kind {
-            PlaceKind::Index => self.read_index(reference, op).await,
-            PlaceKind::Guest | PlaceKind::Extent => Ok(None),
-        };
-        let parts = match parts {
-            Ok(parts) => parts.unwrap_or_default(),
-            Err(error) if error.may_pass() => return Err(error),
-            // Where the parts were is lost.
-            Err(_) => Vec::new(),
-        };
-        for part in parts {
-            match self.release(part.place.group(), part.tag).await {
-                Err(error) if error.may_pass() => return Err(error),
-                // A damaged group keeps what it holds; the others need not.
-                Ok(()) | Err(_) => {}
-            }
-        }
-        self.release(HeapPage(reference.place).group(), reference.copy).await
-    }
-
     /// Rule 3: only what `tag` owns. Done also if it owns nothing here (any more).
     pub(super) async fn release(&self, group: HeapGroup, tag: u64) -> Result<(), TableError> {
         if group.0 >= self.layout.geometry.heap_groups {
@@ -232,7 +90,7 @@ impl<N: Namespace> Table<N> {
     }
 
     /// Releases an extent that nothing refers to, now or later.
-    async fn release_or_keep(&self, group: HeapGroup, tag: u64) {
+    pub(super) async fn release_or_keep(&self, group: HeapGroup, tag: u64) {
         match self.release(group, tag).await {
             Ok(()) => {}
             Err(error) if error.may_pass() => self.keep(Leftover::Extent(group, tag)),
@@ -273,107 +131,5 @@ impl<N: Namespace> Table<N> {
             }
         }
         Err(TableError::Contended)
-    }
-
-    /// The value a reference names; `None` if what lies there is not it.
-    pub(super) async fn fetch_extents(
-        &self,
-        reference: &Reference,
-        length: usize,
-        op: OpId,
-    ) -> Result<Option<Value>, TableError> {
-        if reference.kind != PlaceKind::Index {
-            let bytes = self.read_extent(HeapPage(reference.place), length).await?;
-            return Ok(bytes.map(Value::from));
-        }
-        let Some(parts) = self.read_index(reference, op).await? else { return Ok(None) };
-        let mut segments = Vec::with_capacity(parts.len());
-        for part in parts {
-            match self.read_extent(part.place, part.length as usize).await? {
-                Some(bytes) if value_checksum(op, &bytes) == part.checksum => segments.push(bytes),
-                _ => return Ok(None),
-            }
-        }
-        Ok(Some(Value::new(segments)))
-    }
-
-    async fn read_index(&self, reference: &Reference, op: OpId) -> Result<Option<Vec<Part>>, TableError> {
-        let bytes = self.read_extent(HeapPage(reference.place), reference.length as usize).await?;
-        Ok(bytes.and_then(|bytes| decode_index(op, &bytes, usize::from(reference.parts))))
-    }
-
-    /// Where the parts of a value lie and under which tags, for tests that look from outside.
-    #[cfg(test)]
-    pub(super) async fn index_places(&self, reference: &Reference, op: OpId) -> Vec<(HeapPage, u64)> {
-        let parts = self.read_index(reference, op).await.unwrap().unwrap();
-        parts.iter().map(|part| (part.place, part.tag)).collect()
-    }
-
-    /// `length` bytes from `place` on; `None` if no extent of ours can lie there.
-    async fn read_extent(&self, place: HeapPage, length: usize) -> Result<Option<View>, TableError> {
-        let page_bytes = self.layout.page_bytes();
-        let pages = length.div_ceil(page_bytes).max(1);
-        let inside = place.0 < self.layout.geometry.heap_pages();
-        if !inside || length > EXTENT_BYTES || place.slot() as usize + pages > GROUP_DATA_PAGES as usize {
-            return Ok(None);
-        }
-        let bytes = self.read_at(self.layout.data(place), pages * page_bytes).await?;
-        Ok(Some(bytes.slice(..length)))
-    }
-}
-
-fn encode_index(op: OpId, parts: &[Part]) -> View {
-    let mut bytes = Buf::zeroed(INDEX_FIXED_BYTES + parts.len() * PART_BYTES);
-    bytes[8..12].copy_from_slice(&(parts.len() as u32).to_le_bytes());
-    for (part, slot) in parts.iter().zip(bytes[INDEX_FIXED_BYTES..].chunks_exact_mut(PART_BYTES)) {
-        slot[..8].copy_from_slice(&part.place.0.to_le_bytes());
-        slot[8..12].copy_from_slice(&part.length.to_le_bytes());
-        slot[16..24].copy_from_slice(&part.checksum.to_le_bytes());
-        slot[24..].copy_from_slice(&part.tag.to_le_bytes());
-    }
-    let checksum = value_checksum(op, &bytes[8..]);
-    bytes[..8].copy_from_slice(&checksum.to_le_bytes());
-    bytes.freeze()
-}
-
-/// `None` unless `bytes` are the index of `count` parts that `op` wrote.
-fn decode_index(op: OpId, bytes: &[u8], count: usize) -> Option<Vec<Part>> {
-    if bytes.len() != INDEX_FIXED_BYTES + count * PART_BYTES || count > PARTS_MAX {
-        return None;
-    }
-    let u64_at = |bytes: &[u8], at: usize| bytes[at..].first_chunk().map_or(0, |chunk| u64::from_le_bytes(*chunk));
-    if u64_at(bytes, 0) != value_checksum(op, &bytes[8..]) || u64_at(bytes, 8) != count as u64 {
-        return None;
-    }
-    let part = |slot: &[u8]| Part {
-        place: HeapPage(u64_at(slot, 0)),
-        length: u64_at(slot, 8) as u32,
-        checksum: u64_at(slot, 16),
-        tag: u64_at(slot, 24),
-    };
-    Some(bytes[INDEX_FIXED_BYTES..].chunks_exact(PART_BYTES).map(part).collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    #[test]
-    fn index_round_trip_and_owner() {
-        let op = |sequence| OpId { host: 1, sequence };
-        let parts = vec![Part { place: HeapPage(5), length: 131_072, checksum: 6, tag: 7 }; 8];
-        let bytes = encode_index(op(1), &parts);
-        assert_eq!(decode_index(op(1), &bytes, 8), Some(parts));
-        assert_eq!(decode_index(op(2), &bytes, 8), None, "an index of another operation is none");
-        assert_eq!(decode_index(op(1), &bytes, 7), None);
-    }
-
-    proptest! {
-        #[test]
-        fn hostile_index_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300), count in 0usize..10) {
-            prop_assert_eq!(decode_index(OpId::default(), &bytes, count), None);
-        }
     }
 }

@@ -6,10 +6,11 @@
 //! Rules (ARCHITECTURE §6), and where they are kept:
 //! 1. images of a page never repeat: `page`; so a compare-and-write whose outcome is unknown may be issued again, and is
 //!    dead for sure once the page is seen with other bytes: `store`;
-//! 2. an extent is written by one command, never sent again; if in doubt the extent is abandoned: `heap`;
+//! 2. an extent is written by one command, never sent again; if in doubt the extent is abandoned: `extent`;
 //! 3. a place is freed only after the acknowledged removal of its last reference, and only by its tag: `store`, `heap`;
 //! 4. a reader whose reference does not verify reads the home page again: [`Table::fetch`].
 
+mod extent;
 mod guest;
 mod heap;
 mod leftover;
@@ -322,13 +323,15 @@ impl<N: Namespace> Table<N> {
         };
         let op = found.timestamp.op;
         let fetched = match reference.kind {
-            PlaceKind::Guest => self.fetch_guest(&reference, self.home(key)).await,
+            PlaceKind::Guest => {
+                let guest = self.fetch_guest(&reference, self.home(key)).await;
+                let good = |value: &Value| value.len() == length && value.checksum(op) == reference.checksum;
+                guest.map(|value| value.filter(good))
+            }
             PlaceKind::Extent | PlaceKind::Index => self.fetch_extents(&reference, length, op).await,
         };
         let doubt = match fetched {
-            Ok(Some(value)) if value.len() == length && value.checksum(op) == reference.checksum => {
-                return Ok(Fetched::Value(value));
-            }
+            Ok(Some(value)) => return Ok(Fetched::Value(value)),
             Ok(_) => TableError::CopyDamaged { op },
             // A place that cannot be read may be a stranger's by now.
             Err(error @ (TableError::Page { .. } | TableError::Device(device::Error::ReadFault(_)))) => error,
