@@ -219,4 +219,6 @@ mod adverse_tests;
 #[cfg(test)]
 mod linear_tests;
 #[cfg(test)]
+mod long_tests;
+#[cfg(test)]
 mod tests;
