@@ -59,14 +59,15 @@ impl<N: Link> Store<N> {
         let mut wanted = options.at_start;
         let mut pause = RETRY_FIRST;
         loop {
-            for member in &inner.members {
+            let topology = inner.topology();
+            for member in &topology.members {
                 let status = member.status();
                 if status.connected && !status.votes {
                     // It says in its status what came of it.
-                    let _checked = member.voting(&inner.map).await.is_ok();
+                    let _checked = member.voting().await.is_ok();
                 }
             }
-            let reached: Vec<_> = inner.members.iter().filter(|member| member.status().votes).collect();
+            let reached: Vec<_> = topology.members.iter().filter(|member| member.status().votes).collect();
             if wanted || reached.iter().any(|member| member.stale.get()) {
                 inner.repair.running.set(true);
                 let marked: Vec<_> = reached.iter().filter(|member| member.stale.replace(false)).collect();

@@ -4,11 +4,14 @@
 //! Both walk the hash space. A key's place in it never changes, whatever happens to the pool's map: one that is there
 //! throughout is met when the walk comes by, since a majority of its members is read at that moment.
 
+use std::rc::Rc;
+
 use engine::time;
 
 use super::error::StoreError;
 use super::link::Link;
 use super::scan::{Seen, Stretch};
+use super::topology::Topology;
 use super::{OPERATION_TIME_MAX, Store};
 use crate::table::Found;
 use crate::types::Timestamp;
@@ -71,15 +74,15 @@ impl<N: Link> Store<N> {
     /// As Redis's SCAN: a key that is there from the first step to the last appears at least once (also while the pool's
     /// map changes), one that never was does not appear. A cursor is below 2^53; one that no step gave is a place as well.
     pub async fn scan(&self, cursor: u64, count: usize) -> Result<ScanStep, StoreError> {
-        let inner = &self.inner;
+        let topology = self.inner.topology();
         let count = count.clamp(1, LIST_ENTRIES_MAX);
         let (start, mut step) = (time::now(), ScanStep::default());
         let mut from = cursor.saturating_mul(CURSOR_UNIT);
         let mut pages = (count / SCAN_KEYS_PER_PAGE).clamp(1, SCAN_STRETCH_PAGES_MAX as usize) as u32;
         let mut left = SCAN_PAGES_MAX;
         loop {
-            let stretch = inner.stretch_between(from, pages.min(left), CURSOR_UNIT);
-            for ((_, key), found) in self.see_majority(stretch, start).await?.keys {
+            let stretch = topology.stretch_between(from, pages.min(left), CURSOR_UNIT);
+            for ((_, key), found) in see_majority(&topology, stretch, start).await?.keys {
                 step.entries.extend(newest(key, &found));
             }
             step.next = stretch.to.map_or(0, |to| to / CURSOR_UNIT);
@@ -92,34 +95,20 @@ impl<N: Link> Store<N> {
         }
     }
 
-    /// What the members hold in a stretch, as soon as a majority of the homes of every key in it has told.
-    async fn see_majority(&self, stretch: Stretch, start: time::Instant) -> Result<Seen, StoreError> {
-        let inner = &self.inner;
-        loop {
-            let seen = inner.see_enough(stretch).await;
-            if inner.is_enough(&seen) {
-                return Ok(seen);
-            }
-            if start.elapsed() > OPERATION_TIME_MAX {
-                return Err(self.list_failed(&seen));
-            }
-            time::sleep(RETRY_PAUSE).await;
-        }
-    }
-
     /// Keys that begin with `prefix`, about `limit` of them, from `cursor` on (0: from the start).
     ///
     /// Not a snapshot: each key is taken as the newest that a majority of its members shows when its turn comes. A key that
     /// is there throughout is listed exactly once. A value whose put is still under way may be listed before a get returns it.
     pub async fn list(&self, prefix: &[u8], cursor: u64, limit: usize) -> Result<ListPage, StoreError> {
         let inner = &self.inner;
+        let topology = inner.topology();
         let limit = limit.clamp(1, LIST_ENTRIES_MAX);
         let start = time::now();
         let mut page = ListPage { entries: Vec::new(), next: Some(cursor) };
         for _ in 0..STRETCHES_MAX {
             let Some(from) = page.next else { return Ok(page) };
-            let stretch = inner.stretch(from);
-            let seen = self.see_majority(stretch, start).await?;
+            let stretch = topology.stretch(from);
+            let seen = see_majority(&topology, stretch, start).await?;
             page.next = stretch.to;
             for ((hash, key), found) in seen.keys {
                 if page.entries.len() >= limit
@@ -138,23 +127,41 @@ impl<N: Link> Store<N> {
         }
         Ok(page)
     }
+}
 
-    fn list_failed(&self, seen: &Seen) -> StoreError {
-        let members = 0..self.inner.members.len();
-        let missing: Vec<_> = members.filter(|&member| !seen.is_whole(member)).map(|m| m.to_string()).collect();
-        StoreError::Unavailable {
-            answered: self.inner.members.len() - missing.len(),
-            replicas: self.inner.members.len(),
-            needed: self.inner.members.len() - (self.inner.ring.replicas() - self.inner.ring.majority()),
-            outcome_unknown: false,
-            reasons: format!("members {} did not answer or hold damaged pages", missing.join(", ")),
+/// What the members hold in a stretch, as soon as a majority of the homes of every key in it has told.
+async fn see_majority<N: Link>(
+    topology: &Rc<Topology<N>>,
+    stretch: Stretch,
+    start: time::Instant,
+) -> Result<Seen, StoreError> {
+    loop {
+        let seen = topology.see_enough(stretch).await;
+        if topology.is_enough(&seen) {
+            return Ok(seen);
         }
+        if start.elapsed() > OPERATION_TIME_MAX {
+            return Err(list_failed(topology, &seen));
+        }
+        time::sleep(RETRY_PAUSE).await;
+    }
+}
+
+fn list_failed<N: Link>(topology: &Topology<N>, seen: &Seen) -> StoreError {
+    let members = topology.members.len();
+    let missing: Vec<_> = (0..members).filter(|&member| !seen.is_whole(member)).map(|m| m.to_string()).collect();
+    StoreError::Unavailable {
+        answered: members - missing.len(),
+        replicas: members,
+        needed: members - (topology.placement.replicas() - topology.placement.majority()),
+        outcome_unknown: false,
+        reasons: format!("members {} did not answer or hold damaged pages", missing.join(", ")),
     }
 }
 
 impl<N: Link> super::Inner<N> {
     fn home_hash(&self, key: &[u8]) -> u64 {
-        pool::KeyHash::new(key, self.map.hash_seed).home
+        pool::KeyHash::new(key, self.hash_seed).home
     }
 }
 

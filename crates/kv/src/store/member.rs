@@ -19,6 +19,9 @@ use crate::types::Key;
 
 /// A member of the pool.
 pub(super) struct Member<N: Link> {
+    /// The map that it is a member of.
+    map: Rc<Map>,
+    /// Its index there.
     pub(super) index: usize,
     table: Option<Rc<Table<N>>>,
     /// The connection on which the superblock was found good.
@@ -104,8 +107,9 @@ impl<N: Link> Drop for UnderWay<N> {
 }
 
 impl<N: Link> Member<N> {
-    pub(super) fn new(index: usize, namespace: Option<N>, map: &Map) -> Member<N> {
+    pub(super) fn new(index: usize, namespace: Option<N>, map: &Rc<Map>) -> Member<N> {
         Member {
+            map: map.clone(),
             index,
             table: namespace.map(|namespace| Table::new(namespace, map, index)),
             checked: Cell::new(None),
@@ -143,23 +147,23 @@ impl<N: Link> Member<N> {
     }
 
     /// The table, if this connection's superblock is good; with the connection, for [`Member::counts`].
-    pub(super) async fn voting(&self, map: &Map) -> Result<(&Rc<Table<N>>, u64), MemberError> {
+    pub(super) async fn voting(&self) -> Result<(&Rc<Table<N>>, u64), MemberError> {
         let table = self.table.as_ref().ok_or(MemberError::Away)?;
         let epoch = table.namespace().epoch();
         if self.checked.get() != Some(epoch) {
-            self.check(table, map, epoch).await?;
+            self.check(table, epoch).await?;
         }
         Ok((table, epoch))
     }
 
-    async fn check(&self, table: &Table<N>, map: &Map, epoch: u64) -> Result<(), MemberError> {
+    async fn check(&self, table: &Table<N>, epoch: u64) -> Result<(), MemberError> {
         if let Some(refusal) = &*self.refused.borrow()
             && refusal.epoch == epoch
             && refusal.seen.elapsed() < REFUSAL_BELIEVED
         {
             return Err(MemberError::NoVote(refusal.reason.clone()));
         }
-        match pool::check_member(table.namespace(), map, self.index).await {
+        match pool::check_member(table.namespace(), &self.map, self.index).await {
             Ok(()) => {}
             Err(pool::Error::Device { source, .. }) => return Err(TableError::Device(source).into()),
             Err(error) => {
@@ -187,8 +191,8 @@ impl<N: Link> Member<N> {
     }
 
     /// Reads a key's home page.
-    pub(super) async fn read(&self, map: &Map, key: &Key) -> Result<(PageImage, Found), MemberError> {
-        let (table, epoch) = self.voting(map).await?;
+    pub(super) async fn read(&self, key: &Key) -> Result<(PageImage, Found), MemberError> {
+        let (table, epoch) = self.voting().await?;
         let image = table.read_page(table.home(key)).await?;
         let found = table.find(&image, key)?;
         self.counts(epoch)?;
@@ -198,13 +202,12 @@ impl<N: Link> Member<N> {
     /// Stores a record if it is newer.
     pub(super) async fn store(
         &self,
-        map: &Map,
         key: &Key,
         record: &Record,
         image: Option<PageImage>,
         damaged: Option<Reference>,
     ) -> Result<Outcome, MemberError> {
-        let (table, epoch) = self.voting(map).await?;
+        let (table, epoch) = self.voting().await?;
         let outcome = table.store_if_newer(key, record, image, damaged).await?;
         self.counts(epoch)?;
         Ok(outcome)

@@ -18,23 +18,26 @@ mod link;
 mod list;
 mod member;
 mod operation;
+mod quorum;
 mod repair;
 mod round;
 mod scan;
+mod topology;
 mod usage;
 mod verify;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use engine::sync::{Notify, Semaphore};
-use pool::{Map, Ring};
+use pool::Map;
 
 use crate::types::{Key, OpId};
 use member::Member;
+use topology::Topology;
 
 pub use background::RepairerOptions;
 pub use error::StoreError;
@@ -67,9 +70,10 @@ pub struct Store<N: Link> {
 }
 
 struct Inner<N: Link> {
-    map: Map,
-    ring: Ring,
-    members: Vec<Rc<Member<N>>>,
+    /// The pool's, which no change alters.
+    hash_seed: u64,
+    /// Of the newest map this host knows; an operation keeps the one it began with.
+    topology: RefCell<Rc<Topology<N>>>,
     /// This host's life: random, so that no operation id is ever used twice.
     incarnation: u64,
     sequence: Cell<u64>,
@@ -139,15 +143,10 @@ impl<N: Link> Store<N> {
     /// A member that is down may be given as what it will be when it is back (`fabric`'s `RemoteNamespace::expecting`); its
     /// superblock is checked before it is first counted.
     pub fn new(map: Map, members: Vec<Option<N>>) -> Store<N> {
-        debug_assert_eq!(map.members.len(), members.len());
-        let ring = Ring::new(&map);
-        let member = |(index, namespace): (usize, Option<N>)| Rc::new(Member::new(index, namespace, &map));
-        let members = members.into_iter().enumerate().map(member).collect();
         Store {
             inner: Rc::new(Inner {
-                ring,
-                members,
-                map,
+                hash_seed: map.hash_seed,
+                topology: RefCell::new(Rc::new(Topology::new(map, members))),
                 incarnation: engine::task::random_u64(),
                 sequence: Cell::new(0),
                 operations: Semaphore::new(OPERATIONS_MAX),
@@ -161,9 +160,9 @@ impl<N: Link> Store<N> {
         }
     }
 
-    /// The pool's map.
-    pub fn map(&self) -> &Map {
-        &self.inner.map
+    /// The pool's map: the newest this host knows.
+    pub fn map(&self) -> Rc<Map> {
+        self.inner.topology().map.clone()
     }
 
     /// Counters; readable from any thread.
@@ -173,12 +172,12 @@ impl<N: Link> Store<N> {
 
     /// How each member stands.
     pub fn members(&self) -> Vec<MemberStatus> {
-        self.inner.members.iter().map(|member| member.status()).collect()
+        self.inner.topology().members.iter().map(|member| member.status()).collect()
     }
 
     /// A member's table, for statistics and tools; `None` if it was not given.
-    pub fn table(&self, index: usize) -> Option<&Rc<crate::table::Table<N>>> {
-        self.inner.members.get(index)?.table()
+    pub fn table(&self, index: usize) -> Option<Rc<crate::table::Table<N>>> {
+        self.inner.topology().members.get(index)?.table().cloned()
     }
 
     /// Waits until what outlives its operation is done: late stores on slow members, space being freed. A host that ends
@@ -187,7 +186,7 @@ impl<N: Link> Store<N> {
         while self.inner.parts.get() > 0 {
             self.inner.part_done.notified().await;
         }
-        for member in &self.inner.members {
+        for member in &self.inner.topology().members {
             if let Some(table) = member.table() {
                 table.quiesce().await;
             }
@@ -196,8 +195,13 @@ impl<N: Link> Store<N> {
 }
 
 impl<N: Link> Inner<N> {
+    /// The pool as this host knows it now.
+    fn topology(&self) -> Rc<Topology<N>> {
+        self.topology.borrow().clone()
+    }
+
     fn key(&self, bytes: &[u8]) -> Result<Key, StoreError> {
-        Key::new(bytes, self.map.hash_seed).ok_or(StoreError::Key { length: bytes.len() })
+        Key::new(bytes, self.hash_seed).ok_or(StoreError::Key { length: bytes.len() })
     }
 
     fn next_op(&self) -> OpId {

@@ -90,8 +90,8 @@ impl<N: Link> Inner<N> {
                 Some(round) => round.unavailable(round.is_storing()),
                 None => StoreError::Unavailable {
                     answered: 0,
-                    replicas: self.ring.replicas(),
-                    needed: self.ring.majority(),
+                    replicas: self.topology().placement.replicas(),
+                    needed: self.topology().placement.majority(),
                     outcome_unknown: false,
                     reasons: "no time".into(),
                 },
@@ -178,7 +178,7 @@ impl<N: Link> Inner<N> {
         key: &Key,
         found: &Found,
     ) -> Result<Option<Value>, MemberError> {
-        let (table, epoch) = member.voting(&self.map).await?;
+        let (table, epoch) = member.voting().await?;
         let fetched = table.fetch(key, found).await;
         member.counts(epoch)?;
         match fetched {

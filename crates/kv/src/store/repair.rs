@@ -18,6 +18,7 @@ use super::link::Link;
 use super::member::{Member, MemberError};
 use super::operation::fetch;
 use super::scan::DamagedPage;
+use super::topology::Topology;
 use super::{Inner, OPERATION_TIME_MAX, Store, count};
 use crate::page::Reference;
 use crate::table::{Content, Found, Record, TableError};
@@ -132,8 +133,9 @@ impl<N: Link> Store<N> {
         let mut progress = Progress::default();
         let mut next = Some(0);
         while let Some(from) = next {
-            let stretch = inner.stretch(from);
-            let seen = inner.see(stretch, |_| true).await;
+            let topology = inner.topology();
+            let stretch = topology.stretch(from);
+            let seen = topology.see(stretch, |_| true).await;
             let mut work = Vec::new();
             for (member, answered) in seen.answered.iter().enumerate() {
                 if !answered && !report.borrow().unreachable.contains(&member) {
@@ -144,7 +146,7 @@ impl<N: Link> Store<N> {
             for ((_, key), found) in &seen.keys {
                 let Ok(key) = inner.key(key) else { continue };
                 let whole = |member: usize| seen.is_whole(member);
-                work.extend(Work::plan(inner, key, found, whole, options.check_values));
+                work.extend(Work::plan(&topology, key, found, whole, options.check_values));
             }
             carry_out(inner, work, report).await;
             damaged.extend(seen.damaged);
@@ -175,7 +177,7 @@ struct Work<N: Link> {
 
 impl<N: Link> Work<N> {
     fn plan(
-        inner: &Rc<Inner<N>>,
+        topology: &Rc<Topology<N>>,
         key: Key,
         found: &[(usize, Found)],
         whole: impl Fn(usize) -> bool,
@@ -183,8 +185,8 @@ impl<N: Link> Work<N> {
     ) -> Option<Work<N>> {
         let timestamp = found.iter().map(|(_, found)| found.timestamp).max()?;
         let (mut holders, mut lacking) = (Vec::new(), Vec::new());
-        for &home in inner.ring.homes(key.hash()) {
-            let member = inner.members[usize::from(home)].clone();
+        for home in topology.homes(&key).iter() {
+            let member = topology.members[usize::from(home.member)].clone();
             match found.iter().find(|(index, _)| *index == member.index) {
                 Some((_, found)) if found.timestamp == timestamp => holders.push((member, found.clone())),
                 Some(_) => lacking.push(member),
@@ -251,7 +253,7 @@ async fn repair_key<N: Link>(inner: &Rc<Inner<N>>, work: &Work<N>, report: &mut 
     };
     let record = Record { timestamp: work.timestamp, value };
     for member in &work.lacking {
-        match member.store(&inner.map, &work.key, &record, None, None).await {
+        match member.store(&work.key, &record, None, None).await {
             Ok(_) => {
                 report.stored += 1;
                 count(&inner.stats.repaired);
@@ -260,7 +262,7 @@ async fn repair_key<N: Link>(inner: &Rc<Inner<N>>, work: &Work<N>, report: &mut 
         }
     }
     for (member, reference) in damaged {
-        match member.store(&inner.map, &work.key, &record, None, Some(reference)).await {
+        match member.store(&work.key, &record, None, Some(reference)).await {
             Ok(_) => report.copies_replaced += 1,
             Err(error) => report.fail(format!("{:?} on member {}: {error}", work.key, member.index)),
         }
@@ -277,29 +279,32 @@ fn is_damage(error: &TableError) -> bool {
 /// Rebuilds one damaged page; its time has come.
 async fn rebuild_page<N: Link>(inner: &Rc<Inner<N>>, damaged: &DamagedPage) -> Result<(), String> {
     let words = |error: &dyn std::fmt::Display| error.to_string();
-    let member = &inner.members[damaged.member];
-    let (table, epoch) = member.voting(&inner.map).await.map_err(|error| words(&error))?;
+    let topology = inner.topology();
+    let Some(member) = topology.members.get(damaged.member) else { return Ok(()) };
+    let (table, epoch) = member.voting().await.map_err(|error| words(&error))?;
     let image = table.damaged_image(damaged.page).await.map_err(|error| words(&error))?;
-    let (Some(image), Some(stretch)) = (image, inner.stretch_of(damaged.member, damaged.page)) else {
+    let (Some(image), Some(stretch)) = (image, topology.stretch_of(damaged.member, damaged.page)) else {
         return Ok(()); // Somebody else was faster.
     };
-    let seen = inner.see(stretch, |index| index != damaged.member).await;
-    let needed = inner.ring.replicas() - inner.ring.majority() + 1;
+    let seen = topology.see(stretch, |index| index != damaged.member).await;
+    // Of every set of homes it is in: while the pool changes there are two.
+    let needed = topology.placement.replicas() - topology.placement.majority() + 1;
     let whole = |homes: &[u16]| homes.iter().filter(|&&home| seen.is_whole(usize::from(home))).count();
     let its_homes = |homes: &&[u16]| homes.contains(&(damaged.member as u16));
-    if !inner.ring.all_homes().filter(its_homes).all(|homes| whole(homes) >= needed) {
+    let gathered = |ring: &pool::Ring| ring.all_homes().filter(its_homes).all(|homes| whole(homes) >= needed);
+    if !topology.placement.rings().all(gathered) {
         return Err(format!("{needed} other good replicas are needed to rebuild it, and are not there"));
     }
     let mut records = Vec::new();
     for ((_, key), found) in seen.keys {
         let Ok(key) = inner.key(&key) else { continue };
-        let homes = inner.ring.homes(key.hash());
+        let homes = topology.homes(&key);
         let Some(timestamp) = found.iter().map(|(_, found)| found.timestamp).max() else { continue };
-        if !its_homes(&homes) {
+        if !homes.contains(damaged.member) {
             continue;
         }
         let holders = found.into_iter().filter(|(_, found)| found.timestamp == timestamp);
-        let holders = holders.map(|(index, found)| (inner.members[index].clone(), found)).collect();
+        let holders = holders.map(|(index, found)| (topology.members[index].clone(), found)).collect();
         let value = fetch(inner, &key, holders).await;
         let value = value.map_err(|_| format!("no good copy of the value of {key:?}"))?;
         records.push((key, Record { timestamp, value }));

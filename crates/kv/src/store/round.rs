@@ -14,6 +14,7 @@ use engine::sync::Notify;
 use super::error::StoreError;
 use super::link::Link;
 use super::member::{Member, MemberError, UnderWay};
+use super::quorum::{Home, Quorum, Sets};
 use super::{Inner, count};
 use crate::table::{Content, Found, Outcome, PageImage, Record};
 use crate::types::{Key, Timestamp};
@@ -34,6 +35,8 @@ enum Decision {
 /// What is known of one member.
 struct Slot<N: Link> {
     member: Rc<Member<N>>,
+    /// The sets of homes it counts in.
+    sets: Sets,
     found: Option<Found>,
     stored: Option<Outcome>,
     /// The last failure; a permanent one ends the member's part.
@@ -50,6 +53,7 @@ pub(super) struct Round<N: Link> {
 
 struct Shared<N: Link> {
     store: Rc<Inner<N>>,
+    quorum: Quorum,
     key: Key,
     slots: RefCell<Vec<Slot<N>>>,
     decision: RefCell<Decision>,
@@ -84,9 +88,11 @@ pub(super) enum Majority {
 impl<N: Link> Round<N> {
     /// Asks all of the key's members.
     pub(super) fn start(store: &Rc<Inner<N>>, key: &Key) -> Round<N> {
-        let homes = store.ring.homes(key.hash());
-        let slot = |&home: &u16| Slot {
-            member: store.members[usize::from(home)].clone(),
+        let topology = store.topology();
+        let homes = topology.homes(key);
+        let slot = |home: &Home| Slot {
+            member: topology.members[usize::from(home.member)].clone(),
+            sets: home.sets,
             found: None,
             stored: None,
             failure: None,
@@ -96,6 +102,7 @@ impl<N: Link> Round<N> {
         let shared = Rc::new(Shared {
             store: store.clone(),
             key: key.clone(),
+            quorum: homes.quorum(),
             slots: RefCell::new(homes.iter().map(slot).collect()),
             decision: RefCell::new(Decision::Pending),
             decided: Notify::new(),
@@ -112,29 +119,30 @@ impl<N: Link> Round<N> {
 
     /// Waits until a majority has reported. Prefers a majority that agrees, if the replies at hand contain one.
     pub(super) async fn majority(&self) -> Result<Majority, StoreError> {
-        let needed = self.shared.store.ring.majority();
         loop {
-            if let Some(majority) = self.judge(needed) {
+            if let Some(majority) = self.judge() {
                 return Ok(majority);
             }
-            if self.shared.count(|slot| slot.found.is_some() || slot.may_yet()) < needed {
+            if !self.shared.is_met(|slot| slot.found.is_some() || slot.may_yet()) {
                 return Err(self.unavailable(false));
             }
             self.shared.reported.notified().await;
         }
     }
 
-    fn judge(&self, needed: usize) -> Option<Majority> {
-        let slots = self.shared.slots.borrow();
-        let times: Vec<_> = slots.iter().map(|slot| slot.found.as_ref().map(|found| found.timestamp)).collect();
-        if times.iter().flatten().count() < needed {
+    fn judge(&self) -> Option<Majority> {
+        if !self.shared.is_met(|slot| slot.found.is_some()) {
             return None;
         }
+        let slots = self.shared.slots.borrow();
+        let times: Vec<_> = slots.iter().map(|slot| slot.found.as_ref().map(|found| found.timestamp)).collect();
         let showing = |timestamp| -> Vec<usize> {
             let shows = |(index, time): (usize, &Option<Timestamp>)| (*time == Some(timestamp)).then_some(index);
             times.iter().enumerate().filter_map(shows).collect()
         };
-        let agreed = times.iter().flatten().find(|&&time| showing(time).len() >= needed);
+        let is_met =
+            |slots_showing: Vec<usize>| self.shared.quorum.is_met(slots_showing.iter().map(|&i| slots[i].sets));
+        let agreed = times.iter().flatten().find(|&&time| is_met(showing(time)));
         Some(match agreed {
             Some(&timestamp) => Majority::Agreed(showing(timestamp)),
             None => {
@@ -162,12 +170,11 @@ impl<N: Link> Round<N> {
         let shared = &self.shared;
         *shared.decision.borrow_mut() = Decision::Store(Rc::new(record));
         shared.decided.notify_all();
-        let needed = shared.store.ring.majority();
         loop {
-            if shared.count(|slot| slot.stored.is_some()) >= needed {
+            if shared.is_met(|slot| slot.stored.is_some()) {
                 return Ok(());
             }
-            if shared.count(|slot| slot.stored.is_some() || slot.may_yet()) < needed {
+            if !shared.is_met(|slot| slot.stored.is_some() || slot.may_yet()) {
                 return Err(self.store_failed());
             }
             shared.reported.notified().await;
@@ -193,7 +200,7 @@ impl<N: Link> Round<N> {
         StoreError::Unavailable {
             answered: slots.iter().filter(did).count(),
             replicas: slots.len(),
-            needed: self.shared.store.ring.majority(),
+            needed: self.shared.quorum.needed(),
             outcome_unknown,
             reasons: reasons(&slots),
         }
@@ -238,8 +245,9 @@ impl<N: Link> Slot<N> {
 }
 
 impl<N: Link> Shared<N> {
-    fn count(&self, which: impl Fn(&Slot<N>) -> bool) -> usize {
-        self.slots.borrow().iter().filter(|slot| which(slot)).count()
+    /// Whether those are enough.
+    fn is_met(&self, which: impl Fn(&Slot<N>) -> bool) -> bool {
+        self.quorum.is_met(self.slots.borrow().iter().filter(|slot| which(slot)).map(|slot| slot.sets))
     }
 
     fn report(&self, index: usize, change: impl FnOnce(&mut Slot<N>)) {
@@ -275,7 +283,7 @@ impl<N: Link> Shared<N> {
     ) -> Option<PageImage> {
         while self.pending() {
             let result = match self.begin(member, index, begun) {
-                Ok(()) => member.read(&self.store.map, &self.key).await,
+                Ok(()) => member.read(&self.key).await,
                 Err(error) => Err(error),
             };
             match result {
@@ -314,7 +322,7 @@ impl<N: Link> Shared<N> {
             let result = match self.begin(member, index, begun) {
                 Ok(()) => {
                     sent = true;
-                    member.store(&self.store.map, &self.key, record, image.take(), None).await
+                    member.store(&self.key, record, image.take(), None).await
                 }
                 Err(error) => Err(error),
             };

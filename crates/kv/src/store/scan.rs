@@ -12,9 +12,9 @@ use engine::sync::Notify;
 use engine::time::{self, Instant};
 use pool::{KeyHash, TablePage};
 
-use super::Inner;
 use super::link::Link;
 use super::member::{Member, MemberError};
+use super::topology::Topology;
 use crate::table::{Found, PageImage, SCAN_BYTES, TableError};
 
 /// How long a member may take for a stretch before the walk goes on without it.
@@ -83,7 +83,7 @@ struct Looks {
 
 type Pages = Vec<(TablePage, Result<PageImage, TableError>)>;
 
-impl<N: Link> Inner<N> {
+impl<N: Link> Topology<N> {
     /// The next stretch to walk from `from` on.
     pub(super) fn stretch(&self, from: u64) -> Stretch {
         let geometries = (0..self.members.len()).map(|index| self.map.geometry(index));
@@ -127,9 +127,9 @@ impl<N: Link> Inner<N> {
                 }
             };
             begun.push(under_way.clone());
-            let (store, member, looks) = (self.clone(), member.clone(), looks.clone());
+            let (member, looks) = (member.clone(), looks.clone());
             engine::task::spawn(async move {
-                let pages = member.pages(&store, stretch).await;
+                let pages = member.pages(stretch).await;
                 looks.answers.borrow_mut().push((member.index, pages));
                 looks.answered.notify_one();
                 drop(under_way);
@@ -162,23 +162,23 @@ impl<N: Link> Inner<N> {
 
     /// Whether a majority of the homes of every key has told all it holds. Costs a walk over the ring, unless it is plain.
     pub(super) fn is_enough(&self, seen: &Seen) -> bool {
-        self.is_surely_enough(seen) || self.ring.majority_everywhere(|member| seen.is_whole(member))
+        self.is_surely_enough(seen) || self.placement.majority_everywhere(|member| seen.is_whole(member))
     }
 
     /// So few members are missing that no key can lack its majority.
     fn is_surely_enough(&self, seen: &Seen) -> bool {
         let lacking = (0..self.members.len()).filter(|&member| !seen.is_whole(member)).count();
-        lacking <= self.ring.replicas() - self.ring.majority()
+        lacking <= self.placement.replicas() - self.placement.majority()
     }
 
     /// Reads a stretch on all members that `asked` names, at once.
     pub(super) async fn see(self: &Rc<Self>, stretch: Stretch, asked: impl Fn(usize) -> bool) -> Seen {
         let mut reads = Vec::new();
         for member in self.members.iter().filter(|member| asked(member.index)) {
-            let (store, member, index) = (self.clone(), member.clone(), member.index);
+            let (member, index) = (member.clone(), member.index);
             let read = async move {
                 let under_way = member.begin()?;
-                let pages = member.pages(&store, stretch).await;
+                let pages = member.pages(stretch).await;
                 drop(under_way);
                 pages
             };
@@ -220,8 +220,8 @@ impl<N: Link> Inner<N> {
 
 impl<N: Link> Member<N> {
     /// Reads the pages at which the hashes of a stretch are at home.
-    async fn pages(&self, store: &Inner<N>, stretch: Stretch) -> Result<Pages, MemberError> {
-        let (table, epoch) = self.voting(&store.map).await?;
+    async fn pages(&self, stretch: Stretch) -> Result<Pages, MemberError> {
+        let (table, epoch) = self.voting().await?;
         let geometry = table.layout().geometry;
         let (mut next, last) = (geometry.home(stretch.from), geometry.home(stretch.last()));
         let mut pages = Vec::new();

@@ -85,11 +85,11 @@ impl<N: Link> Store<N> {
 
     /// About how many keys there are: reads at most 4 MiB of each member. Small tables are counted whole.
     pub async fn estimate(&self) -> Estimate {
-        let inner = &self.inner;
-        let looks = inner.members.iter().map(|member| {
-            let (inner, member) = (inner.clone(), member.clone());
+        let topology = self.inner.topology();
+        let looks = topology.members.iter().map(|member| {
+            let member = member.clone();
             engine::task::spawn(async move {
-                let (table, epoch) = member.voting(&inner.map).await?;
+                let (table, epoch) = member.voting().await?;
                 let sample = table.sample(ESTIMATE_READS_MAX).await?;
                 member.counts(epoch).map(|()| sample)
             })
@@ -98,9 +98,9 @@ impl<N: Link> Store<N> {
         let (mut estimate, mut weight, mut answered) = (Estimate::default(), 0, 0);
         let (mut keys, mut tombstones, mut value_bytes) = (0, 0, 0);
         for (index, look) in looks.into_iter().enumerate() {
-            let own = u64::from(inner.map.members[index].weight);
+            let own = u64::from(topology.map.members[index].weight);
             weight += own;
-            estimate.pages += u64::from(inner.map.geometry(index).table_pages);
+            estimate.pages += u64::from(topology.map.geometry(index).table_pages);
             let Ok(Ok(sample)) = time::timeout(ESTIMATE_TIME_MAX, look).await else {
                 estimate.unreachable.push(index);
                 continue;
@@ -112,7 +112,7 @@ impl<N: Link> Store<N> {
             value_bytes += sample.scaled(sample.value_bytes);
         }
         // Every key is counted once on each of its members; what is there of the weight stands for all of it.
-        let all = |count: u64| scaled(count, weight, answered * inner.ring.replicas() as u64);
+        let all = |count: u64| scaled(count, weight, answered * topology.placement.replicas() as u64);
         (estimate.keys, estimate.tombstones, estimate.value_bytes) = (all(keys), all(tombstones), all(value_bytes));
         estimate
     }

@@ -11,6 +11,7 @@ use engine::time;
 
 use super::link::Link;
 use super::repair::{Progress, ShowProgress};
+use super::topology::Topology;
 use super::{Inner, Store};
 use crate::table::{Content, Found};
 use crate::types::{Key, Timestamp};
@@ -76,8 +77,9 @@ impl<N: Link> Store<N> {
         let mut progress = Progress::default();
         let mut next = Some(0);
         while let Some(from) = next {
-            let stretch = inner.stretch(from);
-            let seen = inner.see(stretch, |_| true).await;
+            let topology = inner.topology();
+            let stretch = topology.stretch(from);
+            let seen = topology.see(stretch, |_| true).await;
             for (member, answered) in seen.answered.iter().enumerate() {
                 if !answered && !report.unreachable.contains(&member) {
                     report.unreachable.push(member);
@@ -88,7 +90,7 @@ impl<N: Link> Store<N> {
             }
             for ((_, key), found) in seen.keys {
                 let Ok(key) = inner.key(&key) else { continue };
-                verify_key(inner, &key, found, options.check_values, &mut report).await;
+                verify_key(inner, &topology, &key, found, options.check_values, &mut report).await;
             }
             next = stretch.to;
             progress.advance(next, seen.bytes, report.keys);
@@ -102,23 +104,26 @@ impl<N: Link> Store<N> {
 
 async fn verify_key<N: Link>(
     inner: &Rc<Inner<N>>,
+    topology: &Topology<N>,
     key: &Key,
     mut found: Vec<(usize, Found)>,
     check_values: bool,
     report: &mut VerifyReport,
 ) {
-    let homes = inner.ring.homes(key.hash());
+    // While the pool changes, those after the change need not have everything yet.
+    let homes = topology.homes(key).settled();
+    let homes = homes.as_slice();
     report.replicas += homes.len() as u64;
     let (mut difference, mut floor) = (None, None);
     for look in 0..LOOKS {
         if look > 0 {
             floor = newest_of(&found);
             time::sleep(LOOK_PAUSE).await;
-            found = look_again(inner, key, homes).await;
+            found = look_again(topology, key, homes).await;
         }
         difference = compare(homes, &found, floor);
         if difference.is_none() && check_values {
-            difference = damaged_copy(inner, key, &found).await;
+            difference = damaged_copy(inner, topology, key, &found).await;
         }
         if difference.is_none() {
             break;
@@ -140,12 +145,12 @@ async fn verify_key<N: Link>(
     }
 }
 
-async fn look_again<N: Link>(inner: &Rc<Inner<N>>, key: &Key, homes: &[u16]) -> Vec<(usize, Found)> {
+async fn look_again<N: Link>(topology: &Topology<N>, key: &Key, homes: &[u16]) -> Vec<(usize, Found)> {
     let mut found = Vec::new();
     for &home in homes {
-        let member = &inner.members[usize::from(home)];
+        let member = &topology.members[usize::from(home)];
         // A member that does not answer counts as one that has nothing.
-        if let Ok((_, seen)) = member.read(&inner.map, key).await {
+        if let Ok((_, seen)) = member.read(key).await {
             found.push((usize::from(home), seen));
         }
     }
@@ -180,9 +185,14 @@ fn compare(homes: &[u16], found: &[(usize, Found)], floor: Option<Timestamp>) ->
     Some(homes.iter().map(words).collect::<Vec<_>>().join("; "))
 }
 
-async fn damaged_copy<N: Link>(inner: &Rc<Inner<N>>, key: &Key, found: &[(usize, Found)]) -> Option<String> {
+async fn damaged_copy<N: Link>(
+    inner: &Rc<Inner<N>>,
+    topology: &Topology<N>,
+    key: &Key,
+    found: &[(usize, Found)],
+) -> Option<String> {
     for (member, found) in found.iter().filter(|(_, found)| matches!(found.content, Content::Elsewhere(..))) {
-        match inner.fetch_from(&inner.members[*member], key, found).await {
+        match inner.fetch_from(&topology.members[*member], key, found).await {
             // It verifies, or was replaced meanwhile: the newer one was written by a host that had it whole.
             Ok(Some(_) | None) => {}
             Err(error) => return Some(format!("member {member}: {error}")),

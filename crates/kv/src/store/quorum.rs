@@ -1,0 +1,199 @@
+//! Who is asked about a key, and when enough of them have answered.
+//!
+//! A pool at rest has one set of homes for a key, and an operation's phase is done when a majority of it has answered. While
+//! the pool changes there are two, those of the old map and those of the new one, and a phase needs a majority of *each*: it
+//! then meets the operations of hosts that know only the old set, and of hosts that know only the new one. A member in
+//! both sets is asked once and counts in both.
+
+use pool::map::REPLICAS_MAX;
+use pool::ring::Placements;
+use pool::{KeyHash, Map, Ring};
+
+/// Homes of a key: two sets of replicas, at most.
+const HOMES_MAX: usize = 2 * REPLICAS_MAX;
+
+/// The sets of homes that a member is in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Sets(u8);
+
+impl Sets {
+    const SETS: usize = 2;
+    /// The only set, or the one after the change under way.
+    pub(super) const NEW: Sets = Sets(1);
+    /// The set before the change under way.
+    pub(super) const OLD: Sets = Sets(2);
+
+    /// Whether it shares a set with `other`.
+    pub(super) fn meets(self, other: Sets) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+/// One home of a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Home {
+    /// Index of the member.
+    pub(super) member: u16,
+    /// The sets it is in.
+    pub(super) sets: Sets,
+}
+
+/// All homes of a key, each once; those of the new set first, nearest first.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Homes {
+    list: [Home; HOMES_MAX],
+    count: usize,
+    quorum: Quorum,
+}
+
+impl Homes {
+    /// When enough of them have answered.
+    pub(super) fn quorum(&self) -> Quorum {
+        self.quorum
+    }
+
+    /// Those that hold all that was acknowledged, but for what is missing by mischance: the set before the change, if one
+    /// is under way.
+    pub(super) fn settled(&self) -> Vec<u16> {
+        let set = if self.quorum.needed[1] > 0 { Sets::OLD } else { Sets::NEW };
+        self.iter().filter(|home| home.sets.meets(set)).map(|home| home.member).collect()
+    }
+
+    /// Whether this member is one of them.
+    pub(super) fn contains(&self, member: usize) -> bool {
+        self.iter().any(|home| usize::from(home.member) == member)
+    }
+
+    fn add(&mut self, member: u16, sets: Sets) {
+        match self.list[..self.count].iter_mut().find(|home| home.member == member) {
+            Some(home) => home.sets.0 |= sets.0,
+            None => {
+                self.list[self.count] = Home { member, sets };
+                self.count += 1;
+            }
+        }
+    }
+}
+
+impl std::ops::Deref for Homes {
+    type Target = [Home];
+
+    fn deref(&self) -> &[Home] {
+        &self.list[..self.count]
+    }
+}
+
+/// How many of each set must have answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Quorum {
+    needed: [u8; Sets::SETS],
+}
+
+impl Quorum {
+    /// Whether these are a majority of each set. Each member may be named once.
+    pub(super) fn is_met(&self, answered: impl Iterator<Item = Sets>) -> bool {
+        let mut count = [0; Sets::SETS];
+        for sets in answered {
+            count[0] += sets.0 & 1;
+            count[1] += sets.0 >> 1;
+        }
+        count[0] >= self.needed[0] && count[1] >= self.needed[1]
+    }
+
+    /// Answers needed of the set that needs most; for messages.
+    pub(super) fn needed(&self) -> usize {
+        usize::from(self.needed[0].max(self.needed[1]))
+    }
+}
+
+/// Where keys live: one ring, or two while the pool changes. Both name members by their index in the same list.
+#[derive(Clone, Debug)]
+pub(super) struct Placement {
+    new: Ring,
+    old: Option<Ring>,
+}
+
+impl Placement {
+    /// Of a map.
+    pub(super) fn of(map: &Map) -> Placement {
+        let Placements { new, old } = map.placements();
+        Placement { new, old }
+    }
+
+    /// The homes of a key.
+    pub(super) fn homes(&self, hash: KeyHash) -> Homes {
+        let majority = |ring: &Ring| ring.majority() as u8;
+        let quorum = Quorum { needed: [majority(&self.new), self.old.as_ref().map_or(0, majority)] };
+        let nobody = Home { member: 0, sets: Sets(0) };
+        let mut homes = Homes { list: [nobody; HOMES_MAX], count: 0, quorum };
+        self.new.homes(hash).iter().for_each(|&member| homes.add(member, Sets::NEW));
+        if let Some(old) = &self.old {
+            old.homes(hash).iter().for_each(|&member| homes.add(member, Sets::OLD));
+        }
+        homes
+    }
+
+    /// The rings by themselves: what holds for every set of homes holds for each of them.
+    pub(super) fn rings(&self) -> impl Iterator<Item = &Ring> {
+        std::iter::once(&self.new).chain(&self.old)
+    }
+
+    /// Members that hold each key at rest.
+    pub(super) fn replicas(&self) -> usize {
+        self.new.replicas()
+    }
+
+    /// A majority of them.
+    pub(super) fn majority(&self) -> usize {
+        self.new.majority()
+    }
+
+    /// Whether every key keeps its majorities when only those that `alive` names can answer.
+    pub(super) fn majority_everywhere(&self, alive: impl Fn(usize) -> bool) -> bool {
+        self.rings().all(|ring| ring.majority_everywhere(&alive))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{create, memories, run};
+
+    /// Two maps over one list of members: of each key both sets are asked, nobody twice, and a majority of each is needed.
+    #[test]
+    fn between_two_maps_a_majority_of_each_set_is_needed() {
+        run(1, async {
+            let map = create(&memories(5, 16 << 20), 3, 500).await;
+            let mut lighter = map.clone();
+            lighter.members[0].weight = 1;
+            let (old, new) = (Ring::new(&map), Ring::new(&lighter));
+            let placement = Placement { new: new.clone(), old: Some(old.clone()) };
+            let mut differing = 0;
+            for number in 0..200u64 {
+                let hash = KeyHash::new(&number.to_le_bytes(), 1);
+                let homes = placement.homes(hash);
+                let of = |sets: Sets| -> Vec<u16> {
+                    homes.iter().filter(|home| home.sets.meets(sets)).map(|home| home.member).collect()
+                };
+                assert_eq!(of(Sets::NEW), new.homes(hash));
+                let (mut named, mut expected) = (of(Sets::OLD), old.homes(hash).to_vec());
+                named.sort_unstable();
+                expected.sort_unstable();
+                assert_eq!(named, expected);
+                differing += usize::from(homes.len() > 3);
+                for answered in 0u32..1 << homes.len() {
+                    let who = || homes.iter().enumerate().filter(|(index, _)| answered >> index & 1 == 1);
+                    let count = |sets: Sets| who().filter(|(_, home)| home.sets.meets(sets)).count();
+                    let met = homes.quorum().is_met(who().map(|(_, home)| home.sets));
+                    assert_eq!(met, count(Sets::OLD) >= 2 && count(Sets::NEW) >= 2);
+                }
+            }
+            assert!(differing > 50, "{differing} keys with other homes");
+            let calm = Placement { new: old, old: None };
+            let homes = calm.homes(KeyHash::new(b"k", 1));
+            assert_eq!((homes.len(), homes.quorum().needed(), calm.replicas()), (3, 2, 3));
+            assert!(homes.quorum().is_met(homes[1..].iter().map(|home| home.sets)));
+            assert!(!homes.quorum().is_met(homes[2..].iter().map(|home| home.sets)));
+        });
+    }
+}
