@@ -58,7 +58,7 @@ mod stats;
 mod store;
 
 pub use ana::ANA_GROUP_DEFAULT;
-pub use config::{ConfigError, HostConfig, PortConfig, PortId, TargetConfig};
+pub use config::{ConfigError, HostConfig, PortConfig, PortId, Profile, TargetConfig};
 pub use limits::{
     ANA_GROUPS_MAX, CONNECTIONS_MAX, HOSTS_MAX, IN_CAPSULE_BYTES_MAX, IO_QUEUE_ENTRIES_MAX, IO_QUEUES_MAX, NSID_MAX,
     PORTS_MAX, REACTORS_MAX, SUBSYSTEMS_MAX, TRANSFER_BYTES_MAX,

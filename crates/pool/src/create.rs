@@ -24,6 +24,8 @@ pub const TABLE_SHARE_DEFAULT: u32 = 500;
 pub(crate) const GENERATION_FIRST: u64 = 1;
 /// Blocks zeroed by one command: what a 16-bit count of 0's based blocks can say (NVM Command Set 1.0 §3.2.8).
 const ZERO_BLOCKS_MAX: u64 = 65_536;
+/// Zeroes written by one call where there is no such command. Chosen: a megabyte keeps a link busy.
+const ZERO_BYTES: u32 = 1 << 20;
 
 /// A namespace that is to become a member.
 pub struct NewMember<N> {
@@ -269,6 +271,21 @@ async fn write<N: Namespace>(namespace: &N, offset: u64, bytes: &[u8]) -> Result
     Ok(())
 }
 
+/// Writes zeroes as data, where there is no command for it.
+async fn write_zeroes<N: Namespace>(namespace: &N, mut lba: u64, blocks: u64) -> Result<(), device::Error> {
+    let info = namespace.info();
+    let most = (ZERO_BYTES / info.block_size).clamp(1, info.transfer_blocks_max.max(1));
+    let zeroes = Buf::zeroed((most * info.block_size) as usize).freeze();
+    let end = lba + blocks;
+    while lba < end {
+        let count = (end - lba).min(u64::from(most));
+        let part = zeroes.slice(..(count * u64::from(info.block_size)) as usize);
+        namespace.write(Lba(lba), part, Durability::Cached).await?;
+        lba += count;
+    }
+    Ok(())
+}
+
 /// Makes bytes `from..to` read as zeroes; stable after the next flush.
 async fn zero<N: Namespace>(namespace: &N, from: u64, to: u64) -> Result<(), device::Error> {
     let block_size = u64::from(namespace.info().block_size);
@@ -277,8 +294,7 @@ async fn zero<N: Namespace>(namespace: &N, from: u64, to: u64) -> Result<(), dev
         let blocks = (end - lba).min(ZERO_BLOCKS_MAX);
         match namespace.write_zeroes(Lba(lba), blocks, Durability::Cached).await {
             Err(device::Error::Unsupported(_)) => {
-                let bytes = vec![0; (blocks * block_size) as usize];
-                write(namespace, lba * block_size, &bytes).await?;
+                write_zeroes(namespace, lba, blocks).await?;
             }
             result => result?,
         }

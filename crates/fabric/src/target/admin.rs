@@ -19,7 +19,7 @@ use super::commands::align_in_capsule;
 use super::connection::{Connection, Phase};
 use super::controller::{ConfigurationChange, Controller, Identity};
 use super::io::{self, Plan};
-use super::limits::{ADMIN_QUEUE_ENTRIES_MAX, IN_CAPSULE_BYTES_MAX, IO_QUEUE_ENTRIES_MAX, IO_QUEUES_MAX};
+use super::limits::ADMIN_QUEUE_ENTRIES_MAX;
 use super::shared::Refused;
 use super::{features, identify, logs, manage};
 
@@ -120,7 +120,8 @@ impl<N> Connection<N> {
         }
         let qid = fields.qid.get();
         self.concatenation_required = self.shared.must_concatenate(&identity, qid, now).map_err(Refusal::of)?;
-        let entries_max = if qid == 0 { ADMIN_QUEUE_ENTRIES_MAX } else { IO_QUEUE_ENTRIES_MAX };
+        let profile = self.shared.config.profile;
+        let entries_max = if qid == 0 { ADMIN_QUEUE_ENTRIES_MAX } else { profile.io_queue_entries_max };
         let sqsize = fields.sqsize.get();
         if sqsize == 0 || sqsize >= entries_max {
             return Err(Refusal::in_command(offset_of!(ConnectFields, sqsize)));
@@ -172,7 +173,8 @@ impl<N> Connection<N> {
         let controller = self.shared.controller(data.cntlid.get());
         let controller = controller.filter(|found| found.belongs_to(identity));
         let controller = controller.ok_or(Refusal::in_data(offset_of!(ConnectData, cntlid)))?;
-        if qid > IO_QUEUES_MAX || controller.is_discovery() {
+        let profile = self.shared.config.profile;
+        if qid > profile.io_queues_max || controller.is_discovery() {
             return Err(Refusal::in_command(offset_of!(ConnectFields, qid)));
         }
         // Read before the check: a reset in between moves it, and the queue closes at its next look.
@@ -186,7 +188,7 @@ impl<N> Connection<N> {
         }
         let id = controller.id();
         self.controller = Some(controller);
-        self.set_capsule_bytes_max(IN_CAPSULE_BYTES_MAX);
+        self.set_capsule_bytes_max(profile.in_capsule_bytes_max);
         // It may have ended between the check and the entry of the queue, and then woke everybody but us.
         self.attention.raise();
         Ok(id)
@@ -276,6 +278,27 @@ impl<N> Connection<N> {
 
     // Fabrics commands on a connected admin queue.
 
+    /// Property Get: the value where offset and size name a property.
+    fn property_get(&self, fields: &PropertyFields, controller: &Controller) -> Option<u64> {
+        let eight_bytes = match fields.attrib & 7 {
+            0 => false,
+            1 => true,
+            _ => return None,
+        };
+        match (fields.offset.get(), eight_bytes) {
+            (offset::CAP, true) => {
+                let entries_max = self.shared.config.profile.io_queue_entries_max;
+                Some(Capabilities::fabrics(entries_max, READY_TIMEOUT_500MS).0)
+            }
+            (offset::VS, false) => Some(VERSION.into()),
+            (offset::CC, false) => Some(controller.configuration().0.into()),
+            (offset::CSTS, false) => Some(controller.status().into()),
+            (offset::NSSR, false) => Some(0),
+            (offset::CRTO, false) => Some(READY_TIMEOUT_500MS.into()), // with media; ready without them is not offered
+            _ => None,
+        }
+    }
+
     fn run_fabrics(
         &mut self,
         slot: u16,
@@ -285,7 +308,7 @@ impl<N> Connection<N> {
         now: Instant,
     ) {
         match kind {
-            FabricsType::PROPERTY_GET => match property_get(&fields(command), controller) {
+            FabricsType::PROPERTY_GET => match self.property_get(&fields(command), controller) {
                 Some(value) => self.answer(slot, Status::SUCCESS, value),
                 None => self.answer(slot, Status::INVALID_FIELD.do_not_retry(), 0),
             },
@@ -323,23 +346,5 @@ impl<N> Connection<N> {
                 controller.shutdown_complete();
             }
         }
-    }
-}
-
-/// Property Get: the value where offset and size name a property.
-fn property_get(fields: &PropertyFields, controller: &Controller) -> Option<u64> {
-    let eight_bytes = match fields.attrib & 7 {
-        0 => false,
-        1 => true,
-        _ => return None,
-    };
-    match (fields.offset.get(), eight_bytes) {
-        (offset::CAP, true) => Some(Capabilities::fabrics(IO_QUEUE_ENTRIES_MAX, READY_TIMEOUT_500MS).0),
-        (offset::VS, false) => Some(VERSION.into()),
-        (offset::CC, false) => Some(controller.configuration().0.into()),
-        (offset::CSTS, false) => Some(controller.status().into()),
-        (offset::NSSR, false) => Some(0),
-        (offset::CRTO, false) => Some(READY_TIMEOUT_500MS.into()), // with media; ready without them is not offered
-        _ => None,
     }
 }

@@ -54,7 +54,8 @@ impl<N> Connection<N> {
             return if known { Ok(Plan::Run) } else { Err(Status::INVALID_OPCODE.do_not_retry()) };
         }
         self.refresh_namespaces();
-        let kind = CommandKind::of(NvmOpcode(command.opcode)).ok_or(Status::INVALID_OPCODE.do_not_retry())?;
+        let kind = CommandKind::of(NvmOpcode(command.opcode)).filter(|&kind| self.shared.config.profile.offers(kind));
+        let kind = kind.ok_or(Status::INVALID_OPCODE.do_not_retry())?;
         let nsid = command.nsid.get();
         let found = self.find_namespace(nsid).ok_or(Status::INVALID_NAMESPACE.do_not_retry())?;
         let attached = &self.namespaces[found];

@@ -4,10 +4,15 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
+use device::NamespaceInfo;
 use nvme::{AnaState, Nqn};
 
-use super::limits::{ANA_GROUPS_MAX, CONNECTIONS_MAX, HOSTS_MAX, NSID_MAX, PORTS_MAX, REFERRALS_MAX, SUBSYSTEMS_MAX};
+use super::limits::{
+    ANA_GROUPS_MAX, CONNECTIONS_MAX, HOSTS_MAX, IN_CAPSULE_BYTES_MAX, IO_QUEUE_ENTRIES_MAX, IO_QUEUES_MAX, MDTS,
+    NSID_MAX, PORTS_MAX, REFERRALS_MAX, SUBSYSTEMS_MAX,
+};
 use super::secure::TlsPolicy;
+use super::stats::CommandKind;
 use crate::auth::{HostKeys, Policy};
 use crate::tls::RetainedPsk;
 
@@ -20,6 +25,65 @@ pub struct TargetConfig {
     pub authentication: Policy,
     /// Hosts without keys are not let in, also not by the discovery subsystem.
     pub require_authentication: bool,
+    /// What is offered to hosts.
+    pub profile: Profile,
+}
+
+/// What is offered of all that the specification leaves to a controller.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Profile {
+    /// Entries of an I/O queue (CAP.MQES + 1).
+    pub io_queue_entries_max: u16,
+    /// I/O queues of a controller.
+    pub io_queues_max: u16,
+    /// Data in the capsule of an I/O command.
+    pub in_capsule_bytes_max: u32,
+    /// MDTS: the largest transfer, a power of two of 4 KiB.
+    pub mdts: u8,
+    /// Blocks of an atomic write, fused ones included, at most (AWUN, ACWU).
+    pub atomic_blocks_max: u32,
+    /// Commands beyond Read, Write, Flush and Compare, which a fused pair needs.
+    pub optional_commands: bool,
+}
+
+impl Profile {
+    /// All that this target can do.
+    pub const FULL: Profile = Profile {
+        io_queue_entries_max: IO_QUEUE_ENTRIES_MAX,
+        io_queues_max: IO_QUEUES_MAX,
+        in_capsule_bytes_max: IN_CAPSULE_BYTES_MAX,
+        mdts: MDTS,
+        atomic_blocks_max: u32::MAX,
+        optional_commands: true,
+    };
+
+    /// The least that a controller with fused pairs may offer: hosts that work with it work with any. One I/O queue, with
+    /// room for the two halves of a pair; no data in capsules; transfers of 8 KiB; atomic units of one block.
+    pub const MINIMAL: Profile = Profile {
+        io_queue_entries_max: 3,
+        io_queues_max: 1,
+        in_capsule_bytes_max: 0,
+        mdts: 1,
+        atomic_blocks_max: 1,
+        optional_commands: false,
+    };
+
+    /// What a namespace is to hosts.
+    pub(super) fn of(&self, info: NamespaceInfo) -> NamespaceInfo {
+        NamespaceInfo {
+            atomic_blocks: info.atomic_blocks.min(self.atomic_blocks_max),
+            compare_and_write_blocks_max: info.compare_and_write_blocks_max.min(self.atomic_blocks_max),
+            transfer_blocks_max: info.transfer_blocks_max.min((4096 << self.mdts) / info.block_size),
+            write_uncorrectable: info.write_uncorrectable && self.optional_commands,
+            ..info
+        }
+    }
+
+    /// Whether hosts may use commands of a kind.
+    pub(super) fn offers(&self, kind: CommandKind) -> bool {
+        use CommandKind::{Compare, CompareAndWrite, Flush, Read, Write};
+        self.optional_commands || matches!(kind, Read | Write | Flush | Compare | CompareAndWrite)
+    }
 }
 
 impl Default for TargetConfig {
@@ -28,6 +92,7 @@ impl Default for TargetConfig {
             connections_max: CONNECTIONS_MAX,
             authentication: Policy::default(),
             require_authentication: false,
+            profile: Profile::FULL,
         }
     }
 }

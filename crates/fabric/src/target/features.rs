@@ -9,7 +9,7 @@ use nvme::opcode::AdminOpcode;
 use nvme::{AnaState, NSID_ALL, Status, Submission};
 
 use super::controller::Controller;
-use super::limits::{IO_QUEUES_MAX, NSID_MAX};
+use super::limits::NSID_MAX;
 use super::reservation;
 use super::shared::Shared;
 
@@ -30,6 +30,9 @@ pub(super) const SUPPORTED: [FeatureId; 14] = [
     FeatureId::RESERVATION_NOTIFICATION,
     FeatureId::RESERVATION_PERSISTENCE,
 ];
+/// Those of reservations.
+pub(super) const RESERVATION: [FeatureId; 2] =
+    [FeatureId::RESERVATION_NOTIFICATION, FeatureId::RESERVATION_PERSISTENCE];
 /// Capabilities (SELECT 3): changeable.
 const CHANGEABLE: u32 = 1 << 2;
 /// Capabilities (SELECT 3): a value for each namespace.
@@ -152,11 +155,12 @@ fn check_namespace<N>(
     }
 }
 
-fn is_supported(controller: &Controller, feature: FeatureId) -> bool {
+fn is_supported<N>(shared: &Shared<N>, controller: &Controller, feature: FeatureId) -> bool {
     if controller.is_discovery() {
         return matches!(feature, FeatureId::ASYNC_EVENT_CONFIG | FeatureId::KEEP_ALIVE_TIMER);
     }
-    SUPPORTED.contains(&feature)
+    let reserves = shared.config.profile.optional_commands || !RESERVATION.contains(&feature);
+    SUPPORTED.contains(&feature) && reserves
 }
 
 fn has_cache<N>(shared: &Shared<N>, controller: &Controller) -> bool {
@@ -164,15 +168,14 @@ fn has_cache<N>(shared: &Shared<N>, controller: &Controller) -> bool {
 }
 
 /// Zero based counts of submission and completion queues.
-fn queue_counts() -> u32 {
-    let zero_based = u32::from(IO_QUEUES_MAX) - 1;
+fn queue_counts(io_queues_max: u16) -> u32 {
+    let zero_based = u32::from(io_queues_max) - 1;
     zero_based << 16 | zero_based
 }
 
 /// Features of which each namespace has a value of its own.
 fn is_of_namespaces(feature: FeatureId) -> bool {
-    let reservations = [FeatureId::RESERVATION_NOTIFICATION, FeatureId::RESERVATION_PERSISTENCE];
-    feature == FeatureId::ERROR_RECOVERY || reservations.contains(&feature)
+    feature == FeatureId::ERROR_RECOVERY || RESERVATION.contains(&feature)
 }
 
 /// Get Features.
@@ -184,7 +187,7 @@ pub(super) fn get<N>(
 ) -> Result<Value, Status> {
     let cdw10 = command.cdw10.get();
     let feature = FeatureId(cdw10 as u8);
-    if !is_supported(controller, feature) {
+    if !is_supported(shared, controller, feature) {
         return Err(INVALID);
     }
     check_namespace(shared, controller, feature, command.nsid.get(), false)?;
@@ -221,7 +224,7 @@ pub(super) fn get<N>(
         FeatureId::WRITE_ATOMICITY => features.write_atomicity,
         FeatureId::ASYNC_EVENT_CONFIG => features.async_event,
         FeatureId::KEEP_ALIVE_TIMER => controller.keep_alive_ms(),
-        FeatureId::NUMBER_OF_QUEUES => queue_counts(),
+        FeatureId::NUMBER_OF_QUEUES => queue_counts(shared.config.profile.io_queues_max),
         FeatureId::RESERVATION_NOTIFICATION => reservation::of_namespace(shared, controller, command)?.mask(),
         FeatureId::RESERVATION_PERSISTENCE => reservation::of_namespace(shared, controller, command)?.persists().into(),
         FeatureId::VOLATILE_WRITE_CACHE if has_cache(shared, controller) => u32::from(!controller.write_through()),
@@ -283,7 +286,7 @@ pub(super) fn set<N>(
 ) -> Result<u32, Status> {
     let feature = FeatureId(command.cdw10.get() as u8);
     let value = command.cdw11.get();
-    if !is_supported(controller, feature) {
+    if !is_supported(shared, controller, feature) {
         return Err(INVALID);
     }
     if command.cdw10.get() & SAVE != 0 {
@@ -319,7 +322,7 @@ pub(super) fn set<N>(
         FeatureId::VOLATILE_WRITE_CACHE => return Err(INVALID),
         // Only before the first I/O queue is made (NVMe Base 2.0c §5.27.1.5).
         FeatureId::NUMBER_OF_QUEUES if controller.queues_made() => return Err(Status::SEQUENCE_ERROR.do_not_retry()),
-        FeatureId::NUMBER_OF_QUEUES => return set_queues(value),
+        FeatureId::NUMBER_OF_QUEUES => return set_queues(value, shared.config.profile.io_queues_max),
         FeatureId::RESERVATION_NOTIFICATION => reservation::set_notification_mask(shared, controller, command)?,
         FeatureId::RESERVATION_PERSISTENCE => {} // durable before it is answered, and so set by the caller
         FeatureId::WRITE_ATOMICITY => controller.update_features(|features| features.write_atomicity = value & 1),
@@ -349,9 +352,9 @@ fn set_host_behavior(controller: &Controller, data: &[u8]) -> Result<u32, Status
 }
 
 /// Number of Queues (NVMe Base 2.0 §5.27.1.5): a host may ask for any number and gets what there is.
-fn set_queues(value: u32) -> Result<u32, Status> {
+fn set_queues(value: u32, io_queues_max: u16) -> Result<u32, Status> {
     if value & 0xFFFF == 0xFFFF || value >> 16 == 0xFFFF {
         return Err(INVALID);
     }
-    Ok(queue_counts())
+    Ok(queue_counts(io_queues_max))
 }

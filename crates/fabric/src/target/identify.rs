@@ -14,11 +14,12 @@ use nvme::reservation::rescap;
 use nvme::{AnaState, CONTROLLER_ID_DYNAMIC, NSID_ALL, PAGE_BYTES, Status, Submission, VERSION};
 use zerocopy::{FromZeros, IntoBytes};
 
+use super::config::Profile;
 use super::controller::Controller;
 use super::io;
 use super::limits::{
     ABORTS_MAX, ANA_GROUPS_MAX, ANA_TRANSITION_SECONDS_MAX, ASYNC_EVENTS_MAX, CONTROLLERS_MAX, COPY_RANGES_MAX,
-    ERROR_ENTRIES_MAX, IN_CAPSULE_BYTES_MAX, IO_QUEUE_ENTRIES_MAX, KEEP_ALIVE_GRANULARITY_100MS, MDTS, NSID_MAX,
+    ERROR_ENTRIES_MAX, KEEP_ALIVE_GRANULARITY_100MS, NSID_MAX,
 };
 use super::shared::{Attached, Shared};
 
@@ -45,6 +46,7 @@ pub(super) fn identify<N>(shared: &Shared<N>, controller: &Controller, command: 
     if of_command_set.contains(&cns) && csi != CSI_NVM {
         return Err(Status::INVALID_FIELD.do_not_retry());
     }
+    let profile = &shared.config.profile;
     let namespaces = shared.namespaces(controller);
     let managed = shared.is_managed(controller.subsystem());
     let all = || shared.allocated(controller, |_, _| true);
@@ -55,14 +57,16 @@ pub(super) fn identify<N>(shared: &Shared<N>, controller: &Controller, command: 
         }
         Cns::NAMESPACE => {
             let found = find(&namespaces, nsid)?;
-            Ok(page(found.map_or_else(IdentifyNamespace::new_zeroed, namespace_page).as_bytes()))
+            Ok(page(
+                found.map_or_else(IdentifyNamespace::new_zeroed, |found| namespace_page(found, profile)).as_bytes(),
+            ))
         }
         Cns::ACTIVE_NAMESPACES | Cns::CSI_ACTIVE_NAMESPACES => Ok(page(&active_list(&namespaces, nsid)?)),
         Cns::DESCRIPTORS => {
             let found = find(&namespaces, nsid)?.ok_or(Status::INVALID_NAMESPACE.do_not_retry())?;
             Ok(page(&descriptor_list(found)))
         }
-        Cns::CSI_CONTROLLER => Ok(page(nvm_controller_page().as_bytes())),
+        Cns::CSI_CONTROLLER => Ok(page(nvm_controller_page(profile).as_bytes())),
         // No storage tags and no extended formats: all zero, for namespaces that exist.
         Cns::CSI_NAMESPACE => {
             find(&namespaces, nsid)?.ok_or(Status::INVALID_NAMESPACE.do_not_retry())?;
@@ -70,13 +74,15 @@ pub(super) fn identify<N>(shared: &Shared<N>, controller: &Controller, command: 
         }
         Cns::INDEPENDENT_NAMESPACE => {
             let found = find(&namespaces, nsid)?.ok_or(Status::INVALID_NAMESPACE.do_not_retry())?;
-            Ok(page(&independent_page(found)))
+            Ok(page(&independent_page(found, profile)))
         }
         Cns::ALLOCATED_NAMESPACES | Cns::CSI_ALLOCATED_NAMESPACES if managed => Ok(page(&active_list(&all(), nsid)?)),
         Cns::ALLOCATED_NAMESPACE if managed => {
             let all = all();
             let found = find(&all, nsid)?;
-            Ok(page(found.map_or_else(IdentifyNamespace::new_zeroed, namespace_page).as_bytes()))
+            Ok(page(
+                found.map_or_else(IdentifyNamespace::new_zeroed, |found| namespace_page(found, profile)).as_bytes(),
+            ))
         }
         Cns::CSI_ALLOCATED_NAMESPACE if managed => find(&all(), nsid).map(|_| page(&[])),
         Cns::NAMESPACE_CONTROLLERS if nsid == NSID_ALL => Err(Status::INVALID_FIELD.do_not_retry()),
@@ -113,11 +119,12 @@ fn zero_based(blocks: u32) -> u16 {
 }
 
 fn controller_page<N>(shared: &Shared<N>, controller: &Controller, namespaces: &[Attached<N>]) -> IdentifyController {
+    let profile = shared.config.profile;
     let mut page = IdentifyController::new_zeroed();
     page.sn = ascii_field(&shared.serial(controller.subsystem()));
     page.mn = ascii_field(MODEL);
     page.fr = ascii_field(env!("CARGO_PKG_VERSION"));
-    page.mdts = MDTS;
+    page.mdts = profile.mdts;
     page.cntlid = controller.id().into();
     page.ver = VERSION.into();
     page.ctratt = 1.into(); // 128-bit host identifiers
@@ -127,10 +134,10 @@ fn controller_page<N>(shared: &Shared<N>, controller: &Controller, namespaces: &
     page.elpe = ERROR_ENTRIES_MAX as u8 - 1;
     page.lpa = 1 << 2; // extended data: parts of log pages
     page.kas = KEEP_ALIVE_GRANULARITY_100MS.into();
-    page.maxcmd = IO_QUEUE_ENTRIES_MAX.into();
+    page.maxcmd = profile.io_queue_entries_max.into();
     page.sgls = (1 | 1 << 20 | 1 << 21).into(); // SGLs, offsets in the capsule, transport data blocks
     page.subnqn = controller.subsystem().to_field();
-    page.ioccsz = ((64 + IN_CAPSULE_BYTES_MAX) / 16).into();
+    page.ioccsz = ((64 + profile.in_capsule_bytes_max) / 16).into();
     page.iorcsz = 1.into();
     page.msdbd = 1;
     page.ofcs = 1.into(); // Disconnect
@@ -157,12 +164,15 @@ fn controller_page<N>(shared: &Shared<N>, controller: &Controller, namespaces: &
     page.nn = NSID_MAX.into();
     page.mnan = NSID_MAX.into();
     let infos = || namespaces.iter().map(|attached| &attached.info);
-    let always = oncs::COMPARE | oncs::DATASET_MANAGEMENT | oncs::WRITE_ZEROES | oncs::SAVE_SELECT | oncs::TIMESTAMP;
-    page.oncs = (always | oncs::VERIFY | oncs::COPY | oncs::RESERVATIONS).into();
+    page.oncs = (oncs::COMPARE | oncs::SAVE_SELECT | oncs::TIMESTAMP).into();
+    if profile.optional_commands {
+        let optional = oncs::DATASET_MANAGEMENT | oncs::WRITE_ZEROES | oncs::VERIFY | oncs::COPY | oncs::RESERVATIONS;
+        page.oncs = (page.oncs.get() | optional).into();
+    }
     if infos().any(|info| info.write_uncorrectable) {
         page.oncs = (page.oncs.get() | oncs::WRITE_UNCORRECTABLE).into();
     }
-    page.ocfs = 1.into(); // Copy descriptor format 0h
+    page.ocfs = u16::from(profile.optional_commands).into(); // Copy descriptor format 0h
     // Present where any namespace has a cache; Flush takes single namespaces only.
     page.vwc = u8::from(infos().any(|info| info.volatile_cache)) | 2 << 1;
     page.awun = zero_based(infos().map(|info| info.atomic_blocks).min().unwrap_or(1)).into();
@@ -176,13 +186,13 @@ fn controller_page<N>(shared: &Shared<N>, controller: &Controller, namespaces: &
 
 /// The limits of commands that move no data (NVM Command Set 1.0c §4.1.5.4): Write Uncorrectable's is MDTS, the others'
 /// have none.
-fn nvm_controller_page() -> IdentifyNvmController {
+fn nvm_controller_page(profile: &Profile) -> IdentifyNvmController {
     let mut page = IdentifyNvmController::new_zeroed();
-    page.wusl = MDTS;
+    page.wusl = profile.mdts;
     page
 }
 
-fn namespace_page<N>(attached: &Attached<N>) -> IdentifyNamespace {
+fn namespace_page<N>(attached: &Attached<N>, profile: &Profile) -> IdentifyNamespace {
     let info = &attached.info;
     let mut page = IdentifyNamespace::new_zeroed();
     page.nsze = info.blocks.into();
@@ -194,11 +204,13 @@ fn namespace_page<N>(attached: &Attached<N>) -> IdentifyNamespace {
     page.npdg = zero_based(info.preferred_deallocate_blocks).into();
     page.npda = page.npdg;
     page.nows = page.npwg;
-    page.mssrl = io::copy_range_blocks_max(info).into();
-    page.mcl = io::copy_blocks_max(info).into();
-    page.msrc = (COPY_RANGES_MAX - 1) as u8;
+    if profile.optional_commands {
+        page.mssrl = io::copy_range_blocks_max(info).into();
+        page.mcl = io::copy_blocks_max(info).into();
+        page.msrc = (COPY_RANGES_MAX - 1) as u8;
+    }
     page.nmic = u8::from(!attached.private); // may be attached to several controllers
-    page.rescap = rescap_of(info);
+    page.rescap = rescap_of(info, profile);
     page.dlfeat = u8::from(info.deallocated_reads_zero) | 1 << 3;
     page.nawun = zero_based(info.atomic_blocks).into();
     page.nawupf = 0.into();
@@ -261,16 +273,19 @@ fn descriptor_list<N>(attached: &Attached<N>) -> [u8; 25] {
     list
 }
 
-fn rescap_of(info: &NamespaceInfo) -> u8 {
+fn rescap_of(info: &NamespaceInfo, profile: &Profile) -> u8 {
+    if !profile.optional_commands {
+        return 0;
+    }
     let persist = if info.persists_attributes { rescap::PERSIST } else { 0 };
     rescap::TYPES | rescap::IGNORE_KEY_1_3 | persist
 }
 
 /// I/O Command Set Independent Identify Namespace, CNS 08h (NVMe Base 2.0 figure 280).
-fn independent_page<N>(attached: &Attached<N>) -> [u8; 24] {
+fn independent_page<N>(attached: &Attached<N>, profile: &Profile) -> [u8; 24] {
     let mut page = [0; 24];
     page[1] = u8::from(!attached.private); // NMIC: shared
-    page[2] = rescap_of(&attached.info);
+    page[2] = rescap_of(&attached.info, profile);
     page[4..8].copy_from_slice(&attached.group.to_le_bytes()); // ANAGRPID
     page[14] = 1; // NSTAT: ready
     debug_assert!(attached.info.blocks > 0);

@@ -90,8 +90,8 @@ fn whole_page<N>(
             controller.ana_read(clear);
             Ok(shared.ana_page(controller, request.specific & GROUPS_ONLY != 0))
         }
-        (LogId::EFFECTS, _) => Ok(commands_and_effects(shared.is_managed(controller.subsystem())).as_bytes().to_vec()),
-        (LogId::FEATURES, _) => Ok(features_and_effects()),
+        (LogId::EFFECTS, _) => Ok(commands_and_effects(shared, controller).as_bytes().to_vec()),
+        (LogId::FEATURES, _) => Ok(features_and_effects(shared.config.profile.optional_commands)),
         _ => Err(unknown),
     }
 }
@@ -152,7 +152,7 @@ fn firmware() -> FirmwareLog {
     page
 }
 
-fn commands_and_effects(managed: bool) -> EffectsLog {
+fn commands_and_effects<N>(shared: &Shared<N>, controller: &Controller) -> EffectsLog {
     let mut page = EffectsLog::new_zeroed();
     let admin = [
         AdminOpcode::GET_LOG_PAGE,
@@ -166,7 +166,7 @@ fn commands_and_effects(managed: bool) -> EffectsLog {
     for opcode in admin {
         page.admin[usize::from(opcode.0)] = effects::SUPPORTED.into();
     }
-    if managed {
+    if shared.is_managed(controller.subsystem()) {
         for opcode in [AdminOpcode::NAMESPACE_MANAGEMENT, AdminOpcode::NAMESPACE_ATTACHMENT] {
             // After it a host looks again at what namespaces there are: the controller that it asks tells it of no event.
             let inventory = effects::SUPPORTED | effects::NAMESPACE_INVENTORY_CHANGE;
@@ -195,13 +195,19 @@ fn commands_and_effects(managed: bool) -> EffectsLog {
     for opcode in changing {
         page.io[usize::from(opcode.0)] = (effects::SUPPORTED | effects::CONTENT_CHANGE).into();
     }
+    let offered =
+        |opcode: u8| CommandKind::of(NvmOpcode(opcode)).is_some_and(|kind| shared.config.profile.offers(kind));
+    for opcode in (0..=u8::MAX).filter(|&opcode| !offered(opcode)) {
+        page.io[usize::from(opcode)] = 0.into();
+    }
     page
 }
 
 /// Feature Identifiers Supported and Effects (NVMe Base 2.0 §5.16.1.19).
-fn features_and_effects() -> Vec<u8> {
+fn features_and_effects(reservations: bool) -> Vec<u8> {
     let mut page = [U32::ZERO; 256];
-    for feature in super::features::SUPPORTED {
+    let left_out = if reservations { &[][..] } else { &super::features::RESERVATION };
+    for feature in super::features::SUPPORTED.iter().filter(|feature| !left_out.contains(feature)) {
         page[usize::from(feature.0)] = SUPPORTED.into();
     }
     // User data content change: switching the cache changes when writes are stable, not their content; so no other bit.

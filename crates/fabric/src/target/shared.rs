@@ -247,7 +247,7 @@ impl<N> Shared<N> {
         }
         ana::check(group)?;
         let mut state = self.lock();
-        let (info, access) = (namespace.info(), AnaState::default());
+        let (info, access) = (self.config.profile.of(namespace.info()), AnaState::default());
         // In another subsystem it is the same namespace, and so are its reservations.
         let mut all = state.subsystems.values().flat_map(|subsystem| subsystem.namespaces.values());
         let same = all.find(|other| other.info.nguid == info.nguid).map(|other| other.reservations.clone());
@@ -280,7 +280,7 @@ impl<N> Shared<N> {
     pub fn update_namespace(&self, nqn: &Nqn, nsid: u32, info: NamespaceInfo) -> Result<(), ConfigError> {
         let mut state = self.lock();
         let found = state.subsystem(nqn)?.namespaces.get_mut(&nsid);
-        found.ok_or(ConfigError::NoNamespace(nsid))?.info = info;
+        found.ok_or(ConfigError::NoNamespace(nsid))?.info = self.config.profile.of(info);
         self.changed(&mut state, &Change::Namespace(nqn, nsid));
         Ok(())
     }

@@ -4,12 +4,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use fabric::target::Profile;
 
 use super::{Common, Serving, TargetDriveVerb};
 use crate::namespaces::NamespaceSpec;
 use crate::size::Size;
 use crate::target::DriveSpec;
-use crate::target::spec::{HostSpec, PortSpec, SubsystemSpec, parse_group};
+use crate::target::spec::{HostSpec, PortSpec, SubsystemSpec, parse_group, parse_profile};
 
 /// `yagura target`: serve, or with a verb talk to one that serves.
 #[derive(Args, Debug)]
@@ -78,6 +79,11 @@ pub struct TargetArgs {
     /// the identifier that it keeps, and hosts of the subsystem may make, delete, attach and detach namespaces.
     #[arg(long = "drive", value_name = "SPEC", num_args = 1)]
     pub drives: Vec<DriveSpec>,
+    /// What to offer hosts: `full`, or `minimal`, the least that a controller with fused compare-and-write may offer (one I/O
+    /// queue of three entries, no data in capsules, transfers of 8 KiB, atomic units of one block, no optional commands):
+    /// a host that works with it works with any.
+    #[arg(long, value_name = "NAME", default_value = "full", value_parser = parse_profile)]
+    pub profile: Profile,
     /// Take the verbs of `yagura target` at this Unix socket, which is made, for its owner only.
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,

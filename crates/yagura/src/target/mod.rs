@@ -87,6 +87,7 @@ fn serve(args: &TargetArgs) -> Result<(), Failure> {
     let config = TargetConfig {
         authentication: authentication.map_err(Failure::usage)?,
         require_authentication: args.require_auth,
+        profile: args.profile,
         ..TargetConfig::default()
     };
     let target: Target<AnyLocal> = Target::new(config);

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use fabric::auth::HostKeys;
-use fabric::target::{ANA_GROUPS_MAX, HostConfig, PortConfig, PortId, TlsPolicy};
+use fabric::target::{ANA_GROUPS_MAX, HostConfig, PortConfig, PortId, Profile, TlsPolicy};
 use nvme::{AnaState, Nqn};
 
 use super::host_tls::HostTls;
@@ -32,6 +32,15 @@ fn address(key: &str, text: &str) -> Result<SocketAddr, String> {
 /// An NQN from the value of a key.
 pub fn parse_nqn(text: &str) -> Result<Nqn, String> {
     text.parse().map_err(|error: nvme::nqn::NqnError| error.to_string())
+}
+
+/// What a target offers, by its name.
+pub fn parse_profile(text: &str) -> Result<Profile, String> {
+    match text {
+        "full" => Ok(Profile::FULL),
+        "minimal" => Ok(Profile::MINIMAL),
+        _ => Err("give full or minimal".into()),
+    }
 }
 
 /// An ANA group.

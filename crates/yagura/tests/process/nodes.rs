@@ -4,7 +4,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::TcpStream;
 use std::path::Path;
 
-use crate::support::{PATIENCE, Server, http_get, run, yagura};
+use crate::support::{PATIENCE, Server, http_get, make_tree, run, yagura};
 
 fn node(directory: &Path, name: &str, size: &str) -> Server {
     let nqn = format!("--nqn=nqn.2026-11.io.yagura:test-{name}");
@@ -30,6 +30,37 @@ fn create(nodes: &[Server], more: &[&str]) -> String {
     let (status, _, stderr) = run(&arguments);
     assert_eq!(status, 0, "{stderr}");
     format!("--pool={}", addresses(nodes).join(","))
+}
+
+/// The store needs no more of a target than fused compare-and-write of one block of 4 KiB.
+#[test]
+fn a_pool_on_targets_that_offer_the_least() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let nodes: Vec<Server> = ["a", "b", "c"].iter().map(|name| minimal(directory.path(), name, "block=4096")).collect();
+    let pool = create(&nodes, &[]);
+    let tree = directory.path().join("tree");
+    make_tree(&tree);
+    let tree = tree.to_str().expect("text");
+    for verb in [&["import", tree][..], &["verify", "--against", tree], &["verify", "--replicas"]] {
+        let (status, _, stderr) = run(&[&["kv"][..], verb, &[&pool]].concat());
+        assert_eq!(status, 0, "{verb:?}: {stderr}");
+    }
+}
+
+#[test]
+fn a_target_whose_pairs_are_too_small_is_refused_by_name() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let small = minimal(directory.path(), "a", "block=512");
+    let member = format!("--member={}", small.address("listening"));
+    let (status, _, stderr) = run(&["pool", "create", &member, "--replicas=1"]);
+    assert_eq!(status, 4, "{stderr}");
+    assert!(stderr.contains("atomic compare-and-write takes 512 bytes, a page of 4096 bytes"), "{stderr}");
+}
+
+fn minimal(directory: &Path, name: &str, more: &str) -> Server {
+    let nqn = format!("--nqn=nqn.2026-11.io.yagura:minimal-{name}");
+    let namespace = format!("--namespace=file={},size=16MiB,{more}", directory.join(name).display());
+    Server::start(&["target", "--profile=minimal", "--listen=127.0.0.1:0", &nqn, &namespace])
 }
 
 #[test]
