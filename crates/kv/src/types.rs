@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::rc::Rc;
+use std::str::FromStr;
 
 use pool::KeyHash;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -68,6 +69,70 @@ impl fmt::Display for Timestamp {
     }
 }
 
+/// A conditional operation that took effect, as the entry remembers it: so that whoever lost the reply recognises its own.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Applied {
+    /// The operation. The zero id marks a cut: older ones, up to `round`, were forgotten.
+    pub op: OpId,
+    /// The round of the ballot by which it was applied; the ballot's other half is the operation itself.
+    pub round: u64,
+}
+
+impl Applied {
+    /// The ballot by which it was applied.
+    pub fn ballot(&self) -> Ballot {
+        Ballot { round: self.round, op: self.op }
+    }
+}
+
+/// Which change of a key a value came by. Changes with every put, delete and conditional change, and with nothing else.
+///
+/// It holds the put that began the entry's era and the ballot of the last change since. The entry's own timestamp would not
+/// do: a reader that confirms a value under a new ballot raises it and changes nothing.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Version(Timestamp);
+
+impl Version {
+    /// The version of an entry with this timestamp, to which these conditional operations were applied.
+    pub fn new(timestamp: Timestamp, ops: &[Applied]) -> Version {
+        Version(Timestamp { ballot: ops.last().map_or(Ballot::NONE, Applied::ballot), ..timestamp })
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+/// The text is no version.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("not a version: give one that a get has shown, as it stands")]
+pub struct NotAVersion;
+
+impl FromStr for Version {
+    type Err = NotAVersion;
+
+    fn from_str(text: &str) -> Result<Version, NotAVersion> {
+        let numbered_op = |text: &str| -> Option<(u64, OpId)> {
+            let (number, op) = text.split_once('@')?;
+            let (host, sequence) = op.split_once('.')?;
+            let host = u64::from_str_radix(host, 16).ok()?;
+            Some((number.parse().ok()?, OpId { host, sequence: sequence.parse().ok()? }))
+        };
+        let parse = || {
+            let (put, change) = text.split_once('+').map_or((text, None), |(put, change)| (put, Some(change)));
+            let (counter, op) = numbered_op(put)?;
+            let ballot = match change {
+                Some(change) => numbered_op(change).map(|(round, op)| Ballot { round, op })?,
+                None => Ballot::NONE,
+            };
+            Some(Version(Timestamp { counter, op, ballot }))
+        };
+        parse().ok_or(NotAVersion)
+    }
+}
+
 /// A key of legal length with its hashes. Cheap to clone.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key {
@@ -128,6 +193,23 @@ mod tests {
         let conditional = Timestamp { ballot: Ballot { round: 9, op: op(9) }, ..put(1, 1) };
         let order = [Timestamp::ZERO, put(1, 1), conditional, put(1, 2), put(2, 0)];
         assert!(order.is_sorted());
+    }
+
+    #[test]
+    fn a_version_is_read_back_from_its_text_and_survives_a_confirmation() {
+        let op = |sequence| OpId { host: 0xab, sequence };
+        let put = Timestamp { counter: 3, op: op(1), ballot: Ballot { round: 9, op: op(9) } };
+        let confirmed = Timestamp { ballot: Ballot { round: 12, op: op(12) }, ..put };
+        let applied = [Applied { op: op(4), round: 7 }, Applied { op: op(9), round: 9 }];
+        let version = Version::new(put, &applied);
+        assert_eq!(version, Version::new(confirmed, &applied));
+        assert_ne!(version, Version::new(put, &applied[..1]));
+        for version in [version, Version::new(put, &[])] {
+            assert_eq!(version.to_string().parse(), Ok(version));
+        }
+        for text in ["", "3", "3@", "3@ab", "3@zz.1", "3@ab.1+", "x@ab.1", "3@ab.1+4"] {
+            assert_eq!(text.parse::<Version>(), Err(NotAVersion), "{text}");
+        }
     }
 
     #[test]

@@ -10,18 +10,18 @@
 //!  24  operation number  u64                    reference
 //!  32  ballot           24 B    if flagged       0  kind              u8    1 guest, 2 extent, 3 index of extents
 //!      promise          24 B    if flagged       1  zero              u8
-//!      applied ops    2+40n B   if flagged       2  parts             u16   extents of the value; 1 unless an index
+//!      applied ops    2+24n B   if flagged       2  parts             u16   extents of the value; 1 unless an index
 //!      expiry            u64    if flagged       4  length            u32   bytes stored at the place
-//!      key                                       8  place             u64   table page, or first heap page
-//!      value, or reference 32 B, or nothing     16  checksum          u64   of the value, under its operation
-//!                                               24  copy              u64   the guest's copy, the extent's owner tag
+//!      tag               u32    if flagged       8  place             u64   table page, or first heap page
+//!      key                                      16  checksum          u64   of the value, under its operation
+//!      value, or reference 32 B, or nothing     24  copy              u64   the guest's copy, the extent's owner tag
 //! ```
 //!
-//! The common entry (no ballot, no promise, no expiry) takes 32 bytes beside its key and value, so that a value of 3,968
+//! The common entry (no ballot, no promise, no expiry, no tag) takes 32 bytes beside its key and value, so that a value of 3,968
 //! bytes with a key of 32 fits a page of 4 KiB. Nothing is padded: pages are read whole and decoded byte by byte.
 
 use super::{PageError, u16_at, u32_at, u64_at};
-use crate::types::{Ballot, KEY_BYTES_MAX, OpId, Timestamp, VALUE_BYTES_MAX};
+use crate::types::{Applied, Ballot, KEY_BYTES_MAX, OpId, Timestamp, VALUE_BYTES_MAX};
 
 /// Bytes of an entry beside key, value and what is flagged.
 pub const ENTRY_FIXED_BYTES: usize = 32;
@@ -29,8 +29,8 @@ pub const ENTRY_FIXED_BYTES: usize = 32;
 pub const GUEST_FIXED_BYTES: usize = 16;
 /// Bytes of a reference.
 pub const REFERENCE_BYTES: usize = 32;
-/// Most applied operations an entry remembers. Guessed: more conditional operations than that, between two puts and by
-/// hosts that each lost their reply, end in "outcome unknown".
+/// Most applied operations an entry remembers. Guessed: a host takes its own back when it applies the next, so that this is
+/// the number of hosts at one key; with more of them at once some operations end in "outcome unknown".
 pub const OPS_MAX: usize = 16;
 
 const FLAG_KIND: u16 = 0b11;
@@ -41,9 +41,10 @@ const FLAG_BALLOT: u16 = 1 << 2;
 const FLAG_PROMISE: u16 = 1 << 3;
 const FLAG_OPS: u16 = 1 << 4;
 const FLAG_EXPIRY: u16 = 1 << 5;
-const FLAGS: u16 = FLAG_KIND | FLAG_BALLOT | FLAG_PROMISE | FLAG_OPS | FLAG_EXPIRY;
+const FLAG_TAG: u16 = 1 << 6;
+const FLAGS: u16 = FLAG_KIND | FLAG_BALLOT | FLAG_PROMISE | FLAG_OPS | FLAG_EXPIRY | FLAG_TAG;
 const BALLOT_BYTES: usize = 24;
-const APPLIED_BYTES: usize = 40;
+const APPLIED_BYTES: usize = 24;
 
 /// Where a value lies that does not stand in its entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,14 +86,15 @@ pub enum Stored<'a> {
     Tombstone,
 }
 
-/// Operations applied since the last put, as stored: `n` times operation id (16) and ballot (24).
+/// Operations applied since the last put, as stored: `n` times operation id (16) and round of the ballot (8), ascending by
+/// round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct AppliedOps<'a>(&'a [u8]);
 
 impl<'a> AppliedOps<'a> {
-    /// Operations and the ballots they were applied by.
-    pub fn iter(&self) -> impl Iterator<Item = (OpId, Ballot)> + use<'a> {
-        self.0.chunks_exact(APPLIED_BYTES).map(|op| (op_at(op, 0), ballot_at(op, 16)))
+    /// Each of them.
+    pub fn iter(&self) -> impl Iterator<Item = Applied> + use<'a> {
+        self.0.chunks_exact(APPLIED_BYTES).map(|op| Applied { op: op_at(op, 0), round: u64_at(op, 16) })
     }
 
     /// How many.
@@ -105,14 +107,17 @@ impl<'a> AppliedOps<'a> {
         self.0.is_empty()
     }
 
-    /// The stored form of `ops`, to borrow from; `None` if there are more than [`OPS_MAX`].
-    pub fn encode(ops: &[(OpId, Ballot)]) -> Option<Vec<u8>> {
-        let mut bytes = Vec::with_capacity(ops.len() * APPLIED_BYTES);
-        for (op, ballot) in ops {
-            put_op(&mut bytes, *op);
-            put_ballot(&mut bytes, *ballot);
+    /// The stored form of `ops`, to borrow from. Of more than [`OPS_MAX`] the oldest give way to a mark of the cut.
+    pub fn encode(ops: &[Applied]) -> Vec<u8> {
+        let cut = if ops.len() > OPS_MAX { ops.len() - OPS_MAX + 1 } else { 0 };
+        let mark = cut.checked_sub(1).map(|last| Applied { op: OpId::default(), round: ops[last].round });
+        let mut bytes = Vec::with_capacity(ops.len().min(OPS_MAX) * APPLIED_BYTES);
+        for applied in mark.iter().chain(&ops[cut..]) {
+            bytes.extend_from_slice(&applied.op.host.to_le_bytes());
+            bytes.extend_from_slice(&applied.op.sequence.to_le_bytes());
+            bytes.extend_from_slice(&applied.round.to_le_bytes());
         }
-        (ops.len() <= OPS_MAX).then_some(bytes)
+        bytes
     }
 
     /// Borrows what [`AppliedOps::encode`] made.
@@ -133,8 +138,10 @@ pub struct Entry<'a> {
     pub promise: Ballot,
     /// Conditional operations applied since the last put.
     pub ops: AppliedOps<'a>,
-    /// When it ends, in Unix milliseconds; 0: never. Reserved.
+    /// When it ends, in Unix milliseconds; 0: never.
     pub expiry: u64,
+    /// What the value is, for whoever stores it; 0: plain bytes.
+    pub tag: u32,
     /// What it holds.
     pub stored: Stored<'a>,
 }
@@ -153,6 +160,7 @@ impl<'a> Entry<'a> {
             + flagged(FLAG_PROMISE, BALLOT_BYTES)
             + flagged(FLAG_OPS, 2 + self.ops.0.len())
             + flagged(FLAG_EXPIRY, 8)
+            + flagged(FLAG_TAG, 4)
             + self.key.len()
             + stored
     }
@@ -177,6 +185,7 @@ impl<'a> Entry<'a> {
             | flag(self.promise != Ballot::NONE, FLAG_PROMISE)
             | flag(!self.ops.is_empty(), FLAG_OPS)
             | flag(self.expiry != 0, FLAG_EXPIRY)
+            | flag(self.tag != 0, FLAG_TAG)
     }
 
     /// Appends the entry; `out` has room for [`Entry::encoded_len`].
@@ -198,6 +207,9 @@ impl<'a> Entry<'a> {
         }
         if self.expiry != 0 {
             out.put(&self.expiry.to_le_bytes());
+        }
+        if self.tag != 0 {
+            out.put(&self.tag.to_le_bytes());
         }
         out.put(self.key);
         match self.stored {
@@ -244,6 +256,10 @@ impl<'a> Entry<'a> {
         if flags & FLAG_EXPIRY != 0 && expiry == 0 {
             return Err(PageError::Malformed("a flagged expiry is zero"));
         }
+        let tag = if flags & FLAG_TAG != 0 { u32_at(reader.take(4)?, 0) } else { 0 };
+        if flags & FLAG_TAG != 0 && tag == 0 {
+            return Err(PageError::Malformed("a flagged tag is zero"));
+        }
         let key = reader.take(key_len)?;
         let stored = match flags & FLAG_KIND {
             KIND_INLINE => Stored::Inline(reader.take(value_len as usize)?),
@@ -254,7 +270,7 @@ impl<'a> Entry<'a> {
             _ => Stored::Tombstone,
         };
         let length = bytes.len() - reader.0.len();
-        Ok((Entry { key, timestamp, promise, ops, expiry, stored }, length))
+        Ok((Entry { key, timestamp, promise, ops, expiry, tag, stored }, length))
     }
 }
 
@@ -356,16 +372,6 @@ impl Writer<'_> {
         self.put(&ballot.round.to_le_bytes());
         self.put_op(ballot.op);
     }
-}
-
-fn put_op(out: &mut Vec<u8>, op: OpId) {
-    out.extend_from_slice(&op.host.to_le_bytes());
-    out.extend_from_slice(&op.sequence.to_le_bytes());
-}
-
-fn put_ballot(out: &mut Vec<u8>, ballot: Ballot) {
-    out.extend_from_slice(&ballot.round.to_le_bytes());
-    put_op(out, ballot.op);
 }
 
 fn op_at(bytes: &[u8], at: usize) -> OpId {

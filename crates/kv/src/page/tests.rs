@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::types::{Ballot, OpId, Timestamp};
+use crate::types::{Applied, Ballot, OpId, Timestamp};
 
 const INCARNATION: u64 = 77;
 
@@ -22,6 +22,7 @@ fn inline<'a>(key: &'a [u8], value: &'a [u8]) -> Entry<'a> {
         promise: Ballot::NONE,
         ops: AppliedOps::default(),
         expiry: 0,
+        tag: 0,
         stored: Stored::Inline(value),
     }
 }
@@ -50,6 +51,19 @@ fn usual_entry_of_nearly_four_thousand_bytes_fits_a_page() {
     let mut draft = Draft::rebuild(identity(5), 4096, 1);
     draft.put(inline(&key, &too_long));
     assert_eq!(draft.encode().unwrap_err(), Full { needed: 4033, room: 4032 });
+}
+
+#[test]
+fn of_too_many_applied_operations_the_oldest_give_way_to_a_mark() {
+    let op = |round| Applied { op: OpId { host: 1, sequence: round }, round };
+    let all: Vec<Applied> = (1..=OPS_MAX as u64 + 3).map(op).collect();
+    let kept = |ops: &[Applied]| AppliedOps::new(&AppliedOps::encode(ops)).iter().collect::<Vec<_>>();
+    assert_eq!(kept(&all[..OPS_MAX]), &all[..OPS_MAX]);
+    let cut = kept(&all);
+    assert_eq!(cut[0], Applied { op: OpId::default(), round: 4 });
+    assert_eq!(cut[1..], all[4..]);
+    let again: Vec<Applied> = cut.into_iter().chain([op(99)]).collect();
+    assert_eq!(kept(&again)[0], Applied { op: OpId::default(), round: 5 });
 }
 
 #[test]
@@ -132,6 +146,7 @@ struct Owned {
     promise: Ballot,
     ops: Vec<u8>,
     expiry: u64,
+    tag: u32,
     value: Result<Vec<u8>, Option<Reference>>,
 }
 
@@ -142,8 +157,8 @@ impl Owned {
             Err(Some(reference)) => Stored::Reference(900, *reference),
             Err(None) => Stored::Tombstone,
         };
-        let (timestamp, promise, expiry) = (self.timestamp, self.promise, self.expiry);
-        Entry { key, timestamp, promise, ops: AppliedOps::new(&self.ops), expiry, stored }
+        let (timestamp, promise, expiry, tag) = (self.timestamp, self.promise, self.expiry, self.tag);
+        Entry { key, timestamp, promise, ops: AppliedOps::new(&self.ops), expiry, tag, stored }
     }
 }
 
@@ -162,15 +177,16 @@ fn any_owned() -> impl Strategy<Value = Owned> {
         Just(Err(None))
     ];
     let ops = (0..3usize).prop_map(|count| {
-        let op = (OpId { host: 5, sequence: 6 }, Ballot { round: 1, op: OpId::default() });
-        AppliedOps::encode(&vec![op; count]).unwrap()
+        let op = Applied { op: OpId { host: 5, sequence: 6 }, round: 1 };
+        AppliedOps::encode(&vec![op; count])
     });
-    (any::<u64>(), any_ballot(), any_ballot(), ops, 0..2u64, value).prop_map(
-        |(counter, ballot, promise, ops, expiry, value)| Owned {
+    (any::<u64>(), any_ballot(), any_ballot(), ops, 0..2u64, 0..2u32, value).prop_map(
+        |(counter, ballot, promise, ops, expiry, tag, value)| Owned {
             timestamp: Timestamp { ballot, ..ts(counter) },
             promise,
             ops,
             expiry,
+            tag,
             value,
         },
     )

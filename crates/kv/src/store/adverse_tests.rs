@@ -27,7 +27,11 @@ fn a_put_in_doubt_that_then_finds_no_room_is_of_unknown_outcome() {
                 let home = |key: &Key| map.geometry(0).home(key.hash().home);
                 let own = home(&Key::new(b"k", map.hash_seed).unwrap());
                 let timestamp = Timestamp { counter: 1, op: OpId { host: 1, sequence: 1 }, ballot: Ballot::NONE };
-                let record = crate::table::Record { timestamp, value: Some(value(&[1; 9000])) };
+                let record = crate::table::Record {
+                    timestamp,
+                    value: Some(value(&[1; 9000])),
+                    ..crate::table::Record::default()
+                };
                 for number in 0u32.. {
                     let key = Key::new(&number.to_le_bytes(), map.hash_seed).unwrap();
                     if home(&key) != own && table.store_if_newer(&key, &record, None, None).await.is_err() {

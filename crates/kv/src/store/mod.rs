@@ -24,6 +24,7 @@ mod round;
 mod scan;
 mod topology;
 mod usage;
+mod value;
 mod verify;
 
 use std::cell::{Cell, RefCell};
@@ -46,6 +47,7 @@ pub use link::Link;
 pub use list::{LIST_ENTRIES_MAX, ListEntry, ListPage, ScanStep};
 pub use repair::{Progress, RepairOptions, RepairReport, ShowProgress};
 pub use usage::{Estimate, Usage};
+pub use value::{Change, PutOptions, Versioned};
 pub use verify::{Difference, VerifyOptions, VerifyReport};
 
 /// Within this time an operation is acknowledged or fails. Chosen: longer than a reconnect, shorter than a user's patience.
@@ -220,6 +222,8 @@ impl<N: Link> Inner<N> {
 
 #[cfg(test)]
 mod adverse_tests;
+#[cfg(test)]
+mod conditional_tests;
 #[cfg(test)]
 mod linear_tests;
 #[cfg(test)]

@@ -11,6 +11,7 @@ use super::error::StoreError;
 use super::link::Link;
 use super::member::{Member, MemberError};
 use super::round::{Majority, Round, is_value};
+use super::value::{PutOptions, Versioned};
 use super::{Inner, OPERATION_TIME_MAX, Store, count};
 use crate::table::{Content, Fetched, Found, Record, TableError};
 use crate::types::{Ballot, Key, Timestamp, VALUE_BYTES_MAX};
@@ -27,6 +28,11 @@ const RESTART_PAUSE_MAX: Duration = Duration::from_millis(50);
 impl<N: Link> Store<N> {
     /// The value of `key`; `None`: there is none. Linearizable.
     pub async fn get(&self, key: &[u8]) -> Result<Option<Value>, StoreError> {
+        Ok(self.get_versioned(key).await?.map(|found| found.value))
+    }
+
+    /// The value of `key` with its version, expiry and tag; `None`: there is none. Linearizable.
+    pub async fn get_versioned(&self, key: &[u8]) -> Result<Option<Versioned>, StoreError> {
         let inner = &self.inner;
         let key = inner.key(key)?;
         let _permit = inner.operations.acquire(1).await;
@@ -36,8 +42,14 @@ impl<N: Link> Store<N> {
         result
     }
 
-    /// Sets `key` to `value`. Linearizable; an error says whether the put may have taken effect.
+    /// Sets `key` to `value`, which never ends. Linearizable; an error says whether the put may have taken effect.
     pub async fn put(&self, key: &[u8], value: impl Into<Value>) -> Result<(), StoreError> {
+        self.put_with(key, value, PutOptions::default()).await
+    }
+
+    /// Sets `key` to `value` with its expiry and tag, whatever was there. Linearizable; an error says whether the put may
+    /// have taken effect.
+    pub async fn put_with(&self, key: &[u8], value: impl Into<Value>, options: PutOptions) -> Result<(), StoreError> {
         let inner = &self.inner;
         let key = inner.key(key)?;
         let value = value.into();
@@ -47,7 +59,7 @@ impl<N: Link> Store<N> {
         let _bytes = inner.value_bytes.acquire(value.len()).await;
         let _permit = inner.operations.acquire(1).await;
         let (start, round) = (time::now(), RefCell::new(None));
-        let result = inner.within(start, &round, put(inner, &key, value, &round)).await;
+        let result = inner.within(start, &round, put(inner, &key, value, options, &round)).await;
         inner.finish(&result, &inner.stats.puts, &inner.stats.put_time, start);
         result
     }
@@ -116,23 +128,27 @@ impl<N: Link> Inner<N> {
     }
 }
 
-async fn get<N: Link>(inner: &Rc<Inner<N>>, key: &Key, current: &Current<N>) -> Result<Option<Value>, StoreError> {
+async fn get<N: Link>(inner: &Rc<Inner<N>>, key: &Key, current: &Current<N>) -> Result<Option<Versioned>, StoreError> {
     let mut pause = RESTART_FIRST;
     loop {
         let round = begin(inner, key, current);
         match round.majority().await? {
             Majority::Agreed(slots) => {
-                if let Ok(value) = fetch(inner, key, round.found(&slots)).await {
-                    return Ok(value);
+                let found = round.found(&slots);
+                let shown = found.first().map(|(_, found)| found.clone()).unwrap_or(Found::NOTHING);
+                if let Ok(value) = fetch(inner, key, found).await {
+                    return Ok(value.map(|value| Versioned::new(&shown, value)));
                 }
             }
             // The write-back of a conditional operation's value must go by ballot; no host of this version writes one.
             Majority::Split(newest, _) if newest.ballot != Ballot::NONE => return Err(round.unavailable(false)),
-            Majority::Split(timestamp, slots) => {
-                if let Ok(value) = fetch(inner, key, round.found(&slots)).await {
+            Majority::Split(_, slots) => {
+                let found = round.found(&slots);
+                let shown = found.first().map(|(_, found)| found.clone()).unwrap_or(Found::NOTHING);
+                if let Ok(value) = fetch(inner, key, found).await {
                     count(&inner.stats.write_backs);
-                    round.store(Record { timestamp, value: value.clone() }).await?;
-                    return Ok(value);
+                    round.store(shown.record(value.clone())).await?;
+                    return Ok(value.map(|value| Versioned::new(&shown, value)));
                 }
             }
         }
@@ -142,10 +158,17 @@ async fn get<N: Link>(inner: &Rc<Inner<N>>, key: &Key, current: &Current<N>) -> 
     }
 }
 
-async fn put<N: Link>(inner: &Rc<Inner<N>>, key: &Key, value: Value, current: &Current<N>) -> Result<(), StoreError> {
+async fn put<N: Link>(
+    inner: &Rc<Inner<N>>,
+    key: &Key,
+    value: Value,
+    options: PutOptions,
+    current: &Current<N>,
+) -> Result<(), StoreError> {
     let round = begin(inner, key, current);
     round.majority().await?;
-    round.store(Record { timestamp: inner.next_timestamp(&round), value: Some(value) }).await
+    let (timestamp, expiry, tag) = (inner.next_timestamp(&round), options.stored_expiry(), options.tag);
+    round.store(Record { timestamp, value: Some(value), expiry, tag, ops: Vec::new() }).await
 }
 
 async fn delete<N: Link>(inner: &Rc<Inner<N>>, key: &Key, current: &Current<N>) -> Result<bool, StoreError> {
@@ -161,7 +184,7 @@ async fn delete<N: Link>(inner: &Rc<Inner<N>>, key: &Key, current: &Current<N>) 
         }
         Majority::Split(_, slots) => round.found(&slots).iter().any(|(_, found)| is_value(&found.content)),
     };
-    round.store(Record { timestamp: inner.next_timestamp(&round), value: None }).await?;
+    round.store(Record { timestamp: inner.next_timestamp(&round), ..Record::default() }).await?;
     Ok(existed)
 }
 

@@ -21,7 +21,7 @@ use super::scan::DamagedPage;
 use super::topology::Topology;
 use super::{Inner, OPERATION_TIME_MAX, Store, count};
 use crate::page::Reference;
-use crate::table::{Content, Found, Record, TableError};
+use crate::table::{Content, Found, TableError};
 use crate::types::{Ballot, Key, Timestamp};
 
 /// Keys repaired at once.
@@ -251,7 +251,8 @@ async fn repair_key<N: Link>(inner: &Rc<Inner<N>>, work: &Work<N>, report: &mut 
         // Replaced meanwhile is no failure, but only the next pass can tell.
         return report.fail(format!("{:?}: no good copy of the value of {}", work.key, work.timestamp));
     };
-    let record = Record { timestamp: work.timestamp, value };
+    let Some((_, newest)) = work.holders.first() else { return };
+    let record = newest.record(value);
     for member in &work.lacking {
         match member.store(&work.key, &record, None, None).await {
             Ok(_) => {
@@ -304,10 +305,11 @@ async fn rebuild_page<N: Link>(inner: &Rc<Inner<N>>, damaged: &DamagedPage) -> R
             continue;
         }
         let holders = found.into_iter().filter(|(_, found)| found.timestamp == timestamp);
-        let holders = holders.map(|(index, found)| (topology.members[index].clone(), found)).collect();
+        let holders: Vec<_> = holders.map(|(index, found)| (topology.members[index].clone(), found)).collect();
+        let Some(newest) = holders.first().map(|(_, found)| found.clone()) else { continue };
         let value = fetch(inner, &key, holders).await;
         let value = value.map_err(|_| format!("no good copy of the value of {key:?}"))?;
-        records.push((key, Record { timestamp, value }));
+        records.push((key, newest.record(value)));
     }
     member.counts(epoch).map_err(|error| words(&error))?;
     table.rebuild(damaged.page, image, &records).await.map_err(|error| words(&error))

@@ -28,8 +28,8 @@ use engine::sync::Semaphore;
 use engine::{Buf, View};
 use pool::{Layout, TablePage};
 
-use crate::page::{AllocationPage, PageError, PlaceKind, Reference, Stored, TablePageView};
-use crate::types::{Key, OpId, Timestamp};
+use crate::page::{AllocationPage, Entry, PageError, PlaceKind, Reference, Stored, TablePageView};
+use crate::types::{Applied, Ballot, Key, OpId, Timestamp};
 use crate::value::Value;
 
 pub use store::Outcome;
@@ -123,8 +123,44 @@ pub struct PageImage {
 pub struct Found {
     /// When it was written; [`Timestamp::ZERO`]: never.
     pub timestamp: Timestamp,
+    /// The highest ballot promised.
+    pub promise: Ballot,
+    /// Conditional operations applied since the last put.
+    pub ops: Vec<Applied>,
+    /// When it ends, in Unix milliseconds; 0: never.
+    pub expiry: u64,
+    /// What the value is, for whoever stores it.
+    pub tag: u32,
     /// What it holds.
     pub content: Content,
+}
+
+impl Found {
+    /// A key of which the page knows nothing.
+    pub const NOTHING: Found = Found {
+        timestamp: Timestamp::ZERO,
+        promise: Ballot::NONE,
+        ops: Vec::new(),
+        expiry: 0,
+        tag: 0,
+        content: Content::Nothing,
+    };
+
+    fn of(entry: &Entry<'_>, bytes: &View) -> Found {
+        Found {
+            timestamp: entry.timestamp,
+            promise: entry.promise,
+            ops: entry.ops.iter().collect(),
+            expiry: entry.expiry,
+            tag: entry.tag,
+            content: content_of(&entry.stored, bytes),
+        }
+    }
+
+    /// The record that this is on another member, with the value it speaks of.
+    pub fn record(&self, value: Option<Value>) -> Record {
+        Record { timestamp: self.timestamp, value, expiry: self.expiry, tag: self.tag, ops: self.ops.clone() }
+    }
 }
 
 /// What a home page holds for a key.
@@ -168,12 +204,18 @@ pub enum Fetched {
 }
 
 /// What a key is to hold from an operation on.
-#[derive(Clone, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct Record {
     /// The operation's timestamp.
     pub timestamp: Timestamp,
     /// The value; `None`: a tombstone.
     pub value: Option<Value>,
+    /// When it ends, in Unix milliseconds; 0: never.
+    pub expiry: u64,
+    /// What the value is, for whoever stores it; 0: plain bytes.
+    pub tag: u32,
+    /// Conditional operations applied since the last put.
+    pub ops: Vec<Applied>,
 }
 
 /// Counts of what a table did beyond its namespace's commands.
@@ -375,10 +417,7 @@ impl PageImage {
     /// Every entry: key, timestamp and content.
     pub fn entries<N: Namespace>(&self, table: &Table<N>) -> Result<Vec<(Vec<u8>, Found)>, TableError> {
         let view = table.decode_again(self)?;
-        let found = |entry: crate::page::Entry<'_>| {
-            let content = content_of(&entry.stored, &self.bytes);
-            (entry.key.to_vec(), Found { timestamp: entry.timestamp, content })
-        };
+        let found = |entry: Entry<'_>| (entry.key.to_vec(), Found::of(&entry, &self.bytes));
         Ok(view.entries().map(found).collect())
     }
 
@@ -390,10 +429,7 @@ impl PageImage {
 }
 
 fn found_in(view: &TablePageView<'_>, bytes: &View, key: &[u8]) -> Found {
-    match view.entry(key) {
-        None => Found { timestamp: Timestamp::ZERO, content: Content::Nothing },
-        Some(entry) => Found { timestamp: entry.timestamp, content: content_of(&entry.stored, bytes) },
-    }
+    view.entry(key).map_or(Found::NOTHING, |entry| Found::of(&entry, bytes))
 }
 
 fn content_of(stored: &Stored<'_>, bytes: &View) -> Content {

@@ -5,16 +5,34 @@
 
 use engine::View;
 
-use super::TableError;
+use super::{Record, TableError};
 use crate::page::{AppliedOps, Draft, ENTRY_FIXED_BYTES, Entry, REFERENCE_BYTES, Reference, Stored};
 use crate::types::{Ballot, Timestamp};
 use crate::value::Value;
+
+/// What becomes of the entry that the page has for a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(dead_code)] // the register of conditional operations, which comes next, makes the other two
+pub(super) enum Change {
+    /// The record takes its place.
+    Replace,
+    /// Its value is the record's already, wherever it lies, and stays; the rest becomes the record's.
+    Confirm,
+    /// All stays but the promise.
+    Promise,
+}
 
 /// A key and what it is to hold.
 pub(super) struct Put<'a> {
     pub(super) key: &'a [u8],
     pub(super) timestamp: Timestamp,
+    pub(super) change: Change,
+    /// The promise is raised to this; a put neither meets a promise nor undoes it.
+    pub(super) promise: Ballot,
     pub(super) value: Option<&'a Value>,
+    expiry: u64,
+    tag: u32,
+    ops: Vec<u8>,
     /// The value in one piece, if an empty page could hold it.
     inline: Option<View>,
 }
@@ -36,9 +54,51 @@ pub(super) enum Plan {
 
 impl<'a> Put<'a> {
     /// `room`: bytes for records in an empty page.
-    pub(super) fn new(key: &'a [u8], timestamp: Timestamp, value: Option<&'a Value>, room: usize) -> Put<'a> {
-        let short = value.filter(|value| ENTRY_FIXED_BYTES + key.len() + value.len() <= room);
-        Put { key, timestamp, value, inline: short.map(Value::contiguous) }
+    pub(super) fn new(key: &'a [u8], record: &'a Record, room: usize) -> Put<'a> {
+        let short = record.value.as_ref().filter(|value| ENTRY_FIXED_BYTES + key.len() + value.len() <= room);
+        Put {
+            key,
+            timestamp: record.timestamp,
+            change: Change::Replace,
+            promise: Ballot::NONE,
+            value: record.value.as_ref(),
+            expiry: record.expiry,
+            tag: record.tag,
+            ops: AppliedOps::encode(&record.ops),
+            inline: short.map(Value::contiguous),
+        }
+    }
+
+    /// The entry that `old` becomes; `copy`: where its value was placed. `None`: the value must be placed first.
+    fn entry<'b>(&'b self, old: Option<&Entry<'b>>, copy: Option<Reference>) -> Option<Entry<'b>> {
+        let promise = old.map_or(Ballot::NONE, |old| old.promise).max(self.promise);
+        let absent = Entry {
+            key: self.key,
+            timestamp: Timestamp::ZERO,
+            promise,
+            ops: AppliedOps::default(),
+            expiry: 0,
+            tag: 0,
+            stored: Stored::Tombstone,
+        };
+        let old = old.copied().unwrap_or(absent);
+        if self.change == Change::Promise {
+            return Some(Entry { promise, ..old });
+        }
+        let stored = match (self.change, self.value, copy, &self.inline) {
+            (Change::Confirm, ..) => old.stored,
+            (_, None, _, _) => Stored::Tombstone,
+            (_, Some(value), Some(reference), _) => Stored::Reference(value.len() as u32, reference),
+            (_, Some(_), None, Some(bytes)) => Stored::Inline(bytes),
+            (_, Some(_), None, None) => return None,
+        };
+        let (timestamp, ops) = (self.timestamp, AppliedOps::new(&self.ops));
+        Some(Entry { key: self.key, timestamp, promise, ops, expiry: self.expiry, tag: self.tag, stored })
+    }
+
+    /// Whether the value in the page is this record's own, not the page's before it.
+    fn brings_value(&self) -> bool {
+        self.change == Change::Replace
     }
 
     fn place(&self) -> Plan {
@@ -58,16 +118,10 @@ pub(super) fn plan<'a>(
         placed.iter().find(|copy| copy.key == key && copy.timestamp == timestamp).map(|copy| copy.reference)
     };
     for put in puts {
-        let stored = match (put.value, copy_of(put.key, put.timestamp), &put.inline) {
-            (None, _, _) => Stored::Tombstone,
-            (Some(value), Some(reference), _) => Stored::Reference(value.len() as u32, reference),
-            (Some(_), None, Some(bytes)) => Stored::Inline(bytes),
-            (Some(_), None, None) => return Ok(put.place()),
-        };
-        // A put neither meets a promise nor undoes it.
-        let promise = draft.entry(put.key).map_or(Ballot::NONE, |old| old.promise);
-        let (key, timestamp, ops) = (put.key, put.timestamp, AppliedOps::default());
-        draft.put(Entry { key, timestamp, promise, ops, expiry: 0, stored });
+        match put.entry(draft.entry(put.key), copy_of(put.key, put.timestamp)) {
+            Some(entry) => draft.put(entry),
+            None => return Ok(put.place()),
+        }
     }
     loop {
         let excess = draft.used().saturating_sub(draft.room());
@@ -85,7 +139,7 @@ pub(super) fn plan<'a>(
             // Only inline values save anything; should that ever change, the page is as full as it was.
             return Err(TableError::OutOfSpace("a page of the table is full"));
         };
-        match (copy_of(key, entry.timestamp), puts.iter().find(|put| put.key == key)) {
+        match (copy_of(key, entry.timestamp), puts.iter().find(|put| put.key == key && put.brings_value())) {
             (Some(reference), _) => {
                 draft.put(Entry { stored: Stored::Reference(bytes.len() as u32, reference), ..entry });
             }

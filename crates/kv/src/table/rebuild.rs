@@ -37,10 +37,7 @@ impl<N: Namespace> Table<N> {
         let identity = Identity { kind: Kind::Table, page: page.0, incarnation: self.incarnation };
         let (size, salt) = (self.layout.page_bytes(), engine::task::random_u64());
         let room = size - crate::page::HEADER_BYTES;
-        let puts: Vec<Put<'_>> = records
-            .iter()
-            .map(|(key, record)| Put::new(key.bytes(), record.timestamp, record.value.as_ref(), room))
-            .collect();
+        let puts: Vec<Put<'_>> = records.iter().map(|(key, record)| Put::new(key.bytes(), record, room)).collect();
         let mut placed: Vec<Placed> = Vec::new();
         // Every turn but the last places one value.
         for _ in 0..=puts.len() {

@@ -80,7 +80,7 @@ impl<N: Namespace> Table<N> {
         let room = self.layout.page_bytes() - crate::page::HEADER_BYTES;
         let mut attempt = Attempt {
             page: self.home(key),
-            put: Put::new(key.bytes(), record.timestamp, record.value.as_ref(), room),
+            put: Put::new(key.bytes(), record, room),
             damaged,
             given: image.map(|image| image.bytes),
             placed: Vec::new(),

@@ -23,7 +23,7 @@ fn value_of(timestamp: Timestamp, len: usize) -> Vec<u8> {
 }
 
 fn record(timestamp: Timestamp, len: Option<usize>) -> Record {
-    Record { timestamp, value: len.map(|len| Value::copy_from(&value_of(timestamp, len))) }
+    Record { timestamp, value: len.map(|len| Value::copy_from(&value_of(timestamp, len))), ..Record::default() }
 }
 
 fn key(map: &pool::Map, name: &str) -> Key {

@@ -1,0 +1,63 @@
+//! What callers give and get: values with their versions, and what is to become of a key.
+
+use crate::table::Found;
+use crate::types::Version;
+use crate::value::Value;
+
+/// What a put says of a value beside its bytes. By default it never ends and has the tag 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PutOptions {
+    /// When the key ends by itself, in Unix milliseconds; one that is past ends it at once.
+    pub expiry: Option<u64>,
+    /// What the value is, for whoever stores it: kept, never looked at. 0: plain bytes.
+    pub tag: u32,
+}
+
+impl PutOptions {
+    /// As an entry holds it, where 0 is "never".
+    pub(super) fn stored_expiry(&self) -> u64 {
+        self.expiry.map_or(0, |expiry| expiry.max(1))
+    }
+}
+
+/// A value as it was found.
+#[derive(Clone, Debug)]
+pub struct Versioned {
+    /// The value.
+    pub value: Value,
+    /// Which change of the key it came by; for [`super::Store::compare_and_set`].
+    pub version: Version,
+    /// When it ends, in Unix milliseconds.
+    pub expiry: Option<u64>,
+    /// What it is, as it was put.
+    pub tag: u32,
+}
+
+impl Versioned {
+    pub(super) fn new(found: &Found, value: Value) -> Versioned {
+        Versioned {
+            value,
+            version: Version::new(found.timestamp, &found.ops),
+            expiry: (found.expiry != 0).then_some(found.expiry),
+            tag: found.tag,
+        }
+    }
+}
+
+/// What an update makes of a key. `R` is what the update returns if this is what took effect.
+#[derive(Clone, Debug)]
+pub enum Change<R> {
+    /// The key stays as it is.
+    Keep(R),
+    /// The key gets this value.
+    Put {
+        /// The value.
+        value: Value,
+        /// Its expiry and tag.
+        options: PutOptions,
+        /// What to return.
+        result: R,
+    },
+    /// The key goes.
+    Delete(R),
+}
