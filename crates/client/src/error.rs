@@ -45,7 +45,7 @@ impl Error {
             Error::OutOfSpace(_) => ErrorKind::OutOfSpace,
             Error::Store(error) => match error {
                 StoreError::Key { .. } | StoreError::Value { .. } => ErrorKind::Usage,
-                StoreError::Unavailable { .. } => ErrorKind::Unavailable,
+                StoreError::Unavailable { .. } | StoreError::MapChanged { .. } => ErrorKind::Unavailable,
                 StoreError::OutOfSpace { .. } => ErrorKind::OutOfSpace,
             },
         }

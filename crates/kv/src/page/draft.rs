@@ -54,6 +54,16 @@ impl<'a> Draft<'a> {
         }
     }
 
+    /// Removes the entry of `key`, if there is one.
+    pub fn remove(&mut self, key: &[u8]) {
+        self.entries.retain(|entry| entry.key != key);
+    }
+
+    /// Closes the page to hosts of epochs before this one.
+    pub fn seal(&mut self, epoch: u64) {
+        self.header.seal = epoch;
+    }
+
     /// Adds a guest; one of the same copy id is left as it is (copies are immutable). Whether it was added.
     pub fn put_guest(&mut self, guest: Guest<'a>) -> bool {
         match self.guests.binary_search_by(|other| other.copy.cmp(&guest.copy)) {

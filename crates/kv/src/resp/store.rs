@@ -9,7 +9,7 @@ impl From<StoreError> for Failure {
         let code = match error {
             StoreError::Key { .. } | StoreError::Value { .. } => "ERR",
             StoreError::OutOfSpace { .. } => Failure::OUT_OF_SPACE,
-            StoreError::Unavailable { .. } => Failure::UNAVAILABLE,
+            StoreError::Unavailable { .. } | StoreError::MapChanged { .. } => Failure::UNAVAILABLE,
         };
         Failure::new(code, error)
     }

@@ -68,13 +68,15 @@ impl<N: Link> Store<N> {
                 }
             }
             let reached: Vec<_> = topology.members.iter().filter(|member| member.status().votes).collect();
-            if wanted || reached.iter().any(|member| member.stale.get()) {
+            if wanted || reached.iter().any(|member| member.is_stale()) {
                 inner.repair.running.set(true);
-                let marked: Vec<_> = reached.iter().filter(|member| member.stale.replace(false)).collect();
+                let marked: Vec<_> = reached.iter().filter(|member| member.set_stale(false)).collect();
                 let report = self.repair(&repair).await;
                 let complete = report.failed == 0 && reached.iter().all(|m| !report.unreachable.contains(&m.index));
                 if !complete {
-                    marked.iter().for_each(|member| member.stale.set(true));
+                    for member in marked {
+                        member.set_stale(true);
+                    }
                 }
                 tracing::info!(?report, "repair");
                 *inner.repair.last.borrow_mut() = Some(report);

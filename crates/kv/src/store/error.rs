@@ -17,6 +17,14 @@ pub enum StoreError {
         /// Its length.
         length: usize,
     },
+    /// A member's page is sealed for a later epoch than this host's map, and nothing of the operation was stored.
+    #[error("the pool's map has changed (epoch {epoch} is in force, this host knows {known}): open the pool again")]
+    MapChanged {
+        /// The epoch of the seal.
+        epoch: u64,
+        /// The epoch of the host's map.
+        known: u64,
+    },
     /// No majority of the key's members answered in time.
     #[error("unavailable: {answered} of {replicas} replicas answered, {needed} are needed{} ({reasons})",
         if *outcome_unknown { "; the write may or may not take effect" } else { "" })]
@@ -50,7 +58,7 @@ impl StoreError {
             StoreError::Unavailable { outcome_unknown, .. } | StoreError::OutOfSpace { outcome_unknown, .. } => {
                 *outcome_unknown
             }
-            StoreError::Key { .. } | StoreError::Value { .. } => false,
+            StoreError::Key { .. } | StoreError::Value { .. } | StoreError::MapChanged { .. } => false,
         }
     }
 }

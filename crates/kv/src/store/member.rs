@@ -24,12 +24,20 @@ pub(super) struct Member<N: Link> {
     /// Its index there.
     pub(super) index: usize,
     table: Option<Rc<Table<N>>>,
-    /// The connection on which the superblock was found good.
+    /// The connection on which the superblock was found good under this map.
     checked: Cell<Option<u64>>,
-    /// It has missed a write, or was away while others may have written.
-    pub(super) stale: Cell<bool>,
     /// Why the superblock on this connection was refused, and when it was last read.
     refused: RefCell<Option<Refusal>>,
+    /// What is true of the member under every map.
+    health: Rc<Health>,
+}
+
+#[derive(Default)]
+struct Health {
+    /// It has missed a write, or was away while others may have written.
+    stale: Cell<bool>,
+    /// The last connection on which it was found good.
+    connection: Cell<Option<u64>>,
     stragglers: Cell<usize>,
     straggler_bytes: Cell<usize>,
 }
@@ -74,6 +82,14 @@ impl MemberError {
         }
     }
 
+    /// The later epoch that a page is sealed for.
+    pub(super) fn sealed(&self) -> Option<u64> {
+        match self {
+            MemberError::Table(TableError::Sealed { seal, .. }) => Some(*seal),
+            _ => None,
+        }
+    }
+
     pub(super) fn is_out_of_space(&self) -> bool {
         let MemberError::Table(error) = self else { return false };
         matches!(error, TableError::OutOfSpace(_) | TableError::Device(device::Error::OutOfSpace))
@@ -91,8 +107,9 @@ impl<N: Link> UnderWay<N> {
     /// Its operation has ended without it; it holds on to so many bytes.
     pub(super) fn straggle(&self, bytes: usize) {
         if self.straggles.replace(Some(bytes)).is_none() {
-            self.member.stragglers.set(self.member.stragglers.get() + 1);
-            self.member.straggler_bytes.set(self.member.straggler_bytes.get() + bytes);
+            let health = &self.member.health;
+            health.stragglers.set(health.stragglers.get() + 1);
+            health.straggler_bytes.set(health.straggler_bytes.get() + bytes);
         }
     }
 }
@@ -100,24 +117,38 @@ impl<N: Link> UnderWay<N> {
 impl<N: Link> Drop for UnderWay<N> {
     fn drop(&mut self) {
         if let Some(bytes) = self.straggles.get() {
-            self.member.stragglers.set(self.member.stragglers.get() - 1);
-            self.member.straggler_bytes.set(self.member.straggler_bytes.get() - bytes);
+            let health = &self.member.health;
+            health.stragglers.set(health.stragglers.get() - 1);
+            health.straggler_bytes.set(health.straggler_bytes.get() - bytes);
         }
     }
 }
 
 impl<N: Link> Member<N> {
     pub(super) fn new(index: usize, namespace: Option<N>, map: &Rc<Map>) -> Member<N> {
-        Member {
-            map: map.clone(),
-            index,
-            table: namespace.map(|namespace| Table::new(namespace, map, index)),
-            checked: Cell::new(None),
-            stale: Cell::new(false),
-            refused: RefCell::new(None),
-            stragglers: Cell::new(0),
-            straggler_bytes: Cell::new(0),
-        }
+        let table = namespace.map(|namespace| Table::new(namespace, map, index));
+        Member::with(index, table, map, Rc::default())
+    }
+
+    /// The same member in another map.
+    pub(super) fn successor(&self, index: usize, map: &Rc<Map>) -> Member<N> {
+        let table = self.table.as_ref().map(|table| table.successor(map, index));
+        Member::with(index, table, map, self.health.clone())
+    }
+
+    fn with(index: usize, table: Option<Rc<Table<N>>>, map: &Rc<Map>, health: Rc<Health>) -> Member<N> {
+        let (checked, refused) = (Cell::new(None), RefCell::new(None));
+        Member { map: map.clone(), index, table, checked, refused, health }
+    }
+
+    /// Whether it has missed a write, or was away while others may have written.
+    pub(super) fn is_stale(&self) -> bool {
+        self.health.stale.get()
+    }
+
+    /// Says so, or not; returns what was said before.
+    pub(super) fn set_stale(&self, stale: bool) -> bool {
+        self.health.stale.replace(stale)
     }
 
     pub(super) fn table(&self) -> Option<&Rc<Table<N>>> {
@@ -130,8 +161,8 @@ impl<N: Link> Member<N> {
             index: self.index,
             connected: link.is_some_and(N::is_connected),
             votes: link.is_some_and(|link| link.is_connected() && self.checked.get() == Some(link.epoch())),
-            stale: self.stale.get(),
-            stragglers: self.stragglers.get(),
+            stale: self.is_stale(),
+            stragglers: self.health.stragglers.get(),
         }
     }
 
@@ -140,7 +171,7 @@ impl<N: Link> Member<N> {
         if !self.table.as_ref().is_some_and(|table| table.namespace().is_connected()) {
             return Err(MemberError::Away);
         }
-        if self.stragglers.get() >= STRAGGLERS_MAX || self.straggler_bytes.get() >= STRAGGLER_BYTES_MAX {
+        if self.health.stragglers.get() >= STRAGGLERS_MAX || self.health.straggler_bytes.get() >= STRAGGLER_BYTES_MAX {
             return Err(MemberError::Busy);
         }
         Ok(UnderWay { member: self.clone(), straggles: Cell::new(None) })
@@ -177,9 +208,10 @@ impl<N: Link> Member<N> {
         }
         self.counts(epoch)?;
         *self.refused.borrow_mut() = None;
-        if self.checked.replace(Some(epoch)).is_some() {
+        self.checked.set(Some(epoch));
+        if self.health.connection.replace(Some(epoch)).is_some_and(|before| before != epoch) {
             // It was away, and others may have written meanwhile.
-            self.stale.set(true);
+            self.set_stale(true);
         }
         Ok(())
     }

@@ -13,6 +13,7 @@
 
 mod background;
 mod error;
+mod follow;
 mod latency;
 mod link;
 mod list;
@@ -42,6 +43,7 @@ use topology::Topology;
 
 pub use background::RepairerOptions;
 pub use error::StoreError;
+pub use follow::{LEASE_DEFAULT, LocalFuture, MapSource};
 pub use latency::Latencies;
 pub use link::Link;
 pub use list::{LIST_ENTRIES_MAX, ListEntry, ListPage, ScanStep};
@@ -76,6 +78,7 @@ struct Inner<N: Link> {
     hash_seed: u64,
     /// Of the newest map this host knows; an operation keeps the one it began with.
     topology: RefCell<Rc<Topology<N>>>,
+    follow: follow::Follow<N>,
     /// This host's life: random, so that no operation id is ever used twice.
     incarnation: u64,
     sequence: Cell<u64>,
@@ -149,6 +152,7 @@ impl<N: Link> Store<N> {
             inner: Rc::new(Inner {
                 hash_seed: map.hash_seed,
                 topology: RefCell::new(Rc::new(Topology::new(map, members))),
+                follow: follow::Follow::nothing(),
                 incarnation: engine::task::random_u64(),
                 sequence: Cell::new(0),
                 operations: Semaphore::new(OPERATIONS_MAX),
@@ -213,7 +217,7 @@ impl<N: Link> Inner<N> {
 
     /// Notes that a member has missed something.
     fn mark_stale(&self, member: &Member<N>) {
-        if !member.stale.replace(true) {
+        if !member.set_stale(true) {
             tracing::debug!(member = member.index, "a member has missed a write and waits for repair");
             self.stale.notify_one();
         }

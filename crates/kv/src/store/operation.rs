@@ -11,6 +11,7 @@ use super::error::StoreError;
 use super::link::Link;
 use super::member::{Member, MemberError};
 use super::round::{Majority, Round, is_value};
+use super::topology::Topology;
 use super::value::{PutOptions, Versioned};
 use super::{Inner, OPERATION_TIME_MAX, Store, count};
 use crate::table::{Content, Fetched, Found, Record, TableError};
@@ -37,7 +38,8 @@ impl<N: Link> Store<N> {
         let key = inner.key(key)?;
         let _permit = inner.operations.acquire(1).await;
         let (start, round) = (time::now(), RefCell::new(None));
-        let result = inner.within(start, &round, get(inner, &key, &round)).await;
+        let result =
+            inner.within(start, &round, inner.on_newest(async |pool| get(inner, &pool, &key, &round).await)).await;
         inner.finish(&result, &inner.stats.gets, &inner.stats.get_time, start);
         result
     }
@@ -59,7 +61,8 @@ impl<N: Link> Store<N> {
         let _bytes = inner.value_bytes.acquire(value.len()).await;
         let _permit = inner.operations.acquire(1).await;
         let (start, round) = (time::now(), RefCell::new(None));
-        let result = inner.within(start, &round, put(inner, &key, value, options, &round)).await;
+        let operation = inner.on_newest(async |pool| put(inner, &pool, &key, value.clone(), options, &round).await);
+        let result = inner.within(start, &round, operation).await;
         inner.finish(&result, &inner.stats.puts, &inner.stats.put_time, start);
         result
     }
@@ -71,7 +74,8 @@ impl<N: Link> Store<N> {
         let key = inner.key(key)?;
         let _permit = inner.operations.acquire(1).await;
         let (start, round) = (time::now(), RefCell::new(None));
-        let result = inner.within(start, &round, delete(inner, &key, &round)).await;
+        let result =
+            inner.within(start, &round, inner.on_newest(async |pool| delete(inner, &pool, &key, &round).await)).await;
         inner.finish(&result, &inner.stats.deletes, &inner.stats.put_time, start);
         result
     }
@@ -80,8 +84,8 @@ impl<N: Link> Store<N> {
 /// The round an operation is in, for the error when its time is up.
 type Current<N> = RefCell<Option<Rc<Round<N>>>>;
 
-fn begin<N: Link>(inner: &Rc<Inner<N>>, key: &Key, current: &Current<N>) -> Rc<Round<N>> {
-    let round = Rc::new(Round::start(inner, key));
+fn begin<N: Link>(inner: &Rc<Inner<N>>, pool: &Rc<Topology<N>>, key: &Key, current: &Current<N>) -> Rc<Round<N>> {
+    let round = Rc::new(Round::start(inner, pool, key));
     *current.borrow_mut() = Some(round.clone());
     round
 }
@@ -128,10 +132,15 @@ impl<N: Link> Inner<N> {
     }
 }
 
-async fn get<N: Link>(inner: &Rc<Inner<N>>, key: &Key, current: &Current<N>) -> Result<Option<Versioned>, StoreError> {
+async fn get<N: Link>(
+    inner: &Rc<Inner<N>>,
+    pool: &Rc<Topology<N>>,
+    key: &Key,
+    current: &Current<N>,
+) -> Result<Option<Versioned>, StoreError> {
     let mut pause = RESTART_FIRST;
     loop {
-        let round = begin(inner, key, current);
+        let round = begin(inner, pool, key, current);
         match round.majority().await? {
             Majority::Agreed(slots) => {
                 let found = round.found(&slots);
@@ -147,7 +156,7 @@ async fn get<N: Link>(inner: &Rc<Inner<N>>, key: &Key, current: &Current<N>) -> 
                 let shown = found.first().map(|(_, found)| found.clone()).unwrap_or(Found::NOTHING);
                 if let Ok(value) = fetch(inner, key, found).await {
                     count(&inner.stats.write_backs);
-                    round.store(shown.record(value.clone())).await?;
+                    round.write_back(shown.record(value.clone())).await?;
                     return Ok(value.map(|value| Versioned::new(&shown, value)));
                 }
             }
@@ -160,19 +169,25 @@ async fn get<N: Link>(inner: &Rc<Inner<N>>, key: &Key, current: &Current<N>) -> 
 
 async fn put<N: Link>(
     inner: &Rc<Inner<N>>,
+    pool: &Rc<Topology<N>>,
     key: &Key,
     value: Value,
     options: PutOptions,
     current: &Current<N>,
 ) -> Result<(), StoreError> {
-    let round = begin(inner, key, current);
+    let round = begin(inner, pool, key, current);
     round.majority().await?;
     let (timestamp, expiry, tag) = (inner.next_timestamp(&round), options.stored_expiry(), options.tag);
     round.store(Record { timestamp, value: Some(value), expiry, tag, ops: Vec::new() }).await
 }
 
-async fn delete<N: Link>(inner: &Rc<Inner<N>>, key: &Key, current: &Current<N>) -> Result<bool, StoreError> {
-    let round = begin(inner, key, current);
+async fn delete<N: Link>(
+    inner: &Rc<Inner<N>>,
+    pool: &Rc<Topology<N>>,
+    key: &Key,
+    current: &Current<N>,
+) -> Result<bool, StoreError> {
+    let round = begin(inner, pool, key, current);
     let existed = match round.majority().await? {
         Majority::Agreed(slots) => {
             let existed = round.found(&slots).iter().any(|(_, found)| is_value(&found.content));

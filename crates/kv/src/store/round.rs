@@ -15,6 +15,7 @@ use super::error::StoreError;
 use super::link::Link;
 use super::member::{Member, MemberError, UnderWay};
 use super::quorum::{Home, Quorum, Sets};
+use super::topology::Topology;
 use super::{Inner, count};
 use crate::table::{Content, Found, Outcome, PageImage, Record};
 use crate::types::{Key, Timestamp};
@@ -54,6 +55,8 @@ pub(super) struct Round<N: Link> {
 struct Shared<N: Link> {
     store: Rc<Inner<N>>,
     quorum: Quorum,
+    /// Of the map it goes by.
+    epoch: u64,
     key: Key,
     slots: RefCell<Vec<Slot<N>>>,
     decision: RefCell<Decision>,
@@ -87,8 +90,7 @@ pub(super) enum Majority {
 
 impl<N: Link> Round<N> {
     /// Asks all of the key's members.
-    pub(super) fn start(store: &Rc<Inner<N>>, key: &Key) -> Round<N> {
-        let topology = store.topology();
+    pub(super) fn start(store: &Rc<Inner<N>>, topology: &Rc<Topology<N>>, key: &Key) -> Round<N> {
         let homes = topology.homes(key);
         let slot = |home: &Home| Slot {
             member: topology.members[usize::from(home.member)].clone(),
@@ -102,6 +104,7 @@ impl<N: Link> Round<N> {
         let shared = Rc::new(Shared {
             store: store.clone(),
             key: key.clone(),
+            epoch: topology.map.epoch,
             quorum: homes.quorum(),
             slots: RefCell::new(homes.iter().map(slot).collect()),
             decision: RefCell::new(Decision::Pending),
@@ -120,6 +123,9 @@ impl<N: Link> Round<N> {
     /// Waits until a majority has reported. Prefers a majority that agrees, if the replies at hand contain one.
     pub(super) async fn majority(&self) -> Result<Majority, StoreError> {
         loop {
+            if let Some(changed) = self.map_changed() {
+                return Err(changed);
+            }
             if let Some(majority) = self.judge() {
                 return Ok(majority);
             }
@@ -128,6 +134,18 @@ impl<N: Link> Round<N> {
             }
             self.shared.reported.notified().await;
         }
+    }
+
+    /// The error of an operation that has met a seal before it had anything of its own stored.
+    fn map_changed(&self) -> Option<StoreError> {
+        let epoch = self.shared.sealed()?;
+        Some(StoreError::MapChanged { epoch, known: self.shared.epoch })
+    }
+
+    /// Has what was found stored by all, and waits for a majority. It is nobody's own: refused by a seal it may be found
+    /// again, or something newer, on the newer map.
+    pub(super) async fn write_back(&self, record: Record) -> Result<(), StoreError> {
+        self.store(record).await.map_err(|error| self.map_changed().unwrap_or(error))
     }
 
     fn judge(&self) -> Option<Majority> {
@@ -245,6 +263,12 @@ impl<N: Link> Slot<N> {
 }
 
 impl<N: Link> Shared<N> {
+    /// The epoch of a seal that has refused a member's part.
+    fn sealed(&self) -> Option<u64> {
+        let slots = self.slots.borrow();
+        slots.iter().filter_map(|slot| slot.failure.as_ref().and_then(MemberError::sealed)).max()
+    }
+
     /// Whether those are enough.
     fn is_met(&self, which: impl Fn(&Slot<N>) -> bool) -> bool {
         self.quorum.is_met(self.slots.borrow().iter().filter(|slot| which(slot)).map(|slot| slot.sets))

@@ -228,6 +228,10 @@ impl<N: Link> Member<N> {
         while next <= last {
             for image in table.read_pages(next).await? {
                 if next <= last {
+                    if let Ok(image) = &image {
+                        // Sealed for a later epoch: another map says who holds what.
+                        table.check(image)?;
+                    }
                     pages.push((next, image));
                 }
                 next = TablePage(next.0 + 1);

@@ -24,6 +24,11 @@ impl<N: Link> Topology<N> {
         debug_assert_eq!(map.members.len(), namespaces.len());
         let member = |(index, namespace): (usize, Option<N>)| Rc::new(Member::new(index, namespace, &map));
         let members = namespaces.into_iter().enumerate().map(member).collect();
+        Topology::over(map, members)
+    }
+
+    /// The pool of `map`, with its members in its order.
+    pub(super) fn over(map: Rc<Map>, members: Vec<Rc<Member<N>>>) -> Topology<N> {
         Topology { placement: Placement::of(&map), members, map }
     }
 

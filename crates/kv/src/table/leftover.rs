@@ -49,6 +49,11 @@ impl<N: Namespace> Table<N> {
         }
     }
 
+    /// Whether anything waits to be freed.
+    pub(crate) fn has_leftovers(&self) -> bool {
+        !self.leftovers.borrow().is_empty()
+    }
+
     /// Tries each leftover once; stops where the member does not answer.
     pub(super) async fn sweep(&self) {
         let count = self.leftovers.borrow().len();

@@ -17,6 +17,7 @@ mod leftover;
 mod locks;
 mod plan;
 mod rebuild;
+mod seal;
 mod store;
 
 use std::cell::{Cell, RefCell};
@@ -32,6 +33,7 @@ use crate::page::{AllocationPage, Entry, PageError, PlaceKind, Reference, Stored
 use crate::types::{Applied, Ballot, Key, OpId, Timestamp};
 use crate::value::Value;
 
+pub use seal::Sealed;
 pub use store::Outcome;
 
 /// Compare-and-writes of one page by one operation before it gives up. Guessed: far beyond any contention that still makes
@@ -235,9 +237,9 @@ pub(crate) fn bump(counter: &Cell<u64>) {
     counter.set(counter.get() + 1);
 }
 
-/// One member's table. Share it by `Rc`.
+/// One member's table, as hosts of one epoch use it. Share it by `Rc`.
 pub struct Table<N> {
-    namespace: N,
+    namespace: Rc<N>,
     layout: Layout,
     incarnation: u64,
     epoch: u64,
@@ -258,6 +260,15 @@ pub struct Table<N> {
 impl<N: Namespace> Table<N> {
     /// The table of member `index` of `map`, on its namespace.
     pub fn new(namespace: N, map: &pool::Map, index: usize) -> Rc<Table<N>> {
+        Table::over(Rc::new(namespace), map, index)
+    }
+
+    /// The same member's table in another map. What is under way here goes on as an operation of the older epoch.
+    pub(crate) fn successor(&self, map: &pool::Map, index: usize) -> Rc<Table<N>> {
+        Table::over(self.namespace.clone(), map, index)
+    }
+
+    fn over(namespace: Rc<N>, map: &pool::Map, index: usize) -> Rc<Table<N>> {
         let layout = Layout::new(map.geometry(index), namespace.info().block_size);
         let groups = u64::from(layout.geometry.heap_groups.max(1));
         Rc::new_cyclic(|me| Table {
@@ -346,7 +357,13 @@ impl<N: Namespace> Table<N> {
     /// What a page says of a key.
     pub fn find(&self, image: &PageImage, key: &Key) -> Result<Found, TableError> {
         let view = self.decode_again(image)?;
+        self.check_seal(image.page, view.header().seal)?;
         Ok(found_in(&view, &image.bytes, key.bytes()))
+    }
+
+    /// Refuses a page that is sealed for a later epoch.
+    pub(crate) fn check(&self, image: &PageImage) -> Result<(), TableError> {
+        self.check_seal(image.page, self.decode_again(image)?.header().seal)
     }
 
     /// Reads what the member says of `key`.
@@ -444,5 +461,7 @@ fn content_of(stored: &Stored<'_>, bytes: &View) -> Content {
     }
 }
 
+#[cfg(test)]
+mod seal_tests;
 #[cfg(test)]
 mod tests;

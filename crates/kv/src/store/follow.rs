@@ -1,0 +1,183 @@
+//! Following the pool's map while it changes.
+//!
+//! Safety rests on seals, not on clocks: a host that sleeps through a change meets sealed pages, which show it nothing and
+//! take nothing from it. The lease only bounds how long a host works by an old map where no seal has come yet, so that a
+//! change need not meet operations half way.
+//!
+//! An operation keeps the topology it began with. Refused by a seal it begins anew on the newer map, as long as nothing of
+//! it was sent to be stored; after that its outcome is what the old map's majorities say, or unknown. It must not go on in
+//! the newer epoch with its old timestamp: what was deleted in between, and the tombstone dropped, would be back.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use engine::sync::Semaphore;
+use engine::task::Task;
+use engine::time::{self, Instant};
+use pool::Map;
+
+use super::error::StoreError;
+use super::link::Link;
+use super::topology::Topology;
+use super::{Inner, OPERATION_TIME_MAX, Store};
+
+/// How long a host works by a map before it asks whether it still is the newest. Chosen: as DESIGN-C has it, long against
+/// the cost of asking a few voters, short against a change.
+pub const LEASE_DEFAULT: Duration = Duration::from_secs(5);
+/// Pause between two tries to learn the newest map. Guessed: some round trips.
+const REFRESH_PAUSE: Duration = Duration::from_millis(20);
+/// Looks at what an older map has left to be freed before it is given up (the scrub collects it).
+const RETIRED_LOOKS_MAX: usize = 20;
+/// Between two looks.
+const RETIRED_PAUSE: Duration = Duration::from_secs(5);
+
+/// A future of this thread.
+pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// Where a store learns of the pool's newest map, and reaches members that are new in it.
+pub trait MapSource<N> {
+    /// The newest map that a majority of its voters agrees on. An error says why there is none to be had now.
+    fn newest(&self) -> LocalFuture<'_, Result<Map, String>>;
+    /// A connection to a member of the map, or what will be one; `None`: none to be had.
+    fn connect<'a>(&'a self, map: &'a Map, index: usize) -> LocalFuture<'a, Option<N>>;
+}
+
+/// How a store follows its map.
+pub(super) struct Follow<N> {
+    source: RefCell<Option<Rc<dyn MapSource<N>>>>,
+    lease: Cell<Duration>,
+    /// When the map in use was last known to be the newest: the moment before it was asked for.
+    confirmed: Cell<Option<Instant>>,
+    /// One asks, the others wait for its answer.
+    turn: Semaphore,
+}
+
+impl<N> Follow<N> {
+    /// A store whose map is the only one it will know.
+    pub(super) fn nothing() -> Follow<N> {
+        let (source, lease) = (RefCell::default(), Cell::new(LEASE_DEFAULT));
+        Follow { source, lease, confirmed: Cell::new(None), turn: Semaphore::new(1) }
+    }
+}
+
+impl<N: Link> Store<N> {
+    /// Follows the pool's map from now on, as long as the task is kept. An operation that begins when the map has not been
+    /// confirmed for `lease` waits until it is.
+    pub fn follow(&self, source: Rc<dyn MapSource<N>>, lease: Duration) -> Task<()> {
+        let follow = &self.inner.follow;
+        *follow.source.borrow_mut() = Some(source);
+        follow.lease.set(lease);
+        let store = Rc::downgrade(&self.inner);
+        engine::task::spawn(async move {
+            while let Some(inner) = store.upgrade() {
+                if let Err(reason) = inner.refresh(|inner| inner.is_confirmed(lease / 2)).await {
+                    tracing::debug!(%reason, "the pool's map could not be confirmed");
+                }
+                drop(inner);
+                time::sleep(lease / 4).await;
+            }
+        })
+    }
+
+    /// Learns the newest map now, if the store follows one.
+    pub async fn refresh(&self) -> Result<(), String> {
+        self.inner.refresh(|_| false).await
+    }
+}
+
+impl<N: Link> Inner<N> {
+    /// The pool as an operation that begins now may use it.
+    pub(super) async fn current(self: &Rc<Self>) -> Rc<Topology<N>> {
+        let lease = self.follow.lease.get();
+        while self.follow.source.borrow().is_some() && !self.is_confirmed(lease) {
+            if self.refresh(|inner| inner.is_confirmed(lease)).await.is_err() {
+                time::sleep(REFRESH_PAUSE).await;
+            }
+        }
+        self.topology()
+    }
+
+    /// Runs an operation, and again on the newer map if a seal shows that there is one before anything was sent to be stored.
+    pub(super) async fn on_newest<T>(
+        self: &Rc<Self>,
+        mut operation: impl AsyncFnMut(Rc<Topology<N>>) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        loop {
+            let topology = self.current().await;
+            let epoch = topology.map.epoch;
+            match operation(topology).await {
+                Err(StoreError::MapChanged { .. }) if self.follow.source.borrow().is_some() => {
+                    if self.refresh(|inner| inner.topology().map.epoch > epoch).await.is_err() {
+                        time::sleep(REFRESH_PAUSE).await;
+                    }
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn is_confirmed(&self, within: Duration) -> bool {
+        self.follow.confirmed.get().is_some_and(|at| at.elapsed() <= within)
+    }
+
+    /// Learns the newest map, unless that has become needless when its turn comes.
+    async fn refresh(self: &Rc<Self>, needless: impl Fn(&Rc<Self>) -> bool) -> Result<(), String> {
+        let Some(source) = self.follow.source.borrow().clone() else { return Ok(()) };
+        let _turn = self.follow.turn.acquire(1).await;
+        if needless(self) {
+            return Ok(());
+        }
+        let asked = time::now();
+        let newest = time::timeout(OPERATION_TIME_MAX, source.newest()).await;
+        let map = newest.map_err(|_| "no answer in time".to_owned())??;
+        self.adopt(map, &*source).await;
+        self.follow.confirmed.set(Some(asked));
+        Ok(())
+    }
+
+    /// Takes a map into use, if it is newer.
+    async fn adopt(self: &Rc<Self>, map: Map, source: &dyn MapSource<N>) {
+        let before = self.topology();
+        if map.version() <= before.map.version() || !differs(&map, &before.map) {
+            return;
+        }
+        let map = Rc::new(map);
+        let mut members = Vec::with_capacity(map.members.len());
+        for (index, member) in map.members.iter().enumerate() {
+            let same =
+                |(known, _): &(&pool::Member, _)| known.id == member.id && known.incarnation == member.incarnation;
+            let known = before.map.members.iter().zip(&before.members).find(same);
+            members.push(Rc::new(match known {
+                Some((_, known)) if known.table().is_some() => known.successor(index, &map),
+                _ => super::member::Member::new(index, source.connect(&map, index).await, &map),
+            }));
+        }
+        tracing::info!(epoch = map.epoch, state = %map.state, members = members.len(), "the pool's map has changed");
+        *self.topology.borrow_mut() = Rc::new(Topology::over(map, members));
+        self.stale.notify_one();
+        engine::task::spawn(retire(before)).detach();
+    }
+}
+
+/// Whether a host has to work otherwise: progress alone is none of its business.
+fn differs(newer: &Map, older: &Map) -> bool {
+    let plain = |map: &Map| Map { revision: 0, change: None, ..map.clone() };
+    plain(newer) != plain(older)
+}
+
+/// What an older map's tables have unlinked is freed, though nobody uses them any more.
+async fn retire<N: Link>(topology: Rc<Topology<N>>) {
+    for _ in 0..RETIRED_LOOKS_MAX {
+        time::sleep(RETIRED_PAUSE).await;
+        let tables = || topology.members.iter().filter_map(|member| member.table());
+        for table in tables() {
+            table.quiesce().await;
+        }
+        if tables().all(|table| !table.has_leftovers()) {
+            return;
+        }
+    }
+}

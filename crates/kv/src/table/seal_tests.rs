@@ -1,0 +1,84 @@
+//! Seals, and stores of older epochs that land behind them.
+
+use pool::Map;
+
+use super::tests::{SMALL, audit, get, key, record, ts};
+use super::*;
+use crate::testing::{Counting, create, memories, run};
+
+/// The map of the next epoch.
+fn later(map: &Map) -> Map {
+    Map { epoch: map.epoch + 1, ..map.clone() }
+}
+
+/// Any page, also one that was never written: what an older epoch's host has read before, or reads later, is of no use.
+#[test]
+fn a_sealed_page_shows_and_takes_nothing_of_an_older_epoch() {
+    run(8, async {
+        let members = memories(1, SMALL);
+        let map = create(&members, 1, 500).await;
+        let old = Table::new(members[0].clone(), &map, 0);
+        let new = old.successor(&later(&map), 0);
+        for (name, before) in [("empty", None), ("written", Some(100))] {
+            let key = key(&map, name);
+            if before.is_some() {
+                old.store_if_newer(&key, &record(ts(1, 1), before), None, None).await.unwrap();
+            }
+            let early = old.read_page(old.home(&key)).await.unwrap();
+            let sealed = new.seal(new.home(&key), None).await.unwrap();
+            assert!(sealed.written && sealed.dropped == 0);
+            assert!(!new.seal(new.home(&key), None).await.unwrap().written, "once is enough");
+            let refused = |error| matches!(error, TableError::Sealed { seal: 2, .. });
+            assert!(refused(old.read(&key).await.unwrap_err()));
+            let late = old.store_if_newer(&key, &record(ts(2, 2), Some(50)), Some(early), None).await;
+            assert!(refused(late.unwrap_err()));
+            assert_eq!(get(&new, &key).await.1.map(|value| value.len()), before);
+            new.store_if_newer(&key, &record(ts(3, 3), Some(60)), None, None).await.unwrap();
+            assert_eq!(get(&new, &key).await.1.map(|value| value.len()), Some(60));
+            assert!(refused(old.seal(old.home(&key), None).await.unwrap_err()), "a migrator that came too late");
+        }
+        audit(&new, true).await;
+    });
+}
+
+/// Entries that are not at home any more go with the seal, their copies after it; also if the reply is lost.
+#[test]
+fn what_is_not_at_home_is_dropped_with_the_seal() {
+    for lost in [None, Some((0, false)), Some((0, true))] {
+        run(9, async move {
+            let members: Vec<_> = memories(1, 4 * SMALL).into_iter().map(Counting::new).collect();
+            let map = create(&members, 1, 500).await;
+            let old = Table::new(members[0].clone(), &map, 0);
+            let mut keys = Vec::new();
+            for number in 0..60u32 {
+                let key = key(&map, &number.to_string());
+                let length = [20, 900, 3000, 9001, 300_000][number as usize % 5];
+                old.store_if_newer(&key, &record(ts(1, number.into()), Some(length)), None, None).await.unwrap();
+                keys.push((key, length));
+            }
+            let stays = |key: &[u8]| key.last().is_some_and(|byte| byte % 2 == 0);
+            let new = old.successor(&later(&map), 0);
+            members[0].cut.set(lost);
+            let mut dropped = 0;
+            for page in 0..new.layout().geometry.table_pages {
+                let mut result = new.seal_and_drop(TablePage(page), None, stays).await;
+                if result.is_err() {
+                    members[0].down.set(false);
+                    result = new.seal_and_drop(TablePage(page), None, stays).await;
+                    if lost == Some((0, true)) {
+                        continue;
+                    }
+                }
+                dropped += result.unwrap().dropped;
+            }
+            assert!(dropped >= 25, "{dropped}");
+            for (key, length) in &keys {
+                let expected = stays(key.bytes()).then_some(*length);
+                assert_eq!(get(&new, key).await.1.map(|value| value.len()), expected, "{key:?}");
+            }
+            engine::time::sleep(std::time::Duration::from_secs(1)).await;
+            new.quiesce().await;
+            audit(&new, true).await;
+        });
+    }
+}
