@@ -12,6 +12,9 @@ short=(--rounds 5 --time 300 --output "$output")
 "$yagura" bench device "${short[@]}" --file "$output/device.img"
 "$yagura" bench wire "${short[@]}"
 "$yagura" bench kv "${short[@]}"
+"$yagura" bench kv "${short[@]}" --replicas 1,3 --values 3900 --folder "$output"
+# YCSB itself, whose client takes a second to warm up.
+scripts/ycsb.py "$yagura" "$output" --rounds 3 --operations 20000
 rm -f "$output/device.img"*
 # Row B3 runs inside a guest: Linux's own target and initiator want a kernel of their own.
 YAGURA=$yagura OUTPUT=$output ROUNDS=3 SECONDS_EACH=1 scripts/guest.sh figures

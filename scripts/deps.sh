@@ -39,7 +39,7 @@ for group in "$@"; do
       want redis-benchmark=redis-tools openssl=openssl
       want_tool "cargo-fuzz@$CARGO_FUZZ" "cargo-deny@$CARGO_DENY"
       ;;
-    bench) want memcached=memcached fio=fio ;;
+    bench) want memcached=memcached fio=fio redis-server=redis-server mvn=maven javac=default-jdk-headless ;;
     *) echo "deps.sh: unknown group '$group' (build, test, bench)" >&2; exit 2 ;;
   esac
 done

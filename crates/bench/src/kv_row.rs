@@ -1,45 +1,72 @@
-//! `yagura bench kv`: row B4. Gets, puts and YCSB mixes against a pool of memory targets, beside memcached as shipped under the
-//! same harness, and beside bare sockets that exchange the messages of an inline get and put in the same pattern.
+//! `yagura bench kv`: row B4. Gets, puts and YCSB mixes against a pool, beside memcached and Redis as shipped under the same
+//! harness, and beside bare sockets that exchange the messages of a get and a put in the same pattern.
 
-use std::cell::RefCell;
-use std::net::SocketAddr;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use engine::{Buf, Reactor, ReactorConfig, View};
-use fabric::host::{Options as HostOptions, RemoteNamespace};
-use kv::{Store, Value};
-use pool::{CreateOptions, Domain, Map, NewMember};
+use engine::{Reactor, ReactorConfig};
 
-use crate::figures::{Aim, Ratio, Row, Sample, Side};
-use crate::floor::{self, COMPARE_AND_WRITE_4K, READ_4K};
-use crate::load::{Outcome, closed_loops};
+use crate::figures::{Aim, Ratio, Row, Sample, Side as Figures};
+use crate::floor::{self, Exchange};
+use crate::kv_sides::{PoolShape, Side, filler};
+use crate::load::closed_loops;
 use crate::machine;
-use crate::memcached::Client;
-use crate::process::{self, Server};
 use crate::progress::Progress;
 use crate::workload::{Mix, Operation, Random, Zipfian, key_bytes};
 
-/// Bytes of each member. Chosen: larger than the caches, loaded in a second.
-const MEMBER_BYTES: u64 = 256 << 20;
-const NQN: &str = "nqn.2026-11.io.yagura:bench-kv";
 /// Clients of the mixes.
 const CLIENTS: usize = 16;
-/// Memory for memcached: everything that is loaded, many times over.
-const MEMCACHED_MEGABYTES: usize = 1024;
+/// Bytes of a page that are not for key and value: the page's header and the entry's (docs/kv.md).
+const PAGE_OVERHEAD: u32 = 64 + 32;
 
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Replicas of each key, as many members; one row for each.
     pub replicas: Vec<u8>,
-    /// Bytes of a value: 3,900 (YCSB's ten fields, fits a page) and 4,096 (does not); one row for each.
-    pub values: Vec<usize>,
+    /// Records; one row for each.
+    pub records: Vec<Record>,
+    /// Members lie in files of this folder; without it in memory.
+    pub folder: Option<PathBuf>,
     /// Rounds, each of which runs every side once.
     pub rounds: usize,
     /// Length of one side of a round.
     pub time: Duration,
+}
+
+/// A value's size, and that of the pages it goes to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Record {
+    /// Bytes of a value: 3,900 (YCSB's ten fields) fits a page of 4 KiB, 4,096 does not.
+    pub value: usize,
+    /// Bytes of a page.
+    pub page_size: u32,
+}
+
+impl Record {
+    fn is_inline(self) -> bool {
+        self.value + key_bytes(0).len() + PAGE_OVERHEAD as usize <= self.page_size as usize
+    }
+
+    /// The messages of a get and of a put, in their round trips, on every replica (NVMe/TCP: capsules of 72 bytes, data PDU
+    /// headers and responses of 24). A value out of line costs a get one more read, of one replica alone, and a put a write
+    /// beside its first read.
+    fn messages(self) -> [Vec<Exchange>; 2] {
+        let page = self.page_size as usize;
+        let read = Exchange { request: 72, reply: 24 + page };
+        let swap = Exchange { request: 2 * (72 + page), reply: 2 * 24 };
+        if self.is_inline() {
+            return [vec![read], vec![read, swap]];
+        }
+        let data = self.value.next_multiple_of(4096);
+        let fetch = Exchange { request: 72, reply: 24 + data };
+        let read_and_write = Exchange { request: 72 + 72 + data, reply: 24 + page + 24 };
+        [vec![read, fetch], vec![read_and_write, swap]]
+    }
 }
 
 /// What the clients do.
@@ -51,6 +78,10 @@ enum Pattern {
 }
 
 impl Pattern {
+    fn all() -> Vec<Pattern> {
+        [Pattern::Gets, Pattern::Puts].into_iter().chain(Mix::ALL.into_iter().map(Pattern::Mix)).collect()
+    }
+
     fn pick(self, random: &mut Random) -> Operation {
         match self {
             Pattern::Gets => Operation::Read,
@@ -72,22 +103,17 @@ impl Pattern {
     }
 }
 
-/// The two systems that hold the same records.
+/// The systems that hold the same records; ours is the first.
 struct Contest {
-    pool: Pool,
-    memcached: Server,
-    value: usize,
-    records: u64,
+    sides: Vec<Side>,
+    /// Records that each side holds: workload D adds some.
+    keys: Vec<Cell<u64>>,
+    record: Record,
+    loaded: u64,
     host_core: usize,
 }
 
-/// Memory targets and the pool on them.
-struct Pool {
-    servers: Vec<Server>,
-    map: Map,
-}
-
-/// Runs one row for each count of replicas and each size of value; needs two cores.
+/// Runs one row for each count of replicas and each record; needs two cores.
 pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Vec<Row>> {
     let cores = machine::cores()?;
     let &[host_core, server_core, ..] = cores.as_slice() else {
@@ -95,8 +121,12 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Vec<Row>> {
     };
     let mut rows = Vec::new();
     for &replicas in &options.replicas {
-        for &value in &options.values {
-            let contest = Contest::new(replicas, value, host_core, server_core, progress)?;
+        for &record in &options.records {
+            let folder = options.folder.as_ref().map(tempfile::tempdir_in);
+            let folder = folder.transpose().context("cannot make a folder for the members")?;
+            let folder = folder.as_ref().map(tempfile::TempDir::path);
+            let shape = PoolShape { replicas, page_size: record.page_size, folder };
+            let contest = Contest::new(shape, record, host_core, server_core, progress)?;
             rows.push(contest.row(options, usize::from(replicas), server_core, progress)?);
         }
     }
@@ -105,244 +135,225 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Vec<Row>> {
 
 impl Contest {
     fn new(
-        replicas: u8,
-        value: usize,
+        shape: PoolShape<'_>,
+        record: Record,
         host_core: usize,
         server_core: usize,
         progress: &Progress,
     ) -> anyhow::Result<Contest> {
-        let pool = Pool::create(replicas, server_core)?;
-        let memcached = process::memcached(server_core, MEMCACHED_MEGABYTES)?;
+        let ours = Side::yagura(shape, server_core)?;
+        let Side::Yagura(pool) = &ours else { anyhow::bail!("a pool is not a pool") };
         // Half of the table's pages, or half of the heap where a value takes a page of its own there.
-        let records = u64::from(pool.map.geometry(0).table_pages) / 2;
-        let contest = Contest { pool, memcached, value, records, host_core };
-        progress.begin("loading both sides", 2);
-        contest.load_store()?;
-        progress.step();
-        contest.load_memcached()?;
-        progress.step();
+        let loaded = u64::from(pool.map.geometry(0).table_pages) / 2;
+        let sides = vec![ours, Side::memcached(server_core)?, Side::redis(server_core)?];
+        let keys = sides.iter().map(|_| Cell::new(loaded)).collect();
+        let contest = Contest { sides, keys, record, loaded, host_core };
+        progress.begin("loading all sides", contest.sides.len());
+        for side in &contest.sides {
+            contest.load(side)?;
+            progress.step();
+        }
         Ok(contest)
     }
 
-    fn load_store(&self) -> anyhow::Result<()> {
-        let (value, records) = (filler(self.value), self.records);
-        let (servers, map) = (self.pool.addresses(), self.pool.map.clone());
+    fn load(&self, side: &Side) -> anyhow::Result<()> {
+        let (value, loaded, way) = (filler(self.record.value), self.loaded, side.way());
         Reactor::run(ReactorConfig::default(), async move {
-            let store = Rc::new(connect(&servers, map).await?);
-            let next = Rc::new(RefCell::new(0..records));
-            let loaders: Vec<_> = (0..CLIENTS)
-                .map(|_| {
-                    let (store, next, value) = (Rc::clone(&store), Rc::clone(&next), value.clone());
-                    engine::task::spawn(async move {
-                        loop {
-                            let Some(number) = next.borrow_mut().next() else { return anyhow::Ok(()) };
-                            store.put(&key_bytes(number), Value::new(vec![value.clone()])).await?;
-                        }
-                    })
-                })
-                .collect();
+            let next = Rc::new(RefCell::new(0..loaded));
+            let mut loaders = Vec::new();
+            for client in way.clients(CLIENTS).await? {
+                let (next, value) = (Rc::clone(&next), value.clone());
+                loaders.push(engine::task::spawn(async move {
+                    loop {
+                        let Some(number) = next.borrow_mut().next() else { break };
+                        client.set(&key_bytes(number), &value).await?;
+                    }
+                    client.settle().await;
+                    anyhow::Ok(())
+                }));
+            }
             for loader in loaders {
                 loader.await?;
-            }
-            store.settle().await;
-            Ok(())
-        })?
-    }
-
-    fn load_memcached(&self) -> anyhow::Result<()> {
-        let (value, records, address) = (filler(self.value), self.records, self.memcached.address);
-        Reactor::run(ReactorConfig::default(), async move {
-            let client = Client::connect(address).await?;
-            for number in 0..records {
-                client.set(&key_bytes(number), &value).await?;
             }
             Ok(())
         })?
     }
 
     fn row(&self, options: &Options, replicas: usize, server_core: usize, progress: &Progress) -> anyhow::Result<Row> {
-        let patterns: Vec<Pattern> =
-            [Pattern::Gets, Pattern::Puts].into_iter().chain(Mix::ALL.into_iter().map(Pattern::Mix)).collect();
-        let mut floors = [Side::new("get, bare sockets"), Side::new("put, bare sockets")];
-        let side = |who: &str| patterns.iter().map(|p| Side::new(format!("{}: {who}", p.name()))).collect::<Vec<_>>();
-        let (mut ours, mut theirs) = (side("Yagura"), side("memcached"));
-        progress.begin("measuring", options.rounds * (2 + 2 * patterns.len()));
+        let patterns = Pattern::all();
+        let mut floors = [Figures::new("get, bare sockets"), Figures::new("put, bare sockets")];
+        let named = |side: &Side| -> Vec<Figures> {
+            patterns.iter().map(|p| Figures::new(format!("{}: {}", p.name(), side.name()))).collect()
+        };
+        let mut figures: Vec<Vec<Figures>> = self.sides.iter().map(named).collect();
+        progress.begin("measuring", options.rounds * (2 + self.sides.len() * patterns.len()));
         for _ in 0..options.rounds {
-            let phases: [&[floor::Exchange]; 2] = [&[READ_4K], &[READ_4K, COMPARE_AND_WRITE_4K]];
-            for (side, phases) in floors.iter_mut().zip(phases) {
+            for (side, phases) in floors.iter_mut().zip(self.record.messages()) {
                 let majority = replicas / 2 + 1;
-                side.rounds.push(floor::round(phases, replicas, majority, self.host_core, server_core, options.time)?);
+                side.rounds.push(floor::round(&phases, replicas, majority, self.host_core, server_core, options.time)?);
                 progress.step();
             }
-            for (&pattern, (ours, theirs)) in patterns.iter().zip(ours.iter_mut().zip(&mut theirs)) {
-                ours.rounds.push(self.round_of_store(pattern, options.time)?);
-                progress.step();
-                theirs.rounds.push(self.round_of_memcached(pattern, options.time)?);
-                progress.step();
+            for (place, &pattern) in patterns.iter().enumerate() {
+                for (side, figures) in figures.iter_mut().enumerate() {
+                    figures[place].rounds.push(self.round(side, pattern, options.time)?);
+                    progress.step();
+                }
             }
         }
         progress.end();
-        let ratios = ratios(&floors, &ours, &theirs);
+        let ratios = ratios(&floors, &figures, self.sides.iter().map(Side::name).collect());
+        let Record { value, page_size } = self.record;
+        let (medium, place) = match options.folder {
+            Some(_) => ("-file", "files, O_DIRECT, every write stable"),
+            None => ("", "memory namespaces"),
+        };
+        let pages = if page_size == 4096 { String::new() } else { format!("@{page_size}") };
+        let inline = if self.record.is_inline() { "in the page" } else { "out of line" };
         Ok(Row {
-            row: format!("B4-{replicas}x{}", self.value),
-            title: format!("key-value store, {replicas} replica(s), values of {} bytes", self.value),
+            row: format!("B4-{replicas}x{value}{pages}{medium}"),
+            title: format!("key-value store, {replicas} replica(s), values of {value} bytes, pages of {page_size}"),
             conditions: vec![
                 machine::describe(),
-                format!("memory namespaces, NVMe/TCP over loopback; one client thread on core {}", self.host_core),
+                format!("{place}, NVMe/TCP over loopback; one client thread on core {}", self.host_core),
                 format!(
-                    "{replicas} storage node(s), memcached and the bare sockets' answering thread on core {server_core}"
+                    "{replicas} storage node(s), memcached, Redis and the bare sockets' answering thread on core {server_core}"
                 ),
-                format!("{} records, table half full, Zipfian keys of 16 bytes", self.records),
+                format!("{} records, table half full, Zipfian keys of 16 bytes (D: the latest)", self.loaded),
+                format!("values {inline}; the bare sockets exchange the same messages in the same round trips"),
                 format!("{} interleaved rounds of {:?} a side", options.rounds, options.time),
             ],
-            sides: floors.into_iter().chain(ours.into_iter().zip(theirs).flat_map(|(a, b)| [a, b])).collect(),
+            sides: floors.into_iter().chain(figures.into_iter().flatten()).collect(),
             ratios,
         })
     }
 
-    fn round_of_store(&self, pattern: Pattern, time: Duration) -> anyhow::Result<Sample> {
-        let (addresses, map, records) = (self.pool.addresses(), self.pool.map.clone(), self.records);
-        let value = Value::new(vec![filler(self.value)]);
-        let size = self.value;
-        let drive = async move {
-            let store = connect(&addresses, map).await?;
-            let choice = Choice::new(pattern, records);
-            let outcome = closed_loops(pattern.clients(), 1, time, async move |_| {
-                let (operation, key) = choice.next();
-                if operation != Operation::Update {
-                    let found = store.get(&key).await?.context("a loaded key is missing")?;
-                    anyhow::ensure!(found.len() == size, "a value of {} bytes, {size} were stored", found.len());
-                }
-                if operation != Operation::Read {
-                    store.put(&key, value.clone()).await?;
-                }
-                Ok(0)
-            });
-            outcome.await
-        };
-        self.sample(drive, || self.pool.servers.iter().map(Server::cpu_time).sum())
-    }
-
-    fn round_of_memcached(&self, pattern: Pattern, time: Duration) -> anyhow::Result<Sample> {
-        let (address, records, value) = (self.memcached.address, self.records, filler(self.value));
-        let drive = async move {
-            let mut clients = Vec::new();
-            for _ in 0..pattern.clients() {
-                clients.push(Client::connect(address).await?);
+    fn round(&self, side: usize, pattern: Pattern, time: Duration) -> anyhow::Result<Sample> {
+        let (way, value, size) = (self.sides[side].way(), filler(self.record.value), self.record.value);
+        let choice = Rc::new(Choice::new(pattern, self.loaded, self.keys[side].get()));
+        let drive = {
+            let choice = Rc::clone(&choice);
+            async move {
+                let clients = way.clients(pattern.clients()).await?;
+                let outcome = closed_loops(pattern.clients(), 1, time, async move |client| {
+                    let client = &clients[client];
+                    let (operation, number) = choice.next();
+                    let key = key_bytes(number);
+                    if matches!(operation, Operation::Read | Operation::ReadModifyWrite) {
+                        client.get(&key, size).await?;
+                    }
+                    if operation != Operation::Read {
+                        client.set(&key, &value).await?;
+                        choice.done(number);
+                    }
+                    Ok(0)
+                });
+                outcome.await
             }
-            let choice = Choice::new(pattern, records);
-            closed_loops(pattern.clients(), 1, time, async move |client| {
-                let (operation, key) = choice.next();
-                if operation != Operation::Update {
-                    anyhow::ensure!(clients[client].get(&key).await?, "memcached has lost a loaded key");
-                }
-                if operation != Operation::Read {
-                    clients[client].set(&key, &value).await?;
-                }
-                Ok(0)
-            })
-            .await
         };
-        self.sample(drive, || self.memcached.cpu_time())
-    }
-
-    /// Runs one round on a reactor pinned to the host's core.
-    fn sample(
-        &self,
-        drive: impl Future<Output = anyhow::Result<Outcome>>,
-        server_cpu: impl Fn() -> anyhow::Result<Duration>,
-    ) -> anyhow::Result<Sample> {
+        // A reactor pinned to the host's core.
         let config = ReactorConfig { core: Some(self.host_core), ..ReactorConfig::default() };
-        let before = (machine::cpu_time(std::process::id())?, server_cpu()?);
+        let before = (machine::cpu_time(std::process::id())?, self.sides[side].cpu_time()?);
         let outcome = machine::pinned(self.host_core, || Reactor::run(config, drive))???;
         let used = machine::cpu_time(std::process::id())?.saturating_sub(before.0);
-        Ok(Sample::new(&outcome.all(), outcome.wall, used, Some(server_cpu()?.saturating_sub(before.1))))
+        self.keys[side].set(choice.keys());
+        let answering = self.sides[side].cpu_time()?.saturating_sub(before.1);
+        Ok(Sample::new(&outcome.all(), outcome.wall, used, Some(answering)))
     }
 }
 
-fn ratios(floors: &[Side; 2], ours: &[Side], theirs: &[Side]) -> Vec<Ratio> {
-    let p50 = |name: &str, a: &Side, b: &Side| Ratio::new(name, a, b, |s| s.p50_us);
+/// `figures` are those of `names`, by pattern.
+fn ratios(floors: &[Figures; 2], figures: &[Vec<Figures>], names: Vec<&str>) -> Vec<Ratio> {
+    let p50 = |name: String, a: &Figures, b: &Figures| Ratio::new(name, a, b, |s| s.p50_us);
+    let ours = &figures[0];
     let mut ratios = vec![
-        p50("get: p50 / bare sockets", &ours[0], &floors[0]).aim(Aim::AtMost, 1.6),
-        p50("put: p50 / bare sockets", &ours[1], &floors[1]).aim(Aim::AtMost, 1.6),
-        p50("get: p50 / memcached", &ours[0], &theirs[0]),
-        p50("put: p50 / memcached", &ours[1], &theirs[1]),
+        p50("get: p50 / bare sockets".into(), &ours[0], &floors[0]).aim(Aim::AtMost, 1.6),
+        p50("put: p50 / bare sockets".into(), &ours[1], &floors[1]).aim(Aim::AtMost, 1.6),
     ];
-    ratios.extend(
-        Mix::ALL
-            .iter()
-            .zip(ours[2..].iter().zip(&theirs[2..]))
-            .map(|(mix, (a, b))| Ratio::new(format!("YCSB {mix:?}: rate / memcached"), a, b, |s| s.rate)),
-    );
+    for (theirs, peer) in figures.iter().zip(names).skip(1) {
+        ratios.push(p50(format!("get: p50 / {peer}"), &ours[0], &theirs[0]));
+        ratios.push(p50(format!("put: p50 / {peer}"), &ours[1], &theirs[1]));
+        for (mix, (a, b)) in Mix::ALL.iter().zip(ours[2..].iter().zip(&theirs[2..])) {
+            ratios.push(Ratio::new(format!("YCSB {mix:?}: rate / {peer}"), a, b, |s| s.rate));
+        }
+    }
     ratios
 }
 
-/// Which operation on which key comes next; one sequence for all clients.
+/// Which operation on which key comes next; one sequence for all clients of a side.
 struct Choice {
     pattern: Pattern,
     state: RefCell<Random>,
     zipfian: Zipfian,
+    /// The next key to insert, and those that are being inserted: what is older than all of them can be read.
+    next: Cell<u64>,
+    inserting: RefCell<BTreeSet<u64>>,
 }
 
 impl Choice {
-    fn new(pattern: Pattern, records: u64) -> Choice {
-        Choice { pattern, state: RefCell::new(Random::new(records)), zipfian: Zipfian::new(records) }
+    /// Over `loaded` records, or, for workload D, the newest of `keys`.
+    fn new(pattern: Pattern, loaded: u64, keys: u64) -> Choice {
+        Choice {
+            pattern,
+            state: RefCell::new(Random::new(loaded)),
+            zipfian: Zipfian::new(loaded),
+            next: Cell::new(keys),
+            inserting: RefCell::default(),
+        }
     }
 
-    fn next(&self) -> (Operation, [u8; 16]) {
+    fn next(&self) -> (Operation, u64) {
         let mut random = self.state.borrow_mut();
-        (self.pattern.pick(&mut random), key_bytes(self.zipfian.key(&mut random)))
+        let operation = self.pattern.pick(&mut random);
+        if operation == Operation::Insert {
+            let number = self.next.replace(self.next.get() + 1);
+            self.inserting.borrow_mut().insert(number);
+            return (operation, number);
+        }
+        if self.pattern == Pattern::Mix(Mix::D) {
+            let end = self.inserting.borrow().first().copied().unwrap_or(self.next.get());
+            return (operation, end - 1 - self.zipfian.rank(&mut random));
+        }
+        (operation, self.zipfian.key(&mut random))
+    }
+
+    /// A write is acknowledged.
+    fn done(&self, number: u64) {
+        self.inserting.borrow_mut().remove(&number);
+    }
+
+    /// Keys that there are now, one after the other.
+    fn keys(&self) -> u64 {
+        self.inserting.borrow().first().copied().unwrap_or(self.next.get())
     }
 }
 
-impl Pool {
-    fn create(replicas: u8, core: usize) -> anyhow::Result<Pool> {
-        let namespace = format!("memory={MEMBER_BYTES}");
-        let servers: Vec<Server> =
-            (0..replicas).map(|_| process::target(core, NQN, &namespace)).collect::<Result<_, _>>()?;
-        let addresses: Vec<SocketAddr> = servers.iter().map(|s| s.address).collect();
-        let map = Reactor::run(ReactorConfig::default(), async move {
-            let mut members = Vec::new();
-            for address in addresses {
-                members.push(NewMember {
-                    namespace: remote(address).await?,
-                    nqn: NQN.to_owned(),
-                    nsid: 1,
-                    addresses: vec![address.to_string()],
-                    weight: None,
-                    domain: Domain::default(),
-                });
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_keys_are_read_once_they_are_acknowledged() {
+        let choice = Choice::new(Pattern::Mix(Mix::D), 100, 100);
+        let mut inserted = Vec::new();
+        for _ in 0..1000 {
+            match choice.next() {
+                (Operation::Insert, number) => inserted.push(number),
+                (_, number) => assert!(number < 100, "{number} is not there yet"),
             }
-            let options = CreateOptions { replicas, ..CreateOptions::default() };
-            anyhow::Ok(pool::create(&members, &options).await?)
-        })??;
-        Ok(Pool { servers, map })
+        }
+        assert_eq!(inserted, (100..100 + inserted.len() as u64).collect::<Vec<_>>());
+        assert_eq!(choice.keys(), 100);
+        inserted.iter().for_each(|&number| choice.done(number));
+        assert_eq!(choice.keys(), 100 + inserted.len() as u64);
+        let newest = choice.keys() - 1;
+        assert!((0..1000).any(|_| choice.next() == (Operation::Read, newest)));
     }
 
-    /// In the order of the map's members.
-    fn addresses(&self) -> Vec<SocketAddr> {
-        let address = |member: &pool::Member| member.addresses.first().and_then(|a| a.parse().ok());
-        self.map.members.iter().filter_map(address).collect()
+    #[test]
+    fn messages_are_those_of_the_place() {
+        let [get, put] = Record { value: 3900, page_size: 4096 }.messages();
+        assert_eq!((get, put), (vec![floor::READ_4K], vec![floor::READ_4K, floor::COMPARE_AND_WRITE_4K]));
+        assert!(Record { value: 4096, page_size: 8192 }.is_inline());
+        assert_eq!(Record { value: 4096, page_size: 4096 }.messages()[0].len(), 2);
     }
-}
-
-async fn remote(address: SocketAddr) -> anyhow::Result<Rc<RemoteNamespace>> {
-    let nqn = NQN.parse().map_err(|error| anyhow::anyhow!("{NQN}: {error}"))?;
-    Ok(Rc::new(RemoteNamespace::connect(HostOptions::new(address, nqn, 1)).await?))
-}
-
-async fn connect(addresses: &[SocketAddr], map: Map) -> anyhow::Result<Store<Rc<RemoteNamespace>>> {
-    let mut members = Vec::new();
-    for &address in addresses {
-        members.push(Some(remote(address).await?));
-    }
-    Ok(Store::new(map, members))
-}
-
-/// Bytes that do not compress and are the same on both sides.
-fn filler(size: usize) -> View {
-    let mut random = Random::new(size as u64);
-    let mut bytes = Buf::with_len(size);
-    bytes.fill_with(|| random.next_u64() as u8);
-    bytes.freeze()
 }

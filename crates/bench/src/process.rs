@@ -63,19 +63,33 @@ pub fn target(core: usize, nqn: &str, namespace: &str) -> anyhow::Result<Server>
     Ok(server)
 }
 
+/// Starts Debian's Redis on `core` as shipped, but on loopback and without files.
+pub fn redis(core: usize) -> anyhow::Result<Server> {
+    let port = free_port()?;
+    let port_text = port.to_string();
+    let arguments = ["--bind", "127.0.0.1", "--port", &port_text, "--save", "", "--appendonly", "no"];
+    peer("redis-server", "redis-server", core, port, &arguments)
+}
+
 /// Starts Debian's memcached on `core` as shipped (one listening socket on loopback, memory as asked for).
 pub fn memcached(core: usize, megabytes: usize) -> anyhow::Result<Server> {
     let port = free_port()?;
-    let mut command = Command::new("memcached");
-    command.args(["-u", "nobody", "-l", "127.0.0.1", "-U", "0", "-p", &port.to_string(), "-m", &megabytes.to_string()]);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let (port_text, megabytes) = (port.to_string(), megabytes.to_string());
+    let arguments = ["-u", "nobody", "-l", "127.0.0.1", "-U", "0", "-p", &port_text, "-m", &megabytes];
+    peer("memcached", "memcached", core, port, &arguments)
+}
+
+/// Starts a program of Debian's `package` on `core`, and waits until it answers at `port`.
+fn peer(name: &str, package: &str, core: usize, port: u16, arguments: &[&str]) -> anyhow::Result<Server> {
+    let mut command = Command::new(name);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let child = machine::pinned(core, || command.spawn())?
-        .context("cannot start memcached; install it with: apt-get install memcached")?;
+        .with_context(|| format!("cannot start {name}; install it with: apt-get install {package}"))?;
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let server = Server { name: "memcached".to_owned(), child, address };
+    let server = Server { name: name.to_owned(), child, address };
     let begin = Instant::now();
     while TcpStream::connect(address).is_err() {
-        anyhow::ensure!(begin.elapsed() < START_TIME_MAX, "memcached does not answer on {address}");
+        anyhow::ensure!(begin.elapsed() < START_TIME_MAX, "{name} does not answer on {address}");
         std::thread::sleep(Duration::from_millis(5));
     }
     Ok(server)

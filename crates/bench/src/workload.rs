@@ -88,9 +88,11 @@ pub enum Operation {
     Update,
     /// Get, then put.
     ReadModifyWrite,
+    /// Put of a new key.
+    Insert,
 }
 
-/// YCSB's core workloads that need neither inserts nor scans.
+/// YCSB's core workloads that need no scans.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mix {
     /// Half reads, half updates.
@@ -99,13 +101,15 @@ pub enum Mix {
     B,
     /// Reads only.
     C,
+    /// 95 % reads, mostly of the newest keys, 5 % inserts.
+    D,
     /// Half reads, half read-modify-writes.
     F,
 }
 
 impl Mix {
     /// All of them, in order.
-    pub const ALL: [Mix; 4] = [Mix::A, Mix::B, Mix::C, Mix::F];
+    pub const ALL: [Mix; 5] = [Mix::A, Mix::B, Mix::C, Mix::D, Mix::F];
 
     /// The next operation.
     pub fn pick(self, random: &mut Random) -> Operation {
@@ -113,6 +117,7 @@ impl Mix {
         match self {
             Mix::A if percent < 50 => Operation::Update,
             Mix::B if percent < 5 => Operation::Update,
+            Mix::D if percent < 5 => Operation::Insert,
             Mix::F if percent < 50 => Operation::ReadModifyWrite,
             _ => Operation::Read,
         }
@@ -149,7 +154,7 @@ mod tests {
     #[test]
     fn mixes_have_their_shares() {
         let mut random = Random::new(1);
-        for (mix, reads) in [(Mix::A, 50.0), (Mix::B, 95.0), (Mix::C, 100.0), (Mix::F, 50.0)] {
+        for (mix, reads) in [(Mix::A, 50.0), (Mix::B, 95.0), (Mix::C, 100.0), (Mix::D, 95.0), (Mix::F, 50.0)] {
             let n = 20_000;
             let got = (0..n).filter(|_| mix.pick(&mut random) == Operation::Read).count() as f64 * 100.0 / f64::from(n);
             assert!((got - reads).abs() < 2.0, "{mix:?}: {got} % reads, expected {reads} %");

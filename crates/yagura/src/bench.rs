@@ -33,7 +33,8 @@ pub fn run(verb: &BenchVerb) -> Result<(), Failure> {
         BenchVerb::Kv(args) => {
             let options = kv_row::Options {
                 replicas: args.replicas.clone(),
-                values: args.values.iter().map(|&bytes| bytes as usize).collect(),
+                records: args.values.clone(),
+                folder: args.folder.clone(),
                 rounds: usize::from(args.rounds.rounds),
                 time: time(&args.rounds),
             };

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use ::bench::kv_row::Record;
+
 use super::Common;
 use crate::size::Size;
 
@@ -17,7 +19,7 @@ pub enum BenchVerb {
     Wire(BenchWireArgs),
     /// Our host on a target that is there already (half of row B3; the other half is fio on the kernel's initiator).
     Remote(BenchRemoteArgs),
-    /// Gets, puts and YCSB mixes beside memcached and bare sockets (row B4).
+    /// Gets, puts and YCSB mixes beside memcached, Redis and bare sockets (row B4).
     Kv(BenchKvArgs),
 }
 
@@ -137,8 +139,25 @@ pub struct BenchKvArgs {
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 3],
           value_parser = clap::value_parser!(u8).range(1..=7))]
     pub replicas: Vec<u8>,
-    /// Bytes of a value; 3900 fits a page, 4096 does not.
-    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_values_t = [3900, 4096],
-          value_parser = clap::value_parser!(u32).range(1..=65_536))]
-    pub values: Vec<u32>,
+    /// Bytes of a value, and after an @ those of a page (4096): 3900 fits a page, 4096 does not, 4096@8192 does.
+    #[arg(long, value_name = "BYTES[@PAGE]", value_delimiter = ',', default_values = ["3900", "4096", "4096@8192"],
+          value_parser = parse_record)]
+    pub values: Vec<Record>,
+    /// Put the members into files in this folder, in place of memory.
+    #[arg(long, value_name = "DIR")]
+    pub folder: Option<PathBuf>,
+}
+
+/// Bytes of a value that the row takes. Chosen: what the peers' clients receive in one buffer.
+const VALUE_BYTES_MAX: usize = 60_000;
+
+fn parse_record(text: &str) -> Result<Record, String> {
+    let (value, page_size) = text.split_once('@').unwrap_or((text, "4096"));
+    let value = value.parse().ok().filter(|value| (1..=VALUE_BYTES_MAX).contains(value));
+    let page_size =
+        page_size.parse().ok().filter(|size: &u32| size.is_power_of_two() && (4096..=65_536).contains(size));
+    let (value, page_size) = value.zip(page_size).ok_or_else(|| {
+        format!("give the bytes of a value, 1 to {VALUE_BYTES_MAX}, and perhaps of a page, a power of two from 4096 to 65536: 4096@8192")
+    })?;
+    Ok(Record { value, page_size })
 }

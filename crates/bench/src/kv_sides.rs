@@ -1,0 +1,210 @@
+//! The sides of row B4: a pool on targets of ours, memcached and Redis as shipped; clients of all of them, that wait alike.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use engine::{Buf, Reactor, ReactorConfig, View};
+use fabric::host::{Options as HostOptions, RemoteNamespace};
+use kv::{Store, Value};
+use pool::{CreateOptions, Domain, Map, NewMember};
+
+use crate::process::{self, Server};
+use crate::text_client::{self, Protocol};
+use crate::workload::Random;
+
+/// Bytes of each member. Chosen: larger than the caches, loaded in a second.
+const MEMBER_BYTES: u64 = 256 << 20;
+const NQN: &str = "nqn.2026-11.io.yagura:bench-kv";
+/// Memory for memcached: everything that is loaded, many times over.
+const MEMCACHED_MEGABYTES: usize = 1024;
+
+/// A system that holds the records.
+pub enum Side {
+    /// Ours.
+    Yagura(Pool),
+    /// A server beside it, on one thread.
+    Peer(Protocol, Server),
+}
+
+/// Targets and the pool on them.
+pub struct Pool {
+    servers: Vec<Server>,
+    /// The pool's map.
+    pub map: Map,
+}
+
+/// What a pool is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolShape<'a> {
+    /// Replicas of each key, on as many targets.
+    pub replicas: u8,
+    /// Bytes of a table page.
+    pub page_size: u32,
+    /// Files in this folder; without it memory.
+    pub folder: Option<&'a Path>,
+}
+
+impl Side {
+    /// A pool whose targets run on `core`.
+    pub fn yagura(shape: PoolShape<'_>, core: usize) -> anyhow::Result<Side> {
+        Pool::create(shape, core).map(Side::Yagura)
+    }
+
+    /// memcached on `core`.
+    pub fn memcached(core: usize) -> anyhow::Result<Side> {
+        Ok(Side::Peer(Protocol::Memcached, process::memcached(core, MEMCACHED_MEGABYTES)?))
+    }
+
+    /// Redis on `core`.
+    pub fn redis(core: usize) -> anyhow::Result<Side> {
+        Ok(Side::Peer(Protocol::Redis, process::redis(core)?))
+    }
+
+    /// A name for people.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Side::Yagura(_) => "Yagura",
+            Side::Peer(Protocol::Memcached, _) => "memcached",
+            Side::Peer(Protocol::Redis, _) => "Redis",
+        }
+    }
+
+    /// CPU time of its processes so far.
+    pub fn cpu_time(&self) -> anyhow::Result<Duration> {
+        match self {
+            Side::Yagura(pool) => pool.servers.iter().map(Server::cpu_time).sum(),
+            Side::Peer(_, server) => server.cpu_time(),
+        }
+    }
+
+    /// What it takes to connect, and nothing that is tied to a thread.
+    pub fn way(&self) -> Way {
+        match self {
+            Side::Yagura(pool) => Way::Yagura(pool.addresses(), Box::new(pool.map.clone())),
+            Side::Peer(protocol, server) => Way::Peer(*protocol, server.address),
+        }
+    }
+}
+
+/// How to reach a side.
+pub enum Way {
+    /// Members and map.
+    Yagura(Vec<SocketAddr>, Box<Map>),
+    /// A server.
+    Peer(Protocol, SocketAddr),
+}
+
+impl Way {
+    /// `count` clients on this reactor: they share one store, and have a connection each to a peer.
+    pub async fn clients(self, count: usize) -> anyhow::Result<Vec<Client>> {
+        match self {
+            Way::Yagura(addresses, map) => {
+                let store = Rc::new(connect(&addresses, *map).await?);
+                Ok((0..count).map(|_| Client::Yagura(store.clone())).collect())
+            }
+            Way::Peer(protocol, address) => {
+                let mut clients = Vec::with_capacity(count);
+                for _ in 0..count {
+                    clients.push(Client::Peer(text_client::Client::connect(protocol, address).await?));
+                }
+                Ok(clients)
+            }
+        }
+    }
+}
+
+/// One client.
+pub enum Client {
+    /// The store in this process.
+    Yagura(Rc<Store<Rc<RemoteNamespace>>>),
+    /// A connection.
+    Peer(text_client::Client),
+}
+
+impl Client {
+    /// Gets a value, which has to be there.
+    pub async fn get(&self, key: &[u8], size: usize) -> anyhow::Result<()> {
+        match self {
+            Client::Yagura(store) => {
+                let found = store.get(key).await?.context("a loaded key is missing")?;
+                anyhow::ensure!(found.len() == size, "a value of {} bytes, {size} were stored", found.len());
+            }
+            Client::Peer(client) => anyhow::ensure!(client.get(key).await?, "the peer has lost a loaded key"),
+        }
+        Ok(())
+    }
+
+    /// Stores a value.
+    pub async fn set(&self, key: &[u8], value: &View) -> anyhow::Result<()> {
+        match self {
+            Client::Yagura(store) => Ok(store.put(key, Value::new(vec![value.clone()])).await?),
+            Client::Peer(client) => client.set(key, value).await,
+        }
+    }
+
+    /// Waits for what outlives its operations.
+    pub async fn settle(&self) {
+        if let Client::Yagura(store) = self {
+            store.settle().await;
+        }
+    }
+}
+
+impl Pool {
+    fn create(shape: PoolShape<'_>, core: usize) -> anyhow::Result<Pool> {
+        let namespace = |index: u8| match shape.folder {
+            None => format!("memory={MEMBER_BYTES}"),
+            Some(folder) => format!("file={},size={MEMBER_BYTES}", folder.join(format!("member-{index}")).display()),
+        };
+        let servers: Vec<Server> =
+            (0..shape.replicas).map(|index| process::target(core, NQN, &namespace(index))).collect::<Result<_, _>>()?;
+        let addresses: Vec<SocketAddr> = servers.iter().map(|s| s.address).collect();
+        let options =
+            CreateOptions { replicas: shape.replicas, page_size: shape.page_size, ..CreateOptions::default() };
+        let map = Reactor::run(ReactorConfig::default(), async move {
+            let mut members = Vec::new();
+            for address in addresses {
+                members.push(NewMember {
+                    namespace: remote(address).await?,
+                    nqn: NQN.to_owned(),
+                    nsid: 1,
+                    addresses: vec![address.to_string()],
+                    weight: None,
+                    domain: Domain::default(),
+                });
+            }
+            anyhow::Ok(pool::create(&members, &options).await?)
+        })??;
+        Ok(Pool { servers, map })
+    }
+
+    /// In the order of the map's members.
+    fn addresses(&self) -> Vec<SocketAddr> {
+        let address = |member: &pool::Member| member.addresses.first().and_then(|a| a.parse().ok());
+        self.map.members.iter().filter_map(address).collect()
+    }
+}
+
+async fn remote(address: SocketAddr) -> anyhow::Result<Rc<RemoteNamespace>> {
+    let nqn = NQN.parse().map_err(|error| anyhow::anyhow!("{NQN}: {error}"))?;
+    Ok(Rc::new(RemoteNamespace::connect(HostOptions::new(address, nqn, 1)).await?))
+}
+
+async fn connect(addresses: &[SocketAddr], map: Map) -> anyhow::Result<Store<Rc<RemoteNamespace>>> {
+    let mut members = Vec::new();
+    for &address in addresses {
+        members.push(Some(remote(address).await?));
+    }
+    Ok(Store::new(map, members))
+}
+
+/// Bytes that do not compress and are the same on all sides.
+pub fn filler(size: usize) -> View {
+    let mut random = Random::new(size as u64);
+    let mut bytes = Buf::with_len(size);
+    bytes.fill_with(|| random.next_u64() as u8);
+    bytes.freeze()
+}
