@@ -1,5 +1,7 @@
 //! What can go wrong, for a program that decides by the kind and shows the sentence.
 
+use std::time::Duration;
+
 use kv::StoreError;
 
 /// Why the pool was not reached, or an operation failed.
@@ -20,6 +22,24 @@ pub enum Error {
     /// The store could not do what was asked.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The client's own time limit has passed.
+    #[error("not done within {} s{}", limit.as_secs_f64(), unknown(*outcome_unknown))]
+    TimedOut {
+        /// The limit.
+        limit: Duration,
+        /// Whether a change may yet take effect.
+        outcome_unknown: bool,
+    },
+    /// The client was closed, or its thread has ended.
+    #[error("the client is closed{}", unknown(*outcome_unknown))]
+    Closed {
+        /// Whether a change may have taken effect, or may yet.
+        outcome_unknown: bool,
+    },
+}
+
+fn unknown(outcome_unknown: bool) -> &'static str {
+    if outcome_unknown { "; the change may or may not take effect" } else { "" }
 }
 
 /// The kinds of errors that programs tell apart.
@@ -33,6 +53,10 @@ pub enum ErrorKind {
     Refused,
     /// No room on the members that hold the key.
     OutOfSpace,
+    /// The client's own time limit has passed.
+    TimedOut,
+    /// The client was closed.
+    Closed,
 }
 
 impl Error {
@@ -43,6 +67,8 @@ impl Error {
             Error::Unavailable(_) => ErrorKind::Unavailable,
             Error::Refused(_) => ErrorKind::Refused,
             Error::OutOfSpace(_) => ErrorKind::OutOfSpace,
+            Error::TimedOut { .. } => ErrorKind::TimedOut,
+            Error::Closed { .. } => ErrorKind::Closed,
             Error::Store(error) => match error {
                 StoreError::Key { .. } | StoreError::Value { .. } => ErrorKind::Usage,
                 StoreError::Unavailable { .. } | StoreError::MapChanged { .. } => ErrorKind::Unavailable,
@@ -58,6 +84,7 @@ impl Error {
     pub fn outcome_unknown(&self) -> bool {
         match self {
             Error::Store(error) => error.outcome_unknown(),
+            Error::TimedOut { outcome_unknown, .. } | Error::Closed { outcome_unknown } => *outcome_unknown,
             Error::Usage(_) | Error::Unavailable(_) | Error::Refused(_) | Error::OutOfSpace(_) => false,
         }
     }

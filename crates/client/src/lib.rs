@@ -1,8 +1,56 @@
-//! Reaching a pool: what every program that uses one shares, the command line and the gateway included.
+//! Yagura's store for programs: a replicated key-value store that needs no server of its own.
+//!
+//! ```
+//! use client::{Client, Options};
+//!
+//! # let pool = client::testing::MemoryPool::start(3)?;
+//! # let addresses = pool.addresses();
+//! // Any member's address is enough; the others are found from the pool's map.
+//! let client = Client::connect(addresses, Options::default()).wait()?;
+//! client.put("lantern", "lit").wait()?;
+//! assert_eq!(client.get("lantern").wait()?.as_deref(), Some(&b"lit"[..]));
+//!
+//! // Requests begin when they are made: these two are under way together.
+//! let (first, second) = (client.get("lantern"), client.get("shadow"));
+//! assert!(first.wait()?.is_some() && second.wait()?.is_none());
+//! # Ok::<(), client::Error>(())
+//! ```
+//!
+//! A [`Client`] may be cloned and used from any thread. Its requests are carried out by reactor threads of its own; each method
+//! returns a [`Pending`], which is awaited on any executor or waited for by [`Pending::wait`].
+//!
+//! **Linearizable**: every operation on a key takes effect at one moment between its call and its result, as all clients and
+//! gateways of the pool see it. Operations on several keys (`get_many`, `put_many`) are so for each key. A scan is not.
+//!
+//! **Unknown outcomes**: where a change was sent and no majority could say what became of it,
+//! [`Error::outcome_unknown`] is true: it may have taken effect, or may do so later, or never. A later read tells, once it has
+//! returned the change or something newer.
+//!
+//! **Limits**: keys have 1 to [`KEY_BYTES_MAX`] bytes, values up to [`VALUE_BYTES_MAX`].
+//!
+//! [`reach`] is for programs that run their own reactors, as the command line and the gateway do.
 
+mod client;
 mod error;
+mod item;
+mod options;
+mod pending;
 pub mod reach;
+mod scan;
 mod security;
+pub mod testing;
+mod worker;
 
+pub use client::Client;
 pub use error::{Error, ErrorKind};
+pub use item::{Change, Versioned, expiry_in};
+pub use kv::store::{ListEntry, ListPage, MemberStatus, PutOptions};
+pub use kv::types::Version;
+pub use kv::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+pub use options::{Options, QUEUE_DEFAULT, QUEUE_MAX, REACTORS_MAX};
+pub use pending::Pending;
+pub use scan::Scan;
 pub use security::{SecurityOptions, tls_key};
+
+/// The store as a reactor thread has it.
+type Store = kv::Store<reach::Connected>;

@@ -43,7 +43,9 @@ impl Value {
 
     /// One copy of it all.
     pub fn to_vec(&self) -> Vec<u8> {
-        self.segments.iter().flat_map(|segment| segment.iter().copied()).collect()
+        let mut bytes = Vec::with_capacity(self.len());
+        self.segments.iter().for_each(|segment| bytes.extend_from_slice(segment));
+        bytes
     }
 
     /// Whether it is exactly these bytes.

@@ -83,7 +83,7 @@ impl From<client::Error> for Failure {
     fn from(error: client::Error) -> Failure {
         match error.kind() {
             ErrorKind::Usage => Failure::usage(error),
-            ErrorKind::Unavailable => Failure::unavailable(error),
+            ErrorKind::Unavailable | ErrorKind::TimedOut | ErrorKind::Closed => Failure::unavailable(error),
             ErrorKind::Refused => Failure::refused(error),
             ErrorKind::OutOfSpace => Failure::out_of_space(error),
         }

@@ -1,0 +1,122 @@
+//! A pool in this process's memory, for the tests of programs that use one: real targets on loopback, no files, no root.
+
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use device::Memory;
+use engine::sync::{MailSender, mailbox};
+use engine::{Reactor, ReactorConfig, task};
+use fabric::target::{Target, listen};
+use nvme::Nqn;
+use pool::{CreateOptions, Domain, NewMember};
+
+use crate::error::Error;
+
+/// Bytes of each member. Chosen: some ten thousand small entries; memory that is never written is never taken.
+const MEMBER_BYTES: u64 = 64 << 20;
+const BLOCK_SIZE: u32 = 4096;
+
+/// Targets on loopback, each with a member in memory, and the pool of them. All is gone when it is dropped.
+///
+/// ```
+/// let pool = client::testing::MemoryPool::start(3)?;
+/// let client = client::Client::connect(pool.addresses(), client::Options::default()).wait()?;
+/// assert_eq!(client.get("lantern").wait()?, None);
+/// # Ok::<(), client::Error>(())
+/// ```
+pub struct MemoryPool {
+    addresses: Vec<String>,
+    stop: Option<MailSender<Infallible>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl MemoryPool {
+    /// Starts `members` targets; every key has three replicas, or as many as there are members if they are fewer.
+    ///
+    /// # Errors
+    /// No members or too many; this machine gives no reactor, or no port.
+    pub fn start(members: usize) -> Result<MemoryPool, Error> {
+        if !(1..=usize::from(u8::MAX)).contains(&members) {
+            return Err(Error::Usage(format!("a pool of {members} members in memory: 1 to 255")));
+        }
+        let (stop, stopped) = mailbox::<Infallible>(1);
+        let (ready, told) = std::sync::mpsc::channel();
+        let failed = ready.clone();
+        let run = move || {
+            let main = async move {
+                match serve(members).await {
+                    Ok((addresses, servers)) => {
+                        // Whoever started us may have gone.
+                        let _ = ready.send(Ok(addresses));
+                        stopped.recv().await;
+                        drop(servers);
+                    }
+                    // As above.
+                    Err(error) => drop(ready.send(Err(error))),
+                }
+            };
+            if let Err(error) = Reactor::run(ReactorConfig::default(), main) {
+                let no_reactor = Error::Unavailable(format!("this machine gives no reactor (io_uring): {error}"));
+                // As above.
+                let _ = failed.send(Err(no_reactor));
+            }
+        };
+        let thread = std::thread::Builder::new().name("yagura-memory-pool".to_owned()).spawn(run);
+        let thread = thread.map_err(|error| Error::Unavailable(format!("no thread for the pool: {error}")))?;
+        let ended = || Err(Error::Unavailable("the pool's thread has ended".to_owned()));
+        let addresses = told.recv().unwrap_or_else(|_| ended())?;
+        Ok(MemoryPool { addresses, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// The members' addresses.
+    pub fn addresses(&self) -> &[String] {
+        &self.addresses
+    }
+}
+
+impl Drop for MemoryPool {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic there was told by the hook.
+            let _ = thread.join();
+        }
+    }
+}
+
+type Servers = Vec<task::Task<Infallible>>;
+
+/// Makes the members and their pool, and serves them until what is returned is dropped.
+async fn serve(count: usize) -> Result<(Vec<String>, Servers), Error> {
+    let refused = |error: &dyn std::fmt::Display| Error::Refused(error.to_string());
+    let (mut members, mut servers, mut addresses) = (Vec::new(), Vec::new(), Vec::new());
+    for index in 0..count {
+        let mut nguid = [0; 16];
+        nguid[..8].copy_from_slice(&task::random_u64().to_le_bytes());
+        nguid[8..].copy_from_slice(&task::random_u64().to_le_bytes());
+        let memory = Arc::new(Memory::new(MEMBER_BYTES, BLOCK_SIZE, nguid).map_err(|error| refused(&error))?);
+        let nqn: Nqn = format!("nqn.2026-11.io.yagura:memory-{index}").parse().map_err(|error| refused(&error))?;
+        let target: Target<Memory> = Target::default();
+        target.add_subsystem(nqn.clone(), "memory").map_err(|error| refused(&error))?;
+        target.add_namespace(&nqn, 1, memory.clone()).map_err(|error| refused(&error))?;
+        let listener = listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await.map_err(|error| refused(&error))?;
+        let address = listener.local_addr().to_string();
+        servers.push(task::spawn(async move { target.serve(listener, Vec::new()).await }));
+        addresses.push(address.clone());
+        let (weight, domain) = (None, Domain::default());
+        members.push(NewMember {
+            namespace: memory,
+            nqn: nqn.to_string(),
+            nsid: 1,
+            addresses: vec![address],
+            weight,
+            domain,
+        });
+    }
+    // At most three, so it fits.
+    let replicas = count.min(3) as u8;
+    pool::create(&members, &CreateOptions { replicas, ..CreateOptions::default() }).await?;
+    Ok((addresses, servers))
+}

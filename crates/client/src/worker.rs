@@ -1,0 +1,203 @@
+//! The reactor threads of a client, and how requests get there.
+//!
+//! Invariants:
+//! - A thread takes a request only when it has room for it: what is under way is bounded, what waits waits with its caller.
+//! - A thread ends when its queue is closed or told to, and settles first: late stores on slow members are brought to their end.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use engine::sync::{Closed, MailReceiver, MailSender, Permit, Semaphore, TrySendError, mailbox};
+use engine::{Reactor, ReactorConfig, task, time};
+use kv::store::RepairerOptions;
+
+use crate::Store;
+use crate::error::Error;
+use crate::options::Options;
+use crate::pending::{Answer, Pending, pending};
+use crate::reach::{Way, reach};
+
+/// Requests on their way to one thread. Chosen: enough that a busy thread finds the next one there, few beside the queue.
+const MAILBOX_MAX: usize = 64;
+/// How long a thread that ends waits for what outlives its operations. Chosen: as long as an operation may take.
+const SETTLE_TIME_MAX: Duration = kv::store::OPERATION_TIME_MAX;
+
+/// What a thread does with its store; the permit is held until it is done.
+type Work = Box<dyn FnOnce(Store, Permit) + Send>;
+
+enum Letter {
+    Work(Work),
+    /// Take no more, end what is under way, say when.
+    Close(Arc<Gathering>),
+}
+
+/// Sends requests to one thread.
+#[derive(Clone)]
+pub(crate) struct Worker {
+    letters: MailSender<Letter>,
+    timeout: Option<Duration>,
+}
+
+/// An answer that several threads give together: the first failure, else success.
+pub(crate) struct Gathering(Mutex<Gathered>);
+
+type End = Box<dyn FnOnce(Result<(), Error>) + Send>;
+
+struct Gathered {
+    missing: usize,
+    end: Option<End>,
+}
+
+impl Gathering {
+    /// `end` is called when all of `count` have come, or one has failed.
+    pub fn new(count: usize, end: impl FnOnce(Result<(), Error>) + Send + 'static) -> Arc<Gathering> {
+        Arc::new(Gathering(Mutex::new(Gathered { missing: count, end: Some(Box::new(end)) })))
+    }
+
+    pub fn come(&self, result: Result<(), Error>) {
+        let mut gathered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        gathered.missing = gathered.missing.saturating_sub(1);
+        let end = if gathered.missing == 0 || result.is_err() { gathered.end.take() } else { None };
+        drop(gathered);
+        if let Some(end) = end {
+            end(result);
+        }
+    }
+}
+
+impl Worker {
+    /// Starts thread `index`, which reaches the pool and then serves requests; `arrival` is told.
+    pub fn start(
+        index: usize,
+        addresses: Arc<[String]>,
+        options: &Options,
+        receiver: MailboxEnd,
+        arrival: Arc<Gathering>,
+    ) -> Result<(), Error> {
+        let options = options.clone();
+        let thread = std::thread::Builder::new().name(format!("yagura-{index}"));
+        let failed = arrival.clone();
+        let run = move || {
+            let ended = Reactor::run(ReactorConfig::default(), main(index, &addresses, &options, receiver, arrival));
+            if let Err(error) = ended {
+                failed.come(Err(Error::Unavailable(format!("this machine gives no reactor (io_uring): {error}"))));
+            }
+        };
+        let spawned = thread.spawn(run);
+        spawned.map(drop).map_err(|error| Error::Unavailable(format!("no thread for the client: {error}")))
+    }
+
+    /// Has `operation` done there. `changes`: whether it may change what is stored.
+    pub fn call<T, F, R>(&self, changes: bool, operation: F) -> Pending<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(Store) -> R + Send + 'static,
+        R: Future<Output = Result<T, Error>> + 'static,
+    {
+        self.answer(changes, operation, |answer, result| answer.send(result))
+    }
+
+    /// The same, where `finish` makes an answer of the output.
+    pub fn answer<T, O, F, R>(
+        &self,
+        changes: bool,
+        operation: F,
+        finish: impl FnOnce(Answer<T>, Result<O, Error>) + Send + 'static,
+    ) -> Pending<T>
+    where
+        T: Send + 'static,
+        O: 'static,
+        F: FnOnce(Store) -> R + Send + 'static,
+        R: Future<Output = Result<O, Error>> + 'static,
+    {
+        let (mut answer, pending) = pending(changes);
+        let timeout = self.timeout;
+        let work: Work = Box::new(move |store, permit| {
+            answer.begin();
+            let operation = async move {
+                let output = operation(store).await;
+                drop(permit);
+                output
+            };
+            let answered = async move {
+                let output = match timeout {
+                    None => operation.await,
+                    Some(limit) => match time::timeout(limit, task::to_its_end(operation)).await {
+                        Ok(Some(output)) => output,
+                        Ok(None) => Err(Error::Closed { outcome_unknown: answer.unknown() }),
+                        Err(time::Elapsed) => Err(Error::TimedOut { limit, outcome_unknown: answer.unknown() }),
+                    },
+                };
+                finish(answer, output);
+            };
+            task::spawn(answered).detach();
+        });
+        self.send(Letter::Work(work), pending)
+    }
+
+    /// Ends the thread after what it has begun; `closed` is told.
+    pub fn close(&self, closed: Arc<Gathering>) -> impl Future<Output = ()> + Send + 'static {
+        let letters = self.letters.clone();
+        async move {
+            // A thread that has ended before is closed as well.
+            if let Err(Closed) = letters.send(Letter::Close(closed.clone())).await {
+                closed.come(Ok(()));
+            }
+        }
+    }
+
+    fn send<T>(&self, letter: Letter, pending: Pending<T>) -> Pending<T> {
+        match self.letters.try_send(letter) {
+            Ok(()) | Err(TrySendError::Closed(_)) => pending,
+            Err(TrySendError::Full(letter)) => {
+                let letters = self.letters.clone();
+                pending.behind(Box::pin(async move { letters.send(letter).await }))
+            }
+        }
+    }
+}
+
+/// The end of a queue at which its thread takes requests.
+pub(crate) struct MailboxEnd(MailReceiver<Letter>);
+
+/// A queue to a thread that [`Worker::start`] is to start.
+pub(crate) fn worker(options: &Options) -> (Worker, MailboxEnd) {
+    let (letters, receiver) = mailbox(MAILBOX_MAX);
+    (Worker { letters, timeout: options.timeout }, MailboxEnd(receiver))
+}
+
+async fn main(index: usize, addresses: &[String], options: &Options, end: MailboxEnd, arrival: Arc<Gathering>) {
+    let reached = match Way::new(&options.security) {
+        Ok(way) => reach(&way, addresses).await,
+        Err(error) => Err(error),
+    };
+    let store = match reached {
+        Ok(reached) => reached.store(),
+        Err(error) => return arrival.come(Err(error)),
+    };
+    // One thread's repairer is enough: it looks at the members, not at who wrote.
+    let repairer = (options.repair && index == 0).then(|| store.start_repairer(RepairerOptions::default()));
+    arrival.come(Ok(()));
+    drop(arrival);
+    let room = Semaphore::new(options.queue);
+    let closed = serve(&store, &room, end).await;
+    room.acquire(options.queue).await;
+    drop(repairer);
+    if time::timeout(SETTLE_TIME_MAX, store.settle()).await.is_err() {
+        tracing::debug!("a member is too slow to wait for: repair will bring it up to date");
+    }
+    if let Some(closed) = closed {
+        closed.come(Ok(()));
+    }
+}
+
+/// Serves requests until the client is gone, or is closed: who is to be told then.
+async fn serve(store: &Store, room: &Semaphore, end: MailboxEnd) -> Option<Arc<Gathering>> {
+    loop {
+        let permit = room.acquire(1).await;
+        match end.0.recv().await? {
+            Letter::Work(work) => work(store.clone(), permit),
+            Letter::Close(closed) => return Some(closed),
+        }
+    }
+}
