@@ -115,6 +115,9 @@ impl fmt::Display for Phase {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
+    /// Drawn at random when it was asked for: by it whoever began a change knows it again.
+    #[serde(with = "hex64")]
+    pub id: u64,
     /// What was asked for.
     pub kind: ChangeKind,
     /// What is being done.
@@ -132,7 +135,7 @@ pub struct Change {
 
 impl Change {
     /// A change that begins.
-    pub fn new(kind: ChangeKind) -> Change {
-        Change { kind, phase: Phase::Seal, cursor: 0, done: 0, moved_bytes: 0, noted_ms: 0 }
+    pub fn new(kind: ChangeKind, id: u64) -> Change {
+        Change { id, kind, phase: Phase::Seal, cursor: 0, done: 0, moved_bytes: 0, noted_ms: 0 }
     }
 }

@@ -13,8 +13,10 @@ use crate::error::Error;
 use crate::geometry::{
     Geometry, MAP_OFFSETS, PAGE_SIZE_MAX, PAGE_SIZE_MIN, SUPERBLOCK_OFFSETS, TABLE_OFFSET, TABLE_PAGES_MIN,
 };
-use crate::map::{MAP_FORMAT, MEMBERS_MAX, Map, Member, MemberId, REPLICAS_MAX, VOTERS_MAX, WEIGHT_MAX};
+use crate::map::{MAP_FORMAT, MEMBERS_MAX, Map, Member, MemberId, REPLICAS_MAX, WEIGHT_MAX};
 use crate::open::{device_error, superblock_copy};
+use crate::plan::{choose_voters, complete};
+use crate::slot::{leaves, unit_bytes};
 use crate::superblock::{Ballot, SUPERBLOCK_BYTES, Superblock, SuperblockError, crc64};
 
 /// Thousandths of a member that become table. Half: entries that fit a page live in the table, all others in the heap, and
@@ -44,7 +46,7 @@ pub struct NewMember<N> {
 }
 
 impl<N> NewMember<N> {
-    fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         format!("{} (namespace {} of {})", self.addresses.first().map_or("?", String::as_str), self.nsid, self.nqn)
     }
 }
@@ -80,42 +82,75 @@ impl Default for CreateOptions {
 pub async fn create<N: Namespace>(members: &[NewMember<N>], options: &CreateOptions) -> Result<Map, Error> {
     let map = plan(members, options)?;
     let body = map.encode().map_err(|source| Error::Map { member: "the new pool".into(), source })?;
+    let accepted = Ballot { round: 1, host: engine::task::random_u64() };
     if !options.force {
         for member in members {
             refuse_if_used(member).await?;
         }
     }
+    // Each step is stable on all members before the next begins.
     for member in members {
-        let device = |source| device_error(member.name(), source);
-        for offset in SUPERBLOCK_OFFSETS {
-            write(&member.namespace, offset, &[0; SUPERBLOCK_BYTES]).await.map_err(device)?;
-        }
+        wipe(member).await?;
     }
     for (index, member) in members.iter().enumerate() {
-        let device = |source| device_error(member.name(), source);
-        zero(&member.namespace, TABLE_OFFSET, map.geometry(index).bytes()).await.map_err(device)?;
-        write(&member.namespace, MAP_OFFSETS[0], &body).await.map_err(device)?;
-        member.namespace.flush().await.map_err(device)?;
+        format(member, map.geometry(index).bytes(), &body, accepted).await?;
     }
     for (member, entry) in members.iter().zip(&map.members) {
-        let superblock = superblock(&map, entry, &body).encode();
-        for offset in SUPERBLOCK_OFFSETS {
-            let written = write(&member.namespace, offset, &superblock).await;
-            written.map_err(|source| device_error(member.name(), source))?;
-        }
+        write_superblocks(member, &superblock(&map, entry, &body, accepted)).await?;
     }
     Ok(map)
 }
 
-fn superblock(map: &Map, member: &Member, body: &[u8]) -> Superblock {
+/// Wipes both superblocks: what is half made is blank, never half of two pools.
+async fn wipe<N: Namespace>(member: &NewMember<N>) -> Result<(), Error> {
+    for offset in SUPERBLOCK_OFFSETS {
+        let wiped = write(&member.namespace, offset, &[0; SUPERBLOCK_BYTES]).await;
+        wiped.map_err(|source| device_error(member.name(), source))?;
+    }
+    Ok(())
+}
+
+/// Wipes a namespace, empties the table and heap that end at byte `end`, and writes the map's body; stable when done.
+pub(crate) async fn format<N: Namespace>(
+    member: &NewMember<N>,
+    end: u64,
+    body: &[u8],
+    accepted: Ballot,
+) -> Result<(), Error> {
+    let device = |source| device_error(member.name(), source);
+    wipe(member).await?;
+    zero(&member.namespace, TABLE_OFFSET, end).await.map_err(device)?;
+    let leaves: Vec<u8> = leaves(body, accepted, unit_bytes(&member.namespace)).flatten().collect();
+    write(&member.namespace, MAP_OFFSETS[0], &leaves).await.map_err(device)?;
+    member.namespace.flush().await.map_err(device)
+}
+
+/// Says, in both places, that a namespace is a member.
+pub(crate) async fn write_superblocks<N: Namespace>(
+    member: &NewMember<N>,
+    superblock: &Superblock,
+) -> Result<(), Error> {
+    for offset in SUPERBLOCK_OFFSETS {
+        let written = write(&member.namespace, offset, &superblock.encode()).await;
+        written.map_err(|source| device_error(member.name(), source))?;
+    }
+    Ok(())
+}
+
+/// A life that no member had before.
+pub(crate) fn random_incarnation() -> u64 {
+    engine::task::random_u64().max(1)
+}
+
+pub(crate) fn superblock(map: &Map, member: &Member, body: &[u8], accepted: Ballot) -> Superblock {
     Superblock {
         pool: map.pool,
         member: member.id,
         incarnation: member.incarnation,
         generation: GENERATION_FIRST,
         epoch: map.epoch,
-        promised: Ballot::default(),
-        accepted: Ballot::default(),
+        promised: accepted,
+        accepted,
         page_size: map.page_size,
         map_offset: MAP_OFFSETS[0],
         map_length: body.len() as u32,
@@ -135,11 +170,12 @@ fn plan<N: Namespace>(members: &[NewMember<N>], options: &CreateOptions) -> Resu
     }
     let mean = infos.iter().map(NamespaceInfo::bytes).sum::<u64>() / infos.len() as u64;
     let mut entries = Vec::with_capacity(members.len());
-    for (index, (member, info)) in members.iter().zip(&infos).enumerate() {
-        let geometry = fit(info, options).map_err(|reason| Error::Unfit { member: member.name(), reason })?;
+    for (member, info) in members.iter().zip(&infos) {
+        let geometry = fit(info, options.page_size, options.table_share)
+            .map_err(|reason| Error::Unfit { member: member.name(), reason })?;
         let by_size = u128::from(info.bytes()) * 100 / u128::from(mean.max(1));
         let weight = member.weight.unwrap_or((by_size as u32).clamp(1, WEIGHT_MAX));
-        entries.push(entry(member, info, &geometry, weight, index < VOTERS_MAX));
+        entries.push(entry(member, info, &geometry, weight));
     }
     let mut map = Map {
         format: MAP_FORMAT,
@@ -158,6 +194,7 @@ fn plan<N: Namespace>(members: &[NewMember<N>], options: &CreateOptions) -> Resu
     let wide_enough = |level: &Level| map.domains(*level) >= replicas;
     let widest = || Level::WIDEST_FIRST.into_iter().find(wide_enough).unwrap_or(Level::Drive);
     map.spread = options.spread.unwrap_or_else(widest);
+    choose_voters(&mut map);
     if map.domains(map.spread) < replicas {
         return Err(Error::TooFewDomains { level: map.spread, domains: map.domains(map.spread), replicas });
     }
@@ -181,14 +218,8 @@ fn check_options(members: usize, options: &CreateOptions) -> Result<(), Error> {
     Ok(())
 }
 
-fn entry<N>(member: &NewMember<N>, info: &NamespaceInfo, geometry: &Geometry, weight: u32, voter: bool) -> Member {
+fn entry<N>(member: &NewMember<N>, info: &NamespaceInfo, geometry: &Geometry, weight: u32) -> Member {
     let id = MemberId(info.nguid);
-    let mut domain = member.domain.clone();
-    for label in [&mut domain.machine, &mut domain.drive] {
-        if label.is_empty() {
-            *label = id.to_string();
-        }
-    }
     Member {
         id,
         nqn: member.nqn.clone(),
@@ -197,26 +228,26 @@ fn entry<N>(member: &NewMember<N>, info: &NamespaceInfo, geometry: &Geometry, we
         size: info.bytes(),
         block_size: info.block_size,
         weight,
-        voter,
+        voter: false,
         points: None,
         leaving: false,
         mark: GENERATION_FIRST,
-        incarnation: engine::task::random_u64().max(1),
+        incarnation: random_incarnation(),
         table_pages: geometry.table_pages,
         heap_groups: geometry.heap_groups,
-        domain,
+        domain: complete(&member.domain, id),
         old: None,
     }
 }
 
 /// How a namespace would be divided, or why it cannot be a member.
-fn fit(info: &NamespaceInfo, options: &CreateOptions) -> Result<Geometry, String> {
-    page_fits(info, options.page_size)?;
+pub(crate) fn fit(info: &NamespaceInfo, page_size: u32, table_share: u32) -> Result<Geometry, String> {
+    page_fits(info, page_size)?;
     if info.nguid == [0; 16] {
         return Err("it has no globally unique id (NGUID)".into());
     }
-    Geometry::divide(info.bytes(), options.page_size, options.table_share).ok_or_else(|| {
-        let needed = TABLE_OFFSET + u64::from(TABLE_PAGES_MIN) * u64::from(options.page_size);
+    Geometry::divide(info.bytes(), page_size, table_share).ok_or_else(|| {
+        let needed = TABLE_OFFSET + u64::from(TABLE_PAGES_MIN) * u64::from(page_size);
         format!("it has {} bytes, at least {needed} are needed", info.bytes())
     })
 }
@@ -242,7 +273,7 @@ pub(crate) fn page_fits(info: &NamespaceInfo, page_size: u32) -> Result<(), Stri
     Ok(())
 }
 
-async fn refuse_if_used<N: Namespace>(member: &NewMember<N>) -> Result<(), Error> {
+pub(crate) async fn refuse_if_used<N: Namespace>(member: &NewMember<N>) -> Result<(), Error> {
     let in_use = |found: String| Err(Error::InUse { member: member.name(), found });
     for offset in SUPERBLOCK_OFFSETS {
         let copy = superblock_copy(&member.namespace, offset).await;

@@ -1,7 +1,7 @@
 //! What can be wrong with a pool, in words that name the member and the way out.
 
 use crate::domain::Level;
-use crate::map::{MapError, MemberId};
+use crate::map::{Map, MapError, MemberId};
 use crate::superblock::SuperblockError;
 
 /// Why a pool could not be created or opened.
@@ -105,6 +105,8 @@ pub enum Error {
         epoch: u64,
         /// Why the others do not count, by name.
         reasons: String,
+        /// The newest map seen: who else to ask.
+        map: Box<Map>,
     },
     /// No namespace given holds a readable superblock.
     #[error("no member of a pool among the namespaces given ({reasons}); create one first, or check the addresses")]

@@ -18,8 +18,8 @@ use device::Lba;
 pub const SUPERBLOCK_OFFSETS: [u64; 2] = [0, 1088 << 10];
 /// Where the two slots for the map's body lie, in bytes.
 pub const MAP_OFFSETS: [u64; 2] = [64 << 10, 576 << 10];
-/// The largest map body in bytes: room for about 1,500 members.
-pub const MAP_BYTES_MAX: usize = 512 << 10;
+/// Bytes of such a slot.
+pub const MAP_SLOT_BYTES: usize = 512 << 10;
 /// Where the table starts, in bytes.
 pub const TABLE_OFFSET: u64 = 1152 << 10;
 /// Smallest table page in bytes.
@@ -33,8 +33,8 @@ pub const GROUP_PAGES: u32 = GROUP_DATA_PAGES + 1;
 /// A member smaller than this many table pages is refused: hashing over a handful of pages fills some of them at once.
 pub const TABLE_PAGES_MIN: u32 = 64;
 
-const _: () = assert!(MAP_OFFSETS[1] == MAP_OFFSETS[0] + MAP_BYTES_MAX as u64);
-const _: () = assert!(SUPERBLOCK_OFFSETS[1] == MAP_OFFSETS[1] + MAP_BYTES_MAX as u64);
+const _: () = assert!(MAP_OFFSETS[1] == MAP_OFFSETS[0] + MAP_SLOT_BYTES as u64);
+const _: () = assert!(SUPERBLOCK_OFFSETS[1] == MAP_OFFSETS[1] + MAP_SLOT_BYTES as u64);
 const _: () = assert!(TABLE_OFFSET == SUPERBLOCK_OFFSETS[1] + PAGE_SIZE_MAX as u64);
 
 /// A page of the table.

@@ -6,9 +6,14 @@
 //! - [`superblock`]: the block that makes a namespace a member.
 //! - [`map`]: the body the superblock names: members, replica count, seed, geometry.
 //! - [`change`]: how one map becomes the next.
+//! - [`plan`]: from what an operator asks for to the next map, and what that moves.
+//! - [`agree`]: how the members' hosts agree on it, by ballots in the superblocks.
 //! - [`geometry`]: where table and heap lie on a member.
 //! - [`ring`]: consistent hashing, from a key to its members.
 
+mod acceptor;
+mod admit;
+pub mod agree;
 pub mod change;
 mod create;
 pub mod domain;
@@ -17,9 +22,14 @@ pub mod fuzz;
 pub mod geometry;
 pub mod map;
 mod open;
+pub mod plan;
 pub mod ring;
+mod slot;
 pub mod superblock;
+mod together;
 
+pub use admit::admit;
+pub use agree::{AgreeError, Proposer};
 pub use change::{Change, ChangeKind, Epoch, Phase, Seat, Side, State};
 pub use create::{CreateOptions, NewMember, TABLE_SHARE_DEFAULT, create};
 pub use domain::{Domain, Level};
@@ -27,8 +37,11 @@ pub use error::Error;
 pub use geometry::{Geometry, HeapGroup, HeapPage, Layout, TablePage};
 pub use map::{Map, MapError, Member, MemberId};
 pub use open::{Label, Opened, Presence, Report, check_member, inspect, open};
+pub use plan::{Moved, PlanError, Request};
 pub use ring::{KeyHash, Placements, Ring};
+pub use slot::MAP_BYTES_MAX;
 pub use superblock::{Ballot, Superblock, SuperblockError};
+pub use together::together;
 
 #[cfg(test)]
 mod testing;

@@ -11,8 +11,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::change::{Change, Epoch, Seat, Side, State};
 use crate::domain::{Domain, Level};
-use crate::geometry::{Geometry, MAP_BYTES_MAX, PAGE_SIZE_MAX, PAGE_SIZE_MIN, TABLE_PAGES_MIN};
+use crate::geometry::{Geometry, PAGE_SIZE_MAX, PAGE_SIZE_MIN, TABLE_PAGES_MIN};
 use crate::ring::{Placements, Ring};
+use crate::slot::MAP_BYTES_MAX;
 use crate::superblock::{Hex, crc64};
 
 /// The format of the body that this code writes, and the newest it reads.

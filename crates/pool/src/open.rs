@@ -1,20 +1,19 @@
 //! Opening a pool: reading its members' superblocks and agreeing on the map.
 //!
-//! The map is the one of the highest (epoch, accepted ballot) that a majority of *its own* voters carry. A map seen on
-//! fewer may never have been agreed on, and using it could split the pool. Members that are absent, damaged or formatted
+//! The map is the one of the highest accepted ballot that a quorum of *its own* voters carries ([`crate::agree`]). A map seen
+//! on fewer may never be agreed on, and using it could split the pool; one that was in force and no longer is does no harm,
+//! as the pages of the members tell hosts with an old map to look for the new one. Members that are absent, damaged or formatted
 //! again do not stop a pool that has its majority; they are named, and the caller gives them no vote.
 
-use device::{Lba, Namespace};
-use engine::Buf;
+use device::Namespace;
 
+use crate::agree::has_quorum;
 use crate::create::page_fits;
 use crate::error::Error;
-use crate::geometry::{MAP_BYTES_MAX, MAP_OFFSETS, SUPERBLOCK_OFFSETS};
+use crate::geometry::{MAP_OFFSETS, SUPERBLOCK_OFFSETS};
 use crate::map::{Map, MapError, Member, MemberId};
+use crate::slot::{MAP_BYTES_MAX, read, read_body};
 use crate::superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
-
-/// Largest single read of the map's body in bytes; small enough for any namespace.
-const READ_BYTES_MAX: usize = 65_536;
 
 /// A namespace to open, and what to call it in messages.
 pub trait Label {
@@ -47,6 +46,16 @@ pub struct Report {
     pub map: Map,
     /// Why a copy was passed over, by copy (A, B).
     pub copies: [Option<SuperblockError>; 2],
+    /// Generation of the other copy, if it is good as well.
+    pub other_generation: Option<u64>,
+}
+
+impl Report {
+    /// Whether what it says would survive the loss of a copy. A step of the agreement that has reached one copy alone does
+    /// not count yet.
+    fn is_whole(&self) -> bool {
+        self.other_generation.is_none_or(|other| other == self.superblock.generation)
+    }
 }
 
 /// How a member of the map was found.
@@ -67,6 +76,8 @@ pub struct Opened {
     pub map: Map,
     /// For each member of the map, in its order, what became of it.
     pub members: Vec<Presence>,
+    /// A newer map that was seen on too few voters: it is being agreed on, or whoever proposed it was stopped.
+    pub unsettled: Option<Map>,
 }
 
 /// Opens the pool that `namespaces` are members of; all must belong to `pool` if that is given, else to the same one.
@@ -93,17 +104,23 @@ pub async fn open<L: Label>(namespaces: &[L], pool: Option<uuid::Uuid>) -> Resul
     if let Some((index, other)) = good.iter().find(|(_, report)| report.superblock.pool != expected) {
         return Err(Error::OtherPool { member: namespaces[*index].label(), found: other.superblock.pool, expected });
     }
-    let rank = |report: &Report| (report.superblock.epoch, report.superblock.accepted);
-    let newest = good.iter().map(|(_, report)| *report).max_by_key(|report| rank(report)).unwrap_or(first);
-    let carries = |member: &Member| {
-        good.iter().any(|(_, report)| report.superblock.member == member.id && rank(report) == rank(newest))
+    // From the newest down: the first that a quorum of its own voters carries is in force.
+    let mut candidates: Vec<&Report> = good.iter().map(|(_, report)| *report).collect();
+    candidates.sort_by_key(|report| std::cmp::Reverse(report.superblock.accepted));
+    let carries = |map: &Map, id: &MemberId| {
+        good.iter().any(|(_, report)| report.superblock.member == *id && report.is_whole() && report.map == *map)
     };
-    let (voters, needed) = (newest.map.voters(), newest.map.voters() / 2 + 1);
-    let agreeing = newest.map.members.iter().filter(|member| member.voter && carries(member)).count();
-    if agreeing < needed {
-        return Err(Error::NoQuorum { agreeing, voters, needed, epoch: newest.map.epoch, reasons: reasons() });
-    }
-    let map = newest.map.clone();
+    let newest = candidates.first().map_or(*first, |report| report);
+    let Some(in_force) = candidates.iter().find(|report| has_quorum(&report.map, |id| carries(&report.map, id))) else {
+        let votes =
+            |member: &&Member| newest.map.sides().iter().any(|&side| member.seat(side).is_some_and(|s| s.voter));
+        let voters: Vec<&Member> = newest.map.members.iter().filter(votes).collect();
+        let agreeing = voters.iter().filter(|member| carries(&newest.map, &member.id)).count();
+        let (voters, epoch, map) = (voters.len(), newest.map.epoch, Box::new(newest.map.clone()));
+        return Err(Error::NoQuorum { agreeing, voters, needed: voters / 2 + 1, epoch, reasons: reasons(), map });
+    };
+    let map = in_force.map.clone();
+    let unsettled = (newest.map != map).then(|| newest.map.clone());
     let find = |member: &Member| {
         let matches = |given: &L| given.namespace().info().nguid == member.id.0;
         let Some(index) = namespaces.iter().position(matches) else { return Presence::Absent };
@@ -116,14 +133,14 @@ pub async fn open<L: Label>(namespaces: &[L], pool: Option<uuid::Uuid>) -> Resul
         }
     };
     let members = map.members.iter().map(find).collect();
-    Ok(Opened { map, members })
+    Ok(Opened { map, members, unsettled })
 }
 
 /// Whether a member of `map` that was away may vote again: still the same life of the same member of the same pool.
 pub async fn check_member<N: Namespace>(namespace: &N, map: &Map, index: usize) -> Result<(), Error> {
     let member = &map.members[index];
     let label = format!("member {}", member.id);
-    let (superblock, _) = newest_copy(namespace, &label).await?;
+    let (superblock, ..) = newest_copy(namespace, &label).await?;
     if superblock.pool != map.pool {
         return Err(Error::OtherPool { member: label, found: superblock.pool, expected: map.pool });
     }
@@ -132,25 +149,29 @@ pub async fn check_member<N: Namespace>(namespace: &N, map: &Map, index: usize) 
 
 /// Reads a namespace's superblock and the map it names. `label` names it in errors.
 pub async fn inspect<N: Namespace>(namespace: &N, label: &str) -> Result<Report, Error> {
-    let (superblock, copies) = newest_copy(namespace, label).await?;
+    let (superblock, copies, other_generation) = newest_copy(namespace, label).await?;
     let map_error = |source| Error::Map { member: label.to_owned(), source };
     let (offset, length) = (superblock.map_offset, superblock.map_length);
     if !MAP_OFFSETS.contains(&offset) || length as usize > MAP_BYTES_MAX {
         return Err(map_error(MapError::Place { offset, length }));
     }
-    let body = read(namespace, offset, length as usize).await.map_err(|source| device_error(label.into(), source))?;
+    let body =
+        read_body(namespace, offset, length as usize).await.map_err(|source| device_error(label.into(), source))?;
     let map = Map::decode(&body, superblock.map_checksum).map_err(map_error)?;
     if map.pool != superblock.pool || map.epoch != superblock.epoch || map.page_size != superblock.page_size {
         let text = "it contradicts its superblock (pool, epoch or page size)";
         return Err(map_error(MapError::Invalid(text.into())));
     }
-    Ok(Report { superblock, map, copies })
+    Ok(Report { superblock, map, copies, other_generation })
 }
 
 fn vote<N: Namespace>(map: &Map, member: &Member, namespace: &N, found: &Superblock) -> Result<(), String> {
     if found.incarnation != member.incarnation {
         let (found, expected) = (found.incarnation, member.incarnation);
         return Err(SuperblockError::OtherIncarnation { found, expected }.to_string());
+    }
+    if found.generation < member.mark {
+        return Err(SuperblockError::RolledBack { found: found.generation, mark: member.mark }.to_string());
     }
     let info = namespace.info();
     if info.bytes() < member.size {
@@ -166,13 +187,16 @@ fn vote<N: Namespace>(map: &Map, member: &Member, namespace: &N, found: &Superbl
 async fn newest_copy<N: Namespace>(
     namespace: &N,
     label: &str,
-) -> Result<(Superblock, [Option<SuperblockError>; 2]), Error> {
+) -> Result<(Superblock, [Option<SuperblockError>; 2], Option<u64>), Error> {
     let mut best: Option<Superblock> = None;
+    let mut other = None;
     let mut copies = [None, None];
     for (copy, offset) in SUPERBLOCK_OFFSETS.into_iter().enumerate() {
         match superblock_copy(namespace, offset).await {
-            Ok(Ok(found)) if best.as_ref().is_none_or(|best| best.generation < found.generation) => best = Some(found),
-            Ok(Ok(_)) => {}
+            Ok(Ok(found)) if best.as_ref().is_none_or(|best| best.generation < found.generation) => {
+                other = best.replace(found).map(|worse| worse.generation);
+            }
+            Ok(Ok(found)) => other = Some(found.generation),
             Ok(Err(error)) => copies[copy] = Some(error),
             // One copy on a bad block must not hide the other; a namespace that does not answer has neither.
             Err(device::Error::ReadFault(text)) => copies[copy] = Some(SuperblockError::Damaged(text)),
@@ -185,7 +209,7 @@ async fn newest_copy<N: Namespace>(
         return Err(Error::Superblock { member: label.into(), source: source.clone() });
     }
     match best {
-        Some(best) => Ok((best, copies)),
+        Some(best) => Ok((best, copies, other)),
         None => {
             let [first, second] = copies;
             let first = first.filter(|error| *error != SuperblockError::Blank);
@@ -202,22 +226,6 @@ pub(crate) async fn superblock_copy<N: Namespace>(
 ) -> Result<Result<Superblock, SuperblockError>, device::Error> {
     let bytes = read(namespace, offset, SUPERBLOCK_BYTES).await?;
     Ok(Superblock::decode(&bytes, MemberId(namespace.info().nguid)))
-}
-
-async fn read<N: Namespace>(namespace: &N, offset: u64, length: usize) -> Result<Vec<u8>, device::Error> {
-    let info = namespace.info();
-    let block = info.block_size as usize;
-    let chunk = READ_BYTES_MAX.min((info.transfer_blocks_max as usize).max(1).saturating_mul(block));
-    let mut bytes = Vec::with_capacity(length.next_multiple_of(block));
-    while bytes.len() < length {
-        let part = (length - bytes.len()).next_multiple_of(block).min(chunk);
-        let lba = Lba((offset + bytes.len() as u64) / block as u64);
-        let (result, buf) = namespace.read(lba, Buf::with_len(part)).await;
-        result?;
-        bytes.extend_from_slice(&buf);
-    }
-    bytes.truncate(length);
-    Ok(bytes)
 }
 
 pub(crate) fn device_error(member: String, source: device::Error) -> Error {

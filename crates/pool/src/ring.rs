@@ -115,6 +115,17 @@ impl Ring {
         self.replicas / 2 + 1
     }
 
+    /// The ring's arcs in order: the last hash of each, and the members that hold its keys. What lies behind the last point
+    /// belongs to the first arc.
+    pub fn arcs(&self) -> impl Iterator<Item = (u64, &[u16])> {
+        self.points.iter().copied().zip(self.all_homes())
+    }
+
+    /// Bytes it takes in memory.
+    pub fn bytes(&self) -> usize {
+        size_of_val(&self.points[..]) + size_of_val(&self.homes[..]) + size_of_val(&self.starts[..])
+    }
+
     /// Every set of homes that a key may have; many times over.
     pub fn all_homes(&self) -> impl Iterator<Item = &[u16]> {
         self.homes.chunks_exact(self.replicas)

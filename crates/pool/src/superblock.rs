@@ -32,7 +32,7 @@ use crate::map::MemberId;
 /// Bytes of a superblock, checksummed as a whole.
 pub const SUPERBLOCK_BYTES: usize = 4096;
 /// The format this code writes and the newest it reads.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 const MAGIC: [u8; 8] = *b"YAGURASB";
 const CHECKSUM_OFFSET: usize = 16;
 
@@ -101,9 +101,20 @@ pub enum SuperblockError {
         /// Who it is.
         expected: MemberId,
     },
+    /// The medium is an older state of itself.
+    #[error(
+        "the member was rolled back (its superblock has generation {found}, the map knows of {mark}): \
+         it has no vote until `yagura kv repair --member` has rebuilt it"
+    )]
+    RolledBack {
+        /// Generation found.
+        found: u64,
+        /// The smallest that counts.
+        mark: u64,
+    },
     /// The member was formatted again since the map was written.
     #[error(
-        "the member was formatted again (incarnation {found:016x}, the map has {expected:016x}): it has no vote until it is replaced"
+        "the member was formatted again (incarnation {found:016x}, the map has {expected:016x}): it has no vote until it is replaced (`yagura pool replace`)"
     )]
     OtherIncarnation {
         /// Found in the superblock.
@@ -277,11 +288,11 @@ mod tests {
         assert!(matches!(Superblock::decode(&[7; 4096], member), Err(SuperblockError::Foreign(_))));
         assert!(matches!(Superblock::decode(&[0; 12], member), Err(SuperblockError::Damaged(_))));
         let mut newer = sample().encode();
-        newer[8] = 2;
+        newer[8] = FORMAT as u8 + 1;
         newer[16..24].fill(0);
         let sum = crc64(&newer);
         newer[16..24].copy_from_slice(&sum.to_le_bytes());
-        assert_eq!(Superblock::decode(&newer, member), Err(SuperblockError::Newer { found: 2 }));
+        assert_eq!(Superblock::decode(&newer, member), Err(SuperblockError::Newer { found: FORMAT + 1 }));
         let copied = Superblock::decode(&sample().encode(), MemberId([4; 16]));
         assert_eq!(copied, Err(SuperblockError::OtherMember { found: MemberId([3; 16]), expected: MemberId([4; 16]) }));
     }

@@ -16,6 +16,8 @@ pub struct Inner {
     pub writes: Cell<u32>,
     /// Writes after this many fail.
     pub writes_max: Cell<u32>,
+    /// Writes that whoever uses this and others may still do, together.
+    pub budget: RefCell<Rc<Cell<u32>>>,
 }
 
 impl Plain {
@@ -42,6 +44,7 @@ impl Plain {
             down: Cell::new(false),
             writes: Cell::new(0),
             writes_max: Cell::new(u32::MAX),
+            budget: RefCell::new(Rc::new(Cell::new(u32::MAX))),
         }))
     }
 
@@ -72,6 +75,9 @@ impl Namespace for Plain {
     async fn write(&self, lba: Lba, data: View, _: Durability) -> Result<(), Error> {
         self.up()?;
         self.0.writes.set(self.0.writes.get() + 1);
+        let budget = self.0.budget.borrow();
+        let Some(left) = budget.get().checked_sub(1) else { return Err(Error::NotConnected("test".into())) };
+        budget.set(left);
         if self.0.writes.get() > self.0.writes_max.get() {
             return Err(Error::WriteFault("test".into()));
         }
@@ -118,11 +124,13 @@ pub fn ready<T>(future: impl Future<Output = T>) -> T {
 }
 
 mod scenarios {
+    use engine::sim::{SimConfig, World};
+
     use super::*;
     use crate::geometry::{MAP_OFFSETS, SUPERBLOCK_OFFSETS, TABLE_OFFSET};
     use crate::{
-        CreateOptions, Domain, Error, Level, Map, NewMember, Presence, Superblock, SuperblockError, create, inspect,
-        open,
+        AgreeError, CreateOptions, Domain, Error, Level, Map, NewMember, Presence, Proposer, Superblock,
+        SuperblockError, create, inspect, open,
     };
 
     const SIZE: usize = 4 << 20;
@@ -271,7 +279,7 @@ mod scenarios {
             |plain| damage(plain, &[0, 1]),
             |plain| plain.0.bytes.borrow_mut().fill(0),
             |plain| plain.0.bytes.borrow_mut().fill(7),
-            |plain| plain.0.bytes.borrow_mut()[MAP_OFFSETS[0] as usize + 3] ^= 1,
+            |plain| plain.0.bytes.borrow_mut()[MAP_OFFSETS[0] as usize + 30] ^= 1,
         ];
         let words = ["damaged", "no superblock", "foreign", "map is damaged"];
         for (ruin, word) in ruin.into_iter().zip(words) {
@@ -312,13 +320,13 @@ mod scenarios {
     fn a_newer_versions_superblock_is_refused_by_name() {
         let (namespaces, _) = made(1);
         let mut bytes = ready(inspect(&namespaces[0], "m")).unwrap().superblock.encode();
-        bytes[8] = 2;
+        bytes[8] = crate::superblock::FORMAT as u8 + 1;
         bytes[16..24].fill(0);
         let sum = crate::superblock::crc64(&bytes);
         bytes[16..24].copy_from_slice(&sum.to_le_bytes());
         namespaces[0].0.bytes.borrow_mut()[..4096].copy_from_slice(&bytes);
         let refused = ready(inspect(&namespaces[0], "m"));
-        assert!(matches!(refused, Err(Error::Superblock { source: SuperblockError::Newer { found: 2 }, .. })));
+        assert!(matches!(refused, Err(Error::Superblock { source: SuperblockError::Newer { .. }, .. })));
         let refused = ready(create(&members(&namespaces), &CreateOptions { replicas: 1, ..Default::default() }));
         assert!(matches!(refused, Err(Error::InUse { .. })));
     }
@@ -334,20 +342,52 @@ mod scenarios {
     }
 
     #[test]
+    fn a_member_that_was_rolled_back_has_no_vote_until_it_is_readmitted() {
+        World::new(1, SimConfig::default())
+            .run_until(async {
+                let (namespaces, map) = made(3);
+                let before = namespaces[0].0.bytes.borrow().clone();
+                let proposer = Proposer::new(&namespaces);
+                let called = proposer.roll_call(&map).await.unwrap();
+                assert!(called.members.iter().all(|member| member.mark > 1), "{called:?}");
+                assert!(crate::check_member(&namespaces[0], &called, 0).await.is_ok());
+                *namespaces[0].0.bytes.borrow_mut() = before;
+                let opened = open(&labelled(&namespaces), None).await.unwrap();
+                assert_eq!(opened.map, called);
+                assert!(
+                    matches!(&opened.members[0], Presence::Refused(0, reason) if reason.contains("kv repair --member"))
+                );
+                // It promises and accepts nothing: with it there is no majority.
+                namespaces[1].0.down.set(true);
+                let refused = proposer.roll_call(&called).await.unwrap_err();
+                assert!(matches!(&refused, AgreeError::Unavailable { reasons, .. } if reasons.contains("rolled back")));
+                namespaces[1].0.down.set(false);
+                proposer.readmit(&called, called.members[0].id).await.unwrap();
+                assert!(crate::check_member(&namespaces[0], &called, 0).await.is_ok());
+            })
+            .unwrap();
+    }
+
+    #[test]
     fn an_epoch_that_only_a_minority_carries_is_not_opened() {
         let (namespaces, _) = made(3);
         let mut report = ready(inspect(&namespaces[0], "m")).unwrap();
         report.map.epoch = 2;
         let body = report.map.encode().unwrap();
         let at = MAP_OFFSETS[1] as usize;
-        namespaces[0].0.bytes.borrow_mut()[at..at + body.len()].copy_from_slice(&body);
+        let leaf = crate::slot::leaves(&body, crate::Ballot::default(), 4096).next().unwrap();
+        namespaces[0].0.bytes.borrow_mut()[at..at + leaf.len()].copy_from_slice(&leaf);
         put_superblock(&namespaces[0], |superblock| {
             superblock.epoch = 2;
+            superblock.accepted.round = 2;
             superblock.map_offset = MAP_OFFSETS[1];
             superblock.map_length = body.len() as u32;
             superblock.map_checksum = crate::superblock::crc64(&body);
         });
-        let refused = ready(open(&labelled(&namespaces), None));
+        let opened = ready(open(&labelled(&namespaces), None)).unwrap();
+        assert_eq!((opened.map.epoch, opened.unsettled), (1, Some(report.map)));
+        // Without the third there is no quorum for either.
+        let refused = ready(open(&labelled(&namespaces[..2]), None));
         assert!(matches!(refused, Err(Error::NoQuorum { agreeing: 1, needed: 2, epoch: 2, .. })), "{refused:?}");
     }
 

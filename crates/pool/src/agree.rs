@@ -1,0 +1,316 @@
+//! Agreement on the next map: a register of one value among the voters' superblocks, changed by ballots (as in CASPaxos:
+//! Rystsov, "CASPaxos: Replicated State Machines without logs", 2018).
+//!
+//! A proposer has its ballot promised by a majority of voters, takes the map accepted under the highest ballot there, makes the
+//! next one of it, and has that accepted by a majority. Who votes is part of the map:
+//!
+//! - A quorum of a map is a majority of its voters, and of both sides' voters where it is joint.
+//! - The map a proposer builds on is the one of the highest ballot among all it asked, and a quorum of *that* map must have
+//!   promised. If its voters are others, they are asked too, beside those before: the only one to carry a newer map may be
+//!   one who has no vote in it.
+//! - The next map is accepted by a quorum of the map before **and** one of its own: whoever knows only the map before
+//!   meets it. From stable to joint that adds the new voters; from joint to unclean nothing, as both sides are asked already.
+//! - Voters change by way of a joint map alone: two maps that follow each other then share a side, of which both need a majority.
+//!   So a map that a quorum of its own voters carries is found by all who ask for a later one.
+//!
+//! A proposer that crashed leaves a map that some carry. The next proposer either finds it, and builds on it, or has asked
+//! voters among whom it can't have had a quorum, and never will, as they have promised more since.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use device::Namespace;
+use engine::time::{self, timeout};
+
+use crate::acceptor::{Acceptor, Promise, Refusal};
+use crate::change::{Epoch, Side};
+use crate::map::{Map, MapError, MemberId};
+use crate::plan::PlanError;
+use crate::superblock::Ballot;
+use crate::together::together;
+
+/// Ballots of one proposal. Guessed: with pauses that double, a dozen outlasts any number of others who propose now and then.
+const BALLOTS_MAX: u32 = 24;
+/// How long one member may take for a step before the agreement goes on without it. Chosen: longer than a busy target needs
+/// for the some hundred commands of the largest map.
+const STEP_TIME_MAX: Duration = Duration::from_secs(5);
+/// First pause after another proposer was in the way, at random up to this; doubles.
+const PAUSE_FIRST: Duration = Duration::from_millis(5);
+/// Longest pause.
+const PAUSE_MAX: Duration = Duration::from_millis(640);
+
+/// Why there is no next map.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum AgreeError {
+    /// Too few voters answered.
+    #[error("no majority of the map's voters answers: {reasons}")]
+    Unavailable {
+        /// Whether the map may be in force all the same, or come into force when the next proposer finds it.
+        outcome_unknown: bool,
+        /// By member.
+        reasons: String,
+    },
+    /// Others proposed at the same time, again and again.
+    #[error("others change the map at the same time; try again")]
+    Contended,
+    /// The change does not fit the map in force.
+    #[error("{0}")]
+    Refused(String),
+    /// The change can't be made of the map in force.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The map that the change makes is not valid.
+    #[error(transparent)]
+    Map(#[from] MapError),
+}
+
+/// The namespaces by which members can be asked, and who asks.
+pub struct Proposer<'a, N> {
+    namespaces: BTreeMap<MemberId, &'a N>,
+    host: u64,
+}
+
+/// What members answered, by id.
+type Answers<T> = BTreeMap<MemberId, Result<T, Refusal>>;
+
+/// How a ballot ended.
+enum Ended {
+    Agreed(Map),
+    /// A map with other voters was found: they are to be asked too.
+    Elsewhere(Map),
+    /// Refused for a higher ballot.
+    Outbid(u64),
+}
+
+impl<'a, N: Namespace> Proposer<'a, N> {
+    /// Asks through these namespaces; each is the member its NGUID names.
+    pub fn new(namespaces: impl IntoIterator<Item = &'a N>) -> Proposer<'a, N> {
+        let namespaces =
+            namespaces.into_iter().map(|namespace| (MemberId(namespace.info().nguid), namespace)).collect();
+        Proposer { namespaces, host: engine::task::random_u64() }
+    }
+
+    /// Replaces the map in force by what `change` makes of it, and returns that. `known` is where to begin: any map of the
+    /// pool that was once in force.
+    ///
+    /// `change` may be run several times, also on a map that it made itself and that a failed ballot left behind: it must
+    /// then return it unchanged. A map returned unchanged is agreed on again: if it was in force on a minority, it is now on
+    /// a majority.
+    pub async fn agree(
+        &self,
+        known: &Map,
+        mut change: impl FnMut(&Map) -> Result<Map, AgreeError>,
+    ) -> Result<Map, AgreeError> {
+        let mut known = known.clone();
+        let mut asked = voters(&known);
+        let (mut round, mut pause) = (1, PAUSE_FIRST);
+        let mut may_be_accepted = false;
+        for _ in 0..BALLOTS_MAX {
+            let ballot = Ballot { round, host: self.host };
+            match self.ballot(ballot, &known, &asked, &mut change, &mut may_be_accepted).await? {
+                Ended::Agreed(map) => return Ok(map),
+                Ended::Elsewhere(map) => {
+                    asked.extend(voters(&map));
+                    known = map;
+                    round += 1;
+                }
+                Ended::Outbid(highest) => {
+                    round = highest.max(round) + 1;
+                    time::sleep(pause.mul_f64((engine::task::random_u64() % 1000) as f64 / 1000.0)).await;
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+            }
+        }
+        match may_be_accepted {
+            true => Err(AgreeError::Unavailable { outcome_unknown: true, reasons: "outbid by others".into() }),
+            false => Err(AgreeError::Contended),
+        }
+    }
+
+    async fn ballot(
+        &self,
+        ballot: Ballot,
+        known: &Map,
+        asked: &BTreeSet<MemberId>,
+        change: &mut impl FnMut(&Map) -> Result<Map, AgreeError>,
+        may_be_accepted: &mut bool,
+    ) -> Result<Ended, AgreeError> {
+        let promises = self.ask(asked.clone(), |member| self.acceptor(known, member)?.prepare_within(ballot)).await;
+        let granted = promises.iter().filter_map(|(_, promise)| promise.as_ref().ok());
+        let named = granted.filter_map(|promise| Some((promise.superblock.accepted, promise.map.as_ref()?)));
+        let Some((_, base)) = named.max_by_key(|(accepted, _)| *accepted) else {
+            return self.not_enough(&promises, *may_be_accepted);
+        };
+        let base = base.clone();
+        if !voters(&base).is_subset(asked) {
+            return Ok(Ended::Elsewhere(base));
+        }
+        // A promise without a whole map can't tell what was accepted there.
+        let whole = |member: &MemberId| matches!(promises.get(member), Some(Ok(Promise { map: Some(_), .. })));
+        if !has_quorum(&base, whole) {
+            return self.not_enough(&promises, *may_be_accepted);
+        }
+        let next = change(&base)?;
+        let body = next.encode()?;
+        *may_be_accepted = true;
+        let mut targets = voters(&base);
+        targets.extend(voters(&next));
+        let accepted = self.hand_out(&next, &base, &promises, ballot, &body, targets.clone()).await;
+        let done = |member: &MemberId| matches!(accepted.get(member), Some(Ok(())));
+        if !has_quorum(&base, done) || !has_quorum(&next, done) {
+            return self.not_enough(&accepted, true);
+        }
+        // It is in force. All others get it too, so that any member is enough to find the pool; who misses it learns later.
+        let all = next.members.iter().chain(&base.members).map(|member| member.id);
+        let learners = all.filter(|member| !targets.contains(member)).collect();
+        let learned = self.hand_out(&next, &base, &promises, ballot, &body, learners).await;
+        for (member, refusal) in learned.iter().filter_map(|(member, result)| Some((member, result.as_ref().err()?))) {
+            tracing::debug!(%member, %refusal, epoch = next.epoch, "a member has not learned the new map");
+        }
+        Ok(Ended::Agreed(next))
+    }
+
+    /// Has the body accepted by all of `targets`; those that have promised nothing yet are asked for that first.
+    async fn hand_out(
+        &self,
+        next: &Map,
+        base: &Map,
+        promises: &Answers<Promise>,
+        ballot: Ballot,
+        body: &[u8],
+        targets: BTreeSet<MemberId>,
+    ) -> Answers<()> {
+        let epoch: Epoch = next.epoch;
+        self.ask(targets, |member| {
+            let life = if next.index_of(member).is_some() { next } else { base };
+            let acceptor = self.acceptor(life, member)?;
+            Ok(async move {
+                let accept = async {
+                    match promises.get(&member) {
+                        Some(Ok(promise)) => acceptor.accept(promise, epoch, body).await,
+                        _ => acceptor.accept(&acceptor.prepare(ballot).await?, epoch, body).await,
+                    }
+                };
+                timeout(STEP_TIME_MAX, accept).await.unwrap_or(Err(too_slow()))
+            })
+        })
+        .await
+    }
+
+    fn acceptor(&self, map: &Map, member: MemberId) -> Result<Acceptor<'a, N>, Refusal> {
+        let namespace = self.namespaces.get(&member).copied();
+        let namespace = namespace.ok_or_else(|| Refusal::NoVote("it is not connected".into()))?;
+        let life = map.index_of(member).map(|index| (map.members[index].incarnation, map.members[index].mark));
+        Ok(Acceptor { namespace, pool: map.pool, life })
+    }
+
+    async fn ask<T, F: Future<Output = Result<T, Refusal>>>(
+        &self,
+        members: BTreeSet<MemberId>,
+        step: impl Fn(MemberId) -> Result<F, Refusal>,
+    ) -> Answers<T> {
+        let asked = members.iter().map(|&member| {
+            let step = step(member);
+            async move { step?.await }
+        });
+        let answers = together(asked).await;
+        members.iter().copied().zip(answers).collect()
+    }
+
+    /// A ballot without its quorum: outbid, or too few answer.
+    fn not_enough<T>(&self, answers: &Answers<T>, outcome_unknown: bool) -> Result<Ended, AgreeError> {
+        let refusals = || answers.iter().filter_map(|(member, answer)| Some((member, answer.as_ref().err()?)));
+        let outbid = refusals().filter_map(|(_, refusal)| match refusal {
+            Refusal::Promised(ballot) => Some(ballot.round),
+            Refusal::Contended => Some(0),
+            Refusal::NoVote(_) | Refusal::Device(_) => None,
+        });
+        if let Some(highest) = outbid.max() {
+            return Ok(Ended::Outbid(highest));
+        }
+        // A command in doubt may have been a lost reply: worth another ballot, as it is when a connection returns.
+        let in_doubt = |refusal: &Refusal| matches!(refusal, Refusal::Device(error) if error.outcome_unknown());
+        if refusals().any(|(_, refusal)| in_doubt(refusal)) {
+            return Ok(Ended::Outbid(0));
+        }
+        let mut reasons: Vec<String> = refusals().map(|(member, refusal)| format!("{member}: {refusal}")).collect();
+        if reasons.is_empty() {
+            reasons.push("their maps are damaged".into());
+        }
+        Err(AgreeError::Unavailable { outcome_unknown, reasons: reasons.join("; ") })
+    }
+
+    /// Raises the generation of every member that answers and notes it in the map: media that are rolled back to what they
+    /// were before this are known by it, and have no vote.
+    pub async fn roll_call(&self, known: &Map) -> Result<Map, AgreeError> {
+        let members = known.members.iter().map(|member| member.id).collect();
+        let raised = self.ask(members, |member| self.acceptor(known, member)?.raise_within(0)).await;
+        self.agree(known, |map| {
+            let mut next = map.clone();
+            for member in &mut next.members {
+                if let Some(Ok(generation)) = raised.get(&member.id) {
+                    member.mark = member.mark.max(*generation);
+                }
+            }
+            if next != *map {
+                next.revision += 1;
+            }
+            Ok(next)
+        })
+        .await
+    }
+
+    /// Gives a member that was rolled back its vote again: to be called when all it has lost was stored on it anew.
+    pub async fn readmit(&self, map: &Map, member: MemberId) -> Result<(), AgreeError> {
+        let refused = |text: String| AgreeError::Refused(format!("member {member}: {text}"));
+        let index = map.index_of(member).ok_or_else(|| refused("it is no member".into()))?;
+        let acceptor = self.acceptor(map, member).map_err(|refusal| refused(refusal.to_string()))?;
+        let acceptor = Acceptor { life: Some((map.members[index].incarnation, 0)), ..acceptor };
+        let raised = acceptor.raise(map.members[index].mark + 1).await;
+        raised.map(drop).map_err(|refusal| refused(refusal.to_string()))
+    }
+}
+
+impl<'a, N: Namespace> Acceptor<'a, N> {
+    fn prepare_within(
+        self,
+        ballot: Ballot,
+    ) -> Result<impl Future<Output = Result<Promise, Refusal>> + use<'a, N>, Refusal> {
+        Ok(async move { timeout(STEP_TIME_MAX, self.prepare(ballot)).await.unwrap_or(Err(too_slow())) })
+    }
+
+    fn raise_within(self, at_least: u64) -> Result<impl Future<Output = Result<u64, Refusal>> + use<'a, N>, Refusal> {
+        Ok(async move { timeout(STEP_TIME_MAX, self.raise(at_least)).await.unwrap_or(Err(too_slow())) })
+    }
+}
+
+fn too_slow() -> Refusal {
+    Refusal::NoVote(format!("it has not answered within {} s", STEP_TIME_MAX.as_secs()))
+}
+
+/// Everybody who is asked about the map after this one.
+fn voters(map: &Map) -> BTreeSet<MemberId> {
+    let votes = |index: usize| map.sides().iter().any(|&side| votes_in(map, index, side));
+    (0..map.members.len()).filter(|&index| votes(index)).map(|index| map.members[index].id).collect()
+}
+
+fn votes_in(map: &Map, index: usize, side: Side) -> bool {
+    map.members[index].seat(side).is_some_and(|seat| seat.voter)
+}
+
+/// Whether those for whom `agrees` holds are a majority of the voters, on every side of the map.
+pub(crate) fn has_quorum(map: &Map, agrees: impl Fn(&MemberId) -> bool) -> bool {
+    map.sides().iter().all(|&side| {
+        let voting = (0..map.members.len()).filter(|&index| votes_in(map, index, side));
+        let (mut count, mut agreeing) = (0, 0);
+        for index in voting {
+            count += 1;
+            agreeing += usize::from(agrees(&map.members[index].id));
+        }
+        agreeing > count / 2
+    })
+}
+
+#[cfg(test)]
+#[path = "agree_tests.rs"]
+mod tests;

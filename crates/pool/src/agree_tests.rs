@@ -1,0 +1,250 @@
+//! The agreement under crashes at every step, and under lost, late and repeated proposals by several hosts.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use device::{Fault, FaultConfig, Memory};
+use engine::sim::{SimConfig, World};
+use engine::time;
+
+use crate::change::{ChangeKind, Side, State};
+use crate::plan::Request;
+use crate::testing::Plain;
+use crate::{AgreeError, CreateOptions, Domain, Error, Map, Member, NewMember, Proposer, create, open};
+
+const SIZE: usize = 2 << 20;
+
+async fn pool<N: device::Namespace + Clone>(namespaces: &[N]) -> Map {
+    let member = |namespace: &N| NewMember {
+        namespace: namespace.clone(),
+        nqn: "nqn.2026-01.example:m".into(),
+        nsid: 1,
+        addresses: Vec::new(),
+        weight: None,
+        domain: Domain::default(),
+    };
+    let members: Vec<_> = namespaces.iter().map(member).collect();
+    create(&members, &CreateOptions { replicas: 1, ..CreateOptions::default() }).await.unwrap()
+}
+
+fn labelled<N: Clone>(namespaces: &[N]) -> Vec<(String, N)> {
+    namespaces.iter().map(|namespace| ("m".to_owned(), namespace.clone())).collect()
+}
+
+/// The map with `token` written on it, once; each time another state, with voters of its own.
+fn written(map: &Map, token: &str, dice: u64) -> Map {
+    if tokens(map).iter().any(|known| known == token) {
+        return map.clone();
+    }
+    let mut next = match map.state {
+        State::Joint => map.end_joint(),
+        State::Unclean => map.end_unclean(),
+        State::Stable => {
+            // A change of weight that also gives the votes to others.
+            let weights = vec![(map.members[0].id, 50 + (dice % 100) as u32 + u32::from(map.members[0].weight == 100))];
+            let Ok(mut next) = map.begin(&Request::SetWeight(weights), dice) else {
+                // The same weight by chance. Voters change by a joint map alone.
+                let mut next = map.raise_epoch();
+                next.members[0].nqn += &format!(",{token}");
+                return next;
+            };
+            let voters = 1 + dice as usize % next.members.len();
+            let count = next.members.len();
+            for (index, member) in next.members.iter_mut().enumerate() {
+                member.voter = (index + dice as usize / 7) % count < voters;
+            }
+            next
+        }
+    };
+    next.members[0].nqn += &format!(",{token}");
+    next
+}
+
+fn tokens(map: &Map) -> Vec<String> {
+    map.members[0].nqn.split(',').skip(1).map(str::to_owned).collect()
+}
+
+fn run<T>(seed: u64, future: impl Future<Output = T>) -> T {
+    match World::new(seed, SimConfig::default()).run_until(future) {
+        Ok(output) => output,
+        Err(stalled) => panic!("seed {seed}: {stalled:?}"),
+    }
+}
+
+/// Whoever proposes is stopped after every single write in turn. What it was told is agreed on is in force for good, and
+/// what it left half done is finished or forgotten by the next, never both.
+#[test]
+fn a_proposer_may_crash_after_every_write() {
+    for voters in [1, 3, 5] {
+        let (mut finished, mut forgotten, mut done) = (0, 0, 0);
+        for crash in 0..150 {
+            run(crash, async {
+                let namespaces: Vec<Plain> = (1..=voters).map(|id| Plain::new(id, SIZE, 4096)).collect();
+                let map = pool(&namespaces).await;
+                let budget = Rc::new(Cell::new(crash as u32));
+                namespaces.iter().for_each(|plain| *plain.0.budget.borrow_mut() = budget.clone());
+                let first = Proposer::new(&namespaces).agree(&map, |map| Ok(written(map, "a", 0))).await;
+                budget.set(u32::MAX);
+                let next = Proposer::new(&namespaces).agree(&map, |map| Ok(written(map, "b", 3))).await.unwrap();
+                let known = tokens(&next);
+                match (&first, known.len()) {
+                    (Ok(_), length) => {
+                        assert_eq!(length, 2, "crash {crash}: what was agreed on is lost");
+                        done += 1;
+                    }
+                    (Err(AgreeError::Unavailable { outcome_unknown: false, .. }), 2) => {
+                        panic!("crash {crash}: in force, though it was said that it never would be")
+                    }
+                    (Err(_), 2) => finished += 1,
+                    (Err(_), _) => forgotten += 1,
+                }
+                assert_eq!(known.last().map(String::as_str), Some("b"));
+                let opened = open(&labelled(&namespaces), None).await.unwrap();
+                assert_eq!((&opened.map, opened.unsettled), (&next, None), "crash {crash}");
+                let again = Proposer::new(&namespaces).agree(&map, |map| Ok(map.clone())).await.unwrap();
+                assert_eq!(again, next, "crash {crash}");
+            });
+        }
+        assert!(done > 0 && forgotten > 0 && (voters == 1 || finished > 0), "{done} {finished} {forgotten}");
+    }
+}
+
+#[test]
+fn a_minority_of_voters_may_be_down_and_learns_later() {
+    run(1, async {
+        let namespaces: Vec<Plain> = (1..=5).map(|id| Plain::new(id, SIZE, 512)).collect();
+        let map = pool(&namespaces).await;
+        namespaces[..2].iter().for_each(|plain| plain.0.down.set(true));
+        let proposer = Proposer::new(&namespaces);
+        let next = proposer.agree(&map, |map| Ok(map.raise_epoch())).await.unwrap();
+        namespaces[2].0.down.set(true);
+        let refused = proposer.agree(&next, |map| Ok(map.raise_epoch())).await;
+        assert!(matches!(refused, Err(AgreeError::Unavailable { .. })), "{refused:?}");
+        assert!(matches!(open(&labelled(&namespaces), None).await, Err(Error::NoQuorum { .. })));
+        namespaces[..3].iter().for_each(|plain| plain.0.down.set(false));
+        assert_eq!(open(&labelled(&namespaces), None).await.unwrap().map, next);
+        proposer.agree(&map, |map| Ok(map.clone())).await.unwrap();
+        namespaces[2..4].iter().for_each(|plain| plain.0.down.set(true));
+        assert_eq!(open(&labelled(&namespaces), None).await.unwrap().map, next, "the two that were down have learned");
+    });
+}
+
+#[test]
+fn a_damaged_copy_a_is_mended_from_copy_b_and_keeps_its_promise() {
+    run(1, async {
+        let namespaces = vec![Plain::new(1, SIZE, 4096)];
+        let map = pool(&namespaces).await;
+        let proposer = Proposer::new(&namespaces);
+        let next = proposer.agree(&map, |map| Ok(map.raise_epoch())).await.unwrap();
+        namespaces[0].0.bytes.borrow_mut()[100] ^= 1;
+        let refused = Proposer::new(&namespaces).agree(&map, |_| Err(AgreeError::Refused("look only".into()))).await;
+        assert_eq!(refused, Err(AgreeError::Refused("look only".into())));
+        let after = proposer.agree(&map, |map| Ok(map.raise_epoch())).await.unwrap();
+        assert_eq!(after.epoch, next.epoch + 1, "built on what was in force");
+    });
+}
+
+#[test]
+fn members_that_come_are_told_and_those_that_go_know_where_it_went() {
+    run(1, async {
+        let namespaces: Vec<Plain> = (1..=4).map(|id| Plain::new(id, SIZE, 4096)).collect();
+        let map = pool(&namespaces[..3]).await;
+        // Not a member yet, but of this pool: what `admit` leaves.
+        let fourth: Member =
+            crate::admit(&namespaces[3], &map, &new_member(&namespaces[3]), None, false).await.unwrap();
+        let proposer = Proposer::new(&namespaces);
+        let request = Request::Replace { old: map.members[0].id, new: Box::new(fourth) };
+        let begin = |map: &Map| map.begin(&request, 9).map_err(AgreeError::from);
+        let joint = proposer.agree(&map, begin).await.unwrap();
+        assert_eq!((joint.state, joint.change.as_ref().unwrap().kind), (State::Joint, ChangeKind::Replace));
+        proposer.agree(&joint, |map| Ok(map.end_joint())).await.unwrap();
+        let stable = proposer.agree(&map, |map| Ok(map.end_unclean())).await.unwrap();
+        assert_eq!(stable.voters(), 3);
+        assert!(stable.seats(Side::New).all(|(index, _)| stable.members[index].id != map.members[0].id));
+        // With the first alone one finds no quorum, but learns whom to ask.
+        let Err(Error::NoQuorum { map: named, .. }) = open(&labelled(&namespaces[..1]), None).await else {
+            panic!("one that has gone is no quorum")
+        };
+        assert!(named.epoch > map.epoch && named.index_of(stable.members[2].id).is_some());
+        assert_eq!(open(&labelled(&namespaces[1..]), None).await.unwrap().map, stable);
+    });
+}
+
+fn new_member(namespace: &Plain) -> NewMember<Plain> {
+    NewMember {
+        namespace: namespace.clone(),
+        nqn: "nqn.2026-01.example:m".into(),
+        nsid: 1,
+        addresses: Vec::new(),
+        weight: None,
+        domain: Domain::default(),
+    }
+}
+
+/// Several hosts propose at once over media that lose commands and replies and let writes land late; some are stopped. All
+/// maps that anybody was told of are one chain.
+async fn contest(seed: u64) {
+    let members = 3 + seed % 4;
+    let memories: Vec<Arc<Memory>> =
+        (0..members).map(|index| Arc::new(Memory::new(SIZE as u64, 4096, [index as u8 + 1; 16]).unwrap())).collect();
+    let map = pool(&memories).await;
+    let told: Rc<RefCell<Vec<Map>>> = Rc::default();
+    let mut hosts = Vec::new();
+    for host in 0..3u64 {
+        let fault = |(index, memory): (usize, &Arc<Memory>)| {
+            let config = FaultConfig {
+                seed: seed * 1000 + host * 100 + index as u64,
+                lost_command_ppm: 20_000,
+                late_command_ppm: 40_000,
+                lost_reply_ppm: 20_000,
+                delay: Duration::from_micros(10)..Duration::from_millis(4),
+                ..FaultConfig::default()
+            };
+            Arc::new(Fault::new(memory.clone(), config))
+        };
+        let namespaces: Vec<_> = memories.iter().enumerate().map(fault).collect();
+        let (map, told) = (map.clone(), told.clone());
+        hosts.push(engine::task::spawn(async move {
+            for number in 0..6 {
+                let token = format!("{host}.{number}");
+                let dice = engine::task::random_u64();
+                let proposer = Proposer::new(&namespaces);
+                let proposal = proposer.agree(&map, |map| Ok(written(map, &token, dice)));
+                // Now and then a host dies in the middle, and another one begins in its place.
+                let life = if dice % 4 == 0 { Duration::from_millis(dice % 60) } else { Duration::from_secs(60) };
+                if let Ok(Ok(agreed)) = time::timeout(life, proposal).await {
+                    assert!(tokens(&agreed).contains(&token));
+                    told.borrow_mut().push(agreed);
+                }
+            }
+        }));
+    }
+    for host in hosts {
+        host.await;
+    }
+    time::sleep(Duration::from_secs(1)).await;
+    let last = Proposer::new(&memories).agree(&map, |map| Ok(map.clone())).await.unwrap();
+    told.borrow_mut().push(last.clone());
+    let mut chain = told.borrow().clone();
+    chain.sort_by_key(|map| tokens(map).len());
+    for pair in chain.windows(2) {
+        assert!(
+            tokens(&pair[1]).starts_with(&tokens(&pair[0])),
+            "seed {seed}: {:?} {:?}",
+            tokens(&pair[0]),
+            tokens(&pair[1])
+        );
+        assert!(pair[0].version() <= pair[1].version(), "seed {seed}");
+    }
+    assert!(chain.len() > 2, "seed {seed}: hardly anything was agreed on");
+    assert_eq!(open(&labelled(&memories), None).await.unwrap().map, last, "seed {seed}");
+}
+
+#[test]
+fn several_proposers_over_faulty_members_make_one_chain_of_maps() {
+    for seed in 0..24 {
+        run(seed, contest(seed));
+    }
+}
