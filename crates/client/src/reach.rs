@@ -14,7 +14,7 @@ use fabric::host::{ConnectError, Discovered, Discovery, HostIdentity, Options, R
 use kv::resp::execute::together;
 use kv::store::{Link, Store};
 use nvme::Nqn;
-use pool::{Map, Report};
+use pool::{Map, Proposer, Report};
 
 use crate::error::Error;
 use crate::security::SecurityOptions;
@@ -23,6 +23,9 @@ use crate::security::SecurityOptions;
 const NSID_MAX: u32 = 1024;
 /// Time to connect to one member, and to ask it for what it serves. Chosen: several tries of a lost SYN.
 pub const CONNECT_TIME: Duration = Duration::from_secs(5);
+
+/// Maps that are followed from one to the next before it is given up. Guessed: more changes than an outdated address misses.
+const MAPS_MAX: usize = 16;
 
 /// A remote namespace as a store's member.
 #[derive(Clone)]
@@ -218,7 +221,7 @@ pub async fn reach(way: &Way, addresses: &[String]) -> Result<Reached, Error> {
             }
         }
     }
-    let newest = reports.into_iter().max_by_key(|report| (report.superblock.epoch, report.superblock.accepted));
+    let newest = reports.into_iter().max_by_key(|report| report.superblock.accepted);
     let Some(report) = newest else {
         let troubles = troubles.join("; ");
         if given.is_empty() && only_blank {
@@ -228,33 +231,51 @@ pub async fn reach(way: &Way, addresses: &[String]) -> Result<Reached, Error> {
         let sentence = format!("no member of a pool answers: {troubles}{mend}");
         return Err(if given.is_empty() { Error::Unavailable(sentence) } else { Error::Refused(sentence) });
     };
-    let mut map = report.map;
-    let mut members = Vec::with_capacity(map.members.len());
-    let missing = together((0..map.members.len()).map(|index| member_at(way, &map, index, &given))).await;
-    for (member, trouble) in missing.into_iter().collect::<Result<Vec<_>, _>>()? {
-        members.push(member);
-        troubles.extend(trouble);
-    }
-    let labelled: Vec<_> =
-        members.iter().map(|found: &Found| (found.address.clone(), found.namespace.clone())).collect();
-    let opened = pool::open(&labelled, Some(map.pool)).await?;
-    if opened.map != map {
-        // The newest map was seen on too few to be in force: members are in another order, or others.
-        map = opened.map;
-        members = together((0..map.members.len()).map(|index| member_at(way, &map, index, &given)))
-            .await
-            .into_iter()
-            .map(|reached| reached.map(|(found, _)| found))
-            .collect::<Result<_, _>>()?;
-    }
-    for presence in opened.members {
-        if let pool::Presence::Refused(_, reason) = presence {
-            troubles.push(reason);
-        }
-    }
+    let (reached, more) = settle(way, report.map, given).await?;
+    troubles.extend(more);
     troubles.sort();
     troubles.dedup();
-    Ok(Reached { map, members, troubles })
+    Ok(Reached { troubles, ..reached })
+}
+
+/// From a map that some member carries to the one in force: members come and go, so that a newer map may name others to ask.
+async fn settle(way: &Way, mut map: Map, mut given: Vec<Found>) -> Result<(Reached, Vec<String>), Error> {
+    let mut troubles = Vec::new();
+    for _ in 0..MAPS_MAX {
+        let found = together((0..map.members.len()).map(|index| member_at(way, &map, index, &given))).await;
+        let mut members = Vec::with_capacity(map.members.len());
+        troubles.clear();
+        for (member, trouble) in found.into_iter().collect::<Result<Vec<_>, _>>()? {
+            if !given.iter().any(|known| Rc::ptr_eq(&known.namespace.0, &member.namespace.0)) {
+                given.push(member.clone());
+            }
+            members.push(member);
+            troubles.extend(trouble);
+        }
+        let labelled: Vec<_> =
+            members.iter().map(|found: &Found| (found.address.clone(), found.namespace.clone())).collect();
+        match pool::open(&labelled, Some(map.pool)).await {
+            Ok(opened) if opened.map == map => {
+                let refused = |presence| match presence {
+                    pool::Presence::Refused(_, reason) => Some(reason),
+                    _ => None,
+                };
+                troubles.extend(opened.members.into_iter().filter_map(refused));
+                return Ok((Reached { map, members, troubles: Vec::new() }, troubles));
+            }
+            // The newest map was seen on too few to be in force.
+            Ok(opened) => map = opened.map,
+            Err(pool::Error::NoQuorum { map: newest, .. }) if *newest != map => map = *newest,
+            Err(error @ pool::Error::NoQuorum { .. }) => {
+                // Whoever proposed the newest map was stopped half-way: it is finished, or what was before it is.
+                let namespaces: Vec<Connected> = given.iter().map(|found| found.namespace.clone()).collect();
+                let agreed = Proposer::new(&namespaces).agree(&map, |map| Ok(map.clone())).await;
+                map = agreed.map_err(|_| error)?;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(Error::Unavailable("the pool's map changes all the time; try again".into()))
 }
 
 impl Reached {

@@ -136,7 +136,7 @@ impl<'a, N: Namespace> Proposer<'a, N> {
         may_be_accepted: &mut bool,
     ) -> Result<Ended, AgreeError> {
         let promises = self.ask(asked.clone(), |member| self.acceptor(known, member)?.prepare_within(ballot)).await;
-        let granted = promises.iter().filter_map(|(_, promise)| promise.as_ref().ok());
+        let granted = promises.values().filter_map(|promise| promise.as_ref().ok());
         let named = granted.filter_map(|promise| Some((promise.superblock.accepted, promise.map.as_ref()?)));
         let Some((_, base)) = named.max_by_key(|(accepted, _)| *accepted) else {
             return self.not_enough(&promises, *may_be_accepted);

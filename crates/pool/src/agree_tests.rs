@@ -213,7 +213,8 @@ async fn contest(seed: u64) {
                 let proposer = Proposer::new(&namespaces);
                 let proposal = proposer.agree(&map, |map| Ok(written(map, &token, dice)));
                 // Now and then a host dies in the middle, and another one begins in its place.
-                let life = if dice % 4 == 0 { Duration::from_millis(dice % 60) } else { Duration::from_secs(60) };
+                let life =
+                    if dice.is_multiple_of(4) { Duration::from_millis(dice % 60) } else { Duration::from_secs(60) };
                 if let Ok(Ok(agreed)) = time::timeout(life, proposal).await {
                     assert!(tokens(&agreed).contains(&token));
                     told.borrow_mut().push(agreed);

@@ -12,7 +12,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::map::{MemberId, hex64};
+use crate::id::{MemberId, hex64};
 
 /// Counts the changes of who holds what.
 pub type Epoch = u64;

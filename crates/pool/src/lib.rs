@@ -7,6 +7,7 @@
 //! - [`map`]: the body the superblock names: members, replica count, seed, geometry.
 //! - [`change`]: how one map becomes the next.
 //! - [`plan`]: from what an operator asks for to the next map, and what that moves.
+//! - [`balance`]: who holds how much, and what a change moves.
 //! - [`agree`]: how the members' hosts agree on it, by ballots in the superblocks.
 //! - [`geometry`]: where table and heap lie on a member.
 //! - [`ring`]: consistent hashing, from a key to its members.
@@ -14,12 +15,14 @@
 mod acceptor;
 mod admit;
 pub mod agree;
+pub mod balance;
 pub mod change;
 mod create;
 pub mod domain;
 pub mod error;
 pub mod fuzz;
 pub mod geometry;
+mod id;
 pub mod map;
 mod open;
 pub mod plan;
@@ -30,6 +33,7 @@ mod together;
 
 pub use admit::admit;
 pub use agree::{AgreeError, Proposer};
+pub use balance::Moved;
 pub use change::{Change, ChangeKind, Epoch, Phase, Seat, Side, State};
 pub use create::{CreateOptions, NewMember, TABLE_SHARE_DEFAULT, create};
 pub use domain::{Domain, Level};
@@ -37,7 +41,7 @@ pub use error::Error;
 pub use geometry::{Geometry, HeapGroup, HeapPage, Layout, TablePage};
 pub use map::{Map, MapError, Member, MemberId};
 pub use open::{Label, Opened, Presence, Report, check_member, inspect, open};
-pub use plan::{Moved, PlanError, Request};
+pub use plan::{PlanError, Request};
 pub use ring::{KeyHash, Placements, Ring};
 pub use slot::MAP_BYTES_MAX;
 pub use superblock::{Ballot, Superblock, SuperblockError};

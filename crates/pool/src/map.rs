@@ -4,17 +4,18 @@
 //! 350 bytes a member) and changes only by epoch. A decoded [`Map`] has been validated: what it says is possible.
 
 use std::collections::BTreeSet;
-use std::fmt;
 
 use device::NamespaceInfo;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use crate::change::{Change, Epoch, Seat, Side, State};
 use crate::domain::{Domain, Level};
 use crate::geometry::{Geometry, PAGE_SIZE_MAX, PAGE_SIZE_MIN, TABLE_PAGES_MIN};
+pub use crate::id::MemberId;
+use crate::id::hex64;
 use crate::ring::{Placements, Ring};
 use crate::slot::MAP_BYTES_MAX;
-use crate::superblock::{Hex, crc64};
+use crate::superblock::crc64;
 
 /// The format of the body that this code writes, and the newest it reads.
 pub const MAP_FORMAT: u32 = 2;
@@ -28,54 +29,6 @@ pub const VOTERS_MAX: usize = 7;
 pub const WEIGHT_MAX: u32 = 10_000;
 /// Most addresses of a member.
 pub const ADDRESSES_MAX: usize = 8;
-
-/// A member's globally unique id: its namespace's NGUID.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct MemberId(pub [u8; 16]);
-
-impl fmt::Display for MemberId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&Hex(&self.0), f)
-    }
-}
-
-impl fmt::Debug for MemberId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&Hex(&self.0), f)
-    }
-}
-
-impl Serialize for MemberId {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for MemberId {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let wrong = || serde::de::Error::custom(format!("`{text}` is not 32 hexadecimal digits"));
-        if text.len() != 32 {
-            return Err(wrong());
-        }
-        u128::from_str_radix(&text, 16).map(|id| MemberId(id.to_be_bytes())).map_err(|_| wrong())
-    }
-}
-
-/// 64 bits that TOML, whose integers are signed, holds in hexadecimal.
-pub(crate) mod hex64 {
-    use super::*;
-
-    pub fn serialize<S: Serializer>(value: &u64, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&format_args!("{value:016x}"))
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        u64::from_str_radix(&text, 16)
-            .map_err(|_| serde::de::Error::custom(format!("`{text}` is not a hexadecimal number of 64 bits")))
-    }
-}
 
 /// A member of the pool.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
