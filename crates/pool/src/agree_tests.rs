@@ -11,22 +11,13 @@ use engine::time;
 
 use crate::change::{ChangeKind, Side, State};
 use crate::plan::Request;
-use crate::testing::Plain;
-use crate::{AgreeError, CreateOptions, Domain, Error, Map, Member, NewMember, Proposer, create, open};
+use crate::testing::{Plain, new_member, plain_pool};
+use crate::{AgreeError, Error, Map, Member, Proposer, open};
 
 const SIZE: usize = 2 << 20;
 
 async fn pool<N: device::Namespace + Clone>(namespaces: &[N]) -> Map {
-    let member = |namespace: &N| NewMember {
-        namespace: namespace.clone(),
-        nqn: "nqn.2026-01.example:m".into(),
-        nsid: 1,
-        addresses: Vec::new(),
-        weight: None,
-        domain: Domain::default(),
-    };
-    let members: Vec<_> = namespaces.iter().map(member).collect();
-    create(&members, &CreateOptions { replicas: 1, ..CreateOptions::default() }).await.unwrap()
+    plain_pool(namespaces, 1).await
 }
 
 fn labelled<N: Clone>(namespaces: &[N]) -> Vec<(String, N)> {
@@ -170,17 +161,6 @@ fn members_that_come_are_told_and_those_that_go_know_where_it_went() {
         assert!(named.epoch > map.epoch && named.index_of(stable.members[2].id).is_some());
         assert_eq!(open(&labelled(&namespaces[1..]), None).await.unwrap().map, stable);
     });
-}
-
-fn new_member(namespace: &Plain) -> NewMember<Plain> {
-    NewMember {
-        namespace: namespace.clone(),
-        nqn: "nqn.2026-01.example:m".into(),
-        nsid: 1,
-        addresses: Vec::new(),
-        weight: None,
-        domain: Domain::default(),
-    }
 }
 
 /// Several hosts propose at once over media that lose commands and replies and let writes land late; some are stopped. All

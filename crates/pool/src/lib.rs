@@ -7,6 +7,7 @@
 //! - [`map`]: the body the superblock names: members, replica count, seed, geometry.
 //! - [`change`]: how one map becomes the next.
 //! - [`plan`]: from what an operator asks for to the next map, and what that moves.
+//! - [`rebalance`]: carrying a change out, phase after phase.
 //! - [`balance`]: who holds how much, and what a change moves.
 //! - [`agree`]: how the members' hosts agree on it, by ballots in the superblocks.
 //! - [`geometry`]: where table and heap lie on a member.
@@ -26,6 +27,7 @@ mod id;
 pub mod map;
 mod open;
 pub mod plan;
+pub mod rebalance;
 pub mod ring;
 mod slot;
 pub mod superblock;
@@ -42,6 +44,7 @@ pub use geometry::{Geometry, HeapGroup, HeapPage, Layout, TablePage};
 pub use map::{Map, MapError, Member, MemberId};
 pub use open::{Label, Opened, Presence, Report, check_member, inspect, open};
 pub use plan::{PlanError, Request};
+pub use rebalance::{Mover, RebalanceError, Step};
 pub use ring::{KeyHash, Placements, Ring};
 pub use slot::MAP_BYTES_MAX;
 pub use superblock::{Ballot, Superblock, SuperblockError};

@@ -220,7 +220,7 @@ impl Map {
         let mut next = self.clone();
         if let Some(change) = &mut next.change
             && change.id == id
-            && (change.phase, change.cursor) < (phase, cursor)
+            && (change.phase, change.cursor, change.noted_ms) < (phase, cursor, now_ms)
             && (phase == Phase::Clean) == (self.state == State::Unclean)
         {
             (change.phase, change.cursor, change.done) = (phase, cursor, done);

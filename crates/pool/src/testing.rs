@@ -6,6 +6,8 @@ use std::rc::Rc;
 use device::{Durability, Error, Lba, Namespace, NamespaceInfo};
 use engine::{Buf, View};
 
+use crate::{CreateOptions, Domain, Map, NewMember, create};
+
 #[derive(Clone)]
 pub struct Plain(pub Rc<Inner>);
 
@@ -111,6 +113,24 @@ impl Namespace for Plain {
     async fn deallocate(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
         self.write_zeroes(lba, blocks, Durability::Cached).await
     }
+}
+
+/// What stands for a namespace when a pool is made.
+pub fn new_member<N: Clone>(namespace: &N) -> NewMember<N> {
+    NewMember {
+        namespace: namespace.clone(),
+        nqn: "nqn.2026-01.example:m".into(),
+        nsid: 1,
+        addresses: Vec::new(),
+        weight: None,
+        domain: Domain::default(),
+    }
+}
+
+/// A pool of these namespaces.
+pub async fn plain_pool<N: Namespace + Clone>(namespaces: &[N], replicas: u8) -> Map {
+    let members: Vec<_> = namespaces.iter().map(new_member).collect();
+    create(&members, &CreateOptions { replicas, ..CreateOptions::default() }).await.unwrap()
 }
 
 /// Runs a future that never has to wait.

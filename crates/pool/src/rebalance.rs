@@ -1,0 +1,274 @@
+//! Carrying a change out: phase after phase, piece after piece, with what is done noted in the map.
+//!
+//! Who knows what is stored does the pieces ([`Mover`]); this drives it, keeps to the rate, and has the next map agreed on
+//! where a phase ends. Anybody may go on from the map alone; two at once do no harm, as every piece may be done twice and
+//! progress never goes back.
+
+use std::time::Duration;
+
+use device::Namespace;
+use engine::time::{self, Instant};
+
+use crate::agree::{AgreeError, Proposer};
+use crate::change::{Change, Phase, State};
+use crate::map::Map;
+
+/// How often progress is noted in the map. Chosen: what a crash has done twice is small, and the largest map (half a MiB, on
+/// seven voters) is not written all the time.
+pub const NOTE_INTERVAL: Duration = Duration::from_secs(2);
+/// Somebody who carries a change out notes progress within this time. Derived: a few intervals.
+pub const SILENCE_MAX: Duration = Duration::from_secs(6);
+
+/// What one piece of a phase did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Step {
+    /// Where the phase goes on; `None`: it is done.
+    pub cursor: Option<u64>,
+    /// Thousandths of the phase that are done.
+    pub done: u16,
+    /// Bytes of entries and values that were stored on members new to them.
+    pub moved_bytes: u64,
+}
+
+/// Who does the pieces: knows what is stored, not how maps are agreed on.
+#[allow(async_fn_in_trait)] // local futures by design: one reactor per thread
+pub trait Mover {
+    /// Does the next piece of the phase that `map` is in, from `cursor` on: a bounded one, some MiB at most. Done twice it must
+    /// do no harm. An error in words says what to do; nothing is lost by it.
+    async fn step(&self, map: &Map, phase: Phase, cursor: u64) -> Result<Step, String>;
+}
+
+/// Why a change was not carried out to its end. It goes on where it stopped.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RebalanceError {
+    /// A piece failed.
+    #[error("{phase}: {reason}; go on with `yagura pool rebalance` when that is mended")]
+    Piece {
+        /// In which phase.
+        phase: Phase,
+        /// What the mover said.
+        reason: String,
+    },
+    /// The map could not be agreed on.
+    #[error(transparent)]
+    Agree(#[from] AgreeError),
+    /// Somebody else is at it.
+    #[error(
+        "another command carries the change out already ({phase}, {percent} % done): watch it with `yagura pool status`"
+    )]
+    Busy {
+        /// What it does.
+        phase: Phase,
+        /// How far it has come.
+        percent: u16,
+    },
+}
+
+/// Carries the change of `map` out and returns the stable map. `rate`: bytes per second that are moved at most. `progress` is
+/// told of every piece.
+pub async fn carry_out<N: Namespace, M: Mover>(
+    proposer: &Proposer<'_, N>,
+    mover: &M,
+    mut map: Map,
+    rate: Option<u64>,
+    mut progress: impl FnMut(&Change),
+) -> Result<Map, RebalanceError> {
+    while let (Some(change), true) = (map.change.clone(), map.state != State::Stable) {
+        progress(&change);
+        map = phase(proposer, mover, &map, change, rate, &mut progress).await?;
+    }
+    Ok(map)
+}
+
+/// One phase, to its end or until somebody else has come further; the map that follows.
+async fn phase<N: Namespace, M: Mover>(
+    proposer: &Proposer<'_, N>,
+    mover: &M,
+    map: &Map,
+    mut change: Change,
+    rate: Option<u64>,
+    progress: &mut impl FnMut(&Change),
+) -> Result<Map, RebalanceError> {
+    let mut map = map.clone();
+    let (mut noted, mut unnoted) = (time::now(), 0);
+    loop {
+        let begun = time::now();
+        let step = mover.step(&map, change.phase, change.cursor).await;
+        let step = step.map_err(|reason| RebalanceError::Piece { phase: change.phase, reason })?;
+        unnoted += step.moved_bytes;
+        change.moved_bytes += step.moved_bytes;
+        let Some(cursor) = step.cursor else {
+            return Ok(proposer.agree(&map, |map| Ok(followed(map, &change, unnoted))).await?);
+        };
+        (change.cursor, change.done) = (cursor, step.done);
+        progress(&change);
+        if noted.elapsed() >= NOTE_INTERVAL {
+            map = proposer.agree(&map, |map| Ok(noted_in(map, &change, unnoted))).await?;
+            (noted, unnoted) = (time::now(), 0);
+            match &map.change {
+                // Somebody else has come further: on with what is left.
+                Some(now) if (now.id, now.phase, now.cursor) != (change.id, change.phase, change.cursor) => {
+                    return Ok(map);
+                }
+                None => return Ok(map),
+                Some(_) => {}
+            }
+        }
+        pause(rate, step.moved_bytes, begun).await;
+    }
+}
+
+/// The map with progress noted.
+fn noted_in(map: &Map, change: &Change, moved: u64) -> Map {
+    map.note(change.id, change.phase, change.cursor, change.done, moved, time::unix_time().as_millis() as u64)
+}
+
+/// The map after the phase of `change`, if that is still where the map is.
+fn followed(map: &Map, change: &Change, moved: u64) -> Map {
+    if map.change.as_ref().is_none_or(|now| (now.id, now.phase) != (change.id, change.phase)) {
+        return map.clone();
+    }
+    let mut next = match change.phase {
+        Phase::Seal => map.note(change.id, Phase::Migrate, 0, 0, 0, time::unix_time().as_millis() as u64),
+        Phase::Migrate => map.end_joint(),
+        Phase::Clean => map.end_unclean(),
+    };
+    if let Some(now) = &mut next.change {
+        now.moved_bytes += moved;
+    }
+    next
+}
+
+/// Waits until moving so many bytes has taken as long as the rate says.
+async fn pause(rate: Option<u64>, bytes: u64, begun: Instant) {
+    let Some(rate) = rate.filter(|_| bytes > 0) else { return };
+    let due = Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);
+    time::sleep(due.saturating_sub(begun.elapsed())).await;
+}
+
+/// Refuses if somebody carries the change of `map` out: it is watched for [`SILENCE_MAX`].
+pub async fn is_free<N: Namespace>(proposer: &Proposer<'_, N>, map: &Map) -> Result<Map, RebalanceError> {
+    let seen = proposer.agree(map, |map| Ok(map.clone())).await?;
+    if seen.state == State::Stable {
+        return Ok(seen);
+    }
+    time::sleep(SILENCE_MAX).await;
+    let now = proposer.agree(&seen, |map| Ok(map.clone())).await?;
+    match &now.change {
+        Some(change) if now.version() != seen.version() => {
+            Err(RebalanceError::Busy { phase: change.phase, percent: change.done / 10 })
+        }
+        _ => Ok(now),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use engine::sim::{SimConfig, World};
+
+    use super::*;
+    use crate::plan::Request;
+    use crate::testing::{Plain, plain_pool};
+
+    /// Twenty pieces a phase; fails when told to, and keeps a list of what it did.
+    struct Fake {
+        fail_at: Option<usize>,
+        done: RefCell<Vec<(Phase, u64)>>,
+        time: Duration,
+    }
+
+    impl Fake {
+        fn new(fail_at: Option<usize>, time: Duration) -> Fake {
+            Fake { fail_at, done: RefCell::default(), time }
+        }
+    }
+
+    impl Mover for Fake {
+        async fn step(&self, map: &Map, phase: Phase, cursor: u64) -> Result<Step, String> {
+            assert_eq!(map.state == State::Unclean, phase == Phase::Clean);
+            if self.fail_at == Some(self.done.borrow().len()) {
+                return Err("a member is down".into());
+            }
+            time::sleep(self.time).await;
+            self.done.borrow_mut().push((phase, cursor));
+            let next = cursor + 1;
+            let moved_bytes = if phase == Phase::Migrate { 1000 } else { 0 };
+            Ok(Step { cursor: (next < 20).then_some(next), done: (next * 50) as u16, moved_bytes })
+        }
+    }
+
+    fn run<T>(future: impl Future<Output = T>) -> T {
+        World::new(1, SimConfig::default()).run_until(future).expect("the test's tasks are never all asleep for good")
+    }
+
+    async fn begun(namespaces: &[Plain]) -> Map {
+        let map = plain_pool(namespaces, 1).await;
+        let request = Request::Drain(vec![map.members[0].id]);
+        let proposer = Proposer::new(namespaces);
+        proposer.agree(&map, |map| map.begin(&request, 5).map_err(AgreeError::from)).await.unwrap()
+    }
+
+    fn three() -> Vec<Plain> {
+        (1..=3).map(|id| Plain::new(id, 2 << 20, 4096)).collect()
+    }
+
+    #[test]
+    fn a_change_stopped_at_any_piece_goes_on_where_it_was_noted() {
+        for fail_at in 0..60 {
+            run(async {
+                let namespaces = three();
+                let joint = begun(&namespaces).await;
+                let proposer = Proposer::new(&namespaces);
+                let first = Fake::new(Some(fail_at), Duration::from_millis(300));
+                let failed = carry_out(&proposer, &first, joint.clone(), None, |_| {}).await.unwrap_err();
+                assert!(matches!(&failed, RebalanceError::Piece { reason, .. } if reason.contains("down")), "{failed}");
+                let second = Fake::new(None, Duration::from_millis(300));
+                let map = proposer.agree(&joint, |map| Ok(map.clone())).await.unwrap();
+                let stable = carry_out(&proposer, &second, map, None, |_| {}).await.unwrap();
+                assert_eq!((stable.state, stable.epoch, stable.change), (State::Stable, joint.epoch + 1, None));
+                let (first, second) = (first.done.borrow(), second.done.borrow());
+                let all = [Phase::Seal, Phase::Migrate, Phase::Clean].into_iter();
+                let all = all.flat_map(|phase| (0..20).map(move |cursor| (phase, cursor)));
+                assert!(all.clone().all(|piece| first.contains(&piece) || second.contains(&piece)));
+                let twice = (first.len() + second.len()).saturating_sub(60);
+                assert!(twice <= 8, "{twice} pieces were done twice: progress is noted every two seconds");
+            });
+        }
+    }
+
+    #[test]
+    fn two_at_once_do_no_harm_and_a_third_is_told() {
+        run(async {
+            let namespaces = three();
+            let joint = begun(&namespaces).await;
+            let work = |namespaces: Vec<Plain>, joint: Map| async move {
+                let mover = Fake::new(None, Duration::from_millis(500));
+                carry_out(&Proposer::new(&namespaces), &mover, joint, None, |_| {}).await.unwrap()
+            };
+            let first = engine::task::spawn(work(namespaces.clone(), joint.clone()));
+            time::sleep(Duration::from_millis(700)).await;
+            let second = engine::task::spawn(work(namespaces.clone(), joint.clone()));
+            let refused = is_free(&Proposer::new(&namespaces), &joint).await;
+            assert!(matches!(refused, Err(RebalanceError::Busy { .. })), "{refused:?}");
+            assert_eq!((first.await.state, second.await.state), (State::Stable, State::Stable));
+            assert!(is_free(&Proposer::new(&namespaces), &joint).await.unwrap().change.is_none());
+        });
+    }
+
+    #[test]
+    fn the_rate_is_kept_and_what_moved_is_counted() {
+        run(async {
+            let namespaces = three();
+            let joint = begun(&namespaces).await;
+            let (start, mut moved) = (time::now(), 0);
+            let mover = Fake::new(None, Duration::from_millis(1));
+            let count = |change: &Change| moved = change.moved_bytes;
+            carry_out(&Proposer::new(&namespaces), &mover, joint, Some(1000), count).await.unwrap();
+            assert_eq!(moved, 20_000);
+            // 19 pauses of a second in virtual time: the last piece needs none after it.
+            assert!(start.elapsed() >= Duration::from_secs(19), "{:?}", start.elapsed());
+        });
+    }
+}
