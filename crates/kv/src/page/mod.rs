@@ -196,6 +196,11 @@ fn encode_header(bytes: &mut [u8], identity: Identity, header: &Header) {
     bytes[8..16].copy_from_slice(&checksum.to_le_bytes());
 }
 
+/// The seal of a page that was decoded before.
+pub(crate) fn seal_of(page: &[u8]) -> u64 {
+    u64_at(page, 40)
+}
+
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }

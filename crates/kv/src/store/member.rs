@@ -187,6 +187,11 @@ impl<N: Link> Member<N> {
         Ok((table, epoch))
     }
 
+    /// The connection on which it has a vote.
+    pub(super) async fn vote(&self) -> Result<u64, MemberError> {
+        self.voting().await.map(|(_, epoch)| epoch)
+    }
+
     async fn check(&self, table: &Table<N>, epoch: u64) -> Result<(), MemberError> {
         if let Some(refusal) = &*self.refused.borrow()
             && refusal.epoch == epoch

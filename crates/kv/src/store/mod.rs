@@ -12,12 +12,15 @@
 //! - A reply counts only if the member's connection is the one on which its superblock was checked (`member`).
 
 mod background;
+mod change;
+mod clean;
 mod error;
 mod follow;
 mod latency;
 mod link;
 mod list;
 mod member;
+mod migrate;
 mod operation;
 mod quorum;
 mod repair;
@@ -27,6 +30,7 @@ mod topology;
 mod usage;
 mod value;
 mod verify;
+mod walk;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -42,6 +46,7 @@ use member::Member;
 use topology::Topology;
 
 pub use background::RepairerOptions;
+pub use change::{Agreement, ChangeError, ChangeOptions, ChangeProgress, ChangeReport, ShowChange, Step};
 pub use error::StoreError;
 pub use follow::{LEASE_DEFAULT, LocalFuture, MapSource};
 pub use latency::Latencies;
@@ -226,6 +231,8 @@ impl<N: Link> Inner<N> {
 
 #[cfg(test)]
 mod adverse_tests;
+#[cfg(test)]
+mod change_tests;
 #[cfg(test)]
 mod conditional_tests;
 #[cfg(test)]

@@ -100,6 +100,12 @@ impl Quorum {
         count[0] >= self.needed[0] && count[1] >= self.needed[1]
     }
 
+    /// Whether these are a majority of one set.
+    pub(super) fn is_met_in(&self, set: Sets, answered: impl Iterator<Item = Sets>) -> bool {
+        let needed = if set == Sets::OLD { self.needed[1] } else { self.needed[0] };
+        answered.filter(|sets| sets.meets(set)).count() >= usize::from(needed)
+    }
+
     /// Answers needed of the set that needs most; for messages.
     pub(super) fn needed(&self) -> usize {
         usize::from(self.needed[0].max(self.needed[1]))
@@ -146,6 +152,11 @@ impl Placement {
     /// A majority of them.
     pub(super) fn majority(&self) -> usize {
         self.new.majority()
+    }
+
+    /// Whether every key keeps a majority of its homes before the change when only those that `alive` names can answer.
+    pub(super) fn old_majority_everywhere(&self, alive: impl Fn(usize) -> bool) -> bool {
+        self.old.as_ref().is_none_or(|ring| ring.majority_everywhere(&alive))
     }
 
     /// Whether every key keeps its majorities when only those that `alive` names can answer.

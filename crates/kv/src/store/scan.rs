@@ -64,7 +64,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    fn nothing(members: usize) -> Seen {
+    pub(super) fn nothing(members: usize) -> Seen {
         Seen { keys: BTreeMap::new(), damaged: Vec::new(), answered: vec![false; members], bytes: 0 }
     }
 
@@ -81,7 +81,7 @@ struct Looks {
     answered: Notify,
 }
 
-type Pages = Vec<(TablePage, Result<PageImage, TableError>)>;
+pub(super) type Pages = Vec<(TablePage, Result<PageImage, TableError>)>;
 
 impl<N: Link> Topology<N> {
     /// The next stretch to walk from `from` on.
@@ -197,7 +197,7 @@ impl<N: Link> Topology<N> {
         seen
     }
 
-    fn gather(&self, index: usize, stretch: Stretch, pages: Pages, seen: &mut Seen) {
+    pub(super) fn gather(&self, index: usize, stretch: Stretch, pages: Pages, seen: &mut Seen) {
         let Some(table) = self.members[index].table() else { return };
         seen.answered[index] = true;
         seen.bytes += pages.len() as u64 * u64::from(self.map.page_size);
@@ -220,7 +220,7 @@ impl<N: Link> Topology<N> {
 
 impl<N: Link> Member<N> {
     /// Reads the pages at which the hashes of a stretch are at home.
-    async fn pages(&self, stretch: Stretch) -> Result<Pages, MemberError> {
+    pub(super) async fn pages(&self, stretch: Stretch) -> Result<Pages, MemberError> {
         let (table, epoch) = self.voting().await?;
         let geometry = table.layout().geometry;
         let (mut next, last) = (geometry.home(stretch.from), geometry.home(stretch.last()));

@@ -431,6 +431,11 @@ impl PageImage {
         self.page
     }
 
+    /// The epoch that it is sealed for; 0: none.
+    pub fn seal(&self) -> u64 {
+        crate::page::seal_of(&self.bytes)
+    }
+
     /// Every entry: key, timestamp and content.
     pub fn entries<N: Namespace>(&self, table: &Table<N>) -> Result<Vec<(Vec<u8>, Found)>, TableError> {
         let view = table.decode_again(self)?;

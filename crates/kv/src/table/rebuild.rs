@@ -41,7 +41,10 @@ impl<N: Namespace> Table<N> {
         let mut placed: Vec<Placed> = Vec::new();
         // Every turn but the last places one value.
         for _ in 0..=puts.len() {
-            match plan(Draft::rebuild(identity, size, salt), &damaged, &puts, &placed)? {
+            let mut draft = Draft::rebuild(identity, size, salt);
+            // The damaged one may have been sealed, for no later epoch: its neighbours would have said so.
+            draft.seal(self.epoch);
+            match plan(draft, &damaged, &puts, &placed)? {
                 Plan::Place { key, timestamp, value } => match self.place(page, timestamp.op, &value).await {
                     Ok(reference) => placed.push(Placed { key, timestamp, reference }),
                     Err(error) => {

@@ -1,0 +1,375 @@
+//! The pool changes while hosts work on it: they sleep in old epochs, the one that carries the change out dies, two do it
+//! at once, members are down. Every history is linearizable, and at the end every key is at home where it should be.
+
+use check::{Action, Recorder};
+use engine::task::Task;
+use engine::time;
+use pool::change::State;
+use pool::plan::Request;
+
+use super::change::{Agreement, ChangeError, ChangeOptions, Step};
+use super::tests::{Member, value};
+use super::*;
+use crate::testing::{Counting, create, memories, run};
+use crate::value::Value;
+
+/// The pool's voters, and the way to its members: one map, agreed on at once.
+struct Voters {
+    map: RefCell<Map>,
+    /// This host's connections to all members there ever are.
+    links: Vec<Member>,
+    /// The host sleeps, as far as the map goes: it hears of no change.
+    deaf: Cell<bool>,
+    /// What it goes by while it is deaf.
+    last: RefCell<Option<Map>>,
+    shared: Option<Rc<Voters>>,
+}
+
+impl Voters {
+    fn now(&self) -> Map {
+        match &self.shared {
+            Some(shared) => shared.now(),
+            None => self.map.borrow().clone(),
+        }
+    }
+
+    fn set(&self, map: Map) {
+        *self.map.borrow_mut() = map;
+    }
+}
+
+impl MapSource<Member> for Voters {
+    fn newest(&self) -> LocalFuture<'_, Result<Map, String>> {
+        Box::pin(async {
+            time::sleep(Duration::from_micros(300)).await;
+            if !self.deaf.get() {
+                *self.last.borrow_mut() = Some(self.now());
+            }
+            Ok(self.last.borrow().clone().unwrap_or_else(|| self.now()))
+        })
+    }
+
+    fn connect<'a>(&'a self, map: &'a Map, index: usize) -> LocalFuture<'a, Option<Member>> {
+        let id = map.members[index].id.0;
+        let link = self.links.iter().find(|link| device::Namespace::info(&**link).nguid == id).cloned();
+        Box::pin(async move { link })
+    }
+}
+
+impl Agreement for Voters {
+    fn agree(&self, epoch: u64, step: Step) -> LocalFuture<'_, Result<(), String>> {
+        Box::pin(async move {
+            time::sleep(Duration::from_millis(1)).await;
+            let map = self.now();
+            if map.epoch != epoch {
+                return Ok(());
+            }
+            let next = match step {
+                Step::Note { phase, cursor, done, moved_bytes } => {
+                    let id = map.change.as_ref().map_or(0, |change| change.id);
+                    map.note(id, phase, cursor, done, moved_bytes, 0)
+                }
+                Step::EndJoint => map.end_joint(),
+                Step::EndUnclean => map.end_unclean(),
+            };
+            self.shared.as_deref().unwrap_or(self).set(next);
+            Ok(())
+        })
+    }
+}
+
+/// Five members of which some hold keys; any number of hosts.
+struct Scene {
+    memories: Vec<Arc<device::Memory>>,
+    voters: Rc<Voters>,
+}
+
+struct Host {
+    voters: Rc<Voters>,
+    store: Store<Member>,
+    _follow: Task<()>,
+}
+
+impl Scene {
+    /// A pool of five members; only those of `weights` above 0 hold keys.
+    async fn new(weights: [u32; 5]) -> Scene {
+        let memories = memories(5, 4 << 20);
+        let mut map = create(&memories, 3, 500).await;
+        map.members.iter_mut().zip(weights).for_each(|(member, weight)| member.weight = weight);
+        let (last, deaf) = (RefCell::default(), Cell::new(false));
+        let voters = Voters { map: RefCell::new(map), links: Vec::new(), deaf, last, shared: None };
+        Scene { memories, voters: Rc::new(voters) }
+    }
+
+    async fn host(&self, lease: Duration) -> Host {
+        let links: Vec<_> = self.memories.iter().cloned().map(Counting::new).collect();
+        let (map, last) = (RefCell::new(self.voters.now()), RefCell::default());
+        let shared = Some(self.voters.clone());
+        let voters = Rc::new(Voters { map, links, deaf: Cell::new(false), last, shared });
+        let map = self.voters.now();
+        let mut members = Vec::new();
+        for index in 0..map.members.len() {
+            members.push(voters.connect(&map, index).await);
+        }
+        let store = Store::new(map, members);
+        let follow = store.follow(voters.clone(), lease);
+        Host { voters, store, _follow: follow }
+    }
+
+    fn id(&self, index: usize) -> pool::MemberId {
+        pool::MemberId(device::Namespace::info(&*self.memories[index]).nguid)
+    }
+
+    /// Begins a change.
+    fn begin(&self, request: &Request) {
+        let next = self.voters.now().begin(request, engine::task::random_u64()).unwrap();
+        self.voters.set(next);
+    }
+
+    /// Every key on exactly its homes, all alike.
+    async fn audit(&self) -> u64 {
+        let map = self.voters.now();
+        assert_eq!(map.state, State::Stable);
+        let host = self.host(LEASE_DEFAULT).await;
+        let report = host.store.repair(&RepairOptions::default()).await;
+        assert!(report.is_complete(), "{report:?}");
+        let report = host.store.verify(&VerifyOptions { check_values: true, ..VerifyOptions::default() }).await;
+        assert!(report.is_equal(), "{report:?}");
+        let topology = host.store.inner.topology();
+        for member in &topology.members {
+            let table = member.table().unwrap();
+            for page in 0..table.layout().geometry.table_pages {
+                let image = table.read_page(pool::TablePage(page)).await.unwrap();
+                for (key, _) in image.entries(table).unwrap() {
+                    let key = host.store.inner.key(&key).unwrap();
+                    assert!(topology.homes(&key).contains(member.index), "{key:?} on member {}", member.index);
+                }
+            }
+        }
+        report.keys
+    }
+}
+
+fn quick() -> ChangeOptions {
+    ChangeOptions { grace: Duration::from_millis(20), ..ChangeOptions::default() }
+}
+
+fn set_weight(scene: &Scene, index: usize, weight: u32) -> Request {
+    Request::SetWeight(vec![(scene.id(index), weight)])
+}
+
+const LENGTHS: [usize; 5] = [8, 700, 3800, 6000, 200_000];
+
+fn value_of(id: u64, len: usize) -> Value {
+    let mut bytes = vec![id as u8; len];
+    bytes[..8].copy_from_slice(&id.to_le_bytes());
+    Value::copy_from(&bytes)
+}
+
+fn id_of(value: &Value) -> u64 {
+    u64::from_le_bytes(*value.to_vec().first_chunk().unwrap())
+}
+
+/// Works on few keys until told to stop.
+async fn client(number: u32, store: Store<Member>, recorder: Recorder, stop: Rc<Cell<bool>>) {
+    for step in 0u64.. {
+        if stop.get() {
+            return;
+        }
+        let draw = engine::task::random_u64();
+        let key = format!("key {}", draw % 4);
+        let id = (u64::from(number) << 32) + step + 1;
+        match (draw >> 8) % 10 {
+            0..4 => {
+                let token = recorder.invoked(number, &key, Action::Put, Some(id));
+                match store.put(key.as_bytes(), value_of(id, LENGTHS[(draw >> 16) as usize % 5])).await {
+                    Ok(()) => recorder.returned(token, None),
+                    Err(error) if !error.outcome_unknown() => recorder.failed(token),
+                    Err(_) => {}
+                }
+            }
+            4 => {
+                let token = recorder.invoked(number, &key, Action::Delete, None);
+                if store.delete(key.as_bytes()).await.is_ok() {
+                    recorder.returned(token, None);
+                }
+            }
+            _ => {
+                let token = recorder.invoked(number, &key, Action::Get, None);
+                if let Ok(value) = store.get(key.as_bytes()).await {
+                    recorder.returned(token, value.as_ref().map(id_of));
+                }
+            }
+        }
+        time::sleep(Duration::from_micros(draw >> 32 & 0xfff)).await;
+    }
+}
+
+/// Adds to one side, takes from the other: the share of keys that moves is the new member's, no more.
+#[test]
+fn a_change_moves_the_least_and_leaves_nothing_behind() {
+    run(1, async {
+        let scene = Scene::new([100, 100, 100, 100, 0]).await;
+        let host = scene.host(LEASE_DEFAULT).await;
+        for number in 0..400u32 {
+            let length = LENGTHS[number as usize % 3];
+            host.store.put(&number.to_le_bytes(), value_of(number.into(), length)).await.unwrap();
+        }
+        host.store.delete(&7u32.to_le_bytes()).await.unwrap();
+        host.store.settle().await;
+        for (index, weight) in [(4, 100), (1, 0)] {
+            let before = scene.voters.now();
+            scene.begin(&set_weight(&scene, index, weight));
+            let after = scene.voters.now().placements().new;
+            let (old, mut least) = (before.placements().new, 0);
+            for number in 0..400u32 {
+                let key = host.store.inner.key(&number.to_le_bytes()).unwrap();
+                let gained = |home: &&u16| !old.homes(key.hash()).contains(home);
+                least += after.homes(key.hash()).iter().filter(gained).count() as u64;
+            }
+            let report = host.store.finish_change(&*host.voters, &quick()).await.unwrap();
+            assert_eq!(report.copied, least, "exactly what is new to a member was copied");
+            assert_eq!(report.dropped, least, "and dropped where it was before");
+            assert!(least > 150, "{least}");
+            host.store.settle().await;
+            assert_eq!(scene.audit().await, 399);
+        }
+    });
+}
+
+/// One host sleeps through the change in an old epoch, with commands that land late; the one that carries it out dies now
+/// and then, and two go on; a member is down for a while.
+async fn scenario(seed: u64) {
+    let scene = Scene::new([[100, 100, 100, 100, 0], [100, 100, 100, 0, 0]][seed as usize % 2]).await;
+    let (recorder, stop) = (Recorder::new(), Rc::new(Cell::new(false)));
+    let (mut clients, mut hosts) = (Vec::new(), Vec::new());
+    for number in 0..3 {
+        let host = scene.host(Duration::from_millis(200)).await;
+        for task in 0..2 {
+            let client = client(number * 2 + task, host.store.clone(), recorder.clone(), stop.clone());
+            clients.push(engine::task::spawn(client));
+        }
+        hosts.push(host);
+    }
+    time::sleep(Duration::from_millis(20)).await;
+    for round in 0..3u64 {
+        let draw = engine::task::random_u64();
+        // The first host hears of nothing until it meets a seal and long after; its commands are slow besides.
+        hosts[0].voters.deaf.set(draw & 1 == 0);
+        for link in &hosts[0].voters.links {
+            link.slow.set(Duration::from_micros(draw >> 8 & 0x3fff));
+        }
+        let map = scene.voters.now();
+        let index = if round % 2 == 0 { 4 } else { (draw >> 32) as usize % 4 };
+        let weight = if map.members[index].weight == 0 { 100 } else { 0 };
+        if weight == 0 && map.members.iter().filter(|member| member.weight > 0).count() <= 3 {
+            continue;
+        }
+        scene.begin(&set_weight(&scene, index, weight));
+        change_with_accidents(&scene, draw).await;
+        hosts[0].voters.deaf.set(false);
+        for link in &hosts[0].voters.links {
+            link.slow.set(Duration::ZERO);
+        }
+        time::sleep(Duration::from_millis(30)).await;
+    }
+    stop.set(true);
+    for client in clients {
+        client.await;
+    }
+    for host in &hosts {
+        host.store.settle().await;
+    }
+    if let Err(fault) = check::check(&recorder.history()) {
+        panic!("seed {seed}: {fault}");
+    }
+    time::sleep(Duration::from_secs(1)).await;
+    scene.audit().await;
+}
+
+/// Carries the change out: workers die at any moment, two work at once, one member is away for a while.
+async fn change_with_accidents(scene: &Scene, draw: u64) {
+    for attempt in 0..3 {
+        let worker = scene.host(Duration::from_millis(200)).await;
+        let (store, voters) = (worker.store.clone(), worker.voters.clone());
+        let task = engine::task::spawn(async move { store.finish_change(&*voters, &quick()).await.map(drop) });
+        time::sleep(Duration::from_micros(draw >> (attempt * 8) & 0xffff)).await;
+        if task.is_finished() {
+            break;
+        }
+        drop(task);
+    }
+    let (one, other) = (scene.host(LEASE_DEFAULT).await, scene.host(LEASE_DEFAULT).await);
+    let away = one.voters.links[draw as usize % 5].clone();
+    away.down.set(true);
+    let back = engine::task::spawn(async move {
+        time::sleep(Duration::from_millis(100)).await;
+        away.epoch.set(1);
+        away.down.set(false);
+    });
+    let (store, voters) = (one.store.clone(), one.voters.clone());
+    let first = engine::task::spawn(async move { store.finish_change(&*voters, &quick()).await });
+    let second = other.store.finish_change(&*other.voters, &quick()).await;
+    assert!(second.is_ok(), "{second:?}");
+    assert!(matches!(first.await, Ok(_) | Err(ChangeError::Overtaken)));
+    back.await;
+    assert_eq!(scene.voters.now().state, State::Stable);
+}
+
+#[test]
+fn histories_are_linearizable_through_changes() {
+    for seed in 0..12 {
+        run(seed, scenario(seed));
+    }
+}
+
+/// A put that was read before the seal, sent after it, and lands later still: refused, and the operation starts anew.
+#[test]
+fn a_host_that_slept_in_an_old_epoch_is_refused_and_goes_on_in_the_new_one() {
+    run(5, async {
+        let scene = Scene::new([100, 100, 100, 100, 0]).await;
+        let (sleeper, worker) = (scene.host(Duration::from_secs(3600)).await, scene.host(LEASE_DEFAULT).await);
+        for number in 0..50u32 {
+            sleeper.store.put(&number.to_le_bytes(), value(b"old")).await.unwrap();
+        }
+        sleeper.store.settle().await;
+        scene.begin(&set_weight(&scene, 4, 100));
+        worker.store.finish_change(&*worker.voters, &quick()).await.unwrap();
+        for number in 0..50u32 {
+            worker.store.put(&number.to_le_bytes(), value(b"new")).await.unwrap();
+        }
+        assert_eq!(sleeper.store.map().epoch, 1);
+        for number in 0..50u32 {
+            assert_eq!(sleeper.store.get(&number.to_le_bytes()).await, Ok(Some(value(b"new"))));
+            sleeper.store.put(&number.to_le_bytes(), value(b"last")).await.unwrap();
+        }
+        assert_eq!(sleeper.store.map().epoch, 3);
+        sleeper.store.settle().await;
+        assert_eq!(scene.audit().await, 50);
+    });
+}
+
+/// A member that is away for good: its keys are carried over from the others, but cleaning waits for it.
+#[test]
+fn cleaning_waits_for_every_member() {
+    run(6, async {
+        let scene = Scene::new([100, 100, 100, 100, 0]).await;
+        let worker = scene.host(LEASE_DEFAULT).await;
+        for number in 0..50u32 {
+            worker.store.put(&number.to_le_bytes(), value(b"old")).await.unwrap();
+        }
+        worker.store.settle().await;
+        worker.voters.links[2].down.set(true);
+        scene.begin(&set_weight(&scene, 4, 100));
+        let error = worker.store.finish_change(&*worker.voters, &quick()).await.unwrap_err();
+        assert!(matches!(&error, ChangeError::Members { reason, .. } if reason.contains("member 2")), "{error}");
+        assert_eq!(scene.voters.now().state, State::Unclean);
+        for number in 0..50u32 {
+            assert_eq!(worker.store.get(&number.to_le_bytes()).await, Ok(Some(value(b"old"))));
+        }
+        worker.voters.links[2].epoch.set(1);
+        worker.voters.links[2].down.set(false);
+        worker.store.finish_change(&*worker.voters, &quick()).await.unwrap();
+        assert_eq!(scene.audit().await, 50);
+    });
+}

@@ -1,0 +1,295 @@
+//! Migration: in the joint epoch, every key comes to its new homes.
+//!
+//! Invariant: what is stored on the new homes of a key is the newest of a majority of its old homes, *read from pages that
+//! were sealed before*. Whatever an operation of an older epoch has shown or stored at a majority of old homes, it did at
+//! one of these members before the seal; so it is among what is read here. To count a page that is not sealed would lose a
+//! put whose last store lands there after it was read.
+//!
+//! Operations of the joint epoch need no care: each meets a majority of the new homes by itself.
+
+use std::rc::Rc;
+
+use engine::sync::Semaphore;
+use engine::time::{self, Instant};
+use pool::TablePage;
+use pool::change::{Phase, State};
+
+use super::change::{Agreement, ChangeError, ChangeOptions, ChangeReport};
+use super::link::Link;
+use super::member::{Member, MemberError};
+use super::operation::fetch;
+use super::quorum::Sets;
+use super::scan::{Seen, Stretch};
+use super::topology::Topology;
+use super::walk::{STRETCH_PAUSE, STRETCH_TRIES, Walk};
+use super::{Inner, OPERATION_TIME_MAX, Store};
+use crate::table::{Found, PageImage, TableError};
+use crate::types::{Ballot, Key};
+
+/// Keys carried over at once.
+const KEYS_AT_ONCE: usize = 16;
+/// Looks at one key before the migration gives up.
+const LOOKS_MAX: usize = 50;
+
+impl<N: Link> Store<N> {
+    /// Seals the old homes and carries every key to its new ones, from `cursor` on.
+    pub(super) async fn migrate(
+        &self,
+        cursor: u64,
+        agreement: &dyn Agreement,
+        options: &ChangeOptions,
+        report: &mut ChangeReport,
+    ) -> Result<(), ChangeError> {
+        let inner = &self.inner;
+        let topology = inner.topology();
+        if topology.map.state != State::Joint {
+            return Err(ChangeError::Overtaken);
+        }
+        let mut walk = Walk::new(Phase::Migrate, topology.map.epoch, agreement, options, report);
+        let mut next = Some(cursor);
+        while let Some(from) = next {
+            let stretch = topology.stretch(from);
+            migrate_stretch(inner, &topology, stretch, report).await?;
+            next = stretch.to;
+            walk.advance(next, report).await?;
+        }
+        Ok(())
+    }
+}
+
+async fn migrate_stretch<N: Link>(
+    inner: &Rc<Inner<N>>,
+    topology: &Rc<Topology<N>>,
+    stretch: Stretch,
+    report: &mut ChangeReport,
+) -> Result<(), ChangeError> {
+    let mut tries = 0;
+    let (start, seen) = loop {
+        let start = time::now();
+        let seen = topology.see_sealed(stretch, report).await?;
+        // Every key, seen or not: one that nobody shows may be a put that a page out of reach has taken.
+        if topology.placement.old_majority_everywhere(|member| seen.is_whole(member)) {
+            break (start, seen);
+        }
+        tries += 1;
+        if tries == STRETCH_TRIES {
+            return Err(ChangeError::Members { phase: Phase::Migrate, reason: topology.missing(&seen) });
+        }
+        time::sleep(STRETCH_PAUSE).await;
+    };
+    let turns = Semaphore::new(KEYS_AT_ONCE);
+    let mut tasks = Vec::new();
+    for ((_, bytes), found) in &seen.keys {
+        let Ok(key) = inner.key(bytes) else { continue };
+        let homes = topology.homes(&key);
+        if homes.iter().all(|home| home.sets.meets(Sets::OLD)) {
+            continue;
+        }
+        let of = |member: usize| found.iter().find(|(index, _)| *index == member).map(|(_, found)| found.clone());
+        let members = homes.iter().map(|home| usize::from(home.member)).filter(|&member| seen.is_whole(member));
+        let known: Vec<_> = members.map(|member| (member, of(member).unwrap_or(Found::NOTHING))).collect();
+        let turn = turns.acquire(1).await;
+        let (inner, topology) = (inner.clone(), topology.clone());
+        tasks.push(engine::task::spawn(async move {
+            let carried = carry(&inner, &topology, &key, start, known).await;
+            drop(turn);
+            carried
+        }));
+    }
+    for task in tasks {
+        let carried = task.await?;
+        report.keys += 1;
+        report.copied += carried.copies;
+        report.copied_bytes += carried.bytes;
+    }
+    Ok(())
+}
+
+/// What carrying one key over has cost.
+#[derive(Default)]
+struct Carried {
+    copies: u64,
+    bytes: u64,
+}
+
+/// Why a key was not carried over: look again.
+enum NotYet {
+    Overtaken,
+    Reason(String),
+}
+
+/// Carries one key over, on what was `known` from `start` on, and if that does not do, on new looks.
+async fn carry<N: Link>(
+    inner: &Rc<Inner<N>>,
+    topology: &Rc<Topology<N>>,
+    key: &Key,
+    mut start: Instant,
+    mut known: Vec<(usize, Found)>,
+) -> Result<Carried, ChangeError> {
+    let mut carried = Carried::default();
+    let mut reason = String::new();
+    for _ in 0..LOOKS_MAX {
+        match carry_known(inner, topology, key, &known, &mut carried).await {
+            // Later, what it counts on may have been lost and repaired away: as for any operation.
+            Ok(()) if start.elapsed() <= OPERATION_TIME_MAX => return Ok(carried),
+            Ok(()) => reason = "too slow".into(),
+            Err(NotYet::Overtaken) => return Err(ChangeError::Overtaken),
+            Err(NotYet::Reason(why)) => reason = why,
+        }
+        time::sleep(STRETCH_PAUSE).await;
+        start = time::now();
+        known = look(topology, key).await;
+    }
+    Err(ChangeError::Members { phase: Phase::Migrate, reason: format!("{key:?}: {reason}") })
+}
+
+/// What the homes hold now: the new ones, and those of the old ones whose page is sealed.
+async fn look<N: Link>(topology: &Rc<Topology<N>>, key: &Key) -> Vec<(usize, Found)> {
+    let mut known = Vec::new();
+    for home in topology.homes(key).iter() {
+        let member = &topology.members[usize::from(home.member)];
+        if let Ok((image, found)) = member.read(key).await
+            && (!home.sets.meets(Sets::OLD) || image.seal() >= topology.map.epoch)
+        {
+            known.push((member.index, found));
+        }
+    }
+    known
+}
+
+async fn carry_known<N: Link>(
+    inner: &Rc<Inner<N>>,
+    topology: &Rc<Topology<N>>,
+    key: &Key,
+    known: &[(usize, Found)],
+    carried: &mut Carried,
+) -> Result<(), NotYet> {
+    let homes = topology.homes(key);
+    let sets_of = |member: usize| homes.iter().find(|home| usize::from(home.member) == member).map(|home| home.sets);
+    let answered = known.iter().filter_map(|(member, _)| sets_of(*member));
+    if !homes.quorum().is_met_in(Sets::OLD, answered) {
+        return Err(NotYet::Reason("a majority of its old homes is out of reach".into()));
+    }
+    let newest = known.iter().map(|(_, found)| found).max_by_key(|found| found.timestamp);
+    let Some(newest) = newest.filter(|found| found.timestamp != Found::NOTHING.timestamp) else { return Ok(()) };
+    let conditional = |found: &Found| found.promise != Ballot::NONE || found.timestamp.ballot != Ballot::NONE;
+    if known.iter().any(|(_, found)| conditional(found)) {
+        return Err(NotYet::Reason("written by a conditional operation, which this version does not know".into()));
+    }
+    let at = |member: usize| topology.members[member].clone();
+    let holds = |found: &Found| found.timestamp == newest.timestamp;
+    let holders = known.iter().filter(|(_, found)| holds(found));
+    let value = fetch(inner, key, holders.map(|(member, found)| (at(*member), found.clone())).collect()).await;
+    let value = value.map_err(|_gone| NotYet::Reason("no good copy of its value".into()))?;
+    let record = newest.record(value);
+    let bytes = (key.bytes().len() + record.value.as_ref().map_or(0, crate::Value::len)) as u64;
+    let mut done: Vec<Sets> = Vec::new();
+    let mut failures = Vec::new();
+    for home in homes.iter().filter(|home| home.sets.meets(Sets::NEW)) {
+        let member = at(home.member.into());
+        if known.iter().any(|(index, found)| *index == member.index && holds(found)) {
+            done.push(home.sets);
+            continue;
+        }
+        match member.store(key, &record, None, None).await {
+            Ok(_) => {
+                done.push(home.sets);
+                if !home.sets.meets(Sets::OLD) {
+                    carried.copies += 1;
+                    carried.bytes += bytes;
+                }
+            }
+            Err(error) if error.sealed().is_some() => return Err(NotYet::Overtaken),
+            Err(error) => {
+                inner.mark_stale(&member);
+                failures.push(format!("member {}: {error}", member.index));
+            }
+        }
+    }
+    if homes.quorum().is_met_in(Sets::NEW, done.into_iter()) {
+        return Ok(());
+    }
+    Err(NotYet::Reason(failures.join("; ")))
+}
+
+impl<N: Link> Topology<N> {
+    /// Reads a stretch on all members, and seals it on those of the old placement. A member is whole only if all its pages of
+    /// the stretch are good, and sealed if they have to be.
+    async fn see_sealed(self: &Rc<Self>, stretch: Stretch, report: &mut ChangeReport) -> Result<Seen, ChangeError> {
+        let mut tasks = Vec::new();
+        for member in &self.members {
+            let seals = self.map.members[member.index].old.is_some();
+            let member = member.clone();
+            tasks.push(engine::task::spawn(async move {
+                let epoch = member.vote().await?;
+                let mut pages = member.pages(stretch).await?;
+                let sealed = if seals { member.seal(&mut pages, |_| true).await? } else { Work::default() };
+                member.counts(epoch)?;
+                Ok((pages, sealed))
+            }));
+        }
+        let mut seen = Seen::nothing(self.members.len());
+        for (index, task) in tasks.into_iter().enumerate() {
+            match task.await {
+                Ok((pages, work)) => {
+                    report.sealed += work.sealed;
+                    self.gather(index, stretch, pages, &mut seen);
+                }
+                Err(error) if MemberError::sealed(&error).is_some() => return Err(ChangeError::Overtaken),
+                Err(error) => tracing::debug!(member = index, %error, "a member was passed over"),
+            }
+        }
+        report.read_bytes += seen.bytes;
+        Ok(seen)
+    }
+
+    /// Who has not told all, for people.
+    pub(super) fn missing(&self, seen: &Seen) -> String {
+        let missing = (0..self.members.len()).filter(|&member| !seen.is_whole(member));
+        let words = |member: usize| match seen.damaged.iter().find(|page| page.member == member) {
+            Some(page) => format!("page {} of member {member}: {}", page.page.0, page.error),
+            None => format!("member {member} does not answer"),
+        };
+        missing.map(words).collect::<Vec<_>>().join("; ")
+    }
+}
+
+/// What sealing some pages has done.
+#[derive(Default)]
+pub(super) struct Work {
+    pub(super) sealed: u64,
+    pub(super) dropped: u64,
+}
+
+impl<N: Link> Member<N> {
+    /// Seals pages that were just read, each in place of its older image, and drops what does not stay. Damaged ones stay
+    /// as they are.
+    pub(super) async fn seal(
+        &self,
+        pages: &mut [(TablePage, Result<PageImage, TableError>)],
+        stays: impl Fn(&[u8]) -> bool + Clone + 'static,
+    ) -> Result<Work, MemberError> {
+        let table = self.table().ok_or(MemberError::Away)?;
+        let seal = |(page, image): &(TablePage, Result<PageImage, TableError>)| {
+            let image = image.as_ref().ok()?.clone();
+            let (table, page, stays) = (table.clone(), *page, stays.clone());
+            Some(engine::task::spawn(async move { table.seal_and_drop(page, Some(image), stays).await }))
+        };
+        let tasks: Vec<_> = pages.iter().map(seal).collect();
+        let mut work = Work::default();
+        for ((_, image), task) in pages.iter_mut().zip(tasks) {
+            let Some(task) = task else { continue };
+            match task.await {
+                Ok(sealed) => {
+                    work.sealed += u64::from(sealed.written);
+                    work.dropped += sealed.dropped as u64;
+                    *image = Ok(sealed.image);
+                }
+                // Damaged meanwhile.
+                Err(error @ TableError::Page { .. }) => *image = Err(error),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(work)
+    }
+}
