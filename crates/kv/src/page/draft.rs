@@ -82,6 +82,12 @@ impl<'a> Draft<'a> {
         self.guests.len() != before
     }
 
+    /// Marks the guest of this copy id and home, or takes the mark off; whether that changed it. `None`: it is not there.
+    pub fn condemn_guest(&mut self, copy: u64, home: u32, condemned: bool) -> Option<bool> {
+        let guest = self.guests.iter_mut().find(|guest| (guest.copy, guest.home) == (copy, home))?;
+        Some(std::mem::replace(&mut guest.condemned, condemned) != condemned)
+    }
+
     /// The entry of `key`.
     pub fn entry(&self, key: &[u8]) -> Option<&Entry<'a>> {
         self.entries.binary_search_by(|other| other.key.cmp(key)).ok().map(|index| &self.entries[index])

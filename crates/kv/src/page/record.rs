@@ -4,7 +4,7 @@
 //!  entry                                        guest
 //!   0  flags             u16                     0  copy              u64
 //!   2  key length        u16    1 to 512         8  home page         u32
-//!   4  value length      u32                    12  length            u32
+//!   4  value length      u32                    12  length            u32   2^31 more: condemned
 //!   8  counter           u64                    16  bytes
 //!  16  operation host    u64
 //!  24  operation number  u64                    reference
@@ -43,6 +43,7 @@ const FLAG_OPS: u16 = 1 << 4;
 const FLAG_EXPIRY: u16 = 1 << 5;
 const FLAG_TAG: u16 = 1 << 6;
 const FLAGS: u16 = FLAG_KIND | FLAG_BALLOT | FLAG_PROMISE | FLAG_OPS | FLAG_EXPIRY | FLAG_TAG;
+const CONDEMNED: u32 = 1 << 31;
 const BALLOT_BYTES: usize = 24;
 const APPLIED_BYTES: usize = 24;
 
@@ -311,6 +312,8 @@ pub struct Guest<'a> {
     pub copy: u64,
     /// The page whose entry refers to it.
     pub home: u32,
+    /// A collector looks whether anybody refers to it: nobody may begin to.
+    pub condemned: bool,
     /// The value.
     pub bytes: &'a [u8],
 }
@@ -324,7 +327,7 @@ impl<'a> Guest<'a> {
     pub(super) fn encode(&self, out: &mut Writer<'_>) {
         out.put(&self.copy.to_le_bytes());
         out.put(&self.home.to_le_bytes());
-        out.put(&(self.bytes.len() as u32).to_le_bytes());
+        out.put(&(self.bytes.len() as u32 | if self.condemned { CONDEMNED } else { 0 }).to_le_bytes());
         out.put(self.bytes);
     }
 
@@ -332,11 +335,12 @@ impl<'a> Guest<'a> {
         let mut reader = Reader(bytes);
         let copy = u64_at(reader.take(8)?, 0);
         let home = u32_at(reader.take(4)?, 0);
-        let length = u32_at(reader.take(4)?, 0) as usize;
+        let length = u32_at(reader.take(4)?, 0);
+        let (length, condemned) = ((length & !CONDEMNED) as usize, length & CONDEMNED != 0);
         if copy == 0 || length > bytes.len() {
             return Err(PageError::Malformed("a guest's copy or length"));
         }
-        Ok((Guest { copy, home, bytes: reader.take(length)? }, GUEST_FIXED_BYTES + length))
+        Ok((Guest { copy, home, condemned, bytes: reader.take(length)? }, GUEST_FIXED_BYTES + length))
     }
 }
 

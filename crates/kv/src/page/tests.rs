@@ -68,7 +68,7 @@ fn of_too_many_applied_operations_the_oldest_give_way_to_a_mark() {
 
 #[test]
 fn bytes_are_exactly_these() {
-    let bytes = page_with(&[inline(b"k", b"vw")], &[Guest { copy: 0x0102, home: 3, bytes: b"g" }]);
+    let bytes = page_with(&[inline(b"k", b"vw")], &[Guest { copy: 0x0102, home: 3, condemned: false, bytes: b"g" }]);
     assert_eq!(&bytes[..8], b"YGPG\x01\0\x01\0");
     assert_eq!(&bytes[16..32], [1, 0, 0, 0, 0, 0, 0, 0, 77, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(&bytes[48..64], [5, 0, 0, 0, 52, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0]);
@@ -120,17 +120,35 @@ fn images_never_repeat() {
 #[test]
 fn allocation_claims_the_shortest_run_and_frees_by_tag_only() {
     let mut page = AllocationPage::decode(&[0; 4096], 2, INCARNATION).unwrap();
-    page.claim(0, 4, 11, 1);
-    page.claim(7, 33, 12, 2);
+    page.claim(0, 4, 11, 1, 0);
+    page.claim(7, 33, 12, 2, 500);
     assert_eq!((page.find_run(3), page.find_run(4), page.find_run(240)), (Some(4), Some(40), None));
     assert_eq!(page.free(), 240 - 37);
     let bytes = page.encode_next(4096);
     let mut page = AllocationPage::decode(&bytes, 2, INCARNATION).unwrap();
-    assert_eq!((page.version(), page.slots()[8]), (1, Claim { tag: 12, home: 2, index: 1, pages: 33 }));
+    assert_eq!(
+        (page.version(), page.slots()[8]),
+        (1, Claim { tag: 12, home: 2, stamp: 500, index: 1, pages: 33, condemned: false })
+    );
     assert!(page.owns(7, 12) && !page.owns(8, 12) && !page.owns(7, 11) && !page.owns(60, 0));
     assert!(!page.release(13) && !page.release(0));
     assert!(page.release(12) && !page.release(12));
     assert_eq!(page.free(), 236);
+}
+
+#[test]
+fn stock_is_bound_once_and_a_condemned_slot_never() {
+    let mut page = AllocationPage::decode(&[0; 4096], 2, INCARNATION).unwrap();
+    page.stock(10, 6, 21, 3);
+    assert_eq!(page.run_of(21), Some((10, 6)));
+    assert!(page.bind(10, 2, 21, 31, 5, 4) && !page.bind(10, 2, 21, 32, 5, 4) && !page.bind(11, 2, 21, 32, 5, 4));
+    assert_eq!((page.run_of(21), page.run_of(31)), (Some((12, 4)), Some((10, 2))));
+    assert!(page.condemn(21, true) && !page.condemn(21, true) && !page.bind(12, 1, 21, 33, 5, 4));
+    let mut page = AllocationPage::decode(&page.encode_next(4096), 2, INCARNATION).unwrap();
+    assert!(page.slots()[12].condemned && page.slots()[12].home == UNBOUND && !page.slots()[10].condemned);
+    assert!(page.condemn(21, false) && page.release_run(14, 9, 21) && !page.bind(13, 2, 21, 33, 5, 4));
+    assert!(page.bind(12, 2, 21, 33, 5, 4));
+    assert_eq!(page.free(), 240 - 4);
 }
 
 fn any_ballot() -> impl Strategy<Value = Ballot> {
@@ -210,7 +228,7 @@ proptest! {
             match what {
                 0 | 1 => draft.put(owned.entry(key)),
                 _ if guests.contains_key(copy) => prop_assert!(draft.remove_guest(*copy, 8)),
-                _ => drop(draft.put_guest(Guest { copy: *copy, home: 8, bytes: key })),
+                _ => drop(draft.put_guest(Guest { copy: *copy, home: 8, condemned: false, bytes: key })),
             }
             let Ok(next) = draft.encode() else {
                 prop_assert!(draft.used() > 4032);
@@ -238,7 +256,7 @@ proptest! {
     /// Damage that a checksum was put over, as broken code would: still no panic.
     #[test]
     fn mutated_pages_never_panic(flips in proptest::collection::vec((0..300usize, any::<u8>()), 1..6)) {
-        let page = page_with(&[inline(b"key", b"value"), inline(b"other", &[1; 100])], &[Guest { copy: 1, home: 0, bytes: b"g" }]);
+        let page = page_with(&[inline(b"key", b"value"), inline(b"other", &[1; 100])], &[Guest { copy: 1, home: 0, condemned: false, bytes: b"g" }]);
         let mut bytes = vec![2];
         bytes.extend_from_slice(&page);
         flips.iter().for_each(|(at, value)| bytes[17 + at] = *value);

@@ -12,14 +12,20 @@
 //!  16  parts, 32 bytes each: first heap page u64, length u32, zero u32, checksum u64, tag u64
 //! ```
 
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+
 use device::{Durability, Namespace};
 use engine::task::TaskSet;
 use engine::{Buf, View};
 use pool::geometry::GROUP_DATA_PAGES;
 use pool::{HeapPage, TablePage};
 
+use super::group::place;
+use super::leftover::Leftover;
 use super::{Table, TableError, bump, uncertain};
-use crate::page::{PlaceKind, Reference};
+use crate::page::{EXTENT_PAGES_MAX, PlaceKind, Reference};
 use crate::types::{OpId, VALUE_BYTES_MAX, VALUE_PART_BYTES, checksum_of_parts, value_checksum};
 use crate::value::Value;
 
@@ -31,6 +37,7 @@ const PARTS_MAX: usize = VALUE_BYTES_MAX.div_ceil(EXTENT_BYTES);
 const PARTS_AT_ONCE_MAX: usize = 8;
 const INDEX_FIXED_BYTES: usize = 16;
 const PART_BYTES: usize = 32;
+const _: () = assert!(EXTENT_BYTES / pool::geometry::PAGE_SIZE_MIN as usize <= EXTENT_PAGES_MAX);
 const _: () = assert!(INDEX_FIXED_BYTES + PARTS_MAX * PART_BYTES <= EXTENT_BYTES && PARTS_MAX <= u16::MAX as usize);
 /// Writes of one extent that may end in doubt before the value is given up: each costs an abandoned extent. Guessed.
 const WRITES_MAX: usize = 2;
@@ -127,25 +134,67 @@ impl<N: Namespace> Table<N> {
         let mut writes = 0;
         loop {
             let tag = engine::task::random_u64().max(1);
-            let place = self.claim(home, pages, tag).await?;
+            let (place, written, bound) = self.write_new(home, &bytes, pages, tag).await?;
             bump(&self.stats.extents);
             writes += 1;
-            match self.namespace.write(self.layout.data(place), bytes.clone(), Durability::Stable).await {
-                Ok(()) => {
+            match (written, bound) {
+                (Ok(()), true) => {
                     let checksum =
                         if length == 0 { value_checksum(op, &[]) } else { value_checksum(op, &bytes[..length]) };
                     return Ok(Part { place, length: length as u32, checksum, tag });
                 }
-                Err(error) if uncertain(&error) => {
+                // The stock was gone: another place.
+                (Ok(()), false) => {}
+                (Err(error), _) if uncertain(&error) => {
                     bump(&self.stats.abandoned);
                     if writes == WRITES_MAX {
                         return Err(error.into());
                     }
                 }
-                Err(error) => {
+                (Err(error), _) => {
                     self.release_or_keep(place.group(), tag).await;
                     return Err(error.into());
                 }
+            }
+        }
+    }
+
+    /// Writes `bytes` to an extent of `tag`: one of the stock, which is bound meanwhile, or one that is claimed first. Returns
+    /// where, what became of the write, and whether the extent is `tag`'s.
+    async fn write_new(
+        &self,
+        home: TablePage,
+        bytes: &View,
+        pages: usize,
+        tag: u64,
+    ) -> Result<(HeapPage, Result<(), device::Error>, bool), TableError> {
+        let Some(run) = self.take_stock(pages) else {
+            let place = self.claim(home, pages, tag).await?;
+            let written = self.namespace.write(self.layout.data(place), bytes.clone(), Durability::Stable).await;
+            return Ok((place, written, true));
+        };
+        let place = place(run.group, run.slot);
+        let write = self.namespace.write(self.layout.data(place), bytes.clone(), Durability::Stable);
+        let (written, bound) = both(write, self.bind_stock(run, tag, home)).await;
+        let in_doubt = written.as_ref().is_err_and(uncertain);
+        match bound {
+            Ok(bound) => {
+                if !bound {
+                    tracing::warn!(place = place.0, "claimed pages were taken away");
+                }
+                Ok((place, written, bound))
+            }
+            // The write may yet land: the pages stay as they are, whichever tag they have.
+            Err(error) if in_doubt => {
+                bump(&self.stats.abandoned);
+                Err(error)
+            }
+            Err(error) => {
+                if error.may_pass() {
+                    self.keep(Leftover::Extent(run.group, tag));
+                }
+                self.return_run(run).await;
+                Err(error)
             }
         }
     }
@@ -209,7 +258,7 @@ impl<N: Namespace> Table<N> {
         }
     }
 
-    async fn read_index(&self, reference: &Reference, op: OpId) -> Result<Option<Vec<Part>>, TableError> {
+    pub(super) async fn read_index(&self, reference: &Reference, op: OpId) -> Result<Option<Vec<Part>>, TableError> {
         let bytes = self.read_extent(HeapPage(reference.place), reference.length as usize).await?;
         Ok(bytes.and_then(|bytes| decode_index(op, &bytes, usize::from(reference.parts))))
     }
@@ -232,6 +281,29 @@ impl<N: Namespace> Table<N> {
         let bytes = self.read_at(self.layout.data(place), pages * page_bytes).await?;
         Ok(Some(bytes.slice(..length)))
     }
+}
+
+/// Waits for both.
+async fn both<A, B>(one: impl Future<Output = A>, other: impl Future<Output = B>) -> (A, B) {
+    let (mut one, mut other) = (pin!(one), pin!(other));
+    let (mut first, mut second) = (None, None);
+    poll_fn(|cx| {
+        if first.is_none()
+            && let Poll::Ready(output) = one.as_mut().poll(cx)
+        {
+            first = Some(output);
+        }
+        if second.is_none()
+            && let Poll::Ready(output) = other.as_mut().poll(cx)
+        {
+            second = Some(output);
+        }
+        if first.is_none() || second.is_none() {
+            return Poll::Pending;
+        }
+        first.take().zip(second.take()).map_or(Poll::Pending, Poll::Ready)
+    })
+    .await
 }
 
 fn encode_index(op: OpId, parts: &[Part]) -> View {

@@ -25,6 +25,7 @@ const GUEST_FILL_MAX: usize = 3;
 enum Change<'a> {
     Insert(Guest<'a>),
     Remove { copy: u64, home: u32 },
+    Condemn { copy: u64, home: u32, condemned: bool },
 }
 
 impl<N: Namespace> Table<N> {
@@ -59,7 +60,7 @@ impl<N: Namespace> Table<N> {
             if page == home {
                 continue;
             }
-            let guest = Guest { copy, home: home.0, bytes: &bytes };
+            let guest = Guest { copy, home: home.0, condemned: false, bytes: &bytes };
             match self.change_page(page, Change::Insert(guest)).await {
                 Ok(true) => {
                     bump(&self.stats.guests);
@@ -85,7 +86,31 @@ impl<N: Namespace> Table<N> {
         if page.0 >= self.layout.geometry.table_pages {
             return Ok(false);
         }
-        self.change_page(page, Change::Remove { copy: reference.copy, home: home.0 }).await
+        self.remove_guest(page, reference.copy, home).await
+    }
+
+    /// Removes guest `copy` from `page`; whether it was there.
+    pub(super) async fn remove_guest(&self, page: TablePage, copy: u64, home: TablePage) -> Result<bool, TableError> {
+        self.change_page(page, Change::Remove { copy, home: home.0 }).await
+    }
+
+    /// Marks guest `copy` in `page`, or takes the mark off; whether it was there.
+    pub(super) async fn condemn_guest(
+        &self,
+        page: TablePage,
+        copy: u64,
+        home: TablePage,
+        condemned: bool,
+    ) -> Result<bool, TableError> {
+        self.change_page(page, Change::Condemn { copy, home: home.0, condemned }).await
+    }
+
+    /// Whether a guest is there, and no collector has marked it.
+    pub(super) async fn guest_is_whole(&self, home: TablePage, reference: &Reference) -> Result<bool, TableError> {
+        let page = TablePage(u32::try_from(reference.place).unwrap_or(u32::MAX));
+        let bytes = self.read_raw(page).await?;
+        let view = self.decode(page, &bytes)?;
+        Ok(view.guest(reference.copy).is_some_and(|guest| guest.home == home.0 && !guest.condemned))
     }
 
     /// The guest's bytes; `None` if it is not there.
@@ -130,6 +155,10 @@ impl<N: Namespace> Table<N> {
                 Change::Insert(guest) if !draft.put_guest(guest) => return Ok(true),
                 Change::Insert(_) if draft.used() > self.guest_room() => return Ok(false),
                 Change::Remove { copy, home } if !draft.remove_guest(copy, home) => return Ok(false),
+                Change::Condemn { copy, home, condemned } => match draft.condemn_guest(copy, home, condemned) {
+                    Some(true) => {}
+                    there => return Ok(there.is_some()),
+                },
                 Change::Insert(_) | Change::Remove { .. } => {}
             }
             let new = draft.encode().expect("invariant: checked to fit, or shorter than before").freeze();

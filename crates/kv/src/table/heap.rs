@@ -4,13 +4,12 @@
 use std::time::Duration;
 
 use device::Namespace;
-use engine::View;
 use engine::time::Instant;
 use pool::{HeapGroup, HeapPage, TablePage};
 
+use super::group::{Answer, Change, place};
 use super::leftover::Leftover;
-use super::{ATTEMPTS_MAX, Table, TableError, bump, uncertain};
-use crate::page::{AllocationPage, SLOTS};
+use super::{Table, TableError, bump};
 
 /// How long a heap that had no room is believed to have none. Guessed: looking costs a read per group.
 const FULL_BELIEVED: Duration = Duration::from_secs(1);
@@ -33,18 +32,18 @@ impl<N: Namespace> Table<N> {
         {
             return Err(NO_ROOM);
         }
-        for _ in 0..groups {
+        for turn in 0..2 * groups {
+            if turn == groups && !self.return_stock().await {
+                break;
+            }
             let group = HeapGroup(self.group_next.get() % groups);
             match self.claim_in(group, home, pages, tag).await {
-                Ok(Some(slot)) => return Ok(HeapPage::new(group, slot)),
+                Ok(Some(place)) => return Ok(place),
                 // A damaged group is passed over: what it holds stays readable, it gives nothing away.
                 Ok(None) | Err(TableError::Allocation { .. }) => {}
                 Err(error) => return Err(error),
             }
-            // Whoever shares this hint may have moved it already.
-            if self.group_next.get() % groups == group.0 {
-                self.group_next.set((group.0 + 1) % groups);
-            }
+            self.next_group(group);
         }
         self.heap_full.set(Some(HeapFull { pages, seen: engine::time::now() }));
         Err(NO_ROOM)
@@ -56,27 +55,26 @@ impl<N: Namespace> Table<N> {
         home: TablePage,
         pages: usize,
         tag: u64,
-    ) -> Result<Option<u32>, TableError> {
-        let mut claimed = None;
-        let change = |allocation: &mut AllocationPage| {
-            let owned = (0..SLOTS).find(|&slot| allocation.owns(slot, tag));
-            claimed = owned.or_else(|| allocation.find_run(pages));
-            match (owned, claimed) {
-                (None, Some(slot)) => {
-                    allocation.claim(slot, pages, tag, home.0);
-                    true
+    ) -> Result<Option<HeapPage>, TableError> {
+        match self.change_group(group, Change::Claim { pages, tag, home }).await {
+            Ok(Answer::Run(slot, _)) => Ok(Some(place(group, slot))),
+            Ok(Answer::Nothing) => Ok(None),
+            Err(error) => {
+                if error.may_pass() {
+                    // The claim may have taken effect; nothing was written there, and nobody knows of it.
+                    self.keep(Leftover::Extent(group, tag));
                 }
-                // An earlier attempt took effect after all, or there is no room.
-                _ => false,
+                Err(error)
             }
-        };
-        let changed = self.change_group(group, change).await;
-        if changed.as_ref().is_err_and(TableError::may_pass) {
-            // The claim may have taken effect; nothing was written there, and nobody knows of it.
-            self.keep(Leftover::Extent(group, tag));
         }
-        changed?;
-        Ok(claimed.map(|slot| slot as u32))
+    }
+
+    /// Looks elsewhere next time. Whoever shares this hint may have moved it already.
+    pub(super) fn next_group(&self, group: HeapGroup) {
+        let groups = self.layout.geometry.heap_groups;
+        if self.group_next.get() % groups == group.0 {
+            self.group_next.set((group.0 + 1) % groups);
+        }
     }
 
     /// Rule 3: only what `tag` owns. Done also if it owns nothing here (any more).
@@ -84,7 +82,7 @@ impl<N: Namespace> Table<N> {
         if group.0 >= self.layout.geometry.heap_groups {
             return Ok(());
         }
-        self.change_group(group, |allocation| allocation.release(tag)).await?;
+        self.change_group(group, Change::Release { tag }).await?;
         self.heap_full.set(None);
         Ok(())
     }
@@ -96,40 +94,5 @@ impl<N: Namespace> Table<N> {
             Err(error) if error.may_pass() => self.keep(Leftover::Extent(group, tag)),
             Err(_) => bump(&self.stats.abandoned),
         }
-    }
-
-    /// Applies `change` to an allocation page, again on every newer image, until it is stored or says that there is nothing
-    /// to do. Changes know their own tag, so one that took effect unnoticed is recognised. Whether it was stored.
-    async fn change_group(
-        &self,
-        group: HeapGroup,
-        mut change: impl FnMut(&mut AllocationPage) -> bool,
-    ) -> Result<bool, TableError> {
-        let lba = self.layout.allocation(group);
-        let lock = self.group_locks.lock(u64::from(group.0)).await;
-        let mut in_doubt = false;
-        for _ in 0..ATTEMPTS_MAX {
-            let expected: View = match lock.image() {
-                Some(image) => image,
-                None => self.read_at(lba, self.layout.page_bytes()).await?,
-            };
-            let decoded = AllocationPage::decode(&expected, group.0, self.incarnation);
-            let mut allocation = decoded.map_err(|error| TableError::Allocation { group: group.0, error })?;
-            if !change(&mut allocation) {
-                return Ok(false);
-            }
-            let new = allocation.encode_next(self.layout.page_bytes()).freeze();
-            lock.set_image(None);
-            match self.replace(lba, expected, new.clone()).await {
-                Ok(()) => {
-                    lock.set_image(Some(new));
-                    return Ok(true);
-                }
-                Err(device::Error::CompareFailure) => bump(&self.stats.misses),
-                Err(error) if uncertain(&error) && !in_doubt => in_doubt = true,
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Err(TableError::Contended)
     }
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 use device::Namespace;
 use pool::{HeapGroup, TablePage};
 
+use super::group::Change;
 use super::store::Copy;
 use super::{Table, TableError, bump};
 use crate::page::{Header, Stored};
@@ -33,6 +34,8 @@ pub(super) enum Leftover {
     Garbage(TablePage, Copy),
     /// An extent that was claimed in this group, under this tag, and that no index and no page refers to.
     Extent(HeapGroup, u64),
+    /// Slots of this group, first and count, that are in the stock of this tag and no longer wanted.
+    Stock(HeapGroup, usize, usize, u64),
     /// A copy of a key at home in this page, for or against an image that was to replace one of this header.
     Undecided(TablePage, Copy, Header),
 }
@@ -77,6 +80,9 @@ impl<N: Namespace> Table<N> {
         match *leftover {
             Leftover::Garbage(home, (reference, op)) => self.free(home, &reference, op).await?,
             Leftover::Extent(group, tag) => self.release(group, tag).await?,
+            Leftover::Stock(group, slot, pages, tag) => {
+                self.change_group(group, Change::ReleaseRun { slot, pages, tag }).await?;
+            }
             Leftover::Undecided(home, (reference, op), expected) => {
                 let bytes = self.read_raw(home).await?;
                 let view = self.decode(home, &bytes)?;

@@ -10,7 +10,9 @@
 //! 3. a place is freed only after the acknowledged removal of its last reference, and only by its tag: `store`, `heap`;
 //! 4. a reader whose reference does not verify reads the home page again: [`Table::fetch`].
 
+mod collect;
 mod extent;
+mod group;
 mod guest;
 mod heap;
 mod leftover;
@@ -18,6 +20,7 @@ mod locks;
 mod plan;
 mod rebuild;
 mod seal;
+mod stock;
 mod store;
 
 use std::cell::{Cell, RefCell};
@@ -33,6 +36,7 @@ use crate::page::{AllocationPage, Entry, PageError, PlaceKind, Reference, Stored
 use crate::types::{Applied, Ballot, Key, OpId, Timestamp};
 use crate::value::Value;
 
+pub use collect::{AGE_MIN, Collected};
 pub use seal::Sealed;
 pub use store::Outcome;
 
@@ -245,6 +249,10 @@ pub struct Table<N> {
     epoch: u64,
     locks: locks::Locks,
     group_locks: locks::Locks,
+    requests: group::Requests,
+    /// The allocation page that was changed last, as it was then. A hint: any image is right.
+    last_group: RefCell<Option<(pool::HeapGroup, View)>>,
+    stock: RefCell<stock::Stock>,
     /// Heap group to look at first. A hint: any value is right.
     group_next: Cell<u32>,
     heap_full: Cell<Option<heap::HeapFull>>,
@@ -278,6 +286,9 @@ impl<N: Namespace> Table<N> {
             epoch: map.epoch,
             locks: Default::default(),
             group_locks: Default::default(),
+            requests: Default::default(),
+            last_group: Default::default(),
+            stock: Default::default(),
             // Hosts start in different groups, so that they seldom meet in one.
             group_next: Cell::new((engine::task::random_u64() % groups) as u32),
             heap_full: Cell::new(None),
@@ -466,6 +477,8 @@ fn content_of(stored: &Stored<'_>, bytes: &View) -> Content {
     }
 }
 
+#[cfg(test)]
+mod collect_tests;
 #[cfg(test)]
 mod seal_tests;
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! full, the new value goes if that suffices, else the longest in the page: one long value out makes room for many records.
 
 use engine::View;
+use engine::time::Instant;
 
 use super::{Record, TableError};
 use crate::page::{AppliedOps, Draft, ENTRY_FIXED_BYTES, Entry, REFERENCE_BYTES, Reference, Stored};
@@ -42,6 +43,7 @@ pub(super) struct Placed {
     pub(super) key: Vec<u8>,
     pub(super) timestamp: Timestamp,
     pub(super) reference: Reference,
+    pub(super) since: Instant,
 }
 
 /// What to do next.

@@ -38,7 +38,7 @@ impl<N: Namespace> Table<N> {
         let (size, salt) = (self.layout.page_bytes(), engine::task::random_u64());
         let room = size - crate::page::HEADER_BYTES;
         let puts: Vec<Put<'_>> = records.iter().map(|(key, record)| Put::new(key.bytes(), record, room)).collect();
-        let mut placed: Vec<Placed> = Vec::new();
+        let (mut placed, since) = (Vec::<Placed>::new(), engine::time::now());
         // Every turn but the last places one value.
         for _ in 0..=puts.len() {
             let mut draft = Draft::rebuild(identity, size, salt);
@@ -46,7 +46,7 @@ impl<N: Namespace> Table<N> {
             draft.seal(self.epoch);
             match plan(draft, &damaged, &puts, &placed)? {
                 Plan::Place { key, timestamp, value } => match self.place(page, timestamp.op, &value).await {
-                    Ok(reference) => placed.push(Placed { key, timestamp, reference }),
+                    Ok(reference) => placed.push(Placed { key, timestamp, reference, since }),
                     Err(error) => {
                         self.discard(page, placed).await;
                         return Err(error);

@@ -14,6 +14,7 @@ use device::Namespace;
 use engine::View;
 use pool::TablePage;
 
+use super::collect::FRESH_TIME_MAX;
 use super::leftover::Leftover;
 use super::plan::{Placed, Plan, Put, plan};
 use super::{ATTEMPTS_MAX, PageImage, Table, TableError, bump, uncertain};
@@ -52,6 +53,7 @@ struct Attempt<'a> {
     page: TablePage,
     put: Put<'a>,
     damaged: Option<Reference>,
+    /// The home page as it was before anything was placed.
     given: Option<View>,
     placed: Vec<Placed>,
     doubt: Option<Doubt>,
@@ -99,8 +101,9 @@ impl<N: Namespace> Table<N> {
                 Step::Done(outcome) => return Ok(outcome),
                 Step::Place { key, timestamp, value } => {
                     // No lock is held here: the guest's page may be the one that another writer holds while it wants ours.
+                    let since = engine::time::now();
                     let reference = self.place(attempt.page, timestamp.op, &value).await?;
-                    attempt.placed.push(Placed { key, timestamp, reference });
+                    attempt.placed.push(Placed { key, timestamp, reference, since });
                 }
                 Step::Missed => {
                     misses += 1;
@@ -117,7 +120,9 @@ impl<N: Namespace> Table<N> {
     async fn step(&self, attempt: &mut Attempt<'_>) -> Result<Step, TableError> {
         let page = attempt.page;
         let lock = self.locks.lock(u64::from(page.0)).await;
-        let expected = match lock.image().or(attempt.given.take()) {
+        let handed = lock.image();
+        let older = handed.is_none() && attempt.given.is_some();
+        let expected = match handed.or(attempt.given.take()) {
             Some(image) => image,
             None => self.read_raw(page).await?,
         };
@@ -142,9 +147,17 @@ impl<N: Namespace> Table<N> {
             let own = held == attempt.put.timestamp;
             return Ok(Step::Done(if own { Outcome::Stored } else { Outcome::Superseded }));
         }
+        if !older || attempt.placed.iter().any(|copy| copy.since.elapsed() > FRESH_TIME_MAX) {
+            self.look_at_copies(attempt).await?;
+        }
         let puts = std::slice::from_ref(&attempt.put);
         let new = match plan(Draft::new(&view), &expected, puts, &attempt.placed)? {
-            Plan::Place { key, timestamp, value } => return Ok(Step::Place { key, timestamp, value }),
+            Plan::Place { key, timestamp, value } => {
+                // What is placed now is younger than this image: no collector can have condemned it when the image is
+                // replaced.
+                attempt.given = (older || attempt.placed.is_empty()).then_some(expected);
+                return Ok(Step::Place { key, timestamp, value });
+            }
             Plan::Write(new) => new,
         };
         lock.set_image(None);
@@ -170,6 +183,23 @@ impl<N: Namespace> Table<N> {
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// What was placed for an older image may have been condemned since (`collect`): only what is whole may be published.
+    async fn look_at_copies(&self, attempt: &mut Attempt<'_>) -> Result<(), TableError> {
+        let mut index = 0;
+        while let Some(copy) = attempt.placed.get(index) {
+            if self.is_whole(attempt.page, &copy.reference, copy.timestamp.op).await? {
+                index += 1;
+            } else if attempt.doubt.is_some() {
+                // An image that refers to it may yet land: not ours to free.
+                return Err(TableError::Contended);
+            } else {
+                let copy = attempt.placed.swap_remove(index);
+                attempt.garbage.push((copy.reference, copy.timestamp.op));
+            }
+        }
+        Ok(())
     }
 
     /// Places a value outside its home page: as a guest if it is short, else, or if no page has room, in the heap.
@@ -232,9 +262,10 @@ impl<N: Namespace> Table<N> {
         }
     }
 
-    /// Waits until everything that is being freed is free, or known to be out of reach for now.
+    /// Waits until everything that is being freed is free, or known to be out of reach for now, and gives the stock back.
     pub async fn quiesce(&self) {
         drop(self.frees.acquire(super::FREES_MAX).await);
+        self.return_stock().await;
         self.sweep().await;
     }
 

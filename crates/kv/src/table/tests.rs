@@ -16,7 +16,7 @@ pub(super) fn ts(counter: u64, host: u64) -> Timestamp {
 }
 
 /// The value that an operation writes: its bytes tell which it was.
-fn value_of(timestamp: Timestamp, len: usize) -> Vec<u8> {
+pub(super) fn value_of(timestamp: Timestamp, len: usize) -> Vec<u8> {
     let mut bytes = vec![(timestamp.counter * 31 + timestamp.op.host) as u8; len];
     bytes.iter_mut().step_by(512).enumerate().for_each(|(index, byte)| *byte = byte.wrapping_add(index as u8));
     bytes
@@ -41,6 +41,11 @@ pub(super) async fn get<N: Namespace>(table: &Table<N>, key: &Key) -> (Timestamp
             Fetched::Changed(newer) => found = newer,
         }
     }
+}
+
+/// Whether a slot is somebody's, and not in a host's stock.
+fn is_bound(claim: &crate::page::Claim) -> bool {
+    claim.tag != 0 && claim.home != crate::page::UNBOUND
 }
 
 /// Looks at a member from outside: every reference must lead to slots that its tag owns, no slot may have two owners, and
@@ -69,7 +74,7 @@ pub(super) async fn audit<N: Namespace>(table: &Table<N>, exact: bool) -> (usize
     let mut claimed = BTreeMap::new();
     for group in (0..geometry.heap_groups).map(HeapGroup) {
         let allocation = table.read_allocation(group).await.unwrap();
-        for (slot, claim) in allocation.slots().iter().enumerate().filter(|(_, claim)| claim.tag != 0) {
+        for (slot, claim) in allocation.slots().iter().enumerate().filter(|(_, claim)| is_bound(claim)) {
             claimed.insert(HeapPage::new(group, slot as u32), *claim);
         }
     }
@@ -372,6 +377,7 @@ fn what_a_lost_connection_leaves_claimed_is_freed_when_it_is_back() {
             namespace.down.set(false);
             table.store_if_newer(&key, &record(ts(2, 1), Some(len)), None, None).await.unwrap();
             engine::time::sleep(Duration::from_secs(60)).await;
+            table.quiesce().await;
             audit(&table, true).await;
             assert!(table.leftovers.borrow().is_empty());
             assert!(get(&table, &key).await == (ts(2, 1), Some(value_of(ts(2, 1), len))), "{len} {at}");

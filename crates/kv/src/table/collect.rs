@@ -1,0 +1,208 @@
+//! Collecting what a host that ended in the middle of a store has left: extents and guests that no home page refers to.
+//!
+//! Every copy names the home page that may refer to it, from before the first moment at which one can. So an orphan is told
+//! from a copy in use by a look at one page; and from a copy that is about to be published by this order:
+//!
+//! 1. *condemn* the copy, by compare-and-write where it lies;
+//! 2. *bump* its home page: the same records under the next version. A store that was planned before now fails;
+//! 3. *look* whether the home page refers to it;
+//! 4. *free* it by its tag, or, if it is in use, take the mark off.
+//!
+//! A writer that plans from an image newer than its copy looks at the copy after it has read that image, and publishes only
+//! one that is not condemned ([`Table::is_whole`]). Its image is either older than the bump, and its store fails or is seen by
+//! the look; or younger, and then so is its own look, which finds the mark.
+//!
+//! *Late data.* A write of data that its host never heard of again may land at any time; nothing can be compared with it.
+//! Collecting trusts that none lands after [`AGE_MIN`]: a target drops what it has not begun when the connection ends, which the
+//! keep-alive timeout brings about within minutes. A pool where that does not hold loses, at worst, one replica of a value,
+//! and its checksum shows it.
+
+use std::time::Duration;
+
+use device::Namespace;
+use pool::{HeapGroup, HeapPage, TablePage};
+
+use super::group::{Answer, Change, STAMP_SECONDS, stamp_now};
+use super::stock::STOCK_TIME_MAX;
+use super::{ATTEMPTS_MAX, PageImage, Table, TableError, bump};
+use crate::page::{Claim, Draft, PlaceKind, Reference, Stored, UNBOUND};
+use crate::types::OpId;
+
+/// Age below which a collector takes a copy for one of a store under way. Chosen: far beyond every time-out of a connection
+/// and beyond what clocks of hosts differ by.
+pub const AGE_MIN: Duration = Duration::from_secs(2 * 3600);
+const _: () = assert!(AGE_MIN.as_secs() >= 4 * (STOCK_TIME_MAX.as_secs() + STAMP_SECONDS));
+/// Age up to which a writer's own copy needs no second look. Derived: no collector touches it for far longer.
+pub(super) const FRESH_TIME_MAX: Duration = Duration::from_secs(60);
+
+/// What became of a copy that a collector has looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Collected {
+    /// It was an orphan: so many pages of the heap, or bytes of a table page, are free.
+    Freed(usize),
+    /// Its home page refers to it.
+    InUse,
+    /// It may belong to a store under way.
+    Young,
+    /// Somebody else has freed it.
+    Gone,
+}
+
+impl<N: Namespace> Table<N> {
+    /// The extents of a heap group: tag, and the claim of the first slot.
+    pub async fn extents(&self, group: HeapGroup) -> Result<Vec<(u64, Claim)>, TableError> {
+        let page = self.read_allocation(group).await?;
+        let mut heads: Vec<(u64, Claim)> = Vec::new();
+        for claim in page.slots().iter().filter(|claim| claim.tag != 0) {
+            if heads.last().is_none_or(|(tag, _)| *tag != claim.tag) {
+                heads.push((claim.tag, *claim));
+            }
+        }
+        Ok(heads)
+    }
+
+    /// Frees the extent of `tag` in `group` if it is older than `age_min` ([`AGE_MIN`], but in tests) and nobody refers to it.
+    pub async fn collect_extent(&self, group: HeapGroup, tag: u64, age_min: Duration) -> Result<Collected, TableError> {
+        let page = self.read_allocation(group).await?;
+        let Some((slot, pages)) = page.run_of(tag) else { return Ok(Collected::Gone) };
+        let claim = page.slots()[slot];
+        if age(claim.stamp) < age_min {
+            return Ok(Collected::Young);
+        }
+        if claim.home == UNBOUND {
+            self.release(group, tag).await?;
+            return Ok(Collected::Freed(pages));
+        }
+        let home = TablePage(claim.home);
+        let freed = if home.0 >= self.layout.geometry.table_pages || !self.refers(home, tag).await? {
+            if self.condemn(group, tag, true).await? == Answer::Nothing {
+                return Ok(Collected::Gone);
+            }
+            home.0 >= self.layout.geometry.table_pages || {
+                self.bump_home(home).await?;
+                !self.refers(home, tag).await?
+            }
+        } else {
+            false
+        };
+        if freed {
+            let answer = self.change_group(group, Change::Collect { tag }).await?;
+            return Ok(if answer == Answer::Nothing { Collected::Gone } else { Collected::Freed(pages) });
+        }
+        if claim.condemned || self.read_allocation(group).await?.slots()[slot].condemned {
+            self.condemn(group, tag, false).await?;
+        }
+        Ok(Collected::InUse)
+    }
+
+    /// Frees guest `copy` of a key at home in `home`, which lies in `page`, if nobody refers to it. Guests bear no stamp;
+    /// none is needed, since what is written to them is compared: a store that is disturbed places its value again.
+    pub async fn collect_guest(&self, page: TablePage, copy: u64, home: TablePage) -> Result<Collected, TableError> {
+        if home.0 < self.layout.geometry.table_pages && self.refers(home, copy).await? {
+            return Ok(Collected::InUse);
+        }
+        if !self.condemn_guest(page, copy, home, true).await? {
+            return Ok(Collected::Gone);
+        }
+        if home.0 < self.layout.geometry.table_pages {
+            self.bump_home(home).await?;
+            if self.refers(home, copy).await? {
+                self.condemn_guest(page, copy, home, false).await?;
+                return Ok(Collected::InUse);
+            }
+        }
+        let image = self.read_page(page).await?;
+        let bytes = self.decode_again(&image)?.guest(copy).map_or(0, |guest| guest.encoded_len());
+        let freed = self.remove_guest(page, copy, home).await?;
+        Ok(if freed { Collected::Freed(bytes) } else { Collected::Gone })
+    }
+
+    /// The guests that lie in a page: copy id and home of each.
+    pub fn guests(&self, image: &PageImage) -> Result<Vec<(u64, TablePage)>, TableError> {
+        Ok(self.decode_again(image)?.guests().map(|guest| (guest.copy, TablePage(guest.home))).collect())
+    }
+
+    async fn condemn(&self, group: HeapGroup, tag: u64, condemned: bool) -> Result<Answer, TableError> {
+        self.change_group(group, Change::Condemn { tag, condemned }).await
+    }
+
+    /// Whether an entry at home in `home` refers to the copy of this tag.
+    async fn refers(&self, home: TablePage, tag: u64) -> Result<bool, TableError> {
+        let image = self.read_page(home).await?;
+        for (reference, op) in self.references(&image).await? {
+            if reference.copy == tag {
+                return Ok(true);
+            }
+            if reference.kind == PlaceKind::Index {
+                // An index that does not verify may have listed anything.
+                let parts = self.read_index(&reference, op).await?.ok_or(TableError::CopyDamaged { op })?;
+                if parts.iter().any(|part| part.tag == tag) {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Every copy that the entries at home in a page refer to.
+    async fn references(&self, image: &PageImage) -> Result<Vec<(Reference, OpId)>, TableError> {
+        let view = self.decode_again(image)?;
+        let reference = |entry: crate::page::Entry<'_>| match entry.stored {
+            Stored::Reference(_, reference) => Some((reference, entry.timestamp.op)),
+            Stored::Inline(_) | Stored::Tombstone => None,
+        };
+        Ok(view.entries().filter_map(reference).collect())
+    }
+
+    /// Replaces a page by itself under the next version.
+    async fn bump_home(&self, page: TablePage) -> Result<(), TableError> {
+        let lock = self.locks.lock(u64::from(page.0)).await;
+        for _ in 0..ATTEMPTS_MAX {
+            let expected = self.read_raw(page).await?;
+            let view = self.decode(page, &expected)?;
+            self.check_seal(page, view.header().seal)?;
+            let new = Draft::new(&view).encode().expect("invariant: a page's own records fit it").freeze();
+            lock.set_image(None);
+            match self.replace(self.layout.table(page), expected, new.clone()).await {
+                Ok(()) => {
+                    lock.set_image(Some(new));
+                    return Ok(());
+                }
+                // Somebody else's write has bumped it just as well; but it may have been planned before the mark.
+                Err(device::Error::CompareFailure) => bump(&self.stats.misses),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(TableError::Contended)
+    }
+
+    /// Whether a copy of this host's, not published yet, is where it was put, and no collector has marked it.
+    pub(super) async fn is_whole(&self, home: TablePage, reference: &Reference, op: OpId) -> Result<bool, TableError> {
+        let place = HeapPage(reference.place);
+        match reference.kind {
+            PlaceKind::Guest => self.guest_is_whole(home, reference).await,
+            PlaceKind::Extent => self.extent_is_whole(place, reference.copy).await,
+            PlaceKind::Index => {
+                let Some(parts) = self.read_index(reference, op).await? else { return Ok(false) };
+                for (place, tag) in parts.iter().map(|part| (part.place, part.tag)).chain([(place, reference.copy)]) {
+                    if !self.extent_is_whole(place, tag).await? {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
+            }
+        }
+    }
+
+    async fn extent_is_whole(&self, place: HeapPage, tag: u64) -> Result<bool, TableError> {
+        let page = self.read_allocation(place.group()).await?;
+        let slot = place.slot() as usize;
+        Ok(page.owns(slot, tag) && !page.slots()[slot].condemned)
+    }
+}
+
+/// How long ago a stamp was made, at least. One from the future is a clock that jumped: as good as new.
+fn age(stamp: u16) -> Duration {
+    let units = stamp_now().wrapping_sub(stamp);
+    if units > u16::MAX / 2 { Duration::ZERO } else { Duration::from_secs(u64::from(units) * STAMP_SECONDS) }
+}

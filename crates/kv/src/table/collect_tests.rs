@@ -1,0 +1,119 @@
+//! Collectors beside writers.
+
+use std::time::Duration;
+
+use device::Memory;
+
+use super::tests::{audit, get, key, record, ts, value_of};
+use super::*;
+use crate::testing::{Counting, create, memories, run};
+
+/// Looks at every extent and guest of a member; what was freed.
+async fn collect<N: Namespace>(table: &Table<N>, age_min: Duration) -> usize {
+    let geometry = table.layout.geometry;
+    let mut freed = 0;
+    for group in (0..geometry.heap_groups).map(pool::HeapGroup) {
+        for (tag, claim) in table.extents(group).await.unwrap() {
+            // What is in stock is written before it is known whether it is still there: there age is all.
+            if claim.home == crate::page::UNBOUND && age_min.is_zero() {
+                continue;
+            }
+            let collected = table.collect_extent(group, tag, age_min).await.unwrap();
+            freed += usize::from(matches!(collected, Collected::Freed(_)));
+        }
+    }
+    for page in (0..geometry.table_pages).map(TablePage) {
+        let image = table.read_page(page).await.unwrap();
+        for (copy, home) in table.guests(&image).unwrap() {
+            let collected = table.collect_guest(page, copy, home).await.unwrap();
+            freed += usize::from(matches!(collected, Collected::Freed(_)));
+        }
+    }
+    freed
+}
+
+/// What a host leaves behind that ends between placing a value and publishing it, its stock with it.
+#[test]
+fn orphans_are_freed_and_what_is_in_use_is_not() {
+    run(21, async {
+        let members = memories(1, 8 << 20);
+        let map = create(&members, 1, 500).await;
+        let table = Table::new(members[0].clone(), &map, 0);
+        for number in 0..6 {
+            let key = key(&map, &number.to_string());
+            let len = [9000, 100_000, 300_000][number % 3];
+            table.store_if_newer(&key, &record(ts(1, 1), Some(len)), None, None).await.unwrap();
+        }
+        let home = table.home(&key(&map, "0"));
+        for (sequence, len) in [(1, 9000), (2, 300_000), (3, 700)] {
+            let (timestamp, value) = (ts(9, sequence), record(ts(9, sequence), Some(len)).value.unwrap());
+            table.place(home, timestamp.op, &value).await.unwrap();
+        }
+        drop(table);
+        let later = Table::new(members[0].clone(), &map, 0);
+        // The guest alone: all else is too young.
+        assert_eq!(collect(&later, AGE_MIN).await, 1);
+        engine::time::sleep(Duration::from_secs(1201)).await;
+        let age_min = Duration::from_secs(600);
+        assert!(collect(&later, age_min).await >= 5, "an extent, three parts and an index, the stock");
+        assert_eq!(collect(&later, age_min).await, 0);
+        audit(&later, true).await;
+        for number in 0..6 {
+            let len = [9000, 100_000, 300_000][number % 3];
+            assert!(get(&later, &key(&map, &number.to_string())).await == (ts(1, 1), Some(value_of(ts(1, 1), len))));
+        }
+    });
+}
+
+/// A collector that takes every store under way for an orphan, at every moment of the store.
+#[test]
+fn a_store_and_a_collector_never_leave_a_reference_to_nowhere() {
+    for (len, moment) in [700, 9000, 300_000].into_iter().flat_map(|len| (0..24).map(move |moment| (len, moment))) {
+        run(moment, async move {
+            let members = memories(1, if len == 700 { 4 << 20 } else { 16 << 20 });
+            // A table so small that some values of 700 bytes are guests.
+            let map = create(&members, 1, if len == 700 { 1000 } else { 500 }).await;
+            let collector = Table::new(members[0].clone(), &map, 0);
+            if len == 700 {
+                fill(&collector, &map).await;
+            }
+            let namespace = Counting::new(members[0].clone());
+            let writer = Table::new(namespace.clone(), &map, 0);
+            namespace.slow.set(Duration::from_secs(1));
+            // Data that lands late is beyond this test: one writer of extents has none under way when it places anew.
+            let writers = if len == 700 { 4 } else { 1 };
+            let writes: Vec<_> = (0..writers)
+                .map(|number| {
+                    let (writer, key) = (writer.clone(), key(&map, &number.to_string()));
+                    engine::task::spawn(async move {
+                        let record = record(ts(50, number), Some(len));
+                        writer.store_if_newer(&key, &record, None, None).await.unwrap()
+                    })
+                })
+                .collect();
+            engine::time::sleep(Duration::from_millis(500 * moment + 250)).await;
+            collect(&collector, Duration::ZERO).await;
+            for write in writes {
+                assert_eq!(write.await, Outcome::Stored);
+            }
+            namespace.slow.set(Duration::ZERO);
+            writer.quiesce().await;
+            audit(&writer, false).await;
+            for number in 0..writers {
+                let read = get(&collector, &key(&map, &number.to_string())).await;
+                assert!(read == (ts(50, number), Some(value_of(ts(50, number), len))), "{len} at {moment}: {number}");
+            }
+        });
+    }
+}
+
+/// Fills the homes of the keys that the test writes, so that their values have to go elsewhere.
+async fn fill(table: &Rc<Table<std::sync::Arc<Memory>>>, map: &pool::Map) {
+    let homes: Vec<_> = (0..4).map(|number| table.home(&key(map, &number.to_string()))).collect();
+    for number in 0..20_000 {
+        let key = key(map, &format!("filler {number}"));
+        if homes.contains(&table.home(&key)) {
+            table.store_if_newer(&key, &record(ts(1, 1), Some(600)), None, None).await.unwrap();
+        }
+    }
+}

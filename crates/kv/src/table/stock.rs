@@ -1,0 +1,136 @@
+//! The stock: data pages that this host has claimed before it knows what for, so that a value can be written while the home
+//! page is read and its extent is bound to that page: two round trips for a put out of line.
+//!
+//! - A page of the stock is referred to by nobody: it is bound to a home page first, by compare-and-write on its allocation
+//!   page. So a collector that finds an unbound slot need not look for references.
+//! - Data goes to a slot of the stock before the binding is known to have succeeded. It can only fail if a collector was
+//!   there first, and a collector leaves alone what was claimed less than [`super::collect::AGE_MIN`] ago, while this host uses
+//!   nothing older than [`STOCK_TIME_MAX`].
+//! - Bounded, returned by [`Table::quiesce`], and by a crash left to the collector.
+
+use std::time::Duration;
+
+use device::Namespace;
+use engine::time::Instant;
+use pool::HeapGroup;
+
+use super::group::{Answer, Change};
+use super::leftover::Leftover;
+use super::{Table, TableError};
+use crate::page::SLOTS;
+
+/// Data pages in one host's stock of one member. Guessed: four groups hold a round trip's worth at 10 GbE.
+pub const STOCK_PAGES_MAX: usize = 4 * SLOTS;
+/// How long a page of the stock is used after it was claimed. Chosen: far below the age at which a collector takes it.
+pub const STOCK_TIME_MAX: Duration = Duration::from_secs(600);
+
+/// Slots in a row that are in the stock.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    pub(super) group: HeapGroup,
+    pub(super) tag: u64,
+    pub(super) slot: usize,
+    pub(super) pages: usize,
+    claimed: Instant,
+}
+
+/// What is in stock, and how much is wanted.
+#[derive(Default)]
+pub(super) struct Stock {
+    runs: Vec<Run>,
+    wanted: usize,
+    filling: bool,
+}
+
+impl Stock {
+    fn pages(&self) -> usize {
+        self.runs.iter().map(|run| run.pages).sum()
+    }
+}
+
+impl<N: Namespace> Table<N> {
+    /// `pages` pages in a row of the stock, if it has them. Sees to it that there is more next time.
+    pub(super) fn take_stock(&self, pages: usize) -> Option<Run> {
+        let mut stock = self.stock.borrow_mut();
+        let (usable, old): (Vec<Run>, Vec<Run>) =
+            stock.runs.iter().partition(|run| run.claimed.elapsed() < STOCK_TIME_MAX);
+        stock.runs = usable;
+        // The shortest run that is long enough, so that long ones stay whole.
+        let fitting = stock.runs.iter_mut().filter(|run| run.pages >= pages).min_by_key(|run| run.pages);
+        let taken = fitting.map(|run| {
+            let taken = Run { pages, ..*run };
+            (run.slot, run.pages) = (run.slot + pages, run.pages - pages);
+            taken
+        });
+        stock.runs.retain(|run| run.pages > 0);
+        if taken.is_none() {
+            // What is asked for in one go doubles until it lasts.
+            stock.wanted = (stock.wanted * 2).max(pages * 4).min(STOCK_PAGES_MAX);
+        }
+        if stock.pages() < stock.wanted / 2 && !stock.filling {
+            stock.filling = true;
+            if let Some(table) = self.me.upgrade() {
+                engine::task::spawn(async move { table.fill_stock().await }).detach();
+            }
+        }
+        drop(stock);
+        old.into_iter().for_each(|run| self.keep(Leftover::Stock(run.group, run.slot, run.pages, run.tag)));
+        taken
+    }
+
+    /// Claims what the stock lacks, from the group that is looked at first.
+    async fn fill_stock(&self) {
+        let lacking = {
+            let stock = self.stock.borrow();
+            stock.wanted.saturating_sub(stock.pages())
+        };
+        let groups = self.layout.geometry.heap_groups;
+        if lacking > 0 && groups > 0 {
+            let group = HeapGroup(self.group_next.get() % groups);
+            let (tag, claimed) = (engine::task::random_u64().max(1), engine::time::now());
+            match self.change_group(group, Change::Stock { pages: lacking, tag }).await {
+                Ok(Answer::Run(slot, pages)) => {
+                    self.stock.borrow_mut().runs.push(Run { group, tag, slot, pages, claimed });
+                }
+                Ok(Answer::Nothing) => self.next_group(group),
+                Err(error) => {
+                    if error.may_pass() {
+                        self.keep(Leftover::Extent(group, tag));
+                    }
+                    self.next_group(group);
+                }
+            }
+        }
+        self.stock.borrow_mut().filling = false;
+    }
+
+    /// Turns `run` of the stock into an extent of `tag`; whether it was still there.
+    pub(super) async fn bind_stock(&self, run: Run, tag: u64, home: pool::TablePage) -> Result<bool, TableError> {
+        let Run { group, tag: stock, slot, pages, .. } = run;
+        Ok(self.change_group(group, Change::Bind { stock, slot, pages, tag, home }).await? != Answer::Nothing)
+    }
+
+    /// Gives the whole stock back; whether there was any.
+    pub(super) async fn return_stock(&self) -> bool {
+        let runs = {
+            let mut stock = self.stock.borrow_mut();
+            stock.wanted = 0;
+            std::mem::take(&mut stock.runs)
+        };
+        let any = !runs.is_empty();
+        for run in runs {
+            self.return_run(run).await;
+        }
+        any
+    }
+
+    /// Gives one run of the stock back.
+    pub(super) async fn return_run(&self, run: Run) {
+        let Run { group, slot, pages, tag, .. } = run;
+        if self.change_group(group, Change::ReleaseRun { slot, pages, tag }).await.is_err_and(|error| error.may_pass())
+        {
+            self.keep(Leftover::Stock(group, slot, pages, tag));
+        }
+        self.heap_full.set(None);
+    }
+}
