@@ -133,18 +133,23 @@ impl<N: Link> Inner<N> {
         let asked = time::now();
         let newest = time::timeout(OPERATION_TIME_MAX, source.newest()).await;
         let map = newest.map_err(|_| "no answer in time".to_owned())??;
-        self.adopt(map, &*source).await;
+        self.adopt(map).await;
         self.follow.confirmed.set(Some(asked));
         Ok(())
     }
 
+    /// How long a host that is awake may go by an older map.
+    pub(super) fn lease(&self) -> Duration {
+        self.follow.lease.get()
+    }
+
     /// Takes a map into use, if it is newer.
-    async fn adopt(self: &Rc<Self>, map: Map, source: &dyn MapSource<N>) {
+    pub(super) async fn adopt(self: &Rc<Self>, map: Map) {
         let before = self.topology();
         if map.version() <= before.map.version() || !differs(&map, &before.map) {
             return;
         }
-        let map = Rc::new(map);
+        let (map, source) = (Rc::new(map), self.follow.source.borrow().clone());
         let mut members = Vec::with_capacity(map.members.len());
         for (index, member) in map.members.iter().enumerate() {
             let same =
@@ -152,8 +157,17 @@ impl<N: Link> Inner<N> {
             let known = before.map.members.iter().zip(&before.members).find(same);
             members.push(Rc::new(match known {
                 Some((_, known)) if known.table().is_some() => known.successor(index, &map),
-                _ => super::member::Member::new(index, source.connect(&map, index).await, &map),
+                _ => {
+                    let namespace = match &source {
+                        Some(source) => source.connect(&map, index).await,
+                        None => None,
+                    };
+                    super::member::Member::new(index, namespace, &map)
+                }
             }));
+        }
+        if self.topology().map.version() >= map.version() {
+            return; // Somebody was faster while new members were being connected.
         }
         tracing::info!(epoch = map.epoch, state = %map.state, members = members.len(), "the pool's map has changed");
         *self.topology.borrow_mut() = Rc::new(Topology::over(map, members));

@@ -8,21 +8,20 @@
 //! Operations of the joint epoch need no care: each meets a majority of the new homes by itself.
 
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 
 use engine::sync::Semaphore;
 use engine::time::{self, Instant};
 use pool::TablePage;
-use pool::change::{Phase, State};
 
-use super::change::{Agreement, ChangeError, ChangeOptions, ChangeReport};
+use super::change::{OVERTAKEN, STRETCH_PAUSE, STRETCH_TRIES};
 use super::link::Link;
 use super::member::{Member, MemberError};
 use super::operation::fetch;
 use super::quorum::Sets;
 use super::scan::{Seen, Stretch};
 use super::topology::Topology;
-use super::walk::{STRETCH_PAUSE, STRETCH_TRIES, Walk};
-use super::{Inner, OPERATION_TIME_MAX, Store};
+use super::{Inner, OPERATION_TIME_MAX, count};
 use crate::table::{Found, PageImage, TableError};
 use crate::types::{Ballot, Key};
 
@@ -31,49 +30,23 @@ const KEYS_AT_ONCE: usize = 16;
 /// Looks at one key before the migration gives up.
 const LOOKS_MAX: usize = 50;
 
-impl<N: Link> Store<N> {
-    /// Seals the old homes and carries every key to its new ones, from `cursor` on.
-    pub(super) async fn migrate(
-        &self,
-        cursor: u64,
-        agreement: &dyn Agreement,
-        options: &ChangeOptions,
-        report: &mut ChangeReport,
-    ) -> Result<(), ChangeError> {
-        let inner = &self.inner;
-        let topology = inner.topology();
-        if topology.map.state != State::Joint {
-            return Err(ChangeError::Overtaken);
-        }
-        let mut walk = Walk::new(Phase::Migrate, topology.map.epoch, agreement, options, report);
-        let mut next = Some(cursor);
-        while let Some(from) = next {
-            let stretch = topology.stretch(from);
-            migrate_stretch(inner, &topology, stretch, report).await?;
-            next = stretch.to;
-            walk.advance(next, report).await?;
-        }
-        Ok(())
-    }
-}
-
-async fn migrate_stretch<N: Link>(
+/// Seals a stretch of the old homes and carries its keys to their new ones.
+pub(super) async fn migrate<N: Link>(
     inner: &Rc<Inner<N>>,
     topology: &Rc<Topology<N>>,
     stretch: Stretch,
-    report: &mut ChangeReport,
-) -> Result<(), ChangeError> {
+) -> Result<(), String> {
     let mut tries = 0;
     let (start, seen) = loop {
         let start = time::now();
-        let seen = topology.see_sealed(stretch, report).await?;
+        let seen = see_sealed(inner, topology, stretch).await?;
         // Every key, seen or not: one that nobody shows may be a put that a page out of reach has taken.
         if topology.placement.old_majority_everywhere(|member| seen.is_whole(member)) {
             break (start, seen);
         }
         tries += 1;
         if tries == STRETCH_TRIES {
-            return Err(ChangeError::Members { phase: Phase::Migrate, reason: topology.missing(&seen) });
+            return Err(topology.missing(&seen));
         }
         time::sleep(STRETCH_PAUSE).await;
     };
@@ -97,19 +70,9 @@ async fn migrate_stretch<N: Link>(
         }));
     }
     for task in tasks {
-        let carried = task.await?;
-        report.keys += 1;
-        report.copied += carried.copies;
-        report.copied_bytes += carried.bytes;
+        task.await?;
     }
     Ok(())
-}
-
-/// What carrying one key over has cost.
-#[derive(Default)]
-struct Carried {
-    copies: u64,
-    bytes: u64,
 }
 
 /// Why a key was not carried over: look again.
@@ -125,22 +88,22 @@ async fn carry<N: Link>(
     key: &Key,
     mut start: Instant,
     mut known: Vec<(usize, Found)>,
-) -> Result<Carried, ChangeError> {
-    let mut carried = Carried::default();
+) -> Result<(), String> {
+    count(&inner.stats.moved_keys);
     let mut reason = String::new();
     for _ in 0..LOOKS_MAX {
-        match carry_known(inner, topology, key, &known, &mut carried).await {
+        match carry_known(inner, topology, key, &known).await {
             // Later, what it counts on may have been lost and repaired away: as for any operation.
-            Ok(()) if start.elapsed() <= OPERATION_TIME_MAX => return Ok(carried),
+            Ok(()) if start.elapsed() <= OPERATION_TIME_MAX => return Ok(()),
             Ok(()) => reason = "too slow".into(),
-            Err(NotYet::Overtaken) => return Err(ChangeError::Overtaken),
+            Err(NotYet::Overtaken) => return Err(OVERTAKEN.into()),
             Err(NotYet::Reason(why)) => reason = why,
         }
         time::sleep(STRETCH_PAUSE).await;
         start = time::now();
         known = look(topology, key).await;
     }
-    Err(ChangeError::Members { phase: Phase::Migrate, reason: format!("{key:?}: {reason}") })
+    Err(format!("{key:?}: {reason}"))
 }
 
 /// What the homes hold now: the new ones, and those of the old ones whose page is sealed.
@@ -162,7 +125,6 @@ async fn carry_known<N: Link>(
     topology: &Rc<Topology<N>>,
     key: &Key,
     known: &[(usize, Found)],
-    carried: &mut Carried,
 ) -> Result<(), NotYet> {
     let homes = topology.homes(key);
     let sets_of = |member: usize| homes.iter().find(|home| usize::from(home.member) == member).map(|home| home.sets);
@@ -195,8 +157,8 @@ async fn carry_known<N: Link>(
             Ok(_) => {
                 done.push(home.sets);
                 if !home.sets.meets(Sets::OLD) {
-                    carried.copies += 1;
-                    carried.bytes += bytes;
+                    count(&inner.stats.moved_copies);
+                    inner.stats.moved_bytes.fetch_add(bytes, Ordering::Relaxed);
                 }
             }
             Err(error) if error.sealed().is_some() => return Err(NotYet::Overtaken),
@@ -212,53 +174,36 @@ async fn carry_known<N: Link>(
     Err(NotYet::Reason(failures.join("; ")))
 }
 
-impl<N: Link> Topology<N> {
-    /// Reads a stretch on all members, and seals it on those of the old placement. A member is whole only if all its pages of
-    /// the stretch are good, and sealed if they have to be.
-    async fn see_sealed(self: &Rc<Self>, stretch: Stretch, report: &mut ChangeReport) -> Result<Seen, ChangeError> {
-        let mut tasks = Vec::new();
-        for member in &self.members {
-            let seals = self.map.members[member.index].old.is_some();
-            let member = member.clone();
-            tasks.push(engine::task::spawn(async move {
-                let epoch = member.vote().await?;
-                let mut pages = member.pages(stretch).await?;
-                let sealed = if seals { member.seal(&mut pages, |_| true).await? } else { Work::default() };
-                member.counts(epoch)?;
-                Ok((pages, sealed))
-            }));
-        }
-        let mut seen = Seen::nothing(self.members.len());
-        for (index, task) in tasks.into_iter().enumerate() {
-            match task.await {
-                Ok((pages, work)) => {
-                    report.sealed += work.sealed;
-                    self.gather(index, stretch, pages, &mut seen);
-                }
-                Err(error) if MemberError::sealed(&error).is_some() => return Err(ChangeError::Overtaken),
-                Err(error) => tracing::debug!(member = index, %error, "a member was passed over"),
+/// Reads a stretch on all members, and seals it on those of the old placement. A member is whole only if all its pages of
+/// the stretch are good, and sealed if they have to be.
+async fn see_sealed<N: Link>(
+    inner: &Rc<Inner<N>>,
+    topology: &Rc<Topology<N>>,
+    stretch: Stretch,
+) -> Result<Seen, String> {
+    let mut tasks = Vec::new();
+    for member in &topology.members {
+        let seals = topology.map.members[member.index].old.is_some();
+        let (inner, member) = (inner.clone(), member.clone());
+        tasks.push(engine::task::spawn(async move {
+            let epoch = member.vote().await?;
+            let mut pages = member.pages(stretch).await?;
+            if seals {
+                member.seal(&inner, &mut pages, |_| true).await?;
             }
+            member.counts(epoch)?;
+            Ok(pages)
+        }));
+    }
+    let mut seen = Seen::nothing(topology.members.len());
+    for (index, task) in tasks.into_iter().enumerate() {
+        match task.await {
+            Ok(pages) => topology.gather(index, stretch, pages, &mut seen),
+            Err(error) if MemberError::sealed(&error).is_some() => return Err(OVERTAKEN.into()),
+            Err(error) => tracing::debug!(member = index, %error, "a member was passed over"),
         }
-        report.read_bytes += seen.bytes;
-        Ok(seen)
     }
-
-    /// Who has not told all, for people.
-    pub(super) fn missing(&self, seen: &Seen) -> String {
-        let missing = (0..self.members.len()).filter(|&member| !seen.is_whole(member));
-        let words = |member: usize| match seen.damaged.iter().find(|page| page.member == member) {
-            Some(page) => format!("page {} of member {member}: {}", page.page.0, page.error),
-            None => format!("member {member} does not answer"),
-        };
-        missing.map(words).collect::<Vec<_>>().join("; ")
-    }
-}
-
-/// What sealing some pages has done.
-#[derive(Default)]
-pub(super) struct Work {
-    pub(super) sealed: u64,
-    pub(super) dropped: u64,
+    Ok(seen)
 }
 
 impl<N: Link> Member<N> {
@@ -266,9 +211,10 @@ impl<N: Link> Member<N> {
     /// as they are.
     pub(super) async fn seal(
         &self,
+        inner: &Inner<N>,
         pages: &mut [(TablePage, Result<PageImage, TableError>)],
         stays: impl Fn(&[u8]) -> bool + Clone + 'static,
-    ) -> Result<Work, MemberError> {
+    ) -> Result<(), MemberError> {
         let table = self.table().ok_or(MemberError::Away)?;
         let seal = |(page, image): &(TablePage, Result<PageImage, TableError>)| {
             let image = image.as_ref().ok()?.clone();
@@ -276,13 +222,12 @@ impl<N: Link> Member<N> {
             Some(engine::task::spawn(async move { table.seal_and_drop(page, Some(image), stays).await }))
         };
         let tasks: Vec<_> = pages.iter().map(seal).collect();
-        let mut work = Work::default();
         for ((_, image), task) in pages.iter_mut().zip(tasks) {
             let Some(task) = task else { continue };
             match task.await {
                 Ok(sealed) => {
-                    work.sealed += u64::from(sealed.written);
-                    work.dropped += sealed.dropped as u64;
+                    inner.stats.sealed_pages.fetch_add(sealed.written.into(), Ordering::Relaxed);
+                    inner.stats.dropped.fetch_add(sealed.dropped as u64, Ordering::Relaxed);
                     *image = Ok(sealed.image);
                 }
                 // Damaged meanwhile.
@@ -290,6 +235,6 @@ impl<N: Link> Member<N> {
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(work)
+        Ok(())
     }
 }

@@ -30,7 +30,6 @@ mod topology;
 mod usage;
 mod value;
 mod verify;
-mod walk;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -46,7 +45,6 @@ use member::Member;
 use topology::Topology;
 
 pub use background::RepairerOptions;
-pub use change::{Agreement, ChangeError, ChangeOptions, ChangeProgress, ChangeReport, ShowChange, Step};
 pub use error::StoreError;
 pub use follow::{LEASE_DEFAULT, LocalFuture, MapSource};
 pub use latency::Latencies;
@@ -116,6 +114,16 @@ pub struct StoreStats {
     pub repaired: AtomicU64,
     /// Times a member was passed over because too much was under way there.
     pub skips: AtomicU64,
+    /// Pages sealed by changes of the pool.
+    pub sealed_pages: AtomicU64,
+    /// Keys that changes of the pool had to bring to members new to them.
+    pub moved_keys: AtomicU64,
+    /// Copies stored for that.
+    pub moved_copies: AtomicU64,
+    /// Bytes of keys and values in them.
+    pub moved_bytes: AtomicU64,
+    /// Entries dropped by changes of the pool where they were no longer at home.
+    pub dropped: AtomicU64,
     /// How long gets took.
     pub get_time: Latencies,
     /// How long puts and deletes took.
