@@ -100,8 +100,9 @@ struct Host {
 impl Scene {
     /// A pool of five members; only those of `weights` above 0 hold keys.
     async fn new(weights: [u32; 5]) -> Scene {
-        let memories = memories(5, 4 << 20);
-        let mut map = create(&memories, 3, 500).await;
+        // Much heap: what hosts that died had claimed is lost to it.
+        let memories = memories(5, 32 << 20);
+        let mut map = create(&memories, 3, 50).await;
         map.members.iter_mut().zip(weights).for_each(|(member, weight)| member.weight = weight);
         let (last, deaf) = (RefCell::default(), Cell::new(false));
         let voters = Voters { map: RefCell::new(map), links: Vec::new(), deaf, last, shared: None };
