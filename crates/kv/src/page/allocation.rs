@@ -31,6 +31,10 @@ pub const SLOTS: usize = GROUP_DATA_PAGES as usize;
 const SLOT_BYTES: usize = 16;
 const _: () = assert!(HEADER_BYTES + SLOTS * SLOT_BYTES <= pool::geometry::PAGE_SIZE_MIN as usize);
 
+/// The home of a data page that a rebuild of its allocation page has set aside: whether anybody refers to it, or is about
+/// to, is not known.
+pub const LOST: u32 = u32::MAX - 1;
+
 /// Who owns a data page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Claim {
@@ -93,6 +97,14 @@ impl AllocationPage {
             *claim = Claim::decode(slot)?;
         }
         Ok(page)
+    }
+
+    /// An allocation page in which everything is free, in place of one whose bytes are lost. `salt`, random, keeps its
+    /// images from ever being equal to those of the lost one.
+    pub fn rebuild(group: u32, incarnation: u64, salt: u64) -> AllocationPage {
+        let identity = Identity { kind: Kind::Allocation, page: group, incarnation };
+        let header = Header { salt: salt.max(1), ..Header::default() };
+        AllocationPage { identity, header, slots: [Claim::default(); SLOTS] }
     }
 
     /// The owner of each slot.

@@ -33,7 +33,7 @@ mod draft;
 mod record;
 mod table;
 
-pub use allocation::{AllocationPage, Claim, EXTENT_PAGES_MAX, SLOTS, UNBOUND};
+pub use allocation::{AllocationPage, Claim, EXTENT_PAGES_MAX, LOST, SLOTS, UNBOUND};
 pub use draft::{Draft, Full};
 pub use record::{
     AppliedOps, ENTRY_FIXED_BYTES, Entry, GUEST_FIXED_BYTES, Guest, OPS_MAX, PlaceKind, REFERENCE_BYTES, Reference,

@@ -63,10 +63,10 @@ fn verify_does_not_take_a_busy_key_for_a_damaged_one() {
                 }
             });
             time::sleep(Duration::from_millis(50)).await;
-            let options = VerifyOptions { check_values: true, ..VerifyOptions::default() };
+            let options = ScrubOptions { check_values: true, ..ScrubOptions::default() };
             for _ in 0..10 {
                 time::sleep(Duration::from_micros(310)).await;
-                let report = pool.store.verify(&options).await;
+                let report = pool.store.scrub(&options).await;
                 assert!(report.is_equal() && report.keys == 1, "{length}: {report:?}");
             }
             drop(writer);
@@ -79,7 +79,7 @@ fn verify_does_not_take_a_busy_key_for_a_damaged_one() {
         time::sleep(Duration::from_millis(50)).await;
         let (memories, map) =
             (pool.members.iter().map(|member| Some(member.inner.clone())).collect(), pool.map.clone());
-        let report = Store::new(map, memories).verify(&VerifyOptions::default()).await;
+        let report = Store::new(map, memories).scrub(&ScrubOptions::default()).await;
         assert_eq!(report.differing, 1, "{report:?}");
         drop(writer);
     });

@@ -117,7 +117,7 @@ async fn scenario(seed: u64, members: usize, replicas: u8) {
     let clean = Store::new(map, memories.into_iter().map(Some).collect());
     let report = clean.repair(&RepairOptions { check_values: true, ..RepairOptions::default() }).await;
     assert!(report.is_complete(), "seed {seed}: {report:?}");
-    let report = clean.verify(&VerifyOptions { check_values: true, ..VerifyOptions::default() }).await;
+    let report = clean.scrub(&ScrubOptions { check_values: true, ..ScrubOptions::default() }).await;
     assert!(report.is_equal(), "seed {seed}: {report:?}");
 }
 

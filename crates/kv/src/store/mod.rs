@@ -16,20 +16,22 @@ mod change;
 mod clean;
 mod error;
 mod follow;
+mod heap;
 mod latency;
 mod link;
 mod list;
 mod member;
 mod migrate;
 mod operation;
+mod pace;
 mod quorum;
 mod repair;
 mod round;
 mod scan;
+mod scrub;
 mod topology;
 mod usage;
 mod value;
-mod verify;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -50,10 +52,11 @@ pub use follow::{LEASE_DEFAULT, LocalFuture, MapSource};
 pub use latency::Latencies;
 pub use link::Link;
 pub use list::{LIST_ENTRIES_MAX, ListEntry, ListPage, ScanStep};
-pub use repair::{Progress, RepairOptions, RepairReport, ShowProgress};
+pub use pace::{Progress, ShowProgress};
+pub use repair::{RepairOptions, RepairReport};
+pub use scrub::{Difference, ScrubOptions, ScrubReport};
 pub use usage::{Estimate, Usage};
 pub use value::{Change, PutOptions, Versioned};
-pub use verify::{Difference, VerifyOptions, VerifyReport};
 
 /// Within this time an operation is acknowledged or fails. Chosen: longer than a reconnect, shorter than a user's patience.
 pub const OPERATION_TIME_MAX: Duration = Duration::from_secs(10);
@@ -247,5 +250,7 @@ mod conditional_tests;
 mod linear_tests;
 #[cfg(test)]
 mod long_tests;
+#[cfg(test)]
+mod scrub_tests;
 #[cfg(test)]
 mod tests;

@@ -14,9 +14,11 @@ use std::time::Duration;
 use engine::sync::Semaphore;
 use engine::time;
 
+use super::heap::repair_heap;
 use super::link::Link;
 use super::member::{Member, MemberError};
 use super::operation::fetch;
+use super::pace::{Pace, ShowProgress};
 use super::scan::DamagedPage;
 use super::topology::Topology;
 use super::{Inner, OPERATION_TIME_MAX, Store, count};
@@ -33,33 +35,13 @@ const CLOCK_MARGIN: Duration = Duration::from_secs(1);
 /// Reasons that are listed; all are counted.
 const REASONS_MAX: usize = 20;
 
-/// How far a walk has come.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct Progress {
-    /// Share of the hash space, 0 to 1.
-    pub done: f64,
-    /// Bytes read.
-    pub bytes: u64,
-    /// Keys seen.
-    pub keys: u64,
-}
-
-impl Progress {
-    pub(super) fn advance(&mut self, next: Option<u64>, bytes: u64, keys: u64) {
-        self.done = next.map_or(1.0, |next| next as f64 / 2f64.powi(64));
-        self.bytes += bytes;
-        self.keys = keys;
-    }
-}
-
-/// Called with how far a walk has come.
-pub type ShowProgress = Rc<dyn Fn(&Progress)>;
-
 /// How to repair.
 #[derive(Clone, Default)]
 pub struct RepairOptions {
     /// Read and check values that do not stand in their home page, too.
     pub check_values: bool,
+    /// Hold allocation pages against references, and rebuild those that are damaged: reads every table once or twice more.
+    pub check_heap: bool,
     /// Bytes read a second, over all members; `None`: as fast as it goes.
     pub bytes_per_second: Option<u64>,
     /// Called after every stretch.
@@ -77,6 +59,10 @@ pub struct RepairReport {
     pub copies_replaced: u64,
     /// Damaged pages rebuilt.
     pub pages_rebuilt: u64,
+    /// Damaged allocation pages rebuilt.
+    pub groups_rebuilt: u64,
+    /// Extents that were referred to and not claimed, claimed again.
+    pub extents_claimed: u64,
     /// What could not be repaired now.
     pub failed: u64,
     /// The first reasons.
@@ -91,7 +77,7 @@ impl RepairReport {
         self.failed == 0 && self.unreachable.is_empty()
     }
 
-    fn fail(&mut self, reason: String) {
+    pub(super) fn fail(&mut self, reason: String) {
         self.failed += 1;
         if self.reasons.len() < REASONS_MAX {
             self.reasons.push(reason);
@@ -102,35 +88,38 @@ impl RepairReport {
 impl<N: Link> Store<N> {
     /// Walks over all keys and repairs what it can. Traffic goes on.
     pub async fn repair(&self, options: &RepairOptions) -> RepairReport {
-        let report = RefCell::new(RepairReport::default());
-        let mut damaged = Vec::new();
-        self.walk(options, &report, &mut damaged).await;
+        let mut report = RepairReport::default();
+        let mut pace = Pace::new(options.bytes_per_second, options.progress.clone());
+        pace.begin("repair");
+        let damaged = self.walk(options.check_values, &mut pace, &mut report).await;
         if let Some(seen) = damaged.iter().map(|page| page.seen).max() {
             time::sleep_until(seen + OPERATION_TIME_MAX + CLOCK_MARGIN).await;
             for page in damaged {
                 match rebuild_page(&self.inner, &page).await {
-                    Ok(()) => report.borrow_mut().pages_rebuilt += 1,
-                    Err(reason) => {
-                        report.borrow_mut().fail(format!("page {} of member {}: {reason}", page.page.0, page.member));
-                    }
+                    Ok(()) => report.pages_rebuilt += 1,
+                    Err(reason) => report.fail(format!("page {} of member {}: {reason}", page.page.0, page.member)),
                 }
             }
             // The pages may have held guests, whose homes are elsewhere: every copy is looked at.
-            let mut still_damaged = Vec::new();
-            let all = RepairOptions { check_values: true, ..options.clone() };
-            report.borrow_mut().keys = 0;
-            self.walk(&all, &report, &mut still_damaged).await;
-            for page in still_damaged {
-                report.borrow_mut().fail(format!("page {} of member {}: {}", page.page.0, page.member, page.error));
+            report.keys = 0;
+            pace.begin("repair what the damaged pages held");
+            for page in self.walk(true, &mut pace, &mut report).await {
+                report.fail(format!("page {} of member {}: {}", page.page.0, page.member, page.error));
             }
         }
-        report.into_inner()
+        if options.check_heap {
+            pace.begin("repair the heaps");
+            for member in &self.inner.topology().members {
+                repair_heap(member, &mut pace, &mut report).await;
+            }
+        }
+        report
     }
 
-    async fn walk(&self, options: &RepairOptions, report: &RefCell<RepairReport>, damaged: &mut Vec<DamagedPage>) {
+    /// Returns the damaged pages.
+    async fn walk(&self, check_values: bool, pace: &mut Pace, report: &mut RepairReport) -> Vec<DamagedPage> {
         let inner = &self.inner;
-        let start = time::now();
-        let mut progress = Progress::default();
+        let mut damaged = Vec::new();
         let mut next = Some(0);
         while let Some(from) = next {
             let topology = inner.topology();
@@ -138,29 +127,24 @@ impl<N: Link> Store<N> {
             let seen = topology.see(stretch, |_| true).await;
             let mut work = Vec::new();
             for (member, answered) in seen.answered.iter().enumerate() {
-                if !answered && !report.borrow().unreachable.contains(&member) {
-                    report.borrow_mut().unreachable.push(member);
+                if !answered && !report.unreachable.contains(&member) {
+                    report.unreachable.push(member);
                 }
             }
-            report.borrow_mut().keys += seen.keys.len() as u64;
+            report.keys += seen.keys.len() as u64;
             for ((_, key), found) in &seen.keys {
                 let Ok(key) = inner.key(key) else { continue };
                 let whole = |member: usize| seen.is_whole(member);
-                work.extend(Work::plan(&topology, key, found, whole, options.check_values));
+                work.extend(Work::plan(&topology, key, found, whole, check_values));
             }
             carry_out(inner, work, report).await;
             damaged.extend(seen.damaged);
             damaged.truncate(DAMAGED_PAGES_MAX);
             next = stretch.to;
-            progress.advance(next, seen.bytes, report.borrow().keys);
-            if let Some(show) = &options.progress {
-                show(&progress);
-            }
-            if let Some(rate) = options.bytes_per_second {
-                let due = Duration::from_secs_f64(progress.bytes as f64 / rate.max(1) as f64);
-                time::sleep_until(start + due).await;
-            }
+            pace.progress.keys = report.keys;
+            pace.step(next, seen.bytes).await;
         }
+        damaged
     }
 }
 
@@ -201,7 +185,7 @@ impl<N: Link> Work<N> {
     }
 }
 
-async fn carry_out<N: Link>(inner: &Rc<Inner<N>>, work: Vec<Work<N>>, report: &RefCell<RepairReport>) {
+async fn carry_out<N: Link>(inner: &Rc<Inner<N>>, work: Vec<Work<N>>, report: &mut RepairReport) {
     let turns = Semaphore::new(REPAIRS_MAX);
     let mut tasks = Vec::new();
     for work in work {
@@ -216,7 +200,6 @@ async fn carry_out<N: Link>(inner: &Rc<Inner<N>>, work: Vec<Work<N>>, report: &R
     }
     for task in tasks {
         let own = task.await;
-        let mut report = report.borrow_mut();
         report.stored += own.stored;
         report.copies_replaced += own.copies_replaced;
         report.failed += own.failed;

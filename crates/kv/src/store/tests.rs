@@ -50,9 +50,9 @@ impl Pool {
         self.members[index].epoch.set(self.members[index].epoch.get() + u64::from(!down));
     }
 
-    pub(super) async fn verify(&self) -> VerifyReport {
+    pub(super) async fn verify(&self) -> ScrubReport {
         self.store.settle().await;
-        self.store.verify(&VerifyOptions { check_values: true, ..VerifyOptions::default() }).await
+        self.store.scrub(&ScrubOptions { check_values: true, ..ScrubOptions::default() }).await
     }
 
     pub(super) async fn damage(&self, index: usize, lba: device::Lba) {

@@ -46,7 +46,7 @@ const WRITES_MAX: usize = 2;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Part {
     pub(super) place: HeapPage,
-    length: u32,
+    pub(super) length: u32,
     checksum: u64,
     pub(super) tag: u64,
 }

@@ -15,6 +15,7 @@ mod extent;
 mod group;
 mod guest;
 mod heap;
+mod inspect;
 mod leftover;
 mod locks;
 mod plan;
@@ -37,6 +38,7 @@ use crate::types::{Applied, Ballot, Key, OpId, Timestamp};
 use crate::value::Value;
 
 pub use collect::{AGE_MIN, Collected};
+pub(crate) use inspect::{HeapState, Marks};
 pub use seal::Sealed;
 pub use store::Outcome;
 

@@ -8,7 +8,7 @@ use check::Summary;
 use engine::sim::{NodeId, World};
 use engine::task::Task;
 use engine::{task, time};
-use kv::store::{RepairOptions, RepairerOptions, VerifyOptions};
+use kv::store::{RepairOptions, RepairerOptions, ScrubOptions};
 
 use crate::chaos::Chaos;
 use crate::cluster::{Cluster, Directory, HostStore};
@@ -180,7 +180,7 @@ impl Under<'_> {
             report = store.repair(&options).await;
         }
         assert!(report.is_complete(), "repair did not end: {report:?}");
-        let equal = store.verify(&VerifyOptions { check_values: true, ..VerifyOptions::default() }).await;
+        let equal = store.scrub(&ScrubOptions { check_values: true, ..ScrubOptions::default() }).await;
         assert!(equal.is_equal(), "replicas differ after repair: {equal:?}");
         self.read_everything(&store).await;
         // Again, so that a value that only some replica had the first time shows.

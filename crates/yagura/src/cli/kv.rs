@@ -20,8 +20,12 @@ pub enum KvVerb {
     List(KvListArgs),
     /// Store every file of a directory tree; keys are relative paths.
     Import(KvImportArgs),
-    /// Compare what is stored with a directory, or the replicas with one another.
+    /// Compare what is stored with a directory.
     Verify(KvVerifyArgs),
+    /// Read everything: compare all replicas, verify all checksums, look for what is lost or left behind.
+    Scrub(KvScrubArgs),
+    /// Store what is missing, old or damaged on some member, and rebuild damaged pages.
+    Repair(KvRepairArgs),
     /// Show figures of the store.
     Stat(KvStatArgs),
 }
@@ -118,20 +122,42 @@ pub struct KvVerifyArgs {
     #[command(flatten)]
     pub address: PoolAddress,
     /// Read every file of this directory back from the pool and compare each byte.
-    #[arg(long, value_name = "DIR", required_unless_present_any = ["replicas", "repair"])]
-    pub against: Option<PathBuf>,
+    #[arg(long, value_name = "DIR")]
+    pub against: PathBuf,
     /// What `import --prefix` put in front of every key.
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub prefix: String,
-    /// Compare all replicas of every key.
-    #[arg(long)]
-    pub replicas: bool,
-    /// Store what is missing, old or damaged on some replica; then compare.
-    #[arg(long)]
-    pub repair: bool,
     /// Files read at once.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub depth: u16,
+}
+
+/// `yagura kv scrub`
+#[derive(Args, Debug)]
+pub struct KvScrubArgs {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub address: PoolAddress,
+    /// Read and check the values that lie outside their pages, too, on every replica.
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1,
+        default_missing_value = "true")]
+    pub data: bool,
+    /// Read no more than this a second, over all members.
+    #[arg(long, value_name = "SIZE")]
+    pub rate: Option<Size>,
+}
+
+/// `yagura kv repair`
+#[derive(Args, Debug)]
+pub struct KvRepairArgs {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub address: PoolAddress,
+    /// Read no more than this a second, over all members.
+    #[arg(long, value_name = "SIZE")]
+    pub rate: Option<Size>,
 }
 
 /// `yagura kv stat`

@@ -1,9 +1,10 @@
 //! `yagura kv …`
 
 pub mod copy;
+pub mod scrub;
 mod stat;
 pub mod timed;
-pub mod verify;
+mod verify;
 
 use std::fs::File;
 use std::io::Write;
@@ -34,6 +35,8 @@ pub fn run(verb: &KvVerb) -> Result<(), Failure> {
         KvVerb::List(args) => reactors::run_one(list(args)),
         KvVerb::Import(args) => reactors::run_one(import(args)),
         KvVerb::Verify(args) => reactors::run_one(verify::verify(args)),
+        KvVerb::Scrub(args) => reactors::run_one(scrub::scrub(args)),
+        KvVerb::Repair(args) => reactors::run_one(scrub::repair(args)),
         KvVerb::Stat(args) => reactors::run_one(stat::stat(args)),
     }
 }
@@ -60,7 +63,7 @@ pub fn object_failure(error: ObjectError) -> Failure {
 pub async fn settle(store: &Store<Connected>) {
     if time::timeout(SETTLE_TIME, store.settle()).await.is_err() {
         tracing::warn!(
-            "some replicas have not taken the last writes yet; the gateway's repair, or `kv verify --repair`, mends that"
+            "some replicas have not taken the last writes yet; the gateway's repair, or `kv repair`, mends that"
         );
     }
 }

@@ -1,9 +1,9 @@
 //! `yagura kv stat`: how much a pool holds.
 
-use kv::store::{Estimate, Store, Usage, VerifyOptions};
+use kv::store::{Estimate, ScrubOptions, Store, Usage};
 use serde::Serialize;
 
-use super::verify::walk_bar;
+use super::scrub::walk_bar;
 use crate::cli::KvStatArgs;
 use crate::client::{self, Connected};
 use crate::exit::Failure;
@@ -68,8 +68,8 @@ pub async fn stat(args: &KvStatArgs) -> Result<(), Failure> {
 
 /// Counts every key.
 async fn count(store: &Store<Connected>, quiet: bool) -> Estimate {
-    let (bar, progress) = walk_bar("count", quiet);
-    let report = store.verify(&VerifyOptions { check_values: false, progress: Some(progress) }).await;
+    let (bar, progress) = walk_bar(quiet);
+    let report = store.scrub(&ScrubOptions { progress: Some(progress), ..ScrubOptions::default() }).await;
     bar.finish_and_clear();
     Estimate {
         keys: report.keys,

@@ -18,9 +18,9 @@ use serde::Serialize;
 use super::Running;
 use crate::exit::Failure;
 use crate::kv::copy::{self, Compared, Imported};
+use crate::kv::scrub::{self, Scrubbed};
 use crate::kv::store_failure;
 use crate::kv::timed::Timed;
-use crate::kv::verify::{self, Replicas};
 use crate::output;
 use crate::size::Size;
 use crate::supervise::News;
@@ -55,7 +55,7 @@ pub struct Summary {
     /// Replicas that the repair stored.
     pub repaired_replicas: u64,
     /// All replicas of all keys at the end.
-    pub replicas: Replicas,
+    pub replicas: Scrubbed,
 }
 
 /// Runs the drill.
@@ -104,7 +104,7 @@ pub async fn run(running: &Running, tree: &Tree, quiet: bool) -> Result<Summary,
     repaired.await.map_err(|_| late())?;
     let repair_seconds = restarted.elapsed().as_secs_f64();
     let after = running.store.stats().repaired.load(std::sync::atomic::Ordering::Relaxed);
-    let replicas = verify::replicas(&running.store, quiet).await;
+    let replicas = scrub::scrub_store(&running.store, true, None, quiet).await;
     Ok(Summary {
         import: Imported { put: store.puts(), ..import },
         read_during_kill,
@@ -189,7 +189,7 @@ impl Summary {
             read_without_node.get.describe(),
             self.repaired_replicas,
             self.repair_seconds,
-            verify::describe_replicas(replicas),
+            scrub::describe_scrub(replicas),
         )
     }
 }

@@ -24,11 +24,11 @@ fn node_pid(server: &Server, node: usize) -> u32 {
     u32::try_from(server.ready["nodes"][node]["pid"].as_u64().expect("a pid")).expect("a pid")
 }
 
-/// Waits until `kv verify --replicas` finds all replicas equal. Returns its report.
+/// Waits until `kv scrub` finds all replicas equal. Returns its report.
 fn wait_until_equal(pool: &str) -> serde_json::Value {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let (status, stdout, stderr) = run(&["kv", "verify", "--replicas", "--json", pool]);
+        let (status, stdout, stderr) = run(&["kv", "scrub", "--json", pool]);
         if status == 0 {
             return serde_json::from_str(&stdout).expect("JSON");
         }
@@ -139,7 +139,7 @@ fn a_node_killed_amid_traffic_costs_no_error_and_is_repaired() {
     });
     let report = wait_until_equal(&pool);
     let keys: u64 = clients.iter().map(|(_, acknowledged)| acknowledged.len() as u64).sum();
-    assert_eq!(report["replicas"]["keys"].as_u64(), Some(keys));
+    assert_eq!(report["keys"].as_u64(), Some(keys));
     let mut redis = Redis::connect(address);
     for (count, acknowledged) in clients {
         assert!(count > 10, "no traffic to speak of: {count}");

@@ -1,0 +1,111 @@
+//! Scrub finds what is wrong with a heap, and repair puts it right, while values stay what they are.
+
+use std::collections::BTreeMap;
+
+use device::{Durability, Namespace};
+use engine::Buf;
+use pool::HeapGroup;
+
+use super::tests::{Pool, value};
+use super::*;
+use crate::testing::run;
+
+const SCRUB: ScrubOptions =
+    ScrubOptions { check_values: true, check_heap: true, bytes_per_second: None, progress: None };
+const REPAIR: RepairOptions =
+    RepairOptions { check_values: true, check_heap: true, bytes_per_second: None, progress: None };
+
+/// A pool with values of all kinds, and what they are.
+async fn filled(pool: &Pool) -> BTreeMap<[u8; 4], Vec<u8>> {
+    let mut model = BTreeMap::new();
+    for number in 0..60u32 {
+        let bytes = vec![number as u8; [10, 3900, 9000, 200_000][number as usize % 4]];
+        pool.store.put(&number.to_le_bytes(), value(&bytes)).await.unwrap();
+        model.insert(number.to_le_bytes(), bytes);
+    }
+    pool.store.settle().await;
+    model
+}
+
+async fn check(pool: &Pool, model: &BTreeMap<[u8; 4], Vec<u8>>) {
+    for (key, bytes) in model {
+        assert_eq!(pool.store.get(key).await, Ok(Some(value(bytes))));
+    }
+}
+
+#[test]
+fn a_scrub_of_a_sound_pool_is_clean_and_reads_within_its_rate() {
+    run(20, async {
+        let pool = Pool::new(3, 3).await;
+        filled(&pool).await;
+        let start = engine::time::now();
+        let report = pool.store.scrub(&ScrubOptions { bytes_per_second: Some(10 << 20), ..SCRUB }).await;
+        assert!(report.is_clean() && report.keys == 60, "{report:?}");
+        // Of 3 members: 15 values of 3 pages, 15 of 49 pages and an index page.
+        assert_eq!((report.heap_pages_claimed, report.heap_pages_unreferenced), (3 * 15 * (3 + 50), 0), "{report:?}");
+        assert_eq!(report.guests_unreferenced, 0);
+        let least = Duration::from_secs_f64(report.bytes as f64 / (10 << 20) as f64);
+        assert!(report.bytes > 3 * 15 * 209_000 && start.elapsed() >= least, "{:?}", start.elapsed());
+    });
+}
+
+/// Were the group's free pages given away again, one that is about to be published would be overwritten.
+#[test]
+fn a_damaged_allocation_page_is_rebuilt_from_the_references() {
+    run(21, async {
+        let pool = Pool::new(3, 3).await;
+        let model = filled(&pool).await;
+        let table = pool.store.table(1).unwrap();
+        let groups: Vec<_> = (0..table.layout().geometry.heap_groups).step_by(2).map(HeapGroup).collect();
+        for group in &groups {
+            pool.damage(1, table.layout().allocation(*group)).await;
+        }
+        let report = pool.store.scrub(&SCRUB).await;
+        assert!(report.damaged_groups.len() == groups.len() && report.is_equal() && !report.is_clean(), "{report:?}");
+        let report = pool.store.repair(&REPAIR).await;
+        assert!(report.is_complete() && report.groups_rebuilt == groups.len() as u64, "{report:?}");
+        let report = pool.store.scrub(&SCRUB).await;
+        assert!(report.is_clean() && report.heap_pages_lost > 0, "{report:?}");
+        let slots = groups.len() as u64 * crate::page::SLOTS as u64;
+        assert_eq!(report.heap_pages_unreferenced, report.heap_pages_lost);
+        assert!(report.heap_pages_lost < slots - 200, "what is referred to is not set aside: {report:?}");
+        // New values go where nothing was set aside, and what is replaced is free again.
+        for number in 0..20u32 {
+            pool.store.put(&number.to_le_bytes(), value(&[1; 9000])).await.unwrap();
+        }
+        pool.store.settle().await;
+        let after = pool.store.scrub(&SCRUB).await;
+        assert!(after.is_clean(), "{after:?}");
+        assert_eq!(after.heap_pages_unreferenced, report.heap_pages_lost);
+        for (number, (key, bytes)) in model.iter().enumerate() {
+            let bytes = if number < 20 { &[1; 9000][..] } else { bytes };
+            assert_eq!(pool.store.get(key).await, Ok(Some(value(bytes))));
+        }
+    });
+}
+
+/// The medium has lost an acknowledged claim: the page is good, and its extents would be given to the next writer.
+#[test]
+fn extents_that_are_not_claimed_are_claimed_again() {
+    run(22, async {
+        let pool = Pool::new(3, 3).await;
+        let model = filled(&pool).await;
+        let layout = pool.store.table(2).unwrap().layout();
+        for group in (0..layout.geometry.heap_groups).map(HeapGroup) {
+            let empty = Buf::zeroed(4096).freeze();
+            pool.members[2].inner.write(layout.allocation(group), empty, Durability::Stable).await.unwrap();
+        }
+        let host = pool.host();
+        let report = host.scrub(&SCRUB).await;
+        assert!(!report.damaged_groups.is_empty() && report.damaged_groups.iter().all(|bad| bad.0 == 2), "{report:?}");
+        let report = host.repair(&REPAIR).await;
+        assert!(report.is_complete() && report.extents_claimed == 15 + 15 * 3, "{report:?}");
+        for number in 100..110u32 {
+            host.put(&number.to_le_bytes(), value(&vec![1; 100_000])).await.unwrap();
+        }
+        host.settle().await;
+        let report = host.scrub(&SCRUB).await;
+        assert!(report.is_clean(), "{report:?}");
+        check(&pool, &model).await;
+    });
+}
