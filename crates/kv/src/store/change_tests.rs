@@ -141,7 +141,7 @@ impl Scene {
         let host = self.host(LEASE_DEFAULT).await;
         let report = host.store.repair(&RepairOptions::default()).await;
         assert!(report.is_complete(), "{report:?}");
-        let report = host.store.verify(&VerifyOptions { check_values: true, ..VerifyOptions::default() }).await;
+        let report = host.store.scrub(&ScrubOptions { check_values: true, ..ScrubOptions::default() }).await;
         assert!(report.is_equal(), "{report:?}");
         let topology = host.store.inner.topology();
         for member in &topology.members {
