@@ -15,7 +15,11 @@ use crate::table::{HeapState, Marks, Table, TableError};
 const LOOKS: usize = 3;
 
 /// Walks over a member's pages; by name in the groups of `wanted`.
-async fn mark<N: Link>(table: &Table<N>, wanted: BTreeSet<u32>, pace: &mut Pace) -> Result<Marks, TableError> {
+pub(super) async fn mark<N: Link>(
+    table: &Table<N>,
+    wanted: BTreeSet<u32>,
+    pace: &mut Pace,
+) -> Result<Marks, TableError> {
     let mut before = 0;
     table
         .mark(wanted, async |bytes, done| {

@@ -14,6 +14,7 @@
 mod background;
 mod change;
 mod clean;
+mod collect;
 mod error;
 mod follow;
 mod heap;
@@ -47,6 +48,7 @@ use member::Member;
 use topology::Topology;
 
 pub use background::RepairerOptions;
+pub use collect::{CollectOptions, CollectReport};
 pub use error::StoreError;
 pub use follow::{LEASE_DEFAULT, LocalFuture, MapSource};
 pub use latency::Latencies;

@@ -33,7 +33,7 @@ const DAMAGED_PAGES_MAX: usize = 4096;
 /// What clocks of hosts may differ by over [`OPERATION_TIME_MAX`]. Guessed: 10 % is far beyond any clock's drift.
 const CLOCK_MARGIN: Duration = Duration::from_secs(1);
 /// Reasons that are listed; all are counted.
-const REASONS_MAX: usize = 20;
+pub(super) const REASONS_MAX: usize = 20;
 
 /// How to repair.
 #[derive(Clone, Default)]
@@ -287,12 +287,14 @@ async fn rebuild_page<N: Link>(inner: &Rc<Inner<N>>, damaged: &DamagedPage) -> R
         if !homes.contains(damaged.member) {
             continue;
         }
+        // What it had promised, a majority had, and one of those asked knows: a lower ballot must find it again.
+        let promise = found.iter().map(|(_, found)| found.promise).max().unwrap_or(Ballot::NONE);
         let holders = found.into_iter().filter(|(_, found)| found.timestamp == timestamp);
         let holders: Vec<_> = holders.map(|(index, found)| (topology.members[index].clone(), found)).collect();
         let Some(newest) = holders.first().map(|(_, found)| found.clone()) else { continue };
         let value = fetch(inner, &key, holders).await;
         let value = value.map_err(|_| format!("no good copy of the value of {key:?}"))?;
-        records.push((key, newest.record(value)));
+        records.push((key, newest.record(value), promise));
     }
     member.counts(epoch).map_err(|error| words(&error))?;
     table.rebuild(damaged.page, image, &records).await.map_err(|error| words(&error))

@@ -109,3 +109,68 @@ fn extents_that_are_not_claimed_are_claimed_again() {
         check(&pool, &model).await;
     });
 }
+
+const COLLECT: CollectOptions = CollectOptions { bytes_per_second: None, progress: None, age_min: Duration::ZERO };
+
+/// A host that ends at any step of its puts leaves something behind; the collector frees just that, and what it frees can
+/// be used again.
+#[test]
+fn what_crashed_hosts_leave_is_collected_and_nothing_else() {
+    run(23, async {
+        let pool = Pool::new(3, 3).await;
+        let model = filled(&pool).await;
+        let before = pool.store.scrub(&SCRUB).await;
+        for step in 0..12 {
+            let host = pool.host();
+            pool.members[1].cut.set(Some((step, step % 2 == 0)));
+            let put = host.put(b"crash", value(&vec![step as u8; if step % 3 == 0 { 200_000 } else { 9000 }])).await;
+            assert_eq!(put, Ok(()), "two others have it");
+            // The host is gone: it never tries again.
+            drop(host);
+            pool.members[1].cut.set(None);
+            pool.down(1, false);
+        }
+        let report = pool.store.repair(&REPAIR).await;
+        assert!(report.is_complete(), "{report:?}");
+        assert_eq!(pool.store.delete(b"crash").await, Ok(true));
+        pool.store.settle().await;
+        let left = pool.store.scrub(&SCRUB).await;
+        assert!(left.is_clean() && left.heap_pages_unreferenced > 0, "{left:?}");
+        let young = pool.store.collect(&CollectOptions::default()).await;
+        assert!(young.heap_pages_freed == 0 && young.young > 0, "a store may be under way: {young:?}");
+        let report = pool.store.collect(&COLLECT).await;
+        assert!(report.failed == 0 && report.heap_pages_freed == left.heap_pages_unreferenced, "{report:?}");
+        let after = pool.store.scrub(&SCRUB).await;
+        assert!(after.is_clean() && after.heap_pages_unreferenced == 0 && after.guests_unreferenced == 0, "{after:?}");
+        assert_eq!(after.heap_pages_claimed, before.heap_pages_claimed);
+        check(&pool, &model).await;
+    });
+}
+
+/// It bears no home page to look at, so all pages are.
+#[test]
+fn what_a_rebuild_has_set_aside_is_collected_unless_it_is_in_use() {
+    run(24, async {
+        let pool = Pool::new(3, 3).await;
+        let model = filled(&pool).await;
+        let layout = pool.store.table(0).unwrap().layout();
+        for group in (0..layout.geometry.heap_groups).map(HeapGroup) {
+            pool.damage(0, layout.allocation(group)).await;
+        }
+        let report = pool.store.repair(&REPAIR).await;
+        assert!(report.is_complete() && report.groups_rebuilt > 2, "{report:?}");
+        let full = pool.store.scrub(&SCRUB).await;
+        assert!(full.heap_pages_lost > 100, "{full:?}");
+        assert_eq!(pool.store.collect(&CollectOptions::default()).await.heap_pages_freed, 0);
+        let report = pool.store.collect(&COLLECT).await;
+        assert!(report.failed == 0 && report.heap_pages_freed == full.heap_pages_lost, "{report:?}");
+        let after = pool.store.scrub(&SCRUB).await;
+        assert!(after.is_clean() && after.heap_pages_lost == 0, "{after:?}");
+        for number in 100..120u32 {
+            pool.store.put(&number.to_le_bytes(), value(&vec![1; 100_000])).await.unwrap();
+        }
+        pool.store.settle().await;
+        check(&pool, &model).await;
+        assert!(pool.store.scrub(&SCRUB).await.is_clean());
+    });
+}

@@ -25,7 +25,7 @@ use pool::{HeapGroup, HeapPage, TablePage};
 use super::group::{Answer, Change, STAMP_SECONDS, stamp_now};
 use super::stock::STOCK_TIME_MAX;
 use super::{ATTEMPTS_MAX, PageImage, Table, TableError, bump};
-use crate::page::{Claim, Draft, PlaceKind, Reference, Stored, UNBOUND};
+use crate::page::{Claim, Draft, LOST, PlaceKind, Reference, Stored, UNBOUND};
 use crate::types::OpId;
 
 /// Age below which a collector takes a copy for one of a store under way. Chosen: far beyond every time-out of a connection
@@ -68,6 +68,10 @@ impl<N: Namespace> Table<N> {
         let claim = page.slots()[slot];
         if age(claim.stamp) < age_min {
             return Ok(Collected::Young);
+        }
+        if claim.home == LOST {
+            // It names no home: only a walk over all pages can tell ([`Table::free_set_aside`]).
+            return Ok(Collected::InUse);
         }
         if claim.home == UNBOUND {
             self.release(group, tag).await?;
@@ -202,7 +206,7 @@ impl<N: Namespace> Table<N> {
 }
 
 /// How long ago a stamp was made, at least. One from the future is a clock that jumped: as good as new.
-fn age(stamp: u16) -> Duration {
+pub(super) fn age(stamp: u16) -> Duration {
     let units = stamp_now().wrapping_sub(stamp);
     if units > u16::MAX / 2 { Duration::ZERO } else { Duration::from_secs(u64::from(units) * STAMP_SECONDS) }
 }

@@ -13,11 +13,14 @@
 //! again: the next writer would get it otherwise.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use device::Namespace;
 use engine::View;
 use pool::{HeapGroup, HeapPage, TablePage};
 
+use super::collect::age;
+use super::group::stamp_now;
 use super::{ATTEMPTS_MAX, PageImage, Table, TableError, uncertain};
 use crate::page::{AllocationPage, LOST, PageError, PlaceKind, Reference, SLOTS, Stored};
 use crate::types::OpId;
@@ -237,7 +240,7 @@ impl<N: Namespace> Table<N> {
         }
         for slot in 0..SLOTS {
             if allocation.slots()[slot].tag == 0 {
-                allocation.claim(slot, 1, engine::task::random_u64().max(1), LOST);
+                allocation.claim(slot, 1, engine::task::random_u64().max(1), LOST, stamp_now());
             }
         }
         let lock = self.group_locks.lock(u64::from(group.0)).await;
@@ -248,6 +251,43 @@ impl<N: Namespace> Table<N> {
 
     /// Claims again, in `group`, what is referred to and called free. Returns the extents claimed.
     pub(crate) async fn claim_missing(&self, group: HeapGroup, marks: &Marks) -> Result<usize, TableError> {
+        let change = |allocation: &mut AllocationPage| {
+            let owners = marks.owners.iter().filter(|owner| owner.place.group() == group);
+            owners.filter(|owner| claim_back(allocation, owner)).count()
+        };
+        self.correct(group, change).await
+    }
+
+    /// Tags of the pages of a group that a rebuild has set aside, at least `age_min` ago.
+    pub(crate) async fn set_aside(&self, group: HeapGroup, age_min: Duration) -> Result<Vec<u64>, TableError> {
+        let allocation = self.read_allocation(group).await?;
+        let old = allocation.slots().iter().filter(|claim| claim.home == LOST && age(claim.stamp) >= age_min);
+        Ok(old.map(|claim| claim.tag).collect())
+    }
+
+    /// Frees those of `tags` that `marks`, taken after they were found, do not refer to. Returns the pages freed.
+    pub(crate) async fn free_set_aside(
+        &self,
+        group: HeapGroup,
+        tags: &[u64],
+        marks: &Marks,
+    ) -> Result<usize, TableError> {
+        debug_assert!(marks.unread == 0);
+        let change = |allocation: &mut AllocationPage| {
+            let slots = allocation.slots().iter().enumerate();
+            let unused = slots.filter(|(slot, claim)| tags.contains(&claim.tag) && !marks.has(group, *slot));
+            let unused: Vec<u64> = unused.map(|(_, claim)| claim.tag).collect();
+            unused.into_iter().filter(|&tag| allocation.release(tag)).count()
+        };
+        self.correct(group, change).await
+    }
+
+    /// Applies `change`, again on every newer image, until it is stored or changes nothing. Returns how much it changed.
+    async fn correct(
+        &self,
+        group: HeapGroup,
+        change: impl Fn(&mut AllocationPage) -> usize,
+    ) -> Result<usize, TableError> {
         let lba = self.layout.allocation(group);
         let lock = self.group_locks.lock(u64::from(group.0)).await;
         for _ in 0..ATTEMPTS_MAX {
@@ -255,14 +295,13 @@ impl<N: Namespace> Table<N> {
             let expected = self.read_at(lba, self.layout.page_bytes()).await?;
             let decoded = AllocationPage::decode(&expected, group.0, self.incarnation);
             let mut allocation = decoded.map_err(|error| TableError::Allocation { group: group.0, error })?;
-            let owners = marks.owners.iter().filter(|owner| owner.place.group() == group);
-            let claimed = owners.filter(|owner| claim_back(&mut allocation, owner)).count();
-            if claimed == 0 {
+            let changed = change(&mut allocation);
+            if changed == 0 {
                 return Ok(0);
             }
             let new = allocation.encode_next(self.layout.page_bytes()).freeze();
             match self.replace(lba, expected, new).await {
-                Ok(()) => return Ok(claimed),
+                Ok(()) => return Ok(changed),
                 Err(device::Error::CompareFailure) => {}
                 Err(error) if uncertain(&error) => {}
                 Err(error) => return Err(error.into()),
@@ -278,7 +317,7 @@ fn claim_back(allocation: &mut AllocationPage, owner: &Owner) -> bool {
     let free = allocation.slots().get(first..first + owner.pages);
     let free = free.is_some_and(|slots| slots.iter().all(|claim| claim.tag == 0));
     if free {
-        allocation.claim(first, owner.pages, owner.tag, owner.home.0);
+        allocation.claim(first, owner.pages, owner.tag, owner.home.0, stamp_now());
     }
     free
 }

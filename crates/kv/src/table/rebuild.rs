@@ -1,8 +1,9 @@
 //! Rebuilding a damaged table page from what the other replicas hold.
 //!
 //! The page becomes good in one compare-and-write with all its entries: a page that was first emptied and then filled would
-//! vote "never written" in between, and an acknowledged value would be lost to a majority that includes it. When and from
-//! whom the entries may be gathered is the caller's part (`store::repair`).
+//! vote "never written" in between, and an acknowledged value would be lost to a majority that includes it. It comes back
+//! under the seal of its rebuilder's epoch, for it may have been closed to older ones. When and from whom the entries may be
+//! gathered is the caller's part (`store::repair`).
 
 use std::rc::Rc;
 
@@ -13,7 +14,7 @@ use pool::TablePage;
 use super::plan::{Placed, Plan, Put, plan};
 use super::{Record, Table, TableError, uncertain};
 use crate::page::{Draft, Identity, Kind, PageError};
-use crate::types::Key;
+use crate::types::{Ballot, Key};
 
 impl<N: Namespace> Table<N> {
     /// The bytes of a damaged page; `None` if it is good (again). A page of a newer format is an error: it is not damaged,
@@ -27,17 +28,22 @@ impl<N: Namespace> Table<N> {
         }
     }
 
-    /// Replaces `page`, whose bytes are `damaged`, by one that holds exactly `records`.
+    /// Replaces `page`, whose bytes are `damaged`, by one that holds exactly `records`, each under the promise beside it.
     pub(crate) async fn rebuild(
         self: &Rc<Self>,
         page: TablePage,
         damaged: View,
-        records: &[(Key, Record)],
+        records: &[(Key, Record, Ballot)],
     ) -> Result<(), TableError> {
         let identity = Identity { kind: Kind::Table, page: page.0, incarnation: self.incarnation };
         let (size, salt) = (self.layout.page_bytes(), engine::task::random_u64());
         let room = size - crate::page::HEADER_BYTES;
-        let puts: Vec<Put<'_>> = records.iter().map(|(key, record)| Put::new(key.bytes(), record, room)).collect();
+        let mut puts = Vec::with_capacity(records.len());
+        for (key, record, promise) in records {
+            let mut put = Put::new(key.bytes(), record, room);
+            put.promise = *promise;
+            puts.push(put);
+        }
         let (mut placed, since) = (Vec::<Placed>::new(), engine::time::now());
         // Every turn but the last places one value.
         for _ in 0..=puts.len() {

@@ -423,12 +423,18 @@ fn damaged_page_has_no_vote_until_it_is_rebuilt_whole() {
         let damaged = table.damaged_image(home).await.unwrap().unwrap();
         // Far more than a page holds: most values have to go elsewhere.
         let records: Vec<_> = (0..8)
-            .map(|number| (Key::new(format!("k{number}").as_bytes(), 0).unwrap(), record(ts(5, number), Some(3000))))
+            .map(|number| {
+                let promise = Ballot { round: number, op: ts(5, number).op };
+                (Key::new(format!("k{number}").as_bytes(), 0).unwrap(), record(ts(5, number), Some(3000)), promise)
+            })
             .collect();
         table.rebuild(home, damaged.clone(), &records).await.unwrap();
+        // It may have been sealed before it was damaged: older hosts stay out.
+        let bytes = table.read_raw(home).await.unwrap();
+        assert_eq!(table.decode(home, &bytes).unwrap().header().seal, map.epoch);
         let image = table.read_page(home).await.unwrap();
-        for ((name, found), (key, record)) in image.entries(&table).unwrap().into_iter().zip(&records) {
-            assert_eq!((&name[..], found.timestamp), (key.bytes(), record.timestamp));
+        for ((name, found), (key, record, promise)) in image.entries(&table).unwrap().into_iter().zip(&records) {
+            assert_eq!((&name[..], found.timestamp, found.promise), (key.bytes(), record.timestamp, *promise));
             assert_eq!(
                 found.content.checksum(found.timestamp.op),
                 record.value.as_ref().map(|v| v.checksum(found.timestamp.op))

@@ -1,0 +1,203 @@
+//! The collector: what hosts that ended in the middle of a store have left on a member is freed.
+//!
+//! It walks over the heap groups and table pages of each member and has every extent and guest that is old enough looked at
+//! (`table::collect`, which argues why nothing that is or may yet be in use is freed). What a rebuilt allocation page has set
+//! aside ([`LOST`]) bears no home to look at: it is freed if a walk over all pages of the member, begun when it was old enough
+//! that no store of before the damage is under way any more, finds no reference to it.
+//!
+//! Any number of collectors may run at once, and any may end anywhere: each step frees one copy by its tag, or leaves a
+//! mark that the next collector takes off.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+use pool::{HeapGroup, TablePage};
+
+use super::Store;
+use super::heap::mark;
+use super::link::Link;
+use super::member::{Member, MemberError};
+use super::pace::{Pace, ShowProgress};
+use super::repair::REASONS_MAX;
+use crate::page::LOST;
+use crate::table::{AGE_MIN, Collected, Table, TableError};
+
+/// How to collect.
+#[derive(Clone)]
+pub struct CollectOptions {
+    /// Bytes read a second, over all members; `None`: as fast as it goes.
+    pub bytes_per_second: Option<u64>,
+    /// Called as it goes on.
+    pub progress: Option<ShowProgress>,
+    /// Age below which a copy is taken for one of a store under way. Less than [`AGE_MIN`] is for tests, and for operators
+    /// who know that nobody uses the pool.
+    pub age_min: Duration,
+}
+
+impl Default for CollectOptions {
+    fn default() -> CollectOptions {
+        CollectOptions { bytes_per_second: None, progress: None, age_min: AGE_MIN }
+    }
+}
+
+/// What was collected.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct CollectReport {
+    /// Extents looked at.
+    pub extents: u64,
+    /// Those that nobody referred to, freed.
+    pub extents_freed: u64,
+    /// Their pages.
+    pub heap_pages_freed: u64,
+    /// Guests looked at.
+    pub guests: u64,
+    /// Those that nobody referred to, freed.
+    pub guests_freed: u64,
+    /// Copies left alone since they may belong to a store under way.
+    pub young: u64,
+    /// What could not be looked at.
+    pub failed: u64,
+    /// The first reasons.
+    pub reasons: Vec<String>,
+    /// Bytes read.
+    pub bytes: u64,
+}
+
+impl CollectReport {
+    fn fail(&mut self, reason: String) {
+        self.failed += 1;
+        if self.reasons.len() < REASONS_MAX {
+            self.reasons.push(reason);
+        }
+    }
+
+    fn count(&mut self, collected: Collected, guest: bool) {
+        match collected {
+            Collected::Freed(_) if guest => self.guests_freed += 1,
+            Collected::Freed(pages) => {
+                self.extents_freed += 1;
+                self.heap_pages_freed += pages as u64;
+            }
+            Collected::Young => self.young += 1,
+            Collected::InUse | Collected::Gone => {}
+        }
+    }
+}
+
+impl<N: Link> Store<N> {
+    /// Frees, on every member that can be reached, what nobody refers to. Traffic goes on.
+    pub async fn collect(&self, options: &CollectOptions) -> CollectReport {
+        let mut report = CollectReport::default();
+        let mut pace = Pace::new(options.bytes_per_second, options.progress.clone());
+        for member in &self.inner.topology().members {
+            if let Err(error) = collect_member(member, options.age_min, &mut pace, &mut report).await {
+                report.fail(format!("member {}: {error}", member.index));
+            }
+        }
+        report.bytes = pace.progress.bytes;
+        report
+    }
+}
+
+async fn collect_member<N: Link>(
+    member: &Member<N>,
+    age_min: Duration,
+    pace: &mut Pace,
+    report: &mut CollectReport,
+) -> Result<(), MemberError> {
+    let (table, epoch) = member.voting().await?;
+    pace.begin("collect extents");
+    let groups = table.layout().geometry.heap_groups;
+    let page_bytes = table.layout().page_bytes() as u64;
+    let mut set_aside = BTreeSet::new();
+    for group in (0..groups).map(HeapGroup) {
+        member.counts(epoch)?;
+        match table.extents(group).await {
+            Ok(extents) => {
+                for (tag, claim) in extents {
+                    report.extents += 1;
+                    if claim.home == LOST {
+                        set_aside.insert(group.0);
+                        continue;
+                    }
+                    // A look at the allocation page and one at the home page.
+                    pace.step_to(pace.progress.done, 2 * page_bytes).await;
+                    match table.collect_extent(group, tag, age_min).await {
+                        Ok(collected) => report.count(collected, false),
+                        Err(error) => report.fail(format!("an extent in heap group {}: {error}", group.0)),
+                    }
+                }
+            }
+            Err(error @ TableError::Allocation { .. }) => report.fail(format!("member {}: {error}", member.index)),
+            Err(error) => return Err(error.into()),
+        }
+        pace.step_to(f64::from(group.0 + 1) / f64::from(groups), page_bytes).await;
+    }
+    if !set_aside.is_empty() {
+        collect_set_aside(table, set_aside, age_min, pace, report).await?;
+    }
+    pace.begin("collect guests");
+    collect_guests(member, table, epoch, pace, report).await
+}
+
+/// What was set aside when an allocation page was rebuilt.
+async fn collect_set_aside<N: Link>(
+    table: &Rc<Table<N>>,
+    groups: BTreeSet<u32>,
+    age_min: Duration,
+    pace: &mut Pace,
+    report: &mut CollectReport,
+) -> Result<(), MemberError> {
+    // Those that are old enough now: the walk begins after that.
+    let mut old = Vec::new();
+    for group in groups.into_iter().map(HeapGroup) {
+        old.push((group, table.set_aside(group, age_min).await?));
+    }
+    if old.iter().all(|(_, tags)| tags.is_empty()) {
+        return Ok(());
+    }
+    pace.begin("collect what was set aside");
+    let marks = mark(table, BTreeSet::new(), pace).await?;
+    if marks.unread > 0 {
+        report.fail("pages or indices are damaged, so what was set aside may be in use: repair first".into());
+        return Ok(());
+    }
+    for (group, tags) in old {
+        let pages = table.free_set_aside(group, &tags, &marks).await?;
+        report.extents_freed += pages as u64;
+        report.heap_pages_freed += pages as u64;
+    }
+    Ok(())
+}
+
+async fn collect_guests<N: Link>(
+    member: &Member<N>,
+    table: &Rc<Table<N>>,
+    epoch: u64,
+    pace: &mut Pace,
+    report: &mut CollectReport,
+) -> Result<(), MemberError> {
+    let pages = table.layout().geometry.table_pages;
+    let page_bytes = table.layout().page_bytes() as u64;
+    let mut next = 0;
+    while next < pages {
+        member.counts(epoch)?;
+        let images = table.read_pages(TablePage(next)).await?;
+        next += images.len() as u32;
+        let read = images.len() as u64 * page_bytes;
+        for image in images {
+            let Ok(image) = image else { continue };
+            for (copy, home) in table.guests(&image)? {
+                report.guests += 1;
+                pace.step_to(pace.progress.done, page_bytes).await;
+                match table.collect_guest(image.page(), copy, home).await {
+                    Ok(collected) => report.count(collected, true),
+                    Err(error) => report.fail(format!("a guest in page {}: {error}", image.page().0)),
+                }
+            }
+        }
+        pace.step_to(f64::from(next) / f64::from(pages), read).await;
+    }
+    Ok(())
+}
