@@ -3,7 +3,10 @@
 use std::rc::Rc;
 
 use engine::time;
-use kv::store::{Progress, RepairOptions, RepairReport, ScrubOptions, ScrubReport, ShowProgress, Store};
+use kv::store::{
+    CollectOptions, CollectReport, Progress, RepairOptions, RepairReport, ScrubOptions, ScrubReport, ShowProgress,
+    Store,
+};
 use serde::Serialize;
 
 use crate::cli::{KvRepairArgs, KvScrubArgs};
@@ -86,6 +89,39 @@ pub struct Scrubbed {
     pub seconds: f64,
     /// Members that did not answer throughout.
     pub unreachable: Vec<usize>,
+    /// What was freed, if that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub collected: Option<CollectedSpace>,
+}
+
+/// What a collection freed.
+#[derive(Clone, Serialize, Debug)]
+pub struct CollectedSpace {
+    /// Extents looked at.
+    pub extents: u64,
+    /// Those that nothing referred to, freed.
+    pub extents_freed: u64,
+    /// Their pages.
+    pub heap_pages_freed: u64,
+    /// Guests looked at.
+    pub guests: u64,
+    /// Those that nothing referred to, freed.
+    pub guests_freed: u64,
+    /// Copies left alone since they may belong to a store under way.
+    pub young: u64,
+    /// What could not be looked at.
+    pub failed: u64,
+    /// The first reasons.
+    pub reasons: Vec<String>,
+}
+
+impl From<CollectReport> for CollectedSpace {
+    fn from(report: CollectReport) -> CollectedSpace {
+        let CollectReport { extents, extents_freed, heap_pages_freed, guests, guests_freed, young, failed, .. } =
+            report;
+        let reasons = report.reasons;
+        CollectedSpace { extents, extents_freed, heap_pages_freed, guests, guests_freed, young, failed, reasons }
+    }
 }
 
 impl Scrubbed {
@@ -116,6 +152,7 @@ impl Scrubbed {
             bytes_read: report.bytes,
             seconds,
             unreachable: report.unreachable,
+            collected: None,
         }
     }
 }
@@ -150,7 +187,14 @@ pub async fn scrub_store(store: &Store<Connected>, data: bool, rate: Option<Size
 /// Runs `kv scrub`.
 pub async fn scrub(args: &KvScrubArgs) -> Result<(), Failure> {
     let store = client::open(&args.address).await?;
-    let scrubbed = scrub_store(&store, args.data, args.rate, args.common.json).await;
+    let mut scrubbed = scrub_store(&store, args.data, args.rate, args.common.json).await;
+    if args.collect {
+        let (bar, progress) = walk_bar(args.common.json);
+        let rate = args.rate.map(|rate| rate.0);
+        let options = CollectOptions { bytes_per_second: rate, progress: Some(progress), ..CollectOptions::default() };
+        scrubbed.collected = Some(store.collect(&options).await.into());
+        bar.finish_and_clear();
+    }
     output::report(args.common.json, &scrubbed, describe_scrub)?;
     verdict(&scrubbed)
 }
@@ -230,5 +274,18 @@ pub fn describe_scrub(scrubbed: &Scrubbed) -> String {
         scrubbed.seconds,
     );
     scrubbed.findings.iter().for_each(|line| text += &format!("  {line}\n"));
+    if let Some(collected) = &scrubbed.collected {
+        text += &format!(
+            "freed:    {} of {} extents ({} pages), {} of {} guests; {} left alone as too young, {} failed\n",
+            collected.extents_freed,
+            collected.extents,
+            collected.heap_pages_freed,
+            collected.guests_freed,
+            collected.guests,
+            collected.young,
+            collected.failed,
+        );
+        collected.reasons.iter().for_each(|line| text += &format!("  {line}\n"));
+    }
     text
 }
