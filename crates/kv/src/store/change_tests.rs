@@ -362,6 +362,43 @@ fn a_host_that_slept_in_an_old_epoch_is_refused_and_goes_on_in_the_new_one() {
     });
 }
 
+/// The put is stored on x, and on z long after; between the two the key is carried over without x. Were z not sealed before
+/// it was read, the put would be acknowledged, and nobody would know of it.
+#[test]
+fn a_put_that_lands_behind_the_migrator_is_not_acknowledged() {
+    run(7, async {
+        let scene = Scene::new([100, 100, 100, 100, 0]).await;
+        let (sleeper, worker) = (scene.host(Duration::from_secs(3600)).await, scene.host(SHORT).await);
+        sleeper.store.put(b"warm up", value(b"v")).await.unwrap();
+        sleeper.store.settle().await;
+        let old = scene.voters.now().placements().new;
+        scene.begin(&set_weight(&scene, 4, 100));
+        let new = scene.voters.now().placements().new;
+        let keys = (0..1000u32).map(|number| sleeper.store.inner.key(&number.to_le_bytes()).unwrap());
+        let key = keys.into_iter().find(|key| new.homes(key.hash()).contains(&4)).unwrap();
+        let [x, y, z] = *old.homes(key.hash()).first_chunk().unwrap();
+        let link = |host: &Host, index: u16| host.voters.links[usize::from(index)].clone();
+        link(&sleeper, y).down.set(true);
+        link(&sleeper, z).slow.set(Duration::from_secs(3));
+        let (store, bytes) = (sleeper.store.clone(), key.bytes().to_vec());
+        let put = engine::task::spawn(async move { store.put(&bytes, value(b"late")).await });
+        time::sleep(Duration::from_millis(3500)).await;
+        link(&worker, x).down.set(true);
+        while scene.voters.now().state == State::Joint {
+            let (map, voters) = (scene.voters.now(), &scene.voters);
+            let change = map.change.clone().unwrap();
+            let step = worker.store.step(&map, change.phase, change.cursor).await.unwrap();
+            voters.set(match (step.cursor, change.phase) {
+                (Some(cursor), phase) => map.note(change.id, phase, cursor, 0, 0, 0),
+                (None, Phase::Seal) => map.note(change.id, Phase::Migrate, 0, 0, 0, 0),
+                (None, _) => map.end_joint(),
+            });
+        }
+        let error = put.await.unwrap_err();
+        assert!(error.outcome_unknown(), "{error}");
+    });
+}
+
 /// A member that is away for good: its keys are carried over from the others, but cleaning waits for it.
 #[test]
 fn cleaning_waits_for_every_member() {
