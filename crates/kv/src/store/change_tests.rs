@@ -249,6 +249,29 @@ fn a_change_moves_the_least_and_leaves_nothing_behind() {
     });
 }
 
+/// A new member takes the place of one that is away for good, and another goes: members come to this host and leave it.
+#[test]
+fn a_member_is_replaced_while_it_is_away_and_another_removed() {
+    run(2, async {
+        let scene = Scene::new([100; 5]).await;
+        let mut map = scene.voters.now();
+        let spare = map.members.pop().unwrap();
+        scene.voters.set(map);
+        let host = scene.host(SHORT).await;
+        for number in 0..100u32 {
+            host.store.put(&number.to_le_bytes(), value_of(number.into(), LENGTHS[number as usize % 3])).await.unwrap();
+        }
+        host.store.settle().await;
+        host.voters.links[1].down.set(true);
+        scene.begin(&Request::Replace { old: scene.id(1), new: Box::new(spare) });
+        host.finish().await.unwrap();
+        assert_eq!((scene.voters.now().members.len(), scene.audit().await), (4, 100));
+        scene.begin(&Request::Remove(vec![scene.id(0)]));
+        host.finish().await.unwrap();
+        assert_eq!((host.store.map().members.len(), scene.audit().await), (3, 100));
+    });
+}
+
 /// One host sleeps through the change in an old epoch, with commands that land late; the one that carries it out dies now
 /// and then, and two go on; a member is down for a while.
 async fn scenario(seed: u64) {
