@@ -11,6 +11,7 @@ short=(--rounds 5 --time 300 --output "$output")
 
 "$yagura" bench device "${short[@]}" --file "$output/device.img"
 "$yagura" bench wire "${short[@]}"
+"$yagura" bench scale "${short[@]}"
 "$yagura" bench kv "${short[@]}"
 "$yagura" bench kv "${short[@]}" --replicas 1,3 --values 3900 --folder "$output"
 # YCSB itself, whose client takes a second to warm up.

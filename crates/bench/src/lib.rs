@@ -22,6 +22,7 @@ pub mod plot;
 pub mod process;
 pub mod progress;
 pub mod remote_row;
+pub mod scale_row;
 pub mod stream_row;
 pub mod text_client;
 pub mod wire_row;

@@ -21,6 +21,8 @@ pub enum BenchVerb {
     Remote(BenchRemoteArgs),
     /// Gets, puts and YCSB mixes beside memcached, Redis and bare sockets (row B4).
     Kv(BenchKvArgs),
+    /// Placement with many members: balance, data moved by a change, sizes, time of a lookup.
+    Scale(BenchScaleArgs),
 }
 
 /// Flags that every row has.
@@ -160,4 +162,15 @@ fn parse_record(text: &str) -> Result<Record, String> {
         format!("give the bytes of a value, 1 to {VALUE_BYTES_MAX}, and perhaps of a page, a power of two from 4096 to 65536: 4096@8192")
     })?;
     Ok(Record { value, page_size })
+}
+
+/// `yagura bench scale`
+#[derive(Args, Debug)]
+pub struct BenchScaleArgs {
+    #[command(flatten)]
+    pub rounds: Rounds,
+    /// Numbers of members.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [10, 100, 1000],
+          value_parser = clap::value_parser!(u16).range(4..=1000))]
+    pub members: Vec<u16>,
 }
