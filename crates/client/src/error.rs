@@ -115,6 +115,27 @@ impl From<device::Error> for Error {
     }
 }
 
+impl From<pool::AgreeError> for Error {
+    fn from(error: pool::AgreeError) -> Error {
+        match error {
+            pool::AgreeError::Unavailable { .. } | pool::AgreeError::Contended => Error::Unavailable(error.to_string()),
+            pool::AgreeError::Plan(pool::PlanError::UnderWay { .. }) => Error::Refused(error.to_string()),
+            pool::AgreeError::Plan(plan) => Error::Usage(plan.to_string()),
+            pool::AgreeError::Refused(_) | pool::AgreeError::Map(_) => Error::Refused(error.to_string()),
+        }
+    }
+}
+
+impl From<pool::RebalanceError> for Error {
+    fn from(error: pool::RebalanceError) -> Error {
+        match error {
+            pool::RebalanceError::Agree(error) => error.into(),
+            pool::RebalanceError::Piece { .. } => Error::Unavailable(error.to_string()),
+            pool::RebalanceError::Busy { .. } => Error::Refused(error.to_string()),
+        }
+    }
+}
+
 impl From<pool::Error> for Error {
     fn from(error: pool::Error) -> Error {
         match error {

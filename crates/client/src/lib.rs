@@ -38,6 +38,7 @@ mod pending;
 pub mod reach;
 mod scan;
 mod security;
+mod source;
 pub mod testing;
 mod worker;
 

@@ -12,7 +12,7 @@ use device::{Durability, Lba, Namespace, NamespaceInfo};
 use engine::{Buf, View};
 use fabric::host::{ConnectError, Discovered, Discovery, HostIdentity, Options, RemoteNamespace, Security};
 use kv::resp::execute::together;
-use kv::store::{Link, Store};
+use kv::store::{LEASE_DEFAULT, Link, Store};
 use nvme::Nqn;
 use pool::{Map, Proposer, Report};
 
@@ -30,6 +30,13 @@ const MAPS_MAX: usize = 16;
 /// A remote namespace as a store's member.
 #[derive(Clone)]
 pub struct Connected(Rc<RemoteNamespace>);
+
+/// The same connection, not merely the same namespace.
+impl PartialEq for Connected {
+    fn eq(&self, other: &Connected) -> bool {
+        Rc::ptr_eq(&self.0, &other.0)
+    }
+}
 
 impl Link for Connected {
     fn is_connected(&self) -> bool {
@@ -81,6 +88,8 @@ impl Namespace for Connected {
     }
 }
 
+pub use crate::source::Source;
+
 /// A namespace that was found, and where.
 #[derive(Clone)]
 pub struct Found {
@@ -96,6 +105,7 @@ pub struct Found {
 
 /// A pool whose members are connected, as far as they answer.
 pub struct Reached {
+    way: Way,
     /// The map that the majority of its voters carry.
     pub map: Map,
     /// For each member of the map, in its order.
@@ -231,38 +241,32 @@ pub async fn reach(way: &Way, addresses: &[String]) -> Result<Reached, Error> {
         let sentence = format!("no member of a pool answers: {troubles}{mend}");
         return Err(if given.is_empty() { Error::Unavailable(sentence) } else { Error::Refused(sentence) });
     };
-    let (reached, more) = settle(way, report.map, given).await?;
-    troubles.extend(more);
+    let map = settle(way, report.map, &mut given).await?;
+    let mut members = Vec::with_capacity(map.members.len());
+    for (member, trouble) in connect(way, &map, 0..map.members.len(), &mut given).await? {
+        members.push(member);
+        troubles.extend(trouble);
+    }
+    for (index, found) in members.iter().enumerate() {
+        if let Err(error) = pool::check_member(&found.namespace, &map, index).await {
+            troubles.push(format!("{}: {error}", found.address));
+        }
+    }
     troubles.sort();
     troubles.dedup();
-    Ok(Reached { troubles, ..reached })
+    Ok(Reached { way: way.clone(), map, members, troubles })
 }
 
-/// From a map that some member carries to the one in force: members come and go, so that a newer map may name others to ask.
-async fn settle(way: &Way, mut map: Map, mut given: Vec<Found>) -> Result<(Reached, Vec<String>), Error> {
-    let mut troubles = Vec::new();
+/// From a map that some member carries to the one in force. Voters come and go, so that a newer map may name others to ask.
+/// Whoever is connected on the way is added to `given`.
+pub(crate) async fn settle(way: &Way, mut map: Map, given: &mut Vec<Found>) -> Result<Map, Error> {
     for _ in 0..MAPS_MAX {
-        let found = together((0..map.members.len()).map(|index| member_at(way, &map, index, &given))).await;
-        let mut members = Vec::with_capacity(map.members.len());
-        troubles.clear();
-        for (member, trouble) in found.into_iter().collect::<Result<Vec<_>, _>>()? {
-            if !given.iter().any(|known| Rc::ptr_eq(&known.namespace.0, &member.namespace.0)) {
-                given.push(member.clone());
-            }
-            members.push(member);
-            troubles.extend(trouble);
-        }
+        let voters: Vec<usize> = map.voter_indices().collect();
+        let found = connect(way, &map, voters.into_iter(), given).await?;
         let labelled: Vec<_> =
-            members.iter().map(|found: &Found| (found.address.clone(), found.namespace.clone())).collect();
+            found.into_iter().map(|(found, _)| (found.address.clone(), found.namespace.clone())).collect();
         match pool::open(&labelled, Some(map.pool)).await {
-            Ok(opened) if opened.map == map => {
-                let refused = |presence| match presence {
-                    pool::Presence::Refused(_, reason) => Some(reason),
-                    _ => None,
-                };
-                troubles.extend(opened.members.into_iter().filter_map(refused));
-                return Ok((Reached { map, members, troubles: Vec::new() }, troubles));
-            }
+            Ok(opened) if opened.map == map => return Ok(map),
             // The newest map was seen on too few to be in force.
             Ok(opened) => map = opened.map,
             Err(pool::Error::NoQuorum { map: newest, .. }) if *newest != map => map = *newest,
@@ -278,11 +282,42 @@ async fn settle(way: &Way, mut map: Map, mut given: Vec<Found>) -> Result<(Reach
     Err(Error::Unavailable("the pool's map changes all the time; try again".into()))
 }
 
+/// Connections to members of the map, with what hindered them; new ones are added to `given`.
+pub(crate) async fn connect(
+    way: &Way,
+    map: &Map,
+    indices: impl Iterator<Item = usize>,
+    given: &mut Vec<Found>,
+) -> Result<Vec<(Found, Option<String>)>, Error> {
+    let known: &[Found] = given;
+    let found = together(indices.map(|index| member_at(way, map, index, known))).await;
+    let found = found.into_iter().collect::<Result<Vec<_>, _>>()?;
+    for (member, _) in &found {
+        if !given.iter().any(|known| known.namespace == member.namespace) {
+            given.push(member.clone());
+        }
+    }
+    Ok(found)
+}
+
 impl Reached {
-    /// The store over the members.
+    /// The store over the members. It follows the pool's map from now on, wherever members come and go.
     pub fn store(&self) -> Store<Connected> {
+        self.store_of(self.source())
+    }
+
+    /// The same, with where its maps come from.
+    pub fn store_of(&self, source: Rc<Source>) -> Store<Connected> {
         let members = self.members.iter().map(|found| Some(found.namespace.clone())).collect();
-        Store::new(self.map.clone(), members)
+        let store = Store::new(self.map.clone(), members);
+        // The task ends with the store.
+        store.follow(source, LEASE_DEFAULT).detach();
+        store
+    }
+
+    /// Where the pool's newest map and connections to its members are to be had.
+    pub fn source(&self) -> Rc<Source> {
+        Rc::new(Source::new(self.way.clone(), self.map.clone(), self.members.clone()))
     }
 }
 

@@ -8,23 +8,22 @@ use crate::create::{
     GENERATION_FIRST, NewMember, fit, format, random_incarnation, refuse_if_used, superblock, write_superblocks,
 };
 use crate::error::Error;
-use crate::geometry::GROUP_PAGES;
+use crate::geometry::{GROUP_PAGES, Geometry};
 use crate::map::{Map, Member, MemberId, WEIGHT_MAX};
 use crate::open::inspect;
 use crate::plan::complete;
 use crate::superblock::Ballot;
 
-/// Formats a namespace for the pool of `map` and tells what stands for it in the next map. `table_share`: as at creation, by
+/// What stands for a namespace in the next map, if it can be a member. Nothing is written. `table_share`: as at creation, by
 /// default that of the pool's first member. A namespace that is in use is refused unless `force`; one that this pool has let
 /// go is not in use.
-pub async fn admit<N: Namespace>(
-    namespace: &N,
-    map: &Map,
+pub async fn candidate<N: Namespace>(
     new: &NewMember<N>,
+    map: &Map,
     table_share: Option<u32>,
     force: bool,
 ) -> Result<Member, Error> {
-    let info = namespace.info();
+    let info = new.namespace.info();
     let id = MemberId(info.nguid);
     if map.index_of(id).is_some() {
         return Err(Error::InUse { member: new.name(), found: "it is a member of this pool already".into() });
@@ -32,11 +31,11 @@ pub async fn admit<N: Namespace>(
     let share = table_share.unwrap_or_else(|| share_of(map));
     let unfit = |reason| Error::Unfit { member: new.name(), reason };
     let geometry = fit(&info, map.page_size, share).map_err(unfit)?;
-    let ours = inspect(namespace, &new.name()).await.is_ok_and(|report| report.superblock.pool == map.pool);
+    let ours = inspect(&new.namespace, &new.name()).await.is_ok_and(|report| report.superblock.pool == map.pool);
     if !force && !ours {
         refuse_if_used(new).await?;
     }
-    let member = Member {
+    Ok(Member {
         id,
         nqn: new.nqn.clone(),
         nsid: new.nsid,
@@ -53,13 +52,18 @@ pub async fn admit<N: Namespace>(
         heap_groups: geometry.heap_groups,
         domain: complete(&new.domain, id),
         old: None,
-    };
+    })
+}
+
+/// Formats a [`candidate`] for the pool of `map`: whatever it holds is gone.
+pub async fn admit<N: Namespace>(new: &NewMember<N>, map: &Map, member: &Member) -> Result<(), Error> {
+    let geometry =
+        Geometry { page_size: map.page_size, table_pages: member.table_pages, heap_groups: member.heap_groups };
     let body = map.encode().map_err(|source| Error::Map { member: new.name(), source })?;
     // The lowest ballot there is: what it carries counts for nothing beside what any voter says.
     let accepted = Ballot::default();
     format(new, geometry.bytes(), &body, accepted).await?;
-    write_superblocks(new, &superblock(map, &member, &body, accepted)).await?;
-    Ok(member)
+    write_superblocks(new, &superblock(map, member, &body, accepted)).await
 }
 
 /// A weight that gives it the same share of keys per byte as the others have.

@@ -290,8 +290,7 @@ fn too_slow() -> Refusal {
 
 /// Everybody who is asked about the map after this one.
 fn voters(map: &Map) -> BTreeSet<MemberId> {
-    let votes = |index: usize| map.sides().iter().any(|&side| votes_in(map, index, side));
-    (0..map.members.len()).filter(|&index| votes(index)).map(|index| map.members[index].id).collect()
+    map.voter_indices().map(|index| map.members[index].id).collect()
 }
 
 fn votes_in(map: &Map, index: usize, side: Side) -> bool {

@@ -143,8 +143,11 @@ fn members_that_come_are_told_and_those_that_go_know_where_it_went() {
         let namespaces: Vec<Plain> = (1..=4).map(|id| Plain::new(id, SIZE, 4096)).collect();
         let map = pool(&namespaces[..3]).await;
         // Not a member yet, but of this pool: what `admit` leaves.
-        let fourth: Member =
-            crate::admit(&namespaces[3], &map, &new_member(&namespaces[3]), None, false).await.unwrap();
+        let new = new_member(&namespaces[3]);
+        let fourth: Member = crate::candidate(&new, &map, None, false).await.unwrap();
+        crate::admit(&new, &map, &fourth).await.unwrap();
+        // Until a map names it it may be admitted anew; once one does it is in use.
+        assert!(crate::candidate(&new, &map, None, false).await.is_ok());
         let proposer = Proposer::new(&namespaces);
         let request = Request::Replace { old: map.members[0].id, new: Box::new(fourth) };
         let begin = |map: &Map| map.begin(&request, 9).map_err(AgreeError::from);

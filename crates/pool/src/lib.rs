@@ -33,7 +33,7 @@ mod slot;
 pub mod superblock;
 mod together;
 
-pub use admit::admit;
+pub use admit::{admit, candidate};
 pub use agree::{AgreeError, Proposer};
 pub use balance::Moved;
 pub use change::{Change, ChangeKind, Epoch, Phase, Seat, Side, State};

@@ -246,6 +246,12 @@ impl Map {
         self.seats(Side::New).filter(|(_, seat)| seat.voter).count()
     }
 
+    /// Members that vote on the next map, on any side.
+    pub fn voter_indices(&self) -> impl Iterator<Item = usize> {
+        let votes = |member: &Member| self.sides().iter().any(|&side| member.seat(side).is_some_and(|seat| seat.voter));
+        (0..self.members.len()).filter(move |&index| votes(&self.members[index]))
+    }
+
     /// The sides whose majorities must both agree on the next map.
     pub fn sides(&self) -> &'static [Side] {
         if self.state == State::Joint { &[Side::Old, Side::New] } else { &[Side::New] }

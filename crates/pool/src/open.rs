@@ -112,9 +112,7 @@ pub async fn open<L: Label>(namespaces: &[L], pool: Option<uuid::Uuid>) -> Resul
     };
     let newest = candidates.first().map_or(*first, |report| report);
     let Some(in_force) = candidates.iter().find(|report| has_quorum(&report.map, |id| carries(&report.map, id))) else {
-        let votes =
-            |member: &&Member| newest.map.sides().iter().any(|&side| member.seat(side).is_some_and(|s| s.voter));
-        let voters: Vec<&Member> = newest.map.members.iter().filter(votes).collect();
+        let voters: Vec<&Member> = newest.map.voter_indices().map(|index| &newest.map.members[index]).collect();
         let agreeing = voters.iter().filter(|member| carries(&newest.map, &member.id)).count();
         let (voters, epoch, map) = (voters.len(), newest.map.epoch, Box::new(newest.map.clone()));
         return Err(Error::NoQuorum { agreeing, voters, needed: voters / 2 + 1, epoch, reasons: reasons(), map });

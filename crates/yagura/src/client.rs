@@ -1,6 +1,6 @@
 //! Reaching a pool as the flags say; failures as exit statuses.
 
-pub use ::client::reach::{Connected, Found, Reached, Way};
+pub use ::client::reach::{Connected, Found, Reached, Source, Way};
 use ::nvme::Nqn;
 use kv::store::Store;
 

@@ -1,15 +1,16 @@
 //! `yagura pool …`
 
+mod change;
+mod status;
+
 use std::str::FromStr;
 
 use kv::resp::execute::together;
-use pool::{CreateOptions, Level, Map, NewMember};
-use serde::Serialize;
+use pool::{CreateOptions, Level, NewMember};
 
-use crate::cli::{PoolCreateArgs, PoolStatusArgs, PoolVerb, Spread};
+use crate::cli::{PoolCreateArgs, PoolVerb, Spread};
 use crate::client::{self, Connected, Found, Way};
 use crate::exit::Failure;
-use crate::size::Size;
 use crate::{output, reactors};
 
 /// A member as the command line says it.
@@ -64,37 +65,14 @@ impl FromStr for MemberSpec {
 pub fn run(verb: &PoolVerb) -> Result<(), Failure> {
     match verb {
         PoolVerb::Create(args) => reactors::run_one(create(args)),
-        PoolVerb::Status(args) => reactors::run_one(status(args)),
+        PoolVerb::Status(args) => reactors::run_one(status::run(args)),
+        PoolVerb::Add(args) => reactors::run_one(change::add(args)),
+        PoolVerb::Remove(args) => reactors::run_one(change::remove(args)),
+        PoolVerb::Replace(args) => reactors::run_one(change::replace(args)),
+        PoolVerb::Drain(args) => reactors::run_one(change::drain(args)),
+        PoolVerb::SetWeight(args) => reactors::run_one(change::set_weight(args)),
+        PoolVerb::Rebalance(args) => reactors::run_one(change::rebalance(args)),
     }
-}
-
-#[derive(Serialize, Debug)]
-struct PoolReport {
-    pool: String,
-    epoch: u64,
-    replicas: u8,
-    spread: String,
-    page_size: u32,
-    members: Vec<MemberReport>,
-    /// What did not answer, or could not be used.
-    troubles: Vec<String>,
-}
-
-#[derive(Serialize, Debug)]
-struct MemberReport {
-    nguid: String,
-    address: String,
-    nqn: String,
-    nsid: u32,
-    bytes: u64,
-    weight: u32,
-    zone: String,
-    rack: String,
-    machine: String,
-    drive: String,
-    connected: bool,
-    /// Whether it counts in quorums.
-    votes: bool,
 }
 
 impl MemberSpec {
@@ -141,8 +119,8 @@ async fn create(args: &PoolCreateArgs) -> Result<(), Failure> {
     };
     let members = find_all(&client::way(&args.host)?, &args.members).await?;
     let map = pool::create(&members, &options).await.map_err(client::pool_failure)?;
-    let votes = |_| (true, true);
-    output::report(args.common.json, &describe_map(&map, votes, Vec::new()), describe)
+    let report = status::report(&map, |_| (true, true), Vec::new());
+    output::report(args.common.json, &report, status::describe)
 }
 
 /// Makes a pool of all namespaces at `addresses`, if every one of them is blank; else changes nothing and says `false`.
@@ -155,79 +133,6 @@ pub async fn create_blank(addresses: &[String], replicas: u8, table_share: u32) 
         Err(pool::Error::InUse { .. }) => Ok(false),
         Err(error) => Err(client::pool_failure(error)),
     }
-}
-
-async fn status(args: &PoolStatusArgs) -> Result<(), Failure> {
-    let reached = client::reach(&client::way(&args.address.host)?, &args.address.pool).await?;
-    let store = reached.store();
-    // A member's vote is found out by its first answer.
-    let waited = engine::time::timeout(crate::nvme::CONNECT_TIME, store.list(b"", 0, 1)).await;
-    if !matches!(waited, Ok(Ok(_))) {
-        tracing::warn!("no majority of the members answers");
-    }
-    let members = store.members();
-    let state = |index: usize| (members[index].connected, members[index].votes);
-    let mut report = describe_map(&reached.map, state, reached.troubles.clone());
-    for (member, found) in report.members.iter_mut().zip(&reached.members) {
-        member.address = found.address.clone();
-    }
-    output::report(args.common.json, &report, describe)?;
-    match report.members.iter().all(|member| member.votes) {
-        true => Ok(()),
-        false => Err(Failure::check("not every member has a vote")),
-    }
-}
-
-fn describe_map(map: &Map, state: impl Fn(usize) -> (bool, bool), troubles: Vec<String>) -> PoolReport {
-    let member = |(index, member): (usize, &pool::Member)| {
-        let (connected, votes) = state(index);
-        let pool::Domain { zone, rack, machine, drive } = member.domain.clone();
-        MemberReport {
-            nguid: member.id.to_string(),
-            address: member.addresses.first().cloned().unwrap_or_default(),
-            nqn: member.nqn.clone(),
-            nsid: member.nsid,
-            bytes: member.size,
-            weight: member.weight,
-            zone,
-            rack,
-            machine,
-            drive,
-            connected,
-            votes,
-        }
-    };
-    PoolReport {
-        pool: map.pool.to_string(),
-        epoch: map.epoch,
-        replicas: map.replicas,
-        spread: map.spread.to_string(),
-        page_size: map.page_size,
-        members: map.members.iter().enumerate().map(member).collect(),
-        troubles,
-    }
-}
-
-fn describe(report: &PoolReport) -> String {
-    let PoolReport { pool, epoch, replicas, spread, page_size, members, troubles } = report;
-    let mut text =
-        format!("pool {pool}, epoch {epoch}: {replicas} replicas on different {spread}s, pages of {page_size}\n");
-    for member in members {
-        let MemberReport { nguid, address, nqn, nsid, bytes, weight, .. } = member;
-        let state = match (member.connected, member.votes) {
-            (true, true) => "in use",
-            (true, false) => "connected, without a vote",
-            (false, _) => "not connected",
-        };
-        text += &format!(
-            "member {nguid} at {address}: {state}; {}, weight {weight}, {nqn} namespace {nsid}\n",
-            Size(*bytes)
-        );
-    }
-    for trouble in troubles {
-        text += &format!("  {trouble}\n");
-    }
-    text
 }
 
 #[cfg(test)]

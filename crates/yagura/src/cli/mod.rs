@@ -6,6 +6,7 @@ mod bench;
 mod drive;
 mod kv;
 mod nvme;
+mod pool;
 mod target;
 mod target_drive;
 
@@ -16,10 +17,11 @@ pub use bench::*;
 pub use drive::*;
 pub use kv::*;
 pub use nvme::*;
+pub use pool::*;
 pub use target::*;
 pub use target_drive::*;
 
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::exit::EXIT_STATUS_HELP;
 use crate::size::Size;
@@ -46,7 +48,7 @@ pub enum Verb {
     /// Carve a file or block device into thin namespaces, with snapshots and checksums.
     #[command(subcommand)]
     Drive(DriveVerb),
-    /// Make and inspect pools.
+    /// Make, inspect and change pools.
     #[command(subcommand)]
     Pool(PoolVerb),
     /// Use the key-value store of a pool.
@@ -139,65 +141,6 @@ pub struct PoolAddress {
     pub pool: Vec<String>,
     #[command(flatten)]
     pub host: NvmeHost,
-}
-
-/// `yagura pool …`
-#[derive(Subcommand, Debug)]
-pub enum PoolVerb {
-    /// Make a pool of namespaces.
-    Create(PoolCreateArgs),
-    /// Show a pool, its members and their state.
-    Status(PoolStatusArgs),
-}
-
-/// `yagura pool create`
-#[derive(Args, Debug)]
-pub struct PoolCreateArgs {
-    #[command(flatten)]
-    pub common: Common,
-    /// A member: ADDR[,nqn=NQN][,nsid=N][,weight=N][,zone=…][,rack=…][,machine=…][,drive=…]. Without nqn and nsid: every
-    /// namespace that is found at the address.
-    #[arg(long = "member", value_name = "SPEC", num_args = 1)]
-    pub members: Vec<crate::pool::MemberSpec>,
-    /// Members that hold each key.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=7))]
-    pub replicas: u8,
-    /// Bytes of a table page: the unit of compare-and-write.
-    #[arg(long, value_name = "SIZE", default_value = "4KiB")]
-    pub page_size: Size,
-    /// Thousandths of each member that hold table pages (small values); the rest holds larger values.
-    #[arg(long, value_name = "N", default_value_t = ::pool::TABLE_SHARE_DEFAULT)]
-    pub table_share: u32,
-    /// What no two replicas of a key may share; default: the widest of which there are enough.
-    #[arg(long, value_name = "LEVEL")]
-    pub spread: Option<Spread>,
-    /// Take namespaces that are in use, and destroy what they hold.
-    #[arg(long)]
-    pub force: bool,
-    #[command(flatten)]
-    pub host: NvmeHost,
-}
-
-/// Failure domains.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
-pub enum Spread {
-    /// A drive.
-    Drive,
-    /// A machine.
-    Machine,
-    /// A rack.
-    Rack,
-    /// A zone.
-    Zone,
-}
-
-/// `yagura pool status`
-#[derive(Args, Debug)]
-pub struct PoolStatusArgs {
-    #[command(flatten)]
-    pub common: Common,
-    #[command(flatten)]
-    pub address: PoolAddress,
 }
 
 /// `yagura gateway`

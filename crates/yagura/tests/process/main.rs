@@ -5,6 +5,7 @@ mod drive;
 mod host;
 mod hostile;
 mod management;
+mod membership;
 mod nodes;
 mod reservations;
 mod secured;

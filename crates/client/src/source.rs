@@ -1,0 +1,121 @@
+//! Where a store learns of its pool's newest map, and by whom the next one is agreed on.
+
+use std::cell::RefCell;
+
+use kv::store::{LocalFuture, MapSource, Store};
+use pool::rebalance::{carry_out, is_free};
+use pool::{AgreeError, Change, Map, Proposer, Request};
+
+use crate::Error;
+use crate::reach::{Connected, Found, Way, connect, settle};
+
+/// A pool as its voters know it.
+pub struct Source {
+    way: Way,
+    /// The newest map that was seen in force, and all connections there are.
+    known: RefCell<(Map, Vec<Found>)>,
+}
+
+impl Source {
+    pub(crate) fn new(way: Way, map: Map, members: Vec<Found>) -> Source {
+        Source { way, known: RefCell::new((map, members)) }
+    }
+
+    /// The map in force.
+    pub async fn map(&self) -> Result<Map, Error> {
+        let (map, mut given) = self.known.borrow().clone();
+        let map = settle(&self.way, map, &mut given).await?;
+        self.learn(&map, given);
+        Ok(map)
+    }
+
+    /// Adds a namespace that is to become a member.
+    ///
+    /// # Errors
+    /// The NQN is none.
+    pub fn add(&self, namespace: Connected, address: String, nqn: &str, nsid: u32) -> Result<(), Error> {
+        let nqn = nqn.parse().map_err(|error| Error::Usage(format!("`{nqn}`: {error}")))?;
+        self.known.borrow_mut().1.push(Found { namespace, address, nqn, nsid });
+        Ok(())
+    }
+
+    fn learn(&self, map: &Map, given: Vec<Found>) {
+        let mut known = self.known.borrow_mut();
+        // Another one may have looked meanwhile: the newer map stays.
+        if map.version() > known.0.version() {
+            known.0 = map.clone();
+        }
+        known.1 = given;
+    }
+
+    /// Has the voters agree on what `change` makes of the map in force; it may run several times, also on what it made itself.
+    pub async fn agree(&self, change: impl FnMut(&Map) -> Result<Map, AgreeError>) -> Result<Map, Error> {
+        // All members, so that they learn it too.
+        let (map, namespaces) = self.everybody().await?;
+        Ok(Proposer::new(&namespaces).agree(&map, change).await?)
+    }
+
+    /// Begins a change, or refuses it. Every member's superblock is marked first: media that are rolled back later than this
+    /// are known by it.
+    pub async fn begin(&self, request: &Request) -> Result<Map, Error> {
+        let (map, namespaces) = self.everybody().await?;
+        Proposer::new(&namespaces).roll_call(&map).await?;
+        let id = engine::task::random_u64();
+        self.agree(|map| Ok(map.begin(request, id)?)).await
+    }
+
+    /// The map in force, if nobody carries its change out at the moment; that takes some seconds to find out.
+    pub async fn unattended(&self) -> Result<Map, Error> {
+        let (map, namespaces) = self.everybody().await?;
+        Ok(is_free(&Proposer::new(&namespaces), &map).await?)
+    }
+
+    /// Carries the change of the map in force out, to its end; `rate`: bytes a second at most.
+    pub async fn carry_out(
+        &self,
+        store: &Store<Connected>,
+        rate: Option<u64>,
+        progress: impl FnMut(&Change),
+    ) -> Result<Map, Error> {
+        let (map, namespaces) = self.everybody().await?;
+        Ok(carry_out(&Proposer::new(&namespaces), store, map, rate, progress).await?)
+    }
+
+    /// The map in force and connections to all its members, as far as they answer.
+    async fn everybody(&self) -> Result<(Map, Vec<Connected>), Error> {
+        let map = self.map().await?;
+        let mut given = self.known.borrow().1.clone();
+        connect(&self.way, &map, 0..map.members.len(), &mut given).await?;
+        let namespaces = given.iter().map(|found| found.namespace.clone()).collect();
+        self.learn(&map, given);
+        Ok((map, namespaces))
+    }
+}
+
+impl MapSource<Connected> for Source {
+    fn newest(&self) -> LocalFuture<'_, Result<Map, String>> {
+        Box::pin(async move { self.map().await.map_err(|error| error.to_string()) })
+    }
+
+    fn connect<'a>(&'a self, map: &'a Map, index: usize) -> LocalFuture<'a, Option<Connected>> {
+        Box::pin(async move {
+            let mut given = self.known.borrow().1.clone();
+            let found = connect(&self.way, map, std::iter::once(index), &mut given).await;
+            let (found, trouble) = match found {
+                Ok(mut found) => found.pop()?,
+                Err(error) => {
+                    tracing::warn!(%error, "a member can't be reached");
+                    return None;
+                }
+            };
+            if let Some(trouble) = trouble {
+                tracing::warn!("{trouble}");
+            }
+            let mut known = self.known.borrow_mut();
+            if !known.1.iter().any(|known| known.namespace == found.namespace) {
+                known.1.push(found.clone());
+            }
+            Some(found.namespace)
+        })
+    }
+}

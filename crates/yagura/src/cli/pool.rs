@@ -1,0 +1,158 @@
+//! `yagura pool …`
+
+use clap::{Args, Subcommand, ValueEnum};
+
+use super::{Common, NvmeHost, PoolAddress};
+use crate::size::Size;
+
+/// `yagura pool …`
+#[derive(Subcommand, Debug)]
+pub enum PoolVerb {
+    /// Make a pool of namespaces.
+    Create(PoolCreateArgs),
+    /// Show a pool, its members and their state, and the change under way.
+    Status(PoolStatusArgs),
+    /// Add members; keys move to them while the pool is in use.
+    Add(PoolAddArgs),
+    /// Take members out; what they hold is first stored on others.
+    Remove(PoolMembersArgs),
+    /// Put a new member in the place of another, dead or alive: nothing else moves.
+    Replace(PoolReplaceArgs),
+    /// Empty members, which stay in the pool without keys.
+    Drain(PoolMembersArgs),
+    /// Give a member more or fewer keys.
+    SetWeight(PoolWeightArgs),
+    /// Go on with a change that was interrupted.
+    Rebalance(PoolRebalanceArgs),
+}
+
+/// Flags of every verb that moves keys.
+#[derive(Args, Debug)]
+pub struct Moving {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub address: PoolAddress,
+    /// Move at most so many bytes a second.
+    #[arg(long, value_name = "SIZE")]
+    pub rate: Option<Size>,
+}
+
+/// Flags of every verb that begins a change.
+#[derive(Args, Debug)]
+pub struct Changing {
+    #[command(flatten)]
+    pub moving: Moving,
+    /// Only show what would move.
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// `yagura pool add`
+#[derive(Args, Debug)]
+pub struct PoolAddArgs {
+    #[command(flatten)]
+    pub changing: Changing,
+    /// A member: as for `pool create`.
+    #[arg(long = "member", value_name = "SPEC", num_args = 1, required = true)]
+    pub members: Vec<crate::pool::MemberSpec>,
+    /// Take namespaces that are in use, and destroy what they hold.
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// `yagura pool remove` and `drain`
+#[derive(Args, Debug)]
+pub struct PoolMembersArgs {
+    #[command(flatten)]
+    pub changing: Changing,
+    /// Members: NGUIDs, their beginnings, or addresses, as `pool status` shows them.
+    #[arg(value_name = "MEMBER", required = true)]
+    pub members: Vec<String>,
+}
+
+/// `yagura pool replace`
+#[derive(Args, Debug)]
+pub struct PoolReplaceArgs {
+    #[command(flatten)]
+    pub changing: Changing,
+    /// The member that goes: its NGUID, the beginning of it, or its address.
+    #[arg(value_name = "OLD")]
+    pub old: String,
+    /// The namespace that takes its place: as a member of `pool create`, one namespace.
+    #[arg(value_name = "SPEC")]
+    pub new: crate::pool::MemberSpec,
+    /// Take a namespace that is in use, and destroy what it holds.
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// `yagura pool set-weight`
+#[derive(Args, Debug)]
+pub struct PoolWeightArgs {
+    #[command(flatten)]
+    pub changing: Changing,
+    /// The member: its NGUID, the beginning of it, or its address.
+    #[arg(value_name = "MEMBER")]
+    pub member: String,
+    /// Its share of the keys relative to the others; 0: none.
+    #[arg(value_name = "WEIGHT", value_parser = clap::value_parser!(u32).range(0..=i64::from(::pool::map::WEIGHT_MAX)))]
+    pub weight: u32,
+}
+
+/// `yagura pool rebalance`
+#[derive(Args, Debug)]
+pub struct PoolRebalanceArgs {
+    #[command(flatten)]
+    pub moving: Moving,
+}
+
+/// `yagura pool create`
+#[derive(Args, Debug)]
+pub struct PoolCreateArgs {
+    #[command(flatten)]
+    pub common: Common,
+    /// A member: ADDR[,nqn=NQN][,nsid=N][,weight=N][,zone=…][,rack=…][,machine=…][,drive=…]. Without nqn and nsid: every
+    /// namespace that is found at the address.
+    #[arg(long = "member", value_name = "SPEC", num_args = 1)]
+    pub members: Vec<crate::pool::MemberSpec>,
+    /// Members that hold each key.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=7))]
+    pub replicas: u8,
+    /// Bytes of a table page: the unit of compare-and-write.
+    #[arg(long, value_name = "SIZE", default_value = "4KiB")]
+    pub page_size: Size,
+    /// Thousandths of each member that hold table pages (small values); the rest holds larger values.
+    #[arg(long, value_name = "N", default_value_t = ::pool::TABLE_SHARE_DEFAULT)]
+    pub table_share: u32,
+    /// What no two replicas of a key may share; default: the widest of which there are enough.
+    #[arg(long, value_name = "LEVEL")]
+    pub spread: Option<Spread>,
+    /// Take namespaces that are in use, and destroy what they hold.
+    #[arg(long)]
+    pub force: bool,
+    #[command(flatten)]
+    pub host: NvmeHost,
+}
+
+/// Failure domains.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
+pub enum Spread {
+    /// A drive.
+    Drive,
+    /// A machine.
+    Machine,
+    /// A rack.
+    Rack,
+    /// A zone.
+    Zone,
+}
+
+/// `yagura pool status`
+#[derive(Args, Debug)]
+pub struct PoolStatusArgs {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub address: PoolAddress,
+}

@@ -1,0 +1,192 @@
+//! `yagura pool add`, `remove`, `replace`, `drain`, `set-weight` and `rebalance`: members come and go while the pool is in use.
+
+use std::rc::Rc;
+
+use pool::balance::moved;
+use pool::{Change, Map, MemberId, NewMember, Request, State};
+use serde::Serialize;
+
+use crate::cli::{Changing, Moving, PoolAddArgs, PoolMembersArgs, PoolRebalanceArgs, PoolReplaceArgs, PoolWeightArgs};
+use crate::client::{self, Connected, Found, Reached, Source, Way};
+use crate::exit::Failure;
+use crate::output;
+use crate::size::Size;
+
+/// What a change will do, and what it did.
+#[derive(Serialize, Default, Debug)]
+struct Changed {
+    /// What was asked for; none: there was nothing to do.
+    kind: Option<String>,
+    /// Percent of all replicas of keys that move, and the least that any placement would have to move.
+    moves_percent: Option<f64>,
+    least_percent: Option<f64>,
+    /// Whether the change was carried out, to its end.
+    done: bool,
+    /// Epoch of the map.
+    epoch: u64,
+    /// Bytes of entries and values stored on members that were new to them, by the whole change.
+    moved_bytes: u64,
+}
+
+pub async fn add(args: &PoolAddArgs) -> Result<(), Failure> {
+    let (way, reached) = reach(&args.changing.moving).await?;
+    let new = super::find_all(&way, &args.members).await?;
+    let (members, new) = candidates(new, &reached.map, args.force).await?;
+    carry(&args.changing, &reached, Request::Add(members), new).await
+}
+
+pub async fn remove(args: &PoolMembersArgs) -> Result<(), Failure> {
+    let (_, reached) = reach(&args.changing.moving).await?;
+    carry(&args.changing, &reached, Request::Remove(find_members(&reached, &args.members)?), Vec::new()).await
+}
+
+pub async fn replace(args: &PoolReplaceArgs) -> Result<(), Failure> {
+    let (way, reached) = reach(&args.changing.moving).await?;
+    let old = find_member(&reached, &args.old)?;
+    let new = args.new.find(&way).await?;
+    let (mut members, new) = candidates(new, &reached.map, args.force).await?;
+    let (Some(member), true) = (members.pop(), members.is_empty()) else {
+        return Err(Failure::usage(format!("{}: name one namespace, by nqn and nsid", args.new.address)));
+    };
+    carry(&args.changing, &reached, Request::Replace { old, new: Box::new(member) }, new).await
+}
+
+pub async fn drain(args: &PoolMembersArgs) -> Result<(), Failure> {
+    let (_, reached) = reach(&args.changing.moving).await?;
+    carry(&args.changing, &reached, Request::Drain(find_members(&reached, &args.members)?), Vec::new()).await
+}
+
+pub async fn set_weight(args: &PoolWeightArgs) -> Result<(), Failure> {
+    let (_, reached) = reach(&args.changing.moving).await?;
+    let member = find_member(&reached, &args.member)?;
+    carry(&args.changing, &reached, Request::SetWeight(vec![(member, args.weight)]), Vec::new()).await
+}
+
+pub async fn rebalance(args: &PoolRebalanceArgs) -> Result<(), Failure> {
+    let (_, reached) = reach(&args.moving).await?;
+    let source = reached.source();
+    let map = source.unattended().await?;
+    let kind = map.change.as_ref().map(|change| change.kind.to_string());
+    let mut changed = Changed { kind, epoch: map.epoch, ..Changed::default() };
+    if map.state != State::Stable {
+        finish(&args.moving, &reached, source, &mut changed).await?;
+    }
+    output::report(args.moving.common.json, &changed, describe)
+}
+
+async fn reach(moving: &Moving) -> Result<(Way, Reached), Failure> {
+    let way = client::way(&moving.address.host)?;
+    let reached = client::reach(&way, &moving.address.pool).await?;
+    for trouble in &reached.troubles {
+        tracing::warn!("{trouble}");
+    }
+    Ok((way, reached))
+}
+
+/// What will stand for the namespaces in the map, all of them fit and free.
+async fn candidates(
+    new: Vec<NewMember<Connected>>,
+    map: &Map,
+    force: bool,
+) -> Result<(Vec<pool::Member>, Vec<NewMember<Connected>>), Failure> {
+    let mut members = Vec::with_capacity(new.len());
+    for new in &new {
+        members.push(pool::candidate(new, map, None, force).await.map_err(client::pool_failure)?);
+    }
+    Ok((members, new))
+}
+
+fn find_members(reached: &Reached, names: &[String]) -> Result<Vec<MemberId>, Failure> {
+    names.iter().map(|name| find_member(reached, name)).collect()
+}
+
+/// The member of this NGUID (or beginning of one) or address.
+fn find_member(reached: &Reached, name: &str) -> Result<MemberId, Failure> {
+    let called = |(member, found): &(&pool::Member, &Found)| {
+        let id = member.id.to_string();
+        (name.len() >= 4 && id.starts_with(&name.to_ascii_lowercase()))
+            || found.address == name
+            || member.addresses.iter().any(|address| address == name)
+    };
+    let mut fitting = reached.map.members.iter().zip(&reached.members).filter(called).map(|(member, _)| member.id);
+    match (fitting.next(), fitting.next()) {
+        (Some(id), None) => Ok(id),
+        (Some(_), Some(_)) => Err(Failure::usage(format!("`{name}` fits several members: give the whole NGUID"))),
+        _ => Err(Failure::usage(format!(
+            "the pool has no member `{name}`: `yagura pool status` lists them (a beginning has 4 digits or more)"
+        ))),
+    }
+}
+
+/// Says what a request moves; unless that was all, begins it and carries it out.
+async fn carry(
+    changing: &Changing,
+    reached: &Reached,
+    request: Request,
+    new: Vec<NewMember<Connected>>,
+) -> Result<(), Failure> {
+    let map = &reached.map;
+    let plan = |error: pool::PlanError| Failure::from(::client::Error::from(pool::AgreeError::from(error)));
+    let joint = map.begin(&request, 0).map_err(plan)?;
+    let placements = joint.placements();
+    let mut changed = Changed { kind: Some(request.kind().to_string()), epoch: map.epoch, ..Changed::default() };
+    if let Some(old) = &placements.old {
+        let moved = moved(&joint, old, &placements.new);
+        changed.moves_percent = Some(moved.share * 100.0);
+        changed.least_percent = Some(moved.least * 100.0);
+    }
+    let json = changing.moving.common.json;
+    if changing.dry_run {
+        return output::report(json, &changed, describe);
+    }
+    if !json {
+        output::write(describe(&changed).as_bytes())?;
+    }
+    let members = match &request {
+        Request::Add(members) => members.iter().collect(),
+        Request::Replace { new, .. } => vec![&**new],
+        Request::Remove(_) | Request::Drain(_) | Request::SetWeight(_) => Vec::new(),
+    };
+    for (new, member) in new.iter().zip(members) {
+        pool::admit(new, map, member).await.map_err(client::pool_failure)?;
+    }
+    let source = reached.source();
+    for new in new {
+        source.add(new.namespace, new.addresses.into_iter().next().unwrap_or_default(), &new.nqn, new.nsid)?;
+    }
+    source.begin(&request).await?;
+    finish(&changing.moving, reached, source, &mut changed).await?;
+    output::report(json, &changed, describe)
+}
+
+/// Carries the change of the map in force out, to its end.
+async fn finish(moving: &Moving, reached: &Reached, source: Rc<Source>, changed: &mut Changed) -> Result<(), Failure> {
+    let store = reached.store_of(source.clone());
+    let bar = output::progress_share("change", moving.common.json);
+    let mut moved_bytes = 0;
+    let progress = |change: &Change| {
+        bar.set_message(change.phase.to_string());
+        output::show_share(&bar, f64::from(change.done) / 1000.0);
+        moved_bytes = change.moved_bytes;
+    };
+    let map = source.carry_out(&store, moving.rate.map(|rate| rate.0), progress).await;
+    bar.finish_and_clear();
+    let map = map?;
+    store.settle().await;
+    (changed.done, changed.epoch, changed.moved_bytes) = (true, map.epoch, moved_bytes);
+    Ok(())
+}
+
+fn describe(changed: &Changed) -> String {
+    let Changed { kind, moves_percent, least_percent, done, epoch, moved_bytes } = changed;
+    let Some(kind) = kind else { return format!("no change is under way (epoch {epoch})\n") };
+    if *done {
+        return format!("{kind}: done, epoch {epoch}; {} moved\n", Size(*moved_bytes));
+    }
+    let percent = |percent: &Option<f64>| percent.map_or("?".into(), |percent| format!("{percent:.1} %"));
+    format!(
+        "{kind}: moves {} of what the pool holds (the least possible: {})\n",
+        percent(moves_percent),
+        percent(least_percent)
+    )
+}

@@ -1,0 +1,126 @@
+//! Members come and go while a pool is in use: from outside, by the command line, with real targets and a real `kill -9`.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::support::{Redis, Server, kill, run, yagura};
+
+/// Longest wait for a state that a command brings about.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+
+fn node(directory: &Path, name: &str) -> Server {
+    let nqn = format!("--nqn=nqn.2026-11.io.yagura:member-{name}");
+    let namespace = format!("--namespace=file={},size=16MiB", directory.join(name).display());
+    Server::start(&["target", "--listen=127.0.0.1:0", &nqn, &namespace])
+}
+
+fn address(node: &Server) -> String {
+    node.address("listening").to_string()
+}
+
+/// A pool of the nodes; the argument that names it.
+fn create(nodes: &[&Server]) -> String {
+    let members: Vec<String> = nodes.iter().map(|node| format!("--member={}", address(node))).collect();
+    let mut arguments = vec!["pool", "create"];
+    arguments.extend(members.iter().map(String::as_str));
+    let (status, _, stderr) = run(&arguments);
+    assert_eq!(status, 0, "{stderr}");
+    format!("--pool={}", address(nodes[0]))
+}
+
+/// The status of the pool as JSON.
+fn status(pool: &str) -> serde_json::Value {
+    let (_, stdout, stderr) = run(&["pool", "status", pool, "--json"]);
+    serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout} {stderr}"))
+}
+
+fn change(arguments: &[&str]) -> serde_json::Value {
+    let (status, stdout, stderr) = run(&[&["pool"][..], arguments, &["--json"]].concat());
+    assert_eq!(status, 0, "{arguments:?}: {stderr}");
+    serde_json::from_str(&stdout).expect("JSON")
+}
+
+/// Writes and reads through a gateway until told to stop: what was acknowledged must be read back.
+fn load(gateway: &Server, stop: Arc<AtomicBool>, done: Arc<AtomicU64>) -> std::thread::JoinHandle<()> {
+    let mut redis = Redis::connect(gateway.address("listening"));
+    std::thread::spawn(move || {
+        while !stop.load(Ordering::Relaxed) {
+            let number = done.load(Ordering::Relaxed);
+            let (key, value) = (format!("key-{}", number % 50), number.to_string());
+            redis.set(&key, value.as_bytes());
+            assert_eq!(redis.get(&key), Some(value.into_bytes()), "{key}");
+            done.fetch_add(1, Ordering::Relaxed);
+        }
+    })
+}
+
+#[test]
+fn members_come_and_go_while_a_gateway_serves() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let [a, b, c, d, e] = ["a", "b", "c", "d", "e"].map(|name| node(directory.path(), name));
+    let pool = create(&[&a, &b, &c]);
+    let gateway = Server::start(&["gateway", "--listen=127.0.0.1:0", &pool]);
+    let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let clients: Vec<_> = [()].iter().map(|()| load(&gateway, stop.clone(), done.clone())).collect();
+
+    let member = format!("--member={}", address(&d));
+    let (planned, _, stderr) = run(&["pool", "add", &pool, &member, "--dry-run"]);
+    assert_eq!((planned, status(&pool)["epoch"].as_u64()), (0, Some(1)), "a plan changes nothing: {stderr}");
+    let added = change(&["add", &pool, &member]);
+    assert!(added["done"] == true && added["moves_percent"] == added["least_percent"], "{added}");
+    let (busy, _, stderr) = run(&["pool", "add", &pool, &member]);
+    assert!(busy == 4 && stderr.contains("is a member of this pool already"), "{stderr}");
+
+    let removed = change(&["remove", &pool, &address(&b)]);
+    assert_eq!((removed["done"].as_bool(), removed["epoch"].as_u64()), (Some(true), Some(5)), "{removed}");
+    drop(b);
+    let before = done.load(Ordering::Relaxed);
+
+    // One dies for good; its replacement takes its place.
+    drop(c);
+    let dead = status(&pool)["members"].as_array().expect("members").iter().position(|member| member["votes"] == false);
+    let dead = status(&pool)["members"][dead.expect("one is down")]["nguid"].as_str().expect("text").to_owned();
+    let replaced = change(&["replace", &pool, &dead[..8], &address(&e)]);
+    assert_eq!(replaced["done"], true, "{replaced}");
+    let report = status(&pool);
+    assert!(report["members"].as_array().expect("members").iter().all(|member| member["votes"] == true), "{report}");
+    assert_eq!((report["state"].as_str(), report["epoch"].as_u64()), (Some("stable"), Some(7)));
+
+    stop.store(true, Ordering::Relaxed);
+    clients.into_iter().for_each(|client| client.join().expect("every acknowledged write was read back"));
+    assert!(done.load(Ordering::Relaxed) > before, "the gateway served throughout");
+    let (verified, _, stderr) = run(&["kv", "verify", "--replicas", &pool]);
+    assert_eq!(verified, 0, "{stderr}");
+}
+
+#[test]
+fn a_command_killed_in_the_middle_is_gone_on_with_by_rebalance() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let [a, b, c, d] = ["a", "b", "c", "d"].map(|name| node(directory.path(), name));
+    let pool = create(&[&a, &b, &c]);
+    let value = "x".repeat(3000);
+    for number in 0..30 {
+        assert_eq!(run(&["kv", "put", &pool, &format!("k{number}"), &value]).0, 0);
+    }
+    let mut command = yagura(&["pool", "add", &pool, &format!("--member={}", address(&d)), "--rate=2KiB"]);
+    let mut child =
+        command.stderr(std::process::Stdio::null()).stdout(std::process::Stdio::null()).spawn().expect("begun");
+    let begun = Instant::now();
+    while status(&pool)["state"] != "joint" {
+        assert!(begun.elapsed() < WAIT_MAX, "the change never began");
+    }
+    let (refused, _, stderr) = run(&["pool", "drain", &pool, &address(&a)]);
+    assert!(refused == 4 && stderr.contains("being changed already"), "{stderr}");
+    kill(child.id(), "KILL");
+    child.wait().expect("it has ended");
+    assert_eq!(run(&["kv", "get", &pool, "k7"]).1, value, "the pool serves in the joint state");
+    let finished = change(&["rebalance", &pool]);
+    assert_eq!((finished["done"].as_bool(), finished["epoch"].as_u64()), (Some(true), Some(3)), "{finished}");
+    assert_eq!(change(&["rebalance", &pool])["done"], false, "nothing is left to do");
+    let (verified, _, stderr) = run(&["kv", "verify", "--replicas", &pool]);
+    assert_eq!(verified, 0, "{stderr}");
+    let report = status(&pool);
+    assert!((15.0..35.0).contains(&report["members"][3]["percent"].as_f64().expect("a share")), "{report}");
+}
