@@ -284,6 +284,24 @@ mod scenarios {
     }
 
     #[test]
+    fn members_of_different_block_sizes_go_together_and_others_join_only_if_they_fit() {
+        let namespaces = [(1, 512), (2, 4096), (3, 512)].map(|(id, block_size)| Plain::new(id, SIZE, block_size));
+        let map = ready(create(&members(&namespaces), &CreateOptions::default())).unwrap();
+        assert_eq!(ready(open(&labelled(&namespaces), None)).unwrap().members, [0, 1, 2].map(Presence::Present));
+        let candidate = |namespace: &Plain| ready(crate::candidate(&new_member(namespace), &map, None, false));
+        let joining = candidate(&Plain::new(4, SIZE, 512)).unwrap();
+        assert_eq!((joining.weight, joining.table_pages), (100, map.members[0].table_pages));
+        for unfit in [Plain::new(4, SIZE, 8192), Plain::new(4, 1 << 20, 4096)] {
+            assert!(matches!(candidate(&unfit), Err(Error::Unfit { .. })));
+        }
+        assert!(matches!(candidate(&namespaces[1]), Err(Error::InUse { found, .. }) if found.contains("already")));
+        let stranger = Plain::new(5, SIZE, 4096);
+        ready(create(&members(std::slice::from_ref(&stranger)), &CreateOptions { replicas: 1, ..Default::default() }))
+            .unwrap();
+        assert!(matches!(candidate(&stranger), Err(Error::InUse { found, .. }) if found.contains("a member of pool")));
+    }
+
+    #[test]
     fn the_newer_of_two_good_copies_wins() {
         let (namespaces, _) = made(1);
         let mut superblock = ready(inspect(&namespaces[0], "m")).unwrap().superblock;
