@@ -91,7 +91,7 @@ fn members_come_and_go_while_a_gateway_serves() {
     stop.store(true, Ordering::Relaxed);
     clients.into_iter().for_each(|client| client.join().expect("every acknowledged write was read back"));
     assert!(done.load(Ordering::Relaxed) > before, "the gateway served throughout");
-    let (verified, _, stderr) = run(&["kv", "verify", "--replicas", &pool]);
+    let (verified, _, stderr) = run(&["kv", "scrub", &pool]);
     assert_eq!(verified, 0, "{stderr}");
 }
 
@@ -119,7 +119,7 @@ fn a_command_killed_in_the_middle_is_gone_on_with_by_rebalance() {
     let finished = change(&["rebalance", &pool]);
     assert_eq!((finished["done"].as_bool(), finished["epoch"].as_u64()), (Some(true), Some(3)), "{finished}");
     assert_eq!(change(&["rebalance", &pool])["done"], false, "nothing is left to do");
-    let (verified, _, stderr) = run(&["kv", "verify", "--replicas", &pool]);
+    let (verified, _, stderr) = run(&["kv", "scrub", &pool]);
     assert_eq!(verified, 0, "{stderr}");
     let report = status(&pool);
     assert!((15.0..35.0).contains(&report["members"][3]["percent"].as_f64().expect("a share")), "{report}");
