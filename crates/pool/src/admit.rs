@@ -80,6 +80,6 @@ fn weight_by_size(map: &Map, bytes: u64) -> u32 {
 fn share_of(map: &Map) -> u32 {
     let member = &map.members[0];
     let (table, heap) = (u64::from(member.table_pages), u64::from(member.heap_groups) * u64::from(GROUP_PAGES));
-    // Rounded: what the division into whole groups took away comes back.
-    ((table * 1000 + (table + heap) / 2) / (table + heap)).clamp(1, 1000) as u32
+    // Rounded down: a page more for the table could cost the heap a whole group.
+    (table * 1000 / (table + heap)).clamp(1, 1000) as u32
 }

@@ -41,7 +41,7 @@ fn a_pool_on_targets_that_offer_the_least() {
     let tree = directory.path().join("tree");
     make_tree(&tree);
     let tree = tree.to_str().expect("text");
-    for verb in [&["import", tree][..], &["verify", "--against", tree], &["verify", "--replicas"]] {
+    for verb in [&["import", tree][..], &["verify", "--against", tree], &["scrub"]] {
         let (status, _, stderr) = run(&[&["kv"][..], verb, &[&pool]].concat());
         assert_eq!(status, 0, "{verb:?}: {stderr}");
     }
