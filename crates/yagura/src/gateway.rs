@@ -7,7 +7,7 @@ use std::sync::Arc;
 use engine::net::{DetachedStream, TcpListener};
 use engine::sync::{MailReceiver, MailSender, mailbox};
 use kv::resp::{Gateway, Shared};
-use kv::store::RepairerOptions;
+use kv::store::{RepairerOptions, ScrubberOptions};
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 
@@ -52,6 +52,7 @@ pub fn run(args: &GatewayArgs) -> Result<(), Failure> {
             None => {
                 // One repairer is enough for all reactors: it looks at the members, not at who wrote.
                 let _repairer = store.start_repairer(RepairerOptions::default());
+                let _scrubber = store.start_scrubber(ScrubberOptions::default());
                 let mut registry = Registry::default();
                 registry.register_collector(Box::new(metrics::GatewayMetrics(shared.clone())));
                 registry.register_collector(Box::new(stores.clone()));

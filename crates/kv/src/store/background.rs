@@ -2,6 +2,9 @@
 //!
 //! A member is marked when a write did not reach it, and when it comes back from being away, since other hosts may have
 //! written meanwhile. The mark is taken off before the walk, so that what is missed during it is not forgotten.
+//!
+//! Beside it the background scrub: once in a while everything is read and checked, gently, what is damaged put right, and
+//! what crashed hosts left behind freed. Several hosts may do so at once; it costs them time and harms nothing.
 
 use std::time::Duration;
 
@@ -9,8 +12,10 @@ use engine::task::Task;
 use engine::time;
 
 use super::Store;
+use super::collect::CollectOptions;
 use super::link::Link;
 use super::repair::{RepairOptions, RepairReport};
+use crate::table::AGE_MIN;
 
 /// How often connections are looked at. Chosen: soon enough for people, and nothing for the processor.
 const LOOK_PERIOD: Duration = Duration::from_millis(250);
@@ -35,7 +40,44 @@ impl Default for RepairerOptions {
     }
 }
 
+/// How the background scrub works.
+#[derive(Clone)]
+pub struct ScrubberOptions {
+    /// From the end of one scrub to the begin of the next; the first begins after a random part of it, so that hosts that
+    /// were started together do not scrub together.
+    pub pause: Duration,
+    /// Bytes read a second, over all members; `None`: as fast as it goes.
+    pub bytes_per_second: Option<u64>,
+    /// Age below which a copy is taken for one of a store under way ([`CollectOptions::age_min`]).
+    pub age_min: Duration,
+}
+
+impl Default for ScrubberOptions {
+    /// A day, at 32 MiB/s: a few percent of what a drive carries. Guessed.
+    fn default() -> ScrubberOptions {
+        ScrubberOptions { pause: Duration::from_secs(86_400), bytes_per_second: Some(32 << 20), age_min: AGE_MIN }
+    }
+}
+
 impl<N: Link> Store<N> {
+    /// Starts the background scrub; it ends when the task is dropped.
+    pub fn start_scrubber(&self, options: ScrubberOptions) -> Task<()> {
+        let store = self.clone();
+        engine::task::spawn(async move {
+            let millis = options.pause.as_millis().max(1) as u64;
+            time::sleep(Duration::from_millis(engine::task::random_u64() % millis)).await;
+            loop {
+                let bytes_per_second = options.bytes_per_second;
+                let repair = RepairOptions { check_values: true, check_heap: true, bytes_per_second, progress: None };
+                let repaired = store.repair(&repair).await;
+                let collect = CollectOptions { bytes_per_second, progress: None, age_min: options.age_min };
+                let collected = store.collect(&collect).await;
+                tracing::info!(?repaired, ?collected, "scrub");
+                time::sleep(options.pause).await;
+            }
+        })
+    }
+
     /// Starts the background repairer; it ends when the task is dropped.
     pub fn start_repairer(&self, options: RepairerOptions) -> Task<()> {
         let store = self.clone();

@@ -47,7 +47,7 @@ use crate::types::{Key, OpId};
 use member::Member;
 use topology::Topology;
 
-pub use background::RepairerOptions;
+pub use background::{RepairerOptions, ScrubberOptions};
 pub use collect::{CollectOptions, CollectReport};
 pub use error::StoreError;
 pub use follow::{LEASE_DEFAULT, LocalFuture, MapSource};
