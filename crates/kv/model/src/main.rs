@@ -1,4 +1,4 @@
-//! Runs the models at a chosen size: `kv-model <group>|broken|all [states_max]`.
+//! Runs the models at a chosen size: `kv-model <group>|broken|all|=<text> [states_max]`.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -9,9 +9,10 @@ use kv_model::{page, quorum};
 /// What fits in 8 GiB: measured, the quorum model's set and stack need about 100 bytes for each state.
 const STATES_MAX: usize = 80_000_000;
 
-const USAGE: &str = "usage: kv-model <group>|broken|all [states_max]
+const USAGE: &str = "usage: kv-model <group>|broken|all|=<text> [states_max]
 Searches every reachable state of the protocol's models. `broken` searches the variants that must fail and prints the
-shortest way to the disaster of each. Groups:";
+shortest way to the disaster of each; `=<text>` searches the configurations, sound and broken, with this in their name.
+Groups:";
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
@@ -24,11 +25,17 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let groups: Vec<&str> = quorum::configs::SOUND.into_iter().chain(page::configs::SOUND).collect();
+    let groups = groups();
+    let any = |_: &str| true;
     let as_promised = match group.as_str() {
-        "broken" => broken(states_max),
-        "all" => groups.iter().filter(|group| !sound(group, states_max)).count() == 0,
-        known if groups.contains(&known) => sound(known, states_max),
+        "broken" => broken(any, states_max),
+        "all" => groups.iter().filter(|group| !sound(group, any, states_max)).count() == 0,
+        known if groups.contains(&known) => sound(known, any, states_max),
+        named if named.starts_with('=') => {
+            let has = |name: &str| name.contains(&named[1..]);
+            let failed = groups.iter().filter(|group| !sound(group, has, states_max)).count();
+            broken(has, states_max) && failed == 0
+        }
         unknown => {
             eprintln!("kv-model: no group {unknown:?}\n{USAGE} {}", groups.join(" "));
             return ExitCode::from(2);
@@ -37,25 +44,33 @@ fn main() -> ExitCode {
     if as_promised { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Exhausts a group; whether none of it violates.
-fn sound(group: &str, states_max: usize) -> bool {
+fn groups() -> Vec<&'static str> {
+    let quorum = quorum::configs::SOUND.into_iter().chain(quorum::change_configs::SOUND);
+    quorum.chain(page::configs::SOUND).collect()
+}
+
+/// Exhausts a group, or those of it that are wanted; whether none of it violates.
+fn sound(group: &str, wanted: impl Fn(&str) -> bool, states_max: usize) -> bool {
     let mut fine = true;
-    for config in quorum::configs::sound(group) {
+    let quorum = quorum::configs::sound(group).into_iter().chain(quorum::change_configs::sound(group));
+    for config in quorum.filter(|config| wanted(config.name)) {
         fine &= run(config.name, false, &quorum::Search::new(config), states_max);
     }
-    for config in page::configs::sound(group) {
+    for config in page::configs::sound(group).into_iter().filter(|config| wanted(config.name)) {
         fine &= run(config.name, false, &page::Search(config), states_max);
     }
     fine
 }
 
-/// Searches the broken variants; whether every one was caught.
-fn broken(states_max: usize) -> bool {
+/// Searches the broken variants, or those that are wanted; whether every one was caught.
+fn broken(wanted: impl Fn(&str) -> bool, states_max: usize) -> bool {
     let mut caught = true;
-    for config in quorum::configs::broken().into_iter().chain(quorum::configs::broken_large()) {
+    let quorum = quorum::configs::broken().into_iter().chain(quorum::change_configs::broken());
+    let large = quorum::configs::broken_large().into_iter().chain(quorum::change_configs::broken_large());
+    for config in quorum.chain(large).filter(|config| wanted(config.name)) {
         caught &= run(config.name, true, &quorum::Search::new(config), states_max);
     }
-    for config in page::configs::broken() {
+    for config in page::configs::broken().into_iter().filter(|config| wanted(config.name)) {
         caught &= run(config.name, true, &page::Search(config), states_max);
     }
     caught
@@ -64,9 +79,11 @@ fn broken(states_max: usize) -> bool {
 /// Searches one configuration and reports; whether it ended as it must.
 fn run<M: Model>(name: &str, must_fail: bool, model: &M, states_max: usize) -> bool {
     let begun = Instant::now();
-    let mut outcome = if must_fail { shortest_violation(model, states_max) } else { exhaust(model, states_max) };
-    if !must_fail && matches!(outcome, Outcome::Violation { .. }) {
-        outcome = shortest_violation(model, states_max); // whoever broke it will want the way there
+    let mut outcome = exhaust(model, states_max);
+    if matches!(outcome, Outcome::Violation { .. })
+        && let shortest @ Outcome::Violation { .. } = shortest_violation(model, states_max)
+    {
+        outcome = shortest; // with the way there
     }
     let seconds = begun.elapsed().as_secs_f32();
     match &outcome {

@@ -1,15 +1,14 @@
 //! The configurations: groups that must be exhausted without a violation, and broken variants that must not.
 
 use super::Config;
-use super::Operation::{Collect, CompareAndSet, Delete, Get, Increment, Migrate, Put, Rebuild};
+use super::Operation::{CompareAndSet, Delete, Get, Increment, Put, Rebuild};
 
 const INC: super::Operation = Increment;
 const CAS1: super::Operation = CompareAndSet(0, 1);
 const CAS2: super::Operation = CompareAndSet(0, 2);
 
 /// The sound groups by name, in the order of their size.
-pub const SOUND: [&str; 11] =
-    ["small", "main", "delete", "loss", "cas", "reserve", "epoch", "one-attempt", "collect", "fast", "large"];
+pub const SOUND: [&str; 9] = ["small", "main", "delete", "loss", "cas", "reserve", "one-attempt", "fast", "large"];
 
 /// Sound configurations; empty for an unknown name.
 pub fn sound(group: &str) -> Vec<Config> {
@@ -63,22 +62,6 @@ fn variants(group: &str) -> Vec<Config> {
         .into_iter()
         .map(|config| config.with(|c| c.ballots_max = 1))
         .collect(),
-        "epoch" => vec![
-            new("put|get + migrator", &[&[Put(10)], &[Get], &[Migrate]]),
-            new("put|get,get + migrator", &[&[Put(10)], &[Get, Get], &[Migrate]]),
-            new("put,get|get + migrator", &[&[Put(10), Get], &[Get], &[Migrate]]),
-            new("put|inc + migrator", &[&[Put(10)], &[INC], &[Migrate]]),
-        ]
-        .into_iter()
-        .map(|config| config.under(|r| r.epochs = true))
-        .collect(),
-        "collect" => vec![
-            new("put,put|del,drop|get", &[&[Put(10), Put(20)], &[Delete, Collect], &[Get]]),
-            new("put,put|del,drop|get,get", &[&[Put(10), Put(20)], &[Delete, Collect], &[Get, Get]]),
-        ]
-        .into_iter()
-        .map(|config| config.under(|r| r.drop_after_drain = true))
-        .collect(),
         "fast" => vec![
             new("inc|inc", &[&[INC], &[INC]]),
             new("put|inc,get", &[&[Put(10)], &[INC, Get]]),
@@ -96,10 +79,6 @@ fn variants(group: &str) -> Vec<Config> {
             new("put,get + 2 losses", &[&[Put(10), Get], &[Rebuild, Rebuild]]).with(|c| {
                 c.losses = 2;
                 c.rules.give_up = true;
-            }),
-            new("inc|inc + migrator att 1", &[&[INC], &[INC], &[Migrate]]).with(|c| {
-                c.rules.epochs = true;
-                c.ballots_max = 1;
             }),
         ],
         _ => Vec::new(),
@@ -143,7 +122,7 @@ fn loss() -> Vec<Config> {
 pub fn broken() -> Vec<Config> {
     let mut all = broken_puts();
     all.extend(broken_conditionals());
-    all.extend(broken_changes());
+    all.extend(broken_losses());
     all
 }
 
@@ -186,28 +165,9 @@ fn broken_conditionals() -> Vec<Config> {
     ]
 }
 
-fn broken_changes() -> Vec<Config> {
-    let new = Config::new;
-    let with_loss = |name, hosts: &[&[super::Operation]]| new(name, hosts).with(|c| c.losses = 1);
+fn broken_losses() -> Vec<Config> {
+    let with_loss = |name, hosts: &[&[super::Operation]]| Config::new(name, hosts).with(|c| c.losses = 1);
     vec![
-        new("new epoch before every host is in the joint one", &[&[Put(10)], &[Get], &[Migrate]]).under(|r| {
-            r.epochs = true;
-            r.new_epoch_early = true;
-            r.new_epoch_before_migration = true;
-        }),
-        new("new epoch before the migration is complete", &[&[Put(10)], &[Get], &[Migrate]]).under(|r| {
-            r.epochs = true;
-            r.new_epoch_before_migration = true;
-        }),
-        new("tombstone dropped, later puts use small counters", &[&[Put(10)], &[Delete, Collect], &[Get, Get]]).under(
-            |r| {
-                r.drop_after_drain = true;
-                r.drop_without_floor = true;
-            },
-        ),
-        new("tombstone dropped once all hold it", &[&[Put(10)], &[Delete, Collect], &[Get, Get]]),
-        new("tombstone dropped once a majority holds it", &[&[Put(10), Delete], &[Collect], &[Get]])
-            .under(|r| r.drop_missing = 1),
         with_loss("a member that lost its data keeps its vote", &[&[Put(10), Get]])
             .under(|r| r.lost_member_votes = true),
         with_loss("a lost member is rebuilt from one other", &[&[Put(10), Get], &[Rebuild]])

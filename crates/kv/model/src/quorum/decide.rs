@@ -2,30 +2,33 @@
 
 use super::host::answered;
 use super::{
-    ABSENT, Attempt, Config, Entry, Host, Kind, Operation, Phase, Reply, Request, State, Status, fast_ballot, round,
-    slow_ballot,
+    ABSENT, Attempt, Ballot, Config, Entry, Host, Kind, Operation, Phase, Reply, Request, State, Status, fast_ballot,
+    round, slow_ballot,
 };
 
 /// What a quorum said.
-struct Answers {
+pub(super) struct Answers {
     /// The members asked that make the quorum.
     members: u8,
     /// Their newest entry.
-    newest: Entry,
+    pub(super) newest: Entry,
     /// All of them hold it.
-    equal: bool,
+    pub(super) equal: bool,
     /// The promise of the first of them.
-    promised: u8,
+    promised: Ballot,
+    /// The highest promise.
+    promised_max: Ballot,
     /// All of them made the same promise.
     promised_alike: bool,
 }
 
 impl Answers {
-    fn of(state: &State, host: usize, members: u8) -> Answers {
-        let replies: Vec<(Entry, u8)> = (0..state.members.len())
+    fn of(config: &Config, state: &State, host: usize, members: u8) -> Answers {
+        let epoch = state.hosts[host].epoch;
+        let replies: Vec<(Entry, Ballot)> = (0..state.members.len())
             .filter(|&k| members >> k & 1 == 1)
             .map(|k| match state.members[k].replies[host] {
-                Reply::Done(entry, promised) => (entry, promised),
+                Reply::Done(entry, promised) => (config.normalised(entry, epoch), promised),
                 other => unreachable!("reads and prepares are answered or refused, not {other:?}"),
             })
             .collect();
@@ -35,6 +38,7 @@ impl Answers {
             newest,
             equal: replies.iter().all(|r| r.0.timestamp() == newest.timestamp()),
             promised: replies[0].1,
+            promised_max: replies.iter().map(|r| r.1).max().unwrap_or(0),
             promised_alike: replies.iter().all(|r| r.1 == replies[0].1),
         }
     }
@@ -45,15 +49,13 @@ impl Config {
     pub(super) fn decide(&self, state: &State, host: usize, latest: usize, after: &mut Vec<State>) {
         let good = answered(state, host);
         let (operation, ..) = self.current(state, host);
-        let enough = |members: u8| match operation {
-            Operation::Rebuild if self.rules.rebuild_from_one => members != 0,
-            _ => self.quorum(state.hosts[host].operation_epoch, members),
-        };
+        let epoch = state.hosts[host].epoch;
         for members in 1..1u8 << state.members.len() {
-            if members >> latest & 1 == 0 || members & good != members || !enough(members) {
+            let known = members >> latest & 1 == 1 && members & good == members;
+            if !known || !self.enough_read(operation, epoch, members) {
                 continue;
             }
-            let answers = Answers::of(state, host, members);
+            let answers = Answers::of(self, state, host, members);
             let mut next = state.clone();
             match state.hosts[host].phase {
                 Phase::Read => self.have_read(&mut next, host, &answers),
@@ -67,28 +69,24 @@ impl Config {
         match self.current(state, host).0 {
             Operation::Put(value) => self.write(state, host, answers, value),
             Operation::Delete => self.write(state, host, answers, ABSENT),
-            Operation::Get | Operation::Migrate => self.return_or_write_back(state, host, answers),
-            Operation::Increment | Operation::CompareAndSet(..) => self.try_without_prepare(state, host, answers),
-            Operation::Collect => {
-                let holders = answers.members.count_ones() as usize + self.rules.drop_missing;
-                let tombstone = answers.newest.counter > 0 && answers.newest.value == ABSENT;
-                if !(answers.equal && holders >= 3 && tombstone) {
-                    return self.complete(state, host, Status::Unknown, 0);
-                }
-                let expected = answers.newest.timestamp();
-                self.begin(state, host, Phase::Drop, Request { kind: Kind::Drop, expected, ..Request::default() });
+            Operation::GetExpired(value) if answers.newest.value == value => self.start_prepare(state, host),
+            Operation::Get | Operation::GetExpired(_) | Operation::Migrate(_) | Operation::Sweep(_) => {
+                self.return_or_write_back(state, host, answers);
             }
+            Operation::Increment | Operation::CompareAndSet(..) => self.try_without_prepare(state, host, answers),
+            Operation::DropHeld(_) => self.drop_held(state, host, answers),
             Operation::Rebuild => {
                 // Only what was read after this very loss may restore: older replies may miss a write that the lost
                 // copy had completed.
-                let loss = state.hosts[host].request.promise;
+                let loss = state.hosts[host].request.loss;
                 if state.members.iter().all(|m| m.voteless != loss) {
                     return self.complete(state, host, Status::Done, 0);
                 }
-                let request =
-                    Request { kind: Kind::Restore, entry: answers.newest, promise: loss, ..Request::default() };
+                let (entry, promise) = (answers.newest, answers.promised_max);
+                let request = Request { kind: Kind::Restore, entry, promise, loss, ..Request::default() };
                 self.begin(state, host, Phase::Store, request);
             }
+            other => unreachable!("{other:?} begins without a read"),
         }
     }
 
@@ -97,13 +95,11 @@ impl Config {
         let (_, _, id) = self.current(state, host);
         let operation = if self.rules.reuse_operation_id { 1 } else { id };
         let entry = if self.rules.flat {
-            let highest = round(answers.newest.counter.max(answers.promised));
-            Entry { counter: slow_ballot(highest + 1, operation), value, ..Entry::default() }
+            let highest = round(answers.promised.max(answers.newest.counter.into()));
+            Entry { counter: flat(slow_ballot(highest + 1, operation)), value, ..Entry::default() }
         } else {
-            let above = answers.newest.counter + 1;
-            let floor =
-                if state.settled && self.rules.drop_after_drain && !self.rules.drop_without_floor { 10 } else { 0 };
-            Entry { counter: above.max(floor), operation, value, ..Entry::default() }
+            let highest = answers.newest.counter.max(self.counter_base(state.hosts[host].epoch));
+            Entry { counter: highest + 1, operation, value, ..Entry::default() }
         };
         self.begin(state, host, Phase::Store, Request { kind: Kind::Store, entry, ..Request::default() });
     }
@@ -113,9 +109,10 @@ impl Config {
         let (operation, ..) = self.current(state, host);
         let newest = answers.newest;
         state.hosts[host].result = newest.value;
-        let all = self.targets(state.hosts[host].operation_epoch);
+        let all = self.targets(operation, state.hosts[host].epoch);
         let readable = !newest.is_fast() || answers.members == all || self.rules.fast_majority_read;
-        if (answers.equal && readable && operation == Operation::Get) || self.rules.no_write_back {
+        let suffices = answers.equal && !matches!(operation, Operation::Migrate(_));
+        if (suffices && readable) || self.rules.no_write_back {
             self.complete(state, host, Status::Done, newest.value);
         } else if newest.is_fast() && !self.rules.fast_majority_read {
             self.start_prepare(state, host);
@@ -130,11 +127,11 @@ impl Config {
     /// A conditional operation that may do without a prepare: by a ballot reserved before, or because all agree.
     fn try_without_prepare(&self, state: &mut State, host: usize, answers: &Answers) {
         let (operation, _, id) = self.current(state, host);
-        let newest = answers.newest;
+        let newest = self.based(answers.newest, state.hosts[host].epoch);
         let Some(value) = new_value(operation, newest.value) else { return self.start_prepare(state, host) };
         if self.rules.reserve {
             let ballot = answers.promised;
-            if !answers.promised_alike || ballot & 15 != super::SLOW | id {
+            if !answers.promised_alike || ballot & 31 != super::SLOW | Ballot::from(id) {
                 return self.start_prepare(state, host);
             }
             let entry = self.build_on(state, host, newest, value, ballot);
@@ -156,17 +153,17 @@ impl Config {
         let ballot = fast_ballot(round(answers.promised) + 1, id);
         let entry = self.build_on(state, host, newest, value, ballot);
         let (expected, promise) = (newest.timestamp(), answers.promised);
-        let request = Request { kind: Kind::FastAccept, ballot, entry, expected, promise };
+        let request = Request { kind: Kind::FastAccept, ballot, entry, expected, promise, ..Request::default() };
         self.begin(state, host, Phase::FastAccept, request);
     }
 
     /// The entry of a conditional operation on top of `base`; the attempt and its result are kept, for an old attempt
     /// can be revived by another host's recovery.
-    fn build_on(&self, state: &mut State, host: usize, base: Entry, value: u8, ballot: u8) -> Entry {
+    fn build_on(&self, state: &mut State, host: usize, base: Entry, value: u8, ballot: Ballot) -> Entry {
         let (operation, _, id) = self.current(state, host);
         let mut entry = base;
         if self.rules.flat {
-            entry.counter = ballot
+            entry.counter = flat(ballot)
         } else {
             entry.ballot = ballot
         }
@@ -174,7 +171,10 @@ impl Config {
         if !self.rules.no_operation_id {
             entry.apply(id, ballot);
         }
-        let result = if operation == Operation::Increment { value } else { 1 };
+        let result = match operation {
+            Operation::Increment | Operation::GetExpired(_) => value,
+            _ => 1,
+        };
         let sender = &mut state.hosts[host];
         sender.attempts[usize::from(sender.attempt_count)] = Attempt { ballot, era: base.era(), result };
         sender.attempt_count += 1;
@@ -185,15 +185,15 @@ impl Config {
     fn have_prepared(&self, state: &mut State, host: usize, answers: &Answers) {
         let ballot = state.hosts[host].request.ballot;
         let promise = self.reserved_ballot(state, host, ballot);
-        let newest = answers.newest;
+        let newest = self.based(answers.newest, state.hosts[host].epoch);
         let (operation, ..) = self.current(state, host);
         let mut entry = newest;
         if self.rules.flat {
-            entry.counter = ballot
+            entry.counter = flat(ballot)
         } else {
             entry.ballot = ballot
         }
-        if matches!(operation, Operation::Get | Operation::Migrate) {
+        if matches!(operation, Operation::Get | Operation::Migrate(_) | Operation::Sweep(_)) {
             state.hosts[host].result = newest.value;
             if answers.equal && !newest.is_fast() && operation == Operation::Get {
                 return self.complete(state, host, Status::Done, newest.value);
@@ -201,7 +201,7 @@ impl Config {
         } else {
             match self.resolve(state, host, answers) {
                 Resolution::Unknown => return self.complete(state, host, Status::Unknown, 0),
-                Resolution::Failed => return self.complete(state, host, Status::Done, 0),
+                Resolution::Failed(result) => return self.complete(state, host, Status::Done, result),
                 Resolution::Confirm(result) => state.hosts[host].result = result,
                 Resolution::Write(value) => entry = self.build_on(state, host, newest, value, ballot),
             }
@@ -219,7 +219,7 @@ impl Config {
         let (operation, _, id) = self.current(state, host);
         let Host { attempts, attempt_count, .. } = &state.hosts[host];
         let attempts = &attempts[..usize::from(*attempt_count)];
-        let newest = answers.newest;
+        let newest = self.based(answers.newest, state.hosts[host].epoch);
         let applied = if self.rules.no_operation_id { None } else { newest.ballot_of(id) };
         if let Some(ballot) = applied {
             let attempt = attempts.iter().find(|a| a.ballot == ballot).expect("only this host uses its operation ids");
@@ -229,11 +229,12 @@ impl Config {
         if !sees_all && attempts.iter().any(|a| a.era != newest.era()) {
             return Resolution::Unknown; // a put came between: whether the attempt took effect before it cannot be seen
         }
+        let rejected = if matches!(operation, Operation::GetExpired(_)) { newest.value } else { 0 };
         match new_value(operation, newest.value) {
             Some(value) => Resolution::Write(value),
-            None if answers.equal && !newest.is_fast() && attempts.is_empty() => Resolution::Failed,
-            None if self.rules.fail_without_write_back => Resolution::Failed,
-            None => Resolution::Confirm(0),
+            None if answers.equal && !newest.is_fast() && attempts.is_empty() => Resolution::Failed(rejected),
+            None if self.rules.fail_without_write_back => Resolution::Failed(rejected),
+            None => Resolution::Confirm(rejected),
         }
     }
 }
@@ -243,7 +244,7 @@ enum Resolution {
     /// Stop: it may or may not have taken effect.
     Unknown,
     /// The condition does not hold, and a majority agrees.
-    Failed,
+    Failed(u8),
     /// Make the entry as it is be held by a majority, then return this.
     Confirm(u8),
     /// Write this value on top of it.
@@ -255,6 +256,12 @@ fn new_value(operation: Operation, value: u8) -> Option<u8> {
     match operation {
         Operation::Increment => Some(value + 1),
         Operation::CompareAndSet(expected, new) if value == expected => Some(new),
+        Operation::GetExpired(expired) if value == expired => Some(ABSENT),
         _ => None,
     }
+}
+
+/// The one number of a flat timestamp: only small ballots are drawn under those rules.
+fn flat(ballot: Ballot) -> u8 {
+    u8::try_from(ballot).expect("a flat configuration draws few ballots")
 }

@@ -5,7 +5,8 @@ use super::{ABSENT, Config, OPERATIONS_MAX, Operation, Record, Status};
 impl Config {
     /// Whether some order explains all results. Operations that did not return may take effect at any time or never.
     pub fn linearizable(&self, history: &[Record; OPERATIONS_MAX]) -> bool {
-        let operations: Vec<Operation> = self.hosts.iter().flatten().copied().collect();
+        let operations: Vec<Operation> =
+            self.hosts.iter().flatten().copied().filter(|operation| !operation.is_upkeep()).collect();
         extend(&operations, history, 0, ABSENT)
     }
 }
@@ -32,10 +33,12 @@ fn effect(operation: Operation, value: u8) -> (u8, Option<u8>) {
     match operation {
         Operation::Put(new) => (new, None),
         Operation::Delete => (ABSENT, None),
-        Operation::Collect | Operation::Migrate | Operation::Rebuild => (value, None),
         Operation::Get => (value, Some(value)),
         Operation::Increment => (value + 1, Some(value + 1)),
         Operation::CompareAndSet(expected, new) if value == expected => (new, Some(1)),
         Operation::CompareAndSet(..) => (value, Some(0)),
+        Operation::GetExpired(expired) if value == expired => (ABSENT, Some(ABSENT)),
+        Operation::GetExpired(_) => (value, Some(value)),
+        upkeep => unreachable!("{upkeep:?} is not in the history"),
     }
 }

@@ -4,7 +4,8 @@
 //! still under way ([`super::Member::late`]); a put never sends a second timestamp.
 
 use super::{
-    Config, HOSTS_MAX, Host, Kind, OPERATIONS_MAX, Operation, Phase, Reply, Request, State, Status, round, slow_ballot,
+    Ballot, Config, HOSTS_MAX, Host, Kind, OPERATIONS_MAX, Operation, Phase, Reply, Request, State, Status, round,
+    slow_ballot,
 };
 
 impl Config {
@@ -21,9 +22,11 @@ impl Config {
 
     pub(super) fn begin(&self, state: &mut State, host: usize, phase: Phase, request: Request) {
         self.end_phase(state, host);
+        let (operation, ..) = self.current(state, host);
+        let epoch = state.hosts[host].epoch;
         state.hosts[host].phase = phase;
-        state.hosts[host].request = request;
-        let targets = self.targets(state.hosts[host].operation_epoch);
+        state.hosts[host].request = Request { epoch, ..request };
+        let targets = self.targets(operation, epoch);
         for (index, member) in state.members.iter_mut().enumerate() {
             member.pending[host] = targets >> index & 1 == 1;
         }
@@ -33,11 +36,10 @@ impl Config {
     pub(super) fn complete(&self, state: &mut State, host: usize, status: Status, result: u8) {
         self.end_phase(state, host);
         let (operation, index, _) = self.current(state, host);
-        if operation == Operation::Migrate {
-            state.settled = true;
+        if !operation.is_upkeep() {
+            state.history[index].status = status;
+            state.history[index].result = if status == Status::Done { result } else { 0 };
         }
-        state.history[index].status = status;
-        state.history[index].result = if status == Status::Done { result } else { 0 };
         let Host { next, epoch, .. } = state.hosts[host];
         state.hosts[host] = Host { next: next + 1, epoch, ..Host::default() };
     }
@@ -47,7 +49,7 @@ impl Config {
     pub(super) fn start_prepare(&self, state: &mut State, host: usize) {
         let (operation, index, _) = self.current(state, host);
         if state.hosts[host].ballots_used >= self.ballots_max {
-            if matches!(operation, Operation::Increment | Operation::CompareAndSet(..)) {
+            if operation.is_conditional() {
                 return self.complete(state, host, Status::Unknown, 0);
             }
             self.end_phase(state, host);
@@ -56,17 +58,22 @@ impl Config {
             return;
         }
         state.hosts[host].ballots_used += 1;
-        let flat_counter = |counter| if self.rules.flat { counter } else { 0 };
+        let flat_counter = |counter: u8| if self.rules.flat { counter.into() } else { 0 };
         let seen = state.members.iter().map(|m| m.promised.max(m.entry.ballot).max(flat_counter(m.entry.counter)));
-        let ballot = slow_ballot(round(seen.max().expect("there are members")) + 1, 1 + index as u8);
+        let highest = match self.ballots_as_met {
+            true => state.hosts[host].round_met,
+            false => round(seen.max().expect("there are members")),
+        };
+        let ballot = slow_ballot(highest.max(Self::round_base(state.hosts[host].epoch)) + 1, 1 + index as u8);
+        state.hosts[host].round_met = if self.ballots_as_met { round(ballot) } else { 0 };
         self.begin(state, host, Phase::Prepare, Request { kind: Kind::Prepare, ballot, ..Request::default() });
     }
 
     /// The ballot that an accept promises for the host's next operation ([`super::Rules::reserve`]); 0: none.
-    pub(super) fn reserved_ballot(&self, state: &State, host: usize, ballot: u8) -> u8 {
+    pub(super) fn reserved_ballot(&self, state: &State, host: usize, ballot: Ballot) -> Ballot {
         let next = usize::from(state.hosts[host].next) + 1;
         match self.hosts[host].get(next) {
-            Some(Operation::Increment | Operation::CompareAndSet(..)) if self.rules.reserve => {
+            Some(operation) if operation.is_conditional() && self.rules.reserve => {
                 slow_ballot(round(ballot) + 1, 1 + self.operation_index(host, next) as u8)
             }
             _ => 0,
@@ -76,34 +83,41 @@ impl Config {
     /// Begins the next operation; `false`: it must wait.
     pub(super) fn invoke(&self, state: &mut State, host: usize) -> bool {
         let (operation, index, _) = self.current(state, host);
-        if !self.may_begin(state, host, operation) {
+        if !self.may_begin(state, operation) {
             return false;
         }
-        if operation == Operation::Collect && self.rules.drop_after_drain {
-            state.settled = true;
+        if let Operation::Publish(epoch) = operation {
+            state.map = state.map.max(epoch);
+            self.complete(state, host, Status::Done, 0);
+            return true;
         }
-        state.history[index].status = Status::Pending;
-        let returned = (0..OPERATIONS_MAX).filter(|&k| state.history[k].status == Status::Done);
-        state.history[index].preceding = returned.map(|k| 1 << k).sum();
-        state.hosts[host].operation_epoch = state.hosts[host].epoch;
-        let conditional = matches!(operation, Operation::Increment | Operation::CompareAndSet(..));
-        let repeats = self.rules.reserve && state.hosts[host].next > 0;
-        if conditional && !self.rules.fast && !repeats {
-            self.start_prepare(state, host);
-        } else {
-            let promise = if operation == Operation::Rebuild { lost(state) } else { 0 };
-            self.begin(state, host, Phase::Read, Request { promise, ..Request::default() });
+        if !operation.is_upkeep() {
+            state.history[index].status = Status::Pending;
+            let returned = (0..OPERATIONS_MAX).filter(|&k| state.history[k].status == Status::Done);
+            state.history[index].preceding = returned.map(|k| 1 << k).sum();
         }
+        self.start(state, host);
         true
     }
 
-    fn may_begin(&self, state: &State, host: usize, operation: Operation) -> bool {
+    /// Sends the operation's first requests; again after it has met a seal.
+    pub(super) fn start(&self, state: &mut State, host: usize) {
+        let (operation, ..) = self.current(state, host);
+        if self.begin_upkeep(state, host, operation) {
+            return;
+        }
+        let reads_first = matches!(operation, Operation::GetExpired(_)) || self.rules.fast;
+        let repeats = self.rules.reserve && state.hosts[host].next > 0;
+        if operation.is_conditional() && !reads_first && !repeats {
+            self.start_prepare(state, host);
+        } else {
+            let loss = if operation == Operation::Rebuild { lost(state) } else { 0 };
+            self.begin(state, host, Phase::Read, Request { loss, ..Request::default() });
+        }
+    }
+
+    fn may_begin(&self, state: &State, operation: Operation) -> bool {
         match operation {
-            Operation::Migrate => state.hosts.iter().take(self.hosts.len()).all(|h| h.epoch != 0),
-            Operation::Collect if self.rules.drop_after_drain => {
-                let quiet = |k: usize| k == host || matches!(state.hosts[k].phase, Phase::Idle | Phase::Dead);
-                (0..self.hosts.len()).all(quiet) && state.members.iter().all(|m| m.late.is_empty())
-            }
             Operation::Rebuild => {
                 // An acknowledgement from before the loss that still counts would let a put end with one copy fewer
                 // than its majority: the rebuild waits until such operations are over (their deadline has passed).
@@ -123,20 +137,27 @@ impl Config {
         let request = state.hosts[host].request;
         let reply = self.apply(&mut state.members[index], &request);
         state.members[index].replies[host] = reply;
+        if self.ballots_as_met {
+            let met = match reply {
+                Reply::Done(entry, promised) => promised.max(entry.ballot),
+                Reply::Superseded(promised) | Reply::Refused(promised) => promised,
+                _ => 0,
+            };
+            let highest = &mut state.hosts[host].round_met;
+            *highest = round(met).max(*highest);
+        }
         if state.members.iter().any(|member| member.pending[host]) {
             after.push(state.clone());
         }
-        if matches!(reply, Reply::Refused(_)) {
-            return self.refused(state, host, after);
+        match reply {
+            Reply::Refused(_) => return self.refused(state, host, after),
+            Reply::Sealed(seal) => return self.met_seal(&state, host, seal, after),
+            _ => {}
         }
         match state.hosts[host].phase {
             Phase::Read | Phase::Prepare => self.decide(&state, host, index, after),
             Phase::Store | Phase::Accept => self.stored(state, host, reply, after),
             Phase::FastAccept => self.fast_accepted(state, host, after),
-            Phase::Drop => {
-                self.complete(&mut state, host, Status::Unknown, 0);
-                after.push(state);
-            }
             Phase::Idle | Phase::Dead => unreachable!("such a host waits for nothing"),
         }
     }
@@ -161,8 +182,8 @@ impl Config {
 
     fn stored(&self, mut state: State, host: usize, reply: Reply, after: &mut Vec<State>) {
         let once = self.rules.superseded_once_is_done && matches!(reply, Reply::Superseded(_));
-        let restored = state.hosts[host].request.kind == Kind::Restore;
-        if once || restored || self.quorum(state.hosts[host].operation_epoch, answered(&state, host)) {
+        let (operation, ..) = self.current(&state, host);
+        if once || self.enough_stored(operation, state.hosts[host].epoch, answered(&state, host)) {
             let result = state.hosts[host].result;
             self.complete(&mut state, host, Status::Done, result);
             after.push(state);

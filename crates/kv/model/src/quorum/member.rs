@@ -2,28 +2,30 @@
 //!
 //! Invariants: timestamp and promise never decrease; a put is never refused; whatever is answered is stable.
 
-use super::{ABSENT, Config, Entry, Kind, Member, Operation, Reply, Request};
+use super::change::upkeep;
+use super::{ABSENT, Ballot, Config, Entry, Kind, Member, Operation, Reply, Request};
 
 impl Config {
     /// Applies the request and returns the answer.
     pub fn apply(&self, member: &mut Member, request: &Request) -> Reply {
+        if member.seal > request.epoch && !self.rules.seal_ignored {
+            return Reply::Sealed(member.seal);
+        }
         match request.kind {
             Kind::Read => holds(member),
             Kind::Prepare => self.prepare(member, request),
             Kind::Store => self.store(member, request),
             Kind::Accept => self.accept(member, request),
             Kind::FastAccept => fast_accept(member, request),
-            Kind::Drop if member.entry.timestamp() == request.expected => {
-                member.entry = Entry::default();
-                holds(member)
-            }
-            Kind::Drop => Reply::Refused(member.promised),
-            Kind::Restore => restore(member, request),
+            Kind::Seal | Kind::Clean | Kind::Drop | Kind::DropExact => upkeep(self, member, request),
+            Kind::Restore => self.restore(member, request),
         }
     }
 
     fn prepare(&self, member: &mut Member, request: &Request) -> Reply {
-        if request.ballot <= member.promised || (self.rules.flat && request.ballot <= member.entry.counter) {
+        if request.ballot <= member.promised
+            || (self.rules.flat && request.ballot <= Ballot::from(member.entry.counter))
+        {
             return Reply::Refused(member.promised.max(member.entry.ballot));
         }
         member.promised = request.ballot;
@@ -33,7 +35,8 @@ impl Config {
     fn store(&self, member: &mut Member, request: &Request) -> Reply {
         let rules = &self.rules;
         let newer = request.entry.timestamp() > member.entry.timestamp();
-        let promised_away = rules.flat && !rules.flat_put_ignores_promise && request.entry.counter < member.promised;
+        let promised_away =
+            rules.flat && !rules.flat_put_ignores_promise && Ballot::from(request.entry.counter) < member.promised;
         if promised_away && (newer || !rules.flat_superseded_first) {
             return Reply::Refused(member.promised);
         }
@@ -58,27 +61,53 @@ impl Config {
             return Reply::Refused(member.promised);
         }
         if self.rules.flat && request.entry.counter < member.entry.counter {
-            return Reply::Refused(member.entry.counter);
+            return Reply::Refused(member.entry.counter.into());
         }
         member.promised = request.ballot.max(request.promise);
         store_if_newer(member, &request.entry)
     }
 
-    /// Whether the request would change nothing; for ever so where [`Config::entries_only_grow`].
+    /// Whether the request would change nothing, now or ever.
     pub(super) fn without_effect(&self, member: &Member, request: &Request) -> bool {
-        let mut after = Member { entry: member.entry, promised: member.promised, ..Member::default() };
+        if self.losses > 0 || self.rules.delete_forgets {
+            return false;
+        }
+        if member.seal > request.epoch && !self.rules.seal_ignored {
+            return true; // seals only grow
+        }
+        if self.entries_are_forgotten() && request.kind != Kind::Seal {
+            return false;
+        }
+        let Member { entry, promised, seal, homes, .. } = *member;
+        let mut after = Member { entry, promised, seal, homes, ..Member::default() };
         self.apply(&mut after, request);
-        after.entry == member.entry && after.promised == member.promised
+        after.entry == entry && after.promised == promised && after.seal == seal
     }
 
-    /// Nothing takes an entry back: a message without effect now has none later.
-    pub(super) fn entries_only_grow(&self) -> bool {
-        let drops = self.hosts.iter().flatten().any(|operation| *operation == Operation::Collect);
-        !drops && !self.rules.delete_forgets && self.losses == 0
+    /// Otherwise a message without effect now has none later.
+    fn entries_are_forgotten(&self) -> bool {
+        let forgets = |operation: &Operation| {
+            matches!(operation, Operation::Clean(_) | Operation::Drop(_) | Operation::DropHeld(_))
+        };
+        self.hosts.iter().flatten().any(forgets)
+    }
+
+    /// Only on the very damage the rebuild has seen: a late one must not bring an old entry into a later loss.
+    fn restore(&self, member: &mut Member, request: &Request) -> Reply {
+        if member.voteless == 0 || member.voteless != request.loss {
+            return Reply::Refused(member.promised);
+        }
+        member.voteless = 0;
+        member.entry = request.entry;
+        if !self.rules.rebuild_forgets_promises {
+            member.promised = request.promise;
+        }
+        member.seal = request.epoch; // an open page would take stores of older epochs again
+        holds(member)
     }
 }
 
-fn holds(member: &Member) -> Reply {
+pub(super) fn holds(member: &Member) -> Reply {
     Reply::Done(member.entry, member.promised)
 }
 
@@ -106,14 +135,4 @@ fn fast_accept(member: &mut Member, request: &Request) -> Reply {
     } else {
         Reply::Refused(member.promised)
     }
-}
-
-/// Only on the very damage the rebuild has seen: a late one must not bring an old entry into a later loss.
-fn restore(member: &mut Member, request: &Request) -> Reply {
-    if member.voteless == 0 || member.voteless != request.promise {
-        return Reply::Refused(member.promised);
-    }
-    member.voteless = 0;
-    member.entry = request.entry;
-    holds(member)
 }

@@ -10,15 +10,23 @@
 //! - [`member`]: what a member does with a request (the binding rules STORE, PREPARE, ACCEPT).
 //! - [`host`]: what a host does with the replies (put, get, delete, conditional operations).
 //! - [`steps`]: which steps a state offers; symmetry; progress.
-//! - [`configs`]: the configurations that were searched, the sound ones and the broken ones.
+//! - [`change`]: epochs: seals, migration, cleaning, the collection of tombstones.
+//! - [`rules`]: the rules that can be broken.
+//! - [`configs`], [`change_configs`]: the configurations that were searched, the sound ones and the broken ones.
 
+pub mod change;
+pub mod change_configs;
 pub mod configs;
 mod decide;
 mod history;
 pub mod host;
 pub mod member;
+pub mod rules;
 mod steps;
 
+pub use change::Map;
+use decide::Answers;
+pub use rules::Rules;
 pub use steps::Search;
 
 /// Hosts in a configuration, at most: chosen by what can be searched.
@@ -30,8 +38,11 @@ pub const APPLIED_MAX: usize = 3;
 /// Attempts of one operation whose result is kept.
 pub const ATTEMPTS_MAX: usize = 6;
 
+/// Round, kind and operation, see [`slow_ballot`]; 0: none.
+pub type Ballot = u16;
+
 /// (counter, operation id of the put, ballot of the last conditional operation on top of it), compared in this order.
-pub type Timestamp = (u8, u8, u8);
+pub type Timestamp = (u8, u8, Ballot);
 
 /// The value of an absent key, and of a deleted one.
 pub const ABSENT: u8 = 0;
@@ -44,11 +55,11 @@ pub struct Entry {
     /// The put's operation id: never used by another operation, or two values could share a timestamp.
     pub operation: u8,
     /// Ballot of the last conditional operation on this put; 0: none.
-    pub ballot: u8,
+    pub ballot: Ballot,
     /// The value; [`ABSENT`] in a tombstone.
     pub value: u8,
     /// Conditional operations applied since the put, as (operation id, ballot of the attempt): a retry finds itself here.
-    pub applied: [(u8, u8); APPLIED_MAX],
+    pub applied: [(u8, Ballot); APPLIED_MAX],
 }
 
 impl Entry {
@@ -64,27 +75,32 @@ impl Entry {
     fn is_fast(&self) -> bool {
         self.ballot != 0 && self.ballot & SLOW == 0
     }
-    fn ballot_of(&self, operation: u8) -> Option<u8> {
+    fn ballot_of(&self, operation: u8) -> Option<Ballot> {
         self.applied.iter().find(|a| a.0 == operation).map(|a| a.1)
     }
-    fn apply(&mut self, operation: u8, ballot: u8) {
+    fn apply(&mut self, operation: u8, ballot: Ballot) {
         let free = self.applied.iter_mut().find(|a| a.0 == 0).expect("a configuration has at most APPLIED_MAX of them");
         *free = (operation, ballot);
     }
 }
 
 /// Set in the ballots that go through a prepare: they sort above the fast ballots of their round.
-const SLOW: u8 = 8;
+const SLOW: Ballot = 1 << 4;
+/// Counters of an epoch, and rounds of an epoch: the epoch stands in the bits above.
+const EPOCH_SHIFT: u8 = 4;
 
-fn round(ballot: u8) -> u8 {
-    ballot >> 4
+fn round(ballot: Ballot) -> u16 {
+    ballot >> 5
 }
-fn slow_ballot(round: u8, operation: u8) -> u8 {
-    assert!(round < 16 && operation < SLOW);
-    round << 4 | SLOW | operation
+fn slow_ballot(round: u16, operation: u8) -> Ballot {
+    round << 5 | SLOW | fast_operation(operation)
 }
-fn fast_ballot(round: u8, operation: u8) -> u8 {
-    round << 4 | operation
+fn fast_ballot(round: u16, operation: u8) -> Ballot {
+    round << 5 | fast_operation(operation)
+}
+fn fast_operation(operation: u8) -> Ballot {
+    assert!(Ballot::from(operation) < SLOW);
+    Ballot::from(operation)
 }
 
 /// What a host asks of a member.
@@ -101,8 +117,14 @@ pub enum Kind {
     Accept,
     /// Store if nothing changed since the read (variant).
     FastAccept,
-    /// Forget a tombstone.
+    /// Close the page to older epochs.
+    Seal,
+    /// The same, and forget the key where this is not its home any more.
+    Clean,
+    /// The same, and forget a tombstone of before the floor.
     Drop,
+    /// Forget exactly the tombstone expected.
+    DropExact,
     /// Install the entry in a member that lost its own, by compare-and-write on the damaged bytes.
     Restore,
 }
@@ -111,14 +133,17 @@ pub enum Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Request {
     kind: Kind,
-    ballot: u8,
+    /// Epoch of the operation.
+    epoch: u8,
+    ballot: Ballot,
     entry: Entry,
-    /// What the member must still hold ([`Kind::FastAccept`], [`Kind::Drop`]).
+    /// What the member must still hold ([`Kind::FastAccept`], [`Kind::DropExact`]).
     expected: Timestamp,
-    /// Promise that must be unchanged ([`Kind::FastAccept`]), or that is made as well ([`Kind::Accept`] with
-    /// [`Rules::reserve`]); number of the loss that is repaired ([`Kind::Restore`]
-    /// and the read before it).
-    promise: u8,
+    /// Promise that must be unchanged ([`Kind::FastAccept`]), that is made as well ([`Kind::Accept`] with
+    /// [`Rules::reserve`]), or that is restored ([`Kind::Restore`]).
+    promise: Ballot,
+    /// Number of the loss that is repaired ([`Kind::Restore`] and the read before it).
+    loss: u8,
 }
 
 /// A member's answer.
@@ -128,11 +153,13 @@ pub enum Reply {
     #[default]
     None,
     /// Done; what the member holds now: entry and promise.
-    Done(Entry, u8),
+    Done(Entry, Ballot),
     /// A newer entry is there already; the promise.
-    Superseded(u8),
+    Superseded(Ballot),
     /// Not done; what stood against it.
-    Refused(u8),
+    Refused(Ballot),
+    /// Not done; the page is closed to epochs older than this.
+    Sealed(u8),
 }
 
 /// A member with the messages on their way to and from it.
@@ -141,7 +168,11 @@ pub struct Member {
     /// What it stores.
     pub entry: Entry,
     /// Highest ballot promised.
-    pub promised: u8,
+    pub promised: Ballot,
+    /// Operations of older epochs find the page closed.
+    pub seal: u8,
+    /// Set of epochs whose map has this member as a home of the key.
+    homes: u16,
     /// Its entry was lost by the n-th loss and is not yet restored: it answers nothing. 0: it has a vote.
     pub voteless: u8,
     replies: [Reply; HOSTS_MAX],
@@ -166,8 +197,6 @@ pub enum Phase {
     Accept,
     /// Waiting for fast accepts.
     FastAccept,
-    /// Waiting for tombstones to be dropped.
-    Drop,
     /// Gave up for good.
     Dead,
 }
@@ -175,7 +204,7 @@ pub enum Phase {
 /// One attempt of a conditional operation that may have reached members.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 struct Attempt {
-    ballot: u8,
+    ballot: Ballot,
     era: (u8, u8),
     result: u8,
 }
@@ -187,10 +216,10 @@ pub struct Host {
     next: u8,
     phase: Phase,
     ballots_used: u8,
-    /// Epoch the host is in: 0 old, 1 joint, 2 new.
+    /// Highest round that this operation has met ([`Config::ballots_as_met`]).
+    round_met: u16,
+    /// Epoch of the map as the host last read it, and of the current operation.
     epoch: u8,
-    /// Epoch of the current operation, fixed when it began.
-    operation_epoch: u8,
     request: Request,
     result: u8,
     attempt_count: u8,
@@ -228,8 +257,8 @@ pub struct State {
     hosts: [Host; HOSTS_MAX],
     /// The history so far.
     pub history: [Record; OPERATIONS_MAX],
-    /// The migrator has finished, or the tombstones were drained.
-    settled: bool,
+    /// Epoch of the newest map.
+    map: u8,
     /// Members that may yet lose their data.
     losses_left: u8,
 }
@@ -247,73 +276,41 @@ pub enum Operation {
     Get,
     /// Put of a tombstone.
     Delete,
-    /// Drop the tombstone.
-    Collect,
-    /// Move the key to the new members.
-    Migrate,
+    /// A get by a host whose clock says that this value has expired: a conditional delete of it.
+    GetExpired(u8),
     /// Restore the member that lost its data.
     Rebuild,
+    /// Make the map of this epoch the newest.
+    Publish(u8),
+    /// Close the pages of a majority of the old homes to older epochs.
+    Seal(u8),
+    /// Close the pages of all homes.
+    SealAll(u8),
+    /// Copy the key to its new homes.
+    Migrate(u8),
+    /// Seal all pages, forget the key where it is no longer at home.
+    Clean(u8),
+    /// Make all homes hold the newest entry.
+    Sweep(u8),
+    /// Seal all pages, forget tombstones of before the floor.
+    Drop(u8),
+    /// Drop a tombstone of an older epoch that all homes hold, without a sweep: looks right and is not.
+    DropHeld(u8),
 }
 
-/// Variations of the protocol: the default is what Yagura does, each flag departs from it.
-#[derive(Clone, Default, Debug)]
-pub struct Rules {
-    /// One flat timestamp for puts and conditional operations, puts subject to promises.
-    pub flat: bool,
-    /// … puts ignore promises.
-    pub flat_put_ignores_promise: bool,
-    /// … a refused put tries again with a new timestamp.
-    pub flat_put_retries: bool,
-    /// … a superseded put counts as done, also where a promise would refuse it.
-    pub flat_superseded_first: bool,
-    /// A get returns the newest entry without writing it back.
-    pub no_write_back: bool,
-    /// A get writes a conditional operation's entry back as if it were a put's.
-    pub write_back_ignores_promise: bool,
-    /// Conditional operations leave no operation id.
-    pub no_operation_id: bool,
-    /// A conditional operation goes on although a put came between its attempts.
-    pub retry_across_era: bool,
-    /// A put is done when one member holds something newer.
-    pub superseded_once_is_done: bool,
-    /// Operation ids are reused after a restart.
-    pub reuse_operation_id: bool,
-    /// A failed condition is reported on a value that only a minority may hold.
-    pub fail_without_write_back: bool,
-    /// ACCEPT looks at the timestamp before the promise.
-    pub superseded_before_promise: bool,
-    /// Conditional operations in two round trips if all members answer alike.
-    pub fast: bool,
-    /// … already if a majority does.
-    pub fast_majority: bool,
-    /// … without looking whether a promise stands.
-    pub fast_ignores_promise: bool,
-    /// … and such an entry is read from a majority.
-    pub fast_majority_read: bool,
-    /// Four members, the first three in the old epoch and the last three in the new one.
-    pub epochs: bool,
-    /// … a host enters the new epoch before all are in the joint one.
-    pub new_epoch_early: bool,
-    /// … and before the migration is complete.
-    pub new_epoch_before_migration: bool,
-    /// A tombstone is dropped when this many fewer than all members hold it.
-    pub drop_missing: usize,
-    /// A tombstone is dropped only when older operations have ended and their messages landed; later puts start above it.
-    pub drop_after_drain: bool,
-    /// … but later puts may use small counters.
-    pub drop_without_floor: bool,
-    /// ACCEPT also promises the host's next ballot, so that the repeat needs no prepare.
-    pub reserve: bool,
-    /// A host may report any operation as unknown at any time and go on.
-    pub give_up: bool,
-    /// A delete removes the entry, timestamp and all.
-    pub delete_forgets: bool,
-    /// A member that lost its data keeps its vote.
-    pub lost_member_votes: bool,
-    /// A lost member is rebuilt from a single other.
-    pub rebuild_from_one: bool,
-    /// A lost member is rebuilt while operations count on acknowledgements it gave before.
-    pub rebuild_at_once: bool,
+impl Operation {
+    /// Whether it is of the pool's upkeep: not part of the history.
+    fn is_upkeep(self) -> bool {
+        use Operation::{Clean, Drop, DropHeld, Migrate, Publish, Rebuild, Seal, SealAll, Sweep};
+        matches!(
+            self,
+            Rebuild | Publish(_) | Seal(_) | SealAll(_) | Migrate(_) | Clean(_) | Sweep(_) | Drop(_) | DropHeld(_)
+        )
+    }
+    /// Whether it reads, decides and writes by ballots, and may so end unknown.
+    fn is_conditional(self) -> bool {
+        matches!(self, Operation::Increment | Operation::CompareAndSet(..) | Operation::GetExpired(_))
+    }
 }
 
 /// A configuration: who does what, under which rules.
@@ -325,8 +322,12 @@ pub struct Config {
     pub hosts: Vec<Vec<Operation>>,
     /// Ballots an operation may use.
     pub ballots_max: u8,
+    /// A ballot is above those that the operation has met, instead of above all there are: more refusals, more states.
+    pub ballots_as_met: bool,
     /// How many times a member may lose its data.
     pub losses: u8,
+    /// The map of each epoch.
+    pub maps: Vec<Map>,
     /// The protocol.
     pub rules: Rules,
 }
@@ -335,8 +336,18 @@ impl Config {
     /// The default protocol with two ballots per operation.
     pub fn new(name: &'static str, hosts: &[&[Operation]]) -> Config {
         let hosts: Vec<Vec<Operation>> = hosts.iter().map(|host| host.to_vec()).collect();
-        assert!(hosts.len() <= HOSTS_MAX && hosts.iter().map(Vec::len).sum::<usize>() <= OPERATIONS_MAX);
-        Config { name, hosts, ballots_max: 2, losses: 0, rules: Rules::default() }
+        let clients = hosts.iter().flatten().filter(|operation| !operation.is_upkeep()).count();
+        let clients_first = hosts.iter().flatten().take(clients).all(|operation| !operation.is_upkeep());
+        assert!(hosts.len() <= HOSTS_MAX && clients <= OPERATIONS_MAX && clients_first);
+        Config {
+            name,
+            hosts,
+            ballots_max: 2,
+            ballots_as_met: false,
+            losses: 0,
+            maps: vec![Map::stable(0b111)],
+            rules: Rules::default(),
+        }
     }
 
     /// The same with something changed.
@@ -363,21 +374,5 @@ impl Config {
 
     fn finished(&self, state: &State, host: usize) -> bool {
         usize::from(state.hosts[host].next) == self.hosts[host].len()
-    }
-
-    /// Set of members that an operation of this epoch asks.
-    fn targets(&self, epoch: u8) -> u8 {
-        if self.rules.epochs { [0b0111, 0b1111, 0b1110][usize::from(epoch)] } else { 0b0111 }
-    }
-
-    fn quorum(&self, epoch: u8, members: u8) -> bool {
-        let old = (members & 0b0111).count_ones() >= 2;
-        let new = (members & 0b1110).count_ones() >= 2;
-        match epoch {
-            _ if !self.rules.epochs => old,
-            0 => old,
-            1 => old && new,
-            _ => new,
-        }
     }
 }

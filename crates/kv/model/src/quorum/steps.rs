@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use super::{Config, Kind, OPERATIONS_MAX, Phase, Record, Reply, State, Status};
+use super::{Config, Kind, Member, OPERATIONS_MAX, Phase, Record, Reply, State, Status};
 use crate::explore::{Model, Visit};
 
 /// A configuration with the verdicts on the histories met so far: there are few histories and many states.
@@ -26,12 +26,12 @@ impl Model for Search {
     type State = State;
 
     fn initial(&self) -> State {
-        let count = if self.config.rules.epochs { 4 } else { 3 };
+        let fresh = |k| Member { homes: self.config.epochs_at_home(k), ..Member::default() };
         State {
-            members: vec![Default::default(); count],
+            members: (0..self.config.member_count()).map(fresh).collect(),
             hosts: Default::default(),
             history: Default::default(),
-            settled: false,
+            map: 0,
             losses_left: self.config.losses,
         }
     }
@@ -39,35 +39,36 @@ impl Model for Search {
     fn successors(&self, state: &State, visit: &mut Visit<'_, State>) {
         let config = &self.config;
         let hosts = 0..config.hosts.len();
-        if hosts.clone().all(|host| config.finished(state, host) || state.hosts[host].phase == Phase::Dead) {
-            return;
+        let clients = hosts.clone().filter(|&host| !config.hosts[host][0].is_upkeep());
+        let stopped = |host| config.finished(state, host) || state.hosts[host].phase == Phase::Dead;
+        if clients.into_iter().all(stopped) {
+            return; // nothing can be returned any more
         }
-        for host in hosts.clone() {
+        for host in hosts {
             self.host_steps(state, host, visit);
         }
         self.late_steps(state, visit);
-        if config.rules.epochs {
-            hosts.for_each(|host| self.epoch_steps(state, host, visit));
-        }
         if state.losses_left > 0 && state.members.iter().all(|m| m.voteless == 0) {
             self.loss_steps(state, visit);
         }
     }
 
     fn canonicalise(&self, state: &mut State) {
-        let prune = self.config.entries_only_grow();
         for member in &mut state.members {
             let mut late = std::mem::take(&mut member.late);
-            if prune {
-                late.retain(|request| !self.config.without_effect(member, request));
-            }
+            late.retain(|request| !self.config.without_effect(member, request));
             late.sort();
             late.dedup();
             member.late = late;
         }
-        // Members in the same sets of homes are interchangeable.
-        let alike = if self.config.rules.epochs { &mut state.members[1..3] } else { &mut state.members[..] };
-        alike.sort();
+        // Members that are homes in the same maps are interchangeable.
+        let mut first = 0;
+        while first < state.members.len() {
+            let end = (first..state.members.len()).find(|&k| !self.config.alike(first, k));
+            let end = end.unwrap_or(state.members.len());
+            state.members[first..end].sort();
+            first = end;
+        }
     }
 
     fn check(&self, before: &State, after: &State) -> Result<(), String> {
@@ -83,16 +84,21 @@ impl Model for Search {
 
     fn check_sampled(&self, state: &State) -> Result<(), String> {
         let rules = &self.config.rules;
-        if rules.flat || rules.epochs || rules.drop_after_drain || self.config.losses > 0 {
+        if rules.flat || self.config.losses > 0 {
             return Ok(());
         }
+        let all = (1u8 << state.members.len()) - 1;
         for host in 0..self.config.hosts.len() {
             let starts_phase = state.members.iter().all(|member| member.replies[host] == Reply::None);
             if self.config.finished(state, host) || state.hosts[host].phase == Phase::Dead || !starts_phase {
                 continue;
             }
-            if let Some(members) = [0b011, 0b101, 0b110].into_iter().find(|&m| !self.finishes_alone(state, host, m)) {
-                return Err(format!("host {host} alone with members {members:03b} does not finish"));
+            let upkeep = self.config.current(state, host).0.is_upkeep();
+            let quorum = |members: u8| self.config.quorum(state.map, members);
+            let smallest = |members: u8| (0..8).all(|k| members >> k & 1 == 0 || !quorum(members & !(1 << k)));
+            let enough = |&members: &u8| if upkeep { members == all } else { quorum(members) && smallest(members) };
+            if let Some(members) = (1..=all).filter(enough).find(|&m| !self.finishes_alone(state, host, m)) {
+                return Err(format!("host {host} alone with members {members:04b} does not finish"));
             }
         }
         Ok(())
@@ -104,10 +110,12 @@ impl Model for Search {
             .iter()
             .map(|m| {
                 let lost = if m.voteless > 0 { " lost" } else { "" };
-                format!("[{:?} v{} pb{}{lost}]", m.entry.timestamp(), m.entry.value, m.promised)
+                let seal = if m.seal > 0 { format!(" seal{}", m.seal) } else { String::new() };
+                format!("[{:?} v{} pb{}{seal}{lost}]", m.entry.timestamp(), m.entry.value, m.promised)
             })
             .collect();
-        let operations = self.config.hosts.iter().flatten().zip(&state.history);
+        let operations = self.config.hosts.iter().flatten().filter(|operation| !operation.is_upkeep());
+        let operations = operations.zip(&state.history);
         let history: Vec<String> = operations
             .filter_map(|(operation, record)| match record.status {
                 Status::Never => None,
@@ -127,34 +135,51 @@ impl Search {
         if state.hosts[host].phase == Phase::Dead || config.finished(state, host) {
             return;
         }
-        let idle = state.hosts[host].phase == Phase::Idle;
-        let mut before = state.clone();
-        if idle && !config.invoke(&mut before, host) {
-            return;
+        if state.hosts[host].phase != Phase::Idle {
+            return self.deliveries(state, host, "", visit);
         }
-        let (operation, ..) = config.current(&before, host);
+        // A host read its map at any time since its last operation.
+        for epoch in state.hosts[host].epoch..=state.map {
+            let mut before = state.clone();
+            before.hosts[host].epoch = epoch;
+            if !config.invoke(&mut before, host) {
+                return;
+            }
+            if before.hosts[host].next != state.hosts[host].next {
+                visit(before, &|| format!("host{host} {:?}", config.current(state, host).0));
+                return;
+            }
+            self.deliveries(&before, host, &format!("INVOKE in epoch {epoch} "), visit);
+            if config.current(state, host).0.is_upkeep() {
+                return; // its epoch is given
+            }
+        }
+    }
+
+    /// One of the host's requests lands, or it gives up.
+    fn deliveries(&self, before: &State, host: usize, invokes: &str, visit: &mut Visit<'_, State>) {
+        let config = &self.config;
+        let (operation, ..) = config.current(before, host);
+        let (phase, request) = (before.hosts[host].phase, before.hosts[host].request);
         let mut after = Vec::new();
         for index in 0..before.members.len() {
-            let kind = before.hosts[host].request.kind;
-            let answers = before.members[index].voteless == 0 || kind == Kind::Restore;
-            if !before.members[index].pending[host] || !answers {
+            if !config.may_land(before, host, index) {
                 continue;
             }
-            config.deliver(&before, host, index, &mut after);
+            config.deliver(before, host, index, &mut after);
             for next in after.drain(..) {
                 visit(next, &|| {
-                    let (phase, request) = (before.hosts[host].phase, before.hosts[host].request);
-                    let invokes = if idle { "INVOKE " } else { "" };
-                    let (ballot, timestamp) = (request.ballot, request.entry.timestamp());
+                    let (kind, ballot, timestamp) = (request.kind, request.ballot, request.entry.timestamp());
                     format!(
                         "host{host} {operation:?} {phase:?} {invokes}member{index}: {kind:?} b={ballot} e={timestamp:?}"
                     )
                 });
             }
         }
-        if config.rules.give_up && !idle {
-            config.complete(&mut before, host, Status::Unknown, 0);
-            visit(before, &|| format!("host{host} gives up"));
+        if config.rules.give_up && invokes.is_empty() && !operation.is_upkeep() {
+            let mut next = before.clone();
+            config.complete(&mut next, host, Status::Unknown, 0);
+            visit(next, &|| format!("host{host} gives up"));
         }
     }
 
@@ -179,28 +204,6 @@ impl Search {
         }
     }
 
-    fn epoch_steps(&self, state: &State, host: usize, visit: &mut Visit<'_, State>) {
-        if state.hosts[host].phase != Phase::Idle {
-            return;
-        }
-        let rules = &self.config.rules;
-        let oldest = state.hosts.iter().take(self.config.hosts.len()).map(|h| h.epoch).min();
-        let all_joint = oldest.is_some_and(|epoch| epoch >= 1) || rules.new_epoch_early;
-        let may_enter = match state.hosts[host].epoch {
-            0 => true,
-            1 => all_joint && (state.settled || rules.new_epoch_before_migration),
-            _ => false,
-        };
-        if may_enter {
-            let mut next = state.clone();
-            next.hosts[host].epoch += 1;
-            let epoch = next.hosts[host].epoch;
-            visit(next, &|| {
-                format!("host{host} enters {}", if epoch == 1 { "the joint epoch" } else { "the new epoch" })
-            });
-        }
-    }
-
     fn loss_steps(&self, state: &State, visit: &mut Visit<'_, State>) {
         for index in 0..state.members.len() {
             let mut next = state.clone();
@@ -208,6 +211,7 @@ impl Search {
             let member = &mut next.members[index];
             member.entry = Default::default();
             member.promised = 0;
+            member.seal = 0;
             member.voteless =
                 if self.config.rules.lost_member_votes { 0 } else { self.config.losses - next.losses_left };
             visit(next, &|| format!("member{index} loses its data"));
@@ -224,13 +228,19 @@ impl Search {
             if state.hosts[host].next > operation {
                 return true;
             }
-            if state.hosts[host].phase == Phase::Idle && !config.invoke(&mut state, host) {
-                return true;
+            if state.hosts[host].phase == Phase::Idle {
+                if !config.invoke(&mut state, host) {
+                    return true;
+                }
+                continue;
             }
-            let awaited = (0..state.members.len()).find(|&k| members >> k & 1 == 1 && state.members[k].pending[host]);
-            let Some(index) = awaited else { return false };
+            let awaited = (0..state.members.len()).find(|&k| members >> k & 1 == 1 && config.may_land(&state, host, k));
             after.clear();
-            config.deliver(&state, host, index, &mut after);
+            if let Some(index) = awaited {
+                config.deliver(&state, host, index, &mut after);
+            } else if state.hosts[host].epoch < state.map {
+                config.met_seal(&state, host, state.map, &mut after); // its lease ended: it reads the map again
+            }
             let Some(decision) = after.pop() else { return false }; // the last one decides where it can
             state = decision;
         }

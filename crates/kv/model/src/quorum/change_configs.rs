@@ -1,0 +1,228 @@
+//! Configurations with epochs: changes of membership and the collection of tombstones.
+
+use super::Operation::{
+    Clean, Delete, Drop, DropHeld, Get, GetExpired, Increment, Migrate, Publish, Put, Rebuild, Seal, SealAll, Sweep,
+};
+use super::{Config, Map, Operation};
+
+const INC: Operation = Increment;
+
+/// Homes before and after the change: members 0 to 2, members 1 to 3.
+const OLD: u8 = 0b0111;
+const NEW: u8 = 0b1110;
+
+/// The sound groups by name.
+pub const SOUND: [&str; 6] = ["change-small", "change", "change-large", "collect-small", "collect", "collect-large"];
+
+/// Sound configurations; empty for an unknown name.
+pub fn sound(group: &str) -> Vec<Config> {
+    match group {
+        "change-small" => vec![
+            change_of_one("put,get|get,get + change of 1", &[&[Put(10), Get], &[Get, Get]]),
+            change_of_one("put|inc,get + change of 1", &[&[Put(10)], &[INC, Get]]),
+            change_of_one("inc|inc att 1 + change of 1", &[&[INC], &[INC]]).with(|c| c.ballots_max = 1),
+            change_of_one("put,del|put,get + change of 1", &[&[Put(10), Delete], &[Put(20), Get]]),
+            taken_over("put,get + change of 1 by two", &[&[Put(10), Get]]),
+            there_and_back("put,del,get + there and back", &[&[Put(10), Delete, Get]]),
+        ],
+        "change" => vec![
+            change_of_one("inc|inc + change of 1", &[&[INC], &[INC]]),
+            taken_over("inc,inc + change of 1 by two", &[&[INC, INC]]),
+            there_and_back("put,get|get + there and back", &[&[Put(10), Get], &[Get]]),
+            there_and_back("put,del|get + there and back", &[&[Put(10), Delete], &[Get]]),
+            there_and_back("del|inc + there and back", &[&[Delete], &[INC]]),
+            there_and_back("inc|inc + there and back", &[&[INC], &[INC]]),
+            change("put|get + change", &[&[Put(10)], &[Get]]),
+        ],
+        "change-large" => vec![
+            change("put,get|get + change", &[&[Put(10), Get], &[Get]]),
+            change("put|inc + change", &[&[Put(10)], &[INC]]),
+            change("inc|inc att 1 + change", &[&[INC], &[INC]]).with(|c| c.ballots_max = 1),
+        ],
+        "collect-small" => vec![
+            collect("put|del + collection", &[&[Put(10)], &[Delete]]),
+            collect("put,del,get + collection", &[&[Put(10), Delete, Get]]),
+            collect("del,inc,get + collection", &[&[Delete, INC, Get]]),
+            collect("put,expired get + collection", &[&[Put(10), GetExpired(10)]]),
+        ],
+        "collect" => vec![
+            collect("del,get|get + collection", &[&[Delete, Get], &[Get]]),
+            collect("del|inc + collection", &[&[Delete], &[INC]]),
+            collect("put|expired get,get + collection", &[&[Put(10)], &[GetExpired(10), Get]]),
+            collect("put,del|inc + collection", &[&[Put(10), Delete], &[INC]]),
+            collect("del,inc|inc att 1 + collection", &[&[Delete, INC], &[INC]]).with(|c| c.ballots_max = 1),
+        ],
+        "collect-large" => vec![
+            collect("put,del|get,get + collection", &[&[Put(10), Delete], &[Get, Get]]),
+            collect("put|del,get + collection", &[&[Put(10)], &[Delete, Get]]),
+            collect("del|inc,get + collection", &[&[Delete], &[INC, Get]]),
+        ],
+        _ => Vec::new(),
+    }
+}
+
+/// One change of membership from the old homes to the new, carried out by the last host.
+fn change(name: &'static str, clients: &[&[Operation]]) -> Config {
+    let maps = [Map::stable(OLD), Map::joint(OLD, NEW), Map::stable(NEW)];
+    with_upkeep(name, clients, &maps, &CHANGE)
+}
+
+const CHANGE: [Operation; 5] = [Publish(1), Seal(1), Migrate(1), Publish(2), Clean(2)];
+
+/// The same with one replica.
+fn change_of_one(name: &'static str, clients: &[&[Operation]]) -> Config {
+    with_upkeep(name, clients, &[Map::stable(1), Map::joint(1, 2), Map::stable(2)], &CHANGE)
+}
+
+/// The same by two hosts at once: the second takes over from the first, which may be slow and not dead.
+fn taken_over(name: &'static str, clients: &[&[Operation]]) -> Config {
+    let hosts = [clients, &[&CHANGE]].concat();
+    with_upkeep(name, &hosts, &[Map::stable(1), Map::joint(1, 2), Map::stable(2)], &CHANGE)
+}
+
+/// One replica moves, tombstones are collected, the replica moves back.
+fn there_and_back(name: &'static str, clients: &[&[Operation]]) -> Config {
+    let maps = [
+        Map::stable(1),
+        Map::joint(1, 2),
+        Map::stable(2),
+        Map::stable(2).floor(2),
+        Map::joint(2, 1).floor(2),
+        Map::stable(1).floor(2),
+    ];
+    with_upkeep(name, clients, &maps, &THERE_AND_BACK)
+}
+
+const THERE_AND_BACK: [Operation; 14] = [
+    Publish(1),
+    Seal(1),
+    Migrate(1),
+    Publish(2),
+    Clean(2),
+    SealAll(2),
+    Sweep(2),
+    Publish(3),
+    Drop(3),
+    Publish(4),
+    Seal(4),
+    Migrate(4),
+    Publish(5),
+    Clean(5),
+];
+
+/// One collection of tombstones in three homes, carried out by the last host.
+fn collect(name: &'static str, clients: &[&[Operation]]) -> Config {
+    let maps = [Map::stable(OLD), Map::stable(OLD), Map::stable(OLD).floor(1)];
+    with_upkeep(name, clients, &maps, &COLLECTION)
+}
+
+const COLLECTION: [Operation; 5] = [Publish(1), SealAll(1), Sweep(1), Publish(2), Drop(2)];
+
+/// More of the kind of [`broken`], in spaces too large for the gate.
+pub fn broken_large() -> Vec<Config> {
+    let three = Map::stable(OLD);
+    vec![
+        with_upkeep(
+            "tombstone of an older epoch dropped once all sealed homes hold it",
+            &[&[Put(10), Delete], &[Get, Get]],
+            &[three, three],
+            &[Publish(1), SealAll(1), DropHeld(1)],
+        ),
+        with_upkeep(
+            "a put starts again after its stores were sent",
+            &[&[Put(10)], &[INC, Get]],
+            &[three, three],
+            &[Publish(1), SealAll(1)],
+        )
+        .with(|c| {
+            c.ballots_max = 1;
+            c.rules.put_restarts_after_stores = true;
+        }),
+        with_upkeep(
+            "sweep of pages that are not sealed",
+            &[&[Put(10)], &[INC, Get]],
+            &[three, three, three.floor(1)],
+            &[Publish(1), Sweep(1), Publish(2)],
+        ),
+        Config::new("a lost page is rebuilt without its promises", &[&[INC], &[INC], &[Rebuild]]).with(|c| {
+            c.losses = 1;
+            c.ballots_max = 1;
+            c.rules.rebuild_forgets_promises = true;
+        }),
+    ]
+}
+
+/// A configuration with these maps, and upkeep by the last host.
+fn with_upkeep(name: &'static str, clients: &[&[Operation]], maps: &[Map], upkeep: &[Operation]) -> Config {
+    Config::new(name, &[clients, &[upkeep]].concat()).with(|c| {
+        c.maps = maps.to_vec();
+        c.ballots_as_met = true;
+    })
+}
+
+/// Each rule broken: each must violate.
+pub fn broken() -> Vec<Config> {
+    let mut all = broken_changes();
+    all.extend(broken_collections());
+    all
+}
+
+fn broken_changes() -> Vec<Config> {
+    let change = [Map::stable(OLD), Map::joint(OLD, NEW), Map::stable(NEW)];
+    let put_get: [&[Operation]; 1] = [&[Put(10), Get]];
+    vec![
+        with_upkeep("final before the key is copied", &put_get, &change, &[Publish(1), Seal(1), Publish(2)]),
+        with_upkeep("pages are not sealed", &put_get, &change, &[Publish(1), Migrate(1), Publish(2)])
+            .under(|r| r.migrate_unsealed = true),
+        with_upkeep(
+            "the migrator believes an unsealed old home",
+            &put_get,
+            &change,
+            &[Publish(1), Seal(1), Migrate(1), Publish(2)],
+        )
+        .under(|r| r.migrate_unsealed = true),
+        with_upkeep(
+            "a compare-and-write of an older epoch lands behind the seal",
+            &put_get,
+            &change,
+            &[Publish(1), Seal(1), Migrate(1), Publish(2)],
+        )
+        .under(|r| r.seal_ignored = true),
+        there_and_back("homes come back that were not cleaned", &[&[Put(10), Delete, Get]]).with(|c| {
+            c.hosts[1].retain(|operation| !matches!(operation, Clean(_)));
+        }),
+    ]
+}
+
+fn broken_collections() -> Vec<Config> {
+    let three = Map::stable(OLD);
+    let (raise, swept) = ([three, three], [three, three, three.floor(1)]);
+    let (cycle, until_floor) = (COLLECTION, &COLLECTION[..4]);
+    vec![
+        with_upkeep(
+            "floor without a sweep",
+            &[&[Put(10), Delete, Get]],
+            &swept,
+            &[Publish(1), SealAll(1), Publish(2), Drop(2)],
+        ),
+        with_upkeep("sweep at a majority", &[&[Put(10), Delete, Get]], &swept, &cycle)
+            .under(|r| r.sweep_at_majority = true),
+        with_upkeep("absent counts as newer than older epochs", &[&[Put(10), Get]], &raise, &[Publish(1)])
+            .under(|r| r.absent_sorts_as_epoch = true),
+        with_upkeep("absent key based on the own epoch", &[&[Put(10)], &[INC, Get]], &raise, &[Publish(1)])
+            .under(|r| r.absent_based_on_epoch = true),
+        with_upkeep("absent key based on zero", &[&[Delete, INC, Get]], &swept, &cycle)
+            .under(|r| r.absent_based_on_zero = true),
+        with_upkeep("counters without epoch", &[&[Put(20), Delete, Put(10), Get]], &swept, &cycle)
+            .under(|r| r.counter_without_epoch = true),
+        with_upkeep("a conditional delete as old as its put", &[&[Put(10), GetExpired(10), Get]], &swept, until_floor)
+            .under(|r| r.age_of_put = true),
+        with_upkeep(
+            "dropped with a promise that may be accepted",
+            &[&[Delete, INC], &[INC]],
+            &[Map::stable(1), Map::stable(1), Map::stable(1).floor(1)],
+            &cycle,
+        )
+        .under(|r| r.drop_forgets_promises = true),
+    ]
+}

@@ -1,0 +1,72 @@
+//! The rules of the protocol that can be broken one by one.
+
+/// Variations of the protocol: the default is what Yagura does, each flag departs from it.
+#[derive(Clone, Default, Debug)]
+pub struct Rules {
+    /// One flat timestamp for puts and conditional operations, puts subject to promises.
+    pub flat: bool,
+    /// … puts ignore promises.
+    pub flat_put_ignores_promise: bool,
+    /// … a refused put tries again with a new timestamp.
+    pub flat_put_retries: bool,
+    /// … a superseded put counts as done, also where a promise would refuse it.
+    pub flat_superseded_first: bool,
+    /// A get returns the newest entry without writing it back.
+    pub no_write_back: bool,
+    /// A get writes a conditional operation's entry back as if it were a put's.
+    pub write_back_ignores_promise: bool,
+    /// Conditional operations leave no operation id.
+    pub no_operation_id: bool,
+    /// A conditional operation goes on although a put came between its attempts.
+    pub retry_across_era: bool,
+    /// A put is done when one member holds something newer.
+    pub superseded_once_is_done: bool,
+    /// Operation ids are reused after a restart.
+    pub reuse_operation_id: bool,
+    /// A failed condition is reported on a value that only a minority may hold.
+    pub fail_without_write_back: bool,
+    /// ACCEPT looks at the timestamp before the promise.
+    pub superseded_before_promise: bool,
+    /// Conditional operations in two round trips if all members answer alike.
+    pub fast: bool,
+    /// … already if a majority does.
+    pub fast_majority: bool,
+    /// … without looking whether a promise stands.
+    pub fast_ignores_promise: bool,
+    /// … and such an entry is read from a majority.
+    pub fast_majority_read: bool,
+    /// ACCEPT also promises the host's next ballot, so that the repeat needs no prepare.
+    pub reserve: bool,
+    /// A host may report any operation as unknown at any time and go on.
+    pub give_up: bool,
+    /// A delete removes the entry, timestamp and all.
+    pub delete_forgets: bool,
+    /// A member that lost its data keeps its vote.
+    pub lost_member_votes: bool,
+    /// A lost member is rebuilt from a single other.
+    pub rebuild_from_one: bool,
+    /// A lost member is rebuilt while operations count on acknowledgements it gave before.
+    pub rebuild_at_once: bool,
+    /// A lost member is rebuilt without the promises that the others remember.
+    pub rebuild_forgets_promises: bool,
+    /// A member does not look at its seal: a compare-and-write of an older epoch succeeds.
+    pub seal_ignored: bool,
+    /// The migrator believes an old home that is not sealed yet.
+    pub migrate_unsealed: bool,
+    /// A put that met a seal starts again although its stores were sent.
+    pub put_restarts_after_stores: bool,
+    /// An absent entry counts as newer than everything of older epochs.
+    pub absent_sorts_as_epoch: bool,
+    /// A conditional operation on an absent key starts from timestamp zero.
+    pub absent_based_on_zero: bool,
+    /// A conditional operation on an absent key starts from the operation's own epoch.
+    pub absent_based_on_epoch: bool,
+    /// Counters start at zero in every epoch.
+    pub counter_without_epoch: bool,
+    /// The age of an entry is that of its put, whoever deleted it later.
+    pub age_of_put: bool,
+    /// A tombstone is dropped together with a promise that may still be accepted.
+    pub drop_forgets_promises: bool,
+    /// The sweep is content with a majority.
+    pub sweep_at_majority: bool,
+}
