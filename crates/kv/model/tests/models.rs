@@ -2,7 +2,7 @@
 //! caught. The counts are part of the proof: a change of the model that loses transitions shows up as a smaller number.
 
 use kv_model::explore::{Outcome, exhaust, shortest_violation};
-use kv_model::{page, quorum};
+use kv_model::{orphan, page, quorum};
 
 /// Far above what any configuration here needs; a search that hits it has got out of hand.
 const STATES_MAX: usize = 4_000_000;
@@ -93,6 +93,22 @@ fn every_broken_rule_of_the_pages_is_caught() {
     for config in page::configs::broken() {
         let name = config.name;
         let outcome = shortest_violation(&page::Search(config), STATES_MAX);
+        assert!(matches!(outcome, Outcome::Violation { .. }), "{name} was not caught: {outcome:?}");
+    }
+}
+
+#[test]
+fn a_copy_that_is_referred_to_is_never_collected() {
+    let configs = orphan::sound("orphan").into_iter();
+    let counts: Vec<usize> = configs.map(|c| states(c.name, exhaust(&orphan::Search(c), STATES_MAX))).collect();
+    assert_eq!(counts, [5974, 125403, 27249]);
+}
+
+#[test]
+fn every_broken_rule_of_the_collector_is_caught() {
+    for config in orphan::broken() {
+        let name = config.name;
+        let outcome = exhaust(&orphan::Search(config), STATES_MAX);
         assert!(matches!(outcome, Outcome::Violation { .. }), "{name} was not caught: {outcome:?}");
     }
 }
