@@ -331,9 +331,7 @@ impl Search {
                 Step::FreeOld
             }
             (Step::Publish, false) => Step::ReadAgain,
-            (Step::Condemn, true) if self.0.no_bump || self.0.look_before_bump => {
-                if self.0.no_bump { Step::LookAtHome } else { Step::Bump }
-            }
+            (Step::Condemn, true) if self.0.no_bump => Step::LookAtHome,
             (Step::Condemn, true) => Step::Bump,
             (Step::Bump, true) if self.0.look_before_bump => Step::Free,
             (Step::Bump, true) => Step::LookAtHome,
