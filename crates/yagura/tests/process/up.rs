@@ -78,11 +78,14 @@ fn a_directory_is_imported_verified_and_given_back() {
     assert_eq!(status, 0, "{stderr}");
     let report: serde_json::Value = serde_json::from_str(&stdout).expect("JSON");
     assert_eq!((report["files"].as_u64(), report["bytes"].as_u64()), (Some(files), Some(bytes)));
-    let (status, stdout, stderr) = run(&["kv", "verify", "--against", tree, "--replicas", &pool]);
-    assert!(
-        status == 0 && stdout.contains("every byte is right") && stdout.contains("all replicas are equal"),
-        "{stderr}"
-    );
+    let (status, stdout, stderr) = run(&["kv", "verify", "--against", tree, &pool]);
+    assert!(status == 0 && stdout.contains("every byte is right"), "{stdout}{stderr}");
+    let (status, stdout, stderr) = run(&["kv", "scrub", "--collect", &pool]);
+    assert!(status == 0 && stdout.contains("all replicas are equal"), "{stdout}{stderr}");
+    let (status, stdout, stderr) = run(&["kv", "repair", "--rate=1GiB", "--json", &pool]);
+    assert_eq!(status, 0, "{stderr}");
+    let report: serde_json::Value = serde_json::from_str(&stdout).expect("JSON");
+    assert_eq!((report["stored"].as_u64(), report["failed"].as_u64()), (Some(0), Some(0)), "nothing to do");
     let listed = run(&["kv", "list", &pool]).1;
     assert_eq!(listed.lines().count() as u64, files, "parts are not listed:\n{listed}");
     let output = directory.path().join("out");
