@@ -1,7 +1,8 @@
 //! [`Client`]: the store for programs, from any thread and any executor.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 
 use kv::store::{ListPage, MemberStatus, PutOptions};
 use kv::{StoreError, VALUE_BYTES_MAX, Value};
@@ -21,6 +22,7 @@ use crate::worker::{Gathering, Worker, worker};
 #[derive(Clone)]
 pub struct Client {
     workers: Arc<[Worker]>,
+    threads: Arc<Mutex<Vec<JoinHandle<()>>>>,
 }
 
 impl std::fmt::Debug for Client {
@@ -48,12 +50,14 @@ impl Client {
             return Pending::failed(error);
         }
         let (workers, ends): (Vec<_>, Vec<_>) = (0..options.reactors).map(|_| worker(&options)).unzip();
-        let client = Client { workers: workers.into() };
+        let threads: Arc<Mutex<Vec<_>>> = Arc::default();
+        let client = Client { workers: workers.into(), threads: threads.clone() };
         let (answer, connecting) = pending(false);
         let arrival = Gathering::new(ends.len(), move |result| answer.send(result.map(|()| client)));
         for (index, end) in ends.into_iter().enumerate() {
-            if let Err(error) = Worker::start(index, addresses.clone(), &options, end, arrival.clone()) {
-                arrival.come(Err(error));
+            match Worker::start(index, addresses.clone(), &options, end, arrival.clone()) {
+                Ok(thread) => threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread),
+                Err(error) => arrival.come(Err(error)),
             }
         }
         connecting
@@ -168,6 +172,20 @@ impl Client {
             }
             Ok(())
         }))
+    }
+
+    /// As [`Client::close`], and blocks until the threads are gone: for programs that unload the library, or end, right after.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] on a reactor thread, which would wait for itself.
+    pub fn close_and_join(&self) -> Result<(), Error> {
+        self.close().wait()?;
+        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            // A panic there was told by the hook.
+            let _ = thread.join();
+        }
+        Ok(())
     }
 
     /// Has an operation on `key` done by the thread that the key belongs to: operations on one key from one client take turns

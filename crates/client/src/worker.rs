@@ -5,6 +5,7 @@
 //! - A thread ends when its queue is closed or told to, and settles first: late stores on slow members are brought to their end.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use engine::sync::{Closed, MailReceiver, MailSender, Permit, Semaphore, TrySendError, mailbox};
@@ -73,18 +74,22 @@ impl Worker {
         options: &Options,
         receiver: MailboxEnd,
         arrival: Arc<Gathering>,
-    ) -> Result<(), Error> {
+    ) -> Result<JoinHandle<()>, Error> {
         let options = options.clone();
         let thread = std::thread::Builder::new().name(format!("yagura-{index}"));
         let failed = arrival.clone();
         let run = move || {
             let ended = Reactor::run(ReactorConfig::default(), main(index, &addresses, &options, receiver, arrival));
-            if let Err(error) = ended {
-                failed.come(Err(Error::Unavailable(format!("this machine gives no reactor (io_uring): {error}"))));
+            match ended {
+                // Only now, when nothing of the reactor is left: the program may end as soon as it hears of this.
+                Ok(Some(closed)) => closed.come(Ok(())),
+                Ok(None) => {}
+                Err(error) => {
+                    failed.come(Err(Error::Unavailable(format!("this machine gives no reactor (io_uring): {error}"))));
+                }
             }
         };
-        let spawned = thread.spawn(run);
-        spawned.map(drop).map_err(|error| Error::Unavailable(format!("no thread for the client: {error}")))
+        thread.spawn(run).map_err(|error| Error::Unavailable(format!("no thread for the client: {error}")))
     }
 
     /// Has `operation` done there. `changes`: whether it may change what is stored.
@@ -166,14 +171,24 @@ pub(crate) fn worker(options: &Options) -> (Worker, MailboxEnd) {
     (Worker { letters, timeout: options.timeout }, MailboxEnd(receiver))
 }
 
-async fn main(index: usize, addresses: &[String], options: &Options, end: MailboxEnd, arrival: Arc<Gathering>) {
+/// Serves until the client is gone, or is closed: who is to be told then.
+async fn main(
+    index: usize,
+    addresses: &[String],
+    options: &Options,
+    end: MailboxEnd,
+    arrival: Arc<Gathering>,
+) -> Option<Arc<Gathering>> {
     let reached = match Way::new(&options.security) {
         Ok(way) => reach(&way, addresses).await,
         Err(error) => Err(error),
     };
     let store = match reached {
         Ok(reached) => reached.store(),
-        Err(error) => return arrival.come(Err(error)),
+        Err(error) => {
+            arrival.come(Err(error));
+            return None;
+        }
     };
     // One thread's repairer is enough: it looks at the members, not at who wrote.
     let repairer = (options.repair && index == 0).then(|| store.start_repairer(RepairerOptions::default()));
@@ -186,12 +201,10 @@ async fn main(index: usize, addresses: &[String], options: &Options, end: Mailbo
     if time::timeout(SETTLE_TIME_MAX, store.settle()).await.is_err() {
         tracing::debug!("a member is too slow to wait for: repair will bring it up to date");
     }
-    if let Some(closed) = closed {
-        closed.come(Ok(()));
-    }
+    closed
 }
 
-/// Serves requests until the client is gone, or is closed: who is to be told then.
+/// Serves requests as they come.
 async fn serve(store: &Store, room: &Semaphore, end: MailboxEnd) -> Option<Arc<Gathering>> {
     loop {
         let permit = room.acquire(1).await;

@@ -134,7 +134,7 @@ fn a_closed_client_answers_so_and_its_clones_too() {
     for result in [client.put("key", "other").wait(), clone.put("key", "other").wait()] {
         assert_eq!(result, Err(Error::Closed { outcome_unknown: false }));
     }
-    client.close().wait().expect("closing twice does no harm");
+    client.close_and_join().expect("closing twice does no harm");
 }
 
 #[test]
