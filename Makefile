@@ -2,8 +2,9 @@
 #
 #   make run [DATA=dir] [ONCE=1]   build, start three storage nodes, import DATA, kill a node while reading, verify
 #   make test                      the gate: everything a change must pass (also what CI runs)
-#   make test-all                  the gate, all guest tests, the long simulation and the mutants
+#   make test-all                  the gate, all guest tests, the long simulation, the models and the mutants
 #   make sim SEEDS=1000            the simulation of the whole store; SEED=n runs that one again
+#   make model                     the protocol's models, as far as they can be searched in an hour
 #   make mutants [ONLY=pattern]    breaks one guarantee at a time; each must turn its named test red
 #   make guest                     a real Linux kernel as peer, as initiator and as target: all that there is
 #   make fuzz [SECONDS=60]         every fuzz target for that long
@@ -29,7 +30,7 @@ ONLY ?=
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 YAGURA := $(TARGET_DIR)/release/yagura
 
-.PHONY: help build run test test-all sim mutants guest fuzz bench tidy fmt clean deps deps-build deps-test deps-bench
+.PHONY: help build run test test-all sim model mutants guest fuzz bench tidy fmt clean deps deps-build deps-test deps-bench
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -46,10 +47,14 @@ test: deps-test
 test-all: test
 	$(MAKE) guest
 	$(MAKE) sim
+	$(MAKE) model
 	$(MAKE) mutants
 
 sim: deps-build
 	$(if $(SEED),SEED=$(SEED),SEEDS=$(SEEDS)) scripts/sim.sh
+
+model: deps-build
+	scripts/model.sh
 
 mutants: deps-build
 	scripts/mutants.sh $(ONLY)

@@ -27,14 +27,18 @@ pub fn sound(group: &str) -> Vec<Config> {
         ],
         "change" => vec![
             change_of_one("inc|inc + change of 1", &[&[INC], &[INC]]),
-            taken_over("inc,inc + change of 1 by two", &[&[INC, INC]]),
+            taken_over("inc,get + change of 1 by two", &[&[INC, Get]]),
             there_and_back("put,get|get + there and back", &[&[Put(10), Get], &[Get]]),
             there_and_back("put,del|get + there and back", &[&[Put(10), Delete], &[Get]]),
             there_and_back("del|inc + there and back", &[&[Delete], &[INC]]),
             there_and_back("inc|inc + there and back", &[&[INC], &[INC]]),
+            three_to_one("put,get + three to one", &[&[Put(10), Get]]),
+            three_to_one("put,get + three to one, a page lost", &[&[Put(10), Get]]).with(lose_one),
             change("put|get + change", &[&[Put(10)], &[Get]]),
         ],
         "change-large" => vec![
+            three_to_one("put|inc + three to one", &[&[Put(10)], &[INC]]),
+            three_to_one("inc|inc att 1 + three to one", &[&[INC], &[INC]]).with(|c| c.ballots_max = 1),
             change("put,get|get + change", &[&[Put(10), Get], &[Get]]),
             change("put|inc + change", &[&[Put(10)], &[INC]]),
             change("inc|inc att 1 + change", &[&[INC], &[INC]]).with(|c| c.ballots_max = 1),
@@ -49,10 +53,10 @@ pub fn sound(group: &str) -> Vec<Config> {
             collect("del,get|get + collection", &[&[Delete, Get], &[Get]]),
             collect("del|inc + collection", &[&[Delete], &[INC]]),
             collect("put|expired get,get + collection", &[&[Put(10)], &[GetExpired(10), Get]]),
-            collect("put,del|inc + collection", &[&[Put(10), Delete], &[INC]]),
-            collect("del,inc|inc att 1 + collection", &[&[Delete, INC], &[INC]]).with(|c| c.ballots_max = 1),
         ],
         "collect-large" => vec![
+            collect("put,del|inc + collection", &[&[Put(10), Delete], &[INC]]),
+            collect("del,inc|inc att 1 + collection", &[&[Delete, INC], &[INC]]).with(|c| c.ballots_max = 1),
             collect("put,del|get,get + collection", &[&[Put(10), Delete], &[Get, Get]]),
             collect("put|del,get + collection", &[&[Put(10)], &[Delete, Get]]),
             collect("del|inc,get + collection", &[&[Delete], &[INC, Get]]),
@@ -78,6 +82,20 @@ fn change_of_one(name: &'static str, clients: &[&[Operation]]) -> Config {
 fn taken_over(name: &'static str, clients: &[&[Operation]]) -> Config {
     let hosts = [clients, &[&CHANGE]].concat();
     with_upkeep(name, &hosts, &[Map::stable(1), Map::joint(1, 2), Map::stable(2)], &CHANGE)
+}
+
+/// Three replicas become one.
+fn three_to_one(name: &'static str, clients: &[&[Operation]]) -> Config {
+    let maps = [Map::stable(OLD), Map::joint(OLD, 0b1000), Map::stable(0b1000)];
+    with_upkeep(name, clients, &maps, &CHANGE)
+}
+
+/// A page is lost and rebuilt while the key has been copied and the change is not final.
+fn lose_one(config: &mut Config) {
+    config.losses = 1;
+    if let Some(upkeep) = config.hosts.last_mut() {
+        *upkeep = vec![Publish(1), Seal(1), Migrate(1), Rebuild, Publish(2)];
+    }
 }
 
 /// One replica moves, tombstones are collected, the replica moves back.
@@ -149,6 +167,9 @@ pub fn broken_large() -> Vec<Config> {
             c.ballots_max = 1;
             c.rules.rebuild_forgets_promises = true;
         }),
+        three_to_one("a lost page is rebuilt without its seal", &[&[Put(10), Get]])
+            .with(lose_one)
+            .under(|r| r.rebuild_unsealed = true),
     ]
 }
 

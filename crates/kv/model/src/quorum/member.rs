@@ -102,7 +102,9 @@ impl Config {
         if !self.rules.rebuild_forgets_promises {
             member.promised = request.promise;
         }
-        member.seal = request.epoch; // an open page would take stores of older epochs again
+        if !self.rules.rebuild_unsealed {
+            member.seal = request.epoch;
+        }
         holds(member)
     }
 }

@@ -49,6 +49,8 @@ pub struct Rules {
     pub rebuild_at_once: bool,
     /// A lost member is rebuilt without the promises that the others remember.
     pub rebuild_forgets_promises: bool,
+    /// A lost member is rebuilt with an open seal.
+    pub rebuild_unsealed: bool,
     /// A member does not look at its seal: a compare-and-write of an older epoch succeeds.
     pub seal_ignored: bool,
     /// The migrator believes an old home that is not sealed yet.
