@@ -14,6 +14,7 @@ short=(--rounds 5 --time 300 --output "$output")
 "$yagura" bench scale "${short[@]}"
 "$yagura" bench kv "${short[@]}"
 "$yagura" bench kv "${short[@]}" --replicas 1,3 --values 3900 --folder "$output"
+"$yagura" bench kv-scale "${short[@]}"
 # YCSB itself, whose client takes a second to warm up.
 scripts/ycsb.py "$yagura" "$output" --rounds 3 --operations 20000
 rm -f "$output/device.img"*

@@ -150,6 +150,11 @@ impl Ratio {
         }
     }
 
+    /// Another name.
+    pub fn named(self, name: impl Into<String>) -> Ratio {
+        Ratio { name: name.into(), ..self }
+    }
+
     /// States what the ratio should be.
     pub fn aim(mut self, aim: Aim, figure: f64) -> Ratio {
         self.aim = Some((aim, figure));

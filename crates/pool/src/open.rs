@@ -5,7 +5,10 @@
 //! as the pages of the members tell hosts with an old map to look for the new one. Members that are absent, damaged or formatted
 //! again do not stop a pool that has its majority; they are named, and the caller gives them no vote.
 
+use std::time::Duration;
+
 use device::Namespace;
+use engine::time::timeout;
 
 use crate::agree::has_quorum;
 use crate::create::page_fits;
@@ -14,6 +17,7 @@ use crate::geometry::{MAP_OFFSETS, SUPERBLOCK_OFFSETS};
 use crate::map::{Map, MapError, Member, MemberId};
 use crate::slot::{MAP_BYTES_MAX, read, read_body};
 use crate::superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
+use crate::together::together;
 
 /// A namespace to open, and what to call it in messages.
 pub trait Label {
@@ -69,6 +73,9 @@ pub enum Presence {
     Absent,
 }
 
+/// How long one member may take to tell the map. Chosen: below the lease of hosts, which a member that hangs must not use up.
+const INSPECT_TIME_MAX: Duration = Duration::from_secs(2);
+
 /// An opened pool.
 #[derive(Clone, Debug)]
 pub struct Opened {
@@ -83,10 +90,13 @@ pub struct Opened {
 /// Opens the pool that `namespaces` are members of; all must belong to `pool` if that is given, else to the same one.
 /// Not all members need be among them: a majority of the voters is enough.
 pub async fn open<L: Label>(namespaces: &[L], pool: Option<uuid::Uuid>) -> Result<Opened, Error> {
-    let mut reports = Vec::with_capacity(namespaces.len());
-    for given in namespaces {
-        reports.push(inspect(given.namespace(), &given.label()).await);
-    }
+    let reports = together(namespaces.iter().map(|given| async move {
+        let label = given.label();
+        let inspected = timeout(INSPECT_TIME_MAX, inspect(given.namespace(), &label)).await;
+        let late = || device::Error::NotConnected(format!("no answer within {} s", INSPECT_TIME_MAX.as_secs()));
+        inspected.unwrap_or_else(|_| Err(device_error(label, late())))
+    }))
+    .await;
     let reasons = || {
         let reason = |(given, report): (&L, &Result<Report, Error>)| match report {
             // Device, superblock and map errors begin with the member's name.

@@ -104,7 +104,7 @@ pub enum SuperblockError {
     /// The medium is an older state of itself.
     #[error(
         "the member was rolled back (its superblock has generation {found}, the map knows of {mark}): \
-         it has no vote until `yagura kv repair --member` has rebuilt it"
+         it has no vote until it is replaced: see `yagura pool replace`"
     )]
     RolledBack {
         /// Generation found.

@@ -393,7 +393,7 @@ mod scenarios {
                 let opened = open(&labelled(&namespaces), None).await.unwrap();
                 assert_eq!(opened.map, called);
                 assert!(
-                    matches!(&opened.members[0], Presence::Refused(0, reason) if reason.contains("kv repair --member"))
+                    matches!(&opened.members[0], Presence::Refused(0, reason) if reason.contains("yagura pool replace"))
                 );
                 // It promises and accepts nothing: with it there is no majority.
                 namespaces[1].0.down.set(true);

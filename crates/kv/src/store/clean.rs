@@ -49,7 +49,11 @@ pub(super) async fn clean<N: Link>(
             match task.await {
                 Ok(pages) => topology.gather(index, stretch, pages, &mut seen),
                 Err(error) if error.sealed().is_some() => return Err(OVERTAKEN.into()),
-                Err(error) => tracing::debug!(member = index, %error, "a member was passed over"),
+                Err(error) => {
+                    // It may have answered before, with damaged pages that were neither sealed nor cleaned.
+                    seen.answered[index] = false;
+                    tracing::debug!(member = index, %error, "a member was passed over");
+                }
             }
         }
         if (0..topology.members.len()).all(|member| seen.is_whole(member)) {

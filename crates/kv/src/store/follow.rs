@@ -138,6 +138,13 @@ impl<N: Link> Inner<N> {
         Ok(())
     }
 
+    /// Takes a newer map into use, if there is one; where that can't be known, the old one goes on.
+    pub(super) async fn look_for_newer_map(self: &Rc<Self>) {
+        if let Err(reason) = self.refresh(|_| false).await {
+            tracing::debug!(reason, "the map could not be read anew");
+        }
+    }
+
     /// How long a host that is awake may go by an older map.
     pub(super) fn lease(&self) -> Duration {
         self.follow.lease.get()

@@ -74,7 +74,8 @@ impl<N: Link> Store<N> {
     /// As Redis's SCAN: a key that is there from the first step to the last appears at least once (also while the pool's
     /// map changes), one that never was does not appear. A cursor is below 2^53; one that no step gave is a place as well.
     pub async fn scan(&self, cursor: u64, count: usize) -> Result<ScanStep, StoreError> {
-        let topology = self.inner.topology();
+        let inner = &self.inner;
+        let topology = inner.topology();
         let count = count.clamp(1, LIST_ENTRIES_MAX);
         let (start, mut step) = (time::now(), ScanStep::default());
         let mut from = cursor.saturating_mul(CURSOR_UNIT);
@@ -82,7 +83,7 @@ impl<N: Link> Store<N> {
         let mut left = SCAN_PAGES_MAX;
         loop {
             let stretch = topology.stretch_between(from, pages.min(left), CURSOR_UNIT);
-            for ((_, key), found) in see_majority(&topology, stretch, start).await?.keys {
+            for ((_, key), found) in see_majority(inner, stretch, start).await?.keys {
                 step.entries.extend(newest(key, &found));
             }
             step.next = stretch.to.map_or(0, |to| to / CURSOR_UNIT);
@@ -108,7 +109,7 @@ impl<N: Link> Store<N> {
         for _ in 0..STRETCHES_MAX {
             let Some(from) = page.next else { return Ok(page) };
             let stretch = topology.stretch(from);
-            let seen = see_majority(&topology, stretch, start).await?;
+            let seen = see_majority(inner, stretch, start).await?;
             page.next = stretch.to;
             for ((hash, key), found) in seen.keys {
                 if page.entries.len() >= limit
@@ -129,21 +130,24 @@ impl<N: Link> Store<N> {
     }
 }
 
-/// What the members hold in a stretch, as soon as a majority of the homes of every key in it has told.
+/// What the members hold in a stretch, as soon as a majority of the homes of every key in it has told. Each look is by the
+/// map of its time: pages that were sealed meanwhile show nothing to an older one, and a stretch is the same on any.
 async fn see_majority<N: Link>(
-    topology: &Rc<Topology<N>>,
+    inner: &Rc<super::Inner<N>>,
     stretch: Stretch,
     start: time::Instant,
 ) -> Result<Seen, StoreError> {
     loop {
+        let topology = inner.topology();
         let seen = topology.see_enough(stretch).await;
         if topology.is_enough(&seen) {
             return Ok(seen);
         }
         if start.elapsed() > OPERATION_TIME_MAX {
-            return Err(list_failed(topology, &seen));
+            return Err(list_failed(&topology, &seen));
         }
         time::sleep(RETRY_PAUSE).await;
+        inner.look_for_newer_map().await;
     }
 }
 

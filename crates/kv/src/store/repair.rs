@@ -100,11 +100,13 @@ impl<N: Link> Store<N> {
                     Err(reason) => report.fail(format!("page {} of member {}: {reason}", page.page.0, page.member)),
                 }
             }
-            // The pages may have held guests, whose homes are elsewhere: every copy is looked at.
-            report.keys = 0;
-            pace.begin("repair what the damaged pages held");
-            for page in self.walk(true, &mut pace, &mut report).await {
-                report.fail(format!("page {} of member {}: {}", page.page.0, page.member, page.error));
+            if report.pages_rebuilt > 0 {
+                // The pages may have held guests, whose homes are elsewhere: every copy is looked at.
+                report.keys = 0;
+                pace.begin("repair what the damaged pages held");
+                for page in self.walk(true, &mut pace, &mut report).await {
+                    report.fail(format!("page {} of member {}: {}", page.page.0, page.member, page.error));
+                }
             }
         }
         if options.check_heap {
@@ -137,12 +139,13 @@ impl<N: Link> Store<N> {
                 let whole = |member: usize| seen.is_whole(member);
                 work.extend(Work::plan(&topology, key, found, whole, check_values));
             }
+            let read: u64 = work.iter().map(Work::bytes_to_read).sum();
             carry_out(inner, work, report).await;
             damaged.extend(seen.damaged);
             damaged.truncate(DAMAGED_PAGES_MAX);
             next = stretch.to;
             pace.progress.keys = report.keys;
-            pace.step(next, seen.bytes).await;
+            pace.step(next, seen.bytes + read).await;
         }
         damaged
     }
@@ -160,6 +163,16 @@ struct Work<N: Link> {
 }
 
 impl<N: Link> Work<N> {
+    /// Bytes of values that are read for it.
+    fn bytes_to_read(&self) -> u64 {
+        let long = |(_, found): &(Rc<Member<N>>, Found)| match &found.content {
+            Content::Elsewhere(length, _) => u64::from(*length),
+            Content::Inline(_) | Content::Nothing => 0,
+        };
+        let copies = if self.check_values { self.holders.len() } else { 1 };
+        self.holders.iter().take(copies).map(long).sum()
+    }
+
     fn plan(
         topology: &Rc<Topology<N>>,
         key: Key,

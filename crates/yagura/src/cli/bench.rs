@@ -23,6 +23,8 @@ pub enum BenchVerb {
     Kv(BenchKvArgs),
     /// Placement with many members: balance, data moved by a change, sizes, time of a lookup.
     Scale(BenchScaleArgs),
+    /// The store against numbers of hosts and members, in virtual time, and the messages of an update (row B5).
+    KvScale(Rounds),
 }
 
 /// Flags that every row has.
