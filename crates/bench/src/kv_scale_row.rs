@@ -73,8 +73,10 @@ pub fn run(options: Options, progress: &Progress) -> anyhow::Result<Row> {
     let hosts_most = HOSTS[HOSTS.len() - 1];
     let mut series = Vec::new();
     for write in [false, true] {
-        let by_hosts = HOSTS.map(|hosts| Trial { hosts, members: REPLICAS, depth: HOST_DEPTH, write });
-        let by_members = MEMBERS.map(|members| Trial { hosts: hosts_most, members, depth: DEPTH, write });
+        let by_hosts =
+            HOSTS.map(|hosts| Trial { hosts, members: REPLICAS, depth: HOST_DEPTH, service: FAST_SERVICE, write });
+        let by_members =
+            MEMBERS.map(|members| Trial { hosts: hosts_most, members, depth: DEPTH, service: SLOW_SERVICE, write });
         series.push([Series::new(&by_hosts), Series::new(&by_members)]);
     }
     progress.begin("simulating", options.rounds * series.len() * (HOSTS.len() + MEMBERS.len()));
@@ -105,9 +107,11 @@ pub fn run(options: Options, progress: &Progress) -> anyhow::Result<Row> {
 
 fn conditions(options: Options) -> Vec<String> {
     vec![
-        format!("simulated: {ONE_WAY:?} to a member, {SERVICE:?} of its time for each command, {ONE_WAY:?} back"),
+        format!("simulated: {ONE_WAY:?} to a member, some of its time for each command, {ONE_WAY:?} back"),
         format!("{REPLICAS} replicas (1 on one member); values of {VALUE_BYTES} bytes, {KEYS} keys, picked uniformly"),
-        format!("hosts: {HOST_DEPTH} request under way each, on {REPLICAS} members that need {FAST_SERVICE:?} a command"),
+        format!(
+            "hosts: {HOST_DEPTH} request under way each, on {REPLICAS} members that need {FAST_SERVICE:?} a command"
+        ),
         format!("members: {SLOW_SERVICE:?} a command, under 8 hosts with {DEPTH} requests each"),
         format!("{} worlds of {:?} each; latencies are virtual, CPU time is not taken", options.rounds, options.time),
         "messages of an update: ours counted, the others' by models of the case without faults (messages.rs)".into(),
@@ -171,7 +175,7 @@ impl Trial {
         let mut members = Vec::new();
         for index in 0..self.members {
             let memory = Memory::new(MEMBER_BYTES, 4096, [index as u8 + 1; 16])?;
-            members.push(Metered::new(memory, ONE_WAY, SERVICE));
+            members.push(Metered::new(memory, ONE_WAY, self.service));
         }
         let new = |member: &Rc<Metered>| NewMember {
             namespace: member.clone(),
