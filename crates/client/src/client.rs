@@ -79,7 +79,7 @@ impl Client {
         self.on_key(false, key, |store, key| async move { Ok(store.get_versioned(&key).await?.map(Versioned::from)) })
     }
 
-    /// Sets `key` to `value`, which never ends, whatever was there.
+    /// Sets `key` to `value`, without an expiry, whatever was there.
     ///
     /// # Errors
     /// Key or value are too long; no majority of the key's members answers, or they are full. Then it may yet take effect:
@@ -88,7 +88,8 @@ impl Client {
         self.put_with(key, value, PutOptions::default())
     }
 
-    /// Sets `key` to `value` with an expiry and a tag, whatever was there.
+    /// Sets `key` to `value` with an expiry and a tag, whatever was there. Both are kept and given back; nothing ends by its
+    /// expiry yet.
     ///
     /// ```
     /// # let pool = client::testing::MemoryPool::start(3)?;
@@ -98,7 +99,7 @@ impl Client {
     ///
     /// let options = PutOptions { expiry: Some(expiry_in(Duration::from_secs(3600))), tag: 7 };
     /// client.put_with("session", "open", options).wait()?;
-    /// let found = client.get_versioned("session").wait()?.expect("it is there for an hour");
+    /// let found = client.get_versioned("session").wait()?.expect("it was put");
     /// assert_eq!((found.value.as_slice(), found.tag, found.expiry), (&b"open"[..], 7, options.expiry));
     /// # Ok::<(), client::Error>(())
     /// ```
@@ -114,7 +115,7 @@ impl Client {
     }
 
     /// Removes `key`, whatever was there. Returns whether it was there when the delete looked: of two deletes at once both may
-    /// have seen it ([`Client::take`] is exact).
+    /// have seen it.
     ///
     /// # Errors
     /// As [`Client::put`].

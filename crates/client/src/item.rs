@@ -12,7 +12,7 @@ pub struct Versioned {
     pub value: Vec<u8>,
     /// Which change of the key it came by.
     pub version: Version,
-    /// When it ends, in Unix milliseconds; `None`: never.
+    /// Its expiry as it was put, in Unix milliseconds; `None`: it has none. Nothing ends by it yet.
     pub expiry: Option<u64>,
     /// What it is, as it was put; 0: plain bytes.
     pub tag: u32,
@@ -25,8 +25,9 @@ impl From<kv::store::Versioned> for Versioned {
     }
 }
 
-/// What [`Client::update`](crate::Client::update) makes of a key. `R` is what the update returns if this is what took effect.
+/// What a conditional operation is to make of a key; nothing takes it yet. `R` is what it returns if this is what took effect.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[expect(dead_code, reason = "for conditional operations")]
 pub enum Change<R> {
     /// The key stays as it is.
     Keep(R),
@@ -44,7 +45,7 @@ pub enum Change<R> {
 }
 
 impl<R> Change<R> {
-    /// As the store wants it; `None` is for an update that could not decide.
+    /// As the store wants it; `None` is for an operation that could not decide.
     #[expect(dead_code, reason = "for conditional operations")]
     pub(crate) fn into_store(self) -> kv::store::Change<Option<R>> {
         match self {
@@ -57,10 +58,11 @@ impl<R> Change<R> {
     }
 }
 
-/// The expiry of what shall live for `time` from now by this machine's clock, for [`PutOptions::expiry`].
+/// The expiry that is `time` from now by this machine's clock, for [`PutOptions::expiry`]. It is kept and given back; nothing
+/// ends by it yet.
 pub fn expiry_in(time: Duration) -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    // A clock before 1970 is as wrong as can be; what is put under it has then ended already.
+    // A clock before 1970 is as wrong as can be; the expiry is then long past.
     let end = now.unwrap_or_default().saturating_add(time);
     u64::try_from(end.as_millis()).unwrap_or(u64::MAX)
 }

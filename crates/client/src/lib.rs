@@ -20,7 +20,7 @@
 //! returns a [`Pending`], which is awaited on any executor or waited for by [`Pending::wait`].
 //!
 //! **Linearizable**: every operation on a key takes effect at one moment between its call and its result, as all clients and
-//! gateways of the pool see it. Operations on several keys (`get_many`, `put_many`) are so for each key. A scan is not.
+//! gateways of the pool see it. A scan is not.
 //!
 //! **Unknown outcomes**: where a change was sent and no majority could say what became of it,
 //! [`Error::outcome_unknown`] is true: it may have taken effect, or may do so later, or never. A later read tells, once it has
@@ -44,7 +44,7 @@ mod worker;
 
 pub use client::Client;
 pub use error::{Error, ErrorKind};
-pub use item::{Change, Versioned, expiry_in};
+pub use item::{Versioned, expiry_in};
 pub use kv::store::{ListEntry, ListPage, MemberStatus, PutOptions};
 pub use kv::types::Version;
 pub use kv::{KEY_BYTES_MAX, VALUE_BYTES_MAX};

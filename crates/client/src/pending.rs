@@ -117,8 +117,7 @@ impl<T> Pending<T> {
     /// Blocks the thread until the result is there.
     ///
     /// # Errors
-    /// Those of the request. Also [`Error::Usage`] on a reactor thread (a callback, or the closure of an update): it would wait
-    /// for itself.
+    /// Those of the request. Also [`Error::Usage`] on a reactor thread (as in a callback): it would wait for itself.
     pub fn wait(self) -> Result<T, Error> {
         if engine::task::in_world() {
             return Err(Error::Usage("a blocking call on a reactor thread would never end: await it there".to_owned()));

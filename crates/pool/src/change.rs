@@ -93,7 +93,7 @@ impl fmt::Display for ChangeKind {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// Pages of the old members are sealed, so that hosts of the old epoch can change nothing.
+    /// One lease is waited for, so that hosts learn of the joint map by themselves. Pages are sealed in [`Phase::Migrate`].
     Seal,
     /// Keys are stored on the members that are new to them.
     Migrate,

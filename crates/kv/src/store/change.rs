@@ -65,7 +65,7 @@ impl<N: Link> Topology<N> {
             None => format!("member {member} does not answer"),
         };
         let who = missing.map(words).collect::<Vec<_>>().join("; ");
-        format!("{who}: bring the members back, repair damaged pages, or replace the member")
+        format!("{who}: the change waits until the members are back and damaged pages are repaired")
     }
 }
 

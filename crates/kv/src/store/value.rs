@@ -4,10 +4,10 @@ use crate::table::Found;
 use crate::types::Version;
 use crate::value::Value;
 
-/// What a put says of a value beside its bytes. By default it never ends and has the tag 0.
+/// What a put says of a value beside its bytes. By default it has no expiry and the tag 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PutOptions {
-    /// When the key ends by itself, in Unix milliseconds; one that is past ends it at once.
+    /// When the key is to end, in Unix milliseconds. It is kept and given back; nothing ends by it yet.
     pub expiry: Option<u64>,
     /// What the value is, for whoever stores it: kept, never looked at. 0: plain bytes.
     pub tag: u32,
@@ -25,9 +25,9 @@ impl PutOptions {
 pub struct Versioned {
     /// The value.
     pub value: Value,
-    /// Which change of the key it came by; for [`super::Store::compare_and_set`].
+    /// Which change of the key it came by.
     pub version: Version,
-    /// When it ends, in Unix milliseconds.
+    /// Its expiry as it was put, in Unix milliseconds. Nothing ends by it yet.
     pub expiry: Option<u64>,
     /// What it is, as it was put.
     pub tag: u32,
@@ -44,7 +44,7 @@ impl Versioned {
     }
 }
 
-/// What an update makes of a key. `R` is what the update returns if this is what took effect.
+/// What a conditional operation is to make of a key; nothing takes it yet. `R` is what it returns if this is what took effect.
 #[derive(Clone, Debug)]
 pub enum Change<R> {
     /// The key stays as it is.

@@ -1,6 +1,7 @@
 //! Copies that nobody refers to and that could not be freed at once: the connection was lost, or an image that refers to
 //! them was in doubt. They are remembered until the member answers again. Without that every lost connection would cost
-//! the heap whatever was under way on it, up to a value and its predecessor per writer, and nobody collects it later.
+//! the heap whatever was under way on it, up to a value and its predecessor per writer, until it is collected: two hours
+//! later at the soonest, and only where somebody collects.
 //!
 //! Rule 3 holds here too:
 //! - what was unlinked, or never published, is freed by its tag whenever that works;

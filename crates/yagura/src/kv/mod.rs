@@ -181,7 +181,7 @@ async fn import(args: &KvImportArgs) -> Result<(), Failure> {
     let part_bytes =
         usize::try_from(args.part_size.0).ok().filter(|bytes| (1..=object::PART_BYTES_MAX).contains(bytes));
     let part_bytes =
-        part_bytes.ok_or_else(|| Failure::usage("--part-size: 1 byte to 1 MiB, the longest value there is"))?;
+        part_bytes.ok_or_else(|| Failure::usage("--part-size: 1 byte to 1 MiB, the longest part there is"))?;
     let store = Timed::new(client::open(&args.address).await?);
     let bar = output::progress("import", tree.bytes(), args.common.json);
     let imported = copy::import(&store, &tree, part_bytes, usize::from(args.depth), |bytes| bar.inc(bytes)).await;
