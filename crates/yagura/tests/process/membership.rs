@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::support::{Redis, Server, kill, run, yagura};
+use crate::support::{Redis, Reply, Server, kill, run, yagura};
 
 /// Longest wait for a state that a command brings about.
 const WAIT_MAX: Duration = Duration::from_secs(60);
@@ -42,6 +42,20 @@ fn change(arguments: &[&str]) -> serde_json::Value {
     serde_json::from_str(&stdout).expect("JSON")
 }
 
+/// Sends a command until it is answered. An operation that meets the seal of a newer map after a part of it was sent ends as
+/// "unavailable, outcome unknown": its caller asks again.
+fn insist(redis: &mut Redis, command: &[&[u8]]) -> Reply {
+    let begun = Instant::now();
+    loop {
+        match redis.call(command) {
+            Reply::Error(text) if text.starts_with("UNAVAILABLE") => {
+                assert!(begun.elapsed() < WAIT_MAX, "{command:?}: {text}");
+            }
+            reply => return reply,
+        }
+    }
+}
+
 /// Writes and reads through a gateway until told to stop: what was acknowledged must be read back.
 fn load(gateway: &Server, stop: Arc<AtomicBool>, done: Arc<AtomicU64>) -> std::thread::JoinHandle<()> {
     let mut redis = Redis::connect(gateway.address("listening"));
@@ -49,8 +63,10 @@ fn load(gateway: &Server, stop: Arc<AtomicBool>, done: Arc<AtomicU64>) -> std::t
         while !stop.load(Ordering::Relaxed) {
             let number = done.load(Ordering::Relaxed);
             let (key, value) = (format!("key-{}", number % 50), number.to_string());
-            redis.set(&key, value.as_bytes());
-            assert_eq!(redis.get(&key), Some(value.into_bytes()), "{key}");
+            let set = insist(&mut redis, &[b"SET", key.as_bytes(), value.as_bytes()]);
+            assert_eq!(set, Reply::Status("OK".into()), "{key}");
+            let got = insist(&mut redis, &[b"GET", key.as_bytes()]);
+            assert_eq!(got, Reply::Bulk(Some(value.into_bytes())), "{key}");
             done.fetch_add(1, Ordering::Relaxed);
         }
     })
