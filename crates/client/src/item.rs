@@ -1,8 +1,7 @@
-//! What a client gives and takes: values with their versions, and what is to become of a key.
+//! What a client gives and takes: values with their versions.
 
 use std::time::Duration;
 
-use kv::store::PutOptions;
 use kv::types::Version;
 
 /// A value as it was found.
@@ -25,41 +24,8 @@ impl From<kv::store::Versioned> for Versioned {
     }
 }
 
-/// What a conditional operation is to make of a key; nothing takes it yet. `R` is what it returns if this is what took effect.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[expect(dead_code, reason = "for conditional operations")]
-pub enum Change<R> {
-    /// The key stays as it is.
-    Keep(R),
-    /// The key gets this value.
-    Put {
-        /// The value.
-        value: Vec<u8>,
-        /// Its expiry and tag.
-        options: PutOptions,
-        /// What to return.
-        result: R,
-    },
-    /// The key goes.
-    Delete(R),
-}
-
-impl<R> Change<R> {
-    /// As the store wants it; `None` is for an operation that could not decide.
-    #[expect(dead_code, reason = "for conditional operations")]
-    pub(crate) fn into_store(self) -> kv::store::Change<Option<R>> {
-        match self {
-            Change::Keep(result) => kv::store::Change::Keep(Some(result)),
-            Change::Put { value, options, result } => {
-                kv::store::Change::Put { value: kv::Value::copy_from(&value), options, result: Some(result) }
-            }
-            Change::Delete(result) => kv::store::Change::Delete(Some(result)),
-        }
-    }
-}
-
-/// The expiry that is `time` from now by this machine's clock, for [`PutOptions::expiry`]. It is kept and given back; nothing
-/// ends by it yet.
+/// The expiry that is `time` from now by this machine's clock, for [`kv::store::PutOptions::expiry`]. It is kept and given
+/// back; nothing ends by it yet.
 pub fn expiry_in(time: Duration) -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     // A clock before 1970 is as wrong as can be; the expiry is then long past.

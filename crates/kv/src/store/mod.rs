@@ -58,7 +58,7 @@ pub use pace::{Progress, ShowProgress};
 pub use repair::{RepairOptions, RepairReport};
 pub use scrub::{Difference, ScrubOptions, ScrubReport};
 pub use usage::{Estimate, Usage};
-pub use value::{Change, PutOptions, Versioned};
+pub use value::{PutOptions, Versioned};
 
 /// Within this time an operation is acknowledged or fails. Chosen: longer than a reconnect, shorter than a user's patience.
 pub const OPERATION_TIME_MAX: Duration = Duration::from_secs(10);

@@ -43,21 +43,3 @@ impl Versioned {
         }
     }
 }
-
-/// What a conditional operation is to make of a key; nothing takes it yet. `R` is what it returns if this is what took effect.
-#[derive(Clone, Debug)]
-pub enum Change<R> {
-    /// The key stays as it is.
-    Keep(R),
-    /// The key gets this value.
-    Put {
-        /// The value.
-        value: Value,
-        /// Its expiry and tag.
-        options: PutOptions,
-        /// What to return.
-        result: R,
-    },
-    /// The key goes.
-    Delete(R),
-}
