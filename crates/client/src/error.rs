@@ -71,7 +71,10 @@ impl Error {
             Error::Closed { .. } => ErrorKind::Closed,
             Error::Store(error) => match error {
                 StoreError::Key { .. } | StoreError::Value { .. } => ErrorKind::Usage,
-                StoreError::Unavailable { .. } | StoreError::MapChanged { .. } => ErrorKind::Unavailable,
+                StoreError::Unavailable { .. }
+                | StoreError::MapChanged { .. }
+                | StoreError::Contended { .. }
+                | StoreError::OutcomeUnknown => ErrorKind::Unavailable,
                 StoreError::OutOfSpace { .. } => ErrorKind::OutOfSpace,
             },
         }

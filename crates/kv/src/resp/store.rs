@@ -9,7 +9,10 @@ impl From<StoreError> for Failure {
         let code = match error {
             StoreError::Key { .. } | StoreError::Value { .. } => "ERR",
             StoreError::OutOfSpace { .. } => Failure::OUT_OF_SPACE,
-            StoreError::Unavailable { .. } | StoreError::MapChanged { .. } => Failure::UNAVAILABLE,
+            StoreError::Unavailable { .. }
+            | StoreError::MapChanged { .. }
+            | StoreError::Contended { .. }
+            | StoreError::OutcomeUnknown => Failure::UNAVAILABLE,
         };
         Failure::new(code, error)
     }

@@ -1,17 +1,17 @@
 //! The pool changes while hosts work on it: they sleep in old epochs, the one that carries the change out dies, two do it
 //! at once, members are down. Every history is linearizable, and at the end every key is at home where it should be.
 
-use check::{Action, Recorder};
+use check::Recorder;
 use engine::task::Task;
 use engine::time;
 use pool::change::{Phase, State};
 use pool::plan::Request;
 use pool::rebalance::Mover;
 
+use super::actor::{Actor, LENGTHS, value_of};
 use super::tests::{Member, value};
 use super::*;
 use crate::testing::{Counting, create, memories, run};
-use crate::value::Value;
 
 /// The pool's voters, and the way to its members: one map, agreed on at once.
 struct Voters {
@@ -165,50 +165,11 @@ fn set_weight(scene: &Scene, index: usize, weight: u32) -> Request {
     Request::SetWeight(vec![(scene.id(index), weight)])
 }
 
-const LENGTHS: [usize; 5] = [8, 700, 3800, 6000, 200_000];
-
-fn value_of(id: u64, len: usize) -> Value {
-    let mut bytes = vec![id as u8; len];
-    bytes[..8].copy_from_slice(&id.to_le_bytes());
-    Value::copy_from(&bytes)
-}
-
-fn id_of(value: &Value) -> u64 {
-    u64::from_le_bytes(*value.to_vec().first_chunk().unwrap())
-}
-
 /// Works on few keys until told to stop.
-async fn client(number: u32, store: Store<Member>, recorder: Recorder, stop: Rc<Cell<bool>>) {
-    for step in 0u64.. {
-        if stop.get() {
-            return;
-        }
-        let draw = engine::task::random_u64();
-        let key = format!("key {}", draw % 4);
-        let id = (u64::from(number) << 32) + step + 1;
-        match (draw >> 8) % 10 {
-            0..4 => {
-                let token = recorder.invoked(number, &key, Action::Put, Some(id));
-                match store.put(key.as_bytes(), value_of(id, LENGTHS[(draw >> 16) as usize % 5])).await {
-                    Ok(()) => recorder.returned(token, None),
-                    Err(error) if !error.outcome_unknown() => recorder.failed(token),
-                    Err(_) => {}
-                }
-            }
-            4 => {
-                let token = recorder.invoked(number, &key, Action::Delete, None);
-                if store.delete(key.as_bytes()).await.is_ok() {
-                    recorder.returned(token, None);
-                }
-            }
-            _ => {
-                let token = recorder.invoked(number, &key, Action::Get, None);
-                if let Ok(value) = store.get(key.as_bytes()).await {
-                    recorder.returned(token, value.as_ref().map(id_of));
-                }
-            }
-        }
-        time::sleep(Duration::from_micros(draw >> 32 & 0xfff)).await;
+async fn client(mut actor: Actor<Member>, stop: Rc<Cell<bool>>) {
+    while !stop.get() {
+        actor.act().await;
+        time::sleep(Duration::from_micros(engine::task::random_u64() & 0xfff)).await;
     }
 }
 
@@ -281,8 +242,8 @@ async fn scenario(seed: u64) {
     for number in 0..3 {
         let host = scene.host(Duration::from_millis(200)).await;
         for task in 0..2 {
-            let client = client(number * 2 + task, host.store.clone(), recorder.clone(), stop.clone());
-            clients.push(engine::task::spawn(client));
+            let actor = Actor::new(number * 2 + task, host.store.clone(), recorder.clone());
+            clients.push(engine::task::spawn(client(actor, stop.clone())));
         }
         hosts.push(host);
     }

@@ -40,6 +40,19 @@ pub enum StoreError {
         /// What the others said.
         reasons: String,
     },
+    /// Others changed the key all the time.
+    #[error("gave up after {attempts} attempts against other conditional operations on the key{}",
+        if *outcome_unknown { "; this one may or may not take effect" } else { "" })]
+    Contended {
+        /// Attempts made.
+        attempts: u32,
+        /// Whether one of them may have taken effect, or may yet.
+        outcome_unknown: bool,
+    },
+    /// The key was set anew before it could be seen whether an attempt of this conditional operation had taken effect. To
+    /// try it again might apply it twice.
+    #[error("the outcome is unknown: the key was set anew meanwhile; read it to learn what it holds")]
+    OutcomeUnknown,
     /// The members that hold the key are full.
     #[error("out of space on the members that hold the key{}; delete something or add members ({reasons})",
         if *outcome_unknown { " (a minority has stored it: the write may take effect)" } else { "" })]
@@ -52,12 +65,29 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether a write may have taken effect, or may yet.
+    /// The same, with a known or unknown outcome where it has one.
+    pub(super) fn with_outcome(mut self, unknown: bool) -> StoreError {
+        match &mut self {
+            StoreError::Unavailable { outcome_unknown, .. }
+            | StoreError::OutOfSpace { outcome_unknown, .. }
+            | StoreError::Contended { outcome_unknown, .. } => *outcome_unknown = unknown,
+            StoreError::Value { .. } | StoreError::MapChanged { .. } if unknown => return StoreError::OutcomeUnknown,
+            StoreError::Key { .. }
+            | StoreError::Value { .. }
+            | StoreError::MapChanged { .. }
+            | StoreError::OutcomeUnknown => {}
+        }
+        self
+    }
+
+    /// Whether a write may have taken effect, or may yet: this host cannot tell. It takes effect at most once, and a later
+    /// read tells, once it has returned it or something newer.
     pub fn outcome_unknown(&self) -> bool {
         match self {
-            StoreError::Unavailable { outcome_unknown, .. } | StoreError::OutOfSpace { outcome_unknown, .. } => {
-                *outcome_unknown
-            }
+            StoreError::Unavailable { outcome_unknown, .. }
+            | StoreError::OutOfSpace { outcome_unknown, .. }
+            | StoreError::Contended { outcome_unknown, .. } => *outcome_unknown,
+            StoreError::OutcomeUnknown => true,
             StoreError::Key { .. } | StoreError::Value { .. } | StoreError::MapChanged { .. } => false,
         }
     }

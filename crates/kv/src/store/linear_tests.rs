@@ -1,31 +1,18 @@
 //! Hosts that write and read the same few keys over members whose commands are lost, late or answered to nobody, and that
 //! go down one at a time: every history is linearizable, and after repair all replicas are equal.
 
-use check::{Action, Recorder};
+use check::Recorder;
 use device::{Fault, FaultConfig, Memory};
 use engine::time;
 
+use super::actor::Actor;
 use super::*;
 use crate::testing::{Counting, create, memories, run};
-use crate::value::Value;
 
 type Faulty = Rc<Counting<Fault<Memory>>>;
 
-const KEYS: u64 = 3;
-const LENGTHS: [usize; 5] = [8, 700, 3800, 6000, 200_000];
-
-fn value_of(id: u64, len: usize) -> Value {
-    let mut bytes = vec![id as u8; len];
-    bytes[..8].copy_from_slice(&id.to_le_bytes());
-    Value::copy_from(&bytes)
-}
-
-fn id_of(value: &Value) -> u64 {
-    let bytes = value.to_vec();
-    let id = u64::from_le_bytes(*bytes.first_chunk().unwrap());
-    assert!(bytes[8..].iter().all(|&byte| byte == id as u8), "a value of two operations");
-    id
-}
+/// Operations of one client.
+const STEPS: usize = 30;
 
 fn faulty(memory: &Arc<Memory>, seed: u64) -> Faulty {
     Counting::new(Fault::new(
@@ -39,35 +26,6 @@ fn faulty(memory: &Arc<Memory>, seed: u64) -> Faulty {
             ..FaultConfig::default()
         },
     ))
-}
-
-async fn client(number: u32, store: Store<Faulty>, recorder: Recorder) {
-    for step in 0..25u64 {
-        let draw = engine::task::random_u64();
-        let key = format!("key {}", draw % KEYS);
-        let id = (u64::from(number) << 32) + step + 1;
-        match (draw >> 8) % 10 {
-            0..4 => {
-                let token = recorder.invoked(number, &key, Action::Put, Some(id));
-                let len = LENGTHS[(draw >> 16) as usize % LENGTHS.len()];
-                if store.put(key.as_bytes(), value_of(id, len)).await.is_ok() {
-                    recorder.returned(token, None);
-                }
-            }
-            4 => {
-                let token = recorder.invoked(number, &key, Action::Delete, None);
-                if store.delete(key.as_bytes()).await.is_ok() {
-                    recorder.returned(token, None);
-                }
-            }
-            _ => {
-                let token = recorder.invoked(number, &key, Action::Get, None);
-                if let Ok(value) = store.get(key.as_bytes()).await {
-                    recorder.returned(token, value.as_ref().map(id_of));
-                }
-            }
-        }
-    }
 }
 
 /// Takes members down one at a time, for every host at once, until told to stop.
@@ -96,7 +54,12 @@ async fn scenario(seed: u64, members: usize, replicas: u8) {
         let store = Store::new(map.clone(), own.iter().cloned().map(Some).collect());
         links.push(own);
         for task in 0..2 {
-            clients.push(engine::task::spawn(client(host as u32 * 2 + task, store.clone(), recorder.clone())));
+            let mut actor = Actor::new(host as u32 * 2 + task, store.clone(), recorder.clone());
+            clients.push(engine::task::spawn(async move {
+                for _ in 0..STEPS {
+                    actor.act().await;
+                }
+            }));
         }
         stores.push(store);
     }

@@ -84,7 +84,7 @@ impl<N: Link> Store<N> {
         loop {
             let stretch = topology.stretch_between(from, pages.min(left), CURSOR_UNIT);
             for ((_, key), found) in see_majority(inner, stretch, start).await?.keys {
-                step.entries.extend(newest(key, &found));
+                step.entries.extend(newest(key, &found, inner.unix_millis()));
             }
             step.next = stretch.to.map_or(0, |to| to / CURSOR_UNIT);
             left = left.saturating_sub(pages);
@@ -119,7 +119,7 @@ impl<N: Link> Store<N> {
                     return Ok(page);
                 }
                 if key.starts_with(prefix) {
-                    page.entries.extend(newest(key, &found));
+                    page.entries.extend(newest(key, &found, inner.unix_millis()));
                 }
             }
             if page.entries.len() >= limit || start.elapsed() > PAGE_TIME {
@@ -169,9 +169,12 @@ impl<N: Link> super::Inner<N> {
     }
 }
 
-/// The entry, unless the newest is a tombstone.
-fn newest(key: Vec<u8>, found: &[(usize, Found)]) -> Option<ListEntry> {
+/// The entry, unless the newest is a tombstone or has ended by this host's clock.
+fn newest(key: Vec<u8>, found: &[(usize, Found)], now: u64) -> Option<ListEntry> {
     let (_, newest) = found.iter().max_by_key(|(_, found)| found.timestamp)?;
+    if newest.is_expired(now) {
+        return None;
+    }
     let value_len = newest.content.value_len()?;
     Some(ListEntry { key, value_len, timestamp: newest.timestamp })
 }

@@ -12,9 +12,10 @@ use engine::time::{self, Instant};
 use pool::Map;
 
 use super::link::Link;
+use super::topology::epoch_start;
 use super::{MemberStatus, STRAGGLER_BYTES_MAX, STRAGGLERS_MAX};
 use crate::page::Reference;
-use crate::table::{Found, Outcome, PageImage, Record, Table, TableError};
+use crate::table::{Found, PageImage, Reply, Request, Table, TableError};
 use crate::types::Key;
 
 /// A member of the pool.
@@ -236,17 +237,28 @@ impl<N: Link> Member<N> {
         Ok((image, found))
     }
 
-    /// Stores a record if it is newer.
-    pub(super) async fn store(
+    /// Asks for a change of a key's register. `image`, `damaged`: as [`Table::apply`] has them.
+    pub(super) async fn apply(
         &self,
         key: &Key,
-        record: &Record,
+        request: &Request,
         image: Option<PageImage>,
         damaged: Option<Reference>,
-    ) -> Result<Outcome, MemberError> {
+    ) -> Result<Reply, MemberError> {
         let (table, epoch) = self.voting().await?;
-        let outcome = table.store_if_newer(key, record, image, damaged).await?;
+        let reply = table.apply(key, request, image, damaged).await?;
         self.counts(epoch)?;
-        Ok(outcome)
+        Ok(reply)
+    }
+
+    /// What a reply's page says of the key.
+    pub(super) fn found(&self, reply: &Reply, key: &Key) -> Result<Found, MemberError> {
+        let table = self.table.as_ref().ok_or(MemberError::Away)?;
+        Ok(table.find(&reply.image, key)?)
+    }
+
+    /// Counters and ballots' rounds that its map's epoch makes are above this.
+    pub(super) fn epoch_start(&self) -> u64 {
+        epoch_start(&self.map)
     }
 }

@@ -6,6 +6,14 @@
 //! put whose last store lands there after it was read.
 //!
 //! Operations of the joint epoch need no care: each meets a majority of the new homes by itself.
+//!
+//! Ballots: one that is left half done on an old home must not come to light behind a conditional operation that the new
+//! homes alone know of. Three rules see to it:
+//! - rounds of a newer epoch are higher, so that what is decided after the change outranks what was left before it;
+//! - what has a ballot is brought to new homes by that ballot, where it could have been decided by it: at a majority of the
+//!   old homes, or where none of those asked has promised a higher one (of two operations on the same entry the higher
+//!   ballot would win, and the lower one, carried over alone, had been seen);
+//! - else it is decided anew, at a majority of both sets, above every promise (`Inner::confirm`).
 
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -15,15 +23,15 @@ use engine::time::{self, Instant};
 use pool::TablePage;
 
 use super::change::{OVERTAKEN, STRETCH_PAUSE, STRETCH_TRIES};
+use super::fetch::fetch;
 use super::link::Link;
 use super::member::{Member, MemberError};
-use super::operation::fetch;
 use super::quorum::Sets;
 use super::scan::{Seen, Stretch};
 use super::topology::Topology;
 use super::{Inner, OPERATION_TIME_MAX, count};
-use crate::table::{Found, PageImage, TableError};
-use crate::types::{Ballot, Key};
+use crate::table::{Found, Outcome, PageImage, Reply, Request, TableError};
+use crate::types::{Ballot, Key, Timestamp};
 
 /// Keys carried over at once.
 const KEYS_AT_ONCE: usize = 16;
@@ -134,10 +142,6 @@ async fn carry_known<N: Link>(
     }
     let newest = known.iter().map(|(_, found)| found).max_by_key(|found| found.timestamp);
     let Some(newest) = newest.filter(|found| found.timestamp != Found::NOTHING.timestamp) else { return Ok(()) };
-    let conditional = |found: &Found| found.promise != Ballot::NONE || found.timestamp.ballot != Ballot::NONE;
-    if known.iter().any(|(_, found)| conditional(found)) {
-        return Err(NotYet::Reason("written by a conditional operation, which this version does not know".into()));
-    }
     let at = |member: usize| topology.members[member].clone();
     let holds = |found: &Found| found.timestamp == newest.timestamp;
     let holders = known.iter().filter(|(_, found)| holds(found));
@@ -145,6 +149,13 @@ async fn carry_known<N: Link>(
     let value = value.map_err(|_gone| NotYet::Reason("no good copy of its value".into()))?;
     let record = newest.record(value);
     let bytes = (key.bytes().len() + record.value.as_ref().map_or(0, crate::Value::len)) as u64;
+    let sets_holding = || known.iter().filter(|(_, found)| holds(found)).filter_map(|(member, _)| sets_of(*member));
+    let outranked = known.iter().any(|(_, found)| found.promise > newest.timestamp.ballot);
+    let undecided = newest.timestamp.ballot != Ballot::NONE && outranked;
+    if undecided && !homes.quorum().is_met_in(Sets::OLD, sets_holding()) {
+        return confirm(inner, key, newest.timestamp).await;
+    }
+    let write_back = Request::write_back(record);
     let mut done: Vec<Sets> = Vec::new();
     let mut failures = Vec::new();
     for home in homes.iter().filter(|home| home.sets.meets(Sets::NEW)) {
@@ -153,7 +164,9 @@ async fn carry_known<N: Link>(
             done.push(home.sets);
             continue;
         }
-        match member.store(key, &record, None, None).await {
+        match member.apply(key, &write_back, None, None).await {
+            // A conditional operation of this epoch is under way, or was left half done.
+            Ok(Reply { outcome: Outcome::Refused(_), .. }) => return confirm(inner, key, newest.timestamp).await,
             Ok(_) => {
                 done.push(home.sets);
                 if !home.sets.meets(Sets::OLD) {
@@ -172,6 +185,16 @@ async fn carry_known<N: Link>(
         return Ok(());
     }
     Err(NotYet::Reason(failures.join("; ")))
+}
+
+/// Has a key decided anew. Its own look may count an old home that was not sealed when those were that showed `seen`, and miss
+/// what they know: then another look is due.
+async fn confirm<N: Link>(inner: &Rc<Inner<N>>, key: &Key, seen: Timestamp) -> Result<(), NotYet> {
+    match inner.confirm(key).await {
+        Ok(decided) if decided >= seen => Ok(()),
+        Ok(_) => Err(NotYet::Reason("written meanwhile".into())),
+        Err(error) => Err(NotYet::Reason(error.to_string())),
+    }
 }
 
 /// Reads a stretch on all members, and seals it on those of the old placement. A member is whole only if all its pages of

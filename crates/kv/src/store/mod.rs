@@ -12,15 +12,18 @@
 //! - A reply counts only if the member's connection is the one on which its superblock was checked (`member`).
 
 mod background;
+mod ballots;
 mod change;
 mod clean;
 mod collect;
 mod error;
+mod fetch;
 mod follow;
 mod heap;
 mod latency;
 mod link;
 mod list;
+mod many;
 mod member;
 mod migrate;
 mod operation;
@@ -31,6 +34,7 @@ mod round;
 mod scan;
 mod scrub;
 mod topology;
+mod update;
 mod usage;
 mod value;
 
@@ -43,22 +47,25 @@ use std::time::Duration;
 use engine::sync::{Notify, Semaphore};
 use pool::Map;
 
+use crate::table::Locks;
 use crate::types::{Key, OpId};
 use member::Member;
 use topology::Topology;
 
 pub use background::{RepairerOptions, ScrubberOptions};
+pub use ballots::{ATTEMPTS_MAX, RESERVATIONS_MAX};
 pub use collect::{CollectOptions, CollectReport};
 pub use error::StoreError;
 pub use follow::{LEASE_DEFAULT, LocalFuture, MapSource};
 pub use latency::Latencies;
 pub use link::Link;
 pub use list::{LIST_ENTRIES_MAX, ListEntry, ListPage, ScanStep};
+pub use many::KEYS_AT_ONCE_MAX;
 pub use pace::{Progress, ShowProgress};
 pub use repair::{RepairOptions, RepairReport};
 pub use scrub::{Difference, ScrubOptions, ScrubReport};
 pub use usage::{Estimate, Usage};
-pub use value::{PutOptions, Versioned};
+pub use value::{CasOutcome, Change, Increment, PutOptions, Versioned};
 
 /// Within this time an operation is acknowledged or fails. Chosen: longer than a reconnect, shorter than a user's patience.
 pub const OPERATION_TIME_MAX: Duration = Duration::from_secs(10);
@@ -91,6 +98,12 @@ struct Inner<N: Link> {
     incarnation: u64,
     sequence: Cell<u64>,
     operations: Semaphore,
+    /// Keys, by hash, at which a conditional operation is under way.
+    turns: Locks,
+    reservations: ballots::Reservations,
+    /// Milliseconds that this host's clock is wrong by.
+    #[cfg(test)]
+    clock_error: Cell<i64>,
     /// Bytes of values under way.
     value_bytes: Semaphore,
     /// Something may need repair.
@@ -111,6 +124,10 @@ pub struct StoreStats {
     pub puts: AtomicU64,
     /// Deletes that were acknowledged.
     pub deletes: AtomicU64,
+    /// Conditional operations that were answered.
+    pub updates: AtomicU64,
+    /// Attempts of conditional operations that others made vain.
+    pub conflicts: AtomicU64,
     /// Operations that failed.
     pub failures: AtomicU64,
     /// Gets that had to store the newest value first.
@@ -133,6 +150,8 @@ pub struct StoreStats {
     pub get_time: Latencies,
     /// How long puts and deletes took.
     pub put_time: Latencies,
+    /// How long conditional operations took.
+    pub update_time: Latencies,
 }
 
 fn count(counter: &AtomicU64) {
@@ -174,6 +193,10 @@ impl<N: Link> Store<N> {
                 incarnation: engine::task::random_u64(),
                 sequence: Cell::new(0),
                 operations: Semaphore::new(OPERATIONS_MAX),
+                turns: Locks::default(),
+                reservations: ballots::Reservations::default(),
+                #[cfg(test)]
+                clock_error: Cell::new(0),
                 value_bytes: Semaphore::new(VALUE_BYTES_AT_ONCE_MAX),
                 stale: Notify::new(),
                 stats: Arc::default(),
@@ -228,6 +251,14 @@ impl<N: Link> Inner<N> {
         Key::new(bytes, self.hash_seed).ok_or(StoreError::Key { length: bytes.len() })
     }
 
+    /// The calendar clock of this host; 0 before 1970.
+    fn unix_millis(&self) -> u64 {
+        let now = engine::time::unix_time().as_millis() as u64;
+        #[cfg(test)]
+        let now = now.saturating_add_signed(self.clock_error.get());
+        now
+    }
+
     fn next_op(&self) -> OpId {
         self.sequence.set(self.sequence.get() + 1);
         OpId { host: self.incarnation, sequence: self.sequence.get() }
@@ -242,6 +273,8 @@ impl<N: Link> Inner<N> {
     }
 }
 
+#[cfg(test)]
+mod actor;
 #[cfg(test)]
 mod adverse_tests;
 #[cfg(test)]

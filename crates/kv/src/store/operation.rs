@@ -1,25 +1,23 @@
-//! get, put, delete.
+//! get, put, delete, and what all operations have in common.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use engine::sync::Notify;
 use engine::time::{self, Instant};
 
+use super::ballots::{Ballots, Effect, Purpose};
 use super::error::StoreError;
+use super::fetch::fetch;
 use super::link::Link;
-use super::member::{Member, MemberError};
-use super::round::{Majority, Round, is_value};
+use super::round::{Answer, Majority, Round, is_value};
 use super::topology::Topology;
-use super::value::{PutOptions, Versioned};
+use super::value::{Change, PutOptions, Versioned};
 use super::{Inner, OPERATION_TIME_MAX, Store, count};
-use crate::table::{Content, Fetched, Found, Record, TableError};
+use crate::table::{Found, Record, Request};
 use crate::types::{Ballot, Key, Timestamp, VALUE_BYTES_MAX};
 use crate::value::Value;
 
-/// How long one replica's copy is waited for before another is asked as well. Guessed: well above a fetch of 128 KiB.
-const HEDGE: Duration = Duration::from_millis(20);
 /// First pause before a get begins anew because what it was about to fetch is gone; doubles: if no holder's copy verifies it
 /// is not gone, and every further look is in vain until repair has been there.
 const RESTART_FIRST: Duration = Duration::from_micros(200);
@@ -33,13 +31,16 @@ impl<N: Link> Store<N> {
     }
 
     /// The value of `key` with its version, expiry and tag; `None`: there is none. Linearizable.
+    ///
+    /// A value that has ended by this host's clock is deleted first. So clocks, right or wrong, decide when a key ends, and
+    /// no two readers ever disagree on whether it has.
     pub async fn get_versioned(&self, key: &[u8]) -> Result<Option<Versioned>, StoreError> {
         let inner = &self.inner;
         let key = inner.key(key)?;
         let _permit = inner.operations.acquire(1).await;
-        let (start, round) = (time::now(), RefCell::new(None));
-        let result =
-            inner.within(start, &round, inner.on_newest(async |pool| get(inner, &pool, &key, &round).await)).await;
+        let (start, course) = (time::now(), Course::default());
+        let operation = inner.on_newest(async |pool| get(inner, &pool, &key, &course).await);
+        let result = inner.within(start, &course, operation).await;
         inner.finish(&result, &inner.stats.gets, &inner.stats.get_time, start);
         result
     }
@@ -60,50 +61,86 @@ impl<N: Link> Store<N> {
         }
         let _bytes = inner.value_bytes.acquire(value.len()).await;
         let _permit = inner.operations.acquire(1).await;
-        let (start, round) = (time::now(), RefCell::new(None));
-        let operation = inner.on_newest(async |pool| put(inner, &pool, &key, value.clone(), options, &round).await);
-        let result = inner.within(start, &round, operation).await;
+        let (start, course) = (time::now(), Course::default());
+        let operation = inner.on_newest(async |pool| put(inner, &pool, &key, value.clone(), options, &course).await);
+        let result = inner.within(start, &course, operation).await;
         inner.finish(&result, &inner.stats.puts, &inner.stats.put_time, start);
         result
     }
 
     /// Removes `key`. Linearizable; an error says whether the delete may have taken effect. Returns whether the key was there
-    /// when the delete looked: of two deletes at once both may have seen it.
+    /// when the delete looked: of two deletes at once both may have seen it ([`Store::take`] tells for sure).
     pub async fn delete(&self, key: &[u8]) -> Result<bool, StoreError> {
         let inner = &self.inner;
         let key = inner.key(key)?;
         let _permit = inner.operations.acquire(1).await;
-        let (start, round) = (time::now(), RefCell::new(None));
-        let result =
-            inner.within(start, &round, inner.on_newest(async |pool| delete(inner, &pool, &key, &round).await)).await;
+        let (start, course) = (time::now(), Course::default());
+        let operation = inner.on_newest(async |pool| delete(inner, &pool, &key, &course).await);
+        let result = inner.within(start, &course, operation).await;
         inner.finish(&result, &inner.stats.deletes, &inner.stats.put_time, start);
         result
     }
 }
 
-/// The round an operation is in, for the error when its time is up.
-type Current<N> = RefCell<Option<Rc<Round<N>>>>;
+/// What an operation has done so far, for its error: the round it is in, and whether it has asked for a change of its own.
+pub(super) struct Course<N: Link> {
+    round: RefCell<Option<Rc<Round<N>>>>,
+    /// The latest request is for a change.
+    changing: Cell<bool>,
+    /// An earlier one was, and its outcome is open.
+    changed: Cell<bool>,
+}
 
-fn begin<N: Link>(inner: &Rc<Inner<N>>, pool: &Rc<Topology<N>>, key: &Key, current: &Current<N>) -> Rc<Round<N>> {
-    let round = Rc::new(Round::start(inner, pool, key));
-    *current.borrow_mut() = Some(round.clone());
-    round
+impl<N: Link> Default for Course<N> {
+    fn default() -> Course<N> {
+        Course { round: RefCell::new(None), changing: Cell::new(false), changed: Cell::new(false) }
+    }
+}
+
+impl<N: Link> Course<N> {
+    /// Begins a round; that of an earlier try ends.
+    pub(super) fn begin(&self, inner: &Rc<Inner<N>>, pool: &Rc<Topology<N>>, key: &Key) -> Rc<Round<N>> {
+        let round = Rc::new(Round::start(inner, pool, key));
+        *self.round.borrow_mut() = Some(round.clone());
+        round
+    }
+
+    /// Asks all members for `request`. `changes`: it is a change of this operation's own, which it must own up to.
+    pub(super) async fn ask(&self, round: &Round<N>, request: Request, changes: bool) -> Result<Answer, StoreError> {
+        if self.changing.replace(changes) {
+            self.changed.set(true);
+        }
+        let error = match round.ask(request).await {
+            Ok(answer) => return Ok(answer),
+            Err(error) => error,
+        };
+        if self.may_have_changed() {
+            let unknown = self.changed.get() || error.outcome_unknown();
+            return Err(error.with_outcome(unknown));
+        }
+        // Nobody's own: refused by a seal it may be asked again on the newer map.
+        Err(round.map_changed().unwrap_or(error.with_outcome(false)))
+    }
+
+    fn may_have_changed(&self) -> bool {
+        self.changing.get() || self.changed.get()
+    }
 }
 
 impl<N: Link> Inner<N> {
     /// Ends an operation that has not ended in time. Also one that has, but is looked at too late (the process was
     /// stopped): what it counted on may have been lost and repaired away since.
-    async fn within<T>(
+    pub(super) async fn within<T>(
         &self,
         start: Instant,
-        current: &Current<N>,
+        course: &Course<N>,
         operation: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let result = time::timeout(OPERATION_TIME_MAX, operation).await;
         match result {
             Ok(result) if start.elapsed() <= OPERATION_TIME_MAX || result.is_err() => result,
-            _ => Err(match &*current.borrow() {
-                Some(round) => round.unavailable(round.is_storing()),
+            _ => Err(match &*course.round.borrow() {
+                Some(round) => round.unavailable(course.may_have_changed()),
                 None => StoreError::Unavailable {
                     answered: 0,
                     replicas: self.topology().placement.replicas(),
@@ -115,7 +152,7 @@ impl<N: Link> Inner<N> {
         }
     }
 
-    fn finish<T>(
+    pub(super) fn finish<T>(
         &self,
         result: &Result<T, StoreError>,
         counter: &std::sync::atomic::AtomicU64,
@@ -130,40 +167,71 @@ impl<N: Link> Inner<N> {
             Err(_) => count(&self.stats.failures),
         }
     }
+
+    fn next_timestamp(&self, round: &Round<N>) -> Timestamp {
+        let (counter, _) = round.largest();
+        Timestamp { counter: counter.saturating_add(1), op: self.next_op(), ballot: Ballot::NONE }
+    }
 }
 
 async fn get<N: Link>(
     inner: &Rc<Inner<N>>,
     pool: &Rc<Topology<N>>,
     key: &Key,
-    current: &Current<N>,
+    course: &Course<N>,
 ) -> Result<Option<Versioned>, StoreError> {
     let mut pause = RESTART_FIRST;
     loop {
-        let round = begin(inner, pool, key, current);
-        match round.majority().await? {
-            Majority::Agreed(slots) => {
-                let found = round.found(&slots);
-                let shown = found.first().map(|(_, found)| found.clone()).unwrap_or(Found::NOTHING);
-                if let Ok(value) = fetch(inner, key, found).await {
-                    return Ok(value.map(|value| Versioned::new(&shown, value)));
-                }
+        let round = course.begin(inner, pool, key);
+        let majority = round.majority().await?;
+        let found = round.found(majority.slots());
+        let shown = found.first().map_or(Found::NOTHING, |(_, found)| found.clone());
+        if shown.is_expired(inner.unix_millis()) {
+            return Ok(confirm(inner, key, &round, course, Purpose::Read).await?.result);
+        }
+        if let Ok(value) = fetch(inner, key, found).await {
+            let versioned = value.clone().map(|value| Versioned::new(&shown, value));
+            if matches!(majority, Majority::Agreed(_)) {
+                return Ok(versioned);
             }
-            // The write-back of a conditional operation's value must go by ballot; no host of this version writes one.
-            Majority::Split(newest, _) if newest.ballot != Ballot::NONE => return Err(round.unavailable(false)),
-            Majority::Split(_, slots) => {
-                let found = round.found(&slots);
-                let shown = found.first().map(|(_, found)| found.clone()).unwrap_or(Found::NOTHING);
-                if let Ok(value) = fetch(inner, key, found).await {
-                    count(&inner.stats.write_backs);
-                    round.write_back(shown.record(value.clone())).await?;
-                    return Ok(value.map(|value| Versioned::new(&shown, value)));
-                }
+            count(&inner.stats.write_backs);
+            let write_back = Request::write_back(shown.record(value));
+            match course.ask(&round, write_back, false).await? {
+                Answer::Done => return Ok(versioned),
+                // A conditional operation is under way, or was left half done.
+                Answer::Refused(_) => return Ok(confirm(inner, key, &round, course, Purpose::Read).await?.result),
             }
         }
         // What was to be fetched has been replaced, or its holders fail: look again.
         time::sleep(pause).await;
         pause = (pause * 2).min(RESTART_PAUSE_MAX);
+    }
+}
+
+/// Makes a majority hold what is there, under a ballot of its own, and returns it: a conditional operation that changes
+/// nothing, but for a value that has ended, which it deletes.
+async fn confirm<N: Link>(
+    inner: &Rc<Inner<N>>,
+    key: &Key,
+    round: &Rc<Round<N>>,
+    course: &Course<N>,
+    purpose: Purpose,
+) -> Result<Effect<Option<Versioned>>, StoreError> {
+    let keep = |found: Option<&Versioned>| Change::Keep(found.cloned());
+    Ballots::new(inner, key, round, course, inner.next_op(), purpose, keep).run(None).await
+}
+
+impl<N: Link> Inner<N> {
+    /// Brings the newest of a key to a majority of its members, and in the background to the others, where promises stand
+    /// against merely storing it. Returns the timestamp under which they hold it.
+    pub(super) async fn confirm(self: &Rc<Self>, key: &Key) -> Result<Timestamp, StoreError> {
+        let (start, course) = (time::now(), Course::default());
+        let operation = self.on_newest(async |pool| {
+            let round = course.begin(self, &pool, key);
+            round.majority().await?;
+            confirm(self, key, &round, &course, Purpose::Spread).await
+        });
+        self.within(start, &course, operation).await.map(|effect| effect.timestamp)
     }
 }
 
@@ -173,128 +241,31 @@ async fn put<N: Link>(
     key: &Key,
     value: Value,
     options: PutOptions,
-    current: &Current<N>,
+    course: &Course<N>,
 ) -> Result<(), StoreError> {
-    let round = begin(inner, pool, key, current);
+    let round = course.begin(inner, pool, key);
     round.majority().await?;
     let (timestamp, expiry, tag) = (inner.next_timestamp(&round), options.stored_expiry(), options.tag);
-    round.store(Record { timestamp, value: Some(value), expiry, tag, ops: Vec::new() }).await
+    let record = Record { timestamp, value: Some(value), expiry, tag, ops: Vec::new() };
+    course.ask(&round, Request::Store(record), true).await.map(|_never_refused| ())
 }
 
 async fn delete<N: Link>(
     inner: &Rc<Inner<N>>,
     pool: &Rc<Topology<N>>,
     key: &Key,
-    current: &Current<N>,
+    course: &Course<N>,
 ) -> Result<bool, StoreError> {
-    let round = begin(inner, pool, key, current);
-    let existed = match round.majority().await? {
-        Majority::Agreed(slots) => {
-            let existed = round.found(&slots).iter().any(|(_, found)| is_value(&found.content));
-            if !existed {
-                // A get that returned nothing: no tombstone for a key that is not there.
-                return Ok(false);
-            }
-            existed
-        }
-        Majority::Split(_, slots) => round.found(&slots).iter().any(|(_, found)| is_value(&found.content)),
-    };
-    round.store(Record { timestamp: inner.next_timestamp(&round), ..Record::default() }).await?;
+    let round = course.begin(inner, pool, key);
+    let majority = round.majority().await?;
+    let (found, now) = (round.found(majority.slots()), inner.unix_millis());
+    let is_there = found.iter().any(|(_, found)| is_value(&found.content));
+    if matches!(majority, Majority::Agreed(_)) && !is_there {
+        // A get that returned nothing: no tombstone for a key that is not there.
+        return Ok(false);
+    }
+    let existed = is_there && !found.iter().any(|(_, found)| found.is_expired(now));
+    let record = Record { timestamp: inner.next_timestamp(&round), ..Record::default() };
+    course.ask(&round, Request::Store(record), true).await?;
     Ok(existed)
-}
-
-impl<N: Link> Inner<N> {
-    fn next_timestamp(&self, round: &Round<N>) -> Timestamp {
-        let counter = round.counter_max().saturating_add(1);
-        Timestamp { counter, op: self.next_op(), ballot: Ballot::NONE }
-    }
-
-    /// Gets a value from one member, if it still holds the one that was found.
-    pub(super) async fn fetch_from(
-        self: &Rc<Self>,
-        member: &Rc<Member<N>>,
-        key: &Key,
-        found: &Found,
-    ) -> Result<Option<Value>, MemberError> {
-        let (table, epoch) = member.voting().await?;
-        let fetched = table.fetch(key, found).await;
-        member.counts(epoch)?;
-        match fetched {
-            Ok(Fetched::Value(value)) => Ok(Some(value)),
-            Ok(Fetched::Changed(_)) => Ok(None),
-            Err(error) => {
-                if matches!(error, TableError::CopyDamaged { .. } | TableError::Page { .. }) {
-                    tracing::warn!(member = member.index, ?key, %error, "a damaged replica");
-                    self.mark_stale(member);
-                }
-                Err(error.into())
-            }
-        }
-    }
-}
-
-/// None of the members asked has the value any more.
-pub(super) struct Gone;
-
-/// Attempts to fetch one value, under way.
-struct Fetches {
-    value: RefCell<Option<Value>>,
-    failed: Cell<usize>,
-    changed: Notify,
-}
-
-/// Gets the value that all of `found`, which have the same timestamp, speak of: at once where it is inline, else from one
-/// after the other, without waiting long for any.
-pub(super) async fn fetch<N: Link>(
-    inner: &Rc<Inner<N>>,
-    key: &Key,
-    found: Vec<(Rc<Member<N>>, Found)>,
-) -> Result<Option<Value>, Gone> {
-    let length = found.first().and_then(|(_, found)| found.content.value_len()).unwrap_or(0);
-    for (_, found) in &found {
-        match &found.content {
-            Content::Nothing => return Ok(None),
-            Content::Inline(view) => return Ok(Some(view.clone().into())),
-            Content::Elsewhere(..) => {}
-        }
-    }
-    let _bytes = inner.value_bytes.acquire(length).await;
-    let fetches = Rc::new(Fetches { value: RefCell::default(), failed: Cell::new(0), changed: Notify::new() });
-    let count = found.len();
-    for (started, (member, found)) in found.into_iter().enumerate() {
-        // At the bound, or away: as good as failed.
-        let Ok(under_way) = member.begin() else {
-            fetches.failed.set(fetches.failed.get() + 1);
-            continue;
-        };
-        let (inner, key, shared) = (inner.clone(), key.clone(), fetches.clone());
-        engine::task::spawn(async move {
-            match inner.fetch_from(&member, &key, &found).await {
-                Ok(Some(value)) => *shared.value.borrow_mut() = Some(value),
-                Ok(None) | Err(_) => shared.failed.set(shared.failed.get() + 1),
-            }
-            shared.changed.notify_one();
-            drop(under_way);
-        })
-        .detach();
-        let wait = async {
-            while fetches.value.borrow().is_none() && fetches.failed.get() <= started {
-                fetches.changed.notified().await;
-            }
-        };
-        // Too long, or failed: the next one is asked.
-        let _elapsed = time::timeout(HEDGE, wait).await;
-        if fetches.value.borrow().is_some() {
-            break;
-        }
-    }
-    loop {
-        if let Some(value) = fetches.value.take() {
-            return Ok(Some(value));
-        }
-        if fetches.failed.get() == count {
-            return Err(Gone);
-        }
-        fetches.changed.notified().await;
-    }
 }

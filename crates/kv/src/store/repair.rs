@@ -14,16 +14,16 @@ use std::time::Duration;
 use engine::sync::Semaphore;
 use engine::time;
 
+use super::fetch::fetch;
 use super::heap::repair_heap;
 use super::link::Link;
 use super::member::{Member, MemberError};
-use super::operation::fetch;
 use super::pace::{Pace, ShowProgress};
 use super::scan::DamagedPage;
 use super::topology::Topology;
 use super::{Inner, OPERATION_TIME_MAX, Store, count};
 use crate::page::Reference;
-use crate::table::{Content, Found, TableError};
+use crate::table::{Content, Found, Outcome, Request, TableError};
 use crate::types::{Ballot, Key, Timestamp};
 
 /// Keys repaired at once.
@@ -32,6 +32,10 @@ const REPAIRS_MAX: usize = 16;
 const DAMAGED_PAGES_MAX: usize = 4096;
 /// What clocks of hosts may differ by over [`OPERATION_TIME_MAX`]. Guessed: 10 % is far beyond any clock's drift.
 const CLOCK_MARGIN: Duration = Duration::from_secs(1);
+/// Looks at a member that is to store what the others have been asked to accept. Guessed: it is under way already.
+const SPREAD_LOOKS_MAX: usize = 10;
+/// Pause between them.
+const SPREAD_PAUSE: Duration = Duration::from_millis(20);
 /// Reasons that are listed; all are counted.
 pub(super) const REASONS_MAX: usize = 20;
 
@@ -222,10 +226,6 @@ async fn carry_out<N: Link>(inner: &Rc<Inner<N>>, work: Vec<Work<N>>, report: &m
 }
 
 async fn repair_key<N: Link>(inner: &Rc<Inner<N>>, work: &Work<N>, report: &mut RepairReport) {
-    if work.timestamp.ballot != Ballot::NONE {
-        return report
-            .fail(format!("{:?}: written by a conditional operation, which this version does not know", work.key));
-    }
     let mut damaged: Vec<(Rc<Member<N>>, Reference)> = Vec::new();
     let mut good = work.holders.clone();
     if work.check_values {
@@ -248,10 +248,16 @@ async fn repair_key<N: Link>(inner: &Rc<Inner<N>>, work: &Work<N>, report: &mut 
         return report.fail(format!("{:?}: no good copy of the value of {}", work.key, work.timestamp));
     };
     let Some((_, newest)) = work.holders.first() else { return };
-    let record = newest.record(value);
+    let newest = Request::write_back(newest.record(value));
     for member in &work.lacking {
-        match member.store(&work.key, &record, None, None).await {
-            Ok(_) => {
+        let reply = match member.apply(&work.key, &newest, None, None).await.map(|reply| reply.outcome) {
+            // A conditional operation is under way, or its host is gone: it goes by a ballot above that one.
+            Ok(Outcome::Refused(_)) => spread(inner, member, &work.key).await,
+            Ok(_) => Ok(()),
+            Err(error) => Err(error.to_string()),
+        };
+        match reply {
+            Ok(()) => {
                 report.stored += 1;
                 count(&inner.stats.repaired);
             }
@@ -259,11 +265,27 @@ async fn repair_key<N: Link>(inner: &Rc<Inner<N>>, work: &Work<N>, report: &mut 
         }
     }
     for (member, reference) in damaged {
-        match member.store(&work.key, &record, None, Some(reference)).await {
+        match member.apply(&work.key, &newest, None, Some(reference)).await.map(|reply| reply.outcome) {
+            Ok(Outcome::Refused(_)) => {
+                report.fail(format!("{:?} on member {}: confirmed meanwhile", work.key, member.index));
+            }
             Ok(_) => report.copies_replaced += 1,
             Err(error) => report.fail(format!("{:?} on member {}: {error}", work.key, member.index)),
         }
     }
+}
+
+/// Has the newest of a key decided anew, and waits until `member` holds it.
+async fn spread<N: Link>(inner: &Rc<Inner<N>>, member: &Rc<Member<N>>, key: &Key) -> Result<(), String> {
+    let decided = inner.confirm(key).await.map_err(|error| error.to_string())?;
+    for _ in 0..SPREAD_LOOKS_MAX {
+        let (_, found) = member.read(key).await.map_err(|error| error.to_string())?;
+        if found.timestamp >= decided {
+            return Ok(());
+        }
+        time::sleep(SPREAD_PAUSE).await;
+    }
+    Err("it has not stored what was confirmed".into())
 }
 
 fn is_damage(error: &TableError) -> bool {

@@ -17,6 +17,19 @@ pub(super) struct Topology<N: Link> {
     pub(super) members: Vec<Rc<Member<N>>>,
 }
 
+/// Bits of a counter, and of a ballot's round, that count within an epoch: 2^40 operations on one key and 2^24 epochs are out
+/// of reach.
+const EPOCH_SHIFT: u32 = 40;
+
+/// Counters and ballots' rounds that an epoch makes are above this, those of older epochs below: a number tells how old an
+/// entry is, and what a host of an older epoch has left half done never outranks what is decided after the change.
+pub(super) fn epoch_start(map: &Map) -> u64 {
+    map.epoch << EPOCH_SHIFT
+}
+
+/// Tombstones below this may be dropped, so they count as absent. No map says so yet: none is.
+pub(super) const TOMBSTONE_FLOOR: u64 = 0;
+
 impl<N: Link> Topology<N> {
     /// The pool of `map`, over namespaces in its order.
     pub(super) fn new(map: Map, namespaces: Vec<Option<N>>) -> Topology<N> {

@@ -43,3 +43,43 @@ impl Versioned {
         }
     }
 }
+
+/// What an update makes of a key. `R` is what the update returns if this is what took effect.
+#[derive(Clone, Debug)]
+pub enum Change<R> {
+    /// The key stays as it is.
+    Keep(R),
+    /// The key gets this value.
+    Put {
+        /// The value.
+        value: Value,
+        /// Its expiry and tag.
+        options: PutOptions,
+        /// What to return.
+        result: R,
+    },
+    /// The key goes.
+    Delete(R),
+}
+
+/// What a compare-and-set came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CasOutcome {
+    /// The value is stored, as this version.
+    Stored(Version),
+    /// Nothing is: the key holds another version, or (`None`) nothing.
+    Changed(Option<Version>),
+}
+
+/// What an increment came to; all but [`Increment::Value`] leave the key as it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Increment {
+    /// The sum, which is stored.
+    Value(i64),
+    /// There is no such key, and nothing was given to begin with.
+    Missing,
+    /// The value is no decimal number of 64 bits, as it is usually written.
+    NotANumber,
+    /// The sum does not fit 64 bits.
+    Overflow,
+}

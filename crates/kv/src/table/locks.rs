@@ -15,7 +15,7 @@ use engine::sync::{Permit, Semaphore};
 
 /// Locks by number.
 #[derive(Default)]
-pub(super) struct Locks {
+pub(crate) struct Locks {
     slots: RefCell<BTreeMap<u64, Rc<Slot>>>,
 }
 
@@ -26,7 +26,7 @@ struct Slot {
 }
 
 /// The right to write a page, until dropped.
-pub(super) struct Guard<'a> {
+pub(crate) struct Guard<'a> {
     // Dropped in this order: the next in line is let in, then the slot is forgotten if nobody uses it.
     _turn: Permit,
     user: User<'a>,
@@ -40,7 +40,7 @@ struct User<'a> {
 
 impl Locks {
     /// Waits for the right to write page `number`; first come, first served.
-    pub(super) async fn lock(&self, number: u64) -> Guard<'_> {
+    pub(crate) async fn lock(&self, number: u64) -> Guard<'_> {
         let new = || Rc::new(Slot { turn: Semaphore::new(1), users: Cell::new(0), image: RefCell::new(None) });
         let slot = self.slots.borrow_mut().entry(number).or_insert_with(new).clone();
         slot.users.set(slot.users.get() + 1);

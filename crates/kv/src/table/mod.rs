@@ -12,6 +12,7 @@
 
 mod collect;
 mod extent;
+mod found;
 mod group;
 mod guest;
 mod heap;
@@ -20,6 +21,7 @@ mod leftover;
 mod locks;
 mod plan;
 mod rebuild;
+mod register;
 mod seal;
 mod stock;
 mod store;
@@ -33,14 +35,17 @@ use engine::sync::Semaphore;
 use engine::{Buf, View};
 use pool::{Layout, TablePage};
 
-use crate::page::{AllocationPage, Entry, PageError, PlaceKind, Reference, Stored, TablePageView};
-use crate::types::{Applied, Ballot, Key, OpId, Timestamp};
+use crate::page::{AllocationPage, Entry, PageError, PlaceKind, TablePageView};
+use crate::types::{Applied, Key, OpId, Timestamp};
 use crate::value::Value;
 
 pub use collect::{AGE_MIN, Collected};
+pub use found::{Content, Found};
 pub(crate) use inspect::{HeapState, Marks};
+pub(crate) use locks::Locks;
+pub use register::{Outcome, Request};
 pub use seal::Sealed;
-pub use store::Outcome;
+pub use store::Reply;
 
 /// Compare-and-writes of one page by one operation before it gives up. Guessed: far beyond any contention that still makes
 /// progress, so that a defect shows as an error and not as a hang.
@@ -124,82 +129,6 @@ fn uncertain(error: &device::Error) -> bool {
 pub struct PageImage {
     page: TablePage,
     bytes: View,
-}
-
-/// What a home page says of a key.
-#[derive(Clone, Debug)]
-pub struct Found {
-    /// When it was written; [`Timestamp::ZERO`]: never.
-    pub timestamp: Timestamp,
-    /// The highest ballot promised.
-    pub promise: Ballot,
-    /// Conditional operations applied since the last put.
-    pub ops: Vec<Applied>,
-    /// When it ends, in Unix milliseconds; 0: never.
-    pub expiry: u64,
-    /// What the value is, for whoever stores it.
-    pub tag: u32,
-    /// What it holds.
-    pub content: Content,
-}
-
-impl Found {
-    /// A key of which the page knows nothing.
-    pub const NOTHING: Found = Found {
-        timestamp: Timestamp::ZERO,
-        promise: Ballot::NONE,
-        ops: Vec::new(),
-        expiry: 0,
-        tag: 0,
-        content: Content::Nothing,
-    };
-
-    fn of(entry: &Entry<'_>, bytes: &View) -> Found {
-        Found {
-            timestamp: entry.timestamp,
-            promise: entry.promise,
-            ops: entry.ops.iter().collect(),
-            expiry: entry.expiry,
-            tag: entry.tag,
-            content: content_of(&entry.stored, bytes),
-        }
-    }
-
-    /// The record that this is on another member, with the value it speaks of.
-    pub fn record(&self, value: Option<Value>) -> Record {
-        Record { timestamp: self.timestamp, value, expiry: self.expiry, tag: self.tag, ops: self.ops.clone() }
-    }
-}
-
-/// What a home page holds for a key.
-#[derive(Clone, Debug)]
-pub enum Content {
-    /// Nothing: deleted or never written.
-    Nothing,
-    /// The value.
-    Inline(View),
-    /// A value of so many bytes elsewhere on the member.
-    Elsewhere(u32, Reference),
-}
-
-impl Content {
-    /// Bytes of the value; `None`: there is none.
-    pub fn value_len(&self) -> Option<usize> {
-        match self {
-            Content::Nothing => None,
-            Content::Inline(view) => Some(view.len()),
-            Content::Elsewhere(length, _) => Some(*length as usize),
-        }
-    }
-
-    /// Checksum of the value under `op`, as stored or worked out; `None`: there is no value.
-    pub fn checksum(&self, op: OpId) -> Option<u64> {
-        match self {
-            Content::Nothing => None,
-            Content::Inline(view) => Some(crate::types::value_checksum(op, view)),
-            Content::Elsewhere(_, reference) => Some(reference.checksum),
-        }
-    }
 }
 
 /// What became of a value that was fetched.
@@ -371,7 +300,7 @@ impl<N: Namespace> Table<N> {
     pub fn find(&self, image: &PageImage, key: &Key) -> Result<Found, TableError> {
         let view = self.decode_again(image)?;
         self.check_seal(image.page, view.header().seal)?;
-        Ok(found_in(&view, &image.bytes, key.bytes()))
+        Ok(found::find(&view, &image.bytes, key.bytes()))
     }
 
     /// Refuses a page that is sealed for a later epoch.
@@ -460,22 +389,6 @@ impl PageImage {
     pub fn fill<N: Namespace>(&self, table: &Table<N>) -> Result<(usize, usize), TableError> {
         let view = table.decode_again(self)?;
         Ok((view.header().used as usize, view.header().used as usize + view.free()))
-    }
-}
-
-fn found_in(view: &TablePageView<'_>, bytes: &View, key: &[u8]) -> Found {
-    view.entry(key).map_or(Found::NOTHING, |entry| Found::of(&entry, bytes))
-}
-
-fn content_of(stored: &Stored<'_>, bytes: &View) -> Content {
-    match stored {
-        Stored::Tombstone => Content::Nothing,
-        Stored::Reference(length, reference) => Content::Elsewhere(*length, *reference),
-        Stored::Inline(value) => {
-            // The value is a part of `bytes`: its view shares the page's buffer.
-            let at = value.as_ptr() as usize - bytes.as_ptr() as usize;
-            Content::Inline(bytes.slice(at..at + value.len()))
-        }
     }
 }
 

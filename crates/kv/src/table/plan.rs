@@ -13,7 +13,6 @@ use crate::value::Value;
 
 /// What becomes of the entry that the page has for a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(dead_code)] // the register of conditional operations, which comes next, makes the other two
 pub(super) enum Change {
     /// The record takes its place.
     Replace,
@@ -68,6 +67,21 @@ impl<'a> Put<'a> {
             tag: record.tag,
             ops: AppliedOps::encode(&record.ops),
             inline: short.map(Value::contiguous),
+        }
+    }
+
+    /// No more than a promise.
+    pub(super) fn promise(key: &'a [u8]) -> Put<'a> {
+        Put {
+            key,
+            timestamp: Timestamp::ZERO,
+            change: Change::Promise,
+            promise: Ballot::NONE,
+            value: None,
+            expiry: 0,
+            tag: 0,
+            ops: Vec::new(),
+            inline: None,
         }
     }
 

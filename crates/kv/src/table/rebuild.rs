@@ -14,7 +14,7 @@ use pool::TablePage;
 use super::plan::{Placed, Plan, Put, plan};
 use super::{Record, Table, TableError, uncertain};
 use crate::page::{Draft, Identity, Kind, PageError};
-use crate::types::{Ballot, Key};
+use crate::types::{Ballot, Key, Timestamp};
 
 impl<N: Namespace> Table<N> {
     /// The bytes of a damaged page; `None` if it is good (again). A page of a newer format is an error: it is not damaged,
@@ -40,7 +40,10 @@ impl<N: Namespace> Table<N> {
         let room = size - crate::page::HEADER_BYTES;
         let mut puts = Vec::with_capacity(records.len());
         for (key, record, promise) in records {
-            let mut put = Put::new(key.bytes(), record, room);
+            let mut put = match record.timestamp {
+                Timestamp::ZERO => Put::promise(key.bytes()),
+                _ => Put::new(key.bytes(), record, room),
+            };
             put.promise = *promise;
             puts.push(put);
         }

@@ -1,4 +1,4 @@
-//! `store if newer`: the one way a key changes on a member.
+//! How a key changes on a member: what the register says (`register`), put into force.
 //!
 //! A loop around one compare-and-write of the home page. What was placed outside for an image is, in the end, either
 //! referred to by the page, or freed, or abandoned: abandoned as long as an image that refers to it may yet land.
@@ -16,9 +16,10 @@ use pool::TablePage;
 
 use super::collect::FRESH_TIME_MAX;
 use super::leftover::Leftover;
-use super::plan::{Placed, Plan, Put, plan};
+use super::plan::{Change, Placed, Plan, Put, plan};
+use super::register::{Outcome, Request, Verdict, judge};
 use super::{ATTEMPTS_MAX, PageImage, Table, TableError, bump, uncertain};
-use crate::page::{Draft, PlaceKind, Reference, Stored, TablePageView};
+use crate::page::{Draft, Entry, PlaceKind, Reference, Stored, TablePageView};
 use crate::types::{Key, OpId, Timestamp};
 use crate::value::Value;
 
@@ -29,13 +30,13 @@ const BACKOFF_FIRST: Duration = Duration::from_micros(50);
 /// Doublings of the step back.
 const BACKOFF_DOUBLINGS_MAX: u32 = 7;
 
-/// How a store that is done went. Both count towards a quorum.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome {
-    /// The record is in force.
-    Stored,
-    /// A newer one is, and stays.
-    Superseded,
+/// What a member answers.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    /// What came of the request.
+    pub outcome: Outcome,
+    /// The home page as it was then; for the next request.
+    pub image: PageImage,
 }
 
 /// A copy outside the page.
@@ -51,6 +52,7 @@ struct Doubt {
 /// The state of one store.
 struct Attempt<'a> {
     page: TablePage,
+    request: &'a Request,
     put: Put<'a>,
     damaged: Option<Reference>,
     /// The home page as it was before anything was placed.
@@ -62,27 +64,32 @@ struct Attempt<'a> {
 }
 
 enum Step {
-    Done(Outcome),
+    Done(Outcome, View),
     Place { key: Vec<u8>, timestamp: Timestamp, value: Value },
     Missed,
 }
 
 impl<N: Namespace> Table<N> {
-    /// Stores `record` under `key` unless the member holds the same or something newer. Done means stable.
+    /// Does what `request` says for `key`, by the rules of `register`. Done means stable.
     ///
     /// `image`: the home page if it was read just now. `damaged`: a reference under the same timestamp whose copy does not
     /// verify; it is replaced.
-    pub async fn store_if_newer(
+    pub async fn apply(
         self: &Rc<Self>,
         key: &Key,
-        record: &super::Record,
+        request: &Request,
         image: Option<PageImage>,
         damaged: Option<Reference>,
-    ) -> Result<Outcome, TableError> {
+    ) -> Result<Reply, TableError> {
         let room = self.layout.page_bytes() - crate::page::HEADER_BYTES;
+        let put = match request.record() {
+            Some(record) => Put::new(key.bytes(), record, room),
+            None => Put::promise(key.bytes()),
+        };
         let mut attempt = Attempt {
             page: self.home(key),
-            put: Put::new(key.bytes(), record, room),
+            request,
+            put,
             damaged,
             given: image.map(|image| image.bytes),
             placed: Vec::new(),
@@ -90,15 +97,28 @@ impl<N: Namespace> Table<N> {
             garbage: Vec::new(),
         };
         let result = self.run(&mut attempt).await;
+        let page = attempt.page;
         self.settle(attempt).await;
-        result
+        result.map(|(outcome, bytes)| Reply { outcome, image: PageImage { page, bytes } })
     }
 
-    async fn run(&self, attempt: &mut Attempt<'_>) -> Result<Outcome, TableError> {
+    /// Stores `record` under `key` unless the member holds the same or something newer.
+    #[cfg(test)]
+    pub(crate) async fn store_if_newer(
+        self: &Rc<Self>,
+        key: &Key,
+        record: &super::Record,
+        image: Option<PageImage>,
+        damaged: Option<Reference>,
+    ) -> Result<Outcome, TableError> {
+        Ok(self.apply(key, &Request::Store(record.clone()), image, damaged).await?.outcome)
+    }
+
+    async fn run(&self, attempt: &mut Attempt<'_>) -> Result<(Outcome, View), TableError> {
         let mut misses = 0;
         for _ in 0..ATTEMPTS_MAX {
             match self.step(attempt).await? {
-                Step::Done(outcome) => return Ok(outcome),
+                Step::Done(outcome, image) => return Ok((outcome, image)),
                 Step::Place { key, timestamp, value } => {
                     // No lock is held here: the guest's page may be the one that another writer holds while it wants ours.
                     let since = engine::time::now();
@@ -129,24 +149,23 @@ impl<N: Namespace> Table<N> {
         let view = self.decode(page, &expected)?;
         self.check_seal(page, view.header().seal)?;
         let entry = view.entry(attempt.put.key);
-        let held = entry.map_or(Timestamp::ZERO, |entry| entry.timestamp);
         let old = entry.and_then(|entry| match entry.stored {
             Stored::Reference(_, reference) => Some((reference, entry.timestamp.op)),
             Stored::Inline(_) | Stored::Tombstone => None,
         });
-        if attempt.doubt.as_ref().is_some_and(|doubt| doubt.expected[..] != expected[..]) {
-            let doubt = attempt.doubt.take();
-            if held >= attempt.put.timestamp {
-                // It may have happened, and unlinked this; if another did, freeing it twice is harmless.
-                attempt.garbage.extend(doubt.and_then(|doubt| doubt.unlinks).filter(|copy| Some(*copy) != old));
+        attempt.settle_doubt(entry.as_ref(), old, &expected);
+        let damaged = old.is_some_and(|(reference, _)| Some(reference) == attempt.damaged);
+        let outcome = match judge(attempt.request, entry.as_ref(), damaged) {
+            Verdict::Is(outcome) => {
+                attempt.forget_used(&view);
+                return Ok(Step::Done(outcome, expected));
             }
-        }
-        let damaged = |(reference, _): Copy| Some(reference) == attempt.damaged;
-        if held > attempt.put.timestamp || (held == attempt.put.timestamp && !old.is_some_and(damaged)) {
-            attempt.forget_used(&view);
-            let own = held == attempt.put.timestamp;
-            return Ok(Step::Done(if own { Outcome::Stored } else { Outcome::Superseded }));
-        }
+            Verdict::Becomes(change, promise, outcome) => {
+                (attempt.put.change, attempt.put.promise) = (change, promise);
+                outcome
+            }
+        };
+        let old = old.filter(|_| attempt.put.change == Change::Replace);
         if !older || attempt.placed.iter().any(|copy| copy.since.elapsed() > FRESH_TIME_MAX) {
             self.look_at_copies(attempt).await?;
         }
@@ -168,8 +187,8 @@ impl<N: Namespace> Table<N> {
                 if !attempt.placed.is_empty() {
                     attempt.forget_used(&self.decode(page, &new)?);
                 }
-                lock.set_image(Some(new));
-                Ok(Step::Done(Outcome::Stored))
+                lock.set_image(Some(new.clone()));
+                Ok(Step::Done(outcome, new))
             }
             Err(device::Error::CompareFailure) => {
                 bump(&self.stats.misses);
@@ -284,6 +303,15 @@ impl Attempt<'_> {
             )
         };
         self.placed.retain(|copy| !used(copy));
+    }
+
+    /// Settles what an earlier attempt has left in doubt, now that the page holds other bytes: `entry` and its copy `old`.
+    fn settle_doubt(&mut self, entry: Option<&Entry<'_>>, old: Option<Copy>, now: &View) {
+        let Some(doubt) = self.doubt.take_if(|doubt| doubt.expected[..] != now[..]) else { return };
+        if entry.is_some_and(|entry| entry.timestamp >= self.put.timestamp) {
+            // It may have happened, and unlinked this; if another did, freeing it twice is harmless.
+            self.garbage.extend(doubt.unlinks.filter(|copy| Some(*copy) != old));
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use device::{Fault, FaultConfig, Memory};
 use pool::{HeapGroup, HeapPage};
 
 use super::*;
+use crate::page::Stored;
 use crate::testing::{Counting, create, memories, run};
 use crate::types::Ballot;
 

@@ -1,0 +1,298 @@
+//! Conditional operations: what becomes of a key depends on what is there, and happens once.
+//!
+//! Rules (`kv/model` searched them; the numbers are those of `resolve`):
+//! - Under a ballot of its own the operation asks a majority to promise, takes the newest entry E they show, and asks them to
+//!   accept what follows from it. A refusal: again, under a higher ballot.
+//! 1. E remembers this operation: an earlier attempt took effect, and its result is the result, once E is held by a majority.
+//! 2. An earlier attempt belongs to another era (put) than E, or E has forgotten operations as old as it: whether it took
+//!    effect before it was replaced cannot be seen. Unknown. To try again would apply it twice.
+//! 3. Nothing is to be changed: that is the result at once if nothing was ever sent to be accepted and a majority shows E;
+//!    else E has to be held by a majority first.
+//! 4. Else the new entry, on top of E, which remembers this operation, is to be accepted.
+//! - With an accept the member promises the host's *next* ballot. If a majority still shows that promise when the same host's
+//!   next operation reads, its read is its prepare: two round trips instead of three. A reserved ballot is used once: two
+//!   operations under one would be two values under one timestamp.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::error::StoreError;
+use super::fetch::fetch;
+use super::link::Link;
+use super::operation::Course;
+use super::round::{Answer, Majority, Round};
+use super::topology::TOMBSTONE_FLOOR;
+use super::value::{Change, PutOptions, Versioned};
+use super::{Inner, count};
+use crate::table::{Found, Record, Request};
+use crate::types::{Applied, Ballot, Key, OpId, Timestamp, VALUE_BYTES_MAX, Version};
+use crate::value::Value;
+
+/// Attempts of one conditional operation against others of the same key. Guessed: with random pauses far beyond any
+/// contention that still makes progress.
+pub const ATTEMPTS_MAX: u32 = 128;
+/// First pause after a refusal; doubles, and is shortened at random, so that two hosts do not refuse each other for ever.
+/// Guessed: a round trip.
+const BACKOFF_FIRST: Duration = Duration::from_micros(100);
+/// Doublings of the pause: 25 ms.
+const BACKOFF_DOUBLINGS_MAX: u32 = 8;
+/// Ballots a host keeps in mind for its next operations; of more the oldest is forgotten, which costs that key's next one a
+/// round trip. Guessed.
+pub const RESERVATIONS_MAX: usize = 1024;
+
+/// What an operation came to.
+pub(super) struct Effect<R> {
+    pub(super) result: R,
+    /// Of the entry that it wrote or confirmed.
+    pub(super) timestamp: Timestamp,
+    pub(super) version: Version,
+}
+
+/// What an operation is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Purpose {
+    /// To change the key, alone among its host's operations.
+    Change,
+    /// To see what is there.
+    Read,
+    /// To have what is there accepted anew by all that can be reached, even if a majority shows it.
+    Spread,
+}
+
+/// An entry that was sent to be accepted, and what the operation returns if it was.
+struct Attempt<R> {
+    ballot: Ballot,
+    era: (u64, OpId),
+    result: R,
+}
+
+/// A conditional operation that has read.
+pub(super) struct Ballots<'a, N: Link, R, D> {
+    inner: &'a Rc<Inner<N>>,
+    key: &'a Key,
+    round: &'a Rc<Round<N>>,
+    course: &'a Course<N>,
+    op: OpId,
+    purpose: Purpose,
+    decide: D,
+    attempts: Vec<Attempt<R>>,
+    /// The largest round of a ballot in sight.
+    largest: u64,
+}
+
+/// What to ask for once promised.
+enum Resolution<R> {
+    /// Nothing.
+    Is(Effect<R>),
+    /// That a majority holds what is there.
+    Confirm(Effect<R>, Record),
+    /// A change.
+    Write(Effect<R>, Record),
+    /// What is there could not be fetched: it was replaced meanwhile.
+    Gone,
+}
+
+fn era(timestamp: Timestamp) -> (u64, OpId) {
+    (timestamp.counter, timestamp.op)
+}
+
+impl<'a, N: Link, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'a, N, R, D> {
+    /// Operation `op`, whose round has read the members.
+    pub(super) fn new(
+        inner: &'a Rc<Inner<N>>,
+        key: &'a Key,
+        round: &'a Rc<Round<N>>,
+        course: &'a Course<N>,
+        op: OpId,
+        purpose: Purpose,
+        decide: D,
+    ) -> Self {
+        let (_, largest) = round.largest();
+        Ballots { inner, key, round, course, op, purpose, decide, attempts: Vec::new(), largest }
+    }
+
+    /// Carries it out. `promised`: the ballot reserved for it, and what a majority that still promises it has shown.
+    pub(super) async fn run(mut self, mut promised: Option<(Ballot, Majority)>) -> Result<Effect<R>, StoreError> {
+        for attempt in 0..ATTEMPTS_MAX {
+            if attempt > 0 {
+                count(&self.inner.stats.conflicts);
+                back_off(attempt).await;
+            }
+            let prepared = match promised.take() {
+                Some(promised) => Some(promised),
+                None => self.prepare().await?,
+            };
+            let Some((ballot, majority)) = prepared else { continue };
+            if let Some(effect) = self.accept(ballot, &majority).await? {
+                return Ok(effect);
+            }
+        }
+        Err(StoreError::Contended { attempts: ATTEMPTS_MAX, outcome_unknown: !self.attempts.is_empty() })
+    }
+
+    /// `None`: refused.
+    async fn prepare(&mut self) -> Result<Option<(Ballot, Majority)>, StoreError> {
+        self.largest += 1;
+        let ballot = Ballot { round: self.largest, op: self.op };
+        match self.course.ask(self.round, Request::Prepare(ballot), false).await? {
+            Answer::Done => Ok(self.round.judge().map(|majority| (ballot, majority))),
+            Answer::Refused(higher) => {
+                self.largest = self.largest.max(higher.round);
+                Ok(None)
+            }
+        }
+    }
+
+    /// `None`: refused, or gone.
+    async fn accept(&mut self, ballot: Ballot, majority: &Majority) -> Result<Option<Effect<R>>, StoreError> {
+        let (effect, record, changes) = match self.resolve(ballot, majority).await? {
+            Resolution::Is(effect) => {
+                // Nothing was sent under this ballot: its promises are good for the next operation.
+                self.inner.reservations.keep(self.key, ballot);
+                return Ok(Some(effect));
+            }
+            Resolution::Confirm(effect, record) => (effect, record, false),
+            Resolution::Write(effect, record) => {
+                let era = era(record.timestamp);
+                self.attempts.push(Attempt { ballot, era, result: effect.result.clone() });
+                (effect, record, true)
+            }
+            Resolution::Gone => return Ok(None),
+        };
+        // A reader that confirms has no next operation in view.
+        let next = match changes {
+            true => Ballot { round: ballot.round + 1, op: self.inner.next_op() },
+            false => ballot,
+        };
+        match self.course.ask(self.round, Request::Accept { ballot, next, record }, changes).await? {
+            Answer::Done => {
+                if next != ballot {
+                    self.inner.reservations.keep(self.key, next);
+                }
+                Ok(Some(effect))
+            }
+            Answer::Refused(higher) => {
+                self.largest = self.largest.max(higher.round);
+                Ok(None)
+            }
+        }
+    }
+
+    /// What to do under `ballot`, which a majority has promised.
+    async fn resolve(&mut self, ballot: Ballot, majority: &Majority) -> Result<Resolution<R>, StoreError> {
+        let holders = self.round.found(majority.slots());
+        let Some((_, newest)) = holders.first().cloned() else { return Ok(Resolution::Gone) };
+        let base = newest.base(TOMBSTONE_FLOOR);
+        let applied = base.ops.iter().find(|applied| applied.op == self.op).map(Applied::ballot);
+        if applied.is_none() && self.is_undecidable(&base) {
+            return Err(StoreError::OutcomeUnknown);
+        }
+        let Ok(value) = fetch(self.inner, self.key, holders).await else { return Ok(Resolution::Gone) };
+        let confirmed = |result| {
+            let timestamp = Timestamp { ballot, ..base.timestamp };
+            let record = Record { timestamp, ..base.record(value.clone()) };
+            Resolution::Confirm(Effect { result, timestamp, version: base.version() }, record)
+        };
+        if let Some(applied) = applied {
+            let attempt = self.attempts.iter().find(|attempt| attempt.ballot == applied);
+            // Rule 1. Nobody else has this operation's id, so there is one.
+            return attempt.map(|attempt| confirmed(attempt.result.clone())).ok_or(StoreError::OutcomeUnknown);
+        }
+        let shown = value.clone().map(|value| Versioned::new(&base, value));
+        let expired = base.is_expired(self.inner.unix_millis());
+        let nothing = shown.is_none();
+        let (result, value, options) = match (self.decide)(shown.as_ref().filter(|_| !expired)) {
+            Change::Put { value, .. } if value.len() > VALUE_BYTES_MAX => {
+                return Err(StoreError::Value { length: value.len() }.with_outcome(!self.attempts.is_empty()));
+            }
+            Change::Put { value, options, result } => (result, Some(value), options),
+            Change::Keep(result) if !expired => return Ok(self.unchanged(result, &base, majority, confirmed)),
+            Change::Delete(result) if nothing => return Ok(self.unchanged(result, &base, majority, confirmed)),
+            // What has ended is deleted, whatever else was asked.
+            Change::Keep(result) | Change::Delete(result) => (result, None, PutOptions::default()),
+        };
+        Ok(self.changed(result, &base, ballot, value, options))
+    }
+
+    /// Rule 2.
+    fn is_undecidable(&self, base: &Found) -> bool {
+        let cut = base.ops.first().filter(|first| first.op == OpId::default()).map_or(0, |cut| cut.round);
+        self.attempts.iter().any(|attempt| attempt.era != era(base.timestamp) || attempt.ballot.round <= cut)
+    }
+
+    /// Rule 3.
+    fn unchanged(
+        &self,
+        result: R,
+        base: &Found,
+        majority: &Majority,
+        confirmed: impl Fn(R) -> Resolution<R>,
+    ) -> Resolution<R> {
+        match majority {
+            Majority::Agreed(_) if self.attempts.is_empty() && self.purpose != Purpose::Spread => {
+                Resolution::Is(Effect { result, timestamp: base.timestamp, version: base.version() })
+            }
+            _ => confirmed(result),
+        }
+    }
+
+    /// Rule 4. If no other operation of this host is at the key, its earlier ones are done, whatever came of them: nobody will
+    /// look for them.
+    fn changed(
+        &self,
+        result: R,
+        base: &Found,
+        ballot: Ballot,
+        value: Option<Value>,
+        options: PutOptions,
+    ) -> Resolution<R> {
+        let is_done = |applied: &Applied| self.purpose == Purpose::Change && applied.op.host == self.op.host;
+        let others = base.ops.iter().filter(|applied| !is_done(applied)).copied();
+        let ops: Vec<Applied> = others.chain([Applied { op: self.op, round: ballot.round }]).collect();
+        let timestamp = Timestamp { ballot, ..base.timestamp };
+        let version = Version::new(timestamp, &ops);
+        let record = Record { timestamp, value, expiry: options.stored_expiry(), tag: options.tag, ops };
+        Resolution::Write(Effect { result, timestamp, version }, record)
+    }
+}
+
+async fn back_off(attempt: u32) {
+    let longest = BACKOFF_FIRST * (1 << attempt.min(BACKOFF_DOUBLINGS_MAX));
+    let share = engine::task::random_u64() % longest.as_nanos() as u64;
+    engine::time::sleep(Duration::from_nanos(share)).await;
+}
+
+/// Ballots that members have promised to this host's next operation on a key. Hints: whoever finds one of no use prepares.
+#[derive(Default)]
+pub(super) struct Reservations {
+    by_key: RefCell<BTreeMap<Vec<u8>, (Ballot, u64)>>,
+    by_age: RefCell<BTreeMap<u64, Vec<u8>>>,
+    count: Cell<u64>,
+}
+
+impl Reservations {
+    /// The ballot for the next operation on `key`, in an epoch whose rounds are above `start`. It is given once.
+    pub(super) fn take(&self, key: &Key, start: u64) -> Option<Ballot> {
+        let (ballot, age) = self.by_key.borrow_mut().remove(key.bytes())?;
+        self.by_age.borrow_mut().remove(&age);
+        // Of an older epoch: the promise may have been dropped with a tombstone, or not have been carried over.
+        (ballot.round > start).then_some(ballot)
+    }
+
+    fn keep(&self, key: &Key, ballot: Ballot) {
+        let (mut by_key, mut by_age) = (self.by_key.borrow_mut(), self.by_age.borrow_mut());
+        let age = self.count.get() + 1;
+        self.count.set(age);
+        if let Some((_, before)) = by_key.insert(key.bytes().to_vec(), (ballot, age)) {
+            by_age.remove(&before);
+        }
+        by_age.insert(age, key.bytes().to_vec());
+        if by_age.len() > RESERVATIONS_MAX
+            && let Some((_, oldest)) = by_age.pop_first()
+        {
+            by_key.remove(&oldest);
+        }
+    }
+}

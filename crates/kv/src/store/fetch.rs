@@ -1,0 +1,109 @@
+//! Fetching values that do not stand in their home pages.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use engine::sync::Notify;
+use engine::time;
+
+use super::Inner;
+use super::link::Link;
+use super::member::{Member, MemberError};
+use crate::table::{Content, Fetched, Found, TableError};
+use crate::types::Key;
+use crate::value::Value;
+
+/// How long one replica's copy is waited for before another is asked as well. Guessed: well above a fetch of 128 KiB.
+const HEDGE: Duration = Duration::from_millis(20);
+
+impl<N: Link> Inner<N> {
+    /// Gets a value from one member, if it still holds the one that was found.
+    pub(super) async fn fetch_from(
+        self: &Rc<Self>,
+        member: &Rc<Member<N>>,
+        key: &Key,
+        found: &Found,
+    ) -> Result<Option<Value>, MemberError> {
+        let (table, epoch) = member.voting().await?;
+        let fetched = table.fetch(key, found).await;
+        member.counts(epoch)?;
+        match fetched {
+            Ok(Fetched::Value(value)) => Ok(Some(value)),
+            Ok(Fetched::Changed(_)) => Ok(None),
+            Err(error) => {
+                if matches!(error, TableError::CopyDamaged { .. } | TableError::Page { .. }) {
+                    tracing::warn!(member = member.index, ?key, %error, "a damaged replica");
+                    self.mark_stale(member);
+                }
+                Err(error.into())
+            }
+        }
+    }
+}
+
+/// None of the members asked has the value any more.
+pub(super) struct Gone;
+
+/// Attempts to fetch one value, under way.
+struct Fetches {
+    value: RefCell<Option<Value>>,
+    failed: Cell<usize>,
+    changed: Notify,
+}
+
+/// Gets the value that all of `found`, which have the same timestamp, speak of: at once where it is inline, else from one
+/// after the other, without waiting long for any.
+pub(super) async fn fetch<N: Link>(
+    inner: &Rc<Inner<N>>,
+    key: &Key,
+    found: Vec<(Rc<Member<N>>, Found)>,
+) -> Result<Option<Value>, Gone> {
+    let length = found.first().and_then(|(_, found)| found.content.value_len()).unwrap_or(0);
+    for (_, found) in &found {
+        match &found.content {
+            Content::Nothing => return Ok(None),
+            Content::Inline(view) => return Ok(Some(view.clone().into())),
+            Content::Elsewhere(..) => {}
+        }
+    }
+    let _bytes = inner.value_bytes.acquire(length).await;
+    let fetches = Rc::new(Fetches { value: RefCell::default(), failed: Cell::new(0), changed: Notify::new() });
+    let count = found.len();
+    for (started, (member, found)) in found.into_iter().enumerate() {
+        // At the bound, or away: as good as failed.
+        let Ok(under_way) = member.begin() else {
+            fetches.failed.set(fetches.failed.get() + 1);
+            continue;
+        };
+        let (inner, key, shared) = (inner.clone(), key.clone(), fetches.clone());
+        engine::task::spawn(async move {
+            match inner.fetch_from(&member, &key, &found).await {
+                Ok(Some(value)) => *shared.value.borrow_mut() = Some(value),
+                Ok(None) | Err(_) => shared.failed.set(shared.failed.get() + 1),
+            }
+            shared.changed.notify_one();
+            drop(under_way);
+        })
+        .detach();
+        let wait = async {
+            while fetches.value.borrow().is_none() && fetches.failed.get() <= started {
+                fetches.changed.notified().await;
+            }
+        };
+        // Too long, or failed: the next one is asked.
+        let _elapsed = time::timeout(HEDGE, wait).await;
+        if fetches.value.borrow().is_some() {
+            break;
+        }
+    }
+    loop {
+        if let Some(value) = fetches.value.take() {
+            return Ok(Some(value));
+        }
+        if fetches.failed.get() == count {
+            return Err(Gone);
+        }
+        fetches.changed.notified().await;
+    }
+}

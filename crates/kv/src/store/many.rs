@@ -1,0 +1,46 @@
+//! Many keys in one call: all are under way together, so that the whole takes hardly longer than one.
+
+use std::collections::BTreeMap;
+
+use super::error::StoreError;
+use super::link::Link;
+use super::value::Versioned;
+use super::{OPERATIONS_MAX, PutOptions, Store};
+use crate::value::Value;
+use pool::together;
+
+/// Keys of one call that are under way together; the rest follows. Derived: a quarter of what a store has under way, so that
+/// one call leaves room for others.
+pub const KEYS_AT_ONCE_MAX: usize = OPERATIONS_MAX / 4;
+
+impl<N: Link> Store<N> {
+    /// [`Store::get_versioned`] of each key, in their order. Each is linearizable by itself; together they are no snapshot.
+    pub async fn get_many(&self, keys: &[impl AsRef<[u8]>]) -> Vec<Result<Option<Versioned>, StoreError>> {
+        let mut results = Vec::with_capacity(keys.len());
+        for keys in keys.chunks(KEYS_AT_ONCE_MAX) {
+            results.extend(together(keys.iter().map(|key| self.get_versioned(key.as_ref()))).await);
+        }
+        results
+    }
+
+    /// [`Store::put_with`] of each, in their order. Each is linearizable by itself; of a key named twice the last value is
+    /// put, and the earlier ones count as overwritten at once.
+    pub async fn put_many(&self, puts: &[(impl AsRef<[u8]>, Value, PutOptions)]) -> Vec<Result<(), StoreError>> {
+        let last: BTreeMap<&[u8], usize> =
+            puts.iter().enumerate().map(|(index, (key, ..))| (key.as_ref(), index)).collect();
+        let indices: Vec<usize> = last.values().copied().collect();
+        let mut outcomes: BTreeMap<usize, Result<(), StoreError>> = BTreeMap::new();
+        for some in indices.chunks(KEYS_AT_ONCE_MAX) {
+            let put = |&index: &usize| {
+                let (key, value, options) = &puts[index];
+                self.put_with(key.as_ref(), value.clone(), *options)
+            };
+            outcomes.extend(some.iter().copied().zip(together(some.iter().map(put)).await));
+        }
+        let outcome = |(key, ..): &(_, Value, PutOptions)| {
+            let key: &[u8] = AsRef::as_ref(key);
+            outcomes[&last[key]].clone()
+        };
+        puts.iter().map(outcome).collect()
+    }
+}

@@ -1,0 +1,188 @@
+//! Conditional operations as callers have them: all are updates.
+
+use std::rc::Rc;
+
+use engine::time;
+
+use super::ballots::{Ballots, Effect, Purpose};
+use super::error::StoreError;
+use super::link::Link;
+use super::operation::Course;
+use super::round::Majority;
+use super::topology::Topology;
+use super::value::{CasOutcome, Change, Increment, PutOptions, Versioned};
+use super::{Inner, Store};
+use crate::store::fetch::fetch;
+use crate::types::{Key, VALUE_BYTES_MAX, Version};
+use crate::value::Value;
+
+impl<N: Link> Store<N> {
+    /// Changes `key` by what `decide` makes of what is there, at once: nothing comes between. Linearizable.
+    ///
+    /// `decide` may run several times, once per attempt; the result is that of the attempt that took effect. An error says
+    /// whether a change may have taken effect ([`StoreError::outcome_unknown`]); it is never applied twice.
+    ///
+    /// Two round trips if this host was the last to update the key, else three; one if `decide` keeps what a majority shows.
+    pub async fn update<R: Clone>(
+        &self,
+        key: &[u8],
+        decide: impl FnMut(Option<&Versioned>) -> Change<R>,
+    ) -> Result<R, StoreError> {
+        Ok(self.update_versioned(key, decide).await?.result)
+    }
+
+    async fn update_versioned<R: Clone>(
+        &self,
+        key: &[u8],
+        mut decide: impl FnMut(Option<&Versioned>) -> Change<R>,
+    ) -> Result<Effect<R>, StoreError> {
+        let inner = &self.inner;
+        let key = inner.key(key)?;
+        let _permit = inner.operations.acquire(1).await;
+        let (start, course) = (time::now(), Course::default());
+        let operation = async {
+            // One at a time of this host: they would only refuse each other. (By hash: strangers that share one wait, too.)
+            let _turn = inner.turns.lock(key.hash().home).await;
+            inner.on_newest(async |pool| update(inner, &pool, &key, &course, &mut decide).await).await
+        };
+        let result = inner.within(start, &course, operation).await;
+        inner.finish(&result, &inner.stats.updates, &inner.stats.update_time, start);
+        result
+    }
+
+    /// Sets `key` if there is none; whether it did.
+    pub async fn add(&self, key: &[u8], value: impl Into<Value>, options: PutOptions) -> Result<bool, StoreError> {
+        let value = fitting(value)?;
+        let decide = |found: Option<&Versioned>| match found {
+            Some(_) => Change::Keep(false),
+            None => Change::Put { value: value.clone(), options, result: true },
+        };
+        self.update(key, decide).await
+    }
+
+    /// Sets `key` if there is one; whether it did.
+    pub async fn replace(&self, key: &[u8], value: impl Into<Value>, options: PutOptions) -> Result<bool, StoreError> {
+        let value = fitting(value)?;
+        let decide = |found: Option<&Versioned>| match found {
+            Some(_) => Change::Put { value: value.clone(), options, result: true },
+            None => Change::Keep(false),
+        };
+        self.update(key, decide).await
+    }
+
+    /// Sets `key` if its value is still the one that a versioned get has shown as `version`.
+    pub async fn compare_and_set(
+        &self,
+        key: &[u8],
+        version: Version,
+        value: impl Into<Value>,
+        options: PutOptions,
+    ) -> Result<CasOutcome, StoreError> {
+        let value = fitting(value)?;
+        let decide = |found: Option<&Versioned>| match found {
+            Some(found) if found.version == version => Change::Put { value: value.clone(), options, result: None },
+            other => Change::Keep(Some(other.map(|other| other.version))),
+        };
+        let effect = self.update_versioned(key, decide).await?;
+        Ok(match effect.result {
+            None => CasOutcome::Stored(effect.version),
+            Some(other) => CasOutcome::Changed(other),
+        })
+    }
+
+    /// Adds `delta` to the decimal number that `key` holds and stores the sum; expiry stays. A key that is not there counts
+    /// as `initial`, if that is given.
+    pub async fn increment(&self, key: &[u8], delta: i64, initial: Option<i64>) -> Result<Increment, StoreError> {
+        let decide = |found: Option<&Versioned>| {
+            let number = match found {
+                Some(found) => number_of(found).ok_or(Increment::NotANumber),
+                None => initial.ok_or(Increment::Missing),
+            };
+            match number.and_then(|number| number.checked_add(delta).ok_or(Increment::Overflow)) {
+                Ok(sum) => {
+                    let value = Value::copy_from(sum.to_string().as_bytes());
+                    Change::Put { value, options: options_of(found), result: Increment::Value(sum) }
+                }
+                Err(refused) => Change::Keep(refused),
+            }
+        };
+        self.update(key, decide).await
+    }
+
+    /// Puts `bytes` behind the value of `key`, whose expiry and tag stay, or sets it; the length of the whole.
+    pub async fn append(&self, key: &[u8], bytes: &[u8]) -> Result<usize, StoreError> {
+        let piece = fitting(Value::copy_from(bytes))?;
+        let decide = |found: Option<&Versioned>| {
+            let before = found.map_or(&[][..], |found| found.value.segments());
+            let value = Value::new(before.iter().chain(piece.segments()).cloned().collect());
+            let result = value.len();
+            Change::Put { value, options: options_of(found), result }
+        };
+        self.update(key, decide).await
+    }
+
+    /// Removes `key` and returns what was there: of several at once, one gets it.
+    pub async fn take(&self, key: &[u8]) -> Result<Option<Versioned>, StoreError> {
+        let decide = |found: Option<&Versioned>| match found {
+            Some(found) => Change::Delete(Some(found.clone())),
+            None => Change::Keep(None),
+        };
+        self.update(key, decide).await
+    }
+}
+
+fn fitting(value: impl Into<Value>) -> Result<Value, StoreError> {
+    let value = value.into();
+    if value.len() > VALUE_BYTES_MAX { Err(StoreError::Value { length: value.len() }) } else { Ok(value) }
+}
+
+fn options_of(found: Option<&Versioned>) -> PutOptions {
+    found.map_or(PutOptions::default(), |found| PutOptions { expiry: found.expiry, tag: found.tag })
+}
+
+/// Digits of the longest number.
+const NUMBER_BYTES_MAX: usize = "-9223372036854775808".len();
+
+/// The number that plain bytes are in the one way it is written.
+fn number_of(found: &Versioned) -> Option<i64> {
+    if found.tag != 0 || found.value.len() > NUMBER_BYTES_MAX {
+        return None;
+    }
+    let text = String::from_utf8(found.value.to_vec()).ok()?;
+    let number: i64 = text.parse().ok()?;
+    (number.to_string() == text).then_some(number)
+}
+
+async fn update<N: Link, R: Clone>(
+    inner: &Rc<Inner<N>>,
+    pool: &Rc<Topology<N>>,
+    key: &Key,
+    course: &Course<N>,
+    mut decide: impl FnMut(Option<&Versioned>) -> Change<R>,
+) -> Result<Effect<R>, StoreError> {
+    let round = course.begin(inner, pool, key);
+    let majority = round.majority().await?;
+    if let Some(ballot) = inner.reservations.take(key, round.epoch_start())
+        && let Some(majority) = round.promised(ballot)
+    {
+        let ballots = Ballots::new(inner, key, &round, course, ballot.op, Purpose::Change, decide);
+        return ballots.run(Some((ballot, majority))).await;
+    }
+    if let Majority::Agreed(slots) = &majority {
+        // What a get would return, at the price of one.
+        let found = round.found(slots);
+        if let Some((_, shown)) = found.first().cloned()
+            && !shown.is_expired(inner.unix_millis())
+            && let Ok(value) = fetch(inner, key, found).await
+        {
+            let versioned = value.map(|value| Versioned::new(&shown, value));
+            match (decide(versioned.as_ref()), &versioned) {
+                (Change::Keep(result), _) | (Change::Delete(result), None) => {
+                    return Ok(Effect { result, timestamp: shown.timestamp, version: shown.version() });
+                }
+                (Change::Put { .. } | Change::Delete(_), _) => {}
+            }
+        }
+    }
+    Ballots::new(inner, key, &round, course, inner.next_op(), Purpose::Change, decide).run(None).await
+}
