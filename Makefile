@@ -8,7 +8,7 @@
 #   make mutants [ONLY=pattern]    breaks one guarantee at a time; each must turn its named test red
 #   make guest                     a real Linux kernel as peer, as initiator and as target: all that there is
 #   make fuzz [SECONDS=60]         every fuzz target for that long
-#   make bench                     every row of figures in short form, beside its peers
+#   make bench [ROW=B4]            every row of figures in short form, or one, beside its peers
 #   make tidy | fmt | clean
 
 .DELETE_ON_ERROR:
@@ -63,7 +63,7 @@ guest: deps-test
 	scripts/guest.sh all
 
 bench: deps-bench build
-	scripts/bench.sh "$(YAGURA)" "$(TARGET_DIR)/bench"
+	scripts/bench.sh "$(YAGURA)" "$(TARGET_DIR)/bench" $(ROW)
 
 fuzz: deps-test
 	scripts/fuzz.sh $(SECONDS)

@@ -1,24 +1,36 @@
 #!/usr/bin/env bash
-# Every row of figures in short form: ours and its peers in the same rounds, with JSON and pictures in OUTPUT.
-# usage: bench.sh YAGURA OUTPUT
+# Rows of figures in short form: ours and its peers in the same rounds, with JSON and pictures in OUTPUT.
+# usage: bench.sh YAGURA OUTPUT [ROW]   ROW: device, B1 (to B2b), scale, B4, ycsb, B5, B3; all if left out
 set -euo pipefail
-yagura=$1 output=$2
+yagura=$1 output=$2 only=${3:-}
 mkdir -p "$output"
 output=$(realpath "$output")
 
 # Long enough that a round holds thousands of operations, short enough that all rows take minutes.
 short=(--rounds 5 --time 300 --output "$output")
 
-"$yagura" bench device "${short[@]}" --file "$output/device.img"
-"$yagura" bench wire "${short[@]}"
-"$yagura" bench scale "${short[@]}"
-"$yagura" bench kv "${short[@]}"
-"$yagura" bench kv "${short[@]}" --replicas 1,3 --values 3900 --folder "$output"
-"$yagura" bench kv-scale "${short[@]}"
+device() {
+  "$yagura" bench device "${short[@]}" --file "$output/device.img"
+  rm -f "$output/device.img"*
+}
+B1() { "$yagura" bench wire "${short[@]}"; }
+scale() { "$yagura" bench scale "${short[@]}"; }
+B4() {
+  "$yagura" bench kv "${short[@]}"
+  "$yagura" bench kv "${short[@]}" --replicas 1,3 --values 3900 --folder "$output"
+  ycsb
+}
 # YCSB itself, whose client takes a second to warm up.
-scripts/ycsb.py "$yagura" "$output" --rounds 3 --operations 20000
-rm -f "$output/device.img"*
-# Row B3 runs inside a guest: Linux's own target and initiator want a kernel of their own.
-YAGURA=$yagura OUTPUT=$output ROUNDS=3 SECONDS_EACH=1 scripts/guest.sh figures
+ycsb() { scripts/ycsb.py "$yagura" "$output" --rounds 3 --operations 20000; }
+B5() { "$yagura" bench kv-scale "${short[@]}"; }
+# Inside a guest: Linux's own target and initiator want a kernel of their own.
+B3() { YAGURA=$yagura OUTPUT=$output ROUNDS=3 SECONDS_EACH=1 scripts/guest.sh figures; }
+
+case $only in
+  "") for row in device B1 scale B4 B5 B3; do "$row"; done ;;
+  B1 | B2 | B2a | B2b) B1 ;;
+  device | scale | B4 | ycsb | B5 | B3) "$only" ;;
+  *) echo "bench: no row $only; there are device, B1, B2, B2a, B2b, B3, B4, ycsb, B5 and scale" >&2; exit 2 ;;
+esac
 scripts/report.py "$output" > "$output/REPORT.md"
 echo "bench: JSON, SVG and REPORT.md in $output"

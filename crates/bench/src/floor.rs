@@ -1,7 +1,7 @@
 //! What the machine can do at best: bare sockets that exchange the same number of bytes in the same pattern.
 //!
-//! The answering side is one thread that polls its sockets without ever sleeping; the asking side polls too. There is
-//! no protocol: a request of `request` bytes is answered by `reply` bytes as soon as its last byte is there.
+//! The answering side is one thread that polls its sockets without ever sleeping, or where asked for a thread for each peer,
+//! which sleeps between messages as several processes of one core must; the asking side polls. There is no protocol: a request of `request` bytes is answered by `reply` bytes as soon as its last byte is there.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -33,30 +33,61 @@ pub const READ_4K: Exchange = Exchange { request: 72, reply: 24 + 4096 };
 /// A 4 KiB fused compare-and-write with in-capsule data, two responses back.
 pub const COMPARE_AND_WRITE_4K: Exchange = Exchange { request: 2 * (72 + 4096), reply: 2 * 24 };
 
-/// The answering side: one thread that polls all its connections; the i-th message on each is answered as `exchanges[i]`
+/// Who answers several peers on one core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answering {
+    /// One thread polls all connections.
+    OneThread,
+    /// Each connection has a thread, which sleeps until a message comes.
+    ThreadEach,
+}
+
+impl Answering {
+    /// For people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Answering::OneThread => "one thread polls all connections",
+            Answering::ThreadEach => "a thread for each connection, asleep between messages",
+        }
+    }
+}
+
+/// The answering peers of a round.
+#[derive(Clone, Copy, Debug)]
+pub struct Peers {
+    /// How many.
+    pub count: usize,
+    /// How many answers end a phase.
+    pub majority: usize,
+    /// By whom.
+    pub answering: Answering,
+    /// Where.
+    pub core: usize,
+}
+
+/// The answering side: one thread that takes turns over its connections; the i-th message on each is answered as `exchanges[i]`
 /// says, cyclically.
-pub struct Answerer {
+struct Answerer {
     address: SocketAddr,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<anyhow::Result<()>>>,
 }
 
 impl Answerer {
-    /// Starts the thread on `core`; it takes exactly `connections` connections before it begins to answer.
-    pub fn start(core: Option<usize>, exchanges: Vec<Exchange>, connections: usize) -> anyhow::Result<Answerer> {
+    /// Starts the thread on `core`; it takes exactly `connections` connections before it begins to answer. With one it may
+    /// sleep between messages (`sleeps`), otherwise it polls.
+    fn start(core: usize, exchanges: Vec<Exchange>, connections: usize, sleeps: bool) -> anyhow::Result<Answerer> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen on loopback")?;
         let address = listener.local_addr()?;
         let stop = Arc::new(AtomicBool::new(false));
         let thread = std::thread::Builder::new().name("floor".to_owned()).spawn({
             let stop = Arc::clone(&stop);
             move || {
-                if let Some(core) = core {
-                    machine::pin(core)?;
-                }
+                machine::pin(core)?;
                 let mut peers = Vec::new();
                 for _ in 0..connections {
                     let (stream, _) = listener.accept()?;
-                    peers.push(Peer::new(stream)?);
+                    peers.push(Peer::new(stream, sleeps)?);
                 }
                 let mut buffer = vec![0u8; exchanges.iter().map(|e| e.request.max(e.reply)).max().unwrap_or(0)];
                 while !stop.load(Ordering::Relaxed) && !peers.is_empty() {
@@ -74,7 +105,7 @@ impl Answerer {
     }
 
     /// Connects the asking side.
-    pub fn connect(&self) -> anyhow::Result<TcpStream> {
+    fn connect(&self) -> anyhow::Result<TcpStream> {
         let stream = TcpStream::connect(self.address).context("cannot connect to the answering side")?;
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
@@ -82,7 +113,7 @@ impl Answerer {
     }
 
     /// Ends the thread and gives its error, if it had one.
-    pub fn stop(mut self) -> anyhow::Result<()> {
+    fn stop(mut self) -> anyhow::Result<()> {
         self.stop.store(true, Ordering::Relaxed);
         match self.thread.take().map(JoinHandle::join) {
             Some(Ok(result)) => result,
@@ -100,9 +131,9 @@ struct Peer {
 }
 
 impl Peer {
-    fn new(stream: TcpStream) -> io::Result<Peer> {
+    fn new(stream: TcpStream, sleeps: bool) -> io::Result<Peer> {
         stream.set_nodelay(true)?;
-        stream.set_nonblocking(true)?;
+        stream.set_nonblocking(!sleeps)?;
         Ok(Peer { stream, message: 0, received: 0 })
     }
 
@@ -191,23 +222,23 @@ fn drain(mut peer: &TcpStream, owed: &mut usize, reply: &mut [u8], wait: bool) -
 
 /// One round of the plain ping-pong: `exchange` at depth 1, answered on `answer_core`, asked on `ask_core`.
 pub fn ping_pong(exchange: Exchange, ask_core: usize, answer_core: usize, time: Duration) -> anyhow::Result<Sample> {
-    round(&[exchange], 1, 1, ask_core, answer_core, time)
+    let peers = Peers { count: 1, majority: 1, answering: Answering::OneThread, core: answer_core };
+    round(&[exchange], peers, ask_core, time)
 }
 
-/// One round against `peers` connections, all answered by one thread on `answer_core`.
-pub fn round(
-    phases: &[Exchange],
-    peers: usize,
-    majority: usize,
-    ask_core: usize,
-    answer_core: usize,
-    time: Duration,
-) -> anyhow::Result<Sample> {
-    let answerer = Answerer::start(Some(answer_core), phases.to_vec(), peers)?;
-    let streams: Vec<TcpStream> = (0..peers).map(|_| answerer.connect()).collect::<Result<_, _>>()?;
-    let sample = machine::pinned(ask_core, || ask(&streams, phases, majority, time))??;
+/// One round against `peers`, a connection to each.
+pub fn round(phases: &[Exchange], peers: Peers, ask_core: usize, time: Duration) -> anyhow::Result<Sample> {
+    let answerers: Vec<Answerer> = match peers.answering {
+        Answering::OneThread => vec![Answerer::start(peers.core, phases.to_vec(), peers.count, false)?],
+        Answering::ThreadEach => (0..peers.count)
+            .map(|_| Answerer::start(peers.core, phases.to_vec(), 1, true))
+            .collect::<anyhow::Result<_>>()?,
+    };
+    let streams: Vec<TcpStream> =
+        answerers.iter().cycle().take(peers.count).map(Answerer::connect).collect::<Result<_, _>>()?;
+    let sample = machine::pinned(ask_core, || ask(&streams, phases, peers.majority, time))??;
     drop(streams);
-    answerer.stop()?;
+    answerers.into_iter().try_for_each(Answerer::stop)?;
     Ok(sample)
 }
 
@@ -227,7 +258,10 @@ mod tests {
     fn a_majority_of_three_is_enough_for_an_operation() {
         let core = machine::cores().unwrap();
         let (ask, answer) = (core[0], core[core.len() - 1]);
-        let sample = round(&[READ_4K, COMPARE_AND_WRITE_4K], 3, 2, ask, answer, Duration::from_millis(100)).unwrap();
-        assert!(sample.operations > 0, "{sample:?}");
+        for answering in [Answering::OneThread, Answering::ThreadEach] {
+            let peers = Peers { count: 3, majority: 2, answering, core: answer };
+            let sample = round(&[READ_4K, COMPARE_AND_WRITE_4K], peers, ask, Duration::from_millis(100)).unwrap();
+            assert!(sample.operations > 0, "{answering:?}: {sample:?}");
+        }
     }
 }

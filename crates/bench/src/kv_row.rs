@@ -11,8 +11,8 @@ use anyhow::Context as _;
 use engine::{Reactor, ReactorConfig};
 
 use crate::figures::{Aim, Ratio, Row, Sample, Side as Figures};
-use crate::floor::{self, Exchange};
-use crate::kv_sides::{PoolShape, Side, filler};
+use crate::floor::{self, Answering, Exchange};
+use crate::kv_sides::{Nodes, PoolShape, Side, filler};
 use crate::load::closed_loops;
 use crate::machine;
 use crate::progress::Progress;
@@ -125,9 +125,12 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Vec<Row>> {
             let folder = options.folder.as_ref().map(tempfile::tempdir_in);
             let folder = folder.transpose().context("cannot make a folder for the members")?;
             let folder = folder.as_ref().map(tempfile::TempDir::path);
-            let shape = PoolShape { replicas, page_size: record.page_size, folder };
-            let contest = Contest::new(shape, record, host_core, server_core, progress)?;
-            rows.push(contest.row(options, usize::from(replicas), server_core, progress)?);
+            let several = [Nodes::Each, Nodes::One];
+            for &nodes in if replicas == 1 { &several[..1] } else { &several[..] } {
+                let shape = PoolShape { replicas, page_size: record.page_size, folder, nodes };
+                let contest = Contest::new(shape, record, host_core, server_core, progress)?;
+                rows.push(contest.row(options, shape, server_core, progress)?);
+            }
         }
     }
     Ok(rows)
@@ -179,7 +182,19 @@ impl Contest {
         })?
     }
 
-    fn row(&self, options: &Options, replicas: usize, server_core: usize, progress: &Progress) -> anyhow::Result<Row> {
+    fn row(
+        &self,
+        options: &Options,
+        shape: PoolShape<'_>,
+        server_core: usize,
+        progress: &Progress,
+    ) -> anyhow::Result<Row> {
+        let replicas = usize::from(shape.replicas);
+        let (together, answering, nodes) = match shape.nodes {
+            Nodes::Each if replicas == 1 => ("", Answering::OneThread, "one storage node".to_owned()),
+            Nodes::Each => ("", Answering::ThreadEach, format!("{replicas} storage nodes")),
+            Nodes::One => ("-together", Answering::OneThread, format!("one storage node with {replicas} members")),
+        };
         let patterns = Pattern::all();
         let mut floors = [Figures::new("get, bare sockets"), Figures::new("put, bare sockets")];
         let named = |side: &Side| -> Vec<Figures> {
@@ -190,7 +205,8 @@ impl Contest {
         for _ in 0..options.rounds {
             for (side, phases) in floors.iter_mut().zip(self.record.messages()) {
                 let majority = replicas / 2 + 1;
-                side.rounds.push(floor::round(&phases, replicas, majority, self.host_core, server_core, options.time)?);
+                let peers = floor::Peers { count: replicas, majority, answering, core: server_core };
+                side.rounds.push(floor::round(&phases, peers, self.host_core, options.time)?);
                 progress.step();
             }
             for (place, &pattern) in patterns.iter().enumerate() {
@@ -210,14 +226,15 @@ impl Contest {
         let pages = if page_size == 4096 { String::new() } else { format!("@{page_size}") };
         let inline = if self.record.is_inline() { "in the page" } else { "out of line" };
         Ok(Row {
-            row: format!("B4-{replicas}x{value}{pages}{medium}"),
-            title: format!("key-value store, {replicas} replica(s), values of {value} bytes, pages of {page_size}"),
+            row: format!("B4-{replicas}x{value}{pages}{medium}{together}"),
+            title: format!(
+                "key-value store, {replicas} replica(s), {nodes}, values of {value} bytes, pages of {page_size}"
+            ),
             conditions: vec![
                 machine::describe(),
                 format!("{place}, NVMe/TCP over loopback; one client thread on core {}", self.host_core),
-                format!(
-                    "{replicas} storage node(s), memcached, Redis and the bare sockets' answering thread on core {server_core}"
-                ),
+                format!("{nodes}, memcached, Redis and the bare sockets' answering side on core {server_core}"),
+                format!("bare sockets: {}", answering.name()),
                 format!("{} records, table half full, Zipfian keys of 16 bytes (D: the latest)", self.loaded),
                 format!("values {inline}; the bare sockets exchange the same messages in the same round trips"),
                 format!("{} interleaved rounds of {:?} a side", options.rounds, options.time),

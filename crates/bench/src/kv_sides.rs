@@ -17,6 +17,7 @@ use crate::workload::Random;
 
 /// Bytes of each member. Chosen: larger than the caches, loaded in a second.
 const MEMBER_BYTES: u64 = 256 << 20;
+/// Of the members' subsystems, without the member's number.
 const NQN: &str = "nqn.2026-11.io.yagura:bench-kv";
 /// Memory for memcached: everything that is loaded, many times over.
 const MEMCACHED_MEGABYTES: usize = 1024;
@@ -45,6 +46,17 @@ pub struct PoolShape<'a> {
     pub page_size: u32,
     /// Files in this folder; without it memory.
     pub folder: Option<&'a Path>,
+    /// How the members are spread over processes.
+    pub nodes: Nodes,
+}
+
+/// How the members of a pool are spread over processes of one core.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Nodes {
+    /// A target for each: as storage nodes are, but that here they take turns on one core.
+    Each,
+    /// One target for all: without the system's changes between processes, which nodes of a core each do not have.
+    One,
 }
 
 impl Side {
@@ -83,7 +95,7 @@ impl Side {
     /// What it takes to connect, and nothing that is tied to a thread.
     pub fn way(&self) -> Way {
         match self {
-            Side::Yagura(pool) => Way::Yagura(pool.addresses(), Box::new(pool.map.clone())),
+            Side::Yagura(pool) => Way::Yagura(Box::new(pool.map.clone())),
             Side::Peer(protocol, server) => Way::Peer(*protocol, server.address),
         }
     }
@@ -91,8 +103,8 @@ impl Side {
 
 /// How to reach a side.
 pub enum Way {
-    /// Members and map.
-    Yagura(Vec<SocketAddr>, Box<Map>),
+    /// The pool's map.
+    Yagura(Box<Map>),
     /// A server.
     Peer(Protocol, SocketAddr),
 }
@@ -101,8 +113,8 @@ impl Way {
     /// `count` clients on this reactor: they share one store, and have a connection each to a peer.
     pub async fn clients(self, count: usize) -> anyhow::Result<Vec<Client>> {
         match self {
-            Way::Yagura(addresses, map) => {
-                let store = Rc::new(connect(&addresses, *map).await?);
+            Way::Yagura(map) => {
+                let store = Rc::new(connect(*map).await?);
                 Ok((0..count).map(|_| Client::Yagura(store.clone())).collect())
             }
             Way::Peer(protocol, address) => {
@@ -159,44 +171,45 @@ impl Pool {
             None => format!("memory={MEMBER_BYTES}"),
             Some(folder) => format!("file={},size={MEMBER_BYTES}", folder.join(format!("member-{index}")).display()),
         };
-        let servers: Vec<Server> =
-            (0..shape.replicas).map(|index| process::target(core, NQN, &namespace(index))).collect::<Result<_, _>>()?;
-        let addresses: Vec<SocketAddr> = servers.iter().map(|s| s.address).collect();
+        let nqn = |index: u8| format!("{NQN}-{index}");
+        let members: Vec<(String, String)> = (0..shape.replicas).map(|index| (nqn(index), namespace(index))).collect();
+        let servers: Vec<Server> = match shape.nodes {
+            Nodes::Each => {
+                members.chunks(1).map(|member| process::targets(core, member)).collect::<anyhow::Result<_>>()?
+            }
+            Nodes::One => vec![process::targets(core, &members)?],
+        };
+        let addresses: Vec<SocketAddr> = servers.iter().map(|server| server.address).collect();
         let options =
             CreateOptions { replicas: shape.replicas, page_size: shape.page_size, ..CreateOptions::default() };
         let map = Reactor::run(ReactorConfig::default(), async move {
-            let mut members = Vec::new();
-            for address in addresses {
-                members.push(NewMember {
-                    namespace: remote(address).await?,
-                    nqn: NQN.to_owned(),
+            let mut made = Vec::new();
+            for ((nqn, _), &address) in members.into_iter().zip(addresses.iter().cycle()) {
+                made.push(NewMember {
+                    namespace: remote(address, &nqn).await?,
+                    nqn,
                     nsid: 1,
                     addresses: vec![address.to_string()],
                     weight: None,
                     domain: Domain::default(),
                 });
             }
-            anyhow::Ok(pool::create(&members, &options).await?)
+            anyhow::Ok(pool::create(&made, &options).await?)
         })??;
         Ok(Pool { servers, map })
     }
-
-    /// In the order of the map's members.
-    fn addresses(&self) -> Vec<SocketAddr> {
-        let address = |member: &pool::Member| member.addresses.first().and_then(|a| a.parse().ok());
-        self.map.members.iter().filter_map(address).collect()
-    }
 }
 
-async fn remote(address: SocketAddr) -> anyhow::Result<Rc<RemoteNamespace>> {
-    let nqn = NQN.parse().map_err(|error| anyhow::anyhow!("{NQN}: {error}"))?;
+async fn remote(address: SocketAddr, nqn: &str) -> anyhow::Result<Rc<RemoteNamespace>> {
+    let nqn = nqn.parse().map_err(|error| anyhow::anyhow!("{nqn}: {error}"))?;
     Ok(Rc::new(RemoteNamespace::connect(HostOptions::new(address, nqn, 1)).await?))
 }
 
-async fn connect(addresses: &[SocketAddr], map: Map) -> anyhow::Result<Store<Rc<RemoteNamespace>>> {
+async fn connect(map: Map) -> anyhow::Result<Store<Rc<RemoteNamespace>>> {
     let mut members = Vec::new();
-    for &address in addresses {
-        members.push(Some(remote(address).await?));
+    for member in &map.members {
+        let address = member.addresses.first().context("a member without an address")?;
+        members.push(Some(remote(address.parse()?, &member.nqn).await?));
     }
     Ok(Store::new(map, members))
 }

@@ -47,8 +47,16 @@ pub fn product() -> anyhow::Result<PathBuf> {
 
 /// Starts `yagura target` on `core` with the given namespace argument, and waits until it says where it listens.
 pub fn target(core: usize, nqn: &str, namespace: &str) -> anyhow::Result<Server> {
+    targets(core, &[(nqn.to_owned(), namespace.to_owned())])
+}
+
+/// Starts one `yagura target` on `core` that offers subsystems, each a name and its namespace argument, at one address.
+pub fn targets(core: usize, subsystems: &[(String, String)]) -> anyhow::Result<Server> {
     let mut command = Command::new(product()?);
-    command.args(["target", "--listen", "127.0.0.1:0", "--json", "--nqn", nqn, "--namespace", namespace]);
+    command.args(["target", "--listen", "127.0.0.1:0", "--json"]);
+    for (nqn, namespace) in subsystems {
+        command.args(["--subsystem", &format!("nqn={nqn}"), "--namespace", &format!("{namespace},subsystem={nqn}")]);
+    }
     command.env("RUST_LOG", "error"); // what hostile peers provoke is not the row's report
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = machine::pinned(core, || command.spawn())?.context("cannot start a target")?;
