@@ -1,7 +1,8 @@
 //! What the machine can do at best: bare sockets that exchange the same number of bytes in the same pattern.
 //!
 //! The answering side is one thread that polls its sockets without ever sleeping, or where asked for a thread for each peer,
-//! which sleeps between messages as several processes of one core must; the asking side polls. There is no protocol: a request of `request` bytes is answered by `reply` bytes as soon as its last byte is there.
+//! which sleeps between messages as several processes of one core must; the asking side polls. There is no protocol: a
+//! request of `request` bytes is answered by `reply` bytes as soon as its last byte is there.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
