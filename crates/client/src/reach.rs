@@ -24,6 +24,12 @@ const NSID_MAX: u32 = 1024;
 /// Time to connect to one member, and to ask it for what it serves. Chosen: several tries of a lost SYN.
 pub const CONNECT_TIME: Duration = Duration::from_secs(5);
 
+/// Looks at a map that too few voters carry before it is proposed again: somebody may be in the middle of proposing it, and a
+/// higher ballot only makes that take longer. Guessed.
+const SETTLE_LOOKS: usize = 4;
+/// Between two looks. Guessed: longer than a ballot takes.
+const SETTLE_PAUSE: Duration = Duration::from_millis(250);
+
 /// Maps that are followed from one to the next before it is given up. Guessed: more changes than an outdated address misses.
 const MAPS_MAX: usize = 16;
 
@@ -260,9 +266,12 @@ pub async fn reach(way: &Way, addresses: &[String]) -> Result<Reached, Error> {
 /// From a map that some member carries to the one in force. Voters come and go, so that a newer map may name others to ask.
 /// Whoever is connected on the way is added to `given`.
 pub(crate) async fn settle(way: &Way, mut map: Map, given: &mut Vec<Found>) -> Result<Map, Error> {
+    let mut looks = 0;
     for _ in 0..MAPS_MAX {
         let voters: Vec<usize> = map.voter_indices().collect();
+        let needed = voters.len() / 2 + 1;
         let found = connect(way, &map, voters.into_iter(), given).await?;
+        let connected = found.iter().filter(|(found, _)| found.namespace.is_connected()).count();
         let labelled: Vec<_> =
             found.into_iter().map(|(found, _)| (found.address.clone(), found.namespace.clone())).collect();
         match pool::open(&labelled, Some(map.pool)).await {
@@ -270,6 +279,12 @@ pub(crate) async fn settle(way: &Way, mut map: Map, given: &mut Vec<Found>) -> R
             // The newest map was seen on too few to be in force.
             Ok(opened) => map = opened.map,
             Err(pool::Error::NoQuorum { map: newest, .. }) if *newest != map => map = *newest,
+            // There is nobody to propose it to.
+            Err(error @ pool::Error::NoQuorum { .. }) if connected < needed => return Err(error.into()),
+            Err(pool::Error::NoQuorum { .. }) if looks < SETTLE_LOOKS => {
+                looks += 1;
+                engine::time::sleep(SETTLE_PAUSE).await;
+            }
             Err(error @ pool::Error::NoQuorum { .. }) => {
                 // Whoever proposed the newest map was stopped half-way: it is finished, or what was before it is.
                 let namespaces: Vec<Connected> = given.iter().map(|found| found.namespace.clone()).collect();
