@@ -80,7 +80,7 @@ fn verify_does_not_take_a_busy_key_for_a_damaged_one() {
         let (memories, map) =
             (pool.members.iter().map(|member| Some(member.inner.clone())).collect(), pool.map.clone());
         let report = Store::new(map, memories).scrub(&ScrubOptions::default()).await;
-        assert_eq!(report.differing, 1, "{report:?}");
+        assert_eq!(report.differing.count, 1, "{report:?}");
         drop(writer);
     });
 }

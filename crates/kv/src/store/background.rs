@@ -1,7 +1,8 @@
 //! The background repairer: when a member that has missed something can be reached, everything is walked over once.
 //!
-//! A member is marked when a write did not reach it, and when it comes back from being away, since other hosts may have
-//! written meanwhile. The mark is taken off before the walk, so that what is missed during it is not forgotten.
+//! A member is marked when a write did not reach it, when it is away as the host starts, and when it comes back from being
+//! away, since other hosts may have written meanwhile. The mark is taken off before the walk, so that what is missed during it
+//! is not forgotten.
 //!
 //! Beside it the background scrub: once in a while everything is read and checked, gently, what is damaged put right, and
 //! what crashed hosts left behind freed. Several hosts may do so at once; it costs them time and harms nothing.
@@ -98,17 +99,19 @@ impl<N: Link> Store<N> {
     async fn keep_repaired(self, options: RepairerOptions) {
         let inner = &self.inner;
         let repair = RepairOptions { bytes_per_second: options.bytes_per_second, ..RepairOptions::default() };
-        let mut wanted = options.at_start;
+        let (mut wanted, mut first) = (options.at_start, true);
         let mut pause = RETRY_FIRST;
         loop {
             let topology = inner.topology();
             for member in &topology.members {
                 let status = member.status();
-                if status.connected && !status.votes {
-                    // It says in its status what came of it.
-                    let _checked = member.voting().await.is_ok();
+                // Others write while it is away, and those that did may have ended.
+                let away = !(status.votes || status.connected && member.voting().await.is_ok());
+                if away && first {
+                    member.set_stale(true);
                 }
             }
+            first = false;
             let reached: Vec<_> = topology.members.iter().filter(|member| member.status().votes).collect();
             if wanted || reached.iter().any(|member| member.is_stale()) {
                 inner.repair.running.set(true);

@@ -42,7 +42,7 @@ impl Default for CollectOptions {
 }
 
 /// What was collected.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, serde::Serialize, Debug, Default)]
 pub struct CollectReport {
     /// Extents looked at.
     pub extents: u64,
@@ -158,7 +158,7 @@ async fn collect_set_aside<N: Link>(
         return Ok(());
     }
     pace.begin("collect what was set aside");
-    let marks = mark(table, BTreeSet::new(), pace).await?;
+    let marks = mark(table, None, pace).await?;
     if marks.unread > 0 {
         report.fail("pages or indices are damaged, so what was set aside may be in use: repair first".into());
         return Ok(());

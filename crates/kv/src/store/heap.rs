@@ -1,6 +1,10 @@
 //! The heap's part of scrub and repair: what a member's pages refer to, against what its allocation pages say.
+//!
+//! The allocation pages are read first, then the table pages are walked over once more, member by member: what a member's
+//! pages refer to takes a bit for each of its data pages, so that the marks of all members at once, which the comparison of
+//! replicas could make as it goes, would be without bound.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use pool::HeapGroup;
 
@@ -9,75 +13,72 @@ use super::member::{Member, MemberError};
 use super::pace::Pace;
 use super::repair::RepairReport;
 use super::scrub::ScrubReport;
-use crate::table::{HeapState, Marks, Table, TableError};
+use crate::table::{Heap, Marks, Owner, Table, TableError};
 
-/// Looks before an extent that is referred to and not claimed is believed to be so: it may be freed between two reads.
-const LOOKS: usize = 3;
-
-/// Walks over a member's pages; by name in the groups of `wanted`.
-pub(super) async fn mark<N: Link>(
-    table: &Table<N>,
-    wanted: BTreeSet<u32>,
-    pace: &mut Pace,
-) -> Result<Marks, TableError> {
+/// Reads a member's allocation pages.
+async fn read_heap<N: Link>(table: &Table<N>, pace: &mut Pace) -> Result<Heap, TableError> {
     let mut before = 0;
     table
-        .mark(wanted, async |bytes, done| {
+        .heap(async |bytes, done| {
             pace.step_to(done, bytes - before).await;
             before = bytes;
         })
         .await
 }
 
-/// What a member's allocation pages say, looked at until what they contradict stays the same. The marks name the owners of
-/// the groups that are damaged or contradict them.
-async fn look<N: Link>(table: &Table<N>, pace: &mut Pace) -> Result<(Marks, HeapState), TableError> {
-    let mut marks = mark(table, BTreeSet::new(), pace).await?;
-    let mut state = table.heap_state(&marks).await?;
-    for _ in 1..LOOKS {
-        let mut wanted: BTreeSet<u32> = state.missing.clone();
-        wanted.extend(state.damaged.iter().map(|(group, _)| group.0));
-        if wanted.is_empty() {
-            break;
-        }
-        marks = mark(table, wanted.clone(), pace).await?;
-        let again = table.heap_state(&marks).await?;
-        let missing = state.missing.intersection(&again.missing).copied().collect();
-        state = HeapState { missing, ..again };
-        // Groups that are bad only now have no owners by name yet: the next run sees to them.
-        state.damaged.retain(|(group, _)| wanted.contains(&group.0));
-    }
-    Ok((marks, state))
+/// Walks over a member's pages; against `heap`, if what is not claimed is to be found.
+pub(super) async fn mark<N: Link>(table: &Table<N>, heap: Option<Heap>, pace: &mut Pace) -> Result<Marks, TableError> {
+    let mut before = 0;
+    table
+        .mark(heap, async |bytes, done| {
+            pace.step_to(done, bytes - before).await;
+            before = bytes;
+        })
+        .await
 }
 
 /// Compares the allocation pages of a member with its references.
 pub(super) async fn scrub_heap<N: Link>(member: &Member<N>, pace: &mut Pace, report: &mut ScrubReport) {
     match try_look(member, pace).await {
-        Ok((marks, state)) => {
+        Ok(marks) => {
+            let claimed = marks.claimed();
             report.extents += marks.extents;
-            report.heap_pages_claimed += state.claimed;
+            report.heap_pages_claimed += claimed.pages;
             if marks.unread == 0 {
-                report.heap_pages_unreferenced += state.unreferenced;
-                report.heap_pages_lost += state.lost;
+                report.heap_pages_unreferenced += claimed.unreferenced;
+                report.heap_pages_lost += claimed.lost;
                 report.guests_unreferenced += marks.guests.1.saturating_sub(marks.guests.0);
             }
-            for (group, error) in &state.damaged {
-                report.damaged_groups.push((member.index, group.0, error.to_string()));
+            let (damaged, more) = marks.damaged();
+            for (group, error) in damaged {
+                report.damaged_groups.add(|| (member.index, group.0, error.to_string()));
             }
-            for group in &state.missing {
-                let what = "an extent that is referred to is not claimed: the next writer would be given its place";
-                report.damaged_groups.push((member.index, *group, what.into()));
+            report.damaged_groups.count += more;
+            for (group, owners) in by_group(&marks) {
+                let what = "extents that are referred to are not claimed: the next writer would be given their place";
+                report.damaged_groups.add(|| (member.index, group.0, format!("{} {what}", owners.len())));
             }
+            report.damaged_groups.count += marks.missing_more;
         }
         Err(error) => report.missed(member.index, &error),
     }
 }
 
-async fn try_look<N: Link>(member: &Member<N>, pace: &mut Pace) -> Result<(Marks, HeapState), MemberError> {
+async fn try_look<N: Link>(member: &Member<N>, pace: &mut Pace) -> Result<Marks, MemberError> {
     let (table, epoch) = member.voting().await?;
-    let looked = look(table, pace).await?;
+    let heap = read_heap(table, pace).await?;
+    let marks = mark(table, Some(heap), pace).await?;
     member.counts(epoch)?;
-    Ok(looked)
+    Ok(marks)
+}
+
+/// What is referred to and not claimed.
+fn by_group(marks: &Marks) -> BTreeMap<HeapGroup, Vec<Owner>> {
+    let mut groups: BTreeMap<HeapGroup, Vec<Owner>> = BTreeMap::new();
+    for owner in &marks.missing {
+        groups.entry(owner.place.group()).or_default().push(*owner);
+    }
+    groups
 }
 
 /// Rebuilds what is damaged of a member's allocation pages.
@@ -93,17 +94,18 @@ async fn try_repair<N: Link>(
     report: &mut RepairReport,
 ) -> Result<(), MemberError> {
     let (table, epoch) = member.voting().await?;
+    let heap = read_heap(table, pace).await?;
     let mut damaged = Vec::new();
-    for (group, error) in table.heap_state(&mark(table, BTreeSet::new(), pace).await?).await?.damaged {
-        match table.damaged_allocation(group).await {
-            Ok(Some(bytes)) => damaged.push((group, bytes)),
+    for (group, error) in &heap.damaged {
+        match table.damaged_allocation(*group).await {
+            Ok(Some(bytes)) => damaged.push((*group, bytes)),
             Ok(None) => {}
             Err(_) => report.fail(format!("heap group {} of member {}: {error}", group.0, member.index)),
         }
     }
     // What is rebuilt is gathered after the damage was seen, from all pages.
-    let (marks, state) = look(table, pace).await?;
-    if marks.unread > 0 && !(damaged.is_empty() && state.missing.is_empty()) {
+    let marks = mark(table, Some(heap), pace).await?;
+    if marks.unread > 0 && !(damaged.is_empty() && marks.missing.is_empty()) {
         report.fail(format!(
             "the heap of member {}: {} of its pages or indices are damaged, so what lies in it is not known",
             member.index, marks.unread
@@ -112,14 +114,21 @@ async fn try_repair<N: Link>(
     }
     member.counts(epoch)?;
     for (group, bytes) in damaged {
-        // One that `look` does not name was put right by somebody else.
-        if state.damaged.iter().any(|(still, _)| *still == group) {
+        // One that was put right by somebody else is no longer these bytes.
+        if table.damaged_allocation(group).await?.is_some_and(|still| still[..] == bytes[..]) {
             table.rebuild_allocation(group, bytes, &marks).await?;
             report.groups_rebuilt += 1;
         }
     }
-    for group in state.missing {
-        report.extents_claimed += table.claim_missing(HeapGroup(group), &marks).await? as u64;
+    for (group, owners) in by_group(&marks) {
+        report.extents_claimed += table.claim_missing(group, &owners).await? as u64;
+    }
+    let more = marks.damaged().1 + marks.missing_more;
+    if more > 0 {
+        report.fail(format!(
+            "the heap of member {}: {more} more damaged groups and lost claims: repair again",
+            member.index
+        ));
     }
     Ok(())
 }

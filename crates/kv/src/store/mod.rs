@@ -63,7 +63,7 @@ pub use list::{LIST_ENTRIES_MAX, ListEntry, ListPage, ScanStep};
 pub use many::KEYS_AT_ONCE_MAX;
 pub use pace::{Progress, ShowProgress};
 pub use repair::{RepairOptions, RepairReport};
-pub use scrub::{Difference, ScrubOptions, ScrubReport};
+pub use scrub::{Difference, Findings, ScrubOptions, ScrubReport};
 pub use usage::{Estimate, Usage};
 pub use value::{CasOutcome, Change, Increment, PutOptions, Versioned};
 
@@ -285,6 +285,8 @@ mod conditional_tests;
 mod linear_tests;
 #[cfg(test)]
 mod long_tests;
+#[cfg(test)]
+mod repair_tests;
 #[cfg(test)]
 mod scrub_tests;
 #[cfg(test)]

@@ -53,7 +53,7 @@ pub struct RepairOptions {
 }
 
 /// What was repaired.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, serde::Serialize, Debug, Default)]
 pub struct RepairReport {
     /// Keys seen.
     pub keys: u64,
@@ -145,6 +145,11 @@ impl<N: Link> Store<N> {
             }
             let read: u64 = work.iter().map(Work::bytes_to_read).sum();
             carry_out(inner, work, report).await;
+            let more = (damaged.len() + seen.damaged.len()).saturating_sub(DAMAGED_PAGES_MAX);
+            if more > 0 {
+                report.failed += more as u64 - 1;
+                report.fail(format!("{more} more damaged pages: repair again"));
+            }
             damaged.extend(seen.damaged);
             damaged.truncate(DAMAGED_PAGES_MAX);
             next = stretch.to;
@@ -296,20 +301,23 @@ fn is_damage(error: &TableError) -> bool {
 }
 
 /// Rebuilds one damaged page; its time has come.
-async fn rebuild_page<N: Link>(inner: &Rc<Inner<N>>, damaged: &DamagedPage) -> Result<(), String> {
+pub(super) async fn rebuild_page<N: Link>(inner: &Rc<Inner<N>>, damaged: &DamagedPage) -> Result<(), String> {
     let words = |error: &dyn std::fmt::Display| error.to_string();
     let topology = inner.topology();
-    let Some(member) = topology.members.get(damaged.member) else { return Ok(()) };
+    // Indices shift when members come and go, and a member that was formatted again has lost the page.
+    let same = |member: &pool::Member| (member.id, member.incarnation) == damaged.life;
+    let Some(index) = topology.map.members.iter().position(same) else { return Ok(()) };
+    let member = &topology.members[index];
     let (table, epoch) = member.voting().await.map_err(|error| words(&error))?;
     let image = table.damaged_image(damaged.page).await.map_err(|error| words(&error))?;
-    let (Some(image), Some(stretch)) = (image, topology.stretch_of(damaged.member, damaged.page)) else {
+    let (Some(image), Some(stretch)) = (image, topology.stretch_of(index, damaged.page)) else {
         return Ok(()); // Somebody else was faster.
     };
-    let seen = topology.see(stretch, |index| index != damaged.member).await;
+    let seen = topology.see(stretch, |other| other != index).await;
     // Of every set of homes it is in: while the pool changes there are two.
     let needed = topology.placement.replicas() - topology.placement.majority() + 1;
     let whole = |homes: &[u16]| homes.iter().filter(|&&home| seen.is_whole(usize::from(home))).count();
-    let its_homes = |homes: &&[u16]| homes.contains(&(damaged.member as u16));
+    let its_homes = |homes: &&[u16]| homes.contains(&(index as u16));
     let gathered = |ring: &pool::Ring| ring.all_homes().filter(its_homes).all(|homes| whole(homes) >= needed);
     if !topology.placement.rings().all(gathered) {
         return Err(format!("{needed} other good replicas are needed to rebuild it, and are not there"));
@@ -319,7 +327,7 @@ async fn rebuild_page<N: Link>(inner: &Rc<Inner<N>>, damaged: &DamagedPage) -> R
         let Ok(key) = inner.key(&key) else { continue };
         let homes = topology.homes(&key);
         let Some(timestamp) = found.iter().map(|(_, found)| found.timestamp).max() else { continue };
-        if !homes.contains(damaged.member) {
+        if !homes.contains(index) {
             continue;
         }
         // What it had promised, a majority had, and one of those asked knows: a lower ballot must find it again.

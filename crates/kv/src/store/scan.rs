@@ -44,6 +44,8 @@ impl Stretch {
 #[derive(Clone, Debug)]
 pub(super) struct DamagedPage {
     pub(super) member: usize,
+    /// Which member that is under any map: its id and incarnation.
+    pub(super) life: (pool::MemberId, u64),
     pub(super) page: TablePage,
     pub(super) error: TableError,
     /// When it was known to be damaged.
@@ -212,7 +214,10 @@ impl<N: Link> Topology<N> {
                         }
                     }
                 }
-                Err(error) => seen.damaged.push(DamagedPage { member: index, page, error, seen: time::now() }),
+                Err(error) => {
+                    let life = (self.map.members[index].id, self.map.members[index].incarnation);
+                    seen.damaged.push(DamagedPage { member: index, life, page, error, seen: time::now() });
+                }
             }
         }
     }

@@ -4,6 +4,9 @@
 //! Traffic goes on meanwhile, so replicas may differ for a moment: what differs is looked at again, key by key, before it
 //! is reported. A key that is written without a pause is never seen equal; there a replica is in order if it holds at
 //! least what was the newest one look earlier. One that has missed a write falls behind that, and stays there.
+//!
+//! A replica on a member that does not answer, or on a damaged page, is not compared: that the member is away, or the page
+//! damaged, is reported once, and not again for each of its keys.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -14,14 +17,14 @@ use engine::time;
 use super::heap::scrub_heap;
 use super::link::Link;
 use super::pace::{Pace, ShowProgress};
-use super::scan::Keys;
+use super::scan::Seen;
 use super::topology::Topology;
 use super::{Inner, Store};
 use crate::table::{Content, Found};
 use crate::types::{Key, Timestamp};
 
-/// Differences that are listed one by one; all are counted.
-pub const DIFFERENCES_MAX: usize = 100;
+/// Findings of a kind that are listed one by one; all are counted.
+pub const FINDINGS_MAX: usize = 100;
 /// Looks at a key before its replicas are called different.
 const LOOKS: usize = 5;
 /// Between two looks: longer than a put takes.
@@ -44,16 +47,40 @@ pub struct ScrubOptions {
 }
 
 /// A key whose replicas are not equal.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, serde::Serialize, Debug)]
 pub struct Difference {
-    /// The key.
-    pub key: Vec<u8>,
+    /// The key, as text.
+    pub key: String,
     /// Who holds what.
     pub what: String,
 }
 
+/// What was found of one kind.
+#[derive(Clone, PartialEq, Eq, serde::Serialize, Debug)]
+pub struct Findings<T> {
+    /// How much.
+    pub count: u64,
+    /// The first [`FINDINGS_MAX`].
+    pub first: Vec<T>,
+}
+
+impl<T> Default for Findings<T> {
+    fn default() -> Findings<T> {
+        Findings { count: 0, first: Vec::new() }
+    }
+}
+
+impl<T> Findings<T> {
+    pub(super) fn add(&mut self, finding: impl FnOnce() -> T) {
+        self.count += 1;
+        if self.first.len() < FINDINGS_MAX {
+            self.first.push(finding());
+        }
+    }
+}
+
 /// What was found.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, serde::Serialize, Debug, Default)]
 pub struct ScrubReport {
     /// Keys that have a value.
     pub keys: u64,
@@ -64,13 +91,11 @@ pub struct ScrubReport {
     /// Replicas compared.
     pub replicas: u64,
     /// Keys whose replicas differ or are damaged.
-    pub differing: u64,
-    /// The first of them.
-    pub differences: Vec<Difference>,
+    pub differing: Findings<Difference>,
     /// Damaged pages: member, page and what is wrong.
-    pub damaged_pages: Vec<(usize, u32, String)>,
+    pub damaged_pages: Findings<(usize, u32, String)>,
     /// Damaged allocation pages, and those that contradict the references: member, group and what is wrong.
-    pub damaged_groups: Vec<(usize, u32, String)>,
+    pub damaged_groups: Findings<(usize, u32, String)>,
     /// Extents that are referred to, over all members.
     pub extents: u64,
     /// Data pages of the heaps that are claimed.
@@ -90,12 +115,12 @@ pub struct ScrubReport {
 impl ScrubReport {
     /// Whether all replicas of all keys are there and equal.
     pub fn is_equal(&self) -> bool {
-        self.differing == 0 && self.damaged_pages.is_empty() && self.unreachable.is_empty()
+        self.differing.count == 0 && self.damaged_pages.count == 0 && self.unreachable.is_empty()
     }
 
     /// Whether nothing at all was found that repair should see to.
     pub fn is_clean(&self) -> bool {
-        self.is_equal() && self.damaged_groups.is_empty()
+        self.is_equal() && self.damaged_groups.count == 0
     }
 
     pub(super) fn missed(&mut self, member: usize, reason: &dyn std::fmt::Display) {
@@ -121,12 +146,13 @@ impl<N: Link> Store<N> {
                 report.missed(member, &"no answer");
             }
             for page in &seen.damaged {
-                report.damaged_pages.push((page.member, page.page.0, page.error.to_string()));
+                report.damaged_pages.add(|| (page.member, page.page.0, page.error.to_string()));
             }
-            let values = scrub_keys(&self.inner, &topology, seen.keys, options.check_values, &mut report).await;
+            let read = seen.bytes;
+            let values = scrub_keys(&self.inner, &topology, seen, options.check_values, &mut report).await;
             next = stretch.to;
             pace.progress.keys = report.keys;
-            pace.step(next, seen.bytes + values).await;
+            pace.step(next, read + values).await;
         }
         if options.check_heap {
             pace.begin("check the heaps");
@@ -143,19 +169,19 @@ impl<N: Link> Store<N> {
 async fn scrub_keys<N: Link>(
     inner: &Rc<Inner<N>>,
     topology: &Topology<N>,
-    keys: Keys,
+    mut seen: Seen,
     check_values: bool,
     report: &mut ScrubReport,
 ) -> u64 {
-    let mut keys = keys.into_iter();
+    let mut keys = std::mem::take(&mut seen.keys).into_iter();
     let mut under_way = TaskSet::new(KEYS_AT_ONCE_MAX);
     let mut bytes = 0;
     loop {
         while !under_way.is_full() {
             let Some(((_, key), found)) = keys.next() else { break };
             let Ok(key) = inner.key(&key) else { continue };
-            let scrubbed = scrub_key(inner, topology, key, found, check_values);
-            let pushed = under_way.push(scrubbed).is_ok();
+            let look = Look { replicas: compared(topology, &seen, &key), found, missed: Vec::new() };
+            let pushed = under_way.push(scrub_key(inner, topology, key, look, check_values)).is_ok();
             debug_assert!(pushed, "invariant: it is not full");
         }
         let Some((_, scrubbed)) = under_way.next().await else { return bytes };
@@ -168,10 +194,97 @@ async fn scrub_keys<N: Link>(
             }
             None => report.tombstones += 1,
         }
+        scrubbed.missed.into_iter().for_each(|member| report.missed(member, &"no answer"));
         if let Some(what) = scrubbed.difference {
-            report.differing += 1;
-            if report.differences.len() < DIFFERENCES_MAX {
-                report.differences.push(Difference { key: scrubbed.key.bytes().to_vec(), what });
+            report
+                .differing
+                .add(|| Difference { key: String::from_utf8_lossy(scrubbed.key.bytes()).into_owned(), what });
+        }
+    }
+}
+
+/// The members whose replicas of a key are compared. While the pool changes, those after the change need not have
+/// everything yet.
+fn compared<N: Link>(topology: &Topology<N>, seen: &Seen, key: &Key) -> Vec<u16> {
+    let damaged = |member: usize| {
+        let home = topology.map.geometry(member).home(key.hash().home);
+        seen.damaged.iter().any(|page| page.member == member && page.page == home)
+    };
+    let tells = |home: &u16| seen.answered[usize::from(*home)] && !damaged(usize::from(*home));
+    topology.homes(key).settled().into_iter().filter(tells).collect()
+}
+
+/// What was seen of one key.
+struct Look {
+    /// Members whose replicas are compared.
+    replicas: Vec<u16>,
+    found: Vec<(usize, Found)>,
+    /// Members that were to be compared, and did not answer.
+    missed: Vec<usize>,
+}
+
+impl Look {
+    async fn again<N: Link>(&mut self, topology: &Topology<N>, key: &Key) {
+        self.found.clear();
+        for home in std::mem::take(&mut self.replicas) {
+            let index = usize::from(home);
+            match topology.members[index].read(key).await {
+                Ok((_, found)) => {
+                    self.found.push((index, found));
+                    self.replicas.push(home);
+                }
+                Err(_) => self.missed.push(index),
+            }
+        }
+    }
+
+    fn newest(&self) -> Option<&Found> {
+        self.found.iter().map(|(_, found)| found).max_by_key(|found| found.timestamp)
+    }
+
+    /// How the replicas differ, if they do: one is older than `floor` (`None`: than the newest of them), or two that were
+    /// written by the same operation hold something else.
+    fn difference(&self, floor: Option<Timestamp>) -> Option<String> {
+        let facts: Vec<(u16, Facts)> = self.replicas.iter().map(|&home| (home, self.facts(home))).collect();
+        let floor = floor.or(self.newest().map(|found| found.timestamp)).unwrap_or(Timestamp::ZERO);
+        let agree = |one: &Facts, other: &Facts| one.timestamp != other.timestamp || one == other;
+        let in_order =
+            |(_, one): &(u16, Facts)| one.timestamp >= floor && facts.iter().all(|(_, other)| agree(one, other));
+        if facts.iter().all(in_order) {
+            return None;
+        }
+        Some(facts.iter().map(|(home, facts)| format!("member {home}: {facts}")).collect::<Vec<_>>().join("; "))
+    }
+
+    fn facts(&self, home: u16) -> Facts {
+        let found = self.found.iter().find(|(member, _)| *member == usize::from(home)).map(|(_, found)| found);
+        found.map_or(Facts::default(), |found| Facts {
+            timestamp: found.timestamp,
+            value: found.content.value_len().zip(found.content.checksum(found.timestamp.op)),
+            expiry: found.expiry,
+            tag: found.tag,
+        })
+    }
+}
+
+/// What must be equal where the timestamp is.
+#[derive(Clone, PartialEq, Eq, Default)]
+struct Facts {
+    timestamp: Timestamp,
+    /// Length and checksum.
+    value: Option<(usize, u64)>,
+    expiry: u64,
+    tag: u32,
+}
+
+impl std::fmt::Display for Facts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Facts { timestamp, value, expiry, tag } = self;
+        match value {
+            _ if *timestamp == Timestamp::ZERO => write!(f, "nothing"),
+            None => write!(f, "deleted at {timestamp}"),
+            Some((length, checksum)) => {
+                write!(f, "{length} bytes of {timestamp}, checksum {checksum:016x}, expiry {expiry}, tag {tag}")
             }
         }
     }
@@ -185,87 +298,46 @@ struct Scrubbed {
     value_len: Option<usize>,
     bytes_read: u64,
     difference: Option<String>,
+    missed: Vec<usize>,
 }
 
 async fn scrub_key<N: Link>(
     inner: &Rc<Inner<N>>,
     topology: &Topology<N>,
     key: Key,
-    mut found: Vec<(usize, Found)>,
+    mut look: Look,
     check_values: bool,
 ) -> Scrubbed {
-    // While the pool changes, those after the change need not have everything yet.
-    let homes = topology.homes(&key).settled();
-    let homes = homes.as_slice();
     let (mut difference, mut floor, mut bytes_read) = (None, None, 0);
-    for look in 0..LOOKS {
-        if look > 0 {
-            floor = newest_of(&found);
+    for turn in 0..LOOKS {
+        if turn > 0 {
+            floor = look.newest().map(|found| found.timestamp);
             time::sleep(LOOK_PAUSE).await;
-            found = look_again(topology, &key, homes).await;
+            look.again(topology, &key).await;
         }
-        difference = compare(homes, &found, floor);
+        difference = look.difference(floor);
         if difference.is_none() && check_values {
-            difference = damaged_copy(inner, topology, &key, &found, &mut bytes_read).await;
+            difference = damaged_copy(inner, topology, &key, &look, &mut bytes_read).await;
         }
         if difference.is_none() {
             break;
         }
     }
-    let newest = found.iter().map(|(_, found)| found).max_by_key(|found| found.timestamp);
-    let value_len = newest.and_then(|newest| newest.content.value_len());
-    Scrubbed { replicas: homes.len() as u64, key, value_len, bytes_read, difference }
-}
-
-async fn look_again<N: Link>(topology: &Topology<N>, key: &Key, homes: &[u16]) -> Vec<(usize, Found)> {
-    let mut found = Vec::new();
-    for &home in homes {
-        let member = &topology.members[usize::from(home)];
-        // A member that does not answer counts as one that has nothing.
-        if let Ok((_, seen)) = member.read(key).await {
-            found.push((usize::from(home), seen));
-        }
-    }
-    found
-}
-
-fn newest_of(found: &[(usize, Found)]) -> Option<Timestamp> {
-    found.iter().map(|(_, found)| found.timestamp).max()
-}
-
-/// How the replicas differ, if they do: one is older than `floor` (`None`: than the newest of them), or two that were
-/// written by the same operation hold something else.
-fn compare(homes: &[u16], found: &[(usize, Found)], floor: Option<Timestamp>) -> Option<String> {
-    let held = |home: &u16| found.iter().find(|(member, _)| *member == usize::from(*home)).map(|(_, found)| found);
-    let facts = |home: &u16| {
-        held(home).map_or((Timestamp::ZERO, None, None), |found| {
-            (found.timestamp, found.content.value_len(), found.content.checksum(found.timestamp.op))
-        })
-    };
-    let floor = floor.or(newest_of(found)).unwrap_or(Timestamp::ZERO);
-    let agree = |one: &u16, other: &u16| facts(one).0 != facts(other).0 || facts(one) == facts(other);
-    if homes.iter().all(|one| facts(one).0 >= floor && homes.iter().all(|other| agree(one, other))) {
-        return None;
-    }
-    let words = |home: &u16| match facts(home) {
-        (Timestamp::ZERO, ..) => format!("member {home}: nothing"),
-        (timestamp, None, _) => format!("member {home}: deleted at {timestamp}"),
-        (timestamp, Some(length), checksum) => {
-            format!("member {home}: {length} bytes of {timestamp}, checksum {:016x}", checksum.unwrap_or(0))
-        }
-    };
-    Some(homes.iter().map(words).collect::<Vec<_>>().join("; "))
+    let value_len = look.newest().and_then(|newest| newest.content.value_len());
+    Scrubbed { replicas: look.replicas.len() as u64, key, value_len, bytes_read, difference, missed: look.missed }
 }
 
 async fn damaged_copy<N: Link>(
     inner: &Rc<Inner<N>>,
     topology: &Topology<N>,
     key: &Key,
-    found: &[(usize, Found)],
+    look: &Look,
     bytes_read: &mut u64,
 ) -> Option<String> {
-    for (member, found) in found.iter().filter(|(_, found)| matches!(found.content, Content::Elsewhere(..))) {
-        *bytes_read += found.content.value_len().unwrap_or(0) as u64;
+    for (member, found) in look.found.iter().filter(|(_, found)| matches!(found.content, Content::Elsewhere(..))) {
+        let length = found.content.value_len().unwrap_or(0);
+        *bytes_read += length as u64;
+        let _bytes = inner.value_bytes.acquire(length).await;
         match inner.fetch_from(&topology.members[*member], key, found).await {
             // It verifies, or was replaced meanwhile: the newer one was written by a host that had it whole.
             Ok(Some(_) | None) => {}

@@ -10,13 +10,13 @@ use super::tests::{Pool, value};
 use super::*;
 use crate::testing::run;
 
-const SCRUB: ScrubOptions =
+pub(super) const SCRUB: ScrubOptions =
     ScrubOptions { check_values: true, check_heap: true, bytes_per_second: None, progress: None };
-const REPAIR: RepairOptions =
+pub(super) const REPAIR: RepairOptions =
     RepairOptions { check_values: true, check_heap: true, bytes_per_second: None, progress: None };
 
 /// A pool with values of all kinds, and what they are.
-async fn filled(pool: &Pool) -> BTreeMap<[u8; 4], Vec<u8>> {
+pub(super) async fn filled(pool: &Pool) -> BTreeMap<[u8; 4], Vec<u8>> {
     let mut model = BTreeMap::new();
     for number in 0..60u32 {
         let bytes = vec![number as u8; [10, 3900, 9000, 200_000][number as usize % 4]];
@@ -27,7 +27,7 @@ async fn filled(pool: &Pool) -> BTreeMap<[u8; 4], Vec<u8>> {
     model
 }
 
-async fn check(pool: &Pool, model: &BTreeMap<[u8; 4], Vec<u8>>) {
+pub(super) async fn check(pool: &Pool, model: &BTreeMap<[u8; 4], Vec<u8>>) {
     for (key, bytes) in model {
         assert_eq!(pool.store.get(key).await, Ok(Some(value(bytes))));
     }
@@ -61,7 +61,10 @@ fn a_damaged_allocation_page_is_rebuilt_from_the_references() {
             pool.damage(1, table.layout().allocation(*group)).await;
         }
         let report = pool.store.scrub(&SCRUB).await;
-        assert!(report.damaged_groups.len() == groups.len() && report.is_equal() && !report.is_clean(), "{report:?}");
+        assert!(
+            report.damaged_groups.count == groups.len() as u64 && report.is_equal() && !report.is_clean(),
+            "{report:?}"
+        );
         let report = pool.store.repair(&REPAIR).await;
         assert!(report.is_complete() && report.groups_rebuilt == groups.len() as u64, "{report:?}");
         let report = pool.store.scrub(&SCRUB).await;
@@ -97,7 +100,10 @@ fn extents_that_are_not_claimed_are_claimed_again() {
         }
         let host = pool.host();
         let report = host.scrub(&SCRUB).await;
-        assert!(!report.damaged_groups.is_empty() && report.damaged_groups.iter().all(|bad| bad.0 == 2), "{report:?}");
+        assert!(
+            report.damaged_groups.count > 0 && report.damaged_groups.first.iter().all(|bad| bad.0 == 2),
+            "{report:?}"
+        );
         let report = host.repair(&REPAIR).await;
         assert!(report.is_complete() && report.extents_claimed == 15 + 15 * 3, "{report:?}");
         for number in 100..110u32 {

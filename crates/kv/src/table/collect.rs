@@ -23,6 +23,7 @@ use device::Namespace;
 use pool::{HeapGroup, HeapPage, TablePage};
 
 use super::group::{Answer, Change, STAMP_SECONDS, stamp_now};
+use super::inspect::LOOKS_MAX;
 use super::stock::STOCK_TIME_MAX;
 use super::{ATTEMPTS_MAX, PageImage, Table, TableError, bump};
 use crate::page::{Claim, Draft, LOST, PlaceKind, Reference, Stored, UNBOUND};
@@ -131,14 +132,26 @@ impl<N: Namespace> Table<N> {
     }
 
     /// Whether an entry at home in `home` refers to the copy of this tag.
-    async fn refers(&self, home: TablePage, tag: u64) -> Result<bool, TableError> {
-        let image = self.read_page(home).await?;
-        for (reference, op) in self.references(&image).await? {
+    pub(super) async fn refers(&self, home: TablePage, tag: u64) -> Result<bool, TableError> {
+        let mut before: Option<PageImage> = None;
+        for _ in 0..LOOKS_MAX {
+            let image = self.read_page(home).await?;
+            match self.refers_in(&image, tag).await {
+                // An index that does not verify may have listed anything, but one of a value that was replaced meanwhile.
+                Err(TableError::CopyDamaged { .. })
+                    if before.replace(image.clone()).is_none_or(|before| before.bytes[..] != image.bytes[..]) => {}
+                result => return result,
+            }
+        }
+        Err(TableError::Contended)
+    }
+
+    async fn refers_in(&self, image: &PageImage, tag: u64) -> Result<bool, TableError> {
+        for (reference, op) in self.references(image).await? {
             if reference.copy == tag {
                 return Ok(true);
             }
             if reference.kind == PlaceKind::Index {
-                // An index that does not verify may have listed anything.
                 let parts = self.read_index(&reference, op).await?.ok_or(TableError::CopyDamaged { op })?;
                 if parts.iter().any(|part| part.tag == tag) {
                     return Ok(true);

@@ -184,6 +184,11 @@ impl<N: Namespace> Table<N> {
                 }
                 Ok((place, written, bound))
             }
+            // Nobody can bind anything there until it is rebuilt, and then the place is set aside: another one.
+            Err(error) if error.group_is_damaged() => {
+                self.forget_stock(run.group);
+                Ok((place, written, false))
+            }
             // The write may yet land: the pages stay as they are, whichever tag they have.
             Err(error) if in_doubt => {
                 bump(&self.stats.abandoned);

@@ -40,7 +40,8 @@ impl<N: Namespace> Table<N> {
             match self.claim_in(group, home, pages, tag).await {
                 Ok(Some(place)) => return Ok(place),
                 // A damaged group is passed over: what it holds stays readable, it gives nothing away.
-                Ok(None) | Err(TableError::Allocation { .. }) => {}
+                Ok(None) => {}
+                Err(error) if error.group_is_damaged() => {}
                 Err(error) => return Err(error),
             }
             self.next_group(group);

@@ -10,9 +10,11 @@
 //!   overwritten under a value that refers to it.
 //!
 //! A reference into a data page that its allocation page calls free (the medium has lost an acknowledged change) is claimed
-//! again: the next writer would get it otherwise.
+//! again: the next writer would get it otherwise. Traffic does not look like that, in this order of looks: an extent that a
+//! page refers to is free, and *after that* the page still refers to it. In a sound heap an extent becomes free only after
+//! its last reference has gone, and no tag ever comes back.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use device::Namespace;
@@ -20,17 +22,34 @@ use engine::View;
 use pool::{HeapGroup, HeapPage, TablePage};
 
 use super::collect::age;
-use super::group::stamp_now;
+use super::group::{Answer, Change, stamp_now};
 use super::{ATTEMPTS_MAX, PageImage, Table, TableError, uncertain};
 use crate::page::{AllocationPage, LOST, PageError, PlaceKind, Reference, SLOTS, Stored};
 use crate::types::OpId;
 
 /// Looks at a page whose index of extents vanishes under the eyes of a walk: another writer replaces the value.
-const LOOKS_MAX: usize = 8;
-/// References into free pages that are remembered by one walk; more are found by the next.
-pub(crate) const MISSING_MAX: usize = 1024;
+pub(super) const LOOKS_MAX: usize = 8;
+/// References into free pages that are remembered by one walk; more are counted, and seen to by the next. Chosen: 2 MiB.
+const MISSING_MAX: usize = 65_536;
+/// Damaged allocation pages that are seen to by one walk, likewise. Derived: with all their owners they take 12 MiB.
+const DAMAGED_MAX: usize = 1024;
 const WORD_BITS: usize = 64;
-const GROUP_WORDS: usize = SLOTS.div_ceil(WORD_BITS);
+
+/// One bit for each data page of a group.
+type Bits = [u64; SLOTS.div_ceil(WORD_BITS)];
+
+fn has(bits: &Bits, slot: usize) -> bool {
+    bits[slot / WORD_BITS] >> (slot % WORD_BITS) & 1 == 1
+}
+
+fn set(bits: &mut Bits, slot: usize) {
+    bits[slot / WORD_BITS] |= 1 << (slot % WORD_BITS);
+}
+
+/// Bits of `one` that `other` lacks.
+fn lacking(one: &Bits, other: &Bits) -> u64 {
+    one.iter().zip(other).map(|(one, other)| u64::from((one & !other).count_ones())).sum()
+}
 
 /// An extent as a reference has it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -41,13 +60,33 @@ pub(crate) struct Owner {
     pub(crate) home: TablePage,
 }
 
-/// Which data pages of a member are referred to: one bit each.
+/// What the allocation pages of a member said, before its table pages were walked over.
+#[derive(Default)]
+pub(crate) struct Heap {
+    claimed: Vec<Bits>,
+    /// Claimed by a rebuild ([`LOST`]), in the groups that have any.
+    set_aside: BTreeMap<u32, Bits>,
+    /// The first damaged allocation pages.
+    pub(crate) damaged: Vec<(HeapGroup, TableError)>,
+    /// Further ones.
+    pub(crate) damaged_more: u64,
+    /// Bytes read.
+    pub(crate) bytes: u64,
+}
+
+/// Which data pages of a member are referred to, and what follows for its heap.
 pub(crate) struct Marks {
-    bits: Vec<[u64; GROUP_WORDS]>,
-    /// Groups whose owners are wanted by name.
-    wanted: BTreeSet<u32>,
+    bits: Vec<Bits>,
+    /// What is referred to is held against this.
+    heap: Heap,
+    /// Groups that are damaged: what is referred to in them is noted by name.
+    damaged: BTreeSet<u32>,
     /// The extents in them.
     owners: Vec<Owner>,
+    /// The first extents that are referred to and not claimed.
+    pub(crate) missing: Vec<Owner>,
+    /// Further ones.
+    pub(crate) missing_more: u64,
     /// Pages or indices that could not be read: what they refer to is not known.
     pub(crate) unread: u64,
     /// Extents that are referred to.
@@ -58,58 +97,100 @@ pub(crate) struct Marks {
     pub(crate) bytes: u64,
 }
 
-/// What the allocation pages say, beside what is referred to.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct HeapState {
-    /// Data pages that are claimed.
-    pub(crate) claimed: u64,
-    /// Claimed ones that nothing refers to: orphans, and what waits for its page.
+/// How many data pages are claimed, and what of them nothing refers to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Claimed {
+    pub(crate) pages: u64,
+    /// Orphans, and what waits for its page or was unlinked during the walk.
     pub(crate) unreferenced: u64,
     /// Those of them that a rebuild has set aside.
     pub(crate) lost: u64,
-    /// Groups with extents that are referred to and not claimed.
-    pub(crate) missing: BTreeSet<u32>,
-    /// Damaged allocation pages.
-    pub(crate) damaged: Vec<(HeapGroup, TableError)>,
 }
 
 impl Marks {
-    fn has(&self, group: HeapGroup, slot: usize) -> bool {
-        self.bits[group.0 as usize][slot / WORD_BITS] >> (slot % WORD_BITS) & 1 == 1
+    fn new(groups: u32, heap: Heap) -> Marks {
+        Marks {
+            bits: vec![Bits::default(); groups as usize],
+            damaged: heap.damaged.iter().map(|(group, _)| group.0).collect(),
+            heap,
+            owners: Vec::new(),
+            missing: Vec::new(),
+            missing_more: 0,
+            unread: 0,
+            extents: 0,
+            guests: (0, 0),
+            bytes: 0,
+        }
     }
 
     fn add(&mut self, owner: Owner) {
         let (group, first) = (owner.place.group(), owner.place.slot() as usize);
         // A reference to nowhere covers nothing.
-        let Some(words) = self.bits.get_mut(group.0 as usize) else { return };
-        for slot in first..(first + owner.pages).min(SLOTS) {
-            words[slot / WORD_BITS] |= 1 << (slot % WORD_BITS);
-        }
+        let Some(bits) = self.bits.get_mut(group.0 as usize) else { return };
+        (first..(first + owner.pages).min(SLOTS)).for_each(|slot| set(bits, slot));
         self.extents += 1;
-        if self.wanted.contains(&group.0) {
+        if self.damaged.contains(&group.0) {
             self.owners.push(owner);
         }
+    }
+
+    /// Whether some of an extent was free when the walk began, or when its group was last looked at.
+    fn seemed_free(&self, owner: &Owner) -> bool {
+        let (group, first) = (owner.place.group().0, owner.place.slot() as usize);
+        let claimed = self.heap.claimed.get(group as usize).filter(|_| !self.damaged.contains(&group));
+        claimed.is_some_and(|claimed| (first..(first + owner.pages).min(SLOTS)).any(|slot| !has(claimed, slot)))
+    }
+
+    /// What is claimed, beside what is referred to.
+    pub(crate) fn claimed(&self) -> Claimed {
+        let mut found = Claimed::default();
+        for (claimed, marked) in self.heap.claimed.iter().zip(&self.bits) {
+            found.pages += claimed.iter().map(|word| u64::from(word.count_ones())).sum::<u64>();
+            found.unreferenced += lacking(claimed, marked);
+        }
+        let lost = |(group, set_aside): (&u32, &Bits)| lacking(set_aside, &self.bits[*group as usize]);
+        found.lost = self.heap.set_aside.iter().map(lost).sum();
+        found
+    }
+
+    /// The damaged allocation pages, and how many there are beyond these.
+    pub(crate) fn damaged(&self) -> (&[(HeapGroup, TableError)], u64) {
+        (&self.heap.damaged, self.heap.damaged_more)
     }
 }
 
 impl<N: Namespace> Table<N> {
-    /// Walks over all table pages and notes what they refer to; by name in the groups of `wanted`. `pace` is called with
-    /// the bytes read so far, and may wait.
+    /// Reads all allocation pages. `pace` is called with the bytes read and the share that is done, and may wait.
+    pub(crate) async fn heap(&self, mut pace: impl AsyncFnMut(u64, f64)) -> Result<Heap, TableError> {
+        let groups = self.layout.geometry.heap_groups;
+        let mut heap = Heap { claimed: vec![Bits::default(); groups as usize], ..Heap::default() };
+        for group in (0..groups).map(HeapGroup) {
+            match self.read_allocation(group).await {
+                Ok(allocation) => heap.note(group, &allocation),
+                Err(error) if error.group_is_damaged() => {
+                    if heap.damaged.len() < DAMAGED_MAX {
+                        heap.damaged.push((group, error));
+                    } else {
+                        heap.damaged_more += 1;
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+            heap.bytes += self.layout.page_bytes() as u64;
+            pace(heap.bytes, f64::from(group.0 + 1) / f64::from(groups)).await;
+        }
+        Ok(heap)
+    }
+
+    /// Walks over all table pages and notes what they refer to, against `heap`, which was read before (`None`: the
+    /// references alone are wanted). `pace` as for [`Table::heap`].
     pub(crate) async fn mark(
         &self,
-        wanted: BTreeSet<u32>,
+        heap: Option<Heap>,
         mut pace: impl AsyncFnMut(u64, f64),
     ) -> Result<Marks, TableError> {
         let geometry = self.layout.geometry;
-        let mut marks = Marks {
-            bits: vec![[0; GROUP_WORDS]; geometry.heap_groups as usize],
-            wanted,
-            owners: Vec::new(),
-            unread: 0,
-            extents: 0,
-            guests: (0, 0),
-            bytes: 0,
-        };
+        let mut marks = Marks::new(geometry.heap_groups, heap.unwrap_or_default());
         let mut next = 0;
         while next < geometry.table_pages {
             let images = self.read_pages(TablePage(next)).await?;
@@ -143,7 +224,16 @@ impl<N: Namespace> Table<N> {
                 }
             }
             if !vanished {
-                owners.into_iter().for_each(|owner| marks.add(owner));
+                for owner in owners {
+                    marks.add(owner);
+                    if marks.seemed_free(&owner) && self.is_missing(&owner, marks).await? {
+                        if marks.missing.len() < MISSING_MAX {
+                            marks.missing.push(owner);
+                        } else {
+                            marks.missing_more += 1;
+                        }
+                    }
+                }
                 marks.guests = (marks.guests.0 + referred, marks.guests.1 + guests);
                 return Ok(());
             }
@@ -188,31 +278,32 @@ impl<N: Namespace> Table<N> {
         }
     }
 
-    /// Compares the allocation pages with what is referred to.
-    pub(crate) async fn heap_state(&self, marks: &Marks) -> Result<HeapState, TableError> {
-        let mut state = HeapState::default();
-        for group in (0..self.layout.geometry.heap_groups).map(HeapGroup) {
-            let allocation = match self.read_allocation(group).await {
-                Ok(allocation) => allocation,
-                Err(error @ (TableError::Allocation { .. } | TableError::Device(device::Error::ReadFault(_)))) => {
-                    state.damaged.push((group, error));
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            for (slot, claim) in allocation.slots().iter().enumerate() {
-                match (claim.tag != 0, marks.has(group, slot)) {
-                    (true, marked) => {
-                        state.claimed += 1;
-                        state.unreferenced += u64::from(!marked);
-                        state.lost += u64::from(!marked && claim.home == LOST);
-                    }
-                    (false, true) if state.missing.len() < MISSING_MAX => drop(state.missing.insert(group.0)),
-                    (false, _) => {}
-                }
-            }
+    /// Whether an extent that a page was seen to refer to is not claimed, and the page still refers to it.
+    async fn is_missing(&self, owner: &Owner, marks: &mut Marks) -> Result<bool, TableError> {
+        let group = owner.place.group();
+        let allocation = match self.read_allocation(group).await {
+            Ok(allocation) => allocation,
+            // Damaged since the walk began: the next one sees to it.
+            Err(error) if error.group_is_damaged() => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        marks.bytes += self.layout.page_bytes() as u64;
+        marks.heap.note(group, &allocation);
+        let first = owner.place.slot() as usize;
+        let some_free = allocation.slots().iter().skip(first).take(owner.pages).any(|claim| claim.tag == 0);
+        Ok(some_free && self.still_refers(owner).await?)
+    }
+
+    /// Whether the home page of an extent refers to it; not if that can't be known, which a walk counts elsewhere.
+    async fn still_refers(&self, owner: &Owner) -> Result<bool, TableError> {
+        match self.refers(owner.home, owner.tag).await {
+            Err(
+                TableError::Page { .. }
+                | TableError::CopyDamaged { .. }
+                | TableError::Device(device::Error::ReadFault(_)),
+            ) => Ok(false),
+            result => result,
         }
-        Ok(state)
     }
 
     /// The bytes of a damaged allocation page; `None` if it is good (again).
@@ -233,7 +324,7 @@ impl<N: Namespace> Table<N> {
         damaged: View,
         marks: &Marks,
     ) -> Result<(), TableError> {
-        debug_assert!(marks.unread == 0 && marks.wanted.contains(&group.0));
+        debug_assert!(marks.unread == 0 && marks.damaged.contains(&group.0));
         let mut allocation = AllocationPage::rebuild(group.0, self.incarnation, engine::task::random_u64());
         for owner in marks.owners.iter().filter(|owner| owner.place.group() == group) {
             claim_back(&mut allocation, owner);
@@ -249,13 +340,19 @@ impl<N: Namespace> Table<N> {
         Ok(self.replace(self.layout.allocation(group), damaged, new).await?)
     }
 
-    /// Claims again, in `group`, what is referred to and called free. Returns the extents claimed.
-    pub(crate) async fn claim_missing(&self, group: HeapGroup, marks: &Marks) -> Result<usize, TableError> {
-        let change = |allocation: &mut AllocationPage| {
-            let owners = marks.owners.iter().filter(|owner| owner.place.group() == group);
-            owners.filter(|owner| claim_back(allocation, owner)).count()
-        };
-        self.correct(group, change).await
+    /// Claims again what `owners` of `group` refer to though it is free. Returns the extents claimed.
+    pub(crate) async fn claim_missing(&self, group: HeapGroup, owners: &[Owner]) -> Result<usize, TableError> {
+        let change =
+            |allocation: &mut AllocationPage| owners.iter().filter(|owner| claim_back(allocation, owner)).count();
+        let mut claimed = self.correct(group, change).await?;
+        for owner in owners {
+            // Replaced meanwhile: whoever did that had nothing to free.
+            if matches!(self.refers(owner.home, owner.tag).await, Ok(false)) {
+                let freed = self.change_group(group, Change::Release { tag: owner.tag }).await? != Answer::Nothing;
+                claimed -= usize::from(freed && claimed > 0);
+            }
+        }
+        Ok(claimed)
     }
 
     /// Tags of the pages of a group that a rebuild has set aside, at least `age_min` ago.
@@ -275,7 +372,8 @@ impl<N: Namespace> Table<N> {
         debug_assert!(marks.unread == 0);
         let change = |allocation: &mut AllocationPage| {
             let slots = allocation.slots().iter().enumerate();
-            let unused = slots.filter(|(slot, claim)| tags.contains(&claim.tag) && !marks.has(group, *slot));
+            let unused =
+                slots.filter(|(slot, claim)| tags.contains(&claim.tag) && !has(&marks.bits[group.0 as usize], *slot));
             let unused: Vec<u64> = unused.map(|(_, claim)| claim.tag).collect();
             unused.into_iter().filter(|&tag| allocation.release(tag)).count()
         };
@@ -308,6 +406,19 @@ impl<N: Namespace> Table<N> {
             }
         }
         Err(TableError::Contended)
+    }
+}
+
+impl Heap {
+    /// What a group is now.
+    fn note(&mut self, group: HeapGroup, allocation: &AllocationPage) {
+        let Some(claimed) = self.claimed.get_mut(group.0 as usize) else { return };
+        for (slot, claim) in allocation.slots().iter().enumerate().filter(|(_, claim)| claim.tag != 0) {
+            set(claimed, slot);
+            if claim.home == LOST {
+                set(self.set_aside.entry(group.0).or_default(), slot);
+            }
+        }
     }
 }
 

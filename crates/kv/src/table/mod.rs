@@ -41,7 +41,7 @@ use crate::value::Value;
 
 pub use collect::{AGE_MIN, Collected};
 pub use found::{Content, Found};
-pub(crate) use inspect::{HeapState, Marks};
+pub(crate) use inspect::{Heap, Marks, Owner};
 pub(crate) use locks::Locks;
 pub use register::{Outcome, Request};
 pub use seal::Sealed;
@@ -106,6 +106,11 @@ impl TableError {
             TableError::Device(error) => uncertain(error),
             _ => false,
         }
+    }
+
+    /// Whether the allocation page of a heap group can't be used, which says nothing of the other groups.
+    fn group_is_damaged(&self) -> bool {
+        matches!(self, TableError::Allocation { .. } | TableError::Device(device::Error::ReadFault(_)))
     }
 
     /// Whether the same may work once the connection is back.

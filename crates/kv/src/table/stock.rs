@@ -110,6 +110,12 @@ impl<N: Namespace> Table<N> {
         Ok(self.change_group(group, Change::Bind { stock, slot, pages, tag, home }).await? != Answer::Nothing)
     }
 
+    /// Takes what lies in a group whose allocation page is damaged out of the stock: it can neither be bound nor given back.
+    pub(super) fn forget_stock(&self, group: HeapGroup) {
+        self.stock.borrow_mut().runs.retain(|run| run.group != group);
+        self.next_group(group);
+    }
+
     /// Gives the whole stock back; whether there was any.
     pub(super) async fn return_stock(&self) -> bool {
         let runs = {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{Common, PoolAddress};
+use super::{Common, PoolAddress, Walk};
 use crate::size::Size;
 
 /// `yagura kv …`
@@ -136,9 +136,7 @@ pub struct KvVerifyArgs {
 #[derive(Args, Debug)]
 pub struct KvScrubArgs {
     #[command(flatten)]
-    pub common: Common,
-    #[command(flatten)]
-    pub address: PoolAddress,
+    pub walk: Walk,
     /// Read and check the values that lie outside their pages, too, on every replica.
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1,
         default_missing_value = "true")]
@@ -146,21 +144,13 @@ pub struct KvScrubArgs {
     /// Then free what nothing refers to: what hosts that ended in the middle of a store left behind more than two hours ago.
     #[arg(long)]
     pub collect: bool,
-    /// Read no more than this a second, over all members.
-    #[arg(long, value_name = "SIZE")]
-    pub rate: Option<Size>,
 }
 
 /// `yagura kv repair`
 #[derive(Args, Debug)]
 pub struct KvRepairArgs {
     #[command(flatten)]
-    pub common: Common,
-    #[command(flatten)]
-    pub address: PoolAddress,
-    /// Read no more than this a second, over all members.
-    #[arg(long, value_name = "SIZE")]
-    pub rate: Option<Size>,
+    pub walk: Walk,
 }
 
 /// `yagura kv stat`

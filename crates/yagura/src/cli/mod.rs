@@ -143,6 +143,18 @@ pub struct PoolAddress {
     pub host: NvmeHost,
 }
 
+/// Flags of every verb that goes over all that a pool holds.
+#[derive(Args, Debug)]
+pub struct Walk {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub address: PoolAddress,
+    /// Read or move at most so many bytes a second, over all members.
+    #[arg(long, value_name = "SIZE")]
+    pub rate: Option<Size>,
+}
+
 /// `yagura gateway`
 #[derive(Args, Debug)]
 pub struct GatewayArgs {

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::{Common, NvmeHost, PoolAddress};
+use super::{Common, NvmeHost, PoolAddress, Walk};
 use crate::size::Size;
 
 /// `yagura pool …`
@@ -26,23 +26,11 @@ pub enum PoolVerb {
     Rebalance(PoolRebalanceArgs),
 }
 
-/// Flags of every verb that moves keys.
-#[derive(Args, Debug)]
-pub struct Moving {
-    #[command(flatten)]
-    pub common: Common,
-    #[command(flatten)]
-    pub address: PoolAddress,
-    /// Move at most so many bytes a second.
-    #[arg(long, value_name = "SIZE")]
-    pub rate: Option<Size>,
-}
-
 /// Flags of every verb that begins a change.
 #[derive(Args, Debug)]
 pub struct Changing {
     #[command(flatten)]
-    pub moving: Moving,
+    pub walk: Walk,
     /// Only show what would move.
     #[arg(long)]
     pub dry_run: bool,
@@ -104,7 +92,7 @@ pub struct PoolWeightArgs {
 #[derive(Args, Debug)]
 pub struct PoolRebalanceArgs {
     #[command(flatten)]
-    pub moving: Moving,
+    pub walk: Walk,
 }
 
 /// `yagura pool create`

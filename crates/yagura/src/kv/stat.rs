@@ -20,6 +20,8 @@ struct Stat {
     sampled: f64,
     members_connected: usize,
     members_voting: usize,
+    /// Members that did not answer the question: what they hold is taken from the others, or not counted (--exact).
+    unreachable: Vec<usize>,
     members: Vec<MemberStat>,
 }
 
@@ -61,6 +63,7 @@ pub async fn stat(args: &KvStatArgs) -> Result<(), Failure> {
         sampled: held.pages_read as f64 / held.pages.max(1) as f64,
         members_connected: members.iter().filter(|member| member.connected).count(),
         members_voting: members.iter().filter(|member| member.votes).count(),
+        unreachable: held.unreachable,
         members,
     };
     output::report(args.common.json, &stat, describe)
@@ -99,6 +102,9 @@ fn describe(stat: &Stat) -> String {
         stat.members.len(),
         stat.members_voting
     );
+    if !stat.unreachable.is_empty() {
+        text += &format!("members {:?} did not answer: the figures are from the others\n", stat.unreachable);
+    }
     let used = |used: Option<u64>| used.map_or("unknown".into(), |bytes| Size(bytes).to_string());
     for MemberStat { index, table_bytes, heap_bytes, table_bytes_used, heap_bytes_used, .. } in &stat.members {
         text += &format!(

@@ -6,7 +6,7 @@ use pool::balance::moved;
 use pool::{Change, Map, MemberId, NewMember, Request, State};
 use serde::Serialize;
 
-use crate::cli::{Changing, Moving, PoolAddArgs, PoolMembersArgs, PoolRebalanceArgs, PoolReplaceArgs, PoolWeightArgs};
+use crate::cli::{Changing, PoolAddArgs, PoolMembersArgs, PoolRebalanceArgs, PoolReplaceArgs, PoolWeightArgs, Walk};
 use crate::client::{self, Connected, Found, Reached, Source, Way};
 use crate::exit::Failure;
 use crate::output;
@@ -29,19 +29,19 @@ struct Changed {
 }
 
 pub async fn add(args: &PoolAddArgs) -> Result<(), Failure> {
-    let (way, reached) = reach(&args.changing.moving).await?;
+    let (way, reached) = reach(&args.changing.walk).await?;
     let new = super::find_all(&way, &args.members).await?;
     let (members, new) = candidates(new, &reached.map, args.force).await?;
     carry(&args.changing, &reached, Request::Add(members), new).await
 }
 
 pub async fn remove(args: &PoolMembersArgs) -> Result<(), Failure> {
-    let (_, reached) = reach(&args.changing.moving).await?;
+    let (_, reached) = reach(&args.changing.walk).await?;
     carry(&args.changing, &reached, Request::Remove(find_members(&reached, &args.members)?), Vec::new()).await
 }
 
 pub async fn replace(args: &PoolReplaceArgs) -> Result<(), Failure> {
-    let (way, reached) = reach(&args.changing.moving).await?;
+    let (way, reached) = reach(&args.changing.walk).await?;
     let old = find_member(&reached, &args.old)?;
     let new = args.new.find(&way).await?;
     let (mut members, new) = candidates(new, &reached.map, args.force).await?;
@@ -52,31 +52,31 @@ pub async fn replace(args: &PoolReplaceArgs) -> Result<(), Failure> {
 }
 
 pub async fn drain(args: &PoolMembersArgs) -> Result<(), Failure> {
-    let (_, reached) = reach(&args.changing.moving).await?;
+    let (_, reached) = reach(&args.changing.walk).await?;
     carry(&args.changing, &reached, Request::Drain(find_members(&reached, &args.members)?), Vec::new()).await
 }
 
 pub async fn set_weight(args: &PoolWeightArgs) -> Result<(), Failure> {
-    let (_, reached) = reach(&args.changing.moving).await?;
+    let (_, reached) = reach(&args.changing.walk).await?;
     let member = find_member(&reached, &args.member)?;
     carry(&args.changing, &reached, Request::SetWeight(vec![(member, args.weight)]), Vec::new()).await
 }
 
 pub async fn rebalance(args: &PoolRebalanceArgs) -> Result<(), Failure> {
-    let (_, reached) = reach(&args.moving).await?;
+    let (_, reached) = reach(&args.walk).await?;
     let source = reached.source();
     let map = source.unattended().await?;
     let kind = map.change.as_ref().map(|change| change.kind.to_string());
     let mut changed = Changed { kind, epoch: map.epoch, ..Changed::default() };
     if map.state != State::Stable {
-        finish(&args.moving, &reached, source, &mut changed).await?;
+        finish(&args.walk, &reached, source, &mut changed).await?;
     }
-    output::report(args.moving.common.json, &changed, describe)
+    output::report(args.walk.common.json, &changed, describe)
 }
 
-async fn reach(moving: &Moving) -> Result<(Way, Reached), Failure> {
-    let way = client::way(&moving.address.host)?;
-    let reached = client::reach(&way, &moving.address.pool).await?;
+async fn reach(walk: &Walk) -> Result<(Way, Reached), Failure> {
+    let way = client::way(&walk.address.host)?;
+    let reached = client::reach(&way, &walk.address.pool).await?;
     for trouble in &reached.troubles {
         tracing::warn!("{trouble}");
     }
@@ -135,7 +135,7 @@ async fn carry(
         changed.moves_percent = Some(moved.share * 100.0);
         changed.least_percent = Some(moved.least * 100.0);
     }
-    let json = changing.moving.common.json;
+    let json = changing.walk.common.json;
     if changing.dry_run {
         return output::report(json, &changed, describe);
     }
@@ -155,21 +155,21 @@ async fn carry(
         source.add(new.namespace, new.addresses.into_iter().next().unwrap_or_default(), &new.nqn, new.nsid)?;
     }
     source.begin(&request).await?;
-    finish(&changing.moving, reached, source, &mut changed).await?;
+    finish(&changing.walk, reached, source, &mut changed).await?;
     output::report(json, &changed, describe)
 }
 
 /// Carries the change of the map in force out, to its end.
-async fn finish(moving: &Moving, reached: &Reached, source: Rc<Source>, changed: &mut Changed) -> Result<(), Failure> {
+async fn finish(walk: &Walk, reached: &Reached, source: Rc<Source>, changed: &mut Changed) -> Result<(), Failure> {
     let store = reached.store_of(source.clone());
-    let bar = output::progress_share("change", moving.common.json);
+    let bar = output::progress_share("change", walk.common.json);
     let mut moved_bytes = 0;
     let progress = |change: &Change| {
         bar.set_message(change.phase.to_string());
         output::show_share(&bar, f64::from(change.done) / 1000.0);
         moved_bytes = change.moved_bytes;
     };
-    let map = source.carry_out(&store, moving.rate.map(|rate| rate.0), progress).await;
+    let map = source.carry_out(&store, walk.rate.map(|rate| rate.0), progress).await;
     bar.finish_and_clear();
     let map = map?;
     store.settle().await;
