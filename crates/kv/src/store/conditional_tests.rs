@@ -218,6 +218,31 @@ fn an_operation_whose_replies_are_lost_is_applied_once() {
     });
 }
 
+/// Two operations under one ballot would be two values under one timestamp: readers would differ, and nobody would notice.
+#[test]
+fn a_reserved_ballot_is_used_once() {
+    run(63, async {
+        let pool = Pool::new(3, 3).await;
+        assert_eq!(pool.store.increment(b"n", 1, Some(0)).await, Ok(Increment::Value(1)));
+        pool.store.settle().await;
+        // What the next one asks under its reserved ballot comes to one member alone.
+        for member in &pool.members[1..] {
+            member.cut.set(Some((0, false)));
+        }
+        let error = pool.store.increment(b"n", 1, None).await.unwrap_err();
+        assert!(error.outcome_unknown(), "{error}");
+        pool.store.settle().await;
+        for (member, down) in [(0, true), (1, false), (2, false)] {
+            pool.down(member, down);
+        }
+        assert_eq!(pool.store.increment(b"n", 10, None).await, Ok(Increment::Value(11)));
+        pool.store.settle().await;
+        pool.down(0, false);
+        pool.down(2, true);
+        assert_eq!(pool.host().get(b"n").await, Ok(Some(value(b"11"))));
+    });
+}
+
 #[test]
 fn a_key_ends_when_a_clock_says_so_and_nobody_sees_it_afterwards() {
     run(61, async {

@@ -196,6 +196,18 @@ mod tests {
         assert_eq!(judged(&record(ts(6, 0), &[]), 8, accept(8, 8, record(ts(5, 8), &[8]))), done);
     }
 
+    /// The disaster: a reader that has seen one of two compare-and-sets, which excluded each other, brings it back behind the
+    /// other's success.
+    #[test]
+    fn what_a_conditional_operation_left_is_brought_elsewhere_by_its_ballot() {
+        let held = record(ts(5, 0), &[]);
+        let refused = Verdict::Is(Outcome::Refused(ballot(8)));
+        assert_eq!(judged(&held, 8, Request::write_back(record(ts(5, 7), &[7]))), refused);
+        let stores = |verdict| matches!(verdict, Verdict::Becomes(Change::Replace, _, Outcome::Stored));
+        assert!(stores(judged(&held, 7, Request::write_back(record(ts(5, 7), &[7])))));
+        assert!(stores(judged(&held, 8, Request::write_back(record(ts(6, 0), &[])))), "a put meets no promise");
+    }
+
     #[test]
     fn what_is_here_already_counts_whatever_was_promised_since() {
         let held = record(ts(5, 7), &[7]);
