@@ -23,9 +23,8 @@ pub use keyring::{
     GENERATED_MAX, GENERATED_PER_HOST_MAX, GENERATED_TIME_MAX, HOST_KEYS_MAX, Hold, Keyring, KeyringError,
 };
 pub use psk::{ConfiguredPsk, Derivation, PskError, PskHash, RetainedPsk, TlsKey, TlsPsk};
-pub use stream::HANDSHAKE_BYTES_MAX;
-pub(crate) use stream::TlsStream;
-pub use tunnel::ServerContext;
+pub use stream::{HANDSHAKE_BYTES_MAX, TlsStream};
+pub use tunnel::{CertificateContext, ServerContext};
 
 #[cfg(test)]
 mod tests;

@@ -59,7 +59,7 @@ impl Transport {
     pub fn psk(&self) -> Option<&Arc<TlsPsk>> {
         match self {
             Transport::Plain(_) => None,
-            Transport::Tls(stream) => Some(stream.psk()),
+            Transport::Tls(stream) => stream.psk(),
         }
     }
 

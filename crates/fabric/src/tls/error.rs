@@ -25,6 +25,14 @@ pub enum TlsError {
         "TLS: no secure connection ({0}): has the target the same key for this host and subsystem, and does its port do TLS?"
     )]
     Refused(String),
+    /// A file of certificates or of a key is no good.
+    #[error("TLS: {path}: {reason}: it must be a PEM file, and the key the certificate's own", path = path.display())]
+    File {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What OpenSSL says.
+        reason: String,
+    },
     /// The handshake or a record was refused, here or there.
     #[error("TLS: {0}")]
     Protocol(String),

@@ -20,7 +20,7 @@ use engine::{task, time};
 
 use super::error::TlsError;
 use super::psk::TlsPsk;
-use super::tunnel::{Got, RECORD_BYTES, ServerContext, Tunnel};
+use super::tunnel::{CertificateContext, Got, RECORD_BYTES, ServerContext, Tunnel};
 
 /// What receives ciphertext while little comes. Chosen: a capsule with a page of data arrives in two pieces.
 const IDLE_BYTES: usize = 4 << 10;
@@ -34,14 +34,14 @@ pub const HANDSHAKE_BYTES_MAX: usize = 16 << 10;
 
 /// See the module. Cloning gives the same connection.
 #[derive(Clone)]
-pub(crate) struct TlsStream {
+pub struct TlsStream {
     inner: Rc<Inner>,
 }
 
 struct Inner {
     stream: TcpStream,
     tunnel: RefCell<Tunnel>,
-    psk: Arc<TlsPsk>,
+    psk: Option<Arc<TlsPsk>>,
     /// A send is under way.
     sending: Cell<bool>,
     closing: Cell<bool>,
@@ -59,6 +59,11 @@ impl TlsStream {
     pub async fn accept(stream: TcpStream, server: &ServerContext, first: Buf) -> Result<TlsStream, TlsError> {
         server.keyring().expire(time::now());
         TlsStream::handshake(stream, Tunnel::server(server)?, first).await
+    }
+
+    /// The same with a certificate in place of keys. The caller bounds the time.
+    pub async fn accept_certified(stream: TcpStream, server: &CertificateContext) -> Result<TlsStream, TlsError> {
+        TlsStream::handshake(stream, Tunnel::certified(server)?, Buf::default()).await
     }
 
     async fn handshake(stream: TcpStream, mut tunnel: Tunnel, first: Buf) -> Result<TlsStream, TlsError> {
@@ -90,7 +95,10 @@ impl TlsStream {
             }
             tunnel.feed(buf);
         }
-        let psk = tunnel.psk().ok_or(TlsError::KeyNotTaken)?;
+        let psk = tunnel.psk();
+        if psk.is_none() && !tunnel.is_certified() {
+            return Err(TlsError::KeyNotTaken);
+        }
         let inner = Inner {
             stream,
             tunnel: RefCell::new(tunnel),
@@ -102,9 +110,9 @@ impl TlsStream {
         Ok(TlsStream { inner: Rc::new(inner) })
     }
 
-    /// The key it was made with.
-    pub fn psk(&self) -> &Arc<TlsPsk> {
-        &self.inner.psk
+    /// The key it was made with; none where a certificate stood for it.
+    pub fn psk(&self) -> Option<&Arc<TlsPsk>> {
+        self.inner.psk.as_ref()
     }
 
     /// The socket, for its addresses.

@@ -1,17 +1,18 @@
 //! TLS 1.3 of one connection without I/O: ciphertext in and out in buffers, plaintext in and out in slices.
 //!
 //! Invariants:
-//! - Only TLS 1.3 with a pre-shared key and an ephemeral key exchange (psk_dhe_ke), one of the two AES-GCM suites; no
-//!   certificates, no tickets, no early data (NVMe/TCP 1.0c §3.6.1). A handshake that ends without the key is refused.
+//! - Of NVMe hosts: only TLS 1.3 with a pre-shared key and an ephemeral key exchange (psk_dhe_ke), one of the two AES-GCM
+//!   suites; no certificates, no tickets, no early data (NVMe/TCP 1.0c §3.6.1). A handshake that ends without the key is refused.
 //! - What waits here is bounded: one buffer of ciphertext that came in, one that is to go out.
 
 use std::io::{self, Read, Write};
+use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use engine::Buf;
 use openssl::error::ErrorStack;
 use openssl::ssl::{
-    ClientHelloResponse, ErrorCode, Ssl, SslContext, SslContextBuilder, SslMethod, SslMode, SslOptions,
+    ClientHelloResponse, ErrorCode, Ssl, SslContext, SslContextBuilder, SslFiletype, SslMethod, SslMode, SslOptions,
     SslSessionCacheMode, SslStream, SslVerifyMode, SslVersion,
 };
 
@@ -114,6 +115,33 @@ impl ServerContext {
     }
 }
 
+/// A server that shows a certificate, for peers that are no NVMe hosts.
+#[derive(Clone)]
+pub struct CertificateContext {
+    context: SslContext,
+}
+
+impl CertificateContext {
+    /// A server with the certificate chain and the private key of these PEM files. With `clients`, a PEM file of authorities,
+    /// it lets in only who shows a certificate that one of them has signed.
+    ///
+    /// # Errors
+    /// A file can't be read or is no PEM, the key is not the certificate's, or OpenSSL can't be set up.
+    pub fn new(chain: &Path, key: &Path, clients: Option<&Path>) -> Result<CertificateContext, TlsError> {
+        let mut builder = context(SslMethod::tls_server())?;
+        let named =
+            |path: &Path, error: ErrorStack| TlsError::File { path: path.to_owned(), reason: error.to_string() };
+        builder.set_certificate_chain_file(chain).map_err(|error| named(chain, error))?;
+        builder.set_private_key_file(key, SslFiletype::PEM).map_err(|error| named(key, error))?;
+        builder.check_private_key().map_err(|error| named(key, error))?;
+        if let Some(authorities) = clients {
+            builder.set_ca_file(authorities).map_err(|error| named(authorities, error))?;
+            builder.set_verify(SslVerifyMode::PEER | SslVerifyMode::FAIL_IF_NO_PEER_CERT);
+        }
+        Ok(CertificateContext { context: builder.build() })
+    }
+}
+
 fn context(method: SslMethod) -> Result<SslContextBuilder, ErrorStack> {
     let mut builder = SslContextBuilder::new(method)?;
     builder.set_min_proto_version(Some(SslVersion::TLS1_3))?;
@@ -145,6 +173,8 @@ fn client_context(hash: PskHash) -> Result<SslContext, ErrorStack> {
 pub(super) struct Tunnel {
     stream: SslStream<Wire>,
     established: bool,
+    /// A certificate stands for the key.
+    certified: bool,
 }
 
 impl Tunnel {
@@ -164,8 +194,15 @@ impl Tunnel {
         Tunnel::new(ssl)
     }
 
+    /// The end that answers with a certificate.
+    pub fn certified(server: &CertificateContext) -> Result<Tunnel, TlsError> {
+        let mut ssl = Ssl::new(&server.context)?;
+        ssl.set_accept_state();
+        Ok(Tunnel { certified: true, ..Tunnel::new(ssl)? })
+    }
+
     fn new(ssl: Ssl) -> Result<Tunnel, TlsError> {
-        Ok(Tunnel { stream: SslStream::new(ssl, Wire::default())?, established: false })
+        Ok(Tunnel { stream: SslStream::new(ssl, Wire::default())?, established: false, certified: false })
     }
 
     /// Goes on with the handshake as far as what has come in lets it; true once it is complete.
@@ -174,7 +211,7 @@ impl Tunnel {
             return Ok(true);
         }
         match self.stream.do_handshake() {
-            Ok(()) if self.stream.ssl().session_reused() => {
+            Ok(()) if self.certified || self.stream.ssl().session_reused() => {
                 self.established = true;
                 Ok(true)
             }
@@ -183,6 +220,11 @@ impl Tunnel {
             Err(error) if is_waiting(&error) => Ok(false),
             Err(error) => Err(self.key_error(TlsError::of(&error))),
         }
+    }
+
+    /// Whether a certificate stands for the key.
+    pub fn is_certified(&self) -> bool {
+        self.certified
     }
 
     /// What it means that the peer closes the connection during the handshake.
@@ -195,6 +237,9 @@ impl Tunnel {
 
     /// The error in the words of the keys, where they are its cause.
     fn key_error(&self, error: TlsError) -> TlsError {
+        if self.certified {
+            return error;
+        }
         let Some(Keys::Server(_, offered)) = session::keys_of(self.stream.ssl()) else {
             return match error {
                 TlsError::Protocol(reason) => TlsError::Refused(reason),
