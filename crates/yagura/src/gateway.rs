@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use engine::net::{DetachedStream, TcpListener};
 use engine::sync::{MailReceiver, MailSender, mailbox};
+use fabric::secret::Secret;
+use fabric::tls::CertificateContext;
 use kv::resp::{Gateway, Shared};
 use kv::store::{RepairerOptions, ScrubberOptions};
 use prometheus_client::registry::Registry;
@@ -37,14 +39,20 @@ pub fn run(args: &GatewayArgs) -> Result<(), Failure> {
     let (senders, receivers): (Vec<_>, Vec<_>) =
         (1..placement.len()).map(|_| mailbox::<DetachedStream>(HANDED_MAX)).unzip();
     let (handed, senders) = (Handout::new(receivers), Handout::new([senders]));
-    let shared = Arc::new(Shared::default());
+    let password = args.password_file.as_deref().map(Secret::from_file).transpose();
+    let password = password.map_err(|error| Failure::refused(format!("--password-file: {error}")))?;
+    let shared = Arc::new(Shared::new(password));
+    let tls = certificates(args)?;
     let stores = Arc::new(metrics::StoreMetrics::default());
     reactors::run(&placement, async |index| {
         let Some(letter) = letters.take(index) else { return Ok(()) };
         // Each reactor has its own connections to the members: nothing is shared on the data path.
         let store = client::open(&args.address).await?;
         stores.add(store.stats());
-        let gateway = Gateway::new(Rc::new(store.clone()), shared.clone(), args.connections_max);
+        let mut gateway = Gateway::new(Rc::new(store.clone()), shared.clone(), args.connections_max);
+        if let Some(tls) = tls.clone() {
+            gateway = gateway.with_tls(tls);
+        }
         match index.checked_sub(1).and_then(|other| handed.take(other)) {
             Some(connections) => {
                 first_of(gateway.adopt_all(&connections), letter.recv()).await;
@@ -63,6 +71,12 @@ pub fn run(args: &GatewayArgs) -> Result<(), Failure> {
         crate::kv::settle(&store).await;
         Ok(())
     })
+}
+
+fn certificates(args: &GatewayArgs) -> Result<Option<CertificateContext>, Failure> {
+    let (Some(chain), Some(key)) = (&args.tls_cert, &args.tls_key) else { return Ok(None) };
+    let context = CertificateContext::new(chain, key, args.tls_ca.as_deref());
+    context.map(Some).map_err(|error| Failure::refused(error.to_string()))
 }
 
 async fn first(

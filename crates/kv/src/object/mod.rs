@@ -231,7 +231,8 @@ mod tests {
     }
 
     fn keys(store: &MemoryBackend) -> Vec<Vec<u8>> {
-        ready(store.scan(0, usize::MAX)).expect("ready").expect("scanned").keys
+        let page = ready(store.scan(0, usize::MAX)).expect("ready").expect("scanned");
+        page.keys.into_iter().map(|found| found.key).collect()
     }
 
     #[test]

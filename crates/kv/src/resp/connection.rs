@@ -1,14 +1,16 @@
-//! The commands that a connection answers itself: protocol, name, and what clients ask about the server.
+//! The commands that a connection answers itself: protocol, password, and what clients ask about the server.
 
-use super::commands::{self, CommandSpec, served_commands};
-use super::decode::Command;
+use super::client::client_text;
+use super::command::{Command, c_string};
+use super::commands::{self, COMMANDS, CommandSpec, served_commands};
 use super::glob;
 use super::reply::{Protocol, Reply};
 use super::request::{integer, syntax_error, unknown_subcommand, wrong_arity};
-use super::session::Session;
+use super::session::{Replies, Session};
+use crate::types::VALUE_BYTES_MAX;
 
-/// The Redis release whose strings commands this follows; clients decide by it what they may send.
-pub const REDIS_VERSION: &str = "7.2.0";
+/// The Redis release whose commands this follows; clients decide by it what they may send.
+pub const REDIS_VERSION: &str = "7.0.15";
 
 /// What `CONFIG GET` knows, with values that are true here.
 const PARAMETERS: &[(&str, &str)] = &[
@@ -19,12 +21,17 @@ const PARAMETERS: &[(&str, &str)] = &[
     ("databases", "1"),
     ("maxmemory", "0"),
     ("maxmemory-policy", "noeviction"),
-    ("proto-max-bulk-len", "536870912"),
+    ("proto-max-bulk-len", LONGEST_VALUE),
     ("timeout", "0"),
+    ("cluster-enabled", "no"),
+    ("slave-read-only", "no"),
+    ("replica-read-only", "no"),
 ];
 
-/// The longest client or library name that is kept. Chosen: what fits a line of `CLIENT LIST`.
-const NAME_BYTES_MAX: usize = 256;
+/// [`VALUE_BYTES_MAX`] as text.
+const LONGEST_VALUE: &str = "67108864";
+
+const _: () = assert!(VALUE_BYTES_MAX == 67_108_864, "CONFIG GET proto-max-bulk-len tells the limit of values");
 
 impl Session {
     /// Answers a command that needs no store.
@@ -33,14 +40,18 @@ impl Session {
             "ping" => ping(command),
             "echo" => Ok(Reply::bulk(command.arg(1))),
             "hello" => self.hello(command),
-            "auth" => auth(command, 1, command.len()),
+            "auth" => self.auth(command),
             "select" => select(command),
             "client" => self.client(command),
             "config" => config(command),
             "command" => command_command(command),
+            "object" => container(command, &["ENCODING", "FREQ", "IDLETIME", "REFCOUNT"]),
+            "memory" => container(command, &["USAGE"]),
             "reset" => {
                 self.protocol = Protocol::default();
+                self.replies = Replies::default();
                 self.identity.name.clear();
+                self.set_authenticated(!self.shared.asks_password());
                 self.publish_identity();
                 Ok(Reply::Status("RESET".into()))
             }
@@ -51,25 +62,6 @@ impl Session {
             other => unreachable!("invariant: {other} is served, so it has code (a test calls each one)"),
         };
         result.unwrap_or_else(|error| error)
-    }
-
-    /// Makes the connection's line for `CLIENT LIST` current.
-    pub(super) fn publish_identity(&self) {
-        self.shared.set_client(self.identity.id, self.client_line());
-    }
-
-    fn client_line(&self) -> String {
-        let who = &self.identity;
-        format!(
-            "id={} addr={} laddr={} name={} db=0 flags=N user=default lib-name={} lib-ver={} resp={}",
-            who.id,
-            who.peer,
-            who.local,
-            who.name,
-            who.library,
-            who.library_version,
-            self.protocol.number()
-        )
     }
 
     fn hello(&mut self, command: &Command) -> Result<Reply, Reply> {
@@ -83,19 +75,29 @@ impl Session {
                 _ => return Err(Reply::Error("NOPROTO unsupported protocol version".into())),
             };
         }
-        let (mut at, mut name) = (2, None);
+        let (mut at, mut name, mut given) = (2, None, None);
         while at < command.len() {
             let (option, left) = (command.arg(at), command.len() - at - 1);
             if option.eq_ignore_ascii_case(b"AUTH") && left >= 2 {
-                auth(command, at + 1, at + 3)?;
+                given = Some((command.arg(at + 1), command.arg(at + 2)));
                 at += 3;
             } else if option.eq_ignore_ascii_case(b"SETNAME") && left >= 1 {
                 name = Some(client_text(command.arg(at + 1), "Client names")?);
                 at += 2;
             } else {
-                let option = String::from_utf8_lossy(option);
-                return Err(Reply::error(format_args!("Syntax error in HELLO option '{option}'")));
+                return Err(Reply::error_bytes(&[b"Syntax error in HELLO option '", c_string(option), b"'"]));
             }
+        }
+        if let Some((user, password)) = given {
+            self.authenticate(user, password)?;
+        }
+        if !self.authenticated {
+            return Err(Reply::Error(
+                "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH \
+                 <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the \
+                 same time"
+                    .into(),
+            ));
         }
         // Nothing changes unless everything is right.
         self.protocol = protocol;
@@ -105,7 +107,7 @@ impl Session {
         self.publish_identity();
         let text = |text: &str| Reply::bulk(text);
         Ok(Reply::Map(vec![
-            (text("server"), text("yagura")),
+            (text("server"), text("redis")),
             (text("version"), text(REDIS_VERSION)),
             (text("proto"), Reply::Integer(protocol.number())),
             (text("id"), Reply::Integer(self.identity.id as i64)),
@@ -115,61 +117,36 @@ impl Session {
         ]))
     }
 
-    fn client(&mut self, command: &Command) -> Result<Reply, Reply> {
-        let subcommand = command.arg(1).to_ascii_lowercase();
-        let arity = |count: usize| {
-            let name = || format!("client|{}", String::from_utf8_lossy(&subcommand));
-            if command.len() == count { Ok(()) } else { Err(wrong_arity(&name())) }
+    fn auth(&mut self, command: &Command) -> Result<Reply, Reply> {
+        let (user, password) = match command.len() {
+            2 if !self.shared.asks_password() => {
+                return Err(Reply::error(
+                    "AUTH <password> called without any password configured for the default user. Are you sure your \
+                     configuration is correct?",
+                ));
+            }
+            2 => (&b"default"[..], command.arg(1)),
+            3 => (command.arg(1), command.arg(2)),
+            _ => return Err(syntax_error()),
         };
-        match &subcommand[..] {
-            b"id" => arity(2).map(|()| Reply::Integer(self.identity.id as i64)),
-            b"getname" => arity(2).map(|()| match self.identity.name.as_str() {
-                "" => Reply::Null,
-                name => Reply::bulk(name),
-            }),
-            b"info" => arity(2).map(|()| Reply::Text(self.client_line() + "\n")),
-            b"list" => arity(2).map(|()| Reply::Text(self.shared.client_list())),
-            b"setname" => {
-                arity(3)?;
-                self.identity.name = client_text(command.arg(2), "Client names")?;
-                self.publish_identity();
-                Ok(Reply::OK)
-            }
-            b"setinfo" => {
-                arity(4)?;
-                match &command.arg(2).to_ascii_lowercase()[..] {
-                    b"lib-name" => self.identity.library = client_text(command.arg(3), "lib-name")?,
-                    b"lib-ver" => self.identity.library_version = client_text(command.arg(3), "lib-ver")?,
-                    other => {
-                        let other = String::from_utf8_lossy(other);
-                        return Err(Reply::error(format_args!("Unrecognized option '{other}'")));
-                    }
-                }
-                self.publish_identity();
-                Ok(Reply::OK)
-            }
-            // Nothing is evicted and no access times are kept: both settings hold as they are.
-            b"no-evict" | b"no-touch" => {
-                arity(3)?;
-                let on_off = command.arg(2).eq_ignore_ascii_case(b"on") || command.arg(2).eq_ignore_ascii_case(b"off");
-                if on_off { Ok(Reply::OK) } else { Err(syntax_error()) }
-            }
-            b"help" => {
-                Ok(help("CLIENT", &["GETNAME", "ID", "INFO", "LIST", "NO-EVICT", "NO-TOUCH", "SETINFO", "SETNAME"]))
-            }
-            _ => Err(unknown_subcommand(command)),
+        self.authenticate(user, password).map(|()| Reply::OK)
+    }
+
+    /// There is one user. As in Redis, without a password that user may give any.
+    fn authenticate(&mut self, user: &[u8], password: &[u8]) -> Result<(), Reply> {
+        if user != b"default" || self.shared.is_password(password) == Some(false) {
+            return Err(Reply::Error("WRONGPASS invalid username-password pair or user is disabled.".into()));
         }
+        self.set_authenticated(true);
+        Ok(())
     }
 }
 
-/// A name that fits a line of `CLIENT LIST`: printable, no blanks.
-fn client_text(bytes: &[u8], what: &str) -> Result<String, Reply> {
-    if bytes.len() > NAME_BYTES_MAX {
-        return Err(Reply::error(format_args!("{what} cannot be longer than {NAME_BYTES_MAX} bytes")));
-    }
-    match std::str::from_utf8(bytes) {
-        Ok(text) if text.bytes().all(|byte| byte.is_ascii_graphic()) => Ok(text.to_string()),
-        _ => Err(Reply::error(format_args!("{what} cannot contain spaces, newlines or special characters."))),
+/// What is left of a container once its served subcommands were looked for.
+fn container(command: &Command, subcommands: &[&str]) -> Result<Reply, Reply> {
+    match command.arg(1).eq_ignore_ascii_case(b"HELP") {
+        true => help(command, subcommands),
+        false => Err(unknown_subcommand(command)),
     }
 }
 
@@ -181,22 +158,14 @@ fn ping(command: &Command) -> Result<Reply, Reply> {
     }
 }
 
-/// `[user] password` in arguments `first..end`. As Redis without a password: the default user may give any with its name.
-fn auth(command: &Command, first: usize, end: usize) -> Result<Reply, Reply> {
-    match end - first {
-        1 => Err(Reply::error(
-            "AUTH <password> called without any password configured for the default user. \
-             Are you sure your configuration is correct?",
-        )),
-        2 if command.arg(first) == b"default" => Ok(Reply::OK),
-        2 => Err(Reply::Error("WRONGPASS invalid username-password pair or user is disabled.".into())),
-        _ => Err(syntax_error()),
-    }
-}
-
 fn select(command: &Command) -> Result<Reply, Reply> {
     match integer(command, 1)? {
         0 => Ok(Reply::OK),
+        // Redis keeps the number in C's `int`.
+        number if i32::try_from(number).is_err() => {
+            let bounds = format_args!("value is out of range, value must between {} and {}", i32::MIN, i32::MAX);
+            Err(Reply::error(bounds))
+        }
         _ => Err(Reply::error("DB index is out of range")),
     }
 }
@@ -211,10 +180,13 @@ fn config(command: &Command) -> Result<Reply, Reply> {
             let found = PARAMETERS.iter().filter(|(name, _)| asked(name));
             Ok(Reply::Map(found.map(|(name, value)| (Reply::bulk(name), Reply::bulk(value))).collect()))
         }
+        b"set" if command.len() < 4 => Err(wrong_arity("config|set")),
+        b"resetstat" if command.len() > 2 => Err(wrong_arity("config|resetstat")),
+        b"rewrite" if command.len() > 2 => Err(wrong_arity("config|rewrite")),
         b"set" | b"resetstat" | b"rewrite" => {
             Err(Reply::error("CONFIG is read-only here: the gateway is configured by its flags and its config file"))
         }
-        b"help" => Ok(help("CONFIG", &["GET"])),
+        b"help" => help(command, &["GET"]),
         _ => Err(unknown_subcommand(command)),
     }
 }
@@ -223,29 +195,62 @@ fn command_command(command: &Command) -> Result<Reply, Reply> {
     if command.len() == 1 {
         return Ok(Reply::Array(served_commands().map(spec_reply).collect()));
     }
-    let named = || command.args_from(2).map(commands::find);
+    let named = || command.args_from(2).map(|name| commands::find(name).map(|place| &COMMANDS[place]));
     match &command.arg(1).to_ascii_lowercase()[..] {
         b"count" if command.len() > 2 => Err(wrong_arity("command|count")),
         b"count" => Ok(Reply::Integer(served_commands().count() as i64)),
-        b"list" if command.len() > 2 => Err(Reply::error("COMMAND LIST takes no filter here")),
-        b"list" => Ok(Reply::Array(served_commands().map(|spec| Reply::bulk(spec.name)).collect())),
+        b"list" => command_list(command),
+        b"getkeys" if command.len() < 4 => Err(wrong_arity("command|getkeys")),
+        b"getkeys" => command_keys(command),
         b"info" if command.len() == 2 => Ok(Reply::Array(served_commands().map(spec_reply).collect())),
         b"info" => Ok(Reply::Array(named().map(|spec| spec.map_or(Reply::Null, spec_reply)).collect())),
         b"docs" if command.len() == 2 => Ok(Reply::Map(served_commands().map(docs_reply).collect())),
         b"docs" => Ok(Reply::Map(named().flatten().map(docs_reply).collect())),
-        b"help" => Ok(help("COMMAND", &["COUNT", "DOCS", "INFO", "LIST"])),
+        b"help" => help(command, &["COUNT", "DOCS", "GETKEYS", "INFO", "LIST"]),
         _ => Err(unknown_subcommand(command)),
     }
+}
+
+/// `COMMAND LIST [FILTERBY PATTERN pattern]`
+fn command_list(command: &Command) -> Result<Reply, Reply> {
+    let pattern = match command.len() {
+        2 => b"*",
+        5 if command.arg(2).eq_ignore_ascii_case(b"FILTERBY") && command.arg(3).eq_ignore_ascii_case(b"PATTERN") => {
+            command.arg(4)
+        }
+        // There are no modules.
+        5 if command.arg(2).eq_ignore_ascii_case(b"FILTERBY") && command.arg(3).eq_ignore_ascii_case(b"MODULE") => b"",
+        _ => return Err(syntax_error()),
+    };
+    let found = served_commands().filter(|spec| glob::matches(&pattern.to_ascii_lowercase(), spec.name.as_bytes()));
+    Ok(Reply::Array(found.map(|spec| Reply::bulk(spec.name)).collect()))
+}
+
+/// `COMMAND GETKEYS command…`
+fn command_keys(command: &Command) -> Result<Reply, Reply> {
+    let place = commands::find(command.arg(2)).ok_or_else(|| Reply::error("Invalid command specified"))?;
+    let (spec, count) = (&COMMANDS[place], command.len() - 2);
+    // Of these each subcommand names its key.
+    if matches!(spec.name, "object" | "memory") && count > 2 {
+        return Ok(Reply::Array(vec![Reply::bulk(command.arg(4))]));
+    }
+    if spec.key_places(spec.arity.unsigned_abs() as usize).next().is_none() {
+        return Err(Reply::error("The command has no key arguments"));
+    }
+    if !spec.takes(count) {
+        return Err(Reply::error("Invalid number of arguments specified for command"));
+    }
+    Ok(Reply::Array(spec.key_places(count).map(|place| Reply::bulk(command.arg(place + 2))).collect()))
 }
 
 fn spec_reply(spec: &CommandSpec) -> Reply {
     let (first, last, step) = spec.keys;
     let flags = spec.flags.iter().map(|flag| Reply::Status((*flag).into())).collect();
-    let none = || Reply::Array(Vec::new());
+    let none = || Reply::Set(Vec::new());
     Reply::Array(vec![
         Reply::bulk(spec.name),
         Reply::Integer(spec.arity),
-        Reply::Array(flags),
+        Reply::Set(flags),
         Reply::Integer(first),
         Reply::Integer(last),
         Reply::Integer(step),
@@ -263,7 +268,12 @@ fn docs_reply(spec: &CommandSpec) -> (Reply, Reply) {
     (Reply::bulk(spec.name), Reply::Map(docs))
 }
 
-fn help(container: &str, subcommands: &[&str]) -> Reply {
+/// `HELP` of a command with subcommands.
+pub(super) fn help(command: &Command, subcommands: &[&str]) -> Result<Reply, Reply> {
+    let container = String::from_utf8_lossy(command.arg(0)).to_uppercase();
+    if command.len() > 2 {
+        return Err(wrong_arity(&format!("{}|help", container.to_lowercase())));
+    }
     let title = format!("{container} <subcommand> [<arg> ...]. Subcommands are:");
-    Reply::Array(std::iter::once(title.as_str()).chain(subcommands.iter().copied()).map(Reply::bulk).collect())
+    Ok(Reply::Array(std::iter::once(title.as_str()).chain(subcommands.iter().copied()).map(Reply::bulk).collect()))
 }

@@ -5,71 +5,10 @@
 //! - Memory grows with bytes that came, never with a length that was announced.
 //! - After a [`ProtocolError`] the stream has no boundary to resume at: the connection ends.
 
-use super::{ARGS_MAX, BULK_BYTES_MAX, COMMAND_BYTES_MAX, LINE_BYTES_MAX};
-
-/// One command: its name and arguments, in one allocation that is reused.
-#[derive(Clone, Default, PartialEq, Eq, Debug)]
-pub struct Command {
-    bytes: Vec<u8>,
-    /// Where each argument ends in `bytes`.
-    ends: Vec<u32>,
-    /// Argument bytes that were dropped because the command is longer than [`COMMAND_BYTES_MAX`].
-    dropped: u64,
-}
-
-impl Command {
-    /// A command of these arguments; for tests and for embedding.
-    pub fn new(args: &[&[u8]]) -> Command {
-        let mut command = Command::default();
-        for arg in args {
-            command.bytes.extend_from_slice(arg);
-            command.end_argument();
-        }
-        command
-    }
-
-    /// How many arguments there are, the name included.
-    pub fn len(&self) -> usize {
-        self.ends.len()
-    }
-
-    /// Whether there is not even a name.
-    pub fn is_empty(&self) -> bool {
-        self.ends.is_empty()
-    }
-
-    /// Argument `index`; 0 is the name. Panics past the end, as indexing does.
-    pub fn arg(&self, index: usize) -> &[u8] {
-        let start = if index == 0 { 0 } else { self.ends[index - 1] as usize };
-        &self.bytes[start..self.ends[index] as usize]
-    }
-
-    /// Arguments from `first` on.
-    pub fn args_from(&self, first: usize) -> impl Iterator<Item = &[u8]> + '_ {
-        (first..self.len()).map(|index| self.arg(index))
-    }
-
-    /// Bytes held.
-    pub fn bytes_held(&self) -> usize {
-        self.bytes.len() + self.ends.len() * size_of::<u32>()
-    }
-
-    /// Bytes that were dropped: the command was longer than [`COMMAND_BYTES_MAX`] and may only be refused.
-    pub fn dropped(&self) -> u64 {
-        self.dropped
-    }
-
-    /// Empties it, keeping its memory.
-    fn clear(&mut self) {
-        self.bytes.clear();
-        self.ends.clear();
-        self.dropped = 0;
-    }
-
-    fn end_argument(&mut self) {
-        self.ends.push(u32::try_from(self.bytes.len()).expect("invariant: bounded by COMMAND_BYTES_MAX"));
-    }
-}
+use super::command::{Command, parse_i64};
+use super::{
+    ARGS_MAX, BULK_BYTES_MAX, COMMAND_BYTES_MAX, LINE_BYTES_MAX, UNTRUSTED_ARGS_MAX, UNTRUSTED_BULK_BYTES_MAX,
+};
 
 /// Why a stream cannot be decoded further; the sentences are Redis's.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -86,6 +25,12 @@ pub enum ProtocolError {
     /// An array element that is no bulk string.
     #[error("Protocol error: expected '$', got '{}'", char::from(*.0).escape_default())]
     NotBulk(u8),
+    /// Too many arguments for a peer that has given no password.
+    #[error("Protocol error: unauthenticated multibulk length")]
+    UntrustedArrayLength,
+    /// Too long an argument for a peer that has given no password.
+    #[error("Protocol error: unauthenticated bulk length")]
+    UntrustedBulkLength,
     /// A line without end.
     #[error("Protocol error: too big {0}")]
     LineTooLong(&'static str),
@@ -115,6 +60,8 @@ pub struct Decoder {
     command: Command,
     /// Memory of commands that are done, for those to come.
     spare: Vec<Command>,
+    /// The peer may send more than it takes to authenticate.
+    trusted: bool,
 }
 
 /// Commands whose memory one connection keeps. Derived: more than run at once are rare.
@@ -124,7 +71,8 @@ const SPARE_BYTES_MAX: usize = 16 << 10;
 
 impl Default for Decoder {
     fn default() -> Self {
-        Decoder { state: State::Start, line: Vec::new(), command: Command::default(), spare: Vec::new() }
+        let (line, command, spare) = (Vec::new(), Command::default(), Vec::new());
+        Decoder { state: State::Start, line, command, spare, trusted: true }
     }
 }
 
@@ -135,6 +83,11 @@ impl Decoder {
             State::Bulk { bytes, .. } => bytes,
             _ => 0,
         }
+    }
+
+    /// Whether the peer may send more than it takes to authenticate.
+    pub fn set_trusted(&mut self, trusted: bool) {
+        self.trusted = trusted;
     }
 
     /// Takes back a command that is done, for the sake of its memory.
@@ -182,6 +135,9 @@ impl Decoder {
         self.line.clear();
         match count {
             Some(count) if count > ARGS_MAX as i64 => Err(ProtocolError::ArrayLength),
+            Some(count) if count > UNTRUSTED_ARGS_MAX as i64 && !self.trusted => {
+                Err(ProtocolError::UntrustedArrayLength)
+            }
             // An empty or null array is no command, and no error either (Redis answers nothing).
             Some(count) if count <= 0 => Ok(false),
             Some(count) => {
@@ -203,6 +159,9 @@ impl Decoder {
         let bytes = parse_i64(&self.line[1..]).and_then(|n| u64::try_from(n).ok()).filter(|n| *n <= BULK_BYTES_MAX);
         self.line.clear();
         let bytes = bytes.ok_or(ProtocolError::BulkLength)?;
+        if bytes > UNTRUSTED_BULK_BYTES_MAX && !self.trusted {
+            return Err(ProtocolError::UntrustedBulkLength);
+        }
         let keep = self.command.dropped == 0 && self.command.bytes.len() as u64 + bytes <= COMMAND_BYTES_MAX as u64;
         if !keep {
             self.command.dropped += bytes;
@@ -256,20 +215,6 @@ fn take_line(part: &mut Vec<u8>, input: &mut &[u8], what: &'static str) -> Resul
         part.pop();
     }
     Ok(true)
-}
-
-/// A decimal number as Redis reads one: an optional minus, no plus, no leading zeros, no spaces.
-pub fn parse_i64(digits: &[u8]) -> Option<i64> {
-    let unsigned = digits.strip_prefix(b"-").unwrap_or(digits);
-    let canonical = match unsigned {
-        [b'0'] => digits.len() == 1,
-        [b'1'..=b'9', rest @ ..] => rest.iter().all(u8::is_ascii_digit),
-        _ => false,
-    };
-    if !canonical {
-        return None;
-    }
-    std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
 /// Splits an inline command at blanks; `"…"` with escapes and `'…'` group, as in Redis's `sdssplitargs`.
@@ -435,16 +380,6 @@ mod tests {
         assert_eq!(commands[0].dropped(), COMMAND_BYTES_MAX as u64);
         assert_eq!((commands[0].len(), commands[0].arg(1)), (3, &b"k"[..]));
         assert_eq!(commands[1], Command::new(&[b"PING"]));
-    }
-
-    #[test]
-    fn numbers_are_canonical() {
-        for good in ["0", "1", "-1", "9223372036854775807", "-9223372036854775808"] {
-            assert_eq!(parse_i64(good.as_bytes()), good.parse().ok());
-        }
-        for bad in ["", "-", "+1", "01", "-0", " 1", "1 ", "9223372036854775808", "1x"] {
-            assert_eq!(parse_i64(bad.as_bytes()), None, "{bad:?}");
-        }
     }
 
     proptest! {

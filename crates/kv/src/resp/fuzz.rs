@@ -7,44 +7,97 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use super::backend::{Change, Entry, ScanKey};
 use super::execute::execute;
+use super::keys::now_ms;
+use super::reply::Reply;
 use super::session::Session;
-use crate::value::Value;
+use crate::types::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 use super::{Backend, Failure, ScanPage, Shared};
 
-/// A store in memory whose futures are always ready.
+/// A store in memory whose futures are always ready. Keys whose time is over end when somebody looks.
 #[derive(Default)]
 pub struct MemoryBackend {
-    entries: RefCell<BTreeMap<Vec<u8>, Vec<u8>>>,
+    entries: RefCell<BTreeMap<Vec<u8>, Entry>>,
 }
 
-/// Longest key and value of the [`MemoryBackend`]; as the store's.
-const KEY_BYTES_MAX: usize = 512;
+impl MemoryBackend {
+    fn expire(&self, key: &[u8]) {
+        let mut entries = self.entries.borrow_mut();
+        if entries.get(key).is_some_and(|entry| !is_alive(entry)) {
+            entries.remove(key);
+        }
+    }
+}
+
+fn is_alive(entry: &Entry) -> bool {
+    entry.expiry.is_none_or(|at| at > now_ms())
+}
+
+fn check(key: &[u8], entry: &Entry) -> Result<(), Failure> {
+    if key.is_empty() || key.len() > KEY_BYTES_MAX || entry.value.len() > VALUE_BYTES_MAX {
+        return Err(Failure::new("ERR", "key or value is too long"));
+    }
+    Ok(())
+}
 
 impl Backend for MemoryBackend {
-    async fn get(&self, key: &[u8]) -> Result<Option<Value>, Failure> {
-        Ok(self.entries.borrow().get(key).map(|value| Value::copy_from(value)))
+    async fn entry(&self, key: &[u8]) -> Result<Option<Entry>, Failure> {
+        check(key, &Entry::default())?;
+        self.expire(key);
+        Ok(self.entries.borrow().get(key).cloned())
     }
 
-    async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Failure> {
-        if key.len() > KEY_BYTES_MAX || value.len() > engine::buf::BUF_BYTES_MAX {
-            return Err(Failure::new("ERR", "key or value is too long"));
-        }
-        self.entries.borrow_mut().insert(key.to_vec(), value.to_vec());
+    async fn put_entry(&self, key: &[u8], entry: Entry) -> Result<(), Failure> {
+        check(key, &entry)?;
+        self.entries.borrow_mut().insert(key.to_vec(), entry);
         Ok(())
     }
 
     async fn delete(&self, key: &[u8]) -> Result<bool, Failure> {
+        self.expire(key);
         Ok(self.entries.borrow_mut().remove(key).is_some())
+    }
+
+    async fn update(&self, key: &[u8], mut decide: impl FnMut(Option<&Entry>) -> Change) -> Result<Reply, Failure> {
+        check(key, &Entry::default())?;
+        self.expire(key);
+        let mut entries = self.entries.borrow_mut();
+        match decide(entries.get(key)) {
+            Change::Keep(reply) => Ok(reply),
+            Change::Put(entry, reply) => {
+                check(key, &entry)?;
+                entries.insert(key.to_vec(), entry);
+                Ok(reply)
+            }
+            Change::Delete(reply) => {
+                entries.remove(key);
+                Ok(reply)
+            }
+        }
     }
 
     async fn scan(&self, cursor: u64, count: usize) -> Result<ScanPage, Failure> {
         let entries = self.entries.borrow();
         let skip = usize::try_from(cursor).unwrap_or(usize::MAX);
-        let keys: Vec<Vec<u8>> = entries.keys().skip(skip).take(count).cloned().collect();
-        let end = skip.saturating_add(keys.len());
+        let looked_at = entries.iter().skip(skip).take(count);
+        let alive = looked_at.clone().filter(|(_, entry)| is_alive(entry));
+        let keys = alive.map(|(key, entry)| ScanKey { key: key.clone(), tag: entry.tag }).collect();
+        let end = skip.saturating_add(looked_at.count());
         Ok(ScanPage { keys, next: if end < entries.len() { end as u64 } else { 0 } })
+    }
+
+    fn random_cursor(&self) -> u64 {
+        engine::task::random_u64() % (self.entries.borrow().len() as u64).max(1)
+    }
+
+    async fn count_keys(&self) -> Result<u64, Failure> {
+        Ok(self.entries.borrow().values().filter(|entry| is_alive(entry)).count() as u64)
+    }
+
+    fn further_copies(&self) -> u64 {
+        0
     }
 
     fn info(&self) -> Vec<(String, String)> {
@@ -73,9 +126,13 @@ pub fn resp_session(bytes: &[u8]) {
 
 /// Everything a session sends on `input`, which comes in pieces of `piece` bytes.
 pub fn run_session(input: &mut &[u8], piece: usize) -> Vec<u8> {
-    let shared = Arc::new(Shared::default());
+    run_session_of(&MemoryBackend::default(), &Arc::default(), input, piece)
+}
+
+/// The same in front of a store and of a gateway that others share.
+pub fn run_session_of(backend: &MemoryBackend, shared: &Arc<Shared>, input: &mut &[u8], piece: usize) -> Vec<u8> {
     let mut session = Session::new(shared.clone(), "peer".into(), "local".into());
-    let (backend, gone, mut output) = (MemoryBackend::default(), Cell::new(false), Vec::new());
+    let (gone, mut output) = (Cell::new(false), Vec::new());
     while !input.is_empty() && session.accepts() {
         let (mut now, rest) = input.split_at(piece.min(input.len()));
         *input = rest;
@@ -85,7 +142,7 @@ pub fn run_session(input: &mut &[u8], piece: usize) -> Vec<u8> {
             let mut jobs: Vec<_> = std::iter::from_fn(|| session.next_job()).collect();
             let idle = jobs.is_empty() && session.output().is_empty();
             while let Some(job) = jobs.pop() {
-                let reply = ready(execute(&backend, &shared, job.request, &job.command, &gone));
+                let reply = ready(execute(backend, shared, job.request, &job.command, &gone));
                 session.complete(job, reply.expect("invariant: MemoryBackend is always ready"));
             }
             while let Some(chunk) = session.output().pop() {
@@ -112,9 +169,9 @@ pub fn skip_reply(bytes: &[u8], depth: usize) -> Option<&[u8]> {
         b'+' | b'-' => Some(rest),
         b':' => number().map(|_| rest),
         b'_' => (line.len() == 1).then_some(rest),
-        b'$' if line == b"$-1" => Some(rest),
+        b'$' | b'*' if &line[1..] == b"-1" => Some(rest),
         b'$' | b'=' => rest.get(usize::try_from(number()?).ok()?..)?.strip_prefix(b"\r\n"),
-        b'*' if depth < DEPTH_MAX => many(number()?),
+        b'*' | b'~' if depth < DEPTH_MAX => many(number()?),
         b'%' if depth < DEPTH_MAX => many(number()?.checked_mul(2)?),
         _ => None,
     }
@@ -150,7 +207,9 @@ mod tests {
             words in prop::collection::vec(prop::sample::select(&[
                 "get", "set", "del", "mget", "mset", "scan", "0", "keys", "*", "k", "v", "\r\n", "hello", "3", "client", "list",
                 "setname", "command", "docs", "config", "\"\\x0d\\x0a\"", "nosuch", "quit", "reset", "info", "getrange",
-                "-1", "dbsize",
+                "-1", "dbsize", "append", "incr", "incrbyfloat", "1e3", "hset", "h", "f", "hincrby", "hgetall", "hscan", "hdel",
+                "hrandfield", "withvalues", "expire", "100", "ttl", "getex", "ex", "nx", "client", "reply", "skip", "off",
+                "object", "encoding", "auth",
             ][..]), 0..60),
         ) {
             let mut bytes = vec![piece];

@@ -38,6 +38,8 @@ pub enum Reply {
     Status(Cow<'static, str>),
     /// An error: its code first (`ERR`), then a sentence.
     Error(String),
+    /// An error that quotes bytes of the peer's as they came.
+    ErrorBytes(Vec<u8>),
     /// A number.
     Integer(i64),
     /// Bytes out of the store.
@@ -50,8 +52,12 @@ pub enum Reply {
     Null,
     /// Several replies.
     Array(Vec<Reply>),
+    /// Several whose order does not count; in RESP2 an array.
+    Set(Vec<Reply>),
     /// Pairs; in RESP2 a flat array.
     Map(Vec<(Reply, Reply)>),
+    /// Pairs whose order or repetition counts: arrays of two; in RESP2 a flat array.
+    Pairs(Vec<(Reply, Reply)>),
 }
 
 impl Reply {
@@ -61,6 +67,17 @@ impl Reply {
     /// An error with the general code `ERR`.
     pub fn error(sentence: impl std::fmt::Display) -> Reply {
         Reply::Error(format!("ERR {sentence}"))
+    }
+
+    /// The same of parts that need not be text. Redis prints C strings: callers cut what they quote
+    /// ([`super::command::c_string`]).
+    pub fn error_bytes(parts: &[&[u8]]) -> Reply {
+        Reply::ErrorBytes([b"ERR ", &parts.concat()[..]].concat())
+    }
+
+    /// Whether it tells of an error.
+    pub fn is_error(&self) -> bool {
+        matches!(self, Reply::Error(_) | Reply::ErrorBytes(_))
     }
 
     /// A bulk string of this text.
@@ -75,8 +92,11 @@ impl Reply {
             Reply::Bulk(bytes) => bytes.len(),
             Reply::Text(text) => text.len(),
             Reply::Error(text) => text.len(),
-            Reply::Array(items) => items.iter().map(Reply::payload_bytes).sum(),
-            Reply::Map(pairs) => pairs.iter().map(|(k, v)| k.payload_bytes() + v.payload_bytes()).sum(),
+            Reply::ErrorBytes(bytes) => bytes.len(),
+            Reply::Array(items) | Reply::Set(items) => items.iter().map(Reply::payload_bytes).sum(),
+            Reply::Map(pairs) | Reply::Pairs(pairs) => {
+                pairs.iter().map(|(k, v)| k.payload_bytes() + v.payload_bytes()).sum()
+            }
             Reply::Status(_) | Reply::Integer(_) | Reply::Null => 0,
         }
     }
@@ -120,8 +140,9 @@ impl Output {
     /// Encodes `reply` behind what waits.
     pub fn push(&mut self, reply: &Reply, protocol: Protocol) {
         match reply {
-            Reply::Status(text) => self.line(b'+', text),
-            Reply::Error(text) => self.line(b'-', text),
+            Reply::Status(text) => self.line(b'+', text.as_bytes()),
+            Reply::Error(text) => self.line(b'-', text.as_bytes()),
+            Reply::ErrorBytes(text) => self.line(b'-', text),
             Reply::Integer(number) => self.header(b':', *number),
             Reply::Value(value) => {
                 self.header(b'$', length(value.len()));
@@ -138,8 +159,9 @@ impl Output {
             Reply::Text(text) => self.bulk(text.as_bytes()),
             Reply::Null if protocol == Protocol::Resp3 => self.bytes(b"_\r\n"),
             Reply::Null => self.bytes(b"$-1\r\n"),
-            Reply::Array(items) => {
-                self.header(b'*', length(items.len()));
+            Reply::Array(items) | Reply::Set(items) => {
+                let is_set = matches!(reply, Reply::Set(_)) && protocol == Protocol::Resp3;
+                self.header(if is_set { b'~' } else { b'*' }, length(items.len()));
                 items.iter().for_each(|item| self.push(item, protocol));
             }
             Reply::Map(pairs) => {
@@ -148,6 +170,17 @@ impl Output {
                     Protocol::Resp3 => self.header(b'%', length(pairs.len())),
                 }
                 for (key, value) in pairs {
+                    self.push(key, protocol);
+                    self.push(value, protocol);
+                }
+            }
+            Reply::Pairs(pairs) => {
+                let flat = protocol == Protocol::Resp2;
+                self.header(b'*', length(if flat { pairs.len() * 2 } else { pairs.len() }));
+                for (key, value) in pairs {
+                    if !flat {
+                        self.header(b'*', 2);
+                    }
                     self.push(key, protocol);
                     self.push(value, protocol);
                 }
@@ -161,12 +194,13 @@ impl Output {
         self.bytes(b"\r\n");
     }
 
-    fn line(&mut self, kind: u8, text: &str) {
+    fn line(&mut self, kind: u8, text: &[u8]) {
         self.bytes(&[kind]);
-        if text.contains(['\r', '\n']) {
-            self.bytes(text.replace(['\r', '\n'], " ").as_bytes());
+        if text.iter().any(|byte| matches!(byte, b'\r' | b'\n')) {
+            let blank = |byte: &u8| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte };
+            self.bytes(&text.iter().map(blank).collect::<Vec<u8>>());
         } else {
-            self.bytes(text.as_bytes());
+            self.bytes(text);
         }
         self.bytes(b"\r\n");
     }
@@ -243,6 +277,12 @@ mod tests {
         let map = Reply::Map(vec![(Reply::bulk("a"), Reply::Null), (Reply::bulk("b"), Reply::Integer(-7))]);
         assert_eq!(encoded(&map, Protocol::Resp2), b"*4\r\n$1\r\na\r\n$-1\r\n$1\r\nb\r\n:-7\r\n");
         assert_eq!(encoded(&map, Protocol::Resp3), b"%2\r\n$1\r\na\r\n_\r\n$1\r\nb\r\n:-7\r\n");
+        let pairs = Reply::Pairs(vec![(Reply::Integer(1), Reply::Integer(2)), (Reply::Integer(1), Reply::Integer(2))]);
+        assert_eq!(encoded(&pairs, Protocol::Resp2), b"*4\r\n:1\r\n:2\r\n:1\r\n:2\r\n");
+        assert_eq!(encoded(&pairs, Protocol::Resp3), b"*2\r\n*2\r\n:1\r\n:2\r\n*2\r\n:1\r\n:2\r\n");
+        let set = Reply::Set(vec![Reply::Integer(1)]);
+        assert_eq!(encoded(&set, Protocol::Resp2), b"*1\r\n:1\r\n");
+        assert_eq!(encoded(&set, Protocol::Resp3), b"~1\r\n:1\r\n");
         assert_eq!(encoded(&Reply::Text("x".into()), Protocol::Resp2), b"$1\r\nx\r\n");
         assert_eq!(encoded(&Reply::Text("x".into()), Protocol::Resp3), b"=5\r\ntxt:x\r\n");
         assert_eq!(encoded(&Reply::Integer(i64::MIN), Protocol::Resp2), b":-9223372036854775808\r\n");

@@ -6,7 +6,8 @@
 //! - One receive and one send are outstanding at most; nothing is received while the session accepts nothing, so that a peer
 //!   that is too fast is slowed by its own socket.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
@@ -17,8 +18,9 @@ use std::time::Duration;
 
 use engine::net::{DetachedStream, SendBatch, TcpListener, TcpStream};
 use engine::sync::{MailReceiver, MailSender, Notify};
-use engine::task::TaskSet;
+use engine::task::{Task, TaskSet};
 use engine::{Buf, time};
+use fabric::tls::{CertificateContext, TlsStream};
 
 use super::SEND_SECONDS_MAX;
 use super::backend::Backend;
@@ -35,6 +37,8 @@ const RECEIVE_LONG_BYTES: usize = 256 << 10;
 const SEND_BYTES: usize = 256 << 10;
 /// The pause after an accept failed, as it does when descriptors run out: a loop without it would burn the core.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long a TLS handshake may take. Guessed: many round trips to the other end of the world.
+const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
 /// How long [`Gateway::stop`] waits for connections to finish what they have begun.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -45,8 +49,14 @@ pub struct Gateway<B> {
     connections_max: usize,
     connections: Rc<Cell<usize>>,
     stopping: Rc<Cell<bool>>,
-    /// Wakes every connection to look at `stopping`.
+    /// Wakes every connection to look at `stopping` and `open`.
     stop: Notify,
+    /// Connections by their number; true: it is to end.
+    open: Rc<RefCell<BTreeMap<u64, bool>>>,
+    /// Notes which connections are to end.
+    _kills: Task<()>,
+    /// Certificate and key, if connections are TLS ones.
+    tls: Option<CertificateContext>,
     /// Wakes [`Gateway::stop`] when a connection has ended.
     ended: Notify,
 }
@@ -54,15 +64,25 @@ pub struct Gateway<B> {
 impl<B: Backend> Gateway<B> {
     /// A gateway in front of `backend`, for the current thread. `shared` is common to all threads of a gateway.
     pub fn new(backend: Rc<B>, shared: Arc<Shared>, connections_max: usize) -> Gateway<B> {
+        let (stop, open) = (Notify::new(), Rc::new(RefCell::new(BTreeMap::new())));
+        let kills = note_kills(shared.add_thread(), open.clone(), stop.clone());
         Gateway {
             backend,
             shared,
             connections_max,
             connections: Rc::default(),
             stopping: Rc::default(),
-            stop: Notify::new(),
+            stop,
+            open,
+            _kills: engine::task::spawn(kills),
+            tls: None,
             ended: Notify::new(),
         }
+    }
+
+    /// The same for TLS connections alone.
+    pub fn with_tls(self, tls: CertificateContext) -> Gateway<B> {
+        Gateway { tls: Some(tls), ..self }
     }
 
     /// Accepts until the future is dropped. Connections go round this thread and `others`.
@@ -107,10 +127,13 @@ impl<B: Backend> Gateway<B> {
         }
         let guard = Open::new(&self.connections, &self.shared, &self.ended);
         let (backend, shared) = (self.backend.clone(), self.shared.clone());
-        let (stopping, stop) = (self.stopping.clone(), self.stop.clone());
+        let (stopping, stop, open) = (self.stopping.clone(), self.stop.clone(), self.open.clone());
+        let tls = self.tls.clone();
         let connection = async move {
             let _guard = guard;
-            Connection { backend, shared, stream, stopping, stop }.serve().await;
+            if let Some(stream) = secured(stream, tls).await {
+                Connection { backend, shared, stream, stopping, stop, open }.serve().await;
+            }
         };
         engine::task::spawn(connection).detach();
     }
@@ -160,12 +183,72 @@ async fn refuse(stream: TcpStream) {
     let _ = time::timeout(ACCEPT_PAUSE, stream.send(batch)).await;
 }
 
+/// Notes the connections that [`Shared::kill`] names.
+async fn note_kills(mail: MailReceiver<u64>, open: Rc<RefCell<BTreeMap<u64, bool>>>, stop: Notify) {
+    while let Some(id) = mail.recv().await {
+        // Every thread is told; one of them has it, unless it has ended.
+        if let Some(ends) = open.borrow_mut().get_mut(&id) {
+            *ends = true;
+            stop.notify_all();
+        }
+    }
+}
+
+/// A connection, after its handshake if it is a TLS one.
+async fn secured(stream: TcpStream, tls: Option<CertificateContext>) -> Option<Stream> {
+    let Some(tls) = tls else { return Some(Stream::Plain(stream)) };
+    let peer = stream.peer_addr();
+    match time::timeout(HANDSHAKE_TIME_MAX, TlsStream::accept_certified(stream, &tls)).await {
+        Ok(Ok(stream)) => return Some(Stream::Tls(stream)),
+        Ok(Err(error)) => tracing::warn!(%peer, %error, "no TLS connection"),
+        Err(_) => tracing::warn!(%peer, "no TLS handshake within {HANDSHAKE_TIME_MAX:?}"),
+    }
+    None
+}
+
+/// What a connection receives from and sends to. An enum, not a trait object: the plain path costs one `match`.
+enum Stream {
+    Plain(TcpStream),
+    Tls(TlsStream),
+}
+
+impl Stream {
+    fn socket(&self) -> &TcpStream {
+        match self {
+            Stream::Plain(stream) => stream,
+            Stream::Tls(stream) => stream.socket(),
+        }
+    }
+
+    async fn recv(&self, buf: Buf) -> (io::Result<usize>, Buf) {
+        match self {
+            Stream::Plain(stream) => stream.recv(buf).await,
+            Stream::Tls(stream) => stream.recv(buf).await,
+        }
+    }
+
+    async fn send(&self, batch: SendBatch) -> (io::Result<()>, SendBatch) {
+        match self {
+            Stream::Plain(stream) => stream.send(batch).await,
+            Stream::Tls(stream) => stream.send(batch).await,
+        }
+    }
+
+    fn shutdown(&self) {
+        match self {
+            Stream::Plain(stream) => stream.shutdown(),
+            Stream::Tls(stream) => stream.shutdown(),
+        }
+    }
+}
+
 struct Connection<B> {
     backend: Rc<B>,
     shared: Arc<Shared>,
-    stream: TcpStream,
+    stream: Stream,
     stopping: Rc<Cell<bool>>,
     stop: Notify,
+    open: Rc<RefCell<BTreeMap<u64, bool>>>,
 }
 
 /// What a connection waits for.
@@ -179,8 +262,9 @@ enum Event {
 
 impl<B: Backend> Connection<B> {
     async fn serve(self) {
-        let (peer, local) = (self.stream.peer_addr(), self.stream.local_addr());
+        let (peer, local) = (self.stream.socket().peer_addr(), self.stream.socket().local_addr());
         let mut session = Session::new(self.shared.clone(), peer.to_string(), local.to_string());
+        self.open.borrow_mut().insert(session.id(), false);
         let mut jobs = Jobs { sets: Vec::new(), slots: 0 };
         let gone = Rc::new(Cell::new(false));
         let start = |job| run(self.backend.clone(), self.shared.clone(), gone.clone(), job);
@@ -190,6 +274,7 @@ impl<B: Backend> Connection<B> {
         if let Some(error) = session.protocol_error() {
             tracing::warn!(%peer, %error, "connection closed");
         }
+        self.open.borrow_mut().remove(&session.id());
         self.stream.shutdown();
         gone.set(true);
         while poll_fn(|context| jobs.poll_next(context)).await.is_some() {}
@@ -212,6 +297,9 @@ impl<B: Backend> Connection<B> {
             // Looked at before every wait: a stop between two events would else be missed.
             if self.stopping.get() {
                 session.close();
+            }
+            if self.open.borrow().get(&session.id()) == Some(&true) {
+                return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "ended by another client"));
             }
             input.decode(session);
             while let Some(job) = session.next_job() {
@@ -254,7 +342,7 @@ impl<B: Backend> Connection<B> {
                 }
                 Event::Done(job, reply) => session.complete(job, reply),
                 Event::SendTimeout => {
-                    tracing::warn!(peer = %self.stream.peer_addr(), "closed: replies unread for {SEND_SECONDS_MAX} s");
+                    tracing::warn!(peer = %self.stream.socket().peer_addr(), "closed: replies unread for {SEND_SECONDS_MAX} s");
                     return Err(io::ErrorKind::TimedOut.into());
                 }
                 Event::Stop => stop.set(Some(self.stop.notified())),
@@ -323,6 +411,7 @@ impl<F: Future> Jobs<F> {
 async fn run<B: Backend>(backend: Rc<B>, shared: Arc<Shared>, gone: Rc<Cell<bool>>, job: Job) -> (Job, Reply) {
     let started = time::now();
     let reply = execute(&*backend, &shared, job.request, &job.command, &gone).await;
+    shared.stats.by_command()[job.place].took(started.elapsed());
     let histogram = if job.access.writes() { &shared.stats.write_latency } else { &shared.stats.read_latency };
     histogram.record(started.elapsed());
     (job, reply)

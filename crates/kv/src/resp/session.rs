@@ -13,10 +13,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::commands;
-use super::decode::{Command, Decoder, ProtocolError};
+use super::access::Access;
+use super::command::Command;
+use super::commands::{self, COMMANDS};
+use super::decode::{Decoder, ProtocolError};
 use super::reply::{Output, Protocol, Reply};
-use super::request::{Access, Request, unknown_command, wrong_arity};
+use super::request::{Request, unknown_command, wrong_arity};
 use super::stats::{GatewayStats, Shared};
 use super::{COMMAND_BYTES_MAX, OUTPUT_BYTES_MAX, PENDING_BYTES_MAX, PENDING_MAX, RUNNING_MAX};
 
@@ -29,13 +31,15 @@ pub struct Job {
     pub request: Request,
     /// Its arguments.
     pub command: Command,
+    /// Its place in [`COMMANDS`].
+    pub place: usize,
     /// What it touches.
     pub access: Access,
 }
 
 #[derive(Debug)]
 enum Progress {
-    Waiting(Request, Command, Access),
+    Waiting(Job),
     Running(Access),
     Done(Reply),
 }
@@ -43,7 +47,21 @@ enum Progress {
 #[derive(Debug)]
 struct Entry {
     protocol: Protocol,
+    /// Nobody is told (`CLIENT REPLY`).
+    silent: bool,
     progress: Progress,
+}
+
+/// What `CLIENT REPLY` has chosen.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) enum Replies {
+    /// All are sent.
+    #[default]
+    On,
+    /// None is.
+    Off,
+    /// The next command's is not.
+    SkipNext,
 }
 
 /// Who is connected, for `CLIENT LIST`.
@@ -64,6 +82,11 @@ pub struct Session {
     pub(super) protocol: Protocol,
     pub(super) identity: Identity,
     pub(super) shared: Arc<Shared>,
+    /// A password was given, or none is asked for.
+    pub(super) authenticated: bool,
+    pub(super) replies: Replies,
+    /// Nobody is told of the command that is being dispatched.
+    pub(super) silent: bool,
     entries: VecDeque<Entry>,
     /// Sequence number of the front entry.
     first: u64,
@@ -83,8 +106,14 @@ impl Session {
     /// A new connection between these addresses.
     pub fn new(shared: Arc<Shared>, peer: String, local: String) -> Session {
         let identity = Identity { id: shared.next_client_id(), peer, local, ..Identity::default() };
+        let authenticated = !shared.asks_password();
+        let mut decoder = Decoder::default();
+        decoder.set_trusted(authenticated);
         let session = Session {
-            decoder: Decoder::default(),
+            decoder,
+            authenticated,
+            replies: Replies::default(),
+            silent: false,
             protocol: Protocol::default(),
             identity,
             shared,
@@ -110,7 +139,8 @@ impl Session {
                 Ok(None) => {}
                 Err(error) => {
                     GatewayStats::add(&self.shared.stats.protocol_errors, 1);
-                    self.answer(Reply::error(&error));
+                    self.silent = false;
+                    self.answer(None, Reply::error(&error));
                     self.error = Some(error);
                     self.closing = true;
                 }
@@ -137,11 +167,11 @@ impl Session {
             return None;
         }
         while let Some(entry) = self.entries.get(self.started) {
-            let Progress::Waiting(_, _, access) = &entry.progress else {
+            let Progress::Waiting(job) = &entry.progress else {
                 self.started += 1;
                 continue;
             };
-            let access = *access;
+            let access = job.access;
             let conflict = self
                 .entries
                 .range(..self.started)
@@ -150,14 +180,12 @@ impl Session {
                 return None;
             }
             let running = Progress::Running(access);
-            let Progress::Waiting(request, command, access) =
-                std::mem::replace(&mut self.entries[self.started].progress, running)
-            else {
+            let Progress::Waiting(job) = std::mem::replace(&mut self.entries[self.started].progress, running) else {
                 unreachable!("invariant: matched above")
             };
             self.started += 1;
             self.running += 1;
-            return Some(Job { sequence: self.first + self.started as u64 - 1, request, command, access });
+            return Some(job);
         }
         None
     }
@@ -170,7 +198,7 @@ impl Session {
         self.running -= 1;
         self.held_bytes -= job.command.bytes_held();
         self.done_bytes += reply.payload_bytes();
-        self.count(&reply);
+        self.count(Some(job.place), &reply);
         self.entries[index].progress = Progress::Done(reply);
         self.decoder.recycle(job.command);
         self.encode_front();
@@ -184,6 +212,11 @@ impl Session {
     /// Whether the connection is to be closed now: it is closing, and all that was owed is sent.
     pub fn is_finished(&self) -> bool {
         self.closing && self.entries.is_empty() && self.output.is_empty()
+    }
+
+    /// Its number, by which others may end it.
+    pub fn id(&self) -> u64 {
+        self.identity.id
     }
 
     /// Takes no more commands; what came is still answered.
@@ -202,22 +235,28 @@ impl Session {
     }
 
     fn dispatch(&mut self, command: Command) {
-        match self.plan(&command) {
-            Ok(request) => {
+        self.silent = self.replies != Replies::On;
+        if self.replies == Replies::SkipNext {
+            self.replies = Replies::On;
+        }
+        let place = commands::find(command.arg(0));
+        match self.plan(place, &command) {
+            Ok((place, request)) => {
                 let access = request.access(&command);
                 self.held_bytes += command.bytes_held();
-                let progress = Progress::Waiting(request, command, access);
-                self.entries.push_back(Entry { protocol: self.protocol, progress });
+                let sequence = self.first + self.entries.len() as u64;
+                let progress = Progress::Waiting(Job { sequence, request, command, place, access });
+                self.entries.push_back(Entry { protocol: self.protocol, silent: self.silent, progress });
             }
             Err(reply) => {
                 self.decoder.recycle(command);
-                self.answer(reply);
+                self.answer(place, reply);
             }
         }
     }
 
     /// The store's part of a command, or its reply where the connection alone can answer.
-    fn plan(&mut self, command: &Command) -> Result<Request, Reply> {
+    fn plan(&mut self, place: Option<usize>, command: &Command) -> Result<(usize, Request), Reply> {
         if command.dropped() > 0 {
             return Err(Reply::error(format_args!(
                 "command is too long: at most {COMMAND_BYTES_MAX} bytes of arguments are taken"
@@ -229,15 +268,24 @@ impl Session {
             self.closing = true;
             return Err(Reply::error("this is no HTTP server"));
         }
-        let Some(spec) = commands::find(name) else { return Err(unknown_command(command)) };
-        let count = command.len() as i64;
-        if (spec.arity >= 0 && count != spec.arity) || count < spec.arity.abs() {
+        let Some(place) = place else { return Err(unknown_command(command)) };
+        let spec = &COMMANDS[place];
+        if !spec.takes(command.len()) {
             return Err(wrong_arity(spec.name));
         }
+        if !self.authenticated && !spec.has_flag("no_auth") {
+            return Err(Reply::Error("NOAUTH Authentication required.".into()));
+        }
         match Request::parse(spec, command)? {
-            Some(request) => Ok(request),
+            Some(request) => Ok((place, request)),
             None => Err(self.connection_command(spec, command)),
         }
+    }
+
+    /// From now on the connection may, or may not, send everything.
+    pub(super) fn set_authenticated(&mut self, authenticated: bool) {
+        self.authenticated = authenticated;
+        self.decoder.set_trusted(authenticated);
     }
 
     /// Closes after the reply to the current command.
@@ -245,27 +293,32 @@ impl Session {
         self.closing = true;
     }
 
-    fn answer(&mut self, reply: Reply) {
-        self.count(&reply);
+    fn answer(&mut self, place: Option<usize>, reply: Reply) {
+        self.count(place, &reply);
         self.done_bytes += reply.payload_bytes();
-        self.entries.push_back(Entry { protocol: self.protocol, progress: Progress::Done(reply) });
+        self.entries.push_back(Entry { protocol: self.protocol, silent: self.silent, progress: Progress::Done(reply) });
         self.encode_front();
     }
 
     fn encode_front(&mut self) {
-        while let Some(Entry { progress: Progress::Done(reply), protocol }) = self.entries.front() {
+        while let Some(Entry { progress: Progress::Done(reply), protocol, silent }) = self.entries.front() {
             self.done_bytes -= reply.payload_bytes();
-            self.output.push(reply, *protocol);
+            if !silent {
+                self.output.push(reply, *protocol);
+            }
             self.entries.pop_front();
             self.first += 1;
             self.started = self.started.saturating_sub(1);
         }
     }
 
-    fn count(&self, reply: &Reply) {
+    fn count(&self, place: Option<usize>, reply: &Reply) {
         GatewayStats::add(&self.shared.stats.commands, 1);
-        if matches!(reply, Reply::Error(_)) {
+        if reply.is_error() {
             GatewayStats::add(&self.shared.stats.errors, 1);
+        }
+        if let Some(place) = place {
+            self.shared.stats.by_command()[place].count(reply.is_error());
         }
     }
 }

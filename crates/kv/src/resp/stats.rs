@@ -5,6 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use engine::sync::{MailReceiver, MailSender, mailbox};
+use engine::time::Instant;
+use fabric::secret::Secret;
+
+use super::commands::COMMANDS;
+
 /// Upper bounds of the latency histogram, in microseconds: powers of two from 16 us to 8.4 s.
 pub const LATENCY_BOUNDS_US: [u64; 20] = {
     let mut bounds = [16; 20];
@@ -39,9 +45,47 @@ impl LatencyHistogram {
     }
 }
 
-/// Counters of a gateway, over all its connections and threads.
+/// Counters of one command.
 #[derive(Default, Debug)]
+pub struct CommandCounters {
+    calls: AtomicU64,
+    failed: AtomicU64,
+    sum_us: AtomicU64,
+}
+
+impl CommandCounters {
+    /// Counts one command that was answered.
+    pub fn count(&self, failed: bool) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        self.failed.fetch_add(u64::from(failed), Ordering::Relaxed);
+    }
+
+    /// Adds the time that the store took for one.
+    pub fn took(&self, time: Duration) {
+        self.sum_us.fetch_add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// Commands that were answered.
+    pub fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+}
+
+/// A line of `INFO commandstats`, without the name.
+impl std::fmt::Display for CommandCounters {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (calls, us) = (self.calls(), self.sum_us.load(Ordering::Relaxed));
+        let each = us as f64 / calls.max(1) as f64;
+        let failed = self.failed.load(Ordering::Relaxed);
+        write!(f, "calls={calls},usec={us},usec_per_call={each:.2},rejected_calls=0,failed_calls={failed}")
+    }
+}
+
+/// Counters of a gateway, over all its connections and threads.
+#[derive(Debug)]
 pub struct GatewayStats {
+    /// One for each of [`COMMANDS`].
+    by_command: Vec<CommandCounters>,
     /// Connections accepted.
     pub connections_total: AtomicU64,
     /// Connections open.
@@ -68,7 +112,32 @@ pub struct GatewayStats {
     pub write_latency: LatencyHistogram,
 }
 
+impl Default for GatewayStats {
+    fn default() -> GatewayStats {
+        GatewayStats {
+            by_command: COMMANDS.iter().map(|_| CommandCounters::default()).collect(),
+            connections_total: AtomicU64::default(),
+            connections: AtomicU64::default(),
+            connections_refused: AtomicU64::default(),
+            commands: AtomicU64::default(),
+            errors: AtomicU64::default(),
+            protocol_errors: AtomicU64::default(),
+            hits: AtomicU64::default(),
+            misses: AtomicU64::default(),
+            bytes_received: AtomicU64::default(),
+            bytes_sent: AtomicU64::default(),
+            read_latency: LatencyHistogram::default(),
+            write_latency: LatencyHistogram::default(),
+        }
+    }
+}
+
 impl GatewayStats {
+    /// Counters of each of [`COMMANDS`].
+    pub fn by_command(&self) -> &[CommandCounters] {
+        &self.by_command
+    }
+
     /// Adds to a counter.
     pub fn add(counter: &AtomicU64, count: u64) {
         counter.fetch_add(count, Ordering::Relaxed);
@@ -81,40 +150,111 @@ impl GatewayStats {
 }
 
 /// What all connections of a gateway share. Off the data path but for the atomics.
-#[derive(Default, Debug)]
 pub struct Shared {
     /// Counters.
     pub stats: GatewayStats,
+    password: Option<Secret>,
+    started: Instant,
     /// One line per connection for `CLIENT LIST`, by id.
-    clients: Mutex<BTreeMap<u64, String>>,
+    clients: Mutex<BTreeMap<u64, Client>>,
+    /// Where each thread is told to end one of its connections.
+    threads: Mutex<Vec<MailSender<u64>>>,
     last_id: AtomicU64,
 }
 
+/// A connection, as others see it.
+#[derive(Clone, Debug)]
+pub struct Client {
+    /// Its line in `CLIENT LIST`.
+    pub line: String,
+    /// The peer's address.
+    pub peer: String,
+    /// The address it is connected to.
+    pub local: String,
+}
+
+/// Connections that one thread is told to end and has not yet ended. Guessed; past it the asker is told to ask again.
+const KILLS_MAX: usize = 1024;
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("stats", &self.stats).finish_non_exhaustive()
+    }
+}
+
+impl Default for Shared {
+    fn default() -> Shared {
+        Shared::new(None)
+    }
+}
+
 impl Shared {
+    /// For a gateway whose peers must give this password, if there is one.
+    pub fn new(password: Option<Secret>) -> Shared {
+        Shared {
+            stats: GatewayStats::default(),
+            password,
+            started: engine::time::now(),
+            clients: Mutex::default(),
+            threads: Mutex::default(),
+            last_id: AtomicU64::default(),
+        }
+    }
+
+    /// Whether peers must give a password.
+    pub fn asks_password(&self) -> bool {
+        self.password.is_some()
+    }
+
+    /// Whether this is the password, in a time that does not tell how much of it is right; `None` if none is asked for.
+    pub fn is_password(&self, given: &[u8]) -> Option<bool> {
+        self.password.as_ref().map(|password| *password == Secret::new(given.to_vec()))
+    }
+
+    /// For how long the gateway has been running.
+    pub fn uptime(&self) -> Duration {
+        self.started.elapsed()
+    }
+
     /// An id that no connection of this gateway had before.
     pub fn next_client_id(&self) -> u64 {
         self.last_id.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Sets or replaces a connection's line.
-    pub fn set_client(&self, id: u64, line: String) {
-        self.lock().insert(id, line);
+    /// Sets or replaces what others see of a connection.
+    pub fn set_client(&self, id: u64, client: Client) {
+        lock(&self.clients).insert(id, client);
     }
 
     /// Forgets a connection.
     pub fn remove_client(&self, id: u64) {
-        self.lock().remove(&id);
+        lock(&self.clients).remove(&id);
     }
 
-    /// All lines, by id.
-    pub fn client_list(&self) -> String {
-        self.lock().values().map(|line| format!("{line}\n")).collect()
+    /// All connections, by id.
+    pub fn clients(&self) -> BTreeMap<u64, Client> {
+        lock(&self.clients).clone()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, String>> {
-        // A panic elsewhere leaves whole lines behind: each change is one map operation.
-        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    /// A thread that serves connections: where it is told to end one.
+    pub fn add_thread(&self) -> MailReceiver<u64> {
+        let (sender, receiver) = mailbox(KILLS_MAX);
+        lock(&self.threads).push(sender);
+        receiver
     }
+
+    /// Ends a connection, whichever thread has it.
+    pub fn kill(&self, id: u64) {
+        for thread in &*lock(&self.threads) {
+            // A thread that has ended has no connections; one that is told of so many ends them first.
+            let _ = thread.try_send(id);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // A panic elsewhere leaves whole entries behind: each change is one operation.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -1,39 +1,83 @@
 //! The product's [`Backend`]: a [`Store`].
 
-use super::backend::{Backend, Failure, ScanPage};
-use crate::store::{Link, Store, StoreError};
-use crate::value::Value;
+use super::backend::{Backend, Change, Entry, Failure, ScanKey, ScanPage};
+use super::reply::Reply;
+use crate::store::{self, Link, PutOptions, Store, StoreError, Versioned};
 
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Failure {
-        let code = match error {
+        let code = match &error {
+            error if error.outcome_unknown() => Failure::UNKNOWN,
             StoreError::Key { .. } | StoreError::Value { .. } => "ERR",
             StoreError::OutOfSpace { .. } => Failure::OUT_OF_SPACE,
             StoreError::Unavailable { .. }
             | StoreError::MapChanged { .. }
             | StoreError::Contended { .. }
-            | StoreError::OutcomeUnknown => Failure::UNAVAILABLE,
+            | StoreError::OutcomeUnknown => Failure::TRY_AGAIN,
         };
         Failure::new(code, error)
     }
 }
 
+/// What the store says of a key, in the gateway's terms.
+impl From<Versioned> for Entry {
+    fn from(found: Versioned) -> Entry {
+        Entry { value: found.value, expiry: found.expiry, tag: found.tag }
+    }
+}
+
 impl<N: Link> Backend for Store<N> {
-    async fn get(&self, key: &[u8]) -> Result<Option<Value>, Failure> {
-        Ok(Store::get(self, key).await?)
+    async fn entry(&self, key: &[u8]) -> Result<Option<Entry>, Failure> {
+        Ok(self.get_versioned(key).await?.map(Entry::from))
     }
 
-    async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Failure> {
-        Ok(Store::put(self, key, Value::copy_from(value)).await?)
+    async fn put_entry(&self, key: &[u8], entry: Entry) -> Result<(), Failure> {
+        let options = PutOptions { expiry: entry.expiry, tag: entry.tag };
+        Ok(self.put_with(key, entry.value, options).await?)
+    }
+
+    async fn entries(&self, keys: &[&[u8]]) -> Vec<Result<Option<Entry>, Failure>> {
+        let found = self.get_many(keys).await;
+        found.into_iter().map(|found| Ok(found?.map(Entry::from))).collect()
+    }
+
+    async fn put_entries(&self, puts: Vec<(&[u8], Entry)>) -> Vec<Result<(), Failure>> {
+        let options = |entry: &Entry| PutOptions { expiry: entry.expiry, tag: entry.tag };
+        let puts: Vec<_> = puts.into_iter().map(|(key, entry)| (key, entry.value.clone(), options(&entry))).collect();
+        self.put_many(&puts).await.into_iter().map(|result| Ok(result?)).collect()
     }
 
     async fn delete(&self, key: &[u8]) -> Result<bool, Failure> {
         Ok(Store::delete(self, key).await?)
     }
 
+    async fn update(&self, key: &[u8], mut decide: impl FnMut(Option<&Entry>) -> Change) -> Result<Reply, Failure> {
+        let decide = |found: Option<&Versioned>| match decide(found.cloned().map(Entry::from).as_ref()) {
+            Change::Keep(reply) => store::Change::Keep(reply),
+            Change::Put(Entry { value, expiry, tag }, result) => {
+                store::Change::Put { value, options: PutOptions { expiry, tag }, result }
+            }
+            Change::Delete(reply) => store::Change::Delete(reply),
+        };
+        Ok(Store::update(self, key, decide).await?)
+    }
+
     async fn scan(&self, cursor: u64, count: usize) -> Result<ScanPage, Failure> {
         let step = Store::scan(self, cursor, count).await?;
-        Ok(ScanPage { keys: step.entries.into_iter().map(|entry| entry.key).collect(), next: step.next })
+        let keys = step.entries.into_iter().map(|entry| ScanKey { key: entry.key, tag: entry.tag }).collect();
+        Ok(ScanPage { keys, next: step.next })
+    }
+
+    fn random_cursor(&self) -> u64 {
+        engine::task::random_u64() >> (64 - store::CURSOR_BITS)
+    }
+
+    async fn count_keys(&self) -> Result<u64, Failure> {
+        Ok(self.estimate().await.keys)
+    }
+
+    fn further_copies(&self) -> u64 {
+        self.map().replicas as u64 / 2
     }
 
     fn info(&self) -> Vec<(String, String)> {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use engine::Buf;
 
-use super::decode::Command;
-use super::fuzz::run_session;
+use super::command::Command;
+use super::fuzz::{MemoryBackend, ready, run_session, run_session_of};
 use super::reply::Reply;
 use super::session::Session;
 use super::*;
@@ -83,6 +83,11 @@ fn wrong_input_gets_redis_own_words_and_the_connection_goes_on() {
         ("MSET a", "wrong number of arguments for 'mset' command"),
         ("MSET a 1 b", "wrong number of arguments for 'mset' command"),
         ("SET k v FOO", "syntax error"),
+        ("HSET h f", "wrong number of arguments for 'hset' command"),
+        ("HSET h f v g", "wrong number of arguments for 'hset' command"),
+        ("SETEX k 0 v", "invalid expire time in 'setex' command"),
+        ("OBJECT NOSUCH", "unknown subcommand 'NOSUCH'. Try OBJECT HELP."),
+        ("OBJECT ENCODING", "wrong number of arguments for 'object|encoding' command"),
         ("SELECT 1", "DB index is out of range"),
         ("SELECT x", "value is not an integer or out of range"),
         ("CLIENT NOSUCH", "unknown subcommand 'NOSUCH'. Try CLIENT HELP."),
@@ -110,6 +115,12 @@ fn what_redis_benchmark_and_client_libraries_ask_at_the_start() {
     assert!(talk(&["COMMAND INFO get nosuch"]).starts_with("*2\r\n*10\r\n$3\r\nget\r\n:2\r\n*2\r\n+readonly\r\n"));
     assert!(talk(&["COMMAND DOCS get"]).starts_with("*2\r\n$3\r\nget\r\n*4\r\n$7\r\nsummary\r\n"));
     assert!(talk(&["INFO server"]).contains("redis_version:7."));
+    let input = "PING\r\nPING\r\nINFO commandstats\r\n";
+    let stats = run_session(&mut input.as_bytes(), 7);
+    assert!(String::from_utf8_lossy(&stats).contains("cmdstat_ping:calls=2,"));
+    let input = "SET k v\r\nGET k\r\nINFO keyspace\r\n";
+    let keyspace = run_session(&mut input.as_bytes(), 7);
+    assert!(String::from_utf8_lossy(&keyspace).contains("db0:keys=1,"));
     assert!(!talk(&["INFO server"]).contains("# Stats") && talk(&["INFO"]).contains("# Pool\r\nkeys:0"));
 }
 
@@ -160,31 +171,15 @@ fn a_peer_that_reads_no_replies_is_read_no_further() {
 /// A short value is a slice of the page it was read with: a million of them in one reply would hold a million pages.
 #[test]
 fn mget_does_not_hold_a_page_for_each_short_value() {
-    struct Pages;
-    impl Backend for Pages {
-        async fn get(&self, _key: &[u8]) -> Result<Option<crate::value::Value>, Failure> {
-            Ok(Some(Buf::zeroed(4096).freeze().slice(100..110).into()))
-        }
-        async fn put(&self, _key: &[u8], _value: &[u8]) -> Result<(), Failure> {
-            Ok(())
-        }
-        async fn delete(&self, _key: &[u8]) -> Result<bool, Failure> {
-            Ok(false)
-        }
-        async fn scan(&self, _cursor: u64, _count: usize) -> Result<ScanPage, Failure> {
-            Ok(ScanPage::default())
-        }
-        fn info(&self) -> Vec<(String, String)> {
-            Vec::new()
-        }
+    let (backend, shared, gone) = (MemoryBackend::default(), Shared::default(), std::cell::Cell::new(false));
+    let slice = Buf::zeroed(4096).freeze().slice(100..110);
+    for key in [b"a", b"b"] {
+        let entry = Entry { value: slice.clone().into(), ..Entry::default() };
+        ready(backend.put_entry(key, entry)).expect("ready").expect("put");
     }
     let command = Command::new(&[b"MGET", b"a", b"b"]);
-    let (shared, gone) = (Shared::default(), std::cell::Cell::new(false));
-    let reply = crate::testing::run(
-        1,
-        super::execute::execute(&Pages, &shared, super::request::Request::MGet, &command, &gone),
-    );
-    let Reply::Array(values) = reply else { panic!("{reply:?}") };
+    let reply = ready(super::execute::execute(&backend, &shared, super::request::Request::MGet, &command, &gone));
+    let Some(Reply::Array(values)) = reply else { panic!("{reply:?}") };
     assert!(values.iter().all(|value| matches!(value, Reply::Bulk(bytes) if bytes == &[0; 10])), "{values:?}");
 }
 
@@ -199,4 +194,107 @@ fn jobs_may_complete_in_any_order() {
     session.complete(a, Reply::Integer(1));
     let sent: Vec<u8> = std::iter::from_fn(|| session.output().pop()).flat_map(|view| view.to_vec()).collect();
     assert_eq!(sent, b":1\r\n:2\r\n+PONG\r\n");
+}
+
+#[test]
+fn hashes() {
+    assert_eq!(talk(&["HSET h b 2 a 1 b 3", "HGETALL h"]), ":2\r\n*4\r\n$1\r\na\r\n$1\r\n1\r\n$1\r\nb\r\n$1\r\n3\r\n");
+    assert_eq!(talk(&["HSET h a 1", "HINCRBY h a 41", "HGET h a", "TYPE h"]), ":1\r\n:42\r\n$2\r\n42\r\n+hash\r\n");
+    assert_eq!(talk(&["HSET h a 1 b 2", "HDEL h a b c", "EXISTS h", "HLEN h"]), ":2\r\n:2\r\n:0\r\n:0\r\n");
+    assert_eq!(talk(&["HSETNX h a 1", "HSETNX h a 2", "HMGET h a b"]), ":1\r\n:0\r\n*2\r\n$1\r\n1\r\n$-1\r\n");
+    let wrong = "-WRONGTYPE Operation against a key holding the wrong kind of value\r\n";
+    assert_eq!(talk(&["HSET k a 1", "GET k", "INCR k", "MGET k"]), format!(":1\r\n{wrong}{wrong}*1\r\n$-1\r\n"));
+    assert_eq!(talk(&["SET k v", "HGET k a", "HSET k a 1"]), format!("+OK\r\n{wrong}{wrong}"));
+    assert_eq!(talk(&["HSET k a 1", "SET k v", "TYPE k"]), ":1\r\n+OK\r\n+string\r\n");
+}
+
+/// A field that is there throughout keeps its place in a scan, whatever is deleted in front of it.
+#[test]
+fn a_scan_of_a_hash_meets_every_field() {
+    let fields: Vec<String> = (0..100).map(|index| format!("f{index} {index}")).collect();
+    let (backend, shared) = (MemoryBackend::default(), Arc::new(Shared::default()));
+    let say = |line: &str| {
+        let input = format!("{line}\r\n");
+        String::from_utf8(run_session_of(&backend, &shared, &mut input.as_bytes(), 64)).expect("text")
+    };
+    say(&format!("HSET h {}", fields.join(" ")));
+    let (mut cursor, mut met) = ("0".to_string(), std::collections::BTreeSet::new());
+    loop {
+        let reply = say(&format!("HSCAN h {cursor} COUNT 7"));
+        let words: Vec<&str> = reply.split("\r\n").collect();
+        cursor = words[2].to_string();
+        for field in words.iter().filter(|word| word.starts_with('f')) {
+            met.insert(field.to_string());
+            if field.ends_with('3') {
+                say(&format!("HDEL h {field}"));
+            }
+        }
+        if cursor == "0" {
+            break;
+        }
+    }
+    assert_eq!(met.len(), 100);
+}
+
+#[test]
+fn expiry() {
+    assert_eq!(talk(&["SET k v EX 100", "TTL k", "PERSIST k", "TTL k"]), "+OK\r\n:100\r\n:1\r\n:-1\r\n");
+    assert_eq!(
+        talk(&["SET k v EX 100", "APPEND k w", "TTL k", "SET k x KEEPTTL", "TTL k"]),
+        "+OK\r\n:2\r\n:100\r\n+OK\r\n:100\r\n"
+    );
+    assert_eq!(talk(&["SET k v EX 100", "SET k w", "TTL k"]), "+OK\r\n+OK\r\n:-1\r\n");
+    assert_eq!(talk(&["SET k v", "EXPIRE k -1", "GET k", "TTL k"]), "+OK\r\n:1\r\n$-1\r\n:-2\r\n");
+    assert_eq!(talk(&["SET k v PXAT 1", "GET k"]), "+OK\r\n$-1\r\n");
+    assert_eq!(
+        talk(&["SET k v", "EXPIRE k 10 XX", "EXPIRE k 10 NX", "EXPIRE k 5 GT", "EXPIRE k 5 LT", "TTL k"]),
+        "+OK\r\n:0\r\n:1\r\n:0\r\n:1\r\n:5\r\n"
+    );
+    assert_eq!(talk(&["SET k v PXAT 99999999999999", "PEXPIRETIME k"]), "+OK\r\n:99999999999999\r\n");
+}
+
+#[test]
+fn a_password_is_asked_for_before_anything_else() {
+    let backend = MemoryBackend::default();
+    let shared = Arc::new(Shared::new(Some(fabric::secret::Secret::new(b"secret".to_vec()))));
+    let say = |lines: &[&str]| {
+        let input = lines.join("\r\n") + "\r\n";
+        String::from_utf8(run_session_of(&backend, &shared, &mut input.as_bytes(), 64)).expect("text")
+    };
+    let no_auth = "-NOAUTH Authentication required.\r\n";
+    let wrong = "-WRONGPASS invalid username-password pair or user is disabled.\r\n";
+    assert_eq!(say(&["GET k", "PING", "AUTH x", "GET k"]), format!("{no_auth}{no_auth}{wrong}{no_auth}"));
+    assert_eq!(say(&["AUTH secret", "PING", "RESET", "PING"]), format!("+OK\r\n+PONG\r\n+RESET\r\n{no_auth}"));
+    assert_eq!(say(&["AUTH default secret", "PING"]), "+OK\r\n+PONG\r\n");
+    assert_eq!(say(&["AUTH other secret", "PING"]), format!("{wrong}{no_auth}"));
+    assert!(say(&["HELLO 3"]).starts_with("-NOAUTH HELLO must be called"));
+    assert!(say(&["HELLO 3 AUTH default secret"]).starts_with("%7\r\n"));
+    assert_eq!(say(&["*11"]), "-ERR Protocol error: unauthenticated multibulk length\r\n");
+    assert_eq!(say(&["*2", "$4", "AUTH", "$16385"]), "-ERR Protocol error: unauthenticated bulk length\r\n");
+}
+
+#[test]
+fn replies_are_left_out_as_the_client_wishes() {
+    assert_eq!(talk(&["CLIENT REPLY SKIP", "SET k v", "GET k"]), "$1\r\nv\r\n");
+    assert_eq!(talk(&["CLIENT REPLY OFF", "SET k v", "PING", "CLIENT REPLY ON", "GET k"]), "+OK\r\n$1\r\nv\r\n");
+}
+
+#[test]
+fn a_client_finds_and_ends_others() {
+    let shared = Arc::new(Shared::default());
+    let thread = shared.add_thread();
+    let (mut a, b) =
+        (Session::new(shared.clone(), "1.2.3.4:5".into(), "l".into()), Session::new(shared, "p".into(), "l".into()));
+    let mut say = |line: &str| {
+        a.receive(&mut format!("{line}\r\n").as_bytes());
+        String::from_utf8(std::iter::from_fn(|| a.output().pop()).flat_map(|view| view.to_vec()).collect())
+            .expect("text")
+    };
+    assert!(say(&format!("CLIENT LIST ID {}", b.id())).contains("addr=p "));
+    assert_eq!(say("CLIENT KILL p"), "+OK\r\n");
+    assert_eq!(thread.try_recv(), Some(b.id()));
+    assert_eq!(say("CLIENT KILL nobody"), "-ERR No such client\r\n");
+    assert_eq!(say(&format!("CLIENT KILL ID {}", b.id())), ":1\r\n");
+    assert_eq!(say("CLIENT KILL TYPE normal SKIPME no"), ":2\r\n");
+    assert!(a.is_finished(), "it ended itself and was told");
 }

@@ -36,7 +36,9 @@ const SCAN_KEYS_PER_PAGE: usize = 16;
 /// Time after which a step of a scan ends with what it has. Guessed.
 const SCAN_TIME: std::time::Duration = std::time::Duration::from_millis(100);
 /// Cursors of a scan are hashes without their last bits: some clients keep them as floating point numbers.
-const CURSOR_UNIT: u64 = 1 << (64 - 53);
+const CURSOR_UNIT: u64 = 1 << (64 - CURSOR_BITS);
+/// Cursors of a scan have so many bits.
+pub const CURSOR_BITS: u32 = 53;
 
 /// A key that is there.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -47,6 +49,8 @@ pub struct ListEntry {
     pub value_len: usize,
     /// When it was written.
     pub timestamp: Timestamp,
+    /// What the value is, for whoever stored it.
+    pub tag: u32,
 }
 
 /// A part of a list.
@@ -176,5 +180,5 @@ fn newest(key: Vec<u8>, found: &[(usize, Found)], now: u64) -> Option<ListEntry>
         return None;
     }
     let value_len = newest.content.value_len()?;
-    Some(ListEntry { key, value_len, timestamp: newest.timestamp })
+    Some(ListEntry { key, value_len, timestamp: newest.timestamp, tag: newest.tag })
 }

@@ -59,7 +59,7 @@ pub use error::StoreError;
 pub use follow::{LEASE_DEFAULT, LocalFuture, MapSource};
 pub use latency::Latencies;
 pub use link::Link;
-pub use list::{LIST_ENTRIES_MAX, ListEntry, ListPage, ScanStep};
+pub use list::{CURSOR_BITS, LIST_ENTRIES_MAX, ListEntry, ListPage, ScanStep};
 pub use many::KEYS_AT_ONCE_MAX;
 pub use pace::{Progress, ShowProgress};
 pub use repair::{RepairOptions, RepairReport};

@@ -170,6 +170,18 @@ pub struct GatewayArgs {
     /// Connections served at once, per reactor.
     #[arg(long, value_name = "N", default_value_t = ::kv::resp::CONNECTIONS_MAX)]
     pub connections_max: usize,
+    /// Ask every client for the password in this file, which only its owner may read.
+    #[arg(long, value_name = "FILE")]
+    pub password_file: Option<PathBuf>,
+    /// Serve TLS 1.3 alone, with the certificate chain of this PEM file.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// The certificate's private key, a PEM file.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Let in only clients with a certificate of an authority of this PEM file.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_ca: Option<PathBuf>,
 }
 
 /// `yagura up`

@@ -45,7 +45,7 @@ pub fn run(verb: &KvVerb) -> Result<(), Failure> {
 pub fn store_failure(error: StoreFailure) -> Failure {
     match error.code {
         StoreFailure::OUT_OF_SPACE => Failure::out_of_space(error.sentence),
-        StoreFailure::UNAVAILABLE => Failure::unavailable(error.sentence),
+        StoreFailure::TRY_AGAIN | StoreFailure::UNKNOWN => Failure::unavailable(error.sentence),
         _ => Failure::usage(error.sentence),
     }
 }

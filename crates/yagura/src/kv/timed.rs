@@ -4,8 +4,8 @@ use std::cell::RefCell;
 
 use engine::time;
 use hdrhistogram::Histogram;
-use kv::resp::{Backend, Failure, ScanPage};
-use kv::value::Value;
+use kv::resp::reply::Reply;
+use kv::resp::{Backend, Change, Entry, Failure, ScanPage};
 use serde::Serialize;
 
 /// Longest time that is told apart: an hour, in microseconds.
@@ -84,16 +84,16 @@ fn record(histogram: &RefCell<Histogram<u64>>, since: time::Instant) {
 }
 
 impl<B: Backend> Backend for Timed<B> {
-    async fn get(&self, key: &[u8]) -> Result<Option<Value>, Failure> {
+    async fn entry(&self, key: &[u8]) -> Result<Option<Entry>, Failure> {
         let since = time::now();
-        let result = self.inner.get(key).await;
+        let result = self.inner.entry(key).await;
         record(&self.gets, since);
         result
     }
 
-    async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Failure> {
+    async fn put_entry(&self, key: &[u8], entry: Entry) -> Result<(), Failure> {
         let since = time::now();
-        let result = self.inner.put(key, value).await;
+        let result = self.inner.put_entry(key, entry).await;
         record(&self.puts, since);
         result
     }
@@ -102,8 +102,24 @@ impl<B: Backend> Backend for Timed<B> {
         self.inner.delete(key).await
     }
 
+    async fn update(&self, key: &[u8], decide: impl FnMut(Option<&Entry>) -> Change) -> Result<Reply, Failure> {
+        self.inner.update(key, decide).await
+    }
+
     async fn scan(&self, cursor: u64, count: usize) -> Result<ScanPage, Failure> {
         self.inner.scan(cursor, count).await
+    }
+
+    fn random_cursor(&self) -> u64 {
+        self.inner.random_cursor()
+    }
+
+    async fn count_keys(&self) -> Result<u64, Failure> {
+        self.inner.count_keys().await
+    }
+
+    fn further_copies(&self) -> u64 {
+        self.inner.further_copies()
     }
 
     fn info(&self) -> Vec<(String, String)> {

@@ -7,6 +7,7 @@ mod hostile;
 mod management;
 mod membership;
 mod nodes;
+mod redis;
 mod reservations;
 mod secured;
 mod support;

@@ -43,12 +43,12 @@ fn change(arguments: &[&str]) -> serde_json::Value {
 }
 
 /// Sends a command until it is answered. An operation that meets the seal of a newer map after a part of it was sent ends as
-/// "unavailable, outcome unknown": its caller asks again.
+/// UNKNOWN: its caller asks again.
 fn insist(redis: &mut Redis, command: &[&[u8]]) -> Reply {
     let begun = Instant::now();
     loop {
         match redis.call(command) {
-            Reply::Error(text) if text.starts_with("UNAVAILABLE") => {
+            Reply::Error(text) if text.starts_with("UNKNOWN") || text.starts_with("TRYAGAIN") => {
                 assert!(begun.elapsed() < WAIT_MAX, "{command:?}: {text}");
             }
             reply => return reply,

@@ -119,6 +119,13 @@ impl Drop for Server {
     }
 }
 
+/// The members of a pool that `up` serves, as a flag.
+pub fn pool_of(server: &Server) -> String {
+    let nodes = server.ready["nodes"].as_array().expect("nodes");
+    let addresses: Vec<&str> = nodes.iter().map(|node| node["address"].as_str().expect("text")).collect();
+    format!("--pool={}", addresses.join(","))
+}
+
 /// A connection that speaks RESP2, as plain as can be.
 pub struct Redis {
     reader: BufReader<TcpStream>,

@@ -5,19 +5,13 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::support::{PATIENCE, Redis, Reply, Server, http_get, kill, make_tree, run};
+use crate::support::{PATIENCE, Redis, Reply, Server, http_get, kill, make_tree, pool_of, run};
 
 fn up(data: &Path, more: &[&str]) -> Server {
     let data = format!("--data={}", data.display());
     let mut arguments = vec!["up", &data, "--listen=127.0.0.1:0", "--metrics=127.0.0.1:0", "--size=64MiB"];
     arguments.extend(more);
     Server::start(&arguments)
-}
-
-fn pool_of(server: &Server) -> String {
-    let nodes = server.ready["nodes"].as_array().expect("nodes");
-    let addresses: Vec<&str> = nodes.iter().map(|node| node["address"].as_str().expect("text")).collect();
-    format!("--pool={}", addresses.join(","))
 }
 
 fn node_pid(server: &Server, node: usize) -> u32 {
