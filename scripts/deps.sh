@@ -7,11 +7,13 @@ set -euo pipefail
 # Tools of ours that come from the registry; pinned, so that a new release cannot turn the gate red by itself.
 CARGO_FUZZ=0.13.2
 CARGO_DENY=0.20.2
+REDIS_PY=8.1.0
 # apt on a fresh machine fails now and then (a mirror in mid-update, a lock held by the first boot).
 TRIES=4
 
 packages=()
 tools=()
+redis_py=
 
 # command=package: the package is wanted when the command is not there.
 want() {
@@ -37,6 +39,11 @@ for group in "$@"; do
       want c++=g++ python3=python3 mke2fs=e2fsprogs zstd=zstd qemu-system-x86_64=qemu-system-x86 redis-cli=redis-tools
       # openssl: TLS that is not ours, at the other end of our connections.
       want redis-benchmark=redis-tools openssl=openssl
+      # redis-server: what the gateway's answers are compared with. The client library lives in an environment of its own,
+      # which venv makes, which Debian packages apart.
+      want redis-server=redis-server
+      python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)
+      redis_py=yes
       want_tool "cargo-fuzz@$CARGO_FUZZ" "cargo-deny@$CARGO_DENY"
       ;;
     bench) want memcached=memcached fio=fio redis-server=redis-server mvn=maven javac=default-jdk-headless ;;
@@ -74,6 +81,16 @@ for tool in "${tools[@]}"; do
   # A target directory of its own: the caller's CARGO_TARGET_DIR is for this workspace alone.
   CARGO_TARGET_DIR= retry env -u CARGO_TARGET_DIR cargo install --locked "$tool"
 done
+
+if [ -n "$redis_py" ]; then
+  venv=${XDG_CACHE_HOME:-$HOME/.cache}/yagura/redis-py
+  if ! "$venv/bin/python" -c "import sys, redis; sys.exit(redis.__version__ != '$REDIS_PY')" 2>/dev/null; then
+    echo "deps: installing redis-py $REDIS_PY for the gateway's tests"
+    rm -rf "$venv"
+    python3 -m venv "$venv"
+    retry "$venv/bin/python" -m pip --quiet --disable-pip-version-check install "redis==$REDIS_PY"
+  fi
+fi
 
 # Every locked crate, those of other platforms too: cargo-deny reads them all, and no later step needs the network.
 cargo fetch --quiet --locked

@@ -1,0 +1,144 @@
+//! Clients of the gateway: several gateways at once, Redis's own tools, a client library; a password and TLS.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::up;
+use crate::support::{Redis, Reply, Server, finished, pool_of};
+
+/// One client of many: what it adds must be in the sums.
+fn add(address: SocketAddr, rounds: usize) -> i64 {
+    let mut redis = Redis::connect(address);
+    let mut won = 0;
+    for round in 0..rounds {
+        assert!(matches!(redis.call(&[b"INCR", b"sum"]), Reply::Integer(_)));
+        assert!(matches!(redis.call(&[b"HINCRBY", b"hash", b"sum", b"2"]), Reply::Integer(_)));
+        let key = format!("once{round}");
+        match redis.call(&[b"SETNX", key.as_bytes(), b"x"]) {
+            Reply::Integer(1) => won += 1,
+            Reply::Integer(0) => {}
+            other => panic!("SETNX: {other:?}"),
+        }
+    }
+    won
+}
+
+#[test]
+fn two_gateways_over_one_pool_add_up_exactly() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let server = up(directory.path());
+    let second = Server::start(&["gateway", &pool_of(&server), "--listen=127.0.0.1:0", "--reactors=2"]);
+    let addresses = [server.address("gateway"), second.address("listening")];
+    const CLIENTS: usize = 6;
+    const ROUNDS: usize = 40;
+    let won: i64 = std::thread::scope(|scope| {
+        let clients: Vec<_> =
+            (0..CLIENTS).map(|client| scope.spawn(move || add(addresses[client % 2], ROUNDS))).collect();
+        clients.into_iter().map(|client| client.join().expect("no client met an error")).sum()
+    });
+    assert_eq!(won, ROUNDS as i64, "each key was set once, by one client");
+    for address in addresses {
+        let mut redis = Redis::connect(address);
+        assert_eq!(redis.get("sum"), Some((CLIENTS * ROUNDS).to_string().into_bytes()));
+        let hash = redis.call(&[b"HGET", b"hash", b"sum"]);
+        assert_eq!(hash, Reply::Bulk(Some((2 * CLIENTS * ROUNDS).to_string().into_bytes())));
+    }
+}
+
+/// The interpreter of the environment that `scripts/deps.sh test` makes, with the client library in it.
+fn python() -> Option<PathBuf> {
+    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home)?;
+    let python = cache.join("yagura/redis-py/bin/python");
+    python.exists().then_some(python)
+}
+
+#[test]
+fn a_client_library_finds_what_it_is_used_to() {
+    let Some(python) = python() else {
+        eprintln!("skipped: no redis-py (scripts/deps.sh test)");
+        return;
+    };
+    let directory = tempfile::tempdir().expect("a directory");
+    let server = up(directory.path());
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/process/redis/client.py");
+    let mut command = Command::new(python);
+    command.args([script, &format!("redis://{}", server.address("gateway"))]).stdin(Stdio::null());
+    let (status, stdout, stderr) = finished(command);
+    assert_eq!((status, stdout.as_str()), (0, "done\n"), "{stderr}");
+}
+
+#[test]
+fn redis_benchmark_meets_no_error() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let server = up(directory.path());
+    let port = server.address("gateway").port().to_string();
+    let tests = ["PING_INLINE", "PING_MBULK", "SET", "GET", "INCR", "HSET", "MSET (10 keys)"];
+    let mut command = Command::new("redis-benchmark");
+    command.args(["-h", "127.0.0.1", "-p", &port, "-t", "ping,set,get,incr,hset,mset", "-n", "300", "-c", "10"]);
+    command.args(["-P", "4", "-r", "100", "-q"]).stdin(Stdio::null());
+    let (status, stdout, stderr) = finished(command);
+    assert!(status == 0 && stderr.is_empty() && !stdout.contains("rror"), "{stdout}\n{stderr}");
+    for test in tests {
+        assert!(stdout.contains(&format!("{test}: ")), "{test}: {stdout}");
+    }
+}
+
+/// A certificate for this host and its key: their files.
+fn certificate(directory: &Path) -> [String; 2] {
+    let [cert, key] = ["cert", "key"].map(|name| directory.join(name).display().to_string());
+    let mut openssl = Command::new("openssl");
+    openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]);
+    openssl.args(["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", &key, "-out", &cert]);
+    assert_eq!(finished(openssl).0, 0, "openssl made no certificate");
+    [cert, key]
+}
+
+/// What `redis-cli` says.
+fn ask(port: &str, more: &[&str]) -> String {
+    let mut command = Command::new("redis-cli");
+    command.args(["-h", "127.0.0.1", "-p", port, "--no-auth-warning"]).args(more).stdin(Stdio::null());
+    let (_, stdout, stderr) = finished(command);
+    stdout + &stderr
+}
+
+#[test]
+fn a_gateway_with_password_and_tls_lets_in_who_has_both() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let [cert, key] = certificate(directory.path());
+    let file = directory.path().join("password");
+    std::fs::write(&file, "open sesame\n").expect("written");
+    let server = up(&directory.path().join("data"));
+    let (pool, password) = (pool_of(&server), format!("--password-file={}", file.display()));
+    let (chain, private) = (format!("--tls-cert={cert}"), format!("--tls-key={key}"));
+    let arguments = ["gateway", &pool, "--listen=127.0.0.1:0", &password, &chain, &private];
+    // A password that others may read is none.
+    let (status, _, stderr) = crate::support::run(&arguments);
+    assert!(status != 0 && stderr.contains("chmod 600"), "{stderr}");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(&file, mode).expect("changed");
+    let gateway = Server::start(&arguments);
+    let port = gateway.address("listening").port().to_string();
+    let tls = ["--tls", "--cacert", &cert];
+    let secret = ["-a", "open sesame"];
+    assert_eq!(ask(&port, &[&tls[..], &secret, &["SET", "k", "treasure"]].concat()), "OK\n");
+    assert_eq!(ask(&port, &[&tls[..], &secret, &["GET", "k"]].concat()), "treasure\n");
+    assert!(ask(&port, &[&tls[..], &["GET", "k"]].concat()).contains("NOAUTH Authentication required."));
+    assert!(ask(&port, &[&tls[..], &["-a", "wrong", "GET", "k"]].concat()).contains("WRONGPASS"));
+    assert!(!ask(&port, &[&secret[..], &["GET", "k"]].concat()).contains("treasure"), "without TLS");
+}
+
+#[test]
+fn a_gateway_with_authorities_lets_in_who_shows_a_certificate() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let [cert, key] = certificate(directory.path());
+    let server = up(&directory.path().join("data"));
+    let flags = [format!("--tls-cert={cert}"), format!("--tls-key={key}"), format!("--tls-ca={cert}")];
+    let gateway =
+        Server::start(&["gateway", &pool_of(&server), "--listen=127.0.0.1:0", &flags[0], &flags[1], &flags[2]]);
+    let port = gateway.address("listening").port().to_string();
+    let tls = ["--tls", "--cacert", &cert];
+    assert_eq!(ask(&port, &[&tls[..], &["--cert", &cert, "--key", &key, "SET", "k", "treasure"]].concat()), "OK\n");
+    assert!(!ask(&port, &[&tls[..], &["GET", "k"]].concat()).contains("treasure"), "without a certificate");
+}
