@@ -1,6 +1,6 @@
 //! Entry points for fuzzing: any bytes may come in, and nothing may panic.
 
-pub use crate::resp::fuzz::resp_session;
+pub use crate::resp::fuzz::{resp_hash, resp_session};
 
 use crate::page::{AllocationPage, Draft, HEADER_BYTES, TablePageView};
 

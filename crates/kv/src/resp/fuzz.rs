@@ -7,12 +7,14 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use super::backend::{Change, Entry, ScanKey};
+use super::backend::{Change, Entry, ScanKey, TAG_HASH};
 use super::execute::execute;
+use super::hash;
 use super::keys::now_ms;
 use super::reply::Reply;
 use super::session::Session;
 use crate::types::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::value::Value;
 
 use super::{Backend, Failure, ScanPage, Shared};
 
@@ -124,6 +126,21 @@ pub fn resp_session(bytes: &[u8]) {
     }
 }
 
+/// What every command of hashes makes of any bytes that are stored as one. What decodes must be what it encodes to.
+pub fn resp_hash(bytes: &[u8]) {
+    if let Some(fields) = hash::decode(bytes) {
+        let fields: hash::Fields<'_> = fields.into_iter().map(|(f, v)| (f.into(), v.into())).collect();
+        assert_eq!(hash::encode(&fields), bytes, "one set of fields has one encoding");
+    }
+    let commands =
+        b"HLEN h\r\nHGETALL h\r\nHSCAN h 0 COUNT 3\r\nHRANDFIELD h 2 WITHVALUES\r\nHSTRLEN h a\r\nHINCRBY h a 1\r\n\
+        HINCRBYFLOAT h b 0.5\r\nHSETNX h c 1\r\nHDEL h a b c\r\nHVALS h\r\nTYPE h\r\nDEL h\r\nHGETALL h\r\n";
+    let (backend, value) = (MemoryBackend::default(), Value::copy_from(bytes));
+    backend.entries.borrow_mut().insert(b"h".to_vec(), Entry { value, expiry: None, tag: TAG_HASH });
+    let output = run_session_of(&backend, &Arc::default(), &mut &commands[..], commands.len());
+    assert!(output.ends_with(b"*0\r\n"), "invariant: a hash, or what is none, can be deleted");
+}
+
 /// Everything a session sends on `input`, which comes in pieces of `piece` bytes.
 pub fn run_session(input: &mut &[u8], piece: usize) -> Vec<u8> {
     run_session_of(&MemoryBackend::default(), &Arc::default(), input, piece)
@@ -196,6 +213,12 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn any_bytes_may_be_stored_as_a_hash(bytes in prop::collection::vec(0u8..3, 0..60)) {
+            resp_hash(&bytes);
+            resp_hash(&[&[1, 0, 0, 0][..], &bytes].concat());
+        }
+
         #[test]
         fn any_bytes_get_well_formed_replies(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             resp_session(&bytes);

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::store::CURSOR_BITS;
 use crate::types::VALUE_BYTES_MAX;
 use crate::value::Value;
 
@@ -152,8 +153,9 @@ fn scan_reply(next: u64, found: Vec<Reply>) -> Reply {
 /// and goes beside it.
 fn scan(pairs: &Pairs<'_>, cursor: u64, command: &Command) -> Result<Reply, Reply> {
     let options = parse_scan_options(command, 3, false)?;
-    // 0 is the start and the end of a scan, so no field may have that place.
-    let place = |field: &[u8]| xxh3_64(field).max(1);
+    // 0 is the start and the end of a scan, so no field may have that place. Some clients keep cursors as floating point
+    // numbers: as short as those of `SCAN`.
+    let place = |field: &[u8]| (xxh3_64(field) >> (64 - CURSOR_BITS)).max(1);
     let mut rest: Vec<_> = pairs.iter().map(|pair| (place(pair.0), pair)).filter(|(at, _)| *at >= cursor).collect();
     rest.sort_unstable_by_key(|(at, _)| *at);
     let mut taken = options.count.min(rest.len());

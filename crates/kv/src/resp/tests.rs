@@ -251,6 +251,8 @@ fn expiry() {
         "+OK\r\n:0\r\n:1\r\n:0\r\n:1\r\n:5\r\n"
     );
     assert_eq!(talk(&["SET k v PXAT 99999999999999", "PEXPIRETIME k"]), "+OK\r\n:99999999999999\r\n");
+    let hash = talk(&["HSET h a 1", "EXPIRE h 100", "HSET h b 2", "HINCRBY h a 1", "TTL h", "HDEL h a", "TTL h"]);
+    assert_eq!(hash, ":1\r\n:1\r\n:1\r\n:2\r\n:100\r\n:1\r\n:100\r\n", "a change of a field keeps the expiry");
 }
 
 #[test]

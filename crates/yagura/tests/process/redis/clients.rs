@@ -3,9 +3,10 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use super::up;
-use crate::support::{Redis, Reply, Server, finished, pool_of};
+use crate::support::{PATIENCE, Redis, Reply, Server, finished, pool_of};
 
 /// One client of many: what it adds must be in the sums.
 fn add(address: SocketAddr, rounds: usize) -> i64 {
@@ -44,6 +45,53 @@ fn two_gateways_over_one_pool_add_up_exactly() {
         let hash = redis.call(&[b"HGET", b"hash", b"sum"]);
         assert_eq!(hash, Reply::Bulk(Some((2 * CLIENTS * ROUNDS).to_string().into_bytes())));
     }
+}
+
+/// Asks until the answer is this one, which must come in bounded time.
+fn wait_for(redis: &mut Redis, command: &[&[u8]], wanted: &Reply) {
+    let begun = Instant::now();
+    loop {
+        let reply = redis.call(command);
+        if reply == *wanted {
+            return;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{command:?}: {reply:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Both gateways run on one clock here; whatever they are asked first, what has ended for one has ended for the other.
+#[test]
+fn what_has_ended_is_gone_through_every_gateway() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let server = up(directory.path());
+    let second = Server::start(&["gateway", &pool_of(&server), "--listen=127.0.0.1:0"]);
+    let [mut a, mut b] = [server.address("gateway"), second.address("listening")].map(Redis::connect);
+    let set = |redis: &mut Redis, key: &[u8]| {
+        assert_eq!(redis.call(&[b"SET", key, b"v", b"PX", b"300"]), Reply::Status("OK".into()));
+    };
+    set(&mut a, b"read");
+    wait_for(&mut b, &[b"GET", b"read"], &Reply::Bulk(None));
+    assert_eq!((a.get("read"), a.call(&[b"TTL", b"read"])), (None, Reply::Integer(-2)));
+    // One that nobody has read since: the first conditional command finds nothing there.
+    set(&mut a, b"set");
+    wait_for(&mut b, &[b"SETNX", b"set", b"w"], &Reply::Integer(1));
+    assert_eq!((a.get("set"), a.call(&[b"TTL", b"set"])), (Some(b"w".to_vec()), Reply::Integer(-1)));
+    assert_eq!(a.call(&[b"HSET", b"hash", b"f", b"1"]), Reply::Integer(1));
+    assert_eq!(a.call(&[b"PEXPIRE", b"hash", b"300"]), Reply::Integer(1));
+    wait_for(&mut b, &[b"EXISTS", b"hash"], &Reply::Integer(0));
+    assert_eq!(a.call(&[b"HINCRBY", b"hash", b"f", b"5"]), Reply::Integer(5));
+    set(&mut a, b"scanned");
+    let ends = [b"set".to_vec(), b"hash".to_vec()].map(|key| Reply::Bulk(Some(key)));
+    let begun = Instant::now();
+    while let Reply::Array(keys) = b.call(&[b"KEYS", b"*"]) {
+        if keys.len() == 2 && ends.iter().all(|key| keys.contains(key)) {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{keys:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(a.call(&[b"DEL", b"scanned", b"read", b"set"]), Reply::Integer(1));
 }
 
 /// The interpreter of the environment that `scripts/deps.sh test` makes, with the client library in it.
