@@ -20,6 +20,8 @@ pub struct Failure {
     pub code: &'static str,
     /// What was wrong and what to do.
     pub sentence: String,
+    /// Members were full, whatever the code.
+    pub is_full: bool,
 }
 
 impl Failure {
@@ -32,7 +34,7 @@ impl Failure {
 
     /// A failure of this code.
     pub fn new(code: &'static str, sentence: impl std::fmt::Display) -> Failure {
-        Failure { code, sentence: sentence.to_string() }
+        Failure { code, sentence: sentence.to_string(), is_full: code == Failure::OUT_OF_SPACE }
     }
 }
 

@@ -15,7 +15,8 @@ impl From<StoreError> for Failure {
             | StoreError::Contended { .. }
             | StoreError::OutcomeUnknown => Failure::TRY_AGAIN,
         };
-        Failure::new(code, error)
+        let is_full = matches!(error, StoreError::OutOfSpace { .. });
+        Failure { is_full, ..Failure::new(code, error) }
     }
 }
 

@@ -44,7 +44,7 @@ pub fn run(verb: &KvVerb) -> Result<(), Failure> {
 /// A store's failure as an exit status.
 pub fn store_failure(error: StoreFailure) -> Failure {
     match error.code {
-        StoreFailure::OUT_OF_SPACE => Failure::out_of_space(error.sentence),
+        _ if error.is_full => Failure::out_of_space(error.sentence),
         StoreFailure::TRY_AGAIN | StoreFailure::UNKNOWN => Failure::unavailable(error.sentence),
         _ => Failure::usage(error.sentence),
     }
