@@ -120,8 +120,8 @@ pub trait Backend: 'static {
     /// Where a scan begins that is to meet some key by chance.
     fn random_cursor(&self) -> u64;
 
-    /// How many keys there are: exactly, or as good an estimate as is to be had cheaply.
-    async fn count_keys(&self) -> Result<u64, Failure>;
+    /// About how many keys there are: an estimate, as good as is to be had cheaply.
+    async fn estimate_keys(&self) -> Result<u64, Failure>;
 
     /// How many copies of a change are stable, beside the first, when it is acknowledged.
     fn further_copies(&self) -> u64;

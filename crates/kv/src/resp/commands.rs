@@ -165,7 +165,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         "Returns on how many further members each acknowledged write of this connection is stable.",
     ),
     // server
-    served("dbsize", 1, READ, NONE, "server", "Returns about how many keys there are."),
+    served("dbsize", 1, READ, NONE, "server", "Returns how many keys there are: about, if they are many."),
     served("info", -1, LOADING, NONE, "server", "Returns information about the gateway and the pool."),
     served("time", 1, PLAIN, NONE, "server", "Returns the gateway's time."),
     served("config", -2, CONTAINER, NONE, "server", "CONFIG GET: returns parameters that clients ask for."),

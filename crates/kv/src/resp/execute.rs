@@ -5,19 +5,25 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 pub use pool::together;
 
 use super::backend::{Backend, Entry, Failure, ScanKey, ScanPage, TAG_STRING};
 use super::command::Command;
 use super::glob;
-use super::info::info;
+use super::info::{asks_for, info};
 use super::keys::{self, Moment, type_name};
 use super::reply::{Reply, VIEW_BYTES_MIN};
 use super::request::{Read, Request, ScanOptions, Update};
 use super::stats::{GatewayStats, Shared};
 use super::strings::string;
 use super::{FAN_OUT_MAX, KEYS_MAX, REPLY_BYTES_MAX, SCAN_COUNT_MAX};
+
+/// How long keys are counted one by one before an estimate has to do. Chosen: nobody waits much longer for a number.
+const COUNT_TIME_MAX: Duration = Duration::from_millis(250);
+/// How old the number of keys in `INFO` may be. Guessed: it is polled each second, and looked at now and then.
+const COUNT_AGE_MAX: Duration = Duration::from_secs(10);
 
 /// Runs one request and gives its reply. Once `gone` is set nobody reads the reply: walks over all keys then end early.
 pub async fn execute<B: Backend>(
@@ -41,8 +47,16 @@ pub async fn execute<B: Backend>(
         Request::Keys => all_keys(backend, command.arg(1), gone).await,
         Request::Scan(cursor, options) => scan(backend, cursor, options, command).await,
         Request::RandomKey => random_key(backend).await,
-        Request::DbSize => backend.count_keys().await.map(|count| Reply::Integer(count as i64)),
-        Request::Info => Ok(Reply::Text(info(backend, shared, command).await)),
+        Request::DbSize => count_keys(backend, shared, gone).await.map(|count| Reply::Integer(count as i64)),
+        Request::Info => {
+            // Whoever polls it must not have the pool walked every second.
+            let keys = match (asks_for(command, "keyspace"), shared.keys_counted(COUNT_AGE_MAX)) {
+                (false, _) => Ok(0),
+                (true, Some(count)) => Ok(count),
+                (true, None) => count_keys(backend, shared, gone).await,
+            };
+            Ok(Reply::Text(info(backend, shared, keys, command)))
+        }
         Request::Time => Ok(time()),
         Request::Wait => Ok(Reply::Integer(backend.further_copies() as i64)),
     };
@@ -178,6 +192,24 @@ async fn all_keys<B: Backend>(backend: &B, pattern: &[u8], gone: &Cell<bool>) ->
         }
         cursor = next;
     }
+}
+
+/// The keys, counted by a walk if that ends soon; else about how many there are.
+async fn count_keys<B: Backend>(backend: &B, shared: &Shared, gone: &Cell<bool>) -> Result<u64, Failure> {
+    let (begun, mut count, mut cursor) = (engine::time::now(), 0, 0);
+    loop {
+        let page = backend.scan(cursor, SCAN_COUNT_MAX).await?;
+        (count, cursor) = (count + page.keys.len() as u64, page.next);
+        if cursor == 0 || gone.get() {
+            break;
+        }
+        if begun.elapsed() > COUNT_TIME_MAX {
+            count = backend.estimate_keys().await?;
+            break;
+        }
+    }
+    shared.set_keys_counted(count);
+    Ok(count)
 }
 
 async fn scan<B: Backend>(backend: &B, cursor: u64, options: ScanOptions, command: &Command) -> Result<Reply, Failure> {

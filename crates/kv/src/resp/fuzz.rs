@@ -94,7 +94,7 @@ impl Backend for MemoryBackend {
         engine::task::random_u64() % (self.entries.borrow().len() as u64).max(1)
     }
 
-    async fn count_keys(&self) -> Result<u64, Failure> {
+    async fn estimate_keys(&self) -> Result<u64, Failure> {
         Ok(self.entries.borrow().values().filter(|entry| is_alive(entry)).count() as u64)
     }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::backend::Backend;
+use super::backend::{Backend, Failure};
 use super::command::Command;
 use super::commands::COMMANDS;
 use super::connection::REDIS_VERSION;
@@ -17,22 +17,21 @@ fn line(name: &str, value: impl std::fmt::Display) -> (String, String) {
     (name.to_string(), value.to_string())
 }
 
-/// The sections that are asked for (none: all but the longest).
-pub async fn info<B: Backend>(backend: &B, shared: &Shared, command: &Command) -> String {
-    let asked = |names: &[&str]| {
+/// Whether `INFO` is asked for this section (none named: all but the longest).
+pub fn asks_for(command: &Command, section: &str) -> bool {
+    let named = |names: &[&str]| {
         command.args_from(1).any(|arg| names.iter().any(|name| arg.eq_ignore_ascii_case(name.as_bytes())))
     };
-    let wanted = |name: &str| {
-        let by_default = command.len() == 1 || asked(&["default"]);
-        asked(&[name, "all", "everything"]) || (by_default && !UPON_REQUEST.contains(&name))
-    };
+    let by_default = command.len() == 1 || named(&["default"]);
+    named(&[section, "all", "everything"]) || (by_default && !UPON_REQUEST.contains(&section))
+}
+
+/// The sections that are asked for; `keys`: how many there are.
+pub fn info<B: Backend>(backend: &B, shared: &Shared, keys: Result<u64, Failure>, command: &Command) -> String {
     let mut sections = sections(shared);
-    if wanted("Keyspace") {
-        sections.push(("Keyspace", keyspace(backend).await));
-    }
-    sections.push(("Pool", backend.info()));
+    sections.extend([("Keyspace", keyspace(keys)), ("Pool", backend.info())]);
     let mut out = String::new();
-    for (name, lines) in sections.iter().filter(|(name, _)| wanted(name)) {
+    for (name, lines) in sections.iter().filter(|(name, _)| asks_for(command, name)) {
         let _ = write!(out, "{}# {name}\r\n", if out.is_empty() { "" } else { "\r\n" }); // a String takes all
         for (key, value) in lines {
             let _ = write!(out, "{key}:{value}\r\n"); // a String takes all
@@ -89,8 +88,8 @@ fn command_stats(shared: &Shared) -> Vec<(String, String)> {
 }
 
 /// Redis gives a line only for a database that holds something.
-async fn keyspace<B: Backend>(backend: &B) -> Vec<(String, String)> {
-    match backend.count_keys().await {
+fn keyspace(keys: Result<u64, Failure>) -> Vec<(String, String)> {
+    match keys {
         Ok(0) => Vec::new(),
         Ok(count) => vec![line("db0", format_args!("keys={count},expires=0,avg_ttl=0"))],
         Err(failure) => vec![line("db0_unavailable", failure)],

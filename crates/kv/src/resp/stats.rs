@@ -160,6 +160,8 @@ pub struct Shared {
     /// Where each thread is told to end one of its connections.
     threads: Mutex<Vec<MailSender<u64>>>,
     last_id: AtomicU64,
+    /// How many keys there were when they were last counted.
+    keys: Mutex<Option<(Instant, u64)>>,
 }
 
 /// A connection, as others see it.
@@ -198,7 +200,18 @@ impl Shared {
             clients: Mutex::default(),
             threads: Mutex::default(),
             last_id: AtomicU64::default(),
+            keys: Mutex::default(),
         }
+    }
+
+    /// How many keys there were when they were last counted, if that is no longer ago than `age`.
+    pub fn keys_counted(&self, age: Duration) -> Option<u64> {
+        lock(&self.keys).filter(|(when, _)| when.elapsed() <= age).map(|(_, count)| count)
+    }
+
+    /// Notes how many keys there are now.
+    pub fn set_keys_counted(&self, count: u64) {
+        *lock(&self.keys) = Some((engine::time::now(), count));
     }
 
     /// Whether peers must give a password.

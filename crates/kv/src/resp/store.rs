@@ -73,7 +73,7 @@ impl<N: Link> Backend for Store<N> {
         engine::task::random_u64() >> (64 - store::CURSOR_BITS)
     }
 
-    async fn count_keys(&self) -> Result<u64, Failure> {
+    async fn estimate_keys(&self) -> Result<u64, Failure> {
         Ok(self.estimate().await.keys)
     }
 

@@ -114,8 +114,8 @@ impl<B: Backend> Backend for Timed<B> {
         self.inner.random_cursor()
     }
 
-    async fn count_keys(&self) -> Result<u64, Failure> {
-        self.inner.count_keys().await
+    async fn estimate_keys(&self) -> Result<u64, Failure> {
+        self.inner.estimate_keys().await
     }
 
     fn further_copies(&self) -> u64 {
