@@ -176,6 +176,8 @@ fn member(index: usize, round: u64) -> Member {
             ..Domain::default()
         },
         old: None,
+        lost: false,
+        renewed: false,
     }
 }
 

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use kv::store::{LocalFuture, MapSource, Store};
 use pool::rebalance::{carry_out, is_free};
-use pool::{AgreeError, Change, Map, Proposer, Request};
+use pool::{AgreeError, Change, Map, MemberId, Proposer, Request};
 
 use crate::Error;
 use crate::reach::{Connected, Found, Way, connect, settle};
@@ -41,11 +41,15 @@ impl Source {
 
     fn learn(&self, map: &Map, given: Vec<Found>) {
         let mut known = self.known.borrow_mut();
-        // Another one may have looked meanwhile: the newer map stays.
+        // Another one may have looked meanwhile: the newer map stays, and so does whoever was connected.
         if map.version() > known.0.version() {
             known.0 = map.clone();
         }
-        known.1 = given;
+        for found in given {
+            if !known.1.iter().any(|known| known.namespace == found.namespace) {
+                known.1.push(found);
+            }
+        }
     }
 
     /// Has the voters agree on what `change` makes of the map in force; it may run several times, also on what it made itself.
@@ -62,6 +66,26 @@ impl Source {
         Proposer::new(&namespaces).roll_call(&map).await?;
         let id = engine::task::random_u64();
         self.agree(|map| Ok(map.begin(request, id)?)).await
+    }
+
+    /// Goes on with the change under way without these members, which are lost for good; or, where that can't be, goes back
+    /// to before it. Without a change under way: nothing.
+    pub async fn give_up(&self, members: &[MemberId]) -> Result<Map, Error> {
+        self.agree(|map| Ok(map.give_up(members)?)).await
+    }
+
+    /// Goes back to the placement before the change under way, if that is still possible.
+    pub async fn take_back(&self) -> Result<Map, Error> {
+        self.agree(|map| Ok(map.take_back())).await
+    }
+
+    /// Marks every member's superblock, if no change is under way: media that are rolled back later than this are known by it.
+    pub async fn roll_call(&self) -> Result<Map, Error> {
+        let (map, namespaces) = self.everybody().await?;
+        match map.change {
+            Some(_) => Ok(map),
+            None => Ok(Proposer::new(&namespaces).roll_call(&map).await?),
+        }
     }
 
     /// The map in force, if nobody carries its change out at the moment; that takes some seconds to find out.
@@ -111,11 +135,9 @@ impl MapSource<Connected> for Source {
             if let Some(trouble) = trouble {
                 tracing::warn!("{trouble}");
             }
-            let mut known = self.known.borrow_mut();
-            if !known.1.iter().any(|known| known.namespace == found.namespace) {
-                known.1.push(found.clone());
-            }
-            Some(found.namespace)
+            let namespace = found.namespace.clone();
+            self.learn(map, vec![found]);
+            Some(namespace)
         })
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use engine::sync::{Closed, MailReceiver, MailSender, Permit, Semaphore, TrySendError, mailbox};
+use engine::sync::{MailReceiver, MailSender, Permit, Semaphore, TrySendError, mailbox};
 use engine::{Reactor, ReactorConfig, task, time};
 use kv::store::RepairerOptions;
 
@@ -29,7 +29,17 @@ type Work = Box<dyn FnOnce(Store, Permit) + Send>;
 enum Letter {
     Work(Work),
     /// Take no more, end what is under way, say when.
-    Close(Arc<Gathering>),
+    Close(Closing),
+}
+
+/// Whoever is to be told that a thread is closed, which is when this is gone: the thread has ended, or it ends for another
+/// who asked before and takes no more letters.
+struct Closing(Arc<Gathering>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.come(Ok(()));
+    }
 }
 
 /// Sends requests to one thread.
@@ -82,8 +92,7 @@ impl Worker {
             let ended = Reactor::run(ReactorConfig::default(), main(index, &addresses, &options, receiver, arrival));
             match ended {
                 // Only now, when nothing of the reactor is left: the program may end as soon as it hears of this.
-                Ok(Some(closed)) => closed.come(Ok(())),
-                Ok(None) => {}
+                Ok(closing) => drop(closing),
                 Err(error) => {
                     failed.come(Err(Error::Unavailable(format!("this machine gives no reactor (io_uring): {error}"))));
                 }
@@ -144,10 +153,8 @@ impl Worker {
     pub fn close(&self, closed: Arc<Gathering>) -> impl Future<Output = ()> + Send + 'static {
         let letters = self.letters.clone();
         async move {
-            // A thread that has ended before is closed as well.
-            if let Err(Closed) = letters.send(Letter::Close(closed.clone())).await {
-                closed.come(Ok(()));
-            }
+            // A thread that has ended before is closed as well: the letter comes back, and is dropped.
+            let _sent = letters.send(Letter::Close(Closing(closed))).await;
         }
     }
 
@@ -178,7 +185,7 @@ async fn main(
     options: &Options,
     end: MailboxEnd,
     arrival: Arc<Gathering>,
-) -> Option<Arc<Gathering>> {
+) -> Option<Closing> {
     let reached = match Way::new(&options.security) {
         Ok(way) => reach(&way, addresses).await,
         Err(error) => Err(error),
@@ -205,7 +212,7 @@ async fn main(
 }
 
 /// Serves requests as they come.
-async fn serve(store: &Store, room: &Semaphore, end: MailboxEnd) -> Option<Arc<Gathering>> {
+async fn serve(store: &Store, room: &Semaphore, end: MailboxEnd) -> Option<Closing> {
     loop {
         let permit = room.acquire(1).await;
         match end.0.recv().await? {

@@ -135,6 +135,9 @@ fn a_closed_client_answers_so_and_its_clones_too() {
         assert_eq!(result, Err(Error::Closed { outcome_unknown: false }));
     }
     client.close_and_join().expect("closing twice does no harm");
+    let (_pool, other) = start(Options::default());
+    let (first, second) = (other.close(), other.clone().close());
+    assert_eq!((second.wait(), first.wait()), (Ok(()), Ok(())), "both ask at once");
 }
 
 #[test]

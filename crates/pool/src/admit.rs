@@ -52,6 +52,8 @@ pub async fn candidate<N: Namespace>(
         heap_groups: geometry.heap_groups,
         domain: complete(&new.domain, id),
         old: None,
+        lost: false,
+        renewed: false,
     })
 }
 

@@ -12,6 +12,8 @@
 //!   meets it. From stable to joint that adds the new voters; from joint to unclean nothing, as both sides are asked already.
 //! - Voters change by way of a joint map alone: two maps that follow each other then share a side, of which both need a majority.
 //!   So a map that a quorum of its own voters carries is found by all who ask for a later one.
+//! - A voter counts as the member of a map only in the life that this map names. One that has lost what it had promised and
+//!   accepted begins a new life by a joint map, on whose old side it does not count; so a quorum without it carries that map.
 //!
 //! A proposer that crashed leaves a map that some carry. The next proposer either finds it, and builds on it, or has asked
 //! voters among whom it can't have had a quorum, and never will, as they have promised more since.
@@ -23,8 +25,8 @@ use device::Namespace;
 use engine::time::{self, timeout};
 
 use crate::acceptor::{Acceptor, Promise, Refusal};
-use crate::change::{Epoch, Side};
-use crate::map::{Map, MapError, MemberId};
+use crate::change::Epoch;
+use crate::map::{Map, MapError, Member, MemberId};
 use crate::plan::PlanError;
 use crate::superblock::Ballot;
 use crate::together::together;
@@ -146,7 +148,10 @@ impl<'a, N: Namespace> Proposer<'a, N> {
             return Ok(Ended::Elsewhere(base));
         }
         // A promise without a whole map can't tell what was accepted there.
-        let whole = |member: &MemberId| matches!(promises.get(member), Some(Ok(Promise { map: Some(_), .. })));
+        let whole = |member: &Member| match promises.get(&member.id) {
+            Some(Ok(Promise { map, superblock, .. })) => map.is_some() && superblock.incarnation == member.incarnation,
+            _ => false,
+        };
         if !has_quorum(&base, whole) {
             return self.not_enough(&promises, *may_be_accepted);
         }
@@ -156,7 +161,10 @@ impl<'a, N: Namespace> Proposer<'a, N> {
         let mut targets = voters(&base);
         targets.extend(voters(&next));
         let accepted = self.hand_out(&next, &base, &promises, ballot, &body, targets.clone()).await;
-        let done = |member: &MemberId| matches!(accepted.get(member), Some(Ok(())));
+        let done = |member: &Member| {
+            life_of(member.id, &next, &base).is_some_and(|asked| asked.incarnation == member.incarnation)
+                && matches!(accepted.get(&member.id), Some(Ok(())))
+        };
         if !has_quorum(&base, done) || !has_quorum(&next, done) {
             return self.not_enough(&accepted, true);
         }
@@ -182,8 +190,7 @@ impl<'a, N: Namespace> Proposer<'a, N> {
     ) -> Answers<()> {
         let epoch: Epoch = next.epoch;
         self.ask(targets, |member| {
-            let life = if next.index_of(member).is_some() { next } else { base };
-            let acceptor = self.acceptor(life, member)?;
+            let acceptor = self.acceptor_in(life_of(member, next, base), next.pool, member)?;
             Ok(async move {
                 let accept = async {
                     match promises.get(&member) {
@@ -198,10 +205,18 @@ impl<'a, N: Namespace> Proposer<'a, N> {
     }
 
     fn acceptor(&self, map: &Map, member: MemberId) -> Result<Acceptor<'a, N>, Refusal> {
+        self.acceptor_in(map.index_of(member).map(|index| &map.members[index]), map.pool, member)
+    }
+
+    fn acceptor_in(
+        &self,
+        life: Option<&Member>,
+        pool: uuid::Uuid,
+        member: MemberId,
+    ) -> Result<Acceptor<'a, N>, Refusal> {
         let namespace = self.namespaces.get(&member).copied();
         let namespace = namespace.ok_or_else(|| Refusal::NoVote("it is not connected".into()))?;
-        let life = map.index_of(member).map(|index| (map.members[index].incarnation, map.members[index].mark));
-        Ok(Acceptor { namespace, pool: map.pool, life })
+        Ok(Acceptor { namespace, pool, life: life.map(|member| (member.incarnation, member.mark)) })
     }
 
     async fn ask<T, F: Future<Output = Result<T, Refusal>>>(
@@ -259,16 +274,6 @@ impl<'a, N: Namespace> Proposer<'a, N> {
         })
         .await
     }
-
-    /// Gives a member that was rolled back its vote again: to be called when all it has lost was stored on it anew.
-    pub async fn readmit(&self, map: &Map, member: MemberId) -> Result<(), AgreeError> {
-        let refused = |text: String| AgreeError::Refused(format!("member {member}: {text}"));
-        let index = map.index_of(member).ok_or_else(|| refused("it is no member".into()))?;
-        let acceptor = self.acceptor(map, member).map_err(|refusal| refused(refusal.to_string()))?;
-        let acceptor = Acceptor { life: Some((map.members[index].incarnation, 0)), ..acceptor };
-        let raised = acceptor.raise(map.members[index].mark + 1).await;
-        raised.map(drop).map_err(|refusal| refused(refusal.to_string()))
-    }
 }
 
 impl<'a, N: Namespace> Acceptor<'a, N> {
@@ -293,20 +298,18 @@ fn voters(map: &Map) -> BTreeSet<MemberId> {
     map.voter_indices().map(|index| map.members[index].id).collect()
 }
 
-fn votes_in(map: &Map, index: usize, side: Side) -> bool {
-    map.members[index].seat(side).is_some_and(|seat| seat.voter)
+/// A member as the life in which it is asked to accept `next`: the one it has there, or else, if it goes, in `base`.
+fn life_of<'m>(member: MemberId, next: &'m Map, base: &'m Map) -> Option<&'m Member> {
+    [next, base].into_iter().find_map(|map| Some(&map.members[map.index_of(member)?]))
 }
 
-/// Whether those for whom `agrees` holds are a majority of the voters, on every side of the map.
-pub(crate) fn has_quorum(map: &Map, agrees: impl Fn(&MemberId) -> bool) -> bool {
+/// Whether those for whom `agrees` holds, and that count, are a majority of the voters, on every side of the map.
+pub(crate) fn has_quorum(map: &Map, agrees: impl Fn(&Member) -> bool) -> bool {
     map.sides().iter().all(|&side| {
-        let voting = (0..map.members.len()).filter(|&index| votes_in(map, index, side));
-        let (mut count, mut agreeing) = (0, 0);
-        for index in voting {
-            count += 1;
-            agreeing += usize::from(agrees(&map.members[index].id));
-        }
-        agreeing > count / 2
+        let votes = |member: &&Member| member.seat(side).is_some_and(|seat| seat.voter);
+        let voters: Vec<&Member> = map.members.iter().filter(votes).collect();
+        let agreeing = voters.iter().filter(|member| member.counts(side) && agrees(member)).count();
+        agreeing > voters.len() / 2
     })
 }
 

@@ -75,6 +75,8 @@ pub enum ChangeKind {
     Drain,
     /// Members hold more or less.
     SetWeight,
+    /// A member that has lost what it held begins anew.
+    Renew,
 }
 
 impl fmt::Display for ChangeKind {
@@ -85,6 +87,7 @@ impl fmt::Display for ChangeKind {
             ChangeKind::Replace => "replace",
             ChangeKind::Drain => "drain",
             ChangeKind::SetWeight => "set-weight",
+            ChangeKind::Renew => "repair",
         })
     }
 }
@@ -129,6 +132,9 @@ pub struct Change {
     pub done: u16,
     /// Bytes of entries and values stored on members that are new to them.
     pub moved_bytes: u64,
+    /// It was taken back: what is being done restores the placement before it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub taken_back: bool,
     /// Unix time in ms of the last note of progress: a change whose time stands still is one that nobody works on.
     pub noted_ms: u64,
 }
@@ -136,6 +142,6 @@ pub struct Change {
 impl Change {
     /// A change that begins.
     pub fn new(kind: ChangeKind, id: u64) -> Change {
-        Change { id, kind, phase: Phase::Seal, cursor: 0, done: 0, moved_bytes: 0, noted_ms: 0 }
+        Change { id, kind, phase: Phase::Seal, cursor: 0, done: 0, moved_bytes: 0, taken_back: false, noted_ms: 0 }
     }
 }

@@ -237,6 +237,8 @@ fn entry<N>(member: &NewMember<N>, info: &NamespaceInfo, geometry: &Geometry, we
         heap_groups: geometry.heap_groups,
         domain: complete(&member.domain, id),
         old: None,
+        lost: false,
+        renewed: false,
     }
 }
 
@@ -289,7 +291,7 @@ pub(crate) async fn refuse_if_used<N: Namespace>(member: &NewMember<N>) -> Resul
 }
 
 /// Writes `bytes`, padded with zeroes to whole blocks, at byte `offset`; stable when done.
-async fn write<N: Namespace>(namespace: &N, offset: u64, bytes: &[u8]) -> Result<(), device::Error> {
+pub(crate) async fn write<N: Namespace>(namespace: &N, offset: u64, bytes: &[u8]) -> Result<(), device::Error> {
     let info = namespace.info();
     let block = info.block_size as usize;
     let chunk = (info.transfer_blocks_max as usize).clamp(1, 64) * block;
@@ -318,7 +320,7 @@ async fn write_zeroes<N: Namespace>(namespace: &N, mut lba: u64, blocks: u64) ->
 }
 
 /// Makes bytes `from..to` read as zeroes; stable after the next flush.
-async fn zero<N: Namespace>(namespace: &N, from: u64, to: u64) -> Result<(), device::Error> {
+pub(crate) async fn zero<N: Namespace>(namespace: &N, from: u64, to: u64) -> Result<(), device::Error> {
     let block_size = u64::from(namespace.info().block_size);
     let (mut lba, end) = (from / block_size, to / block_size);
     while lba < end {

@@ -7,6 +7,7 @@
 //! - [`map`]: the body the superblock names: members, replica count, seed, geometry.
 //! - [`change`]: how one map becomes the next.
 //! - [`plan`]: from what an operator asks for to the next map, and what that moves.
+//! - `lost`: members that are lost for good meanwhile, and the way back.
 //! - [`rebalance`]: carrying a change out, phase after phase.
 //! - [`balance`]: who holds how much, and what a change moves.
 //! - [`agree`]: how the members' hosts agree on it, by ballots in the superblocks.
@@ -24,10 +25,12 @@ pub mod error;
 pub mod fuzz;
 pub mod geometry;
 mod id;
+mod lost;
 pub mod map;
 mod open;
 pub mod plan;
 pub mod rebalance;
+mod renew;
 pub mod ring;
 mod slot;
 pub mod superblock;
@@ -45,6 +48,7 @@ pub use map::{Map, MapError, Member, MemberId};
 pub use open::{Label, Opened, Presence, Report, check_member, inspect, open};
 pub use plan::{PlanError, Request};
 pub use rebalance::{Mover, RebalanceError, Step};
+pub use renew::renew;
 pub use ring::{KeyHash, Placements, Ring};
 pub use slot::MAP_BYTES_MAX;
 pub use superblock::{Ballot, Superblock, SuperblockError};

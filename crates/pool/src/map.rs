@@ -70,6 +70,12 @@ pub struct Member {
     /// In a joint map: its place before the change; none: it is new.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub old: Option<Seat>,
+    /// It was given up for good: it has no vote on anything, and the next change takes it out or begins a new life of it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lost: bool,
+    /// In a joint map: it begins a new, empty life with this change. In its old place it counts as failed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub renewed: bool,
 }
 
 impl Member {
@@ -79,6 +85,14 @@ impl Member {
             Side::Old => self.old,
             Side::New if self.leaving => None,
             Side::New => Some(Seat { weight: self.weight, voter: self.voter, points: self.points }),
+        }
+    }
+
+    /// Whether what it says counts in the placement of `side`. Where it does not, it is a member that has failed.
+    pub fn counts(&self, side: Side) -> bool {
+        match side {
+            Side::Old => !self.lost && !self.renewed,
+            Side::New => !self.lost,
         }
     }
 }
@@ -314,6 +328,9 @@ impl Map {
         if member.leaving && (member.old.is_none() || member.weight > 0 || member.voter) {
             return invalid("it leaves, but has a place in the new placement or none in the old".into());
         }
+        if member.renewed && (member.old.is_none() || member.leaving || member.lost) {
+            return invalid("it begins a new life, but has no place before or after".into());
+        }
         if member.addresses.len() > ADDRESSES_MAX {
             return invalid(format!("{} addresses (at most {ADDRESSES_MAX})", member.addresses.len()));
         }
@@ -353,6 +370,8 @@ pub(crate) mod tests {
             heap_groups: 10,
             domain: Domain { machine: format!("m{index}"), drive: format!("d{index}"), ..Domain::default() },
             old: None,
+            lost: false,
+            renewed: false,
         };
         Map {
             format: MAP_FORMAT,

@@ -117,13 +117,16 @@ pub async fn open<L: Label>(namespaces: &[L], pool: Option<uuid::Uuid>) -> Resul
     // From the newest down: the first that a quorum of its own voters carries is in force.
     let mut candidates: Vec<&Report> = good.iter().map(|(_, report)| *report).collect();
     candidates.sort_by_key(|report| std::cmp::Reverse(report.superblock.accepted));
-    let carries = |map: &Map, id: &MemberId| {
-        good.iter().any(|(_, report)| report.superblock.member == *id && report.is_whole() && report.map == *map)
+    let carries = |map: &Map, member: &Member| {
+        let is_it = |found: &Superblock| (found.member, found.incarnation) == (member.id, member.incarnation);
+        good.iter().any(|(_, report)| is_it(&report.superblock) && report.is_whole() && report.map == *map)
     };
     let newest = candidates.first().map_or(*first, |report| report);
-    let Some(in_force) = candidates.iter().find(|report| has_quorum(&report.map, |id| carries(&report.map, id))) else {
+    let Some(in_force) =
+        candidates.iter().find(|report| has_quorum(&report.map, |member| carries(&report.map, member)))
+    else {
         let voters: Vec<&Member> = newest.map.voter_indices().map(|index| &newest.map.members[index]).collect();
-        let agreeing = voters.iter().filter(|member| carries(&newest.map, &member.id)).count();
+        let agreeing = voters.iter().filter(|member| carries(&newest.map, member)).count();
         let (voters, epoch, map) = (voters.len(), newest.map.epoch, Box::new(newest.map.clone()));
         return Err(Error::NoQuorum { agreeing, voters, needed: voters / 2 + 1, epoch, reasons: reasons(), map });
     };
@@ -174,13 +177,27 @@ pub async fn inspect<N: Namespace>(namespace: &N, label: &str) -> Result<Report,
 }
 
 fn vote<N: Namespace>(map: &Map, member: &Member, namespace: &N, found: &Superblock) -> Result<(), String> {
+    if member.lost {
+        return Err("it was given up as lost: `yagura pool replace` or `remove` takes it out, `yagura kv repair` begins it anew".into());
+    }
+    is_in_its_life(member, found).map_err(|error| error.to_string())?;
+    still_fits(map, member, namespace)
+}
+
+/// Whether this is the superblock of the life that the map names, and no older state of it.
+pub(crate) fn is_in_its_life(member: &Member, found: &Superblock) -> Result<(), SuperblockError> {
     if found.incarnation != member.incarnation {
         let (found, expected) = (found.incarnation, member.incarnation);
-        return Err(SuperblockError::OtherIncarnation { found, expected }.to_string());
+        return Err(SuperblockError::OtherIncarnation { found, expected });
     }
     if found.generation < member.mark {
-        return Err(SuperblockError::RolledBack { found: found.generation, mark: member.mark }.to_string());
+        return Err(SuperblockError::RolledBack { found: found.generation, mark: member.mark });
     }
+    Ok(())
+}
+
+/// Whether a namespace is still as large as the member was made.
+pub(crate) fn still_fits<N: Namespace>(map: &Map, member: &Member, namespace: &N) -> Result<(), String> {
     let info = namespace.info();
     if info.bytes() < member.size {
         return Err(format!("it has shrunk from {} to {} bytes", member.size, info.bytes()));

@@ -24,6 +24,8 @@ pub enum Request {
     Drain(Vec<MemberId>),
     /// Members get other weights.
     SetWeight(Vec<(MemberId, u32)>),
+    /// A member that has lost what it held begins a new life in its own place: as [`crate::renew`] has made it.
+    Renew(Box<Member>),
 }
 
 impl Request {
@@ -35,6 +37,17 @@ impl Request {
             Request::Replace { .. } => ChangeKind::Replace,
             Request::Drain(_) => ChangeKind::Drain,
             Request::SetWeight(_) => ChangeKind::SetWeight,
+            Request::Renew(_) => ChangeKind::Renew,
+        }
+    }
+
+    /// Members that hold nothing any more of what they held before: they go, or begin anew.
+    pub fn ends(&self) -> Vec<MemberId> {
+        match self {
+            Request::Remove(ids) => ids.clone(),
+            Request::Replace { old, .. } => vec![*old],
+            Request::Renew(member) => vec![member.id],
+            Request::Add(_) | Request::Drain(_) | Request::SetWeight(_) => Vec::new(),
         }
     }
 }
@@ -79,6 +92,16 @@ pub enum PlanError {
         /// Different domains needed.
         replicas: usize,
     },
+    /// A member was given up, and this change keeps it.
+    #[error(
+        "member {0} was given up as lost: take it out first (`yagura pool replace` or `remove`), or `yagura kv repair` it"
+    )]
+    Lost(MemberId),
+    /// Some keys would be left with too few replicas to be read.
+    #[error(
+        "of some keys too few of the {0} replicas are left without the members that are lost: bring members back first"
+    )]
+    TooFewReplicas(u8),
     /// Too many members.
     #[error("{0} members, at most {MEMBERS_MAX} are possible")]
     TooMany(usize),
@@ -107,7 +130,7 @@ impl Map {
         next.revision = 0;
         next.change = Some(Change::new(request.kind(), id));
         choose_voters(&mut next);
-        let same = |member: &Member| member.old == member.seat(Side::New);
+        let same = |member: &Member| member.old == member.seat(Side::New) && !member.renewed;
         if next.members.len() == self.members.len() && next.members.iter().all(same) {
             return Err(PlanError::Nothing);
         }
@@ -118,8 +141,11 @@ impl Map {
         if domains < replicas {
             return Err(PlanError::TooFewDomains { level: next.spread, domains, replicas });
         }
+        if let Some(lost) = next.members.iter().find(|member| member.lost && !member.leaving) {
+            return Err(PlanError::Lost(lost.id));
+        }
         next.validate()?;
-        Ok(next)
+        next.is_served(Side::Old).then_some(next).ok_or(PlanError::TooFewReplicas(self.replicas))
     }
 
     fn apply(&mut self, request: &Request) -> Result<(), PlanError> {
@@ -159,6 +185,11 @@ impl Map {
                     self.find(id)?.weight = weight;
                 }
             }
+            Request::Renew(new) => {
+                let member = self.find(new.id)?;
+                (member.incarnation, member.mark) = (new.incarnation, new.mark);
+                (member.lost, member.renewed) = (false, true);
+            }
         }
         Ok(())
     }
@@ -183,14 +214,18 @@ impl Map {
             return next;
         }
         next.members.retain(|member| !member.leaving);
-        next.members.iter_mut().for_each(|member| member.old = None);
-        next.state = State::Unclean;
-        next.epoch += 1;
-        next.revision = 0;
-        if let Some(change) = &mut next.change {
+        next.members.iter_mut().for_each(|member| (member.old, member.renewed) = (None, false));
+        next.become_unclean();
+        next
+    }
+
+    pub(crate) fn become_unclean(&mut self) {
+        self.state = State::Unclean;
+        self.epoch += 1;
+        self.revision = 0;
+        if let Some(change) = &mut self.change {
             (change.phase, change.cursor, change.done) = (Phase::Clean, 0, 0);
         }
-        next
     }
 
     /// The map when nobody holds what is not at home there: the change is over. A map of another state: as it is.
@@ -250,10 +285,10 @@ fn fresh_points(id: MemberId, epoch: u64) -> MemberId {
     MemberId(bytes)
 }
 
-/// Voters wanted among so many members: all of one or two; else an odd number, as an even one survives no more failures.
+/// Voters wanted among so many members: an odd number, as an even one survives no more failures.
 fn voters_wanted(members: usize) -> usize {
     match members {
-        0..=2 => members,
+        0 => 0,
         _ => (members - (members + 1) % 2).min(VOTERS_MAX),
     }
 }
@@ -294,169 +329,5 @@ pub(crate) fn complete(domain: &Domain, id: MemberId) -> Domain {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::balance::{Moved, imbalance, loads, moved};
-    use crate::map::tests::sample;
-    use crate::ring::Ring;
-
-    fn newcomer(number: u8, domain: &str) -> Member {
-        let mut member = sample(1, 1).members.remove(0);
-        member.id = MemberId([100 + number; 16]);
-        member.domain = Domain { machine: domain.into(), drive: domain.into(), ..Domain::default() };
-        member
-    }
-
-    /// What a request moves, and what it must.
-    fn cost(map: &Map, request: &Request) -> (Map, Moved) {
-        let joint = map.begin(request, 7).unwrap();
-        let placements = joint.placements();
-        let moved = moved(&joint, placements.old.as_ref().unwrap(), &placements.new);
-        (joint, moved)
-    }
-
-    /// `members` machines in racks of `rack`, replicas in different racks.
-    fn racks(members: usize, rack: usize) -> Map {
-        let mut map = sample(members, 3);
-        map.spread = Level::Rack;
-        for (index, member) in map.members.iter_mut().enumerate() {
-            member.domain.rack = format!("r{}", index / rack);
-        }
-        map
-    }
-
-    #[test]
-    fn a_change_moves_no_more_than_it_must() {
-        for members in [3, 4, 5, 10, 30, 100, 300] {
-            for map in [sample(members, 3), sample(members, 1)] {
-                let one = map.members[members / 2].id;
-                let mut requests = vec![
-                    Request::Add(vec![newcomer(1, "new")]),
-                    Request::Replace { old: one, new: Box::new(newcomer(1, "new")) },
-                ];
-                if members > 3 {
-                    requests.push(Request::Remove(vec![one]));
-                    requests.push(Request::Drain(vec![one]));
-                    requests.push(Request::SetWeight(vec![(one, 60)]));
-                    requests.push(Request::SetWeight(vec![(one, 170)]));
-                }
-                for request in requests {
-                    let (_, moved) = cost(&map, &request);
-                    assert!(
-                        moved.least > 0.0 && moved.share <= moved.least * 1.000_001,
-                        "{members} {request:?} {moved:?}"
-                    );
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_change_among_racks_moves_at_most_a_tenth_more_than_it_must() {
-        for (members, rack) in [(12, 3), (40, 8), (200, 20)] {
-            let map = racks(members, rack);
-            let mut same_rack = newcomer(1, "new");
-            same_rack.domain.rack = "r1".into();
-            let mut other_rack = newcomer(2, "other");
-            other_rack.domain.rack = "r-new".into();
-            let one = map.members[members / 2].id;
-            let requests = [
-                Request::Add(vec![same_rack.clone()]),
-                Request::Add(vec![other_rack]),
-                Request::Remove(vec![one]),
-                Request::Replace {
-                    old: one,
-                    new: Box::new(Member { domain: map.members[members / 2].domain.clone(), ..same_rack }),
-                },
-                Request::SetWeight(vec![(one, 200)]),
-            ];
-            for request in requests {
-                let (_, moved) = cost(&map, &request);
-                assert!(moved.share <= moved.least * 1.1, "{members} {request:?} {moved:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_replacement_takes_the_place_and_nothing_else_moves() {
-        let map = sample(10, 3);
-        let old = map.members[3].id;
-        let (joint, moved) = cost(&map, &Request::Replace { old, new: Box::new(newcomer(1, "new")) });
-        let placements = joint.placements();
-        let held = loads(&joint, placements.old.as_ref().unwrap())[3];
-        assert!((moved.share - held).abs() < 1e-9, "exactly what the old one held");
-        assert!(joint.members[3].leaving && joint.members[3].old.is_some_and(|seat| seat.voter));
-        assert!(joint.members[10].voter && joint.members[10].old.is_none());
-        // And again: the points are handed on.
-        let stable = joint.end_joint().end_unclean();
-        assert_eq!((stable.state, stable.members.len(), stable.epoch), (State::Stable, 10, 3));
-        let (again, _) = cost(&stable, &Request::Replace { old: MemberId([101; 16]), new: Box::new(newcomer(2, "x")) });
-        assert_eq!(again.members.last().unwrap().points, Some(old));
-        // The one that went may come back, beside the one that has its points.
-        let back = Member { leaving: false, ..map.members[3].clone() };
-        let (joint, _) = cost(&stable, &Request::Add(vec![back]));
-        assert!(joint.encode().is_ok() && joint.members.last().unwrap().points.is_some());
-    }
-
-    #[test]
-    fn states_follow_each_other_and_a_change_is_begun_once() {
-        let map = sample(4, 3);
-        let request = Request::Drain(vec![map.members[0].id]);
-        let joint = map.begin(&request, 7).unwrap();
-        assert_eq!((joint.state, joint.epoch, joint.begin(&request, 7)), (State::Joint, 2, Ok(joint.clone())));
-        assert!(matches!(joint.begin(&request, 8), Err(PlanError::UnderWay { kind: ChangeKind::Drain, .. })));
-        let noted = joint.note(7, Phase::Migrate, 5, 300, 1000, 1);
-        assert_eq!((noted.revision, noted.change.as_ref().unwrap().done), (1, 300));
-        assert_eq!(noted.note(7, Phase::Seal, 9, 900, 1, 2), noted, "progress never goes back");
-        assert_eq!(noted.note(8, Phase::Migrate, 9, 900, 1, 2), noted, "nor is another change's noted");
-        let unclean = noted.end_joint();
-        assert_eq!((unclean.state, unclean.epoch, unclean.end_joint()), (State::Unclean, 3, unclean.clone()));
-        assert!(unclean.encode().is_ok() && unclean.members[0].weight == 0);
-        let stable = unclean.end_unclean();
-        assert_eq!((stable.state, stable.epoch, stable.raise_epoch().epoch), (State::Stable, 3, 4));
-        assert!(Ring::new(&stable).all_homes().all(|homes| !homes.contains(&0)), "a drained member holds nothing");
-    }
-
-    #[test]
-    fn what_cannot_be_is_refused_with_the_way_out() {
-        let map = sample(3, 3);
-        let refused = |request: Request| map.begin(&request, 1).unwrap_err();
-        assert!(matches!(
-            refused(Request::Remove(vec![map.members[0].id])),
-            PlanError::TooFewDomains { domains: 2, .. }
-        ));
-        assert!(matches!(refused(Request::Drain(vec![MemberId([9; 16])])), PlanError::NoMember(_)));
-        assert!(matches!(refused(Request::Add(vec![map.members[0].clone()])), PlanError::IsMember(_)));
-        assert_eq!(refused(Request::SetWeight(vec![(map.members[0].id, 100)])), PlanError::Nothing);
-        assert_eq!(refused(Request::SetWeight(vec![(map.members[0].id, 10_001)])), PlanError::Weight(10_001));
-    }
-
-    #[test]
-    fn voters_are_odd_in_number_spread_and_replaced_when_they_go() {
-        let mut map = racks(12, 3);
-        map.members.iter_mut().for_each(|member| member.voter = false);
-        choose_voters(&mut map);
-        let per_rack = |map: &Map| {
-            let mut racks = [0; 4];
-            map.seats(Side::New).filter(|(_, seat)| seat.voter).for_each(|(index, _)| racks[index / 3] += 1);
-            racks
-        };
-        assert_eq!(per_rack(&map).iter().sum::<i32>(), 7);
-        assert!(per_rack(&map).iter().all(|&count| (1..=2).contains(&count)), "{:?}", per_rack(&map));
-        let gone = map.members.iter().find(|member| member.voter).unwrap().id;
-        let joint = map.begin(&Request::Remove(vec![gone]), 1).unwrap();
-        assert_eq!(joint.seats(Side::New).filter(|(_, seat)| seat.voter).count(), 7);
-        assert_eq!([1, 2, 3, 4, 5, 6, 7, 8, 1000].map(voters_wanted), [1, 2, 3, 3, 5, 5, 7, 7, 7]);
-    }
-
-    #[test]
-    fn loads_add_up_and_follow_weights() {
-        let mut map = sample(20, 3);
-        map.members[4].weight = 200;
-        let ring = Ring::new(&map);
-        let loads = loads(&map, &ring);
-        assert!((loads.iter().sum::<f64>() - 1.0).abs() < 1e-9);
-        assert!((1.0..1.3).contains(&imbalance(&map, &ring, Side::New)));
-        assert!(loads[4] > 1.5 / 21.0);
-    }
-}
+#[path = "plan_tests.rs"]
+mod tests;

@@ -64,8 +64,8 @@ pub enum RebalanceError {
     },
 }
 
-/// Carries the change of `map` out and returns the stable map. `rate`: bytes per second that are moved at most. `progress` is
-/// told of every piece.
+/// Carries the change of `map` out and returns the map after it, whoever has brought it to its end. `rate`: bytes per second
+/// that are moved at most. `progress` is told of every piece.
 pub async fn carry_out<N: Namespace, M: Mover>(
     proposer: &Proposer<'_, N>,
     mover: &M,
@@ -73,7 +73,8 @@ pub async fn carry_out<N: Namespace, M: Mover>(
     rate: Option<u64>,
     mut progress: impl FnMut(&Change),
 ) -> Result<Map, RebalanceError> {
-    while let (Some(change), true) = (map.change.clone(), map.state != State::Stable) {
+    let id = map.change.as_ref().map(|change| change.id);
+    while let Some(change) = map.change.clone().filter(|change| Some(change.id) == id) {
         progress(&change);
         map = phase(proposer, mover, &map, change, rate, &mut progress).await?;
     }
@@ -94,7 +95,10 @@ async fn phase<N: Namespace, M: Mover>(
     loop {
         let begun = time::now();
         let step = mover.step(&map, change.phase, change.cursor).await;
-        let step = step.map_err(|reason| RebalanceError::Piece { phase: change.phase, reason })?;
+        let step = match step {
+            Ok(step) => step,
+            Err(reason) => return overtaken(proposer, &map, &change, reason).await,
+        };
         unnoted += step.moved_bytes;
         change.moved_bytes += step.moved_bytes;
         let Some(cursor) = step.cursor else {
@@ -116,6 +120,20 @@ async fn phase<N: Namespace, M: Mover>(
         }
         pause(rate, step.moved_bytes, begun).await;
     }
+}
+
+/// A piece has failed. Where somebody else has come further meanwhile, that is why: on with what is left, if anything is.
+async fn overtaken<N: Namespace>(
+    proposer: &Proposer<'_, N>,
+    map: &Map,
+    change: &Change,
+    reason: String,
+) -> Result<Map, RebalanceError> {
+    let failed = RebalanceError::Piece { phase: change.phase, reason };
+    let Ok(now) = proposer.agree(map, |map| Ok(map.clone())).await else { return Err(failed) };
+    let is_same = |other: &Change| (other.id, other.phase) == (change.id, change.phase);
+    let goes_on_here = now.epoch == map.epoch && now.change.as_ref().is_some_and(is_same);
+    if goes_on_here { Err(failed) } else { Ok(now) }
 }
 
 /// The map with progress noted.

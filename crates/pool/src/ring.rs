@@ -133,7 +133,21 @@ impl Ring {
 
     /// Whether every key keeps a majority of its members when only those that `alive` names can answer.
     pub fn majority_everywhere(&self, alive: impl Fn(usize) -> bool) -> bool {
-        self.all_homes().all(|homes| homes.iter().filter(|&&home| alive(usize::from(home))).count() >= self.majority())
+        self.everywhere(self.majority(), alive)
+    }
+
+    /// Replies that meet every majority of a key's members: as many, or one fewer where the members are even in number.
+    pub fn counter_majority(&self) -> usize {
+        self.replicas - self.majority() + 1
+    }
+
+    /// Whether of every key's members so many can answer that they meet every majority.
+    pub fn meets_every_majority(&self, alive: impl Fn(usize) -> bool) -> bool {
+        self.everywhere(self.counter_majority(), alive)
+    }
+
+    fn everywhere(&self, needed: usize, alive: impl Fn(usize) -> bool) -> bool {
+        self.all_homes().all(|homes| homes.iter().filter(|&&home| alive(usize::from(home))).count() >= needed)
     }
 }
 

@@ -104,7 +104,7 @@ pub enum SuperblockError {
     /// The medium is an older state of itself.
     #[error(
         "the member was rolled back (its superblock has generation {found}, the map knows of {mark}): \
-         it has no vote until it is replaced: see `yagura pool replace`"
+         it has no vote until `yagura kv repair` has begun it anew, or it is replaced (`yagura pool replace`)"
     )]
     RolledBack {
         /// Generation found.
@@ -114,7 +114,7 @@ pub enum SuperblockError {
     },
     /// The member was formatted again since the map was written.
     #[error(
-        "the member was formatted again (incarnation {found:016x}, the map has {expected:016x}): it has no vote until it is replaced (`yagura pool replace`)"
+        "the member was formatted again (incarnation {found:016x}, the map has {expected:016x}): it has no vote until `yagura kv repair` has begun it anew, or it is replaced (`yagura pool replace`)"
     )]
     OtherIncarnation {
         /// Found in the superblock.

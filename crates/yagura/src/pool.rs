@@ -1,6 +1,6 @@
 //! `yagura pool …`
 
-mod change;
+pub mod change;
 mod status;
 
 use std::str::FromStr;

@@ -59,7 +59,8 @@ impl<N: Link> Mover for Store<N> {
 impl<N: Link> Topology<N> {
     /// Who has not told all, for people.
     pub(super) fn missing(&self, seen: &Seen) -> String {
-        let missing = (0..self.members.len()).filter(|&member| !seen.is_whole(member));
+        let counts = |member: &usize| !self.map.members[*member].lost && !seen.is_whole(*member);
+        let missing = (0..self.members.len()).filter(counts);
         let words = |member: usize| match seen.damaged.iter().find(|page| page.member == member) {
             Some(page) => format!("page {} of member {member}: {}", page.page.0, page.error),
             None => format!("member {member} does not answer"),

@@ -14,10 +14,10 @@ use super::*;
 use crate::testing::{Counting, create, memories, run};
 
 /// The pool's voters, and the way to its members: one map, agreed on at once.
-struct Voters {
+pub(super) struct Voters {
     map: RefCell<Map>,
     /// This host's connections to all members there ever are.
-    links: Vec<Member>,
+    pub(super) links: Vec<Member>,
     /// The host sleeps, as far as the map goes: it hears of no change.
     deaf: Cell<bool>,
     /// What it goes by while it is deaf.
@@ -26,14 +26,14 @@ struct Voters {
 }
 
 impl Voters {
-    fn now(&self) -> Map {
+    pub(super) fn now(&self) -> Map {
         match &self.shared {
             Some(shared) => shared.now(),
             None => self.map.borrow().clone(),
         }
     }
 
-    fn set(&self, map: Map) {
+    pub(super) fn set(&self, map: Map) {
         *self.map.borrow_mut() = map;
     }
 }
@@ -58,58 +58,63 @@ impl MapSource<Member> for Voters {
 
 impl Host {
     /// Carries the change out, as `pool::rebalance` does, with voters that agree at once.
-    async fn finish(&self) -> Result<(), String> {
-        loop {
-            let map = self.voters.now();
-            let Some(mut change) = map.change.clone() else { return Ok(()) };
-            loop {
-                let step = self.store.step(&map, change.phase, change.cursor).await?;
-                time::sleep(Duration::from_millis(1)).await;
-                let now = self.voters.now();
-                let voters = self.voters.shared.as_deref().unwrap_or(&self.voters);
-                if now.change.as_ref().is_none_or(|now| now.phase != change.phase) {
-                    break;
-                }
-                let Some(cursor) = step.cursor else {
-                    voters.set(match change.phase {
-                        Phase::Seal => now.note(change.id, Phase::Migrate, 0, 0, 0, 0),
-                        Phase::Migrate => now.end_joint(),
-                        Phase::Clean => now.end_unclean(),
-                    });
-                    break;
-                };
-                change.cursor = cursor;
-                voters.set(now.note(change.id, change.phase, cursor, step.done, step.moved_bytes, 0));
-            }
+    pub(super) async fn finish(&self) -> Result<(), String> {
+        while let Some(change) = self.voters.now().change {
+            self.piece(change).await?;
         }
+        Ok(())
+    }
+
+    /// The next piece of the change under way.
+    pub(super) async fn piece(&self, change: pool::Change) -> Result<(), String> {
+        let map = self.voters.now();
+        let step = self.store.step(&map, change.phase, change.cursor).await?;
+        time::sleep(Duration::from_millis(1)).await;
+        let now = self.voters.now();
+        let voters = self.voters.shared.as_deref().unwrap_or(&self.voters);
+        let same = |now: &pool::Change| (now.id, now.phase) == (change.id, change.phase);
+        if now.change.as_ref().is_some_and(same) {
+            voters.set(match (step.cursor, change.phase) {
+                (Some(cursor), phase) => now.note(change.id, phase, cursor, step.done, step.moved_bytes, 0),
+                (None, Phase::Seal) => now.note(change.id, Phase::Migrate, 0, 0, 0, 0),
+                (None, Phase::Migrate) => now.end_joint(),
+                (None, Phase::Clean) => now.end_unclean(),
+            });
+        }
+        Ok(())
     }
 }
 
 /// Five members of which some hold keys; any number of hosts.
-struct Scene {
-    memories: Vec<Arc<device::Memory>>,
-    voters: Rc<Voters>,
+pub(super) struct Scene {
+    pub(super) memories: Vec<Arc<device::Memory>>,
+    pub(super) voters: Rc<Voters>,
 }
 
-struct Host {
-    voters: Rc<Voters>,
-    store: Store<Member>,
+pub(super) struct Host {
+    pub(super) voters: Rc<Voters>,
+    pub(super) store: Store<Member>,
     _follow: Task<()>,
 }
 
 impl Scene {
     /// A pool of five members; only those of `weights` above 0 hold keys.
-    async fn new(weights: [u32; 5]) -> Scene {
+    pub(super) async fn new(weights: [u32; 5]) -> Scene {
+        Scene::of(weights, 3).await
+    }
+
+    /// The same, with so many replicas of each key.
+    pub(super) async fn of(weights: [u32; 5], replicas: u8) -> Scene {
         // Much heap: what hosts that died had claimed is lost to it.
         let memories = memories(5, 32 << 20);
-        let mut map = create(&memories, 3, 50).await;
+        let mut map = create(&memories, replicas, 50).await;
         map.members.iter_mut().zip(weights).for_each(|(member, weight)| member.weight = weight);
         let (last, deaf) = (RefCell::default(), Cell::new(false));
         let voters = Voters { map: RefCell::new(map), links: Vec::new(), deaf, last, shared: None };
         Scene { memories, voters: Rc::new(voters) }
     }
 
-    async fn host(&self, lease: Duration) -> Host {
+    pub(super) async fn host(&self, lease: Duration) -> Host {
         let links: Vec<_> = self.memories.iter().cloned().map(Counting::new).collect();
         let (map, last) = (RefCell::new(self.voters.now()), RefCell::default());
         let shared = Some(self.voters.clone());
@@ -124,18 +129,18 @@ impl Scene {
         Host { voters, store, _follow: follow }
     }
 
-    fn id(&self, index: usize) -> pool::MemberId {
+    pub(super) fn id(&self, index: usize) -> pool::MemberId {
         pool::MemberId(device::Namespace::info(&*self.memories[index]).nguid)
     }
 
     /// Begins a change.
-    fn begin(&self, request: &Request) {
+    pub(super) fn begin(&self, request: &Request) {
         let next = self.voters.now().begin(request, engine::task::random_u64()).unwrap();
         self.voters.set(next);
     }
 
     /// Every key on exactly its homes, all alike.
-    async fn audit(&self) -> u64 {
+    pub(super) async fn audit(&self) -> u64 {
         let map = self.voters.now();
         assert_eq!(map.state, State::Stable);
         let host = self.host(LEASE_DEFAULT).await;
@@ -159,14 +164,14 @@ impl Scene {
 }
 
 /// The lease of those that carry changes out: too short for the others to learn of the joint map before the first seal.
-const SHORT: Duration = Duration::from_millis(20);
+pub(super) const SHORT: Duration = Duration::from_millis(20);
 
 fn set_weight(scene: &Scene, index: usize, weight: u32) -> Request {
     Request::SetWeight(vec![(scene.id(index), weight)])
 }
 
 /// Works on few keys until told to stop.
-async fn client(mut actor: Actor<Member>, stop: Rc<Cell<bool>>) {
+pub(super) async fn client(mut actor: Actor<Member>, stop: Rc<Cell<bool>>) {
     while !stop.get() {
         actor.act().await;
         time::sleep(Duration::from_micros(engine::task::random_u64() & 0xfff)).await;

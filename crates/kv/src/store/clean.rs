@@ -4,6 +4,9 @@
 //! Without it an ex-home would keep an old value. Once the key is deleted, its tombstone collected, and the member made a
 //! home again by another change, the old value would be back; and a host that slept through the change in the joint epoch
 //! would find what nobody else knows any more. So all pages of all members must be sealed, and no new change begins before.
+//!
+//! But for members that were given up: they have no vote and get no keys before they are gone, and as every majority that a
+//! host might find with one of them (there are at least two in it) meets a sealed page, they are passed over here.
 
 use std::rc::Rc;
 
@@ -23,9 +26,10 @@ pub(super) async fn clean<N: Link>(
     stretch: Stretch,
 ) -> Result<(), String> {
     let mut seen = Seen::nothing(topology.members.len());
+    let stay: Vec<usize> = (0..topology.members.len()).filter(|&member| !topology.map.members[member].lost).collect();
     for _ in 0..STRETCH_TRIES {
         let mut tasks = Vec::new();
-        for member in topology.members.iter().filter(|member| !seen.is_whole(member.index)) {
+        for member in stay.iter().filter(|&&member| !seen.is_whole(member)).map(|&member| &topology.members[member]) {
             let (inner, topology, member) = (inner.clone(), topology.clone(), member.clone());
             let keys = inner.clone();
             tasks.push((
@@ -56,10 +60,13 @@ pub(super) async fn clean<N: Link>(
                 }
             }
         }
-        if (0..topology.members.len()).all(|member| seen.is_whole(member)) {
+        if stay.iter().all(|&member| seen.is_whole(member)) {
             return Ok(());
         }
         time::sleep(STRETCH_PAUSE).await;
     }
-    Err(topology.missing(&seen))
+    Err(format!(
+        "{}; one that never comes back is given up when `yagura pool replace` or `remove` is asked to take it out",
+        topology.missing(&seen)
+    ))
 }

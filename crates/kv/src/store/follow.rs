@@ -11,7 +11,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use engine::sync::Semaphore;
@@ -21,6 +21,7 @@ use pool::Map;
 
 use super::error::StoreError;
 use super::link::Link;
+use super::member::Member;
 use super::topology::Topology;
 use super::{Inner, OPERATION_TIME_MAX, Store};
 
@@ -29,6 +30,13 @@ use super::{Inner, OPERATION_TIME_MAX, Store};
 pub const LEASE_DEFAULT: Duration = Duration::from_secs(5);
 /// Pause between two tries to learn the newest map. Guessed: some round trips.
 const REFRESH_PAUSE: Duration = Duration::from_millis(20);
+/// How long operations wait for connections to the members that are new in a map; who takes longer is waited for beside them.
+/// Chosen: below the lease, and several round trips to any place.
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(2);
+/// First pause before a member that could not be found is looked for again; doubles.
+const CONNECT_PAUSE_FIRST: Duration = Duration::from_secs(1);
+/// Longest such pause. Guessed: an operator who puts a name right does not wait long.
+const CONNECT_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Looks at what an older map has left to be freed before it is given up (the scrub collects it).
 const RETIRED_LOOKS_MAX: usize = 20;
 /// Between two looks.
@@ -71,7 +79,9 @@ impl<N: Link> Store<N> {
         *follow.source.borrow_mut() = Some(source);
         follow.lease.set(lease);
         let store = Rc::downgrade(&self.inner);
+        let connecting = keep_connecting(store.clone());
         engine::task::spawn(async move {
+            let _connecting = engine::task::spawn(connecting);
             while let Some(inner) = store.upgrade() {
                 if let Err(reason) = inner.refresh(|inner| inner.is_confirmed(lease / 2)).await {
                     tracing::debug!(%reason, "the pool's map could not be confirmed");
@@ -156,23 +166,20 @@ impl<N: Link> Inner<N> {
         if map.version() <= before.map.version() || !differs(&map, &before.map) {
             return;
         }
-        let (map, source) = (Rc::new(map), self.follow.source.borrow().clone());
-        let mut members = Vec::with_capacity(map.members.len());
-        for (index, member) in map.members.iter().enumerate() {
-            let same =
-                |(known, _): &(&pool::Member, _)| known.id == member.id && known.incarnation == member.incarnation;
-            let known = before.map.members.iter().zip(&before.members).find(same);
-            members.push(Rc::new(match known {
-                Some((_, known)) if known.table().is_some() => known.successor(index, &map),
-                _ => {
-                    let namespace = match &source {
-                        Some(source) => source.connect(&map, index).await,
-                        None => None,
-                    };
-                    super::member::Member::new(index, namespace, &map)
-                }
-            }));
-        }
+        let map = Rc::new(map);
+        let connected = pool::together(map.members.iter().enumerate().map(|(index, member)| {
+            let (map, before) = (&map, &before);
+            async move {
+                let same =
+                    |(known, _): &(&pool::Member, _)| known.id == member.id && known.incarnation == member.incarnation;
+                let known = before.map.members.iter().zip(&before.members).find(same);
+                Rc::new(match known {
+                    Some((_, known)) if known.table().is_some() => known.successor(index, map),
+                    _ => Member::new(index, self.connect(map, index).await, map),
+                })
+            }
+        }));
+        let members = connected.await;
         if self.topology().map.version() >= map.version() {
             return; // Somebody was faster while new members were being connected.
         }
@@ -180,6 +187,50 @@ impl<N: Link> Inner<N> {
         *self.topology.borrow_mut() = Rc::new(Topology::over(map, members));
         self.stale.notify_one();
         engine::task::spawn(retire(before)).detach();
+    }
+}
+
+impl<N: Link> Inner<N> {
+    /// A connection to a member that is new to this host, if there is one to be had soon.
+    async fn connect(&self, map: &Map, index: usize) -> Option<N> {
+        let source = self.follow.source.borrow().clone()?;
+        time::timeout(CONNECT_TIME_MAX, source.connect(map, index)).await.ok().flatten()
+    }
+
+    /// Tries the members that have no connection to be waited for; whether none is left.
+    async fn connect_missing(&self) -> bool {
+        let topology = self.topology();
+        let missing = |member: &&Rc<Member<N>>| member.table().is_none() && !topology.map.members[member.index].lost;
+        let missing: Vec<usize> = topology.members.iter().filter(missing).map(|member| member.index).collect();
+        let tried = missing.iter().map(|&index| self.connect(&topology.map, index));
+        let found = pool::together(tried).await;
+        let left = found.iter().any(Option::is_none);
+        let now = self.topology();
+        if !Rc::ptr_eq(&now, &topology) || found.iter().all(Option::is_none) {
+            return !left;
+        }
+        let mut members = topology.members.clone();
+        for (index, namespace) in missing.into_iter().zip(found).filter(|(_, namespace)| namespace.is_some()) {
+            tracing::info!(member = index, "a member is found at last");
+            members[index] = Rc::new(Member::new(index, namespace, &topology.map));
+            // Others have written meanwhile.
+            self.mark_stale(&members[index]);
+        }
+        *self.topology.borrow_mut() = Rc::new(Topology::over(topology.map.clone(), members));
+        !left
+    }
+}
+
+/// Looks for members that could not be found when their map was adopted, as long as there is the store.
+async fn keep_connecting<N: Link>(store: Weak<Inner<N>>) {
+    let mut pause = CONNECT_PAUSE_FIRST;
+    while let Some(inner) = store.upgrade() {
+        pause = match inner.connect_missing().await {
+            true => CONNECT_PAUSE_FIRST,
+            false => (pause * 2).min(CONNECT_PAUSE_MAX),
+        };
+        drop(inner);
+        time::sleep(pause).await;
     }
 }
 

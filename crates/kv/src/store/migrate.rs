@@ -1,9 +1,9 @@
 //! Migration: in the joint epoch, every key comes to its new homes.
 //!
-//! Invariant: what is stored on the new homes of a key is the newest of a majority of its old homes, *read from pages that
-//! were sealed before*. Whatever an operation of an older epoch has shown or stored at a majority of old homes, it did at
-//! one of these members before the seal; so it is among what is read here. To count a page that is not sealed would lose a
-//! put whose last store lands there after it was read.
+//! Invariant: what is stored on the new homes of a key is the newest of so many of its old homes that they meet every
+//! majority, *read from pages that were sealed before*. Whatever an operation of an older epoch has shown or stored at a
+//! majority of old homes, it did at one of these members before the seal; so it is among what is read here. To count a page
+//! that is not sealed would lose a put whose last store lands there after it was read.
 //!
 //! Operations of the joint epoch need no care: each meets a majority of the new homes by itself.
 //!
@@ -49,7 +49,7 @@ pub(super) async fn migrate<N: Link>(
         let start = time::now();
         let seen = see_sealed(inner, topology, stretch).await?;
         // Every key, seen or not: one that nobody shows may be a put that a page out of reach has taken.
-        if topology.placement.old_majority_everywhere(|member| seen.is_whole(member)) {
+        if topology.placement.meets_old_everywhere(|member| seen.is_whole(member)) {
             break (start, seen);
         }
         tries += 1;
@@ -152,7 +152,7 @@ async fn carry_known<N: Link>(
     let sets_holding = || known.iter().filter(|(_, found)| holds(found)).filter_map(|(member, _)| sets_of(*member));
     let outranked = known.iter().any(|(_, found)| found.promise > newest.timestamp.ballot);
     let undecided = newest.timestamp.ballot != Ballot::NONE && outranked;
-    if undecided && !homes.quorum().is_met_in(Sets::OLD, sets_holding()) {
+    if undecided && !homes.quorum().is_majority_of_old(sets_holding()) {
         return confirm(inner, key, newest.timestamp).await;
     }
     let write_back = Request::write_back(record);

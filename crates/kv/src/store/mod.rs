@@ -286,6 +286,8 @@ mod linear_tests;
 #[cfg(test)]
 mod long_tests;
 #[cfg(test)]
+mod lost_tests;
+#[cfg(test)]
 mod repair_tests;
 #[cfg(test)]
 mod scrub_tests;

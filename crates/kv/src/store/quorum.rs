@@ -1,9 +1,10 @@
 //! Who is asked about a key, and when enough of them have answered.
 //!
 //! A pool at rest has one set of homes for a key, and an operation's phase is done when a majority of it has answered. While
-//! the pool changes there are two, those of the old map and those of the new one, and a phase needs a majority of *each*: it
-//! then meets the operations of hosts that know only the old set, and of hosts that know only the new one. A member in
-//! both sets is asked once and counts in both.
+//! the pool changes there are two, those of the old map and those of the new one, and a phase needs a majority of the new
+//! set and as many of the old one as meet every majority of it: it then meets the operations of hosts that know only the old
+//! set, of hosts that know only the new one, and of those that know both. A member in both sets is asked once and counts in
+//! both, unless it has lost what its old place says it holds.
 
 use pool::map::REPLICAS_MAX;
 use pool::ring::Placements;
@@ -64,6 +65,13 @@ impl Homes {
         self.iter().any(|home| usize::from(home.member) == member)
     }
 
+    /// Those whose content of before the change is gone no longer count in the set before it.
+    fn forget(&mut self, void: &[u16]) {
+        for home in self.list[..self.count].iter_mut().filter(|home| void.contains(&home.member)) {
+            home.sets.0 &= !Sets::OLD.0;
+        }
+    }
+
     fn add(&mut self, member: u16, sets: Sets) {
         match self.list[..self.count].iter_mut().find(|home| home.member == member) {
             Some(home) => home.sets.0 |= sets.0,
@@ -87,10 +95,12 @@ impl std::ops::Deref for Homes {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Quorum {
     needed: [u8; Sets::SETS],
+    /// What operations of the map before needed of the old set.
+    old_majority: u8,
 }
 
 impl Quorum {
-    /// Whether these are a majority of each set. Each member may be named once.
+    /// Whether these are enough of each set. Each member may be named once.
     pub(super) fn is_met(&self, answered: impl Iterator<Item = Sets>) -> bool {
         let mut count = [0; Sets::SETS];
         for sets in answered {
@@ -100,10 +110,15 @@ impl Quorum {
         count[0] >= self.needed[0] && count[1] >= self.needed[1]
     }
 
-    /// Whether these are a majority of one set.
+    /// Whether these are enough of one set.
     pub(super) fn is_met_in(&self, set: Sets, answered: impl Iterator<Item = Sets>) -> bool {
         let needed = if set == Sets::OLD { self.needed[1] } else { self.needed[0] };
         answered.filter(|sets| sets.meets(set)).count() >= usize::from(needed)
+    }
+
+    /// Whether these are as many of the old set as have decided things before the change: a majority.
+    pub(super) fn is_majority_of_old(&self, answered: impl Iterator<Item = Sets>) -> bool {
+        answered.filter(|sets| sets.meets(Sets::OLD)).count() >= usize::from(self.old_majority)
     }
 
     /// Answers needed of the set that needs most; for messages.
@@ -117,31 +132,38 @@ impl Quorum {
 pub(super) struct Placement {
     new: Ring,
     old: Option<Ring>,
+    /// Members that don't count in the old one, as they begin a new life with this change.
+    void: Vec<u16>,
 }
 
 impl Placement {
     /// Of a map.
     pub(super) fn of(map: &Map) -> Placement {
         let Placements { new, old } = map.placements();
-        Placement { new, old }
+        let renewed = |index: &u16| map.members[usize::from(*index)].renewed;
+        let void = (0..map.members.len() as u16).filter(renewed).collect();
+        Placement { new, old, void }
     }
 
     /// The homes of a key.
     pub(super) fn homes(&self, hash: KeyHash) -> Homes {
-        let majority = |ring: &Ring| ring.majority() as u8;
-        let quorum = Quorum { needed: [majority(&self.new), self.old.as_ref().map_or(0, majority)] };
+        let old_needed = self.old.as_ref().map_or(0, |ring| ring.counter_majority() as u8);
+        let old_majority = self.old.as_ref().map_or(0, |ring| ring.majority() as u8);
+        let quorum = Quorum { needed: [self.new.majority() as u8, old_needed], old_majority };
         let nobody = Home { member: 0, sets: Sets(0) };
         let mut homes = Homes { list: [nobody; HOMES_MAX], count: 0, quorum };
         self.new.homes(hash).iter().for_each(|&member| homes.add(member, Sets::NEW));
         if let Some(old) = &self.old {
             old.homes(hash).iter().for_each(|&member| homes.add(member, Sets::OLD));
+            homes.forget(&self.void);
         }
         homes
     }
 
-    /// The rings by themselves: what holds for every set of homes holds for each of them.
-    pub(super) fn rings(&self) -> impl Iterator<Item = &Ring> {
-        std::iter::once(&self.new).chain(&self.old)
+    /// The rings by themselves, each with the members that don't count in it: what holds for every set of homes holds for
+    /// each ring.
+    pub(super) fn rings(&self) -> impl Iterator<Item = (&Ring, &[u16])> {
+        std::iter::once((&self.new, &[][..])).chain(self.old.as_ref().map(|old| (old, &self.void[..])))
     }
 
     /// Members that hold each key at rest.
@@ -154,14 +176,20 @@ impl Placement {
         self.new.majority()
     }
 
-    /// Whether every key keeps a majority of its homes before the change when only those that `alive` names can answer.
-    pub(super) fn old_majority_everywhere(&self, alive: impl Fn(usize) -> bool) -> bool {
-        self.old.as_ref().is_none_or(|ring| ring.majority_everywhere(&alive))
+    /// Whether those that `alive` names meet every majority of every key's homes before the change.
+    pub(super) fn meets_old_everywhere(&self, alive: impl Fn(usize) -> bool) -> bool {
+        let counts = |member: usize| alive(member) && !self.void.contains(&(member as u16));
+        self.old.as_ref().is_none_or(|ring| ring.meets_every_majority(counts))
     }
 
-    /// Whether every key keeps its majorities when only those that `alive` names can answer.
-    pub(super) fn majority_everywhere(&self, alive: impl Fn(usize) -> bool) -> bool {
-        self.rings().all(|ring| ring.majority_everywhere(&alive))
+    /// Whether every key keeps its quorum when only those that `alive` names can answer.
+    pub(super) fn quorum_everywhere(&self, alive: impl Fn(usize) -> bool) -> bool {
+        self.new.majority_everywhere(&alive) && self.meets_old_everywhere(alive)
+    }
+
+    /// Whether all members count wherever they have a place.
+    pub(super) fn is_whole(&self) -> bool {
+        self.void.is_empty()
     }
 }
 
@@ -178,7 +206,7 @@ mod tests {
             let mut lighter = map.clone();
             lighter.members[0].weight = 1;
             let (old, new) = (Ring::new(&map), Ring::new(&lighter));
-            let placement = Placement { new: new.clone(), old: Some(old.clone()) };
+            let placement = Placement { new: new.clone(), old: Some(old.clone()), void: Vec::new() };
             let mut differing = 0;
             for number in 0..200u64 {
                 let hash = KeyHash::new(&number.to_le_bytes(), 1);
@@ -200,7 +228,7 @@ mod tests {
                 }
             }
             assert!(differing > 50, "{differing} keys with other homes");
-            let calm = Placement { new: old, old: None };
+            let calm = Placement { new: old, old: None, void: Vec::new() };
             let homes = calm.homes(KeyHash::new(b"k", 1));
             assert_eq!((homes.len(), homes.quorum().needed(), calm.replicas()), (3, 2, 3));
             assert!(homes.quorum().is_met(homes[1..].iter().map(|home| home.sets)));

@@ -316,9 +316,12 @@ pub(super) async fn rebuild_page<N: Link>(inner: &Rc<Inner<N>>, damaged: &Damage
     let seen = topology.see(stretch, |other| other != index).await;
     // Of every set of homes it is in: while the pool changes there are two.
     let needed = topology.placement.replicas() - topology.placement.majority() + 1;
-    let whole = |homes: &[u16]| homes.iter().filter(|&&home| seen.is_whole(usize::from(home))).count();
-    let its_homes = |homes: &&[u16]| homes.contains(&(index as u16));
-    let gathered = |ring: &pool::Ring| ring.all_homes().filter(its_homes).all(|homes| whole(homes) >= needed);
+    let gathered = |(ring, void): (&pool::Ring, &[u16])| {
+        let whole = |home: &&u16| !void.contains(home) && seen.is_whole(usize::from(**home));
+        let is_here = |home: &u16| usize::from(*home) == index && !void.contains(home);
+        let mut sets = ring.all_homes().filter(|homes| homes.iter().any(is_here));
+        sets.all(|homes| homes.iter().filter(whole).count() >= needed)
+    };
     if !topology.placement.rings().all(gathered) {
         return Err(format!("{needed} other good replicas are needed to rebuild it, and are not there"));
     }

@@ -164,13 +164,13 @@ impl<N: Link> Topology<N> {
 
     /// Whether a majority of the homes of every key has told all it holds. Costs a walk over the ring, unless it is plain.
     pub(super) fn is_enough(&self, seen: &Seen) -> bool {
-        self.is_surely_enough(seen) || self.placement.majority_everywhere(|member| seen.is_whole(member))
+        self.is_surely_enough(seen) || self.placement.quorum_everywhere(|member| seen.is_whole(member))
     }
 
     /// So few members are missing that no key can lack its majority.
     fn is_surely_enough(&self, seen: &Seen) -> bool {
         let lacking = (0..self.members.len()).filter(|&member| !seen.is_whole(member)).count();
-        lacking <= self.placement.replicas() - self.placement.majority()
+        self.placement.is_whole() && lacking <= self.placement.replicas() - self.placement.majority()
     }
 
     /// Reads a stretch on all members that `asked` names, at once.

@@ -24,7 +24,8 @@ pub enum KvVerb {
     Verify(KvVerifyArgs),
     /// Read everything: compare all replicas, verify all checksums, look for what is lost or left behind.
     Scrub(KvScrubArgs),
-    /// Store what is missing, old or damaged on some member, and rebuild damaged pages.
+    /// Store what is missing, old or damaged on some member, rebuild damaged pages, and begin members anew that were rolled back
+    /// or emptied.
     Repair(KvRepairArgs),
     /// Show figures of the store.
     Stat(KvStatArgs),

@@ -14,7 +14,7 @@ pub enum PoolVerb {
     Status(PoolStatusArgs),
     /// Add members; keys move to them while the pool is in use.
     Add(PoolAddArgs),
-    /// Take members out; what they hold is first stored on others.
+    /// Take members out, dead or alive; what they hold is first stored on others.
     Remove(PoolMembersArgs),
     /// Put a new member in the place of another, dead or alive: nothing else moves.
     Replace(PoolReplaceArgs),
@@ -22,7 +22,7 @@ pub enum PoolVerb {
     Drain(PoolMembersArgs),
     /// Give a member more or fewer keys.
     SetWeight(PoolWeightArgs),
-    /// Go on with a change that was interrupted.
+    /// Go on with a change that was interrupted, or take it back.
     Rebalance(PoolRebalanceArgs),
 }
 
@@ -93,6 +93,9 @@ pub struct PoolWeightArgs {
 pub struct PoolRebalanceArgs {
     #[command(flatten)]
     pub walk: Walk,
+    /// Go back to before the change instead; possible until everything is moved.
+    #[arg(long)]
+    pub take_back: bool,
 }
 
 /// `yagura pool create`

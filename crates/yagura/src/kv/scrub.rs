@@ -15,6 +15,15 @@ use crate::exit::Failure;
 use crate::output;
 use crate::size::Size;
 
+/// What a repair did.
+#[derive(Serialize, Debug)]
+struct Repaired {
+    /// Members that had lost what they held (rolled back, emptied, given up as lost), and were filled again in their places.
+    renewed: Vec<String>,
+    #[serde(flatten)]
+    report: RepairReport,
+}
+
 /// What a scrub found.
 #[derive(Clone, Serialize, Debug)]
 pub struct Scrubbed {
@@ -78,7 +87,10 @@ pub async fn scrub(args: &KvScrubArgs) -> Result<(), Failure> {
 
 /// Runs `kv repair`.
 pub async fn repair(args: &KvRepairArgs) -> Result<(), Failure> {
-    let Walk { common, address, rate } = &args.walk;
+    let walk @ Walk { common, address, rate } = &args.walk;
+    let reached = client::reach(&client::way(&address.host)?, &address.pool).await?;
+    let (renewed, hindered) = crate::pool::change::renew(&reached, walk).await?;
+    // What still hinders is said in the log.
     let store = client::open(address).await?;
     let (bar, progress) = walk_bar(common.json);
     let options = RepairOptions {
@@ -87,10 +99,14 @@ pub async fn repair(args: &KvRepairArgs) -> Result<(), Failure> {
         bytes_per_second: rate.map(|rate| rate.0),
         progress: Some(progress),
     };
-    let repaired = store.repair(&options).await;
+    let mut report = store.repair(&options).await;
+    report.failed += hindered.len() as u64;
+    report.reasons.extend(hindered);
     bar.finish_and_clear();
     super::settle(&store).await;
+    let repaired = Repaired { renewed: renewed.iter().map(ToString::to_string).collect(), report };
     output::report(common.json, &repaired, describe_repair)?;
+    let Repaired { report: repaired, .. } = repaired;
     if repaired.failed > 0 {
         return Err(Failure::check(format!("{} things could not be repaired", repaired.failed)));
     }
@@ -122,15 +138,16 @@ fn verdict(scrubbed: &Scrubbed) -> Result<(), Failure> {
 }
 
 /// What a repair did, for people.
-fn describe_repair(repaired: &RepairReport) -> String {
+fn describe_repair(repaired: &Repaired) -> String {
     let RepairReport { keys, stored, copies_replaced, pages_rebuilt, groups_rebuilt, extents_claimed, failed, .. } =
-        repaired;
+        &repaired.report;
     let mut text = format!(
         "repair: {keys} keys seen, {stored} replicas stored, {copies_replaced} damaged values replaced, \
          {pages_rebuilt} pages and {groups_rebuilt} allocation pages rebuilt, {extents_claimed} extents claimed again, \
          {failed} failed\n"
     );
-    repaired.reasons.iter().for_each(|reason| text += &format!("  {reason}\n"));
+    repaired.renewed.iter().for_each(|id| text += &format!("  member {id} was begun anew, and filled\n"));
+    repaired.report.reasons.iter().for_each(|reason| text += &format!("  {reason}\n"));
     text
 }
 

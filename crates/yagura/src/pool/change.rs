@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use device::Namespace;
 use pool::balance::moved;
 use pool::{Change, Map, MemberId, NewMember, Request, State};
 use serde::Serialize;
@@ -69,6 +70,9 @@ pub async fn rebalance(args: &PoolRebalanceArgs) -> Result<(), Failure> {
     let kind = map.change.as_ref().map(|change| change.kind.to_string());
     let mut changed = Changed { kind, epoch: map.epoch, ..Changed::default() };
     if map.state != State::Stable {
+        if args.take_back && source.take_back().await?.change.is_none_or(|change| !change.taken_back) {
+            return Err(Failure::check("all is moved already: the change can't be taken back, only gone on with"));
+        }
         finish(&args.walk, &reached, source, &mut changed).await?;
     }
     output::report(args.walk.common.json, &changed, describe)
@@ -125,9 +129,22 @@ async fn carry(
     request: Request,
     new: Vec<NewMember<Connected>>,
 ) -> Result<(), Failure> {
-    let map = &reached.map;
-    let plan = |error: pool::PlanError| Failure::from(::client::Error::from(pool::AgreeError::from(error)));
-    let joint = map.begin(&request, 0).map_err(plan)?;
+    let source = reached.source();
+    // What somebody who was stopped half-way has left is in force from here on, or never will be: what it names as a member
+    // must not be formatted again.
+    let map = match changing.dry_run {
+        true => source.map().await?,
+        false => source.agree(|map| Ok(map.clone())).await?,
+    };
+    let lost = match map.state {
+        State::Stable => Vec::new(),
+        State::Joint | State::Unclean => silent(reached, &map, request.ends()).await,
+    };
+    let settled = match lost.is_empty() {
+        true => map.clone(),
+        false => map.give_up(&lost).map_err(plan_failure)?.end_joint().end_unclean(),
+    };
+    let joint = settled.begin(&request, 0).map_err(plan_failure)?;
     let placements = joint.placements();
     let mut changed = Changed { kind: Some(request.kind().to_string()), epoch: map.epoch, ..Changed::default() };
     if let Some(old) = &placements.old {
@@ -142,21 +159,89 @@ async fn carry(
     if !json {
         output::write(describe(&changed).as_bytes())?;
     }
+    end_without(&lost, &source, reached, &changing.walk).await?;
     let members = match &request {
         Request::Add(members) => members.iter().collect(),
         Request::Replace { new, .. } => vec![&**new],
-        Request::Remove(_) | Request::Drain(_) | Request::SetWeight(_) => Vec::new(),
+        Request::Remove(_) | Request::Drain(_) | Request::SetWeight(_) | Request::Renew(_) => Vec::new(),
     };
     for (new, member) in new.iter().zip(members) {
-        pool::admit(new, map, member).await.map_err(client::pool_failure)?;
+        pool::admit(new, &settled, member).await.map_err(client::pool_failure)?;
     }
-    let source = reached.source();
     for new in new {
         source.add(new.namespace, new.addresses.into_iter().next().unwrap_or_default(), &new.nqn, new.nsid)?;
     }
     source.begin(&request).await?;
     finish(&changing.walk, reached, source, &mut changed).await?;
     output::report(json, &changed, describe)
+}
+
+fn plan_failure(error: pool::PlanError) -> Failure {
+    Failure::from(::client::Error::from(pool::AgreeError::from(error)))
+}
+
+/// Those of `members` that have no vote now.
+async fn silent(reached: &Reached, map: &Map, members: Vec<MemberId>) -> Vec<MemberId> {
+    let mut silent = Vec::new();
+    for id in members {
+        let found = reached.members.iter().find(|found| found.namespace.info().nguid == id.0);
+        let (Some(found), Some(index)) = (found, map.index_of(id)) else { continue };
+        if pool::check_member(&found.namespace, map, index).await.is_err() {
+            silent.push(id);
+        }
+    }
+    silent
+}
+
+/// Ends the change under way without members that are lost.
+async fn end_without(lost: &[MemberId], source: &Rc<Source>, reached: &Reached, walk: &Walk) -> Result<(), Failure> {
+    if lost.is_empty() {
+        return Ok(());
+    }
+    let map = source.give_up(lost).await?;
+    let Some(change) = &map.change else { return Ok(()) };
+    let how = if change.taken_back { "is taken back" } else { "goes on" };
+    let names: Vec<String> = lost.iter().map(MemberId::to_string).collect();
+    tracing::warn!("{}: given up as lost; the {} under way {how} without it", names.join(", "), change.kind);
+    finish(walk, reached, source.clone(), &mut Changed::default()).await
+}
+
+/// Begins members anew that have lost what they held (rolled back, emptied, given up as lost), one after the other; returns
+/// those, and what hinders others.
+pub async fn renew(reached: &Reached, walk: &Walk) -> Result<(Vec<MemberId>, Vec<String>), Failure> {
+    let (mut renewed, mut hindered) = (Vec::new(), Vec::new());
+    for (index, found) in reached.members.iter().enumerate() {
+        let id = reached.map.members[index].id;
+        match pool::check_member(&found.namespace, &reached.map, index).await {
+            // With a vote; or it does not answer, so that nothing is known of it.
+            Ok(()) | Err(pool::Error::Device { .. }) => continue,
+            Err(_) => {}
+        }
+        let source = reached.source();
+        let map = source.agree(|map| Ok(map.clone())).await?;
+        if map.state != State::Stable {
+            end_without(&[id], &source, reached, walk).await?;
+        }
+        let map = source.map().await?;
+        let Some(index) = map.index_of(id) else { continue };
+        // Nothing is formatted for a change that can't be.
+        if let Err(error) = map.begin(&Request::Renew(Box::new(map.members[index].clone())), 0) {
+            hindered.push(format!("{}: {error}", found.address));
+            continue;
+        }
+        match pool::renew(&found.namespace, &found.address, &map, index).await {
+            Ok(member) => {
+                source.begin(&Request::Renew(Box::new(member))).await?;
+                finish(walk, reached, source, &mut Changed::default()).await?;
+                renewed.push(id);
+            }
+            Err(error) => hindered.push(error.to_string()),
+        }
+    }
+    if renewed.is_empty() && hindered.is_empty() {
+        reached.source().roll_call().await?;
+    }
+    Ok((renewed, hindered))
 }
 
 /// Carries the change of the map in force out, to its end.

@@ -32,6 +32,8 @@ pub struct PoolReport {
 #[derive(Serialize, Debug)]
 pub struct ChangeReport {
     kind: String,
+    /// It was taken back: what was before it is being restored.
+    taken_back: bool,
     phase: String,
     /// How much of the phase is done.
     percent: f64,
@@ -54,7 +56,7 @@ struct MemberReport {
     rack: String,
     machine: String,
     drive: String,
-    /// `in use`, `joining`, `leaving` or `drained`.
+    /// `in use`, `joining`, `leaving`, `drained`, `renewed` (begun anew and being filled) or `lost` (given up).
     part: String,
     /// Whether it votes on the pool's map.
     voter: bool,
@@ -92,6 +94,8 @@ pub fn report(map: &Map, state: impl Fn(usize) -> (bool, bool), troubles: Vec<St
         let pool::Domain { zone, rack, machine, drive } = member.domain.clone();
         let part = match (member.seat(Side::Old), member.seat(Side::New)) {
             (None, Some(_)) if map.state == State::Joint => "joining",
+            _ if member.lost => "lost",
+            _ if member.renewed => "renewed",
             (_, None) => "leaving",
             (_, Some(seat)) if seat.weight == 0 => "drained",
             _ => "in use",
@@ -131,6 +135,7 @@ fn report_change(change: &pool::Change) -> ChangeReport {
     let noted = (change.noted_ms > 0).then(|| Duration::from_millis(change.noted_ms));
     ChangeReport {
         kind: change.kind.to_string(),
+        taken_back: change.taken_back,
         phase: change.phase.to_string(),
         percent: f64::from(change.done) / 10.0,
         moved_bytes: change.moved_bytes,
@@ -144,10 +149,11 @@ pub fn describe(report: &PoolReport) -> String {
     let mut text = format!(
         "pool {pool}, epoch {epoch}, {state}: {replicas} replicas on different {spread}s, pages of {page_size}\n"
     );
-    if let Some(ChangeReport { kind, phase, percent, moved_bytes, noted_seconds_ago }) = change {
+    if let Some(ChangeReport { kind, taken_back, phase, percent, moved_bytes, noted_seconds_ago }) = change {
         let noted = noted_seconds_ago.map_or("no progress noted yet".into(), |ago| format!("noted {ago} s ago"));
+        let back = if *taken_back { " taken back" } else { "" };
         text += &format!(
-            "change: {kind}, {phase} {percent:.1} % done, {} moved, {noted}; if nobody works on it: `yagura pool rebalance`\n",
+            "change: {kind}{back}, {phase} {percent:.1} % done, {} moved, {noted}; if nobody works on it: `yagura pool rebalance`\n",
             Size(*moved_bytes)
         );
     }
@@ -155,6 +161,7 @@ pub fn describe(report: &PoolReport) -> String {
         let MemberReport { nguid, address, nqn, nsid, bytes, weight, part, percent, .. } = member;
         let state = match (member.connected, member.votes) {
             (true, true) => part,
+            _ if part == "lost" => "given up as lost: replace or remove it",
             (true, false) => "connected, without a vote",
             (false, _) => "not connected",
         };

@@ -11,9 +11,15 @@ use crate::support::{Redis, Reply, Server, kill, run, yagura};
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
 fn node(directory: &Path, name: &str) -> Server {
+    node_at(directory, name, "127.0.0.1:0")
+}
+
+/// The node of this name, which begins with a letter of its own, where it was before.
+fn node_at(directory: &Path, name: &str, listen: &str) -> Server {
     let nqn = format!("--nqn=nqn.2026-11.io.yagura:member-{name}");
-    let namespace = format!("--namespace=file={},size=16MiB", directory.join(name).display());
-    Server::start(&["target", "--listen=127.0.0.1:0", &nqn, &namespace])
+    let nguid = format!("{:02x}", name.as_bytes()[0]).repeat(16);
+    let namespace = format!("--namespace=file={},size=16MiB,nguid={nguid}", directory.join(name).display());
+    Server::start(&["target", &format!("--listen={listen}"), &nqn, &namespace])
 }
 
 fn address(node: &Server) -> String {
@@ -139,4 +145,103 @@ fn a_command_killed_in_the_middle_is_gone_on_with_by_rebalance() {
     assert_eq!(verified, 0, "{stderr}");
     let report = status(&pool);
     assert!((15.0..35.0).contains(&report["members"][3]["percent"].as_f64().expect("a share")), "{report}");
+}
+
+/// Neither the member that was to come nor one that was there may block a change by never coming back.
+#[test]
+fn a_member_lost_for_good_in_the_middle_of_a_change_is_taken_out() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let [a, b, c, d, e, f] = ["a", "b", "c", "d", "e", "f"].map(|name| node(directory.path(), name));
+    let pool = create(&[&a, &b, &c]);
+    let value = "x".repeat(3000);
+    let read_all = || {
+        for number in 0..20 {
+            assert_eq!(run(&["kv", "get", &pool, &format!("k{number}")]).1, value, "k{number}");
+        }
+    };
+    for number in 0..20 {
+        assert_eq!(run(&["kv", "put", &pool, &format!("k{number}"), &value]).0, 0);
+    }
+    let begin = |member: &Server| {
+        let mut command = yagura(&["pool", "add", &pool, &format!("--member={}", address(member)), "--rate=1KiB"]);
+        let mut child =
+            command.stderr(std::process::Stdio::null()).stdout(std::process::Stdio::null()).spawn().expect("begun");
+        let begun = Instant::now();
+        while status(&pool)["state"] != "joint" {
+            assert!(begun.elapsed() < WAIT_MAX, "the change never began");
+        }
+        kill(child.id(), "KILL");
+        child.wait().expect("it has ended");
+    };
+    begin(&d);
+    drop(d);
+    let named = "d".as_bytes()[0];
+    let removed = change(&["remove", &pool, &format!("{named:02x}").repeat(4)]);
+    assert_eq!((removed["done"].as_bool(), removed["epoch"].as_u64()), (Some(true), Some(5)), "{removed}");
+    read_all();
+
+    begin(&e);
+    drop(c);
+    let named = "c".as_bytes()[0];
+    let replaced = change(&["replace", &pool, &format!("{named:02x}").repeat(4), &address(&f)]);
+    assert_eq!((replaced["done"].as_bool(), replaced["epoch"].as_u64()), (Some(true), Some(9)), "{replaced}");
+    let report = status(&pool);
+    assert_eq!((report["state"].as_str(), report["members"].as_array().map(Vec::len)), (Some("stable"), Some(4)));
+    read_all();
+
+    // One that is well may be asked to go back.
+    let joined = node(directory.path(), "g");
+    begin(&joined);
+    let back = change(&["rebalance", &pool, "--take-back"]);
+    assert_eq!((back["done"].as_bool(), back["epoch"].as_u64()), (Some(true), Some(11)), "{back}");
+    assert_eq!(status(&pool)["members"].as_array().map(Vec::len), Some(4));
+    let (verified, _, stderr) = run(&["kv", "scrub", &pool]);
+    assert_eq!(verified, 0, "{stderr}");
+}
+
+/// A member comes back as an older copy of its file, and as an empty one: it has no vote, says so, and `kv repair` fills it.
+#[test]
+fn a_member_that_comes_back_older_or_empty_is_begun_anew_by_repair() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let [a, b, c] = ["a", "b", "c"].map(|name| node(directory.path(), name));
+    let pool = create(&[&a, &c, &b]);
+    let at = address(&b);
+    let put = |from: u32, to: u32| {
+        for number in from..to {
+            assert_eq!(run(&["kv", "put", &pool, &format!("k{number}"), &"y".repeat(2500)]).0, 0);
+        }
+    };
+    let (file, copy) = (directory.path().join("b"), directory.path().join("copy"));
+    put(0, 5);
+    drop(b);
+    std::fs::copy(&file, &copy).expect("copied");
+    let b = node_at(directory.path(), "b", &at);
+    // A repair that has nothing to do marks every member: what is rolled back from here on is known by it.
+    assert_eq!(run(&["kv", "repair", &pool]).0, 0);
+    put(5, 10);
+    let mut b = Some(b);
+    for (older, reason) in [(true, "rolled back"), (false, "no superblock")] {
+        drop(b.take());
+        if older {
+            std::fs::copy(&copy, &file).expect("copied");
+        } else {
+            std::fs::write(&file, []).expect("emptied");
+        }
+        b = Some(node_at(directory.path(), "b", &at));
+        let report = status(&pool);
+        assert_eq!(report["members"][2]["votes"], false, "{report}");
+        assert!(report["troubles"].to_string().contains(reason), "{report}");
+        let (repaired, stdout, stderr) = run(&["kv", "repair", &pool, "--json"]);
+        assert_eq!(repaired, 0, "{stdout} {stderr}");
+        let repaired: serde_json::Value = serde_json::from_str(&stdout).expect("JSON");
+        assert_eq!(repaired["renewed"], serde_json::json!(["62".repeat(16)]), "{repaired}");
+        assert_eq!(status(&pool)["members"][2]["votes"], true);
+        let (verified, stdout, stderr) = run(&["kv", "scrub", &pool]);
+        assert_eq!(verified, 0, "{stdout} {stderr}");
+    }
+    // It counts: with another one down it makes the majority.
+    drop(c);
+    for number in 0..10 {
+        assert_eq!(run(&["kv", "get", &pool, &format!("k{number}")]).1, "y".repeat(2500), "k{number}");
+    }
 }

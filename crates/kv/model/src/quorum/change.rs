@@ -71,10 +71,16 @@ impl Config {
         }
     }
 
-    /// Whether these members are a majority of each set of homes.
+    /// Whether these members are a majority of the homes; between two sets of them, whether they are a majority of the new
+    /// one and meet every majority of the old one.
     pub(super) fn quorum(&self, epoch: u8, members: u8) -> bool {
         let Map { old, new, .. } = self.map(epoch);
-        is_majority(members, old) && is_majority(members, new)
+        is_majority(members, new) && (old == new || self.meets_majorities(members, old))
+    }
+
+    fn meets_majorities(&self, members: u8, of: u8) -> bool {
+        let spared = u32::from(self.rules.old_quorum_too_small);
+        ((members & of).count_ones() + spared) * 2 >= of.count_ones()
     }
 
     /// Whether the read or prepare of the operation has enough answers.
@@ -91,7 +97,7 @@ impl Config {
     pub(super) fn enough_stored(&self, operation: Operation, epoch: u8, members: u8) -> bool {
         match operation {
             Operation::Rebuild => members != 0,
-            Operation::Seal(_) => is_majority(members, self.map(epoch).old),
+            Operation::Seal(_) => self.meets_majorities(members, self.map(epoch).old),
             Operation::Sweep(_) if self.rules.sweep_at_majority => self.quorum(epoch, members),
             Operation::SealAll(_)
             | Operation::Clean(_)

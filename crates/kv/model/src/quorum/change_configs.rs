@@ -24,6 +24,9 @@ pub fn sound(group: &str) -> Vec<Config> {
             change_of_one("put,del|put,get + change of 1", &[&[Put(10), Delete], &[Put(20), Get]]),
             taken_over("put,get + change of 1 by two", &[&[Put(10), Get]]),
             there_and_back("put,del,get + there and back", &[&[Put(10), Delete, Get]]),
+            taken_back("put,get|get,get + taken back", &[&[Put(10), Get], &[Get, Get]]),
+            taken_back("put|inc,get + taken back", &[&[Put(10)], &[INC, Get]]),
+            change_of_two("put,get|get + change of two", &[&[Put(10), Get], &[Get]]),
         ],
         "change" => vec![
             change_of_one("inc|inc + change of 1", &[&[INC], &[INC]]),
@@ -32,6 +35,7 @@ pub fn sound(group: &str) -> Vec<Config> {
             there_and_back("put,del|get + there and back", &[&[Put(10), Delete], &[Get]]),
             there_and_back("del|inc + there and back", &[&[Delete], &[INC]]),
             there_and_back("inc|inc + there and back", &[&[INC], &[INC]]),
+            change_of_two("put|inc + change of two", &[&[Put(10)], &[INC]]),
             three_to_one("put,get + three to one", &[&[Put(10), Get]]),
             three_to_one("put,get + three to one, a page lost", &[&[Put(10), Get]]).with(lose_one),
             change("put|get + change", &[&[Put(10)], &[Get]]),
@@ -76,6 +80,17 @@ const CHANGE: [Operation; 5] = [Publish(1), Seal(1), Migrate(1), Publish(2), Cle
 /// The same with one replica.
 fn change_of_one(name: &'static str, clients: &[&[Operation]]) -> Config {
     with_upkeep(name, clients, &[Map::stable(1), Map::joint(1, 2), Map::stable(2)], &CHANGE)
+}
+
+/// The same with two replicas: the one that stays meets every majority of the two before.
+fn change_of_two(name: &'static str, clients: &[&[Operation]]) -> Config {
+    with_upkeep(name, clients, &[Map::stable(0b011), Map::joint(0b011, 0b110), Map::stable(0b110)], &CHANGE)
+}
+
+/// A change that is given up, whatever hosts have done between: the homes before it are the only ones again.
+fn taken_back(name: &'static str, clients: &[&[Operation]]) -> Config {
+    let maps = [Map::stable(0b01), Map::joint(0b01, 0b10), Map::stable(0b01)];
+    with_upkeep(name, clients, &maps, &[Publish(1), Publish(2), Clean(2)])
 }
 
 /// The same by two hosts at once: the second takes over from the first, which may be slow and not dead.
@@ -192,6 +207,9 @@ fn broken_changes() -> Vec<Config> {
     let change = [Map::stable(OLD), Map::joint(OLD, NEW), Map::stable(NEW)];
     let put_get: [&[Operation]; 1] = [&[Put(10), Get]];
     vec![
+        taken_back("taken back, and the old homes were not asked", &[&[Put(10), Get]])
+            .under(|r| r.old_quorum_too_small = true),
+        change_of_two("one of two old homes is not met", &[&[Put(10), Get]]).under(|r| r.old_quorum_too_small = true),
         with_upkeep("final before the key is copied", &put_get, &change, &[Publish(1), Seal(1), Publish(2)]),
         with_upkeep("pages are not sealed", &put_get, &change, &[Publish(1), Migrate(1), Publish(2)])
             .under(|r| r.migrate_unsealed = true),

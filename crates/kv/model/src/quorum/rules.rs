@@ -53,6 +53,8 @@ pub struct Rules {
     pub rebuild_unsealed: bool,
     /// A member does not look at its seal: a compare-and-write of an older epoch succeeds.
     pub seal_ignored: bool,
+    /// Between two sets of homes one home of the old set fewer is asked than meets every majority.
+    pub old_quorum_too_small: bool,
     /// The migrator believes an old home that is not sealed yet.
     pub migrate_unsealed: bool,
     /// A put that met a seal starts again although its stores were sent.

@@ -1,0 +1,200 @@
+//! Members that are lost for good, in the middle of a change and at rest, and members that come back without what they
+//! held. Histories stay linearizable, and at the end every key is on all its homes again.
+
+use check::Recorder;
+use engine::task::Task;
+use engine::time;
+use pool::change::{Phase, State};
+use pool::plan::Request;
+
+use super::actor::{Actor, LENGTHS, value_of};
+use super::change_tests::{Host, SHORT, Scene, client};
+use super::*;
+use crate::testing::run;
+
+/// Hosts with clients at work, and one that carries changes out.
+struct Crowd {
+    worker: Host,
+    hosts: Vec<Host>,
+    clients: Vec<Task<()>>,
+    recorder: Recorder,
+    stop: Rc<Cell<bool>>,
+}
+
+impl Crowd {
+    async fn of(scene: &Scene) -> Crowd {
+        let (recorder, stop) = (Recorder::new(), Rc::new(Cell::new(false)));
+        let (mut hosts, mut clients) = (Vec::new(), Vec::new());
+        for number in 0..2 {
+            let host = scene.host(Duration::from_millis(200)).await;
+            let actor = Actor::new(number, host.store.clone(), recorder.clone());
+            clients.push(engine::task::spawn(client(actor, stop.clone())));
+            hosts.push(host);
+        }
+        let worker = scene.host(SHORT).await;
+        for number in 0..60u32 {
+            let value = value_of(number.into(), LENGTHS[number as usize % 3]);
+            worker.store.put(&number.to_le_bytes(), value).await.unwrap();
+        }
+        worker.store.settle().await;
+        Crowd { worker, hosts, clients, recorder, stop }
+    }
+
+    fn everywhere(&self, member: usize, change: impl Fn(&super::tests::Member)) {
+        self.hosts.iter().chain([&self.worker]).for_each(|host| change(&host.voters.links[member]));
+    }
+
+    /// It answers nobody any more.
+    fn lose(&self, member: usize) {
+        self.everywhere(member, |link| link.down.set(true));
+    }
+
+    /// It is back, over other connections.
+    fn find(&self, member: usize) {
+        self.everywhere(member, |link| {
+            link.epoch.set(link.epoch.get() + 1);
+            link.down.set(false);
+        });
+    }
+
+    async fn end(self, scene: &Scene) {
+        self.stop.set(true);
+        for client in self.clients {
+            client.await;
+        }
+        for host in self.hosts.iter().chain([&self.worker]) {
+            host.store.settle().await;
+        }
+        check::check(&self.recorder.history()).unwrap();
+        assert!(scene.audit().await >= 60);
+    }
+}
+
+/// A pool of four, and the fifth, which is no member yet.
+async fn four() -> (Scene, pool::Member) {
+    let scene = Scene::new([100; 5]).await;
+    let mut map = scene.voters.now();
+    let spare = map.members.pop().unwrap();
+    scene.voters.set(map);
+    (scene, spare)
+}
+
+/// Wherever in the change it dies: the change ends without it, and then it is taken out, or another takes its place.
+#[test]
+fn a_member_lost_in_the_middle_of_a_change_is_given_up_and_goes() {
+    for (seed, lost, phase) in [
+        (1, 4, Phase::Seal),
+        (2, 4, Phase::Migrate),
+        (3, 0, Phase::Migrate),
+        (4, 4, Phase::Clean),
+        (5, 1, Phase::Clean),
+    ] {
+        run(seed, async {
+            let (scene, spare) = four().await;
+            let crowd = Crowd::of(&scene).await;
+            scene.begin(&Request::Add(vec![spare.clone()]));
+            let worker = crowd.worker.store.clone();
+            while let Some(change) = scene.voters.now().change.filter(|change| change.phase < phase) {
+                crowd.worker.piece(change).await.unwrap();
+            }
+            crowd.lose(lost);
+            let waits = crowd.worker.finish().await.unwrap_err();
+            assert!(waits.contains("given up"), "{waits}");
+            assert_eq!(scene.voters.now().state, State::Unclean);
+            let id = scene.voters.now().members[lost].id;
+            scene.voters.set(scene.voters.now().give_up(&[id]).unwrap());
+            crowd.worker.finish().await.unwrap();
+            // Back with all it had, it is asked nothing.
+            crowd.find(lost);
+            assert!(worker.refresh().await.is_ok() && !worker.inner.topology().members[lost].status().votes);
+            let refused = worker.inner.topology().members[lost].vote().await.unwrap_err().to_string();
+            assert!(refused.contains("given up"), "{refused}");
+            scene.begin(&Request::Remove(vec![id]));
+            crowd.worker.finish().await.unwrap();
+            assert_eq!(scene.voters.now().members.len(), 4);
+            crowd.end(&scene).await;
+        });
+    }
+}
+
+/// With one replica there is no majority of the new homes without the one that comes: back to before.
+#[test]
+fn a_change_that_cannot_be_carried_out_is_taken_back() {
+    run(6, async {
+        let scene = Scene::of([100; 5], 1).await;
+        let mut map = scene.voters.now();
+        let spare = map.members.pop().unwrap();
+        scene.voters.set(map);
+        let crowd = Crowd::of(&scene).await;
+        scene.begin(&Request::Add(vec![spare.clone()]));
+        for _ in 0..2 {
+            crowd.worker.piece(scene.voters.now().change.unwrap()).await.unwrap();
+        }
+        crowd.lose(4);
+        crowd.worker.finish().await.unwrap_err();
+        assert_eq!(scene.voters.now().state, State::Joint);
+        scene.voters.set(scene.voters.now().give_up(&[spare.id]).unwrap());
+        crowd.worker.finish().await.unwrap();
+        let map = scene.voters.now();
+        assert_eq!((map.state, map.members.len(), map.epoch), (State::Stable, 4, 3));
+        crowd.end(&scene).await;
+    });
+}
+
+/// Two replicas have no majority without both; the place of the lost one is filled from the other.
+#[test]
+fn one_of_two_replicas_is_replaced() {
+    run(7, async {
+        let scene = Scene::of([100; 5], 2).await;
+        let mut map = scene.voters.now();
+        let spare = map.members.pop().unwrap();
+        scene.voters.set(map);
+        let crowd = Crowd::of(&scene).await;
+        crowd.lose(1);
+        scene.begin(&Request::Replace { old: scene.id(1), new: Box::new(spare) });
+        crowd.worker.finish().await.unwrap();
+        crowd.end(&scene).await;
+    });
+}
+
+/// A member comes back as an older copy of itself, or empty: it is not asked, and filled again in its place.
+#[test]
+fn a_member_that_lost_what_it_held_begins_anew_in_its_place() {
+    for (seed, replicas, rolled_back) in [(8, 3, true), (9, 3, false), (10, 2, false)] {
+        run(seed, async {
+            let scene = Scene::of([100; 5], replicas).await;
+            let memory = scene.memories[1].clone();
+            let copy = |from: &Arc<device::Memory>, to: &Arc<device::Memory>| copy_all(from.clone(), to.clone());
+            let older = crate::testing::memories(1, 32 << 20).remove(0);
+            copy(&memory, &older).await;
+            let crowd = Crowd::of(&scene).await;
+            let mut map = scene.voters.now();
+            (map.members[1].mark, map.revision) = (2, 1);
+            scene.voters.set(map.clone());
+            crowd.lose(1);
+            if !rolled_back {
+                copy(&crate::testing::memories(1, 32 << 20).remove(0), &older).await;
+            }
+            copy(&older, &memory).await;
+            crowd.find(1);
+            let store = &crowd.worker.store;
+            store.refresh().await.unwrap();
+            let refused = store.inner.topology().members[1].vote().await.unwrap_err().to_string();
+            assert!(refused.contains(if rolled_back { "rolled back" } else { "no superblock" }), "{refused}");
+            let renewed = pool::renew(&memory, "m", &map, 1).await.unwrap();
+            scene.begin(&Request::Renew(Box::new(renewed)));
+            crowd.worker.finish().await.unwrap();
+            assert!(store.stats().moved_copies.load(Ordering::Relaxed) > 20, "all its keys came to it");
+            crowd.end(&scene).await;
+        });
+    }
+}
+
+async fn copy_all(from: Arc<device::Memory>, to: Arc<device::Memory>) {
+    use device::Namespace;
+    for lba in (0..from.info().blocks).step_by(256) {
+        let (read, bytes) = from.read(device::Lba(lba), engine::Buf::with_len(256 * 4096)).await;
+        read.unwrap();
+        to.write(device::Lba(lba), bytes.freeze(), device::Durability::Stable).await.unwrap();
+    }
+}

@@ -1,0 +1,194 @@
+//! Members that never come back, at every state of a change; new lives of voters, under crashes and in competition.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use engine::sim::{SimConfig, World};
+
+use super::*;
+use crate::change::Phase;
+use crate::map::tests::sample;
+use crate::plan::Request;
+use crate::testing::{Plain, plain_pool};
+use crate::{Error, Member, Presence, Proposer, open, renew};
+
+fn run<T>(future: impl Future<Output = T>) -> T {
+    World::new(1, SimConfig::default()).run_until(future).expect("the test's tasks are never all asleep for good")
+}
+
+/// A map of `members` to which one more is being added.
+fn adding(members: usize, replicas: u8) -> (Map, MemberId) {
+    let mut all = sample(members + 1, replicas);
+    let new = all.members.pop().unwrap();
+    let joint = all.begin(&Request::Add(vec![new.clone()]), 7).unwrap();
+    (joint, new.id)
+}
+
+#[test]
+fn a_member_lost_in_a_change_goes_with_the_next_one_and_nothing_else_does() {
+    let (joint, new) = adding(4, 3);
+    for (state, map) in [("joint", joint.clone()), ("unclean", joint.end_joint())] {
+        for lost in [new, map.members[1].id] {
+            let given_up = map.give_up(&[lost]).unwrap();
+            assert_eq!((given_up.epoch, given_up.revision, given_up.state), (map.epoch, 1, map.state), "{state}");
+            assert_eq!(given_up.give_up(&[lost]), Ok(given_up.clone()), "once is enough");
+            let stable = given_up.end_joint().end_unclean();
+            assert_eq!((stable.state, &stable.change), (State::Stable, &None));
+            let kept = stable.begin(&Request::Drain(vec![stable.members[2].id]), 8);
+            assert_eq!(
+                kept,
+                Err(PlanError::Lost(lost)),
+                "{state}: it would get keys that it may hold in an older state"
+            );
+            let joint = stable.begin(&Request::Remove(vec![lost]), 8).unwrap();
+            let member = &joint.members[joint.index_of(lost).unwrap()];
+            assert!(member.lost && member.leaving && !member.counts(Side::Old));
+            assert!(joint.encode().is_ok() && joint.end_joint().index_of(lost).is_none());
+        }
+    }
+    let stable = sample(4, 3);
+    assert_eq!(stable.give_up(&[stable.members[0].id]), Ok(stable.clone()), "it may be taken out as it is");
+}
+
+#[test]
+fn a_change_that_cannot_go_on_without_the_lost_one_is_taken_back() {
+    let (joint, new) = adding(3, 2);
+    let noted = joint.note(7, Phase::Migrate, 5, 300, 1000, 1);
+    let back = noted.give_up(&[new]).unwrap();
+    assert_eq!((back.state, back.epoch, back.members.len()), (State::Unclean, joint.epoch + 1, 3));
+    assert!(back.change.as_ref().is_some_and(|change| change.taken_back && change.cursor == 0));
+    assert_eq!(back.end_unclean().members, sample(3, 2).members);
+    // Where it is an old home as well, keys have one replica left of two: nothing may pass over that.
+    assert_eq!(joint.end_joint().give_up(&[new]), Err(PlanError::TooFewReplicas(2)));
+    assert_eq!(joint.give_up(&[joint.members[0].id]), Err(PlanError::TooFewReplicas(2)));
+    // Two of the new homes of some keys, but no more than one of the old ones of any.
+    let (joint, new) = adding(4, 3);
+    let back = joint.give_up(&[new, joint.members[0].id]).unwrap();
+    assert!((back.state, back.members.len(), back.members[0].lost) == (State::Unclean, 4, true), "{back:?}");
+    assert_eq!(joint.end_joint().give_up(&[new, joint.members[0].id]), Err(PlanError::TooFewReplicas(3)));
+    // On request, at any time of the joint epoch.
+    let replace = sample(3, 3);
+    let old = replace.members[1].id;
+    let spare = sample(4, 3).members.pop().unwrap();
+    let joint = replace.begin(&Request::Replace { old, new: Box::new(spare) }, 9).unwrap();
+    assert_eq!(joint.take_back().end_unclean().members, replace.members);
+    assert_eq!(replace.take_back(), replace);
+}
+
+#[test]
+fn a_new_life_counts_as_failed_in_the_old_placement() {
+    let map = sample(3, 2);
+    let fresh = |index: usize| Member { incarnation: 99, mark: 7, ..map.members[index].clone() };
+    let joint = map.begin(&Request::Renew(Box::new(fresh(0))), 1).unwrap();
+    let member = &joint.members[0];
+    assert!(member.renewed && !member.counts(Side::Old) && member.counts(Side::New) && member.incarnation == 99);
+    assert_eq!(member.old, member.seat(Side::New));
+    let unclean = joint.end_joint();
+    assert!(!unclean.members[0].renewed && unclean.encode().is_ok());
+    // It dies again before it has anything.
+    let given_up = joint.give_up(&[map.members[0].id]);
+    assert_eq!(given_up, Err(PlanError::TooFewReplicas(2)), "its keys have one other replica");
+    // Taken back, it holds nothing of what its place says.
+    let map = sample(3, 3);
+    let joint = map.begin(&Request::Renew(Box::new(Member { incarnation: 99, ..map.members[0].clone() })), 1).unwrap();
+    assert!(joint.take_back().members[0].lost);
+    // One of one is all there was.
+    let map = sample(3, 1);
+    let alone = map.begin(&Request::Renew(Box::new(Member { incarnation: 99, ..map.members[0].clone() })), 1);
+    assert_eq!(alone, Err(PlanError::TooFewReplicas(1)));
+}
+
+fn labelled(namespaces: &[Plain]) -> Vec<(String, Plain)> {
+    namespaces.iter().map(|namespace| ("m".to_owned(), namespace.clone())).collect()
+}
+
+/// Emptied: as from the factory.
+fn empty(namespace: &Plain) {
+    namespace.0.bytes.borrow_mut().fill(0);
+}
+
+/// A voter that has forgotten what it promised and accepted must not make a quorum with one that never knew.
+#[test]
+fn a_voter_in_a_new_life_makes_no_quorum_with_one_that_missed_the_map() {
+    run(async {
+        let namespaces: Vec<Plain> = (1..=3).map(|id| Plain::new(id, 2 << 20, 4096)).collect();
+        let [a, b, c] = [0, 1, 2].map(|index| &namespaces[index].0);
+        let map = plain_pool(&namespaces, 3).await;
+        let proposer = Proposer::new(&namespaces);
+        c.down.set(true);
+        let newer = proposer.agree(&map, |map| Ok(map.raise_epoch())).await.unwrap();
+        c.down.set(false);
+        empty(&namespaces[0]);
+        let fresh = renew(&namespaces[0], "m", &newer, 0).await.unwrap();
+        // Somebody who has seen the joint map on b, where alone it got to, asks when b is out of reach.
+        let joint = newer.begin(&Request::Renew(Box::new(fresh)), 5).unwrap();
+        b.down.set(true);
+        let answered = proposer.agree(&joint, |map| Ok(map.raise_epoch())).await;
+        assert!(answered.is_err(), "a in its new life and c, which knows the oldest map: {answered:?}");
+        b.down.set(false);
+        a.down.set(true);
+        assert_eq!(proposer.agree(&map, |map| Ok(map.clone())).await.unwrap(), newer);
+    });
+}
+
+/// Stopped after each write in turn, and begun again: it ends as a voting member, and no step of it makes one too early.
+#[test]
+fn a_new_life_may_be_interrupted_after_every_write_and_begun_again() {
+    let mut interrupted = 0;
+    for crash in 0..40 {
+        run(async {
+            let namespaces: Vec<Plain> = (1..=3).map(|id| Plain::new(id, 2 << 20, 4096)).collect();
+            let map = plain_pool(&namespaces, 3).await;
+            empty(&namespaces[1]);
+            let budget = Rc::new(Cell::new(crash));
+            *namespaces[1].0.budget.borrow_mut() = budget.clone();
+            let first = renew(&namespaces[1], "m", &map, 1).await;
+            budget.set(u32::MAX);
+            let opened = open(&labelled(&namespaces), None).await.unwrap();
+            assert!(matches!(opened.members[1], Presence::Refused(..)), "crash {crash}: {:?}", opened.members[1]);
+            let member = match first {
+                Ok(member) => member,
+                Err(_) => {
+                    interrupted += 1;
+                    renew(&namespaces[1], "m", &map, 1).await.unwrap()
+                }
+            };
+            let request = Request::Renew(Box::new(member));
+            let proposer = Proposer::new(&namespaces);
+            let joint = proposer.agree(&map, |map| Ok(map.begin(&request, 3)?)).await.unwrap();
+            proposer.agree(&joint, |map| Ok(map.end_joint())).await.unwrap();
+            let stable = proposer.agree(&joint, |map| Ok(map.end_unclean())).await.unwrap();
+            assert_eq!((stable.epoch, stable.state), (map.epoch + 2, State::Stable));
+            let opened = open(&labelled(&namespaces), None).await.unwrap();
+            assert!(opened.members.iter().all(|member| matches!(member, Presence::Present(_))), "{opened:?}");
+            // Its vote is worth as much as any.
+            namespaces[0].0.down.set(true);
+            assert!(proposer.agree(&stable, |map| Ok(map.raise_epoch())).await.is_ok());
+        });
+    }
+    assert!(interrupted > 3, "{interrupted}");
+}
+
+#[test]
+fn a_medium_that_is_another_pools_or_too_small_begins_no_new_life() {
+    run(async {
+        let namespaces: Vec<Plain> = (1..=3).map(|id| Plain::new(id, 2 << 20, 4096)).collect();
+        let map = plain_pool(&namespaces, 3).await;
+        let voting = renew(&namespaces[0], "m", &map, 0).await.unwrap_err().to_string();
+        assert!(voting.contains("a member with a vote"), "{voting}");
+        empty(&namespaces[0]);
+        let others = plain_pool(&namespaces[..1], 1).await;
+        assert_ne!(others.pool, map.pool);
+        let refused = renew(&namespaces[0], "m", &map, 0).await;
+        assert!(
+            matches!(&refused, Err(Error::InUse { found, .. }) if found.contains("a member of pool")),
+            "{refused:?}"
+        );
+        let small = Plain::new(2, 1 << 20, 4096);
+        let refused = renew(&small, "m", &map, 1).await;
+        assert!(matches!(&refused, Err(Error::Unfit { reason, .. }) if reason.contains("shrunk")), "{refused:?}");
+        namespaces[2].0.bytes.borrow_mut()[..4].copy_from_slice(b"\x7fELF");
+        let refused = renew(&namespaces[2], "m", &map, 2).await;
+        assert!(matches!(&refused, Err(Error::InUse { .. })), "{refused:?}");
+    });
+}
