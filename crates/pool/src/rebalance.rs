@@ -206,10 +206,11 @@ mod tests {
     impl Mover for Fake {
         async fn step(&self, map: &Map, phase: Phase, cursor: u64) -> Result<Step, String> {
             assert_eq!(map.state == State::Unclean, phase == Phase::Clean);
-            if self.fail_at == Some(self.done.borrow().len()) {
+            let fails = self.fail_at == Some(self.done.borrow().len());
+            time::sleep(self.time).await;
+            if fails {
                 return Err("a member is down".into());
             }
-            time::sleep(self.time).await;
             self.done.borrow_mut().push((phase, cursor));
             let next = cursor + 1;
             let moved_bytes = if phase == Phase::Migrate { 1000 } else { 0 };
@@ -272,6 +273,23 @@ mod tests {
             assert!(matches!(refused, Err(RebalanceError::Busy { .. })), "{refused:?}");
             assert_eq!((first.await.state, second.await.state), (State::Stable, State::Stable));
             assert!(is_free(&Proposer::new(&namespaces), &joint).await.unwrap().change.is_none());
+        });
+    }
+
+    /// Its first piece is refused, as the store does when it knows a newer map: by then the other has ended the change.
+    #[test]
+    fn the_slower_of_two_ends_as_the_faster_does() {
+        run(async {
+            let namespaces = three();
+            let joint = begun(&namespaces).await;
+            let (others, theirs) = (namespaces.clone(), joint.clone());
+            let first = engine::task::spawn(async move {
+                let mover = Fake::new(None, Duration::from_millis(10));
+                carry_out(&Proposer::new(&others), &mover, theirs, None, |_| {}).await.unwrap()
+            });
+            let slow = Fake::new(Some(0), Duration::from_secs(60));
+            let end = carry_out(&Proposer::new(&namespaces), &slow, joint, None, |_| {}).await;
+            assert_eq!(end, Ok(first.await));
         });
     }
 

@@ -3,7 +3,6 @@
 
 use check::Recorder;
 use engine::task::Task;
-use engine::time;
 use pool::change::{Phase, State};
 use pool::plan::Request;
 
@@ -171,6 +170,8 @@ fn a_member_that_lost_what_it_held_begins_anew_in_its_place() {
             let mut map = scene.voters.now();
             (map.members[1].mark, map.revision) = (2, 1);
             scene.voters.set(map.clone());
+            // Marked while it is well, long before.
+            engine::time::sleep(Duration::from_secs(1)).await;
             crowd.lose(1);
             if !rolled_back {
                 copy(&crate::testing::memories(1, 32 << 20).remove(0), &older).await;

@@ -228,6 +228,14 @@ mod tests {
                 }
             }
             assert!(differing > 50, "{differing} keys with other homes");
+            let mut renewed = map.clone();
+            (renewed.state, renewed.members[0].renewed) = (pool::State::Joint, true);
+            renewed.members.iter_mut().for_each(|member| member.old = member.seat(pool::Side::New));
+            let placement = Placement::of(&renewed);
+            let homes = (0..200u64).map(|number| placement.homes(KeyHash::new(&number.to_le_bytes(), 1)));
+            let homes = homes.filter(|homes| homes.contains(0)).inspect(|homes| assert_eq!(homes.len(), 3));
+            let of_new_life = |homes: Homes| homes.iter().find(|home| home.member == 0).map(|home| home.sets);
+            assert!(homes.map(of_new_life).all(|sets| sets == Some(Sets::NEW)), "what it held before is gone");
             let calm = Placement { new: old, old: None, void: Vec::new() };
             let homes = calm.homes(KeyHash::new(b"k", 1));
             assert_eq!((homes.len(), homes.quorum().needed(), calm.replicas()), (3, 2, 3));

@@ -97,7 +97,11 @@ impl Config {
     pub(super) fn enough_stored(&self, operation: Operation, epoch: u8, members: u8) -> bool {
         match operation {
             Operation::Rebuild => members != 0,
-            Operation::Seal(_) => self.meets_majorities(members, self.map(epoch).old),
+            Operation::Seal(_) => {
+                let Map { old, new, .. } = self.map(epoch);
+                // What is copied then is read from sealed pages, and from homes that are new.
+                self.meets_majorities(members, old) && is_majority(members | (new & !old), new)
+            }
             Operation::Sweep(_) if self.rules.sweep_at_majority => self.quorum(epoch, members),
             Operation::SealAll(_)
             | Operation::Clean(_)
