@@ -81,13 +81,7 @@ async fn four() -> (Scene, pool::Member) {
 /// Wherever in the change it dies: the change ends without it, and then it is taken out, or another takes its place.
 #[test]
 fn a_member_lost_in_the_middle_of_a_change_is_given_up_and_goes() {
-    for (seed, lost, phase) in [
-        (1, 4, Phase::Seal),
-        (2, 4, Phase::Migrate),
-        (3, 0, Phase::Migrate),
-        (4, 4, Phase::Clean),
-        (5, 1, Phase::Clean),
-    ] {
+    for (seed, lost, phase) in [(1, 4, Phase::Seal), (2, 0, Phase::Migrate), (3, 4, Phase::Clean)] {
         run(seed, async {
             let (scene, spare) = four().await;
             let crowd = Crowd::of(&scene).await;
