@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use kv::store::PutOptions;
 use kv::types::Version;
 
 /// A value as it was found.
@@ -24,8 +25,38 @@ impl From<kv::store::Versioned> for Versioned {
     }
 }
 
-/// The expiry that is `time` from now by this machine's clock, for [`kv::store::PutOptions::expiry`]. It is kept and given
-/// back; nothing ends by it yet.
+/// What [`Client::update`](crate::Client::update) makes of a key. `R` is what the update returns if this is what took effect.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Change<R> {
+    /// The key stays as it is.
+    Keep(R),
+    /// The key gets this value.
+    Put {
+        /// The value.
+        value: Vec<u8>,
+        /// Its expiry and tag.
+        options: PutOptions,
+        /// What to return.
+        result: R,
+    },
+    /// The key goes.
+    Delete(R),
+}
+
+impl<R> Change<R> {
+    /// As the store wants it; `None` is for an update that could not decide.
+    pub(crate) fn into_store(self) -> kv::store::Change<Option<R>> {
+        match self {
+            Change::Keep(result) => kv::store::Change::Keep(Some(result)),
+            Change::Put { value, options, result } => {
+                kv::store::Change::Put { value: kv::Value::copy_from(&value), options, result: Some(result) }
+            }
+            Change::Delete(result) => kv::store::Change::Delete(Some(result)),
+        }
+    }
+}
+
+/// The expiry of what shall live for `time` from now by this machine's clock, for [`PutOptions::expiry`].
 pub fn expiry_in(time: Duration) -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     // A clock before 1970 is as wrong as can be; the expiry is then long past.

@@ -31,6 +31,7 @@
 //! [`reach`] is for programs that run their own reactors, as the command line and the gateway do.
 
 mod client;
+mod conditional;
 mod error;
 mod item;
 mod options;
@@ -44,8 +45,8 @@ mod worker;
 
 pub use client::Client;
 pub use error::{Error, ErrorKind};
-pub use item::{Versioned, expiry_in};
-pub use kv::store::{ListEntry, ListPage, MemberStatus, PutOptions};
+pub use item::{Change, Versioned, expiry_in};
+pub use kv::store::{CasOutcome, Increment, ListEntry, ListPage, MemberStatus, PutOptions};
 pub use kv::types::Version;
 pub use kv::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 pub use options::{Options, QUEUE_DEFAULT, QUEUE_MAX, REACTORS_MAX};

@@ -66,7 +66,6 @@ impl<T> Answer<T> {
     }
 
     /// The caller's closure has panicked.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for conditional operations"))]
     pub fn panicked(self, payload: Box<dyn Any + Send>) {
         self.give(Err(payload));
     }

@@ -6,7 +6,10 @@ use std::thread;
 use std::time::Duration;
 
 use client::testing::MemoryPool;
-use client::{Client, Error, ErrorKind, Options, PutOptions, SecurityOptions, VALUE_BYTES_MAX};
+use client::{
+    CasOutcome, Change, Client, Error, ErrorKind, Increment, Options, PutOptions, SecurityOptions, VALUE_BYTES_MAX,
+    Versioned,
+};
 
 fn start(options: Options) -> (MemoryPool, Client) {
     let pool = MemoryPool::start(3).expect("a pool in memory");
@@ -161,4 +164,43 @@ fn members_are_told_apart() {
     let members = client.members().wait().expect("members");
     assert_eq!(members.len(), 3);
     assert!(members.iter().filter(|member| member.votes).count() >= 2, "{members:?}");
+}
+
+#[test]
+fn conditional_operations_count_exactly_from_many_threads() {
+    let (_pool, client) = start(Options { reactors: 2, ..Options::default() });
+    let other = Client::connect(_pool.addresses(), Options::default()).wait().expect("it answers");
+    let threads: Vec<_> = [client.clone(), client.clone(), other]
+        .into_iter()
+        .map(|client| {
+            thread::spawn(move || {
+                for _ in 0..10 {
+                    client.increment("turns", 1, Some(0)).wait().expect("increment");
+                    client.append("text", "x").wait().expect("append");
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    assert_eq!(client.increment("turns", 0, None).wait(), Ok(Increment::Value(30)));
+    assert_eq!(client.get("text").wait().expect("get").map(|text| text.len()), Some(30));
+    assert_eq!(client.increment("text", 1, None).wait(), Ok(Increment::NotANumber));
+    let taken = client.take("text").wait().expect("take").expect("there");
+    let stale = client.compare_and_set("text", taken.version, "again", PutOptions::default()).wait();
+    assert_eq!(stale, Ok(CasOutcome::Changed(None)));
+    assert_eq!(client.replace("text", "again", PutOptions::default()).wait(), Ok(false));
+    assert_eq!(client.add("text", "again", PutOptions::default()).wait(), Ok(true));
+}
+
+#[test]
+fn the_panic_of_an_update_goes_on_where_it_is_waited_for_and_harms_nobody() {
+    let (_pool, client) = start(Options::default());
+    client.put("key", "value").wait().expect("put");
+    let broken = client.clone();
+    let waiter = thread::spawn(move || {
+        broken.update("key", |_: Option<&Versioned>| -> Change<()> { panic!("on purpose") }).wait()
+    });
+    assert!(waiter.join().is_err(), "the panic is the caller's");
+    let again = client.update("key", |found| Change::Keep(found.map(|found| found.value.clone())));
+    assert_eq!(again.wait(), Ok(Some(b"value".to_vec())), "and the client goes on");
 }
