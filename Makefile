@@ -9,6 +9,8 @@
 #   make guest                     a real Linux kernel as peer, as initiator and as target: all that there is
 #   make fuzz [SECONDS=60]         every fuzz target for that long
 #   make bench [ROW=B4]            every row of figures in short form, or one, beside its peers
+#   make install [PREFIX=/usr/local]   the binary, the C library with its header, pkg-config's file; DESTDIR is honoured
+#   make wheel                     the Python package, optimised
 #   make tidy | fmt | clean
 
 .DELETE_ON_ERROR:
@@ -26,11 +28,13 @@ SEED ?=
 # Seconds per target of `make fuzz`.
 SECONDS ?= 60
 ONLY ?=
+# Where `make install` puts things.
+PREFIX ?= /usr/local
 
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 YAGURA := $(TARGET_DIR)/release/yagura
 
-.PHONY: help build run test test-all sim model mutants guest fuzz bench tidy fmt clean deps deps-build deps-test deps-bench
+.PHONY: help build run test test-all sim model mutants guest fuzz bench install wheel tidy fmt clean deps deps-build deps-test deps-bench
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -67,6 +71,12 @@ bench: deps-bench build
 
 fuzz: deps-test
 	scripts/fuzz.sh $(SECONDS)
+
+install: build
+	scripts/install.sh "$(PREFIX)" "$(YAGURA)"
+
+wheel: deps-build
+	scripts/python.sh wheel
 
 # The lint alone, straight through rustc: it needs no dependency, so it answers in seconds.
 tidy:

@@ -39,8 +39,8 @@ for group in "$@"; do
       want c++=g++ python3=python3 mke2fs=e2fsprogs zstd=zstd qemu-system-x86_64=qemu-system-x86 redis-cli=redis-tools
       # openssl: TLS that is not ours, at the other end of our connections.
       want redis-benchmark=redis-tools openssl=openssl
-      # redis-server: what the gateway's answers are compared with. The client library lives in an environment of its own,
-      # which venv makes, which Debian packages apart.
+      # redis-server: what the gateway's answers are compared with. The client library, and the tests of our own for Python, live in
+      # environments of their own, which venv makes, which Debian packages apart.
       want redis-server=redis-server
       python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)
       redis_py=yes

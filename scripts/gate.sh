@@ -51,5 +51,6 @@ run store cargo test --profile sim --locked --package device --package kv --pack
   --skip fixed_seeds --skip fresh_seeds --skip one_seed_is_one_run --skip without_faults_nothing_fails
 run sim scripts/sim.sh
 run process cargo test --package yagura --locked
+run python scripts/python.sh
 run fuzz scripts/fuzz.sh "$GATE_FUZZ_SECONDS"
 run guest scripts/guest.sh

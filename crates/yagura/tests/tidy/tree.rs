@@ -124,7 +124,8 @@ fn root_kind(path: &str) -> Option<(String, bool)> {
     if path.starts_with("fuzz/fuzz_targets/") {
         return Some((path.to_owned(), true));
     }
-    let tail = path.strip_prefix("crates/")?.split_once('/')?.1;
+    let in_crate = || path.strip_prefix("crates/")?.split_once('/');
+    let tail = path.strip_prefix("python/").or_else(|| in_crate().map(|(_, tail)| tail))?;
     let tail = tail.strip_prefix("model/").unwrap_or(tail);
     let parts: Vec<&str> = tail.split('/').collect();
     let is_test = match parts.as_slice() {

@@ -1,0 +1,160 @@
+//! The C library from C: the example compiled as C and as C++, run against real targets; the header against the library.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use client::testing::MemoryPool;
+
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
+/// Where cargo has put the library: beside this test.
+fn library_folder() -> PathBuf {
+    let test = std::env::current_exe().expect("a running test has a file");
+    test.parent().expect("it lies in a folder").to_owned()
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let (text, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command:?}: {}\n{text}{error}", output.status);
+    text.into_owned()
+}
+
+/// Compiles the example against the shared library and runs it on a pool of its own.
+fn try_example(compiler: &[&str]) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("kv");
+    let library = library_folder().join("libyagura.so");
+    let warnings = ["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O1", "-g"];
+    let mut compile = Command::new(compiler[0]);
+    compile.args(&compiler[1..]).args(warnings).arg("-I").arg(Path::new(ROOT).join("include"));
+    compile.arg(Path::new(ROOT).join("examples/kv.c")).arg("-o").arg(&program);
+    compile.args(["-x", "none"]).arg(&library).arg("-lpthread");
+    run(&mut compile);
+    // The library asks to be found under the name of its interface.
+    std::os::unix::fs::symlink(&library, folder.path().join("libyagura.so.0")).expect("a link");
+    let pool = MemoryPool::start(3).expect("a pool in memory");
+    let said = run(Command::new(&program).arg(&pool.addresses()[0]).env("LD_LIBRARY_PATH", folder.path()));
+    assert_eq!(said, format!("yagura {}: all is well\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn the_example_as_c() {
+    try_example(&["cc", "-std=c11", "-D_POSIX_C_SOURCE=200809L", "-x", "c"]);
+}
+
+#[test]
+fn the_example_as_c_plus_plus() {
+    try_example(&["c++", "-std=c++17", "-x", "c++"]);
+}
+
+/// One form for all ways to lay out a line: words and marks with single blanks.
+fn tokens(text: &str) -> String {
+    let mut spaced = String::new();
+    for c in text.chars() {
+        if c.is_alphanumeric() || c == '_' {
+            spaced.push(c);
+        } else {
+            spaced.extend([' ', c, ' ']);
+        }
+    }
+    spaced.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn header() -> String {
+    std::fs::read_to_string(Path::new(ROOT).join("include/yagura.h")).expect("the header is there")
+}
+
+/// The functions that the header declares, comments left out.
+fn declared() -> BTreeSet<String> {
+    let mut text = header();
+    while let (Some(from), Some(to)) = (text.find("/*"), text.find("*/")) {
+        text.replace_range(from..to + 2, " ");
+    }
+    let functions = text.lines().filter(|line| line.contains("yagura_") && line.ends_with(");"));
+    functions.filter(|line| !line.starts_with("typedef")).map(tokens).collect()
+}
+
+/// A type of the library as the header writes it.
+fn in_c(rust: &str) -> String {
+    let names = [
+        ("c_void", "void"),
+        ("c_char", "char"),
+        ("i64", "int64_t"),
+        ("u64", "uint64_t"),
+        ("u32", "uint32_t"),
+        ("usize", "size_t"),
+        ("Bytes", "yagura_bytes"),
+        ("RawPutOptions", "yagura_put_options"),
+        ("RawOptions", "yagura_options"),
+        ("RawClient", "yagura_client"),
+        ("RawScan", "yagura_scan"),
+        ("Value", "yagura_value"),
+        ("Status", "yagura_status"),
+        ("Completion", "yagura_completion"),
+    ];
+    if let Some(target) = rust.strip_prefix("*const ") {
+        return format!("const {} *", in_c(target));
+    }
+    if let Some(target) = rust.strip_prefix("*mut ") {
+        return format!("{} *", in_c(target));
+    }
+    let known = names.iter().find(|(name, _)| *name == rust);
+    known.unwrap_or_else(|| panic!("the type {rust} has no place in C")).1.to_owned()
+}
+
+/// What the library exports, in the header's words.
+fn exported() -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
+    for entry in std::fs::read_dir(Path::new(ROOT).join("src")).expect("the sources are there") {
+        let source = std::fs::read_to_string(entry.expect("an entry").path()).expect("a source");
+        for piece in source.split("#[unsafe(no_mangle)]").skip(1) {
+            let (_, function) = piece.split_once("extern \"C\" fn ").expect("what is exported is C's");
+            let (head, _) = function.split_once('{').expect("it has a body");
+            let (name, rest) = head.split_once('(').expect("it has arguments");
+            let (arguments, result) = rest.rsplit_once(')').expect("they end");
+            let result = result.trim().strip_prefix("->").map_or("void".to_owned(), |result| in_c(result.trim()));
+            let argument = |text: &str| {
+                let (name, kind) = text.split_once(':').expect("an argument has a type");
+                format!("{} {}", in_c(kind.trim()), name.trim())
+            };
+            let arguments: Vec<String> =
+                arguments.split(',').map(str::trim).filter(|text| !text.is_empty()).map(argument).collect();
+            let arguments = if arguments.is_empty() { "void".to_owned() } else { arguments.join(", ") };
+            all.insert(tokens(&format!("{result} {name}({arguments});")));
+        }
+    }
+    all
+}
+
+#[test]
+fn the_header_declares_what_the_library_exports() {
+    let (declared, exported) = (declared(), exported());
+    let only = |one: &BTreeSet<String>, other: &BTreeSet<String>| one.difference(other).cloned().collect::<Vec<_>>();
+    assert_eq!(only(&exported, &declared), only(&declared, &exported), "left: exported, right: declared");
+    assert!(exported.len() > 30, "{} functions were found", exported.len());
+}
+
+#[test]
+fn the_header_has_the_librarys_numbers() {
+    let header = header();
+    let source = std::fs::read_to_string(Path::new(ROOT).join("src/fault.rs")).expect("the source is there");
+    let (_, statuses) = source.split_once("pub enum Status {").expect("the statuses");
+    let mut count = 0;
+    for line in statuses.lines().take_while(|line| *line != "}").filter_map(|line| line.trim().strip_suffix(',')) {
+        let (name, number) = line.split_once(" = ").expect("a status has its number");
+        let mut upper = String::new();
+        for (at, c) in name.chars().enumerate() {
+            upper.extend((at > 0 && c.is_uppercase()).then_some('_'));
+            upper.extend(c.to_uppercase());
+        }
+        let has = |end: &str| header.contains(&format!("    YAGURA_{upper} = {number}{end}\n"));
+        assert!(has(",") || has(""), "YAGURA_{upper} = {number}");
+        count += 1;
+    }
+    assert_eq!(count, header.lines().filter(|line| line.starts_with("    YAGURA_")).count());
+    for (name, number) in [("KEY_MAX", client::KEY_BYTES_MAX), ("VALUE_MAX", client::VALUE_BYTES_MAX)] {
+        assert!(header.contains(&format!("#define YAGURA_{name} {number}\n")), "YAGURA_{name} is {number}");
+    }
+}

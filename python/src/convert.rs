@@ -1,0 +1,66 @@
+//! Results as Python has them.
+
+use client::{Error, ErrorKind, Pending, Versioned};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::Object;
+use crate::notifier::notify;
+
+/// The exception of `yagura._errors` for an error.
+pub fn exception(py: Python<'_>, error: &Error) -> PyErr {
+    let name = match error.kind() {
+        // Whatever went wrong: what the caller must know first is that it may have happened.
+        _ if error.outcome_unknown() => "OutcomeUnknown",
+        ErrorKind::Usage => "UsageError",
+        ErrorKind::Unavailable => "Unavailable",
+        ErrorKind::Refused => "Refused",
+        ErrorKind::OutOfSpace => "OutOfSpace",
+        ErrorKind::TimedOut => "TimedOut",
+        ErrorKind::Closed => "Closed",
+    };
+    named(py, name, error.to_string())
+}
+
+/// An exception of the package.
+pub fn named(py: Python<'_>, name: &str, sentence: String) -> PyErr {
+    let made = py.import("yagura._errors").and_then(|errors| errors.getattr(name)?.call1((sentence,)));
+    made.map_or_else(|error| error, PyErr::from_value)
+}
+
+/// Value, version, expiry in milliseconds, tag.
+pub fn versioned(py: Python<'_>, found: Option<Versioned>) -> PyResult<Object> {
+    let Some(Versioned { value, version, expiry, tag }) = found else { return Ok(py.None()) };
+    Ok((PyBytes::new(py, &value), version.to_string(), expiry, tag).into_pyobject(py)?.into_any().unbind())
+}
+
+/// What a result becomes, with the interpreter's lock held.
+pub trait Convert<T>: FnOnce(Python<'_>, T) -> PyResult<Object> + Send + 'static {}
+impl<T, F: FnOnce(Python<'_>, T) -> PyResult<Object> + Send + 'static> Convert<T> for F {}
+
+/// Waits for the result, or has `done(result, error)` called with it.
+pub fn deliver<T: Send + 'static>(
+    py: Python<'_>,
+    pending: Pending<T>,
+    done: Option<Object>,
+    convert: impl Convert<T>,
+) -> PyResult<Object> {
+    let Some(done) = done else {
+        return match py.detach(|| pending.wait()) {
+            Ok(result) => convert(py, result),
+            Err(error) => Err(exception(py, &error)),
+        };
+    };
+    let told = move |py: Python<'_>, result: Result<T, Error>| {
+        let result = result.map_err(|error| exception(py, &error)).and_then(|result| convert(py, result));
+        let called = match result {
+            Ok(result) => done.call1(py, (result, py.None())),
+            Err(error) => done.call1(py, (py.None(), error.into_value(py))),
+        };
+        if let Err(error) = called {
+            error.write_unraisable(py, Some(done.bind(py)));
+        }
+    };
+    py.detach(|| pending.on_done(move |result| notify(Box::new(move |py| told(py, result)))));
+    Ok(py.None())
+}

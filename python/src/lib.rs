@@ -1,0 +1,29 @@
+//! The store for Python, as the package's own code uses it: `yagura/_client.py` and `yagura/_aio.py` make the faces of it.
+//!
+//! Every operation is one method with a last argument `done`: `None` waits, with the interpreter's lock given up; else it
+//! returns at once, and `done(result, error)` is called by a thread of ours that is no reactor ([`notifier`]).
+
+mod convert;
+mod core;
+mod notifier;
+
+use pyo3::prelude::*;
+
+/// The store's core; use `yagura.Client` or `yagura.AsyncClient`.
+#[pymodule]
+mod _yagura {
+    use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use crate::core::Core;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        module.add("KEY_BYTES_MAX", client::KEY_BYTES_MAX)?;
+        module.add("VALUE_BYTES_MAX", client::VALUE_BYTES_MAX)
+    }
+}
+
+/// What Python holds.
+type Object = Py<PyAny>;

@@ -1,0 +1,146 @@
+"""The face for threads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Iterator, Optional
+
+import pytest
+import yagura
+from conftest import Pool
+
+
+@pytest.fixture
+def client(pool: Pool) -> Iterator[yagura.Client]:
+    with yagura.Client(pool.addresses[0]) as client:
+        yield client
+
+
+def test_put_get_delete(client: yagura.Client) -> None:
+    client.put("lantern", "lit")
+    assert client.get("lantern") == b"lit"
+    client.put(b"\x00\xff", bytearray(b"\x01" * 100_000))
+    assert client.get(b"\x00\xff") == b"\x01" * 100_000
+    assert client.delete("lantern") and not client.delete("lantern")
+    assert client.get("lantern") is None and client.get_versioned("lantern") is None
+
+
+def test_versions_expiry_and_tags(client: yagura.Client) -> None:
+    end = time.time() + 3600
+    client.put("door", "open", expires_at=end, tag=7)
+    first = client.get_versioned("door")
+    assert first is not None and first.expires_at is not None and abs(first.expires_at - end) < 0.002
+    assert (first.value, first.tag) == (b"open", 7)
+    version = client.compare_and_set("door", first.version, "shut")
+    assert version is not None and version != first.version
+    assert client.compare_and_set("door", first.version, "open") is None
+    assert not client.compare_and_delete("door", first.version)
+    assert client.compare_and_delete("door", version)
+    client.put("door", "brief", expires_in=0.05)
+    time.sleep(0.1)
+    assert client.get("door") is None
+
+
+def test_conditional_operations(client: yagura.Client) -> None:
+    assert client.add("gate", "a") and not client.add("gate", "b")
+    assert client.replace("gate", "c") and not client.replace("no gate", "d")
+    assert client.append("gate", "d") == 2
+    taken = client.take("gate")
+    assert taken is not None and taken.value == b"cd" and client.take("gate") is None
+    assert client.increment("count", 5, initial=None) is None
+    assert client.increment("count", 5) == 5 and client.increment("count", -7) == -2
+    client.put("count", "many")
+    with pytest.raises(yagura.NotANumber):
+        client.increment("count")
+    client.delete("count")
+
+
+def test_threads_count_exactly(client: yagura.Client) -> None:
+    def count(found: Optional[yagura.Versioned]) -> yagura.Change[int]:
+        total = int(found.value) + 1 if found else 1
+        return yagura.Put(str(total), total)
+
+    def work() -> None:
+        for _ in range(5):
+            client.update("updates", count)
+            client.increment("turns")
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert client.get("updates") == b"20" and client.get("turns") == b"20"
+    assert client.update("updates", lambda found: yagura.Delete("gone")) == "gone"
+    assert client.update("updates", lambda found: yagura.Keep(found)) is None
+
+
+def test_many_and_scan(client: yagura.Client) -> None:
+    client.put_many((f"lamp-{number}", str(number)) for number in range(50))
+    found = client.get_many(["lamp-7", "lamp-none", b"lamp-49"])
+    assert [value and value.value for value in found] == [b"7", None, b"49"]
+    entries = list(client.scan("lamp-"))
+    assert len(entries) == 50 and {entry.value_length for entry in entries} == {1, 2}
+    with pytest.raises(yagura.BatchError) as failed:
+        client.get_many(["lamp-7", ""])
+    assert isinstance(failed.value.results[1], yagura.UsageError) and not failed.value.outcome_unknown
+
+
+def test_mistakes(pool: Pool, client: yagura.Client) -> None:
+    with pytest.raises(yagura.UsageError):
+        client.put("", "empty")
+    with pytest.raises(ValueError):
+        client.put("k" * (yagura.KEY_BYTES_MAX + 1), "long")
+    with pytest.raises(yagura.UsageError):
+        client.put("key", 5)  # type: ignore[arg-type]
+    with pytest.raises(yagura.UsageError):
+        client.put("key", "value", expires_at=1.0, expires_in=1.0)
+    with pytest.raises(yagura.UsageError):
+        yagura.Client(pool.addresses, reactors=0)
+    with pytest.raises(yagura.UsageError):
+        yagura.Client(pool.addresses, security=yagura.Security(concat=True))
+    with pytest.raises(yagura.Unavailable):
+        yagura.Client("127.0.0.1:1")
+
+
+def test_a_closed_client_says_so(pool: Pool) -> None:
+    with yagura.Client(",".join(pool.addresses), reactors=2) as client:
+        client.put("key", "value")
+    with pytest.raises(yagura.Closed):
+        client.get("key")
+    client.close()
+
+
+def test_the_lock_is_given_up_while_waiting(own_pool: Pool) -> None:
+    with yagura.Client(own_pool.addresses, timeout=1.0) as client:
+        client.put("key", "value")
+        own_pool.kill(2)
+        ticks = 0
+        failed: list[Exception] = []
+
+        def wait() -> None:
+            try:
+                client.put("key", "other")
+            except yagura.Error as error:
+                failed.append(error)
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        while waiting.is_alive():
+            ticks += 1
+            time.sleep(0.01)
+        assert ticks > 5, "another thread ran meanwhile"
+        assert isinstance(failed[0], yagura.OutcomeUnknown) and failed[0].outcome_unknown
+        with pytest.raises((yagura.TimedOut, yagura.Unavailable)) as read:
+            client.get("key")
+        assert not read.value.outcome_unknown
+
+
+def test_one_dead_member_changes_nothing(own_pool: Pool) -> None:
+    with yagura.Client(own_pool.addresses) as client:
+        client.put("key", "value")
+        own_pool.kill(1)
+        assert client.get("key") == b"value"
+        client.put("key", "other")
+        assert client.get("key") == b"other"

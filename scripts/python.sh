@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Builds the Python package as a wheel, installs it in an environment of its own, checks its types, and runs its tests.
+# usage: python.sh [wheel]   (wheel: builds it optimised, as it is given away, and says where it is)
+# Kept under the target directory: the environment (as long as the pinned tools stay the same) and the wheels.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+place=$target/python
+venv=$place/venv
+pins=python/requirements-test.txt
+
+mkdir -p "$place"
+if ! cmp -s "$pins" "$venv/pins" 2>/dev/null; then
+  rm -rf "$venv"
+  python3 -m venv "$venv"
+  "$venv/bin/python" -m pip --quiet --disable-pip-version-check install --requirement "$pins"
+  cp "$pins" "$venv/pins"
+fi
+
+profile=dev
+[ "${1:-}" != wheel ] || profile=release
+rm -rf "$place/wheels"
+CARGO_TARGET_DIR=$target "$venv/bin/maturin" build --quiet --locked --manifest-path python/Cargo.toml --profile "$profile" \
+  --interpreter "$venv/bin/python" --compatibility linux --out "$place/wheels"
+wheels=("$place"/wheels/yagura-*.whl)
+if [ "${1:-}" = wheel ]; then
+  echo "${wheels[0]}"
+  exit
+fi
+"$venv/bin/python" -m pip --quiet --disable-pip-version-check install --no-deps --force-reinstall "${wheels[0]}"
+
+cargo build --quiet --locked --bin yagura
+# From outside the source folder: what is tested is the package as it was installed.
+cp -r python/tests python/pyproject.toml "$place/"
+cd "$place"
+"$venv/bin/python" -m mypy --no-incremental --package yagura --config-file pyproject.toml
+"$venv/bin/python" -m mypy --no-incremental --config-file pyproject.toml tests
+YAGURA=$target/debug/yagura exec "$venv/bin/python" -m pytest --rootdir "$place" -p no:cacheprovider tests
