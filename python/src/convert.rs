@@ -18,6 +18,8 @@ pub fn exception(py: Python<'_>, error: &Error) -> PyErr {
         ErrorKind::OutOfSpace => "OutOfSpace",
         ErrorKind::TimedOut => "TimedOut",
         ErrorKind::Closed => "Closed",
+        // A kind that this table does not know yet.
+        _ => "Error",
     };
     named(py, name, error.to_string())
 }

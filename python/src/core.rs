@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use client::{CasOutcome, Change, Client, Error, Increment, Options, PutOptions, SecurityOptions, Version};
+use client::{CasOutcome, Client, Error, Increment, Options, PutOptions, SecurityOptions, Version};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -164,11 +164,7 @@ impl Core {
     /// Removes the key if it has this version; whether it did.
     fn compare_and_delete(&self, py: Python<'_>, key: &[u8], version: &str, done: Option<Object>) -> PyResult<Object> {
         let version = parse(py, version)?;
-        let pending = self.client.update(key, move |found| match found {
-            Some(found) if found.version == version => Change::Delete(true),
-            _ => Change::Keep(false),
-        });
-        deliver(py, pending, done, boolean)
+        deliver(py, self.client.compare_and_delete(key, version), done, boolean)
     }
 
     fn increment(

@@ -72,6 +72,7 @@ static void conditional(yagura_client *client) {
     expect(YAGURA_CHANGED, yagura_compare_and_set(client, door, old, text("open"), NULL, NULL), "an old version");
     yagura_value_free(value);
     expect(YAGURA_OK, yagura_compare_and_set(client, door, version, text("locked"), NULL, NULL), "the version it gave");
+    expect(YAGURA_CHANGED, yagura_compare_and_delete(client, door, version), "delete an old version");
     expect(YAGURA_OK, yagura_take(client, door, &value), "take");
     check(holds(value, "locked"), "what was taken");
     yagura_value_free(value);
@@ -84,6 +85,37 @@ static void conditional(yagura_client *client) {
     check(length == 11, "the whole length");
     expect(YAGURA_NOT_A_NUMBER, yagura_increment(client, text("visits"), 1, NULL, &sum), "increment a text");
     expect(YAGURA_OK, yagura_delete(client, text("visits")), "delete");
+}
+
+/* Sells one of what is in stock. */
+struct sale {
+    char left[24];
+    int sold;
+};
+
+static yagura_decision sell(void *context, const yagura_value *found, yagura_bytes *value, yagura_put_options *options) {
+    struct sale *sale = (struct sale *)context;
+    int left = 0;
+    size_t index;
+    for (index = 0; index < yagura_value_length(found); index++)
+        left = left * 10 + ((const char *)yagura_value_data(found))[index] - '0';
+    sale->sold = left > 0;
+    if (left < 2)
+        return left == 1 ? YAGURA_DELETE : YAGURA_KEEP;
+    snprintf(sale->left, sizeof sale->left, "%d", left - 1);
+    *value = text(sale->left);
+    options->tag = yagura_value_tag(found);
+    return YAGURA_PUT;
+}
+
+static void updates(yagura_client *client) {
+    struct sale sale;
+    int turn;
+    expect(YAGURA_OK, yagura_put(client, text("stock"), text("2"), NULL), "put");
+    for (turn = 0; turn < 3; turn++) {
+        expect(YAGURA_OK, yagura_update(client, text("stock"), sell, &sale), "update");
+        check(sale.sold == (turn < 2), "two were sold, and no third");
+    }
 }
 
 static void many(yagura_client *client) {
@@ -120,6 +152,8 @@ typedef struct tally {
 } tally;
 
 static void count_one(tally *tally, int right) {
+    if (!right)
+        fprintf(stderr, "a completion: %s\n", yagura_error_message());
     pthread_mutex_lock(&tally->lock);
     tally->done++;
     tally->wrong += !right;
@@ -220,6 +254,7 @@ int main(int argc, char **argv) {
     expect(YAGURA_OK, yagura_open(argv[1], options, &client), "open");
     simple(client);
     conditional(client);
+    updates(client);
     many(client);
     asynchronous(client);
     by_threads(client);

@@ -12,9 +12,17 @@
  * or may do so later, or never. A later read tells, once it has returned the change or something newer.
  *
  * Completions. A function with "_async" in its name returns at once; its completion is called exactly once, on a thread of the
- * client, unless the function itself returned an error. A completion must not block; it may start further requests, and
- * blocking functions refuse to work in it (YAGURA_USAGE). It must not throw. Where the client's queue is full, such a
- * function waits for room, except in a completion.
+ * client, unless the function itself returned an error. A completion must not block, nor wait for a lock that is held while
+ * requests are made; it may start further requests, and blocking functions refuse to work in it (YAGURA_USAGE). It must not
+ * throw. Where the client's queue is full, such a function waits for room, which completions make, except in a completion.
+ *
+ * Fork. A child of fork() has none of the client's threads: there every function on the parent's client fails (YAGURA_USAGE),
+ * but for yagura_close, which frees it and leaves the parent's alone. The child may open clients of its own. It inherits the
+ * parent's sockets until it calls exec, so that a target may see the parent's end only when the child ends too.
+ *
+ * Stability. Within a major version of the interface (the number behind "libyagura.so.") functions, types, numbers and options
+ * stay, and programs need not be compiled again; functions, statuses and options may be added. Treat a status that you do not
+ * know as a failure. While the number is 0, the first one, it changes with any release that breaks this.
  *
  * Linking: pkg-config --cflags --libs yagura
  */
@@ -87,6 +95,16 @@ typedef struct yagura_put_options {
 /* Called when a request is done. The value is the completion's to free, and null where there is none. */
 typedef void (*yagura_completion)(void *context, yagura_status status, yagura_value *value);
 
+/* What an update makes of a key: it stays as it is, gets a value, or goes. */
+typedef enum yagura_decision {
+    YAGURA_KEEP = 0,
+    YAGURA_PUT = 1,
+    YAGURA_DELETE = 2
+} yagura_decision;
+
+/* Decides for yagura_update. */
+typedef yagura_decision (*yagura_decide)(void *context, const yagura_value *found, yagura_bytes *value, yagura_put_options *options);
+
 /* Version of this library, such as "0.1.0". */
 const char *yagura_version(void);
 /* The last error of the calling thread in words, "" if there was none; good until its next call. In a completion: its error. */
@@ -109,7 +127,8 @@ void yagura_options_free(yagura_options *options);
 yagura_status yagura_open(const char *addresses, const yagura_options *options, yagura_client **client);
 /*
  * Ends what is under way, waits up to 10 s for slow members, and frees the client. Requests that have not begun complete with
- * YAGURA_CLOSED. Not to be called in a completion (it would wait for itself: then it returns YAGURA_USAGE and frees nothing).
+ * YAGURA_CLOSED; when it returns, every completion has been called. Null is allowed. Not to be called in a completion (it would
+ * wait for itself: then it returns YAGURA_USAGE and frees nothing).
  */
 yagura_status yagura_close(yagura_client *client);
 
@@ -140,6 +159,15 @@ yagura_status yagura_replace(yagura_client *client, yagura_bytes key, yagura_byt
  * YAGURA_VERSION_MAX bytes, gets the new version; it may be null.
  */
 yagura_status yagura_compare_and_set(yagura_client *client, yagura_bytes key, const char *version, yagura_bytes value, const yagura_put_options *options, char *stored);
+/* Removes a key if its version is still "version". YAGURA_CHANGED: it is another, or the key is gone. */
+yagura_status yagura_compare_and_delete(yagura_client *client, yagura_bytes key, const char *version);
+/*
+ * Changes a key as "decide" says of what is there (null: nothing); nothing comes between what it was shown and its change. It is
+ * called on the caller's own thread, again whenever something did come between, and may block. For YAGURA_PUT it fills in
+ * "value", which must stay good until it is called again or yagura_update has returned, and, if it wants, "options". "found" is
+ * not its to free.
+ */
+yagura_status yagura_update(yagura_client *client, yagura_bytes key, yagura_decide decide, void *context);
 /*
  * Adds to a key that holds a decimal number. "initial": what it has before if it is not there; null: then YAGURA_ABSENT.
  * YAGURA_NOT_A_NUMBER: it holds something else, or the sum is out of range.

@@ -25,6 +25,7 @@ pub enum Status {
 }
 
 /// Why a function fails.
+#[derive(Debug)]
 pub struct Fault {
     pub status: Status,
     pub sentence: String,
@@ -47,6 +48,8 @@ impl From<Error> for Fault {
             ErrorKind::OutOfSpace => Status::OutOfSpace,
             ErrorKind::TimedOut => Status::TimedOut,
             ErrorKind::Closed => Status::Closed,
+            // A kind that this table does not know yet.
+            _ => Status::Defect,
         };
         Fault { status, sentence: error.to_string() }
     }

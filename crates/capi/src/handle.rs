@@ -94,10 +94,13 @@ pub unsafe extern "C" fn yagura_open(
 }
 
 /// # Safety
-/// As the header says: a client that nobody uses any more.
+/// As the header says: null, or a client that nobody uses any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn yagura_close(client: *mut RawClient) -> Status {
     guard(|| {
+        if client.is_null() {
+            return Ok(Status::Ok);
+        }
         // SAFETY: by this function's own condition.
         unsafe { object(client, "client")? }.0.close_and_join()?;
         // SAFETY: from `yagura_open`, and nobody else's any more.

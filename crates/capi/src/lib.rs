@@ -12,4 +12,5 @@ mod handle;
 mod operation;
 mod request;
 mod scan;
+mod update;
 mod value;

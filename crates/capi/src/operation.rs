@@ -112,8 +112,7 @@ pub unsafe extern "C" fn yagura_compare_and_set(
         // SAFETY: by this function's own condition.
         let (client, key, value) = unsafe { (object(client, "client")?, bytes(key, "key")?, bytes(value, "value")?) };
         // SAFETY: as above.
-        let (version, options) = unsafe { (text(version, "version")?, put_options(options)) };
-        let version: Version = version.parse().map_err(|error| Fault::usage(format!("`{version}`: {error}")))?;
+        let (version, options) = unsafe { (parse(version)?, put_options(options)) };
         match client.0.compare_and_set(key, version, value, options).wait()? {
             CasOutcome::Stored(version) => {
                 let mut text = version.to_string().into_bytes();
@@ -128,6 +127,21 @@ pub unsafe extern "C" fn yagura_compare_and_set(
             CasOutcome::Changed(Some(_)) => Ok(Status::Changed),
             CasOutcome::Changed(None) => Ok(Status::Absent),
         }
+    })
+}
+
+/// # Safety
+/// As the header says: a client that was not closed, bytes and text of the caller's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn yagura_compare_and_delete(
+    client: *mut RawClient,
+    key: Bytes,
+    version: *const c_char,
+) -> Status {
+    guard(|| {
+        // SAFETY: by this function's own condition.
+        let (client, key, version) = unsafe { (object(client, "client")?, bytes(key, "key")?, parse(version)?) };
+        Ok(held(client.0.compare_and_delete(key, version).wait()?, Status::Changed))
     })
 }
 
@@ -187,6 +201,14 @@ pub unsafe extern "C" fn yagura_take(client: *mut RawClient, key: Bytes, value: 
         *value = into_raw(found);
         Ok(status)
     })
+}
+
+/// # Safety
+/// The pointer is null, or to text with a zero byte at its end that nobody changes before the caller's function returns.
+unsafe fn parse(version: *const c_char) -> Result<Version, Fault> {
+    // SAFETY: by this function's own condition.
+    let version = unsafe { text(version, "version")? };
+    version.parse().map_err(|error| Fault::usage(format!("`{version}`: {error}")))
 }
 
 /// The first that is neither well nor merely absent.

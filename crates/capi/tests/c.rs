@@ -21,32 +21,69 @@ fn run(command: &mut Command) -> String {
     text.into_owned()
 }
 
-/// Compiles the example against the shared library and runs it on a pool of its own.
-fn try_example(compiler: &[&str]) {
+/// Compiles `source` against the shared library, and runs it on a pool of its own: what it says.
+fn compile_and_run(compiler: &[&str], source: &str) -> String {
     let folder = tempfile::tempdir().expect("a folder");
-    let program = folder.path().join("kv");
+    let program = folder.path().join("program");
     let library = library_folder().join("libyagura.so");
     let warnings = ["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O1", "-g"];
     let mut compile = Command::new(compiler[0]);
     compile.args(&compiler[1..]).args(warnings).arg("-I").arg(Path::new(ROOT).join("include"));
-    compile.arg(Path::new(ROOT).join("examples/kv.c")).arg("-o").arg(&program);
+    compile.arg(Path::new(ROOT).join(source)).arg("-o").arg(&program);
     compile.args(["-x", "none"]).arg(&library).arg("-lpthread");
     run(&mut compile);
     // The library asks to be found under the name of its interface.
     std::os::unix::fs::symlink(&library, folder.path().join("libyagura.so.0")).expect("a link");
     let pool = MemoryPool::start(3).expect("a pool in memory");
-    let said = run(Command::new(&program).arg(&pool.addresses()[0]).env("LD_LIBRARY_PATH", folder.path()));
-    assert_eq!(said, format!("yagura {}: all is well\n", env!("CARGO_PKG_VERSION")));
+    // One that hangs ends here.
+    run(Command::new("timeout")
+        .arg("120")
+        .arg(&program)
+        .arg(&pool.addresses()[0])
+        .env("LD_LIBRARY_PATH", folder.path()))
+}
+
+const C: &[&str] = &["cc", "-std=c11", "-D_POSIX_C_SOURCE=200809L", "-x", "c"];
+const C_PLUS_PLUS: &[&str] = &["c++", "-std=c++17", "-x", "c++"];
+/// Watches what the program, and the library for it, read, write and free, and that nothing is left at its end.
+const SANITIZED: &[&str] = &[
+    "cc",
+    "-std=c11",
+    "-D_POSIX_C_SOURCE=200809L",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover",
+    "-x",
+    "c",
+];
+
+fn all_is_well() -> String {
+    format!("yagura {}: all is well\n", env!("CARGO_PKG_VERSION"))
 }
 
 #[test]
 fn the_example_as_c() {
-    try_example(&["cc", "-std=c11", "-D_POSIX_C_SOURCE=200809L", "-x", "c"]);
+    assert_eq!(compile_and_run(C, "examples/kv.c"), all_is_well());
 }
 
 #[test]
 fn the_example_as_c_plus_plus() {
-    try_example(&["c++", "-std=c++17", "-x", "c++"]);
+    assert_eq!(compile_and_run(C_PLUS_PLUS, "examples/kv.c"), all_is_well());
+}
+
+#[test]
+fn the_example_leaks_nothing_and_touches_no_foreign_memory() {
+    assert_eq!(compile_and_run(SANITIZED, "examples/kv.c"), all_is_well());
+}
+
+#[test]
+fn futures_in_c_plus_plus() {
+    let said = compile_and_run(C_PLUS_PLUS, "examples/tasks.cpp");
+    assert_eq!(said, "task-8: done by 1, task-x: nothing\nas it should, an empty key fails: 1\n");
+}
+
+#[test]
+fn clients_end_well_with_requests_under_way_and_in_a_child() {
+    assert_eq!(compile_and_run(C, "tests/ends.c"), "all ends are well\n");
 }
 
 /// One form for all ways to lay out a line: words and marks with single blanks.
@@ -93,6 +130,7 @@ fn in_c(rust: &str) -> String {
         ("Value", "yagura_value"),
         ("Status", "yagura_status"),
         ("Completion", "yagura_completion"),
+        ("Decide", "yagura_decide"),
     ];
     if let Some(target) = rust.strip_prefix("*const ") {
         return format!("const {} *", in_c(target));
@@ -153,7 +191,14 @@ fn the_header_has_the_librarys_numbers() {
         assert!(has(",") || has(""), "YAGURA_{upper} = {number}");
         count += 1;
     }
-    assert_eq!(count, header.lines().filter(|line| line.starts_with("    YAGURA_")).count());
+    let (_, declared) = header.split_once("typedef enum yagura_status {").expect("the statuses in C");
+    let declared = declared.lines().take_while(|line| !line.starts_with('}'));
+    assert_eq!(count, declared.filter(|line| line.starts_with("    YAGURA_")).count());
+    let source = std::fs::read_to_string(Path::new(ROOT).join("src/update.rs")).expect("the source is there");
+    for (name, number) in [("KEEP", 0), ("PUT", 1), ("DELETE", 2)] {
+        assert!(source.contains(&format!("const {name}: Decision = {number};\n")), "{name} is {number} here");
+        assert!(header.contains(&format!("    YAGURA_{name} = {number}")), "YAGURA_{name} is {number} there");
+    }
     for (name, number) in [("KEY_MAX", client::KEY_BYTES_MAX), ("VALUE_MAX", client::VALUE_BYTES_MAX)] {
         assert!(header.contains(&format!("#define YAGURA_{name} {number}\n")), "YAGURA_{name} is {number}");
     }

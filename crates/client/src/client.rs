@@ -16,7 +16,7 @@ use crate::scan::Scan;
 use crate::worker::{Gathering, Worker, worker};
 
 /// A pool, reached. Cheap to clone; clones share threads and connections, and may be used from any thread. When the last one is
-/// gone its threads end by themselves; [`Client::close`] waits for that.
+/// gone its threads end by themselves, after all requests that were made; [`Client::close`] waits for that.
 ///
 /// Every method returns at once with a [`Pending`]: `.await` it on any executor, or `.wait()` for it on a thread.
 #[derive(Clone)]
@@ -28,6 +28,16 @@ pub struct Client {
 impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Client").field("reactors", &self.workers.len()).finish()
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if self.is_foreign() {
+            // Neither a lock that a thread held when the process was copied, nor the handle of a thread that is not here, may be
+            // touched: what is dropped is one of two.
+            std::mem::forget((self.workers.clone(), self.threads.clone()));
+        }
     }
 }
 
@@ -88,8 +98,7 @@ impl Client {
         self.put_with(key, value, PutOptions::default())
     }
 
-    /// Sets `key` to `value` with an expiry and a tag, whatever was there. Both are kept and given back; nothing ends by its
-    /// expiry yet.
+    /// Sets `key` to `value` with an expiry and a tag, whatever was there.
     ///
     /// ```
     /// # let pool = client::testing::MemoryPool::start(3)?;
@@ -150,6 +159,18 @@ impl Client {
         Scan::new(self.clone(), prefix.as_ref())
     }
 
+    /// Has `call` made on a reactor thread, which it must not block. If the client is closed first it is dropped.
+    ///
+    /// # Errors
+    /// The client is closed.
+    pub fn call_on_reactor(&self, call: impl FnOnce() + Send + 'static) -> Pending<()> {
+        let operation = move |_store: Store| {
+            call();
+            std::future::ready(Ok(()))
+        };
+        self.workers[0].call(false, operation)
+    }
+
     /// How each member stands with this client, in the order of the pool's map.
     ///
     /// # Errors
@@ -159,11 +180,14 @@ impl Client {
     }
 
     /// Ends the client, and all its clones, after what has begun; what has not is answered by [`Error::Closed`]. Waits up to
-    /// 10 s for slow members, so that no replica is left behind.
+    /// 10 s for slow members, so that no replica is left behind. Closing again does nothing, as in a child of `fork`.
     ///
     /// # Errors
     /// None that are known.
     pub fn close(&self) -> Pending<()> {
+        if self.is_foreign() {
+            return Pending::done(Ok(()));
+        }
         let (answer, closing) = pending(false);
         let closed = Gathering::new(self.workers.len(), move |result| answer.send(result));
         let sending: Vec<_> = self.workers.iter().map(|worker| worker.close(closed.clone())).collect();
@@ -181,12 +205,20 @@ impl Client {
     /// [`Error::Usage`] on a reactor thread, which would wait for itself.
     pub fn close_and_join(&self) -> Result<(), Error> {
         self.close().wait()?;
+        if self.is_foreign() {
+            return Ok(());
+        }
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
             // A panic there was told by the hook.
             let _ = thread.join();
         }
         Ok(())
+    }
+
+    /// Whether this process is a copy, made by `fork`, of the one that has the threads.
+    fn is_foreign(&self) -> bool {
+        self.workers.iter().any(Worker::is_foreign)
     }
 
     /// Has an operation on `key` done by the thread that the key belongs to: operations on one key from one client take turns

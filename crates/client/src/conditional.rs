@@ -130,6 +130,17 @@ impl Client {
         })
     }
 
+    /// Removes `key` if its version is still `version`. Returns whether it did.
+    ///
+    /// # Errors
+    /// As [`Client::put`].
+    pub fn compare_and_delete(&self, key: impl AsRef<[u8]>, version: Version) -> Pending<bool> {
+        self.update(key, move |found| match found {
+            Some(found) if found.version == version => Change::Delete(true),
+            _ => Change::Keep(false),
+        })
+    }
+
     /// Adds `delta` to the decimal number in `key`, as Redis does; one that is not there counts as `initial`, and without that
     /// nothing is done.
     ///

@@ -6,6 +6,7 @@ use kv::StoreError;
 
 /// Why the pool was not reached, or an operation failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// An argument, an address or a key file is wrong.
     #[error("{0}")]
@@ -44,6 +45,7 @@ fn unknown(outcome_unknown: bool) -> &'static str {
 
 /// The kinds of errors that programs tell apart.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum ErrorKind {
     /// The caller's mistake: an argument, an address, a key file, a key or value over the limits. It will not work again.
     Usage,

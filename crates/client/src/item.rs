@@ -12,7 +12,7 @@ pub struct Versioned {
     pub value: Vec<u8>,
     /// Which change of the key it came by.
     pub version: Version,
-    /// Its expiry as it was put, in Unix milliseconds; `None`: it has none. Nothing ends by it yet.
+    /// When it ends, in Unix milliseconds; `None`: never.
     pub expiry: Option<u64>,
     /// What it is, as it was put; 0: plain bytes.
     pub tag: u32,

@@ -6,10 +6,11 @@
 use std::any::Any;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
 
 use engine::sync::Closed;
 
@@ -101,10 +102,15 @@ pub struct Pending<T> {
 }
 
 impl<T> Pending<T> {
+    /// One that has its result already.
+    pub(crate) fn done(result: Result<T, Error>) -> Pending<T> {
+        let slot = Arc::new(Slot(Mutex::new(State::Answered(Ok(result)))));
+        Pending { slot, sending: None }
+    }
+
     /// One that has failed already.
     pub(crate) fn failed(error: Error) -> Pending<T> {
-        let slot = Arc::new(Slot(Mutex::new(State::Answered(Ok(Err(error))))));
-        Pending { slot, sending: None }
+        Pending::done(Err(error))
     }
 
     /// There was no room; `sending` waits for it.
@@ -117,17 +123,33 @@ impl<T> Pending<T> {
     ///
     /// # Errors
     /// Those of the request. Also [`Error::Usage`] on a reactor thread (as in a callback): it would wait for itself.
-    pub fn wait(self) -> Result<T, Error> {
+    pub fn wait(mut self) -> Result<T, Error> {
+        loop {
+            if let Some(result) = self.wait_for(Duration::MAX) {
+                return result;
+            }
+        }
+    }
+
+    /// The same for `limit` at most: `None` is no result yet, and it may be waited for again.
+    ///
+    /// # Errors
+    /// As [`Pending::wait`].
+    pub fn wait_for(&mut self, limit: Duration) -> Option<Result<T, Error>> {
         if engine::task::in_world() {
-            return Err(Error::Usage("a blocking call on a reactor thread would never end: await it there".to_owned()));
+            let sentence = "a blocking call on a reactor thread would never end: await it there";
+            return Some(Err(Error::Usage(sentence.to_owned())));
         }
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
         let mut context = Context::from_waker(&waker);
-        let mut this = pin!(self);
+        let start = Instant::now();
         loop {
-            match this.as_mut().poll(&mut context) {
-                Poll::Ready(result) => return result,
-                Poll::Pending => thread::park(),
+            if let Poll::Ready(result) = Pin::new(&mut *self).poll(&mut context) {
+                return Some(result);
+            }
+            match limit.checked_sub(start.elapsed()) {
+                Some(left) if !left.is_zero() => thread::park_timeout(left),
+                _ => return None,
             }
         }
     }
@@ -264,6 +286,14 @@ mod tests {
         Pending::failed(Error::Closed { outcome_unknown: false })
             .on_done(move |result| called.send(result).expect("so"));
         assert_eq!(calls.iter().collect::<Vec<_>>(), [Err(Error::Closed { outcome_unknown: false })]);
+    }
+
+    #[test]
+    fn whoever_waits_for_a_while_may_wait_again() {
+        let (answer, mut waited) = pending(false);
+        assert_eq!(waited.wait_for(Duration::from_millis(1)), None);
+        answer.send(Ok(7));
+        assert_eq!(waited.wait_for(Duration::ZERO), Some(Ok(7)));
     }
 
     #[test]

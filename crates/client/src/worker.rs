@@ -3,6 +3,8 @@
 //! Invariants:
 //! - A thread takes a request only when it has room for it: what is under way is bounded, what waits waits with its caller.
 //! - A thread ends when its queue is closed or told to, and settles first: late stores on slow members are brought to their end.
+//! - Nothing is sent from a process that a fork has made: threads are not copied, so nobody would ever answer there, and a lock
+//!   that was held at that moment stays so.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -47,6 +49,8 @@ impl Drop for Closing {
 pub(crate) struct Worker {
     letters: MailSender<Letter>,
     timeout: Option<Duration>,
+    /// The process that has the thread.
+    process: u32,
 }
 
 /// An answer that several threads give together: the first failure, else success.
@@ -124,6 +128,10 @@ impl Worker {
         F: FnOnce(Store) -> R + Send + 'static,
         R: Future<Output = Result<O, Error>> + 'static,
     {
+        if self.is_foreign() {
+            let sentence = "the client belongs to the process that this one was forked from: connect anew in this one";
+            return Pending::done(Err(Error::Usage(sentence.to_owned())));
+        }
         let (mut answer, pending) = pending(changes);
         let timeout = self.timeout;
         let work: Work = Box::new(move |store, permit| {
@@ -147,6 +155,11 @@ impl Worker {
             task::spawn(answered).detach();
         });
         self.send(Letter::Work(work), pending)
+    }
+
+    /// Whether this process is a copy of the one that has the thread.
+    pub fn is_foreign(&self) -> bool {
+        std::process::id() != self.process
     }
 
     /// Ends the thread after what it has begun; `closed` is told.
@@ -175,7 +188,7 @@ pub(crate) struct MailboxEnd(MailReceiver<Letter>);
 /// A queue to a thread that [`Worker::start`] is to start.
 pub(crate) fn worker(options: &Options) -> (Worker, MailboxEnd) {
     let (letters, receiver) = mailbox(MAILBOX_MAX);
-    (Worker { letters, timeout: options.timeout }, MailboxEnd(receiver))
+    (Worker { letters, timeout: options.timeout, process: std::process::id() }, MailboxEnd(receiver))
 }
 
 /// Serves until the client is gone, or is closed: who is to be told then.

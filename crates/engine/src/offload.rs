@@ -66,18 +66,19 @@ impl Pool {
     }
 }
 
-/// The threads, started when they are first needed; `None`: they could not be.
+/// The threads, started when they are first needed; `None`: they could not be, or are another process's (a fork copies none).
 fn pool() -> Option<&'static Pool> {
-    static POOL: OnceLock<Option<&'static Pool>> = OnceLock::new();
-    *POOL.get_or_init(|| {
+    static POOL: OnceLock<(u32, Option<&'static Pool>)> = OnceLock::new();
+    let (process, pool) = *POOL.get_or_init(|| {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let pool: &'static Pool = Box::leak(Box::default());
         let spawned = (0..(cores / CORES_PER_THREAD).clamp(1, THREADS_MAX)).filter(|index| {
             let thread = std::thread::Builder::new().name(format!("compute-{index}"));
             thread.spawn(|| pool.run()).is_ok()
         });
-        (spawned.count() > 0).then_some(pool)
-    })
+        (std::process::id(), (spawned.count() > 0).then_some(pool))
+    });
+    pool.filter(|_| process == std::process::id())
 }
 
 /// Has `work` done by another thread, or right here where there is no reactor to spare.

@@ -86,6 +86,8 @@ impl From<client::Error> for Failure {
             ErrorKind::Unavailable | ErrorKind::TimedOut | ErrorKind::Closed => Failure::unavailable(error),
             ErrorKind::Refused => Failure::refused(error),
             ErrorKind::OutOfSpace => Failure::out_of_space(error),
+            // A kind that this table does not know yet: somebody has to look.
+            _ => Failure::refused(error),
         }
     }
 }

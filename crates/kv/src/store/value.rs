@@ -7,7 +7,7 @@ use crate::value::Value;
 /// What a put says of a value beside its bytes. By default it has no expiry and the tag 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PutOptions {
-    /// When the key is to end, in Unix milliseconds. It is kept and given back; nothing ends by it yet.
+    /// When the key ends by itself, in Unix milliseconds, by the clock of whoever looks; `None`: never.
     pub expiry: Option<u64>,
     /// What the value is, for whoever stores it: kept, never looked at. 0: plain bytes.
     pub tag: u32,
@@ -27,7 +27,7 @@ pub struct Versioned {
     pub value: Value,
     /// Which change of the key it came by.
     pub version: Version,
-    /// Its expiry as it was put, in Unix milliseconds. Nothing ends by it yet.
+    /// When it ends, in Unix milliseconds; `None`: never.
     pub expiry: Option<u64>,
     /// What it is, as it was put.
     pub tag: u32,
