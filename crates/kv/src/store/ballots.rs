@@ -26,7 +26,7 @@ use super::round::{Answer, Majority, Round};
 use super::topology::TOMBSTONE_FLOOR;
 use super::value::{Change, PutOptions, Versioned};
 use super::{Inner, count};
-use crate::table::{Found, Record, Request};
+use crate::table::{Content, Found, Record, Request};
 use crate::types::{Applied, Ballot, Key, OpId, Timestamp, VALUE_BYTES_MAX, Version};
 use crate::value::Value;
 
@@ -188,6 +188,9 @@ impl<'a, N: Link, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'
         let applied = base.ops.iter().find(|applied| applied.op == self.op).map(Applied::ballot);
         if applied.is_none() && self.is_undecidable(&base) {
             return Err(StoreError::OutcomeUnknown);
+        }
+        if holders.iter().all(|(_, found)| matches!(found.content, Content::Elsewhere(..))) {
+            self.round.let_go();
         }
         let Ok(value) = fetch(self.inner, self.key, holders).await else { return Ok(Resolution::Gone) };
         let confirmed = |result| {

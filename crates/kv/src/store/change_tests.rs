@@ -11,7 +11,9 @@ use pool::rebalance::Mover;
 use super::actor::{Actor, LENGTHS, value_of};
 use super::tests::{Member, value};
 use super::*;
+use crate::table::{self, Known, Outcome, Record};
 use crate::testing::{Counting, create, memories, run};
+use crate::types::{Applied, Ballot, Timestamp};
 
 /// The pool's voters, and the way to its members: one map, agreed on at once.
 pub(super) struct Voters {
@@ -373,19 +375,68 @@ fn a_put_that_lands_behind_the_migrator_is_not_acknowledged() {
         let put = engine::task::spawn(async move { store.put(&bytes, value(b"late")).await });
         time::sleep(Duration::from_millis(3500)).await;
         link(&worker, x).down.set(true);
-        while scene.voters.now().state == State::Joint {
-            let (map, voters) = (scene.voters.now(), &scene.voters);
-            let change = map.change.clone().unwrap();
-            let step = worker.store.step(&map, change.phase, change.cursor).await.unwrap();
-            voters.set(match (step.cursor, change.phase) {
-                (Some(cursor), phase) => map.note(change.id, phase, cursor, 0, 0, 0),
-                (None, Phase::Seal) => map.note(change.id, Phase::Migrate, 0, 0, 0, 0),
-                (None, _) => map.end_joint(),
-            });
-        }
+        carry_out_joint(&scene, &worker).await;
         let error = put.await.unwrap_err();
         assert!(error.outcome_unknown(), "{error}");
     });
+}
+
+/// Two conditional operations on one entry end half way: x on member 0, and on member 2, by a higher ballot, y, of which only
+/// member 1's promise tells the migrator. Were x carried over by its own ballot, it would be seen, and then y in its place.
+#[test]
+fn what_was_left_half_done_before_a_change_is_decided_before_it_is_carried_over() {
+    run(8, async {
+        let scene = Scene::new([100, 100, 100, 0, 0]).await;
+        let (old, worker) = (scene.host(LEASE_DEFAULT).await, scene.host(SHORT).await);
+        old.store.put(b"k", value(b"v")).await.unwrap();
+        old.store.settle().await;
+        let key = old.store.inner.key(b"k").unwrap();
+        let members = old.store.inner.topology().members.clone();
+        let (_, base) = members[0].read(&key).await.unwrap();
+        let ballot = |number: u64| Ballot { round: (1 << 40) + number, op: OpId { host: number, sequence: 1 } };
+        let accept = |number: u64, text: &[u8]| {
+            let timestamp = Timestamp { ballot: ballot(number), ..base.timestamp };
+            let ops = vec![Applied { op: ballot(number).op, round: ballot(number).round }];
+            let record = Record { timestamp, value: Some(value(text)), ops, ..Record::default() };
+            table::Request::Accept { ballot: ballot(number), next: ballot(number), record }
+        };
+        let prepare = |number: u64| table::Request::Prepare(ballot(number));
+        let requests = [
+            (0, prepare(1)),
+            (1, prepare(1)),
+            (0, accept(1, b"x")),
+            (1, prepare(2)),
+            (2, prepare(2)),
+            (2, accept(2, b"y")),
+        ];
+        for (member, request) in requests {
+            let reply = members[member].apply(&key, &request, Known::default()).await.unwrap();
+            assert!(!matches!(reply.outcome, Outcome::Refused(_)));
+        }
+        worker.voters.links[2].down.set(true);
+        let weights = [(0, 0), (1, 0), (3, 100), (4, 100)].map(|(index, weight)| (scene.id(index), weight));
+        scene.begin(&Request::SetWeight(weights.to_vec()));
+        carry_out_joint(&scene, &worker).await;
+        let seen = worker.store.get(b"k").await.unwrap();
+        let reader = scene.host(LEASE_DEFAULT).await;
+        reader.voters.links[4].down.set(true);
+        assert_eq!(reader.store.get(b"k").await.unwrap(), seen);
+        assert_eq!(seen, Some(value(b"x")));
+    });
+}
+
+/// Carries the change out until the map is final.
+async fn carry_out_joint(scene: &Scene, worker: &Host) {
+    while scene.voters.now().state == State::Joint {
+        let (map, voters) = (scene.voters.now(), &scene.voters);
+        let change = map.change.clone().unwrap();
+        let step = worker.store.step(&map, change.phase, change.cursor).await.unwrap();
+        voters.set(match (step.cursor, change.phase) {
+            (Some(cursor), phase) => map.note(change.id, phase, cursor, 0, 0, 0),
+            (None, Phase::Seal) => map.note(change.id, Phase::Migrate, 0, 0, 0, 0),
+            (None, _) => map.end_joint(),
+        });
+    }
 }
 
 /// A member that is away for good: its keys are carried over from the others, but cleaning waits for it.

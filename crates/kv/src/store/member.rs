@@ -14,9 +14,9 @@ use pool::Map;
 use super::link::Link;
 use super::topology::epoch_start;
 use super::{MemberStatus, STRAGGLER_BYTES_MAX, STRAGGLERS_MAX};
-use crate::page::Reference;
-use crate::table::{Found, PageImage, Reply, Request, Table, TableError};
-use crate::types::Key;
+use crate::table::{Early, Found, Known, PageImage, Reply, Request, Table, TableError};
+use crate::types::{Key, OpId};
+use crate::value::Value;
 
 /// A member of the pool.
 pub(super) struct Member<N: Link> {
@@ -237,18 +237,25 @@ impl<N: Link> Member<N> {
         Ok((image, found))
     }
 
-    /// Asks for a change of a key's register. `image`, `damaged`: as [`Table::apply`] has them.
-    pub(super) async fn apply(
-        &self,
-        key: &Key,
-        request: &Request,
-        image: Option<PageImage>,
-        damaged: Option<Reference>,
-    ) -> Result<Reply, MemberError> {
+    /// Asks for a change of a key's register.
+    pub(super) async fn apply(&self, key: &Key, request: &Request, known: Known) -> Result<Reply, MemberError> {
         let (table, epoch) = self.voting().await?;
-        let reply = table.apply(key, request, image, damaged).await?;
+        let reply = table.apply(key, request, known).await?;
         self.counts(epoch)?;
         Ok(reply)
+    }
+
+    /// Places the value of a put to come; `None`: it may stand in its home page.
+    pub(super) async fn place(&self, key: &Key, op: OpId, value: &Value) -> Result<Option<Early>, MemberError> {
+        let (table, _) = self.voting().await?;
+        Ok(table.place_early(key, op, value).await?)
+    }
+
+    /// Frees what was placed for a put that did not come.
+    pub(super) async fn discard(&self, key: &Key, placed: Early) {
+        if let Some(table) = &self.table {
+            table.discard_early(key, placed).await;
+        }
     }
 
     /// What a reply's page says of the key.

@@ -30,7 +30,7 @@ use super::quorum::Sets;
 use super::scan::{Seen, Stretch};
 use super::topology::Topology;
 use super::{Inner, OPERATION_TIME_MAX, count};
-use crate::table::{Found, Outcome, PageImage, Reply, Request, TableError};
+use crate::table::{Found, Known, Outcome, PageImage, Reply, Request, TableError};
 use crate::types::{Ballot, Key, Timestamp};
 
 /// Keys carried over at once.
@@ -164,7 +164,7 @@ async fn carry_known<N: Link>(
             done.push(home.sets);
             continue;
         }
-        match member.apply(key, &write_back, None, None).await {
+        match member.apply(key, &write_back, Known::default()).await {
             // A conditional operation of this epoch is under way, or was left half done.
             Ok(Reply { outcome: Outcome::Refused(_), .. }) => return confirm(inner, key, newest.timestamp).await,
             Ok(_) => {

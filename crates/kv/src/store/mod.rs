@@ -28,6 +28,7 @@ mod member;
 mod migrate;
 mod operation;
 mod pace;
+mod part;
 mod quorum;
 mod repair;
 mod round;

@@ -15,12 +15,14 @@ use super::topology::Topology;
 use super::value::{Change, PutOptions, Versioned};
 use super::{Inner, OPERATION_TIME_MAX, Store, count};
 use crate::table::{Found, Record, Request};
-use crate::types::{Ballot, Key, Timestamp, VALUE_BYTES_MAX};
+use crate::types::{Ballot, Key, OpId, Timestamp, VALUE_BYTES_MAX};
 use crate::value::Value;
 
 /// First pause before a get begins anew because what it was about to fetch is gone; doubles: if no holder's copy verifies it
 /// is not gone, and every further look is in vain until repair has been there.
 const RESTART_FIRST: Duration = Duration::from_micros(200);
+/// Shorter values fit every page, and need not be placed before it is read. Derived: the smallest page and the longest key.
+const EARLY_BYTES_MIN: usize = pool::geometry::PAGE_SIZE_MIN as usize - crate::types::KEY_BYTES_MAX - 128;
 /// Longest pause.
 const RESTART_PAUSE_MAX: Duration = Duration::from_millis(50);
 
@@ -100,7 +102,18 @@ impl<N: Link> Default for Course<N> {
 impl<N: Link> Course<N> {
     /// Begins a round; that of an earlier try ends.
     pub(super) fn begin(&self, inner: &Rc<Inner<N>>, pool: &Rc<Topology<N>>, key: &Key) -> Rc<Round<N>> {
-        let round = Rc::new(Round::start(inner, pool, key));
+        self.begin_put(inner, pool, key, None)
+    }
+
+    /// The same for a put whose value may be placed meanwhile.
+    fn begin_put(
+        &self,
+        inner: &Rc<Inner<N>>,
+        pool: &Rc<Topology<N>>,
+        key: &Key,
+        early: Option<(OpId, Value)>,
+    ) -> Rc<Round<N>> {
+        let round = Rc::new(Round::start(inner, pool, key, early));
         *self.round.borrow_mut() = Some(round.clone());
         round
     }
@@ -168,9 +181,10 @@ impl<N: Link> Inner<N> {
         }
     }
 
-    fn next_timestamp(&self, round: &Round<N>) -> Timestamp {
+    /// Of a put by `op`.
+    fn next_timestamp(&self, round: &Round<N>, op: OpId) -> Timestamp {
         let (counter, _) = round.largest();
-        Timestamp { counter: counter.saturating_add(1), op: self.next_op(), ballot: Ballot::NONE }
+        Timestamp { counter: counter.saturating_add(1), op, ballot: Ballot::NONE }
     }
 }
 
@@ -243,9 +257,11 @@ async fn put<N: Link>(
     options: PutOptions,
     course: &Course<N>,
 ) -> Result<(), StoreError> {
-    let round = course.begin(inner, pool, key);
+    let op = inner.next_op();
+    let early = (value.len() >= EARLY_BYTES_MIN).then(|| (op, value.clone()));
+    let round = course.begin_put(inner, pool, key, early);
     round.majority().await?;
-    let (timestamp, expiry, tag) = (inner.next_timestamp(&round), options.stored_expiry(), options.tag);
+    let (timestamp, expiry, tag) = (inner.next_timestamp(&round, op), options.stored_expiry(), options.tag);
     let record = Record { timestamp, value: Some(value), expiry, tag, ops: Vec::new() };
     course.ask(&round, Request::Store(record), true).await.map(|_never_refused| ())
 }
@@ -265,7 +281,7 @@ async fn delete<N: Link>(
         return Ok(false);
     }
     let existed = is_there && !found.iter().any(|(_, found)| found.is_expired(now));
-    let record = Record { timestamp: inner.next_timestamp(&round), ..Record::default() };
+    let record = Record { timestamp: inner.next_timestamp(&round, inner.next_op()), ..Record::default() };
     course.ask(&round, Request::Store(record), true).await?;
     Ok(existed)
 }

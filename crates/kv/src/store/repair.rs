@@ -23,7 +23,7 @@ use super::scan::DamagedPage;
 use super::topology::Topology;
 use super::{Inner, OPERATION_TIME_MAX, Store, count};
 use crate::page::Reference;
-use crate::table::{Content, Found, Outcome, Request, TableError};
+use crate::table::{Content, Found, Known, Outcome, Request, TableError};
 use crate::types::{Ballot, Key, Timestamp};
 
 /// Keys repaired at once.
@@ -255,7 +255,7 @@ async fn repair_key<N: Link>(inner: &Rc<Inner<N>>, work: &Work<N>, report: &mut 
     let Some((_, newest)) = work.holders.first() else { return };
     let newest = Request::write_back(newest.record(value));
     for member in &work.lacking {
-        let reply = match member.apply(&work.key, &newest, None, None).await.map(|reply| reply.outcome) {
+        let reply = match member.apply(&work.key, &newest, Known::default()).await.map(|reply| reply.outcome) {
             // A conditional operation is under way, or its host is gone: it goes by a ballot above that one.
             Ok(Outcome::Refused(_)) => spread(inner, member, &work.key).await,
             Ok(_) => Ok(()),
@@ -270,7 +270,8 @@ async fn repair_key<N: Link>(inner: &Rc<Inner<N>>, work: &Work<N>, report: &mut 
         }
     }
     for (member, reference) in damaged {
-        match member.apply(&work.key, &newest, None, Some(reference)).await.map(|reply| reply.outcome) {
+        let known = Known { damaged: Some(reference), ..Known::default() };
+        match member.apply(&work.key, &newest, known).await.map(|reply| reply.outcome) {
             Ok(Outcome::Refused(_)) => {
                 report.fail(format!("{:?} on member {}: confirmed meanwhile", work.key, member.index));
             }

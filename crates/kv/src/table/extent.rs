@@ -289,7 +289,7 @@ impl<N: Namespace> Table<N> {
 }
 
 /// Waits for both.
-async fn both<A, B>(one: impl Future<Output = A>, other: impl Future<Output = B>) -> (A, B) {
+pub(crate) async fn both<A, B>(one: impl Future<Output = A>, other: impl Future<Output = B>) -> (A, B) {
     let (mut one, mut other) = (pin!(one), pin!(other));
     let (mut first, mut second) = (None, None);
     poll_fn(|cx| {

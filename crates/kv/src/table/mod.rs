@@ -40,12 +40,13 @@ use crate::types::{Applied, Key, OpId, Timestamp};
 use crate::value::Value;
 
 pub use collect::{AGE_MIN, Collected};
+pub(crate) use extent::both;
 pub use found::{Content, Found};
 pub(crate) use inspect::{Heap, Marks, Owner};
 pub(crate) use locks::Locks;
 pub use register::{Outcome, Request};
 pub use seal::Sealed;
-pub use store::Reply;
+pub use store::{Early, Known, Reply};
 
 /// Compare-and-writes of one page by one operation before it gives up. Guessed: far beyond any contention that still makes
 /// progress, so that a defect shows as an error and not as a hang.

@@ -43,6 +43,8 @@ pub(super) struct Placed {
     pub(super) timestamp: Timestamp,
     pub(super) reference: Reference,
     pub(super) since: Instant,
+    /// Placed while the page was being read: which came first is not known.
+    pub(super) early: bool,
 }
 
 /// What to do next.

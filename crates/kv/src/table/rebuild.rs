@@ -55,7 +55,7 @@ impl<N: Namespace> Table<N> {
             draft.seal(self.epoch);
             match plan(draft, &damaged, &puts, &placed)? {
                 Plan::Place { key, timestamp, value } => match self.place(page, timestamp.op, &value).await {
-                    Ok(reference) => placed.push(Placed { key, timestamp, reference, since }),
+                    Ok(reference) => placed.push(Placed { key, timestamp, reference, since, early: false }),
                     Err(error) => {
                         self.discard(page, placed).await;
                         return Err(error);

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use device::Namespace;
 use engine::View;
+use engine::time::Instant;
 use pool::TablePage;
 
 use super::collect::FRESH_TIME_MAX;
@@ -19,7 +20,7 @@ use super::leftover::Leftover;
 use super::plan::{Change, Placed, Plan, Put, plan};
 use super::register::{Outcome, Request, Verdict, judge};
 use super::{ATTEMPTS_MAX, PageImage, Table, TableError, bump, uncertain};
-use crate::page::{Draft, Entry, PlaceKind, Reference, Stored, TablePageView};
+use crate::page::{Draft, ENTRY_FIXED_BYTES, Entry, PlaceKind, Reference, Stored, TablePageView};
 use crate::types::{Key, OpId, Timestamp};
 use crate::value::Value;
 
@@ -37,6 +38,24 @@ pub struct Reply {
     pub outcome: Outcome,
     /// The home page as it was then; for the next request.
     pub image: PageImage,
+}
+
+/// What the caller knows that spares a member a look, or tells it of damage.
+#[derive(Default)]
+pub struct Known {
+    /// The home page, if it was read just now.
+    pub image: Option<PageImage>,
+    /// The record's value, if it was placed already.
+    pub placed: Option<Early>,
+    /// A reference under the record's timestamp whose copy does not verify; it is replaced.
+    pub damaged: Option<Reference>,
+}
+
+/// A value that was placed before its home page was read: for a put by the operation that it was placed for, at once.
+pub struct Early {
+    reference: Reference,
+    op: OpId,
+    since: Instant,
 }
 
 /// A copy outside the page.
@@ -71,28 +90,27 @@ enum Step {
 
 impl<N: Namespace> Table<N> {
     /// Does what `request` says for `key`, by the rules of `register`. Done means stable.
-    ///
-    /// `image`: the home page if it was read just now. `damaged`: a reference under the same timestamp whose copy does not
-    /// verify; it is replaced.
-    pub async fn apply(
-        self: &Rc<Self>,
-        key: &Key,
-        request: &Request,
-        image: Option<PageImage>,
-        damaged: Option<Reference>,
-    ) -> Result<Reply, TableError> {
+    pub async fn apply(self: &Rc<Self>, key: &Key, request: &Request, known: Known) -> Result<Reply, TableError> {
         let room = self.layout.page_bytes() - crate::page::HEADER_BYTES;
         let put = match request.record() {
             Some(record) => Put::new(key.bytes(), record, room),
             None => Put::promise(key.bytes()),
         };
+        let placed = known.placed.map(|early| {
+            debug_assert_eq!(
+                early.op, put.timestamp.op,
+                "invariant: copies verify under the operation that wrote them"
+            );
+            let (reference, since) = (early.reference, early.since);
+            Placed { key: key.bytes().to_vec(), timestamp: put.timestamp, reference, since, early: true }
+        });
         let mut attempt = Attempt {
             page: self.home(key),
             request,
             put,
-            damaged,
-            given: image.map(|image| image.bytes),
-            placed: Vec::new(),
+            damaged: known.damaged,
+            given: known.image.map(|image| image.bytes),
+            placed: placed.into_iter().collect(),
             doubt: None,
             garbage: Vec::new(),
         };
@@ -111,7 +129,26 @@ impl<N: Namespace> Table<N> {
         image: Option<PageImage>,
         damaged: Option<Reference>,
     ) -> Result<Outcome, TableError> {
-        Ok(self.apply(key, &Request::Store(record.clone()), image, damaged).await?.outcome)
+        let known = Known { image, damaged, placed: None };
+        Ok(self.apply(key, &Request::Store(record.clone()), known).await?.outcome)
+    }
+
+    /// Places the value of a put by `op` that is to follow, if it fits no page, so that this and the reading of the home page
+    /// take one round trip together. Whether it was placed before or after the page was read is not known then: that no
+    /// collector has condemned it rests on its age ([`FRESH_TIME_MAX`]).
+    pub async fn place_early(&self, key: &Key, op: OpId, value: &Value) -> Result<Option<Early>, TableError> {
+        let room = self.layout.page_bytes() - crate::page::HEADER_BYTES;
+        if ENTRY_FIXED_BYTES + key.bytes().len() + value.len() <= room {
+            return Ok(None);
+        }
+        let since = engine::time::now();
+        let reference = self.place_extents(self.home(key), op, value).await?;
+        Ok(Some(Early { reference, op, since }))
+    }
+
+    /// Frees what was placed for a put that did not follow.
+    pub async fn discard_early(self: &Rc<Self>, key: &Key, early: Early) {
+        self.free_later(self.home(key), early.reference, early.op).await;
     }
 
     async fn run(&self, attempt: &mut Attempt<'_>) -> Result<(Outcome, View), TableError> {
@@ -123,7 +160,7 @@ impl<N: Namespace> Table<N> {
                     // No lock is held here: the guest's page may be the one that another writer holds while it wants ours.
                     let since = engine::time::now();
                     let reference = self.place(attempt.page, timestamp.op, &value).await?;
-                    attempt.placed.push(Placed { key, timestamp, reference, since });
+                    attempt.placed.push(Placed { key, timestamp, reference, since, early: false });
                 }
                 Step::Missed => {
                     misses += 1;
@@ -166,7 +203,8 @@ impl<N: Namespace> Table<N> {
             }
         };
         let old = old.filter(|_| attempt.put.change == Change::Replace);
-        if !older || attempt.placed.iter().any(|copy| copy.since.elapsed() > FRESH_TIME_MAX) {
+        let is_doubtful = |copy: &Placed| copy.since.elapsed() > FRESH_TIME_MAX || (!older && !copy.early);
+        if attempt.placed.iter().any(is_doubtful) {
             self.look_at_copies(attempt).await?;
         }
         let puts = std::slice::from_ref(&attempt.put);

@@ -1,0 +1,305 @@
+//! One member's part in a round: reads the home page, reports, waits for what is asked next, asks it, and so on.
+//!
+//! A member that fails for now is tried again as long as the operation is under way: a connection that comes back in time
+//! shows as a slow operation, not as an error. After that it is marked for repair instead.
+//!
+//! A member answers in turn: what it was asked first may land after the operation has gone on to the next request, which it
+//! then gets, too. Only answers to the latest request count.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use engine::sync::Notify;
+
+use super::link::Link;
+use super::member::{Member, MemberError, UnderWay};
+use super::quorum::{Quorum, Sets};
+use super::{Inner, count};
+use crate::table::{Early, Found, Known, Outcome, PageImage, Request, both};
+use crate::types::{Ballot, Key, OpId, Timestamp};
+use crate::value::Value;
+
+/// First pause before a failed member is tried again; doubles. Guessed: a few round trips.
+const RETRY_FIRST: Duration = Duration::from_millis(1);
+/// Longest pause.
+const RETRY_PAUSE_MAX: Duration = Duration::from_millis(100);
+
+/// What is known of one member.
+pub(super) struct Slot<N: Link> {
+    pub(super) member: Rc<Member<N>>,
+    /// The sets of homes it counts in.
+    pub(super) sets: Sets,
+    /// What it holds, by its answer to the read or the latest prepare.
+    pub(super) found: Option<Found>,
+    /// Its answer to the latest request, which no read is.
+    pub(super) outcome: Option<Outcome>,
+    /// The last failure; a permanent one ends the member's part.
+    pub(super) failure: Option<MemberError>,
+    /// The latest request was sent and failed in another way than for want of space: it may have happened, or may yet.
+    pub(super) in_doubt: bool,
+    pub(super) under_way: Option<Rc<UnderWay<N>>>,
+    /// It has done what was asked of it and holds on to nothing.
+    pub(super) idle: bool,
+    /// A task of its own carries its part on: the operation does not.
+    pub(super) apart: bool,
+}
+
+/// What an operation and its parts share.
+pub(super) struct Shared<N: Link> {
+    pub(super) store: Rc<Inner<N>>,
+    pub(super) quorum: Quorum,
+    /// Of the map it goes by.
+    pub(super) epoch: u64,
+    pub(super) key: Key,
+    pub(super) slots: RefCell<Vec<Slot<N>>>,
+    /// What is asked of the members, and the how-many-th request it is; before the first they are read.
+    pub(super) request: RefCell<Option<Rc<Request>>>,
+    pub(super) turn: Cell<u32>,
+    pub(super) asked: Notify,
+    /// Wakes the operation when a part that a task carries has reported something.
+    pub(super) waker: RefCell<Option<Waker>>,
+    pub(super) closed: Cell<bool>,
+    /// The put that is to follow, whose value is too long for its page: the value is placed while the page is read.
+    pub(super) early: Option<(OpId, Value)>,
+}
+
+/// A member's part in a round, counted until it ends.
+pub(super) struct Part<N: Link> {
+    shared: Rc<Shared<N>>,
+    index: usize,
+    member: Rc<Member<N>>,
+    /// The home page as the member last showed it, and what it says of the key.
+    image: Option<PageImage>,
+    held: Option<Timestamp>,
+    /// The value, placed before it was known where its reference will stand.
+    placed: Option<Early>,
+    tries: u32,
+    begun: Option<Rc<UnderWay<N>>>,
+}
+
+impl<N: Link> Drop for Part<N> {
+    fn drop(&mut self) {
+        let store = &self.shared.store;
+        store.parts.set(store.parts.get() - 1);
+        store.part_done.notify_all();
+    }
+}
+
+impl<N: Link> Slot<N> {
+    /// Whether it may still do what it has not done.
+    pub(super) fn may_yet(&self) -> bool {
+        self.outcome.is_none() && self.failure.as_ref().is_none_or(MemberError::is_transient)
+    }
+}
+
+impl<N: Link> Shared<N> {
+    /// The epoch of a seal that has refused a member's part.
+    pub(super) fn sealed(&self) -> Option<u64> {
+        let slots = self.slots.borrow();
+        slots.iter().filter_map(|slot| slot.failure.as_ref().and_then(MemberError::sealed)).max()
+    }
+
+    /// The highest ballot for whose sake a member has refused.
+    pub(super) fn refusal(&self) -> Option<Ballot> {
+        let refused = |slot: &Slot<N>| match slot.outcome {
+            Some(Outcome::Refused(ballot)) => Some(ballot),
+            _ => None,
+        };
+        self.slots.borrow().iter().filter_map(refused).max()
+    }
+
+    /// Whether those are enough.
+    pub(super) fn is_met(&self, which: impl Fn(&Slot<N>) -> bool) -> bool {
+        self.quorum.is_met(self.slots.borrow().iter().filter(|slot| which(slot)).map(|slot| slot.sets))
+    }
+
+    /// Bytes that a part holds on to.
+    pub(super) fn held_bytes(&self) -> usize {
+        let request = self.request.borrow();
+        let record = request.as_deref().and_then(Request::record);
+        let early = self.early.as_ref().map(|(_, value)| value);
+        record.and_then(|record| record.value.as_ref()).or(early).map_or(0, Value::len)
+    }
+}
+
+/// Gives way once: whoever carries the part on looks again when anything happens.
+async fn give_way() {
+    let mut given = false;
+    poll_fn(|_| if std::mem::replace(&mut given, true) { Poll::Ready(()) } else { Poll::Pending }).await;
+}
+
+impl<N: Link> Part<N> {
+    pub(super) fn new(shared: &Rc<Shared<N>>, index: usize) -> Part<N> {
+        shared.store.parts.set(shared.store.parts.get() + 1);
+        let member = shared.slots.borrow()[index].member.clone();
+        let (image, held, placed, begun) = (None, None, None, None);
+        Part { shared: shared.clone(), index, member, image, held, placed, tries: 0, begun }
+    }
+
+    /// Takes part until the round is over.
+    pub(super) async fn take(mut self) {
+        match self.shared.early.clone() {
+            Some((op, value)) if self.begin().is_ok() => {
+                let (member, key) = (self.member.clone(), self.shared.key.clone());
+                let ((), placed) = both(self.read(), async { member.place(&key, op, &value).await }).await;
+                // What has failed is tried again when it is needed.
+                self.placed = placed.ok().flatten();
+            }
+            _ => self.read().await,
+        }
+        let mut done = 0;
+        while let Some((turn, request)) = self.next(done).await {
+            self.ask(turn, &request).await;
+            done = turn;
+        }
+        if let Some(placed) = self.placed.take() {
+            self.member.discard(&self.shared.key, placed).await;
+        }
+    }
+
+    /// The request after `turn`, once there is one; `None`: there will be none, or none worth it.
+    async fn next(&self, turn: u32) -> Option<(u32, Rc<Request>)> {
+        let shared = &self.shared;
+        let idle = |idle: bool| shared.slots.borrow_mut()[self.index].idle = idle;
+        idle(self.placed.is_none());
+        while shared.turn.get() == turn && !shared.closed.get() {
+            let apart = shared.slots.borrow()[self.index].apart;
+            if apart { shared.asked.notified().await } else { give_way().await }
+        }
+        idle(false);
+        let request = shared.request.borrow().clone().filter(|_| shared.turn.get() != turn)?;
+        let in_vain = shared.closed.get() && matches!(*request, Request::Prepare(_));
+        (!in_vain).then(|| (shared.turn.get(), request))
+    }
+
+    fn report(&self, turn: u32, change: impl FnOnce(&mut Slot<N>)) {
+        if self.shared.turn.get() == turn {
+            let mut slots = self.shared.slots.borrow_mut();
+            change(&mut slots[self.index]);
+            if slots[self.index].apart
+                && let Some(waker) = self.shared.waker.take()
+            {
+                waker.wake();
+            }
+        }
+    }
+
+    /// Reads the member's replica, until it has or nobody asks any more.
+    async fn read(&mut self) {
+        while self.shared.turn.get() == 0 && !self.shared.closed.get() {
+            let result = match self.begin() {
+                Ok(()) => self.member.read(&self.shared.key).await,
+                Err(error) => Err(error),
+            };
+            match result {
+                Ok((image, found)) => {
+                    (self.image, self.held) = (Some(image), Some(found.timestamp));
+                    return self.report(0, |slot| (slot.found, slot.failure) = (Some(found), None));
+                }
+                Err(error) => {
+                    let transient = error.is_transient();
+                    self.report(0, |slot| slot.failure = Some(error));
+                    if !transient {
+                        return;
+                    }
+                    self.pause(0).await;
+                }
+            }
+        }
+    }
+
+    /// Asks the member for what the operation asks of all, until it has answered or must be left behind.
+    async fn ask(&mut self, turn: u32, request: &Request) {
+        if let Some(outcome) = self.known(request) {
+            return self.report(turn, |slot| slot.outcome = Some(outcome));
+        }
+        loop {
+            let begun = self.begin();
+            let sent = begun.is_ok();
+            let result = match begun {
+                Ok(()) => {
+                    let known = Known { image: self.image.take(), placed: self.placed.take(), damaged: None };
+                    self.member.apply(&self.shared.key, request, known).await
+                }
+                Err(error) => Err(error),
+            };
+            let found = result.and_then(|reply| Ok((self.member.found(&reply, &self.shared.key)?, reply)));
+            match found {
+                Ok((found, reply)) => {
+                    (self.image, self.held) = (Some(reply.image), Some(found.timestamp));
+                    return self.report(turn, |slot| {
+                        slot.failure = None;
+                        slot.outcome = Some(reply.outcome);
+                        if reply.outcome == Outcome::Promised {
+                            slot.found = Some(found);
+                        }
+                    });
+                }
+                Err(error) => {
+                    let transient = error.is_transient();
+                    self.report(turn, |slot| {
+                        slot.in_doubt |= sent && !error.is_out_of_space();
+                        slot.failure = Some(error);
+                    });
+                    let storing = request.record().is_some();
+                    if !transient || self.shared.closed.get() {
+                        return if storing {
+                            self.shared.store.mark_stale(&self.member)
+                        };
+                    }
+                    self.pause(turn).await;
+                    if self.shared.turn.get() != turn {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// What the member would say, if it is known from its last answer. That a member holds a record, or something newer than
+    /// a put, stays true.
+    fn known(&self, request: &Request) -> Option<Outcome> {
+        let (held, record) = (self.held?, request.record()?);
+        match request {
+            _ if held == record.timestamp => Some(Outcome::Stored),
+            Request::Store(_) if held > record.timestamp => Some(Outcome::Superseded),
+            _ => None,
+        }
+    }
+
+    /// Counts this part as under way on the member, once it can be.
+    fn begin(&mut self) -> Result<(), MemberError> {
+        if self.begun.is_none() {
+            let under_way = match self.member.begin() {
+                Ok(under_way) => Rc::new(under_way),
+                Err(error) => {
+                    if error == MemberError::Busy {
+                        count(&self.shared.store.stats.skips);
+                    }
+                    return Err(error);
+                }
+            };
+            if self.shared.closed.get() {
+                under_way.straggle(self.shared.held_bytes());
+            } else {
+                self.shared.slots.borrow_mut()[self.index].under_way = Some(Rc::clone(&under_way));
+            }
+            self.begun = Some(under_way);
+        }
+        Ok(())
+    }
+
+    /// Waits a little before the next try; not beyond the operation's end, nor its next request.
+    async fn pause(&mut self, turn: u32) {
+        if self.shared.closed.get() || self.shared.turn.get() != turn {
+            return;
+        }
+        let pause = (RETRY_FIRST * (1 << self.tries.min(10))).min(RETRY_PAUSE_MAX);
+        self.tries += 1;
+        // Either way the caller looks at what has changed.
+        let _elapsed = engine::time::timeout(pause, self.shared.asked.notified()).await;
+    }
+}
