@@ -43,6 +43,7 @@ pub async fn create<N: Namespace + Clone>(members: &[N], replicas: u8, table_sha
 pub struct Counting<N> {
     pub inner: N,
     pub reads: Cell<u64>,
+    pub bytes_read: Cell<u64>,
     pub writes: Cell<u64>,
     pub swaps: Cell<u64>,
     /// Writes and compare-and-writes that were not asked to be stable.
@@ -66,6 +67,7 @@ impl<N> Counting<N> {
         Rc::new(Counting {
             inner,
             reads: Cell::new(0),
+            bytes_read: Cell::new(0),
             writes: Cell::new(0),
             swaps: Cell::new(0),
             cached: Cell::new(0),
@@ -123,6 +125,7 @@ impl<N: Namespace> Namespace for Counting<N> {
 
     async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
         self.reads.set(self.reads.get() + 1);
+        self.bytes_read.set(self.bytes_read.get() + buf.len() as u64);
         let blocks = buf.len() as u64 / u64::from(self.info().block_size);
         if self.bad_block.get().is_some_and(|bad| (lba.0..lba.0 + blocks).contains(&bad.0)) {
             return (Err(Error::ReadFault("test".into())), buf);

@@ -4,6 +4,8 @@
 //! away, since other hosts may have written meanwhile. The mark is taken off before the walk, so that what is missed during it
 //! is not forgotten.
 //!
+//! A copy that an operation has found damaged is replaced by itself: a walk would not even look at it.
+//!
 //! Beside it the background scrub: once in a while everything is read and checked, gently, what is damaged put right, and
 //! what crashed hosts left behind freed. Several hosts may do so at once; it costs them time and harms nothing.
 
@@ -88,7 +90,7 @@ impl<N: Link> Store<N> {
     /// Whether every member is reached, has missed nothing that this host knows of, and no repair is under way.
     pub fn is_repaired(&self) -> bool {
         let reached = self.members().iter().all(|member| member.votes && !member.stale);
-        reached && !self.inner.repair.running.get()
+        reached && !self.inner.repair.running.get() && !self.inner.repair.has_damaged()
     }
 
     /// What the last finished repair of the background repairer did.
@@ -133,6 +135,9 @@ impl<N: Link> Store<N> {
                     time::sleep(pause).await;
                     pause = (pause * 2).min(RETRY_PAUSE_MAX);
                 }
+            }
+            if let Some(report) = self.repair_noted(&repair).await {
+                tracing::info!(?report, "repair of damaged copies");
             }
             // Either way it is time to look.
             let _elapsed = time::timeout(LOOK_PERIOD, inner.stale.notified()).await;

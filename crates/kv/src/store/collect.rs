@@ -89,13 +89,13 @@ impl<N: Link> Store<N> {
     /// Frees, on every member that can be reached, what nobody refers to. Traffic goes on.
     pub async fn collect(&self, options: &CollectOptions) -> CollectReport {
         let mut report = CollectReport::default();
-        let mut pace = Pace::new(options.bytes_per_second, options.progress.clone());
+        let pace = Pace::new(options.bytes_per_second, options.progress.clone());
         for member in &self.inner.topology().members {
-            if let Err(error) = collect_member(member, options.age_min, &mut pace, &mut report).await {
+            if let Err(error) = collect_member(member, options.age_min, &pace, &mut report).await {
                 report.fail(format!("member {}: {error}", member.index));
             }
         }
-        report.bytes = pace.progress.bytes;
+        report.bytes = pace.end().await;
         report
     }
 }
@@ -103,7 +103,7 @@ impl<N: Link> Store<N> {
 async fn collect_member<N: Link>(
     member: &Member<N>,
     age_min: Duration,
-    pace: &mut Pace,
+    pace: &Pace,
     report: &mut CollectReport,
 ) -> Result<(), MemberError> {
     let (table, epoch) = member.voting().await?;
@@ -113,6 +113,7 @@ async fn collect_member<N: Link>(
     let mut set_aside = BTreeSet::new();
     for group in (0..groups).map(HeapGroup) {
         member.counts(epoch)?;
+        pace.take(page_bytes).await;
         match table.extents(group).await {
             Ok(extents) => {
                 for (tag, claim) in extents {
@@ -122,7 +123,7 @@ async fn collect_member<N: Link>(
                         continue;
                     }
                     // A look at the allocation page and one at the home page.
-                    pace.step_to(pace.progress.done, 2 * page_bytes).await;
+                    pace.take(2 * page_bytes).await;
                     match table.collect_extent(group, tag, age_min).await {
                         Ok(collected) => report.count(collected, false),
                         Err(error) => report.fail(format!("an extent in heap group {}: {error}", group.0)),
@@ -132,7 +133,7 @@ async fn collect_member<N: Link>(
             Err(error @ TableError::Allocation { .. }) => report.fail(format!("member {}: {error}", member.index)),
             Err(error) => return Err(error.into()),
         }
-        pace.step_to(f64::from(group.0 + 1) / f64::from(groups), page_bytes).await;
+        pace.reached(f64::from(group.0 + 1) / f64::from(groups));
     }
     if !set_aside.is_empty() {
         collect_set_aside(table, set_aside, age_min, pace, report).await?;
@@ -146,7 +147,7 @@ async fn collect_set_aside<N: Link>(
     table: &Rc<Table<N>>,
     groups: BTreeSet<u32>,
     age_min: Duration,
-    pace: &mut Pace,
+    pace: &Pace,
     report: &mut CollectReport,
 ) -> Result<(), MemberError> {
     // Those that are old enough now: the walk begins after that.
@@ -175,7 +176,7 @@ async fn collect_guests<N: Link>(
     member: &Member<N>,
     table: &Rc<Table<N>>,
     epoch: u64,
-    pace: &mut Pace,
+    pace: &Pace,
     report: &mut CollectReport,
 ) -> Result<(), MemberError> {
     let pages = table.layout().geometry.table_pages;
@@ -183,21 +184,21 @@ async fn collect_guests<N: Link>(
     let mut next = 0;
     while next < pages {
         member.counts(epoch)?;
+        pace.take(u64::from(table.pages_per_read().min(pages - next)) * page_bytes).await;
         let images = table.read_pages(TablePage(next)).await?;
         next += images.len() as u32;
-        let read = images.len() as u64 * page_bytes;
         for image in images {
             let Ok(image) = image else { continue };
             for (copy, home) in table.guests(&image)? {
                 report.guests += 1;
-                pace.step_to(pace.progress.done, page_bytes).await;
+                pace.take(page_bytes).await;
                 match table.collect_guest(image.page(), copy, home).await {
                     Ok(collected) => report.count(collected, true),
                     Err(error) => report.fail(format!("a guest in page {}: {error}", image.page().0)),
                 }
             }
         }
-        pace.step_to(f64::from(next) / f64::from(pages), read).await;
+        pace.reached(f64::from(next) / f64::from(pages));
     }
     Ok(())
 }

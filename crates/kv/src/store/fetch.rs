@@ -32,9 +32,16 @@ impl<N: Link> Inner<N> {
             Ok(Fetched::Value(value)) => Ok(Some(value)),
             Ok(Fetched::Changed(_)) => Ok(None),
             Err(error) => {
-                if matches!(error, TableError::CopyDamaged { .. } | TableError::Page { .. }) {
-                    tracing::warn!(member = member.index, ?key, %error, "a damaged replica");
-                    self.mark_stale(member);
+                match error {
+                    TableError::CopyDamaged { .. } => {
+                        tracing::warn!(member = member.index, ?key, %error, "a damaged replica");
+                    }
+                    // Its page: what else was there is not known.
+                    TableError::Page { .. } => {
+                        tracing::warn!(member = member.index, ?key, %error, "a damaged replica");
+                        self.mark_stale(member);
+                    }
+                    _ => {}
                 }
                 Err(error.into())
             }
@@ -80,6 +87,10 @@ pub(super) async fn fetch<N: Link>(
         engine::task::spawn(async move {
             match inner.fetch_from(&member, &key, &found).await {
                 Ok(Some(value)) => *shared.value.borrow_mut() = Some(value),
+                Err(MemberError::Table(TableError::CopyDamaged { .. })) => {
+                    inner.repair.note(&key);
+                    shared.failed.set(shared.failed.get() + 1);
+                }
                 Ok(None) | Err(_) => shared.failed.set(shared.failed.get() + 1),
             }
             shared.changed.notify_one();

@@ -16,29 +16,22 @@ use super::scrub::ScrubReport;
 use crate::table::{Heap, Marks, Owner, Table, TableError};
 
 /// Reads a member's allocation pages.
-async fn read_heap<N: Link>(table: &Table<N>, pace: &mut Pace) -> Result<Heap, TableError> {
-    let mut before = 0;
-    table
-        .heap(async |bytes, done| {
-            pace.step_to(done, bytes - before).await;
-            before = bytes;
-        })
-        .await
+async fn read_heap<N: Link>(table: &Table<N>, pace: &Pace) -> Result<Heap, TableError> {
+    table.heap(async |bytes, done| turn(pace, bytes, done).await).await
 }
 
 /// Walks over a member's pages; against `heap`, if what is not claimed is to be found.
-pub(super) async fn mark<N: Link>(table: &Table<N>, heap: Option<Heap>, pace: &mut Pace) -> Result<Marks, TableError> {
-    let mut before = 0;
-    table
-        .mark(heap, async |bytes, done| {
-            pace.step_to(done, bytes - before).await;
-            before = bytes;
-        })
-        .await
+pub(super) async fn mark<N: Link>(table: &Table<N>, heap: Option<Heap>, pace: &Pace) -> Result<Marks, TableError> {
+    table.mark(heap, async |bytes, done| turn(pace, bytes, done).await).await
+}
+
+async fn turn(pace: &Pace, bytes: u64, done: f64) {
+    pace.reached(done);
+    pace.take(bytes).await;
 }
 
 /// Compares the allocation pages of a member with its references.
-pub(super) async fn scrub_heap<N: Link>(member: &Member<N>, pace: &mut Pace, report: &mut ScrubReport) {
+pub(super) async fn scrub_heap<N: Link>(member: &Member<N>, pace: &Pace, report: &mut ScrubReport) {
     match try_look(member, pace).await {
         Ok(marks) => {
             let claimed = marks.claimed();
@@ -64,7 +57,7 @@ pub(super) async fn scrub_heap<N: Link>(member: &Member<N>, pace: &mut Pace, rep
     }
 }
 
-async fn try_look<N: Link>(member: &Member<N>, pace: &mut Pace) -> Result<Marks, MemberError> {
+async fn try_look<N: Link>(member: &Member<N>, pace: &Pace) -> Result<Marks, MemberError> {
     let (table, epoch) = member.voting().await?;
     let heap = read_heap(table, pace).await?;
     let marks = mark(table, Some(heap), pace).await?;
@@ -82,17 +75,13 @@ fn by_group(marks: &Marks) -> BTreeMap<HeapGroup, Vec<Owner>> {
 }
 
 /// Rebuilds what is damaged of a member's allocation pages.
-pub(super) async fn repair_heap<N: Link>(member: &Member<N>, pace: &mut Pace, report: &mut RepairReport) {
+pub(super) async fn repair_heap<N: Link>(member: &Member<N>, pace: &Pace, report: &mut RepairReport) {
     if let Err(error) = try_repair(member, pace, report).await {
         report.fail(format!("the heap of member {}: {error}", member.index));
     }
 }
 
-async fn try_repair<N: Link>(
-    member: &Member<N>,
-    pace: &mut Pace,
-    report: &mut RepairReport,
-) -> Result<(), MemberError> {
+async fn try_repair<N: Link>(member: &Member<N>, pace: &Pace, report: &mut RepairReport) -> Result<(), MemberError> {
     let (table, epoch) = member.voting().await?;
     let heap = read_heap(table, pace).await?;
     let mut damaged = Vec::new();

@@ -61,6 +61,9 @@ pub(super) enum MemberError {
     /// Too much is under way there.
     #[error("passed over: too many commands are still under way")]
     Busy,
+    /// No answer in time.
+    #[error("no answer in time")]
+    Slow,
     /// Its superblock is not the one in the map.
     #[error("no vote: {0}")]
     NoVote(String),
@@ -73,7 +76,7 @@ impl MemberError {
     /// Whether the same may work soon.
     pub(super) fn is_transient(&self) -> bool {
         match self {
-            MemberError::Away | MemberError::Busy => true,
+            MemberError::Away | MemberError::Busy | MemberError::Slow => true,
             MemberError::NoVote(_) => false,
             MemberError::Table(TableError::Contended) => true,
             MemberError::Table(TableError::Device(error)) => {

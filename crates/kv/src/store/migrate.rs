@@ -145,6 +145,8 @@ async fn carry_known<N: Link>(
     let at = |member: usize| topology.members[member].clone();
     let holds = |found: &Found| found.timestamp == newest.timestamp;
     let holders = known.iter().filter(|(_, found)| holds(found));
+    let length = newest.content.value_len().unwrap_or(0);
+    let _bytes = inner.background_bytes.acquire(length).await;
     let value = fetch(inner, key, holders.map(|(member, found)| (at(*member), found.clone())).collect()).await;
     let value = value.map_err(|_gone| NotYet::Reason("no good copy of its value".into()))?;
     let record = newest.record(value);

@@ -83,6 +83,10 @@ pub const STRAGGLER_BYTES_MAX: usize = 64 << 20;
 /// the others waiting.
 pub const VALUE_BYTES_AT_ONCE_MAX: usize = 4 * crate::types::VALUE_BYTES_MAX;
 
+/// Bytes of values that scrub, repair and migration hold at once, beyond those. Derived: one of the longest, or as many of the
+/// usual ones as they look at together.
+pub const BACKGROUND_BYTES_MAX: usize = crate::types::VALUE_BYTES_MAX;
+
 /// What a host keeps of a pool: its map, a connection to each member, nothing of what is stored. Cheap to clone; belongs to
 /// the thread that made it.
 pub struct Store<N: Link> {
@@ -107,6 +111,8 @@ struct Inner<N: Link> {
     clock_error: Cell<i64>,
     /// Bytes of values under way.
     value_bytes: Semaphore,
+    /// Those of scrub, repair and migration, who hold them longer than it takes to read them.
+    background_bytes: Semaphore,
     /// Something may need repair.
     stale: Notify,
     stats: Arc<StoreStats>,
@@ -199,6 +205,7 @@ impl<N: Link> Store<N> {
                 #[cfg(test)]
                 clock_error: Cell::new(0),
                 value_bytes: Semaphore::new(VALUE_BYTES_AT_ONCE_MAX),
+                background_bytes: Semaphore::new(BACKGROUND_BYTES_MAX),
                 stale: Notify::new(),
                 stats: Arc::default(),
                 repair: repair::RepairState::default(),

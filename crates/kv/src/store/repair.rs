@@ -8,6 +8,7 @@
 //! - the page becomes good in one compare-and-write (`table::rebuild`).
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -19,17 +20,19 @@ use super::heap::repair_heap;
 use super::link::Link;
 use super::member::{Member, MemberError};
 use super::pace::{Pace, ShowProgress};
-use super::scan::DamagedPage;
+use super::scan::{DamagedPage, Seen};
 use super::topology::Topology;
 use super::{Inner, OPERATION_TIME_MAX, Store, count};
 use crate::page::Reference;
-use crate::table::{Content, Found, Known, Outcome, Request, TableError};
+use crate::table::{Content, Found, Known, Outcome, Rebuilding, Request, TableError};
 use crate::types::{Ballot, Key, Timestamp};
 
 /// Keys repaired at once.
 const REPAIRS_MAX: usize = 16;
 /// Damaged pages dealt with in one pass; more wait for the next.
 const DAMAGED_PAGES_MAX: usize = 4096;
+/// Keys with damaged copies that are remembered. Guessed: more than a few are a damaged medium, and a matter for the scrub.
+const DAMAGED_KEYS_MAX: usize = 1024;
 /// What clocks of hosts may differ by over [`OPERATION_TIME_MAX`]. Guessed: 10 % is far beyond any clock's drift.
 const CLOCK_MARGIN: Duration = Duration::from_secs(1);
 /// Looks at a member that is to store what the others have been asked to accept. Guessed: it is under way already.
@@ -61,6 +64,8 @@ pub struct RepairReport {
     pub stored: u64,
     /// Damaged copies replaced.
     pub copies_replaced: u64,
+    /// Keys deleted whose value had ended.
+    pub expired: u64,
     /// Damaged pages rebuilt.
     pub pages_rebuilt: u64,
     /// Damaged allocation pages rebuilt.
@@ -89,17 +94,56 @@ impl RepairReport {
     }
 }
 
+impl RepairState {
+    /// A copy of the value of `key` is damaged. What is beyond the bound is left to the scrub.
+    pub(super) fn note(&self, key: &Key) {
+        let mut damaged = self.damaged.borrow_mut();
+        if damaged.len() < DAMAGED_KEYS_MAX {
+            damaged.insert(key.bytes().to_vec());
+        }
+    }
+
+    pub(super) fn has_damaged(&self) -> bool {
+        !self.damaged.borrow().is_empty()
+    }
+}
+
 impl<N: Link> Store<N> {
+    /// Repairs the keys of which operations have met damaged copies; `None`: there are none.
+    pub(super) async fn repair_noted(&self, options: &RepairOptions) -> Option<RepairReport> {
+        let (inner, mut work) = (&self.inner, Vec::new());
+        let keys = inner.repair.damaged.take();
+        if keys.is_empty() {
+            return None;
+        }
+        let mut report = RepairReport { keys: keys.len() as u64, ..RepairReport::default() };
+        let topology = inner.topology();
+        for key in keys {
+            let Ok(key) = inner.key(&key) else { continue };
+            let mut found = Vec::new();
+            for home in topology.homes(&key).iter() {
+                let index = usize::from(home.member);
+                if let Ok((_, seen)) = topology.members[index].read(&key).await {
+                    found.push((index, seen));
+                }
+            }
+            let told = |member: usize| found.iter().any(|(index, _)| *index == member);
+            work.extend(Work::plan(&topology, key, &found, told, true, inner.unix_millis()));
+        }
+        carry_out(inner, work, &Pace::new(options.bytes_per_second, None), &mut report).await;
+        Some(report)
+    }
+
     /// Walks over all keys and repairs what it can. Traffic goes on.
     pub async fn repair(&self, options: &RepairOptions) -> RepairReport {
         let mut report = RepairReport::default();
-        let mut pace = Pace::new(options.bytes_per_second, options.progress.clone());
+        let pace = Pace::new(options.bytes_per_second, options.progress.clone());
         pace.begin("repair");
-        let damaged = self.walk(options.check_values, &mut pace, &mut report).await;
+        let damaged = self.walk(options.check_values, &pace, &mut report).await;
         if let Some(seen) = damaged.iter().map(|page| page.seen).max() {
             time::sleep_until(seen + OPERATION_TIME_MAX + CLOCK_MARGIN).await;
             for page in damaged {
-                match rebuild_page(&self.inner, &page).await {
+                match rebuild_page(&self.inner, &page, &pace).await {
                     Ok(()) => report.pages_rebuilt += 1,
                     Err(reason) => report.fail(format!("page {} of member {}: {reason}", page.page.0, page.member)),
                 }
@@ -108,7 +152,7 @@ impl<N: Link> Store<N> {
                 // The pages may have held guests, whose homes are elsewhere: every copy is looked at.
                 report.keys = 0;
                 pace.begin("repair what the damaged pages held");
-                for page in self.walk(true, &mut pace, &mut report).await {
+                for page in self.walk(true, &pace, &mut report).await {
                     report.fail(format!("page {} of member {}: {}", page.page.0, page.member, page.error));
                 }
             }
@@ -116,22 +160,23 @@ impl<N: Link> Store<N> {
         if options.check_heap {
             pace.begin("repair the heaps");
             for member in &self.inner.topology().members {
-                repair_heap(member, &mut pace, &mut report).await;
+                repair_heap(member, &pace, &mut report).await;
             }
         }
+        pace.end().await;
         report
     }
 
     /// Returns the damaged pages.
-    async fn walk(&self, check_values: bool, pace: &mut Pace, report: &mut RepairReport) -> Vec<DamagedPage> {
+    async fn walk(&self, check_values: bool, pace: &Rc<Pace>, report: &mut RepairReport) -> Vec<DamagedPage> {
         let inner = &self.inner;
         let mut damaged = Vec::new();
         let mut next = Some(0);
         while let Some(from) = next {
             let topology = inner.topology();
             let stretch = topology.stretch(from);
-            let seen = topology.see(stretch, |_| true).await;
-            let mut work = Vec::new();
+            let seen = topology.see(stretch, |_| true, pace).await;
+            let (mut work, now) = (Vec::new(), inner.unix_millis());
             for (member, answered) in seen.answered.iter().enumerate() {
                 if !answered && !report.unreachable.contains(&member) {
                     report.unreachable.push(member);
@@ -141,10 +186,9 @@ impl<N: Link> Store<N> {
             for ((_, key), found) in &seen.keys {
                 let Ok(key) = inner.key(key) else { continue };
                 let whole = |member: usize| seen.is_whole(member);
-                work.extend(Work::plan(&topology, key, found, whole, check_values));
+                work.extend(Work::plan(&topology, key, found, whole, check_values, now));
             }
-            let read: u64 = work.iter().map(Work::bytes_to_read).sum();
-            carry_out(inner, work, report).await;
+            carry_out(inner, work, pace, report).await;
             let more = (damaged.len() + seen.damaged.len()).saturating_sub(DAMAGED_PAGES_MAX);
             if more > 0 {
                 report.failed += more as u64 - 1;
@@ -153,8 +197,7 @@ impl<N: Link> Store<N> {
             damaged.extend(seen.damaged);
             damaged.truncate(DAMAGED_PAGES_MAX);
             next = stretch.to;
-            pace.progress.keys = report.keys;
-            pace.step(next, seen.bytes + read).await;
+            pace.reached_hash(next, report.keys);
         }
         damaged
     }
@@ -169,17 +212,18 @@ struct Work<N: Link> {
     /// Members that lack it.
     lacking: Vec<Rc<Member<N>>>,
     check_values: bool,
+    /// The newest has ended.
+    expired: bool,
 }
 
 impl<N: Link> Work<N> {
-    /// Bytes of values that are read for it.
-    fn bytes_to_read(&self) -> u64 {
+    /// Bytes of its value, if that has to be read from elsewhere.
+    fn length_elsewhere(&self) -> usize {
         let long = |(_, found): &(Rc<Member<N>>, Found)| match &found.content {
-            Content::Elsewhere(length, _) => u64::from(*length),
+            Content::Elsewhere(length, _) => *length as usize,
             Content::Inline(_) | Content::Nothing => 0,
         };
-        let copies = if self.check_values { self.holders.len() } else { 1 };
-        self.holders.iter().take(copies).map(long).sum()
+        self.holders.iter().map(long).max().unwrap_or(0)
     }
 
     fn plan(
@@ -188,6 +232,7 @@ impl<N: Link> Work<N> {
         found: &[(usize, Found)],
         whole: impl Fn(usize) -> bool,
         check_values: bool,
+        now: u64,
     ) -> Option<Work<N>> {
         let timestamp = found.iter().map(|(_, found)| found.timestamp).max()?;
         let (mut holders, mut lacking) = (Vec::new(), Vec::new());
@@ -202,20 +247,21 @@ impl<N: Link> Work<N> {
             }
         }
         let elsewhere = holders.iter().any(|(_, found)| matches!(found.content, Content::Elsewhere(..)));
-        let needed = !lacking.is_empty() || (check_values && elsewhere);
-        needed.then_some(Work { key, timestamp, holders, lacking, check_values })
+        let expired = holders.first().is_some_and(|(_, found)| found.is_expired(now));
+        let needed = expired || !lacking.is_empty() || (check_values && elsewhere);
+        needed.then_some(Work { key, timestamp, holders, lacking, check_values, expired })
     }
 }
 
-async fn carry_out<N: Link>(inner: &Rc<Inner<N>>, work: Vec<Work<N>>, report: &mut RepairReport) {
+async fn carry_out<N: Link>(inner: &Rc<Inner<N>>, work: Vec<Work<N>>, pace: &Rc<Pace>, report: &mut RepairReport) {
     let turns = Semaphore::new(REPAIRS_MAX);
     let mut tasks = Vec::new();
     for work in work {
         let turn = turns.acquire(1).await;
-        let inner = inner.clone();
+        let (inner, pace) = (inner.clone(), pace.clone());
         tasks.push(engine::task::spawn(async move {
             let mut own = RepairReport::default();
-            repair_key(&inner, &work, &mut own).await;
+            repair_key(&inner, &work, &pace, &mut own).await;
             drop(turn);
             own
         }));
@@ -224,18 +270,30 @@ async fn carry_out<N: Link>(inner: &Rc<Inner<N>>, work: Vec<Work<N>>, report: &m
         let own = task.await;
         report.stored += own.stored;
         report.copies_replaced += own.copies_replaced;
+        report.expired += own.expired;
         report.failed += own.failed;
         let room = REASONS_MAX.saturating_sub(report.reasons.len());
         report.reasons.extend(own.reasons.into_iter().take(room));
     }
 }
 
-async fn repair_key<N: Link>(inner: &Rc<Inner<N>>, work: &Work<N>, report: &mut RepairReport) {
+async fn repair_key<N: Link>(inner: &Rc<Inner<N>>, work: &Work<N>, pace: &Pace, report: &mut RepairReport) {
+    if work.expired {
+        // To look at it is to delete it, unless it has been written since.
+        match inner.confirm(&work.key).await {
+            Ok(decided) => report.expired += u64::from(decided > work.timestamp),
+            Err(error) => report.fail(format!("{:?}: {error}", work.key)),
+        }
+        return;
+    }
+    let length = work.length_elsewhere();
+    let _bytes = inner.background_bytes.acquire(length).await;
     let mut damaged: Vec<(Rc<Member<N>>, Reference)> = Vec::new();
     let mut good = work.holders.clone();
     if work.check_values {
         good.clear();
         for (member, found) in &work.holders {
+            pace.take(length as u64).await;
             match (inner.fetch_from(member, &work.key, found).await, &found.content) {
                 (Ok(_), _) => good.push((member.clone(), found.clone())),
                 (Err(MemberError::Table(error)), Content::Elsewhere(_, reference)) if is_damage(&error) => {
@@ -248,6 +306,7 @@ async fn repair_key<N: Link>(inner: &Rc<Inner<N>>, work: &Work<N>, report: &mut 
     if work.lacking.is_empty() && damaged.is_empty() {
         return;
     }
+    pace.take(length as u64).await;
     let Ok(value) = fetch(inner, &work.key, good).await else {
         // Replaced meanwhile is no failure, but only the next pass can tell.
         return report.fail(format!("{:?}: no good copy of the value of {}", work.key, work.timestamp));
@@ -302,7 +361,11 @@ fn is_damage(error: &TableError) -> bool {
 }
 
 /// Rebuilds one damaged page; its time has come.
-pub(super) async fn rebuild_page<N: Link>(inner: &Rc<Inner<N>>, damaged: &DamagedPage) -> Result<(), String> {
+pub(super) async fn rebuild_page<N: Link>(
+    inner: &Rc<Inner<N>>,
+    damaged: &DamagedPage,
+    pace: &Rc<Pace>,
+) -> Result<(), String> {
     let words = |error: &dyn std::fmt::Display| error.to_string();
     let topology = inner.topology();
     // Indices shift when members come and go, and a member that was formatted again has lost the page.
@@ -314,7 +377,7 @@ pub(super) async fn rebuild_page<N: Link>(inner: &Rc<Inner<N>>, damaged: &Damage
     let (Some(image), Some(stretch)) = (image, topology.stretch_of(index, damaged.page)) else {
         return Ok(()); // Somebody else was faster.
     };
-    let seen = topology.see(stretch, |other| other != index).await;
+    let seen = topology.see(stretch, |other| other != index, pace).await;
     // Of every set of homes it is in: while the pool changes there are two.
     let needed = topology.placement.replicas() - topology.placement.majority() + 1;
     let gathered = |(ring, void): (&pool::Ring, &[u16])| {
@@ -326,7 +389,25 @@ pub(super) async fn rebuild_page<N: Link>(inner: &Rc<Inner<N>>, damaged: &Damage
     if !topology.placement.rings().all(gathered) {
         return Err(format!("{needed} other good replicas are needed to rebuild it, and are not there"));
     }
-    let mut records = Vec::new();
+    let rebuilding = table.begin_rebuild(damaged.page, image);
+    match gather(inner, &topology, index, seen, rebuilding, pace).await? {
+        rebuilding if member.counts(epoch).is_ok() => rebuilding.finish().await.map_err(|error| words(&error)),
+        rebuilding => {
+            rebuilding.give_up().await;
+            Err(MemberError::Away.to_string())
+        }
+    }
+}
+
+/// Adds what the page of member `index` is to hold, one value after the other.
+async fn gather<N: Link>(
+    inner: &Rc<Inner<N>>,
+    topology: &Rc<Topology<N>>,
+    index: usize,
+    seen: Seen,
+    mut rebuilding: Rebuilding<N>,
+    pace: &Pace,
+) -> Result<Rebuilding<N>, String> {
     for ((_, key), found) in seen.keys {
         let Ok(key) = inner.key(&key) else { continue };
         let homes = topology.homes(&key);
@@ -339,17 +420,27 @@ pub(super) async fn rebuild_page<N: Link>(inner: &Rc<Inner<N>>, damaged: &Damage
         let holders = found.into_iter().filter(|(_, found)| found.timestamp == timestamp);
         let holders: Vec<_> = holders.map(|(index, found)| (topology.members[index].clone(), found)).collect();
         let Some(newest) = holders.first().map(|(_, found)| found.clone()) else { continue };
-        let value = fetch(inner, &key, holders).await;
-        let value = value.map_err(|_| format!("no good copy of the value of {key:?}"))?;
-        records.push((key, newest.record(value), promise));
+        let length = newest.content.value_len().unwrap_or(0);
+        let bytes = inner.background_bytes.acquire(length).await;
+        pace.take(length as u64).await;
+        let added = match fetch(inner, &key, holders).await {
+            Ok(value) => rebuilding.add(&key, newest.record(value), promise).await.map_err(|error| error.to_string()),
+            Err(_gone) => Err(format!("no good copy of the value of {key:?}")),
+        };
+        drop(bytes);
+        if let Err(reason) = added {
+            rebuilding.give_up().await;
+            return Err(reason);
+        }
     }
-    member.counts(epoch).map_err(|error| words(&error))?;
-    table.rebuild(damaged.page, image, &records).await.map_err(|error| words(&error))
+    Ok(rebuilding)
 }
 
-/// What the background repairer last did; see [`super::background`].
+/// What the background repairer last did, and is to do; see [`super::background`].
 #[derive(Default)]
 pub(super) struct RepairState {
+    /// Keys of which an operation has met a damaged copy: they are repaired by themselves, without a walk over all.
+    damaged: RefCell<BTreeSet<Vec<u8>>>,
     pub(super) running: Cell<bool>,
     pub(super) last: RefCell<Option<RepairReport>>,
 }

@@ -3,40 +3,43 @@
 use engine::time;
 use pool::HeapGroup;
 
+use super::pace::Pace;
 use super::scan::DamagedPage;
 use super::scrub::FINDINGS_MAX;
 use super::scrub_tests::{REPAIR, SCRUB, check, filled};
 use super::tests::{Pool, value};
 use super::*;
-use crate::table::{Record, TableError};
+use crate::table::{Content, Record, TableError};
 use crate::testing::run;
 use crate::types::Timestamp;
 
-/// Every value is replaced while the heaps are looked at, so that extents go and come in all groups. Red when extents that
-/// were referred to and then freed were taken for lost claims, group by group, and claimed again.
+/// Every value is replaced while the heaps are looked at. Red when extents that were referred to, and freed before their
+/// allocation page was read, were taken for lost claims and claimed again.
 #[test]
 fn traffic_is_not_taken_for_lost_claims() {
     run(30, async {
         let pool = Pool::sized(3, 3, 64 << 20).await;
         filled(&pool).await;
         pool.members.iter().for_each(|member| member.slow.set(Duration::from_micros(200)));
-        let writers: Vec<_> = (0..4u32)
-            .map(|writer| {
-                let host = pool.host();
+        // Keys whose pages are read together, so that what was read of the last is old when it is looked at.
+        let together = (100..100_000u32).filter(|number| pool.page_of(0, &number.to_le_bytes()).0 < 32);
+        let hosts = [pool.host(), pool.host()];
+        let writers: Vec<_> = together
+            .take(20)
+            .map(|number| {
+                let host = hosts[number as usize % 2].clone();
                 engine::task::spawn(async move {
-                    for turn in (0..).map(|turn| turn * 4 + writer) {
-                        let bytes = vec![turn as u8; [9000, 200_000][turn as usize / 4 % 2]];
-                        host.put(&(turn % 60).to_le_bytes(), value(&bytes)).await.unwrap();
+                    for turn in 0.. {
+                        let bytes = vec![turn as u8; if turn % 8 == 7 { 200_000 } else { 9000 }];
+                        host.put(&number.to_le_bytes(), value(&bytes)).await.unwrap();
                     }
                 })
             })
             .collect();
-        for _ in 0..2 {
-            let found = pool.store.scrub(&SCRUB).await;
-            assert!(found.is_clean(), "{found:?}");
-            let repaired = pool.store.repair(&REPAIR).await;
-            assert!(repaired.is_complete() && repaired.extents_claimed == 0, "{repaired:?}");
-        }
+        let found = pool.store.scrub(&SCRUB).await;
+        assert!(found.is_clean(), "{found:?}");
+        let repaired = pool.store.repair(&REPAIR).await;
+        assert!(repaired.is_complete() && repaired.extents_claimed == 0, "{repaired:?}");
         drop(writers);
         time::sleep(Duration::from_secs(1)).await;
         let found = pool.store.scrub(&SCRUB).await;
@@ -97,10 +100,18 @@ fn a_put_passes_over_a_damaged_group_that_it_has_stock_in() {
         for number in 100..120u32 {
             pool.store.put(&number.to_le_bytes(), value(&[7; 9000])).await.unwrap();
         }
-        let layout = pool.store.table(1).unwrap().layout();
-        for group in (0..layout.geometry.heap_groups / 2).map(HeapGroup) {
-            pool.damage(1, layout.allocation(group)).await;
+        // It is claimed in the background.
+        time::sleep(Duration::from_millis(100)).await;
+        let table = pool.store.table(1).unwrap();
+        let mut damaged = 0;
+        for group in (0..table.layout().geometry.heap_groups).map(HeapGroup) {
+            let allocation = table.read_allocation(group).await.unwrap();
+            if allocation.slots().iter().any(|claim| claim.tag != 0 && claim.home == crate::page::UNBOUND) {
+                pool.damage(1, table.layout().allocation(group)).await;
+                damaged += 1;
+            }
         }
+        assert!(damaged > 0, "there is stock somewhere");
         for number in 200..260u32 {
             pool.store.put(&number.to_le_bytes(), value(&vec![8; [9000, 200_000][number as usize % 2]])).await.unwrap();
         }
@@ -163,10 +174,169 @@ fn a_damaged_page_is_rebuilt_where_it_was_seen() {
         let error = TableError::Contended;
         let seen = DamagedPage { member: 2, life: life(1), page, error, seen: time::now() };
         let gone = DamagedPage { life: (life(1).0, 0), ..seen.clone() };
-        repair::rebuild_page(&pool.store.inner, &gone).await.unwrap();
+        repair::rebuild_page(&pool.store.inner, &gone, &Pace::new(None, None)).await.unwrap();
         assert_eq!(pool.verify().await.damaged_pages.count, 1, "a life that has ended has no pages");
-        repair::rebuild_page(&pool.store.inner, &seen).await.unwrap();
+        repair::rebuild_page(&pool.store.inner, &seen, &Pace::new(None, None)).await.unwrap();
         assert!(pool.verify().await.is_equal());
         check(&pool, &model).await;
+    });
+}
+
+/// A stretch of many members and keys is no reason to read it all at once: over any tenth of a second the members give no
+/// more than the rate and one command.
+#[test]
+fn the_rate_holds_within_a_stretch_too() {
+    run(37, async {
+        let pool = Pool::sized(7, 3, 64 << 20).await;
+        for number in 0..100u32 {
+            pool.store.put(&number.to_le_bytes(), value(&vec![1; [100, 100_000][number as usize % 2]])).await.unwrap();
+        }
+        pool.store.settle().await;
+        let read = || pool.members.iter().map(|member| member.bytes_read.get()).sum::<u64>();
+        let (span, rate, command) = (Duration::from_millis(100), 20 << 20, 128 << 10);
+        for repairs in [false, true] {
+            let store = pool.store.clone();
+            let walk = engine::task::spawn(async move {
+                if repairs {
+                    store.repair(&RepairOptions { bytes_per_second: Some(rate), ..REPAIR }).await.keys
+                } else {
+                    store.scrub(&ScrubOptions { bytes_per_second: Some(rate), ..SCRUB }).await.keys
+                }
+            });
+            let (mut most, mut before, start) = (0, read(), read());
+            while !walk.is_finished() {
+                time::sleep(span).await;
+                most = most.max(read() - before);
+                before = read();
+            }
+            assert_eq!(walk.await, 100);
+            assert!(most <= rate / 10 + 2 * command, "{most} bytes in {span:?}");
+            assert!(read() - start > 10 * rate / 10, "the walk takes more than ten spans");
+        }
+    });
+}
+
+/// What repair, scrub and the rebuilding of a page hold of values is bounded by bytes, whatever the number of keys.
+#[test]
+fn repair_holds_no_more_than_its_share_of_values() {
+    run(38, async {
+        let pool = Pool::sized(3, 3, 160 << 20).await;
+        pool.down(2, true);
+        // Keys that are looked at together.
+        let together = (0..100_000u32).filter(|number| pool.page_of(0, &number.to_le_bytes()).0 < 32);
+        let (keys, long): (Vec<u32>, _) = (together.take(10).collect(), 7 << 20);
+        for number in &keys {
+            pool.store.put(&number.to_le_bytes(), value(&vec![*number as u8; long])).await.unwrap();
+        }
+        pool.store.settle().await;
+        pool.down(2, false);
+        pool.members.iter().for_each(|member| member.slow.set(Duration::from_micros(200)));
+        let store = pool.store.clone();
+        let walk = engine::task::spawn(async move { store.repair(&REPAIR).await });
+        let mut least = BACKGROUND_BYTES_MAX;
+        while !walk.is_finished() {
+            least = least.min(pool.store.inner.background_bytes.available());
+            time::sleep(Duration::from_micros(50)).await;
+        }
+        let report = walk.await;
+        assert!(report.is_complete() && report.stored == 10, "{report:?}");
+        assert_eq!(least, BACKGROUND_BYTES_MAX - 9 * long, "nine at once, not all ten");
+        assert_eq!(pool.store.inner.background_bytes.available(), BACKGROUND_BYTES_MAX);
+        assert!(pool.verify().await.is_equal());
+    });
+}
+
+/// A walk would not look at it, and there is no need for one.
+#[test]
+fn a_damaged_copy_that_a_get_has_met_is_replaced_by_itself() {
+    run(39, async {
+        let pool = Pool::new(3, 3).await;
+        let model = filled(&pool).await;
+        let key = 3u32.to_le_bytes();
+        let repairer = pool.store.start_repairer(RepairerOptions { at_start: false, ..RepairerOptions::default() });
+        time::sleep(Duration::from_secs(1)).await;
+        for member in 0..3 {
+            let table = pool.store.table(member).unwrap();
+            let found = table.read(&Key::new(&key, pool.map.hash_seed).unwrap()).await.unwrap();
+            let Content::Elsewhere(_, reference) = found.content else { panic!("200,000 bytes") };
+            if member < 2 {
+                pool.damage(member, table.layout().data(pool::HeapPage(reference.place))).await;
+            }
+        }
+        pool.take();
+        assert_eq!(pool.store.get(&key).await, Ok(Some(value(&model[&key]))));
+        time::sleep(Duration::from_secs(5)).await;
+        let reads: u64 = pool.take().iter().map(|(reads, ..)| reads).sum();
+        assert!(reads < 60, "no walk: {reads} reads");
+        assert!(pool.store.is_repaired() && pool.store.last_repair().is_none());
+        drop(repairer);
+        assert!(pool.verify().await.is_equal());
+    });
+}
+
+/// Nobody reads them again, and their space is needed.
+#[test]
+fn keys_that_have_ended_are_deleted_by_repair() {
+    run(40, async {
+        let pool = Pool::new(3, 3).await;
+        let now = engine::time::unix_time().as_millis() as u64;
+        for number in 0..20u32 {
+            let expiry = Some(now + if number < 15 { 1000 } else { 1_000_000 });
+            let options = PutOptions { expiry, tag: 0 };
+            pool.store.put_with(&number.to_le_bytes(), value(&[1; 9000]), options).await.unwrap();
+        }
+        pool.store.settle().await;
+        assert_eq!(pool.store.repair(&REPAIR).await.expired, 0);
+        time::sleep(Duration::from_secs(2)).await;
+        let found = pool.store.scrub(&SCRUB).await;
+        assert_eq!((found.keys, found.expired, found.tombstones), (5, 15, 0), "{found:?}");
+        let repaired = pool.store.repair(&REPAIR).await;
+        assert!(repaired.is_complete() && repaired.expired == 15, "{repaired:?}");
+        pool.store.settle().await;
+        let found = pool.store.scrub(&SCRUB).await;
+        assert!(found.is_clean(), "{found:?}");
+        assert_eq!((found.keys, found.expired, found.tombstones, found.extents), (5, 0, 15, 3 * 5), "{found:?}");
+    });
+}
+
+/// One bad page of each kind on one member: every key is read and written on, and repair leaves nothing behind.
+#[test]
+fn a_page_of_each_kind_that_fails_its_checksum() {
+    run(41, async {
+        let pool = Pool::new(3, 3).await;
+        let mut model = filled(&pool).await;
+        let table = pool.store.table(1).unwrap();
+        let layout = table.layout();
+        let of = async |number: u32| {
+            let found = table.read(&Key::new(&number.to_le_bytes(), pool.map.hash_seed).unwrap()).await.unwrap();
+            match found.content {
+                Content::Elsewhere(_, reference) => pool::HeapPage(reference.place),
+                _ => panic!("{number} is elsewhere"),
+            }
+        };
+        let (extent, index) = (of(2).await, of(3).await);
+        let bad = [
+            ("table page", layout.table(pool.page_of(1, &0u32.to_le_bytes()))),
+            ("extent", layout.data(extent)),
+            ("index of extents", layout.data(index)),
+            ("allocation page", layout.allocation(extent.group())),
+        ];
+        for (what, lba) in bad {
+            pool.damage(1, lba).await;
+            check(&pool, &model).await;
+            let found = pool.store.scrub(&SCRUB).await;
+            assert!(!found.is_clean() && found.unreachable.is_empty(), "{what}: {found:?}");
+            for number in 4..8u32 {
+                let bytes = vec![what.len() as u8; model[&number.to_le_bytes()].len()];
+                pool.store.put(&number.to_le_bytes(), value(&bytes)).await.unwrap();
+                model.insert(number.to_le_bytes(), bytes);
+            }
+            let repaired = pool.store.repair(&REPAIR).await;
+            assert!(repaired.is_complete(), "{what}: {repaired:?}");
+            pool.store.settle().await;
+            let found = pool.store.scrub(&SCRUB).await;
+            assert!(found.is_clean(), "{what}: {found:?}");
+            check(&pool, &model).await;
+        }
     });
 }

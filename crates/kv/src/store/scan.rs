@@ -14,6 +14,7 @@ use pool::{KeyHash, TablePage};
 
 use super::link::Link;
 use super::member::{Member, MemberError};
+use super::pace::Pace;
 use super::topology::Topology;
 use crate::table::{Found, PageImage, SCAN_BYTES, TableError};
 
@@ -61,13 +62,11 @@ pub(super) struct Seen {
     pub(super) damaged: Vec<DamagedPage>,
     /// Members that answered.
     pub(super) answered: Vec<bool>,
-    /// Bytes read.
-    pub(super) bytes: u64,
 }
 
 impl Seen {
     pub(super) fn nothing(members: usize) -> Seen {
-        Seen { keys: BTreeMap::new(), damaged: Vec::new(), answered: vec![false; members], bytes: 0 }
+        Seen { keys: BTreeMap::new(), damaged: Vec::new(), answered: vec![false; members] }
     }
 
     /// Whether a member has told all it holds in this stretch.
@@ -173,27 +172,25 @@ impl<N: Link> Topology<N> {
         self.placement.is_whole() && lacking <= self.placement.replicas() - self.placement.majority()
     }
 
-    /// Reads a stretch on all members that `asked` names, at once.
-    pub(super) async fn see(self: &Rc<Self>, stretch: Stretch, asked: impl Fn(usize) -> bool) -> Seen {
+    /// Reads a stretch on all members that `asked` names, at once, each when it has its turn by `pace`.
+    pub(super) async fn see(self: &Rc<Self>, stretch: Stretch, asked: impl Fn(usize) -> bool, pace: &Rc<Pace>) -> Seen {
         let mut reads = Vec::new();
         for member in self.members.iter().filter(|member| asked(member.index)) {
-            let (member, index) = (member.clone(), member.index);
+            let (member, index, pace) = (member.clone(), member.index, pace.clone());
             let read = async move {
                 let under_way = member.begin()?;
-                let pages = member.pages(stretch).await;
+                pace.take(member.bytes_of(stretch)).await;
+                let pages = time::timeout(STRETCH_TIME_MAX, member.pages(stretch)).await;
                 drop(under_way);
-                pages
+                pages.unwrap_or(Err(MemberError::Slow))
             };
             reads.push((index, engine::task::spawn(read)));
         }
         let mut seen = Seen::nothing(self.members.len());
-        let start = time::now();
         for (index, read) in reads {
-            let left = STRETCH_TIME_MAX.saturating_sub(start.elapsed());
-            match time::timeout(left, read).await {
-                Ok(Ok(pages)) => self.gather(index, stretch, pages, &mut seen),
-                Ok(Err(error)) => tracing::debug!(member = index, %error, "a member was passed over"),
-                Err(_) => tracing::debug!(member = index, "a member was too slow"),
+            match read.await {
+                Ok(pages) => self.gather(index, stretch, pages, &mut seen),
+                Err(error) => tracing::debug!(member = index, %error, "a member was passed over"),
             }
         }
         seen
@@ -202,7 +199,6 @@ impl<N: Link> Topology<N> {
     pub(super) fn gather(&self, index: usize, stretch: Stretch, pages: Pages, seen: &mut Seen) {
         let Some(table) = self.members[index].table() else { return };
         seen.answered[index] = true;
-        seen.bytes += pages.len() as u64 * u64::from(self.map.page_size);
         for (page, image) in pages {
             let entries = image.and_then(|image| image.entries(table));
             match entries {
@@ -224,6 +220,14 @@ impl<N: Link> Topology<N> {
 }
 
 impl<N: Link> Member<N> {
+    /// Bytes that are read for [`Member::pages`].
+    fn bytes_of(&self, stretch: Stretch) -> u64 {
+        let Some(table) = self.table() else { return 0 };
+        let geometry = table.layout().geometry;
+        let pages = geometry.home(stretch.last()).0 - geometry.home(stretch.from).0 + 1;
+        u64::from(pages.next_multiple_of(table.pages_per_read())) * table.layout().page_bytes() as u64
+    }
+
     /// Reads the pages at which the hashes of a stretch are at home.
     pub(super) async fn pages(&self, stretch: Stretch) -> Result<Pages, MemberError> {
         let (table, epoch) = self.voting().await?;

@@ -86,6 +86,8 @@ pub struct ScrubReport {
     pub keys: u64,
     /// Deleted keys that are remembered.
     pub tombstones: u64,
+    /// Keys whose value has ended, and that nobody has looked at since: repair deletes them.
+    pub expired: u64,
     /// Bytes of all values, once.
     pub value_bytes: u64,
     /// Replicas compared.
@@ -135,59 +137,61 @@ impl<N: Link> Store<N> {
     /// Compares all replicas of all keys, and what else `options` say.
     pub async fn scrub(&self, options: &ScrubOptions) -> ScrubReport {
         let mut report = ScrubReport::default();
-        let mut pace = Pace::new(options.bytes_per_second, options.progress.clone());
+        let pace = Pace::new(options.bytes_per_second, options.progress.clone());
         pace.begin("compare replicas");
         let mut next = Some(0);
         while let Some(from) = next {
             let topology = self.inner.topology();
             let stretch = topology.stretch(from);
-            let seen = topology.see(stretch, |_| true).await;
+            let seen = topology.see(stretch, |_| true, &pace).await;
             for member in (0..seen.answered.len()).filter(|&member| !seen.answered[member]) {
                 report.missed(member, &"no answer");
             }
             for page in &seen.damaged {
                 report.damaged_pages.add(|| (page.member, page.page.0, page.error.to_string()));
             }
-            let read = seen.bytes;
-            let values = scrub_keys(&self.inner, &topology, seen, options.check_values, &mut report).await;
+            let walk =
+                Walk { inner: &self.inner, topology: &topology, pace: &pace, check_values: options.check_values };
+            scrub_keys(&walk, seen, &mut report).await;
             next = stretch.to;
-            pace.progress.keys = report.keys;
-            pace.step(next, read + values).await;
+            pace.reached_hash(next, report.keys);
         }
         if options.check_heap {
             pace.begin("check the heaps");
             for member in &self.inner.topology().members {
-                scrub_heap(member, &mut pace, &mut report).await;
+                scrub_heap(member, &pace, &mut report).await;
             }
         }
-        report.bytes = pace.progress.bytes;
+        report.bytes = pace.end().await;
         report
     }
 }
 
-/// Compares the keys of a stretch, some at once. Returns the bytes of values read.
-async fn scrub_keys<N: Link>(
-    inner: &Rc<Inner<N>>,
-    topology: &Topology<N>,
-    mut seen: Seen,
+/// What the looks at keys have in common.
+struct Walk<'a, N: Link> {
+    inner: &'a Rc<Inner<N>>,
+    topology: &'a Topology<N>,
+    pace: &'a Pace,
     check_values: bool,
-    report: &mut ScrubReport,
-) -> u64 {
+}
+
+/// Compares the keys of a stretch, some at once.
+async fn scrub_keys<N: Link>(walk: &Walk<'_, N>, mut seen: Seen, report: &mut ScrubReport) {
     let mut keys = std::mem::take(&mut seen.keys).into_iter();
     let mut under_way = TaskSet::new(KEYS_AT_ONCE_MAX);
-    let mut bytes = 0;
+    let now = walk.inner.unix_millis();
     loop {
         while !under_way.is_full() {
             let Some(((_, key), found)) = keys.next() else { break };
-            let Ok(key) = inner.key(&key) else { continue };
-            let look = Look { replicas: compared(topology, &seen, &key), found, missed: Vec::new() };
-            let pushed = under_way.push(scrub_key(inner, topology, key, look, check_values)).is_ok();
+            let Ok(key) = walk.inner.key(&key) else { continue };
+            let look = Look { replicas: compared(walk.topology, &seen, &key), found, missed: Vec::new() };
+            let pushed = under_way.push(scrub_key(walk, key, look)).is_ok();
             debug_assert!(pushed, "invariant: it is not full");
         }
-        let Some((_, scrubbed)) = under_way.next().await else { return bytes };
+        let Some((_, scrubbed)) = under_way.next().await else { return };
         report.replicas += scrubbed.replicas;
-        bytes += scrubbed.bytes_read;
         match scrubbed.value_len {
+            _ if scrubbed.expiry != 0 && scrubbed.expiry <= now => report.expired += 1,
             Some(length) => {
                 report.keys += 1;
                 report.value_bytes += length as u64;
@@ -296,49 +300,39 @@ struct Scrubbed {
     replicas: u64,
     /// Bytes of its value; `None`: it was deleted.
     value_len: Option<usize>,
-    bytes_read: u64,
+    expiry: u64,
     difference: Option<String>,
     missed: Vec<usize>,
 }
 
-async fn scrub_key<N: Link>(
-    inner: &Rc<Inner<N>>,
-    topology: &Topology<N>,
-    key: Key,
-    mut look: Look,
-    check_values: bool,
-) -> Scrubbed {
-    let (mut difference, mut floor, mut bytes_read) = (None, None, 0);
+async fn scrub_key<N: Link>(walk: &Walk<'_, N>, key: Key, mut look: Look) -> Scrubbed {
+    let (mut difference, mut floor) = (None, None);
     for turn in 0..LOOKS {
         if turn > 0 {
             floor = look.newest().map(|found| found.timestamp);
             time::sleep(LOOK_PAUSE).await;
-            look.again(topology, &key).await;
+            walk.pace.take(look.replicas.len() as u64 * u64::from(walk.topology.map.page_size)).await;
+            look.again(walk.topology, &key).await;
         }
         difference = look.difference(floor);
-        if difference.is_none() && check_values {
-            difference = damaged_copy(inner, topology, &key, &look, &mut bytes_read).await;
+        if difference.is_none() && walk.check_values {
+            difference = damaged_copy(walk, &key, &look).await;
         }
         if difference.is_none() {
             break;
         }
     }
     let value_len = look.newest().and_then(|newest| newest.content.value_len());
-    Scrubbed { replicas: look.replicas.len() as u64, key, value_len, bytes_read, difference, missed: look.missed }
+    let expiry = look.newest().map_or(0, |newest| newest.expiry);
+    Scrubbed { replicas: look.replicas.len() as u64, key, value_len, expiry, difference, missed: look.missed }
 }
 
-async fn damaged_copy<N: Link>(
-    inner: &Rc<Inner<N>>,
-    topology: &Topology<N>,
-    key: &Key,
-    look: &Look,
-    bytes_read: &mut u64,
-) -> Option<String> {
-    for (member, found) in look.found.iter().filter(|(_, found)| matches!(found.content, Content::Elsewhere(..))) {
-        let length = found.content.value_len().unwrap_or(0);
-        *bytes_read += length as u64;
-        let _bytes = inner.value_bytes.acquire(length).await;
-        match inner.fetch_from(&topology.members[*member], key, found).await {
+async fn damaged_copy<N: Link>(walk: &Walk<'_, N>, key: &Key, look: &Look) -> Option<String> {
+    for (member, found) in &look.found {
+        let Content::Elsewhere(length, _) = found.content else { continue };
+        let _bytes = walk.inner.background_bytes.acquire(length as usize).await;
+        walk.pace.take(length.into()).await;
+        match walk.inner.fetch_from(&walk.topology.members[*member], key, found).await {
             // It verifies, or was replaced meanwhile: the newer one was written by a host that had it whole.
             Ok(Some(_) | None) => {}
             Err(error) => return Some(format!("member {member}: {error}")),

@@ -58,7 +58,7 @@ impl Pool {
     pub(super) async fn damage(&self, index: usize, lba: device::Lba) {
         let memory = &self.members[index].inner;
         let (_, mut page) = memory.read(lba, Buf::with_len(4096)).await;
-        page[100] ^= 1;
+        page[20] ^= 1; // in any header, and in the shortest index of extents
         memory.write(lba, page.freeze(), Durability::Stable).await.unwrap();
     }
 

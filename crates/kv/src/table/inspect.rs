@@ -70,8 +70,6 @@ pub(crate) struct Heap {
     pub(crate) damaged: Vec<(HeapGroup, TableError)>,
     /// Further ones.
     pub(crate) damaged_more: u64,
-    /// Bytes read.
-    pub(crate) bytes: u64,
 }
 
 /// Which data pages of a member are referred to, and what follows for its heap.
@@ -93,8 +91,6 @@ pub(crate) struct Marks {
     pub(crate) extents: u64,
     /// Guests that are referred to, and guests there are.
     pub(crate) guests: (u64, u64),
-    /// Bytes read.
-    pub(crate) bytes: u64,
 }
 
 /// How many data pages are claimed, and what of them nothing refers to.
@@ -119,7 +115,6 @@ impl Marks {
             unread: 0,
             extents: 0,
             guests: (0, 0),
-            bytes: 0,
         }
     }
 
@@ -160,11 +155,13 @@ impl Marks {
 }
 
 impl<N: Namespace> Table<N> {
-    /// Reads all allocation pages. `pace` is called with the bytes read and the share that is done, and may wait.
-    pub(crate) async fn heap(&self, mut pace: impl AsyncFnMut(u64, f64)) -> Result<Heap, TableError> {
+    /// Reads all allocation pages. `pace` is called before each command with the bytes that it reads and the share that is
+    /// done, and may wait.
+    pub(crate) async fn heap(&self, pace: impl AsyncFn(u64, f64)) -> Result<Heap, TableError> {
         let groups = self.layout.geometry.heap_groups;
         let mut heap = Heap { claimed: vec![Bits::default(); groups as usize], ..Heap::default() };
         for group in (0..groups).map(HeapGroup) {
+            pace(self.layout.page_bytes() as u64, f64::from(group.0) / f64::from(groups)).await;
             match self.read_allocation(group).await {
                 Ok(allocation) => heap.note(group, &allocation),
                 Err(error) if error.group_is_damaged() => {
@@ -176,38 +173,38 @@ impl<N: Namespace> Table<N> {
                 }
                 Err(error) => return Err(error),
             }
-            heap.bytes += self.layout.page_bytes() as u64;
-            pace(heap.bytes, f64::from(group.0 + 1) / f64::from(groups)).await;
         }
         Ok(heap)
     }
 
     /// Walks over all table pages and notes what they refer to, against `heap`, which was read before (`None`: the
     /// references alone are wanted). `pace` as for [`Table::heap`].
-    pub(crate) async fn mark(
-        &self,
-        heap: Option<Heap>,
-        mut pace: impl AsyncFnMut(u64, f64),
-    ) -> Result<Marks, TableError> {
+    pub(crate) async fn mark(&self, heap: Option<Heap>, pace: impl AsyncFn(u64, f64)) -> Result<Marks, TableError> {
         let geometry = self.layout.geometry;
         let mut marks = Marks::new(geometry.heap_groups, heap.unwrap_or_default());
         let mut next = 0;
         while next < geometry.table_pages {
+            let done = f64::from(next) / f64::from(geometry.table_pages);
+            let pace = async |bytes: usize| pace(bytes as u64, done).await;
+            pace(self.pages_per_read().min(geometry.table_pages - next) as usize * self.layout.page_bytes()).await;
             let images = self.read_pages(TablePage(next)).await?;
             next += images.len() as u32;
             for image in images {
                 match image {
-                    Ok(image) => self.mark_page(image, &mut marks).await?,
+                    Ok(image) => self.mark_page(image, &mut marks, &pace).await?,
                     Err(_) => marks.unread += 1,
                 }
-                marks.bytes += self.layout.page_bytes() as u64;
             }
-            pace(marks.bytes, f64::from(next) / f64::from(geometry.table_pages)).await;
         }
         Ok(marks)
     }
 
-    async fn mark_page(&self, mut image: PageImage, marks: &mut Marks) -> Result<(), TableError> {
+    async fn mark_page(
+        &self,
+        mut image: PageImage,
+        marks: &mut Marks,
+        pace: &impl AsyncFn(usize),
+    ) -> Result<(), TableError> {
         for _ in 0..LOOKS_MAX {
             let view = self.decode_again(&image)?;
             let home = image.page();
@@ -218,15 +215,21 @@ impl<N: Namespace> Table<N> {
                 match reference.kind {
                     PlaceKind::Guest => referred += 1,
                     PlaceKind::Extent | PlaceKind::Index => {
+                        if reference.kind == PlaceKind::Index {
+                            pace(reference.length as usize).await;
+                        }
                         vanished |= !self.owners(home, &reference, entry.timestamp.op, &mut owners).await?;
-                        marks.bytes += if reference.kind == PlaceKind::Index { reference.length.into() } else { 0 };
                     }
                 }
             }
             if !vanished {
                 for owner in owners {
                     marks.add(owner);
-                    if marks.seemed_free(&owner) && self.is_missing(&owner, marks).await? {
+                    if !marks.seemed_free(&owner) {
+                        continue;
+                    }
+                    pace(self.layout.page_bytes()).await;
+                    if self.is_missing(&owner, marks).await? {
                         if marks.missing.len() < MISSING_MAX {
                             marks.missing.push(owner);
                         } else {
@@ -287,7 +290,6 @@ impl<N: Namespace> Table<N> {
             Err(error) if error.group_is_damaged() => return Ok(false),
             Err(error) => return Err(error),
         };
-        marks.bytes += self.layout.page_bytes() as u64;
         marks.heap.note(group, &allocation);
         let first = owner.place.slot() as usize;
         let some_free = allocation.slots().iter().skip(first).take(owner.pages).any(|claim| claim.tag == 0);

@@ -44,6 +44,7 @@ pub(crate) use extent::both;
 pub use found::{Content, Found};
 pub(crate) use inspect::{Heap, Marks, Owner};
 pub(crate) use locks::Locks;
+pub(crate) use rebuild::Rebuilding;
 pub use register::{Outcome, Request};
 pub use seal::Sealed;
 pub use store::{Early, Known, Reply};

@@ -35,6 +35,8 @@ pub(super) struct Put<'a> {
     ops: Vec<u8>,
     /// The value in one piece, if an empty page could hold it.
     inline: Option<View>,
+    /// Bytes of a value that has been placed already, and is no longer at hand.
+    elsewhere: Option<u32>,
 }
 
 /// A copy of a value that was placed outside its home page, for an image that is to refer to it.
@@ -69,7 +71,14 @@ impl<'a> Put<'a> {
             tag: record.tag,
             ops: AppliedOps::encode(&record.ops),
             inline: short.map(Value::contiguous),
+            elsewhere: None,
         }
+    }
+
+    /// Its value, which `record` is without, has so many bytes and was placed.
+    pub(super) fn placed(mut self, length: Option<u32>) -> Put<'a> {
+        self.elsewhere = length;
+        self
     }
 
     /// No more than a promise.
@@ -84,6 +93,7 @@ impl<'a> Put<'a> {
             tag: 0,
             ops: Vec::new(),
             inline: None,
+            elsewhere: None,
         }
     }
 
@@ -105,6 +115,7 @@ impl<'a> Put<'a> {
         }
         let stored = match (self.change, self.value, copy, &self.inline) {
             (Change::Confirm, ..) => old.stored,
+            (_, None, Some(reference), _) if let Some(length) = self.elsewhere => Stored::Reference(length, reference),
             (_, None, _, _) => Stored::Tombstone,
             (_, Some(value), Some(reference), _) => Stored::Reference(value.len() as u32, reference),
             (_, Some(_), None, Some(bytes)) => Stored::Inline(bytes),

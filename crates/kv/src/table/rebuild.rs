@@ -12,9 +12,10 @@ use engine::View;
 use pool::TablePage;
 
 use super::plan::{Placed, Plan, Put, plan};
-use super::{Record, Table, TableError, uncertain};
+use super::{Record, Table, TableError};
 use crate::page::{Draft, Identity, Kind, PageError};
 use crate::types::{Ballot, Key, Timestamp};
+use crate::value::Value;
 
 impl<N: Namespace> Table<N> {
     /// The bytes of a damaged page; `None` if it is good (again). A page of a newer format is an error: it is not damaged,
@@ -28,58 +29,99 @@ impl<N: Namespace> Table<N> {
         }
     }
 
-    /// Replaces `page`, whose bytes are `damaged`, by one that holds exactly `records`, each under the promise beside it.
-    pub(crate) async fn rebuild(
-        self: &Rc<Self>,
-        page: TablePage,
-        damaged: View,
-        records: &[(Key, Record, Ballot)],
-    ) -> Result<(), TableError> {
-        let identity = Identity { kind: Kind::Table, page: page.0, incarnation: self.incarnation };
-        let (size, salt) = (self.layout.page_bytes(), engine::task::random_u64());
-        let room = size - crate::page::HEADER_BYTES;
+    /// Begins to rebuild `page`, whose bytes are `damaged`.
+    pub(crate) fn begin_rebuild(self: &Rc<Self>, page: TablePage, damaged: View) -> Rebuilding<N> {
+        Rebuilding { table: self.clone(), page, damaged, records: Vec::new(), placed: Vec::new(), inline: 0 }
+    }
+}
+
+/// A page that is being rebuilt, record by record. It holds no more values than fit a page: others are placed at once.
+pub(crate) struct Rebuilding<N: Namespace> {
+    table: Rc<Table<N>>,
+    page: TablePage,
+    damaged: View,
+    records: Vec<Gathered>,
+    placed: Vec<Placed>,
+    /// Bytes of values in `records`.
+    inline: usize,
+}
+
+struct Gathered {
+    key: Key,
+    record: Record,
+    promise: Ballot,
+    /// Bytes of the value, if it was placed.
+    elsewhere: Option<u32>,
+}
+
+impl<N: Namespace> Rebuilding<N> {
+    fn room(&self) -> usize {
+        self.table.layout.page_bytes() - crate::page::HEADER_BYTES
+    }
+
+    /// The page is to hold this, under the promise beside it.
+    pub(crate) async fn add(&mut self, key: &Key, mut record: Record, promise: Ballot) -> Result<(), TableError> {
+        let length = record.value.as_ref().map_or(0, Value::len);
+        let mut elsewhere = None;
+        if self.inline + length <= self.room() {
+            self.inline += length;
+        } else if let Some(value) = record.value.take() {
+            let (timestamp, since) = (record.timestamp, engine::time::now());
+            let reference = self.table.place(self.page, timestamp.op, &value).await?;
+            self.placed.push(Placed { key: key.bytes().to_vec(), timestamp, reference, since, early: false });
+            elsewhere = Some(length as u32);
+        }
+        self.records.push(Gathered { key: key.clone(), record, promise, elsewhere });
+        Ok(())
+    }
+
+    /// Replaces the page by one that holds exactly what was added.
+    pub(crate) async fn finish(mut self) -> Result<(), TableError> {
+        let records = std::mem::take(&mut self.records);
         let mut puts = Vec::with_capacity(records.len());
-        for (key, record, promise) in records {
+        for Gathered { key, record, promise, elsewhere } in &records {
             let mut put = match record.timestamp {
                 Timestamp::ZERO => Put::promise(key.bytes()),
-                _ => Put::new(key.bytes(), record, room),
+                _ => Put::new(key.bytes(), record, self.room()).placed(*elsewhere),
             };
             put.promise = *promise;
             puts.push(put);
         }
-        let (mut placed, since) = (Vec::<Placed>::new(), engine::time::now());
+        let result = self.write(&puts).await;
+        if result.as_ref().is_err_and(|error| !error.outcome_unknown()) {
+            self.give_up().await;
+        }
+        result
+    }
+
+    async fn write(&mut self, puts: &[Put<'_>]) -> Result<(), TableError> {
+        let (table, page, since) = (self.table.clone(), self.page, engine::time::now());
+        let identity = Identity { kind: Kind::Table, page: page.0, incarnation: table.incarnation };
+        let salt = engine::task::random_u64();
         // Every turn but the last places one value.
         for _ in 0..=puts.len() {
-            let mut draft = Draft::rebuild(identity, size, salt);
+            let mut draft = Draft::rebuild(identity, table.layout.page_bytes(), salt);
             // The damaged one may have been sealed, for no later epoch: its neighbours would have said so.
-            draft.seal(self.epoch);
-            match plan(draft, &damaged, &puts, &placed)? {
-                Plan::Place { key, timestamp, value } => match self.place(page, timestamp.op, &value).await {
-                    Ok(reference) => placed.push(Placed { key, timestamp, reference, since, early: false }),
-                    Err(error) => {
-                        self.discard(page, placed).await;
-                        return Err(error);
-                    }
-                },
+            draft.seal(table.epoch);
+            match plan(draft, &self.damaged, puts, &self.placed)? {
+                Plan::Place { key, timestamp, value } => {
+                    let reference = table.place(page, timestamp.op, &value).await?;
+                    self.placed.push(Placed { key, timestamp, reference, since, early: false });
+                }
                 Plan::Write(new) => {
-                    let lock = self.locks.lock(u64::from(page.0)).await;
+                    let lock = table.locks.lock(u64::from(page.0)).await;
                     lock.set_image(None);
-                    let result = self.replace(self.layout.table(page), damaged, new).await;
-                    drop(lock);
-                    if matches!(&result, Err(error) if !uncertain(error)) {
-                        self.discard(page, placed).await;
-                    }
-                    return Ok(result?);
+                    return Ok(table.replace(table.layout.table(page), self.damaged.clone(), new).await?);
                 }
             }
         }
         Err(TableError::Contended)
     }
 
-    /// Frees copies that were never published.
-    async fn discard(self: &Rc<Self>, page: TablePage, placed: Vec<Placed>) {
-        for copy in placed {
-            self.free_later(page, copy.reference, copy.timestamp.op).await;
+    /// Frees the copies that were placed: the page will not refer to them.
+    pub(crate) async fn give_up(self) {
+        for copy in self.placed {
+            self.table.free_later(self.page, copy.reference, copy.timestamp.op).await;
         }
     }
 }

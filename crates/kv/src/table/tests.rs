@@ -429,7 +429,14 @@ fn damaged_page_has_no_vote_until_it_is_rebuilt_whole() {
                 (Key::new(format!("k{number}").as_bytes(), 0).unwrap(), record(ts(5, number), Some(3000)), promise)
             })
             .collect();
-        table.rebuild(home, damaged.clone(), &records).await.unwrap();
+        let rebuild = async |damaged: &View| {
+            let mut rebuilding = table.begin_rebuild(home, damaged.clone());
+            for (key, record, promise) in &records {
+                rebuilding.add(key, record.clone(), *promise).await?;
+            }
+            rebuilding.finish().await
+        };
+        rebuild(&damaged).await.unwrap();
         // It may have been sealed before it was damaged: older hosts stay out.
         let bytes = table.read_raw(home).await.unwrap();
         assert_eq!(table.decode(home, &bytes).unwrap().header().seal, map.epoch);
@@ -441,7 +448,7 @@ fn damaged_page_has_no_vote_until_it_is_rebuilt_whole() {
                 record.value.as_ref().map(|v| v.checksum(found.timestamp.op))
             );
         }
-        let again = table.rebuild(home, damaged, &records).await;
+        let again = rebuild(&damaged).await;
         assert_eq!(again, Err(TableError::Device(device::Error::CompareFailure)));
         table.quiesce().await;
         audit(&table, true).await;

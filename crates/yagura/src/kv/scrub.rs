@@ -139,12 +139,12 @@ fn verdict(scrubbed: &Scrubbed) -> Result<(), Failure> {
 
 /// What a repair did, for people.
 fn describe_repair(repaired: &Repaired) -> String {
-    let RepairReport { keys, stored, copies_replaced, pages_rebuilt, groups_rebuilt, extents_claimed, failed, .. } =
-        &repaired.report;
+    let RepairReport { keys, stored, expired, copies_replaced, pages_rebuilt, .. } = &repaired.report;
+    let RepairReport { groups_rebuilt, extents_claimed, failed, .. } = &repaired.report;
     let mut text = format!(
         "repair: {keys} keys seen, {stored} replicas stored, {copies_replaced} damaged values replaced, \
-         {pages_rebuilt} pages and {groups_rebuilt} allocation pages rebuilt, {extents_claimed} extents claimed again, \
-         {failed} failed\n"
+         {expired} keys that had ended deleted, {pages_rebuilt} pages and {groups_rebuilt} allocation pages rebuilt, \
+         {extents_claimed} extents claimed again, {failed} failed\n"
     );
     repaired.renewed.iter().for_each(|id| text += &format!("  member {id} was begun anew, and filled\n"));
     repaired.report.reasons.iter().for_each(|reason| text += &format!("  {reason}\n"));
@@ -165,11 +165,12 @@ pub fn describe_scrub(scrubbed: &Scrubbed) -> String {
         ),
     };
     let mut text = format!(
-        "replicas: {} keys, {} of values, {} deleted keys remembered: {verdict}\n\
+        "replicas: {} keys, {} of values, {} that have ended, {} deleted keys remembered: {verdict}\n\
          heap:     {} extents; {} pages claimed, {} of them unreferenced ({} set aside by repair); {} guests unreferenced\n\
          read:     {} in {:.2} s\n",
         found.keys,
         Size(found.value_bytes),
+        found.expired,
         found.tombstones,
         found.extents,
         found.heap_pages_claimed,
