@@ -72,8 +72,11 @@ bench: deps-bench build
 fuzz: deps-test
 	scripts/fuzz.sh $(SECONDS)
 
+# The static library is made only here: it holds all of Rust's, and takes long.
 install: build
-	scripts/install.sh "$(PREFIX)" "$(YAGURA)"
+	cargo rustc --release --locked --package capi --lib --crate-type cdylib
+	cargo rustc --release --locked --package capi --lib --crate-type staticlib
+	scripts/install.sh "$(PREFIX)" "$(YAGURA)" "$(TARGET_DIR)/release"
 
 wheel: deps-build
 	scripts/python.sh wheel

@@ -32,8 +32,10 @@ fi
 
 cargo build --quiet --locked --bin yagura
 # From outside the source folder: what is tested is the package as it was installed.
-cp -r python/tests python/pyproject.toml "$place/"
+rm -rf "$place/tests" "$place/examples"
+cp -r python/tests python/examples python/pyproject.toml "$place/"
 cd "$place"
 "$venv/bin/python" -m mypy --no-incremental --package yagura --config-file pyproject.toml
 "$venv/bin/python" -m mypy --no-incremental --config-file pyproject.toml tests
+"$venv/bin/python" -m mypy --no-incremental --config-file pyproject.toml examples
 YAGURA=$target/debug/yagura exec "$venv/bin/python" -m pytest --rootdir "$place" -p no:cacheprovider tests

@@ -1,11 +1,14 @@
 //! Results as Python has them.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use client::{Error, ErrorKind, Pending, Versioned};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::Object;
-use crate::notifier::notify;
+use crate::notifier::Notifier;
 
 /// The exception of `yagura._errors` for an error.
 pub fn exception(py: Python<'_>, error: &Error) -> PyErr {
@@ -40,18 +43,26 @@ pub fn versioned(py: Python<'_>, found: Option<Versioned>) -> PyResult<Object> {
 pub trait Convert<T>: FnOnce(Python<'_>, T) -> PyResult<Object> + Send + 'static {}
 impl<T, F: FnOnce(Python<'_>, T) -> PyResult<Object> + Send + 'static> Convert<T> for F {}
 
+/// How long a thread waits between looks for signals: what a user waits for Ctrl-C. Chosen: not felt.
+const SIGNAL_TIME_MAX: Duration = Duration::from_millis(50);
+
 /// Waits for the result, or has `done(result, error)` called with it.
 pub fn deliver<T: Send + 'static>(
     py: Python<'_>,
-    pending: Pending<T>,
+    notifier: &Arc<Notifier>,
+    mut pending: Pending<T>,
     done: Option<Object>,
     convert: impl Convert<T>,
 ) -> PyResult<Object> {
     let Some(done) = done else {
-        return match py.detach(|| pending.wait()) {
-            Ok(result) => convert(py, result),
-            Err(error) => Err(exception(py, &error)),
-        };
+        loop {
+            match py.detach(|| pending.wait_for(SIGNAL_TIME_MAX)) {
+                Some(Ok(result)) => return convert(py, result),
+                Some(Err(error)) => return Err(exception(py, &error)),
+                // The request goes on without us if there is one.
+                None => py.check_signals()?,
+            }
+        }
     };
     let told = move |py: Python<'_>, result: Result<T, Error>| {
         let result = result.map_err(|error| exception(py, &error)).and_then(|result| convert(py, result));
@@ -63,6 +74,7 @@ pub fn deliver<T: Send + 'static>(
             error.write_unraisable(py, Some(done.bind(py)));
         }
     };
-    py.detach(|| pending.on_done(move |result| notify(Box::new(move |py| told(py, result)))));
+    let notifier = notifier.clone();
+    py.detach(|| pending.on_done(move |result| notifier.notify(Box::new(move |py| told(py, result)))));
     Ok(py.None())
 }

@@ -1,6 +1,7 @@
 //! The client's operations.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use client::{CasOutcome, Client, Error, Increment, Options, PutOptions, SecurityOptions, Version};
@@ -9,11 +10,13 @@ use pyo3::types::PyBytes;
 
 use crate::Object;
 use crate::convert::{deliver, exception, named, versioned};
+use crate::notifier::Notifier;
 
 /// A pool, reached.
 #[pyclass(frozen, module = "yagura._yagura")]
 pub struct Core {
     client: Client,
+    notifier: Arc<Notifier>,
 }
 
 fn put_options(expiry: Option<u64>, tag: u32) -> PutOptions {
@@ -74,27 +77,26 @@ impl Core {
         let timeout = timeout.map_err(|error| named(py, "UsageError", format!("timeout: {error}")))?;
         let plain = Options::default();
         let options = Options { reactors, queue: queue.unwrap_or(plain.queue), timeout, repair, security };
-        deliver(
-            py,
-            Client::connect(addresses, options),
-            done,
-            |py, client| Ok(Py::new(py, Core { client })?.into_any()),
-        )
+        let notifier = Notifier::new();
+        let own = notifier.clone();
+        deliver(py, &notifier, Client::connect(addresses, options), done, move |py, client| {
+            Ok(Py::new(py, Core { client, notifier: own })?.into_any())
+        })
     }
 
     fn close(&self, py: Python<'_>, done: Option<Object>) -> PyResult<Object> {
-        deliver(py, self.client.close(), done, |py, ()| Ok(py.None()))
+        deliver(py, &self.notifier, self.client.close(), done, |py, ()| Ok(py.None()))
     }
 
     fn get(&self, py: Python<'_>, key: &[u8], done: Option<Object>) -> PyResult<Object> {
-        deliver(py, self.client.get(key), done, |py, found| match found {
+        deliver(py, &self.notifier, self.client.get(key), done, |py, found| match found {
             Some(value) => Ok(PyBytes::new(py, &value).into_any().unbind()),
             None => Ok(py.None()),
         })
     }
 
     fn get_versioned(&self, py: Python<'_>, key: &[u8], done: Option<Object>) -> PyResult<Object> {
-        deliver(py, self.client.get_versioned(key), done, versioned)
+        deliver(py, &self.notifier, self.client.get_versioned(key), done, versioned)
     }
 
     #[pyo3(signature = (key, value, expiry, tag, done))]
@@ -107,11 +109,13 @@ impl Core {
         tag: u32,
         done: Option<Object>,
     ) -> PyResult<Object> {
-        deliver(py, self.client.put_with(key, value, put_options(expiry, tag)), done, |py, ()| Ok(py.None()))
+        deliver(py, &self.notifier, self.client.put_with(key, value, put_options(expiry, tag)), done, |py, ()| {
+            Ok(py.None())
+        })
     }
 
     fn delete(&self, py: Python<'_>, key: &[u8], done: Option<Object>) -> PyResult<Object> {
-        deliver(py, self.client.delete(key), done, boolean)
+        deliver(py, &self.notifier, self.client.delete(key), done, boolean)
     }
 
     #[pyo3(signature = (key, value, expiry, tag, done))]
@@ -124,7 +128,7 @@ impl Core {
         tag: u32,
         done: Option<Object>,
     ) -> PyResult<Object> {
-        deliver(py, self.client.add(key, value, put_options(expiry, tag)), done, boolean)
+        deliver(py, &self.notifier, self.client.add(key, value, put_options(expiry, tag)), done, boolean)
     }
 
     #[pyo3(signature = (key, value, expiry, tag, done))]
@@ -137,7 +141,7 @@ impl Core {
         tag: u32,
         done: Option<Object>,
     ) -> PyResult<Object> {
-        deliver(py, self.client.replace(key, value, put_options(expiry, tag)), done, boolean)
+        deliver(py, &self.notifier, self.client.replace(key, value, put_options(expiry, tag)), done, boolean)
     }
 
     /// The new version; `None`: the key has another, or is gone.
@@ -155,7 +159,7 @@ impl Core {
     ) -> PyResult<Object> {
         let version = parse(py, version)?;
         let pending = self.client.compare_and_set(key, version, value, put_options(expiry, tag));
-        deliver(py, pending, done, |py, outcome| match outcome {
+        deliver(py, &self.notifier, pending, done, |py, outcome| match outcome {
             CasOutcome::Stored(version) => Ok(version.to_string().into_pyobject(py)?.into_any().unbind()),
             CasOutcome::Changed(_) => Ok(py.None()),
         })
@@ -164,7 +168,7 @@ impl Core {
     /// Removes the key if it has this version; whether it did.
     fn compare_and_delete(&self, py: Python<'_>, key: &[u8], version: &str, done: Option<Object>) -> PyResult<Object> {
         let version = parse(py, version)?;
-        deliver(py, self.client.compare_and_delete(key, version), done, boolean)
+        deliver(py, &self.notifier, self.client.compare_and_delete(key, version), done, boolean)
     }
 
     fn increment(
@@ -176,36 +180,44 @@ impl Core {
         done: Option<Object>,
     ) -> PyResult<Object> {
         let wrong = |py: Python<'_>, sentence: &str| Err(named(py, "NotANumber", sentence.to_owned()));
-        deliver(py, self.client.increment(key, delta, initial), done, move |py, outcome| match outcome {
-            Increment::Value(value) => Ok(value.into_pyobject(py)?.into_any().unbind()),
-            Increment::Missing => Ok(py.None()),
-            Increment::NotANumber => {
-                wrong(py, "the value is not a decimal number of 64 bits: it can't be counted with")
-            }
-            Increment::Overflow => wrong(py, "the sum would be out of the range of 64 bits: nothing was changed"),
-        })
+        deliver(
+            py,
+            &self.notifier,
+            self.client.increment(key, delta, initial),
+            done,
+            move |py, outcome| match outcome {
+                Increment::Value(value) => Ok(value.into_pyobject(py)?.into_any().unbind()),
+                Increment::Missing => Ok(py.None()),
+                Increment::NotANumber => {
+                    wrong(py, "the value is not a decimal number of 64 bits: it can't be counted with")
+                }
+                Increment::Overflow => wrong(py, "the sum would be out of the range of 64 bits: nothing was changed"),
+            },
+        )
     }
 
     fn append(&self, py: Python<'_>, key: &[u8], more: &[u8], done: Option<Object>) -> PyResult<Object> {
         let pending = self.client.append(key, more);
-        deliver(py, pending, done, |py, length| Ok(length.into_pyobject(py)?.into_any().unbind()))
+        deliver(py, &self.notifier, pending, done, |py, length| Ok(length.into_pyobject(py)?.into_any().unbind()))
     }
 
     fn take(&self, py: Python<'_>, key: &[u8], done: Option<Object>) -> PyResult<Object> {
-        deliver(py, self.client.take(key), done, versioned)
+        deliver(py, &self.notifier, self.client.take(key), done, versioned)
     }
 
     fn get_many(&self, py: Python<'_>, keys: Vec<Vec<u8>>, done: Option<Object>) -> PyResult<Object> {
-        deliver(py, self.client.get_many(keys), done, |py, results| each(py, results, versioned))
+        deliver(py, &self.notifier, self.client.get_many(keys), done, |py, results| each(py, results, versioned))
     }
 
     fn put_many(&self, py: Python<'_>, entries: Vec<(Vec<u8>, Vec<u8>)>, done: Option<Object>) -> PyResult<Object> {
-        deliver(py, self.client.put_many(entries), done, |py, results| each(py, results, |py, ()| Ok(py.None())))
+        deliver(py, &self.notifier, self.client.put_many(entries), done, |py, results| {
+            each(py, results, |py, ()| Ok(py.None()))
+        })
     }
 
     /// Keys with the lengths of their values, and the cursor to go on with or `None`.
     fn list(&self, py: Python<'_>, prefix: &[u8], cursor: u64, limit: usize, done: Option<Object>) -> PyResult<Object> {
-        deliver(py, self.client.list(prefix, cursor, limit), done, |py, page| {
+        deliver(py, &self.notifier, self.client.list(prefix, cursor, limit), done, |py, page| {
             let entries: Vec<_> =
                 page.entries.iter().map(|entry| (PyBytes::new(py, &entry.key), entry.value_len)).collect();
             Ok((entries, page.next).into_pyobject(py)?.into_any().unbind())

@@ -68,6 +68,19 @@ def test_errors_and_cancellation(pool: Pool) -> None:
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
+
+            async def slow(found: Optional[yagura.Versioned]) -> yagura.Change[None]:
+                await asyncio.sleep(3600)
+                return yagura.Put("never", None)
+
+            update = asyncio.ensure_future(client.update("slow", slow))
+            crowd = [asyncio.ensure_future(client.put(f"cancelled/{number}", "x")) for number in range(100)]
+            await asyncio.sleep(0)
+            for other in [update, *crowd[::2]]:
+                other.cancel()
+            ended = await asyncio.gather(update, *crowd, return_exceptions=True)
+            assert isinstance(ended[0], asyncio.CancelledError) and await client.get("slow") is None
+            assert all(result is None for result in ended[2::2]), "the others are served"
             assert await client.get("lantern-that-is-not-there") is None, "the client goes on"
         with pytest.raises(yagura.Closed):
             await client.get("key")

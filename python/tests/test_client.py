@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
-from typing import Iterator, Optional
+from pathlib import Path
+from typing import Iterator, NoReturn, Optional
 
 import pytest
 import yagura
@@ -76,6 +82,73 @@ def test_threads_count_exactly(client: yagura.Client) -> None:
     assert client.update("updates", lambda found: yagura.Keep(found)) is None
 
 
+def test_what_an_update_raises_is_raised_and_changes_nothing(client: yagura.Client) -> None:
+    def broken(found: Optional[yagura.Versioned]) -> yagura.Change[None]:
+        raise ZeroDivisionError("on purpose")
+
+    client.put("broken", "whole")
+    with pytest.raises(ZeroDivisionError):
+        client.update("broken", broken)
+    assert client.get("broken") == b"whole"
+
+
+def test_a_child_of_fork_is_told_so_and_may_connect_anew(pool: Pool, client: yagura.Client) -> None:
+    async def through_asyncio(parents: yagura.AsyncClient) -> None:
+        with pytest.raises(yagura.UsageError, match="fork"):
+            await parents.get("family")
+        await parents.close()
+        async with yagura.AsyncClient(pool.addresses) as own:
+            assert await own.get("family") == b"two"
+
+    async def connect() -> yagura.AsyncClient:
+        opened = await yagura.AsyncClient(pool.addresses)
+        await opened.put("family", "one")
+        return opened
+
+    parents = asyncio.run(connect())
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            signal.alarm(60)
+            with pytest.raises(yagura.UsageError, match="fork"):
+                client.get("family")
+            client.close()
+            with yagura.Client(pool.addresses) as own:
+                own.put("family", "two")
+            asyncio.run(through_asyncio(parents))
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert client.get("family") == b"two", "the parent's client goes on"
+    asyncio.run(parents.close())
+
+
+LEAVES = """
+import asyncio, sys, yagura
+client = yagura.Client(sys.argv[1])
+async def main() -> None:
+    other = await yagura.AsyncClient(sys.argv[1], queue=2)
+    left = [asyncio.ensure_future(other.put(f"left/{number}", "behind")) for number in range(300)]
+    await asyncio.sleep(0)
+asyncio.run(main())
+"""
+
+
+def test_a_program_that_leaves_requests_behind_ends(pool: Pool) -> None:
+    command = [sys.executable, "-c", LEAVES, pool.addresses[0]]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", ["shop.py", "crawl.py"])
+def test_examples(pool: Pool, name: str) -> None:
+    command = [sys.executable, str(Path(__file__).parent.parent / "examples" / name), pool.addresses[0]]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0 and ended.stdout.endswith("all is well\n"), ended.stderr
+
+
 def test_many_and_scan(client: yagura.Client) -> None:
     client.put_many((f"lamp-{number}", str(number)) for number in range(50))
     found = client.get_many(["lamp-7", "lamp-none", b"lamp-49"])
@@ -115,6 +188,7 @@ def test_a_closed_client_says_so(pool: Pool) -> None:
 def test_the_lock_is_given_up_while_waiting(own_pool: Pool) -> None:
     with yagura.Client(own_pool.addresses, timeout=1.0) as client:
         client.put("key", "value")
+        patient = yagura.Client(own_pool.addresses)
         own_pool.kill(2)
         ticks = 0
         failed: list[Exception] = []
@@ -135,6 +209,15 @@ def test_the_lock_is_given_up_while_waiting(own_pool: Pool) -> None:
         with pytest.raises((yagura.TimedOut, yagura.Unavailable)) as read:
             client.get("key")
         assert not read.value.outcome_unknown
+
+        def ring(*_: object) -> NoReturn:
+            raise KeyboardInterrupt
+
+        before = signal.signal(signal.SIGALRM, ring)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(KeyboardInterrupt):
+            patient.put("key", "never mind")
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_one_dead_member_changes_nothing(own_pool: Pool) -> None:

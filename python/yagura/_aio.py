@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, AsyncIterator, Awaitable, Callable, Generator, Iterable, Optional, Sequence, Type, TypeVar, Union
 from typing import cast
 
-from ._client import PAGE_ENTRIES, connector, pause, whole
+from ._client import ATTEMPTS_MAX, PAGE_ENTRIES, connector, overtaken, pause, whole
 from ._types import (
     Change,
     Delete,
@@ -58,7 +58,8 @@ class AsyncClient:
         async with AsyncClient("10.0.0.1:4420") as client:
             await client.put("lantern", "lit")
 
-    The methods are those of :class:`yagura.Client`, to await.
+    The methods are those of :class:`yagura.Client`, to await. One that is cancelled goes on if it was sent: a change may take
+    effect, and nobody hears of it.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Ends what is under way; waits up to 10 s for slow members."""
+        """Ends what is under way; waits up to 10 s for slow members. Closing again does nothing."""
         await _call(self._core.close)
 
     async def get(self, key: Key) -> Optional[bytes]:
@@ -188,8 +189,7 @@ class AsyncClient:
     ) -> R:
         """Changes the key as ``decide`` says of what is there: ``Keep``, ``Put`` or ``Delete``. Nothing comes between what it
         was shown and its change; it is called again when something did. It may be a coroutine function."""
-        attempt = 0
-        while True:
+        for attempt in range(ATTEMPTS_MAX):
             found = await self.get_versioned(key)
             decided = decide(found)
             change: Change[R]
@@ -207,7 +207,7 @@ class AsyncClient:
             if done:
                 return change.result
             await asyncio.sleep(pause(attempt))
-            attempt += 1
+        raise overtaken()
 
     async def _try_put(self, key: Key, found: Optional[Versioned], change: Put[R]) -> bool:
         expires_at, expires_in, tag = change.expires_at, change.expires_in, change.tag

@@ -7,7 +7,7 @@ import time
 from types import TracebackType
 from typing import Any, Callable, Iterable, Iterator, Optional, Sequence, Type, TypeVar, Union, cast
 
-from ._errors import BatchError, Error
+from ._errors import BatchError, Error, Unavailable
 from ._types import (
     Change,
     Delete,
@@ -33,6 +33,8 @@ Done = Callable[[object, Optional[BaseException]], None]
 
 #: Keys asked for at a time by a scan.
 PAGE_ENTRIES = 1000
+#: Attempts of one update: any number of others get on one by one; a key so busy for so long is no key to count in.
+ATTEMPTS_MAX = 1000
 #: First pause of an update that was overtaken, in seconds; doubles, up to the second number.
 PAUSE_FIRST, PAUSE_LAST = 0.0005, 0.05
 
@@ -73,13 +75,20 @@ def whole(results: list[Any]) -> list[Any]:
 
 def pause(attempt: int) -> float:
     """How long an update that was overtaken waits, so that two do not overtake each other for ever."""
-    return random.random() * min(PAUSE_FIRST * 2.0**attempt, PAUSE_LAST)
+    return random.random() * min(PAUSE_FIRST * 2.0 ** min(attempt, 16), PAUSE_LAST)
+
+
+def overtaken() -> Unavailable:
+    """What an update raises that never got on."""
+    return Unavailable(f"{ATTEMPTS_MAX} attempts were overtaken by other changes of the key: try again later")
 
 
 class Client:
     """A pool, reached from the addresses of some of its members (``host:port``); one that answers is enough.
 
-    May be used by any number of threads. Operations are linearizable for each key, and raise :class:`yagura.Error`.
+    May be used by any number of threads. Operations are linearizable for each key, and raise :class:`yagura.Error`. A signal
+    (Ctrl-C) ends the waiting; an operation that was sent goes on. A child of ``os.fork`` (so also of ``multiprocessing`` with
+    the start method "fork") has to connect anew: there the parent's client raises :class:`yagura.UsageError`.
     """
 
     def __init__(
@@ -111,7 +120,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Ends what is under way; waits up to 10 s for slow members."""
+        """Ends what is under way; waits up to 10 s for slow members. Closing again does nothing."""
         self._core.close(None)
 
     def get(self, key: Key) -> Optional[bytes]:
@@ -198,9 +207,8 @@ class Client:
 
     def update(self, key: Key, decide: Callable[[Optional[Versioned]], Change[R]]) -> R:
         """Changes the key as ``decide`` says of what is there: ``Keep``, ``Put`` or ``Delete``. Nothing comes between what it
-        was shown and its change; it is called again when something did."""
-        attempt = 0
-        while True:
+        was shown and its change; it is called again when something did. What it raises is raised here, and changes nothing."""
+        for attempt in range(ATTEMPTS_MAX):
             found = self.get_versioned(key)
             change = decide(found)
             if isinstance(change, Keep) or (isinstance(change, Delete) and found is None):
@@ -213,7 +221,7 @@ class Client:
             if done:
                 return change.result
             time.sleep(pause(attempt))
-            attempt += 1
+        raise overtaken()
 
     def _try_put(self, key: Key, found: Optional[Versioned], change: Put[R]) -> bool:
         expires_at, expires_in, tag = change.expires_at, change.expires_in, change.tag

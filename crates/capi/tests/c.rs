@@ -86,6 +86,42 @@ fn clients_end_well_with_requests_under_way_and_in_a_child() {
     assert_eq!(compile_and_run(C, "tests/ends.c"), "all ends are well\n");
 }
 
+/// The example as a user builds it: by pkg-config, against nothing but what was installed.
+#[test]
+fn what_is_installed_is_enough() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let prefix = folder.path().join("usr");
+    // Any file stands for the binary.
+    let binary = std::env::current_exe().expect("a running test has a file");
+    let script = Path::new(ROOT).join("../../scripts/install.sh");
+    run(Command::new(script).arg(&prefix).arg(binary).arg(library_folder()));
+    let source = std::fs::read_to_string(Path::new(ROOT).join("examples/kv.c")).expect("the example is there");
+    let (program, lonely) = (folder.path().join("kv"), folder.path().join("kv.c"));
+    std::fs::write(&lonely, source).expect("a copy");
+    let mut pkg_config = Command::new("pkg-config");
+    pkg_config.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")).args(["--cflags", "--libs", "yagura"]);
+    let flags = run(&mut pkg_config);
+    run(Command::new("cc").arg(&lonely).args(flags.split_whitespace()).arg("-lpthread").arg("-o").arg(&program));
+    let pool = MemoryPool::start(1).expect("a pool in memory");
+    let mut example = Command::new("timeout");
+    example.arg("60").arg(&program).arg(&pool.addresses()[0]).env("LD_LIBRARY_PATH", prefix.join("lib"));
+    assert_eq!(run(&mut example), all_is_well());
+    assert!(prefix.join("bin/yagura").exists());
+}
+
+#[test]
+fn the_snippet_of_the_readme_compiles() {
+    let readme = std::fs::read_to_string(Path::new(ROOT).join("../../README.md")).expect("it is there");
+    let (_, rest) = readme.split_once("```c\n").expect("it has a piece of C");
+    let (snippet, _) = rest.split_once("```").expect("which ends");
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = folder.path().join("snippet.c");
+    std::fs::write(&source, snippet).expect("a file");
+    let mut compile = Command::new("cc");
+    compile.args(["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", "-I"]);
+    run(compile.arg(Path::new(ROOT).join("include")).arg(&source));
+}
+
 /// One form for all ways to lay out a line: words and marks with single blanks.
 fn tokens(text: &str) -> String {
     let mut spaced = String::new();

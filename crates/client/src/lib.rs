@@ -28,6 +28,14 @@
 //!
 //! **Limits**: keys have 1 to [`KEY_BYTES_MAX`] bytes, values up to [`VALUE_BYTES_MAX`].
 //!
+//! **Panics** of a closure given to [`Client::update`] go on where its result is waited for; the client goes on, too.
+//!
+//! **Fork**: a child of `fork` has none of the client's threads. Requests of its copy fail ([`Error::Usage`]); it has to connect
+//! anew. Dropping or closing the copy leaves the parent's client alone. A [`Pending`] is answered in the process that made it.
+//!
+//! **Stability**: what is documented here stays within a middle number of the version, but for [`reach`]; errors may gain variants,
+//! and [`Options`] fields.
+//!
 //! [`reach`] is for programs that run their own reactors, as the command line and the gateway do.
 
 mod client;
