@@ -121,6 +121,15 @@ impl MapSource<Connected> for Source {
         Box::pin(async move { self.map().await.map_err(|error| error.to_string()) })
     }
 
+    fn raise_epoch(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {
+        let raise = move |map: &Map| Ok(if map.epoch == epoch { map.raise_epoch() } else { map.clone() });
+        Box::pin(async move { self.agree(raise).await.map_err(|error| error.to_string()) })
+    }
+
+    fn note_swept(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {
+        Box::pin(async move { self.agree(|map| Ok(map.note_swept(epoch))).await.map_err(|error| error.to_string()) })
+    }
+
     fn connect<'a>(&'a self, map: &'a Map, index: usize) -> LocalFuture<'a, Option<Connected>> {
         Box::pin(async move {
             let mut given = self.known.borrow().1.clone();

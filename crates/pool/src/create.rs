@@ -187,6 +187,8 @@ fn plan<N: Namespace>(members: &[NewMember<N>], options: &CreateOptions) -> Resu
         spread: Level::Drive,
         page_size: options.page_size,
         hash_seed: engine::task::random_u64(),
+        floor: 0,
+        swept: 0,
         change: None,
         members: entries,
     };

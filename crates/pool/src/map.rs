@@ -120,6 +120,14 @@ pub struct Map {
     /// Seed of every hash of a key.
     #[serde(with = "hex64")]
     pub hash_seed: u64,
+    /// Deleted keys of epochs before this one may be forgotten: when it was set, in the first map of its epoch, every home of
+    /// every key held the newest there was, and took nothing more from hosts of those epochs.
+    #[serde(default)]
+    pub floor: Epoch,
+    /// The last epoch that has been swept: all pages sealed for it, and then all replicas made equal. 0: none since the last
+    /// change.
+    #[serde(default)]
+    pub swept: Epoch,
     /// The change under way; there is one exactly while the state is not stable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<Change>,
@@ -291,6 +299,9 @@ impl Map {
         if ids.len() != self.members.len() {
             return invalid("a member stands in it twice".into());
         }
+        if self.floor >= self.epoch.max(1) || self.swept > self.epoch {
+            return invalid(format!("floor {} and swept epoch {} in epoch {}", self.floor, self.swept, self.epoch));
+        }
         if (self.state == State::Stable) != self.change.is_none() {
             return invalid("its state and the change it names contradict each other".into());
         }
@@ -383,6 +394,8 @@ pub(crate) mod tests {
             spread: Level::Machine,
             page_size: 4096,
             hash_seed: u64::MAX,
+            floor: 0,
+            swept: 0,
             change: None,
             members: (0..members).map(member).collect(),
         }

@@ -2,7 +2,7 @@
 //!
 //! All pure. What a change moves, [`crate::balance`] tells.
 
-use crate::change::{Change, ChangeKind, Phase, Seat, Side, State};
+use crate::change::{Change, ChangeKind, Epoch, Phase, Seat, Side, State};
 use crate::domain::{Domain, Level};
 use crate::map::{MEMBERS_MAX, Map, MapError, Member, MemberId, VOTERS_MAX, WEIGHT_MAX};
 
@@ -128,6 +128,8 @@ impl Map {
         next.state = State::Joint;
         next.epoch += 1;
         next.revision = 0;
+        // Homes are others now, and not all of them have been seen to hold the newest.
+        next.swept = 0;
         next.change = Some(Change::new(request.kind(), id));
         choose_voters(&mut next);
         let same = |member: &Member| member.old == member.seat(Side::New) && !member.renewed;
@@ -239,13 +241,24 @@ impl Map {
         next
     }
 
-    /// A stable map of the next epoch with the same members: hosts of older epochs can be shut out by it. Any other: as it is,
-    /// its end raises the epoch anyway.
+    /// A stable map of the next epoch with the same members: hosts of older epochs can be shut out by it. What was swept is
+    /// its floor. Any other: as it is, its end raises the epoch anyway.
     pub fn raise_epoch(&self) -> Map {
         let mut next = self.clone();
         if self.state == State::Stable {
+            next.floor = self.floor.max(self.swept);
             next.epoch += 1;
             next.revision = 0;
+        }
+        next
+    }
+
+    /// The map with a note that `epoch` was swept, if that still is its epoch, and at rest.
+    pub fn note_swept(&self, epoch: Epoch) -> Map {
+        let mut next = self.clone();
+        if self.state == State::Stable && self.epoch == epoch && self.swept < epoch {
+            next.swept = epoch;
+            next.revision += 1;
         }
         next
     }

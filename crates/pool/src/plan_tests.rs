@@ -120,6 +120,23 @@ fn states_follow_each_other_and_a_change_is_begun_once() {
 }
 
 #[test]
+fn a_floor_is_an_epoch_that_was_swept_and_holds_as_long_as_the_next() {
+    let map = sample(4, 3);
+    assert_eq!((map.raise_epoch().floor, map.note_swept(2)), (0, map.clone()), "another epoch was swept");
+    let swept = map.note_swept(1);
+    assert_eq!((swept.swept, swept.floor, swept.revision, swept.note_swept(1)), (1, 0, 1, swept.clone()));
+    let raised = swept.raise_epoch();
+    assert_eq!((raised.epoch, raised.floor, raised.encode().is_ok()), (2, 1, true));
+    assert_eq!(raised.raise_epoch().floor, 1);
+    // Members that come have not been seen to hold the newest.
+    let joint = raised.note_swept(2).begin(&Request::Drain(vec![map.members[0].id]), 7).unwrap();
+    assert_eq!((joint.floor, joint.swept, joint.note_swept(3).swept), (1, 0, 0));
+    assert_eq!(joint.end_joint().end_unclean().raise_epoch().floor, 1);
+    let wrong = Map { floor: 2, ..raised };
+    assert!(wrong.encode().is_err());
+}
+
+#[test]
 fn what_cannot_be_is_refused_with_the_way_out() {
     let map = sample(3, 3);
     let refused = |request: Request| map.begin(&request, 1).unwrap_err();

@@ -6,8 +6,9 @@
 //!
 //! A copy that an operation has found damaged is replaced by itself: a walk would not even look at it.
 //!
-//! Beside it the background scrub: once in a while everything is read and checked, gently, what is damaged put right, and
-//! what crashed hosts left behind freed. Several hosts may do so at once; it costs them time and harms nothing.
+//! Beside it the background scrub: once in a while everything is read and checked, gently, what is damaged put right, what
+//! crashed hosts left behind freed, and deleted keys forgotten where there are many. Several hosts may do so at once; it costs
+//! them time and harms nothing.
 
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use engine::time;
 
 use super::Store;
 use super::collect::CollectOptions;
+use super::forget::ForgetOptions;
 use super::link::Link;
 use super::repair::{RepairOptions, RepairReport};
 use crate::table::AGE_MIN;
@@ -26,6 +28,9 @@ const LOOK_PERIOD: Duration = Duration::from_millis(250);
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 /// The longest.
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// Deleted keys are forgotten when there is one of them to so many keys: to do so all pages are written. Guessed.
+const TOMBSTONES_PER_KEY: u64 = 20;
 
 /// How the background repairer works.
 #[derive(Clone)]
@@ -76,6 +81,11 @@ impl<N: Link> Store<N> {
                 let collect = CollectOptions { bytes_per_second, progress: None, age_min: options.age_min };
                 let collected = store.collect(&collect).await;
                 tracing::info!(?repaired, ?collected, "scrub");
+                let found = store.estimate().await;
+                if found.tombstones > 0 && found.tombstones * TOMBSTONES_PER_KEY >= found.keys {
+                    let forget = ForgetOptions { bytes_per_second, ..ForgetOptions::default() };
+                    tracing::info!(forgotten = ?store.forget(&forget).await, "scrub");
+                }
                 time::sleep(options.pause).await;
             }
         })

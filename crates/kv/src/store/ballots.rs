@@ -23,7 +23,6 @@ use super::fetch::fetch;
 use super::link::Link;
 use super::operation::Course;
 use super::round::{Answer, Majority, Round};
-use super::topology::TOMBSTONE_FLOOR;
 use super::value::{Change, PutOptions, Versioned};
 use super::{Inner, count};
 use crate::table::{Content, Found, Record, Request};
@@ -184,7 +183,7 @@ impl<'a, N: Link, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'
     async fn resolve(&mut self, ballot: Ballot, majority: &Majority) -> Result<Resolution<R>, StoreError> {
         let holders = self.round.found(majority.slots());
         let Some((_, newest)) = holders.first().cloned() else { return Ok(Resolution::Gone) };
-        let base = newest.base(TOMBSTONE_FLOOR);
+        let base = newest.base(self.round.forgets().below);
         let applied = base.ops.iter().find(|applied| applied.op == self.op).map(Applied::ballot);
         if applied.is_none() && self.is_undecidable(&base) {
             return Err(StoreError::OutcomeUnknown);

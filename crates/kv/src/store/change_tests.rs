@@ -51,6 +51,23 @@ impl MapSource<Member> for Voters {
         })
     }
 
+    fn raise_epoch(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {
+        Box::pin(async move {
+            let now = self.now();
+            if now.epoch == epoch {
+                self.shared.as_deref().unwrap_or(self).set(now.raise_epoch());
+            }
+            Ok(self.now())
+        })
+    }
+
+    fn note_swept(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {
+        Box::pin(async move {
+            self.shared.as_deref().unwrap_or(self).set(self.now().note_swept(epoch));
+            Ok(self.now())
+        })
+    }
+
     fn connect<'a>(&'a self, map: &'a Map, index: usize) -> LocalFuture<'a, Option<Member>> {
         let id = map.members[index].id.0;
         let link = self.links.iter().find(|link| device::Namespace::info(&**link).nguid == id).cloned();
@@ -65,6 +82,11 @@ impl Host {
             self.piece(change).await?;
         }
         Ok(())
+    }
+
+    /// Whether it sleeps, as far as the map goes.
+    pub(super) fn deaf(&self, deaf: bool) {
+        self.voters.deaf.set(deaf);
     }
 
     /// The next piece of the change under way.

@@ -1,5 +1,5 @@
 //! Cleaning: in the final epoch, every page of every member is sealed for it, and what is no longer at home is dropped in the
-//! same stroke.
+//! same stroke, and with it deleted keys that need not be remembered any more (`forget`).
 //!
 //! Without it an ex-home would keep an old value. Once the key is deleted, its tombstone collected, and the member made a
 //! home again by another change, the old value would be back; and a host that slept through the change in the joint epoch
@@ -17,7 +17,9 @@ use super::change::{OVERTAKEN, STRETCH_PAUSE, STRETCH_TRIES};
 use super::link::Link;
 use super::member::MemberError;
 use super::scan::{Seen, Stretch};
-use super::topology::Topology;
+use super::topology::{Topology, forgets};
+use crate::page::{Entry, Stored};
+use crate::table::Forgets;
 
 /// Cleans a stretch on every member.
 pub(super) async fn clean<N: Link>(
@@ -38,8 +40,9 @@ pub(super) async fn clean<N: Link>(
                     let epoch = member.vote().await?;
                     let mut pages = member.pages(stretch).await?;
                     let index = member.index;
-                    let stays = move |key: &[u8]| match keys.key(key) {
-                        Ok(key) => topology.homes(&key).contains(index),
+                    let forgets = forgets(&topology.map);
+                    let stays = move |entry: &Entry<'_>| match keys.key(entry.key) {
+                        Ok(key) => topology.homes(&key).contains(index) && !is_forgotten(entry, forgets),
                         Err(_) => true,
                     };
                     member.seal(&inner, &mut pages, stays).await?;
@@ -69,4 +72,9 @@ pub(super) async fn clean<N: Link>(
         "{}; one that never comes back is given up when `yagura pool replace` or `remove` is asked to take it out",
         topology.missing(&seen)
     ))
+}
+
+/// Whether it is a deleted key that need not be remembered any more.
+fn is_forgotten(entry: &Entry<'_>, forgets: Forgets) -> bool {
+    matches!(entry.stored, Stored::Tombstone) && forgets.covers(entry.timestamp, entry.promise)
 }

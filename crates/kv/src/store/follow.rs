@@ -49,13 +49,17 @@ pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 pub trait MapSource<N> {
     /// The newest map that a majority of its voters agrees on. An error says why there is none to be had now.
     fn newest(&self) -> LocalFuture<'_, Result<Map, String>>;
+    /// The map after `epoch` at rest, with the same members: agreed on now, unless there is a newer one.
+    fn raise_epoch(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>>;
+    /// Notes that `epoch` was swept, if it is still in force.
+    fn note_swept(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>>;
     /// A connection to a member of the map, or what will be one; `None`: none to be had.
     fn connect<'a>(&'a self, map: &'a Map, index: usize) -> LocalFuture<'a, Option<N>>;
 }
 
 /// How a store follows its map.
 pub(super) struct Follow<N> {
-    source: RefCell<Option<Rc<dyn MapSource<N>>>>,
+    pub(super) source: RefCell<Option<Rc<dyn MapSource<N>>>>,
     lease: Cell<Duration>,
     /// When the map in use was last known to be the newest: the moment before it was asked for.
     confirmed: Cell<Option<Instant>>,
@@ -236,7 +240,7 @@ async fn keep_connecting<N: Link>(store: Weak<Inner<N>>) {
 
 /// Whether a host has to work otherwise: progress alone is none of its business.
 fn differs(newer: &Map, older: &Map) -> bool {
-    let plain = |map: &Map| Map { revision: 0, change: None, ..map.clone() };
+    let plain = |map: &Map| Map { revision: 0, change: None, swept: 0, ..map.clone() };
     plain(newer) != plain(older)
 }
 

@@ -30,6 +30,7 @@ use super::quorum::Sets;
 use super::scan::{Seen, Stretch};
 use super::topology::Topology;
 use super::{Inner, OPERATION_TIME_MAX, count};
+use crate::page::Entry;
 use crate::table::{Found, Known, Outcome, PageImage, Reply, Request, TableError};
 use crate::types::{Ballot, Key, Timestamp};
 
@@ -238,7 +239,7 @@ impl<N: Link> Member<N> {
         &self,
         inner: &Inner<N>,
         pages: &mut [(TablePage, Result<PageImage, TableError>)],
-        stays: impl Fn(&[u8]) -> bool + Clone + 'static,
+        stays: impl Fn(&Entry<'_>) -> bool + Clone + 'static,
     ) -> Result<(), MemberError> {
         let table = self.table().ok_or(MemberError::Away)?;
         let seal = |(page, image): &(TablePage, Result<PageImage, TableError>)| {

@@ -19,6 +19,7 @@ mod collect;
 mod error;
 mod fetch;
 mod follow;
+mod forget;
 mod heap;
 mod latency;
 mod link;
@@ -58,6 +59,7 @@ pub use ballots::{ATTEMPTS_MAX, RESERVATIONS_MAX};
 pub use collect::{CollectOptions, CollectReport};
 pub use error::StoreError;
 pub use follow::{LEASE_DEFAULT, LocalFuture, MapSource};
+pub use forget::{ForgetOptions, ForgetReport};
 pub use latency::Latencies;
 pub use link::Link;
 pub use list::{CURSOR_BITS, LIST_ENTRIES_MAX, ListEntry, ListPage, ScanStep};
@@ -289,6 +291,8 @@ mod adverse_tests;
 mod change_tests;
 #[cfg(test)]
 mod conditional_tests;
+#[cfg(test)]
+mod forget_tests;
 #[cfg(test)]
 mod linear_tests;
 #[cfg(test)]

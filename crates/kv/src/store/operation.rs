@@ -203,6 +203,10 @@ async fn get<N: Link>(
         if shown.is_expired(inner.unix_millis()) {
             return Ok(confirm(inner, key, &round, course, Purpose::Read).await?.result);
         }
+        if shown.is_forgotten(round.forgets()) {
+            // Where it was dropped and where it was not, it says the same.
+            return Ok(None);
+        }
         if let Ok(value) = fetch(inner, key, found).await {
             let versioned = value.clone().map(|value| Versioned::new(&shown, value));
             if matches!(majority, Majority::Agreed(_)) {

@@ -18,7 +18,7 @@ use super::link::Link;
 use super::member::{Member, MemberError, UnderWay};
 use super::quorum::{Quorum, Sets};
 use super::{Inner, count};
-use crate::table::{Early, Found, Known, Outcome, PageImage, Request, both};
+use crate::table::{Early, Forgets, Found, Known, Outcome, PageImage, Request, both};
 use crate::types::{Ballot, Key, OpId, Timestamp};
 use crate::value::Value;
 
@@ -53,6 +53,8 @@ pub(super) struct Shared<N: Link> {
     pub(super) quorum: Quorum,
     /// Of the map it goes by.
     pub(super) epoch: u64,
+    /// Which deleted keys that map lets be forgotten.
+    pub(super) forgets: Forgets,
     pub(super) key: Key,
     pub(super) slots: RefCell<Vec<Slot<N>>>,
     /// What is asked of the members, and the how-many-th request it is; before the first they are read.

@@ -19,8 +19,8 @@ use super::link::Link;
 use super::member::{Member, MemberError};
 use super::part::{Part, Shared, Slot};
 use super::quorum::Home;
-use super::topology::Topology;
-use crate::table::{Content, Found, Outcome, Request};
+use super::topology::{Topology, forgets};
+use crate::table::{Content, Forgets, Found, Outcome, Request};
 use crate::types::{Ballot, Key, OpId, Timestamp};
 use crate::value::Value;
 
@@ -83,6 +83,7 @@ impl<N: Link> Round<N> {
             store: store.clone(),
             key: key.clone(),
             epoch: topology.map.epoch,
+            forgets: forgets(&topology.map),
             quorum: homes.quorum(),
             slots: RefCell::new(homes.iter().map(slot).collect()),
             request: RefCell::default(),
@@ -202,6 +203,11 @@ impl<N: Link> Round<N> {
             let rounds = found.promise.round.max(found.timestamp.ballot.round);
             (counter.max(found.timestamp.counter), round.max(rounds))
         })
+    }
+
+    /// Which deleted keys its map lets be forgotten.
+    pub(super) fn forgets(&self) -> Forgets {
+        self.shared.forgets
     }
 
     /// Counters and ballots' rounds of its epoch are above this.

@@ -15,7 +15,7 @@ use pool::{KeyHash, TablePage};
 use super::link::Link;
 use super::member::{Member, MemberError};
 use super::pace::Pace;
-use super::topology::Topology;
+use super::topology::{Topology, forgets};
 use crate::table::{Found, PageImage, SCAN_BYTES, TableError};
 
 /// How long a member may take for a stretch before the walk goes on without it.
@@ -198,12 +198,14 @@ impl<N: Link> Topology<N> {
 
     pub(super) fn gather(&self, index: usize, stretch: Stretch, pages: Pages, seen: &mut Seen) {
         let Some(table) = self.members[index].table() else { return };
+        // As if they were dropped already: one member may have done so before another.
+        let forgets = forgets(&self.map);
         seen.answered[index] = true;
         for (page, image) in pages {
             let entries = image.and_then(|image| image.entries(table));
             match entries {
                 Ok(entries) => {
-                    for (key, found) in entries {
+                    for (key, found) in entries.into_iter().filter(|(_, found)| !found.is_forgotten(forgets)) {
                         let hash = KeyHash::new(&key, self.map.hash_seed).home;
                         if stretch.contains(hash) {
                             seen.keys.entry((hash, key)).or_default().push((index, found));
@@ -221,7 +223,7 @@ impl<N: Link> Topology<N> {
 
 impl<N: Link> Member<N> {
     /// Bytes that are read for [`Member::pages`].
-    fn bytes_of(&self, stretch: Stretch) -> u64 {
+    pub(super) fn bytes_of(&self, stretch: Stretch) -> u64 {
         let Some(table) = self.table() else { return 0 };
         let geometry = table.layout().geometry;
         let pages = geometry.home(stretch.last()).0 - geometry.home(stretch.from).0 + 1;

@@ -7,6 +7,7 @@ use pool::Map;
 use super::link::Link;
 use super::member::Member;
 use super::quorum::{Homes, Placement};
+use crate::table::Forgets;
 use crate::types::Key;
 
 /// The pool as one map has it.
@@ -27,8 +28,10 @@ pub(super) fn epoch_start(map: &Map) -> u64 {
     map.epoch << EPOCH_SHIFT
 }
 
-/// Tombstones below this may be dropped, so they count as absent. No map says so yet: none is.
-pub(super) const TOMBSTONE_FLOOR: u64 = 0;
+/// Which deleted keys a map lets be forgotten.
+pub(super) fn forgets(map: &Map) -> Forgets {
+    Forgets { below: map.floor << EPOCH_SHIFT, promised_below: epoch_start(map) }
+}
 
 impl<N: Link> Topology<N> {
     /// The pool of `map`, over namespaces in its order.

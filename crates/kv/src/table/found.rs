@@ -64,6 +64,11 @@ impl Found {
         }
     }
 
+    /// Whether it is a deleted key that need not be remembered any more.
+    pub(crate) fn is_forgotten(&self, forgets: Forgets) -> bool {
+        matches!(self.content, Content::Nothing) && forgets.covers(self.timestamp, self.promise)
+    }
+
     /// Whether it has ended by a clock that shows `now`, in Unix milliseconds.
     pub(crate) fn is_expired(&self, now: u64) -> bool {
         self.expiry != 0 && self.expiry <= now && !matches!(self.content, Content::Nothing)
@@ -77,6 +82,24 @@ impl Found {
     /// The record that this is on another member, with the value it speaks of.
     pub fn record(&self, value: Option<Value>) -> Record {
         Record { timestamp: self.timestamp, value, expiry: self.expiry, tag: self.tag, ops: self.ops.clone() }
+    }
+}
+
+/// Which deleted keys a map lets be forgotten: tombstones from before its floor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Forgets {
+    /// Numbers below this are of epochs before the floor.
+    pub below: u64,
+    /// A promise below this is of an epoch that the page's seal shuts out: it will never be accepted. Any other is of a
+    /// conditional operation that may be under way, and keeps the tombstone.
+    pub promised_below: u64,
+}
+
+impl Forgets {
+    /// Whether a tombstone of this timestamp and promise is among them. A conditional delete keeps the counter of the put
+    /// that it deletes: its ballot tells its age.
+    pub(crate) fn covers(self, timestamp: Timestamp, promise: Ballot) -> bool {
+        timestamp.counter.max(timestamp.ballot.round) < self.below && promise.round < self.promised_below
     }
 }
 

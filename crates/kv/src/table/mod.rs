@@ -41,7 +41,7 @@ use crate::value::Value;
 
 pub use collect::{AGE_MIN, Collected};
 pub(crate) use extent::both;
-pub use found::{Content, Found};
+pub use found::{Content, Forgets, Found};
 pub(crate) use inspect::{Heap, Marks, Owner};
 pub(crate) use locks::Locks;
 pub(crate) use rebuild::Rebuilding;

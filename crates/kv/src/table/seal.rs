@@ -12,7 +12,7 @@ use pool::TablePage;
 use super::leftover::Leftover;
 use super::store::Copy;
 use super::{ATTEMPTS_MAX, PageImage, Table, TableError, bump, uncertain};
-use crate::page::{Draft, Header, Stored, TablePageView};
+use crate::page::{Draft, Entry, Header, Stored, TablePageView};
 
 /// What sealing a page has done.
 #[derive(Debug)]
@@ -38,12 +38,12 @@ impl<N: Namespace> Table<N> {
         self.seal_and_drop(page, image, |_| true).await
     }
 
-    /// Seals a page for this table's epoch, and in the same stroke drops the entries whose key does not `stay`.
+    /// Seals a page for this table's epoch, and in the same stroke drops the entries that do not `stay`.
     pub async fn seal_and_drop(
         self: &Rc<Self>,
         page: TablePage,
         image: Option<PageImage>,
-        stays: impl Fn(&[u8]) -> bool,
+        stays: impl Fn(&Entry<'_>) -> bool,
     ) -> Result<Sealed, TableError> {
         let mut unlinked = Unlinked::default();
         let result = self.replace_sealed(page, image, stays, &mut unlinked).await;
@@ -66,7 +66,7 @@ impl<N: Namespace> Table<N> {
         &self,
         page: TablePage,
         image: Option<PageImage>,
-        stays: impl Fn(&[u8]) -> bool,
+        stays: impl Fn(&Entry<'_>) -> bool,
         unlinked: &mut Unlinked,
     ) -> Result<Sealed, TableError> {
         let lock = self.locks.lock(u64::from(page.0)).await;
@@ -78,7 +78,7 @@ impl<N: Namespace> Table<N> {
             };
             let view = self.decode(page, &expected)?;
             self.check_seal(page, view.header().seal)?;
-            let leaving: Vec<_> = view.entries().filter(|entry| !stays(entry.key)).collect();
+            let leaving: Vec<_> = view.entries().filter(|entry| !stays(entry)).collect();
             if leaving.is_empty() && view.header().seal == self.epoch {
                 return Ok(Sealed { image: PageImage { page, bytes: expected }, dropped: 0, written: false });
             }

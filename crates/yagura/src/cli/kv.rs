@@ -142,7 +142,8 @@ pub struct KvScrubArgs {
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1,
         default_missing_value = "true")]
     pub data: bool,
-    /// Then free what nothing refers to: what hosts that ended in the middle of a store left behind more than two hours ago.
+    /// Then free what nothing refers to: what hosts that ended in the middle of a store left behind more than two hours ago; and
+    /// forget deleted keys, for which all members must answer.
     #[arg(long)]
     pub collect: bool,
 }

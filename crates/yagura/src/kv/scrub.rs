@@ -4,8 +4,8 @@ use std::rc::Rc;
 
 use engine::time;
 use kv::store::{
-    CollectOptions, CollectReport, Findings, Progress, RepairOptions, RepairReport, ScrubOptions, ScrubReport,
-    ShowProgress, Store,
+    CollectOptions, CollectReport, Findings, ForgetOptions, ForgetReport, Progress, RepairOptions, RepairReport,
+    ScrubOptions, ScrubReport, ShowProgress, Store,
 };
 use serde::Serialize;
 
@@ -39,6 +39,9 @@ pub struct Scrubbed {
     /// What was freed, if that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub collected: Option<CollectReport>,
+    /// Deleted keys that were forgotten, likewise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forgotten: Option<ForgetReport>,
 }
 
 /// A progress bar for a walk over all keys: what is being done, how fast, and how long it will take.
@@ -66,7 +69,7 @@ pub async fn scrub_store(store: &Store<Connected>, data: bool, rate: Option<Size
     let report = store.scrub(&options).await;
     bar.finish_and_clear();
     let (equal, clean, seconds) = (report.is_equal(), report.is_clean(), start.elapsed().as_secs_f64());
-    Scrubbed { equal, clean, found: report, seconds, collected: None }
+    Scrubbed { equal, clean, found: report, seconds, collected: None, forgotten: None }
 }
 
 /// Runs `kv scrub`.
@@ -79,6 +82,10 @@ pub async fn scrub(args: &KvScrubArgs) -> Result<(), Failure> {
         let rate = rate.map(|rate| rate.0);
         let options = CollectOptions { bytes_per_second: rate, progress: Some(progress), ..CollectOptions::default() };
         scrubbed.collected = Some(store.collect(&options).await);
+        bar.finish_and_clear();
+        let (bar, progress) = walk_bar(common.json);
+        let options = ForgetOptions { at_once: true, bytes_per_second: rate, progress: Some(progress) };
+        scrubbed.forgotten = Some(store.forget(&options).await);
         bar.finish_and_clear();
     }
     output::report(common.json, &scrubbed, describe_scrub)?;
@@ -197,6 +204,10 @@ pub fn describe_scrub(scrubbed: &Scrubbed) -> String {
             collected.failed,
         );
         collected.reasons.iter().for_each(|line| text += &format!("  {line}\n"));
+    }
+    if let Some(ForgetReport { dropped, hindered, .. }) = &scrubbed.forgotten {
+        text += &format!("forgot:   {dropped} replicas of deleted keys\n");
+        hindered.iter().for_each(|why| text += &format!("  not all that could be: {why}\n"));
     }
     text
 }

@@ -245,3 +245,27 @@ fn a_member_that_comes_back_older_or_empty_is_begun_anew_by_repair() {
         assert_eq!(run(&["kv", "get", &pool, &format!("k{number}")]).1, "y".repeat(2500), "k{number}");
     }
 }
+
+#[test]
+fn deleted_keys_are_forgotten_by_scrub() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let [a, b, c] = ["a", "b", "c"].map(|name| node(directory.path(), name));
+    let pool = create(&[&a, &b, &c]);
+    for key in ["one", "two"] {
+        assert_eq!(run(&["kv", "put", &pool, key, "value"]).0, 0);
+    }
+    assert_eq!(run(&["kv", "delete", &pool, "one"]).0, 0);
+    let (status, stdout, stderr) = run(&["kv", "scrub", &pool, "--collect", "--json"]);
+    assert_eq!(status, 0, "{stdout} {stderr}");
+    let report: serde_json::Value = serde_json::from_str(&stdout).expect("JSON");
+    assert_eq!(
+        (report["tombstones"].as_u64(), report["forgotten"]["dropped"].as_u64()),
+        (Some(1), Some(3)),
+        "{report}"
+    );
+    let (_, stdout, _) = run(&["kv", "scrub", &pool, "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&stdout).expect("JSON");
+    assert_eq!((report["tombstones"].as_u64(), report["keys"].as_u64()), (Some(0), Some(1)), "{report}");
+    assert_eq!(run(&["kv", "put", &pool, "one", "anew"]).0, 0);
+    assert_eq!(run(&["kv", "get", &pool, "one"]).1, "anew");
+}

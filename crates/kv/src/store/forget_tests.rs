@@ -1,0 +1,169 @@
+//! Deleted keys are forgotten, and nothing that they hid comes back: under traffic, with hosts that sleep in old epochs.
+
+use check::Recorder;
+use engine::time;
+use pool::State;
+
+use super::actor::{Actor, LENGTHS, value_of};
+use super::change_tests::{Host, SHORT, Scene, client};
+use super::tests::value;
+use super::*;
+use crate::testing::run;
+
+/// Entries on all members, tombstones or not.
+async fn entries(host: &Host) -> usize {
+    let mut count = 0;
+    for member in &host.store.inner.topology().members {
+        let table = member.table().unwrap();
+        for page in 0..table.layout().geometry.table_pages {
+            count += table.read_page(pool::TablePage(page)).await.unwrap().entries(table).unwrap().len();
+        }
+    }
+    count
+}
+
+#[test]
+fn what_was_deleted_is_dropped_everywhere_and_may_be_written_again() {
+    run(1, async {
+        let scene = Scene::new([100; 5]).await;
+        let host = scene.host(SHORT).await;
+        for number in 0..60u32 {
+            let value = value_of(number.into(), LENGTHS[number as usize % 3]);
+            host.store.put(&number.to_le_bytes(), value).await.unwrap();
+        }
+        for number in 0..40u32 {
+            match number % 2 {
+                0 => assert!(host.store.delete(&number.to_le_bytes()).await.unwrap()),
+                // By a ballot: it keeps the counter of the put.
+                _ => assert!(host.store.take(&number.to_le_bytes()).await.unwrap().is_some()),
+            }
+        }
+        host.store.settle().await;
+        let first = host.store.forget(&ForgetOptions::default()).await;
+        assert_eq!((first.dropped, first.swept, first.hindered), (0, true, None), "nothing was swept before");
+        assert_eq!(entries(&host).await, 3 * 60);
+        let second = host.store.forget(&ForgetOptions::default()).await;
+        assert_eq!((second.dropped, second.swept), (3 * 40, true));
+        assert_eq!(entries(&host).await, 3 * 20);
+        let map = scene.voters.now();
+        assert_eq!((map.state, map.epoch, map.floor, map.swept), (State::Stable, 3, 2, 3));
+        for number in 0..40u32 {
+            assert_eq!(host.store.get(&number.to_le_bytes()).await, Ok(None));
+            assert_eq!(host.store.add(&number.to_le_bytes(), value(b"anew"), PutOptions::default()).await, Ok(true));
+        }
+        assert!(host.store.delete(&7u32.to_le_bytes()).await.unwrap());
+        host.store.settle().await;
+        let at_once = host.store.forget(&ForgetOptions { at_once: true, ..ForgetOptions::default() }).await;
+        assert_eq!((at_once.dropped, at_once.swept, at_once.hindered), (3, true, None));
+        assert_eq!(scene.audit().await, 59);
+    });
+}
+
+/// A promise of the epoch may be of an operation under way, which builds on the tombstone; an older one is shut out.
+#[test]
+fn a_tombstone_with_a_live_promise_is_kept() {
+    use crate::types::{Ballot, Timestamp};
+    let forgets = crate::table::Forgets { below: 50, promised_below: 70 };
+    let ballot = |round| Ballot { round, ..Ballot::NONE };
+    let of = |counter, round| Timestamp { counter, ballot: ballot(round), ..Timestamp::ZERO };
+    assert!(forgets.covers(of(49, 49), ballot(69)));
+    assert!(!forgets.covers(of(50, 0), Ballot::NONE) && !forgets.covers(of(1, 50), Ballot::NONE), "too young");
+    assert!(!forgets.covers(of(49, 49), ballot(70)));
+}
+
+/// A put that a host had sent on its way long ago lands when its tombstone is forgotten: the seal keeps it out.
+#[test]
+fn a_put_that_was_deleted_and_forgotten_does_not_come_back() {
+    run(2, async {
+        let scene = Scene::new([100; 5]).await;
+        let (sleeper, host) = (scene.host(Duration::from_secs(3600)).await, scene.host(SHORT).await);
+        sleeper.store.put(b"key", value(b"first")).await.unwrap();
+        sleeper.store.settle().await;
+        let slow = |slow| sleeper.voters.links.iter().for_each(|link| link.slow.set(slow));
+        slow(Duration::from_millis(50));
+        let store = sleeper.store.clone();
+        let put = engine::task::spawn(async move { store.put(b"key", value(b"late")).await });
+        time::sleep(Duration::from_millis(25)).await;
+        // It has been read; what it stores comes late.
+        slow(Duration::from_secs(4));
+        time::sleep(Duration::from_millis(50)).await;
+        assert!(host.store.delete(b"key").await.unwrap());
+        let forgotten = host.store.forget(&ForgetOptions { at_once: true, ..ForgetOptions::default() }).await;
+        assert_eq!((forgotten.dropped, forgotten.hindered), (3, None));
+        assert_eq!(entries(&host).await, 0);
+        let ended = put.await.unwrap_err();
+        assert!(ended.outcome_unknown(), "{ended}");
+        assert_eq!((host.store.get(b"key").await, entries(&host).await), (Ok(None), 0));
+    });
+}
+
+/// A member that does not answer may hold an older value: nothing is noted as swept.
+#[test]
+fn a_sweep_without_all_members_counts_for_nothing() {
+    run(3, async {
+        let scene = Scene::new([100; 5]).await;
+        let host = scene.host(SHORT).await;
+        host.store.put(b"key", value(b"v")).await.unwrap();
+        host.store.delete(b"key").await.unwrap();
+        host.store.settle().await;
+        host.voters.links[2].down.set(true);
+        let report = host.store.forget(&ForgetOptions { at_once: true, ..ForgetOptions::default() }).await;
+        assert!(!report.swept && report.hindered.is_some(), "{report:?}");
+        host.voters.links[2].down.set(false);
+        let report = host.store.forget(&ForgetOptions::default()).await;
+        assert_eq!((report.dropped, report.swept), (0, true), "{report:?}");
+        assert_eq!(scene.voters.now().floor, 0);
+    });
+}
+
+/// Clients that delete, take, add and count; hosts that hear of nothing for a while; keys are forgotten all the time.
+async fn scenario(seed: u64) -> u64 {
+    let scene = Scene::new([100, 100, 100, 0, 0]).await;
+    let (recorder, stop) = (Recorder::new(), Rc::new(Cell::new(false)));
+    let (mut hosts, mut clients) = (Vec::new(), Vec::new());
+    for number in 0..3 {
+        let host = scene.host(Duration::from_millis(200)).await;
+        let actor = Actor::new(number, host.store.clone(), recorder.clone());
+        clients.push(engine::task::spawn(client(actor, stop.clone())));
+        hosts.push(host);
+    }
+    let mut dropped = 0;
+    for _ in 0..5 {
+        let draw = engine::task::random_u64();
+        hosts[0].deaf(draw & 1 == 0);
+        for link in &hosts[0].voters.links {
+            link.slow.set(Duration::from_micros(draw >> 8 & 0x3fff));
+        }
+        let one = scene.host(SHORT).await;
+        let first = engine::task::spawn(async move { one.store.forget(&ForgetOptions::default()).await });
+        if draw & 2 == 0 {
+            // Ended anywhere, and another one goes on.
+            time::sleep(Duration::from_micros(draw >> 32 & 0xffff)).await;
+            drop(first);
+        }
+        let other = scene.host(SHORT).await;
+        dropped += other.store.forget(&ForgetOptions { at_once: true, ..ForgetOptions::default() }).await.dropped;
+        hosts[0].deaf(false);
+        hosts[0].voters.links.iter().for_each(|link| link.slow.set(Duration::ZERO));
+        time::sleep(Duration::from_millis(20)).await;
+    }
+    stop.set(true);
+    for client in clients {
+        client.await;
+    }
+    for host in &hosts {
+        host.store.settle().await;
+    }
+    if let Err(fault) = check::check(&recorder.history()) {
+        panic!("seed {seed}: {fault}");
+    }
+    time::sleep(Duration::from_secs(1)).await;
+    scene.audit().await;
+    dropped
+}
+
+#[test]
+fn histories_are_linearizable_while_deleted_keys_are_forgotten() {
+    let dropped: u64 = (0..8).map(|seed| run(seed, scenario(seed))).sum();
+    assert!(dropped > 10, "{dropped}: hardly anything was forgotten");
+}
