@@ -90,6 +90,44 @@ fn random_numbers_and_clocks_are_the_seeds() {
     assert!(clocks[0].0 != clocks[1].0 && clocks[0].1 != clocks[1].1, "two machines' calendars differ");
 }
 
+/// A timer ends when its own node's clock says so, neither before nor never.
+#[test]
+fn monotonic_clocks_drift_and_timers_go_by_them() {
+    let config = SimConfig { monotonic_drift_ppm_max: 20_000, ..SimConfig::default() };
+    let mut ends = BTreeSet::new();
+    for seed in 0..20 {
+        let world = World::new(seed, config.clone());
+        let node = world.node("a");
+        for nanos in [1, 1_000, 999_999_937, 1_800_000_000_001] {
+            let wait = Duration::from_nanos(nanos);
+            let task = world.spawn_on(node, async move {
+                let start = time::now();
+                time::sleep(wait).await;
+                start.elapsed()
+            });
+            let before = world.now();
+            let by_node = world.run_until(task).expect("no stall");
+            let by_world = world.now().duration_since(before);
+            assert!(by_node >= wait && by_node - wait <= Duration::from_nanos(2), "{wait:?} {by_node:?}");
+            assert!(by_world.abs_diff(wait) <= wait / 50 + Duration::from_nanos(2), "{wait:?} {by_world:?}");
+            ends.insert(by_world);
+        }
+    }
+    assert!(ends.len() > 30, "clocks differ: {}", ends.len());
+}
+
+#[test]
+fn a_calendar_clock_jumps_when_told() {
+    let world = World::new(1, SimConfig::default());
+    let node = world.node("a");
+    let calendar = || world.run_until(world.spawn_on(node, async { time::unix_time() })).expect("no stall");
+    let start = calendar();
+    world.jump_clock(node, 3_600_000);
+    assert_eq!(calendar() - start, Duration::from_secs(3600));
+    world.jump_clock(node, -7_200_000);
+    assert_eq!(start - calendar(), Duration::from_secs(3600));
+}
+
 #[test]
 fn a_world_that_cannot_go_on_says_so() {
     let config =

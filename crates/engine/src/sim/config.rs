@@ -22,6 +22,8 @@ pub struct SimConfig {
     pub clock_offset_max: Duration,
     /// Wall clocks of the nodes run fast or slow by up to this many parts per million.
     pub clock_drift_ppm_max: u32,
+    /// Monotonic clocks of the nodes, and so their timers, run fast or slow by up to this much.
+    pub monotonic_drift_ppm_max: u32,
     /// A run that has not ended by then is reported as [`Stalled`](super::Stalled).
     pub virtual_time_max: Duration,
     /// Polls of tasks without any progress of time before a run is reported as stalled: tasks that spin.
@@ -41,6 +43,7 @@ impl Default for SimConfig {
             disk: DiskConfig::default(),
             clock_offset_max: Duration::ZERO,
             clock_drift_ppm_max: 0,
+            monotonic_drift_ppm_max: 0,
             virtual_time_max: Duration::from_secs(3600),
             polls_per_instant_max: 1_000_000,
             complete_trace: false,

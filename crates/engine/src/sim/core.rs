@@ -30,6 +30,30 @@ pub(super) struct Node {
     pub(super) clock_offset: i64,
     /// Error of the wall clock's rate.
     pub(super) clock_drift_ppm: i64,
+    /// Error of the monotonic clock's rate.
+    pub(super) monotonic_drift_ppm: i64,
+}
+
+impl Node {
+    /// What its monotonic clock shows when the world's is `world`.
+    pub(super) fn monotonic(&self, world: u64) -> u64 {
+        let error = i128::from(world) * i128::from(self.monotonic_drift_ppm) / 1_000_000;
+        (i128::from(world) + error).clamp(0, i128::from(u64::MAX)) as u64
+    }
+
+    /// The first time of the world's at which its monotonic clock shows `local` or more.
+    pub(super) fn world_time(&self, local: u64) -> u64 {
+        if self.monotonic_drift_ppm == 0 {
+            return local;
+        }
+        let about = i128::from(local) * 1_000_000 / (1_000_000 + i128::from(self.monotonic_drift_ppm));
+        let mut world = u64::try_from(about - 2).unwrap_or(if about < 2 { 0 } else { u64::MAX });
+        // Rounding is off by less than two nanoseconds either way.
+        while self.monotonic(world) < local && world < u64::MAX {
+            world += 1;
+        }
+        world
+    }
 }
 
 /// The shared services.

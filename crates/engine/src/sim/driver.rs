@@ -107,7 +107,9 @@ impl Driver {
     }
 
     pub(crate) fn now(&self) -> Instant {
-        Instant::from_nanos(self.state.borrow().core.now)
+        let state = self.state.borrow();
+        let node = state.core.node(self.current.get().node);
+        Instant::from_nanos(node.monotonic(state.core.now))
     }
 
     pub(crate) fn unix_time(&self) -> Duration {
@@ -124,7 +126,9 @@ impl Driver {
     }
 
     pub(crate) fn timer_add(&self, deadline: Instant, waker: &Waker) -> usize {
-        self.state.borrow_mut().timers.add(deadline, waker)
+        let mut state = self.state.borrow_mut();
+        let deadline = state.core.node(self.current.get().node).world_time(deadline.as_nanos());
+        state.timers.add(Instant::from_nanos(deadline), waker)
     }
 
     pub(crate) fn timer_rearm(&self, key: usize, waker: &Waker) {

@@ -106,8 +106,19 @@ impl World {
             let drift_max = u64::from(core.config.clock_drift_ppm_max);
             let clock_offset = core.rngs.clocks.below(2 * offset_max + 1) as i64 - offset_max as i64;
             let clock_drift_ppm = core.rngs.clocks.below(2 * drift_max + 1) as i64 - drift_max as i64;
+            // The test's own clock is the world's.
+            let monotonic_max = if core.nodes.is_empty() { 0 } else { u64::from(core.config.monotonic_drift_ppm_max) };
+            let monotonic_drift_ppm = core.rngs.clocks.below(2 * monotonic_max + 1) as i64 - monotonic_max as i64;
             let name = name.to_string();
-            core.nodes.push(Node { name, up: true, paused: false, incarnation: 0, clock_offset, clock_drift_ppm });
+            core.nodes.push(Node {
+                name,
+                up: true,
+                paused: false,
+                incarnation: 0,
+                clock_offset,
+                clock_drift_ppm,
+                monotonic_drift_ppm,
+            });
             NodeId((core.nodes.len() - 1) as u32)
         })
     }
@@ -302,6 +313,16 @@ impl World {
             let other = state.core.node(b).name.clone();
             state.core.note(a, format_args!("partition from {other}"));
             state.net.partition(a, b);
+            state.net.partition(b, a);
+        });
+    }
+
+    /// Holds what goes from one node to the other until that heals; what goes back comes through.
+    pub fn partition_one_way(&self, from: NodeId, to: NodeId) {
+        self.driver.step(|state| {
+            let other = state.core.node(to).name.clone();
+            state.core.note(from, format_args!("cut off on the way to {other}"));
+            state.net.partition(from, to);
         });
     }
 
@@ -311,6 +332,15 @@ impl World {
             let other = state.core.node(b).name.clone();
             state.core.note(a, format_args!("heal with {other}"));
             state.net.heal(&mut state.core, a, b);
+        });
+    }
+
+    /// The calendar clock of `node` jumps, forth or back.
+    pub fn jump_clock(&self, node: NodeId, millis: i64) {
+        self.note(node, &format!("the calendar clock jumps by {millis} ms"));
+        self.driver.step(|state| {
+            let offset = &mut state.core.node_mut(node).clock_offset;
+            *offset = offset.saturating_add(millis.saturating_mul(1_000_000));
         });
     }
 

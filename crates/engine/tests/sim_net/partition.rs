@@ -80,6 +80,41 @@ fn a_long_partition_breaks_who_sends_and_not_who_waits() {
     world.run_for(Duration::from_secs(10)).expect("the server meets its assertions");
 }
 
+/// One way is cut: what goes the other way still arrives, and a handshake needs both.
+#[test]
+fn a_way_that_is_cut_holds_what_goes_there_and_nothing_else() {
+    let pair = pair(1, config());
+    let heard = Rc::new(RefCell::new(Vec::new()));
+    let log = heard.clone();
+    pair.serve(move |stream| async move {
+        send(&stream, b"first").await.expect("taken");
+        while let Ok(bytes) = recv(&stream).await {
+            log.borrow_mut().push((time::now().as_nanos() / 1_000_000, bytes));
+            send(&stream, b"answer").await.expect("taken");
+        }
+    });
+    let (addr, world) = (pair.addr, &pair.world);
+    let client = world.spawn_on(pair.client, async move {
+        let stream = TcpStream::connect(addr).await.expect("listening");
+        assert_eq!(recv(&stream).await.expect("before the cut"), b"first");
+        time::sleep(MS * 50).await;
+        send(&stream, b"question").await.expect("taken");
+        let answer = recv(&stream).await.expect("held, not broken");
+        (answer, time::now().as_nanos() / 1_000_000)
+    });
+    world.run_for(MS * 20).expect("no stall");
+    world.partition_one_way(pair.server, pair.client);
+    let late = world.spawn_on(pair.client, async move { TcpStream::connect(addr).await.map(|_| time::now()) });
+    world.run_for(MS * 200).expect("no stall");
+    let early = heard.borrow().first().map(|(at, _)| *at);
+    assert!(early.is_some_and(|at| at < 100), "the question came through: {early:?}");
+    world.heal(pair.client, pair.server);
+    let (answer, at) = world.run_until(client).expect("no stall");
+    assert!(answer == b"answer" && at >= 220, "the answer was held: {at}");
+    let at = world.run_until(late).expect("no stall").expect("connected");
+    assert!(at.as_nanos() > 220_000_000, "the handshake's answer was held: {at:?}");
+}
+
 #[test]
 fn a_handshake_is_held_by_a_partition_and_completes_after_it() {
     let pair = pair(1, config());

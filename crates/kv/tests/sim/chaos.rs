@@ -10,12 +10,18 @@ use engine::time::{self, Instant};
 use crate::cluster::{Cluster, DISK};
 use crate::scenario::{Rng, Scenario, VICTIM};
 
+/// The longest jump of a calendar clock: with several at once still far below the age at which copies are collected.
+const CLOCK_JUMP_MS_MAX: u64 = 600_000;
+
 /// A kind of fault.
 #[derive(Clone, Copy)]
 enum Kind {
     Reset,
     SlowLink,
     Partition,
+    OneWay,
+    Flapping,
+    ClockJump,
     HostCrash,
     NodeCrash,
     VictimCrash,
@@ -29,6 +35,9 @@ enum End {
     RestartHost(usize),
     Resume(NodeId),
     Heal(NodeId, NodeId),
+    /// So many more times, the link goes down (or up, if it is down).
+    Flap(NodeId, NodeId, u64),
+    JumpBack(NodeId, i64),
     UsualDelay(NodeId, NodeId),
 }
 
@@ -72,6 +81,8 @@ impl<'a> Chaos<'a> {
                 End::RestartHost(index) => hosts.push(index),
                 End::Resume(node) => self.world.resume(node),
                 End::Heal(a, b) => self.world.heal(a, b),
+                End::Flap(a, b, left) => self.flap(a, b, left),
+                End::JumpBack(node, millis) => self.world.jump_clock(node, -millis),
                 End::UsualDelay(a, b) => self.world.set_link_delay(a, b, self.scenario.world().link_delay),
             }
         }
@@ -98,6 +109,21 @@ impl<'a> Chaos<'a> {
                 self.world.partition(host, node);
                 self.later(5, 3_000, End::Heal(host, node));
             }
+            Kind::OneWay => {
+                let (from, to) = if self.rng.one_in(2) { (host, node) } else { (node, host) };
+                self.world.partition_one_way(from, to);
+                self.later(5, 6_000, End::Heal(host, node));
+            }
+            Kind::Flapping => {
+                let times = self.rng.within(2, 12);
+                self.flap(host, node, times);
+            }
+            Kind::ClockJump => {
+                let millis = self.rng.within(1, CLOCK_JUMP_MS_MAX) as i64;
+                let millis = if self.rng.one_in(2) { millis } else { -millis };
+                self.world.jump_clock(host, millis);
+                self.later(1, 5_000, End::JumpBack(host, millis));
+            }
             Kind::HostCrash => {
                 self.world.crash(host);
                 self.later(1, 500, End::RestartHost(index));
@@ -117,6 +143,18 @@ impl<'a> Chaos<'a> {
         }
     }
 
+    /// The link goes down, at an even count, or up.
+    fn flap(&mut self, host: NodeId, node: NodeId, left: u64) {
+        if left.is_multiple_of(2) && left > 0 {
+            self.world.partition(host, node);
+        } else {
+            self.world.heal(host, node);
+        }
+        if left > 0 {
+            self.later(1, 120, End::Flap(host, node, left - 1));
+        }
+    }
+
     fn crash(&mut self, storage: usize) {
         self.world.crash(self.cluster.nodes[storage]);
         self.later(1, 1_500, End::RestartStorage(storage));
@@ -125,8 +163,14 @@ impl<'a> Chaos<'a> {
     /// The kinds of this seed. Those that touch no data strike often, the others seldom enough for work to get done.
     fn kinds(&mut self) -> Vec<Kind> {
         let faults = self.scenario.faults;
-        let often =
-            [(faults.resets, Kind::Reset), (faults.slow_links, Kind::SlowLink), (faults.partitions, Kind::Partition)];
+        let often = [
+            (faults.resets, Kind::Reset),
+            (faults.slow_links, Kind::SlowLink),
+            (faults.partitions, Kind::Partition),
+            (faults.one_way, Kind::OneWay),
+            (faults.flapping, Kind::Flapping),
+            (faults.clock_jumps, Kind::ClockJump),
+        ];
         let seldom = [
             (faults.host_crashes, Kind::HostCrash),
             (faults.node_crashes, Kind::NodeCrash),

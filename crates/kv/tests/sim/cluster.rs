@@ -3,10 +3,12 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::rc::Rc;
 use std::time::Duration;
 
 use device::{FileNamespace, FileOptions, Namespace, NamespaceInfo};
 use engine::sim::{DiskConfig, NodeId, World};
+use engine::task::Task;
 use engine::time;
 use fabric::host::{Options, RemoteNamespace};
 use fabric::target::{Target, TargetConfig, listen};
@@ -14,6 +16,7 @@ use kv::store::Store;
 use pool::{CreateOptions, Domain, Map, NewMember};
 
 use crate::scenario::Scenario;
+use crate::voters::Voters;
 
 /// Where the member lies on each storage node.
 pub const DISK: &str = "/member";
@@ -22,24 +25,62 @@ const NSID: u32 = 1;
 /// Least table share: few table pages, and so keys that share them.
 const TABLE_SHARE: u32 = 10;
 
+/// A host's connection to a storage node's namespace.
+pub type Remote = Rc<RemoteNamespace>;
+
 /// The store as a host of the simulation has it.
-pub type HostStore = Store<RemoteNamespace>;
+pub type HostStore = Store<Remote>;
 
 /// What a host must know to reach the pool: what a configuration file would tell it.
 #[derive(Clone)]
 pub struct Directory {
-    /// The pool's map.
+    /// The pool's map when it was made; hosts that start later learn of a newer one.
     pub map: Map,
-    members: Vec<(SocketAddr, NamespaceInfo)>,
+    nodes: Vec<(SocketAddr, NamespaceInfo)>,
+}
+
+/// What one host has of the pool.
+pub struct Host {
+    /// The store, which follows the pool's map.
+    pub store: HostStore,
+    /// Where its maps come from.
+    pub voters: Rc<Voters>,
+    _follow: Task<()>,
 }
 
 impl Directory {
-    /// A host's own store: connections to all members, made in the background.
-    pub fn connect(&self) -> HostStore {
+    /// A host's own connections to all storage nodes, made in the background, and the store over them.
+    pub fn connect(&self, lease: Duration) -> Host {
         let remote = |(index, (address, info)): (usize, &(SocketAddr, NamespaceInfo))| {
-            Some(RemoteNamespace::expecting(options(*address, index), info.clone()))
+            Rc::new(RemoteNamespace::expecting(options(*address, index), info.clone()))
         };
-        Store::new(self.map.clone(), self.members.iter().enumerate().map(remote).collect())
+        let namespaces: Vec<Remote> = self.nodes.iter().enumerate().map(remote).collect();
+        let voters = Rc::new(Voters::new(self.map.clone(), namespaces));
+        let members = (0..self.map.members.len()).map(|index| voters.namespace(&self.map, index)).collect();
+        let store = Store::new(self.map.clone(), members);
+        let follow = store.follow(voters.clone(), lease);
+        Host { store, voters, _follow: follow }
+    }
+
+    /// The identity of storage node `index`'s namespace.
+    pub fn nguid(&self, index: usize) -> [u8; 16] {
+        self.nodes[index].1.nguid
+    }
+
+    /// What stands for the namespace of storage node `index`, which is to join the pool through `namespace`.
+    pub fn new_member<N>(&self, index: usize, namespace: N) -> NewMember<N> {
+        new_member(index, self.nodes[index].0, namespace)
+    }
+}
+
+fn new_member<N>(index: usize, address: SocketAddr, namespace: N) -> NewMember<N> {
+    NewMember {
+        namespace,
+        nqn: nqn(index),
+        nsid: NSID,
+        addresses: vec![address.to_string()],
+        weight: None,
+        domain: Domain::default(),
     }
 }
 
@@ -81,10 +122,10 @@ pub struct Cluster {
 impl Cluster {
     /// Starts the storage nodes of the scenario.
     pub fn start(world: &World, scenario: &Scenario) -> Cluster {
-        let nodes: Vec<NodeId> = (0..scenario.storage).map(|index| world.node(&format!("storage{index}"))).collect();
+        let nodes: Vec<NodeId> = (0..scenario.nodes()).map(|index| world.node(&format!("storage{index}"))).collect();
         let addresses = nodes.iter().map(|node| SocketAddr::new(world.addr(*node), PORT)).collect();
         let cluster = Cluster { nodes, addresses };
-        for index in 0..scenario.storage {
+        for index in 0..scenario.nodes() {
             world.disk(cluster.nodes[index], DISK, scenario.member_bytes, DiskConfig::default());
             cluster.spawn(world, index);
         }
@@ -111,7 +152,7 @@ impl Cluster {
         }
     }
 
-    /// Makes the pool.
+    /// Makes the pool of all storage nodes but the spares.
     pub async fn create_pool(&self, scenario: &Scenario) -> Directory {
         let mut members = Vec::new();
         let mut infos = Vec::new();
@@ -123,14 +164,9 @@ impl Cluster {
                 }
             };
             infos.push((*address, namespace.info()));
-            members.push(NewMember {
-                namespace,
-                nqn: nqn(index),
-                nsid: NSID,
-                addresses: vec![address.to_string()],
-                weight: None,
-                domain: Domain::default(),
-            });
+            if index < scenario.storage {
+                members.push(new_member(index, *address, namespace));
+            }
         }
         let options = CreateOptions {
             replicas: scenario.replicas,
@@ -139,6 +175,6 @@ impl Cluster {
             ..CreateOptions::default()
         };
         let map = pool::create(&members, &options).await.expect("nothing fails yet");
-        Directory { map, members: infos }
+        Directory { map, nodes: infos }
     }
 }

@@ -8,15 +8,19 @@ use check::Summary;
 use engine::sim::{NodeId, World};
 use engine::task::Task;
 use engine::{task, time};
-use kv::store::{RepairOptions, RepairerOptions, ScrubOptions};
+use kv::store::{RepairerOptions, ScrubberOptions};
 
+use crate::audit;
 use crate::chaos::Chaos;
 use crate::cluster::{Cluster, Directory, HostStore};
 use crate::load::{self, Book};
+use crate::operator::Operator;
 use crate::scenario::{Scenario, VICTIM};
 
-/// Repairs until the replicas must be equal. Guessed: the first may meet connections that are not up yet.
-const REPAIRS_MAX: usize = 6;
+/// Tries until a change under way must have come to its end.
+const FINISH_TRIES_MAX: usize = 20;
+/// Between two scrubs.
+const SCRUB_PAUSE: Duration = Duration::from_secs(2);
 /// Lives of a host, at most: each crash begins another.
 const LIVES_MAX: u32 = 4;
 
@@ -28,6 +32,10 @@ pub struct Verdict {
     pub history: Summary,
     /// Operations that failed and certainly had no effect.
     pub failed: usize,
+    /// Operations refused for lack of room.
+    pub full: u64,
+    /// Changes of the pool that were carried out.
+    pub changes: u64,
     /// Equal for two runs exactly if they were the same run.
     pub trace_hash: u64,
     virtual_time: Duration,
@@ -36,24 +44,62 @@ pub struct Verdict {
 impl Verdict {
     /// One line for whoever watches.
     pub fn print(&self) {
-        let Verdict { seed, history, failed, trace_hash, virtual_time } = self;
+        let Verdict { seed, history, failed, full, changes, trace_hash, virtual_time } = self;
         let Summary { operations, unknown, .. } = history;
         println!(
-            "seed {seed}: {operations} operations on {} keys, {unknown} of unknown outcome, {failed} failed, \
-             {:.1} s of its time, trace {trace_hash:016x}",
+            "seed {seed}: {operations} operations on {} keys, {unknown} of unknown outcome, {failed} failed, {full} \
+             without room, {changes} changes of the pool, {:.1} s of its time, trace {trace_hash:016x}",
             history.keys,
             virtual_time.as_secs_f32()
         );
     }
 }
 
-/// Says which seed it was, should the run panic.
-struct Announce(u64);
+/// What many runs came to: also shows that what should happen did.
+#[derive(Default)]
+pub struct Total {
+    /// Runs.
+    pub runs: u64,
+    operations: usize,
+    unknown: usize,
+    failed: usize,
+    full: u64,
+    changes: u64,
+    virtual_time: Duration,
+}
 
-impl Drop for Announce {
+impl Total {
+    /// Adds one.
+    pub fn add(&mut self, verdict: &Verdict) {
+        self.runs += 1;
+        self.operations += verdict.history.operations;
+        self.unknown += verdict.history.unknown;
+        self.failed += verdict.failed;
+        self.full += verdict.full;
+        self.changes += verdict.changes;
+        self.virtual_time += verdict.virtual_time;
+    }
+}
+
+impl std::fmt::Display for Total {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Total { runs, operations, unknown, failed, full, changes, virtual_time } = self;
+        write!(
+            f,
+            "{runs} runs: {operations} operations, {unknown} of unknown outcome, {failed} failed, {full} without room, \
+             {changes} changes of the pool, {} s of their time",
+            virtual_time.as_secs()
+        )
+    }
+}
+
+/// Says which seed it was, should the run panic.
+struct Announce<'a>(&'a Scenario);
+
+impl Drop for Announce<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("\nthe failing run is that of: SEED={}\n", self.0);
+            eprintln!("\nthe failing run is that of: SEED={}\n{:?}\n", self.0.seed, self.0);
         }
     }
 }
@@ -68,7 +114,7 @@ struct Host {
 
 /// Runs the scenario; panics where a promise is broken.
 pub fn run(scenario: &Scenario) -> Verdict {
-    let _announce = Announce(scenario.seed);
+    let _announce = Announce(scenario);
     let world = World::new(scenario.seed, scenario.world());
     let book = Book::default();
     let ended = world.run_until(whole(&world, scenario, &book));
@@ -78,6 +124,8 @@ pub fn run(scenario: &Scenario) -> Verdict {
     let history = book.recorder.history();
     match check::check(&history) {
         Ok(summary) => Verdict {
+            full: book.full(),
+            changes: book.changes(),
             seed: scenario.seed,
             history: summary,
             failed: book.recorder.failures(),
@@ -91,8 +139,9 @@ pub fn run(scenario: &Scenario) -> Verdict {
 async fn whole(world: &World, scenario: &Scenario, book: &Book) {
     let cluster = Cluster::start(world, scenario);
     let directory = cluster.create_pool(scenario).await;
-    cluster.begin_faults(world, scenario);
     let keys = Rc::new(load::keys(scenario, &directory.map));
+    load::put_fixed(&directory.connect(scenario.lease).store).await;
+    cluster.begin_faults(world, scenario);
     let under = Under { world, scenario, book, directory: &directory, keys: &keys };
     under.load(&cluster).await;
     world.calm();
@@ -100,8 +149,8 @@ async fn whole(world: &World, scenario: &Scenario, book: &Book) {
     if scenario.faults.disk_errors {
         world.crash(cluster.nodes[VICTIM]);
     }
-    (0..scenario.storage).for_each(|index| cluster.restart(world, index));
-    under.repair_and_judge().await;
+    (0..scenario.nodes()).for_each(|index| cluster.restart(world, index));
+    under.judge().await;
 }
 
 /// What every part of a run needs.
@@ -116,22 +165,22 @@ struct Under<'a> {
 impl Under<'_> {
     /// Lets all hosts work off their load while faults strike.
     async fn load(&self, cluster: &Cluster) {
-        let mut hosts: Vec<Host> = (0..self.scenario.hosts)
-            .map(|index| {
-                let node = self.world.node(&format!("host{index}"));
-                self.start_host(index, node, 0)
-            })
-            .collect();
+        let start = |index: usize| {
+            let operates = index >= self.scenario.hosts;
+            let node = self.world.node(&format!("{}{index}", if operates { "operator" } else { "host" }));
+            self.start(index, node, 0)
+        };
+        let mut hosts: Vec<Host> = (0..self.scenario.hosts + self.scenario.operators).map(start).collect();
         let mut chaos = Chaos::new(self.world, cluster, self.scenario);
         loop {
             time::sleep(chaos.pause()).await;
             for index in chaos.end_due() {
                 let Host { node, life, .. } = hosts[index];
                 self.world.restart(node);
-                hosts[index] = self.start_host(index, node, life + 1);
+                hosts[index] = self.start(index, node, life + 1);
             }
             let working = |host: &Host| !host.done.get() || !self.world.is_up(host.node);
-            if !hosts.iter().any(working) {
+            if !hosts.iter().take(self.scenario.hosts).any(working) {
                 return;
             }
             let up = hosts.iter().enumerate().filter(|(_, host)| self.world.is_up(host.node));
@@ -141,16 +190,34 @@ impl Under<'_> {
         }
     }
 
+    /// A host's or operator's process in its `life`-th life.
+    fn start(&self, index: usize, node: NodeId, life: u32) -> Host {
+        match index.checked_sub(self.scenario.hosts) {
+            None => self.start_host(index, node, life),
+            Some(number) => {
+                let operator = (self.directory.clone(), self.scenario.clone());
+                let process = async move {
+                    Operator::new(&operator.0, &operator.1, number, life).work(number == 0, life).await;
+                };
+                Host { node, life, done: Rc::default(), _process: self.world.spawn_on(node, process) }
+            }
+        }
+    }
+
     /// A host's process in its `life`-th life.
     fn start_host(&self, index: usize, node: NodeId, life: u32) -> Host {
         let done = Rc::new(Cell::new(false));
         let scenario = Scenario { operations: self.scenario.operations >> life, ..self.scenario.clone() };
         let first = (life * self.scenario.hosts as u32 + index as u32) * self.scenario.clients as u32;
         let repairs = self.scenario.repairer && index == 0;
+        let scrubs = self.scenario.scrubber && index == 1;
         let (directory, book, keys, finished) =
             (self.directory.clone(), self.book.clone(), self.keys.clone(), done.clone());
         let process = async move {
-            let store = directory.connect();
+            let host = directory.connect(scenario.lease);
+            let store = &host.store;
+            let options = ScrubberOptions { pause: SCRUB_PAUSE, ..ScrubberOptions::default() };
+            let _scrubber = scrubs.then(|| store.start_scrubber(options));
             let _repairer = repairs.then(|| store.start_repairer(RepairerOptions::default()));
             let client = |number| {
                 let (store, book, scenario, keys) = (store.clone(), book.clone(), scenario.clone(), keys.clone());
@@ -165,26 +232,27 @@ impl Under<'_> {
         Host { node, life, done, _process: self.world.spawn_on(node, process) }
     }
 
-    /// With all nodes up and no faults any more: repairs, and looks at everything once more.
-    async fn repair_and_judge(&self) {
-        let store = self.directory.connect();
+    /// With all nodes up and no faults any more: what is under way ends, and everything is looked at once more.
+    async fn judge(&self) {
         // Late commands of the load land or die; a put that still counts on an old acknowledgement ends.
         time::sleep(Duration::from_secs(15)).await;
-        let options = RepairOptions { check_values: true, ..RepairOptions::default() };
-        let mut report = store.repair(&options).await;
-        for _ in 1..REPAIRS_MAX {
-            if report.is_complete() {
-                break;
-            }
-            time::sleep(Duration::from_secs(2)).await;
-            report = store.repair(&options).await;
+        let map =
+            Operator::new(self.directory, self.scenario, self.scenario.operators, 0).finish(FINISH_TRIES_MAX).await;
+        self.book.changed(map.epoch);
+        let host = self.directory.connect(self.scenario.lease);
+        audit::collect(&host.store).await;
+        if !self.scenario.is_nearly_full() {
+            audit::repair(&host.store).await;
+            audit::nothing_is_amiss(&host.store).await;
         }
-        assert!(report.is_complete(), "repair did not end: {report:?}");
-        let equal = store.scrub(&ScrubOptions { check_values: true, ..ScrubOptions::default() }).await;
-        assert!(equal.is_equal(), "replicas differ after repair: {equal:?}");
-        self.read_everything(&store).await;
+        self.read_everything(&host.store).await;
         // Again, so that a value that only some replica had the first time shows.
-        self.read_everything(&self.directory.connect()).await;
+        self.read_everything(&self.directory.connect(self.scenario.lease).store).await;
+        // A key can be deleted on a full member too; after that all room is free.
+        load::delete_all(&host.store, self.book, self.keys).await;
+        audit::repair(&host.store).await;
+        audit::nothing_is_amiss(&host.store).await;
+        audit::nothing_is_claimed(&host.store).await;
     }
 
     async fn read_everything(&self, store: &HostStore) {
@@ -193,7 +261,7 @@ impl Under<'_> {
         }
         let mut listed = load::list_all(store).await.expect("a list succeeds when all is well");
         listed.sort();
-        let mut there = Vec::new();
+        let mut there = load::fixed_keys();
         for key in self.keys.iter() {
             if store.get(key.as_bytes()).await.is_ok_and(|value| value.is_some()) {
                 there.push(key.clone());

@@ -3,6 +3,7 @@
 //! Bounds that keep a run honest: what destroys data that was acknowledged (torn pages at a power failure, corruption, disk
 //! errors that latch a drive) happens to one member, the *victim*, and only where each key has at least three replicas. The
 //! rules promise nothing beyond a minority. Everything else may happen to any node, to all at once.
+//! Calendar clocks jump by far less than the age at which what crashed hosts left is collected, which counts on that.
 
 use std::time::Duration;
 
@@ -51,6 +52,14 @@ pub struct Faults {
     pub slow_disks: bool,
     /// Hosts are cut off from storage nodes.
     pub partitions: bool,
+    /// Only what goes one way is held.
+    pub one_way: bool,
+    /// Links come and go many times in a row.
+    pub flapping: bool,
+    /// Calendar clocks of hosts jump.
+    pub clock_jumps: bool,
+    /// Monotonic clocks drift, and so every deadline and lease.
+    pub drift: bool,
     /// Hosts crash, and begin anew with nothing.
     pub host_crashes: bool,
     /// Storage nodes lose power.
@@ -70,8 +79,16 @@ pub struct Faults {
 pub struct Scenario {
     /// The seed it follows from.
     pub seed: u64,
-    /// Storage nodes.
+    /// Storage nodes whose members make up the first pool.
     pub storage: usize,
+    /// Storage nodes that may join it.
+    pub spares: usize,
+    /// Operators who change the pool while it is in use: the first begins changes, all carry them out.
+    pub operators: usize,
+    /// How long a host goes by a map before it asks for a newer one.
+    pub lease: Duration,
+    /// A host scrubs and collects in the background.
+    pub scrubber: bool,
     /// Members that hold each key.
     pub replicas: u8,
     /// Hosts.
@@ -86,7 +103,7 @@ pub struct Scenario {
     pub pages: usize,
     /// Bytes of each member.
     pub member_bytes: u64,
-    /// Longest values: 0 small, 1 page-filling, 2 in the heap, 3 in several extents.
+    /// Longest values: 0 small, 1 page-filling, 2 in the heap, 3 in several extents, 4 as 3 and most of them long.
     pub sizes: u64,
     /// Longest pause of a client between operations.
     pub think: Duration,
@@ -98,6 +115,9 @@ pub struct Scenario {
 
 /// Delay of a slow disk's commands.
 const SLOW_DISK: std::ops::Range<Duration> = Duration::from_micros(200)..Duration::from_millis(25);
+
+/// Ten times what a bad crystal does, a tenth of what the store allows for.
+const MONOTONIC_DRIFT_PPM_MAX: u32 = 10_000;
 
 /// The member to which the worst happens.
 pub const VICTIM: usize = 0;
@@ -124,27 +144,65 @@ impl Scenario {
             disk_errors: rng.one_in(5),
             corruption: rng.one_in(5),
             slow_disks: rng.one_in(3),
+            one_way: rng.one_in(3),
+            flapping: rng.one_in(4),
+            clock_jumps: rng.one_in(3),
+            drift: rng.one_in(2),
         };
         let (storage, replicas) =
             if rng.one_in(8) { (7, [3, 5, 7][rng.within(0, 2) as usize]) } else { (storage, replicas) };
         if replicas < 3 {
             (faults.torn, faults.disk_errors, faults.corruption) = (false, false, false);
         }
-        Scenario {
+        let changing = rng.one_in(2);
+        let full = rng.one_in(8);
+        let sizes = [0, 1, 1, 2, 2, 3][rng.within(0, 5) as usize];
+        let scenario = Scenario {
             seed,
             storage,
+            spares: 0,
+            operators: 0,
+            lease: rng.millis(2_500, 6_000),
+            scrubber: rng.one_in(3),
             replicas,
             hosts: rng.within(2, 4) as usize,
             clients: rng.within(1, 3) as usize,
             operations: rng.within(30, 90),
             keys: rng.within(2, 8) as usize,
             pages: rng.within(1, 3) as usize,
-            member_bytes: 16 << 20,
-            sizes: [0, 1, 1, 2, 2, 3][rng.within(0, 5) as usize],
+            member_bytes: if sizes == 3 { 16 << 20 } else { 8 << 20 },
+            sizes,
             think: rng.millis(1, 40),
             faults,
             repairer: rng.one_in(2),
+        };
+        let scenario = if changing { scenario.with_changes(rng) } else { scenario };
+        if full { scenario.nearly_full(rng) } else { scenario }
+    }
+
+    /// Members come and go while the load, drawn out for that, goes on.
+    fn with_changes(self, rng: &mut Rng) -> Scenario {
+        Scenario {
+            spares: rng.within(1, 2) as usize,
+            operators: rng.within(1, 2) as usize,
+            think: rng.millis(40, 500),
+            ..self
         }
+    }
+
+    /// Few groups of heap, and values that fill them.
+    fn nearly_full(self, rng: &mut Rng) -> Scenario {
+        Scenario { member_bytes: 4 << 20, sizes: 4, keys: rng.within(6, 14) as usize, ..self }
+    }
+
+    /// Whether members run out of room.
+    pub fn is_nearly_full(&self) -> bool {
+        self.sizes == 4
+    }
+
+    /// All storage nodes, spares included.
+    pub fn nodes(&self) -> usize {
+        self.storage + self.spares
     }
 
     /// The world of this scenario: links and disks take their time, everything else comes from [`super::chaos`].
@@ -154,6 +212,7 @@ impl Scenario {
             virtual_time_max: Duration::from_secs(1800),
             clock_offset_max: Duration::from_secs(5),
             clock_drift_ppm_max: 100,
+            monotonic_drift_ppm_max: if self.faults.drift { MONOTONIC_DRIFT_PPM_MAX } else { 0 },
             ..SimConfig::default()
         }
     }

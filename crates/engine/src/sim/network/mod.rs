@@ -1,11 +1,12 @@
 //! The network between the nodes: names, listeners, handshakes, partitions. What flows on a connection is in [`conn`].
 //!
 //! The fault model:
-//! - Any node reaches any other, unless the pair is partitioned. Nothing is lost or reordered *within* a connection: a
-//!   partition holds what is under way until it heals; a sender whose bytes were held for the connection timeout gives
-//!   up alone, the other side learns of it at its next send (or never).
-//! - A request for a connection is refused where nobody listens, waits where the backlog is full, and times out where the
-//!   pair is partitioned or the address belongs to nobody.
+//! - Any node reaches any other, unless the way there is cut: from one to the other, or both ways. Nothing is lost or reordered
+//!   *within* a connection: a partition holds what is under way until it heals; a sender whose bytes were held for the
+//!   connection timeout gives up alone, the other side learns of it at its next send (or never). Where only the way back is
+//!   cut, bytes arrive but nothing makes room for more than the window.
+//! - A request for a connection is refused where nobody listens, waits where the backlog is full, and times out where one
+//!   of the two ways is cut or the address belongs to nobody.
 //! - A crashed node's connections are reset: the peer learns it after a delay, having received any prefix of what was
 //!   under way. A paused node's kernel goes on: handshakes complete and bytes arrive until the window is full.
 
@@ -86,8 +87,9 @@ pub(super) struct Net {
     conns: BTreeMap<ConnId, Conn>,
     listeners: BTreeMap<(NodeId, u16), Listener>,
     connects: BTreeMap<ConnectId, Connect>,
+    /// From one node to another: ways on which everything is held.
     partitions: BTreeSet<(NodeId, NodeId)>,
-    /// Handshakes that a partition holds.
+    /// Handshakes that a partition holds, by the way they are on.
     held: Vec<((NodeId, NodeId), Event)>,
     /// Delays of pairs that differ from the world's.
     delays: BTreeMap<(NodeId, NodeId), Range<Duration>>,
@@ -237,7 +239,7 @@ impl Net {
         let (from, local, to) = (connect.from, connect.local, connect.to);
         let Some(node) = resolve(core, from, to.ip()) else { return };
         if self.partitioned(from, node) {
-            return self.held.push((pair(from, node), Event::Syn(id)));
+            return self.held.push(((from, node), Event::Syn(id)));
         }
         let delay = self.delay(core, from, node);
         let listening = self.listeners.get_mut(&(node, to.port()));
@@ -265,9 +267,9 @@ impl Net {
     pub(super) fn syn_answer(&mut self, core: &mut Core, id: ConnectId, conn: Option<ConnId>) {
         let Some(connect) = self.connects.get_mut(&id).filter(|connect| connect.outcome.is_none()) else { return };
         if let Some(node) = resolve(core, connect.from, connect.to.ip()) {
-            let pair = pair(connect.from, node);
-            if self.partitions.contains(&pair) {
-                return self.held.push((pair, Event::SynAnswer { connect: id, conn }));
+            let back = (node, connect.from);
+            if self.partitions.contains(&back) {
+                return self.held.push((back, Event::SynAnswer { connect: id, conn }));
             }
         }
         core.events.cancel(connect.timeout);
@@ -313,25 +315,27 @@ impl Net {
         }
     }
 
-    /// Whether bytes between the two are held.
-    pub(super) fn partitioned(&self, a: NodeId, b: NodeId) -> bool {
-        self.partitions.contains(&pair(a, b))
+    /// Whether bytes from one to the other are held.
+    fn partitioned(&self, from: NodeId, to: NodeId) -> bool {
+        self.partitions.contains(&(from, to))
     }
 
-    /// Holds whatever is or will be under way between the two.
-    pub(super) fn partition(&mut self, a: NodeId, b: NodeId) {
-        if a != b {
-            self.partitions.insert(pair(a, b));
+    /// Holds whatever is or will be under way from one to the other.
+    pub(super) fn partition(&mut self, from: NodeId, to: NodeId) {
+        if from != to {
+            self.partitions.insert((from, to));
         }
     }
 
     /// Lets go what was held between the two.
     pub(super) fn heal(&mut self, core: &mut Core, a: NodeId, b: NodeId) {
         let healed = pair(a, b);
-        if !self.partitions.remove(&healed) {
+        let ways = [(a, b), (b, a)].map(|way| self.partitions.remove(&way));
+        if ways == [false, false] {
             return;
         }
-        let (free, held) = std::mem::take(&mut self.held).into_iter().partition(|(pair, _)| *pair == healed);
+        let (free, held) =
+            std::mem::take(&mut self.held).into_iter().partition(|((from, to), _)| pair(*from, *to) == healed);
         self.held = held;
         let free: Vec<((NodeId, NodeId), Event)> = free;
         for (_, event) in free {
@@ -344,7 +348,7 @@ impl Net {
         }
     }
 
-    /// The pairs that are partitioned now.
+    /// The ways that are cut now.
     pub(super) fn partitions(&self) -> Vec<(NodeId, NodeId)> {
         self.partitions.iter().copied().collect()
     }

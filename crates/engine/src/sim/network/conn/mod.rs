@@ -160,6 +160,11 @@ impl Conn {
         pair(self.ends[0].node, self.ends[1].node)
     }
 
+    /// The way on which what comes to `side` travels.
+    fn way_to(&self, side: Side) -> (NodeId, NodeId) {
+        (self.node(side.other()), self.node(side))
+    }
+
     fn end(&self, side: Side) -> &End {
         &self.ends[usize::from(side.0)]
     }
@@ -298,7 +303,7 @@ impl Net {
     /// receive and goes on reading has lost the place in the stream.
     pub(in crate::sim) fn abandon_recv(&mut self, core: &mut Core, id: ConnId, side: Side) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
-        let held = conn.severed || self.partitions.contains(&conn.pair());
+        let held = conn.severed || self.partitions.contains(&conn.way_to(side));
         let end = conn.end_mut(side);
         end.receiver = None;
         if held || end.closed || end.broken {
@@ -332,7 +337,7 @@ impl Net {
     /// [`Event::Credit`].
     pub(in crate::sim) fn credit(&mut self, core: &mut Core, id: ConnId, side: Side) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
-        let held = self.partitions.contains(&conn.pair());
+        let held = self.partitions.contains(&conn.way_to(side));
         let end = conn.end_mut(side);
         if held {
             end.credit = Credit::Held;
@@ -346,7 +351,7 @@ impl Net {
     /// [`Event::Arrive`].
     pub(in crate::sim) fn arrive(&mut self, core: &mut Core, id: ConnId, to: Side) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
-        let held = self.partitions.contains(&conn.pair());
+        let held = self.partitions.contains(&conn.way_to(to));
         let severed = conn.severed;
         let from = conn.end_mut(to.other());
         if held {

@@ -1,0 +1,94 @@
+//! Where a host of the simulation learns of its pool's newest map: from the voters' superblocks, as programs do
+//! (`client::Source`); only that the addresses of all storage nodes are known beforehand.
+
+use std::cell::RefCell;
+
+use device::Namespace;
+use kv::store::{LocalFuture, MapSource};
+use pool::{AgreeError, Map, MemberId, Proposer};
+
+use crate::cluster::Remote;
+
+/// Maps that are followed from one to the next before it is given up.
+const MAPS_MAX: usize = 16;
+
+/// The pool's voters, as one host reaches them.
+pub struct Voters {
+    /// One for each storage node.
+    namespaces: Vec<Remote>,
+    /// The newest map that was seen in force.
+    known: RefCell<Map>,
+}
+
+impl Voters {
+    /// The voters of the pool of `map`.
+    pub fn new(map: Map, namespaces: Vec<Remote>) -> Voters {
+        Voters { namespaces, known: RefCell::new(map) }
+    }
+
+    /// The connection to a member.
+    pub fn namespace(&self, map: &Map, index: usize) -> Option<Remote> {
+        let id = map.members[index].id;
+        self.namespaces.iter().find(|namespace| MemberId(namespace.info().nguid) == id).cloned()
+    }
+
+    /// The connections to all storage nodes.
+    pub fn namespaces(&self) -> &[Remote] {
+        &self.namespaces
+    }
+
+    /// Who has the voters agree on the next map.
+    pub fn proposer(&self) -> Proposer<'_, Remote> {
+        Proposer::new(&self.namespaces)
+    }
+
+    /// The newest map that this host has seen in force.
+    pub fn known(&self) -> Map {
+        self.known.borrow().clone()
+    }
+
+    /// Takes note of a map in force.
+    pub fn learn(&self, map: &Map) {
+        let mut known = self.known.borrow_mut();
+        if map.version() > known.version() {
+            *known = map.clone();
+        }
+    }
+
+    /// The map in force; a proposal that was left half-way is finished, or made void.
+    pub async fn settled(&self) -> Result<Map, AgreeError> {
+        let map = self.proposer().agree(&self.known(), |map| Ok(map.clone())).await?;
+        self.learn(&map);
+        Ok(map)
+    }
+
+    async fn look(&self) -> Result<Map, String> {
+        let mut map = self.known();
+        for _ in 0..MAPS_MAX {
+            let voters = map.voter_indices().filter_map(|index| self.namespace(&map, index));
+            let labelled: Vec<(String, Remote)> =
+                voters.map(|namespace| (String::from("a voter"), namespace)).collect();
+            match pool::open(&labelled, Some(map.pool)).await {
+                Ok(opened) if opened.map == map => {
+                    self.learn(&map);
+                    return Ok(map);
+                }
+                Ok(opened) => map = opened.map,
+                Err(pool::Error::NoQuorum { map: newest, .. }) if *newest != map => map = *newest,
+                Err(pool::Error::NoQuorum { .. }) => return self.settled().await.map_err(|error| error.to_string()),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        Err("the pool's map changes all the time".into())
+    }
+}
+
+impl MapSource<Remote> for Voters {
+    fn newest(&self) -> LocalFuture<'_, Result<Map, String>> {
+        Box::pin(self.look())
+    }
+
+    fn connect<'a>(&'a self, map: &'a Map, index: usize) -> LocalFuture<'a, Option<Remote>> {
+        Box::pin(async move { self.namespace(map, index) })
+    }
+}
