@@ -37,6 +37,12 @@ pub enum Action {
         /// What is added.
         by: u64,
     },
+    /// The value `of` ends by the clock: if the key holds it, it does no longer. Nobody asks for it and nobody is told, so it is
+    /// invoked when it may first happen, and never returns.
+    Expire {
+        /// Identity of the value.
+        of: u64,
+    },
     /// Puts a piece behind what the key holds, and returns the identity of the whole ([`appended`]).
     Append {
         /// Identity of the piece.

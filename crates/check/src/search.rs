@@ -119,6 +119,7 @@ fn apply(operation: &Operation, before: Option<u64>) -> Option<Option<u64>> {
         Action::Delete => Some(None),
         Action::Get => told(before).then_some(before),
         Action::Take => told(before).then_some(None),
+        Action::Expire { of } => (before == Some(of)).then_some(None),
         Action::Add => conditional(before.is_none()),
         Action::Replace => conditional(before.is_some()),
         Action::CompareAndSet { expected } => conditional(before == expected),

@@ -1,6 +1,6 @@
 //! The checker against histories whose verdict is known, and against the plainest checker there is.
 
-use check::Action::{Add, Append, CompareAndSet, Delete, Get, Increment, Put, Replace, Take};
+use check::Action::{Add, Append, CompareAndSet, Delete, Expire, Get, Increment, Put, Replace, Take};
 use check::{Action, Fault, History, Operation, Recorder, appended, check};
 use proptest::prelude::*;
 
@@ -33,6 +33,20 @@ fn good(operations: &[(Action, Option<u64>, u64, Option<u64>)]) {
 fn bad(operations: &[(Action, Option<u64>, u64, Option<u64>)]) {
     let verdict = check(&history(operations));
     assert!(matches!(verdict, Err(Fault::NotLinearizable { .. })), "{verdict:?}");
+}
+
+/// A value that ends is there or not; once it was missed it does not come back, and another value does not end with it.
+#[test]
+fn values_that_end() {
+    let put = |returned| (Put, Some(7), 1, returned);
+    let (end, gone) = ((Expire { of: 7 }, None, 1, None), |at| (Get, None, at, Some(at + 1)));
+    let there = |at| (Get, Some(7), at, Some(at + 1));
+    good(&[put(Some(2)), end, there(3), there(5)]);
+    good(&[put(Some(2)), end, there(3), gone(5), gone(7)]);
+    bad(&[put(Some(2)), end, gone(3), there(5)]);
+    bad(&[put(Some(2)), (Expire { of: 7 }, None, 5, None), gone(3)]);
+    bad(&[put(Some(2)), end, (Put, Some(8), 3, Some(4)), gone(5)]);
+    good(&[put(None), end, gone(3), there(5), gone(7)]);
 }
 
 #[test]
@@ -230,6 +244,7 @@ fn plain(operations: &[Operation], placed: u32, value: Option<u64>) -> bool {
             Put => Some(next.value),
             Delete => Some(None),
             Take => read(None, value),
+            Expire { of } => (value == Some(of)).then_some(None),
             Add => put(value.is_none()),
             Replace => put(value.is_some()),
             CompareAndSet { expected } => put(value == expected),

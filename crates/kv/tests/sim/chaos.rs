@@ -1,7 +1,7 @@
 //! The faults, in the order and at the times of the seed. Each has an end: what begins here is also undone here, or by
 //! [`World::calm`] when the load is over.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use engine::sim::{NodeId, World};
@@ -10,7 +10,7 @@ use engine::time::{self, Instant};
 use crate::cluster::{Cluster, DISK};
 use crate::scenario::{Rng, Scenario, VICTIM};
 
-/// The longest jump of a calendar clock: with several at once still far below the age at which copies are collected.
+/// The longest jump of a calendar clock: far below the age at which copies are collected.
 const CLOCK_JUMP_MS_MAX: u64 = 600_000;
 
 /// A kind of fault.
@@ -49,13 +49,15 @@ pub struct Chaos<'a> {
     rng: Rng,
     ends: BTreeMap<(Instant, u64), End>,
     count: u64,
+    /// Nodes whose calendar clocks have jumped.
+    jumped: BTreeSet<NodeId>,
 }
 
 impl<'a> Chaos<'a> {
     /// Nothing has happened yet.
     pub fn new(world: &'a World, cluster: &'a Cluster, scenario: &'a Scenario) -> Chaos<'a> {
         let rng = Rng::new(scenario.seed, 2);
-        Chaos { world, cluster, scenario, rng, ends: BTreeMap::new(), count: 0 }
+        Chaos { world, cluster, scenario, rng, ends: BTreeMap::new(), count: 0, jumped: BTreeSet::new() }
     }
 
     /// How long until the next fault.
@@ -82,7 +84,10 @@ impl<'a> Chaos<'a> {
                 End::Resume(node) => self.world.resume(node),
                 End::Heal(a, b) => self.world.heal(a, b),
                 End::Flap(a, b, left) => self.flap(a, b, left),
-                End::JumpBack(node, millis) => self.world.jump_clock(node, -millis),
+                End::JumpBack(node, millis) => {
+                    self.jumped.remove(&node);
+                    self.world.jump_clock(node, -millis);
+                }
                 End::UsualDelay(a, b) => self.world.set_link_delay(a, b, self.scenario.world().link_delay),
             }
         }
@@ -118,6 +123,8 @@ impl<'a> Chaos<'a> {
                 let times = self.rng.within(2, 12);
                 self.flap(host, node, times);
             }
+            // One at a time: jumps add up.
+            Kind::ClockJump if !self.jumped.insert(host) => {}
             Kind::ClockJump => {
                 let millis = self.rng.within(1, CLOCK_JUMP_MS_MAX) as i64;
                 let millis = if self.rng.one_in(2) { millis } else { -millis };

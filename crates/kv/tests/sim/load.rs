@@ -1,30 +1,30 @@
 //! The load: clients that put, get, delete and list a few keys, and write down what they asked and were told.
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use check::{Action, Recorder, Token};
+use check::Action;
 use engine::time;
-use kv::{StoreError, Value};
+use kv::Value;
+use kv::store::PutOptions;
 use pool::{KeyHash, Map};
 
+use crate::book::{Book, Kind, LENGTH_MIN};
 use crate::cluster::HostStore;
+use crate::conditional::{self, Seen};
 use crate::scenario::{Rng, Scenario};
 
-/// What all clients share: the record of what happened, and the lengths of the values written.
-#[derive(Clone, Default)]
-pub struct Book {
-    /// The history.
-    pub recorder: Recorder,
-    lengths: Rc<RefCell<BTreeMap<u64, usize>>>,
-    full: Rc<Cell<u64>>,
-    epoch: Rc<Cell<u64>>,
+/// The keys of the load: those of plain values, and in scenarios with conditional operations some of every other kind.
+pub fn keys(scenario: &Scenario, map: &Map) -> Vec<String> {
+    let mut keys = plain_keys(scenario, map);
+    if scenario.conditional {
+        keys.extend(["number0", "number1", "pieces0", "ending0", "ending1"].map(String::from));
+    }
+    keys
 }
 
 /// Keys of which several are at home in the same page.
-pub fn keys(scenario: &Scenario, map: &Map) -> Vec<String> {
+fn plain_keys(scenario: &Scenario, map: &Map) -> Vec<String> {
     let page = |key: &str| map.geometry(0).home(KeyHash::new(key.as_bytes(), map.hash_seed).home).0;
     let mut pages: Vec<u32> = Vec::new();
     let mut keys = Vec::new();
@@ -44,65 +44,6 @@ pub fn keys(scenario: &Scenario, map: &Map) -> Vec<String> {
     keys
 }
 
-/// Shortest value: its identity.
-const LENGTH_MIN: usize = 8;
-
-impl Book {
-    /// Operations refused for lack of room.
-    pub fn full(&self) -> u64 {
-        self.full.get()
-    }
-
-    /// Changes of the pool that came to their end.
-    pub fn changes(&self) -> u64 {
-        self.epoch.get() / 2
-    }
-
-    /// The epoch of the pool's last map is this: each change takes two, and the first map is of epoch 1.
-    pub fn changed(&self, epoch: u64) {
-        self.epoch.set(epoch);
-    }
-
-    /// What an error means for the history.
-    fn failed(&self, token: Token, error: &StoreError) {
-        if matches!(error, StoreError::OutOfSpace { .. }) {
-            self.full.set(self.full.get() + 1);
-        }
-        if !error.outcome_unknown() {
-            self.recorder.failed(token);
-        }
-    }
-
-    /// A value nobody has written before: its identity, then bytes that follow from it.
-    fn new_value(&self, rng: &mut Rng, length: usize) -> (u64, Value) {
-        let id = rng.next();
-        self.lengths.borrow_mut().insert(id, length);
-        (id, Value::copy_from(&bytes_of(id, length)))
-    }
-
-    /// The identity of a value, all of whose bytes must be those written under it.
-    fn identify(&self, value: &Value) -> u64 {
-        let bytes = value.to_vec();
-        assert!(bytes.len() >= LENGTH_MIN, "a value of {} bytes was never written", bytes.len());
-        let id = u64::from_le_bytes(*bytes.first_chunk().expect("checked above"));
-        let length = self.lengths.borrow().get(&id).copied();
-        assert_eq!(length, Some(bytes.len()), "the value {id:x} was not written with this length");
-        assert!(bytes == bytes_of(id, bytes.len()), "the bytes of value {id:x} are not those written");
-        id
-    }
-}
-
-fn bytes_of(id: u64, length: usize) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(length + 8);
-    let mut word = id;
-    while bytes.len() < length {
-        bytes.extend_from_slice(&word.to_le_bytes());
-        word = word.rotate_left(7) ^ bytes.len() as u64;
-    }
-    bytes.truncate(length);
-    bytes
-}
-
 fn length(rng: &mut Rng, sizes: u64) -> usize {
     let small = rng.within(LENGTH_MIN as u64, 200);
     let page_filling = rng.within(900, 3_900);
@@ -117,37 +58,77 @@ fn length(rng: &mut Rng, sizes: u64) -> usize {
     length as usize
 }
 
+/// Who asks.
+pub struct Client {
+    /// The host's store.
+    pub store: HostStore,
+    /// Where it is written down.
+    pub book: Book,
+    /// Who this is, for the history.
+    pub number: u32,
+    /// What is drawn.
+    pub rng: Rng,
+    /// Longest values ([`Scenario::sizes`]).
+    pub sizes: u64,
+    /// Deadlines can be told from the clock: no clock jumps.
+    pub clocks_go_on: bool,
+    /// What was last seen.
+    pub seen: Seen,
+}
+
 /// One client: its operations, one after the other.
 pub async fn client(store: HostStore, book: Book, scenario: Scenario, keys: Rc<Vec<String>>, number: u32) {
-    let rng = &mut Rng::new(scenario.seed, 1000 + u64::from(number));
+    let rng = Rng::new(scenario.seed, 1000 + u64::from(number));
+    let (sizes, clocks_go_on, seen) = (scenario.sizes, !scenario.faults.clock_jumps, Seen::new());
+    let mut client = Client { store, book, number, rng, sizes, clocks_go_on, seen };
     for _ in 0..scenario.operations {
-        time::sleep(rng.millis(0, scenario.think.as_millis() as u64)).await;
-        let key = &keys[rng.within(0, keys.len() as u64 - 1) as usize];
-        match rng.within(0, 99) {
-            0..=39 => put(&store, &book, rng, &scenario, key, number).await,
-            40..=49 => delete(&store, &book, key, number).await,
-            50 | 51 => list(&store, &keys).await,
-            52 => scan(&store, rng, &keys).await,
-            _ => drop(get(&store, &book, key, number).await),
+        let pause = client.rng.millis(0, scenario.think.as_millis() as u64);
+        time::sleep(pause).await;
+        let key = &keys[client.rng.within(0, keys.len() as u64 - 1) as usize];
+        let draw = client.rng.within(0, 99);
+        match (draw, Kind::of(key)) {
+            (0 | 1, _) => list(&client.store, &keys).await,
+            (2, _) => scan(&client.store, &mut client.rng, &keys).await,
+            (3..=42, _) => client.get(key).await,
+            (43..=50, _) => client.delete(key).await,
+            (_, Kind::Plain) if !scenario.conditional || draw < 75 => client.put(key).await,
+            (_, kind) => conditional::act(&mut client, key, kind).await,
         }
     }
 }
 
-async fn put(store: &HostStore, book: &Book, rng: &mut Rng, scenario: &Scenario, key: &str, number: u32) {
-    let length = length(rng, scenario.sizes);
-    let (id, value) = book.new_value(rng, length);
-    let token = book.recorder.invoked(number, key, Action::Put, Some(id));
-    match store.put(key.as_bytes(), value).await {
-        Ok(()) => book.recorder.returned(token, None),
-        Err(error) => book.failed(token, &error),
+impl Client {
+    /// A value of its own that nobody has written before.
+    pub fn new_value(&mut self) -> (u64, Value) {
+        let length = length(&mut self.rng, self.sizes);
+        self.book.new_value(&mut self.rng, length)
     }
-}
 
-async fn delete(store: &HostStore, book: &Book, key: &str, number: u32) {
-    let token = book.recorder.invoked(number, key, Action::Delete, None);
-    match store.delete(key.as_bytes()).await {
-        Ok(_) => book.recorder.returned(token, None),
-        Err(error) => book.failed(token, &error),
+    async fn put(&mut self, key: &str) {
+        let (id, value) = self.new_value();
+        let token = self.book.recorder.invoked(self.number, key, Action::Put, Some(id));
+        let result = self.store.put_with(key.as_bytes(), value, PutOptions::default()).await;
+        self.book.answered(token, result, |recorder, token, ()| recorder.returned(token, None));
+    }
+
+    async fn delete(&mut self, key: &str) {
+        let token = self.book.recorder.invoked(self.number, key, Action::Delete, None);
+        let result = self.store.delete(key.as_bytes()).await;
+        self.book.answered(token, result, |recorder, token, _| recorder.returned(token, None));
+    }
+
+    async fn get(&mut self, key: &str) {
+        let token = self.book.recorder.invoked(self.number, key, Action::Get, None);
+        let asked = time::unix_time();
+        let result = self.store.get_versioned(key.as_bytes()).await;
+        if let Ok(Some(found)) = &result {
+            let ended = found.expiry.is_some_and(|expiry| u128::from(expiry) <= asked.as_millis());
+            assert!(!(ended && self.clocks_go_on), "{key} has ended at {:?}, and it was {asked:?}", found.expiry);
+            let id = self.book.identify(key, &found.value);
+            self.seen.insert(key.to_owned(), (found.version, id));
+        }
+        let id = |found: kv::store::Versioned| self.book.identify(key, &found.value);
+        self.book.answered(token, result, |recorder, token, found| recorder.returned(token, found.map(id)));
     }
 }
 
@@ -156,10 +137,8 @@ pub async fn get(store: &HostStore, book: &Book, key: &str, number: u32) -> bool
     let token = book.recorder.invoked(number, key, Action::Get, None);
     let answer = store.get(key.as_bytes()).await;
     let answered = answer.is_ok();
-    match answer {
-        Ok(value) => book.recorder.returned(token, value.map(|value| book.identify(&value))),
-        Err(_) => book.recorder.failed(token),
-    }
+    let id = |value: Value| book.identify(key, &value);
+    book.answered(token, answer, |recorder, token, value| recorder.returned(token, value.map(id)));
     answered
 }
 

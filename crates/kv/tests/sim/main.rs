@@ -10,8 +10,10 @@
 //! not stable (in the store or in the target), extents freed whoever owns them: each is found within 100 seeds.
 
 mod audit;
+mod book;
 mod chaos;
 mod cluster;
+mod conditional;
 mod load;
 mod operator;
 mod run;

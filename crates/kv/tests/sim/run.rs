@@ -1,19 +1,21 @@
 //! One run: load under faults, then calm, repair, and the verdict.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use check::Summary;
+use check::{Fault, History, Summary};
 use engine::sim::{NodeId, World};
 use engine::task::Task;
 use engine::{task, time};
 use kv::store::{RepairerOptions, ScrubberOptions};
 
 use crate::audit;
+use crate::book::{Book, Kind};
 use crate::chaos::Chaos;
 use crate::cluster::{Cluster, Directory, HostStore};
-use crate::load::{self, Book};
+use crate::load;
 use crate::operator::Operator;
 use crate::scenario::{Scenario, VICTIM};
 
@@ -36,6 +38,8 @@ pub struct Verdict {
     pub full: u64,
     /// Changes of the pool that were carried out.
     pub changes: u64,
+    /// Keys whose history was too much for the checker.
+    pub undecided: u64,
     /// Equal for two runs exactly if they were the same run.
     pub trace_hash: u64,
     virtual_time: Duration,
@@ -44,11 +48,11 @@ pub struct Verdict {
 impl Verdict {
     /// One line for whoever watches.
     pub fn print(&self) {
-        let Verdict { seed, history, failed, full, changes, trace_hash, virtual_time } = self;
+        let Verdict { seed, history, failed, full, changes, undecided, trace_hash, virtual_time } = self;
         let Summary { operations, unknown, .. } = history;
         println!(
             "seed {seed}: {operations} operations on {} keys, {unknown} of unknown outcome, {failed} failed, {full} \
-             without room, {changes} changes of the pool, {:.1} s of its time, trace {trace_hash:016x}",
+             without room, {changes} changes of the pool, {undecided} keys undecided, {:.1} s of its time, trace {trace_hash:016x}",
             history.keys,
             virtual_time.as_secs_f32()
         );
@@ -65,6 +69,7 @@ pub struct Total {
     failed: usize,
     full: u64,
     changes: u64,
+    undecided: u64,
     virtual_time: Duration,
 }
 
@@ -77,17 +82,18 @@ impl Total {
         self.failed += verdict.failed;
         self.full += verdict.full;
         self.changes += verdict.changes;
+        self.undecided += verdict.undecided;
         self.virtual_time += verdict.virtual_time;
     }
 }
 
 impl std::fmt::Display for Total {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Total { runs, operations, unknown, failed, full, changes, virtual_time } = self;
+        let Total { runs, operations, unknown, failed, full, changes, undecided, virtual_time } = self;
         write!(
             f,
             "{runs} runs: {operations} operations, {unknown} of unknown outcome, {failed} failed, {full} without room, \
-             {changes} changes of the pool, {} s of their time",
+             {changes} changes of the pool, {undecided} keys undecided, {} s of their time",
             virtual_time.as_secs()
         )
     }
@@ -121,18 +127,41 @@ pub fn run(scenario: &Scenario) -> Verdict {
     if let Err(stalled) = ended {
         panic!("{scenario:?}\n{stalled:?}");
     }
-    let history = book.recorder.history();
-    match check::check(&history) {
-        Ok(summary) => Verdict {
-            full: book.full(),
-            changes: book.changes(),
-            seed: scenario.seed,
-            history: summary,
-            failed: book.recorder.failures(),
-            trace_hash: world.trace_hash(),
-            virtual_time: world.now().duration_since(engine::time::Instant::default()),
-        },
-        Err(fault) => panic!("{scenario:?}\n{fault}"),
+    let mut verdict = Verdict {
+        seed: scenario.seed,
+        history: Summary::default(),
+        failed: book.recorder.failures(),
+        full: book.full(),
+        changes: book.changes(),
+        undecided: 0,
+        trace_hash: world.trace_hash(),
+        virtual_time: world.now().duration_since(engine::time::Instant::default()),
+    };
+    for history in by_key(book.recorder.history()) {
+        match check::check(&history) {
+            Ok(summary) => verdict.history = sum(verdict.history, summary),
+            Err(Fault::Undecided { .. }) => verdict.undecided += 1,
+            Err(fault) => panic!("{scenario:?}\n{fault}"),
+        }
+    }
+    verdict
+}
+
+/// One history for each key.
+fn by_key(history: History) -> Vec<History> {
+    let mut keys: BTreeMap<String, History> = BTreeMap::new();
+    for operation in history.operations {
+        keys.entry(operation.key.clone()).or_default().operations.push(operation);
+    }
+    keys.into_values().collect()
+}
+
+fn sum(one: Summary, other: Summary) -> Summary {
+    Summary {
+        keys: one.keys + other.keys,
+        operations: one.operations + other.operations,
+        unknown: one.unknown + other.unknown,
+        steps: one.steps + other.steps,
     }
 }
 
@@ -261,8 +290,10 @@ impl Under<'_> {
         }
         let mut listed = load::list_all(store).await.expect("a list succeeds when all is well");
         listed.sort();
+        // What ends may have ended since.
+        listed.retain(|key| Kind::of(key) != Kind::Ending);
         let mut there = load::fixed_keys();
-        for key in self.keys.iter() {
+        for key in self.keys.iter().filter(|key| Kind::of(key) != Kind::Ending) {
             if store.get(key.as_bytes()).await.is_ok_and(|value| value.is_some()) {
                 there.push(key.clone());
             }

@@ -87,6 +87,8 @@ pub struct Scenario {
     pub operators: usize,
     /// How long a host goes by a map before it asks for a newer one.
     pub lease: Duration,
+    /// Operations that depend on what is there, numbers, appended pieces, values that end.
+    pub conditional: bool,
     /// A host scrubs and collects in the background.
     pub scrubber: bool,
     /// Members that hold each key.
@@ -163,6 +165,7 @@ impl Scenario {
             spares: 0,
             operators: 0,
             lease: rng.millis(2_500, 6_000),
+            conditional: rng.one_in(2),
             scrubber: rng.one_in(3),
             replicas,
             hosts: rng.within(2, 4) as usize,
