@@ -8,9 +8,11 @@
 //!   nothing older than [`STOCK_TIME_MAX`].
 //! - Bounded, returned by [`Table::quiesce`], and by a crash left to the collector.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use device::Namespace;
+use engine::sync::Notify;
 use engine::time::Instant;
 use pool::HeapGroup;
 
@@ -40,6 +42,7 @@ pub(super) struct Stock {
     runs: Vec<Run>,
     wanted: usize,
     filling: bool,
+    filled: Rc<Notify>,
 }
 
 impl Stock {
@@ -101,7 +104,9 @@ impl<N: Namespace> Table<N> {
                 }
             }
         }
-        self.stock.borrow_mut().filling = false;
+        let mut stock = self.stock.borrow_mut();
+        stock.filling = false;
+        stock.filled.notify_all();
     }
 
     /// Turns `run` of the stock into an extent of `tag`; whether it was still there.
@@ -116,13 +121,14 @@ impl<N: Namespace> Table<N> {
         self.next_group(group);
     }
 
-    /// Gives the whole stock back; whether there was any.
+    /// Gives the whole stock back, also what is just being claimed for it; whether there was any.
     pub(super) async fn return_stock(&self) -> bool {
-        let runs = {
-            let mut stock = self.stock.borrow_mut();
-            stock.wanted = 0;
-            std::mem::take(&mut stock.runs)
-        };
+        self.stock.borrow_mut().wanted = 0;
+        let filled = self.stock.borrow().filled.clone();
+        while self.stock.borrow().filling {
+            filled.notified().await;
+        }
+        let runs = std::mem::take(&mut self.stock.borrow_mut().runs);
         let any = !runs.is_empty();
         for run in runs {
             self.return_run(run).await;

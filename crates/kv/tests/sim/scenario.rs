@@ -179,8 +179,12 @@ impl Scenario {
             faults,
             repairer: rng.one_in(2),
         };
-        let scenario = if changing { scenario.with_changes(rng) } else { scenario };
-        if full { scenario.nearly_full(rng) } else { scenario }
+        // A change that finds no room on the members that are to hold more waits for room: it need not come to its end.
+        match (full, changing) {
+            (true, _) => scenario.nearly_full(rng),
+            (_, true) => scenario.with_changes(rng),
+            _ => scenario,
+        }
     }
 
     /// Members come and go while the load, drawn out for that, goes on.
