@@ -22,12 +22,11 @@ pub async fn collect(store: &HostStore) {
     let options = CollectOptions { age_min: Duration::ZERO, ..CollectOptions::default() };
     for _ in 0..TRIES_MAX {
         store.settle().await;
-        // What is damaged can't be looked at.
-        let _again_below = store.repair(&RepairOptions { check_heap: true, ..RepairOptions::default() }).await;
-        store.settle().await;
         if store.collect(&options).await.failed == 0 {
             return;
         }
+        // What is damaged can't be looked at.
+        let _again_below = store.repair(&RepairOptions { check_heap: true, ..RepairOptions::default() }).await;
         time::sleep(PAUSE).await;
     }
     panic!("what was left behind can't be collected: {:?}", store.collect(&options).await);
