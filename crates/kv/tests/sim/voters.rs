@@ -62,6 +62,14 @@ impl Voters {
         Ok(map)
     }
 
+    /// Has the voters agree on what `change` makes of the map in force.
+    async fn agree(&self, change: impl Fn(&Map) -> Map) -> Result<Map, String> {
+        let agreed = self.proposer().agree(&self.known(), |map| Ok(change(map))).await;
+        let map = agreed.map_err(|error| error.to_string())?;
+        self.learn(&map);
+        Ok(map)
+    }
+
     async fn look(&self) -> Result<Map, String> {
         let mut map = self.known();
         for _ in 0..MAPS_MAX {
@@ -90,5 +98,13 @@ impl MapSource<Remote> for Voters {
 
     fn connect<'a>(&'a self, map: &'a Map, index: usize) -> LocalFuture<'a, Option<Remote>> {
         Box::pin(async move { self.namespace(map, index) })
+    }
+
+    fn raise_epoch(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {
+        Box::pin(self.agree(move |map| if map.epoch == epoch { map.raise_epoch() } else { map.clone() }))
+    }
+
+    fn note_swept(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {
+        Box::pin(self.agree(move |map| map.note_swept(epoch)))
     }
 }
