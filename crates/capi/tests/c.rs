@@ -36,11 +36,7 @@ fn compile_and_run(compiler: &[&str], source: &str) -> String {
     std::os::unix::fs::symlink(&library, folder.path().join("libyagura.so.0")).expect("a link");
     let pool = MemoryPool::start(3).expect("a pool in memory");
     // One that hangs ends here.
-    run(Command::new("timeout")
-        .arg("120")
-        .arg(&program)
-        .arg(&pool.addresses()[0])
-        .env("LD_LIBRARY_PATH", folder.path()))
+    run(Command::new("timeout").arg("60").arg(&program).arg(&pool.addresses()[0]).env("LD_LIBRARY_PATH", folder.path()))
 }
 
 const C: &[&str] = &["cc", "-std=c11", "-D_POSIX_C_SOURCE=200809L", "-x", "c"];
