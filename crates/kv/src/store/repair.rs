@@ -15,7 +15,7 @@ use std::time::Duration;
 use engine::sync::Semaphore;
 use engine::time;
 
-use super::fetch::fetch;
+use super::fetch::{Gone, fetch};
 use super::heap::repair_heap;
 use super::link::Link;
 use super::member::{Member, MemberError};
@@ -29,6 +29,8 @@ use crate::types::{Ballot, Key, Timestamp};
 
 /// Keys repaired at once.
 const REPAIRS_MAX: usize = 16;
+/// Looks at a key that is written each time before its copies are read. Guessed.
+const LOOKS_MAX: usize = 5;
 /// Damaged pages dealt with in one pass; more wait for the next.
 const DAMAGED_PAGES_MAX: usize = 4096;
 /// Keys with damaged copies that are remembered. Guessed: more than a few are a damaged medium, and a matter for the scrub.
@@ -120,15 +122,7 @@ impl<N: Link> Store<N> {
         let topology = inner.topology();
         for key in keys {
             let Ok(key) = inner.key(&key) else { continue };
-            let mut found = Vec::new();
-            for home in topology.homes(&key).iter() {
-                let index = usize::from(home.member);
-                if let Ok((_, seen)) = topology.members[index].read(&key).await {
-                    found.push((index, seen));
-                }
-            }
-            let told = |member: usize| found.iter().any(|(index, _)| *index == member);
-            work.extend(Work::plan(&topology, key, &found, told, true, inner.unix_millis()));
+            work.extend(Work::look(&topology, key, true, inner.unix_millis()).await);
         }
         carry_out(inner, work, &Pace::new(options.bytes_per_second, None), &mut report).await;
         Some(report)
@@ -226,6 +220,19 @@ impl<N: Link> Work<N> {
         self.holders.iter().map(long).max().unwrap_or(0)
     }
 
+    /// What a key needs now.
+    async fn look(topology: &Rc<Topology<N>>, key: Key, check_values: bool, now: u64) -> Option<Work<N>> {
+        let mut found = Vec::new();
+        for home in topology.homes(&key).iter() {
+            let index = usize::from(home.member);
+            if let Ok((_, seen)) = topology.members[index].read(&key).await {
+                found.push((index, seen));
+            }
+        }
+        let told = |member: usize| found.iter().any(|(index, _)| *index == member);
+        Work::plan(topology, key, &found, told, check_values, now)
+    }
+
     fn plan(
         topology: &Rc<Topology<N>>,
         key: Key,
@@ -261,7 +268,7 @@ async fn carry_out<N: Link>(inner: &Rc<Inner<N>>, work: Vec<Work<N>>, pace: &Rc<
         let (inner, pace) = (inner.clone(), pace.clone());
         tasks.push(engine::task::spawn(async move {
             let mut own = RepairReport::default();
-            repair_key(&inner, &work, &pace, &mut own).await;
+            repair_key(&inner, work, &pace, &mut own).await;
             drop(turn);
             own
         }));
@@ -277,14 +284,36 @@ async fn carry_out<N: Link>(inner: &Rc<Inner<N>>, work: Vec<Work<N>>, pace: &Rc<
     }
 }
 
-async fn repair_key<N: Link>(inner: &Rc<Inner<N>>, work: &Work<N>, pace: &Pace, report: &mut RepairReport) {
+/// Carries out what one key needs. It may have been written while it waited for its turn: then what it needs now.
+async fn repair_key<N: Link>(inner: &Rc<Inner<N>>, mut work: Work<N>, pace: &Pace, report: &mut RepairReport) {
+    for _ in 0..LOOKS_MAX {
+        if repair_as_planned(inner, &work, pace, report).await.is_ok() {
+            return;
+        }
+        let before = work.timestamp;
+        let looked = Work::look(&inner.topology(), work.key.clone(), work.check_values, inner.unix_millis()).await;
+        let Some(newer) = looked else { return };
+        work = newer;
+        if work.timestamp == before {
+            break;
+        }
+    }
+    report.fail(format!("{:?}: no good copy of the value of {}", work.key, work.timestamp));
+}
+
+async fn repair_as_planned<N: Link>(
+    inner: &Rc<Inner<N>>,
+    work: &Work<N>,
+    pace: &Pace,
+    report: &mut RepairReport,
+) -> Result<(), Gone> {
     if work.expired {
         // To look at it is to delete it, unless it has been written since.
         match inner.confirm(&work.key).await {
             Ok(decided) => report.expired += u64::from(decided > work.timestamp),
             Err(error) => report.fail(format!("{:?}: {error}", work.key)),
         }
-        return;
+        return Ok(());
     }
     let length = work.length_elsewhere();
     let _bytes = inner.background_bytes.acquire(length).await;
@@ -304,19 +333,18 @@ async fn repair_key<N: Link>(inner: &Rc<Inner<N>>, work: &Work<N>, pace: &Pace, 
         }
     }
     if work.lacking.is_empty() && damaged.is_empty() {
-        return;
+        return Ok(());
     }
     pace.take(length as u64).await;
-    let Ok(value) = fetch(inner, &work.key, good).await else {
-        // Replaced meanwhile is no failure, but only the next pass can tell.
-        return report.fail(format!("{:?}: no good copy of the value of {}", work.key, work.timestamp));
-    };
-    let Some((_, newest)) = work.holders.first() else { return };
+    let value = fetch(inner, &work.key, good).await?;
+    let Some((_, newest)) = work.holders.first() else { return Ok(()) };
     let newest = Request::write_back(newest.record(value));
     for member in &work.lacking {
         let reply = match member.apply(&work.key, &newest, Known::default()).await.map(|reply| reply.outcome) {
             // A conditional operation is under way, or its host is gone: it goes by a ballot above that one.
             Ok(Outcome::Refused(_)) => spread(inner, member, &work.key).await,
+            // Written meanwhile.
+            Ok(Outcome::Superseded) => continue,
             Ok(_) => Ok(()),
             Err(error) => Err(error.to_string()),
         };
@@ -338,6 +366,7 @@ async fn repair_key<N: Link>(inner: &Rc<Inner<N>>, work: &Work<N>, pace: &Pace, 
             Err(error) => report.fail(format!("{:?} on member {}: {error}", work.key, member.index)),
         }
     }
+    Ok(())
 }
 
 /// Has the newest of a key decided anew, and waits until `member` holds it.

@@ -340,3 +340,46 @@ fn a_page_of_each_kind_that_fails_its_checksum() {
         }
     });
 }
+
+/// At a low rate a key waits long for its turn; what was to be stored on a member that lacks it may have been replaced since.
+#[test]
+fn what_is_written_while_it_waits_for_its_turn_is_no_failure() {
+    run(42, async {
+        let pool = Pool::new(3, 3).await;
+        let together = (0..100_000u32).filter(|number| pool.page_of(0, &number.to_le_bytes()).0 < 32);
+        let keys: Vec<u32> = together.take(20).collect();
+        let write = async |byte: u8| {
+            for number in &keys {
+                pool.store.put(&number.to_le_bytes(), value(&[byte; 9000])).await.unwrap();
+            }
+        };
+        pool.down(2, true);
+        write(1).await;
+        pool.store.settle().await;
+        pool.down(2, false);
+        let store = pool.store.clone();
+        let options = RepairOptions { bytes_per_second: Some(1 << 20), check_values: false, ..REPAIR };
+        let walk = engine::task::spawn(async move { store.repair(&options).await });
+        let mut places = Vec::new();
+        for (number, member) in keys.iter().flat_map(|number| [(number, 0), (number, 1)]) {
+            let key = Key::new(&number.to_le_bytes(), pool.map.hash_seed).unwrap();
+            let found = pool.store.table(member).unwrap().read(&key).await.unwrap();
+            let Content::Elsewhere(_, reference) = found.content else { panic!("9,000 bytes") };
+            places.push((member, pool::HeapPage(reference.place)));
+        }
+        // The stretch has been read, and few of its keys were repaired.
+        time::sleep(Duration::from_millis(420)).await;
+        write(2).await;
+        pool.store.settle().await;
+        // What was to be fetched makes room for something else.
+        for (member, place) in places {
+            let table = pool.store.table(member).unwrap();
+            let allocation = table.read_allocation(place.group()).await.unwrap();
+            assert_eq!(allocation.slots()[place.slot() as usize].tag, 0);
+            pool.damage(member, table.layout().data(place)).await;
+        }
+        let report = walk.await;
+        assert!(report.is_complete() && (1..20).contains(&report.stored), "{report:?}");
+        assert!(pool.verify().await.is_equal());
+    });
+}
