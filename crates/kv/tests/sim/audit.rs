@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use engine::time;
-use kv::store::{CollectOptions, RepairOptions, ScrubOptions, ScrubReport};
+use kv::store::{CollectOptions, ForgetOptions, RepairOptions, ScrubOptions, ScrubReport};
 use pool::{KeyHash, TablePage};
 
 use crate::cluster::HostStore;
@@ -76,4 +76,12 @@ pub async fn nothing_is_amiss(store: &HostStore) {
 pub async fn nothing_is_claimed(store: &HostStore) {
     let report = scrub(store).await;
     assert_eq!((report.keys, report.heap_pages_claimed), (0, 0), "all keys are deleted: {report:?}");
+}
+
+/// What was deleted is forgotten, all of it.
+pub async fn forget(store: &HostStore) {
+    let report = store.forget(&ForgetOptions { at_once: true, ..ForgetOptions::default() }).await;
+    assert!(report.swept && report.hindered.is_none(), "deleted keys can't be forgotten: {report:?}");
+    let scrubbed = scrub(store).await;
+    assert!(scrubbed.is_clean() && scrubbed.tombstones == 0, "{report:?} {scrubbed:?}");
 }

@@ -56,12 +56,12 @@ impl Book {
         self.full.get()
     }
 
-    /// Changes of the pool that came to their end.
-    pub fn changes(&self) -> u64 {
-        self.epoch.get() / 2
+    /// Epochs of the pool's map after the first.
+    pub fn epochs(&self) -> u64 {
+        self.epoch.get().saturating_sub(1)
     }
 
-    /// The epoch of the pool's last map is this: each change takes two, and the first map is of epoch 1.
+    /// The epoch of the pool's last map is this.
     pub fn changed(&self, epoch: u64) {
         self.epoch.set(epoch);
     }

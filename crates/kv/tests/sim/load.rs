@@ -160,14 +160,18 @@ pub async fn put_fixed(store: &HostStore) {
     store.settle().await;
 }
 
-/// Deletes everything.
-pub async fn delete_all(store: &HostStore, book: &Book, keys: &[String]) {
+/// Deletes the keys of the load.
+pub async fn delete_keys(store: &HostStore, book: &Book, keys: &[String]) {
     for key in keys {
         let token = book.recorder.invoked(u32::MAX, key, Action::Delete, None);
         let deleted = store.delete(key.as_bytes()).await;
         assert!(deleted.is_ok(), "{key} cannot be deleted though all is well again: {deleted:?}");
         book.recorder.returned(token, None);
     }
+}
+
+/// Deletes the keys that are there from the first moment to the last, and which are there.
+pub async fn delete_fixed(store: &HostStore) {
     for key in fixed_keys() {
         let value = store.get(key.as_bytes()).await;
         assert!(value.is_ok_and(|value| value.is_some_and(|value| value.equals(key.as_bytes()))), "{key} is gone");

@@ -4,13 +4,14 @@
 //! every deadline and lease with commands under way; links that are slow, reset, cut both ways, cut one way, or come and go;
 //! disks that are slow, fail or forget; calendar clocks that are wrong and jump, monotonic ones that drift; members with
 //! hardly any room; operators who add, remove, replace, drain and re-weight members over the pool's own agreement, die in the
-//! middle and are followed by others; repair, scrub and collection under load. The load: values of all sizes, deletes,
-//! conditional operations, numbers, pieces, values that end, lists and scans.
+//! middle and are followed by others; repair, scrub and collection under load, and deleted keys that are forgotten. The load:
+//! values of all sizes, deletes, conditional operations, numbers, pieces, values that end, lists and scans.
 //!
 //! Judged from outside: every history is linearizable per key; the bytes of every value are those written; no value is shown
 //! after its end; lists and scans show every key that is there throughout. Once the faults have ended, the change of the
 //! pool comes to its end; all replicas are repaired until they are equal, every key on its homes alone, no page of a heap
-//! claimed that nothing refers to; what is listed is what is there; and when all is deleted all room is free.
+//! claimed that nothing refers to; what is listed is what is there; and when all is deleted all room is free, and the deleted
+//! keys are forgotten.
 //!
 //! `SEED=n` runs one seed and prints its trace's hash; `SEEDS=n` runs n fresh ones. A seed that fails is printed; the same
 //! seed is the same run, byte for byte.

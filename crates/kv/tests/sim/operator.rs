@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use engine::time;
-use kv::store::RepairOptions;
+use kv::store::{ForgetOptions, RepairOptions};
 use pool::rebalance::carry_out;
 use pool::{AgreeError, Map, Member, MemberId, Request, State};
 
@@ -52,6 +52,10 @@ impl Operator {
                 Ok(map) if map.state != State::Stable => {
                     // Who fails tries again, or another one does.
                     let _tried_again = self.carry_out(&map).await;
+                }
+                Ok(_) if begins && self.rng.one_in(4) => {
+                    let options = ForgetOptions { at_once: self.rng.one_in(2), ..ForgetOptions::default() };
+                    let _hindered_by_any_fault = self.host.store.forget(&options).await;
                 }
                 Ok(map) if begins => {
                     let _refused_or_failed = self.begin(&map).await;

@@ -36,8 +36,8 @@ pub struct Verdict {
     pub failed: usize,
     /// Operations refused for lack of room.
     pub full: u64,
-    /// Changes of the pool that were carried out.
-    pub changes: u64,
+    /// Epochs of the pool's map after the first: two a change, one or two whenever deleted keys are forgotten.
+    pub epochs: u64,
     /// Keys whose history was too much for the checker.
     pub undecided: u64,
     /// Equal for two runs exactly if they were the same run.
@@ -48,11 +48,11 @@ pub struct Verdict {
 impl Verdict {
     /// One line for whoever watches.
     pub fn print(&self) {
-        let Verdict { seed, history, failed, full, changes, undecided, trace_hash, virtual_time } = self;
+        let Verdict { seed, history, failed, full, epochs, undecided, trace_hash, virtual_time } = self;
         let Summary { operations, unknown, .. } = history;
         println!(
             "seed {seed}: {operations} operations on {} keys, {unknown} of unknown outcome, {failed} failed, {full} \
-             without room, {changes} changes of the pool, {undecided} keys undecided, {:.1} s of its time, trace {trace_hash:016x}",
+             without room, {epochs} epochs of the map, {undecided} keys undecided, {:.1} s of its time, trace {trace_hash:016x}",
             history.keys,
             virtual_time.as_secs_f32()
         );
@@ -68,7 +68,7 @@ pub struct Total {
     unknown: usize,
     failed: usize,
     full: u64,
-    changes: u64,
+    epochs: u64,
     undecided: u64,
     virtual_time: Duration,
 }
@@ -81,7 +81,7 @@ impl Total {
         self.unknown += verdict.history.unknown;
         self.failed += verdict.failed;
         self.full += verdict.full;
-        self.changes += verdict.changes;
+        self.epochs += verdict.epochs;
         self.undecided += verdict.undecided;
         self.virtual_time += verdict.virtual_time;
     }
@@ -89,11 +89,11 @@ impl Total {
 
 impl std::fmt::Display for Total {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Total { runs, operations, unknown, failed, full, changes, undecided, virtual_time } = self;
+        let Total { runs, operations, unknown, failed, full, epochs, undecided, virtual_time } = self;
         write!(
             f,
             "{runs} runs: {operations} operations, {unknown} of unknown outcome, {failed} failed, {full} without room, \
-             {changes} changes of the pool, {undecided} keys undecided, {} s of their time",
+             {epochs} epochs of the map, {undecided} keys undecided, {} s of their time",
             virtual_time.as_secs()
         )
     }
@@ -132,7 +132,7 @@ pub fn run(scenario: &Scenario) -> Verdict {
         history: Summary::default(),
         failed: book.recorder.failures(),
         full: book.full(),
-        changes: book.changes(),
+        epochs: book.epochs(),
         undecided: 0,
         trace_hash: world.trace_hash(),
         virtual_time: world.now().duration_since(engine::time::Instant::default()),
@@ -271,7 +271,7 @@ impl Under<'_> {
         if self.scenario.is_nearly_full() {
             // Neither repair nor a change need succeed where there is no room. A key can be read and deleted all the same.
             self.read_keys(store).await;
-            load::delete_all(store, self.book, self.keys).await;
+            load::delete_keys(store, self.book, self.keys).await;
         }
         let map =
             Operator::new(self.directory, self.scenario, self.scenario.operators, 0).finish(FINISH_TRIES_MAX).await;
@@ -282,11 +282,12 @@ impl Under<'_> {
         self.read_everything(store).await;
         // Again, so that a value that only some replica had the first time shows.
         self.read_everything(&self.directory.connect(self.scenario.lease).store).await;
-        if !self.scenario.is_nearly_full() {
-            load::delete_all(store, self.book, self.keys).await;
-            audit::repair(store).await;
-        }
+        // Now nothing is in doubt any more that could come into force after a delete.
+        load::delete_keys(store, self.book, self.keys).await;
+        load::delete_fixed(store).await;
+        audit::repair(store).await;
         audit::nothing_is_claimed(store).await;
+        audit::forget(store).await;
     }
 
     async fn read_keys(&self, store: &HostStore) {
@@ -301,8 +302,7 @@ impl Under<'_> {
         listed.sort();
         // What ends may have ended since.
         listed.retain(|key| Kind::of(key) != Kind::Ending);
-        // Where there was no room they were deleted before.
-        let mut there = if self.scenario.is_nearly_full() { Vec::new() } else { load::fixed_keys() };
+        let mut there = load::fixed_keys();
         for key in self.keys.iter().filter(|key| Kind::of(key) != Kind::Ending) {
             if store.get(key.as_bytes()).await.is_ok_and(|value| value.is_some()) {
                 there.push(key.clone());
