@@ -20,8 +20,11 @@ use super::stats::{GatewayStats, Shared};
 use super::strings::string;
 use super::{FAN_OUT_MAX, KEYS_MAX, REPLY_BYTES_MAX, SCAN_COUNT_MAX};
 
-/// How long keys are counted one by one before an estimate has to do. Chosen: nobody waits much longer for a number.
-const COUNT_TIME_MAX: Duration = Duration::from_millis(250);
+/// Of more keys than these an estimate has to do. Guessed: counting them is a matter of a second.
+const KEYS_COUNTED_MAX: u64 = 100_000;
+/// How long keys are counted one by one before an estimate has to do: few keys may lie in a large table. Chosen: as long as any
+/// operation may take.
+const COUNT_TIME_MAX: Duration = crate::store::OPERATION_TIME_MAX;
 /// How old the number of keys in `INFO` may be. Guessed: it is polled each second, and looked at now and then.
 const COUNT_AGE_MAX: Duration = Duration::from_secs(10);
 
@@ -194,20 +197,24 @@ async fn all_keys<B: Backend>(backend: &B, pattern: &[u8], gone: &Cell<bool>) ->
     }
 }
 
-/// The keys, counted by a walk if that ends soon; else about how many there are.
+/// How many keys there are: counted if they are few, since an estimate of few is far off; else about.
 async fn count_keys<B: Backend>(backend: &B, shared: &Shared, gone: &Cell<bool>) -> Result<u64, Failure> {
-    let (begun, mut count, mut cursor) = (engine::time::now(), 0, 0);
+    let begun = engine::time::now();
+    let estimate = backend.estimate_keys().await?;
+    if estimate > KEYS_COUNTED_MAX {
+        shared.set_keys_counted(estimate);
+        return Ok(estimate);
+    }
+    let (mut count, mut cursor) = (0, 0);
     loop {
         let page = backend.scan(cursor, SCAN_COUNT_MAX).await?;
         (count, cursor) = (count + page.keys.len() as u64, page.next);
-        if cursor == 0 || gone.get() {
-            break;
-        }
-        if begun.elapsed() > COUNT_TIME_MAX {
-            count = backend.estimate_keys().await?;
+        if cursor == 0 || gone.get() || begun.elapsed() > COUNT_TIME_MAX {
             break;
         }
     }
+    // A walk that was broken off has a cursor.
+    let count = if cursor == 0 { count } else { estimate };
     shared.set_keys_counted(count);
     Ok(count)
 }

@@ -8,21 +8,48 @@ use std::time::{Duration, Instant};
 use super::up;
 use crate::support::{PATIENCE, Redis, Reply, Server, finished, pool_of};
 
-/// One client of many: what it adds must be in the sums.
-fn add(address: SocketAddr, rounds: usize) -> i64 {
-    let mut redis = Redis::connect(address);
-    let mut won = 0;
-    for round in 0..rounds {
-        assert!(matches!(redis.call(&[b"INCR", b"sum"]), Reply::Integer(_)));
-        assert!(matches!(redis.call(&[b"HINCRBY", b"hash", b"sum", b"2"]), Reply::Integer(_)));
-        let key = format!("once{round}");
-        match redis.call(&[b"SETNX", key.as_bytes(), b"x"]) {
-            Reply::Integer(1) => won += 1,
-            Reply::Integer(0) => {}
-            other => panic!("SETNX: {other:?}"),
+/// What one client of many has had acknowledged, and what may have happened beside.
+#[derive(Clone, Copy, Default)]
+struct Tally {
+    known: i64,
+    unknown: i64,
+}
+
+impl Tally {
+    /// Sends a command that adds `share` if it answers a number above zero. Refused it is sent again; with an unknown outcome not.
+    fn send(&mut self, redis: &mut Redis, command: &[&[u8]], share: i64) {
+        let begun = Instant::now();
+        loop {
+            match redis.call(command) {
+                Reply::Integer(0) => return,
+                Reply::Integer(_) => return self.known += share,
+                Reply::Error(text) if text.starts_with("UNKNOWN") => return self.unknown += share,
+                // Another client was always faster. Nothing was changed.
+                Reply::Error(text) if text.starts_with("TRYAGAIN") && begun.elapsed() < PATIENCE => {}
+                other => panic!("{command:?}: {other:?}"),
+            }
         }
     }
-    won
+
+    fn plus(self, other: Tally) -> Tally {
+        Tally { known: self.known + other.known, unknown: self.unknown + other.unknown }
+    }
+
+    fn explains(self, sum: i64) -> bool {
+        (self.known..=self.known + self.unknown).contains(&sum)
+    }
+}
+
+/// One client of many: what it has added to the counter, to the field, and how many keys it was the first to set.
+fn add(address: SocketAddr, rounds: usize) -> [Tally; 3] {
+    let mut redis = Redis::connect(address);
+    let mut tallies = [Tally::default(); 3];
+    for round in 0..rounds {
+        tallies[0].send(&mut redis, &[b"INCR", b"sum"], 1);
+        tallies[1].send(&mut redis, &[b"HINCRBY", b"hash", b"sum", b"2"], 2);
+        tallies[2].send(&mut redis, &[b"SETNX", format!("once{round}").as_bytes(), b"x"], 1);
+    }
+    tallies
 }
 
 #[test]
@@ -33,17 +60,24 @@ fn two_gateways_over_one_pool_add_up_exactly() {
     let addresses = [server.address("gateway"), second.address("listening")];
     const CLIENTS: usize = 6;
     const ROUNDS: usize = 40;
-    let won: i64 = std::thread::scope(|scope| {
+    let [counter, field, first] = std::thread::scope(|scope| {
         let clients: Vec<_> =
             (0..CLIENTS).map(|client| scope.spawn(move || add(addresses[client % 2], ROUNDS))).collect();
-        clients.into_iter().map(|client| client.join().expect("no client met an error")).sum()
+        let tallies = clients.into_iter().map(|client| client.join().expect("no client met an error"));
+        tallies.reduce(|a, b| std::array::from_fn(|index| a[index].plus(b[index]))).expect("clients")
     });
-    assert_eq!(won, ROUNDS as i64, "each key was set once, by one client");
+    assert!(first.explains(ROUNDS as i64), "each key was set once, by one client: {}", first.known);
+    let asked = (CLIENTS * ROUNDS) as i64;
+    assert!(counter.unknown < asked / 10 && field.unknown < 2 * asked / 10, "most outcomes are known");
     for address in addresses {
         let mut redis = Redis::connect(address);
-        assert_eq!(redis.get("sum"), Some((CLIENTS * ROUNDS).to_string().into_bytes()));
-        let hash = redis.call(&[b"HGET", b"hash", b"sum"]);
-        assert_eq!(hash, Reply::Bulk(Some((2 * CLIENTS * ROUNDS).to_string().into_bytes())));
+        let number = |reply: Reply| match reply {
+            Reply::Bulk(Some(text)) => String::from_utf8_lossy(&text).parse::<i64>().expect("a number"),
+            other => panic!("{other:?}"),
+        };
+        let (sum, hash) = (number(redis.call(&[b"GET", b"sum"])), number(redis.call(&[b"HGET", b"hash", b"sum"])));
+        assert!(counter.explains(sum), "{sum}: {} and perhaps {}", counter.known, counter.unknown);
+        assert!(field.explains(hash), "{hash}: {} and perhaps {}", field.known, field.unknown);
     }
 }
 
