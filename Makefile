@@ -2,8 +2,9 @@
 #
 #   make run [DATA=dir] [ONCE=1]   build, start three storage nodes, import DATA, kill a node while reading, verify
 #   make test                      the gate: everything a change must pass (also what CI runs)
-#   make test-all                  the gate, all guest tests, the long simulation, the models and the mutants
+#   make test-all                  the gate, all guest tests, the long simulation, ten million entries, the models, the mutants
 #   make sim SEEDS=1000            the simulation of the whole store; SEED=n runs that one again
+#   make entries [ENTRIES=n]       ten million short entries in one member: what the host's memory grows by
 #   make model                     the protocol's models, as far as they can be searched in an hour
 #   make mutants [ONLY=pattern]    breaks one guarantee at a time; each must turn its named test red
 #   make guest                     a real Linux kernel as peer, as initiator and as target: all that there is
@@ -25,6 +26,8 @@ POOL_DIR ?= data
 # Fresh simulated runs of `make sim`, or the one to run again.
 SEEDS ?= 1000
 SEED ?=
+# Entries of `make entries`.
+ENTRIES ?= 10000000
 # Seconds per target of `make fuzz`.
 SECONDS ?= 60
 ONLY ?=
@@ -34,7 +37,7 @@ PREFIX ?= /usr/local
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 YAGURA := $(TARGET_DIR)/release/yagura
 
-.PHONY: help build run test test-all sim model mutants guest fuzz bench install wheel tidy fmt clean deps deps-build deps-test deps-bench
+.PHONY: help build run test test-all sim entries model mutants guest fuzz bench install wheel tidy fmt clean deps deps-build deps-test deps-bench
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -51,11 +54,15 @@ test: deps-test
 test-all: test
 	$(MAKE) guest
 	$(MAKE) sim
+	$(MAKE) entries
 	$(MAKE) model
 	$(MAKE) mutants
 
 sim: deps-build
 	$(if $(SEED),SEED=$(SEED),SEEDS=$(SEEDS)) scripts/sim.sh
+
+entries: deps-build
+	ENTRIES=$(ENTRIES) cargo test --locked --profile sim --package kv --test entries -- --nocapture
 
 model: deps-build
 	scripts/model.sh

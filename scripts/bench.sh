@@ -15,6 +15,7 @@ device() {
 }
 B1() { "$yagura" bench wire "${short[@]}"; }
 scale() { "$yagura" bench scale "${short[@]}"; }
+table() { "$yagura" bench table "${short[@]}"; }
 B4() {
   "$yagura" bench kv "${short[@]}"
   "$yagura" bench kv "${short[@]}" --replicas 1,3 --values 3900 --folder "$output"
@@ -27,10 +28,10 @@ B5() { "$yagura" bench kv-scale "${short[@]}"; }
 B3() { YAGURA=$yagura OUTPUT=$output ROUNDS=3 SECONDS_EACH=1 scripts/guest.sh figures; }
 
 case $only in
-  "") for row in device B1 scale B4 B5 B3; do "$row"; done ;;
+  "") for row in device B1 scale table B4 B5 B3; do "$row"; done ;;
   B1 | B2 | B2a | B2b) B1 ;;
-  device | scale | B4 | ycsb | B5 | B3) "$only" ;;
-  *) echo "bench: no row $only; there are device, B1, B2, B2a, B2b, B3, B4, ycsb, B5 and scale" >&2; exit 2 ;;
+  device | scale | table | B4 | ycsb | B5 | B3) "$only" ;;
+  *) echo "bench: no row $only; there are device, B1, B2, B2a, B2b, B3, B4, ycsb, B5, scale and table" >&2; exit 2 ;;
 esac
 scripts/report.py "$output" > "$output/REPORT.md"
 echo "bench: JSON, SVG and REPORT.md in $output"

@@ -65,6 +65,7 @@ pub fn run(options: &Options, counts: &[usize], progress: &Progress) -> anyhow::
         ],
         sides: paced.into_iter().chain(closed).collect(),
         ratios,
+        curves: Vec::new(),
     })
 }
 

@@ -78,6 +78,7 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Row> {
         ],
         sides,
         ratios,
+        curves: Vec::new(),
     })
 }
 

@@ -75,6 +75,7 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Row> {
             .chain(cases.into_iter().flat_map(|c| [c.ours, c.theirs]))
             .collect(),
         ratios,
+        curves: Vec::new(),
     })
 }
 

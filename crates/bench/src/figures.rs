@@ -183,6 +183,18 @@ pub struct Row {
     pub sides: Vec<Side>,
     /// What it comes to.
     pub ratios: Vec<Ratio>,
+    /// One figure against another, if that is what the row is about.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub curves: Vec<Curve>,
+}
+
+/// A figure against another.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Curve {
+    /// What it is.
+    pub name: String,
+    /// In the order in which they are joined.
+    pub points: Vec<(f64, f64)>,
 }
 
 impl Row {

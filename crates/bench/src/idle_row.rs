@@ -48,6 +48,7 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Row> {
         ],
         sides: Vec::new(),
         ratios: vec![Ratio::of("an idle queue pair / 64 KiB", &shares).aim(Aim::AtMost, 1.0), bytes],
+        curves: Vec::new(),
     })
 }
 

@@ -241,6 +241,7 @@ impl Contest {
             ],
             sides: floors.into_iter().chain(figures.into_iter().flatten()).collect(),
             ratios,
+            curves: Vec::new(),
         })
     }
 

@@ -102,6 +102,7 @@ pub fn run(options: Options, progress: &Progress) -> anyhow::Result<Row> {
         conditions: conditions(options),
         sides: series.into_iter().flatten().flat_map(|series| series.sides).collect(),
         ratios,
+        curves: Vec::new(),
     })
 }
 

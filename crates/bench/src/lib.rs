@@ -9,6 +9,7 @@ pub mod connections_row;
 pub mod device_row;
 pub mod device_wire_row;
 pub mod figures;
+pub mod fill_row;
 pub mod fio;
 pub mod floor;
 pub mod hostile;

@@ -68,6 +68,7 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Row> {
         ],
         ratios: ratios.collect(),
         sides: std::iter::once(alone).chain(beside).collect(),
+        curves: Vec::new(),
     })
 }
 

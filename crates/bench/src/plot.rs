@@ -1,7 +1,7 @@
 //! Draws a row: latency and rate of each side, side by side, as one SVG.
 //!
 //! Latency is drawn on a logarithmic axis as a line from p50 (dot) to p99 (tick): tails are orders of magnitude longer, and on a
-//! linear axis they would hide the medians. Floors are grey, peers orange, ours blue.
+//! linear axis they would hide the medians. Floors are grey, peers orange, ours blue. A row of curves has them beneath.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use anyhow::{Context as _, anyhow};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use crate::figures::{Row, Side};
+use crate::figures::{Curve, Row, Side};
 
 const WIDTH: u32 = 1100;
 const HEADER: u32 = 70;
@@ -17,13 +17,19 @@ const LINE: u32 = 26;
 const LATENCY_X: i32 = 330;
 const RATE_X: i32 = 790;
 const BAR_WIDTH: i32 = 230;
+const CHART_HEIGHT: u32 = 420;
+const CHART_X: i32 = 60;
+const CHART_WIDTH: i32 = 760;
+const CHART_STEPS: u32 = 8;
 
 type Drawn<B> = Result<(), DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType>>;
 
 /// Draws `row` into the file at `path`.
 pub fn draw(row: &Row, path: &Path) -> anyhow::Result<()> {
     let lines = u32::try_from(row.sides.len() + row.ratios.len()).context("too many sides to draw")?;
-    let root = SVGBackend::new(path, (WIDTH, HEADER + LINE * (lines + 2))).into_drawing_area();
+    let height = HEADER + LINE * (lines + 2);
+    let chart = if row.curves.is_empty() { 0 } else { CHART_HEIGHT };
+    let root = SVGBackend::new(path, (WIDTH, height + chart)).into_drawing_area();
     draw_on(row, &root).map_err(|e| anyhow!("cannot draw {}: {e}", path.display()))
 }
 
@@ -56,7 +62,48 @@ fn draw_on<B: DrawingBackend>(row: &Row, root: &DrawingArea<B, Shift>) -> Drawn<
         let line = format!("{} = {:.2}  [{:.2} … {:.2}]", ratio.name, ratio.median, ratio.low, ratio.high);
         root.draw(&Text::new(line, (12, y), text.color(&color)))?;
     }
+    if !row.curves.is_empty() {
+        let top = root.dim_in_pixel().1.saturating_sub(CHART_HEIGHT);
+        draw_curves(&row.curves, &root.split_vertically(top).1)?;
+    }
     root.present()
+}
+
+/// Every curve in a colour of its own, with its name beside its end.
+fn draw_curves<B: DrawingBackend>(curves: &[Curve], area: &DrawingArea<B, Shift>) -> Drawn<B> {
+    let text = ("sans-serif", 11).into_font();
+    let (width, height) = (CHART_WIDTH as f64, f64::from(CHART_HEIGHT - 2 * LINE));
+    let points = || curves.iter().flat_map(|curve| &curve.points).copied();
+    let range = |values: &mut dyn Iterator<Item = f64>| {
+        let (least, most) =
+            values.fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), value| (least.min(value), most.max(value)));
+        // A range of nothing would divide by zero.
+        if least < most { (least, most) } else { (least - 0.5, least + 0.5) }
+    };
+    let (x_range, y_range) = (range(&mut points().map(|point| point.0)), range(&mut points().map(|point| point.1)));
+    let share = |value: f64, (least, most): (f64, f64)| (value - least) / (most - least);
+    let place = |(x, y): (f64, f64)| {
+        let (right, up) = (share(x, x_range) * width, share(y, y_range) * height);
+        (CHART_X + right as i32, LINE as i32 + (height - up) as i32)
+    };
+    let grid = RGBColor(215, 215, 215);
+    for step in 0..=CHART_STEPS {
+        let at = |(least, most): (f64, f64)| least + (most - least) * f64::from(step) / f64::from(CHART_STEPS);
+        let (x, y) = (at(x_range), at(y_range));
+        area.draw(&PathElement::new(vec![place((x, y_range.0)), place((x, y_range.1))], grid))?;
+        area.draw(&PathElement::new(vec![place((x_range.0, y)), place((x_range.1, y))], grid))?;
+        let (below, left) = (place((x, y_range.0)), place((x_range.0, y)));
+        area.draw(&Text::new(format!("{x:.0}"), (below.0 - 6, below.1 + 6), text.clone()))?;
+        area.draw(&Text::new(format!("{y:.2}"), (left.0 - 40, left.1 - 6), text.clone()))?;
+    }
+    for (index, curve) in curves.iter().enumerate() {
+        let color = HSLColor(index as f64 / curves.len() as f64, 0.7, 0.4);
+        let line = curve.points.iter().map(|&point| place(point)).collect::<Vec<_>>();
+        area.draw(&PathElement::new(line, color.stroke_width(2)))?;
+        let name = (CHART_X + CHART_WIDTH + 30, LINE as i32 + 16 * index as i32);
+        area.draw(&Text::new(curve.name.clone(), name, text.color(&color)))?;
+    }
+    Ok(())
 }
 
 /// Who a side is, by its name.
@@ -121,6 +168,7 @@ mod tests {
             conditions: vec![],
             sides: vec![side],
             ratios: vec![ratio],
+            curves: Vec::new(),
         };
         let directory = tempfile::tempdir().unwrap();
         row.save(directory.path()).unwrap();

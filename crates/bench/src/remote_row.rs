@@ -56,6 +56,7 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Row> {
         ],
         sides,
         ratios: Vec::new(),
+        curves: Vec::new(),
     })
 }
 

@@ -71,8 +71,7 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Row> {
             format!("{} rounds, another pool in each; {LOOKUPS} lookups of random keys", options.rounds),
         ],
         sides: Vec::new(),
-        ratios,
-    })
+        ratios, curves: Vec::new() })
 }
 
 struct Figures {

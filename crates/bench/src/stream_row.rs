@@ -61,6 +61,7 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Row> {
         ],
         ratios: ratios.collect(),
         sides: floors.into_iter().chain(ours).collect(),
+        curves: Vec::new(),
     })
 }
 

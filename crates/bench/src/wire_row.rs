@@ -135,6 +135,7 @@ fn rows(options: &Options, floor: &Side, ours: &[Side], idle: f64, host_core: us
         conditions: conditions(more),
         sides: sides.into_iter().cloned().collect(),
         ratios,
+        curves: Vec::new(),
     };
     let shared_ratio = |name: &str, shared: &Side, two: &Side, aim: f64| {
         Ratio::new(name, shared, two, |s| s.rate).aim(Aim::AtLeast, aim)

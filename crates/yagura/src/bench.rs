@@ -5,8 +5,8 @@ use std::time::Duration;
 use ::bench::figures::Row;
 use ::bench::progress::Progress;
 use ::bench::{
-    connections_row, device_row, device_wire_row, idle_row, kv_row, kv_scale_row, neighbour_row, remote_row, scale_row,
-    stream_row, wire_row,
+    connections_row, device_row, device_wire_row, fill_row, idle_row, kv_row, kv_scale_row, neighbour_row, remote_row,
+    scale_row, stream_row, wire_row,
 };
 
 use crate::cli::{BenchDeviceArgs, BenchVerb, BenchWireArgs, DeviceRow, RemoteAccess, Rounds, WireRow};
@@ -35,6 +35,11 @@ pub fn run(verb: &BenchVerb) -> Result<(), Failure> {
             let members = args.members.iter().map(|&members| usize::from(members)).collect();
             let options = scale_row::Options { members, rounds: usize::from(args.rounds.rounds) };
             (&args.rounds, scale_row::run(&options, &progress).map(|row| vec![row]))
+        }
+        BenchVerb::Table(args) => {
+            let (page_size, pages) = (args.page_size, args.pages);
+            let options = fill_row::Options { rounds: usize::from(args.rounds.rounds), page_size, pages };
+            (&args.rounds, fill_row::run(options, &progress).map(|row| vec![row]))
         }
         BenchVerb::KvScale(rounds) => {
             let options = kv_scale_row::Options { rounds: usize::from(rounds.rounds), time: time(rounds) };

@@ -3,7 +3,8 @@
 use engine::Buf;
 
 use super::record::Writer;
-use super::{Entry, Guest, HEADER_BYTES, Header, Identity, TablePageView, encode_header};
+use super::{Entry, Forward, Guest, HEADER_BYTES, Header, Identity, Reference, TablePageView, encode_header};
+use crate::types::Timestamp;
 
 /// The records do not fit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -22,6 +23,7 @@ pub struct Draft<'a> {
     header: Header,
     size: usize,
     entries: Vec<Entry<'a>>,
+    forwards: Vec<Forward<'a>>,
     guests: Vec<Guest<'a>>,
 }
 
@@ -35,6 +37,7 @@ impl<'a> Draft<'a> {
             header,
             size: page.size(),
             entries: page.entries().collect(),
+            forwards: page.forwards().collect(),
             guests: page.guests().collect(),
         }
     }
@@ -43,7 +46,7 @@ impl<'a> Draft<'a> {
     /// being equal to those of the lost one, whose version is not known.
     pub fn rebuild(identity: Identity, size: usize, salt: u64) -> Draft<'a> {
         let header = Header { version: 1, salt: salt.max(1), ..Header::default() };
-        Draft { identity, header, size, entries: Vec::new(), guests: Vec::new() }
+        Draft { identity, header, size, entries: Vec::new(), forwards: Vec::new(), guests: Vec::new() }
     }
 
     /// Adds an entry, or puts it in the place of the one of the same key.
@@ -57,6 +60,32 @@ impl<'a> Draft<'a> {
     /// Removes the entry of `key`, if there is one.
     pub fn remove(&mut self, key: &[u8]) {
         self.entries.retain(|entry| entry.key != key);
+    }
+
+    /// Adds a forward record.
+    pub fn put_forward(&mut self, forward: Forward<'a>) {
+        let at = self.forwards.partition_point(|other| other.reference.copy < forward.reference.copy);
+        self.forwards.insert(at, forward);
+    }
+
+    /// Removes the forward record of bundle `copy`.
+    pub fn remove_forward(&mut self, copy: u64) {
+        self.forwards.retain(|forward| forward.reference.copy != copy);
+    }
+
+    /// Says that entry `index` of bundle `copy` no longer counts. Returns the bundle if none of its entries does any more:
+    /// its record is gone then.
+    pub fn take_back(&mut self, copy: u64, index: usize) -> Option<Reference> {
+        let at = self.forwards.iter().position(|forward| forward.reference.copy == copy)?;
+        self.forwards[at].take_back(index);
+        self.forwards[at].is_empty().then(|| self.forwards.remove(at).reference)
+    }
+
+    /// Makes entry `index` of bundle `copy` a tombstone.
+    pub fn delete_bundled(&mut self, copy: u64, index: usize, timestamp: &Timestamp) {
+        if let Some(forward) = self.forwards.iter_mut().find(|forward| forward.reference.copy == copy) {
+            forward.delete(index, timestamp);
+        }
     }
 
     /// Closes the page to hosts of epochs before this one.
@@ -101,7 +130,14 @@ impl<'a> Draft<'a> {
     /// Bytes of all records.
     pub fn used(&self) -> usize {
         let entries: usize = self.entries.iter().map(Entry::encoded_len).sum();
-        entries + self.guests.iter().map(Guest::encoded_len).sum::<usize>()
+        let forwards: usize = self.forwards.iter().map(Forward::encoded_len).sum();
+        entries + forwards + self.guests.iter().map(Guest::encoded_len).sum::<usize>()
+    }
+
+    /// Bytes of all records, and those kept free so that each key in a bundle can be deleted. Whatever is added to a page
+    /// goes by this; then a delete always finds room, also on a member that is full.
+    pub fn committed(&self) -> usize {
+        self.used() + self.forwards.iter().map(Forward::reserved).sum::<usize>()
     }
 
     /// Bytes for records in a page of this size.
@@ -118,6 +154,7 @@ impl<'a> Draft<'a> {
         let mut page = Buf::with_len(self.size);
         let mut writer = Writer { bytes: &mut page, at: HEADER_BYTES };
         self.entries.iter().for_each(|entry| entry.encode(&mut writer));
+        self.forwards.iter().for_each(|forward| forward.encode(&mut writer));
         self.guests.iter().for_each(|guest| guest.encode(&mut writer));
         let end = writer.at;
         // A recycled buffer holds old bytes: none of them may reach the medium.
@@ -126,6 +163,7 @@ impl<'a> Draft<'a> {
             used: needed as u32,
             entries: self.entries.len() as u16,
             guests: self.guests.len() as u16,
+            forwards: self.forwards.len() as u16,
             ..self.header
         };
         encode_header(&mut page, self.identity, &header);

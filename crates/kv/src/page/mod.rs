@@ -23,18 +23,21 @@
 //!  52  used              u32    bytes of records behind the header
 //!  56  entries           u16
 //!  58  guests            u16
-//!  60  zero              u32
-//!  64  table page: entries, ascending by key; then guests, ascending by copy; then zeroes
+//!  60  forwards          u16
+//!  62  zero              u16
+//!  64  table page: entries, ascending by key; then forward records, ascending by copy; then guests, ascending by copy; then zeroes
 //!      allocation page: 240 slots of 16 bytes
 //! ```
 
 mod allocation;
 mod draft;
+mod forward;
 mod record;
 mod table;
 
 pub use allocation::{AllocationPage, Claim, EXTENT_PAGES_MAX, LOST, SLOTS, UNBOUND};
 pub use draft::{Draft, Full};
+pub use forward::{DELETION_BYTES, FORWARD_FIXED_BYTES, Forward, decode_bundle, encode_bundle};
 pub use record::{
     AppliedOps, ENTRY_FIXED_BYTES, Entry, GUEST_FIXED_BYTES, Guest, OPS_MAX, PlaceKind, REFERENCE_BYTES, Reference,
     Stored,
@@ -85,6 +88,8 @@ pub struct Header {
     pub entries: u16,
     /// Guests.
     pub guests: u16,
+    /// Forward records.
+    pub forwards: u16,
 }
 
 /// Why bytes are not the page looked for. Such a page has no vote.
@@ -170,6 +175,7 @@ fn decode_header(bytes: &[u8], identity: Identity, trust: Trust) -> Result<Optio
         used: u32_at(head, 52),
         entries: u16_at(head, 56),
         guests: u16_at(head, 58),
+        forwards: u16_at(head, 60),
     };
     if header.used as usize > records.len() {
         return Err(PageError::Malformed("more used than there is"));
@@ -191,7 +197,8 @@ fn encode_header(bytes: &mut [u8], identity: Identity, header: &Header) {
     bytes[52..56].copy_from_slice(&header.used.to_le_bytes());
     bytes[56..58].copy_from_slice(&header.entries.to_le_bytes());
     bytes[58..60].copy_from_slice(&header.guests.to_le_bytes());
-    bytes[60..64].fill(0);
+    bytes[60..62].copy_from_slice(&header.forwards.to_le_bytes());
+    bytes[62..64].fill(0);
     let checksum = crc64(&bytes[16..]);
     bytes[8..16].copy_from_slice(&checksum.to_le_bytes());
 }

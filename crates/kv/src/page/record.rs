@@ -276,7 +276,7 @@ impl<'a> Entry<'a> {
 }
 
 impl Reference {
-    fn encode(&self, out: &mut Writer<'_>) {
+    pub(super) fn encode(&self, out: &mut Writer<'_>) {
         out.put(&[self.kind as u8, 0]);
         out.put(&self.parts.to_le_bytes());
         out.put(&self.length.to_le_bytes());
@@ -285,7 +285,7 @@ impl Reference {
         out.put(&self.copy.to_le_bytes());
     }
 
-    fn decode(bytes: &[u8], value_len: u32) -> Result<Reference, PageError> {
+    pub(super) fn decode(bytes: &[u8], value_len: u32) -> Result<Reference, PageError> {
         let kind = match bytes[0] {
             1 => PlaceKind::Guest,
             2 => PlaceKind::Extent,
@@ -345,10 +345,10 @@ impl<'a> Guest<'a> {
 }
 
 /// Takes bytes off the front, or finds that there are too few.
-struct Reader<'a>(&'a [u8]);
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl<'a> Reader<'a> {
-    fn take(&mut self, count: usize) -> Result<&'a [u8], PageError> {
+    pub(super) fn take(&mut self, count: usize) -> Result<&'a [u8], PageError> {
         let (taken, rest) = self.0.split_at_checked(count).ok_or(PageError::Malformed("a record runs over the end"))?;
         self.0 = rest;
         Ok(taken)
@@ -362,7 +362,7 @@ pub(super) struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    fn put(&mut self, bytes: &[u8]) {
+    pub(super) fn put(&mut self, bytes: &[u8]) {
         self.bytes[self.at..self.at + bytes.len()].copy_from_slice(bytes);
         self.at += bytes.len();
     }
@@ -378,7 +378,7 @@ impl Writer<'_> {
     }
 }
 
-fn op_at(bytes: &[u8], at: usize) -> OpId {
+pub(super) fn op_at(bytes: &[u8], at: usize) -> OpId {
     OpId { host: u64_at(bytes, at), sequence: u64_at(bytes, at + 8) }
 }
 

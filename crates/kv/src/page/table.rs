@@ -1,6 +1,6 @@
 //! A table page, decoded in place: nothing is copied, nothing allocated.
 
-use super::{Entry, Guest, HEADER_BYTES, Header, Identity, Kind, PageError, Trust, decode_header};
+use super::{Entry, Forward, Guest, HEADER_BYTES, Header, Identity, Kind, PageError, Trust, decode_header};
 
 /// A checked table page. Walking it cannot fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -8,6 +8,7 @@ pub struct TablePageView<'a> {
     header: Header,
     identity: Identity,
     entries: &'a [u8],
+    forwards: &'a [u8],
     guests: &'a [u8],
     size: usize,
 }
@@ -39,7 +40,21 @@ impl<'a> TablePageView<'a> {
             last_key = entry.key;
             at += length;
         }
-        let (entries, guests) = records.split_at(at);
+        let (entries, rest) = records.split_at(at);
+        let (mut at, mut last_copy, mut reserved) = (0, 0, 0);
+        for _ in 0..header.forwards {
+            let (forward, length) = Forward::decode(&rest[at..])?;
+            reserved += forward.reserved();
+            if forward.reference.copy <= last_copy {
+                return Err(PageError::Malformed("forward records do not ascend"));
+            }
+            last_copy = forward.reference.copy;
+            at += length;
+        }
+        if HEADER_BYTES + header.used as usize + reserved > bytes.len() {
+            return Err(PageError::Malformed("no room is left for deletions"));
+        }
+        let (forwards, guests) = rest.split_at(at);
         let (mut at, mut last_copy) = (0, 0);
         for _ in 0..header.guests {
             let (guest, length) = Guest::decode(&guests[at..])?;
@@ -52,7 +67,7 @@ impl<'a> TablePageView<'a> {
         if at != guests.len() {
             return Err(PageError::Malformed("used bytes that belong to no record"));
         }
-        Ok(TablePageView { header, identity, entries, guests, size: bytes.len() })
+        Ok(TablePageView { header, identity, entries, forwards, guests, size: bytes.len() })
     }
 
     /// What the header says.
@@ -83,6 +98,17 @@ impl<'a> TablePageView<'a> {
             let (entry, length) = Entry::decode(rest).ok()?;
             rest = &rest[length..];
             Some(entry)
+        })
+    }
+
+    /// Its forward records, ascending by copy.
+    pub fn forwards(&self) -> impl Iterator<Item = Forward<'a>> + use<'a> {
+        let mut rest = self.forwards;
+        std::iter::from_fn(move || {
+            // Checked by `decode`: an error here is the end.
+            let (forward, length) = Forward::decode(rest).ok()?;
+            rest = &rest[length..];
+            Some(forward)
         })
     }
 

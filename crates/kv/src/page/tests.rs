@@ -79,6 +79,40 @@ fn bytes_are_exactly_these() {
 }
 
 #[test]
+fn forward_records_are_exactly_these_bytes_and_keep_room_for_deletions() {
+    let entries = [inline(b"a", b"1"), inline(b"b", b"2"), inline(b"c", b"3")];
+    let bundle = encode_bundle(&entries);
+    assert_eq!(decode_bundle(&bundle).unwrap(), entries);
+    let length = bundle.len() as u32;
+    let reference = Reference { kind: PlaceKind::Guest, parts: 1, length, place: 9, checksum: 7, copy: 0x0102 };
+    let zero = vec![0; 4096];
+    let mut draft = Draft::new(&TablePageView::decode(&zero, 5, INCARNATION).unwrap());
+    draft.put_forward(Forward::new(reference, &entries));
+    assert_eq!((draft.used(), draft.committed()), (39, 39 + 3 * DELETION_BYTES));
+    draft.delete_bundled(0x0102, 2, &ts(0x0a0b));
+    assert_eq!((draft.used(), draft.committed()), (39 + 26, 39 + 3 * DELETION_BYTES));
+    draft.delete_bundled(0x0102, 0, &ts(1));
+    assert_eq!(draft.take_back(0x0102, 0), None);
+    assert_eq!((draft.used(), draft.committed()), (39 + 26, 39 + 2 * DELETION_BYTES));
+    let page = draft.encode().unwrap();
+    assert_eq!(&page[56..62], [0, 0, 0, 0, 1, 0]);
+    assert_eq!(&page[64..80], [1, 0, 1, 0, length as u8, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(&page[96..100], [3, 0, 1, 0]);
+    assert!(page[100] == 0 && page[101] != 0 && page[102] != 0);
+    assert_eq!(&page[103..121], [2, 0, 0x0b, 0x0a, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
+    let view = TablePageView::decode(&page, 5, INCARNATION).unwrap();
+    let forward = view.forwards().next().unwrap();
+    assert_eq!(forward.entry(0, entries[0]), None);
+    assert_eq!(forward.entry(1, entries[1]), Some(entries[1]));
+    let deleted = Entry { timestamp: ts(0x0a0b), stored: Stored::Tombstone, ..entries[2] };
+    assert_eq!(forward.entry(2, entries[2]), Some(deleted));
+    let mut draft = Draft::new(&view);
+    assert_eq!(draft.take_back(0x0102, 1), None);
+    assert_eq!(draft.take_back(0x0102, 2), Some(reference));
+    assert_eq!(draft.committed(), 0);
+}
+
+#[test]
 fn every_single_damaged_bit_is_noticed() {
     let good = page_with(&[inline(b"key", b"value"), inline(b"other", b"")], &[]);
     for at in 0..good.len() {
@@ -256,7 +290,12 @@ proptest! {
     /// Damage that a checksum was put over, as broken code would: still no panic.
     #[test]
     fn mutated_pages_never_panic(flips in proptest::collection::vec((0..300usize, any::<u8>()), 1..6)) {
-        let page = page_with(&[inline(b"key", b"value"), inline(b"other", &[1; 100])], &[Guest { copy: 1, home: 0, condemned: false, bytes: b"g" }]);
+        let page = page_with(&[inline(b"key", b"value"), inline(b"other", &[1; 20])], &[Guest { copy: 1, home: 0, condemned: false, bytes: b"g" }]);
+        let reference = Reference { kind: PlaceKind::Guest, parts: 1, length: 34, place: 9, checksum: 7, copy: 1 };
+        let mut draft = Draft::new(&TablePageView::decode(&page, 5, INCARNATION).unwrap());
+        draft.put_forward(Forward::new(reference, &[inline(b"a", b"b")]));
+        draft.delete_bundled(1, 0, &ts(3));
+        let page = draft.encode().unwrap();
         let mut bytes = vec![2];
         bytes.extend_from_slice(&page);
         flips.iter().for_each(|(at, value)| bytes[17 + at] = *value);

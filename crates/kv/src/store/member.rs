@@ -234,7 +234,7 @@ impl<N: Link> Member<N> {
     /// Reads a key's home page.
     pub(super) async fn read(&self, key: &Key) -> Result<(PageImage, Found), MemberError> {
         let (table, epoch) = self.voting().await?;
-        let image = table.read_page(table.home(key)).await?;
+        let image = table.read_home(key).await?;
         let found = table.find(&image, key)?;
         self.counts(epoch)?;
         Ok((image, found))

@@ -257,7 +257,7 @@ impl<N: Link> Member<N> {
                     *image = Ok(sealed.image);
                 }
                 // Damaged meanwhile.
-                Err(error @ TableError::Page { .. }) => *image = Err(error),
+                Err(error @ (TableError::Page { .. } | TableError::CopyDamaged { .. })) => *image = Err(error),
                 Err(error) => return Err(error.into()),
             }
         }

@@ -418,7 +418,7 @@ pub(super) async fn rebuild_page<N: Link>(
     if !topology.placement.rings().all(gathered) {
         return Err(format!("{needed} other good replicas are needed to rebuild it, and are not there"));
     }
-    let rebuilding = table.begin_rebuild(damaged.page, image);
+    let rebuilding = table.begin_rebuild(damaged.page, image).await.map_err(|error| words(&error))?;
     match gather(inner, &topology, index, seen, rebuilding, pace).await? {
         rebuilding if member.counts(epoch).is_ok() => rebuilding.finish().await.map_err(|error| words(&error)),
         rebuilding => {

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use device::{Durability, Namespace};
 use engine::Buf;
-use pool::HeapGroup;
+use pool::{HeapGroup, TablePage};
 
 use super::tests::{Pool, value};
 use super::*;
-use crate::testing::run;
+use crate::testing::{Counting, create, memories, run};
 
 pub(super) const SCRUB: ScrubOptions =
     ScrubOptions { check_values: true, check_heap: true, bytes_per_second: None, progress: None };
@@ -199,5 +199,50 @@ fn the_background_scrub_repairs_and_collects() {
         assert!(report.is_clean() && report.heap_pages_unreferenced == 0, "{report:?}");
         drop(scrubber);
         check(&pool, &model).await;
+    });
+}
+
+/// A bundle is a copy that a home page refers to like any other: not an orphan, and gathered anew when it is lost.
+#[test]
+fn bundles_are_scrubbed_and_repaired_and_no_orphans() {
+    run(24, async {
+        // 64 pages of 4 KiB and no heap.
+        let members: Vec<_> = memories(3, (1152 << 10) + 64 * 4096).into_iter().map(Counting::new).collect();
+        let map = create(&members, 3, 1000).await;
+        let store = Store::new(map.clone(), members.iter().cloned().map(Some).collect());
+        let pool = Pool { members, map, store };
+        let keys: Vec<_> = (0..64 * 33u32).map(|number| format!("key {number:04}").into_bytes()).collect();
+        for key in &keys {
+            pool.store.put(key, value(&key[2..].repeat(10))).await.unwrap();
+        }
+        pool.store.settle().await;
+        let bundled = |page| {
+            let table = pool.store.table(1).unwrap().clone();
+            async move { table.bundles_of(TablePage(page)).await }
+        };
+        let mut bundles = Vec::new();
+        for page in 0..64 {
+            bundles.extend(bundled(page).await.into_iter().map(|bundle| (TablePage(page), bundle)));
+        }
+        assert!(bundles.len() >= 3, "{bundles:?}");
+        let report = pool.store.scrub(&SCRUB).await;
+        assert!(report.is_clean() && report.keys == keys.len() as u64, "{report:?}");
+        assert_eq!(report.guests_unreferenced, 0);
+        let collected = pool.store.collect(&CollectOptions { age_min: Duration::ZERO, ..Default::default() }).await;
+        assert!(collected.guests > 5 && collected.guests_freed == 0 && collected.failed == 0, "{collected:?}");
+        for (home, bundle) in &bundles[..3] {
+            let table = pool.store.table(1).unwrap();
+            assert!(table.remove_guest(TablePage(bundle.place as u32), bundle.copy, *home).await.unwrap());
+        }
+        let report = pool.store.scrub(&SCRUB).await;
+        assert!((1..=3).contains(&report.damaged_pages.count), "{report:?}");
+        for key in &keys {
+            assert_eq!(pool.store.get(key).await, Ok(Some(value(&key[2..].repeat(10)))));
+        }
+        let report = pool.store.repair(&REPAIR).await;
+        assert!(report.is_complete() && (1..=3).contains(&report.pages_rebuilt), "{report:?}");
+        pool.store.settle().await;
+        let report = pool.store.scrub(&SCRUB).await;
+        assert!(report.is_clean() && report.guests_unreferenced == 0, "{report:?}");
     });
 }

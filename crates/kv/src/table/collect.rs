@@ -147,7 +147,7 @@ impl<N: Namespace> Table<N> {
     }
 
     async fn refers_in(&self, image: &PageImage, tag: u64) -> Result<bool, TableError> {
-        for (reference, op) in self.references(image).await? {
+        for (reference, op) in self.references(image)? {
             if reference.copy == tag {
                 return Ok(true);
             }
@@ -162,13 +162,15 @@ impl<N: Namespace> Table<N> {
     }
 
     /// Every copy that the entries at home in a page refer to.
-    async fn references(&self, image: &PageImage) -> Result<Vec<(Reference, OpId)>, TableError> {
+    pub(super) fn references(&self, image: &PageImage) -> Result<Vec<(Reference, OpId)>, TableError> {
         let view = self.decode_again(image)?;
         let reference = |entry: crate::page::Entry<'_>| match entry.stored {
             Stored::Reference(_, reference) => Some((reference, entry.timestamp.op)),
             Stored::Inline(_) | Stored::Tombstone => None,
         };
-        Ok(view.entries().filter_map(reference).collect())
+        let bundled = image.bundles.entries(&view).into_iter().filter_map(|bundled| reference(bundled.entry));
+        let bundles = view.forwards().map(|forward| (forward.reference, OpId::default()));
+        Ok(view.entries().filter_map(reference).chain(bundled).chain(bundles).collect())
     }
 
     /// Replaces a page by itself under the next version.

@@ -3,6 +3,7 @@
 use engine::View;
 
 use super::Record;
+use super::bundle::Bundles;
 use crate::page::{Entry, Reference, Stored, TablePageView};
 use crate::types::{Applied, Ballot, OpId, Timestamp, Version};
 use crate::value::Value;
@@ -134,8 +135,12 @@ impl Content {
     }
 }
 
-pub(super) fn find(view: &TablePageView<'_>, bytes: &View, key: &[u8]) -> Found {
-    view.entry(key).map_or(Found::NOTHING, |entry| Found::of(&entry, bytes))
+/// What a page, with its bundles, says of `key`.
+pub(super) fn find(view: &TablePageView<'_>, bytes: &View, bundles: &Bundles, key: &[u8]) -> Found {
+    if let Some(entry) = view.entry(key) {
+        return Found::of(&entry, bytes);
+    }
+    bundles.entry(view, key).map_or(Found::NOTHING, |bundled| Found::of(&bundled.entry, bundled.bytes))
 }
 
 fn content_of(stored: &Stored<'_>, bytes: &View) -> Content {

@@ -24,7 +24,7 @@ use pool::{HeapGroup, HeapPage, TablePage};
 use super::collect::age;
 use super::group::{Answer, Change, stamp_now};
 use super::{ATTEMPTS_MAX, PageImage, Table, TableError, uncertain};
-use crate::page::{AllocationPage, LOST, PageError, PlaceKind, Reference, SLOTS, Stored};
+use crate::page::{AllocationPage, LOST, PageError, PlaceKind, Reference, SLOTS};
 use crate::types::OpId;
 
 /// Looks at a page whose index of extents vanishes under the eyes of a walk: another writer replaces the value.
@@ -210,15 +210,14 @@ impl<N: Namespace> Table<N> {
             let home = image.page();
             let guests = view.guests().count() as u64;
             let (mut owners, mut referred, mut vanished) = (Vec::new(), 0, false);
-            for entry in view.entries() {
-                let Stored::Reference(_, reference) = entry.stored else { continue };
+            for (reference, op) in self.references(&image)? {
                 match reference.kind {
                     PlaceKind::Guest => referred += 1,
                     PlaceKind::Extent | PlaceKind::Index => {
                         if reference.kind == PlaceKind::Index {
                             pace(reference.length as usize).await;
                         }
-                        vanished |= !self.owners(home, &reference, entry.timestamp.op, &mut owners).await?;
+                        vanished |= !self.owners(home, &reference, op, &mut owners).await?;
                     }
                 }
             }

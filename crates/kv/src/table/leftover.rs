@@ -18,7 +18,7 @@ use pool::{HeapGroup, TablePage};
 use super::group::Change;
 use super::store::Copy;
 use super::{Table, TableError, bump};
-use crate::page::{Header, Stored};
+use crate::page::Header;
 
 /// Leftovers that one member's table remembers; more are given up. Guessed: some hundred kilobytes, and more than all
 /// operations of a host leave behind when a connection is lost.
@@ -37,8 +37,9 @@ pub(super) enum Leftover {
     Extent(HeapGroup, u64),
     /// Slots of this group, first and count, that are in the stock of this tag and no longer wanted.
     Stock(HeapGroup, usize, usize, u64),
-    /// A copy of a key at home in this page, for or against an image that was to replace one of this header.
-    Undecided(TablePage, Copy, Header),
+    /// A copy of a key at home in this page, for or against an image that was to replace one of this header; if there is none
+    /// such any more, a bundle may refer to it.
+    Undecided(TablePage, Copy, Option<Header>),
 }
 
 impl<N: Namespace> Table<N> {
@@ -85,13 +86,12 @@ impl<N: Namespace> Table<N> {
                 self.change_group(group, Change::ReleaseRun { slot, pages, tag }).await?;
             }
             Leftover::Undecided(home, (reference, op), expected) => {
-                let bytes = self.read_raw(home).await?;
-                let view = self.decode(home, &bytes)?;
-                if !is_past(view.header(), &expected) {
+                let image = self.read_page(home).await?;
+                let now = *self.decode_again(&image)?.header();
+                if expected.is_some_and(|expected| !is_past(&now, &expected)) {
                     return Ok(false);
                 }
-                let refers = |stored: Stored<'_>| matches!(stored, Stored::Reference(_, used) if used == reference);
-                if !view.entries().any(|entry| refers(entry.stored)) {
+                if !self.references(&image)?.iter().any(|(used, _)| *used == reference) {
                     self.free(home, &reference, op).await?;
                 }
             }

@@ -10,6 +10,7 @@
 //! 3. a place is freed only after the acknowledged removal of its last reference, and only by its tag: `store`, `heap`;
 //! 4. a reader whose reference does not verify reads the home page again: [`Table::fetch`].
 
+mod bundle;
 mod collect;
 mod extent;
 mod found;
@@ -20,6 +21,7 @@ mod inspect;
 mod leftover;
 mod locks;
 mod plan;
+mod read;
 mod rebuild;
 mod register;
 mod seal;
@@ -35,7 +37,7 @@ use engine::sync::Semaphore;
 use engine::{Buf, View};
 use pool::{Layout, TablePage};
 
-use crate::page::{AllocationPage, Entry, PageError, PlaceKind, TablePageView};
+use crate::page::{Entry, PageError, PlaceKind, TablePageView};
 use crate::types::{Applied, Key, OpId, Timestamp};
 use crate::value::Value;
 
@@ -136,6 +138,8 @@ fn uncertain(error: &device::Error) -> bool {
 pub struct PageImage {
     page: TablePage,
     bytes: View,
+    /// Of its bundles those that were needed.
+    bundles: bundle::Bundles,
 }
 
 /// What became of a value that was fetched.
@@ -253,61 +257,11 @@ impl<N: Namespace> Table<N> {
         self.layout.geometry.home(key.hash().home)
     }
 
-    /// Reads one page; [`TableError::Page`] if it has no vote.
-    pub async fn read_page(&self, page: TablePage) -> Result<PageImage, TableError> {
-        let bytes = self.read_raw(page).await?;
-        self.decode(page, &bytes)?;
-        Ok(PageImage { page, bytes })
-    }
-
-    /// Reads one page without looking at it.
-    pub(crate) async fn read_raw(&self, page: TablePage) -> Result<View, TableError> {
-        Ok(self.read_at(self.layout.table(page), self.layout.page_bytes()).await?)
-    }
-
-    /// Pages that [`Table::read_pages`] reads at most.
-    pub(crate) fn pages_per_read(&self) -> u32 {
-        (SCAN_BYTES / self.layout.page_bytes()).max(1) as u32
-    }
-
-    /// Reads the allocation page of a heap group.
-    pub(crate) async fn read_allocation(&self, group: pool::HeapGroup) -> Result<AllocationPage, TableError> {
-        let bytes = self.read_at(self.layout.allocation(group), self.layout.page_bytes()).await?;
-        let decoded = AllocationPage::decode(&bytes, group.0, self.incarnation);
-        decoded.map_err(|error| TableError::Allocation { group: group.0, error })
-    }
-
-    /// Reads up to [`SCAN_BYTES`] of pages from `first` on in one command; each page is good or damaged by itself.
-    pub async fn read_pages(&self, first: TablePage) -> Result<Vec<Result<PageImage, TableError>>, TableError> {
-        let count = self.pages_per_read().min(self.layout.geometry.table_pages.saturating_sub(first.0));
-        let size = self.layout.page_bytes();
-        let bytes = match self.read_at(self.layout.table(first), count as usize * size).await {
-            Err(device::Error::ReadFault(_)) => return Ok(self.read_one_by_one(first, count).await),
-            result => result?,
-        };
-        let image = |index: u32| {
-            let (page, at) = (TablePage(first.0 + index), index as usize * size);
-            let bytes = bytes.slice(at..at + size);
-            self.decode(page, &bytes)?;
-            Ok(PageImage { page, bytes })
-        };
-        Ok((0..count).map(image).collect())
-    }
-
-    /// One page that the medium cannot give back must not hide its neighbours.
-    async fn read_one_by_one(&self, first: TablePage, count: u32) -> Vec<Result<PageImage, TableError>> {
-        let mut images = Vec::with_capacity(count as usize);
-        for page in first.0..first.0 + count {
-            images.push(self.read_page(TablePage(page)).await);
-        }
-        images
-    }
-
-    /// What a page says of a key.
+    /// What a page, read for this key or whole, says of a key.
     pub fn find(&self, image: &PageImage, key: &Key) -> Result<Found, TableError> {
         let view = self.decode_again(image)?;
         self.check_seal(image.page, view.header().seal)?;
-        Ok(found::find(&view, &image.bytes, key.bytes()))
+        Ok(found::find(&view, &image.bytes, &image.bundles, key.bytes()))
     }
 
     /// Refuses a page that is sealed for a later epoch.
@@ -317,7 +271,7 @@ impl<N: Namespace> Table<N> {
 
     /// Reads what the member says of `key`.
     pub async fn read(&self, key: &Key) -> Result<Found, TableError> {
-        let image = self.read_page(self.home(key)).await?;
+        let image = self.read_home(key).await?;
         self.find(&image, key)
     }
 
@@ -385,11 +339,13 @@ impl PageImage {
         crate::page::seal_of(&self.bytes)
     }
 
-    /// Every entry: key, timestamp and content.
+    /// Every entry of a page that was read whole: key, timestamp and content.
     pub fn entries<N: Namespace>(&self, table: &Table<N>) -> Result<Vec<(Vec<u8>, Found)>, TableError> {
         let view = table.decode_again(self)?;
-        let found = |entry: Entry<'_>| (entry.key.to_vec(), Found::of(&entry, &self.bytes));
-        Ok(view.entries().map(found).collect())
+        let found = |entry: &Entry<'_>, bytes: &View| (entry.key.to_vec(), Found::of(entry, bytes));
+        let mut entries: Vec<_> = view.entries().map(|entry| found(&entry, &self.bytes)).collect();
+        entries.extend(self.bundles.entries(&view).into_iter().map(|bundled| found(&bundled.entry, bundled.bytes)));
+        Ok(entries)
     }
 
     /// Bytes of records, and bytes there is room for.
@@ -400,7 +356,11 @@ impl PageImage {
 }
 
 #[cfg(test)]
+mod bundle_tests;
+#[cfg(test)]
 mod collect_tests;
+#[cfg(test)]
+mod fill_tests;
 #[cfg(test)]
 mod seal_tests;
 #[cfg(test)]

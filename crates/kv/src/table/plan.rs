@@ -1,15 +1,34 @@
 //! What the next image of a page looks like, and which values have to move out before it fits. Pure: no I/O.
 //!
-//! A record never leaves its home page; values do. A value that is too long for any page goes out first; when the page is
-//! full, the new value goes if that suffices, else the longest in the page: one long value out makes room for many records.
+//! A value that is too long for any page goes out first. When the page is full, the new value goes if that suffices, else the
+//! longest in the page: one long value out makes room for many records. Where no value is worth a move of its own, some
+//! entries go together, whole (`bundle`).
+//!
+//! A key that is in a bundle comes back into the page, and where there is room the rest of the bundle with it: the place that
+//! the bundle takes is for its length, not for what of it still counts. A delete that finds no room is noted in the forward
+//! record; that one always fits.
 
 use engine::View;
 use engine::time::Instant;
 
+use super::bundle::{Bundled, Bundles};
 use super::{Record, TableError};
-use crate::page::{AppliedOps, Draft, ENTRY_FIXED_BYTES, Entry, REFERENCE_BYTES, Reference, Stored};
+use crate::page::{
+    AppliedOps, DELETION_BYTES, Draft, ENTRY_FIXED_BYTES, Entry, FORWARD_FIXED_BYTES, Forward, REFERENCE_BYTES,
+    Reference, Stored, TablePageView, decode_bundle, encode_bundle,
+};
 use crate::types::{Ballot, Timestamp};
 use crate::value::Value;
+
+/// Part of a page's room (one in so many) that a value must free to be worth a move of its own, and that a bundle has.
+/// Chosen: short enough to find room in one page of ten at 90 % fill.
+pub(super) const BUNDLE_SHARE: usize = 8;
+/// The same where no place was found for a longer bundle. Chosen: two or three small entries; with fewer the forward record
+/// takes what they free.
+pub(super) const BUNDLE_SHARE_MAX: usize = 32;
+/// A bundle of which this part (one in so many) or less still counts is taken apart when one of its keys changes. Chosen: the
+/// keys that have left it come back in another, and half the place at least is in use.
+const SPARSE_SHARE: usize = 2;
 
 /// What becomes of the entry that the page has for a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,13 +66,28 @@ pub(super) struct Placed {
     pub(super) since: Instant,
     /// Placed while the page was being read: which came first is not known.
     pub(super) early: bool,
+    /// The bytes of a bundle; its key is empty, its timestamp zero.
+    pub(super) bundle: Option<View>,
+}
+
+impl Placed {
+    pub(super) fn new(
+        key: Vec<u8>,
+        timestamp: Timestamp,
+        value: &Value,
+        reference: Reference,
+        since: Instant,
+    ) -> Placed {
+        let bundle = key.is_empty().then(|| value.contiguous());
+        Placed { key, timestamp, reference, since, early: false, bundle }
+    }
 }
 
 /// What to do next.
 pub(super) enum Plan {
     /// Write this image.
     Write(View),
-    /// Place this value of this key elsewhere, then plan again.
+    /// Place this value of this key elsewhere, then plan again. Without a key: a bundle.
     Place { key: Vec<u8>, timestamp: Timestamp, value: Value },
 }
 
@@ -125,6 +159,17 @@ impl<'a> Put<'a> {
         Some(Entry { key: self.key, timestamp, promise, ops, expiry: self.expiry, tag: self.tag, stored })
     }
 
+    /// Whether it is a delete that leaves nothing behind but its timestamp.
+    fn is_plain_delete(&self) -> bool {
+        let plain = self.timestamp.ballot == Ballot::NONE && self.promise == Ballot::NONE && self.ops.is_empty();
+        self.change == Change::Replace
+            && self.value.is_none()
+            && self.elsewhere.is_none()
+            && plain
+            && self.expiry == 0
+            && self.tag == 0
+    }
+
     /// Whether the value in the page is this record's own, not the page's before it.
     fn brings_value(&self) -> bool {
         self.change == Change::Replace
@@ -136,47 +181,114 @@ impl<'a> Put<'a> {
     }
 }
 
-/// Plans the image that `draft` becomes with `puts`. `image`: the bytes that `draft` was decoded from.
-pub(super) fn plan<'a>(
-    mut draft: Draft<'a>,
-    image: &View,
-    puts: &'a [Put<'a>],
+/// Plans the next image of a page for one put. Returns with it the bundles that the page then no longer refers to. `share`: as
+/// [`BUNDLE_SHARE`].
+pub(super) fn plan_put<'a>(
+    view: &TablePageView<'a>,
+    bundles: &'a Bundles,
+    put: &'a Put<'a>,
     placed: &[Placed],
-) -> Result<Plan, TableError> {
-    let copy_of = |key: &[u8], timestamp: Timestamp| {
-        placed.iter().find(|copy| copy.key == key && copy.timestamp == timestamp).map(|copy| copy.reference)
-    };
+    share: usize,
+) -> Result<(Plan, Vec<Reference>), TableError> {
+    let (page, puts) = (Draft::new(view), std::slice::from_ref(put));
+    let forward = bundles.entry(view, put.key).and_then(|bundled| {
+        let forward = view.forwards().find(|forward| forward.reference.copy == bundled.copy)?;
+        Some((bundled, forward))
+    });
+    let Some((bundled, forward)) = forward else { return Ok((plan(page, puts, placed, share)?, Vec::new())) };
+    let rest = bundles.of(&forward);
+    let (dissolved, _) = taken_back(page.clone(), &rest);
+    let roomy = dissolved.room() - dissolved.room() / BUNDLE_SHARE;
+    let whole = with_puts(dissolved.clone(), puts, placed).ok().filter(|draft| draft.committed() <= roomy);
+    if let Some(draft) = whole {
+        return Ok((Plan::Write(encode(&draft)), vec![forward.reference]));
+    }
+    let (single, emptied) = taken_back(page.clone(), &[bundled]);
+    if put.is_plain_delete() {
+        let fitting = with_puts(single.clone(), puts, placed).ok().filter(|draft| draft.committed() <= draft.room());
+        return Ok(match fitting {
+            Some(draft) => (Plan::Write(encode(&draft)), emptied),
+            None => {
+                let mut page = page;
+                page.delete_bundled(bundled.copy, bundled.index, &put.timestamp);
+                (Plan::Write(encode(&page)), Vec::new())
+            }
+        });
+    }
+    let sparse = forward.counting() * SPARSE_SHARE <= forward.len();
+    let (draft, emptied) = if sparse { (dissolved, vec![forward.reference]) } else { (single, emptied) };
+    Ok((plan(draft, puts, placed, share)?, emptied))
+}
+
+/// The draft with entries of one bundle in its page again, and the bundle if it is not referred to any more.
+fn taken_back<'a>(mut draft: Draft<'a>, bundled: &[Bundled<'a>]) -> (Draft<'a>, Vec<Reference>) {
+    let mut emptied = Vec::new();
+    for bundled in bundled {
+        emptied.extend(draft.take_back(bundled.copy, bundled.index));
+        draft.put(bundled.entry);
+    }
+    (draft, emptied)
+}
+
+fn copy_of(placed: &[Placed], key: &[u8], timestamp: Timestamp) -> Option<Reference> {
+    placed.iter().find(|copy| copy.key == key && copy.timestamp == timestamp).map(|copy| copy.reference)
+}
+
+/// The draft with all of `puts`, or the value that has to be placed first.
+fn with_puts<'a>(mut draft: Draft<'a>, puts: &'a [Put<'a>], placed: &[Placed]) -> Result<Draft<'a>, Plan> {
     for put in puts {
-        match put.entry(draft.entry(put.key), copy_of(put.key, put.timestamp)) {
+        match put.entry(draft.entry(put.key), copy_of(placed, put.key, put.timestamp)) {
             Some(entry) => draft.put(entry),
-            None => return Ok(put.place()),
+            None => return Err(put.place()),
         }
     }
+    Ok(draft)
+}
+
+fn encode(draft: &Draft<'_>) -> View {
+    draft.encode().expect("invariant: what is used is no more than there is room").freeze()
+}
+
+/// Plans the image that `draft` becomes with `puts`. `share`: as [`BUNDLE_SHARE`].
+pub(super) fn plan<'a>(
+    draft: Draft<'a>,
+    puts: &'a [Put<'a>],
+    placed: &[Placed],
+    share: usize,
+) -> Result<Plan, TableError> {
+    let mut draft = match with_puts(draft, puts, placed) {
+        Ok(draft) => draft,
+        Err(place) => return Ok(place),
+    };
     loop {
-        let excess = draft.used().saturating_sub(draft.room());
+        let excess = draft.committed().saturating_sub(draft.room());
         if excess == 0 {
-            let new = draft.encode().expect("invariant: what is used is no more than there is room");
-            return Ok(Plan::Write(new.freeze()));
+            return Ok(Plan::Write(encode(&draft)));
         }
-        let own = puts.iter().find(|put| saving(&draft, put.key) >= excess);
-        let key = match own {
-            Some(put) => put.key,
-            None => longest(&draft).ok_or(TableError::OutOfSpace("a page of the table is full of keys"))?,
+        if use_bundle(&mut draft, placed) {
+            continue;
+        }
+        let worth = draft.room() / BUNDLE_SHARE;
+        let own = puts.iter().find(|put| saving(&draft, put.key) >= excess.max(worth));
+        let key = match own.map(|put| put.key).or_else(|| longest(&draft, worth)) {
+            Some(key) => key,
+            None => match bundle(&draft, puts, placed, draft.room() / share) {
+                Some(value) => return Ok(Plan::Place { key: Vec::new(), timestamp: Timestamp::ZERO, value }),
+                None => longest(&draft, 1).ok_or(TableError::OutOfSpace("a page of the table is full of keys"))?,
+            },
         };
         let entry = *draft.entry(key).expect("invariant: the key was found in this draft");
         let Stored::Inline(bytes) = entry.stored else {
             // Only inline values save anything; should that ever change, the page is as full as it was.
             return Err(TableError::OutOfSpace("a page of the table is full"));
         };
-        match (copy_of(key, entry.timestamp), puts.iter().find(|put| put.key == key && put.brings_value())) {
+        match (copy_of(placed, key, entry.timestamp), puts.iter().find(|put| put.key == key && put.brings_value())) {
             (Some(reference), _) => {
                 draft.put(Entry { stored: Stored::Reference(bytes.len() as u32, reference), ..entry });
             }
             (None, Some(put)) => return Ok(put.place()),
             (None, None) => {
-                // The value is a part of `image`: its view shares the page's buffer.
-                let at = bytes.as_ptr() as usize - image.as_ptr() as usize;
-                let value = Value::from(image.slice(at..at + bytes.len()));
+                let value = Value::copy_from(bytes);
                 return Ok(Plan::Place { key: key.to_vec(), timestamp: entry.timestamp, value });
             }
         }
@@ -195,7 +307,42 @@ fn entry_saving(entry: &Entry<'_>) -> usize {
     }
 }
 
-fn longest<'a>(draft: &Draft<'a>) -> Option<&'a [u8]> {
+/// The key of the value whose moving out saves most, if that is at least `worth`.
+fn longest<'a>(draft: &Draft<'a>, worth: usize) -> Option<&'a [u8]> {
     let longest = draft.entries().iter().max_by_key(|entry| entry_saving(entry))?;
-    (entry_saving(longest) > 0).then_some(longest.key)
+    (entry_saving(longest) >= worth).then_some(longest.key)
+}
+
+/// Puts the forward record of a bundle that was placed in the stead of its entries, if the page still holds exactly these.
+fn use_bundle<'a>(draft: &mut Draft<'a>, placed: &[Placed]) -> bool {
+    for copy in placed {
+        let entries = copy.bundle.as_ref().and_then(|bytes| decode_bundle(bytes).ok()).unwrap_or_default();
+        if !entries.is_empty() && entries.iter().all(|entry| draft.entry(entry.key) == Some(entry)) {
+            entries.iter().for_each(|entry| draft.remove(entry.key));
+            draft.put_forward(Forward::new(copy.reference, &entries));
+            return true;
+        }
+    }
+    false
+}
+
+/// A bundle of at least `worth` bytes of entries, or of all there are; not of those that are being put, which are the warmest,
+/// nor of those whose own values are on the move. `None` if there are none, or if that saves nothing.
+fn bundle(draft: &Draft<'_>, puts: &[Put<'_>], placed: &[Placed], worth: usize) -> Option<Value> {
+    let stays = |entry: &&Entry<'_>| {
+        (puts.len() == 1 && puts[0].key == entry.key) || placed.iter().any(|copy| copy.key == entry.key)
+    };
+    let from = puts.first().map_or(0, |put| put.timestamp.op.sequence as usize) % draft.entries().len().max(1);
+    let (later, earlier) = draft.entries().split_at(from);
+    let (mut taken, mut bytes) = (Vec::new(), 0);
+    for entry in earlier.iter().chain(later).filter(|entry| !stays(entry)) {
+        if bytes >= worth {
+            break;
+        }
+        bytes += entry.encoded_len();
+        taken.push(*entry);
+    }
+    taken.sort_unstable_by_key(|entry| entry.key);
+    let saves = bytes > FORWARD_FIXED_BYTES + taken.len() * (1 + DELETION_BYTES);
+    saves.then(|| Value::from(encode_bundle(&taken).freeze()))
 }

@@ -9,10 +9,12 @@ use std::rc::Rc;
 use device::Namespace;
 use pool::TablePage;
 
+use super::bundle::{Bundled, Bundles};
 use super::leftover::Leftover;
 use super::store::Copy;
 use super::{ATTEMPTS_MAX, PageImage, Table, TableError, bump, uncertain};
-use crate::page::{Draft, Entry, Header, Stored, TablePageView};
+use crate::page::{Draft, Entry, Header, Stored};
+use crate::types::OpId;
 
 /// What sealing a page has done.
 #[derive(Debug)]
@@ -48,14 +50,15 @@ impl<N: Namespace> Table<N> {
         let mut unlinked = Unlinked::default();
         let result = self.replace_sealed(page, image, stays, &mut unlinked).await;
         let still_used = |copy: &Copy| match &result {
-            Ok(sealed) => self.decode_again(&sealed.image).is_ok_and(|view| refers(&view, copy)),
+            // Somebody else may have put the entry in a bundle since.
+            Ok(sealed) => self.references(&sealed.image).is_ok_and(|references| references.contains(copy)),
             Err(_) => false,
         };
         for copy in unlinked.copies.iter().filter(|copy| !still_used(copy)) {
             match (&result, unlinked.doubt) {
                 (Ok(_), _) => self.free_later(page, copy.0, copy.1).await,
                 // The attempt may have taken effect, or may yet: the page itself will tell.
-                (Err(_), Some(expected)) => self.keep(Leftover::Undecided(page, *copy, expected)),
+                (Err(_), Some(expected)) => self.keep(Leftover::Undecided(page, *copy, Some(expected))),
                 (Err(_), None) => {}
             }
         }
@@ -78,9 +81,20 @@ impl<N: Namespace> Table<N> {
             };
             let view = self.decode(page, &expected)?;
             self.check_seal(page, view.header().seal)?;
+            let mut bundles = Bundles::default();
+            if !self.fetch_bundles(page, &view, None, &mut bundles).await? {
+                // The page has changed, or a read of it for its own sake will tell that it is damaged.
+                lock.set_image(None);
+                bundles = self.read_page(page).await?.bundles;
+                if !self.fetch_bundles(page, &view, None, &mut bundles).await? {
+                    continue;
+                }
+            }
             let leaving: Vec<_> = view.entries().filter(|entry| !stays(entry)).collect();
-            if leaving.is_empty() && view.header().seal == self.epoch {
-                return Ok(Sealed { image: PageImage { page, bytes: expected }, dropped: 0, written: false });
+            let mut bundled = bundles.entries(&view);
+            bundled.retain(|bundled| !stays(&bundled.entry));
+            if leaving.is_empty() && bundled.is_empty() && view.header().seal == self.epoch {
+                return Ok(Sealed { image: PageImage { page, bytes: expected, bundles }, dropped: 0, written: false });
             }
             let mut draft = Draft::new(&view);
             draft.seal(self.epoch);
@@ -90,13 +104,19 @@ impl<N: Namespace> Table<N> {
                     unlinked.copies.push((reference, entry.timestamp.op));
                 }
             }
-            let (dropped, header) = (leaving.len(), *view.header());
+            for Bundled { copy, index, entry, .. } in &bundled {
+                unlinked.copies.extend(draft.take_back(*copy, *index).map(|bundle| (bundle, OpId::default())));
+                if let Stored::Reference(_, reference) = entry.stored {
+                    unlinked.copies.push((reference, entry.timestamp.op));
+                }
+            }
+            let (dropped, header) = (leaving.len() + bundled.len(), *view.header());
             let new = draft.encode().expect("invariant: no longer than it was").freeze();
             lock.set_image(None);
             match self.replace(self.layout.table(page), expected.clone(), new.clone()).await {
                 Ok(()) => {
                     lock.set_image(Some(new.clone()));
-                    return Ok(Sealed { image: PageImage { page, bytes: new }, dropped, written: true });
+                    return Ok(Sealed { image: PageImage { page, bytes: new, bundles }, dropped, written: true });
                 }
                 Err(device::Error::CompareFailure) => bump(&self.stats.misses),
                 // Seen with other bytes it has happened or never will; with the same, the same is issued again.
@@ -106,8 +126,4 @@ impl<N: Namespace> Table<N> {
         }
         Err(TableError::Contended)
     }
-}
-
-fn refers(view: &TablePageView<'_>, copy: &Copy) -> bool {
-    view.entries().any(|entry| matches!(entry.stored, Stored::Reference(_, reference) if reference == copy.0))
 }

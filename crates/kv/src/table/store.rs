@@ -15,12 +15,14 @@ use engine::View;
 use engine::time::Instant;
 use pool::TablePage;
 
+use super::bundle::Bundles;
 use super::collect::FRESH_TIME_MAX;
 use super::leftover::Leftover;
-use super::plan::{Change, Placed, Plan, Put, plan};
+use super::locks::Guard;
+use super::plan::{BUNDLE_SHARE, BUNDLE_SHARE_MAX, Change, Placed, Plan, Put, plan_put};
 use super::register::{Outcome, Request, Verdict, judge};
 use super::{ATTEMPTS_MAX, PageImage, Table, TableError, bump, uncertain};
-use crate::page::{Draft, ENTRY_FIXED_BYTES, Entry, PlaceKind, Reference, Stored, TablePageView};
+use crate::page::{ENTRY_FIXED_BYTES, Entry, PlaceKind, Reference, Stored, TablePageView};
 use crate::types::{Key, OpId, Timestamp};
 use crate::value::Value;
 
@@ -65,7 +67,7 @@ pub(super) type Copy = (Reference, OpId);
 struct Doubt {
     expected: View,
     /// What it would have unlinked.
-    unlinks: Option<Copy>,
+    unlinks: Vec<Copy>,
 }
 
 /// The state of one store.
@@ -77,9 +79,14 @@ struct Attempt<'a> {
     /// The home page as it was before anything was placed.
     given: Option<View>,
     placed: Vec<Placed>,
+    bundles: Bundles,
     doubt: Option<Doubt>,
     /// Copies that no page refers to any more, or ever did.
     garbage: Vec<Copy>,
+    /// The page that was seen last has bundles: in one of them somebody may have put an entry that refers to a placed copy.
+    bundled: bool,
+    /// Which part of a page a bundle is to have.
+    share: usize,
 }
 
 enum Step {
@@ -102,22 +109,26 @@ impl<N: Namespace> Table<N> {
                 "invariant: copies verify under the operation that wrote them"
             );
             let (reference, since) = (early.reference, early.since);
-            Placed { key: key.bytes().to_vec(), timestamp: put.timestamp, reference, since, early: true }
+            Placed { key: key.bytes().to_vec(), timestamp: put.timestamp, reference, since, early: true, bundle: None }
         });
+        let (given, bundles) = known.image.map(|image| (image.bytes, image.bundles)).unzip();
         let mut attempt = Attempt {
             page: self.home(key),
             request,
             put,
             damaged: known.damaged,
-            given: known.image.map(|image| image.bytes),
+            given,
             placed: placed.into_iter().collect(),
+            bundles: bundles.unwrap_or_default(),
             doubt: None,
             garbage: Vec::new(),
+            bundled: false,
+            share: BUNDLE_SHARE,
         };
         let result = self.run(&mut attempt).await;
-        let page = attempt.page;
+        let (page, bundles) = (attempt.page, std::mem::take(&mut attempt.bundles));
         self.settle(attempt).await;
-        result.map(|(outcome, bytes)| Reply { outcome, image: PageImage { page, bytes } })
+        result.map(|(outcome, bytes)| Reply { outcome, image: PageImage { page, bytes, bundles } })
     }
 
     /// Stores `record` under `key` unless the member holds the same or something newer.
@@ -159,8 +170,15 @@ impl<N: Namespace> Table<N> {
                 Step::Place { key, timestamp, value } => {
                     // No lock is held here: the guest's page may be the one that another writer holds while it wants ours.
                     let since = engine::time::now();
-                    let reference = self.place(attempt.page, timestamp.op, &value).await?;
-                    attempt.placed.push(Placed { key, timestamp, reference, since, early: false });
+                    let reference = match self.place(attempt.page, timestamp.op, &value).await {
+                        // A shorter bundle may find a place.
+                        Err(TableError::OutOfSpace(_)) if key.is_empty() && attempt.share < BUNDLE_SHARE_MAX => {
+                            attempt.share *= 2;
+                            continue;
+                        }
+                        placed => placed?,
+                    };
+                    attempt.placed.push(Placed::new(key, timestamp, &value, reference, since));
                 }
                 Step::Missed => {
                     misses += 1;
@@ -185,12 +203,19 @@ impl<N: Namespace> Table<N> {
         };
         let view = self.decode(page, &expected)?;
         self.check_seal(page, view.header().seal)?;
-        let entry = view.entry(attempt.put.key);
+        if !self.fetch_bundles(page, &view, Some(attempt.put.key), &mut attempt.bundles).await? {
+            lock.set_image(None); // Either the page is another by now, or the next line says that it is damaged.
+            attempt.bundles = self.complete(page, self.read_raw(page).await?, Some(attempt.put.key)).await?.bundles;
+            return Ok(Step::Missed);
+        }
+        let bundles = attempt.bundles.clone();
+        let bundled = bundles.entry(&view, attempt.put.key);
+        let entry = view.entry(attempt.put.key).or(bundled.map(|bundled| bundled.entry));
         let old = entry.and_then(|entry| match entry.stored {
             Stored::Reference(_, reference) => Some((reference, entry.timestamp.op)),
             Stored::Inline(_) | Stored::Tombstone => None,
         });
-        attempt.settle_doubt(entry.as_ref(), old, &expected);
+        attempt.settle_doubt(entry.as_ref(), old, &view, &expected);
         let damaged = old.is_some_and(|(reference, _)| Some(reference) == attempt.damaged);
         let outcome = match judge(attempt.request, entry.as_ref(), damaged) {
             Verdict::Is(outcome) => {
@@ -207,8 +232,10 @@ impl<N: Namespace> Table<N> {
         if attempt.placed.iter().any(is_doubtful) {
             self.look_at_copies(attempt).await?;
         }
-        let puts = std::slice::from_ref(&attempt.put);
-        let new = match plan(Draft::new(&view), &expected, puts, &attempt.placed)? {
+        let (plan, emptied) = plan_put(&view, &bundles, &attempt.put, &attempt.placed, attempt.share)?;
+        let unlinks: Vec<Copy> =
+            old.into_iter().chain(emptied.into_iter().map(|bundle| (bundle, OpId::default()))).collect();
+        let new = match plan {
             Plan::Place { key, timestamp, value } => {
                 // What is placed now is younger than this image: no collector can have condemned it when the image is
                 // replaced.
@@ -217,11 +244,25 @@ impl<N: Namespace> Table<N> {
             }
             Plan::Write(new) => new,
         };
+        self.publish(attempt, &lock, expected, new, unlinks, outcome).await
+    }
+
+    /// The compare-and-write of a step: from `expected` to `new`, which unlinks these copies.
+    async fn publish(
+        &self,
+        attempt: &mut Attempt<'_>,
+        lock: &Guard<'_>,
+        expected: View,
+        new: View,
+        unlinks: Vec<Copy>,
+        outcome: Outcome,
+    ) -> Result<Step, TableError> {
+        let page = attempt.page;
         lock.set_image(None);
         match self.replace(self.layout.table(page), expected.clone(), new.clone()).await {
             Ok(()) => {
                 attempt.doubt = None;
-                attempt.garbage.extend(old);
+                attempt.garbage.extend(unlinks);
                 if !attempt.placed.is_empty() {
                     attempt.forget_used(&self.decode(page, &new)?);
                 }
@@ -233,7 +274,7 @@ impl<N: Namespace> Table<N> {
                 Ok(Step::Missed)
             }
             Err(error) if uncertain(&error) => {
-                if attempt.doubt.replace(Doubt { expected, unlinks: old }).is_some() {
+                if attempt.doubt.replace(Doubt { expected, unlinks }).is_some() {
                     return Err(error.into());
                 }
                 Ok(Step::Missed)
@@ -271,15 +312,16 @@ impl<N: Namespace> Table<N> {
 
     /// Frees what a store has left without a reference.
     async fn settle(self: &Rc<Self>, attempt: Attempt<'_>) {
-        let Attempt { page, placed, doubt, mut garbage, .. } = attempt;
+        let Attempt { page, placed, doubt, mut garbage, bundled, .. } = attempt;
         let placed = placed.into_iter().map(|copy| (copy.reference, copy.timestamp.op));
         match doubt {
             // An image that refers to the one and not to the other may yet land.
             Some(doubt) => {
                 let expected = *self.decode(page, &doubt.expected).expect("invariant: it was planned from").header();
                 let undecided = placed.chain(doubt.unlinks);
-                undecided.for_each(|copy| self.keep(Leftover::Undecided(page, copy, expected)));
+                undecided.for_each(|copy| self.keep(Leftover::Undecided(page, copy, Some(expected))));
             }
+            None if bundled => placed.for_each(|copy| self.keep(Leftover::Undecided(page, copy, None))),
             None => garbage.extend(placed),
         }
         for (reference, op) in garbage {
@@ -334,23 +376,25 @@ impl<N: Namespace> Table<N> {
 impl Attempt<'_> {
     /// Forgets the placed copies that `view`, the page as it is, refers to; the others are left for `settle`.
     fn forget_used(&mut self, view: &TablePageView<'_>) {
-        let used = |copy: &Placed| {
-            let entry = view.entry(&copy.key);
-            entry.is_some_and(
-                |entry| matches!(entry.stored, Stored::Reference(_, reference) if reference == copy.reference),
-            )
-        };
-        self.placed.retain(|copy| !used(copy));
+        self.bundled = view.header().forwards > 0;
+        self.placed.retain(|copy| !refers(view, &copy.reference));
     }
 
-    /// Settles what an earlier attempt has left in doubt, now that the page holds other bytes: `entry` and its copy `old`.
-    fn settle_doubt(&mut self, entry: Option<&Entry<'_>>, old: Option<Copy>, now: &View) {
+    /// Settles what an earlier attempt has left in doubt, now that the page is `now`: `entry` of its and its copy `old`.
+    fn settle_doubt(&mut self, entry: Option<&Entry<'_>>, old: Option<Copy>, view: &TablePageView<'_>, now: &View) {
         let Some(doubt) = self.doubt.take_if(|doubt| doubt.expected[..] != now[..]) else { return };
         if entry.is_some_and(|entry| entry.timestamp >= self.put.timestamp) {
-            // It may have happened, and unlinked this; if another did, freeing it twice is harmless.
-            self.garbage.extend(doubt.unlinks.filter(|copy| Some(*copy) != old));
+            // It may have happened, and unlinked these; if another did, freeing them twice is harmless.
+            let used = |copy: &Copy| Some(*copy) == old || view.forwards().any(|forward| forward.reference == copy.0);
+            self.garbage.extend(doubt.unlinks.into_iter().filter(|copy| !used(copy)));
         }
     }
+}
+
+/// Whether the page itself, beside its bundles, refers to a copy.
+fn refers(view: &TablePageView<'_>, copy: &Reference) -> bool {
+    view.forwards().any(|forward| forward.reference == *copy)
+        || view.entries().any(|entry| matches!(entry.stored, Stored::Reference(_, reference) if reference == *copy))
 }
 
 async fn back_off(misses: u32) {

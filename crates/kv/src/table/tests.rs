@@ -6,7 +6,6 @@ use device::{Fault, FaultConfig, Memory};
 use pool::{HeapGroup, HeapPage};
 
 use super::*;
-use crate::page::Stored;
 use crate::testing::{Counting, create, memories, run};
 use crate::types::Ballot;
 
@@ -57,15 +56,15 @@ pub(super) async fn audit<N: Namespace>(table: &Table<N>, exact: bool) -> (usize
     for page in (0..geometry.table_pages).map(TablePage) {
         let bytes = table.read_raw(page).await.unwrap();
         let view = table.decode(page, &bytes).unwrap();
+        let image = table.complete(page, bytes.clone(), None).await.unwrap();
         guests.extend(view.guests().map(|guest| (page.0, guest.copy, guest.home)));
-        for entry in view.entries() {
-            let Stored::Reference(_, reference) = entry.stored else { continue };
+        for (reference, op) in table.references(&image).unwrap() {
             match reference.kind {
                 PlaceKind::Guest => assert!(used_guests.insert((reference.place as u32, reference.copy, page.0))),
                 PlaceKind::Extent => assert!(tags.insert((HeapPage(reference.place), reference.copy))),
                 PlaceKind::Index => {
                     assert!(tags.insert((HeapPage(reference.place), reference.copy)));
-                    for part in table.index_places(&reference, entry.timestamp.op).await {
+                    for part in table.index_places(&reference, op).await {
                         assert!(tags.insert(part), "two references to one extent");
                     }
                 }
@@ -259,30 +258,44 @@ fn register_survives_faulty_commands() {
     for seed in 0..40 {
         run(seed, async move {
             let memory = memories(1, SMALL)[0].clone();
-            let map = Rc::new(create(std::slice::from_ref(&memory), 1, if seed % 2 == 0 { 250 } else { 900 }).await);
-            let hosts: Vec<_> =
-                (1..=3u64).map(|host| engine::task::spawn(hammer(seed, host, memory.clone(), map.clone()))).collect();
-            let mut acknowledged: BTreeMap<String, Timestamp> = BTreeMap::new();
-            for host in hosts {
-                for (name, timestamp) in host.await {
-                    let newest = acknowledged.entry(name).or_default();
-                    *newest = timestamp.max(*newest);
-                }
-            }
-            // Late commands land.
-            engine::time::sleep(Duration::from_secs(5)).await;
-            let table = Table::new(memory, &map, 0);
-            audit(&table, false).await;
-            for (name, newest) in acknowledged {
-                let (timestamp, value) = get(&table, &key(&map, &name)).await;
-                assert!(timestamp >= newest, "seed {seed}: {name} acknowledged at {newest}, now at {timestamp}");
-                check_value(timestamp, value);
-            }
+            let map = create(std::slice::from_ref(&memory), 1, if seed % 2 == 0 { 250 } else { 900 }).await;
+            let work = Work { names: 6, width: 0, lengths: &[10, 1500, 3500, 9000, 150_000], operations: 59 };
+            hammered(seed, memory, &Rc::new(map), work).await;
         });
     }
 }
 
-const LENGTHS: [usize; 5] = [10, 1500, 3500, 9000, 150_000];
+/// What each of the hosts does.
+#[derive(Clone, Copy)]
+pub(super) struct Work {
+    /// Keys, numbered in so many digits.
+    pub(super) names: usize,
+    pub(super) width: usize,
+    pub(super) lengths: &'static [usize],
+    pub(super) operations: u64,
+}
+
+/// Has three hosts work over faulty commands, and looks at what is left.
+pub(super) async fn hammered(seed: u64, memory: Arc<Memory>, map: &Rc<pool::Map>, work: Work) {
+    let hosts: Vec<_> =
+        (2..=4u64).map(|host| engine::task::spawn(hammer(seed, host, memory.clone(), map.clone(), work))).collect();
+    let mut acknowledged: BTreeMap<String, Timestamp> = BTreeMap::new();
+    for host in hosts {
+        for (name, timestamp) in host.await {
+            let newest = acknowledged.entry(name).or_default();
+            *newest = timestamp.max(*newest);
+        }
+    }
+    // Late commands land.
+    engine::time::sleep(Duration::from_secs(5)).await;
+    let table = Table::new(memory, map, 0);
+    audit(&table, false).await;
+    for (name, newest) in acknowledged {
+        let (timestamp, value) = get(&table, &key(map, &name)).await;
+        assert!(timestamp >= newest, "seed {seed}: {name} acknowledged at {newest}, now at {timestamp}");
+        check_value(timestamp, value);
+    }
+}
 
 fn check_value(timestamp: Timestamp, value: Option<Vec<u8>>) {
     match value {
@@ -291,7 +304,7 @@ fn check_value(timestamp: Timestamp, value: Option<Vec<u8>>) {
     }
 }
 
-async fn hammer(seed: u64, host: u64, memory: Arc<Memory>, map: Rc<pool::Map>) -> Vec<(String, Timestamp)> {
+async fn hammer(seed: u64, host: u64, memory: Arc<Memory>, map: Rc<pool::Map>, work: Work) -> Vec<(String, Timestamp)> {
     let config = FaultConfig {
         seed: seed * 10 + host,
         lost_command_ppm: 30_000,
@@ -303,13 +316,13 @@ async fn hammer(seed: u64, host: u64, memory: Arc<Memory>, map: Rc<pool::Map>) -
     };
     let table = Table::new(Fault::new(memory, config), &map, 0);
     let (mut acknowledged, mut seen) = (Vec::new(), BTreeMap::<String, Timestamp>::new());
-    for counter in 1..60 {
+    for counter in 1..=work.operations {
         let draw = engine::task::random_u64() as usize;
-        let name = format!("key {}", draw % 6);
+        let name = format!("{:0width$}", (draw >> 24) % work.names, width = work.width);
         let key = key(&map, &name);
         if draw & 256 == 0 {
             let timestamp = ts(counter, host);
-            let len = (!counter.is_multiple_of(9)).then_some(LENGTHS[(draw >> 10) % LENGTHS.len()]);
+            let len = (!counter.is_multiple_of(9)).then_some(work.lengths[(draw >> 10) % work.lengths.len()]);
             if table.store_if_newer(&key, &record(timestamp, len), None, None).await.is_ok() {
                 acknowledged.push((name, timestamp));
             }
@@ -430,7 +443,7 @@ fn damaged_page_has_no_vote_until_it_is_rebuilt_whole() {
             })
             .collect();
         let rebuild = async |damaged: &View| {
-            let mut rebuilding = table.begin_rebuild(home, damaged.clone());
+            let mut rebuilding = table.begin_rebuild(home, damaged.clone()).await?;
             for (key, record, promise) in &records {
                 rebuilding.add(key, record.clone(), *promise).await?;
             }

@@ -23,6 +23,8 @@ pub enum BenchVerb {
     Kv(BenchKvArgs),
     /// Placement with many members: balance, data moved by a change, sizes, time of a lookup.
     Scale(BenchScaleArgs),
+    /// One member's table: what gets and misses cost as it fills up, and how full it gets.
+    Table(BenchTableArgs),
     /// The store against numbers of hosts and members, in virtual time, and the messages of an update (row B5).
     KvScale(Rounds),
 }
@@ -158,9 +160,7 @@ const VALUE_BYTES_MAX: usize = 60_000;
 fn parse_record(text: &str) -> Result<Record, String> {
     let (value, page_size) = text.split_once('@').unwrap_or((text, "4096"));
     let value = value.parse().ok().filter(|value| (1..=VALUE_BYTES_MAX).contains(value));
-    let page_size =
-        page_size.parse().ok().filter(|size: &u32| size.is_power_of_two() && (4096..=65_536).contains(size));
-    let (value, page_size) = value.zip(page_size).ok_or_else(|| {
+    let (value, page_size) = value.zip(parse_page_size(page_size).ok()).ok_or_else(|| {
         format!("give the bytes of a value, 1 to {VALUE_BYTES_MAX}, and perhaps of a page, a power of two from 4096 to 65536: 4096@8192")
     })?;
     Ok(Record { value, page_size })
@@ -175,4 +175,22 @@ pub struct BenchScaleArgs {
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [10, 100, 1000],
           value_parser = clap::value_parser!(u16).range(4..=1000))]
     pub members: Vec<u16>,
+}
+
+/// `yagura bench table`
+#[derive(Args, Debug)]
+pub struct BenchTableArgs {
+    #[command(flatten)]
+    pub rounds: Rounds,
+    /// Bytes of a page, a power of two from 4096 to 65536.
+    #[arg(long, value_name = "BYTES", default_value_t = 4096, value_parser = parse_page_size)]
+    pub page_size: u32,
+    /// Pages of the member.
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(512..=1_000_000))]
+    pub pages: u32,
+}
+
+fn parse_page_size(text: &str) -> Result<u32, String> {
+    let size = text.parse().ok().filter(|size: &u32| size.is_power_of_two() && (4096..=65_536).contains(size));
+    size.ok_or_else(|| "give a power of two from 4096 to 65536".to_owned())
 }

@@ -1,0 +1,233 @@
+//! Entries in bundles, under everything that befalls a page.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::tests::{Work, audit, get, hammered, key, record, ts, value_of};
+use super::*;
+use crate::testing::{Counting, create, memories, run};
+use crate::types::{Applied, Ballot};
+
+/// A member of so many table pages of 4 KiB and no heap.
+fn member_of(pages: u64) -> u64 {
+    (1152 << 10) + pages * 4096
+}
+
+/// The first `count` keys at home in `home`.
+fn keys_of<N: Namespace>(table: &Table<N>, map: &pool::Map, home: TablePage, count: usize) -> Vec<Key> {
+    let names = (0..).map(|number: u32| key(map, &number.to_string()));
+    names.filter(|key| table.home(key) == home).take(count).collect()
+}
+
+/// Forward records of a page, entries in bundles, and deletions among them.
+async fn bundled<N: Namespace>(table: &Table<N>, page: TablePage) -> (usize, usize, usize) {
+    let image = table.read_page(page).await.unwrap();
+    let view = table.decode_again(&image).unwrap();
+    let counting: usize = view.forwards().map(|forward| forward.counting()).sum();
+    let reserved: usize = view.forwards().map(|forward| forward.reserved()).sum();
+    (view.forwards().count(), counting, counting - reserved / crate::page::DELETION_BYTES)
+}
+
+/// A table filled with short values to `percent` of what its pages can hold of them; the keys.
+async fn filled<N: Namespace>(table: &Rc<Table<N>>, map: &pool::Map, len: usize, percent: usize) -> Vec<Key> {
+    let geometry = table.layout.geometry;
+    let room = geometry.page_size as usize - crate::page::HEADER_BYTES;
+    let count = geometry.table_pages as usize * room / (32 + 6 + len) * percent / 100;
+    let keys: Vec<_> = (0..count).map(|number| key(map, &format!("{number:06}"))).collect();
+    for key in &keys {
+        table.store_if_newer(key, &record(ts(1, 1), Some(len)), None, None).await.unwrap();
+    }
+    table.quiesce().await;
+    keys
+}
+
+async fn rebuild<N: Namespace>(
+    table: &Rc<Table<N>>,
+    home: TablePage,
+    damaged: View,
+    records: &[(Key, Record, Ballot)],
+) {
+    let mut rebuilding = table.begin_rebuild(home, damaged).await.unwrap();
+    for (key, record, promise) in records {
+        rebuilding.add(key, record.clone(), *promise).await.unwrap();
+    }
+    rebuilding.finish().await.unwrap();
+}
+
+#[test]
+fn entries_keep_their_protocol_state_in_a_bundle() {
+    run(31, async {
+        let members = memories(1, member_of(128));
+        let map = create(&members, 1, 1000).await;
+        let table = Table::new(members[0].clone(), &map, 0);
+        let home = TablePage(3);
+        let ballot = |round: u64| Ballot { round, op: OpId { host: 4, sequence: round } };
+        let of = |number: u64| Record {
+            timestamp: Timestamp { ballot: ballot(number + 1), ..ts(5, number) },
+            expiry: 1_000_000 + number,
+            tag: 1 + number as u32,
+            ops: vec![Applied { op: OpId { host: 4, sequence: number + 1 }, round: number + 1 }],
+            ..record(ts(5, number), Some(30))
+        };
+        let keys = keys_of(&table, &map, home, 50);
+        let records: Vec<_> =
+            keys.iter().zip(0..).map(|(key, number)| (key.clone(), of(number), ballot(90 + number))).collect();
+        let torn = Buf::copy_from(&[1; 4096]).freeze();
+        members[0].write(table.layout.table(home), torn, Durability::Stable).await.unwrap();
+        let damaged = table.damaged_image(home).await.unwrap().unwrap();
+        rebuild(&table, home, damaged, &records).await;
+        let (forwards, counting, _) = bundled(&table, home).await;
+        assert!(forwards > 2 && counting > 20, "{forwards} {counting}");
+        for (key, record, promise) in &records {
+            let found = table.read(key).await.unwrap();
+            assert_eq!((found.timestamp, found.promise, &found.ops), (record.timestamp, *promise, &record.ops));
+            assert_eq!((found.expiry, found.tag), (record.expiry, record.tag));
+        }
+        // A delete leaves nothing but the promise; the value that comes after it keeps that, too.
+        for (key, _, promise) in &records {
+            let deleted = record(ts(9, 1), None);
+            assert_eq!(table.store_if_newer(key, &deleted, None, None).await, Ok(Outcome::Stored));
+            let found = table.read(key).await.unwrap();
+            assert_eq!((found.timestamp, found.promise, found.ops.len()), (ts(9, 1), *promise, 0));
+            assert!((found.expiry, found.tag) == (0, 0) && matches!(found.content, Content::Nothing));
+        }
+        for (key, _, promise) in &records {
+            table.store_if_newer(key, &record(ts(10, 1), Some(1)), None, None).await.unwrap();
+            let found = table.read(key).await.unwrap();
+            assert_eq!((found.timestamp, found.promise, found.content.value_len()), (ts(10, 1), *promise, Some(1)));
+        }
+        table.quiesce().await;
+        audit(&table, true).await;
+    });
+}
+
+/// A member that takes no more must still take deletes, or it would never be anything but full.
+#[test]
+fn every_key_of_a_full_page_can_be_deleted() {
+    run(32, async {
+        let members = memories(1, member_of(128));
+        let map = create(&members, 1, 1000).await;
+        let table = Table::new(members[0].clone(), &map, 0);
+        let home = TablePage(3);
+        let (mut stored, mut refused) = (Vec::new(), None);
+        for key in keys_of(&table, &map, home, 200) {
+            match table.store_if_newer(&key, &record(ts(1, 1), Some(40)), None, None).await {
+                Ok(_) => stored.push(key),
+                Err(error) => {
+                    refused = Some(error);
+                    break;
+                }
+            }
+        }
+        assert!(matches!(refused, Some(TableError::OutOfSpace(_))), "{refused:?} after {}", stored.len());
+        assert!(stored.len() > 80, "{}", stored.len());
+        for turn in 2..4 {
+            for key in &stored {
+                table.store_if_newer(key, &record(ts(turn, 1), None), None, None).await.unwrap();
+                assert_eq!(get(&table, key).await, (ts(turn, 1), None));
+                let older = table.store_if_newer(key, &record(ts(1, 9), Some(40)), None, None).await;
+                assert_eq!(older, Ok(Outcome::Superseded));
+            }
+        }
+        let (_, _, deletions) = bundled(&table, home).await;
+        assert!(deletions > 10, "{deletions}");
+        table.quiesce().await;
+        audit(&table, true).await;
+    });
+}
+
+/// The page of a lost bundle has no vote on what was in it, and on nothing else is it lost.
+#[test]
+fn a_lost_bundle_is_gathered_and_all_else_stays() {
+    run(33, async {
+        let members = memories(1, member_of(64));
+        let map = create(&members, 1, 1000).await;
+        let table = Table::new(members[0].clone(), &map, 0);
+        let keys = filled(&table, &map, 60, 88).await;
+        let mut chosen = None;
+        for page in (0..table.layout.geometry.table_pages).map(TablePage) {
+            let image = table.read_page(page).await.unwrap();
+            let view = table.decode_again(&image).unwrap();
+            if view.header().forwards > 1 && view.header().guests > 0 {
+                chosen = view.forwards().next().map(|forward| (page, forward.reference));
+            }
+        }
+        let (home, lost) = chosen.expect("a page with bundles and guests");
+        assert!(table.free_guest(home, &lost).await.unwrap());
+        let (mut unread, mut records) = (0, Vec::new());
+        for key in keys.iter().filter(|key| table.home(key) == home) {
+            match table.read(key).await {
+                Ok(found) => assert_eq!(found.timestamp, ts(1, 1)),
+                Err(error) => {
+                    assert_eq!(error, TableError::CopyDamaged { op: OpId::default() });
+                    let refused = table.store_if_newer(key, &record(ts(2, 1), Some(1)), None, None).await;
+                    assert_eq!(refused, Err(error), "it has no vote");
+                    unread += 1;
+                }
+            }
+            // The others have written it again meanwhile; what is not lost here repair brings by itself.
+            records.push((key.clone(), record(ts(3, 1), Some(60)), Ballot::NONE));
+        }
+        assert!(unread > 2, "{unread}");
+        let damaged = table.damaged_image(home).await.unwrap().unwrap();
+        rebuild(&table, home, damaged, &records).await;
+        assert!(table.damaged_image(home).await.unwrap().is_none());
+        let mut newer = 0;
+        for key in &keys {
+            let (timestamp, value) = get(&table, key).await;
+            assert_eq!(value, Some(value_of(timestamp, 60)));
+            newer += usize::from(timestamp == ts(3, 1));
+        }
+        assert!((3..=unread).contains(&newer), "{newer} of {unread}");
+        table.quiesce().await;
+        audit(&table, true).await;
+    });
+}
+
+/// Entries that are not at home any more go with the seal, out of bundles, too; also if the reply is lost.
+#[test]
+fn what_is_not_at_home_leaves_bundles_with_the_seal() {
+    for lost in [None, Some((7, false)), Some((7, true))] {
+        run(34, async move {
+            let members: Vec<_> = memories(1, member_of(64)).into_iter().map(Counting::new).collect();
+            let map = create(&members, 1, 1000).await;
+            let table = Table::new(members[0].clone(), &map, 0);
+            let keys = filled(&table, &map, 60, 88).await;
+            let stays = |key: &[u8]| key.last().is_some_and(|byte| byte % 2 == 0);
+            members[0].cut.set(lost);
+            let mut listed = BTreeMap::new();
+            for page in (0..table.layout.geometry.table_pages).map(TablePage) {
+                let mut result = table.seal_and_drop(page, None, |entry| stays(entry.key)).await;
+                while result.is_err() {
+                    members[0].down.set(false);
+                    members[0].cut.set(None);
+                    result = table.seal_and_drop(page, None, |entry| stays(entry.key)).await;
+                }
+                listed.extend(result.unwrap().image.entries(&table).unwrap());
+            }
+            let expected: Vec<_> = keys.iter().map(|key| key.bytes()).filter(|key| stays(key)).collect();
+            assert!(listed.keys().eq(expected), "{} entries", listed.len());
+            for key in keys.iter().filter(|key| stays(key.bytes())) {
+                assert_eq!(get(&table, key).await, (ts(1, 1), Some(value_of(ts(1, 1), 60))));
+            }
+            engine::time::sleep(Duration::from_secs(1)).await;
+            table.quiesce().await;
+            audit(&table, true).await;
+        });
+    }
+}
+
+/// As `register_survives_faulty_commands`, where a third of the keys are in bundles.
+#[test]
+fn bundled_entries_survive_faulty_commands() {
+    for seed in 0..20 {
+        run(seed, async move {
+            let memory = memories(1, member_of(64))[0].clone();
+            let map = Rc::new(create(std::slice::from_ref(&memory), 1, 1000).await);
+            let table = Table::new(memory.clone(), &map, 0);
+            let keys = filled(&table, &map, 60, 80).await;
+            let work = Work { names: keys.len(), width: 6, lengths: &[40, 60, 70, 80], operations: 300 };
+            hammered(seed, memory, &map, work).await;
+        });
+    }
+}
