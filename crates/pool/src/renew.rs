@@ -74,6 +74,9 @@ fn last_generation(map: &Map, member: &Member, label: &str, images: &[Vec<u8>]) 
     for (copy, image) in images.iter().enumerate() {
         match Superblock::decode(image, MemberId(member.id.0)) {
             Ok(found) if found.pool != map.pool => return in_use(format!("a member of pool {}", found.pool)),
+            Ok(found) if found.epoch > map.epoch => {
+                return in_use(format!("a member of a later map, of epoch {}", found.epoch));
+            }
             Ok(found) => {
                 last = last.max(found.generation);
                 votes |= !member.lost && is_in_its_life(member, &found).is_ok();

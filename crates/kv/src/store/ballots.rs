@@ -18,25 +18,26 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use engine::time;
+
 use super::error::StoreError;
-use super::fetch::fetch;
 use super::link::Link;
 use super::operation::Course;
 use super::round::{Answer, Majority, Round};
 use super::value::{Change, PutOptions, Versioned};
 use super::{Inner, count};
-use crate::table::{Content, Found, Record, Request};
+use crate::table::{Found, Record, Request};
 use crate::types::{Applied, Ballot, Key, OpId, Timestamp, VALUE_BYTES_MAX, Version};
 use crate::value::Value;
 
 /// Attempts of one conditional operation against others of the same key. Guessed: with random pauses far beyond any
 /// contention that still makes progress.
 pub const ATTEMPTS_MAX: u32 = 128;
-/// First pause after a refusal; doubles, and is shortened at random, so that two hosts do not refuse each other for ever.
-/// Guessed: a round trip.
-const BACKOFF_FIRST: Duration = Duration::from_micros(100);
-/// Doublings of the pause: 25 ms.
-const BACKOFF_DOUBLINGS_MAX: u32 = 8;
+/// Doublings of the pause after a refusal. The first is as long as the attempt that was refused, for pauses shorter than what
+/// they are to keep apart part nobody; each is shortened at random, so that hosts do not refuse each other for ever.
+const BACKOFF_DOUBLINGS_MAX: u32 = 6;
+/// Longest pause. Chosen: a twentieth of an operation's time.
+const BACKOFF_MAX: Duration = Duration::from_millis(500);
 /// Ballots a host keeps in mind for its next operations; of more the oldest is forgotten, which costs that key's next one a
 /// round trip. Guessed.
 pub const RESERVATIONS_MAX: usize = 1024;
@@ -114,19 +115,23 @@ impl<'a, N: Link, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'
 
     /// Carries it out. `promised`: the ballot reserved for it, and what a majority that still promises it has shown.
     pub(super) async fn run(mut self, mut promised: Option<(Ballot, Majority)>) -> Result<Effect<R>, StoreError> {
+        let mut took = Duration::ZERO;
         for attempt in 0..ATTEMPTS_MAX {
             if attempt > 0 {
                 count(&self.inner.stats.conflicts);
-                back_off(attempt).await;
+                back_off(attempt, took).await;
             }
+            let began = time::now();
             let prepared = match promised.take() {
                 Some(promised) => Some(promised),
                 None => self.prepare().await?,
             };
-            let Some((ballot, majority)) = prepared else { continue };
-            if let Some(effect) = self.accept(ballot, &majority).await? {
+            if let Some((ballot, majority)) = prepared
+                && let Some(effect) = self.accept(ballot, &majority).await?
+            {
                 return Ok(effect);
             }
+            took = began.elapsed();
         }
         Err(StoreError::Contended { attempts: ATTEMPTS_MAX, outcome_unknown: !self.attempts.is_empty() })
     }
@@ -188,10 +193,7 @@ impl<'a, N: Link, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'
         if applied.is_none() && self.is_undecidable(&base) {
             return Err(StoreError::OutcomeUnknown);
         }
-        if holders.iter().all(|(_, found)| matches!(found.content, Content::Elsewhere(..))) {
-            self.round.let_go();
-        }
-        let Ok(value) = fetch(self.inner, self.key, holders).await else { return Ok(Resolution::Gone) };
+        let Ok(value) = self.round.fetch(holders).await else { return Ok(Resolution::Gone) };
         let confirmed = |result| {
             let timestamp = Timestamp { ballot, ..base.timestamp };
             let record = Record { timestamp, ..base.record(value.clone()) };
@@ -260,10 +262,10 @@ impl<'a, N: Link, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'
     }
 }
 
-async fn back_off(attempt: u32) {
-    let longest = BACKOFF_FIRST * (1 << attempt.min(BACKOFF_DOUBLINGS_MAX));
+async fn back_off(attempt: u32, took: Duration) {
+    let longest = (took * (1 << attempt.min(BACKOFF_DOUBLINGS_MAX))).clamp(Duration::from_nanos(1), BACKOFF_MAX);
     let share = engine::task::random_u64() % longest.as_nanos() as u64;
-    engine::time::sleep(Duration::from_nanos(share)).await;
+    time::sleep(Duration::from_nanos(share)).await;
 }
 
 /// Ballots that members have promised to this host's next operation on a key. Hints: whoever finds one of no use prepares.

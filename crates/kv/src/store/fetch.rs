@@ -9,7 +9,7 @@ use engine::time;
 
 use super::Inner;
 use super::link::Link;
-use super::member::{Member, MemberError};
+use super::member::{Member, MemberError, UnderWay};
 use crate::table::{Content, Fetched, Found, TableError};
 use crate::types::Key;
 use crate::value::Value;
@@ -59,6 +59,18 @@ struct Fetches {
     changed: Notify,
 }
 
+/// The fetches that an operation has begun; those that are still under way when it ends count as stragglers.
+struct Begun<N: Link> {
+    under_way: Vec<Rc<UnderWay<N>>>,
+    length: usize,
+}
+
+impl<N: Link> Drop for Begun<N> {
+    fn drop(&mut self) {
+        self.under_way.iter().for_each(|under_way| under_way.straggle(self.length));
+    }
+}
+
 /// Gets the value that all of `found`, which have the same timestamp, speak of: at once where it is inline, else from one
 /// after the other, without waiting long for any.
 pub(super) async fn fetch<N: Link>(
@@ -77,12 +89,15 @@ pub(super) async fn fetch<N: Link>(
     let _bytes = inner.value_bytes.acquire(length).await;
     let fetches = Rc::new(Fetches { value: RefCell::default(), failed: Cell::new(0), changed: Notify::new() });
     let count = found.len();
+    let mut begun = Begun { under_way: Vec::with_capacity(1), length };
     for (started, (member, found)) in found.into_iter().enumerate() {
         // At the bound, or away: as good as failed.
         let Ok(under_way) = member.begin() else {
             fetches.failed.set(fetches.failed.get() + 1);
             continue;
         };
+        let under_way = Rc::new(under_way);
+        begun.under_way.push(under_way.clone());
         let (inner, key, shared) = (inner.clone(), key.clone(), fetches.clone());
         engine::task::spawn(async move {
             match inner.fetch_from(&member, &key, &found).await {

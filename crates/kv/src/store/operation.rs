@@ -8,7 +8,6 @@ use engine::time::{self, Instant};
 
 use super::ballots::{Ballots, Effect, Purpose};
 use super::error::StoreError;
-use super::fetch::fetch;
 use super::link::Link;
 use super::round::{Answer, Majority, Round, is_value};
 use super::topology::Topology;
@@ -61,8 +60,9 @@ impl<N: Link> Store<N> {
         if value.len() > VALUE_BYTES_MAX {
             return Err(StoreError::Value { length: value.len() });
         }
-        let _bytes = inner.value_bytes.acquire(value.len()).await;
         let _permit = inner.operations.acquire(1).await;
+        // In this order, as gets have it: else gets that wait for bytes and puts that hold them wait for each other.
+        let _bytes = inner.value_bytes.acquire(value.len()).await;
         let (start, course) = (time::now(), Course::default());
         let operation = inner.on_newest(async |pool| put(inner, &pool, &key, value.clone(), options, &course).await);
         let result = inner.within(start, &course, operation).await;
@@ -207,7 +207,7 @@ async fn get<N: Link>(
             // Where it was dropped and where it was not, it says the same.
             return Ok(None);
         }
-        if let Ok(value) = fetch(inner, key, found).await {
+        if let Ok(value) = round.fetch(found).await {
             let versioned = value.clone().map(|value| Versioned::new(&shown, value));
             if matches!(majority, Majority::Agreed(_)) {
                 return Ok(versioned);

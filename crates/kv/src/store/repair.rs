@@ -407,15 +407,17 @@ pub(super) async fn rebuild_page<N: Link>(
         return Ok(()); // Somebody else was faster.
     };
     let seen = topology.see(stretch, |other| other != index, pace).await;
-    // Of every set of homes it is in: while the pool changes there are two.
-    let needed = topology.placement.replicas() - topology.placement.majority() + 1;
-    let gathered = |(ring, void): (&pool::Ring, &[u16])| {
+    // Of every set of homes it is in: while the pool changes there are two, and of the old one (the second) an operation may
+    // have had an answer of no more than `replicas - majority + 1`, this page among them.
+    let (replicas, majority) = (topology.placement.replicas(), topology.placement.majority());
+    let needed = [replicas - majority + 1, majority];
+    let lacks = |((ring, void), needed): &((&pool::Ring, &[u16]), usize)| {
         let whole = |home: &&u16| !void.contains(home) && seen.is_whole(usize::from(**home));
         let is_here = |home: &u16| usize::from(*home) == index && !void.contains(home);
         let mut sets = ring.all_homes().filter(|homes| homes.iter().any(is_here));
-        sets.all(|homes| homes.iter().filter(whole).count() >= needed)
+        sets.any(|homes| homes.iter().filter(whole).count() < *needed)
     };
-    if !topology.placement.rings().all(gathered) {
+    if let Some((_, needed)) = topology.placement.rings().zip(needed).find(lacks) {
         return Err(format!("{needed} other good replicas are needed to rebuild it, and are not there"));
     }
     let rebuilding = table.begin_rebuild(damaged.page, image).await.map_err(|error| words(&error))?;

@@ -15,6 +15,7 @@ use engine::sync::Notify;
 
 use super::Inner;
 use super::error::StoreError;
+use super::fetch::{Gone, fetch};
 use super::link::Link;
 use super::member::{Member, MemberError};
 use super::part::{Part, Shared, Slot};
@@ -143,7 +144,19 @@ impl<N: Link> Round<N> {
             let hopeless = !self.shared.is_met(|slot| slot.found.is_some() || slot.may_yet());
             hopeless.then(|| Err(self.unavailable(false)))
         };
-        self.until(judge).await
+        let majority = self.until(judge).await;
+        if majority.is_err() {
+            self.let_go();
+        }
+        majority
+    }
+
+    /// The value that `holders` speak of. Where it has to be fetched, the parts go on by themselves meanwhile.
+    pub(super) async fn fetch(&self, holders: Vec<(Rc<Member<N>>, Found)>) -> Result<Option<Value>, Gone> {
+        if holders.iter().all(|(_, found)| matches!(found.content, Content::Elsewhere(..))) {
+            self.let_go();
+        }
+        fetch(&self.shared.store, &self.shared.key, holders).await
     }
 
     /// The error of an operation that has met a seal before it had anything of its own stored.
@@ -219,7 +232,8 @@ impl<N: Link> Round<N> {
     pub(super) async fn ask(&self, request: Request) -> Result<Answer, StoreError> {
         let shared = &self.shared;
         for slot in shared.slots.borrow_mut().iter_mut() {
-            (slot.outcome, slot.in_doubt) = (None, false);
+            // A failure was of what was asked before.
+            (slot.outcome, slot.failure, slot.in_doubt) = (None, None, false);
             if matches!(request, Request::Prepare(_)) {
                 slot.found = None;
             }

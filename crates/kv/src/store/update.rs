@@ -12,7 +12,6 @@ use super::round::Majority;
 use super::topology::Topology;
 use super::value::{CasOutcome, Change, Increment, PutOptions, Versioned};
 use super::{Inner, Store};
-use crate::store::fetch::fetch;
 use crate::types::{Key, VALUE_BYTES_MAX, Version};
 use crate::value::Value;
 
@@ -173,7 +172,7 @@ async fn update<N: Link, R: Clone>(
         let found = round.found(slots);
         if let Some((_, shown)) = found.first().cloned()
             && !shown.is_expired(inner.unix_millis())
-            && let Ok(value) = fetch(inner, key, found).await
+            && let Ok(value) = round.fetch(found).await
         {
             let versioned = value.map(|value| Versioned::new(&shown, value));
             match (decide(versioned.as_ref()), &versioned) {

@@ -216,8 +216,10 @@ pub(super) fn plan_put<'a>(
         });
     }
     let sparse = forward.counting() * SPARSE_SHARE <= forward.len();
-    let (draft, emptied) = if sparse { (dissolved, vec![forward.reference]) } else { (single, emptied) };
-    Ok((plan(draft, puts, placed, share)?, emptied))
+    if !sparse || share == BUNDLE_SHARE_MAX {
+        return Ok((plan(single, puts, placed, share)?, emptied));
+    }
+    Ok((plan(dissolved, puts, placed, share)?, vec![forward.reference]))
 }
 
 /// The draft with entries of one bundle in its page again, and the bundle if it is not referred to any more.

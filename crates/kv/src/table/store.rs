@@ -125,7 +125,13 @@ impl<N: Namespace> Table<N> {
             bundled: false,
             share: BUNDLE_SHARE,
         };
-        let result = self.run(&mut attempt).await;
+        let result = self.run(&mut attempt).await.map_err(|error| match error {
+            // An earlier try may yet happen: "out of space" would say that nothing did.
+            TableError::OutOfSpace(_) | TableError::Device(device::Error::OutOfSpace) if attempt.doubt.is_some() => {
+                TableError::Contended
+            }
+            error => error,
+        });
         let (page, bundles) = (attempt.page, std::mem::take(&mut attempt.bundles));
         self.settle(attempt).await;
         result.map(|(outcome, bytes)| Reply { outcome, image: PageImage { page, bytes, bundles } })

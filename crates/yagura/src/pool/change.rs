@@ -219,6 +219,11 @@ pub async fn renew(reached: &Reached, walk: &Walk) -> Result<(Vec<MemberId>, Vec
         }
         let source = reached.source();
         let map = source.agree(|map| Ok(map.clone())).await?;
+        // Another repair may have begun it anew meanwhile.
+        let Some(index) = map.index_of(id) else { continue };
+        if pool::check_member(&found.namespace, &map, index).await.is_ok() {
+            continue;
+        }
         if map.state != State::Stable {
             end_without(&[id], &source, reached, walk).await?;
         }
