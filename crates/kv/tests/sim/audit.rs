@@ -20,16 +20,17 @@ pub async fn collect(store: &HostStore) {
         time::sleep(PAUSE).await; // connections are being made
     }
     let options = CollectOptions { age_min: Duration::ZERO, ..CollectOptions::default() };
+    let mut repaired = None;
     for _ in 0..TRIES_MAX {
         store.settle().await;
         if store.collect(&options).await.failed == 0 {
             return;
         }
         // What is damaged can't be looked at.
-        let _again_below = store.repair(&RepairOptions { check_heap: true, ..RepairOptions::default() }).await;
+        repaired = Some(store.repair(&RepairOptions { check_heap: true, ..RepairOptions::default() }).await);
         time::sleep(PAUSE).await;
     }
-    panic!("what was left behind can't be collected: {:?}", store.collect(&options).await);
+    panic!("what was left behind can't be collected: {:?}; {repaired:?}", store.collect(&options).await);
 }
 
 /// Repairs until nothing is left to do.
