@@ -3,7 +3,7 @@
 use std::ffi::c_char;
 use std::ptr;
 
-use client::{CasOutcome, Increment, Version};
+use client::{CasOutcome, Increment, Version, Versioned};
 
 use crate::fault::{Fault, Status, guard, remember};
 use crate::foreign::{Bytes, RawPutOptions, bytes, object, place, put_options, room, row, text};
@@ -14,8 +14,15 @@ use crate::value::{Value, into_raw};
 const VERSION_MAX: usize = 256;
 
 /// `yes`, or what it means that the condition did not hold.
-fn held(yes: bool, no: Status) -> Status {
+pub(crate) fn held(yes: bool, no: Status) -> Status {
     if yes { Status::Ok } else { no }
+}
+
+/// Puts what was found into the caller's place, and says whether it was.
+fn hand_over(found: Option<Versioned>, place: &mut *mut Value) -> Status {
+    let status = held(found.is_some(), Status::Absent);
+    *place = into_raw(found);
+    status
 }
 
 /// # Safety
@@ -25,10 +32,7 @@ pub unsafe extern "C" fn yagura_get(client: *mut RawClient, key: Bytes, value: *
     guard(|| {
         // SAFETY: by this function's own condition.
         let (client, key, value) = unsafe { (object(client, "client")?, bytes(key, "key")?, place(value, "value")?) };
-        let found = client.0.get_versioned(key).wait()?;
-        let status = held(found.is_some(), Status::Absent);
-        *value = into_raw(found);
-        Ok(status)
+        Ok(hand_over(client.0.get_versioned(key).wait()?, value))
     })
 }
 
@@ -196,10 +200,7 @@ pub unsafe extern "C" fn yagura_take(client: *mut RawClient, key: Bytes, value: 
     guard(|| {
         // SAFETY: by this function's own condition.
         let (client, key, value) = unsafe { (object(client, "client")?, bytes(key, "key")?, place(value, "value")?) };
-        let found = client.0.take(key).wait()?;
-        let status = held(found.is_some(), Status::Absent);
-        *value = into_raw(found);
-        Ok(status)
+        Ok(hand_over(client.0.take(key).wait()?, value))
     })
 }
 

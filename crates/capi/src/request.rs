@@ -8,6 +8,7 @@ use client::{Client, Error, Pending, Versioned};
 use crate::fault::{Fault, Status, guard, remember};
 use crate::foreign::{Bytes, RawPutOptions, bytes, object, put_options};
 use crate::handle::RawClient;
+use crate::operation::held;
 use crate::value::{Value, into_raw};
 
 /// `yagura_completion`.
@@ -96,7 +97,7 @@ fn lock(early: &Mutex<Early>) -> MutexGuard<'_, Early> {
 }
 
 fn found(found: Option<Versioned>) -> (Status, Option<Versioned>) {
-    (if found.is_some() { Status::Ok } else { Status::Absent }, found)
+    (held(found.is_some(), Status::Absent), found)
 }
 
 /// # Safety
@@ -148,7 +149,7 @@ pub unsafe extern "C" fn yagura_delete_async(
     guard(|| {
         // SAFETY: by this function's own condition.
         let (client, key) = unsafe { (object(client, "client")?, bytes(key, "key")?) };
-        let outcome = |there| (if there { Status::Ok } else { Status::Absent }, None);
+        let outcome = |there| (held(there, Status::Absent), None);
         Call::new(done, context)?.when_done(&client.0, client.0.delete(key), outcome)
     })
 }
@@ -170,7 +171,7 @@ pub unsafe extern "C" fn yagura_add_async(
         let call = Call::new(done, context)?;
         // SAFETY: as above.
         let pending = client.0.add(key, value, unsafe { put_options(options) });
-        call.when_done(&client.0, pending, |added| (if added { Status::Ok } else { Status::Changed }, None))
+        call.when_done(&client.0, pending, |added| (held(added, Status::Changed), None))
     })
 }
 

@@ -94,6 +94,12 @@ pub fn sleep(duration: Duration) -> Sleep {
     sleep_until(now() + duration)
 }
 
+/// Ends at some moment before `longest` is over, by chance: so that those who pause for one another don't meet again.
+pub fn sleep_within(longest: Duration) -> Sleep {
+    let nanos = longest.as_nanos().clamp(1, u128::from(u64::MAX)) as u64;
+    sleep(Duration::from_nanos(crate::task::random_u64() % nanos))
+}
+
 /// Ends at `deadline`.
 pub fn sleep_until(deadline: Instant) -> Sleep {
     Sleep { deadline, timer: None }

@@ -263,9 +263,7 @@ impl<'a, N: Link, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'
 }
 
 async fn back_off(attempt: u32, took: Duration) {
-    let longest = (took * (1 << attempt.min(BACKOFF_DOUBLINGS_MAX))).clamp(Duration::from_nanos(1), BACKOFF_MAX);
-    let share = engine::task::random_u64() % longest.as_nanos() as u64;
-    time::sleep(Duration::from_nanos(share)).await;
+    time::sleep_within((took * (1 << attempt.min(BACKOFF_DOUBLINGS_MAX))).min(BACKOFF_MAX)).await;
 }
 
 /// Ballots that members have promised to this host's next operation on a key. Hints: whoever finds one of no use prepares.

@@ -404,7 +404,5 @@ fn refers(view: &TablePageView<'_>, copy: &Reference) -> bool {
 }
 
 async fn back_off(misses: u32) {
-    let longest = BACKOFF_FIRST * (1 << misses.min(BACKOFF_DOUBLINGS_MAX));
-    let share = engine::task::random_u64() % longest.as_nanos() as u64;
-    engine::time::sleep(Duration::from_nanos(share)).await;
+    engine::time::sleep_within(BACKOFF_FIRST * (1 << misses.min(BACKOFF_DOUBLINGS_MAX))).await;
 }
