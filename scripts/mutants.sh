@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # Breaks one guarantee at a time and shows that its named test notices. A test that cannot fail proves nothing.
-# usage: mutants.sh [PATTERN]     only the patches whose name contains PATTERN
+# usage: mutants.sh [PATTERN...]     only the patches whose name contains one of them
 #
 # Each mutants/*.patch opens with a header of "Name: value" lines:
 #   Guarantee  the sentence that the patch makes untrue
 #   Test       arguments of `cargo test` that select the crate and the test binary, then the exact name of the test
 #   Env        optional: variables for the test, e.g. SEEDS=200
-# For every patch: it applies; without it the test passes; with it the tree still builds and the test fails.
-# Anything else is an error. The tree itself is not touched: the work is done on a copy, in a target directory of its own.
+# First, all named tests pass without any patch. Then, for every patch: it applies, and with it the tree still builds and
+# the test fails. Anything else is an error. The tree itself is not touched: the work is done on a copy, in a target
+# directory of its own.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
-pattern=${1:-}
 
 # A test that takes longer is not bounded, which is a defect of its own. Chosen: well above the slowest one here.
 TEST_SECONDS_MAX=300
@@ -23,71 +23,123 @@ tree=$work/tree
 export CARGO_TARGET_DIR=$work/target
 log=$work/log.txt
 
+# Only files that differ are replaced, and those get a new time: what was last built may have been a mutant.
 copy_tree() {
-  # Times are kept and files are replaced only where they differ, so that the copy builds incrementally.
-  mkdir -p "$tree" "$work/fresh"
-  (cd "$root" && git ls-files -z --cached --others --exclude-standard | tar --null --ignore-failed-read -T - -cf - 2>/dev/null) \
-    | tar -C "$work/fresh" -xf -
-  rm -rf "$tree"
-  mv "$work/fresh" "$tree"
-  git -C "$tree" init -q
+  mkdir -p "$tree"
+  [ -d "$tree/.git" ] || git -C "$tree" init -q
+  local file
+  (cd "$root" && git ls-files -z --cached --others --exclude-standard) >"$work/files"
+  while IFS= read -r -d '' file; do
+    [ -e "$root/$file" ] || continue
+    cmp -s "$root/$file" "$tree/$file" && continue
+    mkdir -p "$tree/$(dirname "$file")"
+    cp "$root/$file" "$tree/$file"
+  done <"$work/files"
+  (cd "$tree" && find . -name .git -prune -o -type f -printf '%P\0') | sort -z >"$work/there"
+  sort -z "$work/files" | comm -z -13 - "$work/there" | (cd "$tree" && xargs -0 -r rm -f)
 }
 
 # The value of header field $2 in patch $1.
 field() { sed -n "/^diff --git/q; s/^$2: *//p" "$1" | head -n 1; }
 
-# Runs the test of patch $1 in the copy. The words of Test are split on purpose: they are arguments.
-run_test() {
-  local words environment
+# How cargo is told which tests to build for patch $1, with the patch's variables before it.
+selection() {
+  local words
   read -ra words <<<"$(field "$1" Test)"
-  read -ra environment <<<"$(field "$1" Env)"
-  local last=$((${#words[@]} - 1))
-  (cd "$tree" && env "${environment[@]}" timeout "$TEST_SECONDS_MAX" \
-    cargo test --locked "${words[@]:0:$last}" -- --exact "${words[$last]}") >"$log" 2>&1
+  echo "$(field "$1" Env) cargo test --locked ${words[*]:0:${#words[@]}-1}"
+}
+
+# The exact name of the test of patch $1.
+test_name() {
+  local words
+  read -ra words <<<"$(field "$1" Test)"
+  echo "${words[-1]}"
+}
+
+# Runs `$1`, the words of a selection, in the copy; they are split on purpose. The rest is for cargo.
+cargo_test() {
+  local words
+  read -ra words <<<"$1"
+  shift
+  (cd "$tree" && timeout --foreground "$seconds" env "${words[@]}" "$@") >"$log" 2>&1
 }
 
 explain() {
   tail -n 12 "$log" | sed 's/^/    | /'
 }
 
-copy_tree
 bad=0 good=0
-for patch in mutants/*"$pattern"*.patch; do
-  [ -e "$patch" ] || { echo "mutants: no patch is named like '$pattern'" >&2; exit 2; }
-  name=$(basename "$patch" .patch)
-  if [ -z "$(field "$patch" Guarantee)" ] || [ -z "$(field "$patch" Test)" ]; then
-    echo "BAD   $name: its header lacks Guarantee or Test"
-    bad=$((bad + 1))
-    continue
-  fi
-  began=$SECONDS
-  test=$(field "$patch" Test)
-  verdict=
-  if ! git -C "$tree" apply --check "$root/$patch" 2>"$log"; then
-    verdict="the patch no longer applies: mend it"
-  elif ! run_test "$patch"; then
-    verdict="its test fails without it: $test"
-  elif ! grep -q '^test result: ok. 1 passed' "$log"; then
-    verdict="there is no such test: $test"
+report_bad() {
+  echo "BAD   $1: $2"
+  bad=$((bad + 1))
+}
+
+# The named tests pass in the tree as it is: one run for all that share a binary.
+run_untouched() {
+  local patch selection
+  declare -A names
+  for patch in "${patches[@]}"; do
+    selection=$(selection "$patch")
+    names[$selection]+=" $(test_name "$patch")"
+  done
+  for selection in "${!names[@]}"; do
+    local list
+    read -ra list <<<"${names[$selection]}"
+    echo "without any patch: $selection (${#list[@]} tests)"
+    seconds=$((TEST_SECONDS_MAX * (${#list[@]} + 3)))
+    cargo_test "$selection" -- --exact "${list[@]}" || explain
+    for name in "${list[@]}"; do
+      grep -qxF "test $name ... ok" "$log" || report_bad "$name" "is no test, or fails without any patch: $selection"
+    done
+  done
+}
+
+# Prints what is wrong with patch $1, if anything is.
+verdict() {
+  local selection status=0
+  selection=$(selection "$1")
+  git -C "$tree" apply --check "$root/$1" 2>"$log" || { echo "the patch no longer applies: mend it"; return; }
+  git -C "$tree" apply "$root/$1"
+  seconds=$((10 * TEST_SECONDS_MAX))
+  if ! cargo_test "$selection" --no-run; then
+    echo "the mutant does not build"
   else
-    git -C "$tree" apply "$root/$patch"
-    status=0
-    run_test "$patch" || status=$?
-    git -C "$tree" apply --reverse "$root/$patch"
+    seconds=$TEST_SECONDS_MAX
+    cargo_test "$selection" -- --exact "$(test_name "$1")" || status=$?
     if [ $status = 0 ]; then
-      verdict="SURVIVED: $test does not notice"
+      echo "SURVIVED: $(test_name "$1") does not notice"
     elif [ $status = 124 ]; then
-      verdict="the test hangs: bound it"
-    elif ! grep -qE "^running 1 test" "$log"; then
-      verdict="the mutant does not build"
+      echo "the test hangs: bound it"
+    elif ! grep -q "^running 1 test" "$log"; then
+      echo "its test did not run"
     fi
   fi
-  if [ -n "$verdict" ]; then
-    echo "BAD   $name: $verdict"
+  git -C "$tree" apply --reverse "$root/$1"
+}
+
+patches=()
+for pattern in "${@:-}"; do
+  for patch in mutants/*"$pattern"*.patch; do
+    [ -e "$patch" ] || { echo "mutants: no patch is named like '$pattern'" >&2; exit 2; }
+    if [ -z "$(field "$patch" Guarantee)" ] || [ -z "$(field "$patch" Test)" ]; then
+      report_bad "$patch" "its header lacks Guarantee or Test"
+    else
+      patches+=("$patch")
+    fi
+  done
+done
+
+copy_tree
+run_untouched
+for patch in "${patches[@]}"; do
+  began=$SECONDS
+  wrong=$(verdict "$patch")
+  name=$(basename "$patch" .patch)
+  if [ -n "$wrong" ]; then
+    report_bad "$name" "$wrong"
     explain
-    bad=$((bad + 1))
   else
-    echo "ok    $name: ${test##* } turns red ($((SECONDS - began)) s)"
+    echo "ok    $name: $(test_name "$patch") turns red ($((SECONDS - began)) s)"
     good=$((good + 1))
   fi
 done
