@@ -55,6 +55,31 @@ fn stock_that_is_just_being_claimed_goes_back_too() {
     });
 }
 
+/// An extent that was put after the heap was read, and freed while the tables were walked, is not missing: its page does not
+/// refer to it any more when it is looked at again.
+#[test]
+fn what_is_freed_during_a_walk_is_no_lost_claim() {
+    run(23, async {
+        let members = memories(1, 8 << 20);
+        let map = create(&members, 1, 500).await;
+        let (table, other) = (Table::new(members[0].clone(), &map, 0), Table::new(members[0].clone(), &map, 0));
+        let key = key(&map, "k");
+        let before = table.heap(async |_, _| ()).await.unwrap();
+        other.store_if_newer(&key, &record(ts(1, 1), Some(9000)), None, None).await.unwrap();
+        let replaced = std::cell::Cell::new(0);
+        let replace = async |bytes: u64, _| {
+            // The walk asks for one page where it has a doubt, for many where it reads tables.
+            if bytes == table.layout.page_bytes() as u64 {
+                replaced.set(replaced.get() + 1);
+                other.store_if_newer(&key, &record(ts(2, 1), None), None, None).await.unwrap();
+                other.quiesce().await;
+            }
+        };
+        let marks = table.mark(Some(before), replace).await.unwrap();
+        assert_eq!((replaced.get(), marks.unread, marks.missing), (1, 0, Vec::new()));
+    });
+}
+
 /// What a host leaves behind that ends between placing a value and publishing it, its stock with it.
 #[test]
 fn orphans_are_freed_and_what_is_in_use_is_not() {
