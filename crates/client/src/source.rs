@@ -74,9 +74,12 @@ impl Source {
         self.agree(|map| Ok(map.give_up(members)?)).await
     }
 
-    /// Goes back to the placement before the change under way, if that is still possible.
+    /// Goes back to the placement before the change under way, if its map is still joint; else nothing.
+    ///
+    /// # Errors
+    /// Members that were given up leave too few homes of some keys there: the change can only be gone on with.
     pub async fn take_back(&self) -> Result<Map, Error> {
-        self.agree(|map| Ok(map.take_back())).await
+        self.agree(|map| Ok(map.take_back()?)).await
     }
 
     /// Marks every member's superblock, if no change is under way: media that are rolled back later than this are known by it.

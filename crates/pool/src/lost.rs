@@ -35,13 +35,22 @@ impl Map {
         }
         next.revision += 1;
         let goes_on = next.is_served(Side::New) && (self.state != State::Joint || next.is_served(Side::Old));
-        let next = if goes_on { next } else { next.take_back() };
+        let next = if goes_on { next } else { next.went_back() };
         next.validate()?;
         next.is_served(Side::New).then_some(next).ok_or(PlanError::TooFewReplicas(self.replicas))
     }
 
     /// The map after the joint one if its change is not to be: the old placement alone. A map of another state: as it is.
-    pub fn take_back(&self) -> Map {
+    /// Refused if members that were given up leave too few homes of some keys there.
+    pub fn take_back(&self) -> Result<Map, PlanError> {
+        if self.state != State::Joint {
+            return Ok(self.clone());
+        }
+        let back = self.went_back();
+        back.is_served(Side::New).then_some(back).ok_or(PlanError::NoWayBack(self.replicas))
+    }
+
+    fn went_back(&self) -> Map {
         let mut next = self.clone();
         if self.state != State::Joint {
             return next;

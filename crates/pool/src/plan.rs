@@ -102,6 +102,12 @@ pub enum PlanError {
         "of some keys too few of the {0} replicas are left without the members that are lost: bring members back first"
     )]
     TooFewReplicas(u8),
+    /// The same, of a change that is to be taken back and can be gone on with.
+    #[error(
+        "the change can't be taken back: before it some keys had too many of their {0} replicas on members that have been \
+         given up as lost since; go on with it (`yagura pool rebalance`)"
+    )]
+    NoWayBack(u8),
     /// Too many members.
     #[error("{0} members, at most {MEMBERS_MAX} are possible")]
     TooMany(usize),

@@ -72,8 +72,7 @@ impl<N: Link> Store<N> {
     pub fn start_scrubber(&self, options: ScrubberOptions) -> Task<()> {
         let store = self.clone();
         engine::task::spawn(async move {
-            let millis = options.pause.as_millis().max(1) as u64;
-            time::sleep(Duration::from_millis(engine::task::random_u64() % millis)).await;
+            time::sleep_within(options.pause).await;
             loop {
                 let bytes_per_second = options.bytes_per_second;
                 let repair = RepairOptions { check_values: true, check_heap: true, bytes_per_second, progress: None };

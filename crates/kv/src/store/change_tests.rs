@@ -163,6 +163,29 @@ impl Scene {
         self.voters.set(next);
     }
 
+    /// The end of a history: clients stop, what outlives them is waited for, what they were told is judged, and what is stored.
+    pub(super) async fn end(
+        &self,
+        seed: u64,
+        stop: &Cell<bool>,
+        clients: Vec<Task<()>>,
+        hosts: &[Host],
+        recorder: &Recorder,
+    ) {
+        stop.set(true);
+        for client in clients {
+            client.await;
+        }
+        for host in hosts {
+            host.store.settle().await;
+        }
+        if let Err(fault) = check::check(&recorder.history()) {
+            panic!("seed {seed}: {fault}");
+        }
+        time::sleep(Duration::from_secs(1)).await;
+        self.audit().await;
+    }
+
     /// Every key on exactly its homes, all alike.
     pub(super) async fn audit(&self) -> u64 {
         let map = self.voters.now();
@@ -298,18 +321,7 @@ async fn scenario(seed: u64) {
         }
         time::sleep(Duration::from_millis(30)).await;
     }
-    stop.set(true);
-    for client in clients {
-        client.await;
-    }
-    for host in &hosts {
-        host.store.settle().await;
-    }
-    if let Err(fault) = check::check(&recorder.history()) {
-        panic!("seed {seed}: {fault}");
-    }
-    time::sleep(Duration::from_secs(1)).await;
-    scene.audit().await;
+    scene.end(seed, &stop, clients, &hosts, &recorder).await;
 }
 
 /// Carries the change out: workers die at any moment, two work at once, one member is away for a while.

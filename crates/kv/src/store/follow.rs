@@ -63,6 +63,8 @@ pub(super) struct Follow<N> {
     lease: Cell<Duration>,
     /// When the map in use was last known to be the newest: the moment before it was asked for.
     confirmed: Cell<Option<Instant>>,
+    /// When the epoch of the map in use was raised to what it is, if this host was there.
+    raised: Cell<Option<Instant>>,
     /// One asks, the others wait for its answer.
     turn: Semaphore,
 }
@@ -71,7 +73,7 @@ impl<N> Follow<N> {
     /// A store whose map is the only one it will know.
     pub(super) fn nothing() -> Follow<N> {
         let (source, lease) = (RefCell::default(), Cell::new(LEASE_DEFAULT));
-        Follow { source, lease, confirmed: Cell::new(None), turn: Semaphore::new(1) }
+        Follow { source, lease, confirmed: Cell::new(None), raised: Cell::new(None), turn: Semaphore::new(1) }
     }
 }
 
@@ -164,6 +166,11 @@ impl<N: Link> Inner<N> {
         self.follow.lease.get()
     }
 
+    /// Whether this host has seen the epoch of its map begin, no longer ago than that.
+    pub(super) fn was_raised_within(&self, time: Duration) -> bool {
+        self.follow.raised.get().is_some_and(|at| at.elapsed() <= time)
+    }
+
     /// Takes a map into use, if it is newer.
     pub(super) async fn adopt(self: &Rc<Self>, map: Map) {
         let before = self.topology();
@@ -188,6 +195,9 @@ impl<N: Link> Inner<N> {
             return; // Somebody was faster while new members were being connected.
         }
         tracing::info!(epoch = map.epoch, state = %map.state, members = members.len(), "the pool's map has changed");
+        if map.epoch > before.map.epoch {
+            self.follow.raised.set(Some(time::now()));
+        }
         *self.topology.borrow_mut() = Rc::new(Topology::over(map, members));
         self.stale.notify_one();
         engine::task::spawn(retire(before)).detach();

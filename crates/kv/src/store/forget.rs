@@ -11,9 +11,12 @@
 //! Why that is safe: when the map with floor f came into force every home held the key's newest entry and took nothing from
 //! epochs before f. Whoever works on a page sealed for e > f began after that.
 //!
-//! Anybody may do it, several at once, and end anywhere: an epoch that was raised meanwhile makes a sweep count for nothing.
+//! Anybody may do it, several at once, and end anywhere: an epoch that was raised meanwhile makes a sweep count for nothing. So
+//! that hosts which do it daily do not void each other's sweeps for ever, one that has seen the epoch begin lately sweeps that
+//! one: whoever is done first notes it, and was helped by the others.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use engine::time;
 use pool::State;
@@ -23,6 +26,9 @@ use super::link::Link;
 use super::pace::{Pace, ShowProgress};
 use super::repair::RepairOptions;
 use super::{Inner, Store};
+
+/// How long somebody who has raised the epoch is taken to be sweeping. Chosen: the period of the scrub.
+const SWEEP_TIME: Duration = Duration::from_secs(86_400);
 
 /// How to forget.
 #[derive(Clone, Default)]
@@ -60,7 +66,9 @@ impl<N: Link> Store<N> {
 
     async fn try_forget(&self, options: &ForgetOptions, report: &mut ForgetReport) -> Result<(), String> {
         let inner = &self.inner;
-        let epoch = self.raise_and_drop(options).await?;
+        // Asked for at once, what was deleted up to now is to be swept.
+        let joins = !options.at_once && inner.was_raised_within(SWEEP_TIME);
+        let epoch = self.raise_and_drop(options, joins).await?;
         let repair = RepairOptions {
             bytes_per_second: options.bytes_per_second,
             progress: options.progress.clone(),
@@ -77,21 +85,25 @@ impl<N: Link> Store<N> {
         }
         report.swept = true;
         if options.at_once {
-            self.raise_and_drop(options).await?;
+            self.raise_and_drop(options, false).await?;
         }
         Ok(())
     }
 
-    /// Raises the epoch; seals all pages for it, and drops below its floor.
-    async fn raise_and_drop(&self, options: &ForgetOptions) -> Result<u64, String> {
+    /// Raises the epoch, or `joins` who has and is sweeping it; seals all pages for it, and drops below its floor.
+    async fn raise_and_drop(&self, options: &ForgetOptions, joins: bool) -> Result<u64, String> {
         let inner = &self.inner;
         let source = inner.source()?;
         self.refresh().await?;
-        let known = inner.topology();
-        if known.map.state != State::Stable {
+        // A store does not follow how far a sweep is.
+        let known = source.newest().await?;
+        if known.state != State::Stable {
             return Err("the pool is being changed: finish that first".into());
         }
-        let map = source.raise_epoch(known.map.epoch).await?;
+        let map = match joins && known.swept < known.epoch {
+            true => known,
+            false => source.raise_epoch(known.epoch).await?,
+        };
         inner.adopt(map.clone()).await;
         // Hosts that are awake learn of it by themselves, and need not meet a seal half way.
         time::sleep(inner.lease()).await;

@@ -203,7 +203,7 @@ async fn get<N: Link>(
         if shown.is_expired(inner.unix_millis()) {
             return Ok(confirm(inner, key, &round, course, Purpose::Read).await?.result);
         }
-        if shown.is_forgotten(round.forgets()) {
+        if shown.is_absent(round.forgets()) {
             // Where it was dropped and where it was not, it says the same.
             return Ok(None);
         }

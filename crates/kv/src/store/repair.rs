@@ -21,7 +21,7 @@ use super::link::Link;
 use super::member::{Member, MemberError};
 use super::pace::{Pace, ShowProgress};
 use super::scan::{DamagedPage, Seen};
-use super::topology::Topology;
+use super::topology::{Topology, forgets};
 use super::{Inner, OPERATION_TIME_MAX, Store, count};
 use crate::page::Reference;
 use crate::table::{Content, Found, Known, Outcome, Rebuilding, Request, TableError};
@@ -208,6 +208,8 @@ struct Work<N: Link> {
     check_values: bool,
     /// The newest has ended.
     expired: bool,
+    /// Homes that did not say what they hold, and why: the key is not done.
+    silent: Vec<String>,
 }
 
 impl<N: Link> Work<N> {
@@ -222,15 +224,28 @@ impl<N: Link> Work<N> {
 
     /// What a key needs now.
     async fn look(topology: &Rc<Topology<N>>, key: Key, check_values: bool, now: u64) -> Option<Work<N>> {
-        let mut found = Vec::new();
+        let (mut found, mut silent) = (Vec::new(), Vec::new());
         for home in topology.homes(&key).iter() {
             let index = usize::from(home.member);
-            if let Ok((_, seen)) = topology.members[index].read(&key).await {
-                found.push((index, seen));
+            match topology.members[index].read(&key).await {
+                Ok((_, seen)) => found.push((index, seen)),
+                // A walk meets damaged pages by themselves, and has them rebuilt.
+                Err(MemberError::Table(TableError::Page { .. })) => {}
+                Err(error) => silent.push(format!("{key:?} on member {index}: {error}")),
             }
         }
         let told = |member: usize| found.iter().any(|(index, _)| *index == member);
-        Work::plan(topology, key, &found, told, check_values, now)
+        let planned = Work::plan(topology, key.clone(), &found, told, check_values, now);
+        match planned {
+            None if silent.is_empty() => None,
+            Some(work) => Some(Work { silent, ..work }),
+            None => Some(Work { silent, ..Work::nothing(key) }),
+        }
+    }
+
+    fn nothing(key: Key) -> Work<N> {
+        let (holders, lacking, silent) = (Vec::new(), Vec::new(), Vec::new());
+        Work { key, timestamp: Timestamp::ZERO, holders, lacking, check_values: false, expired: false, silent }
     }
 
     fn plan(
@@ -242,6 +257,11 @@ impl<N: Link> Work<N> {
         now: u64,
     ) -> Option<Work<N>> {
         let timestamp = found.iter().map(|(_, found)| found.timestamp).max()?;
+        let forgets = forgets(&topology.map);
+        if found.iter().all(|(_, found)| found.is_absent(forgets)) {
+            // A tombstone that readers do without is not brought back to where it was dropped.
+            return None;
+        }
         let (mut holders, mut lacking) = (Vec::new(), Vec::new());
         for home in topology.homes(&key).iter() {
             let member = topology.members[usize::from(home.member)].clone();
@@ -256,7 +276,7 @@ impl<N: Link> Work<N> {
         let elsewhere = holders.iter().any(|(_, found)| matches!(found.content, Content::Elsewhere(..)));
         let expired = holders.first().is_some_and(|(_, found)| found.is_expired(now));
         let needed = expired || !lacking.is_empty() || (check_values && elsewhere);
-        needed.then_some(Work { key, timestamp, holders, lacking, check_values, expired })
+        needed.then_some(Work { timestamp, holders, lacking, check_values, expired, ..Work::nothing(key) })
     }
 }
 
@@ -288,6 +308,7 @@ async fn carry_out<N: Link>(inner: &Rc<Inner<N>>, work: Vec<Work<N>>, pace: &Rc<
 async fn repair_key<N: Link>(inner: &Rc<Inner<N>>, mut work: Work<N>, pace: &Pace, report: &mut RepairReport) {
     for _ in 0..LOOKS_MAX {
         if repair_as_planned(inner, &work, pace, report).await.is_ok() {
+            work.silent.into_iter().for_each(|reason| report.fail(reason));
             return;
         }
         let before = work.timestamp;

@@ -383,3 +383,23 @@ fn what_is_written_while_it_waits_for_its_turn_is_no_failure() {
         assert!(pool.verify().await.is_equal());
     });
 }
+
+/// The key was written while it waited for its turn, and when repair looked at it again a home did not answer: whether that one
+/// has everything was not known, and the key was called done.
+#[test]
+fn a_key_is_not_done_while_one_of_its_homes_is_silent() {
+    run(43, async {
+        let pool = Pool::new(3, 3).await;
+        pool.store.put(b"k", value(&[1; 9000])).await.unwrap();
+        pool.store.settle().await;
+        let key = Key::new(b"k", pool.map.hash_seed).unwrap();
+        pool.store.inner.repair.note(&key);
+        pool.down(2, true);
+        let options = RepairOptions::default();
+        let report = pool.store.repair_noted(&options).await.unwrap();
+        assert!(!report.is_complete() && report.reasons[0].contains("member 2"), "{report:?}");
+        pool.down(2, false);
+        pool.store.inner.repair.note(&key);
+        assert!(pool.store.repair_noted(&options).await.unwrap().is_complete());
+    });
+}

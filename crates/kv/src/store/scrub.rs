@@ -18,7 +18,7 @@ use super::heap::scrub_heap;
 use super::link::Link;
 use super::pace::{Pace, ShowProgress};
 use super::scan::Seen;
-use super::topology::Topology;
+use super::topology::{Topology, forgets};
 use super::{Inner, Store};
 use crate::table::{Content, Found};
 use crate::types::{Key, Timestamp};
@@ -196,7 +196,7 @@ async fn scrub_keys<N: Link>(walk: &Walk<'_, N>, mut seen: Seen, report: &mut Sc
                 report.keys += 1;
                 report.value_bytes += length as u64;
             }
-            None => report.tombstones += 1,
+            None => report.tombstones += u64::from(!scrubbed.is_absent),
         }
         scrubbed.missed.into_iter().for_each(|member| report.missed(member, &"no answer"));
         if let Some(what) = scrubbed.difference {
@@ -244,6 +244,12 @@ impl Look {
 
     fn newest(&self) -> Option<&Found> {
         self.found.iter().map(|(_, found)| found).max_by_key(|found| found.timestamp)
+    }
+
+    /// Whether there is nothing to compare: to every reader the key is not there, dropped on all members or not on all yet.
+    fn is_absent<N: Link>(&self, topology: &Topology<N>) -> bool {
+        let forgets = forgets(&topology.map);
+        self.found.iter().all(|(_, found)| found.is_absent(forgets))
     }
 
     /// How the replicas differ, if they do: one is older than `floor` (`None`: than the newest of them), or two that were
@@ -300,6 +306,8 @@ struct Scrubbed {
     replicas: u64,
     /// Bytes of its value; `None`: it was deleted.
     value_len: Option<usize>,
+    /// It was never written, or was deleted so long ago that nobody need know.
+    is_absent: bool,
     expiry: u64,
     difference: Option<String>,
     missed: Vec<usize>,
@@ -314,7 +322,7 @@ async fn scrub_key<N: Link>(walk: &Walk<'_, N>, key: Key, mut look: Look) -> Scr
             walk.pace.take(look.replicas.len() as u64 * u64::from(walk.topology.map.page_size)).await;
             look.again(walk.topology, &key).await;
         }
-        difference = look.difference(floor);
+        difference = look.difference(floor).filter(|_| !look.is_absent(walk.topology));
         if difference.is_none() && walk.check_values {
             difference = damaged_copy(walk, &key, &look).await;
         }
@@ -324,7 +332,8 @@ async fn scrub_key<N: Link>(walk: &Walk<'_, N>, key: Key, mut look: Look) -> Scr
     }
     let value_len = look.newest().and_then(|newest| newest.content.value_len());
     let expiry = look.newest().map_or(0, |newest| newest.expiry);
-    Scrubbed { replicas: look.replicas.len() as u64, key, value_len, expiry, difference, missed: look.missed }
+    let (is_absent, replicas) = (look.is_absent(walk.topology), look.replicas.len() as u64);
+    Scrubbed { replicas, key, value_len, is_absent, expiry, difference, missed: look.missed }
 }
 
 async fn damaged_copy<N: Link>(walk: &Walk<'_, N>, key: &Key, look: &Look) -> Option<String> {

@@ -70,6 +70,13 @@ impl Found {
         matches!(self.content, Content::Nothing) && forgets.covers(self.timestamp, self.promise)
     }
 
+    /// Whether readers take the key for one that is not there: it was never written, or was deleted before the floor. On one
+    /// member a live promise may keep such a tombstone that others have dropped.
+    pub(crate) fn is_absent(&self, forgets: Forgets) -> bool {
+        let is_old = self.timestamp == Timestamp::ZERO || forgets.covers(self.timestamp, Ballot::NONE);
+        matches!(self.content, Content::Nothing) && is_old
+    }
+
     /// Whether it has ended by a clock that shows `now`, in Unix milliseconds.
     pub(crate) fn is_expired(&self, now: u64) -> bool {
         self.expiry != 0 && self.expiry <= now && !matches!(self.content, Content::Nothing)

@@ -193,6 +193,15 @@ async fn silent(reached: &Reached, map: &Map, members: Vec<MemberId>) -> Vec<Mem
     silent
 }
 
+/// Whether a member answers, and has no vote under this map: it has lost what it held.
+async fn has_lost(found: &Found, map: &Map, id: MemberId) -> bool {
+    let Some(index) = map.index_of(id) else { return false };
+    match pool::check_member(&found.namespace, map, index).await {
+        Ok(()) | Err(pool::Error::Device { .. }) => false,
+        Err(_) => true,
+    }
+}
+
 /// Ends the change under way without members that are lost.
 async fn end_without(lost: &[MemberId], source: &Rc<Source>, reached: &Reached, walk: &Walk) -> Result<(), Failure> {
     if lost.is_empty() {
@@ -212,16 +221,13 @@ pub async fn renew(reached: &Reached, walk: &Walk) -> Result<(Vec<MemberId>, Vec
     let (mut renewed, mut hindered) = (Vec::new(), Vec::new());
     for (index, found) in reached.members.iter().enumerate() {
         let id = reached.map.members[index].id;
-        match pool::check_member(&found.namespace, &reached.map, index).await {
-            // With a vote; or it does not answer, so that nothing is known of it.
-            Ok(()) | Err(pool::Error::Device { .. }) => continue,
-            Err(_) => {}
+        if !has_lost(found, &reached.map, id).await {
+            continue;
         }
         let source = reached.source();
         let map = source.agree(|map| Ok(map.clone())).await?;
         // Another repair may have begun it anew meanwhile.
-        let Some(index) = map.index_of(id) else { continue };
-        if pool::check_member(&found.namespace, &map, index).await.is_ok() {
+        if !has_lost(found, &map, id).await {
             continue;
         }
         if map.state != State::Stable {
