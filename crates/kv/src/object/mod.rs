@@ -78,7 +78,7 @@ pub async fn put<B: Backend>(
     part_bytes: usize,
 ) -> Result<Stored, ObjectError> {
     let part_bytes = part_bytes.clamp(1, PART_BYTES_MAX);
-    let before = store.get(key).await?.filter(looks_like_manifest);
+    let before = store.get(key).await?.filter(is_in_parts);
     let mut first = read_part(source, part_bytes)?;
     let second = if first.len() == part_bytes { read_part(source, part_bytes)? } else { Vec::new() };
     let stored = if second.is_empty() && !Manifest::is_one(&first) {
@@ -88,9 +88,8 @@ pub async fn put<B: Backend>(
         first.extend_from_slice(&second);
         put_parts(store, key, first, source, part_bytes).await?
     };
-    // The old manifest may be damaged or foreign; its parts are then not known, and stay.
-    if let Some(Ok(before)) = before.map(|value| Manifest::decode(&value.to_vec())) {
-        delete_parts(store, key, &before).await?;
+    if let Some(before) = before {
+        delete_parts_of(store, key, &before).await?;
     }
     Ok(stored)
 }
@@ -142,7 +141,7 @@ pub async fn get<B: Backend>(
     mut sink: impl FnMut(&[u8]) -> io::Result<()>,
 ) -> Result<Option<Stored>, ObjectError> {
     let Some(value) = store.get(key).await? else { return Ok(None) };
-    if !looks_like_manifest(&value) {
+    if !is_in_parts(&value) {
         for segment in value.segments() {
             sink(segment)?;
         }
@@ -176,12 +175,19 @@ pub async fn get<B: Backend>(
 pub async fn delete<B: Backend>(store: &B, key: &[u8]) -> Result<bool, ObjectError> {
     let before = store.get(key).await?;
     let was_there = store.delete(key).await?;
-    if let Some(value) = before.filter(looks_like_manifest)
-        && let Ok(manifest) = Manifest::decode(&value.to_vec())
-    {
-        delete_parts(store, key, &manifest).await?;
+    if let Some(value) = before {
+        delete_parts_of(store, key, &value).await?;
     }
     Ok(was_there)
+}
+
+/// Removes the parts of an object that was replaced, if `before` was one in parts.
+pub async fn delete_parts_of<B: Backend>(store: &B, key: &[u8], before: &Value) -> Result<(), ObjectError> {
+    // The old manifest may be damaged or foreign; its parts are then not known, and stay.
+    match is_in_parts(before).then(|| Manifest::decode(&before.to_vec())) {
+        Some(Ok(manifest)) => delete_parts(store, key, &manifest).await,
+        Some(Err(_)) | None => Ok(()),
+    }
 }
 
 async fn delete_parts<B: Backend>(store: &B, key: &[u8], manifest: &Manifest) -> Result<(), ObjectError> {
@@ -198,8 +204,9 @@ async fn delete_parts<B: Backend>(store: &B, key: &[u8], manifest: &Manifest) ->
     Ok(())
 }
 
-/// Whether a stored value is to be taken for a manifest. One is short, so it is in one piece; a long value is none.
-fn looks_like_manifest(value: &Value) -> bool {
+/// Whether a stored value is to be taken for a manifest: the object is in parts. One is short, so it is in one piece; a long
+/// value is none.
+pub fn is_in_parts(value: &Value) -> bool {
     value.segments().first().is_some_and(|first| Manifest::is_one(first))
 }
 

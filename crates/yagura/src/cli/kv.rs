@@ -16,6 +16,18 @@ pub enum KvVerb {
     Get(KvGetArgs),
     /// Remove keys.
     Delete(KvDeleteArgs),
+    /// Store a value unless there is one.
+    Add(KvSetArgs),
+    /// Store a value if there is one.
+    Replace(KvSetArgs),
+    /// Store a value if the key still has the version that `kv get --json` has shown.
+    Cas(KvCasArgs),
+    /// Add to a decimal number of 64 bits, and show the sum.
+    Incr(KvIncrArgs),
+    /// Put bytes behind a value, or store them.
+    Append(KvSetArgs),
+    /// Have a key end by itself after some time, or never.
+    Expire(KvExpireArgs),
     /// List keys.
     List(KvListArgs),
     /// Store every file of a directory tree; keys are relative paths.
@@ -40,12 +52,81 @@ pub struct KvPutArgs {
     pub address: PoolAddress,
     /// The key.
     pub key: String,
+    #[command(flatten)]
+    pub given: Given,
+}
+
+/// A value on the command line.
+#[derive(Args, Debug)]
+pub struct Given {
     /// The value; without it --file or standard input.
     #[arg(conflicts_with = "file")]
     pub value: Option<String>,
     /// Take the value from this file.
     #[arg(long, value_name = "FILE")]
     pub file: Option<PathBuf>,
+}
+
+/// `yagura kv add`, `replace`, `append`
+#[derive(Args, Debug)]
+pub struct KvSetArgs {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub address: PoolAddress,
+    /// The key.
+    pub key: String,
+    #[command(flatten)]
+    pub given: Given,
+}
+
+/// `yagura kv cas`
+#[derive(Args, Debug)]
+pub struct KvCasArgs {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub address: PoolAddress,
+    /// The key.
+    pub key: String,
+    /// The version that it must still have.
+    pub version: kv::Version,
+    #[command(flatten)]
+    pub given: Given,
+}
+
+/// `yagura kv incr`
+#[derive(Args, Debug)]
+pub struct KvIncrArgs {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub address: PoolAddress,
+    /// The key.
+    pub key: String,
+    /// What to add.
+    #[arg(default_value_t = 1, allow_negative_numbers = true)]
+    pub delta: i64,
+    /// What a key that is not there counts as.
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
+    pub initial: i64,
+}
+
+/// `yagura kv expire`
+#[derive(Args, Debug)]
+pub struct KvExpireArgs {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub address: PoolAddress,
+    /// The key.
+    pub key: String,
+    /// Seconds from now.
+    #[arg(required_unless_present = "never", value_parser = clap::value_parser!(u32).range(1..))]
+    pub seconds: Option<u32>,
+    /// It does not end by itself any more.
+    #[arg(long, conflicts_with = "seconds")]
+    pub never: bool,
 }
 
 /// `yagura kv get`
@@ -57,7 +138,7 @@ pub struct KvGetArgs {
     pub address: PoolAddress,
     /// The key.
     pub key: String,
-    /// Write the value to this file.
+    /// Write the value to this file; with --json and without a file, the report holds the value, which must be text.
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Give what is stored under the key itself: of a file in parts, its manifest.

@@ -1,5 +1,6 @@
 //! `yagura kv …`
 
+mod change;
 pub mod copy;
 pub mod scrub;
 mod stat;
@@ -15,7 +16,7 @@ use kv::resp::Failure as StoreFailure;
 use kv::store::{LIST_ENTRIES_MAX, Store};
 use serde::Serialize;
 
-use crate::cli::{KvDeleteArgs, KvGetArgs, KvImportArgs, KvListArgs, KvPutArgs, KvVerb};
+use crate::cli::{Given, KvDeleteArgs, KvGetArgs, KvImportArgs, KvListArgs, KvPutArgs, KvVerb};
 use crate::client::{self, Connected};
 use crate::exit::Failure;
 use crate::tree::Tree;
@@ -32,6 +33,12 @@ pub fn run(verb: &KvVerb) -> Result<(), Failure> {
         KvVerb::Put(args) => reactors::run_one(put(args)),
         KvVerb::Get(args) => reactors::run_one(get(args)),
         KvVerb::Delete(args) => reactors::run_one(delete(args)),
+        KvVerb::Add(args) => reactors::run_one(change::set(args, change::Condition::Missing)),
+        KvVerb::Replace(args) => reactors::run_one(change::set(args, change::Condition::There)),
+        KvVerb::Cas(args) => reactors::run_one(change::cas(args)),
+        KvVerb::Incr(args) => reactors::run_one(change::incr(args)),
+        KvVerb::Append(args) => reactors::run_one(change::append(args)),
+        KvVerb::Expire(args) => reactors::run_one(change::expire(args)),
         KvVerb::List(args) => reactors::run_one(list(args)),
         KvVerb::Import(args) => reactors::run_one(import(args)),
         KvVerb::Verify(args) => reactors::run_one(verify::verify(args)),
@@ -75,16 +82,21 @@ struct Changed {
     parts: u64,
 }
 
-async fn put(args: &KvPutArgs) -> Result<(), Failure> {
-    let store = client::open(&args.address).await?;
-    let mut source: Box<dyn std::io::Read> = match (&args.value, &args.file) {
+/// Where a value comes from.
+fn source(given: &Given) -> Result<Box<dyn std::io::Read>, Failure> {
+    Ok(match (&given.value, &given.file) {
         (Some(value), _) => Box::new(std::io::Cursor::new(value.clone().into_bytes())),
         (None, Some(path)) => {
             let file = File::open(path).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
             Box::new(file)
         }
         (None, None) => Box::new(std::io::stdin()),
-    };
+    })
+}
+
+async fn put(args: &KvPutArgs) -> Result<(), Failure> {
+    let store = client::open(&args.address).await?;
+    let mut source = source(&args.given)?;
     let stored = object::put(&store, args.key.as_bytes(), &mut source, object::PART_BYTES_MAX).await;
     let stored = stored.map_err(object_failure)?;
     settle(&store).await;
@@ -92,29 +104,57 @@ async fn put(args: &KvPutArgs) -> Result<(), Failure> {
     output::report(args.common.json, &changed, |changed| format!("{}: {} bytes stored", changed.key, changed.bytes))
 }
 
+/// What a get has found.
+#[derive(Serialize)]
+struct Got {
+    key: String,
+    bytes: u64,
+    /// For `kv cas`; none: an object in parts.
+    version: Option<String>,
+    /// Unix milliseconds; none: never.
+    expiry: Option<u64>,
+    tag: u32,
+    /// Unless it was written to a file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<String>,
+}
+
 async fn get(args: &KvGetArgs) -> Result<(), Failure> {
     let store = client::open(&args.address).await?;
+    let key = args.key.as_bytes();
+    let missing = || Failure::check(format!("no such key: {}", args.key));
+    let found = store.get_versioned(key).await.map_err(|error| store_failure(error.into()))?.ok_or_else(missing)?;
+    let in_parts = !args.raw && object::is_in_parts(&found.value);
+    let mut got = Got {
+        key: args.key.clone(),
+        bytes: found.value.len() as u64,
+        version: (!in_parts).then(|| found.version.to_string()),
+        expiry: found.expiry,
+        tag: found.tag,
+        value: None,
+    };
+    if args.common.json && args.output.is_none() {
+        let text = if in_parts { None } else { String::from_utf8(found.value.to_vec()).ok() };
+        let refused = || Failure::usage(format!("{}: no text, or too long, for a report: give --output", args.key));
+        got.value = Some(text.ok_or_else(refused)?);
+        return output::report(true, &got, |_| String::new());
+    }
     let mut sink: Box<dyn Write> = match &args.output {
         Some(path) => {
             Box::new(File::create(path).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?)
         }
         None => Box::new(std::io::stdout().lock()),
     };
-    let key = args.key.as_bytes();
-    let missing = || Failure::check(format!("no such key: {}", args.key));
-    let bytes = if args.raw {
-        let value = store.get(key).await.map_err(|error| store_failure(error.into()))?.ok_or_else(missing)?;
-        value.segments().iter().try_for_each(|segment| sink.write_all(segment))?;
-        value.len() as u64
+    if in_parts {
+        let read = object::get(&store, key, |part| sink.write_all(part)).await;
+        got.bytes = read.map_err(object_failure)?.ok_or_else(missing)?.bytes;
     } else {
-        let got = object::get(&store, key, |part| sink.write_all(part)).await;
-        got.map_err(object_failure)?.ok_or_else(missing)?.bytes
-    };
+        found.value.segments().iter().try_for_each(|segment| sink.write_all(segment))?;
+    }
     sink.flush()?;
     if args.output.is_none() {
         return Ok(()); // standard output holds the value
     }
-    let got = Changed { key: args.key.clone(), bytes, parts: 0 };
     output::report(args.common.json, &got, |got| format!("{}: {} bytes", got.key, got.bytes))
 }
 

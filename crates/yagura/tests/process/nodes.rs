@@ -250,3 +250,56 @@ fn a_full_pool_says_so_and_stays_readable() {
     let mut again = yagura(&["kv", "put", &pool, "again", "--file", value.to_str().expect("text")]);
     assert!(again.stdout(std::process::Stdio::null()).status().expect("ran").success());
 }
+
+/// What scripts need of the conditional verbs: they change a key only if their condition holds, and the exit status says so.
+#[test]
+fn a_key_is_changed_by_what_is_there_from_the_command_line() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let nodes = three(directory.path(), "16MiB");
+    let pool = create(&nodes, &[]);
+    let kv = |arguments: &[&str]| run(&[&["kv"], arguments, &[pool.as_str()]].concat());
+    let json = |arguments: &[&str]| -> (i32, serde_json::Value) {
+        let (status, stdout, stderr) = kv(&[arguments, &["--json"]].concat());
+        (status, serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {stderr}")))
+    };
+    assert_eq!(kv(&["replace", "k", "no"]).0, 1);
+    assert_eq!(kv(&["add", "k", "one"]).0, 0);
+    let (status, _, stderr) = kv(&["add", "k", "two"]);
+    assert!(status == 1 && stderr.contains("there is one already"), "{stderr}");
+    let (_, got) = json(&["get", "k"]);
+    let version = got["version"].as_str().expect("text").to_owned();
+    assert_eq!((got["value"].as_str(), got["bytes"].as_u64(), &got["expiry"]), (Some("one"), Some(3), &().into()));
+    let (status, stored) = json(&["cas", "k", &version, "two"]);
+    assert_eq!((status, stored["done"].as_bool(), stored["bytes"].as_u64()), (0, Some(true), Some(3)));
+    let (status, refused) = json(&["cas", "k", &version, "three"]);
+    assert_eq!((status, &refused["done"], &refused["version"]), (1, &false.into(), &stored["version"]));
+    assert_eq!(kv(&["append", "k", " and more"]).0, 0);
+    assert_eq!(kv(&["get", "k"]).1, "two and more");
+    assert_eq!(kv(&["incr", "k"]).0, 1, "no number");
+    assert_eq!(json(&["incr", "n"]).1["value"], 1);
+    assert_eq!(kv(&["incr", "n", "-5"]).1.trim(), "-4");
+    assert_eq!(kv(&["incr", "m", "2", "--initial=40"]).1.trim(), "42");
+    let (status, ends) = json(&["expire", "n", "1000"]);
+    assert_eq!((status, &ends["expiry"]), (0, &json(&["get", "n"]).1["expiry"]));
+    assert_eq!(kv(&["incr", "n", "4"]).0, 0);
+    assert_eq!(json(&["get", "n"]).1["expiry"], ends["expiry"], "an increment leaves it as it is");
+    assert_eq!(kv(&["expire", "n", "--never"]).0, 0);
+    assert!(json(&["get", "n"]).1["expiry"].is_null());
+    assert_eq!(kv(&["expire", "nothing", "5"]).0, 1);
+    assert_eq!((kv(&["expire", "n"]).0, kv(&["expire", "n", "0"]).0, kv(&["cas", "n", "7", "x"]).0), (2, 2, 2));
+
+    // An object in parts is one value to all: it is replaced whole, with its parts, and not changed in part.
+    let file = directory.path().join("long");
+    std::fs::write(&file, vec![b'x'; 3 << 20]).expect("written");
+    let file = file.to_str().expect("text");
+    assert_eq!(kv(&["put", "long", "--file", file]).0, 0);
+    let parts = || kv(&["list", "--parts"]).1.lines().count();
+    assert_eq!(parts(), 3 + 1 + 3);
+    for refused in [&["append", "long", "x"][..], &["expire", "long", "5"]] {
+        let (status, _, stderr) = kv(refused);
+        assert!(status == 1 && stderr.contains("in parts"), "{stderr}");
+    }
+    assert_eq!(kv(&["get", "long", "--json"]).0, 2, "no text for a report");
+    assert_eq!(kv(&["replace", "long", "short"]).0, 0);
+    assert_eq!((parts(), kv(&["get", "long"]).1.as_str()), (4, "short"));
+}
