@@ -1,15 +1,17 @@
 //! The protocol of the key-value store, small enough to be searched completely.
 //!
-//! Three models share one explorer ([`explore`]):
+//! Several models share one explorer ([`explore`]):
 //! - [`quorum`]: one key on three members, each an atomic register, joined by majorities. It shows that puts, gets,
 //!   deletes and conditional operations are linearizable although every message may land at any time or never.
 //! - [`page`]: one member seen from inside: home page, guests, extents. It shows that the rules of `ARCHITECTURE.md` §6
 //!   make the member the atomic register that the first model takes for granted.
 //! - [`orphan`]: who frees what a crashed host has left on a member.
+//! - [`bundle`]: entries that leave a full page together.
 //!
 //! All also hold the rules that look right and are not: each broken variant must lead to a violation, and the tests
 //! assert that it does. State counts are in `README.md`.
 
+pub mod bundle;
 pub mod explore;
 pub mod orphan;
 pub mod page;

@@ -2,7 +2,7 @@
 //! caught. The counts are part of the proof: a change of the model that loses transitions shows up as a smaller number.
 
 use kv_model::explore::{Outcome, exhaust, shortest_violation};
-use kv_model::{orphan, page, quorum};
+use kv_model::{bundle, orphan, page, quorum};
 
 /// Far above what any configuration here needs; a search that hits it has got out of hand.
 const STATES_MAX: usize = 4_000_000;
@@ -109,6 +109,22 @@ fn every_broken_rule_of_the_collector_is_caught() {
     for config in orphan::broken() {
         let name = config.name;
         let outcome = exhaust(&orphan::Search(config), STATES_MAX);
+        assert!(matches!(outcome, Outcome::Violation { .. }), "{name} was not caught: {outcome:?}");
+    }
+}
+
+#[test]
+fn entries_in_bundles_are_entries_of_their_page() {
+    let configs = bundle::configs::sound("bundle").into_iter();
+    let counts: Vec<usize> = configs.map(|c| states(c.name, exhaust(&bundle::Search(c), STATES_MAX))).collect();
+    assert_eq!(counts, [615, 329, 268, 265, 2650, 1476, 370, 332, 727, 6707, 3246, 12783, 23230, 49027]);
+}
+
+#[test]
+fn every_broken_rule_of_bundles_is_caught() {
+    for config in bundle::configs::broken() {
+        let name = config.name;
+        let outcome = shortest_violation(&bundle::Search(config), STATES_MAX);
         assert!(matches!(outcome, Outcome::Violation { .. }), "{name} was not caught: {outcome:?}");
     }
 }

@@ -31,6 +31,7 @@ mod operation;
 mod pace;
 mod part;
 mod quorum;
+mod rebuild;
 mod repair;
 mod round;
 mod scan;

@@ -1,11 +1,6 @@
 //! Repair: the newest of every key, stored wherever it is missing, older or damaged.
 //!
-//! Storing the newest is always safe: it is what a get does before it returns. A damaged *page* is another matter. It may
-//! have held what an acknowledged put counted on, so it may only come back holding that again:
-//! - its entries are gathered from so many other members (N - majority + 1) that every majority it was part of is met;
-//! - they are gathered no sooner than [`OPERATION_TIME_MAX`] after the damage was seen. A put that this member had answered
-//!   before may still have been under way elsewhere; by then it has been acknowledged, and is found, or has failed;
-//! - the page becomes good in one compare-and-write (`table::rebuild`).
+//! Storing the newest is always safe: it is what a get does before it returns. A damaged page is another matter (`rebuild`).
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -20,12 +15,13 @@ use super::heap::repair_heap;
 use super::link::Link;
 use super::member::{Member, MemberError};
 use super::pace::{Pace, ShowProgress};
-use super::scan::{DamagedPage, Seen};
+use super::rebuild::{marked, rebuild_page};
+use super::scan::DamagedPage;
 use super::topology::{Topology, forgets};
 use super::{Inner, OPERATION_TIME_MAX, Store, count};
 use crate::page::Reference;
-use crate::table::{Content, Found, Known, Outcome, Rebuilding, Request, TableError};
-use crate::types::{Ballot, Key, Timestamp};
+use crate::table::{Content, Found, Known, Outcome, Request, TableError};
+use crate::types::{Key, Timestamp};
 
 /// Keys repaired at once.
 const REPAIRS_MAX: usize = 16;
@@ -134,10 +130,11 @@ impl<N: Link> Store<N> {
         let pace = Pace::new(options.bytes_per_second, options.progress.clone());
         pace.begin("repair");
         let damaged = self.walk(options.check_values, &pace, &mut report).await;
-        if let Some(seen) = damaged.iter().map(|page| page.seen).max() {
-            time::sleep_until(seen + OPERATION_TIME_MAX + CLOCK_MARGIN).await;
-            for page in damaged {
-                match rebuild_page(&self.inner, &page, &pace).await {
+        let marked = marked(&self.inner, damaged, &mut report).await;
+        if !marked.is_empty() {
+            time::sleep(OPERATION_TIME_MAX + CLOCK_MARGIN).await;
+            for (page, mark) in marked {
+                match rebuild_page(&self.inner, &page, &mark, &pace).await {
                     Ok(()) => report.pages_rebuilt += 1,
                     Err(reason) => report.fail(format!("page {} of member {}: {reason}", page.page.0, page.member)),
                 }
@@ -408,84 +405,6 @@ fn is_damage(error: &TableError) -> bool {
         error,
         TableError::CopyDamaged { .. } | TableError::Page { .. } | TableError::Device(device::Error::ReadFault(_))
     )
-}
-
-/// Rebuilds one damaged page; its time has come.
-pub(super) async fn rebuild_page<N: Link>(
-    inner: &Rc<Inner<N>>,
-    damaged: &DamagedPage,
-    pace: &Rc<Pace>,
-) -> Result<(), String> {
-    let words = |error: &dyn std::fmt::Display| error.to_string();
-    let topology = inner.topology();
-    // Indices shift when members come and go, and a member that was formatted again has lost the page.
-    let same = |member: &pool::Member| (member.id, member.incarnation) == damaged.life;
-    let Some(index) = topology.map.members.iter().position(same) else { return Ok(()) };
-    let member = &topology.members[index];
-    let (table, epoch) = member.voting().await.map_err(|error| words(&error))?;
-    let image = table.damaged_image(damaged.page).await.map_err(|error| words(&error))?;
-    let (Some(image), Some(stretch)) = (image, topology.stretch_of(index, damaged.page)) else {
-        return Ok(()); // Somebody else was faster.
-    };
-    let seen = topology.see(stretch, |other| other != index, pace).await;
-    // Of every set of homes it is in: while the pool changes there are two, and of the old one (the second) an operation may
-    // have had an answer of no more than `replicas - majority + 1`, this page among them.
-    let (replicas, majority) = (topology.placement.replicas(), topology.placement.majority());
-    let needed = [replicas - majority + 1, majority];
-    let lacks = |((ring, void), needed): &((&pool::Ring, &[u16]), usize)| {
-        let whole = |home: &&u16| !void.contains(home) && seen.is_whole(usize::from(**home));
-        let is_here = |home: &u16| usize::from(*home) == index && !void.contains(home);
-        let mut sets = ring.all_homes().filter(|homes| homes.iter().any(is_here));
-        sets.any(|homes| homes.iter().filter(whole).count() < *needed)
-    };
-    if let Some((_, needed)) = topology.placement.rings().zip(needed).find(lacks) {
-        return Err(format!("{needed} other good replicas are needed to rebuild it, and are not there"));
-    }
-    let rebuilding = table.begin_rebuild(damaged.page, image).await.map_err(|error| words(&error))?;
-    match gather(inner, &topology, index, seen, rebuilding, pace).await? {
-        rebuilding if member.counts(epoch).is_ok() => rebuilding.finish().await.map_err(|error| words(&error)),
-        rebuilding => {
-            rebuilding.give_up().await;
-            Err(MemberError::Away.to_string())
-        }
-    }
-}
-
-/// Adds what the page of member `index` is to hold, one value after the other.
-async fn gather<N: Link>(
-    inner: &Rc<Inner<N>>,
-    topology: &Rc<Topology<N>>,
-    index: usize,
-    seen: Seen,
-    mut rebuilding: Rebuilding<N>,
-    pace: &Pace,
-) -> Result<Rebuilding<N>, String> {
-    for ((_, key), found) in seen.keys {
-        let Ok(key) = inner.key(&key) else { continue };
-        let homes = topology.homes(&key);
-        let Some(timestamp) = found.iter().map(|(_, found)| found.timestamp).max() else { continue };
-        if !homes.contains(index) {
-            continue;
-        }
-        // What it had promised, a majority had, and one of those asked knows: a lower ballot must find it again.
-        let promise = found.iter().map(|(_, found)| found.promise).max().unwrap_or(Ballot::NONE);
-        let holders = found.into_iter().filter(|(_, found)| found.timestamp == timestamp);
-        let holders: Vec<_> = holders.map(|(index, found)| (topology.members[index].clone(), found)).collect();
-        let Some(newest) = holders.first().map(|(_, found)| found.clone()) else { continue };
-        let length = newest.content.value_len().unwrap_or(0);
-        let bytes = inner.background_bytes.acquire(length).await;
-        pace.take(length as u64).await;
-        let added = match fetch(inner, &key, holders).await {
-            Ok(value) => rebuilding.add(&key, newest.record(value), promise).await.map_err(|error| error.to_string()),
-            Err(_gone) => Err(format!("no good copy of the value of {key:?}")),
-        };
-        drop(bytes);
-        if let Err(reason) = added {
-            rebuilding.give_up().await;
-            return Err(reason);
-        }
-    }
-    Ok(rebuilding)
 }
 
 /// What the background repairer last did, and is to do; see [`super::background`].

@@ -172,12 +172,40 @@ fn a_damaged_page_is_rebuilt_where_it_was_seen() {
         pool.damage(1, pool.store.table(1).unwrap().layout().table(page)).await;
         let life = |index: usize| (pool.map.members[index].id, pool.map.members[index].incarnation);
         let error = TableError::Contended;
-        let seen = DamagedPage { member: 2, life: life(1), page, error, seen: time::now() };
+        let seen = DamagedPage { member: 2, life: life(1), page, error };
         let gone = DamagedPage { life: (life(1).0, 0), ..seen.clone() };
-        repair::rebuild_page(&pool.store.inner, &gone, &Pace::new(None, None)).await.unwrap();
+        let inner = &pool.store.inner;
+        assert_eq!(rebuild::mark_of(inner, &gone).await, Ok(None));
+        let mark = rebuild::mark_of(inner, &seen).await.unwrap().unwrap();
+        let pace = Pace::new(None, None);
+        rebuild::rebuild_page(inner, &gone, &mark, &pace).await.unwrap();
         assert_eq!(pool.verify().await.damaged_pages.count, 1, "a life that has ended has no pages");
-        repair::rebuild_page(&pool.store.inner, &seen, &Pace::new(None, None)).await.unwrap();
+        rebuild::rebuild_page(inner, &seen, &mark, &pace).await.unwrap();
         assert!(pool.verify().await.is_equal());
+        check(&pool, &model).await;
+    });
+}
+
+/// A put that counted on what the page held before it was damaged for the second time may be under way still.
+#[test]
+fn a_page_that_is_damaged_anew_waits_anew() {
+    run(38, async {
+        let pool = Pool::new(3, 3).await;
+        let model = filled(&pool).await;
+        let page = pool.page_of(1, &3u32.to_le_bytes());
+        let place = pool.store.table(1).unwrap().layout().table(page);
+        let life = (pool.map.members[1].id, pool.map.members[1].incarnation);
+        let seen = DamagedPage { member: 1, life, page, error: TableError::Contended };
+        let (inner, pace) = (&pool.store.inner, Pace::new(None, None));
+        pool.damage(1, place).await;
+        let mark = rebuild::mark_of(inner, &seen).await.unwrap().unwrap();
+        rebuild::rebuild_page(inner, &seen, &mark, &pace).await.unwrap();
+        pool.damage(1, place).await;
+        let refused = rebuild::rebuild_page(inner, &seen, &mark, &pace).await;
+        assert!(refused.as_ref().is_err_and(|reason| reason.contains("repair again")), "{refused:?}");
+        assert_eq!(pool.verify().await.damaged_pages.count, 1);
+        let again = rebuild::mark_of(inner, &seen).await.unwrap().unwrap();
+        rebuild::rebuild_page(inner, &seen, &again, &pace).await.unwrap();
         check(&pool, &model).await;
     });
 }

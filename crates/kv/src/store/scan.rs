@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use engine::sync::Notify;
-use engine::time::{self, Instant};
+use engine::time;
 use pool::{KeyHash, TablePage};
 
 use super::link::Link;
@@ -49,8 +49,14 @@ pub(super) struct DamagedPage {
     pub(super) life: (pool::MemberId, u64),
     pub(super) page: TablePage,
     pub(super) error: TableError,
-    /// When it was known to be damaged.
-    pub(super) seen: Instant,
+}
+
+impl DamagedPage {
+    /// Where its member is in a map. Indices shift when members come and go, and a member that was formatted again has lost
+    /// the page.
+    pub(super) fn index_in<N: Link>(&self, topology: &Topology<N>) -> Option<usize> {
+        topology.map.members.iter().position(|member| (member.id, member.incarnation) == self.life)
+    }
 }
 
 /// By hash and key, in hash order: which members hold what.
@@ -214,7 +220,7 @@ impl<N: Link> Topology<N> {
                 }
                 Err(error) => {
                     let life = (self.map.members[index].id, self.map.members[index].incarnation);
-                    seen.damaged.push(DamagedPage { member: index, life, page, error, seen: time::now() });
+                    seen.damaged.push(DamagedPage { member: index, life, page, error });
                 }
             }
         }

@@ -44,7 +44,7 @@ async fn filled<N: Namespace>(table: &Rc<Table<N>>, map: &pool::Map, len: usize,
 async fn rebuild<N: Namespace>(
     table: &Rc<Table<N>>,
     home: TablePage,
-    damaged: View,
+    damaged: super::rebuild::Damaged,
     records: &[(Key, Record, Ballot)],
 ) {
     let mut rebuilding = table.begin_rebuild(home, damaged).await.unwrap();
@@ -74,7 +74,7 @@ fn entries_keep_their_protocol_state_in_a_bundle() {
             keys.iter().zip(0..).map(|(key, number)| (key.clone(), of(number), ballot(90 + number))).collect();
         let torn = Buf::copy_from(&[1; 4096]).freeze();
         members[0].write(table.layout.table(home), torn, Durability::Stable).await.unwrap();
-        let damaged = table.damaged_image(home).await.unwrap().unwrap();
+        let damaged = table.damaged_page(home).await.unwrap().unwrap();
         rebuild(&table, home, damaged, &records).await;
         let (forwards, counting, _) = bundled(&table, home).await;
         assert!(forwards > 2 && counting > 20, "{forwards} {counting}");
@@ -149,11 +149,16 @@ fn a_lost_bundle_is_gathered_and_all_else_stays() {
             let image = table.read_page(page).await.unwrap();
             let view = table.decode_again(&image).unwrap();
             if view.header().forwards > 1 && view.header().guests > 0 {
-                chosen = view.forwards().next().map(|forward| (page, forward.reference));
+                chosen = Some((page, view.forwards().map(|forward| forward.reference).collect::<Vec<_>>()));
             }
         }
-        let (home, lost) = chosen.expect("a page with bundles and guests");
-        assert!(table.free_guest(home, &lost).await.unwrap());
+        let (home, bundles) = chosen.expect("a page with bundles and guests");
+        assert!(table.free_guest(home, &bundles[0]).await.unwrap());
+        let first = table.damaged_page(home).await.unwrap().unwrap();
+        assert!(table.free_guest(home, &bundles[1]).await.unwrap());
+        assert!(table.begin_rebuild(home, first.clone()).await.is_err(), "more is lost than was looked for elsewhere");
+        let both = table.damaged_page(home).await.unwrap().unwrap();
+        assert!(first.is_within(&both.mark()) && !both.is_within(&first.mark()));
         let (mut unread, mut records) = (0, Vec::new());
         for key in keys.iter().filter(|key| table.home(key) == home) {
             match table.read(key).await {
@@ -169,9 +174,9 @@ fn a_lost_bundle_is_gathered_and_all_else_stays() {
             records.push((key.clone(), record(ts(3, 1), Some(60)), Ballot::NONE));
         }
         assert!(unread > 2, "{unread}");
-        let damaged = table.damaged_image(home).await.unwrap().unwrap();
+        let damaged = table.damaged_page(home).await.unwrap().unwrap();
         rebuild(&table, home, damaged, &records).await;
-        assert!(table.damaged_image(home).await.unwrap().is_none());
+        assert!(table.damaged_page(home).await.unwrap().is_none());
         let mut newer = 0;
         for key in &keys {
             let (timestamp, value) = get(&table, key).await;

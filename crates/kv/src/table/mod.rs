@@ -46,7 +46,7 @@ pub(crate) use extent::both;
 pub use found::{Content, Forgets, Found};
 pub(crate) use inspect::{Heap, Marks, Owner};
 pub(crate) use locks::Locks;
-pub(crate) use rebuild::Rebuilding;
+pub(crate) use rebuild::{DamageMark, Rebuilding};
 pub use register::{Outcome, Request};
 pub use seal::Sealed;
 pub use store::{Early, Known, Reply};

@@ -3,7 +3,7 @@
 //! The page becomes good in one compare-and-write with all its entries: a page that was first emptied and then filled would
 //! vote "never written" in between, and an acknowledged value would be lost to a majority that includes it. It comes back
 //! under the seal of its rebuilder's epoch, for it may have been closed to older ones. When and from whom the entries may be
-//! gathered is the caller's part (`store::repair`).
+//! gathered is the caller's part (`store::repair`); it knows the damage that it has waited for again by its mark.
 //!
 //! A page whose bundle is lost has no vote on what was in it. It is whole but for that: what it says of all other keys, and the
 //! guests that lie in it, stay, and the keys that it does not hold any more are gathered as those of a damaged page.
@@ -14,6 +14,7 @@ use std::rc::Rc;
 use device::Namespace;
 use engine::View;
 use pool::TablePage;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::bundle::Bundles;
 use super::plan::{BUNDLE_SHARE, BUNDLE_SHARE_MAX, Placed, Plan, Put, plan};
@@ -22,38 +23,87 @@ use crate::page::{Draft, Identity, Kind, PageError, Reference};
 use crate::types::{Ballot, Key, OpId, Timestamp};
 use crate::value::Value;
 
-impl<N: Namespace> Table<N> {
-    /// The bytes of a damaged page; `None` if it is good (again). A page of a newer format is an error: it is not damaged,
-    /// and what a newer version wrote would be lost by a rebuild.
-    pub(crate) async fn damaged_image(&self, page: TablePage) -> Result<Option<View>, TableError> {
-        let bytes = self.read_raw(page).await?;
-        match self.decode(page, &bytes) {
-            Ok(_) => match self.complete(page, bytes.clone(), None).await {
-                Ok(_) => Ok(None),
-                // A bundle is lost: what was in it must come from elsewhere.
-                Err(TableError::CopyDamaged { .. }) => Ok(Some(bytes)),
-                Err(error) => Err(error),
-            },
-            Err(error @ TableError::Page { error: PageError::Newer(_), .. }) => Err(error),
-            Err(_) => Ok(Some(bytes)),
+/// A damaged page.
+#[derive(Clone)]
+pub(crate) struct Damaged {
+    bytes: View,
+    /// It is a page; these bundles of its are lost.
+    lost: Option<Vec<Reference>>,
+}
+
+/// By what damage is known again. A page that was put right and is damaged anew has another mark.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum DamageMark {
+    /// The page itself, by a checksum of its bytes.
+    Page(u64),
+    /// These bundles, by their copy ids.
+    Bundles(Vec<u64>),
+}
+
+impl Damaged {
+    /// The mark of this damage.
+    pub(crate) fn mark(&self) -> DamageMark {
+        match &self.lost {
+            Some(lost) => DamageMark::Bundles(lost.iter().map(|bundle| bundle.copy).collect()),
+            None => DamageMark::Page(xxh3_64(&self.bytes)),
         }
     }
 
-    /// Begins to rebuild `page`, whose bytes are `damaged`, or one of whose bundles is.
+    /// Whether nothing is damaged but what had been when this mark was taken. (Writes to a page go on beside a lost bundle.)
+    pub(crate) fn is_within(&self, mark: &DamageMark) -> bool {
+        match (mark, self.mark()) {
+            (DamageMark::Bundles(before), DamageMark::Bundles(now)) => now.iter().all(|copy| before.contains(copy)),
+            (before, now) => *before == now,
+        }
+    }
+}
+
+impl<N: Namespace> Table<N> {
+    /// A page, if it is damaged; `None` if it is good (again). A page of a newer format is an error: it is not damaged,
+    /// and what a newer version wrote would be lost by a rebuild.
+    pub(crate) async fn damaged_page(&self, page: TablePage) -> Result<Option<Damaged>, TableError> {
+        let mut bytes = self.read_raw(page).await?;
+        for _ in 0..ATTEMPTS_MAX {
+            let view = match self.decode(page, &bytes) {
+                Ok(view) => view,
+                Err(error @ TableError::Page { error: PageError::Newer(_), .. }) => return Err(error),
+                Err(_) => return Ok(Some(Damaged { bytes, lost: None })),
+            };
+            let mut lost = Vec::new();
+            for forward in view.forwards() {
+                if self.fetch_bundle(page, &forward).await?.is_none() {
+                    lost.push(forward.reference);
+                }
+            }
+            if lost.is_empty() {
+                return Ok(None);
+            }
+            // What was in them must come from elsewhere, unless the page has ceased to refer to them.
+            let now = self.read_raw(page).await?;
+            if now[..] == bytes[..] {
+                return Ok(Some(Damaged { bytes, lost: Some(lost) }));
+            }
+            bytes = now;
+        }
+        Err(TableError::Contended)
+    }
+
+    /// Begins to rebuild a page that is damaged, or whose bundles are. One more that is lost by now is an error: what others
+    /// held was looked for before that.
     pub(crate) async fn begin_rebuild(
         self: &Rc<Self>,
         page: TablePage,
-        damaged: View,
+        damaged: Damaged,
     ) -> Result<Rebuilding<N>, TableError> {
-        let (mut there, mut lost) = (BTreeSet::new(), Vec::new());
+        let (mut there, lost) = (BTreeSet::new(), damaged.lost.unwrap_or_default());
+        let damaged = damaged.bytes;
         if let Ok(view) = self.decode(page, &damaged) {
             self.check_seal(page, view.header().seal)?;
             let mut good = Bundles::default();
-            for forward in view.forwards() {
-                match self.fetch_bundle(page, &forward).await? {
-                    Some(bytes) => good.add(forward.reference.copy, bytes),
-                    None => lost.push(forward.reference),
-                }
+            for forward in view.forwards().filter(|forward| !lost.contains(&forward.reference)) {
+                let bytes = self.fetch_bundle(page, &forward).await?;
+                let bytes = bytes.ok_or(TableError::CopyDamaged { op: OpId::default() })?;
+                good.add(forward.reference.copy, bytes);
             }
             there.extend(view.entries().map(|entry| entry.key.to_vec()));
             there.extend(good.entries(&view).into_iter().map(|bundled| bundled.entry.key.to_vec()));

@@ -412,8 +412,8 @@ fn page_of_a_newer_format_is_not_taken_for_damaged() {
         let mut bytes = Buf::copy_from(&table.read_raw(home).await.unwrap());
         bytes[4] = 2;
         members[0].write(table.layout.table(home), bytes.freeze(), Durability::Stable).await.unwrap();
-        let image = table.damaged_image(home).await;
-        assert!(matches!(image, Err(TableError::Page { error: PageError::Newer(2), .. })), "{image:?}");
+        let mark = table.damaged_page(home).await.map(|damaged| damaged.map(|damaged| damaged.mark()));
+        assert!(matches!(mark, Err(TableError::Page { error: PageError::Newer(2), .. })), "{mark:?}");
     });
 }
 
@@ -426,7 +426,7 @@ fn damaged_page_has_no_vote_until_it_is_rebuilt_whole() {
         let key = key(&map, "a");
         table.store_if_newer(&key, &record(ts(1, 1), Some(100)), None, None).await.unwrap();
         let home = table.home(&key);
-        assert!(table.damaged_image(home).await.unwrap().is_none());
+        assert!(table.damaged_page(home).await.unwrap().is_none());
         let mut bytes = Buf::copy_from(&table.read_raw(home).await.unwrap());
         bytes[80] ^= 1;
         members[0].write(table.layout.table(home), bytes.freeze(), Durability::Stable).await.unwrap();
@@ -434,7 +434,7 @@ fn damaged_page_has_no_vote_until_it_is_rebuilt_whole() {
         let refused = table.store_if_newer(&key, &record(ts(2, 1), None), None, None).await;
         assert!(matches!(refused, Err(TableError::Page { .. })), "{refused:?}");
 
-        let damaged = table.damaged_image(home).await.unwrap().unwrap();
+        let damaged = table.damaged_page(home).await.unwrap().unwrap();
         // Far more than a page holds: most values have to go elsewhere.
         let records: Vec<_> = (0..8)
             .map(|number| {
@@ -442,7 +442,7 @@ fn damaged_page_has_no_vote_until_it_is_rebuilt_whole() {
                 (Key::new(format!("k{number}").as_bytes(), 0).unwrap(), record(ts(5, number), Some(3000)), promise)
             })
             .collect();
-        let rebuild = async |damaged: &View| {
+        let rebuild = async |damaged: &super::rebuild::Damaged| {
             let mut rebuilding = table.begin_rebuild(home, damaged.clone()).await?;
             for (key, record, promise) in &records {
                 rebuilding.add(key, record.clone(), *promise).await?;

@@ -1,0 +1,130 @@
+//! Rebuilding a damaged page of one member from what the others hold.
+//!
+//! It may have held what an acknowledged put counted on, so it may only come back holding that again:
+//! - its entries are gathered from so many other members (N - majority + 1) that every majority it was part of is met;
+//! - they are gathered no sooner than [`super::OPERATION_TIME_MAX`] after the damage was seen. A put that this member had
+//!   answered before may still have been under way elsewhere; by then it has been acknowledged, and is found, or has failed.
+//!   That is so for the very damage that was seen: what has been put right meanwhile and is damaged anew has to wait again;
+//! - the page becomes good in one compare-and-write (`table::rebuild`).
+
+use std::rc::Rc;
+
+use super::Inner;
+use super::fetch::fetch;
+use super::link::Link;
+use super::member::MemberError;
+use super::pace::Pace;
+use super::repair::RepairReport;
+use super::scan::{DamagedPage, Seen};
+use super::topology::Topology;
+use crate::table::{DamageMark, Rebuilding};
+use crate::types::Ballot;
+
+/// The pages that are still damaged, each with what is damaged of it.
+pub(super) async fn marked<N: Link>(
+    inner: &Rc<Inner<N>>,
+    damaged: Vec<DamagedPage>,
+    report: &mut RepairReport,
+) -> Vec<(DamagedPage, DamageMark)> {
+    let mut marked = Vec::new();
+    for page in damaged {
+        match mark_of(inner, &page).await {
+            Ok(Some(mark)) => marked.push((page, mark)),
+            Ok(None) => {} // Somebody else was faster.
+            Err(reason) => report.fail(format!("page {} of member {}: {reason}", page.page.0, page.member)),
+        }
+    }
+    marked
+}
+
+/// What is damaged of a page now.
+pub(super) async fn mark_of<N: Link>(
+    inner: &Rc<Inner<N>>,
+    damaged: &DamagedPage,
+) -> Result<Option<DamageMark>, String> {
+    let topology = inner.topology();
+    let Some(index) = damaged.index_in(&topology) else { return Ok(None) };
+    let (table, _) = topology.members[index].voting().await.map_err(|error| error.to_string())?;
+    let page = table.damaged_page(damaged.page).await.map_err(|error| error.to_string())?;
+    Ok(page.map(|page| page.mark()))
+}
+
+/// Rebuilds one damaged page; the time of the damage of this mark has come.
+pub(super) async fn rebuild_page<N: Link>(
+    inner: &Rc<Inner<N>>,
+    damaged: &DamagedPage,
+    mark: &DamageMark,
+    pace: &Rc<Pace>,
+) -> Result<(), String> {
+    let words = |error: &dyn std::fmt::Display| error.to_string();
+    let topology = inner.topology();
+    let Some(index) = damaged.index_in(&topology) else { return Ok(()) };
+    let member = &topology.members[index];
+    let (table, epoch) = member.voting().await.map_err(|error| words(&error))?;
+    let image = table.damaged_page(damaged.page).await.map_err(|error| words(&error))?;
+    let (Some(image), Some(stretch)) = (image, topology.stretch_of(index, damaged.page)) else {
+        return Ok(()); // Somebody else was faster.
+    };
+    if !image.is_within(mark) {
+        return Err("it has been damaged anew meanwhile: repair again".into());
+    }
+    let seen = topology.see(stretch, |other| other != index, pace).await;
+    // Of every set of homes it is in: while the pool changes there are two, and of the old one (the second) an operation may
+    // have had an answer of no more than `replicas - majority + 1`, this page among them.
+    let (replicas, majority) = (topology.placement.replicas(), topology.placement.majority());
+    let needed = [replicas - majority + 1, majority];
+    let lacks = |((ring, void), needed): &((&pool::Ring, &[u16]), usize)| {
+        let whole = |home: &&u16| !void.contains(home) && seen.is_whole(usize::from(**home));
+        let is_here = |home: &u16| usize::from(*home) == index && !void.contains(home);
+        let mut sets = ring.all_homes().filter(|homes| homes.iter().any(is_here));
+        sets.any(|homes| homes.iter().filter(whole).count() < *needed)
+    };
+    if let Some((_, needed)) = topology.placement.rings().zip(needed).find(lacks) {
+        return Err(format!("{needed} other good replicas are needed to rebuild it, and are not there"));
+    }
+    let rebuilding = table.begin_rebuild(damaged.page, image).await.map_err(|error| words(&error))?;
+    match gather(inner, &topology, index, seen, rebuilding, pace).await? {
+        rebuilding if member.counts(epoch).is_ok() => rebuilding.finish().await.map_err(|error| words(&error)),
+        rebuilding => {
+            rebuilding.give_up().await;
+            Err(MemberError::Away.to_string())
+        }
+    }
+}
+
+/// Adds what the page of member `index` is to hold, one value after the other.
+async fn gather<N: Link>(
+    inner: &Rc<Inner<N>>,
+    topology: &Rc<Topology<N>>,
+    index: usize,
+    seen: Seen,
+    mut rebuilding: Rebuilding<N>,
+    pace: &Pace,
+) -> Result<Rebuilding<N>, String> {
+    for ((_, key), found) in seen.keys {
+        let Ok(key) = inner.key(&key) else { continue };
+        let homes = topology.homes(&key);
+        let Some(timestamp) = found.iter().map(|(_, found)| found.timestamp).max() else { continue };
+        if !homes.contains(index) {
+            continue;
+        }
+        // What it had promised, a majority had, and one of those asked knows: a lower ballot must find it again.
+        let promise = found.iter().map(|(_, found)| found.promise).max().unwrap_or(Ballot::NONE);
+        let holders = found.into_iter().filter(|(_, found)| found.timestamp == timestamp);
+        let holders: Vec<_> = holders.map(|(index, found)| (topology.members[index].clone(), found)).collect();
+        let Some(newest) = holders.first().map(|(_, found)| found.clone()) else { continue };
+        let length = newest.content.value_len().unwrap_or(0);
+        let bytes = inner.background_bytes.acquire(length).await;
+        pace.take(length as u64).await;
+        let added = match fetch(inner, &key, holders).await {
+            Ok(value) => rebuilding.add(&key, newest.record(value), promise).await.map_err(|error| error.to_string()),
+            Err(_gone) => Err(format!("no good copy of the value of {key:?}")),
+        };
+        drop(bytes);
+        if let Err(reason) = added {
+            rebuilding.give_up().await;
+            return Err(reason);
+        }
+    }
+    Ok(rebuilding)
+}
