@@ -58,6 +58,9 @@ pub struct Counting<N> {
     /// After so many more compare-and-writes the connection is lost at one, before (`false`) or after it took effect.
     pub cut: Cell<Option<(u64, bool)>>,
     pub held: RefCell<Vec<(Lba, View)>>,
+    /// The same for compare-and-writes.
+    pub hold_swaps: Cell<bool>,
+    pub held_swaps: RefCell<Vec<(Lba, View, View)>>,
     /// Counts reconnections, as the test plays them.
     pub epoch: Cell<u64>,
 }
@@ -77,17 +80,25 @@ impl<N> Counting<N> {
             bad_block: Cell::default(),
             cut: Cell::default(),
             held: RefCell::default(),
+            hold_swaps: Cell::default(),
+            held_swaps: RefCell::default(),
             epoch: Cell::default(),
         })
     }
 
-    /// Lets every write that was kept back land now.
+    /// Lets every write that was kept back land now, and every compare-and-write that still finds what it expects.
     pub async fn land(&self)
     where
         N: Namespace,
     {
         for (lba, data) in self.held.take() {
             self.inner.write(lba, data, Durability::Stable).await.unwrap();
+        }
+        for (lba, expected, new) in self.held_swaps.take() {
+            match self.inner.compare_and_write(lba, expected, new, Durability::Stable).await {
+                Ok(()) | Err(Error::CompareFailure) => {}
+                Err(error) => panic!("{error}"),
+            }
         }
     }
 
@@ -161,6 +172,10 @@ impl<N: Namespace> Namespace for Counting<N> {
         self.swaps.set(self.swaps.get() + 1);
         self.note(how);
         self.up().await?;
+        if self.hold_swaps.get() {
+            self.held_swaps.borrow_mut().push((lba, expected, new));
+            return Err(Error::Disconnected("test".into()));
+        }
         if let Some((left, takes_effect)) = self.cut.get() {
             self.cut.set(left.checked_sub(1).map(|left| (left, takes_effect)));
             if left == 0 {

@@ -127,6 +127,11 @@ impl<'a> Draft<'a> {
         &self.entries
     }
 
+    /// The forward records, ascending by copy.
+    pub fn forwards(&self) -> &[Forward<'a>] {
+        &self.forwards
+    }
+
     /// Bytes of all records.
     pub fn used(&self) -> usize {
         let entries: usize = self.entries.iter().map(Entry::encoded_len).sum();

@@ -148,6 +148,14 @@ pub struct Entry<'a> {
 }
 
 impl<'a> Entry<'a> {
+    /// The value, if it stands in the entry.
+    pub fn inline(&self) -> Option<&'a [u8]> {
+        match self.stored {
+            Stored::Inline(value) => Some(value),
+            Stored::Reference(..) | Stored::Tombstone => None,
+        }
+    }
+
     /// Bytes the entry takes in a page.
     pub fn encoded_len(&self) -> usize {
         let stored = match self.stored {

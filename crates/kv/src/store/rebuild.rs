@@ -105,7 +105,7 @@ async fn gather<N: Link>(
         let Ok(key) = inner.key(&key) else { continue };
         let homes = topology.homes(&key);
         let Some(timestamp) = found.iter().map(|(_, found)| found.timestamp).max() else { continue };
-        if !homes.contains(index) {
+        if !homes.contains(index) || rebuilding.holds(&key) {
             continue;
         }
         // What it had promised, a majority had, and one of those asked knows: a lower ballot must find it again.

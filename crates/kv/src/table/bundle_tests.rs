@@ -136,6 +136,61 @@ fn every_key_of_a_full_page_can_be_deleted() {
     });
 }
 
+/// A page that has several bundles, and guests, and its bundles.
+async fn page_of_bundles<N: Namespace>(table: &Table<N>) -> (TablePage, Vec<crate::page::Reference>) {
+    let mut chosen = None;
+    for page in (0..table.layout.geometry.table_pages).map(TablePage) {
+        let image = table.read_page(page).await.unwrap();
+        let view = table.decode_again(&image).unwrap();
+        if view.header().forwards > 1 && view.header().guests > 0 {
+            chosen = Some((page, view.forwards().map(|forward| forward.reference).collect()));
+        }
+    }
+    chosen.expect("a page with bundles and guests")
+}
+
+/// A page under traffic is rebuilt as well: what was written to it while the others were asked stays.
+#[test]
+fn a_lost_bundle_is_gathered_while_its_page_is_written() {
+    run(35, async {
+        let members = memories(1, member_of(64));
+        let map = create(&members, 1, 1000).await;
+        let (table, other) = (Table::new(members[0].clone(), &map, 0), Table::new(members[0].clone(), &map, 0));
+        let keys = filled(&table, &map, 60, 88).await;
+        let (home, bundles) = page_of_bundles(&table).await;
+        assert!(table.free_guest(home, &bundles[0]).await.unwrap());
+        let damaged = table.damaged_page(home).await.unwrap().unwrap();
+        let mut rebuilding = table.begin_rebuild(home, damaged).await.unwrap();
+        let of_page: Vec<_> = keys.iter().filter(|key| table.home(key) == home).collect();
+        for key in &of_page {
+            rebuilding.add(key, record(ts(3, 1), Some(60)), Ballot::NONE).await.unwrap();
+        }
+        // One that the page holds is written over, and one that it never had, but the others, is written for the first time.
+        let fresh = keys_of(&table, &map, home, 2000).into_iter().rfind(|key| !keys.contains(key)).unwrap();
+        rebuilding.add(&fresh, record(ts(2, 1), Some(60)), Ballot::NONE).await.unwrap();
+        let mut written = Vec::new();
+        for key in of_page.iter().copied().chain([&fresh]) {
+            let newer = record(ts(4, 1), None);
+            if other.store_if_newer(key, &newer, None, None).await.is_ok() {
+                written.push(key);
+            }
+        }
+        assert!(written.len() > 5 && written.contains(&&fresh), "{}", written.len());
+        rebuilding.finish().await.unwrap();
+        assert!(table.damaged_page(home).await.unwrap().is_none());
+        let mut gathered = 0;
+        for key in of_page.iter().copied().chain([&fresh]) {
+            let expected = if written.contains(&key) { ts(4, 1) } else { ts(3, 1) };
+            assert_eq!(get(&table, key).await.0, expected);
+            gathered += usize::from(expected == ts(3, 1));
+        }
+        assert!(gathered > 2, "{gathered}");
+        table.quiesce().await;
+        other.quiesce().await;
+        audit(&table, true).await;
+    });
+}
+
 /// The page of a lost bundle has no vote on what was in it, and on nothing else is it lost.
 #[test]
 fn a_lost_bundle_is_gathered_and_all_else_stays() {
@@ -144,15 +199,7 @@ fn a_lost_bundle_is_gathered_and_all_else_stays() {
         let map = create(&members, 1, 1000).await;
         let table = Table::new(members[0].clone(), &map, 0);
         let keys = filled(&table, &map, 60, 88).await;
-        let mut chosen = None;
-        for page in (0..table.layout.geometry.table_pages).map(TablePage) {
-            let image = table.read_page(page).await.unwrap();
-            let view = table.decode_again(&image).unwrap();
-            if view.header().forwards > 1 && view.header().guests > 0 {
-                chosen = Some((page, view.forwards().map(|forward| forward.reference).collect::<Vec<_>>()));
-            }
-        }
-        let (home, bundles) = chosen.expect("a page with bundles and guests");
+        let (home, bundles) = page_of_bundles(&table).await;
         assert!(table.free_guest(home, &bundles[0]).await.unwrap());
         let first = table.damaged_page(home).await.unwrap().unwrap();
         assert!(table.free_guest(home, &bundles[1]).await.unwrap());

@@ -1,7 +1,8 @@
 //! Guests: values that live in another page's spare room because their home page is full.
 //!
-//! Where a guest lies is found by rehash of its home and copy id, and stands in the reference. A page takes guests only up
-//! to [`GUEST_FILL_MAX`]: it must keep room for the records of its own keys, which cannot go elsewhere.
+//! Where a guest lies is found by rehash of its home and copy id, or is the roomiest page seen so far, and stands in the
+//! reference. A page takes guests only up to [`GUEST_FILL_MAX`]: it must keep room for the records of its own keys, which
+//! cannot go elsewhere.
 
 use device::Namespace;
 use engine::View;
@@ -9,17 +10,15 @@ use pool::TablePage;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::leftover::Leftover;
+use super::search::Search;
 use super::{ATTEMPTS_MAX, Table, TableError, bump, uncertain};
 use crate::page::{Draft, GUEST_FIXED_BYTES, Guest, PlaceKind, Reference};
 use crate::types::OpId;
 use crate::value::Value;
 
-/// Pages tried for a guest. Measured: at 90 % fill one page in ten or more has room; the heap takes it
-/// otherwise.
-const PROBES_MAX: u64 = 32;
-/// Fraction (in sixteenths) of a page's room that it may be filled to by a guest's arrival: the rest is for forward records of
-/// its own entries, which can all go elsewhere.
-const GUEST_FILL_MAX: usize = 15;
+/// Fraction (in thirty-secondths) of a page's room that it may be filled to by a guest's arrival: the rest is for a forward record
+/// of its own entries, which can all go elsewhere.
+const GUEST_FILL_MAX: usize = 31;
 
 /// What may happen to a page's guests. Harmless twice: guests are known by their copy id.
 #[derive(Clone, Copy)]
@@ -29,14 +28,22 @@ enum Change<'a> {
     Condemn { copy: u64, home: u32, condemned: bool },
 }
 
+/// What became of a change.
+enum Changed {
+    Yes,
+    No,
+    /// A guest would fit that is so long at most.
+    Full(usize),
+}
+
 impl<N: Namespace> Table<N> {
-    /// Whether a value of this length may be a guest at all.
-    pub(super) fn guest_fits(&self, length: usize) -> bool {
-        length + GUEST_FIXED_BYTES <= self.guest_room()
+    /// The longest guest there can be.
+    pub(super) fn guest_bytes_max(&self) -> usize {
+        self.guest_room() - GUEST_FIXED_BYTES
     }
 
     fn guest_room(&self) -> usize {
-        (self.layout.page_bytes() - crate::page::HEADER_BYTES) / 16 * GUEST_FILL_MAX
+        self.room() / 32 * GUEST_FILL_MAX
     }
 
     /// Places a value of the key at home in `home` in some other page. `None`: none of the pages tried had room.
@@ -45,6 +52,7 @@ impl<N: Namespace> Table<N> {
         home: TablePage,
         op: OpId,
         value: &Value,
+        search: &mut Search,
     ) -> Result<Option<Reference>, TableError> {
         let copy = engine::task::random_u64().max(1);
         let bytes = value.contiguous();
@@ -53,22 +61,26 @@ impl<N: Namespace> Table<N> {
             let place = u64::from(page.0);
             Reference { kind: PlaceKind::Guest, parts: 1, length, place, checksum, copy }
         };
-        for probe in 0..PROBES_MAX {
+        let rehash = |probe: usize| {
             let mut seed = [0; 16];
             seed[..8].copy_from_slice(&copy.to_le_bytes());
-            seed[8..].copy_from_slice(&probe.to_le_bytes());
-            let page = self.layout.geometry.home(xxh3_64_with_seed(&seed, u64::from(home.0)));
+            seed[8..].copy_from_slice(&(probe as u64).to_le_bytes());
+            self.layout.geometry.home(xxh3_64_with_seed(&seed, u64::from(home.0)))
+        };
+        for probe in 0.. {
+            let Some(page) = search.page(value.len(), probe, || rehash(probe)) else { break };
             if page == home {
                 continue;
             }
             let guest = Guest { copy, home: home.0, condemned: false, bytes: &bytes };
             match self.change_page(page, Change::Insert(guest)).await {
-                Ok(true) => {
+                Ok(Changed::Yes) => {
                     bump(&self.stats.guests);
                     return Ok(Some(reference(page)));
                 }
-                // Full, or damaged: another page will do.
-                Ok(false) | Err(TableError::Page { .. }) => {}
+                Ok(Changed::Full(room)) => search.too_full(page, room),
+                // Damaged: another page will do.
+                Ok(Changed::No) | Err(TableError::Page { .. }) => {}
                 Err(error) => {
                     if error.may_pass() {
                         // It may be there, and nobody knows of it.
@@ -92,7 +104,7 @@ impl<N: Namespace> Table<N> {
 
     /// Removes guest `copy` from `page`; whether it was there.
     pub(crate) async fn remove_guest(&self, page: TablePage, copy: u64, home: TablePage) -> Result<bool, TableError> {
-        self.change_page(page, Change::Remove { copy, home: home.0 }).await
+        Ok(matches!(self.change_page(page, Change::Remove { copy, home: home.0 }).await?, Changed::Yes))
     }
 
     /// Marks guest `copy` in `page`, or takes the mark off; whether it was there.
@@ -103,7 +115,8 @@ impl<N: Namespace> Table<N> {
         home: TablePage,
         condemned: bool,
     ) -> Result<bool, TableError> {
-        self.change_page(page, Change::Condemn { copy, home: home.0, condemned }).await
+        let changed = self.change_page(page, Change::Condemn { copy, home: home.0, condemned }).await?;
+        Ok(matches!(changed, Changed::Yes))
     }
 
     /// Whether a guest is there, and no collector has marked it.
@@ -133,11 +146,11 @@ impl<N: Namespace> Table<N> {
         }))
     }
 
-    /// Applies `change` to a page, again on every newer image, until it is stored (`true`) or turns out to be impossible.
+    /// Applies `change` to a page, again on every newer image, until it is stored or turns out to be impossible.
     ///
     /// Where an outcome is unknown the page is read and changed again: a compare-and-write that is still under way fails
     /// once the page is another.
-    async fn change_page(&self, page: TablePage, change: Change<'_>) -> Result<bool, TableError> {
+    async fn change_page(&self, page: TablePage, change: Change<'_>) -> Result<Changed, TableError> {
         let lock = self.locks.lock(u64::from(page.0)).await;
         let mut in_doubt = None;
         for _ in 0..ATTEMPTS_MAX {
@@ -153,12 +166,16 @@ impl<N: Namespace> Table<N> {
             let mut draft = Draft::new(&view);
             match change {
                 // An earlier attempt took effect after all.
-                Change::Insert(guest) if !draft.put_guest(guest) => return Ok(true),
-                Change::Insert(_) if draft.committed() > self.guest_room() => return Ok(false),
-                Change::Remove { copy, home } if !draft.remove_guest(copy, home) => return Ok(false),
+                Change::Insert(guest) if !draft.put_guest(guest) => return Ok(Changed::Yes),
+                Change::Insert(guest) if draft.committed() > self.guest_room() => {
+                    let beyond = draft.committed() - self.guest_room();
+                    return Ok(Changed::Full(guest.bytes.len().saturating_sub(beyond)));
+                }
+                Change::Remove { copy, home } if !draft.remove_guest(copy, home) => return Ok(Changed::No),
                 Change::Condemn { copy, home, condemned } => match draft.condemn_guest(copy, home, condemned) {
                     Some(true) => {}
-                    there => return Ok(there.is_some()),
+                    Some(false) => return Ok(Changed::Yes),
+                    None => return Ok(Changed::No),
                 },
                 Change::Insert(_) | Change::Remove { .. } => {}
             }
@@ -167,7 +184,7 @@ impl<N: Namespace> Table<N> {
             match self.replace(self.layout.table(page), expected, new.clone()).await {
                 Ok(()) => {
                     lock.set_image(Some(new));
-                    return Ok(true);
+                    return Ok(Changed::Yes);
                 }
                 Err(device::Error::CompareFailure) => bump(&self.stats.misses),
                 Err(error) if uncertain(&error) && in_doubt.is_none() => in_doubt = Some(error),

@@ -11,12 +11,14 @@
 //! 4. a reader whose reference does not verify reads the home page again: [`Table::fetch`].
 
 mod bundle;
+mod choose;
 mod collect;
 mod extent;
 mod found;
 mod group;
 mod guest;
 mod heap;
+mod home;
 mod inspect;
 mod leftover;
 mod locks;
@@ -25,6 +27,7 @@ mod read;
 mod rebuild;
 mod register;
 mod seal;
+mod search;
 mod stock;
 mod store;
 
@@ -37,7 +40,7 @@ use engine::sync::Semaphore;
 use engine::{Buf, View};
 use pool::{Layout, TablePage};
 
-use crate::page::{Entry, PageError, PlaceKind, TablePageView};
+use crate::page::{Entry, PageError, PlaceKind, Reference, TablePageView};
 use crate::types::{Applied, Key, OpId, Timestamp};
 use crate::value::Value;
 
@@ -284,14 +287,7 @@ impl<N: Namespace> Table<N> {
             Content::Elsewhere(length, reference) => (*length as usize, *reference),
         };
         let op = found.timestamp.op;
-        let fetched = match reference.kind {
-            PlaceKind::Guest => {
-                let guest = self.fetch_guest(&reference, self.home(key)).await;
-                let good = |value: &Value| value.len() == length && value.checksum(op) == reference.checksum;
-                guest.map(|value| value.filter(good))
-            }
-            PlaceKind::Extent | PlaceKind::Index => self.fetch_extents(&reference, length, op).await,
-        };
+        let fetched = self.fetch_copy(self.home(key), &reference, length, op).await;
         let doubt = match fetched {
             Ok(Some(value)) => return Ok(Fetched::Value(value)),
             Ok(_) => TableError::CopyDamaged { op },
@@ -303,6 +299,23 @@ impl<N: Namespace> Table<N> {
         match &now.content {
             Content::Elsewhere(_, same) if *same == reference && now.timestamp == found.timestamp => Err(doubt),
             _ => Ok(Fetched::Changed(now)),
+        }
+    }
+
+    /// The copy of a value that `op` wrote of a key at home in `home`; `None`: what is there is not it.
+    async fn fetch_copy(
+        &self,
+        home: TablePage,
+        reference: &Reference,
+        length: usize,
+        op: OpId,
+    ) -> Result<Option<Value>, TableError> {
+        match reference.kind {
+            PlaceKind::Guest => {
+                let good = |value: &Value| value.len() == length && value.checksum(op) == reference.checksum;
+                Ok(self.fetch_guest(reference, home).await?.filter(good))
+            }
+            PlaceKind::Extent | PlaceKind::Index => self.fetch_extents(reference, length, op).await,
         }
     }
 

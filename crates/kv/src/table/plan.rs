@@ -1,8 +1,9 @@
 //! What the next image of a page looks like, and which values have to move out before it fits. Pure: no I/O.
 //!
-//! A value that is too long for any page goes out first. When the page is full, the new value goes if that suffices, else the
-//! longest in the page: one long value out makes room for many records. Where no value is worth a move of its own, some
-//! entries go together, whole (`bundle`).
+//! A value that is too long for any page goes out first. When the page is full, the shortest value goes that makes enough room
+//! by itself: short ones find a page with room for them the longest, and little is moved. Else the longest goes; and where no
+//! value is worth a move of its own, some entries go together, whole (`bundle`). All that no longer than what other pages have
+//! room for (`search`). The heap, where even a short copy takes a page, is given long values, or bundles.
 //!
 //! A key that is in a bundle comes back into the page, and where there is room the rest of the bundle with it: the place that
 //! the bundle takes is for its length, not for what of it still counts. A delete that finds no room is noted in the forward
@@ -12,20 +13,16 @@ use engine::View;
 use engine::time::Instant;
 
 use super::bundle::{Bundled, Bundles};
+use super::choose::{BUNDLE_SHARE, Choice, choose};
+use super::home::comes_back;
+use super::search::{Search, Wanted};
 use super::{Record, TableError};
 use crate::page::{
-    AppliedOps, DELETION_BYTES, Draft, ENTRY_FIXED_BYTES, Entry, FORWARD_FIXED_BYTES, Forward, REFERENCE_BYTES,
-    Reference, Stored, TablePageView, decode_bundle, encode_bundle,
+    AppliedOps, Draft, ENTRY_FIXED_BYTES, Entry, Forward, Reference, Stored, TablePageView, decode_bundle,
 };
 use crate::types::{Ballot, Timestamp};
 use crate::value::Value;
 
-/// Part of a page's room (one in so many) that a value must free to be worth a move of its own, and that a bundle has.
-/// Chosen: short enough to find room in one page of ten at 90 % fill.
-pub(super) const BUNDLE_SHARE: usize = 8;
-/// The same where no place was found for a longer bundle. Chosen: two or three small entries; with fewer the forward record
-/// takes what they free.
-pub(super) const BUNDLE_SHARE_MAX: usize = 32;
 /// A bundle of which this part (one in so many) or less still counts is taken apart when one of its keys changes. Chosen: the
 /// keys that have left it come back in another, and half the place at least is in use.
 const SPARSE_SHARE: usize = 2;
@@ -85,8 +82,8 @@ impl Placed {
 
 /// What to do next.
 pub(super) enum Plan {
-    /// Write this image.
-    Write(View),
+    /// Write this image; whether something may come back to it then (`home`).
+    Write(View, bool),
     /// Place this value of this key elsewhere, then plan again. Without a key: a bundle.
     Place { key: Vec<u8>, timestamp: Timestamp, value: Value },
 }
@@ -181,45 +178,44 @@ impl<'a> Put<'a> {
     }
 }
 
-/// Plans the next image of a page for one put. Returns with it the bundles that the page then no longer refers to. `share`: as
-/// [`BUNDLE_SHARE`].
+/// Plans the next image of a page for one put. Returns with it the bundles that the page then no longer refers to.
 pub(super) fn plan_put<'a>(
     view: &TablePageView<'a>,
     bundles: &'a Bundles,
     put: &'a Put<'a>,
     placed: &[Placed],
-    share: usize,
+    search: &Search,
 ) -> Result<(Plan, Vec<Reference>), TableError> {
     let (page, puts) = (Draft::new(view), std::slice::from_ref(put));
     let forward = bundles.entry(view, put.key).and_then(|bundled| {
         let forward = view.forwards().find(|forward| forward.reference.copy == bundled.copy)?;
         Some((bundled, forward))
     });
-    let Some((bundled, forward)) = forward else { return Ok((plan(page, puts, placed, share)?, Vec::new())) };
+    let Some((bundled, forward)) = forward else { return Ok((plan(page, puts, placed, search.wanted())?, Vec::new())) };
     let rest = bundles.of(&forward);
     let (dissolved, _) = taken_back(page.clone(), &rest);
     let roomy = dissolved.room() - dissolved.room() / BUNDLE_SHARE;
     let whole = with_puts(dissolved.clone(), puts, placed).ok().filter(|draft| draft.committed() <= roomy);
     if let Some(draft) = whole {
-        return Ok((Plan::Write(encode(&draft)), vec![forward.reference]));
+        return Ok((write(&draft), vec![forward.reference]));
     }
     let (single, emptied) = taken_back(page.clone(), &[bundled]);
     if put.is_plain_delete() {
         let fitting = with_puts(single.clone(), puts, placed).ok().filter(|draft| draft.committed() <= draft.room());
         return Ok(match fitting {
-            Some(draft) => (Plan::Write(encode(&draft)), emptied),
+            Some(draft) => (write(&draft), emptied),
             None => {
                 let mut page = page;
                 page.delete_bundled(bundled.copy, bundled.index, &put.timestamp);
-                (Plan::Write(encode(&page)), Vec::new())
+                (write(&page), Vec::new())
             }
         });
     }
     let sparse = forward.counting() * SPARSE_SHARE <= forward.len();
-    if !sparse || share == BUNDLE_SHARE_MAX {
-        return Ok((plan(single, puts, placed, share)?, emptied));
+    if !sparse || search.is_hard() {
+        return Ok((plan(single, puts, placed, search.wanted())?, emptied));
     }
-    Ok((plan(dissolved, puts, placed, share)?, vec![forward.reference]))
+    Ok((plan(dissolved, puts, placed, search.wanted())?, vec![forward.reference]))
 }
 
 /// The draft with entries of one bundle in its page again, and the bundle if it is not referred to any more.
@@ -247,104 +243,64 @@ fn with_puts<'a>(mut draft: Draft<'a>, puts: &'a [Put<'a>], placed: &[Placed]) -
     Ok(draft)
 }
 
-fn encode(draft: &Draft<'_>) -> View {
-    draft.encode().expect("invariant: what is used is no more than there is room").freeze()
+fn write(draft: &Draft<'_>) -> Plan {
+    let image = draft.encode().expect("invariant: what is used is no more than there is room").freeze();
+    Plan::Write(image, comes_back(draft).is_some())
 }
 
-/// Plans the image that `draft` becomes with `puts`. `share`: as [`BUNDLE_SHARE`].
+/// Plans the image that `draft` becomes with `puts`; what has to go is chosen as `wanted`.
 pub(super) fn plan<'a>(
     draft: Draft<'a>,
     puts: &'a [Put<'a>],
     placed: &[Placed],
-    share: usize,
+    wanted: Wanted,
 ) -> Result<Plan, TableError> {
     let mut draft = match with_puts(draft, puts, placed) {
         Ok(draft) => draft,
+        Err(Plan::Place { value, .. }) if matches!(wanted, Wanted::Page(longest) if value.len() > longest) => {
+            return Err(TableError::OutOfSpace("no page has room for the value"));
+        }
         Err(place) => return Ok(place),
     };
     loop {
         let excess = draft.committed().saturating_sub(draft.room());
         if excess == 0 {
-            return Ok(Plan::Write(encode(&draft)));
+            return Ok(write(&draft));
         }
-        if use_bundle(&mut draft, placed) {
+        if placed.iter().any(|copy| use_placed(&mut draft, copy)) {
             continue;
         }
-        let worth = draft.room() / BUNDLE_SHARE;
-        let own = puts.iter().find(|put| saving(&draft, put.key) >= excess.max(worth));
-        let key = match own.map(|put| put.key).or_else(|| longest(&draft, worth)) {
-            Some(key) => key,
-            None => match bundle(&draft, puts, placed, draft.room() / share) {
-                Some(value) => return Ok(Plan::Place { key: Vec::new(), timestamp: Timestamp::ZERO, value }),
-                None => longest(&draft, 1).ok_or(TableError::OutOfSpace("a page of the table is full of keys"))?,
+        let stays = |key: &[u8]| (puts.len() == 1 && puts[0].key == key) || placed.iter().any(|copy| copy.key == key);
+        let from = puts.first().map_or(0, |put| put.timestamp.op.sequence as usize);
+        return Ok(match choose(&draft, excess, wanted, from, stays) {
+            None => return Err(TableError::OutOfSpace("a page of the table is full of keys")),
+            Some(Choice::Bundle(value)) => Plan::Place { key: Vec::new(), timestamp: Timestamp::ZERO, value },
+            Some(Choice::Value(entry)) => match puts.iter().find(|put| put.key == entry.key && put.brings_value()) {
+                Some(put) => put.place(),
+                None => {
+                    let value = Value::copy_from(entry.inline().unwrap_or_default());
+                    Plan::Place { key: entry.key.to_vec(), timestamp: entry.timestamp, value }
+                }
             },
+        });
+    }
+}
+
+/// Puts the reference of a copy that was placed in the stead of what it is a copy of, if the page still holds exactly that.
+fn use_placed(draft: &mut Draft<'_>, copy: &Placed) -> bool {
+    let Some(bytes) = &copy.bundle else {
+        let Some(entry) = draft.entry(&copy.key).copied().filter(|entry| entry.timestamp == copy.timestamp) else {
+            return false;
         };
-        let entry = *draft.entry(key).expect("invariant: the key was found in this draft");
-        let Stored::Inline(bytes) = entry.stored else {
-            // Only inline values save anything; should that ever change, the page is as full as it was.
-            return Err(TableError::OutOfSpace("a page of the table is full"));
-        };
-        match (copy_of(placed, key, entry.timestamp), puts.iter().find(|put| put.key == key && put.brings_value())) {
-            (Some(reference), _) => {
-                draft.put(Entry { stored: Stored::Reference(bytes.len() as u32, reference), ..entry });
-            }
-            (None, Some(put)) => return Ok(put.place()),
-            (None, None) => {
-                let value = Value::copy_from(bytes);
-                return Ok(Plan::Place { key: key.to_vec(), timestamp: entry.timestamp, value });
-            }
-        }
-    }
-}
-
-/// Bytes the page gains when the value of `key` moves out.
-fn saving(draft: &Draft<'_>, key: &[u8]) -> usize {
-    draft.entry(key).map_or(0, entry_saving)
-}
-
-fn entry_saving(entry: &Entry<'_>) -> usize {
-    match entry.stored {
-        Stored::Inline(value) => value.len().saturating_sub(REFERENCE_BYTES),
-        Stored::Reference(..) | Stored::Tombstone => 0,
-    }
-}
-
-/// The key of the value whose moving out saves most, if that is at least `worth`.
-fn longest<'a>(draft: &Draft<'a>, worth: usize) -> Option<&'a [u8]> {
-    let longest = draft.entries().iter().max_by_key(|entry| entry_saving(entry))?;
-    (entry_saving(longest) >= worth).then_some(longest.key)
-}
-
-/// Puts the forward record of a bundle that was placed in the stead of its entries, if the page still holds exactly these.
-fn use_bundle<'a>(draft: &mut Draft<'a>, placed: &[Placed]) -> bool {
-    for copy in placed {
-        let entries = copy.bundle.as_ref().and_then(|bytes| decode_bundle(bytes).ok()).unwrap_or_default();
-        if !entries.is_empty() && entries.iter().all(|entry| draft.entry(entry.key) == Some(entry)) {
-            entries.iter().for_each(|entry| draft.remove(entry.key));
-            draft.put_forward(Forward::new(copy.reference, &entries));
-            return true;
-        }
-    }
-    false
-}
-
-/// A bundle of at least `worth` bytes of entries, or of all there are; not of those that are being put, which are the warmest,
-/// nor of those whose own values are on the move. `None` if there are none, or if that saves nothing.
-fn bundle(draft: &Draft<'_>, puts: &[Put<'_>], placed: &[Placed], worth: usize) -> Option<Value> {
-    let stays = |entry: &&Entry<'_>| {
-        (puts.len() == 1 && puts[0].key == entry.key) || placed.iter().any(|copy| copy.key == entry.key)
+        let Some(value) = entry.inline() else { return false };
+        draft.put(Entry { stored: Stored::Reference(value.len() as u32, copy.reference), ..entry });
+        return true;
     };
-    let from = puts.first().map_or(0, |put| put.timestamp.op.sequence as usize) % draft.entries().len().max(1);
-    let (later, earlier) = draft.entries().split_at(from);
-    let (mut taken, mut bytes) = (Vec::new(), 0);
-    for entry in earlier.iter().chain(later).filter(|entry| !stays(entry)) {
-        if bytes >= worth {
-            break;
-        }
-        bytes += entry.encoded_len();
-        taken.push(*entry);
+    let entries = decode_bundle(bytes).unwrap_or_default();
+    let whole = !entries.is_empty() && entries.iter().all(|entry| draft.entry(entry.key) == Some(entry));
+    if whole {
+        entries.iter().for_each(|entry| draft.remove(entry.key));
+        draft.put_forward(Forward::new(copy.reference, &entries));
     }
-    taken.sort_unstable_by_key(|entry| entry.key);
-    let saves = bytes > FORWARD_FIXED_BYTES + taken.len() * (1 + DELETION_BYTES);
-    saves.then(|| Value::from(encode_bundle(&taken).freeze()))
+    whole
 }

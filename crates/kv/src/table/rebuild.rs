@@ -17,9 +17,10 @@ use pool::TablePage;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::bundle::Bundles;
-use super::plan::{BUNDLE_SHARE, BUNDLE_SHARE_MAX, Placed, Plan, Put, plan};
-use super::{ATTEMPTS_MAX, Record, Table, TableError};
-use crate::page::{Draft, Identity, Kind, PageError, Reference};
+use super::plan::{Placed, Plan, Put, plan};
+use super::store::refers;
+use super::{ATTEMPTS_MAX, Record, Table, TableError, bump};
+use crate::page::{Draft, Identity, Kind, PageError, Reference, TablePageView};
 use crate::types::{Ballot, Key, OpId, Timestamp};
 use crate::value::Value;
 
@@ -99,17 +100,27 @@ impl<N: Namespace> Table<N> {
         let damaged = damaged.bytes;
         if let Ok(view) = self.decode(page, &damaged) {
             self.check_seal(page, view.header().seal)?;
-            let mut good = Bundles::default();
-            for forward in view.forwards().filter(|forward| !lost.contains(&forward.reference)) {
-                let bytes = self.fetch_bundle(page, &forward).await?;
-                let bytes = bytes.ok_or(TableError::CopyDamaged { op: OpId::default() })?;
-                good.add(forward.reference.copy, bytes);
-            }
-            there.extend(view.entries().map(|entry| entry.key.to_vec()));
-            there.extend(good.entries(&view).into_iter().map(|bundled| bundled.entry.key.to_vec()));
+            there = self.keys_there(page, &view, &lost).await?;
         }
         let (records, placed) = (Vec::new(), Vec::new());
         Ok(Rebuilding { table: self.clone(), page, damaged, there, lost, records, placed, inline: 0 })
+    }
+
+    /// The keys that a page holds, beside those of its bundles that are lost. One more that is lost is an error.
+    async fn keys_there(
+        &self,
+        page: TablePage,
+        view: &TablePageView<'_>,
+        lost: &[Reference],
+    ) -> Result<BTreeSet<Vec<u8>>, TableError> {
+        let mut good = Bundles::default();
+        for forward in view.forwards().filter(|forward| !lost.contains(&forward.reference)) {
+            let bytes = self.fetch_bundle(page, &forward).await?;
+            good.add(forward.reference.copy, bytes.ok_or(TableError::CopyDamaged { op: OpId::default() })?);
+        }
+        let mut there: BTreeSet<_> = view.entries().map(|entry| entry.key.to_vec()).collect();
+        there.extend(good.entries(view).into_iter().map(|bundled| bundled.entry.key.to_vec()));
+        Ok(there)
     }
 }
 
@@ -138,12 +149,17 @@ struct Gathered {
 
 impl<N: Namespace> Rebuilding<N> {
     fn room(&self) -> usize {
-        self.table.layout.page_bytes() - crate::page::HEADER_BYTES
+        self.table.room()
+    }
+
+    /// Whether the page is good and holds this key: what it says of it stays.
+    pub(crate) fn holds(&self, key: &Key) -> bool {
+        self.there.contains(key.bytes())
     }
 
     /// The page is to hold this, under the promise beside it.
     pub(crate) async fn add(&mut self, key: &Key, mut record: Record, promise: Ballot) -> Result<(), TableError> {
-        if self.there.contains(key.bytes()) {
+        if self.holds(key) {
             return Ok(());
         }
         let length = record.value.as_ref().map_or(0, Value::len);
@@ -170,8 +186,54 @@ impl<N: Namespace> Rebuilding<N> {
     /// Replaces the page by one that holds what was added; no more, unless it was good.
     pub(crate) async fn finish(mut self) -> Result<(), TableError> {
         let records = std::mem::take(&mut self.records);
+        let result = self.write(&records).await;
+        if result == Ok(true) {
+            for &bundle in &self.lost {
+                self.table.free_later(self.page, bundle, OpId::default()).await;
+            }
+        }
+        if !result.as_ref().is_err_and(TableError::outcome_unknown) {
+            // What the page does not refer to.
+            self.give_up().await;
+        }
+        result.map(|_written| ())
+    }
+
+    /// Puts what was gathered into the page; `false`: somebody else has, or it is another by now.
+    ///
+    /// A page that is good but for a lost bundle may be written meanwhile: what it says by then of other keys stays as well. Of
+    /// those that are lost it takes no store.
+    async fn write(&mut self, records: &[Gathered]) -> Result<bool, TableError> {
+        let (table, page) = (self.table.clone(), self.page);
+        for _ in 0..ATTEMPTS_MAX {
+            match self.write_over(records).await {
+                Err(TableError::Device(device::Error::CompareFailure)) => bump(&table.stats.misses),
+                result => return result.map(|()| true),
+            }
+            let Some(now) = table.damaged_page(page).await? else { return Ok(false) };
+            // What is lost only now has not been waited for.
+            let Some(lost) = now.lost.filter(|lost| lost.iter().all(|bundle| self.lost.contains(bundle))) else {
+                break;
+            };
+            let view = table.decode(page, &now.bytes)?;
+            table.check_seal(page, view.header().seal)?;
+            let there = table.keys_there(page, &view, &lost).await?;
+            // This image is younger than the copies: a collector may have condemned them since.
+            for copy in &self.placed {
+                if !table.is_whole(page, &copy.reference, copy.timestamp.op).await? {
+                    return Err(TableError::Contended);
+                }
+            }
+            (self.damaged, self.lost, self.there) = (now.bytes, lost, there);
+        }
+        Err(TableError::Contended)
+    }
+
+    /// One compare-and-write of the page as it was seen last.
+    async fn write_over(&mut self, records: &[Gathered]) -> Result<(), TableError> {
         let mut puts = Vec::with_capacity(records.len());
-        for Gathered { key, record, promise, elsewhere } in &records {
+        for Gathered { key, record, promise, elsewhere } in records.iter().filter(|gathered| !self.holds(&gathered.key))
+        {
             let mut put = match record.timestamp {
                 Timestamp::ZERO => Put::promise(key.bytes()),
                 _ => Put::new(key.bytes(), record, self.room()).placed(*elsewhere),
@@ -179,19 +241,6 @@ impl<N: Namespace> Rebuilding<N> {
             put.promise = *promise;
             puts.push(put);
         }
-        let result = self.write(&puts).await;
-        if result.is_ok() {
-            for &bundle in &self.lost {
-                self.table.free_later(self.page, bundle, OpId::default()).await;
-            }
-        }
-        if result.as_ref().is_err_and(|error| !error.outcome_unknown()) {
-            self.give_up().await;
-        }
-        result
-    }
-
-    async fn write(&mut self, puts: &[Put<'_>]) -> Result<(), TableError> {
         let (table, page, since) = (self.table.clone(), self.page, engine::time::now());
         let identity = Identity { kind: Kind::Table, page: page.0, incarnation: table.incarnation };
         let (damaged, salt) = (self.damaged.clone(), engine::task::random_u64());
@@ -202,26 +251,31 @@ impl<N: Namespace> Rebuilding<N> {
         self.lost.iter().for_each(|bundle| base.remove_forward(bundle.copy));
         // A damaged one may have been sealed, for no later epoch: its neighbours would have said so.
         base.seal(table.epoch);
-        let mut share = BUNDLE_SHARE;
+        let mut search = table.search();
         for _ in 0..ATTEMPTS_MAX {
-            match plan(base.clone(), puts, &self.placed, share)? {
-                Plan::Place { key, timestamp, value } => match table.place(page, timestamp.op, &value).await {
-                    Ok(reference) => self.placed.push(Placed::new(key, timestamp, &value, reference, since)),
-                    // A shorter bundle may find a place.
-                    Err(TableError::OutOfSpace(_)) if key.is_empty() && share < BUNDLE_SHARE_MAX => share *= 2,
-                    Err(error) => return Err(error),
-                },
-                Plan::Write(new) => {
+            match plan(base.clone(), &puts, &self.placed, search.wanted()) {
+                Ok(Plan::Place { key, timestamp, value }) => {
+                    let placed = table.place_wanted(page, timestamp.op, &value, &mut search).await?;
+                    let copy = placed.map(|reference| Placed::new(key, timestamp, &value, reference, since));
+                    self.placed.extend(copy);
+                }
+                Ok(Plan::Write(new, _)) => {
                     let lock = table.locks.lock(u64::from(page.0)).await;
                     lock.set_image(None);
-                    return Ok(table.replace(table.layout.table(page), damaged.clone(), new).await?);
+                    table.replace(table.layout.table(page), damaged, new.clone()).await?;
+                    drop(lock);
+                    let view = table.decode(page, &new)?;
+                    self.placed.retain(|copy| !refers(&view, &copy.reference));
+                    return Ok(());
                 }
+                Err(TableError::OutOfSpace(_)) if search.refused() => {}
+                Err(error) => return Err(error),
             }
         }
         Err(TableError::Contended)
     }
 
-    /// Frees the copies that were placed: the page will not refer to them.
+    /// Frees the copies that were placed and to which the page does not, and will not, refer.
     pub(crate) async fn give_up(self) {
         for copy in self.placed {
             self.table.free_later(self.page, copy.reference, copy.timestamp.op).await;

@@ -119,8 +119,13 @@ impl<N: Namespace> Table<N> {
                     return Ok(Sealed { image: PageImage { page, bytes: new, bundles }, dropped, written: true });
                 }
                 Err(device::Error::CompareFailure) => bump(&self.stats.misses),
-                // Seen with other bytes it has happened or never will; with the same, the same is issued again.
-                Err(error) if uncertain(&error) && unlinked.doubt.is_none() => unlinked.doubt = Some(header),
+                // Seen with other bytes it has happened or never will; with the same, the same is issued again. It is the last
+                // one that may yet land.
+                Err(error) if uncertain(&error) => {
+                    if unlinked.doubt.replace(header).is_some() {
+                        return Err(error.into());
+                    }
+                }
                 Err(error) => return Err(error.into()),
             }
         }

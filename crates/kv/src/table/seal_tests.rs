@@ -83,3 +83,37 @@ fn what_is_not_at_home_is_dropped_with_the_seal() {
         });
     }
 }
+
+/// The page is written between two attempts of a seal, both of unknown outcome; the second lands long after. What it drops is
+/// freed then, though the page was past the first attempt's image all the time.
+#[test]
+fn what_a_seal_drops_late_is_freed() {
+    run(10, async {
+        let memory = memories(1, SMALL)[0].clone();
+        let late = Counting::new(memory.clone());
+        let map = create(std::slice::from_ref(&memory), 1, 500).await;
+        let (old, new) = (Table::new(memory, &map, 0), Table::new(late.clone(), &later(&map), 0));
+        let homes = |number: u32| Some(key(&map, &number.to_string())).filter(|key| old.home(key) == TablePage(3));
+        let keys: Vec<_> = (0..).filter_map(homes).take(2).collect();
+        old.store_if_newer(&keys[0], &record(ts(1, 1), Some(9000)), None, None).await.unwrap();
+        let millisecond = std::time::Duration::from_millis(1);
+        late.slow.set(millisecond);
+        late.hold_swaps.set(true);
+        let between = async {
+            engine::time::sleep(millisecond * 3 / 2).await;
+            old.store_if_newer(&keys[1], &record(ts(1, 2), Some(10)), None, None).await.unwrap();
+        };
+        let (sealed, ()) = both(new.seal_and_drop(TablePage(3), None, |_| false), between).await;
+        assert!(sealed.unwrap_err().outcome_unknown());
+        assert_eq!(late.held_swaps.borrow().len(), 2);
+        late.hold_swaps.set(false);
+        engine::time::sleep(millisecond * 5000).await;
+        assert_eq!(get(&old, &keys[0]).await.0, ts(1, 1), "nothing has landed yet");
+        late.land().await;
+        engine::time::sleep(millisecond * 60_000).await;
+        assert!(new.read_page(TablePage(3)).await.unwrap().entries(&new).unwrap().is_empty());
+        old.quiesce().await;
+        new.quiesce().await;
+        audit(&new, true).await;
+    });
+}

@@ -19,8 +19,9 @@ use super::bundle::Bundles;
 use super::collect::FRESH_TIME_MAX;
 use super::leftover::Leftover;
 use super::locks::Guard;
-use super::plan::{BUNDLE_SHARE, BUNDLE_SHARE_MAX, Change, Placed, Plan, Put, plan_put};
+use super::plan::{Change, Placed, Plan, Put, plan_put};
 use super::register::{Outcome, Request, Verdict, judge};
+use super::search::Search;
 use super::{ATTEMPTS_MAX, PageImage, Table, TableError, bump, uncertain};
 use crate::page::{ENTRY_FIXED_BYTES, Entry, PlaceKind, Reference, Stored, TablePageView};
 use crate::types::{Key, OpId, Timestamp};
@@ -85,20 +86,38 @@ struct Attempt<'a> {
     garbage: Vec<Copy>,
     /// The page that was seen last has bundles: in one of them somebody may have put an entry that refers to a placed copy.
     bundled: bool,
-    /// Which part of a page a bundle is to have.
-    share: usize,
+    /// Of places for what leaves the page.
+    search: Search,
+    /// The image that was written, if something may come back to it.
+    roomy: Option<View>,
+}
+
+/// What a page is to become.
+struct Image {
+    new: View,
+    /// Something may come back to it.
+    roomy: bool,
+    /// What it no longer refers to.
+    unlinks: Vec<Copy>,
+    outcome: Outcome,
 }
 
 enum Step {
     Done(Outcome, View),
-    Place { key: Vec<u8>, timestamp: Timestamp, value: Value },
+    Place {
+        key: Vec<u8>,
+        timestamp: Timestamp,
+        value: Value,
+    },
+    /// Something else is wanted to be placed.
+    Again,
     Missed,
 }
 
 impl<N: Namespace> Table<N> {
     /// Does what `request` says for `key`, by the rules of `register`. Done means stable.
     pub async fn apply(self: &Rc<Self>, key: &Key, request: &Request, known: Known) -> Result<Reply, TableError> {
-        let room = self.layout.page_bytes() - crate::page::HEADER_BYTES;
+        let room = self.room();
         let put = match request.record() {
             Some(record) => Put::new(key.bytes(), record, room),
             None => Put::promise(key.bytes()),
@@ -123,7 +142,8 @@ impl<N: Namespace> Table<N> {
             doubt: None,
             garbage: Vec::new(),
             bundled: false,
-            share: BUNDLE_SHARE,
+            search: self.search(),
+            roomy: None,
         };
         let result = self.run(&mut attempt).await.map_err(|error| match error {
             // An earlier try may yet happen: "out of space" would say that nothing did.
@@ -133,7 +153,11 @@ impl<N: Namespace> Table<N> {
             error => error,
         });
         let (page, bundles) = (attempt.page, std::mem::take(&mut attempt.bundles));
+        let roomy = attempt.roomy.take();
         self.settle(attempt).await;
+        if let Some(image) = roomy {
+            self.bring_home_later(page, image);
+        }
         result.map(|(outcome, bytes)| Reply { outcome, image: PageImage { page, bytes, bundles } })
     }
 
@@ -154,8 +178,7 @@ impl<N: Namespace> Table<N> {
     /// take one round trip together. Whether it was placed before or after the page was read is not known then: that no
     /// collector has condemned it rests on its age ([`FRESH_TIME_MAX`]).
     pub async fn place_early(&self, key: &Key, op: OpId, value: &Value) -> Result<Option<Early>, TableError> {
-        let room = self.layout.page_bytes() - crate::page::HEADER_BYTES;
-        if ENTRY_FIXED_BYTES + key.bytes().len() + value.len() <= room {
+        if ENTRY_FIXED_BYTES + key.bytes().len() + value.len() <= self.room() {
             return Ok(None);
         }
         let since = engine::time::now();
@@ -176,16 +199,11 @@ impl<N: Namespace> Table<N> {
                 Step::Place { key, timestamp, value } => {
                     // No lock is held here: the guest's page may be the one that another writer holds while it wants ours.
                     let since = engine::time::now();
-                    let reference = match self.place(attempt.page, timestamp.op, &value).await {
-                        // A shorter bundle may find a place.
-                        Err(TableError::OutOfSpace(_)) if key.is_empty() && attempt.share < BUNDLE_SHARE_MAX => {
-                            attempt.share *= 2;
-                            continue;
-                        }
-                        placed => placed?,
-                    };
-                    attempt.placed.push(Placed::new(key, timestamp, &value, reference, since));
+                    let placed = self.place_wanted(attempt.page, timestamp.op, &value, &mut attempt.search).await?;
+                    let copy = placed.map(|reference| Placed::new(key, timestamp, &value, reference, since));
+                    attempt.placed.extend(copy);
                 }
+                Step::Again => {}
                 Step::Missed => {
                     misses += 1;
                     if misses > MISSES_BEFORE_BACKOFF {
@@ -238,30 +256,28 @@ impl<N: Namespace> Table<N> {
         if attempt.placed.iter().any(is_doubtful) {
             self.look_at_copies(attempt).await?;
         }
-        let (plan, emptied) = plan_put(&view, &bundles, &attempt.put, &attempt.placed, attempt.share)?;
-        let unlinks: Vec<Copy> =
-            old.into_iter().chain(emptied.into_iter().map(|bundle| (bundle, OpId::default()))).collect();
-        let new = match plan {
-            Plan::Place { key, timestamp, value } => {
-                // What is placed now is younger than this image: no collector can have condemned it when the image is
-                // replaced.
-                attempt.given = (older || attempt.placed.is_empty()).then_some(expected);
-                return Ok(Step::Place { key, timestamp, value });
+        let next = match plan_put(&view, &bundles, &attempt.put, &attempt.placed, &attempt.search) {
+            Ok((Plan::Write(new, roomy), emptied)) => {
+                let unlinks = old.into_iter().chain(emptied.into_iter().map(|bundle| (bundle, OpId::default())));
+                let image = Image { new, roomy, unlinks: unlinks.collect(), outcome };
+                return self.publish(attempt, &lock, expected, image).await;
             }
-            Plan::Write(new) => new,
+            Ok((Plan::Place { key, timestamp, value }, _)) => Step::Place { key, timestamp, value },
+            Err(TableError::OutOfSpace(_)) if attempt.search.refused() => Step::Again,
+            Err(error) => return Err(error),
         };
-        self.publish(attempt, &lock, expected, new, unlinks, outcome).await
+        // What is placed now is younger than this image: no collector can have condemned it when the image is replaced.
+        attempt.given = (older || attempt.placed.is_empty()).then_some(expected);
+        Ok(next)
     }
 
-    /// The compare-and-write of a step: from `expected` to `new`, which unlinks these copies.
+    /// The compare-and-write of a step.
     async fn publish(
         &self,
         attempt: &mut Attempt<'_>,
         lock: &Guard<'_>,
         expected: View,
-        new: View,
-        unlinks: Vec<Copy>,
-        outcome: Outcome,
+        Image { new, roomy, unlinks, outcome }: Image,
     ) -> Result<Step, TableError> {
         let page = attempt.page;
         lock.set_image(None);
@@ -272,6 +288,7 @@ impl<N: Namespace> Table<N> {
                 if !attempt.placed.is_empty() {
                     attempt.forget_used(&self.decode(page, &new)?);
                 }
+                attempt.roomy = roomy.then(|| new.clone());
                 lock.set_image(Some(new.clone()));
                 Ok(Step::Done(outcome, new))
             }
@@ -304,16 +321,6 @@ impl<N: Namespace> Table<N> {
             }
         }
         Ok(())
-    }
-
-    /// Places a value outside its home page: as a guest if it is short, else, or if no page has room, in the heap.
-    pub(super) async fn place(&self, home: TablePage, op: OpId, value: &Value) -> Result<Reference, TableError> {
-        if self.guest_fits(value.len())
-            && let Some(reference) = self.place_guest(home, op, value).await?
-        {
-            return Ok(reference);
-        }
-        self.place_extents(home, op, value).await
     }
 
     /// Frees what a store has left without a reference.
@@ -398,7 +405,7 @@ impl Attempt<'_> {
 }
 
 /// Whether the page itself, beside its bundles, refers to a copy.
-fn refers(view: &TablePageView<'_>, copy: &Reference) -> bool {
+pub(super) fn refers(view: &TablePageView<'_>, copy: &Reference) -> bool {
     view.forwards().any(|forward| forward.reference == *copy)
         || view.entries().any(|entry| matches!(entry.stored, Stored::Reference(_, reference) if reference == *copy))
 }
