@@ -5,7 +5,8 @@
 //!   accept what follows from it. A refusal: again, under a higher ballot.
 //! 1. E remembers this operation: an earlier attempt took effect, and its result is the result, once E is held by a majority.
 //! 2. An earlier attempt belongs to another era (put) than E, or E has forgotten operations as old as it: whether it took
-//!    effect before it was replaced cannot be seen. Unknown. To try again would apply it twice.
+//!    effect before it was replaced cannot be seen. Unknown. To try again would apply it twice. (An attempt that every member
+//!    has refused, with none in doubt, is none: it can't have taken effect, and can't any more.)
 //! 3. Nothing is to be changed: that is the result at once if nothing was ever sent to be accepted and a majority shows E;
 //!    else E has to be held by a majority first.
 //! 4. Else the new entry, on top of E, which remembers this operation, is to be accepted.
@@ -78,6 +79,8 @@ pub(super) struct Ballots<'a, N: Link, R, D> {
     purpose: Purpose,
     decide: D,
     attempts: Vec<Attempt<R>>,
+    /// The last of them was refused by a member, and nothing was asked since.
+    refused: bool,
     /// The largest round of a ballot in sight.
     largest: u64,
 }
@@ -110,7 +113,7 @@ impl<'a, N: Link, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'
         decide: D,
     ) -> Self {
         let (_, largest) = round.largest();
-        Ballots { inner, key, round, course, op, purpose, decide, attempts: Vec::new(), largest }
+        Ballots { inner, key, round, course, op, purpose, decide, attempts: Vec::new(), refused: false, largest }
     }
 
     /// Carries it out. `promised`: the ballot reserved for it, and what a majority that still promises it has shown.
@@ -120,6 +123,7 @@ impl<'a, N: Link, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'
             if attempt > 0 {
                 count(&self.inner.stats.conflicts);
                 back_off(attempt, took).await;
+                self.strike();
             }
             let began = time::now();
             let prepared = match promised.take() {
@@ -133,7 +137,16 @@ impl<'a, N: Link, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'
             }
             took = began.elapsed();
         }
+        self.strike();
         Err(StoreError::Contended { attempts: ATTEMPTS_MAX, outcome_unknown: !self.attempts.is_empty() })
+    }
+
+    /// Forgets the last attempt if every member has refused it.
+    fn strike(&mut self) {
+        if std::mem::take(&mut self.refused) && self.round.is_refused_by_all() {
+            self.attempts.pop();
+            self.course.withdraw();
+        }
     }
 
     /// `None`: refused.
@@ -178,6 +191,7 @@ impl<'a, N: Link, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'
                 Ok(Some(effect))
             }
             Answer::Refused(higher) => {
+                self.refused = changes;
                 self.largest = self.largest.max(higher.round);
                 Ok(None)
             }

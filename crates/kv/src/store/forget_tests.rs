@@ -88,6 +88,10 @@ fn a_put_that_was_deleted_and_forgotten_does_not_come_back() {
         // It has been read; what it stores comes late.
         slow(Duration::from_secs(4));
         time::sleep(Duration::from_millis(50)).await;
+        // Were all to refuse it, it would begin anew.
+        let key = host.store.inner.key(b"key").unwrap();
+        let away = usize::from(host.store.inner.topology().homes(&key)[0].member);
+        sleeper.voters.links[away].down.set(true);
         assert!(host.store.delete(b"key").await.unwrap());
         let forgotten = host.store.forget(&ForgetOptions { at_once: true, ..ForgetOptions::default() }).await;
         assert_eq!((forgotten.dropped, forgotten.hindered), (3, None));

@@ -94,6 +94,11 @@ impl MemberError {
         }
     }
 
+    /// Whether the member has not done what it was asked, and never will: it is full, or its page is sealed.
+    pub(super) fn is_refusal(&self) -> bool {
+        self.is_out_of_space() || self.sealed().is_some()
+    }
+
     pub(super) fn is_out_of_space(&self) -> bool {
         let MemberError::Table(error) = self else { return false };
         matches!(error, TableError::OutOfSpace(_) | TableError::Device(device::Error::OutOfSpace))

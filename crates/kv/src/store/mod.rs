@@ -301,6 +301,8 @@ mod long_tests;
 #[cfg(test)]
 mod lost_tests;
 #[cfg(test)]
+mod outcome_tests;
+#[cfg(test)]
 mod repair_tests;
 #[cfg(test)]
 mod scrub_tests;

@@ -128,11 +128,26 @@ impl<N: Link> Course<N> {
             Err(error) => error,
         };
         if self.may_have_changed() {
+            if changes
+                && !self.changed.get()
+                && let Some(map_changed) = round.map_changed()
+            {
+                round.hear_all().await;
+                if round.is_refused_by_all() {
+                    self.withdraw();
+                    return Err(map_changed);
+                }
+            }
             let unknown = self.changed.get() || error.outcome_unknown();
             return Err(error.with_outcome(unknown));
         }
         // Nobody's own: refused by a seal it may be asked again on the newer map.
         Err(round.map_changed().unwrap_or(error.with_outcome(false)))
+    }
+
+    /// The latest request was refused by all: it is as if it had not been sent.
+    pub(super) fn withdraw(&self) {
+        self.changing.set(false);
     }
 
     fn may_have_changed(&self) -> bool {

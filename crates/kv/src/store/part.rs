@@ -38,7 +38,7 @@ pub(super) struct Slot<N: Link> {
     pub(super) outcome: Option<Outcome>,
     /// The last failure; a permanent one ends the member's part.
     pub(super) failure: Option<MemberError>,
-    /// The latest request was sent and failed in another way than for want of space: it may have happened, or may yet.
+    /// The latest request was sent, and at least once neither done nor refused: it may have happened, or may yet.
     pub(super) in_doubt: bool,
     pub(super) under_way: Option<Rc<UnderWay<N>>>,
     /// It has done what was asked of it and holds on to nothing.
@@ -234,6 +234,7 @@ impl<N: Link> Part<N> {
                     (self.image, self.held) = (Some(reply.image), Some(found.timestamp));
                     return self.report(turn, |slot| {
                         slot.failure = None;
+                        slot.in_doubt |= reply.doubt;
                         slot.outcome = Some(reply.outcome);
                         if reply.outcome == Outcome::Promised {
                             slot.found = Some(found);
@@ -243,7 +244,7 @@ impl<N: Link> Part<N> {
                 Err(error) => {
                     let transient = error.is_transient();
                     self.report(turn, |slot| {
-                        slot.in_doubt |= sent && !error.is_out_of_space();
+                        slot.in_doubt |= sent && !error.is_refusal();
                         slot.failure = Some(error);
                     });
                     let storing = request.record().is_some();

@@ -10,8 +10,10 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Poll;
+use std::time::Duration;
 
 use engine::sync::Notify;
+use engine::time;
 
 use super::Inner;
 use super::error::StoreError;
@@ -24,6 +26,10 @@ use super::topology::{Topology, forgets};
 use crate::table::{Content, Forgets, Found, Outcome, Request};
 use crate::types::{Ballot, Key, OpId, Timestamp};
 use crate::value::Value;
+
+/// How long members are waited for that have not answered when others have refused a change by a seal: if all have, it is known
+/// not to have happened. Guessed: above the spread of answers over members that are well.
+const LAST_WORD: Duration = Duration::from_millis(100);
 
 /// A round under way. Dropping it ends the operation's interest; what was decided is still carried out.
 pub(super) struct Round<N: Link> {
@@ -259,13 +265,29 @@ impl<N: Link> Round<N> {
         answer
     }
 
+    /// Waits a little for what the others say to the request asked last, of which a majority is out of reach.
+    pub(super) async fn hear_all(&self) {
+        let told = |slot: &Slot<N>| slot.outcome.is_some() || slot.failure.is_some();
+        let all = || self.shared.slots.borrow().iter().all(told).then_some(());
+        let _elapsed = time::timeout(LAST_WORD, self.until(all)).await;
+    }
+
+    /// Whether the request asked last was refused by every member, and is under way nowhere: it has changed nothing, and never
+    /// will.
+    pub(super) fn is_refused_by_all(&self) -> bool {
+        let refused = |slot: &Slot<N>| match slot.outcome {
+            Some(outcome) => matches!(outcome, Outcome::Refused(_)),
+            None => slot.failure.as_ref().is_some_and(MemberError::is_refusal),
+        };
+        self.shared.slots.borrow().iter().all(|slot| refused(slot) && !slot.in_doubt)
+    }
+
     fn failed(&self) -> StoreError {
         let slots = self.shared.slots.borrow();
         let full = |slot: &Slot<N>| slot.failure.as_ref().is_some_and(MemberError::is_out_of_space);
-        // A member that is full now may have been sent a store before whose fate is not known.
-        let harmless = slots.iter().all(|slot| slot.outcome.is_none() && full(slot) && !slot.in_doubt);
         if slots.iter().any(full) {
-            return StoreError::OutOfSpace { outcome_unknown: !harmless, reasons: reasons(&slots) };
+            let outcome_unknown = !self.is_refused_by_all();
+            return StoreError::OutOfSpace { outcome_unknown, reasons: reasons(&slots) };
         }
         drop(slots);
         self.unavailable(true)

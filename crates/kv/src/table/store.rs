@@ -41,6 +41,8 @@ pub struct Reply {
     pub outcome: Outcome,
     /// The home page as it was then; for the next request.
     pub image: PageImage,
+    /// A try before the one that was answered ended in doubt: where the answer is a refusal, that one may have happened.
+    pub doubt: bool,
 }
 
 /// What the caller knows that spares a member a look, or tells it of damage.
@@ -82,6 +84,8 @@ struct Attempt<'a> {
     placed: Vec<Placed>,
     bundles: Bundles,
     doubt: Option<Doubt>,
+    /// There was one.
+    doubted: bool,
     /// Copies that no page refers to any more, or ever did.
     garbage: Vec<Copy>,
     /// The page that was seen last has bundles: in one of them somebody may have put an entry that refers to a placed copy.
@@ -140,6 +144,7 @@ impl<N: Namespace> Table<N> {
             placed: placed.into_iter().collect(),
             bundles: bundles.unwrap_or_default(),
             doubt: None,
+            doubted: false,
             garbage: Vec::new(),
             bundled: false,
             search: self.search(),
@@ -150,15 +155,17 @@ impl<N: Namespace> Table<N> {
             TableError::OutOfSpace(_) | TableError::Device(device::Error::OutOfSpace) if attempt.doubt.is_some() => {
                 TableError::Contended
             }
+            // It may have happened before the page was sealed.
+            TableError::Sealed { .. } if attempt.doubted => TableError::Contended,
             error => error,
         });
-        let (page, bundles) = (attempt.page, std::mem::take(&mut attempt.bundles));
+        let (page, bundles, doubt) = (attempt.page, std::mem::take(&mut attempt.bundles), attempt.doubted);
         let roomy = attempt.roomy.take();
         self.settle(attempt).await;
         if let Some(image) = roomy {
             self.bring_home_later(page, image);
         }
-        result.map(|(outcome, bytes)| Reply { outcome, image: PageImage { page, bytes, bundles } })
+        result.map(|(outcome, bytes)| Reply { outcome, image: PageImage { page, bytes, bundles }, doubt })
     }
 
     /// Stores `record` under `key` unless the member holds the same or something newer.
@@ -297,6 +304,7 @@ impl<N: Namespace> Table<N> {
                 Ok(Step::Missed)
             }
             Err(error) if uncertain(&error) => {
+                attempt.doubted = true;
                 if attempt.doubt.replace(Doubt { expected, unlinks }).is_some() {
                     return Err(error.into());
                 }

@@ -207,9 +207,13 @@ impl Config {
             self.complete(&mut next, host, super::Status::Done, 0); // a newer epoch: others have done it
             return after.push(next);
         }
+        self.strike(&mut next, host);
         let is_put = matches!(operation, Operation::Put(_) | Operation::Delete);
-        let put_sent = is_put && current.phase == Phase::Store && !self.rules.put_restarts_after_stores;
-        let attempted = current.attempt_count > 0;
+        let put_sent = is_put
+            && current.phase == Phase::Store
+            && !self.rules.put_restarts_after_stores
+            && !self.is_refused_by_all(state, host);
+        let attempted = next.hosts[host].attempt_count > 0;
         if put_sent || attempted {
             next.hosts[host].epoch = seal;
             self.complete(&mut next, host, super::Status::Unknown, 0);

@@ -79,7 +79,7 @@ fn change(name: &'static str, clients: &[&[Operation]]) -> Config {
 const CHANGE: [Operation; 5] = [Publish(1), Seal(1), Migrate(1), Publish(2), Clean(2)];
 
 /// The same with one replica.
-fn change_of_one(name: &'static str, clients: &[&[Operation]]) -> Config {
+pub(super) fn change_of_one(name: &'static str, clients: &[&[Operation]]) -> Config {
     with_upkeep(name, clients, &[Map::stable(1), Map::joint(1, 2), Map::stable(2)], &CHANGE)
 }
 

@@ -8,7 +8,8 @@ const CAS1: super::Operation = CompareAndSet(0, 1);
 const CAS2: super::Operation = CompareAndSet(0, 2);
 
 /// The sound groups by name, in the order of their size.
-pub const SOUND: [&str; 9] = ["small", "main", "delete", "loss", "cas", "reserve", "one-attempt", "fast", "large"];
+pub const SOUND: [&str; 10] =
+    ["small", "main", "delete", "loss", "cas", "reserve", "struck", "one-attempt", "fast", "large"];
 
 /// Sound configurations; empty for an unknown name.
 pub fn sound(group: &str) -> Vec<Config> {
@@ -35,6 +36,7 @@ pub fn sound(group: &str) -> Vec<Config> {
         ],
         "delete" => delete(),
         "loss" => loss(),
+        "struck" => super::struck::sound(),
         "cas" => vec![
             new("cas|cas", &[&[CAS1], &[CAS2]]),
             new("cas|put,get", &[&[CAS1], &[Put(10), Get]]),
@@ -123,6 +125,7 @@ pub fn broken() -> Vec<Config> {
     let mut all = broken_puts();
     all.extend(broken_conditionals());
     all.extend(broken_losses());
+    all.extend(super::struck::broken());
     all
 }
 

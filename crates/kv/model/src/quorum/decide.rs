@@ -222,8 +222,9 @@ impl Config {
         let newest = self.based(answers.newest, state.hosts[host].epoch);
         let applied = if self.rules.no_operation_id { None } else { newest.ballot_of(id) };
         if let Some(ballot) = applied {
-            let attempt = attempts.iter().find(|a| a.ballot == ballot).expect("only this host uses its operation ids");
-            return Resolution::Confirm(attempt.result);
+            let attempt = attempts.iter().find(|a| a.ballot == ballot);
+            assert!(attempt.is_some() || self.rules.strike_at_one, "only this host uses its operation ids");
+            return attempt.map_or(Resolution::Unknown, |attempt| Resolution::Confirm(attempt.result));
         }
         let sees_all = self.rules.flat || self.rules.no_operation_id || self.rules.retry_across_era;
         if !sees_all && attempts.iter().any(|a| a.era != newest.era()) {

@@ -174,7 +174,10 @@ impl Config {
                 }
                 self.begin(&mut state, host, Phase::Read, Request::default());
             }
-            Phase::Prepare | Phase::Accept | Phase::FastAccept | Phase::Store => self.start_prepare(&mut state, host),
+            Phase::Prepare | Phase::Accept | Phase::FastAccept | Phase::Store => {
+                self.strike(&mut state, host);
+                self.start_prepare(&mut state, host);
+            }
             _ => return,
         }
         after.push(state);

@@ -12,6 +12,7 @@
 //! - [`steps`]: which steps a state offers; symmetry; progress.
 //! - [`change`]: epochs: seals, migration, cleaning, the collection of tombstones.
 //! - [`rules`]: the rules that can be broken.
+//! - [`struck`]: what is known not to have happened.
 //! - [`configs`], [`change_configs`]: the configurations that were searched, the sound ones and the broken ones.
 
 pub mod change;
@@ -23,6 +24,7 @@ pub mod host;
 pub mod member;
 pub mod rules;
 mod steps;
+pub mod struck;
 
 pub use change::Map;
 use decide::Answers;

@@ -41,6 +41,10 @@ pub struct Rules {
     pub give_up: bool,
     /// A delete removes the entry, timestamp and all.
     pub delete_forgets: bool,
+    /// What every member has refused is as if it had not been sent, see [`super::struck`].
+    pub strike: bool,
+    /// … already if one has.
+    pub strike_at_one: bool,
     /// A member that lost its data keeps its vote.
     pub lost_member_votes: bool,
     /// A lost member is rebuilt from a single other.
