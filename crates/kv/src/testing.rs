@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use device::{Durability, Error, Lba, Memory, Namespace, NamespaceInfo};
 use engine::sim::{SimConfig, World};
+use engine::sync::Semaphore;
 use engine::{Buf, View};
 use pool::{CreateOptions, Domain, Map, NewMember};
 
@@ -61,9 +62,17 @@ pub struct Counting<N> {
     /// The same for compare-and-writes.
     pub hold_swaps: Cell<bool>,
     pub held_swaps: RefCell<Vec<(Lba, View, View)>>,
+    /// Compare-and-writes find no room.
+    pub full: Cell<bool>,
+    /// Slots of its queue: a command takes one while it is [`Counting::slow`], and whoever is first in line keeps the others
+    /// waiting.
+    pub queue: Semaphore,
     /// Counts reconnections, as the test plays them.
     pub epoch: Cell<u64>,
 }
+
+/// Slots of the queue of a [`Counting`].
+pub const QUEUE_SLOTS: usize = 1 << 16;
 
 impl<N> Counting<N> {
     pub fn new(inner: N) -> Rc<Counting<N>> {
@@ -82,6 +91,8 @@ impl<N> Counting<N> {
             held: RefCell::default(),
             hold_swaps: Cell::default(),
             held_swaps: RefCell::default(),
+            full: Cell::default(),
+            queue: Semaphore::new(QUEUE_SLOTS),
             epoch: Cell::default(),
         })
     }
@@ -112,6 +123,7 @@ impl<N> Counting<N> {
     }
 
     async fn up(&self) -> Result<(), Error> {
+        let _slot = self.queue.acquire(1).await;
         if !self.slow.get().is_zero() {
             engine::time::sleep(self.slow.get()).await;
         }
@@ -185,6 +197,9 @@ impl<N: Namespace> Namespace for Counting<N> {
                 }
                 return Err(Error::Disconnected("test".into()));
             }
+        }
+        if self.full.get() {
+            return Err(Error::OutOfSpace);
         }
         self.inner.compare_and_write(lba, expected, new, how).await
     }

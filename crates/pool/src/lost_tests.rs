@@ -200,6 +200,13 @@ fn a_medium_that_is_another_pools_or_too_small_begins_no_new_life() {
             matches!(&refused, Err(Error::InUse { found, .. }) if found.contains("a member of pool")),
             "{refused:?}"
         );
+        // Another repair has begun it anew already, under a map that this one does not know.
+        let mut later = map.clone();
+        later.epoch += 2;
+        empty(&namespaces[1]);
+        renew(&namespaces[1], "m", &later, 1).await.unwrap();
+        let refused = renew(&namespaces[1], "m", &map, 1).await;
+        assert!(matches!(&refused, Err(Error::InUse { found, .. }) if found.contains("of a later map")), "{refused:?}");
         let small = Plain::new(2, 1 << 20, 4096);
         let refused = renew(&small, "m", &map, 1).await;
         assert!(matches!(&refused, Err(Error::Unfit { reason, .. }) if reason.contains("shrunk")), "{refused:?}");

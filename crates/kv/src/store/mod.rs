@@ -297,6 +297,8 @@ mod forget_tests;
 #[cfg(test)]
 mod linear_tests;
 #[cfg(test)]
+mod liveness_tests;
+#[cfg(test)]
 mod long_tests;
 #[cfg(test)]
 mod lost_tests;

@@ -1,0 +1,209 @@
+//! Nobody waits for who waits for him, nothing outlives its operation uncounted, and no error says less than may happen.
+
+use engine::sync::Permit;
+use engine::time;
+use pool::plan::Request;
+
+use super::change_tests::{SHORT, Scene};
+use super::operation::Course;
+use super::tests::{Member, Pool, value};
+use super::*;
+use crate::testing::{QUEUE_SLOTS, run};
+
+const STEP: Duration = Duration::from_millis(10);
+
+fn slow(members: &[Member], slow: Duration) {
+    members.iter().for_each(|member| member.slow.set(slow));
+}
+
+/// All slots of a member's queue: whoever asks it now is first in line.
+async fn whole_queue(member: &Member) -> Permit {
+    member.queue.acquire(QUEUE_SLOTS).await
+}
+
+/// Whether the member answers others.
+async fn answers(host: &Store<Member>, index: usize) -> bool {
+    let key = host.inner.key(b"any").unwrap();
+    let members = host.inner.topology().members.clone();
+    time::timeout(Duration::from_secs(1), members[index].read(&key)).await.is_ok_and(|read| read.is_ok())
+}
+
+/// A part of the get stood first in line for a slot of the third member's queue and was not carried on while the value was
+/// fetched from another: as long as that took, the host got nothing from that member.
+#[test]
+fn a_get_that_fetches_keeps_nobody_waiting_in_line() {
+    run(70, async {
+        let pool = Pool::new(3, 3).await;
+        pool.store.put(b"k", value(&[1; 9000])).await.unwrap();
+        pool.store.settle().await;
+        let slots = whole_queue(&pool.members[2]).await;
+        slow(&pool.members, STEP);
+        let store = pool.store.clone();
+        let get = engine::task::spawn(async move { store.get(b"k").await });
+        // Two have told where it is, and are slow to give it.
+        time::sleep(STEP / 2).await;
+        slow(&pool.members[..2], Duration::from_secs(5));
+        time::sleep(STEP).await;
+        drop(slots);
+        assert!(answers(&pool.host(), 2).await);
+        assert!(!get.is_finished(), "the value is still being fetched");
+        assert_eq!(get.await, Ok(Some(value(&[1; 9000]))));
+    });
+}
+
+/// The same, of an operation that has met a seal, and waits for the newer map.
+#[test]
+fn an_operation_that_met_a_seal_keeps_nobody_waiting_in_line() {
+    run(71, async {
+        let pool = Pool::new(3, 3).await;
+        let key = pool.store.inner.key(b"k").unwrap();
+        let sealed = pool.map.raise_epoch();
+        let newer = Store::new(sealed.clone(), pool.members.iter().cloned().map(Some).collect());
+        let topology = newer.inner.topology();
+        clean::clean(&newer.inner, &topology, scan::Stretch { from: 0, to: None }).await.unwrap();
+        let slots = whole_queue(&pool.members[2]).await;
+        let (inner, course) = (&pool.store.inner, Course::default());
+        let round = course.begin(inner, &inner.topology(), &key);
+        let met = round.majority().await;
+        assert!(matches!(met, Err(StoreError::MapChanged { epoch: 2, known: 1 })));
+        drop(slots);
+        assert!(answers(&newer, 2).await);
+        drop(round);
+    });
+}
+
+/// One member was full when it was asked to promise. Asked to accept it has not answered yet, and the others are full now: that
+/// one may store it. What it said to the prepare was taken for its answer, so that the error said "nothing was changed".
+#[test]
+fn a_member_that_was_full_before_may_not_be_full_now() {
+    run(72, async {
+        let pool = Pool::new(3, 3).await;
+        pool.store.put(b"n", value(b"1")).await.unwrap();
+        pool.store.settle().await;
+        slow(&pool.members, STEP);
+        pool.members[0].full.set(true);
+        let store = pool.store.clone();
+        let count = engine::task::spawn(async move { store.increment(b"n", 1, None).await });
+        // Read at 10 ms, promised at 20; what is to be accepted lands at 30, on the first member much later.
+        time::sleep(STEP + STEP / 2).await;
+        pool.members[0].slow.set(Duration::from_secs(1));
+        time::sleep(STEP).await;
+        let full = [false, true, true];
+        pool.members.iter().zip(full).for_each(|(member, full)| member.full.set(full));
+        let error = count.await.unwrap_err();
+        assert!(matches!(error, StoreError::OutOfSpace { .. }) && error.outcome_unknown(), "{error}");
+        time::sleep(Duration::from_secs(2)).await;
+        pool.members.iter().for_each(|member| member.full.set(false));
+        pool.down(2, true);
+        assert_eq!(pool.host().get(b"n").await, Ok(Some(value(b"2"))), "so it was");
+    });
+}
+
+/// The first try is in doubt and the second, of the same image, finds no room: the first may yet land.
+#[test]
+fn no_room_after_a_doubt_is_no_refusal() {
+    run(73, async {
+        let pool = Pool::new(1, 1).await;
+        slow(&pool.members, STEP);
+        let member = &pool.members[0];
+        let store = pool.store.clone();
+        member.cut.set(Some((0, false)));
+        let put = engine::task::spawn(async move { store.put(b"k", value(b"v")).await });
+        // Read at 10 ms; the compare-and-write is lost at 20, the page read again, and the next one refused.
+        time::sleep(2 * STEP + STEP / 2).await;
+        assert!(member.down.replace(false));
+        member.full.set(true);
+        let error = put.await.unwrap_err();
+        assert!(matches!(error, StoreError::OutOfSpace { .. }) && error.outcome_unknown(), "{error}");
+    });
+}
+
+/// A put held bytes while it waited for its place among the operations, and a get a place while it waited for bytes.
+#[test]
+fn a_get_and_a_put_at_both_bounds_do_not_wait_for_each_other() {
+    run(74, async {
+        let pool = Pool::new(3, 3).await;
+        pool.store.put(b"k", value(&[1; 9000])).await.unwrap();
+        pool.store.settle().await;
+        slow(&pool.members, STEP);
+        let inner = &pool.store.inner;
+        let _others = inner.operations.acquire(OPERATIONS_MAX - 1).await;
+        let _values = inner.value_bytes.acquire(VALUE_BYTES_AT_ONCE_MAX - 9000).await;
+        let store = pool.store.clone();
+        let get = engine::task::spawn(async move { store.get(b"k").await });
+        time::sleep(STEP / 2).await;
+        pool.store.put(b"other", value(&[2; 9000])).await.unwrap();
+        assert_eq!(get.await, Ok(Some(value(&[1; 9000]))));
+    });
+}
+
+/// Else a member that never answers would be asked for ever more, by gets that another served.
+#[test]
+fn a_fetch_that_outlives_its_get_is_counted() {
+    run(75, async {
+        let pool = Pool::new(3, 3).await;
+        pool.store.put(b"k", value(&[1; 9000])).await.unwrap();
+        pool.store.settle().await;
+        let stragglers = || pool.store.members().iter().map(|member| member.stragglers).collect::<Vec<_>>();
+        let first = usize::from(pool.store.inner.topology().homes(&pool.store.inner.key(b"k").unwrap())[0].member);
+        slow(&pool.members, STEP);
+        let store = pool.store.clone();
+        let get = engine::task::spawn(async move { store.get(b"k").await });
+        time::sleep(STEP / 2).await;
+        pool.members[first].slow.set(Duration::from_secs(60));
+        assert!(get.await.unwrap().is_some(), "the second one asked has answered");
+        assert_eq!((stragglers()[first], stragglers().iter().sum::<usize>()), (1, 1));
+        time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(stragglers(), [0; 3]);
+    });
+}
+
+/// With pauses shorter than an attempt takes, hosts on slow members refuse each other until they have used up their attempts.
+#[test]
+fn hosts_on_slow_members_count_together() {
+    run(76, async {
+        let pool = Pool::new(3, 3).await;
+        slow(&pool.members, 2 * STEP);
+        let counters: Vec<_> = (0..6)
+            .map(|_| {
+                let store = pool.host();
+                engine::task::spawn(async move { store.increment(b"n", 1, Some(0)).await })
+            })
+            .collect();
+        for counter in counters {
+            assert!(matches!(counter.await, Ok(Increment::Value(_))));
+        }
+        assert_eq!(pool.host().get(b"n").await, Ok(Some(value(b"6"))));
+    });
+}
+
+/// An operation of a joint epoch is content with one answer of the two old homes: what it has stored there may be on the
+/// damaged page alone, and the other old home does not make up for that.
+#[test]
+fn a_page_of_one_of_two_is_not_rebuilt_from_the_other_while_the_pool_changes() {
+    run(77, async {
+        let scene = Scene::of([100, 100, 0, 0, 0], 2).await;
+        let host = scene.host(SHORT).await;
+        host.store.put(b"k", value(b"old")).await.unwrap();
+        host.store.settle().await;
+        let weights = [(0, 0), (1, 0), (3, 100), (4, 100)].map(|(index, weight)| (scene.id(index), weight));
+        scene.begin(&Request::SetWeight(weights.to_vec()));
+        time::sleep(10 * SHORT).await;
+        host.voters.links[1].down.set(true);
+        host.store.put(b"k", value(b"joint")).await.unwrap();
+        host.store.settle().await;
+        host.voters.links[1].epoch.set(1);
+        host.voters.links[1].down.set(false);
+        let table = host.store.table(0).unwrap();
+        let page = table.home(&host.store.inner.key(b"k").unwrap());
+        let damaged = engine::Buf::with_len(4096);
+        let lba = table.layout().table(page);
+        let (_, mut image) = device::Namespace::read(&*scene.memories[0], lba, damaged).await;
+        image[20] ^= 1;
+        device::Namespace::write(&*scene.memories[0], lba, image.freeze(), device::Durability::Stable).await.unwrap();
+        let report = host.store.repair(&RepairOptions::default()).await;
+        assert_eq!(report.pages_rebuilt, 0, "{report:?}");
+        assert!(report.reasons.iter().any(|reason| reason.contains("2 other good replicas are needed")), "{report:?}");
+        assert_eq!(host.store.get(b"k").await, Ok(Some(value(b"joint"))));
+    });
+}
