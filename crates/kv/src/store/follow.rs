@@ -5,8 +5,9 @@
 //! change need not meet operations half way.
 //!
 //! An operation keeps the topology it began with. Refused by a seal it begins anew on the newer map, as long as nothing of
-//! it was sent to be stored, or all that was sent was refused; after that its outcome is what the old map's majorities say, or unknown. It must not go on in
-//! the newer epoch with its old timestamp: what was deleted in between, and the tombstone dropped, would be back.
+//! it was sent to be stored, or every home has refused it; after that its outcome is what the old map's majorities say, or
+//! unknown. It must not go on in the newer epoch with its old timestamp: what was deleted in between, and the tombstone
+//! dropped, would be back.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
