@@ -5,6 +5,9 @@
 //! it or take the mark off. A host may stop for ever at any step; a compare-and-write may end with unknown outcome and
 //! land later, once or never. That a data write does not land late is assumption 4 of `docs/kv.md`, and not modelled.
 //!
+//! The home page may be damaged, and be rebuilt by one more host. A damaged page refers to nothing and cannot be given a next
+//! version: it is bumped by putting other damaged bytes in its place.
+//!
 //! The property: what the home page refers to is never free nor another's.
 
 use crate::explore::{Model, Visit};
@@ -12,12 +15,21 @@ use crate::explore::{Model, Visit};
 /// Places for copies: one to be freed too early, one for the stranger.
 const PLACES: usize = 2;
 
-/// The home page: version, the store that it shows, and its copy (place, tag); tag 0: none.
+/// The home page: version, the store that it shows, and its copy (place, tag); tag 0: none. Of one that is damaged the version
+/// stands for its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Debug)]
 struct Home {
     version: u8,
     timestamp: u8,
     copy: (u8, u8),
+    damaged: bool,
+}
+
+impl Home {
+    /// Other bytes that are no page.
+    fn damaged(self) -> Home {
+        Home { version: self.version + 1, damaged: true, ..Home::default() }
+    }
 }
 
 /// The allocation page: version, and for each place the owner's tag (0: free) and whether it is condemned.
@@ -45,6 +57,8 @@ enum Step {
     LookAtCopy,
     /// Writer: free the copy that was replaced.
     FreeOld,
+    /// Rebuilder: wait for damage; then claim, publish.
+    ReadDamaged,
     /// Collector.
     Pick,
     Condemn,
@@ -76,6 +90,7 @@ pub struct State {
     hosts: Vec<Host>,
     late: Vec<Command>,
     unknowns_left: u8,
+    damages_left: u8,
 }
 
 /// A configuration, and the rules broken in it.
@@ -87,8 +102,12 @@ pub struct Config {
     pub writers: Vec<u8>,
     /// Copies that each collector looks at.
     pub collectors: Vec<u8>,
+    /// Pages that each rebuilder rebuilds.
+    pub rebuilders: Vec<u8>,
     /// Commands that may end with unknown outcome.
     pub unknowns: u8,
+    /// Times that the home page may be damaged.
+    pub damages: u8,
     /// The collector does not bump the home page.
     pub no_bump: bool,
     /// The writer publishes on a younger image without a look at its copy.
@@ -97,11 +116,22 @@ pub struct Config {
     pub no_condemn: bool,
     /// The collector looks before it bumps.
     pub look_before_bump: bool,
+    /// The collector believes that a damaged page refers to nothing, and leaves its bytes as they are.
+    pub damage_not_bumped: bool,
 }
 
 impl Config {
     fn new(name: &'static str, writers: &[u8], collectors: &[u8]) -> Config {
         Config { name, writers: writers.to_vec(), collectors: collectors.to_vec(), unknowns: 1, ..Config::default() }
+    }
+
+    /// The same where the home page may be damaged, and is rebuilt.
+    fn damaged(self, rebuilders: &[u8]) -> Config {
+        Config { rebuilders: rebuilders.to_vec(), damages: 1, ..self }
+    }
+
+    fn is_rebuilder(&self, host: usize) -> bool {
+        host >= self.writers.len() + self.collectors.len()
     }
 
     fn is_writer(&self, host: usize) -> bool {
@@ -126,6 +156,8 @@ pub fn sound(group: &str) -> Vec<Config> {
         Config::new("writer|collector of orphans", &[2], &[2]),
         Config::new("writer|writer|collector of orphans", &[1, 1], &[2]),
         Config::new("writer|two collectors of orphans", &[2], &[1, 1]),
+        Config::new("writer|collector of orphans, a page rebuilt", &[1], &[2]).damaged(&[1]),
+        Config::new("collector of orphans, a page rebuilt by two", &[1], &[2]).damaged(&[1, 1]),
     ]
 }
 
@@ -137,6 +169,7 @@ pub fn broken() -> Vec<Config> {
         Config { no_look_at_copy: true, ..new("orphans: published on a younger image without a look at the copy") },
         Config { no_condemn: true, ..new("orphans: not condemned first") },
         Config { look_before_bump: true, ..new("orphans: looked for a reference before the bump") },
+        Config { damage_not_bumped: true, ..new("orphans: a damaged home page is not bumped").damaged(&[1]) },
     ]
 }
 
@@ -149,12 +182,14 @@ impl Model for Search {
     fn initial(&self) -> State {
         let writers = self.0.writers.iter().map(|&left| Host { left, ..Host::default() });
         let collectors = self.0.collectors.iter().map(|&left| Host { left, step: Step::Pick, ..Host::default() });
+        let rebuilder = |&left: &u8| Host { left, step: Step::ReadDamaged, ..Host::default() };
         State {
             home: Home::default(),
             allocation: Allocation::default(),
-            hosts: writers.chain(collectors).collect(),
+            hosts: writers.chain(collectors).chain(self.0.rebuilders.iter().map(rebuilder)).collect(),
             late: Vec::new(),
             unknowns_left: self.0.unknowns,
+            damages_left: self.0.damages,
         }
     }
 
@@ -169,6 +204,10 @@ impl Model for Search {
             let command = next.late.remove(position);
             land(&mut next, &command);
             visit(next, &|| format!("LATE {command:?} lands"));
+        }
+        if state.damages_left > 0 {
+            let home = state.home.damaged();
+            visit(State { home, damages_left: state.damages_left - 1, ..state.clone() }, &|| "DAMAGE".into());
         }
     }
 
@@ -213,6 +252,16 @@ fn with_slot(expected: Allocation, place: u8, slot: (u8, bool)) -> Command {
     Command::Allocation(expected, new)
 }
 
+/// The rebuilder has read the home page.
+fn have_read_damaged(current: &mut Host, home: Home) -> Option<Command> {
+    if home.damaged {
+        (current.home, current.step) = (home, Step::Claim);
+    } else {
+        *current = Host::default(); // somebody else was faster, or there is nothing to do
+    }
+    None
+}
+
 impl Search {
     fn host_step(&self, state: &State, host: usize, visit: &mut Visit<'_, State>) {
         let current = state.hosts[host];
@@ -252,17 +301,7 @@ impl Search {
         let (place, tag) = current.copy;
         let slot = allocation.slots[usize::from(place)];
         match current.step {
-            Step::Read | Step::ReadAgain => {
-                let doubted = current.home;
-                current.home = home;
-                current.step = match current.step {
-                    _ if home.timestamp >= timestamp => Step::FreeOld,
-                    Step::Read => Step::Claim,
-                    _ if home == doubted || self.0.no_look_at_copy => Step::Publish,
-                    _ => Step::LookAtCopy,
-                };
-                None
-            }
+            Step::Read | Step::ReadAgain => self.have_read(current, home, timestamp),
             Step::LookAtCopy => {
                 let mine = slot == (tag, false);
                 current.step = if mine { Step::Publish } else { Step::Read }; // or the value is placed anew
@@ -287,7 +326,8 @@ impl Search {
                 Some(with_slot(allocation, place as u8, (current.copy.1, false)))
             }
             Step::Publish => {
-                let new = Home { version: current.home.version + 1, timestamp, copy: current.copy };
+                let (version, copy) = (current.home.version + 1, current.copy);
+                let new = Home { version, timestamp, copy, damaged: false };
                 Some(Command::Home(current.home, new))
             }
             Step::FreeOld => {
@@ -299,6 +339,12 @@ impl Search {
                 }
                 Some(with_slot(allocation, place, (0, false)))
             }
+            Step::ReadDamaged => have_read_damaged(current, home),
+            Step::Bump if home.damaged && self.0.damage_not_bumped => {
+                current.step = Step::LookAtHome;
+                None
+            }
+            Step::Bump if home.damaged => Some(Command::Home(home, home.damaged())),
             Step::Bump => Some(Command::Home(home, Home { version: home.version + 1, ..home })),
             Step::Condemn if slot.0 != tag => self.next_copy(current),
             Step::Condemn if slot.1 || self.0.no_condemn => {
@@ -314,6 +360,23 @@ impl Search {
         }
     }
 
+    /// The writer has read the home page.
+    fn have_read(&self, current: &mut Host, home: Home, timestamp: u8) -> Option<Command> {
+        if home.damaged {
+            *current = Host::default(); // it has failed, and what it placed is left
+            return None;
+        }
+        let doubted = current.home;
+        current.home = home;
+        current.step = match current.step {
+            _ if home.timestamp >= timestamp => Step::FreeOld,
+            Step::Read => Step::Claim,
+            _ if home == doubted || self.0.no_look_at_copy => Step::Publish,
+            _ => Step::LookAtCopy,
+        };
+        None
+    }
+
     /// The collector is done with this copy.
     fn next_copy(&self, current: &mut Host) -> Option<Command> {
         *current = Host { left: current.left - 1, step: Step::Pick, ..Host::default() };
@@ -325,6 +388,11 @@ impl Search {
         let current = &mut state.hosts[host];
         current.step = match (current.step, done) {
             (Step::Claim, true) => Step::Publish,
+            (Step::Claim, false) if self.0.is_rebuilder(host) => Step::Claim,
+            (Step::Publish, _) if self.0.is_rebuilder(host) => {
+                *current = Host::default(); // done, or somebody else was faster; in doubt, what it placed is left
+                return;
+            }
             (Step::Claim, false) => Step::Read, // the tag of a claim in doubt is not used again
             (Step::Publish, true) => {
                 current.old = current.home.copy;

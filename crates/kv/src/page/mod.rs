@@ -50,6 +50,8 @@ use pool::superblock::crc64;
 pub const HEADER_BYTES: usize = 64;
 /// The format this code writes and the newest it reads.
 pub const FORMAT: u16 = 1;
+/// A byte of the checksum.
+pub(crate) const CHECKSUM_BYTE: usize = 8;
 const MAGIC: [u8; 4] = *b"YGPG";
 
 /// What a page is for.
@@ -128,6 +130,13 @@ pub enum PageError {
     /// A good checksum over contradictory bytes: written by broken code.
     #[error("malformed: {0}")]
     Malformed(&'static str),
+}
+
+impl PageError {
+    /// Whether the page is lost. One of a newer format is not: whoever wrote it can read it.
+    pub fn is_damage(&self) -> bool {
+        !matches!(self, PageError::Newer(_))
+    }
 }
 
 /// Whether the checksum is still to be compared.

@@ -33,6 +33,7 @@ mod part;
 mod quorum;
 mod rebuild;
 mod repair;
+mod room;
 mod round;
 mod scan;
 mod scrub;
@@ -306,6 +307,8 @@ mod lost_tests;
 mod outcome_tests;
 #[cfg(test)]
 mod repair_tests;
+#[cfg(test)]
+mod room_tests;
 #[cfg(test)]
 mod scrub_tests;
 #[cfg(test)]

@@ -9,6 +9,7 @@ use engine::time::{self, Instant};
 use super::ballots::{Ballots, Effect, Purpose};
 use super::error::StoreError;
 use super::link::Link;
+use super::room::get_as_it_is;
 use super::round::{Answer, Majority, Round, is_value};
 use super::topology::Topology;
 use super::value::{Change, PutOptions, Versioned};
@@ -204,6 +205,19 @@ impl<N: Link> Inner<N> {
 }
 
 async fn get<N: Link>(
+    inner: &Rc<Inner<N>>,
+    pool: &Rc<Topology<N>>,
+    key: &Key,
+    course: &Course<N>,
+) -> Result<Option<Versioned>, StoreError> {
+    match get_settled(inner, pool, key, course).await {
+        Err(full @ StoreError::OutOfSpace { .. }) => get_as_it_is(inner, pool, key, course, full).await,
+        result => result,
+    }
+}
+
+/// A get that has a majority hold what it returns.
+async fn get_settled<N: Link>(
     inner: &Rc<Inner<N>>,
     pool: &Rc<Topology<N>>,
     key: &Key,

@@ -34,6 +34,8 @@ pub(super) struct Slot<N: Link> {
     pub(super) sets: Sets,
     /// What it holds, by its answer to the read or the latest prepare.
     pub(super) found: Option<Found>,
+    /// The page that it was read from was open to operations of older epochs than this one's.
+    pub(super) open: bool,
     /// Its answer to the latest request, which no read is.
     pub(super) outcome: Option<Outcome>,
     /// The last failure; a permanent one ends the member's part.
@@ -198,8 +200,9 @@ impl<N: Link> Part<N> {
             };
             match result {
                 Ok((image, found)) => {
+                    let open = image.seal() < self.shared.epoch;
                     (self.image, self.held) = (Some(image), Some(found.timestamp));
-                    return self.report(0, |slot| (slot.found, slot.failure) = (Some(found), None));
+                    return self.report(0, |slot| (slot.found, slot.open, slot.failure) = (Some(found), open, None));
                 }
                 Err(error) => {
                     let transient = error.is_transient();

@@ -24,6 +24,11 @@ impl Sets {
     /// The set before the change under way.
     pub(super) const OLD: Sets = Sets(2);
 
+    /// Whether it is in all the sets there are.
+    pub(super) fn are(self, all: Sets) -> bool {
+        self.0 & all.0 == all.0
+    }
+
     /// Whether it shares a set with `other`.
     pub(super) fn meets(self, other: Sets) -> bool {
         self.0 & other.0 != 0
@@ -119,6 +124,16 @@ impl Quorum {
     /// Whether these are as many of the old set as have decided things before the change: a majority.
     pub(super) fn is_majority_of_old(&self, answered: impl Iterator<Item = Sets>) -> bool {
         answered.filter(|sets| sets.meets(Sets::OLD)).count() >= usize::from(self.old_majority)
+    }
+
+    /// The sets there are.
+    pub(super) fn sets(&self) -> Sets {
+        Sets(if self.needed[1] > 0 { Sets::NEW.0 | Sets::OLD.0 } else { Sets::NEW.0 })
+    }
+
+    /// A majority of the new set.
+    pub(super) fn majority_of_new(&self) -> usize {
+        usize::from(self.needed[0])
     }
 
     /// Answers needed of the set that needs most; for messages.

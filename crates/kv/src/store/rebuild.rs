@@ -8,8 +8,10 @@
 //! - the page becomes good in one compare-and-write (`table::rebuild`).
 
 use std::rc::Rc;
+use std::time::Duration;
 
-use super::Inner;
+use engine::time;
+
 use super::fetch::fetch;
 use super::link::Link;
 use super::member::MemberError;
@@ -17,11 +19,15 @@ use super::pace::Pace;
 use super::repair::RepairReport;
 use super::scan::{DamagedPage, Seen};
 use super::topology::Topology;
-use crate::table::{DamageMark, Rebuilding};
+use super::{Inner, OPERATION_TIME_MAX};
+use crate::table::{AGE_MIN, DamageMark, Rebuilding};
 use crate::types::Ballot;
 
+/// What clocks of hosts may differ by over [`OPERATION_TIME_MAX`]. Guessed: 10 % is far beyond any clock's drift.
+const CLOCK_MARGIN: Duration = Duration::from_secs(1);
+
 /// The pages that are still damaged, each with what is damaged of it.
-pub(super) async fn marked<N: Link>(
+async fn marked<N: Link>(
     inner: &Rc<Inner<N>>,
     damaged: Vec<DamagedPage>,
     report: &mut RepairReport,
@@ -49,24 +55,83 @@ pub(super) async fn mark_of<N: Link>(
     Ok(page.map(|page| page.mark()))
 }
 
+/// Why a page could not be rebuilt.
+#[derive(Debug)]
+pub(super) enum Unable {
+    /// The member has no room for its values.
+    Full(String),
+    /// Something else.
+    Other(String),
+}
+
+impl Unable {
+    fn of(error: impl Into<MemberError>) -> Unable {
+        let error = error.into();
+        let reason = error.to_string();
+        if error.is_out_of_space() { Unable::Full(reason) } else { Unable::Other(reason) }
+    }
+}
+
+/// Rebuilds pages that were seen damaged just now.
+pub(super) async fn rebuild_pages<N: Link>(
+    inner: &Rc<Inner<N>>,
+    mut damaged: Vec<DamagedPage>,
+    pace: &Rc<Pace>,
+    report: &mut RepairReport,
+) {
+    for last in [false, true] {
+        let pages = marked(inner, std::mem::take(&mut damaged), report).await;
+        if pages.is_empty() {
+            return;
+        }
+        time::sleep(OPERATION_TIME_MAX + CLOCK_MARGIN).await;
+        for (page, mark) in pages {
+            let reason = match rebuild_page(inner, &page, &mark, pace).await {
+                Ok(()) => {
+                    report.pages_rebuilt += 1;
+                    continue;
+                }
+                Err(Unable::Other(reason)) => reason,
+                Err(Unable::Full(reason)) if last => reason,
+                Err(Unable::Full(reason)) => match make_room(inner, &page).await {
+                    Ok(0) => format!("{reason}; what the page held before can be collected when it is two hours old"),
+                    Ok(_) => {
+                        damaged.push(page);
+                        continue;
+                    }
+                    Err(error) => format!("{reason}; {error}"),
+                },
+            };
+            report.fail(format!("page {} of member {}: {reason}", page.page.0, page.member));
+        }
+    }
+}
+
+/// Frees what the page itself referred to before, which may be what fills the heap; how many pages of it.
+async fn make_room<N: Link>(inner: &Rc<Inner<N>>, damaged: &DamagedPage) -> Result<usize, MemberError> {
+    let topology = inner.topology();
+    let Some(index) = damaged.index_in(&topology) else { return Ok(0) };
+    let (table, _) = topology.members[index].voting().await?;
+    Ok(table.collect_of(damaged.page, AGE_MIN).await?)
+}
+
 /// Rebuilds one damaged page; the time of the damage of this mark has come.
 pub(super) async fn rebuild_page<N: Link>(
     inner: &Rc<Inner<N>>,
     damaged: &DamagedPage,
     mark: &DamageMark,
     pace: &Rc<Pace>,
-) -> Result<(), String> {
-    let words = |error: &dyn std::fmt::Display| error.to_string();
+) -> Result<(), Unable> {
     let topology = inner.topology();
     let Some(index) = damaged.index_in(&topology) else { return Ok(()) };
     let member = &topology.members[index];
-    let (table, epoch) = member.voting().await.map_err(|error| words(&error))?;
-    let image = table.damaged_page(damaged.page).await.map_err(|error| words(&error))?;
+    let (table, epoch) = member.voting().await.map_err(Unable::of)?;
+    let image = table.damaged_page(damaged.page).await.map_err(Unable::of)?;
     let (Some(image), Some(stretch)) = (image, topology.stretch_of(index, damaged.page)) else {
         return Ok(()); // Somebody else was faster.
     };
     if !image.is_within(mark) {
-        return Err("it has been damaged anew meanwhile: repair again".into());
+        return Err(Unable::Other("it has been damaged anew meanwhile: repair again".into()));
     }
     let seen = topology.see(stretch, |other| other != index, pace).await;
     // Of every set of homes it is in: while the pool changes there are two, and of the old one (the second) an operation may
@@ -80,14 +145,14 @@ pub(super) async fn rebuild_page<N: Link>(
         sets.any(|homes| homes.iter().filter(whole).count() < *needed)
     };
     if let Some((_, needed)) = topology.placement.rings().zip(needed).find(lacks) {
-        return Err(format!("{needed} other good replicas are needed to rebuild it, and are not there"));
+        return Err(Unable::Other(format!("{needed} other good replicas are needed to rebuild it, and are not there")));
     }
-    let rebuilding = table.begin_rebuild(damaged.page, image).await.map_err(|error| words(&error))?;
+    let rebuilding = table.begin_rebuild(damaged.page, image).await.map_err(Unable::of)?;
     match gather(inner, &topology, index, seen, rebuilding, pace).await? {
-        rebuilding if member.counts(epoch).is_ok() => rebuilding.finish().await.map_err(|error| words(&error)),
+        rebuilding if member.counts(epoch).is_ok() => rebuilding.finish().await.map_err(Unable::of),
         rebuilding => {
             rebuilding.give_up().await;
-            Err(MemberError::Away.to_string())
+            Err(Unable::of(MemberError::Away))
         }
     }
 }
@@ -100,7 +165,7 @@ async fn gather<N: Link>(
     seen: Seen,
     mut rebuilding: Rebuilding<N>,
     pace: &Pace,
-) -> Result<Rebuilding<N>, String> {
+) -> Result<Rebuilding<N>, Unable> {
     for ((_, key), found) in seen.keys {
         let Ok(key) = inner.key(&key) else { continue };
         let homes = topology.homes(&key);
@@ -117,13 +182,13 @@ async fn gather<N: Link>(
         let bytes = inner.background_bytes.acquire(length).await;
         pace.take(length as u64).await;
         let added = match fetch(inner, &key, holders).await {
-            Ok(value) => rebuilding.add(&key, newest.record(value), promise).await.map_err(|error| error.to_string()),
-            Err(_gone) => Err(format!("no good copy of the value of {key:?}")),
+            Ok(value) => rebuilding.add(&key, newest.record(value), promise).await.map_err(Unable::of),
+            Err(_gone) => Err(Unable::Other(format!("no good copy of the value of {key:?}"))),
         };
         drop(bytes);
-        if let Err(reason) = added {
+        if let Err(unable) = added {
             rebuilding.give_up().await;
-            return Err(reason);
+            return Err(unable);
         }
     }
     Ok(rebuilding)

@@ -15,10 +15,10 @@ use super::heap::repair_heap;
 use super::link::Link;
 use super::member::{Member, MemberError};
 use super::pace::{Pace, ShowProgress};
-use super::rebuild::{marked, rebuild_page};
+use super::rebuild::rebuild_pages;
 use super::scan::DamagedPage;
 use super::topology::{Topology, forgets};
-use super::{Inner, OPERATION_TIME_MAX, Store, count};
+use super::{Inner, Store, count};
 use crate::page::Reference;
 use crate::table::{Content, Found, Known, Outcome, Request, TableError};
 use crate::types::{Key, Timestamp};
@@ -31,8 +31,6 @@ const LOOKS_MAX: usize = 5;
 const DAMAGED_PAGES_MAX: usize = 4096;
 /// Keys with damaged copies that are remembered. Guessed: more than a few are a damaged medium, and a matter for the scrub.
 const DAMAGED_KEYS_MAX: usize = 1024;
-/// What clocks of hosts may differ by over [`OPERATION_TIME_MAX`]. Guessed: 10 % is far beyond any clock's drift.
-const CLOCK_MARGIN: Duration = Duration::from_secs(1);
 /// Looks at a member that is to store what the others have been asked to accept. Guessed: it is under way already.
 const SPREAD_LOOKS_MAX: usize = 10;
 /// Pause between them.
@@ -130,22 +128,13 @@ impl<N: Link> Store<N> {
         let pace = Pace::new(options.bytes_per_second, options.progress.clone());
         pace.begin("repair");
         let damaged = self.walk(options.check_values, &pace, &mut report).await;
-        let marked = marked(&self.inner, damaged, &mut report).await;
-        if !marked.is_empty() {
-            time::sleep(OPERATION_TIME_MAX + CLOCK_MARGIN).await;
-            for (page, mark) in marked {
-                match rebuild_page(&self.inner, &page, &mark, &pace).await {
-                    Ok(()) => report.pages_rebuilt += 1,
-                    Err(reason) => report.fail(format!("page {} of member {}: {reason}", page.page.0, page.member)),
-                }
-            }
-            if report.pages_rebuilt > 0 {
-                // The pages may have held guests, whose homes are elsewhere: every copy is looked at.
-                report.keys = 0;
-                pace.begin("repair what the damaged pages held");
-                for page in self.walk(true, &pace, &mut report).await {
-                    report.fail(format!("page {} of member {}: {}", page.page.0, page.member, page.error));
-                }
+        rebuild_pages(&self.inner, damaged, &pace, &mut report).await;
+        if report.pages_rebuilt > 0 {
+            // The pages may have held guests, whose homes are elsewhere: every copy is looked at.
+            report.keys = 0;
+            pace.begin("repair what the damaged pages held");
+            for page in self.walk(true, &pace, &mut report).await {
+                report.fail(format!("page {} of member {}: {}", page.page.0, page.member, page.error));
             }
         }
         if options.check_heap {

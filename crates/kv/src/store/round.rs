@@ -33,7 +33,7 @@ const LAST_WORD: Duration = Duration::from_millis(100);
 
 /// A round under way. Dropping it ends the operation's interest; what was decided is still carried out.
 pub(super) struct Round<N: Link> {
-    shared: Rc<Shared<N>>,
+    pub(super) shared: Rc<Shared<N>>,
     /// The members' parts that this operation carries on itself.
     parts: RefCell<Vec<Option<PartFuture>>>,
 }
@@ -79,6 +79,7 @@ impl<N: Link> Round<N> {
             member: topology.members[usize::from(home.member)].clone(),
             sets: home.sets,
             found: None,
+            open: false,
             outcome: None,
             failure: None,
             in_doubt: false,
@@ -106,7 +107,7 @@ impl<N: Link> Round<N> {
     }
 
     /// Carries the parts on until `judge` has an answer; each is asked before the first look at what they say.
-    async fn until<T>(&self, mut judge: impl FnMut() -> Option<T>) -> T {
+    pub(super) async fn until<T>(&self, mut judge: impl FnMut() -> Option<T>) -> T {
         poll_fn(|context| {
             for part in self.parts.borrow_mut().iter_mut() {
                 if part.as_mut().is_some_and(|part| part.as_mut().poll(context).is_ready()) {

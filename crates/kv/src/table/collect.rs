@@ -12,6 +12,11 @@
 //! one that is not condemned ([`Table::is_whole`]). Its image is either older than the bump, and its store fails or is seen by
 //! the look; or younger, and then so is its own look, which finds the mark.
 //!
+//! *A damaged home* refers to nothing, and what is homed there would fill the heap against its own rebuilding. It has no next
+//! version: to bump it is to put other damaged bytes in its place ([`Table::damaged_otherwise`]). A rebuild that has read the
+//! bytes before them fails, one that reads these places its copies after they were condemned; and a page that only seemed to
+//! be damaged, when it was read, fails the comparison.
+//!
 //! *Late data.* A write of data that its host never heard of again may land at any time; nothing can be compared with it.
 //! Collecting trusts that none lands after [`AGE_MIN`]: a target drops what it has not begun when the connection ends, which the
 //! keep-alive timeout brings about within minutes. A pool where that does not hold loses, at worst, one replica of a value,
@@ -92,12 +97,30 @@ impl<N: Namespace> Table<N> {
         };
         if freed {
             let answer = self.change_group(group, Change::Collect { tag }).await?;
+            self.heap_full.set(None);
             return Ok(if answer == Answer::Nothing { Collected::Gone } else { Collected::Freed(pages) });
         }
         if claim.condemned || self.read_allocation(group).await?.slots()[slot].condemned {
             self.condemn(group, tag, false).await?;
         }
         Ok(Collected::InUse)
+    }
+
+    /// Frees what is left of the values of a page that is damaged, as far as it is old enough: how many pages of the heap.
+    pub(crate) async fn collect_of(&self, home: TablePage, age_min: Duration) -> Result<usize, TableError> {
+        let mut freed = 0;
+        for group in (0..self.layout.geometry.heap_groups).map(HeapGroup) {
+            let extents = match self.extents(group).await {
+                Err(error) if error.group_is_damaged() => continue,
+                extents => extents?,
+            };
+            for (tag, _) in extents.into_iter().filter(|(_, claim)| claim.home == home.0) {
+                if let Collected::Freed(pages) = self.collect_extent(group, tag, age_min).await? {
+                    freed += pages;
+                }
+            }
+        }
+        Ok(freed)
     }
 
     /// Frees guest `copy` of a key at home in `home`, which lies in `page`, if nobody refers to it. Guests bear no stamp;
@@ -131,11 +154,14 @@ impl<N: Namespace> Table<N> {
         self.change_group(group, Change::Condemn { tag, condemned }).await
     }
 
-    /// Whether an entry at home in `home` refers to the copy of this tag.
+    /// Whether an entry at home in `home` refers to the copy of this tag. A damaged page refers to nothing.
     pub(super) async fn refers(&self, home: TablePage, tag: u64) -> Result<bool, TableError> {
         let mut before: Option<PageImage> = None;
         for _ in 0..LOOKS_MAX {
-            let image = self.read_page(home).await?;
+            let image = match self.read_page(home).await {
+                Err(TableError::Page { page, error }) if page == home.0 && error.is_damage() => return Ok(false),
+                image => image?,
+            };
             match self.refers_in(&image, tag).await {
                 // An index that does not verify may have listed anything, but one of a value that was replaced meanwhile.
                 Err(TableError::CopyDamaged { .. })
@@ -173,20 +199,22 @@ impl<N: Namespace> Table<N> {
         Ok(view.entries().filter_map(reference).chain(bundled).chain(bundles).collect())
     }
 
-    /// Replaces a page by itself under the next version.
+    /// Replaces a page by itself under the next version; a damaged one by other damaged bytes.
     async fn bump_home(&self, page: TablePage) -> Result<(), TableError> {
         let lock = self.locks.lock(u64::from(page.0)).await;
         for _ in 0..ATTEMPTS_MAX {
             let expected = self.read_raw(page).await?;
-            let view = self.decode(page, &expected)?;
-            self.check_seal(page, view.header().seal)?;
-            let new = Draft::new(&view).encode().expect("invariant: a page's own records fit it").freeze();
-            lock.set_image(None);
-            match self.replace(self.layout.table(page), expected, new.clone()).await {
-                Ok(()) => {
-                    lock.set_image(Some(new));
-                    return Ok(());
+            let new = match self.decode(page, &expected) {
+                Ok(view) => {
+                    self.check_seal(page, view.header().seal)?;
+                    Draft::new(&view).encode().expect("invariant: a page's own records fit it").freeze()
                 }
+                Err(TableError::Page { error, .. }) if error.is_damage() => self.damaged_otherwise(page),
+                Err(error) => return Err(error),
+            };
+            lock.set_image(None);
+            match self.replace(self.layout.table(page), expected, new).await {
+                Ok(()) => return Ok(()),
                 // Somebody else's write has bumped it just as well; but it may have been planned before the mark.
                 Err(device::Error::CompareFailure) => bump(&self.stats.misses),
                 Err(error) => return Err(error.into()),

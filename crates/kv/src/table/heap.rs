@@ -14,6 +14,9 @@ use super::{Table, TableError, bump};
 /// How long a heap that had no room is believed to have none. Guessed: looking costs a read per group.
 const FULL_BELIEVED: Duration = Duration::from_secs(1);
 
+/// How long values are placed without a stock after the heap had no room: a round trip more for each. Guessed.
+const TIGHT_TIME: Duration = Duration::from_secs(60);
+
 /// When a search of the whole heap found no run of so many pages.
 #[derive(Clone, Copy)]
 pub(super) struct HeapFull {
@@ -46,8 +49,16 @@ impl<N: Namespace> Table<N> {
             }
             self.next_group(group);
         }
-        self.heap_full.set(Some(HeapFull { pages, seen: engine::time::now() }));
+        let seen = engine::time::now();
+        self.heap_full.set(Some(HeapFull { pages, seen }));
+        self.heap_tight.set(Some(seen));
         Err(NO_ROOM)
+    }
+
+    /// Whether the heap was full just now. Every page counts then: nothing goes into a stock, whose ends are too short for
+    /// anybody.
+    pub(super) fn is_tight(&self) -> bool {
+        self.heap_tight.get().is_some_and(|seen| seen.elapsed() < TIGHT_TIME)
     }
 
     async fn claim_in(

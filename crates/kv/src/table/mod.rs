@@ -201,6 +201,7 @@ pub struct Table<N> {
     /// Heap group to look at first. A hint: any value is right.
     group_next: Cell<u32>,
     heap_full: Cell<Option<heap::HeapFull>>,
+    heap_tight: Cell<Option<engine::time::Instant>>,
     frees: Semaphore,
     leftovers: RefCell<VecDeque<leftover::Leftover>>,
     /// A task tries the leftovers again.
@@ -237,6 +238,7 @@ impl<N: Namespace> Table<N> {
             // Hosts start in different groups, so that they seldom meet in one.
             group_next: Cell::new((engine::task::random_u64() % groups) as u32),
             heap_full: Cell::new(None),
+            heap_tight: Cell::new(None),
             frees: Semaphore::new(FREES_MAX),
             leftovers: RefCell::default(),
             sweeping: Cell::new(false),

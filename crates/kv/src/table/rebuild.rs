@@ -20,7 +20,7 @@ use super::bundle::Bundles;
 use super::plan::{Placed, Plan, Put, plan};
 use super::store::refers;
 use super::{ATTEMPTS_MAX, Record, Table, TableError, bump};
-use crate::page::{Draft, Identity, Kind, PageError, Reference, TablePageView};
+use crate::page::{CHECKSUM_BYTE, Draft, Identity, Kind, Reference, TablePageView};
 use crate::types::{Ballot, Key, OpId, Timestamp};
 use crate::value::Value;
 
@@ -67,8 +67,10 @@ impl<N: Namespace> Table<N> {
         for _ in 0..ATTEMPTS_MAX {
             let view = match self.decode(page, &bytes) {
                 Ok(view) => view,
-                Err(error @ TableError::Page { error: PageError::Newer(_), .. }) => return Err(error),
-                Err(_) => return Ok(Some(Damaged { bytes, lost: None })),
+                Err(TableError::Page { error, .. }) if error.is_damage() => {
+                    return Ok(Some(Damaged { bytes, lost: None }));
+                }
+                Err(error) => return Err(error),
             };
             let mut lost = Vec::new();
             for forward in view.forwards() {
@@ -87,6 +89,18 @@ impl<N: Namespace> Table<N> {
             bytes = now;
         }
         Err(TableError::Contended)
+    }
+
+    /// Bytes of `page` that are damaged, and were never there before.
+    pub(super) fn damaged_otherwise(&self, page: TablePage) -> View {
+        let draft = Draft::rebuild(self.identity(page), self.layout.page_bytes(), engine::task::random_u64());
+        let mut bytes = draft.encode().expect("invariant: nothing fits a page");
+        bytes[CHECKSUM_BYTE] ^= 0xff;
+        bytes.freeze()
+    }
+
+    fn identity(&self, page: TablePage) -> Identity {
+        Identity { kind: Kind::Table, page: page.0, incarnation: self.incarnation }
     }
 
     /// Begins to rebuild a page that is damaged, or whose bundles are. One more that is lost by now is an error: what others
@@ -242,7 +256,7 @@ impl<N: Namespace> Rebuilding<N> {
             puts.push(put);
         }
         let (table, page, since) = (self.table.clone(), self.page, engine::time::now());
-        let identity = Identity { kind: Kind::Table, page: page.0, incarnation: table.incarnation };
+        let identity = table.identity(page);
         let (damaged, salt) = (self.damaged.clone(), engine::task::random_u64());
         let mut base = match table.decode(page, &damaged) {
             Ok(view) => Draft::new(&view),

@@ -54,6 +54,9 @@ impl Stock {
 impl<N: Namespace> Table<N> {
     /// `pages` pages in a row of the stock, if it has them. Sees to it that there is more next time.
     pub(super) fn take_stock(&self, pages: usize) -> Option<Run> {
+        if self.is_tight() {
+            return None;
+        }
         let mut stock = self.stock.borrow_mut();
         let (usable, old): (Vec<Run>, Vec<Run>) =
             stock.runs.iter().partition(|run| run.claimed.elapsed() < STOCK_TIME_MAX);

@@ -42,6 +42,15 @@ use scenario::{Faults, Scenario};
 /// Seeds of the gate, from 1.
 const SEEDS_FIXED: u64 = 60;
 
+/// Seeds that failed, with what was found. Each has a test of its own beside the code; here it stays for what else it meets.
+const SEEDS_KEPT: [u64; 2] = [
+    // A damaged page could not be rebuilt: crashed hosts had left the heap full of values of that very page, which the
+    // collector left alone since their home could not be read.
+    70_205,
+    // Of two full replicas one had missed a put: a get, which would have had to store the newest there first, was refused.
+    71_685,
+];
+
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text}: not a number")))
@@ -95,6 +104,13 @@ const EACH_SHOWN_MAX: u64 = 100;
 fn fixed_seeds() {
     if number("SEED").is_none() && number("SEEDS").is_none() {
         run_all(1, SEEDS_FIXED);
+    }
+}
+
+#[test]
+fn seeds_that_failed_once() {
+    if number("SEED").is_none() && number("SEEDS").is_none() {
+        SEEDS_KEPT.into_iter().for_each(|seed| run_all(seed, 1));
     }
 }
 

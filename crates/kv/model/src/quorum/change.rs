@@ -43,6 +43,12 @@ impl Config {
         self.maps[usize::from(epoch)]
     }
 
+    /// The homes of the key before and after the change under way; the same if there is none.
+    pub(super) fn homes(&self, epoch: u8) -> (u8, u8) {
+        let Map { old, new, .. } = self.map(epoch);
+        (old, new)
+    }
+
     /// Members that there are.
     pub(super) fn member_count(&self) -> usize {
         let all = self.maps.iter().fold(0, |all, map| all | map.old | map.new);

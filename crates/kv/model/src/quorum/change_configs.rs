@@ -12,7 +12,16 @@ const OLD: u8 = 0b0111;
 const NEW: u8 = 0b1110;
 
 /// The sound groups by name.
-pub const SOUND: [&str; 6] = ["change-small", "change", "change-large", "collect-small", "collect", "collect-large"];
+pub const SOUND: [&str; 8] = [
+    "change-small",
+    "change",
+    "change-full-small",
+    "change-full",
+    "change-large",
+    "collect-small",
+    "collect",
+    "collect-large",
+];
 
 /// Sound configurations; empty for an unknown name.
 pub fn sound(group: &str) -> Vec<Config> {
@@ -41,6 +50,7 @@ pub fn sound(group: &str) -> Vec<Config> {
             three_to_one("put,get + three to one, a page lost", &[&[Put(10), Get]]).with(lose_one),
             change("put|get + change", &[&[Put(10)], &[Get]]),
         ],
+        "change-full-small" | "change-full" => sound_full(group),
         "change-large" => vec![
             three_to_one("put|inc + three to one", &[&[Put(10)], &[INC]]),
             three_to_one("inc|inc att 1 + three to one", &[&[INC], &[INC]]).with(|c| c.ballots_max = 1),
@@ -68,6 +78,32 @@ pub fn sound(group: &str) -> Vec<Config> {
         ],
         _ => Vec::new(),
     }
+}
+
+/// The same with members that may be full.
+fn sound_full(group: &str) -> Vec<Config> {
+    let configs = match group {
+        "change-full-small" => vec![
+            change_of_one("put,get|get,get + change of 1, full", &[&[Put(10), Get], &[Get, Get]]),
+            change_of_one("put|inc,get + change of 1, full", &[&[Put(10)], &[INC, Get]]),
+            taken_back("put,get|get,get + taken back, full", &[&[Put(10), Get], &[Get, Get]]),
+            change_of_two("put,get + change of two, full", &[&[Put(10), Get]]),
+            collect("put,del,get + collection, full", &[&[Put(10), Delete, Get]]),
+        ],
+        "change-full" => vec![
+            taken_over("put,get + change of 1 by two, full", &[&[Put(10), Get]]),
+            there_and_back("put,get|get + there and back, full", &[&[Put(10), Get], &[Get]]),
+            change_of_two("put|get,get + change of two, full", &[&[Put(10)], &[Get, Get]]),
+            three_to_one("put,get,get + three to one, full", &[&[Put(10), Get, Get]]),
+            change("put,get,get + change, full", &[&[Put(10), Get, Get]]),
+        ],
+        _ => Vec::new(),
+    };
+    configs.into_iter().map(full).collect()
+}
+
+fn full(config: Config) -> Config {
+    config.under(|r| r.full = true)
 }
 
 /// One change of membership from the old homes to the new, carried out by the last host.
@@ -208,6 +244,8 @@ fn broken_changes() -> Vec<Config> {
     let change = [Map::stable(OLD), Map::joint(OLD, NEW), Map::stable(NEW)];
     let put_get: [&[Operation]; 1] = [&[Put(10), Get]];
     vec![
+        full(change_of_one("full: old homes are believed though they are sealed", &[&[Put(10)], &[Get, Get]]))
+            .under(|r| r.full_sealed = true),
         taken_back("taken back, and the old homes were not asked", &[&[Put(10), Get]])
             .under(|r| r.old_quorum_too_small = true),
         with_upkeep("final before the key is copied", &put_get, &change, &[Publish(1), Seal(1), Publish(2)]),

@@ -8,8 +8,21 @@ const CAS1: super::Operation = CompareAndSet(0, 1);
 const CAS2: super::Operation = CompareAndSet(0, 2);
 
 /// The sound groups by name, in the order of their size.
-pub const SOUND: [&str; 10] =
-    ["small", "main", "delete", "loss", "cas", "reserve", "struck", "one-attempt", "fast", "large"];
+pub const SOUND: [&str; 13] = [
+    "small",
+    "main",
+    "delete",
+    "loss",
+    "cas",
+    "reserve",
+    "struck",
+    "full-small",
+    "full",
+    "full-large",
+    "one-attempt",
+    "fast",
+    "large",
+];
 
 /// Sound configurations; empty for an unknown name.
 pub fn sound(group: &str) -> Vec<Config> {
@@ -35,6 +48,7 @@ pub fn sound(group: &str) -> Vec<Config> {
             new("inc|inc att 3", &[&[INC], &[INC]]).with(|c| c.ballots_max = 3),
         ],
         "delete" => delete(),
+        "full-small" | "full" | "full-large" => super::room::sound(group),
         "loss" => loss(),
         "struck" => super::struck::sound(),
         "cas" => vec![
@@ -126,6 +140,7 @@ pub fn broken() -> Vec<Config> {
     all.extend(broken_conditionals());
     all.extend(broken_losses());
     all.extend(super::struck::broken());
+    all.extend(super::room::broken());
     all
 }
 

@@ -28,7 +28,7 @@ impl Answers {
         let replies: Vec<(Entry, Ballot)> = (0..state.members.len())
             .filter(|&k| members >> k & 1 == 1)
             .map(|k| match state.members[k].replies[host] {
-                Reply::Done(entry, promised) => (config.normalised(entry, epoch), promised),
+                Reply::Done(entry, promised, _) => (config.normalised(entry, epoch), promised),
                 other => unreachable!("reads and prepares are answered or refused, not {other:?}"),
             })
             .collect();
@@ -55,6 +55,7 @@ impl Config {
             if !known || !self.enough_read(operation, epoch, members) {
                 continue;
             }
+            self.spare_write_back(state, host, members, after);
             let answers = Answers::of(self, state, host, members);
             let mut next = state.clone();
             match state.hosts[host].phase {

@@ -139,7 +139,7 @@ impl Config {
         state.members[index].replies[host] = reply;
         if self.ballots_as_met {
             let met = match reply {
-                Reply::Done(entry, promised) => promised.max(entry.ballot),
+                Reply::Done(entry, promised, _) => promised.max(entry.ballot),
                 Reply::Superseded(promised) | Reply::Refused(promised) => promised,
                 _ => 0,
             };

@@ -12,7 +12,7 @@ impl Config {
             return Reply::Sealed(member.seal);
         }
         match request.kind {
-            Kind::Read => holds(member),
+            Kind::Read => Reply::Done(member.entry, member.promised, self.rules.full && member.seal < request.epoch),
             Kind::Prepare => self.prepare(member, request),
             Kind::Store => self.store(member, request),
             Kind::Accept => self.accept(member, request),
@@ -110,7 +110,7 @@ impl Config {
 }
 
 pub(super) fn holds(member: &Member) -> Reply {
-    Reply::Done(member.entry, member.promised)
+    Reply::Done(member.entry, member.promised, false)
 }
 
 fn store_if_newer(member: &mut Member, entry: &Entry) -> Reply {

@@ -11,6 +11,7 @@
 //! - [`host`]: what a host does with the replies (put, get, delete, conditional operations).
 //! - [`steps`]: which steps a state offers; symmetry; progress.
 //! - [`change`]: epochs: seals, migration, cleaning, the collection of tombstones.
+//! - [`room`]: gets where members are full.
 //! - [`rules`]: the rules that can be broken.
 //! - [`struck`]: what is known not to have happened.
 //! - [`configs`], [`change_configs`]: the configurations that were searched, the sound ones and the broken ones.
@@ -22,6 +23,7 @@ mod decide;
 mod history;
 pub mod host;
 pub mod member;
+pub mod room;
 pub mod rules;
 mod steps;
 pub mod struck;
@@ -154,8 +156,9 @@ pub enum Reply {
     /// None yet.
     #[default]
     None,
-    /// Done; what the member holds now: entry and promise.
-    Done(Entry, Ballot),
+    /// Done; what the member holds now: entry and promise; and whether the page was open to older epochs (told where
+    /// [`Rules::full`] needs it).
+    Done(Entry, Ballot, bool),
     /// A newer entry is there already; the promise.
     Superseded(Ballot),
     /// Not done; what stood against it.

@@ -77,4 +77,12 @@ pub struct Rules {
     pub drop_forgets_promises: bool,
     /// The sweep is content with a majority.
     pub sweep_at_majority: bool,
+    /// Members may be full: a get whose write-back is refused may answer without, see [`super::room`].
+    pub full: bool,
+    /// … of three or more homes also with what a conditional operation wrote.
+    pub full_conditional: bool,
+    /// … between two sets of homes also by old homes that are sealed already.
+    pub full_sealed: bool,
+    /// … by a majority that has answered, not by all.
+    pub full_majority: bool,
 }

@@ -176,6 +176,9 @@ impl Search {
                 });
             }
         }
+        if let Some(next) = config.full_member_refuses(before, host).filter(|_| invokes.is_empty()) {
+            visit(next, &|| format!("host{host} {operation:?} is refused for want of space, and looks again"));
+        }
         if config.rules.give_up && invokes.is_empty() && !operation.is_upkeep() {
             let mut next = before.clone();
             config.complete(&mut next, host, Status::Unknown, 0);

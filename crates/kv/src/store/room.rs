@@ -1,0 +1,101 @@
+//! What operations do where members are full.
+//!
+//! A get whose replicas differ stores the newest first. Where members refuse that for want of space, and too many do for a
+//! majority, the get answers without it if that is right by what the members hold as it is (`kv/model` searched these rules):
+//! - a majority holds exactly the same: as ever;
+//! - all homes have answered: what the majority-th newest shows is held, or something newer, by a majority, and nothing newer
+//!   has been acknowledged. Among three homes or more it must be a put's: a conditional operation's may be an attempt that
+//!   nobody chose, which others have decided past. (Of two homes both are needed for anything: nobody decides past one.)
+//! - while the pool changes, a majority of the old homes holds exactly the same on pages that are still open to the epoch
+//!   before: migration reads them again once they are sealed, and carries this, or something newer. What is sealed may have
+//!   been read for that already.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use engine::time;
+
+use super::Inner;
+use super::error::StoreError;
+use super::link::Link;
+use super::operation::Course;
+use super::part::Slot;
+use super::quorum::Sets;
+use super::round::Round;
+use super::topology::Topology;
+use super::value::Versioned;
+use crate::table::Found;
+use crate::types::{Ballot, Key, Timestamp};
+
+/// How long members that do not answer are waited for. Guessed: a slow disk's worst; the others have answered.
+const WAIT_MAX: Duration = Duration::from_secs(1);
+/// Looks at values that are replaced each time before they can be fetched. Guessed.
+const LOOKS_MAX: usize = 5;
+
+/// What a get answers without a write-back, for which members are too `full`.
+pub(super) async fn get_as_it_is<N: Link>(
+    inner: &Rc<Inner<N>>,
+    pool: &Rc<Topology<N>>,
+    key: &Key,
+    course: &Course<N>,
+    full: StoreError,
+) -> Result<Option<Versioned>, StoreError> {
+    for _ in 0..LOOKS_MAX {
+        let round = course.begin(inner, pool, key);
+        let judge = || match round.map_changed() {
+            Some(changed) => Some(Err(changed)),
+            None => round.readable_as_it_is().map(Ok).or_else(|| round.is_answered().then(|| Err(full.clone()))),
+        };
+        let readable = time::timeout(WAIT_MAX, round.until(judge)).await;
+        let readable = readable.unwrap_or_else(|_elapsed| Err(full.clone()));
+        let found = round.found(&readable.inspect_err(|_| round.let_go())?);
+        let shown = found.first().map_or(Found::NOTHING, |(_, found)| found.clone());
+        if shown.is_expired(inner.unix_millis()) {
+            // To say that it has ended takes a delete.
+            return Err(full);
+        }
+        if let Ok(value) = round.fetch(found).await {
+            return Ok(value.map(|value| Versioned::new(&shown, value)));
+        }
+    }
+    Err(full)
+}
+
+impl<N: Link> Round<N> {
+    /// Whether all members have answered the read, or will not.
+    fn is_answered(&self) -> bool {
+        self.shared.slots.borrow().iter().all(|slot| slot.found.is_some() || !slot.may_yet())
+    }
+
+    /// The slots that show what can be answered although no majority holds it exactly.
+    fn readable_as_it_is(&self) -> Option<Vec<usize>> {
+        let (slots, quorum) = (self.shared.slots.borrow(), &self.shared.quorum);
+        let time = |slot: &Slot<N>| slot.found.as_ref().map(|found| self.timestamp_of(found));
+        let showing = |timestamp: Timestamp| {
+            let shows = move |(index, slot): (usize, &Slot<N>)| (time(slot) == Some(timestamp)).then_some(index);
+            slots.iter().enumerate().filter_map(shows).collect::<Vec<usize>>()
+        };
+        let mut times: Vec<Timestamp> = slots.iter().filter_map(time).collect();
+        let agreed = |&timestamp: &Timestamp| {
+            let shown = showing(timestamp);
+            let open = shown.iter().filter(|&&index| slots[index].open).map(|&index| slots[index].sets);
+            let joint = quorum.sets().meets(Sets::OLD);
+            quorum.is_met(shown.iter().map(|&index| slots[index].sets)) || (joint && quorum.is_majority_of_old(open))
+        };
+        if let Some(&timestamp) = times.iter().find(|time| agreed(time)) {
+            return Some(showing(timestamp));
+        }
+        let one_set = slots.iter().all(|slot| slot.sets.are(quorum.sets()));
+        if !one_set || times.len() < slots.len() {
+            return None;
+        }
+        times.sort_unstable_by(|one, other| other.cmp(one));
+        let timestamp = *times.get(quorum.majority_of_new() - 1)?;
+        (slots.len() <= 2 || timestamp.ballot == Ballot::NONE).then(|| showing(timestamp))
+    }
+
+    /// A deleted key that may be forgotten is as one that was never written.
+    fn timestamp_of(&self, found: &Found) -> Timestamp {
+        if found.is_forgotten(self.shared.forgets) { Timestamp::ZERO } else { found.timestamp }
+    }
+}

@@ -1,0 +1,207 @@
+//! Members without room: what is stored stays readable, and what is damaged can be repaired.
+
+use engine::sim::{SimConfig, World};
+use engine::time;
+use pool::HeapGroup;
+
+use pool::plan::Request;
+
+use super::change_tests::{SHORT, Scene};
+use super::scrub_tests::{REPAIR, SCRUB};
+use super::tests::{Member, Pool, value};
+use super::*;
+use crate::table::{Record, Table};
+use crate::testing::run;
+use crate::types::{Ballot, Timestamp};
+use crate::value::Value;
+
+/// A value of its own for a number; all take equal runs of pages, so that what fitted once fits again in any order.
+fn long(number: u32) -> Value {
+    value(&vec![number as u8; 100_000])
+}
+
+/// Numbers of keys that are all at home in one page of every member.
+fn neighbours(pool: &Pool) -> impl Iterator<Item = u32> {
+    let page = pool.page_of(0, &0u32.to_le_bytes());
+    (0..1_000_000u32).filter(move |number| pool.page_of(0, &number.to_le_bytes()) == page)
+}
+
+/// Puts neighbours until the heap takes no more; those that were stored.
+async fn fill(pool: &Pool) -> Vec<u32> {
+    let mut stored = Vec::new();
+    for number in neighbours(pool) {
+        match pool.store.put(&number.to_le_bytes(), long(number)).await {
+            Ok(()) => stored.push(number),
+            Err(StoreError::OutOfSpace { .. }) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    pool.store.settle().await;
+    assert!(stored.len() > 3, "{stored:?}");
+    stored
+}
+
+async fn claimed(pool: &Pool, member: usize) -> usize {
+    let table = pool.store.table(member).unwrap();
+    let mut claimed = 0;
+    for group in (0..table.layout().geometry.heap_groups).map(HeapGroup) {
+        claimed += table.extents(group).await.unwrap().len();
+    }
+    claimed
+}
+
+/// The heap is full of what the damaged page itself referred to. Nothing tells any more that it is garbage but that the page
+/// is damaged: so long as the collector did not take that for an answer, neither it nor repair went on. Found by the store's
+/// simulation (seed 70205 of its day), where crashed hosts had left the heap of one page full.
+#[test]
+fn a_page_whose_values_fill_the_heap_is_rebuilt_all_the_same() {
+    let config = SimConfig { virtual_time_max: 3 * crate::table::AGE_MIN, ..SimConfig::default() };
+    let ended = World::new(50, config).run_until(async {
+        let pool = Pool::sized(3, 3, 8 << 20).await;
+        let stored = fill(&pool).await;
+        let (table, page) = (pool.store.table(1).unwrap(), pool.page_of(1, &0u32.to_le_bytes()));
+        pool.damage(1, table.layout().table(page)).await;
+        let report = pool.store.repair(&REPAIR).await;
+        assert!(report.pages_rebuilt == 0 && report.reasons[0].contains("two hours old"), "{report:?}");
+        let before = claimed(&pool, 1).await;
+        time::sleep(crate::table::AGE_MIN + Duration::from_secs(1200)).await;
+        let report = pool.store.repair(&REPAIR).await;
+        assert!(report.is_complete() && report.pages_rebuilt == 1, "{report:?}");
+        pool.store.settle().await;
+        assert!(claimed(&pool, 1).await <= before);
+        let report = pool.store.scrub(&SCRUB).await;
+        assert!(report.is_clean() && report.heap_pages_unreferenced == 0, "{report:?}");
+        pool.down(0, true);
+        for number in stored {
+            assert_eq!(pool.host().get(&number.to_le_bytes()).await, Ok(Some(long(number))));
+        }
+    });
+    assert!(ended.is_ok(), "{ended:?}");
+}
+
+/// The same by the collector alone, beside a rebuild that has begun on the bytes that the collector replaces: that one fails,
+/// and the next succeeds.
+#[test]
+fn what_a_damaged_page_referred_to_is_collected_beside_its_rebuilding() {
+    run(51, async {
+        let pool = Pool::sized(3, 3, 16 << 20).await;
+        let number = neighbours(&pool).next().unwrap();
+        pool.store.put(&number.to_le_bytes(), long(number)).await.unwrap();
+        pool.store.settle().await;
+        let (table, page) = (pool.store.table(1).unwrap(), pool.page_of(1, &number.to_le_bytes()));
+        pool.damage(1, table.layout().table(page)).await;
+        let image = table.damaged_page(page).await.unwrap().unwrap();
+        let key = Key::new(&number.to_le_bytes(), pool.map.hash_seed).unwrap();
+        let found = pool.store.table(0).unwrap().read(&key).await.unwrap();
+        let mut rebuilding = table.begin_rebuild(page, image).await.unwrap();
+        // Its value is placed now, and looks like what the damage has left: nothing refers to it.
+        rebuilding.add(&key, found.record(Some(long(number))), crate::types::Ballot::NONE).await.unwrap();
+        let collected =
+            pool.store.collect(&CollectOptions { age_min: Duration::ZERO, ..CollectOptions::default() }).await;
+        assert!(collected.failed == 0 && collected.heap_pages_freed >= 25, "{collected:?}");
+        assert!(rebuilding.finish().await.is_err(), "it would refer to what was freed");
+        let report = pool.store.repair(&REPAIR).await;
+        assert!(report.is_complete() && report.pages_rebuilt == 1, "{report:?}");
+        pool.store.settle().await;
+        let report = pool.store.scrub(&SCRUB).await;
+        assert!(report.is_clean() && report.heap_pages_unreferenced == 0, "{report:?}");
+    });
+}
+
+const KEY: &[u8] = b"key";
+
+/// Of each member: by which operation it holds what it holds, and whether that was a conditional one.
+type Shown = &'static [(u32, bool)];
+
+/// What stands under `KEY`, by the `number`-th operation on it, which was a put or a conditional operation.
+fn record(number: u32, conditional: bool) -> Record {
+    let op = OpId { host: 1, sequence: number.into() };
+    let ballot = if conditional { Ballot { round: 1, op } } else { Ballot::NONE };
+    Record {
+        timestamp: Timestamp { counter: number.into(), op, ballot },
+        value: Some(long(number)),
+        ..Record::default()
+    }
+}
+
+/// Lets every member hold what its number says, and no more: the heaps are full.
+async fn differing(pool: &Pool, numbers: Shown) {
+    let key = Key::new(KEY, pool.map.hash_seed).unwrap();
+    for (member, &(number, conditional)) in numbers.iter().enumerate() {
+        let table = pool.store.table(member).unwrap();
+        table.store_if_newer(&key, &record(number, conditional), None, None).await.unwrap();
+        stuff(&table, &pool.map).await;
+    }
+}
+
+/// Fills the heap of a member with values of other pages than that of `KEY`.
+async fn stuff(table: &Rc<Table<Member>>, map: &Map) {
+    let own = table.home(&Key::new(KEY, map.hash_seed).unwrap());
+    let keys = (0..).map(|number: u32| Key::new(&number.to_le_bytes(), map.hash_seed).unwrap());
+    for key in keys.filter(|key| table.home(key) != own) {
+        if table.store_if_newer(&key, &record(1, false), None, None).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// A get has to store the newest first, and no member takes it. Found by the store's simulation (seed 71685 of its day), where
+/// of two full replicas one had missed a put.
+#[test]
+fn a_get_answers_without_a_write_back_where_members_are_full() {
+    // What the members hold, put or conditional, and what a get may say.
+    let cases: [(Shown, Option<u32>); 6] = [
+        (&[(1, false), (2, false)], Some(1)),
+        (&[(2, true), (1, true)], Some(1)),
+        (&[(3, false), (1, false), (1, false)], Some(1)),
+        (&[(3, false), (2, false), (1, false)], Some(2)),
+        (&[(3, false), (1, true), (2, true)], None),
+        (&[(3, true), (1, true), (2, false)], Some(2)),
+    ];
+    for (seed, (numbers, expected)) in cases.into_iter().enumerate() {
+        run(60 + seed as u64, async move {
+            let pool = Pool::sized(numbers.len(), numbers.len() as u8, 4 << 20).await;
+            differing(&pool, numbers).await;
+            for host in [&pool.store, &pool.host()] {
+                match (host.get(KEY).await, expected) {
+                    (Ok(Some(found)), Some(expected)) => assert_eq!(found, long(expected)),
+                    (Err(error @ StoreError::OutOfSpace { .. }), None) => assert!(!error.outcome_unknown(), "{error}"),
+                    (result, _) => panic!("{numbers:?}: {result:?}"),
+                }
+            }
+            assert_eq!(pool.store.delete(KEY).await, Ok(true));
+            assert_eq!(pool.host().get(KEY).await, Ok(None));
+        });
+    }
+}
+
+/// A new member is full: a key that was not carried over yet is read from its old homes as long as their pages are open.
+#[test]
+fn a_key_whose_new_home_is_full_is_read_from_the_old_one() {
+    run(70, async {
+        let scene = Scene::of([100, 100, 100, 100, 0], 1).await;
+        let before = scene.host(SHORT).await;
+        let request = Request::SetWeight(vec![(scene.id(4), 100)]);
+        let moved = scene.voters.now().begin(&request, 1).unwrap().placements();
+        let goes = |number: &u32| {
+            let key = Key::new(&number.to_le_bytes(), scene.voters.now().hash_seed).unwrap();
+            moved.new.homes(key.hash()) == [4]
+        };
+        let key = (0..1000u32).find(goes).unwrap().to_le_bytes();
+        before.store.put(&key, long(7)).await.unwrap();
+        before.store.settle().await;
+        scene.begin(&request);
+        let host = scene.host(SHORT).await;
+        let topology = host.store.inner.topology();
+        stuff(topology.members[4].table().unwrap(), &topology.map).await;
+        assert_eq!(host.store.get(&key).await, Ok(Some(long(7))));
+        assert_eq!(host.store.stats().write_backs.load(Ordering::Relaxed), 1, "it was tried");
+        let stuck = host.finish().await.unwrap_err();
+        assert!(stuck.contains("out of space"), "{stuck}");
+        let sealed = host.store.get(&key).await.unwrap_err();
+        assert!(matches!(sealed, StoreError::OutOfSpace { outcome_unknown: false, .. }), "{sealed}");
+        scene.voters.set(scene.voters.now().take_back().unwrap());
+        host.finish().await.unwrap();
+        assert_eq!(host.store.get(&key).await, Ok(Some(long(7))));
+    });
+}
