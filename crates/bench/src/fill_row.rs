@@ -26,12 +26,17 @@ const ENTRY_BYTES: usize = kv::page::ENTRY_FIXED_BYTES + KEY_BYTES;
 /// Keys looked at for one point of a curve.
 const SAMPLE: u64 = 1000;
 /// Points of a curve, in hundredths of what can be packed.
-const POINTS: [u64; 15] = [10, 20, 30, 40, 50, 60, 65, 70, 75, 80, 85, 90, 92, 94, 96];
+const POINTS: [u64; 17] = [10, 20, 30, 40, 50, 60, 65, 70, 75, 80, 85, 90, 92, 94, 96, 98, 100];
 /// The point whose figures are reported.
 const REPORTED: u64 = 90;
 /// What a get may cost there, and a miss.
 const GET_ALLOWED: f64 = 1.5;
 const MISS_ALLOWED: f64 = 1.1;
+/// Fill, in hundredths, at which a table of mixed lengths is written over, and how often.
+const WRITTEN_OVER: [u64; 3] = [86, 88, 90];
+const TURNS: u64 = 5;
+/// Part of those writes that may find no room.
+const REFUSED_ALLOWED: f64 = 0.01;
 /// Thousandths of a member that are table where values lie in the heap: an entry with a reference is 80 bytes.
 const TABLE_SHARE_OF_LONG: u32 = 30;
 
@@ -53,15 +58,11 @@ enum Lengths {
     Between(usize, usize),
 }
 
+/// Of a table that is written over.
+const MIXED: Lengths = Lengths::Between(16, 1024);
 /// Those that are measured.
-const LENGTHS: [Lengths; 6] = [
-    Lengths::All(32),
-    Lengths::All(128),
-    Lengths::All(512),
-    Lengths::All(1024),
-    Lengths::Between(16, 1024),
-    Lengths::All(4096),
-];
+const LENGTHS: [Lengths; 6] =
+    [Lengths::All(32), Lengths::All(128), Lengths::All(512), Lengths::All(1024), MIXED, Lengths::All(4096)];
 
 /// One point of a curve.
 #[derive(Clone, Copy)]
@@ -75,14 +76,14 @@ struct Point {
 /// One table, filled.
 struct Filled {
     points: Vec<Point>,
-    /// Keys that were stored before it took no more, over those that can be packed.
+    /// Keys that were stored before it took no more, over those that can be packed; or writes that were refused, over all.
     reached: f64,
 }
 
 /// Runs the row.
 pub fn run(options: Options, progress: &Progress) -> anyhow::Result<Row> {
     let (mut ratios, mut curves) = (Vec::new(), Vec::new());
-    progress.begin("filling", options.rounds * LENGTHS.len());
+    progress.begin("filling", options.rounds * LENGTHS.len() + WRITTEN_OVER.len());
     for lengths in LENGTHS {
         let mut rounds = Vec::new();
         for round in 0..options.rounds {
@@ -111,6 +112,16 @@ pub fn run(options: Options, progress: &Progress) -> anyhow::Result<Row> {
             let points = rounds[0].points.iter().map(|point| (point.hundredths as f64, figure(point))).collect();
             curves.push(Curve { name: format!("{name}, {what}"), points });
         }
+    }
+    for hundredths in WRITTEN_OVER {
+        let world = World::new(hundredths, SimConfig::default());
+        let over =
+            world.run_until(write_over(options, hundredths)).map_err(|stalled| anyhow::anyhow!("{stalled:?}"))??;
+        let name = format!("{}, written over {TURNS} times at {hundredths} %", MIXED.name());
+        ratios.push(Ratio::of(format!("{name}: refused / written"), &[over.reached]).aim(Aim::AtMost, REFUSED_ALLOWED));
+        let gets: Vec<f64> = over.points.iter().map(|point| point.get).collect();
+        ratios.push(Ratio::of(format!("{name}: reads per get"), &gets).aim(Aim::AtMost, GET_ALLOWED));
+        progress.step();
     }
     progress.end();
     Ok(Row {
@@ -168,37 +179,80 @@ impl Lengths {
     }
 }
 
+/// A member with a table.
+struct Scene {
+    member: Rc<Metered>,
+    map: Map,
+    table: Rc<Table<Rc<Metered>>>,
+}
+
+impl Scene {
+    async fn new(options: Options, lengths: Lengths) -> anyhow::Result<Scene> {
+        let bytes = TABLE_OFFSET + u64::from(options.pages) * u64::from(options.page_size);
+        let member = Metered::new(Memory::new(bytes, 4096, [1; 16])?, Duration::ZERO, Duration::ZERO);
+        let new = NewMember {
+            namespace: member.clone(),
+            nqn: "nqn.2026-11.io.yagura:bench-table".into(),
+            nsid: 1,
+            addresses: Vec::new(),
+            weight: None,
+            domain: Domain::default(),
+        };
+        let table_share = if lengths.is_long(options) { TABLE_SHARE_OF_LONG } else { 1000 };
+        let create =
+            CreateOptions { replicas: 1, page_size: options.page_size, table_share, ..CreateOptions::default() };
+        let map = pool::create(&[new], &create).await?;
+        let table = Table::new(member.clone(), &map, 0);
+        Ok(Scene { member, map, table })
+    }
+
+    /// Stores `bytes` bytes under key `number` by operation `counter`; `false`: there is no room.
+    async fn store(&self, number: u64, counter: u64, bytes: usize) -> anyhow::Result<bool> {
+        let value = Value::copy_from(&vec![number as u8; bytes]);
+        let timestamp = Timestamp { counter, op: OpId { host: 1, sequence: number }, ..Timestamp::ZERO };
+        let record = Record { timestamp, value: Some(value), ..Record::default() };
+        match self.table.apply(&key(&self.map, number)?, &Request::Store(record), Known::default()).await {
+            Ok(_) => Ok(true),
+            Err(TableError::OutOfSpace(_)) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn measure(&self, stored: u64, hundredths: u64) -> anyhow::Result<Point> {
+        self.table.quiesce().await;
+        measure(&self.table, &self.member, &self.map, stored, hundredths).await
+    }
+}
+
 async fn fill(options: Options, lengths: Lengths) -> anyhow::Result<Filled> {
-    let bytes = TABLE_OFFSET + u64::from(options.pages) * u64::from(options.page_size);
-    let member = Metered::new(Memory::new(bytes, 4096, [1; 16])?, Duration::ZERO, Duration::ZERO);
-    let new = NewMember {
-        namespace: member.clone(),
-        nqn: "nqn.2026-11.io.yagura:bench-table".into(),
-        nsid: 1,
-        addresses: Vec::new(),
-        weight: None,
-        domain: Domain::default(),
-    };
-    let table_share = if lengths.is_long(options) { TABLE_SHARE_OF_LONG } else { 1000 };
-    let create = CreateOptions { replicas: 1, page_size: options.page_size, table_share, ..CreateOptions::default() };
-    let map = pool::create(&[new], &create).await?;
-    let table = Table::new(member.clone(), &map, 0);
-    let (packed, mut stored, mut points) = (lengths.packed(options, table.layout().geometry), 0, Vec::new());
+    let scene = Scene::new(options, lengths).await?;
+    let (packed, mut stored, mut points) = (lengths.packed(options, scene.table.layout().geometry), 0, Vec::new());
     for hundredths in POINTS {
         while stored < packed * hundredths / 100 {
-            let value = Value::copy_from(&vec![stored as u8; lengths.of(stored)]);
-            let timestamp = Timestamp { counter: 1, op: OpId { host: 1, sequence: stored }, ..Timestamp::ZERO };
-            let record = Record { timestamp, value: Some(value), ..Record::default() };
-            match table.apply(&key(&map, stored)?, &Request::Store(record), Known::default()).await {
-                Ok(_) => stored += 1,
-                Err(TableError::OutOfSpace(_)) => return Ok(Filled { points, reached: stored as f64 / packed as f64 }),
-                Err(error) => return Err(error.into()),
+            if !scene.store(stored, 1, lengths.of(stored)).await? {
+                return Ok(Filled { points, reached: stored as f64 / packed as f64 });
             }
+            stored += 1;
         }
-        table.quiesce().await;
-        points.push(measure(&table, &member, &map, stored, hundredths).await?);
+        points.push(scene.measure(stored, hundredths).await?);
     }
     Ok(Filled { points, reached: stored as f64 / packed as f64 })
+}
+
+/// Writes every key of a table of mixed lengths over, again and again, each turn with the same lengths in another order.
+async fn write_over(options: Options, hundredths: u64) -> anyhow::Result<Filled> {
+    let scene = Scene::new(options, MIXED).await?;
+    let keys = MIXED.packed(options, scene.table.layout().geometry) * hundredths / 100;
+    let mut refused = 0;
+    for turn in 0..=TURNS {
+        for number in 0..keys {
+            refused += u64::from(!scene.store(number, turn + 1, MIXED.of((number + turn * 311) % keys)).await?);
+            // What goes on in the background is let go on, as a network would.
+            engine::task::yield_now().await;
+        }
+    }
+    let point = scene.measure(keys, hundredths).await?;
+    Ok(Filled { points: vec![point], reached: refused as f64 / (keys * (TURNS + 1)) as f64 })
 }
 
 /// Reads some of the keys stored so far, and as many that were not.
@@ -240,11 +294,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn short_entries_fill_nine_tenths_at_bounded_reads() {
+    fn entries_fill_nine_tenths_at_bounded_reads() {
         let options = Options { rounds: 1, page_size: 4096, pages: 512 };
         let row = run(options, &Progress::new()).unwrap();
         println!("{}", row.table());
-        for lengths in &LENGTHS[..4] {
+        for lengths in &LENGTHS {
             let of_these = |ratio: &&Ratio| ratio.name.starts_with(&lengths.name());
             for ratio in row.ratios.iter().filter(of_these) {
                 assert_ne!(ratio.met(), Some(false), "{}: {}", ratio.name, ratio.median);
