@@ -377,6 +377,8 @@ mod collect_tests;
 #[cfg(test)]
 mod fill_tests;
 #[cfg(test)]
+mod home_tests;
+#[cfg(test)]
 mod seal_tests;
 #[cfg(test)]
 mod tests;
