@@ -1,6 +1,7 @@
 //! A host's memory is bounded by what it has under way, not by what is stored: no index of keys, no cache.
 //!
-//! `ENTRIES=10000000` (`make entries`) stores so many; the gate stores a few, which shows that the test works.
+//! `ENTRIES=10000000` (`make entries`) stores so many, in some three minutes; the gate stores a few, which shows that the test
+//! works.
 
 use std::cell::Cell;
 use std::rc::Rc;
