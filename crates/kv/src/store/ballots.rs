@@ -67,6 +67,8 @@ struct Attempt<R> {
     ballot: Ballot,
     era: (u64, OpId),
     result: R,
+    /// Of the entry that was sent: others may have changed it since, and what they wrote is not what the operation returns.
+    version: Version,
 }
 
 /// A conditional operation that has read.
@@ -173,7 +175,7 @@ impl<'a, N: Link, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'
             Resolution::Confirm(effect, record) => (effect, record, false),
             Resolution::Write(effect, record) => {
                 let era = era(record.timestamp);
-                self.attempts.push(Attempt { ballot, era, result: effect.result.clone() });
+                self.attempts.push(Attempt { ballot, era, result: effect.result.clone(), version: effect.version });
                 (effect, record, true)
             }
             Resolution::Gone => return Ok(None),
@@ -208,15 +210,17 @@ impl<'a, N: Link, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'
             return Err(StoreError::OutcomeUnknown);
         }
         let Ok(value) = self.round.fetch(holders).await else { return Ok(Resolution::Gone) };
-        let confirmed = |result| {
+        let confirmed_as = |result, version| {
             let timestamp = Timestamp { ballot, ..base.timestamp };
             let record = Record { timestamp, ..base.record(value.clone()) };
-            Resolution::Confirm(Effect { result, timestamp, version: base.version() }, record)
+            Resolution::Confirm(Effect { result, timestamp, version }, record)
         };
+        let confirmed = |result| confirmed_as(result, base.version());
         if let Some(applied) = applied {
             let attempt = self.attempts.iter().find(|attempt| attempt.ballot == applied);
             // Rule 1. Nobody else has this operation's id, so there is one.
-            return attempt.map(|attempt| confirmed(attempt.result.clone())).ok_or(StoreError::OutcomeUnknown);
+            let confirmed = |attempt: &Attempt<R>| confirmed_as(attempt.result.clone(), attempt.version);
+            return attempt.map(confirmed).ok_or(StoreError::OutcomeUnknown);
         }
         let shown = value.clone().map(|value| Versioned::new(&base, value));
         let expired = base.is_expired(self.inner.unix_millis());

@@ -130,3 +130,28 @@ fn an_attempt_that_meets_seals_after_a_doubt_counts() {
         assert_eq!(host.store.get(b"n").await, Ok(Some(value(b"1"))));
     });
 }
+
+/// Its attempt took effect, its replies were lost, and another operation has changed the value since. The version that it returned
+/// was the other's, so that its caller, who had not seen that change, wrote over it by the next compare-and-set.
+#[test]
+fn a_compare_and_set_returns_the_version_that_it_wrote() {
+    run(5, async {
+        let (_scene, late, host) = scene().await;
+        let before = late.store.get_versioned(b"n").await.unwrap().unwrap().version;
+        let store = late.store.clone();
+        let set = engine::task::spawn(async move {
+            store.compare_and_set(b"n", before, value(b"7"), PutOptions::default()).await
+        });
+        time::sleep(2 * STEP + STEP / 2).await;
+        late.voters.links.iter().for_each(|link| link.cut.set(Some((0, true))));
+        slow(&late, Duration::from_secs(1));
+        time::sleep(STEP).await;
+        late.voters.links.iter().for_each(|link| link.down.set(false));
+        assert_eq!(host.store.increment(b"n", 1, None).await, Ok(Increment::Value(8)));
+        slow(&late, STEP);
+        let Ok(CasOutcome::Stored(written)) = set.await else { panic!("it was stored before the increment") };
+        let again = late.store.compare_and_set(b"n", written, value(b"9"), PutOptions::default()).await;
+        assert!(matches!(again, Ok(CasOutcome::Changed(Some(_)))), "{again:?}");
+        assert_eq!(host.store.get(b"n").await, Ok(Some(value(b"8"))));
+    });
+}
