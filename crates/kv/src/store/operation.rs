@@ -294,6 +294,7 @@ async fn put<N: Link>(
     let early = (value.len() >= EARLY_BYTES_MIN).then(|| (op, value.clone()));
     let round = course.begin_put(inner, pool, key, early);
     round.majority().await?;
+    round.has_room().await?;
     let (timestamp, expiry, tag) = (inner.next_timestamp(&round, op), options.stored_expiry(), options.tag);
     let record = Record { timestamp, value: Some(value), expiry, tag, ops: Vec::new() };
     course.ask(&round, Request::Store(record), true).await.map(|_never_refused| ())

@@ -27,6 +27,20 @@ const RETRY_FIRST: Duration = Duration::from_millis(1);
 /// Longest pause.
 const RETRY_PAUSE_MAX: Duration = Duration::from_millis(100);
 
+/// Whether a member has room for the put to come, whose value is placed while its page is read.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(super) enum Room {
+    /// Not asked, or it has failed otherwise: that shows when the put is stored.
+    #[default]
+    Unknown,
+    /// The value is being placed.
+    Asked,
+    /// It is placed.
+    Placed,
+    /// It found no place.
+    Full(MemberError),
+}
+
 /// What is known of one member.
 pub(super) struct Slot<N: Link> {
     pub(super) member: Rc<Member<N>>,
@@ -36,6 +50,8 @@ pub(super) struct Slot<N: Link> {
     pub(super) found: Option<Found>,
     /// The page that it was read from was open to operations of older epochs than this one's.
     pub(super) open: bool,
+    /// Whether it has room for the put to come.
+    pub(super) room: Room,
     /// Its answer to the latest request, which no read is.
     pub(super) outcome: Option<Outcome>,
     /// The last failure; a permanent one ends the member's part.
@@ -120,6 +136,17 @@ impl<N: Link> Shared<N> {
         self.quorum.is_met(self.slots.borrow().iter().filter(|slot| which(slot)).map(|slot| slot.sets))
     }
 
+    /// Changes what is known of a member, which the operation then looks at.
+    fn change(&self, index: usize, change: impl FnOnce(&mut Slot<N>)) {
+        let mut slots = self.slots.borrow_mut();
+        change(&mut slots[index]);
+        if slots[index].apart
+            && let Some(waker) = self.waker.take()
+        {
+            waker.wake();
+        }
+    }
+
     /// Bytes that a part holds on to.
     pub(super) fn held_bytes(&self) -> usize {
         let request = self.request.borrow();
@@ -147,8 +174,19 @@ impl<N: Link> Part<N> {
     pub(super) async fn take(mut self) {
         match self.shared.early.clone() {
             Some((op, value)) if self.begin().is_ok() => {
-                let (member, key) = (self.member.clone(), self.shared.key.clone());
-                let ((), placed) = both(self.read(), async { member.place(&key, op, &value).await }).await;
+                let (member, shared, index) = (self.member.clone(), self.shared.clone(), self.index);
+                let place = async {
+                    shared.change(index, |slot| slot.room = Room::Asked);
+                    let placed = member.place(&shared.key, op, &value).await;
+                    let room = match &placed {
+                        Ok(placed) => placed.as_ref().map_or(Room::Unknown, |_| Room::Placed),
+                        Err(error) if error.is_out_of_space() => Room::Full(error.clone()),
+                        Err(_) => Room::Unknown,
+                    };
+                    shared.change(index, |slot| slot.room = room);
+                    placed
+                };
+                let ((), placed) = both(self.read(), place).await;
                 // What has failed is tried again when it is needed.
                 self.placed = placed.ok().flatten();
             }
@@ -181,13 +219,7 @@ impl<N: Link> Part<N> {
 
     fn report(&self, turn: u32, change: impl FnOnce(&mut Slot<N>)) {
         if self.shared.turn.get() == turn {
-            let mut slots = self.shared.slots.borrow_mut();
-            change(&mut slots[self.index]);
-            if slots[self.index].apart
-                && let Some(waker) = self.shared.waker.take()
-            {
-                waker.wake();
-            }
+            self.shared.change(self.index, change);
         }
     }
 

@@ -1,5 +1,8 @@
 //! What operations do where members are full.
 //!
+//! A put whose value fits no page places it while the pages are read. Nothing is stored anywhere before a majority has placed it:
+//! one that finds no room has then not happened, and leaves nothing newer on a minority for gets to deal with.
+//!
 //! A get whose replicas differ stores the newest first. Where members refuse that for want of space, and too many do for a
 //! majority, the get answers without it if that is right by what the members hold as it is (`kv/model` searched these rules):
 //! - a majority holds exactly the same: as ever;
@@ -19,7 +22,7 @@ use super::Inner;
 use super::error::StoreError;
 use super::link::Link;
 use super::operation::Course;
-use super::part::Slot;
+use super::part::{Room, Slot};
 use super::quorum::Sets;
 use super::round::Round;
 use super::topology::Topology;
@@ -62,6 +65,38 @@ pub(super) async fn get_as_it_is<N: Link>(
 }
 
 impl<N: Link> Round<N> {
+    /// Waits until a majority has placed the value of the put to come, if it had to be placed, or it is clear that it won't for
+    /// want of space.
+    pub(super) async fn has_room(&self) -> Result<(), StoreError> {
+        if self.shared.early.is_none() {
+            return Ok(());
+        }
+        let placed = |slot: &Slot<N>| slot.room == Room::Placed;
+        let full = |slot: &Slot<N>| matches!(slot.room, Room::Full(_));
+        let judge = || {
+            if self.shared.is_met(placed) {
+                return Some(Ok(()));
+            }
+            let slots = self.shared.slots.borrow();
+            let hopeless = !self.shared.is_met(|slot| !full(slot) && (placed(slot) || slot.may_yet()));
+            if hopeless && slots.iter().any(full) {
+                let reason = |slot: &Slot<N>| match &slot.room {
+                    Room::Full(error) => Some(format!("member {}: {error}", slot.member.index)),
+                    _ => None,
+                };
+                let reasons = slots.iter().filter_map(reason).collect::<Vec<_>>().join("; ");
+                return Some(Err(StoreError::OutOfSpace { outcome_unknown: false, reasons }));
+            }
+            // Who has failed otherwise is asked again with the put.
+            slots.iter().all(|slot| slot.room != Room::Asked).then_some(Ok(()))
+        };
+        let result = self.until(judge).await;
+        if result.is_err() {
+            self.let_go();
+        }
+        result
+    }
+
     /// Whether all members have answered the read, or will not.
     fn is_answered(&self) -> bool {
         self.shared.slots.borrow().iter().all(|slot| slot.found.is_some() || !slot.may_yet())

@@ -175,6 +175,31 @@ fn a_get_answers_without_a_write_back_where_members_are_full() {
     }
 }
 
+/// One member has room and two have not: were the put stored on the one first, every get would have to deal with it.
+#[test]
+fn a_put_that_finds_no_room_on_a_majority_is_stored_nowhere() {
+    run(71, async {
+        let pool = Pool::sized(3, 3, 4 << 20).await;
+        pool.store.put(KEY, value(b"before")).await.unwrap();
+        pool.store.settle().await;
+        for member in [0, 2] {
+            stuff(&pool.store.table(member).unwrap(), &pool.map).await;
+        }
+        for member in [1, 0, 2] {
+            // Whoever is slow: the others are not asked to store meanwhile.
+            pool.members[member].slow.set(Duration::from_millis(5));
+            let error = pool.store.put(KEY, long(1)).await.unwrap_err();
+            assert!(matches!(error, StoreError::OutOfSpace { outcome_unknown: false, .. }), "{error}");
+            pool.members[member].slow.set(Duration::ZERO);
+        }
+        pool.store.settle().await;
+        let key = Key::new(KEY, pool.map.hash_seed).unwrap();
+        let shown = async |member: usize| pool.store.table(member).unwrap().read(&key).await.unwrap().timestamp;
+        assert!(shown(1).await == shown(0).await && shown(1).await == shown(2).await, "it is nowhere");
+        assert_eq!(claimed(&pool, 1).await, 0, "and holds no room");
+    });
+}
+
 /// A new member is full: a key that was not carried over yet is read from its old homes as long as their pages are open.
 #[test]
 fn a_key_whose_new_home_is_full_is_read_from_the_old_one() {

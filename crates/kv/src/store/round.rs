@@ -20,7 +20,7 @@ use super::error::StoreError;
 use super::fetch::{Gone, fetch};
 use super::link::Link;
 use super::member::{Member, MemberError};
-use super::part::{Part, Shared, Slot};
+use super::part::{Part, Room, Shared, Slot};
 use super::quorum::Home;
 use super::topology::{Topology, forgets};
 use crate::table::{Content, Forgets, Found, Outcome, Request};
@@ -80,6 +80,7 @@ impl<N: Link> Round<N> {
             sets: home.sets,
             found: None,
             open: false,
+            room: Room::Unknown,
             outcome: None,
             failure: None,
             in_doubt: false,
