@@ -159,7 +159,8 @@ async fn collect_set_aside<N: Link>(
         return Ok(());
     }
     pace.begin("collect what was set aside");
-    let marks = mark(table, None, pace).await?;
+    let mut marks = mark(table, None, pace).await?;
+    table.settle_lost(&mut marks).await?;
     if marks.unread > 0 {
         report.fail("pages or indices are damaged, so what was set aside may be in use: repair first".into());
         return Ok(());

@@ -93,8 +93,13 @@ async fn try_repair<N: Link>(member: &Member<N>, pace: &Pace, report: &mut Repai
         }
     }
     // What is rebuilt is gathered after the damage was seen, from all pages.
-    let marks = mark(table, Some(heap), pace).await?;
-    if marks.unread > 0 && !(damaged.is_empty() && marks.missing.is_empty()) {
+    let mut marks = mark(table, Some(heap), pace).await?;
+    let needed = !damaged.is_empty() || !marks.missing.is_empty();
+    if needed {
+        // Their rebuilding may be waiting for room in these very groups.
+        table.settle_lost(&mut marks).await?;
+    }
+    if marks.unread > 0 && needed {
         report.fail(format!(
             "the heap of member {}: {} of its pages or indices are damaged, so what lies in it is not known",
             member.index, marks.unread

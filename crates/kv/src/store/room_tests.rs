@@ -108,6 +108,38 @@ fn what_a_damaged_page_referred_to_is_collected_beside_its_rebuilding() {
     });
 }
 
+/// The page waits for room in the heap, the heap for the page to tell what it refers to. Found by the store's simulation (seed
+/// 80510 of its day).
+#[test]
+fn a_page_and_the_whole_heap_that_it_needs_are_rebuilt() {
+    let config = SimConfig { virtual_time_max: 3 * crate::table::AGE_MIN, ..SimConfig::default() };
+    let ended = World::new(52, config).run_until(async {
+        let pool = Pool::sized(3, 3, 8 << 20).await;
+        let stored = fill(&pool).await;
+        let (table, page) = (pool.store.table(1).unwrap(), pool.page_of(1, &0u32.to_le_bytes()));
+        pool.damage(1, table.layout().table(page)).await;
+        let groups = table.layout().geometry.heap_groups;
+        for group in (0..groups).map(HeapGroup) {
+            pool.damage(1, table.layout().allocation(group)).await;
+        }
+        let report = pool.store.repair(&REPAIR).await;
+        assert_eq!((report.pages_rebuilt, report.groups_rebuilt), (0, groups.into()), "{report:?}");
+        time::sleep(crate::table::AGE_MIN + Duration::from_secs(1200)).await;
+        let collected = pool.store.collect(&CollectOptions::default()).await;
+        assert_eq!(collected.failed, 0, "{collected:?}");
+        let report = pool.store.repair(&REPAIR).await;
+        assert!(report.is_complete() && report.pages_rebuilt == 1, "{report:?}");
+        pool.store.settle().await;
+        let report = pool.store.scrub(&SCRUB).await;
+        assert!(report.is_clean() && report.heap_pages_unreferenced == 0, "{report:?}");
+        pool.down(0, true);
+        for number in stored {
+            assert_eq!(pool.host().get(&number.to_le_bytes()).await, Ok(Some(long(number))));
+        }
+    });
+    assert!(ended.is_ok(), "{ended:?}");
+}
+
 const KEY: &[u8] = b"key";
 
 /// Of each member: by which operation it holds what it holds, and whether that was a conditional one.

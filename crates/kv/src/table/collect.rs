@@ -199,22 +199,22 @@ impl<N: Namespace> Table<N> {
         Ok(view.entries().filter_map(reference).chain(bundled).chain(bundles).collect())
     }
 
-    /// Replaces a page by itself under the next version; a damaged one by other damaged bytes.
-    async fn bump_home(&self, page: TablePage) -> Result<(), TableError> {
+    /// Replaces a page by itself under the next version; a damaged one by other damaged bytes. Whether it is damaged.
+    pub(super) async fn bump_home(&self, page: TablePage) -> Result<bool, TableError> {
         let lock = self.locks.lock(u64::from(page.0)).await;
         for _ in 0..ATTEMPTS_MAX {
             let expected = self.read_raw(page).await?;
-            let new = match self.decode(page, &expected) {
+            let (new, damaged) = match self.decode(page, &expected) {
                 Ok(view) => {
                     self.check_seal(page, view.header().seal)?;
-                    Draft::new(&view).encode().expect("invariant: a page's own records fit it").freeze()
+                    (Draft::new(&view).encode().expect("invariant: a page's own records fit it").freeze(), false)
                 }
-                Err(TableError::Page { error, .. }) if error.is_damage() => self.damaged_otherwise(page),
+                Err(TableError::Page { error, .. }) if error.is_damage() => (self.damaged_otherwise(page), true),
                 Err(error) => return Err(error),
             };
             lock.set_image(None);
             match self.replace(self.layout.table(page), expected, new).await {
-                Ok(()) => return Ok(()),
+                Ok(()) => return Ok(damaged),
                 // Somebody else's write has bumped it just as well; but it may have been planned before the mark.
                 Err(device::Error::CompareFailure) => bump(&self.stats.misses),
                 Err(error) => return Err(error.into()),

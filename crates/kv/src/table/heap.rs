@@ -49,14 +49,18 @@ impl<N: Namespace> Table<N> {
             }
             self.next_group(group);
         }
-        let seen = engine::time::now();
-        self.heap_full.set(Some(HeapFull { pages, seen }));
-        self.heap_tight.set(Some(seen));
+        self.heap_full.set(Some(HeapFull { pages, seen: engine::time::now() }));
+        self.save_room();
         Err(NO_ROOM)
     }
 
-    /// Whether the heap was full just now. Every page counts then: nothing goes into a stock, whose ends are too short for
-    /// anybody.
+    /// Has values placed without a stock for a while.
+    pub(super) fn save_room(&self) {
+        self.heap_tight.set(Some(engine::time::now()));
+    }
+
+    /// Whether the heap was full just now, or has to take what fitted it before. Every page counts then: nothing goes into a
+    /// stock, whose ends are too short for anybody.
     pub(super) fn is_tight(&self) -> bool {
         self.heap_tight.get().is_some_and(|seen| seen.elapsed() < TIGHT_TIME)
     }

@@ -87,6 +87,8 @@ pub(crate) struct Marks {
     pub(crate) missing_more: u64,
     /// Pages or indices that could not be read: what they refer to is not known.
     pub(crate) unread: u64,
+    /// Of those the pages that are damaged themselves.
+    lost: Vec<TablePage>,
     /// Extents that are referred to.
     pub(crate) extents: u64,
     /// Guests that are referred to, and guests there are.
@@ -113,6 +115,7 @@ impl Marks {
             missing: Vec::new(),
             missing_more: 0,
             unread: 0,
+            lost: Vec::new(),
             extents: 0,
             guests: (0, 0),
         }
@@ -188,15 +191,29 @@ impl<N: Namespace> Table<N> {
             let pace = async |bytes: usize| pace(bytes as u64, done).await;
             pace(self.pages_per_read().min(geometry.table_pages - next) as usize * self.layout.page_bytes()).await;
             let images = self.read_pages(TablePage(next)).await?;
-            next += images.len() as u32;
-            for image in images {
+            for (page, image) in (next..).map(TablePage).zip(&images) {
                 match image {
-                    Ok(image) => self.mark_page(image, &mut marks, &pace).await?,
+                    Ok(image) => self.mark_page(image.clone(), &mut marks, &pace).await?,
+                    Err(TableError::Page { page: own, error }) if *own == page.0 && error.is_damage() => {
+                        marks.unread += 1;
+                        marks.lost.push(page);
+                    }
                     Err(_) => marks.unread += 1,
                 }
             }
+            next += images.len() as u32;
         }
         Ok(marks)
+    }
+
+    /// Sees to it that the pages that are damaged refer to nothing, and never will without claiming it anew (`collect`, "a
+    /// damaged home"): then they need not have been read.
+    pub(crate) async fn settle_lost(&self, marks: &mut Marks) -> Result<(), TableError> {
+        for page in std::mem::take(&mut marks.lost) {
+            // One that was put right meanwhile has not been read.
+            marks.unread -= u64::from(self.bump_home(page).await?);
+        }
+        Ok(())
     }
 
     async fn mark_page(

@@ -110,6 +110,8 @@ impl<N: Namespace> Table<N> {
         page: TablePage,
         damaged: Damaged,
     ) -> Result<Rebuilding<N>, TableError> {
+        // Its values may need all the room that they had.
+        self.save_room();
         let (mut there, lost) = (BTreeSet::new(), damaged.lost.unwrap_or_default());
         let damaged = damaged.bytes;
         if let Ok(view) = self.decode(page, &damaged) {
