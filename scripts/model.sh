@@ -4,7 +4,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 groups=(small main delete loss cas reserve struck one-attempt change-small change collect-small collect
-  page-small page-main page-large orphan bundle bundle-large broken)
+  page-small page-main page-large orphan bundle bundle-large
+  agree agree-large superblock superblock-large broken)
 for group in "${groups[@]}"; do
   printf '== %s\n' "$group"
   cargo run --profile sim --quiet --locked --package kv-model -- "$group"

@@ -8,7 +8,12 @@
 //!   that a later promise's owner has written since is none of those: without that order its map, in force by now, would be
 //!   overwritten by us.
 //! - Both copies of the superblock are stable before a step counts: if copy A is lost, copy B has all that was counted.
-//!   Copy B too is replaced by compare-and-write, only by a newer generation: a late write can't bring an old one back.
+//!   Copy B too is replaced by compare-and-write, only by a newer generation: a late write can't bring an old one back. Where
+//!   it is newer already, the step counts only if it shows it: copy A may have been lost, and mended without it, meanwhile.
+//! - A lost copy A is mended from copy B, which is first replaced by itself under the next generation: what was on its way to
+//!   it from the lost copy can't land any more, and be taken for what is in force.
+//!
+//! `kv/model` (`superblock`) searches these rules and what happens without each.
 
 use device::Namespace;
 
@@ -20,6 +25,24 @@ use crate::superblock::{Ballot, SUPERBLOCK_BYTES, Superblock, SuperblockError, c
 /// Times a step is begun again because somebody else was faster. Guessed: with random pauses between attempts a handful is
 /// already rare.
 const MISSES_MAX: u32 = 16;
+
+/// What a step writes, by which copy B shows that it has it.
+#[derive(Clone, Copy)]
+enum Step {
+    Promise,
+    Accept,
+    Generation,
+}
+
+impl Step {
+    fn is_in(self, other: &Superblock, to: &Superblock) -> bool {
+        match self {
+            Step::Promise => other.promised == to.promised,
+            Step::Accept => other.accepted == to.accepted,
+            Step::Generation => other.generation >= to.generation,
+        }
+    }
+}
 
 /// Why a member did not do a step.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -67,6 +90,7 @@ impl<N: Namespace> Acceptor<'_, N> {
             let [first, second] = [self.copy(0).await?, self.copy(1).await?];
             let member = MemberId(self.namespace.info().nguid);
             let decoded = Superblock::decode(&first, member);
+            let lost = decoded.is_err();
             let other = Superblock::decode(&second, member);
             for copy in [&decoded, &other] {
                 if let Err(error @ SuperblockError::Newer { .. }) = copy {
@@ -80,8 +104,10 @@ impl<N: Namespace> Acceptor<'_, N> {
                 }
                 (_, Ok(other)) => {
                     self.check(&other)?;
-                    let mended = Superblock { generation: other.generation + 1, ..other };
-                    swap(self.namespace, SUPERBLOCK_OFFSETS[0], &first, &self.image(&mended)).await?;
+                    let mended = self.image(&Superblock { generation: other.generation + 1, ..other });
+                    if !lost || swap(self.namespace, SUPERBLOCK_OFFSETS[1], &second, &mended).await? {
+                        swap(self.namespace, SUPERBLOCK_OFFSETS[0], &first, &mended).await?;
+                    }
                 }
                 (Err(error), Err(_)) => return Err(error.into()),
                 // The first arm has taken it: a good copy A with no good copy B.
@@ -122,23 +148,28 @@ impl<N: Namespace> Acceptor<'_, N> {
     }
 
     /// Replaces the superblock `from` by `to`, in both copies. `false`: it was no longer `from`.
-    async fn replace(&self, from: &[u8], to: &Superblock) -> Result<bool, Refusal> {
+    async fn replace(&self, from: &[u8], to: &Superblock, step: Step) -> Result<bool, Refusal> {
         let image = self.image(to);
         if !swap(self.namespace, SUPERBLOCK_OFFSETS[0], from, &image).await? {
             return Ok(false);
         }
-        self.follow(to, &image).await.map(|()| true)
+        self.follow(to, &image, step).await.map(|()| true)
     }
 
-    /// Brings copy B up to `to`, unless it is as new already.
-    async fn follow(&self, to: &Superblock, image: &[u8]) -> Result<(), Refusal> {
+    /// Brings copy B up to `to`, unless it is as new already and shows the step.
+    async fn follow(&self, to: &Superblock, image: &[u8], step: Step) -> Result<(), Refusal> {
         for _ in 0..MISSES_MAX {
             let found = self.copy(1).await?;
-            let decoded = Superblock::decode(&found, to.member);
-            if decoded.is_ok_and(|other| other.generation >= to.generation)
-                || swap(self.namespace, SUPERBLOCK_OFFSETS[1], &found, image).await?
-            {
-                return Ok(());
+            match Superblock::decode(&found, to.member) {
+                Ok(other) if other.generation >= to.generation => {
+                    return match step.is_in(&other, to) {
+                        true => Ok(()),
+                        false if other.promised > to.promised => Err(Refusal::Promised(other.promised)),
+                        false => Err(Refusal::Contended),
+                    };
+                }
+                _ if swap(self.namespace, SUPERBLOCK_OFFSETS[1], &found, image).await? => return Ok(()),
+                _ => {}
             }
         }
         Err(Refusal::Contended)
@@ -153,7 +184,7 @@ impl<N: Namespace> Acceptor<'_, N> {
             }
             let generation = superblock.generation + 1;
             let superblock = Superblock { promised: ballot, generation, ..superblock };
-            if !self.replace(&found, &superblock).await? {
+            if !self.replace(&found, &superblock, Step::Promise).await? {
                 continue;
             }
             let image = self.image(&superblock);
@@ -187,7 +218,7 @@ impl<N: Namespace> Acceptor<'_, N> {
             map_checksum: crc64(body),
             ..promise.superblock.clone()
         };
-        match self.replace(&promise.image, &accepted).await? {
+        match self.replace(&promise.image, &accepted, Step::Accept).await? {
             true => Ok(()),
             false => Err(self.lost().await),
         }
@@ -226,10 +257,43 @@ impl<N: Namespace> Acceptor<'_, N> {
         for _ in 0..MISSES_MAX {
             let (found, superblock) = self.look().await?;
             let generation = at_least.max(superblock.generation + 1);
-            if self.replace(&found, &Superblock { generation, ..superblock }).await? {
+            if self.replace(&found, &Superblock { generation, ..superblock }, Step::Generation).await? {
                 return Ok(generation);
             }
         }
         Err(Refusal::Contended)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::sim::{SimConfig, World};
+
+    use super::*;
+    use crate::testing::{Plain, plain_pool};
+
+    /// An accept has reached copy A alone when that is lost, and mended by another proposer from copy B, which is newer for
+    /// it than the accept, and knows nothing of it.
+    #[test]
+    fn a_step_counts_only_if_copy_b_shows_it() {
+        let world = World::new(1, SimConfig::default()).run_until(async {
+            let namespaces = vec![Plain::new(1, 2 << 20, 4096)];
+            let map = plain_pool(&namespaces, 1).await;
+            let acceptor = Acceptor { namespace: &namespaces[0], pool: map.pool, life: None };
+            let ballot = |round: u64| Ballot { round: 10 + round, host: 7 };
+            let promise = acceptor.prepare(ballot(1)).await.unwrap();
+            let generation = promise.superblock.generation + 1;
+            let to = Superblock { generation, accepted: ballot(1), ..promise.superblock };
+            let image = acceptor.image(&to);
+            let damaged = SUPERBLOCK_OFFSETS[0] as usize + 100;
+            namespaces[0].0.bytes.borrow_mut()[damaged] ^= 1;
+            acceptor.prepare(ballot(2)).await.unwrap();
+            let refused = acceptor.follow(&to, &image, Step::Accept).await;
+            assert_eq!(refused, Err(Refusal::Promised(ballot(2))));
+            let (_, found) = acceptor.look().await.unwrap();
+            assert_eq!(found.promised, ballot(2));
+            assert!(found.accepted < ballot(1));
+        });
+        world.unwrap();
     }
 }

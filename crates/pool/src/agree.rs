@@ -10,6 +10,9 @@
 //!   one who has no vote in it.
 //! - The next map is accepted by a quorum of the map before **and** one of its own: whoever knows only the map before
 //!   meets it. From stable to joint that adds the new voters; from joint to unclean nothing, as both sides are asked already.
+//! - Nothing else is built on a map that is not seen to be in force (accepted by a quorum of its own voters, by one ballot): it
+//!   is agreed on as it is first. Or a joint map that few carry might be followed by a final one whose voters alone go on,
+//!   while a majority of the voters before has heard of neither.
 //! - Voters change by way of a joint map alone: two maps that follow each other then share a side, of which both need a majority.
 //!   So a map that a quorum of its own voters carries is found by all who ask for a later one.
 //! - A voter counts as the member of a map only in the life that this map names. One that has lost what it had promised and
@@ -80,6 +83,8 @@ enum Ended {
     Agreed(Map),
     /// A map with other voters was found: they are to be asked too.
     Elsewhere(Map),
+    /// The map found is in force now; nothing has been made of it yet.
+    Settled(Map),
     /// Refused for a higher ballot.
     Outbid(u64),
 }
@@ -116,6 +121,10 @@ impl<'a, N: Namespace> Proposer<'a, N> {
                     known = map;
                     round += 1;
                 }
+                Ended::Settled(map) => {
+                    known = map;
+                    round += 1;
+                }
                 Ended::Outbid(highest) => {
                     round = highest.max(round) + 1;
                     time::sleep(pause.mul_f64((engine::task::random_u64() % 1000) as f64 / 1000.0)).await;
@@ -140,7 +149,7 @@ impl<'a, N: Namespace> Proposer<'a, N> {
         let promises = self.ask(asked.clone(), |member| self.acceptor(known, member)?.prepare_within(ballot)).await;
         let granted = promises.values().filter_map(|promise| promise.as_ref().ok());
         let named = granted.filter_map(|promise| Some((promise.superblock.accepted, promise.map.as_ref()?)));
-        let Some((_, base)) = named.max_by_key(|(accepted, _)| *accepted) else {
+        let Some((accepted, base)) = named.max_by_key(|(accepted, _)| *accepted) else {
             return self.not_enough(&promises, *may_be_accepted);
         };
         let base = base.clone();
@@ -155,9 +164,17 @@ impl<'a, N: Namespace> Proposer<'a, N> {
         if !has_quorum(&base, whole) {
             return self.not_enough(&promises, *may_be_accepted);
         }
-        let next = change(&base)?;
+        let carries = |member: &Member| match promises.get(&member.id) {
+            Some(Ok(Promise { map: Some(map), superblock, .. })) => {
+                (superblock.accepted, superblock.incarnation) == (accepted, member.incarnation) && *map == base
+            }
+            _ => false,
+        };
+        let changed = change(&base)?;
+        let settles = changed != base && !has_quorum(&base, carries);
+        let next = if settles { base.clone() } else { changed };
         let body = next.encode()?;
-        *may_be_accepted = true;
+        *may_be_accepted |= !settles;
         let mut targets = voters(&base);
         targets.extend(voters(&next));
         let accepted = self.hand_out(&next, &base, &promises, ballot, &body, targets.clone()).await;
@@ -166,7 +183,10 @@ impl<'a, N: Namespace> Proposer<'a, N> {
                 && matches!(accepted.get(&member.id), Some(Ok(())))
         };
         if !has_quorum(&base, done) || !has_quorum(&next, done) {
-            return self.not_enough(&accepted, true);
+            return self.not_enough(&accepted, *may_be_accepted);
+        }
+        if settles {
+            return Ok(Ended::Settled(next));
         }
         // It is in force. All others get it too, so that any member is enough to find the pool; who misses it learns later.
         let all = next.members.iter().chain(&base.members).map(|member| member.id);

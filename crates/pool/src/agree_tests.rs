@@ -9,8 +9,10 @@ use device::{Fault, FaultConfig, Memory};
 use engine::sim::{SimConfig, World};
 use engine::time;
 
+use crate::acceptor::Acceptor;
 use crate::change::{ChangeKind, Side, State};
 use crate::plan::Request;
+use crate::superblock::Ballot;
 use crate::testing::{Plain, new_member, plain_pool};
 use crate::{AgreeError, Error, Map, Member, Proposer, open};
 
@@ -164,6 +166,43 @@ fn members_that_come_are_told_and_those_that_go_know_where_it_went() {
         assert!(named.epoch > map.epoch && named.index_of(stable.members[2].id).is_some());
         assert_eq!(open(&labelled(&namespaces[1..]), None).await.unwrap().map, stable);
     });
+}
+
+/// A joint map that one voter alone carries is found, and to be ended; whoever does so is stopped after every write. As soon as
+/// any voter has heard of the final map, a majority of the voters before the change knows of the joint one at least: who
+/// knows of neither can't find a quorum among them.
+#[test]
+fn no_final_map_is_made_of_a_joint_one_that_few_carry() {
+    let mut ended = 0;
+    for crash in 0..80 {
+        run(crash, async {
+            let namespaces: Vec<Plain> = (1..=4).map(|id| Plain::new(id, SIZE, 4096)).collect();
+            let map = pool(&namespaces[..3]).await;
+            let new = new_member(&namespaces[3]);
+            let fourth = crate::candidate(&new, &map, None, false).await.unwrap();
+            crate::admit(&new, &map, &fourth).await.unwrap();
+            let request = Request::Replace { old: map.members[0].id, new: Box::new(fourth) };
+            let joint = map.begin(&request, 9).unwrap();
+            let acceptor = Acceptor { namespace: &namespaces[1], pool: map.pool, life: None };
+            let promise = acceptor.prepare(Ballot { round: 9, host: 9 }).await.unwrap();
+            acceptor.accept(&promise, joint.epoch, &joint.encode().unwrap()).await.unwrap();
+            let budget = Rc::new(Cell::new(crash as u32));
+            namespaces.iter().for_each(|plain| *plain.0.budget.borrow_mut() = budget.clone());
+            let _outcome = Proposer::new(&namespaces).agree(&map, |map| Ok(map.end_joint())).await;
+            budget.set(u32::MAX);
+            let mut states = Vec::new();
+            for namespace in &namespaces {
+                // A body half written is one of a slot not in force.
+                states.push(crate::inspect(namespace, "m").await.unwrap().map.state);
+            }
+            if states.contains(&State::Unclean) {
+                ended += 1;
+                let told = states[..3].iter().filter(|&&state| state != State::Stable).count();
+                assert!(told >= 2, "crash {crash}: {states:?}");
+            }
+        });
+    }
+    assert!(ended > 10, "{ended}");
 }
 
 /// Several hosts propose at once over media that lose commands and replies and let writes land late; some are stopped. All

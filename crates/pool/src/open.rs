@@ -1,6 +1,6 @@
 //! Opening a pool: reading its members' superblocks and agreeing on the map.
 //!
-//! The map is the one of the highest accepted ballot that a quorum of *its own* voters carries ([`crate::agree`]). A map seen
+//! The map is the one of the highest ballot by which a quorum of *its own* voters has accepted it ([`crate::agree`]). A map seen
 //! on fewer may never be agreed on, and using it could split the pool; one that was in force and no longer is does no harm,
 //! as the pages of the members tell hosts with an old map to look for the new one. Members that are absent, damaged or formatted
 //! again do not stop a pool that has its majority; they are named, and the caller gives them no vote.
@@ -50,16 +50,9 @@ pub struct Report {
     pub map: Map,
     /// Why a copy was passed over, by copy (A, B).
     pub copies: [Option<SuperblockError>; 2],
-    /// Generation of the other copy, if it is good as well.
-    pub other_generation: Option<u64>,
-}
-
-impl Report {
-    /// Whether what it says would survive the loss of a copy. A step of the agreement that has reached one copy alone does
-    /// not count yet.
-    fn is_whole(&self) -> bool {
-        self.other_generation.is_none_or(|other| other == self.superblock.generation)
-    }
+    /// Whether what it says would survive the loss of a copy: the other one, if it is good as well, is the same. A step of the
+    /// agreement that has reached one copy alone does not count yet.
+    pub whole: bool,
 }
 
 /// How a member of the map was found.
@@ -114,19 +107,20 @@ pub async fn open<L: Label>(namespaces: &[L], pool: Option<uuid::Uuid>) -> Resul
     if let Some((index, other)) = good.iter().find(|(_, report)| report.superblock.pool != expected) {
         return Err(Error::OtherPool { member: namespaces[*index].label(), found: other.superblock.pool, expected });
     }
-    // From the newest down: the first that a quorum of its own voters carries is in force.
+    // From the newest down: the first that a quorum of its own voters has accepted, by one ballot, is in force. Equal maps of
+    // several ballots are not enough: between them another may have been built on what was there before.
     let mut candidates: Vec<&Report> = good.iter().map(|(_, report)| *report).collect();
     candidates.sort_by_key(|report| std::cmp::Reverse(report.superblock.accepted));
-    let carries = |map: &Map, member: &Member| {
+    let carries = |this: &Report, member: &Member| {
         let is_it = |found: &Superblock| (found.member, found.incarnation) == (member.id, member.incarnation);
-        good.iter().any(|(_, report)| is_it(&report.superblock) && report.is_whole() && report.map == *map)
+        let same = |report: &Report| report.superblock.accepted == this.superblock.accepted && report.map == this.map;
+        good.iter().any(|(_, report)| is_it(&report.superblock) && report.whole && same(report))
     };
     let newest = candidates.first().map_or(*first, |report| report);
-    let Some(in_force) =
-        candidates.iter().find(|report| has_quorum(&report.map, |member| carries(&report.map, member)))
+    let Some(in_force) = candidates.iter().find(|report| has_quorum(&report.map, |member| carries(report, member)))
     else {
         let voters: Vec<&Member> = newest.map.voter_indices().map(|index| &newest.map.members[index]).collect();
-        let agreeing = voters.iter().filter(|member| carries(&newest.map, member)).count();
+        let agreeing = voters.iter().filter(|member| carries(newest, member)).count();
         let (voters, epoch, map) = (voters.len(), newest.map.epoch, Box::new(newest.map.clone()));
         return Err(Error::NoQuorum { agreeing, voters, needed: voters / 2 + 1, epoch, reasons: reasons(), map });
     };
@@ -160,7 +154,7 @@ pub async fn check_member<N: Namespace>(namespace: &N, map: &Map, index: usize) 
 
 /// Reads a namespace's superblock and the map it names. `label` names it in errors.
 pub async fn inspect<N: Namespace>(namespace: &N, label: &str) -> Result<Report, Error> {
-    let (superblock, copies, other_generation) = newest_copy(namespace, label).await?;
+    let (superblock, copies, whole) = newest_copy(namespace, label).await?;
     let map_error = |source| Error::Map { member: label.to_owned(), source };
     let (offset, length) = (superblock.map_offset, superblock.map_length);
     if !MAP_OFFSETS.contains(&offset) || length as usize > MAP_BYTES_MAX {
@@ -173,7 +167,7 @@ pub async fn inspect<N: Namespace>(namespace: &N, label: &str) -> Result<Report,
         let text = "it contradicts its superblock (pool, epoch or page size)";
         return Err(map_error(MapError::Invalid(text.into())));
     }
-    Ok(Report { superblock, map, copies, other_generation })
+    Ok(Report { superblock, map, copies, whole })
 }
 
 fn vote<N: Namespace>(map: &Map, member: &Member, namespace: &N, found: &Superblock) -> Result<(), String> {
@@ -208,20 +202,19 @@ pub(crate) fn still_fits<N: Namespace>(map: &Map, member: &Member, namespace: &N
     page_fits(&info, map.page_size)
 }
 
-/// The better of the two copies: good, and of the higher generation. An error of copy A unless only B says more than blank.
+/// The better of the two copies: good, and of the higher generation; and whether the other, if it is good, is the same. An
+/// error of copy A unless only B says more than blank.
+///
+/// Copy A is written first, so it is read last: if it is then what copy B was before, both are.
 async fn newest_copy<N: Namespace>(
     namespace: &N,
     label: &str,
-) -> Result<(Superblock, [Option<SuperblockError>; 2], Option<u64>), Error> {
-    let mut best: Option<Superblock> = None;
-    let mut other = None;
+) -> Result<(Superblock, [Option<SuperblockError>; 2], bool), Error> {
+    let mut good = [None, None];
     let mut copies = [None, None];
-    for (copy, offset) in SUPERBLOCK_OFFSETS.into_iter().enumerate() {
-        match superblock_copy(namespace, offset).await {
-            Ok(Ok(found)) if best.as_ref().is_none_or(|best| best.generation < found.generation) => {
-                other = best.replace(found).map(|worse| worse.generation);
-            }
-            Ok(Ok(found)) => other = Some(found.generation),
+    for copy in [1, 0] {
+        match superblock_copy(namespace, SUPERBLOCK_OFFSETS[copy]).await {
+            Ok(Ok(found)) => good[copy] = Some(found),
             Ok(Err(error)) => copies[copy] = Some(error),
             // One copy on a bad block must not hide the other; a namespace that does not answer has neither.
             Err(device::Error::ReadFault(text)) => copies[copy] = Some(SuperblockError::Damaged(text)),
@@ -233,8 +226,12 @@ async fn newest_copy<N: Namespace>(
     if let Some(source) = newer {
         return Err(Error::Superblock { member: label.into(), source: source.clone() });
     }
+    let [first, second] = good;
+    let whole = first.is_none() || second.is_none() || first == second;
+    let newer = |(first, second): (&Superblock, &Superblock)| second.generation > first.generation;
+    let best = if first.as_ref().zip(second.as_ref()).is_some_and(newer) { second } else { first.or(second) };
     match best {
-        Some(best) => Ok((best, copies, other)),
+        Some(best) => Ok((best, copies, whole)),
         None => {
             let [first, second] = copies;
             let first = first.filter(|error| *error != SuperblockError::Blank);

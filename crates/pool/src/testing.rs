@@ -434,6 +434,32 @@ mod scenarios {
         assert!(matches!(refused, Err(Error::NoQuorum { agreeing: 1, needed: 2, epoch: 2, .. })), "{refused:?}");
     }
 
+    /// Between the two ballots of the one map another may have been built on what was there before, and be in force by now.
+    #[test]
+    fn equal_maps_of_several_ballots_are_not_in_force() {
+        let (namespaces, _) = made(3);
+        let first = ready(inspect(&namespaces[0], "m")).unwrap().map;
+        let carry = |index: usize, epoch: u64, round: u64| {
+            let mut map = first.clone();
+            map.epoch = epoch;
+            let body = map.encode().unwrap();
+            let at = MAP_OFFSETS[1] as usize;
+            let leaf = crate::slot::leaves(&body, crate::Ballot::default(), 4096).next().unwrap();
+            namespaces[index].0.bytes.borrow_mut()[at..at + leaf.len()].copy_from_slice(&leaf);
+            put_superblock(&namespaces[index], |superblock| {
+                (superblock.epoch, superblock.accepted.round) = (epoch, round);
+                superblock.map_offset = MAP_OFFSETS[1];
+                superblock.map_length = body.len() as u32;
+                superblock.map_checksum = crate::superblock::crc64(&body);
+            });
+        };
+        (0..3).for_each(|index| carry(index, [2, 2, 3][index], [1, 3, 2][index]));
+        let refused = ready(open(&labelled(&namespaces), None));
+        assert!(matches!(refused, Err(Error::NoQuorum { agreeing: 1, needed: 2, epoch: 2, .. })), "{refused:?}");
+        carry(0, 2, 3);
+        assert_eq!(ready(open(&labelled(&namespaces), None)).unwrap().map.epoch, 2);
+    }
+
     #[test]
     fn members_that_are_down_are_absent_but_do_not_stop_a_majority() {
         let (namespaces, map) = made(5);

@@ -7,12 +7,16 @@
 //!   make the member the atomic register that the first model takes for granted.
 //! - [`orphan`]: who frees what a crashed host has left on a member.
 //! - [`bundle`]: entries that leave a full page together.
+//! - [`agree`]: how voters agree on the next map.
+//! - [`superblock`]: one voter seen from inside.
 //!
 //! All also hold the rules that look right and are not: each broken variant must lead to a violation, and the tests
 //! assert that it does. State counts are in `README.md`.
 
+pub mod agree;
 pub mod bundle;
 pub mod explore;
 pub mod orphan;
 pub mod page;
 pub mod quorum;
+pub mod superblock;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use kv_model::explore::{Model, Outcome, exhaust, shortest_violation};
-use kv_model::{bundle, orphan, page, quorum};
+use kv_model::{agree, bundle, orphan, page, quorum, superblock};
 
 /// What fits in 8 GiB: measured, the quorum model's set and stack need about 100 bytes for each state.
 const STATES_MAX: usize = 80_000_000;
@@ -46,7 +46,13 @@ fn main() -> ExitCode {
 
 fn groups() -> Vec<&'static str> {
     let quorum = quorum::configs::SOUND.into_iter().chain(quorum::change_configs::SOUND);
-    quorum.chain(page::configs::SOUND).chain(orphan::SOUND).chain(bundle::configs::SOUND).collect()
+    quorum
+        .chain(page::configs::SOUND)
+        .chain(orphan::SOUND)
+        .chain(bundle::configs::SOUND)
+        .chain(agree::configs::SOUND)
+        .chain(superblock::configs::SOUND)
+        .collect()
 }
 
 /// Exhausts a group, or those of it that are wanted; whether none of it violates.
@@ -64,6 +70,12 @@ fn sound(group: &str, wanted: impl Fn(&str) -> bool, states_max: usize) -> bool 
     }
     for config in bundle::configs::sound(group).into_iter().filter(|config| wanted(config.name)) {
         fine &= run(config.name, false, &bundle::Search(config), states_max);
+    }
+    for config in agree::configs::sound(group).into_iter().filter(|config| wanted(config.name)) {
+        fine &= run(config.name, false, &agree::Search(config), states_max);
+    }
+    for config in superblock::configs::sound(group).into_iter().filter(|config| wanted(config.name)) {
+        fine &= run(config.name, false, &superblock::Search(config), states_max);
     }
     fine
 }
@@ -84,6 +96,14 @@ fn broken(wanted: impl Fn(&str) -> bool, states_max: usize) -> bool {
     }
     for config in bundle::configs::broken().into_iter().filter(|config| wanted(config.name)) {
         caught &= run(config.name, true, &bundle::Search(config), states_max);
+    }
+    for config in
+        agree::configs::broken().into_iter().chain(agree::configs::broken_large()).filter(|config| wanted(config.name))
+    {
+        caught &= run(config.name, true, &agree::Search(config), states_max);
+    }
+    for config in superblock::configs::broken().into_iter().filter(|config| wanted(config.name)) {
+        caught &= run(config.name, true, &superblock::Search(config), states_max);
     }
     caught
 }

@@ -2,7 +2,7 @@
 //! caught. The counts are part of the proof: a change of the model that loses transitions shows up as a smaller number.
 
 use kv_model::explore::{Outcome, exhaust, shortest_violation};
-use kv_model::{bundle, orphan, page, quorum};
+use kv_model::{agree, bundle, orphan, page, quorum, superblock};
 
 /// Far above what any configuration here needs; a search that hits it has got out of hand.
 const STATES_MAX: usize = 4_000_000;
@@ -139,6 +139,38 @@ fn every_broken_rule_of_bundles_is_caught() {
     for config in bundle::configs::broken() {
         let name = config.name;
         let outcome = shortest_violation(&bundle::Search(config), STATES_MAX);
+        assert!(matches!(outcome, Outcome::Violation { .. }), "{name} was not caught: {outcome:?}");
+    }
+}
+
+#[test]
+fn all_maps_in_force_are_one_chain() {
+    let configs = agree::configs::sound("agree").into_iter();
+    let counts: Vec<usize> = configs.map(|c| states(c.name, exhaust(&agree::Search(c), STATES_MAX))).collect();
+    assert_eq!(counts, [776038, 2394, 5641, 5192, 116872, 151710]);
+}
+
+#[test]
+fn every_broken_rule_of_agreement_is_caught() {
+    for config in agree::configs::broken() {
+        let name = config.name;
+        let outcome = exhaust(&agree::Search(config), STATES_MAX);
+        assert!(matches!(outcome, Outcome::Violation { .. }), "{name} was not caught: {outcome:?}");
+    }
+}
+
+#[test]
+fn a_voter_is_one_register_although_it_lies_in_two_copies_and_many_leaves() {
+    let configs = superblock::configs::sound("superblock").into_iter();
+    let counts: Vec<usize> = configs.map(|c| states(c.name, exhaust(&superblock::Search(c), STATES_MAX))).collect();
+    assert_eq!(counts, [6079, 41888, 29163]);
+}
+
+#[test]
+fn every_broken_rule_of_a_voter_is_caught() {
+    for config in superblock::configs::broken() {
+        let name = config.name;
+        let outcome = exhaust(&superblock::Search(config), STATES_MAX);
         assert!(matches!(outcome, Outcome::Violation { .. }), "{name} was not caught: {outcome:?}");
     }
 }

@@ -1,0 +1,85 @@
+//! The configurations of the agreement model.
+
+use super::Change::{Begin, Direct, End, GiveUp, Note, Open, Renew, TakeBack};
+use super::Config;
+
+/// The sound groups by name, in the order of their size.
+pub const SOUND: [&str; 3] = ["agree", "agree-large", "agree-open"];
+
+/// Voters: members 0 to 2, members 1 to 3, member 3 alone.
+const OLD: u8 = 0b0111;
+const NEW: u8 = 0b1110;
+const LAST: u8 = 0b1000;
+
+/// Sound configurations; empty for an unknown name.
+pub fn sound(group: &str) -> Vec<Config> {
+    let new = Config::new;
+    match group {
+        "agree" => vec![
+            new("agree: note|note", OLD, &[&[Note], &[Note]]),
+            new("agree: note|open", OLD, &[&[Note], &[Open]]),
+            new("agree: one voter becomes another|note", 1, &[&[Begin(2), End], &[Note]]),
+            new("agree: ended|taken back", 1, &[&[Begin(2), End], &[TakeBack]]),
+            new("agree: two voters, one replaced|note", 0b011, &[&[Begin(0b110), End], &[Note]]),
+            new("agree: one voter begins anew|note", OLD, &[&[Renew(0)], &[Note]]).with(|c| c.losses = 1),
+        ],
+        "agree-large" => vec![
+            new("agree: note,note|open", OLD, &[&[Note, Note], &[Open]]),
+            new("agree: ended|taken back|open", 1, &[&[Begin(2), End], &[TakeBack], &[Open]]),
+            new("agree: the voters become another one,note", OLD, &[&[Begin(LAST), End, Note]])
+                .with(|c| c.ballots_max = 4),
+            new("agree: note|note, a map is damaged", OLD, &[&[Note], &[Note]]).with(|c| c.torn = 1),
+            new("agree: a new voter is given up|ended", 0b011, &[&[Begin(0b110), GiveUp(2)], &[End]]),
+            new("agree: a voter is replaced|taken back", 0b011, &[&[Begin(0b110), End], &[TakeBack, Note]]),
+            new("agree: one voter begins anew,ends|taken back", OLD, &[&[Renew(0), End], &[TakeBack]])
+                .with(|c| c.losses = 1),
+        ],
+        "agree-open" => vec![
+            new("agree: two begin one voter anew", OLD, &[&[Renew(0), End], &[Renew(0), End]]).with(|c| c.losses = 2),
+            new("agree: note|note|open", OLD, &[&[Note], &[Note], &[Open]]),
+            new("agree: note,note|note", OLD, &[&[Note, Note], &[Note]]),
+            new("agree: one of three voters is replaced|note", OLD, &[&[Begin(NEW), End], &[Note]]),
+        ],
+        _ => Vec::new(),
+    }
+}
+
+/// Each rule broken: each must violate.
+pub fn broken() -> Vec<Config> {
+    let new = Config::new;
+    let once = |c: &mut Config| c.ballots_max = 1;
+    vec![
+        new("agreement: builds on the map it knows", OLD, &[&[Note], &[Note]]).under(|r| r.builds_on_known = true),
+        new("agreement: builds on a map that may not be in force", OLD, &[&[Begin(LAST), End, Note]])
+            .with(|c| c.ballots_max = 4)
+            .under(|r| r.builds_on_unsettled = true),
+        new("agreement: accepts although it has promised more", OLD, &[&[Note], &[Note]])
+            .under(|r| r.promise_ignored = true),
+        new("agreement: a quorum of the map known", 1, &[&[Begin(2), End, Note], &[Note]])
+            .under(|r| r.quorum_of_known = true),
+        new("agreement: other voters without a joint map", 1, &[&[Direct(2)], &[Note], &[Open]]),
+        new("agreement: a voter that lost what it had votes on", OLD, &[&[Note], &[Note]])
+            .with(|c| (c.losses, c.ballots_max) = (1, 1))
+            .under(|r| r.votes_after_loss = true),
+        new("agreement: counts in whatever life", OLD, &[&[Renew(0)], &[Note]])
+            .with(|c| (c.losses, c.ballots_max) = (1, 1))
+            .under(|r| r.any_life = true),
+        new("agreement: a promise without its map counts", OLD, &[&[Note], &[Note]])
+            .with(|c| (c.torn, c.ballots_max) = (1, 1))
+            .under(|r| r.torn_counts = true),
+        new("agreement: a change is not recognised", OLD, &[&[Note], &[Note]]).under(|r| r.not_recognised = true),
+        new("agreement: opened with the newest map seen", OLD, &[&[Note], &[Note], &[Open]])
+            .with(once)
+            .under(|r| r.opens_newest = true),
+        new("agreement: a joint map by its new side", 1, &[&[Begin(2)], &[Note], &[Open]])
+            .under(|r| r.joint_by_new = true),
+    ]
+}
+
+/// More of the kind of [`broken`], in spaces too large for the gate.
+pub fn broken_large() -> Vec<Config> {
+    vec![
+        Config::new("agreement: opened with equal maps of several ballots", OLD, &[&[Note], &[Note, Open]])
+            .under(|r| r.opens_any_ballot = true),
+    ]
+}

@@ -1,0 +1,286 @@
+//! What a proposer does with the answers, and a member with its requests.
+
+use super::map::length;
+use super::{
+    Accept, Ballot, CHANGES_MAX, Change, Config, Fault, HOSTS_MAX, Host, MEMBERS, Map, Member, Phase, Reply, State,
+    round_of,
+};
+
+impl Config {
+    /// Begins the host's next operation.
+    pub(super) fn begin(&self, state: &mut State, host: usize) {
+        let Some(change) = self.change(state, host) else { return };
+        if let Change::Renew(member) = change {
+            if state.members[member].life != 0 {
+                return self.end(state, host); // nothing is wrong with it
+            }
+            // Formatted, under a life that no map names, by compare-and-write from what had no vote.
+            state.lives += 1;
+            let known = state.hosts[host].known;
+            state.members[member] = Member { life: state.lives, map: known, ..Member::default() };
+            state.hosts[host].life = state.lives;
+        }
+        let floor = length(&state.chain);
+        let current = &mut state.hosts[host];
+        (current.floor, current.asked) = (floor, current.known.voters());
+        match change {
+            Change::Open => (current.phase, current.pending) = (Phase::Read, (1 << MEMBERS) - 1),
+            _ => self.prepare(state, host, 1),
+        }
+    }
+
+    /// The operation is over.
+    pub(super) fn end(&self, state: &mut State, host: usize) {
+        self.leave_accepts(state, host);
+        let Host { next, known, .. } = state.hosts[host];
+        state.hosts[host] = Host { next: next + 1, known, ..Host::default() };
+    }
+
+    /// Accepts that have not landed yet may do so without their host.
+    fn leave_accepts(&self, state: &mut State, host: usize) {
+        if state.hosts[host].phase == Phase::Accept {
+            let pending = (0..MEMBERS).filter(|&member| state.hosts[host].pending >> member & 1 == 1);
+            let accepts: Vec<Accept> = pending.map(|member| self.accept_of(state, host, member)).collect();
+            state.late.extend(accepts);
+        }
+    }
+
+    fn ballot(&self, state: &State, host: usize) -> Ballot {
+        state.hosts[host].round * HOSTS_MAX + host as u8 + 1
+    }
+
+    fn prepare(&self, state: &mut State, host: usize, round: u8) {
+        self.leave_accepts(state, host);
+        let current = &mut state.hosts[host];
+        if current.ballots_used >= self.ballots_max {
+            current.phase = Phase::Idle;
+            return self.end(state, host);
+        }
+        current.ballots_used += 1;
+        (current.phase, current.round, current.pending) = (Phase::Prepare, round, current.asked);
+        current.replies = Default::default();
+    }
+
+    /// The host's request reaches a member.
+    pub(super) fn deliver(&self, state: &mut State, host: usize, index: usize) {
+        let ballot = self.ballot(state, host);
+        state.hosts[host].pending &= !(1 << index);
+        let known = state.hosts[host].known;
+        let member = &mut state.members[index];
+        let reply = match state.hosts[host].phase {
+            Phase::Prepare => {
+                let expected = known.lives[index];
+                match expected == 0 || expected == member.life || self.rules.any_life {
+                    _ if member.life == 0 => Reply::NoVote,
+                    false => Reply::NoVote,
+                    true => promise(member, ballot),
+                }
+            }
+            Phase::Read if member.life == 0 => Reply::NoVote,
+            Phase::Read => Reply::Shown(*member),
+            _ => {
+                let accept = self.accept_of(state, host, index);
+                match self.land(state, &accept) {
+                    true => Reply::Accepted,
+                    false => Reply::Refused(state.members[index].promised),
+                }
+            }
+        };
+        state.hosts[host].replies[index] = reply;
+    }
+
+    /// The accept for this member: on its promise, or with one to be asked for.
+    fn accept_of(&self, state: &State, host: usize, member: usize) -> Accept {
+        let current = &state.hosts[host];
+        let named = [current.proposed.lives[member], current.base.lives[member]];
+        let life = named.into_iter().find(|&life| life != 0).unwrap_or(0);
+        // The replies of the accept phase overwrite those of the promise, one by one.
+        let before = match current.replies[member] {
+            Reply::Shown(shown) => Some(shown.accepted),
+            _ => None,
+        };
+        Accept { member: member as u8, life, ballot: self.ballot(state, host), before, map: current.proposed }
+    }
+
+    /// Carries an accept out; `false`: refused.
+    pub(super) fn land(&self, state: &mut State, accept: &Accept) -> bool {
+        let member = &mut state.members[usize::from(accept.member)];
+        let may = self.may_land(member, accept);
+        if may {
+            let promised = member.promised.max(accept.ballot);
+            *member = Member { promised, accepted: accept.ballot, map: accept.map, torn: false, ..*member };
+        }
+        may
+    }
+
+    pub(super) fn may_land(&self, member: &Member, accept: &Accept) -> bool {
+        let lives = member.life != 0 && (member.life == accept.life || self.rules.any_life);
+        let promised = match accept.before {
+            Some(before) => member.promised == accept.ballot && member.accepted == before,
+            None => member.promised < accept.ballot,
+        };
+        let ignored = self.rules.promise_ignored && member.accepted < accept.ballot;
+        lives && (promised || ignored)
+    }
+
+    /// What the host makes of the answers it has; `None`: nothing yet.
+    pub(super) fn decide(&self, state: &State, host: usize) -> Option<State> {
+        match state.hosts[host].phase {
+            Phase::Prepare => self.decide_promises(state, host),
+            Phase::Accept => self.decide_accepts(state, host),
+            Phase::Read => self.decide_open(state, host),
+            Phase::Idle => None,
+        }
+    }
+
+    fn decide_promises(&self, state: &State, host: usize) -> Option<State> {
+        let current = &state.hosts[host];
+        let shown = current.replies.iter().filter_map(|reply| match reply {
+            Reply::Shown(member) if !member.torn => Some(*member),
+            _ => None,
+        });
+        let Some(newest) = shown.max_by_key(|member| member.accepted) else { return self.outbid(state, host) };
+        let base = newest.map;
+        let base = if self.rules.builds_on_known { current.known } else { base };
+        let mut next = state.clone();
+        if base.voters() & !current.asked != 0 && !self.rules.quorum_of_known {
+            let round = current.round + 1;
+            (next.hosts[host].asked, next.hosts[host].known) = (current.asked | base.voters(), base);
+            self.prepare(&mut next, host, round);
+            return Some(next);
+        }
+        let promised = self.agreeing(current, |member, shown| {
+            (!shown.torn || self.rules.torn_counts) && (shown.life == base.lives[member] || self.rules.any_life)
+        });
+        let of = if self.rules.quorum_of_known { &current.known } else { &base };
+        if !of.has_quorum(&self.rules, promised) {
+            return self.outbid(state, host);
+        }
+        let (change, token) = (self.change(state, host)?, self.token(state, host));
+        let carrying = self.agreeing(current, |member, shown| {
+            shown.accepted == newest.accepted && shown.map == base && !shown.torn && shown.life == base.lives[member]
+        });
+        let in_force = base.has_quorum(&self.rules, carrying) || self.rules.builds_on_unsettled;
+        match base.changed(&self.rules, change, token, current.life) {
+            Some(changed) => {
+                let settles = !in_force && changed != base;
+                let proposed = if settles { base } else { changed };
+                let current = &mut next.hosts[host];
+                (current.base, current.proposed, current.phase) = (base, proposed, Phase::Accept);
+                current.settles = settles;
+                current.pending = base.voters() | proposed.voters();
+            }
+            None => self.end(&mut next, host),
+        }
+        Some(next)
+    }
+
+    fn agreeing(&self, current: &Host, counts: impl Fn(usize, &Member) -> bool) -> u8 {
+        let shown = current.replies.iter().enumerate().filter_map(|(member, reply)| match reply {
+            Reply::Shown(shown) => Some((member, shown)),
+            _ => None,
+        });
+        shown.filter(|(member, shown)| counts(*member, shown)).map(|(member, _)| 1 << member).sum()
+    }
+
+    /// A refusal leads to a higher ballot; without one the host waits, or gives up.
+    fn outbid(&self, state: &State, host: usize) -> Option<State> {
+        let current = &state.hosts[host];
+        let refused = current.replies.iter().filter_map(|reply| match reply {
+            Reply::Refused(ballot) => Some(round_of(*ballot)),
+            _ => None,
+        });
+        let round = refused.max()?.max(current.round) + 1;
+        let mut next = state.clone();
+        self.prepare(&mut next, host, round);
+        Some(next)
+    }
+
+    fn decide_accepts(&self, state: &State, host: usize) -> Option<State> {
+        let current = &state.hosts[host];
+        let (base, proposed) = (current.base, current.proposed);
+        let done = |map: &Map| -> u8 {
+            let asked = |member: usize| [proposed, base].iter().map(|map| map.lives[member]).find(|&life| life != 0);
+            let counts = |member: &usize| {
+                let same = asked(*member) == Some(map.lives[*member]) || self.rules.any_life;
+                current.replies[*member] == Reply::Accepted && same
+            };
+            (0..MEMBERS).filter(counts).map(|member| 1 << member).sum()
+        };
+        if !base.has_quorum(&self.rules, done(&base)) || !proposed.has_quorum(&self.rules, done(&proposed)) {
+            return self.outbid(state, host);
+        }
+        let mut next = state.clone();
+        let floor = current.floor;
+        tell(&mut next, &proposed.changes);
+        if current.settles {
+            let settling = &mut next.hosts[host];
+            settling.ballots_used -= u8::from(!settling.settled);
+            (settling.settles, settling.settled, settling.known) = (false, true, proposed);
+            self.prepare(&mut next, host, current.round + 1);
+            return Some(next);
+        }
+        if proposed.length() < floor {
+            next.fault = next.fault.or(Some(Fault::Older(proposed.changes, floor)));
+        }
+        // All others learn of it.
+        let learners = (0..MEMBERS).filter(|member| (base.voters() | proposed.voters()) >> member & 1 == 0);
+        for member in learners.filter(|&member| proposed.lives[member] != 0) {
+            let accept = Accept { before: None, ..self.accept_of(&next, host, member) };
+            next.late.push(accept);
+        }
+        next.hosts[host].known = proposed;
+        self.end(&mut next, host);
+        Some(next)
+    }
+
+    /// The map of the highest ballot that a quorum of its own voters has accepted by that ballot.
+    fn decide_open(&self, state: &State, host: usize) -> Option<State> {
+        let current = &state.hosts[host];
+        let mut seen: Vec<Member> = Vec::new();
+        for reply in &current.replies {
+            if let Reply::Shown(member) = reply
+                && !member.torn
+            {
+                seen.push(*member);
+            }
+        }
+        seen.sort_by_key(|member| std::cmp::Reverse(member.accepted));
+        let in_force = seen.iter().find(|newest| {
+            let carrying = self.agreeing(current, |member, shown| {
+                let same = shown.accepted == newest.accepted || self.rules.opens_any_ballot;
+                same && shown.map == newest.map && !shown.torn && shown.life == newest.map.lives[member]
+            });
+            self.rules.opens_newest || newest.map.has_quorum(&self.rules, carrying)
+        });
+        let in_force = in_force?.map;
+        let mut next = state.clone();
+        tell(&mut next, &in_force.changes);
+        next.hosts[host].known = in_force;
+        self.end(&mut next, host);
+        Some(next)
+    }
+}
+
+fn promise(member: &mut Member, ballot: Ballot) -> Reply {
+    if member.promised >= ballot {
+        return Reply::Refused(member.promised);
+    }
+    member.promised = ballot;
+    Reply::Shown(*member)
+}
+
+/// Somebody is told that this map is in force.
+fn tell(state: &mut State, changes: &[u8; CHANGES_MAX]) {
+    let (longer, shorter) =
+        if length(changes) >= length(&state.chain) { (*changes, state.chain) } else { (state.chain, *changes) };
+    let common = usize::from(length(&shorter));
+    if longer[..common] != shorter[..common] {
+        state.fault = state.fault.or(Some(Fault::Forked(longer, shorter)));
+    }
+    let twice = longer.iter().enumerate().find(|(index, token)| **token != 0 && longer[..*index].contains(token));
+    if let Some((_, token)) = twice {
+        state.fault = state.fault.or(Some(Fault::Twice(*token)));
+    }
+    state.chain = longer;
+}

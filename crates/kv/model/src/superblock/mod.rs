@@ -1,0 +1,500 @@
+//! A voter seen from inside: are promise, accept and the map one atomic register, although they lie in two copies of the
+//! superblock and two slots of leaves? As `pool::acceptor` does it.
+//!
+//! The copies are replaced one after the other, a map's leaves one by one, all by compare-and-write. Each may end with unknown
+//! outcome and land later, once or never; a host may stop for ever at any step; copy A may be lost.
+//!
+//! The property is what the agreement ([`crate::agree`]) takes for granted: a promise that was granted shows whatever was
+//! accepted by a lower ballot and counts, whichever came first; and the map in force is whole.
+
+pub mod configs;
+
+use crate::explore::{Model, Visit};
+
+/// Leaves of a map.
+const LEAVES: usize = 2;
+/// What stands in the other slot at first, and in the last map of some configurations.
+const OTHER: u8 = 9;
+/// Steps in which a host that is alone ends its operations, at most.
+const STEPS_ALONE_MAX: usize = 300;
+
+/// A copy of the superblock.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Debug)]
+struct Copy {
+    lost: bool,
+    generation: u8,
+    promised: u8,
+    accepted: u8,
+    /// The slot of the map, and its contents (as a checksum names them).
+    slot: u8,
+    value: u8,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Debug)]
+struct Leaf {
+    ballot: u8,
+    value: u8,
+}
+
+/// A compare-and-write.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+enum Command {
+    Copy(usize, Copy, Copy),
+    Leaf(usize, usize, Leaf, Leaf),
+}
+
+/// What a host does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operation {
+    /// Prepare by this ballot and accept a map of this value.
+    Propose(u8, u8),
+    /// Raise the generation.
+    Raise,
+    /// Read what is in force.
+    Open,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+enum Step {
+    /// To read copy A, then copy B.
+    #[default]
+    ReadFirst,
+    ReadSecond,
+    /// Copy A is lost: to replace copy B by itself under the next generation, then copy A by that.
+    Bump,
+    Mend,
+    /// To replace copy A, to read copy B, to replace that.
+    Replace,
+    ReadFollower,
+    Follow,
+    /// To read the map in force, leaf by leaf.
+    ReadMap,
+    /// To read the leaves that are to be replaced; to look whether the promise stands; to replace them.
+    ReadLeaves,
+    LookAtPromise,
+    WriteLeaf,
+    /// After the outcome of a compare-and-write was unknown: to read what is there.
+    Doubt,
+}
+
+/// A host.
+#[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
+struct Host {
+    next: u8,
+    step: Step,
+    /// Copies as last read: A and B.
+    first: Copy,
+    second: Copy,
+    /// What copy A is to be, and was to be when the promise was granted.
+    new: Copy,
+    promise: Copy,
+    accepting: bool,
+    leaf: usize,
+    leaves: [Leaf; LEAVES],
+    /// The command in doubt, and the step that sent it.
+    doubt: Option<Command>,
+    sent: Step,
+}
+
+/// A state.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct State {
+    copies: [Copy; 2],
+    slots: [[Leaf; LEAVES]; 2],
+    hosts: Vec<Host>,
+    late: Vec<Command>,
+    unknowns_left: u8,
+    losses_left: u8,
+    /// Ballots whose accept counts (set).
+    counted: u16,
+    /// By ballot: what its promise showed, plus one; 0: not granted.
+    granted: [u8; 8],
+}
+
+/// Departures from the rules; each must lead to a violation.
+#[derive(Clone, Default, Debug)]
+pub struct Rules {
+    /// A step counts before copy B is stable.
+    pub first_copy_alone: bool,
+    /// Copy B is replaced whatever its generation.
+    pub follows_back: bool,
+    /// A step counts if copy B is as new, whatever it says.
+    pub follows_by_generation: bool,
+    /// The map is written over the one in force.
+    pub same_slot: bool,
+    /// The promise is looked at before the leaves are read.
+    pub promise_first: bool,
+    /// Accepted from whatever copy A is, not from the image of the promise.
+    pub from_any_image: bool,
+    /// Leaves do not bear their ballot.
+    pub leaf_without_ballot: bool,
+    /// The pool is opened with a member whose copies differ.
+    pub opens_unfinished: bool,
+    /// Who opens the pool reads copy A before copy B.
+    pub opens_first_copy_first: bool,
+    /// Copy A is mended from copy B as it is.
+    pub mends_without_bump: bool,
+}
+
+/// A configuration.
+#[derive(Clone, Default, Debug)]
+pub struct Config {
+    /// As it is printed.
+    pub name: &'static str,
+    /// The operations of each host.
+    pub hosts: Vec<Vec<Operation>>,
+    /// Commands that may end with unknown outcome.
+    pub unknowns: u8,
+    /// Whether copy A may be lost.
+    pub losses: u8,
+    /// The rules.
+    pub rules: Rules,
+}
+
+impl Config {
+    fn new(name: &'static str, hosts: &[&[Operation]]) -> Config {
+        Config { name, hosts: hosts.iter().map(|host| host.to_vec()).collect(), unknowns: 1, ..Config::default() }
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Config)) -> Config {
+        change(&mut self);
+        self
+    }
+}
+
+/// A configuration to be searched.
+pub struct Search(pub Config);
+
+impl Model for Search {
+    type State = State;
+
+    fn initial(&self) -> State {
+        let copy = Copy { generation: 1, ..Copy::default() };
+        let other = Leaf { ballot: 0, value: OTHER };
+        State {
+            copies: [copy; 2],
+            slots: [[Leaf::default(); LEAVES], [other; LEAVES]],
+            hosts: vec![Host::default(); self.0.hosts.len()],
+            late: Vec::new(),
+            unknowns_left: self.0.unknowns,
+            losses_left: self.0.losses,
+            counted: 0,
+            granted: [0; 8],
+        }
+    }
+
+    fn successors(&self, state: &State, visit: &mut Visit<'_, State>) {
+        for host in 0..state.hosts.len() {
+            self.host_step(state, host, visit);
+        }
+        for position in 0..state.late.len() {
+            let mut next = state.clone();
+            let command = next.late.remove(position);
+            land(&mut next, &command);
+            visit(next, &|| format!("LATE {command:?} lands"));
+        }
+        if state.losses_left > 0 {
+            let mut next = state.clone();
+            next.losses_left -= 1;
+            next.copies[0] = Copy { lost: true, ..Copy::default() };
+            visit(next, &|| "copy A is lost".into());
+        }
+    }
+
+    fn canonicalise(&self, state: &mut State) {
+        state.late.sort();
+    }
+
+    fn check(&self, _: &State, after: &State) -> Result<(), String> {
+        for (ballot, granted) in after.granted.iter().enumerate().filter(|(_, granted)| **granted != 0) {
+            let shown = usize::from(granted - 1);
+            let hidden = (shown + 1..ballot).find(|lower| after.counted >> lower & 1 == 1);
+            if let Some(lower) = hidden {
+                return Err(format!("ballot {ballot} was promised and shown {shown}, but {lower} is accepted"));
+            }
+        }
+        let [first, second] = after.copies;
+        let in_force = if first.lost || second.generation > first.generation { second } else { first };
+        match after.slots[usize::from(in_force.slot)].iter().all(|leaf| leaf.value == in_force.value) {
+            true => Ok(()),
+            false => Err(format!("the map in force, of ballot {}, is not whole", in_force.accepted)),
+        }
+    }
+
+    fn check_sampled(&self, state: &State) -> Result<(), String> {
+        for host in 0..state.hosts.len() {
+            let mut alone = State { unknowns_left: 0, ..state.clone() };
+            for step in 0.. {
+                let mut first = None;
+                self.host_step(&alone, host, &mut |after, _| first = first.take().or(Some(after)));
+                match first {
+                    None => break,
+                    Some(_) if step > STEPS_ALONE_MAX => return Err(format!("host {host} alone does not end")),
+                    Some(next) => alone = next,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn describe(&self, state: &State) -> String {
+        let copy = |c: &Copy| match c.lost {
+            true => "lost".into(),
+            false => format!("g{} promised {} accepted {} in {}", c.generation, c.promised, c.accepted, c.slot),
+        };
+        let slot = |slot: &[Leaf; LEAVES]| slot.map(|leaf| format!("{}:{}", leaf.ballot, leaf.value)).join(" ");
+        format!(
+            "A {}, B {}; [{}] [{}]",
+            copy(&state.copies[0]),
+            copy(&state.copies[1]),
+            slot(&state.slots[0]),
+            slot(&state.slots[1])
+        )
+    }
+}
+
+/// Carries the command out; `false`: the comparison failed.
+fn land(state: &mut State, command: &Command) -> bool {
+    match *command {
+        Command::Copy(copy, expected, new) if state.copies[copy] == expected => state.copies[copy] = new,
+        Command::Leaf(slot, leaf, expected, new) if state.slots[slot][leaf] == expected => {
+            state.slots[slot][leaf] = new;
+        }
+        _ => return false,
+    }
+    true
+}
+
+impl Search {
+    fn operation(&self, state: &State, host: usize) -> Option<Operation> {
+        self.0.hosts[host].get(usize::from(state.hosts[host].next)).copied()
+    }
+
+    fn end(state: &mut State, host: usize) {
+        let next = state.hosts[host].next + 1;
+        state.hosts[host] = Host { next, ..Host::default() };
+    }
+
+    fn host_step(&self, state: &State, host: usize, visit: &mut Visit<'_, State>) {
+        let Some(operation) = self.operation(state, host) else { return };
+        let step = state.hosts[host].step;
+        let words = || format!("host{host} {operation:?} {step:?}");
+        let mut next = state.clone();
+        let Some(command) = self.command(&next, host, operation) else {
+            self.look(&mut next, host, operation);
+            return visit(next, &words);
+        };
+        let done = land(&mut next, &command);
+        self.answered(&mut next, host, operation, step, done);
+        visit(next, &|| format!("{}: {done}", words()));
+        if state.unknowns_left > 0 {
+            let mut next = state.clone();
+            next.unknowns_left -= 1;
+            next.late.push(command);
+            let current = &mut next.hosts[host];
+            (current.doubt, current.sent, current.step) = (Some(command), step, Step::Doubt);
+            visit(next, &|| format!("{}: outcome unknown", words()));
+        }
+    }
+
+    /// The slot that a map is written to.
+    fn target(&self, promise: &Copy) -> usize {
+        usize::from(if self.0.rules.same_slot { promise.slot } else { 1 - promise.slot })
+    }
+
+    /// The compare-and-write of this step, if it is one.
+    fn command(&self, state: &State, host: usize, operation: Operation) -> Option<Command> {
+        let current = &state.hosts[host];
+        match current.step {
+            Step::Bump => Some(Command::Copy(1, current.second, current.new)),
+            Step::Mend => Some(Command::Copy(0, current.first, current.new)),
+            Step::Replace if self.0.rules.from_any_image && current.accepting => {
+                Some(Command::Copy(0, state.copies[0], current.new))
+            }
+            Step::Replace => Some(Command::Copy(0, current.first, current.new)),
+            Step::Follow => Some(Command::Copy(1, current.second, current.new)),
+            Step::WriteLeaf => {
+                let Operation::Propose(ballot, value) = operation else { return None };
+                let ballot = if self.0.rules.leaf_without_ballot { 0 } else { ballot };
+                let (slot, leaf) = (self.target(&current.promise), current.leaf);
+                Some(Command::Leaf(slot, leaf, current.leaves[leaf], Leaf { ballot, value }))
+            }
+            _ => None,
+        }
+    }
+
+    fn answered(&self, state: &mut State, host: usize, operation: Operation, step: Step, done: bool) {
+        let current = &mut state.hosts[host];
+        current.doubt = None;
+        current.step = match (step, done) {
+            (Step::Bump, true) => Step::Mend,
+            (Step::Bump | Step::Mend, _) => Step::ReadFirst,
+            (Step::Replace, true) if self.0.rules.first_copy_alone => return self.in_force(state, host, operation),
+            (Step::Replace, true) => Step::ReadFollower,
+            (Step::Replace, false) if current.accepting => return Self::end(state, host), // the promise is lost
+            (Step::Replace, false) => Step::ReadFirst,
+            (Step::Follow, true) => return self.in_force(state, host, operation),
+            (Step::Follow, false) => Step::ReadFollower,
+            (Step::WriteLeaf, true) => return self.leaf_written(state, host, operation),
+            (Step::WriteLeaf, false) => {
+                current.leaf = 0;
+                if self.0.rules.promise_first { Step::LookAtPromise } else { Step::ReadLeaves }
+            }
+            (step, _) => unreachable!("{step:?} sends nothing"),
+        };
+    }
+
+    /// The superblock that the host has written is in both copies.
+    fn in_force(&self, state: &mut State, host: usize, operation: Operation) {
+        let current = &mut state.hosts[host];
+        match operation {
+            Operation::Propose(ballot, _) if current.accepting => {
+                state.counted |= 1 << ballot;
+                Self::end(state, host);
+            }
+            Operation::Propose(..) => {
+                (current.promise, current.step, current.leaf) = (current.new, Step::ReadMap, 0);
+            }
+            Operation::Raise | Operation::Open => Self::end(state, host),
+        }
+    }
+
+    fn leaf_written(&self, state: &mut State, host: usize, operation: Operation) {
+        let Operation::Propose(ballot, value) = operation else { return };
+        let current = &mut state.hosts[host];
+        current.leaf += 1;
+        if current.leaf < LEAVES {
+            current.step = Step::WriteLeaf;
+            return;
+        }
+        let slot = if self.0.rules.same_slot { current.promise.slot } else { 1 - current.promise.slot };
+        let generation = current.promise.generation + 1;
+        current.first = current.promise;
+        current.new = Copy { generation, accepted: ballot, slot, value, ..current.promise };
+        (current.accepting, current.step) = (true, Step::Replace);
+    }
+
+    /// A step that only reads.
+    fn look(&self, state: &mut State, host: usize, operation: Operation) {
+        let (copies, slots) = (state.copies, state.slots);
+        let current = &mut state.hosts[host];
+        match current.step {
+            // Copy A is written first: if it is still what copy B was before, both are.
+            Step::ReadFirst if self.opens(operation) => (current.second, current.step) = (copies[1], Step::ReadSecond),
+            Step::ReadFirst => (current.first, current.step) = (copies[0], Step::ReadSecond),
+            Step::ReadSecond => {
+                match self.opens(operation) {
+                    true => current.first = copies[0],
+                    false => current.second = copies[1],
+                }
+                self.have_copies(state, host, operation);
+            }
+            Step::ReadFollower => {
+                current.second = copies[1];
+                let (second, new) = (current.second, current.new);
+                let contains = match operation {
+                    Operation::Propose(ballot, _) if current.accepting => second.accepted == ballot,
+                    Operation::Propose(ballot, _) => second.promised == ballot,
+                    Operation::Raise | Operation::Open => second.generation >= new.generation,
+                };
+                let as_new = second.generation >= new.generation && !self.0.rules.follows_back;
+                match contains || as_new && self.0.rules.follows_by_generation {
+                    true => self.in_force(state, host, operation),
+                    false if as_new => Self::end(state, host), // copy A was lost meanwhile, or somebody is further
+                    false => current.step = Step::Follow,
+                }
+            }
+            Step::ReadMap => {
+                let slot = usize::from(current.promise.slot);
+                current.leaves[current.leaf] = slots[slot][current.leaf];
+                current.leaf += 1;
+                if current.leaf == LEAVES {
+                    self.map_read(state, host, operation);
+                }
+            }
+            Step::ReadLeaves => {
+                let slot = self.target(&current.promise);
+                current.leaves[current.leaf] = slots[slot][current.leaf];
+                current.leaf += 1;
+                if current.leaf == LEAVES {
+                    current.leaf = 0;
+                    current.step = if self.0.rules.promise_first { Step::WriteLeaf } else { Step::LookAtPromise };
+                }
+            }
+            Step::LookAtPromise if copies[0] != current.promise => Self::end(state, host),
+            Step::LookAtPromise => {
+                current.step = if self.0.rules.promise_first { Step::ReadLeaves } else { Step::WriteLeaf };
+            }
+            Step::Doubt => self.doubted(state, host, operation),
+            step => unreachable!("{step:?} does not only read"),
+        }
+    }
+
+    /// Whether copy B is read first.
+    fn opens(&self, operation: Operation) -> bool {
+        operation == Operation::Open && !self.0.rules.opens_first_copy_first
+    }
+
+    fn have_copies(&self, state: &mut State, host: usize, operation: Operation) {
+        let current = &mut state.hosts[host];
+        let (first, second) = (current.first, current.second);
+        if operation == Operation::Open {
+            let finished = first.lost || first == second || self.0.rules.opens_unfinished;
+            let best = if first.lost || second.generation > first.generation { second } else { first };
+            (current.promise, current.leaf, current.step) = (best, 0, Step::ReadMap);
+            return if finished {
+            } else {
+                Self::end(state, host)
+            };
+        }
+        if first.lost || second.generation > first.generation {
+            current.new = Copy { generation: second.generation + 1, ..second };
+            current.step = if first.lost && !self.0.rules.mends_without_bump { Step::Bump } else { Step::Mend };
+            return;
+        }
+        current.step = Step::Replace;
+        match operation {
+            Operation::Propose(ballot, _) if first.promised >= ballot => Self::end(state, host),
+            Operation::Propose(ballot, _) => {
+                current.new = Copy { promised: ballot, generation: first.generation + 1, ..first };
+            }
+            _ => current.new = Copy { generation: first.generation + 1, ..first },
+        }
+    }
+
+    /// The map that the superblock names was read: a promise is granted with it, or it is opened.
+    fn map_read(&self, state: &mut State, host: usize, operation: Operation) {
+        let current = &mut state.hosts[host];
+        let shown = current.promise;
+        let whole = current.leaves.iter().all(|leaf| leaf.value == shown.value);
+        current.leaf = 0;
+        match operation {
+            Operation::Propose(ballot, _) if whole => {
+                current.step = if self.0.rules.promise_first { Step::LookAtPromise } else { Step::ReadLeaves };
+                state.granted[usize::from(ballot)] = shown.accepted + 1;
+            }
+            _ => {
+                if whole && shown.accepted != 0 {
+                    state.counted |= 1 << shown.accepted;
+                }
+                Self::end(state, host);
+            }
+        }
+    }
+
+    /// What is there tells how the command in doubt has ended, unless it is what was expected: then nobody may count on it.
+    fn doubted(&self, state: &mut State, host: usize, operation: Operation) {
+        let current = &state.hosts[host];
+        let (sent, Some(command)) = (current.sent, current.doubt) else { return Self::end(state, host) };
+        let (is_new, is_old) = match command {
+            Command::Copy(copy, expected, new) => (state.copies[copy] == new, state.copies[copy] == expected),
+            Command::Leaf(slot, leaf, expected, new) => {
+                (state.slots[slot][leaf] == new, state.slots[slot][leaf] == expected)
+            }
+        };
+        match is_old && !is_new {
+            true => Self::end(state, host),
+            false => self.answered(state, host, operation, sent, is_new),
+        }
+    }
+}
