@@ -81,6 +81,11 @@ impl<'a> Forward<'a> {
         })
     }
 
+    /// By what its deletions are known again.
+    pub fn deletions_mark(&self) -> u64 {
+        xxh3_64(&self.deletions)
+    }
+
     /// Where the deletion of an entry stands, or belongs.
     fn deletion(&self, index: usize) -> Result<usize, usize> {
         let at = |position| position * DELETION_BYTES;

@@ -41,6 +41,23 @@ async fn filled<N: Namespace>(table: &Rc<Table<N>>, map: &pool::Map, len: usize,
     keys
 }
 
+/// A page that takes no more, and its keys.
+async fn full_page<N: Namespace>(table: &Rc<Table<N>>, map: &pool::Map) -> (TablePage, Vec<Key>) {
+    let home = TablePage(3);
+    let mut stored = Vec::new();
+    for key in keys_of(table, map, home, 200) {
+        match table.store_if_newer(&key, &record(ts(1, 1), Some(40)), None, None).await {
+            Ok(_) => stored.push(key),
+            Err(error) => {
+                assert!(matches!(error, TableError::OutOfSpace(_)), "{error} after {}", stored.len());
+                assert!(stored.len() > 80, "{}", stored.len());
+                return (home, stored);
+            }
+        }
+    }
+    panic!("it takes {} values", stored.len());
+}
+
 async fn rebuild<N: Namespace>(
     table: &Rc<Table<N>>,
     home: TablePage,
@@ -108,19 +125,7 @@ fn every_key_of_a_full_page_can_be_deleted() {
         let members = memories(1, member_of(128));
         let map = create(&members, 1, 1000).await;
         let table = Table::new(members[0].clone(), &map, 0);
-        let home = TablePage(3);
-        let (mut stored, mut refused) = (Vec::new(), None);
-        for key in keys_of(&table, &map, home, 200) {
-            match table.store_if_newer(&key, &record(ts(1, 1), Some(40)), None, None).await {
-                Ok(_) => stored.push(key),
-                Err(error) => {
-                    refused = Some(error);
-                    break;
-                }
-            }
-        }
-        assert!(matches!(refused, Some(TableError::OutOfSpace(_))), "{refused:?} after {}", stored.len());
-        assert!(stored.len() > 80, "{}", stored.len());
+        let (home, stored) = full_page(&table, &map).await;
         for turn in 2..4 {
             for key in &stored {
                 table.store_if_newer(key, &record(ts(turn, 1), None), None, None).await.unwrap();
@@ -189,6 +194,57 @@ fn a_lost_bundle_is_gathered_while_its_page_is_written() {
         other.quiesce().await;
         audit(&table, true).await;
     });
+}
+
+/// One host can't read a bundle, another can, and deletes what is in it: the rebuild of the first undoes no such deletion,
+/// neither one from before it asked the others nor one from after.
+#[test]
+fn what_is_deleted_of_a_bundle_that_others_can_read_stays_deleted() {
+    for before in [true, false] {
+        run(36, async move {
+            let members = memories(1, member_of(128));
+            let map = create(&members, 1, 1000).await;
+            let member = Counting::new(members[0].clone());
+            let (table, other) = (Table::new(member.clone(), &map, 0), Table::new(members[0].clone(), &map, 0));
+            let (home, of_page) = full_page(&other, &map).await;
+            let bundles = other.bundles_of(home).await;
+            member.bad_block.set(Some(table.layout.table(TablePage(bundles[0].place as u32))));
+            let mark = table.damaged_page(home).await.unwrap().unwrap().mark();
+            let delete = async || {
+                for key in &of_page {
+                    other.store_if_newer(key, &record(ts(4, 1), None), None, None).await.unwrap();
+                    let image = other.read_page(home).await.unwrap();
+                    let view = other.decode_again(&image).unwrap();
+                    let forward = view.forwards().find(|forward| forward.reference == bundles[0]).unwrap();
+                    if forward.reserved() < forward.counting() * crate::page::DELETION_BYTES {
+                        return;
+                    }
+                }
+                panic!("no key was deleted in the bundle");
+            };
+            if before {
+                delete().await;
+            }
+            let damaged = table.damaged_page(home).await.unwrap().unwrap();
+            assert_eq!(damaged.is_within(&mark), !before, "what was deleted since has not been waited for");
+            let mut rebuilding = table.begin_rebuild(home, damaged).await.unwrap();
+            for key in &of_page {
+                rebuilding.add(key, record(ts(3, 1), Some(60)), Ballot::NONE).await.unwrap();
+            }
+            if !before {
+                delete().await;
+                assert_eq!(rebuilding.finish().await, Err(TableError::Contended));
+            }
+            let (mut deleted, mut kept) = (0, 0);
+            for key in &of_page {
+                match get(&other, key).await.0 {
+                    timestamp if timestamp == ts(4, 1) => deleted += 1,
+                    timestamp => kept += usize::from(timestamp == ts(1, 1)),
+                }
+            }
+            assert!(deleted > 0 && deleted + kept == of_page.len(), "{deleted} {kept} of {}", of_page.len());
+        });
+    }
 }
 
 /// The page of a lost bundle has no vote on what was in it, and on nothing else is it lost.

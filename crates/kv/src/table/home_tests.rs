@@ -40,6 +40,7 @@ fn a_value_comes_home_when_there_is_room_whatever_befalls_it() {
             let table = Table::new(member.clone(), &map, 0);
             let home = TablePage(3);
             let keys = overfull(&table, &map, home).await;
+            let outside_still = table.read(&keys[4]).await.unwrap();
             // The first compare-and-write is the store's, the second brings the value home.
             member.cut.set(lost);
             table.store_if_newer(&keys[0], &record(ts(2, 1), Some(10)), None, None).await.unwrap();
@@ -57,6 +58,11 @@ fn a_value_comes_home_when_there_is_room_whatever_befalls_it() {
             assert_eq!(outside(&table, home).await, 0);
             for key in &keys[2..] {
                 assert_eq!(get(&table, key).await, (ts(1, 1), Some(value_of(ts(1, 1), 900))));
+            }
+            // Who had seen it outside gets it all the same: it is the same value, at home.
+            match table.fetch(&keys[4], &outside_still).await.unwrap() {
+                Fetched::Value(value) => assert_eq!(value.to_vec(), value_of(ts(1, 1), 900)),
+                Fetched::Changed(found) => panic!("{found:?} is called newer"),
             }
             table.quiesce().await;
             audit(&table, true).await;

@@ -281,27 +281,34 @@ impl<N: Namespace> Table<N> {
     }
 
     /// Gets the value that `found` (not [`Content::Nothing`]) speaks of. Rule 4: a copy that does not verify may have been
-    /// replaced meanwhile; only if the home page still refers to it is it damaged.
+    /// replaced meanwhile, or have come home; only if the home page still refers to it is it damaged.
     pub async fn fetch(&self, key: &Key, found: &Found) -> Result<Fetched, TableError> {
-        let (length, reference) = match &found.content {
-            Content::Nothing => return Ok(Fetched::Value(Value::default())),
-            Content::Inline(view) => return Ok(Fetched::Value(view.clone().into())),
-            Content::Elsewhere(length, reference) => (*length as usize, *reference),
-        };
-        let op = found.timestamp.op;
-        let fetched = self.fetch_copy(self.home(key), &reference, length, op).await;
-        let doubt = match fetched {
-            Ok(Some(value)) => return Ok(Fetched::Value(value)),
-            Ok(_) => TableError::CopyDamaged { op },
-            // A place that cannot be read may be a stranger's by now.
-            Err(error @ (TableError::Page { .. } | TableError::Device(device::Error::ReadFault(_)))) => error,
-            Err(error) => return Err(error),
-        };
-        let now = self.read(key).await?;
-        match &now.content {
-            Content::Elsewhere(_, same) if *same == reference && now.timestamp == found.timestamp => Err(doubt),
-            _ => Ok(Fetched::Changed(now)),
+        let mut moved = None;
+        for _ in 0..ATTEMPTS_MAX {
+            let found = moved.as_ref().unwrap_or(found);
+            let (length, reference) = match &found.content {
+                Content::Nothing => return Ok(Fetched::Value(Value::default())),
+                Content::Inline(view) => return Ok(Fetched::Value(view.clone().into())),
+                Content::Elsewhere(length, reference) => (*length as usize, *reference),
+            };
+            let op = found.timestamp.op;
+            let doubt = match self.fetch_copy(self.home(key), &reference, length, op).await {
+                Ok(Some(value)) => return Ok(Fetched::Value(value)),
+                Ok(_) => TableError::CopyDamaged { op },
+                // A place that cannot be read may be a stranger's by now.
+                Err(error @ (TableError::Page { .. } | TableError::Device(device::Error::ReadFault(_)))) => error,
+                Err(error) => return Err(error),
+            };
+            let now = self.read(key).await?;
+            if now.timestamp != found.timestamp {
+                return Ok(Fetched::Changed(now));
+            }
+            if matches!(&now.content, Content::Elsewhere(_, same) if *same == reference) {
+                return Err(doubt);
+            }
+            moved = Some(now);
         }
+        Err(TableError::Contended)
     }
 
     /// The copy of a value that `op` wrote of a key at home in `home`; `None`: what is there is not it.

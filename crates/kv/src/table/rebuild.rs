@@ -20,7 +20,7 @@ use super::bundle::Bundles;
 use super::plan::{Placed, Plan, Put, plan};
 use super::store::refers;
 use super::{ATTEMPTS_MAX, Record, Table, TableError, bump};
-use crate::page::{CHECKSUM_BYTE, Draft, Identity, Kind, Reference, TablePageView};
+use crate::page::{CHECKSUM_BYTE, Draft, Forward, Identity, Kind, Reference, TablePageView};
 use crate::types::{Ballot, Key, OpId, Timestamp};
 use crate::value::Value;
 
@@ -29,7 +29,15 @@ use crate::value::Value;
 pub(crate) struct Damaged {
     bytes: View,
     /// It is a page; these bundles of its are lost.
-    lost: Option<Vec<Reference>>,
+    lost: Option<Vec<LostBundle>>,
+}
+
+/// A bundle that is lost, with what the page says of it: one that this host can't read another may have at hand, and delete
+/// keys that are in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct LostBundle {
+    reference: Reference,
+    deletions: u64,
 }
 
 /// By what damage is known again. A page that was put right and is damaged anew has another mark.
@@ -37,15 +45,15 @@ pub(crate) struct Damaged {
 pub(crate) enum DamageMark {
     /// The page itself, by a checksum of its bytes.
     Page(u64),
-    /// These bundles, by their copy ids.
-    Bundles(Vec<u64>),
+    /// These bundles, and what had been deleted of them. (What is stored of a key in them is in the page from then on.)
+    Bundles(Vec<LostBundle>),
 }
 
 impl Damaged {
     /// The mark of this damage.
     pub(crate) fn mark(&self) -> DamageMark {
         match &self.lost {
-            Some(lost) => DamageMark::Bundles(lost.iter().map(|bundle| bundle.copy).collect()),
+            Some(lost) => DamageMark::Bundles(lost.clone()),
             None => DamageMark::Page(xxh3_64(&self.bytes)),
         }
     }
@@ -53,7 +61,7 @@ impl Damaged {
     /// Whether nothing is damaged but what had been when this mark was taken. (Writes to a page go on beside a lost bundle.)
     pub(crate) fn is_within(&self, mark: &DamageMark) -> bool {
         match (mark, self.mark()) {
-            (DamageMark::Bundles(before), DamageMark::Bundles(now)) => now.iter().all(|copy| before.contains(copy)),
+            (DamageMark::Bundles(before), DamageMark::Bundles(now)) => now.iter().all(|lost| before.contains(lost)),
             (before, now) => *before == now,
         }
     }
@@ -75,7 +83,7 @@ impl<N: Namespace> Table<N> {
             let mut lost = Vec::new();
             for forward in view.forwards() {
                 if self.fetch_bundle(page, &forward).await?.is_none() {
-                    lost.push(forward.reference);
+                    lost.push(LostBundle { reference: forward.reference, deletions: forward.deletions_mark() });
                 }
             }
             if lost.is_empty() {
@@ -112,43 +120,63 @@ impl<N: Namespace> Table<N> {
     ) -> Result<Rebuilding<N>, TableError> {
         // Its values may need all the room that they had.
         self.save_room();
-        let (mut there, lost) = (BTreeSet::new(), damaged.lost.unwrap_or_default());
-        let damaged = damaged.bytes;
-        if let Ok(view) = self.decode(page, &damaged) {
-            self.check_seal(page, view.header().seal)?;
-            there = self.keys_there(page, &view, &lost).await?;
-        }
-        let (records, placed) = (Vec::new(), Vec::new());
-        Ok(Rebuilding { table: self.clone(), page, damaged, there, lost, records, placed, inline: 0 })
+        let good = match damaged.lost {
+            Some(lost) => self.look_again(page, &lost).await?.ok_or(TableError::Contended)?,
+            None => Good { bytes: damaged.bytes, lost: Vec::new(), there: BTreeSet::new() },
+        };
+        Ok(Rebuilding { table: self.clone(), page, good, records: Vec::new(), placed: Vec::new(), inline: 0 })
     }
 
-    /// The keys that a page holds, beside those of its bundles that are lost. One more that is lost is an error.
+    /// What is good of a page now of whose bundles some, or all, of `before` are lost; `None`: nothing of it is damaged any
+    /// more. It is an error if more is.
+    async fn look_again(&self, page: TablePage, before: &[LostBundle]) -> Result<Option<Good>, TableError> {
+        for _ in 0..ATTEMPTS_MAX {
+            let Some(Damaged { bytes, lost }) = self.damaged_page(page).await? else { return Ok(None) };
+            let lost = lost.filter(|lost| lost.iter().all(|bundle| before.contains(bundle)));
+            let lost = lost.ok_or(TableError::Contended)?;
+            let view = self.decode(page, &bytes)?;
+            self.check_seal(page, view.header().seal)?;
+            if let Some(there) = self.keys_there(page, &view, &lost).await? {
+                return Ok(Some(Good { bytes, lost, there }));
+            }
+        }
+        Err(TableError::Contended)
+    }
+
+    /// The keys that a page holds, beside those of its bundles that are lost; `None`: one more is not there by now.
     async fn keys_there(
         &self,
         page: TablePage,
         view: &TablePageView<'_>,
-        lost: &[Reference],
-    ) -> Result<BTreeSet<Vec<u8>>, TableError> {
+        lost: &[LostBundle],
+    ) -> Result<Option<BTreeSet<Vec<u8>>>, TableError> {
         let mut good = Bundles::default();
-        for forward in view.forwards().filter(|forward| !lost.contains(&forward.reference)) {
-            let bytes = self.fetch_bundle(page, &forward).await?;
-            good.add(forward.reference.copy, bytes.ok_or(TableError::CopyDamaged { op: OpId::default() })?);
+        let is_lost = |forward: &Forward<'_>| lost.iter().any(|bundle| bundle.reference == forward.reference);
+        for forward in view.forwards().filter(|forward| !is_lost(forward)) {
+            let Some(bytes) = self.fetch_bundle(page, &forward).await? else { return Ok(None) };
+            good.add(forward.reference.copy, bytes);
         }
         let mut there: BTreeSet<_> = view.entries().map(|entry| entry.key.to_vec()).collect();
         there.extend(good.entries(view).into_iter().map(|bundled| bundled.entry.key.to_vec()));
-        Ok(there)
+        Ok(Some(there))
     }
+}
+
+/// What of a page stays when it is rebuilt: nothing if it is damaged itself.
+struct Good {
+    /// The page as it is.
+    bytes: View,
+    /// Its bundles that are lost.
+    lost: Vec<LostBundle>,
+    /// Its keys that are not.
+    there: BTreeSet<Vec<u8>>,
 }
 
 /// A page that is being rebuilt, record by record. It holds no more values than fit a page: others are placed at once.
 pub(crate) struct Rebuilding<N: Namespace> {
     table: Rc<Table<N>>,
     page: TablePage,
-    damaged: View,
-    /// Keys of a good page that are not lost: what it says of them stays.
-    there: BTreeSet<Vec<u8>>,
-    /// The bundles of a good page that are lost.
-    lost: Vec<Reference>,
+    good: Good,
     records: Vec<Gathered>,
     placed: Vec<Placed>,
     /// Bytes of values in `records`.
@@ -170,7 +198,7 @@ impl<N: Namespace> Rebuilding<N> {
 
     /// Whether the page is good and holds this key: what it says of it stays.
     pub(crate) fn holds(&self, key: &Key) -> bool {
-        self.there.contains(key.bytes())
+        self.good.there.contains(key.bytes())
     }
 
     /// The page is to hold this, under the promise beside it.
@@ -204,8 +232,8 @@ impl<N: Namespace> Rebuilding<N> {
         let records = std::mem::take(&mut self.records);
         let result = self.write(&records).await;
         if result == Ok(true) {
-            for &bundle in &self.lost {
-                self.table.free_later(self.page, bundle, OpId::default()).await;
+            for bundle in &self.good.lost {
+                self.table.free_later(self.page, bundle.reference, OpId::default()).await;
             }
         }
         if !result.as_ref().is_err_and(TableError::outcome_unknown) {
@@ -226,21 +254,14 @@ impl<N: Namespace> Rebuilding<N> {
                 Err(TableError::Device(device::Error::CompareFailure)) => bump(&table.stats.misses),
                 result => return result.map(|()| true),
             }
-            let Some(now) = table.damaged_page(page).await? else { return Ok(false) };
-            // What is lost only now has not been waited for.
-            let Some(lost) = now.lost.filter(|lost| lost.iter().all(|bundle| self.lost.contains(bundle))) else {
-                break;
-            };
-            let view = table.decode(page, &now.bytes)?;
-            table.check_seal(page, view.header().seal)?;
-            let there = table.keys_there(page, &view, &lost).await?;
+            let Some(good) = table.look_again(page, &self.good.lost).await? else { return Ok(false) };
             // This image is younger than the copies: a collector may have condemned them since.
             for copy in &self.placed {
                 if !table.is_whole(page, &copy.reference, copy.timestamp.op).await? {
                     return Err(TableError::Contended);
                 }
             }
-            (self.damaged, self.lost, self.there) = (now.bytes, lost, there);
+            self.good = good;
         }
         Err(TableError::Contended)
     }
@@ -259,12 +280,12 @@ impl<N: Namespace> Rebuilding<N> {
         }
         let (table, page, since) = (self.table.clone(), self.page, engine::time::now());
         let identity = table.identity(page);
-        let (damaged, salt) = (self.damaged.clone(), engine::task::random_u64());
+        let (damaged, salt) = (self.good.bytes.clone(), engine::task::random_u64());
         let mut base = match table.decode(page, &damaged) {
             Ok(view) => Draft::new(&view),
             Err(_) => Draft::rebuild(identity, table.layout.page_bytes(), salt),
         };
-        self.lost.iter().for_each(|bundle| base.remove_forward(bundle.copy));
+        self.good.lost.iter().for_each(|bundle| base.remove_forward(bundle.reference.copy));
         // A damaged one may have been sealed, for no later epoch: its neighbours would have said so.
         base.seal(table.epoch);
         let mut search = table.search();
