@@ -250,7 +250,7 @@ fn what_is_deleted_of_a_bundle_that_others_can_read_stays_deleted() {
 /// The page of a lost bundle has no vote on what was in it, and on nothing else is it lost.
 #[test]
 fn a_lost_bundle_is_gathered_and_all_else_stays() {
-    run(33, async {
+    run(34, async {
         let members = memories(1, member_of(64));
         let map = create(&members, 1, 1000).await;
         let table = Table::new(members[0].clone(), &map, 0);

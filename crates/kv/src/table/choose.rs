@@ -6,7 +6,7 @@ use crate::value::Value;
 
 /// Part of a page's room (one in so many) that a bundle has, and that a value must free to be worth a move into the heap, or
 /// where one does not suffice. Chosen: short enough to find room in one page of ten at 90 % fill.
-pub(super) const BUNDLE_SHARE: usize = 8;
+const BUNDLE_SHARE: usize = 8;
 /// What a value must free to be worth a move of its own where that suffices. Measured: with more, mixed lengths fill less;
 /// a move takes 48 bytes for reference and guest.
 const SAVING_MIN: usize = 64;

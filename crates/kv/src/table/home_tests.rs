@@ -97,3 +97,58 @@ fn what_comes_home_undoes_nothing() {
         audit(&table, true).await;
     });
 }
+
+/// A move that ends in doubt is issued again when the page is seen to be as it was: nothing waits for the next write.
+#[test]
+fn a_move_in_doubt_is_issued_again() {
+    run(6, async {
+        let member = Counting::new(memories(1, (1152 << 10) + 64 * 4096)[0].clone());
+        let map = create(std::slice::from_ref(&member), 1, 1000).await;
+        let table = Table::new(member.clone(), &map, 0);
+        let home = TablePage(3);
+        let keys = overfull(&table, &map, home).await;
+        member.slow.set(Duration::from_millis(1));
+        member.cut.set(Some((1, false)));
+        table.store_if_newer(&keys[0], &record(ts(2, 1), Some(10)), None, None).await.unwrap();
+        // The copy is read, and the connection lost at the compare-and-write; it is back when the page is read.
+        engine::time::sleep(Duration::from_micros(2500)).await;
+        assert!(member.down.replace(false));
+        table.quiesce().await;
+        assert_eq!(outside(&table, home).await, 0);
+        assert_eq!(get(&table, &keys[4]).await, (ts(1, 1), Some(value_of(ts(1, 1), 900))));
+        audit(&table, true).await;
+    });
+}
+
+/// A page that this host writes all the time: what has left it comes home between two writes.
+#[test]
+fn a_value_comes_home_to_a_page_that_is_always_written() {
+    run(8, async {
+        let member = Counting::new(memories(1, (1152 << 10) + 64 * 4096)[0].clone());
+        let map = create(std::slice::from_ref(&member), 1, 1000).await;
+        let table = Table::new(member.clone(), &map, 0);
+        let home = TablePage(3);
+        let keys = overfull(&table, &map, home).await;
+        member.slow.set(Duration::from_millis(1));
+        let writers: Vec<_> = (0..3)
+            .map(|writer: usize| {
+                let (table, key) = (table.clone(), keys[writer].clone());
+                engine::task::spawn(async move {
+                    for counter in 2..12 {
+                        table.store_if_newer(&key, &record(ts(counter, 1), Some(10)), None, None).await.unwrap();
+                    }
+                    matches!(table.stats.misses.get(), 0)
+                })
+            })
+            .collect();
+        // Some ten of the thirty writes are done.
+        engine::time::sleep(Duration::from_millis(12)).await;
+        assert_eq!(outside(&table, home).await, 0);
+        assert!(table.read(&keys[0]).await.unwrap().timestamp < ts(11, 1), "the page is still being written");
+        for writer in writers {
+            assert!(writer.await, "no compare-and-write was in vain");
+        }
+        table.quiesce().await;
+        audit(&table, true).await;
+    });
+}

@@ -32,7 +32,7 @@ mod stock;
 mod store;
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::rc::{Rc, Weak};
 
 use device::{Durability, Lba, Namespace};
@@ -203,6 +203,9 @@ pub struct Table<N> {
     heap_full: Cell<Option<heap::HeapFull>>,
     heap_tight: Cell<Option<engine::time::Instant>>,
     frees: Semaphore,
+    /// Values on their way home, and the pages that they come to.
+    moves: Semaphore,
+    coming_home: RefCell<BTreeSet<u32>>,
     leftovers: RefCell<VecDeque<leftover::Leftover>>,
     /// A task tries the leftovers again.
     sweeping: Cell<bool>,
@@ -240,6 +243,8 @@ impl<N: Namespace> Table<N> {
             heap_full: Cell::new(None),
             heap_tight: Cell::new(None),
             frees: Semaphore::new(FREES_MAX),
+            moves: Semaphore::new(home::MOVES_MAX),
+            coming_home: Default::default(),
             leftovers: RefCell::default(),
             sweeping: Cell::new(false),
             me: me.clone(),

@@ -13,8 +13,8 @@ use engine::View;
 use engine::time::Instant;
 
 use super::bundle::{Bundled, Bundles};
-use super::choose::{BUNDLE_SHARE, Choice, choose};
-use super::home::comes_back;
+use super::choose::{Choice, choose};
+use super::home::roomy;
 use super::search::{Search, Wanted};
 use super::{Record, TableError};
 use crate::page::{
@@ -82,8 +82,8 @@ impl Placed {
 
 /// What to do next.
 pub(super) enum Plan {
-    /// Write this image; whether something may come back to it then (`home`).
-    Write(View, bool),
+    /// Write this image.
+    Write(View),
     /// Place this value of this key elsewhere, then plan again. Without a key: a bundle.
     Place { key: Vec<u8>, timestamp: Timestamp, value: Value },
 }
@@ -194,8 +194,7 @@ pub(super) fn plan_put<'a>(
     let Some((bundled, forward)) = forward else { return Ok((plan(page, puts, placed, search.wanted())?, Vec::new())) };
     let rest = bundles.of(&forward);
     let (dissolved, _) = taken_back(page.clone(), &rest);
-    let roomy = dissolved.room() - dissolved.room() / BUNDLE_SHARE;
-    let whole = with_puts(dissolved.clone(), puts, placed).ok().filter(|draft| draft.committed() <= roomy);
+    let whole = with_puts(dissolved.clone(), puts, placed).ok().filter(|draft| draft.committed() <= roomy(draft));
     if let Some(draft) = whole {
         return Ok((write(&draft), vec![forward.reference]));
     }
@@ -245,7 +244,7 @@ fn with_puts<'a>(mut draft: Draft<'a>, puts: &'a [Put<'a>], placed: &[Placed]) -
 
 fn write(draft: &Draft<'_>) -> Plan {
     let image = draft.encode().expect("invariant: what is used is no more than there is room").freeze();
-    Plan::Write(image, comes_back(draft).is_some())
+    Plan::Write(image)
 }
 
 /// Plans the image that `draft` becomes with `puts`; what has to go is chosen as `wanted`.

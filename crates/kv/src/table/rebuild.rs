@@ -296,7 +296,7 @@ impl<N: Namespace> Rebuilding<N> {
                     let copy = placed.map(|reference| Placed::new(key, timestamp, &value, reference, since));
                     self.placed.extend(copy);
                 }
-                Ok(Plan::Write(new, _)) => {
+                Ok(Plan::Write(new)) => {
                     let lock = table.locks.lock(u64::from(page.0)).await;
                     lock.set_image(None);
                     table.replace(table.layout.table(page), damaged, new.clone()).await?;

@@ -92,15 +92,13 @@ struct Attempt<'a> {
     bundled: bool,
     /// Of places for what leaves the page.
     search: Search,
-    /// The image that was written, if something may come back to it.
-    roomy: Option<View>,
+    /// The page was written.
+    written: bool,
 }
 
 /// What a page is to become.
 struct Image {
     new: View,
-    /// Something may come back to it.
-    roomy: bool,
     /// What it no longer refers to.
     unlinks: Vec<Copy>,
     outcome: Outcome,
@@ -148,7 +146,7 @@ impl<N: Namespace> Table<N> {
             garbage: Vec::new(),
             bundled: false,
             search: self.search(),
-            roomy: None,
+            written: false,
         };
         let result = self.run(&mut attempt).await.map_err(|error| match error {
             // An earlier try may yet happen: "out of space" would say that nothing did.
@@ -160,9 +158,9 @@ impl<N: Namespace> Table<N> {
             error => error,
         });
         let (page, bundles, doubt) = (attempt.page, std::mem::take(&mut attempt.bundles), attempt.doubted);
-        let roomy = attempt.roomy.take();
+        let written = attempt.written;
         self.settle(attempt).await;
-        if let Some(image) = roomy {
+        if let (true, Ok((_, image))) = (written, &result) {
             self.bring_home_later(page, image);
         }
         result.map(|(outcome, bytes)| Reply { outcome, image: PageImage { page, bytes, bundles }, doubt })
@@ -264,9 +262,9 @@ impl<N: Namespace> Table<N> {
             self.look_at_copies(attempt).await?;
         }
         let next = match plan_put(&view, &bundles, &attempt.put, &attempt.placed, &attempt.search) {
-            Ok((Plan::Write(new, roomy), emptied)) => {
+            Ok((Plan::Write(new), emptied)) => {
                 let unlinks = old.into_iter().chain(emptied.into_iter().map(|bundle| (bundle, OpId::default())));
-                let image = Image { new, roomy, unlinks: unlinks.collect(), outcome };
+                let image = Image { new, unlinks: unlinks.collect(), outcome };
                 return self.publish(attempt, &lock, expected, image).await;
             }
             Ok((Plan::Place { key, timestamp, value }, _)) => Step::Place { key, timestamp, value },
@@ -284,7 +282,7 @@ impl<N: Namespace> Table<N> {
         attempt: &mut Attempt<'_>,
         lock: &Guard<'_>,
         expected: View,
-        Image { new, roomy, unlinks, outcome }: Image,
+        Image { new, unlinks, outcome }: Image,
     ) -> Result<Step, TableError> {
         let page = attempt.page;
         lock.set_image(None);
@@ -295,7 +293,7 @@ impl<N: Namespace> Table<N> {
                 if !attempt.placed.is_empty() {
                     attempt.forget_used(&self.decode(page, &new)?);
                 }
-                attempt.roomy = roomy.then(|| new.clone());
+                attempt.written = true;
                 lock.set_image(Some(new.clone()));
                 Ok(Step::Done(outcome, new))
             }
@@ -384,6 +382,8 @@ impl<N: Namespace> Table<N> {
 
     /// Waits until everything that is being freed is free, or known to be out of reach for now, and gives the stock back.
     pub async fn quiesce(&self) {
+        // What has come home is then freed outside.
+        drop(self.moves.acquire(super::home::MOVES_MAX).await);
         drop(self.frees.acquire(super::FREES_MAX).await);
         self.return_stock().await;
         self.sweep().await;
