@@ -160,7 +160,7 @@ async fn collect_set_aside<N: Link>(
     }
     pace.begin("collect what was set aside");
     let mut marks = mark(table, None, pace).await?;
-    table.settle_lost(&mut marks).await?;
+    table.settle_cleared(&mut marks).await?;
     if marks.unread > 0 {
         report.fail("pages or indices are damaged, so what was set aside may be in use: repair first".into());
         return Ok(());

@@ -97,7 +97,7 @@ async fn try_repair<N: Link>(member: &Member<N>, pace: &Pace, report: &mut Repai
     let needed = !damaged.is_empty() || !marks.missing.is_empty();
     if needed {
         // Their rebuilding may be waiting for room in these very groups.
-        table.settle_lost(&mut marks).await?;
+        table.settle_cleared(&mut marks).await?;
     }
     if marks.unread > 0 && needed {
         report.fail(format!(

@@ -79,8 +79,8 @@ fn a_page_whose_values_fill_the_heap_is_rebuilt_all_the_same() {
     assert!(ended.is_ok(), "{ended:?}");
 }
 
-/// The same by the collector alone, beside a rebuild that has begun on the bytes that the collector replaces: that one fails,
-/// and the next succeeds.
+/// The collector leaves the copies of a damaged page alone until repair has cleared it. Then it frees them, beside a rebuild that
+/// has begun on the bytes that the collector replaces: that one fails, and the next succeeds.
 #[test]
 fn what_a_damaged_page_referred_to_is_collected_beside_its_rebuilding() {
     run(51, async {
@@ -90,14 +90,20 @@ fn what_a_damaged_page_referred_to_is_collected_beside_its_rebuilding() {
         pool.store.settle().await;
         let (table, page) = (pool.store.table(1).unwrap(), pool.page_of(1, &number.to_le_bytes()));
         pool.damage(1, table.layout().table(page)).await;
+        let collect = CollectOptions { age_min: Duration::ZERO, ..CollectOptions::default() };
+        let damaged = table.damaged_page(page).await.unwrap().unwrap().mark();
+        let collected = pool.store.collect(&collect).await;
+        assert!(collected.failed > 0 && collected.heap_pages_freed == 0, "{collected:?}");
+        assert_eq!(table.damaged_page(page).await.unwrap().unwrap().mark(), damaged, "not a byte of it is touched");
+        assert_eq!(table.clear_page(page).await, Ok(true));
         let image = table.damaged_page(page).await.unwrap().unwrap();
+        assert_ne!(image.mark(), damaged);
         let key = Key::new(&number.to_le_bytes(), pool.map.hash_seed).unwrap();
         let found = pool.store.table(0).unwrap().read(&key).await.unwrap();
         let mut rebuilding = table.begin_rebuild(page, image).await.unwrap();
         // Its value is placed now, and looks like what the damage has left: nothing refers to it.
         rebuilding.add(&key, found.record(Some(long(number))), crate::types::Ballot::NONE).await.unwrap();
-        let collected =
-            pool.store.collect(&CollectOptions { age_min: Duration::ZERO, ..CollectOptions::default() }).await;
+        let collected = pool.store.collect(&collect).await;
         assert!(collected.failed == 0 && collected.heap_pages_freed >= 25, "{collected:?}");
         assert!(rebuilding.finish().await.is_err(), "it would refer to what was freed");
         let report = pool.store.repair(&REPAIR).await;

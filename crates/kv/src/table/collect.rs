@@ -12,10 +12,8 @@
 //! one that is not condemned ([`Table::is_whole`]). Its image is either older than the bump, and its store fails or is seen by
 //! the look; or younger, and then so is its own look, which finds the mark.
 //!
-//! *A damaged home* refers to nothing, and what is homed there would fill the heap against its own rebuilding. It has no next
-//! version: to bump it is to put other damaged bytes in its place ([`Table::damaged_otherwise`]). A rebuild that has read the
-//! bytes before them fails, one that reads these places its copies after they were condemned; and a page that only seemed to
-//! be damaged, when it was read, fails the comparison.
+//! *A damaged home* tells nothing: its copies are left alone until it is rebuilt. Only one that repair has cleared for that
+//! (`cleared`) refers to nothing.
 //!
 //! *Late data.* A write of data that its host never heard of again may land at any time; nothing can be compared with it.
 //! Collecting trusts that none lands after [`AGE_MIN`]: a target drops what it has not begun when the connection ends, which the
@@ -106,9 +104,13 @@ impl<N: Namespace> Table<N> {
         Ok(Collected::InUse)
     }
 
-    /// Frees what is left of the values of a page that is damaged, as far as it is old enough: how many pages of the heap.
+    /// Clears a damaged page and frees what is left of its values, as far as it is old enough: how many pages of the heap. For
+    /// who knows that others hold what the page may have held.
     pub(crate) async fn collect_of(&self, home: TablePage, age_min: Duration) -> Result<usize, TableError> {
         let mut freed = 0;
+        if !self.clear_page(home).await? {
+            return Ok(freed);
+        }
         for group in (0..self.layout.geometry.heap_groups).map(HeapGroup) {
             let extents = match self.extents(group).await {
                 Err(error) if error.group_is_damaged() => continue,
@@ -154,12 +156,15 @@ impl<N: Namespace> Table<N> {
         self.change_group(group, Change::Condemn { tag, condemned }).await
     }
 
-    /// Whether an entry at home in `home` refers to the copy of this tag. A damaged page refers to nothing.
+    /// Whether an entry at home in `home` refers to the copy of this tag. A cleared page refers to nothing.
     pub(super) async fn refers(&self, home: TablePage, tag: u64) -> Result<bool, TableError> {
         let mut before: Option<PageImage> = None;
         for _ in 0..LOOKS_MAX {
             let image = match self.read_page(home).await {
-                Err(TableError::Page { page, error }) if page == home.0 && error.is_damage() => return Ok(false),
+                Err(error @ TableError::Page { .. }) => {
+                    let cleared = self.is_cleared(home, &self.read_raw(home).await?);
+                    return if cleared { Ok(false) } else { Err(error) };
+                }
                 image => image?,
             };
             match self.refers_in(&image, tag).await {
@@ -199,22 +204,22 @@ impl<N: Namespace> Table<N> {
         Ok(view.entries().filter_map(reference).chain(bundled).chain(bundles).collect())
     }
 
-    /// Replaces a page by itself under the next version; a damaged one by other damaged bytes. Whether it is damaged.
+    /// Replaces a page by itself under the next version; a cleared one by another cleared one. Whether it is cleared.
     pub(super) async fn bump_home(&self, page: TablePage) -> Result<bool, TableError> {
         let lock = self.locks.lock(u64::from(page.0)).await;
         for _ in 0..ATTEMPTS_MAX {
             let expected = self.read_raw(page).await?;
-            let (new, damaged) = match self.decode(page, &expected) {
+            let (new, cleared) = match self.decode(page, &expected) {
                 Ok(view) => {
                     self.check_seal(page, view.header().seal)?;
                     (Draft::new(&view).encode().expect("invariant: a page's own records fit it").freeze(), false)
                 }
-                Err(TableError::Page { error, .. }) if error.is_damage() => (self.damaged_otherwise(page), true),
+                Err(_) if self.is_cleared(page, &expected) => (self.cleared(page), true),
                 Err(error) => return Err(error),
             };
             lock.set_image(None);
             match self.replace(self.layout.table(page), expected, new).await {
-                Ok(()) => return Ok(damaged),
+                Ok(()) => return Ok(cleared),
                 // Somebody else's write has bumped it just as well; but it may have been planned before the mark.
                 Err(device::Error::CompareFailure) => bump(&self.stats.misses),
                 Err(error) => return Err(error.into()),

@@ -88,7 +88,7 @@ pub(crate) struct Marks {
     /// Pages or indices that could not be read: what they refer to is not known.
     pub(crate) unread: u64,
     /// Of those the pages that are damaged themselves.
-    lost: Vec<TablePage>,
+    cleared: Vec<TablePage>,
     /// Extents that are referred to.
     pub(crate) extents: u64,
     /// Guests that are referred to, and guests there are.
@@ -115,7 +115,7 @@ impl Marks {
             missing: Vec::new(),
             missing_more: 0,
             unread: 0,
-            lost: Vec::new(),
+            cleared: Vec::new(),
             extents: 0,
             guests: (0, 0),
         }
@@ -194,11 +194,12 @@ impl<N: Namespace> Table<N> {
             for (page, image) in (next..).map(TablePage).zip(&images) {
                 match image {
                     Ok(image) => self.mark_page(image.clone(), &mut marks, &pace).await?,
-                    Err(TableError::Page { page: own, error }) if *own == page.0 && error.is_damage() => {
+                    Err(_) => {
                         marks.unread += 1;
-                        marks.lost.push(page);
+                        if self.read_raw(page).await.is_ok_and(|bytes| self.is_cleared(page, &bytes)) {
+                            marks.cleared.push(page);
+                        }
                     }
-                    Err(_) => marks.unread += 1,
                 }
             }
             next += images.len() as u32;
@@ -206,10 +207,10 @@ impl<N: Namespace> Table<N> {
         Ok(marks)
     }
 
-    /// Sees to it that the pages that are damaged refer to nothing, and never will without claiming it anew (`collect`, "a
-    /// damaged home"): then they need not have been read.
-    pub(crate) async fn settle_lost(&self, marks: &mut Marks) -> Result<(), TableError> {
-        for page in std::mem::take(&mut marks.lost) {
+    /// Sees to it that the pages that were found cleared refer to nothing, and never will to what was claimed before (`cleared`):
+    /// then they need not have been read.
+    pub(crate) async fn settle_cleared(&self, marks: &mut Marks) -> Result<(), TableError> {
+        for page in std::mem::take(&mut marks.cleared) {
             // One that was put right meanwhile has not been read.
             marks.unread -= u64::from(self.bump_home(page).await?);
         }

@@ -12,6 +12,7 @@
 
 mod bundle;
 mod choose;
+mod cleared;
 mod collect;
 mod extent;
 mod found;

@@ -20,7 +20,7 @@ use super::bundle::Bundles;
 use super::plan::{Placed, Plan, Put, plan};
 use super::store::refers;
 use super::{ATTEMPTS_MAX, Record, Table, TableError, bump};
-use crate::page::{CHECKSUM_BYTE, Draft, Forward, Identity, Kind, Reference, TablePageView};
+use crate::page::{Draft, Forward, Identity, Kind, Reference, TablePageView};
 use crate::types::{Ballot, Key, OpId, Timestamp};
 use crate::value::Value;
 
@@ -99,15 +99,7 @@ impl<N: Namespace> Table<N> {
         Err(TableError::Contended)
     }
 
-    /// Bytes of `page` that are damaged, and were never there before.
-    pub(super) fn damaged_otherwise(&self, page: TablePage) -> View {
-        let draft = Draft::rebuild(self.identity(page), self.layout.page_bytes(), engine::task::random_u64());
-        let mut bytes = draft.encode().expect("invariant: nothing fits a page");
-        bytes[CHECKSUM_BYTE] ^= 0xff;
-        bytes.freeze()
-    }
-
-    fn identity(&self, page: TablePage) -> Identity {
+    pub(super) fn identity(&self, page: TablePage) -> Identity {
         Identity { kind: Kind::Table, page: page.0, incarnation: self.incarnation }
     }
 
