@@ -3,7 +3,8 @@
 # that is not caught, and on a search that does not end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-groups=(small main delete loss cas reserve struck one-attempt change-small change collect-small collect
+groups=(small main delete loss cas reserve struck one-attempt full-small full
+  change-small change change-full-small collect-small collect
   page-small page-main page-large orphan bundle bundle-large
   agree agree-large superblock superblock-large broken)
 for group in "${groups[@]}"; do

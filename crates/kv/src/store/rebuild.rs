@@ -37,7 +37,7 @@ async fn marked<N: Link>(
         match mark_of(inner, &page).await {
             Ok(Some(mark)) => marked.push((page, mark)),
             Ok(None) => {} // Somebody else was faster.
-            Err(reason) => report.fail(format!("page {} of member {}: {reason}", page.page.0, page.member)),
+            Err(reason) => fail(report, &page, reason),
         }
     }
     marked
@@ -85,26 +85,31 @@ pub(super) async fn rebuild_pages<N: Link>(
             return;
         }
         time::sleep(OPERATION_TIME_MAX + CLOCK_MARGIN).await;
+        let (mut full, mut freed) = (Vec::new(), 0);
         for (page, mark) in pages {
-            let reason = match rebuild_page(inner, &page, &mark, pace).await {
-                Ok(()) => {
-                    report.pages_rebuilt += 1;
-                    continue;
-                }
-                Err(Unable::Other(reason)) => reason,
-                Err(Unable::Full(reason)) if last => reason,
-                Err(Unable::Full(reason)) => match make_room(inner, &page).await {
-                    Ok(0) => format!("{reason}; what the page held before can be collected when it is two hours old"),
-                    Ok(_) => {
-                        damaged.push(page);
-                        continue;
+            match rebuild_page(inner, &page, &mark, pace).await {
+                Ok(()) => report.pages_rebuilt += 1,
+                Err(Unable::Full(reason)) if !last => match make_room(inner, &page).await {
+                    Ok(pages) => {
+                        freed += pages;
+                        let hint = "what the page held before can be collected when it is two hours old";
+                        full.push((page, format!("{reason}; {hint}")));
                     }
-                    Err(error) => format!("{reason}; {error}"),
+                    Err(error) => fail(report, &page, format!("{reason}; {error}")),
                 },
-            };
-            report.fail(format!("page {} of member {}: {reason}", page.page.0, page.member));
+                Err(Unable::Full(reason) | Unable::Other(reason)) => fail(report, &page, reason),
+            }
+        }
+        // What one has made room for another may need.
+        match freed {
+            0 => full.into_iter().for_each(|(page, reason)| fail(report, &page, reason)),
+            _ => damaged = full.into_iter().map(|(page, _)| page).collect(),
         }
     }
+}
+
+fn fail(report: &mut RepairReport, page: &DamagedPage, reason: String) {
+    report.fail(format!("page {} of member {}: {reason}", page.page.0, page.member));
 }
 
 /// Frees what the page itself referred to before, which may be what fills the heap; how many pages of it.

@@ -14,10 +14,14 @@ use super::{Table, TableError, bump};
 /// How long a heap that had no room is believed to have none. Guessed: looking costs a read per group.
 const FULL_BELIEVED: Duration = Duration::from_secs(1);
 
+/// How long a heap is searched for a run: one of millions of groups that is full but for a few is as good as full, for an
+/// operation that has 10 s. The next search goes on where this one stopped.
+const SEARCH_TIME_MAX: Duration = Duration::from_secs(2);
+
 /// How long values are placed without a stock after the heap had no room: a round trip more for each. Guessed.
 const TIGHT_TIME: Duration = Duration::from_secs(60);
 
-/// When a search of the whole heap found no run of so many pages.
+/// When a search of the heap found no run of so many pages.
 #[derive(Clone, Copy)]
 pub(super) struct HeapFull {
     pages: usize,
@@ -35,7 +39,11 @@ impl<N: Namespace> Table<N> {
         {
             return Err(NO_ROOM);
         }
+        let begun = engine::time::now();
         for turn in 0..2 * groups {
+            if begun.elapsed() > SEARCH_TIME_MAX {
+                break;
+            }
             if turn == groups && !self.return_stock().await {
                 break;
             }
