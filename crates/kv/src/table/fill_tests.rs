@@ -58,7 +58,7 @@ fn a_table_without_a_heap_fills_to_nine_tenths_with_bounded_reads() {
             }
             let misses = counting.take().0 as f64 / 1000.0;
             println!("{len:?} bytes: {gets:.3} reads per get, at most {most}, {misses:.3} per miss");
-            assert!(gets < 1.4 && most <= 3 && misses < 1.2, "{len:?} bytes: {gets} {most} {misses}");
+            assert!(gets < 1.3 && most <= 3 && misses < 1.02, "{len:?} bytes: {gets} {most} {misses}");
             audit(&table, true).await;
         });
     }
@@ -69,7 +69,7 @@ fn a_table_without_a_heap_fills_to_nine_tenths_with_bounded_reads() {
 /// comes home when there is room: else the pieces would become ever smaller, and the table be full.
 #[test]
 fn a_full_table_of_mixed_lengths_is_written_over_and_over() {
-    for (seed, hundredths, refused_max) in [(1, 86, 0), (2, 88, 5), (3, 90, 40)] {
+    for (seed, hundredths, refused_max) in [(1, 86, 0), (2, 88, 2), (3, 90, 16)] {
         run(seed, async move {
             let members = memories(1, MEMBER);
             let map = create(&members, 1, 1000).await;
@@ -109,7 +109,7 @@ fn a_full_table_of_mixed_lengths_is_written_over_and_over() {
             let gets = counting.take().0 as f64 / names.len() as f64;
             let fill = bytes as f64 / (table.layout.geometry.table_pages * 4032) as f64;
             println!("{hundredths} %: {refused} of {written} refused, full to {fill:.3}, {gets:.3} reads per get");
-            assert!(refused <= refused_max && gets < 1.4, "{refused} of {written}, {gets}");
+            assert!(refused <= refused_max && gets < 1.25, "{refused} of {written}, {gets}");
             audit(&table, true).await;
         });
     }

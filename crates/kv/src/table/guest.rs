@@ -79,8 +79,9 @@ impl<N: Namespace> Table<N> {
                     return Ok(Some(reference(page)));
                 }
                 Ok(Changed::Full(room)) => search.too_full(page, room),
+                Ok(Changed::No) => unreachable!("what is inserted is there, or finds no room"),
                 // Damaged: another page will do.
-                Ok(Changed::No) | Err(TableError::Page { .. }) => {}
+                Err(TableError::Page { .. }) => {}
                 Err(error) => {
                     if error.may_pass() {
                         // It may be there, and nobody knows of it.

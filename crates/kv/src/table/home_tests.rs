@@ -152,3 +152,38 @@ fn a_value_comes_home_to_a_page_that_is_always_written() {
         audit(&table, true).await;
     });
 }
+
+/// A copy that is lost, and so never comes home, is not in the way of another.
+#[test]
+fn a_lost_copy_keeps_no_other_outside() {
+    run(9, async {
+        let members = memories(1, (1152 << 10) + 64 * 4096);
+        let map = create(&members, 1, 1000).await;
+        let table = Table::new(members[0].clone(), &map, 0);
+        let home = TablePage(3);
+        let mut keys = overfull(&table, &map, home).await;
+        let sixth = (1000..).map(|number: u32| key(&map, &number.to_string())).find(|key| table.home(key) == home);
+        keys.push(sixth.unwrap());
+        table.store_if_newer(&keys[5], &record(ts(1, 1), Some(900)), None, None).await.unwrap();
+        table.quiesce().await;
+        let (mut outside, mut inside) = (Vec::new(), Vec::new());
+        for key in &keys {
+            match table.read(key).await.unwrap().content {
+                Content::Elsewhere(_, reference) => outside.push((key.clone(), reference)),
+                _ => inside.push(key.clone()),
+            }
+        }
+        outside.sort_by(|(one, _), (other, _)| one.bytes().cmp(other.bytes()));
+        let [(good, _), (lost, reference)] = &outside[..] else { panic!("{} are outside", outside.len()) };
+        table.free(home, reference, ts(1, 1).op).await.unwrap();
+        for turn in 2..10 {
+            for key in &inside[..2] {
+                table.store_if_newer(key, &record(ts(turn, 1), Some(10)), None, None).await.unwrap();
+                table.quiesce().await;
+            }
+        }
+        assert!(matches!(table.read(good).await.unwrap().content, Content::Inline(_)));
+        assert!(matches!(table.read(lost).await.unwrap().content, Content::Elsewhere(..)));
+        assert_eq!(get(&table, good).await, (ts(1, 1), Some(value_of(ts(1, 1), 900))));
+    });
+}

@@ -41,7 +41,7 @@ use engine::sync::Semaphore;
 use engine::{Buf, View};
 use pool::{Layout, TablePage};
 
-use crate::page::{Entry, PageError, PlaceKind, Reference, TablePageView};
+use crate::page::{Entry, HEADER_BYTES, PageError, PlaceKind, Reference, TablePageView};
 use crate::types::{Applied, Key, OpId, Timestamp};
 use crate::value::Value;
 
@@ -261,6 +261,11 @@ impl<N: Namespace> Table<N> {
     /// How the member is divided.
     pub fn layout(&self) -> Layout {
         self.layout
+    }
+
+    /// Bytes for records in an empty page.
+    fn room(&self) -> usize {
+        self.layout.page_bytes() - HEADER_BYTES
     }
 
     /// The page at which `key` is at home.

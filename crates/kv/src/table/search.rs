@@ -9,7 +9,7 @@ use device::Namespace;
 use pool::TablePage;
 
 use super::{Table, TableError};
-use crate::page::{HEADER_BYTES, Reference};
+use crate::page::Reference;
 use crate::types::OpId;
 use crate::value::Value;
 
@@ -37,6 +37,8 @@ pub(super) struct Search {
     longest: usize,
     /// The heap may have room.
     heap: bool,
+    /// What the heap said when it had none.
+    heap_said: Option<TableError>,
     /// The roomiest of the pages that were too full, and for how long a copy it has room.
     best: Option<(usize, TablePage)>,
     looked: usize,
@@ -46,7 +48,7 @@ pub(super) struct Search {
 
 impl Search {
     pub(super) fn new(longest: usize, heap: bool) -> Search {
-        Search { wanted: Wanted::Page(longest), longest, heap, best: None, looked: 0, hard: false }
+        Search { wanted: Wanted::Page(longest), longest, heap, heap_said: None, best: None, looked: 0, hard: false }
     }
 
     /// What is to be placed next.
@@ -107,6 +109,14 @@ impl Search {
         };
         true
     }
+
+    /// `full` in the heap's own words, if it was asked: it is the heap that room is wanted in, where the pages have none.
+    pub(super) fn refusal(&mut self, full: TableError) -> TableError {
+        match full {
+            TableError::OutOfSpace(_) => self.heap_said.take().unwrap_or(full),
+            other => other,
+        }
+    }
 }
 
 impl<N: Namespace> Table<N> {
@@ -126,7 +136,10 @@ impl<N: Namespace> Table<N> {
         let placed = match search.wanted {
             Wanted::Page(_) => self.place_guest(home, op, value, search).await?,
             Wanted::Heap => match self.place_extents(home, op, value).await {
-                Err(TableError::OutOfSpace(_)) => None,
+                Err(full @ TableError::OutOfSpace(_)) => {
+                    search.heap_said = Some(full);
+                    None
+                }
                 placed => Some(placed?),
             },
         };
@@ -147,10 +160,5 @@ impl<N: Namespace> Table<N> {
             return Ok(reference);
         }
         self.place_extents(home, op, value).await
-    }
-
-    /// Bytes for records in an empty page.
-    pub(super) fn room(&self) -> usize {
-        self.layout.page_bytes() - HEADER_BYTES
     }
 }

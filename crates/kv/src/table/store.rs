@@ -269,7 +269,7 @@ impl<N: Namespace> Table<N> {
             }
             Ok((Plan::Place { key, timestamp, value }, _)) => Step::Place { key, timestamp, value },
             Err(TableError::OutOfSpace(_)) if attempt.search.refused() => Step::Again,
-            Err(error) => return Err(error),
+            Err(error) => return Err(attempt.search.refusal(error)),
         };
         // What is placed now is younger than this image: no collector can have condemned it when the image is replaced.
         attempt.given = (older || attempt.placed.is_empty()).then_some(expected);
