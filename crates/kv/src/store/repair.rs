@@ -314,12 +314,7 @@ async fn repair_as_planned<N: Link>(
     pace: &Pace,
     report: &mut RepairReport,
 ) -> Result<(), Gone> {
-    if work.expired {
-        // To look at it is to delete it, unless it has been written since.
-        match inner.confirm(&work.key).await {
-            Ok(decided) => report.expired += u64::from(decided > work.timestamp),
-            Err(error) => report.fail(format!("{:?}: {error}", work.key)),
-        }
+    if work.expired && end(inner, work, report).await {
         return Ok(());
     }
     let length = work.length_elsewhere();
@@ -339,7 +334,7 @@ async fn repair_as_planned<N: Link>(
             }
         }
     }
-    if work.lacking.is_empty() && damaged.is_empty() {
+    if work.lacking.is_empty() && damaged.is_empty() && !work.expired {
         return Ok(());
     }
     pace.take(length as u64).await;
@@ -349,7 +344,7 @@ async fn repair_as_planned<N: Link>(
     for member in &work.lacking {
         let reply = match member.apply(&work.key, &newest, Known::default()).await.map(|reply| reply.outcome) {
             // A conditional operation is under way, or its host is gone: it goes by a ballot above that one.
-            Ok(Outcome::Refused(_)) => spread(inner, member, &work.key).await,
+            Ok(Outcome::Refused(_)) => spread(inner, member, &work.key, work.timestamp).await,
             // Written meanwhile.
             Ok(Outcome::Superseded) => continue,
             Ok(_) => Ok(()),
@@ -373,12 +368,38 @@ async fn repair_as_planned<N: Link>(
             Err(error) => report.fail(format!("{:?} on member {}: {error}", work.key, member.index)),
         }
     }
+    if work.expired && !end(inner, work, report).await {
+        report.fail(format!("{:?}: it has ended, and a minority holds it still", work.key));
+    }
     Ok(())
 }
 
+/// Deletes what has ended; `false`: the majority that was asked had not heard of it, and has to first.
+async fn end<N: Link>(inner: &Rc<Inner<N>>, work: &Work<N>, report: &mut RepairReport) -> bool {
+    // To look at it is to delete it, unless it has been written since.
+    match inner.confirm(&work.key).await {
+        Ok(decided) => {
+            report.expired += u64::from(decided > work.timestamp);
+            decided >= work.timestamp
+        }
+        Err(error) => {
+            report.fail(format!("{:?}: {error}", work.key));
+            true
+        }
+    }
+}
+
 /// Has the newest of a key decided anew, and waits until `member` holds it.
-async fn spread<N: Link>(inner: &Rc<Inner<N>>, member: &Rc<Member<N>>, key: &Key) -> Result<(), String> {
+async fn spread<N: Link>(
+    inner: &Rc<Inner<N>>,
+    member: &Rc<Member<N>>,
+    key: &Key,
+    newest: Timestamp,
+) -> Result<(), String> {
     let decided = inner.confirm(key).await.map_err(|error| error.to_string())?;
+    if decided < newest {
+        return Err("the majority that was asked has not heard of the newest: repair again".into());
+    }
     for _ in 0..SPREAD_LOOKS_MAX {
         let (_, found) = member.read(key).await.map_err(|error| error.to_string())?;
         if found.timestamp >= decided {
