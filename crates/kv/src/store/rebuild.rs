@@ -89,7 +89,7 @@ pub(super) async fn rebuild_pages<N: Link>(
         for (page, mark) in pages {
             match rebuild_page(inner, &page, &mark, pace).await {
                 Ok(()) => report.pages_rebuilt += 1,
-                Err(Unable::Full(reason)) if !last => match make_room(inner, &page).await {
+                Err(Unable::Full(reason)) if !last => match make_room(inner, &page, &mark).await {
                     Ok(pages) => {
                         freed += pages;
                         let hint = "what the page held before can be collected when it is two hours old";
@@ -112,11 +112,19 @@ fn fail(report: &mut RepairReport, page: &DamagedPage, reason: String) {
     report.fail(format!("page {} of member {}: {reason}", page.page.0, page.member));
 }
 
-/// Frees what the page itself referred to before, which may be what fills the heap; how many pages of it.
-async fn make_room<N: Link>(inner: &Rc<Inner<N>>, damaged: &DamagedPage) -> Result<usize, MemberError> {
+/// Frees what the page itself referred to before, which may be what fills the heap; how many pages of it. All that it may have
+/// held was seen elsewhere, for the damage of this mark.
+async fn make_room<N: Link>(
+    inner: &Rc<Inner<N>>,
+    damaged: &DamagedPage,
+    mark: &DamageMark,
+) -> Result<usize, MemberError> {
     let topology = inner.topology();
     let Some(index) = damaged.index_in(&topology) else { return Ok(0) };
     let (table, _) = topology.members[index].voting().await?;
+    if !table.clear_page(damaged.page, mark).await? {
+        return Ok(0);
+    }
     Ok(table.collect_of(damaged.page, AGE_MIN).await?)
 }
 
@@ -162,7 +170,8 @@ pub(super) async fn rebuild_page<N: Link>(
     }
 }
 
-/// Adds what the page of member `index` is to hold, one value after the other.
+/// Adds what the page of member `index` is to hold, one value after the other. Where there is no room for one, the others are
+/// read all the same: the page is cleared only if there is a good copy of each.
 async fn gather<N: Link>(
     inner: &Rc<Inner<N>>,
     topology: &Rc<Topology<N>>,
@@ -171,6 +180,7 @@ async fn gather<N: Link>(
     mut rebuilding: Rebuilding<N>,
     pace: &Pace,
 ) -> Result<Rebuilding<N>, Unable> {
+    let mut full = None;
     for ((_, key), found) in seen.keys {
         let Ok(key) = inner.key(&key) else { continue };
         let homes = topology.homes(&key);
@@ -187,14 +197,23 @@ async fn gather<N: Link>(
         let bytes = inner.background_bytes.acquire(length).await;
         pace.take(length as u64).await;
         let added = match fetch(inner, &key, holders).await {
+            Ok(_) if full.is_some() => Ok(()),
             Ok(value) => rebuilding.add(&key, newest.record(value), promise).await.map_err(Unable::of),
             Err(_gone) => Err(Unable::Other(format!("no good copy of the value of {key:?}"))),
         };
         drop(bytes);
-        if let Err(unable) = added {
-            rebuilding.give_up().await;
-            return Err(unable);
+        match added {
+            Ok(()) => {}
+            Err(Unable::Full(reason)) => full = Some(reason),
+            Err(unable) => {
+                rebuilding.give_up().await;
+                return Err(unable);
+            }
         }
+    }
+    if let Some(reason) = full {
+        rebuilding.give_up().await;
+        return Err(Unable::Full(reason));
     }
     Ok(rebuilding)
 }

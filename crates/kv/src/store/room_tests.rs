@@ -95,7 +95,8 @@ fn what_a_damaged_page_referred_to_is_collected_beside_its_rebuilding() {
         let collected = pool.store.collect(&collect).await;
         assert!(collected.failed > 0 && collected.heap_pages_freed == 0, "{collected:?}");
         assert_eq!(table.damaged_page(page).await.unwrap().unwrap().mark(), damaged, "not a byte of it is touched");
-        assert_eq!(table.clear_page(page).await, Ok(true));
+        assert_eq!(table.clear_page(page, &crate::table::DamageMark::of_page(b"")).await, Ok(false), "another damage");
+        assert_eq!(table.clear_page(page, &damaged).await, Ok(true));
         let image = table.damaged_page(page).await.unwrap().unwrap();
         assert_ne!(image.mark(), damaged);
         let key = Key::new(&number.to_le_bytes(), pool.map.hash_seed).unwrap();

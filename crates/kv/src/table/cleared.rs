@@ -13,7 +13,8 @@ use device::Namespace;
 use engine::{Buf, View};
 use pool::TablePage;
 
-use super::{ATTEMPTS_MAX, Table, TableError, bump};
+use super::rebuild::DamageMark;
+use super::{Table, TableError, bump};
 use crate::page::{CHECKSUM_BYTE, Draft, PageError, TablePageView};
 
 impl<N: Namespace> Table<N> {
@@ -35,27 +36,29 @@ impl<N: Namespace> Table<N> {
         TablePageView::decode(&bytes, page.0, self.incarnation).is_ok_and(empty)
     }
 
-    /// Clears a damaged page; `false`: it is good. For who knows that others hold what it may have held.
-    pub(crate) async fn clear_page(&self, page: TablePage) -> Result<bool, TableError> {
+    /// Clears a page whose damage has this mark; `false`: it is good, or damaged otherwise. For who has seen on other members, for
+    /// this very damage, what the page may have held.
+    pub(crate) async fn clear_page(&self, page: TablePage, mark: &DamageMark) -> Result<bool, TableError> {
         let lock = self.locks.lock(u64::from(page.0)).await;
-        for _ in 0..ATTEMPTS_MAX {
-            let bytes = self.read_raw(page).await?;
-            match self.decode(page, &bytes) {
-                Ok(_) => return Ok(false),
-                // The member began anew since this host has looked: it is a stranger's page.
-                Err(error @ TableError::Page { error: PageError::Incarnation { .. } | PageError::Newer(_), .. }) => {
-                    return Err(error);
-                }
-                Err(_) if self.is_cleared(page, &bytes) => return Ok(true),
-                Err(_) => {}
+        let bytes = self.read_raw(page).await?;
+        match self.decode(page, &bytes) {
+            Ok(_) => return Ok(false),
+            // The member began anew since this host has looked: it is a stranger's page.
+            Err(error @ TableError::Page { error: PageError::Incarnation { .. } | PageError::Newer(_), .. }) => {
+                return Err(error);
             }
-            lock.set_image(None);
-            match self.replace(self.layout.table(page), bytes, self.cleared(page)).await {
-                Ok(()) => return Ok(true),
-                Err(device::Error::CompareFailure) => bump(&self.stats.misses),
-                Err(error) => return Err(error.into()),
-            }
+            Err(_) if self.is_cleared(page, &bytes) => return Ok(true),
+            Err(_) if *mark != DamageMark::of_page(&bytes) => return Ok(false),
+            Err(_) => {}
         }
-        Err(TableError::Contended)
+        lock.set_image(None);
+        match self.replace(self.layout.table(page), bytes, self.cleared(page)).await {
+            Ok(()) => Ok(true),
+            Err(device::Error::CompareFailure) => {
+                bump(&self.stats.misses);
+                Ok(false)
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 }

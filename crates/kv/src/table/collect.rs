@@ -104,13 +104,9 @@ impl<N: Namespace> Table<N> {
         Ok(Collected::InUse)
     }
 
-    /// Clears a damaged page and frees what is left of its values, as far as it is old enough: how many pages of the heap. For
-    /// who knows that others hold what the page may have held.
+    /// Frees the extents of a page that is cleared, as far as they are old enough: how many pages of the heap.
     pub(crate) async fn collect_of(&self, home: TablePage, age_min: Duration) -> Result<usize, TableError> {
         let mut freed = 0;
-        if !self.clear_page(home).await? {
-            return Ok(freed);
-        }
         for group in (0..self.layout.geometry.heap_groups).map(HeapGroup) {
             let extents = match self.extents(group).await {
                 Err(error) if error.group_is_damaged() => continue,

@@ -14,9 +14,12 @@ use super::{Table, TableError, bump};
 /// How long a heap that had no room is believed to have none. Guessed: looking costs a read per group.
 const FULL_BELIEVED: Duration = Duration::from_secs(1);
 
-/// How long a heap is searched for a run: one of millions of groups that is full but for a few is as good as full, for an
-/// operation that has 10 s. The next search goes on where this one stopped.
+/// How long a heap is searched for a run, beyond [`SEARCH_GROUPS_MIN`]: one of millions of groups that is full but for a few is
+/// as good as full. The next search goes on where this one stopped. Chosen: a fifth of what an operation may take.
 const SEARCH_TIME_MAX: Duration = Duration::from_secs(2);
+/// Groups that are searched however slow the member is. Chosen: where one page in ten is free, as good as surely one of them
+/// has a run.
+const SEARCH_GROUPS_MIN: u32 = 64;
 
 /// How long values are placed without a stock after the heap had no room: a round trip more for each. Guessed.
 const TIGHT_TIME: Duration = Duration::from_secs(60);
@@ -41,7 +44,9 @@ impl<N: Namespace> Table<N> {
         }
         let begun = engine::time::now();
         for turn in 0..2 * groups {
-            if begun.elapsed() > SEARCH_TIME_MAX {
+            if turn >= SEARCH_GROUPS_MIN && begun.elapsed() > SEARCH_TIME_MAX {
+                // For the next search.
+                self.return_stock().await;
                 break;
             }
             if turn == groups && !self.return_stock().await {

@@ -87,7 +87,7 @@ pub(crate) struct Marks {
     pub(crate) missing_more: u64,
     /// Pages or indices that could not be read: what they refer to is not known.
     pub(crate) unread: u64,
-    /// Of those the pages that are damaged themselves.
+    /// Of those the pages that repair has cleared.
     cleared: Vec<TablePage>,
     /// Extents that are referred to.
     pub(crate) extents: u64,

@@ -49,12 +49,19 @@ pub(crate) enum DamageMark {
     Bundles(Vec<LostBundle>),
 }
 
+impl DamageMark {
+    /// That of a page of these bytes.
+    pub(crate) fn of_page(bytes: &[u8]) -> DamageMark {
+        DamageMark::Page(xxh3_64(bytes))
+    }
+}
+
 impl Damaged {
     /// The mark of this damage.
     pub(crate) fn mark(&self) -> DamageMark {
         match &self.lost {
             Some(lost) => DamageMark::Bundles(lost.clone()),
-            None => DamageMark::Page(xxh3_64(&self.bytes)),
+            None => DamageMark::of_page(&self.bytes),
         }
     }
 

@@ -158,7 +158,8 @@ impl<N: Namespace> Table<N> {
             error => error,
         });
         let (page, bundles, doubt) = (attempt.page, std::mem::take(&mut attempt.bundles), attempt.doubted);
-        let written = attempt.written;
+        // After a promise comes what it was given for: nothing may get between.
+        let written = attempt.written && !matches!(request, Request::Prepare(_));
         self.settle(attempt).await;
         if let (true, Ok((_, image))) = (written, &result) {
             self.bring_home_later(page, image);
