@@ -68,13 +68,14 @@ impl Source {
         self.agree(|map| Ok(map.begin(request, id)?)).await
     }
 
-    /// Goes on with the change under way without these members, which are lost for good; or, where that can't be, goes back
-    /// to before it. Without a change under way: nothing.
+    /// Goes on with the change under way without these members, which are lost for good; or, where that can't be, decides to
+    /// go back to before it. Without a change under way: nothing.
     pub async fn give_up(&self, members: &[MemberId]) -> Result<Map, Error> {
         self.agree(|map| Ok(map.give_up(members)?)).await
     }
 
-    /// Goes back to the placement before the change under way, if its map is still joint; else nothing.
+    /// Decides that the placement before the change under way is to be the next one, if its map is still joint; else nothing.
+    /// [`Source::carry_out`] goes back to it.
     ///
     /// # Errors
     /// Members that were given up leave too few homes of some keys there: the change can only be gone on with.

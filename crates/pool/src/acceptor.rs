@@ -10,8 +10,9 @@
 //! - Both copies of the superblock are stable before a step counts: if copy A is lost, copy B has all that was counted.
 //!   Copy B too is replaced by compare-and-write, only by a newer generation: a late write can't bring an old one back. Where
 //!   it is newer already, the step counts only if it shows it: copy A may have been lost, and mended without it, meanwhile.
-//! - A lost copy A is mended from copy B, which is first replaced by itself under the next generation: what was on its way to
-//!   it from the lost copy can't land any more, and be taken for what is in force.
+//! - A lost copy A is mended from copy B, which is first replaced by itself under a generation that is later than any the lost
+//!   copy can have had ([`MEND_STRIDE`]): what was on its way to it from the lost copy can't land any more, and be taken for
+//!   what is in force, nor count.
 //!
 //! `kv/model` (`superblock`) searches these rules and what happens without each.
 
@@ -25,6 +26,9 @@ use crate::superblock::{Ballot, SUPERBLOCK_BYTES, Superblock, SuperblockError, c
 /// Times a step is begun again because somebody else was faster. Guessed: with random pauses between attempts a handful is
 /// already rare.
 const MISSES_MAX: u32 = 16;
+/// Generations by which copy B is raised before a lost copy A is mended from it. Chosen: more than there are steps at any time
+/// that have reached copy A and not copy B.
+const MEND_STRIDE: u64 = 1 << 16;
 
 /// What a step writes, by which copy B shows that it has it.
 #[derive(Clone, Copy)]
@@ -104,7 +108,9 @@ impl<N: Namespace> Acceptor<'_, N> {
                 }
                 (_, Ok(other)) => {
                     self.check(&other)?;
-                    let mended = self.image(&Superblock { generation: other.generation + 1, ..other });
+                    let raise = if lost { MEND_STRIDE } else { 1 };
+                    let mended =
+                        self.image(&Superblock { generation: other.generation.saturating_add(raise), ..other });
                     if !lost || swap(self.namespace, SUPERBLOCK_OFFSETS[1], &second, &mended).await? {
                         swap(self.namespace, SUPERBLOCK_OFFSETS[0], &first, &mended).await?;
                     }
@@ -293,6 +299,29 @@ mod tests {
             let (_, found) = acceptor.look().await.unwrap();
             assert_eq!(found.promised, ballot(2));
             assert!(found.accepted < ballot(1));
+        });
+        world.unwrap();
+    }
+
+    /// Copy A was two steps ahead of copy B when it was lost: none of the two counts once it is mended without them.
+    #[test]
+    fn no_step_of_a_lost_copy_counts_once_it_is_mended_without_it() {
+        let world = World::new(1, SimConfig::default()).run_until(async {
+            let namespaces = vec![Plain::new(1, 2 << 20, 4096)];
+            let map = plain_pool(&namespaces, 1).await;
+            let acceptor = Acceptor { namespace: &namespaces[0], pool: map.pool, life: None };
+            let (_, before) = acceptor.look().await.unwrap();
+            let ballot = Ballot { round: 10, host: 7 };
+            let promised = Superblock { promised: ballot, generation: before.generation + 1, ..before };
+            let accepted = Superblock { accepted: ballot, generation: before.generation + 2, ..promised.clone() };
+            let damaged = SUPERBLOCK_OFFSETS[0] as usize + 100;
+            namespaces[0].0.bytes.borrow_mut()[damaged] ^= 1;
+            let (_, mended) = acceptor.look().await.unwrap();
+            assert_eq!((mended.promised, mended.accepted), (before.promised, before.accepted));
+            for (to, step) in [(promised, Step::Promise), (accepted, Step::Accept)] {
+                let refused = acceptor.follow(&to, &acceptor.image(&to), step).await;
+                assert_eq!(refused, Err(Refusal::Contended));
+            }
         });
         world.unwrap();
     }

@@ -15,6 +15,10 @@
 //!   while a majority of the voters before has heard of neither.
 //! - Voters change by way of a joint map alone: two maps that follow each other then share a side, of which both need a majority.
 //!   So a map that a quorum of its own voters carries is found by all who ask for a later one.
+//! - Which side of a joint map goes on alone is decided under both: the new one, unless a joint map in force says that the
+//!   change is taken back ([`Map::goes_back`]); then the old one. A majority of the new side has accepted that, and never
+//!   accepts a final map of an earlier ballot. Were the old side alone built on the joint map at once, a final map that one
+//!   voter of the new side has kept could be brought into force by voters who met nothing of it.
 //! - A voter counts as the member of a map only in the life that this map names. One that has lost what it had promised and
 //!   accepted begins a new life by a joint map, on whose old side it does not count; so a quorum without it carries that map.
 //!

@@ -206,6 +206,55 @@ fn no_final_map_is_made_of_a_joint_one_that_few_carry() {
     assert!(ended > 10, "{ended}");
 }
 
+/// Who ends a change dies when the final map has reached one voter of the new side; who takes it back then, among the others,
+/// dies after every write in turn. What the next make of either, with those that the first or the second had reached, is one.
+#[test]
+fn an_end_and_a_taking_back_that_both_stop_half_way_are_never_both_in_force() {
+    let (mut ended, mut back) = (0, 0);
+    for crash in 0..60 {
+        run(crash, async {
+            let namespaces: Vec<Plain> = (1..=4).map(|id| Plain::new(id, SIZE, 4096)).collect();
+            let map = plain_pool(&namespaces[..3], 3).await;
+            let new = new_member(&namespaces[3]);
+            let fourth = crate::candidate(&new, &map, None, false).await.unwrap();
+            crate::admit(&new, &map, &fourth).await.unwrap();
+            let request = Request::Replace { old: map.members[0].id, new: Box::new(fourth) };
+            let proposer = Proposer::new(&namespaces);
+            let joint = proposer.agree(&map, |map| Ok(map.begin(&request, 9)?)).await.unwrap();
+            let end = joint.end_joint();
+            let mut promises = Vec::new();
+            for namespace in &namespaces {
+                let acceptor = Acceptor { namespace, pool: map.pool, life: None };
+                promises.push((acceptor.prepare(Ballot { round: 9, host: 9 }).await.unwrap(), acceptor));
+            }
+            promises[2].1.accept(&promises[2].0, end.epoch, &end.encode().unwrap()).await.unwrap();
+            namespaces[2].0.down.set(true);
+            let budget = Rc::new(Cell::new(crash as u32));
+            [0, 1, 3].into_iter().for_each(|index: usize| *namespaces[index].0.budget.borrow_mut() = budget.clone());
+            if let Ok(decided) = proposer.agree(&joint, |map| Ok(map.take_back()?)).await {
+                let _may_have_died = proposer.agree(&decided, |map| Ok(map.end_joint())).await;
+            }
+            budget.set(u32::MAX);
+            let mut final_maps = Vec::new();
+            let reach = |reached: [bool; 4]| {
+                reached.iter().zip(&namespaces).for_each(|(reached, namespace)| namespace.0.down.set(!reached));
+            };
+            reach([false, false, true, true]);
+            final_maps.extend(proposer.agree(&joint, |map| Ok(map.end_joint())).await.ok());
+            reach([true, true, true, true]);
+            for seen in [&namespaces[..3], &namespaces[..2], &namespaces[1..], &namespaces[..]] {
+                final_maps.extend(open(&labelled(seen), None).await.ok().map(|opened| opened.map));
+            }
+            final_maps.push(proposer.agree(&joint, |map| Ok(map.end_joint())).await.unwrap());
+            final_maps.retain(|map| map.state == State::Unclean);
+            assert!(final_maps.iter().all(|map| *map == final_maps[0]), "crash {crash}: {final_maps:?}");
+            let taken_back = final_maps[0].change.as_ref().unwrap().taken_back;
+            *if taken_back { &mut back } else { &mut ended } += 1;
+        });
+    }
+    assert!(ended > 5 && back > 5, "{ended} {back}");
+}
+
 /// Several hosts propose at once over media that lose commands and replies and let writes land late; some are stopped. All
 /// maps that anybody was told of are one chain.
 async fn contest(seed: u64) {

@@ -6,6 +6,8 @@
 //!               majorities of both         alone           holds what is not at home there
 //! ```
 //!
+//! A change may be taken back while its map is joint: the joint map says so first, then the old placement alone is unclean.
+//!
 //! Within a state the map changes by *revision* alone: the work notes how far it has come, so that anybody can go on with it.
 
 use std::fmt;
@@ -98,7 +100,7 @@ impl fmt::Display for ChangeKind {
 pub enum Phase {
     /// One lease is waited for, so that hosts learn of the joint map by themselves. Pages are sealed in [`Phase::Migrate`].
     Seal,
-    /// Keys are stored on the members that are new to them.
+    /// Keys are stored on the members that are new to them. Nothing is, once the change is taken back.
     Migrate,
     /// Members drop what is no longer at home there.
     Clean,
@@ -132,7 +134,8 @@ pub struct Change {
     pub done: u16,
     /// Bytes of entries and values stored on members that are new to them.
     pub moved_bytes: u64,
-    /// It was taken back: what is being done restores the placement before it.
+    /// It is taken back: a joint map that says so is followed by the placement before the change, never by the new one; what
+    /// is being done after that restores it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub taken_back: bool,
     /// Unix time in ms of the last note of progress: a change whose time stands still is one that nobody works on.

@@ -8,11 +8,13 @@
 //! incarnation. And hosts asleep in an older epoch that still reach it; but every other page of the pool is sealed, and a
 //! majority of two or more needs one of them ([`Map::give_up`] refuses where one home alone is a majority and is lost).
 //!
-//! A joint map may also be *taken back*: the placement before it alone is the next one. Nothing has to be moved for that: every
-//! operation of the joint epoch was stored at enough of a key's old homes to meet every majority of them, and so was, or
-//! was not, every operation before. What was copied to new homes is dropped by the cleaning that follows.
+//! A joint map may also be *taken back*: the placement before it alone is the next one. That is decided by a joint map that says
+//! so, under the majorities of both sides, and only such a one becomes the old side alone: or the new side could end the change
+//! while the old one takes it back, each by voters of its own ([`crate::agree`]). Nothing has to be moved for it: every operation
+//! of the joint epoch was stored at enough of a key's old homes to meet every majority of them, and so was, or was not, every
+//! operation before. What was copied to new homes is dropped by the cleaning that follows.
 
-use crate::change::{Side, State};
+use crate::change::{Phase, Side, State};
 use crate::map::{Map, MemberId};
 use crate::plan::PlanError;
 use crate::ring::Ring;
@@ -35,26 +37,43 @@ impl Map {
         }
         next.revision += 1;
         let goes_on = next.is_served(Side::New) && (self.state != State::Joint || next.is_served(Side::Old));
-        let next = if goes_on { next } else { next.went_back() };
+        if !goes_on && self.state == State::Joint {
+            next.turn_back();
+        }
         next.validate()?;
-        next.is_served(Side::New).then_some(next).ok_or(PlanError::TooFewReplicas(self.replicas))
+        let served = if next.goes_back() { next.went_back().is_served(Side::New) } else { goes_on };
+        served.then_some(next).ok_or(PlanError::TooFewReplicas(self.replicas))
     }
 
-    /// The map after the joint one if its change is not to be: the old placement alone. A map of another state: as it is.
-    /// Refused if members that were given up leave too few homes of some keys there.
+    /// The joint map with the word that its change is not to be: what follows it is the old placement alone
+    /// ([`Map::end_joint`]). A map of another state: as it is. Refused if members that were given up leave too few homes of
+    /// some keys there.
     pub fn take_back(&self) -> Result<Map, PlanError> {
-        if self.state != State::Joint {
+        if self.state != State::Joint || self.goes_back() {
             return Ok(self.clone());
         }
         let back = self.went_back();
-        back.is_served(Side::New).then_some(back).ok_or(PlanError::NoWayBack(self.replicas))
+        let mut next = self.clone();
+        next.revision += 1;
+        next.turn_back();
+        back.is_served(Side::New).then_some(next).ok_or(PlanError::NoWayBack(self.replicas))
     }
 
-    fn went_back(&self) -> Map {
-        let mut next = self.clone();
-        if self.state != State::Joint {
-            return next;
+    /// Whether this is a joint map whose change is taken back: both placements are in force, and the old one follows.
+    pub fn goes_back(&self) -> bool {
+        self.state == State::Joint && self.change.as_ref().is_some_and(|change| change.taken_back)
+    }
+
+    fn turn_back(&mut self) {
+        if let Some(change) = &mut self.change {
+            (change.phase, change.cursor, change.done) = (Phase::Migrate, 0, 0);
+            change.taken_back = true;
         }
+    }
+
+    /// The old placement of a joint map alone.
+    pub(crate) fn went_back(&self) -> Map {
+        let mut next = self.clone();
         next.members.retain(|member| member.old.is_some());
         for member in &mut next.members {
             if let Some(seat) = member.old.take() {
@@ -64,9 +83,6 @@ impl Map {
             (member.leaving, member.renewed) = (false, false);
         }
         next.become_unclean();
-        if let Some(change) = &mut next.change {
-            change.taken_back = true;
-        }
         next
     }
 

@@ -54,7 +54,12 @@ fn a_member_lost_in_a_change_goes_with_the_next_one_and_nothing_else_does() {
 fn a_change_that_cannot_go_on_without_the_lost_one_is_taken_back() {
     let (joint, new) = adding(3, 2);
     let noted = joint.note(7, Phase::Migrate, 5, 300, 1000, 1);
-    let back = noted.give_up(&[new]).unwrap();
+    let decided = noted.give_up(&[new]).unwrap();
+    assert!(decided.goes_back() && decided.encode().is_ok(), "{decided:?}");
+    assert_eq!((decided.version(), decided.members.len()), ((joint.epoch, noted.revision + 1), 4));
+    assert_eq!(decided.give_up(&[new]), Ok(decided.clone()), "once is enough");
+    assert_eq!(decided.note(7, Phase::Migrate, 9, 500, 0, 2), decided, "nothing is moved any more");
+    let back = decided.end_joint();
     assert_eq!((back.state, back.epoch, back.members.len()), (State::Unclean, joint.epoch + 1, 3));
     assert!(back.change.as_ref().is_some_and(|change| change.taken_back && change.cursor == 0));
     assert_eq!(back.end_unclean().members, sample(3, 2).members);
@@ -63,7 +68,7 @@ fn a_change_that_cannot_go_on_without_the_lost_one_is_taken_back() {
     assert_eq!(joint.give_up(&[joint.members[0].id]), Err(PlanError::TooFewReplicas(2)));
     // Two of the new homes of some keys, but no more than one of the old ones of any.
     let (joint, new) = adding(4, 3);
-    let back = joint.give_up(&[new, joint.members[0].id]).unwrap();
+    let back = joint.give_up(&[new, joint.members[0].id]).unwrap().end_joint();
     assert!((back.state, back.members.len(), back.members[0].lost) == (State::Unclean, 4, true), "{back:?}");
     assert_eq!(joint.end_joint().give_up(&[new, joint.members[0].id]), Err(PlanError::TooFewReplicas(3)));
     // On request, at any time of the joint epoch.
@@ -71,7 +76,11 @@ fn a_change_that_cannot_go_on_without_the_lost_one_is_taken_back() {
     let old = replace.members[1].id;
     let spare = sample(4, 3).members.pop().unwrap();
     let joint = replace.begin(&Request::Replace { old, new: Box::new(spare) }, 9).unwrap();
-    assert_eq!(joint.take_back().unwrap().end_unclean().members, replace.members);
+    let decided = joint.take_back().unwrap();
+    assert_eq!((decided.goes_back(), decided.version()), (true, (joint.epoch, joint.revision + 1)));
+    assert_eq!((decided.take_back(), decided.sides()), (Ok(decided.clone()), joint.sides()));
+    assert_eq!(decided.end_joint().take_back(), Ok(decided.end_joint()));
+    assert_eq!(decided.end_joint().end_unclean().members, replace.members);
     assert_eq!(replace.take_back(), Ok(replace));
 }
 
@@ -107,7 +116,7 @@ fn a_new_life_counts_as_failed_in_the_old_placement() {
     // Taken back, it holds nothing of what its place says.
     let map = sample(3, 3);
     let joint = map.begin(&Request::Renew(Box::new(Member { incarnation: 99, ..map.members[0].clone() })), 1).unwrap();
-    assert!(joint.take_back().unwrap().members[0].lost);
+    assert!(joint.take_back().unwrap().end_joint().members[0].lost);
     // One of one is all there was.
     let map = sample(3, 1);
     let alone = map.begin(&Request::Renew(Box::new(Member { incarnation: 99, ..map.members[0].clone() })), 1);

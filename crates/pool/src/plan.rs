@@ -214,9 +214,12 @@ impl Map {
         found.ok_or(PlanError::NoMember(id))
     }
 
-    /// The map after the joint one: the new placement alone. Members that leave are gone from it. A map of another state: as
-    /// it is.
+    /// The map after the joint one: the new placement alone, or the old one if the change is taken back. Members that leave
+    /// (then: that came) are gone from it. A map of another state: as it is.
     pub fn end_joint(&self) -> Map {
+        if self.goes_back() {
+            return self.went_back();
+        }
         let mut next = self.clone();
         if self.state != State::Joint {
             return next;
@@ -269,11 +272,12 @@ impl Map {
         next
     }
 
-    /// The same map with this progress of its change noted, unless somebody has come further already.
+    /// The same map with this progress of its change noted, unless somebody has come further already or taken it back.
     pub fn note(&self, id: u64, phase: Phase, cursor: u64, done: u16, moved_bytes: u64, now_ms: u64) -> Map {
         let mut next = self.clone();
         if let Some(change) = &mut next.change
             && change.id == id
+            && !self.goes_back()
             && (change.phase, change.cursor, change.noted_ms) < (phase, cursor, now_ms)
             && (phase == Phase::Clean) == (self.state == State::Unclean)
         {

@@ -34,7 +34,8 @@ pub struct Step {
 #[allow(async_fn_in_trait)] // local futures by design: one reactor per thread
 pub trait Mover {
     /// Does the next piece of the phase that `map` is in, from `cursor` on: a bounded one, some MiB at most. Done twice it must
-    /// do no harm. An error in words says what to do; nothing is lost by it.
+    /// do no harm. An error in words says what to do; nothing is lost by it. Of a joint map whose change is taken back there
+    /// are no pieces.
     async fn step(&self, map: &Map, phase: Phase, cursor: u64) -> Result<Step, String>;
 }
 
@@ -92,7 +93,7 @@ async fn phase<N: Namespace, M: Mover>(
 ) -> Result<Map, RebalanceError> {
     let mut map = map.clone();
     let (mut noted, mut unnoted) = (time::now(), 0);
-    loop {
+    while !map.goes_back() {
         let begun = time::now();
         let step = mover.step(&map, change.phase, change.cursor).await;
         let step = match step {
@@ -120,6 +121,8 @@ async fn phase<N: Namespace, M: Mover>(
         }
         pause(rate, step.moved_bytes, begun).await;
     }
+    // Nothing is moved any more: the old placement alone.
+    Ok(proposer.agree(&map, |map| Ok(if map.goes_back() { map.end_joint() } else { map.clone() })).await?)
 }
 
 /// A piece has failed. Where somebody else has come further meanwhile, that is why: on with what is left, if anything is.
@@ -132,7 +135,7 @@ async fn overtaken<N: Namespace>(
     let failed = RebalanceError::Piece { phase: change.phase, reason };
     let Ok(now) = proposer.agree(map, |map| Ok(map.clone())).await else { return Err(failed) };
     let is_same = |other: &Change| (other.id, other.phase) == (change.id, change.phase);
-    let goes_on_here = now.epoch == map.epoch && now.change.as_ref().is_some_and(is_same);
+    let goes_on_here = now.epoch == map.epoch && !now.goes_back() && now.change.as_ref().is_some_and(is_same);
     if goes_on_here { Err(failed) } else { Ok(now) }
 }
 
@@ -290,6 +293,33 @@ mod tests {
             let slow = Fake::new(Some(0), Duration::from_secs(60));
             let end = carry_out(&Proposer::new(&namespaces), &slow, joint, None, |_| {}).await;
             assert_eq!(end, Ok(first.await));
+        });
+    }
+
+    /// By another command in the middle of migration, which then stops: whoever goes on, from either map, moves nothing more.
+    #[test]
+    fn a_change_taken_back_in_the_middle_ends_at_the_old_placement() {
+        run(async {
+            let namespaces = three();
+            let joint = begun(&namespaces).await;
+            let (others, theirs) = (namespaces.clone(), joint.clone());
+            let first = engine::task::spawn(async move {
+                let mover = Fake::new(None, Duration::from_millis(500));
+                let end = carry_out(&Proposer::new(&others), &mover, theirs, None, |_| {}).await.unwrap();
+                let moved = mover.done.borrow().iter().filter(|(phase, _)| *phase == Phase::Migrate).count();
+                (end, moved)
+            });
+            time::sleep(Duration::from_millis(12_250)).await;
+            let proposer = Proposer::new(&namespaces);
+            let decided = proposer.agree(&joint, |map| Ok(map.take_back()?)).await.unwrap();
+            assert!(decided.goes_back());
+            let second = Fake::new(None, Duration::from_millis(500));
+            let end = carry_out(&proposer, &second, decided.clone(), None, |_| {}).await.unwrap();
+            assert!(second.done.borrow().iter().all(|(phase, _)| *phase == Phase::Clean), "{:?}", second.done);
+            let (firsts, moved) = first.await;
+            assert!((1..20).contains(&moved), "{moved}");
+            assert_eq!((&end, end.state, end.epoch), (&firsts, State::Stable, joint.epoch + 1));
+            assert!(end.members.iter().all(|member| member.weight == 100), "{end:?}");
         });
     }
 

@@ -33,6 +33,9 @@ impl<N: Link> Mover for Store<N> {
     async fn step(&self, map: &Map, phase: Phase, cursor: u64) -> Result<Step, String> {
         let inner = &self.inner;
         inner.adopt(map.clone()).await;
+        if map.goes_back() {
+            return Ok(Step { cursor: None, done: 1000, moved_bytes: 0 });
+        }
         let topology = inner.topology();
         if topology.map.epoch != map.epoch {
             return Err(format!(

@@ -127,6 +127,7 @@ fn a_change_that_cannot_be_carried_out_is_taken_back() {
         crowd.worker.finish().await.unwrap_err();
         assert_eq!(scene.voters.now().state, State::Joint);
         scene.voters.set(scene.voters.now().give_up(&[spare.id]).unwrap());
+        assert!(scene.voters.now().goes_back());
         crowd.worker.finish().await.unwrap();
         let map = scene.voters.now();
         assert_eq!((map.state, map.members.len(), map.epoch), (State::Stable, 4, 3));
