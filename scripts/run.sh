@@ -10,7 +10,7 @@ if [ -z "$data" ]; then
   data=$pool_dir/tree
   rm -rf "$data"
   mkdir -p "$data"
-  tar -cf - --exclude=./target --exclude=./.git --exclude=./fuzz/{target,corpus,artifacts} --exclude="./$pool_dir" . \
+  tar -cf - --exclude=./target --exclude=./.git --exclude=./fuzz/{target,corpus,artifacts} --exclude="./$(realpath -m --relative-to=. "$pool_dir")" . \
     | tar -xf - -C "$data"
 fi
 [ -d "$data" ] || { echo "make run: DATA=$data is not a directory" >&2; exit 2; }
