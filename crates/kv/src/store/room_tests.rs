@@ -50,6 +50,25 @@ async fn claimed(pool: &Pool, member: usize) -> usize {
     claimed
 }
 
+/// A pool whose member 1 has a full heap, and has lost the page that all of it belongs to; the numbers that were stored.
+async fn full_and_damaged() -> (Pool, Vec<u32>, Rc<Table<Member>>) {
+    let pool = Pool::sized(3, 3, 8 << 20).await;
+    let stored = fill(&pool).await;
+    let (table, page) = (pool.store.table(1).unwrap(), pool.page_of(1, &0u32.to_le_bytes()));
+    pool.damage(1, table.layout().table(page)).await;
+    (pool, stored, table)
+}
+
+/// Nothing is amiss, and what was stored is read also without member 0.
+async fn all_is_there(pool: &Pool, stored: Vec<u32>) {
+    let report = pool.store.scrub(&SCRUB).await;
+    assert!(report.is_clean() && report.heap_pages_unreferenced == 0, "{report:?}");
+    pool.down(0, true);
+    for number in stored {
+        assert_eq!(pool.host().get(&number.to_le_bytes()).await, Ok(Some(long(number))));
+    }
+}
+
 /// The heap is full of what the damaged page itself referred to. Nothing tells any more that it is garbage but that the page
 /// is damaged: so long as the collector did not take that for an answer, neither it nor repair went on. Found by the store's
 /// simulation (seed 70205 of its day), where crashed hosts had left the heap of one page full.
@@ -57,10 +76,7 @@ async fn claimed(pool: &Pool, member: usize) -> usize {
 fn a_page_whose_values_fill_the_heap_is_rebuilt_all_the_same() {
     let config = SimConfig { virtual_time_max: 3 * crate::table::AGE_MIN, ..SimConfig::default() };
     let ended = World::new(50, config).run_until(async {
-        let pool = Pool::sized(3, 3, 8 << 20).await;
-        let stored = fill(&pool).await;
-        let (table, page) = (pool.store.table(1).unwrap(), pool.page_of(1, &0u32.to_le_bytes()));
-        pool.damage(1, table.layout().table(page)).await;
+        let (pool, stored, _table) = full_and_damaged().await;
         let report = pool.store.repair(&REPAIR).await;
         assert!(report.pages_rebuilt == 0 && report.reasons[0].contains("two hours old"), "{report:?}");
         let before = claimed(&pool, 1).await;
@@ -69,12 +85,7 @@ fn a_page_whose_values_fill_the_heap_is_rebuilt_all_the_same() {
         assert!(report.is_complete() && report.pages_rebuilt == 1, "{report:?}");
         pool.store.settle().await;
         assert!(claimed(&pool, 1).await <= before);
-        let report = pool.store.scrub(&SCRUB).await;
-        assert!(report.is_clean() && report.heap_pages_unreferenced == 0, "{report:?}");
-        pool.down(0, true);
-        for number in stored {
-            assert_eq!(pool.host().get(&number.to_le_bytes()).await, Ok(Some(long(number))));
-        }
+        all_is_there(&pool, stored).await;
     });
     assert!(ended.is_ok(), "{ended:?}");
 }
@@ -121,10 +132,7 @@ fn what_a_damaged_page_referred_to_is_collected_beside_its_rebuilding() {
 fn a_page_and_the_whole_heap_that_it_needs_are_rebuilt() {
     let config = SimConfig { virtual_time_max: 3 * crate::table::AGE_MIN, ..SimConfig::default() };
     let ended = World::new(52, config).run_until(async {
-        let pool = Pool::sized(3, 3, 8 << 20).await;
-        let stored = fill(&pool).await;
-        let (table, page) = (pool.store.table(1).unwrap(), pool.page_of(1, &0u32.to_le_bytes()));
-        pool.damage(1, table.layout().table(page)).await;
+        let (pool, stored, table) = full_and_damaged().await;
         let groups = table.layout().geometry.heap_groups;
         for group in (0..groups).map(HeapGroup) {
             pool.damage(1, table.layout().allocation(group)).await;
@@ -137,12 +145,7 @@ fn a_page_and_the_whole_heap_that_it_needs_are_rebuilt() {
         let report = pool.store.repair(&REPAIR).await;
         assert!(report.is_complete() && report.pages_rebuilt == 1, "{report:?}");
         pool.store.settle().await;
-        let report = pool.store.scrub(&SCRUB).await;
-        assert!(report.is_clean() && report.heap_pages_unreferenced == 0, "{report:?}");
-        pool.down(0, true);
-        for number in stored {
-            assert_eq!(pool.host().get(&number.to_le_bytes()).await, Ok(Some(long(number))));
-        }
+        all_is_there(&pool, stored).await;
     });
     assert!(ended.is_ok(), "{ended:?}");
 }

@@ -6,6 +6,8 @@ use super::tests::{audit, get, key, record, ts, value_of};
 use super::*;
 use crate::testing::{Counting, create, memories, run};
 
+type Link = Counting<std::sync::Arc<device::Memory>>;
+
 /// What a page says of its copies outside.
 async fn outside<N: Namespace>(table: &Table<N>, page: TablePage) -> usize {
     let image = table.read_page(page).await.unwrap();
@@ -29,17 +31,23 @@ async fn overfull<N: Namespace>(table: &Rc<Table<N>>, map: &pool::Map, home: Tab
     keys
 }
 
+/// A member that counts, this host's table of it, and the keys of a page that is overfull.
+async fn scene(home: TablePage) -> (Rc<Link>, Rc<Table<Rc<Link>>>, Vec<Key>) {
+    let member = Counting::new(memories(1, (1152 << 10) + 64 * 4096)[0].clone());
+    let map = create(std::slice::from_ref(&member), 1, 1000).await;
+    let table = Table::new(member.clone(), &map, 0);
+    let keys = overfull(&table, &map, home).await;
+    (member, table, keys)
+}
+
 /// A value that had to leave its page is back in it when another of the page has become short, and the copy is freed, as soon
 /// as it is known that the page does not refer to it: also where the connection is lost before or after the page was written.
 #[test]
 fn a_value_comes_home_when_there_is_room_whatever_befalls_it() {
     for (seed, lost) in [None, Some((1, false)), Some((1, true))].into_iter().enumerate() {
         run(seed as u64, async move {
-            let member = Counting::new(memories(1, (1152 << 10) + 64 * 4096)[0].clone());
-            let map = create(std::slice::from_ref(&member), 1, 1000).await;
-            let table = Table::new(member.clone(), &map, 0);
             let home = TablePage(3);
-            let keys = overfull(&table, &map, home).await;
+            let (member, table, keys) = scene(home).await;
             let outside_still = table.read(&keys[4]).await.unwrap();
             // The first compare-and-write is the store's, the second brings the value home.
             member.cut.set(lost);
@@ -102,11 +110,8 @@ fn what_comes_home_undoes_nothing() {
 #[test]
 fn a_move_in_doubt_is_issued_again() {
     run(6, async {
-        let member = Counting::new(memories(1, (1152 << 10) + 64 * 4096)[0].clone());
-        let map = create(std::slice::from_ref(&member), 1, 1000).await;
-        let table = Table::new(member.clone(), &map, 0);
         let home = TablePage(3);
-        let keys = overfull(&table, &map, home).await;
+        let (member, table, keys) = scene(home).await;
         member.slow.set(Duration::from_millis(1));
         member.cut.set(Some((1, false)));
         table.store_if_newer(&keys[0], &record(ts(2, 1), Some(10)), None, None).await.unwrap();
@@ -124,11 +129,8 @@ fn a_move_in_doubt_is_issued_again() {
 #[test]
 fn a_value_comes_home_to_a_page_that_is_always_written() {
     run(8, async {
-        let member = Counting::new(memories(1, (1152 << 10) + 64 * 4096)[0].clone());
-        let map = create(std::slice::from_ref(&member), 1, 1000).await;
-        let table = Table::new(member.clone(), &map, 0);
         let home = TablePage(3);
-        let keys = overfull(&table, &map, home).await;
+        let (member, table, keys) = scene(home).await;
         member.slow.set(Duration::from_millis(1));
         let writers: Vec<_> = (0..3)
             .map(|writer: usize| {

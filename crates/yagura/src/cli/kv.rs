@@ -17,15 +17,15 @@ pub enum KvVerb {
     /// Remove keys.
     Delete(KvDeleteArgs),
     /// Store a value unless there is one.
-    Add(KvSetArgs),
+    Add(KvPutArgs),
     /// Store a value if there is one.
-    Replace(KvSetArgs),
+    Replace(KvPutArgs),
     /// Store a value if the key still has the version that `kv get --json` has shown.
     Cas(KvCasArgs),
     /// Add to a decimal number of 64 bits, and show the sum.
     Incr(KvIncrArgs),
     /// Put bytes behind a value, or store them.
-    Append(KvSetArgs),
+    Append(KvPutArgs),
     /// Have a key end by itself after some time, or never.
     Expire(KvExpireArgs),
     /// List keys.
@@ -43,7 +43,7 @@ pub enum KvVerb {
     Stat(KvStatArgs),
 }
 
-/// `yagura kv put`
+/// `yagura kv put`, `add`, `replace`, `append`
 #[derive(Args, Debug)]
 pub struct KvPutArgs {
     #[command(flatten)]
@@ -65,19 +65,6 @@ pub struct Given {
     /// Take the value from this file.
     #[arg(long, value_name = "FILE")]
     pub file: Option<PathBuf>,
-}
-
-/// `yagura kv add`, `replace`, `append`
-#[derive(Args, Debug)]
-pub struct KvSetArgs {
-    #[command(flatten)]
-    pub common: Common,
-    #[command(flatten)]
-    pub address: PoolAddress,
-    /// The key.
-    pub key: String,
-    #[command(flatten)]
-    pub given: Given,
 }
 
 /// `yagura kv cas`

@@ -10,7 +10,7 @@ use kv::store::{CasOutcome, Change, Increment, PutOptions, Versioned};
 use kv::{StoreError, Value};
 use serde::Serialize;
 
-use crate::cli::{Given, KvCasArgs, KvExpireArgs, KvIncrArgs, KvSetArgs};
+use crate::cli::{Given, KvCasArgs, KvExpireArgs, KvIncrArgs, KvPutArgs};
 use crate::exit::Failure;
 use crate::{client, output};
 
@@ -94,7 +94,7 @@ fn report(json: bool, outcome: &Outcome, people: String, refused: Option<Failure
 }
 
 /// `add` and `replace`.
-pub async fn set(args: &KvSetArgs, condition: Condition) -> Result<(), Failure> {
+pub async fn set(args: &KvPutArgs, condition: Condition) -> Result<(), Failure> {
     let value = value_of(&args.given)?;
     let store = client::open(&args.address).await?;
     let decide = |found: Option<&Versioned>| match (found, condition) {
@@ -164,7 +164,7 @@ pub async fn incr(args: &KvIncrArgs) -> Result<(), Failure> {
     report(args.common.json, &outcome, value.map(|sum| sum.to_string()).unwrap_or_default(), refused)
 }
 
-pub async fn append(args: &KvSetArgs) -> Result<(), Failure> {
+pub async fn append(args: &KvPutArgs) -> Result<(), Failure> {
     let piece = value_of(&args.given)?;
     let store = client::open(&args.address).await?;
     let decide = |found: Option<&Versioned>| {
