@@ -3,6 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use engine::{Reactor, ReactorConfig};
 
 use crate::figures::{Aim, Ratio, Row, Sample, Side as Figures};
 use crate::floor::{self, Answering, Exchange};
-use crate::kv_sides::{Nodes, PoolShape, Side, filler};
+use crate::kv_sides::{Client, Nodes, PoolShape, Side, filler};
 use crate::load::closed_loops;
 use crate::machine;
 use crate::progress::Progress;
@@ -106,9 +107,8 @@ impl Pattern {
 /// The systems that hold the same records; ours is the first.
 struct Contest {
     sides: Vec<Side>,
-    /// Records that each side holds: workload D adds some.
-    keys: Vec<Cell<u64>>,
     record: Record,
+    /// Records that each side holds before and after each round.
     loaded: u64,
     host_core: usize,
 }
@@ -149,37 +149,14 @@ impl Contest {
         // Half of the table's pages, or half of the heap where a value takes a page of its own there.
         let loaded = u64::from(pool.map.geometry(0).table_pages) / 2;
         let sides = vec![ours, Side::memcached(server_core)?, Side::redis(server_core)?];
-        let keys = sides.iter().map(|_| Cell::new(loaded)).collect();
-        let contest = Contest { sides, keys, record, loaded, host_core };
+        let contest = Contest { sides, record, loaded, host_core };
         progress.begin("loading all sides", contest.sides.len());
         for side in &contest.sides {
-            contest.load(side)?;
+            let value = filler(record.value);
+            for_each(side, 0..loaded, async move |client, key| client.set(key, &value).await)?;
             progress.step();
         }
         Ok(contest)
-    }
-
-    fn load(&self, side: &Side) -> anyhow::Result<()> {
-        let (value, loaded, way) = (filler(self.record.value), self.loaded, side.way());
-        Reactor::run(ReactorConfig::default(), async move {
-            let next = Rc::new(RefCell::new(0..loaded));
-            let mut loaders = Vec::new();
-            for client in way.clients(CLIENTS).await? {
-                let (next, value) = (Rc::clone(&next), value.clone());
-                loaders.push(engine::task::spawn(async move {
-                    loop {
-                        let Some(number) = next.borrow_mut().next() else { break };
-                        client.set(&key_bytes(number), &value).await?;
-                    }
-                    client.settle().await;
-                    anyhow::Ok(())
-                }));
-            }
-            for loader in loaders {
-                loader.await?;
-            }
-            Ok(())
-        })?
     }
 
     fn row(
@@ -247,13 +224,14 @@ impl Contest {
 
     fn round(&self, side: usize, pattern: Pattern, time: Duration) -> anyhow::Result<Sample> {
         let (way, value, size) = (self.sides[side].way(), filler(self.record.value), self.record.value);
-        let choice = Rc::new(Choice::new(pattern, self.loaded, self.keys[side].get()));
+        let choice = Rc::new(Choice::new(pattern, self.loaded));
         let drive = {
             let choice = Rc::clone(&choice);
             async move {
-                let clients = way.clients(pattern.clients()).await?;
+                let clients = Rc::new(way.clients(pattern.clients()).await?);
+                let used = Rc::clone(&clients);
                 let outcome = closed_loops(pattern.clients(), 1, time, async move |client| {
-                    let client = &clients[client];
+                    let client = &used[client];
                     let (operation, number) = choice.next();
                     let key = key_bytes(number);
                     if matches!(operation, Operation::Read | Operation::ReadModifyWrite) {
@@ -265,7 +243,9 @@ impl Contest {
                     }
                     Ok(0)
                 });
-                outcome.await
+                let outcome = outcome.await;
+                settle(&clients).await;
+                outcome
             }
         };
         // A reactor pinned to the host's core.
@@ -273,9 +253,43 @@ impl Contest {
         let before = (machine::cpu_time(std::process::id())?, self.sides[side].cpu_time()?);
         let outcome = machine::pinned(self.host_core, || Reactor::run(config, drive))???;
         let used = machine::cpu_time(std::process::id())?.saturating_sub(before.0);
-        self.keys[side].set(choice.keys());
         let answering = self.sides[side].cpu_time()?.saturating_sub(before.1);
+        // All rounds begin alike, and as many as may be asked for find room.
+        for_each(&self.sides[side], self.loaded..choice.keys(), async |client, key| client.delete(key).await)?;
         Ok(Sample::new(&outcome.all(), outcome.wall, used, Some(answering)))
+    }
+}
+
+/// Has the clients of a side do `step` with each record once, in any order.
+fn for_each<F>(side: &Side, numbers: Range<u64>, step: F) -> anyhow::Result<()>
+where
+    F: AsyncFn(&Client, &[u8]) -> anyhow::Result<()> + 'static,
+{
+    let way = side.way();
+    Reactor::run(ReactorConfig::default(), async move {
+        let clients = Rc::new(way.clients(CLIENTS).await?);
+        let (next, step) = (Rc::new(RefCell::new(numbers)), Rc::new(step));
+        let work = (0..CLIENTS).map(|client| {
+            let (clients, next, step) = (Rc::clone(&clients), Rc::clone(&next), Rc::clone(&step));
+            engine::task::spawn(async move {
+                loop {
+                    let Some(number) = next.borrow_mut().next() else { break anyhow::Ok(()) };
+                    step(&clients[client], &key_bytes(number)).await?;
+                }
+            })
+        });
+        for part in work.collect::<Vec<_>>() {
+            part.await?;
+        }
+        settle(&clients).await;
+        Ok(())
+    })?
+}
+
+/// Waits for what outlives the clients' operations, so that nothing of them is left behind.
+async fn settle(clients: &[Client]) {
+    for client in clients {
+        client.settle().await;
     }
 }
 
@@ -308,13 +322,13 @@ struct Choice {
 }
 
 impl Choice {
-    /// Over `loaded` records, or, for workload D, the newest of `keys`.
-    fn new(pattern: Pattern, loaded: u64, keys: u64) -> Choice {
+    /// Over `loaded` records; for workload D the newest of them and of those that it inserts.
+    fn new(pattern: Pattern, loaded: u64) -> Choice {
         Choice {
             pattern,
             state: RefCell::new(Random::new(loaded)),
             zipfian: Zipfian::new(loaded),
-            next: Cell::new(keys),
+            next: Cell::new(loaded),
             inserting: RefCell::default(),
         }
     }
@@ -351,7 +365,7 @@ mod tests {
 
     #[test]
     fn the_latest_keys_are_read_once_they_are_acknowledged() {
-        let choice = Choice::new(Pattern::Mix(Mix::D), 100, 100);
+        let choice = Choice::new(Pattern::Mix(Mix::D), 100);
         let mut inserted = Vec::new();
         for _ in 0..1000 {
             match choice.next() {

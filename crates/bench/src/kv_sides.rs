@@ -157,6 +157,17 @@ impl Client {
         }
     }
 
+    /// Deletes a value, which has to be there.
+    pub async fn delete(&self, key: &[u8]) -> anyhow::Result<()> {
+        match self {
+            Client::Yagura(store) => {
+                anyhow::ensure!(store.delete(key).await?, "a key that was stored is missing");
+                Ok(())
+            }
+            Client::Peer(client) => client.delete(key).await,
+        }
+    }
+
     /// Waits for what outlives its operations.
     pub async fn settle(&self) {
         if let Client::Yagura(store) = self {

@@ -14,9 +14,9 @@ const REPLY_BYTES_MAX: usize = 64 << 10;
 /// What the server speaks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Protocol {
-    /// `get`, `set`.
+    /// `get`, `set`, `delete`.
     Memcached,
-    /// `GET`, `SET`.
+    /// `GET`, `SET`, `DEL`.
     Redis,
 }
 
@@ -69,7 +69,7 @@ impl Client {
 
     /// Stores a value.
     pub async fn set(&self, key: &[u8], value: &View) -> anyhow::Result<()> {
-        let (mut buffer, mut batch) = self.take()?;
+        let (buffer, mut batch) = self.take()?;
         let (mut digits, mut length) = ([0u8; 20], [0u8; 20]);
         let length = decimal(value.len(), &mut length);
         match self.protocol {
@@ -84,13 +84,37 @@ impl Client {
         }
         batch.view(value.clone());
         batch.head(b"\r\n");
-        batch = self.send(batch).await?;
+        self.command(buffer, batch, &[b"STORED\r\n", b"+OK\r\n"]).await
+    }
+
+    /// Deletes a value, which has to be there.
+    pub async fn delete(&self, key: &[u8]) -> anyhow::Result<()> {
+        let (buffer, mut batch) = self.take()?;
+        let mut digits = [0u8; 20];
+        match self.protocol {
+            Protocol::Memcached => [b"delete ".as_slice(), key, b"\r\n"].iter().for_each(|part| batch.head(part)),
+            Protocol::Redis => {
+                let parts =
+                    [b"*2\r\n$3\r\nDEL\r\n$".as_slice(), decimal(key.len(), &mut digits), b"\r\n", key, b"\r\n"];
+                parts.iter().for_each(|part| batch.head(part));
+            }
+        }
+        self.command(buffer, batch, &[b"DELETED\r\n", b":1\r\n"]).await
+    }
+
+    /// Sends a request whose answer is one line, one of `good`.
+    async fn command(&self, mut buffer: Buf, batch: SendBatch, good: &[&[u8]]) -> anyhow::Result<()> {
+        let batch = self.send(batch).await?;
         buffer.set_len(0);
         while !buffer.ends_with(b"\r\n") {
             buffer = self.receive(buffer).await?;
         }
-        let stored = matches!(&buffer[..], b"STORED\r\n" | b"+OK\r\n");
-        anyhow::ensure!(stored, "{:?} answered {:?}", self.protocol, String::from_utf8_lossy(&buffer));
+        anyhow::ensure!(
+            good.contains(&&buffer[..]),
+            "{:?} answered {:?}",
+            self.protocol,
+            String::from_utf8_lossy(&buffer)
+        );
         self.state.replace(Some((buffer, batch)));
         Ok(())
     }
