@@ -92,6 +92,10 @@ async fn try_repair<N: Link>(member: &Member<N>, pace: &Pace, report: &mut Repai
             Err(_) => report.fail(format!("heap group {} of member {}: {error}", group.0, member.index)),
         }
     }
+    if !damaged.is_empty() {
+        // Pages of a new life of the member are not damaged, but for a host that has slept.
+        member.check_again().await?;
+    }
     // What is rebuilt is gathered after the damage was seen, from all pages.
     let mut marks = mark(table, Some(heap), pace).await?;
     let needed = !damaged.is_empty() || !marks.missing.is_empty();

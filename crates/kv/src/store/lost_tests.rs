@@ -8,8 +8,12 @@ use pool::plan::Request;
 
 use super::actor::{Actor, LENGTHS, value_of};
 use super::change_tests::{Host, SHORT, Scene, client};
+use super::pace::Pace;
+use super::scan::DamagedPage;
 use super::*;
+use crate::table::TableError;
 use crate::testing::run;
+use crate::types::Timestamp;
 
 /// Hosts with clients at work, and one that carries changes out.
 struct Crowd {
@@ -184,6 +188,43 @@ fn a_member_that_lost_what_it_held_begins_anew_in_its_place() {
             crowd.end(&scene).await;
         });
     }
+}
+
+/// A member began anew while a host slept that was connected to it all the time: to that host the pages of the new life are a
+/// stranger's. It took them for damaged ones, and put pages of the old life in their place.
+#[test]
+fn a_host_that_slept_through_a_renewal_rebuilds_nothing() {
+    run(11, async {
+        let scene = Scene::of([100; 5], 3).await;
+        let sleeper = scene.host(Duration::from_secs(3600)).await;
+        let worker = scene.host(SHORT).await;
+        for number in 0..60u32 {
+            worker.store.put(&number.to_le_bytes(), value_of(number.into(), 100)).await.unwrap();
+            assert!(sleeper.store.get(&number.to_le_bytes()).await.is_ok_and(|value| value.is_some()));
+        }
+        worker.store.settle().await;
+        let (map, memory) = (scene.voters.now(), scene.memories[1].clone());
+        copy_all(crate::testing::memories(1, 32 << 20).remove(0), memory.clone()).await;
+        let renewed = pool::renew(&memory, "m", &map, 1).await.unwrap();
+        scene.begin(&Request::Renew(Box::new(renewed)));
+        worker.store.refresh().await.unwrap();
+        let topology = worker.store.inner.topology();
+        let mut keys = (0..60u32).map(|number| worker.store.inner.key(&number.to_le_bytes()).unwrap());
+        let key = keys.find(|key| topology.homes(key).contains(1)).unwrap();
+        worker.store.put(key.bytes(), value_of(100, 100)).await.unwrap();
+        worker.store.settle().await;
+        let (inner, member) = (&sleeper.store.inner, &map.members[1]);
+        let page = map.geometry(1).home(key.hash().home);
+        let (life, error) = ((member.id, member.incarnation), TableError::Contended);
+        let (damaged, mut report) = (vec![DamagedPage { member: 1, life, page, error }], RepairReport::default());
+        rebuild::rebuild_pages(inner, damaged, &Pace::new(None, None), &mut report).await;
+        let (_, found) = topology.members[1].read(&key).await.unwrap();
+        assert!(found.timestamp > Timestamp::ZERO, "its page is as it was");
+        assert!(report.pages_rebuilt == 0 && report.failed == 1, "{report:?}");
+        assert_eq!(inner.topology().map.epoch, scene.voters.now().epoch, "it has learned what it had slept through");
+        worker.finish().await.unwrap();
+        assert!(scene.audit().await >= 60);
+    });
 }
 
 async fn copy_all(from: Arc<device::Memory>, to: Arc<device::Memory>) {

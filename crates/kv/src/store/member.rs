@@ -201,6 +201,12 @@ impl<N: Link> Member<N> {
         self.voting().await.map(|(_, epoch)| epoch)
     }
 
+    /// Reads the superblock again, though it was good on this connection: others may have begun the member anew meanwhile.
+    pub(super) async fn check_again(&self) -> Result<(), MemberError> {
+        self.checked.set(None);
+        self.voting().await.map(|_voting| ())
+    }
+
     async fn check(&self, table: &Table<N>, epoch: u64) -> Result<(), MemberError> {
         if let Some(refusal) = &*self.refused.borrow()
             && refusal.epoch == epoch

@@ -11,16 +11,17 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use engine::time;
+use pool::TablePage;
 
 use super::fetch::fetch;
 use super::link::Link;
-use super::member::MemberError;
+use super::member::{Member, MemberError};
 use super::pace::Pace;
 use super::repair::RepairReport;
 use super::scan::{DamagedPage, Seen};
 use super::topology::Topology;
 use super::{Inner, OPERATION_TIME_MAX};
-use crate::table::{AGE_MIN, DamageMark, Rebuilding};
+use crate::table::{AGE_MIN, DamageMark, Damaged, Rebuilding};
 use crate::types::Ballot;
 
 /// What clocks of hosts may differ by over [`OPERATION_TIME_MAX`]. Guessed: 10 % is far beyond any clock's drift.
@@ -50,9 +51,26 @@ pub(super) async fn mark_of<N: Link>(
 ) -> Result<Option<DamageMark>, String> {
     let topology = inner.topology();
     let Some(index) = damaged.index_in(&topology) else { return Ok(None) };
-    let (table, _) = topology.members[index].voting().await.map_err(|error| error.to_string())?;
-    let page = table.damaged_page(damaged.page).await.map_err(|error| error.to_string())?;
-    Ok(page.map(|page| page.mark()))
+    let image = look(inner, &topology.members[index], damaged.page).await.map_err(|error| error.to_string())?;
+    Ok(image.map(|image| image.mark()))
+}
+
+/// A page as it is, if it is damaged. One of another life of the member is, too, unless it is this host that has slept: a member
+/// begins a new life with its superblock, so one that is read after the page tells. Then the newest map is learned.
+async fn look<N: Link>(
+    inner: &Rc<Inner<N>>,
+    member: &Member<N>,
+    page: TablePage,
+) -> Result<Option<Damaged>, MemberError> {
+    let (table, _) = member.voting().await?;
+    let Some(image) = table.damaged_page(page).await? else { return Ok(None) };
+    match member.check_again().await {
+        Ok(()) => Ok(Some(image)),
+        Err(error) => {
+            inner.look_for_newer_map().await;
+            Err(error)
+        }
+    }
 }
 
 /// Why a page could not be rebuilt.
@@ -139,7 +157,7 @@ pub(super) async fn rebuild_page<N: Link>(
     let Some(index) = damaged.index_in(&topology) else { return Ok(()) };
     let member = &topology.members[index];
     let (table, epoch) = member.voting().await.map_err(Unable::of)?;
-    let image = table.damaged_page(damaged.page).await.map_err(Unable::of)?;
+    let image = look(inner, member, damaged.page).await.map_err(Unable::of)?;
     let (Some(image), Some(stretch)) = (image, topology.stretch_of(index, damaged.page)) else {
         return Ok(()); // Somebody else was faster.
     };

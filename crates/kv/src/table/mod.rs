@@ -50,7 +50,7 @@ pub(crate) use extent::both;
 pub use found::{Content, Forgets, Found};
 pub(crate) use inspect::{Heap, Marks, Owner};
 pub(crate) use locks::Locks;
-pub(crate) use rebuild::{DamageMark, Rebuilding};
+pub(crate) use rebuild::{DamageMark, Damaged, Rebuilding};
 pub use register::{Outcome, Request};
 pub use seal::Sealed;
 pub use store::{Early, Known, Reply};
