@@ -20,8 +20,8 @@ use super::link::Link;
 use super::member::{Member, MemberError};
 use super::pace::{Pace, ShowProgress};
 use super::repair::REASONS_MAX;
-use crate::page::LOST;
-use crate::table::{AGE_MIN, Collected, Table, TableError};
+use crate::page::{Claim, LOST};
+use crate::table::{AGE_MIN, Collected, Table};
 
 /// How to collect.
 #[derive(Clone)]
@@ -108,20 +108,55 @@ async fn collect_member<N: Link>(
 ) -> Result<(), MemberError> {
     let (table, epoch) = member.voting().await?;
     pace.begin("collect extents");
+    let mut set_aside = BTreeSet::new();
+    let wanted = |group: HeapGroup, claim: &Claim| {
+        if claim.home == LOST {
+            set_aside.insert(group.0);
+        }
+        claim.home != LOST
+    };
+    collect_extents(member, wanted, age_min, pace, report).await?;
+    if !set_aside.is_empty() {
+        collect_set_aside(table, set_aside, age_min, pace, report).await?;
+    }
+    pace.begin("collect guests");
+    collect_guests(member, table, epoch, pace, report).await
+}
+
+/// Frees what pages that are cleared referred to, as far as it is old enough: how many pages of the heap, and the first reason
+/// why not all could be looked at.
+pub(super) async fn collect_of<N: Link>(
+    member: &Member<N>,
+    homes: &BTreeSet<TablePage>,
+    pace: &Pace,
+) -> (u64, Option<String>) {
+    let mut report = CollectReport::default();
+    pace.begin("make room for damaged pages");
+    let wanted = |_, claim: &Claim| homes.contains(&TablePage(claim.home));
+    if let Err(error) = collect_extents(member, wanted, AGE_MIN, pace, &mut report).await {
+        report.fail(error.to_string());
+    }
+    (report.heap_pages_freed, report.reasons.into_iter().next())
+}
+
+/// Looks at the extents that are `wanted`. One that cannot be looked at is not in the way of the others.
+async fn collect_extents<N: Link>(
+    member: &Member<N>,
+    mut wanted: impl FnMut(HeapGroup, &Claim) -> bool,
+    age_min: Duration,
+    pace: &Pace,
+    report: &mut CollectReport,
+) -> Result<(), MemberError> {
+    let (table, epoch) = member.voting().await?;
     let groups = table.layout().geometry.heap_groups;
     let page_bytes = table.layout().page_bytes() as u64;
-    let mut set_aside = BTreeSet::new();
     for group in (0..groups).map(HeapGroup) {
         member.counts(epoch)?;
         pace.take(page_bytes).await;
         match table.extents(group).await {
             Ok(extents) => {
-                for (tag, claim) in extents {
-                    report.extents += 1;
-                    if claim.home == LOST {
-                        set_aside.insert(group.0);
-                        continue;
-                    }
+                report.extents += extents.len() as u64;
+                for (tag, _) in extents.into_iter().filter(|(_, claim)| wanted(group, claim)) {
                     // A look at the allocation page and one at the home page.
                     pace.take(2 * page_bytes).await;
                     match table.collect_extent(group, tag, age_min).await {
@@ -130,16 +165,12 @@ async fn collect_member<N: Link>(
                     }
                 }
             }
-            Err(error @ TableError::Allocation { .. }) => report.fail(format!("member {}: {error}", member.index)),
+            Err(error) if error.group_is_damaged() => report.fail(format!("member {}: {error}", member.index)),
             Err(error) => return Err(error.into()),
         }
         pace.reached(f64::from(group.0 + 1) / f64::from(groups));
     }
-    if !set_aside.is_empty() {
-        collect_set_aside(table, set_aside, age_min, pace, report).await?;
-    }
-    pace.begin("collect guests");
-    collect_guests(member, table, epoch, pace, report).await
+    Ok(())
 }
 
 /// What was set aside when an allocation page was rebuilt.

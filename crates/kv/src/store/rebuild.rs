@@ -7,12 +7,14 @@
 //!   That is so for the very damage that was seen: what has been put right meanwhile and is damaged anew has to wait again;
 //! - the page becomes good in one compare-and-write (`table::rebuild`).
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
 use engine::time;
 use pool::TablePage;
 
+use super::collect::collect_of;
 use super::fetch::fetch;
 use super::link::Link;
 use super::member::{Member, MemberError};
@@ -21,7 +23,7 @@ use super::repair::RepairReport;
 use super::scan::{DamagedPage, Seen};
 use super::topology::Topology;
 use super::{Inner, OPERATION_TIME_MAX};
-use crate::table::{AGE_MIN, DamageMark, Damaged, Rebuilding};
+use crate::table::{DamageMark, Damaged, Rebuilding};
 use crate::types::Ballot;
 
 /// What clocks of hosts may differ by over [`OPERATION_TIME_MAX`]. Guessed: 10 % is far beyond any clock's drift.
@@ -103,47 +105,59 @@ pub(super) async fn rebuild_pages<N: Link>(
             return;
         }
         time::sleep(OPERATION_TIME_MAX + CLOCK_MARGIN).await;
-        let (mut full, mut freed) = (Vec::new(), 0);
+        let mut cleared = Cleared::new();
         for (page, mark) in pages {
             match rebuild_page(inner, &page, &mark, pace).await {
                 Ok(()) => report.pages_rebuilt += 1,
-                Err(Unable::Full(reason)) if !last => match make_room(inner, &page, &mark).await {
-                    Ok(pages) => {
-                        freed += pages;
-                        let hint = "what the page held before can be collected when it is two hours old";
-                        full.push((page, format!("{reason}; {hint}")));
-                    }
+                Err(Unable::Full(reason)) if !last => match clear(inner, &page, &mark).await {
+                    Ok(true) => cleared.entry(page.life).or_default().push((page, reason)),
+                    Ok(false) => damaged.push(page),
                     Err(error) => fail(report, &page, format!("{reason}; {error}")),
                 },
                 Err(Unable::Full(reason) | Unable::Other(reason)) => fail(report, &page, reason),
             }
         }
-        // What one has made room for another may need.
-        match freed {
-            0 => full.into_iter().for_each(|(page, reason)| fail(report, &page, reason)),
-            _ => damaged = full.into_iter().map(|(page, _)| page).collect(),
-        }
+        damaged.extend(make_room(inner, cleared, pace, report).await);
     }
 }
+
+/// Pages that were cleared, member by member, and why they found no room.
+type Cleared = BTreeMap<(pool::MemberId, u64), Vec<(DamagedPage, String)>>;
 
 fn fail(report: &mut RepairReport, page: &DamagedPage, reason: String) {
     report.fail(format!("page {} of member {}: {reason}", page.page.0, page.member));
 }
 
-/// Frees what the page itself referred to before, which may be what fills the heap; how many pages of it. All that it may have
-/// held was seen elsewhere, for the damage of this mark.
+/// Clears a page; `false`: this damage is no more. All that the page may have held was seen elsewhere, for the damage of this mark.
+async fn clear<N: Link>(inner: &Rc<Inner<N>>, damaged: &DamagedPage, mark: &DamageMark) -> Result<bool, MemberError> {
+    let topology = inner.topology();
+    let Some(index) = damaged.index_in(&topology) else { return Ok(false) };
+    let (table, _) = topology.members[index].voting().await?;
+    Ok(table.clear_page(damaged.page, mark).await?)
+}
+
+/// Frees what pages referred to before they were cleared, which may be what fills the heap. Returns those of members where
+/// something was freed: what one has made room for another may need.
 async fn make_room<N: Link>(
     inner: &Rc<Inner<N>>,
-    damaged: &DamagedPage,
-    mark: &DamageMark,
-) -> Result<usize, MemberError> {
-    let topology = inner.topology();
-    let Some(index) = damaged.index_in(&topology) else { return Ok(0) };
-    let (table, _) = topology.members[index].voting().await?;
-    if !table.clear_page(damaged.page, mark).await? {
-        return Ok(0);
+    cleared: Cleared,
+    pace: &Rc<Pace>,
+    report: &mut RepairReport,
+) -> Vec<DamagedPage> {
+    let (topology, mut again) = (inner.topology(), Vec::new());
+    for pages in cleared.into_values() {
+        let Some(index) = pages.first().and_then(|(page, _)| page.index_in(&topology)) else { continue };
+        let homes: BTreeSet<TablePage> = pages.iter().map(|(page, _)| page.page).collect();
+        let (freed, error) = collect_of(&topology.members[index], &homes, pace).await;
+        if freed > 0 {
+            again.extend(pages.into_iter().map(|(page, _)| page));
+            continue;
+        }
+        let young = || "what the page held before can be collected when it is two hours old".into();
+        let hint = error.unwrap_or_else(young);
+        pages.into_iter().for_each(|(page, reason)| fail(report, &page, format!("{reason}; {hint}")));
     }
-    Ok(table.collect_of(damaged.page, AGE_MIN).await?)
+    again
 }
 
 /// Rebuilds one damaged page; the time of the damage of this mark has come.

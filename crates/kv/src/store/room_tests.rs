@@ -7,10 +7,12 @@ use pool::HeapGroup;
 use pool::plan::Request;
 
 use super::change_tests::{SHORT, Scene};
+use super::pace::Pace;
+use super::scan::DamagedPage;
 use super::scrub_tests::{REPAIR, SCRUB};
 use super::tests::{Member, Pool, value};
 use super::*;
-use crate::table::{Record, Table};
+use crate::table::{Record, Table, TableError};
 use crate::testing::run;
 use crate::types::{Ballot, Timestamp};
 use crate::value::Value;
@@ -88,6 +90,66 @@ fn a_page_whose_values_fill_the_heap_is_rebuilt_all_the_same() {
         all_is_there(&pool, stored).await;
     });
     assert!(ended.is_ok(), "{ended:?}");
+}
+
+/// One copy that could not be looked at had repair forget what it had freed by then, and give the page up.
+#[test]
+fn one_copy_that_cannot_be_looked_at_leaves_the_others_free() {
+    let config = SimConfig { virtual_time_max: 3 * crate::table::AGE_MIN, ..SimConfig::default() };
+    let ended = World::new(54, config).run_until(async {
+        let (pool, mut stored, _table) = full_and_damaged().await;
+        // One value less comes back than was there: all but one of the copies are room enough.
+        assert_eq!(pool.store.delete(&stored.remove(0).to_le_bytes()).await, Ok(true));
+        pool.store.settle().await;
+        time::sleep(crate::table::AGE_MIN + Duration::from_secs(1200)).await;
+        let member = pool.members[1].clone();
+        // The page is cleared, one copy freed; and the connection is lost for a moment while the next is looked at.
+        member.slow.set(Duration::from_millis(1));
+        member.cut.set(Some((5, false)));
+        let revive = engine::task::spawn(async move {
+            while !member.down.get() {
+                time::sleep(Duration::from_micros(10)).await;
+            }
+            member.down.set(false);
+        });
+        let report = pool.store.repair(&REPAIR).await;
+        assert!(report.is_complete() && report.pages_rebuilt == 1, "{report:?}");
+        revive.await;
+        pool.store.settle().await;
+        assert_eq!(pool.store.collect(&CollectOptions::default()).await.failed, 0);
+        all_is_there(&pool, stored).await;
+    });
+    assert!(ended.is_ok(), "{ended:?}");
+}
+
+/// For each page that found no room all allocation pages were read, as fast as it went.
+#[test]
+fn pages_without_room_are_collected_for_in_one_walk_within_the_rate() {
+    run(53, async {
+        let pool = Pool::sized(3, 3, 8 << 20).await;
+        let mut stored = 0;
+        while pool.store.put(&u32::to_le_bytes(stored), long(stored)).await.is_ok() {
+            stored += 1;
+        }
+        pool.store.settle().await;
+        let (table, life) = (pool.store.table(1).unwrap(), (pool.map.members[1].id, pool.map.members[1].incarnation));
+        let page = |number: u32| pool.page_of(1, &number.to_le_bytes());
+        let pages: std::collections::BTreeSet<_> = (0..8).map(page).collect();
+        let held = (0..stored).filter(|&number| pages.contains(&page(number))).count() as u64;
+        let mut damaged = Vec::new();
+        for &page in &pages {
+            pool.damage(1, table.layout().table(page)).await;
+            damaged.push(DamagedPage { member: 1, life, page, error: TableError::Contended });
+        }
+        let (pace, mut report) = (Pace::new(None, None), RepairReport::default());
+        rebuild::rebuild_pages(&pool.store.inner, damaged, &pace, &mut report).await;
+        assert_eq!((report.failed, report.pages_rebuilt), (pages.len() as u64, 0), "{report:?}");
+        assert!(report.reasons.iter().all(|reason| reason.contains("two hours old")), "{report:?}");
+        // A stretch of each of the other two, and the values; then each allocation page once, and two pages for each copy.
+        let gathered = pages.len() as u64 * 2 * (128 << 10) + held * 100_000;
+        let walk = (u64::from(table.layout().geometry.heap_groups) + 2 * held) * 4096;
+        assert_eq!(pace.end().await, gathered + walk);
+    });
 }
 
 /// The collector leaves the copies of a damaged page alone until repair has cleared it. Then it frees them, beside a rebuild that

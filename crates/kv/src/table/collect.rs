@@ -104,23 +104,6 @@ impl<N: Namespace> Table<N> {
         Ok(Collected::InUse)
     }
 
-    /// Frees the extents of a page that is cleared, as far as they are old enough: how many pages of the heap.
-    pub(crate) async fn collect_of(&self, home: TablePage, age_min: Duration) -> Result<usize, TableError> {
-        let mut freed = 0;
-        for group in (0..self.layout.geometry.heap_groups).map(HeapGroup) {
-            let extents = match self.extents(group).await {
-                Err(error) if error.group_is_damaged() => continue,
-                extents => extents?,
-            };
-            for (tag, _) in extents.into_iter().filter(|(_, claim)| claim.home == home.0) {
-                if let Collected::Freed(pages) = self.collect_extent(group, tag, age_min).await? {
-                    freed += pages;
-                }
-            }
-        }
-        Ok(freed)
-    }
-
     /// Frees guest `copy` of a key at home in `home`, which lies in `page`, if nobody refers to it. Guests bear no stamp;
     /// none is needed, since what is written to them is compared: a store that is disturbed places its value again.
     pub async fn collect_guest(&self, page: TablePage, copy: u64, home: TablePage) -> Result<Collected, TableError> {

@@ -117,7 +117,7 @@ impl TableError {
     }
 
     /// Whether the allocation page of a heap group can't be used, which says nothing of the other groups.
-    fn group_is_damaged(&self) -> bool {
+    pub(crate) fn group_is_damaged(&self) -> bool {
         matches!(self, TableError::Allocation { .. } | TableError::Device(device::Error::ReadFault(_)))
     }
 
