@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use device::{Durability, Lba, Namespace, NamespaceInfo};
 use engine::{Buf, View};
-use fabric::host::{ConnectError, Discovered, Discovery, HostIdentity, Options, RemoteNamespace, Security};
+use fabric::host::{ConnectError, Discovered, Discovery, HostIdentity, Options, RemoteNamespace, Security, jittered};
 use kv::resp::execute::together;
 use kv::store::{LEASE_DEFAULT, Link, Store};
 use nvme::Nqn;
@@ -27,8 +27,9 @@ pub const CONNECT_TIME: Duration = Duration::from_secs(5);
 /// Looks at a map that too few voters carry before it is proposed again: somebody may be in the middle of proposing it, and a
 /// higher ballot only makes that take longer. Guessed.
 const SETTLE_LOOKS: usize = 4;
-/// Between two looks. Guessed: longer than a ballot takes.
-const SETTLE_PAUSE: Duration = Duration::from_millis(250);
+/// Between two looks, at least half of it: with hosts that come together each would propose into the other's ballot. Guessed: a
+/// half is longer than a ballot takes.
+const SETTLE_PAUSE: Duration = Duration::from_millis(500);
 
 /// Maps that are followed from one to the next before it is given up. Guessed: more changes than an outdated address misses.
 const MAPS_MAX: usize = 16;
@@ -283,7 +284,7 @@ pub(crate) async fn settle(way: &Way, mut map: Map, given: &mut Vec<Found>) -> R
             Err(error @ pool::Error::NoQuorum { .. }) if connected < needed => return Err(error.into()),
             Err(pool::Error::NoQuorum { .. }) if looks < SETTLE_LOOKS => {
                 looks += 1;
-                engine::time::sleep(SETTLE_PAUSE).await;
+                engine::time::sleep(jittered(SETTLE_PAUSE)).await;
             }
             Err(error @ pool::Error::NoQuorum { .. }) => {
                 // Whoever proposed the newest map was stopped half-way: it is finished, or what was before it is.

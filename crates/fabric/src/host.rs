@@ -54,5 +54,6 @@ pub use multipath::{Multipath, MultipathError, MultipathOptions, PATHS_MAX, Path
 pub use options::{Options, Security};
 pub use queue::{QUEUE_DEPTH_MAX, QueueError, R2T_OUTSTANDING_MAX};
 pub use remote::RemoteNamespace;
+pub use session::jittered;
 pub use shape::NAMESPACES_MAX;
 pub use trial::{Step, TRIPS, Trial, obstacles, swap_bytes_max, trial};

@@ -10,9 +10,12 @@
 //! - Both copies of the superblock are stable before a step counts: if copy A is lost, copy B has all that was counted.
 //!   Copy B too is replaced by compare-and-write, only by a newer generation: a late write can't bring an old one back. Where
 //!   it is newer already, the step counts only if it shows it: copy A may have been lost, and mended without it, meanwhile.
-//! - A lost copy A is mended from copy B, which is first replaced by itself under a generation that is later than any the lost
-//!   copy can have had ([`MEND_STRIDE`]): what was on its way to it from the lost copy can't land any more, and be taken for
-//!   what is in force, nor count.
+//! - A lost copy A, or one that has fallen back, is mended from copy B, which is first replaced by itself under a generation
+//!   that is later than any the lost copy can have had ([`MEND_STRIDE`]): what was on its way to it from the lost copy can't
+//!   land any more, and be taken for what is in force, nor count. Copy B is read before copy A, which else would seem to have
+//!   fallen back whenever somebody was faster.
+//! - A generation is raised for a mark ([`MARK_STRIDE`]) in the same order, copy B first: were copy A ahead by so much when it
+//!   is lost, no stride of a mend would do.
 //!
 //! `kv/model` (`superblock`) searches these rules and what happens without each.
 
@@ -20,6 +23,7 @@ use device::Namespace;
 
 use crate::geometry::{MAP_OFFSETS, SUPERBLOCK_OFFSETS};
 use crate::map::{Map, MemberId};
+use crate::open::is_in_its_life;
 use crate::slot::{leaves, leaves_bytes, read, read_body, swap, unit_bytes};
 use crate::superblock::{Ballot, SUPERBLOCK_BYTES, Superblock, SuperblockError, crc64};
 
@@ -29,13 +33,15 @@ const MISSES_MAX: u32 = 16;
 /// Generations by which copy B is raised before a lost copy A is mended from it. Chosen: more than there are steps at any time
 /// that have reached copy A and not copy B.
 const MEND_STRIDE: u64 = 1 << 16;
+/// Generations by which a member is raised when a mark of it is taken. Chosen: more than any number of steps by those who don't
+/// know of the mark, and of mends, can make up for; and less than would ever come to the end of 64 bits.
+pub(crate) const MARK_STRIDE: u64 = 1 << 32;
 
 /// What a step writes, by which copy B shows that it has it.
 #[derive(Clone, Copy)]
 enum Step {
     Promise,
     Accept,
-    Generation,
 }
 
 impl Step {
@@ -43,7 +49,6 @@ impl Step {
         match self {
             Step::Promise => other.promised == to.promised,
             Step::Accept => other.accepted == to.accepted,
-            Step::Generation => other.generation >= to.generation,
         }
     }
 }
@@ -88,13 +93,15 @@ pub(crate) struct Promise {
 }
 
 impl<N: Namespace> Acceptor<'_, N> {
-    /// Reads the superblock: the image of copy A and what it says. A damaged copy A is first replaced by what B says.
-    async fn look(&self) -> Result<(Vec<u8>, Superblock), Refusal> {
+    /// Reads the superblock: the images of both copies and what copy A says. A copy A that is damaged, or older than copy B,
+    /// is first replaced by what that says.
+    async fn look(&self) -> Result<([Vec<u8>; 2], Superblock), Refusal> {
         for _ in 0..MISSES_MAX {
-            let [first, second] = [self.copy(0).await?, self.copy(1).await?];
+            // Copy A is written first: read last it is older than copy B only if it has fallen back, or B was raised.
+            let second = self.copy(1).await?;
+            let first = self.copy(0).await?;
             let member = MemberId(self.namespace.info().nguid);
             let decoded = Superblock::decode(&first, member);
-            let lost = decoded.is_err();
             let other = Superblock::decode(&second, member);
             for copy in [&decoded, &other] {
                 if let Err(error @ SuperblockError::Newer { .. }) = copy {
@@ -104,16 +111,11 @@ impl<N: Namespace> Acceptor<'_, N> {
             match (decoded, other) {
                 (Ok(found), other) if other.as_ref().map_or(true, |other| other.generation <= found.generation) => {
                     self.check(&found)?;
-                    return Ok((first, found));
+                    return Ok(([first, second], found));
                 }
                 (_, Ok(other)) => {
                     self.check(&other)?;
-                    let raise = if lost { MEND_STRIDE } else { 1 };
-                    let mended =
-                        self.image(&Superblock { generation: other.generation.saturating_add(raise), ..other });
-                    if !lost || swap(self.namespace, SUPERBLOCK_OFFSETS[1], &second, &mended).await? {
-                        swap(self.namespace, SUPERBLOCK_OFFSETS[0], &first, &mended).await?;
-                    }
+                    self.raise_from(&[first, second], other, MEND_STRIDE).await?;
                 }
                 (Err(error), Err(_)) => return Err(error.into()),
                 // The first arm has taken it: a good copy A with no good copy B.
@@ -128,15 +130,7 @@ impl<N: Namespace> Acceptor<'_, N> {
         if found.pool != self.pool {
             return refuse(format!("it belongs to pool {}", found.pool));
         }
-        match self.life {
-            Some((expected, _)) if found.incarnation != expected => {
-                Err(SuperblockError::OtherIncarnation { found: found.incarnation, expected }.into())
-            }
-            Some((_, mark)) if found.generation < mark => {
-                Err(SuperblockError::RolledBack { found: found.generation, mark }.into())
-            }
-            _ => Ok(()),
-        }
+        Ok(self.life.map_or(Ok(()), |life| is_in_its_life(life, found))?)
     }
 
     async fn copy(&self, copy: usize) -> Result<Vec<u8>, device::Error> {
@@ -190,7 +184,7 @@ impl<N: Namespace> Acceptor<'_, N> {
             }
             let generation = superblock.generation + 1;
             let superblock = Superblock { promised: ballot, generation, ..superblock };
-            if !self.replace(&found, &superblock, Step::Promise).await? {
+            if !self.replace(&found[0], &superblock, Step::Promise).await? {
                 continue;
             }
             let image = self.image(&superblock);
@@ -212,6 +206,8 @@ impl<N: Namespace> Acceptor<'_, N> {
 
     /// Accepts `body`, the map of `epoch`, by the ballot of the promise.
     pub(crate) async fn accept(&self, promise: &Promise, epoch: u64, body: &[u8]) -> Result<(), Refusal> {
+        // It may have been given when an older life or mark was known.
+        self.check(&promise.superblock)?;
         let ballot = promise.superblock.promised;
         let offset = if promise.superblock.map_offset == MAP_OFFSETS[0] { MAP_OFFSETS[1] } else { MAP_OFFSETS[0] };
         self.write_body(promise, offset, body).await?;
@@ -258,16 +254,29 @@ impl<N: Namespace> Acceptor<'_, N> {
         }
     }
 
-    /// Raises the superblock's generation to at least `at_least` and tells it.
-    pub(crate) async fn raise(&self, at_least: u64) -> Result<u64, Refusal> {
+    /// Raises the superblock's generation by [`MARK_STRIDE`] and tells it: from now on it may be the member's mark.
+    pub(crate) async fn raise(&self) -> Result<u64, Refusal> {
         for _ in 0..MISSES_MAX {
             let (found, superblock) = self.look().await?;
-            let generation = at_least.max(superblock.generation + 1);
-            if self.replace(&found, &Superblock { generation, ..superblock }, Step::Generation).await? {
+            if let Some(generation) = self.raise_from(&found, superblock, MARK_STRIDE).await? {
                 return Ok(generation);
             }
         }
         Err(Refusal::Contended)
+    }
+
+    /// Replaces both copies by `to` under a generation that is later by `stride`, and tells it. Copy B first: what is on its way
+    /// there from copy A then fails, and copy A is never ahead of copy B by more than the steps of the moment. `None`: somebody
+    /// was faster.
+    async fn raise_from(&self, from: &[Vec<u8>; 2], to: Superblock, stride: u64) -> Result<Option<u64>, Refusal> {
+        let generation = to.generation.saturating_add(stride);
+        let image = self.image(&Superblock { generation, ..to });
+        for copy in [1, 0] {
+            if !swap(self.namespace, SUPERBLOCK_OFFSETS[copy], &from[copy], &image).await? {
+                return Ok(None);
+            }
+        }
+        Ok(Some(generation))
     }
 }
 
@@ -322,6 +331,66 @@ mod tests {
                 let refused = acceptor.follow(&to, &acceptor.image(&to), step).await;
                 assert_eq!(refused, Err(Refusal::Contended));
             }
+        });
+        world.unwrap();
+    }
+
+    /// Copy A alone has fallen back, from a step on its way to copy B to what was before both. It was mended from copy B as that
+    /// was, so that the step came to stand in copy B afterwards, and counted, while copy A knew nothing of it.
+    #[test]
+    fn no_step_counts_whose_copy_a_has_fallen_back() {
+        let world = World::new(1, SimConfig::default()).run_until(async {
+            let namespaces = vec![Plain::new(1, 2 << 20, 4096)];
+            let map = plain_pool(&namespaces, 1).await;
+            let acceptor = Acceptor { namespace: &namespaces[0], pool: map.pool, life: None };
+            let ([old, _], _) = acceptor.look().await.unwrap();
+            let ballot = |round: u64| Ballot { round, host: 7 };
+            let promise = acceptor.prepare(ballot(10)).await.unwrap();
+            let generation = promise.superblock.generation + 1;
+            let to = Superblock { generation, accepted: ballot(10), ..promise.superblock };
+            let at = SUPERBLOCK_OFFSETS[0] as usize;
+            namespaces[0].0.bytes.borrow_mut()[at..][..old.len()].copy_from_slice(&old);
+            let (_, mended) = acceptor.look().await.unwrap();
+            assert_eq!(mended.promised, ballot(10));
+            let refused = acceptor.follow(&to, &acceptor.image(&to), Step::Accept).await;
+            assert_eq!(refused, Err(Refusal::Contended));
+            let (_, found) = acceptor.look().await.unwrap();
+            assert_eq!(found, mended);
+        });
+        world.unwrap();
+    }
+
+    /// Whoever raises the generation stops after copy B, and a step that has reached copy A meanwhile does not count; one that
+    /// was there before does.
+    #[test]
+    fn a_generation_is_raised_in_both_copies_or_told_to_nobody() {
+        let world = World::new(1, SimConfig::default()).run_until(async {
+            let namespaces = vec![Plain::new(1, 2 << 20, 4096)];
+            let map = plain_pool(&namespaces, 1).await;
+            let acceptor = Acceptor { namespace: &namespaces[0], pool: map.pool, life: None };
+            let (images, before) = acceptor.look().await.unwrap();
+            let ballot = Ballot { round: 10, host: 7 };
+            let promised = Superblock { promised: ballot, generation: before.generation + 1, ..before.clone() };
+            let image = acceptor.image(&promised);
+            // It is in copy A alone when the generation is raised.
+            assert!(swap(&namespaces[0], SUPERBLOCK_OFFSETS[0], &images[0], &image).await.unwrap());
+            let raised = acceptor.raise().await.unwrap();
+            assert_eq!(raised, promised.generation + MARK_STRIDE);
+            assert_eq!(acceptor.follow(&promised, &image, Step::Promise).await, Ok(()));
+            // The next one reaches copy A between the two writes of another raise.
+            let (images, found) = acceptor.look().await.unwrap();
+            assert_eq!((found.promised, found.generation), (ballot, raised));
+            let accepted = Superblock { accepted: ballot, generation: raised + 1, ..found.clone() };
+            let image = acceptor.image(&accepted);
+            namespaces[0].0.writes_max.set(namespaces[0].0.writes.get() + 1);
+            let stopped = acceptor.raise_from(&images, found, MARK_STRIDE).await;
+            assert!(matches!(stopped, Err(Refusal::Device(_))), "{stopped:?}");
+            namespaces[0].0.writes_max.set(u32::MAX);
+            assert!(swap(&namespaces[0], SUPERBLOCK_OFFSETS[0], &images[0], &image).await.unwrap());
+            let refused = acceptor.follow(&accepted, &image, Step::Accept).await;
+            assert_eq!(refused, Err(Refusal::Contended));
+            let (_, mended) = acceptor.look().await.unwrap();
+            assert!(mended.accepted < ballot && mended.generation > raised + MARK_STRIDE, "{mended:?}");
         });
         world.unwrap();
     }

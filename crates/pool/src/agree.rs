@@ -21,6 +21,9 @@
 //!   voter of the new side has kept could be brought into force by voters who met nothing of it.
 //! - A voter counts as the member of a map only in the life that this map names. One that has lost what it had promised and
 //!   accepted begins a new life by a joint map, on whose old side it does not count; so a quorum without it carries that map.
+//! - A voter below the highest mark of it that any map names, of those that the proposer has come by and those that the voters
+//!   show in this ballot, has forgotten what it promised and accepted: neither counts ([`crate::lives`]). Where the answers name
+//!   a newer life or a higher mark than the proposer knew, by which a voter would be judged otherwise, it begins again.
 //!
 //! A proposer that crashed leaves a map that some carry. The next proposer either finds it, and builds on it, or has asked
 //! voters among whom it can't have had a quorum, and never will, as they have promised more since.
@@ -33,6 +36,7 @@ use engine::time::{self, timeout};
 
 use crate::acceptor::{Acceptor, Promise, Refusal};
 use crate::change::Epoch;
+use crate::lives::Lives;
 use crate::map::{Map, MapError, Member, MemberId};
 use crate::plan::PlanError;
 use crate::superblock::Ballot;
@@ -85,12 +89,42 @@ type Answers<T> = BTreeMap<MemberId, Result<T, Refusal>>;
 /// How a ballot ended.
 enum Ended {
     Agreed(Map),
-    /// A map with other voters was found: they are to be asked too.
-    Elsewhere(Map),
+    /// A map was found by which others are to be asked too, or some in another life or from another mark on.
+    Elsewhere,
     /// The map found is in force now; nothing has been made of it yet.
-    Settled(Map),
+    Settled,
     /// Refused for a higher ballot.
     Outbid(u64),
+}
+
+/// What a proposal knows of those it asks, from all maps that it has come by.
+struct Seen {
+    pool: uuid::Uuid,
+    asked: BTreeSet<MemberId>,
+    lives: Lives,
+}
+
+impl Seen {
+    fn new(known: &Map) -> Seen {
+        let mut lives = Lives::default();
+        lives.learn(known);
+        Seen { pool: known.pool, asked: voters(known), lives }
+    }
+
+    /// Learns what the promises show, which are in the order of their ballots. Whether there is more to ask before a map is
+    /// built on the last of them: voters that were not asked, or that other lives and marks than were known judge otherwise.
+    fn learn(&mut self, shown: &[(Ballot, &Map)], base: &Map, promises: &Answers<Promise>) -> bool {
+        let before = self.lives.clone();
+        shown.iter().for_each(|(_, map)| self.lives.learn(map));
+        let voters = voters(base);
+        let is_judged_anew = |member: &MemberId| match promises.get(member) {
+            Some(Ok(promise)) => !self.lives.is_current(*member, &promise.superblock),
+            _ => before.of(*member) != self.lives.of(*member),
+        };
+        let more = voters.iter().any(|member| !self.asked.contains(member) || is_judged_anew(member));
+        self.asked.extend(voters);
+        more
+    }
 }
 
 impl<'a, N: Namespace> Proposer<'a, N> {
@@ -112,23 +146,14 @@ impl<'a, N: Namespace> Proposer<'a, N> {
         known: &Map,
         mut change: impl FnMut(&Map) -> Result<Map, AgreeError>,
     ) -> Result<Map, AgreeError> {
-        let mut known = known.clone();
-        let mut asked = voters(&known);
+        let mut seen = Seen::new(known);
         let (mut round, mut pause) = (1, PAUSE_FIRST);
         let mut may_be_accepted = false;
         for _ in 0..BALLOTS_MAX {
             let ballot = Ballot { round, host: self.host };
-            match self.ballot(ballot, &known, &asked, &mut change, &mut may_be_accepted).await? {
+            match self.ballot(ballot, &mut seen, &mut change, &mut may_be_accepted).await? {
                 Ended::Agreed(map) => return Ok(map),
-                Ended::Elsewhere(map) => {
-                    asked.extend(voters(&map));
-                    known = map;
-                    round += 1;
-                }
-                Ended::Settled(map) => {
-                    known = map;
-                    round += 1;
-                }
+                Ended::Elsewhere | Ended::Settled => round += 1,
                 Ended::Outbid(highest) => {
                     round = highest.max(round) + 1;
                     time::sleep(pause.mul_f64((engine::task::random_u64() % 1000) as f64 / 1000.0)).await;
@@ -145,24 +170,26 @@ impl<'a, N: Namespace> Proposer<'a, N> {
     async fn ballot(
         &self,
         ballot: Ballot,
-        known: &Map,
-        asked: &BTreeSet<MemberId>,
+        seen: &mut Seen,
         change: &mut impl FnMut(&Map) -> Result<Map, AgreeError>,
         may_be_accepted: &mut bool,
     ) -> Result<Ended, AgreeError> {
-        let promises = self.ask(asked.clone(), |member| self.acceptor(known, member)?.prepare_within(ballot)).await;
+        let prepare = |member| self.acceptor(&seen.lives, seen.pool, member)?.prepare_within(ballot);
+        let promises = self.ask(seen.asked.clone(), prepare).await;
         let granted = promises.values().filter_map(|promise| promise.as_ref().ok());
-        let named = granted.filter_map(|promise| Some((promise.superblock.accepted, promise.map.as_ref()?)));
-        let Some((accepted, base)) = named.max_by_key(|(accepted, _)| *accepted) else {
+        let shown = granted.filter_map(|promise| Some((promise.superblock.accepted, promise.map.as_ref()?)));
+        let mut shown: Vec<_> = shown.collect();
+        shown.sort_by_key(|(accepted, _)| *accepted);
+        let Some(&(accepted, base)) = shown.last() else {
             return self.not_enough(&promises, *may_be_accepted);
         };
-        let base = base.clone();
-        if !voters(&base).is_subset(asked) {
-            return Ok(Ended::Elsewhere(base));
+        if seen.learn(&shown, base, &promises) {
+            return Ok(Ended::Elsewhere);
         }
+        let base = base.clone();
         // A promise without a whole map can't tell what was accepted there.
         let whole = |member: &Member| match promises.get(&member.id) {
-            Some(Ok(Promise { map, superblock, .. })) => map.is_some() && superblock.incarnation == member.incarnation,
+            Some(Ok(Promise { map, superblock, .. })) => map.is_some() && seen.lives.counts(member, superblock),
             _ => false,
         };
         if !has_quorum(&base, whole) {
@@ -170,7 +197,7 @@ impl<'a, N: Namespace> Proposer<'a, N> {
         }
         let carries = |member: &Member| match promises.get(&member.id) {
             Some(Ok(Promise { map: Some(map), superblock, .. })) => {
-                (superblock.accepted, superblock.incarnation) == (accepted, member.incarnation) && *map == base
+                superblock.accepted == accepted && seen.lives.counts(member, superblock) && *map == base
             }
             _ => false,
         };
@@ -181,21 +208,19 @@ impl<'a, N: Namespace> Proposer<'a, N> {
         *may_be_accepted |= !settles;
         let mut targets = voters(&base);
         targets.extend(voters(&next));
-        let accepted = self.hand_out(&next, &base, &promises, ballot, &body, targets.clone()).await;
-        let done = |member: &Member| {
-            life_of(member.id, &next, &base).is_some_and(|asked| asked.incarnation == member.incarnation)
-                && matches!(accepted.get(&member.id), Some(Ok(())))
-        };
+        seen.lives.learn(&next);
+        let accepted = self.hand_out(&next, &seen.lives, &promises, ballot, &body, targets.clone()).await;
+        let done = |member: &Member| seen.lives.is_life_of(member) && matches!(accepted.get(&member.id), Some(Ok(())));
         if !has_quorum(&base, done) || !has_quorum(&next, done) {
             return self.not_enough(&accepted, *may_be_accepted);
         }
         if settles {
-            return Ok(Ended::Settled(next));
+            return Ok(Ended::Settled);
         }
         // It is in force. All others get it too, so that any member is enough to find the pool; who misses it learns later.
         let all = next.members.iter().chain(&base.members).map(|member| member.id);
         let learners = all.filter(|member| !targets.contains(member)).collect();
-        let learned = self.hand_out(&next, &base, &promises, ballot, &body, learners).await;
+        let learned = self.hand_out(&next, &seen.lives, &promises, ballot, &body, learners).await;
         for (member, refusal) in learned.iter().filter_map(|(member, result)| Some((member, result.as_ref().err()?))) {
             tracing::debug!(%member, %refusal, epoch = next.epoch, "a member has not learned the new map");
         }
@@ -206,7 +231,7 @@ impl<'a, N: Namespace> Proposer<'a, N> {
     async fn hand_out(
         &self,
         next: &Map,
-        base: &Map,
+        lives: &Lives,
         promises: &Answers<Promise>,
         ballot: Ballot,
         body: &[u8],
@@ -214,7 +239,7 @@ impl<'a, N: Namespace> Proposer<'a, N> {
     ) -> Answers<()> {
         let epoch: Epoch = next.epoch;
         self.ask(targets, |member| {
-            let acceptor = self.acceptor_in(life_of(member, next, base), next.pool, member)?;
+            let acceptor = self.acceptor(lives, next.pool, member)?;
             Ok(async move {
                 let accept = async {
                     match promises.get(&member) {
@@ -228,19 +253,10 @@ impl<'a, N: Namespace> Proposer<'a, N> {
         .await
     }
 
-    fn acceptor(&self, map: &Map, member: MemberId) -> Result<Acceptor<'a, N>, Refusal> {
-        self.acceptor_in(map.index_of(member).map(|index| &map.members[index]), map.pool, member)
-    }
-
-    fn acceptor_in(
-        &self,
-        life: Option<&Member>,
-        pool: uuid::Uuid,
-        member: MemberId,
-    ) -> Result<Acceptor<'a, N>, Refusal> {
+    fn acceptor(&self, lives: &Lives, pool: uuid::Uuid, member: MemberId) -> Result<Acceptor<'a, N>, Refusal> {
         let namespace = self.namespaces.get(&member).copied();
         let namespace = namespace.ok_or_else(|| Refusal::NoVote("it is not connected".into()))?;
-        Ok(Acceptor { namespace, pool, life: life.map(|member| (member.incarnation, member.mark)) })
+        Ok(Acceptor { namespace, pool, life: lives.of(member) })
     }
 
     async fn ask<T, F: Future<Output = Result<T, Refusal>>>(
@@ -274,7 +290,7 @@ impl<'a, N: Namespace> Proposer<'a, N> {
         }
         let mut reasons: Vec<String> = refusals().map(|(member, refusal)| format!("{member}: {refusal}")).collect();
         if reasons.is_empty() {
-            reasons.push("their maps are damaged".into());
+            reasons.push("their maps are damaged, or do not name the lives that they are in".into());
         }
         Err(AgreeError::Unavailable { outcome_unknown, reasons: reasons.join("; ") })
     }
@@ -283,7 +299,8 @@ impl<'a, N: Namespace> Proposer<'a, N> {
     /// were before this are known by it, and have no vote.
     pub async fn roll_call(&self, known: &Map) -> Result<Map, AgreeError> {
         let members = known.members.iter().map(|member| member.id).collect();
-        let raised = self.ask(members, |member| self.acceptor(known, member)?.raise_within(0)).await;
+        let seen = Seen::new(known);
+        let raised = self.ask(members, |member| self.acceptor(&seen.lives, seen.pool, member)?.raise_within()).await;
         self.agree(known, |map| {
             let mut next = map.clone();
             for member in &mut next.members {
@@ -308,8 +325,8 @@ impl<'a, N: Namespace> Acceptor<'a, N> {
         Ok(async move { timeout(STEP_TIME_MAX, self.prepare(ballot)).await.unwrap_or(Err(too_slow())) })
     }
 
-    fn raise_within(self, at_least: u64) -> Result<impl Future<Output = Result<u64, Refusal>> + use<'a, N>, Refusal> {
-        Ok(async move { timeout(STEP_TIME_MAX, self.raise(at_least)).await.unwrap_or(Err(too_slow())) })
+    fn raise_within(self) -> Result<impl Future<Output = Result<u64, Refusal>> + use<'a, N>, Refusal> {
+        Ok(async move { timeout(STEP_TIME_MAX, self.raise()).await.unwrap_or(Err(too_slow())) })
     }
 }
 
@@ -320,11 +337,6 @@ fn too_slow() -> Refusal {
 /// Everybody who is asked about the map after this one.
 fn voters(map: &Map) -> BTreeSet<MemberId> {
     map.voter_indices().map(|index| map.members[index].id).collect()
-}
-
-/// A member as the life in which it is asked to accept `next`: the one it has there, or else, if it goes, in `base`.
-fn life_of<'m>(member: MemberId, next: &'m Map, base: &'m Map) -> Option<&'m Member> {
-    [next, base].into_iter().find_map(|map| Some(&map.members[map.index_of(member)?]))
 }
 
 /// Whether those for whom `agrees` holds, and that count, are a majority of the voters, on every side of the map.

@@ -25,6 +25,7 @@ pub mod error;
 pub mod fuzz;
 pub mod geometry;
 mod id;
+mod lives;
 mod lost;
 pub mod map;
 mod open;

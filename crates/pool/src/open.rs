@@ -2,7 +2,8 @@
 //!
 //! The map is the one of the highest ballot by which a quorum of *its own* voters has accepted it ([`crate::agree`]). A map seen
 //! on fewer may never be agreed on, and using it could split the pool; one that was in force and no longer is does no harm,
-//! as the pages of the members tell hosts with an old map to look for the new one. Members that are absent, damaged or formatted
+//! as the pages of the members tell hosts with an old map to look for the new one. A member counts only in the newest life and
+//! from the highest mark on that any map names which was read ([`crate::lives`]). Members that are absent, damaged or formatted
 //! again do not stop a pool that has its majority; they are named, and the caller gives them no vote.
 
 use std::time::Duration;
@@ -14,6 +15,7 @@ use crate::agree::has_quorum;
 use crate::create::page_fits;
 use crate::error::Error;
 use crate::geometry::{MAP_OFFSETS, SUPERBLOCK_OFFSETS};
+use crate::lives::Lives;
 use crate::map::{Map, MapError, Member, MemberId};
 use crate::slot::{MAP_BYTES_MAX, read, read_body};
 use crate::superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
@@ -111,8 +113,10 @@ pub async fn open<L: Label>(namespaces: &[L], pool: Option<uuid::Uuid>) -> Resul
     // several ballots are not enough: between them another may have been built on what was there before.
     let mut candidates: Vec<&Report> = good.iter().map(|(_, report)| *report).collect();
     candidates.sort_by_key(|report| std::cmp::Reverse(report.superblock.accepted));
+    let mut lives = Lives::default();
+    candidates.iter().rev().for_each(|report| lives.learn(&report.map));
     let carries = |this: &Report, member: &Member| {
-        let is_it = |found: &Superblock| (found.member, found.incarnation) == (member.id, member.incarnation);
+        let is_it = |found: &Superblock| found.member == member.id && lives.counts(member, found);
         let same = |report: &Report| report.superblock.accepted == this.superblock.accepted && report.map == this.map;
         good.iter().any(|(_, report)| is_it(&report.superblock) && report.whole && same(report))
     };
@@ -174,18 +178,17 @@ fn vote<N: Namespace>(map: &Map, member: &Member, namespace: &N, found: &Superbl
     if member.lost {
         return Err("it was given up as lost: `yagura pool replace` or `remove` takes it out, `yagura kv repair` begins it anew".into());
     }
-    is_in_its_life(member, found).map_err(|error| error.to_string())?;
+    is_in_its_life((member.incarnation, member.mark), found).map_err(|error| error.to_string())?;
     still_fits(map, member, namespace)
 }
 
-/// Whether this is the superblock of the life that the map names, and no older state of it.
-pub(crate) fn is_in_its_life(member: &Member, found: &Superblock) -> Result<(), SuperblockError> {
-    if found.incarnation != member.incarnation {
-        let (found, expected) = (found.incarnation, member.incarnation);
-        return Err(SuperblockError::OtherIncarnation { found, expected });
+/// Whether this is the superblock of the life that is expected, and no state of it older than the mark.
+pub(crate) fn is_in_its_life((expected, mark): (u64, u64), found: &Superblock) -> Result<(), SuperblockError> {
+    if found.incarnation != expected {
+        return Err(SuperblockError::OtherIncarnation { found: found.incarnation, expected });
     }
-    if found.generation < member.mark {
-        return Err(SuperblockError::RolledBack { found: found.generation, mark: member.mark });
+    if found.generation < mark {
+        return Err(SuperblockError::RolledBack { found: found.generation, mark });
     }
     Ok(())
 }

@@ -108,7 +108,8 @@ async fn phase<N: Namespace, M: Mover>(
         (change.cursor, change.done) = (cursor, step.done);
         progress(&change);
         if noted.elapsed() >= NOTE_INTERVAL {
-            map = proposer.agree(&map, |map| Ok(noted_in(map, &change, unnoted))).await?;
+            let note = noting(&change, unnoted);
+            map = proposer.agree(&map, |map| Ok(note(map))).await?;
             (noted, unnoted) = (time::now(), 0);
             match &map.change {
                 // Somebody else has come further: on with what is left.
@@ -139,9 +140,11 @@ async fn overtaken<N: Namespace>(
     if goes_on_here { Err(failed) } else { Ok(now) }
 }
 
-/// The map with progress noted.
-fn noted_in(map: &Map, change: &Change, moved: u64) -> Map {
-    map.note(change.id, change.phase, change.cursor, change.done, moved, time::unix_time().as_millis() as u64)
+/// Makes of a map the one with progress noted. The note's time is one whenever it is made: by it the note is recognised in a
+/// map that a failed ballot left behind, and that somebody has settled since; it must not be counted twice.
+fn noting(change: &Change, moved: u64) -> impl Fn(&Map) -> Map {
+    let now_ms = time::unix_time().as_millis() as u64;
+    move |map| map.note(change.id, change.phase, change.cursor, change.done, moved, now_ms)
 }
 
 /// The map after the phase of `change`, if that is still where the map is.
@@ -320,6 +323,21 @@ mod tests {
             assert!((1..20).contains(&moved), "{moved}");
             assert_eq!((&end, end.state, end.epoch), (&firsts, State::Stable, joint.epoch + 1));
             assert!(end.members.iter().all(|member| member.weight == 100), "{end:?}");
+        });
+    }
+
+    /// Its ballot failed; somebody settled what one voter had accepted of it, and it tries again.
+    #[test]
+    fn a_note_is_counted_once_however_often_it_is_proposed() {
+        run(async {
+            let joint = begun(&three()).await;
+            let change = Change { cursor: 3, ..joint.change.clone().unwrap() };
+            let note = noting(&change, 1000);
+            let noted = note(&joint);
+            assert_eq!(noted.change.as_ref().unwrap().moved_bytes, 1000);
+            time::sleep(Duration::from_millis(5)).await;
+            assert_eq!(note(&noted), noted);
+            assert_eq!(noting(&change, 10)(&noted).change.unwrap().moved_bytes, 1010, "another's, at the same place");
         });
     }
 

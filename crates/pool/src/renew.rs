@@ -79,7 +79,7 @@ fn last_generation(map: &Map, member: &Member, label: &str, images: &[Vec<u8>]) 
             }
             Ok(found) => {
                 last = last.max(found.generation);
-                votes |= !member.lost && is_in_its_life(member, &found).is_ok();
+                votes |= !member.lost && is_in_its_life((member.incarnation, member.mark), &found).is_ok();
             }
             Err(source @ SuperblockError::Newer { .. }) => {
                 return Err(Error::Superblock { member: label.to_owned(), source });

@@ -344,7 +344,7 @@ pub(super) fn doubled(pause: Duration, options: &Options) -> Duration {
 }
 
 /// Between half of `pause` and all of it, so that hosts that lost a target together do not return together.
-pub(super) fn jittered(pause: Duration) -> Duration {
+pub fn jittered(pause: Duration) -> Duration {
     let half = pause / 2;
     let spread = half.as_nanos().max(1) as u64;
     half + Duration::from_nanos(task::random_u64() % spread)

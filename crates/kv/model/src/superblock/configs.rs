@@ -17,6 +17,7 @@ pub fn sound(group: &str) -> Vec<Config> {
             new("superblock: propose|open, copy A lost", &[&[Propose(1, 1), Propose(2, 2)], &[Open]]).with(lose_one),
         ],
         "superblock-large" => vec![
+            new("superblock: raise,propose|propose", &[&[Raise, Propose(1, 1)], &[Propose(2, 2)]]).with(lose_one),
             new("superblock: propose|propose, copy A lost", &[&[Propose(1, 1)], &[Propose(2, 2)]]).with(lose_one),
             new(
                 "superblock: propose|three times",
@@ -69,6 +70,12 @@ pub fn broken() -> Vec<Config> {
             "superblocks: copy A mended from copy B as it is",
             &[&[Propose(1, 1), Propose(2, 2)], &[Open]],
             Rules { mends_without_bump: true, ..none.clone() },
+        )
+        .with(lose_one),
+        new(
+            "superblocks: raised in copy A before copy B",
+            &[&[Raise, Propose(1, 1)], &[Propose(2, 2)]],
+            Rules { raises_first_copy_first: true, ..none.clone() },
         )
         .with(lose_one),
     ]

@@ -17,6 +17,13 @@ const LEAVES: usize = 2;
 const OTHER: u8 = 9;
 /// Steps in which a host that is alone ends its operations, at most.
 const STEPS_ALONE_MAX: usize = 300;
+/// Times that a host replaces copy B by itself in one operation before it gives up: two hosts may do so again and again, each
+/// because the other has done half of it.
+const RAISES_MAX: u8 = 3;
+/// Generations by which copy B is raised before copy A is mended: more than there are steps at a time.
+const MEND_STRIDE: u8 = 4;
+/// Generations by which both are raised for a mark: more than a mend makes up for.
+const MARK_STRIDE: u8 = 16;
 
 /// A copy of the superblock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Debug)]
@@ -56,11 +63,12 @@ pub enum Operation {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 enum Step {
-    /// To read copy A, then copy B.
+    /// To read copy B, then copy A.
     #[default]
     ReadFirst,
     ReadSecond,
-    /// Copy A is lost: to replace copy B by itself under the next generation, then copy A by that.
+    /// Copy A is lost or has fallen back: to replace copy B by itself under a later generation, then copy A by that. Or the
+    /// generation is raised: both by what copy A says.
     Bump,
     Mend,
     /// To replace copy A, to read copy B, to replace that.
@@ -89,6 +97,9 @@ struct Host {
     new: Copy,
     promise: Copy,
     accepting: bool,
+    /// The copies are replaced to raise the generation, not to mend.
+    raising: bool,
+    raises: u8,
     leaf: usize,
     leaves: [Leaf; LEAVES],
     /// The command in doubt, and the step that sent it.
@@ -134,6 +145,8 @@ pub struct Rules {
     pub opens_first_copy_first: bool,
     /// Copy A is mended from copy B as it is.
     pub mends_without_bump: bool,
+    /// The generation is raised as any step is done: in copy A, then in copy B.
+    pub raises_first_copy_first: bool,
 }
 
 /// A configuration.
@@ -328,6 +341,7 @@ impl Search {
         current.doubt = None;
         current.step = match (step, done) {
             (Step::Bump, true) => Step::Mend,
+            (Step::Mend, true) if current.raising => return self.in_force(state, host, operation),
             (Step::Bump | Step::Mend, _) => Step::ReadFirst,
             (Step::Replace, true) if self.0.rules.first_copy_alone => return self.in_force(state, host, operation),
             (Step::Replace, true) => Step::ReadFollower,
@@ -380,10 +394,12 @@ impl Search {
         let current = &mut state.hosts[host];
         match current.step {
             // Copy A is written first: if it is still what copy B was before, both are.
-            Step::ReadFirst if self.opens(operation) => (current.second, current.step) = (copies[1], Step::ReadSecond),
+            Step::ReadFirst if self.second_first(operation) => {
+                (current.second, current.step) = (copies[1], Step::ReadSecond)
+            }
             Step::ReadFirst => (current.first, current.step) = (copies[0], Step::ReadSecond),
             Step::ReadSecond => {
-                match self.opens(operation) {
+                match self.second_first(operation) {
                     true => current.first = copies[0],
                     false => current.second = copies[1],
                 }
@@ -431,11 +447,22 @@ impl Search {
     }
 
     /// Whether copy B is read first.
-    fn opens(&self, operation: Operation) -> bool {
-        operation == Operation::Open && !self.0.rules.opens_first_copy_first
+    fn second_first(&self, operation: Operation) -> bool {
+        operation != Operation::Open || !self.0.rules.opens_first_copy_first
     }
 
     fn have_copies(&self, state: &mut State, host: usize, operation: Operation) {
+        self.go_on(state, host, operation);
+        let current = &mut state.hosts[host];
+        if current.step == Step::Bump {
+            current.raises += 1;
+            if current.raises > RAISES_MAX {
+                Self::end(state, host);
+            }
+        }
+    }
+
+    fn go_on(&self, state: &mut State, host: usize, operation: Operation) {
         let current = &mut state.hosts[host];
         let (first, second) = (current.first, current.second);
         if operation == Operation::Open {
@@ -447,9 +474,11 @@ impl Search {
                 Self::end(state, host)
             };
         }
+        current.raising = false;
         if first.lost || second.generation > first.generation {
-            current.new = Copy { generation: second.generation + 1, ..second };
-            current.step = if first.lost && !self.0.rules.mends_without_bump { Step::Bump } else { Step::Mend };
+            let (stride, step) =
+                if self.0.rules.mends_without_bump { (1, Step::Mend) } else { (MEND_STRIDE, Step::Bump) };
+            (current.new, current.step) = (Copy { generation: second.generation + stride, ..second }, step);
             return;
         }
         current.step = Step::Replace;
@@ -458,7 +487,12 @@ impl Search {
             Operation::Propose(ballot, _) => {
                 current.new = Copy { promised: ballot, generation: first.generation + 1, ..first };
             }
-            _ => current.new = Copy { generation: first.generation + 1, ..first },
+            _ => {
+                current.new = Copy { generation: first.generation + MARK_STRIDE, ..first };
+                if !self.0.rules.raises_first_copy_first {
+                    (current.raising, current.step) = (true, Step::Bump);
+                }
+            }
         }
     }
 
