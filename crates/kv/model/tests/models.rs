@@ -163,7 +163,7 @@ fn every_broken_rule_of_agreement_is_caught() {
 fn a_voter_is_one_register_although_it_lies_in_two_copies_and_many_leaves() {
     let configs = superblock::configs::sound("superblock").into_iter();
     let counts: Vec<usize> = configs.map(|c| states(c.name, exhaust(&superblock::Search(c), STATES_MAX))).collect();
-    assert_eq!(counts, [6079, 41888, 29163]);
+    assert_eq!(counts, [5000, 324_451, 32_396]);
 }
 
 #[test]
