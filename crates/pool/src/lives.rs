@@ -6,8 +6,8 @@
 //! was seen, on the way or among the very answers:
 //!
 //! - *A vote is counted only from a voter that has not forgotten anything since the highest mark that is known to whoever
-//!   counts, or to any voter that has answered.* A member reaches a mark by [`crate::acceptor::MARK_STRIDE`] generations at
-//!   once: what it forgets lies so far below that no number of promises to those who don't know of the mark makes up for it.
+//!   counts, or was to any voter when it answered.* A member reaches a mark by [`crate::acceptor::MARK_STRIDE`] generations
+//!   at once: what it forgets lies so far below that no number of promises to those who don't know of the mark makes up for it.
 //! - A mark is a fact, whatever became of the map that names it: the generation was reached before the map was proposed. So
 //!   the highest counts.
 //! - A member is in a life before a map names it, and never again in the one before. Of two lives that of the later map

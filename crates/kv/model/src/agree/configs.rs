@@ -22,6 +22,8 @@ pub fn sound(group: &str) -> Vec<Config> {
             new("agree: ended|taken back", 1, &[&[Begin(2), End], &[TakeBack]]),
             new("agree: two voters, one replaced|note", 0b011, &[&[Begin(0b110), End], &[Note]]),
             new("agree: one voter begins anew|note", OLD, &[&[Renew(0)], &[Note]]).with(|c| c.losses = 1),
+            new("agree: marked, a voter rolled back", OLD, &[&[Note], &[Note]])
+                .with(|c| (c.marked, c.rollbacks, c.ballots_max) = (true, 1, 1)),
         ],
         "agree-large" => vec![
             new("agree: note,note|open", OLD, &[&[Note, Note], &[Open]]),
@@ -35,6 +37,8 @@ pub fn sound(group: &str) -> Vec<Config> {
                 .with(|c| c.losses = 1),
         ],
         "agree-open" => vec![
+            new("agree: marked, a voter rolled back, two ballots", OLD, &[&[Note], &[Note]])
+                .with(|c| (c.marked, c.rollbacks) = (true, 1)),
             new("agree: two begin one voter anew", OLD, &[&[Renew(0), End], &[Renew(0), End]]).with(|c| c.losses = 2),
             new("agree: note|note|open", OLD, &[&[Note], &[Note], &[Open]]),
             new("agree: note,note|note", OLD, &[&[Note, Note], &[Note]]),
@@ -61,6 +65,9 @@ pub fn broken() -> Vec<Config> {
         new("agreement: a voter that lost what it had votes on", OLD, &[&[Note], &[Note]])
             .with(|c| (c.losses, c.ballots_max) = (1, 1))
             .under(|r| r.votes_after_loss = true),
+        new("agreement: a voter judged by the marks known", OLD, &[&[Note], &[Note]])
+            .with(|c| (c.marked, c.rollbacks, c.ballots_max) = (true, 1, 1))
+            .under(|r| r.marks_of_known = true),
         new("agreement: counts in whatever life", OLD, &[&[Renew(0)], &[Note]])
             .with(|c| (c.losses, c.ballots_max) = (1, 1))
             .under(|r| r.any_life = true),

@@ -16,6 +16,8 @@ pub struct Map {
     pub(super) renewed: u8,
     /// The life of each member; 0: it is none of this map's.
     pub(super) lives: [u8; MEMBERS],
+    /// The mark of each member.
+    pub(super) marks: [u8; MEMBERS],
 }
 
 /// What a host asks for.
@@ -106,6 +108,11 @@ impl Map {
         next.changes[free] = token;
         Some(next)
     }
+}
+
+/// Of each member the higher of two marks.
+pub(super) fn highest(one: &[u8; MEMBERS], other: &[u8; MEMBERS]) -> [u8; MEMBERS] {
+    std::array::from_fn(|member| one[member].max(other[member]))
 }
 
 /// How many changes.

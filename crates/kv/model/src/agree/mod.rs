@@ -42,6 +42,8 @@ struct Member {
     map: Map,
     /// The body of the map does not verify.
     torn: bool,
+    /// The mark that it has been raised to: its generation, as far as it matters.
+    mark: u8,
 }
 
 /// An answer.
@@ -63,6 +65,8 @@ enum Reply {
 struct Accept {
     member: u8,
     life: u8,
+    /// And not below this mark.
+    mark: u8,
     ballot: Ballot,
     /// What had been accepted when it promised; `None`: it is asked for its promise first.
     before: Option<Ballot>,
@@ -98,10 +102,14 @@ pub struct Host {
     settles: bool,
     /// It has done so once: that ballot is not counted.
     settled: bool,
+    /// It has begun again for newer marks or lives once: likewise.
+    restarted: bool,
     /// Changes that the newest map had that anybody was told of when the operation began.
     floor: u8,
     /// The life that it has given to a member that begins anew.
     life: u8,
+    /// The highest mark of each member that any map names which it has come by.
+    marks: [u8; MEMBERS],
 }
 
 /// What went wrong.
@@ -122,6 +130,7 @@ pub struct State {
     /// The longest chain that anybody was told of.
     chain: [u8; CHANGES_MAX],
     losses_left: u8,
+    rollbacks_left: u8,
     torn_left: u8,
     /// Lives given so far.
     lives: u8,
@@ -141,6 +150,8 @@ pub struct Rules {
     pub quorum_of_known: bool,
     /// A member that has lost what it had votes on.
     pub votes_after_loss: bool,
+    /// A voter is judged by the marks of the map that the proposer knew, not by those that the answers name.
+    pub marks_of_known: bool,
     /// A member counts by its id, in whatever life.
     pub any_life: bool,
     /// A promise counts although the map accepted before it can't be read.
@@ -168,6 +179,11 @@ pub struct Config {
     pub ballots_max: u8,
     /// Members that may lose what they had.
     pub losses: u8,
+    /// The map in force at first has marks of all members; hosts know the one before it, without.
+    pub marked: bool,
+    /// Members that may be rolled back to what they were before the marks, while no ballot is under way that was answered by none
+    /// who knows them.
+    pub rollbacks: u8,
     /// Maps whose body may be damaged.
     pub torn: u8,
     /// The rules.

@@ -1,6 +1,6 @@
 //! What a proposer does with the answers, and a member with its requests.
 
-use super::map::length;
+use super::map::{highest, length};
 use super::{
     Accept, Ballot, CHANGES_MAX, Change, Config, Fault, HOSTS_MAX, Host, MEMBERS, Map, Member, Phase, Reply, State,
     round_of,
@@ -33,7 +33,7 @@ impl Config {
     pub(super) fn end(&self, state: &mut State, host: usize) {
         self.leave_accepts(state, host);
         let Host { next, known, .. } = state.hosts[host];
-        state.hosts[host] = Host { next: next + 1, known, ..Host::default() };
+        state.hosts[host] = Host { next: next + 1, known, marks: known.marks, ..Host::default() };
     }
 
     /// Accepts that have not landed yet may do so without their host.
@@ -65,13 +65,13 @@ impl Config {
     pub(super) fn deliver(&self, state: &mut State, host: usize, index: usize) {
         let ballot = self.ballot(state, host);
         state.hosts[host].pending &= !(1 << index);
-        let known = state.hosts[host].known;
+        let (known, mark) = (state.hosts[host].known, state.hosts[host].marks[index]);
         let member = &mut state.members[index];
         let reply = match state.hosts[host].phase {
             Phase::Prepare => {
                 let expected = known.lives[index];
                 match expected == 0 || expected == member.life || self.rules.any_life {
-                    _ if member.life == 0 => Reply::NoVote,
+                    _ if member.life == 0 || member.mark < mark => Reply::NoVote,
                     false => Reply::NoVote,
                     true => promise(member, ballot),
                 }
@@ -94,12 +94,14 @@ impl Config {
         let current = &state.hosts[host];
         let named = [current.proposed.lives[member], current.base.lives[member]];
         let life = named.into_iter().find(|&life| life != 0).unwrap_or(0);
+        let mark = current.marks[member].max(current.proposed.marks[member]);
         // The replies of the accept phase overwrite those of the promise, one by one.
         let before = match current.replies[member] {
             Reply::Shown(shown) => Some(shown.accepted),
             _ => None,
         };
-        Accept { member: member as u8, life, ballot: self.ballot(state, host), before, map: current.proposed }
+        let mark = if self.rules.marks_of_known { 0 } else { mark };
+        Accept { member: member as u8, life, mark, ballot: self.ballot(state, host), before, map: current.proposed }
     }
 
     /// Carries an accept out; `false`: refused.
@@ -115,6 +117,7 @@ impl Config {
 
     pub(super) fn may_land(&self, member: &Member, accept: &Accept) -> bool {
         let lives = member.life != 0 && (member.life == accept.life || self.rules.any_life);
+        let lives = lives && member.mark >= accept.mark;
         let promised = match accept.before {
             Some(before) => member.promised == accept.ballot && member.accepted == before,
             None => member.promised < accept.ballot,
@@ -149,6 +152,9 @@ impl Config {
             self.prepare(&mut next, host, round);
             return Some(next);
         }
+        if let Some(next) = self.judged_anew(state, host, &base) {
+            return Some(next);
+        }
         let promised = self.agreeing(current, |member, shown| {
             (!shown.torn || self.rules.torn_counts) && (shown.life == base.lives[member] || self.rules.any_life)
         });
@@ -172,6 +178,40 @@ impl Config {
             }
             None => self.end(&mut next, host),
         }
+        Some(next)
+    }
+
+    /// The answers name other marks, or a later map's other lives, than the proposer knew, by which a voter is judged otherwise:
+    /// it begins again.
+    fn judged_anew(&self, state: &State, host: usize, base: &Map) -> Option<State> {
+        let current = &state.hosts[host];
+        let mut marks = current.marks;
+        for reply in &current.replies {
+            if let Reply::Shown(member) = reply
+                && !member.torn
+            {
+                marks = highest(&marks, &member.map.marks);
+            }
+        }
+        let is_later = base.length() >= current.known.length();
+        let anew = |member: &usize| match current.replies[*member] {
+            Reply::Shown(shown) => shown.mark < marks[*member],
+            _ => {
+                marks[*member] != current.marks[*member]
+                    || is_later && base.lives[*member] != current.known.lives[*member]
+            }
+        };
+        let voters = (0..MEMBERS).filter(|member| base.voters() >> member & 1 == 1);
+        if self.rules.marks_of_known || !voters.clone().any(|member| anew(&member)) {
+            return None;
+        }
+        let mut next = state.clone();
+        let again = &mut next.hosts[host];
+        again.marks = marks;
+        again.known = if is_later { *base } else { again.known };
+        again.ballots_used -= u8::from(!again.restarted);
+        again.restarted = true;
+        self.prepare(&mut next, host, current.round + 1);
         Some(next)
     }
 
@@ -217,6 +257,7 @@ impl Config {
             let settling = &mut next.hosts[host];
             settling.ballots_used -= u8::from(!settling.settled);
             (settling.settles, settling.settled, settling.known) = (false, true, proposed);
+            settling.marks = highest(&settling.marks, &proposed.marks);
             self.prepare(&mut next, host, current.round + 1);
             return Some(next);
         }
@@ -246,10 +287,12 @@ impl Config {
             }
         }
         seen.sort_by_key(|member| std::cmp::Reverse(member.accepted));
+        let marks = seen.iter().fold([0; MEMBERS], |marks, shown| highest(&marks, &shown.map.marks));
         let in_force = seen.iter().find(|newest| {
             let carrying = self.agreeing(current, |member, shown| {
                 let same = shown.accepted == newest.accepted || self.rules.opens_any_ballot;
-                same && shown.map == newest.map && !shown.torn && shown.life == newest.map.lives[member]
+                let current = shown.life == newest.map.lives[member] && shown.mark >= marks[member];
+                same && shown.map == newest.map && !shown.torn && current
             });
             self.rules.opens_newest || newest.map.has_quorum(&self.rules, carrying)
         });

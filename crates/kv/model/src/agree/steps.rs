@@ -1,6 +1,6 @@
 //! The transition system and progress.
 
-use super::{CHANGES_MAX, Change, Config, Fault, Host, MEMBERS, Map, Member, Phase, Reply, State};
+use super::{CHANGES_MAX, Change, Config, Fault, Host, MEMBERS, Map, Member, Phase, Reply, State, map};
 use crate::explore::{Model, Visit};
 
 /// Ballots in which a proposer that nobody is in the way of comes to an end: each finds voters it did not know, or a higher
@@ -15,13 +15,24 @@ impl Model for Search {
 
     fn initial(&self) -> State {
         let first = Map::first(self.0.voters);
-        let member = Member { life: 1, map: first, ..Member::default() };
+        let member = match self.0.marked {
+            false => Member { life: 1, map: first, ..Member::default() },
+            true => Member {
+                life: 1,
+                mark: 1,
+                promised: 1,
+                accepted: 1,
+                map: Map { marks: [1; MEMBERS], ..first },
+                torn: false,
+            },
+        };
         State {
             members: [member; MEMBERS],
             hosts: vec![Host { known: first, ..Host::default() }; self.0.hosts.len()],
             late: Vec::new(),
             chain: [0; CHANGES_MAX],
             losses_left: self.0.losses,
+            rollbacks_left: self.0.rollbacks,
             torn_left: self.0.torn,
             lives: 1,
             fault: None,
@@ -47,6 +58,12 @@ impl Model for Search {
                 let life = if self.0.rules.votes_after_loss { member.life } else { 0 };
                 next.members[index] = Member { life, map: first, ..Member::default() };
                 visit(next, &|| format!("member {index} loses what it had"));
+            }
+            if state.rollbacks_left > 0 && self.is_marked_by_others(state, index) {
+                let mut next = state.clone();
+                next.rollbacks_left -= 1;
+                next.members[index] = Member { life: 1, map: Map::first(self.0.voters), ..Member::default() };
+                visit(next, &|| format!("member {index} is rolled back"));
             }
             if state.torn_left > 0 && !member.torn && member.life != 0 {
                 let mut next = state.clone();
@@ -112,14 +129,38 @@ impl Search {
         }
     }
 
+    /// A voter whose fall back to the beginning any voter knows, and everybody who is about to count it.
+    fn is_marked_by_others(&self, state: &State, index: usize) -> bool {
+        let voters = |member: &usize| self.0.voters >> member & 1 == 1;
+        let knows = |host: &Host| {
+            let shown = |reply: &Reply| match reply {
+                Reply::Shown(member) => Some(member.map.marks[index] > 0),
+                _ => None,
+            };
+            let mut answers = host.replies.iter().filter_map(shown).peekable();
+            match host.phase {
+                Phase::Idle | Phase::Read => true,
+                _ if host.marks[index].max(host.proposed.marks[index]) > 0 => true,
+                Phase::Prepare => answers.peek().is_none() || answers.any(|knows| knows),
+                Phase::Accept => false,
+            }
+        };
+        voters(&index)
+            && state.hosts.iter().all(knows)
+            && (0..MEMBERS).filter(voters).all(|member| member == index || state.members[member].map.marks[index] > 0)
+    }
+
     /// A proposer alone, who knows the first map only and reaches these members, comes to an end where a quorum of every map
     /// that is carried can answer.
     fn progress(&self, state: &State, reached: u8) -> Result<(), String> {
         let answers = |member: usize| reached >> member & 1 == 1 && state.members[member].life != 0;
+        let named = state.members.iter().map(|member| member.map.marks);
+        let marks = named.fold([0; MEMBERS], |highest, marks| map::highest(&highest, &marks));
         let enough = |map: &Map| {
             let whole = |member: &usize| {
                 let shown = &state.members[*member];
-                answers(*member) && !shown.torn && shown.life == map.lives[*member]
+                let current = shown.life == map.lives[*member] && shown.mark >= marks[*member];
+                answers(*member) && !shown.torn && current
             };
             map.has_quorum(&self.0.rules, (0..MEMBERS).filter(whole).map(|member| 1 << member).sum())
         };
