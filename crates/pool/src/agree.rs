@@ -144,14 +144,21 @@ impl<'a, N: Namespace> Proposer<'a, N> {
     pub async fn agree(
         &self,
         known: &Map,
+        change: impl FnMut(&Map) -> Result<Map, AgreeError>,
+    ) -> Result<Map, AgreeError> {
+        self.agree_by(&mut Seen::new(known), change).await
+    }
+
+    async fn agree_by(
+        &self,
+        seen: &mut Seen,
         mut change: impl FnMut(&Map) -> Result<Map, AgreeError>,
     ) -> Result<Map, AgreeError> {
-        let mut seen = Seen::new(known);
         let (mut round, mut pause) = (1, PAUSE_FIRST);
         let mut may_be_accepted = false;
         for _ in 0..BALLOTS_MAX {
             let ballot = Ballot { round, host: self.host };
-            match self.ballot(ballot, &mut seen, &mut change, &mut may_be_accepted).await? {
+            match self.ballot(ballot, seen, &mut change, &mut may_be_accepted).await? {
                 Ended::Agreed(map) => return Ok(map),
                 Ended::Elsewhere | Ended::Settled => round += 1,
                 Ended::Outbid(highest) => {
@@ -298,12 +305,16 @@ impl<'a, N: Namespace> Proposer<'a, N> {
     /// Raises the generation of every member that answers and notes it in the map: media that are rolled back to what they
     /// were before this are known by it, and have no vote.
     pub async fn roll_call(&self, known: &Map) -> Result<Map, AgreeError> {
+        let mut seen = Seen::new(known);
+        // Who knew an old map alone would raise one that was rolled back, and above the mark by which that is known.
+        let known = self.agree_by(&mut seen, |map| Ok(map.clone())).await?;
         let members = known.members.iter().map(|member| member.id).collect();
-        let seen = Seen::new(known);
         let raised = self.ask(members, |member| self.acceptor(&seen.lives, seen.pool, member)?.raise_within()).await;
-        self.agree(known, |map| {
+        let lives = seen.lives.clone();
+        self.agree_by(&mut seen, |map| {
             let mut next = map.clone();
-            for member in &mut next.members {
+            // What was raised in another life says nothing of this one.
+            for member in next.members.iter_mut().filter(|member| lives.is_life_of(member)) {
                 if let Some(Ok(generation)) = raised.get(&member.id) {
                     member.mark = member.mark.max(*generation);
                 }

@@ -47,12 +47,13 @@ fn a_voter_rolled_back_between_two_marks_makes_no_quorum_with_one_that_was_away(
         let newest = proposer.agree(&marked, |map| Ok(map.raise_epoch())).await.unwrap();
         roll_back(&namespaces[0], &before);
         reach(&namespaces, [true, false, true]);
-        // As often as it likes: promises that it gives to those who don't know of the mark don't lift it above that.
+        // As often as it likes: promises to those who don't know of the mark don't lift it above that, nor do their roll calls.
         for attempt in 0..8 {
             let forked = proposer.agree(&known, |map| Ok(map.raise_epoch())).await;
             let refused = matches!(&forked, Err(AgreeError::Unavailable { reasons, outcome_unknown: false })
                 if reasons.contains("rolled back"));
             assert!(refused, "attempt {attempt}: {forked:?}");
+            assert!(matches!(proposer.roll_call(&known).await, Err(AgreeError::Unavailable { .. })));
             assert!(matches!(open(&labelled(&namespaces), None).await, Err(Error::NoQuorum { agreeing: 1, .. })));
         }
         reach(&namespaces, [true, true, true]);
