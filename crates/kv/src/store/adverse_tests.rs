@@ -3,12 +3,11 @@
 use engine::time;
 use pool::HeapPage;
 
-use super::scrub_tests::{REPAIR, SCRUB};
 use super::tests::{Pool, value};
 use super::*;
-use crate::table::{Content, Known, Record, Request};
+use crate::table::Content;
 use crate::testing::run;
-use crate::types::{Applied, Ballot, Timestamp};
+use crate::types::{Ballot, Timestamp};
 
 /// The first try may yet land although the second found no room: to call that harmless would be a lie.
 #[test]
@@ -28,7 +27,11 @@ fn a_put_in_doubt_that_then_finds_no_room_is_of_unknown_outcome() {
                 let home = |key: &Key| map.geometry(0).home(key.hash().home);
                 let own = home(&Key::new(b"k", map.hash_seed).unwrap());
                 let timestamp = Timestamp { counter: 1, op: OpId { host: 1, sequence: 1 }, ballot: Ballot::NONE };
-                let record = Record { timestamp, value: Some(value(&[1; 9000])), ..Record::default() };
+                let record = crate::table::Record {
+                    timestamp,
+                    value: Some(value(&[1; 9000])),
+                    ..crate::table::Record::default()
+                };
                 for number in 0u32.. {
                     let key = Key::new(&number.to_le_bytes(), map.hash_seed).unwrap();
                     if home(&key) != own && table.store_if_newer(&key, &record, None, None).await.is_err() {
@@ -168,58 +171,5 @@ fn a_get_that_finds_no_good_copy_looks_seldom() {
         assert!(pool.store.get(b"k").await.is_err());
         let reads: u64 = pool.take().iter().map(|(reads, ..)| reads).sum();
         assert!(reads < 5_000, "{reads} reads for one get");
-    });
-}
-
-/// A value that has ended, whose only copy is lost: what is to be deleted need not be read.
-#[test]
-fn what_has_ended_is_ended_though_its_only_copy_is_damaged() {
-    run(44, async {
-        let pool = Pool::new(3, 3).await;
-        let key = Key::new(b"k", pool.map.hash_seed).unwrap();
-        let table = pool.store.table(2).unwrap();
-        let timestamp =
-            Timestamp { counter: pool.map.epoch << 41, op: OpId { host: 7, sequence: 1 }, ..Timestamp::ZERO };
-        let record = Record { timestamp, value: Some(value(&[1; 9000])), expiry: 1, tag: 0, ops: Vec::new() };
-        table.store_if_newer(&key, &record, None, None).await.unwrap();
-        let Content::Elsewhere(_, reference) = table.read(&key).await.unwrap().content else { panic!("9,000 bytes") };
-        pool.damage(2, table.layout().data(pool::HeapPage(reference.place))).await;
-        pool.members[2].slow.set(Duration::from_millis(5));
-        let repaired = pool.store.repair(&REPAIR).await;
-        assert!(repaired.is_complete() && repaired.expired == 1, "{repaired:?}");
-        pool.store.settle().await;
-        let found = pool.store.scrub(&SCRUB).await;
-        assert!(found.is_clean() && found.tombstones == 1, "{found:?}");
-    });
-}
-
-/// A conditional operation has left its entry on one member alone, and the others have promised a higher ballot since: to store
-/// it there it has to be decided anew. That member was passed over each time, as the others were faster.
-#[test]
-fn what_one_slow_member_alone_shows_is_decided_anew_and_stored_everywhere() {
-    run(45, async {
-        let pool = Pool::new(3, 3).await;
-        pool.store.put(b"k", value(b"old")).await.unwrap();
-        pool.store.settle().await;
-        let key = Key::new(b"k", pool.map.hash_seed).unwrap();
-        let table = pool.store.table(2).unwrap();
-        let before = table.read(&key).await.unwrap().timestamp;
-        let ballot = |sequence| Ballot { round: (pool.map.epoch << 40) + sequence, op: OpId { host: 7, sequence } };
-        let op = OpId { host: 8, sequence: 1 };
-        let timestamp = Timestamp { counter: before.counter + 1, op, ballot: ballot(1) };
-        let ops = vec![Applied { op: ballot(1).op, round: ballot(1).round }];
-        let record = Record { timestamp, value: Some(value(b"new")), ops, ..Record::default() };
-        table.store_if_newer(&key, &record, None, None).await.unwrap();
-        for member in 0..2 {
-            let table = pool.store.table(member).unwrap();
-            table.apply(&key, &Request::Prepare(ballot(2)), Known::default()).await.unwrap();
-        }
-        pool.members[2].slow.set(Duration::from_millis(50));
-        let repaired = pool.store.repair(&REPAIR).await;
-        assert!(repaired.is_complete() && repaired.stored == 2, "{repaired:?}");
-        pool.store.settle().await;
-        assert!(pool.store.scrub(&SCRUB).await.is_clean());
-        pool.down(2, true);
-        assert_eq!(pool.host().get(b"k").await, Ok(Some(value(b"new"))));
     });
 }

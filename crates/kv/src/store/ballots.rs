@@ -24,7 +24,7 @@ use engine::time;
 use super::error::StoreError;
 use super::link::Link;
 use super::operation::Course;
-use super::round::{Answer, Majority, Round, is_value};
+use super::round::{Answer, Majority, Round};
 use super::value::{Change, PutOptions, Versioned};
 use super::{Inner, count};
 use crate::table::{Found, Record, Request};
@@ -58,9 +58,8 @@ pub(super) enum Purpose {
     Change,
     /// To see what is there.
     Read,
-    /// To have what is there accepted anew by all that can be reached, even if a majority shows it; and that is to be at least
-    /// what one member is known to show.
-    Spread(Timestamp),
+    /// To have what is there accepted anew by all that can be reached, even if a majority shows it.
+    Spread,
 }
 
 /// An entry that was sent to be accepted, and what the operation returns if it was.
@@ -156,23 +155,13 @@ impl<'a, N: Link, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'
     async fn prepare(&mut self) -> Result<Option<(Ballot, Majority)>, StoreError> {
         self.largest += 1;
         let ballot = Ballot { round: self.largest, op: self.op };
-        let mut answer = self.course.ask(self.round, Request::Prepare(ballot), false).await?;
-        if let (Answer::Done, Purpose::Spread(shown)) = (answer, self.purpose) {
-            answer = self.round.hear_of(shown).await;
-        }
-        match answer {
-            Answer::Done => Ok(self.promised().map(|majority| (ballot, majority))),
+        match self.course.ask(self.round, Request::Prepare(ballot), false).await? {
+            Answer::Done => Ok(self.round.judge().map(|majority| (ballot, majority))),
             Answer::Refused(higher) => {
                 self.largest = self.largest.max(higher.round);
                 Ok(None)
             }
         }
-    }
-
-    /// What those that have promised show, if they are a majority. More of them than a majority are one, too, with the newest that
-    /// any of them shows; that is more than others of them may agree on.
-    fn promised(&self) -> Option<Majority> {
-        if matches!(self.purpose, Purpose::Spread(_)) { self.round.newest() } else { self.round.judge() }
     }
 
     /// `None`: refused, or gone.
@@ -220,15 +209,7 @@ impl<'a, N: Link, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'
         if applied.is_none() && self.is_undecidable(&base) {
             return Err(StoreError::OutcomeUnknown);
         }
-        let expired = base.is_expired(self.inner.unix_millis());
-        let value = match expired && applied.is_none() {
-            // It is deleted or replaced, whatever it was.
-            true => None,
-            false => match self.round.fetch(holders).await {
-                Ok(value) => value,
-                Err(_gone) => return Ok(Resolution::Gone),
-            },
-        };
+        let Ok(value) = self.round.fetch(holders).await else { return Ok(Resolution::Gone) };
         let confirmed_as = |result, version| {
             let timestamp = Timestamp { ballot, ..base.timestamp };
             let record = Record { timestamp, ..base.record(value.clone()) };
@@ -242,7 +223,8 @@ impl<'a, N: Link, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'
             return attempt.map(confirmed).ok_or(StoreError::OutcomeUnknown);
         }
         let shown = value.clone().map(|value| Versioned::new(&base, value));
-        let nothing = !is_value(&base.content);
+        let expired = base.is_expired(self.inner.unix_millis());
+        let nothing = shown.is_none();
         let (result, value, options) = match (self.decide)(shown.as_ref().filter(|_| !expired)) {
             Change::Put { value, .. } if value.len() > VALUE_BYTES_MAX => {
                 return Err(StoreError::Value { length: value.len() }.with_outcome(!self.attempts.is_empty()));
@@ -271,7 +253,7 @@ impl<'a, N: Link, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'
         confirmed: impl Fn(R) -> Resolution<R>,
     ) -> Resolution<R> {
         match majority {
-            Majority::Agreed(_) if self.attempts.is_empty() && !matches!(self.purpose, Purpose::Spread(_)) => {
+            Majority::Agreed(_) if self.attempts.is_empty() && self.purpose != Purpose::Spread => {
                 Resolution::Is(Effect { result, timestamp: base.timestamp, version: base.version() })
             }
             _ => confirmed(result),

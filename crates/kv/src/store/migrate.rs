@@ -193,7 +193,7 @@ async fn carry_known<N: Link>(
 /// Has a key decided anew. Its own look may count an old home that was not sealed when those were that showed `seen`, and miss
 /// what they know: then another look is due.
 async fn confirm<N: Link>(inner: &Rc<Inner<N>>, key: &Key, seen: Timestamp) -> Result<(), NotYet> {
-    match inner.confirm(key, seen).await {
+    match inner.confirm(key).await {
         Ok(decided) if decided >= seen => Ok(()),
         Ok(_) => Err(NotYet::Reason("written meanwhile".into())),
         Err(error) => Err(NotYet::Reason(error.to_string())),

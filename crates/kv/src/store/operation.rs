@@ -270,14 +270,13 @@ async fn confirm<N: Link>(
 
 impl<N: Link> Inner<N> {
     /// Brings the newest of a key to a majority of its members, and in the background to the others, where promises stand
-    /// against merely storing it. A member that holds what was `shown` is waited for a while. Returns the timestamp under which
-    /// they hold it.
-    pub(super) async fn confirm(self: &Rc<Self>, key: &Key, shown: Timestamp) -> Result<Timestamp, StoreError> {
+    /// against merely storing it. Returns the timestamp under which they hold it.
+    pub(super) async fn confirm(self: &Rc<Self>, key: &Key) -> Result<Timestamp, StoreError> {
         let (start, course) = (time::now(), Course::default());
         let operation = self.on_newest(async |pool| {
             let round = course.begin(self, &pool, key);
             round.majority().await?;
-            confirm(self, key, &round, &course, Purpose::Spread(shown)).await
+            confirm(self, key, &round, &course, Purpose::Spread).await
         });
         self.within(start, &course, operation).await.map(|effect| effect.timestamp)
     }

@@ -314,8 +314,7 @@ async fn repair_as_planned<N: Link>(
     pace: &Pace,
     report: &mut RepairReport,
 ) -> Result<(), Gone> {
-    if work.expired {
-        end(inner, work, report).await;
+    if work.expired && end(inner, work, report).await {
         return Ok(());
     }
     let length = work.length_elsewhere();
@@ -335,7 +334,7 @@ async fn repair_as_planned<N: Link>(
             }
         }
     }
-    if work.lacking.is_empty() && damaged.is_empty() {
+    if work.lacking.is_empty() && damaged.is_empty() && !work.expired {
         return Ok(());
     }
     pace.take(length as u64).await;
@@ -369,22 +368,25 @@ async fn repair_as_planned<N: Link>(
             Err(error) => report.fail(format!("{:?} on member {}: {error}", work.key, member.index)),
         }
     }
+    if work.expired && !end(inner, work, report).await {
+        report.fail(format!("{:?}: it has ended, and a minority holds it still", work.key));
+    }
     Ok(())
 }
 
-/// Deletes what has ended, which to look at it does, unless it has been written since. Its value is not needed for that.
-async fn end<N: Link>(inner: &Rc<Inner<N>>, work: &Work<N>, report: &mut RepairReport) {
-    match decide_anew(inner, &work.key, work.timestamp).await {
-        Ok(decided) => report.expired += u64::from(decided > work.timestamp),
-        Err(error) => report.fail(format!("{:?}: it has ended; {error}", work.key)),
+/// Deletes what has ended; `false`: the majority that was asked had not heard of it, and has to first.
+async fn end<N: Link>(inner: &Rc<Inner<N>>, work: &Work<N>, report: &mut RepairReport) -> bool {
+    // To look at it is to delete it, unless it has been written since.
+    match inner.confirm(&work.key).await {
+        Ok(decided) => {
+            report.expired += u64::from(decided > work.timestamp);
+            decided >= work.timestamp
+        }
+        Err(error) => {
+            report.fail(format!("{:?}: {error}", work.key));
+            true
+        }
     }
-}
-
-/// Has the newest of a key, which one member at least has shown, decided anew, by a majority that has heard of it.
-async fn decide_anew<N: Link>(inner: &Rc<Inner<N>>, key: &Key, newest: Timestamp) -> Result<Timestamp, String> {
-    let decided = inner.confirm(key, newest).await.map_err(|error| error.to_string())?;
-    let unheard = || "no member that holds the newest has answered in time: repair again".to_owned();
-    (decided >= newest).then_some(decided).ok_or_else(unheard)
 }
 
 /// Has the newest of a key decided anew, and waits until `member` holds it.
@@ -394,7 +396,10 @@ async fn spread<N: Link>(
     key: &Key,
     newest: Timestamp,
 ) -> Result<(), String> {
-    let decided = decide_anew(inner, key, newest).await?;
+    let decided = inner.confirm(key).await.map_err(|error| error.to_string())?;
+    if decided < newest {
+        return Err("the majority that was asked has not heard of the newest: repair again".into());
+    }
     for _ in 0..SPREAD_LOOKS_MAX {
         let (_, found) = member.read(key).await.map_err(|error| error.to_string())?;
         if found.timestamp >= decided {

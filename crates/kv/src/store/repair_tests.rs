@@ -11,7 +11,7 @@ use super::tests::{Pool, value};
 use super::*;
 use crate::table::{Content, Record, TableError};
 use crate::testing::run;
-use crate::types::{Ballot, Timestamp};
+use crate::types::Timestamp;
 
 /// Every value is replaced while the heaps are looked at. Red when extents that were referred to, and freed before their
 /// allocation page was read, were taken for lost claims and claimed again.
@@ -132,7 +132,7 @@ fn replicas_that_differ_in_expiry_or_tag_are_found() {
         let op = |sequence| OpId { host: 9, sequence };
         for (number, (expiry, tag)) in [(0, 0), (7, 0), (0, 7)].into_iter().enumerate() {
             let key = Key::new(&[number as u8], pool.map.hash_seed).unwrap();
-            let timestamp = Timestamp { counter: 5, op: op(number as u64), ballot: Ballot::NONE };
+            let timestamp = Timestamp { counter: 5, op: op(number as u64), ballot: crate::types::Ballot::NONE };
             for member in 0..3 {
                 let (expiry, tag) = if member == 1 { (expiry, tag) } else { (0, 0) };
                 let record = Record { timestamp, value: Some(value(b"v")), expiry, tag, ops: Vec::new() };
@@ -446,7 +446,7 @@ fn a_put_that_has_ended_on_a_minority_is_ended_everywhere() {
         let table = pool.store.table(2).unwrap();
         let mut timestamp = table.read(&key).await.unwrap().timestamp;
         timestamp.counter += 1;
-        timestamp.ballot = Ballot::NONE;
+        timestamp.ballot = crate::types::Ballot::NONE;
         let record = Record { timestamp, value: Some(value(b"ended")), expiry: 1, tag: 0, ops: Vec::new() };
         table.store_if_newer(&key, &record, None, None).await.unwrap();
         pool.members[2].slow.set(Duration::from_millis(5));

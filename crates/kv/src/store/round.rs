@@ -30,9 +30,6 @@ use crate::value::Value;
 /// How long members are waited for that have not answered when others have refused a change by a seal: if all have, it is known
 /// not to have happened. Guessed: above the spread of answers over members that are well.
 const LAST_WORD: Duration = Duration::from_millis(100);
-/// How long a member that has shown something is waited for when a majority without it has answered already. Chosen: as long as a
-/// member may take for a stretch of a walk, so that one which a walk has heard is heard here, too.
-const HOLDER_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// A round under way. Dropping it ends the operation's interest; what was decided is still carried out.
 pub(super) struct Round<N: Link> {
@@ -197,31 +194,6 @@ impl<N: Link> Round<N> {
                 Majority::Split(showing(newest))
             }
         })
-    }
-
-    /// The same, but of all that have answered the newest, also if an older one is what a majority of them agrees on.
-    pub(super) fn newest(&self) -> Option<Majority> {
-        let is_met = self.shared.is_met(|slot| slot.found.is_some());
-        let slots = self.shared.slots.borrow();
-        let time = |slot: &Slot<N>| slot.found.as_ref().map(|found| found.timestamp);
-        let newest = slots.iter().filter_map(time).max()?;
-        let shows = |(index, slot): (usize, &Slot<N>)| (time(slot) == Some(newest)).then_some(index);
-        is_met.then(|| Majority::Split(slots.iter().enumerate().filter_map(shows).collect()))
-    }
-
-    /// A majority has promised. Waits until one of them shows something as new as `shown`, another refuses, or all have said what
-    /// they have to say; not for ever.
-    pub(super) async fn hear_of(&self, shown: Timestamp) -> Answer {
-        let shows = |slot: &Slot<N>| slot.found.as_ref().is_some_and(|found| found.timestamp >= shown);
-        let judge = || {
-            let any = |which: &dyn Fn(&Slot<N>) -> bool| self.shared.slots.borrow().iter().any(which);
-            match self.shared.refusal() {
-                _ if any(&shows) => Some(Answer::Done),
-                Some(higher) => Some(Answer::Refused(higher)),
-                None => (!any(&Slot::may_yet)).then_some(Answer::Done),
-            }
-        };
-        time::timeout(HOLDER_TIME_MAX, self.until(judge)).await.unwrap_or(Answer::Done)
     }
 
     /// What the members say that have promised `ballot`, if they are a majority: their answers to the read are then as good
