@@ -14,7 +14,8 @@ use fabric::host::{ConnectError, Discovered, Discovery, HostIdentity, Options, R
 use kv::resp::execute::together;
 use kv::store::{LEASE_DEFAULT, Link, Store};
 use nvme::Nqn;
-use pool::{Map, Proposer, Report};
+use pool::search::Found as Heard;
+use pool::{Map, Proposer, Report, Search};
 
 use crate::error::Error;
 use crate::security::SecurityOptions;
@@ -264,35 +265,36 @@ pub async fn reach(way: &Way, addresses: &[String]) -> Result<Reached, Error> {
     Ok(Reached { way: way.clone(), map, members, troubles })
 }
 
-/// From a map that some member carries to the one in force. Voters come and go, so that a newer map may name others to ask.
-/// Whoever is connected on the way is added to `given`.
-pub(crate) async fn settle(way: &Way, mut map: Map, given: &mut Vec<Found>) -> Result<Map, Error> {
-    let mut looks = 0;
+/// From a map that some member carries to the one in force. Whoever is connected on the way is added to `given`.
+pub(crate) async fn settle(way: &Way, map: Map, given: &mut Vec<Found>) -> Result<Map, Error> {
+    let pool = map.pool;
+    let (mut search, mut looks) = (Search::new(map), 0);
+    let mut asked: Vec<(String, Connected)> = Vec::new();
     for _ in 0..MAPS_MAX {
-        let voters: Vec<usize> = map.voter_indices().collect();
+        let voters: Vec<usize> = search.map().voter_indices().collect();
         let needed = voters.len() / 2 + 1;
-        let found = connect(way, &map, voters.into_iter(), given).await?;
+        let found = connect(way, search.map(), voters.into_iter(), given).await?;
         let connected = found.iter().filter(|(found, _)| found.namespace.is_connected()).count();
-        let labelled: Vec<_> =
-            found.into_iter().map(|(found, _)| (found.address.clone(), found.namespace.clone())).collect();
-        match pool::open(&labelled, Some(map.pool)).await {
-            Ok(opened) if opened.map == map => return Ok(map),
-            // The newest map was seen on too few to be in force.
-            Ok(opened) => map = opened.map,
-            Err(pool::Error::NoQuorum { map: newest, .. }) if *newest != map => map = *newest,
+        for (found, _) in found {
+            if !asked.iter().any(|(_, namespace)| *namespace == found.namespace) {
+                asked.push((found.address, found.namespace));
+            }
+        }
+        match search.heard(pool::open(&asked, Some(pool)).await)? {
+            Heard::InForce(map) => return Ok(map),
+            Heard::More => {}
             // There is nobody to propose it to.
-            Err(error @ pool::Error::NoQuorum { .. }) if connected < needed => return Err(error.into()),
-            Err(pool::Error::NoQuorum { .. }) if looks < SETTLE_LOOKS => {
+            Heard::Unsettled(error) if connected < needed => return Err(error.into()),
+            Heard::Unsettled(_) if looks < SETTLE_LOOKS => {
                 looks += 1;
                 engine::time::sleep(jittered(SETTLE_PAUSE)).await;
             }
-            Err(error @ pool::Error::NoQuorum { .. }) => {
+            Heard::Unsettled(error) => {
                 // Whoever proposed the newest map was stopped half-way: it is finished, or what was before it is.
                 let namespaces: Vec<Connected> = given.iter().map(|found| found.namespace.clone()).collect();
-                let agreed = Proposer::new(&namespaces).agree(&map, |map| Ok(map.clone())).await;
-                map = agreed.map_err(|_| error)?;
+                let agreed = Proposer::new(&namespaces).agree(search.map(), |map| Ok(map.clone())).await;
+                search = Search::new(agreed.map_err(|_| error)?);
             }
-            Err(error) => return Err(error.into()),
         }
     }
     Err(Error::Unavailable("the pool's map changes all the time; try again".into()))

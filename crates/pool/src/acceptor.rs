@@ -23,7 +23,7 @@ use device::Namespace;
 
 use crate::geometry::{MAP_OFFSETS, SUPERBLOCK_OFFSETS};
 use crate::map::{Map, MemberId};
-use crate::open::is_in_its_life;
+use crate::open::{is_in_its_life, is_newer};
 use crate::slot::{leaves, leaves_bytes, read, read_body, swap, unit_bytes};
 use crate::superblock::{Ballot, SUPERBLOCK_BYTES, Superblock, SuperblockError, crc64};
 
@@ -109,7 +109,7 @@ impl<N: Namespace> Acceptor<'_, N> {
                 }
             }
             match (decoded, other) {
-                (Ok(found), other) if other.as_ref().map_or(true, |other| other.generation <= found.generation) => {
+                (Ok(found), other) if other.as_ref().map_or(true, |other| !is_newer(other, &found)) => {
                     self.check(&found)?;
                     return Ok(([first, second], found));
                 }
@@ -160,8 +160,14 @@ impl<N: Namespace> Acceptor<'_, N> {
     async fn follow(&self, to: &Superblock, image: &[u8], step: Step) -> Result<(), Refusal> {
         for _ in 0..MISSES_MAX {
             let found = self.copy(1).await?;
-            match Superblock::decode(&found, to.member) {
-                Ok(other) if other.generation >= to.generation => {
+            let other = Superblock::decode(&found, to.member);
+            // What a late write has left of the life before is in nobody's way; what has begun a new one is.
+            let is_other_life = other.as_ref().is_ok_and(|other| other.incarnation != to.incarnation);
+            if is_other_life && !self.is_in_life_of(to).await? {
+                return Err(Refusal::Contended);
+            }
+            match other {
+                Ok(other) if !is_other_life && other.generation >= to.generation => {
                     return match step.is_in(&other, to) {
                         true => Ok(()),
                         false if other.promised > to.promised => Err(Refusal::Promised(other.promised)),
@@ -173,6 +179,12 @@ impl<N: Namespace> Acceptor<'_, N> {
             }
         }
         Err(Refusal::Contended)
+    }
+
+    /// Whether copy A, in which a life begins, is still of this one.
+    async fn is_in_life_of(&self, to: &Superblock) -> Result<bool, Refusal> {
+        let found = Superblock::decode(&self.copy(0).await?, to.member);
+        Ok(found.is_ok_and(|found| found.incarnation == to.incarnation))
     }
 
     /// Promises `ballot`, and tells what was accepted before.
@@ -391,6 +403,38 @@ mod tests {
             assert_eq!(refused, Err(Refusal::Contended));
             let (_, mended) = acceptor.look().await.unwrap();
             assert!(mended.accepted < ballot && mended.generation > raised + MARK_STRIDE, "{mended:?}");
+        });
+        world.unwrap();
+    }
+
+    /// Whoever raises the generation read both copies, and writes copy B, when the member has begun a new life in copy A. It was
+    /// taken back to its old life, whose pages are gone. Nor does a step of the old life find its way into copy B.
+    #[test]
+    fn a_life_that_has_begun_is_not_undone_by_what_comes_late_from_the_one_before() {
+        let world = World::new(1, SimConfig::default()).run_until(async {
+            let namespaces = vec![Plain::new(1, 2 << 20, 4096)];
+            let map = plain_pool(&namespaces, 1).await;
+            let old = Acceptor { namespace: &namespaces[0], pool: map.pool, life: None };
+            let (images, before) = old.look().await.unwrap();
+            namespaces[0].0.bytes.borrow_mut().fill(0);
+            let fresh = crate::renew(&namespaces[0], "m", &map, 0).await.unwrap();
+            let new = Acceptor { life: Some((fresh.incarnation, fresh.mark)), ..old };
+            let put = |image: &[u8]| {
+                let at = SUPERBLOCK_OFFSETS[1] as usize;
+                namespaces[0].0.bytes.borrow_mut()[at..][..image.len()].copy_from_slice(image);
+            };
+            // A step of the old life, on its way from copy A.
+            let late = Superblock { generation: before.generation + MARK_STRIDE, ..before.clone() };
+            let refused = old.follow(&late, &old.image(&late), Step::Promise).await;
+            assert_eq!(refused, Err(Refusal::Contended));
+            assert_eq!(new.look().await.unwrap().1.incarnation, fresh.incarnation);
+            put(&images[1]);
+            assert_eq!(old.raise_from(&images, before, MARK_STRIDE).await, Ok(None));
+            let found = crate::open::inspect(&namespaces[0], "m").await.unwrap().superblock;
+            assert_eq!((found.incarnation, found.generation), (fresh.incarnation, fresh.mark));
+            let promise = new.prepare(Ballot { round: 10, host: 7 }).await.unwrap();
+            assert_eq!(promise.superblock.incarnation, fresh.incarnation);
+            assert!(crate::open::inspect(&namespaces[0], "m").await.unwrap().whole, "copy B has followed");
         });
         world.unwrap();
     }

@@ -346,7 +346,7 @@ fn too_slow() -> Refusal {
 }
 
 /// Everybody who is asked about the map after this one.
-fn voters(map: &Map) -> BTreeSet<MemberId> {
+pub(crate) fn voters(map: &Map) -> BTreeSet<MemberId> {
     map.voter_indices().map(|index| map.members[index].id).collect()
 }
 

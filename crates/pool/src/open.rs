@@ -92,18 +92,18 @@ pub async fn open<L: Label>(namespaces: &[L], pool: Option<uuid::Uuid>) -> Resul
         inspected.unwrap_or_else(|_| Err(device_error(label, late())))
     }))
     .await;
-    let reasons = || {
-        let reason = |(given, report): (&L, &Result<Report, Error>)| match report {
+    let reasons = |lives: &Lives| {
+        let told = |(given, report): (&L, &Result<Report, Error>)| match report {
             // Device, superblock and map errors begin with the member's name.
             Err(error) => error.to_string(),
-            Ok(report) => format!("{}: epoch {}", given.label(), report.map.epoch),
+            Ok(report) => format!("{}: {}", given.label(), told(report, lives)),
         };
-        namespaces.iter().zip(&reports).map(reason).collect::<Vec<_>>().join("; ")
+        namespaces.iter().zip(&reports).map(told).collect::<Vec<_>>().join("; ")
     };
     let good: Vec<_> =
         reports.iter().enumerate().filter_map(|(index, report)| Some((index, report.as_ref().ok()?))).collect();
     let Some((_, first)) = good.first() else {
-        return Err(Error::NoMembers { reasons: reasons() });
+        return Err(Error::NoMembers { reasons: reasons(&Lives::default()) });
     };
     let expected = pool.unwrap_or(first.superblock.pool);
     if let Some((index, other)) = good.iter().find(|(_, report)| report.superblock.pool != expected) {
@@ -126,23 +126,37 @@ pub async fn open<L: Label>(namespaces: &[L], pool: Option<uuid::Uuid>) -> Resul
         let voters: Vec<&Member> = newest.map.voter_indices().map(|index| &newest.map.members[index]).collect();
         let agreeing = voters.iter().filter(|member| carries(newest, member)).count();
         let (voters, epoch, map) = (voters.len(), newest.map.epoch, Box::new(newest.map.clone()));
-        return Err(Error::NoQuorum { agreeing, voters, needed: voters / 2 + 1, epoch, reasons: reasons(), map });
+        return Err(Error::NoQuorum { agreeing, voters, needed: voters / 2 + 1, epoch, reasons: reasons(&lives), map });
     };
     let map = in_force.map.clone();
     let unsettled = (newest.map != map).then(|| newest.map.clone());
+    let life_of = |member: &Member| lives.of(member.id).unwrap_or((member.incarnation, member.mark));
     let find = |member: &Member| {
         let matches = |given: &L| given.namespace().info().nguid == member.id.0;
         let Some(index) = namespaces.iter().position(matches) else { return Presence::Absent };
         match &reports[index] {
             Err(error) => Presence::Refused(index, error.to_string()),
-            Ok(report) => match vote(&map, member, namespaces[index].namespace(), &report.superblock) {
-                Ok(()) => Presence::Present(index),
-                Err(reason) => Presence::Refused(index, format!("{}: {reason}", namespaces[index].label())),
-            },
+            Ok(report) => {
+                match vote(&map, (member, life_of(member)), namespaces[index].namespace(), &report.superblock) {
+                    Ok(()) => Presence::Present(index),
+                    Err(reason) => Presence::Refused(index, format!("{}: {reason}", namespaces[index].label())),
+                }
+            }
         }
     };
     let members = map.members.iter().map(find).collect();
     Ok(Opened { map, members, unsettled })
+}
+
+/// What a voter that can be read says, and what hinders it from being counted.
+fn told(report: &Report, lives: &Lives) -> String {
+    let Report { superblock, map, whole, .. } = report;
+    let forgotten = lives.of(superblock.member).map(|life| is_in_its_life(life, superblock));
+    match forgotten {
+        Some(Err(error)) => format!("epoch {}, but {error}", map.epoch),
+        _ if !whole => format!("epoch {}, but its copies differ: its superblock is being written", map.epoch),
+        _ => format!("epoch {}", map.epoch),
+    }
 }
 
 /// Whether a member of `map` that was away may vote again: still the same life of the same member of the same pool.
@@ -153,7 +167,8 @@ pub async fn check_member<N: Namespace>(namespace: &N, map: &Map, index: usize) 
     if superblock.pool != map.pool {
         return Err(Error::OtherPool { member: label, found: superblock.pool, expected: map.pool });
     }
-    vote(map, member, namespace, &superblock).map_err(|reason| Error::Unfit { member: label, reason })
+    vote(map, (member, (member.incarnation, member.mark)), namespace, &superblock)
+        .map_err(|reason| Error::Unfit { member: label, reason })
 }
 
 /// Reads a namespace's superblock and the map it names. `label` names it in errors.
@@ -174,11 +189,17 @@ pub async fn inspect<N: Namespace>(namespace: &N, label: &str) -> Result<Report,
     Ok(Report { superblock, map, copies, whole })
 }
 
-fn vote<N: Namespace>(map: &Map, member: &Member, namespace: &N, found: &Superblock) -> Result<(), String> {
+/// Whether a member that is in this `life` of the map's has a vote.
+fn vote<N: Namespace>(
+    map: &Map,
+    (member, life): (&Member, (u64, u64)),
+    namespace: &N,
+    found: &Superblock,
+) -> Result<(), String> {
     if member.lost {
         return Err("it was given up as lost: `yagura pool replace` or `remove` takes it out, `yagura kv repair` begins it anew".into());
     }
-    is_in_its_life((member.incarnation, member.mark), found).map_err(|error| error.to_string())?;
+    is_in_its_life(life, found).map_err(|error| error.to_string())?;
     still_fits(map, member, namespace)
 }
 
@@ -191,6 +212,12 @@ pub(crate) fn is_in_its_life((expected, mark): (u64, u64), found: &Superblock) -
         return Err(SuperblockError::RolledBack { found: found.generation, mark });
     }
     Ok(())
+}
+
+/// Whether copy B is newer than copy A: of the same life, and a later generation. A life begins in copy A; what is in copy B of
+/// another one is what a late write has left of the life before.
+pub(crate) fn is_newer(second: &Superblock, first: &Superblock) -> bool {
+    second.incarnation == first.incarnation && second.generation > first.generation
 }
 
 /// Whether a namespace is still as large as the member was made.
@@ -231,7 +258,7 @@ async fn newest_copy<N: Namespace>(
     }
     let [first, second] = good;
     let whole = first.is_none() || second.is_none() || first == second;
-    let newer = |(first, second): (&Superblock, &Superblock)| second.generation > first.generation;
+    let newer = |(first, second): (&Superblock, &Superblock)| is_newer(second, first);
     let best = if first.as_ref().zip(second.as_ref()).is_some_and(newer) { second } else { first.or(second) };
     match best {
         Some(best) => Ok((best, copies, whole)),

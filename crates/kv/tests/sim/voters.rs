@@ -5,7 +5,8 @@ use std::cell::RefCell;
 
 use device::Namespace;
 use kv::store::{LocalFuture, MapSource};
-use pool::{AgreeError, Map, MemberId, Proposer};
+use pool::search::Found;
+use pool::{AgreeError, Map, MemberId, Proposer, Search};
 
 use crate::cluster::Remote;
 
@@ -71,20 +72,23 @@ impl Voters {
     }
 
     async fn look(&self) -> Result<Map, String> {
-        let mut map = self.known();
+        let known = self.known();
+        let (pool, mut search, mut asked) = (known.pool, Search::new(known), Vec::new());
         for _ in 0..MAPS_MAX {
-            let voters = map.voter_indices().filter_map(|index| self.namespace(&map, index));
-            let labelled: Vec<(String, Remote)> =
-                voters.map(|namespace| (String::from("a voter"), namespace)).collect();
-            match pool::open(&labelled, Some(map.pool)).await {
-                Ok(opened) if opened.map == map => {
+            for namespace in search.map().voter_indices().filter_map(|index| self.namespace(search.map(), index)) {
+                let label = namespace.info().nguid.iter().map(|byte| format!("{byte:02x}")).collect();
+                if !asked.iter().any(|(other, _)| *other == label) {
+                    asked.push((label, namespace));
+                }
+            }
+            let opened = pool::open(&asked, Some(pool)).await;
+            match search.heard(opened).map_err(|error| error.to_string())? {
+                Found::InForce(map) => {
                     self.learn(&map);
                     return Ok(map);
                 }
-                Ok(opened) => map = opened.map,
-                Err(pool::Error::NoQuorum { map: newest, .. }) if *newest != map => map = *newest,
-                Err(pool::Error::NoQuorum { .. }) => return self.settled().await.map_err(|error| error.to_string()),
-                Err(error) => return Err(error.to_string()),
+                Found::More => {}
+                Found::Unsettled(_) => return self.settled().await.map_err(|error| error.to_string()),
             }
         }
         Err("the pool's map changes all the time".into())

@@ -1,0 +1,121 @@
+//! The way from any map of a pool to the one in force, look by look: a look reads the superblocks of the voters of every map that
+//! was come by so far.
+//!
+//! Voters come and go, so that a newer map, or an older one that is in force still, may name others to ask. Who asked the
+//! voters of one map at a time might come to no end: of a map on its way to force, whose old side names a voter that the new one
+//! does not, either set of voters alone points to the other's. So whoever was to be asked once is asked from then on, and a
+//! look either knows somebody new to ask or is the last.
+
+use std::collections::BTreeSet;
+
+use crate::agree::voters;
+use crate::error::Error;
+use crate::map::{Map, MemberId};
+use crate::open::Opened;
+
+/// Looks for the map in force.
+pub struct Search {
+    map: Map,
+    asked: BTreeSet<MemberId>,
+}
+
+/// What a look has come to.
+#[derive(Debug)]
+pub enum Found {
+    /// A map that is in force, or was when it was read.
+    InForce(Map),
+    /// The voters of [`Search::map`] are to be asked, too.
+    More,
+    /// All were asked, and too few have accepted the newest map: `NoQuorum`. Somebody is about to have it agreed on, or it has
+    /// to be settled ([`crate::Proposer::agree`] from [`Search::map`]).
+    Unsettled(Error),
+}
+
+impl Search {
+    /// From any map of the pool.
+    pub fn new(map: Map) -> Search {
+        Search { map, asked: BTreeSet::new() }
+    }
+
+    /// The map whose voters are to be asked in the next look, beside those that were asked before.
+    pub fn map(&self) -> &Map {
+        &self.map
+    }
+
+    /// Judges what [`crate::open`] has made of all voters asked so far.
+    ///
+    /// # Errors
+    /// Those of `open` but `NoQuorum`.
+    pub fn heard(&mut self, opened: Result<Opened, Error>) -> Result<Found, Error> {
+        self.asked.extend(voters(&self.map));
+        let seen = match &opened {
+            Ok(opened) => &opened.map,
+            Err(Error::NoQuorum { map, .. }) => map,
+            Err(_) => return opened.map(|opened| Found::InForce(opened.map)),
+        };
+        if !voters(seen).is_subset(&self.asked) {
+            self.map = seen.clone();
+            return Ok(Found::More);
+        }
+        Ok(opened.map_or_else(Found::Unsettled, |opened| Found::InForce(opened.map)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use device::Namespace;
+    use engine::sim::{SimConfig, World};
+
+    use super::*;
+    use crate::open;
+    use crate::plan::Request;
+    use crate::testing::{Plain, new_member, plain_pool};
+    use crate::{Member, Proposer};
+
+    /// One look: the voters of the search's map are asked beside those of before.
+    async fn look(search: &mut Search, namespaces: &[Plain], asked: &mut BTreeSet<MemberId>) -> Found {
+        asked.extend(voters(search.map()));
+        let labelled: Vec<(String, Plain)> = asked
+            .iter()
+            .filter_map(|id| namespaces.iter().find(|plain| plain.info().nguid == id.0))
+            .map(|plain| (String::from("m"), plain.clone()))
+            .collect();
+        search.heard(open(&labelled, None).await).unwrap()
+    }
+
+    /// The final map of a replacement has reached the voter that goes alone. Who asked that one saw the final map, which its
+    /// voters were to be asked for; those named the joint one, which the voter that goes has to be asked for; and so on.
+    #[test]
+    fn a_map_between_two_sets_of_voters_is_found_and_settled() {
+        let world = World::new(1, SimConfig::default()).run_until(async {
+            let namespaces: Vec<Plain> = (1..=2).map(|id| Plain::new(id, 2 << 20, 4096)).collect();
+            let map = plain_pool(&namespaces[..1], 1).await;
+            let new = new_member(&namespaces[1]);
+            let second: Member = crate::candidate(&new, &map, None, false).await.unwrap();
+            crate::admit(&new, &map, &second).await.unwrap();
+            let proposer = Proposer::new(&namespaces);
+            let request = Request::Replace { old: map.members[0].id, new: Box::new(second) };
+            let joint = proposer.agree(&map, |map| Ok(map.begin(&request, 9)?)).await.unwrap();
+            let before = namespaces[1].0.bytes.borrow().clone();
+            let last = proposer.agree(&joint, |map| Ok(map.end_joint())).await.unwrap();
+            *namespaces[1].0.bytes.borrow_mut() = before;
+            for known in [map, joint, last] {
+                let (mut search, mut asked) = (Search::new(known), BTreeSet::new());
+                let mut looks = 0;
+                while matches!(look(&mut search, &namespaces, &mut asked).await, Found::More) {
+                    looks += 1;
+                    assert!(looks <= 2, "each look asks somebody new");
+                }
+                let unsettled = look(&mut search, &namespaces, &mut asked).await;
+                assert!(matches!(unsettled, Found::Unsettled(Error::NoQuorum { .. })), "{unsettled:?}");
+                let bytes: Vec<Vec<u8>> = namespaces.iter().map(|plain| plain.0.bytes.borrow().clone()).collect();
+                let settled = Proposer::new(&namespaces).agree(search.map(), |map| Ok(map.clone())).await.unwrap();
+                let (mut search, mut asked) = (Search::new(settled.clone()), BTreeSet::new());
+                let found = look(&mut search, &namespaces, &mut asked).await;
+                assert!(matches!(&found, Found::InForce(map) if *map == settled), "{found:?}");
+                namespaces.iter().zip(bytes).for_each(|(plain, bytes)| *plain.0.bytes.borrow_mut() = bytes);
+            }
+        });
+        world.unwrap();
+    }
+}
