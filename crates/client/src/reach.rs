@@ -271,11 +271,7 @@ pub(crate) async fn settle(way: &Way, map: Map, given: &mut Vec<Found>) -> Resul
     let (mut search, mut looks) = (Search::new(map), 0);
     let mut asked: Vec<(String, Connected)> = Vec::new();
     for _ in 0..MAPS_MAX {
-        let voters: Vec<usize> = search.map().voter_indices().collect();
-        let needed = voters.len() / 2 + 1;
-        let found = connect(way, search.map(), voters.into_iter(), given).await?;
-        let connected = found.iter().filter(|(found, _)| found.namespace.is_connected()).count();
-        for (found, _) in found {
+        for (found, _) in connect(way, search.map(), search.map().voter_indices(), given).await? {
             if !asked.iter().any(|(_, namespace)| *namespace == found.namespace) {
                 asked.push((found.address, found.namespace));
             }
@@ -284,7 +280,7 @@ pub(crate) async fn settle(way: &Way, map: Map, given: &mut Vec<Found>) -> Resul
             Heard::InForce(map) => return Ok(map),
             Heard::More => {}
             // There is nobody to propose it to.
-            Heard::Unsettled(error) if connected < needed => return Err(error.into()),
+            Heard::Unsettled(error) if !is_majority_connected(search.map(), &asked) => return Err(error.into()),
             Heard::Unsettled(_) if looks < SETTLE_LOOKS => {
                 looks += 1;
                 engine::time::sleep(jittered(SETTLE_PAUSE)).await;
@@ -293,11 +289,19 @@ pub(crate) async fn settle(way: &Way, map: Map, given: &mut Vec<Found>) -> Resul
                 // Whoever proposed the newest map was stopped half-way: it is finished, or what was before it is.
                 let namespaces: Vec<Connected> = given.iter().map(|found| found.namespace.clone()).collect();
                 let agreed = Proposer::new(&namespaces).agree(search.map(), |map| Ok(map.clone())).await;
-                search = Search::new(agreed.map_err(|_| error)?);
+                search = Search::new(agreed.map_err(|refused| Error::Unavailable(format!("{error}; {refused}")))?);
             }
         }
     }
     Err(Error::Unavailable("the pool's map changes all the time; try again".into()))
+}
+
+fn is_majority_connected(map: &Map, asked: &[(String, Connected)]) -> bool {
+    let is_connected = |index: &usize| {
+        let id = map.members[*index].id.0;
+        asked.iter().any(|(_, namespace)| namespace.info().nguid == id && namespace.is_connected())
+    };
+    map.voter_indices().filter(is_connected).count() > map.voter_indices().count() / 2
 }
 
 /// Connections to members of the map, with what hindered them; new ones are added to `given`.

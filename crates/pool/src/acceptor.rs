@@ -161,13 +161,14 @@ impl<N: Namespace> Acceptor<'_, N> {
         for _ in 0..MISSES_MAX {
             let found = self.copy(1).await?;
             let other = Superblock::decode(&found, to.member);
-            // What a late write has left of the life before is in nobody's way; what has begun a new one is.
-            let is_other_life = other.as_ref().is_ok_and(|other| other.incarnation != to.incarnation);
-            if is_other_life && !self.is_in_life_of(to).await? {
+            // What a late write has left of the life before, or nothing, is in nobody's way as long as the life goes on in copy A:
+            // the member may have been emptied, or have begun a new one.
+            let is_this_life = other.as_ref().is_ok_and(|other| other.incarnation == to.incarnation);
+            if !is_this_life && !self.is_in_life_of(to).await? {
                 return Err(Refusal::Contended);
             }
             match other {
-                Ok(other) if !is_other_life && other.generation >= to.generation => {
+                Ok(other) if is_this_life && other.generation >= to.generation => {
                     return match step.is_in(&other, to) {
                         true => Ok(()),
                         false if other.promised > to.promised => Err(Refusal::Promised(other.promised)),
@@ -417,17 +418,23 @@ mod tests {
             let old = Acceptor { namespace: &namespaces[0], pool: map.pool, life: None };
             let (images, before) = old.look().await.unwrap();
             namespaces[0].0.bytes.borrow_mut().fill(0);
+            // Nor into a member that has been emptied, which it would make a member again.
+            let late = old.follow(&before, &images[0], Step::Promise).await;
+            assert_eq!(late, Err(Refusal::Contended));
             let fresh = crate::renew(&namespaces[0], "m", &map, 0).await.unwrap();
             let new = Acceptor { life: Some((fresh.incarnation, fresh.mark)), ..old };
             let put = |image: &[u8]| {
                 let at = SUPERBLOCK_OFFSETS[1] as usize;
                 namespaces[0].0.bytes.borrow_mut()[at..][..image.len()].copy_from_slice(image);
             };
-            // A step of the old life, on its way from copy A.
+            // A step of the old life, on its way from copy A, also where copy B is lost.
             let late = Superblock { generation: before.generation + MARK_STRIDE, ..before.clone() };
-            let refused = old.follow(&late, &old.image(&late), Step::Promise).await;
-            assert_eq!(refused, Err(Refusal::Contended));
-            assert_eq!(new.look().await.unwrap().1.incarnation, fresh.incarnation);
+            for copy_b in [new.copy(1).await.unwrap(), vec![0; images[1].len()]] {
+                put(&copy_b);
+                let refused = old.follow(&late, &old.image(&late), Step::Promise).await;
+                assert_eq!(refused, Err(Refusal::Contended));
+                assert_eq!(new.look().await.unwrap().1.incarnation, fresh.incarnation);
+            }
             put(&images[1]);
             assert_eq!(old.raise_from(&images, before, MARK_STRIDE).await, Ok(None));
             let found = crate::open::inspect(&namespaces[0], "m").await.unwrap().superblock;

@@ -7,6 +7,7 @@ use engine::sim::{SimConfig, World};
 
 use super::*;
 use crate::change::Phase;
+use crate::geometry::SUPERBLOCK_OFFSETS;
 use crate::map::tests::sample;
 use crate::plan::Request;
 use crate::testing::{Plain, plain_pool};
@@ -164,11 +165,17 @@ fn a_new_life_may_be_interrupted_after_every_write_and_begun_again() {
         run(async {
             let namespaces: Vec<Plain> = (1..=3).map(|id| Plain::new(id, 2 << 20, 4096)).collect();
             let map = plain_pool(&namespaces, 3).await;
+            let second = SUPERBLOCK_OFFSETS[1] as usize..SUPERBLOCK_OFFSETS[1] as usize + 4096;
+            let before = namespaces[1].0.bytes.borrow()[second.clone()].to_vec();
             empty(&namespaces[1]);
             let budget = Rc::new(Cell::new(crash));
             *namespaces[1].0.budget.borrow_mut() = budget.clone();
             let first = renew(&namespaces[1], "m", &map, 1).await;
             budget.set(u32::MAX);
+            if crash == 1 {
+                // A late step of the life before, while copy A alone is claimed: it must be in nobody's way.
+                namespaces[1].0.bytes.borrow_mut()[second].copy_from_slice(&before);
+            }
             let opened = open(&labelled(&namespaces), None).await.unwrap();
             assert!(matches!(opened.members[1], Presence::Refused(..)), "crash {crash}: {:?}", opened.members[1]);
             let member = match first {

@@ -46,7 +46,7 @@ impl<N: Namespace> Label for (String, N) {
 /// What one namespace says of itself.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// The good superblock with the higher generation.
+    /// The good superblock that counts: of two of one life the newer, else copy A.
     pub superblock: Superblock,
     /// The map it names.
     pub map: Map,
@@ -85,13 +85,7 @@ pub struct Opened {
 /// Opens the pool that `namespaces` are members of; all must belong to `pool` if that is given, else to the same one.
 /// Not all members need be among them: a majority of the voters is enough.
 pub async fn open<L: Label>(namespaces: &[L], pool: Option<uuid::Uuid>) -> Result<Opened, Error> {
-    let reports = together(namespaces.iter().map(|given| async move {
-        let label = given.label();
-        let inspected = timeout(INSPECT_TIME_MAX, inspect(given.namespace(), &label)).await;
-        let late = || device::Error::NotConnected(format!("no answer within {} s", INSPECT_TIME_MAX.as_secs()));
-        inspected.unwrap_or_else(|_| Err(device_error(label, late())))
-    }))
-    .await;
+    let reports = together(namespaces.iter().map(|given| inspect_of(pool, given))).await;
     let reasons = |lives: &Lives| {
         let told = |(given, report): (&L, &Result<Report, Error>)| match report {
             // Device, superblock and map errors begin with the member's name.
@@ -103,9 +97,12 @@ pub async fn open<L: Label>(namespaces: &[L], pool: Option<uuid::Uuid>) -> Resul
     let good: Vec<_> =
         reports.iter().enumerate().filter_map(|(index, report)| Some((index, report.as_ref().ok()?))).collect();
     let Some((_, first)) = good.first() else {
-        return Err(Error::NoMembers { reasons: reasons(&Lives::default()) });
+        let reasons = reasons(&Lives::default());
+        let strange =
+            reports.into_iter().filter_map(Result::err).find(|error| matches!(error, Error::OtherPool { .. }));
+        return Err(strange.unwrap_or(Error::NoMembers { reasons }));
     };
-    let expected = pool.unwrap_or(first.superblock.pool);
+    let expected = first.superblock.pool;
     if let Some((index, other)) = good.iter().find(|(_, report)| report.superblock.pool != expected) {
         return Err(Error::OtherPool { member: namespaces[*index].label(), found: other.superblock.pool, expected });
     }
@@ -130,7 +127,10 @@ pub async fn open<L: Label>(namespaces: &[L], pool: Option<uuid::Uuid>) -> Resul
     };
     let map = in_force.map.clone();
     let unsettled = (newest.map != map).then(|| newest.map.clone());
-    let life_of = |member: &Member| lives.of(member.id).unwrap_or((member.incarnation, member.mark));
+    let life_of = |member: &Member| match lives.of(member.id) {
+        Some((incarnation, mark)) if incarnation == member.incarnation => (incarnation, mark),
+        _ => (member.incarnation, member.mark),
+    };
     let find = |member: &Member| {
         let matches = |given: &L| given.namespace().info().nguid == member.id.0;
         let Some(index) = namespaces.iter().position(matches) else { return Presence::Absent };
@@ -148,13 +148,25 @@ pub async fn open<L: Label>(namespaces: &[L], pool: Option<uuid::Uuid>) -> Resul
     Ok(Opened { map, members, unsettled })
 }
 
+/// Reads a member of `pool`, if that is known: then one that has gone to another pool is as good as away.
+async fn inspect_of<L: Label>(pool: Option<uuid::Uuid>, given: &L) -> Result<Report, Error> {
+    let label = given.label();
+    let inspected = timeout(INSPECT_TIME_MAX, inspect(given.namespace(), &label)).await;
+    let late = || device::Error::NotConnected(format!("no answer within {} s", INSPECT_TIME_MAX.as_secs()));
+    let report = inspected.unwrap_or_else(|_| Err(device_error(label.clone(), late())))?;
+    match pool.filter(|expected| report.superblock.pool != *expected) {
+        Some(expected) => Err(Error::OtherPool { member: label, found: report.superblock.pool, expected }),
+        None => Ok(report),
+    }
+}
+
 /// What a voter that can be read says, and what hinders it from being counted.
 fn told(report: &Report, lives: &Lives) -> String {
     let Report { superblock, map, whole, .. } = report;
     let forgotten = lives.of(superblock.member).map(|life| is_in_its_life(life, superblock));
     match forgotten {
         Some(Err(error)) => format!("epoch {}, but {error}", map.epoch),
-        _ if !whole => format!("epoch {}, but its copies differ: its superblock is being written", map.epoch),
+        _ if !whole => format!("epoch {}, but the copies of its superblock differ: it is being written", map.epoch),
         _ => format!("epoch {}", map.epoch),
     }
 }
@@ -220,6 +232,14 @@ pub(crate) fn is_newer(second: &Superblock, first: &Superblock) -> bool {
     second.incarnation == first.incarnation && second.generation > first.generation
 }
 
+/// The copy that counts of those that are good.
+pub(crate) fn better(first: Option<Superblock>, second: Option<Superblock>) -> Option<Superblock> {
+    match (first, second) {
+        (Some(first), Some(second)) if is_newer(&second, &first) => Some(second),
+        (first, second) => first.or(second),
+    }
+}
+
 /// Whether a namespace is still as large as the member was made.
 pub(crate) fn still_fits<N: Namespace>(map: &Map, member: &Member, namespace: &N) -> Result<(), String> {
     let info = namespace.info();
@@ -232,8 +252,8 @@ pub(crate) fn still_fits<N: Namespace>(map: &Map, member: &Member, namespace: &N
     page_fits(&info, map.page_size)
 }
 
-/// The better of the two copies: good, and of the higher generation; and whether the other, if it is good, is the same. An
-/// error of copy A unless only B says more than blank.
+/// The copy that counts ([`better`]), and whether the other, if it is good, is the same. An error of copy A unless only B says
+/// more than blank.
 ///
 /// Copy A is written first, so it is read last: if it is then what copy B was before, both are.
 async fn newest_copy<N: Namespace>(
@@ -258,9 +278,7 @@ async fn newest_copy<N: Namespace>(
     }
     let [first, second] = good;
     let whole = first.is_none() || second.is_none() || first == second;
-    let newer = |(first, second): (&Superblock, &Superblock)| is_newer(second, first);
-    let best = if first.as_ref().zip(second.as_ref()).is_some_and(newer) { second } else { first.or(second) };
-    match best {
+    match better(first, second) {
         Some(best) => Ok((best, copies, whole)),
         None => {
             let [first, second] = copies;

@@ -4,8 +4,10 @@
 //! is joint, every key of its arcs comes from its other homes, and its old life counts as failed throughout. All that makes
 //! a change of members safe (seals, joint quorums) so makes this safe, without a word of what the old life may have promised.
 //!
-//! Two that do so at once: the first block is claimed by compare-and-write from the image in which the member was seen to
-//! have no vote, and named whole by another from the claim. Who loses either has not touched a member in use.
+//! Two that do so at once: both copies of the superblock are claimed by compare-and-write, copy A from the image in which the
+//! member was seen to have no vote, and named whole by others from the claim. Who loses any of these has not touched a member in
+//! use. No page is touched before both are claimed: nothing is left then of the life before that a late step could go on from,
+//! or that would count if copy A were lost.
 
 use device::Namespace;
 
@@ -13,15 +15,18 @@ use crate::create::{random_incarnation, write, zero};
 use crate::error::Error;
 use crate::geometry::{MAP_OFFSETS, SUPERBLOCK_OFFSETS, TABLE_OFFSET};
 use crate::map::{Map, Member, MemberId};
-use crate::open::{device_error, is_in_its_life, still_fits};
+use crate::open::{better, device_error, is_in_its_life, still_fits};
 use crate::slot::{leaves, read, swap, unit_bytes};
 use crate::superblock::{Ballot, SUPERBLOCK_BYTES, Superblock, SuperblockError, crc64};
+
+/// Late steps of the life before that copy B is claimed in spite of. Chosen: no host has so many under way.
+const CLAIMS_MAX: u32 = 16;
 
 /// Formats member `index` of `map`, which must have no vote; what stands for it in the next map. `label` names it in errors.
 pub async fn renew<N: Namespace>(namespace: &N, label: &str, map: &Map, index: usize) -> Result<Member, Error> {
     let device = |source| device_error(label.to_owned(), source);
     let unfit = |reason: String| Error::Unfit { member: label.to_owned(), reason };
-    let taken = || unfit("somebody else has begun it anew at the same time".into());
+    let taken = || unfit("somebody else has begun it anew at the same time, or written it late; try again".into());
     let member = &map.members[index];
     still_fits(map, member, namespace).map_err(unfit)?;
     let unit = unit_bytes(namespace);
@@ -50,7 +55,9 @@ pub async fn renew<N: Namespace>(namespace: &N, label: &str, map: &Map, index: u
         image
     };
     let claimed = image(&claim);
-    if !swap(namespace, SUPERBLOCK_OFFSETS[0], &images[0], &claimed).await.map_err(device)? {
+    if !swap(namespace, SUPERBLOCK_OFFSETS[0], &images[0], &claimed).await.map_err(device)?
+        || !claim_second(namespace, &claimed).await.map_err(device)?
+    {
         return Err(taken());
     }
     zero(namespace, TABLE_OFFSET, map.geometry(index).bytes()).await.map_err(device)?;
@@ -58,19 +65,33 @@ pub async fn renew<N: Namespace>(namespace: &N, label: &str, map: &Map, index: u
     write(namespace, MAP_OFFSETS[0], &leaves).await.map_err(device)?;
     namespace.flush().await.map_err(device)?;
     let whole = Superblock { generation: claim.generation + 1, ..claim };
-    for (copy, from) in [(1, &images[1]), (0, &claimed)] {
-        if !swap(namespace, SUPERBLOCK_OFFSETS[copy], from, &image(&whole)).await.map_err(device)? {
+    for copy in [1, 0] {
+        if !swap(namespace, SUPERBLOCK_OFFSETS[copy], &claimed, &image(&whole)).await.map_err(device)? {
             return Err(taken());
         }
     }
     Ok(Member { incarnation: whole.incarnation, mark: whole.generation, lost: false, ..member.clone() })
 }
 
+/// Claims copy B, whatever stands there, as long as copy A is claimed: late steps of the life before may come in between.
+async fn claim_second<N: Namespace>(namespace: &N, claimed: &[u8]) -> Result<bool, device::Error> {
+    for _ in 0..CLAIMS_MAX {
+        let found = read(namespace, SUPERBLOCK_OFFSETS[1], claimed.len()).await?;
+        if read(namespace, SUPERBLOCK_OFFSETS[0], claimed.len()).await? != claimed {
+            return Ok(false);
+        }
+        if swap(namespace, SUPERBLOCK_OFFSETS[1], &found, claimed).await? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// The highest generation that is known of a member without a vote; one that has a vote, or is somebody else's, is refused.
 fn last_generation(map: &Map, member: &Member, label: &str, images: &[Vec<u8>]) -> Result<u64, Error> {
     let in_use = |found: String| Err(Error::InUse { member: label.to_owned(), found });
     let mut last = member.mark;
-    let mut votes = false;
+    let mut good = [None, None];
     for (copy, image) in images.iter().enumerate() {
         match Superblock::decode(image, MemberId(member.id.0)) {
             Ok(found) if found.pool != map.pool => return in_use(format!("a member of pool {}", found.pool)),
@@ -79,7 +100,7 @@ fn last_generation(map: &Map, member: &Member, label: &str, images: &[Vec<u8>]) 
             }
             Ok(found) => {
                 last = last.max(found.generation);
-                votes |= !member.lost && is_in_its_life((member.incarnation, member.mark), &found).is_ok();
+                good[copy] = Some(found);
             }
             Err(source @ SuperblockError::Newer { .. }) => {
                 return Err(Error::Superblock { member: label.to_owned(), source });
@@ -91,7 +112,9 @@ fn last_generation(map: &Map, member: &Member, label: &str, images: &[Vec<u8>]) 
             Err(_) => {}
         }
     }
-    match votes {
+    let [first, second] = good;
+    let votes = |found: &Superblock| is_in_its_life((member.incarnation, member.mark), found).is_ok();
+    match better(first, second).is_some_and(|found| !member.lost && votes(&found)) {
         true => in_use("a member with a vote: nothing is wrong with its superblock".into()),
         false => Ok(last),
     }

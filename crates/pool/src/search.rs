@@ -26,8 +26,8 @@ pub enum Found {
     InForce(Map),
     /// The voters of [`Search::map`] are to be asked, too.
     More,
-    /// All were asked, and too few have accepted the newest map: `NoQuorum`. Somebody is about to have it agreed on, or it has
-    /// to be settled ([`crate::Proposer::agree`] from [`Search::map`]).
+    /// All were asked, and too few have accepted the newest map, which [`Search::map`] is now: `NoQuorum`. Somebody is about to
+    /// have it agreed on, or it has to be settled ([`crate::Proposer::agree`] from there).
     Unsettled(Error),
 }
 
@@ -37,7 +37,7 @@ impl Search {
         Search { map, asked: BTreeSet::new() }
     }
 
-    /// The map whose voters are to be asked in the next look, beside those that were asked before.
+    /// The newest map seen, whose voters are to be asked in the next look beside those that were asked before.
     pub fn map(&self) -> &Map {
         &self.map
     }
@@ -53,8 +53,8 @@ impl Search {
             Err(Error::NoQuorum { map, .. }) => map,
             Err(_) => return opened.map(|opened| Found::InForce(opened.map)),
         };
+        self.map = seen.clone();
         if !voters(seen).is_subset(&self.asked) {
-            self.map = seen.clone();
             return Ok(Found::More);
         }
         Ok(opened.map_or_else(Found::Unsettled, |opened| Found::InForce(opened.map)))
@@ -77,10 +77,35 @@ mod tests {
         asked.extend(voters(search.map()));
         let labelled: Vec<(String, Plain)> = asked
             .iter()
-            .filter_map(|id| namespaces.iter().find(|plain| plain.info().nguid == id.0))
+            .filter_map(|id| namespaces.iter().find(|plain| plain.info().nguid == id.0 && !plain.0.down.get()))
             .map(|plain| (String::from("m"), plain.clone()))
             .collect();
         search.heard(open(&labelled, None).await).unwrap()
+    }
+
+    /// The final map of a replacement is with one voter, another is down, and the one replaced is gone: a majority of the final map
+    /// is there, none of the joint one.
+    #[test]
+    fn the_newest_map_is_settled_where_its_voters_are() {
+        let world = World::new(1, SimConfig::default()).run_until(async {
+            let namespaces: Vec<Plain> = (1..=4).map(|id| Plain::new(id, 2 << 20, 4096)).collect();
+            let map = plain_pool(&namespaces[..3], 3).await;
+            let new = new_member(&namespaces[3]);
+            let fourth: Member = crate::candidate(&new, &map, None, false).await.unwrap();
+            crate::admit(&new, &map, &fourth).await.unwrap();
+            let proposer = Proposer::new(&namespaces);
+            let request = Request::Replace { old: map.members[2].id, new: Box::new(fourth) };
+            let joint = proposer.agree(&map, |map| Ok(map.begin(&request, 9)?)).await.unwrap();
+            let before = namespaces[3].0.bytes.borrow().clone();
+            let last = proposer.agree(&joint, |map| Ok(map.end_joint())).await.unwrap();
+            *namespaces[3].0.bytes.borrow_mut() = before;
+            namespaces[1..3].iter().for_each(|plain| plain.0.down.set(true));
+            let (mut search, mut asked) = (Search::new(joint), BTreeSet::new());
+            while matches!(look(&mut search, &namespaces, &mut asked).await, Found::More) {}
+            assert_eq!(search.map(), &last, "whose voters can settle it");
+            assert_eq!(proposer.agree(search.map(), |map| Ok(map.clone())).await.unwrap(), last);
+        });
+        world.unwrap();
     }
 
     /// The final map of a replacement has reached the voter that goes alone. Who asked that one saw the final map, which its

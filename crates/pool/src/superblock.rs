@@ -8,7 +8,7 @@
 //!  24  pool                     16 B   UUID
 //!  40  member                   16 B   the namespace's NGUID: a superblock copied to another device is foreign there
 //!  56  incarnation               u64   random at format: bytes of an earlier life are never mistaken for this one's
-//!  64  generation                u64   grows with every write of the superblock; the newer of two good copies wins
+//!  64  generation                u64   grows with every write of the superblock; of two good copies of a life the newer wins
 //!  72  epoch                     u64   of the map
 //!  80  promised ballot      u64, u64   round, host   (agreement on the next epoch, by ballots among the voters)
 //!  96  accepted ballot      u64, u64   round, host
@@ -19,8 +19,9 @@
 //! 136  zero                   … 4096
 //! ```
 //!
-//! Two copies lie at fixed places that do not depend on the page size: whoever has lost copy A does not know it. The body
-//! is written, and stable, before a superblock names it: a crash between the two leaves the older map, whole.
+//! Two copies lie at fixed places that do not depend on the page size: whoever has lost copy A does not know it. A life begins
+//! in copy A, which counts where the copies are of two lives. The body is written, and stable, before a superblock names it: a
+//! crash between the two leaves the older map, whole.
 
 use std::fmt;
 

@@ -88,7 +88,10 @@ impl Voters {
                     return Ok(map);
                 }
                 Found::More => {}
-                Found::Unsettled(_) => return self.settled().await.map_err(|error| error.to_string()),
+                Found::Unsettled(_) => {
+                    let agreed = self.proposer().agree(search.map(), |map| Ok(map.clone())).await;
+                    search = Search::new(agreed.map_err(|error| error.to_string())?);
+                }
             }
         }
         Err("the pool's map changes all the time".into())
