@@ -58,6 +58,10 @@ impl Voters {
 
     /// The map in force; a proposal that was left half-way is finished, or made void.
     pub async fn settled(&self) -> Result<Map, AgreeError> {
+        // An old map's voters may all be in other lives by now: who asks them as that map has them gets no answer.
+        if let Err(error) = self.look().await {
+            return Err(AgreeError::Refused(error));
+        }
         let map = self.proposer().agree(&self.known(), |map| Ok(map.clone())).await?;
         self.learn(&map);
         Ok(map)
