@@ -3,9 +3,10 @@
 use engine::time;
 use pool::HeapPage;
 
+use super::scrub_tests::{REPAIR, SCRUB};
 use super::tests::{Pool, value};
 use super::*;
-use crate::table::Content;
+use crate::table::{Content, Record};
 use crate::testing::run;
 use crate::types::{Ballot, Timestamp};
 
@@ -27,11 +28,7 @@ fn a_put_in_doubt_that_then_finds_no_room_is_of_unknown_outcome() {
                 let home = |key: &Key| map.geometry(0).home(key.hash().home);
                 let own = home(&Key::new(b"k", map.hash_seed).unwrap());
                 let timestamp = Timestamp { counter: 1, op: OpId { host: 1, sequence: 1 }, ballot: Ballot::NONE };
-                let record = crate::table::Record {
-                    timestamp,
-                    value: Some(value(&[1; 9000])),
-                    ..crate::table::Record::default()
-                };
+                let record = Record { timestamp, value: Some(value(&[1; 9000])), ..Record::default() };
                 for number in 0u32.. {
                     let key = Key::new(&number.to_le_bytes(), map.hash_seed).unwrap();
                     if home(&key) != own && table.store_if_newer(&key, &record, None, None).await.is_err() {
@@ -171,5 +168,35 @@ fn a_get_that_finds_no_good_copy_looks_seldom() {
         assert!(pool.store.get(b"k").await.is_err());
         let reads: u64 = pool.take().iter().map(|(reads, ..)| reads).sum();
         assert!(reads < 5_000, "{reads} reads for one get");
+    });
+}
+
+/// A put whose host died had reached one member, and its copy is damaged since: repair can neither bring it elsewhere nor know
+/// that nobody was told of it. It says so, gets answer what the majority has, and to write the key ends it.
+#[test]
+fn a_value_without_a_good_copy_is_named_until_its_key_is_written() {
+    run(46, async {
+        let pool = Pool::new(3, 3).await;
+        pool.store.put(b"k", value(b"old")).await.unwrap();
+        pool.store.settle().await;
+        let key = Key::new(b"k", pool.map.hash_seed).unwrap();
+        let table = pool.store.table(2).unwrap();
+        let mut timestamp = table.read(&key).await.unwrap().timestamp;
+        timestamp.counter += 1;
+        let record = Record { timestamp, value: Some(value(&[1; 9000])), ..Record::default() };
+        table.store_if_newer(&key, &record, None, None).await.unwrap();
+        let Content::Elsewhere(_, reference) = table.read(&key).await.unwrap().content else { panic!("9,000 bytes") };
+        pool.damage(2, table.layout().data(HeapPage(reference.place))).await;
+        for _ in 0..2 {
+            let report = pool.store.repair(&REPAIR).await;
+            assert_eq!((report.failed, report.stored), (1, 0), "{report:?}");
+            assert!(report.reasons[0].contains("no good copy is left"), "{report:?}");
+            assert_eq!(pool.store.get(b"k").await, Ok(Some(value(b"old"))));
+        }
+        pool.store.put(b"k", value(b"new")).await.unwrap();
+        pool.store.settle().await;
+        assert!(pool.store.repair(&REPAIR).await.is_complete());
+        assert!(pool.store.scrub(&SCRUB).await.is_clean());
+        assert_eq!(pool.store.get(b"k").await, Ok(Some(value(b"new"))));
     });
 }

@@ -305,7 +305,8 @@ async fn repair_key<N: Link>(inner: &Rc<Inner<N>>, mut work: Work<N>, pace: &Pac
             break;
         }
     }
-    report.fail(format!("{:?}: no good copy of the value of {}", work.key, work.timestamp));
+    let mend = "put the key again, or delete it";
+    report.fail(format!("{:?}: no good copy is left of the value of {}: {mend}", work.key, work.timestamp));
 }
 
 async fn repair_as_planned<N: Link>(
