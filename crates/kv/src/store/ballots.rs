@@ -174,6 +174,8 @@ impl<'a, N: Link, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'
             }
             Resolution::Confirm(effect, record) => (effect, record, false),
             Resolution::Write(effect, record) => {
+                let sent = !self.attempts.is_empty();
+                self.round.place(&record).await.map_err(|error| error.with_outcome(sent))?;
                 let era = era(record.timestamp);
                 self.attempts.push(Attempt { ballot, era, result: effect.result.clone(), version: effect.version });
                 (effect, record, true)

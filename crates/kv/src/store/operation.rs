@@ -22,7 +22,7 @@ use crate::value::Value;
 /// is not gone, and every further look is in vain until repair has been there.
 const RESTART_FIRST: Duration = Duration::from_micros(200);
 /// Shorter values fit every page, and need not be placed before it is read. Derived: the smallest page and the longest key.
-const EARLY_BYTES_MIN: usize = pool::geometry::PAGE_SIZE_MIN as usize - crate::types::KEY_BYTES_MAX - 128;
+pub(super) const EARLY_BYTES_MIN: usize = pool::geometry::PAGE_SIZE_MIN as usize - crate::types::KEY_BYTES_MAX - 128;
 /// Longest pause.
 const RESTART_PAUSE_MAX: Duration = Duration::from_millis(50);
 
@@ -292,9 +292,12 @@ async fn put<N: Link>(
 ) -> Result<(), StoreError> {
     let op = inner.next_op();
     let early = (value.len() >= EARLY_BYTES_MIN).then(|| (op, value.clone()));
+    let is_early = early.is_some();
     let round = course.begin_put(inner, pool, key, early);
     round.majority().await?;
-    round.has_room().await?;
+    if is_early {
+        round.has_room().await?;
+    }
     let (timestamp, expiry, tag) = (inner.next_timestamp(&round, op), options.stored_expiry(), options.tag);
     let record = Record { timestamp, value: Some(value), expiry, tag, ops: Vec::new() };
     course.ask(&round, Request::Store(record), true).await.map(|_never_refused| ())

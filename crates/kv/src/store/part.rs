@@ -27,18 +27,27 @@ const RETRY_FIRST: Duration = Duration::from_millis(1);
 /// Longest pause.
 const RETRY_PAUSE_MAX: Duration = Duration::from_millis(100);
 
-/// Whether a member has room for the put to come, whose value is placed while its page is read.
+/// Whether a member has room for the entry to come, whose value is placed before it: a put's while its page is read.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) enum Room {
-    /// Not asked, or it has failed otherwise: that shows when the put is stored.
+    /// Not asked, or it has failed otherwise: that shows when the entry is stored.
     #[default]
     Unknown,
     /// The value is being placed.
     Asked,
-    /// It is placed.
+    /// It is placed, or fits the page.
     Placed,
     /// It found no place.
     Full(MemberError),
+}
+
+/// What the members are asked after the read.
+#[derive(Clone)]
+pub(super) enum Asked {
+    /// To place the value of the entry to come, which verifies under this operation, if it fits no page.
+    Place(OpId, Value),
+    /// This.
+    Do(Rc<Request>),
 }
 
 /// What is known of one member.
@@ -50,7 +59,7 @@ pub(super) struct Slot<N: Link> {
     pub(super) found: Option<Found>,
     /// The page that it was read from was open to operations of older epochs than this one's.
     pub(super) open: bool,
-    /// Whether it has room for the put to come.
+    /// Whether it has room for the entry to come.
     pub(super) room: Room,
     /// Its answer to the latest request, which no read is.
     pub(super) outcome: Option<Outcome>,
@@ -76,7 +85,7 @@ pub(super) struct Shared<N: Link> {
     pub(super) key: Key,
     pub(super) slots: RefCell<Vec<Slot<N>>>,
     /// What is asked of the members, and the how-many-th request it is; before the first they are read.
-    pub(super) request: RefCell<Option<Rc<Request>>>,
+    pub(super) request: RefCell<Option<Asked>>,
     pub(super) turn: Cell<u32>,
     pub(super) asked: Notify,
     /// Wakes the operation when a part that a task carries has reported something.
@@ -94,8 +103,9 @@ pub(super) struct Part<N: Link> {
     /// The home page as the member last showed it, and what it says of the key.
     image: Option<PageImage>,
     held: Option<Timestamp>,
-    /// The value, placed before it was known where its reference will stand.
-    placed: Option<Early>,
+    /// The value, placed in this turn, before it was known where its reference will stand. It is for the next turn alone: of
+    /// two attempts of a conditional operation each may have a value of its own under the same operation.
+    placed: Option<(u32, Early)>,
     tries: u32,
     begun: Option<Rc<UnderWay<N>>>,
 }
@@ -150,9 +160,13 @@ impl<N: Link> Shared<N> {
     /// Bytes that a part holds on to.
     pub(super) fn held_bytes(&self) -> usize {
         let request = self.request.borrow();
-        let record = request.as_deref().and_then(Request::record);
+        let asked = match &*request {
+            Some(Asked::Place(_, value)) => Some(value),
+            Some(Asked::Do(request)) => request.record().and_then(|record| record.value.as_ref()),
+            None => None,
+        };
         let early = self.early.as_ref().map(|(_, value)| value);
-        record.and_then(|record| record.value.as_ref()).or(early).map_or(0, Value::len)
+        asked.or(early).map_or(0, Value::len)
     }
 }
 
@@ -173,37 +187,76 @@ impl<N: Link> Part<N> {
     /// Takes part until the round is over.
     pub(super) async fn take(mut self) {
         match self.shared.early.clone() {
-            Some((op, value)) if self.begin().is_ok() => {
-                let (member, shared, index) = (self.member.clone(), self.shared.clone(), self.index);
-                let place = async {
-                    shared.change(index, |slot| slot.room = Room::Asked);
-                    let placed = member.place(&shared.key, op, &value).await;
-                    let room = match &placed {
-                        Ok(placed) => placed.as_ref().map_or(Room::Unknown, |_| Room::Placed),
-                        Err(error) if error.is_out_of_space() => Room::Full(error.clone()),
-                        Err(_) => Room::Unknown,
-                    };
-                    shared.change(index, |slot| slot.room = room);
-                    placed
-                };
-                let ((), placed) = both(self.read(), place).await;
-                // What has failed is tried again when it is needed.
-                self.placed = placed.ok().flatten();
+            Some((op, value)) => {
+                let place = self.place(0, op, value);
+                ((), self.placed) = both(self.read(), place).await;
             }
-            _ => self.read().await,
+            None => self.read().await,
         }
         let mut done = 0;
-        while let Some((turn, request)) = self.next(done).await {
-            self.ask(turn, &request).await;
+        while let Some((turn, asked)) = self.next(done).await {
+            if self.placed.as_ref().is_some_and(|(placed, _)| placed + 1 != turn) {
+                self.discard().await;
+            }
+            match asked {
+                Asked::Place(op, value) => self.place_until(turn, op, value).await,
+                Asked::Do(request) => self.ask(turn, &request).await,
+            }
             done = turn;
         }
-        if let Some(placed) = self.placed.take() {
+        self.discard().await;
+    }
+
+    /// Places a value, as long as the operation waits for that.
+    async fn place_until(&mut self, turn: u32, op: OpId, value: Value) {
+        loop {
+            self.placed = self.place(turn, op, value.clone()).await;
+            let shared = &self.shared;
+            let failed = shared.slots.borrow()[self.index].room == Room::Unknown;
+            if !failed || shared.closed.get() || shared.turn.get() != turn {
+                return;
+            }
+            self.pause(turn).await;
+            if self.shared.closed.get() || self.shared.turn.get() != turn {
+                return;
+            }
+        }
+    }
+
+    /// Places a value, and reports whether there was room. What has failed is tried again when it is needed.
+    fn place(&mut self, turn: u32, op: OpId, value: Value) -> impl Future<Output = Option<(u32, Early)>> + use<N> {
+        let begun = self.begin().is_ok();
+        let (member, shared, index) = (self.member.clone(), self.shared.clone(), self.index);
+        async move {
+            let report = |room: Room| {
+                if shared.turn.get() == turn {
+                    shared.change(index, |slot| slot.room = room);
+                }
+            };
+            if !begun {
+                report(Room::Unknown);
+                return None;
+            }
+            report(Room::Asked);
+            let placed = member.place(&shared.key, op, &value).await;
+            report(match &placed {
+                Ok(_) => Room::Placed,
+                Err(error) if error.is_out_of_space() => Room::Full(error.clone()),
+                Err(_) => Room::Unknown,
+            });
+            placed.ok().flatten().map(|placed| (turn, placed))
+        }
+    }
+
+    /// Frees what was placed for an entry that did not follow.
+    async fn discard(&mut self) {
+        if let Some((_, placed)) = self.placed.take() {
             self.member.discard(&self.shared.key, placed).await;
         }
     }
 
     /// The request after `turn`, once there is one; `None`: there will be none, or none worth it.
-    async fn next(&self, turn: u32) -> Option<(u32, Rc<Request>)> {
+    async fn next(&self, turn: u32) -> Option<(u32, Asked)> {
         let shared = &self.shared;
         let idle = |idle: bool| shared.slots.borrow_mut()[self.index].idle = idle;
         idle(self.placed.is_none());
@@ -212,9 +265,9 @@ impl<N: Link> Part<N> {
             if apart { shared.asked.notified().await } else { give_way().await }
         }
         idle(false);
-        let request = shared.request.borrow().clone().filter(|_| shared.turn.get() != turn)?;
-        let in_vain = shared.closed.get() && matches!(*request, Request::Prepare(_));
-        (!in_vain).then(|| (shared.turn.get(), request))
+        let asked = shared.request.borrow().clone().filter(|_| shared.turn.get() != turn)?;
+        let stores = matches!(&asked, Asked::Do(request) if request.record().is_some());
+        (stores || !shared.closed.get()).then(|| (shared.turn.get(), asked))
     }
 
     fn report(&self, turn: u32, change: impl FnOnce(&mut Slot<N>)) {
@@ -258,7 +311,8 @@ impl<N: Link> Part<N> {
             let sent = begun.is_ok();
             let result = match begun {
                 Ok(()) => {
-                    let known = Known { image: self.image.take(), placed: self.placed.take(), damaged: None };
+                    let placed = self.placed.take().map(|(_, placed)| placed);
+                    let known = Known { image: self.image.take(), placed, damaged: None };
                     self.member.apply(&self.shared.key, request, known).await
                 }
                 Err(error) => Err(error),

@@ -1,7 +1,8 @@
 //! What operations do where members are full.
 //!
-//! A put whose value fits no page places it while the pages are read. Nothing is stored anywhere before a majority has placed it:
-//! one that finds no room has then not happened, and leaves nothing newer on a minority for gets to deal with.
+//! A put whose value fits no page places it while the pages are read, a conditional operation once it has been promised. Nothing
+//! is stored anywhere before a majority has placed it: what finds no room has then not happened, and leaves nothing newer on a
+//! minority for gets to deal with.
 //!
 //! A get whose replicas differ stores the newest first. Where members refuse that for want of space, and too many do for a
 //! majority, the get answers without it if that is right by what the members hold as it is (`kv/model` searched these rules):
@@ -21,13 +22,13 @@ use engine::time;
 use super::Inner;
 use super::error::StoreError;
 use super::link::Link;
-use super::operation::Course;
-use super::part::{Room, Slot};
+use super::operation::{Course, EARLY_BYTES_MIN};
+use super::part::{Asked, Room, Slot};
 use super::quorum::Sets;
 use super::round::Round;
 use super::topology::Topology;
 use super::value::Versioned;
-use crate::table::Found;
+use crate::table::{Found, Record};
 use crate::types::{Ballot, Key, Timestamp};
 
 /// How long members that do not answer are waited for. Guessed: a slow disk's worst; the others have answered.
@@ -65,12 +66,20 @@ pub(super) async fn get_as_it_is<N: Link>(
 }
 
 impl<N: Link> Round<N> {
-    /// Waits until a majority has placed the value of the put to come, if it had to be placed, or it is clear that it won't for
-    /// want of space.
-    pub(super) async fn has_room(&self) -> Result<(), StoreError> {
-        if self.shared.early.is_none() {
-            return Ok(());
+    /// Has the value of an entry to come placed, as that of a put is, if it fits no page.
+    pub(super) async fn place(&self, record: &Record) -> Result<(), StoreError> {
+        match record.value.as_ref().filter(|value| value.len() >= EARLY_BYTES_MIN) {
+            Some(value) => {
+                self.turn_to(Asked::Place(record.timestamp.op, value.clone()));
+                self.has_room().await
+            }
+            None => Ok(()),
         }
+    }
+
+    /// Waits until a majority has placed the value of the entry to come, if it had to be placed, or it is clear that it won't
+    /// for want of space.
+    pub(super) async fn has_room(&self) -> Result<(), StoreError> {
         let placed = |slot: &Slot<N>| slot.room == Room::Placed;
         let full = |slot: &Slot<N>| matches!(slot.room, Room::Full(_));
         let judge = || {
@@ -87,7 +96,7 @@ impl<N: Link> Round<N> {
                 let reasons = slots.iter().filter_map(reason).collect::<Vec<_>>().join("; ");
                 return Some(Err(StoreError::OutOfSpace { outcome_unknown: false, reasons }));
             }
-            // Who has failed otherwise is asked again with the put.
+            // Who has failed otherwise is asked again with the entry.
             slots.iter().all(|slot| slot.room != Room::Asked).then_some(Ok(()))
         };
         let result = self.until(judge).await;

@@ -20,7 +20,7 @@ use super::error::StoreError;
 use super::fetch::{Gone, fetch};
 use super::link::Link;
 use super::member::{Member, MemberError};
-use super::part::{Part, Room, Shared, Slot};
+use super::part::{Asked, Part, Room, Shared, Slot};
 use super::quorum::Home;
 use super::topology::{Topology, forgets};
 use crate::table::{Content, Forgets, Found, Outcome, Request};
@@ -236,19 +236,28 @@ impl<N: Link> Round<N> {
         self.shared.slots.borrow().first().map_or(0, |slot| slot.member.epoch_start())
     }
 
-    /// Asks all for `request`, and waits for a majority.
-    pub(super) async fn ask(&self, request: Request) -> Result<Answer, StoreError> {
+    /// Lets all turn to something new.
+    pub(super) fn turn_to(&self, asked: Asked) {
         let shared = &self.shared;
         for slot in shared.slots.borrow_mut().iter_mut() {
             // A failure was of what was asked before.
             (slot.outcome, slot.failure, slot.in_doubt) = (None, None, false);
-            if matches!(request, Request::Prepare(_)) {
-                slot.found = None;
+            if matches!(asked, Asked::Place(..)) {
+                slot.room = Room::Asked;
             }
         }
-        *shared.request.borrow_mut() = Some(Rc::new(request));
+        *shared.request.borrow_mut() = Some(asked);
         shared.turn.set(shared.turn.get() + 1);
         shared.asked.notify_all();
+    }
+
+    /// Asks all for `request`, and waits for a majority.
+    pub(super) async fn ask(&self, request: Request) -> Result<Answer, StoreError> {
+        let shared = &self.shared;
+        if matches!(request, Request::Prepare(_)) {
+            shared.slots.borrow_mut().iter_mut().for_each(|slot| slot.found = None);
+        }
+        self.turn_to(Asked::Do(Rc::new(request)));
         let done = |slot: &Slot<N>| slot.outcome.is_some_and(|outcome| !matches!(outcome, Outcome::Refused(_)));
         let judge = || {
             if shared.is_met(done) {
