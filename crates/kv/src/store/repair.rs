@@ -305,7 +305,8 @@ async fn repair_key<N: Link>(inner: &Rc<Inner<N>>, mut work: Work<N>, pace: &Pac
             break;
         }
     }
-    let mend = "put the key again, or delete it";
+    // A put that does not hear of it may be the older of the two by chance; the next is newer.
+    let mend = "put the key, and again should it be named again";
     report.fail(format!("{:?}: no good copy is left of the value of {}: {mend}", work.key, work.timestamp));
 }
 

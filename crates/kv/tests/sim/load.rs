@@ -142,6 +142,8 @@ pub async fn get(store: &HostStore, book: &Book, key: &str, number: u32) -> bool
     answered
 }
 
+/// Bytes of a value that is put to end what is amiss. Chosen: short enough for any page.
+const PUT_BYTES: usize = 64;
 /// Keys that are there from the first moment to the last.
 const FIXED: usize = 4;
 
@@ -158,6 +160,17 @@ pub async fn put_fixed(store: &HostStore) {
         }
     }
     store.settle().await;
+}
+
+/// Puts a value under each of the keys whose values may lie out of line.
+pub async fn put_keys(store: &HostStore, book: &Book, rng: &mut Rng, keys: &[String]) {
+    for key in keys.iter().filter(|key| matches!(Kind::of(key), Kind::Plain | Kind::Ending)) {
+        let (id, value) = book.new_value(rng, PUT_BYTES);
+        let token = book.recorder.invoked(u32::MAX, key, Action::Put, Some(id));
+        let put = store.put(key.as_bytes(), value).await;
+        assert!(put.is_ok(), "{key} cannot be put though all is well again: {put:?}");
+        book.recorder.returned(token, None);
+    }
 }
 
 /// Deletes the keys of the load.

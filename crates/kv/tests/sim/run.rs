@@ -17,10 +17,12 @@ use crate::chaos::Chaos;
 use crate::cluster::{Cluster, Directory, HostStore};
 use crate::load;
 use crate::operator::Operator;
-use crate::scenario::{Scenario, VICTIM};
+use crate::scenario::{Rng, Scenario, VICTIM};
 
 /// Tries until a change under way must have come to its end.
 const FINISH_TRIES_MAX: usize = 20;
+/// Looks at what repair leaves until putting the keys must have ended it: the first put may be the older one.
+const PUTS_MAX: usize = 3;
 /// Between two scrubs.
 const SCRUB_PAUSE: Duration = Duration::from_secs(2);
 /// Lives of a host, at most: each crash begins another.
@@ -277,12 +279,7 @@ impl Under<'_> {
             Operator::new(self.directory, self.scenario, self.scenario.operators, 0).finish(FINISH_TRIES_MAX).await;
         self.book.changed(map.epoch);
         audit::collect(store).await;
-        if !audit::repair(store).await {
-            // What was never acknowledged may be corrupt on the only member that has it. Every key can be read all the same.
-            self.read_keys(store).await;
-            load::delete_keys(store, self.book, self.keys).await;
-            assert!(audit::repair(store).await, "a key that is deleted has no value that could be lost");
-        }
+        self.repair(store).await;
         audit::nothing_is_amiss(store).await;
         self.read_everything(store).await;
         // Again, so that a value that only some replica had the first time shows.
@@ -293,6 +290,21 @@ impl Under<'_> {
         assert!(audit::repair(store).await, "no key has a value that could be lost");
         audit::nothing_is_claimed(store).await;
         audit::forget(store).await;
+    }
+
+    /// Repairs all. What was never acknowledged may be corrupt on the only member that has it: every key can be read all the
+    /// same, and to put it as often as repair names it ends that.
+    async fn repair(&self, store: &HostStore) {
+        let mut rng = Rng::new(self.scenario.seed, 999);
+        for _ in 0..PUTS_MAX {
+            if audit::repair(store).await {
+                return;
+            }
+            self.read_keys(store).await;
+            load::put_keys(store, self.book, &mut rng, self.keys).await;
+            store.settle().await;
+        }
+        panic!("a key that was put has a value that is lost");
     }
 
     async fn read_keys(&self, store: &HostStore) {
