@@ -141,6 +141,68 @@ fn every_key_of_a_full_page_can_be_deleted() {
     });
 }
 
+/// A page that the value of another fills as far as a guest may.
+async fn page_of_a_guest<N: Namespace>(table: &Rc<Table<N>>, map: &pool::Map) -> TablePage {
+    let home = TablePage(3);
+    for key in keys_of(table, map, home, 2) {
+        table.store_if_newer(&key, &record(ts(1, 1), Some(table.guest_bytes_max())), None, None).await.unwrap();
+    }
+    let mut pages = (0..table.layout.geometry.table_pages).map(TablePage);
+    loop {
+        let page = pages.next().expect("one of two values is a guest");
+        let image = table.read_page(page).await.unwrap();
+        if table.decode_again(&image).unwrap().header().guests > 0 {
+            return page;
+        }
+    }
+}
+
+/// Guests stay where they are, and the last key of a page may be all that can make room: then it leaves by itself, with what it
+/// is to become. Else nothing could be done with it in an empty pool, and repair would never end.
+#[test]
+fn a_key_of_a_page_that_a_guest_fills_leaves_it_by_itself() {
+    for value in [5, 40, 900] {
+        run(37, async move {
+            let members = memories(1, member_of(64));
+            let map = create(&members, 1, 1000).await;
+            let (table, other) = (Table::new(members[0].clone(), &map, 0), Table::new(members[0].clone(), &map, 0));
+            let page = page_of_a_guest(&table, &map).await;
+            let key = &keys_of(&table, &map, page, 1)[0];
+            let ballot = |round: u64| Ballot { round, op: OpId { host: 4, sequence: round } };
+            let mut ops = Vec::new();
+            for round in 1..=crate::page::OPS_MAX as u64 {
+                let reply = table.apply(key, &Request::Prepare(ballot(round * 2)), Known::default()).await.unwrap();
+                assert_eq!(reply.outcome, Outcome::Promised);
+                // What was promised shows what is there: on that the operation builds.
+                let shown = table.find(&reply.image, key).unwrap();
+                assert_eq!((shown.promise, &shown.ops), (ballot(round * 2), &ops));
+                ops.push(Applied { op: ballot(round * 2).op, round: round * 2 });
+                let timestamp = Timestamp { ballot: ballot(round * 2), ..ts(5, 1) };
+                let record = Record { ops: ops.clone(), ..record(timestamp, Some(value)) };
+                let accept = Request::Accept { ballot: ballot(round * 2), next: ballot(round * 2 + 1), record };
+                let known = Known { image: Some(reply.image), ..Known::default() };
+                let reply = table.apply(key, &accept, known).await.unwrap();
+                assert_eq!(
+                    (reply.outcome, table.find(&reply.image, key).unwrap().timestamp),
+                    (Outcome::Stored, timestamp)
+                );
+                table.quiesce().await;
+                let found = other.read(key).await.unwrap();
+                assert_eq!((found.timestamp, found.promise, &found.ops), (timestamp, ballot(round * 2 + 1), &ops));
+                assert_eq!(get(&other, key).await, (timestamp, Some(value_of(timestamp, value))));
+            }
+            assert_eq!(bundled(&table, page).await, (1, 1, 0));
+            engine::time::sleep(Duration::from_secs(60)).await;
+            audit(&table, true).await;
+            other.store_if_newer(key, &record(ts(6, 1), None), None, None).await.unwrap();
+            assert_eq!(get(&table, key).await, (ts(6, 1), None));
+            engine::time::sleep(Duration::from_secs(60)).await;
+            other.quiesce().await;
+            audit(&table, true).await;
+        });
+    }
+}
+
 /// A page that has several bundles, and guests, and its bundles.
 async fn page_of_bundles<N: Namespace>(table: &Table<N>) -> (TablePage, Vec<crate::page::Reference>) {
     let mut chosen = None;
@@ -336,6 +398,32 @@ fn bundled_entries_survive_faulty_commands() {
             let keys = filled(&table, &map, 60, 80).await;
             let work = Work { names: keys.len(), width: 6, lengths: &[40, 60, 70, 80], operations: 300 };
             hammered(seed, memory, &map, work).await;
+        });
+    }
+}
+
+/// As `register_survives_faulty_commands`, where guests leave the keys of a page hardly any room, and some have to go themselves.
+#[test]
+fn keys_beside_guests_survive_faulty_commands() {
+    for seed in 0..20 {
+        run(seed, async move {
+            let memory = memories(1, member_of(64))[0].clone();
+            let map = Rc::new(create(std::slice::from_ref(&memory), 1, 1000).await);
+            let table = Table::new(memory.clone(), &map, 0);
+            for home in (0..18).map(TablePage) {
+                for key in keys_of(&table, &map, home, 2) {
+                    let value = record(ts(1, 1), Some(table.guest_bytes_max()));
+                    table.store_if_newer(&key, &value, None, None).await.unwrap();
+                }
+            }
+            table.quiesce().await;
+            let work = Work { names: 240, width: 6, lengths: &[30, 40, 44], operations: 600 };
+            hammered(seed, memory, &map, work).await;
+            let mut forwards = 0;
+            for page in (0..table.layout.geometry.table_pages).map(TablePage) {
+                forwards += bundled(&table, page).await.0;
+            }
+            assert!(forwards > 0, "no key had to leave its page");
         });
     }
 }

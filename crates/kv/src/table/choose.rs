@@ -21,6 +21,15 @@ pub(super) enum Choice<'a> {
     Bundle(Value),
 }
 
+/// What of a page is not to leave it as other entries do.
+pub(super) struct Stays<'a, F> {
+    /// The key that is being put, the warmest: it goes in a bundle only where all else does not make the room. Where guests
+    /// fill the page it may be all that can go.
+    pub(super) put: Option<&'a [u8]>,
+    /// Whether the value of a key is on the move itself.
+    pub(super) moves: F,
+}
+
 /// Chooses what is to leave a page that is too full by `excess` bytes; `None`: there is nothing as it is wanted. The entries of a
 /// bundle are those from the `from`th on (modulo their number), without those that stay.
 pub(super) fn choose<'a>(
@@ -28,7 +37,7 @@ pub(super) fn choose<'a>(
     excess: usize,
     wanted: Wanted,
     from: usize,
-    stays: impl Fn(&[u8]) -> bool,
+    stays: Stays<'_, impl Fn(&[u8]) -> bool>,
 ) -> Option<Choice<'a>> {
     let worth = draft.room() / BUNDLE_SHARE;
     let (most, least) = match wanted {
@@ -48,14 +57,18 @@ pub(super) fn choose<'a>(
     let longest = values().max_by_key(|entry| saving(entry)).map(|entry| (saving(entry), *entry));
     let of_value = |least| longest.filter(|(saving, _)| *saving >= least).map(|(_, entry)| Choice::Value(entry));
     // A value that is elsewhere already would be a read further away.
-    let whole = |entry: &Entry<'_>| !stays(entry.key) && !matches!(entry.stored, Stored::Reference(..));
+    let is_put = |entry: &Entry<'_>| stays.put == Some(entry.key);
+    let goes = |entry: &Entry<'_>| !is_put(entry) && !(stays.moves)(entry.key);
+    let whole = |entry: &Entry<'_>| goes(entry) && !matches!(entry.stored, Stored::Reference(..));
     let saves = longest.map_or(0, |(saving, _)| saving);
     let bundle_of =
         |least, goes: &dyn Fn(&Entry<'_>) -> bool| bundle(draft, (worth, most), least, from, goes).map(Choice::Bundle);
     of_value(least)
         .or_else(|| bundle_of(saves, &whole))
         .or_else(|| of_value(SAVING_LEAST))
-        .or_else(|| bundle_of(0, &|entry| !stays(entry.key)))
+        .or_else(|| bundle_of(0, &goes))
+        .or_else(|| bundle_of(excess.saturating_sub(1), &is_put))
+        .or_else(|| bundle_of(0, &|entry| goes(entry) || is_put(entry)))
 }
 
 /// Bytes the page gains when the value of an entry moves out.
@@ -64,8 +77,7 @@ fn saving(entry: &Entry<'_>) -> usize {
 }
 
 /// A bundle of `worth` bytes of entries or, where the last does not end there, more; of all there are, where they are fewer; never
-/// longer than `most`. Only of those that may go: not the one that is being put, which is the warmest, nor those whose own values
-/// are on the move. `None` if that saves no more than `least`.
+/// longer than `most`. Only of those that may go. `None` if that saves no more than `least`.
 fn bundle(
     draft: &Draft<'_>,
     (worth, most): (usize, usize),

@@ -1,8 +1,8 @@
 //! Guests: values that live in another page's spare room because their home page is full.
 //!
 //! Where a guest lies is found by rehash of its home and copy id, or is the roomiest page seen so far, and stands in the
-//! reference. A page takes guests only up to [`GUEST_FILL_MAX`]: it must keep room for the records of its own keys, which
-//! cannot go elsewhere.
+//! reference. A page takes guests only up to [`GUEST_FILL_MAX`]: nobody moves them, and what is left must do for the
+//! forward records of the page's own entries.
 
 use device::Namespace;
 use engine::View;

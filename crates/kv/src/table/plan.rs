@@ -13,7 +13,7 @@ use engine::View;
 use engine::time::Instant;
 
 use super::bundle::{Bundled, Bundles};
-use super::choose::{Choice, choose};
+use super::choose::{Choice, Stays, choose};
 use super::home::roomy;
 use super::search::{Search, Wanted};
 use super::{Record, TableError};
@@ -269,7 +269,8 @@ pub(super) fn plan<'a>(
         if placed.iter().any(|copy| use_placed(&mut draft, copy)) {
             continue;
         }
-        let stays = |key: &[u8]| (puts.len() == 1 && puts[0].key == key) || placed.iter().any(|copy| copy.key == key);
+        let put = (puts.len() == 1).then(|| puts[0].key);
+        let stays = Stays { put, moves: |key: &[u8]| placed.iter().any(|copy| copy.key == key) };
         let from = puts.first().map_or(0, |put| put.timestamp.op.sequence as usize);
         return Ok(match choose(&draft, excess, wanted, from, stays) {
             None => return Err(TableError::OutOfSpace("a page of the table is full of keys")),
@@ -283,6 +284,19 @@ pub(super) fn plan<'a>(
             },
         });
     }
+}
+
+/// The copies of `placed` that the page `view` does not refer to, neither itself nor by a bundle that was placed with them.
+pub(super) fn unused(view: &TablePageView<'_>, placed: Vec<Placed>) -> Vec<Placed> {
+    let mut used: Vec<Reference> = view.forwards().map(|forward| forward.reference).collect();
+    let bundles = placed.iter().filter(|copy| used.contains(&copy.reference));
+    let bundled: Vec<_> =
+        bundles.flat_map(|copy| &copy.bundle).flat_map(|bytes| decode_bundle(bytes)).flatten().collect();
+    used.extend(view.entries().chain(bundled).filter_map(|entry| match entry.stored {
+        Stored::Reference(_, reference) => Some(reference),
+        Stored::Inline(_) | Stored::Tombstone => None,
+    }));
+    placed.into_iter().filter(|copy| !used.contains(&copy.reference)).collect()
 }
 
 /// Puts the reference of a copy that was placed in the stead of what it is a copy of, if the page still holds exactly that.

@@ -17,8 +17,7 @@ use pool::TablePage;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::bundle::Bundles;
-use super::plan::{Placed, Plan, Put, plan};
-use super::store::refers;
+use super::plan::{Placed, Plan, Put, plan, unused};
 use super::{ATTEMPTS_MAX, Record, Table, TableError, bump};
 use crate::page::{Draft, Forward, Identity, Kind, Reference, TablePageView};
 use crate::types::{Ballot, Key, OpId, Timestamp};
@@ -301,7 +300,7 @@ impl<N: Namespace> Rebuilding<N> {
                     table.replace(table.layout.table(page), damaged, new.clone()).await?;
                     drop(lock);
                     let view = table.decode(page, &new)?;
-                    self.placed.retain(|copy| !refers(&view, &copy.reference));
+                    self.placed = unused(&view, std::mem::take(&mut self.placed));
                     return Ok(());
                 }
                 Err(TableError::OutOfSpace(_)) if search.refused() => {}

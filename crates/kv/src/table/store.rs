@@ -19,7 +19,7 @@ use super::bundle::Bundles;
 use super::collect::FRESH_TIME_MAX;
 use super::leftover::Leftover;
 use super::locks::Guard;
-use super::plan::{Change, Placed, Plan, Put, plan_put};
+use super::plan::{Change, Placed, Plan, Put, plan_put, unused};
 use super::register::{Outcome, Request, Verdict, judge};
 use super::search::Search;
 use super::{ATTEMPTS_MAX, PageImage, Table, TableError, bump, uncertain};
@@ -399,7 +399,10 @@ impl Attempt<'_> {
     /// Forgets the placed copies that `view`, the page as it is, refers to; the others are left for `settle`.
     fn forget_used(&mut self, view: &TablePageView<'_>) {
         self.bundled = view.header().forwards > 0;
-        self.placed.retain(|copy| !refers(view, &copy.reference));
+        // The entry may be in one of them: whoever is given the page looks for it there.
+        let bundles = self.placed.iter().filter_map(|copy| Some((copy.reference.copy, copy.bundle.clone()?)));
+        bundles.for_each(|(copy, bytes)| self.bundles.add(copy, bytes));
+        self.placed = unused(view, std::mem::take(&mut self.placed));
     }
 
     /// Settles what an earlier attempt has left in doubt, now that the page is `now`: `entry` of its and its copy `old`.
@@ -411,12 +414,6 @@ impl Attempt<'_> {
             self.garbage.extend(doubt.unlinks.into_iter().filter(|copy| !used(copy)));
         }
     }
-}
-
-/// Whether the page itself, beside its bundles, refers to a copy.
-pub(super) fn refers(view: &TablePageView<'_>, copy: &Reference) -> bool {
-    view.forwards().any(|forward| forward.reference == *copy)
-        || view.entries().any(|entry| matches!(entry.stored, Stored::Reference(_, reference) if reference == *copy))
 }
 
 async fn back_off(misses: u32) {
