@@ -292,11 +292,10 @@ async fn put<N: Link>(
 ) -> Result<(), StoreError> {
     let op = inner.next_op();
     let early = (value.len() >= EARLY_BYTES_MIN).then(|| (op, value.clone()));
-    let is_early = early.is_some();
-    let round = course.begin_put(inner, pool, key, early);
+    let round = course.begin_put(inner, pool, key, early.clone());
     round.majority().await?;
-    if is_early {
-        round.has_room().await?;
+    if let Some((op, value)) = early {
+        round.has_room(op, value).await?;
     }
     let (timestamp, expiry, tag) = (inner.next_timestamp(&round, op), options.stored_expiry(), options.tag);
     let record = Record { timestamp, value: Some(value), expiry, tag, ops: Vec::new() };

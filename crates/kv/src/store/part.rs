@@ -41,6 +41,9 @@ pub(super) enum Room {
     Full(MemberError),
 }
 
+/// A value that was placed in some turn; none: it fits the page.
+type Placing = Result<Option<(u32, Early)>, MemberError>;
+
 /// What the members are asked after the read.
 #[derive(Clone)]
 pub(super) enum Asked {
@@ -189,7 +192,9 @@ impl<N: Link> Part<N> {
         match self.shared.early.clone() {
             Some((op, value)) => {
                 let place = self.place(0, op, value);
-                ((), self.placed) = both(self.read(), place).await;
+                let ((), placed) = both(self.read(), place).await;
+                // What has failed is tried again when it is needed.
+                self.placed = placed.ok().flatten();
             }
             None => self.read().await,
         }
@@ -209,23 +214,39 @@ impl<N: Link> Part<N> {
 
     /// Places a value, as long as the operation waits for that.
     async fn place_until(&mut self, turn: u32, op: OpId, value: Value) {
+        if let Some((placed, _)) = &mut self.placed {
+            // The put's, which it was placed for while the page was read.
+            *placed = turn;
+            return self.report(turn, |slot| slot.room = Room::Placed);
+        }
         loop {
-            self.placed = self.place(turn, op, value.clone()).await;
-            let shared = &self.shared;
-            let failed = shared.slots.borrow()[self.index].room == Room::Unknown;
-            if !failed || shared.closed.get() || shared.turn.get() != turn {
+            let error = match self.place(turn, op, value.clone()).await {
+                Ok(placed) => {
+                    self.placed = placed;
+                    return;
+                }
+                Err(error) => error,
+            };
+            let ends = error.is_out_of_space() || !error.is_transient();
+            self.report(turn, |slot| slot.failure = Some(error));
+            if ends || self.is_past(turn) {
                 return;
             }
             self.pause(turn).await;
-            if self.shared.closed.get() || self.shared.turn.get() != turn {
+            if self.is_past(turn) {
                 return;
             }
         }
     }
 
-    /// Places a value, and reports whether there was room. What has failed is tried again when it is needed.
-    fn place(&mut self, turn: u32, op: OpId, value: Value) -> impl Future<Output = Option<(u32, Early)>> + use<N> {
-        let begun = self.begin().is_ok();
+    /// Whether the operation waits for something else by now, or for nothing.
+    fn is_past(&self, turn: u32) -> bool {
+        self.shared.closed.get() || self.shared.turn.get() != turn
+    }
+
+    /// Places a value, and reports whether there was room.
+    fn place(&mut self, turn: u32, op: OpId, value: Value) -> impl Future<Output = Placing> + use<N> {
+        let begun = self.begin();
         let (member, shared, index) = (self.member.clone(), self.shared.clone(), self.index);
         async move {
             let report = |room: Room| {
@@ -233,18 +254,17 @@ impl<N: Link> Part<N> {
                     shared.change(index, |slot| slot.room = room);
                 }
             };
-            if !begun {
-                report(Room::Unknown);
-                return None;
-            }
             report(Room::Asked);
-            let placed = member.place(&shared.key, op, &value).await;
+            let placed = match begun {
+                Ok(()) => member.place(&shared.key, op, &value).await,
+                Err(error) => Err(error),
+            };
             report(match &placed {
                 Ok(_) => Room::Placed,
                 Err(error) if error.is_out_of_space() => Room::Full(error.clone()),
                 Err(_) => Room::Unknown,
             });
-            placed.ok().flatten().map(|placed| (turn, placed))
+            placed.map(|placed| placed.map(|placed| (turn, placed)))
         }
     }
 
@@ -386,7 +406,7 @@ impl<N: Link> Part<N> {
 
     /// Waits a little before the next try; not beyond the operation's end, nor its next request.
     async fn pause(&mut self, turn: u32) {
-        if self.shared.closed.get() || self.shared.turn.get() != turn {
+        if self.is_past(turn) {
             return;
         }
         let pause = (RETRY_FIRST * (1 << self.tries.min(10))).min(RETRY_PAUSE_MAX);

@@ -29,7 +29,8 @@ use super::round::Round;
 use super::topology::Topology;
 use super::value::Versioned;
 use crate::table::{Found, Record};
-use crate::types::{Ballot, Key, Timestamp};
+use crate::types::{Ballot, Key, OpId, Timestamp};
+use crate::value::Value;
 
 /// How long members that do not answer are waited for. Guessed: a slow disk's worst; the others have answered.
 const WAIT_MAX: Duration = Duration::from_secs(1);
@@ -65,45 +66,74 @@ pub(super) async fn get_as_it_is<N: Link>(
     Err(full)
 }
 
+fn is_placed<N: Link>(slot: &Slot<N>) -> bool {
+    slot.room == Room::Placed
+}
+
+fn is_full<N: Link>(slot: &Slot<N>) -> bool {
+    matches!(slot.room, Room::Full(_))
+}
+
 impl<N: Link> Round<N> {
     /// Has the value of an entry to come placed, as that of a put is, if it fits no page.
     pub(super) async fn place(&self, record: &Record) -> Result<(), StoreError> {
         match record.value.as_ref().filter(|value| value.len() >= EARLY_BYTES_MIN) {
-            Some(value) => {
-                self.turn_to(Asked::Place(record.timestamp.op, value.clone()));
-                self.has_room().await
-            }
+            Some(value) => self.place_on_majority(record.timestamp.op, value.clone()).await,
             None => Ok(()),
         }
     }
 
-    /// Waits until a majority has placed the value of the entry to come, if it had to be placed, or it is clear that it won't
-    /// for want of space.
-    pub(super) async fn has_room(&self) -> Result<(), StoreError> {
-        let placed = |slot: &Slot<N>| slot.room == Room::Placed;
-        let full = |slot: &Slot<N>| matches!(slot.room, Room::Full(_));
-        let judge = || {
-            if self.shared.is_met(placed) {
-                return Some(Ok(()));
-            }
-            let slots = self.shared.slots.borrow();
-            let hopeless = !self.shared.is_met(|slot| !full(slot) && (placed(slot) || slot.may_yet()));
-            if hopeless && slots.iter().any(full) {
-                let reason = |slot: &Slot<N>| match &slot.room {
-                    Room::Full(error) => Some(format!("member {}: {error}", slot.member.index)),
-                    _ => None,
-                };
-                let reasons = slots.iter().filter_map(reason).collect::<Vec<_>>().join("; ");
-                return Some(Err(StoreError::OutOfSpace { outcome_unknown: false, reasons }));
-            }
-            // Who has failed otherwise is asked again with the entry.
-            slots.iter().all(|slot| slot.room != Room::Asked).then_some(Ok(()))
+    /// Waits until a majority has placed the value of a put to come, which it does while it is read. Where nobody is full who has
+    /// failed is asked again with the put itself.
+    pub(super) async fn has_room(&self, op: OpId, value: Value) -> Result<(), StoreError> {
+        let told = || {
+            let all_told = || self.shared.slots.borrow().iter().all(|slot| slot.room != Room::Asked);
+            (self.shared.is_met(is_placed) || self.is_roomless() || all_told()).then_some(())
+        };
+        self.until(told).await;
+        let any_full = self.shared.slots.borrow().iter().any(is_full);
+        if self.shared.is_met(is_placed) || !any_full {
+            return Ok(());
+        }
+        if self.is_roomless() {
+            self.let_go();
+            return Err(self.no_room());
+        }
+        self.place_on_majority(op, value).await
+    }
+
+    /// Has a value placed, until a majority has, or it is clear that none will. Who fails for now is asked again: with others full
+    /// it may be the one that is missing.
+    async fn place_on_majority(&self, op: OpId, value: Value) -> Result<(), StoreError> {
+        self.turn_to(Asked::Place(op, value));
+        let judge = || match self.shared.is_met(is_placed) {
+            true => Some(Ok(())),
+            false => self.is_roomless().then(|| Err(self.no_room())),
         };
         let result = self.until(judge).await;
         if result.is_err() {
             self.let_go();
         }
         result
+    }
+
+    /// Whether no majority can place the value any more.
+    fn is_roomless(&self) -> bool {
+        !self.shared.is_met(|slot| is_placed(slot) || (!is_full(slot) && slot.may_yet()))
+    }
+
+    fn no_room(&self) -> StoreError {
+        let slots = self.shared.slots.borrow();
+        let reason = |slot: &Slot<N>| match &slot.room {
+            Room::Full(error) => Some(format!("member {}: {error}", slot.member.index)),
+            _ => None,
+        };
+        let reasons = slots.iter().filter_map(reason).collect::<Vec<_>>().join("; ");
+        if !reasons.is_empty() {
+            return StoreError::OutOfSpace { outcome_unknown: false, reasons };
+        }
+        drop(slots);
+        self.unavailable(false)
     }
 
     /// Whether all members have answered the read, or will not.

@@ -314,6 +314,38 @@ fn a_conditional_operation_that_finds_no_room_on_a_majority_is_stored_nowhere() 
     run(72, is_stored_nowhere(async |store| store.replace(KEY, long(1), PutOptions::default()).await.map(|_| ())));
 }
 
+/// One member has room, one has not, and one is away: the one that has room does not store what no majority would. (Each that was
+/// stored so was of unknown outcome, and two of them on two members made a key that nobody could read.)
+#[test]
+fn what_no_majority_has_room_for_is_stored_nowhere_while_a_member_is_away() {
+    run(74, async {
+        for conditional in [false, true] {
+            let pool = Pool::sized(3, 3, 4 << 20).await;
+            pool.store.put(KEY, value(b"before")).await.unwrap();
+            pool.store.settle().await;
+            stuff(&pool.store.table(0).unwrap(), &pool.map).await;
+            pool.down(2, true);
+            let changed = match conditional {
+                true => pool.store.replace(KEY, long(1), PutOptions::default()).await.map(|_| ()),
+                false => pool.store.put(KEY, long(1)).await,
+            };
+            assert!(matches!(&changed, Err(error) if !error.outcome_unknown()), "{changed:?}");
+            pool.store.settle().await;
+            let key = Key::new(KEY, pool.map.hash_seed).unwrap();
+            let shown = async |member: usize| pool.store.table(member).unwrap().read(&key).await.unwrap().timestamp;
+            assert_eq!(shown(1).await, shown(0).await, "it is nowhere");
+            assert_eq!(claimed(&pool, 1).await, 0, "and holds no room");
+            // With the one that was away there is a majority.
+            pool.down(2, false);
+            while pool.store.refresh().await.is_err() {
+                time::sleep(Duration::from_millis(50)).await;
+            }
+            assert_eq!(pool.host().get(KEY).await, Ok(Some(value(b"before"))));
+            assert_eq!(pool.host().put(KEY, long(2)).await, Ok(()));
+        }
+    });
+}
+
 /// One that is slow and answers nothing keeps no conditional operation from being stored on the others, whatever its length.
 #[test]
 fn a_conditional_operation_waits_for_no_member_that_hangs() {
