@@ -38,15 +38,7 @@ impl Client {
     /// Whether the key has a value; the value is received whole.
     pub async fn get(&self, key: &[u8]) -> anyhow::Result<bool> {
         let (mut buffer, mut batch) = self.take()?;
-        let mut digits = [0u8; 20];
-        match self.protocol {
-            Protocol::Memcached => [b"get ".as_slice(), key, b"\r\n"].iter().for_each(|part| batch.head(part)),
-            Protocol::Redis => {
-                let parts =
-                    [b"*2\r\n$3\r\nGET\r\n$".as_slice(), decimal(key.len(), &mut digits), b"\r\n", key, b"\r\n"];
-                parts.iter().for_each(|part| batch.head(part));
-            }
-        }
+        self.ask_of(&mut batch, [b"get ", b"*2\r\n$3\r\nGET\r\n$"], key);
         batch = self.send(batch).await?;
         buffer.set_len(0);
         let found = loop {
@@ -90,16 +82,20 @@ impl Client {
     /// Deletes a value, which has to be there.
     pub async fn delete(&self, key: &[u8]) -> anyhow::Result<()> {
         let (buffer, mut batch) = self.take()?;
+        self.ask_of(&mut batch, [b"delete ", b"*2\r\n$3\r\nDEL\r\n$"], key);
+        self.command(buffer, batch, &[b"DELETED\r\n", b":1\r\n"]).await
+    }
+
+    /// A request with nothing but a key, which begins as memcached and as Redis have it.
+    fn ask_of(&self, batch: &mut SendBatch, [memcached, redis]: [&[u8]; 2], key: &[u8]) {
         let mut digits = [0u8; 20];
         match self.protocol {
-            Protocol::Memcached => [b"delete ".as_slice(), key, b"\r\n"].iter().for_each(|part| batch.head(part)),
+            Protocol::Memcached => batch.head(memcached),
             Protocol::Redis => {
-                let parts =
-                    [b"*2\r\n$3\r\nDEL\r\n$".as_slice(), decimal(key.len(), &mut digits), b"\r\n", key, b"\r\n"];
-                parts.iter().for_each(|part| batch.head(part));
+                [redis, decimal(key.len(), &mut digits), b"\r\n"].iter().for_each(|part| batch.head(part));
             }
         }
-        self.command(buffer, batch, &[b"DELETED\r\n", b":1\r\n"]).await
+        [key, b"\r\n"].iter().for_each(|part| batch.head(part));
     }
 
     /// Sends a request whose answer is one line, one of `good`.

@@ -83,22 +83,30 @@ mod tests {
         search.heard(open(&labelled, None).await).unwrap()
     }
 
+    /// The last of the `voters` namespaces that a pool is made of is replaced by the one after them, which has not heard of the
+    /// final map yet: the maps before, meanwhile, and after.
+    async fn replaced(namespaces: &[Plain], voters: usize) -> [Map; 3] {
+        let map = plain_pool(&namespaces[..voters], voters as u8).await;
+        let new = new_member(&namespaces[voters]);
+        let member: Member = crate::candidate(&new, &map, None, false).await.unwrap();
+        crate::admit(&new, &map, &member).await.unwrap();
+        let proposer = Proposer::new(namespaces);
+        let request = Request::Replace { old: map.members[voters - 1].id, new: Box::new(member) };
+        let joint = proposer.agree(&map, |map| Ok(map.begin(&request, 9)?)).await.unwrap();
+        let before = namespaces[voters].0.bytes.borrow().clone();
+        let last = proposer.agree(&joint, |map| Ok(map.end_joint())).await.unwrap();
+        *namespaces[voters].0.bytes.borrow_mut() = before;
+        [map, joint, last]
+    }
+
     /// The final map of a replacement is with one voter, another is down, and the one replaced is gone: a majority of the final map
     /// is there, none of the joint one.
     #[test]
     fn the_newest_map_is_settled_where_its_voters_are() {
         let world = World::new(1, SimConfig::default()).run_until(async {
             let namespaces: Vec<Plain> = (1..=4).map(|id| Plain::new(id, 2 << 20, 4096)).collect();
-            let map = plain_pool(&namespaces[..3], 3).await;
-            let new = new_member(&namespaces[3]);
-            let fourth: Member = crate::candidate(&new, &map, None, false).await.unwrap();
-            crate::admit(&new, &map, &fourth).await.unwrap();
+            let [_, joint, last] = replaced(&namespaces, 3).await;
             let proposer = Proposer::new(&namespaces);
-            let request = Request::Replace { old: map.members[2].id, new: Box::new(fourth) };
-            let joint = proposer.agree(&map, |map| Ok(map.begin(&request, 9)?)).await.unwrap();
-            let before = namespaces[3].0.bytes.borrow().clone();
-            let last = proposer.agree(&joint, |map| Ok(map.end_joint())).await.unwrap();
-            *namespaces[3].0.bytes.borrow_mut() = before;
             namespaces[1..3].iter().for_each(|plain| plain.0.down.set(true));
             let (mut search, mut asked) = (Search::new(joint), BTreeSet::new());
             while matches!(look(&mut search, &namespaces, &mut asked).await, Found::More) {}
@@ -114,17 +122,7 @@ mod tests {
     fn a_map_between_two_sets_of_voters_is_found_and_settled() {
         let world = World::new(1, SimConfig::default()).run_until(async {
             let namespaces: Vec<Plain> = (1..=2).map(|id| Plain::new(id, 2 << 20, 4096)).collect();
-            let map = plain_pool(&namespaces[..1], 1).await;
-            let new = new_member(&namespaces[1]);
-            let second: Member = crate::candidate(&new, &map, None, false).await.unwrap();
-            crate::admit(&new, &map, &second).await.unwrap();
-            let proposer = Proposer::new(&namespaces);
-            let request = Request::Replace { old: map.members[0].id, new: Box::new(second) };
-            let joint = proposer.agree(&map, |map| Ok(map.begin(&request, 9)?)).await.unwrap();
-            let before = namespaces[1].0.bytes.borrow().clone();
-            let last = proposer.agree(&joint, |map| Ok(map.end_joint())).await.unwrap();
-            *namespaces[1].0.bytes.borrow_mut() = before;
-            for known in [map, joint, last] {
+            for known in replaced(&namespaces, 1).await {
                 let (mut search, mut asked) = (Search::new(known), BTreeSet::new());
                 let mut looks = 0;
                 while matches!(look(&mut search, &namespaces, &mut asked).await, Found::More) {

@@ -292,11 +292,9 @@ async fn put<N: Link>(
 ) -> Result<(), StoreError> {
     let op = inner.next_op();
     let early = (value.len() >= EARLY_BYTES_MIN).then(|| (op, value.clone()));
-    let round = course.begin_put(inner, pool, key, early.clone());
+    let round = course.begin_put(inner, pool, key, early);
     round.majority().await?;
-    if let Some((op, value)) = early {
-        round.has_room(op, value).await?;
-    }
+    round.has_room().await?;
     let (timestamp, expiry, tag) = (inner.next_timestamp(&round, op), options.stored_expiry(), options.tag);
     let record = Record { timestamp, value: Some(value), expiry, tag, ops: Vec::new() };
     course.ask(&round, Request::Store(record), true).await.map(|_never_refused| ())

@@ -229,11 +229,10 @@ impl<N: Link> Part<N> {
             };
             let ends = error.is_out_of_space() || !error.is_transient();
             self.report(turn, |slot| slot.failure = Some(error));
-            if ends || self.is_past(turn) {
-                return;
+            if !ends {
+                self.pause(turn).await;
             }
-            self.pause(turn).await;
-            if self.is_past(turn) {
+            if ends || self.is_past(turn) {
                 return;
             }
         }

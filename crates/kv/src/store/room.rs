@@ -83,9 +83,10 @@ impl<N: Link> Round<N> {
         }
     }
 
-    /// Waits until a majority has placed the value of a put to come, which it does while it is read. Where nobody is full who has
-    /// failed is asked again with the put itself.
-    pub(super) async fn has_room(&self, op: OpId, value: Value) -> Result<(), StoreError> {
+    /// Waits until a majority has placed the value of a put to come, if it fits no page, which it does while it is read. Where
+    /// nobody is full who has failed is asked again with the put itself.
+    pub(super) async fn has_room(&self) -> Result<(), StoreError> {
+        let Some((op, value)) = &self.shared.early else { return Ok(()) };
         let told = || {
             let all_told = || self.shared.slots.borrow().iter().all(|slot| slot.room != Room::Asked);
             (self.shared.is_met(is_placed) || self.is_roomless() || all_told()).then_some(())
@@ -99,7 +100,7 @@ impl<N: Link> Round<N> {
             self.let_go();
             return Err(self.no_room());
         }
-        self.place_on_majority(op, value).await
+        self.place_on_majority(*op, value.clone()).await
     }
 
     /// Has a value placed, until a majority has, or it is clear that none will. Who fails for now is asked again: with others full
