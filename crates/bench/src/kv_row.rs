@@ -122,11 +122,12 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for &replicas in &options.replicas {
         for &record in &options.records {
-            let folder = options.folder.as_ref().map(tempfile::tempdir_in);
-            let folder = folder.transpose().context("cannot make a folder for the members")?;
-            let folder = folder.as_ref().map(tempfile::TempDir::path);
             let several = [Nodes::Each, Nodes::One];
             for &nodes in if replicas == 1 { &several[..1] } else { &several[..] } {
+                // Each pool has files of its own: those of the last one are a pool's members, which another may not take.
+                let folder = options.folder.as_ref().map(tempfile::tempdir_in);
+                let folder = folder.transpose().context("cannot make a folder for the members")?;
+                let folder = folder.as_ref().map(tempfile::TempDir::path);
                 let shape = PoolShape { replicas, page_size: record.page_size, folder, nodes };
                 let contest = Contest::new(shape, record, host_core, server_core, progress)?;
                 rows.push(contest.row(options, shape, server_core, progress)?);
