@@ -4,13 +4,15 @@
 
 use device::Namespace;
 
+use crate::blank::begin_life;
 use crate::create::{
-    GENERATION_FIRST, NewMember, fit, format, random_incarnation, refuse_if_used, superblock, write_superblocks,
+    GENERATION_FIRST, NewMember, fit, random_incarnation, refuse_if_used, superblock, wipe, write_body,
+    write_superblocks,
 };
 use crate::error::Error;
 use crate::geometry::{GROUP_PAGES, Geometry};
 use crate::map::{Map, Member, MemberId, WEIGHT_MAX};
-use crate::open::inspect;
+use crate::open::{device_error, inspect};
 use crate::plan::complete;
 use crate::superblock::Ballot;
 
@@ -64,7 +66,10 @@ pub async fn admit<N: Namespace>(new: &NewMember<N>, map: &Map, member: &Member)
     let body = map.encode().map_err(|source| Error::Map { member: new.name(), source })?;
     // The lowest ballot there is: what it carries counts for nothing beside what any voter says.
     let accepted = Ballot::default();
-    format(new, geometry.bytes(), &body, accepted).await?;
+    let device = |source| device_error(new.name(), source);
+    wipe(new).await?;
+    begin_life(&new.namespace, geometry, member.incarnation).await.map_err(device)?;
+    write_body(&new.namespace, &body, accepted).await.map_err(device)?;
     write_superblocks(new, &superblock(map, member, &body, accepted)).await
 }
 

@@ -93,7 +93,10 @@ pub async fn create<N: Namespace>(members: &[NewMember<N>], options: &CreateOpti
         wipe(member).await?;
     }
     for (index, member) in members.iter().enumerate() {
-        format(member, map.geometry(index).bytes(), &body, accepted).await?;
+        let device = |source| device_error(member.name(), source);
+        // A zero page is an empty page: nobody knows this pool yet (see `blank`).
+        zero(&member.namespace, TABLE_OFFSET, map.geometry(index).bytes()).await.map_err(device)?;
+        write_body(&member.namespace, &body, accepted).await.map_err(device)?;
     }
     for (member, entry) in members.iter().zip(&map.members) {
         write_superblocks(member, &superblock(&map, entry, &body, accepted)).await?;
@@ -102,7 +105,7 @@ pub async fn create<N: Namespace>(members: &[NewMember<N>], options: &CreateOpti
 }
 
 /// Wipes both superblocks: what is half made is blank, never half of two pools.
-async fn wipe<N: Namespace>(member: &NewMember<N>) -> Result<(), Error> {
+pub(crate) async fn wipe<N: Namespace>(member: &NewMember<N>) -> Result<(), Error> {
     for offset in SUPERBLOCK_OFFSETS {
         let wiped = write(&member.namespace, offset, &[0; SUPERBLOCK_BYTES]).await;
         wiped.map_err(|source| device_error(member.name(), source))?;
@@ -110,19 +113,15 @@ async fn wipe<N: Namespace>(member: &NewMember<N>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Wipes a namespace, empties the table and heap that end at byte `end`, and writes the map's body; stable when done.
-pub(crate) async fn format<N: Namespace>(
-    member: &NewMember<N>,
-    end: u64,
+/// Writes the map's body; stable when done, with all that was written before.
+pub(crate) async fn write_body<N: Namespace>(
+    namespace: &N,
     body: &[u8],
     accepted: Ballot,
-) -> Result<(), Error> {
-    let device = |source| device_error(member.name(), source);
-    wipe(member).await?;
-    zero(&member.namespace, TABLE_OFFSET, end).await.map_err(device)?;
-    let leaves: Vec<u8> = leaves(body, accepted, unit_bytes(&member.namespace)).flatten().collect();
-    write(&member.namespace, MAP_OFFSETS[0], &leaves).await.map_err(device)?;
-    member.namespace.flush().await.map_err(device)
+) -> Result<(), device::Error> {
+    let leaves: Vec<u8> = leaves(body, accepted, unit_bytes(namespace)).flatten().collect();
+    write(namespace, MAP_OFFSETS[0], &leaves).await?;
+    namespace.flush().await
 }
 
 /// Says, in both places, that a namespace is a member.

@@ -18,6 +18,7 @@ mod acceptor;
 mod admit;
 pub mod agree;
 pub mod balance;
+pub mod blank;
 pub mod change;
 mod create;
 pub mod domain;

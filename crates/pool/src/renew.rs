@@ -11,12 +11,13 @@
 
 use device::Namespace;
 
-use crate::create::{random_incarnation, write, zero};
+use crate::blank::begin_life;
+use crate::create::{random_incarnation, write_body};
 use crate::error::Error;
-use crate::geometry::{MAP_OFFSETS, SUPERBLOCK_OFFSETS, TABLE_OFFSET};
+use crate::geometry::{MAP_OFFSETS, SUPERBLOCK_OFFSETS};
 use crate::map::{Map, Member, MemberId};
 use crate::open::{better, device_error, is_in_its_life, still_fits};
-use crate::slot::{leaves, read, swap, unit_bytes};
+use crate::slot::{read, swap, unit_bytes};
 use crate::superblock::{Ballot, SUPERBLOCK_BYTES, Superblock, SuperblockError, crc64};
 
 /// Late steps of the life before that copy B is claimed in spite of. Chosen: no host has so many under way.
@@ -60,10 +61,8 @@ pub async fn renew<N: Namespace>(namespace: &N, label: &str, map: &Map, index: u
     {
         return Err(taken());
     }
-    zero(namespace, TABLE_OFFSET, map.geometry(index).bytes()).await.map_err(device)?;
-    let leaves: Vec<u8> = leaves(&body, claim.accepted, unit).flatten().collect();
-    write(namespace, MAP_OFFSETS[0], &leaves).await.map_err(device)?;
-    namespace.flush().await.map_err(device)?;
+    begin_life(namespace, map.geometry(index), claim.incarnation).await.map_err(device)?;
+    write_body(namespace, &body, claim.accepted).await.map_err(device)?;
     let whole = Superblock { generation: claim.generation + 1, ..claim };
     for copy in [1, 0] {
         if !swap(namespace, SUPERBLOCK_OFFSETS[copy], &claimed, &image(&whole)).await.map_err(device)? {

@@ -1,7 +1,8 @@
 //! Pages: the bytes of the table and of the heap's allocation pages. Pure: no I/O, no clock.
 //!
 //! Invariants:
-//! - A page of zeroes is an empty page of version 0: a formatted member needs no pass over its table.
+//! - A page of zeroes is an empty page of version 0: a new pool needs no pass over its members' tables. So is a blank page
+//!   (`pool::blank`) of the member's life: what a member begins with that joins later, or begins anew.
 //! - No two images of one page are ever equal, in any life of the member: the version grows with every replacement, the
 //!   incarnation with every format, the salt with every rebuild after damage (when the version is lost). So a delayed
 //!   compare-and-write can succeed only where nothing has changed since it was issued.
@@ -148,13 +149,18 @@ enum Trust {
     Nothing,
 }
 
-/// Checks a page as far as its header goes. `None`: zeroes, the empty page of version 0.
+/// Checks a page as far as its header goes. `None`: zeroes or blank, the empty page of version 0.
 fn decode_header(bytes: &[u8], identity: Identity, trust: Trust) -> Result<Option<Header>, PageError> {
     let Some((head, records)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
         return Err(PageError::Malformed("shorter than its header"));
     };
     if head.iter().all(|&byte| byte == 0) && records.iter().all(|&byte| byte == 0) {
         return Ok(None);
+    }
+    match pool::blank::incarnation_of(bytes) {
+        Some(found) if found == identity.incarnation => return Ok(None),
+        Some(found) => return Err(PageError::Incarnation { found, expected: identity.incarnation }),
+        None => {}
     }
     let start = *head.first_chunk().expect("invariant: a header has more than 8 bytes");
     if !start.starts_with(&MAGIC) || start[7] != 0 {

@@ -43,6 +43,23 @@ fn zeroes_are_the_empty_page_of_version_0() {
 }
 
 #[test]
+fn a_blank_page_is_empty_in_its_life_and_no_page_in_another() {
+    let mut blank = vec![0; 4096];
+    pool::blank::write(&mut blank, INCARNATION);
+    let view = TablePageView::decode(&blank, 9, INCARNATION).unwrap();
+    assert_eq!((view.header().version, view.entries().count(), view.free()), (0, 0, 4032));
+    let mut draft = Draft::new(&view);
+    draft.put(inline(b"k", b"v"));
+    let written = draft.encode().unwrap();
+    assert_eq!(TablePageView::decode(&written, 9, INCARNATION).unwrap().entries().count(), 1);
+    assert!(AllocationPage::decode(&blank, 3, INCARNATION).is_ok());
+    let other = TablePageView::decode(&blank, 9, INCARNATION + 1).map(|_| ());
+    assert_eq!(other, Err(PageError::Incarnation { found: INCARNATION, expected: INCARNATION + 1 }));
+    blank[4000] = 1;
+    assert!(matches!(TablePageView::decode(&blank, 9, INCARNATION), Err(PageError::Foreign(_))));
+}
+
+#[test]
 fn usual_entry_of_nearly_four_thousand_bytes_fits_a_page() {
     let (key, value) = ([7; 32], [9; 3968]);
     let bytes = page_with(&[inline(&key, &value)], &[]);

@@ -227,6 +227,26 @@ fn a_host_that_slept_through_a_renewal_rebuilds_nothing() {
     });
 }
 
+/// The same sleeper's pages that were never written: were they zeroes again, it would count what the new life has never been
+/// asked as "never written" in the old one, and its own write of such a page would succeed.
+#[test]
+fn a_host_that_slept_through_a_renewal_counts_no_empty_page() {
+    run(12, async {
+        let scene = Scene::of([100; 5], 3).await;
+        let sleeper = scene.host(Duration::from_secs(3600)).await;
+        let (map, memory) = (scene.voters.now(), scene.memories[1].clone());
+        let topology = sleeper.store.inner.topology();
+        let mut keys = (0..60u32).map(|number| sleeper.store.inner.key(&number.to_le_bytes()).unwrap());
+        let key = keys.find(|key| topology.homes(key).contains(1)).unwrap();
+        let (_, found) = topology.members[1].read(&key).await.unwrap();
+        assert_eq!(found.timestamp, Timestamp::ZERO, "its page was never written");
+        copy_all(crate::testing::memories(1, 32 << 20).remove(0), memory.clone()).await;
+        pool::renew(&memory, "m", &map, 1).await.unwrap();
+        let refused = topology.members[1].read(&key).await.map(|_| ()).unwrap_err().to_string();
+        assert!(refused.contains("incarnation"), "{refused}");
+    });
+}
+
 async fn copy_all(from: Arc<device::Memory>, to: Arc<device::Memory>) {
     use device::Namespace;
     for lba in (0..from.info().blocks).step_by(256) {

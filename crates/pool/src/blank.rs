@@ -1,0 +1,133 @@
+//! Pages that hold nothing, in a life of a member that is not the pool's first.
+//!
+//! ```text
+//!   0  magic "YGBLANK\0"     8 B
+//!   8  incarnation           u64   little endian: of the life that the page was made for
+//!  16  zero                  … end of the page
+//! ```
+//!
+//! Invariant: no page of a member reads the same in two of its lives. Hosts asleep since the life before may be connected to it
+//! all the time; were its pages zeroes again, as they had been when the pool was made, such a host would take "never written" for
+//! an answer of the life that it knows, which may lack the seal that was to shut it out, and a write of its own that compares
+//! with zeroes would succeed and count. So whoever begins a life in a pool that exists writes these pages over what is there; a
+//! page of the table is never zero in between. Where a pool is made nobody knows it yet, and zeroes will do.
+
+use device::{Durability, Namespace};
+use engine::Buf;
+
+use crate::create::zero;
+use crate::geometry::{Geometry, HeapGroup, Layout, TABLE_OFFSET, TablePage};
+
+const MAGIC: [u8; 8] = *b"YGBLANK\0";
+/// Bytes of the magic and the incarnation.
+const HEAD_BYTES: usize = 16;
+/// Bytes of one write. Chosen: what costs little more than its transfer on any medium.
+const WRITE_BYTES_MAX: usize = 1 << 20;
+
+/// The life that a blank page was made for; `None` if it is no blank page.
+pub fn incarnation_of(page: &[u8]) -> Option<u64> {
+    let (head, rest) = page.split_first_chunk::<HEAD_BYTES>()?;
+    let (magic, incarnation) = head.split_last_chunk::<8>()?;
+    let is_blank = *magic == MAGIC && rest.iter().all(|&byte| byte == 0);
+    is_blank.then(|| u64::from_le_bytes(*incarnation))
+}
+
+/// Writes a blank page for this life into `page`.
+pub fn write(page: &mut [u8], incarnation: u64) {
+    page.fill(0);
+    page[..MAGIC.len()].copy_from_slice(&MAGIC);
+    page[MAGIC.len()..HEAD_BYTES].copy_from_slice(&incarnation.to_le_bytes());
+}
+
+/// Empties table and heap for a life that begins in a pool that exists; stable after the next flush.
+pub(crate) async fn begin_life<N: Namespace>(
+    namespace: &N,
+    geometry: Geometry,
+    incarnation: u64,
+) -> Result<(), device::Error> {
+    let info = namespace.info();
+    let layout = Layout::new(geometry, info.block_size);
+    let page_bytes = layout.page_bytes();
+    let at_once = (info.transfer_blocks_max as usize * info.block_size as usize).min(WRITE_BYTES_MAX) / page_bytes;
+    let at_once = at_once.max(1);
+    let mut pages = Buf::zeroed(at_once * page_bytes);
+    pages.chunks_mut(page_bytes).for_each(|page| write(page, incarnation));
+    let pages = pages.freeze();
+    // The table first, and over what is there.
+    for first in (0..geometry.table_pages).step_by(at_once) {
+        let count = at_once.min((geometry.table_pages - first) as usize);
+        let lba = layout.table(TablePage(first));
+        namespace.write(lba, pages.slice(..count * page_bytes), Durability::Cached).await?;
+    }
+    // Nothing refers to the heap any more. Its allocation pages are read by themselves.
+    let heap = TABLE_OFFSET + u64::from(geometry.table_pages) * u64::from(geometry.page_size);
+    zero(namespace, heap, geometry.bytes()).await?;
+    for group in 0..geometry.heap_groups {
+        namespace.write(layout.allocation(HeapGroup(group)), pages.slice(..page_bytes), Durability::Cached).await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::sim::{SimConfig, World};
+
+    use super::*;
+    use crate::testing::{Plain, new_member, plain_pool};
+    use crate::{Map, admit, candidate, renew};
+
+    /// All pages that the store reads before anything refers to them.
+    fn pages(namespace: &Plain, geometry: Geometry) -> Vec<Option<u64>> {
+        let layout = Layout::new(geometry, 4096);
+        let tables = (0..geometry.table_pages).map(|page| layout.table(TablePage(page)));
+        let allocations = (0..geometry.heap_groups).map(|group| layout.allocation(HeapGroup(group)));
+        let bytes = namespace.0.bytes.borrow();
+        let at = |lba: device::Lba| &bytes[lba.0 as usize * 4096..][..layout.page_bytes()];
+        tables.chain(allocations).map(|lba| incarnation_of(at(lba))).collect()
+    }
+
+    /// Seed 59195384144809 of the simulation: a namespace left a pool and came back while a host of the time before had a write
+    /// of a page under way that it had found empty. The page was empty again, so the write succeeded.
+    #[test]
+    fn who_joins_or_begins_anew_has_no_page_of_zeroes() {
+        World::new(1, SimConfig::default())
+            .run_until(async {
+                let namespaces: Vec<Plain> = (1..=4).map(|id| Plain::new(id, 4 << 20, 4096)).collect();
+                let map = plain_pool(&namespaces[..3], 3).await;
+                let geometry = |map: &Map, index| map.geometry(index);
+                let first = pages(&namespaces[0], geometry(&map, 0));
+                assert!(first.iter().all(Option::is_none) && first.len() > 200, "{} pages", first.len());
+                let new = new_member(&namespaces[3]);
+                let mut lives = Vec::new();
+                for _ in 0..2 {
+                    namespaces[3].0.bytes.borrow_mut()[TABLE_OFFSET as usize..].fill(0);
+                    let member = candidate(&new, &map, None, false).await.unwrap();
+                    admit(&new, &map, &member).await.unwrap();
+                    let mut with = map.clone();
+                    with.members.push(member.clone());
+                    let blank = pages(&namespaces[3], geometry(&with, 3));
+                    assert!(blank.iter().all(|life| *life == Some(member.incarnation)), "{blank:?}");
+                    lives.push(member.incarnation);
+                }
+                assert_ne!(lives[0], lives[1]);
+                namespaces[1].0.bytes.borrow_mut().fill(0);
+                let member = renew(&namespaces[1], "m", &map, 1).await.unwrap();
+                let blank = pages(&namespaces[1], geometry(&map, 1));
+                assert!(blank.iter().all(|life| *life == Some(member.incarnation)), "{blank:?}");
+            })
+            .expect("the test's tasks are never all asleep for good");
+    }
+
+    #[test]
+    fn a_blank_page_tells_its_life_and_nothing_else_does() {
+        let mut page = vec![7; 4096];
+        write(&mut page, 0x0123_4567_89ab_cdef);
+        assert_eq!(incarnation_of(&page), Some(0x0123_4567_89ab_cdef));
+        for at in [0, 7, 16, 4095] {
+            let mut other = page.clone();
+            other[at] ^= 1;
+            assert_eq!(incarnation_of(&other), None, "byte {at}");
+        }
+        assert_eq!((incarnation_of(&[0; 4096]), incarnation_of(&page[..15])), (None, None));
+    }
+}
