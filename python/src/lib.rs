@@ -17,8 +17,15 @@ mod _yagura {
     #[pymodule_export]
     use crate::core::Core;
 
+    /// Called before the interpreter ends.
+    #[pyfunction]
+    fn end_callbacks(py: Python<'_>) {
+        crate::notifier::end_all(py);
+    }
+
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.py().import("atexit")?.call_method1("register", (module.getattr("end_callbacks")?,))?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         module.add("KEY_BYTES_MAX", client::KEY_BYTES_MAX)?;
         module.add("VALUE_BYTES_MAX", client::VALUE_BYTES_MAX)

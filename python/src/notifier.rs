@@ -2,20 +2,38 @@
 //!
 //! A reactor that waited for the interpreter's lock would keep every other request from its sockets meanwhile. So results go to
 //! one thread of the client's, which takes the lock once for all that are there. It ends with its client.
+//!
+//! Invariant: when the interpreter begins to end, no such thread is left ([`end_all`], by `atexit`). One that waited for its lock
+//! then would be ended in the midst of our code by the interpreter, which takes the whole process with it.
 
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::JoinHandle;
 
 use pyo3::prelude::*;
 
 /// A call to make with the interpreter's lock held.
 type Call = Box<dyn FnOnce(Python<'_>) + Send>;
 
+/// What the thread is told.
+enum Message {
+    Call(Call),
+    End,
+}
+
+/// The threads of this process.
+static THREADS: Mutex<Vec<(Sender<Message>, JoinHandle<()>)>> = Mutex::new(Vec::new());
+/// The process whose threads they are: a fork copies the list, perhaps held, and none of them.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// The interpreter is about to end: nobody is told anything any more.
+static ENDS: AtomicBool = AtomicBool::new(false);
+
 /// A client's thread for calls, started when it is first needed.
 pub struct Notifier {
-    /// The process that has the thread: a fork copies none.
+    /// The process that has the thread.
     process: u32,
-    calls: OnceLock<Option<Sender<Call>>>,
+    calls: OnceLock<Option<Sender<Message>>>,
 }
 
 impl Notifier {
@@ -30,9 +48,12 @@ impl Notifier {
             Python::try_attach(call);
             return;
         }
+        if ENDS.load(SeqCst) {
+            return;
+        }
         match self.calls.get_or_init(start) {
-            // If the thread has ended, so has the interpreter.
-            Some(calls) => drop(calls.send(call)),
+            // If the thread has ended, the interpreter is about to: nobody is left to be told.
+            Some(calls) => drop(calls.send(Message::Call(call))),
             None => {
                 Python::try_attach(call);
             }
@@ -46,26 +67,57 @@ impl Notifier {
 
 impl Drop for Notifier {
     fn drop(&mut self) {
+        let calls = self.calls.take();
         if self.is_foreign() {
             // A lock of its queue may have been held when the process was copied.
-            std::mem::forget(self.calls.take());
+            std::mem::forget(calls);
+        } else if let Some(Some(calls)) = calls {
+            // It may have ended before.
+            let _ = calls.send(Message::End);
         }
     }
 }
 
-fn start() -> Option<Sender<Call>> {
-    let (sender, calls) = channel::<Call>();
+fn start() -> Option<Sender<Message>> {
+    let (sender, messages) = channel();
     let run = move || {
-        while let Ok(first) = calls.recv() {
-            // An interpreter that is ending is not attached to any more: nobody is left to be told.
-            let attached = Python::try_attach(|py| {
+        while let Ok(Message::Call(first)) = messages.recv() {
+            let made = Python::try_attach(|py| {
                 first(py);
-                calls.try_iter().for_each(|call| call(py));
+                for message in messages.try_iter() {
+                    match message {
+                        Message::Call(call) => call(py),
+                        Message::End => return false,
+                    }
+                }
+                true
             });
-            if attached.is_none() {
+            // An interpreter that is ending is not attached to any more.
+            if made != Some(true) {
                 return;
             }
         }
     };
-    std::thread::Builder::new().name("yagura-python".to_owned()).spawn(run).ok().map(|_| sender)
+    let thread = std::thread::Builder::new().name("yagura-python".to_owned()).spawn(run).ok()?;
+    PROCESS.store(std::process::id(), SeqCst);
+    let mut threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
+    threads.retain(|(_, thread)| !thread.is_finished());
+    threads.push((sender.clone(), thread));
+    Some(sender)
+}
+
+/// Ends the threads of all clients, and waits until they are gone. What has not been told is not told any more.
+pub fn end_all(py: Python<'_>) {
+    ENDS.store(true, SeqCst);
+    py.detach(|| {
+        if PROCESS.load(SeqCst) != std::process::id() {
+            return;
+        }
+        let threads = std::mem::take(&mut *THREADS.lock().unwrap_or_else(PoisonError::into_inner));
+        for (calls, thread) in threads {
+            // It may have ended before; if it has panicked, that was told.
+            let _ = calls.send(Message::End);
+            let _ = thread.join();
+        }
+    });
 }

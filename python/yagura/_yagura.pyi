@@ -7,6 +7,8 @@ __version__: str
 KEY_BYTES_MAX: int
 VALUE_BYTES_MAX: int
 
+def end_callbacks() -> None: ...
+
 _Done = Optional[Callable[[object, Optional[BaseException]], None]]
 
 class Core:
