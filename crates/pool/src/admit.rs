@@ -68,7 +68,7 @@ pub async fn admit<N: Namespace>(new: &NewMember<N>, map: &Map, member: &Member)
     let accepted = Ballot::default();
     let device = |source| device_error(new.name(), source);
     wipe(new).await?;
-    begin_life(&new.namespace, geometry, member.incarnation).await.map_err(device)?;
+    begin_life(&new.namespace, geometry, member.incarnation, async || Ok(true)).await.map_err(device)?;
     write_body(&new.namespace, &body, accepted).await.map_err(device)?;
     write_superblocks(new, &superblock(map, member, &body, accepted)).await
 }

@@ -1,22 +1,25 @@
 //! Pages that hold nothing, in a life of a member that is not the pool's first.
 //!
 //! ```text
+//!  every 4 KiB of a page
 //!   0  magic "YGBLANK\0"     8 B
 //!   8  incarnation           u64   little endian: of the life that the page was made for
-//!  16  zero                  … end of the page
+//!  16  zero                  … 4096
 //! ```
+//! Every 4 KiB, so that a host that knows the member with smaller pages does not see zeroes either.
 //!
-//! Invariant: no page of a member reads the same in two of its lives. Hosts asleep since the life before may be connected to it
-//! all the time; were its pages zeroes again, as they had been when the pool was made, such a host would take "never written" for
-//! an answer of the life that it knows, which may lack the seal that was to shut it out, and a write of its own that compares
-//! with zeroes would succeed and count. So whoever begins a life in a pool that exists writes these pages over what is there; a
-//! page of the table is never zero in between. Where a pool is made nobody knows it yet, and zeroes will do.
+//! Invariant: no page of a member reads the same in two of its lives, as long as its table has the same places. Hosts asleep since
+//! the life before may be connected to it all the time; were its pages zeroes again, as they had been when the pool was made, such
+//! a host would take "never written" for an answer of the life that it knows, which may lack the seal that was to shut it out, and
+//! a write of its own that compares with zeroes would succeed and count. So whoever begins a life in a pool that exists, or makes
+//! a pool of what was in use, writes these pages over what is there; neither table nor allocation pages are zero in between.
+//! Where a pool is made of what nobody used, zeroes will do.
 
 use device::{Durability, Namespace};
 use engine::Buf;
 
 use crate::create::zero;
-use crate::geometry::{Geometry, HeapGroup, Layout, TABLE_OFFSET, TablePage};
+use crate::geometry::{GROUP_DATA_PAGES, Geometry, HeapGroup, HeapPage, Layout, PAGE_SIZE_MIN, TablePage};
 
 const MAGIC: [u8; 8] = *b"YGBLANK\0";
 /// Bytes of the magic and the incarnation.
@@ -26,46 +29,58 @@ const WRITE_BYTES_MAX: usize = 1 << 20;
 
 /// The life that a blank page was made for; `None` if it is no blank page.
 pub fn incarnation_of(page: &[u8]) -> Option<u64> {
-    let (head, rest) = page.split_first_chunk::<HEAD_BYTES>()?;
+    let head = page.first_chunk::<HEAD_BYTES>()?;
     let (magic, incarnation) = head.split_last_chunk::<8>()?;
-    let is_blank = *magic == MAGIC && rest.iter().all(|&byte| byte == 0);
-    is_blank.then(|| u64::from_le_bytes(*incarnation))
+    let zeroes = |part: &[u8]| part.iter().all(|&byte| byte == 0);
+    let is_blank = |part: &[u8]| part.strip_prefix(head).is_some_and(zeroes);
+    let all_blank = *magic == MAGIC && page.chunks(PAGE_SIZE_MIN as usize).all(is_blank);
+    all_blank.then(|| u64::from_le_bytes(*incarnation))
 }
 
-/// Writes a blank page for this life into `page`.
-pub fn write(page: &mut [u8], incarnation: u64) {
-    page.fill(0);
-    page[..MAGIC.len()].copy_from_slice(&MAGIC);
-    page[MAGIC.len()..HEAD_BYTES].copy_from_slice(&incarnation.to_le_bytes());
+/// Writes blank pages for this life into `pages`.
+pub fn write(pages: &mut [u8], incarnation: u64) {
+    pages.fill(0);
+    for part in pages.chunks_mut(PAGE_SIZE_MIN as usize) {
+        part[..MAGIC.len()].copy_from_slice(&MAGIC);
+        part[MAGIC.len()..HEAD_BYTES].copy_from_slice(&incarnation.to_le_bytes());
+    }
 }
 
-/// Empties table and heap for a life that begins in a pool that exists; stable after the next flush.
+/// Empties table and heap for a life that begins; stable after the next flush. `may_go_on` is asked before each write: false ends
+/// it there, since the member is somebody else's by now.
 pub(crate) async fn begin_life<N: Namespace>(
     namespace: &N,
     geometry: Geometry,
     incarnation: u64,
-) -> Result<(), device::Error> {
+    may_go_on: impl AsyncFn() -> Result<bool, device::Error>,
+) -> Result<bool, device::Error> {
     let info = namespace.info();
     let layout = Layout::new(geometry, info.block_size);
     let page_bytes = layout.page_bytes();
     let at_once = (info.transfer_blocks_max as usize * info.block_size as usize).min(WRITE_BYTES_MAX) / page_bytes;
     let at_once = at_once.max(1);
     let mut pages = Buf::zeroed(at_once * page_bytes);
-    pages.chunks_mut(page_bytes).for_each(|page| write(page, incarnation));
+    write(&mut pages, incarnation);
     let pages = pages.freeze();
     // The table first, and over what is there.
     for first in (0..geometry.table_pages).step_by(at_once) {
+        if !may_go_on().await? {
+            return Ok(false);
+        }
         let count = at_once.min((geometry.table_pages - first) as usize);
         let lba = layout.table(TablePage(first));
         namespace.write(lba, pages.slice(..count * page_bytes), Durability::Cached).await?;
     }
-    // Nothing refers to the heap any more. Its allocation pages are read by themselves.
-    let heap = TABLE_OFFSET + u64::from(geometry.table_pages) * u64::from(geometry.page_size);
-    zero(namespace, heap, geometry.bytes()).await?;
-    for group in 0..geometry.heap_groups {
-        namespace.write(layout.allocation(HeapGroup(group)), pages.slice(..page_bytes), Durability::Cached).await?;
+    // Nothing refers to the heap any more.
+    for group in (0..geometry.heap_groups).map(HeapGroup) {
+        if !may_go_on().await? {
+            return Ok(false);
+        }
+        namespace.write(layout.allocation(group), pages.slice(..page_bytes), Durability::Cached).await?;
+        let data = layout.data(HeapPage::new(group, 0)).0 * u64::from(info.block_size);
+        zero(namespace, data, data + u64::from(GROUP_DATA_PAGES) * page_bytes as u64).await?;
     }
-    Ok(())
+    Ok(true)
 }
 
 #[cfg(test)]
@@ -73,6 +88,7 @@ mod tests {
     use engine::sim::{SimConfig, World};
 
     use super::*;
+    use crate::geometry::TABLE_OFFSET;
     use crate::testing::{Plain, new_member, plain_pool};
     use crate::{Map, admit, candidate, renew};
 
@@ -120,10 +136,10 @@ mod tests {
 
     #[test]
     fn a_blank_page_tells_its_life_and_nothing_else_does() {
-        let mut page = vec![7; 4096];
+        let mut page = vec![7; 8192];
         write(&mut page, 0x0123_4567_89ab_cdef);
         assert_eq!(incarnation_of(&page), Some(0x0123_4567_89ab_cdef));
-        for at in [0, 7, 16, 4095] {
+        for at in [0, 7, 16, 4095, 4096, 4104, 8191] {
             let mut other = page.clone();
             other[at] ^= 1;
             assert_eq!(incarnation_of(&other), None, "byte {at}");

@@ -1,12 +1,13 @@
 //! Making a pool: everything a member needs is stable before anything says that it is one.
 //!
 //! Order, and what a crash leaves: (1) old superblocks are wiped: a half-made member is blank, never half of two pools;
-//! (2) table and heap are zeroed: a zero page is an empty page; (3) the map's body; (4) superblocks, copy A then B. Each
-//! step is stable on all members before the next begins.
+//! (2) table and heap are emptied: a zero page is an empty page, so is a blank one (`blank`); (3) the map's body;
+//! (4) superblocks, copy A then B. Each step is stable on all members before the next begins.
 
 use device::{Durability, Lba, Namespace, NamespaceInfo};
 use engine::Buf;
 
+use crate::blank::begin_life;
 use crate::change::State;
 use crate::domain::{Domain, Level};
 use crate::error::Error;
@@ -94,8 +95,15 @@ pub async fn create<N: Namespace>(members: &[NewMember<N>], options: &CreateOpti
     }
     for (index, member) in members.iter().enumerate() {
         let device = |source| device_error(member.name(), source);
-        // A zero page is an empty page: nobody knows this pool yet (see `blank`).
-        zero(&member.namespace, TABLE_OFFSET, map.geometry(index).bytes()).await.map_err(device)?;
+        let geometry = map.geometry(index);
+        if options.force {
+            // Hosts of the pool that it was part of may still be connected to it.
+            let incarnation = map.members[index].incarnation;
+            begin_life(&member.namespace, geometry, incarnation, async || Ok(true)).await.map_err(device)?;
+        } else {
+            // A zero page is an empty page.
+            zero(&member.namespace, TABLE_OFFSET, geometry.bytes()).await.map_err(device)?;
+        }
         write_body(&member.namespace, &body, accepted).await.map_err(device)?;
     }
     for (member, entry) in members.iter().zip(&map.members) {

@@ -5,9 +5,11 @@
 //! a change of members safe (seals, joint quorums) so makes this safe, without a word of what the old life may have promised.
 //!
 //! Two that do so at once: both copies of the superblock are claimed by compare-and-write, copy A from the image in which the
-//! member was seen to have no vote, and named whole by others from the claim. Who loses any of these has not touched a member in
-//! use. No page is touched before both are claimed: nothing is left then of the life before that a late step could go on from,
-//! or that would count if copy A were lost.
+//! member was seen to have no vote, and named whole by others from the claim; and who has claimed looks before each write whether
+//! the claim still stands. Who loses has at most one write under way that may yet overwrite pages of a member in use: with pages
+//! of a life that is none, which is noticed and repaired, or with another body of the map, which costs it its vote. No page is
+//! touched before both are claimed: nothing is left then of the life before that a late step could go on from, or that would
+//! count if copy A were lost.
 
 use device::Namespace;
 
@@ -61,7 +63,11 @@ pub async fn renew<N: Namespace>(namespace: &N, label: &str, map: &Map, index: u
     {
         return Err(taken());
     }
-    begin_life(namespace, map.geometry(index), claim.incarnation).await.map_err(device)?;
+    let is_ours = async || Ok(read(namespace, SUPERBLOCK_OFFSETS[0], unit).await? == claimed);
+    let emptied = begin_life(namespace, map.geometry(index), claim.incarnation, is_ours).await.map_err(device)?;
+    if !emptied || !is_ours().await.map_err(device)? {
+        return Err(taken());
+    }
     write_body(namespace, &body, claim.accepted).await.map_err(device)?;
     let whole = Superblock { generation: claim.generation + 1, ..claim };
     for copy in [1, 0] {

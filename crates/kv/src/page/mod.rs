@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! - A page of zeroes is an empty page of version 0: a new pool needs no pass over its members' tables. So is a blank page
-//!   (`pool::blank`) of the member's life: what a member begins with that joins later, or begins anew.
+//!   (`pool::blank`) of the member's life: what a member begins with that joins later, or begins anew. Zero pages are the one
+//!   image that two lives may have in common; `docs/pool.md` says where.
 //! - No two images of one page are ever equal, in any life of the member: the version grows with every replacement, the
 //!   incarnation with every format, the salt with every rebuild after damage (when the version is lost). So a delayed
 //!   compare-and-write can succeed only where nothing has changed since it was issued.
