@@ -1,0 +1,19 @@
+//! The cache server: memcached's protocols over items in memory.
+//!
+//! The parts, from the middle outwards: [`item`] (keys, values and what is kept with them) and [`slot`] (the place of one
+//! key, which is all that a command may look at and change while it runs).
+
+pub mod item;
+pub mod slot;
+
+/// Bytes of a key, as in memcached (`KEY_MAX_LENGTH`).
+pub const KEY_BYTES_MAX: usize = 250;
+/// Bytes of the longest value a server can be configured for.
+pub const VALUE_BYTES_MAX: usize = 128 << 20;
+/// Bytes of the longest value that is stored as one piece. Chosen: short enough to be copied while its slot is held, some ten
+/// microseconds; long enough that a longer one loses less than a twentieth to the ends of its chunks.
+pub const WHOLE_BYTES_MAX: usize = 64 << 10;
+/// Bytes of one chunk of a longer value; all but the last are full.
+pub const CHUNK_BYTES: usize = 256 << 10;
+
+const _: () = assert!(WHOLE_BYTES_MAX < CHUNK_BYTES && CHUNK_BYTES <= engine::buf::BUF_BYTES_MAX);

@@ -1,0 +1,100 @@
+//! The place of one key: what a command sees and changes, as one step towards every other command on that key.
+//!
+//! The commands' meaning is written against these two traits alone, so that it runs over the plainest possible store in tests
+//! and over the real one unchanged.
+
+use engine::View;
+
+use crate::item::{Cas, Item, Key, Meta, NewValue, Seconds};
+
+/// There is no room for an item, and none was made: nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("out of memory storing an item of {bytes} bytes")]
+pub struct NoRoom {
+    /// What was asked for, with all that goes with it.
+    pub bytes: usize,
+}
+
+/// The slot of one key while it is held. Items that have expired or were flushed are not there.
+pub trait Slot {
+    /// The item.
+    fn item(&self) -> Option<Item<'_>>;
+
+    /// Notes that the item was read or touched: it is told by `fetched` and `accessed`, and counts for what is kept longest.
+    fn note_access(&mut self);
+
+    /// Changes what is kept with the value, but for `cas` and `accessed`. Nothing happens without an item.
+    fn set_meta(&mut self, change: impl FnOnce(&mut Meta));
+
+    /// Takes the item away.
+    fn remove(&mut self);
+
+    /// Stores an item in place of the one that is there. Of `meta` are taken: flags, expires, stale, won, binary_key, and cas
+    /// where it is not 0 (else the next one is given).
+    ///
+    /// # Errors
+    /// There is no room; the item that was there is untouched.
+    fn put(&mut self, meta: Meta, value: NewValue<'_>) -> Result<Cas, NoRoom>;
+}
+
+/// All slots.
+pub trait Slots {
+    /// Where on flash an item is to be read.
+    type Place;
+    /// What was read there.
+    type Fetched;
+    /// A slot that is held.
+    type Slot<'a>: Slot
+    where
+        Self: 'a;
+
+    /// Runs `visit` with the slot of `key` held, at the time `now`. `visit` is short and does no I/O: who wants the slot, or one of
+    /// its neighbours, waits meanwhile.
+    ///
+    /// # Errors
+    /// `visit` was not run: the item has to be fetched first.
+    fn visit<R>(
+        &self,
+        key: &Key<'_>,
+        now: Seconds,
+        look: Look<Self::Fetched>,
+        visit: impl FnOnce(&mut Self::Slot<'_>) -> R,
+    ) -> Result<R, Self::Place>;
+
+    /// Reads an item from flash. To be given to [`Slots::visit`], which may ask for another fetch if the item has moved since.
+    fn fetch(&self, place: Self::Place) -> impl Future<Output = Self::Fetched>;
+
+    /// Makes room by letting other items go, as far as that is allowed.
+    ///
+    /// # Errors
+    /// There is none to be made.
+    fn make_room(&self, no_room: NoRoom) -> impl Future<Output = Result<(), NoRoom>>;
+
+    /// Memory for a value of `bytes`, over [`crate::WHOLE_BYTES_MAX`], to be received into: empty buffers whose capacities are
+    /// together `bytes`, for [`NewValue::Chunks`] when they are full.
+    ///
+    /// # Errors
+    /// There is no room; see [`Slots::make_room`].
+    fn chunks(&self, bytes: usize) -> Result<Vec<engine::Buf>, NoRoom>;
+
+    /// From the time `at` on whatever was stored before it is gone. One that is still to come is replaced by the next call; where
+    /// `at` is not after `now` all that is stored is gone at once.
+    fn flush(&self, at: Seconds, now: Seconds);
+}
+
+/// What a visitor needs to see.
+#[derive(Debug)]
+pub enum Look<F> {
+    /// The item, wherever it is.
+    Whole,
+    /// The item, which was fetched.
+    Fetched(F),
+    /// Nothing: it will be replaced or removed unseen. What is on flash is not read, and [`Slot::item`] may be `None` although
+    /// there is an item.
+    Unseen,
+}
+
+/// Full chunks of a value that was received, as [`NewValue::Chunks`] wants them.
+pub fn frozen(chunks: Vec<engine::Buf>) -> Vec<View> {
+    chunks.into_iter().map(engine::Buf::freeze).collect()
+}
