@@ -1,8 +1,9 @@
 //! The cache server: memcached's protocols over items in memory.
 //!
-//! The parts, from the middle outwards: [`item`] (keys, values and what is kept with them) and [`slot`] (the place of one
-//! key, which is all that a command may look at and change while it runs).
+//! The parts, from the middle outwards: [`item`] (keys, values and what is kept with them), [`hash`] (of keys) and [`slot`] (the
+//! place of one key, which is all that a command may look at and change while it runs).
 
+pub mod hash;
 pub mod item;
 pub mod slot;
 
