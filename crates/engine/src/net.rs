@@ -1,4 +1,4 @@
-//! TCP of the current world.
+//! Stream sockets of the current world: TCP, and in the kernel's world also Unix-domain ones.
 //!
 //! Invariants:
 //! - An operation owns its buffers until the world is done with them, also when its future is dropped.
@@ -13,8 +13,15 @@ use crate::{
 };
 
 mod batch;
+mod unix;
 
 pub use batch::{HEAD_BYTES_MAX, SEGMENTS_MAX, SendBatch};
+pub use unix::{UnixListener, UnixStream};
+
+/// Such a receive would end with a zero, which looks like the peer's end.
+fn no_spare_capacity() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "receive into a buffer without spare capacity")
+}
 
 /// A socket that accepts connections.
 pub struct TcpListener {
@@ -99,11 +106,10 @@ impl TcpStream {
     /// What the system says. `InvalidInput` if the buffer has no spare capacity: a zero would look like the peer's end.
     pub async fn recv(&self, buf: Buf) -> (io::Result<usize>, Buf) {
         if buf.len() == buf.capacity() {
-            let error = io::Error::new(io::ErrorKind::InvalidInput, "receive into a buffer without spare capacity");
-            return (Err(error), buf);
+            return (Err(no_spare_capacity()), buf);
         }
         match &self.inner {
-            StreamKind::Uring(stream) => stream.recv(buf).await,
+            StreamKind::Uring(stream) => stream.connection.recv(buf).await,
             StreamKind::Sim(stream) => stream.recv(buf).await,
         }
     }
@@ -115,7 +121,7 @@ impl TcpStream {
     /// What the system says: `BrokenPipe`, `ConnectionReset`, ...
     pub async fn send(&self, batch: SendBatch) -> (io::Result<()>, SendBatch) {
         let (result, mut batch) = match &self.inner {
-            StreamKind::Uring(stream) => stream.send(batch).await,
+            StreamKind::Uring(stream) => stream.connection.send(batch).await,
             StreamKind::Sim(stream) => stream.send(batch).await,
         };
         batch.clear();
@@ -125,7 +131,7 @@ impl TcpStream {
     /// Ends both directions. A pending receive ends with `Ok(0)` or an error, a pending send with an error.
     pub fn shutdown(&self) {
         match &self.inner {
-            StreamKind::Uring(stream) => stream.shutdown(),
+            StreamKind::Uring(stream) => stream.connection.shutdown(),
             StreamKind::Sim(stream) => stream.shutdown(),
         }
     }
@@ -149,7 +155,7 @@ impl TcpStream {
     /// Takes the connection off this thread, to be attached on another. No operation may be outstanding.
     pub fn detach(self) -> DetachedStream {
         let inner = match self.inner {
-            StreamKind::Uring(stream) => DetachedKind::Uring(stream.detach()),
+            StreamKind::Uring(stream) => DetachedKind::Uring(stream),
             StreamKind::Sim(stream) => DetachedKind::Sim(stream.detach()),
         };
         DetachedStream { inner }
@@ -162,7 +168,7 @@ pub struct DetachedStream {
 }
 
 enum DetachedKind {
-    Uring(uring::net::Detached),
+    Uring(uring::net::Stream),
     Sim(sim::net::Detached),
 }
 
@@ -173,7 +179,7 @@ impl DetachedStream {
     /// Outside the kind of world it was detached from.
     pub fn attach(self) -> TcpStream {
         let inner = match (self.inner, runtime::current()) {
-            (DetachedKind::Uring(detached), Context::Uring(_)) => StreamKind::Uring(detached.attach()),
+            (DetachedKind::Uring(detached), Context::Uring(_)) => StreamKind::Uring(detached),
             (DetachedKind::Sim(detached), Context::Sim(driver)) => StreamKind::Sim(detached.attach(&driver)),
             _ => panic!("a stream of the kernel was attached in a simulation, or the other way round"),
         };

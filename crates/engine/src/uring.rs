@@ -34,6 +34,7 @@ mod receive;
 mod remote;
 mod ring;
 mod spin;
+pub(crate) mod unix;
 
 pub(crate) use driver::Driver;
 

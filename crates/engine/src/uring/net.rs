@@ -40,11 +40,12 @@ fn driver() -> Rc<Driver> {
     }
 }
 
+/// A socket that listens.
+///
 /// Invariant: at most one accept is known to the kernel, and it outlives the futures that wait for it. The kernel wakes
 /// accepts exclusively: a connection that woke one on its way to cancellation would not wake the next.
-pub(crate) struct Listener {
+pub(super) struct Acceptor {
     socket: Arc<OwnedFd>,
-    local: SocketAddr,
     turn: Semaphore,
     pending: RefCell<Option<Op>>,
 }
@@ -55,35 +56,15 @@ pub(super) fn own(descriptor: i32) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(descriptor) }
 }
 
-impl Listener {
-    pub(crate) fn bind(addr: SocketAddr) -> io::Result<Listener> {
-        let socket = socket_for(addr)?;
-        sockopt::set_socket_reuseaddr(&socket, true)?;
-        net::bind(&socket, &addr)
-            .map_err(|error| io::Error::new(io::Error::from(error).kind(), format!("binding {addr}: {error}")))?;
+impl Acceptor {
+    pub(super) fn listen(socket: OwnedFd) -> io::Result<Acceptor> {
         net::listen(&socket, BACKLOG_MAX)?;
-        let local = address_of(net::getsockname(&socket)?)?;
-        Ok(Listener { socket: Arc::new(socket), local, turn: Semaphore::new(1), pending: RefCell::default() })
+        Ok(Acceptor { socket: Arc::new(socket), turn: Semaphore::new(1), pending: RefCell::default() })
     }
 
-    pub(crate) fn local_addr(&self) -> SocketAddr {
-        self.local
-    }
-
-    pub(crate) async fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
+    pub(super) async fn accept(&self) -> io::Result<OwnedFd> {
         let _turn = self.turn.acquire(1).await;
-        loop {
-            let socket = std::future::poll_fn(|cx| self.poll_accept(cx)).await?;
-            match Stream::new(socket) {
-                Ok(stream) => {
-                    let peer = stream.peer;
-                    return Ok((stream, peer));
-                }
-                // It was reset before we looked.
-                Err(error) if error.kind() == io::ErrorKind::NotConnected => {}
-                Err(error) => return Err(error),
-            }
-        }
+        std::future::poll_fn(|cx| self.poll_accept(cx)).await
     }
 
     fn poll_accept(&self, cx: &mut TaskContext<'_>) -> Poll<io::Result<OwnedFd>> {
@@ -104,8 +85,42 @@ impl Listener {
     }
 }
 
+pub(crate) struct Listener {
+    acceptor: Acceptor,
+    local: SocketAddr,
+}
+
+impl Listener {
+    pub(crate) fn bind(addr: SocketAddr) -> io::Result<Listener> {
+        let socket = socket_for(addr)?;
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        net::bind(&socket, &addr)
+            .map_err(|error| io::Error::new(io::Error::from(error).kind(), format!("binding {addr}: {error}")))?;
+        let local = address_of(net::getsockname(&socket)?)?;
+        Ok(Listener { acceptor: Acceptor::listen(socket)?, local })
+    }
+
+    pub(crate) fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    pub(crate) async fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
+        loop {
+            match Stream::new(self.acceptor.accept().await?) {
+                Ok(stream) => {
+                    let peer = stream.peer;
+                    return Ok((stream, peer));
+                }
+                // It was reset before we looked.
+                Err(error) if error.kind() == io::ErrorKind::NotConnected => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
 pub(crate) struct Stream {
-    socket: Arc<OwnedFd>,
+    pub(crate) connection: Connection,
     local: SocketAddr,
     peer: SocketAddr,
 }
@@ -115,7 +130,7 @@ impl Stream {
         sockopt::set_tcp_nodelay(&socket, true)?;
         let local = address_of(net::getsockname(&socket)?)?;
         let peer = net::getpeername(&socket)?.ok_or(rustix::io::Errno::NOTCONN)?;
-        Ok(Stream { socket: Arc::new(socket), local, peer: address_of(peer)? })
+        Ok(Stream { connection: Connection::new(socket), local, peer: address_of(peer)? })
     }
 
     pub(crate) async fn connect(addr: SocketAddr) -> io::Result<Stream> {
@@ -129,6 +144,25 @@ impl Stream {
         result?;
         let socket = Arc::into_inner(socket).expect("the operation has ended and its slot is free: no other holder");
         Stream::new(socket)
+    }
+
+    pub(crate) fn peer_addr(&self) -> SocketAddr {
+        self.peer
+    }
+
+    pub(crate) fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+}
+
+/// A connected socket. It belongs to no reactor in particular: the one that runs serves it.
+pub(crate) struct Connection {
+    socket: Arc<OwnedFd>,
+}
+
+impl Connection {
+    pub(super) fn new(socket: OwnedFd) -> Connection {
+        Connection { socket: Arc::new(socket) }
     }
 
     pub(crate) async fn recv(&self, mut buf: Buf) -> (io::Result<usize>, Buf) {
@@ -192,31 +226,6 @@ impl Stream {
     pub(crate) fn shutdown(&self) {
         // NotConnected: the peer was faster. There is nothing else that could go wrong with a connected socket.
         let _ = net::shutdown(&self.socket, Shutdown::Both);
-    }
-
-    pub(crate) fn peer_addr(&self) -> SocketAddr {
-        self.peer
-    }
-
-    pub(crate) fn local_addr(&self) -> SocketAddr {
-        self.local
-    }
-
-    pub(crate) fn detach(self) -> Detached {
-        Detached { socket: self.socket, local: self.local, peer: self.peer }
-    }
-}
-
-/// A connection that belongs to no reactor.
-pub(crate) struct Detached {
-    socket: Arc<OwnedFd>,
-    local: SocketAddr,
-    peer: SocketAddr,
-}
-
-impl Detached {
-    pub(crate) fn attach(self) -> Stream {
-        Stream { socket: self.socket, local: self.local, peer: self.peer }
     }
 }
 
