@@ -26,11 +26,14 @@ pub trait Slot {
     /// Changes what is kept with the value, but for `cas` and `accessed`. Nothing happens without an item.
     fn set_meta(&mut self, change: impl FnOnce(&mut Meta));
 
+    /// Gives the item the next cas, which is the answer; `Cas(0)`, and nothing happens, without an item.
+    fn renew_cas(&mut self) -> Cas;
+
     /// Takes the item away.
     fn remove(&mut self);
 
-    /// Stores an item in place of the one that is there. Of `meta` are taken: flags, expires, stale, won, binary_key, and cas
-    /// where it is not 0 (else the next one is given).
+    /// Stores an item in place of the one that is there. Of `meta` are taken: flags, expires, fetched, stale, won, binary_key,
+    /// and cas where it is not 0 (else the next one is given).
     ///
     /// # Errors
     /// There is no room; the item that was there is untouched.
