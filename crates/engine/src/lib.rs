@@ -7,6 +7,7 @@
 
 pub mod buf;
 pub mod file;
+pub mod map;
 pub mod net;
 pub mod offload;
 mod runtime;
@@ -18,4 +19,5 @@ mod timers;
 mod uring;
 
 pub use buf::{Buf, View};
+pub use map::Mapped;
 pub use uring::{Reactor, ReactorConfig};
