@@ -5,8 +5,8 @@
 //! obtained from the system and is initialised ever after, so exposing a recycled buffer's old bytes is never undefined
 //! behaviour; whoever sends a buffer must have written all of it.
 //!
-//! Bounds: the pool keeps at most [`POOL_BYTES_MAX`] per thread and frees the rest. How much may be *in use* is bounded by
-//! the owners (queue depth x transfer size), not here.
+//! Bounds: the pool keeps at most [`POOL_BYTES_MAX`] per thread (less after [`limit_pools`]) and frees the rest. How much may be
+//! *in use* is bounded by the owners (queue depth x transfer size), not here.
 //!
 //! One allocation (a *block*), size classes `ALIGN << class`, with what describes it behind the data so that data starts
 //! aligned. The pool is a list through the blocks themselves: keeping one never allocates.
@@ -22,14 +22,16 @@
 //! - `len <= capacity <= class size`; capacity is exactly what was asked for, so that a receive into the buffer can not
 //!   take bytes of the stream that belong to the next one.
 
+mod block;
+
 use std::{
-    alloc::{self, Layout},
-    cell::{Cell, RefCell},
     fmt,
     ops::{Bound, Deref, DerefMut, RangeBounds},
-    ptr::NonNull,
-    sync::atomic::{AtomicU32, Ordering, fence},
+    sync::atomic::{Ordering, fence},
 };
+
+use block::{Block, class_of};
+pub use block::{limit_pools, pooled_bytes, system_bytes};
 
 /// Address and length granularity of every buffer: what O_DIRECT needs on any medium.
 pub const ALIGN: usize = 4096;
@@ -37,143 +39,6 @@ pub const ALIGN: usize = 4096;
 pub const BUF_BYTES_MAX: usize = (1 << 20) + ALIGN;
 /// What one thread's pool keeps for reuse. Guessed: 64 commands of 1 MiB.
 pub const POOL_BYTES_MAX: usize = 64 << 20;
-
-/// Classes of 4 KiB to 1 MiB by powers of two, and one for [`BUF_BYTES_MAX`].
-const CLASS_COUNT: usize = 10;
-/// Room for the [`Tail`] behind the data: one cache line, so that counting never shares a line with data.
-const TAIL: usize = 64;
-
-/// What stands behind a block's data.
-struct Tail {
-    references: AtomicU32,
-    /// The next block of the same class in the pool; meaningful only to the pool, while it owns the block.
-    next: Cell<Option<Block>>,
-}
-
-const _: () = assert!(size_of::<Tail>() <= TAIL);
-
-const _: () =
-    assert!(class_size(CLASS_COUNT as u8 - 1) == BUF_BYTES_MAX && class_size(CLASS_COUNT as u8 - 2) == 1 << 20);
-
-const fn class_size(class: u8) -> usize {
-    if class as usize == CLASS_COUNT - 1 { BUF_BYTES_MAX } else { ALIGN << class }
-}
-
-fn class_of(capacity: usize) -> u8 {
-    assert!(capacity <= BUF_BYTES_MAX, "a buffer of {capacity} bytes was asked for; the largest is {BUF_BYTES_MAX}");
-    if capacity > 1 << 20 {
-        return CLASS_COUNT as u8 - 1;
-    }
-    let pages = capacity.div_ceil(ALIGN).next_power_of_two();
-    pages.trailing_zeros() as u8
-}
-
-/// One allocation. Copyable handle; who owns it is said by `Buf` and `View`.
-#[derive(Clone, Copy)]
-struct Block {
-    data: NonNull<u8>,
-    class: u8,
-}
-
-impl Block {
-    fn layout(class: u8) -> Layout {
-        Layout::from_size_align(class_size(class) + TAIL, ALIGN).expect("sizes are constants far below isize::MAX")
-    }
-
-    /// A block with reference count 1, from the pool or, zeroed, from the system.
-    fn obtain(class: u8) -> Block {
-        if let Some(block) = POOL.try_with(|pool| pool.borrow_mut().take(class)).ok().flatten() {
-            return block;
-        }
-        let layout = Block::layout(class);
-        // SAFETY: the layout has a size above zero.
-        let data = unsafe { alloc::alloc_zeroed(layout) };
-        let Some(data) = NonNull::new(data) else { alloc::handle_alloc_error(layout) };
-        let block = Block { data, class };
-        // SAFETY: the tail's place is inside the new allocation, aligned to 4096, and nobody else has it yet.
-        unsafe { block.tail_place().write(Tail { references: AtomicU32::new(1), next: Cell::new(None) }) };
-        block
-    }
-
-    fn tail_place(self) -> *mut Tail {
-        // SAFETY: `class_size` is within the allocation, which goes on for `TAIL` bytes behind it.
-        unsafe { self.data.as_ptr().add(class_size(self.class)).cast() }
-    }
-
-    fn references(&self) -> &AtomicU32 {
-        // SAFETY: the tail was initialised by `obtain` and lives as long as the block, which the holder of this handle owns.
-        // Only the count is borrowed: `next` may be touched by nobody but the pool.
-        unsafe { &(*self.tail_place()).references }
-    }
-
-    /// # Safety
-    /// Only for the pool that owns the block.
-    unsafe fn next(&self) -> &Cell<Option<Block>> {
-        // SAFETY: as in `references`; the pool is the only owner, on one thread.
-        unsafe { &(*self.tail_place()).next }
-    }
-
-    /// Ends the last ownership: the count must be 1 and nobody else may hold the block.
-    fn give_back(self) {
-        debug_assert_eq!(self.references().load(Ordering::Relaxed), 1);
-        let kept = POOL.try_with(|pool| pool.borrow_mut().put(self)).unwrap_or(false);
-        if !kept {
-            // SAFETY: allocated by `obtain` with this layout; the caller was the last owner.
-            unsafe { alloc::dealloc(self.data.as_ptr(), Block::layout(self.class)) };
-        }
-    }
-}
-
-thread_local! {
-    static POOL: RefCell<Pool> = const { RefCell::new(Pool { free: [None; CLASS_COUNT], bytes: 0 }) };
-}
-
-/// The blocks a thread keeps for reuse. Each has reference count 1 and no other owner.
-struct Pool {
-    /// The first of each class; the others follow by `next`.
-    free: [Option<Block>; CLASS_COUNT],
-    bytes: usize,
-}
-
-impl Pool {
-    fn take(&mut self, class: u8) -> Option<Block> {
-        let first = &mut self.free[class as usize];
-        let block = (*first)?;
-        // SAFETY: the pool owns what its lists lead to.
-        *first = unsafe { block.next() }.take();
-        self.bytes -= class_size(class);
-        Some(block)
-    }
-
-    /// False if the pool is full; the block is then the caller's to free.
-    fn put(&mut self, block: Block) -> bool {
-        let bytes = self.bytes + class_size(block.class);
-        if bytes > POOL_BYTES_MAX {
-            return false;
-        }
-        self.bytes = bytes;
-        let first = &mut self.free[block.class as usize];
-        // SAFETY: the block has just become the pool's.
-        unsafe { block.next() }.set(first.replace(block));
-        true
-    }
-}
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        for class in 0..CLASS_COUNT as u8 {
-            while let Some(block) = self.take(class) {
-                // SAFETY: the pool is the only owner of what it keeps; allocated by `obtain` with this layout.
-                unsafe { alloc::dealloc(block.data.as_ptr(), Block::layout(class)) };
-            }
-        }
-    }
-}
-
-/// Bytes that this thread's pool keeps for reuse at the moment; never over [`POOL_BYTES_MAX`].
-pub fn pooled_bytes() -> usize {
-    POOL.try_with(|pool| pool.borrow().bytes).unwrap_or(0)
-}
 
 /// A buffer with one owner: `len` bytes of content in `capacity` bytes of memory that starts at a multiple of [`ALIGN`].
 #[derive(Default)]
@@ -474,6 +339,21 @@ mod tests {
         let buffers: Vec<Buf> = (0..100).map(|_| Buf::with_len(1 << 20)).collect();
         drop(buffers);
         assert!(pooled_bytes() <= POOL_BYTES_MAX && pooled_bytes() > POOL_BYTES_MAX / 2);
+    }
+
+    /// A thread of its own: its pool is empty, and what other tests do to the count does not come near this much.
+    #[test]
+    fn what_is_held_from_the_system_is_counted() {
+        std::thread::spawn(|| {
+            const MUCH: usize = 1 << 30;
+            let before = system_bytes();
+            let buffers: Vec<Buf> = (0..(2 * MUCH) >> 20).map(|_| Buf::with_capacity(1 << 20)).collect();
+            assert!(system_bytes() > before + MUCH);
+            drop(buffers);
+            assert!(system_bytes() < before + MUCH, "given back, but for what the pool keeps");
+        })
+        .join()
+        .expect("no assertion failed");
     }
 
     #[test]

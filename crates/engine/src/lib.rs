@@ -10,6 +10,7 @@ pub mod file;
 pub mod map;
 pub mod net;
 pub mod offload;
+pub mod pages;
 mod runtime;
 pub mod sim;
 pub mod sync;
@@ -20,4 +21,5 @@ mod uring;
 
 pub use buf::{Buf, View};
 pub use map::Mapped;
+pub use pages::Pages;
 pub use uring::{Reactor, ReactorConfig};
