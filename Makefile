@@ -4,7 +4,7 @@
 #   make test                      the gate: everything a change must pass (also what CI runs)
 #   make test-all                  the gate, all guest tests, the long simulation, ten million entries, the models, the mutants
 #   make sim SEEDS=1000            the simulation of the whole store; SEED=n runs that one again
-#   make entries [ENTRIES=n]       ten million short entries in one member: what the host's memory grows by
+#   make entries [ENTRIES=n]       ten million short entries in one member: what the host's memory grows by; the cache's index of five times as many
 #   make model                     the protocol's models, as far as they can be searched in an hour
 #   make mutants [ONLY=pattern]    breaks one guarantee at a time; each must turn its named test red
 #   make guest                     a real Linux kernel as peer, as initiator and as target: all that there is
@@ -63,6 +63,7 @@ sim: deps-build
 
 entries: deps-build
 	ENTRIES=$(ENTRIES) cargo test --locked --profile sim --package kv --test entries -- --nocapture
+	ENTRIES=$$(($(ENTRIES) * 5)) cargo test --locked --profile sim --package cache --test entries -- --nocapture
 
 model: deps-build
 	scripts/model.sh

@@ -4,7 +4,9 @@
 //! place of one key, which is all that a command may look at and change while it runs).
 
 pub mod hash;
+pub mod index;
 pub mod item;
+pub mod memory;
 pub mod slot;
 
 /// Bytes of a key, as in memcached (`KEY_MAX_LENGTH`).
