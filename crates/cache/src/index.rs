@@ -59,6 +59,7 @@ pub struct Full;
 /// The index of one shard.
 #[derive(Debug)]
 pub struct Index {
+    #[expect(clippy::vec_box, reason = "what a growing vector moves is pointers to blocks, not the blocks")]
     blocks: Vec<Box<[Table; BLOCK_TABLES]>>,
     tables: usize,
     /// Bits of the hash that chose the shard.

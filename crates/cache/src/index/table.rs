@@ -253,7 +253,7 @@ impl Table {
 
     fn home(&self, remainder: u32) -> usize {
         let homes = self.slots().saturating_sub(TAIL);
-        (u64::from(remainder) * homes as u64 >> REMAINDER_BITS) as usize
+        ((u64::from(remainder) * homes as u64) >> REMAINDER_BITS) as usize
     }
 
     fn slots(&self) -> usize {
