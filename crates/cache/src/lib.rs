@@ -3,6 +3,7 @@
 //! The parts, from the middle outwards: [`item`] (keys, values and what is kept with them), [`hash`] (of keys) and [`slot`] (the
 //! place of one key, which is all that a command may look at and change while it runs).
 
+pub mod flash;
 pub mod hash;
 pub mod index;
 pub mod item;

@@ -1,0 +1,144 @@
+//! The oldest segment is given up, so that there is room for what comes.
+
+use std::sync::atomic::Ordering;
+
+use device::Namespace;
+
+use super::FlashLog;
+use super::counters::count;
+use super::open::records_of;
+use super::place::Place;
+use super::read::{Fetched, Lookup, Which};
+use super::summary;
+
+/// An item of a segment that is collected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Listed {
+    /// The upper bits of its key's hash ([`super::HASH_BITS`]).
+    pub hash: u64,
+    /// Where it is.
+    pub place: Place,
+    /// In which slot of its page.
+    slot: usize,
+}
+
+/// A segment that is collected. For every item that the index still has at its place the caller either drops that from
+/// the index, or fetches the item, appends it anew ([`super::Reason::Kept`]) and changes the index; nothing of it needs
+/// to be invalidated. Then the segment is given back by [`Collection::finish`]. Dropping a collection does that too.
+pub struct Collection<'a, N> {
+    log: &'a FlashLog<N>,
+    segment: u32,
+    items: Vec<Listed>,
+}
+
+/// What is to be collected next.
+enum Oldest<'a, N> {
+    /// What could not be written; its items are known.
+    Abandoned(Collection<'a, N>),
+    Sealed(u32),
+}
+
+impl<N> FlashLog<N> {
+    /// Waits until a segment should be collected. It never does when the log has ended.
+    pub async fn collection_wanted(&self) {
+        self.until(|state| (state.failed.is_none() && state.wants_collection()).then_some(())).await;
+    }
+}
+
+impl<N: Namespace> FlashLog<N> {
+    /// Takes the oldest segment to be collected, if there are too few that are free, or one that could not be written.
+    ///
+    /// From now on its items do not outlive a kill of the process: they leave the index, and who changes a key later
+    /// could not invalidate them.
+    pub async fn collect(&self) -> Option<Collection<'_, N>> {
+        let segment = match self.oldest()? {
+            Oldest::Abandoned(collection) => return Some(collection),
+            Oldest::Sealed(segment) => segment,
+        };
+        self.journal.strike(segment);
+        // From here on the segment is given back however this ends.
+        let mut collection = self.collection(segment, &[]);
+        let life = self.lives[segment as usize].load(Ordering::Acquire);
+        let (records, bytes_read) = records_of(&*self.namespace, &self.geometry, segment, life).await;
+        count(&self.counters.device_read_bytes, bytes_read as usize);
+        match records {
+            Ok(Some(records)) => collection.list(&records),
+            Ok(None) => {
+                count(&self.counters.checksum_errors, 1);
+                self.note_trouble(Some(format!("the summary of segment {segment} is damaged")));
+            }
+            Err(error) => {
+                count(&self.counters.read_errors, 1);
+                self.note_trouble(Some(format!("the summary of segment {segment} cannot be read: {error}")));
+            }
+        }
+        Some(collection)
+    }
+
+    fn oldest(&self) -> Option<Oldest<'_, N>> {
+        let mut state = self.lock();
+        if state.failed.is_some() || !state.wants_collection() {
+            return None;
+        }
+        let Some((segment, records)) = state.abandoned.pop_front() else {
+            return state.sealed.pop_front().map(Oldest::Sealed);
+        };
+        drop(state);
+        Some(Oldest::Abandoned(self.collection(segment, &records)))
+    }
+
+    fn collection(&self, segment: u32, records: &[u64]) -> Collection<'_, N> {
+        let mut collection = Collection { log: self, segment, items: Vec::new() };
+        collection.list(records);
+        collection
+    }
+}
+
+impl<N> Collection<'_, N> {
+    fn list(&mut self, records: &[u64]) {
+        let first = self.log.geometry.first_page(self.segment);
+        let mut slots = vec![0; self.log.geometry.segment_pages as usize];
+        self.items = records
+            .iter()
+            .map(|&record| summary::parts(record, first))
+            .map(|(hash, place)| {
+                // A damaged record's page may be any; its checksum has said that it is not.
+                let count = slots.get_mut((place.page() - first) as usize);
+                let slot = count.map_or(0, |count| std::mem::replace(count, *count + usize::from(place.is_shared())));
+                Listed { hash, place, slot }
+            })
+            .collect();
+    }
+
+    /// Its items, in the order in which they came. Where the summary could not be read there are none; the index finds
+    /// out by and by.
+    pub fn items(&self) -> &[Listed] {
+        &self.items
+    }
+
+    /// The segment is free: no place in it may be in the index any more.
+    pub fn finish(self) {
+        drop(self);
+    }
+}
+
+impl<N: Namespace> Collection<'_, N> {
+    /// Reads an item to be kept.
+    pub async fn fetch(&self, item: Listed) -> Option<Fetched> {
+        match self.log.look_up(item.place, Which::Slot(item.slot)).await {
+            Lookup::Found(fetched) => Some(fetched),
+            Lookup::Other | Lookup::Lost => None,
+        }
+    }
+}
+
+impl<N> Drop for Collection<'_, N> {
+    fn drop(&mut self) {
+        let mut state = self.log.lock();
+        self.log.lives[self.segment as usize].store(0, Ordering::Release);
+        state.free.push_back(self.segment);
+        count(&self.log.counters.collected_segments, 1);
+        drop(state);
+        self.log.wake_waiters();
+    }
+}

@@ -1,0 +1,46 @@
+//! Entry points for fuzzing: any bytes may come from a medium, and nothing may panic.
+
+use super::item::Origin;
+use super::page;
+use super::place::{PAGE_BYTES, Place};
+use super::read::{Parsed, Which, parse};
+use super::summary::{self, Last};
+use super::superblock::{Found, Superblock};
+
+/// Pages as read from a medium, taken for each thing that they may be. The checksums of what describes a page and a
+/// summary are made right, so that what stands behind them is reached.
+pub fn flash_decode(bytes: &[u8]) {
+    let Some((&[a, b, c, d, kind], bytes)) = bytes.split_first_chunk() else { return };
+    let mut pages = bytes.to_vec();
+    pages.resize(bytes.len().next_multiple_of(PAGE_BYTES).max(PAGE_BYTES), 0);
+    if let Some(page) = pages.first_chunk()
+        && let Found::Superblock(superblock) = Superblock::find(page)
+    {
+        assert_eq!(superblock.encode(), *page);
+    }
+    let (before, last) = pages.split_at(pages.len() - PAGE_BYTES);
+    if let Some(found) = Last::decode(last, 1024) {
+        let _ = found.records(last, before); // either way is right
+    }
+    let records: Vec<u64> = bytes.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
+    let encoded = summary::encode(7, 1, &records);
+    let (before, last) = encoded.split_at(encoded.len() - PAGE_BYTES);
+    let found = Last::decode(last, u32::MAX).and_then(|found| found.records(last, before));
+    assert_eq!(found.as_ref(), Some(&records));
+    records.iter().for_each(|&record| {
+        let (hash, place) = summary::parts(record, 1024);
+        assert_eq!(summary::record(hash, place, 1024), record);
+    });
+    let trailer = page::trailer(9, u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]), 7);
+    let place = Place::from_parts(9, kind);
+    if place.is_shared() {
+        pages[page::ROOM_BYTES..PAGE_BYTES].copy_from_slice(&trailer);
+    }
+    for which in [Which::Slot(usize::from(kind)), Which::Key(b"key")] {
+        let (first, rest) = pages.split_at(PAGE_BYTES);
+        let views = [first, rest].map(|part| engine::Buf::copy_from(&part[..part.len().min(1 << 20)]).freeze());
+        if let Parsed::Found(fetched) = parse(place, which, 7, views.to_vec(), Origin(0)) {
+            assert!(fetched.value_len() <= pages.len() && !fetched.key().is_empty());
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! An item's bytes on flash. Pure bytes, no I/O.
+//!
+//! ```text
+//!  0  checksum       u32   CRC-32C of all that follows, to the value's end, but for the life
+//!  4  key length      u8   1 to 250
+//!  5  bits            u8   1 fetched, 2 stale, 4 won, 8 binary key; 16 flags follow, 32 expiry follows, 64 long value,
+//!                          128 the item has its pages alone
+//!  6  accessed       u32   seconds since 1970
+//! 10  cas            u64
+//! 18  value length   u16, or u32 for a long value
+//!     [life          u64   of an item that has its pages alone: its segment's (a shared page has it at its end)]
+//!     [flags         u32]  where not 0
+//!     [expiry        u32   seconds since 1970] where it ends at all
+//!     key
+//!     value
+//! ```
+//!
+//! The order: what every item has comes first, at fixed places; what few have costs nothing where it is absent. Most
+//! items of a cache are short: 20 bytes beside 36 of key and 329 of value (ETC's means) are 5 % of what is written,
+//! which is why times have 32 bits (until 2106) and nothing is aligned. The life is a check by itself, and is known
+//! only when a place is: left out of the checksum, it need not be taken over a long value while others wait.
+
+use crc_fast::CrcAlgorithm::Crc32Iscsi;
+
+use crate::KEY_BYTES_MAX;
+use crate::item::{Cas, Meta, NEVER, Seconds};
+
+/// The most bytes before a key. Derived from the picture.
+pub(crate) const HEAD_BYTES_MAX: usize = 18 + 4 + 8 + 4 + 4;
+
+const LIFE_BYTES: usize = 8;
+
+const FETCHED: u8 = 1;
+const STALE: u8 = 2;
+const WON: u8 = 4;
+const BINARY_KEY: u8 = 8;
+const FLAGS: u8 = 16;
+const EXPIRES: u8 = 32;
+const LONG: u8 = 64;
+const ALONE: u8 = 128;
+
+/// Where the server's clock began, in seconds since 1970: [`Seconds`] are told on flash by the calendar.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Origin(pub u64);
+
+impl Origin {
+    fn to_unix(self, at: Seconds) -> u32 {
+        self.0.saturating_add(u64::from(at.0)).min(u64::from(u32::MAX)) as u32
+    }
+
+    /// What was before the clock began was at its first second: past, and never [`NEVER`].
+    fn of_unix(self, unix: u32) -> Seconds {
+        Seconds(u64::from(unix).saturating_sub(self.0).clamp(1, u64::from(u32::MAX)) as u32)
+    }
+}
+
+/// An item's bytes before its value, made ready to be written: all but life and checksum.
+pub(crate) struct Head {
+    bytes: [u8; HEAD_BYTES_MAX],
+    len: usize,
+    /// Where the life stands, for an item that has its pages alone.
+    life_at: Option<usize>,
+}
+
+impl Head {
+    /// The head of an item; `alone`: it has its pages for itself.
+    pub(crate) fn new(key_len: usize, meta: &Meta, value_len: usize, alone: bool, origin: Origin) -> Head {
+        let mut head = Head { bytes: [0; HEAD_BYTES_MAX], len: 4, life_at: None };
+        let long = value_len > usize::from(u16::MAX);
+        let bit = |is: bool, bit: u8| if is { bit } else { 0 };
+        let bits = bit(meta.fetched, FETCHED)
+            | bit(meta.stale, STALE)
+            | bit(meta.won, WON)
+            | bit(meta.binary_key, BINARY_KEY)
+            | bit(meta.flags != 0, FLAGS)
+            | bit(meta.expires != NEVER, EXPIRES)
+            | bit(long, LONG)
+            | bit(alone, ALONE);
+        head.add(&[key_len as u8, bits]);
+        head.add(&origin.to_unix(meta.accessed).to_le_bytes());
+        head.add(&meta.cas.0.to_le_bytes());
+        if long {
+            head.add(&(value_len as u32).to_le_bytes());
+        } else {
+            head.add(&(value_len as u16).to_le_bytes());
+        }
+        if alone {
+            head.life_at = Some(head.len);
+            head.add(&[0; LIFE_BYTES]);
+        }
+        if meta.flags != 0 {
+            head.add(&meta.flags.to_le_bytes());
+        }
+        if meta.expires != NEVER {
+            head.add(&origin.to_unix(meta.expires).to_le_bytes());
+        }
+        head
+    }
+
+    fn add(&mut self, bytes: &[u8]) {
+        self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len();
+    }
+
+    /// Its length.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Takes the checksum, with this key and these pieces of value.
+    pub(crate) fn seal(&mut self, key: &[u8], value: &[&[u8]]) {
+        let mut sum = crc_fast::Digest::new(Crc32Iscsi);
+        let life_at = self.life_at.unwrap_or(self.len);
+        sum.update(&self.bytes[4..life_at]);
+        sum.update(&self.bytes[self.len.min(life_at + LIFE_BYTES)..self.len]);
+        sum.update(key);
+        value.iter().for_each(|piece| sum.update(piece));
+        self.bytes[..4].copy_from_slice(&(sum.finalize() as u32).to_le_bytes());
+    }
+
+    /// Of a segment of this `life`; it is told only where the item has its pages alone.
+    pub(crate) fn set_life(&mut self, life: u64) {
+        if let Some(at) = self.life_at {
+            self.bytes[at..at + LIFE_BYTES].copy_from_slice(&life.to_le_bytes());
+        }
+    }
+
+    /// The bytes.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// What an item's head and key say. The checksum is not checked yet: the value may be elsewhere.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Decoded<'a> {
+    pub(crate) key: &'a [u8],
+    pub(crate) meta: Meta,
+    /// Of an item that has its pages alone; [`Decoded::life_at`] is where.
+    pub(crate) life: Option<u64>,
+    life_at: Option<usize>,
+    /// Where the value begins.
+    pub(crate) value_at: usize,
+    pub(crate) value_len: usize,
+    checksum: u32,
+}
+
+/// Takes little-endian numbers off the front.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.take(N)?.first_chunk().copied()
+    }
+}
+
+/// Reads head and key at the beginning of `bytes`. `None`: no item begins there.
+pub(crate) fn decode(bytes: &[u8], origin: Origin) -> Option<Decoded<'_>> {
+    let mut reader = Reader(bytes);
+    let checksum = u32::from_le_bytes(reader.array()?);
+    let [key_len, bits] = reader.array()?;
+    if key_len == 0 || usize::from(key_len) > KEY_BYTES_MAX {
+        return None;
+    }
+    let accessed = origin.of_unix(u32::from_le_bytes(reader.array()?));
+    let cas = Cas(u64::from_le_bytes(reader.array()?));
+    let value_len = match bits & LONG {
+        0 => usize::from(u16::from_le_bytes(reader.array()?)),
+        _ => u32::from_le_bytes(reader.array()?) as usize,
+    };
+    let life_at = (bits & ALONE != 0).then_some(bytes.len() - reader.0.len());
+    let life = if bits & ALONE != 0 { Some(u64::from_le_bytes(reader.array()?)) } else { None };
+    let flags = if bits & FLAGS != 0 { u32::from_le_bytes(reader.array()?) } else { 0 };
+    let expires = if bits & EXPIRES != 0 { origin.of_unix(u32::from_le_bytes(reader.array()?)) } else { NEVER };
+    let key = reader.take(usize::from(key_len))?;
+    let [fetched, stale, won, binary_key] = [FETCHED, STALE, WON, BINARY_KEY].map(|bit| bits & bit != 0);
+    let meta = Meta { flags, expires, accessed, cas, fetched, stale, won, binary_key };
+    Some(Decoded { key, meta, life, life_at, value_at: bytes.len() - reader.0.len(), value_len, checksum })
+}
+
+impl Decoded<'_> {
+    /// Bytes of the whole item.
+    pub(crate) fn len(&self) -> usize {
+        self.value_at.saturating_add(self.value_len)
+    }
+
+    /// Whether the checksum is that of the item in `pieces`, the first of which begins with its head.
+    pub(crate) fn is_sound(&self, pieces: &[&[u8]]) -> bool {
+        let (mut skip, mut left) = (4, self.len() - 4);
+        let mut sum = crc_fast::Digest::new(Crc32Iscsi);
+        if let Some(at) = self.life_at {
+            // Decoded from the first piece, which therefore has it.
+            sum.update(pieces.first().and_then(|piece| piece.get(4..at)).unwrap_or_default());
+            skip = at + LIFE_BYTES;
+            left = self.len() - skip;
+        }
+        for piece in pieces {
+            let piece = piece.get(skip..).unwrap_or_default();
+            let piece = &piece[..piece.len().min(left)];
+            sum.update(piece);
+            left -= piece.len();
+            skip = 0;
+        }
+        left == 0 && sum.finalize() as u32 == self.checksum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const ORIGIN: Origin = Origin(1_795_000_000);
+
+    proptest! {
+        #[test]
+        fn round_trip(
+            key in proptest::collection::vec(any::<u8>(), 1..=KEY_BYTES_MAX),
+            value in proptest::collection::vec(any::<u8>(), 0..300),
+            flags in prop_oneof![Just(0), any::<u32>()],
+            expires in prop_oneof![Just(0), 1..1_000_000_u32],
+            bits in 0..32_u8,
+        ) {
+            let meta = Meta {
+                flags,
+                expires: Seconds(expires),
+                accessed: Seconds(9),
+                cas: Cas(u64::from(flags) << 20),
+                fetched: bits & 1 != 0,
+                stale: bits & 2 != 0,
+                won: bits & 4 != 0,
+                binary_key: bits & 8 != 0,
+            };
+            let alone = bits & 16 != 0;
+            let mut head = Head::new(key.len(), &meta, value.len(), alone, ORIGIN);
+            let (first, second) = value.split_at(value.len() / 3);
+            head.seal(&key, &[first, second]);
+            head.set_life(77);
+            let bytes = [head.bytes(), &key, &value, b"behind"].concat();
+            let decoded = decode(&bytes, ORIGIN).expect("an item");
+            prop_assert_eq!((decoded.key, decoded.meta, decoded.life), (&*key, meta, alone.then_some(77)));
+            prop_assert_eq!(&bytes[decoded.value_at..decoded.len()], &*value);
+            prop_assert!(decoded.is_sound(&[&bytes]) && decoded.is_sound(&[&bytes[..30], &bytes[30..]]));
+            prop_assert!(!decoded.is_sound(&[&bytes[..decoded.len() - 1]]));
+            for at in 0..decoded.len() {
+                let mut damaged = bytes.clone();
+                damaged[at] ^= 0x40;
+                let taken = decode(&damaged, ORIGIN).is_some_and(|item| item.is_sound(&[&damaged]) && item.life == decoded.life);
+                prop_assert!(!taken, "byte {}", at);
+            }
+        }
+
+        #[test]
+        fn hostile_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+            if let Some(item) = decode(&bytes, ORIGIN) {
+                let _ = item.is_sound(&[&bytes]); // either way is right
+            }
+        }
+    }
+
+    #[test]
+    fn times_before_the_clock_began_are_past_and_never_never() {
+        let head = |origin| {
+            let meta = Meta { expires: Seconds(5), accessed: Seconds(3), ..Meta::default() };
+            let mut head = Head::new(1, &meta, 70_000, false, origin);
+            head.seal(b"k", &[]);
+            [head.bytes(), b"k"].concat()
+        };
+        let (bytes, later) = (head(ORIGIN), Origin(ORIGIN.0 + 1000));
+        let decoded = decode(&bytes, later).expect("an item");
+        assert_eq!((decoded.meta.expires, decoded.meta.accessed, decoded.value_len), (Seconds(1), Seconds(1), 70_000));
+    }
+}

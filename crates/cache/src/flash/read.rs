@@ -1,0 +1,248 @@
+//! Items are read back.
+
+use device::{Error, Lba, Namespace};
+use engine::{Buf, View};
+
+use super::FlashLog;
+use super::counters::count;
+use super::item;
+use super::options::Geometry;
+use super::page;
+use super::place::{PAGE_BYTES, Place, SLOT_KINDS};
+use crate::item::Meta;
+
+/// An item that was read. It counts only if the index, looked at again, still has its place, and
+/// [`FlashLog::is_current`].
+#[derive(Clone, Debug)]
+pub struct Fetched {
+    place: Place,
+    life: u64,
+    meta: Meta,
+    /// The pages it lies in; the first begins with the page of its head.
+    pages: Vec<View>,
+    key: std::ops::Range<usize>,
+    value: Vec<View>,
+}
+
+impl Fetched {
+    /// Where it was read.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// The life of its segment.
+    pub(crate) fn life(&self) -> u64 {
+        self.life
+    }
+
+    /// What is kept with it. Times before this server's clock began are told as its first second.
+    pub fn meta(&self) -> Meta {
+        self.meta
+    }
+
+    /// Its key.
+    pub fn key(&self) -> &[u8] {
+        self.pages.first().and_then(|page| page.get(self.key.clone())).unwrap_or_default()
+    }
+
+    /// Its value, in order; no piece is empty.
+    pub fn value(&self) -> &[View] {
+        &self.value
+    }
+
+    /// Bytes of its value.
+    pub fn value_len(&self) -> usize {
+        self.value.iter().map(|piece| piece.len()).sum()
+    }
+}
+
+/// What is at a place.
+#[derive(Clone, Debug)]
+pub enum Lookup {
+    /// The item.
+    Found(Fetched),
+    /// Another key's item: the index's bits of both hashes are the same.
+    Other,
+    /// Nothing that can be read: the segment has begun another life, or the device has failed or lied. The place should
+    /// leave the index; it was invalidated.
+    Lost,
+}
+
+/// Which item of a page is meant.
+#[derive(Clone, Copy)]
+pub(crate) enum Which<'a> {
+    /// The one with this key.
+    Key(&'a [u8]),
+    /// The one in this slot.
+    Slot(usize),
+}
+
+/// What was found in bytes.
+pub(crate) enum Parsed {
+    Found(Fetched),
+    Other,
+    /// The item goes on for so many bytes from its beginning.
+    Longer(usize),
+    Damaged,
+}
+
+/// The parts of `pages` in `range`.
+fn cut(pages: &[View], range: std::ops::Range<usize>) -> Vec<View> {
+    let mut at = 0;
+    let mut parts = Vec::with_capacity(1);
+    for page in pages {
+        let (from, to) = (range.start.max(at), range.end.min(at + page.len()));
+        if from < to {
+            parts.push(page.slice(from - at..to - at));
+        }
+        at += page.len();
+    }
+    parts
+}
+
+/// Finds the item at `place` in `pages`, what was read from its page on, of a segment of this `life`.
+pub(crate) fn parse(place: Place, which: Which<'_>, life: u64, pages: Vec<View>, origin: item::Origin) -> Parsed {
+    let Some(first) = pages.first().cloned() else { return Parsed::Damaged };
+    let (begin, decoded) = if place.is_shared() {
+        let Some(items) = page::items(&first, place.page(), life, origin) else { return Parsed::Damaged };
+        let kind = usize::from(place.kind());
+        let is_it = |slot: usize, key: &[u8]| match which {
+            Which::Key(wanted) => slot % usize::from(SLOT_KINDS) == kind && key == wanted,
+            Which::Slot(wanted) => slot == wanted,
+        };
+        match items.enumerate().find(|(slot, (_, item))| is_it(*slot, item.key)) {
+            Some((_, found)) => found,
+            None => return Parsed::Other,
+        }
+    } else {
+        let Some(decoded) = item::decode(&first, origin).filter(|item| item.life == Some(life)) else {
+            return Parsed::Damaged;
+        };
+        if matches!(which, Which::Key(wanted) if wanted != decoded.key) {
+            return Parsed::Other;
+        }
+        (0, decoded)
+    };
+    let read: usize = pages.iter().map(|page| page.len()).sum();
+    if begin + decoded.len() > read {
+        return Parsed::Longer(decoded.len());
+    }
+    let head = &first[begin..];
+    let rest = pages[1..].iter().map(|page| &**page);
+    let is_sound = decoded.is_sound(&std::iter::once(head).chain(rest).collect::<Vec<_>>());
+    if !is_sound {
+        return Parsed::Damaged;
+    }
+    let value_at = begin + decoded.value_at;
+    Parsed::Found(Fetched {
+        place,
+        life,
+        meta: decoded.meta,
+        key: value_at - decoded.key.len()..value_at,
+        value: cut(&pages, value_at..begin + decoded.len()),
+        pages,
+    })
+}
+
+/// Reads `pages` pages from `page` on, which one transfer can hold.
+pub(crate) async fn read_pages<N: Namespace>(
+    namespace: &N,
+    geometry: &Geometry,
+    page: u64,
+    pages: u32,
+) -> Result<Buf, Error> {
+    let buf = Buf::with_len(pages as usize * PAGE_BYTES);
+    let (result, buf) = namespace.read(Lba(page * geometry.blocks_per_page), buf).await;
+    result.map(|()| buf)
+}
+
+impl<N: Namespace> FlashLog<N> {
+    /// Reads the item with this key at `place`: one read of a page, or of the place's size class, where it is not still
+    /// in memory.
+    pub async fn read(&self, place: Place, key: &[u8]) -> Lookup {
+        self.look_up(place, Which::Key(key)).await
+    }
+
+    pub(crate) async fn look_up(&self, place: Place, which: Which<'_>) -> Lookup {
+        let Some(life) = self.life_of(place) else { return Lookup::Lost };
+        let parsed = match self.buffered(place, life) {
+            Some(pages) => {
+                count(&self.counters.buffer_reads, 1);
+                parse(place, which, life, pages, self.origin)
+            }
+            None => match self.read_device(place, which, life).await {
+                Ok(parsed) => parsed,
+                Err(error) => {
+                    count(&self.counters.read_errors, 1);
+                    return self.lost(place, life, format!("page {} cannot be read: {error}", place.page()));
+                }
+            },
+        };
+        match parsed {
+            Parsed::Found(fetched) => {
+                self.note_trouble(None);
+                Lookup::Found(fetched)
+            }
+            Parsed::Other => {
+                count(&self.counters.other_key_reads, 1);
+                Lookup::Other
+            }
+            // The segment may have begun another life while it was read: nothing is wrong then.
+            Parsed::Damaged | Parsed::Longer(_) if self.life_of(place) != Some(life) => Lookup::Lost,
+            Parsed::Damaged | Parsed::Longer(_) => {
+                count(&self.counters.checksum_errors, 1);
+                self.lost(place, life, format!("page {} holds something else than what was written", place.page()))
+            }
+        }
+    }
+
+    fn lost(&self, place: Place, life: u64, what: String) -> Lookup {
+        if self.life_of(place) == Some(life) {
+            self.invalidate(place);
+            self.note_trouble(Some(what));
+        }
+        Lookup::Lost
+    }
+
+    /// What is at `place`, if its segment is still in memory.
+    fn buffered(&self, place: Place, life: u64) -> Option<Vec<View>> {
+        let segment = place.page() / self.geometry.segment_pages;
+        let state = self.lock();
+        let buffer = state.buffers.iter().find(|buffer| buffer.segment == segment && buffer.life == life)?;
+        Some(buffer.bytes(place, self.origin))
+    }
+
+    async fn read_device(&self, place: Place, which: Which<'_>, life: u64) -> Result<Parsed, Error> {
+        let segment = place.page() / self.geometry.segment_pages;
+        let end = self.geometry.first_page(segment) + self.geometry.segment_pages;
+        let mut next = place.page();
+        let mut wanted = place.pages().min(end - next);
+        let mut read = Vec::with_capacity(1);
+        loop {
+            while wanted > 0 {
+                let now = wanted.min(self.geometry.chunk_pages);
+                count(&self.counters.device_reads, 1);
+                count(&self.counters.device_read_bytes, now as usize * PAGE_BYTES);
+                let buf = read_pages(&*self.namespace, &self.geometry, u64::from(next), now).await?;
+                read.push(buf.freeze());
+                next += now;
+                wanted -= now;
+                // The first piece tells how much there is.
+                if read.len() == 1 && wanted > 0 {
+                    break;
+                }
+            }
+            let is_first = read.len() == 1;
+            match parse(place, which, life, read.clone(), self.origin) {
+                Parsed::Longer(bytes) if is_first => {
+                    let pages = bytes.div_ceil(PAGE_BYTES).min(self.geometry.segment_pages as usize) as u32;
+                    wanted = (place.page() + pages).min(end).saturating_sub(next);
+                    if wanted == 0 {
+                        return Ok(Parsed::Damaged);
+                    }
+                }
+                parsed => return Ok(parsed),
+            }
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! The flash log from outside.
+
+mod crash;
+mod faults;
+mod life;
+mod owner;
+mod packing;

@@ -1,0 +1,106 @@
+//! How much is written for what is admitted: sizes as in Facebook's ETC (Atikoglu et al., Workload analysis of a
+//! large-scale key-value store, SIGMETRICS 2012, section 5: keys generalized extreme value, values generalized Pareto),
+//! and items of 3.9 KB.
+
+use std::sync::Arc;
+
+use cache::flash::{FlashLog, Options, Reason, Refused};
+use cache::item::Meta;
+use device::Memory;
+use engine::sim::{SimConfig, World};
+use engine::task;
+
+use crate::owner::{journal, options};
+
+/// Above 0, below 1.
+fn uniform() -> f64 {
+    ((task::random_u64() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
+}
+
+fn etc() -> (usize, usize) {
+    let key = 30.7984 + 8.20449 * ((-uniform().ln()).powf(-0.078688) - 1.0) / 0.078688;
+    let value = 214.4766 * (uniform().powf(-0.348238) - 1.0) / 0.348238;
+    ((key as usize).clamp(8, 250), (value as usize).min(1 << 20))
+}
+
+/// Lengths of the next key and value.
+type Sizes = fn() -> (usize, usize);
+
+/// Fills the log twice; every `keep`th item of a collected segment would be kept. Bytes written and items taken.
+fn written_for_admitted(sizes: Sizes, segment_bytes: usize, keep: usize) -> (f64, f64) {
+    let world = World::new(1, SimConfig::default());
+    let node = world.node("n");
+    let task = world.spawn_on(node, async move {
+        let namespace = Arc::new(Memory::new(64 << 20, 4096, [1; 16]).expect("a namespace"));
+        let options = Options { segment_bytes, buffer_bytes: 2 * segment_bytes, ..options() };
+        let journal = journal(&*namespace, &options);
+        let (log, _) = FlashLog::open(namespace, journal, &options, |_, _| None).await.expect("opened");
+        let log = Arc::new(log);
+        let _writer = task::spawn(Arc::clone(&log).run());
+        let bytes = vec![5; 1 << 20];
+        let mut number = 0_u64;
+        let mut room = 0.0;
+        while log.stats().admitted_bytes < 2 * log.capacity_bytes() {
+            let (key, value) = sizes();
+            number += 1;
+            let stats = log.stats();
+            if room == 0.0 && stats.free_segments < 4 {
+                // Another segment has just begun.
+                let used = (stats.segments - stats.free_segments - 1) * segment_bytes as u64;
+                room = stats.admitted_bytes as f64 / used as f64;
+            }
+            let hash = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            while log.append(hash, &bytes[..key], &Meta::default(), &[&bytes[..value]], Reason::Admitted)
+                == Err(Refused::Full)
+            {
+                collect(&log, keep).await;
+                log.room(Reason::Admitted).await;
+            }
+        }
+        log.close().await.expect("closed");
+        let stats = log.stats();
+        assert_eq!(keep == 1, stats.kept_items > 0, "{stats:?}");
+        (stats.device_written_bytes as f64 / stats.admitted_bytes as f64, room)
+    });
+    world.run_until(task).expect("it ends")
+}
+
+async fn collect(log: &FlashLog<Memory>, keep: usize) {
+    while let Some(collection) = log.collect().await {
+        for item in collection.items().iter().step_by(keep) {
+            let fetched = collection.fetch(*item).await.expect("it is there");
+            let pieces: Vec<&[u8]> = fetched.value().iter().map(|piece| &**piece).collect();
+            let append = || log.append(item.hash, fetched.key(), &fetched.meta(), &pieces, Reason::Kept);
+            let mut kept = append();
+            while kept == Err(Refused::Full) {
+                log.room(Reason::Kept).await;
+                kept = append();
+            }
+            if kept == Err(Refused::Worn) {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn little_more_is_written_than_was_admitted() {
+    let kinds: [(&str, Sizes); 3] =
+        [("ETC", etc), ("3.9 KB", || (30, 3900)), ("1 to 64 KB", || (30, 1000 + task::random_u64() as usize % 64_000))];
+    for (name, sizes) in kinds {
+        let (written, room) = written_for_admitted(sizes, 4 << 20, usize::MAX);
+        println!("{name}: {written:.4} bytes written per byte of key and value, {room:.4} of the device is theirs");
+        assert!(written <= 1.1, "{name}: {written}");
+        assert!(room >= 0.88, "{name}: {room}");
+    }
+}
+
+/// Keeping what is popular costs writes: they end where the device has borne its share.
+#[test]
+fn what_is_kept_is_bounded_by_what_is_written() {
+    for (name, sizes) in [("ETC", etc as Sizes), ("3.9 KB", || (30, 3900))] {
+        let (written, _) = written_for_admitted(sizes, 1 << 20, 1);
+        println!("{name}: {written:.4} bytes written per byte admitted, with all kept that may be");
+        assert!(written <= 1.1, "{name}: {written}");
+    }
+}
