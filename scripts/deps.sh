@@ -42,6 +42,8 @@ for group in "$@"; do
       # redis-server: what the gateway's answers are compared with. The client library, and the tests of our own for Python, live in
       # environments of their own, which venv makes, which Debian packages apart.
       want redis-server=redis-server
+      # memcached: what the cache's answers are compared with.
+      want memcached=memcached
       python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)
       redis_py=yes
       want_tool "cargo-fuzz@$CARGO_FUZZ" "cargo-deny@$CARGO_DENY"

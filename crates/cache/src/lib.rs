@@ -1,14 +1,19 @@
 //! The cache server: memcached's protocols over items in memory.
 //!
 //! The parts, from the middle outwards: [`item`] (keys, values and what is kept with them), [`hash`] (of keys) and [`slot`] (the
-//! place of one key, which is all that a command may look at and change while it runs).
+//! place of one key, which is all that a command may look at and change while it runs); [`protocol`] (what stands on the wire),
+//! [`commands`] (what they mean, over slots) and [`session`] (one connection, without its I/O).
 
+pub mod commands;
 pub mod flash;
 pub mod hash;
 pub mod index;
 pub mod item;
 pub mod memory;
+pub mod protocol;
+pub mod session;
 pub mod slot;
+pub mod testing;
 
 /// Bytes of a key, as in memcached (`KEY_MAX_LENGTH`).
 pub const KEY_BYTES_MAX: usize = 250;

@@ -1,0 +1,95 @@
+//! Bytes that were received and not yet used.
+
+use engine::Buf;
+
+/// Bytes that are received at once. Chosen: memcached's read buffer.
+pub const RECEIVE_BYTES: usize = 16 << 10;
+
+/// What was received: `used` bytes of the buffer are done with.
+#[derive(Debug, Default)]
+pub struct Input {
+    buf: Buf,
+    used: usize,
+    /// Bytes behind `used` that hold no newline, as far as was looked.
+    pub scanned: usize,
+}
+
+impl Input {
+    /// Takes the buffer out, to look at while the session changes; [`Input::put`] puts it back.
+    pub fn take(&mut self) -> (Buf, usize) {
+        (std::mem::take(&mut self.buf), self.used)
+    }
+
+    /// Puts the buffer back of which the first `used` bytes are done with.
+    pub fn put(&mut self, buf: Buf, used: usize) {
+        self.buf = buf;
+        if used != self.used {
+            self.scanned = 0;
+        }
+        self.used = used;
+        if self.used == self.buf.len() {
+            self.buf.set_len(0);
+            self.used = 0;
+        }
+    }
+
+    /// What is not yet used.
+    pub fn bytes(&self) -> &[u8] {
+        &self.buf[self.used..]
+    }
+
+    /// Uses the first `count` bytes.
+    pub fn consume(&mut self, count: usize) {
+        self.used += count;
+        self.scanned = 0;
+        if self.used >= self.buf.len() {
+            self.buf.set_len(0);
+            self.used = 0;
+        }
+    }
+
+    /// The place of the next newline. Slow senders are not looked at from the beginning again.
+    pub fn newline(&mut self) -> Option<usize> {
+        let bytes = &self.buf[self.used..];
+        match bytes[self.scanned..].iter().position(|&byte| byte == b'\n') {
+            Some(at) => Some(self.scanned + at),
+            None => {
+                self.scanned = bytes.len();
+                None
+            }
+        }
+    }
+
+    /// The buffer, with what is not yet used at its beginning and room for at least `wanted` bytes together and for one more.
+    pub fn lend(&mut self, wanted: usize) -> Buf {
+        let left = self.buf.len() - self.used;
+        let capacity = wanted.max(left + 1).max(RECEIVE_BYTES).next_power_of_two();
+        let mut buf = std::mem::take(&mut self.buf);
+        // A longer one, for a long line or value that is over, need not stay.
+        if buf.capacity() < capacity || buf.capacity() > 2 * capacity {
+            let mut other = Buf::with_capacity(capacity);
+            other.extend_from_slice(&buf[self.used..]);
+            buf = other;
+        } else if self.used > 0 {
+            buf.copy_within(self.used.., 0);
+            buf.set_len(left);
+        }
+        self.used = 0;
+        buf
+    }
+
+    /// Takes the buffer back, with what was received behind what it held.
+    pub fn give_back(&mut self, buf: Buf) {
+        self.buf = buf;
+        self.used = 0;
+    }
+
+    /// Whether nothing waits, and then drops the buffer: a connection that rests has none.
+    pub fn shrink(&mut self) -> bool {
+        let is_empty = self.buf.len() == self.used;
+        if is_empty {
+            *self = Input::default();
+        }
+        is_empty
+    }
+}

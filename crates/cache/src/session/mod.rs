@@ -1,0 +1,390 @@
+//! One connection as a pure state machine: bytes and the time in, replies out. It does no I/O and owns no clock.
+//!
+//! The driver calls [`Session::step`] and does what it says: sends what waits in [`Session::output`], receives into the buffer that
+//! [`Session::lend`] gives and hands it back to [`Session::receive`], fetches from flash, makes room.
+//!
+//! Invariants:
+//! - A command stays at the front of the input until it is over. What has to wait (for the rest of its value, for flash, for
+//!   room) leaves it there, and it is read again: there is one way through each command, and nothing to be kept in step with
+//!   it. What it has done so far is in `progress`, `fetched`, `joined` and `tries`, which end with it.
+//! - Replies are in the order of commands; no command starts while the output is full.
+//! - What a peer makes us hold is bounded: a line by [`GET_BYTES_MAX`], a value by the item limit (which is checked before a
+//!   byte of it is kept), output by [`OUTPUT_BYTES_MAX`] and the reply that passes it.
+
+mod admin;
+mod authentication;
+mod binary;
+mod body;
+mod input;
+mod meta;
+mod output;
+mod retrieval;
+mod server;
+mod storage;
+mod telling;
+mod text;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use engine::{Buf, View};
+
+pub use output::Output;
+pub use server::{
+    Authentication, CasResult, Control, Dump, Event, Protocols, Rules, Server, Stats, Step, Users, Watch,
+};
+
+use crate::commands::store::Joined;
+use crate::hash::Hasher;
+use crate::item::Key;
+use crate::protocol::binary::REQUEST;
+use crate::protocol::{GET_BYTES_MAX, LINE_BYTES_MAX, Now, tokens};
+use crate::slot::{Look, NoRoom, Slots};
+use body::Body;
+use input::Input;
+
+/// Bytes that wait unsent before commands do. Chosen: what a socket takes at once.
+pub const OUTPUT_BYTES_MAX: usize = 64 << 10;
+/// Items that one command fetches from flash at the same time. Chosen: a device's queue is kept busy, and no other's is starved.
+pub const FETCHES_MAX: usize = 32;
+/// Keys behind one that is on flash that are looked up for more of these.
+const LOOK_AHEAD_MAX: usize = 100;
+/// How often a command asks for room. Others may take what was made for it; an unlucky one ends.
+const ROOM_TRIES_MAX: u8 = 16;
+
+/// What came behind the head of a command.
+#[derive(Clone, Copy, Debug)]
+enum Data<'a> {
+    /// The bytes in the input, as far as they are there.
+    Here(&'a [u8]),
+    /// A long value, whole; and whether the line's end was behind it.
+    Long(&'a [View], bool),
+}
+
+/// How a command goes on.
+#[derive(Debug)]
+enum Flow<P> {
+    /// It is over, and so are that many bytes behind its head.
+    Next(usize),
+    /// It is over; that many bytes behind its head are passed over.
+    Swallow(usize),
+    /// It wants that many bytes behind its head.
+    More(usize),
+    /// Its value is a long one, of that many bytes.
+    Long(usize),
+    /// It wants items from flash.
+    Fetch(Vec<P>),
+    /// It wants room.
+    Room(NoRoom),
+    /// It goes on when output was sent.
+    Full,
+    /// The connection ends.
+    Close,
+    /// The connection becomes a watcher's.
+    Watch(Watch),
+    /// The driver tells of all items.
+    Dump(Dump),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Speaks {
+    Unknown,
+    Text,
+    Binary,
+}
+
+#[derive(Debug)]
+enum State {
+    /// The next command is at the front of the input.
+    Command,
+    /// Bytes are passed over.
+    Swallow(usize),
+    /// A long value comes.
+    Body(Body),
+    /// What happens is sent; what comes is nothing.
+    Watching,
+    Closing,
+}
+
+/// What commands work with.
+#[derive(Debug)]
+struct Context<'a, S, V> {
+    slots: &'a S,
+    server: &'a V,
+    now: Now,
+}
+
+impl<S, V> Clone for Context<'_, S, V> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S, V> Copy for Context<'_, S, V> {}
+
+/// The state of one connection.
+#[derive(Debug)]
+pub struct Session<S: Slots> {
+    rules: Arc<Rules>,
+    hasher: Hasher,
+    input: Input,
+    output: Output,
+    speaks: Speaks,
+    state: State,
+    authenticated: bool,
+    /// Bytes from the front of the input on that the command waits for.
+    wanted: usize,
+    /// Of a command with many keys: where in its line the next one is looked for.
+    progress: Option<usize>,
+    /// Where in the line the keys are whose items are being fetched.
+    asked: Vec<usize>,
+    /// The items that were, and whose.
+    fetched: VecDeque<(usize, S::Fetched)>,
+    /// A joined value that is to be stored in the next visit.
+    joined: Option<Joined>,
+    /// How often the command asked for room.
+    tries: u8,
+    /// Gathers what is appended at once. Kept for its memory.
+    scratch: Vec<u8>,
+}
+
+impl<S: Slots> Session<S> {
+    /// A new connection.
+    pub fn new(rules: Arc<Rules>, hasher: Hasher) -> Session<S> {
+        let speaks = match (&rules.authentication, rules.protocols) {
+            (Authentication::Text(_), _) | (Authentication::None, Protocols::Text) => Speaks::Text,
+            (Authentication::Sasl(_), _) | (Authentication::None, Protocols::Binary) => Speaks::Binary,
+            (Authentication::None, Protocols::Both) => Speaks::Unknown,
+        };
+        Session {
+            authenticated: matches!(rules.authentication, Authentication::None),
+            rules,
+            hasher,
+            input: Input::default(),
+            output: Output::default(),
+            speaks,
+            state: State::Command,
+            wanted: 0,
+            progress: None,
+            asked: Vec::new(),
+            fetched: VecDeque::new(),
+            joined: None,
+            tries: 0,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Runs commands until something has to be done.
+    pub fn step<V: Server>(&mut self, slots: &S, server: &V, now: Now) -> Step<S::Place> {
+        let context = Context { slots, server, now };
+        loop {
+            if self.output.is_full() {
+                return Step::Send;
+            }
+            let step = match &mut self.state {
+                State::Command => self.command(context),
+                State::Swallow(left) => {
+                    let taken = (*left).min(self.input.bytes().len());
+                    *left -= taken;
+                    let is_over = *left == 0;
+                    self.input.consume(taken);
+                    if is_over {
+                        self.state = State::Command;
+                    }
+                    (!is_over).then_some(Step::Receive)
+                }
+                State::Body(_) => self.body(context),
+                State::Watching => {
+                    self.input.shrink();
+                    self.input.consume(self.input.bytes().len());
+                    Some(Step::Receive)
+                }
+                State::Closing => Some(Step::Close),
+            };
+            if let Some(step) = step {
+                return step;
+            }
+        }
+    }
+
+    /// What waits to be sent.
+    pub fn output(&mut self) -> &mut Output {
+        &mut self.output
+    }
+
+    /// A buffer to receive into, behind what it holds; to be handed back to [`Session::receive`] before the next step.
+    pub fn lend(&mut self) -> Buf {
+        match &mut self.state {
+            State::Body(body) if body.is_filling() => body.lend(),
+            _ => self.input.lend(self.wanted),
+        }
+    }
+
+    /// Takes the buffer back.
+    pub fn receive(&mut self, buf: Buf) {
+        match &mut self.state {
+            State::Body(body) if body.is_filling() => body.receive(buf),
+            _ => self.input.give_back(buf),
+        }
+    }
+
+    /// Drops the input's memory if nothing is in it: true for a connection that rests between commands.
+    pub fn rest(&mut self) -> bool {
+        self.input.shrink() && matches!(self.state, State::Command | State::Watching)
+    }
+
+    /// Hands over what [`Step::Fetch`] asked for, in its order.
+    pub fn fetched(&mut self, items: impl IntoIterator<Item = S::Fetched>) {
+        self.fetched.extend(self.asked.drain(..).zip(items));
+        // A later round may have asked for what stands before an item of an earlier one.
+        self.fetched.make_contiguous().sort_by_key(|(of, _)| *of);
+    }
+
+    /// Tells whether room was made, as [`Step::MakeRoom`] asked.
+    pub fn made_room(&mut self, made: Result<(), NoRoom>) {
+        self.tries = if made.is_ok() { self.tries.saturating_add(1) } else { ROOM_TRIES_MAX };
+    }
+
+    /// Looks for a whole command at the front of the input, and runs it.
+    fn command<V: Server>(&mut self, context: Context<'_, S, V>) -> Option<Step<S::Place>> {
+        if self.input.bytes().len() < self.wanted {
+            return Some(Step::Receive);
+        }
+        if self.speaks == Speaks::Unknown {
+            match self.input.bytes().first() {
+                None => return Some(Step::Receive),
+                Some(&REQUEST) => self.speaks = Speaks::Binary,
+                Some(_) => self.speaks = Speaks::Text,
+            }
+        }
+        let head_bytes = match self.speaks {
+            Speaks::Binary => self.binary_head(),
+            _ => self.line_head(),
+        };
+        let head_bytes = match head_bytes {
+            Ok(bytes) => bytes,
+            Err(step) => return step,
+        };
+        let (buf, used) = self.input.take();
+        let (head, rest) = buf[used..].split_at(head_bytes);
+        let flow = self.run(context, head, Data::Here(rest));
+        let (consumed, step) = self.follow(context, flow, head);
+        self.input.put(buf, used + consumed);
+        step
+    }
+
+    /// Runs the command of this head.
+    fn run<V: Server>(&mut self, context: Context<'_, S, V>, head: &[u8], data: Data<'_>) -> Flow<S::Place> {
+        match self.speaks {
+            Speaks::Binary => self.binary(context, head, data),
+            _ => self.text(context, tokens::line(head, head.len() - 1).0, data),
+        }
+    }
+
+    /// Bytes of the line at the front of the input, with its end; or what to do before there is one.
+    fn line_head(&mut self) -> Result<usize, Option<Step<S::Place>>> {
+        if let Some(newline) = self.input.newline() {
+            return Ok(newline + 1);
+        }
+        let bytes = self.input.bytes();
+        if bytes.len() > LINE_BYTES_MAX {
+            let blanks = bytes.iter().take_while(|&&byte| byte == b' ').count();
+            let line = &bytes[blanks..];
+            let is_get = blanks <= 100 && (line.starts_with(b"get ") || line.starts_with(b"gets "));
+            if !is_get || !self.authenticated || bytes.len() >= GET_BYTES_MAX {
+                self.state = State::Closing;
+                return Err(None);
+            }
+        }
+        Err(Some(Step::Receive))
+    }
+
+    /// Does what a command came to. Tells how many bytes of the input are done with, and what the driver has to do.
+    fn follow<V: Server>(
+        &mut self,
+        context: Context<'_, S, V>,
+        flow: Flow<S::Place>,
+        head: &[u8],
+    ) -> (usize, Option<Step<S::Place>>) {
+        let (consumed, state, step) = match flow {
+            Flow::Next(data) => (head.len() + data, State::Command, None),
+            Flow::Swallow(bytes) => (head.len(), State::Swallow(bytes), None),
+            Flow::Close => (head.len(), State::Closing, None),
+            Flow::Watch(watch) => (head.len(), State::Watching, Some(Step::Watch(watch))),
+            Flow::Dump(dump) => (head.len(), State::Command, Some(Step::Dump(dump))),
+            Flow::More(data) => {
+                self.wanted = head.len() + data;
+                return (0, Some(Step::Receive));
+            }
+            Flow::Fetch(places) => return (0, Some(Step::Fetch(places))),
+            Flow::Room(no_room) => return (0, Some(Step::MakeRoom(no_room))),
+            Flow::Full => return (0, Some(Step::Send)),
+            Flow::Long(bytes) => match context.slots.chunks(bytes) {
+                Ok(chunks) => {
+                    let line_end = if self.speaks == Speaks::Binary { 0 } else { 2 };
+                    (head.len(), State::Body(Body::new(head, chunks, line_end)), None)
+                }
+                Err(no_room) => return (0, Some(Step::MakeRoom(no_room))),
+            },
+        };
+        self.state = state;
+        self.wanted = 0;
+        self.end_command();
+        (consumed, step)
+    }
+
+    /// Forgets what a command kept while it waited.
+    fn end_command(&mut self) {
+        self.progress = None;
+        self.fetched.clear();
+        self.joined = None;
+        self.tries = 0;
+    }
+
+    /// No more room is asked for by this command.
+    fn is_out_of_room(&self) -> bool {
+        self.tries >= ROOM_TRIES_MAX
+    }
+
+    /// What is to be seen of the item whose key is at `at` of the line: it, fetched or not.
+    fn look(&mut self, at: usize) -> Look<S::Fetched> {
+        while self.fetched.front().is_some_and(|(of, _)| *of < at) {
+            self.fetched.pop_front();
+        }
+        match self.fetched.front() {
+            Some((of, _)) if *of == at => {
+                self.fetched.pop_front().map_or(Look::Whole, |(_, fetched)| Look::Fetched(fetched))
+            }
+            _ => Look::Whole,
+        }
+    }
+
+    /// Visits the slot of a command's only key.
+    fn visit<V: Server, R>(
+        &mut self,
+        context: Context<'_, S, V>,
+        key: &Key<'_>,
+        visit: impl FnOnce(&mut S::Slot<'_>) -> R,
+    ) -> Result<R, Flow<S::Place>> {
+        let look = self.look(0);
+        context.slots.visit(key, context.now.at, look, visit).map_err(|place| self.fetch_one(place))
+    }
+
+    fn fetch_one(&mut self, place: S::Place) -> Flow<S::Place> {
+        self.asked.clear();
+        self.asked.push(0);
+        Flow::Fetch(vec![place])
+    }
+
+    /// The key of these bytes.
+    fn key<'k>(&self, bytes: &'k [u8]) -> Option<Key<'k>> {
+        Key::new(bytes, self.hasher.hash(bytes)).ok()
+    }
+
+    /// Appends a line, unless nobody wants it.
+    fn reply(&mut self, noreply: bool, line: &str) {
+        if !noreply {
+            self.output.line(line.as_bytes());
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Replies that wait to be sent: short ones gathered in a batch, long values as they are.
+
+use std::collections::VecDeque;
+
+use engine::net::SendBatch;
+use engine::{Buf, View};
+
+use super::OUTPUT_BYTES_MAX;
+use crate::item::Value;
+
+/// What waits to be sent, in order: the batch, then `later`.
+#[derive(Debug, Default)]
+pub struct Output {
+    batch: SendBatch,
+    /// What no longer fits the batch.
+    later: VecDeque<View>,
+    later_bytes: usize,
+}
+
+impl Output {
+    /// Bytes that wait.
+    pub fn len(&self) -> usize {
+        self.batch.len() + self.later_bytes
+    }
+
+    /// None waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Nothing more is to be added before some of it was sent.
+    pub fn is_full(&self) -> bool {
+        self.batch.is_full() || self.len() >= OUTPUT_BYTES_MAX
+    }
+
+    /// Appends a copy of `bytes`.
+    #[inline]
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        if self.later.is_empty() {
+            self.batch.head(bytes);
+        } else if !bytes.is_empty() {
+            for part in bytes.chunks(engine::buf::BUF_BYTES_MAX) {
+                self.push_later(Buf::copy_from(part).freeze());
+            }
+        }
+    }
+
+    /// Appends `bytes` and the end of a line.
+    pub fn line(&mut self, bytes: &[u8]) {
+        self.bytes(bytes);
+        self.bytes(b"\r\n");
+    }
+
+    /// Appends a value: a long one without a copy.
+    pub fn value(&mut self, value: Value<'_>) {
+        match value {
+            Value::Whole(bytes) => self.bytes(bytes),
+            Value::Chunks(chunks) => chunks.iter().for_each(|chunk| self.view(chunk.clone())),
+        }
+    }
+
+    fn view(&mut self, view: View) {
+        if self.later.is_empty() && !self.batch.is_full() {
+            self.batch.view(view);
+        } else if !view.is_empty() {
+            self.push_later(view);
+        }
+    }
+
+    fn push_later(&mut self, view: View) {
+        self.later_bytes += view.len();
+        self.later.push_back(view);
+    }
+
+    /// Takes a batch to send, empty if nothing waits. It comes back by [`Output::give_back`].
+    pub fn take(&mut self) -> SendBatch {
+        while !self.batch.is_full()
+            && let Some(view) = self.later.pop_front()
+        {
+            self.later_bytes -= view.len();
+            self.batch.view(view);
+        }
+        std::mem::take(&mut self.batch)
+    }
+
+    /// Takes back a batch that was sent and cleared, for its memory.
+    pub fn give_back(&mut self, batch: SendBatch) {
+        if self.batch.is_empty() {
+            self.batch = batch;
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! What a session needs of the server it belongs to: its rules, its figures, and what administrators change.
+
+use std::fmt;
+
+use crate::slot::NoRoom;
+
+/// Which protocols a connection may speak.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Protocols {
+    /// What its first byte says.
+    #[default]
+    Both,
+    /// The text and the meta protocol (`-B ascii`).
+    Text,
+    /// The binary protocol (`-B binary`).
+    Binary,
+}
+
+/// How a connection proves who it is.
+#[derive(Debug, Default)]
+pub enum Authentication {
+    /// Not at all.
+    #[default]
+    None,
+    /// By a `set` whose value is a name and a password (`-Y`); the text protocol alone is spoken.
+    Text(Users),
+    /// By SASL PLAIN (`-S`); the binary protocol alone is spoken.
+    Sasl(Users),
+}
+
+/// Names and passwords.
+#[derive(Default)]
+pub struct Users {
+    users: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Users {
+    /// Reads lines of `name:password`, as memcached's file for `-Y` has them.
+    ///
+    /// # Errors
+    /// A line has no colon: its number, from 1 on.
+    pub fn parse(text: &str) -> Result<Users, usize> {
+        let lines = text.lines().enumerate().filter(|(_, line)| !line.is_empty());
+        let user = |(at, line): (usize, &str)| {
+            let (name, password) = line.split_once(':').ok_or(at + 1)?;
+            Ok((name.as_bytes().to_vec(), password.as_bytes().to_vec()))
+        };
+        Ok(Users { users: lines.map(user).collect::<Result<_, usize>>()? })
+    }
+
+    /// There is such a user with this password. Takes as long whichever byte is wrong.
+    pub fn accepts(&self, name: &[u8], password: &[u8]) -> bool {
+        let is_same = |known: &[u8], given: &[u8]| {
+            let differs = known.iter().zip(given).fold(0, |sum, (a, b)| sum | (a ^ b));
+            known.len() == given.len() && std::hint::black_box(differs) == 0
+        };
+        self.users
+            .iter()
+            .fold(false, |found, (known, secret)| found | (is_same(known, name) & is_same(secret, password)))
+    }
+}
+
+impl fmt::Debug for Users {
+    /// Tells no password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Users({})", self.users.len())
+    }
+}
+
+/// What holds for every connection of a server.
+#[derive(Debug)]
+pub struct Rules {
+    /// The longest item in memcached's counting, key and overhead among it (`-I`).
+    pub item_bytes_max: usize,
+    /// What may be spoken.
+    pub protocols: Protocols,
+    /// Who may speak.
+    pub authentication: Authentication,
+    /// `shutdown` is served (`-A`).
+    pub serves_shutdown: bool,
+    /// `flush_all` is served (not with `-F`).
+    pub serves_flush: bool,
+    /// `stats cachedump` and `lru_crawler metadump` are served (not with `-X`).
+    pub serves_dump: bool,
+    /// `watch` is served (not with `-W`).
+    pub serves_watch: bool,
+}
+
+impl Default for Rules {
+    /// memcached's.
+    fn default() -> Rules {
+        Rules {
+            item_bytes_max: 1 << 20,
+            protocols: Protocols::Both,
+            authentication: Authentication::None,
+            serves_shutdown: false,
+            serves_flush: true,
+            serves_dump: true,
+            serves_watch: true,
+        }
+    }
+}
+
+/// Something that statistics count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A key was looked up: with a hit or not.
+    Get(bool),
+    /// A key was touched, or looked up and touched.
+    Touch(bool),
+    /// A value came to be stored, under whatever condition.
+    Set,
+    /// A value came with a cas: it was right, wrong, or there was no item.
+    Cas(CasResult),
+    /// An item was to be deleted.
+    Delete(bool),
+    /// An item was to be counted up.
+    Increment(bool),
+    /// An item was to be counted down.
+    Decrement(bool),
+    /// `flush_all`.
+    Flush,
+    /// A meta command.
+    Meta,
+    /// A value was longer than an item may be.
+    TooLarge,
+    /// There was no room for an item.
+    NoMemory,
+    /// Somebody gave a password: a right one or not.
+    Authentication(bool),
+}
+
+/// How a cas compared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CasResult {
+    /// It was the item's.
+    Hit,
+    /// It was another's.
+    BadValue,
+    /// There was no item.
+    Miss,
+}
+
+/// Which statistics.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stats<'a> {
+    /// `stats`.
+    General,
+    /// `stats settings`.
+    Settings,
+    /// `stats conns`.
+    Connections,
+    /// `stats extstore`: those of flash.
+    Extstore,
+    /// Any other word: `items`, `slabs`, `sizes`, or one that is not known.
+    Named(&'a [u8]),
+}
+
+/// What an administrator asks for; the server's answer is a line.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Control<'a> {
+    /// `verbosity LEVEL`.
+    Verbosity(u32),
+    /// `cache_memlimit MEBIBYTES`, which is at least 8 and at most 1,000,000,000.
+    MemoryLimit(u32),
+    /// `lru mode flat`, or `segmented`.
+    LruSegmented(bool),
+    /// `lru tune`: per cent hot and warm, and their factors.
+    LruTune(u32, u32, f64, f64),
+    /// `lru temp_ttl SECONDS`; below 0: off.
+    LruTemporary(i32),
+    /// `slabs reassign FROM TO`.
+    SlabsReassign(i32, i32),
+    /// `slabs automove 0`, 1 or 2.
+    SlabsAutomove(u32),
+    /// `slabs automove ratio`.
+    SlabsAutomoveRatio(f64),
+    /// `lru_crawler crawl CLASSES`.
+    Crawl(&'a [u8]),
+    /// `lru_crawler tocrawl COUNT`.
+    CrawlCount(u32),
+    /// `lru_crawler sleep MICROSECONDS`.
+    CrawlSleep(u32),
+    /// `lru_crawler enable`, or `disable`.
+    CrawlEnabled(bool),
+    /// `extstore NAME VALUE…`.
+    Extstore(&'a [&'a [u8]]),
+    /// `refresh_certs`.
+    RefreshCertificates,
+}
+
+/// What a watcher wants to see: memcached's names for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Watch {
+    /// One bit each, in the order of [`Watch::NAMES`].
+    pub bits: u16,
+}
+
+impl Watch {
+    /// The names.
+    pub const NAMES: [&'static str; 9] = [
+        "rawcmds",
+        "evictions",
+        "fetchers",
+        "mutations",
+        "sysevents",
+        "connevents",
+        "proxyreqs",
+        "proxyevents",
+        "proxyuser",
+    ];
+
+    /// This one is wanted.
+    pub fn wants(self, name: &str) -> bool {
+        Watch::NAMES.iter().position(|known| *known == name).is_some_and(|at| self.bits & 1 << at != 0)
+    }
+
+    /// What `watch` is without a word.
+    pub(super) fn usual() -> Watch {
+        Watch { bits: 1 << 2 }
+    }
+
+    /// Adds a name; false if it is not known.
+    pub(super) fn add(&mut self, name: &[u8]) -> bool {
+        let at = Watch::NAMES.iter().position(|known| known.as_bytes() == name);
+        self.bits |= at.map_or(0, |at| 1 << at);
+        at.is_some()
+    }
+}
+
+/// The server of a session.
+pub trait Server {
+    /// Counts something; called with every command, so it has to be quick.
+    fn count(&self, event: Event);
+
+    /// Tells statistics, by name and value. False if these are not known.
+    fn stats(&self, stats: Stats<'_>, tell: &mut dyn FnMut(&str, &str)) -> bool;
+
+    /// `stats reset`.
+    fn reset_stats(&self);
+
+    /// Statistics by prefix of keys are kept: each command tells [`Server::count_prefix`] then.
+    fn counts_prefixes(&self) -> bool {
+        false
+    }
+
+    /// Turns the statistics by prefix on or off.
+    fn set_counts_prefixes(&self, on: bool);
+
+    /// Counts a command by the prefix of its key.
+    fn count_prefix(&self, key: &[u8], event: Event);
+
+    /// `stats detail dump`: lines, without the `END`.
+    fn prefixes(&self) -> String;
+
+    /// `stats cachedump CLASS LIMIT`: lines, without the `END`. `limit` 0: as many as two megabytes hold.
+    fn cache_dump(&self, class: u32, limit: u32) -> String;
+
+    /// Does what an administrator asks for; answers a line, without its end.
+    fn control(&self, control: Control<'_>) -> String;
+
+    /// `shutdown`; the connection closes without an answer.
+    fn shut_down(&self, gracefully: bool);
+}
+
+/// What the driver of a session is to do.
+#[derive(Debug)]
+pub enum Step<P> {
+    /// Send what waits, if anything does, and go on.
+    Send,
+    /// Send what waits, if anything does; receive into [`super::Session::lend`]'s buffer, and go on.
+    Receive,
+    /// Fetch these, all at once, and hand them to [`super::Session::fetched`] in their order.
+    Fetch(Vec<P>),
+    /// Make room and tell [`super::Session::made_room`].
+    MakeRoom(NoRoom),
+    /// From now on the connection is a watcher's: what happens is sent until it ends. An `OK` already waits.
+    Watch(Watch),
+    /// Send a line for each item (`lru_crawler metadump`) and then `END`, behind what waits; and go on.
+    Dump(Dump),
+    /// Send what waits, and close.
+    Close,
+}
+
+/// Which items `lru_crawler metadump` tells.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Dump {
+    /// `all`, `hash`, or numbers of classes with commas between.
+    pub classes: Vec<u8>,
+}

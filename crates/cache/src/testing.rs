@@ -1,0 +1,375 @@
+//! The plainest possible slots and server, for tests: a map behind a mutex.
+//!
+//! Faults: [`PlainSlots::with_flash`] answers looks with a place first, at every other visit of an item, as if it were on flash;
+//! [`PlainSlots::with_limit`] has no room beyond a number of bytes, and makes some by dropping the first item.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use engine::{Buf, View};
+
+use crate::hash::Hasher;
+use crate::item::{Cas, Item, Key, Meta, NEVER, NewValue, Seconds, Value};
+use crate::protocol::Now;
+use crate::session::{Control, Event, FETCHES_MAX, Rules, Server, Session, Stats, Step};
+use crate::slot::{Look, NoRoom, Slot, Slots};
+use crate::{CHUNK_BYTES, WHOLE_BYTES_MAX};
+
+#[derive(Debug)]
+enum Stored {
+    Whole(Vec<u8>),
+    Chunks(Vec<View>),
+}
+
+#[derive(Debug)]
+struct Entry {
+    meta: Meta,
+    stored: Seconds,
+    value: Stored,
+    /// The next look is answered with a place.
+    is_on_flash: bool,
+}
+
+impl Entry {
+    fn value(&self) -> Value<'_> {
+        match &self.value {
+            Stored::Whole(bytes) => Value::Whole(bytes),
+            Stored::Chunks(chunks) => Value::Chunks(chunks),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Items {
+    entries: BTreeMap<Vec<u8>, Entry>,
+    cas: u64,
+    bytes: usize,
+    flush_at: Option<Seconds>,
+}
+
+/// Slots in a map.
+#[derive(Debug)]
+pub struct PlainSlots {
+    items: Mutex<Items>,
+    bytes_max: usize,
+    has_flash: bool,
+}
+
+impl Default for PlainSlots {
+    fn default() -> PlainSlots {
+        PlainSlots { items: Mutex::default(), bytes_max: usize::MAX, has_flash: false }
+    }
+}
+
+impl PlainSlots {
+    /// Slots of which every other look has to be told what was fetched.
+    pub fn with_flash() -> PlainSlots {
+        PlainSlots { has_flash: true, ..PlainSlots::default() }
+    }
+
+    /// Slots for values of so many bytes together.
+    pub fn with_limit(bytes_max: usize) -> PlainSlots {
+        PlainSlots { bytes_max, ..PlainSlots::default() }
+    }
+
+    /// How many items there are, those that have expired among them.
+    pub fn len(&self) -> usize {
+        self.items().entries.len()
+    }
+
+    /// There is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn items(&self) -> MutexGuard<'_, Items> {
+        self.items.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Items {
+    fn remove(&mut self, key: &[u8]) {
+        if let Some(entry) = self.entries.remove(key) {
+            self.bytes -= entry.value().len();
+        }
+    }
+}
+
+/// A slot of [`PlainSlots`].
+#[derive(Debug)]
+pub struct PlainSlot<'a> {
+    items: MutexGuard<'a, Items>,
+    key: Vec<u8>,
+    now: Seconds,
+    bytes_max: usize,
+}
+
+impl Slot for PlainSlot<'_> {
+    fn item(&self) -> Option<Item<'_>> {
+        self.items.entries.get(&self.key).map(|entry| Item { meta: entry.meta, value: entry.value() })
+    }
+
+    fn note_access(&mut self) {
+        let now = self.now;
+        if let Some(entry) = self.items.entries.get_mut(&self.key) {
+            (entry.meta.fetched, entry.meta.accessed) = (true, now);
+        }
+    }
+
+    fn set_meta(&mut self, change: impl FnOnce(&mut Meta)) {
+        if let Some(entry) = self.items.entries.get_mut(&self.key) {
+            let Meta { cas, accessed, .. } = entry.meta;
+            change(&mut entry.meta);
+            (entry.meta.cas, entry.meta.accessed) = (cas, accessed);
+        }
+    }
+
+    fn renew_cas(&mut self) -> Cas {
+        let items = &mut *self.items;
+        let Some(entry) = items.entries.get_mut(&self.key) else { return Cas(0) };
+        items.cas += 1;
+        entry.meta.cas = Cas(items.cas);
+        entry.meta.cas
+    }
+
+    fn remove(&mut self) {
+        let key = std::mem::take(&mut self.key);
+        self.items.remove(&key);
+        self.key = key;
+    }
+
+    fn put(&mut self, mut meta: Meta, value: NewValue<'_>) -> Result<Cas, NoRoom> {
+        let value = match value {
+            NewValue::Pieces(pieces) => Stored::Whole(pieces.concat()),
+            NewValue::Chunks(chunks) => {
+                let full = chunks.split_last().is_some_and(|(_, full)| full.iter().all(|c| c.len() == CHUNK_BYTES));
+                assert!(full, "all chunks but the last are full");
+                Stored::Chunks(chunks)
+            }
+        };
+        let is_now = self.now;
+        let mut entry = Entry { meta, stored: is_now, value, is_on_flash: false };
+        let bytes = entry.value().len();
+        assert_eq!(
+            matches!(entry.value, Stored::Chunks(_)),
+            bytes > WHOLE_BYTES_MAX,
+            "{bytes} bytes in the wrong form"
+        );
+        let old = self.items.entries.get(&self.key).map_or(0, |entry| entry.value().len());
+        if self.items.bytes - old + bytes > self.bytes_max {
+            return Err(NoRoom { bytes });
+        }
+        if meta.cas == Cas(0) {
+            self.items.cas += 1;
+            meta.cas = Cas(self.items.cas);
+        }
+        meta.accessed = self.now;
+        entry.meta = meta;
+        self.remove();
+        self.items.bytes += bytes;
+        let key = self.key.clone();
+        self.items.entries.insert(key, entry);
+        Ok(meta.cas)
+    }
+}
+
+impl Slots for PlainSlots {
+    type Place = Vec<u8>;
+    type Fetched = Vec<u8>;
+    type Slot<'a> = PlainSlot<'a>;
+
+    fn visit<R>(
+        &self,
+        key: &Key<'_>,
+        now: Seconds,
+        look: Look<Vec<u8>>,
+        visit: impl FnOnce(&mut PlainSlot<'_>) -> R,
+    ) -> Result<R, Vec<u8>> {
+        let mut items = self.items();
+        if let Some(at) = items.flush_at
+            && at <= now
+        {
+            items.entries.retain(|_, entry| entry.stored >= at);
+            items.bytes = items.entries.values().map(|entry| entry.value().len()).sum();
+            items.flush_at = None;
+        }
+        let is_over = |entry: &Entry| entry.meta.expires != NEVER && entry.meta.expires <= now;
+        if items.entries.get(key.bytes()).is_some_and(is_over) {
+            items.remove(key.bytes());
+        }
+        if self.has_flash
+            && let Some(entry) = items.entries.get_mut(key.bytes())
+        {
+            match look {
+                Look::Fetched(fetched) => {
+                    assert_eq!(fetched, key.bytes(), "another key's item was handed over");
+                    entry.is_on_flash = false;
+                }
+                Look::Whole if entry.is_on_flash => return Err(key.bytes().to_vec()),
+                Look::Whole => entry.is_on_flash = true,
+                Look::Unseen => {}
+            }
+        }
+        let mut slot = PlainSlot { items, key: key.bytes().to_vec(), now, bytes_max: self.bytes_max };
+        Ok(visit(&mut slot))
+    }
+
+    async fn fetch(&self, place: Vec<u8>) -> Vec<u8> {
+        place
+    }
+
+    async fn make_room(&self, no_room: NoRoom) -> Result<(), NoRoom> {
+        let mut items = self.items();
+        let Some(first) = items.entries.keys().next().cloned() else { return Err(no_room) };
+        items.remove(&first);
+        Ok(())
+    }
+
+    fn chunks(&self, bytes: usize) -> Result<Vec<Buf>, NoRoom> {
+        if bytes > self.bytes_max {
+            return Err(NoRoom { bytes });
+        }
+        let lengths = (0..bytes).step_by(CHUNK_BYTES).map(|at| CHUNK_BYTES.min(bytes - at));
+        Ok(lengths.map(Buf::with_capacity).collect())
+    }
+
+    fn flush(&self, at: Seconds, now: Seconds) {
+        let mut items = self.items();
+        if at <= now {
+            items.entries.clear();
+            items.bytes = 0;
+            items.flush_at = None;
+            // memcached spends one, and tests compare.
+            items.cas += 1;
+        } else {
+            items.flush_at = Some(at);
+        }
+    }
+}
+
+/// A server that answers as memcached does and changes nothing.
+#[derive(Debug, Default)]
+pub struct PlainServer {
+    /// How many commands were counted.
+    pub events: Cell<u64>,
+    /// `shutdown` was asked for: gracefully or not.
+    pub shut_down: Cell<Option<bool>>,
+}
+
+impl Server for PlainServer {
+    fn count(&self, _: Event) {
+        self.events.set(self.events.get() + 1);
+    }
+
+    fn stats(&self, stats: Stats<'_>, tell: &mut dyn FnMut(&str, &str)) -> bool {
+        match stats {
+            Stats::General => tell("pid", "1"),
+            Stats::Settings => tell("maxbytes", "67108864"),
+            Stats::Connections | Stats::Extstore | Stats::Named(b"items" | b"slabs") => {}
+            Stats::Named(b"sizes") => tell("sizes_status", "disabled"),
+            Stats::Named(_) => return false,
+        }
+        true
+    }
+
+    fn reset_stats(&self) {}
+
+    fn set_counts_prefixes(&self, _: bool) {}
+
+    fn count_prefix(&self, _: &[u8], _: Event) {}
+
+    fn prefixes(&self) -> String {
+        String::new()
+    }
+
+    fn cache_dump(&self, _: u32, _: u32) -> String {
+        String::new()
+    }
+
+    fn control(&self, control: Control<'_>) -> String {
+        let line = match control {
+            Control::RefreshCertificates => "Error TLS not enabled",
+            Control::Extstore(_) => "ERROR",
+            Control::SlabsReassign(..) => "NOSPARE source class has no spare pages",
+            Control::CrawlEnabled(true) => "ERROR failed to start lru crawler thread",
+            _ => "OK",
+        };
+        line.into()
+    }
+
+    fn shut_down(&self, gracefully: bool) {
+        self.shut_down.set(Some(gracefully));
+    }
+}
+
+/// A session over plain slots, with the driver that it needs.
+#[derive(Debug)]
+pub struct Wire {
+    session: Session<PlainSlots>,
+    /// The session asked to be closed.
+    pub is_closed: bool,
+    /// Buffers are filled by so many bytes at a time at most, in turn.
+    pub pieces: Vec<usize>,
+    turn: usize,
+}
+
+impl Wire {
+    /// A new connection.
+    pub fn new(rules: Arc<Rules>) -> Wire {
+        Wire { session: Session::new(rules, Hasher::new([1, 2])), is_closed: false, pieces: vec![usize::MAX], turn: 0 }
+    }
+
+    /// Gives these bytes to the session, and takes what it answers.
+    pub fn feed(&mut self, slots: &PlainSlots, server: &PlainServer, now: Now, mut bytes: &[u8]) -> Vec<u8> {
+        let mut answer = Vec::new();
+        while !self.is_closed {
+            let step = self.session.step(slots, server, now);
+            if !matches!(step, Step::Fetch(_) | Step::MakeRoom(_)) {
+                self.send(&mut answer);
+            }
+            match step {
+                Step::Receive if bytes.is_empty() => break,
+                Step::Receive => {
+                    let piece = self.pieces[self.turn % self.pieces.len()];
+                    self.turn += 1;
+                    let mut buf = self.session.lend();
+                    let count = piece.min(bytes.len()).min(buf.spare_mut().len());
+                    assert!(count > 0, "a full buffer was lent");
+                    buf.extend_from_slice(&bytes[..count]);
+                    bytes = &bytes[count..];
+                    self.session.receive(buf);
+                }
+                Step::Fetch(places) => {
+                    assert!(places.len() <= FETCHES_MAX);
+                    let fetched: Vec<_> = places.into_iter().map(|place| ready(slots.fetch(place))).collect();
+                    self.session.fetched(fetched);
+                }
+                Step::MakeRoom(no_room) => self.session.made_room(ready(slots.make_room(no_room))),
+                Step::Dump(_) => self.session.output().line(b"END"),
+                Step::Close => self.is_closed = true,
+                Step::Send | Step::Watch(_) => {}
+            }
+        }
+        answer
+    }
+
+    fn send(&mut self, answer: &mut Vec<u8>) {
+        while !self.session.output().is_empty() {
+            let mut batch = self.session.output().take();
+            answer.extend(batch.slices().flatten());
+            batch.clear();
+            self.session.output().give_back(batch);
+        }
+    }
+}
+
+/// The output of a future that never waits.
+fn ready<F: Future>(future: F) -> F::Output {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => unreachable!("plain slots never wait"),
+    }
+}

@@ -1,0 +1,232 @@
+//! Random commands over few keys, most of them right.
+//!
+//! One thing is left out: a number that gets shorter while an answer with it still waits to be sent. memcached then makes a
+//! new item instead of filling the old one's place with blanks; whether it waits depends on the network.
+
+/// A stream of commands from a seed.
+pub struct Generator {
+    state: u64,
+}
+
+const KEYS: &[&str] = &["a", "b", "counter", "Zm9v", "foo", "long-key-0123456789"];
+
+impl Generator {
+    pub fn new(seed: u64) -> Generator {
+        let mut generator = Generator { state: seed.wrapping_mul(0x2545_f491_4f6c_dd1d) | 1 };
+        for _ in 0..8 {
+            generator.below(1);
+        }
+        generator
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        (self.state >> 11) % bound
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len() as u64) as usize]
+    }
+
+    fn one_in(&mut self, count: u64) -> bool {
+        self.below(count) == 0
+    }
+
+    pub fn key(&mut self) -> &'static str {
+        self.pick(KEYS)
+    }
+
+    /// A number that is mostly small.
+    pub fn number(&mut self) -> String {
+        match self.below(12) {
+            0 => "18446744073709551615".into(),
+            1 => "-1".into(),
+            2 => "x".into(),
+            3 => self.below(1 << 40).to_string(),
+            _ => self.below(20).to_string(),
+        }
+    }
+
+    pub fn value(&mut self) -> Vec<u8> {
+        match self.below(8) {
+            0 => Vec::new(),
+            1..=4 => self.below(2000).to_string().into_bytes(),
+            5 => vec![b'z'; self.below(70_000) as usize],
+            _ => (0..self.below(60)).map(|_| self.below(256) as u8).collect(),
+        }
+    }
+
+    fn expiry(&mut self) -> i64 {
+        self.pick(&[0, 0, 0, 0, 1000, 100, -1, 2_592_001, 4_000_000_000])
+    }
+
+    /// Some commands, to be sent together.
+    pub fn text_batch(&mut self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        // See at the top.
+        let mut may_count = true;
+        for _ in 0..1 + self.below(8) {
+            let command = match self.below(10) {
+                0..=2 => {
+                    may_count = false;
+                    self.retrieval()
+                }
+                3..=4 => self.storage(),
+                5 if may_count => self.counting(),
+                5..=6 => self.other(),
+                7 if may_count => self.meta_counting(),
+                7 => self.meta_storage(),
+                8 => {
+                    may_count = false;
+                    self.meta_retrieval()
+                }
+                _ => self.meta_storage(),
+            };
+            bytes.extend(self.spoilt(command));
+        }
+        bytes
+    }
+
+    /// Now and then a line is not as it should be.
+    fn spoilt(&mut self, mut command: Vec<u8>) -> Vec<u8> {
+        if !self.one_in(30) {
+            return command;
+        }
+        let line = command.iter().position(|&byte| byte == b'\n').unwrap_or(command.len());
+        let at = self.below(line.max(1) as u64) as usize;
+        match self.below(3) {
+            0 => command[at] = self.pick(b" \0\t09azT\x7f\xff"),
+            1 => command.insert(at, self.pick(b" \0\t09azT-")),
+            _ => {
+                command.remove(at);
+            }
+        }
+        // What has become of a length is not to swallow what follows.
+        command.extend_from_slice(b"\r\n");
+        let is_long = command.len() > 2000;
+        if is_long { b"version\r\n".to_vec() } else { command }
+    }
+
+    fn retrieval(&mut self) -> Vec<u8> {
+        let mut line = match self.pick(&["get", "gets", "gat", "gats"]) {
+            name @ ("gat" | "gats") => format!("{name} {}", self.expiry()),
+            name => name.to_string(),
+        };
+        for _ in 0..1 + self.below(4) {
+            line.push(' ');
+            line.push_str(self.key());
+        }
+        line.push_str("\r\n");
+        line.into_bytes()
+    }
+
+    fn storage(&mut self) -> Vec<u8> {
+        let name = self.pick(&["set", "set", "set", "add", "replace", "append", "prepend", "cas"]);
+        let value = self.value();
+        let (key, flags, expiry) = (self.key(), self.below(3), self.expiry());
+        let mut line = format!("{name} {key} {flags} {expiry} {}", value.len());
+        if name == "cas" {
+            line.push_str(&format!(" {}", self.below(300)));
+        }
+        if self.one_in(6) {
+            line.push_str(" noreply");
+        }
+        [line.as_bytes(), b"\r\n", &value, b"\r\n"].concat()
+    }
+
+    fn counting(&mut self) -> Vec<u8> {
+        let name = self.pick(&["incr", "decr"]);
+        let noreply = if self.one_in(6) { " noreply" } else { "" };
+        format!("{name} {} {}{noreply}\r\n", self.key(), self.number()).into_bytes()
+    }
+
+    fn other(&mut self) -> Vec<u8> {
+        let noreply = if self.one_in(6) { " noreply" } else { "" };
+        match self.below(8) {
+            0..=3 => format!("delete {}{noreply}\r\n", self.key()),
+            4..=5 => format!("touch {} {}{noreply}\r\n", self.key(), self.expiry()),
+            6 if self.one_in(8) => format!("flush_all{noreply}\r\n"),
+            _ => "version\r\n".into(),
+        }
+        .into_bytes()
+    }
+
+    fn flags(&mut self, names: &[&str]) -> String {
+        let mut flags = String::new();
+        for name in names {
+            if !self.one_in(4) {
+                continue;
+            }
+            flags.push(' ');
+            flags.push_str(name);
+            match *name {
+                "O" => flags.push_str(&self.below(1000).to_string()),
+                "T" | "N" | "R" => flags.push_str(&self.pick(&[0, 1000, 500, 100]).to_string()),
+                "F" | "C" | "D" | "J" => flags.push_str(&self.number()),
+                "M" => flags.push(char::from(self.pick(b"EAPRSID+-x"))),
+                _ => {}
+            }
+        }
+        flags
+    }
+
+    fn meta_retrieval(&mut self) -> Vec<u8> {
+        let flags = self.flags(&["v", "k", "b", "c", "f", "h", "s", "O", "T", "t", "N", "R", "q", "u", "l"]);
+        format!("mg {}{flags}\r\n", self.key()).into_bytes()
+    }
+
+    fn meta_counting(&mut self) -> Vec<u8> {
+        let flags = self.flags(&["v", "k", "b", "c", "O", "T", "t", "N", "J", "D", "M", "C", "q"]);
+        format!("ma {}{flags}\r\n", self.key()).into_bytes()
+    }
+
+    fn meta_storage(&mut self) -> Vec<u8> {
+        if self.one_in(3) {
+            let flags = self.flags(&["k", "b", "O", "T", "C", "q", "I"]);
+            return format!("md {}{flags}\r\n", self.key()).into_bytes();
+        }
+        let value = self.value();
+        let flags = self.flags(&["k", "b", "c", "F", "O", "T", "C", "q", "I", "M"]);
+        [format!("ms {} {}{flags}\r\n", self.key(), value.len()).as_bytes(), &value, b"\r\n"].concat()
+    }
+
+    /// Some requests of the binary protocol, to be sent together.
+    pub fn binary_batch(&mut self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut may_count = true;
+        for _ in 0..1 + self.below(8) {
+            let opcode = self.pick(&[
+                0x00, 0x09, 0x0c, 0x0d, 0x1c, 0x1d, 0x1e, 0x23, 0x24, 0x01, 0x01, 0x11, 0x02, 0x12, 0x03, 0x13, 0x04,
+                0x14, 0x05, 0x06, 0x15, 0x16, 0x0e, 0x0f, 0x19, 0x1a, 0x08, 0x0a, 0x0b, 0x50,
+            ]);
+            let is_count = matches!(opcode, 0x05 | 0x06 | 0x15 | 0x16);
+            let is_get = matches!(opcode, 0x00 | 0x09 | 0x0c | 0x0d | 0x1c | 0x1d | 0x1e | 0x23 | 0x24);
+            if is_count && !may_count || opcode == 0x08 && !self.one_in(8) {
+                continue;
+            }
+            may_count &= !is_get;
+            bytes.extend(self.request(opcode));
+        }
+        bytes
+    }
+
+    fn request(&mut self, opcode: u8) -> Vec<u8> {
+        let expiry = self.pick(&[0u32, 0, 100, 1000, 2_592_001, u32::MAX]).to_be_bytes();
+        let extras: Vec<u8> = match opcode {
+            0x01 | 0x11 | 0x02 | 0x12 | 0x03 | 0x13 => [[0, 0, 0, self.below(3) as u8], expiry].concat(),
+            0x05 | 0x06 | 0x15 | 0x16 => {
+                let (delta, initial) = (self.below(50).to_be_bytes(), self.below(100).to_be_bytes());
+                [&delta[..], &initial, &expiry].concat()
+            }
+            0x1c | 0x1d | 0x1e | 0x23 | 0x24 => expiry.to_vec(),
+            _ => Vec::new(),
+        };
+        let key = if matches!(opcode, 0x08 | 0x0a | 0x0b | 0x50) { "" } else { self.key() };
+        let has_value = matches!(opcode, 0x01 | 0x11 | 0x02 | 0x12 | 0x03 | 0x13 | 0x0e | 0x0f | 0x19 | 0x1a);
+        let value = if has_value { self.value() } else { Vec::new() };
+        let cas = if self.one_in(5) { self.below(300) } else { 0 };
+        super::binary::request(opcode, &extras, key.as_bytes(), &value, cas)
+    }
+}

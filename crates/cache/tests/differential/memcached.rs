@@ -1,0 +1,216 @@
+//! memcached as a process, and both sides of a comparison.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use cache::item::Seconds;
+use cache::protocol::Now;
+use cache::session::Rules;
+use cache::testing::{PlainServer, PlainSlots, Wire};
+
+const PROGRAM: &str = "/usr/bin/memcached";
+/// An answer takes far less; a test that waits longer has failed.
+const ANSWER_SECONDS_MAX: u64 = 10;
+/// How long nothing has to come before we believe that nothing will.
+const SILENCE: Duration = Duration::from_millis(60);
+
+/// memcached, until this is dropped.
+pub struct Memcached {
+    child: Child,
+    port: u16,
+}
+
+impl Memcached {
+    /// Starts it with these arguments.
+    pub fn start(arguments: &[&str]) -> Memcached {
+        for _ in 0..5 {
+            // It cannot tell which port it was given, so it is told one that was free just now.
+            let port =
+                TcpListener::bind("127.0.0.1:0").expect("loopback has ports").local_addr().expect("bound").port();
+            let mut command = Command::new(PROGRAM);
+            command.args(["-p", &port.to_string(), "-U", "0", "-l", "127.0.0.1", "-u", "nobody"]).args(arguments);
+            let child = command.stderr(Stdio::null()).spawn().unwrap_or_else(|error| {
+                panic!(
+                    "{PROGRAM} cannot be started ({error}): run `scripts/deps.sh test`, or `apt-get install memcached`"
+                )
+            });
+            let mut server = Memcached { child, port };
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_secs(ANSWER_SECONDS_MAX) {
+                if TcpStream::connect(("127.0.0.1", port)).is_ok() {
+                    return server;
+                }
+                if server.child.try_wait().expect("it is our child").is_some() {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        panic!("memcached found no port in five tries");
+    }
+}
+
+impl Drop for Memcached {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// memcached and ours, which see the same.
+pub struct Pair {
+    memcached: Memcached,
+    rules: Arc<Rules>,
+    slots: PlainSlots,
+    server: PlainServer,
+    begun: Instant,
+    began: u64,
+    random: u64,
+}
+
+/// A connection to each.
+pub struct Connection {
+    stream: TcpStream,
+    wire: Wire,
+}
+
+/// What each answered.
+pub struct Answers {
+    pub theirs: Vec<u8>,
+    pub ours: Vec<u8>,
+    pub their_end: bool,
+    pub our_end: bool,
+}
+
+impl Pair {
+    pub fn new(arguments: &[&str], rules: Rules, slots: PlainSlots) -> Pair {
+        let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_secs();
+        Pair {
+            memcached: Memcached::start(arguments),
+            rules: Arc::new(rules),
+            slots,
+            server: PlainServer::default(),
+            begun: Instant::now(),
+            began: unix - 100,
+            random: 0x9e37_79b9_7f4a_7c15,
+        }
+    }
+
+    pub fn usual() -> Pair {
+        Pair::new(&[], Rules::default(), PlainSlots::default())
+    }
+
+    pub fn connect(&mut self) -> Connection {
+        let stream = TcpStream::connect(("127.0.0.1", self.memcached.port)).expect("memcached listens");
+        stream.set_nodelay(true).expect("a TCP socket");
+        let mut wire = Wire::new(self.rules.clone());
+        wire.pieces = (0..7).map(|_| 1 + self.random(40) as usize * self.random(60) as usize).collect();
+        Connection { stream, wire }
+    }
+
+    /// A number below `bound`.
+    pub fn random(&mut self, bound: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random % bound
+    }
+
+    /// Gives both these bytes. `last` ends the answer of a server that still listens.
+    pub fn exchange(&mut self, connection: &mut Connection, bytes: &[u8], last: &[u8]) -> Answers {
+        let at = Seconds(100 + self.begun.elapsed().as_secs() as u32);
+        let now = Now { at, began: self.began };
+        let ours = connection.wire.feed(&self.slots, &self.server, now, bytes);
+        let our_end = connection.wire.is_closed;
+        let (theirs, their_end) = talk(&mut connection.stream, bytes, &ours, our_end, last);
+        Answers { theirs, ours, their_end, our_end }
+    }
+}
+
+/// Sends, and receives until there is as much as we answered, and more if that does not settle it.
+fn talk(stream: &mut TcpStream, bytes: &[u8], ours: &[u8], our_end: bool, last: &[u8]) -> (Vec<u8>, bool) {
+    let mut writer = stream.try_clone().expect("sockets can be cloned");
+    let bytes = bytes.to_vec();
+    // A server that has ended need not take the rest.
+    let sender = std::thread::spawn(move || writer.write_all(&bytes));
+    let mut theirs = Vec::new();
+    let mut is_over = false;
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(ANSWER_SECONDS_MAX) {
+        let is_settled = !our_end && theirs.len() == ours.len() && theirs.ends_with(last);
+        if is_settled {
+            break;
+        }
+        let is_enough = theirs.len() >= ours.len() && !our_end;
+        let patience = if is_enough { SILENCE } else { Duration::from_secs(2) };
+        stream.set_read_timeout(Some(patience)).expect("not zero");
+        let mut buffer = [0; 1 << 16];
+        match stream.read(&mut buffer) {
+            Ok(0) => {
+                is_over = true;
+                break;
+            }
+            Ok(count) => theirs.extend_from_slice(&buffer[..count]),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => break,
+            Err(_) => {
+                is_over = true;
+                break;
+            }
+        }
+    }
+    if is_over || theirs.len() >= ours.len() {
+        let _ = sender.join().expect("the sender does not panic");
+    }
+    (theirs, is_over)
+}
+
+/// Equal, but for the class of an item and the tick of a clock.
+pub fn are_same(theirs: &[u8], ours: &[u8]) -> bool {
+    if theirs == ours {
+        return true;
+    }
+    let split =
+        |bytes: &[u8]| -> Vec<Vec<u8>> { bytes.split_inclusive(|b| b" \n".contains(b)).map(<[u8]>::to_vec).collect() };
+    let (theirs, ours) = (split(theirs), split(ours));
+    theirs.len() == ours.len() && theirs.iter().zip(&ours).all(|(a, b)| a == b || is_close(a, b))
+}
+
+fn is_close(a: &[u8], b: &[u8]) -> bool {
+    let (Ok(a), Ok(b)) = (std::str::from_utf8(a), std::str::from_utf8(b)) else { return false };
+    ["cls=", "exp=", "la=", "t", "l"].iter().any(|name| {
+        let number = |text: &str| text.trim_end().strip_prefix(name)?.parse::<i64>().ok();
+        let off = number(a).zip(number(b)).map(|(a, b)| (a - b).abs());
+        off.is_some_and(|off| *name == "cls=" || off <= 2)
+    })
+}
+
+/// Bytes for people.
+pub fn shown(bytes: &[u8]) -> String {
+    let text = bytes.escape_ascii().to_string().replace("\\n", "\\n\n    ");
+    if text.len() > 6000 { format!("{}… {} bytes", &text[..3000], bytes.len()) } else { text }
+}
+
+impl Answers {
+    /// Fails with both answers where they differ.
+    pub fn check(&self, what: &str, bytes: &[u8]) {
+        if let Some(difference) = self.difference() {
+            panic!("{what}: {difference}\nsent:\n    {}", shown(bytes));
+        }
+    }
+
+    pub fn difference(&self) -> Option<String> {
+        let is_same = are_same(&self.theirs, &self.ours) && self.their_end == self.our_end;
+        (!is_same).then(|| {
+            format!(
+                "the answers differ\nmemcached{}:\n    {}\nours{}:\n    {}",
+                if self.their_end { " (closed)" } else { "" },
+                shown(&self.theirs),
+                if self.our_end { " (closed)" } else { "" },
+                shown(&self.ours)
+            )
+        })
+    }
+}

@@ -1,0 +1,130 @@
+//! The text and the meta protocol.
+
+use cache::session::{Authentication, Rules, Users};
+use cache::testing::PlainSlots;
+
+use super::cases;
+use super::generator::Generator;
+use super::memcached::{Answers, Pair};
+
+const SENTINEL: &[u8] = b"mn\r\n";
+const SENTINEL_ANSWER: &[u8] = b"MN\r\n";
+
+fn ask(pair: &mut Pair, bytes: &[u8]) -> Answers {
+    let mut connection = pair.connect();
+    let bytes = [bytes, SENTINEL].concat();
+    pair.exchange(&mut connection, &bytes, SENTINEL_ANSWER)
+}
+
+/// Runs every case on both; tells all that differ, not the first alone.
+fn compare(pair: &mut Pair, cases: &[Vec<u8>]) {
+    let mut differences = Vec::new();
+    for case in cases {
+        if let Some(difference) = ask(pair, case).difference() {
+            differences.push(format!("{}\n{difference}", super::memcached::shown(case)));
+        }
+    }
+    assert!(differences.is_empty(), "{} of {} differ:\n{}", differences.len(), cases.len(), differences.join("\n\n"));
+}
+
+#[test]
+fn every_command_and_every_malformed_line() {
+    compare(&mut Pair::usual(), &cases::text());
+}
+
+#[test]
+fn every_meta_command_and_every_malformed_one() {
+    compare(&mut Pair::usual(), &cases::meta());
+}
+
+#[test]
+fn values_of_all_lengths() {
+    compare(&mut Pair::usual(), &cases::lengths());
+}
+
+/// The rarely taken ways: every other look needs a fetch first.
+#[test]
+fn the_same_with_every_other_item_on_flash() {
+    let mut cases = cases::text();
+    cases.extend(cases::meta());
+    cases.extend(cases::lengths());
+    compare(&mut Pair::new(&[], Rules::default(), PlainSlots::with_flash()), &cases);
+}
+
+#[test]
+fn what_is_not_served() {
+    let rules = Rules { serves_flush: false, serves_dump: false, serves_watch: false, ..Rules::default() };
+    let cases: Vec<Vec<u8>> = [
+        "flush_all\r\n",
+        "flush_all noreply\r\n",
+        "flush_all x\r\n",
+        "stats cachedump 1 1\r\n",
+        "stats cachedump\r\n",
+        "lru_crawler metadump all\r\n",
+        "watch\r\n",
+        "watch foo\r\n",
+        "shutdown\r\n",
+        "shutdown graceful\r\n",
+    ]
+    .map(|line| line.as_bytes().to_vec())
+    .to_vec();
+    compare(&mut Pair::new(&["-F", "-X", "-W"], rules, PlainSlots::default()), &cases);
+}
+
+#[test]
+fn random_streams() {
+    let mut pair = Pair::usual();
+    for seed in 0..6 {
+        let mut generator = Generator::new(seed);
+        let mut connection = pair.connect();
+        for round in 0..250 {
+            let bytes = [&generator.text_batch()[..], SENTINEL].concat();
+            let answers = pair.exchange(&mut connection, &bytes, SENTINEL_ANSWER);
+            answers.check(&format!("seed {seed}, round {round}"), &bytes);
+            if answers.our_end {
+                connection = pair.connect();
+            }
+        }
+    }
+}
+
+#[test]
+fn passwords_of_the_text_protocol() {
+    let folder = std::env::temp_dir().join(format!("yagura-cache-users-{}", std::process::id()));
+    std::fs::write(&folder, "user:pass\nother:with:colon\n").expect("a temporary file can be written");
+    let users = Users::parse("user:pass\nother:with:colon\n").expect("every line has a colon");
+    let rules = Rules { authentication: Authentication::Text(users), ..Rules::default() };
+    let mut pair = Pair::new(&["-Y", folder.to_str().expect("a plain path")], rules, PlainSlots::default());
+    let long = format!("set a 0 0 16300\r\n{}\r\n", "x".repeat(16300));
+    // One line at a time: memcached answers the last of several that are refused.
+    let connections: &[&[&str]] = &[
+        &["version\r\n", "get a\r\n", "set a 0 0 9\r\nuser pasx\r\n", "set a 0 0 9\r\nuser pass\r\n", "version\r\n"],
+        &["set a 0 0 4\r\nuser\r\n", "set a 0 0 x\r\n", "set a 0 0\r\n", "\r\n"],
+        &["set a 0 0 16 noreply\r\nother with:colon\r\n", "mn\r\n", "version\r\n"],
+        &["set a 0 0 11\r\nuser pass x\r\n", "mg a\r\n"],
+        &["add a 0 0 9\r\n", "user pass\r\n"],
+        &[&long, "version\r\n"],
+    ];
+    for lines in connections {
+        let mut connection = pair.connect();
+        for line in *lines {
+            pair.exchange(&mut connection, line.as_bytes(), b"\r\n").check("password", line.as_bytes());
+        }
+    }
+    let _ = std::fs::remove_file(&folder);
+}
+
+/// What time does: real seconds pass.
+#[test]
+fn items_expire_and_are_flushed_later() {
+    let mut pair = Pair::usual();
+    let first = "set a 0 2 1\r\nx\r\nset b 0 -1 1\r\nx\r\nset c 0 0 1\r\nx\r\nget a b c\r\ntouch c 2\r\nms d 1 T2\r\nx\r\nset e 0 100 1\r\nx\r\n\
+        mg e t\r\nset f 0 2 1\r\nx\r\ngat 0 f\r\nset z 0 0 1\r\nx\r\n";
+    ask(&mut pair, first.as_bytes()).check("before", first.as_bytes());
+    std::thread::sleep(std::time::Duration::from_millis(3500));
+    let second = "get a b c d e f\r\nincr a 1\r\nadd a 0 0 1\r\ny\r\nget a\r\nflush_all 2\r\nget a z\r\n";
+    ask(&mut pair, second.as_bytes()).check("after", second.as_bytes());
+    std::thread::sleep(std::time::Duration::from_millis(3500));
+    let third = "get a z e f\r\nset a 0 0 1\r\nz\r\nget a\r\n";
+    ask(&mut pair, third.as_bytes()).check("flushed", third.as_bytes());
+}
