@@ -6,6 +6,7 @@
 
 pub mod commands;
 pub mod flash;
+pub mod fuzz;
 pub mod hash;
 pub mod index;
 pub mod item;

@@ -65,8 +65,10 @@ pub fn word_at(line: &[u8], at: usize) -> Option<(usize, &[u8])> {
 pub fn line(input: &[u8], newline: usize) -> (&[u8], usize) {
     let end = if newline > 1 && input[newline - 1] == b'\r' { newline - 1 } else { newline };
     let line = &input[..end];
-    let text = line.iter().position(|&byte| byte == 0).unwrap_or(end);
-    (&line[..text], newline + 1)
+    if !line.contains(&0) {
+        return (line, newline + 1);
+    }
+    (line.split(|&byte| byte == 0).next().unwrap_or_default(), newline + 1)
 }
 
 #[cfg(test)]

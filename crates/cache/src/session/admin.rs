@@ -31,7 +31,7 @@ impl<S: Slots> Session<S> {
                 self.stats(context, tokens);
                 return Flow::Next(0);
             }
-            b"watch" => return self.watch(tokens),
+            b"watch" => return self.watch(server, tokens),
             b"shutdown" => return self.shutdown(context, tokens),
             b"lru_crawler" if count == 3 && tokens.get(1) == b"metadump" => {
                 if self.rules.serves_dump {
@@ -119,7 +119,7 @@ impl<S: Slots> Session<S> {
         self.reply(false, refused);
     }
 
-    fn watch(&mut self, tokens: &Tokens<'_>) -> Flow<S::Place> {
+    fn watch(&mut self, server: &impl Server, tokens: &Tokens<'_>) -> Flow<S::Place> {
         let noreply = tokens.noreply();
         if !self.rules.serves_watch {
             self.reply(noreply, "CLIENT_ERROR watch commands not allowed");
@@ -129,6 +129,10 @@ impl<S: Slots> Session<S> {
         let mut watch = if names.is_empty() { Watch::usual() } else { Watch::default() };
         if !names.iter().all(|name| watch.add(name)) {
             self.reply(noreply, "ERROR");
+            return Flow::Next(0);
+        }
+        if !server.may_watch() {
+            self.reply(noreply, "WATCHER_TOO_MANY log watcher limit reached");
             return Flow::Next(0);
         }
         self.reply(false, "OK");

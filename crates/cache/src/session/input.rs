@@ -1,9 +1,13 @@
 //! Bytes that were received and not yet used.
 
+use std::io::BufRead;
+
 use engine::Buf;
 
-/// Bytes that are received at once. Chosen: memcached's read buffer.
-pub const RECEIVE_BYTES: usize = 16 << 10;
+/// Bytes that are received at once from a peer that sends much. Chosen: memcached's read buffer.
+const RECEIVE_BYTES: usize = 16 << 10;
+/// Bytes that are received at once from one that sends little: what each of many connections at rest holds.
+const LITTLE_BYTES: usize = engine::buf::ALIGN;
 
 /// What was received: `used` bytes of the buffer are done with.
 #[derive(Debug, Default)]
@@ -12,6 +16,8 @@ pub struct Input {
     used: usize,
     /// Bytes behind `used` that hold no newline, as far as was looked.
     pub scanned: usize,
+    /// The last buffer was filled: the peer sends much.
+    is_busy: bool,
 }
 
 impl Input {
@@ -51,19 +57,21 @@ impl Input {
     /// The place of the next newline. Slow senders are not looked at from the beginning again.
     pub fn newline(&mut self) -> Option<usize> {
         let bytes = &self.buf[self.used..];
-        match bytes[self.scanned..].iter().position(|&byte| byte == b'\n') {
-            Some(at) => Some(self.scanned + at),
-            None => {
-                self.scanned = bytes.len();
-                None
-            }
+        // A reader over a slice never fails, and looks with the system's fastest search.
+        let passed = (&bytes[self.scanned..]).skip_until(b'\n').unwrap_or(0);
+        let end = self.scanned + passed;
+        if passed > 0 && bytes[end - 1] == b'\n' {
+            return Some(end - 1);
         }
+        self.scanned = bytes.len();
+        None
     }
 
     /// The buffer, with what is not yet used at its beginning and room for at least `wanted` bytes together and for one more.
     pub fn lend(&mut self, wanted: usize) -> Buf {
         let left = self.buf.len() - self.used;
-        let capacity = wanted.max(left + 1).max(RECEIVE_BYTES).next_power_of_two();
+        let usual = if self.is_busy { RECEIVE_BYTES } else { LITTLE_BYTES };
+        let capacity = wanted.max(left + 1).max(usual).next_power_of_two();
         let mut buf = std::mem::take(&mut self.buf);
         // A longer one, for a long line or value that is over, need not stay.
         if buf.capacity() < capacity || buf.capacity() > 2 * capacity {
@@ -80,6 +88,7 @@ impl Input {
 
     /// Takes the buffer back, with what was received behind what it held.
     pub fn give_back(&mut self, buf: Buf) {
+        self.is_busy = buf.len() == buf.capacity() || (self.is_busy && buf.len() > LITTLE_BYTES);
         self.buf = buf;
         self.used = 0;
     }
@@ -88,7 +97,7 @@ impl Input {
     pub fn shrink(&mut self) -> bool {
         let is_empty = self.buf.len() == self.used;
         if is_empty {
-            *self = Input::default();
+            *self = Input { is_busy: self.is_busy, ..Input::default() };
         }
         is_empty
     }

@@ -22,6 +22,8 @@ mod retrieval;
 mod server;
 mod storage;
 mod telling;
+#[cfg(test)]
+mod tests;
 mod text;
 
 use std::collections::VecDeque;

@@ -11,7 +11,8 @@ use crate::item::Value;
 /// What waits to be sent, in order: the batch, then `later`.
 #[derive(Debug, Default)]
 pub struct Output {
-    batch: SendBatch,
+    /// None before the first reply, and while it is being sent.
+    batch: Option<SendBatch>,
     /// What no longer fits the batch.
     later: VecDeque<View>,
     later_bytes: usize,
@@ -20,7 +21,7 @@ pub struct Output {
 impl Output {
     /// Bytes that wait.
     pub fn len(&self) -> usize {
-        self.batch.len() + self.later_bytes
+        self.batch.as_ref().map_or(0, SendBatch::len) + self.later_bytes
     }
 
     /// None waits.
@@ -30,14 +31,14 @@ impl Output {
 
     /// Nothing more is to be added before some of it was sent.
     pub fn is_full(&self) -> bool {
-        self.batch.is_full() || self.len() >= OUTPUT_BYTES_MAX
+        self.batch.as_ref().is_some_and(SendBatch::is_full) || self.len() >= OUTPUT_BYTES_MAX
     }
 
     /// Appends a copy of `bytes`.
     #[inline]
     pub fn bytes(&mut self, bytes: &[u8]) {
         if self.later.is_empty() {
-            self.batch.head(bytes);
+            self.batch.get_or_insert_default().head(bytes);
         } else if !bytes.is_empty() {
             for part in bytes.chunks(engine::buf::BUF_BYTES_MAX) {
                 self.push_later(Buf::copy_from(part).freeze());
@@ -60,8 +61,9 @@ impl Output {
     }
 
     fn view(&mut self, view: View) {
-        if self.later.is_empty() && !self.batch.is_full() {
-            self.batch.view(view);
+        let batch = self.batch.get_or_insert_default();
+        if self.later.is_empty() && !batch.is_full() {
+            batch.view(view);
         } else if !view.is_empty() {
             self.push_later(view);
         }
@@ -74,19 +76,25 @@ impl Output {
 
     /// Takes a batch to send, empty if nothing waits. It comes back by [`Output::give_back`].
     pub fn take(&mut self) -> SendBatch {
-        while !self.batch.is_full()
+        let mut batch = self.batch.take().unwrap_or_default();
+        while !batch.is_full()
             && let Some(view) = self.later.pop_front()
         {
             self.later_bytes -= view.len();
-            self.batch.view(view);
+            batch.view(view);
         }
-        std::mem::take(&mut self.batch)
+        batch
     }
 
     /// Takes back a batch that was sent and cleared, for its memory.
     pub fn give_back(&mut self, batch: SendBatch) {
-        if self.batch.is_empty() {
-            self.batch = batch;
+        self.batch.get_or_insert(batch);
+    }
+
+    /// Drops the memory that is kept for the next reply, some 20 KiB: for a connection that has been at rest for a while.
+    pub fn shrink(&mut self) {
+        if self.is_empty() {
+            *self = Output::default();
         }
     }
 }

@@ -259,6 +259,11 @@ pub trait Server {
     /// Does what an administrator asks for; answers a line, without its end.
     fn control(&self, control: Control<'_>) -> String;
 
+    /// There is room for one more watcher.
+    fn may_watch(&self) -> bool {
+        true
+    }
+
     /// `shutdown`; the connection closes without an answer.
     fn shut_down(&self, gracefully: bool);
 }

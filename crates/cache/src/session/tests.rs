@@ -1,0 +1,276 @@
+//! Sessions over the plainest slots: what the comparison with memcached cannot show, because memcached has it not or never tells.
+
+use std::sync::Arc;
+
+use super::{Authentication, FETCHES_MAX, OUTPUT_BYTES_MAX, Protocols, Rules, Session, Step, Users};
+use crate::hash::Hasher;
+use crate::item::Seconds;
+use crate::protocol::{GET_BYTES_MAX, Now};
+use crate::slot::Slots;
+use crate::testing::{PlainServer, PlainSlots, Wire};
+
+const NOW: Now = Now { at: Seconds(1000), began: 1_700_000_000 };
+
+/// Answers to these bytes, on one connection.
+fn answers(slots: &PlainSlots, rules: Rules, bytes: &[u8]) -> (String, bool) {
+    let mut wire = Wire::new(Arc::new(rules));
+    let answer = wire.feed(slots, &PlainServer::default(), NOW, bytes);
+    (String::from_utf8_lossy(&answer).into_owned(), wire.is_closed)
+}
+
+fn told(slots: &PlainSlots, bytes: &[u8]) -> String {
+    answers(slots, Rules::default(), bytes).0
+}
+
+/// The driver of a session that does one thing at a time.
+struct Bare {
+    session: Session<PlainSlots>,
+    slots: PlainSlots,
+    server: PlainServer,
+}
+
+impl Bare {
+    fn new(slots: PlainSlots) -> Bare {
+        let session = Session::new(Arc::new(Rules::default()), Hasher::new([1, 2]));
+        Bare { session, slots, server: PlainServer::default() }
+    }
+
+    fn step(&mut self) -> Step<<PlainSlots as Slots>::Place> {
+        self.session.step(&self.slots, &self.server, NOW)
+    }
+
+    fn receive(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let mut buf = self.session.lend();
+            let count = bytes.len().min(buf.spare_mut().len());
+            assert!(count > 0, "a full buffer was lent");
+            buf.extend_from_slice(&bytes[..count]);
+            bytes = &bytes[count..];
+            self.session.receive(buf);
+        }
+    }
+
+    fn sent(&mut self) -> Vec<u8> {
+        let mut sent = Vec::new();
+        while !self.session.output().is_empty() {
+            let mut batch = self.session.output().take();
+            sent.extend(batch.slices().flatten());
+            batch.clear();
+            self.session.output().give_back(batch);
+        }
+        sent
+    }
+}
+
+#[test]
+fn items_of_one_get_are_fetched_together_and_told_in_order() {
+    let mut bare = Bare::new(PlainSlots::with_flash());
+    let names: Vec<String> = (0..80).map(|at| format!("key{at}")).collect();
+    for name in &names {
+        bare.receive(format!("set {name} 0 0 {}\r\n{name}\r\n", name.len()).as_bytes());
+        assert!(matches!(bare.step(), Step::Receive));
+    }
+    bare.sent();
+    // Look once, and each is on flash the next time; but for every third, which is looked at again.
+    bare.receive(format!("mn\r\nget {}\r\n", names.join(" ")).as_bytes());
+    assert!(matches!(bare.step(), Step::Receive));
+    bare.sent();
+    let thirds: Vec<&str> = names.iter().step_by(3).map(String::as_str).collect();
+    for name in thirds {
+        bare.receive(format!("get {name}\r\n").as_bytes());
+        let Step::Fetch(places) = bare.step() else { panic!("{name} is on flash") };
+        bare.session.fetched(places);
+        assert!(matches!(bare.step(), Step::Receive));
+        bare.sent();
+    }
+    bare.receive(format!("get {}\r\n", names.join(" ")).as_bytes());
+    let mut rounds = Vec::new();
+    loop {
+        match bare.step() {
+            Step::Fetch(places) => {
+                rounds.push(places.len());
+                bare.session.fetched(places);
+            }
+            Step::Receive => break,
+            step => panic!("{step:?} for a get that is whole"),
+        }
+    }
+    assert_eq!(rounds[0], FETCHES_MAX, "{rounds:?}");
+    assert!(rounds.len() <= 4, "{rounds:?}");
+    let expected: String = names.iter().map(|name| format!("VALUE {name} 0 {}\r\n{name}\r\n", name.len())).collect();
+    assert_eq!(String::from_utf8_lossy(&bare.sent()), expected + "END\r\n");
+}
+
+#[test]
+fn nothing_runs_while_the_output_is_full() {
+    let mut bare = Bare::new(PlainSlots::default());
+    let value = "v".repeat(20_000);
+    bare.receive(format!("set a 0 0 20000\r\n{value}\r\n").as_bytes());
+    assert!(matches!(bare.step(), Step::Receive));
+    bare.sent();
+    bare.receive("get a\r\n".repeat(500).as_bytes());
+    bare.receive(format!("get {}\r\n", "a ".repeat(500)).as_bytes());
+    let mut total = 0;
+    loop {
+        let step = bare.step();
+        assert!(bare.session.output().len() <= OUTPUT_BYTES_MAX + 21_000, "{} wait", bare.session.output().len());
+        assert!(!bare.session.output().is_empty() || matches!(step, Step::Receive), "{step:?} with nothing to send");
+        total += bare.sent().len();
+        if matches!(step, Step::Receive) {
+            break;
+        }
+    }
+    assert_eq!(total, 500 * (15 + 20_002 + 5 + 2) + 500 * (15 + 20_002 + 2) + 5);
+}
+
+#[test]
+fn a_long_value_is_sent_from_its_chunks() {
+    let mut bare = Bare::new(PlainSlots::default());
+    let value: Vec<u8> = (0..900_000).map(|at| (at % 251) as u8).collect();
+    bare.receive(b"set a 0 0 900000\r\n");
+    let mut rest = &[&value[..], b"\r\n"].concat()[..];
+    while !rest.is_empty() {
+        assert!(matches!(bare.step(), Step::Receive));
+        let mut buf = bare.session.lend();
+        let count = rest.len().min(buf.spare_mut().len());
+        buf.extend_from_slice(&rest[..count]);
+        rest = &rest[count..];
+        bare.session.receive(buf);
+    }
+    assert!(matches!(bare.step(), Step::Receive));
+    assert_eq!(bare.sent(), b"STORED\r\n");
+    bare.receive(b"get a\r\n");
+    assert!(matches!(bare.step(), Step::Send));
+    let batch = bare.session.output().take();
+    let longest = batch.slices().map(<[u8]>::len).max();
+    assert_eq!(longest, Some(crate::CHUNK_BYTES), "the value was copied into other pieces");
+    let sent: Vec<u8> = batch.slices().flatten().copied().collect();
+    assert_eq!(sent, [&b"VALUE a 0 900000\r\n"[..], &value, b"\r\nEND\r\n"].concat());
+}
+
+#[test]
+fn room_is_made_or_the_value_refused() {
+    let slots = PlainSlots::with_limit(100_000);
+    let set = |name: &str, bytes: usize| format!("set {name} 0 0 {bytes}\r\n{}\r\n", "v".repeat(bytes));
+    assert_eq!(told(&slots, (set("a", 40_000) + &set("b", 40_000)).as_bytes()), "STORED\r\nSTORED\r\n");
+    assert_eq!(told(&slots, set("c", 40_000).as_bytes()), "STORED\r\n");
+    assert_eq!(slots.len(), 2, "one had to go");
+    // Longer than all there is: the old item is gone, and no other.
+    let no_memory = "SERVER_ERROR out of memory storing object\r\n";
+    assert_eq!(
+        told(&slots, (set("d", 1) + &set("d", 500_000) + "get d\r\n").as_bytes()),
+        format!("STORED\r\n{no_memory}END\r\n")
+    );
+    let slots = PlainSlots::with_limit(50_000);
+    assert_eq!(
+        told(&slots, (set("a", 10) + &set("a", 60_000) + "get a\r\n").as_bytes()),
+        format!("STORED\r\n{no_memory}END\r\n")
+    );
+    assert_eq!(
+        told(&slots, format!("ms a 60000 q\r\n{}\r\nmg a\r\n", "v".repeat(60_000)).as_bytes()),
+        format!("{no_memory}EN\r\n")
+    );
+    let add = set("x", 60_000).replace("set", "add").replace("\r\nv", " noreply\r\nv");
+    assert_eq!(told(&slots, (add + "mn\r\n").as_bytes()), "MN\r\n");
+    // Joining needs room for both; that it fails is told as memcached tells it, and nothing is lost but what made room.
+    let join = set("j", 40_000) + &set("j", 20_000).replace("set", "append") + "mg j s\r\n";
+    assert!(matches!(
+        &told(&slots, join.as_bytes())[..],
+        "STORED\r\nNOT_STORED\r\nEN\r\n" | "STORED\r\nNOT_STORED\r\nHD s40000\r\n"
+    ));
+    let numbers = PlainSlots::with_limit(1);
+    let counted = told(&numbers, b"set n 0 0 1\r\n9\r\nincr n 1\r\nget n\r\nma m N0 J100\r\nmg v N0\r\n");
+    assert_eq!(counted, "STORED\r\nNOT_FOUND\r\nEND\r\nSERVER_ERROR out of memory\r\nHD W\r\n");
+}
+
+#[test]
+fn a_line_has_a_bound_and_a_get_a_longer_one() {
+    let slots = PlainSlots::default();
+    let (text, is_closed) = answers(&slots, Rules::default(), &[b'x'; 5000]);
+    assert_eq!((&text[..], is_closed), ("", true));
+    let many = format!("get{}\r\nversion\r\n", " key".repeat(100_000));
+    assert_eq!(answers(&slots, Rules::default(), many.as_bytes()), ("END\r\nVERSION 1.6.18\r\n".into(), false));
+    let endless = [&b"get "[..], &b"key ".repeat(GET_BYTES_MAX / 4 + 1000)].concat();
+    assert_eq!(answers(&slots, Rules::default(), &endless), (String::new(), true));
+    // Who has not said who he is has no long lines.
+    let users = Users::parse("user:pass").expect("a colon");
+    let rules = Rules { authentication: Authentication::Text(users), ..Rules::default() };
+    assert_eq!(answers(&slots, rules, &endless[..4000]), (String::new(), true));
+}
+
+#[test]
+fn a_connection_at_rest_holds_no_buffer() {
+    let mut bare = Bare::new(PlainSlots::default());
+    assert!(bare.session.rest());
+    bare.receive(b"get a\r\nget ");
+    assert!(matches!(bare.step(), Step::Receive));
+    assert!(!bare.session.rest(), "a command has begun");
+    bare.receive(b"a\r\n");
+    assert!(matches!(bare.step(), Step::Receive));
+    assert!(bare.session.rest());
+    assert_eq!(bare.sent(), b"END\r\nEND\r\n");
+    assert_eq!(bare.session.lend().capacity(), 4096);
+}
+
+#[test]
+fn one_protocol_alone() {
+    let slots = PlainSlots::default();
+    let version = [&[0x80u8, 0x0b][..], &[0; 22]].concat();
+    let only = |protocols| Rules { protocols, ..Rules::default() };
+    assert_eq!(answers(&slots, only(Protocols::Binary), b"version\r\n"), (String::new(), false));
+    assert_eq!(answers(&slots, only(Protocols::Binary), b"version and more than 24 bytes\r\n"), (String::new(), true));
+    assert_eq!(answers(&slots, only(Protocols::Text), &version), (String::new(), false));
+    assert!(answers(&slots, only(Protocols::Text), &[&version[..], b"\r\n"].concat()).0.starts_with("ERROR"));
+    assert!(answers(&slots, only(Protocols::Both), &version).0.ends_with("1.6.18"));
+}
+
+#[test]
+fn sasl_plain_opens_the_binary_protocol() {
+    let slots = PlainSlots::default();
+    let rules = || Rules {
+        authentication: Authentication::Sasl(Users::parse("user:pass\n\nother:a:b").expect("colons")),
+        ..Rules::default()
+    };
+    let request = |opcode: u8, key: &str, value: &str| {
+        let body = key.len() + value.len();
+        let header = [0x80, opcode, 0, key.len() as u8, 0, 0, 0, 0, 0, 0, 0, body as u8];
+        [&header[..], &[0; 12], key.as_bytes(), value.as_bytes()].concat()
+    };
+    let (answer, is_closed) = answers(&slots, rules(), &request(0x00, "a", ""));
+    assert!(answer.ends_with("Auth failure.") && is_closed);
+    assert!(answers(&slots, rules(), &request(0x20, "", "")).0.ends_with("PLAIN"));
+    assert!(answers(&slots, rules(), &request(0x0b, "", "")).0.ends_with("1.6.18"));
+    for (mechanism, text) in
+        [("PLAIN", "\0user\0pas"), ("PLAIN", "user\0pass"), ("LOGIN", "\0user\0pass"), ("PLAIN", "")]
+    {
+        let (answer, is_closed) = answers(&slots, rules(), &request(0x21, mechanism, text));
+        assert!(answer.ends_with("Auth failure.") && !is_closed, "{mechanism} {text:?}: {answer:?}");
+    }
+    assert!(answers(&slots, rules(), &request(0x22, "PLAIN", "\0user\0pass")).0.ends_with("Auth failure."));
+    for text in ["\0user\0pass", "someone\0other\0a:b"] {
+        let asked = [request(0x21, "PLAIN", text), request(0x00, "a", "")].concat();
+        let (answer, is_closed) = answers(&slots, rules(), &asked);
+        assert!(answer.contains("Authenticated") && answer.ends_with("Not found") && !is_closed);
+    }
+}
+
+#[test]
+fn passwords_are_read_as_memcached_reads_them() {
+    let users = Users::parse("a:b\nc:d:e\n").expect("colons");
+    assert!(users.accepts(b"a", b"b") && users.accepts(b"c", b"d:e"));
+    assert!(!users.accepts(b"a", b"") && !users.accepts(b"", b"b") && !users.accepts(b"c", b"d"));
+    assert_eq!(Users::parse("a:b\nno colon\n").err(), Some(2));
+    assert_eq!(format!("{users:?}"), "Users(2)");
+}
+
+#[test]
+fn watching_and_dumping_are_the_drivers() {
+    let mut bare = Bare::new(PlainSlots::default());
+    bare.receive(b"lru_crawler metadump 1,2\r\nwatch evictions mutations\r\nget a\r\n");
+    let Step::Dump(dump) = bare.step() else { panic!("items are told by the driver") };
+    assert_eq!(dump.classes, b"1,2");
+    let Step::Watch(watch) = bare.step() else { panic!("what happens is told by the driver") };
+    assert!(watch.wants("evictions") && watch.wants("mutations") && !watch.wants("fetchers"));
+    assert!(matches!(bare.step(), Step::Receive));
+    assert_eq!(bare.sent(), b"OK\r\n", "a watcher's commands are not run");
+}
