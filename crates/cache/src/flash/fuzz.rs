@@ -44,3 +44,19 @@ pub fn flash_decode(bytes: &[u8]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn hostile_pages_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..9000), kind: u8) {
+            let extent = [0, 0, 0, 0x10, kind];
+            flash_decode(&bytes);
+            flash_decode(&[&extent, &*bytes].concat());
+        }
+    }
+}

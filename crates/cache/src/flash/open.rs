@@ -118,9 +118,9 @@ pub struct Recovery {
 }
 
 impl<N: Namespace> FlashLog<N> {
-    /// Opens the log on `namespace`, or begins one. `found` is told of every item that counts, the oldest first: the
-    /// newer of two with the same bits of hash wins. It returns the place that is not in the index (any more): the one
-    /// that was displaced, or the one it was told of.
+    /// Opens the log on `namespace`, or begins one. `found` is told of every item that counts, a segment's at a time, the oldest first:
+    /// of two with the same bits of hash the later wins. It adds to its second argument every place that is not in the index when it
+    /// returns: those that were displaced, and those it had no room for.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -128,7 +128,7 @@ impl<N: Namespace> FlashLog<N> {
         namespace: Arc<N>,
         journal: Arc<Mapped>,
         options: &Options,
-        found: impl FnMut(u64, Place) -> Option<Place>,
+        found: impl FnMut(&[(u64, Place)], &mut Vec<Place>),
     ) -> Result<(FlashLog<N>, Recovery), OpenError> {
         let geometry = Geometry::new(&namespace.info(), options)?;
         let needed = geometry.shape().words();
@@ -257,13 +257,14 @@ async fn recover<N: Namespace>(
     journal: &Journal,
     recovery: &mut Recovery,
     state: &mut State,
-    mut found: impl FnMut(u64, Place) -> Option<Place>,
+    mut found: impl FnMut(&[(u64, Place)], &mut Vec<Place>),
 ) {
     let lives = (1..geometry.segments).filter_map(|segment| Some((journal.life(segment)?, segment)));
     let mut waiting: Vec<(u64, u32)> = lives.collect();
     waiting.sort_unstable();
     let mut waiting = waiting.into_iter();
     let mut reading = VecDeque::new();
+    let mut displaced = Vec::new();
     loop {
         while reading.len() < SUMMARIES_MAX
             && let Some((life, segment)) = waiting.next()
@@ -281,17 +282,13 @@ async fn recover<N: Namespace>(
         };
         recovery.segments += 1;
         state.sealed.push_back(segment);
-        for record in records {
-            let (hash, place) = summary::parts(record, geometry.first_page(segment));
-            if journal.is_marked(place) {
-                continue;
-            }
-            recovery.items += 1;
-            if let Some(displaced) = found(hash, place) {
-                // Nobody could mark it any more when its key changes.
-                journal.mark(displaced);
-            }
-        }
+        let first = geometry.first_page(segment);
+        let parts = records.into_iter().map(|record| summary::parts(record, first));
+        let items: Vec<(u64, Place)> = parts.filter(|(_, place)| !journal.is_marked(*place)).collect();
+        recovery.items += items.len() as u64;
+        found(&items, &mut displaced);
+        // Nobody could mark them any more when their keys change.
+        displaced.drain(..).for_each(|place| journal.mark(place));
     }
 }
 

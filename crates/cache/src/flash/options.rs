@@ -54,6 +54,19 @@ impl Options {
     pub fn journal_words(&self, info: &NamespaceInfo) -> Result<usize, OpenError> {
         Ok(Geometry::new(info, self)?.shape().words())
     }
+
+    /// Bytes of memory that a log on such a namespace takes at most: what is on its way, one summary that is written, the journal's
+    /// mapped pages, and what is known of each segment.
+    ///
+    /// # Errors
+    /// As [`Options::journal_words`].
+    pub fn memory_bytes(&self, info: &NamespaceInfo) -> Result<usize, OpenError> {
+        let geometry = Geometry::new(info, self)?;
+        let per_segment = 2 * size_of::<u64>();
+        let buffers = geometry.buffered_segments_max * self.segment_bytes;
+        let summary = self.segment_bytes / 2;
+        Ok(buffers + summary + geometry.shape().words() * size_of::<u64>() + geometry.segments as usize * per_segment)
+    }
 }
 
 /// Sizes that fit together.

@@ -57,8 +57,10 @@ impl State {
         })
     }
 
-    fn add_spare(&mut self, buf: Buf, spare_max: usize) {
-        if self.spare.len() < spare_max && self.failed.is_none() {
+    /// Keeps memory for `segments_max` segments, with what is in use.
+    fn add_spare(&mut self, buf: Buf, segments_max: usize, chunks: usize) {
+        let in_use = self.buffers.len() * chunks;
+        if self.spare.len() + in_use < segments_max * chunks && self.failed.is_none() {
             self.spare.push(buf);
         }
     }
@@ -165,11 +167,11 @@ impl<N: Namespace> FlashLog<N> {
     /// Chunks whose content is on the medium are zeroed and used again: what is left of a page is written with it.
     async fn take_memory(&self, buffer: SegmentBuffer) {
         let chunk_bytes = self.geometry.chunk_bytes();
-        let spare_max = self.geometry.segment_bytes() / chunk_bytes;
+        let chunks = self.geometry.segment_bytes() / chunk_bytes;
         for mut buf in buffer.into_memory() {
             buf.set_len(chunk_bytes);
             buf.fill(0);
-            self.lock().add_spare(buf, spare_max);
+            self.lock().add_spare(buf, self.geometry.buffered_segments_max, chunks);
             task::yield_now().await; // others wait for this thread
         }
     }

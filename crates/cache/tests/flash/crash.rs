@@ -50,7 +50,8 @@ async fn live(journal: Rc<Cell<Option<Arc<Mapped>>>>, truth: Rc<Truth>, closed: 
     let mapped = self::journal(&*namespace, &options());
     journal.set(Some(Arc::clone(&mapped)));
     let owner = Owner::open(namespace, &mapped, &options(), &truth, u32::MAX).await.expect("opened");
-    owner.live(1200, KEYS).await;
+    let owner = Rc::new(owner);
+    owner.live_together(3, 400, KEYS).await;
     owner.flush();
     owner.live(200, KEYS).await;
     owner.log.close().await.expect("closed");

@@ -32,12 +32,13 @@ fn random_lives_against_the_truth() {
             let hashes = if seed % 3 == 0 { 60 } else { u32::MAX };
             let (namespace, truth) = (memory(12), Rc::new(Truth::default()));
             let journal = journal(&*namespace, &options());
-            for life in 0..4 {
+            for life in 0..4_u32 {
                 let owner =
                     Owner::open(Arc::clone(&namespace), &journal, &options(), &truth, hashes).await.expect("opened");
                 assert_eq!(owner.recovery.fresh, (life == 0).then_some(Fresh::Formatted));
+                let owner = Rc::new(owner);
                 owner.verify(100).await;
-                owner.live(1500, 100).await;
+                owner.live_together(1 + life, 1500 / (1 + life), 100).await;
                 if life == 2 {
                     owner.flush();
                     owner.live(50, 100).await;
@@ -66,7 +67,7 @@ fn a_place_means_one_item_of_a_key() {
     run(1, async {
         let namespace = memory(8);
         let journal = journal(&*namespace, &options());
-        let (log, _) = FlashLog::open(namespace, journal, &options(), |_, _| None).await.expect("opened");
+        let (log, _) = FlashLog::open(namespace, journal, &options(), |_, _| ()).await.expect("opened");
         let mut seen: BTreeMap<Place, u32> = BTreeMap::new();
         for number in 0..200_u32 {
             let meta = Meta { flags: number, ..Meta::default() };
@@ -90,7 +91,7 @@ fn every_length_is_read_as_it_was_written() {
         let namespace = Arc::new(Memory::new(64 << 20, 512, [1; 16]).expect("a namespace"));
         let options = Options { segment_bytes: 4 << 20, buffer_bytes: 12 << 20, ..options() };
         let journal = journal(&*namespace, &options);
-        let (log, _) = FlashLog::open(namespace, journal, &options, |_, _| None).await.expect("opened");
+        let (log, _) = FlashLog::open(namespace, journal, &options, |_, _| ()).await.expect("opened");
         let log = Arc::new(log);
         let _writer = task::spawn(Arc::clone(&log).run());
         let around = |len: usize| (len - 60)..(len + 3);
@@ -142,7 +143,7 @@ fn a_restart_reads_summaries_alone() {
         let namespace = Arc::new(Memory::new(256 << 20, 4096, [1; 16]).expect("a namespace"));
         let options = Options { segment_bytes: 4 << 20, buffer_bytes: 16 << 20, ..options() };
         let journal = journal(&*namespace, &options);
-        let opened = FlashLog::open(Arc::clone(&namespace), Arc::clone(&journal), &options, |_, _| None).await;
+        let opened = FlashLog::open(Arc::clone(&namespace), Arc::clone(&journal), &options, |_, _| ()).await;
         let log = Arc::new(opened.expect("opened").0);
         let _writer = task::spawn(Arc::clone(&log).run());
         let mut count = 0_u64;
@@ -158,10 +159,7 @@ fn a_restart_reads_summaries_alone() {
         }
         log.close().await.expect("closed");
         let mut told = 0_u64;
-        let opened = FlashLog::open(namespace, journal, &options, |_, _| {
-            told += 1;
-            None
-        });
+        let opened = FlashLog::open(namespace, journal, &options, |items, _| told += items.len() as u64);
         let (log, recovery) = opened.await.expect("opened");
         assert_eq!((told, recovery.items, recovery.segments_lost), (count, count, 0));
         let segments = u64::from(recovery.segments) * (4 << 20);

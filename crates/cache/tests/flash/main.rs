@@ -2,6 +2,8 @@
 
 mod crash;
 mod faults;
+mod kill;
 mod life;
 mod owner;
 mod packing;
+mod threads;

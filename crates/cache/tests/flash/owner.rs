@@ -5,6 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use cache::flash::{Boot, FlashLog, HASH_BITS, Lookup, OpenError, Options, Origin, Place, Reason, Recovery, Refused};
 use cache::item::{Cas, Meta, Seconds};
@@ -27,13 +28,51 @@ pub fn journal(namespace: &impl Namespace, options: &Options) -> Arc<Mapped> {
     Arc::new(Mapped::memory(options.journal_words(&namespace.info()).expect("it holds a log")))
 }
 
-/// What was acknowledged, which outlives every crash.
+/// What was acknowledged, which outlives every crash: also one of this process, where it is kept in a mapped file.
 #[derive(Default)]
 pub struct Truth {
-    versions: RefCell<BTreeMap<u32, Option<u64>>>,
+    versions: RefCell<BTreeMap<u32, u64>>,
     next: Cell<u64>,
+    /// The next version, and for each key its version and one.
+    kept: Option<Mapped>,
     pub hits_on_flash: Cell<u64>,
     pub misses: Cell<u64>,
+}
+
+impl Truth {
+    /// The truth in a file.
+    pub fn kept_in(kept: Mapped) -> Truth {
+        let words = kept.words().iter().map(|word| word.load(Ordering::SeqCst)).enumerate().skip(1);
+        let versions = words.filter_map(|(key, word)| Some((key as u32 - 1, word.checked_sub(1)?))).collect();
+        let next = Cell::new(kept.words()[0].load(Ordering::SeqCst));
+        Truth { versions: RefCell::new(versions), next, kept: Some(kept), ..Truth::default() }
+    }
+
+    fn keep(&self, at: usize, word: u64) {
+        if let Some(kept) = &self.kept {
+            kept.words()[at].store(word, Ordering::SeqCst);
+        }
+    }
+
+    /// A version that was never given before.
+    fn begin_version(&self) -> u64 {
+        self.keep(0, self.next.get() + 1);
+        self.next.replace(self.next.get() + 1)
+    }
+
+    /// A change is acknowledged.
+    fn acknowledge(&self, key: u32, version: Option<u64>) {
+        match version {
+            Some(version) => self.versions.borrow_mut().insert(key, version),
+            None => self.versions.borrow_mut().remove(&key),
+        };
+        self.keep(key as usize + 1, version.map_or(0, |version| version + 1));
+    }
+
+    fn acknowledge_flush(&self) {
+        let keys: Vec<u32> = self.versions.borrow().keys().copied().collect();
+        keys.into_iter().for_each(|key| self.acknowledge(key, None));
+    }
 }
 
 /// How keys are hashed: into few hashes, so that keys are taken for one another.
@@ -86,7 +125,9 @@ impl<N: Namespace> Owner<N> {
         hashes: Hashes,
     ) -> Result<Owner<N>, OpenError> {
         let index = RefCell::new(BTreeMap::new());
-        let found = |hash, place| index.borrow_mut().insert(hash, place);
+        let found = |items: &[(u64, Place)], displaced: &mut Vec<Place>| {
+            displaced.extend(items.iter().filter_map(|&(hash, place)| index.borrow_mut().insert(hash, place)));
+        };
         let (log, recovery) = FlashLog::open(namespace, Arc::clone(journal), options, found).await?;
         let log = Arc::new(log);
         let _writer = task::spawn(Arc::clone(&log).run());
@@ -111,23 +152,23 @@ impl<N: Namespace> Owner<N> {
     }
 
     pub fn set(&self, key: u32) {
-        let version = self.truth.next.replace(self.truth.next.get() + 1);
+        let version = self.truth.begin_version();
         self.forget(key);
         self.memory.borrow_mut().insert(key, version);
-        self.truth.versions.borrow_mut().insert(key, Some(version));
+        self.truth.acknowledge(key, Some(version));
     }
 
     pub fn delete(&self, key: u32) {
         self.forget(key);
         self.memory.borrow_mut().remove(&key);
-        self.truth.versions.borrow_mut().insert(key, None);
+        self.truth.acknowledge(key, None);
     }
 
     pub fn flush(&self) {
         self.index.borrow_mut().clear();
         self.memory.borrow_mut().clear();
         self.log.flush(self.truth.next.get() + 1);
-        self.truth.versions.borrow_mut().clear();
+        self.truth.acknowledge_flush();
     }
 
     /// The item leaves memory for flash, or is lost.
@@ -186,7 +227,7 @@ impl<N: Namespace> Owner<N> {
     }
 
     fn judge(&self, key: u32, version: u64) {
-        let truth = self.truth.versions.borrow().get(&key).copied().flatten();
+        let truth = self.truth.versions.borrow().get(&key).copied();
         assert_eq!(Some(version), truth, "key {key}: version {version} was served");
     }
 
@@ -241,6 +282,15 @@ impl<N: Namespace> Owner<N> {
                 98 => self.collect(4).await,
                 _ => engine::time::sleep(std::time::Duration::from_micros(task::random_u64() % 300)).await,
             }
+        }
+    }
+
+    /// [`Owner::live`] of several tasks at once.
+    pub async fn live_together(self: &Rc<Self>, tasks: u32, count: u32, keys: u32) {
+        let live = |owner: Rc<Self>| async move { owner.live(count, keys).await };
+        let tasks: Vec<_> = (0..tasks).map(|_| task::spawn(live(Rc::clone(self)))).collect();
+        for task in tasks {
+            task.await;
         }
     }
 
