@@ -181,10 +181,11 @@ impl<N> FlashLog<N> {
         }
         tracing::error!(%reason, "flash is given up: the cache goes on in memory alone");
         state.failed = Some(reason);
+        // First the journal: what cannot be read any more leaves the index, and nobody marks it.
+        self.journal.flush(0);
         state.buffers.clear();
         state.spare.clear();
         self.lives.iter().for_each(|life| life.store(0, Ordering::Release));
-        self.journal.flush(0);
         drop(state);
         self.wake_writer();
         self.wake_waiters();

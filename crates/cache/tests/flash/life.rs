@@ -210,6 +210,31 @@ fn namespaces_that_are_not_ours_are_refused_or_begun_anew() {
     });
 }
 
+/// Whose place is not in the index cannot be invalidated by whoever changes its key: it is told of no more.
+#[test]
+fn what_the_index_has_no_room_for_is_not_found_again() {
+    run(1, async {
+        let namespace = memory(8);
+        let journal = journal(&*namespace, &options());
+        let opened = FlashLog::open(Arc::clone(&namespace), Arc::clone(&journal), &options(), |_, _| ()).await;
+        let log = Arc::new(opened.expect("opened").0);
+        let _writer = task::spawn(Arc::clone(&log).run());
+        let append = |key: &[u8]| log.append(7 << 40, key, &Meta::default(), &[b"value"], Reason::Admitted);
+        let places = [append(b"a"), append(b"b"), append(b"c")].map(|place| place.expect("room"));
+        log.close().await.expect("closed");
+        // Oldest first; the last stays in the index.
+        for expected in [&places[..], &places[2..]] {
+            let mut told = Vec::new();
+            let found = |items: &[(u64, Place)], displaced: &mut Vec<Place>| {
+                told.extend(items.iter().map(|(_, place)| *place));
+                displaced.extend(items.iter().rev().skip(1).map(|(_, place)| *place));
+            };
+            FlashLog::open(Arc::clone(&namespace), Arc::clone(&journal), &options(), found).await.expect("opened");
+            assert_eq!(told, expected);
+        }
+    });
+}
+
 /// A flush that is to come, comes while nothing runs.
 #[test]
 fn a_flush_that_came_due_is_done_by_the_restart() {
