@@ -2,7 +2,8 @@
 //!
 //! The parts, from the middle outwards: [`item`] (keys, values and what is kept with them), [`hash`] (of keys) and [`slot`] (the
 //! place of one key, which is all that a command may look at and change while it runs); [`protocol`] (what stands on the wire),
-//! [`commands`] (what they mean, over slots) and [`session`] (one connection, without its I/O).
+//! [`commands`] (what they mean, over slots) and [`session`] (one connection, without its I/O). [`flash`] is the log of items that
+//! have left memory.
 
 pub mod commands;
 pub mod flash;

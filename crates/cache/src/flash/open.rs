@@ -118,9 +118,9 @@ pub struct Recovery {
 }
 
 impl<N: Namespace> FlashLog<N> {
-    /// Opens the log on `namespace`, or begins one. `found` is told of every item that counts, a segment's at a time, the oldest first:
-    /// of two with the same bits of hash the later wins. It adds to its second argument every place that is not in the index when it
-    /// returns: those that were displaced, and those it had no room for.
+    /// Opens the log on `namespace`, or begins one. `found` is told of every item that counts, a segment's at a time,
+    /// the oldest first: of two with the same bits of hash the later wins. It adds to its second argument every place
+    /// that is not in the index when it returns: those that were displaced, and those it had no room for.
     ///
     /// # Errors
     /// See [`OpenError`].

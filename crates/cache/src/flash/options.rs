@@ -55,8 +55,8 @@ impl Options {
         Ok(Geometry::new(info, self)?.shape().words())
     }
 
-    /// Bytes of memory that a log on such a namespace takes at most: what is on its way, one summary that is written, the journal's
-    /// mapped pages, and what is known of each segment.
+    /// Bytes of memory that a log on such a namespace takes at most: what is on its way, one summary that is written,
+    /// the journal's mapped pages, and what is known of each segment.
     ///
     /// # Errors
     /// As [`Options::journal_words`].

@@ -1,5 +1,5 @@
-//! A process that is really killed, again and again, under load: what it finds when it is started anew is the latest acknowledged
-//! value of each key, or nothing.
+//! A process that is really killed, again and again, under load: what it finds when it is started anew is the latest
+//! acknowledged value of each key, or nothing.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;

@@ -1,4 +1,5 @@
-//! Several threads append, read and collect at the same time: no answer is older than what was acknowledged before it was asked for.
+//! Several threads append, read and collect at the same time: no answer is older than what was acknowledged before it
+//! was asked for.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
