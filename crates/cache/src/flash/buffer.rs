@@ -16,8 +16,9 @@ use super::page::{ROOM_BYTES, trailer};
 use super::place::{PAGE_BYTES, Place, SLOT_KINDS};
 use super::summary;
 
-/// Pages that are filled at the same time; each new item goes where the least is left. Measured on sizes as ETC has them:
-/// four write 1.0868 bytes per byte of key and value, eight 1.0856, sixteen and thirty-two 1.0854 (docs/cache.md).
+/// Pages that are filled at the same time; each new item goes where the least is left. Measured on sizes as ETC has
+/// them: four write 1.0868 bytes per byte of key and value, eight 1.0856, sixteen and thirty-two 1.0854
+/// (docs/cache.md).
 pub(crate) const OPEN_PAGES_MAX: usize = 8;
 /// Less than this at the end of a longer item is not worth a trailer. Guessed: a short item.
 const SHARED_TAIL_BYTES_MIN: usize = 64;

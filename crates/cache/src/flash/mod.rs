@@ -18,6 +18,7 @@
 //!   [`journal`].
 //! - A device that fails ends the log ([`FlashLog::failure`]), not the cache.
 
+pub mod admission;
 mod append;
 pub(crate) mod buffer;
 mod collect;
@@ -47,7 +48,9 @@ pub use counters::FlashStats;
 pub use item::Origin;
 pub use journal::Boot;
 pub use open::{Fresh, OpenError, Recovery};
-pub use options::{BUFFERED_SEGMENTS_MIN, Options, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_MIN};
+pub use options::{
+    BUFFERED_SEGMENTS_MIN, Options, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_MIN, SEGMENTS_WANTED,
+};
 pub use place::{KIND_BITS, PAGE_BYTES, Place};
 pub use read::{Fetched, Lookup};
 pub use summary::HASH_BITS;

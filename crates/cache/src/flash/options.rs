@@ -14,6 +14,8 @@ pub const SEGMENT_BYTES_MIN: usize = 16 * PAGE_BYTES;
 /// Segments that there must be. Chosen: what is kept while one is collected has room, and the collected one is an
 /// eighth at most.
 pub const SEGMENTS_MIN: u32 = 8;
+/// Segments that there should be. Guessed: what is collected at a time is some percent of all.
+pub const SEGMENTS_WANTED: u64 = 64;
 /// Segments that are buffered at least: one that is written and one that is filled.
 pub const BUFFERED_SEGMENTS_MIN: usize = 2;
 /// Pages of one write. Chosen: what a pooled buffer holds.
@@ -45,6 +47,13 @@ impl Options {
     pub fn new(origin: Origin, secret: [u64; 2]) -> Options {
         let boot = Boot::current();
         Options { segment_bytes: 4 << 20, buffer_bytes: 16 << 20, origin, boot, secret, overwrite: false }
+    }
+
+    /// The length of segments for a namespace of so many bytes: 4 MiB, or shorter ones where there would be less than
+    /// [`SEGMENTS_WANTED`].
+    pub fn segment_bytes_for(bytes: u64) -> usize {
+        let most = (bytes / SEGMENTS_WANTED).max(1);
+        (1 << most.ilog2().min(63)).clamp(SEGMENT_BYTES_MIN as u64, 4 << 20) as usize
     }
 
     /// Words that the journal of a log on such a namespace takes, to be mapped ([`engine::Mapped::open`]).
@@ -144,6 +153,15 @@ mod tests {
         assert!(text(geometry(64 << 20, 4096, 3 << 20)).contains("power of two"));
         assert!(text(geometry(32 << 20, 4096, 4 << 20)).contains("at least 37748736"));
         assert!(geometry(36 << 20, 512, 4 << 20).is_ok());
+    }
+
+    #[test]
+    fn segments_are_as_long_as_leaves_enough_of_them() {
+        let cases =
+            [(0, 64 << 10), (1 << 20, 64 << 10), (16 << 20, 256 << 10), (300 << 20, 4 << 20), (1 << 50, 4 << 20)];
+        for (bytes, expected) in cases {
+            assert_eq!(Options::segment_bytes_for(bytes), expected, "{bytes}");
+        }
     }
 
     #[test]

@@ -127,9 +127,7 @@ pub(crate) fn parse(place: Place, which: Which<'_>, life: u64, pages: Vec<View>,
     if begin + decoded.len() > read {
         return Parsed::Longer(decoded.len());
     }
-    let head = &first[begin..];
-    let rest = pages[1..].iter().map(|page| &**page);
-    let is_sound = decoded.is_sound(&std::iter::once(head).chain(rest).collect::<Vec<_>>());
+    let is_sound = decoded.is_sound(&first[begin..], pages[1..].iter().map(|page| &**page));
     if !is_sound {
         return Parsed::Damaged;
     }

@@ -137,11 +137,11 @@ fn crash_everywhere(end: End, seeds: std::ops::Range<u64>) -> u32 {
 
 #[test]
 fn killed_at_every_write_it_serves_the_latest_values_or_none() {
-    let found = crash_everywhere(End::Kill, 1..4);
-    assert!(found > 1000, "only {found} items outlived a kill");
+    let found = crash_everywhere(End::Kill, 1..3);
+    assert!(found > 700, "only {found} items outlived a kill");
 }
 
 #[test]
 fn after_power_loss_what_is_in_doubt_is_given_up() {
-    crash_everywhere(End::PowerLoss, 1..3);
+    crash_everywhere(End::PowerLoss, 1..2);
 }

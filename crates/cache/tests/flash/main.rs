@@ -1,5 +1,6 @@
 //! The flash log from outside.
 
+mod admission;
 mod crash;
 mod faults;
 mod kill;
