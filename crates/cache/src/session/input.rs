@@ -16,7 +16,9 @@ pub struct Input {
     used: usize,
     /// Bytes behind `used` that hold no newline, as far as was looked.
     pub scanned: usize,
-    /// The last buffer was filled: the peer sends much.
+    /// The last buffer was filled: more may have come already.
+    is_filled: bool,
+    /// One was filled lately: the peer sends much.
     is_busy: bool,
 }
 
@@ -88,9 +90,15 @@ impl Input {
 
     /// Takes the buffer back, with what was received behind what it held.
     pub fn give_back(&mut self, buf: Buf) {
-        self.is_busy = buf.len() == buf.capacity() || (self.is_busy && buf.len() > LITTLE_BYTES);
+        self.is_filled = buf.len() == buf.capacity();
+        self.is_busy = self.is_filled || (self.is_busy && buf.len() > LITTLE_BYTES);
         self.buf = buf;
         self.used = 0;
+    }
+
+    /// The buffer ended before what had come did, perhaps: nothing is said yet of a line whose end is missing.
+    pub fn may_go_on(&self) -> bool {
+        self.is_filled && self.bytes().len() < RECEIVE_BYTES
     }
 
     /// Whether nothing waits, and then drops the buffer: a connection that rests has none.

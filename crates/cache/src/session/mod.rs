@@ -289,7 +289,7 @@ impl<S: Slots> Session<S> {
             return Ok(newline + 1);
         }
         let bytes = self.input.bytes();
-        if bytes.len() > LINE_BYTES_MAX {
+        if bytes.len() > LINE_BYTES_MAX && !self.input.may_go_on() {
             let blanks = bytes.iter().take_while(|&&byte| byte == b' ').count();
             let line = &bytes[blanks..];
             let is_get = blanks <= 100 && (line.starts_with(b"get ") || line.starts_with(b"gets "));

@@ -188,6 +188,10 @@ fn a_line_has_a_bound_and_a_get_a_longer_one() {
     let slots = PlainSlots::default();
     let (text, is_closed) = answers(&slots, Rules::default(), &[b'x'; 5000]);
     assert_eq!((&text[..], is_closed), ("", true));
+    // What filled a buffer may go on with what is already there.
+    let in_two = [&[b'x'; 9000][..], b"\r\n"].concat();
+    assert_eq!(answers(&slots, Rules::default(), &in_two), ("ERROR\r\n".into(), false));
+    assert_eq!(answers(&slots, Rules::default(), &[b'x'; 20_000]), (String::new(), true));
     let many = format!("get{}\r\nversion\r\n", " key".repeat(100_000));
     assert_eq!(answers(&slots, Rules::default(), many.as_bytes()), ("END\r\nVERSION 1.6.18\r\n".into(), false));
     let endless = [&b"get "[..], &b"key ".repeat(GET_BYTES_MAX / 4 + 1000)].concat();
@@ -273,4 +277,32 @@ fn watching_and_dumping_are_the_drivers() {
     assert!(watch.wants("evictions") && watch.wants("mutations") && !watch.wants("fetchers"));
     assert!(matches!(bare.step(), Step::Receive));
     assert_eq!(bare.sent(), b"OK\r\n", "a watcher's commands are not run");
+}
+
+/// Joined values are made outside of the slot. Were one stored over a change that came meanwhile, that change would be undone
+/// after it was acknowledged.
+#[test]
+fn a_joined_value_does_not_undo_what_came_meanwhile() {
+    let mut bare = Bare::new(PlainSlots::with_flash());
+    bare.receive(
+        format!("set a 0 0 60000\r\n{}\r\nappend a 0 0 6000\r\n{}\r\n", "1".repeat(60_000), "2".repeat(6000))
+            .as_bytes(),
+    );
+    // The first look finds the item, whose value is joined with the other; by the second it is on flash.
+    let Step::Fetch(places) = bare.step() else { panic!("the second look needs a fetch") };
+    assert_eq!(bare.sent(), b"STORED\r\n");
+    let mut other = Wire::new(Arc::new(Rules::default()));
+    let answer = other.feed(&bare.slots, &bare.server, NOW, b"set a 7 0 3\r\nnew\r\n");
+    assert_eq!(answer, b"STORED\r\n");
+    bare.session.fetched(places);
+    loop {
+        match bare.step() {
+            Step::Fetch(places) => bare.session.fetched(places),
+            Step::Receive => break,
+            step => panic!("{step:?} for an append that is whole"),
+        }
+    }
+    assert_eq!(bare.sent(), b"STORED\r\n");
+    let answer = other.feed(&bare.slots, &bare.server, NOW, b"get a\r\n");
+    assert!(answer.starts_with(b"VALUE a 7 6003\r\nnew222"), "{}", answer[..30].escape_ascii());
 }

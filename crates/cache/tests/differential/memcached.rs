@@ -103,6 +103,12 @@ impl Pair {
         Pair::new(&[], Rules::default(), PlainSlots::default())
     }
 
+    /// Without memcached's threads that move items in the background: while one holds an item, a number that gets shorter becomes
+    /// a new item instead of being filled with blanks.
+    pub fn at_rest() -> Pair {
+        Pair::new(&["-o", "no_lru_maintainer,no_lru_crawler"], Rules::default(), PlainSlots::default())
+    }
+
     pub fn connect(&mut self) -> Connection {
         let stream = TcpStream::connect(("127.0.0.1", self.memcached.port)).expect("memcached listens");
         stream.set_nodelay(true).expect("a TCP socket");
@@ -121,10 +127,26 @@ impl Pair {
 
     /// Gives both these bytes. `last` ends the answer of a server that still listens.
     pub fn exchange(&mut self, connection: &mut Connection, bytes: &[u8], last: &[u8]) -> Answers {
+        self.exchange_filled(connection, bytes, last, b"")
+    }
+
+    /// As [`Pair::exchange`]; while a value is not whole, it is filled with `filler`: memcached holds its answers back meanwhile.
+    pub fn exchange_filled(
+        &mut self,
+        connection: &mut Connection,
+        bytes: &[u8],
+        last: &[u8],
+        filler: &[u8],
+    ) -> Answers {
         let at = Seconds(100 + self.begun.elapsed().as_secs() as u32);
         let now = Now { at, began: self.began };
-        let ours = connection.wire.feed(&self.slots, &self.server, now, bytes);
-        let our_end = connection.wire.is_closed;
+        let mut ours = connection.wire.feed(&self.slots, &self.server, now, bytes);
+        let mut bytes = bytes.to_vec();
+        while !filler.is_empty() && !connection.wire.is_closed && !ours.ends_with(last) {
+            ours.extend(connection.wire.feed(&self.slots, &self.server, now, filler));
+            bytes.extend_from_slice(filler);
+        }
+        let (bytes, our_end) = (&bytes[..], connection.wire.is_closed);
         let (theirs, their_end) = talk(&mut connection.stream, bytes, &ours, our_end, last);
         Answers { theirs, ours, their_end, our_end }
     }
@@ -167,7 +189,7 @@ fn talk(stream: &mut TcpStream, bytes: &[u8], ours: &[u8], our_end: bool, last: 
     (theirs, is_over)
 }
 
-/// Equal, but for the class of an item and the tick of a clock.
+/// Equal, but for the class of an item, when it was last looked at (see `docs/cache.md`), and the tick of a clock.
 pub fn are_same(theirs: &[u8], ours: &[u8]) -> bool {
     if theirs == ours {
         return true;
@@ -183,7 +205,7 @@ fn is_close(a: &[u8], b: &[u8]) -> bool {
     ["cls=", "exp=", "la=", "t", "l"].iter().any(|name| {
         let number = |text: &str| text.trim_end().strip_prefix(name)?.parse::<i64>().ok();
         let off = number(a).zip(number(b)).map(|(a, b)| (a - b).abs());
-        off.is_some_and(|off| *name == "cls=" || off <= 2)
+        off.is_some_and(|off| matches!(*name, "cls=" | "l" | "la=") || off <= 2)
     })
 }
 
@@ -199,6 +221,11 @@ impl Answers {
         if let Some(difference) = self.difference() {
             panic!("{what}: {difference}\nsent:\n    {}", shown(bytes));
         }
+    }
+
+    /// Both closed the connection over a line without an end, and memcached did not send the answers before it.
+    pub fn are_cut(&self) -> bool {
+        self.their_end && self.our_end && self.ours.starts_with(&self.theirs)
     }
 
     pub fn difference(&self) -> Option<String> {

@@ -73,14 +73,16 @@ fn what_is_not_served() {
 
 #[test]
 fn random_streams() {
-    let mut pair = Pair::usual();
-    for seed in 0..6 {
+    let mut pair = Pair::at_rest();
+    for seed in 0..8 {
         let mut generator = Generator::new(seed);
         let mut connection = pair.connect();
         for round in 0..250 {
             let bytes = [&generator.text_batch()[..], SENTINEL].concat();
-            let answers = pair.exchange(&mut connection, &bytes, SENTINEL_ANSWER);
-            answers.check(&format!("seed {seed}, round {round}"), &bytes);
+            let answers = pair.exchange_filled(&mut connection, &bytes, SENTINEL_ANSWER, b"\r\nmn\r\n");
+            if !answers.are_cut() {
+                answers.check(&format!("seed {seed}, round {round}"), &bytes);
+            }
             if answers.our_end {
                 connection = pair.connect();
             }
