@@ -2,8 +2,9 @@
 //!
 //! The parts, from the middle outwards: [`item`] (keys, values and what is kept with them), [`hash`] (of keys) and [`slot`] (the
 //! place of one key, which is all that a command may look at and change while it runs); [`protocol`] (what stands on the wire),
-//! [`commands`] (what they mean, over slots) and [`session`] (one connection, without its I/O). [`flash`] is the log of items that
-//! have left memory.
+//! [`commands`] (what they mean, over slots) and [`session`] (one connection, without its I/O). [`store`] is where items are: in
+//! memory, by an [`index`] without keys, under one limit ([`memory`]), as long as a [`policy`] says. [`flash`] is the log of items
+//! that have left memory.
 
 pub mod commands;
 pub mod flash;
@@ -12,9 +13,12 @@ pub mod hash;
 pub mod index;
 pub mod item;
 pub mod memory;
+pub mod policy;
 pub mod protocol;
 pub mod session;
+mod shard;
 pub mod slot;
+pub mod store;
 pub mod testing;
 
 /// Bytes of a key, as in memcached (`KEY_MAX_LENGTH`).

@@ -66,6 +66,14 @@ impl Buf {
         Buf { block: Some(block), len: 0, capacity: capacity as u32 }
     }
 
+    /// Bytes of memory that a buffer of this capacity takes from the system, where it is not one that was kept for reuse.
+    ///
+    /// # Panics
+    /// As [`Buf::with_capacity`].
+    pub fn system_size(capacity: usize) -> usize {
+        if capacity == 0 { 0 } else { Block::system_size(class_of(capacity)) }
+    }
+
     /// A buffer of `len` bytes whose content is unspecified (old bytes of this process), though initialised.
     ///
     /// # Panics

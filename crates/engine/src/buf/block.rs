@@ -58,7 +58,7 @@ impl Block {
     }
 
     /// What a block of the class takes from the system: whole pages, the last one for the tail.
-    fn system_size(class: u8) -> usize {
+    pub(super) fn system_size(class: u8) -> usize {
         class_size(class) + ALIGN
     }
 

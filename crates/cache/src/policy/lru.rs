@@ -1,0 +1,32 @@
+//! The plain reference: least recently used, over a log.
+//!
+//! One queue. A hit in its older half copies the item to the head, so that what leaves at the other end was not used since it
+//! was in the newer half. What such a copy leaves behind is dead until its segment is reclaimed.
+
+use super::{Hit, Policy, Queue, Verdict};
+
+/// Least recently used.
+#[derive(Debug)]
+pub struct Lru;
+
+impl Policy for Lru {
+    fn admit(&mut self, _hash: u64) -> Queue {
+        Queue::Main
+    }
+
+    fn hit(&self, older: bool) -> Hit {
+        if older { Hit::Move } else { Hit::Stay }
+    }
+
+    fn victim(&self, _small: usize, _main: usize) -> Queue {
+        Queue::Main
+    }
+
+    fn verdict(&mut self, _hash: u64, _from: Queue, _popularity: u8) -> Verdict {
+        Verdict::Leave
+    }
+
+    fn bytes(&self) -> usize {
+        0
+    }
+}

@@ -1,0 +1,191 @@
+//! Reclaiming: a segment's items are looked at one after another, in pieces, and stay, leave, or were dead before.
+
+use crate::hash::Hasher;
+use crate::index::{FlashPlace, Location, Position};
+use crate::item::{Key, Meta, Seconds, Value};
+use crate::memory::{Pool, SEGMENT_BYTES};
+use crate::policy::{Queue, Verdict};
+
+use super::{Found, Shard, header::Header, is_expired, log::Log};
+
+/// Items that are looked at while the shard is held, at most. Chosen: some twenty microseconds.
+const PIECE_ITEMS_MAX: usize = 128;
+/// Bytes that are copied meanwhile, but for the last item. Chosen likewise.
+const PIECE_BYTES_MAX: usize = 64 << 10;
+/// Segments that are looked at to find one that is nearly empty.
+const LOOKED_AT: usize = 64;
+
+/// What takes the items that leave memory: the flash tier.
+pub trait Lower: Send + Sync {
+    /// Takes an item, or does not. It is called with a shard held: it waits for nothing.
+    fn offer(&self, key: &Key<'_>, meta: &Meta, value: Value<'_>) -> Option<FlashPlace>;
+}
+
+/// Without flash what leaves memory is gone.
+impl Lower for () {
+    fn offer(&self, _key: &Key<'_>, _meta: &Meta, _value: Value<'_>) -> Option<FlashPlace> {
+        None
+    }
+}
+
+/// How far reclaiming may go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Effort {
+    /// What the policy lets go goes.
+    Evict,
+    /// Only room that holds nothing is won: no item leaves but expired ones.
+    Compact,
+}
+
+/// What a piece of reclaiming has come to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Progress {
+    /// A segment is free.
+    Freed,
+    /// There is more of it to be looked at.
+    Partly,
+    /// There is nothing to be had.
+    Nothing,
+}
+
+/// What reclaiming needs to know.
+pub(crate) struct Surroundings<'a> {
+    pub(crate) now: Seconds,
+    pub(crate) hasher: &'a Hasher,
+    pub(crate) pool: &'a Pool,
+    pub(crate) lower: &'a dyn Lower,
+}
+
+/// A segment that is being looked at.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Walk {
+    place: u32,
+    offset: usize,
+    /// It is moved rather than judged: it was chosen because it is nearly empty.
+    move_all: bool,
+}
+
+impl Shard {
+    /// Reclaims a piece.
+    pub(crate) fn reclaim(&mut self, effort: Effort, around: &Surroundings<'_>) -> Progress {
+        let Some(mut walk) = self.walk.take().or_else(|| self.choose(effort, around.now)) else {
+            return Progress::Nothing;
+        };
+        self.changed = true;
+        let mut copied = self.counters.copied;
+        let (queue, tail) = {
+            let segment = self.log.segment(walk.place as usize);
+            (segment.queue, segment.tail)
+        };
+        let (mut items, mut bytes) = (0, 0);
+        while walk.offset < tail && items < PIECE_ITEMS_MAX && bytes < PIECE_BYTES_MAX {
+            let position = Log::position(walk.place, walk.offset);
+            let header = self.log.header(position);
+            if header.dead {
+                items += 1;
+                walk.offset += header.extent;
+                continue;
+            }
+            if !self.judge(position, &header, queue, walk.move_all, effort, around) {
+                self.walk = Some(walk);
+                return Progress::Nothing;
+            }
+            walk.offset += header.extent;
+            items += 1;
+            // One long value that leaves may be all the room that is needed.
+            if header.long || self.counters.copied > copied {
+                bytes += if header.long { PIECE_BYTES_MAX } else { header.extent };
+            }
+            copied = self.counters.copied;
+        }
+        if walk.offset < tail {
+            self.walk = Some(walk);
+            return Progress::Partly;
+        }
+        self.log.free(walk.place, around.pool);
+        self.counters.reclaimed += 1;
+        Progress::Freed
+    }
+
+    /// The next segment to be reclaimed.
+    fn choose(&mut self, effort: Effort, now: Seconds) -> Option<Walk> {
+        let (looked_at, worth_moving) = match effort {
+            Effort::Evict => (LOOKED_AT, SEGMENT_BYTES / 2),
+            Effort::Compact => (usize::MAX, SEGMENT_BYTES * 7 / 8),
+        };
+        let nearly_empty = self.log.emptiest(looked_at, now).filter(|&(_, live)| live <= worth_moving);
+        if let Some((place, _)) = nearly_empty {
+            return Some(Walk { place: self.log.walk(place), offset: 0, move_all: true });
+        }
+        if effort == Effort::Compact {
+            return None;
+        }
+        let first = self.policy.victim(self.log.weight(Queue::Small), self.log.weight(Queue::Main));
+        let other = if first == Queue::Small { Queue::Main } else { Queue::Small };
+        let place = self.log.oldest(first).or_else(|| self.log.oldest(other))?;
+        Some(Walk { place, offset: 0, move_all: false })
+    }
+
+    /// Says what becomes of an item, and does it. False: it has to be moved, but there is no room.
+    fn judge(
+        &mut self,
+        position: Position,
+        header: &Header,
+        queue: Queue,
+        move_all: bool,
+        effort: Effort,
+        around: &Surroundings<'_>,
+    ) -> bool {
+        let key = &self.log.bytes(position)[super::HEADER_BYTES..][..header.key_length];
+        let hash = around.hasher.hash(key);
+        let Some((spot, _)) = self.index.find(hash, |entry| entry.location() == Location::Memory(position)) else {
+            debug_assert!(false, "an item that is not dead is in the index");
+            return true;
+        };
+        let found = Found { spot, position };
+        if is_expired(header, around.now) {
+            self.count_expired(header);
+            self.remove(found, around.pool);
+            return true;
+        }
+        let (stays, to, popularity) = if move_all {
+            (true, queue, header.popularity)
+        } else {
+            match self.policy.verdict(hash, queue, header.popularity) {
+                Verdict::Keep(popularity) => (true, Queue::Main, popularity),
+                Verdict::Leave => (false, queue, 0),
+            }
+        };
+        if stays {
+            if popularity != header.popularity {
+                let lowered = Header { popularity, ..*header };
+                lowered.write(self.log.header_bytes_mut(position));
+            }
+            if self.relocate(found, to, || around.pool.take_reserved(), around.pool).is_some() {
+                return true;
+            }
+            if effort == Effort::Compact {
+                return false;
+            }
+        }
+        self.leave(found, hash, header, around);
+        true
+    }
+
+    /// An item leaves memory: for flash, or for good.
+    fn leave(&mut self, found: Found, hash: u64, header: &Header, around: &Surroundings<'_>) {
+        self.counters.evicted += 1;
+        self.counters.evicted_unfetched += u64::from(!header.meta.fetched);
+        let bytes = &self.log.bytes(found.position)[super::HEADER_BYTES..][..header.key_length];
+        let value = self.value(found.position, header);
+        let lowered = Key::new(bytes, hash).ok().and_then(|key| around.lower.offer(&key, &header.meta, value));
+        match lowered {
+            Some(place) => {
+                self.index.replace(found.spot, Location::Flash(place, header.popularity));
+                self.counters.lowered += 1;
+            }
+            None => self.index.remove(found.spot),
+        }
+        self.discard(found.position, around.pool);
+    }
+}

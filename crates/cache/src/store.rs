@@ -1,0 +1,368 @@
+//! The store: all items, shared by all threads.
+//!
+//! Shards by the hash's top bits, each behind a mutex of its own that is held for one command's step on one key, or a piece of
+//! reclaiming, and never while anything is waited for.
+//!
+//! Invariants:
+//! - What one visit of a key has done, every later visit sees: a key is in one shard, and a visit holds it.
+//! - With a shard held no memory is taken from the system or given back to it; `make_room` does that.
+//! - No item that was there at a flush is seen by a visit that begins after it.
+
+mod held;
+#[cfg(test)]
+mod tests;
+
+use std::convert::Infallible;
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+};
+
+use engine::Buf;
+
+use crate::CHUNK_BYTES;
+use crate::hash::Hasher;
+use crate::index::Index;
+use crate::item::{Key, NEVER, Seconds};
+use crate::memory::{Budget, Kind, Pool, SEGMENT_BYTES};
+use crate::policy::PolicyKind;
+use crate::shard::{Changes, Effort, Progress, Shard, Surroundings};
+pub use crate::shard::{Counters, Lower};
+use crate::slot::{Look, NoRoom, Slots};
+pub use held::Held;
+
+/// The least memory of a shard; a server with little has fewer shards. Chosen: some thirty segments, so that a tenth of them is
+/// a queue of several.
+const SHARD_BYTES_MIN: usize = 8 << 20;
+/// The most shards. Chosen: four times the threads of the largest machines.
+const SHARDS_MAX: usize = 1024;
+/// Shards per thread: with two threads one in eight visits finds its shard held at most.
+const SHARDS_PER_THREAD: usize = 4;
+
+/// The part of the memory that the threads' pools of buffers may keep, as a divisor. Chosen: a chunk of a long value for each of
+/// two threads in a small server.
+const POOLS_PART: usize = 32;
+
+/// How often all segments are reclaimed for one that asks for room. Derived: once for each popularity, and as often to be sure.
+const ROUNDS_MAX: usize = 2 * (crate::policy::POPULARITY_MAX as usize + 1);
+
+/// How a store is made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StoreOptions {
+    /// Threads that will use it.
+    pub threads: usize,
+    /// What stays in memory.
+    pub policy: PolicyKind,
+    /// Items leave to make room; otherwise there is none when memory is full (memcached's `-M`).
+    pub evict: bool,
+}
+
+impl Default for StoreOptions {
+    fn default() -> StoreOptions {
+        StoreOptions { threads: 1, policy: PolicyKind::default(), evict: true }
+    }
+}
+
+/// A shard, and what is told of it without holding it.
+#[derive(Debug)]
+struct Cell {
+    shard: Mutex<Shard>,
+    weight: AtomicUsize,
+    beside: AtomicUsize,
+}
+
+/// A value on a cache line of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Apart<T>(T);
+
+/// All items.
+pub struct Store<L: Lower = ()> {
+    cells: Box<[Apart<Cell>]>,
+    /// Bits of the hash below those that choose the shard.
+    shift: u32,
+    hasher: Hasher,
+    pool: Pool,
+    budget: Arc<Budget>,
+    lower: L,
+    evict: AtomicBool,
+    /// When a flush that was asked for is due; 0 for none.
+    flush_at: AtomicU32,
+    flushing: Mutex<()>,
+    /// The latest time that a visit came with.
+    clock: Apart<AtomicU32>,
+    /// The cas given last.
+    cas: Apart<AtomicU64>,
+}
+
+/// What a store holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Usage {
+    /// The limit.
+    pub limit: usize,
+    /// All that counts against it.
+    pub used: usize,
+    /// Segments of items.
+    pub item_segments: usize,
+    /// Segments of the index.
+    pub index_segments: usize,
+    /// Segments that are free.
+    pub free_segments: usize,
+    /// What all have done.
+    pub counters: Counters,
+}
+
+impl Store<()> {
+    /// A store whose items are in memory alone, counted against `budget`.
+    pub fn new(hasher: Hasher, budget: Arc<Budget>, options: StoreOptions) -> Store<()> {
+        Store::over((), hasher, budget, options)
+    }
+}
+
+impl<L: Lower> Store<L> {
+    /// A store that offers what leaves memory to `lower`.
+    fn over(lower: L, hasher: Hasher, budget: Arc<Budget>, options: StoreOptions) -> Store<L> {
+        let wanted = (options.threads.max(1) * SHARDS_PER_THREAD).next_power_of_two();
+        let affordable = (budget.limit() / SHARD_BYTES_MIN).max(1);
+        let shards = wanted.min(1 << affordable.ilog2()).min(SHARDS_MAX);
+        let bytes_each = budget.limit() / shards;
+        // What buffers keep for reuse counts as memory, and is nobody's.
+        engine::buf::limit_pools(budget.limit() / POOLS_PART / options.threads.max(1));
+        let cell = |_| {
+            let index = Index::new(shards.ilog2(), Index::first_level(bytes_each));
+            let shard = Shard::new(index, options.policy.build(bytes_each));
+            let beside = shard.bytes_beside();
+            budget.take(Kind::Tables, beside);
+            Apart(Cell { shard: Mutex::new(shard), weight: AtomicUsize::new(0), beside: AtomicUsize::new(beside) })
+        };
+        Store {
+            cells: (0..shards).map(cell).collect(),
+            shift: 63 - shards.ilog2(),
+            hasher,
+            // One for each of the threads that may move items at the same time.
+            pool: Pool::new(budget.clone(), options.threads.clamp(1, shards)),
+            budget,
+            lower,
+            evict: AtomicBool::new(options.evict),
+            flush_at: AtomicU32::new(NEVER.0),
+            flushing: Mutex::new(()),
+            clock: Apart::default(),
+            cas: Apart::default(),
+        }
+    }
+
+    /// The hash of keys: what is visited has to be hashed by it.
+    pub fn hasher(&self) -> Hasher {
+        self.hasher
+    }
+
+    /// What memory is counted against.
+    pub fn budget(&self) -> &Arc<Budget> {
+        &self.budget
+    }
+
+    /// Whether items leave to make room.
+    pub fn evicts(&self) -> bool {
+        self.evict.load(Ordering::Relaxed)
+    }
+
+    /// What is held, and what was done.
+    pub fn usage(&self) -> Usage {
+        let mut usage = Usage {
+            limit: self.budget.limit(),
+            used: self.budget.used(),
+            free_segments: self.budget.held(Kind::Segments) / SEGMENT_BYTES,
+            ..Usage::default()
+        };
+        for cell in &self.cells {
+            let shard = cell.0.lock();
+            let (items, index) = shard.segments();
+            usage.item_segments += items;
+            usage.index_segments += index;
+            usage.counters += shard.counters();
+        }
+        usage.free_segments = usage.free_segments.saturating_sub(usage.item_segments + usage.index_segments);
+        usage
+    }
+
+    /// Sets the limit of memory. Where it is lower than what is held, [`Store::shrink`] is to follow.
+    pub fn set_limit(&self, limit: usize) {
+        self.budget.set_limit(limit);
+        self.pool.make_room(0);
+    }
+
+    /// Lets items go until what is held is within the limit.
+    ///
+    /// # Errors
+    /// There is nothing left to let go, or none may; the bytes that are over the limit.
+    pub async fn shrink(&self) -> Result<(), NoRoom> {
+        loop {
+            self.pool.make_room(0);
+            let over = self.budget.used().saturating_sub(self.budget.limit());
+            if over == 0 {
+                return Ok(());
+            }
+            if self.reclaim() == Progress::Nothing {
+                return Err(NoRoom { bytes: over });
+            }
+            engine::task::yield_now().await;
+        }
+    }
+
+    fn cell(&self, hash: u64) -> &Cell {
+        // Two steps: a shift by all 64 bits, for a single shard, would be no shift.
+        &self.cells[((hash >> self.shift) >> 1) as usize].0
+    }
+
+    fn now(&self) -> Seconds {
+        Seconds(self.clock.0.load(Ordering::Relaxed))
+    }
+
+    fn note_time(&self, now: Seconds) {
+        if self.clock.0.load(Ordering::Relaxed) < now.0 {
+            self.clock.0.fetch_max(now.0, Ordering::Relaxed);
+        }
+    }
+
+    /// Runs a step with a shard held; what it leaves behind is dropped when the shard was let go.
+    fn with_shard<R>(&self, cell: &Cell, step: impl FnOnce(&mut Shard) -> R) -> R {
+        let mut shard = cell.lock();
+        let answer = step(&mut shard);
+        let changes = shard.take_changes();
+        if let Some(changes) = &changes {
+            cell.weight.store(changes.weight, Ordering::Relaxed);
+        }
+        drop(shard);
+        if let Some(Changes { beside, garbage, .. }) = changes {
+            drop(garbage);
+            let before = cell.beside.swap(beside, Ordering::Relaxed);
+            self.budget.take(Kind::Tables, beside);
+            self.budget.give(Kind::Tables, before);
+        }
+        answer
+    }
+
+    /// Reclaims a piece of the shard that holds most, or of another if it has nothing.
+    fn reclaim(&self) -> Progress {
+        let effort = if self.evicts() { Effort::Evict } else { Effort::Compact };
+        let around = Surroundings { now: self.now(), hasher: &self.hasher, pool: &self.pool, lower: &self.lower };
+        let weight = |cell: &&Apart<Cell>| cell.0.weight.load(Ordering::Relaxed);
+        let Some(fullest) = self.cells.iter().max_by_key(weight) else { return Progress::Nothing };
+        let step = |cell: &Cell| self.with_shard(cell, |shard| shard.reclaim(effort, &around));
+        let progress = step(&fullest.0);
+        if progress != Progress::Nothing {
+            return progress;
+        }
+        let mut others = self.cells.iter().map(|cell| step(&cell.0));
+        others.find(|&progress| progress != Progress::Nothing).unwrap_or(Progress::Nothing)
+    }
+
+    /// Whether what could not be had can be had now. What is free is given back to the system where that is what is missing.
+    fn has_room(&self, bytes: usize) -> bool {
+        if bytes <= SEGMENT_BYTES {
+            while self.pool.free() == 0 && self.pool.grow() {}
+            return self.pool.free() > 0;
+        }
+        self.pool.make_room(bytes);
+        self.budget.room() >= bytes
+    }
+
+    /// Flushes if it is time for a flush that was asked for. Whoever comes meanwhile waits until all is gone.
+    fn flush_if_due(&self, now: Seconds) {
+        let is_due = |at: u32| at != NEVER.0 && at <= now.0;
+        if !is_due(self.flush_at.load(Ordering::Acquire)) {
+            return;
+        }
+        let _one = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_due(self.flush_at.load(Ordering::Acquire)) {
+            self.clear();
+            self.flush_at.store(NEVER.0, Ordering::Release);
+        }
+    }
+
+    fn clear(&self) {
+        for cell in &self.cells {
+            self.with_shard(&cell.0, |shard| shard.clear(&self.pool));
+        }
+    }
+
+    fn look_up<R>(&self, key: &Key<'_>, now: Seconds, visit: impl FnOnce(&mut Held<'_>) -> R) -> R {
+        self.note_time(now);
+        self.flush_if_due(now);
+        self.with_shard(self.cell(key.hash()), |shard| {
+            visit(&mut Held::find(shard, *key, now, &self.pool, &self.cas.0))
+        })
+    }
+}
+
+impl Cell {
+    fn lock(&self) -> MutexGuard<'_, Shard> {
+        // A panic under the lock is a bug that the server does not survive in order: `make test` shows none.
+        self.shard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Slots for Store<()> {
+    /// There is no flash, so that no item is there.
+    type Place = Infallible;
+    type Fetched = Infallible;
+    type Slot<'a> = Held<'a>;
+
+    fn visit<R>(
+        &self,
+        key: &Key<'_>,
+        now: Seconds,
+        _look: Look<Infallible>,
+        visit: impl FnOnce(&mut Held<'_>) -> R,
+    ) -> Result<R, Infallible> {
+        Ok(self.look_up(key, now, visit))
+    }
+
+    async fn fetch(&self, place: Infallible) -> Infallible {
+        match place {}
+    }
+
+    async fn make_room(&self, no_room: NoRoom) -> Result<(), NoRoom> {
+        // An item can stay a few rounds before it leaves; then there is room, unless others take it faster than it is made.
+        let mut left = ROUNDS_MAX * (self.budget.limit() / SEGMENT_BYTES + 1);
+        while !self.has_room(no_room.bytes) {
+            let progress = if no_room.bytes > self.budget.limit() { Progress::Nothing } else { self.reclaim() };
+            left -= usize::from(progress == Progress::Freed);
+            if left == 0 || progress == Progress::Nothing {
+                return Err(no_room);
+            }
+            engine::task::yield_now().await;
+        }
+        Ok(())
+    }
+
+    fn chunks(&self, bytes: usize) -> Result<Vec<Buf>, NoRoom> {
+        let sizes = || (0..bytes).step_by(CHUNK_BYTES).map(|start| CHUNK_BYTES.min(bytes - start));
+        let needed = sizes().map(Buf::system_size).sum();
+        self.pool.make_room(needed);
+        self.budget.try_take(Kind::Pending, needed)?;
+        let chunks = sizes().map(Buf::with_capacity).collect();
+        self.budget.give(Kind::Pending, needed);
+        Ok(chunks)
+    }
+
+    fn flush(&self, at: Seconds, now: Seconds) {
+        self.note_time(now);
+        self.flush_if_due(now);
+        let _one = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        if at <= now {
+            self.clear();
+            self.flush_at.store(NEVER.0, Ordering::Release);
+            // memcached spends one, and clients may count on what follows.
+            self.cas.0.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.flush_at.store(at.0, Ordering::Release);
+        }
+    }
+}
+
+impl<L: Lower> std::fmt::Debug for Store<L> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").field("shards", &self.cells.len()).field("budget", &self.budget).finish_non_exhaustive()
+    }
+}
