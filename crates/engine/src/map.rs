@@ -23,8 +23,8 @@ use rustix::mm::{self, MapFlags, MsyncFlags, ProtFlags};
 
 use crate::runtime::{self, Context};
 
-/// Words of the longest mapping. Derived: a byte for every page of 4 KiB of 16 TiB, and as much again for what describes them.
-pub const MAPPED_WORDS_MAX: usize = 1 << 30;
+/// Words of the longest mapping. Derived: two bytes for every page of 4 KiB of 16 TiB, and as much again for what describes them.
+pub const MAPPED_WORDS_MAX: usize = 1 << 31;
 
 /// Words shared with a file, or memory that stands in for one. Share it by `Arc`.
 pub struct Mapped {

@@ -39,10 +39,11 @@ const BLOCK_WORDS: usize = 8;
 const ROWS: usize = 4;
 /// The most that a counter counts.
 const COUNT_MAX: u64 = 15;
-/// Items of the flash tier per word. Measured in the model of docs/cache.md: two bytes for an item give two in a hundred requests
-/// more as hits than one byte does, and four bytes as many again.
+/// Items of the flash tier per word. Measured in the model of docs/cache.md: two bytes for an item give two in a
+/// hundred requests more as hits than one byte does, and four bytes as many again.
 const ITEMS_PER_WORD: usize = 4;
-/// Noted requests per counter before that is halved. Measured: between three and ten hits and writes change by a percent or two.
+/// Noted requests per counter before that is halved. Measured: between three and ten hits and writes change by a
+/// percent or two.
 const NOTES_PER_COUNTER: u64 = 5;
 /// How much one displaced item moves what they are taken for: one 256th of the difference. Guessed: a few pages of
 /// items.

@@ -130,6 +130,8 @@ impl<N> FlashLog<N> {
         }
         let segment = state.free.pop_front().ok_or(Refused::Full)?;
         let life = self.journal.begin(segment);
+        // First this: who sees the life looks for its items in memory.
+        self.buffered[segment as usize].store(true, Ordering::Release);
         self.lives[segment as usize].store(life, Ordering::Release);
         let buffer = SegmentBuffer::new(segment, life, self.geometry.segment_pages, self.geometry.chunk_pages);
         state.buffers.push_back(buffer);

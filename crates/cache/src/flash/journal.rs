@@ -176,9 +176,13 @@ impl Journal {
         self.mapped.sync().inspect_err(|_| self.store(STATE, IN_USE))
     }
 
-    /// What is marked after all makes it one that is in use.
-    pub(crate) fn reopen(&self) {
+    /// It is in use again after it was closed. Blocks.
+    ///
+    /// # Errors
+    /// As [`Journal::open`].
+    pub(crate) fn reopen(&self) -> std::io::Result<()> {
         self.store(STATE, IN_USE);
+        self.mapped.sync()
     }
 
     /// The life of a segment whose summary counts.

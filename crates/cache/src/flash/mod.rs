@@ -77,10 +77,13 @@ pub struct FlashLog<N> {
     state: Mutex<State>,
     /// Of each segment; 0: nothing in it can be read. Changed under the state's lock.
     lives: Box<[AtomicU64]>,
+    /// Of each segment: whether it may still be in the state's buffers. Where it is not, readers pass the lock by.
+    buffered: Box<[AtomicBool]>,
     trouble: AtomicU32,
     /// Writes that have failed since one went well.
     failed_writes: AtomicU64,
     is_closed: AtomicBool,
+    is_journal_closed: AtomicBool,
     counters: Counters,
     writer: MailSender<()>,
     writer_woken: Mutex<Option<MailReceiver<()>>>,
@@ -94,10 +97,7 @@ impl<N> FlashLog<N> {
 
     /// The item at `place` counts no more, also after the process was killed: to be called before that is acknowledged.
     pub fn invalidate(&self, place: Place) {
-        self.journal.mark(place);
-        if self.is_closed.load(Ordering::Acquire) {
-            self.journal.reopen();
-        }
+        self.journal().mark(place);
     }
 
     /// Nothing that is in the log counts any more, nor does an item with a smaller cas than `cas_floor`, which may be
@@ -106,7 +106,7 @@ impl<N> FlashLog<N> {
         let mut state = self.lock();
         // What comes from now on is in segments that begin after this.
         state.seal();
-        self.journal.flush(cas_floor);
+        self.journal().flush(cas_floor);
         drop(state);
         self.wake_writer();
     }
@@ -114,12 +114,12 @@ impl<N> FlashLog<N> {
     /// Notes that all there is will be flushed at a time to come, in seconds since 1970; 0 takes it back. The caller
     /// flushes when it has come; a restart after it finds nothing.
     pub fn flush_at(&self, unix: u64) {
-        self.journal.set_flush_at(unix);
+        self.journal().set_flush_at(unix);
     }
 
     /// Notes that cas values up to this one may be given: after a restart others follow.
     pub fn reserve_cas(&self, up_to: u64) {
-        self.journal.reserve_cas(up_to);
+        self.journal().reserve_cas(up_to);
     }
 
     /// Why the log has ended, if it has: it takes nothing and gives nothing any more. The index should forget all
@@ -136,6 +136,19 @@ impl<N> FlashLog<N> {
     /// Bytes that items can take, before anything is given up.
     pub fn capacity_bytes(&self) -> u64 {
         u64::from(self.geometry.segments - 1) * self.geometry.segment_bytes() as u64
+    }
+
+    /// The journal, to be changed. Where it was closed it no longer is, before anything else: power loss would go
+    /// unnoticed.
+    fn journal(&self) -> &Journal {
+        if self.is_journal_closed.load(Ordering::Acquire) {
+            if let Err(error) = self.journal.reopen() {
+                tracing::error!(%error, "the flash log's journal is in use again, and that may not outlive power loss");
+            }
+            // Not before: others would go on while it is not stable yet.
+            self.is_journal_closed.store(false, Ordering::Release);
+        }
+        &self.journal
     }
 
     /// The life of the segment of `place`.
@@ -185,7 +198,7 @@ impl<N> FlashLog<N> {
         tracing::error!(%reason, "flash is given up: the cache goes on in memory alone");
         state.failed = Some(reason);
         // First the journal: what cannot be read any more leaves the index, and nobody marks it.
-        self.journal.flush(0);
+        self.journal().flush(0);
         state.buffers.clear();
         state.spare.clear();
         self.lives.iter().for_each(|life| life.store(0, Ordering::Release));
@@ -205,8 +218,12 @@ impl<N> FlashLog<N> {
             }
             return;
         };
-        tracing::warn!(%what, "flash");
-        if self.trouble.fetch_add(TROUBLE_OF_ONE, Ordering::Relaxed) + TROUBLE_OF_ONE >= TROUBLE_MAX {
+        let before = self.trouble.fetch_add(TROUBLE_OF_ONE, Ordering::Relaxed);
+        // Once, until it is over: a bad device would fill the log of the machine too.
+        if before < TROUBLE_OF_ONE {
+            tracing::warn!(%what, "flash");
+        }
+        if before + TROUBLE_OF_ONE >= TROUBLE_MAX {
             self.fail(format!("too many reads have failed, the last one: {what}"));
         }
     }

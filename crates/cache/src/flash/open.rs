@@ -223,6 +223,7 @@ fn assemble<N>(
     for &segment in &state.sealed {
         lives[segment as usize] = AtomicU64::new(journal.life(segment).unwrap_or(0));
     }
+    let buffered = std::iter::repeat_with(AtomicBool::default).take(geometry.segments as usize).collect();
     let mut is_used = vec![false; geometry.segments as usize];
     state.sealed.iter().for_each(|&segment| is_used[segment as usize] = true);
     state.free = (1..geometry.segments).filter(|&segment| !is_used[segment as usize]).collect();
@@ -235,9 +236,11 @@ fn assemble<N>(
         secret,
         state: Mutex::new(state),
         lives,
+        buffered,
         trouble: AtomicU32::new(0),
         failed_writes: AtomicU64::new(0),
         is_closed: AtomicBool::new(false),
+        is_journal_closed: AtomicBool::new(false),
         counters: Counters::default(),
         writer,
         writer_woken: Mutex::new(Some(writer_woken)),

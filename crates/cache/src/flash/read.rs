@@ -1,5 +1,7 @@
 //! Items are read back.
 
+use std::sync::atomic::Ordering;
+
 use device::{Error, Lba, Namespace};
 use engine::{Buf, View};
 
@@ -205,7 +207,8 @@ impl<N: Namespace> FlashLog<N> {
     /// What is at `place`, if its segment is still in memory.
     fn buffered(&self, place: Place, life: u64) -> Option<Vec<View>> {
         let segment = place.page() / self.geometry.segment_pages;
-        let state = self.lock();
+        let may_be = self.buffered.get(segment as usize)?.load(Ordering::Acquire);
+        let state = may_be.then(|| self.lock())?;
         let buffer = state.buffers.iter().find(|buffer| buffer.segment == segment && buffer.life == life)?;
         Some(buffer.bytes(place, self.origin))
     }

@@ -133,6 +133,7 @@ impl<N: Namespace> FlashLog<N> {
         match result {
             Ok(()) if is_summary => {
                 state.sealed.push_back(segment);
+                self.buffered[segment as usize].store(false, Ordering::Release);
                 state.buffers.remove(index).map(Ok)
             }
             Ok(()) => {
@@ -208,6 +209,8 @@ impl<N: Namespace> FlashLog<N> {
         };
         self.until(is_done).await?;
         self.namespace.flush().await.map_err(|error| error.to_string())?;
-        self.journal.close().map_err(|error| error.to_string())
+        self.journal.close().map_err(|error| error.to_string())?;
+        self.is_journal_closed.store(true, Ordering::Release);
+        Ok(())
     }
 }

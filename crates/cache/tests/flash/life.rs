@@ -235,6 +235,29 @@ fn what_the_index_has_no_room_for_is_not_found_again() {
     });
 }
 
+/// Closed, a log is believed after power loss; not any more when something was changed after that.
+#[test]
+fn what_is_changed_after_the_end_is_not_believed_after_power_loss() {
+    run(1, async {
+        for changed in [false, true] {
+            let (namespace, truth) = (memory(8), Rc::new(Truth::default()));
+            let journal = journal(&*namespace, &options());
+            let owner =
+                Owner::open(Arc::clone(&namespace), &journal, &options(), &truth, u32::MAX).await.expect("opened");
+            owner.set(5);
+            owner.demote(5).expect("room");
+            owner.log.close().await.expect("closed");
+            if changed {
+                owner.delete(5);
+            }
+            let another_boot = Options { boot: cache::flash::Boot([7, 7]), ..options() };
+            let owner = Owner::open(namespace, &journal, &another_boot, &truth, u32::MAX).await.expect("opened");
+            assert_eq!(owner.recovery.fresh, changed.then_some(Fresh::PowerLost));
+            assert_eq!(owner.verify(10).await, u32::from(!changed));
+        }
+    });
+}
+
 /// A flush that is to come, comes while nothing runs.
 #[test]
 fn a_flush_that_came_due_is_done_by_the_restart() {
