@@ -167,7 +167,7 @@ fn talk(stream: &mut TcpStream, bytes: &[u8], ours: &[u8], our_end: bool, last: 
             break;
         }
         let is_enough = theirs.len() >= ours.len() && !our_end;
-        let patience = if is_enough { SILENCE } else { Duration::from_secs(2) };
+        let patience = if is_enough { SILENCE } else { Duration::from_secs(ANSWER_SECONDS_MAX) };
         stream.set_read_timeout(Some(patience)).expect("not zero");
         let mut buffer = [0; 1 << 16];
         match stream.read(&mut buffer) {
