@@ -305,10 +305,12 @@ impl Server for PlainServer {
     }
 }
 
-/// A session over plain slots, with the driver that it needs.
-#[derive(Debug)]
-pub struct Wire {
-    session: Session<PlainSlots>,
+/// The secret of the hash of keys in every [`Wire`].
+pub const SECRET: [u64; 2] = [1, 2];
+
+/// A session, with the driver that it needs, over slots that need no reactor.
+pub struct Wire<S: Slots> {
+    session: Session<S>,
     /// The session asked to be closed.
     pub is_closed: bool,
     /// Buffers are filled by so many bytes at a time at most, in turn.
@@ -316,14 +318,14 @@ pub struct Wire {
     turn: usize,
 }
 
-impl Wire {
+impl<S: Slots> Wire<S> {
     /// A new connection.
-    pub fn new(rules: Arc<Rules>) -> Wire {
-        Wire { session: Session::new(rules, Hasher::new([1, 2])), is_closed: false, pieces: vec![usize::MAX], turn: 0 }
+    pub fn new(rules: Arc<Rules>) -> Wire<S> {
+        Wire { session: Session::new(rules, Hasher::new(SECRET)), is_closed: false, pieces: vec![usize::MAX], turn: 0 }
     }
 
     /// Gives these bytes to the session, and takes what it answers.
-    pub fn feed(&mut self, slots: &PlainSlots, server: &PlainServer, now: Now, mut bytes: &[u8]) -> Vec<u8> {
+    pub fn feed(&mut self, slots: &S, server: &PlainServer, now: Now, mut bytes: &[u8]) -> Vec<u8> {
         let mut answer = Vec::new();
         while !self.is_closed {
             let step = self.session.step(slots, server, now);
@@ -366,10 +368,12 @@ impl Wire {
     }
 }
 
-/// The output of a future that never waits.
+/// The output of a future that waits for nobody else.
 fn ready<F: Future>(future: F) -> F::Output {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(output) => output,
-        Poll::Pending => unreachable!("plain slots never wait"),
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return output;
+        }
     }
 }

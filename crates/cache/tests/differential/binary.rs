@@ -1,6 +1,9 @@
 //! The binary protocol.
 
+use std::ops::Range;
+
 use cache::session::Rules;
+use cache::slot::Slots;
 use cache::testing::PlainSlots;
 
 use super::generator::Generator;
@@ -116,7 +119,7 @@ fn wrong() -> Vec<Vec<u8>> {
     cases
 }
 
-fn compare(pair: &mut Pair, cases: Vec<Vec<u8>>) {
+fn compare<S: Slots>(pair: &mut Pair<S>, cases: Vec<Vec<u8>>) {
     let mut differences = Vec::new();
     for case in cases {
         let mut connection = pair.connect();
@@ -145,9 +148,23 @@ fn the_same_with_every_other_item_on_flash() {
 }
 
 #[test]
+fn the_same_over_the_store() {
+    let cases = right().into_iter().chain(wrong()).collect();
+    compare(&mut Pair::new(&[], Rules::default(), super::store()), cases);
+}
+
+#[test]
 fn random_streams() {
-    let mut pair = Pair::at_rest();
-    for seed in 100..106 {
+    stream(&mut Pair::at_rest(PlainSlots::default()), 100..106);
+}
+
+#[test]
+fn random_streams_over_the_store() {
+    stream(&mut Pair::at_rest(super::store()), 106..112);
+}
+
+fn stream<S: Slots>(pair: &mut Pair<S>, seeds: Range<u64>) {
+    for seed in seeds {
         let mut generator = Generator::new(seed);
         let mut connection = pair.connect();
         for round in 0..250 {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use cache::item::Seconds;
 use cache::protocol::Now;
 use cache::session::Rules;
+use cache::slot::Slots;
 use cache::testing::{PlainServer, PlainSlots, Wire};
 
 const PROGRAM: &str = "/usr/bin/memcached";
@@ -61,10 +62,10 @@ impl Drop for Memcached {
 }
 
 /// memcached and ours, which see the same.
-pub struct Pair {
+pub struct Pair<S = PlainSlots> {
     memcached: Memcached,
     rules: Arc<Rules>,
-    slots: PlainSlots,
+    slots: S,
     server: PlainServer,
     begun: Instant,
     began: u64,
@@ -72,9 +73,9 @@ pub struct Pair {
 }
 
 /// A connection to each.
-pub struct Connection {
+pub struct Connection<S: Slots> {
     stream: TcpStream,
-    wire: Wire,
+    wire: Wire<S>,
 }
 
 /// What each answered.
@@ -86,7 +87,13 @@ pub struct Answers {
 }
 
 impl Pair {
-    pub fn new(arguments: &[&str], rules: Rules, slots: PlainSlots) -> Pair {
+    pub fn usual() -> Pair {
+        Pair::new(&[], Rules::default(), PlainSlots::default())
+    }
+}
+
+impl<S: Slots> Pair<S> {
+    pub fn new(arguments: &[&str], rules: Rules, slots: S) -> Pair<S> {
         let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_secs();
         Pair {
             memcached: Memcached::start(arguments),
@@ -99,17 +106,13 @@ impl Pair {
         }
     }
 
-    pub fn usual() -> Pair {
-        Pair::new(&[], Rules::default(), PlainSlots::default())
-    }
-
     /// Without memcached's threads that move items in the background: while one holds an item, a number that gets shorter becomes
     /// a new item instead of being filled with blanks.
-    pub fn at_rest() -> Pair {
-        Pair::new(&["-o", "no_lru_maintainer,no_lru_crawler"], Rules::default(), PlainSlots::default())
+    pub fn at_rest(slots: S) -> Pair<S> {
+        Pair::new(&["-o", "no_lru_maintainer,no_lru_crawler"], Rules::default(), slots)
     }
 
-    pub fn connect(&mut self) -> Connection {
+    pub fn connect(&mut self) -> Connection<S> {
         let stream = TcpStream::connect(("127.0.0.1", self.memcached.port)).expect("memcached listens");
         stream.set_nodelay(true).expect("a TCP socket");
         let mut wire = Wire::new(self.rules.clone());
@@ -126,14 +129,14 @@ impl Pair {
     }
 
     /// Gives both these bytes. `last` ends the answer of a server that still listens.
-    pub fn exchange(&mut self, connection: &mut Connection, bytes: &[u8], last: &[u8]) -> Answers {
+    pub fn exchange(&mut self, connection: &mut Connection<S>, bytes: &[u8], last: &[u8]) -> Answers {
         self.exchange_filled(connection, bytes, last, b"")
     }
 
     /// As [`Pair::exchange`]; while a value is not whole, it is filled with `filler`: memcached holds its answers back meanwhile.
     pub fn exchange_filled(
         &mut self,
-        connection: &mut Connection,
+        connection: &mut Connection<S>,
         bytes: &[u8],
         last: &[u8],
         filler: &[u8],

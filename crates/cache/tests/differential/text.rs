@@ -1,6 +1,9 @@
 //! The text and the meta protocol.
 
+use std::ops::Range;
+
 use cache::session::{Authentication, Rules, Users};
+use cache::slot::Slots;
 use cache::testing::PlainSlots;
 
 use super::cases;
@@ -10,14 +13,14 @@ use super::memcached::{Answers, Pair};
 const SENTINEL: &[u8] = b"mn\r\n";
 const SENTINEL_ANSWER: &[u8] = b"MN\r\n";
 
-fn ask(pair: &mut Pair, bytes: &[u8]) -> Answers {
+fn ask<S: Slots>(pair: &mut Pair<S>, bytes: &[u8]) -> Answers {
     let mut connection = pair.connect();
     let bytes = [bytes, SENTINEL].concat();
     pair.exchange(&mut connection, &bytes, SENTINEL_ANSWER)
 }
 
 /// Runs every case on both; tells all that differ, not the first alone.
-fn compare(pair: &mut Pair, cases: &[Vec<u8>]) {
+fn compare<S: Slots>(pair: &mut Pair<S>, cases: &[Vec<u8>]) {
     let mut differences = Vec::new();
     for case in cases {
         if let Some(difference) = ask(pair, case).difference() {
@@ -51,6 +54,15 @@ fn the_same_with_every_other_item_on_flash() {
     compare(&mut Pair::new(&[], Rules::default(), PlainSlots::with_flash()), &cases);
 }
 
+/// The store itself, with memory enough.
+#[test]
+fn the_same_over_the_store() {
+    let mut cases = cases::text();
+    cases.extend(cases::meta());
+    cases.extend(cases::lengths());
+    compare(&mut Pair::new(&[], Rules::default(), super::store()), &cases);
+}
+
 #[test]
 fn what_is_not_served() {
     let rules = Rules { serves_flush: false, serves_dump: false, serves_watch: false, ..Rules::default() };
@@ -73,8 +85,16 @@ fn what_is_not_served() {
 
 #[test]
 fn random_streams() {
-    let mut pair = Pair::at_rest();
-    for seed in 0..8 {
+    stream(&mut Pair::at_rest(PlainSlots::default()), 0..8);
+}
+
+#[test]
+fn random_streams_over_the_store() {
+    stream(&mut Pair::at_rest(super::store()), 8..16);
+}
+
+fn stream<S: Slots>(pair: &mut Pair<S>, seeds: Range<u64>) {
+    for seed in seeds {
         let mut generator = Generator::new(seed);
         let mut connection = pair.connect();
         for round in 0..250 {
@@ -119,14 +139,22 @@ fn passwords_of_the_text_protocol() {
 /// What time does: real seconds pass.
 #[test]
 fn items_expire_and_are_flushed_later() {
-    let mut pair = Pair::usual();
+    pass_time(&mut Pair::usual());
+}
+
+#[test]
+fn items_expire_and_are_flushed_later_over_the_store() {
+    pass_time(&mut Pair::new(&[], Rules::default(), super::store()));
+}
+
+fn pass_time<S: Slots>(pair: &mut Pair<S>) {
     let first = "set a 0 2 1\r\nx\r\nset b 0 -1 1\r\nx\r\nset c 0 0 1\r\nx\r\nget a b c\r\ntouch c 2\r\nms d 1 T2\r\nx\r\nset e 0 100 1\r\nx\r\n\
         mg e t\r\nset f 0 2 1\r\nx\r\ngat 0 f\r\nset z 0 0 1\r\nx\r\n";
-    ask(&mut pair, first.as_bytes()).check("before", first.as_bytes());
+    ask(pair, first.as_bytes()).check("before", first.as_bytes());
     std::thread::sleep(std::time::Duration::from_millis(3500));
     let second = "get a b c d e f\r\nincr a 1\r\nadd a 0 0 1\r\ny\r\nget a\r\nflush_all 2\r\nget a z\r\n";
-    ask(&mut pair, second.as_bytes()).check("after", second.as_bytes());
+    ask(pair, second.as_bytes()).check("after", second.as_bytes());
     std::thread::sleep(std::time::Duration::from_millis(3500));
     let third = "get a z e f\r\nset a 0 0 1\r\nz\r\nget a\r\n";
-    ask(&mut pair, third.as_bytes()).check("flushed", third.as_bytes());
+    ask(pair, third.as_bytes()).check("flushed", third.as_bytes());
 }
