@@ -34,6 +34,7 @@ mod read;
 mod state;
 pub(crate) mod summary;
 pub(crate) mod superblock;
+mod tier;
 mod write;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -55,6 +56,7 @@ pub use place::{KIND_BITS, PAGE_BYTES, Place};
 pub use read::{Fetched, Lookup};
 pub use summary::HASH_BITS;
 pub use superblock::FORMAT;
+pub use tier::Tier;
 
 use counters::Counters;
 use journal::Journal;

@@ -11,7 +11,8 @@ use super::item;
 use super::options::Geometry;
 use super::page;
 use super::place::{PAGE_BYTES, Place, SLOT_KINDS};
-use crate::item::Meta;
+use crate::WHOLE_BYTES_MAX;
+use crate::item::{Meta, Value};
 
 /// An item that was read. It counts only if the index, looked at again, still has its place, and
 /// [`FlashLog::is_current`].
@@ -47,9 +48,18 @@ impl Fetched {
         self.pages.first().and_then(|page| page.get(self.key.clone())).unwrap_or_default()
     }
 
-    /// Its value, in order; no piece is empty.
+    /// Its value, in order; no piece is empty, and up to [`WHOLE_BYTES_MAX`] it is in one at most.
     pub fn value(&self) -> &[View] {
         &self.value
+    }
+
+    /// Its value, as an item has it.
+    pub fn as_value(&self) -> Value<'_> {
+        match &*self.value {
+            [] => Value::Whole(&[]),
+            [whole] if whole.len() <= WHOLE_BYTES_MAX => Value::Whole(whole),
+            chunks => Value::Chunks(chunks),
+        }
     }
 
     /// Bytes of its value.
@@ -134,12 +144,19 @@ pub(crate) fn parse(place: Place, which: Which<'_>, life: u64, pages: Vec<View>,
         return Parsed::Damaged;
     }
     let value_at = begin + decoded.value_at;
+    let mut value = cut(&pages, value_at..begin + decoded.len());
+    if value.len() > 1 && decoded.value_len <= WHOLE_BYTES_MAX {
+        // It lies on both sides of a chunk's end.
+        let mut whole = Buf::with_capacity(decoded.value_len);
+        value.iter().for_each(|piece| whole.extend_from_slice(piece));
+        value = vec![whole.freeze()];
+    }
     Parsed::Found(Fetched {
         place,
         life,
         meta: decoded.meta,
         key: value_at - decoded.key.len()..value_at,
-        value: cut(&pages, value_at..begin + decoded.len()),
+        value,
         pages,
     })
 }

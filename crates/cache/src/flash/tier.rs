@@ -1,0 +1,107 @@
+//! The log as the store's lower tier: what leaves memory comes here, if it is admitted.
+
+use std::sync::Arc;
+
+use super::admission::Admission;
+use super::{FlashLog, Place, Reason};
+use crate::index::FlashPlace;
+use crate::item::{Key, Meta, Value};
+use crate::store::Lower;
+
+impl From<Place> for FlashPlace {
+    fn from(place: Place) -> FlashPlace {
+        FlashPlace { page: place.page(), slot: place.kind() }
+    }
+}
+
+impl From<FlashPlace> for Place {
+    fn from(place: FlashPlace) -> Place {
+        Place::from_parts(place.page, place.slot)
+    }
+}
+
+/// A log, and who decides what goes there.
+#[derive(Debug)]
+pub struct Tier<N> {
+    log: Arc<FlashLog<N>>,
+    admission: Box<dyn Admission>,
+}
+
+impl<N> Tier<N> {
+    /// The tier of this log.
+    pub fn new(log: Arc<FlashLog<N>>, admission: Box<dyn Admission>) -> Tier<N> {
+        Tier { log, admission }
+    }
+
+    /// The log.
+    pub fn log(&self) -> &Arc<FlashLog<N>> {
+        &self.log
+    }
+
+    /// Who decides; to be told of every request, and of what a collection displaces.
+    pub fn admission(&self) -> &dyn Admission {
+        &*self.admission
+    }
+}
+
+impl<N: Send + Sync> Lower for Tier<N> {
+    fn offer(&self, key: &Key<'_>, meta: &Meta, value: Value<'_>) -> Option<FlashPlace> {
+        if !self.admission.admits(key.hash()) {
+            return None;
+        }
+        let append = |pieces: &[&[u8]]| self.log.append(key.hash(), key.bytes(), meta, pieces, Reason::Admitted);
+        let place = match value {
+            Value::Whole(bytes) => append(&[bytes]),
+            Value::Chunks(chunks) => append(&chunks.iter().map(|chunk| &**chunk).collect::<Vec<_>>()),
+        };
+        // What is not taken is counted by the log.
+        place.ok().map(FlashPlace::from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use device::Memory;
+    use engine::sim::{SimConfig, World};
+    use engine::{Buf, Mapped};
+
+    use super::*;
+    use crate::flash::admission::{AdmitAll, Sketch};
+    use crate::flash::{Boot, Lookup, Options, Origin};
+
+    fn joined(chunks: &[engine::View]) -> Vec<u8> {
+        chunks.iter().flat_map(|chunk| chunk.to_vec()).collect()
+    }
+
+    #[test]
+    fn what_is_admitted_is_found_at_the_place_that_is_told() {
+        let world = World::new(1, SimConfig::default());
+        let tested = world.run_until(async {
+            let memory = Arc::new(Memory::new(16 << 20, 4096, [1; 16]).expect("a namespace"));
+            let sizes = Options { segment_bytes: 1 << 20, buffer_bytes: 4 << 20, ..Options::new(Origin(0), [1, 2]) };
+            let options = Options { boot: Boot([1, 1]), ..sizes };
+            let words = options.journal_words(&device::Namespace::info(&*memory)).expect("it holds a log");
+            let journal = Arc::new(Mapped::memory(words));
+            let log = Arc::new(FlashLog::open(memory, journal, &options, |_, _| ()).await.expect("opened").0);
+            let key = Key::new(b"key", 7 << 40).expect("a key");
+            let chunks = [vec![1; 256 << 10], vec![2; 1000]].map(|bytes| Buf::copy_from(&bytes).freeze());
+            let tier = Tier::new(Arc::clone(&log), Box::new(AdmitAll));
+            for value in [Value::Whole(b"value"), Value::Whole(b""), Value::Chunks(&chunks)] {
+                let place = tier.offer(&key, &Meta::default(), value).expect("admitted");
+                let Lookup::Found(fetched) = log.read(place.into(), key.bytes()).await else { panic!("not found") };
+                let same = match (fetched.as_value(), value) {
+                    (Value::Whole(found), Value::Whole(stored)) => found == stored,
+                    (Value::Chunks(found), Value::Chunks(stored)) => joined(found) == joined(stored),
+                    _ => false,
+                };
+                assert!(same, "{value:?}");
+            }
+            let sketch = Sketch::new(1000);
+            (0..3).for_each(|_| sketch.note(9 << 40));
+            (0..5000).for_each(|_| sketch.note_displaced(9 << 40));
+            let tier = Tier::new(log, Box::new(sketch));
+            assert_eq!(tier.offer(&key, &Meta::default(), Value::Whole(b"value")), None, "asked for by nobody");
+        });
+        tested.expect("it ends");
+    }
+}
