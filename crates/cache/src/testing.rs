@@ -14,7 +14,7 @@ use engine::{Buf, View};
 use crate::hash::Hasher;
 use crate::item::{Cas, Item, Key, Meta, NEVER, NewValue, Seconds, Value};
 use crate::protocol::Now;
-use crate::session::{Control, Event, FETCHES_MAX, Rules, Server, Session, Stats, Step};
+use crate::session::{CasResult, Control, Event, FETCHES_MAX, Rules, Server, Session, Stats, Step};
 use crate::slot::{Look, NoRoom, Slot, Slots};
 use crate::{CHUNK_BYTES, WHOLE_BYTES_MAX};
 
@@ -250,18 +250,50 @@ impl Slots for PlainSlots {
     }
 }
 
-/// A server that answers as memcached does and changes nothing.
+/// What is counted.
+const EVENTS: [Event; 20] = [
+    Event::Get(true),
+    Event::Get(false),
+    Event::Touch(true),
+    Event::Touch(false),
+    Event::Set,
+    Event::Cas(CasResult::Hit),
+    Event::Cas(CasResult::BadValue),
+    Event::Cas(CasResult::Miss),
+    Event::Delete(true),
+    Event::Delete(false),
+    Event::Increment(true),
+    Event::Increment(false),
+    Event::Decrement(true),
+    Event::Decrement(false),
+    Event::Flush,
+    Event::Meta,
+    Event::TooLarge,
+    Event::NoMemory,
+    Event::Authentication(true),
+    Event::Authentication(false),
+];
+
+/// A server that answers as memcached does, counts, and changes nothing.
 #[derive(Debug, Default)]
 pub struct PlainServer {
-    /// How many commands were counted.
-    pub events: Cell<u64>,
+    counts: [Cell<u64>; EVENTS.len()],
     /// `shutdown` was asked for: gracefully or not.
     pub shut_down: Cell<Option<bool>>,
 }
 
+impl PlainServer {
+    /// How often this was counted.
+    pub fn counted(&self, event: Event) -> u64 {
+        EVENTS.iter().zip(&self.counts).filter(|(known, _)| **known == event).map(|(_, count)| count.get()).sum()
+    }
+}
+
 impl Server for PlainServer {
-    fn count(&self, _: Event) {
-        self.events.set(self.events.get() + 1);
+    fn count(&self, event: Event) {
+        for (_, count) in EVENTS.iter().zip(&self.counts).filter(|(known, _)| **known == event) {
+            count.set(count.get() + 1);
+        }
     }
 
     fn stats(&self, stats: Stats<'_>, tell: &mut dyn FnMut(&str, &str)) -> bool {
@@ -275,7 +307,9 @@ impl Server for PlainServer {
         true
     }
 
-    fn reset_stats(&self) {}
+    fn reset_stats(&self) {
+        self.counts.iter().for_each(|count| count.set(0));
+    }
 
     fn set_counts_prefixes(&self, _: bool) {}
 

@@ -51,6 +51,8 @@ pub const OUTPUT_BYTES_MAX: usize = 64 << 10;
 pub const FETCHES_MAX: usize = 32;
 /// Keys behind one that is on flash that are looked up for more of these.
 const LOOK_AHEAD_MAX: usize = 100;
+/// Keys of one command that are looked up before others have their turn. Chosen: about a millisecond.
+const TURN_KEYS_MAX: usize = 4096;
 /// How often a command asks for room. Others may take what was made for it; an unlucky one ends.
 const ROOM_TRIES_MAX: u8 = 16;
 

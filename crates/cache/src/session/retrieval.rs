@@ -1,7 +1,7 @@
 //! `get`, `gets`, `gat` and `gats`, of any number of keys.
 
 use super::text::BAD_FORMAT;
-use super::{Context, Event, FETCHES_MAX, Flow, LOOK_AHEAD_MAX, Server, Session};
+use super::{Context, Event, FETCHES_MAX, Flow, LOOK_AHEAD_MAX, Server, Session, TURN_KEYS_MAX};
 use crate::KEY_BYTES_MAX;
 use crate::commands;
 use crate::item::{Item, Key, Seconds};
@@ -63,8 +63,9 @@ impl<S: Slots> Session<S> {
             return Flow::Next(0);
         }
         let mut at = self.progress.unwrap_or(first);
+        let mut left = TURN_KEYS_MAX;
         while let Some((start, bytes)) = word_at(line, at) {
-            if self.output.is_full() {
+            if self.output.is_full() || left == 0 {
                 self.progress = Some(at);
                 return Flow::Full;
             }
@@ -74,6 +75,7 @@ impl<S: Slots> Session<S> {
                 return Flow::Fetch(self.look_ahead(context, line, start, place));
             }
             at = start + bytes.len();
+            left -= 1;
         }
         self.output.bytes(b"END\r\n");
         Flow::Next(0)

@@ -271,7 +271,7 @@ pub trait Server {
 /// What the driver of a session is to do.
 #[derive(Debug)]
 pub enum Step<P> {
-    /// Send what waits, if anything does, and go on.
+    /// Send what waits, if anything does (else let other connections have their turn), and go on.
     Send,
     /// Send what waits, if anything does; receive into [`super::Session::lend`]'s buffer, and go on.
     Receive,

@@ -124,6 +124,17 @@ fn nothing_runs_while_the_output_is_full() {
 }
 
 #[test]
+fn a_get_of_very_many_keys_lets_others_have_their_turn() {
+    let mut bare = Bare::new(PlainSlots::default());
+    bare.receive(format!("get{}\r\n", " key".repeat(10_000)).as_bytes());
+    let mut turns = 0;
+    while matches!(bare.step(), Step::Send) {
+        turns += 1;
+    }
+    assert_eq!((turns, &bare.sent()[..]), (2, &b"END\r\n"[..]));
+}
+
+#[test]
 fn a_long_value_is_sent_from_its_chunks() {
     let mut bare = Bare::new(PlainSlots::default());
     let value: Vec<u8> = (0..900_000).map(|at| (at % 251) as u8).collect();

@@ -66,7 +66,7 @@ pub struct Pair<S = PlainSlots> {
     memcached: Memcached,
     rules: Arc<Rules>,
     slots: S,
-    server: PlainServer,
+    pub server: PlainServer,
     begun: Instant,
     began: u64,
     random: u64,

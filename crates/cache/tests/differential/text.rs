@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use cache::session::{Authentication, Rules, Users};
+use cache::session::{Authentication, CasResult, Event, Rules, Users};
 use cache::slot::Slots;
 use cache::testing::PlainSlots;
 
@@ -134,6 +134,57 @@ fn passwords_of_the_text_protocol() {
         }
     }
     let _ = std::fs::remove_file(&folder);
+}
+
+/// The statistics by which people judge a cache: the same commands are counted as the same.
+#[test]
+fn commands_are_counted_as_memcached_counts_them() {
+    let mut pair = Pair::usual();
+    // Where one key of a `get` is too long, memcached has looked up those before it, and tells nothing of them.
+    let mut text = cases::text();
+    let has = |case: &[u8], part: &[u8]| case.windows(part.len()).any(|window| window == part);
+    text.retain(|case| !has(case, &[b'k'; 251]) && !has(case, b"stats reset"));
+    compare(&mut pair, &text);
+    compare(&mut pair, &cases::meta());
+    compare(&mut pair, &cases::lengths());
+    let theirs = ask(&mut pair, b"stats\r\n").theirs;
+    let theirs = String::from_utf8_lossy(&theirs);
+    let told = |name: &str| -> u64 {
+        let value = theirs.lines().find_map(|line| line.strip_prefix("STAT ")?.strip_prefix(name)?.strip_prefix(' '));
+        value.and_then(|value| value.trim().parse().ok()).unwrap_or_else(|| panic!("memcached tells no {name}"))
+    };
+    let one = |event| pair.server.counted(event);
+    let both = |event: fn(bool) -> Event| one(event(true)) + one(event(false));
+    let ours = [
+        ("cmd_get", both(Event::Get)),
+        ("get_hits", one(Event::Get(true))),
+        ("get_misses", one(Event::Get(false))),
+        ("cmd_touch", both(Event::Touch)),
+        ("touch_hits", one(Event::Touch(true))),
+        ("touch_misses", one(Event::Touch(false))),
+        ("cmd_set", one(Event::Set)),
+        ("cas_hits", one(Event::Cas(CasResult::Hit))),
+        ("cas_badval", one(Event::Cas(CasResult::BadValue))),
+        ("cas_misses", one(Event::Cas(CasResult::Miss))),
+        ("delete_hits", one(Event::Delete(true))),
+        ("delete_misses", one(Event::Delete(false))),
+        ("incr_hits", one(Event::Increment(true))),
+        ("incr_misses", one(Event::Increment(false))),
+        ("decr_hits", one(Event::Decrement(true))),
+        ("decr_misses", one(Event::Decrement(false))),
+        ("cmd_flush", one(Event::Flush)),
+        ("cmd_meta", one(Event::Meta)),
+        ("store_too_large", one(Event::TooLarge)),
+        ("store_no_memory", one(Event::NoMemory)),
+    ];
+    let differences: Vec<String> = ours
+        .iter()
+        .filter(|(name, count)| told(name) != *count)
+        .map(|(name, count)| format!("{name}: memcached {}, ours {count}", told(name)))
+        .collect();
+    assert!(differences.is_empty(), "{differences:#?}");
+    let idle: Vec<_> = ours.iter().filter(|(name, count)| *count == 0 && *name != "store_no_memory").collect();
+    assert!(idle.is_empty(), "nothing was counted: {idle:?}");
 }
 
 /// What time does: real seconds pass.
