@@ -57,12 +57,14 @@ impl State {
         })
     }
 
-    /// Keeps memory for `segments_max` segments, with what is in use.
-    fn add_spare(&mut self, buf: Buf, segments_max: usize, chunks: usize) {
-        let in_use = self.buffers.len() * chunks;
-        if self.spare.len() + in_use < segments_max * chunks && self.failed.is_none() {
+    /// Keeps a chunk's memory, if what is in use may become so much; whether it did.
+    fn add_spare(&mut self, buf: Buf, chunks_max: usize, chunks_per_segment: usize) -> bool {
+        let is_wanted =
+            self.spare.len() + self.buffers.len() * chunks_per_segment < chunks_max && self.failed.is_none();
+        if is_wanted {
             self.spare.push(buf);
         }
+        is_wanted
     }
 
     fn buffer_of(&self, segment: u32, life: u64) -> Option<usize> {
@@ -76,6 +78,7 @@ impl<N: Namespace> FlashLog<N> {
     pub async fn run(self: Arc<Self>) {
         let receiver = self.writer_woken.lock().map(|mut receiver| receiver.take()).unwrap_or(None);
         let Some(receiver) = receiver else { return };
+        self.prepare_memory().await;
         // The log has a sender: the mailbox never ends by itself.
         while !self.start_writes() && receiver.recv().await.is_some() {}
     }
@@ -165,16 +168,26 @@ impl<N: Namespace> FlashLog<N> {
         }
     }
 
-    /// Chunks whose content is on the medium are zeroed and used again: what is left of a page is written with it.
-    async fn take_memory(&self, buffer: SegmentBuffer) {
-        let chunk_bytes = self.geometry.chunk_bytes();
-        let chunks = self.geometry.segment_bytes() / chunk_bytes;
-        for mut buf in buffer.into_memory() {
-            buf.set_len(chunk_bytes);
-            buf.fill(0);
-            self.lock().add_spare(buf, self.geometry.buffered_segments_max, chunks);
+    /// All memory that may be used is had before it is: to zero it takes its time, which an append has not.
+    async fn prepare_memory(&self) {
+        while self.add_spare(Buf::zeroed(self.geometry.chunk_bytes())) {
             task::yield_now().await; // others wait for this thread
         }
+    }
+
+    /// Chunks whose content is on the medium are zeroed and used again: what is left of a page is written with it.
+    async fn take_memory(&self, buffer: SegmentBuffer) {
+        for mut buf in buffer.into_memory() {
+            buf.set_len(self.geometry.chunk_bytes());
+            buf.fill(0);
+            self.add_spare(buf);
+            task::yield_now().await;
+        }
+    }
+
+    fn add_spare(&self, buf: Buf) -> bool {
+        let per_segment = (self.geometry.segment_pages / self.geometry.chunk_pages) as usize;
+        self.lock().add_spare(buf, self.geometry.buffered_segments_max * per_segment, per_segment)
     }
 
     async fn write_summary(&self, segment: u32, life: u64, page: u64, records: &[u64]) -> Result<(), Error> {

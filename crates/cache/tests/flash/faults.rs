@@ -111,8 +111,9 @@ fn lives<N: Namespace>(seed: u64, namespace: impl FnOnce() -> N) -> (u64, u64, b
         for _ in 0..2 {
             let owner =
                 Owner::open(Arc::clone(&namespace), &journal, &options(), &truth, u32::MAX).await.expect("opened");
+            let owner = Rc::new(owner);
             for _ in 0..30 {
-                owner.live(50, 60).await;
+                owner.live_together(2, 25, 60).await;
                 if owner.log.failure().is_some() {
                     break;
                 }
@@ -181,8 +182,9 @@ fn commands_that_are_lost_late_or_fail_are_misses() {
                         break owner;
                     }
                 };
+                let owner = Rc::new(owner);
                 for _ in 0..30 {
-                    owner.live(50, 60).await;
+                    owner.live_together(3, 17, 60).await;
                     if owner.log.failure().is_some() {
                         break;
                     }
