@@ -342,7 +342,7 @@ impl Server for PlainServer {
 /// The secret of the hash of keys in every [`Wire`].
 pub const SECRET: [u64; 2] = [1, 2];
 
-/// A session, with the driver that it needs, over slots that need no reactor.
+/// A session, with the driver that it needs.
 pub struct Wire<S: Slots> {
     session: Session<S>,
     /// The session asked to be closed.
@@ -358,8 +358,13 @@ impl<S: Slots> Wire<S> {
         Wire { session: Session::new(rules, Hasher::new(SECRET)), is_closed: false, pieces: vec![usize::MAX], turn: 0 }
     }
 
+    /// Gives these bytes to the session, and takes what it answers. For slots that need no reactor.
+    pub fn feed(&mut self, slots: &S, server: &PlainServer, now: Now, bytes: &[u8]) -> Vec<u8> {
+        ready(self.talk(slots, server, now, bytes))
+    }
+
     /// Gives these bytes to the session, and takes what it answers.
-    pub fn feed(&mut self, slots: &S, server: &PlainServer, now: Now, mut bytes: &[u8]) -> Vec<u8> {
+    pub async fn talk(&mut self, slots: &S, server: &PlainServer, now: Now, mut bytes: &[u8]) -> Vec<u8> {
         let mut answer = Vec::new();
         while !self.is_closed {
             let step = self.session.step(slots, server, now);
@@ -380,10 +385,13 @@ impl<S: Slots> Wire<S> {
                 }
                 Step::Fetch(places) => {
                     assert!(places.len() <= FETCHES_MAX);
-                    let fetched: Vec<_> = places.into_iter().map(|place| ready(slots.fetch(place))).collect();
+                    let mut fetched = Vec::new();
+                    for place in places {
+                        fetched.push(slots.fetch(place).await);
+                    }
                     self.session.fetched(fetched);
                 }
-                Step::MakeRoom(no_room) => self.session.made_room(ready(slots.make_room(no_room))),
+                Step::MakeRoom(no_room) => self.session.made_room(slots.make_room(no_room).await),
                 Step::Dump(_) => self.session.output().line(b"END"),
                 Step::Close => self.is_closed = true,
                 Step::Send | Step::Watch(_) => {}
@@ -403,7 +411,7 @@ impl<S: Slots> Wire<S> {
 }
 
 /// The output of a future that waits for nobody else.
-fn ready<F: Future>(future: F) -> F::Output {
+pub fn ready<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {

@@ -215,7 +215,7 @@ impl<S: Slots> Session<S> {
             key_bytes: head.key.len(),
         };
         let length = head.value_bytes;
-        if let Some(refusal) = self.refusal(context, &store, length, data) {
+        if let Some(refusal) = self.refusal(&store, length, data) {
             return self.binary_refuse(context, &key, mode, head, refusal);
         }
         let value = match incoming(data, length, 0) {

@@ -152,7 +152,7 @@ impl<S: Slots> Session<S> {
             item_bytes_max: self.rules.item_bytes_max,
             key_bytes: key.bytes().len(),
         };
-        if let Some(refusal) = self.refusal(context, &store, length, data) {
+        if let Some(refusal) = self.refusal(&store, length, data) {
             return self.meta_refuse(context, &key, refusal, length);
         }
         let stored = match incoming(data, length, 2) {

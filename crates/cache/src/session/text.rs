@@ -116,8 +116,7 @@ impl<S: Slots> Session<S> {
             item_bytes_max: self.rules.item_bytes_max,
             key_bytes: key.bytes().len(),
         };
-        let refusal = self.refusal(context, &store, length, data);
-        if let Some(refusal) = refusal {
+        if let Some(refusal) = self.refusal(&store, length, data) {
             return self.refuse(context, &key, mode == Mode::Set, refusal, noreply, length + 2);
         }
         let value = match incoming(data, length, 2) {
@@ -146,13 +145,7 @@ impl<S: Slots> Session<S> {
     }
 
     /// Why a value is not even received: it is too long, or no room could be made for it.
-    pub(super) fn refusal<V: Server>(
-        &self,
-        _: Context<'_, S, V>,
-        store: &Store,
-        length: usize,
-        data: Data<'_>,
-    ) -> Option<Event> {
+    pub(super) fn refusal(&self, store: &Store, length: usize, data: Data<'_>) -> Option<Event> {
         if item_bytes(store.key_bytes, store.flags, length) > store.item_bytes_max {
             return Some(Event::TooLarge);
         }

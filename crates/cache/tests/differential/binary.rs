@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use cache::session::Rules;
 use cache::slot::Slots;
-use cache::testing::PlainSlots;
+use cache::testing::{PlainSlots, ready};
 
 use super::generator::Generator;
 use super::memcached::Pair;
@@ -119,12 +119,12 @@ fn wrong() -> Vec<Vec<u8>> {
     cases
 }
 
-fn compare<S: Slots>(pair: &mut Pair<S>, cases: Vec<Vec<u8>>) {
+pub async fn compare<S: Slots>(pair: &mut Pair<S>, cases: Vec<Vec<u8>>) {
     let mut differences = Vec::new();
     for case in cases {
         let mut connection = pair.connect();
         let bytes = [case, noop()].concat();
-        if let Some(difference) = pair.exchange(&mut connection, &bytes, LAST).difference() {
+        if let Some(difference) = pair.exchange(&mut connection, &bytes, LAST).await.difference() {
             differences.push(format!("{}\n{difference}", super::memcached::shown(&bytes)));
         }
     }
@@ -133,43 +133,43 @@ fn compare<S: Slots>(pair: &mut Pair<S>, cases: Vec<Vec<u8>>) {
 
 #[test]
 fn every_opcode() {
-    compare(&mut Pair::usual(), right());
+    ready(compare(&mut Pair::usual(), right()));
 }
 
 #[test]
 fn every_malformed_request() {
-    compare(&mut Pair::usual(), wrong());
+    ready(compare(&mut Pair::usual(), wrong()));
 }
 
 #[test]
 fn the_same_with_every_other_item_on_flash() {
     let cases = right().into_iter().chain(wrong()).collect();
-    compare(&mut Pair::new(&[], Rules::default(), PlainSlots::with_flash()), cases);
+    ready(compare(&mut Pair::new(&[], Rules::default(), PlainSlots::with_flash()), cases));
 }
 
 #[test]
 fn the_same_over_the_store() {
     let cases = right().into_iter().chain(wrong()).collect();
-    compare(&mut Pair::new(&[], Rules::default(), super::store()), cases);
+    ready(compare(&mut Pair::new(&[], Rules::default(), super::store()), cases));
 }
 
 #[test]
 fn random_streams() {
-    stream(&mut Pair::at_rest(PlainSlots::default()), 100..106);
+    ready(stream(&mut Pair::at_rest(PlainSlots::default()), 100..106));
 }
 
 #[test]
 fn random_streams_over_the_store() {
-    stream(&mut Pair::at_rest(super::store()), 106..112);
+    ready(stream(&mut Pair::at_rest(super::store()), 106..112));
 }
 
-fn stream<S: Slots>(pair: &mut Pair<S>, seeds: Range<u64>) {
+pub async fn stream<S: Slots>(pair: &mut Pair<S>, seeds: Range<u64>) {
     for seed in seeds {
         let mut generator = Generator::new(seed);
         let mut connection = pair.connect();
         for round in 0..250 {
             let bytes = [generator.binary_batch(), noop()].concat();
-            let answers = pair.exchange(&mut connection, &bytes, LAST);
+            let answers = pair.exchange(&mut connection, &bytes, LAST).await;
             answers.check(&format!("seed {seed}, round {round}"), &bytes);
             if answers.our_end {
                 connection = pair.connect();

@@ -129,12 +129,12 @@ impl<S: Slots> Pair<S> {
     }
 
     /// Gives both these bytes. `last` ends the answer of a server that still listens.
-    pub fn exchange(&mut self, connection: &mut Connection<S>, bytes: &[u8], last: &[u8]) -> Answers {
-        self.exchange_filled(connection, bytes, last, b"")
+    pub async fn exchange(&mut self, connection: &mut Connection<S>, bytes: &[u8], last: &[u8]) -> Answers {
+        self.exchange_filled(connection, bytes, last, b"").await
     }
 
     /// As [`Pair::exchange`]; while a value is not whole, it is filled with `filler`: memcached holds its answers back meanwhile.
-    pub fn exchange_filled(
+    pub async fn exchange_filled(
         &mut self,
         connection: &mut Connection<S>,
         bytes: &[u8],
@@ -143,10 +143,10 @@ impl<S: Slots> Pair<S> {
     ) -> Answers {
         let at = Seconds(100 + self.begun.elapsed().as_secs() as u32);
         let now = Now { at, began: self.began };
-        let mut ours = connection.wire.feed(&self.slots, &self.server, now, bytes);
+        let mut ours = connection.wire.talk(&self.slots, &self.server, now, bytes).await;
         let mut bytes = bytes.to_vec();
         while !filler.is_empty() && !connection.wire.is_closed && !ours.ends_with(last) {
-            ours.extend(connection.wire.feed(&self.slots, &self.server, now, filler));
+            ours.extend(connection.wire.talk(&self.slots, &self.server, now, filler).await);
             bytes.extend_from_slice(filler);
         }
         let (bytes, our_end) = (&bytes[..], connection.wire.is_closed);

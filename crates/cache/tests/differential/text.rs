@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use cache::session::{Authentication, CasResult, Event, Rules, Users};
 use cache::slot::Slots;
-use cache::testing::PlainSlots;
+use cache::testing::{PlainSlots, ready};
 
 use super::cases;
 use super::generator::Generator;
@@ -13,17 +13,17 @@ use super::memcached::{Answers, Pair};
 const SENTINEL: &[u8] = b"mn\r\n";
 const SENTINEL_ANSWER: &[u8] = b"MN\r\n";
 
-fn ask<S: Slots>(pair: &mut Pair<S>, bytes: &[u8]) -> Answers {
+async fn ask<S: Slots>(pair: &mut Pair<S>, bytes: &[u8]) -> Answers {
     let mut connection = pair.connect();
     let bytes = [bytes, SENTINEL].concat();
-    pair.exchange(&mut connection, &bytes, SENTINEL_ANSWER)
+    pair.exchange(&mut connection, &bytes, SENTINEL_ANSWER).await
 }
 
 /// Runs every case on both; tells all that differ, not the first alone.
-fn compare<S: Slots>(pair: &mut Pair<S>, cases: &[Vec<u8>]) {
+pub async fn compare<S: Slots>(pair: &mut Pair<S>, cases: &[Vec<u8>]) {
     let mut differences = Vec::new();
     for case in cases {
-        if let Some(difference) = ask(pair, case).difference() {
+        if let Some(difference) = ask(pair, case).await.difference() {
             differences.push(format!("{}\n{difference}", super::memcached::shown(case)));
         }
     }
@@ -32,17 +32,17 @@ fn compare<S: Slots>(pair: &mut Pair<S>, cases: &[Vec<u8>]) {
 
 #[test]
 fn every_command_and_every_malformed_line() {
-    compare(&mut Pair::usual(), &cases::text());
+    ready(compare(&mut Pair::usual(), &cases::text()));
 }
 
 #[test]
 fn every_meta_command_and_every_malformed_one() {
-    compare(&mut Pair::usual(), &cases::meta());
+    ready(compare(&mut Pair::usual(), &cases::meta()));
 }
 
 #[test]
 fn values_of_all_lengths() {
-    compare(&mut Pair::usual(), &cases::lengths());
+    ready(compare(&mut Pair::usual(), &cases::lengths()));
 }
 
 /// The rarely taken ways: every other look needs a fetch first.
@@ -51,7 +51,7 @@ fn the_same_with_every_other_item_on_flash() {
     let mut cases = cases::text();
     cases.extend(cases::meta());
     cases.extend(cases::lengths());
-    compare(&mut Pair::new(&[], Rules::default(), PlainSlots::with_flash()), &cases);
+    ready(compare(&mut Pair::new(&[], Rules::default(), PlainSlots::with_flash()), &cases));
 }
 
 /// The store itself, with memory enough.
@@ -60,7 +60,7 @@ fn the_same_over_the_store() {
     let mut cases = cases::text();
     cases.extend(cases::meta());
     cases.extend(cases::lengths());
-    compare(&mut Pair::new(&[], Rules::default(), super::store()), &cases);
+    ready(compare(&mut Pair::new(&[], Rules::default(), super::store()), &cases));
 }
 
 #[test]
@@ -80,26 +80,26 @@ fn what_is_not_served() {
     ]
     .map(|line| line.as_bytes().to_vec())
     .to_vec();
-    compare(&mut Pair::new(&["-F", "-X", "-W"], rules, PlainSlots::default()), &cases);
+    ready(compare(&mut Pair::new(&["-F", "-X", "-W"], rules, PlainSlots::default()), &cases));
 }
 
 #[test]
 fn random_streams() {
-    stream(&mut Pair::at_rest(PlainSlots::default()), 0..8);
+    ready(stream(&mut Pair::at_rest(PlainSlots::default()), 0..8));
 }
 
 #[test]
 fn random_streams_over_the_store() {
-    stream(&mut Pair::at_rest(super::store()), 8..16);
+    ready(stream(&mut Pair::at_rest(super::store()), 8..16));
 }
 
-fn stream<S: Slots>(pair: &mut Pair<S>, seeds: Range<u64>) {
+pub async fn stream<S: Slots>(pair: &mut Pair<S>, seeds: Range<u64>) {
     for seed in seeds {
         let mut generator = Generator::new(seed);
         let mut connection = pair.connect();
         for round in 0..250 {
             let bytes = [&generator.text_batch()[..], SENTINEL].concat();
-            let answers = pair.exchange_filled(&mut connection, &bytes, SENTINEL_ANSWER, b"\r\nmn\r\n");
+            let answers = pair.exchange_filled(&mut connection, &bytes, SENTINEL_ANSWER, b"\r\nmn\r\n").await;
             if !answers.are_cut() {
                 answers.check(&format!("seed {seed}, round {round}"), &bytes);
             }
@@ -130,7 +130,7 @@ fn passwords_of_the_text_protocol() {
     for lines in connections {
         let mut connection = pair.connect();
         for line in *lines {
-            pair.exchange(&mut connection, line.as_bytes(), b"\r\n").check("password", line.as_bytes());
+            ready(pair.exchange(&mut connection, line.as_bytes(), b"\r\n")).check("password", line.as_bytes());
         }
     }
     let _ = std::fs::remove_file(&folder);
@@ -144,10 +144,10 @@ fn commands_are_counted_as_memcached_counts_them() {
     let mut text = cases::text();
     let has = |case: &[u8], part: &[u8]| case.windows(part.len()).any(|window| window == part);
     text.retain(|case| !has(case, &[b'k'; 251]) && !has(case, b"stats reset"));
-    compare(&mut pair, &text);
-    compare(&mut pair, &cases::meta());
-    compare(&mut pair, &cases::lengths());
-    let theirs = ask(&mut pair, b"stats\r\n").theirs;
+    ready(compare(&mut pair, &text));
+    ready(compare(&mut pair, &cases::meta()));
+    ready(compare(&mut pair, &cases::lengths()));
+    let theirs = ready(ask(&mut pair, b"stats\r\n")).theirs;
     let theirs = String::from_utf8_lossy(&theirs);
     let told = |name: &str| -> u64 {
         let value = theirs.lines().find_map(|line| line.strip_prefix("STAT ")?.strip_prefix(name)?.strip_prefix(' '));
@@ -190,22 +190,22 @@ fn commands_are_counted_as_memcached_counts_them() {
 /// What time does: real seconds pass.
 #[test]
 fn items_expire_and_are_flushed_later() {
-    pass_time(&mut Pair::usual());
+    ready(pass_time(&mut Pair::usual()));
 }
 
 #[test]
 fn items_expire_and_are_flushed_later_over_the_store() {
-    pass_time(&mut Pair::new(&[], Rules::default(), super::store()));
+    ready(pass_time(&mut Pair::new(&[], Rules::default(), super::store())));
 }
 
-fn pass_time<S: Slots>(pair: &mut Pair<S>) {
+async fn pass_time<S: Slots>(pair: &mut Pair<S>) {
     let first = "set a 0 2 1\r\nx\r\nset b 0 -1 1\r\nx\r\nset c 0 0 1\r\nx\r\nget a b c\r\ntouch c 2\r\nms d 1 T2\r\nx\r\nset e 0 100 1\r\nx\r\n\
         mg e t\r\nset f 0 2 1\r\nx\r\ngat 0 f\r\nset z 0 0 1\r\nx\r\n";
-    ask(pair, first.as_bytes()).check("before", first.as_bytes());
+    ask(pair, first.as_bytes()).await.check("before", first.as_bytes());
     std::thread::sleep(std::time::Duration::from_millis(3500));
     let second = "get a b c d e f\r\nincr a 1\r\nadd a 0 0 1\r\ny\r\nget a\r\nflush_all 2\r\nget a z\r\n";
-    ask(pair, second.as_bytes()).check("after", second.as_bytes());
+    ask(pair, second.as_bytes()).await.check("after", second.as_bytes());
     std::thread::sleep(std::time::Duration::from_millis(3500));
     let third = "get a z e f\r\nset a 0 0 1\r\nz\r\nget a\r\n";
-    ask(pair, third.as_bytes()).check("flushed", third.as_bytes());
+    ask(pair, third.as_bytes()).await.check("flushed", third.as_bytes());
 }
