@@ -23,15 +23,6 @@ pub enum Queue {
     Main,
 }
 
-/// What a hit does.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Hit {
-    /// It is counted.
-    Stay,
-    /// The item goes to its queue's head, if there is room.
-    Move,
-}
-
 /// What becomes of an item whose segment is reclaimed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
@@ -46,8 +37,9 @@ pub trait Policy: Send + std::fmt::Debug {
     /// Where a key's new item goes.
     fn admit(&mut self, hash: u64) -> Queue;
 
-    /// An item was read, touched or stored anew; `older` tells that it stands in the older half of its queue.
-    fn hit(&self, older: bool) -> Hit;
+    /// Whether a hit moves an item that stands in the older half of its queue to the head, if there is room; else it is counted
+    /// where it stands. The answer is always the same.
+    fn moves_older(&self) -> bool;
 
     /// Which queue loses its oldest segment, of the bytes that each has.
     fn victim(&self, small: usize, main: usize) -> Queue;

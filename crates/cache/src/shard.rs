@@ -10,13 +10,14 @@ mod header;
 mod log;
 mod longs;
 mod reclaim;
+mod scan;
 
 use engine::View;
 
 use crate::index::{Index, Location, Position, Spot};
 use crate::item::{Cas, Item, Key, Meta, NEVER, NewValue, Seconds, Value};
 use crate::memory::Pool;
-use crate::policy::{Hit, Policy, Queue};
+use crate::policy::{Policy, Queue};
 use crate::slot::NoRoom;
 use header::{HANDLE_BYTES, HEADER_BYTES, Header, extent};
 use log::Log;
@@ -24,6 +25,7 @@ use longs::{Long, Longs};
 pub use reclaim::Lower;
 use reclaim::Walk;
 pub(crate) use reclaim::{Effort, Progress, Surroundings};
+pub(crate) use scan::Mark;
 
 /// Where an item is, until the shard is changed.
 #[derive(Clone, Copy, Debug)]
@@ -79,6 +81,8 @@ pub(crate) struct Shard {
     log: Log,
     longs: Longs,
     policy: Box<dyn Policy>,
+    /// What the policy says of hits: asked at each.
+    moves_older: bool,
     walk: Option<Walk>,
     counters: Counters,
     /// Long values that are gone: to be dropped when the shard is let go, for to give their memory back takes its time.
@@ -104,6 +108,7 @@ impl Shard {
             index,
             log: Log::default(),
             longs: Longs::default(),
+            moves_older: policy.moves_older(),
             policy,
             walk: None,
             counters: Counters::default(),
@@ -149,9 +154,9 @@ impl Shard {
         let (spot, entry) = self.index.find(key.hash(), |entry| is(entry.location()))?;
         let Location::Memory(position) = entry.location() else { return None };
         let found = Found { spot, position };
-        let header = self.log.header(position);
-        if is_expired(&header, now) {
-            self.count_expired(&header);
+        let expires = Header::expires(self.log.header_bytes(position));
+        if expires != NEVER && expires <= now {
+            self.count_expired(&self.log.header(position));
             self.remove(found, pool);
             return None;
         }
@@ -172,8 +177,11 @@ impl Shard {
     /// Notes a hit. The item may move, which the answer tells.
     pub(crate) fn note_access(&mut self, found: Found, now: Seconds, pool: &Pool) -> Found {
         Header::note_access(self.log.header_bytes_mut(found.position), now);
+        if !self.moves_older {
+            return found;
+        }
         let (queue, older) = self.log.standing(found.position);
-        if self.policy.hit(older) == Hit::Stay {
+        if !older {
             return found;
         }
         let moved = self.relocate(found, queue, || pool.take(), pool);
@@ -264,10 +272,9 @@ impl Shard {
 
     /// An item may be overwritten where it is if it loses little room by it, and if a hit would leave it there.
     fn fits_in_place(&self, found: Found, header: &Header, needed: usize) -> bool {
-        let (_, older) = self.log.standing(found.position);
+        let moves = self.moves_older && self.log.standing(found.position).1;
         let lost = header.extent.checked_sub(needed);
-        lost.is_some_and(|lost| lost <= (header.extent / 4).max(2 * HEADER_BYTES))
-            && self.policy.hit(older) == Hit::Stay
+        !moves && lost.is_some_and(|lost| lost <= (header.extent / 4).max(2 * HEADER_BYTES))
     }
 
     /// Lets go of the value of an item that is to be overwritten in place.

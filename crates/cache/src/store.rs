@@ -23,10 +23,10 @@ use engine::Buf;
 use crate::CHUNK_BYTES;
 use crate::hash::Hasher;
 use crate::index::Index;
-use crate::item::{Key, NEVER, Seconds};
+use crate::item::{Item, Key, NEVER, Seconds};
 use crate::memory::{Budget, Kind, Pool, SEGMENT_BYTES};
 use crate::policy::PolicyKind;
-use crate::shard::{Changes, Effort, Progress, Shard, Surroundings};
+use crate::shard::{Changes, Effort, Mark, Progress, Shard, Surroundings};
 pub use crate::shard::{Counters, Lower};
 use crate::slot::{Look, NoRoom, Slots};
 pub use held::Held;
@@ -93,6 +93,13 @@ pub struct Store<L: Lower = ()> {
     clock: Apart<AtomicU32>,
     /// The cas given last.
     cas: Apart<AtomicU64>,
+}
+
+/// How far a scan has come. It begins with the default.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Scan {
+    shard: usize,
+    mark: Mark,
 }
 
 /// What a store holds.
@@ -183,6 +190,17 @@ impl<L: Lower> Store<L> {
         }
         usage.free_segments = usage.free_segments.saturating_sub(usage.item_segments + usage.index_segments);
         usage
+    }
+
+    /// Tells the next items of a scan over all of them, and takes away those that have expired; `None` when that was all. An item
+    /// that is moved meanwhile may be told twice, or not. One shard is held for a hundred items at a time.
+    pub fn scan(&self, at: Scan, now: Seconds, mut tell: impl FnMut(&[u8], Item<'_>)) -> Option<Scan> {
+        let cell = &self.cells.get(at.shard)?.0;
+        let mark = self.with_shard(cell, |shard| shard.scan(at.mark, now, &self.hasher, &self.pool, &mut tell));
+        match mark {
+            Some(mark) => Some(Scan { shard: at.shard, mark }),
+            None => (at.shard + 1 < self.cells.len()).then(|| Scan { shard: at.shard + 1, mark: Mark::default() }),
+        }
     }
 
     /// Sets the limit of memory. Where it is lower than what is held, [`Store::shrink`] is to follow.

@@ -3,7 +3,7 @@
 //! One queue. A hit in its older half copies the item to the head, so that what leaves at the other end was not used since it
 //! was in the newer half. What such a copy leaves behind is dead until its segment is reclaimed.
 
-use super::{Hit, Policy, Queue, Verdict};
+use super::{Policy, Queue, Verdict};
 
 /// Least recently used.
 #[derive(Debug)]
@@ -14,8 +14,8 @@ impl Policy for Lru {
         Queue::Main
     }
 
-    fn hit(&self, older: bool) -> Hit {
-        if older { Hit::Move } else { Hit::Stay }
+    fn moves_older(&self) -> bool {
+        true
     }
 
     fn victim(&self, _small: usize, _main: usize) -> Queue {

@@ -4,7 +4,7 @@
 //! fingerprint. What comes back while it is remembered goes to the main queue at once. In the main queue an item stays as many
 //! rounds as it has hits, three at most. A hit moves nothing.
 
-use super::{Hit, Policy, Queue, Verdict, ghost::Ghost};
+use super::{Policy, Queue, Verdict, ghost::Ghost};
 
 /// The small queue's part of the memory, in percent: the paper's.
 const SMALL_PERCENT: usize = 10;
@@ -27,8 +27,8 @@ impl Policy for S3Fifo {
         if self.ghost.take(hash) { Queue::Main } else { Queue::Small }
     }
 
-    fn hit(&self, _older: bool) -> Hit {
-        Hit::Stay
+    fn moves_older(&self) -> bool {
+        false
     }
 
     fn victim(&self, small: usize, main: usize) -> Queue {

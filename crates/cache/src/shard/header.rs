@@ -37,6 +37,7 @@ const LONG: u8 = 1 << 4;
 const DEAD: u8 = 1 << 5;
 const POPULARITY_SHIFT: u32 = 6;
 
+const EXPIRES_AT: usize = 12;
 const ACCESSED_AT: usize = 16;
 pub(crate) const KEY_LENGTH_AT: usize = 26;
 const BITS_AT: usize = 27;
@@ -80,7 +81,7 @@ impl Header {
             meta: Meta {
                 cas: Cas(u64::from(word(bytes, 0)) | u64::from(word(bytes, 4)) << 32),
                 flags: word(bytes, 8),
-                expires: Seconds(word(bytes, 12)),
+                expires: Seconds(word(bytes, EXPIRES_AT)),
                 accessed: Seconds(word(bytes, ACCESSED_AT)),
                 fetched: bits & FETCHED != 0,
                 stale: bits & STALE != 0,
@@ -103,7 +104,7 @@ impl Header {
         let (page, slot) = self.copy.map_or((0, 0), |copy| (copy.page, HAS_COPY | u32::from(copy.slot) << SLOT_SHIFT));
         bytes[0..8].copy_from_slice(&meta.cas.0.to_le_bytes());
         bytes[8..12].copy_from_slice(&meta.flags.to_le_bytes());
-        bytes[12..16].copy_from_slice(&meta.expires.0.to_le_bytes());
+        bytes[EXPIRES_AT..16].copy_from_slice(&meta.expires.0.to_le_bytes());
         bytes[ACCESSED_AT..20].copy_from_slice(&meta.accessed.0.to_le_bytes());
         bytes[20..24].copy_from_slice(&(self.length as u32 | slot).to_le_bytes());
         bytes[24..26].copy_from_slice(&((self.extent / UNIT_BYTES) as u16).to_le_bytes());
@@ -116,6 +117,11 @@ impl Header {
             | flag(self.dead, DEAD)
             | self.popularity << POPULARITY_SHIFT;
         bytes[28..32].copy_from_slice(&page.to_le_bytes());
+    }
+
+    /// When the item expires: all that a look-up asks of a header.
+    pub(crate) fn expires(bytes: &[u8; HEADER_BYTES]) -> Seconds {
+        Seconds(word(bytes, EXPIRES_AT))
     }
 
     /// Notes an access in place, and writes nothing where nothing changes: a line that is only read stays shared by the cores.

@@ -69,7 +69,8 @@ pub(super) struct Log {
     segments: Vec<Option<Segment>>,
     vacant: Vec<u32>,
     lines: [Line; 2],
-    next_number: u64,
+    /// The number given last.
+    last_number: u64,
     /// The place after the one looked at last by [`Log::emptiest`].
     hand: usize,
 }
@@ -112,15 +113,19 @@ impl Log {
         self.bytes_mut(position).first_chunk_mut().expect("an item is whole inside its segment")
     }
 
+    pub(super) fn header_bytes(&self, position: Position) -> &[u8; HEADER_BYTES] {
+        self.bytes(position).first_chunk().expect("an item is whole inside its segment")
+    }
+
     pub(super) fn header(&self, position: Position) -> Header {
-        Header::read(self.bytes(position).first_chunk().expect("an item is whole inside its segment"))
+        Header::read(self.header_bytes(position))
     }
 
     /// The queue of an item, and whether it stands in the older half of it.
     pub(super) fn standing(&self, position: Position) -> (Queue, bool) {
         let segment = self.segment(split(position).0);
-        let oldest = self.lines[segment.queue as usize].closed.front().map_or(self.next_number, |&(_, number)| number);
-        (segment.queue, segment.state != State::Open && segment.number < oldest.midpoint(self.next_number))
+        let oldest = self.lines[segment.queue as usize].closed.front().map_or(self.last_number, |&(_, number)| number);
+        (segment.queue, segment.state != State::Open && segment.number < oldest.midpoint(self.last_number))
     }
 
     /// Bytes of a queue: its segments, and what their items hold outside.
@@ -164,8 +169,8 @@ impl Log {
         if self.segments.len() == SEGMENTS_MAX && self.vacant.is_empty() {
             return None;
         }
-        let (number, state) = (self.next_number, State::Open);
-        self.next_number += 1;
+        self.last_number += 1;
+        let (number, state) = (self.last_number, State::Open);
         let segment = Segment { pages, queue, state, number, tail: 0, live: 0, outside: 0, expires: None };
         let place = self.vacant.pop().unwrap_or_else(|| {
             self.segments.push(None);
@@ -233,13 +238,17 @@ impl Log {
         let extent = self.header(position).extent;
         Header::mark_dead(self.header_bytes_mut(position));
         self.change_outside(position, outside, 0);
-        let place = split(position).0;
+        let (place, next_number) = (split(position).0, self.last_number + 1);
         let segment = self.segment_mut(place);
         segment.live -= extent;
         if segment.live == 0 {
             match segment.state {
                 State::Closed => self.free(place as u32, pool),
-                State::Open => (segment.tail, segment.expires) = (0, None),
+                State::Open => {
+                    // Another number: who is looking at it in pieces would go on in the middle of an item.
+                    (segment.tail, segment.expires, segment.number) = (0, None, next_number);
+                    self.last_number = next_number;
+                }
                 State::Walked => {}
             }
         }
@@ -251,6 +260,21 @@ impl Log {
         self.lines[segment.queue as usize].segments -= 1;
         self.vacant.push(place);
         pool.give(segment.pages);
+    }
+
+    /// The next item, dead or not, from `offset` of the segment at `place` on, or from the start of that if it has another number.
+    pub(super) fn next(&self, place: u32, number: u64, offset: usize) -> Option<(u32, u64, usize)> {
+        let here = self.numbered(place, number).filter(|segment| offset < segment.tail);
+        if here.is_some() {
+            return Some((place, number, offset));
+        }
+        // Numbers begin at 1, so that a scan that has not begun stands at no segment.
+        let first = if number == 0 { place } else { place + 1 };
+        let mut rest = self.segments.iter().enumerate().skip(first as usize);
+        rest.find_map(|(place, segment)| {
+            let segment = segment.as_ref().filter(|segment| segment.tail > 0)?;
+            Some((place as u32, segment.number, 0))
+        })
     }
 
     /// Takes the oldest segment out of a queue, to be walked; the open one if there is no other and it has items.
@@ -299,9 +323,9 @@ impl Log {
         for place in 0..self.segments.len() as u32 {
             self.free(place, pool);
         }
-        let (next_number, old) = (self.next_number, std::mem::take(self));
+        let (last_number, old) = (self.last_number, std::mem::take(self));
         // Numbers go on, so that nobody takes a new segment for an old one.
-        self.next_number = next_number;
+        self.last_number = last_number;
         drop(old);
     }
 }

@@ -40,6 +40,11 @@ fn put(store: &Store, key: &[u8], meta: Meta, value: &[u8]) -> Result<Cas, NoRoo
     }
 }
 
+/// Items of a thousand bytes.
+fn fill(store: &Store, keys: std::ops::Range<u32>, meta: Meta) {
+    keys.for_each(|key| assert!(put(store, &key.to_le_bytes(), meta, &[1; 1000]).is_ok()));
+}
+
 fn get(store: &Store, key: &[u8]) -> Option<Vec<u8>> {
     visit(store, key, NOW, |slot| {
         let value = match slot.item()?.value {
@@ -278,15 +283,48 @@ fn without_eviction_a_full_store_refuses_and_loses_nothing() {
     assert!(put(&store, b"again", Meta::default(), b"room").is_ok());
 }
 
+/// What has expired goes before anything that lives has to.
+#[test]
+fn expired_items_make_room_first() {
+    let store = store(16, StoreOptions::default());
+    let mortal = Meta { expires: Seconds(110), ..Meta::default() };
+    fill(&store, 0..6000, mortal);
+    fill(&store, 6000..11_000, Meta::default());
+    assert_eq!(store.usage().counters.evicted, 0);
+    assert!(visit(&store, b"none", Seconds(120), |slot| slot.item().is_none()));
+    fill(&store, 11_000..19_000, Meta::default());
+    let counters = store.usage().counters;
+    assert!(counters.expired > 3500 && counters.expired == counters.expired_unfetched, "{counters:?}");
+    assert_eq!(counters.evicted, 0);
+}
+
+#[test]
+fn a_scan_tells_all_items_and_takes_the_expired_ones() {
+    let store = store(32, StoreOptions { threads: 2, ..StoreOptions::default() });
+    for key in 0..3000_u32 {
+        let expires = if key % 3 == 0 { Seconds(110) } else { NEVER };
+        put(&store, &key.to_le_bytes(), Meta { expires, flags: key, ..Meta::default() }, &[1; 500]).unwrap();
+    }
+    (0..3000_u32).step_by(5).for_each(|key| visit(&store, &key.to_le_bytes(), NOW, |slot| slot.remove()));
+    let mut told = Vec::new();
+    let mut at = Some(Scan::default());
+    while let Some(scan) = at {
+        at = store.scan(scan, Seconds(110), |key, item| {
+            assert_eq!((key, item.value.len()), (&item.meta.flags.to_le_bytes()[..], 500));
+            told.push(item.meta.flags);
+        });
+    }
+    told.sort_unstable();
+    let expected: Vec<u32> = (0..3000).filter(|key| key % 3 != 0 && key % 5 != 0).collect();
+    assert_eq!(told, expected);
+    let counters = store.usage().counters;
+    assert_eq!((counters.items, counters.expired), (expected.len() as u64, 800));
+}
+
 #[test]
 fn a_lower_limit_is_kept_and_a_higher_one_used() {
     let store = store(32, StoreOptions::default());
-    let fill = || {
-        for key in 0..40_000_u32 {
-            put(&store, &key.to_le_bytes(), Meta::default(), &[3; 1000]).unwrap();
-        }
-    };
-    fill();
+    fill(&store, 0..40_000, Meta::default());
     let before = store.usage();
     store.set_limit(16 << 20);
     wait(store.shrink()).unwrap();
@@ -294,7 +332,7 @@ fn a_lower_limit_is_kept_and_a_higher_one_used() {
     assert!(after.used <= 16 << 20 && before.used > 30 << 20, "{before:?} {after:?}");
     assert!(after.counters.items > 8000);
     store.set_limit(48 << 20);
-    fill();
+    fill(&store, 0..40_000, Meta::default());
     assert!(store.usage().used > 40 << 20);
 }
 

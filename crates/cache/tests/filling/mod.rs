@@ -1,5 +1,7 @@
 //! A store being filled, as sessions do it.
 
+#![allow(dead_code, reason = "each of the tests that share this uses a part of it")]
+
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
