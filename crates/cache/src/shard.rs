@@ -9,12 +9,13 @@
 mod header;
 mod log;
 mod longs;
+mod lower;
 mod reclaim;
 mod scan;
 
 use engine::View;
 
-use crate::index::{Index, Location, Position, Spot};
+use crate::index::{FlashPlace, Index, Location, Position, Spot};
 use crate::item::{Cas, Item, Key, Meta, NEVER, NewValue, Seconds, Value};
 use crate::memory::Pool;
 use crate::policy::{Policy, Queue};
@@ -22,6 +23,7 @@ use crate::slot::NoRoom;
 use header::{HANDLE_BYTES, HEADER_BYTES, Header, extent};
 use log::Log;
 use longs::{Long, Longs};
+pub(crate) use lower::{Located, OnFlash};
 pub use reclaim::Lower;
 use reclaim::Walk;
 pub(crate) use reclaim::{Effort, Progress, Surroundings};
@@ -57,6 +59,10 @@ pub struct Counters {
     pub copied: u64,
     /// Segments that were reclaimed.
     pub reclaimed: u64,
+    /// Items that came from flash to memory again.
+    pub promoted: u64,
+    /// Items that left flash because their segment was collected.
+    pub collected: u64,
 }
 
 impl std::ops::AddAssign for Counters {
@@ -71,6 +77,8 @@ impl std::ops::AddAssign for Counters {
         self.expired_unfetched += other.expired_unfetched;
         self.copied += other.copied;
         self.reclaimed += other.reclaimed;
+        self.promoted += other.promoted;
+        self.collected += other.collected;
     }
 }
 
@@ -87,6 +95,8 @@ pub(crate) struct Shard {
     counters: Counters,
     /// Long values that are gone: to be dropped when the shard is let go, for to give their memory back takes its time.
     garbage: Vec<Vec<View>>,
+    /// Places on flash to be invalidated before the shard is let go.
+    stale: Vec<FlashPlace>,
     /// What is told of the shard may be out of date: see [`Shard::take_changes`].
     changed: bool,
 }
@@ -100,6 +110,8 @@ pub(crate) struct Changes {
     pub(crate) beside: usize,
     /// Values to be dropped once the shard is let go.
     pub(crate) garbage: Vec<Vec<View>>,
+    /// Places on flash to be invalidated before.
+    pub(crate) stale: Vec<FlashPlace>,
 }
 
 impl Shard {
@@ -113,6 +125,7 @@ impl Shard {
             walk: None,
             counters: Counters::default(),
             garbage: Vec::new(),
+            stale: Vec::new(),
             changed: false,
         }
     }
@@ -137,7 +150,8 @@ impl Shard {
             return None;
         }
         let weight = self.log.weight(Queue::Small) + self.log.weight(Queue::Main);
-        Some(Changes { weight, beside: self.bytes_beside(), garbage: std::mem::take(&mut self.garbage) })
+        let (garbage, stale) = (std::mem::take(&mut self.garbage), std::mem::take(&mut self.stale));
+        Some(Changes { weight, beside: self.bytes_beside(), garbage, stale })
     }
 
     /// The item of a key. One that has expired is taken away.
@@ -189,7 +203,7 @@ impl Shard {
     }
 
     pub(crate) fn set_meta(&mut self, found: Found, change: impl FnOnce(&mut Meta)) {
-        let mut header = self.log.header(found.position);
+        let mut header = self.changing(found);
         let Meta { cas, accessed, .. } = header.meta;
         change(&mut header.meta);
         (header.meta.cas, header.meta.accessed) = (cas, accessed);
@@ -198,7 +212,7 @@ impl Shard {
     }
 
     pub(crate) fn set_cas(&mut self, found: Found, cas: Cas) {
-        let mut header = self.log.header(found.position);
+        let mut header = self.changing(found);
         header.meta.cas = cas;
         header.write(self.log.header_bytes_mut(found.position));
     }
@@ -211,15 +225,22 @@ impl Shard {
     /// Ends an item that the index does not lead to any more.
     fn discard(&mut self, position: Position, pool: &Pool) {
         self.changed = true;
-        let header = self.log.header(position);
+        let mut header = self.log.header(position);
+        self.spoil_copy(&mut header);
+        self.release(position, &header, pool);
+    }
+
+    /// Gives back what an item has that is not needed any more.
+    fn release(&mut self, position: Position, header: &Header, pool: &Pool) {
+        self.changed = true;
         let mut outside = 0;
-        if let Some(number) = self.long_number(position, &header) {
+        if let Some(number) = self.long_number(position, header) {
             let long = self.longs.take(number);
             outside = long.weight();
             self.counters.bytes -= long.bytes as u64;
             self.garbage.push(long.chunks);
         }
-        self.counters.bytes -= bytes_inside(&header);
+        self.counters.bytes -= bytes_inside(header);
         self.log.kill(position, outside, pool);
     }
 
@@ -228,11 +249,11 @@ impl Shard {
         header.long.then(|| handle(&self.log.bytes(position)[start..start + HANDLE_BYTES]))
     }
 
-    /// Stores an item in place of `found`. `cas` is called when there is room.
+    /// Stores an item in place of what is there. `cas` is called when there is room.
     pub(crate) fn put(
         &mut self,
         key: &Key<'_>,
-        found: Option<Found>,
+        target: Target,
         new: New<'_>,
         pool: &Pool,
         cas: impl FnOnce() -> Cas,
@@ -243,30 +264,40 @@ impl Shard {
         };
         debug_assert!(length <= crate::WHOLE_BYTES_MAX);
         let needed = extent(key.bytes().len(), length);
-        let old = found.map(|found| (found, self.log.header(found.position)));
-        let place = match old {
-            Some((found, header)) if self.fits_in_place(found, &header, needed) => {
-                self.empty(found.position, &header);
-                self.log.change_outside(found.position, 0, outside);
-                self.changed |= outside > 0;
-                Placed { found, extent: header.extent, popularity: raised(header.popularity) }
+        let place = match target {
+            Target::Memory(found) => {
+                let mut header = self.log.header(found.position);
+                let popularity = raised(header.popularity);
+                if self.fits_in_place(found, &header, needed) {
+                    self.spoil_copy(&mut header);
+                    self.empty(found.position, &header);
+                    self.log.change_outside(found.position, 0, outside);
+                    self.changed |= outside > 0;
+                    Placed { found, extent: header.extent, popularity }
+                } else {
+                    let (queue, _) = self.log.standing(found.position);
+                    let position = self.append(queue, needed, outside, pool)?;
+                    self.index.replace(found.spot, Location::Memory(position));
+                    self.discard(found.position, pool);
+                    Placed { found: Found { spot: found.spot, position }, extent: needed, popularity }
+                }
             }
-            Some((found, header)) => {
-                let (queue, _) = self.log.standing(found.position);
-                let position = self.append(queue, needed, outside, pool)?;
-                self.index.replace(found.spot, Location::Memory(position));
-                self.discard(found.position, pool);
-                let found = Found { spot: found.spot, position };
-                Placed { found, extent: needed, popularity: raised(header.popularity) }
+            Target::Flash(at) => {
+                let position = self.append(Queue::Main, needed, outside, pool)?;
+                self.index.replace(at.spot, Location::Memory(position));
+                if new.copy.is_none() {
+                    self.note_stale(at.place);
+                }
+                Placed { found: Found { spot: at.spot, position }, extent: needed, popularity: 0 }
             }
-            None => {
+            Target::Nothing => {
                 let queue = self.policy.admit(key.hash());
                 let found = self.add(key, queue, needed, outside, pool)?;
                 Placed { found, extent: needed, popularity: 0 }
             }
         };
         let meta = Meta { cas: cas(), ..new.meta };
-        self.write(key, &place, meta, length, new.value);
+        self.write(key, &place, New { meta, ..new }, length);
         Ok((place.found, meta.cas))
     }
 
@@ -315,7 +346,8 @@ impl Shard {
         Ok(Found { spot, position })
     }
 
-    fn write(&mut self, key: &Key<'_>, place: &Placed, meta: Meta, length: usize, value: NewValue<'_>) {
+    fn write(&mut self, key: &Key<'_>, place: &Placed, new: New<'_>, length: usize) {
+        let New { meta, value, copy } = new;
         let long = matches!(value, NewValue::Chunks(_));
         let header = Header {
             meta,
@@ -325,7 +357,7 @@ impl Shard {
             long,
             dead: false,
             popularity: place.popularity,
-            copy: None,
+            copy,
         };
         let position = place.found.position;
         header.write(self.log.header_bytes_mut(position));
@@ -390,6 +422,16 @@ pub(crate) struct New<'a> {
     /// All but the cas.
     pub(crate) meta: Meta,
     pub(crate) value: NewValue<'a>,
+    /// Where the same item is on flash.
+    pub(crate) copy: Option<FlashPlace>,
+}
+
+/// What is in the place of an item that is to be stored.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Target {
+    Nothing,
+    Memory(Found),
+    Flash(OnFlash),
 }
 
 /// Where it is to be written.

@@ -8,14 +8,16 @@
 //! - With a shard held no memory is taken from the system or given back to it; `make_room` does that.
 //! - No item that was there at a flush is seen by a visit that begins after it.
 
+mod cas;
 mod held;
 #[cfg(test)]
 mod tests;
+mod tiered;
 
 use std::convert::Infallible;
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
 };
 
 use engine::Buf;
@@ -26,10 +28,12 @@ use crate::index::Index;
 use crate::item::{Item, Key, NEVER, Seconds};
 use crate::memory::{Budget, Kind, Pool, SEGMENT_BYTES};
 use crate::policy::PolicyKind;
-use crate::shard::{Changes, Effort, Mark, Progress, Shard, Surroundings};
+use crate::shard::{Changes, Effort, Mark, Progress, Shard, Surroundings, Target};
 pub use crate::shard::{Counters, Lower};
 use crate::slot::{Look, NoRoom, Slots};
+use cas::CasValues;
 pub use held::Held;
+pub use tiered::{OnFlash, Read};
 
 /// The least memory of a shard; a server with little has fewer shards. Chosen: some thirty segments, so that a tenth of them is
 /// a queue of several.
@@ -85,14 +89,15 @@ pub struct Store<L: Lower = ()> {
     pool: Pool,
     budget: Arc<Budget>,
     lower: L,
+    /// What has a smaller cas, on flash, was flushed.
+    cas_floor: u64,
     evict: AtomicBool,
     /// When a flush that was asked for is due; 0 for none.
     flush_at: AtomicU32,
     flushing: Mutex<()>,
     /// The latest time that a visit came with.
     clock: Apart<AtomicU32>,
-    /// The cas given last.
-    cas: Apart<AtomicU64>,
+    cas: Apart<CasValues>,
 }
 
 /// How far a scan has come. It begins with the default.
@@ -120,15 +125,9 @@ pub struct Usage {
 }
 
 impl Store<()> {
-    /// A store whose items are in memory alone, counted against `budget`.
+    /// A store whose items are in memory alone, counted against `budget`. For one over flash see [`Store::restore`] and
+    /// [`Store::over`].
     pub fn new(hasher: Hasher, budget: Arc<Budget>, options: StoreOptions) -> Store<()> {
-        Store::over((), hasher, budget, options)
-    }
-}
-
-impl<L: Lower> Store<L> {
-    /// A store that offers what leaves memory to `lower`.
-    fn over(lower: L, hasher: Hasher, budget: Arc<Budget>, options: StoreOptions) -> Store<L> {
         let wanted = (options.threads.max(1) * SHARDS_PER_THREAD).next_power_of_two();
         let affordable = (budget.limit() / SHARD_BYTES_MIN).max(1);
         let shards = wanted.min(1 << affordable.ilog2()).min(SHARDS_MAX);
@@ -149,15 +148,18 @@ impl<L: Lower> Store<L> {
             // One for each of the threads that may move items at the same time.
             pool: Pool::new(budget.clone(), options.threads.clamp(1, shards)),
             budget,
-            lower,
             evict: AtomicBool::new(options.evict),
+            lower: (),
+            cas_floor: 0,
             flush_at: AtomicU32::new(NEVER.0),
             flushing: Mutex::new(()),
             clock: Apart::default(),
-            cas: Apart::default(),
+            cas: Apart(CasValues::default()),
         }
     }
+}
 
+impl<L: Lower> Store<L> {
     /// The hash of keys: what is visited has to be hashed by it.
     pub fn hasher(&self) -> Hasher {
         self.hasher
@@ -249,6 +251,7 @@ impl<L: Lower> Store<L> {
         let changes = shard.take_changes();
         if let Some(changes) = &changes {
             cell.weight.store(changes.weight, Ordering::Relaxed);
+            changes.stale.iter().for_each(|&place| self.lower.invalidate(place));
         }
         drop(shard);
         if let Some(Changes { beside, garbage, .. }) = changes {
@@ -295,21 +298,60 @@ impl<L: Lower> Store<L> {
         if is_due(self.flush_at.load(Ordering::Acquire)) {
             self.clear();
             self.flush_at.store(NEVER.0, Ordering::Release);
+            self.lower.flush_at(NEVER);
         }
     }
 
     fn clear(&self) {
+        self.lower.flush(self.cas.0.last() + 1);
         for cell in &self.cells {
             self.with_shard(&cell.0, |shard| shard.clear(&self.pool));
         }
     }
 
-    fn look_up<R>(&self, key: &Key<'_>, now: Seconds, visit: impl FnOnce(&mut Held<'_>) -> R) -> R {
+    /// What begins every visit.
+    fn arrive(&self, now: Seconds) {
         self.note_time(now);
         self.flush_if_due(now);
-        self.with_shard(self.cell(key.hash()), |shard| {
-            visit(&mut Held::find(shard, *key, now, &self.pool, &self.cas.0))
-        })
+    }
+
+    async fn room(&self, no_room: NoRoom) -> Result<(), NoRoom> {
+        // An item can stay a few rounds before it leaves; then there is room, unless others take it faster than it is made.
+        let mut left = ROUNDS_MAX * (self.budget.limit() / SEGMENT_BYTES + 1);
+        while !self.has_room(no_room.bytes) {
+            let progress = if no_room.bytes > self.budget.limit() { Progress::Nothing } else { self.reclaim() };
+            left -= usize::from(progress == Progress::Freed);
+            if left == 0 || progress == Progress::Nothing {
+                return Err(no_room);
+            }
+            engine::task::yield_now().await;
+        }
+        Ok(())
+    }
+
+    fn buffers(&self, bytes: usize) -> Result<Vec<Buf>, NoRoom> {
+        let sizes = || (0..bytes).step_by(CHUNK_BYTES).map(|start| CHUNK_BYTES.min(bytes - start));
+        let needed = sizes().map(Buf::system_size).sum();
+        self.pool.make_room(needed);
+        self.budget.try_take(Kind::Pending, needed)?;
+        let chunks = sizes().map(Buf::with_capacity).collect();
+        self.budget.give(Kind::Pending, needed);
+        Ok(chunks)
+    }
+
+    fn flush_all(&self, at: Seconds, now: Seconds) {
+        self.arrive(now);
+        let _one = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        if at <= now {
+            self.clear();
+            self.flush_at.store(NEVER.0, Ordering::Release);
+            self.lower.flush_at(NEVER);
+            // memcached spends one, and clients may count on what follows.
+            self.cas.0.next(&self.lower);
+        } else {
+            self.lower.flush_at(at);
+            self.flush_at.store(at.0, Ordering::Release);
+        }
     }
 }
 
@@ -333,7 +375,11 @@ impl Slots for Store<()> {
         _look: Look<Infallible>,
         visit: impl FnOnce(&mut Held<'_>) -> R,
     ) -> Result<R, Infallible> {
-        Ok(self.look_up(key, now, visit))
+        self.arrive(now);
+        Ok(self.with_shard(self.cell(key.hash()), |shard| {
+            let target = shard.find(key, now, &self.pool).map_or(Target::Nothing, Target::Memory);
+            visit(&mut Held::new(self, shard, *key, now, target, None))
+        }))
     }
 
     async fn fetch(&self, place: Infallible) -> Infallible {
@@ -341,41 +387,15 @@ impl Slots for Store<()> {
     }
 
     async fn make_room(&self, no_room: NoRoom) -> Result<(), NoRoom> {
-        // An item can stay a few rounds before it leaves; then there is room, unless others take it faster than it is made.
-        let mut left = ROUNDS_MAX * (self.budget.limit() / SEGMENT_BYTES + 1);
-        while !self.has_room(no_room.bytes) {
-            let progress = if no_room.bytes > self.budget.limit() { Progress::Nothing } else { self.reclaim() };
-            left -= usize::from(progress == Progress::Freed);
-            if left == 0 || progress == Progress::Nothing {
-                return Err(no_room);
-            }
-            engine::task::yield_now().await;
-        }
-        Ok(())
+        self.room(no_room).await
     }
 
     fn chunks(&self, bytes: usize) -> Result<Vec<Buf>, NoRoom> {
-        let sizes = || (0..bytes).step_by(CHUNK_BYTES).map(|start| CHUNK_BYTES.min(bytes - start));
-        let needed = sizes().map(Buf::system_size).sum();
-        self.pool.make_room(needed);
-        self.budget.try_take(Kind::Pending, needed)?;
-        let chunks = sizes().map(Buf::with_capacity).collect();
-        self.budget.give(Kind::Pending, needed);
-        Ok(chunks)
+        self.buffers(bytes)
     }
 
     fn flush(&self, at: Seconds, now: Seconds) {
-        self.note_time(now);
-        self.flush_if_due(now);
-        let _one = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
-        if at <= now {
-            self.clear();
-            self.flush_at.store(NEVER.0, Ordering::Release);
-            // memcached spends one, and clients may count on what follows.
-            self.cas.0.fetch_add(1, Ordering::Relaxed);
-        } else {
-            self.flush_at.store(at.0, Ordering::Release);
-        }
+        self.flush_all(at, now);
     }
 }
 

@@ -97,6 +97,11 @@ impl<N> FlashLog<N> {
         self.secret
     }
 
+    /// Where the server's clock began.
+    pub fn origin(&self) -> Origin {
+        self.origin
+    }
+
     /// The item at `place` counts no more, also after the process was killed: to be called before that is acknowledged.
     pub fn invalidate(&self, place: Place) {
         self.journal().mark(place);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::admission::Admission;
 use super::{FlashLog, Place, Reason};
 use crate::index::FlashPlace;
-use crate::item::{Key, Meta, Value};
+use crate::item::{Key, Meta, NEVER, Seconds, Value};
 use crate::store::Lower;
 
 impl From<Place> for FlashPlace {
@@ -56,6 +56,23 @@ impl<N: Send + Sync> Lower for Tier<N> {
         };
         // What is not taken is counted by the log.
         place.ok().map(FlashPlace::from)
+    }
+
+    fn invalidate(&self, place: FlashPlace) {
+        self.log.invalidate(place.into());
+    }
+
+    fn flush(&self, cas_floor: u64) {
+        self.log.flush(cas_floor);
+    }
+
+    fn flush_at(&self, at: Seconds) {
+        let unix = if at == NEVER { 0 } else { self.log.origin().0 + u64::from(at.0) };
+        self.log.flush_at(unix);
+    }
+
+    fn reserve_cas(&self, up_to: u64) {
+        self.log.reserve_cas(up_to);
     }
 }
 

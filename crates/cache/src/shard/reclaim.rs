@@ -19,6 +19,18 @@ const LOOKED_AT: usize = 64;
 pub trait Lower: Send + Sync {
     /// Takes an item, or does not. It is called with a shard held: it waits for nothing.
     fn offer(&self, key: &Key<'_>, meta: &Meta, value: Value<'_>) -> Option<FlashPlace>;
+
+    /// The item at `place` counts no more, whatever happens to this process: called before that is told to anybody.
+    fn invalidate(&self, place: FlashPlace);
+
+    /// Nothing that was taken so far counts any more, nor what has a smaller cas: called before that is told to anybody.
+    fn flush(&self, cas_floor: u64);
+
+    /// All that is there will be flushed at a time to come, which takes the place of another; [`crate::item::NEVER`] takes it back.
+    fn flush_at(&self, at: Seconds);
+
+    /// Cas values up to this one may be given: after a restart others follow.
+    fn reserve_cas(&self, up_to: u64);
 }
 
 /// Without flash what leaves memory is gone.
@@ -26,6 +38,14 @@ impl Lower for () {
     fn offer(&self, _key: &Key<'_>, _meta: &Meta, _value: Value<'_>) -> Option<FlashPlace> {
         None
     }
+
+    fn invalidate(&self, _place: FlashPlace) {}
+
+    fn flush(&self, _cas_floor: u64) {}
+
+    fn flush_at(&self, _at: Seconds) {}
+
+    fn reserve_cas(&self, _up_to: u64) {}
 }
 
 /// How far reclaiming may go.
@@ -178,14 +198,14 @@ impl Shard {
         self.counters.evicted_unfetched += u64::from(!header.meta.fetched);
         let bytes = &self.log.bytes(found.position)[super::HEADER_BYTES..][..header.key_length];
         let value = self.value(found.position, header);
-        let lowered = Key::new(bytes, hash).ok().and_then(|key| around.lower.offer(&key, &header.meta, value));
-        match lowered {
-            Some(place) => {
-                self.index.replace(found.spot, Location::Flash(place, header.popularity));
-                self.counters.lowered += 1;
-            }
+        // What is there already unchanged is not written again.
+        let place = header
+            .copy
+            .or_else(|| Key::new(bytes, hash).ok().and_then(|key| around.lower.offer(&key, &header.meta, value)));
+        match place {
+            Some(place) => self.lower(hash, found, place, header.popularity),
             None => self.index.remove(found.spot),
         }
-        self.discard(found.position, around.pool);
+        self.release(found.position, header, around.pool);
     }
 }

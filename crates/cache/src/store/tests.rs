@@ -1,4 +1,5 @@
 use std::pin::pin;
+use std::sync::atomic::AtomicU64;
 use std::task::{Context, Poll, Waker};
 
 use proptest::prelude::*;

@@ -1,0 +1,177 @@
+//! Items on flash, as the index of a shard knows them.
+//!
+//! Invariants:
+//! - Of equal remainder there is one entry of an item on flash at most: whoever asks has one place to read.
+//! - A place that leaves index and header for another reason than that its segment is collected is in `stale` before the
+//!   shard is let go, and is invalidated then: before anybody is told of what caused it.
+//! - What has a copy on flash is unchanged since it was read there.
+
+use crate::index::{Entry, FlashPlace, Location, Spot};
+use crate::item::{Item, Key, NewValue, Seconds, Value};
+use crate::memory::Pool;
+use crate::slot::NoRoom;
+
+use super::{Found, New, Shard, Target, header::Header};
+
+/// An entry of an item on flash, which may be another key's, until the shard is changed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OnFlash {
+    pub(super) spot: Spot,
+    pub(crate) place: FlashPlace,
+    pub(super) popularity: u8,
+}
+
+/// What the index says of a key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Located {
+    Nowhere,
+    Memory(Found),
+    Flash(OnFlash),
+}
+
+fn is_on_flash(entry: Entry) -> bool {
+    matches!(entry.location(), Location::Flash(..))
+}
+
+fn is_at(entry: Entry, place: FlashPlace) -> bool {
+    matches!(entry.location(), Location::Flash(there, _) if there == place)
+}
+
+impl Shard {
+    /// Where the item of a key is, or may be.
+    pub(crate) fn locate(&mut self, key: &Key<'_>, now: Seconds, pool: &Pool) -> Located {
+        if let Some(found) = self.find(key, now, pool) {
+            return Located::Memory(found);
+        }
+        match self.index.find(key.hash(), is_on_flash).map(|(spot, entry)| (spot, entry.location())) {
+            Some((spot, Location::Flash(place, popularity))) => Located::Flash(OnFlash { spot, place, popularity }),
+            _ => Located::Nowhere,
+        }
+    }
+
+    /// An item on flash was hit; the answer is whether it was so before.
+    pub(crate) fn raise(&mut self, at: &mut OnFlash) -> bool {
+        let before = at.popularity;
+        at.popularity = super::raised(before);
+        self.index.replace(at.spot, Location::Flash(at.place, at.popularity));
+        before > 0
+    }
+
+    /// Copies an item from flash to memory, where it is from now on; flash keeps its copy.
+    pub(crate) fn promote(&mut self, key: &Key<'_>, at: OnFlash, item: Item<'_>, pool: &Pool) -> Result<Found, NoRoom> {
+        let Item { meta, value } = item;
+        let copy = Some(at.place);
+        let put = |shard: &mut Shard, value| {
+            let new = New { meta, value, copy };
+            shard.put(key, Target::Flash(at), new, pool, || meta.cas).map(|(found, _)| found)
+        };
+        let found = match value {
+            Value::Whole(bytes) => put(self, NewValue::Pieces(&[bytes])),
+            Value::Chunks(chunks) => put(self, NewValue::Chunks(chunks.to_vec())),
+        }?;
+        self.counters.stored -= 1;
+        self.counters.promoted += 1;
+        Ok(found)
+    }
+
+    /// An entry of an item on flash goes, and the item with it.
+    pub(crate) fn drop_on_flash(&mut self, at: OnFlash) {
+        self.index.remove(at.spot);
+        self.note_stale(at.place);
+    }
+
+    /// An entry of an item on flash goes that is not there any more.
+    pub(crate) fn forget(&mut self, at: OnFlash) {
+        self.index.remove(at.spot);
+        self.changed = true;
+    }
+
+    pub(super) fn note_stale(&mut self, place: FlashPlace) {
+        self.changed = true;
+        self.stale.push(place);
+    }
+
+    /// An item is about to be changed, or goes: its copy on flash is not it any more.
+    pub(super) fn spoil_copy(&mut self, header: &mut Header) {
+        if let Some(place) = header.copy.take() {
+            self.note_stale(place);
+        }
+    }
+
+    /// An item in memory leaves for `place`. Another one on flash whose remainder is the same goes.
+    pub(super) fn lower(&mut self, hash: u64, found: Found, place: FlashPlace, popularity: u8) {
+        let mut spot = found.spot;
+        if let Some((other, entry)) = self.index.find(hash, is_on_flash) {
+            if let Location::Flash(place, _) = entry.location() {
+                self.note_stale(place);
+            }
+            self.index.remove(other);
+            let in_memory = |entry: Entry| entry.location() == Location::Memory(found.position);
+            let Some((moved, _)) = self.index.find(hash, in_memory) else {
+                debug_assert!(false, "what was in the index still is");
+                return self.note_stale(place);
+            };
+            spot = moved;
+        }
+        self.index.replace(spot, Location::Flash(place, popularity));
+        self.counters.lowered += 1;
+    }
+
+    /// The segment of `place` is collected. Whether the item there should be kept; if not, it is gone.
+    pub(crate) fn is_wanted(&mut self, hash: u64, place: FlashPlace) -> bool {
+        let log = &self.log;
+        let is_it = |entry: Entry| match entry.location() {
+            Location::Memory(position) => log.header(position).copy == Some(place),
+            Location::Flash(there, _) => there == place,
+        };
+        let Some((spot, entry)) = self.index.find(hash, is_it) else { return false };
+        match entry.location() {
+            Location::Memory(position) => {
+                let mut header = self.log.header(position);
+                header.copy = None;
+                header.write(self.log.header_bytes_mut(position));
+                false
+            }
+            Location::Flash(_, 0) => {
+                self.index.remove(spot);
+                self.counters.collected += 1;
+                false
+            }
+            Location::Flash(..) => true,
+        }
+    }
+
+    /// Moves an item that is wanted: `append` is called if the index still has it at `place`, and says where it is then. Without
+    /// a place it is gone.
+    pub(crate) fn rehome(&mut self, hash: u64, place: FlashPlace, append: impl FnOnce() -> Option<FlashPlace>) {
+        let Some((spot, entry)) = self.index.find(hash, |entry| is_at(entry, place)) else { return };
+        let Location::Flash(_, popularity) = entry.location() else { return };
+        match append() {
+            Some(new) => self.index.replace(spot, Location::Flash(new, popularity.saturating_sub(1))),
+            None => {
+                self.index.remove(spot);
+                self.counters.collected += 1;
+            }
+        }
+    }
+
+    /// An item was found on flash after a restart; items are told in the order of their age. The answer is a place that is not in
+    /// the index, though it was, or should be.
+    pub(crate) fn restore(&mut self, hash: u64, place: FlashPlace, pool: &Pool) -> Option<FlashPlace> {
+        let location = Location::Flash(place, 0);
+        self.changed = true;
+        let there = self.index.find(hash, is_on_flash).map(|(spot, entry)| (spot, entry.location()));
+        if let Some((spot, Location::Flash(displaced, _))) = there {
+            self.index.replace(spot, location);
+            return Some(displaced);
+        }
+        self.index.insert(hash, location, pool).err().map(|_| place)
+    }
+
+    /// The header of an item of which something else than the value is to be changed.
+    pub(super) fn changing(&mut self, found: Found) -> Header {
+        let mut header = self.log.header(found.position);
+        self.spoil_copy(&mut header);
+        header
+    }
+}
