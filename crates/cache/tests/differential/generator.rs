@@ -197,6 +197,57 @@ impl Generator {
         [format!("ms {} {}{flags}\r\n", self.key(), value.len()).as_bytes(), &value, b"\r\n"].concat()
     }
 
+    /// Sets the key of this number among very many.
+    pub fn wide_set(&mut self, number: u64) -> Vec<u8> {
+        let value = self.wide_value(number);
+        [format!("set wide{number} {} 0 {} noreply\r\n", number % 3, value.len()).as_bytes(), &value, b"\r\n"].concat()
+    }
+
+    /// One in ten is a number; few are long.
+    fn wide_value(&mut self, number: u64) -> Vec<u8> {
+        match (number % 10, self.below(400)) {
+            (0, _) => self.below(1000).to_string().into_bytes(),
+            (_, 0) => vec![b'l'; 60_000 + self.below(20_000) as usize],
+            _ => vec![b'a' + (number % 26) as u8; self.below(4500) as usize],
+        }
+    }
+
+    /// Some commands over very many keys, to be sent together.
+    pub fn wide_batch(&mut self, keys: u64) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        // See at the top.
+        let may_count = self.one_in(2);
+        for _ in 0..1 + self.below(12) {
+            let number = self.below(keys);
+            let line = match self.below(20) {
+                0..=3 => {
+                    bytes.extend(self.wide_set(number));
+                    continue;
+                }
+                4..=6 | 19 if may_count => format!("touch wide{number} 10000\r\nincr wide{} 7", number / 10 * 10),
+                4..=8 => {
+                    let others: Vec<String> =
+                        (0..self.below(50)).map(|_| format!(" wide{}", self.below(keys))).collect();
+                    format!("gets wide{number}{}", others.concat())
+                }
+                9 if !may_count => format!("gats 0 wide{number} wide{}", number / 2),
+                10 if !may_count => format!("mg wide{number} s v f c k"),
+                11 if may_count => format!("ma wide{} N0 v c D3", number / 10 * 10),
+                12 => format!("append wide{number} 0 0 3\r\nxyz"),
+                13 => format!("prepend wide{number} 0 0 3 noreply\r\nxyz"),
+                14 => format!("delete wide{number}"),
+                15 => format!("cas wide{number} 0 0 1 {}\r\nc", self.below(30_000)),
+                16 => format!("add wide{number} 0 0 1\r\na"),
+                17 => format!("replace wide{number} 0 0 1\r\nr"),
+                18 => format!("md wide{number} q C{}", self.below(30_000)),
+                _ => format!("touch wide{number} 0"),
+            };
+            bytes.extend_from_slice(line.as_bytes());
+            bytes.extend_from_slice(b"\r\n");
+        }
+        bytes
+    }
+
     /// Some requests of the binary protocol, to be sent together.
     pub fn binary_batch(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();

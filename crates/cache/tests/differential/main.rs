@@ -1,4 +1,5 @@
-//! The same bytes to memcached and to a session, over the plainest slots and over the store: the answers are equal, byte for byte.
+//! The same bytes to memcached and to a session, over the plainest slots, the store in memory and the store over flash: the answers
+//! are equal, byte for byte.
 //!
 //! memcached is Debian's (`scripts/deps.sh test` installs it). Its answers that tell a time may be off by the tick of a clock.
 
@@ -7,6 +8,7 @@ mod cases;
 mod generator;
 mod memcached;
 mod text;
+mod tiers;
 
 use std::sync::Arc;
 

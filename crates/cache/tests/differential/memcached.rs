@@ -65,7 +65,7 @@ impl Drop for Memcached {
 pub struct Pair<S = PlainSlots> {
     memcached: Memcached,
     rules: Arc<Rules>,
-    slots: S,
+    pub slots: S,
     pub server: PlainServer,
     begun: Instant,
     began: u64,

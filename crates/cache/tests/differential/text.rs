@@ -10,8 +10,10 @@ use super::cases;
 use super::generator::Generator;
 use super::memcached::{Answers, Pair};
 
-const SENTINEL: &[u8] = b"mn\r\n";
-const SENTINEL_ANSWER: &[u8] = b"MN\r\n";
+/// Ends what is sent, so that the end of the answer is known.
+pub const SENTINEL: &[u8] = b"mn\r\n";
+/// Ends the answer.
+pub const SENTINEL_ANSWER: &[u8] = b"MN\r\n";
 
 async fn ask<S: Slots>(pair: &mut Pair<S>, bytes: &[u8]) -> Answers {
     let mut connection = pair.connect();
