@@ -15,6 +15,10 @@ const PIECE_BYTES_MAX: usize = 64 << 10;
 /// Segments that are looked at to find one that is nearly empty.
 const LOOKED_AT: usize = 64;
 
+/// The part of a shard's memory that its index may have before items leave for good rather than for flash. Chosen: what is left
+/// has room for both queues in the smallest shard.
+const INDEX_PART: (usize, usize) = (3, 4);
+
 /// What takes the items that leave memory: the flash tier.
 pub trait Lower: Send + Sync {
     /// Takes an item, or does not. It is called with a shard held: it waits for nothing.
@@ -192,6 +196,12 @@ impl Shard {
         true
     }
 
+    /// The index has so much of the memory that more items on flash would leave none for others.
+    fn is_crowded(&self) -> bool {
+        let (items, index) = self.segments();
+        index * INDEX_PART.1 > (items + index) * INDEX_PART.0
+    }
+
     /// An item leaves memory: for flash, or for good.
     fn leave(&mut self, found: Found, hash: u64, header: &Header, around: &Surroundings<'_>) {
         self.counters.evicted += 1;
@@ -199,9 +209,11 @@ impl Shard {
         let bytes = &self.log.bytes(found.position)[super::HEADER_BYTES..][..header.key_length];
         let value = self.value(found.position, header);
         // What is there already unchanged is not written again.
-        let place = header
-            .copy
-            .or_else(|| Key::new(bytes, hash).ok().and_then(|key| around.lower.offer(&key, &header.meta, value)));
+        let offer = || Key::new(bytes, hash).ok().and_then(|key| around.lower.offer(&key, &header.meta, value));
+        let place = if self.is_crowded() { None } else { header.copy.or_else(offer) };
+        if let (None, Some(copy)) = (place, header.copy) {
+            self.note_stale(copy);
+        }
         match place {
             Some(place) => self.lower(hash, found, place, header.popularity),
             None => self.index.remove(found.spot),

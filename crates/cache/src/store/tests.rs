@@ -259,6 +259,16 @@ fn a_full_store_holds_right_items_within_its_limit() {
         let usage = store.usage();
         assert!(usage.counters.evicted > 1000 && usage.counters.reclaimed > 10, "{usage:?}");
         assert!(usage.counters.bytes > (usage.limit / 2) as u64, "{usage:?}");
+        // What is counted is what is there.
+        let (mut items, mut bytes) = (0, 0);
+        let mut at = Some(Scan::default());
+        while let Some(scan) = at {
+            at = store.scan(scan, NOW, |key, item| {
+                items += 1;
+                bytes += (32 + key.len() + item.value.len()) as u64;
+            });
+        }
+        assert_eq!((usage.counters.items, usage.counters.bytes), (items, bytes));
         assert!(usage.free_segments <= 3, "{usage:?}");
     }
 }
