@@ -256,9 +256,11 @@ impl<L: Lower> Store<L> {
         drop(shard);
         if let Some(Changes { beside, garbage, .. }) = changes {
             drop(garbage);
-            let before = cell.beside.swap(beside, Ordering::Relaxed);
-            self.budget.take(Kind::Tables, beside);
-            self.budget.give(Kind::Tables, before);
+            if cell.beside.load(Ordering::Relaxed) != beside {
+                let before = cell.beside.swap(beside, Ordering::Relaxed);
+                self.budget.take(Kind::Tables, beside);
+                self.budget.give(Kind::Tables, before);
+            }
         }
         answer
     }
@@ -303,10 +305,13 @@ impl<L: Lower> Store<L> {
     }
 
     fn clear(&self) {
-        self.lower.flush(self.cas.0.last() + 1);
+        // What is put while shards are emptied may already have left one for flash, and lost its entry: that goes too. What is put
+        // into a shard that was emptied has a greater cas.
+        let floor = self.cas.0.last() + 1;
         for cell in &self.cells {
             self.with_shard(&cell.0, |shard| shard.clear(&self.pool));
         }
+        self.lower.flush(floor);
     }
 
     /// What begins every visit.
@@ -354,6 +359,13 @@ impl<L: Lower> Store<L> {
         }
     }
 }
+
+/// All threads use one store, over any tier.
+const _: fn() = || {
+    fn shared<T: Send + Sync>() {}
+    shared::<Store<()>>();
+    shared::<Store<crate::flash::Tier<device::Memory>>>();
+};
 
 impl Cell {
     fn lock(&self) -> MutexGuard<'_, Shard> {
