@@ -350,12 +350,20 @@ pub struct Wire<S: Slots> {
     /// Buffers are filled by so many bytes at a time at most, in turn.
     pub pieces: Vec<usize>,
     turn: usize,
+    /// What was fetched is handed over after so many turns of others.
+    pub turns: usize,
 }
 
 impl<S: Slots> Wire<S> {
     /// A new connection.
     pub fn new(rules: Arc<Rules>) -> Wire<S> {
-        Wire { session: Session::new(rules, Hasher::new(SECRET)), is_closed: false, pieces: vec![usize::MAX], turn: 0 }
+        Wire {
+            session: Session::new(rules, Hasher::new(SECRET)),
+            is_closed: false,
+            pieces: vec![usize::MAX],
+            turn: 0,
+            turns: 0,
+        }
     }
 
     /// Gives these bytes to the session, and takes what it answers. For slots that need no reactor.
@@ -388,6 +396,9 @@ impl<S: Slots> Wire<S> {
                     let mut fetched = Vec::new();
                     for place in places {
                         fetched.push(slots.fetch(place).await);
+                    }
+                    for _ in 0..self.turns {
+                        engine::task::yield_now().await;
                     }
                     self.session.fetched(fetched);
                 }
