@@ -10,6 +10,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::io;
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use engine::net::{DetachedStream, SendBatch, TcpListener, TcpStream};
 use engine::sync::{MailReceiver, MailSender, Notify};
 use engine::task::{Task, TaskSet};
 use engine::{Buf, time};
-use fabric::tls::{CertificateContext, TlsStream};
+use fabric::tls::{CertificateContext, ClientStream};
 
 use super::SEND_SECONDS_MAX;
 use super::backend::Backend;
@@ -37,8 +38,6 @@ const RECEIVE_LONG_BYTES: usize = 256 << 10;
 const SEND_BYTES: usize = 256 << 10;
 /// The pause after an accept failed, as it does when descriptors run out: a loop without it would burn the core.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long a TLS handshake may take. Guessed: many round trips to the other end of the world.
-const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
 /// How long [`Gateway::stop`] waits for connections to finish what they have begun.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -131,8 +130,12 @@ impl<B: Backend> Gateway<B> {
         let tls = self.tls.clone();
         let connection = async move {
             let _guard = guard;
-            if let Some(stream) = secured(stream, tls).await {
-                Connection { backend, shared, stream, stopping, stop, open }.serve().await;
+            let (peer, local) = (stream.peer_addr(), stream.local_addr());
+            match ClientStream::accept(stream, tls.as_ref()).await {
+                Ok(stream) => {
+                    Connection { backend, shared, stream, peer, local, stopping, stop, open }.serve().await;
+                }
+                Err(error) => tracing::warn!(%peer, %error, "no TLS connection"),
             }
         };
         engine::task::spawn(connection).detach();
@@ -194,58 +197,12 @@ async fn note_kills(mail: MailReceiver<u64>, open: Rc<RefCell<BTreeMap<u64, bool
     }
 }
 
-/// A connection, after its handshake if it is a TLS one.
-async fn secured(stream: TcpStream, tls: Option<CertificateContext>) -> Option<Stream> {
-    let Some(tls) = tls else { return Some(Stream::Plain(stream)) };
-    let peer = stream.peer_addr();
-    match time::timeout(HANDSHAKE_TIME_MAX, TlsStream::accept_certified(stream, &tls)).await {
-        Ok(Ok(stream)) => return Some(Stream::Tls(stream)),
-        Ok(Err(error)) => tracing::warn!(%peer, %error, "no TLS connection"),
-        Err(_) => tracing::warn!(%peer, "no TLS handshake within {HANDSHAKE_TIME_MAX:?}"),
-    }
-    None
-}
-
-/// What a connection receives from and sends to. An enum, not a trait object: the plain path costs one `match`.
-enum Stream {
-    Plain(TcpStream),
-    Tls(TlsStream),
-}
-
-impl Stream {
-    fn socket(&self) -> &TcpStream {
-        match self {
-            Stream::Plain(stream) => stream,
-            Stream::Tls(stream) => stream.socket(),
-        }
-    }
-
-    async fn recv(&self, buf: Buf) -> (io::Result<usize>, Buf) {
-        match self {
-            Stream::Plain(stream) => stream.recv(buf).await,
-            Stream::Tls(stream) => stream.recv(buf).await,
-        }
-    }
-
-    async fn send(&self, batch: SendBatch) -> (io::Result<()>, SendBatch) {
-        match self {
-            Stream::Plain(stream) => stream.send(batch).await,
-            Stream::Tls(stream) => stream.send(batch).await,
-        }
-    }
-
-    fn shutdown(&self) {
-        match self {
-            Stream::Plain(stream) => stream.shutdown(),
-            Stream::Tls(stream) => stream.shutdown(),
-        }
-    }
-}
-
 struct Connection<B> {
     backend: Rc<B>,
     shared: Arc<Shared>,
-    stream: Stream,
+    stream: ClientStream,
+    peer: SocketAddr,
+    local: SocketAddr,
     stopping: Rc<Cell<bool>>,
     stop: Notify,
     open: Rc<RefCell<BTreeMap<u64, bool>>>,
@@ -262,7 +219,7 @@ enum Event {
 
 impl<B: Backend> Connection<B> {
     async fn serve(self) {
-        let (peer, local) = (self.stream.socket().peer_addr(), self.stream.socket().local_addr());
+        let (peer, local) = (self.peer, self.local);
         let mut session = Session::new(self.shared.clone(), peer.to_string(), local.to_string());
         self.open.borrow_mut().insert(session.id(), false);
         let mut jobs = Jobs { sets: Vec::new(), slots: 0 };
@@ -342,7 +299,7 @@ impl<B: Backend> Connection<B> {
                 }
                 Event::Done(job, reply) => session.complete(job, reply),
                 Event::SendTimeout => {
-                    tracing::warn!(peer = %self.stream.socket().peer_addr(), "closed: replies unread for {SEND_SECONDS_MAX} s");
+                    tracing::warn!(peer = %self.peer, "closed: replies unread for {SEND_SECONDS_MAX} s");
                     return Err(io::ErrorKind::TimedOut.into());
                 }
                 Event::Stop => stop.set(Some(self.stop.notified())),

@@ -1,0 +1,78 @@
+//! A client's connection, over whatever it came.
+
+use std::io;
+use std::time::Duration;
+
+use engine::net::{SendBatch, TcpStream, UnixStream};
+use engine::{Buf, time};
+
+use super::{CertificateContext, TlsError, TlsStream};
+
+/// How long a TLS handshake may take. Guessed: many round trips to the other end of the world.
+pub const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// What a server receives from and sends to. An enum, not a trait object: the plain path costs one `match`.
+pub enum ClientStream {
+    /// TCP.
+    Plain(TcpStream),
+    /// TLS over TCP.
+    Tls(TlsStream),
+    /// A socket of this machine.
+    Unix(UnixStream),
+}
+
+impl ClientStream {
+    /// A TCP connection, after its handshake if `tls` is given.
+    ///
+    /// # Errors
+    /// The handshake failed, or took longer than [`HANDSHAKE_TIME_MAX`].
+    pub async fn accept(stream: TcpStream, tls: Option<&CertificateContext>) -> Result<ClientStream, TlsError> {
+        let Some(tls) = tls else { return Ok(ClientStream::Plain(stream)) };
+        match time::timeout(HANDSHAKE_TIME_MAX, TlsStream::accept_certified(stream, tls)).await {
+            Ok(accepted) => accepted.map(ClientStream::Tls),
+            Err(_) => Err(TlsError::Socket(format!("no handshake within {HANDSHAKE_TIME_MAX:?}"))),
+        }
+    }
+
+    /// The TCP socket below, if there is one, for its addresses.
+    pub fn tcp(&self) -> Option<&TcpStream> {
+        match self {
+            ClientStream::Plain(stream) => Some(stream),
+            ClientStream::Tls(stream) => Some(stream.socket()),
+            ClientStream::Unix(_) => None,
+        }
+    }
+
+    /// As [`TcpStream::recv`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn recv(&self, buf: Buf) -> (io::Result<usize>, Buf) {
+        match self {
+            ClientStream::Plain(stream) => stream.recv(buf).await,
+            ClientStream::Tls(stream) => stream.recv(buf).await,
+            ClientStream::Unix(stream) => stream.recv(buf).await,
+        }
+    }
+
+    /// As [`TcpStream::send`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn send(&self, batch: SendBatch) -> (io::Result<()>, SendBatch) {
+        match self {
+            ClientStream::Plain(stream) => stream.send(batch).await,
+            ClientStream::Tls(stream) => stream.send(batch).await,
+            ClientStream::Unix(stream) => stream.send(batch).await,
+        }
+    }
+
+    /// As [`TcpStream::shutdown`].
+    pub fn shutdown(&self) {
+        match self {
+            ClientStream::Plain(stream) => stream.shutdown(),
+            ClientStream::Tls(stream) => stream.shutdown(),
+            ClientStream::Unix(stream) => stream.shutdown(),
+        }
+    }
+}
