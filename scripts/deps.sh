@@ -7,13 +7,13 @@ set -euo pipefail
 # Tools of ours that come from the registry; pinned, so that a new release cannot turn the gate red by itself.
 CARGO_FUZZ=0.13.2
 CARGO_DENY=0.20.2
-REDIS_PY=8.1.0
+CLIENTS_PY=(redis==8.1.0 pymemcache==4.0.0 pylibmc==1.6.3)
 # apt on a fresh machine fails now and then (a mirror in mid-update, a lock held by the first boot).
 TRIES=4
 
 packages=()
 tools=()
-redis_py=
+clients_py=
 
 # command=package: the package is wanted when the command is not there.
 want() {
@@ -45,7 +45,9 @@ for group in "$@"; do
       # memcached: what the cache's answers are compared with.
       want memcached=memcached
       python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)
-      redis_py=yes
+      clients_py=yes
+      # memccapable: a test of memcached's protocols by others.
+      want memccapable=libmemcached-tools
       want_tool "cargo-fuzz@$CARGO_FUZZ" "cargo-deny@$CARGO_DENY"
       ;;
     bench) want memcached=memcached fio=fio redis-server=redis-server mvn=maven javac=default-jdk-headless ;;
@@ -84,13 +86,13 @@ for tool in "${tools[@]}"; do
   CARGO_TARGET_DIR= retry env -u CARGO_TARGET_DIR cargo install --locked "$tool"
 done
 
-if [ -n "$redis_py" ]; then
-  venv=${XDG_CACHE_HOME:-$HOME/.cache}/yagura/redis-py
-  if ! "$venv/bin/python" -c "import sys, redis; sys.exit(redis.__version__ != '$REDIS_PY')" 2>/dev/null; then
-    echo "deps: installing redis-py $REDIS_PY for the gateway's tests"
+if [ -n "$clients_py" ]; then
+  venv=${XDG_CACHE_HOME:-$HOME/.cache}/yagura/clients-py
+  if [ "$("$venv/bin/python" -m pip freeze 2>/dev/null | grep -cxFf <(printf '%s\n' "${CLIENTS_PY[@]}"))" != "${#CLIENTS_PY[@]}" ]; then
+    echo "deps: installing ${CLIENTS_PY[*]} for the tests"
     rm -rf "$venv"
     python3 -m venv "$venv"
-    retry "$venv/bin/python" -m pip --quiet --disable-pip-version-check install "redis==$REDIS_PY"
+    retry "$venv/bin/python" -m pip --quiet --disable-pip-version-check install "${CLIENTS_PY[@]}"
   fi
 fi
 

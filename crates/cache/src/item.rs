@@ -113,7 +113,7 @@ pub struct Item<'a> {
 pub enum NewValue<'a> {
     /// The pieces one after another, together at most [`crate::WHOLE_BYTES_MAX`].
     Pieces(&'a [&'a [u8]]),
-    /// What is longer: full chunks of [`crate::CHUNK_BYTES`], and the rest.
+    /// What is longer, in chunks of the lengths that [`crate::slot::chunk_lengths`] says.
     Chunks(Vec<View>),
 }
 

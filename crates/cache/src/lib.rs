@@ -2,9 +2,9 @@
 //!
 //! The parts, from the middle outwards: [`item`] (keys, values and what is kept with them), [`hash`] (of keys) and [`slot`] (the
 //! place of one key, which is all that a command may look at and change while it runs); [`protocol`] (what stands on the wire),
-//! [`commands`] (what they mean, over slots) and [`session`] (one connection, without its I/O). [`store`] is where items are: in
-//! memory, by an [`index`] without keys, under one limit ([`memory`]), as long as a [`policy`] says. [`flash`] is the log of items
-//! that have left memory.
+//! [`commands`] (what they mean, over slots), [`session`] (one connection, without its I/O) and [`server`] (sockets). [`store`] is
+//! where items are: in memory, by an [`index`] without keys, under one limit ([`memory`]), as long as a [`policy`] says. [`flash`]
+//! is the log of items that have left memory.
 
 pub mod commands;
 pub mod flash;
@@ -15,6 +15,7 @@ pub mod item;
 pub mod memory;
 pub mod policy;
 pub mod protocol;
+pub mod server;
 pub mod session;
 mod shard;
 pub mod slot;
@@ -25,10 +26,12 @@ pub mod testing;
 pub const KEY_BYTES_MAX: usize = 250;
 /// Bytes of the longest value a server can be configured for.
 pub const VALUE_BYTES_MAX: usize = 128 << 20;
+/// The least limit of items that a server can be configured for, as in memcached.
+pub const ITEM_BYTES_MIN: usize = 1 << 10;
 /// Bytes of the longest value that is stored as one piece. Chosen: short enough to be copied while its slot is held, some ten
 /// microseconds; long enough that a longer one loses less than a twentieth to the ends of its chunks.
 pub const WHOLE_BYTES_MAX: usize = 64 << 10;
-/// Bytes of one chunk of a longer value; all but the last are full.
+/// Bytes of a full chunk of a longer value.
 pub const CHUNK_BYTES: usize = 256 << 10;
 
 const _: () = assert!(WHOLE_BYTES_MAX < CHUNK_BYTES && CHUNK_BYTES <= engine::buf::BUF_BYTES_MAX);

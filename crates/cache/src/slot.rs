@@ -5,7 +5,11 @@
 
 use engine::View;
 
+use crate::CHUNK_BYTES;
 use crate::item::{Cas, Item, Key, Meta, NewValue, Seconds};
+
+/// A rest of a long value that is not divided further. Chosen: each buffer costs a page beside its bytes.
+const CHUNK_BYTES_MIN: usize = 16 << 10;
 
 /// There is no room for an item, and none was made: nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -97,7 +101,36 @@ pub enum Look<F> {
     Unseen,
 }
 
+/// The lengths of the chunks of a long value: full ones, then powers of two, then what is left. Buffers are made in powers of two,
+/// so that a last one for all the rest would waste up to half of itself.
+pub fn chunk_lengths(bytes: usize) -> impl Iterator<Item = usize> + Clone {
+    let next = |rest: usize| match rest {
+        0..=CHUNK_BYTES_MIN => rest,
+        _ => (1 << rest.ilog2()).min(CHUNK_BYTES),
+    };
+    let rests = std::iter::successors(Some(bytes), move |&rest| Some(rest - next(rest)));
+    rests.take_while(|&rest| rest > 0).map(next)
+}
+
 /// Full chunks of a value that was received, as [`NewValue::Chunks`] wants them.
 pub fn frozen(chunks: Vec<engine::Buf>) -> Vec<View> {
     chunks.into_iter().map(engine::Buf::freeze).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_are_full_then_powers_of_two_then_the_rest() {
+        let lengths = |bytes| chunk_lengths(bytes).collect::<Vec<_>>();
+        assert_eq!(lengths(90_000), [65_536, 16_384, 8_080]);
+        assert_eq!(lengths(2 * CHUNK_BYTES + 1), [CHUNK_BYTES, CHUNK_BYTES, 1]);
+        assert_eq!((lengths(0), lengths(CHUNK_BYTES_MIN + 1)), (vec![], vec![CHUNK_BYTES_MIN, 1]));
+        for bytes in (1..4 * CHUNK_BYTES).step_by(4099) {
+            let held: usize = chunk_lengths(bytes).map(engine::Buf::system_size).sum();
+            assert_eq!(chunk_lengths(bytes).sum::<usize>(), bytes);
+            assert!(bytes < 64 << 10 || held * 100 <= bytes * 125, "{held} bytes are held for {bytes}");
+        }
+    }
 }

@@ -22,7 +22,6 @@ use std::sync::{
 
 use engine::Buf;
 
-use crate::CHUNK_BYTES;
 use crate::hash::Hasher;
 use crate::index::Index;
 use crate::item::{Item, Key, NEVER, Seconds};
@@ -30,7 +29,7 @@ use crate::memory::{Budget, Kind, Pool, SEGMENT_BYTES};
 use crate::policy::PolicyKind;
 use crate::shard::{Changes, Effort, Mark, Progress, Shard, Surroundings, Target};
 pub use crate::shard::{Counters, Lower};
-use crate::slot::{Look, NoRoom, Slots};
+use crate::slot::{Look, NoRoom, Slots, chunk_lengths};
 use cas::CasValues;
 pub use held::Held;
 pub use tiered::{OnFlash, Read};
@@ -335,11 +334,11 @@ impl<L: Lower> Store<L> {
     }
 
     fn buffers(&self, bytes: usize) -> Result<Vec<Buf>, NoRoom> {
-        let sizes = || (0..bytes).step_by(CHUNK_BYTES).map(|start| CHUNK_BYTES.min(bytes - start));
-        let needed = sizes().map(Buf::system_size).sum();
+        let lengths = chunk_lengths(bytes);
+        let needed = lengths.clone().map(Buf::system_size).sum();
         self.pool.make_room(needed);
         self.budget.try_take(Kind::Pending, needed)?;
-        let chunks = sizes().map(Buf::with_capacity).collect();
+        let chunks = lengths.map(Buf::with_capacity).collect();
         self.budget.give(Kind::Pending, needed);
         Ok(chunks)
     }

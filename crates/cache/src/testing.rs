@@ -11,12 +11,12 @@ use std::task::{Context, Poll, Waker};
 
 use engine::{Buf, View};
 
+use crate::WHOLE_BYTES_MAX;
 use crate::hash::Hasher;
 use crate::item::{Cas, Item, Key, Meta, NEVER, NewValue, Seconds, Value};
 use crate::protocol::Now;
 use crate::session::{CasResult, Control, Event, FETCHES_MAX, Rules, Server, Session, Stats, Step};
-use crate::slot::{Look, NoRoom, Slot, Slots};
-use crate::{CHUNK_BYTES, WHOLE_BYTES_MAX};
+use crate::slot::{Look, NoRoom, Slot, Slots, chunk_lengths};
 
 #[derive(Debug)]
 enum Stored {
@@ -145,8 +145,8 @@ impl Slot for PlainSlot<'_> {
         let value = match value {
             NewValue::Pieces(pieces) => Stored::Whole(pieces.concat()),
             NewValue::Chunks(chunks) => {
-                let full = chunks.split_last().is_some_and(|(_, full)| full.iter().all(|c| c.len() == CHUNK_BYTES));
-                assert!(full, "all chunks but the last are full");
+                let bytes = chunks.iter().map(View::len).sum();
+                assert!(chunks.iter().map(View::len).eq(chunk_lengths(bytes)), "chunks of other lengths");
                 Stored::Chunks(chunks)
             }
         };
@@ -232,8 +232,7 @@ impl Slots for PlainSlots {
         if bytes > self.bytes_max {
             return Err(NoRoom { bytes });
         }
-        let lengths = (0..bytes).step_by(CHUNK_BYTES).map(|at| CHUNK_BYTES.min(bytes - at));
-        Ok(lengths.map(Buf::with_capacity).collect())
+        Ok(chunk_lengths(bytes).map(Buf::with_capacity).collect())
     }
 
     fn flush(&self, at: Seconds, now: Seconds) {

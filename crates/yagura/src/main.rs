@@ -3,6 +3,7 @@
 //! Exit status: see [`exit`].
 
 mod bench;
+mod cache;
 mod cli;
 mod client;
 mod config;
@@ -55,6 +56,7 @@ fn run(arguments: Vec<std::ffi::OsString>) -> Result<(), Failure> {
         Verb::Pool(verb) => pool::run(&verb),
         Verb::Kv(verb) => kv::run(&verb),
         Verb::Gateway(args) => gateway::run(&args),
+        Verb::Cache(verb) => cache::run(&verb),
         Verb::Up(args) => up::run(&args),
         Verb::Nvme(verb) => nvme::run(&verb),
         Verb::Bench(verb) => bench::run(&verb),

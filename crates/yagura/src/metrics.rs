@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
+use cache::server::Holdings as _;
 use fabric::target::{CommandKind, Stats};
 use kv::resp::stats::{GatewayStats, LATENCY_BOUNDS_US, LatencyHistogram, Shared};
 use kv::store::{Latencies, StoreStats};
@@ -110,6 +111,56 @@ impl Collector for GatewayMetrics {
         counter(e, "yagura_gateway_sent_bytes", "Bytes sent.", load(&stats.bytes_sent))?;
         latency(e, "yagura_gateway_read_seconds", "Time of commands that read.", &stats.read_latency)?;
         latency(e, "yagura_gateway_write_seconds", "Time of commands that write.", &stats.write_latency)
+    }
+}
+
+/// The figures of a cache server.
+pub struct CacheMetrics {
+    /// What its threads count.
+    pub shared: Arc<cache::server::Shared>,
+    /// Its items.
+    pub store: Arc<cache::store::Store>,
+}
+
+impl fmt::Debug for CacheMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CacheMetrics")
+    }
+}
+
+impl Collector for CacheMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let (totals, figures) = (self.shared.totals(), self.store.figures());
+        let e = &mut encoder;
+        gauge(e, "yagura_cache_connections", "Connections open.", self.shared.connections() as u64)?;
+        gauge(e, "yagura_cache_items", "Items in memory.", figures.items)?;
+        gauge(e, "yagura_cache_item_bytes", "Bytes of items in memory.", figures.bytes)?;
+        gauge(e, "yagura_cache_memory_held_bytes", "Memory held.", figures.held)?;
+        gauge(e, "yagura_cache_memory_limit_bytes", "Memory that may be held.", figures.limit)?;
+        gauge(e, "yagura_cache_index_bytes", "Memory of the index.", figures.index_bytes)?;
+        for (name, help, value) in [
+            ("connections_accepted", "Connections accepted.", totals.connections_total),
+            ("connections_refused", "Connections over the limit.", totals.connections_rejected),
+            ("connections_idle", "Connections ended because they rested too long.", totals.idle_kicks),
+            ("get_hits", "Keys looked up that were found.", totals.get_hits),
+            ("get_misses", "Keys looked up that were not.", totals.get_misses),
+            ("sets", "Values that came to be stored.", totals.sets),
+            ("touch_hits", "Keys touched that were found.", totals.touch_hits),
+            ("touch_misses", "Keys touched that were not.", totals.touch_misses),
+            ("delete_hits", "Keys deleted that were found.", totals.delete_hits),
+            ("delete_misses", "Keys deleted that were not.", totals.delete_misses),
+            ("too_large", "Values longer than items may be.", totals.too_large),
+            ("no_memory", "Values for which there was no room.", totals.no_memory),
+            ("authentication_errors", "Wrong passwords.", totals.authentication_errors),
+            ("received_bytes", "Bytes received.", totals.bytes_read),
+            ("sent_bytes", "Bytes sent.", totals.bytes_written),
+            ("evictions", "Items let go for others.", figures.evictions),
+            ("evicted_unfetched", "Of these, such as nobody had read.", figures.evicted_unfetched),
+            ("expired", "Items that were over when their room was taken.", figures.reclaimed),
+        ] {
+            counter(e, &format!("yagura_cache_{name}"), help, value)?;
+        }
+        Ok(())
     }
 }
 

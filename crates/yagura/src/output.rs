@@ -1,6 +1,7 @@
 //! What goes to whom: results to standard output (one JSON document with `--json`), logs and progress to standard error.
 
 use std::io::{IsTerminal, Write};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -13,7 +14,27 @@ pub fn log_to_stderr() {
     use tracing_subscriber::EnvFilter;
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
-    builder.with_ansi(std::io::stderr().is_terminal()).init();
+    let builder = builder.with_ansi(std::io::stderr().is_terminal()).with_filter_reloading();
+    let handle = builder.reload_handle();
+    builder.init();
+    let reload = move |filter| {
+        if let Err(error) = handle.reload(filter) {
+            tracing::warn!(%error, "the log goes on as before");
+        }
+    };
+    // It is set once, here.
+    let _ = RELOAD.set(Box::new(reload));
+}
+
+/// How the log's filter is replaced.
+static RELOAD: OnceLock<Box<dyn Fn(tracing_subscriber::EnvFilter) + Send + Sync>> = OnceLock::new();
+
+/// Logs warnings (level 0), what happens seldom (1), each connection (2), or everything.
+pub fn set_log_level(level: u32) {
+    let level = ["warn", "info", "debug"].get(level as usize).copied().unwrap_or("trace");
+    if let Some(reload) = RELOAD.get() {
+        reload(tracing_subscriber::EnvFilter::new(level));
+    }
 }
 
 /// Prints `value` as JSON, or else what `people` writes.

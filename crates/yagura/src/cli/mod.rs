@@ -3,6 +3,7 @@
 //! Verbs come before flags; `--config` may say what any flag says (see [`crate::config`]).
 
 mod bench;
+mod cache;
 mod drive;
 mod kv;
 mod nvme;
@@ -14,6 +15,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 pub use bench::*;
+pub use cache::*;
 pub use drive::*;
 pub use kv::*;
 pub use nvme::*;
@@ -26,7 +28,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use crate::exit::EXIT_STATUS_HELP;
 use crate::size::Size;
 
-/// A pool of flash over NVMe-oF: target, key-value store, Redis gateway.
+/// A pool of flash over NVMe-oF: target, key-value store, Redis gateway, cache.
 #[derive(Parser, Debug)]
 #[command(name = "yagura", version, after_help = EXIT_STATUS_HELP, disable_help_subcommand = true)]
 pub struct Cli {
@@ -56,6 +58,9 @@ pub enum Verb {
     Kv(KvVerb),
     /// Serve a pool to Redis clients (RESP2 and RESP3).
     Gateway(GatewayArgs),
+    /// Serve memcached's protocols.
+    #[command(subcommand)]
+    Cache(CacheVerb),
     /// Run storage nodes, a pool and a gateway on this machine.
     Up(UpArgs),
     /// Talk to any NVMe/TCP target.

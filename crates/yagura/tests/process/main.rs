@@ -1,6 +1,7 @@
 //! Process-level tests: outside view only.
 
 mod authentication;
+mod cache;
 mod drive;
 mod host;
 mod hostile;

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -98,14 +98,19 @@ impl Server {
     }
 
     /// Sends a signal and waits for the end: the exit status.
-    pub fn stop(mut self, signal: &str) -> i32 {
+    pub fn stop(self, signal: &str) -> i32 {
         kill(self.child.id(), signal);
+        self.wait()
+    }
+
+    /// Waits for the end: the exit status.
+    pub fn wait(mut self) -> i32 {
         let deadline = Instant::now() + PATIENCE;
         loop {
             if let Some(status) = self.child.try_wait().expect("waited") {
                 return status.code().unwrap_or(-1);
             }
-            assert!(Instant::now() < deadline, "did not end after SIG{signal}");
+            assert!(Instant::now() < deadline, "it does not end");
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -117,6 +122,24 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The interpreter of the environment that `scripts/deps.sh test` makes, with client libraries of Redis and memcached in it.
+pub fn clients_python() -> Option<PathBuf> {
+    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home)?;
+    let python = cache.join("yagura/clients-py/bin/python");
+    python.exists().then_some(python)
+}
+
+/// A certificate for this host and its key: their files.
+pub fn certificate(directory: &Path) -> [String; 2] {
+    let [cert, key] = ["cert", "key"].map(|name| directory.join(name).display().to_string());
+    let mut openssl = Command::new("openssl");
+    openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]);
+    openssl.args(["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", &key, "-out", &cert]);
+    assert_eq!(finished(openssl).0, 0, "openssl made no certificate");
+    [cert, key]
 }
 
 /// The members of a pool that `up` serves, as a flag.

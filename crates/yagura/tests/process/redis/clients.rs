@@ -1,12 +1,11 @@
 //! Clients of the gateway: several gateways at once, Redis's own tools, a client library; a password and TLS.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::up;
-use crate::support::{PATIENCE, Redis, Reply, Server, finished, pool_of};
+use crate::support::{PATIENCE, Redis, Reply, Server, certificate, clients_python, finished, pool_of};
 
 /// What one client of many has had acknowledged, and what may have happened beside.
 #[derive(Clone, Copy, Default)]
@@ -128,17 +127,9 @@ fn what_has_ended_is_gone_through_every_gateway() {
     assert_eq!(a.call(&[b"DEL", b"scanned", b"read", b"set"]), Reply::Integer(1));
 }
 
-/// The interpreter of the environment that `scripts/deps.sh test` makes, with the client library in it.
-fn python() -> Option<PathBuf> {
-    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home)?;
-    let python = cache.join("yagura/redis-py/bin/python");
-    python.exists().then_some(python)
-}
-
 #[test]
 fn a_client_library_finds_what_it_is_used_to() {
-    let Some(python) = python() else {
+    let Some(python) = clients_python() else {
         eprintln!("skipped: no redis-py (scripts/deps.sh test)");
         return;
     };
@@ -165,16 +156,6 @@ fn redis_benchmark_meets_no_error() {
     for test in tests {
         assert!(stdout.contains(&format!("{test}: ")), "{test}: {stdout}");
     }
-}
-
-/// A certificate for this host and its key: their files.
-fn certificate(directory: &Path) -> [String; 2] {
-    let [cert, key] = ["cert", "key"].map(|name| directory.join(name).display().to_string());
-    let mut openssl = Command::new("openssl");
-    openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]);
-    openssl.args(["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", &key, "-out", &cert]);
-    assert_eq!(finished(openssl).0, 0, "openssl made no certificate");
-    [cert, key]
 }
 
 /// What `redis-cli` says.

@@ -1,0 +1,256 @@
+//! One connection: does what its session says.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use engine::net::SendBatch;
+use engine::sync::MailReceiver;
+use engine::{Buf, time};
+use fabric::tls::ClientStream;
+
+use super::dump;
+use super::holdings::Holdings;
+use super::shared::Seen;
+use super::{Counters, Open, Thread};
+use crate::session::{Dump, FETCHES_MAX, Server, Session, Step, Watch};
+use crate::slot::Slots;
+
+/// How long a peer may take to read one batch of replies. Guessed: a slow line's time for 64 KiB, many times over.
+const SEND_TIME_MAX: Duration = Duration::from_secs(120);
+/// About so many bytes of a dump are made before some are sent.
+const DUMP_BYTES: usize = 32 << 10;
+
+/// Where a connection comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Origin {
+    /// Over TCP.
+    Tcp {
+        /// The client's address.
+        peer: SocketAddr,
+        /// Ours.
+        local: SocketAddr,
+    },
+    /// Over a path.
+    Unix,
+}
+
+impl Origin {
+    /// Our own address.
+    pub(super) fn local(&self) -> Option<SocketAddr> {
+        match self {
+            Origin::Tcp { local, .. } => Some(*local),
+            Origin::Unix => None,
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Tcp { peer, .. } => write!(f, "tcp:{peer}"),
+            Origin::Unix => f.write_str("unix"),
+        }
+    }
+}
+
+/// A connection while it is served.
+pub(super) struct Connection<S: Slots, V> {
+    thread: Rc<Thread<S, V>>,
+    open: Rc<Open>,
+    session: Session<S>,
+}
+
+impl<S: Slots + Holdings, V: Server> Connection<S, V> {
+    /// Serves until either side ends it.
+    pub(super) async fn serve(thread: Rc<Thread<S, V>>, stream: ClientStream, origin: Origin) {
+        let seen = Arc::new(Seen::new(origin, thread.now.get().at));
+        let id = thread.shared.opened(seen.clone());
+        let open = Rc::new(Open { stream, seen });
+        thread.open.borrow_mut().insert(id, open.clone());
+        let session = Session::new(thread.shared.rules(), thread.shared.hasher());
+        let mut connection = Connection { thread: thread.clone(), open, session };
+        if let Err(error) = connection.drive().await {
+            tracing::debug!(%origin, %error, "connection ended");
+        }
+        thread.open.borrow_mut().remove(&id);
+        thread.shared.closed(id);
+        thread.ended.notify_all();
+    }
+
+    async fn drive(&mut self) -> io::Result<()> {
+        loop {
+            let thread = &self.thread;
+            match self.session.step(&*thread.slots, &thread.server, thread.now.get()) {
+                // With nothing to send it has run for long enough: others of this thread have their turn.
+                Step::Send if self.session.output().is_empty() => engine::task::yield_now().await,
+                Step::Send => self.send().await?,
+                Step::Receive => {
+                    self.send().await?;
+                    if !self.receive().await? {
+                        return Ok(());
+                    }
+                }
+                Step::Fetch(places) => {
+                    self.send().await?;
+                    let slots = &*self.thread.slots;
+                    let items = all(places.into_iter().map(|place| slots.fetch(place))).await;
+                    self.session.fetched(items);
+                }
+                Step::MakeRoom(no_room) => {
+                    self.send().await?;
+                    let made = self.thread.slots.make_room(no_room).await;
+                    self.session.made_room(made);
+                }
+                Step::Watch(watch) => self.watch(watch).await?,
+                Step::Dump(dump) => self.dump(&dump).await?,
+                Step::Close => return self.send().await,
+            }
+        }
+    }
+
+    /// Sends what happens until the peer ends the connection.
+    async fn watch(&mut self, watch: Watch) -> io::Result<()> {
+        let thread = self.thread.clone();
+        let Some((number, lines)) = thread.shared.watchers().add(watch) else {
+            self.session.output().line(b"WATCHER_TOO_MANY log watcher limit reached");
+            self.send().await?;
+            return Err(io::Error::other("too many watchers"));
+        };
+        let ended = self.tell_of(&lines).await;
+        thread.shared.watchers().remove(number);
+        ended
+    }
+
+    async fn tell_of(&mut self, lines: &MailReceiver<String>) -> io::Result<()> {
+        self.send().await?;
+        let open = self.open.clone();
+        let mut ends = pin!(async move {
+            loop {
+                // What a watcher says is not listened to; only its end counts.
+                match open.stream.recv(Buf::with_capacity(engine::buf::ALIGN)).await {
+                    (Ok(1..), _) => {}
+                    (result, _) => return result.map(|_| ()),
+                }
+            }
+        });
+        loop {
+            let next = pin!(lines.recv());
+            let line = match either(ends.as_mut(), next).await {
+                Either::Ended(result) => return result.and(Err(io::ErrorKind::ConnectionAborted.into())),
+                Either::Line(line) => line,
+            };
+            let Some(line) = line else { return Ok(()) };
+            self.session.output().bytes(line.as_bytes());
+            self.send().await?;
+        }
+    }
+
+    /// Sends a line for each item.
+    async fn dump(&mut self, dump: &Dump) -> io::Result<()> {
+        let ours = dump::has_ours(&dump.classes);
+        let mut rest = ours.filter(|ours| *ours).map(|_| S::Scan::default());
+        let now = self.thread.now.get();
+        while let Some(at) = rest {
+            let mut text = String::with_capacity(DUMP_BYTES);
+            rest = self.thread.slots.scan(at, now.at, &mut |item| dump::line(&mut text, &item, now.began));
+            self.session.output().bytes(text.as_bytes());
+            self.send().await?;
+            // Others of this thread have their turn between two pieces.
+            engine::task::yield_now().await;
+        }
+        let end: &[u8] = if ours.is_some() { b"END" } else { b"BADCLASS invalid class id" };
+        self.session.output().line(end);
+        Ok(())
+    }
+
+    /// Receives once. False: the connection is to end.
+    async fn receive(&mut self) -> io::Result<bool> {
+        let rests = self.session.rest();
+        if rests && self.thread.stopping.get() {
+            return Ok(false);
+        }
+        self.open.seen.set_rests(rests);
+        let (result, buf) = self.open.stream.recv(self.session.lend()).await;
+        self.open.seen.set_rests(false);
+        self.session.receive(buf);
+        let bytes = result?;
+        self.open.seen.set_active(self.thread.now.get().at);
+        Counters::add(&self.thread.counters.bytes_read, bytes as u64);
+        Ok(bytes > 0)
+    }
+
+    /// Sends all that waits.
+    async fn send(&mut self) -> io::Result<()> {
+        while !self.session.output().is_empty() {
+            let batch = self.session.output().take();
+            let bytes = batch.len();
+            let batch = patiently(self.open.stream.send(batch)).await?;
+            self.session.output().give_back(batch);
+            Counters::add(&self.thread.counters.bytes_written, bytes as u64);
+        }
+        Ok(())
+    }
+}
+
+/// Waits for a send as long as a peer may take to read it. The clock is looked at only where the socket has no room.
+async fn patiently(send: impl Future<Output = (io::Result<()>, SendBatch)>) -> io::Result<SendBatch> {
+    let mut send = pin!(send);
+    let at_once = poll_fn(|context| Poll::Ready(send.as_mut().poll(context))).await;
+    let (result, batch) = match at_once {
+        Poll::Ready(sent) => sent,
+        Poll::Pending => match time::timeout(SEND_TIME_MAX, send).await {
+            Ok(sent) => sent,
+            Err(_) => return Err(io::Error::new(io::ErrorKind::TimedOut, "replies were not read")),
+        },
+    };
+    result.map(|()| batch)
+}
+
+enum Either<E, L> {
+    Ended(E),
+    Line(L),
+}
+
+/// Awaits whichever comes first.
+async fn either<E, L>(
+    mut ends: std::pin::Pin<&mut impl Future<Output = E>>,
+    mut next: std::pin::Pin<&mut impl Future<Output = L>>,
+) -> Either<E, L> {
+    poll_fn(|context| {
+        if let Poll::Ready(ended) = ends.as_mut().poll(context) {
+            return Poll::Ready(Either::Ended(ended));
+        }
+        next.as_mut().poll(context).map(Either::Line)
+    })
+    .await
+}
+
+/// Awaits all at once; the results in their order.
+async fn all<T>(mut futures: impl ExactSizeIterator<Item = impl Future<Output = T>>) -> Vec<T> {
+    if futures.len() <= 1 {
+        return match futures.next() {
+            Some(future) => vec![future.await],
+            None => Vec::new(),
+        };
+    }
+    let mut set = engine::task::TaskSet::new(futures.len());
+    let mut results: Vec<Option<T>> = Vec::new();
+    let mut places = [0; FETCHES_MAX];
+    for (index, future) in futures.enumerate() {
+        results.push(None);
+        let pushed = set.push(future);
+        let Ok(slot) = pushed else { unreachable!("a session asks for FETCHES_MAX items at most, and the set is new") };
+        places[slot] = index;
+    }
+    while let Some((slot, result)) = poll_fn(|context| set.poll_next(context)).await {
+        results[places[slot]] = Some(result);
+    }
+    results.into_iter().flatten().collect()
+}

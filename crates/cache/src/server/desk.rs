@@ -1,0 +1,135 @@
+//! What a session asks of its server: counting, statistics, and what administrators change.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use super::counters::Counters;
+use super::holdings::Holdings;
+use super::shared::Shared;
+use super::statistics;
+use crate::session::{Control, Event, Server, Stats};
+
+/// Bytes of `stats cachedump`, as in memcached.
+const DUMP_BYTES_MAX: usize = 2 << 20;
+/// Items of one class are told by it: there are no classes of size here, so there is one.
+pub(super) const CLASS: u32 = 1;
+
+/// The server of one thread's sessions.
+pub struct Desk<S> {
+    slots: Arc<S>,
+    shared: Arc<Shared>,
+    counters: Arc<Counters>,
+}
+
+impl<S> Desk<S> {
+    /// For the sessions of the thread whose counters these are.
+    pub fn new(slots: Arc<S>, shared: Arc<Shared>, counters: Arc<Counters>) -> Desk<S> {
+        Desk { slots, shared, counters }
+    }
+}
+
+impl<S: Holdings> Server for Desk<S> {
+    fn count(&self, event: Event) {
+        self.counters.count(event);
+    }
+
+    fn stats(&self, stats: Stats<'_>, tell: &mut dyn FnMut(&str, &str)) -> bool {
+        let mut tell = |name: &str, value: &dyn std::fmt::Display| tell(name, &value.to_string());
+        match stats {
+            Stats::General => statistics::general(&self.shared, &self.slots.figures(), &mut tell),
+            Stats::Settings => statistics::settings(&self.shared, &self.slots.figures(), &mut tell),
+            Stats::Connections => statistics::connections(&self.shared, &mut tell),
+            // There is no extstore: flash tells of itself in the general statistics.
+            Stats::Extstore => {}
+            Stats::Named(b"items") => statistics::items(&self.slots.figures(), &mut tell),
+            Stats::Named(b"slabs") => statistics::slabs(&self.slots.figures(), &self.shared.totals(), &mut tell),
+            // As of a memcached that was not told to track them.
+            Stats::Named(b"sizes") => tell("sizes_status", &"disabled"),
+            Stats::Named(b"sizes_enable") => {
+                tell("sizes_status", &"error");
+                tell("sizes_error", &"sizes are not tracked");
+            }
+            Stats::Named(b"sizes_disable") => tell("sizes_status", &"disabled"),
+            Stats::Named(_) => return false,
+        }
+        true
+    }
+
+    fn reset_stats(&self) {
+        self.shared.reset();
+    }
+
+    fn counts_prefixes(&self) -> bool {
+        self.shared.prefixes().is_on() || self.shared.watchers().any()
+    }
+
+    fn set_counts_prefixes(&self, on: bool) {
+        self.shared.prefixes().set(on);
+    }
+
+    fn count_prefix(&self, key: &[u8], event: Event) {
+        if self.shared.prefixes().is_on() {
+            self.shared.prefixes().count(key, event);
+        }
+        self.shared.watchers().saw(key, event);
+    }
+
+    fn prefixes(&self) -> String {
+        self.shared.prefixes().dump()
+    }
+
+    fn cache_dump(&self, class: u32, limit: u32) -> String {
+        let (mut text, mut lines) = (String::new(), 0);
+        let mut rest = (class == CLASS).then(S::Scan::default);
+        let now = self.shared.now();
+        while let Some(at) = rest {
+            rest = self.slots.scan(at, now.at, &mut |item| {
+                let has_room = text.len() < DUMP_BYTES_MAX && (limit == 0 || lines < limit);
+                if has_room {
+                    lines += 1;
+                    let key = String::from_utf8_lossy(item.key);
+                    let expires = statistics::unix(item.meta.expires, now.began).unwrap_or(0);
+                    let written = write!(text, "ITEM {key} [{} b; {expires} s]\r\n", item.value_bytes);
+                    written.expect("invariant: a string takes all that is written to it");
+                }
+            });
+            if text.len() >= DUMP_BYTES_MAX || limit != 0 && lines >= limit {
+                break;
+            }
+        }
+        text
+    }
+
+    fn control(&self, control: Control<'_>) -> String {
+        let text = match control {
+            Control::Verbosity(level) => {
+                self.shared.set_verbosity(level);
+                "OK"
+            }
+            Control::MemoryLimit(mebibytes) => {
+                self.slots.set_memory_limit((mebibytes as usize) << 20);
+                "OK"
+            }
+            // One queue order is as good as the other to clients; there is no crawler and there are no slabs to be moved, so what
+            // would tune them has nothing to act on.
+            Control::LruSegmented(_) | Control::LruTune(..) | Control::LruTemporary(_) => "OK",
+            Control::SlabsReassign(..) => "NOTFULL dest class not full",
+            Control::SlabsAutomove(_) | Control::SlabsAutomoveRatio(_) => "OK",
+            Control::Crawl(_) | Control::CrawlCount(_) | Control::CrawlSleep(_) | Control::CrawlEnabled(_) => "OK",
+            Control::Extstore(_) => "ERROR",
+            Control::RefreshCertificates => match self.shared.refresh_certificates() {
+                Ok(()) => "OK",
+                Err(error) => return format!("SERVER_ERROR {error}"),
+            },
+        };
+        text.to_owned()
+    }
+
+    fn may_watch(&self) -> bool {
+        self.shared.watchers().has_room()
+    }
+
+    fn shut_down(&self, gracefully: bool) {
+        self.shared.shut_down(gracefully);
+    }
+}

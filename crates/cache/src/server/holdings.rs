@@ -1,0 +1,103 @@
+//! The items as statistics and administrators see them.
+
+use std::sync::Arc;
+
+use crate::item::{Item, Meta, Seconds};
+use crate::memory::SEGMENT_BYTES;
+use crate::store::{Scan, Store};
+
+/// Figures of all items at one moment; counts are since the server started.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Figures {
+    /// Items in memory.
+    pub items: u64,
+    /// Bytes of their keys and values, and of what is kept with them.
+    pub bytes: u64,
+    /// Items stored, ever.
+    pub stored: u64,
+    /// Memory limit of the process, in bytes.
+    pub limit: u64,
+    /// Bytes that are held of it.
+    pub held: u64,
+    /// Bytes of the index.
+    pub index_bytes: u64,
+    /// Segments that hold items.
+    pub segments: u64,
+    /// Bytes of one.
+    pub segment_bytes: u64,
+    /// Items that were let go for others.
+    pub evictions: u64,
+    /// Of these, such as nobody had read.
+    pub evicted_unfetched: u64,
+    /// Items that were over when their room was taken.
+    pub reclaimed: u64,
+    /// Items that were over and that nobody had read.
+    pub expired_unfetched: u64,
+}
+
+/// An item, as a dump tells it.
+#[derive(Clone, Copy, Debug)]
+pub struct Listed<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// What is kept with the value.
+    pub meta: Meta,
+    /// Bytes of the value.
+    pub value_bytes: usize,
+}
+
+/// The items as statistics and administrators see them.
+pub trait Holdings {
+    /// How far a scan over all items has come; it begins with the default.
+    type Scan: Default;
+
+    /// Figures of all items.
+    fn figures(&self) -> Figures;
+
+    /// Another memory limit for the process, in bytes. What is over it is let go by and by.
+    fn set_memory_limit(self: &Arc<Self>, bytes: usize);
+
+    /// Tells the next items of a scan over all of them, and takes away those that are over. Where to go on, `None` at the end. One
+    /// that is moved meanwhile may be told twice, or not.
+    fn scan(&self, at: Self::Scan, now: Seconds, tell: &mut dyn FnMut(Listed<'_>)) -> Option<Self::Scan>;
+}
+
+impl Holdings for Store {
+    type Scan = Scan;
+
+    fn figures(&self) -> Figures {
+        let usage = self.usage();
+        let counters = usage.counters;
+        Figures {
+            items: counters.items,
+            bytes: counters.bytes,
+            stored: counters.stored,
+            limit: usage.limit as u64,
+            held: usage.used as u64,
+            index_bytes: (usage.index_segments * SEGMENT_BYTES) as u64,
+            segments: usage.item_segments as u64,
+            segment_bytes: SEGMENT_BYTES as u64,
+            evictions: counters.evicted,
+            evicted_unfetched: counters.evicted_unfetched,
+            reclaimed: counters.expired,
+            expired_unfetched: counters.expired_unfetched,
+        }
+    }
+
+    fn set_memory_limit(self: &Arc<Self>, bytes: usize) {
+        self.set_limit(bytes);
+        let store = self.clone();
+        let shrink = async move {
+            if let Err(error) = store.shrink().await {
+                tracing::warn!(bytes = error.bytes, "memory over the new limit cannot be given back now");
+            }
+        };
+        engine::task::spawn(shrink).detach();
+    }
+
+    fn scan(&self, at: Scan, now: Seconds, tell: &mut dyn FnMut(Listed<'_>)) -> Option<Scan> {
+        Store::scan(self, at, now, |key, item: Item<'_>| {
+            tell(Listed { key, meta: item.meta, value_bytes: item.value.len() });
+        })
+    }
+}

@@ -1,0 +1,225 @@
+//! The server's sockets: each connection is served by one thread, whole; all threads share the items.
+//!
+//! Invariants:
+//! - A connection holds no more than its session does and one batch that is being sent; nothing is received while replies wait, so
+//!   that a peer that does not read is slowed by its own socket.
+//! - Nothing on a connection's way blocks: what waits (for the peer, for flash, for room) lets the thread's other connections go on.
+
+mod connection;
+mod counters;
+mod desk;
+mod dump;
+mod holdings;
+mod prefixes;
+mod shared;
+mod statistics;
+mod watch;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::net::{DetachedStream, SendBatch, TcpListener, TcpStream, UnixListener, UnixStream};
+use engine::sync::{MailReceiver, MailSender, Notify};
+use engine::task::Task;
+use engine::time;
+use fabric::tls::ClientStream;
+
+pub use counters::{Counters, Totals};
+pub use desk::Desk;
+pub use holdings::{Figures, Holdings, Listed};
+pub use shared::{Options, Program, Said, Shared};
+
+use crate::protocol::Now;
+use crate::session::Server;
+use crate::slot::Slots;
+use connection::{Connection, Origin};
+use shared::Seen;
+
+/// The pause after an accept failed, as it does when descriptors run out: a loop without it would burn the core.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long [`Worker::stop`] waits for connections to finish what they have begun.
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
+/// How often a thread looks at the clock and for connections that rest too long. Times are in whole seconds.
+const TICK: Duration = Duration::from_millis(250);
+
+/// A connection on its way from the thread that accepted it to the one that serves it.
+pub enum Accepted {
+    /// TCP, before a handshake if there is to be one.
+    Tcp(DetachedStream),
+    /// A socket of this machine.
+    Unix(UnixStream),
+}
+
+/// The connections of one reactor thread.
+pub struct Worker<S, V> {
+    thread: Rc<Thread<S, V>>,
+    _ticker: Task<()>,
+}
+
+/// What the connections of a thread have in common.
+struct Thread<S, V> {
+    slots: Arc<S>,
+    server: V,
+    shared: Arc<Shared>,
+    counters: Arc<Counters>,
+    now: Cell<Now>,
+    stopping: Cell<bool>,
+    open: RefCell<BTreeMap<u64, Rc<Open>>>,
+    /// Told when a connection has ended.
+    ended: Notify,
+}
+
+/// An open connection.
+struct Open {
+    stream: ClientStream,
+    seen: Arc<Seen>,
+}
+
+impl<S: Slots + Holdings + 'static, V: Server + 'static> Worker<S, V> {
+    /// For the current thread. `counters` are this thread's.
+    pub fn new(slots: Arc<S>, server: V, shared: Arc<Shared>, counters: Arc<Counters>) -> Worker<S, V> {
+        let thread = Rc::new(Thread {
+            slots,
+            server,
+            now: Cell::new(shared.now()),
+            shared,
+            counters,
+            stopping: Cell::default(),
+            open: RefCell::default(),
+            ended: Notify::new(),
+        });
+        let ticker = engine::task::spawn(tick(thread.clone()));
+        Worker { thread, _ticker: ticker }
+    }
+
+    /// Accepts TCP connections until the future is dropped; they go round this thread and `others`.
+    pub async fn accept(&self, listener: &TcpListener, others: &[MailSender<Accepted>]) {
+        let mut turn = 0;
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => self.hand_out(Accepted::Tcp(stream.detach()), others, &mut turn).await,
+                Err(error) => pause(&error).await,
+            }
+        }
+    }
+
+    /// The same of connections over a path.
+    pub async fn accept_unix(&self, listener: &UnixListener, others: &[MailSender<Accepted>]) {
+        let mut turn = 0;
+        loop {
+            match listener.accept().await {
+                Ok(stream) => self.hand_out(Accepted::Unix(stream), others, &mut turn).await,
+                Err(error) => pause(&error).await,
+            }
+        }
+    }
+
+    async fn hand_out(&self, accepted: Accepted, others: &[MailSender<Accepted>], turn: &mut usize) {
+        *turn = (*turn + 1) % (others.len() + 1);
+        match others.get(turn.wrapping_sub(1)) {
+            None => self.adopt(accepted),
+            Some(other) => {
+                if other.send(accepted).await.is_err() {
+                    tracing::warn!("a thread has ended: the connection is closed");
+                }
+            }
+        }
+    }
+
+    /// Serves the connections that another thread accepts, until that thread is gone.
+    pub async fn adopt_all(&self, mail: &MailReceiver<Accepted>) {
+        while let Some(accepted) = mail.recv().await {
+            self.adopt(accepted);
+        }
+    }
+
+    /// Serves one connection in a task of its own.
+    pub fn adopt(&self, accepted: Accepted) {
+        let thread = self.thread.clone();
+        Counters::add(&thread.counters.connections_total, 1);
+        let Some(place) = thread.shared.place() else {
+            Counters::add(&thread.counters.connections_rejected, 1);
+            engine::task::spawn(refuse(accepted)).detach();
+            return;
+        };
+        let connection = async move {
+            let _place = place;
+            let (stream, origin) = match accepted {
+                Accepted::Unix(stream) => (ClientStream::Unix(stream), Origin::Unix),
+                Accepted::Tcp(stream) => {
+                    let stream = stream.attach();
+                    let origin = Origin::Tcp { peer: stream.peer_addr(), local: stream.local_addr() };
+                    match ClientStream::accept(stream, thread.shared.tls().as_ref()).await {
+                        Ok(stream) => (stream, origin),
+                        Err(error) => return tracing::info!(%origin, %error, "no TLS connection"),
+                    }
+                }
+            };
+            Connection::serve(thread, stream, origin).await;
+        };
+        engine::task::spawn(connection).detach();
+    }
+
+    /// Lets every connection finish the commands that were received, then closes them; waits a bounded time.
+    pub async fn stop(&self) {
+        self.thread.stopping.set(true);
+        for open in self.thread.open.borrow().values() {
+            open.close_if_resting();
+        }
+        let all_ended = async {
+            while !self.thread.open.borrow().is_empty() {
+                self.thread.ended.notified().await;
+            }
+        };
+        if time::timeout(STOP_PATIENCE, all_ended).await.is_err() {
+            let connections = self.thread.open.borrow().len();
+            tracing::warn!(connections, "closed with commands under way");
+        }
+    }
+}
+
+impl Open {
+    /// A receive that waits ends by this.
+    fn close_if_resting(&self) {
+        if self.seen.rests() {
+            self.stream.shutdown();
+        }
+    }
+}
+
+/// Moves the thread's clock on, and ends connections that have rested for too long.
+async fn tick<S, V>(thread: Rc<Thread<S, V>>) {
+    loop {
+        time::sleep(TICK).await;
+        let now = thread.shared.now();
+        let is_new = now != thread.now.replace(now);
+        let Some(idle) = thread.shared.idle_timeout().filter(|_| is_new) else { continue };
+        for open in thread.open.borrow().values() {
+            if now.at.0.saturating_sub(open.seen.active().0) > idle && open.seen.rests() {
+                Counters::add(&thread.counters.idle_kicks, 1);
+                open.close_if_resting();
+            }
+        }
+    }
+}
+
+async fn pause(error: &std::io::Error) {
+    tracing::warn!(%error, "accept failed");
+    time::sleep(ACCEPT_PAUSE).await;
+}
+
+async fn refuse(accepted: Accepted) {
+    let mut batch = SendBatch::new();
+    batch.head(b"ERROR Too many open connections\r\n");
+    // The peer may be gone already; there is nobody else to tell.
+    let _ = match accepted {
+        Accepted::Tcp(stream) => {
+            let stream: TcpStream = stream.attach();
+            time::timeout(ACCEPT_PAUSE, stream.send(batch)).await
+        }
+        Accepted::Unix(stream) => time::timeout(ACCEPT_PAUSE, stream.send(batch)).await,
+    };
+}

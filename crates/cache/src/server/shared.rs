@@ -1,0 +1,291 @@
+//! What all threads of a server have in common.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+
+use engine::time::{self, Instant};
+use fabric::tls::CertificateContext;
+
+use super::connection::Origin;
+use super::counters::{Counters, Totals};
+use super::prefixes::Prefixes;
+use super::watch::Watchers;
+use crate::hash::Hasher;
+use crate::item::Seconds;
+use crate::protocol::Now;
+use crate::session::Rules;
+
+/// What the clock shows when a server starts. As in memcached: no moment is 0, and one second ago there was one too.
+const CLOCK_START: u64 = 2;
+
+/// What only the program around a server can do.
+pub trait Program: Send + Sync {
+    /// Ends the server: after what is under way, or at once.
+    fn shut_down(&self, gracefully: bool);
+
+    /// Says more or less on its log.
+    fn set_verbosity(&self, level: u32);
+
+    /// Reads certificate and key anew; `None`: there are none.
+    ///
+    /// # Errors
+    /// Why they can't be read; those in use stay.
+    fn certificates(&self) -> Result<Option<CertificateContext>, String>;
+}
+
+/// What a server was told at its start, for those who ask later.
+#[derive(Clone, Default, Debug)]
+pub struct Said {
+    /// The TCP port.
+    pub port: u16,
+    /// Where it listens.
+    pub listen: String,
+    /// The path it listens at.
+    pub unix_socket: Option<String>,
+    /// Items are let go for others.
+    pub evicts: bool,
+}
+
+/// How connections are served.
+pub struct Options {
+    /// What holds for every session.
+    pub rules: Rules,
+    /// Connections at once, over all threads.
+    pub connections_max: usize,
+    /// Seconds after which a connection that rests is ended; 0: never.
+    pub idle_timeout: u32,
+    /// Certificate and key, if TCP connections are TLS ones.
+    pub tls: Option<CertificateContext>,
+    /// What it was told.
+    pub said: Said,
+    /// The program around it.
+    pub program: Box<dyn Program>,
+}
+
+/// An open connection, as statistics see it.
+#[derive(Debug)]
+pub(super) struct Seen {
+    /// Where it comes from.
+    pub(super) origin: Origin,
+    rests: AtomicBool,
+    active: AtomicU32,
+}
+
+impl Seen {
+    pub(super) fn new(origin: Origin, now: Seconds) -> Seen {
+        Seen { origin, rests: AtomicBool::new(false), active: AtomicU32::new(now.0) }
+    }
+
+    /// It waits for the next command, with nothing begun.
+    pub(super) fn rests(&self) -> bool {
+        self.rests.load(Relaxed)
+    }
+
+    pub(super) fn set_rests(&self, rests: bool) {
+        self.rests.store(rests, Relaxed);
+    }
+
+    /// When it last received something.
+    pub(super) fn active(&self) -> Seconds {
+        Seconds(self.active.load(Relaxed))
+    }
+
+    pub(super) fn set_active(&self, now: Seconds) {
+        self.active.store(now.0, Relaxed);
+    }
+}
+
+/// What all threads of a server have in common.
+pub struct Shared {
+    rules: Arc<Rules>,
+    hasher: Hasher,
+    connections_max: usize,
+    idle_timeout: u32,
+    tls: RwLock<Option<CertificateContext>>,
+    said: Said,
+    program: Box<dyn Program>,
+    verbosity: AtomicU32,
+    prefixes: Prefixes,
+    watchers: Watchers,
+    seen: Mutex<BTreeMap<u64, Arc<Seen>>>,
+    /// When the first thread looked at the clock, and when that was 0, in seconds since 1970.
+    clock: OnceLock<(Instant, u64)>,
+    open: Arc<AtomicUsize>,
+    next_id: AtomicU64,
+    threads: Mutex<Vec<Arc<Counters>>>,
+    /// The counters when they were reset.
+    reset: Mutex<Totals>,
+}
+
+/// One of the connections that may be open at once.
+pub(super) struct Place(Arc<AtomicUsize>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Shared {
+    /// A server that starts now.
+    pub fn new(options: Options, hasher: Hasher) -> Shared {
+        Shared {
+            rules: Arc::new(options.rules),
+            hasher,
+            connections_max: options.connections_max,
+            idle_timeout: options.idle_timeout,
+            tls: RwLock::new(options.tls),
+            said: options.said,
+            program: options.program,
+            verbosity: AtomicU32::new(0),
+            prefixes: Prefixes::default(),
+            watchers: Watchers::default(),
+            seen: Mutex::default(),
+            clock: OnceLock::new(),
+            open: Arc::default(),
+            next_id: AtomicU64::new(1),
+            threads: Mutex::default(),
+            reset: Mutex::default(),
+        }
+    }
+
+    /// The time. It goes on evenly whatever is done to the system's clock.
+    pub fn now(&self) -> Now {
+        let (at, began) = (self.uptime() + CLOCK_START, self.clock().1);
+        Now { at: Seconds(u32::try_from(at).unwrap_or(u32::MAX)), began }
+    }
+
+    /// Seconds since the server started.
+    pub fn uptime(&self) -> u64 {
+        time::now().duration_since(self.clock().0).as_secs()
+    }
+
+    fn clock(&self) -> (Instant, u64) {
+        *self.clock.get_or_init(|| (time::now(), time::unix_time().as_secs().saturating_sub(CLOCK_START)))
+    }
+
+    /// What holds for every session.
+    pub fn rules(&self) -> Arc<Rules> {
+        self.rules.clone()
+    }
+
+    /// The hash of keys.
+    pub fn hasher(&self) -> Hasher {
+        self.hasher
+    }
+
+    /// Connections at once.
+    pub fn connections_max(&self) -> usize {
+        self.connections_max
+    }
+
+    /// Connections open now.
+    pub fn connections(&self) -> usize {
+        self.open.load(Relaxed)
+    }
+
+    /// Seconds that a connection may rest, if that is bounded.
+    pub fn idle_timeout(&self) -> Option<u32> {
+        (self.idle_timeout > 0).then_some(self.idle_timeout)
+    }
+
+    /// Certificate and key for the next connection.
+    pub fn tls(&self) -> Option<CertificateContext> {
+        // A panic elsewhere leaves a whole context behind.
+        self.tls.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Reads certificate and key anew, for connections that come from now on.
+    ///
+    /// # Errors
+    /// Why they can't be read; those in use stay.
+    pub fn refresh_certificates(&self) -> Result<(), String> {
+        let found = self.program.certificates()?.ok_or("TLS is not served")?;
+        *self.tls.write().unwrap_or_else(PoisonError::into_inner) = Some(found);
+        Ok(())
+    }
+
+    /// What the server was told.
+    pub fn said(&self) -> &Said {
+        &self.said
+    }
+
+    /// How much is said on the log.
+    pub fn verbosity(&self) -> u32 {
+        self.verbosity.load(Relaxed)
+    }
+
+    /// Says more or less on the log.
+    pub fn set_verbosity(&self, level: u32) {
+        self.verbosity.store(level, Relaxed);
+        self.program.set_verbosity(level);
+    }
+
+    /// Ends the server.
+    pub fn shut_down(&self, gracefully: bool) {
+        self.program.shut_down(gracefully);
+    }
+
+    pub(super) fn prefixes(&self) -> &Prefixes {
+        &self.prefixes
+    }
+
+    pub(super) fn watchers(&self) -> &Watchers {
+        &self.watchers
+    }
+
+    /// Notes a connection; the number it is known by.
+    pub(super) fn opened(&self, seen: Arc<Seen>) -> u64 {
+        let id = self.next_id.fetch_add(1, Relaxed);
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).insert(id, seen);
+        id
+    }
+
+    pub(super) fn closed(&self, id: u64) {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    }
+
+    /// Tells of every open connection.
+    pub(super) fn each_connection(&self, mut tell: impl FnMut(u64, &Seen)) {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|(id, seen)| tell(*id, seen));
+    }
+
+    /// Takes one of the places for connections, if one is free.
+    pub(super) fn place(&self) -> Option<Place> {
+        if self.open.fetch_add(1, Relaxed) >= self.connections_max {
+            self.open.fetch_sub(1, Relaxed);
+            return None;
+        }
+        Some(Place(self.open.clone()))
+    }
+
+    /// The counters of one more thread.
+    pub fn add_thread(&self) -> Arc<Counters> {
+        let counters = Arc::<Counters>::default();
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(counters.clone());
+        counters
+    }
+
+    /// How many threads there are.
+    pub fn threads(&self) -> usize {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// What was counted since the last reset.
+    pub fn totals(&self) -> Totals {
+        self.sum().since(&self.reset.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Counts anew.
+    pub fn reset(&self) {
+        *self.reset.lock().unwrap_or_else(PoisonError::into_inner) = self.sum();
+    }
+
+    fn sum(&self) -> Totals {
+        let mut totals = Totals::default();
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|thread| totals.add(thread));
+        totals
+    }
+}

@@ -1,0 +1,16 @@
+//! `yagura cache`: memcached's protocols, and what tells of a server that speaks them.
+
+mod serve;
+mod stats;
+
+use crate::cli::CacheVerb;
+use crate::exit::Failure;
+
+/// Runs the verb.
+pub fn run(verb: &CacheVerb) -> Result<(), Failure> {
+    match verb {
+        CacheVerb::Serve(args) => serve::run(args),
+        CacheVerb::Stats(args) => stats::stats(args),
+        CacheVerb::Top(args) => stats::top(args),
+    }
+}

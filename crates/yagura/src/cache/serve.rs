@@ -1,0 +1,286 @@
+//! `yagura cache serve`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ::cache::hash::Hasher;
+use ::cache::memory::{Budget, Kind};
+use ::cache::server::{Accepted, Desk, Options, Program, Said, Shared, Worker};
+use ::cache::session::{Authentication, Protocols, Rules, Users};
+use ::cache::store::{Store, StoreOptions};
+use ::cache::{ITEM_BYTES_MIN, VALUE_BYTES_MAX};
+use engine::net::{TcpListener, UnixListener};
+use engine::sync::{MailReceiver, MailSender, mailbox};
+use fabric::secret;
+use fabric::tls::CertificateContext;
+use prometheus_client::registry::Registry;
+use serde::Serialize;
+
+use crate::cli::{CacheProtocol, CacheServeArgs};
+use crate::exit::Failure;
+use crate::handout::Handout;
+use crate::race::first_of;
+use crate::stop::Reason;
+use crate::{metrics, output, reactors, stop};
+
+/// Connections on their way to another reactor. Guessed; at the bound the accepting one waits.
+const HANDED_MAX: usize = 64;
+/// Threads where none are asked for: memcached's default, if there are as many cores.
+const THREADS_DEFAULT_MAX: usize = 4;
+
+/// What is said on standard output once it serves.
+#[derive(Serialize, Debug)]
+struct Ready {
+    /// The first address, if it listens to TCP at all.
+    listening: Option<SocketAddr>,
+    addresses: Vec<SocketAddr>,
+    unix_socket: Option<PathBuf>,
+    metrics: Option<SocketAddr>,
+    memory_mib: u32,
+    threads: usize,
+}
+
+/// Serves until a signal.
+pub fn run(args: &CacheServeArgs) -> Result<(), Failure> {
+    match args.verbose {
+        0 => {}
+        level => output::set_log_level(u32::from(level)),
+    }
+    let rules = rules(args)?;
+    let threads = threads(args);
+    let letters = Handout::new(stop::letters(threads, args.until_stdin_closes)?);
+    let (senders, receivers): (Vec<_>, Vec<_>) = (1..threads).map(|_| mailbox::<Accepted>(HANDED_MAX)).unzip();
+    let (receivers, senders) = (Handout::new(receivers), Handout::new([senders]));
+    let tls = certificates(args).map_err(Failure::refused)?;
+    let store = Arc::new(store(args, threads)?);
+    let shared = Arc::new(shared(args, rules, tls, &store)?);
+    reactors::run(&vec![None; threads], async |index| {
+        let Some(letter) = letters.take(index) else { return Ok(()) };
+        let counters = shared.add_thread();
+        let desk = Desk::new(store.clone(), shared.clone(), counters.clone());
+        let worker = Worker::new(store.clone(), desk, shared.clone(), counters);
+        match index.checked_sub(1).and_then(|other| receivers.take(other)) {
+            Some(connections) => {
+                first_of(worker.adopt_all(&connections), letter.recv()).await;
+            }
+            None => listen(args, &worker, &senders.take(0).unwrap_or_default(), &store, &shared, &letter).await?,
+        }
+        worker.stop().await;
+        Ok(())
+    })
+}
+
+type Serving = Worker<Store, Desk<Store>>;
+
+/// Accepts on the first thread until it is told to stop.
+async fn listen(
+    args: &CacheServeArgs,
+    worker: &Serving,
+    others: &[MailSender<Accepted>],
+    store: &Arc<Store>,
+    shared: &Arc<Shared>,
+    letter: &MailReceiver<Reason>,
+) -> Result<(), Failure> {
+    let mut ready = Ready {
+        listening: None,
+        addresses: Vec::new(),
+        unix_socket: args.unix_socket.clone(),
+        metrics: None,
+        memory_mib: args.memory_limit,
+        threads: threads(args),
+    };
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(metrics::CacheMetrics { shared: shared.clone(), store: store.clone() }));
+    ready.metrics = args.metrics.map(|address| metrics::serve(address, registry)).transpose()?;
+    if let Some(path) = &args.unix_socket {
+        let listener = UnixListener::bind(path, args.unix_mask.0).map_err(|error| cannot_listen(&error))?;
+        output::report(args.common.json, &ready, describe)?;
+        first_of(worker.accept_unix(&listener, others), letter.recv()).await;
+        return Ok(());
+    }
+    let mut listeners = Vec::new();
+    for listen in &args.listen {
+        let listener = TcpListener::bind(listen.socket(args.port)).map_err(|error| cannot_listen(&error))?;
+        ready.addresses.push(listener.local_addr());
+        listeners.push(listener);
+    }
+    ready.listening = ready.addresses.first().copied();
+    output::report(args.common.json, &ready, describe)?;
+    let accepting = listeners.iter().map(|listener| worker.accept(listener, others));
+    first_of(never_ending(accepting.collect()), letter.recv()).await;
+    Ok(())
+}
+
+/// Runs all of them; they end only by being dropped.
+async fn never_ending<F: Future<Output = ()>>(futures: Vec<F>) {
+    let mut set = engine::task::TaskSet::new(futures.len().max(1));
+    for future in futures {
+        let pushed = set.push(future);
+        assert!(pushed.is_ok(), "invariant: the set was made for as many");
+    }
+    while std::future::poll_fn(|context| set.poll_next(context)).await.is_some() {}
+}
+
+fn cannot_listen(error: &std::io::Error) -> Failure {
+    let mend = "does another cache server run there? -p 0 takes a free port";
+    Failure::refused(format!("cannot listen: {error} ({mend})"))
+}
+
+fn threads(args: &CacheServeArgs) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    args.threads.map_or(cores.min(THREADS_DEFAULT_MAX), usize::from)
+}
+
+fn store(args: &CacheServeArgs, threads: usize) -> Result<Store, Failure> {
+    let limit = (args.memory_limit as usize) << 20;
+    let budget = Arc::new(Budget::new(limit));
+    let base = resident_bytes().map_err(|error| Failure::from(error).during("/proc/self/statm"))?;
+    budget.take(Kind::Base, base + threads * THREAD_BYTES);
+    if budget.room() < limit / 2 {
+        let needed = ((limit - budget.room()) * 2) >> 20;
+        return Err(Failure::refused(format!(
+            "-m {} leaves no room for items: {threads} threads need {needed} MiB or more",
+            args.memory_limit
+        )));
+    }
+    let options = StoreOptions { threads, evict: !args.disable_evictions, ..StoreOptions::default() };
+    let secret = secret().map_err(|error| Failure::from(error).during("random numbers of the system"))?;
+    Ok(Store::new(Hasher::new(secret), budget, options))
+}
+
+/// What a reactor thread takes beside the buffers of its connections: ring, stack, timers. Measured, idle, and rounded up.
+const THREAD_BYTES: usize = 512 << 10;
+
+/// Bytes of a page in `/proc/self/statm`: those of every machine that we run on.
+const PAGE_BYTES: usize = 4096;
+
+/// Resident memory of this process now.
+fn resident_bytes() -> std::io::Result<usize> {
+    let text = std::fs::read_to_string("/proc/self/statm")?;
+    let pages = text.split_ascii_whitespace().nth(1).and_then(|field| field.parse::<usize>().ok());
+    let pages = pages.ok_or_else(|| std::io::Error::new(std::io::ErrorKind::InvalidData, "no resident pages"))?;
+    Ok(pages * PAGE_BYTES)
+}
+
+/// The secret of the hash of keys: no client may know which keys meet.
+fn secret() -> std::io::Result<[u64; 2]> {
+    use std::io::Read as _;
+    let mut bytes = [0; 16];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    let (first, second) = bytes.split_at(8);
+    let word = |half: &[u8]| half.iter().fold(0, |word, &byte| word << 8 | u64::from(byte));
+    Ok([word(first), word(second)])
+}
+
+fn rules(args: &CacheServeArgs) -> Result<Rules, Failure> {
+    let item_bytes_max = args.max_item_size.0;
+    if !(ITEM_BYTES_MIN as u64..=VALUE_BYTES_MAX as u64).contains(&item_bytes_max) {
+        return Err(Failure::usage(format!(
+            "-I {} is no limit of items: from {} to {} bytes",
+            args.max_item_size, ITEM_BYTES_MIN, VALUE_BYTES_MAX
+        )));
+    }
+    if item_bytes_max > u64::from(args.memory_limit) << 19 {
+        let message = format!("items of {} want -m twice as large at least", args.max_item_size);
+        return Err(Failure::usage(message));
+    }
+    let users = args.auth_file.as_deref().map(users).transpose()?;
+    let authentication = match users {
+        None => Authentication::None,
+        Some(users) if args.enable_sasl => Authentication::Sasl(users),
+        Some(users) => Authentication::Text(users),
+    };
+    let protocols = match args.protocol {
+        CacheProtocol::Auto => Protocols::Both,
+        CacheProtocol::Ascii => Protocols::Text,
+        CacheProtocol::Binary => Protocols::Binary,
+    };
+    Ok(Rules {
+        item_bytes_max: item_bytes_max as usize,
+        protocols,
+        authentication,
+        serves_shutdown: args.enable_shutdown,
+        serves_flush: !args.disable_flush_all,
+        serves_dump: !args.disable_dumping,
+        serves_watch: !args.disable_watch,
+    })
+}
+
+fn users(path: &std::path::Path) -> Result<Users, Failure> {
+    let refused = |what: String| Failure::refused(format!("--auth-file {}: {what}", path.display()));
+    let secret = secret::Secret::from_file(path).map_err(|error| refused(error.to_string()))?;
+    let text = std::str::from_utf8(secret.expose()).map_err(|_| refused("it is no text".to_owned()))?;
+    Users::parse(text).map_err(|line| refused(format!("line {line} is no name:password")))
+}
+
+fn shared(
+    args: &CacheServeArgs,
+    rules: Rules,
+    tls: Option<CertificateContext>,
+    store: &Arc<Store>,
+) -> Result<Shared, Failure> {
+    let listen: Vec<String> = args.listen.iter().map(|listen| listen.socket(args.port).ip().to_string()).collect();
+    let files = [&args.tls_cert, &args.tls_key, &args.tls_ca].map(|file| file.clone());
+    let said = Said {
+        port: if args.unix_socket.is_some() { 0 } else { args.port },
+        listen: listen.join(","),
+        unix_socket: args.unix_socket.as_ref().map(|path| path.display().to_string()),
+        evicts: !args.disable_evictions,
+    };
+    let options = Options {
+        rules,
+        connections_max: args.conn_limit as usize,
+        idle_timeout: args.idle_timeout,
+        tls,
+        said,
+        program: Box::new(Process { files }),
+    };
+    Ok(Shared::new(options, store.hasher()))
+}
+
+fn certificates(args: &CacheServeArgs) -> Result<Option<CertificateContext>, String> {
+    let files = [&args.tls_cert, &args.tls_key, &args.tls_ca].map(|file| file.clone());
+    Process { files }.certificates()
+}
+
+/// This process, as the server uses it.
+struct Process {
+    /// Chain, key and authorities.
+    files: [Option<PathBuf>; 3],
+}
+
+impl Program for Process {
+    fn shut_down(&self, gracefully: bool) {
+        if !gracefully {
+            std::process::exit(0);
+        }
+        if let Err(error) = signal_hook::low_level::raise(signal_hook::consts::SIGTERM) {
+            tracing::error!(%error, "cannot shut down");
+        }
+    }
+
+    fn set_verbosity(&self, level: u32) {
+        output::set_log_level(level);
+    }
+
+    fn certificates(&self) -> Result<Option<CertificateContext>, String> {
+        let [Some(chain), Some(key), authorities] = &self.files else { return Ok(None) };
+        let context = CertificateContext::new(chain, key, authorities.as_deref());
+        context.map(Some).map_err(|error| error.to_string())
+    }
+}
+
+fn describe(ready: &Ready) -> String {
+    let Ready { addresses, unix_socket, metrics, memory_mib, threads, .. } = ready;
+    let mut text = format!("cache of {memory_mib} MiB, {threads} threads, listening at ");
+    text += &match unix_socket {
+        Some(path) => path.display().to_string(),
+        None => addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", "),
+    };
+    text.push('\n');
+    if let Some(address) = metrics {
+        text += &format!("metrics at http://{address}/metrics\n");
+    }
+    text
+}

@@ -1,0 +1,210 @@
+//! Flags of `yagura cache`. Short ones are memcached's.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+use super::Common;
+use crate::size::Size;
+
+/// `yagura cache …`
+#[derive(Subcommand, Debug)]
+pub enum CacheVerb {
+    /// Serve memcached's protocols (text, meta, binary). UDP is left out: it can be abused to flood others.
+    Serve(Box<CacheServeArgs>),
+    /// Tell a server's statistics (any server of memcached's text protocol).
+    Stats(CacheStatsArgs),
+    /// Tell what a server does, a line for each interval, until interrupted.
+    Top(CacheTopArgs),
+}
+
+/// `yagura cache serve`
+#[derive(Args, Debug)]
+pub struct CacheServeArgs {
+    #[command(flatten)]
+    pub common: Common,
+    /// Memory of the whole process, in mebibytes: items, their index, connections.
+    #[arg(short = 'm', long, value_name = "MIB", default_value_t = 64,
+          value_parser = clap::value_parser!(u32).range(32..=16_777_216))]
+    pub memory_limit: u32,
+    /// TCP port; 0 takes a free one, which is reported.
+    #[arg(short = 'p', long, value_name = "PORT", default_value_t = 11211)]
+    pub port: u16,
+    /// Addresses to listen at, each with a port of its own if it is not that of -p.
+    #[arg(short = 'l', long, value_name = "ADDR", value_delimiter = ',', default_value = "127.0.0.1")]
+    pub listen: Vec<Listen>,
+    /// Listen at this path alone.
+    #[arg(short = 's', long, value_name = "PATH")]
+    pub unix_socket: Option<PathBuf>,
+    /// Permissions of that path, octal.
+    #[arg(short = 'a', long, value_name = "MODE", default_value = "700", requires = "unix_socket")]
+    pub unix_mask: Octal,
+    /// UDP port; only 0 (none) is accepted.
+    #[arg(short = 'U', long, value_name = "PORT", default_value_t = 0, value_parser = no_udp)]
+    pub udp_port: u16,
+    /// Connections served at once.
+    #[arg(short = 'c', long, value_name = "N", default_value_t = 1024,
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub conn_limit: u32,
+    /// Reactor threads; default: one per core, at most 4.
+    #[arg(short = 't', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: Option<u16>,
+    /// The longest item, such as 1m or 128m.
+    #[arg(short = 'I', long, value_name = "SIZE", default_value = "1m")]
+    pub max_item_size: Size,
+    /// Answer sets with an error when memory is full, in place of evicting.
+    #[arg(short = 'M', long)]
+    pub disable_evictions: bool,
+    /// What to speak.
+    #[arg(short = 'B', long, value_name = "PROTOCOL", value_enum, default_value_t = CacheProtocol::Auto)]
+    pub protocol: CacheProtocol,
+    /// Serve the command `shutdown`.
+    #[arg(short = 'A', long)]
+    pub enable_shutdown: bool,
+    /// Do not serve the command `flush_all`.
+    #[arg(short = 'F', long)]
+    pub disable_flush_all: bool,
+    /// Do not serve `stats cachedump` and `lru_crawler metadump`.
+    #[arg(short = 'X', long)]
+    pub disable_dumping: bool,
+    /// Do not serve `watch`.
+    #[arg(short = 'W', long)]
+    pub disable_watch: bool,
+    /// Ask clients of the text protocol for a name and a password of this file (lines of name:password), in a first `set`.
+    #[arg(short = 'Y', long, value_name = "FILE")]
+    pub auth_file: Option<PathBuf>,
+    /// Ask clients of the binary protocol for a name and a password of --auth-file, by SASL PLAIN.
+    #[arg(short = 'S', long, requires = "auth_file")]
+    pub enable_sasl: bool,
+    /// End connections that have rested for so many seconds; 0: never.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    pub idle_timeout: u32,
+    /// Serve TLS 1.3 alone over TCP, with the certificate chain of this PEM file.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// The certificate's private key, a PEM file.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Let in only clients with a certificate of an authority of this PEM file.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_ca: Option<PathBuf>,
+    /// Serve Prometheus metrics (/metrics) and /healthz at this address.
+    #[arg(long, value_name = "ADDR")]
+    pub metrics: Option<SocketAddr>,
+    /// Say more on standard error: connections that end, then every one.
+    #[arg(short = 'v', long, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// Stop when standard input ends: a child process must not outlive its supervisor.
+    #[arg(long, hide = true)]
+    pub until_stdin_closes: bool,
+}
+
+/// `yagura cache stats`
+#[derive(Args, Debug)]
+pub struct CacheStatsArgs {
+    #[command(flatten)]
+    pub common: Common,
+    /// The server, ADDRESS:PORT.
+    #[arg(value_name = "ADDR", default_value = "127.0.0.1:11211")]
+    pub address: SocketAddr,
+    /// Which: settings, items, slabs, conns, sizes; default: the general ones.
+    #[arg(value_name = "NAME")]
+    pub name: Option<String>,
+}
+
+/// `yagura cache top`
+#[derive(Args, Debug)]
+pub struct CacheTopArgs {
+    #[command(flatten)]
+    pub common: Common,
+    /// The server, ADDRESS:PORT.
+    #[arg(value_name = "ADDR", default_value = "127.0.0.1:11211")]
+    pub address: SocketAddr,
+    /// Seconds between two lines.
+    #[arg(short = 'i', long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub interval: u32,
+    /// Stop after so many lines; 0: never.
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 0)]
+    pub count: u64,
+}
+
+/// UDP is not served; who turns it off explicitly, as most do, is content.
+fn no_udp(text: &str) -> Result<u16, String> {
+    match text {
+        "0" => Ok(0),
+        _ => Err("UDP is not served, since it can be abused to flood others: leave -U away, or say -U 0".into()),
+    }
+}
+
+/// What a cache server speaks.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CacheProtocol {
+    /// Text and meta.
+    Ascii,
+    /// Binary.
+    Binary,
+    /// What a connection's first byte says.
+    Auto,
+}
+
+/// An address to listen at.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Listen {
+    address: std::net::IpAddr,
+    port: Option<u16>,
+}
+
+impl Listen {
+    /// The whole address; `port` where it names none.
+    pub fn socket(&self, port: u16) -> SocketAddr {
+        SocketAddr::new(self.address, self.port.unwrap_or(port))
+    }
+}
+
+impl std::str::FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Listen, String> {
+        if let Ok(address) = text.parse() {
+            return Ok(Listen { address, port: None });
+        }
+        let socket: SocketAddr = text
+            .parse()
+            .map_err(|_| format!("`{text}` is no address: write one such as 0.0.0.0, ::1 or 10.0.0.1:11212"))?;
+        Ok(Listen { address: socket.ip(), port: Some(socket.port()) })
+    }
+}
+
+/// Permissions in octal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Octal(pub u32);
+
+impl std::str::FromStr for Octal {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Octal, String> {
+        let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+        mode.map(Octal).ok_or_else(|| format!("`{text}` are no permissions: write three octal digits, such as 770"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listening_addresses() {
+        let socket = |text: &str| text.parse::<Listen>().map(|listen| listen.socket(11211).to_string());
+        assert_eq!(socket("0.0.0.0"), Ok("0.0.0.0:11211".into()));
+        assert_eq!(socket("::1"), Ok("[::1]:11211".into()));
+        assert_eq!(socket("10.0.0.1:7"), Ok("10.0.0.1:7".into()));
+        assert!(socket("example").expect_err("no address").contains("`example`"));
+    }
+
+    #[test]
+    fn permissions() {
+        assert_eq!("770".parse(), Ok(Octal(0o770)));
+        assert!("779".parse::<Octal>().is_err() && "7777".parse::<Octal>().is_err());
+    }
+}

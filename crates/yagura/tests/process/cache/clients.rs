@@ -1,0 +1,74 @@
+//! Clients that people use: libmemcached's tools, pymemcache, pylibmc; and TLS that is not ours.
+
+use std::process::{Command, Stdio};
+
+use super::serve;
+use crate::support::{certificate, clients_python, finished};
+
+#[test]
+fn client_libraries_find_what_they_are_used_to() {
+    let python = clients_python().expect("the clients' environment; make it with: scripts/deps.sh test");
+    let server = serve(&[]);
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/process/cache/client.py");
+    let mut command = Command::new(python);
+    command.args([script, &server.address("listening").port().to_string()]).stdin(Stdio::null());
+    let (status, stdout, stderr) = finished(command);
+    assert_eq!((status, stdout.as_str()), (0, "done\n"), "{stderr}");
+}
+
+/// libmemcached's own test of a server, text and binary.
+#[test]
+fn memccapable_passes_as_with_memcached() {
+    let server = serve(&[]);
+    let port = server.address("listening").port().to_string();
+    for protocol in ["-a", "-b"] {
+        let mut command = Command::new("memccapable");
+        command.args(["-h", "127.0.0.1", "-p", &port, protocol]).stdin(Stdio::null());
+        let (status, stdout, stderr) = finished(command);
+        assert_eq!(status, 0, "{protocol}: {stdout}\n{stderr}");
+        assert!(stdout.contains("All tests passed"), "{protocol}: {stdout}\n{stderr}");
+    }
+}
+
+#[test]
+fn libmemcached_tools_store_and_find() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("item");
+    std::fs::write(&file, "content").expect("written");
+    let server = serve(&[]);
+    let servers = format!("--servers={}", server.address("listening"));
+    let tool = |name: &str, arguments: &[&str]| {
+        let mut command = Command::new(name);
+        command.arg(&servers).args(arguments).stdin(Stdio::null());
+        finished(command)
+    };
+    assert_eq!(tool("memccp", &[file.to_str().expect("text")]).0, 0);
+    assert_eq!(tool("memccat", &["item"]).1.trim_end(), "content");
+    assert_eq!(tool("memcexist", &["item"]).0, 0);
+    assert_eq!(tool("memcdump", &[]).1.trim_end(), "item");
+    assert!(tool("memcstat", &[]).1.contains("curr_items"));
+    assert_eq!(tool("memcrm", &["item"]).0, 0);
+    assert_ne!(tool("memcexist", &["item"]).0, 0);
+    assert_eq!(tool("memcping", &[]).0, 0);
+}
+
+#[test]
+fn tls_of_others_is_understood_and_nothing_else_then() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let [cert, key] = certificate(directory.path());
+    let server = serve(&["--tls-cert", &cert, "--tls-key", &key]);
+    let address = server.address("listening").to_string();
+    let mut command = Command::new("sh");
+    // The client ends when its input does; the answers come before that.
+    let script = "(printf 'set a 0 0 1\\r\\nx\\r\\nget a\\r\\n'; sleep 1; printf 'quit\\r\\n'; sleep 1) | \
+                  openssl s_client -quiet -verify_return_error -CAfile \"$1\" -connect \"$0\"";
+    command.args(["-c", script, &address, &cert]).stdin(Stdio::null());
+    let (_, stdout, stderr) = finished(command);
+    assert_eq!(stdout, "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n", "{stderr}");
+    let mut plain = super::Text::connect(server.address("listening"));
+    plain.send(b"get a\r\n");
+    let mut rest = Vec::new();
+    // A reset counts as an end.
+    drop(std::io::Read::read_to_end(plain.reader.get_mut(), &mut rest));
+    assert!(!String::from_utf8_lossy(&rest).contains("VALUE"), "{rest:?}");
+}

@@ -1,0 +1,303 @@
+//! `yagura cache` from outside: sockets, exit codes, memory.
+
+mod clients;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use crate::support::{PATIENCE, Server, run};
+
+/// A cache server on a free port.
+fn serve(arguments: &[&str]) -> Server {
+    Server::start(&[&["cache", "serve", "-p", "0"], arguments].concat())
+}
+
+/// A connection that speaks the text protocol.
+struct Text<S> {
+    reader: BufReader<S>,
+}
+
+impl Text<TcpStream> {
+    fn connect(address: SocketAddr) -> Text<TcpStream> {
+        let stream = TcpStream::connect_timeout(&address, PATIENCE).expect("connected");
+        stream.set_read_timeout(Some(PATIENCE)).expect("set");
+        stream.set_nodelay(true).expect("set");
+        Text { reader: BufReader::new(stream) }
+    }
+}
+
+impl<S: Read + Write> Text<S> {
+    fn send(&mut self, bytes: &[u8]) {
+        self.reader.get_mut().write_all(bytes).expect("sent");
+    }
+
+    /// Sends bytes and gives the lines of the answer, up to one that begins with `last`.
+    fn ask(&mut self, bytes: &[u8], last: &str) -> Vec<String> {
+        self.send(bytes);
+        let mut lines: Vec<String> = Vec::new();
+        while !lines.last().is_some_and(|line| line.starts_with(last)) {
+            let mut line = Vec::new();
+            self.reader.read_until(b'\n', &mut line).expect("an answer in time");
+            assert!(!line.is_empty(), "the connection ended after {lines:?}");
+            lines.push(String::from_utf8_lossy(&line).trim_end().to_owned());
+        }
+        lines
+    }
+
+    /// Sends bytes and compares the answer.
+    fn expect(&mut self, bytes: &[u8], answer: &[u8]) {
+        self.send(bytes);
+        let mut got = vec![0; answer.len()];
+        self.reader.read_exact(&mut got).expect("an answer in time");
+        assert_eq!(String::from_utf8_lossy(&got), String::from_utf8_lossy(answer));
+    }
+
+    /// The server closes the connection, and says nothing more.
+    fn ends(mut self) {
+        let mut rest = Vec::new();
+        match self.reader.read_to_end(&mut rest) {
+            Ok(_) => assert_eq!(rest, b"", "{:?}", String::from_utf8_lossy(&rest)),
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}"),
+        }
+    }
+
+    fn figure(&mut self, name: &str) -> u64 {
+        let lines = self.ask(b"stats\r\n", "END");
+        let prefix = format!("STAT {name} ");
+        let value = lines.iter().find_map(|line| line.strip_prefix(&prefix)).unwrap_or_else(|| panic!("no {name}"));
+        value.parse().expect("a number")
+    }
+}
+
+#[test]
+fn items_are_shared_by_all_connections_and_told_by_statistics() {
+    let server = serve(&["-t", "3"]);
+    let address = server.address("listening");
+    let mut clients: Vec<_> = (0..6).map(|_| Text::connect(address)).collect();
+    clients[0].expect(b"set key 7 0 5\r\nvalue\r\n", b"STORED\r\n");
+    for client in &mut clients {
+        client.expect(b"get key none\r\n", b"VALUE key 7 5\r\nvalue\r\nEND\r\n");
+    }
+    clients[3].expect(b"mg key f v\r\n", b"VA 5 f7\r\nvalue\r\n");
+    // A value longer than a thread's buffers, in one piece and in many.
+    let long = vec![b'x'; 700_000];
+    let set = [b"set long 0 0 700000\r\n".as_slice(), &long, b"\r\n"].concat();
+    for piece in set.chunks(10_007) {
+        clients[1].send(piece);
+    }
+    clients[1].expect(b"", b"STORED\r\n");
+    let got = [b"VALUE long 0 700000\r\n".as_slice(), &long, b"\r\nEND\r\n"].concat();
+    clients[2].expect(b"get long\r\n", &got);
+    assert_eq!((clients[0].figure("curr_items"), clients[0].figure("curr_connections")), (2, 6));
+    assert_eq!((clients[0].figure("get_hits"), clients[0].figure("get_misses")), (8, 6));
+    let (status, stdout, stderr) = run(&["cache", "stats", &address.to_string(), "--json"]);
+    let document: serde_json::Value =
+        serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout} {stderr}"));
+    assert_eq!((status, &document["curr_items"]), (0, &"2".into()));
+    let (status, stdout, _) = run(&["cache", "top", &address.to_string(), "-n", "1"]);
+    assert!(status == 0 && stdout.contains("gets/s"), "{stdout}");
+    let (status, _, stderr) = run(&["cache", "stats", &address.to_string(), "nonsense"]);
+    assert!(status != 0 && stderr.contains("no statistics of that name"), "{stderr}");
+    assert_eq!(server.stop("TERM"), 0);
+}
+
+#[test]
+fn a_path_is_served_with_its_permissions_and_goes_with_the_server() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("cache.sock");
+    let text = path.to_str().expect("text");
+    let server = serve(&["-s", text, "-a", "770"]);
+    assert_eq!(std::fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o770);
+    let stream = UnixStream::connect(&path).expect("connected");
+    stream.set_read_timeout(Some(PATIENCE)).expect("set");
+    let mut client = Text { reader: BufReader::new(stream) };
+    client.expect(b"set a 0 0 1\r\nx\r\nget a\r\n", b"STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
+    let conns = client.ask(b"stats conns\r\n", "END");
+    assert!(conns.iter().any(|line| line.ends_with("addr unix")), "{conns:?}");
+    let (status, _, stderr) = run(&["cache", "serve", "-s", text]);
+    assert!(status != 0 && stderr.contains("another process listens there"), "{stderr}");
+    assert_eq!(server.stop("TERM"), 0);
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_stop_answers_what_was_received_and_closes_the_rest() {
+    let server = serve(&["-A"]);
+    let address = server.address("listening");
+    let idle = Text::connect(address);
+    let mut busy = Text::connect(address);
+    busy.send(b"set half 0 0 10\r\n12345");
+    busy.send(b"67890\r\n");
+    busy.expect(b"", b"STORED\r\n");
+    let mut asker = Text::connect(address);
+    asker.send(b"shutdown graceful\r\n");
+    asker.ends();
+    idle.ends();
+    busy.ends();
+    assert_eq!(server.wait(), 0);
+}
+
+#[test]
+fn connections_are_bounded_in_number_and_in_rest() {
+    let server = serve(&["-c", "2", "--idle-timeout", "1"]);
+    let address = server.address("listening");
+    let (mut first, second) = (Text::connect(address), Text::connect(address));
+    first.expect(b"version\r\n", b"VERSION 1.6.18\r\n");
+    let mut third = Text::connect(address);
+    third.expect(b"", b"ERROR Too many open connections\r\n");
+    third.ends();
+    // What is in the midst of a command does not rest.
+    first.send(b"set a 0 0 1\r\n");
+    second.ends();
+    first.expect(b"x\r\n", b"STORED\r\n");
+    first.ends();
+    let mut last = Text::connect(address);
+    assert_eq!((last.figure("idle_kicks"), last.figure("rejected_connections")), (2, 1));
+}
+
+#[test]
+fn passwords_are_asked_for_and_their_file_has_to_be_private() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("users");
+    std::fs::write(&path, "ann:secret\nbob:other\n").expect("written");
+    let text = path.to_str().expect("text");
+    let permit = |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("set");
+    permit(0o644);
+    let (status, _, stderr) = run(&["cache", "serve", "-p", "0", "-Y", text]);
+    assert!(status != 0 && stderr.contains("--auth-file"), "{stderr}");
+    permit(0o600);
+    let server = serve(&["-Y", text]);
+    let mut client = Text::connect(server.address("listening"));
+    client.expect(b"get a\r\n", b"CLIENT_ERROR unauthenticated\r\n");
+    client.expect(b"set a 0 0 9\r\nann wrong\r\n", b"CLIENT_ERROR authentication failure\r\n");
+    client.expect(b"set a 0 0 10\r\nann secret\r\n", b"STORED\r\n");
+    client.expect(b"get a\r\n", b"END\r\n");
+}
+
+#[test]
+fn watchers_are_told_what_others_do() {
+    let server = serve(&[]);
+    let address = server.address("listening");
+    let mut watcher = Text::connect(address);
+    watcher.expect(b"watch fetchers mutations\r\n", b"OK\r\n");
+    let mut client = Text::connect(address);
+    client.expect(b"set a 0 0 1\r\nx\r\nget a\r\n", b"STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
+    client.expect(b"get none\r\n", b"END\r\n");
+    for told in [
+        "type=item_store key=a status=asked",
+        "type=item_get key=a status=found",
+        "type=item_get key=none status=not_found",
+    ] {
+        let line = watcher.ask(b"", "ts=").pop().expect("a line");
+        assert!(line.ends_with(told), "{line}, expected {told}");
+    }
+    drop(client);
+    drop(watcher);
+}
+
+#[test]
+fn memory_stays_within_its_limit_while_twice_as_much_is_stored() {
+    let server = serve(&["-m", "96", "-t", "2"]);
+    let mut client = Text::connect(server.address("listening"));
+    let limit = 96 << 20;
+    let mut most = 0;
+    for length in [1000, 200, 90_000] {
+        let value = vec![b'v'; length];
+        let count = 2 * limit / length;
+        for number in 0..count {
+            let noreply = if number % 1000 == 999 || number == count - 1 { "" } else { " noreply" };
+            client.send(format!("set {length}-{number} 0 0 {length}{noreply}\r\n").as_bytes());
+            client.send(&value);
+            client.send(b"\r\n");
+            if noreply.is_empty() {
+                client.expect(b"", b"STORED\r\n");
+                most = most.max(resident(server.id()));
+            }
+        }
+        let last = format!("get {length}-{}\r\n", count - 1);
+        assert_eq!(client.ask(last.as_bytes(), "END").len(), 3, "the last one stored is there");
+        let now = resident(server.id());
+        assert!(now * 100 >= limit * 90, "{now} bytes are resident, of {limit}, with values of {length}");
+    }
+    assert!(most * 100 <= limit * 105, "{most} bytes were resident, {limit} allowed");
+    assert!(client.figure("evictions") > 0);
+}
+
+#[test]
+fn without_evictions_a_full_memory_refuses() {
+    let server = serve(&["-m", "64", "-M"]);
+    let mut client = Text::connect(server.address("listening"));
+    let value = vec![b'v'; 60_000];
+    let mut refused = false;
+    for number in 0..2 * (64 << 20) / 60_000 {
+        client.send(format!("set {number} 0 0 60000\r\n").as_bytes());
+        client.send(&value);
+        let answer = client.ask(b"\r\n", "S").pop().expect("a line");
+        refused |= answer == "SERVER_ERROR out of memory storing object";
+        assert!(refused || answer == "STORED", "{answer}");
+    }
+    assert!(refused);
+    assert_eq!(client.ask(b"get 0\r\n", "END").len(), 3, "what was stored first is there");
+}
+
+#[test]
+fn flags_that_cannot_be_are_refused_with_what_to_do() {
+    for (arguments, told) in [
+        (&["-U", "11211"][..], "UDP is not served"),
+        (&["-I", "1g"], "-I"),
+        (&["-m", "32", "-I", "64m"], "-m"),
+        (&["-S"], "--auth-file"),
+        (&["-l", "localhost"], "localhost"),
+        (&["-a", "999", "-s", "x"], "octal"),
+    ] {
+        let (status, _, stderr) = run(&[&["cache", "serve", "-p", "0"], arguments].concat());
+        assert!(status == 2 && stderr.contains(told), "{arguments:?}: {status} {stderr}");
+    }
+}
+
+#[test]
+fn half_open_and_slow_clients_delay_nobody() {
+    let server = serve(&["-t", "1", "-m", "64"]);
+    let address = server.address("listening");
+    let mut client = Text::connect(address);
+    client.expect(b"set long 0 0 1000000\r\n", b"");
+    client.send(&vec![b'x'; 1_000_000]);
+    client.expect(b"\r\n", b"STORED\r\n");
+    // None of them reads, and each asks for a gigabyte.
+    let mut greedy: Vec<_> = (0..32).map(|_| Text::connect(address)).collect();
+    for one in &mut greedy {
+        one.send("get long\r\n".repeat(1000).as_bytes());
+    }
+    let half = |number| {
+        let mut half = Text::connect(address);
+        half.send(format!("set half{number} 0 0 900000\r\nabc").as_bytes());
+        half
+    };
+    let halves: Vec<_> = (0..32).map(half).collect();
+    for number in 0..100 {
+        client.expect(format!("set k{number} 0 0 1\r\nx\r\n").as_bytes(), b"STORED\r\n");
+    }
+    assert!(resident(server.id()) <= (64 << 20) * 105 / 100, "{} bytes resident", resident(server.id()));
+    // One that stops to send, but reads, gets its answers.
+    let mut closing = Text::connect(address);
+    closing.send(b"get k1\r\n");
+    closing.reader.get_ref().shutdown(std::net::Shutdown::Write).expect("shut");
+    closing.expect(b"", b"VALUE k1 0 1\r\nx\r\nEND\r\n");
+    closing.ends();
+    drop((greedy, halves));
+    let begin = Instant::now();
+    while client.figure("curr_connections") > 1 {
+        assert!(begin.elapsed() < PATIENCE, "connections that ended are still counted");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Resident bytes of a process.
+fn resident(pid: u32) -> usize {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).expect("a running process");
+    let pages: usize = text.split_ascii_whitespace().nth(1).expect("a field").parse().expect("a number");
+    pages * 4096
+}
