@@ -5,9 +5,12 @@
 //! latency and CPU time per operation. The product is started from outside, as a user would: the built binary, a socket.
 
 mod access;
+pub mod cache_client;
+pub mod cache_row;
 pub mod connections_row;
 pub mod device_row;
 pub mod device_wire_row;
+pub mod etc;
 pub mod figures;
 pub mod fill_row;
 pub mod fio;

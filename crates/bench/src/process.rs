@@ -59,16 +59,30 @@ pub fn targets(core: usize, subsystems: &[(String, String)]) -> anyhow::Result<S
     }
     command.env("RUST_LOG", "error"); // what hostile peers provoke is not the row's report
     command.stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut child = machine::pinned(core, || command.spawn())?.context("cannot start a target")?;
-    let stdout = child.stdout.take().context("the target has no standard output")?;
+    let child = machine::pinned(core, || command.spawn())?.context("cannot start a target")?;
+    listening("target", child)
+}
+
+/// A server of ours that says on its standard output, in JSON, where it listens.
+fn listening(name: &str, mut child: Child) -> anyhow::Result<Server> {
+    let stdout = child.stdout.take().with_context(|| format!("the {name} has no standard output"))?;
     // It lives from here on: an early return must end it too.
-    let mut server = Server { name: "target".to_owned(), child, address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)) };
+    let mut server = Server { name: name.to_owned(), child, address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)) };
     let ready = serde_json::Deserializer::from_reader(stdout).into_iter::<serde_json::Value>().next();
-    let ready =
-        ready.context("the target ended before it served")?.context("the target did not say where it listens")?;
+    let ready = ready.with_context(|| format!("the {name} ended before it served"))?;
+    let ready = ready.with_context(|| format!("the {name} did not say where it listens"))?;
     let address = ready["listening"].as_str().and_then(|a| a.parse().ok());
-    server.address = address.with_context(|| format!("no address in the target's report: {ready}"))?;
+    server.address = address.with_context(|| format!("no address in the {name}'s report: {ready}"))?;
     Ok(server)
+}
+
+/// Starts `yagura cache serve` with `threads` and a memory limit.
+pub fn cache(threads: usize, memory_mib: u64) -> anyhow::Result<Server> {
+    let mut command = Command::new(product()?);
+    command.args(["cache", "serve", "-l", "127.0.0.1", "-p", "0", "-c", "4096", "--json"]);
+    command.args(["-t", &threads.to_string(), "-m", &memory_mib.to_string()]);
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot start a cache")?;
+    listening("cache", child)
 }
 
 /// Starts Debian's Redis on `core` as shipped, but on loopback and without files.
@@ -87,12 +101,32 @@ pub fn memcached(core: usize, megabytes: usize) -> anyhow::Result<Server> {
     peer("memcached", "memcached", core, port, &arguments)
 }
 
+/// Starts Debian's memcached with further arguments, and no core of its own.
+pub fn unpinned_memcached(megabytes: u64, arguments: &[&str]) -> anyhow::Result<Server> {
+    let port = free_port()?;
+    let mut command = Command::new("memcached");
+    command.args(["-u", "nobody", "-l", "127.0.0.1", "-U", "0", "-p", &port.to_string(), "-m", &megabytes.to_string()]);
+    command.args(arguments);
+    started("memcached", "memcached", &mut command, port, |command| Ok(command.spawn()))
+}
+
 /// Starts a program of Debian's `package` on `core`, and waits until it answers at `port`.
 fn peer(name: &str, package: &str, core: usize, port: u16, arguments: &[&str]) -> anyhow::Result<Server> {
     let mut command = Command::new(name);
-    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let child = machine::pinned(core, || command.spawn())?
-        .with_context(|| format!("cannot start {name}; install it with: apt-get install {package}"))?;
+    command.args(arguments);
+    started(name, package, &mut command, port, |command| machine::pinned(core, || command.spawn()))
+}
+
+fn started(
+    name: &str,
+    package: &str,
+    command: &mut Command,
+    port: u16,
+    spawn: impl FnOnce(&mut Command) -> anyhow::Result<std::io::Result<Child>>,
+) -> anyhow::Result<Server> {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let child =
+        spawn(command)?.with_context(|| format!("cannot start {name}; install it with: apt-get install {package}"))?;
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let server = Server { name: name.to_owned(), child, address };
     let begin = Instant::now();

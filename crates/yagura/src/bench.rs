@@ -5,8 +5,8 @@ use std::time::Duration;
 use ::bench::figures::Row;
 use ::bench::progress::Progress;
 use ::bench::{
-    connections_row, device_row, device_wire_row, fill_row, idle_row, kv_row, kv_scale_row, neighbour_row, remote_row,
-    scale_row, stream_row, wire_row,
+    cache_row, connections_row, device_row, device_wire_row, fill_row, idle_row, kv_row, kv_scale_row, neighbour_row,
+    remote_row, scale_row, stream_row, wire_row,
 };
 
 use crate::cli::{BenchDeviceArgs, BenchVerb, BenchWireArgs, DeviceRow, RemoteAccess, Rounds, WireRow};
@@ -44,6 +44,16 @@ pub fn run(verb: &BenchVerb) -> Result<(), Failure> {
         BenchVerb::KvScale(rounds) => {
             let options = kv_scale_row::Options { rounds: usize::from(rounds.rounds), time: time(rounds) };
             (rounds, kv_scale_row::run(options, &progress).map(|row| vec![row]))
+        }
+        BenchVerb::Cache(args) => {
+            let options = cache_row::Options {
+                bytes: args.size.0,
+                values: args.values.clone(),
+                connections: args.connections.clone(),
+                rounds: usize::from(args.rounds.rounds),
+                time: time(&args.rounds),
+            };
+            (&args.rounds, cache_row::run(&options, &progress))
         }
         BenchVerb::Kv(args) => {
             let options = kv_row::Options {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use ::bench::cache_row::ValueSizes;
 use ::bench::kv_row::Record;
 
 use super::Common;
@@ -25,8 +26,27 @@ pub enum BenchVerb {
     Scale(BenchScaleArgs),
     /// One member's table: what gets and misses cost as it fills up, and how full it gets.
     Table(BenchTableArgs),
+    /// The cache all in DRAM, beside memcached, by the ETC model (row B6).
+    Cache(BenchCacheArgs),
     /// The store against numbers of hosts and members, in virtual time, and the messages of an update (row B5).
     KvScale(Rounds),
+}
+
+/// `yagura bench cache`
+#[derive(Args, Debug)]
+pub struct BenchCacheArgs {
+    #[command(flatten)]
+    pub rounds: Rounds,
+    /// Keys and values, all together.
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    pub size: Size,
+    /// Values: `etc`, or all of so many bytes.
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_values_t = [ValueSizes::Etc, ValueSizes::Fixed(3900)])]
+    pub values: Vec<ValueSizes>,
+    /// Connections.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [16, 64],
+          value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub connections: Vec<u16>,
 }
 
 /// Flags that every row has.

@@ -1,0 +1,292 @@
+//! Closed and paced loops of look-aside clients: a GET, and after a miss a SET of what was missing, as users of a cache do.
+//! memcached's text protocol (`doc/protocol.txt` of 1.6), one request at a time on a connection; every hit is verified.
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use engine::net::{SendBatch, TcpStream};
+use engine::{Buf, View};
+
+use crate::etc::{GETS_PER_SET, Items, gap};
+use crate::figures::record;
+use crate::load::Outcome;
+use crate::workload::{Random, Zipfian};
+
+/// A reply with the longest value and the lines around it.
+const REPLY_BYTES_MAX: usize = engine::buf::BUF_BYTES_MAX;
+/// The longest value that fits there: what the reply's other lines take is below a block.
+pub const VALUE_BYTES_MAX: usize = REPLY_BYTES_MAX - engine::buf::ALIGN;
+
+/// What clients do.
+#[derive(Clone)]
+pub struct Work {
+    /// The items.
+    pub items: Items,
+    /// Which of them are asked for.
+    pub popularity: Rc<Zipfian>,
+    /// Where the sequence of requests begins.
+    pub seed: u64,
+}
+
+/// What a run saw, beside its latencies.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Counts {
+    /// GETs answered with a value.
+    pub hits: u64,
+    /// GETs answered with none.
+    pub misses: u64,
+    /// SETs answered by something else than `STORED`: out of memory, say.
+    pub refused: u64,
+}
+
+/// Latencies of a run: GETs are kind 0, SETs that were asked for kind 1, those after a miss kind 2.
+pub struct Run {
+    /// Latencies and wall time.
+    pub outcome: Outcome,
+    /// What was answered.
+    pub counts: Counts,
+}
+
+/// When requests are sent.
+#[derive(Clone, Copy, Debug)]
+pub enum Arrivals {
+    /// As soon as the last one on the connection was answered.
+    Closed,
+    /// At times set beforehand, so many a second over all connections, with the ETC model's gaps; latencies count from them.
+    Open(f64),
+}
+
+/// `connections` clients at work for `time`, on the current reactor.
+pub async fn run(
+    address: SocketAddr,
+    connections: usize,
+    work: &Work,
+    arrivals: Arrivals,
+    time: Duration,
+) -> anyhow::Result<Run> {
+    let by_kind = Rc::new(RefCell::new((0..3).map(|_| crate::figures::histogram()).collect::<Vec<_>>()));
+    let counts = Rc::new(Cell::new(Counts::default()));
+    let mut clients = Vec::with_capacity(connections);
+    for number in 0..connections {
+        let random = Random::new(work.seed.wrapping_mul(connections as u64).wrapping_add(number as u64));
+        let client = Client::connect(address).await?;
+        clients.push(Loop { client, work: work.clone(), random, counts: counts.clone(), by_kind: by_kind.clone() });
+    }
+    let begin = engine::time::now();
+    let interval = match arrivals {
+        Arrivals::Closed => None,
+        Arrivals::Open(rate) => Some(Duration::from_secs_f64(connections as f64 / rate)),
+    };
+    let tasks: Vec<_> =
+        clients.into_iter().map(|client| engine::task::spawn(client.work(begin, interval, time))).collect();
+    for task in tasks {
+        task.await?;
+    }
+    let wall = engine::time::now().duration_since(begin);
+    let by_kind = by_kind.take();
+    Ok(Run { outcome: Outcome { by_kind, wall }, counts: counts.get() })
+}
+
+/// Stores every item once, over `connections` connections. Returns how many were refused.
+pub async fn load(address: SocketAddr, connections: usize, items: &Items) -> anyhow::Result<u64> {
+    let (next, refused) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+    let mut tasks = Vec::with_capacity(connections);
+    for _ in 0..connections {
+        let mut client = Client::connect(address).await?;
+        let (items, next, refused) = (items.clone(), next.clone(), refused.clone());
+        tasks.push(engine::task::spawn(async move {
+            loop {
+                let number = next.replace(next.get() + 1);
+                if number >= items.count {
+                    break anyhow::Ok(());
+                }
+                if !client.set(&items, number).await? {
+                    refused.set(refused.get() + 1);
+                }
+            }
+        }));
+    }
+    for task in tasks {
+        task.await?;
+    }
+    Ok(refused.get())
+}
+
+/// One connection's loop.
+struct Loop {
+    client: Client,
+    work: Work,
+    random: Random,
+    counts: Rc<Cell<Counts>>,
+    by_kind: Rc<RefCell<Vec<hdrhistogram::Histogram<u64>>>>,
+}
+
+impl Loop {
+    async fn work(
+        mut self,
+        begin: engine::time::Instant,
+        interval: Option<Duration>,
+        time: Duration,
+    ) -> anyhow::Result<()> {
+        let mut when = begin;
+        while when.duration_since(begin) < time {
+            if interval.is_some() {
+                engine::time::sleep_until(when).await;
+            }
+            let number = self.work.popularity.key(&mut self.random);
+            if self.random.below(GETS_PER_SET + 1) == 0 {
+                self.set(number, when, 1).await?;
+            } else {
+                let found = self.client.get(&self.work.items, number).await?;
+                self.took(0, when);
+                self.count(|counts| if found { counts.hits += 1 } else { counts.misses += 1 });
+                if !found {
+                    self.set(number, engine::time::now(), 2).await?;
+                }
+            }
+            when = match interval {
+                None => engine::time::now(),
+                Some(interval) => when + interval.mul_f64(gap(&mut self.random)),
+            };
+        }
+        Ok(())
+    }
+
+    async fn set(&mut self, number: u64, since: engine::time::Instant, kind: usize) -> anyhow::Result<()> {
+        let stored = self.client.set(&self.work.items, number).await?;
+        self.took(kind, since);
+        self.count(|counts| counts.refused += u64::from(!stored));
+        Ok(())
+    }
+
+    fn took(&self, kind: usize, since: engine::time::Instant) {
+        let latency = engine::time::now().duration_since(since);
+        record(&mut self.by_kind.borrow_mut()[kind], latency);
+    }
+
+    fn count(&self, change: impl FnOnce(&mut Counts)) {
+        let mut counts = self.counts.get();
+        change(&mut counts);
+        self.counts.set(counts);
+    }
+}
+
+/// One connection.
+struct Client {
+    stream: TcpStream,
+    reply: Buf,
+    batch: SendBatch,
+    key: Vec<u8>,
+    value: Vec<u8>,
+}
+
+impl Client {
+    async fn connect(address: SocketAddr) -> anyhow::Result<Client> {
+        let stream = TcpStream::connect(address).await.with_context(|| format!("cannot connect to {address}"))?;
+        let reply = Buf::with_capacity(REPLY_BYTES_MAX);
+        Ok(Client { stream, reply, batch: SendBatch::new(), key: Vec::new(), value: Vec::new() })
+    }
+
+    /// Whether the item was found, as it was stored.
+    async fn get(&mut self, items: &Items, number: u64) -> anyhow::Result<bool> {
+        items.key(number, &mut self.key);
+        [b"get ".as_slice(), &self.key, b"\r\n"].iter().for_each(|part| self.batch.head(part));
+        self.send().await?;
+        loop {
+            match answer(&self.reply) {
+                Answer::Short => self.receive().await?,
+                Answer::Miss => return Ok(false),
+                Answer::Value(value) => {
+                    let right = items.is_value(number, value);
+                    anyhow::ensure!(right, "item {number} came back as {} bytes that were not stored", value.len());
+                    return Ok(true);
+                }
+                Answer::Other => {
+                    let head = &self.reply[..self.reply.len().min(80)];
+                    anyhow::bail!("the answer to get was {:?}", String::from_utf8_lossy(head))
+                }
+            }
+        }
+    }
+
+    /// Whether the item was stored.
+    async fn set(&mut self, items: &Items, number: u64) -> anyhow::Result<bool> {
+        items.key(number, &mut self.key);
+        items.value(number, &mut self.value);
+        let length = self.value.len().to_string();
+        let line = [b"set ".as_slice(), &self.key, b" 0 0 ", length.as_bytes(), b"\r\n"];
+        line.iter().for_each(|part| self.batch.head(part));
+        self.batch.view(View::from(Buf::copy_from(&self.value)));
+        self.batch.head(b"\r\n");
+        self.send().await?;
+        while !self.reply.ends_with(b"\r\n") {
+            self.receive().await?;
+        }
+        let stored = &self.reply[..] == b"STORED\r\n";
+        let refused = self.reply.starts_with(b"SERVER_ERROR");
+        anyhow::ensure!(stored || refused, "the answer to set was {:?}", String::from_utf8_lossy(&self.reply));
+        Ok(stored)
+    }
+
+    async fn send(&mut self) -> anyhow::Result<()> {
+        let (result, batch) = self.stream.send(std::mem::take(&mut self.batch)).await;
+        self.batch = batch;
+        self.reply.set_len(0);
+        result.context("cannot send to the cache")
+    }
+
+    async fn receive(&mut self) -> anyhow::Result<()> {
+        let (result, reply) = self.stream.recv(std::mem::take(&mut self.reply)).await;
+        self.reply = reply;
+        anyhow::ensure!(result.context("cannot receive from the cache")? > 0, "the cache closed the connection");
+        Ok(())
+    }
+}
+
+/// An answer to `get` of one key, as far as it is there.
+#[derive(PartialEq, Eq, Debug)]
+enum Answer<'a> {
+    Short,
+    Miss,
+    Value(&'a [u8]),
+    Other,
+}
+
+fn answer(reply: &[u8]) -> Answer<'_> {
+    let Some(line) = reply.iter().position(|&byte| byte == b'\n') else { return Answer::Short };
+    if &reply[..=line] == b"END\r\n" {
+        return Answer::Miss;
+    }
+    let head = std::str::from_utf8(&reply[..line]).unwrap_or_default();
+    let mut words = head.split_whitespace();
+    let length = words.next().filter(|word| *word == "VALUE").and_then(|_| words.nth(2)).and_then(|n| n.parse().ok());
+    let Some(length) = length else { return Answer::Other };
+    let rest: &[u8] = &reply[line + 1..];
+    match rest.split_at_checked(length) {
+        Some((value, b"\r\nEND\r\n")) => Answer::Value(value),
+        Some((_, end)) if b"\r\nEND\r\n".starts_with(end) => Answer::Short,
+        Some(_) => Answer::Other,
+        None => Answer::Short,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_known_when_it_is_whole() {
+        let whole = b"VALUE k 0 3\r\na\r\n\r\nEND\r\n";
+        for end in 0..whole.len() {
+            assert_eq!(answer(&whole[..end]), Answer::Short, "{end} bytes");
+        }
+        assert_eq!(answer(whole), Answer::Value(b"a\r\n"));
+        assert_eq!(answer(b"END\r\n"), Answer::Miss);
+        for other in [&b"ERROR\r\n"[..], b"VALUE k 0\r\n", b"VALUE k 0 1\r\nabcdefghij", b"SERVER_ERROR busy\r\n"] {
+            assert_eq!(answer(other), Answer::Other, "{:?}", String::from_utf8_lossy(other));
+        }
+    }
+}
