@@ -3,7 +3,7 @@
 //! Invariants:
 //! - A connection holds no more than its session does and one batch that is being sent; nothing is received while replies wait, so
 //!   that a peer that does not read is slowed by its own socket.
-//! - Nothing on a connection's way blocks: what waits (for the peer, for flash, for room) lets the thread's other connections go on.
+//! - Nothing on a connection's way blocks: what waits (for the peer, for flash, for room) lets the thread's others go on.
 
 mod connection;
 mod counters;

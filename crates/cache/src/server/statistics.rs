@@ -1,5 +1,5 @@
-//! The lines of `stats`, under memcached's names. What has no counterpart here (its slab mover, its crawler, its logger) is not told,
-//! rather than told as zero.
+//! The lines of `stats`, under memcached's names. What has no counterpart here (its slab mover, its crawler, its logger) is not
+//! told, rather than told as zero.
 
 use std::fmt::Display;
 
