@@ -39,8 +39,8 @@ const BLOCK_TABLES: usize = 64;
 const MEAN_ENTRIES: usize = 1500;
 /// The most entries that one insert moves: one table is written anew, and one is split.
 pub const MOVED_MAX: usize = 2 * TABLE_ENTRIES_MAX;
-/// The most bits of a hash that choose shard and table, so that 24 are left below them and some more. Derived.
-const PREFIX_BITS_MAX: u32 = 24;
+/// The most bits of a hash that choose shard and table. Derived: with the remainder they are all that outlives a restart on flash.
+const PREFIX_BITS_MAX: u32 = crate::flash::HASH_BITS - REMAINDER_BITS;
 
 const _: () = assert!(2 * MEAN_ENTRIES + 270 <= table::room(table::CHUNKS_MAX));
 const _: () = assert!(PREFIX_BITS_MAX + 1 + REMAINDER_BITS <= 64);
