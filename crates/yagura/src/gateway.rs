@@ -7,7 +7,6 @@ use std::sync::Arc;
 use engine::net::{DetachedStream, TcpListener};
 use engine::sync::{MailReceiver, MailSender, mailbox};
 use fabric::secret::Secret;
-use fabric::tls::CertificateContext;
 use kv::resp::{Gateway, Shared};
 use kv::store::{RepairerOptions, ScrubberOptions};
 use prometheus_client::registry::Registry;
@@ -42,7 +41,7 @@ pub fn run(args: &GatewayArgs) -> Result<(), Failure> {
     let password = args.password_file.as_deref().map(Secret::from_file).transpose();
     let password = password.map_err(|error| Failure::refused(format!("--password-file: {error}")))?;
     let shared = Arc::new(Shared::new(password));
-    let tls = certificates(args)?;
+    let tls = args.tls.context().map_err(|error| Failure::refused(error.to_string()))?;
     let stores = Arc::new(metrics::StoreMetrics::default());
     reactors::run(&placement, async |index| {
         let Some(letter) = letters.take(index) else { return Ok(()) };
@@ -71,12 +70,6 @@ pub fn run(args: &GatewayArgs) -> Result<(), Failure> {
         crate::kv::settle(&store).await;
         Ok(())
     })
-}
-
-fn certificates(args: &GatewayArgs) -> Result<Option<CertificateContext>, Failure> {
-    let (Some(chain), Some(key)) = (&args.tls_cert, &args.tls_key) else { return Ok(None) };
-    let context = CertificateContext::new(chain, key, args.tls_ca.as_deref());
-    context.map(Some).map_err(|error| Failure::refused(error.to_string()))
 }
 
 async fn first(

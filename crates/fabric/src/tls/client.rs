@@ -34,15 +34,6 @@ impl ClientStream {
         }
     }
 
-    /// The TCP socket below, if there is one, for its addresses.
-    pub fn tcp(&self) -> Option<&TcpStream> {
-        match self {
-            ClientStream::Plain(stream) => Some(stream),
-            ClientStream::Tls(stream) => Some(stream.socket()),
-            ClientStream::Unix(_) => None,
-        }
-    }
-
     /// As [`TcpStream::recv`].
     ///
     /// # Errors

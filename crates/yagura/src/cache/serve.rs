@@ -17,7 +17,7 @@ use fabric::tls::CertificateContext;
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 
-use crate::cli::{CacheProtocol, CacheServeArgs};
+use crate::cli::{CacheProtocol, CacheServeArgs, ServingTls};
 use crate::exit::Failure;
 use crate::handout::Handout;
 use crate::race::first_of;
@@ -52,7 +52,7 @@ pub fn run(args: &CacheServeArgs) -> Result<(), Failure> {
     let letters = Handout::new(stop::letters(threads, args.until_stdin_closes)?);
     let (senders, receivers): (Vec<_>, Vec<_>) = (1..threads).map(|_| mailbox::<Accepted>(HANDED_MAX)).unzip();
     let (receivers, senders) = (Handout::new(receivers), Handout::new([senders]));
-    let tls = certificates(args).map_err(Failure::refused)?;
+    let tls = args.tls.context().map_err(|error| Failure::refused(error.to_string()))?;
     let store = Arc::new(store(args, threads)?);
     let shared = Arc::new(shared(args, rules, tls, &store)?);
     reactors::run(&vec![None; threads], async |index| {
@@ -221,7 +221,6 @@ fn shared(
     store: &Arc<Store>,
 ) -> Result<Shared, Failure> {
     let listen: Vec<String> = args.listen.iter().map(|listen| listen.socket(args.port).ip().to_string()).collect();
-    let files = [&args.tls_cert, &args.tls_key, &args.tls_ca].map(|file| file.clone());
     let said = Said {
         port: if args.unix_socket.is_some() { 0 } else { args.port },
         listen: listen.join(","),
@@ -234,20 +233,14 @@ fn shared(
         idle_timeout: args.idle_timeout,
         tls,
         said,
-        program: Box::new(Process { files }),
+        program: Box::new(Process { tls: args.tls.clone() }),
     };
     Ok(Shared::new(options, store.hasher()))
 }
 
-fn certificates(args: &CacheServeArgs) -> Result<Option<CertificateContext>, String> {
-    let files = [&args.tls_cert, &args.tls_key, &args.tls_ca].map(|file| file.clone());
-    Process { files }.certificates()
-}
-
 /// This process, as the server uses it.
 struct Process {
-    /// Chain, key and authorities.
-    files: [Option<PathBuf>; 3],
+    tls: ServingTls,
 }
 
 impl Program for Process {
@@ -265,9 +258,7 @@ impl Program for Process {
     }
 
     fn certificates(&self) -> Result<Option<CertificateContext>, String> {
-        let [Some(chain), Some(key), authorities] = &self.files else { return Ok(None) };
-        let context = CertificateContext::new(chain, key, authorities.as_deref());
-        context.map(Some).map_err(|error| error.to_string())
+        self.tls.context().map_err(|error| error.to_string())
     }
 }
 

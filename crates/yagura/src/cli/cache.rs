@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::Common;
+use super::{Common, ServingTls};
 use crate::size::Size;
 
 /// `yagura cache …`
@@ -80,15 +80,8 @@ pub struct CacheServeArgs {
     /// End connections that have rested for so many seconds; 0: never.
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub idle_timeout: u32,
-    /// Serve TLS 1.3 alone over TCP, with the certificate chain of this PEM file.
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
-    pub tls_cert: Option<PathBuf>,
-    /// The certificate's private key, a PEM file.
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
-    pub tls_key: Option<PathBuf>,
-    /// Let in only clients with a certificate of an authority of this PEM file.
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
-    pub tls_ca: Option<PathBuf>,
+    #[command(flatten)]
+    pub tls: ServingTls,
     /// Serve Prometheus metrics (/metrics) and /healthz at this address.
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<SocketAddr>,

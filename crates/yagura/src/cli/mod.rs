@@ -23,6 +23,8 @@ pub use pool::*;
 pub use target::*;
 pub use target_drive::*;
 
+use fabric::tls::{CertificateContext, TlsError};
+
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::exit::EXIT_STATUS_HELP;
@@ -160,6 +162,28 @@ pub struct Walk {
     pub rate: Option<Size>,
 }
 
+/// Certificates of a process that serves clients over TCP.
+#[derive(Args, Clone, Debug)]
+pub struct ServingTls {
+    /// Serve TLS 1.3 alone over TCP, with the certificate chain of this PEM file.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// The certificate's private key, a PEM file.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Let in only clients with a certificate of an authority of this PEM file.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_ca: Option<PathBuf>,
+}
+
+impl ServingTls {
+    /// What connections are made with; `None`: they are not TLS ones.
+    pub fn context(&self) -> Result<Option<CertificateContext>, TlsError> {
+        let (Some(chain), Some(key)) = (&self.tls_cert, &self.tls_key) else { return Ok(None) };
+        CertificateContext::new(chain, key, self.tls_ca.as_deref()).map(Some)
+    }
+}
+
 /// `yagura gateway`
 #[derive(Args, Debug)]
 pub struct GatewayArgs {
@@ -178,15 +202,8 @@ pub struct GatewayArgs {
     /// Ask every client for the password in this file, which only its owner may read.
     #[arg(long, value_name = "FILE")]
     pub password_file: Option<PathBuf>,
-    /// Serve TLS 1.3 alone, with the certificate chain of this PEM file.
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
-    pub tls_cert: Option<PathBuf>,
-    /// The certificate's private key, a PEM file.
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
-    pub tls_key: Option<PathBuf>,
-    /// Let in only clients with a certificate of an authority of this PEM file.
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
-    pub tls_ca: Option<PathBuf>,
+    #[command(flatten)]
+    pub tls: ServingTls,
 }
 
 /// `yagura up`
