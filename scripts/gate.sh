@@ -7,18 +7,24 @@ cd "$(dirname "$0")/.."
 
 # Seconds per fuzz target in the gate; the long run is `make fuzz`.
 GATE_FUZZ_SECONDS=${GATE_FUZZ_SECONDS:-5}
+# What a stage may take, several times what the longest does: a test that stands still is to be told, not waited for.
+GATE_STAGE_SECONDS=${GATE_STAGE_SECONDS:-1800}
 
 began=$SECONDS
 stage=start
 ran=()
+child=
 trap 'finish $?' EXIT
+trap 'kill "$child" 2>/dev/null; exit 130' INT TERM
 
 finish() {
   local status=$1 total=$((SECONDS - began))
   trap - EXIT
   echo
   for line in "${ran[@]}"; do echo "  $line"; done
-  if [ "$status" != 0 ]; then
+  if [ "$status" = 124 ]; then
+    echo "gate: FAIL in stage '$stage', ended after $GATE_STAGE_SECONDS s: its last lines say what stands still"
+  elif [ "$status" != 0 ]; then
     echo "gate: FAIL in stage '$stage' after $total s"
   elif [ -n "${STAGES:-}" ]; then
     echo "gate: PARTIAL: ${#ran[@]} stages passed in $total s ($STAGES)"
@@ -35,7 +41,10 @@ run() {
   [[ -z "${STAGES:-}" || " $STAGES " == *" $stage "* ]] || return 0
   local start=$SECONDS
   printf '\n== %s: %s\n' "$stage" "$*"
-  "$@"
+  # In a process group of its own, which ends as a whole.
+  timeout --kill-after=10 "$GATE_STAGE_SECONDS" "$@" &
+  child=$!
+  wait "$child"
   ran+=("$(printf '%-10s %4d s' "$stage" $((SECONDS - start)))")
 }
 

@@ -145,16 +145,20 @@ impl<N> FlashLog<N> {
         (stats.device_written_bytes + under_way as u64) * 100 <= stats.admitted_bytes * WRITTEN_PERCENT_MAX
     }
 
-    /// Waits until there may be room for another item that was refused as [`Refused::Full`], or the log has ended.
-    /// Where no segment is free somebody else must collect one.
-    pub async fn room(&self, reason: Reason) {
+    /// Waits until there may be room for another item that was refused as [`Refused::Full`], or the log has ended; whether
+    /// there may be any. Where no segment is free, what was admitted waits until somebody collects one. What is kept does
+    /// not: who keeps it has a segment in hand that nobody else gives back.
+    pub async fn room(&self, reason: Reason) -> bool {
         let (max, kept_back) = (self.geometry.buffered_segments_max, kept_back(reason));
         self.until(|state| {
             let is_ended = state.failed.is_some() || self.is_closed.load(Ordering::Acquire);
-            let can_begin = state.buffers.len() < max && state.free.len() > kept_back;
-            (is_ended || can_begin || state.open_buffer().is_some()).then_some(())
+            let is_free = state.free.len() > kept_back;
+            if is_ended || state.open_buffer().is_some() || (is_free && state.buffers.len() < max) {
+                return Some(true);
+            }
+            (reason == Reason::Kept && !is_free).then_some(false)
         })
-        .await;
+        .await
     }
 
     /// What it has done.

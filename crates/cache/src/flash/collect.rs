@@ -24,8 +24,8 @@ pub struct Listed {
 
 /// A segment that is collected. For every item that the index still has at its place the caller either drops that from
 /// the index, or fetches the item, appends it anew ([`super::Reason::Kept`]) and changes the index; nothing of it needs
-/// to be invalidated. (An append that is refused as full waits for [`FlashLog::room`], or gives the item up.) Then the
-/// segment is given back by [`Collection::finish`]. Dropping a collection does that too.
+/// to be invalidated. (An append that is refused as full waits for [`FlashLog::room`], as long as there may be some, or
+/// gives the item up.) Then the segment is given back by [`Collection::finish`]. Dropping a collection does that too.
 pub struct Collection<'a, N> {
     log: &'a FlashLog<N>,
     segment: u32,

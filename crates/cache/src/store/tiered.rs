@@ -87,7 +87,8 @@ impl<N: Namespace + Send + Sync> Store<Tier<N>> {
             }
             let fetched = collection.fetch(listed).await;
             if fetched.is_some() {
-                self.lower.log().room(Reason::Kept).await;
+                // Without room it is not taken, and goes.
+                let _ = self.lower.log().room(Reason::Kept).await;
             }
             self.with_shard(cell, |shard| {
                 shard.rehome(hash, place, || {

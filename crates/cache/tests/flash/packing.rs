@@ -54,7 +54,7 @@ fn written_for_admitted(sizes: Sizes, segment_bytes: usize, keep: usize) -> (f64
                 == Err(Refused::Full)
             {
                 collect(&log, keep).await;
-                log.room(Reason::Admitted).await;
+                assert!(log.room(Reason::Admitted).await);
             }
         }
         log.close().await.expect("closed");
@@ -72,8 +72,7 @@ async fn collect(log: &FlashLog<Memory>, keep: usize) {
             let pieces: Vec<&[u8]> = fetched.value().iter().map(|piece| &**piece).collect();
             let append = || log.append(item.hash, fetched.key(), &fetched.meta(), &pieces, Reason::Kept);
             let mut kept = append();
-            while kept == Err(Refused::Full) {
-                log.room(Reason::Kept).await;
+            while kept == Err(Refused::Full) && log.room(Reason::Kept).await {
                 kept = append();
             }
             if kept == Err(Refused::Worn) {
