@@ -155,8 +155,13 @@ impl Index {
         let entry = Entry::new(remainder, location);
         let table = &mut self.blocks[number / BLOCK_TABLES][number % BLOCK_TABLES];
         if table.insert(&mut self.arena, entry).is_err() {
-            moved += table.grow(&mut self.arena, pool)?;
-            table.insert(&mut self.arena, entry)?;
+            match table.grow(&mut self.arena, pool) {
+                Ok(entries) => {
+                    moved += entries;
+                    table.insert(&mut self.arena, entry)?;
+                }
+                Err(Full) => moved += self.split_for(hash, location, pool)?,
+            }
         }
         self.entries += 1;
         if self.entries > self.tables * MEAN_ENTRIES {
@@ -166,12 +171,27 @@ impl Index {
         Ok(())
     }
 
+    /// Adds an entry to a table that cannot grow: where hashes came unevenly, one may be as long as they get before it is its turn to
+    /// be split. Who comes again until there is room splits one after another.
+    fn split_for(&mut self, hash: u64, location: Location, pool: &Pool) -> Result<usize, Full> {
+        let moved = self.split_next(pool);
+        let (number, remainder) = self.address(hash);
+        let table = &mut self.blocks[number / BLOCK_TABLES][number % BLOCK_TABLES];
+        table.insert(&mut self.arena, Entry::new(remainder, location))?;
+        Ok(moved)
+    }
+
     /// Takes the entry at `spot` out.
     pub fn remove(&mut self, spot: Spot) {
         let number = spot.table as usize;
         let table = &mut self.blocks[number / BLOCK_TABLES][number % BLOCK_TABLES];
         table.remove(&mut self.arena, spot.at);
         self.entries -= 1;
+    }
+
+    /// Tells all entries, in no order.
+    pub fn each(&self, mut tell: impl FnMut(Entry)) {
+        (0..self.tables).for_each(|number| self.table(number).each(&self.arena, &mut tell));
     }
 
     /// Forgets all entries. The memory goes back to the pool.

@@ -23,10 +23,10 @@ use crate::slot::NoRoom;
 use header::{HANDLE_BYTES, HEADER_BYTES, Header, extent};
 use log::Log;
 use longs::{Long, Longs};
-pub(crate) use lower::{Located, OnFlash};
+pub(crate) use lower::{Located, OnFlash, Wanted};
 pub use reclaim::Lower;
 use reclaim::Walk;
-pub(crate) use reclaim::{Effort, Progress, Surroundings};
+pub(crate) use reclaim::{Effort, INDEX_PART, Progress, Surroundings};
 pub(crate) use scan::Mark;
 
 /// Where an item is, until the shard is changed.
@@ -59,6 +59,8 @@ pub struct Counters {
     pub copied: u64,
     /// Segments that were reclaimed.
     pub reclaimed: u64,
+    /// Items that were found on flash.
+    pub flash_hits: u64,
     /// Items that came from flash to memory again.
     pub promoted: u64,
     /// Items that left flash because their segment was collected.
@@ -77,6 +79,7 @@ impl std::ops::AddAssign for Counters {
         self.expired_unfetched += other.expired_unfetched;
         self.copied += other.copied;
         self.reclaimed += other.reclaimed;
+        self.flash_hits += other.flash_hits;
         self.promoted += other.promoted;
         self.collected += other.collected;
     }

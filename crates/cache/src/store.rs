@@ -169,6 +169,11 @@ impl<L: Lower> Store<L> {
         &self.budget
     }
 
+    /// What takes the items that leave memory.
+    pub fn lower(&self) -> &L {
+        &self.lower
+    }
+
     /// Whether items leave to make room.
     pub fn evicts(&self) -> bool {
         self.evict.load(Ordering::Relaxed)

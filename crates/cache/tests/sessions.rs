@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use cache::flash::admission::AdmitAll;
-use cache::flash::{FlashLog, Options, Origin, Tier};
+use cache::flash::{FlashLog, Options, Origin, Tier, Wanted};
 use cache::hash::Hasher;
 use cache::item::Seconds;
 use cache::memory::Budget;
@@ -72,9 +72,8 @@ async fn open() -> Rc<Tiered> {
     let store = Rc::new(base.over(Tier::new(log, Box::new(AdmitAll)), &recovery));
     let collector = Rc::clone(&store);
     task::spawn(async move {
-        loop {
-            collector.tier().log().collection_wanted().await;
-            if let Some(collection) = collector.tier().log().collect().await {
+        while collector.lower().log().collection_wanted().await == Wanted::Collection {
+            if let Some(collection) = collector.lower().log().collect().await {
                 collector.collect(collection).await;
             }
         }
@@ -230,7 +229,7 @@ fn what_is_found_is_what_was_acknowledged_last() {
             for client in clients {
                 client.await;
             }
-            let (stats, counters) = (store.tier().log().stats(), store.usage().counters);
+            let (stats, counters) = (store.lower().log().stats(), store.usage().counters);
             assert!(stats.device_reads > 3000 && stats.collected_segments > 3, "{stats:?}");
             assert!(counters.lowered > 3000 && *truth.hits.borrow() > 30_000, "{counters:?} {}", truth.hits.borrow());
         });

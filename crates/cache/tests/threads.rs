@@ -107,7 +107,7 @@ impl Shared {
 
     /// One thread writes and collects.
     async fn keep(self: Arc<Self>) {
-        let log = self.store.tier().log().clone();
+        let log = self.store.lower().log().clone();
         let writer = task::spawn(log.clone().run());
         while !self.is_done.load(Ordering::SeqCst) {
             // Looked at again now and then: whether it is done.
@@ -153,7 +153,7 @@ fn threads_see_what_was_acknowledged_last_or_nothing() {
     shared.is_done.store(true, Ordering::SeqCst);
     keeper.join().expect("no assertion failed").expect("a reactor");
     let (found, usage) = (shared.found.load(Ordering::Relaxed), shared.store.usage());
-    let stats = shared.store.tier().log().stats();
+    let stats = shared.store.lower().log().stats();
     println!("{found} found, {usage:?}, {stats:?}");
     assert!(found > 10_000 && usage.counters.promoted > 1000 && stats.kept_items > 10, "{found} {usage:?} {stats:?}");
     assert!(usage.used <= usage.limit, "{usage:?}");

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
-use cache::server::Holdings as _;
+use cache::server::{FlashFigures, Holdings};
 use fabric::target::{CommandKind, Stats};
 use kv::resp::stats::{GatewayStats, LATENCY_BOUNDS_US, LatencyHistogram, Shared};
 use kv::store::{Latencies, StoreStats};
@@ -115,25 +115,25 @@ impl Collector for GatewayMetrics {
 }
 
 /// The figures of a cache server.
-pub struct CacheMetrics {
+pub struct CacheMetrics<S> {
     /// What its threads count.
     pub shared: Arc<cache::server::Shared>,
     /// Its items.
-    pub store: Arc<cache::store::Store>,
+    pub store: Arc<S>,
 }
 
-impl fmt::Debug for CacheMetrics {
+impl<S> fmt::Debug for CacheMetrics<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("CacheMetrics")
     }
 }
 
-impl Collector for CacheMetrics {
+impl<S: Holdings + Send + Sync + 'static> Collector for CacheMetrics<S> {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let (totals, figures) = (self.shared.totals(), self.store.figures());
         let e = &mut encoder;
         gauge(e, "yagura_cache_connections", "Connections open.", self.shared.connections() as u64)?;
-        gauge(e, "yagura_cache_items", "Items in memory.", figures.items)?;
+        gauge(e, "yagura_cache_items", "Items in memory and on flash.", figures.items)?;
         gauge(e, "yagura_cache_item_bytes", "Bytes of items in memory.", figures.bytes)?;
         gauge(e, "yagura_cache_memory_held_bytes", "Memory held.", figures.held)?;
         gauge(e, "yagura_cache_memory_limit_bytes", "Memory that may be held.", figures.limit)?;
@@ -160,8 +160,41 @@ impl Collector for CacheMetrics {
         ] {
             counter(e, &format!("yagura_cache_{name}"), help, value)?;
         }
-        Ok(())
+        figures.flash.map_or(Ok(()), |flash| flash_tier(e, &flash))
     }
+}
+
+fn flash_tier(e: &mut DescriptorEncoder<'_>, flash: &FlashFigures) -> fmt::Result {
+    let stats = &flash.stats;
+    gauge(e, "yagura_cache_flash_up", "1 until flash is given up.", u64::from(flash.failure.is_none()))?;
+    gauge(e, "yagura_cache_flash_capacity_bytes", "Bytes that items on flash can take.", flash.capacity_bytes)?;
+    gauge(e, "yagura_cache_flash_free_segments", "Segments that hold nothing.", stats.free_segments)?;
+    gauge(e, "yagura_cache_flash_segments", "Segments there are.", stats.segments)?;
+    for (name, help, value) in [
+        ("hits", "Hits of items on flash.", flash.hits),
+        ("lowered", "Items that left memory and are on flash.", flash.lowered),
+        ("promoted", "Items that came to memory again.", flash.promoted),
+        ("collected", "Items that left because their segment was collected.", flash.collected),
+        ("admitted_items", "Items that were admitted.", stats.admitted_items),
+        ("admitted_bytes", "Bytes of their keys and values.", stats.admitted_bytes),
+        ("kept_items", "Items written again when their segment was collected.", stats.kept_items),
+        ("kept_bytes", "Bytes of their keys and values.", stats.kept_bytes),
+        ("refused_items", "Items refused because the device could not keep up.", stats.refused_items),
+        ("written_bytes", "Bytes written to the device.", stats.device_written_bytes),
+        ("writes", "Writes to the device.", stats.device_writes),
+        ("read_bytes", "Bytes read from the device.", stats.device_read_bytes),
+        ("reads", "Reads from the device.", stats.device_reads),
+        ("buffer_reads", "Reads answered from what was on its way to the device.", stats.buffer_reads),
+        ("other_key_reads", "Reads that found another key's item.", stats.other_key_reads),
+        ("read_errors", "Reads that the device has failed.", stats.read_errors),
+        ("checksum_errors", "Reads that found something else than was written.", stats.checksum_errors),
+        ("write_errors", "Writes that the device has failed.", stats.write_errors),
+        ("abandoned_segments", "Segments given up since a write had failed.", stats.abandoned_segments),
+        ("collected_segments", "Segments that were collected.", stats.collected_segments),
+    ] {
+        counter(e, &format!("yagura_cache_flash_{name}"), help, value)?;
+    }
+    Ok(())
 }
 
 /// The figures of the stores of a process, one per reactor, summed up.

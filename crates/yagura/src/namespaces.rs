@@ -158,6 +158,14 @@ impl NamespaceSpec {
         })
     }
 
+    /// The file it is in, if it is in one.
+    pub fn file(&self) -> Option<&std::path::Path> {
+        match &self.medium {
+            Medium::File { path, .. } => Some(path),
+            Medium::Device(_) | Medium::Memory(_) | Medium::Drive { .. } => None,
+        }
+    }
+
     /// What it is in, for reports.
     pub fn describe(&self) -> String {
         match &self.medium {

@@ -59,7 +59,7 @@ async fn only_subsystem(address: SocketAddr, host: &NvmeHost) -> Result<nvme::Nq
 }
 
 /// How to reach a namespace.
-async fn options(namespace: &NvmeNamespace) -> Result<Options, Failure> {
+pub async fn options(namespace: &NvmeNamespace) -> Result<Options, Failure> {
     let nqn = match &namespace.nqn {
         Some(nqn) => nqn.parse().map_err(|error| Failure::usage(format!("--nqn: {error}")))?,
         None => only_subsystem(namespace.address, &namespace.host).await?,

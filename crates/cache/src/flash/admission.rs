@@ -7,6 +7,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use super::summary::HASH_MASK;
+
 /// Decides what goes to flash. Called by all threads.
 pub trait Admission: Send + Sync + std::fmt::Debug {
     /// A key of this hash was asked for, or stored.
@@ -61,6 +63,9 @@ pub struct Sketch {
 }
 
 impl Sketch {
+    /// Bytes that it takes for each item of the flash tier.
+    pub const BYTES_PER_ITEM: u64 = (size_of::<u64>() / ITEMS_PER_WORD) as u64;
+
     /// A sketch for a flash tier of about so many items: it takes two bytes for each.
     pub fn new(items: usize) -> Sketch {
         let blocks = items.div_ceil(BLOCK_WORDS * ITEMS_PER_WORD).max(1);
@@ -71,6 +76,8 @@ impl Sketch {
     /// The counters of a hash: word, and how far its counter is shifted.
     fn counters(&self, hash: u64) -> [(usize, u32); ROWS] {
         // The upper bits choose shards and tables elsewhere; mixed, any of them are as good as others.
+        // Of what leaves flash the log has kept so many bits alone.
+        let hash = hash & HASH_MASK;
         let mixed = (hash ^ (hash >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let blocks = (self.words.len() / BLOCK_WORDS) as u64;
         let block = ((u128::from(mixed) * u128::from(blocks)) >> 64) as usize * BLOCK_WORDS;

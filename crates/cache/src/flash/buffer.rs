@@ -3,8 +3,8 @@
 //! Invariants:
 //! - An item that fits in a page lies in one page. A longer one begins at the beginning of a page and goes on without a
 //!   gap; what its last page has left is shared.
-//! - Two items of one key hash in one page are never in slots of the same kind: a place, in one life of its segment,
-//!   means one item of a key. Else a reader that was told of the first and looks again when the second has taken its
+//! - Two items that the index may take for one another are in one page never in slots of the same kind: a place, in one life of
+//!   its segment, means one item. Else a reader that was told of the first and looks again when the second has taken its
 //!   place in the index would take one for the other.
 //! - Room for the summary of all items is kept at the segment's end.
 //! - All bytes stay here until the summary is on the medium: so no item is ever half here and half there.
@@ -20,6 +20,9 @@ use super::summary;
 /// them: four write 1.0868 bytes per byte of key and value, eight 1.0856, sixteen and thirty-two 1.0854
 /// (docs/cache.md).
 pub(crate) const OPEN_PAGES_MAX: usize = 8;
+/// Hashes without so many low bits are equal of all that the index may take for one another: it keeps 24 bits, and the table's and
+/// the shard's beside.
+const TOLD_APART_SHIFT: u32 = 64 - 24;
 /// Less than this at the end of a longer item is not worth a trailer. Guessed: a short item.
 const SHARED_TAIL_BYTES_MIN: usize = 64;
 
@@ -42,7 +45,7 @@ impl OpenPage {
     fn tells_apart(&self, hash: u64) -> bool {
         let kinds = usize::from(SLOT_KINDS);
         let same_kind = self.hashes.iter().skip(self.hashes.len() % kinds).step_by(kinds);
-        !same_kind.copied().any(|other| other == hash)
+        !same_kind.copied().any(|other| other >> TOLD_APART_SHIFT == hash >> TOLD_APART_SHIFT)
     }
 }
 

@@ -32,6 +32,15 @@ pub struct Collection<'a, N> {
     items: Vec<Listed>,
 }
 
+/// What a log wants of who collects.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wanted {
+    /// That the oldest segment is collected.
+    Collection,
+    /// Nothing any more. Where it has failed the index should forget what was there.
+    End,
+}
+
 /// What is to be collected next.
 enum Oldest<'a, N> {
     /// What could not be written; its items are known.
@@ -40,9 +49,15 @@ enum Oldest<'a, N> {
 }
 
 impl<N> FlashLog<N> {
-    /// Waits until a segment should be collected. It never does when the log has ended.
-    pub async fn collection_wanted(&self) {
-        self.until(|state| (state.failed.is_none() && state.wants_collection()).then_some(())).await;
+    /// Waits until a segment should be collected, or the log has ended.
+    pub async fn collection_wanted(&self) -> Wanted {
+        self.until(|state| {
+            if state.failed.is_some() || self.is_closed.load(Ordering::Acquire) {
+                return Some(Wanted::End);
+            }
+            state.wants_collection().then_some(Wanted::Collection)
+        })
+        .await
     }
 }
 
@@ -78,7 +93,8 @@ impl<N: Namespace> FlashLog<N> {
 
     fn oldest(&self) -> Option<Oldest<'_, N>> {
         let mut state = self.lock();
-        if state.failed.is_some() || !state.wants_collection() {
+        // What is stable when it is closed stays as it is.
+        if state.failed.is_some() || self.is_closed.load(Ordering::Acquire) || !state.wants_collection() {
             return None;
         }
         let Some((segment, records)) = state.abandoned.pop_front() else {
@@ -128,7 +144,7 @@ impl<N: Namespace> Collection<'_, N> {
     pub async fn fetch(&self, item: Listed) -> Option<Fetched> {
         match self.log.look_up(item.place, Which::Slot(item.slot)).await {
             Lookup::Found(fetched) => Some(fetched),
-            Lookup::Other | Lookup::Lost => None,
+            Lookup::Other | Lookup::Lost | Lookup::Unread => None,
         }
     }
 }

@@ -44,7 +44,7 @@ use std::task::{Poll, Waker};
 use engine::sync::{MailReceiver, MailSender};
 
 pub use append::{Reason, Refused};
-pub use collect::{Collection, Listed};
+pub use collect::{Collection, Listed, Wanted};
 pub use counters::FlashStats;
 pub use item::Origin;
 pub use journal::Boot;
@@ -56,6 +56,7 @@ pub use place::{KIND_BITS, PAGE_BYTES, Place};
 pub use read::{Fetched, Lookup};
 pub use summary::HASH_BITS;
 pub use superblock::FORMAT;
+pub(crate) use tier::TakingAll;
 pub use tier::Tier;
 
 use counters::Counters;

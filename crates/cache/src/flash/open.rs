@@ -96,6 +96,18 @@ pub enum Fresh {
     PowerLost,
 }
 
+impl std::fmt::Display for Fresh {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Fresh::Formatted => "begun anew",
+            Fresh::Damaged => "begun anew, its superblock was damaged",
+            Fresh::Resized => "begun anew, it was made for other sizes",
+            Fresh::NoJournal => "begun anew, the journal is not its own",
+            Fresh::PowerLost => "begun anew, the machine was restarted before it was closed",
+        })
+    }
+}
+
 /// What was found.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Recovery {

@@ -78,6 +78,8 @@ pub enum Lookup {
     /// Nothing that can be read: the segment has begun another life, or the device has failed or lied. The place should
     /// leave the index; it was invalidated.
     Lost,
+    /// It was not read: the target is away, or there was no memory for it. The item is where it was.
+    Unread,
 }
 
 /// Which item of a page is meant.
@@ -191,6 +193,10 @@ impl<N: Namespace> FlashLog<N> {
                 Ok(parsed) => parsed,
                 Err(error) => {
                     count(&self.counters.read_errors, 1);
+                    // A target that is away says nothing of its medium; whether it stays away is found out by writes.
+                    if matches!(error, Error::NotConnected(_) | Error::Disconnected(_)) {
+                        return Lookup::Unread;
+                    }
                     return self.lost(place, life, format!("page {} cannot be read: {error}", place.page()));
                 }
             },
@@ -213,6 +219,7 @@ impl<N: Namespace> FlashLog<N> {
         }
     }
 
+    /// What was at `place` is gone; `what` is wrong with the medium.
     fn lost(&self, place: Place, life: u64, what: String) -> Lookup {
         if self.life_of(place) == Some(life) {
             self.invalidate(place);

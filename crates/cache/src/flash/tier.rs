@@ -1,9 +1,10 @@
 //! The log as the store's lower tier: what leaves memory comes here, if it is admitted.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::admission::Admission;
-use super::{FlashLog, Place, Reason};
+use super::{FlashLog, Place, Reason, Refused};
 use crate::index::FlashPlace;
 use crate::item::{Key, Meta, NEVER, Seconds, Value};
 use crate::store::Lower;
@@ -38,6 +39,15 @@ impl<N> Tier<N> {
         &self.log
     }
 
+    fn append(&self, key: &Key<'_>, meta: &Meta, value: Value<'_>) -> Result<FlashPlace, Refused> {
+        let append = |pieces: &[&[u8]]| self.log.append(key.hash(), key.bytes(), meta, pieces, Reason::Admitted);
+        let place = match value {
+            Value::Whole(bytes) => append(&[bytes]),
+            Value::Chunks(chunks) => append(&chunks.iter().map(|chunk| &**chunk).collect::<Vec<_>>()),
+        };
+        place.map(FlashPlace::from)
+    }
+
     /// Who decides; to be told of every request, and of what a collection displaces.
     pub fn admission(&self) -> &dyn Admission {
         &*self.admission
@@ -46,16 +56,8 @@ impl<N> Tier<N> {
 
 impl<N: Send + Sync> Lower for Tier<N> {
     fn offer(&self, key: &Key<'_>, meta: &Meta, value: Value<'_>) -> Option<FlashPlace> {
-        if !self.admission.admits(key.hash()) {
-            return None;
-        }
-        let append = |pieces: &[&[u8]]| self.log.append(key.hash(), key.bytes(), meta, pieces, Reason::Admitted);
-        let place = match value {
-            Value::Whole(bytes) => append(&[bytes]),
-            Value::Chunks(chunks) => append(&chunks.iter().map(|chunk| &**chunk).collect::<Vec<_>>()),
-        };
         // What is not taken is counted by the log.
-        place.ok().map(FlashPlace::from)
+        if self.admission.admits(key.hash()) { self.append(key, meta, value).ok() } else { None }
     }
 
     fn invalidate(&self, place: FlashPlace) {
@@ -73,6 +75,46 @@ impl<N: Send + Sync> Lower for Tier<N> {
 
     fn reserve_cas(&self, up_to: u64) {
         self.log.reserve_cas(up_to);
+    }
+}
+
+/// The tier as it takes everything, when the server ends: what was in memory was asked for most.
+pub(crate) struct TakingAll<'a, N> {
+    tier: &'a Tier<N>,
+    is_busy: AtomicBool,
+}
+
+impl<'a, N> TakingAll<'a, N> {
+    pub(crate) fn new(tier: &'a Tier<N>) -> TakingAll<'a, N> {
+        TakingAll { tier, is_busy: AtomicBool::new(false) }
+    }
+}
+
+impl<N: Send + Sync> Lower for TakingAll<'_, N> {
+    fn offer(&self, key: &Key<'_>, meta: &Meta, value: Value<'_>) -> Option<FlashPlace> {
+        let place = self.tier.append(key, meta, value);
+        self.is_busy.store(place == Err(Refused::Full), Ordering::Relaxed);
+        place.ok()
+    }
+
+    fn is_busy(&self) -> bool {
+        self.is_busy.load(Ordering::Relaxed)
+    }
+
+    fn invalidate(&self, place: FlashPlace) {
+        self.tier.invalidate(place);
+    }
+
+    fn flush(&self, cas_floor: u64) {
+        self.tier.flush(cas_floor);
+    }
+
+    fn flush_at(&self, at: Seconds) {
+        self.tier.flush_at(at);
+    }
+
+    fn reserve_cas(&self, up_to: u64) {
+        self.tier.reserve_cas(up_to);
     }
 }
 

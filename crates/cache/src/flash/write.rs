@@ -112,13 +112,16 @@ impl<N: Namespace> FlashLog<N> {
                 tracing::warn!(segment, %error, "flash: a segment could not be written");
             }
         }
-        match self.settle(segment, life, is_summary, result) {
-            Some(Ok(done)) => self.take_memory(done).await,
-            Some(Err(error)) => self.note_failed_write(&error),
-            None => {}
+        let settled = self.settle(segment, life, is_summary, result);
+        if let Some(Err(error)) = &settled {
+            self.note_failed_write(error);
         }
+        // Before anything is waited for: with the last write the reactor may end, and this with it.
         self.wake_writer();
         self.wake_waiters();
+        if let Some(Ok(done)) = settled {
+            self.take_memory(done).await;
+        }
     }
 
     /// A write has ended: what is done with, of a segment that is complete, or could not be written.

@@ -65,6 +65,12 @@ impl Table {
         None
     }
 
+    /// Tells all entries.
+    pub(super) fn each(&self, arena: &Arena, tell: &mut impl FnMut(Entry)) {
+        let words = self.ids[..self.chunks as usize].iter().flat_map(|&id| arena.chunk(id));
+        words.filter(|&&word| word != 0).for_each(|&word| tell(Entry(word)));
+    }
+
     /// The slot at `at`, to be given another entry of the same remainder.
     pub(super) fn slot_mut<'a>(&self, arena: &'a mut Arena, at: u16) -> &'a mut u64 {
         &mut arena.chunk_mut(self.ids[at as usize / CHUNK_ENTRIES])[at as usize % CHUNK_ENTRIES]

@@ -62,11 +62,13 @@ impl Pool {
 
     /// Gives a segment back: to the pool, or to the system if more is held than the limit allows.
     pub fn give(&self, segment: Pages) {
-        if self.budget.used() > self.budget.limit() {
-            self.release(segment);
-            return;
-        }
+        let is_over = self.budget.used() > self.budget.limit();
         let mut free = self.lock();
+        // Without its reserve nothing more could be freed.
+        if is_over && free.len() >= self.reserve {
+            drop(free);
+            return self.release(segment);
+        }
         free.push(segment);
         self.count.store(free.len(), Ordering::Relaxed);
     }
@@ -97,7 +99,7 @@ impl Pool {
 
     /// Gives free segments back to the system, the reserve excepted, until `bytes` more may be taken or none is left.
     pub fn make_room(&self, bytes: usize) {
-        while self.budget.room() < bytes {
+        while self.budget.used() + bytes > self.budget.limit() {
             let Some(segment) = self.pop(self.reserve) else { return };
             self.release(segment);
         }
@@ -134,6 +136,22 @@ mod tests {
         assert!(pool.take().is_none());
         taken.into_iter().flatten().for_each(|segment| pool.give(segment));
         assert_eq!(pool.free(), 2);
+    }
+
+    #[test]
+    fn what_is_free_goes_first_when_the_limit_is_lowered() {
+        let pool = pool(8, 1);
+        while pool.grow() {}
+        pool.budget().set_limit(pool.budget().limit() - 5 * SEGMENT_BYTES);
+        pool.make_room(0);
+        assert_eq!((pool.free(), pool.budget().held(Kind::Segments)), (2, 3 * SEGMENT_BYTES));
+        // The reserve stays, and is filled first, whatever the limit is.
+        pool.budget().set_limit(0);
+        pool.make_room(0);
+        let reserved = pool.take_reserved().unwrap();
+        assert!(pool.take_reserved().is_none());
+        pool.give(reserved);
+        assert!(pool.take_reserved().is_some());
     }
 
     #[test]

@@ -123,6 +123,7 @@ impl<S: Slots + Holdings, V: Server> Connection<S, V> {
             self.send().await?;
             return Err(io::Error::other("too many watchers"));
         };
+        self.open.seen.set_watches();
         let ended = self.tell_of(&lines).await;
         thread.shared.watchers().remove(number);
         ended

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
+use crate::flash::{FlashStats, Tier};
 use crate::item::{Item, Meta, Seconds};
 use crate::memory::SEGMENT_BYTES;
-use crate::store::{Scan, Store};
+use crate::store::{Lower, Scan, Store};
 
 /// Figures of all items at one moment; counts are since the server started.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Figures {
-    /// Items in memory.
+    /// Items in memory and on flash.
     pub items: u64,
     /// Bytes of their keys and values, and of what is kept with them.
     pub bytes: u64,
@@ -33,6 +34,47 @@ pub struct Figures {
     pub reclaimed: u64,
     /// Items that were over and that nobody had read.
     pub expired_unfetched: u64,
+    /// Of the flash tier, if there is one.
+    pub flash: Option<FlashFigures>,
+}
+
+/// Figures of the flash tier.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct FlashFigures {
+    /// Hits of items there.
+    pub hits: u64,
+    /// Items that left memory and came here, or had a copy here.
+    pub lowered: u64,
+    /// Items that came from here to memory again.
+    pub promoted: u64,
+    /// Items that left because their segment was collected.
+    pub collected: u64,
+    /// Bytes that items can take.
+    pub capacity_bytes: u64,
+    /// What the log has done.
+    pub stats: FlashStats,
+    /// Why it has ended, if it has.
+    pub failure: Option<String>,
+}
+
+/// What lies below memory, as statistics see it.
+pub trait Tiered: Lower {
+    /// What is known of it alone; `None` where there is nothing.
+    fn flash(&self) -> Option<FlashFigures>;
+}
+
+impl Tiered for () {
+    fn flash(&self) -> Option<FlashFigures> {
+        None
+    }
+}
+
+impl<N: Send + Sync> Tiered for Tier<N> {
+    fn flash(&self) -> Option<FlashFigures> {
+        let log = self.log();
+        let (capacity_bytes, stats, failure) = (log.capacity_bytes(), log.stats(), log.failure());
+        Some(FlashFigures { capacity_bytes, stats, failure, ..FlashFigures::default() })
+    }
 }
 
 /// An item, as a dump tells it.
@@ -62,13 +104,17 @@ pub trait Holdings {
     fn scan(&self, at: Self::Scan, now: Seconds, tell: &mut dyn FnMut(Listed<'_>)) -> Option<Self::Scan>;
 }
 
-impl Holdings for Store {
+impl<L: Tiered + 'static> Holdings for Store<L> {
     type Scan = Scan;
 
     fn figures(&self) -> Figures {
         let usage = self.usage();
         let counters = usage.counters;
+        let (hits, lowered) = (counters.flash_hits, counters.lowered);
+        let (promoted, collected) = (counters.promoted, counters.collected);
+        let flash = self.lower().flash();
         Figures {
+            flash: flash.map(|flash| FlashFigures { hits, lowered, promoted, collected, ..flash }),
             items: counters.items,
             bytes: counters.bytes,
             stored: counters.stored,

@@ -29,8 +29,8 @@ use fabric::tls::ClientStream;
 
 pub use counters::{Counters, Totals};
 pub use desk::Desk;
-pub use holdings::{Figures, Holdings, Listed};
-pub use shared::{Options, Program, Said, Shared};
+pub use holdings::{Figures, FlashFigures, Holdings, Listed, Tiered};
+pub use shared::{Clock, Options, Program, Said, Shared};
 
 use crate::protocol::Now;
 use crate::session::Server;
@@ -184,7 +184,7 @@ impl<S: Slots + Holdings + 'static, V: Server + 'static> Worker<S, V> {
 impl Open {
     /// A receive that waits ends by this.
     fn close_if_resting(&self) {
-        if self.seen.rests() {
+        if self.seen.rests() || self.seen.watches() {
             self.stream.shutdown();
         }
     }

@@ -20,6 +20,30 @@ use crate::session::Rules;
 /// What the clock shows when a server starts. As in memcached: no moment is 0, and one second ago there was one too.
 const CLOCK_START: u64 = 2;
 
+/// A server's clock. It goes on evenly whatever is done to the system's.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    started: Instant,
+    /// When it was 0, in seconds since 1970.
+    began: u64,
+}
+
+impl Clock {
+    /// Starts it, on a reactor.
+    pub fn start() -> Clock {
+        Clock { started: time::now(), began: time::unix_time().as_secs().saturating_sub(CLOCK_START) }
+    }
+
+    /// When it was 0, in seconds since 1970.
+    pub fn began(&self) -> u64 {
+        self.began
+    }
+
+    fn uptime(&self) -> u64 {
+        time::now().duration_since(self.started).as_secs()
+    }
+}
+
 /// What only the program around a server can do.
 pub trait Program: Send + Sync {
     /// Ends the server: after what is under way, or at once.
@@ -60,6 +84,8 @@ pub struct Options {
     pub tls: Option<CertificateContext>,
     /// What it was told.
     pub said: Said,
+    /// Its clock, where others have it too; else it starts when it is first looked at.
+    pub clock: Option<Clock>,
     /// The program around it.
     pub program: Box<dyn Program>,
 }
@@ -70,12 +96,13 @@ pub(super) struct Seen {
     /// Where it comes from.
     pub(super) origin: Origin,
     rests: AtomicBool,
+    watches: AtomicBool,
     active: AtomicU32,
 }
 
 impl Seen {
     pub(super) fn new(origin: Origin, now: Seconds) -> Seen {
-        Seen { origin, rests: AtomicBool::new(false), active: AtomicU32::new(now.0) }
+        Seen { origin, rests: AtomicBool::new(false), watches: AtomicBool::new(false), active: AtomicU32::new(now.0) }
     }
 
     /// It waits for the next command, with nothing begun.
@@ -85,6 +112,15 @@ impl Seen {
 
     pub(super) fn set_rests(&self, rests: bool) {
         self.rests.store(rests, Relaxed);
+    }
+
+    /// It is told of what others do, to its end, and asks for nothing more.
+    pub(super) fn watches(&self) -> bool {
+        self.watches.load(Relaxed)
+    }
+
+    pub(super) fn set_watches(&self) {
+        self.watches.store(true, Relaxed);
     }
 
     /// When it last received something.
@@ -110,8 +146,7 @@ pub struct Shared {
     prefixes: Prefixes,
     watchers: Watchers,
     seen: Mutex<BTreeMap<u64, Arc<Seen>>>,
-    /// When the first thread looked at the clock, and when that was 0, in seconds since 1970.
-    clock: OnceLock<(Instant, u64)>,
+    clock: OnceLock<Clock>,
     open: Arc<AtomicUsize>,
     next_id: AtomicU64,
     threads: Mutex<Vec<Arc<Counters>>>,
@@ -143,7 +178,7 @@ impl Shared {
             prefixes: Prefixes::default(),
             watchers: Watchers::default(),
             seen: Mutex::default(),
-            clock: OnceLock::new(),
+            clock: options.clock.map_or_else(OnceLock::new, OnceLock::from),
             open: Arc::default(),
             next_id: AtomicU64::new(1),
             threads: Mutex::default(),
@@ -151,19 +186,19 @@ impl Shared {
         }
     }
 
-    /// The time. It goes on evenly whatever is done to the system's clock.
+    /// The time.
     pub fn now(&self) -> Now {
-        let (at, began) = (self.uptime() + CLOCK_START, self.clock().1);
+        let (at, began) = (self.uptime() + CLOCK_START, self.clock().began);
         Now { at: Seconds(u32::try_from(at).unwrap_or(u32::MAX)), began }
     }
 
     /// Seconds since the server started.
     pub fn uptime(&self) -> u64 {
-        time::now().duration_since(self.clock().0).as_secs()
+        self.clock().uptime()
     }
 
-    fn clock(&self) -> (Instant, u64) {
-        *self.clock.get_or_init(|| (time::now(), time::unix_time().as_secs().saturating_sub(CLOCK_START)))
+    fn clock(&self) -> &Clock {
+        self.clock.get_or_init(Clock::start)
     }
 
     /// What holds for every session.

@@ -5,7 +5,7 @@ use std::fmt::Display;
 
 use super::counters::Totals;
 use super::desk::CLASS;
-use super::holdings::Figures;
+use super::holdings::{Figures, FlashFigures};
 use super::shared::Shared;
 use crate::item::{NEVER, Seconds};
 use crate::protocol::VERSION;
@@ -53,6 +53,38 @@ pub(super) fn general(shared: &Shared, figures: &Figures, tell: &mut Tell<'_>) {
     tell("evicted_unfetched", &figures.evicted_unfetched);
     tell("evictions", &figures.evictions);
     tell("reclaimed", &figures.reclaimed);
+    if let Some(of_flash) = &figures.flash {
+        flash(of_flash, tell);
+    }
+}
+
+/// Under the names of memcached's extstore where there is one; ours begin with `flash`.
+fn flash(figures: &FlashFigures, tell: &mut Tell<'_>) {
+    let stats = &figures.stats;
+    tell("get_extstore", &figures.hits);
+    tell("recache_from_extstore", &figures.promoted);
+    tell("miss_from_extstore", &stats.other_key_reads);
+    tell("badcrc_from_extstore", &stats.checksum_errors);
+    tell("extstore_page_evictions", &stats.collected_segments);
+    tell("extstore_pages_free", &stats.free_segments);
+    tell("extstore_pages_used", &stats.segments.saturating_sub(stats.free_segments));
+    tell("extstore_objects_evicted", &figures.collected);
+    tell("extstore_objects_read", &(stats.device_reads + stats.buffer_reads));
+    tell("extstore_objects_written", &(stats.admitted_items + stats.kept_items));
+    tell("extstore_bytes_written", &stats.device_written_bytes);
+    tell("extstore_bytes_read", &stats.device_read_bytes);
+    tell("extstore_limit_maxbytes", &figures.capacity_bytes);
+    tell("extstore_compact_rescues", &stats.kept_items);
+    tell("flash_lowered", &figures.lowered);
+    tell("flash_admitted_items", &stats.admitted_items);
+    tell("flash_admitted_bytes", &stats.admitted_bytes);
+    tell("flash_kept_bytes", &stats.kept_bytes);
+    tell("flash_refused_items", &stats.refused_items);
+    tell("flash_buffer_reads", &stats.buffer_reads);
+    tell("flash_read_errors", &stats.read_errors);
+    tell("flash_write_errors", &stats.write_errors);
+    tell("flash_abandoned_segments", &stats.abandoned_segments);
+    tell("flash_failure", &figures.failure.as_deref().unwrap_or("none"));
 }
 
 fn commands(totals: &Totals, tell: &mut Tell<'_>) {

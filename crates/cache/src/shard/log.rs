@@ -318,6 +318,14 @@ impl Log {
         place
     }
 
+    /// Puts a segment that was walked in part back, as the oldest of its queue.
+    pub(super) fn close_again(&mut self, place: u32) {
+        let segment = self.segment_mut(place as usize);
+        segment.state = State::Closed;
+        let (queue, number) = (segment.queue, segment.number);
+        self.lines[queue as usize].closed.push_front((place, number));
+    }
+
     /// Frees all segments.
     pub(super) fn clear(&mut self, pool: &Pool) {
         for place in 0..self.segments.len() as u32 {

@@ -6,12 +6,13 @@
 //!   shard is let go, and is invalidated then: before anybody is told of what caused it.
 //! - What has a copy on flash is unchanged since it was read there.
 
-use crate::index::{Entry, FlashPlace, Location, Spot};
+use crate::hash::Hasher;
+use crate::index::{Entry, FlashPlace, Location, Position, Spot};
 use crate::item::{Item, Key, NewValue, Seconds, Value};
 use crate::memory::Pool;
 use crate::slot::NoRoom;
 
-use super::{Found, New, Shard, Target, header::Header};
+use super::{Found, HEADER_BYTES, New, Shard, Target, header::Header, log::Log};
 
 /// An entry of an item on flash, which may be another key's, until the shard is changed.
 #[derive(Clone, Copy, Debug)]
@@ -29,12 +30,19 @@ pub(crate) enum Located {
     Flash(OnFlash),
 }
 
-fn is_on_flash(entry: Entry) -> bool {
-    matches!(entry.location(), Location::Flash(..))
+/// What is to become of an item whose segment is collected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Wanted {
+    /// It is popular.
+    Yes,
+    /// It was not there any more, or is in memory too.
+    No,
+    /// It is gone now.
+    NoMore,
 }
 
-fn is_at(entry: Entry, place: FlashPlace) -> bool {
-    matches!(entry.location(), Location::Flash(there, _) if there == place)
+fn is_on_flash(entry: Entry) -> bool {
+    matches!(entry.location(), Location::Flash(..))
 }
 
 impl Shard {
@@ -52,6 +60,7 @@ impl Shard {
     /// An item on flash was hit; the answer is whether it was so before.
     pub(crate) fn raise(&mut self, at: &mut OnFlash) -> bool {
         let before = at.popularity;
+        self.counters.flash_hits += 1;
         at.popularity = super::raised(before);
         self.index.replace(at.spot, Location::Flash(at.place, at.popularity));
         before > 0
@@ -78,12 +87,6 @@ impl Shard {
     pub(crate) fn drop_on_flash(&mut self, at: OnFlash) {
         self.index.remove(at.spot);
         self.note_stale(at.place);
-    }
-
-    /// An entry of an item on flash goes that is not there any more.
-    pub(crate) fn forget(&mut self, at: OnFlash) {
-        self.index.remove(at.spot);
-        self.changed = true;
     }
 
     pub(super) fn note_stale(&mut self, place: FlashPlace) {
@@ -117,47 +120,95 @@ impl Shard {
         self.counters.lowered += 1;
     }
 
-    /// The segment of `place` is collected. Whether the item there should be kept; if not, it is gone.
-    pub(crate) fn is_wanted(&mut self, hash: u64, place: FlashPlace) -> bool {
-        let log = &self.log;
-        let is_it = |entry: Entry| match entry.location() {
-            Location::Memory(position) => log.header(position).copy == Some(place),
+    /// The item that is at `place`, or has its copy there.
+    fn whose(&self, hash: u64, place: FlashPlace) -> Option<(Spot, Entry)> {
+        self.index.find(hash, |entry| match entry.location() {
+            Location::Memory(position) => self.log.header(position).copy == Some(place),
             Location::Flash(there, _) => there == place,
-        };
-        let Some((spot, entry)) = self.index.find(hash, is_it) else { return false };
+        })
+    }
+
+    /// The copy of an item in memory is not there any more.
+    fn forget_copy(&mut self, position: Position) {
+        let mut header = self.log.header(position);
+        header.copy = None;
+        header.write(self.log.header_bytes_mut(position));
+    }
+
+    /// The segment of `place` is collected. Whether the item there should be kept; if not, it is gone.
+    pub(crate) fn is_wanted(&mut self, hash: u64, place: FlashPlace) -> Wanted {
+        let Some((spot, entry)) = self.whose(hash, place) else { return Wanted::No };
         match entry.location() {
             Location::Memory(position) => {
-                let mut header = self.log.header(position);
-                header.copy = None;
-                header.write(self.log.header_bytes_mut(position));
-                false
+                self.forget_copy(position);
+                Wanted::No
             }
             Location::Flash(_, 0) => {
                 self.index.remove(spot);
                 self.counters.collected += 1;
-                false
+                Wanted::NoMore
             }
-            Location::Flash(..) => true,
+            Location::Flash(..) => Wanted::Yes,
         }
     }
 
     /// Moves an item that is wanted: `append` is called if the index still has it at `place`, and says where it is then. Without
-    /// a place it is gone.
-    pub(crate) fn rehome(&mut self, hash: u64, place: FlashPlace, append: impl FnOnce() -> Option<FlashPlace>) {
-        let Some((spot, entry)) = self.index.find(hash, |entry| is_at(entry, place)) else { return };
-        let Location::Flash(_, popularity) = entry.location() else { return };
+    /// a place it is gone, which is the answer. One that was promoted meanwhile has no copy any more.
+    pub(crate) fn rehome(&mut self, hash: u64, place: FlashPlace, append: impl FnOnce() -> Option<FlashPlace>) -> bool {
+        let Some((spot, entry)) = self.whose(hash, place) else { return false };
+        let popularity = match entry.location() {
+            Location::Memory(position) => {
+                self.forget_copy(position);
+                return false;
+            }
+            Location::Flash(_, popularity) => popularity,
+        };
         match append() {
             Some(new) => self.index.replace(spot, Location::Flash(new, popularity.saturating_sub(1))),
             None => {
                 self.index.remove(spot);
                 self.counters.collected += 1;
+                return true;
+            }
+        }
+        false
+    }
+
+    /// What is on flash is not there any more: the index leads to items in memory alone from then on. The log has ended, so that
+    /// nobody has to be told.
+    pub(crate) fn forget_flash(&mut self, hasher: &Hasher, pool: &Pool) {
+        self.changed = true;
+        self.index.clear(pool);
+        let mut next = self.log.next(0, 0, 0);
+        while let Some((place, number, offset)) = next {
+            let position = Log::position(place, offset);
+            let header = self.log.header(position);
+            next = self.log.next(place, number, offset + header.extent);
+            if header.dead {
+                continue;
+            }
+            if header.copy.is_some() {
+                self.forget_copy(position);
+            }
+            let key = &self.log.bytes(position)[HEADER_BYTES..][..header.key_length];
+            let hash = hasher.hash(key);
+            // The memory was there a moment ago; without it the item goes.
+            let entered = self.index.insert(hash, Location::Memory(position), pool);
+            if entered.is_err() {
+                self.release(position, &Header { copy: None, ..header }, pool);
             }
         }
     }
 
     /// An item was found on flash after a restart; items are told in the order of their age. The answer is a place that is not in
-    /// the index, though it was, or should be.
-    pub(crate) fn restore(&mut self, hash: u64, place: FlashPlace, pool: &Pool) -> Option<FlashPlace> {
+    /// the index, though it was, or should be: the index may not grow where it `is_crowded`.
+    pub(crate) fn restore(
+        &mut self,
+        hash: u64,
+        place: FlashPlace,
+        is_crowded: bool,
+        pool: &Pool,
+    ) -> Option<FlashPlace> {
         let location = Location::Flash(place, 0);
         self.changed = true;
         let there = self.index.find(hash, is_on_flash).map(|(spot, entry)| (spot, entry.location()));
@@ -165,7 +216,8 @@ impl Shard {
             self.index.replace(spot, location);
             return Some(displaced);
         }
-        self.index.insert(hash, location, pool).err().map(|_| place)
+        let has_room = !is_crowded && self.index.insert(hash, location, pool).is_ok();
+        (!has_room).then_some(place)
     }
 
     /// The header of an item of which something else than the value is to be changed.

@@ -17,12 +17,18 @@ const LOOKED_AT: usize = 64;
 
 /// The part of a shard's memory that its index may have before items leave for good rather than for flash. Chosen: what is left
 /// has room for both queues in the smallest shard.
-const INDEX_PART: (usize, usize) = (3, 4);
+pub(crate) const INDEX_PART: (usize, usize) = (3, 4);
 
 /// What takes the items that leave memory: the flash tier.
 pub trait Lower: Send + Sync {
     /// Takes an item, or does not. It is called with a shard held: it waits for nothing.
     fn offer(&self, key: &Key<'_>, meta: &Meta, value: Value<'_>) -> Option<FlashPlace>;
+
+    /// Whether it would take the item that it has just refused a moment later: it stays in memory until then, where all are to
+    /// leave that can ([`Effort::Empty`]).
+    fn is_busy(&self) -> bool {
+        false
+    }
 
     /// The item at `place` counts no more, whatever happens to this process: called before that is told to anybody.
     fn invalidate(&self, place: FlashPlace);
@@ -59,6 +65,8 @@ pub(crate) enum Effort {
     Evict,
     /// Only room that holds nothing is won: no item leaves but expired ones.
     Compact,
+    /// All items leave.
+    Empty,
 }
 
 /// What a piece of reclaiming has come to.
@@ -93,7 +101,7 @@ impl Shard {
     /// Reclaims a piece.
     pub(crate) fn reclaim(&mut self, effort: Effort, around: &Surroundings<'_>) -> Progress {
         let Some(mut walk) = self.walk.take().or_else(|| self.choose(effort, around.now)) else {
-            return Progress::Nothing;
+            return if effort == Effort::Evict { self.give_up_index(around.pool) } else { Progress::Nothing };
         };
         self.changed = true;
         let mut copied = self.counters.copied;
@@ -102,7 +110,10 @@ impl Shard {
             (segment.queue, segment.tail)
         };
         let (mut items, mut bytes) = (0, 0);
-        while walk.offset < tail && items < PIECE_ITEMS_MAX && bytes < PIECE_BYTES_MAX {
+        // What only wins holes is done with a segment at once: it takes one of the reserve at most, and gives one back.
+        let (items_max, bytes_max) =
+            if effort == Effort::Compact { (usize::MAX, usize::MAX) } else { (PIECE_ITEMS_MAX, PIECE_BYTES_MAX) };
+        while walk.offset < tail && items < items_max && bytes < bytes_max {
             let position = Log::position(walk.place, walk.offset);
             let header = self.log.header(position);
             if header.dead {
@@ -111,7 +122,12 @@ impl Shard {
                 continue;
             }
             if !self.judge(position, &header, queue, walk.move_all, effort, around) {
-                self.walk = Some(walk);
+                if effort == Effort::Compact {
+                    // Another segment may do better.
+                    self.log.close_again(walk.place);
+                } else {
+                    self.walk = Some(walk);
+                }
                 return Progress::Nothing;
             }
             walk.offset += header.extent;
@@ -131,11 +147,29 @@ impl Shard {
         Progress::Freed
     }
 
+    /// There are no items in memory: what is left is the index, of what is on flash or of nothing any more. Where even that is too
+    /// much, as when the limit was lowered, it goes, and what it led to.
+    fn give_up_index(&mut self, pool: &Pool) -> Progress {
+        if self.index.segments() == 0 {
+            return Progress::Nothing;
+        }
+        self.changed = true;
+        let stale = &mut self.stale;
+        self.index.each(|entry| {
+            if let Location::Flash(place, _) = entry.location() {
+                stale.push(place);
+            }
+        });
+        self.index.clear(pool);
+        Progress::Freed
+    }
+
     /// The next segment to be reclaimed.
     fn choose(&mut self, effort: Effort, now: Seconds) -> Option<Walk> {
         let (looked_at, worth_moving) = match effort {
             Effort::Evict => (LOOKED_AT, SEGMENT_BYTES / 2),
             Effort::Compact => (usize::MAX, SEGMENT_BYTES * 7 / 8),
+            Effort::Empty => (0, 0),
         };
         let nearly_empty = self.log.emptiest(looked_at, now).filter(|&(_, live)| live <= worth_moving);
         if let Some((place, _)) = nearly_empty {
@@ -172,7 +206,9 @@ impl Shard {
             self.remove(found, around.pool);
             return true;
         }
-        let (stays, to, popularity) = if move_all {
+        let (stays, to, popularity) = if effort == Effort::Empty {
+            (false, queue, header.popularity)
+        } else if move_all {
             (true, queue, header.popularity)
         } else {
             match self.policy.verdict(hash, queue, header.popularity) {
@@ -192,25 +228,51 @@ impl Shard {
                 return false;
             }
         }
-        self.leave(found, hash, header, around);
+        let place = self.place_below(found, hash, header, effort, around);
+        if place.is_none() && effort == Effort::Empty && around.lower.is_busy() {
+            return false;
+        }
+        self.leave(found, hash, header, place, around);
         true
     }
 
     /// The index has so much of the memory that more items on flash would leave none for others.
     fn is_crowded(&self) -> bool {
-        let (items, index) = self.segments();
+        let items = self.log.weight(Queue::Small) + self.log.weight(Queue::Main);
+        let index = self.index.segments() * SEGMENT_BYTES;
         index * INDEX_PART.1 > (items + index) * INDEX_PART.0
     }
 
-    /// An item leaves memory: for flash, or for good.
-    fn leave(&mut self, found: Found, hash: u64, header: &Header, around: &Surroundings<'_>) {
-        self.counters.evicted += 1;
-        self.counters.evicted_unfetched += u64::from(!header.meta.fetched);
+    /// Where an item that leaves memory is from then on: what is there already unchanged is not written again.
+    fn place_below(
+        &self,
+        found: Found,
+        hash: u64,
+        header: &Header,
+        effort: Effort,
+        around: &Surroundings<'_>,
+    ) -> Option<FlashPlace> {
+        // Where all leave nothing comes that would need the room.
+        if effort != Effort::Empty && self.is_crowded() {
+            return None;
+        }
         let bytes = &self.log.bytes(found.position)[super::HEADER_BYTES..][..header.key_length];
         let value = self.value(found.position, header);
-        // What is there already unchanged is not written again.
         let offer = || Key::new(bytes, hash).ok().and_then(|key| around.lower.offer(&key, &header.meta, value));
-        let place = if self.is_crowded() { None } else { header.copy.or_else(offer) };
+        header.copy.or_else(offer)
+    }
+
+    /// An item leaves memory: for flash, or for good.
+    fn leave(
+        &mut self,
+        found: Found,
+        hash: u64,
+        header: &Header,
+        place: Option<FlashPlace>,
+        around: &Surroundings<'_>,
+    ) {
+        self.counters.evicted += 1;
+        self.counters.evicted_unfetched += u64::from(!header.meta.fetched);
         if let (None, Some(copy)) = (place, header.copy) {
             self.note_stale(copy);
         }

@@ -409,3 +409,52 @@ fn number_in(value: Value<'_>, key: &[u8; 8]) -> u64 {
     assert!(bytes[16..].iter().all(|&byte| byte == key[0]));
     u64::from_le_bytes(bytes[8..16].try_into().unwrap())
 }
+
+/// The limit is set to less than what the index takes: items go, the index goes, and what comes next has room.
+#[test]
+fn a_limit_below_the_index_is_kept() {
+    let store = store(32, StoreOptions::default());
+    for key in 0..600_000_u32 {
+        put(&store, &key.to_le_bytes(), Meta::default(), b"").unwrap();
+    }
+    let index = store.usage().index_segments * SEGMENT_BYTES;
+    let limit = 2 << 20;
+    assert!(index > 2 * limit, "{:?}", store.usage());
+    store.set_limit(limit);
+    assert_eq!(wait(store.shrink()), Ok(()));
+    assert!(store.usage().used <= limit, "{:?}", store.usage());
+    fill(&store, 0..5000, Meta::default());
+    assert!(get(&store, &4999_u32.to_le_bytes()).is_some() && store.usage().used <= limit);
+}
+
+/// Where nothing is let go holes are won, also while others put between two pieces of that work.
+#[test]
+fn holes_are_won_while_others_put() {
+    let options = StoreOptions { evict: false, threads: 2, ..StoreOptions::default() };
+    let store = store(16, options);
+    let mut keys = 0_u32;
+    while put(&store, &keys.to_le_bytes(), Meta::default(), &[1; 1000]).is_ok() {
+        keys += 1;
+    }
+    let full = store.usage().counters.items;
+    let mut state = 5;
+    for key in 0..keys {
+        if random(&mut state) % 10 < 3 {
+            visit(&store, &key.to_le_bytes(), NOW, |slot| slot.remove());
+        }
+    }
+    let once = |key: u32| {
+        visit(&store, &key.to_le_bytes(), NOW, |slot| slot.put(Meta::default(), NewValue::Pieces(&[&[2; 1000]])))
+    };
+    let (mut new, mut refused) = (keys, 0);
+    while refused < 100 {
+        // A piece for one connection, a put of another.
+        let won = store.reclaim();
+        match once(new) {
+            Ok(_) => (new, refused) = (new + 1, 0),
+            Err(_) => refused += u32::from(won == Progress::Nothing),
+        }
+    }
+    let again = store.usage().counters.items;
+    assert!(again * 100 >= full * 95, "{again} of {full} items have room: {:?}", store.usage());
+}

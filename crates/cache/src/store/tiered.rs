@@ -10,16 +10,21 @@ use device::Namespace;
 use engine::Buf;
 
 use super::cas::CasValues;
-use super::{Apart, Held, Progress, Store};
-use crate::flash::{Collection, Lookup, Place, Reason, Recovery, Tier};
+use super::{Apart, Cell, Held, Lower as _, Progress, Store};
+use crate::flash::{Collection, Lookup, PAGE_BYTES, Place, Reason, Recovery, TakingAll, Tier};
 use crate::hash::Hasher;
 use crate::index::FlashPlace;
 use crate::item::{Item, Key, NEVER, Seconds};
-use crate::shard::{Located, Shard, Target};
+use crate::memory::{Budget, Kind};
+use crate::shard::{Effort, INDEX_PART, Located, Shard, Surroundings, Target, Wanted};
 use crate::slot::{Look, NoRoom, Slots};
 
 /// Pieces that are reclaimed with one read of flash, at most, so that what is read may stay. Chosen: half a segment of short items.
 const PIECES_MAX: usize = 16;
+/// Pieces that are reclaimed for a read of flash at most, before it is not made. Chosen: four segments of short items.
+const HOLD_ROUNDS_MAX: usize = 128;
+/// Items of a collected segment that are looked at before others on the thread have their turn.
+const LOOKED_AT_ONCE: usize = 128;
 
 /// Where on flash a key's item may be.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -35,6 +40,18 @@ pub struct Read {
     lookup: Lookup,
 }
 
+/// Memory for what is being read.
+struct Pending<'a> {
+    budget: &'a Budget,
+    bytes: usize,
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        self.budget.give(Kind::Pending, self.bytes);
+    }
+}
+
 /// What a visit begins with.
 enum Begin<'a> {
     Slot(Target, Option<Item<'a>>),
@@ -47,10 +64,16 @@ impl Store<()> {
     pub fn restore(&self, items: &[(u64, Place)], displaced: &mut Vec<Place>) {
         for &(hash, place) in items {
             // An insert may need a segment; without one the item goes.
-            let _had = self.has_room(1);
-            let restore = |shard: &mut Shard| shard.restore(hash, place.into(), &self.pool);
+            let is_crowded = self.is_crowded_by_index() || !self.has_room(1);
+            let restore = |shard: &mut Shard| shard.restore(hash, place.into(), is_crowded, &self.pool);
             displaced.extend(self.with_shard(self.cell(hash), restore).map(Place::from));
         }
+    }
+
+    /// What is left beside the index of what was restored would be too little for items. Nothing else has segments yet.
+    fn is_crowded_by_index(&self) -> bool {
+        let index = self.budget.held(Kind::Segments);
+        index * INDEX_PART.1 > (index + self.budget.room()) * INDEX_PART.0
     }
 
     /// The same store over flash, with what was restored from there.
@@ -77,20 +100,76 @@ impl Store<()> {
 }
 
 impl<N: Namespace + Send + Sync> Store<Tier<N>> {
+    /// Forgets what was on flash, whose log has ended, so that its entries take no memory: shard by shard, each held while its
+    /// index is made anew.
+    pub async fn forget_flash(&self) {
+        for cell in &self.cells {
+            self.with_shard(&cell.0, |shard| shard.forget_flash(&self.hasher, &self.pool));
+            engine::task::yield_now().await;
+        }
+    }
+
+    /// Has all items leave memory for flash, before the log is closed. Somebody writes and collects meanwhile; where flash has
+    /// ended they are gone. The oldest come first: of what is more than flash holds the newest stay.
+    pub async fn lower_all(&self) {
+        let taking = TakingAll::new(&self.lower);
+        let around = Surroundings { now: self.now(), hasher: &self.hasher, pool: &self.pool, lower: &taking };
+        let mut left: Vec<&Cell> = self.cells.iter().map(|cell| &cell.0).collect();
+        while !left.is_empty() {
+            // By turns: a restart then finds items of all shards, however many it finds.
+            let mut busy = false;
+            left.retain(|cell| match self.with_shard(cell, |shard| shard.reclaim(Effort::Empty, &around)) {
+                Progress::Freed | Progress::Partly => true,
+                // With a log that has ended it is not busy, and the items go.
+                Progress::Nothing => {
+                    busy |= taking.is_busy();
+                    taking.is_busy()
+                }
+            });
+            if busy {
+                let _ = self.lower.log().room(Reason::Admitted).await;
+            }
+            engine::task::yield_now().await;
+        }
+    }
+
+    /// Memory for `bytes` that are about to be read. It is not waited for: who has it may wait for others of the same command.
+    async fn hold(&self, bytes: usize) -> Option<Pending<'_>> {
+        for _ in 0..HOLD_ROUNDS_MAX {
+            self.pool.make_room(bytes);
+            if self.budget.try_take(Kind::Pending, bytes).is_ok() {
+                return Some(Pending { budget: &self.budget, bytes });
+            }
+            if self.reclaim() == Progress::Nothing {
+                break;
+            }
+            engine::task::yield_now().await;
+        }
+        None
+    }
+
     /// Begins a collected segment's end: its items stay if they are popular, else they go; then it is given back.
     pub async fn collect(&self, collection: Collection<'_, N>) {
-        for &listed in collection.items() {
+        for (number, &listed) in collection.items().iter().enumerate() {
+            if number % LOOKED_AT_ONCE == 0 {
+                engine::task::yield_now().await;
+            }
             let (hash, place) = (listed.hash, FlashPlace::from(listed.place));
             let cell = self.cell(hash);
-            if !self.with_shard(cell, |shard| shard.is_wanted(hash, place)) {
-                continue;
+            match self.with_shard(cell, |shard| shard.is_wanted(hash, place)) {
+                Wanted::Yes => {}
+                Wanted::No => continue,
+                Wanted::NoMore => {
+                    self.lower.admission().note_displaced(hash);
+                    continue;
+                }
             }
             let fetched = collection.fetch(listed).await;
             if fetched.is_some() {
                 // Without room it is not taken, and goes.
                 let _ = self.lower.log().room(Reason::Kept).await;
             }
-            self.with_shard(cell, |shard| {
+            let is_gone = self.with_shard(cell, |shard| {
                 shard.rehome(hash, place, || {
                     let fetched = fetched.as_ref().filter(|fetched| {
                         let expires = fetched.meta().expires;
@@ -99,15 +178,13 @@ impl<N: Namespace + Send + Sync> Store<Tier<N>> {
                     let pieces: Vec<&[u8]> = fetched.value().iter().map(|piece| &**piece).collect();
                     let appended = self.lower.log().append(hash, fetched.key(), &fetched.meta(), &pieces, Reason::Kept);
                     appended.ok().map(FlashPlace::from)
-                });
+                })
             });
+            if is_gone {
+                self.lower.admission().note_displaced(hash);
+            }
         }
         collection.finish();
-    }
-
-    /// The flash tier.
-    pub fn tier(&self) -> &Tier<N> {
-        &self.lower
     }
 }
 
@@ -146,10 +223,12 @@ impl<N: Namespace + Send + Sync> Slots for Store<Tier<N>> {
                             Begin::Slot(Target::Flash(at), Some(Item { meta, value }))
                         }
                     }
-                    // Another key's item stays where it is.
-                    Lookup::Other => Begin::Slot(Target::Nothing, None),
+                    // Another key's item stays where it is until one of this key takes its entry: that no item of this key was
+                    // found there is what a medium says that may lie this once. So does one that was not read.
+                    Lookup::Other | Lookup::Unread => Begin::Slot(Target::Flash(at), None),
+                    // The same place may have been given anew since it was read: whatever is there now is invalidated too.
                     Lookup::Found(_) | Lookup::Lost => {
-                        shard.forget(at);
+                        shard.drop_on_flash(at);
                         Begin::Slot(Target::Nothing, None)
                     }
                 },
@@ -170,7 +249,13 @@ impl<N: Namespace + Send + Sync> Slots for Store<Tier<N>> {
             }
             engine::task::yield_now().await;
         }
+        let bytes = Place::from(place.place).pages() as usize * PAGE_BYTES;
+        let Some(pending) = self.hold(bytes).await else {
+            return Read { place: place.place, lookup: Lookup::Unread };
+        };
         let lookup = self.lower.log().read(place.place.into(), &place.key).await;
+        // What was read counts for itself, as buffers do.
+        drop(pending);
         Read { place: place.place, lookup }
     }
 

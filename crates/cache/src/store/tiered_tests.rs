@@ -8,7 +8,7 @@ use engine::sim::{SimConfig, World};
 use engine::{Mapped, task};
 
 use super::*;
-use crate::flash::admission::AdmitAll;
+use crate::flash::admission::{Admission, AdmitAll};
 use crate::flash::{Boot, FlashLog, Options, Origin};
 use crate::item::{Meta, NewValue, Value};
 use crate::memory::Budget;
@@ -32,24 +32,27 @@ struct Durable {
 impl Durable {
     fn new(megabytes: u64) -> Durable {
         let memory = Arc::new(Memory::new(megabytes << 20, 4096, [1; 16]).expect("a namespace"));
-        let sizes = Options { segment_bytes: 1 << 20, buffer_bytes: 8 << 20, ..Options::new(Origin(0), [1, 2]) };
+        let sizes = Options { segment_bytes: 1 << 20, buffer_bytes: 4 << 20, ..Options::new(Origin(0), [1, 2]) };
         let options = Options { boot: Boot([1, 1]), ..sizes };
         let words = options.journal_words(&Namespace::info(&*memory)).expect("it holds a log");
         Durable { memory, journal: Arc::new(Mapped::memory(words)), options }
     }
 
     async fn open(&self, limit: usize) -> Arc<Tiered> {
+        self.open_with(limit, Box::new(AdmitAll)).await
+    }
+
+    async fn open_with(&self, limit: usize, admission: Box<dyn Admission>) -> Arc<Tiered> {
         let base = Store::new(Hasher::new([9, 9]), Arc::new(Budget::without_buffers(limit)), StoreOptions::default());
         let restore = |items: &[(u64, Place)], displaced: &mut Vec<Place>| base.restore(items, displaced);
         let opened = FlashLog::open(self.memory.clone(), self.journal.clone(), &self.options, restore).await;
         let (log, recovery) = opened.expect("opened");
-        let store = Arc::new(base.over(Tier::new(Arc::new(log), Box::new(AdmitAll)), &recovery));
-        task::spawn(store.tier().log().clone().run()).detach();
+        let store = Arc::new(base.over(Tier::new(Arc::new(log), admission), &recovery));
+        task::spawn(store.lower().log().clone().run()).detach();
         let collector = store.clone();
         task::spawn(async move {
-            loop {
-                collector.tier().log().collection_wanted().await;
-                if let Some(collection) = collector.tier().log().collect().await {
+            while collector.lower().log().collection_wanted().await == crate::flash::Wanted::Collection {
+                if let Some(collection) = collector.lower().log().collect().await {
                     collector.collect(collection).await;
                 }
             }
@@ -232,4 +235,259 @@ fn a_get_gives_what_was_acknowledged_last_or_nothing() {
         });
         (model, state) = lived.expect("it ends");
     }
+}
+
+/// At a good end what is in memory goes to flash too, short and long, however slowly that is written; also where an admission
+/// rule would not have it, and what expires meanwhile not.
+#[test]
+fn at_the_end_all_that_is_in_memory_goes_to_flash() {
+    run(async {
+        let durable = Durable::new(128);
+        let store = durable.open(32 << 20).await;
+        // Some of the keys are on flash already, changed or not.
+        for key in 0..40_000_u64 {
+            put(&store, &key.to_le_bytes(), &[1; 1000], true).await;
+        }
+        for key in (0..40_000_u64).step_by(3) {
+            put(&store, &key.to_le_bytes(), &[2; 500], false).await;
+        }
+        store.make_room(NoRoom { bytes: 800_000 }).await.expect("made");
+        let long: Vec<Buf> = store.chunks(600_000).expect("room");
+        let long = long.into_iter().map(|mut chunk| {
+            let capacity = chunk.capacity();
+            chunk.set_len(capacity);
+            chunk.fill(3);
+            chunk.freeze()
+        });
+        let long: Vec<_> = long.collect();
+        visit(&store, b"long", NOW, |slot| slot.put(Meta::default(), NewValue::Chunks(long.clone())).map(|_| ()))
+            .await
+            .expect("room");
+        let expiring = Meta { expires: Seconds(NOW.0 + 1), ..Meta::default() };
+        visit(&store, b"expiring", NOW, |slot| slot.put(expiring, NewValue::Pieces(&[b"x"])).map(|_| ()))
+            .await
+            .expect("room");
+        visit(&store, b"other", Seconds(NOW.0 + 2), |_| ()).await;
+        let mut before = BTreeMap::new();
+        for key in 0..40_000_u64 {
+            before.insert(key, get(&store, &key.to_le_bytes()).await);
+        }
+        let refused = store.lower().log().stats().refused_items;
+        store.lower_all().await;
+        assert_eq!((store.usage().item_segments, store.usage().counters.stored), (0, store.usage().counters.stored));
+        assert!(store.lower().log().stats().refused_items > refused, "nothing had to wait for the device");
+        store.lower().log().close().await.expect("closed");
+        drop(store);
+
+        let store = durable.open(32 << 20).await;
+        let mut missing = 0;
+        for (key, value) in before {
+            let again = get(&store, &key.to_le_bytes()).await;
+            assert!(again.is_none() || again == value, "key {key}");
+            missing += u32::from(again != value);
+        }
+        // Of two that are one to the index one goes.
+        assert!(missing <= 4, "{missing}");
+        let is_long = |slot: &mut Held<'_>| {
+            let Some(Value::Chunks(chunks)) = slot.item().map(|item| item.value) else { panic!("it is long") };
+            chunks.iter().map(|chunk| chunk.len()).sum::<usize>() >= 600_000
+                && chunks.iter().all(|chunk| chunk.iter().all(|&byte| byte == 3))
+        };
+        assert!(visit(&store, b"long", NOW, is_long).await);
+        assert_eq!(get(&store, b"expiring").await, None);
+    });
+}
+
+/// Flash holds more items than the memory of the next start has room for entries: what is not told is a miss, and items have room.
+#[test]
+fn what_is_restored_leaves_room_for_items() {
+    run(async {
+        let durable = Durable::new(64);
+        let store = durable.open(32 << 20).await;
+        for key in 0..600_000_u64 {
+            put(&store, &key.to_le_bytes(), &key.to_le_bytes(), true).await;
+        }
+        store.lower_all().await;
+        store.lower().log().close().await.expect("closed");
+        let before = store.usage().counters.items;
+        drop(store);
+
+        let store = durable.open(4 << 20).await;
+        let usage = store.usage();
+        assert!(
+            usage.index_segments * crate::memory::SEGMENT_BYTES * 4 <= usage.limit * 3 && before > usage.counters.items,
+            "{before} {usage:?}"
+        );
+        assert!(usage.counters.items > 200_000, "{usage:?}");
+        let mut found = 0;
+        for key in 0..600_000_u64 {
+            let value = get(&store, &key.to_le_bytes()).await;
+            assert!(value.as_deref().is_none_or(|value| value == key.to_le_bytes()));
+            found += u64::from(value.is_some());
+        }
+        assert!(found > 200_000, "{found}");
+        for key in 0..20_000_u64 {
+            put(&store, &key.to_le_bytes(), b"new", true).await;
+        }
+        assert_eq!(get(&store, &19_999_u64.to_le_bytes()).await.as_deref(), Some(b"new".as_slice()));
+        let usage = store.usage();
+        assert!(usage.used <= usage.limit && usage.item_segments >= 2, "{usage:?}");
+    });
+}
+
+/// A store with some keys on flash that nothing else is done with.
+async fn with_items_on_flash(durable: &Durable, keys: u64) -> Arc<Tiered> {
+    let store = durable.open(16 << 20).await;
+    for key in 0..keys {
+        put(&store, &key.to_le_bytes(), &[1; 1000], true).await;
+    }
+    store.lower_all().await;
+    store
+}
+
+fn place_of(store: &Tiered, key: &[u8]) -> Option<FlashPlace> {
+    let key = Key::new(key, store.hasher().hash(key)).unwrap();
+    let located = store.with_shard(store.cell(key.hash()), |shard| shard.locate(&key, NOW, &store.pool));
+    match located {
+        Located::Flash(at) => Some(at.place),
+        Located::Memory(_) | Located::Nowhere => None,
+    }
+}
+
+/// What is stored after a read that found something else takes the place of what is there, also where that is this key's: a
+/// medium may lie once.
+#[test]
+fn what_was_not_found_on_flash_does_not_come_back() {
+    for lookup in [Lookup::Other, Lookup::Lost, Lookup::Unread] {
+        let durable = Arc::new(Durable::new(16));
+        let first = durable.clone();
+        let ended = World::new(1, SimConfig::default()).run_until(async move {
+            let store = with_items_on_flash(&first, 1000).await;
+            // The segment is whole when it is full: what is told after a restart is on the medium.
+            for key in 1000..3000_u64 {
+                put(&store, &key.to_le_bytes(), &[1; 1000], true).await;
+            }
+            store.lower_all().await;
+            engine::time::sleep(std::time::Duration::from_secs(1)).await;
+            for (key, removes) in [(1_u64, true), (2, false)] {
+                let name = key.to_le_bytes();
+                let place = place_of(&store, &name).expect("on flash");
+                let read = Read { place, lookup: lookup.clone() };
+                let hashed = Key::new(&name, store.hasher().hash(&name)).unwrap();
+                let step = |slot: &mut Held<'_>| {
+                    assert!(slot.item().is_none());
+                    slot.put(Meta::default(), NewValue::Pieces(&[b"new"])).map(|_| ())
+                };
+                store.visit(&hashed, NOW, Look::Fetched(read), step).expect("not asked again").expect("room");
+                if removes {
+                    visit(&store, &name, NOW, |slot| slot.remove()).await;
+                    assert_eq!(get(&store, &name).await, None, "{lookup:?}");
+                } else {
+                    assert_eq!(get(&store, &name).await.as_deref(), Some(&b"new"[..]), "{lookup:?}");
+                }
+            }
+        });
+        ended.expect("it ends");
+        // The process was killed: what was in memory is gone, and what it had replaced does not come back.
+        run(async move {
+            let store = durable.open(16 << 20).await;
+            assert!(get(&store, &3_u64.to_le_bytes()).await.is_some(), "the segment is read again");
+            for key in [1_u64, 2] {
+                assert_eq!(get(&store, &key.to_le_bytes()).await, None);
+            }
+        });
+    }
+}
+
+/// An item is promoted while its segment is collected: it has no copy there from then on, and is written when it leaves again.
+#[test]
+fn an_item_promoted_while_its_segment_is_collected_has_no_copy() {
+    run(async {
+        let durable = Durable::new(32);
+        let store = with_items_on_flash(&durable, 1000).await;
+        let name = 7_u64.to_le_bytes();
+        let (hash, place) = (store.hasher().hash(&name), place_of(&store, &name).expect("on flash"));
+        get(&store, &name).await;
+        let cell = store.cell(hash);
+        assert_eq!(store.with_shard(cell, |shard| shard.is_wanted(hash, place)), Wanted::Yes);
+        get(&store, &name).await;
+        assert_eq!((place_of(&store, &name), store.usage().counters.promoted), (None, 1), "it is in memory");
+        let never = || unreachable!("it is not at its place any more");
+        assert!(!store.with_shard(cell, |shard| shard.rehome(hash, place, never)));
+        let before = store.lower().log().stats().admitted_items;
+        store.lower_all().await;
+        assert_eq!(store.lower().log().stats().admitted_items, before + 1);
+        assert_eq!(get(&store, &name).await.as_deref(), Some(&[1; 1000][..]));
+    });
+}
+
+/// Without memory for a read there is a miss, and the item stays.
+#[test]
+fn without_memory_nothing_is_read() {
+    run(async {
+        let durable = Durable::new(32);
+        let store = with_items_on_flash(&durable, 1000).await;
+        let room = store.budget().room();
+        store.budget().take(Kind::Base, room + (64 << 20));
+        let reads = store.lower().log().stats();
+        // The index is all there is to be given up; that would be too much to ask.
+        store.evict.store(false, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(get(&store, &7_u64.to_le_bytes()).await, None);
+        assert_eq!(store.lower().log().stats(), reads);
+        store.budget().give(Kind::Base, room + (64 << 20));
+        assert!(get(&store, &7_u64.to_le_bytes()).await.is_some());
+    });
+}
+
+/// Whoever decides what goes to flash is told of what leaves it.
+#[test]
+fn admission_is_told_of_what_is_displaced() {
+    #[derive(Debug, Default)]
+    struct Counting(std::sync::atomic::AtomicU64);
+    impl Admission for Arc<Counting> {
+        fn note(&self, _: u64) {}
+        fn admits(&self, _: u64) -> bool {
+            true
+        }
+        fn note_displaced(&self, _: u64) {
+            self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+    run(async {
+        let counting = Arc::new(Counting::default());
+        let durable = Durable::new(16);
+        let store = durable.open_with(8 << 20, Box::new(counting.clone())).await;
+        for key in 0..60_000_u64 {
+            put(&store, &key.to_le_bytes(), &[1; 1000], true).await;
+        }
+        let collected = store.usage().counters.collected;
+        assert!(
+            collected > 10_000 && counting.0.load(std::sync::atomic::Ordering::Relaxed) == collected,
+            "{collected}"
+        );
+    });
+}
+
+/// Flash ends: its entries take no memory any more, what is in memory stays.
+#[test]
+fn what_was_on_flash_is_forgotten_when_it_ends() {
+    run(async {
+        let durable = Durable::new(64);
+        let store = durable.open(8 << 20).await;
+        for key in 0..200_000_u64 {
+            put(&store, &key.to_le_bytes(), &[key as u8; 100], true).await;
+        }
+        let before = store.usage();
+        let mut in_memory = Vec::new();
+        for key in 190_000..200_000_u64 {
+            in_memory.extend(place_of(&store, &key.to_le_bytes()).is_none().then_some(key));
+        }
+        store.forget_flash().await;
+        let after = store.usage();
+        assert!(after.index_segments * 2 < before.index_segments, "{before:?} {after:?}");
+        assert!(after.counters.items < before.counters.items / 2 && in_memory.len() > 5000);
+        for key in in_memory {
+            assert_eq!(get(&store, &key.to_le_bytes()).await, Some(vec![key as u8; 100]), "key {key}");
+        }
+    });
 }

@@ -64,7 +64,7 @@ fn what_is_on_flash_is_answered_as_what_is_in_memory() {
             // What was left behind is written meanwhile.
             engine::time::sleep(std::time::Duration::from_millis(20)).await;
         }
-        let stats = pair.slots.tier().log().stats();
+        let stats = pair.slots.lower().log().stats();
         assert!(stats.device_reads > 10_000 && stats.admitted_items > 10_000, "flash was hardly used: {stats:?}");
         assert_eq!(stats.refused_items, 0, "flash was not given the time");
     });

@@ -230,7 +230,7 @@ fn lives_of_reads(config: FaultConfig) -> (u32, u32, Option<String>) {
         for _ in 0..1000 {
             match log.read(place, b"key").await {
                 Lookup::Found(_) => hits += 1,
-                Lookup::Lost | Lookup::Other => misses += 1,
+                Lookup::Lost | Lookup::Other | Lookup::Unread => misses += 1,
             }
         }
         let refused = log.append(1, b"key", &Meta::default(), &[], Reason::Admitted);

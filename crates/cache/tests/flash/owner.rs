@@ -215,7 +215,7 @@ impl<N: Namespace> Owner<N> {
                     self.truth.hits_on_flash.set(self.truth.hits_on_flash.get() + 1);
                     return true;
                 }
-                Lookup::Other => break,
+                Lookup::Other | Lookup::Unread => break,
                 Lookup::Lost => {
                     self.index.borrow_mut().remove(&self.hash(key));
                     break;

@@ -1,7 +1,11 @@
 //! `yagura cache`: memcached's protocols, and what tells of a server that speaks them.
 
+mod flash;
+mod namespace;
 mod serve;
 mod stats;
+
+pub use namespace::FlashSpec;
 
 use crate::cli::CacheVerb;
 use crate::exit::Failure;

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use ::cache::hash::Hasher;
 use ::cache::memory::{Budget, Kind};
-use ::cache::server::{Accepted, Desk, Options, Program, Said, Shared, Worker};
+use ::cache::server::{Accepted, Clock, Desk, Holdings, Options, Program, Said, Shared, Worker};
 use ::cache::session::{Authentication, Protocols, Rules, Users};
+use ::cache::slot::Slots;
 use ::cache::store::{Store, StoreOptions};
 use ::cache::{ITEM_BYTES_MIN, VALUE_BYTES_MAX};
 use engine::net::{TcpListener, UnixListener};
@@ -17,6 +18,8 @@ use fabric::tls::CertificateContext;
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 
+use super::flash::{FlashThread, Found};
+use super::namespace::FlashNamespace;
 use crate::cli::{CacheProtocol, CacheServeArgs, ServingTls};
 use crate::exit::Failure;
 use crate::handout::Handout;
@@ -39,6 +42,7 @@ struct Ready {
     metrics: Option<SocketAddr>,
     memory_mib: u32,
     threads: usize,
+    flash: Option<Found>,
 }
 
 /// Serves until a signal.
@@ -49,14 +53,51 @@ pub fn run(args: &CacheServeArgs) -> Result<(), Failure> {
     }
     let rules = rules(args)?;
     let threads = threads(args);
-    let letters = Handout::new(stop::letters(threads, args.until_stdin_closes)?);
+    let tls = args.tls.context().map_err(|error| Failure::refused(error.to_string()))?;
+    let letters = stop::letters(threads, args.until_stdin_closes)?;
+    let secret = secret().map_err(|error| Failure::from(error).during("random numbers of the system"))?;
+    let store = store(args, threads, secret)?;
+    let serving = Serving { args, threads, letters, clock: None, namespace: None, flash: None };
+    let Some(spec) = &args.flash.flash else {
+        return {
+            let hasher = store.hasher();
+            serve(serving, rules, tls, Arc::new(store), hasher)
+        };
+    };
+    let thread = FlashThread::start(&args.flash, spec, store, secret, threads)?;
+    let (namespace, flash) = (Some(thread.namespace.clone()), Some(Found::new(spec, &thread)));
+    let serving = Serving { clock: Some(thread.clock), namespace, flash, ..serving };
+    let served = serve(serving, rules, tls, thread.store.clone(), thread.store.hasher());
+    served.and(thread.finish())
+}
+
+/// What serving needs, over whatever store.
+struct Serving<'a> {
+    args: &'a CacheServeArgs,
+    threads: usize,
+    letters: Vec<MailReceiver<Reason>>,
+    clock: Option<Clock>,
+    namespace: Option<Arc<FlashNamespace>>,
+    flash: Option<Found>,
+}
+
+fn serve<S: Slots + Holdings + Send + Sync + 'static>(
+    serving: Serving<'_>,
+    rules: Rules,
+    tls: Option<CertificateContext>,
+    store: Arc<S>,
+    hasher: Hasher,
+) -> Result<(), Failure> {
+    let Serving { args, threads, letters, clock, namespace, flash } = serving;
+    let letters = Handout::new(letters);
     let (senders, receivers): (Vec<_>, Vec<_>) = (1..threads).map(|_| mailbox::<Accepted>(HANDED_MAX)).unzip();
     let (receivers, senders) = (Handout::new(receivers), Handout::new([senders]));
-    let tls = args.tls.context().map_err(|error| Failure::refused(error.to_string()))?;
-    let store = Arc::new(store(args, threads)?);
-    let shared = Arc::new(shared(args, rules, tls, &store)?);
+    let shared = Arc::new(shared(args, rules, tls, clock, hasher));
     reactors::run(&vec![None; threads], async |index| {
         let Some(letter) = letters.take(index) else { return Ok(()) };
+        if let Some(namespace) = &namespace {
+            namespace.join().await;
+        }
         let counters = shared.add_thread();
         let desk = Desk::new(store.clone(), shared.clone(), counters.clone());
         let worker = Worker::new(store.clone(), desk, shared.clone(), counters);
@@ -64,35 +105,38 @@ pub fn run(args: &CacheServeArgs) -> Result<(), Failure> {
             Some(connections) => {
                 first_of(worker.adopt_all(&connections), letter.recv()).await;
             }
-            None => listen(args, &worker, &senders.take(0).unwrap_or_default(), &store, &shared, &letter).await?,
+            None => {
+                let mut registry = Registry::default();
+                let metrics = metrics::CacheMetrics { shared: shared.clone(), store: store.clone() };
+                registry.register_collector(Box::new(metrics));
+                let ready = Ready {
+                    listening: None,
+                    addresses: Vec::new(),
+                    unix_socket: args.unix_socket.clone(),
+                    metrics: args.metrics.map(|address| metrics::serve(address, registry)).transpose()?,
+                    memory_mib: args.memory_limit,
+                    threads,
+                    flash: flash.clone(),
+                };
+                listen(args, &worker, &senders.take(0).unwrap_or_default(), ready, &letter).await?;
+            }
         }
         worker.stop().await;
+        if let Some(namespace) = &namespace {
+            namespace.leave();
+        }
         Ok(())
     })
 }
 
-type Serving = Worker<Store, Desk<Store>>;
-
 /// Accepts on the first thread until it is told to stop.
-async fn listen(
+async fn listen<S: Slots + Holdings + 'static>(
     args: &CacheServeArgs,
-    worker: &Serving,
+    worker: &Worker<S, Desk<S>>,
     others: &[MailSender<Accepted>],
-    store: &Arc<Store>,
-    shared: &Arc<Shared>,
+    mut ready: Ready,
     letter: &MailReceiver<Reason>,
 ) -> Result<(), Failure> {
-    let mut ready = Ready {
-        listening: None,
-        addresses: Vec::new(),
-        unix_socket: args.unix_socket.clone(),
-        metrics: None,
-        memory_mib: args.memory_limit,
-        threads: threads(args),
-    };
-    let mut registry = Registry::default();
-    registry.register_collector(Box::new(metrics::CacheMetrics { shared: shared.clone(), store: store.clone() }));
-    ready.metrics = args.metrics.map(|address| metrics::serve(address, registry)).transpose()?;
     if let Some(path) = &args.unix_socket {
         let listener = UnixListener::bind(path, args.unix_mask.0).map_err(|error| cannot_listen(&error))?;
         output::report(args.common.json, &ready, describe)?;
@@ -132,7 +176,7 @@ fn threads(args: &CacheServeArgs) -> usize {
     args.threads.map_or(cores.min(THREADS_DEFAULT_MAX), usize::from)
 }
 
-fn store(args: &CacheServeArgs, threads: usize) -> Result<Store, Failure> {
+fn store(args: &CacheServeArgs, threads: usize, secret: [u64; 2]) -> Result<Store, Failure> {
     let limit = (args.memory_limit as usize) << 20;
     let budget = Arc::new(Budget::new(limit));
     let base = resident_bytes().map_err(|error| Failure::from(error).during("/proc/self/statm"))?;
@@ -145,7 +189,6 @@ fn store(args: &CacheServeArgs, threads: usize) -> Result<Store, Failure> {
         )));
     }
     let options = StoreOptions { threads, evict: !args.disable_evictions, ..StoreOptions::default() };
-    let secret = secret().map_err(|error| Failure::from(error).during("random numbers of the system"))?;
     Ok(Store::new(Hasher::new(secret), budget, options))
 }
 
@@ -218,8 +261,9 @@ fn shared(
     args: &CacheServeArgs,
     rules: Rules,
     tls: Option<CertificateContext>,
-    store: &Arc<Store>,
-) -> Result<Shared, Failure> {
+    clock: Option<Clock>,
+    hasher: Hasher,
+) -> Shared {
     let listen: Vec<String> = args.listen.iter().map(|listen| listen.socket(args.port).ip().to_string()).collect();
     let said = Said {
         port: if args.unix_socket.is_some() { 0 } else { args.port },
@@ -233,9 +277,10 @@ fn shared(
         idle_timeout: args.idle_timeout,
         tls,
         said,
+        clock,
         program: Box::new(Process { tls: args.tls.clone() }),
     };
-    Ok(Shared::new(options, store.hasher()))
+    Shared::new(options, hasher)
 }
 
 /// This process, as the server uses it.
@@ -263,13 +308,14 @@ impl Program for Process {
 }
 
 fn describe(ready: &Ready) -> String {
-    let Ready { addresses, unix_socket, metrics, memory_mib, threads, .. } = ready;
+    let Ready { addresses, unix_socket, metrics, memory_mib, threads, flash, .. } = ready;
     let mut text = format!("cache of {memory_mib} MiB, {threads} threads, listening at ");
     text += &match unix_socket {
         Some(path) => path.display().to_string(),
         None => addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", "),
     };
     text.push('\n');
+    text += &flash.as_ref().map(Found::describe).unwrap_or_default();
     if let Some(address) = metrics {
         text += &format!("metrics at http://{address}/metrics\n");
     }

@@ -106,11 +106,20 @@ pub fn top(args: &CacheTopArgs) -> Result<(), Failure> {
 }
 
 /// Counts whose rates are told.
-const RATES: [&str; 8] =
-    ["cmd_get", "get_hits", "cmd_set", "delete_hits", "evictions", "total_connections", "bytes_read", "bytes_written"];
+const RATES: [&str; 9] = [
+    "cmd_get",
+    "get_hits",
+    "get_extstore",
+    "cmd_set",
+    "delete_hits",
+    "evictions",
+    "total_connections",
+    "bytes_read",
+    "bytes_written",
+];
 
 fn heading() -> String {
-    let names = ["gets/s", "hits", "sets/s", "evict/s", "in/s", "out/s", "items", "held", "conns"];
+    let names = ["gets/s", "hits", "flash", "sets/s", "evict/s", "in/s", "out/s", "items", "held", "conns"];
     names.iter().map(|name| format!("{name:>10}")).collect::<String>() + "\n"
 }
 
@@ -119,12 +128,14 @@ fn row(before: &BTreeMap<String, f64>, now: &BTreeMap<String, f64>, interval: Du
     let value = |name: &str| now.get(name).copied().unwrap_or(0.0);
     let size = |bytes: f64| Size(bytes as u64).to_string();
     let gets = of("cmd_get");
-    let hits = if gets > 0.0 { format!("{:.1} %", 100.0 * of("get_hits") / gets) } else { "-".to_owned() };
+    let share = |of: f64| if gets > 0.0 { format!("{:.1} %", 100.0 * of / gets) } else { "-".to_owned() };
     // memcached itself tells only what its items take.
     let held = if now.contains_key("memory_held") { value("memory_held") } else { value("bytes") };
     let columns = [
         format!("{gets:.0}"),
-        hits,
+        share(of("get_hits")),
+        // memcached tells it under this name too.
+        share(of("get_extstore")),
         format!("{:.0}", of("cmd_set")),
         format!("{:.0}", of("evictions")),
         size(of("bytes_read")),
@@ -153,7 +164,7 @@ mod tests {
         };
         let text = row(&figures(100.0, 90.0), &figures(300.0, 240.0), Duration::from_secs(2));
         let columns: Vec<&str> = text.split_whitespace().collect();
-        assert_eq!(&columns[..3], &["100", "75.0", "%"]);
+        assert_eq!(&columns[..5], &["100", "75.0", "%", "0.0", "%"]);
         assert!(text.contains("2 KiB"), "{text}");
         assert_eq!(rate(&figures(9.0, 0.0), &figures(4.0, 0.0), "cmd_get", Duration::from_secs(1)), 0.0);
     }

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::{Common, ServingTls};
+use super::{Common, NvmeHost, ServingTls};
+use crate::cache::FlashSpec;
 use crate::size::Size;
 
 /// `yagura cache …`
@@ -82,6 +83,8 @@ pub struct CacheServeArgs {
     pub idle_timeout: u32,
     #[command(flatten)]
     pub tls: ServingTls,
+    #[command(flatten)]
+    pub flash: FlashArgs,
     /// Serve Prometheus metrics (/metrics) and /healthz at this address.
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<SocketAddr>,
@@ -91,6 +94,37 @@ pub struct CacheServeArgs {
     /// Stop when standard input ends: a child process must not outlive its supervisor.
     #[arg(long, hide = true)]
     pub until_stdin_closes: bool,
+}
+
+/// The flash tier of a cache server.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Flash")]
+pub struct FlashArgs {
+    /// Keep what leaves memory in this namespace, over restarts too: file=PATH,size=SIZE, device=PATH, drive=PATH,name=NAME, or
+    /// nvme=ADDRESS[,nqn=NQN][,nsid=N] over NVMe/TCP.
+    #[arg(long, value_name = "NAMESPACE")]
+    pub flash: Option<FlashSpec>,
+    /// File that says which items there still count; on tmpfs it is gone with a restart of the machine, and they with it.
+    /// Default for file=PATH: PATH.journal.
+    #[arg(long, value_name = "FILE", requires = "flash")]
+    pub flash_journal: Option<PathBuf>,
+    /// Which items go there.
+    #[arg(long, value_name = "RULE", value_enum, default_value_t = FlashAdmission::Frequent, requires = "flash")]
+    pub flash_admission: FlashAdmission,
+    /// Take the namespace even if it holds something else, which is lost.
+    #[arg(long, requires = "flash")]
+    pub flash_overwrite: bool,
+    #[command(flatten)]
+    pub host: NvmeHost,
+}
+
+/// Which items go to flash.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FlashAdmission {
+    /// Those asked for about as often as what they displace: fewer writes, and more hits.
+    Frequent,
+    /// All.
+    All,
 }
 
 /// `yagura cache stats`

@@ -1,6 +1,7 @@
 //! `yagura cache` from outside: sockets, exit codes, memory.
 
 mod clients;
+mod flash;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};

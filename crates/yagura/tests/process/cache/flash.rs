@@ -1,0 +1,331 @@
+//! The flash tier from outside: what is found after the server has ended, however it did.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::{Text, serve};
+use crate::support::{PATIENCE, Server, kill, run};
+
+const MIB: usize = 1 << 20;
+
+fn file(directory: &Path, mebibytes: usize) -> String {
+    format!("file={},size={mebibytes}MiB", directory.join("flash").display())
+}
+
+/// Values that have their key and version in them.
+fn value(key: usize, version: u64) -> Vec<u8> {
+    let mut value = format!("{key} {version} ").into_bytes();
+    value.resize(600 + key % 800, b'x');
+    value
+}
+
+fn version(key: usize, value: &[u8]) -> u64 {
+    let text = std::str::from_utf8(value).expect("text");
+    let mut parts = text.split(' ');
+    assert_eq!(parts.next(), Some(&*key.to_string()), "another key's value");
+    parts.next().and_then(|version| version.parse().ok()).expect("a version")
+}
+
+fn fill(address: SocketAddr, keys: std::ops::Range<usize>, version: u64) {
+    let mut client = Text::connect(address);
+    for key in keys {
+        let value = value(key, version);
+        client.send(format!("set k{key} 0 0 {} noreply\r\n", value.len()).as_bytes());
+        client.send(&value);
+        client.send(b"\r\n");
+    }
+    client.expect(b"mn\r\n", b"MN\r\n");
+}
+
+/// How many of the keys are there; each has to be of this version.
+fn count(address: SocketAddr, keys: std::ops::Range<usize>, expected: u64) -> usize {
+    let mut client = Text::connect(address);
+    keys.filter(|&key| {
+        let found = client.get(key);
+        assert!(found.is_none_or(|version| version == expected), "key {key}: {found:?}");
+        found.is_some()
+    })
+    .count()
+}
+
+impl Text<TcpStream> {
+    /// The version of a key.
+    fn get(&mut self, key: usize) -> Option<u64> {
+        self.try_get(key).expect("an answer")
+    }
+
+    fn try_get(&mut self, key: usize) -> std::io::Result<Option<u64>> {
+        let line = self.try_ask(format!("get k{key}\r\n").as_bytes())?;
+        if line == "END" {
+            return Ok(None);
+        }
+        let length = line.rsplit(' ').next().and_then(|length| length.parse::<usize>().ok());
+        let length = length.unwrap_or_else(|| panic!("{line}"));
+        let mut bytes = vec![0; length + b"\r\nEND\r\n".len()];
+        self.reader.read_exact(&mut bytes)?;
+        assert!(bytes.ends_with(b"\r\nEND\r\n"), "{:?}", String::from_utf8_lossy(&bytes));
+        Ok(Some(version(key, &bytes[..length])))
+    }
+
+    fn try_ask(&mut self, bytes: &[u8]) -> std::io::Result<String> {
+        self.reader.get_mut().write_all(bytes)?;
+        let mut line = String::new();
+        self.reader.read_line(&mut line)?;
+        match line.strip_suffix("\r\n") {
+            Some(line) => Ok(line.to_owned()),
+            None => Err(std::io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+#[test]
+fn after_a_good_end_all_is_there_again_and_after_a_flush_nothing() {
+    const KEYS: usize = 60_000; // of a kilobyte: more than memory
+    let directory = tempfile::tempdir().expect("a directory");
+    let flash = file(directory.path(), 256);
+    let arguments = ["-m", "64", "-t", "2", "--flash", &flash, "--flash-admission", "all"];
+    let server = serve(&arguments);
+    assert_eq!(server.ready["flash"]["begun_anew"], "begun anew");
+    fill(server.address("listening"), 0..KEYS, 1);
+    let before = count(server.address("listening"), 0..KEYS, 1);
+    let mut client = Text::connect(server.address("listening"));
+    assert!(client.figure("get_extstore") > 10_000 && before > KEYS / 2, "{before}");
+    client.expect(b"set over 0 1 1\r\nx\r\nset counter 7 0 2\r\n41\r\n", b"STORED\r\nSTORED\r\n");
+    client.expect(b"incr counter 1\r\n", b"42\r\n");
+    let cas = client.ask(b"gets counter\r\n", "END")[0].clone();
+    assert_eq!(server.stop("TERM"), 0);
+    std::thread::sleep(Duration::from_secs(1));
+
+    // Also what was in memory, with flags and cas.
+    let server = serve(&arguments);
+    assert_eq!(server.ready["flash"]["begun_anew"], serde_json::Value::Null);
+    assert_eq!(count(server.address("listening"), 0..KEYS, 1), before);
+    let mut client = Text::connect(server.address("listening"));
+    assert_eq!(client.ask(b"gets counter\r\n", "END")[0], cas);
+    client.expect(b"get over\r\n", b"END\r\n");
+    client.expect(b"flush_all\r\n", b"OK\r\n");
+    assert_eq!(count(server.address("listening"), 0..1000, 1), 0);
+    client.expect(b"set new 0 0 3\r\nnew\r\n", b"STORED\r\n");
+    assert_eq!(server.stop("TERM"), 0);
+
+    let server = serve(&arguments);
+    assert_eq!((&server.ready["flash"]["items"], count(server.address("listening"), 0..KEYS, 1)), (&1.into(), 0));
+    Text::connect(server.address("listening")).expect(b"get new\r\n", b"VALUE new 0 3\r\nnew\r\nEND\r\n");
+    assert_eq!(server.stop("TERM"), 0);
+}
+
+/// What one client knows: of each of its keys the version that was acknowledged last (0: none is there), and one whose outcome it
+/// was not told.
+#[derive(Default)]
+struct Truth {
+    acknowledged: BTreeMap<usize, u64>,
+    unknown: Option<(usize, u64)>,
+    hits: usize,
+}
+
+const CLIENTS: usize = 3;
+const KEYS_EACH: usize = 12_000;
+
+impl Truth {
+    fn check(&mut self, key: usize, found: Option<u64>) {
+        let Some(found) = found else { return };
+        let last = self.acknowledged.get(&key).copied().unwrap_or(0);
+        let in_doubt = self.unknown.filter(|&(other, _)| other == key).map(|(_, version)| version);
+        assert!(
+            found == last || in_doubt == Some(found),
+            "key {key}: {found}, acknowledged {last}, unknown {in_doubt:?}"
+        );
+        self.hits += 1;
+    }
+
+    /// Commands until the server is gone.
+    fn live(&mut self, client: &mut Text<TcpStream>, first: usize, random: &mut u64, is_over: &AtomicBool) {
+        let mut next = || {
+            *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (*random >> 33) as usize
+        };
+        loop {
+            let key = first + next() % KEYS_EACH;
+            let new = self.acknowledged.get(&key).copied().unwrap_or(0) + 1;
+            let (version, answered) = match next() % 10 {
+                0..5 => {
+                    let value = value(key, new);
+                    let set = [format!("set k{key} 0 0 {}\r\n", value.len()).as_bytes(), &value, b"\r\n"].concat();
+                    (new, client.try_ask(&set).map(|line| assert_eq!(line, "STORED")))
+                }
+                5 => (0, client.try_ask(format!("delete k{key}\r\n").as_bytes()).map(|_| ())),
+                _ => match client.try_get(key) {
+                    Ok(found) => {
+                        self.check(key, found);
+                        continue;
+                    }
+                    Err(error) => (self.acknowledged.get(&key).copied().unwrap_or(0), Err(error)),
+                },
+            };
+            if let Err(error) = answered {
+                assert!(is_over.load(Ordering::SeqCst), "{error}");
+                self.unknown = Some((key, version));
+                return;
+            }
+            // A version is never given twice: what was deleted must not come back.
+            let seen = if version == 0 { new } else { version };
+            self.acknowledged.insert(key, seen);
+        }
+    }
+}
+
+/// Killed under load again and again: each time a get gives what was acknowledged last, or nothing.
+#[test]
+fn killed_under_load_it_serves_the_latest_or_nothing() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let flash = file(directory.path(), 64);
+    let arguments = ["-m", "48", "-t", "2", "--flash", &flash, "--flash-admission", "all"];
+    let mut truths: Vec<(Truth, u64)> = (0..CLIENTS).map(|client| (Truth::default(), client as u64 + 1)).collect();
+    let mut found_after_kills = 0;
+    for life in 0..6 {
+        let server = serve(&arguments);
+        let address = server.address("listening");
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let clients: Vec<_> = truths
+                .iter_mut()
+                .enumerate()
+                .map(|(index, (truth, random))| {
+                    let is_over = &is_over;
+                    scope.spawn(move || {
+                        let mut client = Text::connect(address);
+                        let first = index * KEYS_EACH;
+                        let hits = truth.hits;
+                        for key in first..first + KEYS_EACH {
+                            let found = client.get(key);
+                            truth.check(key, found);
+                        }
+                        let found = truth.hits - hits;
+                        // What was in doubt is not any more, once something else is acknowledged of it.
+                        if let Some((key, _)) = truth.unknown.take() {
+                            let line = client.try_ask(format!("delete k{key}\r\n").as_bytes());
+                            assert!(line.is_ok_and(|line| line == "DELETED" || line == "NOT_FOUND"));
+                            *truth.acknowledged.entry(key).or_default() += 2;
+                        }
+                        truth.live(&mut client, first, random, is_over);
+                        found
+                    })
+                })
+                .collect();
+            std::thread::sleep(Duration::from_millis(1500));
+            is_over.store(true, Ordering::SeqCst);
+            kill(server.id(), "KILL");
+            let found: usize = clients.into_iter().map(|client| client.join().expect("no assertion failed")).sum();
+            found_after_kills += if life > 0 { found } else { 0 };
+        });
+        assert_eq!(server.wait(), -1, "killed");
+    }
+    println!("{found_after_kills} items found after kills");
+    assert!(found_after_kills > 2000, "only {found_after_kills} items were found after kills");
+}
+
+/// On a namespace of a target: it is found again, a target may be away for a moment, and when it is gone the cache goes on in
+/// memory.
+#[test]
+fn on_a_namespace_of_a_target_which_goes_away() {
+    const KEYS: usize = 45_000;
+    let directory = tempfile::tempdir().expect("a directory");
+    let journal = directory.path().join("journal").display().to_string();
+    let medium = format!("file={},size=128MiB", directory.path().join("medium").display());
+    let target = |listen: &str| Server::start(&["target", "--listen", listen, "--namespace", &medium]);
+    let first = target("127.0.0.1:0");
+    let listening = first.address("listening").to_string();
+    let flash = format!("nvme={listening}");
+    let arguments = ["-m", "64", "-t", "2", "--flash", &flash, "--flash-journal", &journal, "--flash-admission", "all"];
+    let server = serve(&arguments);
+    fill(server.address("listening"), 0..KEYS, 1);
+    let before = count(server.address("listening"), 0..KEYS, 1);
+    assert!(before > KEYS / 2, "{before}");
+    assert_eq!(server.stop("TERM"), 0);
+
+    let server = serve(&arguments);
+    let address = server.address("listening");
+    assert_eq!(count(address, 0..KEYS, 1), before);
+    first.stop("KILL");
+    fill(address, 0..KEYS, 2);
+    let second = target(&listening);
+    let mut client = Text::connect(address);
+    let written = client.figure("extstore_bytes_written");
+    fill(address, 0..KEYS, 3);
+    assert!(count(address, 0..KEYS, 3) > 0 && client.figure("extstore_bytes_written") > written);
+    assert!(client.ask(b"stats\r\n", "END").contains(&"STAT flash_failure none".to_owned()), "given up too early");
+    second.stop("KILL");
+    fill(address, 0..1000, 4);
+    // Every answer is right, and it says by and by that it has given flash up.
+    let deadline = std::time::Instant::now() + PATIENCE;
+    let mut version = 4;
+    while client.ask(b"stats\r\n", "END").contains(&"STAT flash_failure none".to_owned()) {
+        assert!(std::time::Instant::now() < deadline, "flash is not given up");
+        for key in 0..1000 {
+            assert!(client.get(key).is_none_or(|found| found == version), "key {key}");
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        version += 1;
+        fill(address, 0..KEYS, version);
+    }
+    client.expect(b"set a 0 0 1\r\nx\r\nget a\r\n", b"STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
+    let found = count(address, 0..KEYS, version);
+    // What was on flash takes no memory any more.
+    let items = client.figure("curr_items");
+    assert!(found > 0 && items < 2 * found as u64, "{found} found of {items} items");
+    assert_eq!(server.stop("TERM"), 0);
+}
+
+#[test]
+fn memory_with_flash_stays_within_the_limit() {
+    const LIMIT: usize = 96;
+    let directory = tempfile::tempdir().expect("a directory");
+    let flash = file(directory.path(), 512);
+    let limit = LIMIT.to_string();
+    let server = serve(&["-m", &limit, "-t", "2", "--flash", &flash]);
+    let address = server.address("listening");
+    for round in 1..4 {
+        fill(address, 0..150_000, round);
+        count(address, 100_000..150_000, round);
+        let status = std::fs::read_to_string(format!("/proc/{}/status", server.id())).expect("status");
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("resident");
+        let kibibytes: usize = resident.trim().trim_end_matches(" kB").parse().expect("a number");
+        assert!(kibibytes * 1024 <= LIMIT * MIB * 105 / 100, "round {round}: {kibibytes} KiB of {LIMIT} MiB");
+    }
+    assert_eq!(server.stop("TERM"), 0);
+}
+
+#[test]
+fn what_cannot_be_a_flash_tier_is_refused_with_what_to_do() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let flash = file(directory.path(), 64);
+    let refused = |arguments: &[&str]| {
+        let (status, _, stderr) = run(&[&["cache", "serve", "-p", "0"], arguments].concat());
+        assert!(matches!(status, 2..=5), "{status}: {stderr}");
+        stderr
+    };
+    assert!(refused(&["--flash", "nvme=127.0.0.1:1"]).contains("--flash-journal FILE"));
+    let tiny = format!("file={},size=256KiB", directory.path().join("tiny").display());
+    assert!(refused(&["--flash", &tiny]).contains("use a larger one"));
+    assert!(refused(&["-m", "32", "--flash", &flash]).contains("or more"));
+    let other = directory.path().join("other");
+    let text = other.display().to_string();
+    std::fs::File::create(&other)
+        .and_then(|mut file| file.write_all(b"somebody's data").and(file.set_len(64 * MIB as u64)))
+        .expect("written");
+    let foreign = format!("file={text}");
+    assert!(refused(&["--flash", &foreign]).contains("--flash-overwrite"));
+    assert_eq!(serve(&["--flash", &foreign, "--flash-overwrite"]).stop("TERM"), 0);
+    let server = serve(&["--flash", &flash]);
+    let stderr = refused(&["--flash", &flash]);
+    assert!(stderr.contains("in use") || stderr.contains("another"), "{stderr}");
+    assert_eq!(server.stop("TERM"), 0);
+    let mut reader = BufReader::new(std::fs::File::open(other).expect("there"));
+    let mut magic = [0; 8];
+    reader.read_exact(&mut magic).expect("read");
+    assert_eq!(&magic, b"YAGURAFC");
+}
