@@ -171,8 +171,8 @@ impl Index {
         Ok(())
     }
 
-    /// Adds an entry to a table that cannot grow: where hashes came unevenly, one may be as long as they get before it is its turn to
-    /// be split. Who comes again until there is room splits one after another.
+    /// Adds an entry to a table that cannot grow: where hashes came unevenly, one may be as long as they get before its turn to be
+    /// split. Who comes again until there is room splits one after another.
     fn split_for(&mut self, hash: u64, location: Location, pool: &Pool) -> Result<usize, Full> {
         let moved = self.split_next(pool);
         let (number, remainder) = self.address(hash);
