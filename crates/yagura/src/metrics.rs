@@ -2,16 +2,18 @@
 //!
 //! Figures are read from atomics when they are asked for; the data path only ever adds to them.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
-use cache::server::{FlashFigures, Holdings};
-use fabric::target::{CommandKind, Stats};
+use cache::server::{FlashFigures, Holdings, Times};
+use fabric::target::{CommandKind, Histogram, Stats};
 use kv::resp::stats::{GatewayStats, LATENCY_BOUNDS_US, LatencyHistogram, Shared};
 use kv::store::{Latencies, StoreStats};
 use prometheus_client::collector::Collector;
@@ -160,8 +162,35 @@ impl<S: Holdings + Send + Sync + 'static> Collector for CacheMetrics<S> {
         ] {
             counter(e, &format!("yagura_cache_{name}"), help, value)?;
         }
+        let times = self.shared.times();
+        for (name, help, of) in [
+            (
+                "memory",
+                "From received to answered, of what memory answered.",
+                (|times| &times.memory) as fn(&Times) -> &Histogram,
+            ),
+            ("flash", "From received to answered, of what flash was read for.", |times| &times.flash),
+        ] {
+            merged(e, &format!("yagura_cache_{name}_seconds"), help, times.iter().map(|times| of(times)))?;
+        }
         figures.flash.map_or(Ok(()), |flash| flash_tier(e, &flash))
     }
+}
+
+/// One histogram of several.
+fn merged<'a>(
+    e: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    all: impl Iterator<Item = &'a Histogram> + Clone,
+) -> fmt::Result {
+    let mut counts = BTreeMap::<Duration, u64>::new();
+    for (bound, count) in all.clone().flat_map(|one| one.buckets().collect::<Vec<_>>()) {
+        *counts.entry(bound).or_default() += count;
+    }
+    let buckets = counts.into_iter().map(|(bound, count)| (bound.as_secs_f64(), count));
+    let buckets: Vec<(f64, u64)> = buckets.chain([(f64::INFINITY, 0)]).collect();
+    histogram(e, name, help, &buckets, all.map(Histogram::sum).sum::<Duration>().as_secs_f64())
 }
 
 fn flash_tier(e: &mut DescriptorEncoder<'_>, flash: &FlashFigures) -> fmt::Result {

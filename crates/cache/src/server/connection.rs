@@ -18,6 +18,7 @@ use fabric::tls::ClientStream;
 use super::dump;
 use super::holdings::Holdings;
 use super::shared::Seen;
+use super::times::Begun;
 use super::{Counters, Open, Thread};
 use crate::session::{Dump, FETCHES_MAX, Server, Session, Step, Watch};
 use crate::slot::Slots;
@@ -65,6 +66,7 @@ pub(super) struct Connection<S: Slots, V> {
     thread: Rc<Thread<S, V>>,
     open: Rc<Open>,
     session: Session<S>,
+    begun: Begun,
 }
 
 impl<S: Slots + Holdings, V: Server> Connection<S, V> {
@@ -75,7 +77,7 @@ impl<S: Slots + Holdings, V: Server> Connection<S, V> {
         let open = Rc::new(Open { stream, seen });
         thread.open.borrow_mut().insert(id, open.clone());
         let session = Session::new(thread.shared.rules(), thread.shared.hasher());
-        let mut connection = Connection { thread: thread.clone(), open, session };
+        let mut connection = Connection { thread: thread.clone(), open, session, begun: Begun::default() };
         if let Err(error) = connection.drive().await {
             tracing::debug!(%origin, %error, "connection ended");
         }
@@ -98,6 +100,7 @@ impl<S: Slots + Holdings, V: Server> Connection<S, V> {
                     }
                 }
                 Step::Fetch(places) => {
+                    self.begun.reads_flash();
                     self.send().await?;
                     let slots = &*self.thread.slots;
                     let items = all(places.into_iter().map(|place| slots.fetch(place))).await;
@@ -174,6 +177,9 @@ impl<S: Slots + Holdings, V: Server> Connection<S, V> {
     /// Receives once. False: the connection is to end.
     async fn receive(&mut self) -> io::Result<bool> {
         let rests = self.session.rest();
+        if rests {
+            self.begun.answered(&self.thread.times);
+        }
         if rests && self.thread.stopping.get() {
             return Ok(false);
         }
@@ -182,6 +188,7 @@ impl<S: Slots + Holdings, V: Server> Connection<S, V> {
         self.open.seen.set_rests(false);
         self.session.receive(buf);
         let bytes = result?;
+        self.begun.received();
         self.open.seen.set_active(self.thread.now.get().at);
         Counters::add(&self.thread.counters.bytes_read, bytes as u64);
         Ok(bytes > 0)

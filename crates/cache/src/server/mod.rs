@@ -13,6 +13,7 @@ mod holdings;
 mod prefixes;
 mod shared;
 mod statistics;
+mod times;
 mod watch;
 
 use std::cell::{Cell, RefCell};
@@ -31,6 +32,7 @@ pub use counters::{Counters, Totals};
 pub use desk::Desk;
 pub use holdings::{Figures, FlashFigures, Holdings, Listed, Tiered};
 pub use shared::{Clock, Options, Program, Said, Shared};
+pub use times::Times;
 
 use crate::protocol::Now;
 use crate::session::Server;
@@ -65,6 +67,7 @@ struct Thread<S, V> {
     server: V,
     shared: Arc<Shared>,
     counters: Arc<Counters>,
+    times: Arc<Times>,
     now: Cell<Now>,
     stopping: Cell<bool>,
     open: RefCell<BTreeMap<u64, Rc<Open>>>,
@@ -85,6 +88,7 @@ impl<S: Slots + Holdings + 'static, V: Server + 'static> Worker<S, V> {
             slots,
             server,
             now: Cell::new(shared.now()),
+            times: shared.add_times(),
             shared,
             counters,
             stopping: Cell::default(),

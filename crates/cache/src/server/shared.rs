@@ -11,6 +11,7 @@ use fabric::tls::CertificateContext;
 use super::connection::Origin;
 use super::counters::{Counters, Totals};
 use super::prefixes::Prefixes;
+use super::times::Times;
 use super::watch::Watchers;
 use crate::hash::Hasher;
 use crate::item::Seconds;
@@ -150,6 +151,7 @@ pub struct Shared {
     open: Arc<AtomicUsize>,
     next_id: AtomicU64,
     threads: Mutex<Vec<Arc<Counters>>>,
+    times: Mutex<Vec<Arc<Times>>>,
     /// The counters when they were reset.
     reset: Mutex<Totals>,
 }
@@ -182,6 +184,7 @@ impl Shared {
             open: Arc::default(),
             next_id: AtomicU64::new(1),
             threads: Mutex::default(),
+            times: Mutex::default(),
             reset: Mutex::default(),
         }
     }
@@ -301,6 +304,17 @@ impl Shared {
         let counters = Arc::<Counters>::default();
         self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(counters.clone());
         counters
+    }
+
+    pub(super) fn add_times(&self) -> Arc<Times> {
+        let times = Arc::<Times>::default();
+        self.times.lock().unwrap_or_else(PoisonError::into_inner).push(times.clone());
+        times
+    }
+
+    /// How long commands took, of each thread, since the server started.
+    pub fn times(&self) -> Vec<Arc<Times>> {
+        self.times.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// How many threads there are.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::{Text, serve};
-use crate::support::{PATIENCE, Server, kill, run};
+use crate::support::{PATIENCE, Server, http_get, kill, run};
 
 const MIB: usize = 1 << 20;
 
@@ -88,12 +88,22 @@ fn after_a_good_end_all_is_there_again_and_after_a_flush_nothing() {
     let directory = tempfile::tempdir().expect("a directory");
     let flash = file(directory.path(), 256);
     let arguments = ["-m", "64", "-t", "2", "--flash", &flash, "--flash-admission", "all"];
-    let server = serve(&arguments);
+    let server = serve(&[&arguments[..], &["--metrics", "127.0.0.1:0"]].concat());
     assert_eq!(server.ready["flash"]["begun_anew"], "begun anew");
     fill(server.address("listening"), 0..KEYS, 1);
     let before = count(server.address("listening"), 0..KEYS, 1);
     let mut client = Text::connect(server.address("listening"));
     assert!(client.figure("get_extstore") > 10_000 && before > KEYS / 2, "{before}");
+    let text = http_get(server.address("metrics"), "/metrics");
+    for line in ["yagura_cache_flash_up 1", "yagura_cache_flash_read_errors_total 0"] {
+        assert!(text.contains(&format!("{line}\n")), "{line} is missing in\n{text}");
+    }
+    let counted =
+        ["yagura_cache_flash_hits_total", "yagura_cache_flash_seconds_count", "yagura_cache_memory_seconds_count"];
+    for name in counted {
+        let value = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("no {name}"));
+        assert!(value.trim().parse::<f64>().expect("a number") > 10_000.0, "{name}{value}");
+    }
     client.expect(b"set over 0 1 1\r\nx\r\nset counter 7 0 2\r\n41\r\n", b"STORED\r\nSTORED\r\n");
     client.expect(b"incr counter 1\r\n", b"42\r\n");
     let cas = client.ask(b"gets counter\r\n", "END")[0].clone();
