@@ -90,9 +90,10 @@ pub async fn run(
     Ok(Run { outcome: Outcome { by_kind, wall }, counts: counts.get() })
 }
 
-/// Stores every item once, over `connections` connections. Returns how many were refused.
-pub async fn load(address: SocketAddr, connections: usize, items: &Items) -> anyhow::Result<u64> {
+/// Stores every item once, over `connections` connections; at most `rate` a second. Returns how many were refused.
+pub async fn load(address: SocketAddr, connections: usize, items: &Items, rate: Option<f64>) -> anyhow::Result<u64> {
     let (next, refused) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+    let begin = engine::time::now();
     let mut tasks = Vec::with_capacity(connections);
     for _ in 0..connections {
         let mut client = Client::connect(address).await?;
@@ -102,6 +103,9 @@ pub async fn load(address: SocketAddr, connections: usize, items: &Items) -> any
                 let number = next.replace(next.get() + 1);
                 if number >= items.count {
                     break anyhow::Ok(());
+                }
+                if let Some(rate) = rate {
+                    engine::time::sleep_until(begin + Duration::from_secs_f64(number as f64 / rate)).await;
                 }
                 if !client.set(&items, number).await? {
                     refused.set(refused.get() + 1);

@@ -1,16 +1,19 @@
-//! Row B6, all in DRAM: the cache beside memcached, over one harness.
+//! Row B6: the cache beside memcached all in DRAM, with swap and with extstore, by DRAM share, over one harness.
 //!
-//! The items of a row are stored once on both sides; then look-aside clients ask for them by the ETC model ([`crate::etc`]), one
+//! The items of a row are stored once on every side; then look-aside clients ask for them by the ETC model ([`crate::etc`]), one
 //! side after the other in every round, first as fast as they can and then at fixed rates.
 
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use engine::{Reactor, ReactorConfig};
 
 use crate::cache_client::{self, Arrivals, Counts, VALUE_BYTES_MAX, Work};
+use crate::cache_peers::{Peer, Shape, Way};
 use crate::etc::{Items, Values};
-use crate::figures::{Aim, Ratio, Row, Sample, Side};
+use crate::figures::{Aim, Curve, Ratio, Row, Sample, Side, median};
 use crate::machine;
 use crate::process::{self, Server};
 use crate::progress::Progress;
@@ -18,14 +21,16 @@ use crate::workload::Zipfian;
 
 /// Connections that store the items.
 const LOADING: usize = 8;
-/// Of the servers' memory limit over the items' own bytes, so that both hold them all: memcached's headers, size classes and table.
-const MEMORY_FACTOR: f64 = 1.8;
-/// Shares of memcached's rate at which latencies are compared.
+/// SETs a second while extstore is filled: what its writer has not moved out in time it evicts. Measured on two cores.
+const EXTSTORE_LOAD_RATE: f64 = 40_000.0;
+/// Of memcached's limit over the items' own bytes, where it is to hold them all: headers, size classes, the table.
+const DRAM_FACTOR: f64 = 1.8;
+/// Of the flash namespace's size over the items' own bytes: packing, summaries, segments that wait to be collected.
+const FLASH_FACTOR: f64 = 2.0;
+/// Shares of the rate of memcached in DRAM at which latencies are compared.
 const FIXED_SHARES: [f64; 3] = [0.25, 0.5, 0.75];
 /// Threads of each server.
 const THREADS: usize = 2;
-/// Names of the sides.
-const NAMES: [&str; 2] = ["Yagura", "memcached"];
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -34,8 +39,12 @@ pub struct Options {
     pub bytes: u64,
     /// The items.
     pub values: Vec<ValueSizes>,
+    /// DRAM shares in percent of those bytes; 100: all in DRAM.
+    pub shares: Vec<u8>,
     /// Connections.
     pub connections: Vec<u16>,
+    /// Folder of flash, swap and extstore files.
+    pub folder: PathBuf,
     /// Rounds.
     pub rounds: usize,
     /// Time of one side of a round.
@@ -74,82 +83,139 @@ impl std::fmt::Display for ValueSizes {
     }
 }
 
-/// One row for each kind of values and number of connections.
+/// A system under test; the peer's surroundings live as long as it does.
+enum Cache {
+    Yagura(Server),
+    Memcached(Box<Peer>),
+}
+
+impl Cache {
+    fn server(&self) -> &Server {
+        match self {
+            Cache::Yagura(server) => server,
+            Cache::Memcached(peer) => &peer.server,
+        }
+    }
+}
+
+/// One row for each kind of values, share and number of connections, and one that sums up the shares.
 pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for &values in &options.values {
-        let contest = Contest::new(options, values, progress)?;
-        for &connections in &options.connections {
-            rows.push(contest.row(options, usize::from(connections), progress)?);
+        let first = rows.len();
+        for &share in &options.shares {
+            rows.extend(Contest::new(options, values, share, progress)?.rows(options, progress)?);
+        }
+        if options.shares.len() > 1 {
+            let summary = by_share(options, values, &rows[first..]);
+            rows.push(summary);
         }
     }
     Ok(rows)
 }
 
-/// Both sides, which hold the same items.
+/// Sides that hold the same items with the same DRAM.
 struct Contest {
     values: ValueSizes,
+    share: u8,
     items: Items,
     bytes: u64,
-    servers: [Server; 2],
+    names: Vec<&'static str>,
+    caches: Vec<Cache>,
     popularity: Rc<Zipfian>,
+    _folder: tempfile::TempDir,
 }
 
 impl Contest {
-    fn new(options: &Options, values: ValueSizes, progress: &Progress) -> anyhow::Result<Contest> {
+    fn new(options: &Options, values: ValueSizes, share: u8, progress: &Progress) -> anyhow::Result<Contest> {
         let items = items(values, options.bytes);
         let bytes = items.bytes();
-        let mebibytes = ((bytes as f64 * MEMORY_FACTOR) as u64 >> 20).max(64);
-        // memcached's table of buckets at its final size: growing it under load is not what is measured.
-        let power = items.count.max(1 << 12).ilog2();
-        let arguments = ["-t", &THREADS.to_string(), "-c", "4096", "-o", &format!("hashpower={power}")];
-        let servers = [process::cache(THREADS, mebibytes)?, process::unpinned_memcached(mebibytes, &arguments)?];
-        progress.begin("storing the items on both sides", servers.len());
-        for server in &servers {
-            store(server, &items)?;
+        let folder = tempfile::tempdir_in(&options.folder).context("cannot make a folder for flash and swap")?;
+        let mib = |factor: f64| ((bytes as f64 * factor) as u64 >> 20).max(64);
+        let in_dram = share >= 100;
+        let shape = Shape {
+            items: items.count,
+            total_mib: mib(DRAM_FACTOR),
+            dram_mib: mib(f64::from(share) / 100.0),
+            threads: THREADS,
+            folder: folder.path(),
+        };
+        let flash = (!in_dram).then(|| (folder.path().join("flash"), mib(FLASH_FACTOR)));
+        let memory = if in_dram { shape.total_mib } else { shape.dram_mib };
+        let mut names = vec!["Yagura"];
+        let mut caches =
+            vec![Cache::Yagura(process::cache(THREADS, memory, flash.as_ref().map(|(file, mib)| (&**file, *mib)))?)];
+        for way in Way::ALL {
+            // Its headers of ETC's short items alone take more than the share; and all in DRAM there is nothing to move.
+            let suits = way == Way::Dram || !in_dram && (way == Way::Swap || values != ValueSizes::Etc);
+            if suits {
+                names.push(way.name());
+                caches.push(Cache::Memcached(Box::new(Peer::start(way, shape)?)));
+            }
+        }
+        progress.begin("storing the items on all sides", caches.len());
+        for (cache, name) in caches.iter().zip(&names) {
+            store(cache, &items, *name == Way::Extstore.name())?;
             progress.step();
         }
         let popularity = Rc::new(Zipfian::new(items.count));
-        Ok(Contest { values, items, bytes, servers, popularity })
+        Ok(Contest { values, share, items, bytes, names, caches, popularity, _folder: folder })
+    }
+
+    fn rows(&self, options: &Options, progress: &Progress) -> anyhow::Result<Vec<Row>> {
+        options.connections.iter().map(|&connections| self.row(options, usize::from(connections), progress)).collect()
     }
 
     fn row(&self, options: &Options, connections: usize, progress: &Progress) -> anyhow::Result<Row> {
-        let rounds = |server: &Server, arrivals, side: &mut Side, round: usize| {
-            let (sample, counts) = self.round(server, connections, arrivals, round + 1, options.time)?;
-            side.rounds.push(sample);
+        let mut sides: Vec<Side> = self.names.iter().map(|name| Side::new(*name)).collect();
+        let mut counts = vec![Vec::new(); sides.len()];
+        progress.begin("measuring", sides.len() * (options.rounds * (1 + FIXED_SHARES.len()) + 1));
+        // Once unmeasured: what is popular comes to DRAM.
+        for cache in &self.caches {
+            self.round(cache, connections, Arrivals::Closed, 0, options.time * 2)?;
             progress.step();
-            anyhow::Ok(counts)
-        };
-        let mut sides = NAMES.map(Side::new);
-        let mut misses = [0, 0];
-        progress.begin("measuring", sides.len() * options.rounds * (1 + FIXED_SHARES.len()));
+        }
         for round in 0..options.rounds {
-            for (place, server) in self.servers.iter().enumerate() {
-                misses[place] += rounds(server, Arrivals::Closed, &mut sides[place], round)?.misses;
+            for (place, cache) in self.caches.iter().enumerate() {
+                let (sample, count) = self.round(cache, connections, Arrivals::Closed, round + 1, options.time)?;
+                sides[place].rounds.push(sample);
+                counts[place].push(count);
+                progress.step();
             }
         }
-        let full = sides[1].median(|sample| sample.rate);
+        let dram =
+            self.names.iter().position(|name| *name == Way::Dram.name()).context("memcached in DRAM runs always")?;
+        let full = sides[dram].median(|sample| sample.rate);
         let mut fixed = Vec::new();
         for share in FIXED_SHARES {
             let rate = full * share;
-            let mut paced = NAMES.map(|name| Side::new(format!("{name}, {rate:.0} a second asked for")));
+            let names = self.names.iter().map(|name| format!("{name}, {rate:.0}/s"));
+            let mut paced: Vec<Side> = names.map(Side::new).collect();
             for round in 0..options.rounds {
-                for (place, server) in self.servers.iter().enumerate() {
-                    misses[place] += rounds(server, Arrivals::Open(rate), &mut paced[place], round)?.misses;
+                for (place, cache) in self.caches.iter().enumerate() {
+                    let sample = self.round(cache, connections, Arrivals::Open(rate), round + 1, options.time)?.0;
+                    paced[place].rounds.push(sample);
+                    progress.step();
                 }
             }
             fixed.extend(paced);
         }
         progress.end();
-        anyhow::ensure!(misses == [0, 0], "of items that all fit in memory some were missing: {misses:?}");
+        let mut ratios = self.ratios(&sides);
+        ratios.extend(self.hit_ratios(&counts));
+        ratios.extend(self.of_ours()?);
         Ok(Row {
-            row: format!("B6-{}-{connections}", self.values),
-            title: format!("cache all in DRAM, {} values, {connections} connections", self.values),
+            row: self.name(connections),
+            title: format!("cache, {} values, DRAM share {} %, {connections} connections", self.values, self.share),
             conditions: self.conditions(options),
-            ratios: self.ratios(&sides, &fixed)?,
             sides: sides.into_iter().chain(fixed).collect(),
+            ratios,
             curves: Vec::new(),
         })
+    }
+
+    fn name(&self, connections: usize) -> String {
+        format!("B6-{}-{}-{connections}", self.values, self.share)
     }
 
     fn conditions(&self, options: &Options) -> Vec<String> {
@@ -160,20 +226,23 @@ impl Contest {
         vec![
             machine::describe(),
             format!("{} items, {} MiB of keys and values; {sizes}", self.items.count, self.bytes >> 20),
-            "popularity Zipfian, 0.99; one SET to 30 GETs; every value verified".to_owned(),
+            "popularity Zipfian, 0.99; one SET to 30 GETs, and one after each miss; every hit verified".to_owned(),
             format!("servers with {THREADS} threads, clients on one, none pinned; TCP over loopback"),
+            "swap and extstore in a memory cgroup of the DRAM share; swap, extstore's and our file on one disk"
+                .to_owned(),
             format!("{} interleaved rounds of {:?} a side", options.rounds, options.time),
         ]
     }
 
     fn round(
         &self,
-        server: &Server,
+        cache: &Cache,
         connections: usize,
         arrivals: Arrivals,
         round: usize,
         time: Duration,
     ) -> anyhow::Result<(Sample, Counts)> {
+        let server = cache.server();
         let (items, popularity) = (self.items.clone(), self.popularity.clone());
         let work = Work { items, popularity, seed: round as u64 + 1 };
         let before = (machine::cpu_time(std::process::id())?, server.cpu_time()?);
@@ -186,21 +255,52 @@ impl Contest {
         Ok((Sample::new(&run.outcome.all(), run.outcome.wall, used, Some(answering)), run.counts))
     }
 
-    fn ratios(&self, [ours, theirs]: &[Side; 2], fixed: &[Side]) -> anyhow::Result<Vec<Ratio>> {
-        let mut ratios = vec![
-            Ratio::new("rate / memcached", ours, theirs, |sample| sample.rate).aim(Aim::AtLeast, 1.1),
-            Ratio::new("p99 / memcached", ours, theirs, |sample| sample.p99_us).aim(Aim::AtMost, 1.0),
-            Ratio::new("server's CPU an operation / memcached", ours, theirs, |sample| {
-                sample.server_cpu_us.unwrap_or_default()
-            }),
-        ];
-        for (share, pair) in FIXED_SHARES.iter().zip(fixed.chunks(2)) {
-            let name = format!("p99 / memcached at {share} of its rate");
-            ratios.push(Ratio::new(name, &pair[0], &pair[1], |sample| sample.p99_us));
+    fn ratios(&self, sides: &[Side]) -> Vec<Ratio> {
+        let ours = &sides[0];
+        let mut ratios = Vec::new();
+        for (name, theirs) in self.names.iter().zip(sides).skip(1) {
+            let rate = Ratio::new(format!("rate / {name}"), ours, theirs, |sample| sample.rate);
+            let aim = match *name {
+                name if name == Way::Dram.name() && self.share >= 100 => Some(1.1),
+                name if name == Way::Dram.name() => Some(0.97),
+                name if name == Way::Swap.name() => Some(3.0),
+                _ => Some(1.5),
+            };
+            // The aims are those of one part DRAM to ten of flash, and of all in DRAM.
+            let aim = aim.filter(|_| self.share == 10 || self.share >= 100);
+            ratios.push(aim.map_or(rate.clone(), |figure| rate.aim(Aim::AtLeast, figure)));
+            let p99 = Ratio::new(format!("p99 / {name}"), ours, theirs, |sample| sample.p99_us);
+            ratios.push(if self.share >= 100 { p99.aim(Aim::AtMost, 1.0) } else { p99 });
+            let cpu = |sample: &Sample| sample.server_cpu_us.unwrap_or_default();
+            ratios.push(Ratio::new(format!("server's CPU an operation / {name}"), ours, theirs, cpu));
         }
-        for (name, server) in NAMES.iter().zip(&self.servers) {
-            let resident = server.resident_bytes()? as f64 / self.bytes as f64;
-            ratios.push(Ratio::of(format!("resident memory / keys and values: {name}"), &[resident]));
+        ratios
+    }
+
+    fn hit_ratios(&self, counts: &[Vec<Counts>]) -> Vec<Ratio> {
+        let hits = |count: &Counts| count.hits as f64 / (count.hits + count.misses).max(1) as f64;
+        let of = |(name, counts): (&&str, &Vec<Counts>)| {
+            Ratio::of(format!("hits of gets: {name}"), &counts.iter().map(hits).collect::<Vec<_>>())
+        };
+        self.names.iter().zip(counts).map(of).collect()
+    }
+
+    /// Memory, and what row B7 asks of flash, since the server started.
+    fn of_ours(&self) -> anyhow::Result<Vec<Ratio>> {
+        let ours = self.caches[0].server();
+        let resident = ours.resident_bytes()? as f64 / self.bytes as f64;
+        let mut ratios = vec![Ratio::of("Yagura's resident memory / keys and values", &[resident])];
+        if self.share < 100 {
+            let of = |name: &str| ours.figure(name);
+            let index = of("hash_bytes")? / of("curr_items")?;
+            // What is kept of a collected segment was read for nobody.
+            let reads = (of("extstore_objects_read")? - of("extstore_compact_rescues")?) / of("get_extstore")?;
+            let written = of("extstore_bytes_written")? / of("flash_admitted_bytes")?;
+            ratios.extend([
+                Ratio::of("B7: bytes of index an item", &[index]).aim(Aim::AtMost, 10.0),
+                Ratio::of("B7: reads of flash a get that was answered from there", &[reads]).aim(Aim::AtMost, 1.0),
+                Ratio::of("B7: bytes written a byte admitted", &[written]).aim(Aim::AtMost, 1.1),
+            ]);
         }
         Ok(ratios)
     }
@@ -217,11 +317,44 @@ fn items(values: ValueSizes, bytes: u64) -> Items {
     Items::new((bytes / mean).max(1000), values)
 }
 
-fn store(server: &Server, items: &Items) -> anyhow::Result<()> {
-    let (address, items) = (server.address, items.clone());
+fn store(cache: &Cache, items: &Items, extstore: bool) -> anyhow::Result<()> {
+    let address = cache.server().address;
+    let all = items.clone();
     Reactor::run(ReactorConfig::default(), async move {
-        let refused = cache_client::load(address, LOADING, &items).await?;
-        anyhow::ensure!(refused == 0, "{refused} of {} items were refused", items.count);
+        let mut rate = None;
+        if extstore {
+            // Its headers' size class gets its memory first: later it would grow by a page a second, and what has no header is
+            // evicted.
+            cache_client::load(address, LOADING, &Items::new(all.count, Values::Fixed(12)), None).await?;
+            rate = Some(EXTSTORE_LOAD_RATE);
+        }
+        let refused = cache_client::load(address, LOADING, &all, rate).await?;
+        anyhow::ensure!(refused * 100 < all.count, "{refused} of {} items were refused", all.count);
         Ok(())
     })?
+}
+
+/// The rate of every system against the DRAM share, as the source's figure 4 shows it.
+fn by_share(options: &Options, values: ValueSizes, rows: &[Row]) -> Row {
+    let connections = options.connections[0];
+    let mut curves: Vec<Curve> = Vec::new();
+    for share in &options.shares {
+        let name = format!("B6-{values}-{share}-{connections}");
+        let Some(row) = rows.iter().find(|row| row.row == name) else { continue };
+        for side in row.sides.iter().filter(|side| !side.name.contains("/s")) {
+            let point = (f64::from(*share), median(side.rounds.iter().map(|sample| sample.rate).collect()));
+            match curves.iter_mut().find(|curve| curve.name == side.name) {
+                Some(curve) => curve.points.push(point),
+                None => curves.push(Curve { name: side.name.clone(), points: vec![point] }),
+            }
+        }
+    }
+    Row {
+        row: format!("B6-{values}"),
+        title: format!("cache, {values} values: requests a second against the DRAM share in percent"),
+        conditions: vec![machine::describe(), format!("{connections} connections; see the rows of each share")],
+        sides: Vec::new(),
+        ratios: Vec::new(),
+        curves,
+    }
 }

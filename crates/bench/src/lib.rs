@@ -6,6 +6,7 @@
 
 mod access;
 pub mod cache_client;
+mod cache_peers;
 pub mod cache_row;
 pub mod connections_row;
 pub mod device_row;
@@ -29,6 +30,7 @@ pub mod plot;
 pub mod process;
 pub mod progress;
 pub mod remote_row;
+pub mod restart_row;
 pub mod scale_row;
 pub mod stream_row;
 pub mod text_client;

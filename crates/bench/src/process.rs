@@ -1,7 +1,8 @@
 //! Programs that a row starts from outside: ours and the peers; ended by their process id when the row is done.
 
+use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,29 @@ impl Server {
     /// Its resident memory.
     pub fn resident_bytes(&self) -> anyhow::Result<u64> {
         machine::resident_bytes(self.child.id()).with_context(|| format!("{} has ended", self.name))
+    }
+}
+
+impl Server {
+    /// Asks it to end and waits until it has.
+    pub fn end(mut self) -> anyhow::Result<()> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw);
+        let pid = pid.with_context(|| format!("{} has no process id", self.name))?;
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+        let status = self.child.wait()?;
+        anyhow::ensure!(status.success(), "{} ended with {status}", self.name);
+        Ok(())
+    }
+
+    /// A figure of `stats`, from a cache server.
+    pub fn figure(&self, name: &str) -> anyhow::Result<f64> {
+        let mut stream = TcpStream::connect(self.address)?;
+        stream.write_all(b"stats\r\nquit\r\n")?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        let value = text.lines().find_map(|line| line.strip_prefix("STAT ")?.strip_prefix(name)?.strip_prefix(' '));
+        let value = value.with_context(|| format!("{} tells no {name}", self.name))?;
+        value.parse().with_context(|| format!("{} tells {name} {value}", self.name))
     }
 }
 
@@ -76,11 +100,14 @@ fn listening(name: &str, mut child: Child) -> anyhow::Result<Server> {
     Ok(server)
 }
 
-/// Starts `yagura cache serve` with `threads` and a memory limit.
-pub fn cache(threads: usize, memory_mib: u64) -> anyhow::Result<Server> {
+/// Starts `yagura cache serve` with `threads` and a memory limit, and a file of so many mebibytes for what memory does not hold.
+pub fn cache(threads: usize, memory_mib: u64, flash: Option<(&Path, u64)>) -> anyhow::Result<Server> {
     let mut command = Command::new(product()?);
     command.args(["cache", "serve", "-l", "127.0.0.1", "-p", "0", "-c", "4096", "--json"]);
     command.args(["-t", &threads.to_string(), "-m", &memory_mib.to_string()]);
+    if let Some((file, mebibytes)) = flash {
+        command.args(["--flash", &format!("file={},size={mebibytes}MiB", file.display())]);
+    }
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot start a cache")?;
     listening("cache", child)
 }
@@ -101,11 +128,20 @@ pub fn memcached(core: usize, megabytes: usize) -> anyhow::Result<Server> {
     peer("memcached", "memcached", core, port, &arguments)
 }
 
-/// Starts Debian's memcached with further arguments, and no core of its own.
-pub fn unpinned_memcached(megabytes: u64, arguments: &[&str]) -> anyhow::Result<Server> {
+/// Starts Debian's memcached with further arguments and no core of its own, in the cgroup whose list of processes is `group`.
+pub fn memcached_in(group: Option<PathBuf>, megabytes: u64, arguments: &[String]) -> anyhow::Result<Server> {
     let port = free_port()?;
-    let mut command = Command::new("memcached");
-    command.args(["-u", "nobody", "-l", "127.0.0.1", "-U", "0", "-p", &port.to_string(), "-m", &megabytes.to_string()]);
+    let mut command = match group {
+        None => Command::new("memcached"),
+        // A process joins before it becomes memcached, so that all of its memory counts.
+        Some(group) => {
+            let mut command = Command::new("sh");
+            command.args(["-c", "echo $$ > \"$0\" && exec memcached \"$@\""]).arg(group);
+            command
+        }
+    };
+    // Its files are ours.
+    command.args(["-u", "root", "-l", "127.0.0.1", "-U", "0", "-p", &port.to_string(), "-m", &megabytes.to_string()]);
     command.args(arguments);
     started("memcached", "memcached", &mut command, port, |command| Ok(command.spawn()))
 }

@@ -6,7 +6,7 @@ use ::bench::figures::Row;
 use ::bench::progress::Progress;
 use ::bench::{
     cache_row, connections_row, device_row, device_wire_row, fill_row, idle_row, kv_row, kv_scale_row, neighbour_row,
-    remote_row, scale_row, stream_row, wire_row,
+    remote_row, restart_row, scale_row, stream_row, wire_row,
 };
 
 use crate::cli::{BenchDeviceArgs, BenchVerb, BenchWireArgs, DeviceRow, RemoteAccess, Rounds, WireRow};
@@ -49,11 +49,18 @@ pub fn run(verb: &BenchVerb) -> Result<(), Failure> {
             let options = cache_row::Options {
                 bytes: args.size.0,
                 values: args.values.clone(),
+                shares: args.shares.clone(),
                 connections: args.connections.clone(),
+                folder: args.folder.clone(),
                 rounds: usize::from(args.rounds.rounds),
                 time: time(&args.rounds),
             };
             (&args.rounds, cache_row::run(&options, &progress))
+        }
+        BenchVerb::CacheStart(args) => {
+            let (bytes, folder) = (args.size.0, args.folder.clone());
+            let options = restart_row::Options { bytes, folder, rounds: usize::from(args.rounds.rounds) };
+            (&args.rounds, restart_row::run(&options, &progress).map(|row| vec![row]))
         }
         BenchVerb::Kv(args) => {
             let options = kv_row::Options {

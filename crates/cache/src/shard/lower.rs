@@ -41,6 +41,17 @@ pub(crate) enum Wanted {
     NoMore,
 }
 
+/// What came of an item that was found on flash.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Restored {
+    /// The index leads there.
+    There,
+    /// It does, and no longer to an older one.
+    Instead(FlashPlace),
+    /// It does not: there is no memory for the entry.
+    NoRoom,
+}
+
 fn is_on_flash(entry: Entry) -> bool {
     matches!(entry.location(), Location::Flash(..))
 }
@@ -200,24 +211,18 @@ impl Shard {
         }
     }
 
-    /// An item was found on flash after a restart; items are told in the order of their age. The answer is a place that is not in
-    /// the index, though it was, or should be: the index may not grow where it `is_crowded`.
-    pub(crate) fn restore(
-        &mut self,
-        hash: u64,
-        place: FlashPlace,
-        is_crowded: bool,
-        pool: &Pool,
-    ) -> Option<FlashPlace> {
+    /// An item was found on flash after a restart; items are told in the order of their age. The index does not grow where it
+    /// `is_crowded`.
+    pub(crate) fn restore(&mut self, hash: u64, place: FlashPlace, is_crowded: bool, pool: &Pool) -> Restored {
         let location = Location::Flash(place, 0);
         self.changed = true;
         let there = self.index.find(hash, is_on_flash).map(|(spot, entry)| (spot, entry.location()));
-        if let Some((spot, Location::Flash(displaced, _))) = there {
+        if let Some((spot, Location::Flash(older, _))) = there {
             self.index.replace(spot, location);
-            return Some(displaced);
+            return Restored::Instead(older);
         }
-        let has_room = !is_crowded && self.index.insert(hash, location, pool).is_ok();
-        (!has_room).then_some(place)
+        let is_there = !is_crowded && self.index.insert(hash, location, pool).is_ok();
+        if is_there { Restored::There } else { Restored::NoRoom }
     }
 
     /// The header of an item of which something else than the value is to be changed.

@@ -26,8 +26,11 @@ pub enum BenchVerb {
     Scale(BenchScaleArgs),
     /// One member's table: what gets and misses cost as it fills up, and how full it gets.
     Table(BenchTableArgs),
-    /// The cache all in DRAM, beside memcached, by the ETC model (row B6).
+    /// The cache by DRAM share, beside memcached in DRAM, with swap and with extstore, by the ETC model (rows B6 and B7). Swap and
+    /// extstore's cgroup want root.
     Cache(BenchCacheArgs),
+    /// Start of the cache over flash, with nothing there and with much (row B15).
+    CacheStart(BenchCacheStartArgs),
     /// The store against numbers of hosts and members, in virtual time, and the messages of an update (row B5).
     KvScale(Rounds),
 }
@@ -43,10 +46,30 @@ pub struct BenchCacheArgs {
     /// Values: `etc`, or all of so many bytes.
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_values_t = [ValueSizes::Etc, ValueSizes::Fixed(3900)])]
     pub values: Vec<ValueSizes>,
+    /// DRAM shares in percent of those bytes; 100: all in DRAM.
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = [5, 10, 20, 50, 100],
+          value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub shares: Vec<u8>,
     /// Connections.
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [16, 64],
           value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub connections: Vec<u16>,
+    /// Folder for the files of flash, swap and extstore, on the disk to be measured.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub folder: PathBuf,
+}
+
+/// `yagura bench cache-start`
+#[derive(Args, Debug)]
+pub struct BenchCacheStartArgs {
+    #[command(flatten)]
+    pub rounds: Rounds,
+    /// Keys and values on flash, all together.
+    #[arg(long, value_name = "SIZE", default_value = "10GiB")]
+    pub size: Size,
+    /// Folder for the file.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub folder: PathBuf,
 }
 
 /// Flags that every row has.
