@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::{Text, serve};
@@ -137,7 +137,16 @@ struct Truth {
     hits: usize,
 }
 
+/// What the clients of one server share.
+#[derive(Default)]
+struct Life {
+    commands: AtomicUsize,
+    is_over: AtomicBool,
+}
+
 const CLIENTS: usize = 3;
+/// Of all clients until the server is killed: half of them store more than memory holds.
+const COMMANDS: usize = 100_000;
 const KEYS_EACH: usize = 12_000;
 
 impl Truth {
@@ -153,12 +162,13 @@ impl Truth {
     }
 
     /// Commands until the server is gone.
-    fn live(&mut self, client: &mut Text<TcpStream>, first: usize, random: &mut u64, is_over: &AtomicBool) {
+    fn live(&mut self, client: &mut Text<TcpStream>, first: usize, random: &mut u64, life: &Life) {
         let mut next = || {
             *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (*random >> 33) as usize
         };
         loop {
+            life.commands.fetch_add(1, Ordering::SeqCst);
             let key = first + next() % KEYS_EACH;
             let new = self.acknowledged.get(&key).copied().unwrap_or(0) + 1;
             let (version, answered) = match next() % 10 {
@@ -177,7 +187,7 @@ impl Truth {
                 },
             };
             if let Err(error) = answered {
-                assert!(is_over.load(Ordering::SeqCst), "{error}");
+                assert!(life.is_over.load(Ordering::SeqCst), "{error}");
                 self.unknown = Some((key, version));
                 return;
             }
@@ -196,16 +206,16 @@ fn killed_under_load_it_serves_the_latest_or_nothing() {
     let arguments = ["-m", "48", "-t", "2", "--flash", &flash, "--flash-admission", "all"];
     let mut truths: Vec<(Truth, u64)> = (0..CLIENTS).map(|client| (Truth::default(), client as u64 + 1)).collect();
     let mut found_after_kills = 0;
-    for life in 0..6 {
+    for life in 0..5 {
         let server = serve(&arguments);
         let address = server.address("listening");
-        let is_over = AtomicBool::new(false);
+        let lived = Life::default();
         std::thread::scope(|scope| {
             let clients: Vec<_> = truths
                 .iter_mut()
                 .enumerate()
                 .map(|(index, (truth, random))| {
-                    let is_over = &is_over;
+                    let lived = &lived;
                     scope.spawn(move || {
                         let mut client = Text::connect(address);
                         let first = index * KEYS_EACH;
@@ -221,13 +231,16 @@ fn killed_under_load_it_serves_the_latest_or_nothing() {
                             assert!(line.is_ok_and(|line| line == "DELETED" || line == "NOT_FOUND"));
                             *truth.acknowledged.entry(key).or_default() += 2;
                         }
-                        truth.live(&mut client, first, random, is_over);
+                        truth.live(&mut client, first, random, lived);
                         found
                     })
                 })
                 .collect();
-            std::thread::sleep(Duration::from_millis(1500));
-            is_over.store(true, Ordering::SeqCst);
+            while lived.commands.load(Ordering::SeqCst) < COMMANDS && !clients.iter().any(|client| client.is_finished())
+            {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            lived.is_over.store(true, Ordering::SeqCst);
             kill(server.id(), "KILL");
             let found: usize = clients.into_iter().map(|client| client.join().expect("no assertion failed")).sum();
             found_after_kills += if life > 0 { found } else { 0 };
