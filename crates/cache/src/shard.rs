@@ -23,7 +23,7 @@ use crate::slot::NoRoom;
 use header::{HANDLE_BYTES, HEADER_BYTES, Header, extent};
 use log::Log;
 use longs::{Long, Longs};
-pub(crate) use lower::{Located, OnFlash, Restored, Wanted};
+pub(crate) use lower::{Fate, Located, OnFlash, Restored};
 pub use reclaim::Lower;
 use reclaim::Walk;
 pub(crate) use reclaim::{Effort, INDEX_PART, Progress, Surroundings};

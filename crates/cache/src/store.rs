@@ -226,11 +226,19 @@ impl<L: Lower> Store<L> {
             if over == 0 {
                 return Ok(());
             }
-            if self.reclaim() == Progress::Nothing {
+            if self.reclaim() == Progress::Nothing && !self.give_up_indexes() {
                 return Err(NoRoom { bytes: over });
             }
             engine::task::yield_now().await;
         }
+    }
+
+    /// Gives up the indexes that lead to no item in memory; whether there were any.
+    fn give_up_indexes(&self) -> bool {
+        let give_up = |cell: &Apart<Cell>| {
+            self.with_shard(&cell.0, |shard| self.evicts() && shard.give_up_index(&self.lower, &self.pool))
+        };
+        self.cells.iter().filter(|cell| give_up(cell)).count() > 0
     }
 
     fn cell(&self, hash: u64) -> &Cell {

@@ -49,7 +49,11 @@ pub enum Delete {
 
 /// Deletes the item, or marks it as stale; where a cas is given, only if it is the item's.
 pub fn delete(slot: &mut impl Slot, cas: Option<Cas>, delete: Delete) -> Deleted {
-    let Some(item) = slot.item() else { return Deleted::NotFound };
+    let Some(item) = slot.item() else {
+        // What could not be read must not come back either.
+        slot.remove();
+        return Deleted::NotFound;
+    };
     if cas.is_some_and(|cas| cas != item.meta.cas) {
         return Deleted::Exists;
     }

@@ -1,15 +1,21 @@
 //! The oldest segment is given up, so that there is room for what comes.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use device::Namespace;
+use engine::time;
 
 use super::FlashLog;
 use super::counters::count;
 use super::open::records_of;
 use super::place::Place;
-use super::read::{Fetched, Lookup, Which};
+use super::read::{Fetched, Lookup, Which, is_away};
 use super::summary;
+
+/// How often an item is read whose target is away, and the pause in between. Guessed: a restart of the target.
+const AWAY_TRIES_MAX: usize = 100;
+const AWAY_PAUSE: Duration = Duration::from_millis(100);
 
 /// An item of a segment that is collected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,7 +68,8 @@ impl<N> FlashLog<N> {
 }
 
 impl<N: Namespace> FlashLog<N> {
-    /// Takes the oldest segment to be collected, if there are too few that are free, or one that could not be written.
+    /// Takes the oldest segment to be collected, if there are too few that are free, or one that could not be written. `None` also
+    /// where its target is away, or somebody else has just taken it: to be tried again a little later.
     ///
     /// From now on its items do not outlive a kill of the process: they leave the index, and who changes a key later
     /// could not invalidate them.
@@ -71,12 +78,16 @@ impl<N: Namespace> FlashLog<N> {
             Oldest::Abandoned(collection) => return Some(collection),
             Oldest::Sealed(segment) => segment,
         };
-        self.journal.strike(segment);
-        // From here on the segment is given back however this ends.
-        let mut collection = self.collection(segment, &[]);
         let life = self.lives[segment as usize].load(Ordering::Acquire);
         let (records, bytes_read) = records_of(&*self.namespace, &self.geometry, segment, life).await;
         count(&self.counters.device_read_bytes, bytes_read as usize);
+        if records.as_ref().is_err_and(is_away) || self.lock().sealed.pop_front_if(|front| *front == segment).is_none()
+        {
+            return None;
+        }
+        self.journal.strike(segment);
+        // From here on the segment is given back however this ends.
+        let mut collection = self.collection(segment, &[]);
         match records {
             Ok(Some(records)) => collection.list(&records),
             Ok(None) => {
@@ -98,7 +109,7 @@ impl<N: Namespace> FlashLog<N> {
             return None;
         }
         let Some((segment, records)) = state.abandoned.pop_front() else {
-            return state.sealed.pop_front().map(Oldest::Sealed);
+            return state.sealed.front().copied().map(Oldest::Sealed);
         };
         drop(state);
         Some(Oldest::Abandoned(self.collection(segment, &records)))
@@ -140,12 +151,16 @@ impl<N> Collection<'_, N> {
 }
 
 impl<N: Namespace> Collection<'_, N> {
-    /// Reads an item to be kept.
+    /// Reads an item to be kept. Where the target is away that is waited for; should it stay away the log ends.
     pub async fn fetch(&self, item: Listed) -> Option<Fetched> {
-        match self.log.look_up(item.place, Which::Slot(item.slot)).await {
-            Lookup::Found(fetched) => Some(fetched),
-            Lookup::Other | Lookup::Lost | Lookup::Unread => None,
+        for _ in 0..AWAY_TRIES_MAX {
+            match self.log.look_up(item.place, Which::Slot(item.slot)).await {
+                Lookup::Found(fetched) => return Some(fetched),
+                Lookup::Other | Lookup::Lost => return None,
+                Lookup::Unread => time::sleep(AWAY_PAUSE).await,
+            }
         }
+        None
     }
 }
 

@@ -141,6 +141,11 @@ impl<N> FlashLog<N> {
         self.life_of(fetched.place()) == Some(fetched.life())
     }
 
+    /// Bytes that reading the item at `place` takes at most.
+    pub fn read_bytes(&self, place: Place) -> usize {
+        place.pages().min(self.geometry.segment_pages) as usize * PAGE_BYTES
+    }
+
     /// Bytes that items can take, before anything is given up.
     pub fn capacity_bytes(&self) -> u64 {
         u64::from(self.geometry.segments - 1) * self.geometry.segment_bytes() as u64

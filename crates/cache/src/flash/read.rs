@@ -100,6 +100,11 @@ pub(crate) enum Parsed {
     Damaged,
 }
 
+/// A target that is away, or does not answer, says nothing of its medium; whether it stays away is found out by writes.
+pub(crate) fn is_away(error: &Error) -> bool {
+    matches!(error, Error::NotConnected(_) | Error::Disconnected(_) | Error::Aborted)
+}
+
 /// The parts of `pages` in `range`.
 fn cut(pages: &[View], range: std::ops::Range<usize>) -> Vec<View> {
     let mut at = 0;
@@ -193,8 +198,7 @@ impl<N: Namespace> FlashLog<N> {
                 Ok(parsed) => parsed,
                 Err(error) => {
                     count(&self.counters.read_errors, 1);
-                    // A target that is away says nothing of its medium; whether it stays away is found out by writes.
-                    if matches!(error, Error::NotConnected(_) | Error::Disconnected(_)) {
+                    if is_away(&error) {
                         return Lookup::Unread;
                     }
                     return self.lost(place, life, format!("page {} cannot be read: {error}", place.page()));

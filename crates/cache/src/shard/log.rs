@@ -190,6 +190,12 @@ impl Log {
         let segment = self.segment_mut(place as usize);
         segment.state = State::Closed;
         let number = segment.number;
+        // Segments that were reclaimed out of turn are taken out now and then.
+        if self.lines[queue as usize].closed.len() > 2 * self.segments.len() {
+            let mut closed = std::mem::take(&mut self.lines[queue as usize].closed);
+            closed.retain(|&(place, number)| self.numbered(place, number).is_some_and(|it| it.state == State::Closed));
+            self.lines[queue as usize].closed = closed;
+        }
         self.lines[queue as usize].closed.push_back((place, number));
     }
 

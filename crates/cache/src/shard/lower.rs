@@ -32,13 +32,13 @@ pub(crate) enum Located {
 
 /// What is to become of an item whose segment is collected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Wanted {
+pub(crate) enum Fate {
     /// It is popular.
-    Yes,
+    Stays,
     /// It was not there any more, or is in memory too.
-    No,
+    Elsewhere,
     /// It is gone now.
-    NoMore,
+    Gone,
 }
 
 /// What came of an item that was found on flash.
@@ -147,19 +147,19 @@ impl Shard {
     }
 
     /// The segment of `place` is collected. Whether the item there should be kept; if not, it is gone.
-    pub(crate) fn is_wanted(&mut self, hash: u64, place: FlashPlace) -> Wanted {
-        let Some((spot, entry)) = self.whose(hash, place) else { return Wanted::No };
+    pub(crate) fn is_wanted(&mut self, hash: u64, place: FlashPlace) -> Fate {
+        let Some((spot, entry)) = self.whose(hash, place) else { return Fate::Elsewhere };
         match entry.location() {
             Location::Memory(position) => {
                 self.forget_copy(position);
-                Wanted::No
+                Fate::Elsewhere
             }
             Location::Flash(_, 0) => {
                 self.index.remove(spot);
                 self.counters.collected += 1;
-                Wanted::NoMore
+                Fate::Gone
             }
-            Location::Flash(..) => Wanted::Yes,
+            Location::Flash(..) => Fate::Stays,
         }
     }
 

@@ -101,7 +101,7 @@ impl Shard {
     /// Reclaims a piece.
     pub(crate) fn reclaim(&mut self, effort: Effort, around: &Surroundings<'_>) -> Progress {
         let Some(mut walk) = self.walk.take().or_else(|| self.choose(effort, around.now)) else {
-            return if effort == Effort::Evict { self.give_up_index(around.pool) } else { Progress::Nothing };
+            return Progress::Nothing;
         };
         self.changed = true;
         let mut copied = self.counters.copied;
@@ -147,31 +147,35 @@ impl Shard {
         Progress::Freed
     }
 
-    /// There are no items in memory: what is left is the index, of what is on flash or of nothing any more. Where even that is too
-    /// much, as when the limit was lowered, it goes, and what it led to.
-    fn give_up_index(&mut self, pool: &Pool) -> Progress {
-        if self.index.segments() == 0 {
-            return Progress::Nothing;
+    /// Where there are no items in memory, what is left is the index, of what is on flash or of nothing any more. Where even that
+    /// is too much, since the limit was lowered, it goes, and what it led to. Whether it did.
+    pub(crate) fn give_up_index(&mut self, lower: &dyn Lower, pool: &Pool) -> bool {
+        if self.index.segments() == 0 || self.log.segments() > 0 {
+            return false;
         }
         self.changed = true;
-        let stale = &mut self.stale;
         self.index.each(|entry| {
             if let Location::Flash(place, _) = entry.location() {
-                stale.push(place);
+                lower.invalidate(place);
             }
         });
         self.index.clear(pool);
-        Progress::Freed
+        true
     }
 
     /// The next segment to be reclaimed.
     fn choose(&mut self, effort: Effort, now: Seconds) -> Option<Walk> {
-        let (looked_at, worth_moving) = match effort {
-            Effort::Evict => (LOOKED_AT, SEGMENT_BYTES / 2),
-            Effort::Compact => (usize::MAX, SEGMENT_BYTES * 7 / 8),
-            Effort::Empty => (0, 0),
+        let looked_at = match effort {
+            Effort::Evict => LOOKED_AT,
+            Effort::Compact => usize::MAX,
+            Effort::Empty => 0,
         };
-        let nearly_empty = self.log.emptiest(looked_at, now).filter(|&(_, live)| live <= worth_moving);
+        let nearly_empty = self.log.emptiest(looked_at, now);
+        let nearly_empty = nearly_empty.filter(|&(place, live)| match effort {
+            // What has no room at the end of this segment has none at the end of another.
+            Effort::Compact => live * 8 <= self.log.segment(place as usize).tail * 7,
+            Effort::Evict | Effort::Empty => live <= SEGMENT_BYTES / 2,
+        });
         if let Some((place, _)) = nearly_empty {
             return Some(Walk { place: self.log.walk(place), offset: 0, move_all: true });
         }

@@ -11,12 +11,12 @@ use engine::Buf;
 
 use super::cas::CasValues;
 use super::{Apart, Cell, Held, Lower as _, Progress, Store};
-use crate::flash::{Collection, Lookup, PAGE_BYTES, Place, Reason, Recovery, TakingAll, Tier};
+use crate::flash::{Collection, Lookup, Place, Reason, Recovery, TakingAll, Tier};
 use crate::hash::Hasher;
 use crate::index::FlashPlace;
 use crate::item::{Item, Key, NEVER, Seconds};
 use crate::memory::{Budget, Kind};
-use crate::shard::{Effort, INDEX_PART, Located, Restored, Surroundings, Target, Wanted};
+use crate::shard::{Effort, Fate, INDEX_PART, Located, Restored, Surroundings, Target};
 use crate::slot::{Look, NoRoom, Slots};
 
 /// Pieces that are reclaimed with one read of flash, at most, so that what is read may stay. Chosen: half a segment of short items.
@@ -92,7 +92,8 @@ impl Store<()> {
         while rest.peek().is_some() {
             let is_crowded = self.is_crowded_by_index() || !self.has_room(1) || refused == RESTORED_TRIES_MAX;
             self.with_shard(&self.cells[cell].0, |shard| {
-                for _ in 0..RESTORED_AT_ONCE {
+                let at_once = if refused == RESTORED_TRIES_MAX { 1 } else { RESTORED_AT_ONCE };
+                for _ in 0..at_once {
                     let Some(&&(hash, place)) = rest.peek() else { return };
                     match shard.restore(hash, place.into(), is_crowded, &self.pool) {
                         Restored::There => {}
@@ -159,8 +160,9 @@ impl<N: Namespace + Send + Sync> Store<Tier<N>> {
                 Progress::Freed | Progress::Partly => true,
                 // With a log that has ended it is not busy, and the items go.
                 Progress::Nothing => {
-                    busy |= taking.is_busy();
-                    taking.is_busy()
+                    let has_more = taking.is_busy() && self.with_shard(cell, |shard| shard.segments().0 > 0);
+                    busy |= has_more;
+                    has_more
                 }
             });
             if busy {
@@ -194,9 +196,9 @@ impl<N: Namespace + Send + Sync> Store<Tier<N>> {
             let (hash, place) = (listed.hash, FlashPlace::from(listed.place));
             let cell = self.cell(hash);
             match self.with_shard(cell, |shard| shard.is_wanted(hash, place)) {
-                Wanted::Yes => {}
-                Wanted::No => continue,
-                Wanted::NoMore => {
+                Fate::Stays => {}
+                Fate::Elsewhere => continue,
+                Fate::Gone => {
                     self.lower.admission().note_displaced(hash);
                     continue;
                 }
@@ -286,7 +288,7 @@ impl<N: Namespace + Send + Sync> Slots for Store<Tier<N>> {
             }
             engine::task::yield_now().await;
         }
-        let bytes = Place::from(place.place).pages() as usize * PAGE_BYTES;
+        let bytes = self.lower.log().read_bytes(place.place.into());
         let Some(pending) = self.hold(bytes).await else {
             return Read { place: place.place, lookup: Lookup::Unread };
         };

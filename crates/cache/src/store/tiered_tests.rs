@@ -386,13 +386,20 @@ fn what_was_not_found_on_flash_does_not_come_back() {
                     assert_eq!(get(&store, &name).await.as_deref(), Some(&b"new"[..]), "{lookup:?}");
                 }
             }
+            // What was not read is deleted all the same.
+            let name = 4_u64.to_le_bytes();
+            let read = Read { place: place_of(&store, &name).expect("on flash"), lookup: lookup.clone() };
+            let hashed = Key::new(&name, store.hasher().hash(&name)).unwrap();
+            let delete = |slot: &mut Held<'_>| crate::commands::delete(slot, None, crate::commands::Delete::Remove);
+            store.visit(&hashed, NOW, Look::Fetched(read), delete).expect("not asked again");
+            assert_eq!(get(&store, &name).await, None, "{lookup:?}");
         });
         ended.expect("it ends");
         // The process was killed: what was in memory is gone, and what it had replaced does not come back.
         run(async move {
             let store = durable.open(16 << 20).await;
             assert!(get(&store, &3_u64.to_le_bytes()).await.is_some(), "the segment is read again");
-            for key in [1_u64, 2] {
+            for key in [1_u64, 2, 4] {
                 assert_eq!(get(&store, &key.to_le_bytes()).await, None);
             }
         });
@@ -409,7 +416,7 @@ fn an_item_promoted_while_its_segment_is_collected_has_no_copy() {
         let (hash, place) = (store.hasher().hash(&name), place_of(&store, &name).expect("on flash"));
         get(&store, &name).await;
         let cell = store.cell(hash);
-        assert_eq!(store.with_shard(cell, |shard| shard.is_wanted(hash, place)), Wanted::Yes);
+        assert_eq!(store.with_shard(cell, |shard| shard.is_wanted(hash, place)), Fate::Stays);
         get(&store, &name).await;
         assert_eq!((place_of(&store, &name), store.usage().counters.promoted), (None, 1), "it is in memory");
         let never = || unreachable!("it is not at its place any more");

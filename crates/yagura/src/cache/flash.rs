@@ -34,6 +34,9 @@ const ITEM_BYTES_TYPICAL: u64 = 512;
 /// How long nothing may be written at the end. Guessed: several times what a device takes that pauses, or a path that fails over.
 const STILL_TIME: Duration = Duration::from_secs(30);
 
+/// Before it is tried again to collect a segment whose target is away.
+const COLLECT_PAUSE: Duration = Duration::from_millis(100);
+
 /// A store over flash.
 pub type FlashStore = Store<Tier<FlashNamespace>>;
 
@@ -113,7 +116,10 @@ async fn keep(
     let what = opening.spec.describe();
     let clock = Clock::start();
     let namespace = Arc::new(opening.spec.open(&opening.args.host, opening.threads).await?);
-    let (store, recovery) = opening.open(&namespace, store, clock).await.map_err(|error| error.during(&what))?;
+    let (store, recovery) = opening.open(&namespace, store, clock).await.map_err(|error| {
+        namespace.leave();
+        error.during(&what)
+    })?;
     let store = Arc::new(store);
     let log = store.lower().log().clone();
     let writer = task::spawn(log.clone().run());
@@ -157,11 +163,10 @@ async fn collect(store: Arc<FlashStore>, ending: MailReceiver<()>) {
     let log = store.lower().log();
     while let First::A(wanted) = first_of(log.collection_wanted(), ending.recv()).await {
         match wanted {
-            Wanted::Collection => {
-                if let Some(collection) = log.collect().await {
-                    store.collect(collection).await;
-                }
-            }
+            Wanted::Collection => match log.collect().await {
+                Some(collection) => store.collect(collection).await,
+                None => time::sleep(COLLECT_PAUSE).await,
+            },
             // Nothing is written any more, or will be.
             Wanted::End => {
                 store.forget_flash().await;

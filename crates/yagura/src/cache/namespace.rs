@@ -117,10 +117,10 @@ pub enum FlashNamespace {
     },
 }
 
-/// How long a write waits for a target that is away before it fails; a few of these end the flash tier. Guessed: a restart of the
-/// target, a path that fails over.
+/// How long a write waits for a target that is away before it fails; a few segments that fail so end the flash tier. Guessed: a
+/// restart of the target, a path that fails over.
 const AWAY_TIME: Duration = Duration::from_secs(10);
-/// Two connections more than the time to make one: where it takes longer the cache serves without.
+/// How long a thread waits for its queue before it serves without. Chosen: twice what connecting may take.
 const JOIN_TIME: Duration = CONNECT_TIME.saturating_mul(2);
 
 impl FlashNamespace {
@@ -181,7 +181,7 @@ impl Namespace for FlashNamespace {
         let FlashNamespace::Remote { .. } = self else { return result };
         match result {
             // The same bytes at the same place: whether the first write took effect makes no difference.
-            Err(Error::NotConnected(_) | Error::Disconnected(_)) => {
+            Err(Error::NotConnected(_) | Error::Disconnected(_) | Error::Aborted) => {
                 let remote = self.here()?;
                 // Where it stays away, the second try says so.
                 let _ = time::timeout(AWAY_TIME, remote.connected()).await;

@@ -59,10 +59,8 @@ pub fn run(args: &CacheServeArgs) -> Result<(), Failure> {
     let store = store(args, threads, secret)?;
     let serving = Serving { args, threads, letters, clock: None, namespace: None, flash: None };
     let Some(spec) = &args.flash.flash else {
-        return {
-            let hasher = store.hasher();
-            serve(serving, rules, tls, Arc::new(store), hasher)
-        };
+        let hasher = store.hasher();
+        return serve(serving, rules, tls, Arc::new(store), hasher);
     };
     let thread = FlashThread::start(&args.flash, spec, store, secret, threads)?;
     let (namespace, flash) = (Some(thread.namespace.clone()), Some(Found::new(spec, &thread)));
@@ -106,6 +104,8 @@ fn serve<S: Slots + Holdings + Send + Sync + 'static>(
                 first_of(worker.adopt_all(&connections), letter.recv()).await;
             }
             None => {
+                // Whatever fails from here on, the others end with these.
+                let others = senders.take(0).unwrap_or_default();
                 let mut registry = Registry::default();
                 let metrics = metrics::CacheMetrics { shared: shared.clone(), store: store.clone() };
                 registry.register_collector(Box::new(metrics));
@@ -118,7 +118,7 @@ fn serve<S: Slots + Holdings + Send + Sync + 'static>(
                     threads,
                     flash: flash.clone(),
                 };
-                listen(args, &worker, &senders.take(0).unwrap_or_default(), ready, &letter).await?;
+                listen(args, &worker, &others, ready, &letter).await?;
             }
         }
         worker.stop().await;

