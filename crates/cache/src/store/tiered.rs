@@ -166,6 +166,7 @@ impl<N: Namespace + Send + Sync> Store<Tier<N>> {
                 }
             });
             if busy {
+                // Nothing is kept back from what was admitted: there may be room now, or the log has ended.
                 let _ = self.lower.log().room(Reason::Admitted).await;
             }
             engine::task::yield_now().await;
