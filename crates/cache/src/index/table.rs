@@ -80,20 +80,42 @@ impl Table {
         if self.count as usize >= room(self.chunks as usize) {
             return Err(Full);
         }
-        let slots = self.slots();
-        let passes = |at: usize| {
-            let word = self.get(arena, at);
-            word != 0 && Entry(word).remainder() <= entry.remainder()
-        };
-        let at = (self.home(entry.remainder())..slots).find(|&at| !passes(at)).ok_or(Full)?;
-        let gap = (at..slots).find(|&at| self.get(arena, at) == 0).ok_or(Full)?;
-        for to in (at + 1..=gap).rev() {
-            let word = self.get(arena, to - 1);
-            self.set(arena, to, word);
-        }
+        let remainder = entry.remainder();
+        let is_behind = |word: u64| word == 0 || Entry(word).remainder() > remainder;
+        let at = self.first(arena, self.home(remainder), is_behind).ok_or(Full)?;
+        let gap = self.first(arena, at, |word| word == 0).ok_or(Full)?;
+        self.push(arena, at, gap);
         self.set(arena, at, entry.0);
         self.count += 1;
         Ok(())
+    }
+
+    /// The first slot from `from` on whose word `is` accepts.
+    fn first(&self, arena: &Arena, from: usize, is: impl Fn(u64) -> bool) -> Option<usize> {
+        let mut within = from % CHUNK_ENTRIES;
+        for (number, &id) in self.ids[..self.chunks as usize].iter().enumerate().skip(from / CHUNK_ENTRIES) {
+            if let Some(found) = arena.chunk(id)[within..].iter().position(|&word| is(word)) {
+                return Some(number * CHUNK_ENTRIES + within + found);
+            }
+            within = 0;
+        }
+        None
+    }
+
+    /// Moves what stands from `at` up to `gap` one slot on, chunk by chunk from the last: near its full load that is a hundred words.
+    fn push(&self, arena: &mut Arena, at: usize, mut gap: usize) {
+        loop {
+            let number = gap / CHUNK_ENTRIES;
+            let begin = number * CHUNK_ENTRIES;
+            let words = arena.chunk_mut(self.ids[number]);
+            if at >= begin {
+                return words.copy_within(at - begin..gap - begin, at - begin + 1);
+            }
+            words.copy_within(0..gap - begin, 1);
+            gap = begin - 1;
+            let last = self.get(arena, gap);
+            self.set(arena, begin, last);
+        }
     }
 
     /// Takes out what is at `at`; what it had pushed behind its home moves back.
