@@ -102,7 +102,7 @@ impl Table {
         None
     }
 
-    /// Moves what stands from `at` up to `gap` one slot on, chunk by chunk from the last: near its full load that is a hundred words.
+    /// Moves what stands from `at` up to `gap` one slot on, chunk by chunk from the last: a hundred words in a table that is full.
     fn push(&self, arena: &mut Arena, at: usize, mut gap: usize) {
         loop {
             let number = gap / CHUNK_ENTRIES;
