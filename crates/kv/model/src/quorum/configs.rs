@@ -205,7 +205,7 @@ pub fn broken_large() -> Vec<Config> {
         }),
         new("conditional retry although a put came between", &[&[INC], &[INC], &[Put(10)]])
             .under(|r| r.retry_across_era = true),
-        new("two round trips, read from a majority", &[&[CAS1], &[CAS2], &[Get, Get]]).under(|r| {
+        new("two round trips, read from a majority", &[&[CAS1], &[CAS2, Get]]).under(|r| {
             r.fast = true;
             r.fast_majority_read = true;
         }),
