@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use engine::file::Lifetime;
 use engine::{Buf, View};
 
 use crate::{DriveNamespace, Durability, Error, FileNamespace, GrowError, Lba, Memory, Namespace, NamespaceInfo};
@@ -107,6 +108,11 @@ macro_rules! delegate {
         async fn write_uncorrectable(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
             let $this = self;
             match $this { $($pattern => $target.write_uncorrectable(lba, blocks).await),+ }
+        }
+
+        async fn hint_lifetime(&self, lifetime: Lifetime) -> bool {
+            let $this = self;
+            match $this { $($pattern => $target.hint_lifetime(lifetime).await),+ }
         }
 
         fn used_blocks(&self) -> u64 {

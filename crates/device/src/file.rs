@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use engine::file::{File, OpenOptions};
+use engine::file::{File, Lifetime, OpenOptions};
 use engine::{Buf, View, task};
 
 use crate::grow::{GrowError, check_growth};
@@ -420,6 +420,11 @@ impl Namespace for FileNamespace {
             return (Err(error), buf);
         }
         self.load(lba, buf).await
+    }
+
+    async fn hint_lifetime(&self, lifetime: Lifetime) -> bool {
+        // Why not is nobody's concern: it is a hint.
+        self.file.hint_lifetime(lifetime).is_ok()
     }
 
     async fn write(&self, lba: Lba, data: View, durability: Durability) -> Result<(), Error> {

@@ -12,6 +12,7 @@
 
 use std::fmt;
 
+use engine::file::Lifetime;
 use engine::{Buf, View};
 
 /// Bytes of one attribute's value. Chosen: what the most registrants of a reservation need, and few enough that a write of
@@ -202,6 +203,13 @@ pub trait Namespace: 'static {
     async fn write_uncorrectable(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
         let _ = (lba, blocks); // a kind that offers it overrides this
         Err(Error::Unsupported("Write Uncorrectable"))
+    }
+
+    /// Says how long what is written from now on stays, beside what else is on the medium, so that the medium can keep it apart; it
+    /// changes nothing else. False: this one makes nothing of it.
+    async fn hint_lifetime(&self, lifetime: Lifetime) -> bool {
+        let _ = lifetime; // a kind that makes something of it overrides this
+        false
     }
 
     /// Blocks that take room on the medium (NVMe: NUSE); all of them, where the medium is not thin.

@@ -29,6 +29,17 @@ impl Default for OpenOptions {
     }
 }
 
+/// How long what is written stays until it is written over or given back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lifetime {
+    /// Shorter than most of what is on the medium.
+    Short,
+    /// About as long.
+    Medium,
+    /// Longer.
+    Long,
+}
+
 /// What is done with the result of an operation whose future was dropped before its end, and with what the operation held.
 pub type Late<G> = fn(G, io::Result<()>);
 
@@ -91,6 +102,18 @@ impl File {
         match &self.inner {
             Kind::Uring(file) => file.is_block_device(),
             Kind::Sim(file) => file.is_block_device(),
+        }
+    }
+
+    /// Says how long what is written from now on stays, so that the medium can keep it apart from what stays for another time
+    /// (`F_SET_RW_HINT`). It is the file's, not this opener's.
+    ///
+    /// # Errors
+    /// The system or the file system knows no such hints; `Unsupported` in a simulation.
+    pub fn hint_lifetime(&self, lifetime: Lifetime) -> io::Result<()> {
+        match &self.inner {
+            Kind::Uring(file) => file.hint_lifetime(lifetime),
+            Kind::Sim(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 

@@ -1,10 +1,11 @@
 //! Files on the real reactor, direct and buffered. (Block devices take the same path but for opening.)
 
+use std::os::fd::AsRawFd;
 use std::{cell::Cell, future::Future, io::ErrorKind, path::Path, rc::Rc, task::Poll, time::Duration};
 
 use engine::{
     Buf, Reactor, ReactorConfig, View,
-    file::{File, OpenOptions},
+    file::{File, Lifetime, OpenOptions},
     task,
     time::{self, timeout},
 };
@@ -39,6 +40,23 @@ fn both(test: impl AsyncFn(File)) {
         let file = create(&directory.path().join("medium"), direct);
         assert!(!file.is_block_device() && file.size() == SIZE && file.logical_block_size().is_power_of_two());
         run(test(file));
+    }
+}
+
+/// The kernel has the hint, as `fcntl` tells anybody who has the file open.
+#[test]
+fn a_lifetime_is_told_to_the_kernel() {
+    const F_GET_RW_HINT: libc::c_int = 1024 + 11;
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("medium");
+    let file = create(&path, true);
+    let other = std::fs::File::open(&path).expect("opened");
+    for (lifetime, expected) in [(Lifetime::Short, 2), (Lifetime::Medium, 3), (Lifetime::Long, 4)] {
+        file.hint_lifetime(lifetime).expect("a kernel of 4.13 or later");
+        let mut hint = 0_u64;
+        // SAFETY: the descriptor is open, and the kernel writes one u64 at the address.
+        let got = unsafe { libc::fcntl(other.as_raw_fd(), F_GET_RW_HINT, &raw mut hint) };
+        assert_eq!((got, hint), (0, expected));
     }
 }
 

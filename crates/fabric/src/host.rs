@@ -29,6 +29,7 @@ mod joining;
 mod link;
 mod multipath;
 mod options;
+mod placement;
 mod queue;
 mod remote;
 mod requested;

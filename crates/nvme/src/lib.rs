@@ -20,6 +20,7 @@ pub mod log;
 pub mod management;
 pub mod nqn;
 pub mod opcode;
+pub mod placement;
 pub mod register;
 pub mod reservation;
 pub mod sgl;

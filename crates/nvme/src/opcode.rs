@@ -46,6 +46,7 @@ codes! { NvmOpcode(u8), "NVM opcode";
     RESERVATION_REGISTER = 0x0D, "Reservation Register";
     RESERVATION_REPORT = 0x0E, "Reservation Report";
     RESERVATION_ACQUIRE = 0x11, "Reservation Acquire";
+    IO_MANAGEMENT_RECEIVE = 0x12, "I/O Management Receive";
     RESERVATION_RELEASE = 0x15, "Reservation Release";
     COPY = 0x19, "Copy";
     FABRICS = 0x7F, "Fabrics";

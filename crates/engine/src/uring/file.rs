@@ -22,11 +22,14 @@ use super::{
 };
 use crate::{
     Buf, View, buf,
-    file::{Late, OpenOptions},
+    file::{Late, Lifetime, OpenOptions},
 };
 
 /// The granularity reported for buffered access: the smallest block NVMe knows.
 const BUFFERED_BLOCK_SIZE: u32 = 512;
+
+/// Of linux/fcntl.h.
+const F_SET_RW_HINT: libc::c_int = 1024 + 12;
 
 #[derive(Clone)]
 pub(crate) struct File {
@@ -51,6 +54,20 @@ impl File {
 
     pub(crate) fn grow(&self, bytes: u64) -> io::Result<()> {
         Ok(fs::ftruncate(&*self.shared.descriptor, bytes)?)
+    }
+
+    pub(crate) fn hint_lifetime(&self, lifetime: Lifetime) -> io::Result<()> {
+        // RWH_WRITE_LIFE_SHORT, MEDIUM, LONG of linux/fcntl.h.
+        let hint: u64 = match lifetime {
+            Lifetime::Short => 2,
+            Lifetime::Medium => 3,
+            Lifetime::Long => 4,
+        };
+        // SAFETY: the descriptor is open, and the kernel reads one u64 at the address.
+        match unsafe { libc::fcntl(self.shared.descriptor.as_raw_fd(), F_SET_RW_HINT, &raw const hint) } {
+            0.. => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 
     pub(crate) fn logical_block_size(&self) -> u32 {

@@ -140,7 +140,13 @@ impl Io<'_> {
     pub(super) async fn change(&self, change: &Change) -> Result<(), CommandError> {
         match change {
             Change::Write { lba, data, durability } => {
-                self.send(NvmOpcode::WRITE, *lba, data.clone(), *durability).await
+                let placement = self.attached.placement.get();
+                let written = self.send(NvmOpcode::WRITE, *lba, data.clone(), *durability, placement).await;
+                if placement.is_some() && matches!(&written, Err(CommandError { error: Error::Status(_), .. })) {
+                    // The handle may not be the namespace's any more: the next one says nothing.
+                    self.attached.placement.set(None);
+                }
+                written
             }
             Change::WriteZeroes { lba, blocks, durability } => {
                 let supported = self.up.limits.write_zeroes;
@@ -158,7 +164,7 @@ impl Io<'_> {
         if !self.up.limits.compare {
             return Err(Error::Unsupported("compare").into());
         }
-        self.send(NvmOpcode::COMPARE, lba, expected, Durability::Cached).await
+        self.send(NvmOpcode::COMPARE, lba, expected, Durability::Cached, None).await
     }
 
     pub(super) async fn flush(&self) -> Result<(), CommandError> {
@@ -166,19 +172,30 @@ impl Io<'_> {
     }
 
     /// A write or compare, in as many commands as it takes.
-    async fn send(&self, opcode: NvmOpcode, lba: Lba, data: View, durability: Durability) -> Result<(), CommandError> {
+    async fn send(
+        &self,
+        opcode: NvmOpcode,
+        lba: Lba,
+        data: View,
+        durability: Durability,
+        placement: Option<u16>,
+    ) -> Result<(), CommandError> {
+        let command = |lba, blocks| {
+            let mut command = ranged(opcode, self.attached.nsid, lba, blocks, durability);
+            placement.into_iter().for_each(|placement| command.set_placement(placement));
+            command
+        };
         let most = self.attached.info.borrow().transfer_blocks_max;
         let blocks = check_length(self.attached, lba, data.len(), most)?;
-        let (nsid, block_size) = (self.attached.nsid, self.block_size());
+        let block_size = self.block_size();
         let piece = self.up.limits.command_blocks_max;
         if blocks <= piece {
-            let command = ranged(opcode, nsid, lba, blocks, durability);
-            return self.command(command, Payload::Out(data)).await.0;
+            return self.command(command(lba, blocks), Payload::Out(data)).await.0;
         }
         for first in (0..blocks).step_by(piece as usize) {
             let count = piece.min(blocks - first);
             let part = data.slice(first as usize * block_size..(first + count) as usize * block_size);
-            let command = ranged(opcode, nsid, Lba(lba.0 + u64::from(first)), count, durability);
+            let command = command(Lba(lba.0 + u64::from(first)), count);
             self.command(command, Payload::Out(part)).await.0.map_err(|failed| self.in_part(first > 0, failed))?;
         }
         Ok(())

@@ -13,6 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use device::{Durability, Error, Lba, Namespace, NamespaceInfo};
+use engine::file::Lifetime;
 use engine::sync::{Notified, Notify};
 use engine::{Buf, View};
 use nvme::AnaState;
@@ -267,5 +268,12 @@ impl Namespace for RemoteNamespace {
     async fn write_uncorrectable(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
         check_range(&self.attached, lba, blocks)?;
         self.change(Change::WriteUncorrectable { lba, blocks }).await
+    }
+
+    async fn hint_lifetime(&self, lifetime: Lifetime) -> bool {
+        self.place_by(lifetime).await.unwrap_or_else(|error| {
+            tracing::debug!(%error, "the target does not place data");
+            false
+        })
     }
 }

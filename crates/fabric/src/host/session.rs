@@ -51,6 +51,8 @@ pub(super) struct Attached {
     epoch: Cell<u64>,
     pub(super) changed: Notify,
     last_error: RefCell<Option<String>>,
+    /// What writes say of where they go.
+    pub(super) placement: Cell<Option<u16>>,
 }
 
 /// Where a namespace's commands go.
@@ -103,6 +105,7 @@ impl Attached {
             epoch: Cell::new(0),
             changed,
             last_error: RefCell::new(None),
+            placement: Cell::new(None),
         }
     }
 
