@@ -22,6 +22,7 @@
 
 mod arena;
 mod entry;
+mod filling;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -29,6 +30,7 @@ mod tests;
 use crate::memory::{Pool, SEGMENT_BYTES};
 use arena::Arena;
 pub use entry::{Entry, FlashPlace, Location, POSITION_BITS, Position};
+pub use filling::Filling;
 pub use table::TABLE_ENTRIES_MAX;
 use table::{REMAINDER_BITS, Table};
 
@@ -197,24 +199,39 @@ impl Index {
     /// Forgets all entries. The memory goes back to the pool.
     pub fn clear(&mut self, pool: &Pool) {
         let cleared = Index::new(self.shard_bits, self.first_level);
-        std::mem::replace(self, cleared).arena.give(pool);
+        std::mem::replace(self, cleared).give(pool);
     }
 
     /// Splits the next table in two. Without memory for it, or bits of the hash, it waits: tables can take more than their mean.
     fn split_next(&mut self, pool: &Pool) -> usize {
-        if self.shard_bits + self.level >= PREFIX_BITS_MAX {
+        if !self.may_split() {
             return 0;
         }
         let number = place_of(self.split, self.level);
         let table = &mut self.blocks[number / BLOCK_TABLES][number % BLOCK_TABLES];
         let Ok((upper, moved)) = table.split(&mut self.arena, pool) else { return 0 };
+        self.add_upper(upper);
+        moved
+    }
+
+    /// Whether hashes have bits for another split.
+    fn may_split(&self) -> bool {
+        self.shard_bits + self.level < PREFIX_BITS_MAX
+    }
+
+    /// The next table has been split: this is its upper half.
+    fn add_upper(&mut self, upper: Table) {
         self.push_table(upper);
         self.split += 1;
         if self.split == 1 << self.level {
             self.split = 0;
             self.level += 1;
         }
-        moved
+    }
+
+    /// Gives its memory back to the pool.
+    pub fn give(self, pool: &Pool) {
+        self.arena.give(pool);
     }
 
     /// The table of a hash, and its remainder there.

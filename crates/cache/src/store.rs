@@ -10,6 +10,7 @@
 
 mod cas;
 mod held;
+mod restoring;
 #[cfg(test)]
 mod tests;
 mod tiered;
@@ -32,6 +33,7 @@ pub use crate::shard::{Counters, Lower};
 use crate::slot::{Look, NoRoom, Slots, chunk_lengths};
 use cas::CasValues;
 pub use held::Held;
+pub use restoring::Restoring;
 pub use tiered::{OnFlash, Read};
 
 /// The least memory of a shard; a server with little has fewer shards. Chosen: some thirty segments, so that a tenth of them is
@@ -124,7 +126,7 @@ pub struct Usage {
 }
 
 impl Store<()> {
-    /// A store whose items are in memory alone, counted against `budget`. For one over flash see [`Store::restore`] and
+    /// A store whose items are in memory alone, counted against `budget`. For one over flash see [`Store::restoring`] and
     /// [`Store::over`].
     pub fn new(hasher: Hasher, budget: Arc<Budget>, options: StoreOptions) -> Store<()> {
         let wanted = (options.threads.max(1) * SHARDS_PER_THREAD).next_power_of_two();
@@ -134,8 +136,7 @@ impl Store<()> {
         // What buffers keep for reuse counts as memory, and is nobody's.
         engine::buf::limit_pools(budget.limit() / POOLS_PART / options.threads.max(1));
         let cell = |_| {
-            let index = Index::new(shards.ilog2(), Index::first_level(bytes_each));
-            let shard = Shard::new(index, options.policy.build(bytes_each));
+            let shard = Shard::new(empty_index(shards, &budget), options.policy.build(bytes_each));
             let beside = shard.bytes_beside();
             budget.take(Kind::Tables, beside);
             Apart(Cell { shard: Mutex::new(shard), weight: AtomicUsize::new(0), beside: AtomicUsize::new(beside) })
@@ -374,6 +375,11 @@ impl<L: Lower> Store<L> {
             self.flush_at.store(at.0, Ordering::Release);
         }
     }
+}
+
+/// The index that a shard begins with, one of so many.
+fn empty_index(shards: usize, budget: &Budget) -> Index {
+    Index::new(shards.ilog2(), Index::first_level(budget.limit() / shards))
 }
 
 /// All threads use one store, over any tier.

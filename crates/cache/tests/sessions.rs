@@ -65,7 +65,7 @@ async fn open() -> Rc<Tiered> {
     let options = Options { segment_bytes: 1 << 20, buffer_bytes: 4 << 20, ..Options::new(Origin(0), SECRET) };
     let words = options.journal_words(&flash.info()).expect("it holds a log");
     let journal = Arc::new(Mapped::memory(words));
-    let (log, recovery) = FlashLog::open(flash, journal, &options, |_, _| ()).await.expect("opened");
+    let (log, recovery) = FlashLog::open(flash, journal, &options, ()).await.expect("opened");
     let log = Arc::new(log);
     task::spawn(Arc::clone(&log).run()).detach();
     let base = Store::new(Hasher::new(SECRET), Arc::new(Budget::without_buffers(9 << 20)), StoreOptions::default());

@@ -127,7 +127,7 @@ fn threads_see_what_was_acknowledged_last_or_nothing() {
     let sizes = Options { segment_bytes: 1 << 20, buffer_bytes: 8 << 20, ..Options::new(Origin(0), [1, 2]) };
     let options = Options { boot: Boot([1, 1]), ..sizes };
     let journal = Arc::new(Mapped::memory(options.journal_words(&memory.info()).expect("it holds a log")));
-    let open = async move { FlashLog::open(memory, journal, &options, |_, _| ()).await.expect("opened") };
+    let open = async move { FlashLog::open(memory, journal, &options, ()).await.expect("opened") };
     let (log, recovery) = Reactor::run(ReactorConfig::default(), open).expect("a reactor");
     let budget = Arc::new(Budget::without_buffers(MEMORY_BYTES));
     let store_options = StoreOptions { threads: THREADS, ..StoreOptions::default() };

@@ -8,9 +8,9 @@ use engine::time;
 
 use super::FlashLog;
 use super::counters::count;
-use super::open::records_of;
 use super::place::Place;
 use super::read::{Fetched, Lookup, Which, is_away};
+use super::recover::records_of;
 use super::summary;
 
 /// How often an item is read whose target is away, and the pause in between. Guessed: a restart of the target.

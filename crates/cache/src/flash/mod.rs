@@ -31,6 +31,7 @@ mod options;
 pub(crate) mod page;
 mod place;
 mod read;
+mod recover;
 mod state;
 pub(crate) mod summary;
 pub(crate) mod superblock;
@@ -54,6 +55,7 @@ pub use options::{
 };
 pub use place::{KIND_BITS, PAGE_BYTES, Place};
 pub use read::{Fetched, Lookup};
+pub use recover::Restore;
 pub use summary::HASH_BITS;
 pub use superblock::FORMAT;
 pub(crate) use tier::TakingAll;

@@ -1,11 +1,11 @@
 //! A log is begun, or found again: which of its items still count is told by superblock, journal and summaries, and no
 //! item is read.
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
 
 use device::{Durability, Error, Lba, Namespace};
+use engine::file::Lifetime;
 use engine::sync::mailbox;
 use engine::{Buf, Mapped, task};
 
@@ -13,15 +13,11 @@ use super::FlashLog;
 use super::counters::Counters;
 use super::journal::Journal;
 use super::options::{Geometry, Options, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
-use super::place::{PAGE_BYTES, Place};
+use super::place::PAGE_BYTES;
 use super::read::read_pages;
+use super::recover::{Restore, recover};
 use super::state::State;
-use super::summary::{self, Last};
 use super::superblock::{FORMAT, Found, Superblock};
-
-/// Summaries that are read at the same time. Guessed: what keeps a device busy; each takes a few pages to a few
-/// hundred.
-const SUMMARIES_MAX: usize = 32;
 
 /// Why a log could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -130,9 +126,7 @@ pub struct Recovery {
 }
 
 impl<N: Namespace> FlashLog<N> {
-    /// Opens the log on `namespace`, or begins one. `found` is told of every item that counts, a segment's at a time,
-    /// the oldest first: of two with the same bits of hash the later wins. It adds to its second argument every place
-    /// that is not in the index when it returns: those that were displaced, and those it had no room for.
+    /// Opens the log on `namespace`, or begins one; `restore` is told of what is there.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -140,9 +134,12 @@ impl<N: Namespace> FlashLog<N> {
         namespace: Arc<N>,
         journal: Arc<Mapped>,
         options: &Options,
-        found: impl FnMut(&[(u64, Place)], &mut Vec<Place>),
+        restore: impl Restore,
     ) -> Result<(FlashLog<N>, Recovery), OpenError> {
         let geometry = Geometry::new(&namespace.info(), options)?;
+        // All of it goes the same way round, segment by segment: apart from others the medium needs not move it.
+        let apart = namespace.hint_lifetime(Lifetime::Medium).await;
+        tracing::debug!(apart, "flash: what is written is kept apart by the medium, if it can");
         let needed = geometry.shape().words();
         if journal.words().len() < needed {
             return Err(OpenError::Journal { found: journal.words().len(), needed });
@@ -171,7 +168,7 @@ impl<N: Namespace> FlashLog<N> {
         let mut state = State::default();
         if known.is_ok() {
             flush_when_due(&journal);
-            recover(&namespace, &geometry, &journal, &mut recovery, &mut state, found).await;
+            recover(&namespace, &geometry, &journal, &mut recovery, &mut state, restore).await;
         }
         recovery.cas_floor = journal.cas_floor();
         recovery.cas_reserved = journal.cas_reserved();
@@ -257,93 +254,4 @@ fn assemble<N>(
         writer,
         writer_woken: Mutex::new(Some(writer_woken)),
     }
-}
-
-/// A segment's summary.
-struct Summary {
-    records: Option<Vec<u64>>,
-    bytes_read: u64,
-}
-
-/// Tells of all items that count, and puts their segments into `state`, the oldest first.
-async fn recover<N: Namespace>(
-    namespace: &Arc<N>,
-    geometry: &Geometry,
-    journal: &Journal,
-    recovery: &mut Recovery,
-    state: &mut State,
-    mut found: impl FnMut(&[(u64, Place)], &mut Vec<Place>),
-) {
-    let lives = (1..geometry.segments).filter_map(|segment| Some((journal.life(segment)?, segment)));
-    let mut waiting: Vec<(u64, u32)> = lives.collect();
-    waiting.sort_unstable();
-    let mut waiting = waiting.into_iter();
-    let mut reading = VecDeque::new();
-    let mut displaced = Vec::new();
-    loop {
-        while reading.len() < SUMMARIES_MAX
-            && let Some((life, segment)) = waiting.next()
-        {
-            let read = read_summary(Arc::clone(namespace), *geometry, segment, life);
-            reading.push_back((segment, task::spawn(read)));
-        }
-        let Some((segment, summary)) = reading.pop_front() else { return };
-        let Summary { records, bytes_read } = summary.await;
-        recovery.bytes_read += bytes_read;
-        let Some(records) = records else {
-            recovery.segments_lost += 1;
-            journal.strike(segment);
-            continue;
-        };
-        recovery.segments += 1;
-        state.sealed.push_back(segment);
-        let first = geometry.first_page(segment);
-        let parts = records.into_iter().map(|record| summary::parts(record, first));
-        let items: Vec<(u64, Place)> = parts.filter(|(_, place)| !journal.is_marked(*place)).collect();
-        recovery.items += items.len() as u64;
-        found(&items, &mut displaced);
-        // Nobody could mark them any more when their keys change.
-        displaced.drain(..).for_each(|place| journal.mark(place));
-    }
-}
-
-/// The summary of a segment; none if it is not of that life, or cannot be read.
-pub(crate) async fn records_of<N: Namespace>(
-    namespace: &N,
-    geometry: &Geometry,
-    segment: u32,
-    life: u64,
-) -> (Result<Option<Vec<u64>>, Error>, u64) {
-    let mut bytes_read = 0;
-    let last_page = u64::from(geometry.first_page(segment)) + u64::from(geometry.segment_pages) - 1;
-    let page = match read_pages(namespace, geometry, last_page, 1).await {
-        Ok(page) => page,
-        Err(error) => return (Err(error), bytes_read),
-    };
-    bytes_read += PAGE_BYTES as u64;
-    let last = Last::decode(&page, geometry.segment_pages);
-    let Some(last) = last.filter(|last| last.life == life && last.segment == segment) else {
-        return (Ok(None), bytes_read);
-    };
-    let mut before = Vec::with_capacity(last.pages_before() as usize * PAGE_BYTES);
-    let mut left = last.pages_before();
-    while left > 0 {
-        let now = left.min(geometry.chunk_pages);
-        match read_pages(namespace, geometry, last_page - u64::from(left), now).await {
-            Ok(pages) => before.extend_from_slice(&pages),
-            Err(error) => return (Err(error), bytes_read),
-        }
-        bytes_read += u64::from(now) * PAGE_BYTES as u64;
-        left -= now;
-    }
-    (Ok(last.records(&page, &before)), bytes_read)
-}
-
-async fn read_summary<N: Namespace>(namespace: Arc<N>, geometry: Geometry, segment: u32, life: u64) -> Summary {
-    let (records, bytes_read) = records_of(&*namespace, &geometry, segment, life).await;
-    let records = records.unwrap_or_else(|error| {
-        tracing::warn!(segment, %error, "flash: a summary cannot be read, what it lists is lost");
-        None
-    });
-    Summary { records, bytes_read }
 }

@@ -141,7 +141,7 @@ mod tests {
             let options = Options { boot: Boot([1, 1]), ..sizes };
             let words = options.journal_words(&device::Namespace::info(&*memory)).expect("it holds a log");
             let journal = Arc::new(Mapped::memory(words));
-            let log = Arc::new(FlashLog::open(memory, journal, &options, |_, _| ()).await.expect("opened").0);
+            let log = Arc::new(FlashLog::open(memory, journal, &options, ()).await.expect("opened").0);
             let key = Key::new(b"key", 7 << 40).expect("a key");
             let chunks = [vec![1; 256 << 10], vec![2; 1000]].map(|bytes| Buf::copy_from(&bytes).freeze());
             let tier = Tier::new(Arc::clone(&log), Box::new(AdmitAll));

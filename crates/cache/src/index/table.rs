@@ -90,6 +90,62 @@ impl Table {
         Ok(())
     }
 
+    /// Adds an entry behind those that came before: in no order, and nothing is found until [`Table::settle`].
+    pub(super) fn append(&mut self, arena: &mut Arena, entry: Entry, pool: &Pool) -> Result<(), Full> {
+        let (count, chunks) = (self.count as usize, self.chunks as usize);
+        if count == room(chunks) {
+            if chunks == CHUNKS_MAX {
+                return Err(Full);
+            }
+            self.ids[chunks] = arena.take(pool).ok_or(Full)?;
+            self.chunks += 1;
+        }
+        self.set(arena, count, entry.0);
+        self.count += 1;
+        Ok(())
+    }
+
+    /// Puts in order what was appended. Of equal remainders the last one stays; `displaced` is told of the others, and of those
+    /// for which there is no room in the end. `spare` is scratch.
+    pub(super) fn settle(
+        &mut self,
+        arena: &mut Arena,
+        pool: &Pool,
+        spare: &mut Vec<u64>,
+        displaced: &mut impl FnMut(Entry),
+    ) {
+        self.unload(arena);
+        let mut entries = std::mem::take(&mut arena.scratch);
+        super::filling::sort(&mut entries, spare);
+        let mut kept = 0;
+        for at in 0..entries.len() {
+            let word = entries[at];
+            if entries.get(at + 1).is_some_and(|&next| Entry(next).remainder() == Entry(word).remainder()) {
+                displaced(Entry(word));
+            } else {
+                entries[kept] = word;
+                kept += 1;
+            }
+        }
+        entries.truncate(kept);
+        while self.chunks > 1 && room(self.chunks as usize - 1) >= kept {
+            self.chunks -= 1;
+            arena.give_chunk(self.ids[self.chunks as usize]);
+        }
+        // One in twenty wants one chunk more: its last entries would stand behind the end.
+        while self.load(arena, &entries).is_err() {
+            let more = if (self.chunks as usize) < CHUNKS_MAX { arena.take(pool) } else { None };
+            match more {
+                Some(chunk) => {
+                    self.ids[self.chunks as usize] = chunk;
+                    self.chunks += 1;
+                }
+                None => entries.pop().into_iter().for_each(|word| displaced(Entry(word))),
+            }
+        }
+        arena.scratch = entries;
+    }
+
     /// The first slot from `from` on whose word `is` accepts.
     fn first(&self, arena: &Arena, from: usize, is: impl Fn(u64) -> bool) -> Option<usize> {
         let mut within = from % CHUNK_ENTRIES;

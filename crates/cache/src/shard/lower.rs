@@ -7,7 +7,7 @@
 //! - What has a copy on flash is unchanged since it was read there.
 
 use crate::hash::Hasher;
-use crate::index::{Entry, FlashPlace, Location, Position, Spot};
+use crate::index::{Entry, FlashPlace, Index, Location, Position, Spot};
 use crate::item::{Item, Key, NewValue, Seconds, Value};
 use crate::memory::Pool;
 use crate::slot::NoRoom;
@@ -209,6 +209,13 @@ impl Shard {
                 self.release(position, &Header { copy: None, ..header }, pool);
             }
         }
+    }
+
+    /// Takes the index that was made of what was found on flash; there was none before.
+    pub(crate) fn adopt(&mut self, index: Index, pool: &Pool) {
+        debug_assert!(self.index.is_empty());
+        self.changed = true;
+        std::mem::replace(&mut self.index, index).give(pool);
     }
 
     /// An item was found on flash after a restart; items are told in the order of their age. The index does not grow where it

@@ -11,24 +11,18 @@ use engine::Buf;
 
 use super::cas::CasValues;
 use super::{Apart, Cell, Held, Lower as _, Progress, Store};
-use crate::flash::{Collection, Lookup, Place, Reason, Recovery, TakingAll, Tier};
+use crate::flash::{Collection, Lookup, Reason, Recovery, TakingAll, Tier};
 use crate::hash::Hasher;
 use crate::index::FlashPlace;
 use crate::item::{Item, Key, NEVER, Seconds};
 use crate::memory::{Budget, Kind};
-use crate::shard::{Effort, Fate, INDEX_PART, Located, Restored, Surroundings, Target};
+use crate::shard::{Effort, Fate, Located, Surroundings, Target};
 use crate::slot::{Look, NoRoom, Slots};
 
 /// Pieces that are reclaimed with one read of flash, at most, so that what is read may stay. Chosen: half a segment of short items.
 const PIECES_MAX: usize = 16;
 /// Pieces that are reclaimed for a read of flash at most, before it is not made. Chosen: four segments of short items.
 const HOLD_ROUNDS_MAX: usize = 128;
-/// So many items are restored by one thread. Guessed: to start others takes as long.
-const RESTORED_ALONE_MAX: usize = 2048;
-/// How often an item is tried, whose table may be among many to be split.
-const RESTORED_TRIES_MAX: usize = 1024;
-/// Items that are restored before it is asked again for memory.
-const RESTORED_AT_ONCE: usize = 64;
 /// Items of a collected segment that are looked at before others on the thread have their turn.
 const LOOKED_AT_ONCE: usize = 128;
 
@@ -65,55 +59,6 @@ enum Begin<'a> {
 }
 
 impl Store<()> {
-    /// Takes items into the index that were found on flash after a restart, in the order of their age, before the store is used:
-    /// what [`crate::flash::FlashLog::open`] asks of whom it tells. What there is no memory for is displaced like what is older.
-    /// Blocks: shards are filled by as many threads as there are cores.
-    pub fn restore(&self, items: &[(u64, Place)], displaced: &mut Vec<Place>) {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = if items.len() < RESTORED_ALONE_MAX { 1 } else { cores.min(self.cells.len()) };
-        let part = |first: usize| {
-            let mut displaced = Vec::new();
-            (first..self.cells.len()).step_by(threads).for_each(|cell| self.restore_cell(cell, items, &mut displaced));
-            displaced
-        };
-        std::thread::scope(|scope| {
-            let others: Vec<_> = (1..threads).map(|first| scope.spawn(move || part(first))).collect();
-            displaced.extend(part(0));
-            for other in others {
-                displaced.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-            }
-        });
-    }
-
-    /// The items of one shard, which is let go now and then: an insert may need memory.
-    fn restore_cell(&self, cell: usize, items: &[(u64, Place)], displaced: &mut Vec<Place>) {
-        let mut rest = items.iter().filter(|(hash, _)| self.cell_number(*hash) == cell).peekable();
-        let mut refused = 0;
-        while rest.peek().is_some() {
-            let is_crowded = self.is_crowded_by_index() || !self.has_room(1) || refused == RESTORED_TRIES_MAX;
-            self.with_shard(&self.cells[cell].0, |shard| {
-                let at_once = if refused == RESTORED_TRIES_MAX { 1 } else { RESTORED_AT_ONCE };
-                for _ in 0..at_once {
-                    let Some(&&(hash, place)) = rest.peek() else { return };
-                    match shard.restore(hash, place.into(), is_crowded, &self.pool) {
-                        Restored::There => {}
-                        Restored::Instead(other) => displaced.push(other.into()),
-                        Restored::NoRoom if is_crowded => displaced.push(place),
-                        Restored::NoRoom => return refused += 1,
-                    }
-                    refused = 0;
-                    rest.next();
-                }
-            });
-        }
-    }
-
-    /// What is left beside the index of what was restored would be too little for items. Nothing else has segments yet.
-    fn is_crowded_by_index(&self) -> bool {
-        let index = self.budget.held(Kind::Segments);
-        index * INDEX_PART.1 > (index + self.budget.room()) * INDEX_PART.0
-    }
-
     /// The same store over flash, with what was restored from there.
     pub fn over<N: Send + Sync>(self, tier: Tier<N>, recovery: &Recovery) -> Store<Tier<N>> {
         let flush_at = match recovery.flush_at {

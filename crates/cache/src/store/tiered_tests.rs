@@ -44,7 +44,7 @@ impl Durable {
 
     async fn open_with(&self, limit: usize, admission: Box<dyn Admission>) -> Arc<Tiered> {
         let base = Store::new(Hasher::new([9, 9]), Arc::new(Budget::without_buffers(limit)), StoreOptions::default());
-        let restore = |items: &[(u64, Place)], displaced: &mut Vec<Place>| base.restore(items, displaced);
+        let restore = base.restoring();
         let opened = FlashLog::open(self.memory.clone(), self.journal.clone(), &self.options, restore).await;
         let (log, recovery) = opened.expect("opened");
         let store = Arc::new(base.over(Tier::new(Arc::new(log), admission), &recovery));

@@ -28,8 +28,7 @@ async fn store() -> (Store<Tier<Memory>>, task::Task<()>) {
     let flash = Arc::new(Memory::new(FLASH_BYTES, 4096, [1; 16]).expect("a namespace"));
     let options = Options { segment_bytes: 1 << 20, buffer_bytes: 16 << 20, ..Options::new(Origin(0), SECRET) };
     let words = options.journal_words(&flash.info()).expect("it holds a log");
-    let (log, recovery) =
-        FlashLog::open(flash, Arc::new(Mapped::memory(words)), &options, |_, _| ()).await.expect("opened");
+    let (log, recovery) = FlashLog::open(flash, Arc::new(Mapped::memory(words)), &options, ()).await.expect("opened");
     let log = Arc::new(log);
     let writer = task::spawn(Arc::clone(&log).run());
     let tier = Tier::new(log, Box::new(AdmitAll));

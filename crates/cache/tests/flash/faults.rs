@@ -219,7 +219,7 @@ fn lives_of_reads(config: FaultConfig) -> (u32, u32, Option<String>) {
         let log = loop {
             let fault =
                 Arc::new(Fault::new(Arc::clone(&inner), FaultConfig { seed: task::random_u64(), ..config.clone() }));
-            if let Ok((log, _)) = FlashLog::open(fault, Arc::clone(&journal), &options(), |_, _| ()).await {
+            if let Ok((log, _)) = FlashLog::open(fault, Arc::clone(&journal), &options(), ()).await {
                 break Arc::new(log);
             }
         };
@@ -258,7 +258,7 @@ fn a_device_that_hangs_costs_bounded_memory() {
         let journal = journal(&*inner, &options());
         let hang = FaultConfig { delay: Duration::from_secs(100)..Duration::from_secs(101), ..FaultConfig::default() };
         let (log, _) =
-            FlashLog::open(Arc::new(Fault::new(inner, hang)), journal, &options(), |_, _| ()).await.expect("opened");
+            FlashLog::open(Arc::new(Fault::new(inner, hang)), journal, &options(), ()).await.expect("opened");
         let log = Arc::new(log);
         let _writer = task::spawn(Arc::clone(&log).run());
         let mut taken = 0;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use cache::flash::{FlashLog, Fresh, Lookup, OpenError, Options, Place, Reason, Refused};
+use cache::flash::{FlashLog, Fresh, Lookup, OpenError, Options, Place, Reason, Refused, Restore};
 use cache::item::Meta;
 use device::{Durability, FileNamespace, FileOptions, Lba, Memory, Namespace};
 use engine::sim::{SimConfig, World};
@@ -70,7 +70,7 @@ fn who_collects_does_not_wait_for_itself() {
         let options = Options { segment_bytes: 1 << 20, buffer_bytes: 4 << 20, ..options() };
         let namespace = Arc::new(Memory::new(9 << 20, 4096, [1; 16]).expect("a namespace"));
         let journal = journal(&*namespace, &options);
-        let (log, _) = FlashLog::open(namespace, journal, &options, |_, _| ()).await.expect("opened");
+        let (log, _) = FlashLog::open(namespace, journal, &options, ()).await.expect("opened");
         let log = Arc::new(log);
         let writer = task::spawn(Arc::clone(&log).run());
         let append = |reason| log.append(7 << 40, b"key", &Meta::default(), &[&[0; 3950]], reason);
@@ -99,7 +99,7 @@ fn a_place_means_one_item_of_a_key() {
     run(1, async {
         let namespace = memory(8);
         let journal = journal(&*namespace, &options());
-        let (log, _) = FlashLog::open(namespace, journal, &options(), |_, _| ()).await.expect("opened");
+        let (log, _) = FlashLog::open(namespace, journal, &options(), ()).await.expect("opened");
         let mut seen: BTreeMap<Place, u32> = BTreeMap::new();
         for number in 0..200_u32 {
             let meta = Meta { flags: number, ..Meta::default() };
@@ -125,7 +125,7 @@ fn every_length_is_read_as_it_was_written() {
         let namespace = Arc::new(Memory::new(64 << 20, 512, [1; 16]).expect("a namespace"));
         let options = Options { segment_bytes: 4 << 20, buffer_bytes: 12 << 20, ..options() };
         let journal = journal(&*namespace, &options);
-        let (log, _) = FlashLog::open(namespace, journal, &options, |_, _| ()).await.expect("opened");
+        let (log, _) = FlashLog::open(namespace, journal, &options, ()).await.expect("opened");
         let log = Arc::new(log);
         let _writer = task::spawn(Arc::clone(&log).run());
         let around = |len: usize| (len - 60)..(len + 3);
@@ -177,7 +177,7 @@ fn a_restart_reads_summaries_alone() {
         let namespace = Arc::new(Memory::new(256 << 20, 4096, [1; 16]).expect("a namespace"));
         let options = Options { segment_bytes: 4 << 20, buffer_bytes: 16 << 20, ..options() };
         let journal = journal(&*namespace, &options);
-        let opened = FlashLog::open(Arc::clone(&namespace), Arc::clone(&journal), &options, |_, _| ()).await;
+        let opened = FlashLog::open(Arc::clone(&namespace), Arc::clone(&journal), &options, ()).await;
         let log = Arc::new(opened.expect("opened").0);
         let _writer = task::spawn(Arc::clone(&log).run());
         let mut count = 0_u64;
@@ -193,7 +193,9 @@ fn a_restart_reads_summaries_alone() {
         }
         log.close().await.expect("closed");
         let mut told = 0_u64;
-        let opened = FlashLog::open(namespace, journal, &options, |items, _| told += items.len() as u64);
+        let opened = FlashLog::open(namespace, journal, &options, |items: &[(u64, Place)], _: &mut Vec<Place>| {
+            told += items.len() as u64;
+        });
         let (log, recovery) = opened.await.expect("opened");
         assert_eq!((told, recovery.items, recovery.segments_lost), (count, count, 0));
         let segments = u64::from(recovery.segments) * (4 << 20);
@@ -244,27 +246,57 @@ fn namespaces_that_are_not_ours_are_refused_or_begun_anew() {
     });
 }
 
+/// Keeps the last item it was told of, and says so at once or at the end.
+struct Last<'a> {
+    told: &'a mut Vec<Place>,
+    at_end: bool,
+}
+
+impl Restore for Last<'_> {
+    fn begin(&mut self, items: u64) {
+        assert!(self.told.is_empty() && items >= 1);
+    }
+
+    fn found(&mut self, items: &[(u64, Place)], displaced: &mut Vec<Place>) {
+        self.told.extend(items.iter().map(|(_, place)| *place));
+        if !self.at_end {
+            self.displace(displaced);
+        }
+    }
+
+    fn end(&mut self, displaced: &mut Vec<Place>) {
+        if self.at_end {
+            self.displace(displaced);
+        }
+    }
+}
+
+impl Last<'_> {
+    fn displace(&self, displaced: &mut Vec<Place>) {
+        displaced.extend(self.told.iter().rev().skip(1));
+    }
+}
+
 /// Whose place is not in the index cannot be invalidated by whoever changes its key: it is told of no more.
 #[test]
 fn what_the_index_has_no_room_for_is_not_found_again() {
     run(1, async {
-        let namespace = memory(8);
-        let journal = journal(&*namespace, &options());
-        let opened = FlashLog::open(Arc::clone(&namespace), Arc::clone(&journal), &options(), |_, _| ()).await;
-        let log = Arc::new(opened.expect("opened").0);
-        let _writer = task::spawn(Arc::clone(&log).run());
-        let append = |key: &[u8]| log.append(7 << 40, key, &Meta::default(), &[b"value"], Reason::Admitted);
-        let places = [append(b"a"), append(b"b"), append(b"c")].map(|place| place.expect("room"));
-        log.close().await.expect("closed");
-        // Oldest first; the last stays in the index.
-        for expected in [&places[..], &places[2..]] {
-            let mut told = Vec::new();
-            let found = |items: &[(u64, Place)], displaced: &mut Vec<Place>| {
-                told.extend(items.iter().map(|(_, place)| *place));
-                displaced.extend(items.iter().rev().skip(1).map(|(_, place)| *place));
-            };
-            FlashLog::open(Arc::clone(&namespace), Arc::clone(&journal), &options(), found).await.expect("opened");
-            assert_eq!(told, expected);
+        for at_end in [false, true] {
+            let namespace = memory(8);
+            let journal = journal(&*namespace, &options());
+            let opened = FlashLog::open(Arc::clone(&namespace), Arc::clone(&journal), &options(), ()).await;
+            let log = Arc::new(opened.expect("opened").0);
+            let _writer = task::spawn(Arc::clone(&log).run());
+            let append = |key: &[u8]| log.append(7 << 40, key, &Meta::default(), &[b"value"], Reason::Admitted);
+            let places = [append(b"a"), append(b"b"), append(b"c")].map(|place| place.expect("room"));
+            log.close().await.expect("closed");
+            // Oldest first; the last stays in the index.
+            for expected in [&places[..], &places[2..]] {
+                let mut told = Vec::new();
+                let last = Last { told: &mut told, at_end };
+                FlashLog::open(Arc::clone(&namespace), Arc::clone(&journal), &options(), last).await.expect("opened");
+                assert_eq!(told, expected);
+            }
         }
     });
 }

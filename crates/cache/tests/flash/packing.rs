@@ -34,7 +34,7 @@ fn written_for_admitted(sizes: Sizes, segment_bytes: usize, keep: usize) -> (f64
         let namespace = Arc::new(Memory::new(64 << 20, 4096, [1; 16]).expect("a namespace"));
         let options = Options { segment_bytes, buffer_bytes: 2 * segment_bytes, ..options() };
         let journal = journal(&*namespace, &options);
-        let (log, _) = FlashLog::open(namespace, journal, &options, |_, _| ()).await.expect("opened");
+        let (log, _) = FlashLog::open(namespace, journal, &options, ()).await.expect("opened");
         let log = Arc::new(log);
         let _writer = task::spawn(Arc::clone(&log).run());
         let bytes = vec![5; 1 << 20];

@@ -147,7 +147,7 @@ impl Shared {
 fn threads_see_nothing_older_than_what_was_acknowledged() {
     let namespace = Arc::new(Memory::new(12 * SEGMENT_BYTES as u64, 4096, [1; 16]).expect("a namespace"));
     let journal = journal(&*namespace, &options());
-    let open = async move { FlashLog::open(namespace, journal, &options(), |_, _| ()).await.expect("opened").0 };
+    let open = async move { FlashLog::open(namespace, journal, &options(), ()).await.expect("opened").0 };
     let log = Arc::new(Reactor::run(ReactorConfig::default(), open).expect("a reactor"));
     let shared = Arc::new(Shared {
         log: Arc::clone(&log),

@@ -203,9 +203,8 @@ impl Opening {
             std::io::ErrorKind::ResourceBusy => Failure::refused(format!("{error}: another cache server uses it")),
             _ => Failure::from(error).during("--flash-journal"),
         })?;
-        let tell = |items: &[_], displaced: &mut Vec<_>| store.restore(items, displaced);
-        let (log, recovery) =
-            FlashLog::open(Arc::clone(namespace), Arc::new(journal), &options, tell).await.map_err(failure)?;
+        let opened = FlashLog::open(Arc::clone(namespace), Arc::new(journal), &options, store.restoring()).await;
+        let (log, recovery) = opened.map_err(failure)?;
         Ok((store.over(Tier::new(Arc::new(log), admission), &recovery), recovery))
     }
 }

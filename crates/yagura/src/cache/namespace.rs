@@ -8,6 +8,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use device::{AnyLocal, Durability, Error, Lba, Namespace, NamespaceInfo};
+use engine::file::Lifetime;
 use engine::{Buf, View, time};
 use fabric::host::{Joiner, RemoteNamespace};
 use fabric::target::ANA_GROUP_DEFAULT;
@@ -215,6 +216,16 @@ impl Namespace for FlashNamespace {
 
     async fn deallocate(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
         on!(self, target => target.deallocate(lba, blocks).await)
+    }
+
+    async fn hint_lifetime(&self, lifetime: Lifetime) -> bool {
+        match self {
+            FlashNamespace::Local(local) => local.hint_lifetime(lifetime).await,
+            FlashNamespace::Remote { .. } => match self.here() {
+                Ok(remote) => remote.hint_lifetime(lifetime).await,
+                Err(_) => false, // who cannot write either is told so then
+            },
+        }
     }
 }
 

@@ -1,0 +1,177 @@
+//! The index of what was found on flash after a restart, made before the store is used.
+//!
+//! Items wait until they are many, sorted by their shards; then each shard takes its own, on as many threads as there are cores.
+//! Each shard's index is filled first ([`Filling`]) and put in order when all were told. Where memory runs out before that it is
+//! put in order at once, and what comes then is entered one by one: an item for which there is no room may still take the place
+//! of an older one.
+
+use crate::flash::{Place, Restore};
+use crate::index::{Filling, FlashPlace, Location};
+use crate::memory::Kind;
+use crate::shard::{INDEX_PART, Restored};
+
+use super::{Cell, Store, empty_index};
+
+/// The part of the memory that items may take which wait, as a divisor, and the most of them. Chosen: a thread's start is below a
+/// hundredth of its work.
+const WAITING_PART: usize = 64;
+const WAITING_MAX: usize = 1 << 20;
+/// So many items are restored by one thread. Guessed: to start others takes as long.
+const ALONE_MAX: usize = 2048;
+/// How often an item is tried, whose table may be among many to be split.
+const TRIES_MAX: usize = 1024;
+/// How often a filling is tried that others may take the memory from.
+const FILLING_TRIES_MAX: usize = 8;
+/// Items that are entered one by one before it is asked again for memory.
+const AT_ONCE: usize = 64;
+/// Bytes of index that an item takes. Measured 9.5 (`make entries`).
+const ITEM_BYTES: usize = 10;
+
+/// What is restored to a store.
+pub struct Restoring<'a> {
+    store: &'a Store<()>,
+    parts: Vec<Part<'a>>,
+    waiting: usize,
+    waiting_max: usize,
+}
+
+/// One shard's.
+struct Part<'a> {
+    store: &'a Store<()>,
+    cell: &'a Cell,
+    /// Until memory runs out, or all were told.
+    filling: Option<Filling>,
+    items: Vec<(u64, Place)>,
+    displaced: Vec<Place>,
+}
+
+impl Store<()> {
+    /// What [`crate::flash::FlashLog::open`] asks of whom it tells, before the store is used. What there is no memory for is
+    /// displaced like what is older. It blocks while shards are filled.
+    pub fn restoring(&self) -> Restoring<'_> {
+        let part = |cell| Part { store: self, cell, filling: None, items: Vec::new(), displaced: Vec::new() };
+        let parts = self.cells.iter().map(|cell| part(&cell.0)).collect();
+        let waiting_max = (self.budget.limit() / WAITING_PART / size_of::<(u64, Place)>()).clamp(1, WAITING_MAX);
+        Restoring { store: self, parts, waiting: 0, waiting_max }
+    }
+
+    /// What is left beside the index of what was restored would be too little for items. Nothing else has segments yet.
+    fn is_crowded_by_index(&self) -> bool {
+        let index = self.budget.held(Kind::Segments);
+        index * INDEX_PART.1 > (index + self.budget.room()) * INDEX_PART.0
+    }
+}
+
+impl Restore for Restoring<'_> {
+    fn begin(&mut self, items: u64) {
+        let affordable = self.store.budget.room() / INDEX_PART.1 * INDEX_PART.0 / ITEM_BYTES;
+        let each = items.min(affordable as u64) as usize / self.parts.len();
+        let shards = self.parts.len();
+        for part in &mut self.parts {
+            part.filling = Some(Filling::new(empty_index(shards, &self.store.budget), each));
+        }
+    }
+
+    fn found(&mut self, items: &[(u64, Place)], displaced: &mut Vec<Place>) {
+        for &(hash, place) in items {
+            self.parts[self.store.cell_number(hash)].items.push((hash, place));
+        }
+        self.waiting += items.len();
+        if self.waiting >= self.waiting_max {
+            self.work(displaced, Part::fill);
+        }
+    }
+
+    fn end(&mut self, displaced: &mut Vec<Place>) {
+        self.work(displaced, |part| {
+            part.fill();
+            part.settle();
+        });
+    }
+}
+
+impl<'a> Restoring<'a> {
+    /// Does a step for every part.
+    fn work(&mut self, displaced: &mut Vec<Place>, step: impl Fn(&mut Part<'a>) + Sync) {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = if self.waiting < ALONE_MAX { 1 } else { cores };
+        self.waiting = 0;
+        let share = self.parts.len().div_ceil(threads);
+        let mut shares = self.parts.chunks_mut(share);
+        let ours = shares.next();
+        let step = &step;
+        std::thread::scope(|scope| {
+            for share in shares {
+                scope.spawn(move || share.iter_mut().for_each(step));
+            }
+            ours.into_iter().flatten().for_each(step);
+        });
+        self.parts.iter_mut().for_each(|part| displaced.append(&mut part.displaced));
+    }
+}
+
+impl Part<'_> {
+    /// Takes what waits.
+    fn fill(&mut self) {
+        let mut items = std::mem::take(&mut self.items);
+        let filled = self.append(&items);
+        if filled < items.len() {
+            self.settle();
+            self.enter(&items[filled..]);
+        }
+        items.clear();
+        self.items = items;
+    }
+
+    /// Appends items to the index that is being filled; how many there was room for.
+    fn append(&mut self, items: &[(u64, Place)]) -> usize {
+        let Some(filling) = &mut self.filling else { return 0 };
+        for (number, &(hash, place)) in items.iter().enumerate() {
+            let location = Location::Flash(place.into(), 0);
+            let mut tries = 0;
+            while filling.append(hash, location, &self.store.pool).is_err() {
+                tries += 1;
+                if tries == FILLING_TRIES_MAX || self.store.is_crowded_by_index() || !self.store.has_room(1) {
+                    return number;
+                }
+            }
+        }
+        items.len()
+    }
+
+    /// Ends the filling: the shard has its index.
+    fn settle(&mut self) {
+        let Some(filling) = self.filling.take() else { return };
+        let displaced = &mut self.displaced;
+        let index = filling.settle(&self.store.pool, |location| {
+            if let Location::Flash(place, _) = location {
+                displaced.push(place.into());
+            }
+        });
+        self.store.with_shard(self.cell, |shard| shard.adopt(index, &self.store.pool));
+    }
+
+    /// Enters items one by one. The shard is let go now and then: an insert may need memory.
+    fn enter(&mut self, items: &[(u64, Place)]) {
+        let mut rest = items.iter().peekable();
+        let mut refused = 0;
+        while rest.peek().is_some() {
+            let is_crowded = self.store.is_crowded_by_index() || !self.store.has_room(1) || refused == TRIES_MAX;
+            let displaced = &mut self.displaced;
+            self.store.with_shard(self.cell, |shard| {
+                let at_once = if refused == TRIES_MAX { 1 } else { AT_ONCE };
+                for _ in 0..at_once {
+                    let Some(&&(hash, place)) = rest.peek() else { return };
+                    match shard.restore(hash, FlashPlace::from(place), is_crowded, &self.store.pool) {
+                        Restored::There => {}
+                        Restored::Instead(other) => displaced.push(other.into()),
+                        Restored::NoRoom if is_crowded => displaced.push(place),
+                        Restored::NoRoom => return refused += 1,
+                    }
+                    refused = 0;
+                    rest.next();
+                }
+            });
+        }
+    }
+}
