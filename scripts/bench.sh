@@ -24,7 +24,10 @@ B4() {
 # YCSB itself, whose client takes a second to warm up.
 ycsb() { scripts/ycsb.py "$yagura" "$output" --rounds 3 --operations 20000; }
 # Enough that the least DRAM share is a server's least memory, and is stored within seconds.
-B6() { "$yagura" bench cache "${short[@]}" --size 1280MiB --connections 16 --folder "$output"; }
+B6() {
+  "$yagura" bench cache "${short[@]}" --size 1280MiB --connections 16 --folder "$output"
+  "$yagura" bench cache-busy "${short[@]}" --size 1GiB --folder "$output"
+}
 # A tenth of what the aim is for.
 B15() { "$yagura" bench cache-start "${short[@]}" --size 1GiB --folder "$output"; }
 B5() { "$yagura" bench kv-scale "${short[@]}"; }

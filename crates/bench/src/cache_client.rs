@@ -20,13 +20,30 @@ const REPLY_BYTES_MAX: usize = engine::buf::BUF_BYTES_MAX;
 /// The longest value that fits there: what the reply's other lines take is below a block.
 pub const VALUE_BYTES_MAX: usize = REPLY_BYTES_MAX - engine::buf::ALIGN;
 
+/// Which items are asked for.
+pub enum Popularity {
+    /// By Zipf's law.
+    Zipfian(Zipfian),
+    /// All of so many alike.
+    Uniform(u64),
+}
+
+impl Popularity {
+    fn key(&self, random: &mut Random) -> u64 {
+        match self {
+            Popularity::Zipfian(zipfian) => zipfian.key(random),
+            Popularity::Uniform(items) => random.below(*items),
+        }
+    }
+}
+
 /// What clients do.
 #[derive(Clone)]
 pub struct Work {
     /// The items.
     pub items: Items,
     /// Which of them are asked for.
-    pub popularity: Rc<Zipfian>,
+    pub popularity: Rc<Popularity>,
     /// Where the sequence of requests begins.
     pub seed: u64,
 }

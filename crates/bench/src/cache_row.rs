@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use engine::{Reactor, ReactorConfig};
 
-use crate::cache_client::{self, Arrivals, Counts, VALUE_BYTES_MAX, Work};
+use crate::cache_client::{self, Arrivals, Counts, Popularity, VALUE_BYTES_MAX, Work};
 use crate::cache_peers::{Peer, Shape, Way};
 use crate::etc::{Items, Values};
 use crate::figures::{Aim, Curve, Ratio, Row, Sample, Side, median};
@@ -122,7 +122,7 @@ struct Contest {
     bytes: u64,
     names: Vec<&'static str>,
     caches: Vec<Cache>,
-    popularity: Rc<Zipfian>,
+    popularity: Rc<Popularity>,
     _folder: tempfile::TempDir,
 }
 
@@ -158,7 +158,7 @@ impl Contest {
             store(cache, &items, *name == Way::Extstore.name())?;
             progress.step();
         }
-        let popularity = Rc::new(Zipfian::new(items.count));
+        let popularity = Rc::new(Popularity::Zipfian(Zipfian::new(items.count)));
         Ok(Contest { values, share, items, bytes, names, caches, popularity, _folder: folder })
     }
 

@@ -35,6 +35,8 @@ pub struct Items {
     /// How many there are.
     pub count: u64,
     values: Values,
+    /// Numbers that come before theirs: other items'.
+    before: u64,
 }
 
 /// How long values are.
@@ -53,11 +55,17 @@ impl Items {
     /// `count` items, at most 2^44.
     pub fn new(count: u64, values: Values) -> Items {
         assert!(count <= 1 << (4 * NUMBER_DIGITS), "keys tell 2^44 items apart, not {count}");
-        Items { count, values }
+        Items { count, values, before: 0 }
+    }
+
+    /// The same number of items with other keys and values than the first `before`.
+    pub fn after(self, before: u64) -> Items {
+        Items { before, ..self }
     }
 
     /// Writes the key of item `number` into `key`.
     pub fn key(&self, number: u64, key: &mut Vec<u8>) {
+        let number = self.before + number;
         key.clear();
         key.extend((0..NUMBER_DIGITS).map(|digit| b"0123456789abcdef"[(number >> (4 * digit)) as usize & 15]));
         key.resize(key_bytes(number), b'k');
@@ -74,7 +82,7 @@ impl Items {
     /// Writes the value of item `number` into `value`.
     pub fn value(&self, number: u64, value: &mut Vec<u8>) {
         value.clear();
-        let mut random = Random::new(number);
+        let mut random = Random::new(self.before + number);
         let bytes = self.value_bytes(number);
         while value.len() < bytes {
             let word = random.next_u64().to_le_bytes();
@@ -84,7 +92,7 @@ impl Items {
 
     /// Whether these are the bytes of item `number`.
     pub fn is_value(&self, number: u64, value: &[u8]) -> bool {
-        let mut random = Random::new(number);
+        let mut random = Random::new(self.before + number);
         value.len() == self.value_bytes(number)
             && value.chunks(8).all(|chunk| chunk == &random.next_u64().to_le_bytes()[..chunk.len()])
     }

@@ -5,6 +5,7 @@
 //! latency and CPU time per operation. The product is started from outside, as a user would: the built binary, a socket.
 
 mod access;
+pub mod busy_flash_row;
 pub mod cache_client;
 mod cache_peers;
 pub mod cache_row;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use ::bench::figures::Row;
 use ::bench::progress::Progress;
 use ::bench::{
-    cache_row, connections_row, device_row, device_wire_row, fill_row, idle_row, kv_row, kv_scale_row, neighbour_row,
-    remote_row, restart_row, scale_row, stream_row, wire_row,
+    busy_flash_row, cache_row, connections_row, device_row, device_wire_row, fill_row, idle_row, kv_row, kv_scale_row,
+    neighbour_row, remote_row, restart_row, scale_row, stream_row, wire_row,
 };
 
 use crate::cli::{BenchDeviceArgs, BenchVerb, BenchWireArgs, DeviceRow, RemoteAccess, Rounds, WireRow};
@@ -56,6 +56,11 @@ pub fn run(verb: &BenchVerb) -> Result<(), Failure> {
                 time: time(&args.rounds),
             };
             (&args.rounds, cache_row::run(&options, &progress))
+        }
+        BenchVerb::CacheBusy(args) => {
+            let (bytes, folder, time) = (args.size.0, args.folder.clone(), time(&args.rounds));
+            let options = busy_flash_row::Options { bytes, folder, rounds: usize::from(args.rounds.rounds), time };
+            (&args.rounds, busy_flash_row::run(&options, &progress).map(|row| vec![row]))
         }
         BenchVerb::CacheStart(args) => {
             let (bytes, folder) = (args.size.0, args.folder.clone());

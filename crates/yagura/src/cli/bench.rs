@@ -29,6 +29,8 @@ pub enum BenchVerb {
     /// The cache by DRAM share, beside memcached in DRAM, with swap and with extstore, by the ETC model (rows B6 and B7). Swap and
     /// extstore's cgroup want root.
     Cache(BenchCacheArgs),
+    /// Hits in memory beside flash that has all it can do.
+    CacheBusy(BenchCacheStartArgs),
     /// Start of the cache over flash, with nothing there and with much (row B15).
     CacheStart(BenchCacheStartArgs),
     /// The store against numbers of hosts and members, in virtual time, and the messages of an update (row B5).
