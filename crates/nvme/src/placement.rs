@@ -3,6 +3,8 @@
 //! A namespace whose endurance group places data has a list of placement handles. A write that names one by its placement
 //! identifier goes to the same reclaim units as the others of that handle, apart from those of other handles.
 
+use std::collections::BTreeSet;
+
 use crate::opcode::NvmOpcode;
 use crate::words::size;
 use crate::{Submission, U16, U32, U64};
@@ -48,12 +50,17 @@ pub fn handle_status(nsid: u32, bytes: u32) -> Submission {
     command
 }
 
-/// The placement identifiers in the answer to [`handle_status`], as far as it has room for them.
+/// The placement identifiers in the answer to [`handle_status`], as far as it has room for them: one for each reclaim unit handle,
+/// that in its first reclaim group. The status has one for each handle in each group.
 pub fn placements(status: &[u8]) -> Vec<u16> {
     let Ok((head, rest)) = HandleStatusHead::read_from_prefix(status) else { return Vec::new() };
     let descriptors = rest.as_chunks::<{ size_of::<HandleStatus>() }>().0.iter();
     let told = descriptors.take(head.descriptors.get().into());
-    told.filter_map(|bytes| HandleStatus::read_from_bytes(bytes).ok()).map(|status| status.placement.get()).collect()
+    let mut seen = BTreeSet::new();
+    told.filter_map(|bytes| HandleStatus::read_from_bytes(bytes).ok())
+        .filter(|status| seen.insert(status.handle.get()))
+        .map(|status| status.placement.get())
+        .collect()
 }
 
 impl Submission {
@@ -87,7 +94,7 @@ mod tests {
         let told = |descriptors: u16| HandleStatusHead { reserved: [0; 14], descriptors: descriptors.into() };
         let one = |placement: u16| HandleStatus {
             placement: placement.into(),
-            handle: 1.into(),
+            handle: (placement % 16).into(),
             active_seconds: 0.into(),
             blocks_left: 9.into(),
             reserved: [0; 16],
@@ -97,5 +104,9 @@ mod tests {
         assert_eq!(placements(&both[..60]), [3]);
         assert_eq!(placements(&[told(1).as_bytes(), &both[16..]].concat()), [3]);
         assert_eq!(placements(&both[..15]), [0_u16; 0]);
+        // Two handles in two reclaim groups.
+        let one = |placement| one(placement).as_bytes().to_vec();
+        let all = [told(4).as_bytes().to_vec(), one(3), one(19), one(4), one(20)];
+        assert_eq!(placements(&all.concat()), [3, 4]);
     }
 }

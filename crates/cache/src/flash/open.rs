@@ -137,9 +137,6 @@ impl<N: Namespace> FlashLog<N> {
         restore: impl Restore,
     ) -> Result<(FlashLog<N>, Recovery), OpenError> {
         let geometry = Geometry::new(&namespace.info(), options)?;
-        // All of it goes the same way round, segment by segment: apart from others the medium needs not move it.
-        let apart = namespace.hint_lifetime(Lifetime::Medium).await;
-        tracing::debug!(apart, "flash: what is written is kept apart by the medium, if it can");
         let needed = geometry.shape().words();
         if journal.words().len() < needed {
             return Err(OpenError::Journal { found: journal.words().len(), needed });
@@ -155,6 +152,9 @@ impl<N: Namespace> FlashLog<N> {
             Found::Damaged => Err(Fresh::Damaged),
             Found::Superblock(superblock) => usable(&superblock, &geometry, &journal, options).map(|()| superblock),
         };
+        // All of it goes the same way round, segment by segment: apart from others the medium needs not move it.
+        let apart = namespace.hint_lifetime(Lifetime::Medium).await;
+        tracing::debug!(apart, "flash: what is written is kept apart by the medium, if it can");
         let secret = match &known {
             Ok(superblock) => superblock.secret,
             Err(fresh) => {

@@ -21,10 +21,10 @@ const SUMMARIES_MAX: usize = 32;
 
 /// Who keeps the index of a log's items, and is told of them when it is opened.
 ///
-/// What is added to `displaced` is every place that is not in the index when the call returns and was told before: of items that
-/// were displaced, or that there was no room for. They are not told again at another start.
+/// By the end of [`Restore::end`] every place that was told and is not in the index has been added to `displaced`, and none that
+/// is: those of items that were displaced, and of those that there was no room for. They are not told again at another start.
 pub trait Restore {
-    /// No more than so many items will be told.
+    /// About so many items will be told at most.
     fn begin(&mut self, _items: u64) {}
 
     /// These items count: a segment's, the oldest segment first. Of two with the same bits of hash the later wins.

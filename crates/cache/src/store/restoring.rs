@@ -14,8 +14,13 @@ use super::{Cell, Store, empty_index};
 
 /// The part of the memory that items may take which wait, as a divisor, and the most of them. Chosen: a thread's start is below a
 /// hundredth of its work.
-const WAITING_PART: usize = 64;
+const WAITING_PART: usize = 16;
 const WAITING_MAX: usize = 1 << 20;
+/// Bytes of an item that waits: it is dealt out into a copy, and a vector may have as much again to spare.
+const WAITING_BYTES: usize = 3 * size_of::<(u64, Place)>();
+/// Bits of hashes by which a shard's items are dealt out before they are appended. Chosen: what tables of one hand have in use fits
+/// the caches that are nearest.
+const DEALT_BITS: u32 = 8;
 /// So many items are restored by one thread. Guessed: to start others takes as long.
 const ALONE_MAX: usize = 2048;
 /// How often an item is tried, whose table may be among many to be split.
@@ -33,6 +38,14 @@ pub struct Restoring<'a> {
     parts: Vec<Part<'a>>,
     waiting: usize,
     waiting_max: usize,
+    /// All that was told.
+    told: usize,
+}
+
+impl Drop for Restoring<'_> {
+    fn drop(&mut self) {
+        self.store.budget.give(Kind::Pending, self.waiting_max * WAITING_BYTES);
+    }
 }
 
 /// One shard's.
@@ -42,17 +55,19 @@ struct Part<'a> {
     /// Until memory runs out, or all were told.
     filling: Option<Filling>,
     items: Vec<(u64, Place)>,
+    /// Where they are dealt out.
+    dealt: Vec<(u64, Place)>,
     displaced: Vec<Place>,
 }
 
 impl Store<()> {
     /// What [`crate::flash::FlashLog::open`] asks of whom it tells, before the store is used. What there is no memory for is
-    /// displaced like what is older. It blocks while shards are filled.
+    /// displaced like what is older. It blocks while shards are filled, and longest at the end: some ten nanoseconds an item.
     pub fn restoring(&self) -> Restoring<'_> {
-        let part = |cell| Part { store: self, cell, filling: None, items: Vec::new(), displaced: Vec::new() };
-        let parts = self.cells.iter().map(|cell| part(&cell.0)).collect();
-        let waiting_max = (self.budget.limit() / WAITING_PART / size_of::<(u64, Place)>()).clamp(1, WAITING_MAX);
-        Restoring { store: self, parts, waiting: 0, waiting_max }
+        let parts = self.cells.iter().map(|cell| Part::new(self, &cell.0)).collect();
+        let waiting_max = (self.budget.room() / WAITING_PART / WAITING_BYTES).clamp(1, WAITING_MAX);
+        self.budget.take(Kind::Pending, waiting_max * WAITING_BYTES);
+        Restoring { store: self, parts, waiting: 0, waiting_max, told: 0 }
     }
 
     /// What is left beside the index of what was restored would be too little for items. Nothing else has segments yet.
@@ -76,6 +91,7 @@ impl Restore for Restoring<'_> {
         for &(hash, place) in items {
             self.parts[self.store.cell_number(hash)].items.push((hash, place));
         }
+        self.told += items.len();
         self.waiting += items.len();
         if self.waiting >= self.waiting_max {
             self.work(displaced, Part::fill);
@@ -94,7 +110,7 @@ impl<'a> Restoring<'a> {
     /// Does a step for every part.
     fn work(&mut self, displaced: &mut Vec<Place>, step: impl Fn(&mut Part<'a>) + Sync) {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = if self.waiting < ALONE_MAX { 1 } else { cores };
+        let threads = if self.told < ALONE_MAX { 1 } else { cores };
         self.waiting = 0;
         let share = self.parts.len().div_ceil(threads);
         let mut shares = self.parts.chunks_mut(share);
@@ -110,17 +126,24 @@ impl<'a> Restoring<'a> {
     }
 }
 
-impl Part<'_> {
+impl<'a> Part<'a> {
+    fn new(store: &'a Store<()>, cell: &'a Cell) -> Part<'a> {
+        Part { store, cell, filling: None, items: Vec::new(), dealt: Vec::new(), displaced: Vec::new() }
+    }
+
     /// Takes what waits.
     fn fill(&mut self) {
         let mut items = std::mem::take(&mut self.items);
+        deal(&items, self.store.shift + 1, &mut self.dealt);
+        items.clear();
+        self.items = items;
+        let items = std::mem::take(&mut self.dealt);
         let filled = self.append(&items);
         if filled < items.len() {
             self.settle();
             self.enter(&items[filled..]);
         }
-        items.clear();
-        self.items = items;
+        self.dealt = items;
     }
 
     /// Appends items to the index that is being filled; how many there was room for.
@@ -142,6 +165,10 @@ impl Part<'_> {
     /// Ends the filling: the shard has its index.
     fn settle(&mut self) {
         let Some(filling) = self.filling.take() else { return };
+        // Some tables want one chunk more than they were filled with.
+        if !self.store.is_crowded_by_index() {
+            self.store.has_room(1);
+        }
         let displaced = &mut self.displaced;
         let index = filling.settle(&self.store.pool, |location| {
             if let Location::Flash(place, _) = location {
@@ -173,5 +200,24 @@ impl Part<'_> {
                 }
             });
         }
+    }
+}
+
+/// Sorts a shard's items by the first bits of their hashes below the `rest` that the shards have left, so that those of one table
+/// follow one another soon; of equal ones the order stays.
+fn deal(items: &[(u64, Place)], rest: u32, dealt: &mut Vec<(u64, Place)>) {
+    let hand = |hash: u64| (hash << (u64::BITS - rest) >> (u64::BITS - DEALT_BITS)) as usize;
+    let mut ends = [0; 1 << DEALT_BITS];
+    items.iter().for_each(|(hash, _)| ends[hand(*hash)] += 1);
+    let mut begin = 0;
+    for end in &mut ends {
+        begin += std::mem::replace(end, begin);
+    }
+    dealt.clear();
+    dealt.resize(items.len(), (0, Place::from_parts(0, 0)));
+    for &item in items {
+        let at = &mut ends[hand(item.0)];
+        dealt[*at] = item;
+        *at += 1;
     }
 }

@@ -142,11 +142,15 @@ impl Io<'_> {
             Change::Write { lba, data, durability } => {
                 let placement = self.attached.placement.get();
                 let written = self.send(NvmOpcode::WRITE, *lba, data.clone(), *durability, placement).await;
-                if placement.is_some() && matches!(&written, Err(CommandError { error: Error::Status(_), .. })) {
-                    // The handle may not be the namespace's any more: the next one says nothing.
-                    self.attached.placement.set(None);
+                match &written {
+                    // The handle may not be the namespace's any more. What was refused was not made: once more, without.
+                    Err(CommandError { error: Error::Status(status), .. }) if placement.is_some() => {
+                        tracing::warn!(target = self.attached.name, status, "writes do not say any more where they go");
+                        self.attached.placement.set(None);
+                        self.send(NvmOpcode::WRITE, *lba, data.clone(), *durability, None).await
+                    }
+                    _ => written,
                 }
-                written
             }
             Change::WriteZeroes { lba, blocks, durability } => {
                 let supported = self.up.limits.write_zeroes;

@@ -8,7 +8,7 @@ use super::RemoteNamespace;
 use super::error::{Target, judged};
 use super::queue::Payload;
 
-/// Bytes asked for: a page has room for 127 handles, and a namespace has 128 at most.
+/// Bytes asked for: a page has room for 127 handles, where there are few lifetimes to tell apart.
 const STATUS_BYTES: u32 = 4096;
 
 impl RemoteNamespace {
