@@ -1,7 +1,8 @@
 //! What flash that has all it can do costs those who are served from memory.
 //!
 //! A few items that memory holds are asked for at a pace, alone and while others get and set long items that lie on flash as
-//! fast as they can. The others are a thread of the lowest priority: what is measured is the server's trouble, not the core's.
+//! fast as they can; then while others get and set as many that are as long, all in memory. The others are a thread of the lowest
+//! priority: what is measured is the server's trouble, not the core's.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -31,7 +32,9 @@ const HOT_CONNECTIONS: usize = 4;
 const HOT_RATE: f64 = 2000.0;
 /// Bytes of the values on flash: a device's throughput is used up by a few thousand a second.
 const COLD_BYTES: usize = 60_000;
-/// Their connections.
+/// So many of the same length that memory holds.
+const WARM: u64 = 500;
+/// The connections of either.
 const COLD_CONNECTIONS: usize = 16;
 /// Of the file over the items on flash.
 const FILE_FACTOR: f64 = 1.5;
@@ -61,9 +64,10 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Row> {
     let cold = Items::new((options.bytes / COLD_BYTES as u64).max(1000), Values::Fixed(COLD_BYTES)).after(HOT.0);
     progress.begin("storing the items", 1);
     let address = server.address;
-    let (first, second) = (hot.clone(), cold.clone());
+    let warm = Items::new(WARM, Values::Fixed(COLD_BYTES)).after(HOT.0 + cold.count);
+    let all = [hot.clone(), cold.clone(), warm.clone()];
     Reactor::run(ReactorConfig::default(), async move {
-        for items in [&first, &second] {
+        for items in &all {
             let refused = cache_client::load(address, COLD_CONNECTIONS, items, None).await?;
             anyhow::ensure!(refused == 0, "{refused} of {} items were refused", items.count);
         }
@@ -71,22 +75,31 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Row> {
     })??;
     progress.step();
     let hot = Work { popularity: Rc::new(Popularity::Zipfian(Zipfian::new(hot.count))), items: hot, seed: 1 };
-    let (mut alone, mut beside, mut others) = (Side::new("alone"), Side::new("beside"), Vec::new());
-    progress.begin("measuring", 2 * options.rounds + 1);
+    let [mut alone, mut beside_flash, mut beside_memory] = ["alone", "beside flash", "beside memory"].map(Side::new);
+    let mut others = Vec::new();
+    progress.begin("measuring", 3 * options.rounds + 1);
     // Once unmeasured: what is asked for comes to memory.
-    paced(&server, &hot, options.time)?;
+    with_others(&server, &hot, &warm, Arrivals::Closed, options.time)?;
     progress.step();
     for _ in 0..options.rounds {
         alone.rounds.push(paced(&server, &hot, options.time)?);
         progress.step();
-        let (sample, rate) = with_others(&server, &hot, &cold, options.time)?;
-        beside.rounds.push(sample);
+        let (sample, rate) = with_others(&server, &hot, &cold, Arrivals::Closed, options.time)?;
+        beside_flash.rounds.push(sample);
         others.push(rate * COLD_BYTES as f64 / 1e6);
+        progress.step();
+        let (sample, _) = with_others(&server, &hot, &warm, Arrivals::Open(rate), options.time)?;
+        beside_memory.rounds.push(sample);
         progress.step();
     }
     progress.end();
-    let p99 = Ratio::new("p99 beside busy flash / alone", &beside, &alone, |sample| sample.p99_us);
-    let from_flash = server.figure("get_extstore")? / server.figure("cmd_get")?;
+    let p99 = |name: &str, other| Ratio::new(name, &beside_flash, other, |sample: &Sample| sample.p99_us);
+    let ratios = vec![
+        p99("p99 beside flash / beside as much from memory", &beside_memory).aim(Aim::AtMost, 1.5),
+        p99("p99 beside flash / alone", &alone),
+        Ratio::of("values got from flash beside, MB/s", &others),
+        Ratio::of("gets answered from flash, of all", &[server.figure("get_extstore")? / server.figure("cmd_get")?]),
+    ];
     Ok(Row {
         row: "B6-busy".into(),
         title: "hits in memory beside flash that has all it can do".into(),
@@ -106,12 +119,8 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Row> {
                 options.rounds, options.time
             ),
         ],
-        sides: vec![alone, beside],
-        ratios: vec![
-            p99.aim(Aim::AtMost, 1.5),
-            Ratio::of("values got beside, MB/s", &others),
-            Ratio::of("gets answered from flash, of all", &[from_flash]),
-        ],
+        sides: vec![alone, beside_flash, beside_memory],
+        ratios,
         curves: Vec::new(),
     })
 }
@@ -131,14 +140,20 @@ fn paced(server: &Server, hot: &Work, time: Duration) -> anyhow::Result<Sample> 
 }
 
 /// The same beside others, and how many of their gets were answered a second.
-fn with_others(server: &Server, hot: &Work, cold: &Items, time: Duration) -> anyhow::Result<(Sample, f64)> {
+fn with_others(
+    server: &Server,
+    hot: &Work,
+    items: &Items,
+    arrivals: Arrivals,
+    time: Duration,
+) -> anyhow::Result<(Sample, f64)> {
     let (stop, address) = (AtomicBool::new(false), server.address);
     std::thread::scope(|scope| {
         let others = std::thread::Builder::new().name("others".into()).spawn_scoped(scope, || {
             machine::lowest_priority()?;
             let (began, mut hits, mut seed) = (Instant::now(), 0, 2);
             while !stop.load(Ordering::Relaxed) {
-                hits += burst(address, cold.clone(), seed)?;
+                hits += burst(address, items.clone(), arrivals, seed)?;
                 seed += 1;
             }
             anyhow::Ok(hits as f64 / began.elapsed().as_secs_f64())
@@ -151,11 +166,11 @@ fn with_others(server: &Server, hot: &Work, cold: &Items, time: Duration) -> any
     })
 }
 
-/// As many gets of what is on flash as there are in a moment.
-fn burst(address: SocketAddr, items: Items, seed: u64) -> anyhow::Result<u64> {
+/// The others' gets in a moment.
+fn burst(address: SocketAddr, items: Items, arrivals: Arrivals, seed: u64) -> anyhow::Result<u64> {
     let work = Work { popularity: Rc::new(Popularity::Uniform(items.count)), items, seed };
     let run = Reactor::run(ReactorConfig::default(), async move {
-        cache_client::run(address, COLD_CONNECTIONS, &work, Arrivals::Closed, AHEAD).await
+        cache_client::run(address, COLD_CONNECTIONS, &work, arrivals, AHEAD).await
     })??;
     Ok(run.counts.hits)
 }
