@@ -221,3 +221,40 @@ fn deal(items: &[(u64, Place)], rest: u32, dealt: &mut Vec<(u64, Place)>) {
         *at += 1;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::hash::Hasher;
+    use crate::memory::Budget;
+    use crate::store::StoreOptions;
+
+    #[test]
+    fn what_waits_is_counted_until_all_was_told() {
+        let budget = Arc::new(Budget::without_buffers(16 << 20));
+        let store = Store::new(Hasher::new([1, 2]), budget.clone(), StoreOptions::default());
+        let restoring = store.restoring();
+        let waiting = restoring.waiting_max * WAITING_BYTES;
+        assert!(waiting > 1 << 19 && waiting <= 1 << 20, "{waiting}");
+        assert_eq!(budget.held(Kind::Pending), waiting);
+        drop(restoring);
+        assert_eq!(budget.held(Kind::Pending), 0);
+    }
+
+    #[test]
+    fn dealt_out_by_hash_equal_ones_stay_in_order() {
+        let hasher = Hasher::new([3, 4]);
+        for rest in [64, 61, 54] {
+            // Of one shard, and each hash comes three times.
+            let hash = |number: u32| hasher.hash(&(number % 1000).to_le_bytes()) & (u64::MAX >> (64 - rest));
+            let items: Vec<(u64, Place)> = (0..3000).map(|number| (hash(number), Place::shared(number, 1))).collect();
+            let mut dealt = vec![items[0]; 7];
+            deal(&items, rest, &mut dealt);
+            let mut expected = items.clone();
+            expected.sort_by_key(|(hash, _)| hash << (64 - rest) >> (64 - DEALT_BITS));
+            assert!(dealt == expected, "{rest} bits");
+        }
+    }
+}
