@@ -219,3 +219,19 @@ fn a_page_of_one_of_two_is_not_rebuilt_from_the_other_while_the_pool_changes() {
         assert_eq!(host.store.get(b"k").await, Ok(Some(value(b"joint"))));
     });
 }
+
+/// An operation ends with a majority: `pool status` took a member that was only slower than the others for one without a vote.
+#[test]
+fn a_member_slower_than_the_others_has_its_vote_and_one_that_is_silent_has_none() {
+    run(78, async {
+        let pool = Pool::new(3, 3).await;
+        pool.members[2].slow.set(STEP);
+        let host = pool.host();
+        host.list(b"", 0, 1).await.unwrap();
+        assert!(!host.members()[2].votes, "two have answered");
+        assert!(host.ask_members(3 * STEP).await.iter().all(|member| member.votes));
+        pool.members[2].slow.set(Duration::from_secs(3600));
+        let votes: Vec<bool> = pool.host().ask_members(STEP).await.iter().map(|member| member.votes).collect();
+        assert_eq!(votes, [true, true, false]);
+    });
+}

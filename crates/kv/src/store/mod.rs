@@ -229,9 +229,30 @@ impl<N: Link> Store<N> {
         self.inner.stats.clone()
     }
 
-    /// How each member stands.
+    /// How each member stands as far as this host knows: one that was not asked for anything yet has no vote.
     pub fn members(&self) -> Vec<MemberStatus> {
         self.inner.topology().members.iter().map(|member| member.status()).collect()
+    }
+
+    /// How each member stands, after all that are connected were asked: who has not answered within `wait` has no vote.
+    pub async fn ask_members(&self, wait: Duration) -> Vec<MemberStatus> {
+        let topology = self.inner.topology();
+        let connected = topology.members.iter().filter(|member| member.status().connected);
+        let ask = |member: &Rc<Member<N>>| {
+            let member = member.clone();
+            // Why it has no vote, it has written to the log.
+            engine::task::spawn(async move { member.voting().await.is_ok() })
+        };
+        let asked: Vec<_> = connected.map(ask).collect();
+        let all = async {
+            for answer in asked {
+                answer.await;
+            }
+        };
+        if engine::time::timeout(wait, all).await.is_err() {
+            tracing::warn!(?wait, "not every member has answered");
+        }
+        topology.members.iter().map(|member| member.status()).collect()
     }
 
     /// A member's table, for statistics and tools; `None` if it was not given.

@@ -68,12 +68,11 @@ struct MemberReport {
 pub async fn run(args: &PoolStatusArgs) -> Result<(), Failure> {
     let reached = client::reach(&client::way(&args.address.host)?, &args.address.pool).await?;
     let store = reached.store();
-    // A member's vote is found out by its first answer.
     let waited = engine::time::timeout(crate::nvme::CONNECT_TIME, store.list(b"", 0, 1)).await;
     if !matches!(waited, Ok(Ok(_))) {
         tracing::warn!("no majority of the members answers");
     }
-    let members = store.members();
+    let members = store.ask_members(crate::nvme::CONNECT_TIME).await;
     let state = |index: usize| members.get(index).map_or((false, false), |member| (member.connected, member.votes));
     let mut report = report(&reached.map, state, reached.troubles.clone());
     for (member, found) in report.members.iter_mut().zip(&reached.members) {
