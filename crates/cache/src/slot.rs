@@ -11,6 +11,10 @@ use crate::item::{Cas, Item, Key, Meta, NewValue, Seconds};
 /// A rest of a long value that is not divided further. Chosen: each buffer costs a page beside its bytes.
 const CHUNK_BYTES_MIN: usize = 16 << 10;
 
+/// Room for buffers, as it is asked for: much at once, so that who comes next finds some. More than a segment's: what is made is
+/// given back to the system, for buffers do not come from segments.
+pub const ROOM_FOR_BUFFERS: NoRoom = NoRoom { bytes: 2 * crate::memory::SEGMENT_BYTES };
+
 /// There is no room for an item, and none was made: nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("out of memory storing an item of {bytes} bytes")]
@@ -83,6 +87,9 @@ pub trait Slots {
     /// # Errors
     /// There is no room; see [`Slots::make_room`].
     fn chunks(&self, bytes: usize) -> Result<Vec<engine::Buf>, NoRoom>;
+
+    /// Whether a connection may take so many bytes for what it receives or sends. Else it asks for [`ROOM_FOR_BUFFERS`] first.
+    fn may_hold(&self, bytes: usize) -> bool;
 
     /// From the time `at` on whatever was stored before it is gone. One that is still to come is replaced by the next call; where
     /// `at` is not after `now` all that is stored is gone at once.

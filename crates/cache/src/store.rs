@@ -428,6 +428,10 @@ impl Slots for Store<()> {
         self.buffers(bytes)
     }
 
+    fn may_hold(&self, bytes: usize) -> bool {
+        self.budget.may_hold(bytes)
+    }
+
     fn flush(&self, at: Seconds, now: Seconds) {
         self.flush_all(at, now);
     }

@@ -55,12 +55,13 @@ struct Items {
 pub struct PlainSlots {
     items: Mutex<Items>,
     bytes_max: usize,
+    buffer_max: usize,
     has_flash: bool,
 }
 
 impl Default for PlainSlots {
     fn default() -> PlainSlots {
-        PlainSlots { items: Mutex::default(), bytes_max: usize::MAX, has_flash: false }
+        PlainSlots { items: Mutex::default(), bytes_max: usize::MAX, buffer_max: usize::MAX, has_flash: false }
     }
 }
 
@@ -73,6 +74,11 @@ impl PlainSlots {
     /// Slots for values of so many bytes together.
     pub fn with_limit(bytes_max: usize) -> PlainSlots {
         PlainSlots { bytes_max, ..PlainSlots::default() }
+    }
+
+    /// Slots beside which no connection may take more than so many bytes at once, whatever room is made.
+    pub fn with_buffers(buffer_max: usize) -> PlainSlots {
+        PlainSlots { buffer_max, ..PlainSlots::default() }
     }
 
     /// How many items there are, those that have expired among them.
@@ -235,6 +241,10 @@ impl Slots for PlainSlots {
         Ok(chunk_lengths(bytes).map(Buf::with_capacity).collect())
     }
 
+    fn may_hold(&self, bytes: usize) -> bool {
+        bytes <= self.buffer_max
+    }
+
     fn flush(&self, at: Seconds, now: Seconds) {
         let mut items = self.items();
         if at <= now {
@@ -383,7 +393,7 @@ impl<S: Slots> Wire<S> {
                 Step::Receive => {
                     let piece = self.pieces[self.turn % self.pieces.len()];
                     self.turn += 1;
-                    let mut buf = self.session.lend();
+                    let mut buf = self.session.lend(true);
                     let count = piece.min(bytes.len()).min(buf.spare_mut().len());
                     assert!(count > 0, "a full buffer was lent");
                     buf.extend_from_slice(&bytes[..count]);

@@ -19,6 +19,16 @@ pub const PAGE: usize = 4096;
 /// A large page of the processor: what is mapped by whole ones costs it fewer translations.
 pub const LARGE_PAGE: usize = 2 << 20;
 
+/// Has `malloc` give back to the system what it keeps of freed memory, as far as whole pages of it are free. It looks at all that
+/// it has, and whoever allocates meanwhile waits: not for a reactor.
+pub fn trim_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it may be called at any time, from any thread; no memory that is in use is touched.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// A mapping of `bytes` zeroes, aligned to a page.
 pub(crate) fn map(bytes: usize) -> io::Result<NonNull<u8>> {
     debug_assert!(bytes > 0 && bytes.is_multiple_of(PAGE));

@@ -18,9 +18,13 @@ pub enum Kind {
     Pending,
     /// The process itself: what was resident before there was anything to count.
     Base,
+    /// What turned out to be resident beyond all that was counted: see [`Budget::note_resident`].
+    Uncounted,
 }
 
-const KINDS: usize = 5;
+const KINDS: usize = 6;
+/// The part of the limit by which buffers of connections may pass it for a moment, until items have made room for them.
+const SLACK_PART: usize = 64;
 
 /// What is held, and the limit that it is never over.
 #[derive(Debug)]
@@ -57,6 +61,20 @@ impl Budget {
         self.held[kind as usize].load(Ordering::Relaxed)
     }
 
+    /// What is held for what, under the names that operators see.
+    pub fn held_by(&self) -> [(&'static str, usize); KINDS + 1] {
+        let held = |kind| self.held(kind);
+        [
+            ("segments", held(Kind::Segments)),
+            ("tables", held(Kind::Tables)),
+            ("connections", held(Kind::Connections)),
+            ("pending", held(Kind::Pending)),
+            ("process", held(Kind::Base)),
+            ("uncounted", held(Kind::Uncounted)),
+            ("buffers", (self.buffers)()),
+        ]
+    }
+
     /// Bytes held of all kinds, and by buffers.
     pub fn used(&self) -> usize {
         let counted: usize = self.held.iter().map(|held| held.load(Ordering::Relaxed)).sum();
@@ -66,6 +84,27 @@ impl Budget {
     /// Bytes that may still be taken.
     pub fn room(&self) -> usize {
         self.limit().saturating_sub(self.used())
+    }
+
+    /// Whether a connection may hold so many bytes more. It may pass the limit a little: memory that is full of items is always at it.
+    pub fn may_hold(&self, bytes: usize) -> bool {
+        self.used() + bytes <= self.limit() + self.slack()
+    }
+
+    /// How far from the limit what is resident may be before something is done about it.
+    pub fn slack(&self) -> usize {
+        self.limit() / SLACK_PART
+    }
+
+    /// Where more is resident than the limit, counts what of it was not counted yet; else gives back what was counted so before, as
+    /// far as there is room: half of it at a time, since what leaves because of it does so with a delay.
+    pub fn note_resident(&self, resident: usize) {
+        let (limit, before) = (self.limit(), self.held(Kind::Uncounted));
+        if resident > limit {
+            self.take(Kind::Uncounted, resident.saturating_sub(self.used()));
+        } else {
+            self.give(Kind::Uncounted, before.min((limit - resident).div_ceil(2)));
+        }
     }
 
     /// Takes `bytes`, to be given back with [`Budget::give`].
@@ -110,5 +149,24 @@ mod tests {
         assert_eq!((budget.room(), budget.try_take(Kind::Pending, 1)), (0, Err(NoRoom { bytes: 1 })));
         budget.give(Kind::Base, LIMIT / 2);
         assert_eq!(budget.room(), LIMIT / 4);
+    }
+
+    #[test]
+    fn what_is_resident_beyond_all_that_was_counted_is_counted_until_it_is_gone() {
+        const LIMIT: usize = 64 << 20;
+        let budget = Budget::without_buffers(LIMIT);
+        budget.take(Kind::Segments, LIMIT - 100);
+        budget.note_resident(LIMIT + 5000);
+        assert_eq!(budget.used(), LIMIT + 5000, "all that is resident is counted, so that items leave");
+        budget.note_resident(LIMIT + 5000);
+        assert_eq!(budget.held(Kind::Uncounted), 5100, "once");
+        budget.give(Kind::Segments, 5000);
+        budget.note_resident(LIMIT);
+        assert_eq!(budget.held(Kind::Uncounted), 5100, "at the limit nothing changes");
+        budget.note_resident(LIMIT - 200);
+        assert_eq!(budget.held(Kind::Uncounted), 5000);
+        (0..20).for_each(|_| budget.note_resident(LIMIT / 2));
+        assert_eq!(budget.held(Kind::Uncounted), 0);
+        assert!(budget.may_hold(5100 + LIMIT / SLACK_PART) && !budget.may_hold(5101 + LIMIT / SLACK_PART));
     }
 }

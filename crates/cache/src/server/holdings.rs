@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use crate::flash::{FlashStats, Tier};
 use crate::item::{Item, Meta, Seconds};
-use crate::memory::SEGMENT_BYTES;
+use crate::memory::{Budget, SEGMENT_BYTES};
+use crate::slot::NoRoom;
 use crate::store::{Lower, Scan, Store};
 
 /// Figures of all items at one moment; counts are since the server started.
@@ -20,6 +21,8 @@ pub struct Figures {
     pub limit: u64,
     /// Bytes that are held of it.
     pub held: u64,
+    /// The same by what they are held for.
+    pub held_by: [(&'static str, usize); 7],
     /// Bytes of the index.
     pub index_bytes: u64,
     /// Segments that hold items.
@@ -96,6 +99,15 @@ pub trait Holdings {
     /// Figures of all items.
     fn figures(&self) -> Figures;
 
+    /// What memory is counted against.
+    fn budget(&self) -> &Arc<Budget>;
+
+    /// Lets items go until what is held is within the limit.
+    ///
+    /// # Errors
+    /// There is nothing left to let go, or none may.
+    fn shrink(&self) -> impl Future<Output = Result<(), NoRoom>>;
+
     /// Another memory limit for the process, in bytes. What is over it is let go by and by.
     fn set_memory_limit(self: &Arc<Self>, bytes: usize);
 
@@ -120,6 +132,7 @@ impl<L: Tiered + 'static> Holdings for Store<L> {
             stored: counters.stored,
             limit: usage.limit as u64,
             held: usage.used as u64,
+            held_by: Store::budget(self).held_by(),
             index_bytes: (usage.index_segments * SEGMENT_BYTES) as u64,
             segments: usage.item_segments as u64,
             segment_bytes: SEGMENT_BYTES as u64,
@@ -130,11 +143,19 @@ impl<L: Tiered + 'static> Holdings for Store<L> {
         }
     }
 
+    fn budget(&self) -> &Arc<Budget> {
+        Store::budget(self)
+    }
+
+    async fn shrink(&self) -> Result<(), NoRoom> {
+        Store::shrink(self).await
+    }
+
     fn set_memory_limit(self: &Arc<Self>, bytes: usize) {
         self.set_limit(bytes);
         let store = self.clone();
         let shrink = async move {
-            if let Err(error) = store.shrink().await {
+            if let Err(error) = Store::shrink(&store).await {
                 tracing::warn!(bytes = error.bytes, "memory over the new limit cannot be given back now");
             }
         };

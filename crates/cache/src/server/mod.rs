@@ -11,6 +11,7 @@ mod desk;
 mod dump;
 mod holdings;
 mod prefixes;
+mod room;
 mod shared;
 mod statistics;
 mod times;
@@ -31,6 +32,7 @@ use fabric::tls::ClientStream;
 pub use counters::{Counters, Totals};
 pub use desk::Desk;
 pub use holdings::{Figures, FlashFigures, Holdings, Listed, Tiered};
+pub use room::keep_memory;
 pub use shared::{Clock, Options, Program, Said, Shared};
 pub use times::Times;
 
@@ -38,6 +40,7 @@ use crate::protocol::Now;
 use crate::session::Server;
 use crate::slot::Slots;
 use connection::{Connection, Origin};
+use room::Spares;
 use shared::Seen;
 
 /// The pause after an accept failed, as it does when descriptors run out: a loop without it would burn the core.
@@ -46,6 +49,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 /// How often a thread looks at the clock and for connections that rest too long. Times are in whole seconds.
 const TICK: Duration = Duration::from_millis(250);
+/// After how long a connection in the middle of a command has stopped, where memory is short.
+const STUCK_SECONDS: u32 = 2;
+/// The part of such connections that is ended at a tick: it may be enough.
+const STUCK_PART: usize = 8;
 
 /// A connection on its way from the thread that accepted it to the one that serves it.
 pub enum Accepted {
@@ -70,6 +77,7 @@ struct Thread<S, V> {
     times: Arc<Times>,
     now: Cell<Now>,
     stopping: Cell<bool>,
+    spares: Spares,
     open: RefCell<BTreeMap<u64, Rc<Open>>>,
     /// Told when a connection has ended.
     ended: Notify,
@@ -92,6 +100,7 @@ impl<S: Slots + Holdings + 'static, V: Server + 'static> Worker<S, V> {
             shared,
             counters,
             stopping: Cell::default(),
+            spares: Spares::default(),
             open: RefCell::default(),
             ended: Notify::new(),
         });
@@ -151,12 +160,17 @@ impl<S: Slots + Holdings + 'static, V: Server + 'static> Worker<S, V> {
         };
         let connection = async move {
             let _place = place;
+            let tls = thread.shared.tls().filter(|_| matches!(accepted, Accepted::Tcp(_)));
+            let Some(_admitted) = room::admit(&*thread.slots, &thread.shared, tls.is_some()).await else {
+                Counters::add(&thread.counters.connections_rejected, 1);
+                return refuse(accepted).await;
+            };
             let (stream, origin) = match accepted {
                 Accepted::Unix(stream) => (ClientStream::Unix(stream), Origin::Unix),
                 Accepted::Tcp(stream) => {
                     let stream = stream.attach();
                     let origin = Origin::Tcp { peer: stream.peer_addr(), local: stream.local_addr() };
-                    match ClientStream::accept(stream, thread.shared.tls().as_ref()).await {
+                    match ClientStream::accept(stream, tls.as_ref()).await {
                         Ok(stream) => (stream, origin),
                         Err(error) => return tracing::info!(%origin, %error, "no TLS connection"),
                     }
@@ -185,6 +199,25 @@ impl<S: Slots + Holdings + 'static, V: Server + 'static> Worker<S, V> {
     }
 }
 
+impl<S, V> Thread<S, V> {
+    /// Ends some of the connections that hold memory for a peer that does not go on: that does not read what it asked for, or has
+    /// stopped in the middle of a command. Nothing else is left to give up.
+    fn close_stuck(&self) {
+        let now = self.now.get().at;
+        let open = self.open.borrow();
+        let stuck = |open: &&Rc<Open>| {
+            let seen = &open.seen;
+            let has_stopped = now.0.saturating_sub(seen.active().0) >= STUCK_SECONDS;
+            seen.sends() || has_stopped && !seen.rests() && !seen.watches()
+        };
+        let count = open.values().filter(stuck).count().div_ceil(STUCK_PART);
+        for open in open.values().filter(stuck).take(count) {
+            tracing::info!(origin = %open.seen.origin, "closed: memory is short, and its peer does not go on");
+            open.stream.shutdown();
+        }
+    }
+}
+
 impl Open {
     /// A receive that waits ends by this.
     fn close_if_resting(&self) {
@@ -200,6 +233,9 @@ async fn tick<S, V>(thread: Rc<Thread<S, V>>) {
         time::sleep(TICK).await;
         let now = thread.shared.now();
         let is_new = now != thread.now.replace(now);
+        if thread.shared.is_short() {
+            thread.close_stuck();
+        }
         let Some(idle) = thread.shared.idle_timeout().filter(|_| is_new) else { continue };
         for open in thread.open.borrow().values() {
             if now.at.0.saturating_sub(open.seen.active().0) > idle && open.seen.rests() {

@@ -11,10 +11,12 @@ use fabric::tls::CertificateContext;
 use super::connection::Origin;
 use super::counters::{Counters, Totals};
 use super::prefixes::Prefixes;
+use super::room::Reserve;
 use super::times::Times;
 use super::watch::Watchers;
 use crate::hash::Hasher;
 use crate::item::Seconds;
+use crate::memory::Budget;
 use crate::protocol::Now;
 use crate::session::Rules;
 
@@ -98,12 +100,14 @@ pub(super) struct Seen {
     pub(super) origin: Origin,
     rests: AtomicBool,
     watches: AtomicBool,
+    sends: AtomicBool,
     active: AtomicU32,
 }
 
 impl Seen {
     pub(super) fn new(origin: Origin, now: Seconds) -> Seen {
-        Seen { origin, rests: AtomicBool::new(false), watches: AtomicBool::new(false), active: AtomicU32::new(now.0) }
+        let (rests, watches, sends) = Default::default();
+        Seen { origin, rests, watches, sends, active: AtomicU32::new(now.0) }
     }
 
     /// It waits for the next command, with nothing begun.
@@ -122,6 +126,15 @@ impl Seen {
 
     pub(super) fn set_watches(&self) {
         self.watches.store(true, Relaxed);
+    }
+
+    /// It waits for its peer to read what was sent.
+    pub(super) fn sends(&self) -> bool {
+        self.sends.load(Relaxed)
+    }
+
+    pub(super) fn set_sends(&self, sends: bool) {
+        self.sends.store(sends, Relaxed);
     }
 
     /// When it last received something.
@@ -149,6 +162,9 @@ pub struct Shared {
     seen: Mutex<BTreeMap<u64, Arc<Seen>>>,
     clock: OnceLock<Clock>,
     open: Arc<AtomicUsize>,
+    /// Memory is over its limit, and there is no item left to let go.
+    is_short: AtomicBool,
+    reserve: Reserve,
     next_id: AtomicU64,
     threads: Mutex<Vec<Arc<Counters>>>,
     times: Mutex<Vec<Arc<Times>>>,
@@ -182,6 +198,8 @@ impl Shared {
             seen: Mutex::default(),
             clock: options.clock.map_or_else(OnceLock::new, OnceLock::from),
             open: Arc::default(),
+            is_short: AtomicBool::new(false),
+            reserve: Reserve::default(),
             next_id: AtomicU64::new(1),
             threads: Mutex::default(),
             times: Mutex::default(),
@@ -288,6 +306,26 @@ impl Shared {
     /// Tells of every open connection.
     pub(super) fn each_connection(&self, mut tell: impl FnMut(u64, &Seen)) {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|(id, seen)| tell(*id, seen));
+    }
+
+    /// Whether memory is over its limit with no item left to let go.
+    pub(super) fn is_short(&self) -> bool {
+        self.is_short.load(Relaxed)
+    }
+
+    pub(super) fn set_short(&self, short: bool) {
+        self.is_short.store(short, Relaxed);
+    }
+
+    pub(super) fn reserve(&self) -> &Reserve {
+        &self.reserve
+    }
+
+    /// Before anything is stored: where items never leave, keeps some of the memory for connections.
+    pub fn keep_room_for_connections(&self, budget: &Budget) {
+        if !self.said.evicts {
+            self.reserve.fill(budget, self.connections_max, self.tls().is_some());
+        }
     }
 
     /// Takes one of the places for connections, if one is free.

@@ -49,6 +49,7 @@ pub(super) fn general(shared: &Shared, figures: &Figures, tell: &mut Tell<'_>) {
     tell("curr_items", &figures.items);
     tell("total_items", &figures.stored);
     tell("memory_held", &figures.held);
+    figures.held_by.iter().for_each(|(name, bytes)| tell(&format!("memory_{name}"), bytes));
     tell("expired_unfetched", &figures.expired_unfetched);
     tell("evicted_unfetched", &figures.evicted_unfetched);
     tell("evictions", &figures.evictions);

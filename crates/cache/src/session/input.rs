@@ -5,7 +5,7 @@ use std::io::BufRead;
 use engine::Buf;
 
 /// Bytes that are received at once from a peer that sends much. Chosen: memcached's read buffer.
-const RECEIVE_BYTES: usize = 16 << 10;
+pub const RECEIVE_BYTES: usize = 16 << 10;
 /// Bytes that are received at once from one that sends little: what each of many connections at rest holds.
 const LITTLE_BYTES: usize = engine::buf::ALIGN;
 
@@ -69,10 +69,17 @@ impl Input {
         None
     }
 
+    /// Bytes of the buffer that [`Input::lend`] has to take for `wanted`; 0 where the one that there is will do, or a little one.
+    pub fn lacks(&self, wanted: usize) -> usize {
+        let capacity = wanted.max(self.bytes().len() + 1).next_power_of_two();
+        if capacity <= self.buf.capacity().max(LITTLE_BYTES) { 0 } else { capacity }
+    }
+
     /// The buffer, with what is not yet used at its beginning and room for at least `wanted` bytes together and for one more.
-    pub fn lend(&mut self, wanted: usize) -> Buf {
+    /// `is_roomy`: for a busy peer it may be a longer one.
+    pub fn lend(&mut self, wanted: usize, is_roomy: bool) -> Buf {
         let left = self.buf.len() - self.used;
-        let usual = if self.is_busy { RECEIVE_BYTES } else { LITTLE_BYTES };
+        let usual = if self.is_busy && is_roomy { RECEIVE_BYTES } else { LITTLE_BYTES };
         let capacity = wanted.max(left + 1).max(usual).next_power_of_two();
         let mut buf = std::mem::take(&mut self.buf);
         // A longer one, for a long line or value that is over, need not stay.

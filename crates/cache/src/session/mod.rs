@@ -41,12 +41,15 @@ use crate::hash::Hasher;
 use crate::item::Key;
 use crate::protocol::binary::REQUEST;
 use crate::protocol::{GET_BYTES_MAX, LINE_BYTES_MAX, Now, tokens};
-use crate::slot::{Look, NoRoom, Slots};
+use crate::slot::{Look, NoRoom, ROOM_FOR_BUFFERS, Slots};
 use body::Body;
 use input::Input;
+pub use input::RECEIVE_BYTES;
 
 /// Bytes that wait unsent before commands do. Chosen: what a socket takes at once.
 pub const OUTPUT_BYTES_MAX: usize = 64 << 10;
+/// Bytes that wait unsent before commands do, where memory is short.
+const OUTPUT_BYTES_SHORT: usize = 4 << 10;
 /// Items that one command fetches from flash at the same time. Chosen: a device's queue is kept busy, and no other's is starved.
 pub const FETCHES_MAX: usize = 32;
 /// Keys behind one that is on flash that are looked up for more of these.
@@ -182,7 +185,8 @@ impl<S: Slots> Session<S> {
     pub fn step<V: Server>(&mut self, slots: &S, server: &V, now: Now) -> Step<S::Place> {
         let context = Context { slots, server, now };
         loop {
-            if self.output.is_full() {
+            let waits = self.output.len();
+            if self.output.is_full() || (waits >= OUTPUT_BYTES_SHORT && !slots.may_hold(0)) {
                 return Step::Send;
             }
             let step = match &mut self.state {
@@ -205,8 +209,13 @@ impl<S: Slots> Session<S> {
                 }
                 State::Closing => Some(Step::Close),
             };
-            if let Some(step) = step {
-                return step;
+            match step {
+                Some(Step::Receive) => match self.before_receiving(slots) {
+                    Some(step) => return step,
+                    None => continue,
+                },
+                Some(step) => return step,
+                None => {}
             }
         }
     }
@@ -216,11 +225,32 @@ impl<S: Slots> Session<S> {
         &mut self.output
     }
 
-    /// A buffer to receive into, behind what it holds; to be handed back to [`Session::receive`] before the next step.
-    pub fn lend(&mut self) -> Buf {
+    /// Sees that there may be a buffer for what is to be received; `None`: it was found that there may not.
+    fn before_receiving(&mut self, slots: &S) -> Option<Step<S::Place>> {
+        let lacks = if matches!(self.state, State::Body(_)) { 0 } else { self.input.lacks(self.wanted) };
+        if lacks == 0 || slots.may_hold(lacks) {
+            return Some(Step::Receive);
+        }
+        if !self.is_out_of_room() {
+            // The command is read again then, and says what it wants, or finds that it cannot have it.
+            self.wanted = 0;
+            return Some(Step::MakeRoom(ROOM_FOR_BUFFERS));
+        }
+        if self.wanted > 0 {
+            // No value, which would have been refused, but one of the few short things that are received whatever there is.
+            return Some(Step::Receive);
+        }
+        self.reply(false, "SERVER_ERROR out of memory reading request");
+        self.state = State::Closing;
+        None
+    }
+
+    /// A buffer to receive into, behind what it holds; to be handed back to [`Session::receive`] before the next step. Whoever has
+    /// sent much gets a longer one if it `is_roomy`: if [`RECEIVE_BYTES`] may be held.
+    pub fn lend(&mut self, is_roomy: bool) -> Buf {
         match &mut self.state {
             State::Body(body) if body.is_filling() => body.lend(),
-            _ => self.input.lend(self.wanted),
+            _ => self.input.lend(self.wanted, is_roomy),
         }
     }
 

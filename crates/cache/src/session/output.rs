@@ -91,10 +91,8 @@ impl Output {
         self.batch.get_or_insert(batch);
     }
 
-    /// Drops the memory that is kept for the next reply, some 20 KiB: for a connection that has been at rest for a while.
-    pub fn shrink(&mut self) {
-        if self.is_empty() {
-            *self = Output::default();
-        }
+    /// Takes out the memory that is kept for the next reply, some 20 KiB, for another connection: this one rests.
+    pub fn spare(&mut self) -> Option<SendBatch> {
+        if self.is_empty() { self.batch.take() } else { None }
     }
 }

@@ -41,7 +41,7 @@ impl Bare {
 
     fn receive(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
-            let mut buf = self.session.lend();
+            let mut buf = self.session.lend(true);
             let count = bytes.len().min(buf.spare_mut().len());
             assert!(count > 0, "a full buffer was lent");
             buf.extend_from_slice(&bytes[..count]);
@@ -142,7 +142,7 @@ fn a_long_value_is_sent_from_its_chunks() {
     let mut rest = &[&value[..], b"\r\n"].concat()[..];
     while !rest.is_empty() {
         assert!(matches!(bare.step(), Step::Receive));
-        let mut buf = bare.session.lend();
+        let mut buf = bare.session.lend(true);
         let count = rest.len().min(buf.spare_mut().len());
         buf.extend_from_slice(&rest[..count]);
         rest = &rest[count..];
@@ -224,7 +224,32 @@ fn a_connection_at_rest_holds_no_buffer() {
     assert!(matches!(bare.step(), Step::Receive));
     assert!(bare.session.rest());
     assert_eq!(bare.sent(), b"END\r\nEND\r\n");
-    assert_eq!(bare.session.lend().capacity(), 4096);
+    assert_eq!(bare.session.lend(true).capacity(), 4096);
+}
+
+#[test]
+fn what_memory_has_no_buffer_for_is_refused_and_the_connection_survives_where_it_can() {
+    let slots = PlainSlots::with_buffers(8 << 10);
+    let value = "v".repeat(20_000);
+    let little = "set a 0 0 1\r\nx\r\n";
+    let text = told(&slots, format!("{little}set a 0 0 20000\r\n{value}\r\nget a\r\n").as_bytes());
+    assert_eq!(text, "STORED\r\nSERVER_ERROR out of memory storing object\r\nEND\r\n");
+    let meta = told(&slots, format!("{little}ms a 20000\r\n{value}\r\nmg a v\r\n").as_bytes());
+    assert_eq!(meta, "STORED\r\nSERVER_ERROR out of memory storing object\r\nEN\r\n");
+    let mut set = vec![0x80, 1, 0, 1, 8, 0, 0, 0];
+    set.extend((8 + 1 + 20_000u32).to_be_bytes());
+    set.extend([0; 20]);
+    set.push(b'a');
+    set.extend(value.as_bytes());
+    set.extend([0x80, 0x0b].iter().chain(&[0; 22]));
+    let mut wire = Wire::new(Arc::new(Rules::default()));
+    let binary = wire.feed(&slots, &PlainServer::default(), NOW, &set);
+    // Status 0x82, out of memory; then the version.
+    assert_eq!((&binary[..8], wire.is_closed), (&[0x81, 1, 0, 0, 0, 0, 0, 0x82][..], false));
+    assert!(binary.ends_with(b"1.6.18"));
+    // A line without an end cannot be passed over.
+    let line = answers(&slots, Rules::default(), format!("get a {}", "key ".repeat(5000)).as_bytes());
+    assert_eq!(line, ("SERVER_ERROR out of memory reading request\r\n".into(), true));
 }
 
 #[test]

@@ -149,7 +149,10 @@ impl<S: Slots> Session<S> {
         if item_bytes(store.key_bytes, store.flags, length) > store.item_bytes_max {
             return Some(Event::TooLarge);
         }
-        let is_to_come = length > WHOLE_BYTES_MAX && matches!(data, Data::Here(_));
+        let is_to_come = match data {
+            Data::Here(rest) => length > WHOLE_BYTES_MAX || rest.len() < length,
+            Data::Long(..) => false,
+        };
         (is_to_come && self.is_out_of_room()).then_some(Event::NoMemory)
     }
 

@@ -252,6 +252,10 @@ impl<N: Namespace + Send + Sync> Slots for Store<Tier<N>> {
         self.buffers(bytes)
     }
 
+    fn may_hold(&self, bytes: usize) -> bool {
+        self.budget.may_hold(bytes)
+    }
+
     fn flush(&self, at: Seconds, now: Seconds) {
         self.flush_all(at, now);
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ::cache::hash::Hasher;
 use ::cache::memory::{Budget, Kind};
-use ::cache::server::{Accepted, Clock, Desk, Holdings, Options, Program, Said, Shared, Worker};
+use ::cache::server::{Accepted, Clock, Desk, Holdings, Options, Program, Said, Shared, Worker, keep_memory};
 use ::cache::session::{Authentication, Protocols, Rules, Users};
 use ::cache::slot::Slots;
 use ::cache::store::{Store, StoreOptions};
@@ -91,6 +91,7 @@ fn serve<S: Slots + Holdings + Send + Sync + 'static>(
     let (senders, receivers): (Vec<_>, Vec<_>) = (1..threads).map(|_| mailbox::<Accepted>(HANDED_MAX)).unzip();
     let (receivers, senders) = (Handout::new(receivers), Handout::new([senders]));
     let shared = Arc::new(shared(args, rules, tls, clock, hasher));
+    shared.keep_room_for_connections(store.budget());
     reactors::run(&vec![None; threads], async |index| {
         let Some(letter) = letters.take(index) else { return Ok(()) };
         if let Some(namespace) = &namespace {
@@ -106,6 +107,7 @@ fn serve<S: Slots + Holdings + Send + Sync + 'static>(
             None => {
                 // Whatever fails from here on, the others end with these.
                 let others = senders.take(0).unwrap_or_default();
+                let _keeper = engine::task::spawn(keep_memory(store.clone(), shared.clone(), resident_bytes));
                 let mut registry = Registry::default();
                 let metrics = metrics::CacheMetrics { shared: shared.clone(), store: store.clone() };
                 registry.register_collector(Box::new(metrics));

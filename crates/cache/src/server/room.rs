@@ -1,0 +1,173 @@
+//! Memory of connections, beside that of items: counted, kept for reuse, and held within the limit.
+//!
+//! What a connection takes is counted before it is taken where that can be told: the connection itself, and every buffer longer than
+//! a page. What cannot (heap that `malloc` keeps, TLS, pages of the program that were not touched before) is found by looking at what
+//! is resident, four times a second; items then leave for it.
+
+use std::cell::RefCell;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use engine::net::SendBatch;
+use engine::time::{self, Instant};
+
+use super::{Holdings, Shared, TICK};
+use crate::memory::{Budget, Kind};
+use crate::slot::{ROOM_FOR_BUFFERS, Slots};
+
+/// What a connection takes beside its buffers: task, session, what is known of it. Measured at 5,000 of them.
+const CONNECTION_BYTES: usize = 4 << 10;
+/// The same of a TLS connection's state. Measured at 500 of them, and rounded up.
+const TLS_BYTES: usize = 16 << 10;
+/// The buffer into which a connection at rest receives, with what belongs to it.
+const FIRST_BUFFER_BYTES: usize = 2 * engine::buf::ALIGN;
+/// The part of the limit that is kept for connections where items never leave for them.
+const RESERVED_PART: usize = 8;
+/// How often room is made for one connection. Others may take it; an unlucky one is refused.
+const TRIES_MAX: usize = 16;
+/// Batches for replies that a thread keeps for its connections. Chosen: as many as have a command under way at once, mostly.
+const SPARES_MAX: usize = 32;
+/// The shortest and the longest pause between two looks for heap that can be given back to the system, which take a while.
+const TRIM_PAUSE_MIN: Duration = Duration::from_secs(1);
+const TRIM_PAUSE_MAX: Duration = Duration::from_secs(64);
+
+/// Connections for which room is kept free of items.
+#[derive(Default)]
+pub(super) struct Reserve(AtomicUsize);
+
+impl Reserve {
+    /// Keeps room for so many, or for as many as a part of the limit holds.
+    pub(super) fn fill(&self, budget: &Budget, connections: usize, with_tls: bool) {
+        let each = place_bytes(with_tls);
+        let count = connections.min(budget.limit() / RESERVED_PART / each);
+        budget.take(Kind::Connections, count * each);
+        self.0.store(count, Ordering::Relaxed);
+    }
+
+    fn take(&self) -> bool {
+        self.0.try_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_sub(1)).is_ok()
+    }
+}
+
+/// A connection at rest, all in.
+fn place_bytes(with_tls: bool) -> usize {
+    own_bytes(with_tls) + FIRST_BUFFER_BYTES
+}
+
+/// What is counted of it for as long as it is there; buffers count for themselves.
+fn own_bytes(with_tls: bool) -> usize {
+    CONNECTION_BYTES + if with_tls { TLS_BYTES } else { 0 }
+}
+
+/// A connection that is counted, until it is dropped.
+pub(super) struct Admitted {
+    budget: Arc<Budget>,
+    /// Where its room was kept.
+    reserved_by: Option<Arc<Shared>>,
+    with_tls: bool,
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        if let Some(shared) = &self.reserved_by {
+            self.budget.take(Kind::Connections, place_bytes(self.with_tls));
+            shared.reserve().0.fetch_add(1, Ordering::Relaxed);
+        }
+        self.budget.give(Kind::Connections, own_bytes(self.with_tls));
+    }
+}
+
+/// Counts a connection, and makes room for it; `None`: there is none to be made.
+pub(super) async fn admit<S: Slots + Holdings>(slots: &S, shared: &Arc<Shared>, with_tls: bool) -> Option<Admitted> {
+    let budget = slots.budget();
+    let admitted = |reserved_by: Option<Arc<Shared>>| {
+        budget.take(Kind::Connections, own_bytes(with_tls));
+        Admitted { budget: budget.clone(), reserved_by, with_tls }
+    };
+    if shared.reserve().take() {
+        budget.give(Kind::Connections, place_bytes(with_tls));
+        return Some(admitted(Some(shared.clone())));
+    }
+    for _ in 0..TRIES_MAX {
+        if slots.may_hold(place_bytes(with_tls)) {
+            return Some(admitted(None));
+        }
+        slots.make_room(ROOM_FOR_BUFFERS).await.ok()?;
+    }
+    None
+}
+
+/// The memory for replies that connections of one thread have left behind when they came to rest.
+#[derive(Default)]
+pub(super) struct Spares(RefCell<Vec<SendBatch>>);
+
+impl Spares {
+    /// Keeps an empty batch, unless there are enough.
+    pub(super) fn put(&self, batch: SendBatch) {
+        let mut kept = self.0.borrow_mut();
+        if kept.len() < SPARES_MAX {
+            kept.push(batch);
+        }
+    }
+
+    /// One of them.
+    pub(super) fn take(&self) -> Option<SendBatch> {
+        self.0.borrow_mut().pop()
+    }
+}
+
+/// Keeps what the process has resident within the limit, until the future is dropped. `resident` tells its bytes.
+pub async fn keep_memory<S: Holdings>(slots: Arc<S>, shared: Arc<Shared>, resident: impl Fn() -> io::Result<usize>) {
+    let budget = slots.budget();
+    let mut heap = Heap { pause: TRIM_PAUSE_MIN, trimmed: None };
+    loop {
+        time::sleep(TICK).await;
+        let mut now = resident();
+        let (limit, slack) = (budget.limit(), budget.slack());
+        // Also where items have left already for what was freed: they may have its memory.
+        let has_made_up = budget.held(Kind::Uncounted) > slack;
+        if let Ok(bytes) = now
+            && (bytes > limit + slack || has_made_up && bytes + slack > limit)
+            && heap.is_due()
+        {
+            heap.trim().await;
+            now = resident();
+            heap.note(now.as_ref().is_ok_and(|&left| left + slack <= bytes));
+        }
+        match now {
+            Ok(bytes) => budget.note_resident(bytes),
+            Err(error) => tracing::warn!(%error, "what is resident is not known"),
+        }
+        let shrunk = slots.shrink().await;
+        if shrunk.is_err() && !shared.is_short() {
+            tracing::warn!("memory is over its limit, and no item is left to let go");
+        }
+        shared.set_short(shrunk.is_err());
+    }
+}
+
+/// What `malloc` keeps of memory that was freed, and when it was last asked for it.
+struct Heap {
+    pause: Duration,
+    trimmed: Option<Instant>,
+}
+
+impl Heap {
+    fn is_due(&self) -> bool {
+        self.trimmed.is_none_or(|before| before.elapsed() >= self.pause)
+    }
+
+    async fn trim(&mut self) {
+        if engine::offload::compute(engine::pages::trim_heap).await.is_err() {
+            tracing::warn!("memory that was freed could not be given back");
+        }
+        self.trimmed = Some(time::now());
+    }
+
+    /// Notes whether it helped. It is asked less often while it does not.
+    fn note(&mut self, helped: bool) {
+        self.pause = if helped { TRIM_PAUSE_MIN } else { (2 * self.pause).min(TRIM_PAUSE_MAX) };
+    }
+}
