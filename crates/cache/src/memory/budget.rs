@@ -86,7 +86,7 @@ impl Budget {
         self.limit().saturating_sub(self.used())
     }
 
-    /// Whether a connection may hold so many bytes more. It may pass the limit a little: memory that is full of items is always at it.
+    /// Whether a connection may hold so many bytes more. It may pass the limit a little: memory full of items is always at it.
     pub fn may_hold(&self, bytes: usize) -> bool {
         self.used() + bytes <= self.limit() + self.slack()
     }

@@ -1,8 +1,8 @@
 //! Memory of connections, beside that of items: counted, kept for reuse, and held within the limit.
 //!
-//! What a connection takes is counted before it is taken where that can be told: the connection itself, and every buffer longer than
-//! a page. What cannot (heap that `malloc` keeps, TLS, pages of the program that were not touched before) is found by looking at what
-//! is resident, four times a second; items then leave for it.
+//! What a connection takes is counted before it is taken where that can be told: the connection itself, and every buffer longer
+//! than a page. What cannot (heap that `malloc` keeps, pages of the program that were not touched before) is found by looking at
+//! what is resident, four times a second; items then leave for it.
 
 use std::cell::RefCell;
 use std::io;

@@ -312,6 +312,44 @@ fn on_a_namespace_of_a_target_which_goes_away() {
     assert_eq!(server.stop("TERM"), 0);
 }
 
+/// One that hangs is worse than one that is away: nothing says so.
+#[test]
+fn a_target_that_hangs_delays_nothing_but_what_is_there() {
+    const KEYS: usize = 45_000;
+    let directory = tempfile::tempdir().expect("a directory");
+    let journal = directory.path().join("journal").display().to_string();
+    let medium = format!("file={},size=128MiB", directory.path().join("medium").display());
+    let target = Server::start(&["target", "--listen=127.0.0.1:0", "--namespace", &medium]);
+    let flash = format!("nvme={}", target.address("listening"));
+    let arguments = ["-m", "64", "-t", "1", "--flash", &flash, "--flash-journal", &journal, "--flash-admission", "all"];
+    let server = serve(&arguments);
+    let address = server.address("listening");
+    fill(address, 0..KEYS, 1);
+    let mut client = Text::connect(address);
+    client.expect(b"set hot 0 0 1\r\nx\r\n", b"STORED\r\n");
+    kill(target.id(), "STOP");
+    // The oldest keys are on flash: who asks for them waits, and more than that wait in line.
+    let mut waiting: Vec<_> = (0..50).map(|_| Text::connect(address)).collect();
+    for (key, one) in waiting.iter_mut().enumerate() {
+        one.send(format!("get k{key}\r\n").as_bytes());
+    }
+    let before = client.figure("get_hits");
+    for number in 0..2000 {
+        client.expect(b"get hot\r\n", b"VALUE hot 0 1\r\nx\r\nEND\r\n");
+        client.expect(format!("set new{number} 0 0 1\r\ny\r\n").as_bytes(), b"STORED\r\n");
+    }
+    assert!(client.figure("get_hits") >= before + 2000);
+    kill(target.id(), "CONT");
+    for (key, one) in waiting.iter_mut().enumerate() {
+        let lines = one.ask(b"", "END");
+        assert!(lines.len() == 1 || lines[0].starts_with(&format!("VALUE k{key} ")), "{lines:?}");
+    }
+    let found = count(address, 0..5000, 1);
+    assert!(found > 4000, "{found} of the 5,000 oldest are there");
+    assert!(client.ask(b"stats\r\n", "END").contains(&"STAT flash_failure none".to_owned()));
+    assert_eq!(server.stop("TERM"), 0);
+}
+
 #[test]
 fn memory_with_flash_stays_within_the_limit() {
     const LIMIT: usize = 96;
