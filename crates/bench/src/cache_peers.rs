@@ -76,7 +76,8 @@ impl Peer {
         };
         let group = match way {
             Way::Dram => None,
-            Way::Swap | Way::Extstore => Some(MemoryGroup::create(shape.dram_mib)?),
+            Way::Swap => Some(MemoryGroup::create("swap", shape.dram_mib)?),
+            Way::Extstore => Some(MemoryGroup::create("extstore", shape.dram_mib)?),
         };
         let file = (way == Way::Extstore).then(|| Scratch(shape.folder.join("extstore")));
         let mut arguments = vec!["-t".to_owned(), shape.threads.to_string(), "-c".to_owned(), "4096".to_owned()];
@@ -114,8 +115,9 @@ struct MemoryGroup {
 }
 
 impl MemoryGroup {
-    fn create(mebibytes: u64) -> anyhow::Result<MemoryGroup> {
-        let name = format!("yagura-bench-{}", std::process::id());
+    /// One of this process; `of` tells apart those that it has at the same time.
+    fn create(of: &str, mebibytes: u64) -> anyhow::Result<MemoryGroup> {
+        let name = format!("yagura-bench-{}-{of}", std::process::id());
         let unified = Path::new("/sys/fs/cgroup");
         let (path, limit, bytes) = if unified.join("cgroup.controllers").exists() {
             fs::write(unified.join("cgroup.subtree_control"), "+memory")

@@ -221,13 +221,27 @@ impl<L: Lower> Store<L> {
     /// # Errors
     /// There is nothing left to let go, or none may; the bytes that are over the limit.
     pub async fn shrink(&self) -> Result<(), NoRoom> {
+        while let Err(error) = self.shrink_items().await {
+            if !self.give_up_indexes() {
+                return Err(error);
+            }
+            engine::task::yield_now().await;
+        }
+        Ok(())
+    }
+
+    /// As [`Store::shrink`], by items in memory alone: the index of those on flash stays.
+    ///
+    /// # Errors
+    /// As [`Store::shrink`].
+    pub async fn shrink_items(&self) -> Result<(), NoRoom> {
         loop {
             self.pool.make_room(0);
             let over = self.budget.used().saturating_sub(self.budget.limit());
             if over == 0 {
                 return Ok(());
             }
-            if self.reclaim() == Progress::Nothing && !self.give_up_indexes() {
+            if self.reclaim() == Progress::Nothing {
                 return Err(NoRoom { bytes: over });
             }
             engine::task::yield_now().await;

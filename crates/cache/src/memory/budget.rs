@@ -61,6 +61,11 @@ impl Budget {
         self.held[kind as usize].load(Ordering::Relaxed)
     }
 
+    /// Bytes that buffers hold.
+    pub fn buffers(&self) -> usize {
+        (self.buffers)()
+    }
+
     /// What is held for what, under the names that operators see.
     pub fn held_by(&self) -> [(&'static str, usize); KINDS + 1] {
         let held = |kind| self.held(kind);
@@ -71,14 +76,14 @@ impl Budget {
             ("pending", held(Kind::Pending)),
             ("process", held(Kind::Base)),
             ("uncounted", held(Kind::Uncounted)),
-            ("buffers", (self.buffers)()),
+            ("buffers", self.buffers()),
         ]
     }
 
     /// Bytes held of all kinds, and by buffers.
     pub fn used(&self) -> usize {
         let counted: usize = self.held.iter().map(|held| held.load(Ordering::Relaxed)).sum();
-        counted + (self.buffers)()
+        counted + self.buffers()
     }
 
     /// Bytes that may still be taken.

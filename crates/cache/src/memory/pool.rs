@@ -75,7 +75,9 @@ impl Pool {
 
     /// Takes more from the system if the limit allows it, and tells whether it did.
     pub fn grow(&self) -> bool {
-        let large = self.budget.limit() >= LARGE_FROM_BYTES && self.budget.try_take(Kind::Segments, LARGE_PAGE).is_ok();
+        // Looked at before: what is taken only to be given back would make all others believe for a moment that memory is short.
+        let may_be_large = self.budget.limit() >= LARGE_FROM_BYTES && self.budget.room() >= LARGE_PAGE;
+        let large = may_be_large && self.budget.try_take(Kind::Segments, LARGE_PAGE).is_ok();
         if !large && self.budget.try_take(Kind::Segments, SEGMENT_BYTES).is_err() {
             return false;
         }

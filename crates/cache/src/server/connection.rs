@@ -20,6 +20,7 @@ use super::holdings::Holdings;
 use super::shared::Seen;
 use super::times::Begun;
 use super::{Counters, Open, Thread};
+use crate::item::Seconds;
 use crate::session::{Dump, FETCHES_MAX, RECEIVE_BYTES, Server, Session, Step, Watch};
 use crate::slot::Slots;
 
@@ -186,10 +187,13 @@ impl<S: Slots + Holdings, V: Server> Connection<S, V> {
         if rests {
             self.session.output().spare().into_iter().for_each(|batch| self.thread.spares.put(batch));
         }
-        self.open.seen.set_rests(rests);
+        let seen = &self.open.seen;
+        seen.set_rests(rests);
+        seen.set_waits((!rests).then(|| self.thread.now.get().at));
         let buf = self.session.lend(self.thread.slots.may_hold(RECEIVE_BYTES));
         let (result, buf) = self.open.stream.recv(buf).await;
-        self.open.seen.set_rests(false);
+        seen.set_rests(false);
+        seen.set_waits(None);
         self.session.receive(buf);
         if rests {
             self.thread.spares.take().into_iter().for_each(|batch| self.session.output().give_back(batch));
@@ -206,7 +210,7 @@ impl<S: Slots + Holdings, V: Server> Connection<S, V> {
         while !self.session.output().is_empty() {
             let batch = self.session.output().take();
             let bytes = batch.len();
-            let batch = patiently(&self.open.seen, self.open.stream.send(batch)).await?;
+            let batch = patiently(&self.open.seen, self.thread.now.get().at, self.open.stream.send(batch)).await?;
             self.session.output().give_back(batch);
             Counters::add(&self.thread.counters.bytes_written, bytes as u64);
         }
@@ -215,15 +219,19 @@ impl<S: Slots + Holdings, V: Server> Connection<S, V> {
 }
 
 /// Waits for a send as long as a peer may take to read it. The clock is looked at only where the socket has no room.
-async fn patiently(seen: &Seen, send: impl Future<Output = (io::Result<()>, SendBatch)>) -> io::Result<SendBatch> {
+async fn patiently(
+    seen: &Seen,
+    now: Seconds,
+    send: impl Future<Output = (io::Result<()>, SendBatch)>,
+) -> io::Result<SendBatch> {
     let mut send = pin!(send);
     let at_once = poll_fn(|context| Poll::Ready(send.as_mut().poll(context))).await;
     let (result, batch) = match at_once {
         Poll::Ready(sent) => sent,
         Poll::Pending => {
-            seen.set_sends(true);
+            seen.set_waits(Some(now));
             let sent = time::timeout(SEND_TIME_MAX, send).await;
-            seen.set_sends(false);
+            seen.set_waits(None);
             sent.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "replies were not read"))?
         }
     };

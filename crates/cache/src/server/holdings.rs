@@ -102,11 +102,11 @@ pub trait Holdings {
     /// What memory is counted against.
     fn budget(&self) -> &Arc<Budget>;
 
-    /// Lets items go until what is held is within the limit.
+    /// Lets items in memory go until what is held is within the limit.
     ///
     /// # Errors
     /// There is nothing left to let go, or none may.
-    fn shrink(&self) -> impl Future<Output = Result<(), NoRoom>>;
+    fn shrink_items(&self) -> impl Future<Output = Result<(), NoRoom>>;
 
     /// Another memory limit for the process, in bytes. What is over it is let go by and by.
     fn set_memory_limit(self: &Arc<Self>, bytes: usize);
@@ -147,15 +147,15 @@ impl<L: Tiered + 'static> Holdings for Store<L> {
         Store::budget(self)
     }
 
-    async fn shrink(&self) -> Result<(), NoRoom> {
-        Store::shrink(self).await
+    async fn shrink_items(&self) -> Result<(), NoRoom> {
+        Store::shrink_items(self).await
     }
 
     fn set_memory_limit(self: &Arc<Self>, bytes: usize) {
         self.set_limit(bytes);
         let store = self.clone();
         let shrink = async move {
-            if let Err(error) = Store::shrink(&store).await {
+            if let Err(error) = store.shrink().await {
                 tracing::warn!(bytes = error.bytes, "memory over the new limit cannot be given back now");
             }
         };

@@ -49,7 +49,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 /// How often a thread looks at the clock and for connections that rest too long. Times are in whole seconds.
 const TICK: Duration = Duration::from_millis(250);
-/// After how long a connection in the middle of a command has stopped, where memory is short.
+/// After how long a connection in the middle of a command or a reply has stopped, where memory is short.
 const STUCK_SECONDS: u32 = 2;
 /// The part of such connections that is ended at a tick: it may be enough.
 const STUCK_PART: usize = 8;
@@ -155,7 +155,7 @@ impl<S: Slots + Holdings + 'static, V: Server + 'static> Worker<S, V> {
         Counters::add(&thread.counters.connections_total, 1);
         let Some(place) = thread.shared.place() else {
             Counters::add(&thread.counters.connections_rejected, 1);
-            engine::task::spawn(refuse(accepted)).detach();
+            engine::task::spawn(refuse(accepted, b"ERROR Too many open connections\r\n")).detach();
             return;
         };
         let connection = async move {
@@ -163,7 +163,7 @@ impl<S: Slots + Holdings + 'static, V: Server + 'static> Worker<S, V> {
             let tls = thread.shared.tls().filter(|_| matches!(accepted, Accepted::Tcp(_)));
             let Some(_admitted) = room::admit(&*thread.slots, &thread.shared, tls.is_some()).await else {
                 Counters::add(&thread.counters.connections_rejected, 1);
-                return refuse(accepted).await;
+                return refuse(accepted, b"SERVER_ERROR out of memory for another connection\r\n").await;
             };
             let (stream, origin) = match accepted {
                 Accepted::Unix(stream) => (ClientStream::Unix(stream), Origin::Unix),
@@ -206,14 +206,15 @@ impl<S, V> Thread<S, V> {
         let now = self.now.get().at;
         let open = self.open.borrow();
         let stuck = |open: &&Rc<Open>| {
-            let seen = &open.seen;
-            let has_stopped = now.0.saturating_sub(seen.active().0) >= STUCK_SECONDS;
-            seen.sends() || has_stopped && !seen.rests() && !seen.watches()
+            let since = open.seen.waits_since().filter(|_| !open.seen.is_ended() && !open.seen.watches());
+            since.is_some_and(|since| now.0.saturating_sub(since.0) >= STUCK_SECONDS)
         };
         let count = open.values().filter(stuck).count().div_ceil(STUCK_PART);
         for open in open.values().filter(stuck).take(count) {
-            tracing::info!(origin = %open.seen.origin, "closed: memory is short, and its peer does not go on");
-            open.stream.shutdown();
+            if open.seen.end() {
+                tracing::info!(origin = %open.seen.origin, "closed: memory is short, and its peer does not go on");
+                open.stream.shutdown();
+            }
         }
     }
 }
@@ -251,9 +252,9 @@ async fn pause(error: &std::io::Error) {
     time::sleep(ACCEPT_PAUSE).await;
 }
 
-async fn refuse(accepted: Accepted) {
+async fn refuse(accepted: Accepted, why: &[u8]) {
     let mut batch = SendBatch::new();
-    batch.head(b"ERROR Too many open connections\r\n");
+    batch.head(why);
     // The peer may be gone already; there is nobody else to tell.
     let _ = match accepted {
         Accepted::Tcp(stream) => {

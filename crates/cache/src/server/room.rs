@@ -120,54 +120,53 @@ impl Spares {
 
 /// Keeps what the process has resident within the limit, until the future is dropped. `resident` tells its bytes.
 pub async fn keep_memory<S: Holdings>(slots: Arc<S>, shared: Arc<Shared>, resident: impl Fn() -> io::Result<usize>) {
-    let budget = slots.budget();
-    let mut heap = Heap { pause: TRIM_PAUSE_MIN, trimmed: None };
+    let mut heap = Heap { pause: TRIM_PAUSE_MIN, trimmed: None, held_most: 0 };
+    let mut was_over = false;
     loop {
         time::sleep(TICK).await;
-        let mut now = resident();
-        let (limit, slack) = (budget.limit(), budget.slack());
-        // Also where items have left already for what was freed: they may have its memory.
-        let has_made_up = budget.held(Kind::Uncounted) > slack;
-        if let Ok(bytes) = now
-            && (bytes > limit + slack || has_made_up && bytes + slack > limit)
-            && heap.is_due()
-        {
-            heap.trim().await;
-            now = resident();
-            heap.note(now.as_ref().is_ok_and(|&left| left + slack <= bytes));
-        }
-        match now {
-            Ok(bytes) => budget.note_resident(bytes),
+        match heap.resident(slots.budget(), &resident).await {
+            Ok(bytes) => slots.budget().note_resident(bytes),
             Err(error) => tracing::warn!(%error, "what is resident is not known"),
         }
-        let shrunk = slots.shrink().await;
-        if shrunk.is_err() && !shared.is_short() {
+        // A little over the limit connections are expected to be at times. What passes by itself is no shortage.
+        let is_over = slots.shrink_items().await.is_err() && !slots.budget().may_hold(0);
+        let is_short = is_over && was_over;
+        was_over = is_over;
+        if is_short && !shared.is_short() {
             tracing::warn!("memory is over its limit, and no item is left to let go");
         }
-        shared.set_short(shrunk.is_err());
+        shared.set_short(is_short);
     }
 }
 
-/// What `malloc` keeps of memory that was freed, and when it was last asked for it.
+/// What `malloc` keeps of memory that connections have freed, and when it was last told to give it back.
 struct Heap {
     pause: Duration,
     trimmed: Option<Instant>,
+    /// The most that connections held since then.
+    held_most: usize,
 }
 
 impl Heap {
-    fn is_due(&self) -> bool {
-        self.trimmed.is_none_or(|before| before.elapsed() >= self.pause)
-    }
-
-    async fn trim(&mut self) {
+    /// What is resident, after what was freed was given back where it stands in somebody's way.
+    async fn resident(&mut self, budget: &Budget, resident: &impl Fn() -> io::Result<usize>) -> io::Result<usize> {
+        let (limit, slack) = (budget.limit(), budget.slack());
+        let held = budget.buffers() + budget.held(Kind::Connections);
+        self.held_most = self.held_most.max(held);
+        let before = resident()?;
+        // Were items to leave for it they would leave again and again, as nothing of what is resident goes with them.
+        let was_freed = self.held_most > held + slack && before + slack > limit;
+        let is_due = self.trimmed.is_none_or(|trimmed| trimmed.elapsed() >= self.pause);
+        if !(was_freed || is_due && before > limit + slack) {
+            return Ok(before);
+        }
         if engine::offload::compute(engine::pages::trim_heap).await.is_err() {
             tracing::warn!("memory that was freed could not be given back");
         }
-        self.trimmed = Some(time::now());
-    }
-
-    /// Notes whether it helped. It is asked less often while it does not.
-    fn note(&mut self, helped: bool) {
-        self.pause = if helped { TRIM_PAUSE_MIN } else { (2 * self.pause).min(TRIM_PAUSE_MAX) };
+        (self.trimmed, self.held_most) = (Some(time::now()), held);
+        let now = resident()?;
+        // It is asked less often while that does not help.
+        self.pause = if now + slack <= before { TRIM_PAUSE_MIN } else { (2 * self.pause).min(TRIM_PAUSE_MAX) };
+        Ok(now)
     }
 }

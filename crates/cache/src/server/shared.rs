@@ -100,14 +100,16 @@ pub(super) struct Seen {
     pub(super) origin: Origin,
     rests: AtomicBool,
     watches: AtomicBool,
-    sends: AtomicBool,
+    /// Since which second it waits for its peer in the midst of something; 0: it does not.
+    waits_since: AtomicU32,
+    is_ended: AtomicBool,
     active: AtomicU32,
 }
 
 impl Seen {
     pub(super) fn new(origin: Origin, now: Seconds) -> Seen {
-        let (rests, watches, sends) = Default::default();
-        Seen { origin, rests, watches, sends, active: AtomicU32::new(now.0) }
+        let (rests, watches, is_ended, waits_since) = Default::default();
+        Seen { origin, rests, watches, waits_since, is_ended, active: AtomicU32::new(now.0) }
     }
 
     /// It waits for the next command, with nothing begun.
@@ -128,13 +130,24 @@ impl Seen {
         self.watches.store(true, Relaxed);
     }
 
-    /// It waits for its peer to read what was sent.
-    pub(super) fn sends(&self) -> bool {
-        self.sends.load(Relaxed)
+    /// Since when it waits for its peer to read what was sent, or to send the rest of a command.
+    pub(super) fn waits_since(&self) -> Option<Seconds> {
+        let since = self.waits_since.load(Relaxed);
+        (since > 0).then_some(Seconds(since))
     }
 
-    pub(super) fn set_sends(&self, sends: bool) {
-        self.sends.store(sends, Relaxed);
+    pub(super) fn set_waits(&self, since: Option<Seconds>) {
+        self.waits_since.store(since.map_or(0, |since| since.0), Relaxed);
+    }
+
+    /// Notes that it was ended from our side; false if it was before.
+    pub(super) fn end(&self) -> bool {
+        !self.is_ended.swap(true, Relaxed)
+    }
+
+    /// It was ended from our side, and goes as soon as it notices.
+    pub(super) fn is_ended(&self) -> bool {
+        self.is_ended.load(Relaxed)
     }
 
     /// When it last received something.
@@ -324,7 +337,8 @@ impl Shared {
     /// Before anything is stored: where items never leave, keeps some of the memory for connections.
     pub fn keep_room_for_connections(&self, budget: &Budget) {
         if !self.said.evicts {
-            self.reserve.fill(budget, self.connections_max, self.tls().is_some());
+            let with_tls = self.tls().is_some() && self.said.unix_socket.is_none();
+            self.reserve.fill(budget, self.connections_max, with_tls);
         }
     }
 

@@ -236,8 +236,8 @@ impl<S: Slots> Session<S> {
             self.wanted = 0;
             return Some(Step::MakeRoom(ROOM_FOR_BUFFERS));
         }
-        if self.wanted > 0 {
-            // No value, which would have been refused, but one of the few short things that are received whatever there is.
+        if self.wanted > 0 || lacks <= RECEIVE_BYTES {
+            // No value, which would have been refused, but one of the short things that are received whatever there is.
             return Some(Step::Receive);
         }
         self.reply(false, "SERVER_ERROR out of memory reading request");

@@ -234,7 +234,8 @@ impl<N: Link> Store<N> {
         self.inner.topology().members.iter().map(|member| member.status()).collect()
     }
 
-    /// How each member stands, after all that are connected were asked: who has not answered within `wait` has no vote.
+    /// How each member stands, after all that are connected and have no vote yet were asked for it: who has not answered within
+    /// `wait` has none.
     pub async fn ask_members(&self, wait: Duration) -> Vec<MemberStatus> {
         let topology = self.inner.topology();
         let connected = topology.members.iter().filter(|member| member.status().connected);

@@ -42,7 +42,7 @@ pub async fn stat(args: &KvStatArgs) -> Result<(), Failure> {
     let store = client::open(&args.address).await?;
     let held = if args.exact { count(&store, args.common.json).await } else { store.estimate().await };
     let (map, mut members) = (store.map(), Vec::new());
-    for member in store.members() {
+    for member in store.ask_members(crate::nvme::CONNECT_TIME).await {
         let (geometry, page) = (map.geometry(member.index), u64::from(map.page_size));
         let usage: Option<Usage> = store.usage(member.index).await.ok();
         members.push(MemberStat {
