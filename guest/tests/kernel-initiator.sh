@@ -110,6 +110,11 @@ nvme flush "$device" >/dev/null
 step "disconnect"
 nvme disconnect -n "$NQN" | grep -q 'disconnected 1' || fail "disconnect found another number of controllers than one"
 if device_of "$NQN" >/dev/null; then fail "the device is still there"; fi
-if dmesg | grep -iE 'nvme.*(timeout|i/o error|digest error|unexpected|failed|reconnect)' ; then
+# A keep-alive that comes due while the kernel removes a controller is failed by it before it is sent; seen once, at the disconnect
+# that follows a reset. Its round trip is then that of a request that never began, some 2^32 ms.
+without_unsent() {
+  awk '!(unsent && /nvme_keep_alive_end_io error=4/) { print } { unsent = /long keepalive RTT \(4294[0-9]+ ms\)/ }'
+}
+if dmesg | without_unsent | grep -iE 'nvme.*(timeout|i/o error|digest error|unexpected|failed|reconnect)' ; then
   fail "the kernel complained"
 fi
