@@ -211,10 +211,9 @@ impl<S, V> Thread<S, V> {
         };
         let count = open.values().filter(stuck).count().div_ceil(STUCK_PART);
         for open in open.values().filter(stuck).take(count) {
-            if open.seen.end() {
-                tracing::info!(origin = %open.seen.origin, "closed: memory is short, and its peer does not go on");
-                open.stream.shutdown();
-            }
+            tracing::info!(origin = %open.seen.origin, "closed: memory is short, and its peer does not go on");
+            open.seen.set_ended();
+            open.stream.shutdown();
         }
     }
 }

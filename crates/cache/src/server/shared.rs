@@ -140,9 +140,8 @@ impl Seen {
         self.waits_since.store(since.map_or(0, |since| since.0), Relaxed);
     }
 
-    /// Notes that it was ended from our side; false if it was before.
-    pub(super) fn end(&self) -> bool {
-        !self.is_ended.swap(true, Relaxed)
+    pub(super) fn set_ended(&self) {
+        self.is_ended.store(true, Relaxed);
     }
 
     /// It was ended from our side, and goes as soon as it notices.

@@ -185,8 +185,7 @@ impl<S: Slots> Session<S> {
     pub fn step<V: Server>(&mut self, slots: &S, server: &V, now: Now) -> Step<S::Place> {
         let context = Context { slots, server, now };
         loop {
-            let waits = self.output.len();
-            if self.output.is_full() || (waits >= OUTPUT_BYTES_SHORT && !slots.may_hold(0)) {
+            if self.output.is_full() || (self.output.len() >= OUTPUT_BYTES_SHORT && !slots.may_hold(0)) {
                 return Step::Send;
             }
             let step = match &mut self.state {
@@ -209,13 +208,9 @@ impl<S: Slots> Session<S> {
                 }
                 State::Closing => Some(Step::Close),
             };
-            match step {
-                Some(Step::Receive) => match self.before_receiving(slots) {
-                    Some(step) => return step,
-                    None => continue,
-                },
-                Some(step) => return step,
-                None => {}
+            let step = if matches!(step, Some(Step::Receive)) { self.before_receiving(slots) } else { step };
+            if let Some(step) = step {
+                return step;
             }
         }
     }
