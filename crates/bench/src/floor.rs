@@ -156,7 +156,7 @@ impl Peer {
     }
 }
 
-fn send_exactly(mut stream: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn send_exactly(mut stream: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match stream.write(bytes) {
             Ok(n) => bytes = &bytes[n..],

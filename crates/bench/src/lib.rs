@@ -17,6 +17,7 @@ pub mod figures;
 pub mod fill_row;
 pub mod fio;
 pub mod floor;
+pub mod floor_depth;
 pub mod hostile;
 pub mod idle_row;
 pub mod kv_row;

@@ -1,5 +1,5 @@
 //! `yagura bench wire`: rows B1, B2, B2a and B2b. A 4 KiB access to a memory namespace behind our target, from our host,
-//! beside bare sockets that exchange the same bytes.
+//! beside bare sockets that exchange the same bytes, one at a time (F) and as many under way.
 
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use fabric::host::{Options as HostOptions, RemoteNamespace};
 use crate::access::{Access, random_access};
 use crate::figures::{Aim, Ratio, Row, Sample, Side};
 use crate::floor::{self, READ_4K};
+use crate::floor_depth::{self, WRITE_4K};
 use crate::machine;
 use crate::process::{self, Server};
 use crate::progress::Progress;
@@ -18,6 +19,8 @@ pub(crate) const ACCESS_BYTES: usize = 4096;
 /// The namespace; smaller than the machine's memory, larger than its caches.
 pub(crate) const NAMESPACE_BYTES: u64 = 256 << 20;
 pub(crate) const NQN: &str = "nqn.2026-11.io.yagura:bench";
+/// The sides of row B2, which have a floor each.
+const LOADED: std::ops::Range<usize> = 1..5;
 /// How long the idle target is watched.
 const IDLE_TIME: Duration = Duration::from_secs(2);
 
@@ -47,19 +50,48 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Vec<Row>> {
         (Access::Read, 1, &shared, "read, depth 1, one shared core"),
         (Access::Read, 32, &shared, "read, depth 32, one shared core"),
     ];
+    let (floors, ours) = measure(options, &sides, (host_core, target_core), progress)?;
+    Ok(rows(options, &floors, &ours, idle, (host_core, target_core)))
+}
+
+/// One of our sides: what is done, how many at a time, at which target, its name.
+type Ours<'a> = (Access, usize, &'a Server, &'static str);
+
+/// All rounds of all sides, each load right behind its floor.
+fn measure(
+    options: &Options,
+    sides: &[Ours<'_>],
+    (host_core, target_core): (usize, usize),
+    progress: &Progress,
+) -> anyhow::Result<(Floors, Vec<Side>)> {
     let mut floor = Side::new("bare sockets, polled (F)");
     let mut ours: Vec<Side> = sides.iter().map(|side| Side::new(side.3)).collect();
-    progress.begin("measuring", options.rounds * (sides.len() + 1));
+    let mut deep: Vec<Side> = sides[LOADED].iter().map(|side| Side::new(format!("bare sockets, {}", side.3))).collect();
+    progress.begin("measuring", options.rounds * (1 + sides.len() + deep.len()));
     for _ in 0..options.rounds {
         floor.rounds.push(floor::ping_pong(READ_4K, host_core, target_core, options.time)?);
         progress.step();
-        for (&(access, depth, server, _), side) in sides.iter().zip(&mut ours) {
+        for (index, (&(access, depth, server, _), side)) in sides.iter().zip(&mut ours).enumerate() {
+            if LOADED.contains(&index) {
+                let exchange = if access == Access::Write { WRITE_4K } else { READ_4K };
+                let sample = floor_depth::round(exchange, depth, host_core, target_core, options.time)?;
+                deep[index - LOADED.start].rounds.push(sample);
+                progress.step();
+            }
             side.rounds.push(round(server, host_core, access, depth, options.time)?);
             progress.step();
         }
     }
     progress.end();
-    Ok(rows(options, &floor, &ours, idle, host_core, target_core))
+    Ok((Floors { one: floor, deep }, ours))
+}
+
+/// What bare sockets do.
+struct Floors {
+    /// One exchange at a time.
+    one: Side,
+    /// As many as each of the [`LOADED`] sides has under way.
+    deep: Vec<Side>,
 }
 
 /// The cores of the host and of the target.
@@ -113,7 +145,14 @@ async fn drive(
     random_access(namespace, access, ACCESS_BYTES, depth, time).await
 }
 
-fn rows(options: &Options, floor: &Side, ours: &[Side], idle: f64, host_core: usize, target_core: usize) -> Vec<Row> {
+fn rows(
+    options: &Options,
+    floors: &Floors,
+    ours: &[Side],
+    idle: f64,
+    (host_core, target_core): (usize, usize),
+) -> Vec<Row> {
+    let floor = &floors.one;
     let conditions = |more: &str| {
         vec![
             machine::describe(),
@@ -140,7 +179,12 @@ fn rows(options: &Options, floor: &Side, ours: &[Side], idle: f64, host_core: us
     let shared_ratio = |name: &str, shared: &Side, two: &Side, aim: f64| {
         Ratio::new(name, shared, two, |s| s.rate).aim(Aim::AtLeast, aim)
     };
-    let throughput = ours[1..5].iter().map(|side| times_f(side, &side.name).aim(Aim::AtLeast, 4.0)).collect();
+    let of_deep = |(side, deep): (&Side, &Side)| {
+        Ratio::new(format!("{}: rate / bare sockets' at that depth", side.name), side, deep, |s| s.rate)
+    };
+    let loaded = &ours[LOADED];
+    let throughput = loaded.iter().map(|side| times_f(side, &side.name).aim(Aim::AtLeast, 4.0));
+    let throughput = throughput.chain(loaded.iter().zip(&floors.deep).map(of_deep)).collect();
     let idle = format!("target on the same core; idle target: {:.2} % of a core (aim < 1 %)", idle * 100.0);
     vec![
         row(
@@ -154,7 +198,7 @@ fn rows(options: &Options, floor: &Side, ours: &[Side], idle: f64, host_core: us
             "B2",
             "wire load: 4 KiB random reads and writes",
             &apart,
-            std::iter::once(floor).chain(&ours[1..5]).collect(),
+            std::iter::once(floor).chain(&floors.deep).chain(loaded).collect(),
             throughput,
         ),
         row(
