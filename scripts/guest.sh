@@ -8,11 +8,13 @@
 #   reservations   two guests: what a reservation of the one lets the other do; it outlives the target
 #   tls-initiator  the kernel's initiator uses our target over TLS, with keys of both versions of the identity and both derivations
 #   tls-target     our host uses the kernel's target over TLS
+#   medium         who serves a block device, a file or a drive has it alone
+#   discovery      the kernel finds everything through our discovery service, stays connected to it, and is told of changes
 #   live           namespaces come, grow and go while the kernel is connected
 #   management     namespaces of a drive, made and deleted by nvme-cli
 #   authentication-initiator, authentication-target    DH-HMAC-CHAP, one way and both ways
 #   figures        row B3: our target and host beside the kernel's, all inside the guest; B3.json in OUTPUT
-# usage: guest.sh [all | NAME…]     what the gate runs by default
+# usage: guest.sh [all | NAME…]     all but figures by default
 # Environment: YAGURA, the binary to test (built if not given); for figures OUTPUT, ROUNDS, SECONDS_EACH.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -234,9 +236,10 @@ boot() {
 }
 
 # serve ARGUMENT…: a target in the background, `$node`, with a control socket.
-serve() {
+serve() { serve_as --nqn "$nqn" "$@"; }
+serve_as() {
   rm -f "$work/control"
-  "$yagura" target --control "$work/control" --nqn "$nqn" "$@" &
+  "$yagura" target --control "$work/control" "$@" &
   node=$!
   children+=("$node")
   await test -S "$work/control"
@@ -321,19 +324,29 @@ make_keys() {
   "$yagura" nvme gen-dhchap-key --hash sha384 --output "$share/other.key"
 }
 
-# The kernel's initiator authenticates to our target, by every group once.
+# The kernel's initiator authenticates to our target, by every hash and every group: a target for each suite.
 authentication-initiator() {
-  local port group
-  for group in null ffdhe2048 ffdhe8192; do
+  local suite hash group port suites=() nodes=()
+  echo "== guest: the kernel's initiator authenticates to our target"
+  fresh_share "HOST_NQN=$host_nqn" "HOST_ID=$host_id"
+  make_keys
+  for suite in sha256:ffdhe2048 sha384:ffdhe3072 sha512:ffdhe4096 sha256:ffdhe6144 sha384:ffdhe8192 sha512:null; do
+    IFS=: read -r hash group <<< "$suite"
     port=$(free_port)
-    echo "== guest: the kernel's initiator authenticates to our target, $group"
-    fresh_share "PORT=$port" "HOST_NQN=$host_nqn" "HOST_ID=$host_id"
-    make_keys
-    serve --listen "127.0.0.1:$port" --namespace memory=16MiB --dhchap-groups $group \
-      --host "nqn=$host_nqn,dhchap-key-file=$share/host.key,dhchap-ctrl-key-file=$share/controller.key"
-    guest/boot.sh "$image" "$share" authentication-initiator.sh
-    stop
+    "$yagura" target --nqn "$nqn" --listen "127.0.0.1:$port" --namespace memory=16MiB --dhchap-hashes "$hash" --dhchap-groups "$group" \
+      --host "nqn=$host_nqn,dhchap-key-file=$share/host.key,dhchap-ctrl-key-file=$share/controller.key" &
+    nodes+=($!)
+    children+=($!)
+    await answers "$port"
+    suites+=("$suite:$port")
   done
+  echo "SUITES='${suites[*]}'" >> "$share/settings"
+  guest/boot.sh "$image" "$share" authentication-initiator.sh
+  for node in "${nodes[@]}"; do
+    kill -TERM "$node"
+    wait "$node" || { echo "guest.sh: a target did not end cleanly" >&2; return 1; }
+  done
+  children=()
 }
 
 # Our host authenticates to the kernel's target.
@@ -411,7 +424,8 @@ reservations() {
 }
 
 # tls_keys HOST: a key for HOST in the shared folder (tls.key), and its TLS keys as the standard says, made apart from our
-# code: lines of key and identity (tls.derived), versions 1 and 0.
+# code: lines of key and identity (tls.derived), versions 1 and 0. By SHA-256 alone: the guest's tlshd (ktls-utils 1.0.0) asks
+# GnuTLS for a pre-shared key without naming the hash of its binder, which is SHA-256 then, whatever the cipher suite.
 tls_keys() {
   rm -f "$work/tls.key"
   "$yagura" nvme gen-tls-key --output "$work/tls.key"
@@ -478,10 +492,39 @@ tls-target() {
   children=()
 }
 
+discovery() {
+  local port other there
+  port=$(free_port)
+  other=$(free_port)
+  echo "== guest: discovery, by referral and kept"
+  # The guest knows this machine by another address.
+  "$yagura" target --nqn "$nqn-referred" --port "127.0.0.1:$other,advertise=10.0.2.2:$other" --namespace memory=16MiB &
+  there=$!
+  children+=("$there")
+  serve_as --port "127.0.0.1:$port,advertise=10.0.2.2:$port" --referral "10.0.2.2:$other" \
+    --subsystem "nqn=$nqn-open,allow=any" --subsystem "nqn=$nqn-listed,allow=listed" \
+    --namespace "memory=16MiB,subsystem=$nqn-open" --namespace "memory=16MiB,subsystem=$nqn-listed"
+  fresh_share "PORT=$port"
+  boot discovery.sh
+  allow() { "$yagura" target allow-host --control "$work/control" --subsystem "$nqn-listed" "$2"; }
+  grant allow
+  kill -TERM "$there"
+  wait "$there" || { echo "guest.sh: the referred target did not end cleanly" >&2; return 1; }
+  stop
+}
+
+medium() {
+  echo "== guest: who uses a medium has it alone"
+  fresh_share
+  pack_product
+  guest/boot.sh "$image" "$share" medium.sh
+}
+
 # Copies the product with its libraries and their loader, since the guest's own may be other ones.
 pack_product() {
   mkdir -p "$share/lib"
-  cp "$yagura" "$share/yagura"
+  # Without what only a debugger reads, since the guest loads it over the shared folder.
+  strip --strip-debug -o "$share/yagura" "$yagura"
   ldd "$yagura" | sed -n 's/.*=> \(\/[^ ]*\).*/\1/p' | xargs -I{} cp -L {} "$share/lib"
   cp -L "$(ldd "$yagura" | sed -n 's/^\s*\(\/[^ ]*ld-linux[^ ]*\).*/\1/p')" "$share/lib/loader"
 }
@@ -495,19 +538,40 @@ figures() {
   scripts/b3.py "$share/figures" "$output"
 }
 
-# What the gate runs; `all` adds the rest. Figures run only by name.
-gate=(initiator target target-paths commands multipath authentication-initiator authentication-target tls-initiator tls-target)
-more=(live reservations management)
+# All but the figures, in two lanes side by side that take about as long: a guest mostly waits for one processor of its own, or for
+# the time that a test lets pass.
+lanes=("initiator target-paths medium live management authentication-initiator tls-target"
+  "commands target multipath discovery reservations authentication-target tls-initiator")
 named=(figures)
+
+# Each lane is this script with the lane's tests; what it says is shown when it has ended.
+side_by_side() {
+  local lane number=0 failed=0 pids=()
+  for lane in "${lanes[@]}"; do
+    # The names are meant to be split.
+    # shellcheck disable=SC2086
+    YAGURA=$yagura "$0" $lane > "$work/lane-$number" 2>&1 </dev/null &
+    pids+=($!)
+    number=$((number + 1))
+  done
+  children=("${pids[@]}")
+  for number in "${!pids[@]}"; do
+    wait "${pids[$number]}" || failed=1
+    cat "$work/lane-$number"
+  done
+  children=()
+  return $failed
+}
+
 chosen=("$@")
-[ $# -gt 0 ] || chosen=("${gate[@]}")
-[ "${chosen[0]}" != all ] || chosen=("${gate[@]}" "${more[@]}")
+[ "${chosen[*]}" != all ] || chosen=()
 for test in "${chosen[@]}"; do
-  [[ " ${gate[*]} ${more[*]} ${named[*]} " == *" $test "* ]] \
-    || { echo "usage: guest.sh [all | ${gate[*]} ${more[*]} ${named[*]}]" >&2; exit 2; }
+  [[ " ${lanes[*]} ${named[*]} " == *" $test "* ]] || { echo "usage: guest.sh [all | ${lanes[*]} ${named[*]}]" >&2; exit 2; }
 done
 prepare
-for test in "${chosen[@]}"; do
-  "$test"
-done
-echo "guest: all passed (${chosen[*]})"
+if [ ${#chosen[@]} = 0 ]; then
+  side_by_side
+else
+  for test in "${chosen[@]}"; do "$test"; done
+fi
+echo "guest: all passed (${chosen[*]:-${lanes[*]}})"

@@ -26,6 +26,8 @@ await device_of "$NQN"
 disk=$(device_of "$NQN")
 nvme list-ctrl "$device" --namespace-id="$nsid" | tee /tmp/list
 [ "$(blockdev --getsize64 "$disk")" = $((64 << 20)) ] || fail "$(blockdev --getsize64 "$disk") bytes"
+# The drive has a cache, and the kernel has to flush it although there was no namespace when it connected.
+[ "$(cat "/sys/block/$(basename "$disk")/queue/write_cache")" = "write back" ] || fail "the kernel does not flush this namespace"
 
 step "use"
 mkfs.ext4 -q "$disk"
@@ -50,6 +52,13 @@ gone() { ! device_of "$NQN" >/dev/null; }
 await gone
 refused 'not attached' nvme detach-ns "$device" --namespace-id="$nsid" --controllers="$id"
 nvme delete-ns "$device" --namespace-id="$nsid"
+
+step "delete all; less capacity than size"
+for size in 16 32 64; do nvme create-ns "$device" --nsze=$size --ncap=$size --block-size=4096 >/dev/null; done
+nvme create-ns "$device" --nsze=$blocks --ncap=16 --block-size=4096 >/dev/null
+[ "$(nvme list-ns "$device" --all | grep -c ':0x')" = 4 ] || fail "not four are allocated: $(nvme list-ns "$device" --all)"
+nvme delete-ns "$device" --namespace-id=0xffffffff
+[ "$(nvme list-ns "$device" --all | grep -c ':0x')" = 0 ] || fail "some are left: $(nvme list-ns "$device" --all)"
 [ "$(free)" = "$before" ] || fail "$(free) bytes free, $before before"
 nvme disconnect -n "$NQN" >/dev/null
 if dmesg | grep -E 'BUG:|WARNING:|timeout'; then fail "the kernel complained"; fi

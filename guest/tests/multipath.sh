@@ -32,9 +32,12 @@ step "I/O with verification begins on $device"
 fio --name=load --filename="$device" --rw=randrw --bs=4k-64k --size=48m --direct=1 --ioengine=libaio --iodepth=16 \
   --verify=crc32c --verify_fatal=1 --verify_backlog=128 --time_based --runtime="$LOAD_SECONDS" > /tmp/fio 2>&1 &
 load=$!
-sleep 3
-read -r first second <<< "$(requests)"
-[ "$first" -gt 0 ] && [ "$second" -gt 0 ] || fail "one path carries nothing: $first and $second requests"
+both_carry() {
+  local first second
+  read -r first second <<< "$(requests)"
+  [ "$first" -gt 0 ] && [ "$second" -gt 0 ]
+}
+await both_carry
 
 wish cut
 await one_live

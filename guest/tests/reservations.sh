@@ -23,6 +23,9 @@ unregister() { nvme resv-register "$device" --crkey="${KEY[$NAME]}" --rrega=1 >/
 acquire() { nvme resv-acquire "$device" --crkey="${KEY[$NAME]}" --rtype="$1" --racqa=0 >/dev/null; }
 release() { nvme resv-release "$device" --crkey="${KEY[$NAME]}" --rtype="$1" --rrela=0 >/dev/null; }
 report() { nvme resv-report "$device" --eds --output-format=json; }
+# The type of the notification that is there for us, which is taken; 0: none. 1 is Registration Preempted.
+notice() { nvme get-log "$device" --log-id=0x80 --log-len=64 -b | od -An -tu1 -j8 -N1 | tr -d ' '; }
+no_notice() { [ "$(notice)" = 0 ]; }
 field() { report | tr -d ' ",' | sed -n "s/^$1://p" | head -n 1; }
 
 # For the types 1 to 6: what a registrant, and what any other host, may do while somebody else holds the reservation.
@@ -58,25 +61,44 @@ for type in 1 2 3 4 5 6; do
   fi
 done
 
-step "preemption, and what the loser is told"
-type=1
-if [ "$NAME" = a ]; then
-  register
-  acquire 1
-  tell held
-  hear taken
-  may r+w- "preempted"
-  nvme write "$device" --start-block=0 --block-count=0 --data-size=4096 --data=/dev/zero > /tmp/said 2>&1 && fail "a preempted host writes"
-  grep -qi 'reservation conflict' /tmp/said || fail "a preempted host is told: $(cat /tmp/said)"
-  tell noticed
-else
-  hear held
-  register
-  nvme resv-acquire "$device" --crkey="${KEY[b]}" --prkey="${KEY[a]}" --rtype=1 --racqa=2 >/dev/null
-  may r+w+ holder
-  [ "$(field regctl)" = 1 ] || fail "the preempted host is still registered"
-  tell taken
-  hear noticed
+# Preempt, and preempt with abort: the winner is b each time.
+for action in 1 2; do
+  step "preemption $action, and what the loser is told"
+  type=1
+  if [ "$NAME" = a ]; then
+    register
+    acquire 1
+    # What the rounds before have left.
+    await no_notice
+    tell "held-by-key-$action"
+    hear "taken-$action"
+    may r+w- "preempted"
+    nvme write "$device" --start-block=0 --block-count=0 --data-size=4096 --data=/dev/zero > /tmp/said 2>&1 && fail "a preempted host writes"
+    grep -qi 'reservation conflict' /tmp/said || fail "a preempted host is told: $(cat /tmp/said)"
+    [ "$(notice)" = 1 ] || fail "the preempted host is not notified"
+    nvme resv-notif-log "$device" >/dev/null
+    tell "noticed-$action"
+    hear "given-up-$action"
+  else
+    hear "held-by-key-$action"
+    register
+    nvme resv-acquire "$device" --crkey="${KEY[b]}" --prkey="${KEY[a]}" --rtype=1 --racqa=$action >/dev/null
+    may r+w+ holder
+    [ "$(field regctl)" = 1 ] || fail "the preempted host is still registered"
+    tell "taken-$action"
+    hear "noticed-$action"
+    if [ $action = 1 ]; then unregister; fi
+    tell "given-up-$action"
+  fi
+done
+
+step "keys: replaced, ignored, and what is asked wrongly"
+if [ "$NAME" = b ]; then
+  nvme resv-register "$device" --crkey="${KEY[b]}" --nrkey=0xb3 --rrega=2 >/dev/null
+  refused 'reservation conflict' nvme resv-release "$device" --crkey="${KEY[b]}" --rtype=1 --rrela=0
+  nvme resv-register "$device" --nrkey="${KEY[b]}" --rrega=2 --iekey >/dev/null
+  nvme resv-release "$device" --crkey="${KEY[b]}" --rtype=1 --rrela=0 >/dev/null
+  refused 'invalid' nvme resv-acquire "$device" --crkey="${KEY[b]}" --rtype=9 --racqa=0
 fi
 
 step "clear"
