@@ -33,7 +33,8 @@ pub struct TargetArgs {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:4420")]
     pub listen: SocketAddr,
     /// A port of the subsystems, in place of --listen; may be given several times:
-    /// ADDR[,id=N][,advertise=ADDR][,discovery=only][,ana=GROUP:STATE]…. Ids count from 1.
+    /// ADDR[,id=N][,advertise=ADDR][,tls=off|allowed|required][,discovery=only][,ana=GROUP:STATE]….
+    /// Ids count from 1.
     #[arg(long = "port", value_name = "SPEC", num_args = 1, conflicts_with_all = ["listen", "advertise"])]
     pub ports: Vec<PortSpec>,
     /// Name of the subsystem that holds the namespaces.
@@ -71,8 +72,9 @@ pub struct TargetArgs {
     #[arg(long = "referral", value_name = "ADDR", num_args = 1)]
     pub referrals: Vec<SocketAddr>,
     /// A namespace; may be given several times, ids count from 1. One of file=PATH[,size=SIZE], device=PATH, memory=SIZE,
-    /// drive=PATH,name=NAME (see `yagura drive`); and [,block=512|4096][,subsystem=NQN][,nsid=N][,group=N]. A file that does
-    /// not exist is created with its size.
+    /// drive=PATH,name=NAME (see `yagura drive`); and [,block=512|4096][,subsystem=NQN][,nsid=N][,group=N], not
+    /// for a drive's also [,nguid=HEX], which a device needs that has no serial number. A file that does not exist is created
+    /// with its size.
     #[arg(long = "namespace", value_name = "SPEC", num_args = 1)]
     pub namespaces: Vec<NamespaceSpec>,
     /// A drive; may be given several times: PATH[,subsystem=NQN]. All its namespaces but snapshots are served, each under
@@ -212,7 +214,12 @@ pub struct TargetHostArgs {
 #[derive(Args, Debug)]
 pub struct TargetHostKeyArgs {
     #[command(flatten)]
-    pub host: TargetHostArgs,
+    pub control: TargetControl,
+    #[command(flatten)]
+    pub subsystem: TargetSubsystem,
+    /// The host's NQN.
+    #[arg(value_name = "NQN")]
+    pub host: String,
     /// File with the key by which the host authenticates itself (DH-HMAC-CHAP); the target reads it.
     #[arg(long, value_name = "FILE")]
     pub dhchap_key_file: PathBuf,

@@ -64,11 +64,11 @@ pub fn run(verb: &TargetVerb) -> Result<(), Failure> {
             change(&args.control, &Request::DenyHost { subsystem, host })
         }
         TargetVerb::SetHostKey(args) => {
-            let (subsystem, host) = host(&args.host);
+            let (subsystem, host) = (args.subsystem.subsystem.clone(), args.host.clone());
             let key_file = from_here(&args.dhchap_key_file)?;
             let controller_key_file = args.dhchap_ctrl_key_file.as_deref().map(from_here).transpose()?;
             let request = Request::SetHostKey { subsystem, host, key_file, controller_key_file };
-            change(&args.host.control, &request)
+            change(&args.control, &request)
         }
     }
 }
