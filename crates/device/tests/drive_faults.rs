@@ -26,7 +26,7 @@ fn format() -> FormatOptions {
 /// A drive with something in every structure; most of it in a checkpoint, some in the journal.
 async fn furnish(model: Rc<Model>) {
     let drive = Drive::format(Path::new(PATH), &format()).await.expect("formatted");
-    let life = Life { drive, model, unit: 4096 };
+    let life = Life { drive, model, block_size: 4096 };
     let a = life.create("a", 64).await;
     life.write(a, 0, 20, 1, Durability::Stable).await;
     life.attribute(a, "one", b"value").await;
@@ -110,7 +110,7 @@ fn an_error_of_the_medium_latches_and_loses_nothing() {
         let task = world.spawn_on(node, async move {
             let Ok(drive) = Drive::open(Path::new(PATH), &DriveOptions::default()).await else { return false };
             let a = drive.find("a").expect("it is there");
-            let life = Life { drive, model: shared, unit: 4096 };
+            let life = Life { drive, model: shared, block_size: 4096 };
             for step in 0..40 {
                 let (lba, stamp) = (step * 7 % 60, 100 + step);
                 let Err(error) = life.try_write(a, lba, 2, stamp, Durability::Stable).await else { continue };

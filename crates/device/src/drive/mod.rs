@@ -10,7 +10,7 @@
 //! | checkpoint | the metadata at one moment; the journal before it is no longer needed | `checkpoint` |
 //! | checksums | a page for 512 units, cached, written back by checkpoints | `pages` |
 //! | data path | read and verify; intent, write, checksum; copy on write | `read`, `write`, `overlay` |
-//! | recovery | checkpoint, journal, and which of its candidates each unit in doubt is | `recover` |
+//! | recovery | checkpoint, journal, and which of its candidates each unit in doubt is | `recover`, `resolve` |
 //!
 //! Why not an embedded store: the journal is on the data path (each write's checksum goes through it), must batch with what
 //! other reactors have under way, and may not block a reactor's thread, as a store that does its own I/O would.
@@ -36,6 +36,7 @@ mod record;
 mod recover;
 mod registry;
 mod reserve;
+mod resolve;
 mod scrub;
 mod span;
 mod state;

@@ -1,11 +1,6 @@
 //! Opening a drive: the newest checkpoint, the journal behind it, and what became of the writes that were under way.
 //!
-//! A unit that was written over since the checkpoint has *candidates*: the checksum it had, and that of each intent since, as
-//! long as no flush has proved one of them stable. Where there are several the unit is read and is the newest one that it
-//! matches. One that matches none is torn or damaged: it keeps the newest checksum, so that reading it is an error. It is never
-//! given the checksum of what happens to be there.
-//!
-//! What is found is made definite by a checkpoint before anybody writes.
+//! What is found (by `resolve`, for units that were being written over) is made definite by a checkpoint before anybody writes.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,25 +8,21 @@ use std::sync::Arc;
 
 use engine::Buf;
 use engine::file::File;
-use engine::task::TaskSet;
 
 use super::DriveError;
 use super::bytes::value;
 use super::checkpoint::{self, Header};
-use super::core::{Core, Inner, Journal, places, seed_of};
+use super::core::{Core, Inner, Journal, seed_of};
 use super::frame::{self, FRAME_BYTES_MAX, Found};
 use super::layout::{Layout, PAGE};
-use super::pages::{CHECKSUM_MIN, Pages, UNWRITTEN, page_entry, unit_hash, unit_value};
+use super::pages::{Pages, UNWRITTEN, page_entry};
 use super::record::{Record, transactions};
 use super::registry::Registry;
+use super::resolve::{Candidates, resolve};
 use super::state::State;
-use super::window::{self, IN_FLIGHT_MAX};
 
 /// Bytes read in one command.
 const PART: usize = 1 << 20;
-
-/// What a unit may hold, oldest first, each with the sequence that said so. Sequence 0: what its page says.
-type Candidates = Vec<(u64, u64)>;
 
 /// A frame of the journal: its place in the ring, up to where it knew data stable, and its transactions.
 type Frame = (std::ops::Range<usize>, u64, Vec<u8>);
@@ -320,68 +311,4 @@ async fn mend_superblocks(inner: &Inner) -> Result<(), DriveError> {
         }
     }
     Ok(())
-}
-
-/// Gives every unit that the journal speaks of the one checksum that it has.
-async fn resolve(inner: &Inner, units: BTreeMap<u64, Candidates>, stable: u64) -> Result<(), DriveError> {
-    let extent_units = u64::from(inner.layout.extent_units());
-    let settle = |(unit, found): (u64, u64)| {
-        for (page, slots) in places(unit, 1) {
-            inner.with(|core| core.pages.change(page)[slots.start] = found);
-        }
-    };
-    let mut reads = TaskSet::new(IN_FLIGHT_MAX);
-    for (unit, mut candidates) in units {
-        let extent = (unit / extent_units) as usize;
-        if inner.with(|core| core.state.references[extent]) == 0 {
-            continue; // freed since
-        }
-        let Some((page, _)) = places(unit, 1).next() else { continue };
-        while !inner.with(|core| core.pages.is_present(page)) {
-            inner.load_page(page).await?;
-        }
-        inner.with(|core| {
-            core.pages.keep(page); // until it is changed, whatever is loaded in between
-            if let Some(first @ (0, _)) = candidates.first_mut() {
-                first.1 = core.value_at(unit).unwrap_or(UNWRITTEN);
-            }
-        });
-        // What was proved stable is older than nothing that the unit may hold.
-        let proved = candidates.iter().rposition(|(sequence, _)| *sequence > 0 && *sequence <= stable);
-        candidates.drain(..proved.unwrap_or(0));
-        if candidates.len() < 2 {
-            settle((unit, newest(&candidates)));
-        } else if let Some(ended) = window::push(&mut reads, pick(inner, unit, candidates)).await {
-            settle(ended);
-        }
-    }
-    while let Some((_, ended)) = reads.next().await {
-        settle(ended);
-    }
-    Ok(())
-}
-
-fn newest(candidates: &[(u64, u64)]) -> u64 {
-    candidates.last().map_or(UNWRITTEN, |(_, value)| *value)
-}
-
-/// Reads the unit: it, and which of its candidates it is.
-async fn pick(inner: &Inner, unit: u64, candidates: Candidates) -> (u64, u64) {
-    let buf = Buf::with_len(inner.layout.unit as usize);
-    let (result, content) = inner.file.read_at(inner.layout.unit_at(unit), buf).await;
-    if let Err(error) = result {
-        tracing::error!(%error, unit, "a unit that was being written can't be read");
-        return (unit, newest(&candidates));
-    }
-    let found = unit_value(seed_of(&inner.layout), unit, unit_hash(&content));
-    // An intent is only made over data, so each candidate is the checksum of some.
-    let matched =
-        candidates.iter().rev().map(|(_, value)| *value).find(|&value| value >= CHECKSUM_MIN && value == found);
-    if matched.is_none() {
-        tracing::warn!(
-            unit,
-            "a unit is neither what it was nor what was being written: it can't be read until rewritten"
-        );
-    }
-    (unit, matched.unwrap_or_else(|| newest(&candidates)))
 }

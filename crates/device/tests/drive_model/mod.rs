@@ -138,8 +138,8 @@ impl Model {
     }
 
     /// Some more of everything, on the drive as it was found.
-    pub async fn go_on(self: &Rc<Self>, drive: &Drive, unit: u32) {
-        let life = Life { drive: drive.clone(), model: Rc::clone(self), unit };
+    pub async fn go_on(self: &Rc<Self>, drive: &Drive, block_size: u32) {
+        let life = Life { drive: drive.clone(), model: Rc::clone(self), block_size };
         let names: Vec<(String, bool, u64)> = {
             let all = self.namespaces.borrow();
             all.iter().map(|(name, one)| (name.clone(), one.read_only, one.blocks.len() as u64)).collect()
@@ -166,7 +166,7 @@ impl Model {
 pub struct Life {
     pub drive: Drive,
     pub model: Rc<Model>,
-    pub unit: u32,
+    pub block_size: u32,
 }
 
 impl Life {
@@ -180,7 +180,11 @@ impl Life {
         let promise =
             Promise { blocks: vec![vec![0]; blocks as usize], may_be_absent: true, attribute, ..Promise::default() };
         self.model.namespaces.borrow_mut().insert(name.to_owned(), promise);
-        let spec = NamespaceSpec { name: name.into(), bytes: blocks * u64::from(self.unit), block_size: self.unit };
+        let spec = NamespaceSpec {
+            name: name.into(),
+            bytes: blocks * u64::from(self.block_size),
+            block_size: self.block_size,
+        };
         let made = self.drive.create_with(&spec, Some(("one", name.as_bytes()))).await.expect("created");
         self.model.with(name, |promise| promise.may_be_absent = false);
         made.number()
@@ -209,7 +213,7 @@ impl Life {
     pub async fn grow(&self, number: u32, blocks: u64) {
         let name = self.name(number);
         self.model.with(&name, |promise| promise.may_have = blocks);
-        self.drive.grow(number, blocks * u64::from(self.unit)).await.expect("grown");
+        self.drive.grow(number, blocks * u64::from(self.block_size)).await.expect("grown");
         self.model.with(&name, |promise| promise.blocks.resize(blocks as usize, vec![0]));
     }
 
@@ -235,7 +239,7 @@ impl Life {
     ) -> Result<(), Error> {
         let (name, namespace) = (self.name(number), self.drive.namespace(number).expect("it lives"));
         self.model.may(&name, lba, blocks, stamp);
-        let data = pattern(self.unit, &vec![stamp; blocks as usize]);
+        let data = pattern(self.block_size, &vec![stamp; blocks as usize]);
         namespace.write(Lba(lba), data, durability).await?;
         if durability == Durability::Stable {
             self.model.must(&name, lba, blocks, stamp);
@@ -250,11 +254,11 @@ impl Life {
             .step_by((blocks / 8) as usize)
             .map(|lba| {
                 let namespace = self.drive.namespace(number).expect("it lives");
-                let (model, name, unit) = (Rc::clone(&self.model), name.clone(), self.unit);
+                let (model, name, block_size) = (Rc::clone(&self.model), name.clone(), self.block_size);
                 task::spawn(async move {
                     model.may(&name, lba, 1, stamp);
                     let durability = if lba % 3 == 0 { Durability::Stable } else { Durability::Cached };
-                    namespace.write(Lba(lba), pattern(unit, &[stamp]), durability).await.expect("written");
+                    namespace.write(Lba(lba), pattern(block_size, &[stamp]), durability).await.expect("written");
                     if durability == Durability::Stable {
                         model.must(&name, lba, 1, stamp);
                     }
@@ -268,7 +272,7 @@ impl Life {
 
     pub async fn swap(&self, number: u32, lba: u64, old: u64, new: u64) {
         let (name, namespace) = (self.name(number), self.drive.namespace(number).expect("it lives"));
-        let (expected, data) = (pattern(self.unit, &[old]), pattern(self.unit, &[new]));
+        let (expected, data) = (pattern(self.block_size, &[old]), pattern(self.block_size, &[new]));
         self.model.may(&name, lba, 1, new);
         namespace.compare_and_write(Lba(lba), expected, data, Durability::Stable).await.expect("swapped");
         self.model.must(&name, lba, 1, new);
