@@ -313,3 +313,32 @@ fn a_dropped_write_leaves_the_old_or_the_new() {
     }
     assert!(seen[0] > 10 && seen[1] > 10, "old in {} runs, new in {}: nothing was tested", seen[0], seen[1]);
 }
+
+/// With extents of 64 KiB a namespace of 2^49 bytes has more of them than 32 bits can number. The number was cut: what was
+/// written at 2^48 was found at 0.
+#[test]
+fn a_namespace_has_no_more_extents_than_their_numbers_can_tell() {
+    simulated(4, async {
+        let drive = Drive::format(Path::new(PATH), &options(4096)).await.expect("formatted");
+        let bytes_max = (u64::from(u32::MAX) - 1) * (64 << 10);
+        for bytes in [bytes_max + 4096, 1 << 49] {
+            let refused = drive.create(&spec("large", bytes, 4096)).await;
+            assert!(
+                matches!(refused, Err(DriveError::Size { bytes_max: most, .. }) if most == bytes_max),
+                "{refused:?}"
+            );
+        }
+        let namespace = drive.create(&spec("a", bytes_max, 4096)).await.expect("created");
+        let grown = namespace.grow(bytes_max + 4096).await.expect_err("too large").to_string();
+        assert!(grown.contains("larger extents"), "{grown}");
+        let last = namespace.info().blocks - 1;
+        namespace.write(Lba(0), filled(1, 1), Durability::Stable).await.expect("written");
+        namespace.write(Lba(last), filled(2, 1), Durability::Stable).await.expect("written");
+        drop(namespace);
+        drive.close().await.expect("closed");
+        let drive = Drive::open(Path::new(PATH), &DriveOptions::default()).await.expect("opened again");
+        let namespace = drive.namespace(drive.find("a").expect("it is there")).expect("opened");
+        assert_eq!((byte_at(&namespace, 0).await, byte_at(&namespace, last).await), (Ok(1), Ok(2)));
+        sound(&drive).await;
+    });
+}

@@ -79,7 +79,10 @@ pub enum DriveError {
         unit: u32,
     },
     /// The size can't be.
-    #[error("{bytes} bytes: a namespace has a positive multiple of its block size {block_size}, at most {bytes_max}")]
+    #[error(
+        "{bytes} bytes: a namespace has a positive multiple of its block size {block_size}, at most {bytes_max} here; \
+         larger ones need a drive with larger extents"
+    )]
     Size {
         /// What was asked for.
         bytes: u64,

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::core::{Core, Inner, journal_need};
 use super::record::Record;
 use super::registry::Shared;
-use super::state::{NAME_BYTES_MAX, NAMESPACE_BYTES_MAX, NAMESPACES_MAX};
+use super::state::{NAME_BYTES_MAX, NAMESPACES_MAX, namespace_bytes_max};
 use super::{Drive, DriveError, DriveNamespace};
 use crate::identity::random_nguid;
 use crate::range_lock::Mode;
@@ -50,7 +50,7 @@ impl Drive {
         if *block_size != 4096 && *block_size != unit {
             return Err(DriveError::BlockSize { asked: *block_size, unit });
         }
-        check_size(*bytes, *block_size)?;
+        check_size(*bytes, *block_size, self.inner.layout.extent_bytes)?;
         let attribute_bytes = match attribute {
             Some((key, value)) if key.len() > ATTRIBUTE_KEY_BYTES_MAX || value.len() > ATTRIBUTE_BYTES_MAX => {
                 return Err(DriveError::Device(Error::OutOfSpace));
@@ -122,7 +122,7 @@ impl Drive {
     pub async fn grow(&self, number: u32, bytes: u64) -> Result<(), DriveError> {
         self.changeable()?;
         let shared = self.shared(number)?;
-        check_size(bytes, shared.block_size)?;
+        check_size(bytes, shared.block_size, self.inner.layout.extent_bytes)?;
         let _admission = self.inner.admit(journal_need(&[32])).await?;
         let sequence = self.inner.with(|core| {
             let space = core.state.space(number).map_err(|_| DriveError::NoNamespace(number.to_string()))?;
@@ -170,7 +170,9 @@ impl DriveNamespace {
         let drive = Drive { inner: Arc::clone(&self.inner) };
         drive.grow(self.shared.number, bytes).await.map_err(|error| match error {
             DriveError::Shrink { bytes: has, asked, .. } => GrowError::Smaller { has, asked },
-            DriveError::Size { bytes: asked, block_size, .. } => GrowError::Blocks { asked, block_size },
+            DriveError::Size { bytes: asked, block_size, .. } if !asked.is_multiple_of(block_size.into()) => {
+                GrowError::Blocks { asked, block_size }
+            }
             DriveError::Snapshot(_) => GrowError::Fixed("it is a snapshot"),
             other => GrowError::Io { path: self.inner.path.clone(), source: std::io::Error::other(other.to_string()) },
         })
@@ -185,11 +187,12 @@ fn check_name(name: &str) -> Result<(), DriveError> {
     Err(DriveError::Name(name.to_owned()))
 }
 
-fn check_size(bytes: u64, block_size: u32) -> Result<(), DriveError> {
-    if bytes > 0 && bytes <= NAMESPACE_BYTES_MAX && bytes.is_multiple_of(u64::from(block_size)) {
+fn check_size(bytes: u64, block_size: u32, extent_bytes: u32) -> Result<(), DriveError> {
+    let bytes_max = namespace_bytes_max(extent_bytes);
+    if bytes > 0 && bytes <= bytes_max && bytes.is_multiple_of(u64::from(block_size)) {
         return Ok(());
     }
-    Err(DriveError::Size { bytes, block_size, bytes_max: NAMESPACE_BYTES_MAX })
+    Err(DriveError::Size { bytes, block_size, bytes_max })
 }
 
 /// The metadata has room for one more namespace with so many extents mapped and bytes of attributes, and the name is free.

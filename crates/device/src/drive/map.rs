@@ -66,8 +66,8 @@ impl ExtentMap {
         leaves.flat_map(move |(place, leaf)| {
             let base = (place * LEAF) as u32;
             let (from, to) = (first.saturating_sub(base) as usize, ((last - base) as usize).min(LEAF - 1));
-            let entries = leaf[from..=to].iter().zip(base + from as u32..);
-            entries.filter(|(extent, _)| **extent != NONE).map(|(&extent, index)| (index, extent))
+            let entries = leaf[from..=to].iter().enumerate(); // no range of indices: that of the last leaf overflows
+            entries.filter(|(_, extent)| **extent != NONE).map(move |(at, &extent)| (base + (from + at) as u32, extent))
         })
     }
 

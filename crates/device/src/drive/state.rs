@@ -19,6 +19,12 @@ pub const NAME_BYTES_MAX: usize = 64;
 /// The largest namespace: its map's upper level then takes 16 MiB at the default extent. Derived from that.
 pub const NAMESPACE_BYTES_MAX: u64 = 1 << 49;
 
+/// The largest namespace of a drive with these extents: their numbers in it fit 32 bits, with one to spare. Cut to 32 bits the
+/// first extent beyond would be the namespace's first one, and a write there would be found here.
+pub(super) fn namespace_bytes_max(extent_bytes: u32) -> u64 {
+    NAMESPACE_BYTES_MAX.min((u64::from(u32::MAX) - 1) * u64::from(extent_bytes))
+}
+
 /// One namespace.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Space {
@@ -204,7 +210,7 @@ impl State {
     pub(super) fn sound(&self, namespace: u32) -> Result<(), Misfit> {
         let space = self.space(namespace)?;
         let block = space.block_size;
-        let sized = (1..=NAMESPACE_BYTES_MAX).contains(&space.bytes);
+        let sized = (1..=namespace_bytes_max(self.extent_bytes)).contains(&space.bytes);
         if (block != 4096 && block != self.unit) || !sized || !space.bytes.is_multiple_of(block.into()) {
             return Err("a namespace has a size, or blocks, that none can have");
         }
