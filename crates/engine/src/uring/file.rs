@@ -133,7 +133,7 @@ impl File {
                 .offset(offset + done as u64)
                 .rw_flags(flags)
                 .build();
-            let view = Held::View(data.clone());
+            let view = Held::View(data.slice(done..));
             // SAFETY: the entry points into the view's block, which the slot keeps alive and nobody may write to.
             let op = unsafe { Op::start(driver.clone(), entry, view, &self.shared.descriptor, Kind::File) };
             match writing.run(op).await {

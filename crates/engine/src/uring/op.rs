@@ -28,7 +28,8 @@ use crate::{Buf, View};
 pub(super) enum Held {
     Nothing,
     Buf(Buf),
-    View(#[expect(dead_code, reason = "held for the kernel, which reads it")] View),
+    /// What the kernel reads, and no more than that.
+    View(View),
     Send(Box<SendState>),
     Address(#[expect(dead_code, reason = "held for the kernel, which reads it")] Box<Address>),
     /// Nothing, but the result is a descriptor.
@@ -181,7 +182,7 @@ impl Forgotten {
     /// Gives back what the operation held, closes what it brought, and tells who wanted to know.
     pub(super) fn settle(self, result: i32, driver: &Driver) {
         if let Some(heir) = self.heir {
-            heir(outcome(result).map(drop));
+            heir(whole(result, &self.held));
         }
         match self.held {
             Held::Accept if result >= 0 => drop(net::own(result)),
@@ -251,6 +252,15 @@ fn outcome(result: i32) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
 }
 
+/// How an operation has ended whose future can't go on with it: a write that the kernel cut short has failed. Were it to count
+/// as done, its heir would call bytes written that never will be.
+fn whole(result: i32, held: &Held) -> io::Result<()> {
+    match (outcome(result)?, held) {
+        (count, Held::View(data)) if count < data.len() => Err(io::ErrorKind::WriteZero.into()),
+        _ => Ok(()),
+    }
+}
+
 impl Drop for Op {
     fn drop(&mut self) {
         if self.ended {
@@ -270,6 +280,20 @@ mod tests {
     use std::fs::File;
 
     use super::*;
+
+    /// A write of a future that was dropped came back with a part of its bytes, as on a full file system, and its heir was told
+    /// that it had gone well: a drive then expected content that nobody wrote.
+    #[test]
+    fn a_forgotten_write_that_was_cut_short_has_failed() {
+        let held = Held::View(Buf::zeroed(8192).freeze());
+        assert!(whole(8192, &held).is_ok());
+        for short in [0, 512, 4096] {
+            let told = whole(short, &held).map_err(|error| error.kind());
+            assert_eq!(told, Err(io::ErrorKind::WriteZero), "{short} bytes");
+        }
+        assert_eq!(whole(-libc::EIO, &held).map_err(|error| error.raw_os_error()), Err(Some(libc::EIO)));
+        assert!(whole(0, &Held::Nothing).is_ok(), "a flush has no bytes");
+    }
 
     #[test]
     fn a_file_operation_in_flight_is_a_reason_to_sleep() {
