@@ -471,9 +471,9 @@ impl Namespace for FileNamespace {
     async fn write_uncorrectable(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
         let bytes = blocks.saturating_mul(u64::from(self.info.block_size)).min(usize::MAX as u64) as usize;
         check_length(&self.info(), lba, bytes, self.info.transfer_blocks_max)?;
-        let Some(sidecar) = &self.sidecar else { return Err(Error::Unsupported("Write Uncorrectable")) };
-        let _guard = self.lock_for_writing(lba, blocks).await?;
-        sidecar.mark(lba, blocks).await
+        let Some(sidecar) = self.sidecar.clone() else { return Err(Error::Unsupported("Write Uncorrectable")) };
+        let guard = self.lock_for_writing(lba, blocks).await?;
+        sidecar.mark(lba, blocks, guard).await
     }
 
     fn attribute(&self, key: &'static str) -> Result<Option<Vec<u8>>, Error> {

@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use engine::file::{File, OpenOptions};
-use engine::{Buf, View};
+use engine::{Buf, View, task};
 
 use crate::attributes::{Attributes, COPY_BYTES};
 use crate::identity::{IdentityError, random_nguid};
@@ -144,8 +144,15 @@ impl Sidecar {
         self.uncorrectable.check(lba, blocks)
     }
 
-    pub async fn mark(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
-        self.change_marks(|marks| marks.with(lba, blocks)).await
+    /// Under the range's lock, and to its end also when the caller has gone: a mark that is on the medium and not in memory would
+    /// not be taken away by the next write there, and after a restart hide what that has made stable.
+    pub async fn mark(self: Arc<Self>, lba: Lba, blocks: u64, range: RangeGuard) -> Result<(), Error> {
+        let marked = task::to_its_end(async move {
+            let result = self.change_marks(|marks| marks.with(lba, blocks)).await;
+            drop(range);
+            result
+        });
+        marked.await.unwrap_or(Err(Error::Aborted))
     }
 
     /// What was written to the range is stable: it can be read again.

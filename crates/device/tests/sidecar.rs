@@ -167,3 +167,28 @@ fn a_crash_brings_no_mark_back_and_loses_none() {
         assert!(readable || !written.get(), "seed {seed}: a mark came back over an acknowledged write");
     }
 }
+
+/// The caller of a Write Uncorrectable went away while the mark was on its way to the medium. It was there, and nobody knew: the
+/// next write did not take it away, and after a restart hid what that write had made stable.
+#[test]
+fn a_mark_whose_caller_goes_away_hides_no_later_write() {
+    for after in (0..600).step_by(10) {
+        let world = World::new(after, SimConfig::default());
+        let node = world.node("n");
+        let task = world.spawn_on(node, async move {
+            let namespace = Rc::new(open(Path::new(PATH)).await.unwrap());
+            namespace.write(Lba(3), Buf::zeroed(4096).freeze(), Durability::Stable).await.unwrap();
+            let marked = namespace.write_uncorrectable(Lba(3), 1);
+            let _dropped = time::timeout(Duration::from_micros(after), marked).await;
+            namespace.write(Lba(3), Buf::zeroed(4096).freeze(), Durability::Stable).await.unwrap();
+        });
+        world.run_until(task).unwrap_or_else(|stalled| panic!("{stalled}"));
+        world.crash(node);
+        world.restart(node);
+        let task = world.spawn_on(node, async move {
+            let namespace = open(Path::new(PATH)).await.unwrap();
+            assert!(!is_unreadable(&namespace, 3).await, "after {after} us: acknowledged and stable, and gone");
+        });
+        world.run_until(task).unwrap_or_else(|stalled| panic!("{stalled}"));
+    }
+}
