@@ -243,8 +243,9 @@ impl FileNamespace {
             return Err(GrowError::Fixed("it takes no writes"));
         }
         self.file.grow(bytes).map_err(failed)?;
-        // The new size is told only when it survives power loss: a host may rely on it at once.
-        self.file.sync_data().await.map_err(failed)?;
+        // The new size is told only when it survives power loss: a host may rely on it at once. A failure is that of every
+        // cached write before, and told once: it latches as that of a flush does.
+        self.sync().await.map_err(|error| failed(io::Error::other(error)))?;
         self.blocks.fetch_max(bytes / u64::from(info.block_size), Ordering::AcqRel);
         Ok(())
     }
@@ -284,6 +285,15 @@ impl FileNamespace {
         let (result, found) = self.load(lba, Buf::with_len(expected.len())).await;
         result?;
         if *found == *expected { Ok(()) } else { Err(Error::CompareFailure) }
+    }
+
+    /// Everything acknowledged is stable, or the namespace latched, also when the caller has gone.
+    async fn sync(&self) -> Result<(), Error> {
+        let late = |latch: Arc<Latch>, result| {
+            let _ = latch.flushed(result); // it has latched; nobody is left to be told
+        };
+        let (result, _) = self.file.sync_data_holding(Arc::clone(&self.latch), late).await;
+        self.latch.flushed(result)
     }
 
     async fn store(&self, guard: RangeGuard, lba: Lba, data: View, durability: Durability) -> Result<(), Error> {
@@ -438,11 +448,7 @@ impl Namespace for FileNamespace {
             return Ok(());
         }
         self.latch.writable()?;
-        let late = |latch: Arc<Latch>, result| {
-            let _ = latch.flushed(result); // it has latched; nobody is left to be told
-        };
-        let (result, _) = self.file.sync_data_holding(Arc::clone(&self.latch), late).await;
-        self.latch.flushed(result)
+        self.sync().await
     }
 
     async fn compare(&self, lba: Lba, expected: View) -> Result<(), Error> {

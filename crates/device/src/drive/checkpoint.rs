@@ -219,6 +219,14 @@ struct Completion {
     run: Arc<Run>,
     entries: Vec<(u32, u64)>,
     generation: u64,
+/// A write or flush of a checkpoint whose caller has gone: the checkpoint has ended without its header, and its failure latches all
+/// the same. It is told once: the next flush may well succeed over what this one has lost.
+fn failed_late(run: Arc<Run>, result: io::Result<()>) {
+    if let Err(error) = result {
+        run.inner.checkpoint_failed(&error);
+    }
+}
+
     data_stable: u64,
     ended: bool,
 }
@@ -351,7 +359,7 @@ impl Inner {
             padded[..part.len()].copy_from_slice(part);
             self.put(slot + (2 * PAGE + index * PART) as u64, padded, false, run).await?;
         }
-        self.file.sync_data().await?;
+        self.file.sync_data_holding(Arc::clone(run), failed_late).await.0?;
         let completion =
             Completion { run: Arc::clone(run), entries, generation: header.generation, data_stable, ended: false };
         let late = |completion: Completion, result: io::Result<()>| completion.end(&result);
@@ -366,8 +374,7 @@ impl Inner {
     }
 
     async fn put(&self, at: u64, bytes: Buf, durable: bool, run: &Arc<Run>) -> io::Result<()> {
-        let late = |run: Arc<Run>, _: io::Result<()>| drop(run); // the checkpoint has ended without its header
-        self.file.write_at_holding(at, bytes.freeze(), durable, Arc::clone(run), late).await.0
+        self.file.write_at_holding(at, bytes.freeze(), durable, Arc::clone(run), failed_late).await.0
     }
 }
 

@@ -1,0 +1,93 @@
+//! What goes wrong at the wrong moment: a flush that fails when nobody waits for it, a read that fails while the drive is
+//! opened, a caller that goes away before a flush, a superblock that is lost on a medium that has grown.
+
+mod drive_model;
+
+use std::path::Path;
+use std::time::Duration;
+
+use device::{
+    Drive, DriveError, DriveNamespace, DriveOptions, Durability, FormatOptions, Lba, Namespace, NamespaceSpec,
+};
+use drive_model::PATH;
+use engine::sim::{DiskConfig, NodeId, SimConfig, World};
+use engine::{Buf, View, task};
+
+const BYTES: u64 = 5 << 20;
+
+fn world(seed: u64) -> (World, NodeId) {
+    let world = World::new(seed, SimConfig { complete_trace: true, ..SimConfig::default() });
+    let node = world.node("n");
+    world.disk(node, PATH, BYTES, calm());
+    (world, node)
+}
+
+fn calm() -> DiskConfig {
+    DiskConfig { torn: false, volatile_cache: false, ..DiskConfig::default() }
+}
+
+fn run<T: 'static>(world: &World, node: NodeId, future: impl Future<Output = T> + 'static) -> T {
+    let task = world.spawn_on(node, future);
+    world.run_until(task).unwrap_or_else(|stalled| panic!("{stalled}"))
+}
+
+fn filled(with: u8) -> View {
+    let mut buf = Buf::with_len(4096);
+    buf.fill(with);
+    buf.freeze()
+}
+
+fn format() -> FormatOptions {
+    FormatOptions { extent_bytes: 64 << 10, journal_bytes: Some(512 << 10), ..FormatOptions::default() }
+}
+
+/// A drive with a namespace of which one block is written.
+async fn furnished() -> (Drive, DriveNamespace) {
+    let drive = Drive::format(Path::new(PATH), &format()).await.expect("formatted");
+    let spec = NamespaceSpec { name: "a".into(), bytes: 1 << 20, block_size: 4096 };
+    let a = drive.create(&spec).await.expect("created");
+    a.write(Lba(0), filled(1), Durability::Stable).await.expect("written");
+    (drive, a)
+}
+
+async fn open() -> Result<(Drive, DriveNamespace), DriveError> {
+    let drive = Drive::open(Path::new(PATH), &DriveOptions::default()).await?;
+    let a = drive.namespace(drive.find("a")?)?;
+    Ok((drive, a))
+}
+
+async fn byte_at(namespace: &DriveNamespace, lba: u64) -> u8 {
+    let (result, found) = namespace.read(Lba(lba), Buf::with_len(4096)).await;
+    result.unwrap_or_else(|error| panic!("block {lba}: {error}"));
+    found[0]
+}
+
+/// The flush of a checkpoint failed after the caller of the checkpoint had gone. Nobody was told, and the next flush, which went
+/// well, was taken to have made stable what this one had lost.
+#[test]
+fn a_failed_flush_of_a_checkpoint_latches_though_its_caller_is_gone() {
+    let mut failed = 0;
+    for after in (0..2_000).step_by(25) {
+        let (world, node) = world(after);
+        let (drive, a) = run(&world, node, furnished());
+        let going = drive.clone();
+        let caller = world.spawn_on(node, async move { going.checkpoint().await });
+        world.run_for(Duration::from_micros(after)).unwrap_or_else(|stalled| panic!("{stalled}"));
+        // From now on what is begun fails; the caller is gone before it ends.
+        world.set_disk_config(node, PATH, DiskConfig { write_error_ppm: 1_000_000, ..calm() });
+        let before = world.trace().len();
+        world.run_for(Duration::from_micros(150)).unwrap_or_else(|stalled| panic!("{stalled}"));
+        let syncing = world.trace()[before..].contains(" sync");
+        drop(caller);
+        world.run_for(Duration::from_millis(5)).unwrap_or_else(|stalled| panic!("{stalled}"));
+        let trace = world.trace();
+        world.set_disk_config(node, PATH, calm());
+        let lost = trace[before..].contains("EIO");
+        run(&world, node, async move {
+            assert_eq!(drive.usage().fault.is_some(), lost, "after {after} us: a failure is told, and nothing else is");
+            drop(a);
+        });
+        failed += u64::from(lost && syncing);
+    }
+    assert!(failed > 2, "only {failed} flushes failed");
+}
