@@ -91,3 +91,34 @@ fn a_failed_flush_of_a_checkpoint_latches_though_its_caller_is_gone() {
     }
     assert!(failed > 2, "only {failed} flushes failed");
 }
+
+/// A block was being written over when the power failed, and could not be read when the drive was opened. It was given up for
+/// what the journal said last, for good, though the old content was there, acknowledged and stable.
+#[test]
+fn a_read_error_while_opening_gives_nothing_up() {
+    let (mut refused, mut old) = (0, 0);
+    for moment in (0..600).step_by(12) {
+        let (world, node) = world(moment);
+        let (drive, a) = run(&world, node, furnished());
+        let writer = world.spawn_on(node, async move { a.write(Lba(0), filled(2), Durability::Stable).await });
+        world.run_for(Duration::from_micros(moment)).unwrap_or_else(|stalled| panic!("{stalled}"));
+        world.crash(node);
+        drop((writer, drive));
+        world.restart(node);
+        let flaky = DiskConfig { read_error_ppm: 100_000, ..calm() };
+        for attempt in 0.. {
+            assert!(attempt < 1000, "it never opens");
+            world.set_disk_config(node, PATH, flaky.clone());
+            let opened = run(&world, node, open());
+            world.set_disk_config(node, PATH, calm());
+            match opened {
+                Err(error) => refused += u64::from(matches!(error, DriveError::Undecided { .. })),
+                Ok((_drive, a)) => {
+                    old += u64::from(run(&world, node, async move { byte_at(&a, 0).await }) == 1);
+                    break;
+                }
+            }
+        }
+    }
+    assert!(refused > 0 && old > 5, "refused {refused}, old {old}: nothing was tested");
+}

@@ -43,6 +43,22 @@ pub enum DriveError {
         /// Which structure, and how it shows.
         what: String,
     },
+    /// What was being written when the power failed can't be read, so nobody can say what it is.
+    #[error(
+        "{path}: {bytes} bytes at {at} were being written when the power failed, and can't be read: {source}. Try again; if it \
+         stays so, open the drive read-only and copy what is needed, then write zeroes over these bytes: the drive opens, and \
+         the block is a read fault until it is rewritten"
+    )]
+    Undecided {
+        /// The file or device.
+        path: PathBuf,
+        /// Where they are.
+        at: u64,
+        /// How many.
+        bytes: u64,
+        /// What the system says.
+        source: io::Error,
+    },
     /// Options that can't be.
     #[error("{0}")]
     Options(String),

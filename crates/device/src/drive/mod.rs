@@ -185,12 +185,7 @@ impl Drive {
             return Err(DriveError::Options(text));
         }
         let file = open_file(path, create, false)?;
-        if file.logical_block_size() > unit {
-            let medium = file.logical_block_size();
-            return Err(DriveError::Options(format!(
-                "the medium has blocks of {medium} bytes; use checksums over {medium}"
-            )));
-        }
+        recover::check_medium(file.logical_block_size(), unit)?;
         if !force && !matches!(recover::superblock(path, &file).await, Err(DriveError::NotADrive { .. })) {
             return Err(DriveError::IsADrive { path: path.to_owned() });
         }

@@ -275,10 +275,23 @@ pub(super) struct Opening<'a> {
     pub(super) pages_max: usize,
 }
 
+/// A medium reads and writes whole blocks of its own: smaller units can't be had from it one by one, and every read of one
+/// would fail, also where recovery looks what became of it.
+pub(super) fn check_medium(medium: u32, unit: u32) -> Result<(), DriveError> {
+    if medium <= unit {
+        return Ok(());
+    }
+    Err(DriveError::Options(format!(
+        "the medium has blocks of {medium} bytes, and the drive has checksums over {unit}; use checksums over {medium}, or copy \
+         the drive to a medium with blocks of {unit}"
+    )))
+}
+
 /// Opens the drive in `file`.
 pub(super) async fn open(opening: Opening<'_>, file: File) -> Result<Arc<Inner>, DriveError> {
     let Opening { path, read_only, pages_max } = opening;
     let layout = superblock(path, &file).await?;
+    check_medium(file.logical_block_size(), layout.unit)?;
     let Checkpoint { header, state, table, lost } = newest_checkpoint(path, &file, &layout).await?;
     let ring = read(path, &file, layout.journal_at, layout.journal_bytes).await?;
     let replay = Replay::run(path, &ring, &header, state, &layout).map_err(|error| lost.unwrap_or(error))?;
@@ -291,7 +304,7 @@ pub(super) async fn open(opening: Opening<'_>, file: File) -> Result<Arc<Inner>,
     core.read_only = true;
     let registry = Registry::of(&core.state.namespaces);
     let inner = Inner::new(path.to_owned(), file, layout, core, registry);
-    resolve(&inner, replay.units, replay.stable).await?;
+    resolve(&inner, replay.units, replay.stable, read_only).await?;
     if !read_only {
         mend_superblocks(&inner).await?;
         inner.with(|core| core.read_only = false);
@@ -312,3 +325,16 @@ async fn mend_superblocks(inner: &Inner) -> Result<(), DriveError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A drive with checksums over 512 bytes was copied to a medium with blocks of 4096: it opened, every unit in doubt could
+    /// not be read, and what the journal said last was made definite.
+    #[test]
+    fn a_medium_with_larger_blocks_is_refused() {
+        assert!(check_medium(512, 512).is_ok() && check_medium(512, 4096).is_ok() && check_medium(4096, 4096).is_ok());
+        let refused = check_medium(4096, 512).expect_err("too coarse").to_string();
+        assert!(refused.contains("blocks of 4096 bytes"), "{refused}");
+    }}

@@ -26,7 +26,12 @@ pub(super) type Candidates = Vec<(u64, u64)>;
 type Block = Vec<(u64, Candidates)>;
 
 /// Gives every unit that the journal speaks of the one checksum that it has.
-pub(super) async fn resolve(inner: &Inner, units: BTreeMap<u64, Candidates>, stable: u64) -> Result<(), DriveError> {
+pub(super) async fn resolve(
+    inner: &Inner,
+    units: BTreeMap<u64, Candidates>,
+    stable: u64,
+    read_only: bool,
+) -> Result<(), DriveError> {
     let extent_units = u64::from(inner.layout.extent_units());
     let block_units = block_units(inner);
     let settle = |found: Vec<(u64, u64)>| {
@@ -51,7 +56,7 @@ pub(super) async fn resolve(inner: &Inner, units: BTreeMap<u64, Candidates>, sta
         }
         if block.iter().all(|(_, candidates)| candidates.len() < 2) {
             settle(block.iter().map(|(unit, candidates)| (*unit, newest(candidates))).collect());
-        } else if let Some(ended) = window::push(&mut reads, pick(inner, block, block_units[extent])).await {
+        } else if let Some(ended) = window::push(&mut reads, pick(inner, block, block_units[extent], read_only)).await {
             settle(ended?);
         }
     }
@@ -102,7 +107,7 @@ fn at_sequence(candidates: &[(u64, u64)], sequence: u64) -> Option<u64> {
 }
 
 /// Reads the units: they, and which of their candidates they are.
-async fn pick(inner: &Inner, block: Block, block_units: u64) -> Result<Vec<(u64, u64)>, DriveError> {
+async fn pick(inner: &Inner, block: Block, block_units: u64, read_only: bool) -> Result<Vec<(u64, u64)>, DriveError> {
     let (first, count) = match block.as_slice() {
         [(first, _), .., (last, _)] => (*first, last - first + 1),
         [(first, _)] => (*first, 1),
@@ -110,9 +115,17 @@ async fn pick(inner: &Inner, block: Block, block_units: u64) -> Result<Vec<(u64,
     };
     let (bytes, at) = (inner.layout.unit as usize, inner.layout.unit_at(first));
     let (result, content) = inner.file.read_at(at, Buf::with_len(count as usize * bytes)).await;
-    if let Err(error) = result {
-        tracing::error!(%error, unit = first, "a unit that was being written can't be read");
-        return Ok(block.iter().map(|(unit, candidates)| (*unit, newest(candidates))).collect());
+    match result {
+        Ok(()) => {}
+        // The checkpoint that follows would make the newest checksum definite, over the old content perhaps, for an error that
+        // may pass: what was acknowledged and stable would be lost.
+        Err(source) if !read_only => {
+            return Err(DriveError::Undecided { path: inner.path.clone(), at, bytes: count * bytes as u64, source });
+        }
+        Err(error) => {
+            tracing::error!(%error, unit = first, "a unit that was being written can't be read");
+            return Ok(block.iter().map(|(unit, candidates)| (*unit, newest(candidates))).collect());
+        }
     }
     let seed = seed_of(&inner.layout);
     let value_of = |unit: u64| unit_value(seed, unit, unit_hash(&content[(unit - first) as usize * bytes..][..bytes]));
