@@ -122,3 +122,39 @@ fn a_read_error_while_opening_gives_nothing_up() {
     }
     assert!(refused > 0 && old > 5, "refused {refused}, old {old}: nothing was tested");
 }
+
+/// A block was written for the first time, and its writer went away while the record that says so waited for the frame before
+/// it. Others read the block, and flushed; after a crash it was zeroes.
+#[test]
+fn what_can_be_read_before_a_flush_is_there_after_a_crash() {
+    let mut read = 0;
+    for after in (0..900).step_by(3) {
+        let (world, node) = world(after);
+        let (drive, a) = run(&world, node, furnished());
+        let other = a.clone();
+        // Writes of another's keep the journal busy.
+        let others = world.spawn_on(node, async move {
+            for step in 0..8 {
+                other.write(Lba(32 + step), filled(3), Durability::Stable).await.expect("written");
+            }
+        });
+        let found = run(&world, node, async move {
+            let writer = a.clone();
+            let writer = task::spawn(async move { writer.write(Lba(1), filled(2), Durability::Stable).await });
+            engine::time::sleep(Duration::from_micros(after)).await;
+            writer.cancel().await;
+            let found = byte_at(&a, 1).await;
+            a.flush().await.expect("flushed");
+            found
+        });
+        world.crash(node);
+        drop((others, drive));
+        world.restart(node);
+        run(&world, node, async move {
+            let (_drive, a) = open().await.expect("opened");
+            assert!(byte_at(&a, 1).await >= found, "after {after} us: what was read is gone");
+        });
+        read += u64::from(found);
+    }
+    assert!(read > 20, "only {read}: nothing was tested");
+}

@@ -62,9 +62,31 @@ impl Drop for Leader {
 
 enum Turn {
     Done(Result<(), Error>),
+/// Who waits for a transaction to be stable. What it says holds in memory, so a flush has to write it if nobody waits.
+struct Waiting<'a> {
+    inner: &'a Inner,
+    sequence: u64,
+    ended: bool,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.inner.with(|core| core.journal.left = core.journal.left.max(self.sequence));
+        }
+    }
+}
+
     Lead(Frame),
 }
 
+        let mut waiting = Waiting { inner: self, sequence, ended: false };
+        let result = self.write_frames(sequence).await;
+        waiting.ended = true;
+        result
+    }
+
+    async fn write_frames(self: &Arc<Self>, sequence: u64) -> Result<(), Error> {
 impl Inner {
     /// Waits until all transactions up to `sequence` are stable.
     pub(super) async fn commit(self: &Arc<Self>, sequence: u64) -> Result<(), Error> {

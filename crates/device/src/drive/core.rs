@@ -66,6 +66,8 @@ pub(super) struct Journal {
     pub(super) sequence: u64,
     /// All up to this one are stable.
     pub(super) durable: u64,
+    /// The last one whose caller went away before it was.
+    pub(super) left: u64,
     /// A frame is being written.
     pub(super) writing: bool,
     /// Number of the next frame.
@@ -138,6 +140,7 @@ impl Journal {
     }
 }
 
+            left: 0,
 impl Inner {
     pub(super) fn new(path: PathBuf, file: File, layout: Layout, core: Core, registry: Registry) -> Arc<Inner> {
         let seed = seed_of(&layout);

@@ -371,14 +371,17 @@ impl Namespace for DriveNamespace {
 }
 
 impl Inner {
-    /// Makes every acknowledged write stable. What the records say already is.
+    /// Makes every acknowledged write stable, and every other one that can be read already. What records say is stable when it
+    /// is acknowledged; those whose callers went away wait for somebody to write them.
     pub(super) async fn flush(self: &Arc<Self>) -> Result<(), Error> {
-        let written = self.with(|core| match core.writable() {
+        let left = self.with(|core| match core.writable() {
             Err(_) if core.read_only => Ok(None),
             Err(error) => Err(error),
-            Ok(()) => Ok(Some(core.data.written(core.journal.sequence))),
+            Ok(()) => Ok(Some(core.journal.left)),
         })?;
-        let Some(written) = written else { return Ok(()) };
+        let Some(left) = left else { return Ok(()) };
+        self.commit(left).await?;
+        let written = self.with(|core| core.data.written(core.journal.sequence));
         let late = |inner: Arc<Inner>, result: io::Result<()>| {
             if let Err(error) = result {
                 inner.flush_failed(&error);
