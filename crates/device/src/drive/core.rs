@@ -98,8 +98,10 @@ pub(super) struct Admitted {
 /// Which intents have their data on the medium for good: what flushes have proved. A crash leaves fewer candidates to those.
 #[derive(Default)]
 pub(super) struct DataStable {
-    /// Sequences of intents whose data is not written yet.
+    /// Sequences of intents whose data is not written yet, or never will be.
     pub(super) open: Vec<u64>,
+    /// Of the latter: the sequence of each, and that of the intent which takes it back.
+    reversed: Vec<(u64, u64)>,
     /// The data of every intent up to this one is stable.
     pub(super) stable: u64,
 }
@@ -115,6 +117,21 @@ impl DataStable {
             self.open.swap_remove(at);
         }
     }
+
+    /// The data of intent `sequence` will never be; `by` takes it back. Until that is stable the intent stays open: a flush that
+    /// counted it as written could have its proof in a frame before the one with `by`. Were the power to fail between the two,
+    /// recovery would expect what was never written, and give up what is there.
+    pub(super) fn reverse(&mut self, sequence: u64, by: u64) {
+        self.reversed.push((sequence, by));
+    }
+
+    /// Intents taken back by what is stable by now count as written.
+    fn settle(&mut self, durable: u64) {
+        let (settled, open) = std::mem::take(&mut self.reversed).into_iter().partition(|(_, by)| *by <= durable);
+        self.reversed = open;
+        let settled: Vec<(u64, u64)> = settled;
+        settled.into_iter().for_each(|(sequence, _)| self.close(sequence));
+    }
 }
 
 impl Journal {
@@ -123,6 +140,7 @@ impl Journal {
             pending: Vec::new(),
             sequence,
             durable: sequence,
+            left: 0,
             writing: false,
             frame,
             head,
@@ -140,7 +158,6 @@ impl Journal {
     }
 }
 
-            left: 0,
 impl Inner {
     pub(super) fn new(path: PathBuf, file: File, layout: Layout, core: Core, registry: Registry) -> Arc<Inner> {
         let seed = seed_of(&layout);
@@ -283,6 +300,13 @@ impl Core {
         self.begin();
         self.add(record);
         self.end()
+    }
+
+    /// Everything up to `last` is in frames that are stable.
+    pub(super) fn journaled(&mut self, last: u64) {
+        self.journal.durable = last;
+        self.state.settle(last);
+        self.data.settle(last);
     }
 
     /// Sets the checksums of units of an extent.

@@ -101,19 +101,8 @@ impl Drop for Writing {
             self.failed(&io::Error::other("cut off"));
             return;
         }
-        // Its data never was: a later intent for the old checksums, which are still in their pages. Otherwise a flush could
-        // prove the first one's data stable, and recovery would expect what was never written.
         let (unit, values) = (self.unit, &mut self.values);
-        self.inner.with(|core| {
-            core.current(unit, values);
-            core.begin();
-            let values = &*values;
-            core.for_runs(unit, values, true, |core, extent, first, run| {
-                core.add(&Record::Intent { extent, first, values: &values[run] });
-            });
-            core.end();
-            core.data.close(sequence);
-        });
+        self.inner.with(|core| core.take_back(sequence, unit, values));
     }
 }
 
@@ -125,6 +114,20 @@ impl Core {
         values: &[u8],
         written: bool,
         mut each: impl FnMut(&mut Core, u32, u32, Range<usize>),
+    /// The data of intent `sequence` never was: a later intent for the old checksums, which are still in their pages. Otherwise a
+    /// flush could prove the first one's data stable, and recovery would expect what was never written.
+    pub(super) fn take_back(&mut self, sequence: u64, unit: u64, values: &mut [u8]) {
+        self.current(unit, values);
+        self.begin();
+        let values = &*values;
+        self.for_runs(unit, values, true, |core, extent, first, run| {
+            core.add(&Record::Intent { extent, first, values: &values[run] });
+        });
+        let by = self.end();
+        self.data.reverse(sequence, by);
+        self.journal.left = by;
+    }
+
     ) {
         let (extent_units, units) = (u64::from(self.extent_units()), values.len() as u64 / 8);
         let mut at = 0;
