@@ -1,18 +1,22 @@
 //! A file system that is full behind a sparse file. Needs the right to mount one; says so where it has not.
 
+use std::future::{Future, poll_fn};
 use std::path::Path;
+use std::pin::pin;
 use std::process::Command;
+use std::task::Poll;
 use std::time::Duration;
 
-use device::{Durability, Error, FileNamespace, FileOptions, Lba, Namespace};
+use device::{Drive, Durability, Error, FileNamespace, FileOptions, FormatOptions, Lba, Namespace, NamespaceSpec};
 use engine::{Buf, Reactor, ReactorConfig, View, time};
 
 /// A small file system in memory, unmounted when dropped.
 struct Mount<'a>(&'a Path);
 
-impl Mount<'_> {
-    fn new(at: &Path) -> Option<Mount<'_>> {
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m", "none"]).arg(at).output().ok()?;
+impl<'a> Mount<'a> {
+    fn new(at: &'a Path, size: &str) -> Option<Mount<'a>> {
+        let mounted =
+            Command::new("mount").args(["-t", "tmpfs", "-o", &format!("size={size}"), "none"]).arg(at).output().ok()?;
         mounted.status.success().then_some(Mount(at))
     }
 }
@@ -34,7 +38,7 @@ fn filled(byte: u8, blocks: usize) -> View {
 #[test]
 fn a_full_medium_is_out_of_space_and_stays_in_service() {
     let directory = tempfile::tempdir().expect("a directory");
-    let Some(_mount) = Mount::new(directory.path()) else {
+    let Some(_mount) = Mount::new(directory.path(), "1m") else {
         eprintln!("skipped: no file system can be mounted here (root is needed)");
         return;
     };
@@ -65,6 +69,43 @@ fn a_full_medium_is_out_of_space_and_stays_in_service() {
         namespace.deallocate(Lba(0), 4).await.expect("gives room back");
         namespace.write(Lba(blocks - 1), filled(4, 1), Durability::Stable).await.expect("there is room again");
         assert_eq!(namespace.compare(Lba(blocks - 1), filled(4, 1)).await, Ok(()));
+    };
+    let bounded = time::timeout(Duration::from_secs(30), main);
+    Reactor::run(ReactorConfig::default(), bounded).expect("a reactor").expect("no operation hangs");
+}
+
+/// A drive whose first writes of blocks find no room below goes on; when their callers had gone it did not, though nothing refers
+/// to what such a write leaves.
+#[test]
+fn a_drive_on_a_full_medium_stays_in_service_when_callers_go_away() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let Some(_mount) = Mount::new(directory.path(), "3m") else {
+        eprintln!("skipped: no file system can be mounted here (root is needed)");
+        return;
+    };
+    let path = directory.path().join("medium");
+    let main = async {
+        let format = FormatOptions {
+            create: Some(16 << 20),
+            extent_bytes: 64 << 10,
+            journal_bytes: Some(512 << 10),
+            ..FormatOptions::default()
+        };
+        let drive = Drive::format(&path, &format).await.expect("formatted: direct access to tmpfs is Linux 6.6");
+        let spec = NamespaceSpec { name: "a".into(), bytes: 8 << 20, block_size: 4096 };
+        let a = drive.create(&spec).await.expect("created");
+        let mut written = 0;
+        while a.write(Lba(written), filled(1, 1), Durability::Stable).await.is_ok() {
+            written += 1;
+        }
+        assert!((16..2048).contains(&written), "full after {written} blocks");
+        for step in 0..20 {
+            let mut write = pin!(a.write(Lba(written + step), filled(2, 2), Durability::Stable));
+            poll_fn(|cx| Poll::Ready(write.as_mut().poll(cx).is_ready())).await;
+        }
+        time::sleep(Duration::from_millis(50)).await;
+        assert_eq!(drive.usage().fault, None, "a full medium is not a failed one");
+        a.write(Lba(0), filled(3, 1), Durability::Stable).await.expect("this block has its room");
     };
     let bounded = time::timeout(Duration::from_secs(30), main);
     Reactor::run(ReactorConfig::default(), bounded).expect("a reactor").expect("no operation hangs");

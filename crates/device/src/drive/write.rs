@@ -82,9 +82,16 @@ impl Writing {
     fn late(mut self, result: &io::Result<()>) {
         match result {
             Ok(()) => self.written(),
+            Err(error) if self.lost_nothing(error) => {}
             Err(error) => self.failed(error),
         }
         drop(self.guard.take());
+    }
+
+    /// There was no room below, and nothing refers to what may have been written. (A write that was cut short there, and whose
+    /// caller has gone, is not gone on with: `WriteZero`.)
+    fn lost_nothing(&self, error: &io::Error) -> bool {
+        self.intent.is_none() && matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::WriteZero)
     }
 
     fn failed(&mut self, error: &io::Error) {
@@ -107,13 +114,6 @@ impl Drop for Writing {
 }
 
 impl Core {
-    /// Calls `each` with every run of units that hold data (or that hold none), as extent, first unit and the run's values.
-    fn for_runs(
-        &mut self,
-        unit: u64,
-        values: &[u8],
-        written: bool,
-        mut each: impl FnMut(&mut Core, u32, u32, Range<usize>),
     /// The data of intent `sequence` never was: a later intent for the old checksums, which are still in their pages. Otherwise a
     /// flush could prove the first one's data stable, and recovery would expect what was never written.
     pub(super) fn take_back(&mut self, sequence: u64, unit: u64, values: &mut [u8]) {
@@ -128,6 +128,13 @@ impl Core {
         self.journal.left = by;
     }
 
+    /// Calls `each` with every run of units that hold data (or that hold none), as extent, first unit and the run's values.
+    fn for_runs(
+        &mut self,
+        unit: u64,
+        values: &[u8],
+        written: bool,
+        mut each: impl FnMut(&mut Core, u32, u32, Range<usize>),
     ) {
         let (extent_units, units) = (u64::from(self.extent_units()), values.len() as u64 / 8);
         let mut at = 0;
@@ -261,8 +268,8 @@ impl Inner {
         let at = self.layout.unit_at(unit);
         let (result, mut writing) = self.file.write_at_holding(at, data, stable, writing, late).await;
         if let Err(error) = result {
-            if intent.is_none() && error.kind() == io::ErrorKind::StorageFull {
-                return Err(Error::OutOfSpace); // nothing refers to what may have been written
+            if writing.lost_nothing(&error) {
+                return Err(Error::OutOfSpace);
             }
             return Err(self.with(|core| core.fail(format!("write on {}: {error}", self.path.display()))));
         }
