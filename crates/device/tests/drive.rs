@@ -342,3 +342,26 @@ fn a_namespace_has_no_more_extents_than_their_numbers_can_tell() {
         sound(&drive).await;
     });
 }
+
+/// A namespace that is no multiple of extents never gave its last one back: no range covers what lies behind its end.
+#[test]
+fn the_last_extent_comes_free_though_the_namespace_ends_within_it() {
+    simulated(5, async {
+        let drive = Drive::format(Path::new(PATH), &options(4096)).await.expect("formatted");
+        let a = drive.create(&spec("a", 40 * 4096, 4096)).await.expect("created");
+        a.write(Lba(0), filled(1, 40), Durability::Stable).await.expect("written");
+        assert_eq!(a.allocated_bytes(), 3 * (64 << 10));
+        a.deallocate(Lba(32), 7).await.expect("deallocated");
+        assert_eq!((a.allocated_bytes(), byte_at(&a, 39).await), (3 * (64 << 10), Ok(1)), "a block of it is left");
+        a.deallocate(Lba(17), 23).await.expect("deallocated");
+        assert_eq!((a.allocated_bytes(), byte_at(&a, 16).await), (2 * (64 << 10), Ok(1)));
+        a.write(Lba(39), filled(2, 1), Durability::Stable).await.expect("written");
+        let snapshot = drive.snapshot(a.number(), "s").await.expect("a snapshot");
+        a.grow(48 * 4096).await.expect("grown");
+        a.deallocate(Lba(32), 8).await.expect("deallocated");
+        assert_eq!((byte_at(&a, 39).await, byte_at(&snapshot, 39).await), (Ok(0), Ok(2)));
+        a.deallocate(Lba(0), 48).await.expect("deallocated");
+        assert_eq!(a.allocated_bytes(), 0);
+        sound(&drive).await;
+    });
+}

@@ -193,10 +193,11 @@ impl DriveNamespace {
         let extent_units = u64::from(self.inner.layout.extent_units());
         let (mut at, end) = (first, first + units);
         while at < end {
-            let whole = if at.is_multiple_of(extent_units) { (end - at) / extent_units } else { 0 };
-            if state == UNWRITTEN && whole > 0 {
+            let aligned = state == UNWRITTEN && at.is_multiple_of(extent_units);
+            let whole = if aligned { (end - at) / extent_units } else { 0 };
+            if whole > 0 {
                 let count = whole.min(UNMAP_EXTENTS_MAX.into()) as u32;
-                self.unmap((at / extent_units) as u32, count).await?;
+                self.unmap((at / extent_units) as u32, count, end).await?;
                 at += u64::from(count) * extent_units;
                 continue;
             }
@@ -205,19 +206,30 @@ impl DriveNamespace {
             at += u64::from(len);
         }
         Ok(())
+            if aligned && self.unmap((at / extent_units) as u32, 1, end).await? {
+                return Ok(()); // the namespace ends within its last extent
+            }
     }
 
-    async fn unmap(&self, index: u32, count: u32) -> Result<(), Error> {
-        let namespace = self.shared.number;
+    /// Takes out extents that the range up to unit `end` covers, or (false) does nothing: the last of them is not covered. One
+    /// that the namespace ends in is covered up to there; in the step that looks it is also taken out, so nobody has written
+    /// behind a growth meanwhile.
+    async fn unmap(&self, index: u32, count: u32, end: u64) -> Result<bool, Error> {
+        let (namespace, layout) = (self.shared.number, &self.inner.layout);
         let _admission = self.inner.admit(journal_need(&[32])).await?;
         let sequence = self.inner.with(|core| {
-            let space = core.state.space(namespace).ok()?;
+            let Ok(space) = core.state.space(namespace) else { return Ok(None) };
+            let last = (u64::from(index) + u64::from(count)) * u64::from(layout.extent_units());
+            if end < last.min(space.bytes / u64::from(layout.unit)) {
+                return Err(());
+            }
             let any = space.map.range(index, index + count - 1).next().is_some();
-            any.then(|| core.log(&Record::Unmap { namespace, index, count }))
+            Ok(any.then(|| core.log(&Record::Unmap { namespace, index, count })))
         });
         match sequence {
-            Some(sequence) => self.inner.commit(sequence).await,
-            None => Ok(()),
+            Ok(Some(sequence)) => self.inner.commit(sequence).await.map(|()| true),
+            Ok(None) => Ok(true),
+            Err(()) => Ok(false),
         }
     }
 
