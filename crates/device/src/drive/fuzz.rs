@@ -1,17 +1,20 @@
 //! Entry points for fuzzing: any bytes may stand on a medium, and nothing may panic. Where a checksum stands between the
 //! bytes and a decoder the decoder is asked without it: a checksum is no defence against whoever writes it himself.
 
+use std::path::Path;
+
 use super::checkpoint::{self, Header, encode_state, encode_table};
 use super::frame::{self, Found};
 use super::layout::{EXTENT_BYTES_MIN, Layout, PAGE};
-use super::record::{Record, transactions};
+use super::record::Record;
+use super::recover::{NUMBER_MAX, Replay};
 use super::state::State;
 
 /// Bytes of a drive that the structures are read against.
 const BYTES: u64 = 8 << 20;
 
 /// What an opening reads. The first byte chooses: a superblock, a checkpoint's headers, its body, a ring of frames, or the
-/// transactions of a frame on an empty drive.
+/// transactions of a frame on an empty drive, at the first number of all and at the last.
 pub fn drive_open(bytes: &[u8]) {
     let Some((&kind, bytes)) = bytes.split_first() else { return };
     let layout = Layout::new([1; 16], BYTES, 4096, EXTENT_BYTES_MIN, None)
@@ -35,7 +38,7 @@ pub fn drive_open(bytes: &[u8]) {
             }
             frame::newest(bytes);
         }
-        _ => replay(bytes, &layout),
+        _ => [1, NUMBER_MAX].into_iter().for_each(|number| replay(bytes, number, &layout)),
     }
 }
 
@@ -63,22 +66,21 @@ fn body(bytes: &[u8], layout: &Layout) {
     assert_eq!(other_table, table);
 }
 
-fn replay(bytes: &[u8], layout: &Layout) {
-    let mut state = State::new(layout);
-    for transaction in transactions(bytes) {
-        let Ok((sequence, mut records)) = transaction else { return };
-        while !records.is_empty() {
-            let Ok(record) = Record::decode(&mut records) else { return };
-            if state.apply(&record, sequence).is_err() {
-                return;
-            }
-        }
-        state.settle(sequence);
+fn replay(bytes: &[u8], number: u64, layout: &Layout) {
+    if bytes.len() > frame::FRAME_CONTENT_MAX {
+        return;
     }
-    consistent(&state);
+    let mut ring = vec![0; frame::frame_bytes(bytes.len()) + PAGE];
+    let end = ring.len() - PAGE;
+    frame::seal(&mut ring[..end], frame::FrameHead { number, generation: number, stable: u64::MAX }, bytes);
+    let header =
+        Header { generation: number, sequence: number - 1, frame: number, head: 0, body_bytes: 0, body_sum: 0 };
+    if let Ok(replay) = Replay::run(Path::new("fuzzed"), &ring, &header, State::new(layout), layout) {
+        consistent(&replay.state);
+    }
 }
 
-/// References are what the maps say.
+/// References are what the maps say, and what nobody refers to is free.
 fn consistent(state: &State) {
     let mut counted = vec![0_u32; state.references.len()];
     for space in state.namespaces.values() {
@@ -86,6 +88,7 @@ fn consistent(state: &State) {
     }
     assert_eq!(counted, state.references);
     assert_eq!(counted.iter().map(|&count| u64::from(count)).sum::<u64>(), state.entries);
+    assert!((0..).zip(&counted).all(|(extent, &count)| state.is_free(extent) == (count == 0)));
 }
 
 /// One input for each kind, each as a drive writes it, named: the corpus to begin with.

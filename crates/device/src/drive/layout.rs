@@ -183,7 +183,7 @@ impl Layout {
         let sound = [512, 4096].contains(&layout.unit)
             && layout.extent_bytes.is_power_of_two()
             && (EXTENT_BYTES_MIN..=EXTENT_BYTES_MAX).contains(&layout.extent_bytes)
-            && layout.journal_bytes <= layout.bytes
+            && (JOURNAL_BYTES_MIN..=JOURNAL_BYTES_MAX).contains(&layout.journal_bytes)
             && layout.bytes <= i64::MAX as u64;
         if !sound {
             return Err("names sizes that no drive has".into());
@@ -224,4 +224,18 @@ impl Layout {
 
 fn entries_max(extents: u64) -> u64 {
     ENTRIES_PER_EXTENT * extents + 64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A superblock may name any journal whose places follow from its size, and all of it was read into memory at once.
+    #[test]
+    fn a_journal_larger_than_any_is_refused() {
+        for (journal, good) in [(JOURNAL_BYTES_MAX, true), (2 * JOURNAL_BYTES_MAX, false), (PAGE as u64, false)] {
+            let layout = Layout::new([1; 16], 1 << 40, 4096, EXTENT_BYTES, Some(journal)).expect("room for extents");
+            assert_eq!(Layout::decode(&layout.encode()).is_ok(), good, "a journal of {journal} bytes");
+        }
+    }
 }

@@ -205,7 +205,7 @@ fn room_for(core: &Core, inner: &Inner, name: &str, entries: u64, attribute_byte
     let most = 256 + NAME_BYTES_MAX as u64 + attribute_bytes;
     if namespaces.len() >= NAMESPACES_MAX
         || words + most > inner.layout.words_bytes_max()
-        || core.state.entries + entries > inner.layout.entries_max()
+        || core.state.entries + core.state.entries_promised + entries > inner.layout.entries_max()
     {
         return Err(DriveError::MetadataFull { entries_max: inner.layout.entries_max() });
     }

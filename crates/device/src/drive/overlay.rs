@@ -88,7 +88,7 @@ impl Inner {
                 None => {
                     let record = Record::Move { namespace, index: piece.index, extent: target, values: &values };
                     let sequence = core.log(&record);
-                    copying.reserved.mapped(piece.index);
+                    copying.reserved.mapped(core, piece.index);
                     Ok(sequence)
                 }
             });

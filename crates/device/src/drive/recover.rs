@@ -21,6 +21,9 @@ use super::registry::Registry;
 use super::resolve::{Candidates, resolve};
 use super::state::State;
 
+/// The largest number of a frame, a transaction or a checkpoint that is believed: each is one more than the one before it, and
+/// none is ever reached. Derived: half of what the fields hold, so that counting on from there can't overflow.
+pub(super) const NUMBER_MAX: u64 = 1 << 63;
 /// Bytes read in one command.
 const PART: usize = 1 << 20;
 
@@ -28,8 +31,8 @@ const PART: usize = 1 << 20;
 type Frame = (std::ops::Range<usize>, u64, Vec<u8>);
 
 /// The outcome of the journal.
-struct Replay {
-    state: State,
+pub(super) struct Replay {
+    pub(super) state: State,
     units: BTreeMap<u64, Candidates>,
     sequence: u64,
     /// The data of intents up to this one was stable.
@@ -143,6 +146,9 @@ async fn body(path: &Path, file: &File, layout: &Layout, header: &Header) -> Res
     if header.body_bytes > layout.body_bytes_max() || header.head > layout.journal_bytes {
         return Err(damaged(path, format!("checkpoint {generation} names places that the drive does not have; it")));
     }
+    if !believable(header) {
+        return Err(damaged(path, format!("checkpoint {generation} has numbers that no drive comes to; it")));
+    }
     let at = layout.slot_at(generation) + 2 * PAGE as u64;
     let body = read(path, file, at, layout_round(header.body_bytes)).await?;
     let body = &body[..header.body_bytes as usize];
@@ -150,6 +156,10 @@ async fn body(path: &Path, file: &File, layout: &Layout, header: &Header) -> Res
         return Err(damaged(path, format!("the body of checkpoint {generation}")));
     }
     checkpoint::decode(body, layout).map_err(|reason| damaged(path, format!("checkpoint {generation} {reason}; it")))
+}
+
+fn believable(header: &Header) -> bool {
+    header.generation.max(header.sequence).max(header.frame) <= NUMBER_MAX
 }
 
 /// Both headers of a slot, those that are good.
@@ -163,7 +173,13 @@ fn layout_round(bytes: u64) -> u64 {
 
 impl Replay {
     /// Applies every frame behind the checkpoint.
-    fn run(path: &Path, ring: &[u8], header: &Header, state: State, layout: &Layout) -> Result<Replay, DriveError> {
+    pub(super) fn run(
+        path: &Path,
+        ring: &[u8],
+        header: &Header,
+        state: State,
+        layout: &Layout,
+    ) -> Result<Replay, DriveError> {
         let mut replay = Replay {
             state,
             units: BTreeMap::new(),
@@ -220,6 +236,9 @@ impl Replay {
             }
             if sequence <= self.sequence {
                 return Err("its transactions are out of order");
+            }
+            if sequence > NUMBER_MAX {
+                return Err("a transaction has a number that no drive comes to");
             }
             self.sequence = sequence;
             while !records.is_empty() {
@@ -337,4 +356,21 @@ mod tests {
         assert!(check_medium(512, 512).is_ok() && check_medium(512, 4096).is_ok() && check_medium(4096, 4096).is_ok());
         let refused = check_medium(4096, 512).expect_err("too coarse").to_string();
         assert!(refused.contains("blocks of 4096 bytes"), "{refused}");
-    }}
+    }
+    /// Whoever writes a checksum himself may write any number beside it: one near the end made counting on overflow.
+    #[test]
+    fn numbers_near_the_end_are_refused() {
+        let layout = Layout::new([1; 16], 8 << 20, 4096, 64 << 10, None).expect("room for some extents");
+        let header = |sequence| Header { generation: 1, sequence, frame: 1, head: 0, body_bytes: 0, body_sum: 0 };
+        assert!(believable(&header(NUMBER_MAX)) && !believable(&header(NUMBER_MAX + 1)));
+        assert!(!believable(&Header { frame: u64::MAX, ..header(0) }));
+        assert!(!believable(&Header { generation: u64::MAX, ..header(0) }));
+        for (sequence, good) in [(NUMBER_MAX, true), (NUMBER_MAX + 1, false), (u64::MAX, false)] {
+            let transaction = [&[0; 4][..], &sequence.to_le_bytes()].concat();
+            let mut ring = vec![0; 2 * PAGE];
+            frame::seal(&mut ring[..PAGE], frame::FrameHead { number: 1, generation: 1, stable: 0 }, &transaction);
+            let replay = Replay::run(Path::new("medium"), &ring, &header(0), State::new(&layout), &layout);
+            assert_eq!(replay.is_ok(), good, "transaction {sequence}");
+        }
+    }
+}

@@ -41,12 +41,13 @@ impl Reservation {
 
     /// Takes an extent for `index`. False: some will be free soon.
     pub(super) fn take(&mut self, core: &mut Core, index: u32) -> Result<bool, Error> {
-        if core.state.entries + self.taken.len() as u64 >= self.inner.layout.entries_max() {
+        if core.state.entries + core.state.entries_promised >= self.inner.layout.entries_max() {
             return Err(Error::OutOfSpace);
         }
         match core.state.free.take_any() {
             Some(extent) => {
                 self.taken.push((index, extent));
+                core.state.entries_promised += 1;
                 Ok(true)
             }
             None if core.state.frees_later().is_some() => Ok(false),
@@ -60,7 +61,8 @@ impl Reservation {
     }
 
     /// The extent meant for `index` is mapped now.
-    pub(super) fn mapped(&mut self, index: u32) {
+    pub(super) fn mapped(&mut self, core: &mut Core, index: u32) {
+        core.state.entries_promised -= u64::from(self.for_index(index) != NONE);
         self.taken.retain(|(meant, _)| *meant != index);
     }
 }
@@ -68,7 +70,10 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         if !self.taken.is_empty() {
-            self.inner.with(|core| self.taken.iter().for_each(|(_, extent)| core.state.free.give(*extent)));
+            self.inner.with(|core| {
+                core.state.entries_promised -= self.taken.len() as u64;
+                self.taken.iter().for_each(|(_, extent)| core.state.free.give(*extent));
+            });
         }
     }
 }
@@ -83,7 +88,7 @@ impl Core {
         for piece in span.pieces().filter(|piece| piece.extent == NONE) {
             let extent = reserved.for_index(piece.index);
             self.add(&Record::Map { namespace, index: piece.index, extent });
-            reserved.mapped(piece.index);
+            reserved.mapped(self, piece.index);
         }
         self.end();
         if let Ok(space) = self.state.space(namespace) {

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use super::layout::Layout;
-use super::map::{ExtentMap, Free};
+use super::map::{ExtentMap, Free, NONE};
 use super::record::Record;
 
 /// Namespaces of a drive, snapshots among them. Chosen: what one looks through by eye.
@@ -59,6 +59,9 @@ pub(super) struct State {
     pub(super) next_namespace: u32,
     /// Places in all maps that name an extent.
     pub(super) entries: u64,
+    /// Entries that commands under way are about to add: with them, too, the maps fit their place in a checkpoint.
+    pub(super) entries_promised: u64,
+    entries_max: u64,
     extent_bytes: u32,
     unit: u32,
 }
@@ -75,6 +78,8 @@ impl State {
             freed: Vec::new(),
             next_namespace: 1,
             entries: 0,
+            entries_promised: 0,
+            entries_max: layout.entries_max(),
             extent_bytes: layout.extent_bytes,
             unit: layout.unit,
         }
@@ -111,7 +116,10 @@ impl State {
     pub(super) fn settle(&mut self, stable: u64) {
         let settled = self.freed.partition_point(|(sequence, _)| *sequence <= stable);
         for (_, extent) in self.freed.drain(..settled) {
-            self.free.give(extent);
+            // Foreign records may have mapped it again meanwhile; ours wait until it is free.
+            if self.references[extent as usize] == 0 {
+                self.free.give(extent);
+            }
         }
     }
 
@@ -122,6 +130,10 @@ impl State {
         if u64::from(index) >= space.bytes.div_ceil(bytes) {
             return Err("a record maps an extent beyond the end of its namespace");
         }
+        if space.map.get(index) == NONE && self.entries >= self.entries_max {
+            return Err("a record maps more extents than the drive has room to note");
+        }
+        let space = self.space_mut(namespace)?;
         let old = space.map.set(index, extent);
         let references =
             self.references.get_mut(extent as usize).ok_or("a record names an extent that is not there")?;
@@ -173,7 +185,11 @@ impl State {
                 self.sound(namespace)
             }
             Record::Share { namespace, source, nguid, read_only, name } => {
-                let from = self.space(source)?.clone();
+                let from = self.space(source)?;
+                if self.entries + u64::from(from.map.len()) > self.entries_max {
+                    return Err("a record maps more extents than the drive has room to note");
+                }
+                let from = from.clone();
                 for (_, extent) in from.map.iter() {
                     self.references[extent as usize] += 1;
                     self.entries += 1;
@@ -201,6 +217,9 @@ impl State {
         if namespace < self.next_namespace {
             return Err("a record makes a namespace whose number was used before");
         }
+        if self.namespaces.len() >= NAMESPACES_MAX {
+            return Err("a record makes more namespaces than a drive can have");
+        }
         self.next_namespace = namespace.checked_add(1).ok_or("a record makes a namespace whose number is none")?;
         self.namespaces.insert(namespace, space);
         self.sound(namespace)
@@ -215,5 +234,58 @@ impl State {
             return Err("a namespace has a size, or blocks, that none can have");
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drive::layout::EXTENT_BYTES_MIN;
+
+    fn state() -> State {
+        let layout = Layout::new([1; 16], 8 << 20, 4096, EXTENT_BYTES_MIN, None).expect("room for some extents");
+        let mut state = State::new(&layout);
+        let bytes = namespace_bytes_max(EXTENT_BYTES_MIN);
+        let record = Record::Create { namespace: 1, nguid: [1; 16], block_size: 4096, bytes, name: "a" };
+        state.apply(&record, 1).expect("the largest namespace");
+        state
+    }
+
+    /// Records that we never write, but somebody might: an extent was taken out and mapped again in one transaction, and was free
+    /// and in use when that had become stable.
+    #[test]
+    fn an_extent_mapped_again_is_not_free() {
+        let mut state = state();
+        let map = Record::Map { namespace: 1, index: 0, extent: 5 };
+        state.apply(&map, 2).expect("mapped");
+        state.settle(2);
+        state.apply(&Record::Unmap { namespace: 1, index: 0, count: 1 }, 3).expect("taken out");
+        state.apply(&map, 3).expect("mapped again");
+        state.settle(3);
+        assert!(!state.is_free(5) && state.references[5] == 1);
+    }
+
+    /// The maps and the namespaces of foreign records had no bound: they outgrew their place in a checkpoint.
+    #[test]
+    fn records_can_not_outgrow_a_checkpoint() {
+        let mut state = state();
+        let extents = state.references.len() as u32;
+        for extent in 0..extents {
+            state.apply(&Record::Map { namespace: 1, index: extent, extent }, 2).expect("mapped");
+        }
+        let mut refused = None;
+        for namespace in 2..10 {
+            let nguid = [namespace as u8; 16];
+            let share = Record::Share { namespace, source: 1, nguid, read_only: true, name: "s" };
+            refused = refused.or(state.apply(&share, 3).err().map(|why| (namespace, why)));
+        }
+        assert!(refused.is_some_and(|(_, why)| why.contains("more extents than the drive has room")), "{refused:?}");
+        assert!(state.entries <= state.entries_max);
+        state.apply(&Record::Delete { namespace: 1 }, 4).expect("deleted");
+        let made = (100..3000).take_while(|&namespace| {
+            let create = Record::Create { namespace, nguid: [1; 16], block_size: 4096, bytes: 4096, name: "b" };
+            state.apply(&create, 5).is_ok()
+        });
+        assert!(made.count() < NAMESPACES_MAX && state.namespaces.len() == NAMESPACES_MAX);
     }
 }
