@@ -365,3 +365,28 @@ fn the_last_extent_comes_free_though_the_namespace_ends_within_it() {
         sound(&drive).await;
     });
 }
+
+/// A write over two extents that a snapshot shares, with room for one copy: the first one was changed before the second one was
+/// refused.
+#[test]
+fn a_write_without_room_for_all_copies_changes_nothing() {
+    simulated(6, async {
+        let drive = Drive::format(Path::new(PATH), &options(4096)).await.expect("formatted");
+        let a = drive.create(&spec("a", 32 * 4096, 4096)).await.expect("created");
+        a.write(Lba(0), filled(1, 32), Durability::Stable).await.expect("written");
+        drive.snapshot(a.number(), "s").await.expect("a snapshot");
+        let free = (drive.usage().bytes - drive.usage().used_bytes) / (64 << 10);
+        let b = drive.create(&spec("b", free * (64 << 10), 4096)).await.expect("created");
+        for extent in 0..free - 1 {
+            b.write(Lba(extent * 16), filled(3, 1), Durability::Stable).await.expect("there is room");
+        }
+        assert_eq!(a.write(Lba(10), filled(2, 12), Durability::Stable).await, Err(Error::OutOfSpace));
+        for lba in 0..32 {
+            assert_eq!(byte_at(&a, lba).await, Ok(1), "block {lba} of a write that was refused");
+        }
+        b.deallocate(Lba(0), 16).await.expect("gives room back");
+        a.write(Lba(10), filled(2, 12), Durability::Stable).await.expect("there is room for both");
+        assert_eq!((byte_at(&a, 9).await, byte_at(&a, 10).await, byte_at(&a, 21).await), (Ok(1), Ok(2), Ok(2)));
+        sound(&drive).await;
+    });
+}

@@ -147,11 +147,16 @@ impl DriveNamespace {
     /// Writes extent by extent, in a task that nobody drops. The caller keeps the lock.
     async fn store_pieces(&self, span: &Span, data: &View, durability: Durability) -> Result<(), Error> {
         let unit_bytes = self.inner.layout.unit as usize;
+        // Room for all copies before the first change: a full drive refuses the write as a whole.
+        let mut reserved = Reservation::new(&self.inner);
+        let shared: Vec<Piece> = span.pieces().filter(|piece| self.is_shared(piece)).collect();
+        self.inner.reserve_copies(&mut reserved, &shared).await?;
         for piece in span.pieces() {
             let at = piece.at as usize * unit_bytes;
             let part = data.slice(at..at + piece.units as usize * unit_bytes);
             if self.is_shared(&piece) {
-                self.inner.copy_extent(self.shared.number, &piece, &Change::Data(part)).await?;
+                let room = reserved.split(piece.index);
+                self.inner.copy_extent(self.shared.number, &piece, &Change::Data(part), room).await?;
                 continue;
             }
             let mut values = self.inner.hashes(&part);
@@ -201,14 +206,14 @@ impl DriveNamespace {
                 at += u64::from(count) * extent_units;
                 continue;
             }
+            if aligned && self.unmap((at / extent_units) as u32, 1, end).await? {
+                return Ok(()); // the namespace ends within its last extent
+            }
             let len = (extent_units - at % extent_units).min(end - at) as u32;
             self.set_piece_state(Span::new(&self.inner.layout, at, len), state).await?;
             at += u64::from(len);
         }
         Ok(())
-            if aligned && self.unmap((at / extent_units) as u32, 1, end).await? {
-                return Ok(()); // the namespace ends within its last extent
-            }
     }
 
     /// Takes out extents that the range up to unit `end` covers, or (false) does nothing: the last of them is not covered. One
@@ -246,7 +251,7 @@ impl DriveNamespace {
             return Ok(());
         }
         if self.is_shared(&piece) {
-            return inner.copy_extent(namespace, &piece, &Change::State(state)).await;
+            return inner.copy_extent(namespace, &piece, &Change::State(state), Reservation::new(inner)).await;
         }
         let _admission = inner.admit(journal_need(&[32, 32])).await?;
         let mut reserved = Reservation::new(inner);

@@ -16,6 +16,7 @@ use engine::{Buf, View};
 use super::bytes::{set_value, value};
 use super::commit::Admission;
 use super::core::{Inner, journal_need};
+use super::map::NONE;
 use super::pages::{CHECKSUM_MIN, UNCORRECTABLE, unit_hash, unit_value};
 use super::record::Record;
 use super::reserve::Reservation;
@@ -51,27 +52,19 @@ pub(super) enum Change {
 
 impl Inner {
     /// Replaces the shared extent behind `piece` by a copy with `change` in it. The caller holds the lock of the whole extent
-    /// and runs in a task that is not dropped.
+    /// and runs in a task that is not dropped. What is `reserved` for the piece becomes the copy.
     pub(super) async fn copy_extent(
         self: &Arc<Self>,
         namespace: u32,
         piece: &Piece,
         change: &Change,
+        mut reserved: Reservation,
     ) -> Result<(), Error> {
         let units = self.layout.extent_units();
         let admission = self.admit(journal_need(&[units as usize * 8 + 32])).await?;
         let whole = u64::from(piece.index) * u64::from(units);
-        let mut reserved = Reservation::new(self);
-        let target = loop {
-            match self.with(|core| match reserved.take(core, piece.index) {
-                Ok(true) => Ok(Some(reserved.for_index(piece.index))),
-                Ok(false) => Ok(None),
-                Err(error) => Err(error),
-            })? {
-                Some(extent) => break extent,
-                None => self.wait_for_free().await?,
-            }
-        };
+        self.reserve_copies(&mut reserved, &[*piece]).await?;
+        let target = reserved.for_index(piece.index);
         let mut copying = Copying { reserved, _admission: admission };
         let mut values = Vec::with_capacity(units as usize * 8);
         let chunk = (TRANSFER_BYTES_MAX as u32 / self.layout.unit).min(units);
@@ -98,6 +91,20 @@ impl Inner {
             }
         };
         self.commit(sequence).await
+    }
+
+    /// Takes an extent for the copy of each of these pieces, where it has none yet.
+    pub(super) async fn reserve_copies(
+        self: &Arc<Self>,
+        reserved: &mut Reservation,
+        pieces: &[Piece],
+    ) -> Result<(), Error> {
+        for piece in pieces {
+            while reserved.for_index(piece.index) == NONE && !self.with(|core| reserved.take(core, piece.index))? {
+                self.wait_for_free().await?;
+            }
+        }
+        Ok(())
     }
 
     /// Copies a part of an extent; `values` are its checksums, before and then after.

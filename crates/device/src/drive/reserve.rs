@@ -65,6 +65,12 @@ impl Reservation {
         core.state.entries_promised -= u64::from(self.for_index(index) != NONE);
         self.taken.retain(|(meant, _)| *meant != index);
     }
+
+    /// What was taken for `index`, by itself.
+    pub(super) fn split(&mut self, index: u32) -> Reservation {
+        let taken = self.taken.extract_if(.., |(meant, _)| *meant == index).collect();
+        Reservation { inner: Arc::clone(&self.inner), taken }
+    }
 }
 
 impl Drop for Reservation {
