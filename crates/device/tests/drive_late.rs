@@ -158,3 +158,25 @@ fn what_can_be_read_before_a_flush_is_there_after_a_crash() {
     }
     assert!(read > 20, "only {read}: nothing was tested");
 }
+
+/// The first superblock was damaged, and the medium had grown, so the second one was not at its end: the drive was none, and
+/// `format` took the medium without being forced.
+#[test]
+fn a_drive_is_found_on_a_medium_that_has_grown() {
+    for (at, len) in [(0, 8), (0, 4096), (100, 1)] {
+        let (world, node) = world(1);
+        drop(run(&world, node, furnished()));
+        world.crash(node);
+        world.restart(node);
+        world.corrupt(node, PATH, at, len);
+        world.disk(node, PATH, BYTES + (3 << 20), calm());
+        run(&world, node, async {
+            let formatted = Drive::format(Path::new(PATH), &format()).await;
+            assert!(matches!(formatted, Err(DriveError::IsADrive { .. })), "{formatted:?}");
+            let (drive, a) = open().await.expect("opened");
+            assert_eq!(byte_at(&a, 0).await, 1);
+            let report = drive.check(|_, _| {}).await.expect("a check");
+            assert_eq!(report.faults, Vec::<String>::new(), "the first superblock is mended");
+        });
+    }
+}

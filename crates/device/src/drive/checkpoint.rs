@@ -70,12 +70,18 @@ impl Header {
         copies.into_iter().flatten().max_by_key(|header| header.generation)
     }
 
+    /// A header of some drive is at the front of `bytes`.
+    pub(super) fn is_any(bytes: &[u8]) -> bool {
+        let (content, sum) = bytes[..HEADER].split_at(HEADER - 8);
+        content.starts_with(MAGIC) && xxhash_rust::xxh3::xxh3_64(content).to_le_bytes() == *sum
+    }
+
     /// One header, at the front of `bytes`.
     pub(super) fn copy(bytes: &[u8], drive: &[u8; 16]) -> Option<Header> {
-        let (content, sum) = bytes[..HEADER].split_at(HEADER - 8);
-        if xxhash_rust::xxh3::xxh3_64(content).to_le_bytes() != *sum || !content.starts_with(MAGIC) {
+        if !Header::is_any(bytes) {
             return None;
         }
+        let content = &bytes[..HEADER - 8];
         let mut from = Reader(&content[MAGIC.len()..]);
         let fields = [(); 6].map(|()| from.u64());
         let [Ok(generation), Ok(sequence), Ok(frame), Ok(head), Ok(body_bytes), Ok(body_sum)] = fields else {
@@ -213,12 +219,6 @@ impl Drop for Run {
     }
 }
 
-/// What is true once the header is on the medium. It is noted also when the checkpoint's caller has gone: a drive that did not
-/// know would give the next checkpoint the same number, and overwrite the pages and the body that this one refers to.
-struct Completion {
-    run: Arc<Run>,
-    entries: Vec<(u32, u64)>,
-    generation: u64,
 /// A write or flush of a checkpoint whose caller has gone: the checkpoint has ended without its header, and its failure latches all
 /// the same. It is told once: the next flush may well succeed over what this one has lost.
 fn failed_late(run: Arc<Run>, result: io::Result<()>) {
@@ -227,6 +227,12 @@ fn failed_late(run: Arc<Run>, result: io::Result<()>) {
     }
 }
 
+/// What is true once the header is on the medium. It is noted also when the checkpoint's caller has gone: a drive that did not
+/// know would give the next checkpoint the same number, and overwrite the pages and the body that this one refers to.
+struct Completion {
+    run: Arc<Run>,
+    entries: Vec<(u32, u64)>,
+    generation: u64,
     data_stable: u64,
     ended: bool,
 }

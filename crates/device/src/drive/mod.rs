@@ -186,7 +186,7 @@ impl Drive {
         }
         let file = open_file(path, create, false)?;
         recover::check_medium(file.logical_block_size(), unit)?;
-        if !force && !matches!(recover::superblock(path, &file).await, Err(DriveError::NotADrive { .. })) {
+        if !force && recover::holds_a_drive(path, &file).await {
             return Err(DriveError::IsADrive { path: path.to_owned() });
         }
         let layout = Layout::new(crate::identity::random_nguid(), file.size(), unit, extent_bytes, journal_bytes);

@@ -14,7 +14,7 @@ use super::bytes::value;
 use super::checkpoint::{self, Header};
 use super::core::{Core, Inner, Journal, seed_of};
 use super::frame::{self, FRAME_BYTES_MAX, Found};
-use super::layout::{Layout, PAGE};
+use super::layout::{JOURNAL_BYTES_MAX, Layout, PAGE};
 use super::pages::{Pages, UNWRITTEN, page_entry};
 use super::record::{Record, transactions};
 use super::registry::Registry;
@@ -86,6 +86,56 @@ pub(super) async fn superblock(path: &Path, file: &File) -> Result<Layout, Drive
         (None, Some(error)) => error,
         (None, None) => not_a_drive(),
     })
+}
+
+/// There is a drive, or what is left of one: its journal or a checkpoint, behind superblocks that are gone.
+pub(super) async fn holds_a_drive(path: &Path, file: &File) -> bool {
+    match superblock(path, file).await {
+        Err(DriveError::NotADrive { .. }) => !matches!(has_traces(path, file).await, Ok(false)),
+        _ => true,
+    }
+}
+
+/// Where a journal may be there is one, or there is a checkpoint where one may be. A medium that begins with zeroes has neither:
+/// what erased a journal's first page was meant to erase.
+async fn has_traces(path: &Path, file: &File) -> Result<bool, DriveError> {
+    let end = file.size().min(2 * PAGE as u64 + JOURNAL_BYTES_MAX) / PAGE as u64 * PAGE as u64;
+    let front = read(path, file, 0, end.min(2 * PAGE as u64)).await?;
+    if front.iter().all(|&byte| byte == 0) {
+        return Ok(false);
+    }
+    if front.len() == 2 * PAGE && frame::newest(&front[PAGE..]).1 > 0 {
+        return Ok(true);
+    }
+    for at in (PAGE as u64..end).step_by(PART) {
+        let part = read(path, file, at, (end - at).min(PART as u64)).await?;
+        if part.chunks_exact(PAGE).any(Header::is_any) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The second superblock of a drive whose medium has grown since: it is where the medium ended then, and only the first one says
+/// where that is. All of the medium is read, which takes its time, and there is no other way.
+async fn twin_within(path: &Path, file: &File) -> Result<Option<Layout>, DriveError> {
+    if !has_traces(path, file).await? {
+        return Ok(None);
+    }
+    let end = file.size() / PAGE as u64 * PAGE as u64;
+    tracing::warn!(path = %path.display(), bytes = end, "no superblock at either end: all of the medium is searched for one");
+    for at in (PAGE as u64..end).step_by(PART) {
+        let part = read(path, file, at, (end - at).min(PART as u64)).await?;
+        for (page, behind) in part.chunks_exact(PAGE).zip((at + PAGE as u64..).step_by(PAGE)) {
+            // Data may look like a superblock; one that is one lies at the end of what it speaks of.
+            if let Ok(Some(layout)) = Layout::decode(page)
+                && layout.bytes == behind
+            {
+                return Ok(Some(layout));
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// A checkpoint as it was read.
@@ -309,7 +359,10 @@ pub(super) fn check_medium(medium: u32, unit: u32) -> Result<(), DriveError> {
 /// Opens the drive in `file`.
 pub(super) async fn open(opening: Opening<'_>, file: File) -> Result<Arc<Inner>, DriveError> {
     let Opening { path, read_only, pages_max } = opening;
-    let layout = superblock(path, &file).await?;
+    let layout = match superblock(path, &file).await {
+        Ok(layout) => layout,
+        Err(error) => twin_within(path, &file).await.ok().flatten().ok_or(error)?,
+    };
     check_medium(file.logical_block_size(), layout.unit)?;
     let Checkpoint { header, state, table, lost } = newest_checkpoint(path, &file, &layout).await?;
     let ring = read(path, &file, layout.journal_at, layout.journal_bytes).await?;
