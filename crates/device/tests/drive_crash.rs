@@ -4,7 +4,8 @@
 //! A scripted life runs once to its end in the simulated world, and its trace says when each operation on the disk began and
 //! ended. The same seed is the same run, so each of these moments can be had again: a run of its own goes there, the power
 //! fails, the drive is opened anew and held against what the script had been told. What the crash does to the writes that were
-//! not stable (kept, lost, torn, each by itself) follows from the seed.
+//! not stable (kept, lost, torn, each by itself) follows from the seed, and differs between the runs to one moment. In some of
+//! them the power fails again while the drive is being opened.
 
 mod drive_model;
 
@@ -17,6 +18,8 @@ use drive_model::{BAD, Faults, Life, Model, PATH};
 use engine::sim::{DiskConfig, SimConfig, World};
 
 const BYTES: u64 = 5 << 20;
+/// A disk of which nothing is kept: what is thrown there makes a crash come out otherwise.
+const DICE: &str = "/dice";
 
 /// A kind of disk, and what may then be found in a block that was being written.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +49,7 @@ fn world(seed: u64, kind: Kind) -> (World, engine::sim::NodeId) {
     let node = world.node("n");
     let config = DiskConfig { torn: kind.torn, volatile_cache: kind.volatile_cache, ..DiskConfig::default() };
     world.disk(node, PATH, BYTES, config);
+    world.disk(node, DICE, 4096, DiskConfig::default());
     (world, node)
 }
 
@@ -128,17 +132,72 @@ async fn exchange(model: Rc<Model>, kind: Kind) {
     giving.await;
 }
 
+/// Checkpoints, snapshots, copies on write, deallocation and writes, all at once.
+async fn beside(model: Rc<Model>, kind: Kind) {
+    let drive = formatted(&model, kind).await;
+    let life = Rc::new(Life { drive, model, block_size: kind.block });
+    let a = life.create("a", 320).await;
+    let b = life.create("b", 320).await;
+    life.write(a, 0, 64, 1, Durability::Stable).await;
+    life.write(b, 0, 64, 2, Durability::Stable).await;
+    for round in 0..3 {
+        let stamp = 10 * (round + 1);
+        let [writes, copies, zeroes, checkpoints] = [(); 4].map(|()| Rc::clone(&life));
+        let writing = engine::task::spawn(async move { writes.batch(a, 64, stamp).await });
+        let copying = engine::task::spawn(async move {
+            let snapshot = copies.share(b, &format!("s{round}"), true).await;
+            copies.write(b, round * 8, 4, stamp + 1, Durability::Cached).await;
+            let clone = copies.share(snapshot, &format!("c{round}"), false).await;
+            copies.write(clone, round * 8 + 2, 4, stamp + 2, Durability::Stable).await;
+            copies.zero(b, 48, 8).await;
+            copies.write(b, 50, 4, stamp + 3, Durability::Stable).await;
+            copies.delete(snapshot).await;
+        });
+        let zeroing = engine::task::spawn(async move {
+            zeroes.write(a, 128, 160, stamp + 4, Durability::Cached).await;
+            zeroes.zero(a, 130, 150).await;
+            zeroes.write(a, 140, 2, stamp + 5, Durability::Stable).await;
+        });
+        // Not the model's checkpoint: what it makes stable of what is under way is not known.
+        let making = engine::task::spawn(async move {
+            checkpoints.drive.checkpoint().await.expect("a checkpoint");
+            engine::time::sleep(Duration::from_micros(300)).await;
+            checkpoints.drive.checkpoint().await.expect("a checkpoint");
+        });
+        for task in [writing, copying, zeroing, making] {
+            task.await;
+        }
+        life.flush(a).await;
+    }
+}
+
+/// So many records that the journal's ring is gone round, and begun again over frames that checkpoints have made dispensable.
+async fn ring(model: Rc<Model>, kind: Kind) {
+    let drive = formatted(&model, kind).await;
+    let life = Rc::new(Life { drive, model, block_size: kind.block });
+    let a = life.create("a", 64).await;
+    life.write(a, 0, 64, 1, Durability::Stable).await;
+    for step in 0..170 {
+        let durability = if step % 3 == 0 { Durability::Stable } else { Durability::Cached };
+        life.write(a, step * 7 % 62, 2, 2 + step, durability).await;
+    }
+}
+
 /// What the node does until its power fails.
 #[derive(Clone, Copy)]
 enum Script {
     Live,
     Exchange,
+    Beside,
+    Ring,
 }
 
 async fn act(script: Script, model: Rc<Model>, kind: Kind) {
     match script {
         Script::Live => live(model, kind).await,
         Script::Exchange => exchange(model, kind).await,
+        Script::Beside => beside(model, kind).await,
+        Script::Ring => ring(model, kind).await,
     }
 }
 
@@ -168,15 +227,28 @@ fn moments(seed: u64, script: Script, kind: Kind) -> Vec<Duration> {
     moments
 }
 
-/// One life up to `moment`, the crash, and what is there afterwards.
-fn crash_at(seed: u64, script: Script, kind: Kind, moment: Duration) {
+/// One life up to `moment`, the crash, and what is there afterwards. Of two crashes with different throws each comes out in its
+/// own way; every other throw lets the power fail once more, at some moment of the opening.
+fn crash_at(seed: u64, script: Script, kind: Kind, moment: Duration, throw: u64) {
     let (world, node) = world(seed, kind);
     let model = Rc::new(Model::default());
     let task = world.spawn_on(node, act(script, Rc::clone(&model), kind));
     world.run_for(moment).unwrap_or_else(|stalled| panic!("{stalled}"));
+    world.corrupt(node, DICE, 0, throw);
     world.crash(node);
     drop(task);
     world.restart(node);
+    if throw % 2 == 1 {
+        let opening = world.spawn_on(node, async {
+            let _opened = Drive::open(Path::new(PATH), &DriveOptions::default()).await;
+        });
+        // An opening takes one to three milliseconds; the moments are spread over them.
+        let after = Duration::from_nanos((moment.as_nanos() as u64).wrapping_mul(2_654_435_761) % 3_000_000);
+        world.run_for(after).unwrap_or_else(|stalled| panic!("{stalled}"));
+        world.crash(node);
+        drop(opening);
+        world.restart(node);
+    }
     let faults = if kind.torn && kind.block > 512 { Faults::Torn } else { Faults::None };
     let after = world.spawn_on(node, async move {
         let drive = match Drive::open(Path::new(PATH), &DriveOptions::default()).await {
@@ -199,8 +271,19 @@ fn crash_everywhere(script: Script, kind: Kind, seeds: std::ops::Range<u64>) {
     for seed in seeds {
         for moment in moments(seed, script, kind) {
             // At the moment and just after it: an operation that has begun, one that has ended.
-            for moment in [moment, moment + Duration::from_nanos(1)] {
-                crash_at(seed, script, kind, moment);
+            for (throw, moment) in [(0, moment), (1, moment + Duration::from_nanos(1)), (2, moment)] {
+                crash_at(seed, script, kind, moment, throw);
+            }
+        }
+    }
+}
+
+/// The same at every so many-th moment, each seed at others: for scripts that are long.
+fn crash_here_and_there(script: Script, kind: Kind, seeds: std::ops::Range<u64>, every: usize) {
+    for seed in seeds {
+        for moment in moments(seed, script, kind).into_iter().skip(seed as usize % every).step_by(every) {
+            for throw in 0..2 {
+                crash_at(seed, script, kind, moment + Duration::from_nanos(1), throw);
             }
         }
     }
@@ -241,9 +324,21 @@ fn a_freed_extent_is_not_used_before_its_record_is_stable() {
         let all = moments(seed, Script::Exchange, kind);
         // The end of it, from the last writes that fill the drive on.
         for moment in &all[all.len() - 16..] {
-            crash_at(seed, Script::Exchange, kind, *moment + Duration::from_nanos(1));
+            crash_at(seed, Script::Exchange, kind, *moment + Duration::from_nanos(1), 0);
         }
     }
+}
+
+#[test]
+fn what_goes_on_beside_a_checkpoint_survives_a_crash() {
+    crash_here_and_there(Script::Beside, KINDS[0], 20..22, 4);
+    crash_here_and_there(Script::Beside, KINDS[2], 22..24, 4);
+}
+
+#[test]
+fn a_journal_that_has_gone_round_survives_a_crash() {
+    crash_here_and_there(Script::Ring, KINDS[4], 24..26, 8);
+    crash_here_and_there(Script::Ring, KINDS[1], 26..28, 8);
 }
 
 /// The model is worth something: a drive that lost a block is noticed.
