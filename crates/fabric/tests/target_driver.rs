@@ -12,9 +12,11 @@ use engine::net::TcpListener;
 use engine::sim::{SimConfig, World};
 use engine::sync::mailbox;
 use engine::{Buf, Reactor, ReactorConfig, task, time};
-use fabric::target::{CommandKind, Handed, Target, TargetConfig, listen};
+use fabric::target::{CommandKind, Handed, HostConfig, Target, TargetConfig, listen};
 use nvme::Status;
+use nvme::opcode::FabricsType;
 use nvme::tcp::FatalStatus;
+use zerocopy::IntoBytes;
 
 const TIME_MAX: Duration = Duration::from_secs(30);
 
@@ -318,6 +320,50 @@ fn refused_connections_are_told_of_within_bounds() {
     let text = String::from_utf8(lines.lock().expect("no panic").clone()).expect("text");
     let told = text.lines().filter(|line| line.contains("connection refused")).count() as u64;
     assert!((1..CONNECTIONS).contains(&told), "{told} lines of {CONNECTIONS} connections");
+}
+
+/// A failed authentication waited for its last answer to be sent before it closed the connection. To a peer that read nothing
+/// that was never, and nothing else ended the connection either: anybody who knew a host's name could take all controllers.
+#[test]
+fn a_failed_authentication_ends_its_connection_also_where_the_peer_reads_nothing() {
+    for denied in [false, true] {
+        // The window takes the completion of Connect, and less than the page that tells of the failure.
+        let world = World::new(1, SimConfig { link_window: 2048, ..SimConfig::default() });
+        let node = world.node("target");
+        let address = SocketAddr::new(world.addr(node), 4420);
+        let target = target();
+        let host: nvme::Nqn = "nqn.2026-01.example.yagura:host".parse().expect("a name");
+        let key = fabric::auth::DhchapKey::generate(None, None).expect("random bytes");
+        let keys = Some(fabric::auth::HostKeys { host: Arc::new(key), controller: None });
+        target.allow_host(&subsystem(), &host, HostConfig { keys, ..HostConfig::default() }).expect("room");
+        let served = world.spawn_on(node, {
+            let target = target.clone();
+            async move { target.serve(listen(address).await.expect("free"), vec![]).await }
+        });
+        let client = async {
+            time::sleep(Duration::from_millis(10)).await;
+            let mut peer = Host::open(address, false).await.expect("opens");
+            assert_eq!(peer.connect(0, 0).await.expect("answered").status(), Status::SUCCESS);
+            // To be told of a failure it is enough to ask out of turn.
+            let mut command = nvme::Submission::fabrics(FabricsType::AUTHENTICATION_RECEIVE, 1);
+            command.sgl = nvme::SglDescriptor::transport(4096);
+            command.as_mut_bytes()[40..].copy_from_slice(nvme::auth::Fields::new(4096).as_bytes());
+            peer.submit(&command, Default::default()).await.expect("sent");
+            // The word of it is held back for a second.
+            time::sleep(Duration::from_millis(1_200)).await;
+            assert_eq!((target.stats().authentications_failed(), target.stats().connections()), (1, 1));
+            if denied {
+                target.deny_host(&subsystem(), &host).expect("it is on the list");
+            }
+            let time_left = if denied { 100 } else { 2_000 };
+            time::sleep(Duration::from_millis(time_left)).await;
+            assert_eq!(target.stats().connections(), 0, "denied: {denied}");
+            assert!(target.report().subsystems[0].controllers.is_empty(), "denied: {denied}");
+            drop(peer);
+        };
+        world.run_until(client).expect("no stall");
+        drop(served);
+    }
 }
 
 struct Lines(Arc<Mutex<Vec<u8>>>);

@@ -136,11 +136,16 @@ impl<N> Connection<N> {
     pub fn ended(&self) -> Option<&End> {
         self.end.as_ref().filter(|end| match end {
             // The last word is sent first; after it the host has a while to close from its side.
-            End::Protocol(_) => self.phase == Phase::Closed,
-            End::AuthenticationFailed(_) => self.phase == Phase::Closed || !self.has_output(),
+            End::Protocol(_) => self.is_closed(),
+            End::AuthenticationFailed(_) => self.is_closed() || !self.has_output(),
             End::Disconnected => !self.has_output(),
             _ => true,
         })
+    }
+
+    /// The peer has had its time to read the last answers: what it has not read until now it goes without.
+    pub fn is_closed(&self) -> bool {
+        self.phase == Phase::Closed
     }
 
     /// What has condemned the connection, whether or not it is closed yet.

@@ -75,8 +75,8 @@ pub(super) async fn drive<N: Namespace>(shared: Arc<Shared<N>>, stream: TcpStrea
             if let Poll::Ready(error) = send.as_mut().poll(cx) {
                 return Poll::Ready(Closed::Socket(error));
             }
-            if let Some(end) = core.borrow().ended().filter(|end| !end.answers_first() || !sending.get()) {
-                return Poll::Ready(Closed::End(end.clone()));
+            if let Some(end) = ended(&core.borrow(), sending.get()) {
+                return Poll::Ready(Closed::End(end));
             }
             // Sending may have made room for commands that waited for data buffers.
             if core.borrow().has_operations() {
@@ -98,6 +98,12 @@ pub(super) async fn drive<N: Namespace>(shared: Arc<Shared<N>>, stream: TcpStrea
     let reason = core.borrow().reason().cloned();
     tell(&core.borrow().shared.complaints, peer, &reason.map_or(closed, Closed::End));
     drop(ticket);
+}
+
+/// Why the connection must be closed now, if it must. The last answers may be on their way still, but not for ever: a peer that
+/// reads nothing would keep its connection and its controller, and a core that is closed has no deadline to be called at.
+fn ended<N>(core: &Connection<N>, sending: bool) -> Option<End> {
+    core.ended().filter(|end| !(end.answers_first() && sending) || core.is_closed()).cloned()
 }
 
 /// Tells the operator why a connection has ended, where the peer or the network did something wrong.

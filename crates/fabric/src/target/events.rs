@@ -3,7 +3,7 @@
 
 use nvme::Status;
 
-use super::connection::Connection;
+use super::connection::{Connection, Phase};
 use super::controller::Controller;
 use super::end::End;
 use super::limits::ASYNC_EVENTS_MAX;
@@ -15,8 +15,13 @@ impl<N> Connection<N> {
         let Some(controller) = self.controller.clone() else { return };
         self.drain_requested();
         if let Some(end) = self.controller_end() {
-            // A queue that is disconnected waits for its answer to be read; a host that never does must not hold it.
-            self.end.take_if(|end| *end == End::Disconnected);
+            // A queue may wait for its last answers to be read; a host that never does must not hold it.
+            match self.end {
+                Some(End::Disconnected) => self.end = None,
+                // That stays the reason.
+                Some(End::AuthenticationFailed(_)) => self.phase = Phase::Closed,
+                _ => {}
+            }
             self.finish(end);
         } else if self.queue.qid == 0 {
             self.settle_aborts();
