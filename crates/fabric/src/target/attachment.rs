@@ -9,6 +9,8 @@
 //!
 //! Invariants:
 //! - What is kept is durable before it is published, and so before it is answered.
+//! - Nothing is attached to a controller before its host has shown the key that it has to show: whoever knows the host's
+//!   name could hold its private namespaces otherwise.
 //! - A private namespace (NMIC bit 0 clear) is never attached to two controllers. Where its controller goes and another one
 //!   of a remembered host is there, as after a reconnect that was faster than the keep alive timer, that one gets it.
 
@@ -19,7 +21,7 @@ use device::{ATTRIBUTE_BYTES_MAX, Namespace};
 use nvme::Nqn;
 
 use super::controller::Controller;
-use super::shared::{State, Subsystem};
+use super::shared::{Shared, State, Subsystem};
 use super::store::NamespaceStore;
 
 /// The attribute of a namespace in which its [`Attachment`] is kept.
@@ -129,7 +131,8 @@ impl<N> Managed<N> {
     /// A new controller of a subsystem gets what its host begins with.
     fn greet(&mut self, controller: &Controller) -> bool {
         let free = self.attachment.shared || self.controllers.is_empty();
-        free && self.attachment.hosts.include(controller.host()) && self.controllers.insert(controller.id())
+        let meant = controller.is_let_in() && self.attachment.hosts.include(controller.host());
+        free && meant && self.controllers.insert(controller.id())
     }
 }
 
@@ -143,6 +146,18 @@ impl<N> Subsystem<N> {
     pub fn greet(&mut self, controller: &Controller) {
         for managed in self.managed.values_mut() {
             managed.greet(controller);
+        }
+    }
+}
+
+impl<N> Shared<N> {
+    /// The host of a controller has shown whatever it must: from now on the controller is one like the others.
+    pub fn let_in(&self, controller: &Controller) {
+        let mut state = self.lock();
+        if controller.let_in()
+            && let Some(subsystem) = state.subsystems.get_mut(controller.subsystem())
+        {
+            subsystem.greet(controller);
         }
     }
 }

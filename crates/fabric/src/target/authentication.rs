@@ -4,6 +4,7 @@
 //! Invariants:
 //! - Until the host of a queue that must authenticate has done so, nothing but Authentication Send and Receive is executed
 //!   on it: everything else gets Authentication Required. That holds for every queue on its own.
+//! - A controller has nothing of its host's before its admin queue has authenticated: it is let in by that.
 //! - An authentication that fails, or takes too long, ends the connection; also a repeated one on a queue in use.
 //! - What is computed for an authentication keeps no reactor from its other connections ([`engine::offload`]); a queue has one
 //!   computation at a time.
@@ -112,7 +113,7 @@ impl<N> Shared<N> {
 }
 
 impl<N> Connection<N> {
-    /// A queue is connected: AUTHREQ of the answer says whether its host must authenticate.
+    /// A queue is connected: AUTHREQ of the answer says whether its host must authenticate. If not, its controller is let in.
     pub(super) fn begin_authentication(&mut self, now: Instant) -> u16 {
         let Some(controller) = &self.controller else { return 0 };
         // What the discovery subsystem says is open to hosts with keys too, as it is at other targets, unless everybody has
@@ -122,6 +123,7 @@ impl<N> Connection<N> {
         let open = controller.is_discovery() && !self.shared.config.require_authentication && !must_concatenate;
         // A secure channel made by authentication is one: what came over it knows the host's key.
         if keys.is_none() || open || self.is_concatenated() {
+            self.shared.let_in(controller);
             return 0;
         }
         let mut authentication = Authentication::new(&self.shared.config, controller, keys, self.concatenation());
@@ -248,6 +250,7 @@ impl<N> Connection<N> {
                 if !self.concatenation_required {
                     authentication.required = false;
                     authentication.time_limit = None;
+                    self.controller.iter().for_each(|controller| self.shared.let_in(controller));
                 }
                 if let Some(psk) = psk {
                     self.keep_generated(&psk, now);

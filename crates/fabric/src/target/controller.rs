@@ -99,6 +99,8 @@ pub(super) struct Controller {
     identity: Identity,
     admin: Arc<Attention>,
     ended: AtomicBool,
+    /// See [`Controller::is_let_in`].
+    let_in: AtomicBool,
     io_epoch: AtomicU32,
     /// The host has disabled the volatile write cache: every write is made stable.
     write_through: AtomicBool,
@@ -129,6 +131,7 @@ impl Controller {
             identity,
             admin,
             ended: AtomicBool::new(false),
+            let_in: AtomicBool::new(false),
             io_epoch: AtomicU32::new(0),
             write_through: AtomicBool::new(false),
             state: Mutex::new(state),
@@ -187,6 +190,17 @@ impl Controller {
 
     pub fn is_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
+    }
+
+    /// Whether its host has shown whatever it must. Until then the controller is nobody's: whoever has made it may only have
+    /// named the host, and must neither get nor keep from it what is the host's.
+    pub fn is_let_in(&self) -> bool {
+        self.let_in.load(Ordering::Acquire)
+    }
+
+    /// Lets it in; false if it was before.
+    pub fn let_in(&self) -> bool {
+        !self.let_in.swap(true, Ordering::AcqRel)
     }
 
     pub fn io_epoch(&self) -> u32 {

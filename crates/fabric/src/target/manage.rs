@@ -212,7 +212,8 @@ impl<N: Namespace> Request<N> {
             let state = self.shared.lock();
             let subsystem = state.subsystems.get(self.nqn()).ok_or(INVALID_FIELD)?;
             allocated(subsystem, nsid)?;
-            let ours = |id| state.controllers.get(id).is_some_and(|found| found.subsystem() == self.nqn());
+            let found = |id| state.controllers.get(id).filter(|found| found.is_let_in());
+            let ours = |id| found(id).is_some_and(|found| found.subsystem() == self.nqn());
             if !listed.iter().all(ours) {
                 return Err(unlisted);
             }

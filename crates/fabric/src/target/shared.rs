@@ -447,7 +447,7 @@ impl<N> Shared<N> {
         self.lock().admit(identity)
     }
 
-    /// Lists a new controller.
+    /// Lists a new controller. It begins with its host's namespaces when it is [let in](Shared::let_in).
     pub fn add_controller(&self, identity: Identity, admin: Arc<Attention>) -> Result<Arc<Controller>, Refused> {
         let mut state = self.lock();
         state.admit(&identity)?;
@@ -465,9 +465,6 @@ impl<N> Shared<N> {
         state.last_controller_id = id;
         let controller = Arc::new(Controller::new(id, identity, admin));
         state.controllers.insert(id, controller.clone());
-        if let Some(subsystem) = state.subsystems.get_mut(controller.subsystem()) {
-            subsystem.greet(&controller);
-        }
         Ok(controller)
     }
 
@@ -483,11 +480,13 @@ impl<N> Shared<N> {
         }
     }
 
-    /// Identifiers of a subsystem's controllers, ascending, from `first` on: all, or those that a namespace is attached to.
+    /// Identifiers of a subsystem's controllers that were let in, ascending, from `first` on: all, or those that a namespace
+    /// is attached to.
     pub fn controllers(&self, nqn: &Nqn, nsid: Option<u32>, first: u16) -> Vec<u16> {
         let state = self.lock();
         let Some(subsystem) = state.subsystems.get(nqn) else { return Vec::new() };
-        let found = state.controllers.range(first..).filter(|(_, controller)| controller.subsystem() == nqn);
+        let found = state.controllers.range(first..);
+        let found = found.filter(|(_, controller)| controller.subsystem() == nqn && controller.is_let_in());
         let found = found.map(|(&id, _)| id);
         found.filter(|&id| nsid.is_none_or(|nsid| subsystem.is_attached(nsid, id))).collect()
     }

@@ -19,7 +19,7 @@ use crate::target::{HostConfig, PortConfig, PortId, Target, TargetConfig, TlsPol
 /// More than a failure is held back.
 const PAUSE: Duration = Duration::from_millis(1_100);
 
-fn keys(both: bool) -> HostKeys {
+pub(super) fn keys(both: bool) -> HostKeys {
     let key = || Arc::new(DhchapKey::generate(Some(Hash::Sha256), None).expect("random bytes"));
     HostKeys { host: key(), controller: both.then(key) }
 }
@@ -29,7 +29,11 @@ fn suite() -> Policy {
 }
 
 fn host_side(keys: &HostKeys) -> HostSide {
-    let names = Names { host: host(), subsystem: subsystem() };
+    side_of(host(), keys)
+}
+
+fn side_of(host: Nqn, keys: &HostKeys) -> HostSide {
+    let names = Names { host, subsystem: subsystem() };
     HostSide::new(names, keys.clone(), suite(), 7, Concatenation::NONE)
 }
 
@@ -47,8 +51,8 @@ fn session(keys: &HostKeys) -> Session {
 }
 
 /// Runs a whole transaction; the answer to a failure is waited for.
-fn login(session: &mut Session, keys: &HostKeys) -> Result<(), AuthError> {
-    run_login(session, host_side(keys))
+pub(super) fn login(session: &mut Session, keys: &HostKeys) -> Result<(), AuthError> {
+    run_login(session, side_of(session.host.clone(), keys))
 }
 
 fn run_login(session: &mut Session, mut side: HostSide) -> Result<(), AuthError> {

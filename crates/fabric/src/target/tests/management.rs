@@ -9,6 +9,7 @@ use nvme::identify::{Cns, IdentifyController, IdentifyNamespace, oacs};
 use nvme::log::{AsyncEvent, LogId, effects};
 use nvme::management::{ManagementCommand, controller_list, controller_list_bytes};
 use nvme::opcode::AdminOpcode;
+use nvme::register::Configuration;
 use nvme::reservation::{
     AcquireAction, AcquireKeys, PersistChange, RegisterAction, RegisterKeys, ReservationCommand, ReservationType,
 };
@@ -16,11 +17,12 @@ use nvme::{NSID_ALL, SglDescriptor};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::admin::{admin, identify, log, send_event_request, set};
+use super::authentication::{keys, login};
 use super::*;
 use crate::target::session::subsystem;
 use crate::target::store::BLOCK_SIZES;
 use crate::target::{
-    ATTACHMENT_ATTRIBUTE, LocalFuture, NSID_MAX, NamespaceStore, NewNamespace, Room, StoreError, Target,
+    ATTACHMENT_ATTRIBUTE, HostConfig, LocalFuture, NSID_MAX, NamespaceStore, NewNamespace, Room, StoreError, Target,
 };
 
 const TOTAL: u64 = 64 << 20;
@@ -327,6 +329,40 @@ fn a_private_namespace_is_one_controllers() {
     let (told, _) = again.take_answer(1).expect("told");
     assert_eq!(AsyncEvent::from_result(told.result.get()), AsyncEvent::NAMESPACE_CHANGED);
     assert_eq!((active(&mut again), active(&mut other)), (vec![1, nsid], vec![1]));
+}
+
+/// A controller got its host's namespaces by its Connect, before the host had shown its key: whoever knew a host's name could
+/// take its private namespaces, and the host itself came back to find them gone.
+#[test]
+fn who_only_names_a_host_gets_none_of_its_namespaces() {
+    let (target, _) = target();
+    let (mut first, mut neighbour) = (admin_of(&target, 1), admin_of(&target, 2));
+    let nsid = create(&mut first, &IdentifyNamespace { nmic: 0, ..wanted(8) }).expect("made");
+    let id = first.controller;
+    assert_eq!(attach(&mut first, nsid, &[id]), Ok(()));
+    let keys = keys(false);
+    let config = HostConfig { keys: Some(keys.clone()), ..HostConfig::default() };
+    target.allow_host(&subsystem(), &first.host, config).expect("room");
+    let connected = || {
+        let mut session = Session::on(&target).by_host(1);
+        session.open(false, false);
+        session.connect_admin();
+        session
+    };
+    let before = connected();
+    drop(first);
+    let after = connected();
+    for impostor in [&before, &after] {
+        let listed = identify(&mut neighbour, Cns::CONTROLLERS, 0).expect("a list");
+        assert_eq!(controller_list(&listed), Some(vec![neighbour.controller]));
+        assert_eq!(attach(&mut neighbour, nsid, &[impostor.controller]), Err(Status::INVALID_CONTROLLER_LIST));
+    }
+    for _ in 0..2 {
+        let mut host = connected();
+        assert_eq!(login(&mut host, &keys), Ok(()));
+        host.set_configuration(Configuration::ENABLE);
+        assert_eq!(active(&mut host), [1, nsid], "nobody has taken it");
+    }
 }
 
 #[test]
