@@ -44,6 +44,7 @@ mod keep_alive;
 mod limits;
 mod logs;
 mod manage;
+mod newcomers;
 mod ports;
 mod queue;
 mod report;

@@ -322,6 +322,44 @@ fn refused_connections_are_told_of_within_bounds() {
     assert!((1..CONNECTIONS).contains(&told), "{told} lines of {CONNECTIONS} connections");
 }
 
+/// Connections that never send their Connect are ended after ten seconds, and made anew by whoever means ill: one machine could
+/// have all that a target serves.
+#[test]
+fn an_address_that_only_opens_connections_leaves_room_for_others() {
+    let world = World::new(1, SimConfig::default());
+    let (node, idle) = (world.node("target"), world.node("idle"));
+    let address = SocketAddr::new(world.addr(node), 4420);
+    let target = target_with(TargetConfig { connections_max: 256, ..TargetConfig::default() });
+    let served = world.spawn_on(node, {
+        let target = target.clone();
+        async move { target.serve(listen(address).await.expect("free"), vec![]).await }
+    });
+    let opened = world.spawn_on(idle, async move {
+        time::sleep(Duration::from_millis(10)).await;
+        let mut open = Vec::new();
+        for _ in 0..300 {
+            open.push(engine::net::TcpStream::connect(address).await.expect("connects"));
+        }
+        time::sleep(Duration::from_secs(60)).await;
+        drop(open);
+    });
+    let client = async {
+        time::sleep(Duration::from_secs(1)).await;
+        assert_eq!((target.stats().connections(), target.stats().refused()), (64, 236));
+        let admin = Host::admin(address, false, 0).await.expect("connects");
+        let mut io = Host::io(address, false, &admin, 1).await.expect("connects");
+        assert_eq!(io.read(0, 1).await.expect("answered"), Status::SUCCESS);
+        // What has got through its Connect counts no longer.
+        let mut others = Vec::new();
+        for _ in 0..70 {
+            others.push(Host::admin(address, false, 0).await.expect("connects"));
+        }
+        assert_eq!(target.stats().connections(), 64 + 72);
+    };
+    world.run_until(client).expect("no stall");
+    drop((served, opened));
+}
+
 /// A failed authentication waited for its last answer to be sent before it closed the connection. To a peer that read nothing
 /// that was never, and nothing else ended the connection either: anybody who knew a host's name could take all controllers.
 #[test]

@@ -20,6 +20,7 @@ use super::connection::{Connection, Phase};
 use super::controller::{ConfigurationChange, Controller, Identity};
 use super::io::{self, Plan};
 use super::limits::ADMIN_QUEUE_ENTRIES_MAX;
+use super::newcomers::Authenticating;
 use super::shared::Refused;
 use super::{features, identify, logs, manage};
 
@@ -82,16 +83,18 @@ impl<N> Connection<N> {
 
     pub(super) fn connect(&mut self, slot: u16, now: Instant) {
         match self.try_connect(slot, now) {
-            Ok(controller) => {
+            Ok((controller, authenticating)) => {
                 self.phase = Phase::Live;
-                let authentication = self.begin_authentication(now);
+                self.connecting = None;
+                let authentication = self.begin_authentication(authenticating, now);
                 self.answer(slot, Status::SUCCESS, connect_result(controller, authentication));
             }
             Err(Refusal(status, result)) => self.answer(slot, status, result),
         }
     }
 
-    fn try_connect(&mut self, slot: u16, now: Instant) -> Result<u16, Refusal> {
+    /// The controller, and the place among the queues that have yet to authenticate, if this one has to.
+    fn try_connect(&mut self, slot: u16, now: Instant) -> Result<(u16, Option<Authenticating>), Refusal> {
         let entry = self.slots.at(slot);
         let fields: ConnectFields = fields(&entry.command);
         let start = match entry.command.sgl.kind() {
@@ -126,6 +129,7 @@ impl<N> Connection<N> {
         if sqsize == 0 || sqsize >= entries_max {
             return Err(Refusal::in_command(offset_of!(ConnectFields, sqsize)));
         }
+        let authenticating = self.place_to_authenticate(&identity, now).map_err(Refusal::of)?;
         let controller = if qid == 0 {
             self.make_controller(&fields, &data, identity, now)?
         } else {
@@ -135,7 +139,7 @@ impl<N> Connection<N> {
         self.queue.entries = sqsize + 1;
         self.queue.head = 0;
         self.queue.flow_control = fields.cattr & connect_attributes::DISABLE_SQ_FLOW_CONTROL == 0;
-        Ok(controller)
+        Ok((controller, authenticating))
     }
 
     /// Connect of an admin queue: a new controller (the dynamic model only).

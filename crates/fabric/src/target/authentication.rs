@@ -26,7 +26,8 @@ use super::controller::{Controller, Identity};
 use super::end::End;
 use super::io::{self, Plan};
 use super::limits::{AUTHENTICATION_TIME_MAX, TERM_TIME_MAX};
-use super::shared::{Shared, Subsystem};
+use super::newcomers::Authenticating;
+use super::shared::{Refused, Shared, Subsystem};
 use super::slots::Stage;
 use crate::auth::{ConcatenationPolicy, ControllerSide, HostKeys, Names, Verdict};
 
@@ -42,8 +43,8 @@ pub(super) struct Authentication {
     /// `None`: it is at work, see `computing`.
     side: Option<ControllerSide>,
     computing: Option<Computing>,
-    /// The host has yet to show that it knows its key.
-    required: bool,
+    /// The host has yet to show that it knows its key: the queue's place among those that wait for that.
+    required: Option<Authenticating>,
     /// When the transaction under way must be over.
     time_limit: Option<Instant>,
     held: Option<Held>,
@@ -73,7 +74,7 @@ impl Authentication {
     ) -> Authentication {
         let names = Names { host: controller.host().clone(), subsystem: controller.subsystem().clone() };
         let side = ControllerSide::new(names, keys, config.authentication.clone(), concatenation);
-        Authentication { side: Some(side), computing: None, required: false, time_limit: None, held: None }
+        Authentication { side: Some(side), computing: None, required: None, time_limit: None, held: None }
     }
 }
 
@@ -113,24 +114,44 @@ impl<N> Shared<N> {
 }
 
 impl<N> Connection<N> {
-    /// A queue is connected: AUTHREQ of the answer says whether its host must authenticate. If not, its controller is let in.
-    pub(super) fn begin_authentication(&mut self, now: Instant) -> u16 {
-        let Some(controller) = &self.controller else { return 0 };
+    /// Whether the host of a queue that is being connected has to authenticate: its place among those that have to.
+    ///
+    /// # Errors
+    /// There is none at the moment.
+    pub(super) fn place_to_authenticate(
+        &self,
+        identity: &Identity,
+        now: Instant,
+    ) -> Result<Option<Authenticating>, Refused> {
         // What the discovery subsystem says is open to hosts with keys too, as it is at other targets, unless everybody has
         // to authenticate.
-        let keys = self.shared.host_keys(controller.subsystem(), controller.host());
-        let must_concatenate = self.concatenation_required;
-        let open = controller.is_discovery() && !self.shared.config.require_authentication && !must_concatenate;
+        let all = self.shared.config.require_authentication || self.concatenation_required;
+        let open = identity.subsystem.is_discovery() && !all;
         // A secure channel made by authentication is one: what came over it knows the host's key.
-        if keys.is_none() || open || self.is_concatenated() {
+        if open || self.is_concatenated() || self.shared.host_keys(&identity.subsystem, &identity.host).is_none() {
+            return Ok(None);
+        }
+        let place = self.shared.newcomers.authenticate(self.origin.peer.ip(), &identity.host);
+        if place.is_none() {
+            let reason = format!("too many queues of {} or of this address have yet to authenticate", identity.host);
+            self.shared.complaints.tell(now, &self.origin.peer, "Connect refused", &reason);
+        }
+        place.map(Some).ok_or(Refused::Busy)
+    }
+
+    /// A queue is connected: AUTHREQ of the answer says whether its host must authenticate. If not, its controller is let in.
+    pub(super) fn begin_authentication(&mut self, place: Option<Authenticating>, now: Instant) -> u16 {
+        let Some(controller) = &self.controller else { return 0 };
+        if place.is_none() {
             self.shared.let_in(controller);
             return 0;
         }
+        let keys = self.shared.host_keys(controller.subsystem(), controller.host());
         let mut authentication = Authentication::new(&self.shared.config, controller, keys, self.concatenation());
-        authentication.required = true;
+        authentication.required = place;
         authentication.time_limit = Some(now + AUTHENTICATION_TIME_MAX);
         self.authentication = Some(Box::new(authentication));
-        required::AUTHENTICATION | if must_concatenate { required::SECURE_CHANNEL } else { 0 }
+        required::AUTHENTICATION | if self.concatenation_required { required::SECURE_CHANNEL } else { 0 }
     }
 
     /// What a command needs where authentication has a say in it; `None` where it has none.
@@ -138,7 +159,7 @@ impl<N> Connection<N> {
         match kind(command) {
             Some(FabricsType::AUTHENTICATION_SEND) => Some(plan_send(command, capsule_bytes)),
             Some(_) => Some(Ok(Plan::Run)),
-            None if self.authentication.as_ref().is_some_and(|authentication| authentication.required) => {
+            None if self.authentication.as_ref().is_some_and(|authentication| authentication.required.is_some()) => {
                 Some(Err(Status::AUTHENTICATION_REQUIRED.do_not_retry()))
             }
             None => None,
@@ -248,7 +269,7 @@ impl<N> Connection<N> {
             Verdict::Authenticated { bidirectional, psk } => {
                 // Where there must be a secure channel this queue is of no more use: its host has the time that is left.
                 if !self.concatenation_required {
-                    authentication.required = false;
+                    authentication.required = None;
                     authentication.time_limit = None;
                     self.controller.iter().for_each(|controller| self.shared.let_in(controller));
                 }

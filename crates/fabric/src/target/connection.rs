@@ -31,6 +31,7 @@ use super::end::End;
 use super::io::Plan;
 use super::limits::{DIRECT_BYTES_MIN, H2C_DATA_BYTES_MAX, HANDSHAKE_TIME_MAX, SEND_BYTES_MAX, TERM_TIME_MAX};
 use super::manage::Request;
+use super::newcomers::Connecting;
 use super::ports::Origin;
 pub(super) use super::queue::{Fusing, Phase, Queue};
 use super::reservation::Rights;
@@ -61,6 +62,8 @@ pub(super) struct Connection<N> {
     encoder: Encoder,
     /// When the handshake, or the host's time to close, is over.
     pub(super) time_limit: Instant,
+    /// Its place among the connections that have not got through Connect yet.
+    pub(super) connecting: Option<Connecting>,
     pub(super) queue: Queue,
     pub(super) controller: Option<Arc<Controller>>,
     pub(super) authentication: Option<Box<Authentication>>,
@@ -108,6 +111,7 @@ impl<N> Connection<N> {
             decoder: Decoder::new(Role::Controller),
             encoder: Encoder { header_digest: false, data_digest: false, alignment_code: 0 },
             time_limit: now + HANDSHAKE_TIME_MAX,
+            connecting: None,
             queue: Queue { qid: 0, entries: 1, head: 0, flow_control: true, epoch: 0 },
             controller: None,
             authentication: None,

@@ -49,14 +49,15 @@ enum Closed {
 
 /// Serves `stream` until it ends.
 pub(super) async fn drive<N: Namespace>(shared: Arc<Shared<N>>, stream: TcpStream, place: Place) {
-    let Place { port, load, ticket } = place;
+    let Place { port, load, mut ticket } = place;
     let peer = stream.peer_addr();
     let accepted = time::now();
     let Some((stream, first)) = secure::accept(&shared, stream, port, accepted + HANDSHAKE_TIME_MAX).await else {
         return;
     };
-    let origin = Origin { local: stream.local_addr(), port, psk: stream.psk().cloned() };
+    let origin = Origin { peer, local: stream.local_addr(), port, psk: stream.psk().cloned() };
     let core = RefCell::new(Connection::new(shared, origin, Some(load), accepted));
+    core.borrow_mut().connecting = ticket.connecting.take();
     core.borrow_mut().receive(&first, accepted);
     let sending = Cell::new(false);
     let traffic = Cell::new(0);

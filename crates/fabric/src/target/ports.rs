@@ -29,6 +29,7 @@ const SECTYPE_TLS13: u8 = 2;
 /// How a connection has reached us.
 #[derive(Clone, Debug)]
 pub(super) struct Origin {
+    pub peer: SocketAddr,
     pub local: SocketAddr,
     pub port: PortId,
     /// The key that TLS was begun with; `None`: a plain connection.

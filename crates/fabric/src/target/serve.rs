@@ -15,6 +15,7 @@ use engine::time;
 use super::balance::Load;
 use super::config::{ConfigError, PortId};
 use super::limits::CONNECTIONS_MAX;
+use super::newcomers::Connecting;
 use super::shared::Shared;
 use super::stats::Stats;
 use super::{Target, driver};
@@ -78,9 +79,12 @@ impl<N: Namespace> Target<N> {
                     continue;
                 }
             };
-            let Some(ticket) = Ticket::take(&self.shared) else {
-                self.refuse(peer);
-                continue;
+            let ticket = match Ticket::take(&self.shared, peer) {
+                Ok(ticket) => ticket,
+                Err(reason) => {
+                    self.refuse(peer, &reason);
+                    continue;
+                }
             };
             let load = Load::place(&self.shared.loads, reactors.len() + 1, last);
             last = load.reactor();
@@ -101,8 +105,8 @@ impl<N: Namespace> Target<N> {
         }
     }
 
-    fn refuse(&self, peer: SocketAddr) {
-        let reason = format!("{} are open", self.shared.config.connections_max);
+    fn refuse(&self, peer: SocketAddr, reason: &str) {
+        self.shared.stats.refused.fetch_add(1, Relaxed);
         self.shared.complaints.tell(time::now(), &peer, "connection refused", &reason);
     }
 
@@ -117,7 +121,10 @@ impl<N: Namespace> Target<N> {
 
     /// Serves one connection that was made elsewhere, until it ends.
     pub async fn serve_connection(&self, stream: TcpStream) {
-        let Some(ticket) = Ticket::take(&self.shared) else { return self.refuse(stream.peer_addr()) };
+        let ticket = match Ticket::take(&self.shared, stream.peer_addr()) {
+            Ok(ticket) => ticket,
+            Err(reason) => return self.refuse(stream.peer_addr(), &reason),
+        };
         let place = Place { port: PORT_UNLISTED, load: Load::on(&self.shared.loads, 0), ticket };
         driver::drive(self.shared.clone(), stream, place).await;
     }
@@ -142,19 +149,23 @@ pub async fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
 /// One of the connections that may be open at a time; dropping it makes room for the next.
 pub(super) struct Ticket {
     stats: Arc<Stats>,
+    /// Taken by whoever sees the connection through its Connect.
+    pub connecting: Option<Connecting>,
 }
 
 impl Ticket {
-    fn take<N>(shared: &Shared<N>) -> Option<Ticket> {
+    /// The error says why there is none.
+    fn take<N>(shared: &Shared<N>, peer: SocketAddr) -> Result<Ticket, String> {
+        let many = "too many connections of its address have not sent their Connect yet";
+        let connecting = shared.newcomers.connect(peer.ip()).ok_or(many)?;
         let stats = &shared.stats;
         let open = stats.connections.fetch_add(1, Relaxed);
         if open >= shared.config.connections_max.min(CONNECTIONS_MAX) as u64 {
             stats.connections.fetch_sub(1, Relaxed);
-            stats.refused.fetch_add(1, Relaxed);
-            return None;
+            return Err(format!("{} are open", shared.config.connections_max));
         }
         stats.accepted.fetch_add(1, Relaxed);
-        Some(Ticket { stats: stats.clone() })
+        Ok(Ticket { stats: stats.clone(), connecting: Some(connecting) })
     }
 }
 

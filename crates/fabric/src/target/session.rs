@@ -90,9 +90,11 @@ impl Session {
     pub fn at(target: &Target<Memory>, port: PortId) -> Session {
         let now = Instant::from_nanos(1_000_000_000);
         let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 4420));
+        let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 50_000));
+        let origin = Origin { peer, local, port, psk: None };
         Session {
             target: target.clone(),
-            core: Connection::new(target.shared.clone(), Origin { local, port, psk: None }, None, now),
+            core: Connection::new(target.shared.clone(), origin, None, now),
             encoder: Encoder { header_digest: false, data_digest: false, alignment_code: 0 },
             decoder: Decoder::new(Role::Host),
             now,

@@ -26,6 +26,7 @@ use super::complaints::Complaints;
 use super::config::{ConfigError, PortConfig, PortId, TargetConfig};
 use super::controller::{Controller, Identity};
 use super::limits::{CONTROLLERS_MAX, NSID_MAX, SUBSYSTEMS_MAX};
+use super::newcomers::Newcomers;
 use super::ports::Ports;
 use super::reservation::Reservations;
 use super::room::SharedRoom;
@@ -109,6 +110,7 @@ pub(super) struct Shared<N> {
     pub loads: Arc<Loads>,
     pub complaints: Complaints,
     pub room: Arc<SharedRoom>,
+    pub newcomers: Newcomers,
     /// Held while namespaces are made, deleted, attached or detached, across its waits.
     pub management: Arc<RangeLocks>,
     generation: AtomicU64,
@@ -143,6 +145,7 @@ impl<N> Shared<N> {
             last_controller_id: 0,
             ports: Ports::default(),
         };
+        let newcomers = Newcomers::new(config.connections_max);
         Shared {
             config,
             stats: Arc::default(),
@@ -150,6 +153,7 @@ impl<N> Shared<N> {
             loads: Arc::default(),
             complaints: Complaints::default(),
             room: Arc::default(),
+            newcomers,
             management: Arc::new(RangeLocks::new(0)),
             generation: AtomicU64::new(1),
             state: Mutex::new(state),

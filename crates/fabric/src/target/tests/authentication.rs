@@ -251,6 +251,33 @@ fn a_host_without_a_key_is_asked_for_nothing_unless_all_must_authenticate() {
     }
 }
 
+/// Whoever knows a host's name may have the target compute for it, without any key. One peer that asked for that on all the
+/// connections there could be kept every other host waiting until its time was over.
+#[test]
+fn one_address_leaves_others_room_to_authenticate() {
+    let keys = keys(false);
+    let target = session(&keys).target;
+    let from = |address: u8| {
+        let mut session = Session::on(&target);
+        session.core.origin.peer = ([192, 0, 2, address], 50_000).into();
+        session.open(false, false);
+        session
+    };
+    let begun = |session: &mut Session| asked(connect(session, 0)) == required::AUTHENTICATION;
+    let mut all: Vec<Session> = (0..128).map(|_| from(1)).collect();
+    assert!(all.iter_mut().all(begun));
+    let mut late = from(1);
+    assert_eq!(connect(&mut late, 0).status(), Status::CONNECT_CONTROLLER_BUSY, "it may be tried again");
+    let mut elsewhere = from(2);
+    assert!(begun(&mut elsewhere) && login(&mut elsewhere, &keys) == Ok(()));
+    // Who has authenticated, or has gone, makes room.
+    assert_eq!(login(&mut all[0], &keys), Ok(()));
+    assert!(begun(&mut late));
+    assert_eq!(connect(&mut from(1), 0).status(), Status::CONNECT_CONTROLLER_BUSY);
+    all.pop();
+    assert!(begun(&mut from(1)));
+}
+
 #[test]
 fn discovery_is_open_to_a_host_with_a_key() {
     let mut session = session(&keys(false));
