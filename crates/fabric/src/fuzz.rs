@@ -2,11 +2,12 @@
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use device::Memory;
 
 pub use crate::host::fuzz_session as host_session;
-use crate::target::Session;
+use crate::target::{Session, UNAUTHENTICATED_TIME_MAX};
 use crate::tcp::{Decoder, Event, Pdu, Role, Rules};
 
 /// Decodes `bytes` as both ends would, with digests and without, in pieces whose size the first byte says.
@@ -67,33 +68,40 @@ fn run_target_session(bytes: &[u8]) -> Option<Session> {
     }
     for piece in bytes.chunks(usize::from(first >> 4) * 64 + 1) {
         session.receive(piece);
-        session.advance(std::time::Duration::from_millis(u64::from(first)));
+        session.advance(Duration::from_millis(u64::from(first)));
     }
     Some(session)
 }
 
 /// Sends `bytes` as authentication messages to a queue that must authenticate: two bytes of length before each, some behind
-/// a proper start of a transaction. None of them may open the queue.
+/// a proper start of a transaction, and with time between them. None of them may open the queue, nor make it stay.
 pub fn target_authentication(bytes: &[u8]) {
     let Some((&first, mut bytes)) = bytes.split_first() else { return };
     let mut session = Session::new(memory());
     session.require_authentication();
     session.open(false, false);
     session.connect_admin();
+    let over = session.now + UNAUTHENTICATED_TIME_MAX;
     if first & 1 != 0 {
         session.negotiate();
         if first & 2 != 0 {
             session.receive_authentication(4096);
         }
     }
+    let mut command_id = 0;
     while let Some((length, rest)) = bytes.split_first_chunk() {
         let length = usize::from(u16::from_le_bytes(*length) & 0x7FF).min(rest.len());
         let (message, rest) = rest.split_at(length);
         bytes = rest;
         session.send_authentication(message);
-        session.receive_authentication(if first & 4 != 0 { 4096 } else { u32::from(first) });
+        // One that is held back keeps its identifier.
+        command_id = u16::wrapping_add(command_id, 1);
+        session.receive_authentication_by(command_id, if first & 4 != 0 { 4096 } else { u32::from(first) });
+        session.advance(Duration::from_millis(u64::from(first) * 4));
+        assert!(session.now < over || session.is_over(), "a queue stayed without the key");
     }
-    session.advance(std::time::Duration::from_secs(2));
+    session.advance(over.duration_since(session.now));
+    assert!(session.is_over(), "a queue stayed without the key");
     assert_eq!(session.target.stats().authenticated(), 0, "a queue was opened without the key");
 }
 
@@ -117,6 +125,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_queue_that_asks_without_end_does_not_stay() {
+        // Nothing is sent and 4096 bytes are asked for, thirty times, a little less than a second apart.
+        target_authentication(&[&[0xF4][..], &[0; 60]].concat());
+    }
 
     proptest! {
         #[test]

@@ -59,6 +59,7 @@ mod stats;
 mod store;
 
 pub use ana::ANA_GROUP_DEFAULT;
+pub(crate) use authentication::UNAUTHENTICATED_TIME_MAX;
 pub use config::{ConfigError, HostConfig, PortConfig, PortId, Profile, TargetConfig};
 pub use limits::{
     ANA_GROUPS_MAX, CONNECTIONS_MAX, HOSTS_MAX, IN_CAPSULE_BYTES_MAX, IO_QUEUE_ENTRIES_MAX, IO_QUEUES_MAX, NSID_MAX,

@@ -8,6 +8,7 @@
 //! - An authentication that fails, or takes too long, ends the connection; also a repeated one on a queue in use.
 //! - What is computed for an authentication keeps no reactor from its other connections ([`engine::offload`]); a queue has one
 //!   computation at a time.
+//! - While the word of a failure is held back nothing else is done for its queue: it has an end that no message moves.
 //! - Who guesses keys learns the result only after a pause, and then has to connect anew.
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -34,6 +35,10 @@ use crate::auth::{ConcatenationPolicy, ControllerSide, HostKeys, Names, Verdict}
 /// How long the word that an authentication failed is held back. Chosen: no host notices it, and a guesser has one try a
 /// second for each connection.
 const FAILURE_PAUSE: Duration = Duration::from_secs(1);
+/// How long a queue may be there whose host does not authenticate. Derived: a failure at the last moment, its pause, and the time
+/// that the host has to close.
+pub(crate) const UNAUTHENTICATED_TIME_MAX: Duration =
+    AUTHENTICATION_TIME_MAX.saturating_add(FAILURE_PAUSE).saturating_add(TERM_TIME_MAX);
 /// Bytes that an Authentication Receive is answered with at most, padding included. Chosen: what the Linux host asks for.
 const RECEIVE_BYTES_MAX: usize = 4096;
 const _: () = assert!(MESSAGE_BYTES_MAX <= RECEIVE_BYTES_MAX);
@@ -173,6 +178,9 @@ impl<N> Connection<N> {
             let keys = self.shared.host_keys(controller.subsystem(), controller.host());
             let authentication = Authentication::new(&self.shared.config, controller, keys, self.concatenation());
             self.authentication = Some(Box::new(authentication));
+        }
+        if self.authentication.as_ref().is_some_and(|authentication| authentication.held.is_some()) {
+            return self.answer(slot, Status::SEQUENCE_ERROR.do_not_retry(), 0);
         }
         if kind == FabricsType::AUTHENTICATION_SEND {
             self.authentication_send(slot, now);

@@ -200,9 +200,19 @@ impl Session {
         self.send(&command, message).map(|(completion, _)| completion)
     }
 
+    /// Whether the connection is to be closed.
+    pub fn is_over(&self) -> bool {
+        self.core.ended().is_some()
+    }
+
     /// Asks for a message of up to `bytes` by Authentication Receive.
     pub fn receive_authentication(&mut self, bytes: u32) -> Option<(Completion, Vec<u8>)> {
-        let mut command = Submission::fabrics(FabricsType::AUTHENTICATION_RECEIVE, 0xC003);
+        self.receive_authentication_by(0xC003, bytes)
+    }
+
+    /// The same by a command of this identifier.
+    pub fn receive_authentication_by(&mut self, command_id: u16, bytes: u32) -> Option<(Completion, Vec<u8>)> {
+        let mut command = Submission::fabrics(FabricsType::AUTHENTICATION_RECEIVE, command_id);
         command.sgl = SglDescriptor::transport(bytes);
         command.as_mut_bytes()[40..].copy_from_slice(Fields::new(bytes).as_bytes());
         self.send(&command, &[])

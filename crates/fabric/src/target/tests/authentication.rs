@@ -203,6 +203,25 @@ fn an_authentication_that_does_not_come_ends_the_connection() {
     }
 }
 
+/// Each Authentication Receive after a failure held the word of it back for another second, without end, and the answer of the one
+/// before was forgotten with its slot.
+#[test]
+fn a_failure_that_is_asked_for_again_and_again_is_told_in_its_time() {
+    let mut session = session(&keys(false));
+    connect(&mut session, 0);
+    assert!(session.receive_authentication(4096).is_none(), "the word comes later");
+    for id in 0..3 {
+        session.advance(Duration::from_millis(300));
+        let (completion, _) = session.receive_authentication_by(id, 4096).expect("answered");
+        assert_eq!(completion.status(), Status::SEQUENCE_ERROR.do_not_retry());
+        let sent = session.send_authentication(&[0; 16]).expect("answered");
+        assert_eq!(sent.status(), Status::SEQUENCE_ERROR.do_not_retry());
+    }
+    session.advance(Duration::from_millis(100));
+    assert_eq!(status(session.take_answer(0xC003)), Status::SUCCESS);
+    assert_eq!(session.core.ended(), Some(&End::AuthenticationFailed(Failure::INCORRECT_MESSAGE)));
+}
+
 #[test]
 fn a_queue_in_use_authenticates_again_and_is_served_meanwhile() {
     let keys = keys(false);
