@@ -220,8 +220,9 @@ impl<N> Connection<N> {
         match offloaded {
             Ok(()) => self.poll_computing(now),
             Err(error) => {
-                tracing::warn!(%error, "an authentication is given up");
-                self.fail_authentication(End::AuthenticationTimeout, now);
+                // The operator is told of the connection's end, within the bounds for that.
+                tracing::debug!(%error, "an authentication is given up");
+                self.fail_authentication(End::AuthenticationsBusy, now);
             }
         }
     }

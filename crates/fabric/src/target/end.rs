@@ -18,6 +18,8 @@ pub(super) enum End {
     AuthenticationFailed(Failure),
     #[error("the host did not authenticate itself within the time allowed")]
     AuthenticationTimeout,
+    #[error("too many authentications at a time: this one was given up")]
+    AuthenticationsBusy,
     #[error("the host's keep alive did not come in time")]
     KeepAliveExpired,
     #[error("the controller was not enabled within two minutes of its Connect, reset or shutdown")]

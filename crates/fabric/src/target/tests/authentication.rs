@@ -297,6 +297,35 @@ fn one_address_leaves_others_room_to_authenticate() {
     assert!(begun(&mut from(1)));
 }
 
+/// It was a line of the log for each, past the bound on what peers can have written there, and the operator read of a host that
+/// did not authenticate in time.
+#[test]
+fn an_authentication_for_which_there_is_no_time_says_so() {
+    let keys = keys(false);
+    let mut session = session(&keys);
+    connect(&mut session, 0);
+    let (gate, opened) = std::sync::mpsc::channel::<()>();
+    let opened = Arc::new(std::sync::Mutex::new(opened));
+    engine::Reactor::run(engine::ReactorConfig::default(), async {
+        // The threads wait, and so does whatever comes after.
+        let wait = || {
+            let opened = opened.clone();
+            engine::offload::offload(move || assert!(opened.lock().expect("nobody panics").recv().is_err()))
+        };
+        // A thread that comes late takes one out of the full line.
+        for _ in 0..10 {
+            while wait().is_ok() {}
+            engine::time::sleep(Duration::from_millis(10)).await;
+        }
+        let Step::Send(message) = host_side(&keys).step() else { panic!("the host begins") };
+        assert!(session.send_authentication(&message).is_none());
+        drop(gate);
+    })
+    .expect("a reactor");
+    assert_eq!(session.core.ended(), Some(&End::AuthenticationsBusy));
+    assert_eq!(session.target.stats().authentications_failed(), 1);
+}
+
 #[test]
 fn discovery_is_open_to_a_host_with_a_key() {
     let mut session = session(&keys(false));
