@@ -11,6 +11,9 @@ pub enum TlsError {
         "TLS: the host offered the PSK identity {0:?}, for which there is no key; give the target its key by --host nqn=...,tls-key-file=..."
     )]
     UnknownIdentity(String),
+    /// The host offers more keys than are looked at.
+    #[error("TLS: the host offered more than {0} pre-shared keys; it needs one for each subsystem")]
+    TooManyIdentities(usize),
     /// The host offers no key at all.
     #[error("TLS: the host offered no pre-shared key, and there is no other way in")]
     NoKey,

@@ -37,7 +37,16 @@ pub struct KeyringError;
 struct HostKey {
     /// Only for this subsystem; `None`: for every one.
     subsystem: Option<Nqn>,
-    retained: RetainedPsk,
+    retained: Arc<RetainedPsk>,
+}
+
+impl HostKey {
+    /// Whether it may be what a client names so, as far as that is seen without computing anything.
+    fn may_be(&self, named: &Identity) -> bool {
+        // Whoever may use one subsystem may ask what there is.
+        let meant = |own: &Nqn| *own == named.subsystem || named.subsystem.is_discovery();
+        self.retained.hash() == named.hash && self.subsystem.as_ref().is_none_or(meant)
+    }
 }
 
 struct Generated {
@@ -121,7 +130,7 @@ impl Keyring {
         }
         for retained in keys {
             let kept = state.hosts.entry(retained.host().clone()).or_default();
-            kept.push(HostKey { subsystem: subsystem.cloned(), retained });
+            kept.push(HostKey { subsystem: subsystem.cloned(), retained: Arc::new(retained) });
         }
         Ok(())
     }
@@ -180,24 +189,21 @@ impl Keyring {
         retained || state.generated.keys().any(|known| known.host == *host && known.subsystem == *subsystem)
     }
 
-    /// The key that a client names by `offered`.
+    /// The key that a client names by `offered`. It is derived, once, for the key that is named and for no other: whoever
+    /// offers names has shown nothing yet.
     pub fn find(&self, offered: &[u8]) -> Option<Arc<TlsPsk>> {
         let identity: Identity = std::str::from_utf8(offered).ok()?.parse().ok()?;
         let state = self.lock();
         if identity.origin == Origin::Generated {
             return state.generated.get(&identity).map(|key| key.psk.clone());
         }
-        let keys = state.hosts.get(&identity.host)?;
-        let found = keys.iter().filter(|key| key.retained.hash() == identity.hash).find_map(|key| {
-            // Whoever may use one subsystem may ask what there is.
-            let meant = key
-                .subsystem
-                .as_ref()
-                .is_none_or(|own| *own == identity.subsystem || identity.subsystem.is_discovery());
-            let psk = key.retained.tls_psk(identity.version, &identity.subsystem);
-            psk.ok().filter(|psk| meant && psk.offered() == offered)
-        });
-        found.map(Arc::new)
+        let keys = state.hosts.get(&identity.host)?.iter();
+        let keys: Vec<_> = keys.filter(|key| key.may_be(&identity)).map(|key| key.retained.clone()).collect();
+        // Other handshakes need not wait for what this one has computed.
+        drop(state);
+        let derive = |key: Arc<RetainedPsk>| key.tls_psk(identity.version, &identity.subsystem).ok();
+        let mut named = keys.into_iter().filter(|key| key.is_named_by(&identity)).filter_map(derive);
+        named.find(|psk| psk.offered() == offered).map(Arc::new)
     }
 }
 
@@ -206,7 +212,7 @@ mod tests {
     use super::*;
     use crate::secret::Secret;
     use crate::tls::identity::IdentityVersion;
-    use crate::tls::psk::{ConfiguredPsk, Derivation, PskHash};
+    use crate::tls::psk::{ConfiguredPsk, DERIVED, Derivation, PskHash};
 
     fn nqn(name: &str) -> Nqn {
         format!("nqn.2026-01.org.example:{name}").parse().expect("a name")
@@ -237,6 +243,31 @@ mod tests {
         assert!(ring.find(b"NVMe0R01").is_none() && ring.find(&[0xFF; 600]).is_none());
         ring.remove(&nqn("host"), None);
         assert!(!ring.has_key(&nqn("host"), &nqn("sub")));
+    }
+
+    /// Every key of the host was derived for every name that a client offered, also those for other subsystems, before anything
+    /// of the name was compared: two hundred names in a ClientHello bought thousands of derivations.
+    #[test]
+    fn a_name_costs_one_derivation_and_that_only_where_it_is_a_keys_name() {
+        let ring = Keyring::default();
+        let make = || ConfiguredPsk::random(None, PskHash::Sha256).expect("random");
+        let keys: Vec<ConfiguredPsk> = (0..20).map(|_| make()).collect();
+        for key in &keys {
+            for sub in ["sub", "other"] {
+                ring.add(key.clone().retain_all(&nqn("host"), false).expect("retained"), Some(&nqn(sub)))
+                    .expect("room");
+            }
+        }
+        let cost = |key: &ConfiguredPsk, version, sub: &str| {
+            let psk = offered(key, Derivation::Standard, version, "host", &nqn(sub));
+            let before = DERIVED.get();
+            (ring.find(psk.offered()).is_some(), DERIVED.get() - before)
+        };
+        for version in [IdentityVersion::Zero, IdentityVersion::One] {
+            assert_eq!(cost(&keys[19], version, "sub"), (true, 1), "{version:?}");
+            assert_eq!(cost(&keys[19], version, "third"), (false, 0), "{version:?}");
+        }
+        assert_eq!(cost(&make(), IdentityVersion::One, "sub"), (false, 0));
     }
 
     #[test]

@@ -300,6 +300,14 @@ impl RetainedPsk {
         Ok(TlsPsk::new(identity, key))
     }
 
+    /// Whether a retained key's identity tells this one from others with the same names and hash. Without a digest (version 0)
+    /// it tells nothing more, and the first key counts.
+    pub(super) fn is_named_by(&self, identity: &Identity) -> bool {
+        let Some(named) = &identity.digest else { return true };
+        // The digest is no secret: it goes over the wire as it is.
+        self.digest(&identity.subsystem).is_ok_and(|digest| digest == *named)
+    }
+
     /// Base64 of HMAC(key, "<host> <subsystem> NVMe-over-Fabrics"): tells keys of the same names apart.
     fn digest(&self, subsystem: &Nqn) -> Result<String, PskError> {
         let key = PKey::hmac(self.key.expose())?;
@@ -307,6 +315,12 @@ impl RetainedPsk {
         signer.update(format!("{} {subsystem} {DIGEST_SUFFIX}", self.host).as_bytes())?;
         Ok(base64::encode_block(&signer.sign_to_vec()?))
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Derivations by this thread.
+    pub(super) static DERIVED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 /// HKDF-Extract without salt, then HKDF-Expand-Label to the hash's length (RFC 5869, RFC 8446 §7.1).
@@ -335,6 +349,8 @@ fn expand(
         }
     }
     info.extend_from_slice(context);
+    #[cfg(test)]
+    DERIVED.set(DERIVED.get() + 1);
     let mut derived = vec![0; hash.bytes()];
     let mut hkdf = PkeyCtx::new_id(Id::HKDF)?;
     hkdf.derive_init()?;

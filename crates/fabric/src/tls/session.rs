@@ -48,10 +48,17 @@ pub(super) struct Offered {
     pub found: Option<Arc<TlsPsk>>,
     /// An identity without a key, as much of it as a log line should have.
     pub unknown: Option<String>,
+    /// Identities that OpenSSL has asked for.
+    asked: usize,
+    /// There are more identities than [`IDENTITIES_MAX`].
+    pub too_many: bool,
 }
 
 /// The extension `pre_shared_key` (RFC 8446 §4.2).
 const EXTENSION_PSK: c_uint = 41;
+/// Identities of a ClientHello that are looked at. Chosen: a host has one key for a subsystem, and perhaps the one before it, in
+/// both versions and by both derivations; each costs the server computations before the client has shown anything.
+pub(super) const IDENTITIES_MAX: usize = 8;
 /// The age of a ticket, behind each identity.
 const AGE_BYTES: usize = 4;
 /// As much of a foreign identity as is kept for the log. Derived: the names of a usual one.
@@ -89,8 +96,9 @@ pub(super) fn keys_of(ssl: &SslRef) -> Option<&Keys> {
     ssl.ex_data(index().ok()?)
 }
 
-/// The identities that a client offers, while its ClientHello is looked at; nothing of a malformed extension.
-pub(super) fn identities_of(ssl: &SslRef) -> Vec<&[u8]> {
+/// The identities that a client offers, while its ClientHello is looked at; nothing of a malformed extension. `None`: there are
+/// too many.
+pub(super) fn identities_of(ssl: &SslRef) -> Option<Vec<&[u8]>> {
     let (mut place, mut length) = (null(), 0);
     // SAFETY: `ssl` is alive, and both places are writable. What is written, if 1 is returned, points into the ClientHello,
     // which OpenSSL keeps while its callback runs; the borrow of `ssl` is no longer than that.
@@ -100,7 +108,14 @@ pub(super) fn identities_of(ssl: &SslRef) -> Vec<&[u8]> {
             _ => &[],
         }
     };
-    parse_identities(extension).unwrap_or_default()
+    let identities = parse_identities(extension).unwrap_or_default();
+    if identities.len() <= IDENTITIES_MAX {
+        return Some(identities);
+    }
+    if let Some(Keys::Server(_, offered)) = keys_of(ssl) {
+        offered.lock().unwrap_or_else(PoisonError::into_inner).too_many = true;
+    }
+    None
 }
 
 /// `OfferedPsks` of RFC 8446 §4.2.11: a list of identities, each with four bytes behind it, and what comes after the list.
@@ -138,6 +153,13 @@ unsafe extern "C" fn find_session(
     let connection = unsafe { SslRef::from_ptr(ssl) };
     let Some(Keys::Server(keyring, offered)) = keys_of(connection) else { return 0 };
     let mut offered = offered.lock().unwrap_or_else(PoisonError::into_inner);
+    offered.asked += 1;
+    // A ClientHello comes again where the server asks for another key share. This holds also for a malformed extension, whose
+    // identities are asked for up to where it is wrong.
+    if offered.asked > 2 * IDENTITIES_MAX {
+        offered.too_many = true;
+        return 0;
+    }
     let Some(psk) = keyring.find(identity) else {
         let shown = &identity[..identity.len().min(UNKNOWN_BYTES_MAX)];
         offered.unknown = Some(shown.escape_ascii().to_string());

@@ -130,6 +130,59 @@ fn another_key_of_the_same_names_is_refused_on_both_sides() {
     assert!(pair.server.psk().is_none() && pair.client.psk().is_none());
 }
 
+/// A ClientHello, which OpenSSL ends with the extension pre_shared_key, with `count` identities in place of the one it has, the
+/// last of which is that one; `cut` makes the list malformed behind them.
+fn with_identities(hello: &[u8], count: usize, cut: bool) -> Vec<u8> {
+    let word = |at: usize| usize::from(u16::from_be_bytes([hello[at], hello[at + 1]]));
+    let mut at = 5 + 4 + 2 + 32;
+    at += 1 + usize::from(hello[at]);
+    at += 2 + word(at);
+    at += 1 + usize::from(hello[at]);
+    let extensions = at;
+    at += 2;
+    while word(at) != 41 {
+        at += 4 + word(at + 2);
+    }
+    assert_eq!(at + 4 + word(at + 2), hello.len(), "the last one");
+    let own = &hello[at + 6..at + 6 + word(at + 4)];
+    let binder = &hello[at + 6 + word(at + 4) + 2..];
+    let mut identities = b"\x00\x03xyz\x00\x00\x00\x00".repeat(count - 1);
+    identities.extend(if cut { &[0xFF, 0xFF] } else { own });
+    let binders = binder.repeat(count);
+    let prefixed = |bytes: &[u8]| [&(bytes.len() as u16).to_be_bytes()[..], bytes].concat();
+    let extension = [prefixed(&identities), prefixed(&binders)].concat();
+    let extension = [&[0, 41][..], &prefixed(&extension)].concat();
+    let extensions = [&hello[..extensions], &prefixed(&[&hello[extensions + 2..at], &extension].concat())].concat();
+    let body = &extensions[9..];
+    let handshake = [&[1, 0][..], &prefixed(body)].concat();
+    [&hello[..3], &prefixed(&handshake)].concat()
+}
+
+/// Each identity of a ClientHello has the server look for its key, twice, before the client has shown anything: there were two
+/// hundred in one.
+#[test]
+fn so_many_identities_are_looked_at_and_no_more() {
+    let key = random(None, PskHash::Sha256);
+    let server = server_with(&key);
+    let mut client = Tunnel::client(psk(&key, IdentityVersion::One)).expect("a client");
+    assert_eq!(client.handshake(), Ok(false));
+    let hello = client.take_output().expect("a ClientHello").to_vec();
+    let answered = |count, cut| {
+        let mut tunnel = Tunnel::server(&server).expect("a server");
+        tunnel.feed(Buf::copy_from(&with_identities(&hello, count, cut)));
+        tunnel.handshake()
+    };
+    assert_eq!(with_identities(&hello, 1, false), hello);
+    for count in [2, 8] {
+        // It is found, and what the client has shown is for another ClientHello.
+        assert!(matches!(answered(count, false), Err(TlsError::WrongKey(_))), "{count}");
+    }
+    for count in [9, 200] {
+        assert_eq!(answered(count, false), Err(TlsError::TooManyIdentities(8)), "{count}");
+    }
+    assert_eq!(answered(200, true), Err(TlsError::TooManyIdentities(8)), "also where the list is malformed");
+}
+
 #[test]
 fn an_unknown_identity_is_refused_and_named() {
     let server = ServerContext::new(Arc::default()).expect("OpenSSL");

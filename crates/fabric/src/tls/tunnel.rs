@@ -12,14 +12,14 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use engine::Buf;
 use openssl::error::ErrorStack;
 use openssl::ssl::{
-    ClientHelloResponse, ErrorCode, Ssl, SslContext, SslContextBuilder, SslFiletype, SslMethod, SslMode, SslOptions,
-    SslSessionCacheMode, SslStream, SslVerifyMode, SslVersion,
+    ClientHelloResponse, ErrorCode, Ssl, SslAlert, SslContext, SslContextBuilder, SslFiletype, SslMethod, SslMode,
+    SslOptions, SslSessionCacheMode, SslStream, SslVerifyMode, SslVersion,
 };
 
 use super::error::TlsError;
 use super::keyring::Keyring;
 use super::psk::{PskHash, TlsPsk};
-use super::session::{self, Keys, Offered};
+use super::session::{self, IDENTITIES_MAX, Keys, Offered};
 
 /// Plaintext of one record (RFC 8446 §5.1).
 pub const RECORD_BYTES: usize = 16 << 10;
@@ -100,8 +100,12 @@ impl ServerContext {
         session::serve(&mut builder);
         let keys = keyring.clone();
         // OpenSSL takes the first suite that both have, and then drops keys of another hash: the key must come first.
-        builder.set_client_hello_callback(move |ssl, _| {
-            if let Some(psk) = session::identities_of(ssl).into_iter().find_map(|identity| keys.find(identity)) {
+        builder.set_client_hello_callback(move |ssl, alert| {
+            let Some(identities) = session::identities_of(ssl) else {
+                *alert = SslAlert::ILLEGAL_PARAMETER;
+                return Err(ErrorStack::get());
+            };
+            if let Some(psk) = identities.into_iter().find_map(|identity| keys.find(identity)) {
                 ssl.set_ciphersuites(psk.identity().hash.suite())?;
             }
             Ok(ClientHelloResponse::SUCCESS)
@@ -247,6 +251,9 @@ impl Tunnel {
             };
         };
         let offered = offered.lock().unwrap_or_else(PoisonError::into_inner);
+        if offered.too_many {
+            return TlsError::TooManyIdentities(IDENTITIES_MAX);
+        }
         match (&offered.found, &offered.unknown) {
             (Some(found), _) if error.is_wrong_binder() => TlsError::WrongKey(found.identity().to_string()),
             (None, Some(unknown)) => TlsError::UnknownIdentity(unknown.clone()),
