@@ -10,7 +10,7 @@ use nvme::Nqn;
 
 use super::tunnel::{Got, RECORD_BYTES, ServerContext, Tunnel};
 use super::*;
-use crate::secret::Secret;
+use crate::secret::{Secret, log};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -181,6 +181,41 @@ fn so_many_identities_are_looked_at_and_no_more() {
         assert_eq!(answered(count, false), Err(TlsError::TooManyIdentities(8)), "{count}");
     }
     assert_eq!(answered(200, true), Err(TlsError::TooManyIdentities(8)), "also where the list is malformed");
+}
+
+#[test]
+fn no_key_is_ever_logged() {
+    for transform in [None, Some(PskHash::Sha384)] {
+        let (ours, theirs) = (random(transform, PskHash::Sha384), random(transform, PskHash::Sha384));
+        let generated = Arc::new(
+            TlsPsk::generated(&nqn("host"), &nqn("sub"), "ZGlnZXN0", &Secret::new(vec![0x9D; 48])).expect("its length"),
+        );
+        let log = log::of(|| {
+            let server = server_with(&ours);
+            server.keyring().add_generated((*generated).clone(), engine::time::Instant::from_nanos(1));
+            for (key, version) in
+                [(&ours, IdentityVersion::Zero), (&ours, IdentityVersion::One), (&theirs, IdentityVersion::Zero)]
+            {
+                let outcome = Pair::new(psk(key, version), &server).handshake();
+                tracing::error!(?outcome, ?key, psk = ?psk(key, version), keyring = ?server.keyring());
+                let retained = key.clone().retain(&nqn("host"), Derivation::Standard).expect("retained");
+                tracing::error!(key = ?TlsKey::Retained { key: retained, version });
+            }
+            let outcome = Pair::new(generated.clone(), &server).handshake();
+            tracing::error!(?outcome, key = ?TlsKey::Generated(generated.clone()));
+        });
+        assert!(log.contains("WrongKey") && log.contains("Generated"), "the log tells of keys by their names: {log}");
+        log::assert_without(&log, generated.key().expose());
+        for key in [&ours, &theirs] {
+            let text = key.to_interchange();
+            let base64 = text.expose().split(|&byte| byte == b':').nth(2).expect("the key");
+            let configured = openssl::base64::decode_block(str::from_utf8(base64).expect("text")).expect("Base64");
+            log::assert_without(&log, &configured);
+            for version in [IdentityVersion::Zero, IdentityVersion::One] {
+                log::assert_without(&log, psk(key, version).key().expose());
+            }
+        }
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ use nvme::auth::{Concatenation, Failure};
 
 use super::*;
 use crate::auth::{AuthError, DhchapKey, GeneratedPsk, Group, Hash, HostKeys, HostSide, Names, Policy, Step};
+use crate::secret::log;
 use crate::target::secure::generated_psk;
 use crate::target::session::subsystem;
 use crate::target::{HostConfig, PortConfig, PortId, Session, TlsPolicy};
@@ -57,6 +58,21 @@ fn a_key_that_authentication_made_begins_tls() {
     assert!(ours.identity().to_string().starts_with("NVMe1G02 nqn.2026-01.example.yagura:host nqn."));
     let kept = session.target.shared.secure.keyring().find(ours.identity().to_string().as_bytes());
     assert!(*kept.expect("kept") == ours, "the target has derived another key");
+}
+
+#[test]
+fn no_key_that_authentication_made_is_ever_logged() {
+    let mut made = None;
+    let log = log::of(|| {
+        let (session, outcome) = concatenate(TlsPolicy::Allowed);
+        let psk = outcome.expect("authenticated").expect("a key was asked for");
+        let names = Names { host: host(), subsystem: subsystem() };
+        let ours = generated_psk(&names, &psk).expect("derived");
+        tracing::error!(?psk, ?ours, keyring = ?session.target.shared.secure.keyring());
+        made = Some(psk.key);
+    });
+    assert!(log.contains("the host has authenticated itself") && log.contains("Generated"), "{log}");
+    log::assert_without(&log, made.expect("made").expose());
 }
 
 #[test]
