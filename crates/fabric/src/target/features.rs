@@ -163,10 +163,6 @@ fn is_supported<N>(shared: &Shared<N>, controller: &Controller, feature: Feature
     SUPPORTED.contains(&feature) && reserves
 }
 
-fn has_cache<N>(shared: &Shared<N>, controller: &Controller) -> bool {
-    shared.namespaces(controller).iter().any(|attached| attached.info.volatile_cache)
-}
-
 /// Zero based counts of submission and completion queues.
 fn queue_counts(io_queues_max: u16) -> u32 {
     let zero_based = u32::from(io_queues_max) - 1;
@@ -227,8 +223,7 @@ pub(super) fn get<N>(
         FeatureId::NUMBER_OF_QUEUES => queue_counts(shared.config.profile.io_queues_max),
         FeatureId::RESERVATION_NOTIFICATION => reservation::of_namespace(shared, controller, command)?.mask(),
         FeatureId::RESERVATION_PERSISTENCE => reservation::of_namespace(shared, controller, command)?.persists().into(),
-        FeatureId::VOLATILE_WRITE_CACHE if has_cache(shared, controller) => u32::from(!controller.write_through()),
-        FeatureId::VOLATILE_WRITE_CACHE => return Err(INVALID),
+        FeatureId::VOLATILE_WRITE_CACHE => u32::from(!controller.write_through()),
         FeatureId::HOST_ID => {
             // EXHID: over fabrics the identifier always has 128 bits (NVMe Base 2.0 §5.27.1.25).
             if command.cdw11.get() & 1 == 0 {
@@ -316,10 +311,7 @@ pub(super) fn set<N>(
         }),
         FeatureId::TIMESTAMP => controller.update_features(|features| features.timestamp.set(data, now)),
         FeatureId::HOST_BEHAVIOR => return set_host_behavior(controller, data),
-        FeatureId::VOLATILE_WRITE_CACHE if has_cache(shared, controller) => {
-            controller.set_write_through(value & 1 == 0);
-        }
-        FeatureId::VOLATILE_WRITE_CACHE => return Err(INVALID),
+        FeatureId::VOLATILE_WRITE_CACHE => controller.set_write_through(value & 1 == 0),
         // Only before the first I/O queue is made (NVMe Base 2.0c §5.27.1.5).
         FeatureId::NUMBER_OF_QUEUES if controller.queues_made() => return Err(Status::SEQUENCE_ERROR.do_not_retry()),
         FeatureId::NUMBER_OF_QUEUES => return set_queues(value, shared.config.profile.io_queues_max),

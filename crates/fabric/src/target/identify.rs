@@ -173,13 +173,16 @@ fn controller_page<N>(shared: &Shared<N>, controller: &Controller, namespaces: &
         page.oncs = (page.oncs.get() | oncs::WRITE_UNCORRECTABLE).into();
     }
     page.ocfs = u16::from(profile.optional_commands).into(); // Copy descriptor format 0h
-    // Present where any namespace has a cache; Flush takes single namespaces only.
-    page.vwc = u8::from(infos().any(|info| info.volatile_cache)) | 2 << 1;
-    page.awun = zero_based(infos().map(|info| info.atomic_blocks).min().unwrap_or(1)).into();
+    // Constants, as hosts read this page once, when they connect, and namespaces come later. Without the cache's bit a host
+    // sends neither Flush nor FUA, also not to a namespace with a cache that is added then, and its acknowledged data is
+    // lost with the power. Where nothing is cached both are done at once. Flush takes single namespaces only.
+    page.vwc = 1 | 2 << 1;
+    // One block, which every namespace keeps. Each says its own units, which are larger (NSFEAT bit 1).
+    page.awun = 0.into();
     page.awupf = 0.into();
-    let fused = infos().map(|info| info.compare_and_write_blocks_max).filter(|&blocks| blocks > 0).min();
-    page.fuses = u16::from(fused.is_some() || namespaces.is_empty()).into();
-    page.acwu = zero_based(fused.unwrap_or(1)).into();
+    page.acwu = 0.into();
+    let fused = infos().any(|info| info.compare_and_write_blocks_max > 0);
+    page.fuses = u16::from(fused || namespaces.is_empty()).into();
     page.psd[0].max_power = 0.into(); // not reported
     page
 }

@@ -15,7 +15,7 @@ use zerocopy::FromBytes;
 
 use super::*;
 use crate::target::session::subsystem;
-use crate::target::{IN_CAPSULE_BYTES_MAX, NSID_MAX, PortConfig, PortId};
+use crate::target::{IN_CAPSULE_BYTES_MAX, NSID_MAX, PortConfig, PortId, Profile, Target, TargetConfig};
 
 pub(super) fn admin(opcode: AdminOpcode, id: u16, nsid: u32, bytes: u32) -> Submission {
     let mut command = Submission::admin(opcode, id, nsid);
@@ -69,10 +69,7 @@ fn the_controller_says_what_it_can() {
     assert_eq!(page.ioccsz.get() * 16, 64 + IN_CAPSULE_BYTES_MAX);
     assert_eq!((page.iorcsz.get() * 16, page.icdoff.get()), (16, 0));
     assert_eq!((page.sqes, page.cqes, page.fuses.get()), (0x66, 0x44, 1));
-    let info = memory().info();
-    assert_eq!(u32::from(page.acwu.get()) + 1, info.compare_and_write_blocks_max);
-    assert_eq!(u32::from(page.acwu.get() + 1) * BLOCK as u32, 128 << 10);
-    assert_eq!(u32::from(page.awun.get()) + 1, info.atomic_blocks);
+    assert_eq!((page.acwu.get(), page.awun.get()), (0, 0), "one block, whatever namespace comes");
     assert_eq!(page.oncs.get() & oncs::RESERVATIONS, oncs::RESERVATIONS);
     assert_eq!(Nqn::from_field(&page.subnqn).unwrap(), subsystem());
     assert_eq!(&page.sn, b"SERIAL              ");
@@ -86,6 +83,10 @@ fn namespaces_say_what_they_are() {
     let page = IdentifyNamespace::read_from_bytes(&page).unwrap();
     assert_eq!((page.nsze.get(), page.lbaf[0].lbads, page.nguid), (BLOCKS, 12, [7; 16]));
     assert_eq!((page.nsfeat & 2, page.nmic, page.dlfeat & 7), (2, 1, 1));
+    let info = memory().info();
+    assert_eq!(u32::from(page.nacwu.get()) + 1, info.compare_and_write_blocks_max);
+    assert_eq!(u32::from(page.nacwu.get() + 1) * BLOCK as u32, 128 << 10);
+    assert_eq!(u32::from(page.nawun.get()) + 1, info.atomic_blocks);
     assert_eq!(identify(&mut session, Cns::NAMESPACE, 2).unwrap(), vec![0; 4096], "inactive: all zero");
     for nsid in [0, NSID_MAX + 1, u32::MAX] {
         assert_eq!(identify(&mut session, Cns::NAMESPACE, nsid), Err(Status::INVALID_NAMESPACE));
@@ -166,9 +167,7 @@ fn every_log_page_is_there_and_can_be_read_in_parts() {
     let features = log(&mut session, LogId::FEATURES, 1024, 0).unwrap();
     for id in 0..=255u8 {
         let listed = features[4 * usize::from(id)] & 1 == 1;
-        // The cache's feature exists where a namespace has a cache, which memory has not.
-        let there = get(&mut session, FeatureId(id), 0, 1).is_ok() || FeatureId(id) == FeatureId::VOLATILE_WRITE_CACHE;
-        assert_eq!(there, listed, "feature {id:#x}");
+        assert_eq!(get(&mut session, FeatureId(id), 0, 1).is_ok(), listed, "feature {id:#x}");
     }
 }
 
@@ -217,7 +216,6 @@ fn features_are_set_and_read_back() {
     assert_eq!(get(&mut session, FeatureId::TEMPERATURE_THRESHOLD, 0, 1 << 16), Err(Status::INVALID_FIELD));
     assert_eq!(set(&mut session, FeatureId::ERROR_RECOVERY, 1 << 16), Err(Status::INVALID_FIELD));
     assert_eq!(set(&mut session, FeatureId::POWER_MANAGEMENT, 1), Err(Status::INVALID_FIELD));
-    assert_eq!(set(&mut session, FeatureId::VOLATILE_WRITE_CACHE, 1), Err(Status::INVALID_FIELD), "there is no cache");
     assert_eq!(set(&mut session, FeatureId::KEEP_ALIVE_TIMER, u32::MAX), Err(Status::KEEP_ALIVE_INVALID));
     assert_eq!(set(&mut session, FeatureId(0xD0), 0), Err(Status::INVALID_FIELD));
     assert_eq!(get(&mut session, FeatureId::HOST_ID, 0, 1).unwrap().1, [1; 16]);
@@ -319,6 +317,33 @@ fn log_pages_under_way_are_bounded() {
     assert_eq!(statuses.iter().filter(|status| status.is_success()).count(), 16);
     assert!(statuses[16..].iter().all(|&status| status == Status::INTERRUPTED && !status.is_do_not_retry()));
     assert_eq!(status(session.send(&mib(30), &[])), Status::SUCCESS, "the room comes back");
+}
+
+/// The cache's bit once followed the namespaces of the moment. A host that had connected before one with a cache was added
+/// had read that there is none: it sent neither Flush nor FUA, and what was acknowledged to it was lost with the power.
+#[test]
+fn what_a_host_reads_when_it_connects_stays_true_of_namespaces_that_come_later() {
+    for profile in [Profile::FULL, Profile::MINIMAL] {
+        let target = Target::new(TargetConfig { profile, ..TargetConfig::default() });
+        target.add_port(PortConfig::new(PortId(1))).unwrap();
+        target.add_subsystem(subsystem(), "SERIAL").unwrap();
+        let mut session = Session::on(&target);
+        session.open(false, false);
+        session.connect_admin();
+        let read = |session: &mut Session| {
+            let page = identify(session, Cns::CONTROLLER, 0).unwrap();
+            let page = IdentifyController::read_from_bytes(&page).unwrap();
+            assert_eq!(get(session, FeatureId::VOLATILE_WRITE_CACHE, 0, 0).unwrap().0, 1);
+            (page.vwc, page.awun.get(), page.acwu.get())
+        };
+        let before = read(&mut session);
+        assert_eq!(before.0, 1 | 2 << 1);
+        target.add_namespace(&subsystem(), 1, memory()).unwrap();
+        let coarse = Memory::new(1 << 20, 65_536, [8; 16]).unwrap();
+        target.add_namespace(&subsystem(), 2, coarse).unwrap();
+        add_cache(&session);
+        assert_eq!(read(&mut session), before);
+    }
 }
 
 /// Namespace 1 of the session's target gets a volatile write cache.
