@@ -6,7 +6,9 @@ use std::sync::Arc;
 use engine::file::Lifetime;
 use engine::{Buf, View};
 
-use crate::{DriveNamespace, Durability, Error, FileNamespace, GrowError, Lba, Memory, Namespace, NamespaceInfo};
+use crate::{
+    DriveNamespace, Durability, Error, FileNamespace, GrowError, Lba, Memory, Namespace, NamespaceInfo, Writability,
+};
 
 /// A local namespace of any kind; a clone is the same namespace, also on another thread.
 #[derive(Clone, Debug)]
@@ -113,6 +115,11 @@ macro_rules! delegate {
         async fn hint_lifetime(&self, lifetime: Lifetime) -> bool {
             let $this = self;
             match $this { $($pattern => $target.hint_lifetime(lifetime).await),+ }
+        }
+
+        fn writability(&self) -> Writability {
+            let $this = self;
+            match $this { $($pattern => $target.writability()),+ }
         }
 
         fn used_blocks(&self) -> u64 {

@@ -16,7 +16,7 @@ use std::time::Duration;
 use engine::{Buf, View, task, time};
 
 use crate::rng::SplitMix;
-use crate::{Durability, Error, Lba, Namespace, NamespaceInfo};
+use crate::{Durability, Error, Lba, Namespace, NamespaceInfo, Writability};
 
 /// How often what goes wrong, in events per million commands.
 #[derive(Clone, Debug, Default)]
@@ -200,6 +200,10 @@ impl<N: Namespace> Namespace for Fault<N> {
     async fn write_uncorrectable(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
         let inner = Arc::clone(&self.inner);
         self.change(async move { inner.write_uncorrectable(lba, blocks).await }).await
+    }
+
+    fn writability(&self) -> Writability {
+        self.inner.writability()
     }
 
     fn used_blocks(&self) -> u64 {

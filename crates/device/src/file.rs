@@ -25,7 +25,7 @@ use crate::identity::{self, IdentityError};
 use crate::limits::{COMPARE_AND_WRITE_BYTES_MAX, TRANSFER_BYTES_MAX, check_halves, check_length, check_range};
 use crate::range_lock::{Mode, RangeGuard, RangeLocks};
 use crate::sidecar::Sidecar;
-use crate::{Durability, Error, Lba, Namespace, NamespaceInfo};
+use crate::{Durability, Error, Lba, Namespace, NamespaceInfo, Writability};
 
 /// Bytes of neighbouring blocks whose locks share a shard. Guessed: several commands of the usual size.
 const REGION_BYTES: u32 = 128 << 10;
@@ -480,6 +480,14 @@ impl Namespace for FileNamespace {
         let Some(sidecar) = self.sidecar.clone() else { return Err(Error::Unsupported("Write Uncorrectable")) };
         let guard = self.lock_for_writing(lba, blocks).await?;
         sidecar.mark(lba, blocks, guard).await
+    }
+
+    fn writability(&self) -> Writability {
+        match self.latch.read_only {
+            true => Writability::ReadOnly,
+            false if self.latch.latched.load(Ordering::Acquire) => Writability::Failed,
+            false => Writability::Writable,
+        }
     }
 
     fn attribute(&self, key: &'static str) -> Result<Option<Vec<u8>>, Error> {

@@ -44,6 +44,18 @@ pub enum Durability {
     Stable,
 }
 
+/// Whether a namespace takes writes, at the moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Writability {
+    /// It does.
+    #[default]
+    Writable,
+    /// It was opened so that it takes none.
+    ReadOnly,
+    /// Its medium has failed, and it takes none until it is opened anew.
+    Failed,
+}
+
 /// What a namespace is; constant while it is open, except that it may grow.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NamespaceInfo {
@@ -210,6 +222,11 @@ pub trait Namespace: 'static {
     async fn hint_lifetime(&self, lifetime: Lifetime) -> bool {
         let _ = lifetime; // a kind that makes something of it overrides this
         false
+    }
+
+    /// Whether it takes writes; a medium that fails changes it.
+    fn writability(&self) -> Writability {
+        Writability::Writable // a kind that can refuse writes overrides this
     }
 
     /// Blocks that take room on the medium (NVMe: NUSE); all of them, where the medium is not thin.

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use device::{
-    AnyLocal, Durability, Fault, FaultConfig, FileNamespace, FileOptions, Lba, Memory, Namespace, conformance,
+    AnyLocal, Durability, Fault, FaultConfig, FileNamespace, FileOptions, Lba, Memory, Namespace, Writability,
+    conformance,
 };
 use engine::sim::{DiskConfig, SimConfig, World};
 use engine::{Buf, Reactor, ReactorConfig, time};
@@ -195,9 +196,10 @@ fn a_write_error_latches_the_namespace() {
     let task = world.spawn_on(node, async {
         let options = FileOptions { nguid: Some([7; 16]), ..FileOptions::default() };
         let namespace = FileNamespace::open(Path::new(PATH), &options).await.expect("opened");
-        assert_eq!(namespace.fault(), None);
+        assert_eq!((namespace.fault(), namespace.writability()), (None, Writability::Writable));
         let first = namespace.write(Lba(5), pattern(1), Durability::Cached).await;
         assert!(matches!(first, Err(device::Error::WriteFault(_))), "{first:?}");
+        assert_eq!(namespace.writability(), Writability::Failed);
         let zeroes = namespace.write_zeroes(Lba(9), 1, Durability::Cached).await;
         let swap = namespace.compare_and_write(Lba(0), pattern(0), pattern(1), Durability::Stable).await;
         for later in

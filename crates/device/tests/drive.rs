@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use device::{
     AnyLocal, Drive, DriveError, DriveOptions, Durability, Error, FormatOptions, Lba, Namespace, NamespaceSpec,
-    conformance,
+    Writability, conformance,
 };
 use engine::sim::{SimConfig, World};
 use engine::{Buf, Reactor, ReactorConfig, View, time};
@@ -87,6 +87,8 @@ fn clones_keep_every_promise() {
                 namespace.write(Lba(lba), filled(9, 16), Durability::Cached).await.expect("written");
             }
             let before = drive.snapshot(namespace.number(), "s").await.expect("a snapshot");
+            let states = (namespace.writability(), before.writability());
+            assert_eq!(states, (Writability::Writable, Writability::ReadOnly));
             let clone = drive.clone_of(before.number(), "c").await.expect("a clone");
             conformance::check_all(Rc::new(clone), seed).await;
             for lba in 0..1024 {

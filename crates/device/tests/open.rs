@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use device::{
     AnyLocal, Durability, Error, FileNamespace, FileOptions, GrowError, IdentityError, Lba, Memory, MemoryError,
-    Namespace, OpenError,
+    Namespace, OpenError, Writability,
 };
 use engine::{Buf, Reactor, ReactorConfig, time};
 
@@ -88,6 +88,7 @@ fn read_only_reads_and_refuses_writes() {
         assert_eq!((read, buf[4095]), (Ok(()), 7));
         let written = namespace.write(Lba(0), Buf::zeroed(4096).freeze(), Durability::Cached).await;
         assert!(matches!(written, Err(Error::ReadOnly(_))), "{written:?}");
+        assert_eq!(namespace.writability(), Writability::ReadOnly);
         assert_eq!(namespace.flush().await, Ok(()));
     });
 }

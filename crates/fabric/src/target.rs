@@ -24,6 +24,7 @@ mod abort;
 mod access;
 mod admin;
 mod ana;
+mod attached;
 mod attachment;
 mod attention;
 mod authentication;

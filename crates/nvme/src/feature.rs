@@ -53,6 +53,10 @@ pub mod async_event_config {
     pub const DISCOVERY_CHANGE: u32 = 1 << 31;
     /// SMART / health critical warnings: a temperature threshold is crossed.
     pub const HEALTH_TEMPERATURE: u32 = 1 << 1;
+    /// SMART / health critical warnings: the subsystem is not reliable any more.
+    pub const HEALTH_RELIABILITY: u32 = 1 << 2;
+    /// SMART / health critical warnings: all media are read-only.
+    pub const HEALTH_READ_ONLY: u32 = 1 << 3;
     /// SMART / health critical warnings.
     pub const HEALTH_MASK: u32 = 0xFF;
 }

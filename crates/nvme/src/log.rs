@@ -209,6 +209,8 @@ pub struct AsyncEvent {
 impl AsyncEvent {
     /// SMART / Health: a temperature threshold is crossed.
     pub const TEMPERATURE: AsyncEvent = AsyncEvent { kind: 1, information: 1, log: LogId::SMART };
+    /// SMART / Health: NVM subsystem reliability.
+    pub const RELIABILITY: AsyncEvent = AsyncEvent { kind: 1, information: 0, log: LogId::SMART };
     /// Notice: Namespace Attribute Changed.
     pub const NAMESPACE_CHANGED: AsyncEvent = AsyncEvent { kind: 2, information: 0, log: LogId::CHANGED_NAMESPACES };
     /// Notice: Asymmetric Namespace Access Change.

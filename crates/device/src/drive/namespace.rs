@@ -20,6 +20,7 @@ use crate::limits::{COMPARE_AND_WRITE_BYTES_MAX, TRANSFER_BYTES_MAX, check_halve
 use crate::range_lock::{Mode, RangeGuard};
 use crate::{
     ATTRIBUTE_BYTES_MAX, ATTRIBUTE_KEY_BYTES_MAX, ATTRIBUTES_MAX, Durability, Error, Lba, Namespace, NamespaceInfo,
+    Writability,
 };
 
 /// Extents unmapped by one record, so that no step in memory is long. Guessed.
@@ -369,6 +370,16 @@ impl Namespace for DriveNamespace {
 
     async fn write_uncorrectable(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
         self.set_state(lba, blocks, UNCORRECTABLE).await
+    }
+
+    fn writability(&self) -> Writability {
+        let of_drive = self.inner.with(|core| match &core.failed {
+            Some(_) => Writability::Failed,
+            None if core.read_only => Writability::ReadOnly,
+            None => Writability::Writable,
+        });
+        // A snapshot takes no writes either way, and its reads tell of a medium that fails.
+        if self.shared.read_only { Writability::ReadOnly } else { of_drive }
     }
 
     fn used_blocks(&self) -> u64 {

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use device::{Durability, Lba};
+use device::{Durability, Error, Lba};
 use engine::Buf;
 use engine::time::Instant;
 use nvme::opcode::{FabricsType, NvmOpcode};
@@ -328,6 +328,9 @@ impl<N> Connection<N> {
     /// Takes an operation's outcome.
     pub fn complete(&mut self, outcome: Outcome) {
         let Some(slot) = outcome.slot else { return self.flushed() };
+        if let Err(Error::ReadOnly(_) | Error::WriteFault(_)) = outcome.result {
+            self.look_at_writability(slot);
+        }
         let entry = self.slots.at(slot);
         match entry.partner.take() {
             Some(partner) => {

@@ -52,6 +52,7 @@ struct State {
     /// I/O queues of before the reset are still there: CSTS.RDY stays 1.
     resetting: bool,
     health_event: Event,
+    reliability_event: Event,
     namespace_event: Event,
     ana_event: Event,
     discovery_event: Event,
@@ -118,6 +119,7 @@ impl Controller {
             queues: BTreeMap::new(),
             resetting: false,
             health_event: Event::default(),
+            reliability_event: Event::default(),
             namespace_event: Event::default(),
             ana_event: Event::default(),
             discovery_event: Event::default(),
@@ -278,6 +280,7 @@ impl Controller {
             state.queues_made = false;
             // Nothing of before may mask an event: the host that starts anew has no reason to read the log first.
             state.health_event = Event::default();
+            state.reliability_event = Event::default();
             state.namespace_event = Event::default();
             state.ana_event = Event::default();
             state.discovery_event = Event::default();
@@ -387,6 +390,12 @@ impl Controller {
         self.admin.raise();
     }
 
+    /// A critical warning of the health log: the medium of a namespace takes no writes any more.
+    pub fn medium_failed(&self) {
+        self.lock().reliability_event.raise();
+        self.admin.raise();
+    }
+
     pub fn ana_changed(&self) {
         self.lock().ana_event.raise();
         self.admin.raise();
@@ -431,6 +440,10 @@ impl Controller {
         if state.health_event.tell(wanted & async_event_config::HEALTH_TEMPERATURE != 0) {
             return Some(AsyncEvent::TEMPERATURE);
         }
+        let reliability = async_event_config::HEALTH_RELIABILITY | async_event_config::HEALTH_READ_ONLY;
+        if state.reliability_event.tell(wanted & reliability != 0) {
+            return Some(AsyncEvent::RELIABILITY);
+        }
         if state.namespace_event.tell(wanted & async_event_config::NAMESPACE_ATTRIBUTE != 0) {
             return Some(AsyncEvent::NAMESPACE_CHANGED);
         }
@@ -457,7 +470,9 @@ impl Controller {
 
     pub fn health_read(&self, clear: bool) {
         if clear {
-            self.lock().health_event.masked = false;
+            let mut state = self.lock();
+            state.health_event.masked = false;
+            state.reliability_event.masked = false;
         }
     }
 

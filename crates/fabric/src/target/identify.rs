@@ -212,6 +212,7 @@ fn namespace_page<N>(attached: &Attached<N>, profile: &Profile) -> IdentifyNames
         page.mcl = io::copy_blocks_max(info).into();
         page.msrc = (COPY_RANGES_MAX - 1) as u8;
     }
+    page.nsattr = attached.is_write_protected().into();
     page.nmic = u8::from(!attached.private); // may be attached to several controllers
     page.rescap = rescap_of(info, profile);
     page.dlfeat = u8::from(info.deallocated_reads_zero) | 1 << 3;
@@ -290,6 +291,7 @@ fn independent_page<N>(attached: &Attached<N>, profile: &Profile) -> [u8; 24] {
     page[1] = u8::from(!attached.private); // NMIC: shared
     page[2] = rescap_of(&attached.info, profile);
     page[4..8].copy_from_slice(&attached.group.to_le_bytes()); // ANAGRPID
+    page[8] = attached.is_write_protected().into(); // NSATTR
     page[14] = 1; // NSTAT: ready
     debug_assert!(attached.info.blocks > 0);
     page

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use device::Writability;
 use engine::{Buf, View};
 use nvme::ana::GROUPS_ONLY;
 use nvme::feature::FeatureId;
@@ -15,7 +16,7 @@ use zerocopy::{FromZeros, IntoBytes};
 use super::controller::Controller;
 use super::features::TEMPERATURE_KELVIN;
 use super::limits::{ERROR_ENTRIES_MAX, LOG_BYTES_MAX};
-use super::shared::Shared;
+use super::shared::{Attached, Shared};
 use super::stats::CommandKind;
 
 /// Log page attributes of an entry in the Supported Log Pages log: supported.
@@ -130,7 +131,8 @@ fn smart<N>(shared: &Shared<N>, controller: &Controller) -> SmartLog {
     let writes = [CommandKind::Write, CommandKind::CompareAndWrite, CommandKind::Copy];
     let sum = |kinds: [CommandKind; 3]| u128::from(kinds.map(|kind| stats.commands(kind)).iter().sum::<u64>());
     let mut page = SmartLog::new_zeroed();
-    page.critical_warning = u8::from(controller.features().is_temperature_critical()) << 1;
+    page.critical_warning =
+        u8::from(controller.features().is_temperature_critical()) << 1 | media_warnings(&shared.namespaces(controller));
     page.temperature = TEMPERATURE_KELVIN.into();
     page.available_spare = 100;
     page.spare_threshold = 10;
@@ -143,6 +145,15 @@ fn smart<N>(shared: &Shared<N>, controller: &Controller) -> SmartLog {
     page.media_errors = u128::from(stats.media_errors()).into();
     page.error_entries = u128::from(controller.errors().1).into();
     page
+}
+
+/// Critical warnings: the subsystem is not reliable any more where a medium has failed (bit 2), and read-only where no other
+/// one takes writes (bit 3).
+fn media_warnings<N>(namespaces: &[Attached<N>]) -> u8 {
+    let states = || namespaces.iter().map(Attached::writability);
+    let failed = states().any(|state| state == Writability::Failed);
+    let all = states().all(|state| state != Writability::Writable);
+    u8::from(failed) << 2 | u8::from(failed && all) << 3
 }
 
 fn firmware() -> FirmwareLog {

@@ -1,14 +1,14 @@
 //! A host without I/O at the other end of a [`Connection`]: for scenario tests and for fuzzing.
 //!
-//! Time stands still unless it is moved. Operations run on a memory namespace, whose futures never wait; what waits for
-//! another connection goes on with the next turn.
+//! Time stands still unless it is moved. Operations run on a namespace whose futures never wait, a memory namespace as a
+//! rule; what waits for another connection goes on with the next turn.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use device::Memory;
+use device::{Memory, Namespace};
 use engine::net::SendBatch;
 use engine::time::Instant;
 use nvme::auth::Fields;
@@ -30,9 +30,9 @@ use crate::tcp::{Decoder, Encoder, Event, IcReq, Pdu, Role, Rules};
 pub(crate) type Answer = (Pdu, Vec<u8>, bool);
 
 /// See the module.
-pub(crate) struct Session {
-    pub target: Target<Memory>,
-    pub(super) core: Connection<Memory>,
+pub(crate) struct Session<N = Memory> {
+    pub target: Target<N>,
+    pub(super) core: Connection<N>,
     pub encoder: Encoder,
     decoder: Decoder,
     pub now: Instant,
@@ -40,7 +40,7 @@ pub(crate) struct Session {
     batch: SendBatch,
     pub controller: u16,
     /// The admin connection that keeps the controller of an I/O connection alive.
-    pub admin: Option<Box<Session>>,
+    pub admin: Option<Box<Session<N>>>,
     /// Operations are left with the core; the test takes them itself.
     pub stalled: bool,
     /// Operations that wait for another connection.
@@ -60,9 +60,9 @@ pub(crate) fn host() -> Nqn {
     "nqn.2026-01.example.yagura:host".parse().expect("invariant: a well-formed name")
 }
 
-impl Session {
+impl<N: Namespace> Session<N> {
     /// A connection to a new target with one subsystem and `namespace` as its namespace 1.
-    pub fn new(namespace: Memory) -> Session {
+    pub fn new(namespace: N) -> Session<N> {
         let target = Target::default();
         let ported = target.add_port(PortConfig::new(PortId(1)));
         debug_assert!(ported.is_ok());
@@ -74,7 +74,7 @@ impl Session {
 
     /// The connection is made by another host, which is known by this number.
     #[cfg(test)]
-    pub fn by_host(mut self, number: u8) -> Session {
+    pub fn by_host(mut self, number: u8) -> Session<N> {
         let name = format!("{}{number}", host());
         self.host = name.parse().expect("invariant: a well-formed name");
         self.host_id = [number; 16];
@@ -82,12 +82,12 @@ impl Session {
     }
 
     /// One more connection to a target, by its port 1.
-    pub fn on(target: &Target<Memory>) -> Session {
+    pub fn on(target: &Target<N>) -> Session<N> {
         Session::at(target, PortId(1))
     }
 
     /// One more connection, by a certain port.
-    pub fn at(target: &Target<Memory>, port: PortId) -> Session {
+    pub fn at(target: &Target<N>, port: PortId) -> Session<N> {
         let now = Instant::from_nanos(1_000_000_000);
         let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 4420));
         let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 50_000));

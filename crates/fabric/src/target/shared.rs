@@ -19,6 +19,7 @@ use nvme::{AnaState, CONTROLLER_ID_DYNAMIC, Nqn};
 
 use super::access::Access;
 use super::ana::{self, AnaGroups};
+pub(super) use super::attached::Attached;
 use super::attachment::Managed;
 use super::attention::Attention;
 use super::balance::Loads;
@@ -33,33 +34,6 @@ use super::room::SharedRoom;
 use super::secure::{Secure, TlsPolicy};
 use super::stats::Stats;
 use super::store::NamespaceStore;
-
-/// A namespace as connections see it.
-pub(super) struct Attached<N> {
-    pub nsid: u32,
-    pub info: NamespaceInfo,
-    /// Its ANA group, and that group's state at the port of whoever asked.
-    pub group: u32,
-    pub access: AnaState,
-    pub namespace: Arc<N>,
-    /// Blocks that take room, now: [`Namespace::used_blocks`], for those who need not know more of `N`.
-    pub used_blocks: fn(&N) -> u64,
-    pub reservations: Arc<Reservations>,
-    /// One controller at a time may have it (NMIC bit 0 is clear).
-    pub private: bool,
-    /// The block sizes among which a host has chosen; none: the operator has.
-    pub formats: &'static [u32],
-}
-
-// Not derived: `N` itself need not be cloned.
-impl<N> Clone for Attached<N> {
-    fn clone(&self) -> Attached<N> {
-        let Attached { nsid, ref info, group, access, ref namespace, used_blocks, .. } = *self;
-        let Attached { ref reservations, private, formats, .. } = *self;
-        let (namespace, reservations) = (namespace.clone(), reservations.clone());
-        Attached { nsid, info: info.clone(), group, access, namespace, used_blocks, reservations, private, formats }
-    }
-}
 
 pub(super) struct Subsystem<N> {
     pub serial: String,
@@ -89,6 +63,8 @@ pub(super) enum Change<'a> {
     Discovery(Option<&'a Nqn>),
     /// ANA groups of a subsystem, at one port or at all.
     Ana(&'a Nqn, Option<PortId>),
+    /// A namespace of a subsystem whose medium has failed, for the controllers that have it.
+    Health(&'a Nqn, u32),
 }
 
 /// Why a Connect is refused.
@@ -186,6 +162,12 @@ impl<N> Shared<N> {
                     // An idle queue that kept what it knew would hold a removed namespace's medium.
                     controller.wake_queues();
                 }
+                Change::Health(nqn, nsid) if controller.subsystem() == nqn => {
+                    let has = |found: &Subsystem<N>| found.is_attached(nsid, controller.id());
+                    if state.subsystems.get(nqn).is_some_and(has) {
+                        controller.medium_failed();
+                    }
+                }
                 Change::Attachment(nqn, nsid, told) if controller.subsystem() == nqn => {
                     if told.contains(&controller.id()) {
                         controller.namespace_changed(nsid);
@@ -265,11 +247,23 @@ impl<N> Shared<N> {
         if subsystem.namespaces.contains_key(&nsid) {
             return Err(ConfigError::NamespaceExists(nsid));
         }
-        let used_blocks = N::used_blocks;
+        let (used_blocks, writability, seen) = (N::used_blocks, N::writability, namespace.writability());
         let private = managed.as_ref().is_some_and(|managed| !managed.attachment.shared);
         let formats = managed.as_ref().map_or(&[][..], |managed| managed.store.block_sizes());
-        let attached = Attached { nsid, info, group, access, namespace, used_blocks, reservations, private, formats };
-        subsystem.namespaces.insert(nsid, attached);
+        let told = Attached {
+            nsid,
+            info,
+            group,
+            access,
+            namespace,
+            used_blocks,
+            writability,
+            seen,
+            reservations,
+            private,
+            formats,
+        };
+        subsystem.namespaces.insert(nsid, told);
         if let Some(managed) = managed {
             subsystem.managed.insert(nsid, managed);
         }

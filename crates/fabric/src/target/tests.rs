@@ -9,6 +9,7 @@ mod copy;
 mod features;
 mod io;
 mod management;
+mod media;
 mod paths;
 mod protocol;
 mod reservation_features;

@@ -1,0 +1,86 @@
+//! [`Attached`]: a namespace as connections see it, and what becomes of it when its medium fails.
+
+use std::sync::Arc;
+
+use device::{NamespaceInfo, Writability};
+use nvme::{AnaState, Nqn};
+
+use super::connection::Connection;
+use super::reservation::Reservations;
+use super::shared::{Change, Shared};
+
+/// See the module.
+pub(super) struct Attached<N> {
+    pub nsid: u32,
+    pub info: NamespaceInfo,
+    /// Its ANA group, and that group's state at the port of whoever asked.
+    pub group: u32,
+    pub access: AnaState,
+    pub namespace: Arc<N>,
+    /// Blocks that take room, now: [`device::Namespace::used_blocks`], for those who need not know more of `N`.
+    pub used_blocks: fn(&N) -> u64,
+    /// Likewise [`device::Namespace::writability`].
+    pub writability: fn(&N) -> Writability,
+    /// The same when hosts were last told of it.
+    pub seen: Writability,
+    pub reservations: Arc<Reservations>,
+    /// One controller at a time may have it (NMIC bit 0 is clear).
+    pub private: bool,
+    /// The block sizes among which a host has chosen; none: the operator has.
+    pub formats: &'static [u32],
+}
+
+// Not derived: `N` itself need not be cloned.
+impl<N> Clone for Attached<N> {
+    fn clone(&self) -> Attached<N> {
+        let (info, namespace, reservations) = (self.info.clone(), self.namespace.clone(), self.reservations.clone());
+        Attached { info, namespace, reservations, ..*self }
+    }
+}
+
+impl<N> Attached<N> {
+    /// Whether it takes writes, at this moment.
+    pub fn writability(&self) -> Writability {
+        (self.writability)(&self.namespace)
+    }
+
+    /// NSATTR bit 0 of its Identify pages: Linux makes the disk read-only.
+    pub fn is_write_protected(&self) -> bool {
+        self.writability() != Writability::Writable
+    }
+}
+
+impl<N> Connection<N> {
+    /// A command has not been carried out because its namespace takes no writes, perhaps from now on.
+    pub fn look_at_writability(&self, slot: u16) {
+        let nsid = self.slots.get(slot).map_or(0, |entry| entry.command.nsid.get());
+        let found = self.find_namespace(nsid).map(|found| &self.namespaces[found]);
+        // Without this look every command that fails would take the lock of all connections.
+        if found.is_some_and(|attached| attached.writability() != attached.seen) {
+            self.shared.tell_writability();
+        }
+    }
+}
+
+impl<N> Shared<N> {
+    /// Tells hosts of the namespaces that have stopped to take writes since they were last told: with a drive all of its
+    /// namespaces have.
+    pub fn tell_writability(&self) {
+        let mut state = self.lock();
+        let mut changed: Vec<(Nqn, u32, Writability)> = Vec::new();
+        for (nqn, subsystem) in &mut state.subsystems {
+            for (&nsid, attached) in &mut subsystem.namespaces {
+                let now = attached.writability();
+                if std::mem::replace(&mut attached.seen, now) != now {
+                    changed.push((nqn.clone(), nsid, now));
+                }
+            }
+        }
+        for (nqn, nsid, now) in &changed {
+            self.changed(&mut state, &Change::Namespace(nqn, *nsid));
+            if *now == Writability::Failed {
+                self.changed(&mut state, &Change::Health(nqn, *nsid));
+            }
+        }
+    }
+}
