@@ -263,7 +263,7 @@ impl<N> Connection<N> {
     /// The next operation to execute. Its outcome must come back by [`Connection::complete`].
     pub fn next_operation(&mut self) -> Option<Operation<N>> {
         if let Some(attached) = self.flushes.pop() {
-            return Some(Operation { slot: None, namespace: attached.namespace, work: Work::Flush });
+            return Some(Operation { slot: None, namespace: attached.namespace, commit: false, work: Work::Flush });
         }
         // Looked at for each (two loads): a turn with many commands is long, and its end need not be waited for.
         if !self.ready.is_empty()
@@ -290,7 +290,9 @@ impl<N> Connection<N> {
             if write_through || command.force_unit_access() { Durability::Stable } else { Durability::Cached }
         };
         let durability = durability_of(&command);
-        let work = match entry.kind.expect("invariant: plan_io gives every command that gets ready a kind") {
+        let kind = entry.kind.expect("invariant: plan_io gives every command that gets ready a kind");
+        let commit = io::commits_first(&command, kind, &addressed.info);
+        let work = match kind {
             CommandKind::Read => Work::Read { lba, buf: Buf::with_len(wanted as usize) },
             CommandKind::Write => Work::Write { lba, data, durability },
             CommandKind::Flush => Work::Flush,
@@ -315,7 +317,7 @@ impl<N> Connection<N> {
                 }
             },
         };
-        Some(Operation { slot: Some(slot), namespace: addressed.namespace, work })
+        Some(Operation { slot: Some(slot), namespace: addressed.namespace, commit, work })
     }
 
     /// The next Namespace Management or Attachment to carry out, and its slot; its outcome comes back likewise.

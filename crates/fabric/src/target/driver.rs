@@ -201,7 +201,10 @@ pub(super) async fn manage<N: Namespace>(slot: u16, request: Box<Request<N>>) ->
 
 /// Carries out one operation.
 pub(super) async fn execute<N: Namespace>(operation: Operation<N>) -> Outcome {
-    let Operation { slot, namespace, work } = operation;
+    let Operation { slot, namespace, commit, work } = operation;
+    if commit && let Err(error) = namespace.flush().await {
+        return Outcome { slot, result: Err(error), status: None, data: Buf::default(), dword0: 0 };
+    }
     let result = match work {
         Work::Read { lba, buf } => {
             let (result, data) = namespace.read(lba, buf).await;

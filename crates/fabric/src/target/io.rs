@@ -35,6 +35,8 @@ pub(super) enum Plan {
 pub(super) struct Operation<N> {
     pub slot: Option<u16>,
     pub namespace: Arc<N>,
+    /// What was written before is made stable first, or the operation fails.
+    pub commit: bool,
     pub work: Work<N>,
 }
 
@@ -257,6 +259,14 @@ pub(super) fn plan_from_host(command: &Submission, bytes: u32, capsule_bytes: u3
         }
         SglKind::Other(_) => Err(Status::SGL_TYPE_INVALID.do_not_retry()),
     }
+}
+
+/// Whether a command that reads must not tell what the next power loss may take back (NVM Command Set 1.0c §3.2.1, §3.2.4,
+/// §3.2.5: with FUA the controller commits the data to non-volatile medium, and then reads it there). Where this host has
+/// switched the cache off, others write through it all the same, and it may have done so before.
+pub(super) fn commits_first(command: &Submission, kind: CommandKind, info: &NamespaceInfo) -> bool {
+    let reads = matches!(kind, CommandKind::Read | CommandKind::Compare | CommandKind::Verify);
+    reads && command.force_unit_access() && info.volatile_cache
 }
 
 /// Whether a fused compare and write of this size is one the namespace can do (NVMe Base 2.0 §3.4.2, ACWU).

@@ -117,6 +117,40 @@ fn session(cached: bool) -> (Session<Medium>, Arc<Medium>) {
     (session, medium)
 }
 
+/// FUA on commands that read was passed over: a host that had read with it took for durable what another one's write had
+/// left in the cache, and lost it with the power.
+#[test]
+fn what_is_read_with_force_unit_access_is_stable_first() {
+    let with_fua = |command: Submission| {
+        let cdw12 = command.cdw12.get() | 1 << 30;
+        Submission { cdw12: cdw12.into(), ..command }
+    };
+    let reading = [
+        ("read", command(NvmOpcode::READ, 1, 0, 1), vec![]),
+        ("compare", in_capsule(NvmOpcode::COMPARE, 2, 0, 1), vec![0; BLOCK]),
+        ("verify", command(NvmOpcode::VERIFY, 3, 0, 1), vec![]),
+    ];
+    let (mut session, medium) = session(true);
+    for (what, command, data) in &reading {
+        assert_eq!(status(session.send(command, data)), Status::SUCCESS);
+        assert_eq!(medium.done(), [*what], "nothing is flushed that nobody has asked for");
+        assert_eq!(status(session.send(&with_fua(*command), data)), Status::SUCCESS);
+        assert_eq!(medium.done(), ["flush", what]);
+        medium.tell_to_fail(Some(Error::OutOfSpace));
+        let (completion, read) = session.send(&with_fua(*command), data).expect("answered");
+        assert_eq!(
+            (completion.status().kind(), read.len()),
+            (Status::CAPACITY_EXCEEDED, 0),
+            "it could not be made stable"
+        );
+        assert_eq!(medium.done(), ["flush"]);
+        medium.tell_to_fail(None);
+    }
+    let (mut session, medium) = self::session(false);
+    assert_eq!(status(session.send(&with_fua(reading[0].1), &[])), Status::SUCCESS);
+    assert_eq!(medium.done(), ["read"], "there is no cache");
+}
+
 /// A namespace whose medium had failed looked like any other: its host went on to send writes, and whoever watched the
 /// health log saw nothing.
 #[test]
