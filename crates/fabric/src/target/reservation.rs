@@ -3,7 +3,7 @@
 //! ```text
 //!  Reservation Register, Acquire, Release, or the persistence feature
 //!    └─ change: one at a time per namespace
-//!         1 new state  ─►  2 made durable (PTPL)  ─►  3 published  ─►  4 drained  ─►  5 notices, answer
+//!         1 new state  ─►  2 made durable (PTPL)  ─►  3 published  ─►  4 notices  ─►  5 drained, answer
 //!  every other command: looks at what is published when its capsule arrives, and again when it begins
 //! ```
 //! Invariants:
@@ -268,13 +268,15 @@ async fn make<N: Namespace>(
         let lost = !after.access(host).covers(before.access(host));
         if effects.aborted.contains(host) { Some(Drain::Abort) } else { lost.then_some(Drain::Finish) }
     };
-    drain(reservations, &watchers, how).await;
+    // Before the wait, which the connection of the host that asks may not survive: what is published is a fact, and whoever
+    // has lost by it must not depend on somebody else's connection to hear of it.
     let mask = reservations.mask();
     for (told, kind) in effects.notices.iter().filter(|(_, kind)| mask & kind.mask_bit() == 0) {
         for (controller, nsid) in watchers.iter().filter(|(controller, _)| controller.host_id() == *told) {
             controller.reservation_notice(*nsid, *kind);
         }
     }
+    drain(reservations, &watchers, how).await;
     Ok(())
 }
 

@@ -6,13 +6,13 @@ use nvme::feature::FeatureId;
 use nvme::log::{AsyncEvent, LogId, LogRequest};
 use nvme::opcode::AdminOpcode;
 use nvme::reservation::{
-    NotificationType, PersistChange, RegisterAction, RegisterKeys, ReleaseAction, ReservationCommand,
+    AcquireAction, NotificationType, PersistChange, RegisterAction, RegisterKeys, ReleaseAction, ReservationCommand,
     ReservationNotification, ReservationType,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::super::session::subsystem;
-use super::reservations::{acquire, another, preempt, register, release, report, reserve};
+use super::reservations::{acquire, acquire_command, another, keys, preempt, register, release, report, reserve};
 use super::*;
 
 /// Sends an Asynchronous Event Request.
@@ -63,6 +63,25 @@ fn who_is_preempted_is_told() {
     let page = notification(&mut admin);
     assert_eq!((page.count.get(), page.kind, page.available), (2, 3, 0));
     assert_eq!(notification(&mut admin).kind, NotificationType::EMPTY.0);
+}
+
+/// Notifications were made when the command that preempts had come to its end, which waits for the commands under way of the
+/// host that is preempted. Where its connection went before, that host was never told.
+#[test]
+fn who_is_preempted_is_told_also_where_the_preemptor_has_gone() {
+    let mut first = io_session(false, false);
+    let mut second = another(&first, 2);
+    assert_eq!((register(&mut first, 1), register(&mut second, 2)), (Status::SUCCESS, Status::SUCCESS));
+    let rtype = ReservationType::WriteExclusive;
+    assert_eq!(acquire(&mut second, &mut [&mut first], rtype, 2), Status::SUCCESS);
+    second.stalled = true;
+    second.receive(&second.capsule(&in_capsule(NvmOpcode::WRITE, 7, 1, 1), &pattern(1, 7)));
+    let _executing = second.core.next_operation().expect("it may begin");
+    let command = acquire_command(AcquireAction::Preempt, rtype);
+    assert_eq!(first.send(&command, keys(1, 2).as_bytes()), None, "a write is under way");
+    drop(first);
+    let mut admin = second.admin.take().expect("it holds the controller");
+    assert_ne!(notification(&mut admin).kind, NotificationType::EMPTY.0);
 }
 
 fn feature(session: &mut Session, opcode: AdminOpcode, feature: FeatureId, nsid: u32, value: u32) -> (Status, u64) {
