@@ -145,6 +145,8 @@ fn check_namespace<N>(
     match feature {
         _ if is_of_namespaces(feature) => match nsid {
             NSID_ALL if set => Ok(()),
+            // There is no one value of all (NVMe Base 2.0c §5.27.1.26, §5.27.1.27; of the others §5.15).
+            NSID_ALL if RESERVATION.contains(&feature) => Err(INVALID),
             _ if none => Err(Status::INVALID_NAMESPACE.do_not_retry()),
             _ if !attached() => Err(INVALID),
             _ => Ok(()),

@@ -213,6 +213,8 @@ pub(super) struct Request<N> {
     pub shared: Arc<Shared<N>>,
     /// One; of the feature there may be more.
     pub namespaces: Result<Vec<Attached<N>>, Status>,
+    /// The command is for all namespaces (NSID FFFFFFFFh).
+    pub of_all: bool,
     pub host: HostId,
     pub asked: Result<Asked, Status>,
 }
@@ -230,7 +232,10 @@ impl<N: Namespace> Request<N> {
         let namespaces = self.namespaces?;
         match self.asked? {
             Asked::Change(change) => {
-                for attached in &namespaces {
+                // All namespaces means those that can (NVMe Base 2.0c §5.27.1.27): one that keeps nothing over power loss must
+                // not stop the change half way through the others.
+                let of_all = change == Change::Persist(true) && self.of_all;
+                for attached in namespaces.iter().filter(|found| !of_all || found.info.persists_attributes) {
                     make(&self.shared, attached, self.host, change).await?;
                 }
                 Ok(Buf::default())
@@ -316,9 +321,8 @@ pub(super) fn of_namespace<N>(
     controller: &Controller,
     command: &Submission,
 ) -> Result<Arc<Reservations>, Status> {
-    let found = of_command(shared, controller, command)?;
-    let one = found.into_iter().next().filter(|_| command.nsid.get() != NSID_ALL);
-    one.map(|attached| attached.reservations).ok_or(Status::INVALID_NAMESPACE.do_not_retry())
+    let invalid = Status::INVALID_NAMESPACE.do_not_retry();
+    of_command(shared, controller, command)?.into_iter().next().map(|attached| attached.reservations).ok_or(invalid)
 }
 
 /// Set Features, Reservation Notification Mask.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use nvme::opcode::NvmOpcode;
 use nvme::reservation::Access;
-use nvme::{Status, Submission};
+use nvme::{NSID_ALL, Status, Submission};
 
 use super::{Asked, Change, Drain, DrainRequest, HostId, Request, asked, of_command};
 use crate::target::connection::{Connection, Fusing};
@@ -71,7 +71,8 @@ impl<N> Connection<N> {
         let asked =
             if self.queue.qid == 0 { Ok(Asked::Change(Change::Persist(persist))) } else { asked(command, data) };
         let host = self.host_id();
-        Box::new(Request { shared: self.shared.clone(), namespaces, host, asked })
+        let of_all = command.nsid.get() == NSID_ALL;
+        Box::new(Request { shared: self.shared.clone(), namespaces, of_all, host, asked })
     }
 
     /// Set Features, Reservation Persistence (NVMe Base 2.0 §5.27.1.27): executed as the reservation commands are.

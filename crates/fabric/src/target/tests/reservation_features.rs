@@ -84,6 +84,29 @@ fn who_is_preempted_is_told_also_where_the_preemptor_has_gone() {
     assert_ne!(notification(&mut admin).kind, NotificationType::EMPTY.0);
 }
 
+/// One namespace that keeps nothing over power loss stopped the change half way: some had it, and the host was told of none.
+#[test]
+fn all_namespaces_are_those_that_can_keep_it() {
+    let mut session = io_session(false, false);
+    keep_attributes(&session);
+    for (nsid, nguid) in [(2, [8; 16]), (3, [9; 16])] {
+        let other = Memory::new(1 << 20, 4096, nguid).expect("a namespace");
+        session.target.add_namespace(&subsystem(), nsid, other).expect("the place is free");
+    }
+    let third = session.target.namespace(&subsystem(), 3).expect("it is there").info();
+    let info = device::NamespaceInfo { persists_attributes: true, ..third };
+    session.target.shared.update_namespace(&subsystem(), 3, info).expect("it is there");
+    let mut admin = session.admin.take().expect("it holds the controller");
+    let (get, set) = (AdminOpcode::GET_FEATURES, AdminOpcode::SET_FEATURES);
+    let id = FeatureId::RESERVATION_PERSISTENCE;
+    for value in [1, 0] {
+        assert_eq!(feature(&mut admin, set, id, NSID_ALL, value).0, Status::SUCCESS);
+        let found = [1, 2, 3].map(|nsid| feature(&mut admin, get, id, nsid, 0).1);
+        assert_eq!(found, [u64::from(value), 0, u64::from(value)]);
+    }
+    assert_eq!(feature(&mut admin, set, id, 2, 1).0, Status::INVALID_FIELD.do_not_retry(), "asked for by its name");
+}
+
 fn feature(session: &mut Session, opcode: AdminOpcode, feature: FeatureId, nsid: u32, value: u32) -> (Status, u64) {
     let mut command = Submission::admin(opcode, 0x66, nsid);
     command.cdw10 = u32::from(feature.0).into();
@@ -105,7 +128,9 @@ fn masked_notifications_are_not_made() {
     assert_eq!(feature(&mut admin, set, id, 1, 1).0, Status::INVALID_FIELD.do_not_retry(), "a reserved bit");
     assert_eq!(feature(&mut admin, set, id, 7, mask).0, Status::INVALID_FIELD.do_not_retry());
     assert_eq!(feature(&mut admin, set, id, 0, mask).0, Status::INVALID_NAMESPACE.do_not_retry());
-    assert_eq!(feature(&mut admin, get, id, NSID_ALL, 0).0, Status::INVALID_NAMESPACE.do_not_retry());
+    for id in [id, FeatureId::RESERVATION_PERSISTENCE] {
+        assert_eq!(feature(&mut admin, get, id, NSID_ALL, 0).0, Status::INVALID_FIELD.do_not_retry(), "one of many");
+    }
     assert_eq!(feature(&mut admin, set, id, NSID_ALL, mask).0, Status::SUCCESS);
     assert_eq!(feature(&mut admin, get, id, 1, 0), (Status::SUCCESS, mask.into()));
     assert_eq!(preempt(&mut first, ReservationType::WriteExclusive, 1, 2), Status::SUCCESS);
