@@ -1,6 +1,7 @@
 //! Admin and Fabrics commands (NVMe Base 2.0 §5, §6).
 
 use std::mem::offset_of;
+use std::sync::Arc;
 
 use engine::View;
 use engine::time::Instant;
@@ -73,7 +74,10 @@ impl<N> Connection<N> {
         if command.fabrics_type().is_none() && !ready {
             return Err(Status::SEQUENCE_ERROR.do_not_retry());
         }
-        match features::data_bytes(command).or_else(|| manage::data_bytes(command)) {
+        // Looked at first: a host that asks for what is not served is told so, and not that its data has the wrong length.
+        let managed = |controller: &Arc<Controller>| self.shared.is_managed(controller.subsystem());
+        let of_manage = || manage::data_bytes(command).filter(|_| self.controller.as_ref().is_some_and(managed));
+        match features::data_bytes(command).or_else(of_manage) {
             Some(bytes) => io::plan_from_host(command, bytes, capsule_bytes),
             None => Ok(Plan::Run),
         }

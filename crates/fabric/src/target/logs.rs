@@ -211,6 +211,10 @@ fn commands_and_effects<N>(shared: &Shared<N>, controller: &Controller) -> Effec
     for opcode in (0..=u8::MAX).filter(|&opcode| !offered(opcode)) {
         page.io[usize::from(opcode)] = 0.into();
     }
+    // As ONCS has it: with no namespace that can keep the marks there is no such command.
+    if !shared.namespaces(controller).iter().any(|attached| attached.info.write_uncorrectable) {
+        page.io[usize::from(NvmOpcode::WRITE_UNCORRECTABLE.0)] = 0.into();
+    }
     page
 }
 

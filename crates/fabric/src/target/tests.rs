@@ -6,6 +6,7 @@ mod admin;
 mod association;
 mod authentication;
 mod copy;
+mod effects;
 mod features;
 mod io;
 mod management;

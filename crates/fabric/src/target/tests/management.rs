@@ -29,7 +29,7 @@ const TOTAL: u64 = 64 << 20;
 
 /// A store in memory. Its faults: it fails all, where told to.
 #[derive(Default)]
-struct Shelf {
+pub(super) struct Shelf {
     made: AtomicU8,
     namespaces: Mutex<Vec<Arc<Memory>>>,
     failing: AtomicBool,
