@@ -142,6 +142,13 @@ impl<N> Subsystem<N> {
         self.managed.get(&nsid).is_none_or(|managed| managed.controllers.contains(&controller))
     }
 
+    /// The ANA log of a controller names a namespace that it has got, or names one no more that it has lost.
+    pub fn attachment_changed(&mut self, nsid: u32) {
+        if let Some(attached) = self.namespaces.get(&nsid) {
+            self.groups.members_changed(attached.group);
+        }
+    }
+
     /// Gives a new controller what its host begins with.
     pub fn greet(&mut self, controller: &Controller) {
         for managed in self.managed.values_mut() {

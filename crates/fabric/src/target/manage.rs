@@ -186,10 +186,12 @@ impl<N: Namespace> Request<N> {
             })?;
         }
         let mut state = self.shared.lock();
+        let state = &mut *state;
         // Who has gone meanwhile is not attached to anything any more.
         let alive: Vec<u16> = listed.into_iter().filter(|id| state.controllers.contains_key(id)).collect();
-        let managed = state.subsystems.get_mut(self.nqn()).and_then(|subsystem| subsystem.managed.get_mut(&nsid));
-        let managed = managed.ok_or(INVALID_FIELD)?; // the operator has taken it away meanwhile
+        // The operator may have taken it away meanwhile.
+        let subsystem = state.subsystems.get_mut(self.nqn()).ok_or(INVALID_FIELD)?;
+        let managed = subsystem.managed.get_mut(&nsid).ok_or(INVALID_FIELD)?;
         managed.attachment = attachment;
         for &id in &alive {
             if attach {
@@ -198,9 +200,10 @@ impl<N: Namespace> Request<N> {
                 managed.controllers.remove(&id)
             };
         }
+        subsystem.attachment_changed(nsid);
         // The one that was asked tells its host by the completion (NVMe Base 2.0c §5.2).
         let told: Vec<u16> = alive.into_iter().filter(|&id| id != self.controller.id()).collect();
-        self.shared.changed(&mut state, &Change::Attachment(self.nqn(), nsid, &told));
+        self.shared.changed(state, &Change::Attachment(self.nqn(), nsid, &told));
         Ok(())
     }
 
@@ -389,6 +392,7 @@ impl<N: Namespace> Shared<N> {
         let mut state = self.lock();
         let State { subsystems, controllers, .. } = &mut *state;
         let Some(subsystem) = subsystems.get_mut(nqn) else { return };
+        subsystem.attachment_changed(nsid);
         let here = controllers.values().filter(|controller| controller.subsystem() == nqn);
         let told: Vec<u16> = here
             .filter(|controller| {

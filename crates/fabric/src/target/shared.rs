@@ -474,6 +474,9 @@ impl<N> Shared<N> {
         let mut state = self.lock();
         let Some(gone) = state.controllers.remove(&id) else { return };
         for (nsid, heir) in state.part(&gone) {
+            if let Some(subsystem) = state.subsystems.get_mut(gone.subsystem()) {
+                subsystem.attachment_changed(nsid);
+            }
             self.changed(&mut state, &Change::Attachment(gone.subsystem(), nsid, &[heir]));
         }
     }

@@ -365,6 +365,33 @@ fn who_only_names_a_host_gets_none_of_its_namespaces() {
     }
 }
 
+/// The ANA log names what is attached to the controller that gives it. It changed under one change count, by which a host
+/// that reads it in parts is to see that it has parts of two pages.
+#[test]
+fn the_ana_change_count_moves_with_what_is_attached() {
+    let (target, _) = target();
+    let (mut session, mut again) = (admin_of(&target, 1), admin_of(&target, 1));
+    let mut seen = Vec::new();
+    let mut moves = |session: &mut Session| {
+        let page = log(session, LogId::ANA, 64, 0).expect("a page");
+        let [count, of_group] = [&page[..8], &page[24..32]].map(|at| u64::from_le_bytes(at.try_into().unwrap()));
+        seen.push((count, of_group));
+        seen.is_sorted_by(|a, b| a.0 < b.0 && a.1 < b.1)
+    };
+    let nsid = create(&mut session, &IdentifyNamespace { nmic: 0, ..wanted(8) }).expect("made");
+    let id = session.controller;
+    assert!(moves(&mut session));
+    assert_eq!(attach(&mut session, nsid, &[id]), Ok(()));
+    assert!(moves(&mut session), "attached");
+    assert_eq!(detach(&mut session, nsid, &[id]), Ok(()));
+    assert!(moves(&mut session), "detached");
+    assert_eq!(attach(&mut session, nsid, &[id]), Ok(()));
+    assert!(moves(&mut again), "attached to another");
+    drop(session);
+    assert_eq!(active(&mut again), [1, nsid]);
+    assert!(moves(&mut again), "inherited");
+}
+
 #[test]
 fn a_hosts_next_controller_begins_with_what_its_controllers_have() {
     let (target, _) = target();
