@@ -172,7 +172,7 @@ fn queue_counts(io_queues_max: u16) -> u32 {
 }
 
 /// Features of which each namespace has a value of its own.
-fn is_of_namespaces(feature: FeatureId) -> bool {
+pub(super) fn is_of_namespaces(feature: FeatureId) -> bool {
     feature == FeatureId::ERROR_RECOVERY || RESERVATION.contains(&feature)
 }
 

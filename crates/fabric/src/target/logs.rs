@@ -14,13 +14,16 @@ use nvme::{Status, U32};
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::controller::Controller;
-use super::features::TEMPERATURE_KELVIN;
+use super::features::{TEMPERATURE_KELVIN, is_of_namespaces};
 use super::limits::{ERROR_ENTRIES_MAX, LOG_BYTES_MAX};
 use super::shared::{Attached, Shared};
 use super::stats::CommandKind;
 
 /// Log page attributes of an entry in the Supported Log Pages log: supported.
 const SUPPORTED: u32 = 1;
+/// FID Scope, of which one bit is set: a value for each namespace, or one for the controller.
+const SCOPE_NAMESPACE: u32 = 1 << 20;
+const SCOPE_CONTROLLER: u32 = 1 << 21;
 
 /// What is wrong with a request as far as that can be known without its page; else the bytes asked for.
 pub(super) fn check(request: &LogRequest) -> Result<u32, Status> {
@@ -218,12 +221,13 @@ fn commands_and_effects<N>(shared: &Shared<N>, controller: &Controller) -> Effec
     page
 }
 
-/// Feature Identifiers Supported and Effects (NVMe Base 2.0 §5.16.1.19).
+/// Feature Identifiers Supported and Effects (NVMe Base 2.0 §5.16.1.19): what there is, and what a value is for.
 fn features_and_effects(reservations: bool) -> Vec<u8> {
     let mut page = [U32::ZERO; 256];
     let left_out = if reservations { &[][..] } else { &super::features::RESERVATION };
     for feature in super::features::SUPPORTED.iter().filter(|feature| !left_out.contains(feature)) {
-        page[usize::from(feature.0)] = SUPPORTED.into();
+        let scope = if is_of_namespaces(*feature) { SCOPE_NAMESPACE } else { SCOPE_CONTROLLER };
+        page[usize::from(feature.0)] = (SUPPORTED | scope).into();
     }
     // User data content change: switching the cache changes when writes are stable, not their content; so no other bit.
     debug_assert!(super::features::SUPPORTED.contains(&FeatureId::VOLATILE_WRITE_CACHE));

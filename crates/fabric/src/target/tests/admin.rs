@@ -168,6 +168,12 @@ fn every_log_page_is_there_and_can_be_read_in_parts() {
     for id in 0..=255u8 {
         let listed = features[4 * usize::from(id)] & 1 == 1;
         assert_eq!(get(&mut session, FeatureId(id), 0, 1).is_ok(), listed, "feature {id:#x}");
+        // Scope: bit 20 where each namespace has a value of its own, as the capabilities say, bit 21 the controller.
+        let of_namespaces =
+            get(&mut session, FeatureId(id), select::CAPABILITIES, 1).is_ok_and(|(bits, _)| bits & 2 != 0);
+        let entry = u32::from_le_bytes(features[4 * usize::from(id)..][..4].try_into().unwrap());
+        let scope = if of_namespaces { 1 << 20 } else { 1 << 21 };
+        assert_eq!(entry, if listed { 1 | scope } else { 0 }, "feature {id:#x}");
     }
 }
 
