@@ -19,7 +19,7 @@ use super::controller::Controller;
 use super::io;
 use super::limits::{
     ABORTS_MAX, ANA_GROUPS_MAX, ANA_TRANSITION_SECONDS_MAX, ASYNC_EVENTS_MAX, CONTROLLERS_MAX, COPY_RANGES_MAX,
-    ERROR_ENTRIES_MAX, KEEP_ALIVE_GRANULARITY_100MS, NSID_MAX,
+    ERROR_ENTRIES_MAX, KEEP_ALIVE_GRANULARITY_100MS, NSID_MAX, SHUTDOWN_TIME_US_MAX,
 };
 use super::shared::{Attached, Shared};
 
@@ -127,6 +127,7 @@ fn controller_page<N>(shared: &Shared<N>, controller: &Controller, namespaces: &
     page.mdts = profile.mdts;
     page.cntlid = controller.id().into();
     page.ver = VERSION.into();
+    page.rtd3e = SHUTDOWN_TIME_US_MAX.into();
     page.ctratt = 1.into(); // 128-bit host identifiers
     page.acl = ABORTS_MAX - 1;
     page.aerl = ASYNC_EVENTS_MAX as u8 - 1;

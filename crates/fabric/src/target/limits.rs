@@ -75,6 +75,12 @@ pub const TERM_TIME_MAX: Duration = Duration::from_secs(1);
 /// How long a controller may be neither enabled nor gone. Derived: the specification keeps an association at least two minutes
 /// after a reset (NVMe Base 2.0c §3.3.2.4).
 pub const IDLE_TIME_MAX: Duration = Duration::from_secs(120);
+/// How long a host may not answer the network before its connection is given up. Only here a host that has died is noticed
+/// where it wanted no keep alive. Chosen: as long as an idle association may stay.
+pub const SILENT_HOST_TIME_MAX: Duration = IDLE_TIME_MAX;
+/// RTD3E: how long a shutdown may take, microseconds. Chosen: the most that Linux waits for; without it that waits for five
+/// seconds, in which a slow disk has not flushed its cache, and goes on as if it had.
+pub const SHUTDOWN_TIME_US_MAX: u32 = 60_000_000;
 /// KAS: granularity of the keep alive timer, in units of 100 ms.
 pub const KEEP_ALIVE_GRANULARITY_100MS: u16 = 1;
 /// The longest keep alive timeout that is accepted. Chosen: a day; beyond it a dead host would hold its queues for ever.

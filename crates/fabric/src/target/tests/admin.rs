@@ -74,6 +74,7 @@ fn the_controller_says_what_it_can() {
     assert_eq!(Nqn::from_field(&page.subnqn).unwrap(), subsystem());
     assert_eq!(&page.sn, b"SERIAL              ");
     assert!(page.kas.get() > 0);
+    assert_eq!(page.rtd3e.get(), 60_000_000, "Linux waits as long for a shutdown, and 5 s where nothing is said");
 }
 
 #[test]
