@@ -4,7 +4,7 @@
 //! - An operation owns its buffers until the world is done with them, also when its future is dropped.
 //! - One receive and one send at a time per stream; they may be outstanding together, from two tasks.
 
-use std::{io, net::SocketAddr};
+use std::{io, net::SocketAddr, time::Duration};
 
 use crate::{
     Buf,
@@ -126,6 +126,17 @@ impl TcpStream {
         };
         batch.clear();
         (result, batch)
+    }
+
+    /// Lets the connection fail when the peer's system has not answered for `limit`, also while nothing is said.
+    ///
+    /// # Errors
+    /// What the system says, where it has no such options.
+    pub fn expect_peer(&self, limit: Duration) -> io::Result<()> {
+        match &self.inner {
+            StreamKind::Uring(stream) => stream.expect_peer(limit),
+            StreamKind::Sim(_) => Ok(()), // its peers are gone when the test says so
+        }
     }
 
     /// Ends both directions. A pending receive ends with `Ok(0)` or an error, a pending send with an error.

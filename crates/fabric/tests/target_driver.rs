@@ -416,3 +416,29 @@ impl std::io::Write for Lines {
         Ok(())
     }
 }
+
+/// A host without keep alive that had died held its controller, its queues and its place among the connections for ever: of a
+/// connection on which nothing is said the network tells nothing, unless it is asked to.
+#[test]
+fn the_network_watches_hosts_that_want_no_keep_alive() {
+    let test = async {
+        let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a free port");
+        let address = listener.local_addr();
+        let served = task::spawn(async move { target().serve(listener, vec![]).await });
+        let _host = Host::admin(address, false, 0).await.expect("connected");
+        // Of the target's end: established, and a timer that is armed for nothing but keep alive (2).
+        let end = format!("0100007F:{:04X}", address.port());
+        loop {
+            let sockets = std::fs::read_to_string("/proc/net/tcp").expect("the kernel's table of sockets");
+            let fields = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+            let mut ours = sockets.lines().map(fields).filter(|fields| fields[1] == end && fields[3] == "01");
+            if ours.next().is_some_and(|fields| fields[5].starts_with("02:")) {
+                break;
+            }
+            time::sleep(Duration::from_millis(10)).await; // what was sent last is not acknowledged yet
+        }
+        drop(served);
+    };
+    let bounded = async { time::timeout(TIME_MAX, test).await.expect("keep alive is not armed") };
+    Reactor::run(ReactorConfig::default(), bounded).expect("a reactor");
+}

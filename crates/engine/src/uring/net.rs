@@ -12,6 +12,7 @@ use std::{
     rc::Rc,
     sync::Arc,
     task::{Context as TaskContext, Poll},
+    time::Duration,
 };
 
 use io_uring::{opcode, types};
@@ -30,6 +31,8 @@ use crate::{
 
 /// Connections the kernel keeps for us until they are accepted. The kernel's own default bound (net.core.somaxconn).
 const BACKLOG_MAX: i32 = 4096;
+/// How often a silent peer is asked whether it is there before it is given up. Chosen: no loss of a single packet counts.
+const PROBES: u32 = 4;
 /// Pieces of one sendmsg: the kernel's bound (UIO_MAXIOV).
 const PIECES_MAX: usize = 1024;
 
@@ -144,6 +147,16 @@ impl Stream {
         result?;
         let socket = Arc::into_inner(socket).expect("the operation has ended and its slot is free: no other holder");
         Stream::new(socket)
+    }
+
+    pub(crate) fn expect_peer(&self, limit: Duration) -> io::Result<()> {
+        let socket = &*self.connection.socket;
+        sockopt::set_tcp_keepidle(socket, limit / 2)?;
+        sockopt::set_tcp_keepintvl(socket, limit / (2 * PROBES))?;
+        sockopt::set_tcp_keepcnt(socket, PROBES)?;
+        sockopt::set_socket_keepalive(socket, true)?;
+        // For what was sent and not acknowledged, which else is sent again for a quarter of an hour.
+        Ok(sockopt::set_tcp_user_timeout(socket, u32::try_from(limit.as_millis()).unwrap_or(u32::MAX))?)
     }
 
     pub(crate) fn peer_addr(&self) -> SocketAddr {

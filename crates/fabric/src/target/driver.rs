@@ -26,7 +26,9 @@ use super::complaints::Complaints;
 use super::connection::Connection;
 use super::end::End;
 use super::io::{self, Job, Operation, Outcome, Work};
-use super::limits::{COMMANDS_STEP, COPY_BUFFER_BYTES, HANDSHAKE_TIME_MAX, RECEIVE_BYTES, RECEIVE_BYTES_MAX};
+use super::limits::{
+    COMMANDS_STEP, COPY_BUFFER_BYTES, HANDSHAKE_TIME_MAX, RECEIVE_BYTES, RECEIVE_BYTES_MAX, SILENT_HOST_TIME_MAX,
+};
 use super::manage::Request;
 use super::ports::Origin;
 use super::secure;
@@ -51,6 +53,9 @@ enum Closed {
 pub(super) async fn drive<N: Namespace>(shared: Arc<Shared<N>>, stream: TcpStream, place: Place) {
     let Place { port, load, mut ticket } = place;
     let peer = stream.peer_addr();
+    if let Err(error) = stream.expect_peer(SILENT_HOST_TIME_MAX) {
+        tracing::debug!(%peer, %error, "a host that goes without a word is noticed by its keep alive only");
+    }
     let accepted = time::now();
     let Some((stream, first)) = secure::accept(&shared, stream, port, accepted + HANDSHAKE_TIME_MAX).await else {
         return;
