@@ -17,10 +17,10 @@ use nvme::{CONTROLLER_ID_DYNAMIC, NSID_ALL, Nqn, Status, VERSION};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::commands::align_in_capsule;
-use super::connection::{Connection, Phase};
+use super::connection::{Connection, HeldConnect, Phase};
 use super::controller::{ConfigurationChange, Controller, Identity};
 use super::io::{self, Plan};
-use super::limits::ADMIN_QUEUE_ENTRIES_MAX;
+use super::limits::{ADMIN_QUEUE_ENTRIES_MAX, QUEUE_END_STEP, QUEUE_END_TIME_MAX};
 use super::newcomers::Authenticating;
 use super::shared::Refused;
 use super::{features, identify, logs, manage};
@@ -88,13 +88,24 @@ impl<N> Connection<N> {
     pub(super) fn connect(&mut self, slot: u16, now: Instant) {
         match self.try_connect(slot, now) {
             Ok((controller, authenticating)) => {
+                self.held = None;
                 self.phase = Phase::Live;
                 self.connecting = None;
                 let authentication = self.begin_authentication(authenticating, now);
                 self.answer(slot, Status::SUCCESS, connect_result(controller, authentication));
             }
-            Err(Refusal(status, result)) => self.answer(slot, status, result),
+            Err(_) if self.held.is_some_and(|held| held.next > now) => {} // it is asked again then
+            Err(Refusal(status, result)) => {
+                self.held = None;
+                self.answer(slot, status, result);
+            }
         }
+    }
+
+    /// Lets a Connect wait for the end of the queue that has its number, as long as there is hope.
+    fn hold(&mut self, slot: u16, now: Instant) {
+        let until = self.held.map_or(now + QUEUE_END_TIME_MAX, |held| held.until);
+        self.held = (now < until).then_some(HeldConnect { slot, next: now + QUEUE_END_STEP, until });
     }
 
     /// The controller, and the place among the queues that have yet to authenticate, if this one has to.
@@ -137,7 +148,12 @@ impl<N> Connection<N> {
         let controller = if qid == 0 {
             self.make_controller(&fields, &data, identity, now)?
         } else {
-            self.join_controller(qid, &data, &identity)?
+            let joined = self.join_controller(qid, &data, &identity)?;
+            joined.ok_or_else(|| {
+                self.hold(slot, now);
+                // It exists (NVMe Base 2.0c §6.3). It may be about to go: the same command may succeed later.
+                Refusal(Status::SEQUENCE_ERROR, 0)
+            })?
         };
         self.queue.qid = qid;
         self.queue.entries = sqsize + 1;
@@ -176,8 +192,8 @@ impl<N> Connection<N> {
         Ok(id)
     }
 
-    /// Connect of an I/O queue to a controller that the same host has made and enabled.
-    fn join_controller(&mut self, qid: u16, data: &ConnectData, identity: &Identity) -> Result<u16, Refusal> {
+    /// Connect of an I/O queue to a controller that the same host has made and enabled; `None` where it has such a queue.
+    fn join_controller(&mut self, qid: u16, data: &ConnectData, identity: &Identity) -> Result<Option<u16>, Refusal> {
         let controller = self.shared.controller(data.cntlid.get());
         let controller = controller.filter(|found| found.belongs_to(identity));
         let controller = controller.ok_or(Refusal::in_data(offset_of!(ConnectData, cntlid)))?;
@@ -191,15 +207,14 @@ impl<N> Connection<N> {
             return Err(Refusal(Status::SEQUENCE_ERROR.do_not_retry(), 0));
         }
         if !controller.add_queue(qid, &self.attention) {
-            // It exists (NVMe Base 2.0c §6.3). It may be about to go: the same command may succeed later.
-            return Err(Refusal(Status::SEQUENCE_ERROR, 0));
+            return Ok(None);
         }
         let id = controller.id();
         self.controller = Some(controller);
         self.set_capsule_bytes_max(profile.in_capsule_bytes_max);
         // It may have ended between the check and the entry of the queue, and then woke everybody but us.
         self.attention.raise();
-        Ok(id)
+        Ok(Some(id))
     }
 
     /// When the host's keep alive is late; none on I/O queues.

@@ -33,7 +33,7 @@ use super::limits::{DIRECT_BYTES_MIN, H2C_DATA_BYTES_MAX, HANDSHAKE_TIME_MAX, SE
 use super::manage::Request;
 use super::newcomers::Connecting;
 use super::ports::Origin;
-pub(super) use super::queue::{Fusing, Phase, Queue};
+pub(super) use super::queue::{Fusing, HeldConnect, Phase, Queue};
 use super::reservation::Rights;
 use super::room::DataRoom;
 use super::shared::{Attached, Shared};
@@ -69,6 +69,8 @@ pub(super) struct Connection<N> {
     pub(super) authentication: Option<Box<Authentication>>,
     /// The queue is there for the authentication that makes a key for TLS, and for nothing else, also afterwards.
     pub(super) concatenation_required: bool,
+    /// A Connect that waits for the end of the queue before it.
+    pub(super) held: Option<HeldConnect>,
     /// Keeps the key that authentication has made for this association.
     pub(super) generated: Option<Hold>,
     /// I/O queues: the subsystem's namespaces as of `generation`.
@@ -116,6 +118,7 @@ impl<N> Connection<N> {
             controller: None,
             authentication: None,
             concatenation_required: false,
+            held: None,
             generated: None,
             namespaces: Vec::new(),
             rights: Vec::new(),
@@ -168,6 +171,7 @@ impl<N> Connection<N> {
 
     pub(super) fn finish(&mut self, end: End) {
         self.end.get_or_insert(end);
+        self.held = None;
         self.ready.clear();
         self.waiting.clear();
         self.flushes.clear();
@@ -184,6 +188,9 @@ impl<N> Connection<N> {
         }
         if self.phase == Phase::Terminating && now >= self.time_limit {
             self.phase = Phase::Closed;
+        }
+        if let Some(held) = self.held.filter(|held| now >= held.next) {
+            self.connect(held.slot, now);
         }
         self.poll_authentication(now);
         if self.attention.take() {
@@ -206,7 +213,7 @@ impl<N> Connection<N> {
         match self.phase {
             Phase::Live => self.keep_alive_deadline().into_iter().chain(self.authentication_deadline()).min(),
             Phase::Closed => None,
-            _ => Some(self.time_limit),
+            _ => Some(self.held.map_or(self.time_limit, |held| held.next.min(self.time_limit))),
         }
     }
 

@@ -67,6 +67,11 @@ pub const ERROR_ENTRIES_MAX: usize = 64;
 pub const LOG_BYTES_MAX: u32 = TRANSFER_BYTES_MAX;
 /// How long a connection may take from accept to the end of its Connect command. Guessed: far above any live host's need.
 pub const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
+/// How long a Connect waits for the end of a queue with its number. Guessed: far above what the end of a connection takes to
+/// be seen, and not felt by a host that has made a mistake.
+pub const QUEUE_END_TIME_MAX: Duration = Duration::from_millis(100);
+/// How often it looks. Chosen: SPDK looks again after 1 ms.
+pub const QUEUE_END_STEP: Duration = Duration::from_millis(2);
 /// How long a host may take to authenticate itself, and for each later transaction. Guessed: above what the largest group
 /// takes on a slow host.
 pub const AUTHENTICATION_TIME_MAX: Duration = Duration::from_secs(20);

@@ -1,5 +1,7 @@
 //! The queue that a connection becomes, and how far it is.
 
+use engine::time::Instant;
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
     /// Until ICReq.
@@ -36,4 +38,14 @@ pub(super) enum Fusing {
     First(u16),
     /// It was, but it has failed and was answered.
     Failed,
+}
+
+/// A Connect for an I/O queue that is still there: a host that has closed the old connection may come back before we have
+/// seen its end.
+#[derive(Clone, Copy)]
+pub(super) struct HeldConnect {
+    pub slot: u16,
+    /// When to look again, and when for the last time.
+    pub next: Instant,
+    pub until: Instant,
 }

@@ -10,6 +10,7 @@ use zerocopy::IntoBytes;
 
 use super::*;
 use crate::target::end::End;
+use crate::target::limits::{QUEUE_END_STEP, QUEUE_END_TIME_MAX};
 use crate::target::session::subsystem;
 use crate::target::{IO_QUEUE_ENTRIES_MAX, IO_QUEUES_MAX};
 
@@ -77,9 +78,29 @@ fn connect_names_the_parameter_it_refuses() {
     assert_eq!(io(&mut other, |fields, _| fields.qid = (IO_QUEUES_MAX + 1).into()), (invalid, 42));
     assert_eq!(io(&mut other, |fields, _| fields.sqsize = IO_QUEUE_ENTRIES_MAX.into()), (invalid, 44));
     assert!(other.connect(1, &subsystem(), |_, _| {}).unwrap().status().is_success(), "and then a good one");
+}
+
+/// A host that closes a queue and connects it anew was refused where its Connect was read before the end of the old
+/// connection was seen.
+#[test]
+fn a_queue_that_is_connected_anew_waits_for_the_end_of_the_old_one() {
+    let session = admin_session();
+    let [mut old, mut new] = [opened(&session), opened(&session)];
+    assert!(old.connect(1, &subsystem(), |_, _| {}).unwrap().status().is_success());
+    assert_eq!(new.connect(1, &subsystem(), |_, _| {}), None);
+    let deadline = new.core.deadline().expect("it looks again");
+    assert!(deadline <= new.now + QUEUE_END_STEP);
+    new.advance(QUEUE_END_STEP);
+    assert_eq!(new.take_answer(0xC000), None, "it is still there");
+    drop(old);
+    new.advance(QUEUE_END_STEP);
+    assert_eq!(status(new.take_answer(0xC000)), Status::SUCCESS);
+
     let mut second = opened(&session);
-    assert_eq!(refused(&mut second, 1, &subsystem(), |_, _| {}).0, Status::SEQUENCE_ERROR);
-    drop(other);
+    assert_eq!(second.connect(1, &subsystem(), |_, _| {}), None);
+    second.advance(QUEUE_END_TIME_MAX);
+    assert_eq!(status(second.take_answer(0xC000)), Status::SEQUENCE_ERROR, "and stays");
+    drop(new);
     assert!(second.connect(1, &subsystem(), |_, _| {}).unwrap().status().is_success(), "the identifier is free again");
 }
 
