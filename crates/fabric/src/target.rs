@@ -29,6 +29,7 @@ mod attachment;
 mod attention;
 mod authentication;
 mod balance;
+mod capsules;
 mod commands;
 mod complaints;
 mod config;

@@ -188,7 +188,7 @@ impl<N> Connection<N> {
         }
     }
 
-    fn run_doomed(&mut self, slot: u16, status: Status) {
+    pub(super) fn run_doomed(&mut self, slot: u16, status: Status) {
         if self.fusing == Fusing::First(slot) {
             self.fusing = Fusing::Failed;
         }

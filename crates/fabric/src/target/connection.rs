@@ -7,8 +7,8 @@
 //! - A command is executed only when all its data has arrived, and a fused pair only when both halves' has: nothing is
 //!   locked while a host can stall us.
 //! - Nothing is executed after the association has ended, the controller was reset, or a PDU was bad.
-//! - What a connection holds is bounded: slots by the queue's entries, data by its [`DataRoom`] and the data in the
-//!   capsules, answers by the slots.
+//! - What a connection holds is bounded: slots by the queue's entries, data by its [`DataRoom`]s, answers by the
+//!   slots.
 //! - Answers leave in the order in which commands end; the SUCCESS flag is used only where the host does without SQHD.
 
 use std::collections::VecDeque;
@@ -80,11 +80,14 @@ pub(super) struct Connection<N> {
     pub(super) generation: u64,
     pub(super) slots: Slots<N>,
     /// The slot that the current PDU's data belongs to; `None`: it is skipped.
-    current: Option<u16>,
+    pub(super) current: Option<u16>,
     pub(super) fusing: Fusing,
     /// Room for data buffers, and who waits for it, first come first served.
     pub(super) room: DataRoom,
     pub(super) waiting: VecDeque<u16>,
+    /// The same for data in capsules, and the command whose capsule has none: nothing is read until it has.
+    pub(super) capsules: DataRoom,
+    pub(super) paused: Option<u16>,
     /// Commands to execute.
     pub(super) ready: VecDeque<u16>,
     /// Namespaces to flush for a shutdown, and how many of them are not done.
@@ -104,6 +107,7 @@ impl<N> Connection<N> {
     pub fn new(shared: Arc<Shared<N>>, origin: Origin, load: Option<Load>, now: Instant) -> Connection<N> {
         shared.stats.look_at_clock(now);
         let room = DataRoom::new(Arc::clone(&shared.room));
+        let capsules = DataRoom::of_capsules(Arc::clone(&shared.room));
         Connection {
             shared,
             origin,
@@ -128,6 +132,8 @@ impl<N> Connection<N> {
             fusing: Fusing::None,
             room,
             waiting: VecDeque::new(),
+            capsules,
+            paused: None,
             ready: VecDeque::new(),
             flushes: Vec::new(),
             flushes_pending: 0,
@@ -219,28 +225,34 @@ impl<N> Connection<N> {
 
     // Bytes in.
 
-    /// Takes bytes from the connection.
-    pub fn receive(&mut self, mut input: &[u8], now: Instant) {
-        while self.end.is_none() {
-            let event = match self.decoder.next(&mut input) {
-                Ok(Some(event)) => event,
-                Ok(None) => return,
-                Err(error) => return self.terminate(error, now),
-            };
-            let handled = match event {
-                Event::Pdu(pdu) => self.on_pdu(pdu, now),
-                Event::Data(data) => {
-                    self.on_data(data);
-                    Ok(())
-                }
-                Event::DataEnd { digest_ok } => {
-                    self.on_data_end(digest_ok, now);
-                    Ok(())
-                }
-            };
-            if let Err(error) = handled {
-                return self.terminate(error, now);
+    /// Takes bytes from the connection, and says how many: fewer than there are where it pauses.
+    pub fn receive(&mut self, input: &[u8], now: Instant) -> usize {
+        let mut left = input;
+        while self.end.is_none() && self.paused.is_none() {
+            match self.decoder.next(&mut left) {
+                Ok(Some(event)) => self.on_event(event, now),
+                Ok(None) => break,
+                Err(error) => self.terminate(error, now),
             }
+        }
+        // Of a connection that has come to its end nobody wants the rest.
+        if self.end.is_some() { input.len() } else { input.len() - left.len() }
+    }
+
+    fn on_event(&mut self, event: Event<'_>, now: Instant) {
+        let handled = match event {
+            Event::Pdu(pdu) => self.on_pdu(pdu, now),
+            Event::Data(data) => {
+                self.on_data(data);
+                Ok(())
+            }
+            Event::DataEnd { digest_ok } => {
+                self.on_data_end(digest_ok, now);
+                Ok(())
+            }
+        };
+        if let Err(error) = handled {
+            self.terminate(error, now);
         }
     }
 
@@ -302,13 +314,7 @@ impl<N> Connection<N> {
         match self.plan(slot, capsule.data_bytes) {
             Err(status) => self.answer(slot, status, 0),
             Ok(Plan::Run) => self.run(slot, now),
-            Ok(Plan::Capsule) => {
-                let entry = self.slots.at(slot);
-                entry.stage = Stage::Capsule;
-                entry.wanted = capsule.data_bytes;
-                entry.data = Buf::with_capacity(capsule.data_bytes as usize);
-                self.current = Some(slot);
-            }
+            Ok(Plan::Capsule) => self.expect_capsule(slot, capsule.data_bytes),
             Ok(Plan::Read(bytes) | Plan::Transfer(bytes)) => {
                 let entry = self.slots.at(slot);
                 entry.stage = Stage::Waiting;
@@ -445,6 +451,7 @@ impl<N> Connection<N> {
     fn transmit_answer(&mut self, slot: u16, batch: &mut SendBatch, now: Instant) {
         let slot = self.slots.remove(slot);
         self.room.give(slot.charged);
+        self.capsules.give(slot.in_capsule);
         self.queue.head = (self.queue.head + 1) % self.queue.entries.max(1);
         self.count(&slot, now);
         if let Some(abort) = slot.abort {
@@ -468,5 +475,6 @@ impl<N> Connection<N> {
         if !self.waiting.is_empty() {
             self.grant();
         }
+        self.resume();
     }
 }

@@ -63,7 +63,8 @@ pub(super) async fn drive<N: Namespace>(shared: Arc<Shared<N>>, stream: TcpStrea
     let origin = Origin { peer, local: stream.local_addr(), port, psk: stream.psk().cloned() };
     let core = RefCell::new(Connection::new(shared, origin, Some(load), accepted));
     core.borrow_mut().connecting = ticket.connecting.take();
-    core.borrow_mut().receive(&first, accepted);
+    let taken = core.borrow_mut().receive(&first, accepted);
+    debug_assert_eq!(taken, first.len(), "no connection begins with more capsules than it has room for");
     let sending = Cell::new(false);
     let traffic = Cell::new(0);
     let mut receive = pin!(receive(&core, &stream, &traffic));
@@ -76,6 +77,7 @@ pub(super) async fn drive<N: Namespace>(shared: Arc<Shared<N>>, stream: TcpStrea
             if let Poll::Ready(closed) = receive.as_mut().poll(cx) {
                 return Poll::Ready(closed);
             }
+            let paused = core.borrow().is_paused();
             core.borrow_mut().poll(time::now());
             commands.run(&core, cx);
             if let Poll::Ready(error) = send.as_mut().poll(cx) {
@@ -84,8 +86,8 @@ pub(super) async fn drive<N: Namespace>(shared: Arc<Shared<N>>, stream: TcpStrea
             if let Some(end) = ended(&core.borrow(), sending.get()) {
                 return Poll::Ready(Closed::End(end));
             }
-            // Sending may have made room for commands that waited for data buffers.
-            if core.borrow().has_operations() {
+            // Sending may have made room for commands that waited for data buffers, and for capsules.
+            if core.borrow().has_operations() || paused && !core.borrow().is_paused() {
                 continue;
             }
             if timer.is_quiet(commands.is_grown(), traffic.get()) {
@@ -147,7 +149,11 @@ async fn receive<N: Namespace>(core: &RefCell<Connection<N>>, stream: &Transport
             core.borrow_mut().received_directly(filled, bytes, time::now());
             continue;
         }
-        core.borrow_mut().receive(&filled, time::now());
+        let mut taken = 0;
+        while taken < filled.len() {
+            poll_fn(|_| if core.borrow().is_paused() { Poll::Pending } else { Poll::Ready(()) }).await;
+            taken += core.borrow_mut().receive(&filled[taken..], time::now());
+        }
         // A full buffer: there is more to come than it holds. A hardly used large one: the burst is over.
         let wanted = match filled.capacity() {
             RECEIVE_BYTES if bytes == RECEIVE_BYTES => RECEIVE_BYTES_MAX,

@@ -32,8 +32,11 @@ pub const COPY_BUFFER_BYTES: u32 = 256 << 10;
 pub const CONNECTION_DATA_BYTES_MAX: u32 = 16 << 20;
 /// What of that a connection has whatever the others hold. Derived: both halves of the largest fused pair.
 pub const CONNECTION_OWN_BYTES: u32 = 2 * TRANSFER_BYTES_MAX;
-/// What all connections of a target may hold beyond that, bytes. Chosen: thirty-six at their bound at the same time keep any
-/// network busy; without it a thousand hosts could make the target hold 16 GiB.
+/// Data in command capsules that a connection may hold whatever the others hold. Chosen: four of the largest, which keep a
+/// host with small writes at work; without a bound a queue of 1,024 of them could hold 16 MiB, and all connections 64 GiB.
+pub const CONNECTION_CAPSULE_BYTES: u32 = 4 * IN_CAPSULE_BYTES_MAX;
+/// What all connections of a target may hold beyond these two, bytes. Chosen: thirty-six at their bound at the same time keep
+/// any network busy; without it a thousand hosts could make the target hold 16 GiB.
 pub const SHARED_DATA_BYTES_MAX: u64 = 512 << 20;
 /// Bytes that one send gathers before it is handed to the socket. Chosen: two of the largest transfers.
 pub const SEND_BYTES_MAX: usize = 2 << 20;

@@ -1,4 +1,5 @@
-//! [`DataRoom`]: how much data the commands of a connection may hold, of its own and of what all connections share.
+//! [`DataRoom`]: how much data the commands of a connection may hold, of its own and of what all connections share. A connection
+//! has one for what it asks for, and one for what comes in capsules; of the latter see [`super::capsules`].
 //!
 //! Invariants:
 //! - A connection has [`CONNECTION_OWN_BYTES`] whatever the others do, which is room for any command and any fused pair. So one
@@ -9,7 +10,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::limits::{CONNECTION_DATA_BYTES_MAX, CONNECTION_OWN_BYTES, SHARED_DATA_BYTES_MAX};
+use super::limits::{CONNECTION_CAPSULE_BYTES, CONNECTION_DATA_BYTES_MAX, CONNECTION_OWN_BYTES, SHARED_DATA_BYTES_MAX};
 
 /// What the connections of a target share.
 pub(super) struct SharedRoom {
@@ -37,19 +38,32 @@ impl SharedRoom {
 /// See the module.
 pub(super) struct DataRoom {
     shared: Arc<SharedRoom>,
+    own: u32,
+    max: u32,
     taken: u32,
 }
 
 impl DataRoom {
+    /// For data that is asked for.
     pub fn new(shared: Arc<SharedRoom>) -> DataRoom {
-        DataRoom { shared, taken: 0 }
+        DataRoom { shared, own: CONNECTION_OWN_BYTES, max: CONNECTION_DATA_BYTES_MAX, taken: 0 }
+    }
+
+    /// For data in capsules, which the queue's entries bound.
+    pub fn of_capsules(shared: Arc<SharedRoom>) -> DataRoom {
+        DataRoom { shared, own: CONNECTION_CAPSULE_BYTES, max: u32::MAX, taken: 0 }
+    }
+
+    /// How much of what was taken is the pool's.
+    fn of_shared(&self, taken: u32) -> u64 {
+        u64::from(taken.saturating_sub(self.own))
     }
 
     /// Takes room for `bytes`, or nothing and tells so: there is some when the connection's other commands have ended.
     pub fn take(&mut self, bytes: u32) -> bool {
         let after = self.taken.saturating_add(bytes);
-        let more = of_shared(after) - of_shared(self.taken);
-        if after > CONNECTION_DATA_BYTES_MAX || more > 0 && !self.shared.take(more) {
+        let more = self.of_shared(after) - self.of_shared(self.taken);
+        if after > self.max || more > 0 && !self.shared.take(more) {
             return false;
         }
         self.taken = after;
@@ -59,7 +73,7 @@ impl DataRoom {
     /// Gives back what was taken.
     pub fn give(&mut self, bytes: u32) {
         let after = self.taken - bytes;
-        let less = of_shared(self.taken) - of_shared(after);
+        let less = self.of_shared(self.taken) - self.of_shared(after);
         if less > 0 {
             self.shared.give(less);
         }
@@ -69,13 +83,8 @@ impl DataRoom {
 
 impl Drop for DataRoom {
     fn drop(&mut self) {
-        self.shared.give(of_shared(self.taken));
+        self.shared.give(self.of_shared(self.taken));
     }
-}
-
-/// How much of what a connection has taken is the pool's.
-fn of_shared(taken: u32) -> u64 {
-    u64::from(taken.saturating_sub(CONNECTION_OWN_BYTES))
 }
 
 #[cfg(test)]

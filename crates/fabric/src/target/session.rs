@@ -38,6 +38,8 @@ pub(crate) struct Session<N = Memory> {
     pub now: Instant,
     pub inbox: Vec<Answer>,
     batch: SendBatch,
+    /// Sent, and not taken yet by a connection that pauses.
+    unread: Vec<u8>,
     pub controller: u16,
     /// The admin connection that keeps the controller of an I/O connection alive.
     pub admin: Option<Box<Session<N>>>,
@@ -100,6 +102,7 @@ impl<N: Namespace> Session<N> {
             now,
             inbox: Vec::new(),
             batch: SendBatch::new(),
+            unread: Vec::new(),
             controller: 0,
             admin: None,
             stalled: false,
@@ -259,7 +262,7 @@ impl<N: Namespace> Session<N> {
 
     /// Gives bytes to the target and lets it work.
     pub fn receive(&mut self, bytes: &[u8]) {
-        self.core.receive(bytes, self.now);
+        self.unread.extend_from_slice(bytes);
         self.turn();
     }
 
@@ -272,6 +275,8 @@ impl<N: Namespace> Session<N> {
     /// Runs operations and reads what the target says, until it has nothing more.
     pub fn turn(&mut self) {
         loop {
+            let taken = self.core.receive(&self.unread, self.now);
+            self.unread.drain(..taken);
             self.core.poll(self.now);
             while !self.stalled
                 && let Some(operation) = self.core.next_operation()

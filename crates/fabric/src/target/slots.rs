@@ -60,6 +60,8 @@ pub(super) struct Slot<N> {
     pub wanted: u32,
     /// Bytes charged to the connection's data bound.
     pub charged: u32,
+    /// The same of its capsule's data.
+    pub in_capsule: u32,
     /// What the command will be answered with once its data has arrived: it is not executed.
     pub doomed: Option<Status>,
     /// The other half of a fused pair.
@@ -86,6 +88,7 @@ impl<N> Slot<N> {
             data: Buf::default(),
             wanted: 0,
             charged: 0,
+            in_capsule: 0,
             doomed: None,
             partner: None,
             abort: None,

@@ -5,6 +5,7 @@ mod access;
 mod admin;
 mod association;
 mod authentication;
+mod capsules;
 mod copy;
 mod effects;
 mod features;
