@@ -5,7 +5,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use device::{AnyLocal, Durability, Error, FileNamespace, FileOptions, Lba, Namespace};
+use device::{
+    AnyLocal, Drive, DriveOptions, Durability, Error, FileNamespace, FileOptions, FormatOptions, Lba, Namespace,
+    NamespaceSpec,
+};
 use engine::net::TcpListener;
 use engine::task::{self, Task};
 use engine::{Buf, Reactor, ReactorConfig, time};
@@ -28,13 +31,29 @@ fn run<T>(main: impl Future<Output = T>) -> T {
     Reactor::run(ReactorConfig::default(), bounded).expect("a reactor")
 }
 
-/// A target that serves the file until the task is dropped.
-async fn serve(path: &Path) -> (SocketAddr, Task<()>) {
+/// A file of its own, made where it is not there.
+async fn file(path: &Path) -> AnyLocal {
     let options = FileOptions { create: Some(1 << 20), ..FileOptions::default() };
-    let file = FileNamespace::open(path, &options).await;
+    FileNamespace::open(path, &options).await.expect("the file opens").into()
+}
+
+/// A part of a drive, which is made where it is not there.
+async fn on_drive(path: &Path) -> AnyLocal {
+    if path.exists() {
+        let drive = Drive::open(path, &DriveOptions::default()).await.expect("the drive opens");
+        return drive.namespace(drive.find("a").expect("it is there")).expect("a namespace").into();
+    }
+    let options = FormatOptions { create: Some(24 << 20), extent_bytes: 64 << 10, ..FormatOptions::default() };
+    let drive = Drive::format(path, &options).await.expect("a drive");
+    let spec = NamespaceSpec { name: "a".into(), bytes: 1 << 20, block_size: BLOCK as u32 };
+    drive.create(&spec).await.expect("a namespace").into()
+}
+
+/// A target that serves a namespace until the task is dropped.
+async fn serve(namespace: AnyLocal) -> (SocketAddr, Task<()>) {
     let target: Target<AnyLocal> = Target::default();
     target.add_subsystem(nqn(), "1").expect("a subsystem");
-    target.add_namespace(&nqn(), 1, AnyLocal::from(file.expect("the file opens"))).expect("a namespace");
+    target.add_namespace(&nqn(), 1, namespace).expect("a namespace");
     let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a free port");
     let address = listener.local_addr();
     (address, task::spawn(async move { match target.serve(listener, Vec::new()).await {} }))
@@ -67,10 +86,19 @@ fn is_conflict(result: &Result<(), Error>) -> bool {
 
 #[test]
 fn a_reservation_keeps_the_other_host_out_and_survives_the_target() {
+    survives_the_target(file);
+}
+
+#[test]
+fn a_reservation_on_a_drive_survives_the_target() {
+    survives_the_target(on_drive);
+}
+
+fn survives_the_target(open: impl AsyncFn(&Path) -> AnyLocal) {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("medium");
     run(async {
-        let (address, serving) = serve(&path).await;
+        let (address, serving) = serve(open(&path).await).await;
         let (first, second) = (host(address, 1).await, host(address, 2).await);
         assert_eq!(register(&first, 1, PersistChange::Set).await, Ok(()));
         assert_eq!(register(&second, 2, PersistChange::Keep).await, Ok(()));
@@ -88,7 +116,7 @@ fn a_reservation_keeps_the_other_host_out_and_survives_the_target() {
         drop((first, second, serving));
     });
     run(async {
-        let (address, _serving) = serve(&path).await;
+        let (address, _serving) = serve(open(&path).await).await;
         let (first, second) = (host(address, 1).await, host(address, 2).await);
         let (head, entries) = second.reservation_report().await.expect("a report");
         assert_eq!((head.rtype, head.persist, entries.len()), (1, 1, 2));
@@ -103,7 +131,7 @@ fn what_is_read_after_a_preemption_is_what_stays() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("medium");
     run(async {
-        let (address, _serving) = serve(&path).await;
+        let (address, _serving) = serve(file(&path).await).await;
         let (first, second) = (host(address, 1).await, host(address, 2).await);
         assert_eq!(register(&second, 2, PersistChange::Keep).await, Ok(()));
         assert_eq!(acquire(&second, AcquireAction::Acquire, 2, 0).await, Ok(()));

@@ -48,7 +48,7 @@ impl Shelf {
 impl NamespaceStore<Memory> for Shelf {
     fn room(&self) -> Room {
         let taken: u64 = self.namespaces.lock().unwrap().iter().map(|namespace| namespace.info().bytes()).sum();
-        Room { total: TOTAL, free: TOTAL - taken }
+        Room { total: TOTAL, free: TOTAL.saturating_sub(taken) }
     }
 
     fn block_sizes(&self) -> &'static [u32] {
@@ -254,6 +254,22 @@ fn what_cannot_be_made_is_refused_with_its_reason() {
         target.add_namespace(&subsystem(), nsid, memory()).expect("free");
     }
     assert_eq!(create(&mut session, &page), Err(Status::NAMESPACE_ID_UNAVAILABLE));
+}
+
+/// NCAP is the room that a host wants to be free now, NSZE what the namespace may grow to.
+#[test]
+fn a_namespace_may_promise_more_than_there_is() {
+    let (target, _) = target();
+    let mut session = admin_of(&target, 1);
+    let all = TOTAL / BLOCK as u64;
+    assert_eq!(create(&mut session, &wanted(all / 2)), Ok(2));
+    assert_eq!(create(&mut session, &wanted(all)), Err(Status::INSUFFICIENT_CAPACITY));
+    let thin = IdentifyNamespace { ncap: 8.into(), nsfeat: 1, ..wanted(all) };
+    assert_eq!(create(&mut session, &thin), Ok(3));
+    let made = namespace(&mut session, Cns::ALLOCATED_NAMESPACE, 3);
+    assert_eq!((made.nsze.get(), made.ncap.get(), made.nsfeat & 1), (all, all, 1), "all of it may be written");
+    assert_eq!(controller(&mut session).unvmcap.get(), 0);
+    assert_eq!(create(&mut session, &thin), Err(Status::INSUFFICIENT_CAPACITY), "nothing is free any more");
 }
 
 #[test]

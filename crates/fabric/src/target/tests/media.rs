@@ -221,3 +221,28 @@ fn attributes(admin: &mut Session<Medium>, nsid: u32) -> [u8; 2] {
         admin.send(&command, &[]).expect("answered").1[at]
     })
 }
+
+/// Each error of a medium by its status, as the host of the command reads it.
+#[test]
+fn what_a_medium_answers_is_what_its_host_gets() {
+    for (error, expected) in [
+        (Error::WriteFault("told to".into()), Status::WRITE_FAULT),
+        (Error::OutOfSpace, Status::CAPACITY_EXCEEDED),
+        (Error::ReadOnly("told to"), Status::WRITE_PROTECTED),
+        (Error::Status("told to".into()), Status::INTERNAL_ERROR),
+    ] {
+        let changing = [
+            (in_capsule(NvmOpcode::WRITE, 1, 0, 1), pattern(1, 1)),
+            (command(NvmOpcode::WRITE_ZEROES, 2, 0, 1), vec![]),
+            (command(NvmOpcode::FLUSH, 3, 0, 1), vec![]),
+        ];
+        for (command, data) in changing {
+            let (mut session, medium) = session(true);
+            medium.tell_to_fail(Some(error.clone()));
+            assert_eq!(status(session.send(&command, &data)).kind(), expected, "{command:?}");
+            medium.tell_to_fail(None);
+            let after = if expected == Status::WRITE_FAULT { Status::WRITE_PROTECTED } else { Status::SUCCESS };
+            assert_eq!(write_block(&mut session), after);
+        }
+    }
+}

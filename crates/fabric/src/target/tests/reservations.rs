@@ -10,6 +10,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::super::session::subsystem;
 use super::*;
+use crate::target::{PortConfig, PortId};
 use crate::tcp::{DataPdu, Pdu};
 
 /// The I/O queue of host `number` on the same target.
@@ -83,16 +84,22 @@ fn outcomes(session: &mut Session) -> [(Vec<Status>, usize); 2] {
     trim.cdw11 = DATASET_DEALLOCATE.into();
     trim.sgl = SglDescriptor::in_capsule(16);
     let range = DatasetRange { blocks: 1.into(), lba: 200.into(), ..DatasetRange::default() };
+    // A Copy of block 3 to block 102; it reads as well, and so wants what a write does and more.
+    let copy = Submission { sgl: SglDescriptor::in_capsule(32), ..command(NvmOpcode::COPY, 7, 102, 1) };
+    let source = [&[0; 8][..], &3u64.to_le_bytes(), &[0; 16]].concat();
     let writes = vec![
         status(session.send(&in_capsule(NvmOpcode::WRITE, 1, 100, 1), &data)),
         status(session.send(&command(NvmOpcode::WRITE_ZEROES, 2, 101, 1), &[])),
         status(session.send(&command(NvmOpcode::FLUSH, 3, 0, 1), &[])),
         status(session.send(&trim, range.as_bytes())),
+        status(session.send(&copy, &source)),
+        status(session.send(&command(NvmOpcode::WRITE_UNCORRECTABLE, 8, 103, 1), &[])),
     ];
     let read = status(session.send(&command(NvmOpcode::READ, 5, 0, 1), &[]));
     let compare = session.send(&in_capsule(NvmOpcode::COMPARE, 6, 0, 1), &[0; BLOCK]);
-    let (writes_len, reads) = (writes.len(), vec![read, status(compare)]);
-    [(writes, writes_len), (reads, 2)]
+    let verify = session.send(&command(NvmOpcode::VERIFY, 9, 0, 1), &[]);
+    let (writes_len, reads) = (writes.len(), vec![read, status(compare), status(verify)]);
+    [(writes, writes_len), (reads, 3)]
 }
 
 fn compare_and_write(session: &mut Session, lba: u64, new: &[u8]) -> (Status, Status) {
@@ -142,6 +149,32 @@ fn a_reservation_stops_what_its_type_says_on_every_path() {
         assert_eq!(release(&mut holder, ReleaseAction::Release, rtype, 1), Status::SUCCESS);
         assert_eq!(write(&mut third, 0, &pattern(1, 5)), Status::SUCCESS, "the reservation is gone");
     }
+}
+
+/// A reservation is a host's, not a controller's: by another port it has the same rights, and others have as few.
+#[test]
+fn a_host_has_its_rights_at_every_port() {
+    let mut holder = io_session(false, false);
+    holder.target.add_port(PortConfig::new(PortId(2))).expect("a new port");
+    let by_two = Session::at(&holder.target, PortId(2));
+    let [mut same, mut other] = [by_two, Session::at(&holder.target, PortId(2)).by_host(2)];
+    for session in [&mut same, &mut other] {
+        session.open(false, false);
+        session.connect_io();
+    }
+    assert_eq!(register(&mut holder, 1), Status::SUCCESS);
+    let others = &mut [&mut same, &mut other];
+    assert_eq!(acquire(&mut holder, others, ReservationType::ExclusiveAccess, 1), Status::SUCCESS);
+    for (session, expected) in
+        [(&mut holder, Status::SUCCESS), (&mut same, Status::SUCCESS), (&mut other, Status::RESERVATION_CONFLICT)]
+    {
+        assert_eq!(write(session, 0, &pattern(1, 1)).kind(), expected);
+        assert_eq!(status(session.send(&command(NvmOpcode::READ, 1, 0, 1), &[])).kind(), expected);
+    }
+    assert_eq!(report(&mut same).1.len(), 1, "one host, one entry");
+    // What one controller of the host gives up is given up for all.
+    let gone = release(&mut same, ReleaseAction::Release, ReservationType::ExclusiveAccess, 1);
+    assert_eq!((gone, write(&mut other, 0, &pattern(1, 2))), (Status::SUCCESS, Status::SUCCESS));
 }
 
 #[test]
