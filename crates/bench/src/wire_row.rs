@@ -164,9 +164,6 @@ fn rows(
         ]
     };
     let of_f = |side: &Side, name: &str| Ratio::new(format!("{name}: p50 / F"), side, floor, |s| s.p50_us);
-    let times_f = |side: &Side, name: &str| {
-        Ratio::mixed(format!("{name}: rate x F"), side, |s| s.rate, floor, |s| 1e6 / s.p50_us)
-    };
     let apart = format!("target (one thread) on core {target_core}");
     let row = |row: &str, title: &str, more: &str, sides: Vec<&Side>, ratios: Vec<Ratio>| Row {
         row: row.to_owned(),
@@ -179,12 +176,7 @@ fn rows(
     let shared_ratio = |name: &str, shared: &Side, two: &Side, aim: f64| {
         Ratio::new(name, shared, two, |s| s.rate).aim(Aim::AtLeast, aim)
     };
-    let of_deep = |(side, deep): (&Side, &Side)| {
-        Ratio::new(format!("{}: rate / bare sockets' at that depth", side.name), side, deep, |s| s.rate)
-    };
     let loaded = &ours[LOADED];
-    let throughput = loaded.iter().map(|side| times_f(side, &side.name).aim(Aim::AtLeast, 4.0));
-    let throughput = throughput.chain(loaded.iter().zip(&floors.deep).map(of_deep)).collect();
     let idle = format!("target on the same core; idle target: {:.2} % of a core (aim < 1 %)", idle * 100.0);
     vec![
         row(
@@ -199,7 +191,7 @@ fn rows(
             "wire load: 4 KiB random reads and writes",
             &apart,
             std::iter::once(floor).chain(&floors.deep).chain(loaded).collect(),
-            throughput,
+            load_ratios(floors, loaded),
         ),
         row(
             "B2a",
@@ -219,4 +211,16 @@ fn rows(
             ],
         ),
     ]
+}
+
+/// Each load over four times what one exchange at a time comes to, and over bare sockets with as many under way.
+fn load_ratios(floors: &Floors, loaded: &[Side]) -> Vec<Ratio> {
+    let times_f = |side: &Side| {
+        let name = format!("{}: rate x F", side.name);
+        Ratio::mixed(name, side, |s| s.rate, &floors.one, |s| 1e6 / s.p50_us).aim(Aim::AtLeast, 4.0)
+    };
+    let of_deep = |(side, deep): (&Side, &Side)| {
+        Ratio::new(format!("{}: rate / bare sockets' at that depth", side.name), side, deep, |s| s.rate)
+    };
+    loaded.iter().map(times_f).chain(loaded.iter().zip(&floors.deep).map(of_deep)).collect()
 }

@@ -14,14 +14,15 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::file::{File, Lifetime, OpenOptions};
 use engine::{Buf, View, task};
 
 use crate::grow::{GrowError, check_growth};
 use crate::identity::{self, IdentityError};
+use crate::latch::Latch;
 use crate::limits::{COMPARE_AND_WRITE_BYTES_MAX, TRANSFER_BYTES_MAX, check_halves, check_length, check_range};
 use crate::range_lock::{Mode, RangeGuard, RangeLocks};
 use crate::sidecar::Sidecar;
@@ -116,68 +117,9 @@ pub struct FileNamespace {
     sidecar: Option<Arc<Sidecar>>,
 }
 
-/// Whether writes are taken, and why not.
-#[derive(Debug)]
-struct Latch {
-    path: PathBuf,
-    read_only: bool,
-    latched: AtomicBool,
-    /// The failure that latched it.
-    fault: OnceLock<String>,
-}
-
 impl fmt::Debug for FileNamespace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FileNamespace").field("latch", &self.latch).finish_non_exhaustive()
-    }
-}
-
-impl Latch {
-    fn writable(&self) -> Result<(), Error> {
-        if self.read_only {
-            return Err(Error::ReadOnly("it was opened read-only"));
-        }
-        if self.latched.load(Ordering::Acquire) {
-            return Err(Error::ReadOnly("latched after a write error on its medium; see the log of its server"));
-        }
-        Ok(())
-    }
-
-    fn write_failed(&self, what: &'static str, error: &io::Error) -> Error {
-        // A full file system lost nothing: the namespace stays writable where it has room.
-        if error.kind() == io::ErrorKind::StorageFull || error.kind() == io::ErrorKind::QuotaExceeded {
-            return Error::OutOfSpace;
-        }
-        // Nor did a medium that does not know the command.
-        if error.kind() == io::ErrorKind::Unsupported {
-            return Error::Unsupported(what);
-        }
-        self.fall(what, error)
-    }
-
-    /// How a flush has ended. A full medium is no excuse here: what it had accepted may be gone.
-    fn flushed(&self, result: io::Result<()>) -> Result<(), Error> {
-        result.map_err(|error| self.fall("flush", &error))?;
-        self.still("flush")
-    }
-
-    /// What has just become stable is, unless something failed meanwhile: of two flushes at the same time the kernel may tell
-    /// only one that bytes were lost.
-    fn still(&self, what: &str) -> Result<(), Error> {
-        if self.latched.load(Ordering::Acquire) {
-            return Err(Error::WriteFault(format!("{what} on {}: another one failed meanwhile", self.path.display())));
-        }
-        Ok(())
-    }
-
-    fn fall(&self, what: &str, error: &io::Error) -> Error {
-        let sentence = format!("{what} on {}: {error}", self.path.display());
-        if !self.latched.swap(true, Ordering::AcqRel) {
-            tracing::error!(path = %self.path.display(), %error, "{what} failed: the namespace is read-only from now on");
-        }
-        // Only the first failure is kept; a later one follows from it.
-        let _ = self.fault.set(sentence.clone());
-        Error::WriteFault(sentence)
     }
 }
 
@@ -212,12 +154,7 @@ impl FileNamespace {
             persists_attributes: sidecar.is_some() && !options.read_only,
             nguid,
         };
-        let latch = Latch {
-            path: path.to_owned(),
-            read_only: options.read_only,
-            latched: AtomicBool::new(false),
-            fault: OnceLock::new(),
-        };
+        let latch = Latch::new(path, options.read_only);
         let locks = Arc::new(RangeLocks::new((REGION_BYTES / block_size).trailing_zeros()));
         let blocks = AtomicU64::new(info.blocks);
         Ok(FileNamespace { file, locks, info, blocks, latch: Arc::new(latch), sidecar })
@@ -225,7 +162,7 @@ impl FileNamespace {
 
     /// The failure after which the namespace takes no more writes, if there was one.
     pub fn fault(&self) -> Option<&str> {
-        self.latch.fault.get().map(String::as_str)
+        self.latch.fault()
     }
 
     /// Makes the namespace larger: `bytes` in all, zeroes at the end. Commands go on meanwhile.
@@ -238,7 +175,7 @@ impl FileNamespace {
         if self.file.is_block_device() {
             return Err(GrowError::Fixed("a device has the size that it has"));
         }
-        let failed = |source| GrowError::Io { path: self.latch.path.clone(), source };
+        let failed = |source| GrowError::Io { path: self.latch.path().to_owned(), source };
         if self.latch.writable().is_err() {
             return Err(GrowError::Fixed("it takes no writes"));
         }
@@ -278,7 +215,7 @@ impl FileNamespace {
 
     async fn load(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
         let (result, buf) = self.file.read_at(self.offset(lba), buf).await;
-        (result.map_err(|error| Error::ReadFault(format!("read on {}: {error}", self.latch.path.display()))), buf)
+        (result.map_err(|error| Error::ReadFault(format!("read on {}: {error}", self.latch.path().display()))), buf)
     }
 
     async fn holds(&self, lba: Lba, expected: &[u8]) -> Result<(), Error> {
@@ -444,7 +381,7 @@ impl Namespace for FileNamespace {
     }
 
     async fn flush(&self) -> Result<(), Error> {
-        if self.latch.read_only {
+        if self.latch.is_read_only() {
             return Ok(());
         }
         self.latch.writable()?;
@@ -483,9 +420,9 @@ impl Namespace for FileNamespace {
     }
 
     fn writability(&self) -> Writability {
-        match self.latch.read_only {
+        match self.latch.is_read_only() {
             true => Writability::ReadOnly,
-            false if self.latch.latched.load(Ordering::Acquire) => Writability::Failed,
+            false if self.latch.has_fallen() => Writability::Failed,
             false => Writability::Writable,
         }
     }
@@ -496,7 +433,7 @@ impl Namespace for FileNamespace {
 
     async fn set_attribute(&self, key: &'static str, value: &[u8]) -> Result<(), Error> {
         match &self.sidecar {
-            _ if self.latch.read_only => Err(Error::ReadOnly("it was opened read-only")),
+            _ if self.latch.is_read_only() => Err(Error::ReadOnly("it was opened read-only")),
             Some(sidecar) => sidecar.set_attribute(key, value).await,
             None => Err(Error::Unsupported("attributes")),
         }

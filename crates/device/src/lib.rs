@@ -17,6 +17,7 @@ mod fault;
 mod file;
 mod grow;
 mod identity;
+mod latch;
 mod limits;
 mod memory;
 pub mod namespace;

@@ -15,10 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use engine::time::Instant;
-use nvme::feature::async_event_config;
-use nvme::log::{AsyncEvent, ErrorEntry};
+use nvme::log::ErrorEntry;
 use nvme::register::{Configuration, status_bits};
-use nvme::reservation::{NotificationType, ReservationNotification};
 use nvme::{Nqn, Status, Submission};
 
 use super::attention::Attention;
@@ -27,8 +25,10 @@ use super::end::End;
 use super::error_log::ErrorLog;
 use super::features::Features;
 use super::keep_alive::KeepAlive;
-use super::limits::{DISCOVERY_IDLE_TIME_MAX, IO_QUEUES_MAX, NSID_MAX};
-use super::reservation::{DrainRequest, Notifications};
+use super::limits::{DISCOVERY_IDLE_TIME_MAX, IO_QUEUES_MAX};
+use super::reservation::Notifications;
+
+mod notices;
 
 /// CSTS.SHST 01b: shutdown processing occurring.
 const SHUTDOWN_PROCESSING: u32 = 1 << 2;
@@ -378,114 +378,6 @@ impl Controller {
 
     pub fn set_write_through(&self, on: bool) {
         self.write_through.store(on, Ordering::Release);
-    }
-
-    // Asynchronous events (NVMe Base 2.0 §5.2).
-
-    pub fn namespace_changed(&self, nsid: u32) {
-        let mut state = self.lock();
-        state.changed.insert(nsid);
-        state.namespace_event.raise();
-        drop(state);
-        self.admin.raise();
-    }
-
-    /// A critical warning of the health log: the medium of a namespace takes no writes any more.
-    pub fn medium_failed(&self) {
-        self.lock().reliability_event.raise();
-        self.admin.raise();
-    }
-
-    pub fn ana_changed(&self) {
-        self.lock().ana_event.raise();
-        self.admin.raise();
-    }
-
-    pub fn discovery_changed(&self) {
-        self.lock().discovery_event.raise();
-        self.admin.raise();
-    }
-
-    /// A reservation notification for this controller's host (NVMe Base 2.0 §5.16.1.24). No feature switches the event off;
-    /// what is masked by feature 82h does not get here.
-    pub fn reservation_notice(&self, nsid: u32, kind: NotificationType) {
-        let mut state = self.lock();
-        state.notifications.push(nsid, kind);
-        state.reservation_event.raise();
-        drop(state);
-        self.admin.raise();
-    }
-
-    /// The oldest notification. Read with `clear` it is forgotten, and if more wait there is an event for them.
-    pub fn reservation_log(&self, clear: bool) -> ReservationNotification {
-        let mut state = self.lock();
-        let page = state.notifications.read(clear);
-        if clear {
-            state.reservation_event = Event { pending: !state.notifications.is_empty(), masked: false };
-        }
-        page
-    }
-
-    /// Asks the controller's I/O queues to drain a namespace.
-    pub fn drain(&self, request: &DrainRequest) {
-        for queue in self.lock().queues.values() {
-            queue.ask_to_drain(request.clone());
-        }
-    }
-
-    /// The next event to tell, if the host wants one that happened. It counts as told.
-    pub fn next_event(&self) -> Option<AsyncEvent> {
-        let mut state = self.lock();
-        let wanted = state.features.async_event;
-        if state.health_event.tell(wanted & async_event_config::HEALTH_TEMPERATURE != 0) {
-            return Some(AsyncEvent::TEMPERATURE);
-        }
-        let reliability = async_event_config::HEALTH_RELIABILITY | async_event_config::HEALTH_READ_ONLY;
-        if state.reliability_event.tell(wanted & reliability != 0) {
-            return Some(AsyncEvent::RELIABILITY);
-        }
-        if state.namespace_event.tell(wanted & async_event_config::NAMESPACE_ATTRIBUTE != 0) {
-            return Some(AsyncEvent::NAMESPACE_CHANGED);
-        }
-        if state.ana_event.tell(wanted & async_event_config::ANA_CHANGE != 0) {
-            return Some(AsyncEvent::ANA_CHANGED);
-        }
-        if state.reservation_event.tell(true) {
-            return Some(AsyncEvent::RESERVATION_NOTIFICATION);
-        }
-        let discovery = state.discovery_event.tell(wanted & async_event_config::DISCOVERY_CHANGE != 0);
-        discovery.then_some(AsyncEvent::DISCOVERY_CHANGED)
-    }
-
-    /// The namespaces changed since this was last read with `clear` (NVMe Base 2.0 §5.16.1.5).
-    pub fn changed_namespaces(&self, clear: bool) -> Vec<u32> {
-        const { assert!(NSID_MAX <= 1024, "the Changed Namespace List holds every identifier there is") };
-        let mut state = self.lock();
-        if !clear {
-            return state.changed.iter().copied().collect();
-        }
-        state.namespace_event.masked = false;
-        std::mem::take(&mut state.changed).into_iter().collect()
-    }
-
-    pub fn health_read(&self, clear: bool) {
-        if clear {
-            let mut state = self.lock();
-            state.health_event.masked = false;
-            state.reliability_event.masked = false;
-        }
-    }
-
-    pub fn ana_read(&self, clear: bool) {
-        if clear {
-            self.lock().ana_event.masked = false;
-        }
-    }
-
-    pub fn discovery_read(&self, clear: bool) {
-        if clear {
-            self.lock().discovery_event.masked = false;
-        }
     }
 
     // Error log (NVMe Base 2.0 §5.16.1.2).

@@ -4,6 +4,7 @@ mod abort;
 mod access;
 mod admin;
 mod association;
+mod attachment;
 mod authentication;
 mod capsules;
 mod copy;

@@ -9,7 +9,6 @@ use nvme::identify::{Cns, IdentifyController, IdentifyNamespace, oacs};
 use nvme::log::{AsyncEvent, LogId, effects};
 use nvme::management::{ManagementCommand, controller_list, controller_list_bytes};
 use nvme::opcode::AdminOpcode;
-use nvme::register::Configuration;
 use nvme::reservation::{
     AcquireAction, AcquireKeys, PersistChange, RegisterAction, RegisterKeys, ReservationCommand, ReservationType,
 };
@@ -17,12 +16,11 @@ use nvme::{NSID_ALL, SglDescriptor};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::admin::{admin, identify, log, send_event_request, set};
-use super::authentication::{keys, login};
 use super::*;
 use crate::target::session::subsystem;
 use crate::target::store::BLOCK_SIZES;
 use crate::target::{
-    ATTACHMENT_ATTRIBUTE, HostConfig, LocalFuture, NSID_MAX, NamespaceStore, NewNamespace, Room, StoreError, Target,
+    ATTACHMENT_ATTRIBUTE, LocalFuture, NSID_MAX, NamespaceStore, NewNamespace, Room, StoreError, Target,
 };
 
 const TOTAL: u64 = 64 << 20;
@@ -80,14 +78,14 @@ impl NamespaceStore<Memory> for Shelf {
 }
 
 /// A target whose subsystem has a namespace of the operator's, number 1, and a store.
-fn target() -> (Target<Memory>, Arc<Shelf>) {
+pub(super) fn target() -> (Target<Memory>, Arc<Shelf>) {
     let session = Session::new(memory());
     let shelf = Arc::new(Shelf::default());
     session.target.add_store(&subsystem(), shelf.clone()).expect("the subsystem is there");
     (session.target.clone(), shelf)
 }
 
-fn admin_of(target: &Target<Memory>, host: u8) -> Session {
+pub(super) fn admin_of(target: &Target<Memory>, host: u8) -> Session {
     let mut session = Session::on(target).by_host(host);
     session.open(false, false);
     session.connect_admin();
@@ -105,13 +103,13 @@ fn send(session: &mut Session, asked: ManagementCommand, nsid: u32, data: &[u8])
     if completion.status().is_success() { Ok(completion.result.get()) } else { Err(completion.status().kind()) }
 }
 
-fn wanted(blocks: u64) -> IdentifyNamespace {
+pub(super) fn wanted(blocks: u64) -> IdentifyNamespace {
     let mut page = IdentifyNamespace::new_zeroed();
     (page.nsze, page.ncap, page.nmic) = (blocks.into(), blocks.into(), 1);
     page
 }
 
-fn create(session: &mut Session, page: &IdentifyNamespace) -> Result<u32, Status> {
+pub(super) fn create(session: &mut Session, page: &IdentifyNamespace) -> Result<u32, Status> {
     send(session, ManagementCommand::Create { command_set: 0 }, 0, page.as_bytes()).map(|nsid| nsid as u32)
 }
 
@@ -121,11 +119,11 @@ fn list(ids: &[u16]) -> Vec<u8> {
     page
 }
 
-fn attach(session: &mut Session, nsid: u32, ids: &[u16]) -> Result<(), Status> {
+pub(super) fn attach(session: &mut Session, nsid: u32, ids: &[u16]) -> Result<(), Status> {
     send(session, ManagementCommand::Attach, nsid, &list(ids)).map(drop)
 }
 
-fn detach(session: &mut Session, nsid: u32, ids: &[u16]) -> Result<(), Status> {
+pub(super) fn detach(session: &mut Session, nsid: u32, ids: &[u16]) -> Result<(), Status> {
     send(session, ManagementCommand::Detach, nsid, &list(ids)).map(drop)
 }
 
@@ -139,11 +137,11 @@ fn nsids(session: &mut Session, cns: Cns) -> Vec<u32> {
     words.take_while(|&nsid| nsid != 0).collect()
 }
 
-fn active(session: &mut Session) -> Vec<u32> {
+pub(super) fn active(session: &mut Session) -> Vec<u32> {
     nsids(session, Cns::ACTIVE_NAMESPACES)
 }
 
-fn namespace(session: &mut Session, cns: Cns, nsid: u32) -> IdentifyNamespace {
+pub(super) fn namespace(session: &mut Session, cns: Cns, nsid: u32) -> IdentifyNamespace {
     IdentifyNamespace::read_from_bytes(&identify(session, cns, nsid).expect("a page")).expect("a whole page")
 }
 
@@ -324,104 +322,6 @@ fn attaching_names_what_is_wrong() {
     assert_eq!(delete(&mut session, NSID_ALL), Ok(()));
     assert!(nsids(&mut session, Cns::ALLOCATED_NAMESPACES).is_empty());
     assert_eq!(delete(&mut session, NSID_ALL), Ok(()), "all of none");
-}
-
-#[test]
-fn a_private_namespace_is_one_controllers() {
-    let (target, _) = target();
-    let (mut session, mut other) = (admin_of(&target, 1), admin_of(&target, 2));
-    let nsid = create(&mut session, &IdentifyNamespace { nmic: 0, ..wanted(8) }).expect("made");
-    let (id, other_id) = (session.controller, other.controller);
-    assert_eq!(attach(&mut session, nsid, &[id, other_id]), Err(Status::NAMESPACE_PRIVATE));
-    assert_eq!(attach(&mut session, nsid, &[id]), Ok(()));
-    assert_eq!(namespace(&mut session, Cns::NAMESPACE, nsid).nmic, 0);
-    assert_eq!(attach(&mut other, nsid, &[other_id]), Err(Status::NAMESPACE_PRIVATE));
-    // The same host comes back before its old controller has gone: it gets the namespace as soon as that goes.
-    let mut again = admin_of(&target, 1);
-    assert_eq!(active(&mut again), [1]);
-    assert!(send_event_request(&mut again, 1).is_none());
-    drop(session);
-    again.turn();
-    let (told, _) = again.take_answer(1).expect("told");
-    assert_eq!(AsyncEvent::from_result(told.result.get()), AsyncEvent::NAMESPACE_CHANGED);
-    assert_eq!((active(&mut again), active(&mut other)), (vec![1, nsid], vec![1]));
-}
-
-/// A controller got its host's namespaces by its Connect, before the host had shown its key: whoever knew a host's name could
-/// take its private namespaces, and the host itself came back to find them gone.
-#[test]
-fn who_only_names_a_host_gets_none_of_its_namespaces() {
-    let (target, _) = target();
-    let (mut first, mut neighbour) = (admin_of(&target, 1), admin_of(&target, 2));
-    let nsid = create(&mut first, &IdentifyNamespace { nmic: 0, ..wanted(8) }).expect("made");
-    let id = first.controller;
-    assert_eq!(attach(&mut first, nsid, &[id]), Ok(()));
-    let keys = keys(false);
-    let config = HostConfig { keys: Some(keys.clone()), ..HostConfig::default() };
-    target.allow_host(&subsystem(), &first.host, config).expect("room");
-    let connected = || {
-        let mut session = Session::on(&target).by_host(1);
-        session.open(false, false);
-        session.connect_admin();
-        session
-    };
-    let before = connected();
-    drop(first);
-    let after = connected();
-    for impostor in [&before, &after] {
-        let listed = identify(&mut neighbour, Cns::CONTROLLERS, 0).expect("a list");
-        assert_eq!(controller_list(&listed), Some(vec![neighbour.controller]));
-        assert_eq!(attach(&mut neighbour, nsid, &[impostor.controller]), Err(Status::INVALID_CONTROLLER_LIST));
-    }
-    for _ in 0..2 {
-        let mut host = connected();
-        assert_eq!(login(&mut host, &keys), Ok(()));
-        host.set_configuration(Configuration::ENABLE);
-        assert_eq!(active(&mut host), [1, nsid], "nobody has taken it");
-    }
-}
-
-/// The ANA log names what is attached to the controller that gives it. It changed under one change count, by which a host
-/// that reads it in parts is to see that it has parts of two pages.
-#[test]
-fn the_ana_change_count_moves_with_what_is_attached() {
-    let (target, _) = target();
-    let (mut session, mut again) = (admin_of(&target, 1), admin_of(&target, 1));
-    let mut seen = Vec::new();
-    let mut moves = |session: &mut Session| {
-        let page = log(session, LogId::ANA, 64, 0).expect("a page");
-        let [count, of_group] = [&page[..8], &page[24..32]].map(|at| u64::from_le_bytes(at.try_into().unwrap()));
-        seen.push((count, of_group));
-        seen.is_sorted_by(|a, b| a.0 < b.0 && a.1 < b.1)
-    };
-    let nsid = create(&mut session, &IdentifyNamespace { nmic: 0, ..wanted(8) }).expect("made");
-    let id = session.controller;
-    assert!(moves(&mut session));
-    assert_eq!(attach(&mut session, nsid, &[id]), Ok(()));
-    assert!(moves(&mut session), "attached");
-    assert_eq!(detach(&mut session, nsid, &[id]), Ok(()));
-    assert!(moves(&mut session), "detached");
-    assert_eq!(attach(&mut session, nsid, &[id]), Ok(()));
-    assert!(moves(&mut again), "attached to another");
-    drop(session);
-    assert_eq!(active(&mut again), [1, nsid]);
-    assert!(moves(&mut again), "inherited");
-}
-
-#[test]
-fn a_hosts_next_controller_begins_with_what_its_controllers_have() {
-    let (target, _) = target();
-    let (mut first, second) = (admin_of(&target, 1), admin_of(&target, 1));
-    let mut stranger = admin_of(&target, 2);
-    let nsid = create(&mut first, &wanted(8)).expect("made");
-    let (a, b) = (first.controller, second.controller);
-    assert_eq!(attach(&mut first, nsid, &[a, b]), Ok(()));
-    let begins_with = |host| active(&mut admin_of(&target, host));
-    assert_eq!((begins_with(1), begins_with(2), active(&mut stranger)), (vec![1, nsid], vec![1], vec![1]));
-    assert_eq!(detach(&mut first, nsid, &[a]), Ok(()));
-    assert_eq!(begins_with(1), [1, nsid], "its other controller has it");
-    assert_eq!(detach(&mut stranger, nsid, &[b]), Ok(()), "any controller may say so");
-    assert_eq!(begins_with(1), [1]);
 }
 
 #[test]
