@@ -13,5 +13,6 @@ mod reservations;
 mod secured;
 mod support;
 mod target;
+mod tls;
 mod up;
 mod usage;
