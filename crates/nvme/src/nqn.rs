@@ -8,7 +8,8 @@ pub const NQN_BYTES_MAX: usize = 223;
 /// The well-known name of the discovery subsystem.
 pub const DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
 
-/// A valid name: `nqn.yyyy-mm.reverse-domain:anything` or `nqn.2014-08.org.nvmexpress:uuid:…`.
+/// A name: `nqn.yyyy-mm.reverse-domain:anything` or `nqn.2014-08.org.nvmexpress:uuid:…`; of a subsystem that somebody else serves
+/// any text (see [`Nqn::foreign`]).
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nqn(Box<str>);
 
@@ -21,6 +22,9 @@ pub enum NqnError {
     /// Does not have the form.
     #[error("{0:?} is no NQN: it must look like nqn.2026-01.org.example:name")]
     Malformed(String),
+    /// Not even another's.
+    #[error("{0:?} is no name of a subsystem: it must have at least one character, and no control characters")]
+    Unprintable(String),
     /// The wire field has no null byte, or no UTF-8.
     #[error("the NQN field is not a null-terminated UTF-8 string")]
     NotText,
@@ -42,10 +46,26 @@ impl Nqn {
         self.as_str() == DISCOVERY
     }
 
-    /// Reads the 256-byte field of a Connect command or a discovery entry.
+    /// The name of a subsystem that somebody else serves: any text without control characters. Linux's target takes whatever its
+    /// operator has named a directory, and a host that insisted on the form could not reach it.
+    pub fn foreign(text: &str) -> Result<Nqn, NqnError> {
+        if text.len() > NQN_BYTES_MAX {
+            return Err(NqnError::TooLong(text.len()));
+        }
+        if text.is_empty() || text.chars().any(char::is_control) {
+            return Err(NqnError::Unprintable(text.into()));
+        }
+        Ok(Nqn(text.into()))
+    }
+
+    /// Reads the 256-byte field of a Connect command.
     pub fn from_field(field: &[u8; 256]) -> Result<Nqn, NqnError> {
-        let end = field.iter().position(|&b| b == 0).ok_or(NqnError::NotText)?;
-        std::str::from_utf8(&field[..end]).map_err(|_| NqnError::NotText)?.parse()
+        text_of(field)?.parse()
+    }
+
+    /// Reads the 256-byte field of a discovery entry, as [`Nqn::foreign`].
+    pub fn foreign_field(field: &[u8; 256]) -> Result<Nqn, NqnError> {
+        Nqn::foreign(text_of(field)?)
     }
 
     /// The 256-byte field: the name, padded with null bytes.
@@ -54,6 +74,11 @@ impl Nqn {
         field[..self.0.len()].copy_from_slice(self.0.as_bytes());
         field
     }
+}
+
+fn text_of(field: &[u8; 256]) -> Result<&str, NqnError> {
+    let end = field.iter().position(|&b| b == 0).ok_or(NqnError::NotText)?;
+    std::str::from_utf8(&field[..end]).map_err(|_| NqnError::NotText)
 }
 
 impl FromStr for Nqn {
@@ -116,6 +141,21 @@ mod tests {
         }
         let long = format!("nqn.2014-08.org.x:{}", "y".repeat(NQN_BYTES_MAX));
         assert!(matches!(long.parse::<Nqn>(), Err(NqnError::TooLong(_))));
+    }
+
+    /// Linux's target serves a subsystem under any name that a directory can have, its own test suite under one without a date.
+    #[test]
+    fn anothers_name_needs_no_form() {
+        for name in ["blktests-subsystem-1", "nqn", "testnqn", "an array, shelf 2"] {
+            assert!(name.parse::<Nqn>().is_err(), "{name:?} has the form");
+            let foreign = Nqn::foreign(name).unwrap();
+            assert_eq!(Nqn::foreign_field(&foreign.to_field()), Ok(foreign));
+        }
+        for name in ["", "a\nb", "a\u{85}b"] {
+            assert!(matches!(Nqn::foreign(name), Err(NqnError::Unprintable(_))), "{name:?} passed");
+        }
+        assert!(matches!(Nqn::foreign(&"y".repeat(NQN_BYTES_MAX + 1)), Err(NqnError::TooLong(_))));
+        assert_eq!(Nqn::foreign_field(&[0xFF; 256]), Err(NqnError::NotText));
     }
 
     #[test]

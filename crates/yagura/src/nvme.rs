@@ -8,6 +8,8 @@ use std::time::Duration;
 pub use client::reach::CONNECT_TIME;
 use device::{Durability, Lba, Namespace, NamespaceInfo};
 use engine::Buf;
+use nvme::Nqn;
+use nvme::fabrics::{SubsystemType, TransportType};
 use fabric::host::{Multipath, MultipathError, MultipathOptions, Options, RemoteNamespace};
 use serde::Serialize;
 
@@ -42,7 +44,7 @@ pub fn run(verb: &NvmeVerb) -> Result<(), Failure> {
 }
 
 /// The only subsystem that is discovered at `address`.
-async fn only_subsystem(address: SocketAddr, host: &NvmeHost) -> Result<nvme::Nqn, Failure> {
+async fn only_subsystem(address: SocketAddr, host: &NvmeHost) -> Result<Nqn, Failure> {
     let found = discovery::ask(discovery::options(address, host)?).await?;
     let mut names: Vec<_> = found.into_iter().map(|entry| entry.subsystem).filter(|nqn| !nqn.is_discovery()).collect();
     names.sort();
@@ -61,7 +63,7 @@ async fn only_subsystem(address: SocketAddr, host: &NvmeHost) -> Result<nvme::Nq
 /// How to reach a namespace.
 pub async fn options(namespace: &NvmeNamespace) -> Result<Options, Failure> {
     let nqn = match &namespace.nqn {
-        Some(nqn) => nqn.parse().map_err(|error| Failure::usage(format!("--nqn: {error}")))?,
+        Some(nqn) => Nqn::foreign(nqn).map_err(|error| Failure::usage(format!("--nqn: {error}")))?,
         None => only_subsystem(namespace.address, &namespace.host).await?,
     };
     let mut options = Options::new(namespace.address, nqn, namespace.nsid);

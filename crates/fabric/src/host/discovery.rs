@@ -85,6 +85,8 @@ pub struct DiscoveryLog {
     /// What it names.
     pub entries: Vec<Discovered>,
 }
+    /// Entries that are left out because a field of theirs is no text.
+    pub skipped: usize,
 
 /// Asks the discovery controller at `address` what it offers. Takes at most about `timeout` per step.
 ///
@@ -313,20 +315,24 @@ async fn log_header(admin: &Admin<'_>) -> Result<DiscoveryHeader, ConnectError> 
 pub(super) fn parse_log(service: SocketAddr, page: &[u8]) -> Result<DiscoveryLog, ConnectError> {
     let header: DiscoveryHeader = read_page(page);
     let count = records(&header)?;
-    let entries = page.chunks_exact(RECORD_BYTES).skip(1).take(count).map(|record| parse(&read_page(record)));
-    let entries: Option<Vec<_>> = entries.collect();
-    let entries = entries.ok_or_else(|| refused("an entry has fields that are no text"))?;
-    if entries.len() < count {
+    let records: Vec<_> = page.chunks_exact(RECORD_BYTES).skip(1).take(count).collect();
+    if records.len() < count {
         return Err(refused("it is shorter than it says"));
     }
-    Ok(DiscoveryLog { service, generation: header.genctr.get(), entries })
+    // One that nobody can read keeps nobody from the others.
+    let entries: Vec<_> = records.into_iter().filter_map(|record| parse(&read_page(record))).collect();
+    let skipped = count - entries.len();
+    if skipped > 0 {
+        tracing::warn!(%service, skipped, "entries of the discovery log have fields that are no text: left out");
+    }
+    Ok(DiscoveryLog { service, generation: header.genctr.get(), entries, skipped })
 }
 
 fn parse(entry: &DiscoveryEntry) -> Option<Discovered> {
     Some(Discovered {
         kind: SubsystemType(entry.subtype),
         transport: TransportType(entry.trtype),
-        subsystem: Nqn::from_field(&entry.subnqn).ok()?,
+        subsystem: Nqn::foreign_field(&entry.subnqn).ok()?,
         address: text_field(&entry.traddr)?.to_owned(),
         service: text_field(&entry.trsvcid)?.to_owned(),
         port: entry.portid.get(),
@@ -334,4 +340,37 @@ fn parse(entry: &DiscoveryEntry) -> Option<Discovered> {
         secure_channel: if entry.trtype == TransportType::TCP.0 { entry.tsas[0] } else { 0 },
         persistent: entry.eflags.get() & entry_flags::PERSISTENT != 0,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::{FromZeros, IntoBytes};
+
+    fn entry(name: &[u8]) -> DiscoveryEntry {
+        let mut entry = DiscoveryEntry::new_zeroed();
+        (entry.trtype, entry.subtype) = (TransportType::TCP.0, SubsystemType::NVM.0);
+        entry.subnqn[..name.len()].copy_from_slice(name);
+        entry.traddr[..9].copy_from_slice(b"192.0.2.1");
+        entry.trsvcid[..4].copy_from_slice(b"4420");
+        entry
+    }
+
+    /// A subsystem of Linux's target bears whatever name its directory has. One such entry once voided the whole log, and nothing
+    /// behind that service could be found any more.
+    #[test]
+    fn a_name_without_the_form_voids_no_log() {
+        let mut header = DiscoveryHeader::new_zeroed();
+        (header.genctr, header.numrec) = (7.into(), 3.into());
+        let mut page = header.as_bytes().to_vec();
+        for name in [&b"blktests-subsystem-1"[..], b"\xFF\xFE", b"nqn.2026-01.example.yagura:a"] {
+            page.extend_from_slice(entry(name).as_bytes());
+        }
+        let service = SocketAddr::from(([192, 0, 2, 1], 8009));
+        let log = parse_log(service, &page).expect("a log");
+        let names: Vec<_> = log.entries.iter().map(|entry| entry.subsystem.as_str()).collect();
+        assert_eq!((names, log.skipped), (vec!["blktests-subsystem-1", "nqn.2026-01.example.yagura:a"], 1));
+        page.truncate(3 * RECORD_BYTES);
+        assert!(parse_log(service, &page).is_err_and(|error| error.to_string().contains("shorter")));
+    }
 }

@@ -49,7 +49,7 @@ pub fn generate_dhchap(args: &GenDhchapKeyArgs) -> Result<(), Failure> {
             Some(known.ok_or_else(wrong)?)
         }
     };
-    let nqn = args.nqn.as_deref().map(str::parse::<Nqn>).transpose();
+    let nqn = args.nqn.as_deref().map(Nqn::foreign).transpose();
     let nqn = nqn.map_err(|error| Failure::usage(format!("--nqn: {error}")))?;
     let key = DhchapKey::generate(hash, nqn.as_ref()).map_err(Failure::refused)?;
     key.text().write_new(&args.output).map_err(Failure::refused)?;
@@ -111,7 +111,7 @@ pub fn check_tls(args: &CheckTlsKeyArgs) -> Result<(), Failure> {
     let mut report = TlsKeyReport::new(&args.file, &key);
     if let (Some(host), Some(subsystem)) = (&args.host_nqn, &args.nqn) {
         let host = host.parse().map_err(|error| Failure::usage(format!("--host-nqn: {error}")))?;
-        let subsystem = subsystem.parse().map_err(|error| Failure::usage(format!("--nqn: {error}")))?;
+        let subsystem = Nqn::foreign(subsystem).map_err(|error| Failure::usage(format!("--nqn: {error}")))?;
         let derivation = if args.tls_legacy { Derivation::Legacy } else { Derivation::Standard };
         let retained = key.retain(&host, derivation).map_err(Failure::refused)?;
         let psk = retained.tls_psk(identity_version(args.tls_identity), &subsystem).map_err(Failure::usage)?;
