@@ -13,7 +13,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use device::TRANSFER_BYTES_MAX;
-use engine::sync::Notify;
+use engine::sync::{Notify, Semaphore};
 use engine::task::{self, Task};
 use engine::time;
 use nvme::PAGE_BYTES;
@@ -34,6 +34,8 @@ use super::shape::{self, Controller, Found};
 
 /// Commands under way on an admin queue. Guessed: events, keep alive, aborts and one step at a time need four.
 const ADMIN_DEPTH: u16 = 8;
+/// Aborts under way, however many the controller takes. Derived: they leave half of the admin queue to everything else.
+const ABORTS_MAX: usize = ADMIN_DEPTH as usize / 2;
 /// Entries of an admin queue: one more than it holds commands (NVMe Base 2.0 §3.3.1.5); 32 is the least a target must take.
 pub(super) const ADMIN_ENTRIES: u16 = 32;
 /// I/O queues of an association. Chosen: one per core of a large host.
@@ -83,8 +85,7 @@ pub(super) struct Made {
 impl Association {
     /// Connects and enables the controller, and connects the I/O queues of this reactor.
     pub(super) async fn connect(options: &Options) -> Result<Made, ConnectError> {
-        // A controller that is silent for as long as it would bear with us is as good as gone.
-        let patience = if options.keep_alive.is_zero() { options.command_timeout } else { options.keep_alive };
+        let patience = options.command_timeout;
         let config = admin_config(options.header_digest, options.data_digest);
         let queue = ConnectQueue::admin(ADMIN_ENTRIES, options.keep_alive_ms());
         let options = &secured(options, config, &queue, patience).await?;
@@ -95,7 +96,7 @@ impl Association {
         // From here on: many queues on a long way, each with its authentication, may take longer than the timeout.
         let mut tasks = Vec::new();
         if !options.keep_alive.is_zero() {
-            tasks.push(task::spawn(keep_alive(Rc::clone(&link), options.address, options.keep_alive / 2)));
+            tasks.push(task::spawn(keep_alive(Rc::clone(&link), options.address, options.keep_alive)));
         }
         let page: IdentifyController = read_page(&admin.identify(Cns::CONTROLLER, 0).await?);
         let controller = Controller { id, page, capabilities };
@@ -122,10 +123,12 @@ impl Association {
         admin: Rc<Link>,
         queues: Vec<Rc<Link>>,
         mut tasks: Vec<Task<()>>,
+        let aborts = Semaphore::new((usize::from(controller.page.acl) + 1).min(ABORTS_MAX));
     ) -> Association {
         let address = options.address;
         for (index, queue) in queues.iter().enumerate() {
-            tasks.push(task::spawn(abort_overdue(Rc::clone(queue), Rc::clone(&admin), index as u16 + 1, address)));
+            let (queue, admin) = (Rc::clone(queue), Rc::clone(&admin));
+            tasks.push(task::spawn(abort_overdue(queue, admin, index as u16 + 1, address, aborts.clone())));
         }
         Association {
             queues: queues.into(),
@@ -352,22 +355,32 @@ pub(super) async fn connect_io(
     Ok(link)
 }
 
-pub(super) async fn keep_alive(admin: Rc<Link>, address: SocketAddr, interval: Duration) {
-    let admin = Admin { link: &admin, address };
+/// Gives a sign of life twice within `timeout`. A controller that is silent for as long as it would bear with us is as good as
+/// gone; what else it is asked may take it longer.
+pub(super) async fn keep_alive(link: Rc<Link>, address: SocketAddr, timeout: Duration) {
+    let admin = Admin { link: &link, address };
     loop {
-        time::sleep(interval).await;
-        if let Err(error) = admin.keep_alive().await {
-            tracing::warn!(%address, %error, "keep alive failed");
-            admin.link.shutdown();
-            return;
-        }
+        time::sleep(timeout / 2).await;
+        let reason = match time::timeout(timeout, admin.keep_alive()).await {
+            Ok(Ok(())) => continue,
+            Ok(Err(error)) => {
+                tracing::warn!(%address, %error, "keep alive failed");
+                LinkError::KeepAlive
+            }
+            Err(_) => LinkError::Silent(timeout),
+        };
+        return link.give_up(reason);
     }
 }
 
-/// Asks the controller to abort what has outlasted its time (NVMe Base 2.0 §5.1), one command at a time: a controller takes
-/// at least one Abort (ACL is zero based). What does not end in the grace that follows ends the association.
-async fn abort_overdue(queue: Rc<Link>, admin: Rc<Link>, id: u16, address: SocketAddr) {
+/// Asks the controller to abort what has outlasted its time (NVMe Base 2.0 §5.1), one command of a queue at a time, and of all
+/// queues together as many as it takes (ACL, zero based). What does not end in the grace that follows ends the association.
+async fn abort_overdue(queue: Rc<Link>, admin: Rc<Link>, id: u16, address: SocketAddr, aborts: Semaphore) {
     let admin = Admin { link: &admin, address };
+        let _one = aborts.acquire(1).await;
+        if !queue.is_overdue(command) {
+            continue;
+        }
     queue.arm_aborts();
     while let Some(command) = queue.next_overdue().await {
         tracing::warn!(%address, queue = id, command, "no answer in time: aborting the command");

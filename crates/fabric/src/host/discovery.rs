@@ -173,7 +173,7 @@ impl Discovery {
                 admin.set_feature(FeatureId::ASYNC_EVENT_CONFIG, wanted).await?;
             }
             tasks.push(task::spawn(watch_events(Rc::clone(&link), Rc::clone(&events))));
-            tasks.push(task::spawn(keep_alive(Rc::clone(&link), address, options.keep_alive / 2)));
+            tasks.push(task::spawn(keep_alive(Rc::clone(&link), address, options.keep_alive)));
         }
         Ok(Discovery { link, address, tells_changes, events, _tasks: tasks })
     }

@@ -57,6 +57,12 @@ pub enum LinkError {
     #[error("a command was not answered within {0:?}")]
     CommandTimeout(Duration),
     /// The target did not finish the connection's set-up in time.
+    /// Not even Keep Alive was answered.
+    #[error("the target was silent for {0:?}")]
+    Silent(Duration),
+    /// Keep Alive failed.
+    #[error("the target answered Keep Alive with an error")]
+    KeepAlive,
     #[error("the target did not answer within {0:?}")]
     ConnectTimeout(Duration),
     /// This side ended it.
@@ -189,7 +195,7 @@ impl Link {
             }
             while let Some(command) = self.shared.overdue.borrow_mut().pop_front() {
                 // It may have ended while others were being aborted; its identifier is free then, and used again.
-                if self.shared.queue.borrow().is_overdue(command) {
+                if self.is_overdue(command) {
                     return Some(command);
                 }
             }
@@ -201,6 +207,11 @@ impl Link {
     pub fn abandoned(&self) -> usize {
         self.shared.queue.borrow().abandoned()
     }
+    /// Whether this command is under way still and past its time.
+    pub fn is_overdue(&self, command: u16) -> bool {
+        self.shared.queue.borrow().is_overdue(command)
+    }
+
 
     /// Ends when there is no such command, with whether that is because they were answered: otherwise the link has ended.
     pub async fn abandoned_ended(&self) -> bool {
@@ -225,6 +236,11 @@ impl Link {
     /// `Err`: the link has ended and the command was not sent.
     pub async fn execute(&self, command: Submission, payload: Payload) -> Result<(Ended, Payload), Payload> {
         let permit = self.shared.acquire(1).await;
+    /// Gives the link up, for this reason: what waits in its socket is dropped. Commands under way are lost.
+    pub fn give_up(&self, reason: LinkError) {
+        self.shared.close(reason);
+    }
+
         // Its time begins with its place in the queue: while callers wait for one, nothing is wrong with the target.
         self.execute_by(command, payload, self.shared.deadline(), permit).await
     }
