@@ -26,7 +26,7 @@ impl Capabilities {
     pub const fn fabrics(entries_max: u16, timeout_500ms: u8) -> Capabilities {
         let contiguous = 1 << 16;
         let nvm = 1 << 37;
-        // CRMS: ready with media, which a controller of version 2.0 has to offer (NVMe Base 2.0c §3.1.3.1).
+        // CRMS.CRWMS: ready with media, which a controller of version 2.0 has to offer (NVMe Base 2.0c §3.1.3.1).
         let ready_with_media = 1 << 59;
         Capabilities((entries_max - 1) as u64 | contiguous | (timeout_500ms as u64) << 24 | nvm | ready_with_media)
     }
@@ -39,6 +39,11 @@ impl Capabilities {
     /// How long to wait for CSTS.RDY, in units of 500 ms.
     pub const fn timeout_500ms(self) -> u8 {
         (self.0 >> 24) as u8
+    }
+
+    /// CRMS.CRWMS: the controller can be ready with its media, and has CRTO.
+    pub const fn ready_with_media(self) -> bool {
+        self.0 & 1 << 59 != 0
     }
 
     /// Bytes of the smallest memory page, the unit of MDTS.

@@ -118,20 +118,38 @@ impl Admin<'_> {
     /// Enables the controller and waits until it is ready (NVMe Base 2.0 §3.5.1); returns its capabilities.
     pub(super) async fn enable(&self) -> Result<Capabilities, ConnectError> {
         let capabilities = Capabilities(self.property(offset::CAP, true).await?);
+        let patience = self.time_to_ready(capabilities).await?;
         self.set_configuration(Configuration::ENABLE).await?;
-        // A controller that states zero still gets one unit.
-        let patience = Duration::from_millis(500) * u32::from(capabilities.timeout_500ms().max(1));
         let deadline = engine::time::now() + patience;
         loop {
             let status = self.property(offset::CSTS, false).await? as u32;
+            // Whatever else a controller says then: it has failed (NVMe Base 2.0 §3.1.3.6).
+            if status & status_bits::FATAL != 0 {
+                return Err(ConnectError::Fatal(status));
+            }
             if status & status_bits::READY != 0 {
                 return Ok(capabilities);
             }
-            if status & status_bits::FATAL != 0 || engine::time::now() >= deadline {
+            if engine::time::now() >= deadline {
                 return Err(ConnectError::NotReady(patience, status));
             }
             engine::time::sleep(READY_POLL).await;
         }
+    }
+
+    /// How long a controller may take until it is ready: CAP.TO, or more where that field is too small for it and CRTO.CRWMT
+    /// says so (NVMe Base 2.0 §3.1.3.14). A controller that states zero still gets one unit.
+    async fn time_to_ready(&self, capabilities: Capabilities) -> Result<Duration, ConnectError> {
+        let mut units = u64::from(capabilities.timeout_500ms());
+        if capabilities.ready_with_media() {
+            match self.property(offset::CRTO, false).await {
+                Ok(timeouts) => units = units.max(timeouts & 0xFFFF),
+                // Some promise it and do not have it.
+                Err(ConnectError::Refused { status, .. }) => tracing::debug!(%status, "CRTO can not be read"),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Duration::from_millis(500 * units.max(1)))
     }
 
     /// Resets the controller: clears CC.EN and waits for CSTS.RDY to follow (NVMe Base 2.0 §3.7.2). Once this has returned no

@@ -48,6 +48,9 @@ pub enum ConnectError {
     #[error("the controller did not become ready within {0:?} (its status: {1:#x})")]
     NotReady(std::time::Duration, u32),
     /// The subsystem has no such namespace.
+    /// The controller has failed.
+    #[error("the controller says that it has failed (fatal status, CSTS {0:#x}): it has to be reset at its own end")]
+    Fatal(u32),
     #[error("subsystem {subsystem} has no namespace {nsid}")]
     NoNamespace {
         /// The subsystem.
