@@ -147,6 +147,15 @@ impl TcpStream {
         }
     }
 
+    /// Gives the connection up at once: what waits to be sent is dropped, and the peer is told by a reset. What waits on either
+    /// direction ends with an error.
+    pub fn abort(&self) {
+        match &self.inner {
+            StreamKind::Uring(stream) => stream.connection.abort(),
+            StreamKind::Sim(stream) => stream.abort(),
+        }
+    }
+
     /// The other side's address.
     pub fn peer_addr(&self) -> SocketAddr {
         match &self.inner {

@@ -338,3 +338,34 @@ fn what_is_left_at_the_end_is_dropped_and_closed() {
     socket.set_read_timeout(Some(TEST_MAX)).expect("a timeout");
     assert_eq!(std::io::Read::read(&mut socket, &mut [0; 10]).expect("closed"), 0);
 }
+
+/// A connection that is given up must not go on delivering what its socket holds: the peer sees a reset, whatever was queued, and
+/// even while somebody holds the connection still.
+#[test]
+fn what_is_given_up_is_reset() {
+    run(async {
+        let (client, server) = pair().await;
+        let client = Rc::new(client);
+        let (sending, receiving) = (Rc::clone(&client), Rc::clone(&client));
+        let sending = task::spawn(async move {
+            let mut out = SendBatch::new();
+            out.view(Buf::zeroed(64 << 20).freeze());
+            sending.send(out).await.0
+        });
+        let receiving = task::spawn(async move { receiving.recv(Buf::with_capacity(64)).await.0 });
+        // The socket is full by then, and both operations wait.
+        time::sleep(Duration::from_millis(50)).await;
+        client.abort();
+        assert!(sending.await.is_err(), "not all of it was sent");
+        assert!(receiving.await.is_err(), "nothing was received");
+        let end = loop {
+            match server.recv(Buf::with_capacity(1 << 20)).await.0 {
+                Ok(0) => break None,
+                Ok(_) => {}
+                Err(error) => break Some(error.kind()),
+            }
+        };
+        assert_eq!(end, Some(ErrorKind::ConnectionReset));
+        drop(client);
+    });
+}

@@ -87,6 +87,14 @@ impl Transport {
         }
     }
 
+    /// Gives the connection up: what waits to be sent is dropped, and the peer is told by a reset. TLS has no word for that.
+    pub fn abort(&self) {
+        match self {
+            Transport::Plain(stream) => stream.abort(),
+            Transport::Tls(stream) => stream.socket().abort(),
+        }
+    }
+
     /// This side's address.
     pub fn local_addr(&self) -> SocketAddr {
         match self {

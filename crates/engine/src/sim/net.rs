@@ -132,6 +132,11 @@ impl Stream {
         self.driver.step(|state| state.net.shutdown(&mut state.core, conn, side));
     }
 
+    pub(crate) fn abort(&self) {
+        let Socket { conn, side, .. } = self.socket;
+        self.driver.step(|state| state.net.abort(&mut state.core, conn, side));
+    }
+
     pub(crate) fn peer_addr(&self) -> SocketAddr {
         self.socket.peer
     }

@@ -240,6 +240,15 @@ impl Connection {
         // NotConnected: the peer was faster. There is nothing else that could go wrong with a connected socket.
         let _ = net::shutdown(&self.socket, Shutdown::Both);
     }
+
+    pub(crate) fn abort(&self) {
+        // Whoever holds the connection may do so for long, so it is not left to the close; where the kernel refuses, that
+        // resets it. Either can fail only because there is no connection any more.
+        let _ = sockopt::set_socket_linger(&self.socket, Some(Duration::ZERO));
+        if net::connect_unspec(&self.socket).is_err() {
+            self.shutdown();
+        }
+    }
 }
 
 fn is_transient(error: &io::Error) -> bool {

@@ -416,3 +416,36 @@ fn a_stream_can_be_detached_and_attached() {
     });
     assert!(b"hello".starts_with(&echoed[..]) && !echoed.is_empty());
 }
+
+/// Of what was sent any prefix arrives, and then a reset; the handle finds its connection broken.
+#[test]
+fn a_connection_that_is_given_up_is_reset() {
+    let mut arrived = BTreeSet::new();
+    for seed in 0..32 {
+        let Pair { world, client, server, addr } = pair(seed, config());
+        let serving = world.spawn_on(server, async move {
+            let (stream, _) = TcpListener::bind(addr).expect("a free port").accept().await.expect("accepted");
+            let mut count = 0;
+            loop {
+                match recv(&stream).await {
+                    Ok(part) if part.is_empty() => break None,
+                    Ok(part) => count += part.len(),
+                    Err(error) => break Some((count, error.kind())),
+                }
+            }
+        });
+        let giving_up = world.spawn_on(client, async move {
+            time::sleep(MS).await;
+            let stream = TcpStream::connect(addr).await.expect("connected");
+            send(&stream, &[7; 9000]).await.expect("taken");
+            stream.abort();
+            assert!(recv(&stream).await.is_err());
+            assert!(send(&stream, &[7]).await.is_err());
+        });
+        world.run_until(giving_up).expect("no stall");
+        let (count, kind) = world.run_until(serving).expect("no stall").expect("a reset, not an end");
+        assert_eq!(kind, ErrorKind::ConnectionReset);
+        arrived.insert(count);
+    }
+    assert!(arrived.len() > 1, "always {arrived:?}");
+}

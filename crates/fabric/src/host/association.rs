@@ -231,11 +231,16 @@ impl Association {
             ended.map_or(Poll::Pending, Poll::Ready)
         })
         .await;
-        self.queues.iter().for_each(|queue| queue.shutdown());
+        self.give_up();
         error
     }
 
-    /// Ends all queues at once.
+    /// Gives the I/O queues up, and so the association.
+    pub(super) fn give_up(&self) {
+        self.queues.iter().for_each(|queue| queue.give_up(LinkError::AssociationEnded));
+    }
+
+    /// Ends all queues at once, in order.
     pub(super) fn shutdown(&self) {
         self.links().for_each(|link| link.shutdown());
     }
@@ -245,9 +250,8 @@ impl Association {
     pub(super) async fn settle(&self, options: &Options) {
         // A Keep Alive to a controller that is disabled is an error, and would end the queue by which the reset is followed.
         drop(self.tasks.take());
-        self.queues.iter().for_each(|queue| queue.shutdown());
+        self.give_up();
         let bound = fence::bound(options.keep_alive, &self.controller.page);
-        let since = time::now();
         let reset = match self.admin() {
             Some(admin) if !admin.link.is_closed() => {
                 let reset = time::timeout(options.connect_timeout, admin.reset(self.controller.capabilities)).await;
@@ -257,7 +261,7 @@ impl Association {
         };
         self.shutdown();
         self.fence.set(match (reset, bound) {
-            (true, _) => Fence::Ends(since),
+            (true, _) => Fence::Ends(time::now() + fence::QUIESCE_TIME),
             // The reset's own commands are no sign of life that counts: only Keep Alive restarts the timer.
             (false, Some(bound)) => Fence::Ends(time::now() + bound),
             (false, None) => Fence::Never,

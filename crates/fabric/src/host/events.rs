@@ -38,7 +38,7 @@ pub(super) async fn watch_events(inner: Rc<Inner>, association: Rc<Association>)
         tracing::info!(address = %inner.options.address, ?event, "event from the target");
         if let Err(error) = follow(&inner, &association, event).await {
             tracing::warn!(address = %inner.options.address, %error, "connecting anew");
-            association.shutdown();
+            association.give_up();
             return;
         }
     }
@@ -130,7 +130,7 @@ async fn poll_instead(inner: &Inner, association: &Rc<Association>) {
         };
         if let Err(error) = looked.await {
             tracing::warn!(address = %inner.options.address, %error, "connecting anew");
-            return association.shutdown();
+            return association.give_up();
         }
         inner.notify();
     }

@@ -3,14 +3,21 @@
 //! A command that was sent over a connection that is gone may still wait in a socket, a switch or a queue of the target, and
 //! take effect at any time until the controller has ended the association. Two things make that end sure:
 //!
-//! - **Reset acknowledged.** Over the association's own admin queue, CC.EN was cleared and CSTS.RDY read as 0: the controller
-//!   then processes no command of its I/O queues (NVMe Base 2.0 §3.7.2).
+//! - **Reset acknowledged, and the quiesce time.** Over the association's own admin queue, CC.EN was cleared and CSTS.RDY read as
+//!   0: the controller then processes no command of its I/O queues (NVMe Base 2.0 §3.7.2). Linux's target says so at once and
+//!   waits for nothing: from then on it begins no command, yet one that it had begun runs on, also one whose data is still on
+//!   its way (`nvmet_clear_ctrl` clears CSTS.RDY; `nvmet_check_ctrl_status` looks at new commands only). So before the reset the
+//!   I/O queues' connections are reset too: what our sockets held is dropped, and with it the data that such a write would wait
+//!   for without any bound. What is left lies in the network and in the target, ahead of these resets; it comes to rest within
+//!   the quiesce time that follows the acknowledgement.
 //! - **Keep alive expired.** The controller ends the association when no Keep Alive came for KATO (NVMe Base 2.0 §3.9). The host
 //!   has one Keep Alive under way at a time and sends none after it gave the association up, at T. The last that was answered
 //!   restarted the timer before T; one more may be on its way. If it arrives after T + KATO it finds the association ended;
 //!   if before, the timer expires before T + 2 KATO. Where any command restarts the timer (CTRATT.TBKAS) the controller looks
 //!   whether there was traffic at the end of each interval: one KATO more. Then what it had begun comes to rest within the
 //!   quiesce time. No bound on how long the network may hold a packet is needed for this, only clocks that run about alike.
+//!
+//! A shutdown in order (the host leaves) resets nothing: nothing is under way then that anybody would send again.
 
 use std::time::Duration;
 

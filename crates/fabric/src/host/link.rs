@@ -6,6 +6,7 @@
 //!   waits for the next: it is sent in order, and a busy link gathers by itself.
 //! - When the task ends, for whatever reason, the queue is closed first: every command has an outcome, and nobody who
 //!   waits for a slot waits for ever.
+//! - A connection that ends for any reason but a shutdown in order is reset: nothing of it is sent any more.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -56,15 +57,18 @@ pub enum LinkError {
     /// A command had no answer in time.
     #[error("a command was not answered within {0:?}")]
     CommandTimeout(Duration),
-    /// The target did not finish the connection's set-up in time.
     /// Not even Keep Alive was answered.
     #[error("the target was silent for {0:?}")]
     Silent(Duration),
     /// Keep Alive failed.
     #[error("the target answered Keep Alive with an error")]
     KeepAlive,
+    /// The target did not finish the connection's set-up in time.
     #[error("the target did not answer within {0:?}")]
     ConnectTimeout(Duration),
+    /// Another queue of its association has ended.
+    #[error("the association has ended")]
+    AssociationEnded,
     /// This side ended it.
     #[error("the connection was shut down")]
     Shutdown,
@@ -203,15 +207,15 @@ impl Link {
         }
     }
 
-    /// Commands under way that nobody waits for.
-    pub fn abandoned(&self) -> usize {
-        self.shared.queue.borrow().abandoned()
-    }
     /// Whether this command is under way still and past its time.
     pub fn is_overdue(&self, command: u16) -> bool {
         self.shared.queue.borrow().is_overdue(command)
     }
 
+    /// Commands under way that nobody waits for.
+    pub fn abandoned(&self) -> usize {
+        self.shared.queue.borrow().abandoned()
+    }
 
     /// Ends when there is no such command, with whether that is because they were answered: otherwise the link has ended.
     pub async fn abandoned_ended(&self) -> bool {
@@ -227,20 +231,20 @@ impl Link {
         }
     }
 
-    /// Ends the link: commands under way are lost.
+    /// Ends the link in order: what was sent may still arrive. Commands under way are lost.
     pub fn shutdown(&self) {
         self.shared.close(LinkError::Shutdown);
+    }
+
+    /// Gives the link up, for this reason: what waits in its socket is dropped. Commands under way are lost.
+    pub fn give_up(&self, reason: LinkError) {
+        self.shared.close(reason);
     }
 
     /// Sends a command and waits for its outcome; the payload comes back with it. Waits for a slot if all are taken.
     /// `Err`: the link has ended and the command was not sent.
     pub async fn execute(&self, command: Submission, payload: Payload) -> Result<(Ended, Payload), Payload> {
         let permit = self.shared.acquire(1).await;
-    /// Gives the link up, for this reason: what waits in its socket is dropped. Commands under way are lost.
-    pub fn give_up(&self, reason: LinkError) {
-        self.shared.close(reason);
-    }
-
         // Its time begins with its place in the queue: while callers wait for one, nothing is wrong with the target.
         self.execute_by(command, payload, self.shared.deadline(), permit).await
     }
@@ -380,10 +384,13 @@ impl Shared {
         if self.end.borrow().is_some() {
             return;
         }
+        let in_order = error == LinkError::Shutdown;
         *self.end.borrow_mut() = Some(error);
         self.queue.borrow_mut().close(time::now().as_nanos());
         self.settle();
-        self.stream.shutdown();
+        // Data of a write that is given up must not lie in wait in a socket: see `fence`.
+        let end = if in_order { Transport::shutdown } else { Transport::abort };
+        end(&self.stream);
         self.changed.notify_all();
     }
 }

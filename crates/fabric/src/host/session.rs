@@ -375,7 +375,7 @@ async fn take_part(inner: Rc<Inner>) {
             Ok(link) => {
                 let association = Rc::new(Association::joined(&inner.options, offer.controller, link));
                 let error = partake(&inner, &association, &offer).await;
-                association.shutdown();
+                association.give_up();
                 shared.withdraw(offer.number);
                 inner.fall(&error);
             }

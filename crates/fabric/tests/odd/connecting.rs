@@ -119,3 +119,29 @@ fn aborts_of_all_queues_keep_to_the_controllers_limit() {
 }
 
 /// Linux's target acknowledges a reset at once and lets what it had begun run on. A write whose data came late landed after the
+/// reset, when the next copy of it, and a newer write, had been acknowledged over the new association.
+#[test]
+fn after_an_acknowledged_reset_the_quiesce_time_is_waited_for() {
+    let mut scene = Scene::new(6);
+    scene.options.command_timeout = Duration::from_millis(400);
+    let stuck = std::cell::Cell::new(true);
+    scene.fake.script(move |seen| match seen.is_nvm(NvmOpcode::WRITE) && stuck.replace(false) {
+        true => Answer::Never,
+        false => Answer::Usual,
+    });
+    let options = MultipathOptions::new(scene.options.clone(), &[]);
+    let written = scene.run(async move {
+        let paths = Multipath::connect(options).await.expect("connected");
+        paths.write(Lba(0), Buf::zeroed(BLOCK).freeze(), Durability::Stable).await
+    });
+    assert_eq!(written, Ok::<(), Error>(()));
+    let is_reset =
+        |seen: &Seen| seen.is_property(FabricsType::PROPERTY_SET, offset::CC) && seen.property().value.get() == 0;
+    let (resets, writes) = (scene.fake.times(is_reset), scene.fake.times(|seen| seen.is_nvm(NvmOpcode::WRITE)));
+    assert_eq!((resets.len(), writes.len()), (1, 2));
+    assert!(
+        writes[1] >= resets[0] + QUIESCE_TIME,
+        "sent again {:?} after the reset",
+        writes[1].duration_since(resets[0])
+    );
+}

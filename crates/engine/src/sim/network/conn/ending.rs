@@ -84,6 +84,23 @@ impl Net {
         self.forget(id);
     }
 
+    /// The program gives the connection up: its handle stays, and finds it reset. Of what it sent, any prefix
+    /// arrives before the reset.
+    pub(in crate::sim) fn abort(&mut self, core: &mut Core, id: ConnId, side: Side) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let end = conn.end_mut(side);
+        if end.closed || end.broken {
+            return;
+        }
+        let keep = core.rngs.links.index(end.flight.len() + 1);
+        end.flight.truncate(keep);
+        end.inbound = VecDeque::new();
+        (end.broken, end.error) = (true, Some(io::ErrorKind::ConnectionReset));
+        core.note(end.node, format_args!("c{} aborted", id.0));
+        end.wake(core);
+        self.launch(core, id, side, Item::Reset);
+    }
+
     /// The node of `side` has crashed: of what it sent, any prefix arrives before the reset.
     pub(in crate::sim::network) fn die(&mut self, core: &mut Core, id: ConnId, side: Side) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
