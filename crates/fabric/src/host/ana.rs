@@ -66,10 +66,11 @@ impl AnaStates {
         }
     }
 
-    pub(super) fn set(&mut self, group: u32, state: AnaState) {
-        if let Some(states) = &mut self.states {
-            states.insert(group, state);
-        }
+    /// False: states are not reported.
+    pub(super) fn set(&mut self, group: u32, state: AnaState) -> bool {
+        let Some(states) = &mut self.states else { return false };
+        states.insert(group, state);
+        true
     }
 }
 

@@ -197,9 +197,9 @@ impl Association {
         self.ana.borrow().of(group)
     }
 
-    /// Takes a command's word for the state of a group, until the log page is read again.
-    pub(super) fn note_ana(&self, group: u32, state: AnaState) {
-        self.ana.borrow_mut().set(group, state);
+    /// Takes a command's word for the state of a group, until the log page is read again. False: there is no such page.
+    pub(super) fn note_ana(&self, group: u32, state: AnaState) -> bool {
+        self.ana.borrow_mut().set(group, state)
     }
 
     /// Reads the ANA log page anew.

@@ -1,6 +1,7 @@
 //! Why a remote namespace could not be had, and what a command's end means in the words of [`device::Error`].
 
 use device::{Error, Lba};
+use nvme::status::code_type;
 use nvme::{AnaState, Nqn, Status};
 
 use super::link::LinkError;
@@ -143,6 +144,8 @@ fn fate_of(status: Status) -> Fate {
         Status::INVALID_NAMESPACE | Status::CONTROLLER_PATHING_ERROR => Fate::NotExecuted,
         Status::NAMESPACE_NOT_READY if !status.is_do_not_retry() => Fate::NotExecuted,
         Status::ABORT_REQUESTED
+    /// The same, for a reason that may last: worth another try, and not worth many.
+    Faulty,
         | Status::ABORTED_SQ_DELETION
         | Status::INTERRUPTED
         | Status::TRANSIENT_TRANSPORT_ERROR
@@ -155,7 +158,9 @@ fn fate_of(status: Status) -> Fate {
 fn fate(ended: Ended) -> Fate {
     match ended {
         Ended::Completed(completion) => fate_of(completion.status()),
-        Ended::WrongDigest | Ended::ShortData => Fate::Answered,
+        // Of a read: what the wire has spoilt was not the target's answer.
+        Ended::WrongDigest => Fate::Interrupted,
+        Ended::ShortData => Fate::Faulty,
         Ended::Lost | Ended::TimedOut => Fate::InDoubt,
     }
 }
@@ -176,6 +181,10 @@ pub(super) fn fused_judged(compare: Ended, write: Ended, target: Target<'_>) -> 
     fused_outcome(compare, write, target).map_err(|error| CommandError { error, fate })
 }
 
+        _ if status.is_do_not_retry() => Fate::Answered,
+        Status::INTERNAL_ERROR => Fate::Faulty,
+        // Codes that we do not know, or that came later.
+        _ if status.code_type() == code_type::PATH => Fate::Faulty,
 /// What the end of a command means.
 pub(super) fn outcome(ended: Ended, target: Target<'_>) -> Result<(), Error> {
     match ended {

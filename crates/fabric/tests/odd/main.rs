@@ -1,5 +1,6 @@
 //! The host against controllers that are odd in one thing each, as those of others are: slow, sparse, busy, of an older version.
 
+mod answers;
 mod connecting;
 mod fake;
 

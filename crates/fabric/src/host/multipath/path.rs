@@ -91,14 +91,21 @@ impl Chosen<'_> {
     pub(super) fn note(&self, fate: Fate) {
         match fate {
             Fate::Ana(state) => {
-                let association = &self.up.association;
-                association.note_ana(self.up.limits.ana_group, state);
-                self.path.remote.session.refresh_ana_soon();
+                if self.up.association.note_ana(self.up.limits.ana_group, state) {
+                    self.path.remote.session.refresh_ana_soon();
+                } else {
+                    // It reports no states, so nothing else would keep the command from coming back at once.
+                    self.rest();
+                }
             }
-            Fate::NotExecuted => self.path.rests.set(Some((self.path.remote.epoch(), time::now() + REST))),
-            Fate::Interrupted => self.path.tires.set(Some(time::now() + REST)),
+            Fate::NotExecuted => self.rest(),
+            Fate::Interrupted | Fate::Faulty => self.path.tires.set(Some(time::now() + REST)),
             Fate::Answered | Fate::InDoubt => {}
         }
+    }
+
+    fn rest(&self) {
+        self.path.rests.set(Some((self.path.remote.epoch(), time::now() + REST)));
     }
 }
 

@@ -1,5 +1,6 @@
 //! What is sent again, when, and where.
 
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -17,9 +18,17 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// The pause before what was interrupted is sent again over the same path. Guessed.
 const INTERRUPTED_PAUSE: Duration = Duration::from_millis(10);
 
-/// The time a command has.
+/// How often what failed by a fault is sent again. Guessed: a controller that fails over is done by then, and Linux tries five
+/// times.
+const FAULTS_MAX: u32 = 5;
+/// The pause before that. Guessed: as long as a tired path comes after the others.
+const FAULT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The time a command has, and what became of it so far.
 struct Clock {
     deadline: Instant,
+    faults: Cell<u32>,
+    last: RefCell<Option<Error>>,
 }
 
 impl Clock {
@@ -31,16 +40,47 @@ impl Clock {
     fn is_over(&self) -> bool {
         time::now() >= self.deadline
     }
+
+    /// What a failure means for the next step: what fails again and again has been answered.
+    fn judge(&self, failed: &CommandError) -> Fate {
+        *self.last.borrow_mut() = Some(failed.error.clone());
+        if failed.fate != Fate::Faulty {
+            return failed.fate;
+        }
+        self.faults.set(self.faults.get() + 1);
+        if self.faults.get() > FAULTS_MAX { Fate::Answered } else { Fate::Faulty }
+    }
+
+    /// For errors at the deadline: what came last.
+    fn last(&self) -> String {
+        self.last.borrow().as_ref().map(|error| format!(" (before that: {error})")).unwrap_or_default()
+    }
+}
+
+/// The pause before what ended so is sent again.
+async fn pause_after(fate: Fate) {
+    match fate {
+        Fate::Interrupted => time::sleep(INTERRUPTED_PAUSE).await,
+        Fate::Faulty => time::sleep(FAULT_PAUSE).await,
+        _ => {}
+    }
 }
 
 impl Inner {
     fn clock(&self) -> Clock {
-        Clock { deadline: time::now() + self.deadline }
+        Clock { deadline: time::now() + self.deadline, faults: Cell::new(0), last: RefCell::default() }
     }
 
     /// Why no path was found in time; nothing of the command is under way.
-    fn no_path(&self) -> Error {
-        Error::NotConnected(format!("{}: no usable path within {:?}", self.name, self.deadline))
+    fn no_path(&self, clock: &Clock) -> Error {
+        let mut reason = clock.last();
+        if reason.is_empty() {
+            let paths = self.paths.iter().filter(|path| !path.remote.is_connected());
+            let errors =
+                paths.filter_map(|path| Some(format!("{}: {}", path.remote.address(), path.remote.last_error()?)));
+            reason = errors.map(|error| format!(" ({error})")).collect();
+        }
+        Error::NotConnected(format!("{}: no usable path within {:?}{reason}", self.name, self.deadline))
     }
 
     /// Other changes of the same blocks did not come to their end in time; this one was not sent.
@@ -54,8 +94,8 @@ impl Inner {
         Error::Disconnected(format!("{} (sent again, it was answered: {error})", self.name))
     }
 
-    fn in_doubt(&self) -> Error {
-        Error::Disconnected(self.name.clone())
+    fn in_doubt(&self, clock: &Clock) -> Error {
+        Error::Disconnected(format!("{}{}", self.name, clock.last()))
     }
 
     /// The best path there is now.
@@ -76,7 +116,7 @@ impl Inner {
         loop {
             // What is sent at the deadline could only be given up.
             if clock.is_over() {
-                return Err(self.no_path());
+                return Err(self.no_path(clock));
             }
             let changed = self.changed.notified();
             if let Some(chosen) = self.best() {
@@ -99,16 +139,17 @@ impl Inner {
                 Ok(chosen) => chosen,
                 Err(error) => return (Err(error), last),
             };
-            let Some((result, value)) = clock.within(send(&chosen)).await else { return (Err(self.in_doubt()), last) };
+            let Some((result, value)) = clock.within(send(&chosen)).await else {
+                return (Err(self.in_doubt(&clock)), last);
+            };
             let Err(failed) = result else { return (Ok(()), Some(value)) };
-            if failed.fate == Fate::Answered || clock.is_over() {
+            let fate = clock.judge(&failed);
+            if fate == Fate::Answered || clock.is_over() {
                 return (Err(failed.error), Some(value));
             }
             last = Some(value);
-            chosen.note(failed.fate);
-            if failed.fate == Fate::Interrupted {
-                time::sleep(INTERRUPTED_PAUSE).await;
-            }
+            chosen.note(fate);
+            pause_after(fate).await;
         }
     }
 
@@ -149,32 +190,34 @@ impl Inner {
         // An earlier copy may have been executed, wholly or in part: no later one's error may deny that.
         let mut touched = false;
         loop {
-            let chosen = self.path(&clock).await.map_err(|error| if touched { self.in_doubt() } else { error })?;
+            let chosen =
+                self.path(&clock).await.map_err(|error| if touched { self.in_doubt(&clock) } else { error })?;
             under_way.carried_by(chosen.association());
             // Dropped at the deadline, it holds others back until it has ended.
-            let sent = clock.within(chosen.io().change(&change)).await.ok_or_else(|| self.in_doubt())?;
+            let sent = clock.within(chosen.io().change(&change)).await.ok_or_else(|| self.in_doubt(&clock))?;
             let Err(failed) = sent else {
                 under_way.answered();
                 return Ok(());
             };
-            match failed.fate {
+            let fate = clock.judge(&failed);
+            match fate {
                 Fate::Answered => {
                     under_way.answered();
                     return Err(if touched { self.refused_again(&failed.error) } else { failed.error });
                 }
                 Fate::Ana(_) | Fate::NotExecuted => under_way.answered(),
                 // What has ended leaves nothing behind that could land later.
-                Fate::Interrupted => {
+                Fate::Interrupted | Fate::Faulty => {
                     under_way.answered();
-                    time::sleep(INTERRUPTED_PAUSE).await;
+                    pause_after(fate).await;
                 }
                 Fate::InDoubt => {
-                    clock.within(under_way.lost()).await.ok_or_else(|| self.in_doubt())?;
+                    clock.within(under_way.lost()).await.ok_or_else(|| self.in_doubt(&clock))?;
                     under_way.answered();
                 }
             }
-            chosen.note(failed.fate);
-            touched |= failed.error.outcome_unknown();
+            chosen.note(fate);
+            touched |= fate == Fate::Faulty || failed.error.outcome_unknown();
         }
     }
 
@@ -186,36 +229,37 @@ impl Inner {
         loop {
             let chosen = self.path(&clock).await?;
             under_way.carried_by(chosen.association());
-            let sent = clock.within(chosen.io().swap(swap)).await.ok_or_else(|| self.in_doubt())?;
+            let sent = clock.within(chosen.io().swap(swap)).await.ok_or_else(|| self.in_doubt(&clock))?;
             let Err(failed) = sent else {
                 under_way.answered();
                 return Ok(());
             };
-            match failed.fate {
+            let fate = clock.judge(&failed);
+            match fate {
                 Fate::Answered => {
                     under_way.answered();
                     return Err(failed.error);
                 }
                 // It was certainly not executed, and never will be: this is no second time.
                 Fate::Ana(_) | Fate::NotExecuted => under_way.answered(),
-                Fate::Interrupted => {
+                Fate::Interrupted | Fate::Faulty => {
                     under_way.answered();
                     return self.read_back(swap, &clock).await;
                 }
                 Fate::InDoubt => {
-                    clock.within(under_way.lost()).await.ok_or_else(|| self.in_doubt())?;
+                    clock.within(under_way.lost()).await.ok_or_else(|| self.in_doubt(&clock))?;
                     under_way.answered();
                     return self.read_back(swap, &clock).await;
                 }
             }
-            chosen.note(failed.fate);
+            chosen.note(fate);
         }
     }
 
     /// What became of a pair that has ended: see [`super::Multipath::compare_and_write`].
     async fn read_back(&self, swap: &Swap, clock: &Clock) -> Result<(), Error> {
         let read = self.read(swap.lba, Buf::with_len(swap.new.len()));
-        let Some((Ok(()), found)) = clock.within(read).await else { return Err(self.in_doubt()) };
+        let Some((Ok(()), found)) = clock.within(read).await else { return Err(self.in_doubt(clock)) };
         if *found == *swap.new {
             return Ok(());
         }
@@ -223,7 +267,7 @@ impl Inner {
             let why = "the path of a fused pair was lost before the pair was executed; it may be tried again";
             return Err(Error::NotConnected(format!("{}: {why}", self.name)));
         }
-        Err(self.in_doubt())
+        Err(self.in_doubt(clock))
     }
 
     fn blocks(&self, lba: Lba, bytes: usize) -> Range<u64> {
