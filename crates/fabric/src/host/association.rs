@@ -19,10 +19,8 @@ use engine::time;
 use nvme::PAGE_BYTES;
 use nvme::ana::AnaState;
 use nvme::feature::{FeatureId, async_event_config};
-use nvme::identify::{Cns, IdentifyController};
-use nvme::register::Capabilities;
 
-use super::admin::{Admin, ConnectQueue, read_page};
+use super::admin::{Admin, ConnectQueue};
 use super::ana::AnaStates;
 use super::connect::{connect_queue, secured};
 use super::error::ConnectError;
@@ -34,10 +32,10 @@ use super::shape::{self, Controller, Found};
 
 /// Commands under way on an admin queue. Guessed: events, keep alive, aborts and one step at a time need four.
 const ADMIN_DEPTH: u16 = 8;
-/// Aborts under way, however many the controller takes. Derived: they leave half of the admin queue to everything else.
-const ABORTS_MAX: usize = ADMIN_DEPTH as usize / 2;
 /// Entries of an admin queue: one more than it holds commands (NVMe Base 2.0 §3.3.1.5); 32 is the least a target must take.
 pub(super) const ADMIN_ENTRIES: u16 = 32;
+/// Aborts under way, however many the controller takes. Derived: they leave half of the admin queue to everything else.
+const ABORTS_MAX: usize = ADMIN_DEPTH as usize / 2;
 /// I/O queues of an association. Chosen: one per core of a large host.
 pub const QUEUES_MAX: u16 = 64;
 
@@ -98,14 +96,14 @@ impl Association {
         if !options.keep_alive.is_zero() {
             tasks.push(task::spawn(keep_alive(Rc::clone(&link), options.address, options.keep_alive)));
         }
-        let page: IdentifyController = read_page(&admin.identify(Cns::CONTROLLER, 0).await?);
-        let controller = Controller { id, page, capabilities };
+        let controller = Controller::identify(&admin, id, capabilities).await?;
+        let page = controller.page;
         // Before the states are read: a change in between would never be told.
         enable_events(&admin, page.oaes.get()).await?;
         let states = AnaStates::read(&admin, &page).await?;
         let wanted = options.queues.saturating_add(options.queues_elsewhere).clamp(1, QUEUES_MAX);
         let allowed = number_of_queues(&admin, wanted).await?;
-        let config = io_config(options, &page, capabilities);
+        let config = io_config(options, &controller);
         let mut queues = Vec::new();
         for id in 1..=options.queues.clamp(1, allowed) {
             let link = connect_io(options, config, &controller, id).await?;
@@ -123,9 +121,9 @@ impl Association {
         admin: Rc<Link>,
         queues: Vec<Rc<Link>>,
         mut tasks: Vec<Task<()>>,
-        let aborts = Semaphore::new((usize::from(controller.page.acl) + 1).min(ABORTS_MAX));
     ) -> Association {
         let address = options.address;
+        let aborts = Semaphore::new((usize::from(controller.page.acl) + 1).min(ABORTS_MAX));
         for (index, queue) in queues.iter().enumerate() {
             let (queue, admin) = (Rc::clone(queue), Rc::clone(&admin));
             tasks.push(task::spawn(abort_overdue(queue, admin, index as u16 + 1, address, aborts.clone())));
@@ -329,17 +327,13 @@ async fn enable_events(admin: &Admin<'_>, offered: u32) -> Result<(), ConnectErr
     Ok(())
 }
 
-pub(super) fn io_config(options: &Options, controller: &IdentifyController, capabilities: Capabilities) -> QueueConfig {
-    // One entry of a queue stays empty (NVMe Base 2.0 §3.3.1.5); MAXCMD 0 states nothing.
-    let entries_max = capabilities.queue_entries_max().min(u32::from(QUEUE_DEPTH_MAX) + 1);
-    let commands_max = match controller.maxcmd.get() {
-        0 => entries_max - 1,
-        most => (entries_max - 1).min(u32::from(most)),
-    };
+pub(super) fn io_config(options: &Options, controller: &Controller) -> QueueConfig {
+    let depth = u32::from(options.depth).clamp(2, QUEUE_DEPTH_MAX.into()).min(controller.commands_max());
     // IOCCSZ counts the submission entry too; an ICDOFF other than zero does not exist over TCP (NVMe/TCP 1.0 §3.3.2).
-    let in_capsule = if controller.icdoff.get() == 0 { controller.ioccsz.get().saturating_mul(16) } else { 0 };
+    let page = &controller.page;
+    let in_capsule = if page.icdoff.get() == 0 { page.ioccsz.get().saturating_mul(16) } else { 0 };
     QueueConfig {
-        depth: u32::from(options.depth).min(commands_max).max(2) as u16,
+        depth: depth as u16,
         in_capsule_bytes_max: in_capsule.saturating_sub(64).min(TRANSFER_BYTES_MAX as u32),
         header_digest: options.header_digest,
         data_digest: options.data_digest,
@@ -381,12 +375,12 @@ pub(super) async fn keep_alive(link: Rc<Link>, address: SocketAddr, timeout: Dur
 /// queues together as many as it takes (ACL, zero based). What does not end in the grace that follows ends the association.
 async fn abort_overdue(queue: Rc<Link>, admin: Rc<Link>, id: u16, address: SocketAddr, aborts: Semaphore) {
     let admin = Admin { link: &admin, address };
+    queue.arm_aborts();
+    while let Some(command) = queue.next_overdue().await {
         let _one = aborts.acquire(1).await;
         if !queue.is_overdue(command) {
             continue;
         }
-    queue.arm_aborts();
-    while let Some(command) = queue.next_overdue().await {
         tracing::warn!(%address, queue = id, command, "no answer in time: aborting the command");
         if let Err(error) = admin.abort(id, command).await {
             tracing::warn!(%address, queue = id, command, %error, "the command could not be aborted");

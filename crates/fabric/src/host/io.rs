@@ -153,12 +153,12 @@ impl Io<'_> {
                 }
             }
             Change::WriteZeroes { lba, blocks, durability } => {
-                let supported = self.up.limits.write_zeroes;
-                self.without_data(NvmOpcode::WRITE_ZEROES, supported, *lba, *blocks, *durability).await
+                let most = self.up.limits.write_zeroes;
+                self.without_data(NvmOpcode::WRITE_ZEROES, most, *lba, *blocks, *durability).await
             }
             Change::WriteUncorrectable { lba, blocks } => {
-                let supported = self.up.limits.write_uncorrectable;
-                self.without_data(NvmOpcode::WRITE_UNCORRECTABLE, supported, *lba, *blocks, Durability::Cached).await
+                let most = self.up.limits.write_uncorrectable;
+                self.without_data(NvmOpcode::WRITE_UNCORRECTABLE, most, *lba, *blocks, Durability::Cached).await
             }
             Change::Deallocate { lba, blocks } => self.deallocate(*lba, *blocks).await,
         }
@@ -227,8 +227,8 @@ impl Io<'_> {
 
     /// Where the controller does not know Verify the blocks are read and dropped.
     pub(super) async fn verify(&self, lba: Lba, blocks: u64) -> Result<(), CommandError> {
-        if self.up.limits.verify {
-            return self.without_data(NvmOpcode::VERIFY, true, lba, blocks, Durability::Cached).await;
+        if self.up.limits.verify > 0 {
+            return self.without_data(NvmOpcode::VERIFY, self.up.limits.verify, lba, blocks, Durability::Cached).await;
         }
         check_range(self.attached, lba, blocks)?;
         let piece_blocks = (VERIFY_BYTES_MAX / self.block_size()).max(1) as u64;
@@ -242,20 +242,19 @@ impl Io<'_> {
         Ok(())
     }
 
-    /// A command for a range that carries no data, in as many pieces as it takes.
+    /// A command for a range that carries no data, in as many pieces as it takes; `most`: blocks of one, 0: it is not supported.
     async fn without_data(
         &self,
         opcode: NvmOpcode,
-        supported: bool,
+        most: u32,
         lba: Lba,
         blocks: u64,
         durability: Durability,
     ) -> Result<(), CommandError> {
         check_range(self.attached, lba, blocks)?;
-        if !supported {
+        if most == 0 {
             return Err(Error::Unsupported(opcode.name().unwrap_or("this command")).into());
         }
-        let most = self.up.limits.no_data_blocks_max;
         let mut done = 0;
         while done < blocks {
             let count = (blocks - done).min(u64::from(most));
@@ -269,12 +268,13 @@ impl Io<'_> {
 
     async fn deallocate(&self, lba: Lba, blocks: u64) -> Result<(), CommandError> {
         check_range(self.attached, lba, blocks)?;
-        if !self.up.limits.deallocate {
+        let most = u64::from(self.up.limits.deallocate);
+        if most == 0 {
             return Err(Error::Unsupported("deallocate").into());
         }
         let mut done = 0;
         while done < blocks {
-            let count = (blocks - done).min(u64::from(u32::MAX));
+            let count = (blocks - done).min(most);
             let range =
                 DatasetRange { attributes: 0.into(), blocks: (count as u32).into(), lba: (lba.0 + done).into() };
             // One range: its number is zero based in CDW10 (NVM Command Set 1.0 §3.2.3).

@@ -137,7 +137,7 @@ struct Receiving {
 impl Queue {
     /// A queue at the start of its connection; its first bytes to send are the ICReq.
     pub fn new(config: QueueConfig) -> Queue {
-        assert!((2..=QUEUE_DEPTH_MAX).contains(&config.depth), "a queue has 2 to {QUEUE_DEPTH_MAX} slots");
+        assert!((1..=QUEUE_DEPTH_MAX).contains(&config.depth), "a queue has 1 to {QUEUE_DEPTH_MAX} slots");
         let depth = usize::from(config.depth);
         let mut outgoing = VecDeque::with_capacity(depth * (1 + usize::from(R2T_OUTSTANDING_MAX)) + 1);
         outgoing.push_back(Outgoing::IcReq);

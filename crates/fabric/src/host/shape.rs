@@ -1,7 +1,10 @@
 //! What is behind an association: identify pages as geometry and limits.
 
 use device::{NamespaceInfo, TRANSFER_BYTES_MAX};
-use nvme::identify::{Cns, IdentifyController, IdentifyNamespace, descriptor, descriptors, oncs};
+use engine::Buf;
+use nvme::identify::{
+    Cns, IdentifyController, IdentifyNamespace, IdentifyNvmController, descriptor, descriptors, oncs,
+};
 use nvme::register::Capabilities;
 
 use super::admin::{Admin, read_page};
@@ -19,6 +22,59 @@ pub(super) struct Controller {
     pub(super) id: u16,
     pub(super) page: IdentifyController,
     pub(super) capabilities: Capabilities,
+    pub(super) dataless: Dataless,
+}
+
+impl Controller {
+    /// Identifies the controller that `admin` is connected with.
+    pub(super) async fn identify(
+        admin: &Admin<'_>,
+        id: u16,
+        capabilities: Capabilities,
+    ) -> Result<Controller, ConnectError> {
+        let page = read_page(&admin.identify(Cns::CONTROLLER, 0).await?);
+        let dataless = match admin.identify(Cns::CSI_CONTROLLER, 0).await {
+            // A controller from before NVMe 2.0 does not have the page; no limit is worth a connection.
+            Err(ConnectError::Refused { .. } | ConnectError::NoAnswer { .. }) => Dataless::default(),
+            page => Dataless::of(&read_page(&page?), capabilities),
+        };
+        Ok(Controller { id, page, capabilities, dataless })
+    }
+
+    /// Commands under way at a time that a queue of it takes: one entry of a queue stays empty (NVMe Base 2.0 §3.3.1.5), and
+    /// MAXCMD 0 states nothing.
+    pub(super) fn commands_max(&self) -> u32 {
+        let by_entries = self.capabilities.queue_entries_max() - 1;
+        match self.page.maxcmd.get() {
+            0 => by_entries,
+            most => by_entries.min(u32::from(most)),
+        }
+        .max(1)
+    }
+}
+
+/// How much a command without data may be for, in bytes (Deallocate: in blocks); `None`: the controller does not say. From
+/// CNS 06h of the NVM Command Set (NVM Command Set 1.0 figure 102).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Dataless {
+    write_zeroes: Option<u64>,
+    verify: Option<u64>,
+    write_uncorrectable: Option<u64>,
+    deallocate_blocks: Option<u64>,
+}
+
+impl Dataless {
+    fn of(page: &IdentifyNvmController, capabilities: Capabilities) -> Dataless {
+        let unit = u64::from(capabilities.page_bytes_min());
+        let bytes = |power: u8| (power != 0).then(|| unit.checked_mul(1u64.checked_shl(power.into())?)).flatten();
+        let deallocate = [u64::from(page.dmrsl.get()), page.dmsl.get()].into_iter().filter(|&blocks| blocks != 0).min();
+        Dataless {
+            write_zeroes: bytes(page.wzsl),
+            verify: bytes(page.vsl),
+            write_uncorrectable: bytes(page.wusl),
+            deallocate_blocks: deallocate,
+        }
+    }
 }
 
 /// A namespace as it was found.
@@ -33,13 +89,12 @@ pub(super) struct Found {
 pub(super) struct Limits {
     /// Blocks of one read, write or compare (MDTS).
     pub(super) command_blocks_max: u32,
-    /// Blocks of one Write Zeroes, Verify or Write Uncorrectable.
-    pub(super) no_data_blocks_max: u32,
     pub(super) compare: bool,
-    pub(super) write_zeroes: bool,
-    pub(super) deallocate: bool,
-    pub(super) verify: bool,
-    pub(super) write_uncorrectable: bool,
+    /// Blocks of one such command; 0: it is not supported.
+    pub(super) write_zeroes: u32,
+    pub(super) deallocate: u32,
+    pub(super) verify: u32,
+    pub(super) write_uncorrectable: u32,
     /// The ANA group; 0: none.
     pub(super) ana_group: u32,
 }
@@ -56,7 +111,7 @@ pub(super) async fn find(
         none if none == [0; 16] => identity_from_descriptors(admin, nsid, &namespace).await?,
         nguid => nguid,
     };
-    shape(nsid, &controller.page, controller.capabilities, &namespace, nguid)
+    shape(nsid, controller, &namespace, nguid)
 }
 
 /// The active namespaces (CNS 02h), or those that answer where there is no such list.
@@ -109,7 +164,11 @@ async fn identity_from_descriptors(
     nsid: u32,
     namespace: &IdentifyNamespace,
 ) -> Result<[u8; 16], ConnectError> {
-    let page = admin.identify(Cns::DESCRIPTORS, nsid).await?;
+    let page = match admin.identify(Cns::DESCRIPTORS, nsid).await {
+        // A controller from before NVMe 1.3 does not have the list.
+        Err(ConnectError::Refused { .. }) => Buf::default(),
+        page => page?,
+    };
     let found = descriptors(&page).find(|(kind, _)| [descriptor::UUID, descriptor::NGUID].contains(kind));
     if let Some(value) = found.and_then(|(_, value)| <[u8; 16]>::try_from(value).ok())
         && value != [0; 16]
@@ -126,13 +185,8 @@ async fn identity_from_descriptors(
 }
 
 /// Geometry and limits from the identify pages (NVM Command Set 1.0 figure 97, NVMe Base 2.0 figure 275).
-fn shape(
-    nsid: u32,
-    controller: &IdentifyController,
-    capabilities: Capabilities,
-    namespace: &IdentifyNamespace,
-    nguid: [u8; 16],
-) -> Result<Found, ConnectError> {
+fn shape(nsid: u32, of: &Controller, namespace: &IdentifyNamespace, nguid: [u8; 16]) -> Result<Found, ConnectError> {
+    let (controller, capabilities) = (&of.page, of.capabilities);
     let unusable = |reason: String| ConnectError::Unusable { nsid, reason };
     let format = usize::from(namespace.flbas & 0xF | (namespace.flbas >> 1) & 0x30);
     let format = namespace.lbaf[format];
@@ -155,7 +209,8 @@ fn shape(
     // Zero based; the namespace's own fields count where it says so, and zero there means: as the controller's.
     let own = namespace.nsfeat & 2 != 0;
     let unit = |general: u16, special: u16| 1 + u32::from(if own && special != 0 { special } else { general });
-    let fused = controller.fuses.get() & 1 != 0;
+    // Both halves are under way together.
+    let fused = controller.fuses.get() & 1 != 0 && of.commands_max() >= 2;
     let supports = |bit| controller.oncs.get() & bit != 0;
     let preferred = |zero_based: u16| if namespace.nsfeat & 1 << 4 != 0 { u32::from(zero_based) + 1 } else { 1 };
     let info = NamespaceInfo {
@@ -178,15 +233,20 @@ fn shape(
         persists_attributes: false,
         nguid,
     };
+    // Where there is no limit of its own, pieces as long as MDTS allows will do.
+    let dataless = |bit, bytes: Option<u64>| match (supports(bit), bytes) {
+        (false, _) => 0,
+        (true, None) => command_blocks_max.min(COMMAND_BLOCKS_MAX),
+        (true, Some(bytes)) => (bytes / u64::from(block_size)).clamp(1, COMMAND_BLOCKS_MAX.into()) as u32,
+    };
+    let deallocate = of.dataless.deallocate_blocks.unwrap_or(u64::MAX).min(u32::MAX.into()) as u32;
     let limits = Limits {
         command_blocks_max,
-        // The limits proper are in CNS 06h, which not every target has; MDTS-sized pieces are within them.
-        no_data_blocks_max: command_blocks_max.min(COMMAND_BLOCKS_MAX),
         compare: supports(oncs::COMPARE),
-        write_zeroes: supports(oncs::WRITE_ZEROES),
-        deallocate: supports(oncs::DATASET_MANAGEMENT),
-        verify: supports(oncs::VERIFY),
-        write_uncorrectable: supports(oncs::WRITE_UNCORRECTABLE),
+        write_zeroes: dataless(oncs::WRITE_ZEROES, of.dataless.write_zeroes),
+        deallocate: if supports(oncs::DATASET_MANAGEMENT) { deallocate } else { 0 },
+        verify: dataless(oncs::VERIFY, of.dataless.verify),
+        write_uncorrectable: dataless(oncs::WRITE_UNCORRECTABLE, of.dataless.write_uncorrectable),
         ana_group: namespace.anagrpid.get(),
     };
     Ok(Found { info, limits })

@@ -3,6 +3,7 @@
 mod answers;
 mod connecting;
 mod fake;
+mod limits;
 
 use std::net::SocketAddr;
 use std::rc::Rc;

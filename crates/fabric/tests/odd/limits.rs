@@ -1,0 +1,103 @@
+//! Controllers that take little, know little, or are busy.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use device::{Durability, Error, Lba, Namespace};
+use engine::{Buf, task};
+use nvme::identify::Cns;
+use nvme::opcode::NvmOpcode;
+use nvme::Status;
+
+use super::Scene;
+use super::fake::{Answer, BLOCK, BLOCKS};
+
+/// SPDK answers Controller Busy, without Do Not Retry, while a subsystem is paused: for a moment, at which the first connect
+/// A queue of two entries takes one command at a time. It got two, as a fused pair needs.
+#[test]
+fn a_controller_that_takes_one_command_gets_one() {
+    for by_entries in [true, false] {
+        let scene = Scene::new(4);
+        if by_entries {
+            scene.fake.capabilities.set(scene.fake.capabilities.get() & !0xFFFF | 1);
+        } else {
+            scene.fake.controller.borrow_mut().maxcmd = 1.into();
+        }
+        let remote = Rc::new(scene.connect());
+        let slow = Duration::from_millis(50);
+        scene.fake.script(move |seen| match seen.is_nvm(NvmOpcode::READ) {
+            true => Answer::After(slow, Box::new(Answer::Usual)),
+            false => Answer::Usual,
+        });
+        assert_eq!(remote.info().compare_and_write_blocks_max, 0);
+        let reader = Rc::clone(&remote);
+        let swapped = scene.run(async move {
+            let reads = (0..4u64).map(|lba| {
+                let remote = Rc::clone(&reader);
+                task::spawn(async move { remote.read(Lba(lba), Buf::with_len(BLOCK)).await.0 })
+            });
+            for read in reads.collect::<Vec<_>>() {
+                assert_eq!(read.await, Ok(()));
+            }
+            let page = Buf::zeroed(BLOCK).freeze();
+            reader.compare_and_write(Lba(0), page.clone(), page, Durability::Stable).await
+        });
+        assert!(matches!(swapped, Err(Error::Unsupported(_))), "{swapped:?}");
+        let times = scene.fake.times(|seen| seen.is_nvm(NvmOpcode::READ));
+        assert!(times.windows(2).all(|pair| pair[1].duration_since(pair[0]) >= slow), "{times:?}");
+    }
+}
+
+/// A namespace with an EUI-64 alone could not be used where the controller knows no identification descriptors.
+#[test]
+fn an_eui64_is_identity_enough() {
+    let scene = Scene::new(5);
+    {
+        let mut namespace = scene.fake.namespace.borrow_mut();
+        (namespace.nguid, namespace.eui64) = ([0; 16], [1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+    let remote = scene.connect();
+    assert_eq!(remote.info().nguid, [0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
+    assert_eq!(scene.fake.count(|seen| seen.is_identify(Cns::DESCRIPTORS)), 1);
+}
+
+/// Linux's target said ffffh for years.
+#[test]
+fn an_odd_maxh2cdata_is_no_obstacle() {
+    let scene = Scene::new(6);
+    scene.fake.maxh2cdata.set(0xFFFF);
+    let remote = scene.connect();
+    let data = Buf::zeroed(64 * BLOCK).freeze();
+    assert_eq!(scene.run(async move { remote.write(Lba(0), data, Durability::Stable).await }), Ok(()));
+}
+
+/// The limits of commands without data were never read: pieces were as long as a read may be, too long or too short.
+#[test]
+fn commands_without_data_keep_to_their_own_limits() {
+    let pieces = |scene: &Scene, opcode: NvmOpcode| scene.fake.count(|seen| seen.is_nvm(opcode)) as u64;
+    for refused in [false, true] {
+        let scene = Scene::new(7);
+        scene.fake.controller.borrow_mut().mdts = 4; // 16 blocks
+        {
+            let mut limits = scene.fake.limits.borrow_mut();
+            (limits.wzsl, limits.vsl, limits.dmrsl) = (2, 8, 64.into());
+        }
+        if refused {
+            scene.fake.script(|seen| match seen.is_identify(Cns::CSI_CONTROLLER) {
+                true => Answer::Status(Status::INVALID_FIELD.do_not_retry()),
+                false => Answer::Usual,
+            });
+        }
+        let remote = scene.connect();
+        scene.run(async move {
+            remote.write_zeroes(Lba(0), BLOCKS, Durability::Cached).await.expect("zeroed");
+            remote.verify(Lba(0), BLOCKS).await.expect("verified");
+            remote.deallocate(Lba(0), BLOCKS).await.expect("deallocated");
+        });
+        let found =
+            [NvmOpcode::WRITE_ZEROES, NvmOpcode::VERIFY, NvmOpcode::DATASET_MANAGEMENT].map(|one| pieces(&scene, one));
+        assert_eq!(found, if refused { [32, 32, 1] } else { [128, 2, 8] });
+    }
+}
+
+/// Discovery services from before NVMe-oF 1.1 keep no connections and refuse a keep alive timeout: watching one told of nothing but
