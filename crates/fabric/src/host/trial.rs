@@ -7,9 +7,9 @@ use engine::net::TcpStream;
 use engine::{Buf, time};
 use nvme::ana::AnaState;
 use nvme::feature::FeatureId;
-use nvme::identify::{Cns, IdentifyController};
+use nvme::identify::IdentifyController;
 
-use super::admin::{Admin, ConnectQueue, read_page};
+use super::admin::{Admin, ConnectQueue};
 use super::ana::AnaStates;
 use super::association::{ADMIN_ENTRIES, admin_config, connect_io, io_config};
 use super::connect::{enter, open, secured};
@@ -85,8 +85,8 @@ async fn attempt(options: &Options, trial: &mut Trial) -> Result<(), Failed> {
     };
     trial.step("TCP connection", tcp).await?;
     let config = admin_config(options.header_digest, options.data_digest);
-    let kato = options.keep_alive_ms();
-    let queue = ConnectQueue::admin(ADMIN_ENTRIES, kato);
+    // Without a keep alive timeout: nothing keeps this one alive, and a step may take longer than that.
+    let queue = ConnectQueue::admin(ADMIN_ENTRIES, 0);
     let mut chosen = options.clone();
     if options.security.concatenation {
         let secured = secured(options, config, &queue, options.command_timeout);
@@ -97,11 +97,11 @@ async fn attempt(options: &Options, trial: &mut Trial) -> Result<(), Failed> {
     let id = trial.step("Connect of the admin queue", enter(&link, options, &queue)).await?;
     let admin = Admin { link: &link, address };
     let capabilities = trial.step("enabling the controller", admin.enable()).await?;
-    let page = trial.step("Identify Controller", admin.identify(Cns::CONTROLLER, 0)).await?;
-    let page: IdentifyController = read_page(&page);
+    let controller = Controller::identify(&admin, id, capabilities);
+    let controller = trial.step("Identify Controller", controller).await?;
+    let page = controller.page;
     trial.controller = Some(Box::new(page));
     trial.queue_entries_max = capabilities.queue_entries_max();
-    let controller = Controller { id, page, capabilities };
     let found = trial.step("Identify Namespace", shape::find(&admin, options, &controller, options.nsid)).await?;
     trial.namespace = Some(found.info.clone());
     if page.cmic & nvme::ana::CMIC_ANA != 0 {
@@ -112,7 +112,7 @@ async fn attempt(options: &Options, trial: &mut Trial) -> Result<(), Failed> {
     let number = admin.set_feature(FeatureId::NUMBER_OF_QUEUES, asked | asked << 16);
     let given = trial.step("Number of Queues", number).await?;
     trial.queues = ((given & 0xFFFF).min(given >> 16) as u16).saturating_add(1).min(super::QUEUES_MAX);
-    let io = connect_io(options, io_config(options, &page, capabilities), &controller, 1);
+    let io = connect_io(options, io_config(options, &controller), &controller, 1);
     drop(trial.step("Connect of an I/O queue", io).await?);
     // What it has learnt it leaves; the rest is done as any user of the namespace would.
     let _ = admin.announce_shutdown().await;

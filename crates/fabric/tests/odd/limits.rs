@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use device::{Durability, Error, Lba, Namespace};
 use engine::{Buf, task};
+use fabric::host::trial;
 use nvme::identify::Cns;
-use nvme::opcode::NvmOpcode;
+use nvme::opcode::{AdminOpcode, NvmOpcode};
 use nvme::Status;
 
 use super::Scene;
@@ -98,6 +99,22 @@ fn commands_without_data_keep_to_their_own_limits() {
             [NvmOpcode::WRITE_ZEROES, NvmOpcode::VERIFY, NvmOpcode::DATASET_MANAGEMENT].map(|one| pieces(&scene, one));
         assert_eq!(found, if refused { [32, 32, 1] } else { [128, 2, 8] });
     }
+}
+
+/// The association that a trial goes through step by step promised signs of life and gave none: a slow step ended it.
+#[test]
+fn a_trial_promises_no_sign_of_life_that_it_does_not_give() {
+    let scene = Scene::new(8);
+    let options = scene.options.clone();
+    let found = scene.run(async move { trial(&options).await });
+    assert!(found.failed.is_none(), "{:?}", found.failed);
+    let seen = scene.fake.seen.borrow();
+    let admin: Vec<_> = seen.iter().filter(|seen| seen.is_connect() && seen.queue == 0).collect();
+    assert_eq!(admin.len(), 2);
+    let first = seen.iter().filter(|seen| seen.connection == admin[0].connection);
+    let alive = first.filter(|seen| seen.is_admin(AdminOpcode::KEEP_ALIVE)).count();
+    assert!(admin[0].connect().kato.get() == 0 || alive > 0);
+    assert!(admin[1].connect().kato.get() > 0);
 }
 
 /// Discovery services from before NVMe-oF 1.1 keep no connections and refuse a keep alive timeout: watching one told of nothing but
