@@ -48,10 +48,10 @@ pub enum ConnectError {
     /// The controller did not become ready.
     #[error("the controller did not become ready within {0:?} (its status: {1:#x})")]
     NotReady(std::time::Duration, u32),
-    /// The subsystem has no such namespace.
     /// The controller has failed.
     #[error("the controller says that it has failed (fatal status, CSTS {0:#x}): it has to be reset at its own end")]
     Fatal(u32),
+    /// The subsystem has no such namespace.
     #[error("subsystem {subsystem} has no namespace {nsid}")]
     NoNamespace {
         /// The subsystem.
@@ -75,6 +75,34 @@ pub enum ConnectError {
         /// What is there now.
         found: String,
     },
+}
+
+impl ConnectError {
+    /// Whether the target has refused for a reason that may pass by itself: it has not said that trying again is of no use, and
+    /// does not complain of what we are or ask for.
+    pub(super) fn may_pass(&self) -> bool {
+        let ConnectError::Refused { status, .. } = self else { return false };
+        let ours = [
+            Status::CONNECT_INVALID_HOST,
+            Status::CONNECT_INVALID_PARAMETERS,
+            Status::CONNECT_INCOMPATIBLE_FORMAT,
+            Status::AUTHENTICATION_REQUIRED,
+            Status::INVALID_FIELD,
+            Status::INVALID_OPCODE,
+        ];
+        !status.is_do_not_retry() && !ours.contains(&status.kind())
+    }
+
+    /// Whether the target does not want us, or has said that trying again is of no use.
+    pub(super) fn is_denial(&self) -> bool {
+        match self {
+            ConnectError::Refused { status, .. } => {
+                status.is_do_not_retry() || status.kind() == Status::CONNECT_INVALID_HOST
+            }
+            ConnectError::Authentication { .. } => true,
+            _ => false,
+        }
+    }
 }
 
 fn hint(status: Status) -> &'static str {
@@ -116,6 +144,8 @@ pub(super) enum Fate {
     Answered,
     /// It has ended, and how far it came is not known.
     Interrupted,
+    /// The same, for a reason that may last: worth another try, and not worth many.
+    Faulty,
     /// It may take effect until its association has surely ended.
     InDoubt,
 }
@@ -144,13 +174,15 @@ fn fate_of(status: Status) -> Fate {
         Status::INVALID_NAMESPACE | Status::CONTROLLER_PATHING_ERROR => Fate::NotExecuted,
         Status::NAMESPACE_NOT_READY if !status.is_do_not_retry() => Fate::NotExecuted,
         Status::ABORT_REQUESTED
-    /// The same, for a reason that may last: worth another try, and not worth many.
-    Faulty,
         | Status::ABORTED_SQ_DELETION
         | Status::INTERRUPTED
         | Status::TRANSIENT_TRANSPORT_ERROR
         | Status::DATA_TRANSFER_ERROR
         | Status::INTERNAL_PATH_ERROR => Fate::Interrupted,
+        _ if status.is_do_not_retry() => Fate::Answered,
+        Status::INTERNAL_ERROR => Fate::Faulty,
+        // Codes that we do not know, or that came later.
+        _ if status.code_type() == code_type::PATH => Fate::Faulty,
         _ => Fate::Answered,
     }
 }
@@ -181,10 +213,6 @@ pub(super) fn fused_judged(compare: Ended, write: Ended, target: Target<'_>) -> 
     fused_outcome(compare, write, target).map_err(|error| CommandError { error, fate })
 }
 
-        _ if status.is_do_not_retry() => Fate::Answered,
-        Status::INTERNAL_ERROR => Fate::Faulty,
-        // Codes that we do not know, or that came later.
-        _ if status.code_type() == code_type::PATH => Fate::Faulty,
 /// What the end of a command means.
 pub(super) fn outcome(ended: Ended, target: Target<'_>) -> Result<(), Error> {
     match ended {

@@ -24,6 +24,10 @@ use super::joining::{Offer, Shared};
 use super::options::Options;
 use super::shape::{Found, Limits};
 
+/// How many of the longest pauses lie between two tries where the target has said that trying again is of no use. Guessed: it may
+/// be on its way up, with the subsystem or the list of hosts not in place yet, so it is asked all the same.
+const DENIED_FACTOR: u32 = 4;
+
 /// See the module. Belongs to the reactor thread that made it.
 pub(super) struct Session {
     pub(super) inner: Rc<Inner>,
@@ -63,9 +67,21 @@ pub(super) struct Up {
 }
 
 impl Session {
-    /// Connects; afterwards it reconnects by itself.
+    /// Connects; afterwards it reconnects by itself. A target that is busy (SPDK is while a subsystem is paused) is asked again for
+    /// as long as connecting may take.
     pub(super) async fn connect(options: Options) -> Result<Session, ConnectError> {
-        let made = Association::connect(&options).await?;
+        let deadline = time::now() + options.connect_timeout;
+        let mut pause = options.backoff_min;
+        let made = loop {
+            match Association::connect(&options).await {
+                Err(error) if error.may_pass() && time::now() + pause < deadline => {
+                    tracing::debug!(address = %options.address, %error, "asking again");
+                    time::sleep(jittered(pause)).await;
+                    pause = doubled(pause, &options);
+                }
+                made => break made?,
+            }
+        };
         Ok(Session::start(options, Some(made)))
     }
 
@@ -318,6 +334,9 @@ async fn supervise(inner: Rc<Inner>, first: Option<Current>) {
             Err(error) => {
                 tracing::debug!(address = %options.address, %error, "could not connect");
                 inner.fall(&error.to_string());
+                if error.is_denial() {
+                    pause = options.backoff_max * DENIED_FACTOR;
+                }
             }
         }
     }

@@ -5,15 +5,62 @@ use std::time::Duration;
 
 use device::{Durability, Error, Lba, Namespace};
 use engine::{Buf, task};
-use fabric::host::trial;
+use fabric::host::{RemoteNamespace, trial};
 use nvme::identify::Cns;
 use nvme::opcode::{AdminOpcode, NvmOpcode};
 use nvme::Status;
 
 use super::Scene;
-use super::fake::{Answer, BLOCK, BLOCKS};
+use super::fake::{Answer, BLOCK, BLOCKS, Seen};
 
 /// SPDK answers Controller Busy, without Do Not Retry, while a subsystem is paused: for a moment, at which the first connect
+/// failed for good.
+#[test]
+fn a_busy_controller_is_asked_again() {
+    let scene = Scene::new(1);
+    let free = scene.world.now() + Duration::from_secs(2);
+    scene.fake.script(move |seen| match seen.is_connect() && seen.at < free {
+        true => Answer::Status(Status::CONNECT_CONTROLLER_BUSY),
+        false => Answer::Usual,
+    });
+    assert!(scene.connect().is_connected());
+    // For ever it is not, and what is final is taken for final.
+    let busy = Status::CONNECT_CONTROLLER_BUSY;
+    for (status, tries) in [(busy, 20..200), (busy.do_not_retry(), 1..2), (Status::CONNECT_INVALID_HOST, 1..2)] {
+        let scene = Scene::new(2);
+        scene.fake.script(move |seen| if seen.is_connect() { Answer::Status(status) } else { Answer::Usual });
+        let options = scene.options.clone();
+        scene.run(async move { RemoteNamespace::connect(options).await.err().expect("refused") });
+        let found = scene.fake.count(Seen::is_connect);
+        assert!(tries.contains(&found), "{status}: {found} tries");
+    }
+}
+
+/// A host that was told not to try again did so at the pace at which it looks for a target that is away.
+#[test]
+fn who_was_denied_does_not_hammer() {
+    for (status, tries) in
+        [(Status::CONNECT_CONTROLLER_BUSY, 100..300), (Status::CONNECT_INVALID_HOST.do_not_retry(), 10..60)]
+    {
+        let scene = Scene::new(3);
+        let remote = scene.connect();
+        scene.fake.script(move |seen| match seen.is_connect() {
+            true => Answer::Status(status),
+            false => Answer::Never,
+        });
+        scene.run_for(Duration::from_secs(3));
+        assert!(!remote.is_connected());
+        let before = scene.fake.count(Seen::is_connect);
+        scene.run_for(Duration::from_secs(12));
+        let found = scene.fake.count(Seen::is_connect) - before;
+        assert!(tries.contains(&found), "{status}: {found} tries in 12 s");
+        // It is let in again as soon as the target does.
+        scene.fake.script(|_| Answer::Usual);
+        scene.run_for(Duration::from_secs(1));
+        assert!(remote.is_connected());
+    }
+}
+
 /// A queue of two entries takes one command at a time. It got two, as a fused pair needs.
 #[test]
 fn a_controller_that_takes_one_command_gets_one() {
