@@ -38,6 +38,7 @@ mod session;
 mod shape;
 mod slot;
 mod trial;
+mod watching;
 
 pub use ana::ANA_GROUPS_MAX;
 pub use association::QUEUES_MAX;
@@ -58,3 +59,4 @@ pub use remote::RemoteNamespace;
 pub use session::jittered;
 pub use shape::NAMESPACES_MAX;
 pub use trial::{Step, TRIPS, Trial, obstacles, swap_bytes_max, trial};
+pub use watching::watch_all;

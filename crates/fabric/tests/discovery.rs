@@ -8,7 +8,7 @@ use std::time::Duration;
 use device::Memory;
 use engine::sim::{NodeId, SimConfig, World};
 use engine::time;
-use fabric::host::{Discovery, Options, discover, follow, watch};
+use fabric::host::{Discovery, Options, discover, follow, watch, watch_all};
 use fabric::target::{Target, listen};
 use nvme::Nqn;
 use nvme::fabrics::SubsystemType;
@@ -194,5 +194,44 @@ fn watching_survives_the_service() {
     scene.serve(&service);
     scene.world.run_for(Duration::from_secs(5)).expect("no stall");
     assert_eq!(told.borrow().last(), Some(&Ok(3)));
+    drop(watching);
+}
+
+/// A change behind a referral was never told: whoever watched one service saw its own log alone.
+#[test]
+fn watching_goes_along_referrals() {
+    let scene = Scene::new(7);
+    let services = [scene.service("a"), scene.service("b"), scene.service("c")];
+    for (number, service) in services.iter().enumerate() {
+        // A circle, in which each is watched once.
+        service.target.add_referral(services[(number + 1) % services.len()].address).expect("a referral");
+    }
+    let told: Rc<RefCell<Vec<(SocketAddr, bool, usize)>>> = Rc::default();
+    let (options, telling) = (options(&services[0]), Rc::clone(&told));
+    let watching = scene.world.spawn_on(scene.host, async move {
+        let names = |log: &fabric::host::DiscoveryLog| {
+            log.entries.iter().filter(|entry| entry.kind == SubsystemType::NVM).count()
+        };
+        watch_all(options, |service, log| {
+            telling.borrow_mut().push((service, log.is_ok(), log.map_or(0, names)));
+        })
+        .await;
+    });
+    scene.world.run_for(Duration::from_secs(3)).expect("no stall");
+    let mut all = told.take();
+    all.sort();
+    let mut expected = services.each_ref().map(|service| (service.address, true, 0));
+    expected.sort();
+    assert_eq!(all, expected);
+    services[2].target.add_subsystem(nqn(1), "1").expect("a subsystem");
+    scene.world.run_for(Duration::from_secs(1)).expect("no stall");
+    assert_eq!(told.take(), [(services[2].address, true, 1)]);
+    // One that is lost is told of, and keeps those behind it watched.
+    scene.world.crash(services[1].node);
+    scene.world.run_for(Duration::from_secs(5)).expect("no stall");
+    assert!(told.take().iter().all(|(address, good, _)| *address == services[1].address && !good));
+    services[2].target.add_subsystem(nqn(2), "2").expect("a subsystem");
+    scene.world.run_for(Duration::from_secs(1)).expect("no stall");
+    assert!(told.take().contains(&(services[2].address, true, 2)));
     drop(watching);
 }

@@ -1,7 +1,8 @@
 //! What targets offer: the log of their discovery controllers (NVMe Base 2.0 §3.1.2.3, §5.16.1.23).
 //!
 //! [`discover`] asks once; [`follow`] also asks the discovery services that are referred to; [`Discovery`] stays connected
-//! and is told of changes; [`watch`] does that for ever, over lost connections too.
+//! and is told of changes; [`watch`] does that for ever, over lost connections too, and [`super::watch_all`] for all services that
+//! are referred to.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -84,9 +85,9 @@ pub struct DiscoveryLog {
     pub generation: u64,
     /// What it names.
     pub entries: Vec<Discovered>,
-}
     /// Entries that are left out because a field of theirs is no text.
     pub skipped: usize,
+}
 
 /// Asks the discovery controller at `address` what it offers. Takes at most about `timeout` per step.
 ///
@@ -236,14 +237,14 @@ impl Discovery {
 }
 
 /// Tells the log to `tell` now and after every change, for ever: connects anew when the connection is lost, and tells why
-/// there is none. Where the controller tells of no changes the log is read every keep alive timeout, or every
+/// there is none. Where the controller tells of no changes, or keeps no connections, the log is read every keep alive timeout, or every
 /// [`Options::backoff_max`] where there is none.
 pub async fn watch(options: Options, mut tell: impl FnMut(Result<&DiscoveryLog, &ConnectError>)) -> Infallible {
     let mut pause = options.backoff_min;
     let mut known = None;
     loop {
         let since = time::now();
-        let error = match Discovery::connect(&options).await {
+        let error = match keep(&options).await {
             Err(error) => error,
             Ok(discovery) => loop {
                 match discovery.log().await {
@@ -266,6 +267,17 @@ pub async fn watch(options: Options, mut tell: impl FnMut(Result<&DiscoveryLog, 
         }
         time::sleep(jittered(pause)).await;
         pause = doubled(pause, &options);
+    }
+}
+
+/// A connection that is kept. Services from before NVMe-oF 1.1 refuse a keep alive timeout: without one they are asked now and then.
+async fn keep(options: &Options) -> Result<Discovery, ConnectError> {
+    match Discovery::connect(options).await {
+        Err(ConnectError::Refused { step, status }) if !options.keep_alive.is_zero() => {
+            tracing::debug!(address = %options.address, step, %status, "again, without a keep alive timeout");
+            Discovery::connect(&Options { keep_alive: Duration::ZERO, ..options.clone() }).await
+        }
+        connected => connected,
     }
 }
 

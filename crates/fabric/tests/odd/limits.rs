@@ -1,14 +1,15 @@
 //! Controllers that take little, know little, or are busy.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
 use device::{Durability, Error, Lba, Namespace};
 use engine::{Buf, task};
-use fabric::host::{RemoteNamespace, trial};
+use fabric::host::{Options, RemoteNamespace, trial, watch};
 use nvme::identify::Cns;
 use nvme::opcode::{AdminOpcode, NvmOpcode};
-use nvme::Status;
+use nvme::{Nqn, Status};
 
 use super::Scene;
 use super::fake::{Answer, BLOCK, BLOCKS, Seen};
@@ -165,3 +166,36 @@ fn a_trial_promises_no_sign_of_life_that_it_does_not_give() {
 }
 
 /// Discovery services from before NVMe-oF 1.1 keep no connections and refuse a keep alive timeout: watching one told of nothing but
+/// that, for ever.
+#[test]
+fn a_service_that_keeps_no_connections_is_asked_now_and_then() {
+    let scene = Scene::new(9);
+    let told: Rc<Cell<(u32, u32)>> = Rc::default();
+    let generation = Cell::new(0u8);
+    let fake = Rc::clone(&scene.fake);
+    scene.fake.script(move |seen| {
+        if seen.is_connect() {
+            generation.set(generation.get() + 1);
+            fake.log.borrow_mut()[0] = generation.get();
+        }
+        match seen.is_connect() && seen.connect().kato.get() != 0 {
+            true => Answer::Status(Status::CONNECT_INVALID_PARAMETERS.do_not_retry()),
+            false => Answer::Usual,
+        }
+    });
+    let options = Options { subsystem: Nqn::discovery(), ..scene.options.clone() };
+    let telling = Rc::clone(&told);
+    let watching = scene.world.spawn_on(scene.host, async move {
+        watch(options, move |log| {
+            let (good, bad) = telling.get();
+            telling.set(if log.is_ok() { (good + 1, bad) } else { (good, bad + 1) });
+        })
+        .await;
+    });
+    scene.run_for(Duration::from_secs(2));
+    assert_eq!(told.get(), (1, 0));
+    scene.fake.log.borrow_mut()[0] = 99;
+    scene.run_for(Duration::from_secs(2));
+    assert_eq!(told.get(), (2, 0));
+    drop(watching);
+}

@@ -195,8 +195,8 @@ pub struct NvmeDiscoverArgs {
     /// Ask the discovery services that it refers to as well.
     #[arg(long)]
     pub follow: bool,
-    /// Stay connected and print the log again whenever it changes, until stopped.
-    #[arg(long, conflicts_with = "follow")]
+    /// Stay connected and print the log again whenever it changes, until stopped; with --follow those of all services.
+    #[arg(long)]
     pub watch: bool,
 }
 

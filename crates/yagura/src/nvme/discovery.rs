@@ -1,9 +1,10 @@
 //! `yagura nvme discover`: what discovery services name, once or as it changes.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use fabric::host::{ConnectError, Discovered, Discovery, DiscoveryLog, Options, follow, watch};
+use fabric::host::{ConnectError, Discovered, Discovery, DiscoveryLog, Options, follow, watch, watch_all};
 use nvme::fabrics::SubsystemType;
 use serde::Serialize;
 
@@ -81,8 +82,9 @@ pub fn options(address: SocketAddr, host: &NvmeHost) -> Result<Options, Failure>
     Ok(options)
 }
 
-/// What a discovery service names.
+/// What a discovery service names. Asked without a keep alive timeout, which older ones refuse.
 pub async fn ask(options: Options) -> Result<Vec<Discovered>, Failure> {
+    let options = Options { command_timeout: CONNECT_TIME, keep_alive: Duration::ZERO, ..options };
     let discovery = Discovery::connect(&options).await.map_err(Failure::unavailable)?;
     let log = discovery.log().await;
     discovery.leave().await;
@@ -109,30 +111,33 @@ pub async fn run(args: &NvmeDiscoverArgs) -> Result<(), Failure> {
         let (_, first) = &all[0];
         return first.as_ref().map(|_| ()).map_err(Failure::unavailable);
     }
-    let found = ask(Options { command_timeout: CONNECT_TIME, keep_alive: Duration::ZERO, ..options }).await?;
+    let found = ask(options).await?;
     let entries: Vec<_> = found.iter().map(Entry::new).collect();
     output::report(args.common.json, &entries, |_| lines(&found))
 }
 
 /// Prints until the program is stopped, or its reader is gone.
 async fn watching(args: &NvmeDiscoverArgs, options: Options) -> Result<(), Failure> {
-    let address = args.address;
-    let mut trouble = None;
-    let tell = |log: Result<&DiscoveryLog, &ConnectError>| {
+    let mut troubles = BTreeMap::new();
+    let mut tell = |address: SocketAddr, log: Result<&DiscoveryLog, &ConnectError>| {
         // The same trouble is told once, not at every attempt.
         let now = log.err().map(ToString::to_string);
-        if now.is_some() && now == trouble {
+        let before = troubles.insert(address, now.clone());
+        if now.is_some() && before == Some(now) {
             return;
         }
-        trouble = now;
+        let whose = if args.follow { format!("{address}: ") } else { String::new() };
         let text = match (args.common.json, log) {
             (true, log) => serde_json::to_string(&service(address, log)).unwrap_or_default() + "\n",
-            (false, Ok(log)) => format!("generation {}:\n{}", log.generation, lines(&log.entries)),
-            (false, Err(error)) => format!("{error}\n"),
+            (false, Ok(log)) => format!("{whose}generation {}:\n{}", log.generation, lines(&log.entries)),
+            (false, Err(error)) => format!("{whose}{error}\n"),
         };
         if let Err(failure) = output::write(text.as_bytes()) {
             std::process::exit(failure.status().into());
         }
     };
-    match watch(options, tell).await {}
+    match args.follow {
+        true => match watch_all(options, tell).await {},
+        false => match watch(options, |log| tell(args.address, log)).await {},
+    }
 }
