@@ -237,8 +237,8 @@ impl Discovery {
 }
 
 /// Tells the log to `tell` now and after every change, for ever: connects anew when the connection is lost, and tells why
-/// there is none. Where the controller tells of no changes, or keeps no connections, the log is read every keep alive timeout, or every
-/// [`Options::backoff_max`] where there is none.
+/// there is none. Where the controller tells of no changes, or keeps no connections, the log is read every keep alive timeout, or
+/// every [`Options::backoff_max`] where there is none.
 pub async fn watch(options: Options, mut tell: impl FnMut(Result<&DiscoveryLog, &ConnectError>)) -> Infallible {
     let mut pause = options.backoff_min;
     let mut known = None;
@@ -270,7 +270,8 @@ pub async fn watch(options: Options, mut tell: impl FnMut(Result<&DiscoveryLog, 
     }
 }
 
-/// A connection that is kept. Services from before NVMe-oF 1.1 refuse a keep alive timeout: without one they are asked now and then.
+/// A connection that is kept. Services from before NVMe-oF 1.1 refuse a keep alive timeout; without one they are asked now and
+/// then.
 async fn keep(options: &Options) -> Result<Discovery, ConnectError> {
     match Discovery::connect(options).await {
         Err(ConnectError::Refused { step, status }) if !options.keep_alive.is_zero() => {

@@ -11,7 +11,7 @@ use engine::{Buf, View};
 use super::super::error::{CommandError, Fate};
 use super::super::io::{Change, Swap};
 use super::path::Chosen;
-use super::{Inner, PathPolicy};
+use super::{Inner, PathPolicy, PathState};
 
 /// How often a command without a path looks for one, beside being told of changes: a path that rests wakes nobody. Guessed.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -75,10 +75,11 @@ impl Inner {
     fn no_path(&self, clock: &Clock) -> Error {
         let mut reason = clock.last();
         if reason.is_empty() {
-            let paths = self.paths.iter().filter(|path| !path.remote.is_connected());
-            let errors =
-                paths.filter_map(|path| Some(format!("{}: {}", path.remote.address(), path.remote.last_error()?)));
-            reason = errors.map(|error| format!(" ({error})")).collect();
+            let why = |path: PathState| match (path.ana, path.last_error) {
+                (Some(state), _) => Some(format!(" ({}: {state})", path.address)),
+                (None, error) => Some(format!(" ({})", error?)),
+            };
+            reason = self.paths.iter().filter_map(|path| why(path.state())).collect();
         }
         Error::NotConnected(format!("{}: no usable path within {:?}{reason}", self.name, self.deadline))
     }
