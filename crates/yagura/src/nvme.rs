@@ -1,24 +1,25 @@
 //! `yagura nvme …`: any NVMe/TCP target, block by block.
 
 use std::fs::File;
-use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
 
 pub use client::reach::CONNECT_TIME;
 use device::{Durability, Lba, Namespace, NamespaceInfo};
 use engine::Buf;
+use fabric::host::{Multipath, MultipathError, MultipathOptions, Options, RemoteNamespace};
 use nvme::Nqn;
 use nvme::fabrics::{SubsystemType, TransportType};
-use fabric::host::{Multipath, MultipathError, MultipathOptions, Options, RemoteNamespace};
 use serde::Serialize;
 
+use self::files::{Sink, Source};
 use crate::cli::{NvmeHost, NvmeNamespace, NvmePaths, NvmeReadArgs, NvmeVerb, NvmeWriteArgs};
 use crate::exit::Failure;
 use crate::size::Size;
 use crate::{output, reactors};
 
 mod discovery;
+mod files;
 pub mod keys;
 mod reservations;
 mod show;
@@ -46,7 +47,10 @@ pub fn run(verb: &NvmeVerb) -> Result<(), Failure> {
 /// The only subsystem that is discovered at `address`.
 async fn only_subsystem(address: SocketAddr, host: &NvmeHost) -> Result<Nqn, Failure> {
     let found = discovery::ask(discovery::options(address, host)?).await?;
-    let mut names: Vec<_> = found.into_iter().map(|entry| entry.subsystem).filter(|nqn| !nqn.is_discovery()).collect();
+    // A discovery service, here or elsewhere, is no subsystem to choose, whatever its name.
+    let found =
+        found.into_iter().filter(|entry| (entry.kind, entry.transport) == (SubsystemType::NVM, TransportType::TCP));
+    let mut names: Vec<_> = found.map(|entry| entry.subsystem).collect();
     names.sort();
     names.dedup();
     match <[_; 1]>::try_from(names) {
@@ -78,7 +82,7 @@ async fn connect(namespace: &NvmeNamespace) -> Result<RemoteNamespace, Failure> 
     RemoteNamespace::connect(options(namespace).await?).await.map_err(Failure::unavailable)
 }
 
-/// Over all paths given.
+/// Over all paths given: commands wait for one that works, until their deadline, also where there is only one.
 async fn connect_paths(namespace: &NvmeNamespace, paths: &NvmePaths) -> Result<Multipath, Failure> {
     let mut options = MultipathOptions::new(options(namespace).await?, &paths.path);
     options.deadline = Duration::from_secs(paths.deadline);
@@ -107,35 +111,27 @@ fn chunk_bytes(info: &NamespaceInfo) -> usize {
     (CHUNK_BYTES / block).clamp(1, (info.transfer_blocks_max as usize).max(1)) * block
 }
 
-/// Over the one path, where commands fail at once; over several they wait for one.
 async fn read(args: &NvmeReadArgs) -> Result<(), Failure> {
-    if args.paths.path.is_empty() {
-        let remote = connect(&args.namespace).await?;
-        let transferred = read_from(&remote, args).await?;
-        remote.disconnect().await;
-        return tell_read(args, &transferred);
-    }
     let paths = connect_paths(&args.namespace, &args.paths).await?;
     let transferred = read_from(&paths, args).await?;
     paths.disconnect().await;
-    tell_read(args, &transferred)
-}
-
-fn tell_read(args: &NvmeReadArgs, transferred: &Transferred) -> Result<(), Failure> {
     if args.file.is_none() && args.verify_pattern.is_none() {
         return Ok(()); // standard output holds the bytes
     }
     let what = if args.verify_pattern.is_some() { "verified" } else { "read" };
-    output::report(args.common.json, transferred, |transferred| transferred.describe(what))
+    output::report(args.common.json, &transferred, |transferred| transferred.describe(what))
 }
 
 async fn read_from(remote: &impl Namespace, args: &NvmeReadArgs) -> Result<Transferred, Failure> {
     let info = remote.info();
     let length = args.length.map_or(u64::from(info.block_size), |size| size.0);
-    let mut sink: Option<Box<dyn Write>> = match (&args.file, args.verify_pattern) {
+    let mut sink = match (&args.file, args.verify_pattern) {
         (_, Some(_)) => None,
-        (Some(path), None) => Some(Box::new(File::create(path).map_err(|error| named(path, error))?)),
-        (None, None) => Some(Box::new(std::io::stdout())),
+        (Some(path), None) => {
+            let path = path.clone();
+            Some(Sink::open(move || File::create(&path).map_err(|error| named(&path, error))).await?)
+        }
+        (None, None) => Some(Sink::open(|| Ok(std::io::stdout())).await?),
     };
     let started = engine::time::now();
     let (mut done, mut expected) = (0, Vec::new());
@@ -154,38 +150,30 @@ async fn read_from(remote: &impl Namespace, args: &NvmeReadArgs) -> Result<Trans
             }
         }
         if let Some(sink) = &mut sink {
-            sink.write_all(bytes)?;
+            sink.write(bytes.to_vec()).await?;
         }
         done += now;
-    }
-    if let Some(sink) = &mut sink {
-        sink.flush()?;
     }
     Ok(Transferred { lba: args.lba, bytes: done, seconds: started.elapsed().as_secs_f64() })
 }
 
 async fn write(args: &NvmeWriteArgs) -> Result<(), Failure> {
-    let transferred = if args.paths.path.is_empty() {
-        let remote = connect(&args.namespace).await?;
-        let transferred = write_to(&remote, args).await?;
-        remote.disconnect().await;
-        transferred
-    } else {
-        let paths = connect_paths(&args.namespace, &args.paths).await?;
-        let transferred = write_to(&paths, args).await?;
-        paths.disconnect().await;
-        transferred
-    };
+    let paths = connect_paths(&args.namespace, &args.paths).await?;
+    let transferred = write_to(&paths, args).await?;
+    paths.disconnect().await;
     output::report(args.common.json, &transferred, |transferred| transferred.describe("wrote"))
 }
 
 async fn write_to(remote: &impl Namespace, args: &NvmeWriteArgs) -> Result<Transferred, Failure> {
     let info = remote.info();
     let durability = if args.fua { Durability::Stable } else { Durability::Cached };
-    let mut source: Box<dyn Read> = match (&args.file, args.pattern) {
-        (Some(path), _) => Box::new(File::open(path).map_err(|error| named(path, error))?),
-        (None, None) => Box::new(std::io::stdin()),
-        (None, Some(_)) => Box::new(std::io::empty()),
+    let mut source = match (&args.file, args.pattern) {
+        (Some(path), _) => {
+            let path = path.clone();
+            Some(Source::open(move || File::open(&path).map_err(|error| named(&path, error))).await?)
+        }
+        (None, None) => Some(Source::open(|| Ok(std::io::stdin())).await?),
+        (None, Some(_)) => None,
     };
     let length = args.length.map_or(u64::MAX, |size| size.0);
     let started = engine::time::now();
@@ -193,11 +181,10 @@ async fn write_to(remote: &impl Namespace, args: &NvmeWriteArgs) -> Result<Trans
     while done < length {
         let now = (length - done).min(chunk_bytes(&info) as u64) as usize;
         let lba = args.lba.saturating_add(done / u64::from(info.block_size)); // beyond every end: refused as out of range
-        match args.pattern {
-            Some(seed) => pattern(seed, lba.wrapping_mul(info.block_size.into()), now, &mut bytes),
-            None => {
-                bytes.clear();
-                source.by_ref().take(now as u64).read_to_end(&mut bytes)?;
+        match (&mut source, args.pattern) {
+            (Some(source), _) => bytes = source.read(now).await?,
+            (None, seed) => {
+                pattern(seed.unwrap_or_default(), lba.wrapping_mul(info.block_size.into()), now, &mut bytes)
             }
         }
         if bytes.is_empty() {

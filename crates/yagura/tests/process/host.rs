@@ -1,9 +1,11 @@
 //! `yagura nvme` as an operator uses it: discovery, a trial, identify pages, several paths.
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use crate::support::{Server, run, yagura};
+use crate::support::{Server, finished, http_get, run, yagura};
 
 const NQN: &str = "nqn.2026-11.io.yagura:node";
 
@@ -100,4 +102,76 @@ fn discovery_is_followed_and_watched() {
     assert!(then["error"].as_str().is_some_and(|error| error.contains(&address)), "{then}");
     watching.kill().expect("it runs");
     watching.wait().expect("it ends");
+}
+
+/// A pipe that stalls once stalled the reactor, and with it the signs of life: the target dropped the association, and the write
+/// (or read) was in vain. The target drops a host that is silent for two seconds; the pipes stall for six.
+#[test]
+fn a_pipe_that_stalls_costs_no_association() {
+    let (server, [address, _]) = two_ports(&["--metrics=127.0.0.1:0"]);
+    let binary = env!("CARGO_BIN_EXE_yagura");
+    let shell = |script: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", script, binary, &address, NQN]);
+        finished(command)
+    };
+    let script =
+        "(printf head; sleep 6; head -c 1000000 /dev/zero) | \"$0\" nvme write \"$1\" --nqn \"$2\" --stdin --lba 3";
+    let (status, text, stderr) = shell(script);
+    assert!(status == 0 && !stderr.contains("connection lost"), "{text}{stderr}");
+    let script = "\"$0\" nvme read \"$1\" --nqn \"$2\" --lba 3 --length 1M | (sleep 6; head -c 4)";
+    let (status, text, stderr) = shell(script);
+    assert!(status == 0 && text == "head" && !stderr.contains("connection lost"), "{text}{stderr}");
+    let metrics = http_get(server.address("metrics"), "/metrics");
+    let expired = metrics.lines().find(|line| line.starts_with("yagura_target_keep_alive_expired"));
+    assert!(expired.is_some_and(|line| line.ends_with(" 0")), "{expired:?}");
+}
+
+/// With one path a command failed as soon as that was lost, whatever `--deadline` said.
+#[test]
+fn a_command_outlives_its_only_path() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("medium");
+    let namespace = format!("--namespace=file={}", file.display());
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port");
+    let serve = || Server::start(&["target", &namespace, &format!("--port={port}")]);
+    std::fs::File::create(&file).and_then(|file| file.set_len(16 << 20)).expect("a file");
+    let server = serve();
+    let mut command = yagura(&["nvme", "write", &port.to_string(), "--nqn", NQN, "--stdin", "--deadline=40"]);
+    let mut writing = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("started");
+    let mut input = writing.stdin.take().expect("piped");
+    input.write_all(&vec![7; 512 << 10]).expect("taken");
+    // By now it is connected.
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(server.stop("INT"), 0);
+    // As much as a pipe holds: nobody reads while the command waits for its path.
+    input.write_all(&[7; 32 << 10]).expect("taken");
+    drop(input);
+    std::thread::sleep(Duration::from_secs(1));
+    let _server = serve();
+    assert_eq!(writing.wait().expect("it ends").code(), Some(0));
+}
+
+/// A discovery service that is told of in a log is no second subsystem to choose from.
+#[test]
+fn the_only_subsystem_is_found_among_discovery_services() {
+    let (_other, [elsewhere, _]) = two_ports(&[]);
+    let (_server, [address, _]) = two_ports(&[&format!("--referral={elsewhere}")]);
+    assert_eq!(json(&["nvme", "id-ns", &address])["nsze"], 4096);
+}
+
+/// `--follow` and `--watch` once excluded each other: a change behind a referral was told to nobody.
+#[test]
+fn services_that_are_referred_to_are_watched_too() {
+    let (_other, [elsewhere, _]) = two_ports(&[]);
+    let (_server, [address, _]) = two_ports(&[&format!("--referral={elsewhere}")]);
+    let mut command = yagura(&["nvme", "discover", &address, "--watch", "--follow", "--json"]);
+    let mut watching = command.stdout(Stdio::piped()).spawn().expect("it starts");
+    let lines = BufReader::new(watching.stdout.take().expect("piped")).lines();
+    let told: Vec<serde_json::Value> =
+        lines.take(2).map(|line| serde_json::from_str(&line.expect("a line")).expect("JSON")).collect();
+    watching.kill().expect("it runs");
+    watching.wait().expect("it ends");
+    let services: Vec<_> = told.iter().map(|log| log["service"].as_str().expect("an address")).collect();
+    assert_eq!(services, [address.as_str(), &elsewhere]);
 }

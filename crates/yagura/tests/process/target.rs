@@ -46,8 +46,8 @@ fn a_group_is_switched_from_port_to_port_while_the_target_serves() {
     assert_eq!(report["subsystems"][0]["ana"][0]["state"], "non-optimized");
     assert!(reads(&port(&server, 0)) && reads(&port(&server, 1)));
     ask(&control, &["ana", "--group=1", "--port=1", "--state=inaccessible"]);
-    let (status, _, stderr) = run(&["nvme", "read", &port(&server, 0), "--length=4K"]);
-    assert!(status != 0, "{stderr}");
+    let (status, _, stderr) = run(&["nvme", "read", &port(&server, 0), "--length=4K", "--deadline=1"]);
+    assert!(status == 3 && stderr.contains("inaccessible"), "{stderr}");
     assert!(reads(&port(&server, 1)));
     ask(&control, &["ana", "--group=1", "--port=1", "--state=optimized"]);
     assert!(reads(&port(&server, 0)));
@@ -164,7 +164,7 @@ fn all_of_it_can_stand_in_a_file() {
     assert_eq!((&second["ports"][0], &second["namespaces"][0]["nsid"]), (&6.into(), &4.into()));
     assert_eq!((&second["any_host"], &second["hosts"][0]), (&false.into(), &HOST.into()));
     let a = format!("--nqn={NQN}:a");
-    let read = |index| run(&["nvme", "read", &port(&server, index), &a, "--length=4K"]).0;
+    let read = |index| run(&["nvme", "read", &port(&server, index), &a, "--length=4K", "--deadline=1"]).0;
     assert!(read(0) != 0 && read(1) == 0, "group 2 is inaccessible at port 5 alone");
     let (_, discovered, _) = run(&["nvme", "discover", &port(&server, 1)]);
     assert!(discovered.contains(&format!("{NQN}:a")) && !discovered.contains(&format!("{NQN}:b")), "{discovered}");
