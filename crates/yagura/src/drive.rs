@@ -47,6 +47,7 @@ pub fn failure(error: DriveError) -> Failure {
         | DriveError::NotADrive { .. }
         | DriveError::IsADrive { .. }
         | DriveError::Damaged { .. }
+        | DriveError::Undecided { .. }
         | DriveError::ReadOnly(_)
         | DriveError::Device(_) => Failure::refused(error),
         other => Failure::usage(other),
