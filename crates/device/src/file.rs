@@ -241,8 +241,11 @@ impl FileNamespace {
         let held = (Arc::clone(&self.latch), guard);
         // A failure latches before the range is free, whoever learns of it: no waiter may write over bytes of unknown state.
         let late = |(latch, guard): (Arc<Latch>, RangeGuard), result: io::Result<()>| {
-            if let Err(error) = result {
-                latch.write_failed("write", &error);
+            // Cut short, it met a full file system or a fault, and the next write is told which. Nobody was told that it was done.
+            if let Err(error) = result.as_ref()
+                && error.kind() != io::ErrorKind::WriteZero
+            {
+                latch.write_failed("write", error);
             }
             drop(guard);
         };

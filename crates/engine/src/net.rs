@@ -128,7 +128,8 @@ impl TcpStream {
         (result, batch)
     }
 
-    /// Lets the connection fail when the peer's system has not answered for `limit`, also while nothing is said.
+    /// Lets the connection fail when the peer's system has not answered for `limit`, also while nothing is said, or has taken none
+    /// of what it was sent for as long.
     ///
     /// # Errors
     /// What the system says, where it has no such options.

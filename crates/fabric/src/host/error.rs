@@ -93,12 +93,16 @@ impl ConnectError {
         !status.is_do_not_retry() && !ours.contains(&status.kind())
     }
 
-    /// Whether the target does not want us, or has said that trying again is of no use.
+    /// Whether the target does not want us, or has said that trying again is of no use. A controller that has gone between the
+    /// Connects of its queues, with a target that restarts, say, is no denial: that command makes no sense any more, and the
+    /// next association will be taken.
     pub(super) fn is_denial(&self) -> bool {
         match self {
-            ConnectError::Refused { status, .. } => {
-                status.is_do_not_retry() || status.kind() == Status::CONNECT_INVALID_HOST
-            }
+            ConnectError::Refused { status, .. } => match status.kind() {
+                Status::CONNECT_INVALID_HOST => true,
+                Status::SEQUENCE_ERROR | Status::CONNECT_INVALID_PARAMETERS => false,
+                _ => status.is_do_not_retry(),
+            },
             ConnectError::Authentication { .. } => true,
             _ => false,
         }

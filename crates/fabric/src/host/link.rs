@@ -8,10 +8,11 @@
 //!   waits for a slot waits for ever.
 //! - A connection that ends for any reason but a shutdown in order is reset: nothing of it is sent any more.
 
+mod error;
+
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
-use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -25,9 +26,11 @@ use engine::task::{self, Task};
 use engine::{Buf, time};
 use nvme::Submission;
 
+pub use error::LinkError;
+
 use super::queue::{Aftermath, Payload, Queue, QueueConfig, QueueError};
 use super::slot::{Ended, SlotId};
-use crate::tls::{TlsError, TlsPsk};
+use crate::tls::TlsPsk;
 use crate::transport::Transport;
 
 /// The buffer that receives what has no place of its own. Guessed: a usual turn's worth of answers and small reads.
@@ -38,47 +41,6 @@ const CHECKS_PER_TIMEOUT: u32 = 4;
 const GRACE_PART: u32 = 2;
 /// How long a peer that is being told why the connection ends may take to listen. Guessed.
 const TERM_REQ_TIMEOUT: Duration = Duration::from_millis(200);
-
-/// Why a connection could not be made, or ended.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum LinkError {
-    /// The connection was not made, or was lost.
-    #[error("{0}")]
-    Io(String),
-    /// The target closed the connection.
-    #[error("the target closed the connection")]
-    Closed,
-    /// The connection could not be secured.
-    #[error(transparent)]
-    Tls(#[from] TlsError),
-    /// One side broke the protocol.
-    #[error(transparent)]
-    Queue(#[from] QueueError),
-    /// A command had no answer in time.
-    #[error("a command was not answered within {0:?}")]
-    CommandTimeout(Duration),
-    /// Not even Keep Alive was answered.
-    #[error("the target was silent for {0:?}")]
-    Silent(Duration),
-    /// Keep Alive failed.
-    #[error("the target answered Keep Alive with an error")]
-    KeepAlive,
-    /// The target did not finish the connection's set-up in time.
-    #[error("the target did not answer within {0:?}")]
-    ConnectTimeout(Duration),
-    /// Another queue of its association has ended.
-    #[error("the association has ended")]
-    AssociationEnded,
-    /// This side ended it.
-    #[error("the connection was shut down")]
-    Shutdown,
-}
-
-impl From<io::Error> for LinkError {
-    fn from(error: io::Error) -> LinkError {
-        LinkError::Io(error.to_string())
-    }
-}
 
 /// One queue and its connection. Dropping it ends both.
 pub struct Link {
@@ -426,8 +388,19 @@ async fn tell_peer(shared: &Shared, error: &QueueError) {
     {
         let mut batch = SendBatch::new();
         batch.head(&term_req);
+        let told = async {
+            let (sent, _) = shared.stream.send(batch).await;
+            let mut buf = Buf::with_capacity(RECEIVE_BYTES);
+            // It closes when it has read that; a reset at once could overtake it.
+            while sent.is_ok() {
+                let (received, taken) = shared.stream.recv(std::mem::take(&mut buf)).await;
+                let Ok(1..) = received else { return };
+                buf = taken;
+                buf.set_len(0);
+            }
+        };
         // The connection ends either way.
-        let _ = time::timeout(TERM_REQ_TIMEOUT, shared.stream.send(batch)).await;
+        let _ = time::timeout(TERM_REQ_TIMEOUT, told).await;
     }
 }
 

@@ -27,6 +27,7 @@ use std::time::Duration;
 
 use device::{Durability, Error, Lba, Namespace, NamespaceInfo};
 use engine::sync::Notify;
+use engine::time;
 use engine::{Buf, View};
 use nvme::AnaState;
 
@@ -36,6 +37,7 @@ use super::error::ConnectError;
 use super::io::{Change, Swap};
 use super::options::Options;
 use super::remote::RemoteNamespace;
+use super::session::{doubled, jittered};
 
 /// Paths of a namespace. Guessed: a few ports on a few networks.
 pub const PATHS_MAX: usize = 16;
@@ -133,16 +135,7 @@ impl Multipath {
     pub async fn connect(options: MultipathOptions) -> Result<Multipath, MultipathError> {
         check(&options.paths)?;
         let changed = Notify::new();
-        let mut first_error = None;
-        let mut connected: Vec<Option<RemoteNamespace>> = Vec::new();
-        for path in &options.paths {
-            let made = RemoteNamespace::connect_noticed(path.clone(), changed.clone()).await;
-            connected.push(made.map_err(|error| first_error.get_or_insert(error).clone()).ok());
-        }
-        let Some(info) = connected.iter().flatten().next().map(Namespace::info) else {
-            let reason = first_error.expect("invariant: there is a path, and none could be connected");
-            return Err(MultipathError::NoPath(reason));
-        };
+        let (info, connected) = connect_each(&options.paths, &changed).await.map_err(MultipathError::NoPath)?;
         let same = |remote: &RemoteNamespace| {
             let found = remote.info();
             found.nguid == info.nguid && found.block_size == info.block_size && found.blocks >= info.blocks
@@ -191,6 +184,32 @@ impl Multipath {
     /// A write is stable by itself where there is a volatile cache.
     fn durability(&self, asked: Durability) -> Durability {
         if self.info().volatile_cache { Durability::Stable } else { asked }
+    }
+}
+
+/// Connects each path, with what the first of them says of the namespace; or the first one's error. One that is busy is asked again
+/// only where no other one answers.
+async fn connect_each(
+    paths: &[Options],
+    changed: &Notify,
+) -> Result<(NamespaceInfo, Vec<Option<RemoteNamespace>>), ConnectError> {
+    let longest = paths.iter().map(|path| path.connect_timeout).max().unwrap_or_default();
+    let (deadline, mut pause) = (time::now() + longest, paths[0].backoff_min);
+    loop {
+        let mut errors = Vec::new();
+        let mut connected = Vec::with_capacity(paths.len());
+        for path in paths {
+            let made = RemoteNamespace::connect_noticed(path.clone(), changed.clone()).await;
+            connected.push(made.map_err(|error| errors.push(error)).ok());
+        }
+        if let Some(info) = connected.iter().flatten().next().map(Namespace::info) {
+            return Ok((info, connected));
+        }
+        if !errors.iter().any(ConnectError::may_pass) || time::now() + pause >= deadline {
+            return Err(errors.swap_remove(0));
+        }
+        time::sleep(jittered(pause)).await;
+        pause = doubled(pause, &paths[0]);
     }
 }
 

@@ -55,7 +55,7 @@ impl RemoteNamespace {
     /// The same with the notice of change that a multipath namespace gives all its paths.
     pub(super) async fn connect_noticed(options: Options, changed: Notify) -> Result<RemoteNamespace, ConnectError> {
         let nsid = options.nsid;
-        let session = Rc::new(Session::connect(options).await?);
+        let session = Rc::new(Session::connect_once(options).await?);
         RemoteNamespace::on(session, nsid, changed).await
     }
 

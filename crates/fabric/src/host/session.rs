@@ -72,16 +72,21 @@ impl Session {
     pub(super) async fn connect(options: Options) -> Result<Session, ConnectError> {
         let deadline = time::now() + options.connect_timeout;
         let mut pause = options.backoff_min;
-        let made = loop {
-            match Association::connect(&options).await {
+        loop {
+            match Session::connect_once(options.clone()).await {
                 Err(error) if error.may_pass() && time::now() + pause < deadline => {
                     tracing::debug!(address = %options.address, %error, "asking again");
                     time::sleep(jittered(pause)).await;
                     pause = doubled(pause, &options);
                 }
-                made => break made?,
+                made => return made,
             }
-        };
+        }
+    }
+
+    /// The same, where others may be asked first.
+    pub(super) async fn connect_once(options: Options) -> Result<Session, ConnectError> {
+        let made = Association::connect(&options).await?;
         Ok(Session::start(options, Some(made)))
     }
 

@@ -214,6 +214,11 @@ pub(super) async fn manage<N: Namespace>(slot: u16, request: Box<Request<N>>) ->
 pub(super) async fn execute<N: Namespace>(operation: Operation<N>) -> Outcome {
     let Operation { slot, namespace, commit, work } = operation;
     if commit && let Err(error) = namespace.flush().await {
+        // Who reads is not told that something is protected from writes.
+        let error = match error {
+            Error::ReadOnly(reason) => Error::WriteFault(reason.to_owned()),
+            error => error,
+        };
         return Outcome { slot, result: Err(error), status: None, data: Buf::default(), dword0: 0 };
     }
     let result = match work {

@@ -83,8 +83,8 @@ pub const TERM_TIME_MAX: Duration = Duration::from_secs(1);
 /// How long a controller may be neither enabled nor gone. Derived: the specification keeps an association at least two minutes
 /// after a reset (NVMe Base 2.0c §3.3.2.4).
 pub const IDLE_TIME_MAX: Duration = Duration::from_secs(120);
-/// How long a host may not answer the network before its connection is given up. Only here a host that has died is noticed
-/// where it wanted no keep alive. Chosen: as long as an idle association may stay.
+/// How long a host may not answer the network, or take none of what is sent to it, before its connection is given up. Only here
+/// a host that has died is noticed where it wanted no keep alive. Chosen: as long as an idle association may stay.
 pub const SILENT_HOST_TIME_MAX: Duration = IDLE_TIME_MAX;
 /// RTD3E: how long a shutdown may take, microseconds. Chosen: the most that Linux waits for; without it that waits for five
 /// seconds, in which a slow disk has not flushed its cache, and goes on as if it had.

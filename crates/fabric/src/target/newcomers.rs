@@ -28,22 +28,26 @@ const AUTHENTICATING_OF_ADDRESS_MAX: usize = OFFLOADED_MAX / 8;
 /// Queues of one host that have yet to authenticate, from all its addresses. Chosen: see the module.
 const AUTHENTICATING_OF_HOST_MAX: usize = OFFLOADED_MAX / 4;
 
+/// A network of IPv6 has as much as so many of its addresses: a machine is often given a whole one, and a whole storage network is
+/// often one. Chosen: the others have half of what there is.
+const NETWORK_FACTOR: usize = 2;
+
 const _: () = assert!(CONNECTIONS_MAX / CONNECTING_SHARE >= super::limits::CONTROLLERS_MAX);
 const _: () = assert!(AUTHENTICATING_OF_ADDRESS_MAX < AUTHENTICATING_OF_HOST_MAX);
 
 /// See the module.
 pub(super) struct Newcomers {
-    connecting: Arc<Counts<IpAddr>>,
-    addresses: Arc<Counts<IpAddr>>,
+    connecting: Peers,
+    authenticating: Peers,
     hosts: Arc<Counts<Nqn>>,
 }
 
 /// A connection that has not got through Connect yet.
-pub(super) type Connecting = Counted<IpAddr>;
+pub(super) type Connecting = Peer;
 
 /// A queue that has yet to authenticate.
 pub(super) struct Authenticating {
-    _address: Counted<IpAddr>,
+    _peer: Peer,
     _host: Counted<Nqn>,
 }
 
@@ -52,25 +56,48 @@ impl Newcomers {
     pub fn new(connections_max: usize) -> Newcomers {
         let connecting_max = (connections_max.min(CONNECTIONS_MAX) / CONNECTING_SHARE).max(CONNECTING_MIN);
         Newcomers {
-            connecting: Counts::new(connecting_max),
-            addresses: Counts::new(AUTHENTICATING_OF_ADDRESS_MAX),
+            connecting: Peers::new(connecting_max),
+            authenticating: Peers::new(AUTHENTICATING_OF_ADDRESS_MAX),
             hosts: Counts::new(AUTHENTICATING_OF_HOST_MAX),
         }
     }
 
     /// A place for a new connection, if its address has not all of its own.
     pub fn connect(&self, peer: IpAddr) -> Option<Connecting> {
-        self.connecting.count(network(peer))
+        self.connecting.count(peer)
     }
 
     /// A place for a queue whose host has to authenticate, if the address and the host have not all of theirs.
     pub fn authenticate(&self, peer: IpAddr, host: &Nqn) -> Option<Authenticating> {
-        let address = self.addresses.count(network(peer))?;
-        self.hosts.count(host.clone()).map(|host| Authenticating { _address: address, _host: host })
+        let peer = self.authenticating.count(peer)?;
+        self.hosts.count(host.clone()).map(|host| Authenticating { _peer: peer, _host: host })
     }
 }
 
-/// What one peer has: an address of IPv4, and of IPv6 a whole network, which is what a machine is given.
+/// What each address has, and each network of IPv6.
+struct Peers {
+    addresses: Arc<Counts<IpAddr>>,
+    networks: Arc<Counts<IpAddr>>,
+}
+
+/// One of what an address and its network have.
+pub(super) struct Peer {
+    _address: Counted<IpAddr>,
+    _network: Counted<IpAddr>,
+}
+
+impl Peers {
+    fn new(of_address_max: usize) -> Peers {
+        Peers { addresses: Counts::new(of_address_max), networks: Counts::new(of_address_max * NETWORK_FACTOR) }
+    }
+
+    fn count(&self, peer: IpAddr) -> Option<Peer> {
+        let address = self.addresses.count(peer.to_canonical())?;
+        self.networks.count(network(peer)).map(|network| Peer { _address: address, _network: network })
+    }
+}
+
+/// Of IPv6 the network that an address belongs to; an address of IPv4 stands for itself.
 fn network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
@@ -127,6 +154,12 @@ fn lock<T>(counts: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
+    impl Peers {
+        fn is_empty(&self) -> bool {
+            lock(&self.addresses.counts).is_empty() && lock(&self.networks.counts).is_empty()
+        }
+    }
+
     fn address(text: &str) -> IpAddr {
         text.parse().expect("an address")
     }
@@ -142,16 +175,20 @@ mod tests {
         all.pop();
         assert!(newcomers.connect(address("192.0.2.1")).is_some());
         drop(all);
-        assert!(lock(&newcomers.connecting.counts).is_empty(), "nothing is kept of those who have gone");
+        assert!(newcomers.connecting.is_empty(), "nothing is kept of those who have gone");
         let few = Newcomers::new(8);
         assert_eq!((0..100).map_while(|_| few.connect(address("2001:db8::1"))).collect::<Vec<_>>().len(), 64);
     }
 
     #[test]
-    fn an_ipv6_network_is_one_peer() {
+    fn an_ipv6_network_has_as_much_as_two_of_its_addresses() {
         let newcomers = Newcomers::new(8);
-        let _all: Vec<_> = (0..64).map(|at| newcomers.connect(address(&format!("2001:db8:0:1::{at:x}")))).collect();
-        assert!(newcomers.connect(address("2001:db8:0:1:ffff::")).is_none());
+        let fill = |host: u16| -> Vec<_> {
+            let from = address(&format!("2001:db8:0:1::{host:x}"));
+            (0..1000).map_while(|_| newcomers.connect(from)).collect()
+        };
+        let all: Vec<_> = (1..=3).map(fill).collect();
+        assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [64, 64, 0]);
         assert!(newcomers.connect(address("2001:db8:0:2::")).is_some());
     }
 
@@ -170,6 +207,6 @@ mod tests {
         assert_eq!(first.len() + all, AUTHENTICATING_OF_HOST_MAX);
         assert!(newcomers.authenticate(address("192.0.2.99"), &host("b")).is_some());
         drop((first, others));
-        assert!(lock(&newcomers.hosts.counts).is_empty() && lock(&newcomers.addresses.counts).is_empty());
+        assert!(lock(&newcomers.hosts.counts).is_empty() && newcomers.authenticating.is_empty());
     }
 }

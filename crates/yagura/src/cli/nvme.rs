@@ -288,7 +288,8 @@ pub struct NvmeWriteArgs {
     /// How many bytes of the pattern to write.
     #[arg(long, value_name = "SIZE", requires = "pattern")]
     pub length: Option<Size>,
-    /// Acknowledge each write only when it is stable (force unit access).
+    /// Acknowledge each write only when it is stable (force unit access). Where the controller has a volatile cache that is done
+    /// in any case, since the connection may be lost and the target restarted between a write and a flush.
     #[arg(long)]
     pub fua: bool,
 }
