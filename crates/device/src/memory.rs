@@ -8,6 +8,7 @@
 //!
 //! The copy under a stripe's lock is the one copy of the payload: this memory is the medium.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use engine::{Buf, View};
@@ -31,7 +32,42 @@ const _: () = assert!(STRIPE_BYTES.is_multiple_of(BLOCK_SIZE_MAX as usize), "a b
 const _: () = assert!(TRANSFER_BYTES_MAX.is_multiple_of(STRIPE_BYTES), "or one more stripe could be touched");
 
 /// Bytes of one stripe; none: all zeroes.
-type Stripe = Option<Box<[u8]>>;
+type Stripe = Option<Content>;
+
+/// Where a stripe's bytes begin in memory. Chosen: where those of a [`Buf`] do. On some processors (AMD's Zen 3 is one) a copy
+/// whose target lies up to 63 bytes behind its source, modulo a page, takes five times as long as any other; and the allocator
+/// puts its own 16 bytes in front of what it hands out.
+const CONTENT_ALIGN: usize = 4096;
+
+/// [`STRIPE_BYTES`] of memory, aligned, zeroed by the page when it is first touched.
+#[derive(Debug)]
+struct Content {
+    /// The bytes, and room to align them: never touched, so it takes no memory.
+    memory: Box<[u8]>,
+    begin: usize,
+}
+
+impl Content {
+    fn zeroed() -> Content {
+        let memory = vec![0; STRIPE_BYTES + CONTENT_ALIGN].into_boxed_slice();
+        let begin = memory.as_ptr().addr().wrapping_neg() % CONTENT_ALIGN;
+        Content { memory, begin }
+    }
+}
+
+impl Deref for Content {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.memory[self.begin..][..STRIPE_BYTES]
+    }
+}
+
+impl DerefMut for Content {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[self.begin..][..STRIPE_BYTES]
+    }
+}
 
 /// A namespace in memory; share it between threads by `Arc`.
 #[derive(Debug)]
@@ -292,8 +328,7 @@ fn holds(stripe: &Stripe, piece: &Piece, expected: &[u8]) -> bool {
 }
 
 fn store(stripe: &mut Stripe, piece: &Piece, data: &[u8]) {
-    // The allocator hands out zeroed pages lazily: a stripe costs what has been written to it.
-    let bytes = stripe.get_or_insert_with(|| vec![0; STRIPE_BYTES].into_boxed_slice());
+    let bytes = stripe.get_or_insert_with(Content::zeroed);
     bytes[piece.within.clone()].copy_from_slice(&data[piece.at.clone()]);
 }
 
@@ -309,13 +344,23 @@ fn clear(stripe: &mut Stripe, piece: &Piece) {
 mod tests {
     use super::*;
 
+    /// Content began 16 bytes behind a page, and a write of 4 KiB took 2.0 us instead of 0.4.
+    #[test]
+    fn content_begins_where_a_buffer_does() {
+        for content in std::iter::repeat_with(Content::zeroed).take(9).collect::<Vec<_>>() {
+            let buffer = Buf::zeroed(4096);
+            assert_eq!((content.as_ptr().addr() % CONTENT_ALIGN, buffer.as_ptr().addr() % CONTENT_ALIGN), (0, 0));
+            assert_eq!((content.len(), content.iter().all(|&byte| byte == 0)), (STRIPE_BYTES, true));
+        }
+    }
+
     /// Zeroing once went stripe by stripe whatever its length: a reader of both stripes could find one old and one zeroed.
     #[test]
     fn zeroing_within_the_atomic_size_locks_all_its_stripes_at_once() {
         let memory = Memory::new(4 << 20, 4096, [1; 16]).expect("a memory namespace");
         let [first, second] = [0, 1].map(|index| &memory.stripes[index]);
         for stripe in [first, second] {
-            *write(stripe) = Some(vec![1; STRIPE_BYTES].into_boxed_slice());
+            write(stripe).get_or_insert_with(Content::zeroed).fill(1);
         }
         let blocks = (STRIPE_BYTES / 4096) as u64;
         std::thread::scope(|scope| {
