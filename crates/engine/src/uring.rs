@@ -50,9 +50,10 @@ pub struct ReactorConfig {
 }
 
 impl Default for ReactorConfig {
-    /// Not pinned, spinning up to 50 us: several round trips over loopback and about the latency of a read from flash.
+    /// Not pinned, spinning up to 200 us: several round trips over loopback where cores are far apart, and some latencies of a
+    /// read from flash. Only waits of this order ever spin so long.
     fn default() -> ReactorConfig {
-        ReactorConfig { core: None, spin_max: Duration::from_micros(50), ring_entries: 256 }
+        ReactorConfig { core: None, spin_max: Duration::from_micros(200), ring_entries: 256 }
     }
 }
 

@@ -33,17 +33,17 @@ struct Ready {
 
 /// Serves until a signal.
 pub fn run(args: &GatewayArgs) -> Result<(), Failure> {
-    let placement = args.serving.placement();
-    let letters = Handout::new(stop::letters(placement.len(), args.serving.until_stdin_closes)?);
+    let reactors = args.serving.reactors();
+    let letters = Handout::new(stop::letters(reactors.len(), args.serving.until_stdin_closes)?);
     let (senders, receivers): (Vec<_>, Vec<_>) =
-        (1..placement.len()).map(|_| mailbox::<DetachedStream>(HANDED_MAX)).unzip();
+        (1..reactors.len()).map(|_| mailbox::<DetachedStream>(HANDED_MAX)).unzip();
     let (handed, senders) = (Handout::new(receivers), Handout::new([senders]));
     let password = args.password_file.as_deref().map(Secret::from_file).transpose();
     let password = password.map_err(|error| Failure::refused(format!("--password-file: {error}")))?;
     let shared = Arc::new(Shared::new(password));
     let tls = args.tls.context().map_err(|error| Failure::refused(error.to_string()))?;
     let stores = Arc::new(metrics::StoreMetrics::default());
-    reactors::run(&placement, async |index| {
+    reactors::run(&reactors, async |index| {
         let Some(letter) = letters.take(index) else { return Ok(()) };
         // Each reactor has its own connections to the members: nothing is shared on the data path.
         let store = client::open(&args.address).await?;

@@ -4,19 +4,18 @@ use engine::{Reactor, ReactorConfig};
 
 use crate::exit::Failure;
 
-/// Runs `main(0)`, `main(1)`, … each on a reactor of its own, pinned as `placement` says, until all have ended. The first is on the
-/// calling thread. The first failure counts.
-pub fn run<M>(placement: &[Option<usize>], main: M) -> Result<(), Failure>
+/// Runs `main(0)`, `main(1)`, … each on a reactor of its own, of `configs` in this order, until all have ended. The first is on
+/// the calling thread. The first failure counts.
+pub fn run<M>(configs: &[ReactorConfig], main: M) -> Result<(), Failure>
 where
     M: AsyncFn(usize) -> Result<(), Failure> + Sync,
 {
     let one = |index: usize| {
-        let config = ReactorConfig { core: placement[index], ..ReactorConfig::default() };
-        let ended = Reactor::run(config, main(index));
+        let ended = Reactor::run(configs[index].clone(), main(index));
         ended.map_err(|error| Failure::from(error).during(format!("reactor {index}")))?
     };
     std::thread::scope(|scope| {
-        let others: Vec<_> = (1..placement.len())
+        let others: Vec<_> = (1..configs.len())
             .map(|index| {
                 std::thread::Builder::new().name(format!("reactor {index}")).spawn_scoped(scope, move || one(index))
             })

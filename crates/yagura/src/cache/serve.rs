@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ::cache::hash::Hasher;
 use ::cache::memory::{Budget, Kind};
@@ -11,6 +12,7 @@ use ::cache::session::{Authentication, Protocols, Rules, Users};
 use ::cache::slot::Slots;
 use ::cache::store::{Store, StoreOptions};
 use ::cache::{ITEM_BYTES_MIN, VALUE_BYTES_MAX};
+use engine::ReactorConfig;
 use engine::net::{TcpListener, UnixListener};
 use engine::sync::{MailReceiver, MailSender, mailbox};
 use fabric::secret;
@@ -27,6 +29,9 @@ use crate::race::first_of;
 use crate::stop::Reason;
 use crate::{metrics, output, reactors, stop};
 
+/// How long a reactor spins for its next request at most. Measured, two threads and their client on two cores: shorter makes no
+/// difference beside memcached, 200 us take the core from the client (rate 0.97 of memcached's, and then 0.8 to 0.9).
+const SPIN_MAX: Duration = Duration::from_micros(50);
 /// Connections on their way to another reactor. Guessed; at the bound the accepting one waits.
 const HANDED_MAX: usize = 64;
 /// Threads where none are asked for: memcached's default, if there are as many cores.
@@ -92,7 +97,8 @@ fn serve<S: Slots + Holdings + Send + Sync + 'static>(
     let (receivers, senders) = (Handout::new(receivers), Handout::new([senders]));
     let shared = Arc::new(shared(args, rules, tls, clock, hasher));
     shared.keep_room_for_connections(store.budget());
-    reactors::run(&vec![None; threads], async |index| {
+    let config = ReactorConfig { spin_max: SPIN_MAX, ..ReactorConfig::default() };
+    reactors::run(&vec![config; threads], async |index| {
         let Some(letter) = letters.take(index) else { return Ok(()) };
         if let Some(namespace) = &namespace {
             namespace.join().await;

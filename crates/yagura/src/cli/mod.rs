@@ -23,6 +23,7 @@ pub use pool::*;
 pub use target::*;
 pub use target_drive::*;
 
+use engine::ReactorConfig;
 use fabric::tls::{CertificateContext, TlsError};
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
@@ -102,11 +103,12 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// For each reactor thread, the core it is pinned to, if any.
-    pub fn placement(&self) -> Vec<Option<usize>> {
+    /// The reactor threads, each with the core it is pinned to, if any.
+    pub fn reactors(&self) -> Vec<ReactorConfig> {
+        let one = ReactorConfig::default();
         match &self.cores {
-            Some(cores) => cores.0.iter().copied().map(Some).collect(),
-            None => vec![None; usize::from(self.reactors)],
+            Some(cores) => cores.0.iter().map(|&core| ReactorConfig { core: Some(core), ..one.clone() }).collect(),
+            None => vec![one; usize::from(self.reactors)],
         }
     }
 }

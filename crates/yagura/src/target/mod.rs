@@ -79,9 +79,9 @@ fn serve(args: &TargetArgs) -> Result<(), Failure> {
         return Err(Failure::usage(format!("there is nothing to serve: add a namespace, such as {example}")));
     }
     let plan = Plan::new(args).map_err(Failure::usage)?;
-    let placement = args.serving.placement();
-    let letters = Handout::new(stop::letters(placement.len(), args.serving.until_stdin_closes)?);
-    let (senders, receivers): (Vec<_>, Vec<_>) = (1..placement.len()).map(|_| mailbox::<Handed>(HANDED_MAX)).unzip();
+    let reactors = args.serving.reactors();
+    let letters = Handout::new(stop::letters(reactors.len(), args.serving.until_stdin_closes)?);
+    let (senders, receivers): (Vec<_>, Vec<_>) = (1..reactors.len()).map(|_| mailbox::<Handed>(HANDED_MAX)).unzip();
     let (handed, senders) = (Handout::new(receivers), Handout::new([senders]));
     let authentication = Policy::parse(args.dhchap_hashes.as_deref(), args.dhchap_groups.as_deref());
     let config = TargetConfig {
@@ -91,7 +91,7 @@ fn serve(args: &TargetArgs) -> Result<(), Failure> {
         ..TargetConfig::default()
     };
     let target: Target<AnyLocal> = Target::new(config);
-    reactors::run(&placement, async |index| {
+    reactors::run(&reactors, async |index| {
         let Some(letter) = letters.take(index) else { return Ok(()) };
         match index.checked_sub(1).and_then(|other| handed.take(other)) {
             Some(connections) => {
