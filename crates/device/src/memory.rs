@@ -11,6 +11,7 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use engine::buf::ALIGN;
 use engine::{Buf, View};
 
 use crate::attributes::Volatile;
@@ -34,12 +35,10 @@ const _: () = assert!(TRANSFER_BYTES_MAX.is_multiple_of(STRIPE_BYTES), "or one m
 /// Bytes of one stripe; none: all zeroes.
 type Stripe = Option<Content>;
 
-/// Where a stripe's bytes begin in memory. Chosen: where those of a [`Buf`] do. On some processors (AMD's Zen 3 is one) a copy
-/// whose target lies up to 63 bytes behind its source, modulo a page, takes five times as long as any other; and the allocator
-/// puts its own 16 bytes in front of what it hands out.
-const CONTENT_ALIGN: usize = 4096;
-
-/// [`STRIPE_BYTES`] of memory, aligned, zeroed by the page when it is first touched.
+/// [`STRIPE_BYTES`] of memory, aligned as a [`Buf`] is, zeroed by the page when it is first touched.
+///
+/// On some processors (AMD's Zen 3 is one) a copy whose target lies up to 63 bytes behind its source, modulo a page, takes five
+/// times as long as any other; and the allocator puts its own 16 bytes in front of what it hands out.
 #[derive(Debug)]
 struct Content {
     /// The bytes, and room to align them: never touched, so it takes no memory.
@@ -49,8 +48,8 @@ struct Content {
 
 impl Content {
     fn zeroed() -> Content {
-        let memory = vec![0; STRIPE_BYTES + CONTENT_ALIGN].into_boxed_slice();
-        let begin = memory.as_ptr().addr().wrapping_neg() % CONTENT_ALIGN;
+        let memory = vec![0; STRIPE_BYTES + ALIGN].into_boxed_slice();
+        let begin = memory.as_ptr().addr().wrapping_neg() % ALIGN;
         Content { memory, begin }
     }
 }
@@ -349,7 +348,7 @@ mod tests {
     fn content_begins_where_a_buffer_does() {
         for content in std::iter::repeat_with(Content::zeroed).take(9).collect::<Vec<_>>() {
             let buffer = Buf::zeroed(4096);
-            assert_eq!((content.as_ptr().addr() % CONTENT_ALIGN, buffer.as_ptr().addr() % CONTENT_ALIGN), (0, 0));
+            assert_eq!((content.as_ptr().addr() % ALIGN, buffer.as_ptr().addr() % ALIGN), (0, 0));
             assert_eq!((content.len(), content.iter().all(|&byte| byte == 0)), (STRIPE_BYTES, true));
         }
     }

@@ -14,8 +14,8 @@
 //! 142,000 round trips/s, where an earlier rule, which lengthened spins after every failure, came to 47,000.
 //!
 //! `spin_max` is 200 us: four times the round trip of two cores that are far apart (20 us at times) is more than the 50 us that
-//! it was, and a wait that ends in sleep makes the peer sleep too. There a compare-and-write at depth 1
-//! took 173 us at the median with 50 us and 22 with 200, against 13 of bare sockets that poll.
+//! it was, and a wait that ends in sleep makes the peer sleep too. There a compare-and-write at depth 1 took
+//! 173 us at the median with 50 us and 22 with 200, against 13 of bare sockets that poll.
 //!
 //! Probes are counted in short waits, not in time: an idle reactor never probes. On a shared core the price is one credit of
 //! `spin_max` in [`PROBE_MAX`] round trips, below 1 % of them.
