@@ -73,24 +73,24 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Row> {
         }
         Ok(())
     })??;
-    progress.step();
+    progress.step()?;
     let hot = Work { popularity: Rc::new(Popularity::Zipfian(Zipfian::new(hot.count))), items: hot, seed: 1 };
     let [mut alone, mut beside_flash, mut beside_memory] = ["alone", "beside flash", "beside memory"].map(Side::new);
     let mut others = Vec::new();
     progress.begin("measuring", 3 * options.rounds + 1);
     // Once unmeasured: what is asked for comes to memory.
     with_others(&server, &hot, &warm, Arrivals::Closed, options.time)?;
-    progress.step();
+    progress.step()?;
     for _ in 0..options.rounds {
         alone.rounds.push(paced(&server, &hot, options.time)?);
-        progress.step();
+        progress.step()?;
         let (sample, rate) = with_others(&server, &hot, &cold, Arrivals::Closed, options.time)?;
         beside_flash.rounds.push(sample);
         others.push(rate * COLD_BYTES as f64 / 1e6);
-        progress.step();
+        progress.step()?;
         let (sample, _) = with_others(&server, &hot, &warm, Arrivals::Open(rate), options.time)?;
         beside_memory.rounds.push(sample);
-        progress.step();
+        progress.step()?;
     }
     progress.end();
     let p99 = |name: &str, other| Ratio::new(name, &beside_flash, other, |sample: &Sample| sample.p99_us);

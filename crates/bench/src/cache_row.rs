@@ -156,7 +156,7 @@ impl Contest {
         progress.begin("storing the items on all sides", caches.len());
         for (cache, name) in caches.iter().zip(&names) {
             store(cache, &items, *name == Way::Extstore.name())?;
-            progress.step();
+            progress.step()?;
         }
         let popularity = Rc::new(Popularity::Zipfian(Zipfian::new(items.count)));
         Ok(Contest { values, share, items, bytes, names, caches, popularity, _folder: folder })
@@ -173,14 +173,14 @@ impl Contest {
         // Once unmeasured: what is popular comes to DRAM.
         for cache in &self.caches {
             self.round(cache, connections, Arrivals::Closed, 0, options.time * 2)?;
-            progress.step();
+            progress.step()?;
         }
         for round in 0..options.rounds {
             for (place, cache) in self.caches.iter().enumerate() {
                 let (sample, count) = self.round(cache, connections, Arrivals::Closed, round + 1, options.time)?;
                 sides[place].rounds.push(sample);
                 counts[place].push(count);
-                progress.step();
+                progress.step()?;
             }
         }
         let dram =
@@ -195,7 +195,7 @@ impl Contest {
                 for (place, cache) in self.caches.iter().enumerate() {
                     let sample = self.round(cache, connections, Arrivals::Open(rate), round + 1, options.time)?.0;
                     paced[place].rounds.push(sample);
-                    progress.step();
+                    progress.step()?;
                 }
             }
             fixed.extend(paced);

@@ -40,9 +40,9 @@ pub fn run(options: &Options, counts: &[usize], progress: &Progress) -> anyhow::
     for _ in 0..options.rounds {
         for (index, &count) in counts.iter().enumerate() {
             paced[index].rounds.push(round(&server, host_core, count, true, options.time)?);
-            progress.step();
+            progress.step()?;
             closed[index].rounds.push(round(&server, host_core, count, false, options.time)?);
-            progress.step();
+            progress.step()?;
         }
     }
     progress.end();

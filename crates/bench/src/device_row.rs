@@ -40,7 +40,7 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Row> {
     let core = *machine::cores()?.first().context("no core to run on")?;
     progress.begin("filling the file", 1);
     fill(options)?;
-    progress.step();
+    progress.step()?;
     let (mut sides, mut ratios) = (Vec::new(), Vec::new());
     progress.begin("measuring", options.depths.len() * 2 * options.rounds);
     for &depth in &options.depths {
@@ -51,7 +51,7 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Row> {
             for _ in 0..options.rounds {
                 ours.rounds.push(round(options, core, depth, write)?);
                 theirs.rounds.push(fio::run(options, core, depth, write)?);
-                progress.step();
+                progress.step()?;
             }
             let ratio = if depth == 1 {
                 Ratio::new(format!("{verb}, depth 1: p50, ours / fio"), &ours, &theirs, |s| s.p50_us)

@@ -47,11 +47,11 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Row> {
         for (exchange, side) in &mut floors {
             side.rounds.push(floor::ping_pong(*exchange, host_core, target_core, options.time)?);
         }
-        progress.step();
+        progress.step()?;
         for case in &mut cases {
             case.ours.rounds.push(round(&server, host_core, case.depth, case.write, options.time)?);
             case.theirs.rounds.push(fio::run(options, host_core, case.depth, case.write)?);
-            progress.step();
+            progress.step()?;
         }
     }
     progress.end();

@@ -91,7 +91,7 @@ pub fn run(options: Options, progress: &Progress) -> anyhow::Result<Row> {
             let filled =
                 world.run_until(fill(options, lengths)).map_err(|stalled| anyhow::anyhow!("{stalled:?}"))??;
             rounds.push(filled);
-            progress.step();
+            progress.step()?;
         }
         let name = lengths.name();
         let at = |figure: fn(&Point) -> f64| {
@@ -121,7 +121,7 @@ pub fn run(options: Options, progress: &Progress) -> anyhow::Result<Row> {
         ratios.push(Ratio::of(format!("{name}: refused / written"), &[over.reached]).aim(Aim::AtMost, REFUSED_ALLOWED));
         let gets: Vec<f64> = over.points.iter().map(|point| point.get).collect();
         ratios.push(Ratio::of(format!("{name}: reads per get"), &gets).aim(Aim::AtMost, GET_ALLOWED));
-        progress.step();
+        progress.step()?;
     }
     progress.end();
     Ok(Row {
@@ -291,12 +291,14 @@ fn key(map: &Map, number: u64) -> anyhow::Result<Key> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     #[test]
     fn entries_fill_nine_tenths_at_bounded_reads() {
         let options = Options { rounds: 1, page_size: 4096, pages: 512 };
-        let row = run(options, &Progress::new()).unwrap();
+        let row = run(options, &Progress::new(Arc::default())).unwrap();
         println!("{}", row.table());
         for lengths in &LENGTHS {
             let of_these = |ratio: &&Ratio| ratio.name.starts_with(&lengths.name());

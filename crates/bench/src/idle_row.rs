@@ -30,7 +30,7 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Row> {
         let config = ReactorConfig { core: Some(host_core), ..ReactorConfig::default() };
         let grown = machine::pinned(host_core, || Reactor::run(config, grow(&server)))???;
         each.push(grown as f64 / (2 * ASSOCIATIONS) as f64);
-        progress.step();
+        progress.step()?;
     }
     progress.end();
     let shares: Vec<f64> = each.iter().map(|bytes| bytes / ALLOWED_BYTES).collect();

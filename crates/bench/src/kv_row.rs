@@ -155,7 +155,7 @@ impl Contest {
         for side in &contest.sides {
             let value = filler(record.value);
             for_each(side, 0..loaded, async move |client, key| client.set(key, &value).await)?;
-            progress.step();
+            progress.step()?;
         }
         Ok(contest)
     }
@@ -185,12 +185,12 @@ impl Contest {
                 let majority = replicas / 2 + 1;
                 let peers = floor::Peers { count: replicas, majority, answering, core: server_core };
                 side.rounds.push(floor::round(&phases, peers, self.host_core, options.time)?);
-                progress.step();
+                progress.step()?;
             }
             for (place, &pattern) in patterns.iter().enumerate() {
                 for (side, figures) in figures.iter_mut().enumerate() {
                     figures[place].rounds.push(self.round(side, pattern, options.time)?);
-                    progress.step();
+                    progress.step()?;
                 }
             }
         }

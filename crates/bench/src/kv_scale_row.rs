@@ -155,7 +155,7 @@ impl Series {
             let (sample, each) = ended?;
             side.rounds.push(sample);
             commands.push(each);
-            progress.step();
+            progress.step()?;
         }
         Ok(())
     }

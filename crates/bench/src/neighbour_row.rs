@@ -40,12 +40,12 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Row> {
     progress.begin("measuring", options.rounds * (beside.len() + 1));
     for _ in 0..options.rounds {
         alone.rounds.push(round(&server, host_core, options.time)?);
-        progress.step();
+        progress.step()?;
         for ((mischief, side), acts) in Mischief::ALL.into_iter().zip(&mut beside).zip(&mut acts) {
             let (sample, done) = with_mischief(mischief, &server, host_core, options.time)?;
             side.rounds.push(sample);
             *acts += done;
-            progress.step();
+            progress.step()?;
         }
     }
     progress.end();

@@ -1,20 +1,23 @@
-//! Progress of a row: a bar on a terminal, nothing elsewhere.
+//! Progress of a row: a bar on a terminal, nothing elsewhere; and its end before its time, so that what a row has set up (servers,
+//! swap, cgroups, files) is always taken down by its owners.
 
 use std::cell::RefCell;
 use std::io::IsTerminal as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// Shows how far a row has come.
-#[derive(Default)]
 pub struct Progress {
+    stop: Arc<AtomicBool>,
     bar: RefCell<Option<ProgressBar>>,
 }
 
 impl Progress {
-    /// Silent until the first phase begins.
-    pub fn new() -> Progress {
-        Progress::default()
+    /// Silent until the first phase begins. Once `stop` is set the next step is an error.
+    pub fn new(stop: Arc<AtomicBool>) -> Progress {
+        Progress { stop, bar: RefCell::default() }
     }
 
     /// A new phase of so many steps; replaces the one before.
@@ -29,11 +32,13 @@ impl Progress {
         }
     }
 
-    /// One step is done.
-    pub fn step(&self) {
+    /// One step is done. An error if the row is not to go on.
+    pub fn step(&self) -> anyhow::Result<()> {
         if let Some(bar) = &*self.bar.borrow() {
             bar.inc(1);
         }
+        anyhow::ensure!(!self.stop.load(Ordering::Relaxed), "ended by a signal: the row is not reported");
+        Ok(())
     }
 
     /// The phase is over; the bar goes away.

@@ -42,7 +42,7 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Row> {
     for _ in 0..options.rounds {
         for (&depth, side) in options.depths.iter().zip(&mut sides) {
             side.rounds.push(round(options, depth)?);
-            progress.step();
+            progress.step()?;
         }
     }
     progress.end();

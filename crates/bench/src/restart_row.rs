@@ -53,7 +53,7 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Row> {
     progress.begin("storing items", 1);
     let (server, cold, _) = start()?;
     store(&server, options.bytes)?;
-    progress.step();
+    progress.step()?;
     let stored = server.figure("curr_items")?;
     let began = Instant::now();
     server.end()?;
@@ -66,12 +66,12 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Row> {
         after_end.push(seconds - cold);
         found.push(items / stored);
         drop(server); // a kill
-        progress.step();
+        progress.step()?;
         let (server, seconds, items) = start()?;
         after_kill.push(seconds - cold);
         found.push(items / stored);
         server.end()?;
-        progress.step();
+        progress.step()?;
     }
     progress.end();
     let per_aim = |seconds: &[f64]| seconds.iter().map(|seconds| seconds * AIM_BYTES / on_flash).collect::<Vec<_>>();

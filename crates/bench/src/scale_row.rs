@@ -41,7 +41,7 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Row> {
         let mut rounds = Vec::new();
         for round in 0..options.rounds {
             rounds.push(measure(members, round as u64)?);
-            progress.step();
+            progress.step()?;
         }
         progress.end();
         let of = |name: &str, figure: fn(&Figures) -> f64| {

@@ -37,9 +37,9 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Row> {
     for _ in 0..options.rounds {
         for (index, write) in [false, true].into_iter().enumerate() {
             floors[index].rounds.push(bare(&mut memory, write, (host_core, target_core), options.time)?);
-            progress.step();
+            progress.step()?;
             ours[index].rounds.push(round(&server, host_core, write, options.time)?);
-            progress.step();
+            progress.step()?;
         }
     }
     progress.end();

@@ -70,16 +70,16 @@ fn measure(
     progress.begin("measuring", options.rounds * (1 + sides.len() + deep.len()));
     for _ in 0..options.rounds {
         floor.rounds.push(floor::ping_pong(READ_4K, host_core, target_core, options.time)?);
-        progress.step();
+        progress.step()?;
         for (index, (&(access, depth, server, _), side)) in sides.iter().zip(&mut ours).enumerate() {
             if LOADED.contains(&index) {
                 let exchange = if access == Access::Write { WRITE_4K } else { READ_4K };
                 let sample = floor_depth::round(exchange, depth, host_core, target_core, options.time)?;
                 deep[index - LOADED.start].rounds.push(sample);
-                progress.step();
+                progress.step()?;
             }
             side.rounds.push(round(server, host_core, access, depth, options.time)?);
-            progress.step();
+            progress.step()?;
         }
     }
     progress.end();

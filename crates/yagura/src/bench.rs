@@ -11,11 +11,11 @@ use ::bench::{
 
 use crate::cli::{BenchDeviceArgs, BenchVerb, BenchWireArgs, DeviceRow, RemoteAccess, Rounds, WireRow};
 use crate::exit::Failure;
-use crate::output;
+use crate::{output, stop};
 
 /// Measures, and reports.
 pub fn run(verb: &BenchVerb) -> Result<(), Failure> {
-    let progress = Progress::new();
+    let progress = Progress::new(stop::flag()?);
     let (rounds, rows) = match verb {
         BenchVerb::Device(args) => (&args.rounds, device(args, &progress)),
         BenchVerb::Wire(args) => (&args.rounds, wire(args, &progress)),

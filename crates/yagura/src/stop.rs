@@ -1,11 +1,14 @@
-//! SIGINT and SIGTERM, and the end of a supervisor, as mail to the reactors.
+//! SIGINT and SIGTERM, and the end of a supervisor, as mail to the reactors, or as a flag.
 //!
 //! The first one asks every reactor to stop in good order; a second signal ends the process at once, by its usual status.
 
 use std::io::Read;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use engine::sync::{MailReceiver, MailSender, mailbox};
 use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
 use signal_hook::iterator::Signals;
 
 use crate::exit::Failure;
@@ -43,6 +46,17 @@ pub fn letters(count: usize, until_stdin_closes: bool) -> Result<Vec<MailReceive
         })?;
     }
     Ok(receivers)
+}
+
+/// For what has no reactor to tell: set by the first signal; a second one ends the process at once.
+pub fn flag() -> Result<Arc<AtomicBool>, Failure> {
+    let asked = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // In this order: the first signal finds the flag unset, and sets it.
+        flag::register_conditional_shutdown(signal, 128 + signal, asked.clone())?;
+        flag::register(signal, asked.clone())?;
+    }
+    Ok(asked)
 }
 
 fn post(reactors: &[MailSender<Reason>], reason: Reason) {
