@@ -412,7 +412,8 @@ async fn receive(shared: &Shared) -> LinkError {
         let target = direct.unwrap_or_else(|| std::mem::take(&mut buf));
         let (received, mut target) = shared.stream.recv(target).await;
         match received {
-            Ok(0) => return LinkError::Closed,
+            Ok(0) if shared.queue.borrow().is_initialized() => return LinkError::Closed,
+            Ok(0) => return LinkError::ClosedUnanswered,
             Ok(_) => {}
             Err(error) => return error.into(),
         }

@@ -65,7 +65,7 @@ fn a_key_is_made_in_a_private_file_and_judged() {
 }
 
 #[test]
-fn a_key_that_others_can_read_is_refused_on_both_sides() {
+fn a_port_for_tls_alone_wants_a_key_that_others_can_not_read() {
     let folder = tempfile::tempdir().expect("a folder");
     let folder = folder.path();
     let file = key(folder, "key", &[]);
@@ -78,6 +78,8 @@ fn a_key_that_others_can_read_is_refused_on_both_sides() {
     let read = || run(&[&["nvme", "read", &address, "--nqn", NQN][..], &keys].concat());
     let (code, _, error) = read();
     assert_eq!(code, 0, "{error}");
+    let (code, output, error) = run(&["nvme", "read", &address, "--nqn", NQN, "--host-nqn", HOST]);
+    assert!(code == 3 && output.is_empty() && error.contains("give --tls"), "{code}: {error}");
     for mode in [0o640, 0o604, 0o620] {
         fs::set_permissions(&file, Permissions::from_mode(mode)).expect("ours");
         for (code, output, error) in [read(), run(&serve), run(&["nvme", "check-tls-key", text(&file)])] {

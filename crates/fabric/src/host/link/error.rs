@@ -15,6 +15,9 @@ pub enum LinkError {
     /// The target closed the connection.
     #[error("the target closed the connection")]
     Closed,
+    /// It did so before it had answered anything.
+    #[error("the target closed the connection without an answer; where it wants TLS, give --tls and --tls-key-file")]
+    ClosedUnanswered,
     /// The connection could not be secured.
     #[error(transparent)]
     Tls(#[from] TlsError),
