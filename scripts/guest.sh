@@ -360,7 +360,8 @@ authentication-target() {
   boot=$!
   children+=("$boot")
   await test -e "$share/ready"
-  at=(--nqn "$nqn" --host-nqn "$host_nqn" "127.0.0.1:$port")
+  # The kernel gives an authentication up a keep alive timeout after its last message, also while it computes with 8192 bits.
+  at=(--nqn "$nqn" --host-nqn "$host_nqn" --keep-alive 60 "127.0.0.1:$port")
   for both in 0 1; do
     for hash in sha256 sha384 sha512; do
       for group in null ffdhe2048 ffdhe3072 ffdhe4096 ffdhe6144 ffdhe8192; do

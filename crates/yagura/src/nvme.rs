@@ -73,6 +73,7 @@ pub async fn options(namespace: &NvmeNamespace) -> Result<Options, Failure> {
     let mut options = Options::new(namespace.address, nqn, namespace.nsid);
     options.header_digest = namespace.header_digest;
     options.data_digest = namespace.data_digest;
+    options.keep_alive = namespace.keep_alive.map_or(options.keep_alive, Duration::from_secs);
     keys::apply(&namespace.host, &mut options)?;
     Ok(options)
 }
@@ -86,6 +87,9 @@ async fn connect(namespace: &NvmeNamespace) -> Result<RemoteNamespace, Failure> 
 async fn connect_paths(namespace: &NvmeNamespace, paths: &NvmePaths) -> Result<Multipath, Failure> {
     let mut options = MultipathOptions::new(options(namespace).await?, &paths.path);
     options.deadline = Duration::from_secs(paths.deadline);
+    for path in &mut options.paths {
+        path.keep_alive = namespace.keep_alive.map_or(path.keep_alive, Duration::from_secs);
+    }
     Multipath::connect(options).await.map_err(|error| match error {
         MultipathError::NoPath(_) => Failure::unavailable(error),
         _ => Failure::usage(error),

@@ -65,10 +65,12 @@ pub struct MultipathOptions {
 }
 
 impl MultipathOptions {
-    /// `first` and the same at `others`. The keep alive timeout is made 2 s if it is longer: a change that was under way when
-    /// its path was lost waits for twice that and more.
+    /// `first` and the same at `others`. Where there are others the keep alive timeout is made 2 s if it is longer: a change
+    /// that was under way when its path was lost waits for twice that and more before another path does it.
     pub fn new(mut first: Options, others: &[std::net::SocketAddr]) -> MultipathOptions {
-        first.keep_alive = first.keep_alive.min(Duration::from_secs(2));
+        if !others.is_empty() {
+            first.keep_alive = first.keep_alive.min(Duration::from_secs(2));
+        }
         let also = others.iter().map(|&address| Options { address, ..first.clone() });
         let paths = std::iter::once(first.clone()).chain(also).collect();
         MultipathOptions { paths, policy: PathPolicy::default(), deadline: Duration::from_secs(60) }

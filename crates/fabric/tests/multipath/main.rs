@@ -414,6 +414,18 @@ async fn register(paths: Rc<Multipath>, recorder: Recorder, client: u32) {
     }
 }
 
+/// A lone path's target may need long for its part of an authentication; another path waits for twice the timeout.
+#[test]
+fn the_keep_alive_timeout_is_shortened_where_another_path_waits_for_it() {
+    let address = std::net::SocketAddr::from(([127, 0, 0, 1], 4420));
+    let alone = Options { keep_alive: Duration::from_secs(60), ..Options::new(address, nvme::Nqn::discovery(), 1) };
+    let each = |others: &[_]| {
+        let paths = MultipathOptions::new(alone.clone(), others).paths;
+        paths.into_iter().map(|path| path.keep_alive.as_secs()).collect::<Vec<_>>()
+    };
+    assert_eq!((each(&[]), each(&[address])), (vec![60], vec![2, 2]));
+}
+
 #[test]
 fn paths_that_do_not_go_together_are_refused() {
     let scene = Scene::new(1, SimConfig::default());

@@ -228,6 +228,10 @@ pub struct NvmeNamespace {
     /// Protect data by CRC32C.
     #[arg(long)]
     pub data_digest: bool,
+    /// After how many seconds without a sign of life the target gives us up (KATO); default: 5, over several paths 2. Longer
+    /// for a target that computes for longer than that while we authenticate.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=u64::from(u32::MAX / 1000)))]
+    pub keep_alive: Option<u64>,
     #[command(flatten)]
     pub host: NvmeHost,
 }

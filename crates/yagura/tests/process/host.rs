@@ -115,16 +115,30 @@ fn a_pipe_that_stalls_costs_no_association() {
         command.args(["-c", script, binary, &address, NQN]);
         finished(command)
     };
-    let script =
-        "(printf head; sleep 6; head -c 1000000 /dev/zero) | \"$0\" nvme write \"$1\" --nqn \"$2\" --stdin --lba 3";
+    let script = "(printf head; sleep 6; head -c 1000000 /dev/zero) | \"$0\" nvme write \"$1\" --keep-alive 2 --nqn \"$2\" --stdin --lba 3";
     let (status, text, stderr) = shell(script);
     assert!(status == 0 && !stderr.contains("connection lost"), "{text}{stderr}");
-    let script = "\"$0\" nvme read \"$1\" --nqn \"$2\" --lba 3 --length 1M | (sleep 6; head -c 4)";
+    let script = "\"$0\" nvme read \"$1\" --keep-alive 2 --nqn \"$2\" --lba 3 --length 1M | (sleep 6; head -c 4)";
     let (status, text, stderr) = shell(script);
     assert!(status == 0 && text == "head" && !stderr.contains("connection lost"), "{text}{stderr}");
     let metrics = http_get(server.address("metrics"), "/metrics");
     let expired = metrics.lines().find(|line| line.starts_with("yagura_target_keep_alive_expired"));
     assert!(expired.is_some_and(|line| line.ends_with(" 0")), "{expired:?}");
+}
+
+/// Longer for a target that computes for long while a host authenticates, and none for one that is only looked at.
+#[test]
+fn the_keep_alive_timeout_is_the_operators_to_say() {
+    let (_server, [address, second]) = two_ports(&[]);
+    assert_eq!(run(&["nvme", "identify", &address, "--keep-alive=0"]).0, 0);
+    assert_eq!(run(&["nvme", "read", &address, "--keep-alive=60", "--length=4K"]).0, 0);
+    // Whoever writes must know when a lost association has ended.
+    let path = format!("--path={second}");
+    let (status, _, stderr) = run(&["nvme", "read", &address, &path, "--keep-alive=0", "--length=4K"]);
+    assert!(status == 2 && stderr.contains("keep alive timeout") && stderr.contains("is zero"), "{status}: {stderr}");
+    // More than the target grants.
+    let (status, _, stderr) = run(&["nvme", "identify", &address, "--keep-alive=4294967"]);
+    assert!(status == 3 && stderr.contains("Invalid Parameters"), "{status}: {stderr}");
 }
 
 /// With one path a command failed as soon as that was lost, whatever `--deadline` said.
