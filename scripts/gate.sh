@@ -62,4 +62,4 @@ run sim scripts/sim.sh
 run process cargo test --package yagura --locked
 run python scripts/python.sh
 run fuzz scripts/fuzz.sh "$GATE_FUZZ_SECONDS"
-run guest scripts/guest.sh
+run guest scripts/guest.sh gate

@@ -14,7 +14,7 @@
 #   management     namespaces of a drive, made and deleted by nvme-cli
 #   authentication-initiator, authentication-target    DH-HMAC-CHAP, one way and both ways
 #   figures        row B3: our target and host beside the kernel's, all inside the guest; B3.json in OUTPUT
-# usage: guest.sh [all | NAME…]     all but figures by default
+# usage: guest.sh [gate | all | NAME…]     all: all but figures, which is the default; gate: those that the gate has time for
 # Environment: YAGURA, the binary to test (built if not given); for figures OUTPUT, ROUNDS, SECONDS_EACH.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -541,8 +541,10 @@ figures() {
 
 # All but the figures, in two lanes side by side that take about as long: a guest mostly waits for one processor of its own, or for
 # the time that a test lets pass.
-lanes=("initiator target-paths medium live management authentication-initiator tls-target"
-  "commands target multipath discovery reservations authentication-target tls-initiator")
+lanes=("initiator live management authentication-initiator tls-target"
+  "commands target multipath discovery authentication-target")
+# What the lanes have beyond the gate.
+more=("target-paths medium" "reservations tls-initiator")
 named=(figures)
 
 # Each lane is this script with the lane's tests; what it says is shown when it has ended.
@@ -564,10 +566,16 @@ side_by_side() {
   return $failed
 }
 
-chosen=("$@")
-[ "${chosen[*]}" != all ] || chosen=()
+case "$*" in
+  '' | all) chosen=() lanes=("${lanes[0]} ${more[0]}" "${lanes[1]} ${more[1]}") ;;
+  gate) chosen=() ;;
+  *) chosen=("$@") ;;
+esac
 for test in "${chosen[@]}"; do
-  [[ " ${lanes[*]} ${named[*]} " == *" $test "* ]] || { echo "usage: guest.sh [all | ${lanes[*]} ${named[*]}]" >&2; exit 2; }
+  if [[ " ${lanes[*]} ${more[*]} ${named[*]} " != *" $test "* ]]; then
+    echo "usage: guest.sh [gate | all | ${lanes[*]} ${more[*]} ${named[*]}]" >&2
+    exit 2
+  fi
 done
 prepare
 if [ ${#chosen[@]} = 0 ]; then
