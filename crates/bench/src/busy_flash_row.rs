@@ -65,10 +65,10 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Row> {
     progress.begin("storing the items", 1);
     let address = server.address;
     let warm = Items::new(WARM, Values::Fixed(COLD_BYTES)).after(HOT.0 + cold.count);
-    let all = [hot.clone(), cold.clone(), warm.clone()];
+    let (all, stop) = ([hot.clone(), cold.clone(), warm.clone()], progress.stop.clone());
     Reactor::run(ReactorConfig::default(), async move {
         for items in &all {
-            let refused = cache_client::load(address, COLD_CONNECTIONS, items, None).await?;
+            let refused = cache_client::load(address, COLD_CONNECTIONS, items, None, &stop).await?;
             anyhow::ensure!(refused == 0, "{refused} of {} items were refused", items.count);
         }
         Ok(())

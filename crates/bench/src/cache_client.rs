@@ -13,6 +13,7 @@ use engine::{Buf, View};
 use crate::etc::{GETS_PER_SET, Items, gap};
 use crate::figures::record;
 use crate::load::Outcome;
+use crate::progress::Stop;
 use crate::workload::{Random, Zipfian};
 
 /// A reply with the longest value and the lines around it.
@@ -107,20 +108,28 @@ pub async fn run(
     Ok(Run { outcome: Outcome { by_kind, wall }, counts: counts.get() })
 }
 
-/// Stores every item once, over `connections` connections; at most `rate` a second. Returns how many were refused.
-pub async fn load(address: SocketAddr, connections: usize, items: &Items, rate: Option<f64>) -> anyhow::Result<u64> {
+/// Stores every item once, over `connections` connections; at most `rate` a second. Returns how many were refused. An error once
+/// `stop` is set.
+pub async fn load(
+    address: SocketAddr,
+    connections: usize,
+    items: &Items,
+    rate: Option<f64>,
+    stop: &Stop,
+) -> anyhow::Result<u64> {
     let (next, refused) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
     let begin = engine::time::now();
     let mut tasks = Vec::with_capacity(connections);
     for _ in 0..connections {
         let mut client = Client::connect(address).await?;
-        let (items, next, refused) = (items.clone(), next.clone(), refused.clone());
+        let (items, next, refused, stop) = (items.clone(), next.clone(), refused.clone(), stop.clone());
         tasks.push(engine::task::spawn(async move {
             loop {
                 let number = next.replace(next.get() + 1);
                 if number >= items.count {
                     break anyhow::Ok(());
                 }
+                stop.check()?;
                 if let Some(rate) = rate {
                     engine::time::sleep_until(begin + Duration::from_secs_f64(number as f64 / rate)).await;
                 }

@@ -16,7 +16,7 @@ use crate::etc::{Items, Values};
 use crate::figures::{Aim, Curve, Ratio, Row, Sample, Side, median};
 use crate::machine;
 use crate::process::{self, Server};
-use crate::progress::Progress;
+use crate::progress::{Progress, Stop};
 use crate::workload::Zipfian;
 
 /// Connections that store the items.
@@ -99,19 +99,21 @@ impl Cache {
 }
 
 /// One row for each kind of values, share and number of connections, and one that sums up the shares.
-pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Vec<Row>> {
-    let mut rows = Vec::new();
+pub fn run(options: &Options, progress: &Progress, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     for &values in &options.values {
         let first = rows.len();
         for &share in &options.shares {
-            rows.extend(Contest::new(options, values, share, progress)?.rows(options, progress)?);
+            let contest = Contest::new(options, values, share, progress)?;
+            for &connections in &options.connections {
+                rows.push(contest.row(options, usize::from(connections), progress)?);
+            }
         }
         if options.shares.len() > 1 {
             let summary = by_share(options, values, &rows[first..]);
             rows.push(summary);
         }
     }
-    Ok(rows)
+    Ok(())
 }
 
 /// Sides that hold the same items with the same DRAM.
@@ -155,15 +157,11 @@ impl Contest {
         }
         progress.begin("storing the items on all sides", caches.len());
         for (cache, name) in caches.iter().zip(&names) {
-            store(cache, &items, *name == Way::Extstore.name())?;
+            store(cache, &items, *name == Way::Extstore.name(), &progress.stop)?;
             progress.step()?;
         }
         let popularity = Rc::new(Popularity::Zipfian(Zipfian::new(items.count)));
         Ok(Contest { values, share, items, bytes, names, caches, popularity, _folder: folder })
-    }
-
-    fn rows(&self, options: &Options, progress: &Progress) -> anyhow::Result<Vec<Row>> {
-        options.connections.iter().map(|&connections| self.row(options, usize::from(connections), progress)).collect()
     }
 
     fn row(&self, options: &Options, connections: usize, progress: &Progress) -> anyhow::Result<Row> {
@@ -317,18 +315,18 @@ fn items(values: ValueSizes, bytes: u64) -> Items {
     Items::new((bytes / mean).max(1000), values)
 }
 
-fn store(cache: &Cache, items: &Items, extstore: bool) -> anyhow::Result<()> {
+fn store(cache: &Cache, items: &Items, extstore: bool, stop: &Stop) -> anyhow::Result<()> {
     let address = cache.server().address;
-    let all = items.clone();
+    let (all, stop) = (items.clone(), stop.clone());
     Reactor::run(ReactorConfig::default(), async move {
         let mut rate = None;
         if extstore {
             // Its headers' size class gets its memory first: later it would grow by a page a second, and what has no header is
             // evicted.
-            cache_client::load(address, LOADING, &Items::new(all.count, Values::Fixed(12)), None).await?;
+            cache_client::load(address, LOADING, &Items::new(all.count, Values::Fixed(12)), None, &stop).await?;
             rate = Some(EXTSTORE_LOAD_RATE);
         }
-        let refused = cache_client::load(address, LOADING, &all, rate).await?;
+        let refused = cache_client::load(address, LOADING, &all, rate, &stop).await?;
         anyhow::ensure!(refused * 100 < all.count, "{refused} of {} items were refused", all.count);
         Ok(())
     })?

@@ -291,14 +291,13 @@ fn key(map: &Map, number: u64) -> anyhow::Result<Key> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
+    use crate::progress::Stop;
 
     #[test]
     fn entries_fill_nine_tenths_at_bounded_reads() {
         let options = Options { rounds: 1, page_size: 4096, pages: 512 };
-        let row = run(options, &Progress::new(Arc::default())).unwrap();
+        let row = run(options, &Progress::new(Stop::default())).unwrap();
         println!("{}", row.table());
         for lengths in &LENGTHS {
             let of_these = |ratio: &&Ratio| ratio.name.starts_with(&lengths.name());

@@ -114,12 +114,11 @@ struct Contest {
 }
 
 /// Runs one row for each count of replicas and each record; needs two cores.
-pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Vec<Row>> {
+pub fn run(options: &Options, progress: &Progress, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     let cores = machine::cores()?;
     let &[host_core, server_core, ..] = cores.as_slice() else {
         anyhow::bail!("the kv rows need two cores, this process may use {}", cores.len());
     };
-    let mut rows = Vec::new();
     for &replicas in &options.replicas {
         for &record in &options.records {
             let several = [Nodes::Each, Nodes::One];
@@ -134,7 +133,7 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Vec<Row>> {
             }
         }
     }
-    Ok(rows)
+    Ok(())
 }
 
 impl Contest {

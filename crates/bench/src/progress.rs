@@ -8,15 +8,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+/// Set from outside once rows are to end.
+#[derive(Clone, Default, Debug)]
+pub struct Stop(pub Arc<AtomicBool>);
+
+impl Stop {
+    /// An error if the row is not to go on.
+    pub fn check(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(!self.0.load(Ordering::Relaxed), "ended by a signal: the row under way is not reported");
+        Ok(())
+    }
+}
+
 /// Shows how far a row has come.
 pub struct Progress {
-    stop: Arc<AtomicBool>,
+    /// For work that is long within one step.
+    pub stop: Stop,
     bar: RefCell<Option<ProgressBar>>,
 }
 
 impl Progress {
     /// Silent until the first phase begins. Once `stop` is set the next step is an error.
-    pub fn new(stop: Arc<AtomicBool>) -> Progress {
+    pub fn new(stop: Stop) -> Progress {
         Progress { stop, bar: RefCell::default() }
     }
 
@@ -37,8 +50,7 @@ impl Progress {
         if let Some(bar) = &*self.bar.borrow() {
             bar.inc(1);
         }
-        anyhow::ensure!(!self.stop.load(Ordering::Relaxed), "ended by a signal: the row is not reported");
-        Ok(())
+        self.stop.check()
     }
 
     /// The phase is over; the bar goes away.

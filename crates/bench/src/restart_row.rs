@@ -11,7 +11,7 @@ use crate::etc::{Items, Values};
 use crate::figures::{Aim, Ratio, Row};
 use crate::machine;
 use crate::process::{self, Server};
-use crate::progress::Progress;
+use crate::progress::{Progress, Stop};
 
 /// Connections that store the items.
 const LOADING: usize = 8;
@@ -52,7 +52,7 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Row> {
     };
     progress.begin("storing items", 1);
     let (server, cold, _) = start()?;
-    store(&server, options.bytes)?;
+    store(&server, options.bytes, &progress.stop)?;
     progress.step()?;
     let stored = server.figure("curr_items")?;
     let began = Instant::now();
@@ -95,13 +95,13 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Row> {
     })
 }
 
-fn store(server: &Server, bytes: u64) -> anyhow::Result<()> {
+fn store(server: &Server, bytes: u64, stop: &Stop) -> anyhow::Result<()> {
     let values = Values::Etc { bytes_max: VALUE_BYTES_MAX };
     let sample = Items::new(10_000, values);
     let items = Items::new((bytes * sample.count / sample.bytes()).max(1000), values);
-    let address = server.address;
+    let (address, stop) = (server.address, stop.clone());
     Reactor::run(ReactorConfig::default(), async move {
-        let refused = cache_client::load(address, LOADING, &items, None).await?;
+        let refused = cache_client::load(address, LOADING, &items, None, &stop).await?;
         anyhow::ensure!(refused == 0, "{refused} of {} items were refused", items.count);
         Ok(())
     })?

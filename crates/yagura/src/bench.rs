@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ::bench::figures::Row;
-use ::bench::progress::Progress;
+use ::bench::progress::{Progress, Stop};
 use ::bench::{
     busy_flash_row, cache_row, connections_row, device_row, device_wire_row, fill_row, idle_row, kv_row, kv_scale_row,
     neighbour_row, remote_row, restart_row, scale_row, stream_row, wire_row,
@@ -13,12 +13,13 @@ use crate::cli::{BenchDeviceArgs, BenchVerb, BenchWireArgs, DeviceRow, RemoteAcc
 use crate::exit::Failure;
 use crate::{output, stop};
 
-/// Measures, and reports.
+/// Measures, and reports: also the rows that were measured before one failed or a signal came.
 pub fn run(verb: &BenchVerb) -> Result<(), Failure> {
-    let progress = Progress::new(stop::flag()?);
-    let (rounds, rows) = match verb {
-        BenchVerb::Device(args) => (&args.rounds, device(args, &progress)),
-        BenchVerb::Wire(args) => (&args.rounds, wire(args, &progress)),
+    let progress = Progress::new(Stop(stop::flag()?));
+    let mut rows = Vec::new();
+    let (rounds, ended) = match verb {
+        BenchVerb::Device(args) => (&args.rounds, device(args, &progress, &mut rows)),
+        BenchVerb::Wire(args) => (&args.rounds, wire(args, &progress, &mut rows)),
         BenchVerb::Remote(args) => {
             let options = remote_row::Options {
                 address: args.address,
@@ -29,21 +30,21 @@ pub fn run(verb: &BenchVerb) -> Result<(), Failure> {
                 rounds: usize::from(args.rounds.rounds),
                 time: time(&args.rounds),
             };
-            (&args.rounds, remote_row::run(&options, &progress).map(|row| vec![row]))
+            (&args.rounds, remote_row::run(&options, &progress).map(|row| rows.push(row)))
         }
         BenchVerb::Scale(args) => {
             let members = args.members.iter().map(|&members| usize::from(members)).collect();
             let options = scale_row::Options { members, rounds: usize::from(args.rounds.rounds) };
-            (&args.rounds, scale_row::run(&options, &progress).map(|row| vec![row]))
+            (&args.rounds, scale_row::run(&options, &progress).map(|row| rows.push(row)))
         }
         BenchVerb::Table(args) => {
             let (page_size, pages) = (args.page_size, args.pages);
             let options = fill_row::Options { rounds: usize::from(args.rounds.rounds), page_size, pages };
-            (&args.rounds, fill_row::run(options, &progress).map(|row| vec![row]))
+            (&args.rounds, fill_row::run(options, &progress).map(|row| rows.push(row)))
         }
         BenchVerb::KvScale(rounds) => {
             let options = kv_scale_row::Options { rounds: usize::from(rounds.rounds), time: time(rounds) };
-            (rounds, kv_scale_row::run(options, &progress).map(|row| vec![row]))
+            (rounds, kv_scale_row::run(options, &progress).map(|row| rows.push(row)))
         }
         BenchVerb::Cache(args) => {
             let options = cache_row::Options {
@@ -55,17 +56,17 @@ pub fn run(verb: &BenchVerb) -> Result<(), Failure> {
                 rounds: usize::from(args.rounds.rounds),
                 time: time(&args.rounds),
             };
-            (&args.rounds, cache_row::run(&options, &progress))
+            (&args.rounds, cache_row::run(&options, &progress, &mut rows))
         }
         BenchVerb::CacheBusy(args) => {
             let (bytes, folder, time) = (args.size.0, args.folder.clone(), time(&args.rounds));
             let options = busy_flash_row::Options { bytes, folder, rounds: usize::from(args.rounds.rounds), time };
-            (&args.rounds, busy_flash_row::run(&options, &progress).map(|row| vec![row]))
+            (&args.rounds, busy_flash_row::run(&options, &progress).map(|row| rows.push(row)))
         }
         BenchVerb::CacheStart(args) => {
             let (bytes, folder) = (args.size.0, args.folder.clone());
             let options = restart_row::Options { bytes, folder, rounds: usize::from(args.rounds.rounds) };
-            (&args.rounds, restart_row::run(&options, &progress).map(|row| vec![row]))
+            (&args.rounds, restart_row::run(&options, &progress).map(|row| rows.push(row)))
         }
         BenchVerb::Kv(args) => {
             let options = kv_row::Options {
@@ -75,13 +76,16 @@ pub fn run(verb: &BenchVerb) -> Result<(), Failure> {
                 rounds: usize::from(args.rounds.rounds),
                 time: time(&args.rounds),
             };
-            (&args.rounds, kv_row::run(&options, &progress))
+            (&args.rounds, kv_row::run(&options, &progress, &mut rows))
         }
     };
-    report(rounds, &rows.map_err(failure)?)
+    if ended.is_ok() || !rows.is_empty() {
+        report(rounds, &rows)?;
+    }
+    ended.map_err(failure)
 }
 
-fn device(args: &BenchDeviceArgs, progress: &Progress) -> anyhow::Result<Vec<Row>> {
+fn device(args: &BenchDeviceArgs, progress: &Progress, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     let options = device_row::Options {
         file: args.file.clone(),
         size: args.size.0,
@@ -89,17 +93,18 @@ fn device(args: &BenchDeviceArgs, progress: &Progress) -> anyhow::Result<Vec<Row
         rounds: usize::from(args.rounds.rounds),
         time: time(&args.rounds),
     };
-    let row = |row: &DeviceRow| match row {
-        DeviceRow::Local => device_row::run(&options, progress),
-        DeviceRow::Wire => device_wire_row::run(&options, progress),
-    };
-    args.rows.iter().map(row).collect()
+    for row in &args.rows {
+        rows.push(match row {
+            DeviceRow::Local => device_row::run(&options, progress)?,
+            DeviceRow::Wire => device_wire_row::run(&options, progress)?,
+        });
+    }
+    Ok(())
 }
 
-fn wire(args: &BenchWireArgs, progress: &Progress) -> anyhow::Result<Vec<Row>> {
+fn wire(args: &BenchWireArgs, progress: &Progress, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     let options = wire_row::Options { rounds: usize::from(args.rounds.rounds), time: time(&args.rounds) };
     let connections: Vec<usize> = args.connections.iter().copied().map(usize::from).collect();
-    let mut rows = Vec::new();
     for row in &args.rows {
         match row {
             WireRow::Load => rows.extend(wire_row::run(&options, progress)?),
@@ -109,7 +114,7 @@ fn wire(args: &BenchWireArgs, progress: &Progress) -> anyhow::Result<Vec<Row>> {
             WireRow::Hostile => rows.push(neighbour_row::run(&options, progress)?),
         }
     }
-    Ok(rows)
+    Ok(())
 }
 
 fn time(rounds: &Rounds) -> Duration {
