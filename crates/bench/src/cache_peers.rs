@@ -14,6 +14,8 @@ use crate::process::{self, Server};
 
 /// The longest a cgroup may take until it is empty once its process was reaped.
 const EMPTY_TIME_MAX: Duration = Duration::from_secs(4);
+/// How often the kernel is asked to come below a limit. Guessed.
+const LIMIT_TRIES: u32 = 100;
 
 /// How memcached holds what does not fit into its DRAM share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,8 +62,9 @@ pub struct Peer {
     /// The process.
     pub server: Server,
     _swap: Option<SwapFile>,
-    _group: Option<MemoryGroup>,
+    group: Option<MemoryGroup>,
     _file: Option<Scratch>,
+    dram_mib: u64,
 }
 
 impl Peer {
@@ -76,9 +79,12 @@ impl Peer {
         };
         let group = match way {
             Way::Dram => None,
-            Way::Swap => Some(MemoryGroup::create("swap", shape.dram_mib)?),
-            Way::Extstore => Some(MemoryGroup::create("extstore", shape.dram_mib)?),
+            Way::Swap => Some(MemoryGroup::create("swap")?),
+            Way::Extstore => Some(MemoryGroup::create("extstore")?),
         };
+        if let (Way::Extstore, Some(group)) = (way, &group) {
+            group.limit(shape.dram_mib)?;
+        }
         let file = (way == Way::Extstore).then(|| Scratch(shape.folder.join("extstore")));
         let mut arguments = vec!["-t".to_owned(), shape.threads.to_string(), "-c".to_owned(), "4096".to_owned()];
         // Its table of buckets at its final size: growing it under load is not what is measured.
@@ -95,7 +101,16 @@ impl Peer {
             }
         };
         let server = process::memcached_in(group.as_ref().map(MemoryGroup::tasks), megabytes, &arguments)?;
-        Ok(Peer { server, _swap: swap, _group: group, _file: file })
+        Ok(Peer { server, _swap: swap, group, _file: file, dram_mib: shape.dram_mib })
+    }
+
+    /// All items are stored: from now on there is no more DRAM than the share. With swap that is not so from the start, as every
+    /// item that is stored would have pages swapped in first: hours for what the kernel then writes out in seconds.
+    ///
+    /// # Errors
+    /// The kernel does not come below the limit.
+    pub fn confine(&self) -> anyhow::Result<()> {
+        self.group.as_ref().map_or(Ok(()), |group| group.limit(self.dram_mib))
     }
 }
 
@@ -109,27 +124,38 @@ impl Drop for Scratch {
     }
 }
 
-/// A cgroup that limits the memory of its processes, the page cache they use included.
+/// A cgroup that limits the memory of its processes, the page cache they use included, once it is told to.
 struct MemoryGroup {
     path: PathBuf,
+    limit: &'static str,
 }
 
 impl MemoryGroup {
     /// One of this process; `of` tells apart those that it has at the same time.
-    fn create(of: &str, mebibytes: u64) -> anyhow::Result<MemoryGroup> {
+    fn create(of: &str) -> anyhow::Result<MemoryGroup> {
         let name = format!("yagura-bench-{}-{of}", std::process::id());
         let unified = Path::new("/sys/fs/cgroup");
-        let (path, limit, bytes) = if unified.join("cgroup.controllers").exists() {
+        let (path, limit) = if unified.join("cgroup.controllers").exists() {
             fs::write(unified.join("cgroup.subtree_control"), "+memory")
                 .context("cannot limit memory: it takes root")?;
-            (unified.join(name), "memory.max", mebibytes << 20)
+            (unified.join(name), "memory.max")
         } else {
-            (legacy_parent()?.join(name), "memory.limit_in_bytes", mebibytes << 20)
+            (legacy_parent()?.join(name), "memory.limit_in_bytes")
         };
         fs::create_dir(&path).with_context(|| format!("cannot make the cgroup {}: it takes root", path.display()))?;
-        let group = MemoryGroup { path };
-        fs::write(group.path.join(limit), bytes.to_string()).context("cannot limit the cgroup's memory")?;
-        Ok(group)
+        Ok(MemoryGroup { path, limit })
+    }
+
+    /// At most so much from now on; what is over is swapped or written out before this returns.
+    fn limit(&self, mebibytes: u64) -> anyhow::Result<()> {
+        let bytes = (mebibytes << 20).to_string();
+        for _ in 1..LIMIT_TRIES {
+            // Busy: in one go the kernel has not come that low.
+            if fs::write(self.path.join(self.limit), &bytes).is_ok() {
+                return Ok(());
+            }
+        }
+        fs::write(self.path.join(self.limit), &bytes).context("cannot limit the cgroup's memory")
     }
 
     /// Whatever process writes its number here is in the group.

@@ -158,6 +158,9 @@ impl Contest {
         progress.begin("storing the items on all sides", caches.len());
         for (cache, name) in caches.iter().zip(&names) {
             store(cache, &items, *name == Way::Extstore.name(), &progress.stop)?;
+            if let Cache::Memcached(peer) = cache {
+                peer.confine()?;
+            }
             progress.step()?;
         }
         let popularity = Rc::new(Popularity::Zipfian(Zipfian::new(items.count)));
