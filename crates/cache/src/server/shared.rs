@@ -78,7 +78,7 @@ pub struct Said {
 /// How connections are served.
 pub struct Options {
     /// What holds for every session.
-    pub rules: Rules,
+    pub rules: Arc<Rules>,
     /// Connections at once, over all threads.
     pub connections_max: usize,
     /// Seconds after which a connection that rests is ended; 0: never.
@@ -197,7 +197,7 @@ impl Shared {
     /// A server that starts now.
     pub fn new(options: Options, hasher: Hasher) -> Shared {
         Shared {
-            rules: Arc::new(options.rules),
+            rules: options.rules,
             hasher,
             connections_max: options.connections_max,
             idle_timeout: options.idle_timeout,

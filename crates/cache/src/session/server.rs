@@ -1,6 +1,7 @@
 //! What a session needs of the server it belongs to: its rules, its figures, and what administrators change.
 
 use std::fmt;
+use std::sync::{PoisonError, RwLock};
 
 use crate::slot::NoRoom;
 
@@ -28,10 +29,20 @@ pub enum Authentication {
     Sasl(Users),
 }
 
-/// Names and passwords.
+impl Authentication {
+    /// Who is known, where it has to be proven.
+    pub fn users(&self) -> Option<&Users> {
+        match self {
+            Authentication::None => None,
+            Authentication::Text(users) | Authentication::Sasl(users) => Some(users),
+        }
+    }
+}
+
+/// Names and passwords, which may change while the server runs.
 #[derive(Default)]
 pub struct Users {
-    users: Vec<(Vec<u8>, Vec<u8>)>,
+    users: RwLock<Vec<(Vec<u8>, Vec<u8>)>>,
 }
 
 impl Users {
@@ -45,7 +56,13 @@ impl Users {
             let (name, password) = line.split_once(':').ok_or(at + 1)?;
             Ok((name.as_bytes().to_vec(), password.as_bytes().to_vec()))
         };
-        Ok(Users { users: lines.map(user).collect::<Result<_, usize>>()? })
+        Ok(Users { users: RwLock::new(lines.map(user).collect::<Result<_, usize>>()?) })
+    }
+
+    /// Takes `others` in place of all of them. Who has proven who he is stays so.
+    pub fn replace(&self, others: Users) {
+        let others = others.users.into_inner().unwrap_or_else(PoisonError::into_inner);
+        *self.users.write().unwrap_or_else(PoisonError::into_inner) = others;
     }
 
     /// There is such a user with this password. Takes as long whichever byte is wrong.
@@ -54,16 +71,15 @@ impl Users {
             let differs = known.iter().zip(given).fold(0, |sum, (a, b)| sum | (a ^ b));
             known.len() == given.len() && std::hint::black_box(differs) == 0
         };
-        self.users
-            .iter()
-            .fold(false, |found, (known, secret)| found | (is_same(known, name) & is_same(secret, password)))
+        let users = self.users.read().unwrap_or_else(PoisonError::into_inner);
+        users.iter().fold(false, |found, (known, secret)| found | (is_same(known, name) & is_same(secret, password)))
     }
 }
 
 impl fmt::Debug for Users {
     /// Tells no password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Users({})", self.users.len())
+        write!(f, "Users({})", self.users.read().unwrap_or_else(PoisonError::into_inner).len())
     }
 }
 

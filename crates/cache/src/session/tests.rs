@@ -304,6 +304,24 @@ fn passwords_are_read_as_memcached_reads_them() {
 }
 
 #[test]
+fn users_change_while_the_server_runs() {
+    let slots = PlainSlots::default();
+    let users = Users::parse("ann:old").expect("a colon");
+    let rules = Arc::new(Rules { authentication: Authentication::Text(users), ..Rules::default() });
+    let (mut before, mut after) = (Wire::new(rules.clone()), Wire::new(rules.clone()));
+    let server = PlainServer::default();
+    let ask = |wire: &mut Wire<PlainSlots>, bytes: &[u8]| {
+        String::from_utf8_lossy(&wire.feed(&slots, &server, NOW, bytes)).into_owned()
+    };
+    assert_eq!(ask(&mut before, b"set u 0 0 7\r\nann old\r\n"), "STORED\r\n");
+    let users = rules.authentication.users().expect("there are users");
+    users.replace(Users::parse("ann:new").expect("a colon"));
+    assert_eq!(ask(&mut after, b"set u 0 0 7\r\nann old\r\n"), "CLIENT_ERROR authentication failure\r\n");
+    assert_eq!(ask(&mut after, b"set u 0 0 7\r\nann new\r\n"), "STORED\r\n");
+    assert_eq!(ask(&mut before, b"get a\r\n"), "END\r\n", "who was let in stays");
+}
+
+#[test]
 fn watching_and_dumping_are_the_drivers() {
     let mut bare = Bare::new(PlainSlots::default());
     bare.receive(b"lru_crawler metadump 1,2\r\nwatch evictions mutations\r\nget a\r\n");

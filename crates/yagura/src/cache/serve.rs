@@ -1,7 +1,7 @@
 //! `yagura cache serve`.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,10 +56,14 @@ pub fn run(args: &CacheServeArgs) -> Result<(), Failure> {
         0 => {}
         level => output::set_log_level(u32::from(level)),
     }
-    let rules = rules(args)?;
+    let rules = Arc::new(rules(args)?);
     let threads = threads(args);
     let tls = args.tls.context().map_err(|error| Failure::refused(error.to_string()))?;
-    let letters = stop::letters(threads, args.until_stdin_closes)?;
+    let read_users_again = {
+        let (path, rules) = (args.auth_file.clone(), rules.clone());
+        move || path.iter().for_each(|path| read_users_again(path, &rules))
+    };
+    let letters = stop::letters_and_hangups(threads, args.until_stdin_closes, read_users_again)?;
     let secret = secret().map_err(|error| Failure::from(error).during("random numbers of the system"))?;
     let store = store(args, threads, secret)?;
     let serving = Serving { args, threads, letters, clock: None, namespace: None, flash: None };
@@ -86,7 +90,7 @@ struct Serving<'a> {
 
 fn serve<S: Slots + Holdings + Send + Sync + 'static>(
     serving: Serving<'_>,
-    rules: Rules,
+    rules: Arc<Rules>,
     tls: Option<CertificateContext>,
     store: Arc<S>,
     hasher: Hasher,
@@ -258,16 +262,28 @@ fn rules(args: &CacheServeArgs) -> Result<Rules, Failure> {
     })
 }
 
-fn users(path: &std::path::Path) -> Result<Users, Failure> {
+fn users(path: &Path) -> Result<Users, Failure> {
     let refused = |what: String| Failure::refused(format!("--auth-file {}: {what}", path.display()));
     let secret = secret::Secret::from_file(path).map_err(|error| refused(error.to_string()))?;
     let text = std::str::from_utf8(secret.expose()).map_err(|_| refused("it is no text".to_owned()))?;
     Users::parse(text).map_err(|line| refused(format!("line {line} is no name:password")))
 }
 
+/// For those who say who they are from now on.
+fn read_users_again(path: &Path, rules: &Rules) {
+    let Some(known) = rules.authentication.users() else { return };
+    match users(path) {
+        Ok(users) => {
+            known.replace(users);
+            tracing::info!(path = %path.display(), "users were read again");
+        }
+        Err(failure) => tracing::warn!("{}; the users stay as they were", failure.sentence()),
+    }
+}
+
 fn shared(
     args: &CacheServeArgs,
-    rules: Rules,
+    rules: Arc<Rules>,
     tls: Option<CertificateContext>,
     clock: Option<Clock>,
     hasher: Hasher,

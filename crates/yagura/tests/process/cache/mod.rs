@@ -2,6 +2,7 @@
 
 mod clients;
 mod flash;
+mod operation;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,0 +1,72 @@
+//! What operators of memcached do: signals, limits changed while it runs, looking at what happens.
+
+use std::fs::{File, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use super::{Text, serve};
+use crate::support::{PATIENCE, Server, kill, yagura};
+
+/// Waits for what comes true by itself.
+fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_true() {
+        assert!(begin.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn write_users(path: &Path, text: &str) {
+    std::fs::write(path, text).expect("written");
+    std::fs::set_permissions(path, Permissions::from_mode(0o600)).expect("set");
+}
+
+#[test]
+fn a_hangup_ends_nothing_and_reads_the_users_again() {
+    let server = serve(&[]);
+    let mut client = Text::connect(server.address("listening"));
+    client.expect(b"set a 0 0 1\r\nx\r\n", b"STORED\r\n");
+    kill(server.id(), "HUP");
+    client.expect(b"get a\r\n", b"VALUE a 0 1\r\nx\r\nEND\r\n");
+    drop(server);
+
+    let directory = tempfile::tempdir().expect("a directory");
+    let (users, log) = (directory.path().join("users"), directory.path().join("log"));
+    write_users(&users, "ann:secret\n");
+    let mut command = yagura(&["cache", "serve", "-p", "0", "--json", "-Y", users.to_str().expect("text")]);
+    command.stdout(Stdio::piped()).stderr(File::create(&log).expect("made"));
+    let server = Server::of(command);
+    let address = server.address("listening");
+    let is_let_in = |user: &str| {
+        let answer = Text::connect(address).ask(format!("set u 0 0 {}\r\n{user}\r\n", user.len()).as_bytes(), "");
+        answer[0] == "STORED"
+    };
+    let mut ann = Text::connect(address);
+    ann.expect(b"set u 0 0 10\r\nann secret\r\n", b"STORED\r\n");
+    assert!(!is_let_in("bob other"));
+    write_users(&users, "bob:other\n");
+    kill(server.id(), "HUP");
+    eventually("the new user is let in", || is_let_in("bob other"));
+    assert!(!is_let_in("ann secret"));
+    // Who was let in stays.
+    ann.expect(b"get a\r\n", b"END\r\n");
+    write_users(&users, "eve:hers\nno colon\n");
+    kill(server.id(), "HUP");
+    let said = || std::fs::read_to_string(&log).expect("read");
+    eventually("a warning", || said().contains("line 2 is no name:password; the users stay as they were"));
+    assert!(is_let_in("bob other") && !is_let_in("eve hers"), "{}", said());
+    assert_eq!(server.stop("TERM"), 0);
+}
+
+#[test]
+fn usr1_ends_in_good_order() {
+    let server = serve(&[]);
+    let idle = Text::connect(server.address("listening"));
+    let mut busy = Text::connect(server.address("listening"));
+    busy.expect(b"version\r\n", b"VERSION 1.6.18\r\n");
+    assert_eq!(server.stop("USR1"), 0);
+    idle.ends();
+    busy.ends();
+}
