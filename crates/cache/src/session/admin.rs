@@ -49,7 +49,9 @@ impl<S: Slots> Session<S> {
             b"slabs" => slabs(server, tokens),
             b"extstore" if count >= 3 => Ok(server.control(Control::Extstore(tokens.from(1)))),
             b"refresh_certs" => Ok(server.control(Control::RefreshCertificates)),
-            _ => return self.error(),
+            // Known, with other arguments.
+            b"replace" | b"prepend" | b"flush_all" | b"verbosity" | b"lru" | b"extstore" => return self.error(),
+            _ => return self.unknown(name, tokens),
         };
         // Not all take it in memcached.
         let noreply = noreply && name != b"lru_crawler" && (name != b"slabs" || tokens.get(1) == b"automove");

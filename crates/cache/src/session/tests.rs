@@ -214,6 +214,13 @@ fn a_line_has_a_bound_and_a_get_a_longer_one() {
 }
 
 #[test]
+fn what_was_asked_for_before_a_request_of_http_is_answered() {
+    let (text, is_closed) =
+        answers(&PlainSlots::default(), Rules::default(), b"version\r\nGET / HTTP/1.0\r\nversion\r\n");
+    assert_eq!((&text[..], is_closed), ("VERSION 1.6.18\r\n", true));
+}
+
+#[test]
 fn a_connection_at_rest_holds_no_buffer() {
     let mut bare = Bare::new(PlainSlots::default());
     assert!(bare.session.rest());

@@ -88,6 +88,14 @@ impl<S: Slots> Session<S> {
         Flow::Next(0)
     }
 
+    /// A line of no known name. Requests of HTTP are hung up on: a browser can be made to send one whose body is commands. Where
+    /// the name begins as some command does memcached does not look, and clients may count on its `ERROR`.
+    pub(super) fn unknown(&mut self, name: &[u8], tokens: &Tokens<'_>) -> Flow<S::Place> {
+        let is_looked_at = name.len() > 1 && !b"gsacidt".contains(&name[0]);
+        let is_http = is_looked_at && tokens.from(0).last().is_some_and(|last| last.starts_with(b"HTTP/"));
+        if is_http { Flow::Close } else { self.error() }
+    }
+
     /// `set`, `add`, `replace`, `append`, `prepend`: key, flags, expiry, length; `cas` has the cas behind them.
     fn update<V: Server>(
         &mut self,

@@ -10,7 +10,7 @@ fn all(cases: impl IntoIterator<Item = impl Into<Vec<u8>>>) -> Vec<Vec<u8>> {
 
 /// The text protocol.
 pub fn text() -> Vec<Vec<u8>> {
-    [items(), counting(), noreply(), flushing(), lines(), administration(), keys()].concat()
+    [items(), counting(), noreply(), flushing(), lines(), http(), administration(), keys()].concat()
 }
 
 /// Reading, storing, flushing.
@@ -111,6 +111,42 @@ fn lines() -> Vec<Vec<u8>> {
         "touch a\r\ntouch a x\r\ntouch a 0 1\r\ntouch a 0 1 2\r\ndelete\r\ndelete a 1\r\ndelete a 0 0\r\ndelete a b c d\r\n",
         "append a\r\nprepend a 0 0\r\nreplace a 0 0 1 2 3 4\r\nadd\r\nadd a\r\n",
     ])
+}
+
+/// Requests of HTTP, and what only looks like one.
+fn http() -> Vec<Vec<u8>> {
+    let mut cases = all([
+        "GET / HTTP/1.0\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nversion\r\n",
+        "PUT /a HTTP/1.1\r\n",
+        "DELETE HTTP/1.1\r\n",
+        "HTTP/1.1\r\n",
+        "HTTP/\n",
+        "foo HTTP/\r\n",
+        "foo xHTTP/\r\n",
+        "foo HTTP\r\n",
+        "foo http/1.1\r\n",
+        "foo HTTP/ bar\r\n",
+        "foo HTTP/1.1 \r\n",
+        "foo HTTP/1.1\0 bar\r\n",
+        "noreply HTTP/1.1\r\n",
+        "get / HTTP/1.0\r\n",
+        "gett HTTP/1.0\r\nsett HTTP/1.0\r\nadds HTTP/1.0\r\ncass HTTP/1.0\r\n",
+        "increment HTTP/1.0\r\ndel HTTP/1.0\r\ntouched HTTP/1.0\r\n",
+        "set HTTP/1.0\r\nadd HTTP/1.0\r\ncas HTTP/1.0\r\nincr HTTP/1.0\r\ndelete a HTTP/1.0\r\ntouch HTTP/1.0\r\n",
+        "mq HTTP/1.0\r\nmn HTTP/1.0\r\nx HTTP/1.0\r\nm HTTP/1.0\r\n",
+        "mqq HTTP/1.0\r\n",
+        "replace HTTP/1.0\r\nprepend HTTP/1.0\r\nbget HTTP/1.0\r\nflush_all 0 0 HTTP/1.0\r\n",
+        "verbosity 0 0 HTTP/1.0\r\nlru HTTP/1.0\r\nextstore HTTP/1.0\r\nversion HTTP/1.0\r\n",
+        "watch HTTP/1.0\r\n",
+        "lru_crawler HTTP/1.0\r\nstats HTTP/1.0\r\nslabs HTTP/1.0\r\nshutdown HTTP/1.0\r\n",
+    ]);
+    // Of many tokens those behind the 23rd are not looked at.
+    for before in 20..26 {
+        cases.push(format!("foo{} HTTP/1.0\r\n", " x".repeat(before)).into_bytes());
+        cases.push(format!("foo{} HTTP/1.0{}\r\n", " x".repeat(before), " x".repeat(20)).into_bytes());
+    }
+    cases
 }
 
 /// Statistics, settings, the end.
