@@ -30,6 +30,7 @@ const SLACK_PART: usize = 64;
 #[derive(Debug)]
 pub struct Budget {
     limit: AtomicUsize,
+    limit_min: AtomicUsize,
     held: [AtomicUsize; KINDS],
     /// What buffers hold at the moment.
     buffers: fn() -> usize,
@@ -38,7 +39,12 @@ pub struct Budget {
 impl Budget {
     /// Nothing is held but by the engine's buffers, of the whole process.
     pub fn new(limit: usize) -> Budget {
-        Budget { limit: AtomicUsize::new(limit), held: Default::default(), buffers: engine::buf::system_bytes }
+        Budget {
+            limit: AtomicUsize::new(limit),
+            limit_min: AtomicUsize::new(0),
+            held: Default::default(),
+            buffers: engine::buf::system_bytes,
+        }
     }
 
     /// As [`Budget::new`], for a test in whose process others use buffers too: they are not counted.
@@ -49,6 +55,16 @@ impl Budget {
     /// The limit in bytes.
     pub fn limit(&self) -> usize {
         self.limit.load(Ordering::Relaxed)
+    }
+
+    /// A lower limit leaves no room for items and connections beside what the process needs in any case.
+    pub fn limit_min(&self) -> usize {
+        self.limit_min.load(Ordering::Relaxed)
+    }
+
+    /// Notes that so much is needed.
+    pub fn require(&self, limit: usize) {
+        self.limit_min.fetch_max(limit, Ordering::Relaxed);
     }
 
     /// Sets the limit. Where more is held already nothing more is given; to give back is the holders' part.

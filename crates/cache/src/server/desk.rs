@@ -107,6 +107,10 @@ impl<S: Holdings> Server for Desk<S> {
                 "OK"
             }
             Control::MemoryLimit(mebibytes) => {
+                let least = self.slots.budget().limit_min().div_ceil(1 << 20);
+                if (mebibytes as usize) < least {
+                    return format!("MEMLIMIT_TOO_SMALL cannot set maxbytes to less than {least}m");
+                }
                 self.slots.set_memory_limit((mebibytes as usize) << 20);
                 "OK"
             }

@@ -212,12 +212,13 @@ impl Opening {
 /// Counts what flash takes of the memory: `all`, of which `buffers` count themselves as they are taken, and the sketch.
 fn reserve(budget: &Budget, all: usize, buffers: usize, sketch: usize) -> Result<(), Failure> {
     let limit = budget.limit();
-    if budget.room() < all + sketch + limit / 4 {
-        let needed = (limit - budget.room() + all + sketch).saturating_mul(4).div_ceil(3);
+    // A quarter is left for items and connections.
+    budget.require((budget.used() + all + sketch).saturating_mul(4).div_ceil(3));
+    if limit < budget.limit_min() {
         return Err(Failure::refused(format!(
             "-m {} leaves no room for items beside flash: give -m {} or more",
             limit >> 20,
-            needed.div_ceil(1 << 20)
+            budget.limit_min().div_ceil(1 << 20)
         )));
     }
     budget.take(Kind::Base, all.saturating_sub(buffers) + sketch);

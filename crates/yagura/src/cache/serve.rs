@@ -193,8 +193,10 @@ fn store(args: &CacheServeArgs, threads: usize, secret: [u64; 2]) -> Result<Stor
     let budget = Arc::new(Budget::new(limit));
     let base = resident_bytes().map_err(|error| Failure::from(error).during("/proc/self/statm"))?;
     budget.take(Kind::Base, base + threads * THREAD_BYTES);
-    if budget.room() < limit / 2 {
-        let needed = ((limit - budget.room()) * 2) >> 20;
+    // Half is left for items and connections.
+    budget.require(2 * budget.used());
+    if limit < budget.limit_min() {
+        let needed = budget.limit_min().div_ceil(1 << 20);
         return Err(Failure::refused(format!(
             "-m {} leaves no room for items: {threads} threads need {needed} MiB or more",
             args.memory_limit

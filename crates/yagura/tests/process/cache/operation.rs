@@ -70,3 +70,20 @@ fn usr1_ends_in_good_order() {
     idle.ends();
     busy.ends();
 }
+
+/// A limit that leaves nothing beside the process would refuse every value and every connection, also that of who would mend it.
+#[test]
+fn a_memory_limit_that_a_start_refuses_is_refused_later_too() {
+    let server = serve(&["-m", "64", "-t", "1"]);
+    let mut client = Text::connect(server.address("listening"));
+    let mut limit = |mebibytes: u32| client.ask(format!("cache_memlimit {mebibytes}\r\n").as_bytes(), "").remove(0);
+    let told = limit(8);
+    let least = told.strip_prefix("MEMLIMIT_TOO_SMALL cannot set maxbytes to less than ").expect("refused");
+    let least: u32 = least.trim_end_matches('m').parse().expect("a number");
+    assert!((9..64).contains(&least), "{told}");
+    assert_eq!(limit(least - 1), told);
+    assert_eq!(limit(least), "OK");
+    let mut other = Text::connect(server.address("listening"));
+    other.expect(b"set a 0 0 1\r\nx\r\nget a\r\n", b"STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
+    assert_eq!(other.figure("limit_maxbytes"), u64::from(least) << 20);
+}
