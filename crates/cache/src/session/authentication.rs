@@ -1,6 +1,7 @@
 //! Who speaks: by a `set` in the text protocol, by SASL in the binary one.
 
 use super::{Authentication, Context, Data, Event, Flow, Server, Session};
+use crate::protocol::binary::Opcode;
 use crate::protocol::number::unsigned_32;
 use crate::protocol::tokens::Tokens;
 use crate::slot::Slots;
@@ -48,14 +49,20 @@ impl<S: Slots> Session<S> {
         Flow::Next(length + 2)
     }
 
-    /// SASL PLAIN: a name to act as (which is not looked at), a zero byte, a name, a zero byte, a password.
-    pub(super) fn sasl_plain<V: Server>(&mut self, context: Context<'_, S, V>, mechanism: &[u8], text: &[u8]) -> bool {
+    /// SASL PLAIN: a name to act as (which is not looked at), a zero byte, a name, a zero byte, a password. It is over after its
+    /// first message: a second step is always one too many.
+    pub(super) fn sasl_plain<V: Server>(
+        &mut self,
+        context: Context<'_, S, V>,
+        opcode: Opcode,
+        mechanism: &[u8],
+        text: &[u8],
+    ) -> bool {
+        let is_plain = opcode == Opcode::SaslAuth && mechanism == b"PLAIN";
         let mut parts = text.splitn(3, |&byte| byte == 0);
         let (_, name, password) = (parts.next(), parts.next(), parts.next());
         self.authenticated = match (&self.rules.authentication, name, password) {
-            (Authentication::Sasl(users), Some(name), Some(password)) if mechanism == b"PLAIN" => {
-                users.accepts(name, password)
-            }
+            (Authentication::Sasl(users), Some(name), Some(password)) if is_plain => users.accepts(name, password),
             _ => false,
         };
         context.server.count(Event::Authentication(self.authenticated));

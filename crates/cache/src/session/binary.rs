@@ -391,8 +391,7 @@ impl<S: Slots> Session<S> {
             Data::Here(rest) => &rest[..head.value_bytes],
             Data::Long(..) => return Flow::Close,
         };
-        // PLAIN is over after its first message: there is no second step.
-        if opcode == Opcode::SaslAuth && self.sasl_plain(context, head.key, text) {
+        if self.sasl_plain(context, opcode, head.key, text) {
             self.succeed(head, 0, b"Authenticated");
         } else {
             self.fail(&head.request, Status::AuthenticationError);

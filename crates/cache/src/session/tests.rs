@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Authentication, FETCHES_MAX, OUTPUT_BYTES_MAX, Protocols, Rules, Session, Step, Users};
+use super::{Authentication, Event, FETCHES_MAX, OUTPUT_BYTES_MAX, Protocols, Rules, Session, Step, Users};
 use crate::hash::Hasher;
 use crate::item::Seconds;
 use crate::protocol::{GET_BYTES_MAX, Now};
@@ -299,6 +299,24 @@ fn sasl_plain_opens_the_binary_protocol() {
         let (answer, is_closed) = answers(&slots, rules(), &asked);
         assert!(answer.contains("Authenticated") && answer.ends_with("Not found") && !is_closed);
     }
+}
+
+/// As in memcached it counts, and whoever was let in has to begin anew.
+#[test]
+fn a_second_step_of_sasl_is_a_wrong_password() {
+    let users = Users::parse("user:pass").expect("a colon");
+    let rules = Rules { authentication: Authentication::Sasl(users), ..Rules::default() };
+    let (slots, server, mut wire) = (PlainSlots::default(), PlainServer::default(), Wire::new(Arc::new(rules)));
+    let mut ask = |opcode: u8, body: &[u8]| {
+        let header = [&[0x80, opcode, 0, 5, 0, 0, 0, 0, 0, 0, 0, body.len() as u8][..], &[0; 12]].concat();
+        let answer = wire.feed(&slots, &server, NOW, &[&header[..], body].concat());
+        (answer[7], server.counted(Event::Authentication(false)))
+    };
+    assert_eq!(ask(0x21, b"PLAIN\0user\0pass"), (0, 0));
+    assert_eq!(ask(0x00, b"a key"), (1, 0));
+    assert_eq!(ask(0x22, b"PLAIN\0user\0pass"), (0x20, 1));
+    assert_eq!(ask(0x00, b"a key"), (0x20, 1));
+    assert!(wire.is_closed);
 }
 
 #[test]
