@@ -35,14 +35,15 @@ impl<S: Holdings> Server for Desk<S> {
 
     fn stats(&self, stats: Stats<'_>, tell: &mut dyn FnMut(&str, &str)) -> bool {
         let mut tell = |name: &str, value: &dyn std::fmt::Display| tell(name, &value.to_string());
+        let since_reset = || self.shared.since_reset(self.slots.figures());
         match stats {
-            Stats::General => statistics::general(&self.shared, &self.slots.figures(), &mut tell),
+            Stats::General => statistics::general(&self.shared, &since_reset(), &mut tell),
             Stats::Settings => statistics::settings(&self.shared, &self.slots.figures(), &mut tell),
             Stats::Connections => statistics::connections(&self.shared, &mut tell),
             // There is no extstore: flash tells of itself in the general statistics.
             Stats::Extstore => {}
-            Stats::Named(b"items") => statistics::items(&self.slots.figures(), &mut tell),
-            Stats::Named(b"slabs") => statistics::slabs(&self.slots.figures(), &self.shared.totals(), &mut tell),
+            Stats::Named(b"items") => statistics::items(&since_reset().1, &mut tell),
+            Stats::Named(b"slabs") => statistics::slabs(&since_reset(), &mut tell),
             // As of a memcached that was not told to track them.
             Stats::Named(b"sizes") => tell("sizes_status", &"disabled"),
             Stats::Named(b"sizes_enable") => {
@@ -56,7 +57,7 @@ impl<S: Holdings> Server for Desk<S> {
     }
 
     fn reset_stats(&self) {
-        self.shared.reset();
+        self.shared.reset(self.slots.figures());
     }
 
     fn counts_prefixes(&self) -> bool {

@@ -60,6 +60,30 @@ pub struct FlashFigures {
     pub failure: Option<String>,
 }
 
+impl Figures {
+    /// What was counted since `earlier`, and what is there now. As in memcached, what flash has done goes on, but for what gets did
+    /// there.
+    pub fn since(self, earlier: &Figures) -> Figures {
+        let mut flash = self.flash;
+        if let (Some(flash), Some(earlier)) = (&mut flash, &earlier.flash) {
+            flash.hits = flash.hits.saturating_sub(earlier.hits);
+            flash.promoted = flash.promoted.saturating_sub(earlier.promoted);
+            let (stats, earlier) = (&mut flash.stats, &earlier.stats);
+            stats.other_key_reads = stats.other_key_reads.saturating_sub(earlier.other_key_reads);
+            stats.checksum_errors = stats.checksum_errors.saturating_sub(earlier.checksum_errors);
+        }
+        Figures {
+            stored: self.stored.saturating_sub(earlier.stored),
+            evictions: self.evictions.saturating_sub(earlier.evictions),
+            evicted_unfetched: self.evicted_unfetched.saturating_sub(earlier.evicted_unfetched),
+            reclaimed: self.reclaimed.saturating_sub(earlier.reclaimed),
+            expired_unfetched: self.expired_unfetched.saturating_sub(earlier.expired_unfetched),
+            flash,
+            ..self
+        }
+    }
+}
+
 /// What lies below memory, as statistics see it.
 pub trait Tiered: Lower {
     /// What is known of it alone; `None` where there is nothing.
@@ -166,5 +190,30 @@ impl<L: Tiered + 'static> Holdings for Store<L> {
         Store::scan(self, at, now, |key, item: Item<'_>| {
             tell(Listed { key, meta: item.meta, value_bytes: item.value.len() });
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reset_concerns_what_is_counted_and_not_what_is_there() {
+        let flash = |hits| Some(FlashFigures { hits, lowered: hits, ..FlashFigures::default() });
+        let at = |count| Figures {
+            items: count,
+            bytes: count,
+            stored: count,
+            evictions: count,
+            evicted_unfetched: count,
+            reclaimed: count,
+            expired_unfetched: count,
+            flash: flash(count),
+            ..Figures::default()
+        };
+        let since = at(9).since(&at(7));
+        let flash = Some(FlashFigures { hits: 2, lowered: 9, ..FlashFigures::default() });
+        assert_eq!(since, Figures { items: 9, bytes: 9, flash, ..at(2) });
+        assert_eq!(at(9).since(&Figures::default()), at(9));
     }
 }

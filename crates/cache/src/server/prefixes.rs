@@ -36,6 +36,10 @@ impl Prefixes {
         self.on.store(on, Relaxed);
     }
 
+    pub(super) fn clear(&self) {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     pub(super) fn count(&self, key: &[u8], event: Event) {
         // A key without the delimiter has no prefix.
         let Some(end) = key.iter().position(|&byte| byte == DELIMITER) else { return };
@@ -91,5 +95,7 @@ mod tests {
             prefixes.count(format!("{number}:").as_bytes(), Event::Set);
         }
         assert_eq!(prefixes.dump().lines().count(), PREFIXES_MAX);
+        prefixes.clear();
+        assert_eq!(prefixes.dump(), "");
     }
 }

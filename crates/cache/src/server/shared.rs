@@ -10,6 +10,7 @@ use fabric::tls::CertificateContext;
 
 use super::connection::Origin;
 use super::counters::{Counters, Totals};
+use super::holdings::Figures;
 use super::prefixes::Prefixes;
 use super::room::Reserve;
 use super::times::Times;
@@ -180,8 +181,8 @@ pub struct Shared {
     next_id: AtomicU64,
     threads: Mutex<Vec<Arc<Counters>>>,
     times: Mutex<Vec<Arc<Times>>>,
-    /// The counters when they were reset.
-    reset: Mutex<Totals>,
+    /// What was counted when it was reset: in all, and of the items.
+    reset: Mutex<(Totals, Figures)>,
 }
 
 /// One of the connections that may be open at once.
@@ -373,17 +374,23 @@ impl Shared {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// What was counted since the last reset.
+    /// What was counted since the last reset, in all and of the items.
+    pub(super) fn since_reset(&self, figures: Figures) -> (Totals, Figures) {
+        let totals = self.totals();
+        let reset = self.reset.lock().unwrap_or_else(PoisonError::into_inner);
+        (totals.since(&reset.0), figures.since(&reset.1))
+    }
+
+    /// Counts anew, but for [`Shared::totals`]: what reads these takes a lower count for a new start.
+    pub(super) fn reset(&self, figures: Figures) {
+        let totals = self.totals();
+        *self.reset.lock().unwrap_or_else(PoisonError::into_inner) = (totals, figures);
+        self.prefixes.clear();
+        self.watchers.reset();
+    }
+
+    /// What was counted since the server started.
     pub fn totals(&self) -> Totals {
-        self.sum().since(&self.reset.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Counts anew.
-    pub fn reset(&self) {
-        *self.reset.lock().unwrap_or_else(PoisonError::into_inner) = self.sum();
-    }
-
-    fn sum(&self) -> Totals {
         let mut totals = Totals::default();
         self.threads.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|thread| totals.add(thread));
         totals

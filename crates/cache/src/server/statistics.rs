@@ -20,8 +20,7 @@ pub(super) fn unix(at: Seconds, began: u64) -> Option<u64> {
 }
 
 /// `stats`.
-pub(super) fn general(shared: &Shared, figures: &Figures, tell: &mut Tell<'_>) {
-    let totals = shared.totals();
+pub(super) fn general(shared: &Shared, (totals, figures): &(Totals, Figures), tell: &mut Tell<'_>) {
     let now = shared.now();
     tell("pid", &std::process::id());
     tell("uptime", &shared.uptime());
@@ -38,7 +37,7 @@ pub(super) fn general(shared: &Shared, figures: &Figures, tell: &mut Tell<'_>) {
     tell("total_connections", &totals.connections_total);
     tell("rejected_connections", &totals.connections_rejected);
     tell("idle_kicks", &totals.idle_kicks);
-    commands(&totals, tell);
+    commands(totals, tell);
     tell("bytes_read", &totals.bytes_read);
     tell("bytes_written", &totals.bytes_written);
     tell("limit_maxbytes", &figures.limit);
@@ -179,7 +178,7 @@ pub(super) fn items(figures: &Figures, tell: &mut Tell<'_>) {
 }
 
 /// `stats slabs`: the segments, as pages of the one class.
-pub(super) fn slabs(figures: &Figures, totals: &Totals, tell: &mut Tell<'_>) {
+pub(super) fn slabs((totals, figures): &(Totals, Figures), tell: &mut Tell<'_>) {
     let mut of = |name: &str, value: u64| tell(&format!("{CLASS}:{name}"), &value);
     of("chunk_size", figures.segment_bytes);
     of("chunks_per_page", 1);

@@ -22,6 +22,8 @@ pub(super) struct Watchers {
     count: AtomicUsize,
     all: Mutex<Vec<Watcher>>,
     next_line: AtomicU64,
+    sent: AtomicU64,
+    skipped: AtomicU64,
 }
 
 struct Watcher {
@@ -35,6 +37,17 @@ impl Watchers {
     /// Somebody watches.
     pub(super) fn any(&self) -> bool {
         self.count.load(Relaxed) > 0
+    }
+
+    /// How many there are, and the lines that were sent to them, and not, since the last reset.
+    pub(super) fn counts(&self) -> (usize, u64, u64) {
+        (self.count.load(Relaxed), self.sent.load(Relaxed), self.skipped.load(Relaxed))
+    }
+
+    /// Counts lines anew.
+    pub(super) fn reset(&self) {
+        self.sent.store(0, Relaxed);
+        self.skipped.store(0, Relaxed);
     }
 
     /// There may be one more.
@@ -92,8 +105,14 @@ impl Watchers {
             let line = format!("{skipped}ts={seconds}.{micros:06} gid={number} {what}\n");
             // It is full, or its connection is about to remove it.
             match watcher.lines.try_send(line) {
-                Ok(()) => watcher.skipped = 0,
-                Err(_) => watcher.skipped += 1,
+                Ok(()) => {
+                    watcher.skipped = 0;
+                    self.sent.fetch_add(1, Relaxed);
+                }
+                Err(_) => {
+                    watcher.skipped += 1;
+                    self.skipped.fetch_add(1, Relaxed);
+                }
             }
         }
     }
@@ -144,8 +163,10 @@ mod tests {
             while got.len() < LINES_MAX + 1 {
                 got.extend(lines.recv().await);
             }
+            assert_eq!(watchers.counts(), (1, LINES_MAX as u64 + 1, 3));
             watchers.remove(number);
-            assert!(!watchers.any());
+            watchers.reset();
+            assert_eq!(watchers.counts(), (0, 0, 0));
             got
         });
         let lines = lines.expect("no stall");

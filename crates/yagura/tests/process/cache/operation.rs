@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use super::{Text, serve};
-use crate::support::{PATIENCE, Server, kill, yagura};
+use crate::support::{PATIENCE, Server, http_get, kill, yagura};
 
 /// Waits for what comes true by itself.
 fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
@@ -86,4 +86,22 @@ fn a_memory_limit_that_a_start_refuses_is_refused_later_too() {
     let mut other = Text::connect(server.address("listening"));
     other.expect(b"set a 0 0 1\r\nx\r\nget a\r\n", b"STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
     assert_eq!(other.figure("limit_maxbytes"), u64::from(least) << 20);
+}
+
+#[test]
+fn a_reset_of_statistics_is_whole_and_leaves_metrics_as_they_are() {
+    let server = serve(&["-t", "2", "--metrics", "127.0.0.1:0"]);
+    let mut client = Text::connect(server.address("listening"));
+    client.expect(b"stats detail on\r\nset p:a 0 0 1\r\nx\r\nset e 0 -1 1\r\nx\r\n", b"OK\r\nSTORED\r\nSTORED\r\n");
+    client.expect(b"get e\r\nget e\r\n", b"END\r\nEND\r\n");
+    let counted = ["total_items", "cmd_set", "cmd_get", "reclaimed", "expired_unfetched"];
+    assert_eq!(counted.map(|name| client.figure(name)), [2, 2, 2, 1, 1]);
+    client.expect(b"stats reset\r\n", b"RESET\r\n");
+    assert_eq!(counted.map(|name| client.figure(name)), [0; 5]);
+    assert_eq!(client.figure("curr_items"), 1);
+    client.expect(b"stats detail dump\r\n", b"END\r\n");
+    client.expect(b"stats items\r\n", b"STAT items:1:number 1\r\n");
+    assert!(client.ask(b"", "END").contains(&"STAT items:1:reclaimed 0".to_owned()));
+    let metrics = http_get(server.address("metrics"), "/metrics");
+    assert!(metrics.contains("yagura_cache_sets_total 2\n") && metrics.contains("yagura_cache_expired_total 1\n"));
 }
