@@ -100,6 +100,8 @@ pub(crate) struct Shard {
     garbage: Vec<Vec<View>>,
     /// Places on flash to be invalidated before the shard is let go.
     stale: Vec<FlashPlace>,
+    /// What was looked for last was there, and had expired.
+    had_expired: bool,
     /// What is told of the shard may be out of date: see [`Shard::take_changes`].
     changed: bool,
 }
@@ -129,6 +131,7 @@ impl Shard {
             counters: Counters::default(),
             garbage: Vec::new(),
             stale: Vec::new(),
+            had_expired: false,
             changed: false,
         }
     }
@@ -159,6 +162,7 @@ impl Shard {
 
     /// The item of a key. One that has expired is taken away.
     pub(crate) fn find(&mut self, key: &Key<'_>, now: Seconds, pool: &Pool) -> Option<Found> {
+        self.had_expired = false;
         let log = &self.log;
         let is = |location| match location {
             Location::Memory(position) => {
@@ -174,10 +178,16 @@ impl Shard {
         let expires = Header::expires(self.log.header_bytes(position));
         if expires != NEVER && expires <= now {
             self.count_expired(&self.log.header(position));
+            self.had_expired = true;
             self.remove(found, pool);
             return None;
         }
         Some(found)
+    }
+
+    /// What was looked for last was there, and had expired.
+    pub(crate) fn had_expired(&self) -> bool {
+        self.had_expired
     }
 
     pub(crate) fn item(&self, found: Found) -> Item<'_> {

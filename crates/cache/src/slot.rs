@@ -28,6 +28,9 @@ pub trait Slot {
     /// The item.
     fn item(&self) -> Option<Item<'_>>;
 
+    /// There was one that has expired: this visit is the first to meet it since.
+    fn had_expired(&self) -> bool;
+
     /// Notes that the item was read or touched: it is told by `fetched` and `accessed`, and counts for what is kept longest.
     fn note_access(&mut self);
 

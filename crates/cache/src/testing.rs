@@ -110,12 +110,17 @@ pub struct PlainSlot<'a> {
     items: MutexGuard<'a, Items>,
     key: Vec<u8>,
     now: Seconds,
+    had_expired: bool,
     bytes_max: usize,
 }
 
 impl Slot for PlainSlot<'_> {
     fn item(&self) -> Option<Item<'_>> {
         self.items.entries.get(&self.key).map(|entry| Item { meta: entry.meta, value: entry.value() })
+    }
+
+    fn had_expired(&self) -> bool {
+        self.had_expired
     }
 
     fn note_access(&mut self) {
@@ -203,7 +208,8 @@ impl Slots for PlainSlots {
             items.flush_at = None;
         }
         let is_over = |entry: &Entry| entry.meta.expires != NEVER && entry.meta.expires <= now;
-        if items.entries.get(key.bytes()).is_some_and(is_over) {
+        let had_expired = items.entries.get(key.bytes()).is_some_and(is_over);
+        if had_expired {
             items.remove(key.bytes());
         }
         if self.has_flash
@@ -219,7 +225,7 @@ impl Slots for PlainSlots {
                 Look::Unseen => {}
             }
         }
-        let mut slot = PlainSlot { items, key: key.bytes().to_vec(), now, bytes_max: self.bytes_max };
+        let mut slot = PlainSlot { items, key: key.bytes().to_vec(), now, had_expired, bytes_max: self.bytes_max };
         Ok(visit(&mut slot))
     }
 
@@ -260,7 +266,8 @@ impl Slots for PlainSlots {
 }
 
 /// What is counted.
-const EVENTS: [Event; 20] = [
+const EVENTS: [Event; 21] = [
+    Event::Expired,
     Event::Get(true),
     Event::Get(false),
     Event::Touch(true),

@@ -52,6 +52,10 @@ impl Slot for Same {
         Some(Item { meta: Meta { cas: Cas(7), ..Meta::default() }, value: Value::Whole(VALUE) })
     }
 
+    fn had_expired(&self) -> bool {
+        false
+    }
+
     fn note_access(&mut self) {}
 
     fn set_meta(&mut self, _: impl FnOnce(&mut Meta)) {}

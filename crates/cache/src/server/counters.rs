@@ -41,6 +41,10 @@ counters! {
     connections_rejected,
     /// Connections ended because they rested too long.
     idle_kicks,
+    /// Pauses after a connection could not be accepted.
+    accept_pauses,
+    /// Connections without a TLS handshake.
+    tls_errors,
     /// Bytes received.
     bytes_read,
     /// Bytes sent.
@@ -49,6 +53,8 @@ counters! {
     get_hits,
     /// Keys looked up that were not.
     get_misses,
+    /// Items met that had expired.
+    expired,
     /// Values that came to be stored.
     sets,
     /// `flush_all`.
@@ -99,6 +105,7 @@ impl Counters {
         let counter = match event {
             Event::Get(hit) => of(hit, &self.get_hits, &self.get_misses),
             Event::Touch(hit) => of(hit, &self.touch_hits, &self.touch_misses),
+            Event::Expired => &self.expired,
             Event::Set => &self.sets,
             Event::Cas(CasResult::Hit) => &self.cas_hits,
             Event::Cas(CasResult::Miss) => &self.cas_misses,

@@ -114,7 +114,7 @@ impl<S: Slots + Holdings + 'static, V: Server + 'static> Worker<S, V> {
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => self.hand_out(Accepted::Tcp(stream.detach()), others, &mut turn).await,
-                Err(error) => pause(&error).await,
+                Err(error) => self.pause(&error).await,
             }
         }
     }
@@ -125,9 +125,15 @@ impl<S: Slots + Holdings + 'static, V: Server + 'static> Worker<S, V> {
         loop {
             match listener.accept().await {
                 Ok(stream) => self.hand_out(Accepted::Unix(stream), others, &mut turn).await,
-                Err(error) => pause(&error).await,
+                Err(error) => self.pause(&error).await,
             }
         }
+    }
+
+    async fn pause(&self, error: &std::io::Error) {
+        tracing::warn!(%error, "accept failed");
+        Counters::add(&self.thread.counters.accept_pauses, 1);
+        time::sleep(ACCEPT_PAUSE).await;
     }
 
     async fn hand_out(&self, accepted: Accepted, others: &[MailSender<Accepted>], turn: &mut usize) {
@@ -172,7 +178,10 @@ impl<S: Slots + Holdings + 'static, V: Server + 'static> Worker<S, V> {
                     let origin = Origin::Tcp { peer: stream.peer_addr(), local: stream.local_addr() };
                     match ClientStream::accept(stream, tls.as_ref()).await {
                         Ok(stream) => (stream, origin),
-                        Err(error) => return tracing::info!(%origin, %error, "no TLS connection"),
+                        Err(error) => {
+                            Counters::add(&thread.counters.tls_errors, 1);
+                            return tracing::info!(%origin, %error, "no TLS connection");
+                        }
                     }
                 }
             };
@@ -244,11 +253,6 @@ async fn tick<S, V>(thread: Rc<Thread<S, V>>) {
             }
         }
     }
-}
-
-async fn pause(error: &std::io::Error) {
-    tracing::warn!(%error, "accept failed");
-    time::sleep(ACCEPT_PAUSE).await;
 }
 
 async fn refuse(accepted: Accepted, why: &[u8]) {

@@ -3,6 +3,7 @@
 
 use std::fmt::Display;
 
+use super::ACCEPT_PAUSE;
 use super::counters::Totals;
 use super::desk::CLASS;
 use super::holdings::{Figures, FlashFigures};
@@ -42,6 +43,8 @@ pub(super) fn general(shared: &Shared, (totals, figures): &(Totals, Figures), te
     tell("bytes_written", &totals.bytes_written);
     tell("limit_maxbytes", &figures.limit);
     tell("accepting_conns", &u8::from(shared.connections() < shared.connections_max()));
+    tell("listen_disabled_num", &totals.accept_pauses);
+    tell("time_in_listen_disabled_us", &(u128::from(totals.accept_pauses) * ACCEPT_PAUSE.as_micros()));
     tell("threads", &shared.threads());
     tell("hash_bytes", &figures.index_bytes);
     tell("bytes", &figures.bytes);
@@ -53,6 +56,13 @@ pub(super) fn general(shared: &Shared, (totals, figures): &(Totals, Figures), te
     tell("evicted_unfetched", &figures.evicted_unfetched);
     tell("evictions", &figures.evictions);
     tell("reclaimed", &figures.reclaimed);
+    let (watchers, sent, skipped) = shared.watchers().counts();
+    tell("log_watchers", &watchers);
+    tell("log_watcher_sent", &sent);
+    tell("log_watcher_skipped", &skipped);
+    if shared.tls().is_some() {
+        tell("ssl_handshake_errors", &totals.tls_errors);
+    }
     if let Some(of_flash) = &figures.flash {
         flash(of_flash, tell);
     }
@@ -95,6 +105,7 @@ fn commands(totals: &Totals, tell: &mut Tell<'_>) {
     tell("cmd_meta", &totals.metas);
     tell("get_hits", &totals.get_hits);
     tell("get_misses", &totals.get_misses);
+    tell("get_expired", &totals.expired);
     tell("delete_misses", &totals.delete_misses);
     tell("delete_hits", &totals.delete_hits);
     tell("incr_misses", &totals.increment_misses);

@@ -174,7 +174,7 @@ impl<S: Slots> Session<S> {
             }
         };
         let expires = context.now.expiry(i64::from(head.extra_u32(0)));
-        let visited = context.slots.visit(&key, context.now.at, look, |slot| match touches {
+        let visited = context.visit(&key, look, |slot| match touches {
             false => commands::get(slot, tell),
             true => commands::get_and_touch(slot, expires, tell),
         });

@@ -67,7 +67,7 @@ impl<S: Slots> Session<S> {
             Some((_, fetched)) => crate::slot::Look::Fetched(fetched),
             None => crate::slot::Look::Whole,
         };
-        let visited = context.slots.visit(&key, context.now.at, look, |slot| -> Result<_, NoRoom> {
+        let visited = context.visit(&key, look, |slot| -> Result<_, NoRoom> {
             let mut made = false;
             if slot.item().is_none() && flags.vivify.is_some() {
                 match slot.put(Meta::default(), NewValue::Pieces(&[])) {

@@ -41,7 +41,7 @@ use crate::hash::Hasher;
 use crate::item::Key;
 use crate::protocol::binary::REQUEST;
 use crate::protocol::{GET_BYTES_MAX, LINE_BYTES_MAX, Now, tokens};
-use crate::slot::{Look, NoRoom, ROOM_FOR_BUFFERS, Slots};
+use crate::slot::{Look, NoRoom, ROOM_FOR_BUFFERS, Slot, Slots};
 use body::Body;
 use input::Input;
 pub use input::RECEIVE_BYTES;
@@ -128,6 +128,26 @@ impl<S, V> Clone for Context<'_, S, V> {
 }
 
 impl<S, V> Copy for Context<'_, S, V> {}
+
+impl<S: Slots, V: Server> Context<'_, S, V> {
+    /// Visits the slot of a key, and counts what is met there.
+    fn visit<R>(
+        self,
+        key: &Key<'_>,
+        look: Look<S::Fetched>,
+        visit: impl FnOnce(&mut S::Slot<'_>) -> R,
+    ) -> Result<R, S::Place> {
+        let mut had_expired = false;
+        let visited = self.slots.visit(key, self.now.at, look, |slot| {
+            had_expired = slot.had_expired();
+            visit(slot)
+        })?;
+        if had_expired {
+            self.server.count(Event::Expired);
+        }
+        Ok(visited)
+    }
+}
 
 /// The state of one connection.
 #[derive(Debug)]
@@ -396,7 +416,7 @@ impl<S: Slots> Session<S> {
         visit: impl FnOnce(&mut S::Slot<'_>) -> R,
     ) -> Result<R, Flow<S::Place>> {
         let look = self.look(0);
-        context.slots.visit(key, context.now.at, look, visit).map_err(|place| self.fetch_one(place))
+        context.visit(key, look, visit).map_err(|place| self.fetch_one(place))
     }
 
     fn fetch_one(&mut self, place: S::Place) -> Flow<S::Place> {

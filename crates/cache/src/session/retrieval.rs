@@ -7,7 +7,7 @@ use crate::commands;
 use crate::item::{Item, Key, Seconds};
 use crate::protocol::number;
 use crate::protocol::tokens::{word_at, words};
-use crate::slot::{Look, Slots};
+use crate::slot::{Look, Slot, Slots};
 
 /// What is told of an item, and done with it.
 #[derive(Clone, Copy, Debug)]
@@ -108,7 +108,7 @@ impl<S: Slots> Session<S> {
             output.value(item.value);
             output.bytes(b"\r\n");
         };
-        let is_hit = context.slots.visit(key, context.now.at, look, |slot| match retrieval.expires {
+        let is_hit = context.visit(key, look, |slot| match retrieval.expires {
             None => commands::get(slot, tell),
             Some(expires) => commands::get_and_touch(slot, expires, tell),
         })?;
@@ -142,9 +142,14 @@ impl<S: Slots> Session<S> {
             if self.fetched.iter().any(|(of, _)| *of == start) {
                 continue;
             }
-            if let Err(place) = context.slots.visit(&key, context.now.at, Look::Whole, |_| ()) {
-                places.push(place);
-                self.asked.push(start);
+            match context.slots.visit(&key, context.now.at, Look::Whole, |slot| slot.had_expired()) {
+                Err(place) => {
+                    places.push(place);
+                    self.asked.push(start);
+                }
+                // It is gone when its turn comes.
+                Ok(true) => context.server.count(Event::Expired),
+                Ok(false) => {}
             }
             if places.len() == FETCHES_MAX {
                 break;

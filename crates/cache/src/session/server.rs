@@ -124,6 +124,8 @@ pub enum Event {
     Get(bool),
     /// A key was touched, or looked up and touched.
     Touch(bool),
+    /// An item was met that had expired.
+    Expired,
     /// A value came to be stored, under whatever condition.
     Set,
     /// A value came with a cas: it was right, wrong, or there was no item.

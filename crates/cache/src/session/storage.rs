@@ -43,8 +43,7 @@ impl<S: Slots> Session<S> {
         loop {
             let look = if store.looks() { self.look(0) } else { Look::Unseen };
             let mut joined = self.joined.take();
-            let visited =
-                context.slots.visit(key, context.now.at, look, |slot| store::store(slot, store, value, joined.take()));
+            let visited = context.visit(key, look, |slot| store::store(slot, store, value, joined.take()));
             match visited {
                 Err(place) => {
                     self.joined = joined;

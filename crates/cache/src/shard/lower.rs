@@ -100,6 +100,12 @@ impl Shard {
         self.note_stale(at.place);
     }
 
+    /// It was found there, and had expired.
+    pub(crate) fn expire_on_flash(&mut self, at: OnFlash) {
+        self.had_expired = true;
+        self.drop_on_flash(at);
+    }
+
     pub(super) fn note_stale(&mut self, place: FlashPlace) {
         self.changed = true;
         self.stale.push(place);

@@ -67,6 +67,10 @@ impl Slot for Held<'_> {
         }
     }
 
+    fn had_expired(&self) -> bool {
+        self.shard.had_expired()
+    }
+
     fn note_access(&mut self) {
         match (&self.target, self.fetched) {
             (&Target::Memory(found), _) => {

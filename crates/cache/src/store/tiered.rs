@@ -201,8 +201,11 @@ impl<N: Namespace + Send + Sync> Slots for Store<Tier<N>> {
                     Lookup::Found(fetched) if self.lower.log().is_current(fetched) => {
                         let (meta, value) = (fetched.meta(), fetched.as_value());
                         let is_over = meta.expires != NEVER && meta.expires <= now;
-                        if is_over || meta.cas.0 < self.cas_floor {
+                        if meta.cas.0 < self.cas_floor {
                             shard.drop_on_flash(at);
+                            Begin::Slot(Target::Nothing, None)
+                        } else if is_over {
+                            shard.expire_on_flash(at);
                             Begin::Slot(Target::Nothing, None)
                         } else {
                             Begin::Slot(Target::Flash(at), Some(Item { meta, value }))

@@ -189,6 +189,42 @@ fn commands_are_counted_as_memcached_counts_them() {
     assert!(idle.is_empty(), "nothing was counted: {idle:?}");
 }
 
+/// Whoever looks for them. Without memcached's threads, which would take some away before, as room for a new item does: what stores
+/// one is not among them.
+#[test]
+fn expired_items_are_counted_as_memcached_counts_them() {
+    ready(count_expired(&mut Pair::at_rest(PlainSlots::default())));
+    ready(count_expired(&mut Pair::at_rest(super::store())));
+}
+
+async fn count_expired<S: Slots>(pair: &mut Pair<S>) {
+    let looks = [
+        "get k",
+        "gat 0 k",
+        "touch k 0",
+        "incr k 1",
+        "delete k",
+        "mg k",
+        "mg k N30",
+        "md k",
+        "ma k",
+        "ma k N0",
+        "me k",
+        "get k k",
+        "get other",
+    ];
+    for look in looks {
+        let bytes = format!("set k 0 -1 1\r\n1\r\n{look}\r\n");
+        ask(pair, bytes.as_bytes()).await.check("expired", bytes.as_bytes());
+    }
+    let theirs = ask(pair, b"stats\r\n").await.theirs;
+    let ours = format!("STAT get_expired {}\r", pair.server.counted(Event::Expired));
+    let theirs = String::from_utf8_lossy(&theirs);
+    let theirs = theirs.lines().find(|line| line.starts_with("STAT get_expired")).unwrap_or("nothing");
+    assert_eq!(theirs, ours.trim_end());
+    assert!(pair.server.counted(Event::Expired) > 11, "{ours}");
+}
+
 /// What time does: real seconds pass.
 #[test]
 fn items_expire_and_are_flushed_later() {

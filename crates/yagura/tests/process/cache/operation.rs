@@ -94,10 +94,11 @@ fn a_reset_of_statistics_is_whole_and_leaves_metrics_as_they_are() {
     let mut client = Text::connect(server.address("listening"));
     client.expect(b"stats detail on\r\nset p:a 0 0 1\r\nx\r\nset e 0 -1 1\r\nx\r\n", b"OK\r\nSTORED\r\nSTORED\r\n");
     client.expect(b"get e\r\nget e\r\n", b"END\r\nEND\r\n");
-    let counted = ["total_items", "cmd_set", "cmd_get", "reclaimed", "expired_unfetched"];
-    assert_eq!(counted.map(|name| client.figure(name)), [2, 2, 2, 1, 1]);
+    let counted = ["total_items", "cmd_set", "cmd_get", "get_expired", "reclaimed", "expired_unfetched"];
+    assert_eq!(counted.map(|name| client.figure(name)), [2, 2, 2, 1, 1, 1]);
+    assert_eq!(client.figure("listen_disabled_num") + client.figure("time_in_listen_disabled_us"), 0);
     client.expect(b"stats reset\r\n", b"RESET\r\n");
-    assert_eq!(counted.map(|name| client.figure(name)), [0; 5]);
+    assert_eq!(counted.map(|name| client.figure(name)), [0; 6]);
     assert_eq!(client.figure("curr_items"), 1);
     client.expect(b"stats detail dump\r\n", b"END\r\n");
     client.expect(b"stats items\r\n", b"STAT items:1:number 1\r\n");
