@@ -242,16 +242,12 @@ fn rules(args: &CacheServeArgs) -> Result<Rules, Failure> {
         let message = format!("items of {} want -m twice as large at least", args.max_item_size);
         return Err(Failure::usage(message));
     }
+    let protocols = protocols(args)?;
     let users = args.auth_file.as_deref().map(users).transpose()?;
     let authentication = match users {
         None => Authentication::None,
         Some(users) if args.enable_sasl => Authentication::Sasl(users),
         Some(users) => Authentication::Text(users),
-    };
-    let protocols = match args.protocol {
-        CacheProtocol::Auto => Protocols::Both,
-        CacheProtocol::Ascii => Protocols::Text,
-        CacheProtocol::Binary => Protocols::Binary,
     };
     Ok(Rules {
         item_bytes_max: item_bytes_max as usize,
@@ -261,6 +257,28 @@ fn rules(args: &CacheServeArgs) -> Result<Rules, Failure> {
         serves_flush: !args.disable_flush_all,
         serves_dump: !args.disable_dumping,
         serves_watch: !args.disable_watch,
+    })
+}
+
+/// Who has to say who he is does so by one protocol; another beside it would be a way around that, or serve nobody.
+fn protocols(args: &CacheServeArgs) -> Result<Protocols, Failure> {
+    let (protocol, needs) = match (args.enable_sasl, &args.auth_file) {
+        (true, _) => {
+            (Some(CacheProtocol::Binary), "-S asks by SASL, in the binary protocol: leave -B away, or say -B binary")
+        }
+        (false, Some(_)) => (
+            Some(CacheProtocol::Ascii),
+            "-Y asks in the text protocol: leave -B away, say -B ascii, or add -S for the binary protocol",
+        ),
+        (false, None) => (None, ""),
+    };
+    if protocol.is_some() && args.protocol.is_some_and(|given| protocol != Some(given)) {
+        return Err(Failure::usage(needs));
+    }
+    Ok(match protocol.or(args.protocol).unwrap_or(CacheProtocol::Auto) {
+        CacheProtocol::Auto => Protocols::Both,
+        CacheProtocol::Ascii => Protocols::Text,
+        CacheProtocol::Binary => Protocols::Binary,
     })
 }
 

@@ -57,9 +57,9 @@ pub struct CacheServeArgs {
     /// Answer sets with an error when memory is full, in place of evicting.
     #[arg(short = 'M', long)]
     pub disable_evictions: bool,
-    /// What to speak.
-    #[arg(short = 'B', long, value_name = "PROTOCOL", value_enum, default_value_t = CacheProtocol::Auto)]
-    pub protocol: CacheProtocol,
+    /// What to speak; default: binary with -S, ascii with -Y alone, else auto.
+    #[arg(short = 'B', long, value_name = "PROTOCOL", value_enum)]
+    pub protocol: Option<CacheProtocol>,
     /// Serve the command `shutdown`.
     #[arg(short = 'A', long)]
     pub enable_shutdown: bool,

@@ -177,6 +177,11 @@ fn passwords_are_asked_for_and_their_file_has_to_be_private() {
     client.expect(b"set a 0 0 9\r\nann wrong\r\n", b"CLIENT_ERROR authentication failure\r\n");
     client.expect(b"set a 0 0 10\r\nann secret\r\n", b"STORED\r\n");
     client.expect(b"get a\r\n", b"END\r\n");
+    let settings = client.ask(b"stats settings\r\n", "END");
+    assert!(settings.contains(&"STAT binding_protocol ascii".to_owned()), "{settings:?}");
+    // What is implied may be said.
+    drop(serve(&["-Y", text, "-B", "ascii"]));
+    drop(serve(&["-Y", text, "-S", "-B", "binary"]));
 }
 
 #[test]
@@ -257,6 +262,10 @@ fn flags_that_cannot_be_are_refused_with_what_to_do() {
         (&["-I", "1g"], "-I"),
         (&["-m", "32", "-I", "64m"], "-m"),
         (&["-S"], "--auth-file"),
+        (&["-Y", "x", "-S", "-B", "ascii"], "-B binary"),
+        (&["-Y", "x", "-S", "-B", "auto"], "-B binary"),
+        (&["-Y", "x", "-B", "binary"], "add -S"),
+        (&["-Y", "x", "-B", "auto"], "-B ascii"),
         (&["-l", "localhost"], "localhost"),
         (&["-a", "999", "-s", "x"], "octal"),
     ] {
