@@ -33,7 +33,7 @@ pub use counters::{Counters, Totals};
 pub use desk::Desk;
 pub use holdings::{Figures, FlashFigures, Holdings, Listed, Tiered};
 pub use room::keep_memory;
-pub use shared::{Clock, Options, Program, Said, Shared};
+pub use shared::{Clock, Options, Program, Said, Shared, TlsFiles};
 pub use times::Times;
 
 use crate::protocol::Now;

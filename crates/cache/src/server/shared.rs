@@ -74,6 +74,19 @@ pub struct Said {
     pub unix_socket: Option<String>,
     /// Items are let go for others.
     pub evicts: bool,
+    /// Where certificate, key and the authorities of clients are, if TCP connections are TLS ones.
+    pub tls: Option<TlsFiles>,
+}
+
+/// Files of TLS.
+#[derive(Clone, Debug)]
+pub struct TlsFiles {
+    /// The certificate chain.
+    pub chain: String,
+    /// Its key.
+    pub key: String,
+    /// Authorities of clients' certificates.
+    pub authorities: Option<String>,
 }
 
 /// How connections are served.

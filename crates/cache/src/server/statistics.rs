@@ -152,12 +152,20 @@ pub(super) fn settings(shared: &Shared, figures: &Figures, tell: &mut Tell<'_>) 
     tell("auth_enabled_ascii", &yes(matches!(rules.authentication, Authentication::Text(_))));
     tell("item_size_max", &rules.item_bytes_max);
     tell("maxconns_fast", &"yes");
+    // Nothing looks for expired items before their room is wanted.
+    tell("lru_crawler", &"no");
     tell("flush_enabled", &yes(rules.serves_flush));
     tell("dump_enabled", &yes(rules.serves_dump));
     tell("hash_algorithm", &"siphash13");
     tell("idle_timeout", &shared.idle_timeout().unwrap_or(0));
     tell("track_sizes", &"no");
-    tell("ssl_enabled", &yes(shared.tls().is_some()));
+    tell("ssl_enabled", &yes(said.tls.is_some()));
+    if let Some(files) = &said.tls {
+        tell("ssl_chain_cert", &files.chain);
+        tell("ssl_key", &files.key);
+        tell("ssl_ca_cert", &files.authorities.as_deref().unwrap_or("NULL"));
+        tell("ssl_min_version", &"tlsv1.3");
+    }
 }
 
 /// `stats conns`.

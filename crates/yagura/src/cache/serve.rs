@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ::cache::hash::Hasher;
 use ::cache::memory::{Budget, Kind};
-use ::cache::server::{Accepted, Clock, Desk, Holdings, Options, Program, Said, Shared, Worker, keep_memory};
+use ::cache::server::{Accepted, Clock, Desk, Holdings, Options, Program, Said, Shared, TlsFiles, Worker, keep_memory};
 use ::cache::session::{Authentication, Protocols, Rules, Users};
 use ::cache::slot::Slots;
 use ::cache::store::{Store, StoreOptions};
@@ -308,12 +308,18 @@ fn shared(
     clock: Option<Clock>,
     hasher: Hasher,
 ) -> Shared {
+    let shown = |path: &Path| path.display().to_string();
     let listen: Vec<String> = args.listen.iter().map(|listen| listen.socket(args.port).ip().to_string()).collect();
     let said = Said {
         port: if args.unix_socket.is_some() { 0 } else { args.port },
         listen: listen.join(","),
-        unix_socket: args.unix_socket.as_ref().map(|path| path.display().to_string()),
+        unix_socket: args.unix_socket.as_deref().map(shown),
         evicts: !args.disable_evictions,
+        tls: args.tls.tls_cert.as_deref().zip(args.tls.tls_key.as_deref()).map(|(chain, key)| TlsFiles {
+            chain: shown(chain),
+            key: shown(key),
+            authorities: args.tls.tls_ca.as_deref().map(shown),
+        }),
     };
     let options = Options {
         rules,

@@ -58,12 +58,15 @@ fn tls_of_others_is_understood_and_nothing_else_then() {
     let [cert, key] = certificate(directory.path());
     let server = serve(&["--tls-cert", &cert, "--tls-key", &key]);
     let address = server.address("listening").to_string();
-    let mut command = Command::new("sh");
-    // The client ends when its input does; the answers come before that.
-    let script = "(printf 'set a 0 0 1\\r\\nx\\r\\nget a\\r\\n'; sleep 1; printf 'quit\\r\\n'; sleep 1) | \
-                  openssl s_client -quiet -verify_return_error -CAfile \"$1\" -connect \"$0\"";
-    command.args(["-c", script, &address, &cert]).stdin(Stdio::null());
-    let (_, stdout, stderr) = finished(command);
+    let ask = |commands: &str| {
+        let mut command = Command::new("sh");
+        // The client ends when its input does; the answers come before that.
+        let script = "(printf \"$2\"; sleep 1; printf 'quit\\r\\n'; sleep 1) | \
+                      openssl s_client -quiet -verify_return_error -CAfile \"$1\" -connect \"$0\"";
+        command.args(["-c", script, &address, &cert, commands]).stdin(Stdio::null());
+        finished(command)
+    };
+    let (_, stdout, stderr) = ask("set a 0 0 1\\r\\nx\\r\\nget a\\r\\n");
     assert_eq!(stdout, "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n", "{stderr}");
     let mut plain = super::Text::connect(server.address("listening"));
     plain.send(b"get a\r\n");
@@ -71,4 +74,10 @@ fn tls_of_others_is_understood_and_nothing_else_then() {
     // A reset counts as an end.
     drop(std::io::Read::read_to_end(plain.reader.get_mut(), &mut rest));
     assert!(!String::from_utf8_lossy(&rest).contains("VALUE"), "{rest:?}");
+    let (_, stdout, stderr) = ask("stats settings\\r\\nstats\\r\\n");
+    let files = [("ssl_chain_cert", &cert[..]), ("ssl_key", &key), ("ssl_ca_cert", "NULL")];
+    let told = files.into_iter().chain([("ssl_min_version", "tlsv1.3"), ("ssl_handshake_errors", "1")]);
+    for (name, value) in told {
+        assert!(stdout.contains(&format!("STAT {name} {value}\r\n")), "no {name} {value} in\n{stdout}\n{stderr}");
+    }
 }
