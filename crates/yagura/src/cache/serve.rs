@@ -22,7 +22,7 @@ use serde::Serialize;
 
 use super::flash::{FlashThread, Found};
 use super::namespace::FlashNamespace;
-use crate::cli::{CacheProtocol, CacheServeArgs, ServingTls};
+use crate::cli::{CacheProtocol, CacheServeArgs, Listen, ServingTls};
 use crate::exit::Failure;
 use crate::handout::Handout;
 use crate::race::first_of;
@@ -58,6 +58,7 @@ pub fn run(args: &CacheServeArgs) -> Result<(), Failure> {
     }
     let rules = Arc::new(rules(args)?);
     let threads = threads(args);
+    let addresses = addresses(args)?;
     let tls = args.tls.context().map_err(|error| Failure::refused(error.to_string()))?;
     let read_users_again = {
         let (path, rules) = (args.auth_file.clone(), rules.clone());
@@ -66,7 +67,7 @@ pub fn run(args: &CacheServeArgs) -> Result<(), Failure> {
     let letters = stop::letters_and_hangups(threads, args.until_stdin_closes, read_users_again)?;
     let secret = secret().map_err(|error| Failure::from(error).during("random numbers of the system"))?;
     let store = store(args, threads, secret)?;
-    let serving = Serving { args, threads, letters, clock: None, namespace: None, flash: None };
+    let serving = Serving { args, addresses, threads, letters, clock: None, namespace: None, flash: None };
     let Some(spec) = &args.flash.flash else {
         let hasher = store.hasher();
         return serve(serving, rules, tls, Arc::new(store), hasher);
@@ -81,6 +82,8 @@ pub fn run(args: &CacheServeArgs) -> Result<(), Failure> {
 /// What serving needs, over whatever store.
 struct Serving<'a> {
     args: &'a CacheServeArgs,
+    /// Where to listen: the addresses of each place that was named.
+    addresses: Vec<Vec<SocketAddr>>,
     threads: usize,
     letters: Vec<MailReceiver<Reason>>,
     clock: Option<Clock>,
@@ -95,7 +98,7 @@ fn serve<S: Slots + Holdings + Send + Sync + 'static>(
     store: Arc<S>,
     hasher: Hasher,
 ) -> Result<(), Failure> {
-    let Serving { args, threads, letters, clock, namespace, flash } = serving;
+    let Serving { args, addresses, threads, letters, clock, namespace, flash } = serving;
     let letters = Handout::new(letters);
     let (senders, receivers): (Vec<_>, Vec<_>) = (1..threads).map(|_| mailbox::<Accepted>(HANDED_MAX)).unzip();
     let (receivers, senders) = (Handout::new(receivers), Handout::new([senders]));
@@ -130,7 +133,7 @@ fn serve<S: Slots + Holdings + Send + Sync + 'static>(
                     threads,
                     flash: flash.clone(),
                 };
-                listen(args, &worker, &others, ready, &letter).await?;
+                listen(args, &addresses, &worker, &others, ready, &letter).await?;
             }
         }
         worker.stop().await;
@@ -144,6 +147,7 @@ fn serve<S: Slots + Holdings + Send + Sync + 'static>(
 /// Accepts on the first thread until it is told to stop.
 async fn listen<S: Slots + Holdings + 'static>(
     args: &CacheServeArgs,
+    addresses: &[Vec<SocketAddr>],
     worker: &Worker<S, Desk<S>>,
     others: &[MailSender<Accepted>],
     mut ready: Ready,
@@ -156,16 +160,39 @@ async fn listen<S: Slots + Holdings + 'static>(
         return Ok(());
     }
     let mut listeners = Vec::new();
-    for listen in &args.listen {
-        let listener = TcpListener::bind(listen.socket(args.port)).map_err(|error| cannot_listen(&error))?;
-        ready.addresses.push(listener.local_addr());
-        listeners.push(listener);
+    for addresses in addresses {
+        listeners.extend(bind(addresses)?);
     }
+    ready.addresses = listeners.iter().map(TcpListener::local_addr).collect();
     ready.listening = ready.addresses.first().copied();
     output::report(args.common.json, &ready, describe)?;
     let accepting = listeners.iter().map(|listener| worker.accept(listener, others));
     first_of(never_ending(accepting.collect()), letter.recv()).await;
     Ok(())
+}
+
+fn addresses(args: &CacheServeArgs) -> Result<Vec<Vec<SocketAddr>>, Failure> {
+    let of = |listen: &Listen| {
+        let addresses = listen.addresses(args.port);
+        addresses.map_err(|error| Failure::usage(format!("-l {}: {error}; write an address in its place", listen.host)))
+    };
+    args.listen.iter().map(of).collect()
+}
+
+/// Listens at the addresses of one place. Of a name's one may not be of this machine, such as `::1` where there is no IPv6.
+fn bind(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, Failure> {
+    let (mut listeners, mut failed) = (Vec::new(), None);
+    for &address in addresses {
+        match TcpListener::bind(address) {
+            Ok(listener) => listeners.push(listener),
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => return Err(cannot_listen(&error)),
+            Err(error) => failed = Some(error),
+        }
+    }
+    match failed {
+        Some(error) if listeners.is_empty() => Err(cannot_listen(&error)),
+        _ => Ok(listeners),
+    }
 }
 
 /// Runs all of them; they end only by being dropped.
@@ -309,7 +336,7 @@ fn shared(
     hasher: Hasher,
 ) -> Shared {
     let shown = |path: &Path| path.display().to_string();
-    let listen: Vec<String> = args.listen.iter().map(|listen| listen.socket(args.port).ip().to_string()).collect();
+    let listen: Vec<String> = args.listen.iter().map(|listen| listen.host.clone()).collect();
     let said = Said {
         port: if args.unix_socket.is_some() { 0 } else { args.port },
         listen: listen.join(","),

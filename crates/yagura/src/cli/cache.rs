@@ -1,6 +1,7 @@
 //! Flags of `yagura cache`. Short ones are memcached's.
 
-use std::net::SocketAddr;
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -32,7 +33,7 @@ pub struct CacheServeArgs {
     /// TCP port; 0 takes a free one, which is reported.
     #[arg(short = 'p', long, value_name = "PORT", default_value_t = 11211)]
     pub port: u16,
-    /// Addresses to listen at, each with a port of its own if it is not that of -p.
+    /// Addresses to listen at, or names that have some, each with a port of its own if it is not that of -p.
     #[arg(short = 'l', long, value_name = "ADDR", value_delimiter = ',', default_value = "127.0.0.1")]
     pub listen: Vec<Listen>,
     /// Listen at this path alone.
@@ -175,17 +176,24 @@ pub enum CacheProtocol {
     Auto,
 }
 
-/// An address to listen at.
+/// Where to listen.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Listen {
-    address: std::net::IpAddr,
+    /// An address, or a name.
+    pub host: String,
     port: Option<u16>,
 }
 
 impl Listen {
-    /// The whole address; `port` where it names none.
-    pub fn socket(&self, port: u16) -> SocketAddr {
-        SocketAddr::new(self.address, self.port.unwrap_or(port))
+    /// The addresses, one or those of the name; `port` where it says none.
+    pub fn addresses(&self, port: u16) -> io::Result<Vec<SocketAddr>> {
+        let mut addresses = Vec::new();
+        for address in (&self.host[..], self.port.unwrap_or(port)).to_socket_addrs()? {
+            if !addresses.contains(&address) {
+                addresses.push(address);
+            }
+        }
+        Ok(addresses)
     }
 }
 
@@ -193,13 +201,19 @@ impl std::str::FromStr for Listen {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Listen, String> {
-        if let Ok(address) = text.parse() {
-            return Ok(Listen { address, port: None });
+        if let Ok(socket) = text.parse::<SocketAddr>() {
+            return Ok(Listen { host: socket.ip().to_string(), port: Some(socket.port()) });
         }
-        let socket: SocketAddr = text
-            .parse()
-            .map_err(|_| format!("`{text}` is no address: write one such as 0.0.0.0, ::1 or 10.0.0.1:11212"))?;
-        Ok(Listen { address: socket.ip(), port: Some(socket.port()) })
+        if text.parse::<IpAddr>().is_ok() {
+            return Ok(Listen { host: text.into(), port: None });
+        }
+        let (host, port) = text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port)));
+        let is_name =
+            !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
+        let port = port.map(str::parse).transpose().ok().filter(|_| is_name);
+        let port =
+            port.ok_or_else(|| format!("`{text}` is no address: write one such as 0.0.0.0, ::1 or localhost:11212"))?;
+        Ok(Listen { host: host.into(), port })
     }
 }
 
@@ -222,11 +236,20 @@ mod tests {
 
     #[test]
     fn listening_addresses() {
-        let socket = |text: &str| text.parse::<Listen>().map(|listen| listen.socket(11211).to_string());
-        assert_eq!(socket("0.0.0.0"), Ok("0.0.0.0:11211".into()));
-        assert_eq!(socket("::1"), Ok("[::1]:11211".into()));
-        assert_eq!(socket("10.0.0.1:7"), Ok("10.0.0.1:7".into()));
-        assert!(socket("example").expect_err("no address").contains("`example`"));
+        let addresses = |text: &str| {
+            let listen: Listen = text.parse()?;
+            let addresses = listen.addresses(11211).map_err(|error| error.to_string())?;
+            Ok(addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(" "))
+        };
+        assert_eq!(addresses("0.0.0.0"), Ok("0.0.0.0:11211".into()));
+        assert_eq!(addresses("::1"), Ok("[::1]:11211".into()));
+        assert_eq!(addresses("[::1]:7"), Ok("[::1]:7".into()));
+        assert_eq!(addresses("10.0.0.1:7"), Ok("10.0.0.1:7".into()));
+        let of_a_name: Result<String, String> = addresses("localhost:7");
+        assert!(of_a_name.expect("every machine has it").split(' ').any(|address| address == "127.0.0.1:7"));
+        for text in ["", "a b", "localhost:x", "localhost:70000", "::1:x", "notls:10.0.0.1"] {
+            assert!(text.parse::<Listen>().expect_err("no address").contains(&format!("`{text}`")), "{text}");
+        }
     }
 
     #[test]

@@ -266,7 +266,8 @@ fn flags_that_cannot_be_are_refused_with_what_to_do() {
         (&["-Y", "x", "-S", "-B", "auto"], "-B binary"),
         (&["-Y", "x", "-B", "binary"], "add -S"),
         (&["-Y", "x", "-B", "auto"], "-B ascii"),
-        (&["-l", "localhost"], "localhost"),
+        (&["-l", "no..name"], "-l no..name: "),
+        (&["-l", "notls:127.0.0.1"], "`notls:127.0.0.1` is no address"),
         (&["-a", "999", "-s", "x"], "octal"),
     ] {
         let (status, _, stderr) = run(&[&["cache", "serve", "-p", "0"], arguments].concat());

@@ -1,6 +1,7 @@
 //! What operators of memcached do: signals, limits changed while it runs, looking at what happens.
 
 use std::fs::{File, Permissions};
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
@@ -105,4 +106,18 @@ fn a_reset_of_statistics_is_whole_and_leaves_metrics_as_they_are() {
     assert!(client.ask(b"", "END").contains(&"STAT items:1:reclaimed 0".to_owned()));
     let metrics = http_get(server.address("metrics"), "/metrics");
     assert!(metrics.contains("yagura_cache_sets_total 2\n") && metrics.contains("yagura_cache_expired_total 1\n"));
+}
+
+#[test]
+fn a_name_stands_for_its_addresses() {
+    let server = serve(&["-l", "localhost"]);
+    let addresses = server.ready["addresses"].as_array().expect("addresses").clone();
+    assert!(!addresses.is_empty());
+    for address in &addresses {
+        let address: SocketAddr = address.as_str().expect("text").parse().expect("an address");
+        assert!(address.ip().is_loopback(), "{address}");
+        Text::connect(address).expect(b"version\r\n", b"VERSION 1.6.18\r\n");
+    }
+    let settings = Text::connect(server.address("listening")).ask(b"stats settings\r\n", "END");
+    assert!(settings.contains(&"STAT inter localhost".to_owned()), "{settings:?}");
 }
