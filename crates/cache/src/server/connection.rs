@@ -17,11 +17,11 @@ use fabric::tls::ClientStream;
 
 use super::dump;
 use super::holdings::Holdings;
-use super::shared::Seen;
+use super::shared::{Activity, Seen};
 use super::times::Begun;
 use super::{Counters, Open, Thread};
 use crate::item::Seconds;
-use crate::session::{Dump, FETCHES_MAX, RECEIVE_BYTES, Server, Session, Step, Watch};
+use crate::session::{Awaits, Dump, FETCHES_MAX, RECEIVE_BYTES, Server, Session, Step, Watch};
 use crate::slot::Slots;
 
 /// How long a peer may take to read one batch of replies. Guessed: a slow line's time for 64 KiB, many times over.
@@ -56,9 +56,19 @@ impl Origin {
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Origin::Tcp { peer, .. } => write!(f, "tcp:{peer}"),
-            Origin::Unix => f.write_str("unix"),
+            Origin::Tcp { peer, .. } => Tcp(*peer).fmt(f),
+            Origin::Unix => f.write_str("unix:"),
         }
+    }
+}
+
+/// An address under memcached's names for its kind.
+pub(super) struct Tcp(pub(super) SocketAddr);
+
+impl fmt::Display for Tcp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = if self.0.is_ipv4() { "tcp" } else { "tcp6" };
+        write!(f, "{kind}:{}", self.0)
     }
 }
 
@@ -127,7 +137,7 @@ impl<S: Slots + Holdings, V: Server> Connection<S, V> {
             self.send().await?;
             return Err(io::Error::other("too many watchers"));
         };
-        self.open.seen.set_watches();
+        self.open.seen.set_activity(Activity::Watches);
         let ended = self.tell_of(&lines).await;
         thread.shared.watchers().remove(number);
         ended
@@ -188,11 +198,16 @@ impl<S: Slots + Holdings, V: Server> Connection<S, V> {
             self.session.output().spare().into_iter().for_each(|batch| self.thread.spares.put(batch));
         }
         let seen = &self.open.seen;
-        seen.set_rests(rests);
+        seen.set_activity(match self.session.awaits() {
+            _ if rests => Activity::Rests,
+            Awaits::Command => Activity::ReadsCommand,
+            Awaits::Value => Activity::ReadsValue,
+            Awaits::Nothing => Activity::Swallows,
+        });
         seen.set_waits((!rests).then(|| self.thread.now.get().at));
         let buf = self.session.lend(self.thread.slots.may_hold(RECEIVE_BYTES));
         let (result, buf) = self.open.stream.recv(buf).await;
-        seen.set_rests(false);
+        seen.set_activity(Activity::Runs);
         seen.set_waits(None);
         self.session.receive(buf);
         if rests {
@@ -278,4 +293,15 @@ async fn all<T>(mut futures: impl ExactSizeIterator<Item = impl Future<Output = 
         results[places[slot]] = Some(result);
     }
     results.into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_told_as_memcached_tells_them() {
+        let told = |text: &str| Tcp(text.parse().expect("an address")).to_string();
+        assert_eq!((&told("127.0.0.1:7")[..], &told("[::1]:7")[..]), ("tcp:127.0.0.1:7", "tcp6:[::1]:7"));
+    }
 }

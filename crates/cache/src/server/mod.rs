@@ -39,9 +39,9 @@ pub use times::Times;
 use crate::protocol::Now;
 use crate::session::Server;
 use crate::slot::Slots;
-use connection::{Connection, Origin};
+use connection::{Connection, Origin, Tcp};
 use room::Spares;
-use shared::Seen;
+use shared::{Activity, Seen};
 
 /// The pause after an accept failed, as it does when descriptors run out: a loop without it would burn the core.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -111,6 +111,7 @@ impl<S: Slots + Holdings + 'static, V: Server + 'static> Worker<S, V> {
     /// Accepts TCP connections until the future is dropped; they go round this thread and `others`.
     pub async fn accept(&self, listener: &TcpListener, others: &[MailSender<Accepted>]) {
         let mut turn = 0;
+        self.thread.shared.listens(Tcp(listener.local_addr()).to_string());
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => self.hand_out(Accepted::Tcp(stream.detach()), others, &mut turn).await,
@@ -122,6 +123,7 @@ impl<S: Slots + Holdings + 'static, V: Server + 'static> Worker<S, V> {
     /// The same of connections over a path.
     pub async fn accept_unix(&self, listener: &UnixListener, others: &[MailSender<Accepted>]) {
         let mut turn = 0;
+        self.thread.shared.listens(self.thread.shared.unix_address());
         loop {
             match listener.accept().await {
                 Ok(stream) => self.hand_out(Accepted::Unix(stream), others, &mut turn).await,
@@ -215,7 +217,8 @@ impl<S, V> Thread<S, V> {
         let now = self.now.get().at;
         let open = self.open.borrow();
         let stuck = |open: &&Rc<Open>| {
-            let since = open.seen.waits_since().filter(|_| !open.seen.is_ended() && !open.seen.watches());
+            let may_end = !open.seen.is_ended() && open.seen.activity() != Activity::Watches;
+            let since = open.seen.waits_since().filter(|_| may_end);
             since.is_some_and(|since| now.0.saturating_sub(since.0) >= STUCK_SECONDS)
         };
         let count = open.values().filter(stuck).count().div_ceil(STUCK_PART);
@@ -230,7 +233,7 @@ impl<S, V> Thread<S, V> {
 impl Open {
     /// A receive that waits ends by this.
     fn close_if_resting(&self) {
-        if self.seen.rests() || self.seen.watches() {
+        if matches!(self.seen.activity(), Activity::Rests | Activity::Watches) {
             self.stream.shutdown();
         }
     }
@@ -247,7 +250,7 @@ async fn tick<S, V>(thread: Rc<Thread<S, V>>) {
         }
         let Some(idle) = thread.shared.idle_timeout().filter(|_| is_new) else { continue };
         for open in thread.open.borrow().values() {
-            if now.at.0.saturating_sub(open.seen.active().0) > idle && open.seen.rests() {
+            if now.at.0.saturating_sub(open.seen.active().0) > idle && open.seen.activity() == Activity::Rests {
                 Counters::add(&thread.counters.idle_kicks, 1);
                 open.close_if_resting();
             }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use engine::time::{self, Instant};
@@ -107,13 +107,45 @@ pub struct Options {
     pub program: Box<dyn Program>,
 }
 
+/// What a connection does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Activity {
+    /// It runs commands, or sends what they answered.
+    Runs,
+    /// It waits for the next command, with nothing begun.
+    Rests,
+    /// It waits for the rest of a command.
+    ReadsCommand,
+    /// It waits for the rest of a value.
+    ReadsValue,
+    /// It waits for the rest of what is passed over.
+    Swallows,
+    /// It is told of what others do, to its end, and asks for nothing more.
+    Watches,
+}
+
+impl Activity {
+    const ALL: [(Activity, &str); 6] = [
+        (Activity::Runs, "conn_parse_cmd"),
+        (Activity::Rests, "conn_read"),
+        (Activity::ReadsCommand, "conn_waiting"),
+        (Activity::ReadsValue, "conn_nread"),
+        (Activity::Swallows, "conn_swallow"),
+        (Activity::Watches, "conn_watch"),
+    ];
+
+    /// memcached's name for it.
+    pub(super) fn name(self) -> &'static str {
+        Activity::ALL[self as usize].1
+    }
+}
+
 /// An open connection, as statistics see it.
 #[derive(Debug)]
 pub(super) struct Seen {
     /// Where it comes from.
     pub(super) origin: Origin,
-    rests: AtomicBool,
-    watches: AtomicBool,
+    activity: AtomicU8,
     /// Since which second it waits for its peer in the midst of something; 0: it does not.
     waits_since: AtomicU32,
     is_ended: AtomicBool,
@@ -122,26 +154,16 @@ pub(super) struct Seen {
 
 impl Seen {
     pub(super) fn new(origin: Origin, now: Seconds) -> Seen {
-        let (rests, watches, is_ended, waits_since) = Default::default();
-        Seen { origin, rests, watches, waits_since, is_ended, active: AtomicU32::new(now.0) }
+        let (activity, is_ended, waits_since) = Default::default();
+        Seen { origin, activity, waits_since, is_ended, active: AtomicU32::new(now.0) }
     }
 
-    /// It waits for the next command, with nothing begun.
-    pub(super) fn rests(&self) -> bool {
-        self.rests.load(Relaxed)
+    pub(super) fn activity(&self) -> Activity {
+        Activity::ALL[usize::from(self.activity.load(Relaxed))].0
     }
 
-    pub(super) fn set_rests(&self, rests: bool) {
-        self.rests.store(rests, Relaxed);
-    }
-
-    /// It is told of what others do, to its end, and asks for nothing more.
-    pub(super) fn watches(&self) -> bool {
-        self.watches.load(Relaxed)
-    }
-
-    pub(super) fn set_watches(&self) {
-        self.watches.store(true, Relaxed);
+    pub(super) fn set_activity(&self, activity: Activity) {
+        self.activity.store(activity as u8, Relaxed);
     }
 
     /// Since when it waits for its peer to read what was sent, or to send the rest of a command.
@@ -186,6 +208,8 @@ pub struct Shared {
     prefixes: Prefixes,
     watchers: Watchers,
     seen: Mutex<BTreeMap<u64, Arc<Seen>>>,
+    /// Where connections are accepted, under numbers as theirs.
+    listeners: Mutex<Vec<(u64, String)>>,
     clock: OnceLock<Clock>,
     open: Arc<AtomicUsize>,
     /// Memory is over its limit, and there is no item left to let go.
@@ -222,6 +246,7 @@ impl Shared {
             prefixes: Prefixes::default(),
             watchers: Watchers::default(),
             seen: Mutex::default(),
+            listeners: Mutex::default(),
             clock: options.clock.map_or_else(OnceLock::new, OnceLock::from),
             open: Arc::default(),
             is_short: AtomicBool::new(false),
@@ -294,6 +319,11 @@ impl Shared {
         &self.said
     }
 
+    /// The path it listens at, as an address.
+    pub(super) fn unix_address(&self) -> String {
+        format!("unix:{}", self.said.unix_socket.as_deref().unwrap_or_default())
+    }
+
     /// How much is said on the log.
     pub fn verbosity(&self) -> u32 {
         self.verbosity.load(Relaxed)
@@ -316,6 +346,17 @@ impl Shared {
 
     pub(super) fn watchers(&self) -> &Watchers {
         &self.watchers
+    }
+
+    /// Notes where connections are accepted.
+    pub(super) fn listens(&self, at: String) {
+        let id = self.next_id.fetch_add(1, Relaxed);
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner).push((id, at));
+    }
+
+    /// Where connections are accepted, and the numbers of these places.
+    pub(super) fn listeners(&self) -> Vec<(u64, String)> {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Notes a connection; the number it is known by.
@@ -407,5 +448,17 @@ impl Shared {
         let mut totals = Totals::default();
         self.threads.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|thread| totals.add(thread));
         totals
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn activities_stand_at_their_numbers() {
+        for (number, (activity, _)) in Activity::ALL.into_iter().enumerate() {
+            assert_eq!(activity as usize, number);
+        }
     }
 }

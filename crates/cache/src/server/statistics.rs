@@ -4,6 +4,7 @@
 use std::fmt::Display;
 
 use super::ACCEPT_PAUSE;
+use super::connection::Tcp;
 use super::counters::Totals;
 use super::desk::CLASS;
 use super::holdings::{Figures, FlashFigures};
@@ -171,13 +172,16 @@ pub(super) fn settings(shared: &Shared, figures: &Figures, tell: &mut Tell<'_>) 
 /// `stats conns`.
 pub(super) fn connections(shared: &Shared, tell: &mut Tell<'_>) {
     let now = shared.now().at.0;
+    for (id, at) in shared.listeners() {
+        tell(&format!("{id}:addr"), &at);
+        tell(&format!("{id}:state"), &"conn_listening");
+        tell(&format!("{id}:secs_since_last_cmd"), &shared.uptime());
+    }
     shared.each_connection(|id, seen| {
         tell(&format!("{id}:addr"), &seen.origin);
-        if let Some(local) = seen.origin.local() {
-            tell(&format!("{id}:listen_addr"), &format_args!("tcp:{local}"));
-        }
-        let state = if seen.rests() { "conn_read" } else { "conn_parse_cmd" };
-        tell(&format!("{id}:state"), &state);
+        let listens_at = seen.origin.local().map_or_else(|| shared.unix_address(), |local| Tcp(local).to_string());
+        tell(&format!("{id}:listen_addr"), &listens_at);
+        tell(&format!("{id}:state"), &seen.activity().name());
         tell(&format!("{id}:secs_since_last_cmd"), &now.saturating_sub(seen.active().0));
     });
 }

@@ -113,6 +113,17 @@ enum State {
     Closing,
 }
 
+/// What a session waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Awaits {
+    /// A command, or the rest of one.
+    Command,
+    /// The rest of a value.
+    Value,
+    /// The rest of what is passed over.
+    Nothing,
+}
+
 /// What commands work with.
 #[derive(Debug)]
 struct Context<'a, S, V> {
@@ -280,6 +291,16 @@ impl<S: Slots> Session<S> {
     /// Drops the input's memory if nothing is in it: true for a connection that rests between commands.
     pub fn rest(&mut self) -> bool {
         self.input.shrink() && matches!(self.state, State::Command | State::Watching)
+    }
+
+    /// What it waits for.
+    pub fn awaits(&self) -> Awaits {
+        match self.state {
+            State::Body(_) => Awaits::Value,
+            State::Command if self.wanted > 0 => Awaits::Value,
+            State::Command => Awaits::Command,
+            State::Swallow(_) | State::Watching | State::Closing => Awaits::Nothing,
+        }
     }
 
     /// Hands over what [`Step::Fetch`] asked for, in its order.

@@ -118,7 +118,9 @@ fn a_path_is_served_with_its_permissions_and_goes_with_the_server() {
     let mut client = Text { reader: BufReader::new(stream) };
     client.expect(b"set a 0 0 1\r\nx\r\nget a\r\n", b"STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
     let conns = client.ask(b"stats conns\r\n", "END");
-    assert!(conns.iter().any(|line| line.ends_with("addr unix")), "{conns:?}");
+    for told in [format!(":addr unix:{text}"), ":addr unix:".into(), format!(":listen_addr unix:{text}")] {
+        assert!(conns.iter().any(|line| line.ends_with(&told)), "{told}: {conns:?}");
+    }
     let (status, _, stderr) = run(&["cache", "serve", "-s", text]);
     assert!(status != 0 && stderr.contains("another process listens there"), "{stderr}");
     assert_eq!(server.stop("TERM"), 0);

@@ -1,7 +1,7 @@
 //! What operators of memcached do: signals, limits changed while it runs, looking at what happens.
 
 use std::fs::{File, Permissions};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
@@ -120,4 +120,42 @@ fn a_name_stands_for_its_addresses() {
     }
     let settings = Text::connect(server.address("listening")).ask(b"stats settings\r\n", "END");
     assert!(settings.contains(&"STAT inter localhost".to_owned()), "{settings:?}");
+}
+
+/// Also of connections that other threads serve.
+#[test]
+fn statistics_of_connections_tell_who_waits_for_what() {
+    let server = serve(&["-t", "2"]);
+    let address = server.address("listening");
+    let mut asker = Text::connect(address);
+    let mut states = |others: &[(&TcpStream, &str)]| {
+        let lines = asker.ask(b"stats conns\r\n", "END");
+        let has = |id: &str, name: &str, value: &str| lines.contains(&format!("{id}:{name} {value}"));
+        let of = |stream: &TcpStream| {
+            let peer = format!(":addr tcp:{}", stream.local_addr().expect("bound"));
+            lines.iter().find_map(|line| line.strip_suffix(&peer)).map(str::to_owned)
+        };
+        let listener = lines[0].strip_suffix(&format!(":addr tcp:{address}")).expect("the listener comes first");
+        assert!(has(listener, "state", "conn_listening"), "{lines:?}");
+        let parses = lines.iter().filter(|line| line.ends_with(":state conn_parse_cmd")).count();
+        let is_other = |(stream, state): &(&TcpStream, &str)| of(stream).is_some_and(|id| has(&id, "state", state));
+        parses == 1 && others.iter().all(is_other)
+    };
+    let connect = |bytes: &[u8]| {
+        let mut text = Text::connect(address);
+        text.send(bytes);
+        text.reader.into_inner()
+    };
+    let (rests, line) = (connect(b"mn\r\n"), connect(b"get a"));
+    let (value, long) = (connect(b"set a 0 0 10\r\n12345"), connect(b"set a 0 0 100000\r\n12345"));
+    let (passed_over, watches) = (connect(b"set a 0 0 9000000\r\n"), connect(b"watch\r\n"));
+    let others = [
+        (&rests, "conn_read"),
+        (&line, "conn_waiting"),
+        (&value, "conn_nread"),
+        (&long, "conn_nread"),
+        (&passed_over, "conn_swallow"),
+        (&watches, "conn_watch"),
+    ];
+    eventually("all are told", || states(&others));
 }
