@@ -24,9 +24,9 @@ use header::{HANDLE_BYTES, HEADER_BYTES, Header, extent};
 use log::Log;
 use longs::{Long, Longs};
 pub(crate) use lower::{Fate, Located, OnFlash, Restored};
-pub use reclaim::Lower;
 use reclaim::Walk;
 pub(crate) use reclaim::{Effort, INDEX_PART, Progress, Surroundings};
+pub use reclaim::{Evicted, Lower};
 pub(crate) use scan::Mark;
 
 /// Where an item is, until the shard is changed.

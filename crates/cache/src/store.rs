@@ -17,7 +17,7 @@ mod tiered;
 
 use std::convert::Infallible;
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError,
     atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
 };
 
@@ -29,7 +29,7 @@ use crate::item::{Item, Key, NEVER, Seconds};
 use crate::memory::{Budget, Kind, Pool, SEGMENT_BYTES};
 use crate::policy::PolicyKind;
 use crate::shard::{Changes, Effort, Mark, Progress, Shard, Surroundings, Target};
-pub use crate::shard::{Counters, Lower};
+pub use crate::shard::{Counters, Evicted, Lower};
 use crate::slot::{Look, NoRoom, Slots, chunk_lengths};
 use cas::CasValues;
 pub use held::Held;
@@ -93,6 +93,7 @@ pub struct Store<L: Lower = ()> {
     /// What has a smaller cas, on flash, was flushed.
     cas_floor: u64,
     evict: AtomicBool,
+    evicted: OnceLock<Box<Evicted>>,
     /// When a flush that was asked for is due; 0 for none.
     flush_at: AtomicU32,
     flushing: Mutex<()>,
@@ -149,6 +150,7 @@ impl Store<()> {
             pool: Pool::new(budget.clone(), options.threads.clamp(1, shards)),
             budget,
             evict: AtomicBool::new(options.evict),
+            evicted: OnceLock::new(),
             lower: (),
             cas_floor: 0,
             flush_at: AtomicU32::new(NEVER.0),
@@ -178,6 +180,12 @@ impl<L: Lower> Store<L> {
     /// Whether items leave to make room.
     pub fn evicts(&self) -> bool {
         self.evict.load(Ordering::Relaxed)
+    }
+
+    /// Has `tell` told of items that leave memory for want of room, and do not go to flash.
+    pub fn tell_evicted(&self, tell: Box<Evicted>) {
+        // Who asked first is told.
+        let _ = self.evicted.set(tell);
     }
 
     /// What is held, and what was done.
@@ -296,10 +304,15 @@ impl<L: Lower> Store<L> {
         answer
     }
 
+    fn surroundings<'a>(&'a self, lower: &'a dyn Lower) -> Surroundings<'a> {
+        let evicted = self.evicted.get().map(|tell| &**tell);
+        Surroundings { now: self.now(), hasher: &self.hasher, pool: &self.pool, lower, evicted }
+    }
+
     /// Reclaims a piece of the shard that holds most, or of another if it has nothing.
     fn reclaim(&self) -> Progress {
         let effort = if self.evicts() { Effort::Evict } else { Effort::Compact };
-        let around = Surroundings { now: self.now(), hasher: &self.hasher, pool: &self.pool, lower: &self.lower };
+        let around = self.surroundings(&self.lower);
         let weight = |cell: &&Apart<Cell>| cell.0.weight.load(Ordering::Relaxed);
         let Some(fullest) = self.cells.iter().max_by_key(weight) else { return Progress::Nothing };
         let step = |cell: &Cell| self.with_shard(cell, |shard| shard.reclaim(effort, &around));

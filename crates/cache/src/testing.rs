@@ -3,7 +3,7 @@
 //! Faults: [`PlainSlots::with_flash`] answers looks with a place first, at every other visit of an item, as if it were on flash;
 //! [`PlainSlots::with_limit`] has no room beyond a number of bytes, and makes some by dropping the first item.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,8 @@ use crate::WHOLE_BYTES_MAX;
 use crate::hash::Hasher;
 use crate::item::{Cas, Item, Key, Meta, NEVER, NewValue, Seconds, Value};
 use crate::protocol::Now;
-use crate::session::{CasResult, Control, Event, FETCHES_MAX, Rules, Server, Session, Stats, Step};
+use crate::server::Prefixes;
+use crate::session::{CasResult, Control, Event, FETCHES_MAX, Happening, Rules, Server, Session, Stats, Step};
 use crate::slot::{Look, NoRoom, Slot, Slots, chunk_lengths};
 
 #[derive(Debug)]
@@ -296,6 +297,11 @@ pub struct PlainServer {
     counts: [Cell<u64>; EVENTS.len()],
     /// `shutdown` was asked for: gracefully or not.
     pub shut_down: Cell<Option<bool>>,
+    prefixes: Prefixes,
+    /// Keys are watched.
+    pub is_watched: Cell<bool>,
+    /// What happened meanwhile.
+    pub happenings: RefCell<Vec<(Vec<u8>, Happening)>>,
 }
 
 impl PlainServer {
@@ -325,14 +331,31 @@ impl Server for PlainServer {
 
     fn reset_stats(&self) {
         self.counts.iter().for_each(|count| count.set(0));
+        self.prefixes.clear();
     }
 
-    fn set_counts_prefixes(&self, _: bool) {}
+    fn is_watched(&self) -> bool {
+        self.is_watched.get()
+    }
 
-    fn count_prefix(&self, _: &[u8], _: Event) {}
+    fn happened(&self, _: u64, key: &[u8], what: Happening) {
+        self.happenings.borrow_mut().push((key.to_vec(), what));
+    }
+
+    fn counts_prefixes(&self) -> bool {
+        self.prefixes.is_on()
+    }
+
+    fn set_counts_prefixes(&self, on: bool) {
+        self.prefixes.set(on);
+    }
+
+    fn count_prefix(&self, key: &[u8], event: Event) {
+        self.prefixes.count(key, event);
+    }
 
     fn prefixes(&self) -> String {
-        String::new()
+        self.prefixes.dump()
     }
 
     fn cache_dump(&self, _: u32, _: u32) -> String {
@@ -374,7 +397,7 @@ impl<S: Slots> Wire<S> {
     /// A new connection.
     pub fn new(rules: Arc<Rules>) -> Wire<S> {
         Wire {
-            session: Session::new(rules, Hasher::new(SECRET)),
+            session: Session::new(rules, Hasher::new(SECRET), 1),
             is_closed: false,
             pieces: vec![usize::MAX],
             turn: 0,
@@ -420,7 +443,7 @@ impl<S: Slots> Wire<S> {
                 }
                 Step::MakeRoom(no_room) => self.session.made_room(slots.make_room(no_room).await),
                 Step::Dump(_) => self.session.output().line(b"END"),
-                Step::Close => self.is_closed = true,
+                Step::Close(_) => self.is_closed = true,
                 Step::Send | Step::Watch(_) => {}
             }
         }

@@ -116,7 +116,7 @@ fn a_hit_allocates_nothing() {
         &noop,
     ];
     for request in requests {
-        let mut session = Session::new(Arc::new(Rules::default()), Hasher::new([1, 2]));
+        let mut session = Session::new(Arc::new(Rules::default()), Hasher::new([1, 2]), 1);
         let mut answered = 0;
         for round in 0..10_100 {
             if round == 100 {

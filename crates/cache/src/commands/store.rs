@@ -24,6 +24,25 @@ pub enum Mode {
     Cas,
 }
 
+impl Mode {
+    /// memcached's name for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Set => "set",
+            Mode::Add => "add",
+            Mode::Replace => "replace",
+            Mode::Append => "append",
+            Mode::Prepend => "prepend",
+            Mode::Cas => "cas",
+        }
+    }
+
+    /// The value is put behind the item's, or in front of it.
+    pub fn joins(self) -> bool {
+        matches!(self, Mode::Append | Mode::Prepend)
+    }
+}
+
 /// A value to be stored.
 #[derive(Clone, Copy, Debug)]
 pub struct Store {
@@ -56,6 +75,18 @@ pub enum Stored {
     Exists,
     /// There is no item whose cas could be right.
     NotFound,
+}
+
+impl Stored {
+    /// memcached's name for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Stored::Stored(_) => "stored",
+            Stored::NotStored => "not_stored",
+            Stored::Exists => "exists",
+            Stored::NotFound => "not_found",
+        }
+    }
 }
 
 /// The value that came.

@@ -21,7 +21,7 @@ use super::shared::{Activity, Seen};
 use super::times::Begun;
 use super::{Counters, Open, Thread};
 use crate::item::Seconds;
-use crate::session::{Awaits, Dump, FETCHES_MAX, RECEIVE_BYTES, Server, Session, Step, Watch};
+use crate::session::{Awaits, Dump, Ending, FETCHES_MAX, RECEIVE_BYTES, Server, Session, Step, Watch};
 use crate::slot::Slots;
 
 /// How long a peer may take to read one batch of replies. Guessed: a slow line's time for 64 KiB, many times over.
@@ -44,6 +44,14 @@ pub(super) enum Origin {
 }
 
 impl Origin {
+    /// The other end, as watchers are told it.
+    fn remote(&self) -> String {
+        match self {
+            Origin::Tcp { peer, .. } => format!("rip={} rport={} transport=tcp", peer.ip(), peer.port()),
+            Origin::Unix => "rip=unix rport=0 transport=local".to_owned(),
+        }
+    }
+
     /// Our own address.
     pub(super) fn local(&self) -> Option<SocketAddr> {
         match self {
@@ -87,17 +95,27 @@ impl<S: Slots + Holdings, V: Server> Connection<S, V> {
         let id = thread.shared.opened(seen.clone());
         let open = Rc::new(Open { stream, seen });
         thread.open.borrow_mut().insert(id, open.clone());
-        let session = Session::new(thread.shared.rules(), thread.shared.hasher());
+        let watchers = thread.shared.watchers();
+        if watchers.wants(Watch::CONNEVENTS) {
+            watchers.tell(Watch::CONNEVENTS, &format_args!("type=conn_new {} cfd={id}", origin.remote()));
+        }
+        let session = Session::new(thread.shared.rules(), thread.shared.hasher(), id);
         let mut connection = Connection { thread: thread.clone(), open, session, begun: Begun::default() };
-        if let Err(error) = connection.drive().await {
+        let ended = connection.drive().await;
+        if let Err(error) = &ended {
             tracing::debug!(%origin, %error, "connection ended");
+        }
+        if watchers.wants(Watch::CONNEVENTS) {
+            let why = connection.open.seen.ended().or(ended.ok()).unwrap_or(Ending::Error).name();
+            let line = format_args!("type=conn_close {} reason={why} cfd={id}", origin.remote());
+            watchers.tell(Watch::CONNEVENTS, &line);
         }
         thread.open.borrow_mut().remove(&id);
         thread.shared.closed(id);
         thread.ended.notify_all();
     }
 
-    async fn drive(&mut self) -> io::Result<()> {
+    async fn drive(&mut self) -> io::Result<Ending> {
         loop {
             let thread = &self.thread;
             match self.session.step(&*thread.slots, &thread.server, thread.now.get()) {
@@ -107,7 +125,7 @@ impl<S: Slots + Holdings, V: Server> Connection<S, V> {
                 Step::Receive => {
                     self.send().await?;
                     if !self.receive().await? {
-                        return Ok(());
+                        return Ok(Ending::Normal);
                     }
                 }
                 Step::Fetch(places) => {
@@ -124,7 +142,7 @@ impl<S: Slots + Holdings, V: Server> Connection<S, V> {
                 }
                 Step::Watch(watch) => self.watch(watch).await?,
                 Step::Dump(dump) => self.dump(&dump).await?,
-                Step::Close => return self.send().await,
+                Step::Close(ending) => return self.send().await.map(|()| ending),
             }
         }
     }
@@ -192,6 +210,7 @@ impl<S: Slots + Holdings, V: Server> Connection<S, V> {
             self.begun.answered(&self.thread.times);
         }
         if rests && self.thread.stopping.get() {
+            self.open.seen.set_ended(Ending::Shutdown);
             return Ok(false);
         }
         if rests {

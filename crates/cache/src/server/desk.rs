@@ -7,7 +7,8 @@ use super::counters::Counters;
 use super::holdings::Holdings;
 use super::shared::Shared;
 use super::statistics;
-use crate::session::{Control, Event, Server, Stats};
+use super::watch::KEYS;
+use crate::session::{Control, Event, Happening, Server, Stats};
 
 /// Bytes of `stats cachedump`, as in memcached.
 const DUMP_BYTES_MAX: usize = 2 << 20;
@@ -60,8 +61,16 @@ impl<S: Holdings> Server for Desk<S> {
         self.shared.reset(self.slots.figures());
     }
 
+    fn is_watched(&self) -> bool {
+        self.shared.watchers().wants(KEYS)
+    }
+
+    fn happened(&self, connection: u64, key: &[u8], what: Happening) {
+        self.shared.watchers().happened(connection, key, what);
+    }
+
     fn counts_prefixes(&self) -> bool {
-        self.shared.prefixes().is_on() || self.shared.watchers().any()
+        self.shared.prefixes().is_on()
     }
 
     fn set_counts_prefixes(&self, on: bool) {
@@ -69,10 +78,7 @@ impl<S: Holdings> Server for Desk<S> {
     }
 
     fn count_prefix(&self, key: &[u8], event: Event) {
-        if self.shared.prefixes().is_on() {
-            self.shared.prefixes().count(key, event);
-        }
-        self.shared.watchers().saw(key, event);
+        self.shared.prefixes().count(key, event);
     }
 
     fn prefixes(&self) -> String {

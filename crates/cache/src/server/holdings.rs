@@ -6,7 +6,7 @@ use crate::flash::{FlashStats, Tier};
 use crate::item::{Item, Meta, Seconds};
 use crate::memory::{Budget, SEGMENT_BYTES};
 use crate::slot::NoRoom;
-use crate::store::{Lower, Scan, Store};
+use crate::store::{Evicted, Lower, Scan, Store};
 
 /// Figures of all items at one moment; counts are since the server started.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
@@ -123,6 +123,9 @@ pub trait Holdings {
     /// Figures of all items.
     fn figures(&self) -> Figures;
 
+    /// Has `tell` told of items that are let go for others: once, before anything is stored.
+    fn tell_evicted(&self, tell: Box<Evicted>);
+
     /// What memory is counted against.
     fn budget(&self) -> &Arc<Budget>;
 
@@ -165,6 +168,10 @@ impl<L: Tiered + 'static> Holdings for Store<L> {
             reclaimed: counters.expired,
             expired_unfetched: counters.expired_unfetched,
         }
+    }
+
+    fn tell_evicted(&self, tell: Box<Evicted>) {
+        Store::tell_evicted(self, tell);
     }
 
     fn budget(&self) -> &Arc<Budget> {

@@ -32,12 +32,14 @@ use fabric::tls::ClientStream;
 pub use counters::{Counters, Totals};
 pub use desk::Desk;
 pub use holdings::{Figures, FlashFigures, Holdings, Listed, Tiered};
+pub(crate) use prefixes::Prefixes;
 pub use room::keep_memory;
 pub use shared::{Clock, Options, Program, Said, Shared, TlsFiles};
 pub use times::Times;
+pub use watch::tell_evictions;
 
 use crate::protocol::Now;
-use crate::session::Server;
+use crate::session::{Ending, Server};
 use crate::slot::Slots;
 use connection::{Connection, Origin, Tcp};
 use room::Spares;
@@ -196,7 +198,7 @@ impl<S: Slots + Holdings + 'static, V: Server + 'static> Worker<S, V> {
     pub async fn stop(&self) {
         self.thread.stopping.set(true);
         for open in self.thread.open.borrow().values() {
-            open.close_if_resting();
+            open.close_if_resting(Ending::Shutdown);
         }
         let all_ended = async {
             while !self.thread.open.borrow().is_empty() {
@@ -217,14 +219,14 @@ impl<S, V> Thread<S, V> {
         let now = self.now.get().at;
         let open = self.open.borrow();
         let stuck = |open: &&Rc<Open>| {
-            let may_end = !open.seen.is_ended() && open.seen.activity() != Activity::Watches;
+            let may_end = open.seen.ended().is_none() && open.seen.activity() != Activity::Watches;
             let since = open.seen.waits_since().filter(|_| may_end);
             since.is_some_and(|since| now.0.saturating_sub(since.0) >= STUCK_SECONDS)
         };
         let count = open.values().filter(stuck).count().div_ceil(STUCK_PART);
         for open in open.values().filter(stuck).take(count) {
             tracing::info!(origin = %open.seen.origin, "closed: memory is short, and its peer does not go on");
-            open.seen.set_ended();
+            open.seen.set_ended(Ending::Error);
             open.stream.shutdown();
         }
     }
@@ -232,8 +234,9 @@ impl<S, V> Thread<S, V> {
 
 impl Open {
     /// A receive that waits ends by this.
-    fn close_if_resting(&self) {
+    fn close_if_resting(&self, why: Ending) {
         if matches!(self.seen.activity(), Activity::Rests | Activity::Watches) {
+            self.seen.set_ended(why);
             self.stream.shutdown();
         }
     }
@@ -252,7 +255,7 @@ async fn tick<S, V>(thread: Rc<Thread<S, V>>) {
         for open in thread.open.borrow().values() {
             if now.at.0.saturating_sub(open.seen.active().0) > idle && open.seen.activity() == Activity::Rests {
                 Counters::add(&thread.counters.idle_kicks, 1);
-                open.close_if_resting();
+                open.close_if_resting(Ending::IdleTimeout);
             }
         }
     }

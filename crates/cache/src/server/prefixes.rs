@@ -12,7 +12,7 @@ const PREFIXES_MAX: usize = 4096;
 /// What ends a prefix, memcached's default (`-D`).
 const DELIMITER: u8 = b':';
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, Debug)]
 struct Counts {
     gets: u64,
     hits: u64,
@@ -21,26 +21,26 @@ struct Counts {
 }
 
 /// Counts by prefix, while they are asked for.
-#[derive(Default)]
-pub(super) struct Prefixes {
+#[derive(Default, Debug)]
+pub(crate) struct Prefixes {
     on: AtomicBool,
     counts: Mutex<BTreeMap<Vec<u8>, Counts>>,
 }
 
 impl Prefixes {
-    pub(super) fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         self.on.load(Relaxed)
     }
 
-    pub(super) fn set(&self, on: bool) {
+    pub(crate) fn set(&self, on: bool) {
         self.on.store(on, Relaxed);
     }
 
-    pub(super) fn clear(&self) {
+    pub(crate) fn clear(&self) {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    pub(super) fn count(&self, key: &[u8], event: Event) {
+    pub(crate) fn count(&self, key: &[u8], event: Event) {
         // A key without the delimiter has no prefix.
         let Some(end) = key.iter().position(|&byte| byte == DELIMITER) else { return };
         let mut all = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -62,7 +62,7 @@ impl Prefixes {
     }
 
     /// Lines as memcached has them.
-    pub(super) fn dump(&self) -> String {
+    pub(crate) fn dump(&self) -> String {
         let mut text = String::new();
         for (prefix, counts) in &*self.counts.lock().unwrap_or_else(PoisonError::into_inner) {
             let prefix = String::from_utf8_lossy(prefix);

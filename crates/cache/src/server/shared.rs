@@ -19,7 +19,7 @@ use crate::hash::Hasher;
 use crate::item::Seconds;
 use crate::memory::Budget;
 use crate::protocol::Now;
-use crate::session::Rules;
+use crate::session::{Ending, Rules};
 
 /// What the clock shows when a server starts. As in memcached: no moment is 0, and one second ago there was one too.
 const CLOCK_START: u64 = 2;
@@ -148,14 +148,15 @@ pub(super) struct Seen {
     activity: AtomicU8,
     /// Since which second it waits for its peer in the midst of something; 0: it does not.
     waits_since: AtomicU32,
-    is_ended: AtomicBool,
+    /// Why it was ended from our side.
+    ended: OnceLock<Ending>,
     active: AtomicU32,
 }
 
 impl Seen {
     pub(super) fn new(origin: Origin, now: Seconds) -> Seen {
-        let (activity, is_ended, waits_since) = Default::default();
-        Seen { origin, activity, waits_since, is_ended, active: AtomicU32::new(now.0) }
+        let (activity, ended, waits_since) = Default::default();
+        Seen { origin, activity, waits_since, ended, active: AtomicU32::new(now.0) }
     }
 
     pub(super) fn activity(&self) -> Activity {
@@ -176,13 +177,14 @@ impl Seen {
         self.waits_since.store(since.map_or(0, |since| since.0), Relaxed);
     }
 
-    pub(super) fn set_ended(&self) {
-        self.is_ended.store(true, Relaxed);
+    pub(super) fn set_ended(&self, why: Ending) {
+        // The first reason is the one that ends it.
+        let _ = self.ended.set(why);
     }
 
-    /// It was ended from our side, and goes as soon as it notices.
-    pub(super) fn is_ended(&self) -> bool {
-        self.is_ended.load(Relaxed)
+    /// Why it was ended from our side, if it was; it goes as soon as it notices.
+    pub(super) fn ended(&self) -> Option<Ending> {
+        self.ended.get().copied()
     }
 
     /// When it last received something.

@@ -2,24 +2,31 @@
 
 use std::fmt::Display;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU16, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use engine::sync::{MailReceiver, MailSender, mailbox};
 use engine::time;
 
-use crate::session::{Event, Watch};
+use super::desk::CLASS;
+use super::holdings::Holdings;
+use super::shared::Shared;
+use crate::item::{Meta, NEVER, Seconds};
+use crate::session::{Happening, Watch};
 
 /// Lines that wait for one watcher. Chosen: about memcached's 256 KiB for each.
 const LINES_MAX: usize = 4096;
 /// Watchers at once, as in memcached (`WATCHER_LIMIT`).
 const WATCHERS_MAX: usize = 20;
 
+/// What is told with keys.
+pub(super) const KEYS: Watch = Watch { bits: Watch::FETCHERS.bits | Watch::MUTATIONS.bits };
+
 /// The watchers of a server.
 #[derive(Default)]
 pub(super) struct Watchers {
-    /// How many there are: looked at with every command.
-    count: AtomicUsize,
+    /// What some of them wants to see: looked at with every command.
+    wanted: AtomicU16,
     all: Mutex<Vec<Watcher>>,
     next_line: AtomicU64,
     sent: AtomicU64,
@@ -34,14 +41,14 @@ struct Watcher {
 }
 
 impl Watchers {
-    /// Somebody watches.
-    pub(super) fn any(&self) -> bool {
-        self.count.load(Relaxed) > 0
+    /// Somebody wants to see one of these.
+    pub(super) fn wants(&self, some: Watch) -> bool {
+        Watch { bits: self.wanted.load(Relaxed) }.wants(some)
     }
 
     /// How many there are, and the lines that were sent to them, and not, since the last reset.
     pub(super) fn counts(&self) -> (usize, u64, u64) {
-        (self.count.load(Relaxed), self.sent.load(Relaxed), self.skipped.load(Relaxed))
+        (self.lock().len(), self.sent.load(Relaxed), self.skipped.load(Relaxed))
     }
 
     /// Counts lines anew.
@@ -52,7 +59,7 @@ impl Watchers {
 
     /// There may be one more.
     pub(super) fn has_room(&self) -> bool {
-        self.count.load(Relaxed) < WATCHERS_MAX
+        self.lock().len() < WATCHERS_MAX
     }
 
     /// One more, and the number to remove it by; `None`: there are as many as may be.
@@ -64,7 +71,7 @@ impl Watchers {
         let (lines, receiver) = mailbox(LINES_MAX);
         let number = all.last().map_or(1, |last| last.number + 1);
         all.push(Watcher { number, watch, lines, skipped: 0 });
-        self.count.store(all.len(), Relaxed);
+        self.note_wanted(&all);
         Some((number, receiver))
     }
 
@@ -72,26 +79,50 @@ impl Watchers {
     pub(super) fn remove(&self, number: u64) {
         let mut all = self.lock();
         all.retain(|watcher| watcher.number != number);
-        self.count.store(all.len(), Relaxed);
+        self.note_wanted(&all);
     }
 
-    /// A command met a key.
-    pub(super) fn saw(&self, key: &[u8], event: Event) {
-        let (kind, happened, status) = match event {
-            Event::Get(hit) => ("fetchers", "item_get", if hit { "found" } else { "not_found" }),
-            Event::Touch(hit) => ("fetchers", "item_touch", if hit { "found" } else { "not_found" }),
-            Event::Set => ("mutations", "item_store", "asked"),
-            Event::Delete(hit) => ("mutations", "item_delete", if hit { "found" } else { "not_found" }),
-            Event::Increment(hit) => ("mutations", "item_incr", if hit { "found" } else { "not_found" }),
-            Event::Decrement(hit) => ("mutations", "item_decr", if hit { "found" } else { "not_found" }),
-            _ => return,
-        };
-        self.tell(kind, &format_args!("type={happened} key={} status={status}", Escaped(key)));
+    fn note_wanted(&self, all: &[Watcher]) {
+        self.wanted.store(all.iter().fold(0, |bits, watcher| bits | watcher.watch.bits), Relaxed);
     }
 
-    /// Something of the kind `kind` (one of [`Watch::NAMES`]) happened.
-    pub(super) fn tell(&self, kind: &str, what: &dyn Display) {
-        if !self.any() {
+    /// A connection met a key.
+    pub(super) fn happened(&self, connection: u64, key: &[u8], what: Happening) {
+        let key = Escaped(key);
+        match what {
+            Happening::Fetch { bytes, had_expired } => {
+                let (status, class) = match bytes {
+                    Some(_) => ("found", CLASS),
+                    None if had_expired => ("expired", 0),
+                    None => ("not_found", 0),
+                };
+                let size = bytes.unwrap_or(0);
+                let line =
+                    format_args!("type=item_get key={key} status={status} clsid={class} cfd={connection} size={size}");
+                self.tell(Watch::FETCHERS, &line);
+            }
+            Happening::Store { status, command, ttl, bytes } => {
+                let line = format_args!(
+                    "type=item_store key={key} status={status} cmd={command} ttl={ttl} clsid={CLASS} cfd={connection} size={bytes}"
+                );
+                self.tell(Watch::MUTATIONS, &line);
+            }
+        }
+    }
+
+    /// An item was let go for others.
+    fn evicted(&self, key: &[u8], meta: &Meta, bytes: usize, now: Seconds) {
+        let (key, fetched) = (Escaped(key), if meta.fetched { "yes" } else { "no" });
+        let ttl = if meta.expires == NEVER { -1 } else { i64::from(meta.expires.0) - i64::from(now.0) };
+        let idle = now.0.saturating_sub(meta.accessed.0);
+        let line =
+            format_args!("type=eviction key={key} fetch={fetched} ttl={ttl} la={idle} clsid={CLASS} size={bytes}");
+        self.tell(Watch::EVICTIONS, &line);
+    }
+
+    /// Something of a kind happened.
+    pub(super) fn tell(&self, kind: Watch, what: &dyn Display) {
+        if !self.wants(kind) {
             return;
         }
         let now = time::unix_time();
@@ -122,6 +153,17 @@ impl Watchers {
     }
 }
 
+/// Has watchers told of items that are let go for others.
+pub fn tell_evictions(slots: &impl Holdings, shared: &Arc<Shared>) {
+    let shared = shared.clone();
+    slots.tell_evicted(Box::new(move |key, meta, bytes| {
+        // A shard is held meanwhile, so that without a watcher this is all.
+        if shared.watchers().wants(Watch::EVICTIONS) {
+            shared.watchers().evicted(key, meta, bytes, shared.now().at);
+        }
+    }));
+}
+
 /// A key as dumps and watchers are told it: what is no unreserved character of a URI is `%` and two digits.
 pub(super) struct Escaped<'a>(pub(super) &'a [u8]);
 
@@ -141,25 +183,22 @@ impl Display for Escaped<'_> {
 mod tests {
     use super::*;
 
-    fn watch(names: &[&str]) -> Watch {
-        let bit = |name| Watch::NAMES.iter().position(|known| known == name).expect("a known name");
-        Watch { bits: names.iter().map(|name| 1 << bit(name)).sum() }
-    }
-
     #[test]
     fn a_watcher_is_told_what_it_asked_for_and_what_it_missed() {
         let world = engine::sim::World::new(1, engine::sim::SimConfig::default());
         let lines = world.run_until(async {
             let watchers = Watchers::default();
-            watchers.saw(b"nobody", Event::Get(true));
-            let (number, lines) = watchers.add(watch(&["fetchers"])).expect("room");
+            let fetch = |bytes, had_expired| Happening::Fetch { bytes, had_expired };
+            watchers.happened(7, b"nobody", fetch(None, false));
+            let (number, lines) = watchers.add(Watch::FETCHERS).expect("room");
+            assert!(watchers.wants(KEYS) && !watchers.wants(Watch::MUTATIONS) && !watchers.wants(Watch::EVICTIONS));
             for number in 0..LINES_MAX + 3 {
-                watchers.saw(format!("a b{number}").as_bytes(), Event::Get(number % 2 == 0));
-                watchers.saw(b"k", Event::Set);
+                watchers.happened(7, format!("a b{number}").as_bytes(), fetch((number == 0).then_some(9), number == 2));
+                watchers.happened(7, b"k", Happening::Store { status: "stored", command: "set", ttl: 0, bytes: 1 });
             }
             let mut got = Vec::new();
             got.extend(lines.recv().await);
-            watchers.saw(b"last", Event::Touch(true));
+            watchers.happened(8, b"last", fetch(Some(0), false));
             while got.len() < LINES_MAX + 1 {
                 got.extend(lines.recv().await);
             }
@@ -167,25 +206,27 @@ mod tests {
             watchers.remove(number);
             watchers.reset();
             assert_eq!(watchers.counts(), (0, 0, 0));
+            assert!(!watchers.wants(KEYS));
             got
         });
         let lines = lines.expect("no stall");
         let end =
             |line: &str| line.split_once(" gid=").and_then(|(_, rest)| rest.split_once(' ')).map(|p| p.1.to_owned());
-        assert_eq!(end(&lines[0]).as_deref(), Some("type=item_get key=a%20b0 status=found\n"));
-        assert_eq!(end(&lines[1]).as_deref(), Some("type=item_get key=a%20b1 status=not_found\n"));
+        assert_eq!(end(&lines[0]).as_deref(), Some("type=item_get key=a%20b0 status=found clsid=1 cfd=7 size=9\n"));
+        assert_eq!(end(&lines[1]).as_deref(), Some("type=item_get key=a%20b1 status=not_found clsid=0 cfd=7 size=0\n"));
+        assert_eq!(end(&lines[2]).as_deref(), Some("type=item_get key=a%20b2 status=expired clsid=0 cfd=7 size=0\n"));
         let last = lines.last().expect("many");
         assert!(last.starts_with("skipped=3 ts="), "{last}");
-        assert_eq!(end(last).as_deref(), Some("type=item_touch key=last status=found\n"));
+        assert_eq!(end(last).as_deref(), Some("type=item_get key=last status=found clsid=1 cfd=8 size=0\n"));
     }
 
     #[test]
     fn there_are_so_many_watchers_and_no_more() {
         let watchers = Watchers::default();
-        let all: Vec<_> = (0..WATCHERS_MAX).map(|_| watchers.add(watch(&["evictions"])).expect("room")).collect();
-        assert!(watchers.add(watch(&["evictions"])).is_none());
+        let all: Vec<_> = (0..WATCHERS_MAX).map(|_| watchers.add(Watch::EVICTIONS).expect("room")).collect();
+        assert!(watchers.add(Watch::EVICTIONS).is_none());
         watchers.remove(all[3].0);
-        let (number, _) = watchers.add(watch(&["evictions"])).expect("room");
+        let (number, _) = watchers.add(Watch::EVICTIONS).expect("room");
         assert!(all.iter().all(|(other, _)| *other != number));
     }
 }

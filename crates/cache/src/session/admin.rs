@@ -1,6 +1,6 @@
 //! What administrators ask for in the text protocol: statistics, settings, watching.
 
-use super::{Context, Control, Dump, Flow, Server, Session, Stats, Watch};
+use super::{Context, Control, Dump, Ending, Flow, Server, Session, Stats, Watch};
 use crate::protocol::number::{fraction, signed_32, unsigned_32};
 use crate::protocol::tokens::Tokens;
 use crate::slot::Slots;
@@ -128,7 +128,7 @@ impl<S: Slots> Session<S> {
             return Flow::Next(0);
         }
         let names = tokens.from(1);
-        let mut watch = if names.is_empty() { Watch::usual() } else { Watch::default() };
+        let mut watch = if names.is_empty() { Watch::FETCHERS } else { Watch::default() };
         if !names.iter().all(|name| watch.add(name)) {
             self.reply(noreply, "ERROR");
             return Flow::Next(0);
@@ -155,7 +155,7 @@ impl<S: Slots> Session<S> {
             }
         };
         context.server.shut_down(gracefully);
-        Flow::Close
+        Flow::Close(Ending::Shutdown)
     }
 }
 

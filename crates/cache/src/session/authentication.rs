@@ -1,6 +1,6 @@
 //! Who speaks: by a `set` in the text protocol, by SASL in the binary one.
 
-use super::{Authentication, Context, Data, Event, Flow, Server, Session};
+use super::{Authentication, Context, Data, Ending, Event, Flow, Server, Session};
 use crate::protocol::binary::Opcode;
 use crate::protocol::number::unsigned_32;
 use crate::protocol::tokens::Tokens;
@@ -24,9 +24,9 @@ impl<S: Slots> Session<S> {
             return Flow::Next(0);
         };
         if length > TOKEN_BYTES_MAX {
-            return Flow::Close;
+            return Flow::Close(Ending::Error);
         }
-        let Data::Here(rest) = data else { return Flow::Close };
+        let Data::Here(rest) = data else { return Flow::Close(Ending::Error) };
         if rest.len() < length + 2 {
             return Flow::More(length + 2);
         }

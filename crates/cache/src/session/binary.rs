@@ -1,7 +1,7 @@
 //! The binary protocol.
 
 use super::storage::{End, incoming};
-use super::{Authentication, Context, Data, Event, Flow, Server, Session, State, Stats, Step};
+use super::{Authentication, Context, Data, Ending, Event, Flow, Server, Session, State, Stats, Step};
 use crate::commands::{self, Counted, Delete, Deleted, Delta, Mode, Store, Stored};
 use crate::item::{Cas, Item, Key, Meta, NewValue};
 use crate::protocol::binary::{HEADER_BYTES, Lengths, Opcode, Request, Status};
@@ -46,7 +46,7 @@ impl<S: Slots> Session<S> {
     pub(super) fn binary_head(&mut self) -> Result<usize, Option<Step<S::Place>>> {
         let Some(header) = self.input.bytes().first_chunk::<HEADER_BYTES>() else { return Err(Some(Step::Receive)) };
         let Some(request) = Request::parse(header) else {
-            self.state = State::Closing;
+            self.state = State::Closing(Ending::Error);
             return Err(None);
         };
         let head_bytes = request.extras_bytes + request.key_bytes;
@@ -59,7 +59,7 @@ impl<S: Slots> Session<S> {
         };
         if let Some(status) = refused {
             self.fail(&request, status);
-            self.state = State::Closing;
+            self.state = State::Closing(Ending::Error);
             return Err(None);
         }
         let bytes = HEADER_BYTES + head_bytes;
@@ -77,7 +77,7 @@ impl<S: Slots> Session<S> {
         bytes: &[u8],
         data: Data<'_>,
     ) -> Flow<S::Place> {
-        let Some(request) = bytes.first_chunk().and_then(Request::parse) else { return Flow::Close };
+        let Some(request) = bytes.first_chunk().and_then(Request::parse) else { return Flow::Close(Ending::Error) };
         let (extras, key) = bytes[HEADER_BYTES..].split_at(request.extras_bytes);
         let value_bytes = request.body_bytes - extras.len() - key.len();
         let Some((opcode, is_quiet)) = Opcode::parse(request.opcode) else {
@@ -102,7 +102,7 @@ impl<S: Slots> Session<S> {
         };
         if !is_valid {
             self.fail(&request, Status::InvalidArguments);
-            return Flow::Close;
+            return Flow::Close(Ending::Error);
         }
         self.dispatch(context, opcode, &head, data)
     }
@@ -125,7 +125,7 @@ impl<S: Slots> Session<S> {
             }
             Opcode::Quit => {
                 self.succeed(head, 0, b"");
-                return Flow::Close;
+                return Flow::Close(Ending::Normal);
             }
             Opcode::Flush => {
                 self.binary_flush(context, head);
@@ -180,9 +180,7 @@ impl<S: Slots> Session<S> {
         });
         let is_hit = visited.map_err(|place| self.fetch_one(place))?;
         context.server.count(if touches { Event::Touch(is_hit) } else { Event::Get(is_hit) });
-        if context.server.counts_prefixes() {
-            context.server.count_prefix(head.key, Event::Get(is_hit));
-        }
+        context.count_prefix(head.key, Event::Get(is_hit));
         match is_hit || head.is_quiet {
             true => {}
             false if with_key => {
@@ -202,13 +200,12 @@ impl<S: Slots> Session<S> {
         head: &Head<'_>,
         data: Data<'_>,
     ) -> Flow<S::Place> {
-        let Some(key) = self.key(head.key) else { return Flow::Close };
-        let joins = matches!(mode, Mode::Append | Mode::Prepend);
+        let Some(key) = self.key(head.key) else { return Flow::Close(Ending::Error) };
         let store = Store {
-            mode: if head.request.cas != 0 && !joins { Mode::Cas } else { mode },
+            mode: if head.request.cas != 0 && !mode.joins() { Mode::Cas } else { mode },
             cas: Cas(head.request.cas),
             takes_stale: false,
-            flags: if joins { 0 } else { head.extra_u32(0) },
+            flags: if mode.joins() { 0 } else { head.extra_u32(0) },
             expires: context.now.expiry(i64::from(head.extra_u32(4))),
             binary_key: false,
             item_bytes_max: self.rules.item_bytes_max,
@@ -221,13 +218,14 @@ impl<S: Slots> Session<S> {
         let value = match incoming(data, length, 0) {
             Err(flow) => return flow,
             Ok(Some(value)) => value,
-            Ok(None) => return Flow::Close,
+            Ok(None) => return Flow::Close(Ending::Error),
         };
         let stored = match self.store(context, &key, &store, value) {
             Err(flow) => return flow,
             Ok(End::NoMemory) => return self.binary_refuse(context, &key, mode, head, Event::NoMemory),
             Ok(End::Over(stored)) => stored,
         };
+        context.count_prefix(head.key, Event::Set);
         let status = match (stored, store.mode) {
             (Stored::Stored(cas), _) => {
                 self.succeed(head, cas.0, b"");
@@ -250,6 +248,8 @@ impl<S: Slots> Session<S> {
         refusal: Event,
     ) -> Flow<S::Place> {
         context.server.count(refusal);
+        context.count_prefix(head.key, Event::Set);
+        context.tell_refusal(key, refusal, mode);
         match refusal {
             Event::TooLarge => self.fail(&head.request, Status::TooLarge),
             _ => self.fail_with(&head.request, Status::OutOfMemory, "Out of memory allocating item"),
@@ -262,7 +262,9 @@ impl<S: Slots> Session<S> {
 
     fn binary_delete<V: Server>(&mut self, context: Context<'_, S, V>, head: &Head<'_>) -> Result<(), Flow<S::Place>> {
         let Some(key) = self.key(head.key) else { return Ok(()) };
-        match self.deleted(context, &key, head.cas(), Delete::Remove)? {
+        let deleted = self.deleted(context, &key, head.cas(), Delete::Remove)?;
+        context.count_prefix(head.key, Event::Delete(deleted == Deleted::Deleted));
+        match deleted {
             Deleted::Deleted => self.succeed(head, 0, b""),
             Deleted::Exists => self.fail(&head.request, Status::KeyExists),
             Deleted::NotFound => self.fail(&head.request, Status::KeyMissing),
@@ -281,7 +283,7 @@ impl<S: Slots> Session<S> {
         let delta = Delta { down, by: head.extra_u64(0), cas: head.cas() };
         let (initial, expiry) = (head.extra_u64(8), head.extra_u32(16));
         let expires = context.now.expiry(i64::from(expiry));
-        let visited = self.visit(context, &key, |slot| -> Result<_, NoRoom> {
+        let visited = self.try_visit(context, &key, |slot| -> Result<_, NoRoom> {
             match commands::arithmetic::add_delta(slot, delta)? {
                 Counted::NotFound if expiry != NOT_MADE => {
                     let digits = Decimal::new(initial);
@@ -303,7 +305,10 @@ impl<S: Slots> Session<S> {
         let event = |is_hit| if down { Event::Decrement(is_hit) } else { Event::Increment(is_hit) };
         match counted {
             Counted::Done { number, meta } => {
-                if !made {
+                if made {
+                    let bytes = Decimal::new(number).bytes().len();
+                    context.tell_store(&key, "stored", Mode::Add, expires, bytes);
+                } else {
                     context.server.count(event(true));
                 }
                 self.succeed(head, meta.cas.0, &number.to_be_bytes());
@@ -389,7 +394,7 @@ impl<S: Slots> Session<S> {
         let text = match data {
             Data::Here(rest) if rest.len() < head.value_bytes => return Flow::More(head.value_bytes),
             Data::Here(rest) => &rest[..head.value_bytes],
-            Data::Long(..) => return Flow::Close,
+            Data::Long(..) => return Flow::Close(Ending::Error),
         };
         if self.sasl_plain(context, opcode, head.key, text) {
             self.succeed(head, 0, b"Authenticated");

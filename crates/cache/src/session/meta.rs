@@ -67,7 +67,7 @@ impl<S: Slots> Session<S> {
             Some((_, fetched)) => crate::slot::Look::Fetched(fetched),
             None => crate::slot::Look::Whole,
         };
-        let visited = context.visit(&key, look, |slot| -> Result<_, NoRoom> {
+        let visited = context.try_visit(&key, look, |slot| -> Result<_, NoRoom> {
             let mut made = false;
             if slot.item().is_none() && flags.vivify.is_some() {
                 match slot.put(Meta::default(), NewValue::Pieces(&[])) {
@@ -153,7 +153,7 @@ impl<S: Slots> Session<S> {
             key_bytes: key.bytes().len(),
         };
         if let Some(refusal) = self.refusal(&store, length, data) {
-            return self.meta_refuse(context, &key, refusal, length);
+            return self.meta_refuse(context, &key, mode, refusal, length);
         }
         let stored = match incoming(data, length, 2) {
             Err(flow) => return flow,
@@ -164,7 +164,7 @@ impl<S: Slots> Session<S> {
             }
             Ok(Some(value)) => match self.store(context, &key, &store, value) {
                 Err(flow) => return flow,
-                Ok(End::NoMemory) => return self.meta_refuse(context, &key, Event::NoMemory, length),
+                Ok(End::NoMemory) => return self.meta_refuse(context, &key, mode, Event::NoMemory, length),
                 Ok(End::Over(stored)) => stored,
             },
         };
@@ -184,10 +184,12 @@ impl<S: Slots> Session<S> {
         &mut self,
         context: Context<'_, S, V>,
         key: &Key<'_>,
+        mode: Mode,
         refusal: Event,
         length: usize,
     ) -> Flow<S::Place> {
         context.server.count(refusal);
+        context.tell_refusal(key, refusal, mode);
         self.reply(false, if refusal == Event::TooLarge { TOO_LARGE } else { NO_MEMORY });
         self.drop_old(context, key);
         Flow::Swallow(length + 2)
@@ -227,7 +229,7 @@ impl<S: Slots> Session<S> {
         let delta = Delta { down, by: flags.delta.unwrap_or(1), cas: flags.cas.filter(|&cas| cas != 0).map(Cas) };
         let mut text = std::mem::take(&mut self.scratch);
         text.clear();
-        let visited = self.visit(context, &key, |slot| -> Result<_, NoRoom> {
+        let visited = self.try_visit(context, &key, |slot| -> Result<_, NoRoom> {
             let (number, meta, made) = match commands::arithmetic::add_delta(slot, delta)? {
                 Counted::Done { number, meta } => (number, meta, false),
                 Counted::NotFound if flags.vivify.is_some() => {
@@ -254,8 +256,11 @@ impl<S: Slots> Session<S> {
         };
         let event = |is_hit| if down { Event::Decrement(is_hit) } else { Event::Increment(is_hit) };
         match counted {
-            Counted::Done { .. } => {
-                if !made {
+            Counted::Done { number, .. } => {
+                if made {
+                    let expires = flags.vivify.unwrap_or(NEVER);
+                    context.tell_store(&key, "stored", Mode::Add, expires, Decimal::new(number).bytes().len());
+                } else {
                     context.server.count(event(true));
                 }
                 if let Some(line) = refused {

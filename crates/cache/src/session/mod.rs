@@ -15,6 +15,7 @@ mod admin;
 mod authentication;
 mod binary;
 mod body;
+mod context;
 mod input;
 mod meta;
 mod output;
@@ -33,7 +34,8 @@ use engine::{Buf, View};
 
 pub use output::Output;
 pub use server::{
-    Authentication, CasResult, Control, Dump, Event, Protocols, Rules, Server, Stats, Step, Users, Watch,
+    Authentication, CasResult, Control, Dump, Ending, Event, Happening, Protocols, Rules, Server, Stats, Step, Users,
+    Watch,
 };
 
 use crate::commands::store::Joined;
@@ -41,8 +43,9 @@ use crate::hash::Hasher;
 use crate::item::Key;
 use crate::protocol::binary::REQUEST;
 use crate::protocol::{GET_BYTES_MAX, LINE_BYTES_MAX, Now, tokens};
-use crate::slot::{Look, NoRoom, ROOM_FOR_BUFFERS, Slot, Slots};
+use crate::slot::{Look, NoRoom, ROOM_FOR_BUFFERS, Slots};
 use body::Body;
+use context::Context;
 use input::Input;
 pub use input::RECEIVE_BYTES;
 
@@ -86,7 +89,7 @@ enum Flow<P> {
     /// It goes on when output was sent.
     Full,
     /// The connection ends.
-    Close,
+    Close(Ending),
     /// The connection becomes a watcher's.
     Watch(Watch),
     /// The driver tells of all items.
@@ -110,7 +113,7 @@ enum State {
     Body(Body),
     /// What happens is sent; what comes is nothing.
     Watching,
-    Closing,
+    Closing(Ending),
 }
 
 /// What a session waits for.
@@ -124,47 +127,13 @@ pub enum Awaits {
     Nothing,
 }
 
-/// What commands work with.
-#[derive(Debug)]
-struct Context<'a, S, V> {
-    slots: &'a S,
-    server: &'a V,
-    now: Now,
-}
-
-impl<S, V> Clone for Context<'_, S, V> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<S, V> Copy for Context<'_, S, V> {}
-
-impl<S: Slots, V: Server> Context<'_, S, V> {
-    /// Visits the slot of a key, and counts what is met there.
-    fn visit<R>(
-        self,
-        key: &Key<'_>,
-        look: Look<S::Fetched>,
-        visit: impl FnOnce(&mut S::Slot<'_>) -> R,
-    ) -> Result<R, S::Place> {
-        let mut had_expired = false;
-        let visited = self.slots.visit(key, self.now.at, look, |slot| {
-            had_expired = slot.had_expired();
-            visit(slot)
-        })?;
-        if had_expired {
-            self.server.count(Event::Expired);
-        }
-        Ok(visited)
-    }
-}
-
 /// The state of one connection.
 #[derive(Debug)]
 pub struct Session<S: Slots> {
     rules: Arc<Rules>,
     hasher: Hasher,
+    /// The connection's number.
+    id: u64,
     input: Input,
     output: Output,
     speaks: Speaks,
@@ -187,8 +156,8 @@ pub struct Session<S: Slots> {
 }
 
 impl<S: Slots> Session<S> {
-    /// A new connection.
-    pub fn new(rules: Arc<Rules>, hasher: Hasher) -> Session<S> {
+    /// A new connection, known by a number.
+    pub fn new(rules: Arc<Rules>, hasher: Hasher, id: u64) -> Session<S> {
         let speaks = match (&rules.authentication, rules.protocols) {
             (Authentication::Text(_), _) | (Authentication::None, Protocols::Text) => Speaks::Text,
             (Authentication::Sasl(_), _) | (Authentication::None, Protocols::Binary) => Speaks::Binary,
@@ -198,6 +167,7 @@ impl<S: Slots> Session<S> {
             authenticated: matches!(rules.authentication, Authentication::None),
             rules,
             hasher,
+            id,
             input: Input::default(),
             output: Output::default(),
             speaks,
@@ -214,7 +184,7 @@ impl<S: Slots> Session<S> {
 
     /// Runs commands until something has to be done.
     pub fn step<V: Server>(&mut self, slots: &S, server: &V, now: Now) -> Step<S::Place> {
-        let context = Context { slots, server, now };
+        let context = Context { slots, server, now, connection: self.id };
         loop {
             if self.output.is_full() || (self.output.len() >= OUTPUT_BYTES_SHORT && !slots.may_hold(0)) {
                 return Step::Send;
@@ -237,7 +207,7 @@ impl<S: Slots> Session<S> {
                     self.input.consume(self.input.bytes().len());
                     Some(Step::Receive)
                 }
-                State::Closing => Some(Step::Close),
+                State::Closing(ending) => Some(Step::Close(*ending)),
             };
             let step = if matches!(step, Some(Step::Receive)) { self.before_receiving(slots) } else { step };
             if let Some(step) = step {
@@ -267,7 +237,7 @@ impl<S: Slots> Session<S> {
             return Some(Step::Receive);
         }
         self.reply(false, "SERVER_ERROR out of memory reading request");
-        self.state = State::Closing;
+        self.state = State::Closing(Ending::Error);
         None
     }
 
@@ -299,7 +269,7 @@ impl<S: Slots> Session<S> {
             State::Body(_) => Awaits::Value,
             State::Command if self.wanted > 0 => Awaits::Value,
             State::Command => Awaits::Command,
-            State::Swallow(_) | State::Watching | State::Closing => Awaits::Nothing,
+            State::Swallow(_) | State::Watching | State::Closing(_) => Awaits::Nothing,
         }
     }
 
@@ -362,7 +332,7 @@ impl<S: Slots> Session<S> {
             let line = &bytes[blanks..];
             let is_get = blanks <= 100 && (line.starts_with(b"get ") || line.starts_with(b"gets "));
             if !is_get || !self.authenticated || bytes.len() >= GET_BYTES_MAX {
-                self.state = State::Closing;
+                self.state = State::Closing(Ending::Error);
                 return Err(None);
             }
         }
@@ -379,7 +349,7 @@ impl<S: Slots> Session<S> {
         let (consumed, state, step) = match flow {
             Flow::Next(data) => (head.len() + data, State::Command, None),
             Flow::Swallow(bytes) => (head.len(), State::Swallow(bytes), None),
-            Flow::Close => (head.len(), State::Closing, None),
+            Flow::Close(ending) => (head.len(), State::Closing(ending), None),
             Flow::Watch(watch) => (head.len(), State::Watching, Some(Step::Watch(watch))),
             Flow::Dump(dump) => (head.len(), State::Command, Some(Step::Dump(dump))),
             Flow::More(data) => {
@@ -438,6 +408,17 @@ impl<S: Slots> Session<S> {
     ) -> Result<R, Flow<S::Place>> {
         let look = self.look(0);
         context.visit(key, look, visit).map_err(|place| self.fetch_one(place))
+    }
+
+    /// The same where room may be wanted.
+    fn try_visit<V: Server, R>(
+        &mut self,
+        context: Context<'_, S, V>,
+        key: &Key<'_>,
+        visit: impl FnOnce(&mut S::Slot<'_>) -> Result<R, NoRoom>,
+    ) -> Result<Result<R, NoRoom>, Flow<S::Place>> {
+        let look = self.look(0);
+        context.try_visit(key, look, visit).map_err(|place| self.fetch_one(place))
     }
 
     fn fetch_one(&mut self, place: S::Place) -> Flow<S::Place> {

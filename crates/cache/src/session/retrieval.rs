@@ -114,9 +114,7 @@ impl<S: Slots> Session<S> {
         })?;
         let event = if retrieval.expires.is_some() { Event::Touch(is_hit) } else { Event::Get(is_hit) };
         context.server.count(event);
-        if context.server.counts_prefixes() {
-            context.server.count_prefix(key.bytes(), Event::Get(is_hit));
-        }
+        context.count_prefix(key.bytes(), Event::Get(is_hit));
         Ok(())
     }
 

@@ -148,6 +148,54 @@ pub enum Event {
     Authentication(bool),
 }
 
+/// What watchers are told of a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Happening {
+    /// It was looked for.
+    Fetch {
+        /// Bytes of the value, if there was one.
+        bytes: Option<usize>,
+        /// There was one that had expired.
+        had_expired: bool,
+    },
+    /// A value came for it.
+    Store {
+        /// memcached's name for what became of it.
+        status: &'static str,
+        /// The command.
+        command: &'static str,
+        /// Seconds until it expires; 0: it does not.
+        ttl: u32,
+        /// Bytes of the value.
+        bytes: usize,
+    },
+}
+
+/// Why a connection ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ending {
+    /// Its peer is done.
+    Normal,
+    /// Something went wrong.
+    Error,
+    /// It rested for too long.
+    IdleTimeout,
+    /// The server ends.
+    Shutdown,
+}
+
+impl Ending {
+    /// memcached's name for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Ending::Normal => "normal",
+            Ending::Error => "error",
+            Ending::IdleTimeout => "idle_timeout",
+            Ending::Shutdown => "shutdown",
+        }
+    }
+}
+
 /// How a cas compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CasResult {
@@ -228,14 +276,18 @@ impl Watch {
         "proxyuser",
     ];
 
-    /// This one is wanted.
-    pub fn wants(self, name: &str) -> bool {
-        Watch::NAMES.iter().position(|known| *known == name).is_some_and(|at| self.bits & 1 << at != 0)
-    }
+    /// Items that are let go for others.
+    pub const EVICTIONS: Watch = Watch { bits: 1 << 1 };
+    /// Keys that are looked for; what `watch` is without a word.
+    pub const FETCHERS: Watch = Watch { bits: 1 << 2 };
+    /// Values that come to be stored.
+    pub const MUTATIONS: Watch = Watch { bits: 1 << 3 };
+    /// Connections that begin and end.
+    pub const CONNEVENTS: Watch = Watch { bits: 1 << 5 };
 
-    /// What `watch` is without a word.
-    pub(super) fn usual() -> Watch {
-        Watch { bits: 1 << 2 }
+    /// One of these is wanted.
+    pub fn wants(self, some: Watch) -> bool {
+        self.bits & some.bits != 0
     }
 
     /// Adds a name; false if it is not known.
@@ -257,10 +309,14 @@ pub trait Server {
     /// `stats reset`.
     fn reset_stats(&self);
 
+    /// Somebody watches keys: [`Server::happened`] is to be told of each that a command meets. Asked with every command.
+    fn is_watched(&self) -> bool;
+
+    /// The connection of this number met a key.
+    fn happened(&self, connection: u64, key: &[u8], what: Happening);
+
     /// Statistics by prefix of keys are kept: each command tells [`Server::count_prefix`] then.
-    fn counts_prefixes(&self) -> bool {
-        false
-    }
+    fn counts_prefixes(&self) -> bool;
 
     /// Turns the statistics by prefix on or off.
     fn set_counts_prefixes(&self, on: bool);
@@ -302,7 +358,7 @@ pub enum Step<P> {
     /// Send a line for each item (`lru_crawler metadump`) and then `END`, behind what waits; and go on.
     Dump(Dump),
     /// Send what waits, and close.
-    Close,
+    Close(Ending),
 }
 
 /// Which items `lru_crawler metadump` tells.

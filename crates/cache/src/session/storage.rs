@@ -40,17 +40,25 @@ impl<S: Slots> Session<S> {
         store: &Store,
         value: Incoming<'_>,
     ) -> Result<End, Flow<S::Place>> {
+        let mut old_bytes = 0;
         loop {
             let look = if store.looks() { self.look(0) } else { Look::Unseen };
             let mut joined = self.joined.take();
-            let visited = context.visit(key, look, |slot| store::store(slot, store, value, joined.take()));
+            let visited = context.try_visit(key, look, |slot| {
+                if store.mode.joins() {
+                    old_bytes = slot.item().map_or(0, |item| item.value.len());
+                }
+                store::store(slot, store, value, joined.take())
+            });
             match visited {
                 Err(place) => {
                     self.joined = joined;
                     return Err(self.fetch_one(place));
                 }
                 Ok(Ok(Outcome::Over(stored))) => {
-                    self.count_stored(context, key, store, stored);
+                    self.count_stored(context, store, stored);
+                    let bytes = if matches!(stored, Stored::Stored(_)) { old_bytes + value.len() } else { value.len() };
+                    context.tell_store(key, stored.name(), store.mode, store.expires, bytes);
                     return Ok(End::Over(stored));
                 }
                 Ok(Ok(Outcome::Join { of, old })) => match self.join(context, store.mode, of, &old, value) {
@@ -100,7 +108,7 @@ impl<S: Slots> Session<S> {
         Ok(Joined { of, chunks })
     }
 
-    fn count_stored<V: Server>(&self, context: Context<'_, S, V>, key: &Key<'_>, store: &Store, stored: Stored) {
+    fn count_stored<V: Server>(&self, context: Context<'_, S, V>, store: &Store, stored: Stored) {
         let server = context.server;
         server.count(Event::Set);
         if store.mode == Mode::Cas {
@@ -109,9 +117,6 @@ impl<S: Slots> Session<S> {
                 Stored::Exists | Stored::NotStored => CasResult::BadValue,
                 Stored::NotFound => CasResult::Miss,
             }));
-        }
-        if server.counts_prefixes() {
-            server.count_prefix(key.bytes(), Event::Set);
         }
     }
 

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{Authentication, Event, FETCHES_MAX, OUTPUT_BYTES_MAX, Protocols, Rules, Session, Step, Users};
+use super::{
+    Authentication, Event, FETCHES_MAX, Happening, OUTPUT_BYTES_MAX, Protocols, Rules, Session, Step, Users, Watch,
+};
 use crate::hash::Hasher;
 use crate::item::Seconds;
 use crate::protocol::{GET_BYTES_MAX, Now};
@@ -31,7 +33,7 @@ struct Bare {
 
 impl Bare {
     fn new(slots: PlainSlots) -> Bare {
-        let session = Session::new(Arc::new(Rules::default()), Hasher::new([1, 2]));
+        let session = Session::new(Arc::new(Rules::default()), Hasher::new([1, 2]), 1);
         Bare { session, slots, server: PlainServer::default() }
     }
 
@@ -353,9 +355,53 @@ fn watching_and_dumping_are_the_drivers() {
     let Step::Dump(dump) = bare.step() else { panic!("items are told by the driver") };
     assert_eq!(dump.classes, b"1,2");
     let Step::Watch(watch) = bare.step() else { panic!("what happens is told by the driver") };
-    assert!(watch.wants("evictions") && watch.wants("mutations") && !watch.wants("fetchers"));
+    assert!(watch.wants(Watch::EVICTIONS) && watch.wants(Watch::MUTATIONS) && !watch.wants(Watch::FETCHERS));
     assert!(matches!(bare.step(), Step::Receive));
     assert_eq!(bare.sent(), b"OK\r\n", "a watcher's commands are not run");
+}
+
+#[test]
+fn watchers_are_told_of_every_key_that_a_command_meets() {
+    let (plenty, little) = (PlainSlots::default(), PlainSlots::with_limit(10));
+    let (server, mut wire) = (PlainServer::default(), Wire::new(Arc::default()));
+    let mut happened = |slots: &PlainSlots, command: &str| {
+        wire.feed(slots, &server, NOW, command.as_bytes());
+        let happenings = std::mem::take(&mut *server.happenings.borrow_mut());
+        let told = happenings.iter().map(|(key, what)| {
+            let key = String::from_utf8_lossy(key);
+            match what {
+                Happening::Fetch { bytes: Some(bytes), .. } => format!("{key} found {bytes}"),
+                Happening::Fetch { had_expired, .. } => {
+                    format!("{key} {}", if *had_expired { "expired" } else { "none" })
+                }
+                Happening::Store { status, command, ttl, bytes } => format!("{key} {status} {command} {ttl} {bytes}"),
+            }
+        });
+        told.collect::<Vec<_>>().join(", ")
+    };
+    assert_eq!(happened(&plenty, "set a 0 0 1\r\nx\r\nget a\r\n"), "", "nobody watches");
+    server.is_watched.set(true);
+    let too_large = format!("set a 0 5 2000000\r\n{}\r\n", "x".repeat(2_000_000));
+    for (command, told) in [
+        ("set b 0 100 1\r\nx\r\n", "b none, b stored set 100 1"),
+        ("append b 0 0 2\r\nyz\r\n", "b found 1, b stored append 0 3"),
+        ("add b 0 0 2\r\nyz\r\n", "b found 3, b not_stored add 0 2"),
+        ("cas b 0 0 1 99\r\nx\r\n", "b found 3, b exists cas 0 1"),
+        ("cas no 0 0 1 99\r\nx\r\n", "no none, no not_found cas 0 1"),
+        ("ms b 2 MR T7\r\nyz\r\n", "b found 3, b stored replace 7 2"),
+        (&too_large, "a too_large set 0 0"),
+        ("get a b\r\ngat 0 b\r\ntouch b 0\r\n", "a none, b found 2, b found 2, b found 2"),
+        ("incr n 1\r\nma n N9 J42\r\nma n\r\ndecr n 1\r\n", "n none, n none, n stored add 9 2, n found 2, n found 2"),
+        ("mg b\r\nme b\r\nmg no\r\nmd b\r\ndelete b\r\n", "b found 2, b found 2, no none, b found 2, b none"),
+        ("set e 0 -1 1\r\nx\r\nget e\r\nget e\r\n", "e none, e stored set 0 1, e expired, e none"),
+        ("set b 0 0 1\r\nxy\r\nversion\r\n", ""),
+    ] {
+        assert_eq!(happened(&plenty, command), told, "{}", &command[..command.len().min(60)]);
+    }
+    // Once, although it comes again when there is room.
+    let told = happened(&little, "set a 0 0 8\r\n12345678\r\nset b 0 0 8\r\n12345678\r\n");
+    assert_eq!(told, "a none, a stored set 0 8, b none, b stored set 0 8");
+    assert_eq!(little.len(), 1);
 }
 
 /// Joined values are made outside of the slot. Were one stored over a change that came meanwhile, that change would be undone

@@ -1,7 +1,7 @@
 //! The text protocol: commands by their names.
 
 use super::storage::{End, incoming};
-use super::{Context, Data, Event, Flow, Server, Session};
+use super::{Context, Data, Ending, Event, Flow, Server, Session};
 use crate::commands::{self, Counted, Delete, Deleted, Delta, Mode, Store, Stored};
 use crate::item::{Cas, Key};
 use crate::protocol::number::{Decimal, signed_32, unsigned, unsigned_32};
@@ -76,7 +76,7 @@ impl<S: Slots> Session<S> {
                 self.reply(false, &format!("VERSION {VERSION}"));
                 Ok(())
             }
-            b"quit" => return Flow::Close,
+            b"quit" => return Flow::Close(Ending::Normal),
             _ => return self.administer(context, name, tokens),
         };
         result.err().unwrap_or(Flow::Next(0))
@@ -93,7 +93,7 @@ impl<S: Slots> Session<S> {
     pub(super) fn unknown(&mut self, name: &[u8], tokens: &Tokens<'_>) -> Flow<S::Place> {
         let is_looked_at = name.len() > 1 && !b"gsacidt".contains(&name[0]);
         let is_http = is_looked_at && tokens.from(0).last().is_some_and(|last| last.starts_with(b"HTTP/"));
-        if is_http { Flow::Close } else { self.error() }
+        if is_http { Flow::Close(Ending::Error) } else { self.error() }
     }
 
     /// `set`, `add`, `replace`, `append`, `prepend`: key, flags, expiry, length; `cas` has the cas behind them.
@@ -125,12 +125,13 @@ impl<S: Slots> Session<S> {
             key_bytes: key.bytes().len(),
         };
         if let Some(refusal) = self.refusal(&store, length, data) {
-            return self.refuse(context, &key, mode == Mode::Set, refusal, noreply, length + 2);
+            return self.refuse(context, &key, mode, refusal, noreply, length + 2);
         }
         let value = match incoming(data, length, 2) {
             Ok(Some(value)) => value,
             Ok(None) => {
                 context.server.count(Event::Set);
+                context.count_prefix(key.bytes(), Event::Set);
                 self.reply(noreply, "CLIENT_ERROR bad data chunk");
                 return Flow::Next(length + 2);
             }
@@ -138,8 +139,9 @@ impl<S: Slots> Session<S> {
         };
         match self.store(context, &key, &store, value) {
             Err(flow) => flow,
-            Ok(End::NoMemory) => self.refuse(context, &key, mode == Mode::Set, Event::NoMemory, noreply, length + 2),
+            Ok(End::NoMemory) => self.refuse(context, &key, mode, Event::NoMemory, noreply, length + 2),
             Ok(End::Over(stored)) => {
+                context.count_prefix(key.bytes(), Event::Set);
                 let told = match stored {
                     Stored::Stored(_) => "STORED",
                     Stored::NotStored => "NOT_STORED",
@@ -169,14 +171,16 @@ impl<S: Slots> Session<S> {
         &mut self,
         context: Context<'_, S, V>,
         key: &Key<'_>,
-        drops: bool,
+        mode: Mode,
         refusal: Event,
         noreply: bool,
         bytes: usize,
     ) -> Flow<S::Place> {
         context.server.count(refusal);
+        context.count_prefix(key.bytes(), Event::Set);
+        context.tell_refusal(key, refusal, mode);
         self.reply(noreply, if refusal == Event::TooLarge { TOO_LARGE } else { NO_MEMORY });
-        if drops {
+        if mode == Mode::Set {
             self.drop_old(context, key);
         }
         Flow::Swallow(bytes)
@@ -218,7 +222,7 @@ impl<S: Slots> Session<S> {
         key: &Key<'_>,
         delta: Delta,
     ) -> Result<Option<Counted>, Flow<S::Place>> {
-        let counted = match self.visit(context, key, |slot| commands::arithmetic::add_delta(slot, delta))? {
+        let counted = match self.try_visit(context, key, |slot| commands::arithmetic::add_delta(slot, delta))? {
             Ok(counted) => counted,
             Err(no_room) if !self.is_out_of_room() => return Err(Flow::Room(no_room)),
             Err(_) => return Ok(None),
@@ -271,6 +275,7 @@ impl<S: Slots> Session<S> {
             return Ok(());
         };
         let deleted = self.deleted(context, &key, None, Delete::Remove)?;
+        context.count_prefix(key.bytes(), Event::Delete(deleted == Deleted::Deleted));
         self.reply(noreply, if deleted == Deleted::Deleted { "DELETED" } else { "NOT_FOUND" });
         Ok(())
     }
@@ -284,12 +289,8 @@ impl<S: Slots> Session<S> {
         delete: Delete,
     ) -> Result<Deleted, Flow<S::Place>> {
         let deleted = self.visit(context, key, |slot| commands::delete(slot, cas, delete))?;
-        let event = Event::Delete(deleted == Deleted::Deleted);
         if delete == Delete::Remove || deleted != Deleted::Deleted {
-            context.server.count(event);
-        }
-        if context.server.counts_prefixes() {
-            context.server.count_prefix(key.bytes(), event);
+            context.server.count(Event::Delete(deleted == Deleted::Deleted));
         }
         Ok(deleted)
     }

@@ -58,6 +58,10 @@ impl Lower for () {
     fn reserve_cas(&self, _up_to: u64) {}
 }
 
+/// Is told of an item that leaves for want of room: its key, what is kept with it, and the bytes of its value. It is called with a
+/// shard held: it waits for nothing.
+pub type Evicted = dyn Fn(&[u8], &Meta, usize) + Send + Sync;
+
 /// How far reclaiming may go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Effort {
@@ -86,6 +90,7 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) hasher: &'a Hasher,
     pub(crate) pool: &'a Pool,
     pub(crate) lower: &'a dyn Lower,
+    pub(crate) evicted: Option<&'a Evicted>,
 }
 
 /// A segment that is being looked at.
@@ -279,6 +284,10 @@ impl Shard {
         self.counters.evicted_unfetched += u64::from(!header.meta.fetched);
         if let (None, Some(copy)) = (place, header.copy) {
             self.note_stale(copy);
+        }
+        if let (None, Some(tell)) = (place, around.evicted) {
+            let key = &self.log.bytes(found.position)[super::HEADER_BYTES..][..header.key_length];
+            tell(key, &header.meta, self.value(found.position, header).len());
         }
         match place {
             Some(place) => self.lower(hash, found, place, header.popularity),

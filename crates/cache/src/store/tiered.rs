@@ -16,7 +16,7 @@ use crate::hash::Hasher;
 use crate::index::FlashPlace;
 use crate::item::{Item, Key, NEVER, Seconds};
 use crate::memory::{Budget, Kind};
-use crate::shard::{Effort, Fate, Located, Surroundings, Target};
+use crate::shard::{Effort, Fate, Located, Target};
 use crate::slot::{Look, NoRoom, Slots};
 
 /// Pieces that are reclaimed with one read of flash, at most, so that what is read may stay. Chosen: half a segment of short items.
@@ -73,6 +73,7 @@ impl Store<()> {
             budget: self.budget,
             cas_floor: recovery.cas_floor,
             evict: self.evict,
+            evicted: self.evicted,
             flush_at: flush_at.0.into(),
             flushing: self.flushing,
             clock: self.clock,
@@ -96,7 +97,7 @@ impl<N: Namespace + Send + Sync> Store<Tier<N>> {
     /// ended they are gone. The oldest come first: of what is more than flash holds the newest stay.
     pub async fn lower_all(&self) {
         let taking = TakingAll::new(&self.lower);
-        let around = Surroundings { now: self.now(), hasher: &self.hasher, pool: &self.pool, lower: &taking };
+        let around = self.surroundings(&taking);
         let mut left: Vec<&Cell> = self.cells.iter().map(|cell| &cell.0).collect();
         while !left.is_empty() {
             // By turns: a restart then finds items of all shards, however many it finds.

@@ -177,6 +177,20 @@ fn administration() -> Vec<Vec<u8>> {
     ])
 }
 
+/// Statistics by prefix: what counts, for which of them. memcached tells more than one prefix in no order.
+pub fn prefixes() -> Vec<Vec<u8>> {
+    let mut cases = all([
+        "stats detail on\r\nset p:a 0 0 1\r\nx\r\nget p:a p:b none\r\ngats 0 p:a p:b\r\nadd p:a 0 0 1\r\nx\r\nstats detail dump\r\n",
+        "cas p:a 0 0 1 1\r\nx\r\nappend p:a 0 0 1 noreply\r\nx\r\nset p:a 0 0 x\r\nset p:a x 0 1\r\nstats detail dump\r\n",
+        "delete p:a\r\ndelete p:a\r\ndelete p:b 0 noreply\r\ndelete p:a 1\r\ntouch p:a 0\r\nincr p:a 1\r\nstats detail dump\r\n",
+        "ms p:a 1\r\nx\r\nmg p:a v\r\nma p:a\r\nmd p:a\r\nme p:a\r\nstats detail dump\r\n",
+        "stats reset\r\nstats detail dump\r\nset q:a 0 0 1\r\nx\r\nstats detail dump\r\nstats detail off\r\nget q:a\r\nstats detail dump\r\n",
+    ]);
+    let too_large = format!("set p:a 0 0 1100000\r\n{}\r\n", "x".repeat(1_100_000));
+    cases.insert(1, format!("set p:a 0 0 1\r\nxyz\r\n{too_large}stats detail dump\r\n").into_bytes());
+    cases
+}
+
 /// Keys, and lines, of all lengths.
 fn keys() -> Vec<Vec<u8>> {
     let mut cases = all([

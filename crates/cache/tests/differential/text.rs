@@ -66,6 +66,11 @@ fn the_same_over_the_store() {
 }
 
 #[test]
+fn prefixes_are_counted_as_memcached_counts_them() {
+    ready(compare(&mut Pair::usual(), &cases::prefixes()));
+}
+
+#[test]
 fn what_is_not_served() {
     let rules = Rules { serves_flush: false, serves_dump: false, serves_watch: false, ..Rules::default() };
     let cases: Vec<Vec<u8>> = [

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use ::cache::hash::Hasher;
 use ::cache::memory::{Budget, Kind};
-use ::cache::server::{Accepted, Clock, Desk, Holdings, Options, Program, Said, Shared, TlsFiles, Worker, keep_memory};
+use ::cache::server::{
+    Accepted, Clock, Desk, Holdings, Options, Program, Said, Shared, TlsFiles, Worker, keep_memory, tell_evictions,
+};
 use ::cache::session::{Authentication, Protocols, Rules, Users};
 use ::cache::slot::Slots;
 use ::cache::store::{Store, StoreOptions};
@@ -104,6 +106,7 @@ fn serve<S: Slots + Holdings + Send + Sync + 'static>(
     let (receivers, senders) = (Handout::new(receivers), Handout::new([senders]));
     let shared = Arc::new(shared(args, rules, tls, clock, hasher));
     shared.keep_room_for_connections(store.budget());
+    tell_evictions(&*store, &shared);
     let config = ReactorConfig { spin_max: SPIN_MAX, ..ReactorConfig::default() };
     reactors::run(&vec![config; threads], async |index| {
         let Some(letter) = letters.take(index) else { return Ok(()) };

@@ -195,16 +195,61 @@ fn watchers_are_told_what_others_do() {
     let mut client = Text::connect(address);
     client.expect(b"set a 0 0 1\r\nx\r\nget a\r\n", b"STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
     client.expect(b"get none\r\n", b"END\r\n");
+    // The connection has the number that `stats conns` tells.
+    let conns = client.ask(b"stats conns\r\n", "END");
+    let local = format!(":addr tcp:{}", client.reader.get_ref().local_addr().expect("bound"));
+    let id = conns.iter().find_map(|line| line.strip_prefix("STAT ")?.strip_suffix(&local)).expect("it is there");
     for told in [
-        "type=item_store key=a status=asked",
-        "type=item_get key=a status=found",
-        "type=item_get key=none status=not_found",
+        format!("type=item_get key=a status=not_found clsid=0 cfd={id} size=0"),
+        format!("type=item_store key=a status=stored cmd=set ttl=0 clsid=1 cfd={id} size=1"),
+        format!("type=item_get key=a status=found clsid=1 cfd={id} size=1"),
+        format!("type=item_get key=none status=not_found clsid=0 cfd={id} size=0"),
     ] {
         let line = watcher.ask(b"", "ts=").pop().expect("a line");
-        assert!(line.ends_with(told), "{line}, expected {told}");
+        assert!(line.ends_with(&told), "{line}, expected {told}");
     }
-    drop(client);
-    drop(watcher);
+}
+
+#[test]
+fn watchers_are_told_of_connections_and_of_what_is_let_go() {
+    let server = serve(&["-m", "64", "--idle-timeout", "1"]);
+    let address = server.address("listening");
+    let mut watcher = Text::connect(address);
+    watcher.expect(b"watch connevents\r\n", b"OK\r\n");
+    let mut told = |what: &str| {
+        let line = watcher.ask(b"", "ts=").pop().expect("a line");
+        assert!(line.contains(what), "{line}, expected {what}");
+        line
+    };
+    let port = || {
+        let mut client = Text::connect(address);
+        let port = client.reader.get_ref().local_addr().expect("bound").port();
+        (move |bytes: &[u8]| client.send(bytes), port)
+    };
+    for (bytes, reason) in [(&b"quit\r\n"[..], "normal"), (b"GET / HTTP/1.1\r\n", "error"), (b"mn\r\n", "idle_timeout")]
+    {
+        let (mut send, port) = port();
+        let line = told(&format!("type=conn_new rip=127.0.0.1 rport={port} transport=tcp cfd="));
+        send(bytes);
+        let id = line.split("cfd=").nth(1).expect("a number").to_owned();
+        told(&format!("type=conn_close rip=127.0.0.1 rport={port} transport=tcp reason={reason} cfd={id}"));
+    }
+    let (send, port) = port();
+    told(&format!("type=conn_new rip=127.0.0.1 rport={port}"));
+    drop(send);
+    told(&format!("type=conn_close rip=127.0.0.1 rport={port} transport=tcp reason=normal"));
+
+    let server = serve(&["-m", "64"]);
+    let mut watcher = Text::connect(server.address("listening"));
+    watcher.expect(b"watch evictions\r\n", b"OK\r\n");
+    let mut client = Text::connect(server.address("listening"));
+    for number in 0..3000 {
+        client.send(format!("set key{number} 0 0 60000 noreply\r\n{}\r\n", "v".repeat(60_000)).as_bytes());
+    }
+    let line = watcher.ask(b"", "ts=").pop().expect("a line");
+    assert!(line.contains(" type=eviction key=key") && line.contains(" fetch=no ttl=-1 la="), "{line}");
+    assert!(line.ends_with(" clsid=1 size=60000"), "{line}");
+    assert!(client.figure("evictions") > 0);
 }
 
 #[test]
