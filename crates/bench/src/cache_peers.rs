@@ -4,6 +4,7 @@
 //! What is made (a cgroup, a swap file, extstore's file) is removed when the peer is dropped, after its process has ended.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -14,8 +15,10 @@ use crate::process::{self, Server};
 
 /// The longest a cgroup may take until it is empty once its process was reaped.
 const EMPTY_TIME_MAX: Duration = Duration::from_secs(4);
-/// How often the kernel is asked to come below a limit. Guessed.
-const LIMIT_TRIES: u32 = 100;
+/// The longest the kernel may take to come below a limit, and the pause between two requests. Guessed; it swaps some 100 MB a
+/// second out, and says that it is busy while that is under way.
+const LIMIT_TIME_MAX: Duration = Duration::from_secs(120);
+const LIMIT_PAUSE: Duration = Duration::from_millis(20);
 
 /// How memcached holds what does not fit into its DRAM share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -149,13 +152,15 @@ impl MemoryGroup {
     /// At most so much from now on; what is over is swapped or written out before this returns.
     fn limit(&self, mebibytes: u64) -> anyhow::Result<()> {
         let bytes = (mebibytes << 20).to_string();
-        for _ in 1..LIMIT_TRIES {
-            // Busy: in one go the kernel has not come that low.
-            if fs::write(self.path.join(self.limit), &bytes).is_ok() {
-                return Ok(());
+        let begin = std::time::Instant::now();
+        loop {
+            match fs::write(self.path.join(self.limit), &bytes) {
+                Err(error) if error.kind() == ErrorKind::ResourceBusy && begin.elapsed() < LIMIT_TIME_MAX => {
+                    std::thread::sleep(LIMIT_PAUSE);
+                }
+                result => return result.context("cannot limit the cgroup's memory"),
             }
         }
-        fs::write(self.path.join(self.limit), &bytes).context("cannot limit the cgroup's memory")
     }
 
     /// Whatever process writes its number here is in the group.

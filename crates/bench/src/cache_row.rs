@@ -229,7 +229,7 @@ impl Contest {
             format!("{} items, {} MiB of keys and values; {sizes}", self.items.count, self.bytes >> 20),
             "popularity Zipfian, 0.99; one SET to 30 GETs, and one after each miss; every hit verified".to_owned(),
             format!("servers with {THREADS} threads, clients on one, none pinned; TCP over loopback"),
-            "swap and extstore in a memory cgroup of the DRAM share; swap, extstore's and our file on one disk"
+            "swap (once all is stored) and extstore in a memory cgroup of the DRAM share; files and swap on one disk"
                 .to_owned(),
             format!("{} interleaved rounds of {:?} a side", options.rounds, options.time),
         ]
