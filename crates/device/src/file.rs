@@ -17,9 +17,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use engine::file::{File, Lifetime, OpenOptions};
+use engine::file::{File, Lifetime};
 use engine::{Buf, View, task};
 
+use crate::claim;
 use crate::grow::{GrowError, check_growth};
 use crate::identity::{self, IdentityError};
 use crate::latch::Latch;
@@ -126,7 +127,7 @@ impl fmt::Debug for FileNamespace {
 impl FileNamespace {
     /// Opens the file or block device at `path`; no other process can while this one has it open.
     pub async fn open(path: &Path, options: &FileOptions) -> Result<FileNamespace, OpenError> {
-        let file = open_medium(path, options)?;
+        let file = open_medium(path, options).await?;
         let (nguid, sidecar) = match options.nguid {
             Some(nguid) => (nguid, None),
             None if file.is_block_device() => (identity::of_device(path)?, None),
@@ -322,7 +323,7 @@ impl Zeroing {
     }
 }
 
-fn open_medium(path: &Path, options: &FileOptions) -> Result<File, OpenError> {
+async fn open_medium(path: &Path, options: &FileOptions) -> Result<File, OpenError> {
     let (path_buf, block_size) = (|| path.to_owned(), options.block_size);
     if ![512, 4096].contains(&block_size) {
         return Err(OpenError::BlockSize(block_size));
@@ -332,8 +333,7 @@ fn open_medium(path: &Path, options: &FileOptions) -> Result<File, OpenError> {
         false => Err(OpenError::Size { path: path_buf(), bytes, block_size }),
     };
     options.create.map(check_size).transpose()?;
-    let open = OpenOptions { create: options.create, direct: true, exclusive: true, read_only: options.read_only };
-    let file = File::open(path, &open).map_err(|source| match source.kind() {
+    let file = claim::open(path, options.create, options.read_only).await.map_err(|source| match source.kind() {
         io::ErrorKind::ResourceBusy => OpenError::Busy { path: path_buf() },
         _ => OpenError::Io { path: path_buf(), source },
     })?;

@@ -11,6 +11,7 @@
 
 mod any;
 mod attributes;
+mod claim;
 pub mod conformance;
 pub mod drive;
 mod fault;

@@ -26,10 +26,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use engine::file::{File, OpenOptions};
+use engine::file::File;
 use engine::{Buf, View, task};
 
 use crate::attributes::{Attributes, COPY_BYTES};
+use crate::claim;
 use crate::identity::{IdentityError, random_nguid};
 use crate::range_lock::{Mode, RangeGuard, RangeLocks};
 use crate::uncorrectable::{self, Marks, Uncorrectable};
@@ -71,7 +72,7 @@ impl Sidecar {
     pub async fn open(path: &Path, block_size: u32, read_only: bool) -> Result<([u8; 16], Sidecar), IdentityError> {
         let path = sidecar_path(path);
         let create = if read_only { None } else { Some(SIDECAR_BYTES as u64) };
-        let file = match File::open(&path, &OpenOptions { create, direct: true, exclusive: true, read_only }) {
+        let file = match claim::open(&path, create, read_only).await {
             Ok(file) => file,
             Err(error) if read_only && error.kind() == io::ErrorKind::NotFound => {
                 return Err(IdentityError::None { path });

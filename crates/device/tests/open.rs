@@ -5,10 +5,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use device::{
-    AnyLocal, Durability, Error, FileNamespace, FileOptions, GrowError, IdentityError, Lba, Memory, MemoryError,
-    Namespace, OpenError, Writability,
+    AnyLocal, Drive, DriveOptions, Durability, Error, FileNamespace, FileOptions, FormatOptions, GrowError,
+    IdentityError, Lba, Memory, MemoryError, Namespace, OpenError, Writability,
 };
-use engine::{Buf, Reactor, ReactorConfig, time};
+use engine::{Buf, Reactor, ReactorConfig, task, time};
 
 fn run<T>(main: impl Future<Output = T>) -> T {
     let bounded = async { time::timeout(Duration::from_secs(30), main).await.expect("the test hangs") };
@@ -36,6 +36,31 @@ fn a_new_file_is_sparse_and_keeps_its_identity() {
         assert_eq!(first, again);
         let other = open(&directory.path().join("other"), create(1 << 20)).await.unwrap().info();
         assert_ne!(first.nguid, other.nguid);
+    });
+}
+
+/// As the kernel holds the file of a killed process until what that had under way is over.
+#[test]
+fn what_another_opener_leaves_within_a_moment_is_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, drive) = (directory.path().join("medium"), directory.path().join("drive"));
+    run(async {
+        let held = open(&path, create(1 << 20)).await.unwrap();
+        let leaves = task::spawn(async move {
+            time::sleep(Duration::from_millis(200)).await;
+            drop(held);
+        });
+        open(&path, FileOptions::default()).await.expect("it is left");
+        leaves.await;
+
+        let format = FormatOptions { create: Some(64 << 20), ..FormatOptions::default() };
+        let held = Drive::format(&drive, &format).await.expect("formatted");
+        let leaves = task::spawn(async move {
+            time::sleep(Duration::from_millis(200)).await;
+            held.close().await.expect("closed");
+        });
+        Drive::open(&drive, &DriveOptions::default()).await.expect("it is left");
+        leaves.await;
     });
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cache::flash::{Boot, Options};
-use device::{FileNamespace, FileOptions, Namespace, OpenError};
+use device::{FileNamespace, FileOptions, Namespace};
 use engine::{Mapped, Reactor, ReactorConfig};
 
 use crate::owner::{Owner, SEGMENT_BYTES, Truth, options};
@@ -23,14 +23,7 @@ const KILLS: u32 = 12;
 async fn open(place: &Path) -> Owner<FileNamespace> {
     let create = Some(24 * SEGMENT_BYTES as u64);
     let file = FileOptions { create, nguid: Some([1; 16]), ..FileOptions::default() };
-    let namespace = loop {
-        match FileNamespace::open(&place.join("log"), &file).await {
-            Ok(namespace) => break Arc::new(namespace),
-            // What the kernel still had to do for the process that was killed keeps its files for a moment.
-            Err(OpenError::Busy { .. }) => engine::time::sleep(Duration::from_millis(5)).await,
-            Err(error) => panic!("{error}"),
-        }
-    };
+    let namespace = Arc::new(FileNamespace::open(&place.join("log"), &file).await.expect("opened"));
     let options = Options { boot: Boot::current(), ..options() };
     let words = options.journal_words(&namespace.info()).expect("it holds a log");
     let journal = Arc::new(Mapped::open(&place.join("journal"), words).expect("mapped"));

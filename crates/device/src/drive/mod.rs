@@ -50,7 +50,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use engine::Buf;
-use engine::file::{File, OpenOptions};
+use engine::file::File;
 
 pub use self::check::Report;
 pub use self::error::DriveError;
@@ -65,6 +65,7 @@ use self::core::Inner;
 use self::layout::{JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN, Layout, PAGE};
 use self::recover::Opening;
 use self::state::State;
+use crate::claim;
 
 /// Memory for checksums that the medium has as well, in bytes, unless asked otherwise: those of 32 GiB in blocks of 4 KiB.
 /// Guessed.
@@ -162,9 +163,8 @@ impl fmt::Debug for Drive {
     }
 }
 
-fn open_file(path: &Path, create: Option<u64>, read_only: bool) -> Result<File, DriveError> {
-    let options = OpenOptions { create, direct: true, exclusive: true, read_only };
-    File::open(path, &options).map_err(|source| match source.kind() {
+async fn open_file(path: &Path, create: Option<u64>, read_only: bool) -> Result<File, DriveError> {
+    claim::open(path, create, read_only).await.map_err(|source| match source.kind() {
         io::ErrorKind::ResourceBusy => DriveError::Busy { path: path.to_owned() },
         _ => DriveError::Io { path: path.to_owned(), source },
     })
@@ -184,7 +184,7 @@ impl Drive {
             let text = format!("a journal of {bytes} bytes: {JOURNAL_BYTES_MIN} to {JOURNAL_BYTES_MAX} are possible");
             return Err(DriveError::Options(text));
         }
-        let file = open_file(path, create, false)?;
+        let file = open_file(path, create, false).await?;
         recover::check_medium(file.logical_block_size(), unit)?;
         if !force && recover::holds_a_drive(path, &file).await {
             return Err(DriveError::IsADrive { path: path.to_owned() });
@@ -202,7 +202,7 @@ impl Drive {
 
     /// Opens the drive at `path`; no other process can while this one has it open.
     pub async fn open(path: &Path, options: &DriveOptions) -> Result<Drive, DriveError> {
-        let file = open_file(path, None, options.read_only)?;
+        let file = open_file(path, None, options.read_only).await?;
         let opening = Opening { path, read_only: options.read_only, pages_max: pages_max(options.cache_bytes) };
         Ok(Drive { inner: recover::open(opening, file).await? })
     }

@@ -16,10 +16,14 @@ fn file(directory: &Path, mebibytes: usize) -> String {
     format!("file={},size={mebibytes}MiB", directory.join("flash").display())
 }
 
-/// Values that have their key and version in them.
+/// Values of a kilobyte that have their key and version in them.
 fn value(key: usize, version: u64) -> Vec<u8> {
+    value_of(600 + key % 800, key, version)
+}
+
+fn value_of(bytes: usize, key: usize, version: u64) -> Vec<u8> {
     let mut value = format!("{key} {version} ").into_bytes();
-    value.resize(600 + key % 800, b'x');
+    value.resize(bytes, b'x');
     value
 }
 
@@ -180,7 +184,7 @@ impl Truth {
             let new = self.acknowledged.get(&key).copied().unwrap_or(0) + 1;
             let (version, answered) = match next() % 10 {
                 0..5 => {
-                    let value = value(key, new);
+                    let value = value_of(1200 + key % 1600, key, new);
                     let set = [format!("set k{key} 0 0 {}\r\n", value.len()).as_bytes(), &value, b"\r\n"].concat();
                     (new, client.try_ask(&set).map(|line| assert_eq!(line, "STORED")))
                 }
