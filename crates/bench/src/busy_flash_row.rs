@@ -68,10 +68,9 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Row> {
     let (all, stop) = ([hot.clone(), cold.clone(), warm.clone()], progress.stop.clone());
     Reactor::run(ReactorConfig::default(), async move {
         for items in &all {
-            let refused = cache_client::load(address, COLD_CONNECTIONS, items, None, &stop).await?;
-            anyhow::ensure!(refused == 0, "{refused} of {} items were refused", items.count);
+            cache_client::load_all(address, COLD_CONNECTIONS, items, &stop).await?;
         }
-        Ok(())
+        anyhow::Ok(())
     })??;
     progress.step()?;
     let hot = Work { popularity: Rc::new(Popularity::Zipfian(Zipfian::new(hot.count))), items: hot, seed: 1 };

@@ -145,6 +145,13 @@ pub async fn load(
     Ok(refused.get())
 }
 
+/// The same as fast as it goes; an error if one of them is refused.
+pub async fn load_all(address: SocketAddr, connections: usize, items: &Items, stop: &Stop) -> anyhow::Result<()> {
+    let refused = load(address, connections, items, None, stop).await?;
+    anyhow::ensure!(refused == 0, "{refused} of {} items were refused", items.count);
+    Ok(())
+}
+
 /// One connection's loop.
 struct Loop {
     client: Client,

@@ -44,14 +44,6 @@ pub(super) enum Origin {
 }
 
 impl Origin {
-    /// The other end, as watchers are told it.
-    fn remote(&self) -> String {
-        match self {
-            Origin::Tcp { peer, .. } => format!("rip={} rport={} transport=tcp", peer.ip(), peer.port()),
-            Origin::Unix => "rip=unix rport=0 transport=local".to_owned(),
-        }
-    }
-
     /// Our own address.
     pub(super) fn local(&self) -> Option<SocketAddr> {
         match self {
@@ -66,6 +58,18 @@ impl fmt::Display for Origin {
         match self {
             Origin::Tcp { peer, .. } => Tcp(*peer).fmt(f),
             Origin::Unix => f.write_str("unix:"),
+        }
+    }
+}
+
+/// The other end, as watchers are told it.
+struct Remote(Origin);
+
+impl fmt::Display for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Origin::Tcp { peer, .. } => write!(f, "rip={} rport={} transport=tcp", peer.ip(), peer.port()),
+            Origin::Unix => f.write_str("rip=unix rport=0 transport=local"),
         }
     }
 }
@@ -96,20 +100,16 @@ impl<S: Slots + Holdings, V: Server> Connection<S, V> {
         let open = Rc::new(Open { stream, seen });
         thread.open.borrow_mut().insert(id, open.clone());
         let watchers = thread.shared.watchers();
-        if watchers.wants(Watch::CONNEVENTS) {
-            watchers.tell(Watch::CONNEVENTS, &format_args!("type=conn_new {} cfd={id}", origin.remote()));
-        }
+        let remote = Remote(origin);
+        watchers.tell(Watch::CONNEVENTS, &format_args!("type=conn_new {remote} cfd={id}"));
         let session = Session::new(thread.shared.rules(), thread.shared.hasher(), id);
         let mut connection = Connection { thread: thread.clone(), open, session, begun: Begun::default() };
         let ended = connection.drive().await;
         if let Err(error) = &ended {
             tracing::debug!(%origin, %error, "connection ended");
         }
-        if watchers.wants(Watch::CONNEVENTS) {
-            let why = connection.open.seen.ended().or(ended.ok()).unwrap_or(Ending::Error).name();
-            let line = format_args!("type=conn_close {} reason={why} cfd={id}", origin.remote());
-            watchers.tell(Watch::CONNEVENTS, &line);
-        }
+        let why = connection.open.seen.ended().or(ended.ok()).unwrap_or(Ending::Error).name();
+        watchers.tell(Watch::CONNEVENTS, &format_args!("type=conn_close {remote} reason={why} cfd={id}"));
         thread.open.borrow_mut().remove(&id);
         thread.shared.closed(id);
         thread.ended.notify_all();

@@ -247,9 +247,8 @@ impl<S: Slots> Session<S> {
         head: &Head<'_>,
         refusal: Event,
     ) -> Flow<S::Place> {
-        context.server.count(refusal);
         context.count_prefix(head.key, Event::Set);
-        context.tell_refusal(key, refusal, mode);
+        context.refused(key, refusal, mode);
         match refusal {
             Event::TooLarge => self.fail(&head.request, Status::TooLarge),
             _ => self.fail_with(&head.request, Status::OutOfMemory, "Out of memory allocating item"),

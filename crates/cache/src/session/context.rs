@@ -88,8 +88,9 @@ impl<S: Slots, V: Server> Context<'_, S, V> {
         }
     }
 
-    /// Tells watchers of a value that was not even looked at.
-    pub fn tell_refusal(self, key: &Key<'_>, refusal: Event, mode: Mode) {
+    /// Counts a value that was not even looked at, and tells watchers of it.
+    pub fn refused(self, key: &Key<'_>, refusal: Event, mode: Mode) {
+        self.server.count(refusal);
         let status = if refusal == Event::TooLarge { "too_large" } else { "no_memory" };
         self.tell_store(key, status, mode, NEVER, 0);
     }

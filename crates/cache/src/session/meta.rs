@@ -188,8 +188,7 @@ impl<S: Slots> Session<S> {
         refusal: Event,
         length: usize,
     ) -> Flow<S::Place> {
-        context.server.count(refusal);
-        context.tell_refusal(key, refusal, mode);
+        context.refused(key, refusal, mode);
         self.reply(false, if refusal == Event::TooLarge { TOO_LARGE } else { NO_MEMORY });
         self.drop_old(context, key);
         Flow::Swallow(length + 2)

@@ -176,9 +176,8 @@ impl<S: Slots> Session<S> {
         noreply: bool,
         bytes: usize,
     ) -> Flow<S::Place> {
-        context.server.count(refusal);
         context.count_prefix(key.bytes(), Event::Set);
-        context.tell_refusal(key, refusal, mode);
+        context.refused(key, refusal, mode);
         self.reply(noreply, if refusal == Event::TooLarge { TOO_LARGE } else { NO_MEMORY });
         if mode == Mode::Set {
             self.drop_old(context, key);
