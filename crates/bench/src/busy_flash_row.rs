@@ -73,7 +73,7 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Row> {
         anyhow::Ok(())
     })??;
     progress.step()?;
-    let hot = Work { popularity: Rc::new(Popularity::Zipfian(Zipfian::new(hot.count))), items: hot, seed: 1 };
+    let hot = Work { popularity: Rc::new(Popularity::Zipfian(Rc::new(Zipfian::new(hot.count)))), items: hot, seed: 1 };
     let [mut alone, mut beside_flash, mut beside_memory] = ["alone", "beside flash", "beside memory"].map(Side::new);
     let mut others = Vec::new();
     progress.begin("measuring", 3 * options.rounds + 1);

@@ -1,5 +1,6 @@
 //! Closed and paced loops of look-aside clients: a GET, and after a miss a SET of what was missing, as users of a cache do.
-//! memcached's text protocol (`doc/protocol.txt` of 1.6), one request at a time on a connection; every hit is verified.
+//! memcached's text protocol (`doc/protocol.txt` of 1.6), one request at a time on a connection, but for items that are stored
+//! beforehand; every hit is verified.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -18,13 +19,15 @@ use crate::workload::{Random, Zipfian};
 
 /// A reply with the longest value and the lines around it.
 const REPLY_BYTES_MAX: usize = engine::buf::BUF_BYTES_MAX;
+/// Items that are stored beforehand with one request. Chosen: the system calls are then few beside the copying.
+const LOADED_AT_ONCE: u64 = 16;
 /// The longest value that fits there: what the reply's other lines take is below a block.
 pub const VALUE_BYTES_MAX: usize = REPLY_BYTES_MAX - engine::buf::ALIGN;
 
 /// Which items are asked for.
 pub enum Popularity {
     /// By Zipf's law.
-    Zipfian(Zipfian),
+    Zipfian(Rc<Zipfian>),
     /// All of so many alike.
     Uniform(u64),
 }
@@ -108,34 +111,62 @@ pub async fn run(
     Ok(Run { outcome: Outcome { by_kind, wall }, counts: counts.get() })
 }
 
-/// Stores every item once, over `connections` connections; at most `rate` a second. Returns how many were refused. An error once
-/// `stop` is set.
+/// In which order items are stored.
+#[derive(Clone)]
+pub enum Order {
+    /// Every item once.
+    All,
+    /// As many as are said, the most popular ones, the most popular last: as memory has them after long use.
+    Popular(Rc<Zipfian>, u64),
+}
+
+impl Order {
+    fn count(&self, items: &Items) -> u64 {
+        match self {
+            Order::All => items.count,
+            Order::Popular(_, count) => items.count.min(*count),
+        }
+    }
+
+    /// The number of the item that is stored in this place.
+    fn number(&self, items: &Items, place: u64) -> u64 {
+        match self {
+            Order::All => place,
+            Order::Popular(zipfian, _) => zipfian.key_of(self.count(items) - 1 - place),
+        }
+    }
+}
+
+/// Stores items over `connections` connections; at most `rate` a second. Returns how many were refused. An error once `stop` is
+/// set.
 pub async fn load(
     address: SocketAddr,
     connections: usize,
     items: &Items,
+    order: &Order,
     rate: Option<f64>,
     stop: &Stop,
 ) -> anyhow::Result<u64> {
     let (next, refused) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
-    let begin = engine::time::now();
+    let (begin, count) = (engine::time::now(), order.count(items));
     let mut tasks = Vec::with_capacity(connections);
     for _ in 0..connections {
         let mut client = Client::connect(address).await?;
-        let (items, next, refused, stop) = (items.clone(), next.clone(), refused.clone(), stop.clone());
+        let (items, order) = (items.clone(), order.clone());
+        let (next, refused, stop) = (next.clone(), refused.clone(), stop.clone());
         tasks.push(engine::task::spawn(async move {
             loop {
-                let number = next.replace(next.get() + 1);
-                if number >= items.count {
+                let first = next.replace(next.get() + LOADED_AT_ONCE);
+                if first >= count {
                     break anyhow::Ok(());
                 }
                 stop.check()?;
                 if let Some(rate) = rate {
-                    engine::time::sleep_until(begin + Duration::from_secs_f64(number as f64 / rate)).await;
+                    engine::time::sleep_until(begin + Duration::from_secs_f64(first as f64 / rate)).await;
                 }
-                if !client.set(&items, number).await? {
-                    refused.set(refused.get() + 1);
-                }
+                let places = first..count.min(first + LOADED_AT_ONCE);
+                let numbers: Vec<u64> = places.map(|place| order.number(&items, place)).collect();
+                refused.set(refused.get() + client.set(&items, &numbers).await?);
             }
         }));
     }
@@ -145,9 +176,9 @@ pub async fn load(
     Ok(refused.get())
 }
 
-/// The same as fast as it goes; an error if one of them is refused.
+/// Stores every item once, as fast as it goes; an error if one of them is refused.
 pub async fn load_all(address: SocketAddr, connections: usize, items: &Items, stop: &Stop) -> anyhow::Result<()> {
-    let refused = load(address, connections, items, None, stop).await?;
+    let refused = load(address, connections, items, &Order::All, None, stop).await?;
     anyhow::ensure!(refused == 0, "{refused} of {} items were refused", items.count);
     Ok(())
 }
@@ -193,9 +224,9 @@ impl Loop {
     }
 
     async fn set(&mut self, number: u64, since: engine::time::Instant, kind: usize) -> anyhow::Result<()> {
-        let stored = self.client.set(&self.work.items, number).await?;
+        let refused = self.client.set(&self.work.items, &[number]).await?;
         self.took(kind, since);
-        self.count(|counts| counts.refused += u64::from(!stored));
+        self.count(|counts| counts.refused += refused);
         Ok(())
     }
 
@@ -249,23 +280,30 @@ impl Client {
         }
     }
 
-    /// Whether the item was stored.
-    async fn set(&mut self, items: &Items, number: u64) -> anyhow::Result<bool> {
-        items.key(number, &mut self.key);
-        items.value(number, &mut self.value);
-        let length = self.value.len().to_string();
-        let line = [b"set ".as_slice(), &self.key, b" 0 0 ", length.as_bytes(), b"\r\n"];
-        line.iter().for_each(|part| self.batch.head(part));
-        self.batch.view(View::from(Buf::copy_from(&self.value)));
-        self.batch.head(b"\r\n");
+    /// Stores items, all of them under way at once; how many were refused.
+    async fn set(&mut self, items: &Items, numbers: &[u64]) -> anyhow::Result<u64> {
+        for &number in numbers {
+            items.key(number, &mut self.key);
+            items.value(number, &mut self.value);
+            let length = self.value.len().to_string();
+            let line = [b"set ".as_slice(), &self.key, b" 0 0 ", length.as_bytes(), b"\r\n"];
+            line.iter().for_each(|part| self.batch.head(part));
+            self.batch.view(View::from(Buf::copy_from(&self.value)));
+            self.batch.head(b"\r\n");
+        }
         self.send().await?;
-        while !self.reply.ends_with(b"\r\n") {
+        while self.reply.iter().filter(|&&byte| byte == b'\n').count() < numbers.len() {
             self.receive().await?;
         }
-        let stored = &self.reply[..] == b"STORED\r\n";
-        let refused = self.reply.starts_with(b"SERVER_ERROR");
-        anyhow::ensure!(stored || refused, "the answer to set was {:?}", String::from_utf8_lossy(&self.reply));
-        Ok(stored)
+        let mut refused = 0;
+        for line in self.reply.split_inclusive(|&byte| byte == b'\n') {
+            match line {
+                b"STORED\r\n" => {}
+                _ if line.starts_with(b"SERVER_ERROR") => refused += 1,
+                _ => anyhow::bail!("the answer to set was {:?}", String::from_utf8_lossy(line)),
+            }
+        }
+        Ok(refused)
     }
 
     async fn send(&mut self) -> anyhow::Result<()> {

@@ -1,7 +1,8 @@
 //! Row B6: the cache beside memcached all in DRAM, with swap and with extstore, by DRAM share, over one harness.
 //!
-//! The items of a row are stored once on every side; then look-aside clients ask for them by the ETC model ([`crate::etc`]), one
-//! side after the other in every round, first as fast as they can and then at fixed rates.
+//! The items of a row are stored on every side, and the popular ones once more, as many as the share holds: as after long use,
+//! which would take hours with short items. Then look-aside clients ask for them by the ETC model ([`crate::etc`]), one side after
+//! the other in every round, first as fast as they can and then at fixed rates.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -10,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use engine::{Reactor, ReactorConfig};
 
-use crate::cache_client::{self, Arrivals, Counts, Popularity, VALUE_BYTES_MAX, Work};
+use crate::cache_client::{self, Arrivals, Counts, Order, Popularity, VALUE_BYTES_MAX, Work};
 use crate::cache_peers::{Peer, Shape, Way};
 use crate::etc::{Items, Values};
 use crate::figures::{Aim, Curve, Ratio, Row, Sample, Side, median};
@@ -155,15 +156,17 @@ impl Contest {
                 caches.push(Cache::Memcached(Box::new(Peer::start(way, shape)?)));
             }
         }
+        let zipfian = Rc::new(Zipfian::new(items.count));
+        let popular = Order::Popular(zipfian.clone(), if in_dram { 0 } else { items.count * u64::from(share) / 100 });
         progress.begin("storing the items on all sides", caches.len());
         for (cache, name) in caches.iter().zip(&names) {
-            store(cache, &items, *name == Way::Extstore.name(), &progress.stop)?;
+            store(cache, &items, &popular, *name == Way::Extstore.name(), &progress.stop)?;
             if let Cache::Memcached(peer) = cache {
                 peer.confine()?;
             }
             progress.step()?;
         }
-        let popularity = Rc::new(Popularity::Zipfian(Zipfian::new(items.count)));
+        let popularity = Rc::new(Popularity::Zipfian(zipfian));
         Ok(Contest { values, share, items, bytes, names, caches, popularity, _folder: folder })
     }
 
@@ -229,6 +232,7 @@ impl Contest {
             format!("{} items, {} MiB of keys and values; {sizes}", self.items.count, self.bytes >> 20),
             "popularity Zipfian, 0.99; one SET to 30 GETs, and one after each miss; every hit verified".to_owned(),
             format!("servers with {THREADS} threads, clients on one, none pinned; TCP over loopback"),
+            "all items are stored, then once more the popular ones, as many as the share holds".to_owned(),
             "swap (once all is stored) and extstore in a memory cgroup of the DRAM share; files and swap on one disk"
                 .to_owned(),
             format!("{} interleaved rounds of {:?} a side", options.rounds, options.time),
@@ -318,19 +322,23 @@ fn items(values: ValueSizes, bytes: u64) -> Items {
     Items::new((bytes / mean).max(1000), values)
 }
 
-fn store(cache: &Cache, items: &Items, extstore: bool, stop: &Stop) -> anyhow::Result<()> {
+/// Stores all items, then the `popular` ones once more.
+fn store(cache: &Cache, items: &Items, popular: &Order, extstore: bool, stop: &Stop) -> anyhow::Result<()> {
     let address = cache.server().address;
-    let (all, stop) = (items.clone(), stop.clone());
+    let (all, popular, stop) = (items.clone(), popular.clone(), stop.clone());
     Reactor::run(ReactorConfig::default(), async move {
         let mut rate = None;
         if extstore {
             // Its headers' size class gets its memory first: later it would grow by a page a second, and what has no header is
             // evicted.
-            cache_client::load(address, LOADING, &Items::new(all.count, Values::Fixed(12)), None, &stop).await?;
+            let heads = Items::new(all.count, Values::Fixed(12));
+            cache_client::load(address, LOADING, &heads, &Order::All, None, &stop).await?;
             rate = Some(EXTSTORE_LOAD_RATE);
         }
-        let refused = cache_client::load(address, LOADING, &all, rate, &stop).await?;
-        anyhow::ensure!(refused * 100 < all.count, "{refused} of {} items were refused", all.count);
+        for order in [&Order::All, &popular] {
+            let refused = cache_client::load(address, LOADING, &all, order, rate, &stop).await?;
+            anyhow::ensure!(refused * 100 < all.count, "{refused} of {} items were refused", all.count);
+        }
         Ok(())
     })?
 }

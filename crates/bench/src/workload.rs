@@ -75,7 +75,12 @@ impl Zipfian {
 
     /// The next key's number, scattered.
     pub fn key(&self, random: &mut Random) -> u64 {
-        mix(self.rank(random)) % self.items
+        self.key_of(self.rank(random))
+    }
+
+    /// The number of the key of this rank; a few ranks share theirs.
+    pub fn key_of(&self, rank: u64) -> u64 {
+        mix(rank) % self.items
     }
 }
 
