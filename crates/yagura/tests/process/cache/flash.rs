@@ -214,7 +214,7 @@ impl Truth {
 fn killed_under_load_it_serves_the_latest_or_nothing() {
     let directory = tempfile::tempdir().expect("a directory");
     let flash = file(directory.path(), 64);
-    let arguments = ["-m", "48", "-t", "2", "--flash", &flash, "--flash-admission", "all"];
+    let arguments = ["-m", "64", "-t", "2", "--flash", &flash, "--flash-admission", "all"];
     let mut truths: Vec<(Truth, u64)> = (0..CLIENTS).map(|client| (Truth::default(), client as u64 + 1)).collect();
     let mut found_after_kills = 0;
     for life in 0..5 {
