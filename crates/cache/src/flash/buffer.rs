@@ -21,8 +21,8 @@ use super::summary;
 use crate::item::Meta;
 
 /// Pages that are filled at the same time; each new item goes where the least will be left. Measured on sizes as ETC has
-/// them: four write 1.0805 bytes per byte of key and value, eight and more 1.0801; without ETC's tiny values, which fill
-/// any gap, four 1.0558, eight 1.0547, sixteen and thirty-two 1.0544 (docs/cache.md).
+/// them: four write 1.0801 bytes per byte of key and value, eight and more 1.0798; without ETC's tiny values, which fill
+/// any gap, four 1.0564, eight 1.0553, sixteen 1.0550, thirty-two 1.0549 (docs/cache.md).
 pub(crate) const OPEN_PAGES_MAX: usize = 8;
 /// Hashes without so many low bits are equal of all that the index may take for one another: it keeps 24 bits, and the table's and
 /// the shard's beside.
