@@ -6,19 +6,23 @@
 //! - Two items that the index may take for one another are in one page never in slots of the same kind: a place, in one life of
 //!   its segment, means one item. Else a reader that was told of the first and looks again when the second has taken its
 //!   place in the index would take one for the other.
+//! - An open page is in a chunk that may still change, and gets what describes it, and its checksum, when it is closed: so it
+//!   has them before its chunk can be written. Who reads it earlier reads a copy that was finished in the same way.
 //! - Room for the summary of all items is kept at the segment's end.
 //! - All bytes stay here until the summary is on the medium: so no item is ever half here and half there.
 
 use engine::{Buf, View};
 
-use super::item::{self, Head, Origin};
-use super::page::{ROOM_BYTES, trailer};
+use super::item::{self, Origin};
+use super::page::{self, ROOM_BYTES, Trailer};
 use super::place::{PAGE_BYTES, Place, SLOT_KINDS};
+use super::shared::{self, Base};
 use super::summary;
+use crate::item::Meta;
 
-/// Pages that are filled at the same time; each new item goes where the least is left. Measured on sizes as ETC has
-/// them: four write 1.0868 bytes per byte of key and value, eight 1.0856, sixteen and thirty-two 1.0854
-/// (docs/cache.md).
+/// Pages that are filled at the same time; each new item goes where the least will be left. Measured on sizes as ETC has
+/// them: four write 1.0801 bytes per byte of key and value, eight and more 1.0798; without ETC's tiny values, which fill
+/// any gap, four 1.0564, eight 1.0553, sixteen 1.0550, thirty-two 1.0549 (docs/cache.md).
 pub(crate) const OPEN_PAGES_MAX: usize = 8;
 /// Hashes without so many low bits are equal of all that the index may take for one another: it keeps 24 bits, and the table's and
 /// the shard's beside.
@@ -30,15 +34,30 @@ const SHARED_TAIL_BYTES_MIN: usize = 64;
 struct OpenPage {
     /// Within the segment.
     page: u32,
-    start: u16,
-    end: u16,
+    /// The base is that of the first item, once that is there.
+    trailer: Trailer,
     /// Hashes of the items, in order of their slots.
     hashes: Vec<u64>,
 }
 
 impl OpenPage {
+    /// A page whose items begin at `start`.
+    fn new(page: u32, start: u16, life: u64) -> OpenPage {
+        OpenPage { page, trailer: Trailer { start, end: start, base: Base::default(), life }, hashes: Vec::new() }
+    }
+
     fn left(&self) -> usize {
-        ROOM_BYTES - usize::from(self.end)
+        ROOM_BYTES - usize::from(self.trailer.end)
+    }
+
+    /// What the item's differences would be from.
+    fn base_for(&self, head: &shared::Head) -> Base {
+        if self.hashes.is_empty() { head.base() } else { self.trailer.base }
+    }
+
+    /// What the page would have left with the item in it; none if it has not so much.
+    fn left_with(&self, head: &shared::Head, rest: usize) -> Option<usize> {
+        self.left().checked_sub(head.len(&self.base_for(head)) + rest)
     }
 
     /// The kind of its next slot is no other's with this hash.
@@ -85,19 +104,64 @@ pub(crate) struct SegmentBuffer {
     is_summary_given: bool,
 }
 
+/// What is before an item's key.
+enum Head {
+    Shared(shared::Head),
+    Alone(item::Head),
+}
+
+/// An item's key and value.
+#[derive(Clone, Copy)]
+struct Content<'a> {
+    key: &'a [u8],
+    value: &'a [&'a [u8]],
+    /// Bytes of both.
+    len: usize,
+}
+
+impl<'a> Content<'a> {
+    /// What `head` and this come to, in pieces.
+    fn behind(self, head: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+        [head, self.key].into_iter().chain(self.value.iter().copied())
+    }
+}
+
 /// An item to be put into a segment.
 pub(crate) struct NewItem<'a> {
-    pub(crate) hash: u64,
-    pub(crate) head: Head,
-    pub(crate) key: &'a [u8],
-    pub(crate) value: &'a [&'a [u8]],
+    hash: u64,
+    head: Head,
+    content: Content<'a>,
+    /// Bytes of the whole item, where they are least.
     pub(crate) len: usize,
 }
 
-impl NewItem<'_> {
-    /// Whether it gets pages for itself.
-    pub(crate) fn is_alone(len: usize) -> bool {
-        len > ROOM_BYTES
+impl<'a> NewItem<'a> {
+    /// It shares a page if it fits into an empty one, where its head is shortest: so there is always a page for it. Else it
+    /// gets pages for itself.
+    pub(crate) fn new(hash: u64, key: &'a [u8], meta: &Meta, value: &'a [&'a [u8]], origin: Origin) -> NewItem<'a> {
+        let value_len = value.iter().map(|piece| piece.len()).sum();
+        let content = Content { key, value, len: key.len() + value_len };
+        let head = shared::Head::new(key.len(), meta, value_len, origin);
+        let mut len = head.len(&head.base()) + content.len;
+        let mut head = Head::Shared(head);
+        if len > ROOM_BYTES {
+            let alone = item::Head::new(key.len(), meta, value_len, origin);
+            len = alone.len() + content.len;
+            head = Head::Alone(alone);
+        }
+        NewItem { hash: hash & summary::HASH_MASK, head, content, len }
+    }
+
+    /// Takes the checksum, if it has one of its own.
+    pub(crate) fn seal(&mut self) {
+        if let Head::Alone(head) = &mut self.head {
+            head.seal(self.content.key, self.content.value);
+        }
+    }
+
+    /// Bytes of key and value.
+    pub(crate) fn content_len(&self) -> usize {
+        self.content.len
     }
 }
 
@@ -134,69 +198,97 @@ impl SegmentBuffer {
     }
 
     /// Puts an item in. `None`: there is no room; nothing has changed. `spare` gives zeroed memory for a chunk.
-    pub(crate) fn put(&mut self, item: &mut NewItem<'_>, mut spare: impl FnMut() -> Buf) -> Option<Place> {
+    pub(crate) fn put(&mut self, item: &mut NewItem<'_>, spare: impl FnMut() -> Buf) -> Option<Place> {
         // Room for one more record is there, or can be had.
         let data_pages = self.pages.checked_sub(summary::pages(self.records.len() + 1))?;
         if self.is_sealed || self.cursor > data_pages {
             return None;
         }
-        if NewItem::is_alone(item.len) {
-            return self.put_alone(item, data_pages, spare);
-        }
-        let fitting = self.open.iter_mut().filter(|page| page.left() >= item.len && page.tells_apart(item.hash));
-        let index = match fitting.map(|page| page.left()).min() {
-            Some(least) => {
-                let is_it = |page: &OpenPage| page.left() == least && page.tells_apart(item.hash);
-                self.open.iter().position(is_it)?
-            }
-            None if self.cursor < data_pages => {
-                let page = self.cursor;
-                self.advance(1, &mut spare);
-                self.open_page(OpenPage { page, start: 0, end: 0, hashes: Vec::new() })
-            }
-            None => return None,
-        };
-        let page = &mut self.open[index];
-        let (number, slot, at) = (page.page, page.hashes.len() as u32, usize::from(page.end));
-        page.hashes.push(item.hash);
-        page.end += item.len as u16;
-        let trailer = trailer(self.first + number, page.start, page.end, self.life);
-        let place = Place::shared(self.first + number, slot);
-        self.write(number, at, item);
-        self.write_bytes(number as usize * PAGE_BYTES + ROOM_BYTES, &trailer);
+        let place = match &mut item.head {
+            Head::Shared(head) => self.put_shared(item.hash, head, item.content, data_pages, spare),
+            Head::Alone(head) => self.put_alone(head, item.content, data_pages, spare),
+        }?;
         self.records.push(summary::record(item.hash, place, self.first));
         Some(place)
     }
 
-    fn put_alone(&mut self, item: &mut NewItem<'_>, data_pages: u32, mut spare: impl FnMut() -> Buf) -> Option<Place> {
-        let pages = item.len.div_ceil(PAGE_BYTES) as u32;
+    fn put_shared(
+        &mut self,
+        hash: u64,
+        head: &shared::Head,
+        content: Content<'_>,
+        data_pages: u32,
+        mut spare: impl FnMut() -> Buf,
+    ) -> Option<Place> {
+        let left = |page: &OpenPage| page.left_with(head, content.len).filter(|_| page.tells_apart(hash));
+        let fitting = self.open.iter().enumerate().filter_map(|(index, page)| Some((left(page)?, index)));
+        let index = match fitting.min() {
+            Some((_, index)) => index,
+            None if self.cursor < data_pages => {
+                let page = self.cursor;
+                self.advance(1, &mut spare);
+                self.open_page(OpenPage::new(page, 0, self.life))
+            }
+            None => return None,
+        };
+        let open = &mut self.open[index];
+        let base = open.base_for(head);
+        let head = head.to_bytes(&base);
+        let (number, slot, mut at) = (open.page, open.hashes.len() as u32, usize::from(open.trailer.end));
+        open.hashes.push(hash);
+        open.trailer.base = base;
+        open.trailer.end += (head.len() + content.len) as u16;
+        let bytes = self.page_mut(number);
+        for piece in content.behind(head.bytes()) {
+            bytes[at..at + piece.len()].copy_from_slice(piece);
+            at += piece.len();
+        }
+        Some(Place::shared(self.first + number, slot))
+    }
+
+    fn put_alone(
+        &mut self,
+        head: &mut item::Head,
+        content: Content<'_>,
+        data_pages: u32,
+        mut spare: impl FnMut() -> Buf,
+    ) -> Option<Place> {
+        let len = head.len() + content.len;
+        let pages = len.div_ceil(PAGE_BYTES) as u32;
         if pages > data_pages - self.cursor {
             return None;
         }
         let page = self.cursor;
         self.advance(pages, &mut spare);
-        item.head.set_life(self.life);
-        self.write(page, 0, item);
-        let place = Place::alone(self.first + page, pages);
-        self.records.push(summary::record(item.hash, place, self.first));
-        let end = item.len - (pages as usize - 1) * PAGE_BYTES;
-        if end + SHARED_TAIL_BYTES_MIN <= ROOM_BYTES {
-            let (last, end) = (page + pages - 1, end as u16);
-            let trailer = trailer(self.first + last, end, end, self.life);
-            self.write_bytes(last as usize * PAGE_BYTES + ROOM_BYTES, &trailer);
-            self.open_page(OpenPage { page: last, start: end, end, hashes: Vec::new() });
+        head.set_life(self.life);
+        let mut at = page as usize * PAGE_BYTES;
+        for piece in content.behind(head.bytes()) {
+            self.write_bytes(at, piece);
+            at += piece.len();
         }
-        Some(place)
+        let end = len - (pages as usize - 1) * PAGE_BYTES;
+        if end + SHARED_TAIL_BYTES_MIN <= ROOM_BYTES {
+            self.open_page(OpenPage::new(page + pages - 1, end as u16, self.life));
+        }
+        Some(Place::alone(self.first + page, pages))
     }
 
     /// Takes one more page among the open ones; where there are too many the fullest is closed. Where it is.
     fn open_page(&mut self, page: OpenPage) -> usize {
-        if self.open.len() >= OPEN_PAGES_MAX {
-            let fullest = (0..self.open.len()).min_by_key(|&index| self.open[index].left());
-            fullest.map(|index| self.open.swap_remove(index));
+        if self.open.len() >= OPEN_PAGES_MAX
+            && let Some(fullest) = (0..self.open.len()).min_by_key(|&index| self.open[index].left())
+        {
+            let closed = self.open.swap_remove(fullest);
+            self.finish(&closed);
         }
         self.open.push(page);
         self.open.len() - 1
+    }
+
+    /// A page is open no more.
+    fn finish(&mut self, open: &OpenPage) {
+        let number = self.first + open.page;
+        page::finish(self.page_mut(open.page), number, &open.trailer);
     }
 
     /// Gives out the next `pages`.
@@ -208,12 +300,18 @@ impl SegmentBuffer {
         }
     }
 
-    fn write(&mut self, page: u32, at: usize, item: &NewItem<'_>) {
-        let mut at = page as usize * PAGE_BYTES + at;
-        for bytes in [item.head.bytes(), item.key].into_iter().chain(item.value.iter().copied()) {
-            self.write_bytes(at, bytes);
-            at += bytes.len();
+    /// The bytes of chunk `index`, in which pages were given out that may change.
+    fn filling(&mut self, index: usize) -> &mut Buf {
+        match &mut self.chunks[index] {
+            Chunk::Filling(buf) => buf,
+            Chunk::Empty | Chunk::Full { .. } => unreachable!("invariant: pages that were given out and may change"),
         }
+    }
+
+    /// The bytes of a page that was given out and may change.
+    fn page_mut(&mut self, page: u32) -> &mut [u8; PAGE_BYTES] {
+        let within = (page % self.chunk_pages) as usize;
+        &mut self.filling((page / self.chunk_pages) as usize).as_chunks_mut().0[within]
     }
 
     /// Copies `bytes` to byte `at` of the segment, over as many chunks as it takes.
@@ -222,12 +320,7 @@ impl SegmentBuffer {
         while !bytes.is_empty() {
             let (chunk, within) = (at / chunk_bytes, at % chunk_bytes);
             let (now, rest) = bytes.split_at(bytes.len().min(chunk_bytes - within));
-            match &mut self.chunks[chunk] {
-                Chunk::Filling(buf) => buf[within..within + now.len()].copy_from_slice(now),
-                Chunk::Empty | Chunk::Full { .. } => {
-                    unreachable!("invariant: pages that were given out and may change")
-                }
-            }
+            self.filling(chunk)[within..within + now.len()].copy_from_slice(now);
             at += now.len();
             bytes = rest;
         }
@@ -235,8 +328,8 @@ impl SegmentBuffer {
 
     /// Nothing more is put in.
     pub(crate) fn seal(&mut self) {
+        std::mem::take(&mut self.open).iter().for_each(|open| self.finish(open));
         self.is_sealed = true;
-        self.open.clear();
     }
 
     /// Whether no byte of chunk `index` will change any more.
@@ -327,13 +420,26 @@ impl SegmentBuffer {
         let Some(page) = place.page().checked_sub(self.first).filter(|&page| page < self.cursor) else {
             return Vec::new();
         };
+        let open = self.open.iter().find(|open| open.page == page);
+        if let Some(open) = open.filter(|_| place.is_shared()) {
+            return self.copy_open(open).into_iter().collect();
+        }
         let first = self.copy(page, page + 1);
         if place.is_shared() {
             return first;
         }
-        let len = first.first().and_then(|bytes| item::decode(bytes, origin)).map_or(0, |item| item.len());
+        let len = first.first().and_then(|bytes| item::decode(bytes, origin)).map_or(0, |alone| alone.item.len());
         let pages = len.div_ceil(PAGE_BYTES).min(self.pages as usize) as u32;
         self.copy(page, (page + pages).min(self.cursor))
+    }
+
+    /// An open page as it would be if it were closed now.
+    fn copy_open(&self, open: &OpenPage) -> Option<View> {
+        let within = (open.page % self.chunk_pages) as usize * PAGE_BYTES;
+        let Chunk::Filling(buf) = &self.chunks[(open.page / self.chunk_pages) as usize] else { return None };
+        let mut copy = Buf::copy_from(&buf[within..within + PAGE_BYTES]);
+        page::finish(copy.first_chunk_mut()?, self.first + open.page, &open.trailer);
+        Some(copy.freeze())
     }
 
     /// The pages `from..to` of the segment: copies of what may still change around them, views of what may not.

@@ -1,16 +1,18 @@
 //! Entry points for fuzzing: any bytes may come from a medium, and nothing may panic.
 
 use super::item::Origin;
-use super::page;
+use super::page::{self, Trailer};
 use super::place::{PAGE_BYTES, Place};
 use super::read::{Parsed, Which, parse};
+use super::shared::Base;
 use super::summary::{self, Last};
 use super::superblock::{Found, Superblock};
 
 /// Pages as read from a medium, taken for each thing that they may be. The checksums of what describes a page and a
 /// summary are made right, so that what stands behind them is reached.
 pub fn flash_decode(bytes: &[u8]) {
-    let Some((&[a, b, c, d, kind], bytes)) = bytes.split_first_chunk() else { return };
+    let Some((&[a, b, c, d, kind, accessed @ ..], bytes)) = bytes.split_first_chunk::<9>() else { return };
+    let Some((&cas, bytes)) = bytes.split_first_chunk() else { return };
     let mut pages = bytes.to_vec();
     pages.resize(bytes.len().next_multiple_of(PAGE_BYTES).max(PAGE_BYTES), 0);
     if let Some(page) = pages.first_chunk()
@@ -31,10 +33,13 @@ pub fn flash_decode(bytes: &[u8]) {
         let (hash, place) = summary::parts(record, 1024);
         assert_eq!(summary::record(hash, place, 1024), record);
     });
-    let trailer = page::trailer(9, u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]), 7);
     let place = Place::from_parts(9, kind);
-    if place.is_shared() {
-        pages[page::ROOM_BYTES..PAGE_BYTES].copy_from_slice(&trailer);
+    if let Some(page) = pages.first_chunk_mut()
+        && place.is_shared()
+    {
+        let base = Base { accessed: u32::from_le_bytes(accessed), cas: u64::from_le_bytes(cas) };
+        let (start, end) = (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]));
+        page::finish(page, 9, &Trailer { start, end, base, life: 7 });
     }
     for which in [Which::Slot(usize::from(kind)), Which::Key(b"key")] {
         let (first, rest) = pages.split_at(PAGE_BYTES);
@@ -54,9 +59,10 @@ mod tests {
     proptest! {
         #[test]
         fn hostile_pages_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..9000), kind: u8) {
-            let extent = [0, 0, 0, 0x10, kind];
             flash_decode(&bytes);
-            flash_decode(&[&extent, &*bytes].concat());
+            // The whole page is items'.
+            let [extent, base] = [&[0, 0, 0, 0x10, kind][..], &[0x80; 12]];
+            flash_decode(&[extent, base, &*bytes].concat());
         }
     }
 }

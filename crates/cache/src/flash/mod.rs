@@ -12,7 +12,7 @@
 //!   place means one item of a key within one life of its segment (see [`buffer`]), and lives are never repeated.
 //!
 //! What the log does:
-//! - What is read is checked: its segment's life, its checksum, its whole key. Anything else is a miss.
+//! - What is read is checked: its segment's life, its checksum or its page's, its whole key. Anything else is a miss.
 //! - Memory is bounded ([`Options::buffer_bytes`]); who comes when it is used up is refused, at once.
 //! - A restart reads the segments' summaries, and takes what the journal does not contradict: the argument is in
 //!   [`journal`].
@@ -32,6 +32,7 @@ pub(crate) mod page;
 mod place;
 mod read;
 mod recover;
+pub(crate) mod shared;
 mod state;
 pub(crate) mod summary;
 pub(crate) mod superblock;

@@ -56,7 +56,7 @@ pub enum OpenError {
     )]
     Foreign([u8; 8]),
     /// A later version's.
-    #[error("the flash log has format {found}, this version reads up to {FORMAT}: use a newer version")]
+    #[error("the flash log has format {found}, this version reads {FORMAT}: use a newer version")]
     Newer {
         /// The format found.
         found: u32,
@@ -84,6 +84,8 @@ pub enum Fresh {
     Formatted,
     /// Its superblock was damaged.
     Damaged,
+    /// An earlier version's, which this one does not read.
+    Older,
     /// It was made for other sizes.
     Resized,
     /// The journal is not that of this log: which items still count is not known.
@@ -97,6 +99,7 @@ impl std::fmt::Display for Fresh {
         f.write_str(match self {
             Fresh::Formatted => "begun anew",
             Fresh::Damaged => "begun anew, its superblock was damaged",
+            Fresh::Older => "begun anew, an earlier version made it",
             Fresh::Resized => "begun anew, it was made for other sizes",
             Fresh::NoJournal => "begun anew, the journal is not its own",
             Fresh::PowerLost => "begun anew, the machine was restarted before it was closed",
@@ -150,6 +153,10 @@ impl<N: Namespace> FlashLog<N> {
             Found::Foreign(bytes) if !options.overwrite => return Err(OpenError::Foreign(bytes)),
             Found::Blank | Found::Foreign(_) => Err(Fresh::Formatted),
             Found::Damaged => Err(Fresh::Damaged),
+            Found::Older(format) => {
+                tracing::info!(format, "the flash log was made by an earlier version");
+                Err(Fresh::Older)
+            }
             Found::Superblock(superblock) => usable(&superblock, &geometry, &journal, options).map(|()| superblock),
         };
         // All of it goes the same way round, segment by segment: apart from others the medium needs not move it.

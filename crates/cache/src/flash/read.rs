@@ -134,22 +134,22 @@ pub(crate) fn parse(place: Place, which: Which<'_>, life: u64, pages: Vec<View>,
             None => return Parsed::Other,
         }
     } else {
-        let Some(decoded) = item::decode(&first, origin).filter(|item| item.life == Some(life)) else {
+        let Some(alone) = item::decode(&first, origin).filter(|alone| alone.life == life) else {
             return Parsed::Damaged;
         };
-        if matches!(which, Which::Key(wanted) if wanted != decoded.key) {
+        if matches!(which, Which::Key(wanted) if wanted != alone.item.key) {
             return Parsed::Other;
         }
-        (0, decoded)
+        let read: usize = pages.iter().map(|page| page.len()).sum();
+        if alone.item.len() > read {
+            return Parsed::Longer(alone.item.len());
+        }
+        let is_sound = alone.is_sound(&first, pages[1..].iter().map(|page| &**page));
+        if !is_sound {
+            return Parsed::Damaged;
+        }
+        (0, alone.item)
     };
-    let read: usize = pages.iter().map(|page| page.len()).sum();
-    if begin + decoded.len() > read {
-        return Parsed::Longer(decoded.len());
-    }
-    let is_sound = decoded.is_sound(&first[begin..], pages[1..].iter().map(|page| &**page));
-    if !is_sound {
-        return Parsed::Damaged;
-    }
     let value_at = begin + decoded.value_at;
     let mut value = cut(&pages, value_at..begin + decoded.len());
     if value.len() > 1 && decoded.value_len <= WHOLE_BYTES_MAX {

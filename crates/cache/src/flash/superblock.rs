@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!    0  magic           "YAGURAFC"     these three never move, in any version:
-//!    8  format          u32   a newer one is refused by name, not called damage
+//!    8  format          u32   a newer one is refused by name, and an older one begun anew by name: neither is called damage
 //!   12  segment pages   u32
 //!   16  checksum        u64   CRC-64/NVME of all 4096 bytes with this field zero
 //!   24  secret          u64, u64   under which keys are hashed: the index could not be rebuilt under another
@@ -19,8 +19,8 @@ use crc_fast::CrcAlgorithm::Crc64Nvme;
 
 use super::place::{PAGE_BYTES, SEGMENT_PAGES_MAX};
 
-/// The format this code writes and the newest it reads.
-pub const FORMAT: u32 = 1;
+/// The format this code writes, and the only one it reads. 1 had a checksum for each item.
+pub const FORMAT: u32 = 2;
 const MAGIC: [u8; 8] = *b"YAGURAFC";
 
 /// What a superblock says.
@@ -43,6 +43,8 @@ pub(crate) enum Found {
     Foreign([u8; 8]),
     /// Ours, of a later version.
     Newer(u32),
+    /// Ours, of an earlier version.
+    Older(u32),
     /// Ours once: its writing was cut short, or the medium has lost it.
     Damaged,
 }
@@ -84,6 +86,9 @@ impl Superblock {
         if word(16) != checksum(page) {
             return Found::Damaged;
         }
+        if (1..FORMAT).contains(&format) {
+            return Found::Older(format);
+        }
         let superblock = Superblock {
             segment_pages,
             secret: [word(24), word(32)],
@@ -124,10 +129,16 @@ mod tests {
     fn refused_by_name() {
         assert_eq!(Superblock::find(&[0; PAGE_BYTES]), Found::Blank);
         assert_eq!(Superblock::find(&[7; PAGE_BYTES]), Found::Foreign([7; 8]));
-        let mut newer = SAMPLE.encode();
-        newer[8] = FORMAT as u8 + 1;
-        let sum = checksum(&newer);
-        newer[16..24].copy_from_slice(&sum.to_le_bytes());
-        assert_eq!(Superblock::find(&newer), Found::Newer(FORMAT + 1));
+        let of_format = |format: u32| {
+            let mut page = SAMPLE.encode();
+            page[8..12].copy_from_slice(&format.to_le_bytes());
+            let sum = checksum(&page);
+            page[16..24].copy_from_slice(&sum.to_le_bytes());
+            Superblock::find(&page)
+        };
+        assert_eq!(of_format(FORMAT + 1), Found::Newer(FORMAT + 1));
+        assert_eq!(of_format(FORMAT), Found::Superblock(SAMPLE));
+        assert_eq!(of_format(1), Found::Older(1));
+        assert_eq!(of_format(0), Found::Damaged, "there never was such a one");
     }
 }

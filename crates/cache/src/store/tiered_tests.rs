@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use device::Memory;
+use device::{Fault, FaultConfig, Memory};
 use engine::sim::{SimConfig, World};
 use engine::{Mapped, task};
 
@@ -20,11 +20,12 @@ const NOW: Seconds = Seconds(100);
 /// More than fit.
 const KEYS: u64 = 60_000;
 
-type Tiered = Store<Tier<Memory>>;
+type Tiered = Store<Tier<Fault<Memory>>>;
 
 /// What outlives a process: the medium, and the journal's file.
 struct Durable {
     memory: Arc<Memory>,
+    device: FaultConfig,
     journal: Arc<Mapped>,
     options: Options,
 }
@@ -35,7 +36,7 @@ impl Durable {
         let sizes = Options { segment_bytes: 1 << 20, buffer_bytes: 4 << 20, ..Options::new(Origin(0), [1, 2]) };
         let options = Options { boot: Boot([1, 1]), ..sizes };
         let words = options.journal_words(&Namespace::info(&*memory)).expect("it holds a log");
-        Durable { memory, journal: Arc::new(Mapped::memory(words)), options }
+        Durable { memory, device: FaultConfig::default(), journal: Arc::new(Mapped::memory(words)), options }
     }
 
     async fn open(&self, limit: usize) -> Arc<Tiered> {
@@ -45,7 +46,8 @@ impl Durable {
     async fn open_with(&self, limit: usize, admission: Box<dyn Admission>) -> Arc<Tiered> {
         let base = Store::new(Hasher::new([9, 9]), Arc::new(Budget::without_buffers(limit)), StoreOptions::default());
         let restore = base.restoring();
-        let opened = FlashLog::open(self.memory.clone(), self.journal.clone(), &self.options, restore).await;
+        let device = Arc::new(Fault::new(self.memory.clone(), self.device.clone()));
+        let opened = FlashLog::open(device, self.journal.clone(), &self.options, restore).await;
         let (log, recovery) = opened.expect("opened");
         let store = Arc::new(base.over(Tier::new(Arc::new(log), admission), &recovery));
         task::spawn(store.lower().log().clone().run()).detach();
@@ -242,7 +244,8 @@ fn a_get_gives_what_was_acknowledged_last_or_nothing() {
 #[test]
 fn at_the_end_all_that_is_in_memory_goes_to_flash() {
     run(async {
-        let durable = Durable::new(128);
+        let [from, to] = [5, 9].map(std::time::Duration::from_millis);
+        let durable = Durable { device: FaultConfig { delay: from..to, ..Default::default() }, ..Durable::new(128) };
         let store = durable.open(32 << 20).await;
         // Some of the keys are on flash already, changed or not.
         for key in 0..40_000_u64 {
@@ -252,14 +255,13 @@ fn at_the_end_all_that_is_in_memory_goes_to_flash() {
             put(&store, &key.to_le_bytes(), &[2; 500], false).await;
         }
         store.make_room(NoRoom { bytes: 800_000 }).await.expect("made");
-        let long: Vec<Buf> = store.chunks(600_000).expect("room");
-        let long = long.into_iter().map(|mut chunk| {
+        let fill = |mut chunk: Buf| {
             let capacity = chunk.capacity();
             chunk.set_len(capacity);
             chunk.fill(3);
             chunk.freeze()
-        });
-        let long: Vec<_> = long.collect();
+        };
+        let long: Vec<_> = store.chunks(600_000).expect("room").into_iter().map(fill).collect();
         visit(&store, b"long", NOW, |slot| slot.put(Meta::default(), NewValue::Chunks(long.clone())).map(|_| ()))
             .await
             .expect("room");
@@ -468,10 +470,8 @@ fn admission_is_told_of_what_is_displaced() {
             put(&store, &key.to_le_bytes(), &[1; 1000], true).await;
         }
         let collected = store.usage().counters.collected;
-        assert!(
-            collected > 10_000 && counting.0.load(std::sync::atomic::Ordering::Relaxed) == collected,
-            "{collected}"
-        );
+        let counted = counting.0.load(std::sync::atomic::Ordering::Relaxed);
+        assert!(collected > 10_000 && counted == collected, "{collected}");
     });
 }
 

@@ -246,6 +246,36 @@ fn namespaces_that_are_not_ours_are_refused_or_begun_anew() {
     });
 }
 
+/// One of format 1 was not damaged, and is no error: it is begun anew, and that is said.
+#[test]
+fn a_log_of_an_earlier_version_is_begun_anew() {
+    run(1, async {
+        let (namespace, truth) = (memory(8), Rc::new(Truth::default()));
+        let journal = journal(&*namespace, &options());
+        let open = async || Owner::open(Arc::clone(&namespace), &journal, &options(), &truth, u32::MAX).await;
+        let owner = open().await.expect("opened");
+        owner.set(5);
+        owner.demote(5).expect("room");
+        owner.log.close().await.expect("closed");
+        let mut page = Buf::with_len(4096);
+        (_, page) = namespace.read(Lba(0), page).await;
+        page[8..12].copy_from_slice(&1_u32.to_le_bytes());
+        page[16..24].fill(0);
+        let sum = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, &page);
+        page[16..24].copy_from_slice(&sum.to_le_bytes());
+        namespace.write(Lba(0), page.freeze(), Durability::Stable).await.expect("written");
+        let owner = open().await.expect("opened");
+        assert_eq!((owner.recovery.fresh, owner.recovery.items), (Some(Fresh::Older), 0));
+        assert_eq!(Fresh::Older.to_string(), "begun anew, an earlier version made it");
+        assert_eq!(owner.verify(10).await, 0);
+        owner.set(6);
+        owner.demote(6).expect("room");
+        owner.log.close().await.expect("closed");
+        let owner = open().await.expect("opened");
+        assert_eq!((owner.recovery.fresh, owner.verify(10).await), (None, 1));
+    });
+}
+
 /// Keeps the last item it was told of, and says so at once or at the end.
 struct Last<'a> {
     told: &'a mut Vec<Place>,

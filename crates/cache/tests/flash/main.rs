@@ -7,4 +7,5 @@ mod kill;
 mod life;
 mod owner;
 mod packing;
+mod shared;
 mod threads;

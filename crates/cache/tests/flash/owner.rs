@@ -6,14 +6,17 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use cache::flash::{Boot, FlashLog, HASH_BITS, Lookup, OpenError, Options, Origin, Place, Reason, Recovery, Refused};
 use cache::item::{Cas, Meta, Seconds};
 use device::Namespace;
-use engine::{Mapped, task};
+use engine::{Mapped, task, time};
 
 pub const SEGMENT_BYTES: usize = 64 << 10;
 pub const BOOT: Boot = Boot([1, 2]);
+/// When a collection that came to nothing is tried again.
+const COLLECT_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
 pub fn options() -> Options {
     Options {
@@ -270,7 +273,8 @@ impl<N: Namespace> Owner<N> {
                             Ok(_) | Err(Refused::Ended) => {}
                             Err(Refused::Full) => {
                                 self.collect(4).await;
-                                self.log.room(Reason::Admitted).await;
+                                // Not for ever: the device may have been away, and then this is to be tried again.
+                                let _ = time::timeout(COLLECT_AGAIN_AFTER, self.log.room(Reason::Admitted)).await;
                             }
                             Err(refused) => panic!("{refused}"),
                         }
@@ -280,7 +284,7 @@ impl<N: Namespace> Owner<N> {
                     self.get(key).await;
                 }
                 98 => self.collect(4).await,
-                _ => engine::time::sleep(std::time::Duration::from_micros(task::random_u64() % 300)).await,
+                _ => time::sleep(Duration::from_micros(task::random_u64() % 300)).await,
             }
         }
     }
