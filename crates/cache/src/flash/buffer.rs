@@ -260,7 +260,7 @@ impl SegmentBuffer {
         }
         let page = self.cursor;
         self.advance(pages, &mut spare);
-        head.set_life(self.life);
+        head.set_place(self.first + page, self.life);
         let mut at = page as usize * PAGE_BYTES;
         for piece in content.behind(head.bytes()) {
             self.write_bytes(at, piece);

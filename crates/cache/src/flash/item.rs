@@ -1,7 +1,7 @@
 //! An item's bytes on flash where it has its pages alone, and what all items have in common. Pure bytes, no I/O.
 //!
 //! ```text
-//!  0  checksum       u32   CRC-32C of all that follows, to the value's end, but for the life
+//!  0  checksum       u32   the number of its first page, XOR CRC-32C of all that follows, to the value's end, but for the life
 //!  4  key length      u8   1 to 250
 //!  5  bits            u8   1 fetched, 2 stale, 4 won, 8 binary key; 16 flags follow, 32 expiry follows, 64 long value
 //!  6  accessed       u32   seconds since 1970
@@ -16,8 +16,8 @@
 //!
 //! The order: what every item has comes first, at fixed places; what few have costs nothing where it is absent. Beside a
 //! page of value none of it counts: where items share a page it does ([`super::shared`]). Times have 32 bits, until 2106.
-//! The life is a check by itself, and is known only when a place is: left out of the checksum, it need not be taken over
-//! a long value while others wait.
+//! Life and page are known only when a place is: left out of what the checksum goes over, it need not be taken over a long
+//! value while others wait. The life is a check by itself; with the page, what was written elsewhere is none of ours.
 
 use crc_fast::CrcAlgorithm::Crc32Iscsi;
 
@@ -101,6 +101,8 @@ impl HeadBytes {
 pub(crate) struct Head {
     head: HeadBytes,
     life_at: usize,
+    /// Of what does not depend on the place.
+    sum: u32,
 }
 
 impl Head {
@@ -125,7 +127,7 @@ impl Head {
         if meta.expires != NEVER {
             head.add(&origin.to_unix(meta.expires).to_le_bytes());
         }
-        Head { head, life_at }
+        Head { head, life_at, sum: 0 }
     }
 
     /// Its length.
@@ -140,11 +142,12 @@ impl Head {
         sum.update(&self.head.bytes()[self.life_at + LIFE_BYTES..]);
         sum.update(key);
         value.iter().for_each(|piece| sum.update(piece));
-        self.head.bytes[..4].copy_from_slice(&(sum.finalize() as u32).to_le_bytes());
+        self.sum = sum.finalize() as u32;
     }
 
-    /// It is in a segment of this `life`.
-    pub(crate) fn set_life(&mut self, life: u64) {
+    /// It is in a segment of this `life`, from page number `page` on. After [`Head::seal`].
+    pub(crate) fn set_place(&mut self, page: u32, life: u64) {
+        self.head.bytes[..4].copy_from_slice(&(self.sum ^ page).to_le_bytes());
         self.head.bytes[self.life_at..self.life_at + LIFE_BYTES].copy_from_slice(&life.to_le_bytes());
     }
 
@@ -224,9 +227,9 @@ pub(crate) fn decode(bytes: &[u8], origin: Origin) -> Option<Alone<'_>> {
 }
 
 impl Alone<'_> {
-    /// Whether the checksum is that of the item that goes over `first`, which this was decoded from, and then over
-    /// `rest`.
-    pub(crate) fn is_sound<'p>(&self, first: &'p [u8], rest: impl Iterator<Item = &'p [u8]>) -> bool {
+    /// Whether the checksum is that of the item from page number `page` on that goes over `first`, which this was decoded
+    /// from, and then over `rest`.
+    pub(crate) fn is_sound<'p>(&self, page: u32, first: &'p [u8], rest: impl Iterator<Item = &'p [u8]>) -> bool {
         let mut sum = crc_fast::Digest::new(Crc32Iscsi);
         sum.update(&first[4..self.life_at]);
         let begin = self.life_at + LIFE_BYTES;
@@ -236,7 +239,7 @@ impl Alone<'_> {
             sum.update(piece);
             left -= piece.len();
         }
-        left == 0 && sum.finalize() as u32 == self.checksum
+        left == 0 && sum.finalize() as u32 ^ page == self.checksum
     }
 }
 
@@ -270,19 +273,20 @@ mod tests {
             let mut head = Head::new(key.len(), &meta, value.len(), ORIGIN);
             let (first, second) = value.split_at(value.len() / 3);
             head.seal(&key, &[first, second]);
-            head.set_life(77);
+            head.set_place(5, 77);
             let bytes = [head.bytes(), &key, &value, b"behind"].concat();
             let decoded = decode(&bytes, ORIGIN).expect("an item");
             let item = decoded.item;
             prop_assert_eq!((item.key, item.meta, decoded.life), (&*key, meta, 77));
             prop_assert_eq!(&bytes[item.value_at..item.len()], &*value);
             let (head, tail) = bytes.split_at(item.value_at + value.len() / 2);
-            prop_assert!(decoded.is_sound(&bytes, [].into_iter()) && decoded.is_sound(head, [tail].into_iter()));
-            prop_assert!(!decoded.is_sound(&bytes[..item.len() - 1], [].into_iter()));
+            prop_assert!(decoded.is_sound(5, &bytes, [].into_iter()) && decoded.is_sound(5, head, [tail].into_iter()));
+            prop_assert!(!decoded.is_sound(5, &bytes[..item.len() - 1], [].into_iter()));
+            prop_assert!(!decoded.is_sound(6, &bytes, [].into_iter()), "what was written elsewhere");
             for at in 0..item.len() {
                 let mut damaged = bytes.clone();
                 damaged[at] ^= 0x40;
-                let is_taken = |item: Alone<'_>| item.is_sound(&damaged, [].into_iter()) && item.life == decoded.life;
+                let is_taken = |item: Alone<'_>| item.is_sound(5, &damaged, [].into_iter()) && item.life == decoded.life;
                 let taken = decode(&damaged, ORIGIN).is_some_and(is_taken);
                 prop_assert!(!taken, "byte {}", at);
             }
@@ -291,7 +295,7 @@ mod tests {
         #[test]
         fn hostile_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
             if let Some(item) = decode(&bytes, ORIGIN) {
-                let _ = item.is_sound(&bytes, [].into_iter()); // either way is right
+                let _ = item.is_sound(5, &bytes, [].into_iter()); // either way is right
             }
         }
     }

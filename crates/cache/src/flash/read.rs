@@ -144,7 +144,7 @@ pub(crate) fn parse(place: Place, which: Which<'_>, life: u64, pages: Vec<View>,
         if alone.item.len() > read {
             return Parsed::Longer(alone.item.len());
         }
-        let is_sound = alone.is_sound(&first, pages[1..].iter().map(|page| &**page));
+        let is_sound = alone.is_sound(place.page(), &first, pages[1..].iter().map(|page| &**page));
         if !is_sound {
             return Parsed::Damaged;
         }
