@@ -1,8 +1,8 @@
 //! What flash that has all it can do costs those who are served from memory.
 //!
 //! A few items that memory holds are asked for at a pace, alone and while others get and set long items that lie on flash as
-//! fast as they can; then while others get and set as many that are as long, all in memory. The others are a thread of the lowest
-//! priority: what is measured is the server's trouble, not the core's.
+//! fast as they can; then while others get and set as many that are as long, all in memory. The server has a core of its own, and
+//! of those who ask, on another, the others are a thread of the lowest priority: what is measured is the server's trouble.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -19,10 +19,11 @@ use crate::figures::{Aim, Ratio, Row, Sample, Side};
 use crate::machine;
 use crate::process::{self, Server};
 use crate::progress::Progress;
+use crate::wire_row::two_cores;
 use crate::workload::Zipfian;
 
-/// Threads of the server.
-const THREADS: usize = 2;
+/// Threads of the server, which has one core.
+const THREADS: usize = 1;
 /// Its memory.
 const MEMORY_MIB: u64 = 128;
 /// Items in memory, and the bytes of their values.
@@ -59,7 +60,13 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Row> {
     let folder = tempfile::tempdir_in(&options.folder).context("cannot make a folder for flash")?;
     let mebibytes = (options.bytes as f64 * FILE_FACTOR) as u64 >> 20;
     let file = folder.path().join("flash");
-    let server = process::cache(THREADS, MEMORY_MIB, Some((&file, mebibytes.max(64))))?;
+    let (clients, core) = two_cores()?;
+    let start = || process::cache(THREADS, MEMORY_MIB, Some((&file, mebibytes.max(64))));
+    let server = machine::pinned(core, start)??;
+    machine::pinned(clients, || measure(options, &server, progress))?
+}
+
+fn measure(options: &Options, server: &Server, progress: &Progress) -> anyhow::Result<Row> {
     let hot = Items::new(HOT.0, Values::Fixed(HOT.1));
     let cold = Items::new((options.bytes / COLD_BYTES as u64).max(1000), Values::Fixed(COLD_BYTES)).after(HOT.0);
     progress.begin("storing the items", 1);
@@ -78,16 +85,16 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Row> {
     let mut others = Vec::new();
     progress.begin("measuring", 3 * options.rounds + 1);
     // Once unmeasured: what is asked for comes to memory.
-    with_others(&server, &hot, &warm, Arrivals::Closed, options.time)?;
+    with_others(server, &hot, &warm, Arrivals::Closed, options.time)?;
     progress.step()?;
     for _ in 0..options.rounds {
-        alone.rounds.push(paced(&server, &hot, options.time)?);
+        alone.rounds.push(paced(server, &hot, options.time)?);
         progress.step()?;
-        let (sample, rate) = with_others(&server, &hot, &cold, Arrivals::Closed, options.time)?;
+        let (sample, rate) = with_others(server, &hot, &cold, Arrivals::Closed, options.time)?;
         beside_flash.rounds.push(sample);
         others.push(rate * COLD_BYTES as f64 / 1e6);
         progress.step()?;
-        let (sample, _) = with_others(&server, &hot, &warm, Arrivals::Open(rate), options.time)?;
+        let (sample, _) = with_others(server, &hot, &warm, Arrivals::Open(rate), options.time)?;
         beside_memory.rounds.push(sample);
         progress.step()?;
     }
@@ -114,7 +121,7 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Row> {
                 options.bytes >> 20
             ),
             format!(
-                "server with {THREADS} threads and {MEMORY_MIB} MiB; {} rounds of {:?} a side",
+                "server with {THREADS} thread and {MEMORY_MIB} MiB on one core, clients on another; {} rounds of {:?} a side",
                 options.rounds, options.time
             ),
         ],

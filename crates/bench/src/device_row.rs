@@ -50,7 +50,7 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Row> {
             let mut theirs = Side::new(format!("{verb}, depth {depth}: fio"));
             for _ in 0..options.rounds {
                 ours.rounds.push(round(options, core, depth, write)?);
-                theirs.rounds.push(fio::run(options, core, depth, write)?);
+                theirs.rounds.push(beside(options, core, depth, write)?);
                 progress.step()?;
             }
             let ratio = if depth == 1 {
@@ -112,6 +112,12 @@ pub(crate) fn fill(options: &Options) -> anyhow::Result<()> {
         }
         Ok(namespace.flush().await?)
     })?
+}
+
+/// A round of fio on the same file.
+pub(crate) fn beside(options: &Options, core: usize, depth: usize, write: bool) -> anyhow::Result<Sample> {
+    let job = fio::Job { file: &options.file, size: options.size, depth, write, time: options.time };
+    machine::pinned(core, || fio::run(job))?
 }
 
 fn round(options: &Options, core: usize, depth: usize, write: bool) -> anyhow::Result<Sample> {

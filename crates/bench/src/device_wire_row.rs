@@ -10,9 +10,8 @@ use engine::{Reactor, ReactorConfig};
 use fabric::host::RemoteNamespace;
 
 use crate::access::{Access, random_access};
-use crate::device_row::{ACCESS_BYTES, Options, fill};
+use crate::device_row::{ACCESS_BYTES, Options, beside, fill};
 use crate::figures::{Aim, Ratio, Row, Sample, Side};
-use crate::fio;
 use crate::floor::{self, Exchange, READ_4K};
 use crate::load::Outcome;
 use crate::machine;
@@ -50,7 +49,7 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Row> {
         progress.step()?;
         for case in &mut cases {
             case.ours.rounds.push(round(&server, host_core, case.depth, case.write, options.time)?);
-            case.theirs.rounds.push(fio::run(options, host_core, case.depth, case.write)?);
+            case.theirs.rounds.push(beside(options, host_core, case.depth, case.write)?);
             progress.step()?;
         }
     }

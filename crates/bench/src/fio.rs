@@ -1,31 +1,44 @@
 //! fio (Debian's package) on a file: io_uring, O_DIRECT, 4 KiB at random places.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::Context as _;
 
-use crate::device_row::Options;
 use crate::figures::Sample;
-use crate::machine;
 
-/// One round on `core`.
-pub fn run(options: &Options, core: usize, depth: usize, write: bool) -> anyhow::Result<Sample> {
-    let output = machine::pinned(core, || {
-        Command::new("fio")
-            .args(["--name=peer", "--ioengine=io_uring", "--direct=1", "--bs=4k", "--time_based", "--thread"])
-            // From the submission on, as ours: what fio calls clat begins after it.
-            .args(["--clat_percentiles=0", "--lat_percentiles=1", "--output-format=json"])
-            .arg(format!("--filename={}", options.file.display()))
-            .arg(format!("--size={}", options.size))
-            .arg(format!("--rw={}", if write { "randwrite" } else { "randread" }))
-            .arg(format!("--iodepth={depth}"))
-            .arg(format!("--runtime={}ms", options.time.as_millis()))
-            .stdin(Stdio::null())
-            .output()
-    })?
-    .context("cannot start fio; install it with: apt-get install fio")?;
+/// What fio does. A process inherits the core to which the calling thread is pinned.
+#[derive(Clone, Copy, Debug)]
+pub struct Job<'a> {
+    /// The file.
+    pub file: &'a Path,
+    /// Bytes of it, from its beginning.
+    pub size: u64,
+    /// Accesses under way at the same time.
+    pub depth: usize,
+    /// Writes, not reads.
+    pub write: bool,
+    /// How long.
+    pub time: Duration,
+}
+
+/// One round.
+pub fn run(job: Job<'_>) -> anyhow::Result<Sample> {
+    let output = Command::new("fio")
+        .args(["--name=peer", "--ioengine=io_uring", "--direct=1", "--bs=4k", "--time_based", "--thread"])
+        // From the submission on, as ours: what fio calls clat begins after it.
+        .args(["--clat_percentiles=0", "--lat_percentiles=1", "--output-format=json"])
+        .arg(format!("--filename={}", job.file.display()))
+        .arg(format!("--size={}", job.size))
+        .arg(format!("--rw={}", if job.write { "randwrite" } else { "randread" }))
+        .arg(format!("--iodepth={}", job.depth))
+        .arg(format!("--runtime={}ms", job.time.as_millis()))
+        .stdin(Stdio::null())
+        .output()
+        .context("cannot start fio; install it with: apt-get install fio")?;
     anyhow::ensure!(output.status.success(), "fio failed: {}", String::from_utf8_lossy(&output.stderr));
-    parse_fio(&output.stdout, write).with_context(|| format!("fio on {}", options.file.display()))
+    parse_fio(&output.stdout, job.write).with_context(|| format!("fio on {}", job.file.display()))
 }
 
 fn parse_fio(json: &[u8], write: bool) -> anyhow::Result<Sample> {

@@ -6,8 +6,9 @@ use std::time::Instant;
 use anyhow::Context as _;
 use engine::{Reactor, ReactorConfig};
 
-use crate::cache_client::{self, VALUE_BYTES_MAX};
-use crate::etc::{Items, Values};
+use crate::cache_client;
+use crate::cache_row::{self, ValueSizes};
+use crate::etc::Items;
 use crate::figures::{Aim, Ratio, Row};
 use crate::machine;
 use crate::process::{self, Server};
@@ -31,6 +32,8 @@ const AIM_BYTES: f64 = 10.0 * (1_u64 << 30) as f64;
 pub struct Options {
     /// Bytes of all keys and values.
     pub bytes: u64,
+    /// The items, a row each.
+    pub values: Vec<ValueSizes>,
     /// Folder of the file.
     pub folder: PathBuf,
     /// Rounds: ends of either kind.
@@ -38,7 +41,14 @@ pub struct Options {
 }
 
 /// Stores items and starts the server again and again.
-pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Row> {
+pub fn run(options: &Options, progress: &Progress, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+    for &values in &options.values {
+        rows.push(row(options, values, progress)?);
+    }
+    Ok(())
+}
+
+fn row(options: &Options, values: ValueSizes, progress: &Progress) -> anyhow::Result<Row> {
     let folder = tempfile::tempdir_in(&options.folder).context("cannot make a folder for flash")?;
     let file = folder.path().join("flash");
     let mebibytes = |factor: f64| (options.bytes as f64 * factor) as u64 >> 20;
@@ -52,7 +62,7 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Row> {
     };
     progress.begin("storing items", 1);
     let (server, cold, _) = start()?;
-    store(&server, options.bytes, &progress.stop)?;
+    store(&server, cache_row::items(values, options.bytes), &progress.stop)?;
     progress.step()?;
     let stored = server.figure("curr_items")?;
     let began = Instant::now();
@@ -76,11 +86,11 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Row> {
     progress.end();
     let per_aim = |seconds: &[f64]| seconds.iter().map(|seconds| seconds * AIM_BYTES / on_flash).collect::<Vec<_>>();
     Ok(Row {
-        row: "B15".into(),
-        title: "start of the cache over flash, until the first answer".into(),
+        row: format!("B15-{values}"),
+        title: format!("start of the cache over flash, until the first answer, {values} values"),
         conditions: vec![
             machine::describe(),
-            format!("{stored:.0} items of the ETC model, {} MiB of keys and values", options.bytes >> 20),
+            format!("{stored:.0} items, {} MiB of keys and values; values: {}", options.bytes >> 20, values),
             "seconds from the process's beginning; over what a start with nothing takes, where so named".into(),
         ],
         sides: Vec::new(),
@@ -95,10 +105,7 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Row> {
     })
 }
 
-fn store(server: &Server, bytes: u64, stop: &Stop) -> anyhow::Result<()> {
-    let values = Values::Etc { bytes_max: VALUE_BYTES_MAX };
-    let sample = Items::new(10_000, values);
-    let items = Items::new((bytes * sample.count / sample.bytes()).max(1000), values);
+fn store(server: &Server, items: Items, stop: &Stop) -> anyhow::Result<()> {
     let (address, stop) = (server.address, stop.clone());
     let load = async move { cache_client::load_all(address, LOADING, &items, &stop).await };
     Reactor::run(ReactorConfig::default(), load)?

@@ -98,7 +98,7 @@ struct Floors {
 pub(crate) fn two_cores() -> anyhow::Result<(usize, usize)> {
     match machine::cores()?.as_slice() {
         &[host, target, ..] => Ok((host, target)),
-        cores => anyhow::bail!("the wire rows need two cores, this process may use {}", cores.len()),
+        cores => anyhow::bail!("this row needs two cores, this process may use {}", cores.len()),
     }
 }
 

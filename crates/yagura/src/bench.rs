@@ -9,7 +9,9 @@ use ::bench::{
     neighbour_row, remote_row, restart_row, scale_row, stream_row, wire_row,
 };
 
-use crate::cli::{BenchDeviceArgs, BenchVerb, BenchWireArgs, DeviceRow, RemoteAccess, Rounds, WireRow};
+use crate::cli::{
+    BenchCacheStartArgs, BenchDeviceArgs, BenchVerb, BenchWireArgs, DeviceRow, RemoteAccess, Rounds, WireRow,
+};
 use crate::exit::Failure;
 use crate::{output, stop};
 
@@ -63,11 +65,7 @@ pub fn run(verb: &BenchVerb) -> Result<(), Failure> {
             let options = busy_flash_row::Options { bytes, folder, rounds: usize::from(args.rounds.rounds), time };
             (&args.rounds, busy_flash_row::run(&options, &progress).map(|row| rows.push(row)))
         }
-        BenchVerb::CacheStart(args) => {
-            let (bytes, folder) = (args.size.0, args.folder.clone());
-            let options = restart_row::Options { bytes, folder, rounds: usize::from(args.rounds.rounds) };
-            (&args.rounds, restart_row::run(&options, &progress).map(|row| rows.push(row)))
-        }
+        BenchVerb::CacheStart(args) => (&args.flash.rounds, cache_start(args, &progress, &mut rows)),
         BenchVerb::Kv(args) => {
             let options = kv_row::Options {
                 replicas: args.replicas.clone(),
@@ -100,6 +98,16 @@ fn device(args: &BenchDeviceArgs, progress: &Progress, rows: &mut Vec<Row>) -> a
         });
     }
     Ok(())
+}
+
+fn cache_start(args: &BenchCacheStartArgs, progress: &Progress, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+    let options = restart_row::Options {
+        bytes: args.flash.size.0,
+        values: args.values.clone(),
+        folder: args.flash.folder.clone(),
+        rounds: usize::from(args.flash.rounds.rounds),
+    };
+    restart_row::run(&options, progress, rows)
 }
 
 fn wire(args: &BenchWireArgs, progress: &Progress, rows: &mut Vec<Row>) -> anyhow::Result<()> {

@@ -223,8 +223,7 @@ fn store(args: &CacheServeArgs, threads: usize, secret: [u64; 2]) -> Result<Stor
     let budget = Arc::new(Budget::new(limit));
     let base = resident_bytes().map_err(|error| Failure::from(error).during("/proc/self/statm"))?;
     budget.take(Kind::Base, base + threads * THREAD_BYTES);
-    // Half is left for items and connections.
-    budget.require(2 * budget.used());
+    budget.require(budget.used() + ROOM_BYTES_MIN);
     if limit < budget.limit_min() {
         let needed = budget.limit_min().div_ceil(1 << 20);
         return Err(Failure::refused(format!(
@@ -235,6 +234,10 @@ fn store(args: &CacheServeArgs, threads: usize, secret: [u64; 2]) -> Result<Stor
     let options = StoreOptions { threads, evict: !args.disable_evictions, ..StoreOptions::default() };
     Ok(Store::new(Hasher::new(secret), budget, options))
 }
+
+/// The least that items and connections get. Chosen: some fifty segments; as much as that holds however many pages of the program
+/// the kernel has in memory, which varies by a few mebibytes.
+const ROOM_BYTES_MIN: usize = 12 << 20;
 
 /// What a reactor thread takes beside the buffers of its connections: ring, stack, timers. Measured, idle, and rounded up.
 const THREAD_BYTES: usize = 512 << 10;

@@ -30,7 +30,7 @@ pub enum BenchVerb {
     /// extstore's cgroup want root.
     Cache(BenchCacheArgs),
     /// Hits in memory beside flash that has all it can do.
-    CacheBusy(BenchCacheStartArgs),
+    CacheBusy(BenchCacheFlashArgs),
     /// Start of the cache over flash, with nothing there and with much (row B15).
     CacheStart(BenchCacheStartArgs),
     /// The store against numbers of hosts and members, in virtual time, and the messages of an update (row B5).
@@ -64,6 +64,16 @@ pub struct BenchCacheArgs {
 /// `yagura bench cache-start`
 #[derive(Args, Debug)]
 pub struct BenchCacheStartArgs {
+    #[command(flatten)]
+    pub flash: BenchCacheFlashArgs,
+    /// Values: `etc`, or all of so many bytes.
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_values_t = [ValueSizes::Etc, ValueSizes::Fixed(3900)])]
+    pub values: Vec<ValueSizes>,
+}
+
+/// `yagura bench cache-busy`
+#[derive(Args, Debug)]
+pub struct BenchCacheFlashArgs {
     #[command(flatten)]
     pub rounds: Rounds,
     /// Keys and values on flash, all together.
