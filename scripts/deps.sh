@@ -42,8 +42,9 @@ for group in "$@"; do
       # redis-server: what the gateway's answers are compared with. The client library, and the tests of our own for Python, live in
       # environments of their own, which venv makes, which Debian packages apart.
       want redis-server=redis-server
-      # memcached: what the cache's answers are compared with.
-      want memcached=memcached
+      # memcached: what the cache's answers are compared with, with users of libsasl2 too.
+      want memcached=memcached saslpasswd2=sasl2-bin
+      compgen -G "/usr/lib/*/sasl2/libplain.so" >/dev/null || packages+=(libsasl2-modules)
       python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)
       clients_py=yes
       # memccapable: a test of memcached's protocols by others.

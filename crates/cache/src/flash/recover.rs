@@ -15,9 +15,11 @@ use super::read::read_pages;
 use super::state::State;
 use super::summary::{self, Last};
 
-/// Segments whose summaries are read at the same time. Guessed: what keeps a device busy; each takes a few pages to a few
+/// Segments whose summaries are read at the same time, at most. Guessed: what keeps a device busy; each takes a few pages to a few
 /// hundred.
 const SUMMARIES_MAX: usize = 32;
+/// Bytes of memory that a record takes: read, put together, and as a word.
+const RECORD_BYTES: usize = 3 * size_of::<u64>();
 
 /// Who keeps the index of a log's items, and is told of them when it is opened.
 ///
@@ -66,18 +68,20 @@ pub(super) async fn recover<N: Namespace>(
     let mut segments: Vec<(u64, u32)> = lives.collect();
     segments.sort_unstable();
     let geometry = *geometry;
-    let mut counted = InOrder::new(&segments, |life, segment| {
+    let mut counted = InOrder::new(&segments, SUMMARIES_MAX, |life, segment| {
         let namespace = Arc::clone(namespace);
         async move { last_of(&*namespace, &geometry, segment, life).await }
     });
-    let mut items = 0;
+    let (mut items, mut longest) = (0, 1);
     while let Some((_, (last, bytes_read))) = counted.next().await {
         recovery.bytes_read += bytes_read;
         // What cannot be read now is told of when it is read with its records.
-        items += last.ok().flatten().map_or(0, |(last, _)| u64::from(last.records));
+        let records = last.ok().flatten().map_or(0, |(last, _)| last.records);
+        items += u64::from(records);
+        longest = longest.max(records as usize);
     }
     restore.begin(items);
-    let mut summaries = InOrder::new(&segments, |life, segment| {
+    let mut summaries = InOrder::new(&segments, reading_max(&geometry, longest), |life, segment| {
         let namespace = Arc::clone(namespace);
         async move { read_summary(&*namespace, &geometry, segment, life).await }
     });
@@ -103,21 +107,29 @@ pub(super) async fn recover<N: Namespace>(
     displaced.into_iter().for_each(|place| journal.mark(place));
 }
 
-/// What is read of one segment after another, several at a time.
+/// How many summaries of up to `longest` records are read at the same time. They have the memory of what will be on its way:
+/// nothing is written yet.
+fn reading_max(geometry: &Geometry, longest: usize) -> usize {
+    let affordable = geometry.buffered_segments_max * geometry.segment_bytes() / (longest * RECORD_BYTES);
+    affordable.clamp(1, SUMMARIES_MAX)
+}
+
+/// What is read of one segment after another, a few at a time.
 struct InOrder<'a, T, F> {
     waiting: std::slice::Iter<'a, (u64, u32)>,
     reading: VecDeque<(u32, Task<T>)>,
+    reading_max: usize,
     read: F,
 }
 
 impl<'a, T: 'static, R: Future<Output = T> + 'static, F: Fn(u64, u32) -> R> InOrder<'a, T, F> {
-    fn new(segments: &'a [(u64, u32)], read: F) -> Self {
-        InOrder { waiting: segments.iter(), reading: VecDeque::new(), read }
+    fn new(segments: &'a [(u64, u32)], reading_max: usize, read: F) -> Self {
+        InOrder { waiting: segments.iter(), reading: VecDeque::new(), reading_max, read }
     }
 
     /// A segment, and what was read.
     async fn next(&mut self) -> Option<(u32, T)> {
-        while self.reading.len() < SUMMARIES_MAX
+        while self.reading.len() < self.reading_max
             && let Some(&(life, segment)) = self.waiting.next()
         {
             self.reading.push_back((segment, task::spawn((self.read)(life, segment))));
@@ -183,4 +195,25 @@ async fn read_summary<N: Namespace>(namespace: &N, geometry: &Geometry, segment:
         None
     });
     Summary { records, bytes_read }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn summaries_that_are_read_take_no_more_memory_than_what_is_written_later() {
+        let geometry = Geometry {
+            segment_pages: 1024,
+            segments: 100,
+            chunk_pages: 64,
+            blocks_per_page: 1,
+            buffered_segments_max: 4,
+        };
+        assert_eq!(reading_max(&geometry, 1), SUMMARIES_MAX);
+        // Items of ETC: all at once. The shortest there are: one in twelve bytes.
+        assert_eq!(reading_max(&geometry, 16_000), SUMMARIES_MAX);
+        assert_eq!(reading_max(&geometry, (4 << 20) / 12), 2);
+        assert_eq!(reading_max(&geometry, 1 << 30), 1);
+    }
 }

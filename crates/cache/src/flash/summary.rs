@@ -107,11 +107,14 @@ impl Last {
 
     /// The records in `page`, from which this was decoded, and in the pages `before` it. `None`: they are damaged.
     pub(crate) fn records(&self, page: &[u8], before: &[u8]) -> Option<Vec<u64>> {
-        let in_last = page.get(HEAD_BYTES..PAGE_BYTES)?;
-        let all = in_last.chunks_exact(8).chain(before.chunks_exact(8));
-        let word = |bytes: &[u8]| bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
-        let records: Vec<u64> = all.take(self.records as usize).filter_map(word).collect();
-        (records.len() == self.records as usize && sum(&records) == self.sum).then_some(records)
+        let count = self.records as usize;
+        let in_last = page.get(HEAD_BYTES..)?.get(..count.min(IN_LAST) * 8)?;
+        let before = before.get(..count.saturating_sub(IN_LAST) * 8)?;
+        let mut sum = crc_fast::Digest::new(Crc32Iscsi);
+        sum.update(in_last);
+        sum.update(before);
+        let words = in_last.as_chunks().0.iter().chain(before.as_chunks().0);
+        (sum.finalize() as u32 == self.sum).then(|| words.map(|word| u64::from_le_bytes(*word)).collect())
     }
 }
 

@@ -98,6 +98,7 @@ pub enum Status {
     NotStored = 0x05,
     NonNumeric = 0x06,
     AuthenticationError = 0x20,
+    AuthenticationContinue = 0x21,
     UnknownCommand = 0x81,
     OutOfMemory = 0x82,
 }
@@ -106,7 +107,7 @@ impl Status {
     /// What memcached sends with it.
     pub fn text(self) -> &'static str {
         match self {
-            Status::Success => "",
+            Status::Success | Status::AuthenticationContinue => "",
             Status::KeyMissing => "Not found",
             Status::KeyExists => "Data exists for key.",
             Status::TooLarge => "Too large.",

@@ -1,13 +1,25 @@
 //! Who speaks: by a `set` in the text protocol, by SASL in the binary one.
 
-use super::{Authentication, Context, Data, Ending, Event, Flow, Server, Session};
-use crate::protocol::binary::Opcode;
+use super::{Authentication, Context, Data, Ending, Event, Flow, Server, Session, Users};
+use crate::protocol::binary::{Opcode, Status};
 use crate::protocol::number::unsigned_32;
 use crate::protocol::tokens::Tokens;
 use crate::slot::Slots;
 
 /// Bytes of a name and a password. memcached closes a connection that sends more than its read buffer takes.
 const TOKEN_BYTES_MAX: usize = 16 << 10;
+
+/// How far SASL is on a connection, as libsasl2 has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Sasl {
+    /// A first message is expected.
+    #[default]
+    Idle,
+    /// It came without a text: a step is expected.
+    Begun,
+    /// Somebody was let in. What comes then is refused, and only a first message that is refused ends it.
+    Over,
+}
 
 impl<S: Slots> Session<S> {
     /// Every line but a `set` with a name and a password is refused.
@@ -49,23 +61,42 @@ impl<S: Slots> Session<S> {
         Flow::Next(length + 2)
     }
 
-    /// SASL PLAIN: a name to act as (which is not looked at), a zero byte, a name, a zero byte, a password. It is over after its
-    /// first message: a second step is always one too many.
+    /// What a message of SASL comes to. Whoever was let in begins anew, whatever it says.
     pub(super) fn sasl_plain<V: Server>(
         &mut self,
         context: Context<'_, S, V>,
         opcode: Opcode,
         mechanism: &[u8],
         text: &[u8],
-    ) -> bool {
-        let is_plain = opcode == Opcode::SaslAuth && mechanism == b"PLAIN";
-        let mut parts = text.splitn(3, |&byte| byte == 0);
-        let (_, name, password) = (parts.next(), parts.next(), parts.next());
-        self.authenticated = match (&self.rules.authentication, name, password) {
-            (Authentication::Sasl(users), Some(name), Some(password)) if is_plain => users.accepts(name, password),
-            _ => false,
+    ) -> Status {
+        let mechanism = mechanism.split(|&byte| byte == 0).next().unwrap_or_default();
+        let accepts =
+            || matches!(&self.rules.authentication, Authentication::Sasl(users) if accepts_plain(users, text));
+        let (sasl, status) = match (opcode, self.sasl) {
+            (Opcode::SaslAuth, _) if !mechanism.eq_ignore_ascii_case(b"PLAIN") => {
+                (Sasl::Idle, Status::AuthenticationError)
+            }
+            (Opcode::SaslAuth, Sasl::Over) if text.is_empty() => (Sasl::Over, Status::AuthenticationContinue),
+            (Opcode::SaslAuth, _) if text.is_empty() => (Sasl::Begun, Status::AuthenticationContinue),
+            (Opcode::SaslAuth, Sasl::Idle | Sasl::Begun) if accepts() => (Sasl::Over, Status::Success),
+            (Opcode::SaslAuth, _) => (Sasl::Idle, Status::AuthenticationError),
+            (_, Sasl::Begun) if accepts() => (Sasl::Over, Status::Success),
+            (_, sasl) => (sasl, Status::AuthenticationError),
         };
-        context.server.count(Event::Authentication(self.authenticated));
-        self.authenticated
+        self.sasl = sasl;
+        self.authenticated = status == Status::Success;
+        if status != Status::AuthenticationContinue {
+            context.server.count(Event::Authentication(self.authenticated));
+        }
+        status
     }
+}
+
+/// A message of SASL PLAIN: a name to act as (none, or the name itself: nobody acts for others), a zero byte, a name, a zero byte,
+/// a password.
+fn accepts_plain(users: &Users, text: &[u8]) -> bool {
+    let mut parts = text.splitn(3, |&byte| byte == 0);
+    let (as_whom, name, password) = (parts.next().unwrap_or_default(), parts.next(), parts.next());
+    let named = name.zip(password).filter(|(name, _)| as_whom.is_empty() || as_whom == *name);
+    named.is_some_and(|(name, password)| users.accepts(name, password))
 }

@@ -379,6 +379,8 @@ impl<S: Slots> Session<S> {
             return Flow::Swallow(head.value_bytes);
         }
         if opcode == Opcode::SaslList {
+            // As in memcached, whoever asks has to begin anew.
+            self.authenticated = false;
             self.succeed(head, 0, b"PLAIN");
             return Flow::Next(0);
         }
@@ -395,10 +397,9 @@ impl<S: Slots> Session<S> {
             Data::Here(rest) => &rest[..head.value_bytes],
             Data::Long(..) => return Flow::Close(Ending::Error),
         };
-        if self.sasl_plain(context, opcode, head.key, text) {
-            self.succeed(head, 0, b"Authenticated");
-        } else {
-            self.fail(&head.request, Status::AuthenticationError);
+        match self.sasl_plain(context, opcode, head.key, text) {
+            Status::Success => self.succeed(head, 0, b"Authenticated"),
+            status => self.fail(&head.request, status),
         }
         Flow::Next(head.value_bytes)
     }

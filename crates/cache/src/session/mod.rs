@@ -44,6 +44,7 @@ use crate::item::Key;
 use crate::protocol::binary::REQUEST;
 use crate::protocol::{GET_BYTES_MAX, LINE_BYTES_MAX, Now, tokens};
 use crate::slot::{Look, NoRoom, ROOM_FOR_BUFFERS, Slots};
+use authentication::Sasl;
 use body::Body;
 use context::Context;
 use input::Input;
@@ -139,6 +140,7 @@ pub struct Session<S: Slots> {
     speaks: Speaks,
     state: State,
     authenticated: bool,
+    sasl: Sasl,
     /// Bytes from the front of the input on that the command waits for.
     wanted: usize,
     /// Of a command with many keys: where in its line the next one is looked for.
@@ -165,6 +167,7 @@ impl<S: Slots> Session<S> {
         };
         Session {
             authenticated: matches!(rules.authentication, Authentication::None),
+            sasl: Sasl::default(),
             rules,
             hasher,
             id,

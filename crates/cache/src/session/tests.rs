@@ -290,13 +290,13 @@ fn sasl_plain_opens_the_binary_protocol() {
     assert!(answers(&slots, rules(), &request(0x20, "", "")).0.ends_with("PLAIN"));
     assert!(answers(&slots, rules(), &request(0x0b, "", "")).0.ends_with("1.6.18"));
     for (mechanism, text) in
-        [("PLAIN", "\0user\0pas"), ("PLAIN", "user\0pass"), ("LOGIN", "\0user\0pass"), ("PLAIN", "")]
+        [("PLAIN", "\0user\0pas"), ("PLAIN", "user\0pass"), ("LOGIN", "\0user\0pass"), ("PLAIN", "someone\0other\0a:b")]
     {
         let (answer, is_closed) = answers(&slots, rules(), &request(0x21, mechanism, text));
         assert!(answer.ends_with("Auth failure.") && !is_closed, "{mechanism} {text:?}: {answer:?}");
     }
     assert!(answers(&slots, rules(), &request(0x22, "PLAIN", "\0user\0pass")).0.ends_with("Auth failure."));
-    for text in ["\0user\0pass", "someone\0other\0a:b"] {
+    for text in ["\0user\0pass", "other\0other\0a:b"] {
         let asked = [request(0x21, "PLAIN", text), request(0x00, "a", "")].concat();
         let (answer, is_closed) = answers(&slots, rules(), &asked);
         assert!(answer.contains("Authenticated") && answer.ends_with("Not found") && !is_closed);

@@ -7,6 +7,7 @@ mod binary;
 mod cases;
 mod generator;
 mod memcached;
+mod sasl;
 mod text;
 mod tiers;
 

@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -25,14 +26,15 @@ pub struct Memcached {
 }
 
 impl Memcached {
-    /// Starts it with these arguments.
-    pub fn start(arguments: &[&str]) -> Memcached {
+    /// Starts it with these arguments and variables.
+    pub fn start(arguments: &[&str], environment: &[(&str, &Path)]) -> Memcached {
         for _ in 0..5 {
             // It cannot tell which port it was given, so it is told one that was free just now.
             let port =
                 TcpListener::bind("127.0.0.1:0").expect("loopback has ports").local_addr().expect("bound").port();
             let mut command = Command::new(PROGRAM);
             command.args(["-p", &port.to_string(), "-U", "0", "-l", "127.0.0.1", "-u", "nobody"]).args(arguments);
+            command.envs(environment.iter().copied());
             let child = command.stderr(Stdio::null()).spawn().unwrap_or_else(|error| {
                 panic!(
                     "{PROGRAM} cannot be started ({error}): run `scripts/deps.sh test`, or `apt-get install memcached`"
@@ -94,9 +96,13 @@ impl Pair {
 
 impl<S: Slots> Pair<S> {
     pub fn new(arguments: &[&str], rules: Rules, slots: S) -> Pair<S> {
+        Pair::of(Memcached::start(arguments, &[]), rules, slots)
+    }
+
+    pub fn of(memcached: Memcached, rules: Rules, slots: S) -> Pair<S> {
         let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_secs();
         Pair {
-            memcached: Memcached::start(arguments),
+            memcached,
             rules: Arc::new(rules),
             slots,
             server: PlainServer::default(),
