@@ -265,12 +265,8 @@ impl<L: Lower> Store<L> {
     }
 
     fn cell(&self, hash: u64) -> &Cell {
-        &self.cells[self.cell_number(hash)].0
-    }
-
-    fn cell_number(&self, hash: u64) -> usize {
         // Two steps: a shift by all 64 bits, for a single shard, would be no shift.
-        ((hash >> self.shift) >> 1) as usize
+        &self.cells[((hash >> self.shift) >> 1) as usize].0
     }
 
     fn now(&self) -> Seconds {

@@ -91,6 +91,11 @@ impl Shape {
     }
 }
 
+/// The mark of a place in its word. Segments have whole words.
+fn mark_bit(place: Place) -> u64 {
+    u64::from(place.journal_bit()) << (place.page() % PAGES_PER_WORD * MARK_BITS)
+}
+
 /// The journal of a log. Every call is a few stores to memory; none waits.
 #[derive(Debug)]
 pub(crate) struct Journal {
@@ -215,8 +220,7 @@ impl Journal {
     /// Where the mark of a place is, if it is in the log at all.
     fn mark_of(&self, place: Place) -> Option<(usize, u64)> {
         let inside = place.page() / self.shape.segment_pages < self.shape.segments;
-        let bit = u64::from(place.journal_bit()) << (place.page() % PAGES_PER_WORD * MARK_BITS);
-        inside.then(|| (self.marks_at(place.page()), bit))
+        inside.then(|| (self.marks_at(place.page()), mark_bit(place)))
     }
 
     /// The item at `place` counts no more.
@@ -226,9 +230,15 @@ impl Journal {
         }
     }
 
-    /// Whether what is at `place` counts no more.
-    pub(crate) fn is_marked(&self, place: Place) -> bool {
-        self.mark_of(place).is_none_or(|(at, bit)| self.load(at) & bit != 0)
+    /// Tells of places in a segment whether what is there counts no more; what is not in it does not.
+    pub(crate) fn marks(&self, segment: u32) -> impl Fn(Place) -> bool {
+        let first = segment * self.shape.segment_pages;
+        let words =
+            &self.mapped.words()[self.marks_at(first)..][..(self.shape.segment_pages / PAGES_PER_WORD) as usize];
+        move |place| {
+            let word = words.get((place.page().wrapping_sub(first) / PAGES_PER_WORD) as usize);
+            word.is_none_or(|word| word.load(Ordering::Acquire) & mark_bit(place) != 0)
+        }
     }
 
     /// Nothing that is in the log now counts any more, nor does an item with a cas below `cas_floor`.
@@ -269,6 +279,10 @@ mod tests {
     const SHAPE: Shape = Shape { segments: 9, segment_pages: 16 };
     const BOOT: Boot = Boot([1, 2]);
 
+    fn is_marked(journal: &Journal, place: Place) -> bool {
+        journal.marks(place.page() / SHAPE.segment_pages)(place)
+    }
+
     fn journal() -> Journal {
         let journal = Journal::new(Arc::new(Mapped::memory(SHAPE.words())), SHAPE);
         journal.reset(77, 1000);
@@ -297,15 +311,18 @@ mod tests {
         let (place, neighbour) = (Place::shared(37, 3), Place::shared(37, 4));
         journal.mark(place);
         journal.mark(Place::alone(39, 4));
-        assert!(journal.is_marked(place) && journal.is_marked(Place::shared(37, 19)), "slots are counted round");
-        assert!(!journal.is_marked(neighbour) && !journal.is_marked(Place::shared(36, 3)));
-        assert!(journal.is_marked(Place::alone(39, 9)) && journal.is_marked(Place::shared(39, 0)));
+        assert!(is_marked(&journal, place) && is_marked(&journal, Place::shared(37, 19)), "slots are counted round");
+        assert!(!is_marked(&journal, neighbour) && !is_marked(&journal, Place::shared(36, 3)));
+        assert!(is_marked(&journal, Place::alone(39, 9)) && is_marked(&journal, Place::shared(39, 0)));
         assert_eq!(journal.life(2), Some(first));
         let second = journal.begin(2);
-        assert!(second > first && !journal.is_marked(place) && journal.life(2) == Some(second));
+        assert!(second > first && !is_marked(&journal, place) && journal.life(2) == Some(second));
         journal.strike(2);
         assert_eq!(journal.life(2), None);
-        assert!(journal.is_marked(Place::shared(9 * 16, 0)), "beyond the log nothing counts");
+        assert!(
+            journal.marks(1)(Place::shared(2 * 16, 0)) && journal.marks(1)(Place::shared(15, 0)),
+            "what is not in it"
+        );
     }
 
     #[test]
@@ -328,9 +345,9 @@ mod tests {
         let journal = journal();
         for page in 16..9 * 16 {
             let place = Place::shared(page, 0);
-            assert!(!journal.is_marked(place), "page {page} was marked by another");
+            assert!(!is_marked(&journal, place), "page {page} was marked by another");
             journal.mark(place);
-            assert!(journal.is_marked(place));
+            assert!(is_marked(&journal, place));
         }
         assert!((0..9).all(|segment| journal.load(LIVES + segment) == 0), "marks are not lives");
     }

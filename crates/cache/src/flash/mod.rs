@@ -57,7 +57,7 @@ pub use options::{
 pub use place::{KIND_BITS, PAGE_BYTES, Place};
 pub use read::{Fetched, Lookup};
 pub use recover::Restore;
-pub use summary::HASH_BITS;
+pub use summary::{HASH_BITS, Records};
 pub use superblock::FORMAT;
 pub(crate) use tier::TakingAll;
 pub use tier::Tier;

@@ -13,7 +13,7 @@ use super::options::Geometry;
 use super::place::{PAGE_BYTES, Place};
 use super::read::read_pages;
 use super::state::State;
-use super::summary::{self, Last};
+use super::summary::{Last, Records};
 
 /// Segments whose summaries are read at the same time, at most. Guessed: what keeps a device busy; each takes a few pages to a few
 /// hundred.
@@ -30,22 +30,22 @@ pub trait Restore {
     fn begin(&mut self, _items: u64) {}
 
     /// These items count: a segment's, the oldest segment first. Of two with the same bits of hash the later wins.
-    fn found(&mut self, items: &[(u64, Place)], displaced: &mut Vec<Place>);
+    fn found(&mut self, items: Records, displaced: &mut Vec<Place>);
 
     /// All were told.
     fn end(&mut self, _displaced: &mut Vec<Place>) {}
 }
 
-impl<F: FnMut(&[(u64, Place)], &mut Vec<Place>)> Restore for F {
-    fn found(&mut self, items: &[(u64, Place)], displaced: &mut Vec<Place>) {
+impl<F: FnMut(Records, &mut Vec<Place>)> Restore for F {
+    fn found(&mut self, items: Records, displaced: &mut Vec<Place>) {
         self(items, displaced);
     }
 }
 
 /// Nobody does: nothing is found again.
 impl Restore for () {
-    fn found(&mut self, items: &[(u64, Place)], displaced: &mut Vec<Place>) {
-        displaced.extend(items.iter().map(|(_, place)| *place));
+    fn found(&mut self, items: Records, displaced: &mut Vec<Place>) {
+        displaced.extend(items.iter().map(|(_, place)| place));
     }
 }
 
@@ -95,11 +95,11 @@ pub(super) async fn recover<N: Namespace>(
         };
         recovery.segments += 1;
         state.sealed.push_back(segment);
-        let first = geometry.first_page(segment);
-        let parts = records.into_iter().map(|record| summary::parts(record, first));
-        let items: Vec<(u64, Place)> = parts.filter(|(_, place)| !journal.is_marked(*place)).collect();
+        let mut items = Records::new(records, geometry.first_page(segment));
+        let is_marked = journal.marks(segment);
+        items.retain(|place| !is_marked(place));
         recovery.items += items.len() as u64;
-        restore.found(&items, &mut displaced);
+        restore.found(items, &mut displaced);
         // Nobody could mark them any more when their keys change.
         displaced.drain(..).for_each(|place| journal.mark(place));
     }

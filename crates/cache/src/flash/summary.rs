@@ -51,6 +51,42 @@ pub(crate) fn parts(record: u64, first: u32) -> (u64, Place) {
     (record & HASH_MASK, Place::from_parts(first.saturating_add(page as u32), (record % (1 << KIND_BITS)) as u8))
 }
 
+/// Items of a segment, as its summary lists them: to read them out is a part of the work that whoever keeps the index shares out.
+#[derive(Clone, Debug)]
+pub struct Records {
+    words: Vec<u64>,
+    first: u32,
+}
+
+impl Records {
+    /// Records of the segment that begins at page `first`.
+    pub(crate) fn new(words: Vec<u64>, first: u32) -> Records {
+        Records { words, first }
+    }
+
+    /// How many items.
+    pub fn len(&self) -> usize {
+        self.words.len()
+    }
+
+    /// None.
+    pub fn is_empty(&self) -> bool {
+        self.words.is_empty()
+    }
+
+    /// The bits of their hashes that outlive a restart, and their places, in the order in which they came.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (u64, Place)> {
+        self.words.iter().map(|&word| parts(word, self.first))
+    }
+
+    /// Keeps those for whose places this says so.
+    pub(crate) fn retain(&mut self, mut keep: impl FnMut(Place) -> bool) {
+        let first = self.first;
+        self.words.retain(|&word| keep(parts(word, first).1));
+        self.words.shrink_to_fit();
+    }
+}
+
 /// What the last page of a segment says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Last {

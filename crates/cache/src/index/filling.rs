@@ -55,10 +55,10 @@ impl Filling {
 
 /// Sorts entries by their remainders; of equal ones the order stays. `spare` is scratch.
 ///
-/// Dealt out by the top bits, whose values come about equally often, entries are nearly in their places: half the time of a sort
-/// that compares (20 ns an entry, where tables have two thousand).
+/// Dealt out by the top bits, whose values come about equally often, two or three of each, entries are nearly in their places: a
+/// quarter of the time of a sort that compares (20 ns an entry, where tables have two thousand).
 pub(super) fn sort(entries: &mut Vec<u64>, spare: &mut Vec<u64>) {
-    const DEALT: usize = 256;
+    const DEALT: usize = 1024;
     let top = |word: u64| (word >> (u64::BITS - DEALT.trailing_zeros())) as usize;
     let mut ends = [0_u16; DEALT];
     const { assert!(super::TABLE_ENTRIES_MAX <= u16::MAX as usize) };

@@ -1,11 +1,14 @@
 //! The index of what was found on flash after a restart, made before the store is used.
 //!
-//! Items wait until they are many, sorted by their shards; then each shard takes its own, on as many threads as there are cores.
+//! Summaries wait until their items are many; then as many threads as there are cores read them out and deal the items by their
+//! hashes, and after that each takes shards, and for these what all have dealt.
 //! Each shard's index is filled first ([`Filling`]) and put in order when all were told. Where memory runs out before that it is
 //! put in order at once, and what comes then is entered one by one: an item for which there is no room may still take the place
 //! of an older one.
 
-use crate::flash::{Place, Restore};
+use std::ops::Range;
+
+use crate::flash::{Place, Records, Restore};
 use crate::index::{Filling, FlashPlace, Location};
 use crate::memory::Kind;
 use crate::shard::{INDEX_PART, Restored};
@@ -16,11 +19,11 @@ use super::{Cell, Store, empty_index};
 /// hundredth of its work.
 const WAITING_PART: usize = 16;
 const WAITING_MAX: usize = 1 << 20;
-/// Bytes of an item that waits: it is dealt out into a copy, and a vector may have as much again to spare.
-const WAITING_BYTES: usize = 3 * size_of::<(u64, Place)>();
-/// Bits of hashes by which a shard's items are dealt out before they are appended. Chosen: what tables of one hand have in use fits
-/// the caches that are nearest.
-const DEALT_BITS: u32 = 8;
+/// Bytes of an item that waits: its record, and the copy that is dealt out.
+const WAITING_BYTES: usize = size_of::<u64>() + size_of::<(u64, Place)>();
+/// Bits of hashes by which items are dealt out before they are appended, at least. Chosen: what tables of one hand have in use fits
+/// the caches that are nearest, and so do the ends of all hands.
+const DEALT_BITS: u32 = 9;
 /// So many items are restored by one thread. Guessed: to start others takes as long.
 const ALONE_MAX: usize = 2048;
 /// How often an item is tried, whose table may be among many to be split.
@@ -36,15 +39,18 @@ const ITEM_BYTES: usize = 10;
 pub struct Restoring<'a> {
     store: &'a Store<()>,
     parts: Vec<Part<'a>>,
-    waiting: usize,
-    waiting_max: usize,
-    /// All that was told.
+    waiting: Vec<Records>,
+    items_waiting: usize,
+    items_waiting_max: usize,
+    /// Where they are dealt out, a thread's each.
+    dealt: Vec<Dealt>,
+    /// Items of all that was told.
     told: usize,
 }
 
 impl Drop for Restoring<'_> {
     fn drop(&mut self) {
-        self.store.budget.give(Kind::Pending, self.waiting_max * WAITING_BYTES);
+        self.store.budget.give(Kind::Pending, self.items_waiting_max * WAITING_BYTES);
     }
 }
 
@@ -52,11 +58,10 @@ impl Drop for Restoring<'_> {
 struct Part<'a> {
     store: &'a Store<()>,
     cell: &'a Cell,
+    /// Hands in which its items are.
+    hands: Range<usize>,
     /// Until memory runs out, or all were told.
     filling: Option<Filling>,
-    items: Vec<(u64, Place)>,
-    /// Where they are dealt out.
-    dealt: Vec<(u64, Place)>,
     displaced: Vec<Place>,
 }
 
@@ -64,10 +69,25 @@ impl Store<()> {
     /// What [`crate::flash::FlashLog::open`] asks of whom it tells, before the store is used. What there is no memory for is
     /// displaced like what is older. It blocks while shards are filled, and longest at the end: some ten nanoseconds an item.
     pub fn restoring(&self) -> Restoring<'_> {
-        let parts = self.cells.iter().map(|cell| Part::new(self, &cell.0)).collect();
-        let waiting_max = (self.budget.room() / WAITING_PART / WAITING_BYTES).clamp(1, WAITING_MAX);
-        self.budget.take(Kind::Pending, waiting_max * WAITING_BYTES);
-        Restoring { store: self, parts, waiting: 0, waiting_max, told: 0 }
+        let items_waiting_max = (self.budget.room() / WAITING_PART / WAITING_BYTES).clamp(1, WAITING_MAX);
+        self.budget.take(Kind::Pending, items_waiting_max * WAITING_BYTES);
+        let hands_each = 1 << (self.dealt_bits() - self.cells.len().ilog2());
+        let hands = (0..self.cells.len()).map(|number| number * hands_each..(number + 1) * hands_each);
+        let part = |(cell, hands)| Part { store: self, cell, hands, filling: None, displaced: Vec::new() };
+        Restoring {
+            store: self,
+            parts: self.cells.iter().map(|cell| &cell.0).zip(hands).map(part).collect(),
+            waiting: Vec::new(),
+            items_waiting: 0,
+            items_waiting_max,
+            dealt: Vec::new(),
+            told: 0,
+        }
+    }
+
+    /// Bits of hashes by which items are dealt out: those that choose the shard, and some more.
+    fn dealt_bits(&self) -> u32 {
+        DEALT_BITS.max(self.cells.len().ilog2())
     }
 
     /// What is left beside the index of what was restored would be too little for items. Nothing else has segments yet.
@@ -87,63 +107,104 @@ impl Restore for Restoring<'_> {
         }
     }
 
-    fn found(&mut self, items: &[(u64, Place)], displaced: &mut Vec<Place>) {
-        for &(hash, place) in items {
-            self.parts[self.store.cell_number(hash)].items.push((hash, place));
-        }
-        self.told += items.len();
-        self.waiting += items.len();
-        if self.waiting >= self.waiting_max {
+    fn found(&mut self, items: Records, displaced: &mut Vec<Place>) {
+        if self.items_waiting + items.len() > self.items_waiting_max {
             self.work(displaced, Part::fill);
         }
+        self.told += items.len();
+        self.items_waiting += items.len();
+        self.waiting.push(items);
     }
 
     fn end(&mut self, displaced: &mut Vec<Place>) {
-        self.work(displaced, |part| {
-            part.fill();
+        self.work(displaced, |part, dealt| {
+            part.fill(dealt);
             part.settle();
         });
     }
 }
 
 impl<'a> Restoring<'a> {
-    /// Does a step for every part.
-    fn work(&mut self, displaced: &mut Vec<Place>, step: impl Fn(&mut Part<'a>) + Sync) {
+    /// Deals out what waits, and does a step for every part.
+    fn work(&mut self, displaced: &mut Vec<Place>, step: impl Fn(&mut Part<'a>, &[Dealt]) + Sync) {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = if self.told < ALONE_MAX { 1 } else { cores };
-        self.waiting = 0;
+        let bits = self.store.dealt_bits();
+        self.dealt.resize_with(threads, Dealt::default);
+        let shares = self.waiting.chunks(self.waiting.len().div_ceil(threads).max(1));
+        let shares = shares.chain(std::iter::repeat(&[][..]));
+        at_once(self.dealt.iter_mut().zip(shares), |(dealt, share)| dealt.deal(share, bits));
+        self.waiting.clear();
+        self.items_waiting = 0;
+        let dealt = &self.dealt[..];
         let share = self.parts.len().div_ceil(threads);
-        let mut shares = self.parts.chunks_mut(share);
-        let ours = shares.next();
-        let step = &step;
-        std::thread::scope(|scope| {
-            for share in shares {
-                scope.spawn(move || share.iter_mut().for_each(step));
-            }
-            ours.into_iter().flatten().for_each(step);
-        });
+        at_once(self.parts.chunks_mut(share), |parts| parts.iter_mut().for_each(|part| step(part, dealt)));
         self.parts.iter_mut().for_each(|part| displaced.append(&mut part.displaced));
     }
 }
 
-impl<'a> Part<'a> {
-    fn new(store: &'a Store<()>, cell: &'a Cell) -> Part<'a> {
-        Part { store, cell, filling: None, items: Vec::new(), dealt: Vec::new(), displaced: Vec::new() }
+/// Does all at the same time, the first on this thread.
+fn at_once<T: Send>(all: impl IntoIterator<Item = T>, work: impl Fn(T) + Sync) {
+    let (mut all, work) = (all.into_iter(), &work);
+    let ours = all.next();
+    std::thread::scope(|scope| {
+        for one in all {
+            scope.spawn(move || work(one));
+        }
+        ours.into_iter().for_each(work);
+    });
+}
+
+/// Items, dealt out by the first bits of their hashes, so that those of one table follow one another soon.
+#[derive(Default)]
+struct Dealt {
+    /// As many as there were at the most; those behind the last hand are of another time.
+    items: Vec<(u64, Place)>,
+    /// Where each hand ends, which is where the next begins.
+    ends: Vec<usize>,
+}
+
+impl Dealt {
+    /// Deals out these instead; in one hand the order stays.
+    fn deal(&mut self, records: &[Records], bits: u32) {
+        let hand = |hash: u64| (hash >> (u64::BITS - bits)) as usize;
+        let all = || records.iter().flat_map(Records::iter);
+        self.ends.clear();
+        self.ends.resize(1 << bits, 0);
+        all().for_each(|(hash, _)| self.ends[hand(hash)] += 1);
+        let mut begin = 0;
+        for end in &mut self.ends {
+            begin += std::mem::replace(end, begin);
+        }
+        if self.items.len() < begin {
+            self.items = vec![(0, Place::from_parts(0, 0)); begin];
+        }
+        all().for_each(|(hash, place)| {
+            let at = &mut self.ends[hand(hash)];
+            self.items[*at] = (hash, place);
+            *at += 1;
+        });
     }
 
-    /// Takes what waits.
-    fn fill(&mut self) {
-        let mut items = std::mem::take(&mut self.items);
-        deal(&items, self.store.shift + 1, &mut self.dealt);
-        items.clear();
-        self.items = items;
-        let items = std::mem::take(&mut self.dealt);
-        let filled = self.append(&items);
-        if filled < items.len() {
-            self.settle();
-            self.enter(&items[filled..]);
+    fn hand(&self, number: usize) -> &[(u64, Place)] {
+        let begin = if number == 0 { 0 } else { self.ends[number - 1] };
+        &self.items[begin..self.ends[number]]
+    }
+}
+
+impl Part<'_> {
+    /// Takes its hands.
+    fn fill(&mut self, dealt: &[Dealt]) {
+        for number in self.hands.clone() {
+            // Of one hash, who was told last comes last.
+            for items in dealt.iter().map(|dealt| dealt.hand(number)) {
+                let filled = self.append(items);
+                if filled < items.len() {
+                    self.settle();
+                    self.enter(&items[filled..]);
+                }
+            }
         }
-        self.dealt = items;
     }
 
     /// Appends items to the index that is being filled; how many there was room for.
@@ -203,30 +264,12 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Sorts a shard's items by the first bits of their hashes below the `rest` that the shards have left, so that those of one table
-/// follow one another soon; of equal ones the order stays.
-fn deal(items: &[(u64, Place)], rest: u32, dealt: &mut Vec<(u64, Place)>) {
-    let hand = |hash: u64| (hash << (u64::BITS - rest) >> (u64::BITS - DEALT_BITS)) as usize;
-    let mut ends = [0; 1 << DEALT_BITS];
-    items.iter().for_each(|(hash, _)| ends[hand(*hash)] += 1);
-    let mut begin = 0;
-    for end in &mut ends {
-        begin += std::mem::replace(end, begin);
-    }
-    dealt.clear();
-    dealt.resize(items.len(), (0, Place::from_parts(0, 0)));
-    for &item in items {
-        let at = &mut ends[hand(item.0)];
-        dealt[*at] = item;
-        *at += 1;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::flash::summary::record;
     use crate::hash::Hasher;
     use crate::memory::Budget;
     use crate::store::StoreOptions;
@@ -236,7 +279,7 @@ mod tests {
         let budget = Arc::new(Budget::without_buffers(16 << 20));
         let store = Store::new(Hasher::new([1, 2]), budget.clone(), StoreOptions::default());
         let restoring = store.restoring();
-        let waiting = restoring.waiting_max * WAITING_BYTES;
+        let waiting = restoring.items_waiting_max * WAITING_BYTES;
         assert!(waiting > 1 << 19 && waiting <= 1 << 20, "{waiting}");
         assert_eq!(budget.held(Kind::Pending), waiting);
         drop(restoring);
@@ -244,17 +287,40 @@ mod tests {
     }
 
     #[test]
-    fn dealt_out_by_hash_equal_ones_stay_in_order() {
+    fn dealt_out_by_hash_all_come_and_equal_ones_stay_in_order() {
         let hasher = Hasher::new([3, 4]);
-        for rest in [64, 61, 54] {
-            // Of one shard, and each hash comes three times.
-            let hash = |number: u32| hasher.hash(&(number % 1000).to_le_bytes()) & (u64::MAX >> (64 - rest));
-            let items: Vec<(u64, Place)> = (0..3000).map(|number| (hash(number), Place::shared(number, 1))).collect();
-            let mut dealt = vec![items[0]; 7];
-            deal(&items, rest, &mut dealt);
-            let mut expected = items.clone();
-            expected.sort_by_key(|(hash, _)| hash << (64 - rest) >> (64 - DEALT_BITS));
-            assert!(dealt == expected, "{rest} bits");
+        // Each hash comes three times.
+        let hash = |number: u32| hasher.hash(&(number % 1000).to_le_bytes());
+        let record = |number: u32| record(hash(number), Place::shared(number / 16, number % 16), 0);
+        let mut dealt = Dealt::default();
+        for (count, bits) in [(3000, 10), (1500, 1), (3000, 12), (0, 10)] {
+            let records = [0..count / 3, count / 3..count].map(|range| Records::new(range.map(record).collect(), 0));
+            dealt.deal(&records, bits);
+            let mut expected: Vec<(u64, Place)> = records.iter().flat_map(Records::iter).collect();
+            expected.sort_by_key(|(hash, _)| hash >> (64 - bits));
+            assert!((0..1 << bits).flat_map(|hand| dealt.hand(hand)).eq(&expected), "{count} items by {bits} bits");
+        }
+    }
+
+    #[test]
+    fn of_equal_ones_the_last_that_was_told_stays() {
+        let hasher = Hasher::new([3, 4]);
+        // All at once, on several threads, or a few segments at a time.
+        for limit in [64 << 20, 8 << 20] {
+            let budget = Arc::new(Budget::without_buffers(limit));
+            let store = Store::new(Hasher::new([1, 2]), budget, StoreOptions::default());
+            let mut restoring = store.restoring();
+            restoring.begin(20 * 1500);
+            let mut displaced = Vec::new();
+            for first in (0..20).map(|segment| segment * 1024) {
+                let place = |number: u32| Place::shared(first + number / 16, number % 16);
+                let record = |number: u32| record(hasher.hash(&number.to_le_bytes()), place(number), first);
+                restoring.found(Records::new((0..1500).map(record).collect(), first), &mut displaced);
+            }
+
+            restoring.end(&mut displaced);
+            assert_eq!(displaced.len(), 19 * 1500);
+            assert!(displaced.iter().all(|place| place.page() < 19 * 1024), "not of the last segment");
         }
     }
 }

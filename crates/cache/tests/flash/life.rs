@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use cache::flash::{FlashLog, Fresh, Lookup, OpenError, Options, Place, Reason, Refused, Restore};
+use cache::flash::{FlashLog, Fresh, Lookup, OpenError, Options, Place, Reason, Records, Refused, Restore};
 use cache::item::Meta;
 use device::{Durability, FileNamespace, FileOptions, Lba, Memory, Namespace};
 use engine::sim::{SimConfig, World};
@@ -193,7 +193,7 @@ fn a_restart_reads_summaries_alone() {
         }
         log.close().await.expect("closed");
         let mut told = 0_u64;
-        let opened = FlashLog::open(namespace, journal, &options, |items: &[(u64, Place)], _: &mut Vec<Place>| {
+        let opened = FlashLog::open(namespace, journal, &options, |items: Records, _: &mut Vec<Place>| {
             told += items.len() as u64;
         });
         let (log, recovery) = opened.await.expect("opened");
@@ -287,8 +287,8 @@ impl Restore for Last<'_> {
         assert!(self.told.is_empty() && items >= 1);
     }
 
-    fn found(&mut self, items: &[(u64, Place)], displaced: &mut Vec<Place>) {
-        self.told.extend(items.iter().map(|(_, place)| *place));
+    fn found(&mut self, items: Records, displaced: &mut Vec<Place>) {
+        self.told.extend(items.iter().map(|(_, place)| place));
         if !self.at_end {
             self.displace(displaced);
         }

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use cache::flash::{Boot, FlashLog, HASH_BITS, Lookup, OpenError, Options, Origin, Place, Reason, Recovery, Refused};
+use cache::flash::{
+    Boot, FlashLog, HASH_BITS, Lookup, OpenError, Options, Origin, Place, Reason, Records, Recovery, Refused,
+};
 use cache::item::{Cas, Meta, Seconds};
 use device::Namespace;
 use engine::{Mapped, task, time};
@@ -128,8 +130,8 @@ impl<N: Namespace> Owner<N> {
         hashes: Hashes,
     ) -> Result<Owner<N>, OpenError> {
         let index = RefCell::new(BTreeMap::new());
-        let found = |items: &[(u64, Place)], displaced: &mut Vec<Place>| {
-            displaced.extend(items.iter().filter_map(|&(hash, place)| index.borrow_mut().insert(hash, place)));
+        let found = |items: Records, displaced: &mut Vec<Place>| {
+            displaced.extend(items.iter().filter_map(|(hash, place)| index.borrow_mut().insert(hash, place)));
         };
         let (log, recovery) = FlashLog::open(namespace, Arc::clone(journal), options, found).await?;
         let log = Arc::new(log);
