@@ -19,8 +19,9 @@ use crc_fast::CrcAlgorithm::Crc64Nvme;
 
 use super::place::{PAGE_BYTES, SEGMENT_PAGES_MAX};
 
-/// The format this code writes, and the only one it reads. 1 had a checksum for each item.
-pub const FORMAT: u32 = 2;
+/// The format this code writes, and the only one it reads. 1 had a checksum for each item; in 2 that of an
+/// item alone did not know its page.
+pub const FORMAT: u32 = 3;
 const MAGIC: [u8; 8] = *b"YAGURAFC";
 
 /// What a superblock says.

@@ -15,8 +15,7 @@ use crate::shard::{INDEX_PART, Restored};
 
 use super::{Cell, Store, empty_index};
 
-/// The part of the memory that items may take which wait, as a divisor, and the most of them. Chosen: a thread's start is below a
-/// hundredth of its work.
+/// The part of the memory that items may take which wait, as a divisor, and the most of them. Chosen: much more than a share.
 const WAITING_PART: usize = 16;
 const WAITING_MAX: usize = 1 << 20;
 /// Bytes of an item that waits: its record, and the copy that is dealt out.
@@ -24,8 +23,10 @@ const WAITING_BYTES: usize = size_of::<u64>() + size_of::<(u64, Place)>();
 /// Bits of hashes by which items are dealt out before they are appended, at least. Chosen: what tables of one hand have in use fits
 /// the caches that are nearest, and so do the ends of all hands.
 const DEALT_BITS: u32 = 9;
-/// So many items are restored by one thread. Guessed: to start others takes as long.
-const ALONE_MAX: usize = 2048;
+/// So many items at least are a thread's share. Guessed: to start one takes as long as two thousand.
+const SHARE_MIN: usize = 16 << 10;
+/// What a summary counts for beside its items while it waits.
+const SUMMARY_ITEMS: usize = 4;
 /// How often an item is tried, whose table may be among many to be split.
 const TRIES_MAX: usize = 1024;
 /// How often a filling is tried that others may take the memory from.
@@ -40,8 +41,11 @@ pub struct Restoring<'a> {
     store: &'a Store<()>,
     parts: Vec<Part<'a>>,
     waiting: Vec<Records>,
+    /// What they count for, and may.
     items_waiting: usize,
     items_waiting_max: usize,
+    /// Threads that may work at the same time.
+    threads: usize,
     /// Where they are dealt out, a thread's each.
     dealt: Vec<Dealt>,
     /// Items of all that was told.
@@ -80,6 +84,7 @@ impl Store<()> {
             waiting: Vec::new(),
             items_waiting: 0,
             items_waiting_max,
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
             dealt: Vec::new(),
             told: 0,
         }
@@ -108,16 +113,21 @@ impl Restore for Restoring<'_> {
     }
 
     fn found(&mut self, items: Records, displaced: &mut Vec<Place>) {
-        if self.items_waiting + items.len() > self.items_waiting_max {
-            self.work(displaced, Part::fill);
+        if items.is_empty() {
+            return;
         }
+        let count = items.len() + SUMMARY_ITEMS;
+        if self.items_waiting + count > self.items_waiting_max {
+            self.work(displaced, self.items_waiting, Part::fill);
+        }
+        self.allow(count);
         self.told += items.len();
-        self.items_waiting += items.len();
+        self.items_waiting += count;
         self.waiting.push(items);
     }
 
     fn end(&mut self, displaced: &mut Vec<Place>) {
-        self.work(displaced, |part, dealt| {
+        self.work(displaced, self.told, |part, dealt| {
             part.fill(dealt);
             part.settle();
         });
@@ -125,22 +135,39 @@ impl Restore for Restoring<'_> {
 }
 
 impl<'a> Restoring<'a> {
-    /// Deals out what waits, and does a step for every part.
-    fn work(&mut self, displaced: &mut Vec<Place>, step: impl Fn(&mut Part<'a>, &[Dealt]) + Sync) {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = if self.told < ALONE_MAX { 1 } else { cores };
+    /// So many may wait: a single summary may be longer than what was meant to.
+    fn allow(&mut self, items: usize) {
+        let more = items.saturating_sub(self.items_waiting_max);
+        self.store.budget.take(Kind::Pending, more * WAITING_BYTES);
+        self.items_waiting_max += more;
+    }
+
+    /// Deals out what waits, and does a step for every part, with `items` in all.
+    fn work(&mut self, displaced: &mut Vec<Place>, items: usize, step: impl Fn(&mut Part<'a>, &[Dealt]) + Sync) {
         let bits = self.store.dealt_bits();
-        self.dealt.resize_with(threads, Dealt::default);
-        let shares = self.waiting.chunks(self.waiting.len().div_ceil(threads).max(1));
-        let shares = shares.chain(std::iter::repeat(&[][..]));
+        let threads = |items: usize| (items / SHARE_MIN).clamp(1, self.threads);
+        let shares = shares(&self.waiting, threads(self.items_waiting));
+        self.dealt.resize_with(shares.len(), Dealt::default);
         at_once(self.dealt.iter_mut().zip(shares), |(dealt, share)| dealt.deal(share, bits));
+        let dealt = &self.dealt[..];
+        let each = self.parts.len().div_ceil(threads(items));
+        at_once(self.parts.chunks_mut(each), |parts| parts.iter_mut().for_each(|part| step(part, dealt)));
+        self.parts.iter_mut().for_each(|part| displaced.append(&mut part.displaced));
         self.waiting.clear();
         self.items_waiting = 0;
-        let dealt = &self.dealt[..];
-        let share = self.parts.len().div_ceil(threads);
-        at_once(self.parts.chunks_mut(share), |parts| parts.iter_mut().for_each(|part| step(part, dealt)));
-        self.parts.iter_mut().for_each(|part| displaced.append(&mut part.displaced));
     }
+}
+
+/// Summaries in shares, one behind the other, of about as many items: one for each of `threads` at most.
+fn shares(waiting: &[Records], threads: usize) -> Vec<&[Records]> {
+    let all: usize = waiting.iter().map(Records::len).sum();
+    let (each, mut begin) = (all.div_ceil(threads), 0);
+    let is_together = |one: &Records, _: &Records| {
+        let share = begin / each;
+        begin += one.len();
+        begin / each == share
+    };
+    waiting.chunk_by(is_together).collect()
 }
 
 /// Does all at the same time, the first on this thread.
@@ -158,7 +185,7 @@ fn at_once<T: Send>(all: impl IntoIterator<Item = T>, work: impl Fn(T) + Sync) {
 /// Items, dealt out by the first bits of their hashes, so that those of one table follow one another soon.
 #[derive(Default)]
 struct Dealt {
-    /// As many as there were at the most; those behind the last hand are of another time.
+    /// Those behind the last hand are of another time.
     items: Vec<(u64, Place)>,
     /// Where each hand ends, which is where the next begins.
     ends: Vec<usize>,
@@ -176,7 +203,9 @@ impl Dealt {
         for end in &mut self.ends {
             begin += std::mem::replace(end, begin);
         }
-        if self.items.len() < begin {
+        // Neither is there ever a second copy, nor is one kept that is much longer than it need be.
+        if self.items.len() < begin || self.items.len() > 2 * begin {
+            self.items = Vec::new();
             self.items = vec![(0, Place::from_parts(0, 0)); begin];
         }
         all().for_each(|(hash, place)| {
@@ -303,6 +332,25 @@ mod tests {
     }
 
     #[test]
+    fn every_thread_gets_a_share_of_what_waits() {
+        let records = |count| Records::new(vec![0; count], 0);
+        for (counts, threads, expected) in [
+            (vec![100; 8], 4, vec![200; 4]),
+            (vec![100; 8], 3, vec![300, 300, 200]),
+            (vec![1000, 1, 1, 1, 1000, 1], 2, vec![1002, 1002]),
+            (vec![5, 5], 128, vec![5, 5]),
+            (vec![7], 1, vec![7]),
+            (vec![], 2, vec![]),
+        ] {
+            let waiting: Vec<Records> = counts.into_iter().map(records).collect();
+            let shares = shares(&waiting, threads);
+            let counts: Vec<usize> = shares.iter().map(|share| share.iter().map(Records::len).sum()).collect();
+            assert_eq!(counts, expected);
+            assert!(shares.concat().len() == waiting.len());
+        }
+    }
+
+    #[test]
     fn of_equal_ones_the_last_that_was_told_stays() {
         let hasher = Hasher::new([3, 4]);
         // All at once, on several threads, or a few segments at a time.
@@ -310,17 +358,18 @@ mod tests {
             let budget = Arc::new(Budget::without_buffers(limit));
             let store = Store::new(Hasher::new([1, 2]), budget, StoreOptions::default());
             let mut restoring = store.restoring();
-            restoring.begin(20 * 1500);
+            restoring.threads = 3;
+            restoring.begin(40 * 1500);
             let mut displaced = Vec::new();
-            for first in (0..20).map(|segment| segment * 1024) {
+            for first in (0..40).map(|segment| segment * 1024) {
                 let place = |number: u32| Place::shared(first + number / 16, number % 16);
                 let record = |number: u32| record(hasher.hash(&number.to_le_bytes()), place(number), first);
                 restoring.found(Records::new((0..1500).map(record).collect(), first), &mut displaced);
             }
 
             restoring.end(&mut displaced);
-            assert_eq!(displaced.len(), 19 * 1500);
-            assert!(displaced.iter().all(|place| place.page() < 19 * 1024), "not of the last segment");
+            assert_eq!(displaced.len(), 39 * 1500);
+            assert!(displaced.iter().all(|place| place.page() < 39 * 1024), "not of the last segment");
         }
     }
 }

@@ -246,7 +246,7 @@ fn namespaces_that_are_not_ours_are_refused_or_begun_anew() {
     });
 }
 
-/// One of format 1 was not damaged, and is no error: it is begun anew, and that is said.
+/// One of format 2 was not damaged, and is no error: it is begun anew, and that is said.
 #[test]
 fn a_log_of_an_earlier_version_is_begun_anew() {
     run(1, async {
@@ -259,7 +259,7 @@ fn a_log_of_an_earlier_version_is_begun_anew() {
         owner.log.close().await.expect("closed");
         let mut page = Buf::with_len(4096);
         (_, page) = namespace.read(Lba(0), page).await;
-        page[8..12].copy_from_slice(&1_u32.to_le_bytes());
+        page[8..12].copy_from_slice(&2_u32.to_le_bytes());
         page[16..24].fill(0);
         let sum = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, &page);
         page[16..24].copy_from_slice(&sum.to_le_bytes());
