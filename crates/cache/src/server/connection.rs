@@ -11,7 +11,6 @@ use std::task::Poll;
 use std::time::Duration;
 
 use engine::net::SendBatch;
-use engine::sync::MailReceiver;
 use engine::{Buf, time};
 use fabric::tls::ClientStream;
 
@@ -19,7 +18,8 @@ use super::dump;
 use super::holdings::Holdings;
 use super::shared::{Activity, Seen};
 use super::times::Begun;
-use super::{Counters, Open, Thread};
+use super::watch::{Lines, WAITING_BYTES};
+use super::{Counters, Open, Thread, room};
 use crate::item::Seconds;
 use crate::session::{Awaits, Dump, Ending, FETCHES_MAX, RECEIVE_BYTES, Server, Session, Step, Watch};
 use crate::slot::Slots;
@@ -150,6 +150,11 @@ impl<S: Slots + Holdings, V: Server> Connection<S, V> {
     /// Sends what happens until the peer ends the connection.
     async fn watch(&mut self, watch: Watch) -> io::Result<()> {
         let thread = self.thread.clone();
+        let Some(_held) = room::hold(&*thread.slots, WAITING_BYTES).await else {
+            self.session.output().line(b"WATCHER_FAILED failed to add log watcher");
+            self.send().await?;
+            return Err(io::Error::other("no memory for a watcher"));
+        };
         let Some((number, lines)) = thread.shared.watchers().add(watch) else {
             self.session.output().line(b"WATCHER_TOO_MANY log watcher limit reached");
             self.send().await?;
@@ -161,7 +166,7 @@ impl<S: Slots + Holdings, V: Server> Connection<S, V> {
         ended
     }
 
-    async fn tell_of(&mut self, lines: &MailReceiver<String>) -> io::Result<()> {
+    async fn tell_of(&mut self, lines: &Lines) -> io::Result<()> {
         self.send().await?;
         let open = self.open.clone();
         let mut ends = pin!(async move {
@@ -174,13 +179,13 @@ impl<S: Slots + Holdings, V: Server> Connection<S, V> {
             }
         });
         loop {
-            let next = pin!(lines.recv());
-            let line = match either(ends.as_mut(), next).await {
+            let next = pin!(lines.next());
+            let text = match either(ends.as_mut(), next).await {
                 Either::Ended(result) => return result.and(Err(io::ErrorKind::ConnectionAborted.into())),
-                Either::Line(line) => line,
+                Either::Text(text) => text,
             };
-            let Some(line) = line else { return Ok(()) };
-            self.session.output().bytes(line.as_bytes());
+            let Some(text) = text else { return Ok(()) };
+            self.session.output().bytes(&text);
             self.send().await?;
         }
     }
@@ -274,7 +279,7 @@ async fn patiently(
 
 enum Either<E, L> {
     Ended(E),
-    Line(L),
+    Text(L),
 }
 
 /// Awaits whichever comes first.
@@ -286,7 +291,7 @@ async fn either<E, L>(
         if let Poll::Ready(ended) = ends.as_mut().poll(context) {
             return Poll::Ready(Either::Ended(ended));
         }
-        next.as_mut().poll(context).map(Either::Line)
+        next.as_mut().poll(context).map(Either::Text)
     })
     .await
 }

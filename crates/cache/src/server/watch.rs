@@ -1,5 +1,6 @@
 //! `watch`: what happens, as lines to those who asked for it. Whoever does not read fast enough misses lines and is told how many.
 
+use std::collections::VecDeque;
 use std::fmt::Display;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU16, AtomicU64};
@@ -14,8 +15,11 @@ use super::shared::Shared;
 use crate::item::{Meta, NEVER, Seconds};
 use crate::session::{Happening, Watch};
 
-/// Lines that wait for one watcher. Chosen: about memcached's 256 KiB for each.
-const LINES_MAX: usize = 4096;
+/// Bytes of lines that wait for one watcher, as many as memcached's. They count against the memory limit whether there are lines or
+/// not.
+pub(super) const WAITING_BYTES: usize = 256 << 10;
+/// Bytes that are taken of them to be sent at once.
+const PIECE_BYTES: usize = 16 << 10;
 /// Watchers at once, as in memcached (`WATCHER_LIMIT`).
 const WATCHERS_MAX: usize = 20;
 
@@ -36,8 +40,48 @@ pub(super) struct Watchers {
 struct Watcher {
     number: u64,
     watch: Watch,
-    lines: MailSender<String>,
+    waiting: Arc<Mutex<VecDeque<u8>>>,
+    woken: MailSender<()>,
     skipped: u64,
+}
+
+impl Watcher {
+    /// Adds a line, if there is room for it.
+    fn tell(&self, line: &str) -> bool {
+        let mut waiting = lock(&self.waiting);
+        let fits = waiting.len() + line.len() <= WAITING_BYTES;
+        if fits {
+            waiting.extend(line.as_bytes());
+        }
+        // A mailbox that is full says it already; one that is closed is about to be removed.
+        let _ = self.woken.try_send(());
+        fits
+    }
+}
+
+/// What waits for a watcher.
+pub(super) struct Lines {
+    waiting: Arc<Mutex<VecDeque<u8>>>,
+    woken: MailReceiver<()>,
+}
+
+impl Lines {
+    /// The next lines, or a piece of them, when there are any; `None`: it is a watcher no more.
+    pub(super) async fn next(&self) -> Option<Vec<u8>> {
+        loop {
+            let piece = self.piece();
+            if !piece.is_empty() {
+                return Some(piece);
+            }
+            self.woken.recv().await?;
+        }
+    }
+
+    fn piece(&self) -> Vec<u8> {
+        let mut waiting = lock(&self.waiting);
+        let bytes = waiting.len().min(PIECE_BYTES);
+        waiting.drain(..bytes).collect()
+    }
 }
 
 impl Watchers {
@@ -63,16 +107,17 @@ impl Watchers {
     }
 
     /// One more, and the number to remove it by; `None`: there are as many as may be.
-    pub(super) fn add(&self, watch: Watch) -> Option<(u64, MailReceiver<String>)> {
+    pub(super) fn add(&self, watch: Watch) -> Option<(u64, Lines)> {
         let mut all = self.lock();
         if all.len() >= WATCHERS_MAX {
             return None;
         }
-        let (lines, receiver) = mailbox(LINES_MAX);
+        let (sender, woken) = mailbox(1);
+        let waiting = Arc::new(Mutex::new(VecDeque::with_capacity(WAITING_BYTES)));
         let number = all.last().map_or(1, |last| last.number + 1);
-        all.push(Watcher { number, watch, lines, skipped: 0 });
+        all.push(Watcher { number, watch, waiting: waiting.clone(), woken: sender, skipped: 0 });
         self.note_wanted(&all);
-        Some((number, receiver))
+        Some((number, Lines { waiting, woken }))
     }
 
     /// One less.
@@ -134,23 +179,23 @@ impl Watchers {
             };
             let (seconds, micros) = (now.as_secs(), now.subsec_micros());
             let line = format!("{skipped}ts={seconds}.{micros:06} gid={number} {what}\n");
-            // It is full, or its connection is about to remove it.
-            match watcher.lines.try_send(line) {
-                Ok(()) => {
-                    watcher.skipped = 0;
-                    self.sent.fetch_add(1, Relaxed);
-                }
-                Err(_) => {
-                    watcher.skipped += 1;
-                    self.skipped.fetch_add(1, Relaxed);
-                }
+            if watcher.tell(&line) {
+                watcher.skipped = 0;
+                self.sent.fetch_add(1, Relaxed);
+            } else {
+                watcher.skipped += 1;
+                self.skipped.fetch_add(1, Relaxed);
             }
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Watcher>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.all)
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Has watchers told of items that are let go for others.
@@ -192,22 +237,31 @@ mod tests {
             watchers.happened(7, b"nobody", fetch(None, false));
             let (number, lines) = watchers.add(Watch::FETCHERS).expect("room");
             assert!(watchers.wants(KEYS) && !watchers.wants(Watch::MUTATIONS) && !watchers.wants(Watch::EVICTIONS));
-            for number in 0..LINES_MAX + 3 {
+            let told = |number: usize| {
                 watchers.happened(7, format!("a b{number}").as_bytes(), fetch((number == 0).then_some(9), number == 2));
                 watchers.happened(7, b"k", Happening::Store { status: "stored", command: "set", ttl: 0, bytes: 1 });
-            }
-            let mut got = Vec::new();
-            got.extend(lines.recv().await);
+            };
+            // Until three did not fit.
+            (0..)
+                .take_while(|&number| {
+                    told(number);
+                    watchers.counts().2 < 3
+                })
+                .for_each(drop);
+            let (_, sent, _) = watchers.counts();
+            let mut got = lines.next().await.expect("lines");
             watchers.happened(8, b"last", fetch(Some(0), false));
-            while got.len() < LINES_MAX + 1 {
-                got.extend(lines.recv().await);
+            while !lock(&lines.waiting).is_empty() {
+                got.extend(lines.next().await.expect("lines"));
             }
-            assert_eq!(watchers.counts(), (1, LINES_MAX as u64 + 1, 3));
+            assert!(got.len() > WAITING_BYTES - 200 && got.len() < WAITING_BYTES + PIECE_BYTES);
+            assert_eq!(watchers.counts(), (1, sent + 1, 3));
             watchers.remove(number);
             watchers.reset();
             assert_eq!(watchers.counts(), (0, 0, 0));
-            assert!(!watchers.wants(KEYS));
-            got
+            assert!(!watchers.wants(KEYS) && lines.next().await.is_none());
+            let got = String::from_utf8(got).expect("text");
+            got.split_inclusive('\n').map(str::to_owned).collect::<Vec<_>>()
         });
         let lines = lines.expect("no stall");
         let end =

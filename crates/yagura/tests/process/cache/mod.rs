@@ -427,6 +427,29 @@ fn memory_stays_within_its_limit_with_many_connections() {
     insist(&mut client, 50_000);
 }
 
+/// As many as there may be, which read nothing, of keys that are told in three times their length.
+#[test]
+fn watchers_that_do_not_read_take_no_more_than_is_counted() {
+    let limit = 64 << 20;
+    let server = serve(&["-m", "64", "-t", "1"]);
+    let mut client = Text::connect(server.address("listening"));
+    let value = "v".repeat(1000);
+    (0..80_000).for_each(|number| client.send(format!("set {number} 0 0 1000 noreply\r\n{value}\r\n").as_bytes()));
+    client.expect(b"mn\r\n", b"MN\r\n");
+    let items = client.figure("curr_items");
+    let mut watchers: Vec<_> = (0..20).map(|_| Text::connect(server.address("listening"))).collect();
+    watchers.iter_mut().for_each(|watcher| watcher.expect(b"watch fetchers mutations evictions\r\n", b"OK\r\n"));
+    for number in 0..200 {
+        let key = |at: usize| [&[0xff; 240][..], format!("{number:03}{at:03}").as_bytes()].concat();
+        client.send(&(0..100).flat_map(|at| [b"mg ", &key(at)[..], b"\r\n"].concat()).collect::<Vec<_>>());
+        client.expect(b"mn\r\n", &[&b"EN\r\n".repeat(100)[..], b"MN\r\n"].concat());
+        assert!(resident(server.id()) <= limit * 105 / 100, "{} bytes are resident", resident(server.id()));
+    }
+    assert!(client.figure("log_watcher_skipped") > 0);
+    // A quarter of a mebibyte each was taken from items.
+    assert!(client.figure("curr_items") > items * 3 / 4, "{} of {items} items", client.figure("curr_items"));
+}
+
 /// Resident bytes of a process.
 fn resident(pid: u32) -> usize {
     let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).expect("a running process");
