@@ -10,6 +10,7 @@ mod header;
 mod log;
 mod longs;
 mod lower;
+mod reasons;
 mod reclaim;
 mod scan;
 
@@ -24,6 +25,7 @@ use header::{HANDLE_BYTES, HEADER_BYTES, Header, extent};
 use log::Log;
 use longs::{Long, Longs};
 pub(crate) use lower::{Fate, Located, OnFlash, Restored};
+pub use reasons::{Dropped, FlashExit};
 use reclaim::Walk;
 pub(crate) use reclaim::{Effort, INDEX_PART, Progress, Surroundings};
 pub use reclaim::{Evicted, Lower};
@@ -65,6 +67,12 @@ pub struct Counters {
     pub promoted: u64,
     /// Items that left flash because their segment was collected.
     pub collected: u64,
+    /// Items that a flush took away.
+    pub flushed: u64,
+    /// Of those that left memory, those that are gone, for each [`Dropped`].
+    pub dropped: [u64; Dropped::NAMES.len()],
+    /// Items that left flash, for each [`FlashExit`].
+    pub left_flash: [u64; FlashExit::NAMES.len()],
 }
 
 impl std::ops::AddAssign for Counters {
@@ -82,6 +90,9 @@ impl std::ops::AddAssign for Counters {
         self.flash_hits += other.flash_hits;
         self.promoted += other.promoted;
         self.collected += other.collected;
+        self.flushed += other.flushed;
+        self.dropped.iter_mut().zip(other.dropped).for_each(|(sum, count)| *sum += count);
+        self.left_flash.iter_mut().zip(other.left_flash).for_each(|(sum, count)| *sum += count);
     }
 }
 
@@ -417,6 +428,7 @@ impl Shard {
     /// Takes all items away.
     pub(crate) fn clear(&mut self, pool: &Pool) {
         self.changed = true;
+        self.counters.flushed += self.index.len() as u64;
         self.index.clear(pool);
         self.log.clear(pool);
         self.walk = None;

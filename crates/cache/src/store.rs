@@ -29,7 +29,7 @@ use crate::item::{Item, Key, NEVER, Seconds};
 use crate::memory::{Budget, Kind, Pool, SEGMENT_BYTES};
 use crate::policy::PolicyKind;
 use crate::shard::{Changes, Effort, Mark, Progress, Shard, Surroundings, Target};
-pub use crate::shard::{Counters, Evicted, Lower};
+pub use crate::shard::{Counters, Dropped, Evicted, FlashExit, Lower};
 use crate::slot::{Look, NoRoom, Slots, chunk_lengths};
 use cas::CasValues;
 pub use held::Held;

@@ -38,7 +38,7 @@ counters! {
     kept_items,
     /// Bytes of their keys and values.
     kept_bytes,
-    /// Items that were refused: memory for writing was used up, or no segment was free.
+    /// Items that were not taken, from memory or of a collected segment, as [`super::Refused`] says.
     refused_items,
     /// Bytes written to the device, summaries included.
     device_written_bytes,

@@ -7,7 +7,7 @@ use super::admission::Admission;
 use super::{FlashLog, Place, Reason, Refused};
 use crate::index::FlashPlace;
 use crate::item::{Key, Meta, NEVER, Seconds, Value};
-use crate::store::Lower;
+use crate::store::{Dropped, Lower};
 
 impl From<Place> for FlashPlace {
     fn from(place: Place) -> FlashPlace {
@@ -55,9 +55,11 @@ impl<N> Tier<N> {
 }
 
 impl<N: Send + Sync> Lower for Tier<N> {
-    fn offer(&self, key: &Key<'_>, meta: &Meta, value: Value<'_>) -> Option<FlashPlace> {
-        // What is not taken is counted by the log.
-        if self.admission.admits(key.hash()) { self.append(key, meta, value).ok() } else { None }
+    fn offer(&self, key: &Key<'_>, meta: &Meta, value: Value<'_>) -> Result<FlashPlace, Dropped> {
+        if !self.admission.admits(key.hash()) {
+            return Err(Dropped::NotAdmitted);
+        }
+        self.append(key, meta, value).map_err(Dropped::from)
     }
 
     fn invalidate(&self, place: FlashPlace) {
@@ -91,10 +93,10 @@ impl<'a, N> TakingAll<'a, N> {
 }
 
 impl<N: Send + Sync> Lower for TakingAll<'_, N> {
-    fn offer(&self, key: &Key<'_>, meta: &Meta, value: Value<'_>) -> Option<FlashPlace> {
+    fn offer(&self, key: &Key<'_>, meta: &Meta, value: Value<'_>) -> Result<FlashPlace, Dropped> {
         let place = self.tier.append(key, meta, value);
         self.is_busy.store(place == Err(Refused::Full), Ordering::Relaxed);
-        place.ok()
+        place.map_err(Dropped::from)
     }
 
     fn is_busy(&self) -> bool {
@@ -158,8 +160,16 @@ mod tests {
             let sketch = Sketch::new(1000);
             (0..3).for_each(|_| sketch.note(9 << 40));
             (0..5000).for_each(|_| sketch.note_displaced(9 << 40));
-            let tier = Tier::new(log, Box::new(sketch));
-            assert_eq!(tier.offer(&key, &Meta::default(), Value::Whole(b"value")), None, "asked for by nobody");
+            let tier = Tier::new(Arc::clone(&log), Box::new(sketch));
+            let offer = |tier: &Tier<Memory>, value| tier.offer(&key, &Meta::default(), value);
+            let value = Value::Whole(b"value");
+            assert_eq!(offer(&tier, value), Err(Dropped::NotAdmitted), "asked for by nobody");
+            let tier = Tier::new(Arc::clone(&log), Box::new(AdmitAll));
+            let long = vec![chunks[0].clone(); 5];
+            assert_eq!(offer(&tier, Value::Chunks(&long)), Err(Dropped::TooLong));
+            engine::task::spawn(Arc::clone(&log).run()).detach();
+            log.close().await.expect("closed");
+            assert_eq!(offer(&tier, value), Err(Dropped::FlashEnded));
         });
         tested.expect("it ends");
     }

@@ -6,7 +6,7 @@ use crate::flash::{FlashStats, Tier};
 use crate::item::{Item, Meta, Seconds};
 use crate::memory::{Budget, SEGMENT_BYTES};
 use crate::slot::NoRoom;
-use crate::store::{Evicted, Lower, Scan, Store};
+use crate::store::{Dropped, Evicted, FlashExit, Lower, Scan, Store};
 
 /// Figures of all items at one moment; counts are since the server started.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
@@ -31,8 +31,12 @@ pub struct Figures {
     pub segment_bytes: u64,
     /// Items that were let go for others.
     pub evictions: u64,
+    /// The same by where they went, or why not to flash.
+    pub evicted_by: [(&'static str, u64); 1 + Dropped::NAMES.len()],
     /// Of these, such as nobody had read.
     pub evicted_unfetched: u64,
+    /// Items that a flush took away, from memory and from flash.
+    pub flushed: u64,
     /// Items that were over when their room was taken.
     pub reclaimed: u64,
     /// Items that were over and that nobody had read.
@@ -52,6 +56,8 @@ pub struct FlashFigures {
     pub promoted: u64,
     /// Items that left because their segment was collected.
     pub collected: u64,
+    /// Items that left although nobody had stored or deleted anything under their key, by reason.
+    pub left_by: [(&'static str, u64); FlashExit::NAMES.len()],
     /// Bytes that items can take.
     pub capacity_bytes: u64,
     /// What the log has done.
@@ -72,7 +78,13 @@ impl Figures {
             stats.other_key_reads = stats.other_key_reads.saturating_sub(earlier.other_key_reads);
             stats.checksum_errors = stats.checksum_errors.saturating_sub(earlier.checksum_errors);
         }
+        let mut evicted_by = self.evicted_by;
+        for ((_, count), (_, before)) in evicted_by.iter_mut().zip(earlier.evicted_by) {
+            *count = count.saturating_sub(before);
+        }
         Figures {
+            evicted_by,
+            flushed: self.flushed.saturating_sub(earlier.flushed),
             stored: self.stored.saturating_sub(earlier.stored),
             evictions: self.evictions.saturating_sub(earlier.evictions),
             evicted_unfetched: self.evicted_unfetched.saturating_sub(earlier.evicted_unfetched),
@@ -152,8 +164,15 @@ impl<L: Tiered + 'static> Holdings for Store<L> {
         let (hits, lowered) = (counters.flash_hits, counters.lowered);
         let (promoted, collected) = (counters.promoted, counters.collected);
         let flash = self.lower().flash();
+        let mut evicted_by = [("to_flash", counters.lowered); 1 + Dropped::NAMES.len()];
+        for (of, named) in evicted_by[1..].iter_mut().zip(Dropped::NAMES.into_iter().zip(counters.dropped)) {
+            *of = named;
+        }
+        let left_by = std::array::from_fn(|reason| (FlashExit::NAMES[reason], counters.left_flash[reason]));
         Figures {
-            flash: flash.map(|flash| FlashFigures { hits, lowered, promoted, collected, ..flash }),
+            flash: flash.map(|flash| FlashFigures { hits, lowered, promoted, collected, left_by, ..flash }),
+            evicted_by,
+            flushed: counters.flushed,
             items: counters.items,
             bytes: counters.bytes,
             stored: counters.stored,
@@ -212,7 +231,9 @@ mod tests {
             bytes: count,
             stored: count,
             evictions: count,
+            evicted_by: [("why", count); 1 + Dropped::NAMES.len()],
             evicted_unfetched: count,
+            flushed: count,
             reclaimed: count,
             expired_unfetched: count,
             flash: flash(count),

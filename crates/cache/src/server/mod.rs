@@ -35,6 +35,7 @@ pub use holdings::{Figures, FlashFigures, Holdings, Listed, Tiered};
 pub(crate) use prefixes::Prefixes;
 pub use room::keep_memory;
 pub use shared::{Clock, Options, Program, Said, Shared, TlsFiles};
+pub use statistics::cpu_seconds;
 pub use times::Times;
 pub use watch::tell_evictions;
 
@@ -113,7 +114,8 @@ impl<S: Slots + Holdings + 'static, V: Server + 'static> Worker<S, V> {
     /// Accepts TCP connections until the future is dropped; they go round this thread and `others`.
     pub async fn accept(&self, listener: &TcpListener, others: &[MailSender<Accepted>]) {
         let mut turn = 0;
-        self.thread.shared.listens(Tcp(listener.local_addr()).to_string());
+        let address = listener.local_addr();
+        self.thread.shared.listens(Tcp(address).to_string(), Some(address.port()));
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => self.hand_out(Accepted::Tcp(stream.detach()), others, &mut turn).await,
@@ -125,7 +127,7 @@ impl<S: Slots + Holdings + 'static, V: Server + 'static> Worker<S, V> {
     /// The same of connections over a path.
     pub async fn accept_unix(&self, listener: &UnixListener, others: &[MailSender<Accepted>]) {
         let mut turn = 0;
-        self.thread.shared.listens(self.thread.shared.unix_address());
+        self.thread.shared.listens(self.thread.shared.unix_address(), None);
         loop {
             match listener.accept().await {
                 Ok(stream) => self.hand_out(Accepted::Unix(stream), others, &mut turn).await,

@@ -66,7 +66,7 @@ pub trait Program: Send + Sync {
 /// What a server was told at its start, for those who ask later.
 #[derive(Clone, Default, Debug)]
 pub struct Said {
-    /// The TCP port.
+    /// The TCP port; 0: any, see [`Shared::port`].
     pub port: u16,
     /// Where it listens.
     pub listen: String,
@@ -212,6 +212,8 @@ pub struct Shared {
     seen: Mutex<BTreeMap<u64, Arc<Seen>>>,
     /// Where connections are accepted, under numbers as theirs.
     listeners: Mutex<Vec<(u64, String)>>,
+    /// The first TCP port of these: what a server got that took any free one.
+    port: OnceLock<u16>,
     clock: OnceLock<Clock>,
     open: Arc<AtomicUsize>,
     /// Memory is over its limit, and there is no item left to let go.
@@ -249,6 +251,7 @@ impl Shared {
             watchers: Watchers::default(),
             seen: Mutex::default(),
             listeners: Mutex::default(),
+            port: OnceLock::new(),
             clock: options.clock.map_or_else(OnceLock::new, OnceLock::from),
             open: Arc::default(),
             is_short: AtomicBool::new(false),
@@ -269,6 +272,12 @@ impl Shared {
     /// Seconds since the server started.
     pub fn uptime(&self) -> u64 {
         self.clock().uptime()
+    }
+
+    /// When the server started, in seconds since 1970, once its clock has been looked at. It asks no clock itself, so that any
+    /// thread may call it.
+    pub fn started(&self) -> Option<u64> {
+        self.clock.get().map(|clock| clock.began + CLOCK_START)
     }
 
     fn clock(&self) -> &Clock {
@@ -350,8 +359,21 @@ impl Shared {
         &self.watchers
     }
 
-    /// Notes where connections are accepted.
-    pub(super) fn listens(&self, at: String) {
+    /// How many watchers there are, and the lines that were sent to such, and not, since the server started.
+    pub fn watched(&self) -> (usize, u64, u64) {
+        self.watchers.totals()
+    }
+
+    /// The TCP port that was asked for, or the one in use where any was to do; 0: there is none.
+    pub fn port(&self) -> u16 {
+        if self.said.port > 0 { self.said.port } else { self.port.get().copied().unwrap_or(0) }
+    }
+
+    /// Notes where connections are accepted, and at which TCP port.
+    pub(super) fn listens(&self, at: String, port: Option<u16>) {
+        if let Some(port) = port {
+            self.port.get_or_init(|| port);
+        }
         let id = self.next_id.fetch_add(1, Relaxed);
         self.listeners.lock().unwrap_or_else(PoisonError::into_inner).push((id, at));
     }

@@ -56,7 +56,9 @@ pub(super) fn general(shared: &Shared, (totals, figures): &(Totals, Figures), te
     tell("expired_unfetched", &figures.expired_unfetched);
     tell("evicted_unfetched", &figures.evicted_unfetched);
     tell("evictions", &figures.evictions);
+    figures.evicted_by.iter().for_each(|(why, items)| tell(&format!("evicted_{why}"), items));
     tell("reclaimed", &figures.reclaimed);
+    tell("flushed_items", &figures.flushed);
     let (watchers, sent, skipped) = shared.watchers().counts();
     tell("log_watchers", &watchers);
     tell("log_watcher_sent", &sent);
@@ -86,6 +88,7 @@ fn flash(figures: &FlashFigures, tell: &mut Tell<'_>) {
     tell("extstore_bytes_read", &stats.device_read_bytes);
     tell("extstore_limit_maxbytes", &figures.capacity_bytes);
     tell("extstore_compact_rescues", &stats.kept_items);
+    figures.left_by.iter().for_each(|(why, items)| tell(&format!("flash_left_{why}"), items));
     tell("flash_lowered", &figures.lowered);
     tell("flash_admitted_items", &stats.admitted_items);
     tell("flash_admitted_bytes", &stats.admitted_bytes);
@@ -130,7 +133,7 @@ pub(super) fn settings(shared: &Shared, figures: &Figures, tell: &mut Tell<'_>) 
     let yes = |is: bool| if is { "yes" } else { "no" };
     tell("maxbytes", &figures.limit);
     tell("maxconns", &shared.connections_max());
-    tell("tcpport", &said.port);
+    tell("tcpport", &shared.port());
     tell("udpport", &0);
     tell("inter", &said.listen);
     tell("verbosity", &shared.verbosity());
@@ -221,7 +224,7 @@ pub(super) fn slabs((totals, figures): &(Totals, Figures), tell: &mut Tell<'_>) 
 }
 
 /// CPU time of this process in user and in system mode, if the kernel tells.
-fn cpu_seconds() -> Option<(f64, f64)> {
+pub fn cpu_seconds() -> Option<(f64, f64)> {
     // What a tick is to programs on Linux, whatever the kernel's own.
     const TICKS_PER_SECOND: f64 = 100.0;
     let text = std::fs::read_to_string("/proc/self/stat").ok()?;

@@ -35,6 +35,8 @@ pub(super) struct Watchers {
     next_line: AtomicU64,
     sent: AtomicU64,
     skipped: AtomicU64,
+    /// What these two were at the last reset.
+    reset: Mutex<(u64, u64)>,
 }
 
 struct Watcher {
@@ -92,13 +94,20 @@ impl Watchers {
 
     /// How many there are, and the lines that were sent to them, and not, since the last reset.
     pub(super) fn counts(&self) -> (usize, u64, u64) {
+        let (watchers, sent, skipped) = self.totals();
+        let (sent_before, skipped_before) = *self.reset.lock().unwrap_or_else(PoisonError::into_inner);
+        (watchers, sent.saturating_sub(sent_before), skipped.saturating_sub(skipped_before))
+    }
+
+    /// The same since the server started.
+    pub(super) fn totals(&self) -> (usize, u64, u64) {
         (self.lock().len(), self.sent.load(Relaxed), self.skipped.load(Relaxed))
     }
 
-    /// Counts lines anew.
+    /// Counts lines anew, but for [`Watchers::totals`].
     pub(super) fn reset(&self) {
-        self.sent.store(0, Relaxed);
-        self.skipped.store(0, Relaxed);
+        let (_, sent, skipped) = self.totals();
+        *self.reset.lock().unwrap_or_else(PoisonError::into_inner) = (sent, skipped);
     }
 
     /// There may be one more.
@@ -258,7 +267,7 @@ mod tests {
             assert_eq!(watchers.counts(), (1, sent + 1, 3));
             watchers.remove(number);
             watchers.reset();
-            assert_eq!(watchers.counts(), (0, 0, 0));
+            assert_eq!((watchers.counts(), watchers.totals()), ((0, 0, 0), (0, sent + 1, 3)));
             assert!(!watchers.wants(KEYS) && lines.next().await.is_none());
             let got = String::from_utf8(got).expect("text");
             got.split_inclusive('\n').map(str::to_owned).collect::<Vec<_>>()

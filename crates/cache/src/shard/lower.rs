@@ -12,7 +12,7 @@ use crate::item::{Item, Key, NewValue, Seconds, Value};
 use crate::memory::Pool;
 use crate::slot::NoRoom;
 
-use super::{Found, HEADER_BYTES, New, Shard, Target, header::Header, log::Log};
+use super::{Dropped, FlashExit, Found, HEADER_BYTES, New, Shard, Target, header::Header, log::Log};
 
 /// An entry of an item on flash, which may be another key's, until the shard is changed.
 #[derive(Clone, Copy, Debug)]
@@ -100,10 +100,16 @@ impl Shard {
         self.note_stale(at.place);
     }
 
+    /// The same where nobody has asked for that.
+    pub(crate) fn lose_on_flash(&mut self, at: OnFlash, why: FlashExit) {
+        self.counters.left_flash[why as usize] += 1;
+        self.drop_on_flash(at);
+    }
+
     /// It was found there, and had expired.
     pub(crate) fn expire_on_flash(&mut self, at: OnFlash) {
         self.had_expired = true;
-        self.drop_on_flash(at);
+        self.lose_on_flash(at, FlashExit::Expired);
     }
 
     pub(super) fn note_stale(&mut self, place: FlashPlace) {
@@ -126,6 +132,7 @@ impl Shard {
                 self.note_stale(place);
             }
             self.index.remove(other);
+            self.counters.left_flash[FlashExit::SameHash as usize] += 1;
             let in_memory = |entry: Entry| entry.location() == Location::Memory(found.position);
             let Some((moved, _)) = self.index.find(hash, in_memory) else {
                 debug_assert!(false, "what was in the index still is");
@@ -161,17 +168,28 @@ impl Shard {
                 Fate::Elsewhere
             }
             Location::Flash(_, 0) => {
-                self.index.remove(spot);
-                self.counters.collected += 1;
+                self.collected(spot, FlashExit::Unpopular);
                 Fate::Gone
             }
             Location::Flash(..) => Fate::Stays,
         }
     }
 
+    /// An item goes with its segment.
+    fn collected(&mut self, spot: Spot, why: FlashExit) {
+        self.index.remove(spot);
+        self.counters.collected += 1;
+        self.counters.left_flash[why as usize] += 1;
+    }
+
     /// Moves an item that is wanted: `append` is called if the index still has it at `place`, and says where it is then. Without
     /// a place it is gone, which is the answer. One that was promoted meanwhile has no copy any more.
-    pub(crate) fn rehome(&mut self, hash: u64, place: FlashPlace, append: impl FnOnce() -> Option<FlashPlace>) -> bool {
+    pub(crate) fn rehome(
+        &mut self,
+        hash: u64,
+        place: FlashPlace,
+        append: impl FnOnce() -> Result<FlashPlace, FlashExit>,
+    ) -> bool {
         let Some((spot, entry)) = self.whose(hash, place) else { return false };
         let popularity = match entry.location() {
             Location::Memory(position) => {
@@ -181,10 +199,9 @@ impl Shard {
             Location::Flash(_, popularity) => popularity,
         };
         match append() {
-            Some(new) => self.index.replace(spot, Location::Flash(new, popularity.saturating_sub(1))),
-            None => {
-                self.index.remove(spot);
-                self.counters.collected += 1;
+            Ok(new) => self.index.replace(spot, Location::Flash(new, popularity.saturating_sub(1))),
+            Err(why) => {
+                self.collected(spot, why);
                 return true;
             }
         }
@@ -195,6 +212,7 @@ impl Shard {
     /// nobody has to be told.
     pub(crate) fn forget_flash(&mut self, hasher: &Hasher, pool: &Pool) {
         self.changed = true;
+        let mut on_flash = self.index.len() as u64;
         self.index.clear(pool);
         let mut next = self.log.next(0, 0, 0);
         while let Some((place, number, offset)) = next {
@@ -204,6 +222,7 @@ impl Shard {
             if header.dead {
                 continue;
             }
+            on_flash = on_flash.saturating_sub(1);
             if header.copy.is_some() {
                 self.forget_copy(position);
             }
@@ -212,9 +231,12 @@ impl Shard {
             // The memory was there a moment ago; without it the item goes.
             let entered = self.index.insert(hash, Location::Memory(position), pool);
             if entered.is_err() {
+                self.counters.evicted += 1;
+                self.counters.dropped[Dropped::IndexFull as usize] += 1;
                 self.release(position, &Header { copy: None, ..header }, pool);
             }
         }
+        self.counters.left_flash[FlashExit::FlashEnded as usize] += on_flash;
     }
 
     /// Takes the index that was made of what was found on flash; there was none before.

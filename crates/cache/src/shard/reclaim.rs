@@ -6,7 +6,7 @@ use crate::item::{Key, Meta, Seconds, Value};
 use crate::memory::{Pool, SEGMENT_BYTES};
 use crate::policy::{Queue, Verdict};
 
-use super::{Found, Shard, header::Header, is_expired, log::Log};
+use super::{Dropped, FlashExit, Found, Shard, header::Header, is_expired, log::Log};
 
 /// Items that are looked at while the shard is held, at most. Chosen: some twenty microseconds.
 const PIECE_ITEMS_MAX: usize = 128;
@@ -21,8 +21,11 @@ pub(crate) const INDEX_PART: (usize, usize) = (3, 4);
 
 /// What takes the items that leave memory: the flash tier.
 pub trait Lower: Send + Sync {
-    /// Takes an item, or does not. It is called with a shard held: it waits for nothing.
-    fn offer(&self, key: &Key<'_>, meta: &Meta, value: Value<'_>) -> Option<FlashPlace>;
+    /// Takes an item. It is called with a shard held: it waits for nothing.
+    ///
+    /// # Errors
+    /// It does not, and why.
+    fn offer(&self, key: &Key<'_>, meta: &Meta, value: Value<'_>) -> Result<FlashPlace, Dropped>;
 
     /// Whether it would take the item that it has just refused a moment later: it stays in memory until then, where all are to
     /// leave that can ([`Effort::Empty`]).
@@ -45,8 +48,8 @@ pub trait Lower: Send + Sync {
 
 /// Without flash what leaves memory is gone.
 impl Lower for () {
-    fn offer(&self, _key: &Key<'_>, _meta: &Meta, _value: Value<'_>) -> Option<FlashPlace> {
-        None
+    fn offer(&self, _key: &Key<'_>, _meta: &Meta, _value: Value<'_>) -> Result<FlashPlace, Dropped> {
+        Err(Dropped::NoFlash)
     }
 
     fn invalidate(&self, _place: FlashPlace) {}
@@ -159,11 +162,14 @@ impl Shard {
             return false;
         }
         self.changed = true;
+        let mut left = 0;
         self.index.each(|entry| {
             if let Location::Flash(place, _) = entry.location() {
                 lower.invalidate(place);
+                left += 1;
             }
         });
+        self.counters.left_flash[FlashExit::IndexGivenUp as usize] += left;
         self.index.clear(pool);
         true
     }
@@ -238,7 +244,7 @@ impl Shard {
             }
         }
         let place = self.place_below(found, hash, header, effort, around);
-        if place.is_none() && effort == Effort::Empty && around.lower.is_busy() {
+        if place.is_err() && effort == Effort::Empty && around.lower.is_busy() {
             return false;
         }
         self.leave(found, hash, header, place, around);
@@ -260,15 +266,18 @@ impl Shard {
         header: &Header,
         effort: Effort,
         around: &Surroundings<'_>,
-    ) -> Option<FlashPlace> {
+    ) -> Result<FlashPlace, Dropped> {
         // Where all leave nothing comes that would need the room.
         if effort != Effort::Empty && self.is_crowded() {
-            return None;
+            return Err(Dropped::IndexFull);
         }
         let bytes = &self.log.bytes(found.position)[super::HEADER_BYTES..][..header.key_length];
         let value = self.value(found.position, header);
-        let offer = || Key::new(bytes, hash).ok().and_then(|key| around.lower.offer(&key, &header.meta, value));
-        header.copy.or_else(offer)
+        if let Some(copy) = header.copy {
+            return Ok(copy);
+        }
+        let key = Key::new(bytes, hash).map_err(|_| Dropped::TooLong)?;
+        around.lower.offer(&key, &header.meta, value)
     }
 
     /// An item leaves memory: for flash, or for good.
@@ -277,21 +286,24 @@ impl Shard {
         found: Found,
         hash: u64,
         header: &Header,
-        place: Option<FlashPlace>,
+        place: Result<FlashPlace, Dropped>,
         around: &Surroundings<'_>,
     ) {
         self.counters.evicted += 1;
         self.counters.evicted_unfetched += u64::from(!header.meta.fetched);
-        if let (None, Some(copy)) = (place, header.copy) {
+        if let (Err(_), Some(copy)) = (place, header.copy) {
             self.note_stale(copy);
         }
-        if let (None, Some(tell)) = (place, around.evicted) {
+        if let (Err(_), Some(tell)) = (place, around.evicted) {
             let key = &self.log.bytes(found.position)[super::HEADER_BYTES..][..header.key_length];
             tell(key, &header.meta, self.value(found.position, header).len());
         }
         match place {
-            Some(place) => self.lower(hash, found, place, header.popularity),
-            None => self.index.remove(found.spot),
+            Ok(place) => self.lower(hash, found, place, header.popularity),
+            Err(why) => {
+                self.counters.dropped[why as usize] += 1;
+                self.index.remove(found.spot);
+            }
         }
         self.release(found.position, header, around.pool);
     }

@@ -4,7 +4,7 @@ use super::cas::CasValues;
 use super::{Lower, Store};
 use crate::item::{Cas, Item, Key, Meta, NewValue, Seconds};
 use crate::memory::Pool;
-use crate::shard::{New, OnFlash, Shard, Target};
+use crate::shard::{FlashExit, New, OnFlash, Shard, Target};
 use crate::slot::{NoRoom, Slot};
 
 /// A slot that is held.
@@ -39,7 +39,7 @@ impl<'a> Held<'a> {
         self.target = match self.shard.promote(&self.key, at, item, self.pool) {
             Ok(found) => Target::Memory(found),
             Err(_) => {
-                self.shard.drop_on_flash(at);
+                self.shard.lose_on_flash(at, FlashExit::NoMemory);
                 Target::Nothing
             }
         };

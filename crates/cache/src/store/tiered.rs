@@ -16,7 +16,7 @@ use crate::hash::Hasher;
 use crate::index::FlashPlace;
 use crate::item::{Item, Key, NEVER, Seconds};
 use crate::memory::{Budget, Kind};
-use crate::shard::{Effort, Fate, Located, Target};
+use crate::shard::{Effort, Fate, FlashExit, Located, Target};
 use crate::slot::{Look, NoRoom, Slots};
 
 /// Pieces that are reclaimed with one read of flash, at most, so that what is read may stay. Chosen: half a segment of short items.
@@ -157,13 +157,14 @@ impl<N: Namespace + Send + Sync> Store<Tier<N>> {
             }
             let is_gone = self.with_shard(cell, |shard| {
                 shard.rehome(hash, place, || {
-                    let fetched = fetched.as_ref().filter(|fetched| {
-                        let expires = fetched.meta().expires;
-                        expires == NEVER || expires > self.now()
-                    })?;
+                    let fetched = fetched.as_ref().ok_or(FlashExit::Unreadable)?;
+                    let expires = fetched.meta().expires;
+                    if expires != NEVER && expires <= self.now() {
+                        return Err(FlashExit::CollectedExpired);
+                    }
                     let pieces: Vec<&[u8]> = fetched.value().iter().map(|piece| &**piece).collect();
                     let appended = self.lower.log().append(hash, fetched.key(), &fetched.meta(), &pieces, Reason::Kept);
-                    appended.ok().map(FlashPlace::from)
+                    appended.map(FlashPlace::from).map_err(FlashExit::from)
                 })
             });
             if is_gone {
@@ -203,7 +204,7 @@ impl<N: Namespace + Send + Sync> Slots for Store<Tier<N>> {
                         let (meta, value) = (fetched.meta(), fetched.as_value());
                         let is_over = meta.expires != NEVER && meta.expires <= now;
                         if meta.cas.0 < self.cas_floor {
-                            shard.drop_on_flash(at);
+                            shard.lose_on_flash(at, FlashExit::Flushed);
                             Begin::Slot(Target::Nothing, None)
                         } else if is_over {
                             shard.expire_on_flash(at);
@@ -217,7 +218,7 @@ impl<N: Namespace + Send + Sync> Slots for Store<Tier<N>> {
                     Lookup::Other | Lookup::Unread => Begin::Slot(Target::Flash(at), None),
                     // The same place may have been given anew since it was read: whatever is there now is invalidated too.
                     Lookup::Found(_) | Lookup::Lost => {
-                        shard.drop_on_flash(at);
+                        shard.lose_on_flash(at, FlashExit::Lost);
                         Begin::Slot(Target::Nothing, None)
                     }
                 },
@@ -265,6 +266,9 @@ impl<N: Namespace + Send + Sync> Slots for Store<Tier<N>> {
     }
 }
 
+#[cfg(test)]
+#[path = "reasons_tests.rs"]
+mod reasons_tests;
 #[cfg(test)]
 #[path = "tiered_tests.rs"]
 mod tests;

@@ -15,15 +15,15 @@ use crate::memory::Budget;
 use crate::slot::Slot;
 use crate::store::StoreOptions;
 
-const NOW: Seconds = Seconds(100);
+pub(super) const NOW: Seconds = Seconds(100);
 
 /// More than fit.
 const KEYS: u64 = 60_000;
 
-type Tiered = Store<Tier<Fault<Memory>>>;
+pub(super) type Tiered = Store<Tier<Fault<Memory>>>;
 
 /// What outlives a process: the medium, and the journal's file.
-struct Durable {
+pub(super) struct Durable {
     memory: Arc<Memory>,
     device: FaultConfig,
     journal: Arc<Mapped>,
@@ -31,7 +31,7 @@ struct Durable {
 }
 
 impl Durable {
-    fn new(megabytes: u64) -> Durable {
+    pub(super) fn new(megabytes: u64) -> Durable {
         let memory = Arc::new(Memory::new(megabytes << 20, 4096, [1; 16]).expect("a namespace"));
         let sizes = Options { segment_bytes: 1 << 20, buffer_bytes: 4 << 20, ..Options::new(Origin(0), [1, 2]) };
         let options = Options { boot: Boot([1, 1]), ..sizes };
@@ -39,11 +39,11 @@ impl Durable {
         Durable { memory, device: FaultConfig::default(), journal: Arc::new(Mapped::memory(words)), options }
     }
 
-    async fn open(&self, limit: usize) -> Arc<Tiered> {
+    pub(super) async fn open(&self, limit: usize) -> Arc<Tiered> {
         self.open_with(limit, Box::new(AdmitAll)).await
     }
 
-    async fn open_with(&self, limit: usize, admission: Box<dyn Admission>) -> Arc<Tiered> {
+    pub(super) async fn open_with(&self, limit: usize, admission: Box<dyn Admission>) -> Arc<Tiered> {
         let base = Store::new(Hasher::new([9, 9]), Arc::new(Budget::without_buffers(limit)), StoreOptions::default());
         let restore = base.restoring();
         let device = Arc::new(Fault::new(self.memory.clone(), self.device.clone()));
@@ -65,7 +65,7 @@ impl Durable {
 }
 
 /// As a session does it.
-async fn visit<R>(store: &Tiered, key: &[u8], now: Seconds, mut step: impl FnMut(&mut Held<'_>) -> R) -> R {
+pub(super) async fn visit<R>(store: &Tiered, key: &[u8], now: Seconds, mut step: impl FnMut(&mut Held<'_>) -> R) -> R {
     let key = Key::new(key, store.hasher().hash(key)).unwrap();
     let mut look = Look::Whole;
     loop {
@@ -76,7 +76,7 @@ async fn visit<R>(store: &Tiered, key: &[u8], now: Seconds, mut step: impl FnMut
     }
 }
 
-async fn put(store: &Tiered, key: &[u8], value: &[u8], unseen: bool) {
+pub(super) async fn put(store: &Tiered, key: &[u8], value: &[u8], unseen: bool) {
     loop {
         let mut step = |slot: &mut Held<'_>| slot.put(Meta::default(), NewValue::Pieces(&[value]));
         let hashed = Key::new(key, store.hasher().hash(key)).unwrap();
@@ -92,7 +92,7 @@ async fn put(store: &Tiered, key: &[u8], value: &[u8], unseen: bool) {
     }
 }
 
-async fn get(store: &Tiered, key: &[u8]) -> Option<Vec<u8>> {
+pub(super) async fn get(store: &Tiered, key: &[u8]) -> Option<Vec<u8>> {
     visit(store, key, NOW, |slot| {
         slot.note_access();
         let Value::Whole(bytes) = slot.item()?.value else { panic!("these are short") };
@@ -101,7 +101,7 @@ async fn get(store: &Tiered, key: &[u8]) -> Option<Vec<u8>> {
     .await
 }
 
-fn run(test: impl Future<Output = ()> + 'static) {
+pub(super) fn run(test: impl Future<Output = ()> + 'static) {
     World::new(1, SimConfig::default()).run_until(test).expect("it ends");
 }
 

@@ -104,7 +104,9 @@ fn after_a_good_end_all_is_there_again_and_after_a_flush_nothing() {
     let mut client = Text::connect(server.address("listening"));
     assert!(client.figure("get_extstore") > 10_000 && before > KEYS / 2, "{before}");
     let text = http_get(server.address("metrics"), "/metrics");
-    for line in ["yagura_cache_flash_up 1", "yagura_cache_flash_read_errors_total 0"] {
+    let to_flash = format!("yagura_cache_evictions_total{{reason=\"to_flash\"}} {}", client.figure("evicted_to_flash"));
+    let lost = "yagura_cache_flash_evictions_total{reason=\"lost\"} 0";
+    for line in ["yagura_cache_flash_up 1", "yagura_cache_flash_read_errors_total 0", lost, &to_flash] {
         assert!(text.contains(&format!("{line}\n")), "{line} is missing in\n{text}");
     }
     let counted =
