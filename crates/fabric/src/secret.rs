@@ -32,10 +32,10 @@ pub enum SecretError {
         error: io::Error,
     },
     /// A folder, a device, a pipe.
-    #[error("{}: a key file must be a regular file", .0.display())]
+    #[error("{}: it must be a regular file", .0.display())]
     NotAFile(PathBuf),
     /// Others may read or write it.
-    #[error("{}: its mode {mode:03o} lets others than its owner at the key: chmod 600 {}", path.display(), path.display())]
+    #[error("{}: its mode {mode:03o} lets others than its owner read or change it: chmod 600 {}", path.display(), path.display())]
     Exposed {
         /// The file.
         path: PathBuf,
@@ -43,7 +43,7 @@ pub enum SecretError {
         mode: u32,
     },
     /// Somebody else's.
-    #[error("{}: it belongs to user {owner}, who may change the key: chown it to the user that runs this (or root)", path.display())]
+    #[error("{}: it belongs to user {owner}, who may change it: chown it to the user that runs this (or root)", path.display())]
     Owner {
         /// The file.
         path: PathBuf,
@@ -51,7 +51,7 @@ pub enum SecretError {
         owner: u32,
     },
     /// Nothing in it, or far too much.
-    #[error("{}: a key file has 1 to {SECRET_BYTES_MAX} bytes, this one has {bytes}", path.display())]
+    #[error("{}: it must have 1 to {SECRET_BYTES_MAX} bytes, and has {bytes}", path.display())]
     Size {
         /// The file.
         path: PathBuf,

@@ -9,6 +9,7 @@
 //! The identity of the key that a connection was made with names a host and a subsystem; the target lets its Connect command
 //! name no others.
 
+mod asking;
 mod client;
 mod error;
 mod identity;
@@ -18,6 +19,7 @@ mod session;
 mod stream;
 mod tunnel;
 
+pub use asking::{AskingContext, AskingStream};
 pub use client::{ClientStream, HANDSHAKE_TIME_MAX};
 pub use error::TlsError;
 pub use identity::{IDENTITY_BYTES_MAX, Identity, IdentityError, IdentityVersion, Origin};

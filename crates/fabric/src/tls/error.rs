@@ -36,6 +36,14 @@ pub enum TlsError {
         /// What OpenSSL says.
         reason: String,
     },
+    /// A server's certificate is not good enough.
+    #[error("TLS: the certificate of {name} is not trusted: {reason}")]
+    NotTrusted {
+        /// Who was asked for.
+        name: String,
+        /// What OpenSSL says.
+        reason: String,
+    },
     /// The handshake or a record was refused, here or there.
     #[error("TLS: {0}")]
     Protocol(String),

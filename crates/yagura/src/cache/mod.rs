@@ -1,5 +1,6 @@
 //! `yagura cache`: memcached's protocols, and what tells of a server that speaks them.
 
+mod ask;
 mod flash;
 mod namespace;
 mod serve;

@@ -317,7 +317,8 @@ fn protocols(args: &CacheServeArgs) -> Result<Protocols, Failure> {
 
 fn users(path: &Path) -> Result<Users, Failure> {
     let refused = |what: String| Failure::refused(format!("--auth-file {}: {what}", path.display()));
-    let secret = secret::Secret::from_file(path).map_err(|error| refused(error.to_string()))?;
+    // What is wrong with the file names it.
+    let secret = secret::Secret::from_file(path).map_err(|error| Failure::refused(format!("--auth-file {error}")))?;
     let text = std::str::from_utf8(secret.expose()).map_err(|_| refused("it is no text".to_owned()))?;
     Users::parse(text).map_err(|line| refused(format!("line {line} is no name:password")))
 }

@@ -1,77 +1,26 @@
 //! `yagura cache stats` and `top`: what a server of memcached's text protocol tells of itself.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use super::ask::Asker;
 use crate::cli::{CacheStatsArgs, CacheTopArgs};
 use crate::exit::Failure;
 use crate::output;
 use crate::size::Size;
 
-/// How long a server may take to answer.
-const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
-/// Lines of statistics at most: more is not one server's. Guessed.
-const LINES_MAX: usize = 100_000;
 /// Lines of `top` between two headings.
 const HEADING_LINES: u64 = 20;
 
-/// A connection that asks.
-struct Asker {
-    address: SocketAddr,
-    reader: BufReader<TcpStream>,
-}
-
-impl Asker {
-    fn connect(address: SocketAddr) -> Result<Asker, Failure> {
-        let failed = |error: std::io::Error| {
-            Failure::refused(format!(
-                "cannot reach a cache server at {address}: {error}; is `yagura cache serve` running there?"
-            ))
-        };
-        let stream = TcpStream::connect_timeout(&address, ANSWER_TIME_MAX).map_err(failed)?;
-        stream.set_read_timeout(Some(ANSWER_TIME_MAX)).map_err(failed)?;
-        Ok(Asker { address, reader: BufReader::new(stream) })
-    }
-
-    /// The statistics of this name, in the server's order.
-    fn ask(&mut self, name: &str) -> Result<Vec<(String, String)>, Failure> {
-        let wrong = |what: &str| Failure::refused(format!("the server at {} {what}", self.address));
-        let request = if name.is_empty() { "stats\r\n".to_owned() } else { format!("stats {name}\r\n") };
-        let failed = |error: std::io::Error| wrong(&format!("does not answer: {error}"));
-        self.reader.get_mut().write_all(request.as_bytes()).map_err(failed)?;
-        let mut lines = Vec::new();
-        while lines.len() < LINES_MAX {
-            let mut line = String::new();
-            if self.reader.read_line(&mut line).map_err(failed)? == 0 {
-                return Err(wrong(
-                    "closed the connection; does it ask for a password, or speak TLS or the binary protocol alone?",
-                ));
-            }
-            let line = line.trim_end();
-            if matches!(line, "END" | "RESET" | "OK") {
-                return Ok(lines);
-            }
-            let fields = line.strip_prefix("STAT ").and_then(|rest| rest.split_once(' '));
-            let Some((name, value)) = fields else {
-                return Err(wrong(&format!("answered `{line}`: there are no statistics of that name")));
-            };
-            lines.push((name.to_owned(), value.to_owned()));
-        }
-        Err(wrong("tells statistics without an end"))
-    }
-
-    fn figures(&mut self) -> Result<BTreeMap<String, f64>, Failure> {
-        let lines = self.ask("")?;
-        Ok(lines.into_iter().filter_map(|(name, value)| Some((name, value.parse().ok()?))).collect())
-    }
+/// The general statistics that are numbers.
+fn figures(asker: &mut Asker) -> Result<BTreeMap<String, f64>, Failure> {
+    let lines = asker.ask("")?;
+    Ok(lines.into_iter().filter_map(|(name, value)| Some((name, value.parse().ok()?))).collect())
 }
 
 /// Tells statistics once.
 pub fn stats(args: &CacheStatsArgs) -> Result<(), Failure> {
-    let name = args.name.as_deref().unwrap_or_default();
-    let lines = Asker::connect(args.address)?.ask(name)?;
+    let lines = Asker::connect(&args.server)?.ask(&args.name.join(" "))?;
     let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let object: serde_json::Map<String, serde_json::Value> =
         lines.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect();
@@ -83,12 +32,12 @@ pub fn stats(args: &CacheStatsArgs) -> Result<(), Failure> {
 /// Tells what happens, a line for each interval.
 pub fn top(args: &CacheTopArgs) -> Result<(), Failure> {
     let interval = Duration::from_secs(u64::from(args.interval));
-    let mut asker = Asker::connect(args.address)?;
-    let mut before = asker.figures()?;
+    let mut asker = Asker::connect(&args.server)?;
+    let mut before = figures(&mut asker)?;
     let mut line = 0;
     while args.count == 0 || line < args.count {
         std::thread::sleep(interval);
-        let now = asker.figures()?;
+        let now = figures(&mut asker)?;
         if args.common.json {
             let rates: BTreeMap<&str, f64> =
                 RATES.iter().map(|name| (*name, rate(&before, &now, name, interval))).collect();

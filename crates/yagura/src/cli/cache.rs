@@ -133,12 +133,12 @@ pub enum FlashAdmission {
 pub struct CacheStatsArgs {
     #[command(flatten)]
     pub common: Common,
-    /// The server, ADDRESS:PORT.
-    #[arg(value_name = "ADDR", default_value = "127.0.0.1:11211")]
-    pub address: SocketAddr,
-    /// Which: settings, items, slabs, conns, sizes; default: the general ones.
-    #[arg(value_name = "NAME")]
-    pub name: Option<String>,
+    #[command(flatten)]
+    pub server: CacheServer,
+    /// Which: settings, items, slabs, sizes, conns; default: the general ones. Others do something: reset (counts anew), detail on,
+    /// detail off, detail dump (counts by prefixes of keys), cachedump CLASS LIMIT (lists items; of yagura's the class is 1).
+    #[arg(value_name = "NAME", value_parser = statistics_word)]
+    pub name: Vec<String>,
 }
 
 /// `yagura cache top`
@@ -146,15 +146,95 @@ pub struct CacheStatsArgs {
 pub struct CacheTopArgs {
     #[command(flatten)]
     pub common: Common,
-    /// The server, ADDRESS:PORT.
-    #[arg(value_name = "ADDR", default_value = "127.0.0.1:11211")]
-    pub address: SocketAddr,
+    #[command(flatten)]
+    pub server: CacheServer,
     /// Seconds between two lines.
     #[arg(short = 'i', long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub interval: u32,
     /// Stop after so many lines; 0: never.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 0)]
     pub count: u64,
+}
+
+/// How to reach a server that is asked.
+#[derive(Args, Debug)]
+pub struct CacheServer {
+    /// The server: an address or a name, with a port if it is not 11211, or the path of its Unix socket, with a / in it.
+    #[arg(value_name = "ADDR", default_value = "127.0.0.1")]
+    pub address: CacheAddress,
+    /// If the server asks for a name and a password, give those of this file's first line, name:password. Only its owner may
+    /// read it; the file of the server's -Y will do.
+    #[arg(short = 'Y', long, value_name = "FILE")]
+    pub auth_file: Option<PathBuf>,
+    /// Use TLS. The server's certificate has to be of ADDR.
+    #[arg(long)]
+    pub tls: bool,
+    /// Trust certificates of an authority of this PEM file, in place of the system's.
+    #[arg(long, value_name = "FILE", requires = "tls")]
+    pub tls_ca: Option<PathBuf>,
+    /// The name that the certificate has to be of, in place of ADDR's.
+    #[arg(long, value_name = "NAME", requires = "tls")]
+    pub tls_name: Option<String>,
+    /// Show the server the certificate chain of this PEM file, if it lets in only who has one.
+    #[arg(long, value_name = "FILE", requires_all = ["tls", "tls_key"])]
+    pub tls_cert: Option<PathBuf>,
+    /// The certificate's private key, a PEM file.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+}
+
+/// Where a server is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CacheAddress {
+    /// Over TCP.
+    Host(Listen),
+    /// At a path of this machine.
+    Path(PathBuf),
+}
+
+impl CacheAddress {
+    /// The port where none is said.
+    pub const PORT: u16 = 11211;
+    /// First words of what may be asked, which are easily taken for an address's place.
+    const NAMES: [&str; 8] = ["settings", "items", "slabs", "sizes", "conns", "reset", "detail", "cachedump"];
+}
+
+impl std::str::FromStr for CacheAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<CacheAddress, String> {
+        if text.contains('/') {
+            return Ok(CacheAddress::Path(text.into()));
+        }
+        if CacheAddress::NAMES.contains(&text) {
+            return Err(format!("the server comes first: 127.0.0.1 {text}"));
+        }
+        text.parse().map(CacheAddress::Host).map_err(|_| {
+            format!(
+                "`{text}` is no server: write one such as 127.0.0.1, localhost:11212, [::1]:11211 or /run/cache.sock"
+            )
+        })
+    }
+}
+
+impl std::fmt::Display for CacheAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            CacheAddress::Path(path) => path.display().fmt(f),
+            CacheAddress::Host(Listen { host, port }) => {
+                let port = port.unwrap_or(CacheAddress::PORT);
+                if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+            }
+        }
+    }
+}
+
+/// A line's end in a name would begin another command.
+fn statistics_word(text: &str) -> Result<String, String> {
+    match text.is_empty() || text.contains(|char: char| char.is_control()) {
+        true => Err("a name of statistics has no line ends or other control characters, and is not empty".into()),
+        false => Ok(text.to_owned()),
+    }
 }
 
 /// UDP is not served; who turns it off explicitly, as most do, is content.
@@ -249,6 +329,32 @@ mod tests {
         assert!(of_a_name.expect("every machine has it").split(' ').any(|address| address == "127.0.0.1:7"));
         for text in ["", "a b", "localhost:x", "localhost:70000", "::1:x", "notls:10.0.0.1"] {
             assert!(text.parse::<Listen>().expect_err("no address").contains(&format!("`{text}`")), "{text}");
+        }
+    }
+
+    #[test]
+    fn servers_that_are_asked() {
+        let shown = |text: &str| text.parse().map(|address: CacheAddress| address.to_string());
+        for (text, is) in [
+            ("localhost", "localhost:11211"),
+            ("cache-1.example:7", "cache-1.example:7"),
+            ("10.0.0.1", "10.0.0.1:11211"),
+            ("::1", "[::1]:11211"),
+            ("[::1]:7", "[::1]:7"),
+            ("/run/cache.sock", "/run/cache.sock"),
+            ("./sock:et", "./sock:et"),
+        ] {
+            assert_eq!(shown(text).as_deref(), Ok(is));
+        }
+        assert!(shown("settings").expect_err("no server").contains("127.0.0.1 settings"));
+        assert!(shown("a b").expect_err("no server").contains("/run/cache.sock"));
+    }
+
+    #[test]
+    fn a_name_of_statistics_is_one_line() {
+        assert_eq!(statistics_word("cachedump"), Ok("cachedump".into()));
+        for text in ["", "a\r\nflush_all", "a\n", "a\r", "a\0"] {
+            assert!(statistics_word(text).is_err(), "{text:?}");
         }
     }
 

@@ -1,5 +1,6 @@
 //! `yagura cache` from outside: sockets, exit codes, memory.
 
+mod asking;
 mod clients;
 mod flash;
 mod operation;
