@@ -104,8 +104,11 @@ impl From<std::io::Error> for Failure {
     }
 }
 
-/// Prints clap's own text: help and version are no failures.
-pub fn usage(error: &clap::Error) -> Result<(), Failure> {
+/// Prints clap's own text: help and version are no failures. `instead`: a sentence that says better what to do.
+pub fn usage(error: &clap::Error, instead: Option<String>) -> Result<(), Failure> {
+    if let Some(instead) = instead {
+        return Err(Failure::usage(instead));
+    }
     if error.use_stderr() {
         let text = error.render().to_string();
         return Err(Failure::usage(text.trim_start_matches("error: ").trim_end()));

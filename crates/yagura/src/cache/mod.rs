@@ -2,6 +2,7 @@
 
 mod ask;
 mod flash;
+mod listening;
 mod namespace;
 mod serve;
 mod stats;

@@ -15,7 +15,7 @@ use ::cache::slot::Slots;
 use ::cache::store::{Store, StoreOptions};
 use ::cache::{ITEM_BYTES_MIN, VALUE_BYTES_MAX};
 use engine::ReactorConfig;
-use engine::net::{TcpListener, UnixListener};
+use engine::net::TcpListener;
 use engine::sync::{MailReceiver, MailSender, mailbox};
 use fabric::secret;
 use fabric::tls::CertificateContext;
@@ -23,8 +23,9 @@ use prometheus_client::registry::Registry;
 use serde::Serialize;
 
 use super::flash::{FlashThread, Found};
+use super::listening;
 use super::namespace::FlashNamespace;
-use crate::cli::{CacheProtocol, CacheServeArgs, Listen, ServingTls};
+use crate::cli::{CacheProtocol, CacheServeArgs, ServingTls};
 use crate::exit::Failure;
 use crate::handout::Handout;
 use crate::race::first_of;
@@ -60,7 +61,7 @@ pub fn run(args: &CacheServeArgs) -> Result<(), Failure> {
     }
     let rules = Arc::new(rules(args)?);
     let threads = threads(args);
-    let addresses = addresses(args)?;
+    let addresses = listening::addresses(args)?;
     let tls = args.tls.context().map_err(|error| Failure::refused(error.to_string()))?;
     let read_users_again = {
         let (path, rules) = (args.auth_file.clone(), rules.clone());
@@ -157,14 +158,14 @@ async fn listen<S: Slots + Holdings + 'static>(
     letter: &MailReceiver<Reason>,
 ) -> Result<(), Failure> {
     if let Some(path) = &args.unix_socket {
-        let listener = UnixListener::bind(path, args.unix_mask.0).map_err(|error| cannot_listen(&error))?;
+        let listener = listening::bind_path(path, args.unix_mask.0).await?;
         output::report(args.common.json, &ready, describe)?;
         first_of(worker.accept_unix(&listener, others), letter.recv()).await;
         return Ok(());
     }
     let mut listeners = Vec::new();
     for addresses in addresses {
-        listeners.extend(bind(addresses)?);
+        listeners.extend(listening::bind(addresses).await?);
     }
     ready.addresses = listeners.iter().map(TcpListener::local_addr).collect();
     ready.listening = ready.addresses.first().copied();
@@ -172,30 +173,6 @@ async fn listen<S: Slots + Holdings + 'static>(
     let accepting = listeners.iter().map(|listener| worker.accept(listener, others));
     first_of(never_ending(accepting.collect()), letter.recv()).await;
     Ok(())
-}
-
-fn addresses(args: &CacheServeArgs) -> Result<Vec<Vec<SocketAddr>>, Failure> {
-    let of = |listen: &Listen| {
-        let addresses = listen.addresses(args.port);
-        addresses.map_err(|error| Failure::usage(format!("-l {}: {error}; write an address in its place", listen.host)))
-    };
-    args.listen.iter().map(of).collect()
-}
-
-/// Listens at the addresses of one place. Of a name's one may not be of this machine, such as `::1` where there is no IPv6.
-fn bind(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, Failure> {
-    let (mut listeners, mut failed) = (Vec::new(), None);
-    for &address in addresses {
-        match TcpListener::bind(address) {
-            Ok(listener) => listeners.push(listener),
-            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => return Err(cannot_listen(&error)),
-            Err(error) => failed = Some(error),
-        }
-    }
-    match failed {
-        Some(error) if listeners.is_empty() => Err(cannot_listen(&error)),
-        _ => Ok(listeners),
-    }
 }
 
 /// Runs all of them; they end only by being dropped.
@@ -206,11 +183,6 @@ async fn never_ending<F: Future<Output = ()>>(futures: Vec<F>) {
         assert!(pushed.is_ok(), "invariant: the set was made for as many");
     }
     while std::future::poll_fn(|context| set.poll_next(context)).await.is_some() {}
-}
-
-fn cannot_listen(error: &std::io::Error) -> Failure {
-    let mend = "does another cache server run there? -p 0 takes a free port";
-    Failure::refused(format!("cannot listen: {error} ({mend})"))
 }
 
 fn threads(args: &CacheServeArgs) -> usize {

@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use super::{Text, serve};
-use crate::support::{PATIENCE, Server, http_get, kill, yagura};
+use crate::support::{PATIENCE, Server, http_get, kill, run, yagura};
 
 /// Waits for what comes true by itself.
 fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
@@ -158,4 +158,74 @@ fn statistics_of_connections_tell_who_waits_for_what() {
         (&watches, "conn_watch"),
     ];
     eventually("all are told", || states(&others));
+}
+
+/// What the kernel still takes down of the one before is waited for.
+#[test]
+fn a_server_starts_again_at_once_after_a_kill() {
+    let first = serve(&[]);
+    let address = first.address("listening");
+    let port = address.port().to_string();
+    let mut server = first;
+    for _ in 0..10 {
+        let mut client = Text::connect(address);
+        client.expect(b"set a 0 0 1\r\nx\r\n", b"STORED\r\n");
+        let _waiting = TcpStream::connect(address).expect("connected");
+        // Kills it, and waits no longer than it takes to be gone.
+        drop(server);
+        server = Server::start(&["cache", "serve", "-p", &port]);
+    }
+    assert_eq!(server.stop("TERM"), 0);
+}
+
+#[test]
+fn an_address_that_is_left_in_a_moment_is_waited_for() {
+    let before = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has ports");
+    let port = before.local_addr().expect("bound").port().to_string();
+    let leaves = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(500));
+        drop(before);
+    });
+    let server = Server::start(&["cache", "serve", "-p", &port]);
+    leaves.join().expect("left");
+    Text::connect(server.address("listening")).expect(b"mn\r\n", b"MN\r\n");
+    assert_eq!(server.stop("TERM"), 0);
+}
+
+#[test]
+fn where_it_cannot_listen_it_says_what_mends_that() {
+    let refused = |arguments: &[&str]| {
+        let (status, _, stderr) = run(&[&["cache", "serve"], arguments].concat());
+        assert_eq!(status, 4, "{stderr}");
+        stderr
+    };
+    let server = serve(&[]);
+    let port = server.address("listening").port().to_string();
+    let taken = refused(&["-p", &port]);
+    assert!(taken.contains("does another cache server run there? -p 0 takes a free port"), "{taken}");
+    // An address of a network that is for examples alone.
+    let elsewhere = refused(&["-p", "0", "-l", "192.0.2.1"]);
+    assert!(elsewhere.contains("192.0.2.1") && elsewhere.contains("addresses of this machine"), "{elsewhere}");
+    let nowhere = refused(&["-s", "/no/such/dir/x"]);
+    assert!(nowhere.contains("make its directory first") && !nowhere.contains("free port"), "{nowhere}");
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("file");
+    std::fs::write(&file, "").expect("written");
+    let text = file.to_str().expect("text");
+    assert!(refused(&["-s", text]).contains("say another path, or remove it"));
+    let long = format!("{text}{}", "x".repeat(120));
+    assert!(refused(&["-s", &long]).contains("107 bytes at most"));
+}
+
+#[test]
+fn flags_of_memcached_that_are_not_there_are_told_what_to_use() {
+    for (flags, instead) in [
+        (&["-d"][..], "under systemd"),
+        (&["-u", "nobody"], "User="),
+        (&["-o", "idle_timeout=5"], "--idle-timeout N"),
+        (&["-p", "0", "-vR", "20"], "leave it away"),
+    ] {
+        let (status, _, stderr) = run(&[&["cache", "serve"], flags].concat());
+        assert!(status == 2 && stderr.contains("is not there") && stderr.contains(instead), "{flags:?}: {stderr}");
+    }
 }

@@ -1,0 +1,82 @@
+//! Where a cache server listens.
+
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use engine::net::{TcpListener, UnixListener};
+use engine::time;
+
+use crate::cli::{CacheServeArgs, Listen};
+use crate::exit::Failure;
+
+/// How long an address that is taken is asked for. A server that was killed leaves its listener behind for a moment: the kernel
+/// takes its rings down after the process is gone, and who starts it again at once would be refused. Guessed: some 20 ms were seen;
+/// who starts a second server by mistake waits as long for being told.
+const TAKEN_TIME_MAX: Duration = Duration::from_secs(2);
+const TAKEN_PAUSE: Duration = Duration::from_millis(10);
+
+/// The addresses of each place that was named.
+pub fn addresses(args: &CacheServeArgs) -> Result<Vec<Vec<SocketAddr>>, Failure> {
+    let of = |listen: &Listen| {
+        let addresses = listen.addresses(args.port);
+        addresses.map_err(|error| Failure::usage(format!("-l {}: {error}; write an address in its place", listen.host)))
+    };
+    args.listen.iter().map(of).collect()
+}
+
+/// Listens at the addresses of one place. Of a name's one may not be of this machine, such as `::1` where there is no IPv6.
+pub async fn bind(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, Failure> {
+    let (mut listeners, mut failed) = (Vec::new(), None);
+    for &address in addresses {
+        match once_it_is_free(|| TcpListener::bind(address)).await {
+            Ok(listener) => listeners.push(listener),
+            Err(error) if error.kind() == ErrorKind::AddrInUse => return Err(cannot_listen(&error)),
+            Err(error) => failed = Some(cannot_listen(&error)),
+        }
+    }
+    match failed {
+        Some(failure) if listeners.is_empty() => Err(failure),
+        _ => Ok(listeners),
+    }
+}
+
+/// Listens at a path.
+pub async fn bind_path(path: &Path, mode: u32) -> Result<UnixListener, Failure> {
+    let listener = once_it_is_free(|| UnixListener::bind(path, mode)).await;
+    listener.map_err(|error| {
+        let mend = match error.kind() {
+            ErrorKind::AddrInUse => "stop the other one, or say another path",
+            ErrorKind::NotFound => "make its directory first",
+            ErrorKind::AlreadyExists => "say another path, or remove it",
+            ErrorKind::PermissionDenied => "the user of this process has to be allowed to write to its directory",
+            ErrorKind::InvalidFilename | ErrorKind::InvalidInput => "a socket's path has 107 bytes at most",
+            _ => return Failure::refused(format!("cannot listen: {error}")),
+        };
+        Failure::refused(format!("cannot listen: {error} ({mend})"))
+    })
+}
+
+async fn once_it_is_free<L>(mut bind: impl FnMut() -> io::Result<L>) -> io::Result<L> {
+    let begin = time::now();
+    let mut result = bind();
+    while result.as_ref().is_err_and(|error| error.kind() == ErrorKind::AddrInUse) && begin.elapsed() < TAKEN_TIME_MAX {
+        time::sleep(TAKEN_PAUSE).await;
+        result = bind();
+        if result.is_ok() {
+            tracing::info!(waited = ?begin.elapsed(), "who listened there before was not quite gone");
+        }
+    }
+    result
+}
+
+fn cannot_listen(error: &io::Error) -> Failure {
+    let mend = match error.kind() {
+        ErrorKind::AddrInUse => "does another cache server run there? -p 0 takes a free port",
+        ErrorKind::AddrNotAvailable => "-l takes addresses of this machine, and 0.0.0.0 or :: for all of them",
+        ErrorKind::PermissionDenied => "ports below 1024 are root's, as a rule: say another by -p",
+        _ => return Failure::refused(format!("cannot listen: {error}")),
+    };
+    Failure::refused(format!("cannot listen: {error} ({mend})"))
+}
