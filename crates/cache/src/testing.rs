@@ -16,7 +16,9 @@ use crate::hash::Hasher;
 use crate::item::{Cas, Item, Key, Meta, NEVER, NewValue, Seconds, Value};
 use crate::protocol::Now;
 use crate::server::Prefixes;
-use crate::session::{CasResult, Control, Event, FETCHES_MAX, Happening, Rules, Server, Session, Stats, Step};
+use crate::session::{
+    CasResult, Control, Event, FETCHES_MAX, Happening, Rules, Server, Session, Stats, Step, Switches,
+};
 use crate::slot::{Look, NoRoom, Slot, Slots, chunk_lengths};
 
 #[derive(Debug)]
@@ -302,6 +304,11 @@ pub struct PlainServer {
     pub is_watched: Cell<bool>,
     /// What happened meanwhile.
     pub happenings: RefCell<Vec<(Vec<u8>, Happening)>>,
+    switches: Switches,
+    /// Commands are told on the log, which is `commands`.
+    pub tells_commands: Cell<bool>,
+    /// What was told of them.
+    pub commands: RefCell<Vec<String>>,
 }
 
 impl PlainServer {
@@ -322,8 +329,7 @@ impl Server for PlainServer {
         match stats {
             Stats::General => tell("pid", "1"),
             Stats::Settings => tell("maxbytes", "67108864"),
-            Stats::Connections | Stats::Extstore | Stats::Named(b"items" | b"slabs") => {}
-            Stats::Named(b"sizes") => tell("sizes_status", "disabled"),
+            Stats::Connections | Stats::Extstore | Stats::Named(b"items" | b"slabs" | b"sizes") => {}
             Stats::Named(_) => return false,
         }
         true
@@ -362,12 +368,21 @@ impl Server for PlainServer {
         String::new()
     }
 
-    fn control(&self, control: Control<'_>) -> String {
+    fn switches(&self) -> &Switches {
+        &self.switches
+    }
+
+    fn tells_commands(&self) -> bool {
+        self.tells_commands.get()
+    }
+
+    fn tell_command(&self, _: u64, line: &str, answer: Option<&str>) {
+        self.commands.borrow_mut().push(format!("<{line} >{}", answer.unwrap_or_default()));
+    }
+
+    fn control(&self, control: Control) -> String {
         let line = match control {
             Control::RefreshCertificates => "Error TLS not enabled",
-            Control::Extstore(_) => "ERROR",
-            Control::SlabsReassign(..) => "NOSPARE source class has no spare pages",
-            Control::CrawlEnabled(true) => "ERROR failed to start lru crawler thread",
             _ => "OK",
         };
         line.into()

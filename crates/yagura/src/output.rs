@@ -29,9 +29,10 @@ pub fn log_to_stderr() {
 /// How the log's filter is replaced.
 static RELOAD: OnceLock<Box<dyn Fn(tracing_subscriber::EnvFilter) + Send + Sync>> = OnceLock::new();
 
-/// Logs warnings (level 0), what happens seldom (1), each connection (2), or everything.
+/// Logs warnings (level 0), what happens seldom (1), each connection and command of the cache (2), or what goes on within too (3).
 pub fn set_log_level(level: u32) {
-    let level = ["warn", "info", "debug"].get(level as usize).copied().unwrap_or("trace");
+    let levels = ["warn", "info", "info,cache::server=debug"];
+    let level = levels.get(level as usize).copied().unwrap_or("debug,cache=trace");
     if let Some(reload) = RELOAD.get() {
         reload(tracing_subscriber::EnvFilter::new(level));
     }

@@ -99,6 +99,7 @@ impl<N: Namespace> FlashLog<N> {
                 self.note_trouble(Some(format!("the summary of segment {segment} cannot be read: {error}")));
             }
         }
+        tracing::trace!(segment, items = collection.items.len(), "flash: a segment is collected");
         Some(collection)
     }
 

@@ -120,6 +120,7 @@ impl<N: Namespace> FlashLog<N> {
         self.wake_writer();
         self.wake_waiters();
         if let Some(Ok(done)) = settled {
+            tracing::trace!(segment, life, "flash: a segment is written");
             self.take_memory(done).await;
         }
     }

@@ -102,13 +102,21 @@ impl<S: Slots + Holdings, V: Server> Connection<S, V> {
         let watchers = thread.shared.watchers();
         let remote = Remote(origin);
         watchers.tell(Watch::CONNEVENTS, &format_args!("type=conn_new {remote} cfd={id}"));
+        tracing::debug!(%origin, "<{id} a connection begins");
         let session = Session::new(thread.shared.rules(), thread.shared.hasher(), id);
         let mut connection = Connection { thread: thread.clone(), open, session, begun: Begun::default() };
         let ended = connection.drive().await;
-        if let Err(error) = &ended {
-            tracing::debug!(%origin, %error, "connection ended");
-        }
-        let why = connection.open.seen.ended().or(ended.ok()).unwrap_or(Ending::Error).name();
+        let error = ended.as_ref().err().map(|error| format!(": {error}")).unwrap_or_default();
+        let why = match connection.open.seen.ended().or(ended.ok()).unwrap_or(Ending::Error) {
+            Ending::Error => {
+                tracing::info!(%origin, "<{id} the connection ends by an error{error}");
+                Ending::Error.name()
+            }
+            ending => {
+                tracing::debug!(%origin, reason = ending.name(), "<{id} the connection ends");
+                ending.name()
+            }
+        };
         watchers.tell(Watch::CONNEVENTS, &format_args!("type=conn_close {remote} reason={why} cfd={id}"));
         thread.open.borrow_mut().remove(&id);
         thread.shared.closed(id);
@@ -192,8 +200,7 @@ impl<S: Slots + Holdings, V: Server> Connection<S, V> {
 
     /// Sends a line for each item.
     async fn dump(&mut self, dump: &Dump) -> io::Result<()> {
-        let ours = dump::has_ours(&dump.classes);
-        let mut rest = ours.filter(|ours| *ours).map(|_| S::Scan::default());
+        let mut rest = dump.has_items.then(S::Scan::default);
         let now = self.thread.now.get();
         while let Some(at) = rest {
             let mut text = String::with_capacity(DUMP_BYTES);
@@ -203,8 +210,7 @@ impl<S: Slots + Holdings, V: Server> Connection<S, V> {
             // Others of this thread have their turn between two pieces.
             engine::task::yield_now().await;
         }
-        let end: &[u8] = if ours.is_some() { b"END" } else { b"BADCLASS invalid class id" };
-        self.session.output().line(end);
+        self.session.output().line(b"END");
         Ok(())
     }
 

@@ -1,19 +1,21 @@
 //! What a session asks of its server: counting, statistics, and what administrators change.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use super::counters::Counters;
 use super::holdings::Holdings;
-use super::shared::Shared;
+use super::shared::{Shared, TELLS_COMMANDS};
 use super::statistics;
 use super::watch::KEYS;
-use crate::session::{Control, Event, Happening, Server, Stats};
+use crate::protocol::item_bytes;
+use crate::session::{CLASS, Control, Event, Happening, Server, Stats, Switches};
 
 /// Bytes of `stats cachedump`, as in memcached.
 const DUMP_BYTES_MAX: usize = 2 << 20;
-/// Items of one class are told by it: there are no classes of size here, so there is one.
-pub(super) const CLASS: u32 = 1;
+/// Sizes within so many bytes are told as one, as in memcached.
+const SIZE_STEP: usize = 32;
 
 /// The server of one thread's sessions.
 pub struct Desk<S> {
@@ -26,6 +28,23 @@ impl<S> Desk<S> {
     /// For the sessions of the thread whose counters these are.
     pub fn new(slots: Arc<S>, shared: Arc<Shared>, counters: Arc<Counters>) -> Desk<S> {
         Desk { slots, shared, counters }
+    }
+}
+
+impl<S: Holdings> Desk<S> {
+    /// How many items in memory there are of each size, in steps of 32 bytes. Nothing is counted before it is asked for: all items
+    /// are looked at then, and the thread's other connections wait.
+    fn sizes(&self, tell: &mut dyn FnMut(&str, &dyn std::fmt::Display)) {
+        let now = self.shared.now();
+        let mut counts = BTreeMap::<usize, u64>::new();
+        let mut rest = Some(S::Scan::default());
+        while let Some(at) = rest {
+            rest = self.slots.scan(at, now.at, &mut |item| {
+                let bytes = item_bytes(item.key.len(), item.meta.flags, item.value_bytes);
+                *counts.entry(bytes.next_multiple_of(SIZE_STEP)).or_default() += 1;
+            });
+        }
+        counts.iter().for_each(|(bytes, count)| tell(&bytes.to_string(), count));
     }
 }
 
@@ -45,13 +64,7 @@ impl<S: Holdings> Server for Desk<S> {
             Stats::Extstore => {}
             Stats::Named(b"items") => statistics::items(&since_reset().1, &mut tell),
             Stats::Named(b"slabs") => statistics::slabs(&since_reset(), &mut tell),
-            // As of a memcached that was not told to track them.
-            Stats::Named(b"sizes") => tell("sizes_status", &"disabled"),
-            Stats::Named(b"sizes_enable") => {
-                tell("sizes_status", &"error");
-                tell("sizes_error", &"sizes are not tracked");
-            }
-            Stats::Named(b"sizes_disable") => tell("sizes_status", &"disabled"),
+            Stats::Named(b"sizes") => self.sizes(&mut tell),
             Stats::Named(_) => return false,
         }
         true
@@ -107,7 +120,7 @@ impl<S: Holdings> Server for Desk<S> {
         text
     }
 
-    fn control(&self, control: Control<'_>) -> String {
+    fn control(&self, control: Control) -> String {
         let text = match control {
             Control::Verbosity(level) => {
                 self.shared.set_verbosity(level);
@@ -124,16 +137,29 @@ impl<S: Holdings> Server for Desk<S> {
             // One queue order is as good as the other to clients; there is no crawler and there are no slabs to be moved, so what
             // would tune them has nothing to act on.
             Control::LruSegmented(_) | Control::LruTune(..) | Control::LruTemporary(_) => "OK",
-            Control::SlabsReassign(..) => "NOTFULL dest class not full",
             Control::SlabsAutomove(_) | Control::SlabsAutomoveRatio(_) => "OK",
-            Control::Crawl(_) | Control::CrawlCount(_) | Control::CrawlSleep(_) | Control::CrawlEnabled(_) => "OK",
-            Control::Extstore(_) => "ERROR",
+            Control::CrawlCount(_) | Control::CrawlSleep(_) => "OK",
             Control::RefreshCertificates => match self.shared.refresh_certificates() {
                 Ok(()) => "OK",
                 Err(error) => return format!("SERVER_ERROR {error}"),
             },
         };
         text.to_owned()
+    }
+
+    fn switches(&self) -> &Switches {
+        self.shared.switches()
+    }
+
+    fn tells_commands(&self) -> bool {
+        self.shared.verbosity() >= TELLS_COMMANDS
+    }
+
+    fn tell_command(&self, connection: u64, line: &str, answer: Option<&str>) {
+        tracing::debug!("<{connection} {line}");
+        if let Some(answer) = answer {
+            tracing::debug!(">{connection} {answer}");
+        }
     }
 
     fn may_watch(&self) -> bool {

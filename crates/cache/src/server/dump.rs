@@ -2,30 +2,11 @@
 
 use std::fmt::Write as _;
 
-use super::desk::CLASS;
 use super::holdings::Listed;
 use super::statistics::unix;
 use super::watch::Escaped;
 use crate::protocol::item_bytes;
-
-/// The highest class of size that memcached has; a dump of a higher one is refused.
-const CLASS_MAX: u32 = 63;
-
-/// Whether a dump of these classes (`all`, `hash`, or numbers with commas between) has the one there is; `None`: they are none.
-pub(super) fn has_ours(classes: &[u8]) -> Option<bool> {
-    if matches!(classes, b"all" | b"hash") {
-        return Some(true);
-    }
-    let mut ours = false;
-    for class in classes.split(|&byte| byte == b',') {
-        let class: u32 = std::str::from_utf8(class).ok()?.parse().ok()?;
-        if !(1..=CLASS_MAX).contains(&class) {
-            return None;
-        }
-        ours |= class == CLASS;
-    }
-    Some(ours)
-}
+use crate::session::CLASS;
 
 /// Appends the line of an item.
 pub(super) fn line(text: &mut String, item: &Listed<'_>, began: u64) {
@@ -44,23 +25,6 @@ pub(super) fn line(text: &mut String, item: &Listed<'_>, began: u64) {
 mod tests {
     use super::*;
     use crate::item::{Cas, Meta, NEVER, Seconds};
-
-    #[test]
-    fn classes_are_words_or_numbers() {
-        for (classes, ours) in [
-            (&b"all"[..], Some(true)),
-            (b"hash", Some(true)),
-            (b"1", Some(true)),
-            (b"3,1", Some(true)),
-            (b"2", Some(false)),
-            (b"0", None),
-            (b"64", None),
-            (b"1,x", None),
-            (b"", None),
-        ] {
-            assert_eq!(has_ours(classes), ours, "{classes:?}");
-        }
-    }
 
     /// Both lines are what memcached 1.6.18 wrote.
     #[test]

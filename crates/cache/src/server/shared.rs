@@ -19,7 +19,10 @@ use crate::hash::Hasher;
 use crate::item::Seconds;
 use crate::memory::Budget;
 use crate::protocol::Now;
-use crate::session::{Ending, Rules};
+use crate::session::{Ending, Rules, Switches};
+
+/// The verbosity (`-vv`) from which on commands are told on the log.
+pub(super) const TELLS_COMMANDS: u32 = 2;
 
 /// What the clock shows when a server starts. As in memcached: no moment is 0, and one second ago there was one too.
 const CLOCK_START: u64 = 2;
@@ -101,6 +104,8 @@ pub struct Options {
     pub tls: Option<CertificateContext>,
     /// What it was told.
     pub said: Said,
+    /// How much it says on the log.
+    pub verbosity: u32,
     /// Its clock, where others have it too; else it starts when it is first looked at.
     pub clock: Option<Clock>,
     /// The program around it.
@@ -208,6 +213,7 @@ pub struct Shared {
     program: Box<dyn Program>,
     verbosity: AtomicU32,
     prefixes: Prefixes,
+    switches: Switches,
     watchers: Watchers,
     seen: Mutex<BTreeMap<u64, Arc<Seen>>>,
     /// Where connections are accepted, under numbers as theirs.
@@ -246,8 +252,9 @@ impl Shared {
             tls: RwLock::new(options.tls),
             said: options.said,
             program: options.program,
-            verbosity: AtomicU32::new(0),
+            verbosity: AtomicU32::new(options.verbosity),
             prefixes: Prefixes::default(),
+            switches: Switches::default(),
             watchers: Watchers::default(),
             seen: Mutex::default(),
             listeners: Mutex::default(),
@@ -353,6 +360,10 @@ impl Shared {
 
     pub(super) fn prefixes(&self) -> &Prefixes {
         &self.prefixes
+    }
+
+    pub(super) fn switches(&self) -> &Switches {
+        &self.switches
     }
 
     pub(super) fn watchers(&self) -> &Watchers {

@@ -6,11 +6,11 @@ use std::fmt::Display;
 use super::ACCEPT_PAUSE;
 use super::connection::Tcp;
 use super::counters::Totals;
-use super::desk::CLASS;
 use super::holdings::{Figures, FlashFigures};
 use super::shared::Shared;
 use crate::item::{NEVER, Seconds};
 use crate::protocol::VERSION;
+use crate::session::CLASS;
 use crate::session::{Authentication, Protocols};
 
 /// Tells one line.

@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use engine::sync::{MailReceiver, MailSender, mailbox};
 use engine::time;
 
-use super::desk::CLASS;
 use super::holdings::Holdings;
 use super::shared::Shared;
 use crate::item::{Meta, NEVER, Seconds};
+use crate::session::CLASS;
 use crate::session::{Happening, Watch};
 
 /// Bytes of lines that wait for one watcher, as many as memcached's. They count against the memory limit whether there are lines or

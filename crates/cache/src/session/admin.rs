@@ -1,19 +1,20 @@
 //! What administrators ask for in the text protocol: statistics, settings, watching.
 
-use super::{Context, Control, Dump, Ending, Flow, Server, Session, Stats, Watch};
+use super::crawler::CLASS_MAX;
+use super::{Context, Control, Ending, Flow, Server, Session, Stats, Watch};
 use crate::protocol::number::{fraction, signed_32, unsigned_32};
 use crate::protocol::tokens::Tokens;
 use crate::slot::Slots;
 
-const BAD_FORMAT: &str = super::text::BAD_FORMAT;
-/// The highest number of a slab class in memcached, and one.
-const CLASSES: u32 = 64;
+pub(super) const BAD_FORMAT: &str = super::text::BAD_FORMAT;
+/// The highest class of size that a memcached of the usual options has.
+const CLASS_USED_MAX: i32 = 39;
 /// memcached's bounds of `cache_memlimit`, in MiB.
 const MEMORY_MEBIBYTES_MIN: u32 = 8;
 const MEMORY_MEBIBYTES_MAX: u32 = 1_000_000_000;
 
 /// A line that answers, from here or from the server.
-type Line = Result<String, &'static str>;
+pub(super) type Line = Result<String, &'static str>;
 
 impl<S: Slots> Session<S> {
     /// Runs a command of administrators, or says that there is none of this name.
@@ -33,13 +34,7 @@ impl<S: Slots> Session<S> {
             }
             b"watch" => return self.watch(server, tokens),
             b"shutdown" => return self.shutdown(context, tokens),
-            b"lru_crawler" if count == 3 && tokens.get(1) == b"metadump" => {
-                if self.rules.serves_dump {
-                    return Flow::Dump(Dump { classes: tokens.get(2).to_vec() });
-                }
-                Err("ERROR metadump not allowed")
-            }
-            b"lru_crawler" => lru_crawler(server, tokens),
+            b"lru_crawler" => return self.lru_crawler(context, tokens),
             b"verbosity" if matches!(count, 2 | 3) => match unsigned_32(tokens.get(1)) {
                 Some(level) => Ok(server.control(Control::Verbosity(level))),
                 None => Err(BAD_FORMAT),
@@ -47,14 +42,14 @@ impl<S: Slots> Session<S> {
             b"cache_memlimit" if matches!(count, 2 | 3) => memory_limit(server, tokens),
             b"lru" if count >= 2 => lru(server, tokens),
             b"slabs" => slabs(server, tokens),
-            b"extstore" if count >= 3 => Ok(server.control(Control::Extstore(tokens.from(1)))),
+            b"extstore" => extstore(tokens),
             b"refresh_certs" => Ok(server.control(Control::RefreshCertificates)),
             // Known, with other arguments.
-            b"replace" | b"prepend" | b"flush_all" | b"verbosity" | b"lru" | b"extstore" => return self.error(),
+            b"replace" | b"prepend" | b"flush_all" | b"verbosity" | b"lru" => return self.error(),
             _ => return self.unknown(name, tokens),
         };
         // Not all take it in memcached.
-        let noreply = noreply && name != b"lru_crawler" && (name != b"slabs" || tokens.get(1) == b"automove");
+        let noreply = noreply && (name != b"slabs" || tokens.get(1) == b"automove");
         match &line {
             Ok(line) => self.reply(noreply, line),
             Err(line) => self.reply(noreply, line),
@@ -78,17 +73,18 @@ impl<S: Slots> Session<S> {
             name => Stats::Named(name),
         };
         let mut text = String::new();
-        let is_known = server.stats(stats, &mut |name, value| {
+        let told = told(server, stats, &mut |name, value| {
             text.push_str("STAT ");
             text.push_str(name);
             text.push(' ');
             text.push_str(value);
             text.push_str("\r\n");
         });
-        if !is_known {
-            return self.reply(false, "ERROR");
+        match told {
+            Told::Unknown => return self.reply(false, "ERROR"),
+            Told::Whole => text.push_str("END\r\n"),
+            Told::WithoutEnd => {}
         }
-        text.push_str("END\r\n");
         self.output.bytes(text.as_bytes());
     }
 
@@ -112,7 +108,7 @@ impl<S: Slots> Session<S> {
             _ if !self.rules.serves_dump => "CLIENT_ERROR stats cachedump not allowed",
             _ if tokens.len() < 4 => "CLIENT_ERROR bad command line",
             None => BAD_FORMAT,
-            Some((class, _)) if class >= CLASSES => "CLIENT_ERROR Illegal slab id",
+            Some((class, _)) if class > CLASS_MAX => "CLIENT_ERROR Illegal slab id",
             Some((class, limit)) => {
                 self.output.bytes(context.server.cache_dump(class, limit).as_bytes());
                 "END"
@@ -159,6 +155,60 @@ impl<S: Slots> Session<S> {
     }
 }
 
+/// How statistics were told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Told {
+    Unknown,
+    /// Their end is told behind them.
+    Whole,
+    /// Nothing is told behind them.
+    WithoutEnd,
+}
+
+/// Tells statistics. `stats sizes` has to be turned on, and memcached tells no end of the answers to that.
+pub(super) fn told(server: &impl Server, stats: Stats<'_>, tell: &mut dyn FnMut(&str, &str)) -> Told {
+    let switches = server.switches();
+    let status = |on: bool| if on { "enabled" } else { "disabled" };
+    match stats {
+        Stats::Named(name @ (b"sizes_enable" | b"sizes_disable")) => {
+            switches.set_tracks_sizes(name == b"sizes_enable");
+            tell("sizes_status", status(switches.tracks_sizes()));
+            Told::WithoutEnd
+        }
+        Stats::Named(b"sizes") if !switches.tracks_sizes() => {
+            tell("sizes_status", status(false));
+            Told::Whole
+        }
+        stats if server.stats(stats, tell) => Told::Whole,
+        _ => Told::Unknown,
+    }
+}
+
+/// `extstore`: memcached takes all of these also without one. Flash has rules of its own, so that none has an effect.
+fn extstore(tokens: &Tokens<'_>) -> Line {
+    let number = unsigned_32(tokens.get(2));
+    let is_valid = match tokens.get(1) {
+        b"free_memchunks" => number.is_some_and(|class| class <= CLASS_MAX) && unsigned_32(tokens.get(3)).is_some(),
+        b"item_size" | b"item_age" | b"low_ttl" | b"recache_rate" | b"compact_under" | b"drop_under" => {
+            number.is_some()
+        }
+        b"max_sleep" | b"drop_unread" => number.is_some(),
+        b"max_frag" => fraction(tokens.get(2)).is_some(),
+        _ => false,
+    };
+    if is_valid { Ok("OK".to_owned()) } else { Err("ERROR") }
+}
+
+/// `slabs reassign`: what memcached says as long as no class has more than one page.
+fn reassign((from, to): (i32, i32)) -> &'static str {
+    let is_class = |class: i32| (0..=CLASS_USED_MAX).contains(&class);
+    match from == to {
+        true => "SAME src and dst class are identical",
+        false if is_class(from) && is_class(to) => "NOSPARE source class has no spare pages",
+        false => "BADCLASS invalid src or dst class id",
+    }
+}
+
 fn memory_limit(server: &impl Server, tokens: &Tokens<'_>) -> Line {
     match unsigned_32(tokens.get(1)) {
         None => Err("ERROR"),
@@ -199,7 +249,7 @@ fn lru(server: &impl Server, tokens: &Tokens<'_>) -> Line {
 fn slabs(server: &impl Server, tokens: &Tokens<'_>) -> Line {
     match tokens.get(1) {
         b"reassign" if tokens.len() == 4 => match signed_32(tokens.get(2)).zip(signed_32(tokens.get(3))) {
-            Some((from, to)) => Ok(server.control(Control::SlabsReassign(from, to))),
+            Some(classes) => Err(reassign(classes)),
             None => Err(BAD_FORMAT),
         },
         b"automove" if tokens.len() >= 3 && tokens.get(2) == b"ratio" => {
@@ -211,22 +261,6 @@ fn slabs(server: &impl Server, tokens: &Tokens<'_>) -> Line {
             Some(level @ 0..=2) => Ok(server.control(Control::SlabsAutomove(level))),
             Some(_) => Err("ERROR"),
         },
-        _ => Err("ERROR"),
-    }
-}
-
-fn lru_crawler(server: &impl Server, tokens: &Tokens<'_>) -> Line {
-    let value = tokens.get(2);
-    match (tokens.len(), tokens.get(1)) {
-        (3, b"crawl") => Ok(server.control(Control::Crawl(value))),
-        (3, b"tocrawl") => unsigned_32(value).map(|count| server.control(Control::CrawlCount(count))).ok_or(BAD_FORMAT),
-        (3, b"sleep") => match unsigned_32(value) {
-            None => Err(BAD_FORMAT),
-            Some(1_000_001..) => Err("CLIENT_ERROR sleep must be one second or less"),
-            Some(microseconds) => Ok(server.control(Control::CrawlSleep(microseconds))),
-        },
-        (2, b"enable") => Ok(server.control(Control::CrawlEnabled(true))),
-        (2, b"disable") => Ok(server.control(Control::CrawlEnabled(false))),
         _ => Err("ERROR"),
     }
 }

@@ -1,5 +1,6 @@
 //! The binary protocol.
 
+use super::admin::{Told, told};
 use super::storage::{End, incoming};
 use super::{Authentication, Context, Data, Ending, Event, Flow, Server, Session, State, Stats, Step};
 use crate::commands::{self, Counted, Delete, Deleted, Delta, Mode, Store, Stored};
@@ -342,28 +343,29 @@ impl<S: Slots> Session<S> {
             text.extend_from_slice(value.as_bytes());
         };
         // memcached looks at the beginning of the name alone.
-        let is_known = match head.key {
-            b"" => server.stats(Stats::General, &mut tell),
+        let how = match head.key {
+            b"" => told(server, Stats::General, &mut tell),
             name if name.starts_with(b"reset") => {
                 server.reset_stats();
-                true
+                Told::Whole
             }
-            name if name.starts_with(b"settings") => server.stats(Stats::Settings, &mut tell),
+            name if name.starts_with(b"settings") => told(server, Stats::Settings, &mut tell),
             name if name.starts_with(b"detail dump") => {
                 tell("detailed", &format!("{}END\r\n", server.prefixes()));
-                true
+                Told::Whole
             }
             name if name.starts_with(b"detail on") || name.starts_with(b"detail off") => {
                 server.set_counts_prefixes(name.starts_with(b"detail on"));
-                true
+                Told::Whole
             }
-            name if name.starts_with(b"detail") => false,
-            name => server.stats(Stats::Named(name), &mut tell),
+            name if name.starts_with(b"detail") => Told::Unknown,
+            name => told(server, Stats::Named(name), &mut tell),
         };
-        if !is_known {
-            return self.fail(&head.request, Status::KeyMissing);
+        match how {
+            Told::Unknown => return self.fail(&head.request, Status::KeyMissing),
+            Told::Whole => tell("", ""),
+            Told::WithoutEnd => {}
         }
-        tell("", "");
         self.output.bytes(&text);
     }
 

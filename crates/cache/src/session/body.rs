@@ -84,7 +84,10 @@ impl<S: Slots> Session<S> {
             body.filled = 0;
         }
         let (chunks, is_valid) = body.value.as_ref()?;
-        match self.run(context, &body.head, Data::Long(chunks, *is_valid)) {
+        let heard = self.listen(context.server);
+        let flow = self.run(context, &body.head, Data::Long(chunks, *is_valid));
+        heard.into_iter().for_each(|heard| self.tell_command(context, heard, &body.head, &flow));
+        match flow {
             Flow::Fetch(places) => {
                 self.state = State::Body(body);
                 Some(Step::Fetch(places))

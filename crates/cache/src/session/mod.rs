@@ -16,6 +16,7 @@ mod authentication;
 mod binary;
 mod body;
 mod context;
+mod crawler;
 mod input;
 mod meta;
 mod output;
@@ -26,6 +27,7 @@ mod telling;
 #[cfg(test)]
 mod tests;
 mod text;
+mod verbose;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -34,8 +36,8 @@ use engine::{Buf, View};
 
 pub use output::Output;
 pub use server::{
-    Authentication, CasResult, Control, Dump, Ending, Event, Happening, Protocols, Rules, Server, Stats, Step, Users,
-    Watch,
+    Authentication, CasResult, Control, Dump, Ending, Event, Happening, Protocols, Rules, Server, Stats, Step,
+    Switches, Users, Watch,
 };
 
 use crate::commands::store::Joined;
@@ -47,6 +49,7 @@ use crate::slot::{Look, NoRoom, ROOM_FOR_BUFFERS, Slots};
 use authentication::Sasl;
 use body::Body;
 use context::Context;
+pub(crate) use crawler::CLASS;
 use input::Input;
 pub use input::RECEIVE_BYTES;
 
@@ -310,7 +313,9 @@ impl<S: Slots> Session<S> {
         };
         let (buf, used) = self.input.take();
         let (head, rest) = buf[used..].split_at(head_bytes);
+        let heard = self.listen(context.server);
         let flow = self.run(context, head, Data::Here(rest));
+        heard.into_iter().for_each(|heard| self.tell_command(context, heard, head, &flow));
         let (consumed, step) = self.follow(context, flow, head);
         self.input.put(buf, used + consumed);
         step

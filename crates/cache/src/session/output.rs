@@ -16,7 +16,12 @@ pub struct Output {
     /// What no longer fits the batch.
     later: VecDeque<View>,
     later_bytes: usize,
+    /// What is added first from now on, if that is wanted for the log.
+    heard: Option<Vec<u8>>,
 }
+
+/// Bytes of an answer that are heard. Chosen: what stands before its first value, but for the longest keys.
+pub(super) const HEARD_BYTES_MAX: usize = 128;
 
 impl Output {
     /// Bytes that wait.
@@ -37,6 +42,9 @@ impl Output {
     /// Appends a copy of `bytes`.
     #[inline]
     pub fn bytes(&mut self, bytes: &[u8]) {
+        if let Some(heard) = &mut self.heard {
+            heard.extend_from_slice(&bytes[..bytes.len().min(HEARD_BYTES_MAX - heard.len())]);
+        }
         if self.later.is_empty() {
             self.batch.get_or_insert_default().head(bytes);
         } else if !bytes.is_empty() {
@@ -58,6 +66,21 @@ impl Output {
             Value::Whole(bytes) => self.bytes(bytes),
             Value::Chunks(chunks) => chunks.iter().for_each(|chunk| self.view(chunk.clone())),
         }
+    }
+
+    /// Whether what is added from now on is heard, up to [`Output::heard`]. What was heard already stays.
+    #[inline]
+    pub(super) fn hear(&mut self, hears: bool) {
+        match (hears, &self.heard) {
+            (true, None) => self.heard = Some(Vec::new()),
+            (false, Some(_)) => self.heard = None,
+            _ => {}
+        }
+    }
+
+    /// What was added first, and no more of it.
+    pub(super) fn heard(&mut self) -> Vec<u8> {
+        self.heard.take().unwrap_or_default()
     }
 
     fn view(&mut self, view: View) {

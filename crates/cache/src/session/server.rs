@@ -1,6 +1,8 @@
 //! What a session needs of the server it belongs to: its rules, its figures, and what administrators change.
 
 use std::fmt;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{PoisonError, RwLock};
 
 use crate::slot::NoRoom;
@@ -224,7 +226,7 @@ pub enum Stats<'a> {
 
 /// What an administrator asks for; the server's answer is a line.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Control<'a> {
+pub enum Control {
     /// `verbosity LEVEL`.
     Verbosity(u32),
     /// `cache_memlimit MEBIBYTES`, which is at least 8 and at most 1,000,000,000.
@@ -235,24 +237,43 @@ pub enum Control<'a> {
     LruTune(u32, u32, f64, f64),
     /// `lru temp_ttl SECONDS`; below 0: off.
     LruTemporary(i32),
-    /// `slabs reassign FROM TO`.
-    SlabsReassign(i32, i32),
     /// `slabs automove 0`, 1 or 2.
     SlabsAutomove(u32),
     /// `slabs automove ratio`.
     SlabsAutomoveRatio(f64),
-    /// `lru_crawler crawl CLASSES`.
-    Crawl(&'a [u8]),
     /// `lru_crawler tocrawl COUNT`.
     CrawlCount(u32),
     /// `lru_crawler sleep MICROSECONDS`.
     CrawlSleep(u32),
-    /// `lru_crawler enable`, or `disable`.
-    CrawlEnabled(bool),
-    /// `extstore NAME VALUE…`.
-    Extstore(&'a [&'a [u8]]),
     /// `refresh_certs`.
     RefreshCertificates,
+}
+
+/// What administrators turn on and off without any further effect.
+#[derive(Debug, Default)]
+pub struct Switches {
+    crawler_is_off: AtomicBool,
+    tracks_sizes: AtomicBool,
+}
+
+impl Switches {
+    /// `lru_crawler enable`, which is how a server begins.
+    pub(super) fn crawls(&self) -> bool {
+        !self.crawler_is_off.load(Relaxed)
+    }
+
+    pub(super) fn set_crawls(&self, on: bool) {
+        self.crawler_is_off.store(!on, Relaxed);
+    }
+
+    /// `stats sizes_enable`.
+    pub(super) fn tracks_sizes(&self) -> bool {
+        self.tracks_sizes.load(Relaxed)
+    }
+
+    pub(super) fn set_tracks_sizes(&self, on: bool) {
+        self.tracks_sizes.store(on, Relaxed);
+    }
 }
 
 /// What a watcher wants to see: memcached's names for it.
@@ -330,8 +351,19 @@ pub trait Server {
     /// `stats cachedump CLASS LIMIT`: lines, without the `END`. `limit` 0: as many as two megabytes hold.
     fn cache_dump(&self, class: u32, limit: u32) -> String;
 
+    /// What was turned on and off.
+    fn switches(&self) -> &Switches;
+
+    /// Commands are told on the log ([`Server::tell_command`]). Asked with every command.
+    fn tells_commands(&self) -> bool {
+        false
+    }
+
+    /// A command of the connection of this number is over: its line and its answer's first, made fit for a log; none: it had none.
+    fn tell_command(&self, _connection: u64, _line: &str, _answer: Option<&str>) {}
+
     /// Does what an administrator asks for; answers a line, without its end.
-    fn control(&self, control: Control<'_>) -> String;
+    fn control(&self, control: Control) -> String;
 
     /// There is room for one more watcher.
     fn may_watch(&self) -> bool {
@@ -361,9 +393,9 @@ pub enum Step<P> {
     Close(Ending),
 }
 
-/// Which items `lru_crawler metadump` tells.
+/// What `lru_crawler metadump` tells.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Dump {
-    /// `all`, `hash`, or numbers of classes with commas between.
-    pub classes: Vec<u8>,
+    /// Items, and not the end alone: their class was asked for.
+    pub has_items: bool,
 }

@@ -10,7 +10,8 @@ fn all(cases: impl IntoIterator<Item = impl Into<Vec<u8>>>) -> Vec<Vec<u8>> {
 
 /// The text protocol.
 pub fn text() -> Vec<Vec<u8>> {
-    [items(), counting(), noreply(), flushing(), lines(), http(), administration(), keys()].concat()
+    let administration = [administration(), crawling(), reassigning(), extstore()].concat();
+    [items(), counting(), noreply(), flushing(), lines(), http(), administration, keys()].concat()
 }
 
 /// Reading, storing, flushing.
@@ -175,6 +176,106 @@ fn administration() -> Vec<Vec<u8>> {
         "version\r\nquit\r\n",
         "quitt\r\n",
     ])
+}
+
+/// `stats sizes`, which tells of what is stored while it is on. Apart from the others: turning it on takes a cas in memcached.
+pub fn sizes() -> Vec<Vec<u8>> {
+    all([
+        "stats sizes\r\nstats sizes_enable\r\nstats sizes_enable x\r\nstats sizes\r\nstats sizes x\r\n",
+        "stats sizes_disable x\r\nstats sizes\r\nstats sizes_disable\r\nstats sizes_x\r\nstats sizes_enable noreply\r\n",
+    ])
+}
+
+/// `lru_crawler`: classes that are none.
+fn crawling() -> Vec<Vec<u8>> {
+    let classes = |command: &str, classes: &[&str]| -> String {
+        classes.iter().map(|class| format!("lru_crawler {command} {class}\r\n")).collect()
+    };
+    // What memcached would begin to crawl is left out: it may be at it already, by itself.
+    let none =
+        ["", "-1", "0", "64", "65", "255", "256", "x", "1x", "1,64", "1,x", "0,1", "1,-1", "all,1", "1,all", "ALL"];
+    let wide = ["4294967296", "4294967360", "-4294967295", "1 2", "1 noreply", "noreply"];
+    // memcached refuses it behind other commands, unless it is off.
+    let dumps = none[1..].iter().map(|class| format!("lru_crawler metadump {class}\r\n").into_bytes());
+    let mut cases = all([
+        classes("crawl", &none) + &classes("crawl", &wide),
+        "lru_crawler enable\r\nlru_crawler enable x\r\nlru_crawler disable x\r\nlru_crawler disable noreply\r\n"
+            .to_owned(),
+        "lru_crawler tocrawl -1\r\nlru_crawler sleep -1\r\nlru_crawler tocrawl 0\r\nlru_crawler sleep 100\r\n"
+            .to_owned(),
+    ]);
+    cases.extend(dumps);
+    cases
+}
+
+/// `lru_crawler` turned off, and on again. memcached's thread takes a moment for each, so they are sent one by one.
+pub fn crawler_off() -> Vec<Vec<u8>> {
+    let any = ["1", "all", "hash", ",", "0", "70", "x", ""];
+    let each = |command: &str| any.iter().map(|class| format!("lru_crawler {command} {class}\r\n")).collect::<String>();
+    all([
+        "lru_crawler disable\r\n".to_owned(),
+        "lru_crawler disable\r\n".to_owned(),
+        each("crawl") + &each("metadump"),
+        "lru_crawler tocrawl 5\r\nlru_crawler sleep 100\r\n".to_owned(),
+        "lru_crawler enable\r\n".to_owned(),
+        "lru_crawler enable\r\nlru_crawler crawl 0\r\n".to_owned(),
+        "lru_crawler metadump 0\r\n".to_owned(),
+    ])
+}
+
+/// `slabs reassign`, between each two of many classes. While these tests run none of memcached's has a page to spare.
+fn reassigning() -> Vec<Vec<u8>> {
+    let classes = ["-2", "-1", "-0", "0", "+1", "1", "2", "39", "40", "63", "64", "90", "255", "256", "4294967297"];
+    let to = |from: &str| -> String { classes.iter().map(|to| format!("slabs reassign {from} {to}\r\n")).collect() };
+    let mut cases: Vec<Vec<u8>> = classes.iter().map(|from| to(from).into_bytes()).collect();
+    cases.extend(all([
+        "slabs reassign 1\r\nslabs reassign 1 1 1\r\nslabs reassign 1 x\r\nslabs reassign x 1\r\nslabs reassign 1 1 noreply\r\n",
+        "slabs reassign all 1\r\nslabs reassign 1 all\r\nslabs reassign 2147483648 1\r\nslabs reassign 1 2147483648\r\n",
+    ]));
+    cases
+}
+
+/// `extstore`, of which memcached takes the settings also where there is none.
+fn extstore() -> Vec<Vec<u8>> {
+    let names = [
+        "item_size",
+        "item_age",
+        "low_ttl",
+        "recache_rate",
+        "compact_under",
+        "drop_under",
+        "max_sleep",
+        "max_frag",
+        "drop_unread",
+        "free_memchunks",
+        "Item_size",
+        "io_depth",
+    ];
+    let numbers = [
+        "0",
+        "1",
+        "-1",
+        "+1",
+        "63",
+        "64",
+        "255",
+        "256",
+        "512",
+        "0.5",
+        "4294967296",
+        "4294967297",
+        "18446744073709551615",
+    ];
+    let others = ["", "x", "1x", "1.x", "all", "noreply", "1 noreply", "x noreply", "18446744073709551616 "];
+    let pairs =
+        ["0 0", "1 1", "1 -1", "63 1", "64 1", "256 1", "1 x", "x 1", "1 1 1", "1 1 noreply", "-1 1", "4294967296 1"];
+    let of = |name: &str| -> Vec<u8> {
+        let values = [&numbers[..], &others, &pairs].concat();
+        values.iter().map(|value| format!("extstore {name} {value}\r\n")).collect::<String>().into_bytes()
+    };
+    let mut cases: Vec<Vec<u8>> = names.map(of).to_vec();
+    cases.push(b"extstore noreply\r\nextstore noreply noreply\r\nextstore x y z noreply\r\nextstore  \r\n".to_vec());
+    cases
 }
 
 /// Statistics by prefix: what counts, for which of them. memcached tells more than one prefix in no order.

@@ -71,6 +71,20 @@ fn prefixes_are_counted_as_memcached_counts_them() {
 }
 
 #[test]
+fn sizes_are_told_once_they_were_asked_for() {
+    ready(compare(&mut Pair::usual(), &cases::sizes()));
+}
+
+#[test]
+fn the_crawler_is_off_and_on_again() {
+    let mut pair = Pair::usual();
+    for case in cases::crawler_off() {
+        ready(compare(&mut pair, &[case]));
+        std::thread::sleep(std::time::Duration::from_millis(200));
+    }
+}
+
+#[test]
 fn what_is_not_served() {
     let rules = Rules { serves_flush: false, serves_dump: false, serves_watch: false, ..Rules::default() };
     let cases: Vec<Vec<u8>> = [

@@ -331,6 +331,7 @@ fn shared(
         rules,
         connections_max: args.conn_limit as usize,
         idle_timeout: args.idle_timeout,
+        verbosity: u32::from(args.verbose),
         tls,
         said,
         clock,

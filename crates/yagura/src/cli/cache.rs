@@ -89,7 +89,8 @@ pub struct CacheServeArgs {
     /// Serve Prometheus metrics (/metrics) and /healthz at this address.
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<SocketAddr>,
-    /// Say more on standard error: connections that end, then every one.
+    /// Say more on standard error: -v connections that end by an error; -vv each that begins and ends, and the line of each command
+    /// and the first of its answer (no values, no passwords); -vvv what goes on within, such as collections of flash.
     #[arg(short = 'v', long, action = clap::ArgAction::Count)]
     pub verbose: u8,
     /// Stop when standard input ends: a child process must not outlive its supervisor.

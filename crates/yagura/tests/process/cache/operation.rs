@@ -160,6 +160,44 @@ fn statistics_of_connections_tell_who_waits_for_what() {
     eventually("all are told", || states(&others));
 }
 
+/// What it says on its log, at `level`, of one connection that comes and goes and one that ends by an error.
+fn said(level: &str, changed: &[u8]) -> String {
+    let directory = tempfile::tempdir().expect("a directory");
+    let log = directory.path().join("log");
+    let mut command = yagura(&["cache", "serve", "-p", "0", "--json", "-t", "1"]);
+    command.args((!level.is_empty()).then_some(level));
+    command.env_remove("RUST_LOG").stdout(Stdio::piped()).stderr(File::create(&log).expect("made"));
+    let server = Server::of(command);
+    let mut client = Text::connect(server.address("listening"));
+    client.expect(changed, if changed.is_empty() { b"" } else { b"OK\r\n" });
+    client.expect(b"set key\x01 0 0 6\r\nsecret\r\n", b"STORED\r\n");
+    client.expect(b"get key\x01\r\n", b"VALUE key\x01 0 6\r\nsecret\r\nEND\r\n");
+    client.send(b"quit\r\n");
+    client.ends();
+    let mut wrong = Text::connect(server.address("listening"));
+    wrong.send(&[b'x'; 3000]);
+    wrong.ends();
+    assert_eq!(server.stop("TERM"), 0);
+    std::fs::read_to_string(&log).expect("read")
+}
+
+#[test]
+fn verbosity_tells_connections_and_commands_but_no_values() {
+    assert_eq!(said("", b""), "");
+    let errors = said("-v", b"");
+    assert!(errors.contains("the connection ends by an error") && !errors.contains("begins"), "{errors}");
+    assert!(!errors.contains("get key"), "{errors}");
+    for all in [said("-vv", b""), said("", b"verbosity 2\r\n"), said("-v", b"verbosity 2\r\n")] {
+        for told in ["set key\\x01 0 0 6", " STORED", "get key\\x01", " VALUE key\\x01 0 6", "a connection begins"] {
+            assert!(all.contains(told), "{told}: {all}");
+        }
+        assert!(all.contains("the connection ends origin=") && all.contains("reason=\"normal\""), "{all}");
+        assert!(all.contains("the connection ends by an error") && !all.contains("secret"), "{all}");
+    }
+    let less = said("-vvv", b"verbosity 0\r\n");
+    assert!(!less.contains("get key") && !less.contains("error"), "{less}");
+}
+
 /// What the kernel still takes down of the one before is waited for.
 #[test]
 fn a_server_starts_again_at_once_after_a_kill() {
@@ -228,4 +266,16 @@ fn flags_of_memcached_that_are_not_there_are_told_what_to_use() {
         let (status, _, stderr) = run(&[&["cache", "serve"], flags].concat());
         assert!(status == 2 && stderr.contains("is not there") && stderr.contains(instead), "{flags:?}: {stderr}");
     }
+}
+
+/// Answers that the protocol's own tests cannot compare with memcached: they are of what is stored.
+#[test]
+fn sizes_are_told_once_they_were_asked_for() {
+    let server = serve(&[]);
+    let mut client = Text::connect(server.address("listening"));
+    client.expect(b"set a 0 0 1\r\nx\r\nset b 0 0 1\r\nx\r\nset c 0 0 100\r\n", b"STORED\r\nSTORED\r\n");
+    client.expect(format!("{}\r\n", "x".repeat(100)).as_bytes(), b"STORED\r\n");
+    client.expect(b"stats sizes\r\n", b"STAT sizes_status disabled\r\nEND\r\n");
+    client.expect(b"stats sizes_enable\r\n", b"STAT sizes_status enabled\r\n");
+    client.expect(b"stats sizes\r\n", b"STAT 64 2\r\nSTAT 160 1\r\nEND\r\n");
 }
