@@ -64,29 +64,31 @@ pub(super) async fn recover<N: Namespace>(
     state: &mut State,
     mut restore: impl Restore,
 ) {
-    let lives = (1..geometry.segments).filter_map(|segment| Some((journal.life(segment)?, segment)));
-    let mut segments: Vec<(u64, u32)> = lives.collect();
-    segments.sort_unstable();
+    let lives = (1..geometry.segments).filter_map(|number| Some((journal.life(number)?, number)));
+    let mut segments: Vec<Sealed> = lives.map(|(life, number)| Sealed { life, number, pages: 1, records: 0 }).collect();
+    segments.sort_unstable_by_key(|segment| segment.life);
     let geometry = *geometry;
-    let mut counted = InOrder::new(&segments, SUMMARIES_MAX, |life, segment| {
+    let mut lasts = InOrder::new(segments, SUMMARIES_MAX, |segment| {
         let namespace = Arc::clone(namespace);
-        async move { last_of(&*namespace, &geometry, segment, life).await }
+        async move { last_of(&*namespace, &geometry, segment.number, segment.life).await }
     });
-    let (mut items, mut longest) = (0, 1);
-    while let Some((_, (last, bytes_read))) = counted.next().await {
+    let mut segments = Vec::new();
+    while let Some((mut segment, (last, bytes_read))) = lasts.next().await {
         recovery.bytes_read += bytes_read;
         // What cannot be read now is told of when it is read with its records.
-        let records = last.ok().flatten().map_or(0, |(last, _)| last.records);
-        items += u64::from(records);
-        longest = longest.max(records as usize);
+        if let Ok(Some((last, _))) = last {
+            (segment.pages, segment.records) = (1 + last.pages_before(), last.records);
+        }
+        segments.push(segment);
     }
-    restore.begin(items);
-    let mut summaries = InOrder::new(&segments, reading_max(&geometry, longest), |life, segment| {
+    restore.begin(segments.iter().map(|segment| u64::from(segment.records)).sum());
+    let longest = segments.iter().map(|segment| segment.records as usize).max().unwrap_or(0);
+    let mut summaries = InOrder::new(segments, reading_max(&geometry, longest.max(1)), |segment| {
         let namespace = Arc::clone(namespace);
-        async move { read_summary(&*namespace, &geometry, segment, life).await }
+        async move { read_summary(&*namespace, &geometry, segment).await }
     });
     let mut displaced = Vec::new();
-    while let Some((segment, Summary { records, bytes_read })) = summaries.next().await {
+    while let Some((Sealed { number: segment, .. }, Summary { records, bytes_read })) = summaries.next().await {
         recovery.bytes_read += bytes_read;
         let Some(records) = records else {
             recovery.segments_lost += 1;
@@ -114,25 +116,35 @@ fn reading_max(geometry: &Geometry, longest: usize) -> usize {
     affordable.clamp(1, SUMMARIES_MAX)
 }
 
+/// A segment whose summary counts.
+#[derive(Clone, Copy, Debug)]
+struct Sealed {
+    life: u64,
+    number: u32,
+    /// What its last page says of the summary: all its pages, and its records.
+    pages: u32,
+    records: u32,
+}
+
 /// What is read of one segment after another, a few at a time.
-struct InOrder<'a, T, F> {
-    waiting: std::slice::Iter<'a, (u64, u32)>,
-    reading: VecDeque<(u32, Task<T>)>,
+struct InOrder<T, F> {
+    waiting: std::vec::IntoIter<Sealed>,
+    reading: VecDeque<(Sealed, Task<T>)>,
     reading_max: usize,
     read: F,
 }
 
-impl<'a, T: 'static, R: Future<Output = T> + 'static, F: Fn(u64, u32) -> R> InOrder<'a, T, F> {
-    fn new(segments: &'a [(u64, u32)], reading_max: usize, read: F) -> Self {
-        InOrder { waiting: segments.iter(), reading: VecDeque::new(), reading_max, read }
+impl<T: 'static, R: Future<Output = T> + 'static, F: Fn(Sealed) -> R> InOrder<T, F> {
+    fn new(segments: Vec<Sealed>, reading_max: usize, read: F) -> Self {
+        InOrder { waiting: segments.into_iter(), reading: VecDeque::new(), reading_max, read }
     }
 
     /// A segment, and what was read.
-    async fn next(&mut self) -> Option<(u32, T)> {
+    async fn next(&mut self) -> Option<(Sealed, T)> {
         while self.reading.len() < self.reading_max
-            && let Some(&(life, segment)) = self.waiting.next()
+            && let Some(segment) = self.waiting.next()
         {
-            self.reading.push_back((segment, task::spawn((self.read)(life, segment))));
+            self.reading.push_back((segment, task::spawn((self.read)(segment))));
         }
         let (segment, task) = self.reading.pop_front()?;
         Some((segment, task.await))
@@ -188,10 +200,24 @@ pub(crate) async fn records_of<N: Namespace>(
     (Ok(last.records(&page, &before)), bytes_read)
 }
 
-async fn read_summary<N: Namespace>(namespace: &N, geometry: &Geometry, segment: u32, life: u64) -> Summary {
-    let (records, bytes_read) = records_of(namespace, geometry, segment, life).await;
+/// The same of a segment whose last page was read before: all at once, for nobody asks for the rest of one while the
+/// index is filled.
+async fn read_summary<N: Namespace>(namespace: &N, geometry: &Geometry, segment: Sealed) -> Summary {
+    let Sealed { life, number, pages, .. } = segment;
+    if pages <= geometry.chunk_pages {
+        let first = last_page(geometry, number) + 1 - u64::from(pages);
+        if let Ok(read) = read_pages(namespace, geometry, first, pages).await {
+            let (before, page) = read.split_at((pages as usize - 1) * PAGE_BYTES);
+            let last = Last::decode(page, geometry.segment_pages);
+            let is_it = |last: &Last| last.life == life && last.segment == number && last.pages_before() + 1 == pages;
+            if let Some(records) = last.filter(is_it).and_then(|last| last.records(page, before)) {
+                return Summary { records: Some(records), bytes_read: read.len() as u64 };
+            }
+        }
+    }
+    let (records, bytes_read) = records_of(namespace, geometry, number, life).await;
     let records = records.unwrap_or_else(|error| {
-        tracing::warn!(segment, %error, "flash: a summary cannot be read, what it lists is lost");
+        tracing::warn!(segment = number, %error, "flash: a summary cannot be read, what it lists is lost");
         None
     });
     Summary { records, bytes_read }
