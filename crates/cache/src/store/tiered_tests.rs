@@ -305,9 +305,11 @@ fn at_the_end_all_that_is_in_memory_goes_to_flash() {
 fn what_is_restored_leaves_room_for_items() {
     run(async {
         let durable = Durable::new(64);
+        // A segment's summary is short beside the memory: what waits must not be what leaves room.
+        let value = |key: u64| key.to_le_bytes().repeat(5);
         let store = durable.open(32 << 20).await;
         for key in 0..600_000_u64 {
-            put(&store, &key.to_le_bytes(), &key.to_le_bytes(), true).await;
+            put(&store, &key.to_le_bytes(), &value(key), true).await;
         }
         store.lower_all().await;
         store.lower().log().close().await.expect("closed");
@@ -320,12 +322,10 @@ fn what_is_restored_leaves_room_for_items() {
             usage.index_segments * crate::memory::SEGMENT_BYTES * 4 <= usage.limit * 3 && before > usage.counters.items,
             "{before} {usage:?}"
         );
-        assert!(usage.counters.items > 200_000, "{usage:?}");
         let mut found = 0;
         for key in 0..600_000_u64 {
-            let value = get(&store, &key.to_le_bytes()).await;
-            assert!(value.as_deref().is_none_or(|value| value == key.to_le_bytes()));
-            found += u64::from(value.is_some());
+            let got = get(&store, &key.to_le_bytes()).await.map(|got| assert_eq!(got, value(key)));
+            found += u64::from(got.is_some());
         }
         assert!(found > 200_000, "{found}");
         for key in 0..20_000_u64 {
