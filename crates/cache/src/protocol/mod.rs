@@ -12,7 +12,8 @@ use crate::item::{NEVER, Seconds};
 pub const VERSION: &str = "1.6.18";
 /// Bytes of a line that may come without its end, but for `get` and `gets`: as in memcached. One that arrives whole may be longer.
 pub const LINE_BYTES_MAX: usize = 2048;
-/// Bytes of a `get` of many keys. Chosen: 4,000 of the longest keys; memcached has no bound but memory.
+/// Bytes of a `get` of many keys that are held at once; what is longer is answered in parts. Chosen: 4,000 of the longest keys;
+/// memcached holds all.
 pub const GET_BYTES_MAX: usize = 1 << 20;
 /// An expiry above this many seconds is a moment since 1970, not a span from now: 30 days, as in memcached.
 pub const SPAN_SECONDS_MAX: i64 = 60 * 60 * 24 * 30;

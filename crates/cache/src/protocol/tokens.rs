@@ -60,15 +60,19 @@ pub fn word_at(line: &[u8], at: usize) -> Option<(usize, &[u8])> {
     Some((start, &rest[..length]))
 }
 
-/// The command of `input` up to its newline: the line without its end (and what is behind a zero byte, which memcached takes for
-/// the end of its text), and the bytes up to and with the newline.
+/// The command of `input` up to its newline: the line without its end, as far as it is [`text`], and the bytes up to and with the
+/// newline.
 pub fn line(input: &[u8], newline: usize) -> (&[u8], usize) {
     let end = if newline > 1 && input[newline - 1] == b'\r' { newline - 1 } else { newline };
-    let line = &input[..end];
-    if !line.contains(&0) {
-        return (line, newline + 1);
+    (text(&input[..end]), newline + 1)
+}
+
+/// What is before a zero byte, which memcached takes for the end of its text.
+pub fn text(bytes: &[u8]) -> &[u8] {
+    if !bytes.contains(&0) {
+        return bytes;
     }
-    (line.split(|&byte| byte == 0).next().unwrap_or_default(), newline + 1)
+    bytes.split(|&byte| byte == 0).next().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@
 //!   room) leaves it there, and it is read again: there is one way through each command, and nothing to be kept in step with
 //!   it. What it has done so far is in `progress`, `fetched`, `joined` and `tries`, which end with it.
 //! - Replies are in the order of commands; no command starts while the output is full.
-//! - What a peer makes us hold is bounded: a line by [`GET_BYTES_MAX`], a value by the item limit (which is checked before a
-//!   byte of it is kept), output by [`OUTPUT_BYTES_MAX`] and the reply that passes it.
+//! - What a peer makes us hold is bounded: of a line [`GET_BYTES_MAX`](crate::protocol::GET_BYTES_MAX), a value by the item limit
+//!   (which is checked before a byte of it is kept), output by [`OUTPUT_BYTES_MAX`] and the reply that passes it.
 
 mod admin;
 mod authentication;
@@ -18,6 +18,7 @@ mod body;
 mod context;
 mod crawler;
 mod input;
+mod long_get;
 mod meta;
 mod output;
 mod retrieval;
@@ -44,7 +45,7 @@ use crate::commands::store::Joined;
 use crate::hash::Hasher;
 use crate::item::Key;
 use crate::protocol::binary::REQUEST;
-use crate::protocol::{GET_BYTES_MAX, LINE_BYTES_MAX, Now, tokens};
+use crate::protocol::{Now, tokens};
 use crate::slot::{Look, NoRoom, ROOM_FOR_BUFFERS, Slots};
 use authentication::Sasl;
 use body::Body;
@@ -52,6 +53,7 @@ use context::Context;
 pub(crate) use crawler::CLASS;
 use input::Input;
 pub use input::RECEIVE_BYTES;
+use long_get::{LongGet, part_bytes};
 
 /// Bytes that wait unsent before commands do. Chosen: what a socket takes at once.
 pub const OUTPUT_BYTES_MAX: usize = 64 << 10;
@@ -148,6 +150,8 @@ pub struct Session<S: Slots> {
     wanted: usize,
     /// Of a command with many keys: where in its line the next one is looked for.
     progress: Option<usize>,
+    /// Of a `get` whose line's end has not come: what its rest is.
+    long_get: Option<LongGet>,
     /// Where in the line the keys are whose items are being fetched.
     asked: Vec<usize>,
     /// The items that were, and whose.
@@ -180,6 +184,7 @@ impl<S: Slots> Session<S> {
             state: State::Command,
             wanted: 0,
             progress: None,
+            long_get: None,
             asked: Vec::new(),
             fetched: VecDeque::new(),
             joined: None,
@@ -266,7 +271,7 @@ impl<S: Slots> Session<S> {
 
     /// Drops the input's memory if nothing is in it: true for a connection that rests between commands.
     pub fn rest(&mut self) -> bool {
-        self.input.shrink() && matches!(self.state, State::Command | State::Watching)
+        self.input.shrink() && self.long_get.is_none() && matches!(self.state, State::Command | State::Watching)
     }
 
     /// What it waits for.
@@ -313,7 +318,8 @@ impl<S: Slots> Session<S> {
         };
         let (buf, used) = self.input.take();
         let (head, rest) = buf[used..].split_at(head_bytes);
-        let heard = self.listen(context.server);
+        // Of a long line its first part is told.
+        let heard = if self.long_get.is_none() { self.listen(context.server) } else { None };
         let flow = self.run(context, head, Data::Here(rest));
         heard.into_iter().for_each(|heard| self.tell_command(context, heard, head, &flow));
         let (consumed, step) = self.follow(context, flow, head);
@@ -325,26 +331,22 @@ impl<S: Slots> Session<S> {
     fn run<V: Server>(&mut self, context: Context<'_, S, V>, head: &[u8], data: Data<'_>) -> Flow<S::Place> {
         match self.speaks {
             Speaks::Binary => self.binary(context, head, data),
+            _ if self.long_get.is_some() || !head.ends_with(b"\n") => self.part_of_get(context, head),
             _ => self.text(context, tokens::line(head, head.len() - 1).0, data),
         }
     }
 
-    /// Bytes of the line at the front of the input, with its end; or what to do before there is one.
+    /// Bytes of the line at the front of the input, with its end, or of a part of a long one; or what to do before there is one.
     fn line_head(&mut self) -> Result<usize, Option<Step<S::Place>>> {
         if let Some(newline) = self.input.newline() {
             return Ok(newline + 1);
         }
         let bytes = self.input.bytes();
-        if bytes.len() > LINE_BYTES_MAX && !self.input.may_go_on() {
-            let blanks = bytes.iter().take_while(|&&byte| byte == b' ').count();
-            let line = &bytes[blanks..];
-            let is_get = blanks <= 100 && (line.starts_with(b"get ") || line.starts_with(b"gets "));
-            if !is_get || !self.authenticated || bytes.len() >= GET_BYTES_MAX {
-                self.state = State::Closing(Ending::Error);
-                return Err(None);
-            }
+        if !self.input.may_go_on() && !self.may_be_long(bytes) {
+            self.state = State::Closing(Ending::Error);
+            return Err(None);
         }
-        Err(Some(Step::Receive))
+        part_bytes(bytes).ok_or(Some(Step::Receive))
     }
 
     /// Does what a command came to. Tells how many bytes of the input are done with, and what the driver has to do.

@@ -11,9 +11,9 @@ use crate::slot::{Look, Slot, Slots};
 
 /// What is told of an item, and done with it.
 #[derive(Clone, Copy, Debug)]
-struct Retrieval {
-    with_cas: bool,
-    expires: Option<Seconds>,
+pub(super) struct Retrieval {
+    pub(super) with_cas: bool,
+    pub(super) expires: Option<Seconds>,
 }
 
 impl<S: Slots> Session<S> {
@@ -55,30 +55,43 @@ impl<S: Slots> Session<S> {
         first: usize,
         retrieval: Retrieval,
     ) -> Flow<S::Place> {
-        // One key that is too long, and nothing is told of any.
+        match self.tell_items(context, line, first, retrieval) {
+            Err(flow) => return flow,
+            Ok(true) => self.output.bytes(b"END\r\n"),
+            Ok(false) => self.reply(false, BAD_FORMAT),
+        }
+        Flow::Next(0)
+    }
+
+    /// Tells the items of the keys from `first` on; with false of none, because there is a key that is too long.
+    pub(super) fn tell_items<V: Server>(
+        &mut self,
+        context: Context<'_, S, V>,
+        line: &[u8],
+        first: usize,
+        retrieval: Retrieval,
+    ) -> Result<bool, Flow<S::Place>> {
         let is_first = self.progress.is_none();
         if is_first && line.len() - first > KEY_BYTES_MAX && words(&line[first..]).any(|key| key.len() > KEY_BYTES_MAX)
         {
-            self.reply(false, BAD_FORMAT);
-            return Flow::Next(0);
+            return Ok(false);
         }
         let mut at = self.progress.unwrap_or(first);
         let mut left = TURN_KEYS_MAX;
         while let Some((start, bytes)) = word_at(line, at) {
             if self.output.is_full() || left == 0 {
                 self.progress = Some(at);
-                return Flow::Full;
+                return Err(Flow::Full);
             }
             let Some(key) = self.key(bytes) else { break };
             if let Err(place) = self.retrieve_one(context, &key, start, retrieval) {
                 self.progress = Some(at);
-                return Flow::Fetch(self.look_ahead(context, line, start, place));
+                return Err(Flow::Fetch(self.look_ahead(context, line, start, place)));
             }
             at = start + bytes.len();
             left -= 1;
         }
-        self.output.bytes(b"END\r\n");
-        Flow::Next(0)
+        Ok(true)
     }
 
     /// Tells the item of a key that stands at `at` of the line.

@@ -197,7 +197,7 @@ fn room_is_made_or_the_value_refused() {
 }
 
 #[test]
-fn a_line_has_a_bound_and_a_get_a_longer_one() {
+fn a_line_has_a_bound_but_for_a_get() {
     let slots = PlainSlots::default();
     let (text, is_closed) = answers(&slots, Rules::default(), &[b'x'; 5000]);
     assert_eq!((&text[..], is_closed), ("", true));
@@ -208,7 +208,7 @@ fn a_line_has_a_bound_and_a_get_a_longer_one() {
     let many = format!("get{}\r\nversion\r\n", " key".repeat(100_000));
     assert_eq!(answers(&slots, Rules::default(), many.as_bytes()), ("END\r\nVERSION 1.6.18\r\n".into(), false));
     let endless = [&b"get "[..], &b"key ".repeat(GET_BYTES_MAX / 4 + 1000)].concat();
-    assert_eq!(answers(&slots, Rules::default(), &endless), (String::new(), true));
+    assert_eq!(answers(&slots, Rules::default(), &endless), (String::new(), false));
     // Who has not said who he is has no long lines.
     let users = Users::parse("user:pass").expect("a colon");
     let rules = Rules { authentication: Authentication::Text(users), ..Rules::default() };
@@ -234,6 +234,18 @@ fn a_connection_at_rest_holds_no_buffer() {
     assert!(bare.session.rest());
     assert_eq!(bare.sent(), b"END\r\nEND\r\n");
     assert_eq!(bare.session.lend(true).capacity(), 4096);
+}
+
+#[test]
+fn a_connection_amid_a_long_line_does_not_rest() {
+    let mut bare = Bare::new(PlainSlots::default());
+    bare.receive(&[b"get ", &b"k ".repeat(GET_BYTES_MAX / 2)[..]].concat()[..GET_BYTES_MAX]);
+    while !matches!(bare.step(), Step::Receive) {}
+    assert!(!bare.session.rest(), "its end has not come");
+    bare.receive(b"\n");
+    assert!(matches!(bare.step(), Step::Receive));
+    assert!(bare.session.rest());
+    assert_eq!(bare.sent(), b"END\r\n");
 }
 
 #[test]

@@ -380,6 +380,29 @@ pub fn meta() -> Vec<Vec<u8>> {
     cases
 }
 
+/// Gets of more than is held of a line, which are answered in parts: keys of every length around where a part ends.
+pub fn long_gets() -> Vec<Vec<u8>> {
+    const PART_BYTES: usize = 1 << 20;
+    let key = |number: usize, bytes: usize| format!("{number:0bytes$}");
+    let set: Vec<u8> =
+        (0..4).flat_map(|at| format!("set {} {at} 0 1 noreply\r\n{at}\r\n", key(at, 250)).into_bytes()).collect();
+    let mut cases = Vec::new();
+    for (name, blanks, end) in [("get", 1, "\r\n"), ("gets", 2, "\n"), ("get", 77, " \r\n"), (" gets", 249, "  \n")] {
+        let mut line = format!("{name}{}", " ".repeat(blanks));
+        while line.len() < 5 * PART_BYTES / 2 {
+            line += &format!("{} ", key(line.len() % 29, 250));
+        }
+        cases.push([&set[..], line.as_bytes(), key(1, 250).as_bytes(), end.as_bytes()].concat());
+        // A key that is too long in the first part, a zero byte in a later one, a hundred thousand keys.
+        cases.push([&set[..], name.as_bytes(), b" ", &[b'x'; 251], b" k", &line.as_bytes()[5..], b"\r\n"].concat());
+        cases.push([&set[..], line.as_bytes(), b"\0", &line.as_bytes()[5..], end.as_bytes()].concat());
+        let many: String = (0..100_000).map(|at| format!(" key{at:07}")).collect();
+        cases.push([b"set key0099999 1 0 1\r\nx\r\n", name.as_bytes(), many.as_bytes(), b"\r\n"].concat());
+    }
+    cases.push([b"get", &vec![b' '; 2 * PART_BYTES][..], b"\r\n"].concat());
+    cases
+}
+
 /// Values around every border: of one piece, of a chunk, of an item.
 pub fn lengths() -> Vec<Vec<u8>> {
     let mut cases = Vec::new();

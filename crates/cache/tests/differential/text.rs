@@ -47,6 +47,11 @@ fn values_of_all_lengths() {
     ready(compare(&mut Pair::usual(), &cases::lengths()));
 }
 
+#[test]
+fn gets_of_more_keys_than_are_held() {
+    ready(compare(&mut Pair::usual(), &cases::long_gets()));
+}
+
 /// The rarely taken ways: every other look needs a fetch first.
 #[test]
 fn the_same_with_every_other_item_on_flash() {

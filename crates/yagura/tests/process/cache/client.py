@@ -20,6 +20,9 @@ def with_pymemcache(client):
     check(client.get("none", default="x"), "x")
     check(client.set_many({f"m{i}": str(i).encode() for i in range(300)}, noreply=False), [])
     check(client.get_many([f"m{i}" for i in range(301)]), {f"m{i}": str(i).encode() for i in range(300)})
+    # One line of 1.6 MB.
+    keys = [f"absent{i:06}" for i in range(120_000)] + [f"m{i}" for i in range(300)]
+    check(client.get_many(keys), {f"m{i}": str(i).encode() for i in range(300)})
     value, cas = client.gets("k")
     check(client.cas("k", b"w", cas, noreply=False), True)
     check(client.cas("k", b"x", cas, noreply=False), False)
