@@ -1,9 +1,11 @@
-//! A connection that asks a server of memcached's text protocol, however that listens.
+//! A connection that asks a server of memcached's protocols, however that listens.
 //!
 //! Invariants:
-//! - A name and a password are sent to a server only once it has refused to answer without: to another one they would be a value,
-//!   stored for everybody to read.
+//! - A name and a password are sent to a server only once it has refused to answer without, or said that it knows SASL: to another
+//!   one they would be a value, stored for everybody to read.
 //! - What a server sends is bounded, in time and in length.
+
+mod binary;
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -37,6 +39,7 @@ pub struct Asker {
     server: String,
     reader: BufReader<Box<dyn Stream>>,
     auth_file: Option<PathBuf>,
+    speaks_binary: bool,
 }
 
 /// Names and values, in the server's order.
@@ -58,7 +61,13 @@ impl Asker {
                 if flags.tls { Box::new(secure(flags, stream, &listen.host)?) } else { Box::new(stream) }
             }
         };
-        Ok(Asker { server, reader: BufReader::new(stream), auth_file: flags.auth_file.clone() })
+        let (auth_file, speaks_binary) = (flags.auth_file.clone(), flags.binary);
+        let mut asker = Asker { server, reader: BufReader::new(stream), auth_file, speaks_binary };
+        // Whoever refuses a request of the binary protocol ends the connection.
+        if asker.speaks_binary && asker.auth_file.is_some() && asker.wants_sasl()? {
+            asker.log_in()?;
+        }
+        Ok(asker)
     }
 
     /// The statistics of this name; of none: the general ones.
@@ -72,8 +81,12 @@ impl Asker {
 
     /// `None`: it wants to know first who asks.
     fn try_ask(&mut self, name: &str) -> Result<Option<Lines>, Failure> {
-        let request = if name.is_empty() { "stats\r\n".to_owned() } else { format!("stats {name}\r\n") };
-        self.send(request.as_bytes())?;
+        if self.speaks_binary { self.try_ask_binary(name) } else { self.try_ask_text(name) }
+    }
+
+    fn try_ask_text(&mut self, name: &str) -> Result<Option<Lines>, Failure> {
+        // With blanks as long as a header of the binary protocol: whoever speaks that alone waits for one before it hangs up.
+        self.send(format!("stats {name:16}\r\n").as_bytes())?;
         let mut lines = Vec::new();
         while lines.len() < LINES_MAX {
             let line = self.line()?;
@@ -101,16 +114,27 @@ impl Asker {
         let first = secret.expose().split(|&byte| byte == b'\n').next().unwrap_or_default().trim_ascii_end();
         let colon = first.iter().position(|&byte| byte == b':').ok_or_else(|| wrong("line 1 is no name:password"))?;
         let (name, password) = (&first[..colon], &first[colon + 1..]);
+        let is_known =
+            if self.speaks_binary { self.log_in_binary(name, password) } else { self.log_in_text(name, password) };
+        match is_known {
+            Ok(false) => Err(self.wrong(&format!("does not know the name and the password of {}", path.display()))),
+            known => known.map(drop),
+        }
+    }
+
+    /// False: it knows nobody of that name and password.
+    fn log_in_text(&mut self, name: &[u8], password: &[u8]) -> Result<bool, Failure> {
         let length = (name.len() + 1 + password.len()).to_string();
-        let request = [b"set auth 0 0 ", length.as_bytes(), b"\r\n", name, b" ", password, b"\r\n"].concat();
-        self.send(Secret::new(request).expose())?;
+        self.send_secret([b"set auth 0 0 ", length.as_bytes(), b"\r\n", name, b" ", password, b"\r\n"].concat())?;
         match &self.line()?[..] {
-            "STORED" => Ok(()),
-            "CLIENT_ERROR authentication failure" => {
-                Err(self.wrong(&format!("does not know the name and the password of {}", path.display())))
-            }
+            "STORED" => Ok(true),
+            "CLIENT_ERROR authentication failure" => Ok(false),
             line => Err(self.wrong(&format!("answered `{line}` to a name and a password"))),
         }
+    }
+
+    fn send_secret(&mut self, bytes: Vec<u8>) -> Result<(), Failure> {
+        self.send(Secret::new(bytes).expose())
     }
 
     fn send(&mut self, bytes: &[u8]) -> Result<(), Failure> {
@@ -145,7 +169,8 @@ impl Asker {
             // The socket's own time is over.
             ErrorKind::WouldBlock | ErrorKind::TimedOut => format!("gave no answer within {ANSWER_TIME_MAX:?}"),
             ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
-                "closed the connection; does it speak TLS alone (--tls), or the binary protocol alone?".to_owned()
+                let binary = if self.speaks_binary { "" } else { ", or the binary protocol alone (--binary)" };
+                format!("closed the connection; does it speak TLS alone (--tls){binary}?")
             }
             _ if error.to_string().contains("certificate required") => {
                 "wants a certificate: give --tls-cert FILE and --tls-key FILE".to_owned()

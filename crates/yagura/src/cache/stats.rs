@@ -1,4 +1,4 @@
-//! `yagura cache stats` and `top`: what a server of memcached's text protocol tells of itself.
+//! `yagura cache stats` and `top`: what a server of memcached's protocols tells of itself.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -15,7 +15,7 @@ use crate::size::Size;
 pub enum CacheVerb {
     /// Serve memcached's protocols (text, meta, binary). UDP is left out: it can be abused to flood others.
     Serve(Box<CacheServeArgs>),
-    /// Tell a server's statistics (any server of memcached's text protocol).
+    /// Tell a server's statistics (any server of memcached's protocols).
     Stats(CacheStatsArgs),
     /// Tell what a server does, a line for each interval, until interrupted.
     Top(CacheTopArgs),
@@ -167,6 +167,9 @@ pub struct CacheServer {
     /// read it; the file of the server's -Y will do.
     #[arg(short = 'Y', long, value_name = "FILE")]
     pub auth_file: Option<PathBuf>,
+    /// Ask by the binary protocol, with SASL where the server wants it: one with -S speaks no other. It has no cachedump.
+    #[arg(long)]
+    pub binary: bool,
     /// Use TLS. The server's certificate has to be of ADDR.
     #[arg(long)]
     pub tls: bool,

@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 use super::{Text, serve};
 use crate::support::{certificate, http_get, run};
@@ -69,16 +70,19 @@ fn names_may_have_several_words_and_are_one_line() {
     told(&[address, "items"], "items:1:number 1");
 }
 
+/// A file of that text and mode.
+fn file(directory: &Path, name: &str, text: &str, mode: u32) -> String {
+    let path = directory.join(name);
+    std::fs::write(&path, text).expect("written");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("set");
+    path.display().to_string()
+}
+
 #[test]
 fn passwords_and_tls_are_served_and_said_where_they_are_missing() {
     let directory = tempfile::tempdir().expect("a directory");
     let [cert, key] = certificate(directory.path());
-    let file = |name: &str, text: &str, mode: u32| {
-        let path = directory.path().join(name);
-        std::fs::write(&path, text).expect("written");
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("set");
-        path.display().to_string()
-    };
+    let file = |name, text, mode| file(directory.path(), name, text, mode);
     let users = file("users", "ann:sec:ret\nbob:other\n", 0o600);
     let (wrong, open) = (file("wrong", "ann:other\n", 0o600), file("open", "ann:secret\n", 0o644));
 
@@ -104,6 +108,33 @@ fn passwords_and_tls_are_served_and_said_where_they_are_missing() {
     refused(&[address, "--tls"], 4, "--tls-ca says whose certificates");
     refused(&[&trusts[..], &["--tls-name", "other.example"]].concat(), 4, "other.example is not trusted");
     refused(&[address, "--tls-ca", &cert], 2, "--tls");
+}
+
+#[test]
+fn the_binary_protocol_is_asked_too_with_sasl_where_it_is_wanted() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let users = file(directory.path(), "users", "ann:sec:ret\nbob:other\n", 0o600);
+    let wrong = file(directory.path(), "wrong", "ann:other\n", 0o600);
+    let server = serve(&["-S", "-Y", &users]);
+    let address = &server.address("listening").to_string();
+    refused(&[address, "-Y", &users], 3, "the binary protocol alone (--binary)?");
+    refused(&[address, "--binary"], 4, "give --auth-file FILE");
+    refused(&[address, "--binary", "-Y", &wrong], 4, "does not know the name and the password");
+    let known = [&address[..], "--binary", "-Y", &users];
+    told(&known, "curr_items 0");
+    told(&[&known[..], &["settings"]].concat(), "binding_protocol");
+    told(&[&known[..], &["detail", "on"]].concat(), "");
+    told(&[&known[..], &["detail", "dump"]].concat(), "");
+    told(&[&known[..], &["reset"]].concat(), "");
+    refused(&[&known[..], &["nonsense"]].concat(), 4, "there are no statistics of that name");
+    let (status, stdout, stderr) = run(&[&["cache", "top"][..], &known, &["-n", "1"]].concat());
+    assert!(status == 0 && stdout.contains("gets/s"), "{stdout} {stderr}");
+
+    // Who does not ask for a password is not given one; who speaks text alone says so.
+    let server = serve(&[]);
+    told(&[&server.address("listening").to_string(), "--binary", "-Y", &wrong], "curr_items 0");
+    let server = serve(&["-Y", &users]);
+    refused(&[&server.address("listening").to_string(), "--binary", "-Y", &users], 4, "ask without --binary");
 }
 
 #[test]
