@@ -2,7 +2,8 @@
 
 use std::cell::RefCell;
 
-use kv::store::{LocalFuture, MapSource, Store};
+use engine::task::LocalFuture;
+use kv::store::{MapSource, Store};
 use pool::rebalance::{carry_out, is_free};
 use pool::{AgreeError, Change, Map, MemberId, Proposer, Request};
 

@@ -98,7 +98,7 @@ async fn serve(count: usize) -> Result<(Vec<String>, Servers), Error> {
         nguid[8..].copy_from_slice(&task::random_u64().to_le_bytes());
         let memory = Arc::new(Memory::new(MEMBER_BYTES, BLOCK_SIZE, nguid).map_err(|error| refused(&error))?);
         let nqn: Nqn = format!("nqn.2026-11.io.yagura:memory-{index}").parse().map_err(|error| refused(&error))?;
-        let target: Target<Memory> = Target::default();
+        let target: Target = Target::default();
         target.add_subsystem(nqn.clone(), "memory").map_err(|error| refused(&error))?;
         target.add_namespace(&nqn, 1, memory.clone()).map_err(|error| refused(&error))?;
         let listener = listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await.map_err(|error| refused(&error))?;

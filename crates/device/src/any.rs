@@ -1,4 +1,7 @@
-//! [`AnyLocal`]: any local kind of namespace behind one type, dispatched by a `match`: no box per command.
+//! [`AnyNamespace`]: any kind of namespace behind one type, so that what serves namespaces is compiled once.
+//!
+//! The kinds that a target serves by the million commands are dispatched by a `match`. Every other kind is behind a table of
+//! functions, and pays one box per command.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -6,50 +9,71 @@ use std::sync::Arc;
 use engine::file::Lifetime;
 use engine::{Buf, View};
 
+use crate::erased::Erased;
 use crate::{
     DriveNamespace, Durability, Error, FileNamespace, GrowError, Lba, Memory, Namespace, NamespaceInfo, Writability,
 };
 
-/// A local namespace of any kind; a clone is the same namespace, also on another thread.
-#[derive(Clone, Debug)]
-pub enum AnyLocal {
+/// A namespace of any kind; a clone is the same namespace, also on another thread.
+#[derive(Clone)]
+pub enum AnyNamespace {
     /// In memory.
     Memory(Arc<Memory>),
     /// In a file or on a block device.
     File(Arc<FileNamespace>),
     /// A part of a drive.
     Drive(Arc<DriveNamespace>),
+    /// Any other kind; made by [`AnyNamespace::other`].
+    Other(Erased),
 }
 
-impl From<Memory> for AnyLocal {
-    fn from(memory: Memory) -> AnyLocal {
-        AnyLocal::Memory(Arc::new(memory))
+macro_rules! from_kind {
+    ($($kind:ident => $variant:ident),+) => { $(
+        impl From<$kind> for AnyNamespace {
+            fn from(namespace: $kind) -> AnyNamespace {
+                AnyNamespace::$variant(Arc::new(namespace))
+            }
+        }
+
+        impl From<Arc<$kind>> for AnyNamespace {
+            fn from(namespace: Arc<$kind>) -> AnyNamespace {
+                AnyNamespace::$variant(namespace)
+            }
+        }
+    )+ };
+}
+
+from_kind!(Memory => Memory, FileNamespace => File, DriveNamespace => Drive);
+
+impl AnyNamespace {
+    /// A namespace of a kind that has no variant of its own.
+    pub fn other(namespace: impl Namespace + Send + Sync) -> AnyNamespace {
+        AnyNamespace::Other(Erased::new(namespace))
     }
-}
 
-impl From<FileNamespace> for AnyLocal {
-    fn from(file: FileNamespace) -> AnyLocal {
-        AnyLocal::File(Arc::new(file))
+    /// Clones that there are, this one among them; whoever has the only one may take its medium for free.
+    pub fn holders(&self) -> usize {
+        match self {
+            AnyNamespace::Memory(inner) => Arc::strong_count(inner),
+            AnyNamespace::File(inner) => Arc::strong_count(inner),
+            AnyNamespace::Drive(inner) => Arc::strong_count(inner),
+            AnyNamespace::Other(inner) => inner.holders(),
+        }
     }
-}
 
-impl AnyLocal {
     /// Makes it larger: `bytes` in all. Commands go on meanwhile.
     ///
     /// # Errors
     /// A kind of namespace whose size is fixed, or as [`FileNamespace::grow`].
     pub async fn grow(&self, bytes: u64) -> Result<(), GrowError> {
         match self {
-            AnyLocal::Memory(_) => Err(GrowError::Fixed("memory is taken when it is made")),
-            AnyLocal::File(file) => file.grow(bytes).await,
-            AnyLocal::Drive(drive) => drive.grow(bytes).await,
+            AnyNamespace::Memory(_) => Err(GrowError::Fixed("memory is taken when it is made")),
+            AnyNamespace::File(file) => file.grow(bytes).await,
+            AnyNamespace::Drive(drive) => drive.grow(bytes).await,
+            AnyNamespace::Other(_) => {
+                Err(GrowError::Fixed("it is served for another program, which alone can change it"))
+            }
         }
-    }
-}
-
-impl From<DriveNamespace> for AnyLocal {
-    fn from(drive: DriveNamespace) -> AnyLocal {
-        AnyLocal::Drive(Arc::new(drive))
     }
 }
 
@@ -139,8 +163,13 @@ macro_rules! delegate {
     };
 }
 
-impl Namespace for AnyLocal {
-    delegate!(this => { AnyLocal::Memory(inner) => inner, AnyLocal::File(inner) => inner, AnyLocal::Drive(inner) => inner });
+impl Namespace for AnyNamespace {
+    delegate!(this => {
+        AnyNamespace::Memory(inner) => inner,
+        AnyNamespace::File(inner) => inner,
+        AnyNamespace::Drive(inner) => inner,
+        AnyNamespace::Other(inner) => inner,
+    });
 }
 
 impl<N: Namespace> Namespace for Arc<N> {

@@ -14,6 +14,7 @@ mod attributes;
 mod claim;
 pub mod conformance;
 pub mod drive;
+mod erased;
 mod fault;
 mod file;
 mod grow;
@@ -27,8 +28,9 @@ mod rng;
 mod sidecar;
 mod uncorrectable;
 
-pub use any::AnyLocal;
+pub use any::AnyNamespace;
 pub use drive::{Drive, DriveError, DriveNamespace, DriveOptions, FormatOptions, NamespaceSpec};
+pub use erased::Erased;
 pub use fault::{Fault, FaultConfig};
 pub use file::{FileNamespace, FileOptions, OpenError};
 pub use grow::GrowError;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use device::{
-    AnyLocal, Durability, Fault, FaultConfig, FileNamespace, FileOptions, Lba, Memory, Namespace, Writability,
+    AnyNamespace, Durability, Fault, FaultConfig, FileNamespace, FileOptions, Lba, Memory, Namespace, Writability,
     conformance,
 };
 use engine::sim::{DiskConfig, SimConfig, World};
@@ -47,7 +47,7 @@ fn pattern(byte: u8) -> engine::View {
 #[test]
 fn memory_in_both_worlds() {
     for block_size in [512, 4096] {
-        real(conformance::check_all(Rc::new(AnyLocal::from(memory(block_size))), 1));
+        real(conformance::check_all(Rc::new(AnyNamespace::from(memory(block_size))), 1));
         for seed in 0..4 {
             simulated(seed, async move { conformance::check_all(Rc::new(memory(block_size)), seed).await });
         }
@@ -59,7 +59,7 @@ fn file_in_both_worlds() {
     for block_size in [512, 4096] {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("medium");
-        real(async { conformance::check_all(Rc::new(AnyLocal::from(file(&path, block_size).await)), 2).await });
+        real(async { conformance::check_all(Rc::new(AnyNamespace::from(file(&path, block_size).await)), 2).await });
         for seed in 0..8 {
             simulated(seed, async move {
                 conformance::check_all(Rc::new(file(Path::new(PATH), block_size).await), seed).await;
@@ -83,7 +83,7 @@ fn delays_of_the_fault_wrapper_keep_every_promise() {
 }
 
 /// The lock under test is what keeps these apart: four reactors on threads of their own share one medium.
-fn threads_lose_no_increment(namespace: &AnyLocal, rounds: u64) {
+fn threads_lose_no_increment(namespace: &AnyNamespace, rounds: u64) {
     let threads: Vec<_> = (0..4)
         .map(|_| {
             let namespace = namespace.clone();

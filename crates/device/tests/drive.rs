@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use device::{
-    AnyLocal, Drive, DriveError, DriveOptions, Durability, Error, FormatOptions, Lba, Namespace, NamespaceSpec,
+    AnyNamespace, Drive, DriveError, DriveOptions, Durability, Error, FormatOptions, Lba, Namespace, NamespaceSpec,
     Writability, conformance,
 };
 use engine::sim::{SimConfig, World};
@@ -62,7 +62,7 @@ fn keeps_every_promise_in_both_worlds() {
         real(async {
             let drive = Drive::format(&path, &options(unit)).await.expect("formatted");
             let namespace = drive.create(&spec("a", 4 << 20, block_size)).await.expect("created");
-            conformance::check_all(Rc::new(AnyLocal::from(namespace)), 1).await;
+            conformance::check_all(Rc::new(AnyNamespace::from(namespace)), 1).await;
             sound(&drive).await;
         });
         for seed in 0..6 {
@@ -107,7 +107,7 @@ fn reactors_share_a_drive() {
     let (drive, namespace) = real(async {
         let drive = Drive::format(&path, &options(512)).await.expect("formatted");
         let namespace = drive.create(&spec("a", 4 << 20, 512)).await.expect("created");
-        (drive, AnyLocal::from(namespace))
+        (drive, AnyNamespace::from(namespace))
     });
     let threads: Vec<_> = (0..3)
         .map(|_| {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use device::{
-    AnyLocal, Drive, DriveOptions, Durability, Error, FileNamespace, FileOptions, FormatOptions, GrowError,
+    AnyNamespace, Drive, DriveOptions, Durability, Error, FileNamespace, FileOptions, FormatOptions, GrowError,
     IdentityError, Lba, Memory, MemoryError, Namespace, OpenError, Writability,
 };
 use engine::{Buf, Reactor, ReactorConfig, task, time};
@@ -191,7 +191,7 @@ fn a_file_grows_while_it_is_used_and_never_shrinks() {
         let read_only = FileOptions { read_only: true, ..FileOptions::default() };
         let fixed = open(&path, read_only).await.expect("opened");
         assert!(refused(fixed.grow(4 << 20).await).contains("takes no writes"));
-        let memory = AnyLocal::from(Memory::new(1 << 20, 4096, [7; 16]).expect("memory"));
+        let memory = AnyNamespace::from(Memory::new(1 << 20, 4096, [7; 16]).expect("memory"));
         assert!(refused(memory.grow(2 << 20).await).contains("memory"));
     });
 }

@@ -18,6 +18,13 @@ mod set;
 
 pub use set::TaskSet;
 
+/// A boxed future of this thread.
+///
+/// The bodies of an `async fn` are compiled by the crate that awaits them, however far above it stands. A function that is not
+/// generic and returns its future in a box ends that: the crate of the function compiles all of it, once, and whoever calls it
+/// links. Meant for what begins a service, a connection or a namespace; never for what runs once a command.
+pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
 /// A spawned task: a future of its output. Dropping it cancels the task; [`Task::detach`] lets it run on.
 ///
 /// A panic in a task unwinds out of the world that runs it.

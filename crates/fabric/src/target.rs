@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use device::Namespace;
+use device::{AnyNamespace, Namespace};
 use nvme::{AnaState, Nqn};
 
 mod abort;
@@ -74,29 +74,23 @@ pub use serve::{Handed, listen};
 pub(crate) use session::Session;
 use shared::Shared;
 pub use stats::{CommandKind, Histogram, Stats};
-pub use store::{ATTACHMENT_ATTRIBUTE, LocalFuture, NamespaceStore, NewNamespace, Room, StoreError};
+pub use store::{ATTACHMENT_ATTRIBUTE, NamespaceStore, NewNamespace, Room, StoreError};
 
-/// A target. Clones are the same target; it may be served from several reactors if `N` is `Send + Sync`, and changed from
-/// any thread.
-pub struct Target<N> {
-    shared: Arc<Shared<N>>,
+/// A target. Clones are the same target; it may be served from several reactors, and changed from any thread.
+#[derive(Clone)]
+pub struct Target {
+    shared: Arc<Shared>,
 }
 
-impl<N> Clone for Target<N> {
-    fn clone(&self) -> Target<N> {
-        Target { shared: self.shared.clone() }
-    }
-}
-
-impl<N: Namespace> Default for Target<N> {
-    fn default() -> Target<N> {
+impl Default for Target {
+    fn default() -> Target {
         Target::new(TargetConfig::default())
     }
 }
 
-impl<N: Namespace> Target<N> {
+impl Target {
     /// A target without subsystems.
-    pub fn new(config: TargetConfig) -> Target<N> {
+    pub fn new(config: TargetConfig) -> Target {
         Target { shared: Arc::new(Shared::new(config)) }
     }
 
@@ -115,7 +109,7 @@ impl<N: Namespace> Target<N> {
     ///
     /// # Errors
     /// No such subsystem; the identifier is taken or out of range.
-    pub fn add_namespace(&self, nqn: &Nqn, nsid: u32, namespace: impl Into<Arc<N>>) -> Result<(), ConfigError> {
+    pub fn add_namespace(&self, nqn: &Nqn, nsid: u32, namespace: impl Into<AnyNamespace>) -> Result<(), ConfigError> {
         self.add_namespace_to(nqn, nsid, ANA_GROUP_DEFAULT, namespace)
     }
 
@@ -128,7 +122,7 @@ impl<N: Namespace> Target<N> {
         nqn: &Nqn,
         nsid: u32,
         group: u32,
-        namespace: impl Into<Arc<N>>,
+        namespace: impl Into<AnyNamespace>,
     ) -> Result<(), ConfigError> {
         self.shared.add_namespace(nqn, nsid, group, namespace.into())
     }
@@ -146,7 +140,7 @@ impl<N: Namespace> Target<N> {
     ///
     /// # Errors
     /// No such subsystem or namespace.
-    pub fn namespace(&self, nqn: &Nqn, nsid: u32) -> Result<Arc<N>, ConfigError> {
+    pub fn namespace(&self, nqn: &Nqn, nsid: u32) -> Result<AnyNamespace, ConfigError> {
         self.shared.namespace(nqn, nsid).ok_or(ConfigError::NoNamespace(nsid))
     }
 
@@ -154,7 +148,7 @@ impl<N: Namespace> Target<N> {
     ///
     /// # Errors
     /// No such subsystem or namespace.
-    pub fn remove_namespace(&self, nqn: &Nqn, nsid: u32) -> Result<Arc<N>, ConfigError> {
+    pub fn remove_namespace(&self, nqn: &Nqn, nsid: u32) -> Result<AnyNamespace, ConfigError> {
         self.shared.remove_namespace(nqn, nsid)
     }
 
@@ -163,7 +157,7 @@ impl<N: Namespace> Target<N> {
     ///
     /// # Errors
     /// No such subsystem.
-    pub fn add_store(&self, nqn: &Nqn, store: Arc<dyn NamespaceStore<N>>) -> Result<(), ConfigError> {
+    pub fn add_store(&self, nqn: &Nqn, store: Arc<dyn NamespaceStore>) -> Result<(), ConfigError> {
         self.shared.add_store(nqn, store)
     }
 
@@ -175,8 +169,8 @@ impl<N: Namespace> Target<N> {
     pub async fn adopt(
         &self,
         nqn: &Nqn,
-        store: Arc<dyn NamespaceStore<N>>,
-        namespace: impl Into<Arc<N>>,
+        store: Arc<dyn NamespaceStore>,
+        namespace: impl Into<AnyNamespace>,
     ) -> Result<u32, AdoptError> {
         self.shared.adopt(nqn, store, namespace.into()).await
     }
@@ -193,7 +187,7 @@ impl<N: Namespace> Target<N> {
     ///
     /// # Errors
     /// What is kept can't be read.
-    pub fn place_of(namespace: &N) -> Result<Option<(Nqn, u32)>, AdoptError> {
+    pub fn place_of(namespace: &AnyNamespace) -> Result<Option<(Nqn, u32)>, AdoptError> {
         let kept = attachment::Attachment::of(namespace).map_err(AdoptError::Record)?;
         Ok(kept.map(|kept| (kept.subsystem, kept.nsid)))
     }

@@ -36,7 +36,7 @@ fn keys(both: bool) -> HostKeys {
 }
 
 /// A target that knows the host by `keys`, if any.
-fn target(config: TargetConfig, keys: Option<HostKeys>) -> Target<Memory> {
+fn target(config: TargetConfig, keys: Option<HostKeys>) -> Target {
     let target = Target::new(config);
     let memory = Memory::new(64 * BLOCK as u64, BLOCK as u32, [9; 16]).expect("a size that it takes");
     target.add_subsystem(nqn(), "1").expect("a subsystem");
@@ -46,7 +46,7 @@ fn target(config: TargetConfig, keys: Option<HostKeys>) -> Target<Memory> {
 }
 
 /// Connects to `target` with `keys`, and writes and reads a block if that succeeds.
-async fn exchange(target: &Target<Memory>, keys: Option<HostKeys>) -> Result<(), ConnectError> {
+async fn exchange(target: &Target, keys: Option<HostKeys>) -> Result<(), ConnectError> {
     let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a free port");
     let address = listener.local_addr();
     let served = target.clone();

@@ -31,7 +31,7 @@ fn concatenating(keys: &HostKeys) -> HostConfig {
 }
 
 /// A target with one subsystem, which knows `host` so.
-fn target(tls: TlsPolicy, config: HostConfig, authentication: Policy) -> Target<Memory> {
+fn target(tls: TlsPolicy, config: HostConfig, authentication: Policy) -> Target {
     let target = Target::new(TargetConfig { authentication, ..TargetConfig::default() });
     target.add_subsystem(nqn("sub"), "1").expect("new");
     let memory = Memory::new(64 * BLOCK as u64, BLOCK as u32, [9; 16]).expect("a size that it takes");
@@ -42,7 +42,7 @@ fn target(tls: TlsPolicy, config: HostConfig, authentication: Policy) -> Target<
 }
 
 /// Serves `target` while `body` runs with the options to reach it by `keys`.
-fn serving<F: Future<Output = ()>>(target: &Target<Memory>, keys: &HostKeys, body: impl FnOnce(Options) -> F) {
+fn serving<F: Future<Output = ()>>(target: &Target, keys: &HostKeys, body: impl FnOnce(Options) -> F) {
     let all = async {
         let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a free port");
         let mut options = Options::new(listener.local_addr(), nqn("sub"), 1);

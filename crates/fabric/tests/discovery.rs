@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use device::Memory;
 use engine::sim::{NodeId, SimConfig, World};
 use engine::time;
 use fabric::host::{Discovery, Options, discover, follow, watch, watch_all};
@@ -18,7 +17,7 @@ const PORT: u16 = 8009;
 struct Service {
     node: NodeId,
     address: SocketAddr,
-    target: Target<Memory>,
+    target: Target,
 }
 
 struct Scene {

@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use device::{AnyLocal, FileNamespace, FileOptions, Memory, conformance};
+use device::{AnyNamespace, FileNamespace, FileOptions, Memory, conformance};
 use engine::net::TcpListener;
 use engine::sync::{MailSender, mailbox};
 use engine::{Reactor, ReactorConfig, time};
@@ -35,7 +35,7 @@ struct Served {
 }
 
 impl Served {
-    fn start(namespace: AnyLocal) -> Served {
+    fn start(namespace: AnyNamespace) -> Served {
         let target = Target::default();
         target.add_subsystem(nqn(), "1").expect("a subsystem");
         target.add_namespace(&nqn(), 1, namespace).expect("a namespace");
@@ -73,7 +73,7 @@ impl Drop for Served {
     }
 }
 
-fn memory(block_size: u32) -> AnyLocal {
+fn memory(block_size: u32) -> AnyNamespace {
     Memory::new(BYTES, block_size, [7; 16]).expect("a memory namespace").into()
 }
 

@@ -21,7 +21,7 @@ fn nqn() -> Nqn {
     "nqn.2026-01.example.yagura:queues".parse().expect("an NQN")
 }
 
-fn target() -> Target<Memory> {
+fn target() -> Target {
     let target = Target::default();
     target.add_subsystem(nqn(), "1").expect("a subsystem");
     for nsid in [1, 2, 7] {
@@ -36,7 +36,7 @@ struct Scene {
     node: NodeId,
     host: NodeId,
     options: Options,
-    target: Target<Memory>,
+    target: Target,
 }
 
 impl Scene {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use device::{
-    AnyLocal, Drive, DriveOptions, Durability, Error, FileNamespace, FileOptions, FormatOptions, Lba, Namespace,
+    AnyNamespace, Drive, DriveOptions, Durability, Error, FileNamespace, FileOptions, FormatOptions, Lba, Namespace,
     NamespaceSpec,
 };
 use engine::net::TcpListener;
@@ -32,13 +32,13 @@ fn run<T>(main: impl Future<Output = T>) -> T {
 }
 
 /// A file of its own, made where it is not there.
-async fn file(path: &Path) -> AnyLocal {
+async fn file(path: &Path) -> AnyNamespace {
     let options = FileOptions { create: Some(1 << 20), ..FileOptions::default() };
     FileNamespace::open(path, &options).await.expect("the file opens").into()
 }
 
 /// A part of a drive, which is made where it is not there.
-async fn on_drive(path: &Path) -> AnyLocal {
+async fn on_drive(path: &Path) -> AnyNamespace {
     if path.exists() {
         let drive = Drive::open(path, &DriveOptions::default()).await.expect("the drive opens");
         return drive.namespace(drive.find("a").expect("it is there")).expect("a namespace").into();
@@ -50,8 +50,8 @@ async fn on_drive(path: &Path) -> AnyLocal {
 }
 
 /// A target that serves a namespace until the task is dropped.
-async fn serve(namespace: AnyLocal) -> (SocketAddr, Task<()>) {
-    let target: Target<AnyLocal> = Target::default();
+async fn serve(namespace: AnyNamespace) -> (SocketAddr, Task<()>) {
+    let target: Target = Target::default();
     target.add_subsystem(nqn(), "1").expect("a subsystem");
     target.add_namespace(&nqn(), 1, namespace).expect("a namespace");
     let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a free port");
@@ -94,7 +94,7 @@ fn a_reservation_on_a_drive_survives_the_target() {
     survives_the_target(on_drive);
 }
 
-fn survives_the_target(open: impl AsyncFn(&Path) -> AnyLocal) {
+fn survives_the_target(open: impl AsyncFn(&Path) -> AnyNamespace) {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("medium");
     run(async {

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use device::{
-    AnyLocal, Durability, Error, Fault, FaultConfig, FileNamespace, FileOptions, Lba, Memory, Namespace, conformance,
+    AnyNamespace, Durability, Error, Fault, FaultConfig, FileNamespace, FileOptions, Lba, Memory, Namespace,
+    conformance,
 };
 use engine::sim::{NodeId, SimConfig, World};
 use engine::{Buf, View, task, time};
@@ -31,7 +32,7 @@ enum Medium {
 }
 
 async fn serve(address: SocketAddr, medium: Medium) {
-    let namespace: AnyLocal = match medium {
+    let namespace: AnyNamespace = match medium {
         Medium::Memory(nguid) => Memory::new(BYTES, BLOCK as u32, nguid).expect("a memory namespace").into(),
         Medium::File => {
             let options = FileOptions { create: Some(BYTES), ..FileOptions::default() };
@@ -41,10 +42,10 @@ async fn serve(address: SocketAddr, medium: Medium) {
     serve_namespace(address, namespace).await;
 }
 
-async fn serve_namespace<N: Namespace>(address: SocketAddr, namespace: N) {
+async fn serve_namespace(address: SocketAddr, namespace: impl Namespace + Send + Sync) {
     let target = Target::default();
     target.add_subsystem(nqn(), "1").expect("a subsystem");
-    target.add_namespace(&nqn(), 1, namespace).expect("a namespace");
+    target.add_namespace(&nqn(), 1, AnyNamespace::other(namespace)).expect("a namespace");
     let listener = listen(address).await.expect("a free port");
     target.serve(listener, Vec::new()).await;
 }
@@ -316,10 +317,10 @@ fn a_namespace_that_is_taken_away_and_put_back() {
     let (node, host) = (world.node("target"), world.node("host"));
     let options = Options::new(SocketAddr::new(world.addr(node), PORT), nqn(), 1);
     let address = options.address;
-    let target: Target<AnyLocal> = Target::default();
+    let target: Target = Target::default();
     target.add_subsystem(nqn(), "1").expect("a subsystem");
     let memory = || Memory::new(BYTES, BLOCK as u32, [7; 16]).expect("a memory namespace");
-    target.add_namespace(&nqn(), 1, AnyLocal::from(memory())).expect("a namespace");
+    target.add_namespace(&nqn(), 1, memory()).expect("a namespace");
     let serving = target.clone();
     world
         .spawn_on(node, async move {
@@ -336,7 +337,7 @@ fn a_namespace_that_is_taken_away_and_put_back() {
         time::sleep(Duration::from_secs(3)).await;
         let reason = namespace.last_error().expect("a reason");
         assert!(reason.contains("has no namespace 1"), "{reason}");
-        target.add_namespace(&nqn(), 1, AnyLocal::from(memory())).expect("it is gone");
+        target.add_namespace(&nqn(), 1, memory()).expect("it is gone");
         namespace.connected().await;
         namespace.write(Lba(0), page(1), Durability::Stable).await.expect("written");
         namespace.disconnect().await;

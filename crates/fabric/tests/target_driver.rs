@@ -20,11 +20,11 @@ use zerocopy::IntoBytes;
 
 const TIME_MAX: Duration = Duration::from_secs(30);
 
-fn target() -> Target<Memory> {
+fn target() -> Target {
     target_with(TargetConfig::default())
 }
 
-fn target_with(config: TargetConfig) -> Target<Memory> {
+fn target_with(config: TargetConfig) -> Target {
     let target = Target::new(config);
     target.add_subsystem(subsystem(), "SERIAL").expect("new");
     let memory = Memory::new(16 << 20, 4096, [3; 16]).expect("a good size");
@@ -33,7 +33,7 @@ fn target_with(config: TargetConfig) -> Target<Memory> {
 }
 
 /// Runs `body` against a served target, over loopback and in a simulated world.
-fn in_both_worlds<F: Future<Output = ()>>(body: impl Fn(Target<Memory>, SocketAddr) -> F) {
+fn in_both_worlds<F: Future<Output = ()>>(body: impl Fn(Target, SocketAddr) -> F) {
     let real = async {
         let target = target();
         let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a free port");

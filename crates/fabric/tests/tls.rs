@@ -36,7 +36,7 @@ fn key_of(key: &ConfiguredPsk, host: &str, version: IdentityVersion) -> TlsKey {
 }
 
 /// A target with two subsystems, and a memory namespace in each, at one port.
-fn target(policy: TlsPolicy) -> Target<Memory> {
+fn target(policy: TlsPolicy) -> Target {
     let target = Target::default();
     for name in ["sub", "other"] {
         target.add_subsystem(nqn(name), "SERIAL").expect("new");
@@ -48,7 +48,7 @@ fn target(policy: TlsPolicy) -> Target<Memory> {
 }
 
 /// Lets a host with a key in: into one subsystem, or into both.
-fn allow(target: &Target<Memory>, host: &Nqn, subsystems: &[Nqn], key: &ConfiguredPsk, tls_required: bool) {
+fn allow(target: &Target, host: &Nqn, subsystems: &[Nqn], key: &ConfiguredPsk, tls_required: bool) {
     let tls_keys = key.clone().retain_all(host, false).expect("retained");
     for subsystem in subsystems {
         let config = HostConfig { tls_keys: tls_keys.clone(), tls_required, ..HostConfig::default() };
@@ -62,7 +62,7 @@ fn on_reactor(body: impl Future<Output = ()>) {
 }
 
 /// Serves `target` while `body` runs with its address.
-fn serving<F: Future<Output = ()>>(target: &Target<Memory>, body: impl FnOnce(SocketAddr) -> F) {
+fn serving<F: Future<Output = ()>>(target: &Target, body: impl FnOnce(SocketAddr) -> F) {
     on_reactor(async {
         let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a free port");
         let address = listener.local_addr();

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use device::{AnyLocal, FileNamespace, FileOptions, Memory, OpenError};
+use device::{AnyNamespace, FileNamespace, FileOptions, Memory, OpenError};
 use fabric::target::{ANA_GROUP_DEFAULT, NSID_MAX};
 use nvme::Nqn;
 
@@ -129,7 +129,7 @@ fn parse_nguid(text: &str) -> Result<[u8; 16], String> {
 
 impl NamespaceSpec {
     /// Opens it; inside a reactor.
-    pub async fn open(&self) -> Result<AnyLocal, Failure> {
+    pub async fn open(&self) -> Result<AnyNamespace, Failure> {
         let (path, create) = match &self.medium {
             Medium::Memory(bytes) => {
                 let nguid = self.nguid.unwrap_or_else(device::random_nguid);
@@ -147,7 +147,7 @@ impl NamespaceSpec {
         };
         let options = FileOptions { block_size: self.block_size, create, read_only: false, nguid: self.nguid };
         let opened = FileNamespace::open(path, &options).await;
-        opened.map(AnyLocal::from).map_err(|error| match error {
+        opened.map(AnyNamespace::from).map_err(|error| match error {
             OpenError::Io { ref source, .. } if source.kind() == std::io::ErrorKind::StorageFull => {
                 Failure::out_of_space(error)
             }

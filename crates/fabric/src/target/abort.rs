@@ -60,7 +60,7 @@ pub(super) struct Aborts {
 /// Bit 0 of an Abort's result: the command was not aborted.
 const NOT_ABORTED: u64 = 1;
 
-impl<N> Connection<N> {
+impl Connection {
     /// The Abort command in `slot`.
     pub(super) fn abort(&mut self, slot: u16, command: &Submission, controller: &Controller) {
         let (sqid, command_id) = (command.cdw10.get() as u16, (command.cdw10.get() >> 16) as u16);
@@ -81,7 +81,7 @@ impl<N> Connection<N> {
 
     /// Of the commands on the admin queue only event requests wait for anything; the others are done at once.
     fn abort_event_request(&mut self, slot: u16, command_id: u16) {
-        let named = |entry: &Slot<N>| entry.stage == Stage::Parked && entry.command.command_id.get() == command_id;
+        let named = |entry: &Slot| entry.stage == Stage::Parked && entry.command.command_id.get() == command_id;
         let found = self.slots.iter().find(|(_, entry)| named(entry)).map(|(index, _)| index);
         let Some(found) = found else { return self.answer(slot, Status::SUCCESS, NOT_ABORTED) };
         self.events.retain(|&parked| parked != found);
@@ -108,7 +108,7 @@ impl<N> Connection<N> {
     /// Stops the commands of this queue that others ask to be aborted, where they have not begun.
     pub(super) fn abort_requested(&mut self) {
         for AbortRequest { command_id, ticket } in self.attention.take_requests() {
-            let named = |entry: &Slot<N>| entry.owns_id && entry.command.command_id.get() == command_id;
+            let named = |entry: &Slot| entry.owns_id && entry.command.command_id.get() == command_id;
             let found = self.slots.iter().find(|(_, entry)| named(entry)).map(|(index, _)| index);
             match found {
                 Some(slot) => self.abort_command(slot, ticket),

@@ -85,7 +85,7 @@ impl Access {
     }
 }
 
-impl<N> Shared<N> {
+impl Shared {
     /// Changes who is let in, and ends the controllers of those who are not any more, and of `host` if its configuration is
     /// another now: what it was let in by may be what was taken from it.
     fn change_access(

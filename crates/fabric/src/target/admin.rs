@@ -58,7 +58,7 @@ impl Refusal {
     }
 }
 
-impl<N> Connection<N> {
+impl Connection {
     /// Until Connect succeeds nothing else is accepted (NVMe Base 2.0 §6.3).
     pub(super) fn plan_connecting(&self, command: &Submission, capsule_bytes: u32) -> Result<Plan, Status> {
         if command.fabrics_type() != Some(FabricsType::CONNECT) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use device::{NamespaceInfo, Writability};
+use device::{AnyNamespace, Namespace, NamespaceInfo, Writability};
 use nvme::{AnaState, Nqn};
 
 use super::connection::Connection;
@@ -10,18 +10,15 @@ use super::reservation::Reservations;
 use super::shared::{Change, Shared};
 
 /// See the module.
-pub(super) struct Attached<N> {
+#[derive(Clone)]
+pub(super) struct Attached {
     pub nsid: u32,
     pub info: NamespaceInfo,
     /// Its ANA group, and that group's state at the port of whoever asked.
     pub group: u32,
     pub access: AnaState,
-    pub namespace: Arc<N>,
-    /// Blocks that take room, now: [`device::Namespace::used_blocks`], for those who need not know more of `N`.
-    pub used_blocks: fn(&N) -> u64,
-    /// Likewise [`device::Namespace::writability`].
-    pub writability: fn(&N) -> Writability,
-    /// The same when hosts were last told of it.
+    pub namespace: AnyNamespace,
+    /// Its writability when hosts were last told of it.
     pub seen: Writability,
     pub reservations: Arc<Reservations>,
     /// One controller at a time may have it (NMIC bit 0 is clear).
@@ -30,18 +27,10 @@ pub(super) struct Attached<N> {
     pub formats: &'static [u32],
 }
 
-// Not derived: `N` itself need not be cloned.
-impl<N> Clone for Attached<N> {
-    fn clone(&self) -> Attached<N> {
-        let (info, namespace, reservations) = (self.info.clone(), self.namespace.clone(), self.reservations.clone());
-        Attached { info, namespace, reservations, ..*self }
-    }
-}
-
-impl<N> Attached<N> {
+impl Attached {
     /// Whether it takes writes, at this moment.
     pub fn writability(&self) -> Writability {
-        (self.writability)(&self.namespace)
+        self.namespace.writability()
     }
 
     /// NSATTR bit 0 of its Identify pages: Linux makes the disk read-only.
@@ -50,7 +39,7 @@ impl<N> Attached<N> {
     }
 }
 
-impl<N> Connection<N> {
+impl Connection {
     /// A command has not been carried out because its namespace takes no writes, perhaps from now on.
     pub fn look_at_writability(&self, slot: u16) {
         let nsid = self.slots.get(slot).map_or(0, |entry| entry.command.nsid.get());
@@ -62,7 +51,7 @@ impl<N> Connection<N> {
     }
 }
 
-impl<N> Shared<N> {
+impl Shared {
     /// Tells hosts of the namespaces that have stopped to take writes since they were last told: with a drive all of its
     /// namespaces have.
     pub fn tell_writability(&self) {

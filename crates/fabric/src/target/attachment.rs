@@ -17,7 +17,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use device::{ATTRIBUTE_BYTES_MAX, Namespace};
+use device::{ATTRIBUTE_BYTES_MAX, AnyNamespace, Namespace};
 use nvme::Nqn;
 
 use super::controller::Controller;
@@ -69,7 +69,7 @@ pub(super) struct Attachment {
 
 impl Attachment {
     /// What is kept with a namespace; the error says why it can't be read.
-    pub fn of<N: Namespace>(namespace: &N) -> Result<Option<Attachment>, String> {
+    pub fn of(namespace: &AnyNamespace) -> Result<Option<Attachment>, String> {
         let kept = namespace.attribute(ATTRIBUTE).map_err(|error| error.to_string())?;
         let wrong = || "it is of a newer version, or damaged".to_owned();
         kept.map(|bytes| Attachment::decode(&bytes).ok_or_else(wrong)).transpose()
@@ -120,14 +120,14 @@ fn take_name(rest: &mut &[u8]) -> Option<Nqn> {
 }
 
 /// A namespace of a store.
-pub(super) struct Managed<N> {
-    pub store: Arc<dyn NamespaceStore<N>>,
+pub(super) struct Managed {
+    pub store: Arc<dyn NamespaceStore>,
     pub attachment: Attachment,
     /// Of the controllers alive those it is attached to.
     pub controllers: BTreeSet<u16>,
 }
 
-impl<N> Managed<N> {
+impl Managed {
     /// A new controller of a subsystem gets what its host begins with.
     fn greet(&mut self, controller: &Controller) -> bool {
         let free = self.attachment.shared || self.controllers.is_empty();
@@ -136,7 +136,7 @@ impl<N> Managed<N> {
     }
 }
 
-impl<N> Subsystem<N> {
+impl Subsystem {
     /// Whether the controller has the namespace: what is of no store is the operator's, and is attached to all.
     pub fn is_attached(&self, nsid: u32, controller: u16) -> bool {
         self.managed.get(&nsid).is_none_or(|managed| managed.controllers.contains(&controller))
@@ -157,7 +157,7 @@ impl<N> Subsystem<N> {
     }
 }
 
-impl<N> Shared<N> {
+impl Shared {
     /// The host of a controller has shown whatever it must: from now on the controller is one like the others.
     pub fn let_in(&self, controller: &Controller) {
         let mut state = self.lock();
@@ -169,7 +169,7 @@ impl<N> Shared<N> {
     }
 }
 
-impl<N> State<N> {
+impl State {
     /// Forgets a controller that has gone. What changes for others: namespaces, and the controllers that got them.
     pub fn part(&mut self, gone: &Controller) -> Vec<(u32, u16)> {
         let State { subsystems, controllers, .. } = self;

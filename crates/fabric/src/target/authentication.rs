@@ -83,11 +83,11 @@ impl Authentication {
     }
 }
 
-impl<N> Shared<N> {
+impl Shared {
     /// The keys by which a host authenticates to a subsystem; to the discovery subsystem by those of any.
     fn host_keys(&self, subsystem: &Nqn, host: &Nqn) -> Option<HostKeys> {
         let state = self.lock();
-        let keys = |found: &Subsystem<N>| found.access.config(host).keys;
+        let keys = |found: &Subsystem| found.access.config(host).keys;
         match subsystem.is_discovery() {
             true => state.subsystems.values().find_map(keys),
             false => state.subsystems.get(subsystem).and_then(keys),
@@ -118,7 +118,7 @@ impl<N> Shared<N> {
     }
 }
 
-impl<N> Connection<N> {
+impl Connection {
     /// Whether the host of a queue that is being connected has to authenticate: its place among those that have to.
     ///
     /// # Errors

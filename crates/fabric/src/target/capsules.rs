@@ -18,7 +18,7 @@ use super::slots::{Slot, Stage};
 // Both halves of a pair have room, or the first would hold what the second waits for.
 const _: () = assert!(CONNECTION_CAPSULE_BYTES >= 2 * IN_CAPSULE_BYTES_MAX);
 
-impl<N> Connection<N> {
+impl Connection {
     /// A command's data follows in its capsule.
     pub(super) fn expect_capsule(&mut self, slot: u16, bytes: u32) {
         let entry = self.slots.at(slot);
@@ -45,7 +45,7 @@ impl<N> Connection<N> {
     }
 
     /// Whether the command holds data of a capsule, and ends whatever the host does.
-    fn gives_back(&self, entry: &Slot<N>) -> bool {
+    fn gives_back(&self, entry: &Slot) -> bool {
         let complete = || {
             let partner = entry.partner.and_then(|partner| self.slots.get(partner));
             entry.command.fuse() == Fuse::None || partner.is_some_and(|partner| partner.stage == Stage::Ready)

@@ -24,7 +24,7 @@ use super::reservation::Rights;
 use super::slots::{Addressed, Slot, Stage};
 use super::stats::CommandKind;
 
-impl<N> Connection<N> {
+impl Connection {
     /// What the command in `slot` needs before it can run, or the status it is refused with. Its capsule brings
     /// `capsule_bytes` of data.
     pub(super) fn plan(&mut self, slot: u16, capsule_bytes: u32) -> Result<Plan, Status> {
@@ -261,7 +261,7 @@ impl<N> Connection<N> {
     // Execution.
 
     /// The next operation to execute. Its outcome must come back by [`Connection::complete`].
-    pub fn next_operation(&mut self) -> Option<Operation<N>> {
+    pub fn next_operation(&mut self) -> Option<Operation> {
         if let Some(attached) = self.flushes.pop() {
             return Some(Operation { slot: None, namespace: attached.namespace, commit: false, work: Work::Flush });
         }
@@ -321,7 +321,7 @@ impl<N> Connection<N> {
     }
 
     /// The next Namespace Management or Attachment to carry out, and its slot; its outcome comes back likewise.
-    pub fn next_request(&mut self) -> Option<(u16, Box<Request<N>>)> {
+    pub fn next_request(&mut self) -> Option<(u16, Box<Request>)> {
         let (slot, request) = self.requests.pop_front()?;
         self.slots.at(slot).stage = Stage::Executing;
         Some((slot, request))
@@ -365,7 +365,7 @@ impl<N> Connection<N> {
     }
 
     /// Counts an answered command.
-    pub(super) fn count(&self, slot: &Slot<N>, now: Instant) {
+    pub(super) fn count(&self, slot: &Slot, now: Instant) {
         let stats = &self.shared.stats;
         stats.count_status(slot.status);
         match slot.kind {
@@ -394,7 +394,7 @@ impl<N> Connection<N> {
 
     /// Puts a failed command into the error log. A compare that fails is how the store above works, not an error: it would
     /// push everything else out of the log.
-    fn note_error(&self, controller: &Controller, slot: &Slot<N>) {
+    fn note_error(&self, controller: &Controller, slot: &Slot) {
         let usual = [Status::COMPARE_FAILURE, Status::FAILED_FUSED].contains(&slot.status.kind());
         if !usual {
             controller.note_error(self.queue.qid, &slot.command, slot.status);
@@ -414,7 +414,7 @@ impl<N> Connection<N> {
 
 /// Data at an offset in the capsule is copied to the start of a buffer: media want it aligned. A command without data has a
 /// data pointer all the same; nobody has checked what it says, and it must not be followed.
-pub(super) fn align_in_capsule<N>(slot: &mut Slot<N>) {
+pub(super) fn align_in_capsule(slot: &mut Slot) {
     if slot.data.is_empty() {
         return;
     }

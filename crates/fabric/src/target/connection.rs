@@ -51,8 +51,8 @@ enum Reply {
 }
 
 /// See the module.
-pub(super) struct Connection<N> {
-    pub(super) shared: Arc<Shared<N>>,
+pub(super) struct Connection {
+    pub(super) shared: Arc<Shared>,
     pub(super) origin: Origin,
     /// Its weight on the reactor that serves it; an admin queue gives it up.
     pub(super) load: Option<Load>,
@@ -74,11 +74,11 @@ pub(super) struct Connection<N> {
     /// Keeps the key that authentication has made for this association.
     pub(super) generated: Option<Hold>,
     /// I/O queues: the subsystem's namespaces as of `generation`.
-    pub(super) namespaces: Vec<Attached<N>>,
+    pub(super) namespaces: Vec<Attached>,
     /// What the host may do with each of them, as last seen.
     pub(super) rights: Vec<Rights>,
     pub(super) generation: u64,
-    pub(super) slots: Slots<N>,
+    pub(super) slots: Slots,
     /// The slot that the current PDU's data belongs to; `None`: it is skipped.
     pub(super) current: Option<u16>,
     pub(super) fusing: Fusing,
@@ -91,10 +91,10 @@ pub(super) struct Connection<N> {
     /// Commands to execute.
     pub(super) ready: VecDeque<u16>,
     /// Namespaces to flush for a shutdown, and how many of them are not done.
-    pub(super) flushes: Vec<Attached<N>>,
+    pub(super) flushes: Vec<Attached>,
     pub(super) flushes_pending: usize,
     /// Commands that manage namespaces, and their slots.
-    pub(super) requests: VecDeque<(u16, Box<Request<N>>)>,
+    pub(super) requests: VecDeque<(u16, Box<Request>)>,
     outbox: VecDeque<Reply>,
     /// Asynchronous Event Requests outstanding.
     pub(super) events: VecDeque<u16>,
@@ -102,9 +102,9 @@ pub(super) struct Connection<N> {
     pub(super) end: Option<End>,
 }
 
-impl<N> Connection<N> {
+impl Connection {
     /// A new connection.
-    pub fn new(shared: Arc<Shared<N>>, origin: Origin, load: Option<Load>, now: Instant) -> Connection<N> {
+    pub fn new(shared: Arc<Shared>, origin: Origin, load: Option<Load>, now: Instant) -> Connection {
         shared.stats.look_at_clock(now);
         let room = DataRoom::new(Arc::clone(&shared.room));
         let capsules = DataRoom::of_capsules(Arc::clone(&shared.room));

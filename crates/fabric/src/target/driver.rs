@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use device::{Durability, Error, Lba, Namespace};
+use device::{AnyNamespace, Durability, Error, Lba, Namespace};
 use engine::Buf;
 use engine::net::{SendBatch, TcpStream};
 use engine::task::{self, TaskSet};
@@ -50,7 +50,7 @@ enum Closed {
 }
 
 /// Serves `stream` until it ends.
-pub(super) async fn drive<N: Namespace>(shared: Arc<Shared<N>>, stream: TcpStream, place: Place) {
+pub(super) async fn drive(shared: Arc<Shared>, stream: TcpStream, place: Place) {
     let Place { port, load, mut ticket } = place;
     let peer = stream.peer_addr();
     if let Err(error) = stream.expect_peer(SILENT_HOST_TIME_MAX) {
@@ -70,7 +70,7 @@ pub(super) async fn drive<N: Namespace>(shared: Arc<Shared<N>>, stream: TcpStrea
     let mut receive = pin!(receive(&core, &stream, &traffic));
     let mut send = pin!(send(&core, &stream, &sending));
     let mut timer = Timer::default();
-    let mut commands = Commands::new(carry_out::<N>);
+    let mut commands = Commands::new(carry_out);
     let closed = poll_fn(|cx| {
         core.borrow().set_waker(cx.waker());
         loop {
@@ -110,7 +110,7 @@ pub(super) async fn drive<N: Namespace>(shared: Arc<Shared<N>>, stream: TcpStrea
 
 /// Why the connection must be closed now, if it must. The last answers may be on their way still, but not for ever: a peer that
 /// reads nothing would keep its connection and its controller, and a core that is closed has no deadline to be called at.
-fn ended<N>(core: &Connection<N>, sending: bool) -> Option<End> {
+fn ended(core: &Connection, sending: bool) -> Option<End> {
     core.ended().filter(|end| !(end.answers_first() && sending) || core.is_closed()).cloned()
 }
 
@@ -130,7 +130,7 @@ fn tell(complaints: &Complaints, peer: SocketAddr, closed: &Closed) {
 }
 
 /// Feeds the core. Returns only when the connection is over.
-async fn receive<N: Namespace>(core: &RefCell<Connection<N>>, stream: &Transport, traffic: &Cell<u64>) -> Closed {
+async fn receive(core: &RefCell<Connection>, stream: &Transport, traffic: &Cell<u64>) -> Closed {
     let mut buf = Buf::with_capacity(RECEIVE_BYTES);
     loop {
         let direct = core.borrow_mut().take_direct();
@@ -170,7 +170,7 @@ async fn receive<N: Namespace>(core: &RefCell<Connection<N>>, stream: &Transport
 }
 
 /// Sends what the core has to say. Returns only when the socket failed.
-async fn send<N: Namespace>(core: &RefCell<Connection<N>>, stream: &Transport, sending: &Cell<bool>) -> std::io::Error {
+async fn send(core: &RefCell<Connection>, stream: &Transport, sending: &Cell<bool>) -> std::io::Error {
     let mut batch = SendBatch::new();
     loop {
         poll_fn(|_| {
@@ -193,7 +193,7 @@ async fn send<N: Namespace>(core: &RefCell<Connection<N>>, stream: &Transport, s
 }
 
 /// Carries out a job; one that must not end half way goes on when the connection has gone.
-async fn carry_out<N: Namespace>(job: Job<N>) -> Outcome {
+async fn carry_out(job: Job) -> Outcome {
     match job {
         Job::Operation(operation) => execute(operation).await,
         Job::Manage(slot, request) => {
@@ -205,13 +205,13 @@ async fn carry_out<N: Namespace>(job: Job<N>) -> Outcome {
 }
 
 /// Carries out Namespace Management or Attachment.
-pub(super) async fn manage<N: Namespace>(slot: u16, request: Box<Request<N>>) -> Outcome {
+pub(super) async fn manage(slot: u16, request: Box<Request>) -> Outcome {
     let (status, dword0) = request.execute().await;
     Outcome { slot: Some(slot), result: Ok(()), status: Some(status), data: Buf::default(), dword0 }
 }
 
 /// Carries out one operation.
-pub(super) async fn execute<N: Namespace>(operation: Operation<N>) -> Outcome {
+pub(super) async fn execute(operation: Operation) -> Outcome {
     let Operation { slot, namespace, commit, work } = operation;
     if commit && let Err(error) = namespace.flush().await {
         // Who reads is not told that something is protected from writes.
@@ -250,7 +250,7 @@ pub(super) async fn execute<N: Namespace>(operation: Operation<N>) -> Outcome {
         Work::Verify { lba, blocks } => namespace.verify(lba, blocks).await,
         Work::WriteUncorrectable { lba, blocks } => namespace.write_uncorrectable(lba, blocks).await,
         Work::Copy { lba, ranges, block_size, durability } => {
-            let (result, range) = copy(&*namespace, lba, &ranges, block_size, durability).await;
+            let (result, range) = copy(&namespace, lba, &ranges, block_size, durability).await;
             return Outcome { slot, result, status: None, data: Buf::default(), dword0: range };
         }
     };
@@ -259,8 +259,8 @@ pub(super) async fn execute<N: Namespace>(operation: Operation<N>) -> Outcome {
 
 /// Copies the source ranges, one after the other and piece by piece, to where the blocks from `to` on are. With an error
 /// comes the number of the range that was not copied whole.
-async fn copy<N: Namespace>(
-    namespace: &N,
+async fn copy(
+    namespace: &AnyNamespace,
     to: Lba,
     ranges: &[u8],
     block_size: u32,
@@ -299,9 +299,9 @@ impl<F: Future<Output = Outcome>, M> Commands<F, M> {
     }
 
     /// Starts what the core has ready and gives it the outcomes, until it has no more and none has ended.
-    fn run<N>(&mut self, core: &RefCell<Connection<N>>, cx: &mut Context<'_>)
+    fn run(&mut self, core: &RefCell<Connection>, cx: &mut Context<'_>)
     where
-        M: Fn(Job<N>) -> F,
+        M: Fn(Job) -> F,
     {
         loop {
             while let Some(operation) = core.borrow_mut().next_operation() {

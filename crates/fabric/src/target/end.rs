@@ -45,7 +45,7 @@ impl End {
 }
 
 /// The end of an admin connection ends the association; that of an I/O connection frees its queue identifier.
-impl<N> Drop for Connection<N> {
+impl Drop for Connection {
     fn drop(&mut self) {
         let Some(controller) = self.controller.take() else { return };
         if self.queue.qid == 0 {

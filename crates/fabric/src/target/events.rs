@@ -9,7 +9,7 @@ use super::end::End;
 use super::limits::ASYNC_EVENTS_MAX;
 use super::slots::Stage;
 
-impl<N> Connection<N> {
+impl Connection {
     /// Somebody has called.
     pub(super) fn attend(&mut self) {
         let Some(controller) = self.controller.clone() else { return };

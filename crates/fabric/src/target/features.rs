@@ -133,8 +133,8 @@ pub(super) fn data_bytes(command: &Submission) -> Option<u32> {
 }
 
 /// The namespace that a command on a feature may name (NVMe Base 2.0c §5.15, §5.27).
-fn check_namespace<N>(
-    shared: &Shared<N>,
+fn check_namespace(
+    shared: &Shared,
     controller: &Controller,
     feature: FeatureId,
     nsid: u32,
@@ -157,7 +157,7 @@ fn check_namespace<N>(
     }
 }
 
-fn is_supported<N>(shared: &Shared<N>, controller: &Controller, feature: FeatureId) -> bool {
+fn is_supported(shared: &Shared, controller: &Controller, feature: FeatureId) -> bool {
     if controller.is_discovery() {
         return matches!(feature, FeatureId::ASYNC_EVENT_CONFIG | FeatureId::KEEP_ALIVE_TIMER);
     }
@@ -177,8 +177,8 @@ pub(super) fn is_of_namespaces(feature: FeatureId) -> bool {
 }
 
 /// Get Features.
-pub(super) fn get<N>(
-    shared: &Shared<N>,
+pub(super) fn get(
+    shared: &Shared,
     controller: &Controller,
     command: &Submission,
     now: Instant,
@@ -239,8 +239,8 @@ pub(super) fn get<N>(
 }
 
 /// Features of a namespace over a path that can't reach it (NVMe Base 2.0 §8.1.1.10).
-fn check_path<N>(
-    shared: &Shared<N>,
+fn check_path(
+    shared: &Shared,
     controller: &Controller,
     feature: FeatureId,
     nsid: u32,
@@ -274,8 +274,8 @@ fn temperature(features: &Features, cdw11: u32) -> Result<u16, Status> {
 }
 
 /// Set Features; dword 0 of the completion.
-pub(super) fn set<N>(
-    shared: &Shared<N>,
+pub(super) fn set(
+    shared: &Shared,
     controller: &Controller,
     command: &Submission,
     data: &[u8],

@@ -2,7 +2,7 @@
 //!
 //! Every bit here is a promise; what is not built is not set.
 
-use device::NamespaceInfo;
+use device::{Namespace, NamespaceInfo};
 use engine::{Buf, View};
 use nvme::ana::{ANACAP_STATES, CMIC_ANA, CMIC_CONTROLLERS, CMIC_PORTS};
 use nvme::feature::async_event_config;
@@ -28,7 +28,7 @@ const MODEL: &str = "Yagura";
 const CSI_NVM: u8 = 0;
 
 /// Answers an Identify command with a page, or with the status that refuses it.
-pub(super) fn identify<N>(shared: &Shared<N>, controller: &Controller, command: &Submission) -> Result<View, Status> {
+pub(super) fn identify(shared: &Shared, controller: &Controller, command: &Submission) -> Result<View, Status> {
     let cns = Cns(command.cdw10.get() as u8);
     let csi = (command.cdw11.get() >> 24) as u8;
     let first = (command.cdw10.get() >> 16) as u16; // CNTID
@@ -106,7 +106,7 @@ fn page(bytes: &[u8]) -> View {
 }
 
 /// The namespace with an identifier that is valid here; `None` where no namespace is attached under it.
-fn find<N>(namespaces: &[Attached<N>], nsid: u32) -> Result<Option<&Attached<N>>, Status> {
+fn find(namespaces: &[Attached], nsid: u32) -> Result<Option<&Attached>, Status> {
     if nsid == 0 || nsid > NSID_MAX {
         return Err(Status::INVALID_NAMESPACE.do_not_retry());
     }
@@ -118,7 +118,7 @@ fn zero_based(blocks: u32) -> u16 {
     blocks.saturating_sub(1).min(0xFFFF) as u16
 }
 
-fn controller_page<N>(shared: &Shared<N>, controller: &Controller, namespaces: &[Attached<N>]) -> IdentifyController {
+fn controller_page(shared: &Shared, controller: &Controller, namespaces: &[Attached]) -> IdentifyController {
     let profile = shared.config.profile;
     let mut page = IdentifyController::new_zeroed();
     page.sn = ascii_field(&shared.serial(controller.subsystem()));
@@ -196,7 +196,7 @@ fn nvm_controller_page(profile: &Profile) -> IdentifyNvmController {
     page
 }
 
-fn namespace_page<N>(attached: &Attached<N>, profile: &Profile) -> IdentifyNamespace {
+fn namespace_page(attached: &Attached, profile: &Profile) -> IdentifyNamespace {
     let info = &attached.info;
     let mut page = IdentifyNamespace::new_zeroed();
     page.nsze = info.blocks.into();
@@ -222,7 +222,7 @@ fn namespace_page<N>(attached: &Attached<N>, profile: &Profile) -> IdentifyNames
     page.nacwu = zero_based(info.compare_and_write_blocks_max).into();
     // Capacities are not told over a path that can't reach the namespace (NVMe Base 2.0 §8.1.1.10).
     if !matches!(attached.access, AnaState::Inaccessible | AnaState::PersistentLoss) {
-        page.nuse = (attached.used_blocks)(&attached.namespace).into();
+        page.nuse = attached.namespace.used_blocks().into();
         page.nvmcap = u128::from(info.bytes()).into();
     }
     page.anagrpid = attached.group.into();
@@ -244,7 +244,7 @@ fn set_formats(page: &mut IdentifyNamespace, block_sizes: &[u32]) {
 }
 
 /// What all namespaces that a host can make have in common (NVMe Base 2.0c §5.17.2.1: NSID FFFFFFFFh).
-fn common_page<N>(shared: &Shared<N>, controller: &Controller, cns: Cns) -> View {
+fn common_page(shared: &Shared, controller: &Controller, cns: Cns) -> View {
     let mut common = IdentifyNamespace::new_zeroed();
     common.nsfeat = 1 | 1 << 1 | 1 << 4; // thin; atomic units and preferred sizes of their own
     common.nmic = 1;
@@ -258,7 +258,7 @@ fn common_page<N>(shared: &Shared<N>, controller: &Controller, cns: Cns) -> View
     }
 }
 
-fn active_list<N>(namespaces: &[Attached<N>], after: u32) -> Result<[u8; PAGE_BYTES], Status> {
+fn active_list(namespaces: &[Attached], after: u32) -> Result<[u8; PAGE_BYTES], Status> {
     if after >= 0xFFFF_FFFE {
         return Err(Status::INVALID_NAMESPACE.do_not_retry());
     }
@@ -270,7 +270,7 @@ fn active_list<N>(namespaces: &[Attached<N>], after: u32) -> Result<[u8; PAGE_BY
     Ok(list)
 }
 
-fn descriptor_list<N>(attached: &Attached<N>) -> [u8; 25] {
+fn descriptor_list(attached: &Attached) -> [u8; 25] {
     let mut list = [0; 25];
     list[..4].copy_from_slice(&[descriptor::NGUID, 16, 0, 0]);
     list[4..20].copy_from_slice(&attached.info.nguid);
@@ -287,7 +287,7 @@ fn rescap_of(info: &NamespaceInfo, profile: &Profile) -> u8 {
 }
 
 /// I/O Command Set Independent Identify Namespace, CNS 08h (NVMe Base 2.0 figure 280).
-fn independent_page<N>(attached: &Attached<N>, profile: &Profile) -> [u8; 24] {
+fn independent_page(attached: &Attached, profile: &Profile) -> [u8; 24] {
     let mut page = [0; 24];
     page[1] = u8::from(!attached.private); // NMIC: shared
     page[2] = rescap_of(&attached.info, profile);

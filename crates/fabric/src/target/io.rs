@@ -1,9 +1,7 @@
 //! NVM commands: what is checked before any data moves, what is executed, and how an outcome becomes a status
 //! (NVM Command Set 1.0 §3).
 
-use std::sync::Arc;
-
-use device::{Durability, Error, Lba, NamespaceInfo};
+use device::{AnyNamespace, Durability, Error, Lba, NamespaceInfo};
 use engine::{Buf, View};
 use nvme::command::{CopyRange, DATASET_DEALLOCATE, DATASET_RANGES_MAX, DatasetRange};
 use nvme::opcode::NvmOpcode;
@@ -32,23 +30,23 @@ pub(super) enum Plan {
 }
 
 /// An I/O command ready to be executed, or a flush that a shutdown asked for (no slot).
-pub(super) struct Operation<N> {
+pub(super) struct Operation {
     pub slot: Option<u16>,
-    pub namespace: Arc<N>,
+    pub namespace: AnyNamespace,
     /// What was written before is made stable first, or the operation fails.
     pub commit: bool,
-    pub work: Work<N>,
+    pub work: Work,
 }
 
 /// What a connection has to do outside its core.
-pub(super) enum Job<N> {
+pub(super) enum Job {
     /// On a namespace.
-    Operation(Operation<N>),
+    Operation(Operation),
     /// Namespace Management or Attachment, for the command in a slot. Boxed: these are rare.
-    Manage(u16, Box<manage::Request<N>>),
+    Manage(u16, Box<manage::Request>),
 }
 
-pub(super) enum Work<N> {
+pub(super) enum Work {
     Read {
         lba: Lba,
         buf: Buf,
@@ -94,7 +92,7 @@ pub(super) enum Work<N> {
         durability: Durability,
     },
     /// A reservation command. Boxed: these are rare, and every other operation would pay for its size.
-    Reserve(Box<reservation::Request<N>>),
+    Reserve(Box<reservation::Request>),
 }
 
 /// What became of an [`Operation`].

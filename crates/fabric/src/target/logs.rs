@@ -41,8 +41,8 @@ pub(super) fn check(request: &LogRequest) -> Result<u32, Status> {
 }
 
 /// Answers a Get Log Page command that [`check`] has passed with the bytes asked for. Beyond a page's end there are zeroes.
-pub(super) fn log_page<N>(
-    shared: &Shared<N>,
+pub(super) fn log_page(
+    shared: &Shared,
     controller: &Controller,
     local: SocketAddr,
     request: &LogRequest,
@@ -57,8 +57,8 @@ pub(super) fn log_page<N>(
     Ok(answer.freeze())
 }
 
-fn whole_page<N>(
-    shared: &Shared<N>,
+fn whole_page(
+    shared: &Shared,
     controller: &Controller,
     local: SocketAddr,
     request: &LogRequest,
@@ -123,7 +123,7 @@ fn supported(discovery: bool) -> Vec<u8> {
     page.as_bytes().to_vec()
 }
 
-fn smart<N>(shared: &Shared<N>, controller: &Controller) -> SmartLog {
+fn smart(shared: &Shared, controller: &Controller) -> SmartLog {
     /// Data units are thousands of 512 bytes, rounded up (NVMe Base 2.0 figure 207).
     fn units(bytes: u64) -> u128 {
         u128::from(bytes.div_ceil(512_000))
@@ -152,7 +152,7 @@ fn smart<N>(shared: &Shared<N>, controller: &Controller) -> SmartLog {
 
 /// Critical warnings: the subsystem is not reliable any more where a medium has failed (bit 2), and read-only where no other
 /// one takes writes (bit 3).
-fn media_warnings<N>(namespaces: &[Attached<N>]) -> u8 {
+fn media_warnings(namespaces: &[Attached]) -> u8 {
     let states = || namespaces.iter().map(Attached::writability);
     let failed = states().any(|state| state == Writability::Failed);
     let all = states().all(|state| state != Writability::Writable);
@@ -166,7 +166,7 @@ fn firmware() -> FirmwareLog {
     page
 }
 
-fn commands_and_effects<N>(shared: &Shared<N>, controller: &Controller) -> EffectsLog {
+fn commands_and_effects(shared: &Shared, controller: &Controller) -> EffectsLog {
     let mut page = EffectsLog::new_zeroed();
     let admin = [
         AdminOpcode::GET_LOG_PAGE,
@@ -235,7 +235,7 @@ fn features_and_effects(reservations: bool) -> Vec<u8> {
 }
 
 /// Header and entries (NVMe Base 2.0 §5.16.1.23).
-fn discovery<N>(shared: &Shared<N>, controller: &Controller, local: SocketAddr) -> Vec<u8> {
+fn discovery(shared: &Shared, controller: &Controller, local: SocketAddr) -> Vec<u8> {
     let (generation, entries) = shared.discovery_log(controller, local);
     let mut header = nvme::fabrics::DiscoveryHeader::new_zeroed();
     header.genctr = generation.into();

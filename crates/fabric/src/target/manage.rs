@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use device::{Mode, Namespace};
+use device::{AnyNamespace, Mode, Namespace};
 use nvme::identify::IdentifyNamespace;
 use nvme::management::{ManagementCommand, controller_list};
 use nvme::opcode::AdminOpcode;
@@ -47,14 +47,14 @@ pub(super) fn data_bytes(command: &Submission) -> Option<u32> {
 }
 
 /// One of the two commands on its way.
-pub(super) struct Request<N> {
-    shared: Arc<Shared<N>>,
+pub(super) struct Request {
+    shared: Arc<Shared>,
     controller: Arc<Controller>,
     command: Submission,
     data: Vec<u8>,
 }
 
-impl<N> Connection<N> {
+impl Connection {
     /// Lets the command wait to be executed; `data` is here as [`data_bytes`] says.
     pub(super) fn manage(&mut self, slot: u16, command: &Submission, controller: &Arc<Controller>) {
         if !self.shared.is_managed(controller.subsystem()) {
@@ -69,7 +69,7 @@ impl<N> Connection<N> {
     }
 }
 
-impl<N: Namespace> Request<N> {
+impl Request {
     /// Carries it out: the status, and dword 0 of the completion.
     pub async fn execute(self) -> (Status, u32) {
         match self.run().await {
@@ -121,7 +121,7 @@ impl<N: Namespace> Request<N> {
     }
 
     /// The store with the most room of those that offer the format, and the lowest identifier that is free.
-    fn choose(&self, wanted: &Wanted) -> Result<(Arc<dyn NamespaceStore<N>>, u32), Status> {
+    fn choose(&self, wanted: &Wanted) -> Result<(Arc<dyn NamespaceStore>, u32), Status> {
         let state = self.shared.lock();
         let subsystem = state.subsystems.get(self.nqn()).ok_or(INVALID_FIELD)?;
         let offering = subsystem.stores.iter().filter(|store| store.block_sizes().contains(&wanted.block_size));
@@ -208,7 +208,7 @@ impl<N: Namespace> Request<N> {
     }
 
     /// What the attachment becomes, and the controllers it is about; or why not.
-    fn plan_attach(&self, nsid: u32, attach: bool) -> Result<(Arc<N>, Attachment, Vec<u16>), Status> {
+    fn plan_attach(&self, nsid: u32, attach: bool) -> Result<(AnyNamespace, Attachment, Vec<u16>), Status> {
         let unlisted = Status::INVALID_CONTROLLER_LIST.do_not_retry();
         let listed = controller_list(&self.data).filter(|listed| !listed.is_empty()).ok_or(unlisted)?;
         {
@@ -283,14 +283,14 @@ impl Wanted {
 }
 
 /// The namespace with this identifier; the status for one that can't be, or is not (NVMe Base 2.0c §3.2.1.2).
-fn allocated<N>(subsystem: &Subsystem<N>, nsid: u32) -> Result<&Attached<N>, Status> {
+fn allocated(subsystem: &Subsystem, nsid: u32) -> Result<&Attached, Status> {
     if nsid == 0 || nsid > NSID_MAX {
         return Err(INVALID_NAMESPACE);
     }
     subsystem.namespaces.get(&nsid).ok_or(INVALID_FIELD)
 }
 
-fn free_nsid<N>(subsystem: &Subsystem<N>) -> Option<u32> {
+fn free_nsid(subsystem: &Subsystem) -> Option<u32> {
     (1..=NSID_MAX).find(|nsid| !subsystem.namespaces.contains_key(nsid))
 }
 
@@ -332,7 +332,7 @@ pub enum DeleteError {
     Store(#[from] StoreError),
 }
 
-impl<N> Shared<N> {
+impl Shared {
     /// Whether hosts of the subsystem may make and delete namespaces.
     pub fn is_managed(&self, nqn: &Nqn) -> bool {
         self.lock().subsystems.get(nqn).is_some_and(|subsystem| !subsystem.stores.is_empty())
@@ -352,22 +352,22 @@ impl<N> Shared<N> {
         stores.iter().map(|store| store.block_sizes()).max_by_key(|sizes| sizes.len()).unwrap_or(&BLOCK_SIZES[..1])
     }
 
-    pub fn add_store(&self, nqn: &Nqn, store: Arc<dyn NamespaceStore<N>>) -> Result<(), ConfigError> {
+    pub fn add_store(&self, nqn: &Nqn, store: Arc<dyn NamespaceStore>) -> Result<(), ConfigError> {
         self.lock().subsystem(nqn)?.stores.push(store);
         Ok(())
     }
 }
 
-impl<N: Namespace> Shared<N> {
+impl Shared {
     /// Takes in a namespace of a store: as it was when it was last served, or for every host where it never was.
     pub async fn adopt(
         &self,
         nqn: &Nqn,
-        store: Arc<dyn NamespaceStore<N>>,
-        namespace: Arc<N>,
+        store: Arc<dyn NamespaceStore>,
+        namespace: AnyNamespace,
     ) -> Result<u32, AdoptError> {
         let _turn = self.management.lock(0, 1, Mode::Exclusive).await;
-        let kept = Attachment::of(&*namespace).map_err(AdoptError::Record)?;
+        let kept = Attachment::of(&namespace).map_err(AdoptError::Record)?;
         let subsystem = nqn.clone();
         let attachment = match kept.clone() {
             Some(kept) => Attachment { subsystem, ..kept },

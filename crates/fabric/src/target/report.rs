@@ -94,7 +94,7 @@ pub struct ControllerReport {
     pub io_queues: usize,
 }
 
-impl<N> Target<N> {
+impl Target {
     /// What the target is at the moment.
     pub fn report(&self) -> TargetReport {
         let state = self.shared.lock();
@@ -114,7 +114,7 @@ impl<N> Target<N> {
     }
 }
 
-fn subsystem<N>(state: &State<N>, nqn: &Nqn, found: &Subsystem<N>) -> SubsystemReport {
+fn subsystem(state: &State, nqn: &Nqn, found: &Subsystem) -> SubsystemReport {
     let namespaces = found.namespaces.values().map(|attached| NamespaceReport {
         nsid: attached.nsid,
         group: attached.group,

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-use device::{Mode, Namespace, RangeLocks};
+use device::{AnyNamespace, Mode, Namespace, RangeLocks};
 use engine::Buf;
 use nvme::Status;
 use nvme::reservation::{
@@ -79,7 +79,7 @@ pub(super) struct Rights {
 
 impl Reservations {
     /// Those that were kept with a namespace; the error says why they can't be read.
-    pub fn kept_with<N: Namespace>(namespace: &N) -> Result<Reservations, String> {
+    pub fn kept_with(namespace: &AnyNamespace) -> Result<Reservations, String> {
         let kept = namespace.attribute(ATTRIBUTE).map_err(|error| error.to_string())?.unwrap_or_default();
         let state = record::decode(&kept)?;
         let changes = u64::from(state.held.is_some());
@@ -209,17 +209,17 @@ pub(super) fn asked(command: &Submission, data: &[u8]) -> Result<Asked, Status> 
 }
 
 /// A reservation command, or a change of the persistence feature, on its way.
-pub(super) struct Request<N> {
-    pub shared: Arc<Shared<N>>,
+pub(super) struct Request {
+    pub shared: Arc<Shared>,
     /// One; of the feature there may be more.
-    pub namespaces: Result<Vec<Attached<N>>, Status>,
+    pub namespaces: Result<Vec<Attached>, Status>,
     /// The command is for all namespaces (NSID FFFFFFFFh).
     pub of_all: bool,
     pub host: HostId,
     pub asked: Result<Asked, Status>,
 }
 
-impl<N: Namespace> Request<N> {
+impl Request {
     /// Carries it out; the status and the data for the host that asked.
     pub async fn execute(self) -> (Status, Buf) {
         match self.run().await {
@@ -255,18 +255,13 @@ impl<N: Namespace> Request<N> {
 }
 
 /// Makes one change, alone on its namespace.
-async fn make<N: Namespace>(
-    shared: &Shared<N>,
-    attached: &Attached<N>,
-    host: HostId,
-    change: Change,
-) -> Result<(), Status> {
+async fn make(shared: &Shared, attached: &Attached, host: HostId, change: Change) -> Result<(), Status> {
     let reservations = &attached.reservations;
     let _turn = reservations.turn.lock(0, 1, Mode::Exclusive).await;
     let before = reservations.lock().state.clone();
     let mut after = before.clone();
     let effects = after.apply(host, change, attached.info.persists_attributes)?;
-    keep(&*attached.namespace, reservations, &after).await?;
+    keep(&attached.namespace, reservations, &after).await?;
     reservations.publish(after.clone());
     let watchers = shared.watchers(reservations);
     let how = |host: &HostId| {
@@ -287,7 +282,7 @@ async fn make<N: Namespace>(
 
 /// Makes durable what is to survive power loss. After a failure the old state goes on, and what is kept is not known: the next
 /// change writes in any case. (A target that starts anew before that may find the new state: its outcome was never told.)
-async fn keep<N: Namespace>(namespace: &N, reservations: &Reservations, state: &State) -> Result<(), Status> {
+async fn keep(namespace: &AnyNamespace, reservations: &Reservations, state: &State) -> Result<(), Status> {
     let record = record::encode(state);
     let kept = reservations.lock().kept.take();
     if kept.as_ref() != Some(&record) {
@@ -304,11 +299,7 @@ async fn keep<N: Namespace>(namespace: &N, reservations: &Reservations, state: &
 // The features (NVMe Base 2.0 §5.27.1.26, §5.27.1.27): each namespace has a value of its own.
 
 /// The namespaces that a command is for: one, or all.
-fn of_command<N>(
-    shared: &Shared<N>,
-    controller: &Controller,
-    command: &Submission,
-) -> Result<Vec<Attached<N>>, Status> {
+fn of_command(shared: &Shared, controller: &Controller, command: &Submission) -> Result<Vec<Attached>, Status> {
     let nsid = command.nsid.get();
     let mut found = shared.namespaces(controller);
     found.retain(|attached| nsid == NSID_ALL || attached.nsid == nsid);
@@ -316,8 +307,8 @@ fn of_command<N>(
 }
 
 /// The one that a Get Features command is for.
-pub(super) fn of_namespace<N>(
-    shared: &Shared<N>,
+pub(super) fn of_namespace(
+    shared: &Shared,
     controller: &Controller,
     command: &Submission,
 ) -> Result<Arc<Reservations>, Status> {
@@ -326,8 +317,8 @@ pub(super) fn of_namespace<N>(
 }
 
 /// Set Features, Reservation Notification Mask.
-pub(super) fn set_notification_mask<N>(
-    shared: &Shared<N>,
+pub(super) fn set_notification_mask(
+    shared: &Shared,
     controller: &Controller,
     command: &Submission,
 ) -> Result<(), Status> {

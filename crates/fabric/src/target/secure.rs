@@ -108,12 +108,7 @@ pub(super) fn generated_psk(names: &Names, psk: &GeneratedPsk) -> Result<TlsPsk,
 
 /// Makes of a connection that was accepted what its port demands; with it what was received already. `None`: it is over, and
 /// that was said and counted.
-pub(super) async fn accept<N>(
-    shared: &Shared<N>,
-    stream: TcpStream,
-    port: PortId,
-    by: Instant,
-) -> Option<(Transport, Buf)> {
+pub(super) async fn accept(shared: &Shared, stream: TcpStream, port: PortId, by: Instant) -> Option<(Transport, Buf)> {
     let policy = shared.tls_policy(port);
     if policy == TlsPolicy::Off {
         return Some((Transport::from(stream), Buf::default()));
@@ -151,7 +146,7 @@ pub(super) async fn accept<N>(
     }
 }
 
-impl<N> Shared<N> {
+impl Shared {
     /// Whether some host may come in plain, to make its key by authentication.
     fn any_may_concatenate(&self) -> bool {
         self.lock().subsystems.values().any(|subsystem| subsystem.access.any_concatenation())
@@ -186,7 +181,7 @@ impl<N> Shared<N> {
     }
 }
 
-impl<N> Connection<N> {
+impl Connection {
     /// Whether TLS was begun with a key that authentication has made: its host has authenticated itself by that.
     pub(super) fn is_concatenated(&self) -> bool {
         self.origin.psk.as_ref().is_some_and(|psk| psk.identity().origin == Origin::Generated)

@@ -6,10 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use device::Namespace;
 use engine::net::{DetachedStream, TcpListener, TcpStream};
 use engine::sync::{MailReceiver, MailSender, TrySendError};
-use engine::task::{self, Task};
+use engine::task::{self, LocalFuture, Task};
 use engine::time;
 
 use super::balance::Load;
@@ -41,7 +40,7 @@ pub(super) struct Place {
     pub ticket: Ticket,
 }
 
-impl<N: Namespace> Target<N> {
+impl Target {
     /// Serves connections from `listener`, as a port of its own, until dropped, which ends those served on this reactor.
     /// With `reactors`, connections go to them and this one, each to the one with the fewest I/O queues; at the other end of
     /// each mailbox runs [`Target::serve_handed`]. The order of `reactors` must be the same for every listener.
@@ -101,7 +100,7 @@ impl<N: Namespace> Target<N> {
                 None => stream,
             };
             tasks.retain(|task| !task.is_finished());
-            tasks.push(task::spawn(driver::drive(self.shared.clone(), stream, place)));
+            tasks.push(task::spawn(self.connection(stream, place)));
         }
     }
 
@@ -115,7 +114,7 @@ impl<N: Namespace> Target<N> {
         let mut tasks: Vec<Task<()>> = Vec::new();
         while let Some(Handed { stream, place }) = connections.recv().await {
             tasks.retain(|task| !task.is_finished());
-            tasks.push(task::spawn(driver::drive(self.shared.clone(), stream.attach(), place)));
+            tasks.push(task::spawn(self.connection(stream.attach(), place)));
         }
     }
 
@@ -126,7 +125,12 @@ impl<N: Namespace> Target<N> {
             Err(reason) => return self.refuse(stream.peer_addr(), &reason),
         };
         let place = Place { port: PORT_UNLISTED, load: Load::on(&self.shared.loads, 0), ticket };
-        driver::drive(self.shared.clone(), stream, place).await;
+        self.connection(stream, place).await;
+    }
+
+    /// All that is done for a connection, in a box: so that it is compiled here, and by nobody who serves a target.
+    fn connection(&self, stream: TcpStream, place: Place) -> LocalFuture<'static, ()> {
+        Box::pin(driver::drive(self.shared.clone(), stream, place))
     }
 }
 
@@ -155,7 +159,7 @@ pub(super) struct Ticket {
 
 impl Ticket {
     /// The error says why there is none.
-    fn take<N>(shared: &Shared<N>, peer: SocketAddr) -> Result<Ticket, String> {
+    fn take(shared: &Shared, peer: SocketAddr) -> Result<Ticket, String> {
         let many = "too many connections of its address have not sent their Connect yet";
         let connecting = shared.newcomers.connect(peer.ip()).ok_or(many)?;
         let stats = &shared.stats;

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use device::{Memory, Namespace};
+use device::AnyNamespace;
 use engine::net::SendBatch;
 use engine::time::Instant;
 use nvme::auth::Fields;
@@ -30,9 +30,9 @@ use crate::tcp::{Decoder, Encoder, Event, IcReq, Pdu, Role, Rules};
 pub(crate) type Answer = (Pdu, Vec<u8>, bool);
 
 /// See the module.
-pub(crate) struct Session<N = Memory> {
-    pub target: Target<N>,
-    pub(super) core: Connection<N>,
+pub(crate) struct Session {
+    pub target: Target,
+    pub(super) core: Connection,
     pub encoder: Encoder,
     decoder: Decoder,
     pub now: Instant,
@@ -42,7 +42,7 @@ pub(crate) struct Session<N = Memory> {
     unread: Vec<u8>,
     pub controller: u16,
     /// The admin connection that keeps the controller of an I/O connection alive.
-    pub admin: Option<Box<Session<N>>>,
+    pub admin: Option<Box<Session>>,
     /// Operations are left with the core; the test takes them itself.
     pub stalled: bool,
     /// Operations that wait for another connection.
@@ -62,9 +62,9 @@ pub(crate) fn host() -> Nqn {
     "nqn.2026-01.example.yagura:host".parse().expect("invariant: a well-formed name")
 }
 
-impl<N: Namespace> Session<N> {
+impl Session {
     /// A connection to a new target with one subsystem and `namespace` as its namespace 1.
-    pub fn new(namespace: N) -> Session<N> {
+    pub fn new(namespace: impl Into<AnyNamespace>) -> Session {
         let target = Target::default();
         let ported = target.add_port(PortConfig::new(PortId(1)));
         debug_assert!(ported.is_ok());
@@ -76,7 +76,7 @@ impl<N: Namespace> Session<N> {
 
     /// The connection is made by another host, which is known by this number.
     #[cfg(test)]
-    pub fn by_host(mut self, number: u8) -> Session<N> {
+    pub fn by_host(mut self, number: u8) -> Session {
         let name = format!("{}{number}", host());
         self.host = name.parse().expect("invariant: a well-formed name");
         self.host_id = [number; 16];
@@ -84,12 +84,12 @@ impl<N: Namespace> Session<N> {
     }
 
     /// One more connection to a target, by its port 1.
-    pub fn on(target: &Target<N>) -> Session<N> {
+    pub fn on(target: &Target) -> Session {
         Session::at(target, PortId(1))
     }
 
     /// One more connection, by a certain port.
-    pub fn at(target: &Target<N>, port: PortId) -> Session<N> {
+    pub fn at(target: &Target, port: PortId) -> Session {
         let now = Instant::from_nanos(1_000_000_000);
         let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 4420));
         let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 50_000));

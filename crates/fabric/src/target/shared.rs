@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use device::{Namespace, NamespaceInfo, RangeLocks};
+use device::{AnyNamespace, Namespace, NamespaceInfo, RangeLocks};
 use nvme::fabrics::DiscoveryEntry;
 use nvme::{AnaState, CONTROLLER_ID_DYNAMIC, Nqn};
 
@@ -35,19 +35,19 @@ use super::secure::{Secure, TlsPolicy};
 use super::stats::Stats;
 use super::store::NamespaceStore;
 
-pub(super) struct Subsystem<N> {
+pub(super) struct Subsystem {
     pub serial: String,
-    pub namespaces: BTreeMap<u32, Attached<N>>,
+    pub namespaces: BTreeMap<u32, Attached>,
     pub access: Access,
     pub groups: AnaGroups,
     /// Where its hosts may make namespaces.
-    pub stores: Vec<Arc<dyn NamespaceStore<N>>>,
+    pub stores: Vec<Arc<dyn NamespaceStore>>,
     /// Of the namespaces those of the stores.
-    pub managed: BTreeMap<u32, Managed<N>>,
+    pub managed: BTreeMap<u32, Managed>,
 }
 
-pub(super) struct State<N> {
-    pub subsystems: BTreeMap<Nqn, Subsystem<N>>,
+pub(super) struct State {
+    pub subsystems: BTreeMap<Nqn, Subsystem>,
     pub controllers: BTreeMap<u16, Arc<Controller>>,
     last_controller_id: u16,
     pub ports: Ports,
@@ -79,7 +79,7 @@ pub(super) enum Refused {
 }
 
 /// See the module.
-pub(super) struct Shared<N> {
+pub(super) struct Shared {
     pub config: TargetConfig,
     pub stats: Arc<Stats>,
     pub secure: Secure,
@@ -90,11 +90,11 @@ pub(super) struct Shared<N> {
     /// Held while namespaces are made, deleted, attached or detached, across its waits.
     pub management: Arc<RangeLocks>,
     generation: AtomicU64,
-    state: Mutex<State<N>>,
+    state: Mutex<State>,
 }
 
-impl<N> State<N> {
-    pub fn subsystem(&mut self, nqn: &Nqn) -> Result<&mut Subsystem<N>, ConfigError> {
+impl State {
+    pub fn subsystem(&mut self, nqn: &Nqn) -> Result<&mut Subsystem, ConfigError> {
         self.subsystems.get_mut(nqn).ok_or_else(|| ConfigError::NoSubsystem(nqn.clone()))
     }
 
@@ -113,8 +113,8 @@ impl<N> State<N> {
     }
 }
 
-impl<N> Shared<N> {
-    pub fn new(config: TargetConfig) -> Shared<N> {
+impl Shared {
+    pub fn new(config: TargetConfig) -> Shared {
         let state = State {
             subsystems: BTreeMap::new(),
             controllers: BTreeMap::new(),
@@ -137,7 +137,7 @@ impl<N> Shared<N> {
     }
 
     /// A panic elsewhere while the lock was held leaves maps that are still valid: each change is one insertion or removal.
-    pub fn lock(&self) -> MutexGuard<'_, State<N>> {
+    pub fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -147,7 +147,7 @@ impl<N> Shared<N> {
     }
 
     /// Tells connections to look again, and the controllers concerned to tell their hosts.
-    pub fn changed(&self, state: &mut State<N>, change: &Change<'_>) {
+    pub fn changed(&self, state: &mut State, change: &Change<'_>) {
         if let Change::Discovery(_) = change {
             state.ports.log_changed();
         }
@@ -155,7 +155,7 @@ impl<N> Shared<N> {
         for controller in state.controllers.values() {
             match *change {
                 Change::Namespace(nqn, nsid) if controller.subsystem() == nqn => {
-                    let has = |found: &Subsystem<N>| found.is_attached(nsid, controller.id());
+                    let has = |found: &Subsystem| found.is_attached(nsid, controller.id());
                     if state.subsystems.get(nqn).is_some_and(has) {
                         controller.namespace_changed(nsid);
                     }
@@ -163,7 +163,7 @@ impl<N> Shared<N> {
                     controller.wake_queues();
                 }
                 Change::Health(nqn, nsid) if controller.subsystem() == nqn => {
-                    let has = |found: &Subsystem<N>| found.is_attached(nsid, controller.id());
+                    let has = |found: &Subsystem| found.is_attached(nsid, controller.id());
                     if state.subsystems.get(nqn).is_some_and(has) {
                         controller.medium_failed();
                     }
@@ -209,10 +209,7 @@ impl<N> Shared<N> {
         Ok(())
     }
 
-    pub fn add_namespace(&self, nqn: &Nqn, nsid: u32, group: u32, namespace: Arc<N>) -> Result<(), ConfigError>
-    where
-        N: Namespace,
-    {
+    pub fn add_namespace(&self, nqn: &Nqn, nsid: u32, group: u32, namespace: AnyNamespace) -> Result<(), ConfigError> {
         self.insert(nqn, nsid, group, namespace, None)
     }
 
@@ -222,12 +219,9 @@ impl<N> Shared<N> {
         nqn: &Nqn,
         nsid: u32,
         group: u32,
-        namespace: Arc<N>,
-        managed: Option<Managed<N>>,
-    ) -> Result<(), ConfigError>
-    where
-        N: Namespace,
-    {
+        namespace: AnyNamespace,
+        managed: Option<Managed>,
+    ) -> Result<(), ConfigError> {
         if nsid == 0 || nsid > NSID_MAX {
             return Err(ConfigError::NamespaceId(nsid));
         }
@@ -240,29 +234,17 @@ impl<N> Shared<N> {
         let reservations = match same {
             Some(same) => same,
             None => Arc::new(
-                Reservations::kept_with(&*namespace).map_err(|reason| ConfigError::Reservations { nsid, reason })?,
+                Reservations::kept_with(&namespace).map_err(|reason| ConfigError::Reservations { nsid, reason })?,
             ),
         };
         let subsystem = state.subsystem(nqn)?;
         if subsystem.namespaces.contains_key(&nsid) {
             return Err(ConfigError::NamespaceExists(nsid));
         }
-        let (used_blocks, writability, seen) = (N::used_blocks, N::writability, namespace.writability());
+        let seen = namespace.writability();
         let private = managed.as_ref().is_some_and(|managed| !managed.attachment.shared);
         let formats = managed.as_ref().map_or(&[][..], |managed| managed.store.block_sizes());
-        let told = Attached {
-            nsid,
-            info,
-            group,
-            access,
-            namespace,
-            used_blocks,
-            writability,
-            seen,
-            reservations,
-            private,
-            formats,
-        };
+        let told = Attached { nsid, info, group, access, namespace, seen, reservations, private, formats };
         subsystem.namespaces.insert(nsid, told);
         if let Some(managed) = managed {
             subsystem.managed.insert(nsid, managed);
@@ -283,11 +265,11 @@ impl<N> Shared<N> {
         Ok(())
     }
 
-    pub fn namespace(&self, nqn: &Nqn, nsid: u32) -> Option<Arc<N>> {
+    pub fn namespace(&self, nqn: &Nqn, nsid: u32) -> Option<AnyNamespace> {
         self.lock().subsystems.get(nqn)?.namespaces.get(&nsid).map(|attached| attached.namespace.clone())
     }
 
-    pub fn remove_namespace(&self, nqn: &Nqn, nsid: u32) -> Result<Arc<N>, ConfigError> {
+    pub fn remove_namespace(&self, nqn: &Nqn, nsid: u32) -> Result<AnyNamespace, ConfigError> {
         let mut state = self.lock();
         let subsystem = state.subsystem(nqn)?;
         let removed = subsystem.namespaces.remove(&nsid).ok_or(ConfigError::NoNamespace(nsid))?;
@@ -307,15 +289,15 @@ impl<N> Shared<N> {
     }
 
     /// The namespaces attached to a controller, ascending by identifier, with their ANA state at its port.
-    pub fn namespaces(&self, controller: &Controller) -> Vec<Attached<N>> {
+    pub fn namespaces(&self, controller: &Controller) -> Vec<Attached> {
         self.allocated(controller, |subsystem, nsid| subsystem.is_attached(nsid, controller.id()))
     }
 
     /// The same of those of its subsystem for which `wanted` holds.
-    pub fn allocated(&self, controller: &Controller, wanted: impl Fn(&Subsystem<N>, u32) -> bool) -> Vec<Attached<N>> {
+    pub fn allocated(&self, controller: &Controller, wanted: impl Fn(&Subsystem, u32) -> bool) -> Vec<Attached> {
         let state = self.lock();
         let Some(subsystem) = state.subsystems.get(controller.subsystem()) else { return Vec::new() };
-        let seen = |attached: &Attached<N>| {
+        let seen = |attached: &Attached| {
             let access = subsystem.groups.state(controller.port(), attached.group);
             Attached { access, ..attached.clone() }
         };

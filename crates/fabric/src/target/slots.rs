@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use device::NamespaceInfo;
+use device::{AnyNamespace, NamespaceInfo};
 use engine::time::Instant;
 use engine::{Buf, View};
 use nvme::opcode::NvmOpcode;
@@ -39,13 +39,13 @@ pub(super) enum Stage {
 }
 
 /// The namespace that a command is for, as it was when the command arrived.
-pub(super) struct Addressed<N> {
-    pub namespace: Arc<N>,
+pub(super) struct Addressed {
+    pub namespace: AnyNamespace,
     pub info: NamespaceInfo,
 }
 
 /// A command and what became of it so far.
-pub(super) struct Slot<N> {
+pub(super) struct Slot {
     pub command: Submission,
     /// Marks an identifier in use; false for the second command with the same one.
     pub owns_id: bool,
@@ -53,7 +53,7 @@ pub(super) struct Slot<N> {
     pub stage: Stage,
     /// I/O commands: kind and namespace.
     pub kind: Option<CommandKind>,
-    pub addressed: Option<Addressed<N>>,
+    pub addressed: Option<Addressed>,
     /// Data from the host, as far as it arrived; empty while it is lent to a receive.
     pub data: Buf,
     /// Bytes of data from the host, or bytes to read.
@@ -76,8 +76,8 @@ pub(super) struct Slot<N> {
     pub reply: View,
 }
 
-impl<N> Slot<N> {
-    pub fn new(command: Submission, arrived: Instant) -> Slot<N> {
+impl Slot {
+    pub fn new(command: Submission, arrived: Instant) -> Slot {
         Slot {
             command,
             owns_id: true,
@@ -113,13 +113,13 @@ impl<N> Slot<N> {
 const ID_WORDS: usize = 1 << 16 >> 6;
 
 /// The slots of a connection. It grows to the depth the host uses and then allocates nothing.
-pub(super) struct Slots<N> {
-    slots: Slab<Slot<N>>,
+pub(super) struct Slots {
+    slots: Slab<Slot>,
     ids: Box<[u64]>,
 }
 
-impl<N> Slots<N> {
-    pub fn new() -> Slots<N> {
+impl Slots {
+    pub fn new() -> Slots {
         Slots { slots: Slab::new(), ids: vec![0; ID_WORDS].into_boxed_slice() }
     }
 
@@ -137,7 +137,7 @@ impl<N> Slots<N> {
         self.slots.insert(slot) as u16
     }
 
-    pub fn remove(&mut self, index: u16) -> Slot<N> {
+    pub fn remove(&mut self, index: u16) -> Slot {
         let slot = self.slots.remove(usize::from(index));
         if slot.owns_id {
             let id = slot.command.command_id.get();
@@ -146,20 +146,20 @@ impl<N> Slots<N> {
         slot
     }
 
-    pub fn get(&self, index: u16) -> Option<&Slot<N>> {
+    pub fn get(&self, index: u16) -> Option<&Slot> {
         self.slots.get(usize::from(index))
     }
 
-    pub fn get_mut(&mut self, index: u16) -> Option<&mut Slot<N>> {
+    pub fn get_mut(&mut self, index: u16) -> Option<&mut Slot> {
         self.slots.get_mut(usize::from(index))
     }
 
     /// The slot of a command that is known to be unanswered.
-    pub fn at(&mut self, index: u16) -> &mut Slot<N> {
+    pub fn at(&mut self, index: u16) -> &mut Slot {
         self.slots.get_mut(usize::from(index)).expect("invariant: a slot is freed by its answer only, and once")
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (u16, &Slot<N>)> {
+    pub fn iter(&self) -> impl Iterator<Item = (u16, &Slot)> {
         self.slots.iter().map(|(index, slot)| (index as u16, slot))
     }
 

@@ -1,15 +1,9 @@
 //! [`NamespaceStore`]: where a subsystem's namespaces come from when a host makes them, and go when it deletes them.
 
-use std::future::Future;
-use std::pin::Pin;
-use std::sync::Arc;
-
-use device::{Drive, DriveError, DriveNamespace, Error, Namespace, NamespaceSpec};
+use device::{AnyNamespace, Drive, DriveError, Error, NamespaceSpec};
+use engine::task::LocalFuture;
 
 use super::attachment::ATTRIBUTE;
-
-/// A future of this thread.
-pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// Room of a store, bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -47,7 +41,7 @@ pub enum StoreError {
 
 /// Makes and deletes namespaces. What it has answered survives power loss; what power loss cuts short has happened wholly,
 /// record included, or not at all.
-pub trait NamespaceStore<N>: Send + Sync {
+pub trait NamespaceStore: Send + Sync {
     /// Its room at this moment.
     fn room(&self) -> Room;
 
@@ -55,7 +49,7 @@ pub trait NamespaceStore<N>: Send + Sync {
     fn block_sizes(&self) -> &'static [u32];
 
     /// Makes a namespace; it reads as zeroes.
-    fn create<'a>(&'a self, wanted: NewNamespace<'a>) -> LocalFuture<'a, Result<Arc<N>, StoreError>>;
+    fn create<'a>(&'a self, wanted: NewNamespace<'a>) -> LocalFuture<'a, Result<AnyNamespace, StoreError>>;
 
     /// Deletes the namespace with this NGUID, once the commands that are under way on it have ended.
     fn delete<'a>(&'a self, nguid: [u8; 16]) -> LocalFuture<'a, Result<(), StoreError>>;
@@ -73,7 +67,7 @@ fn store_error(error: DriveError) -> StoreError {
     }
 }
 
-impl<N: Namespace + From<DriveNamespace>> NamespaceStore<N> for Drive {
+impl NamespaceStore for Drive {
     fn room(&self) -> Room {
         let usage = self.usage();
         Room { total: usage.bytes, free: usage.bytes.saturating_sub(usage.used_bytes) }
@@ -83,12 +77,12 @@ impl<N: Namespace + From<DriveNamespace>> NamespaceStore<N> for Drive {
         if self.usage().unit == 512 { &BLOCK_SIZES } else { &BLOCK_SIZES[..1] }
     }
 
-    fn create<'a>(&'a self, wanted: NewNamespace<'a>) -> LocalFuture<'a, Result<Arc<N>, StoreError>> {
+    fn create<'a>(&'a self, wanted: NewNamespace<'a>) -> LocalFuture<'a, Result<AnyNamespace, StoreError>> {
         Box::pin(async move {
             let name = format!("nvme-{:016x}", u128::from_be_bytes(device::random_nguid()) as u64);
             let spec = NamespaceSpec { name, bytes: wanted.bytes, block_size: wanted.block_size };
             let made = self.create_with(&spec, Some((ATTRIBUTE, wanted.record))).await.map_err(store_error)?;
-            Ok(Arc::new(N::from(made)))
+            Ok(AnyNamespace::from(made))
         })
     }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use check::{Action, Recorder};
-use device::{Durability, Error, Fault, FaultConfig, Lba, Memory, Namespace, conformance};
+use device::{AnyNamespace, Durability, Error, Fault, FaultConfig, Lba, Memory, Namespace, conformance};
 use engine::sim::{NodeId, SimConfig, World};
 use engine::{Buf, View, task, time};
 use fabric::host::{Multipath, MultipathOptions, Options, PathPolicy};
@@ -32,7 +32,7 @@ struct Scene {
     ports: [NodeId; 2],
     host: NodeId,
     options: MultipathOptions,
-    target: Target<Fault<Memory>>,
+    target: Target,
 }
 
 impl Scene {
@@ -45,7 +45,7 @@ impl Scene {
         let namespace = Fault::new(memory, FaultConfig { delay, ..FaultConfig::default() });
         let target = Target::default();
         target.add_subsystem(nqn(), "1").expect("a subsystem");
-        target.add_namespace(&nqn(), 1, namespace).expect("a namespace");
+        target.add_namespace(&nqn(), 1, AnyNamespace::other(namespace)).expect("a namespace");
         let [first, second] = ports.map(|port| SocketAddr::new(world.addr(port), PORT));
         let mut options = Options::new(first, nqn(), 1);
         options.command_timeout = Duration::from_millis(500);

@@ -2,7 +2,7 @@
 //! at once, members are down. Every history is linearizable, and at the end every key is at home where it should be.
 
 use check::Recorder;
-use engine::task::Task;
+use engine::task::{LocalFuture, Task};
 use engine::time;
 use pool::change::{Phase, State};
 use pool::plan::Request;

@@ -10,13 +10,11 @@
 //! dropped, would be back.
 
 use std::cell::{Cell, RefCell};
-use std::future::Future;
-use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use engine::sync::Semaphore;
-use engine::task::Task;
+use engine::task::{LocalFuture, Task};
 use engine::time::{self, Instant};
 use pool::Map;
 
@@ -42,9 +40,6 @@ const CONNECT_PAUSE_MAX: Duration = Duration::from_secs(30);
 const RETIRED_LOOKS_MAX: usize = 20;
 /// Between two looks.
 const RETIRED_PAUSE: Duration = Duration::from_secs(5);
-
-/// A future of this thread.
-pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// Where a store learns of the pool's newest map, and reaches members that are new in it.
 pub trait MapSource<N> {

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use device::{AnyLocal, Fault, FileNamespace, Memory, Namespace};
+use device::{AnyNamespace, Fault, FileNamespace, Memory, Namespace};
 use fabric::host::RemoteNamespace;
 
 /// A namespace whose connection may come and go. The defaults are those of one that is always there.
@@ -21,7 +21,7 @@ pub trait Link: Namespace {
 
 impl Link for Memory {}
 impl Link for FileNamespace {}
-impl Link for AnyLocal {}
+impl Link for AnyNamespace {}
 impl<N: Namespace> Link for Fault<N> {}
 
 impl Link for RemoteNamespace {

@@ -60,7 +60,7 @@ pub use background::{RepairerOptions, ScrubberOptions};
 pub use ballots::{ATTEMPTS_MAX, RESERVATIONS_MAX};
 pub use collect::{CollectOptions, CollectReport};
 pub use error::StoreError;
-pub use follow::{LEASE_DEFAULT, LocalFuture, MapSource};
+pub use follow::{LEASE_DEFAULT, MapSource};
 pub use forget::{ForgetOptions, ForgetReport};
 pub use latency::Latencies;
 pub use link::Link;

@@ -4,7 +4,8 @@
 use std::cell::RefCell;
 
 use device::Namespace;
-use kv::store::{LocalFuture, MapSource};
+use engine::task::LocalFuture;
+use kv::store::MapSource;
 use pool::search::Found;
 use pool::{AgreeError, Map, MemberId, Proposer, Search};
 

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::str::FromStr;
 use std::time::Duration;
 
-use device::{AnyLocal, Durability, Error, Lba, Namespace, NamespaceInfo};
+use device::{AnyNamespace, Durability, Error, Lba, Namespace, NamespaceInfo};
 use engine::file::Lifetime;
 use engine::{Buf, View, time};
 use fabric::host::{Joiner, RemoteNamespace};
@@ -109,7 +109,7 @@ thread_local! {
 /// The namespace, on every thread that has joined.
 pub enum FlashNamespace {
     /// Of this machine; any thread uses it as it is.
-    Local(AnyLocal),
+    Local(AnyNamespace),
     /// Over NVMe/TCP, with a queue for each thread.
     Remote {
         /// What a thread joins by.

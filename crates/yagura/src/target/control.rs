@@ -14,7 +14,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, HeaderName};
 use axum::routing::post;
-use device::{AnyLocal, Namespace};
+use device::Namespace;
 use engine::sync::{MailReceiver, MailSender, mailbox};
 use engine::time;
 use fabric::auth::HostKeys;
@@ -182,7 +182,7 @@ async fn hand_over(jobs: &MailSender<Job>, body: &str) -> Answer {
 }
 
 /// Carries out what is asked, until nobody can ask any more.
-pub async fn run(target: &Target<AnyLocal>, drives: &[ServedDrive], jobs: MailReceiver<Job>) {
+pub async fn run(target: &Target, drives: &[ServedDrive], jobs: MailReceiver<Job>) {
     while let Some(Job { request, answer }) = jobs.recv().await {
         let result = perform(target, drives, &request).await;
         if result.is_ok() && request.changes() {
@@ -193,7 +193,7 @@ pub async fn run(target: &Target<AnyLocal>, drives: &[ServedDrive], jobs: MailRe
     }
 }
 
-async fn perform(target: &Target<AnyLocal>, served: &[ServedDrive], request: &Request) -> Answer {
+async fn perform(target: &Target, served: &[ServedDrive], request: &Request) -> Answer {
     let done = |sentence: String| Ok(json!({ "done": sentence }));
     match request {
         Request::Status => serde_json::to_value(target.report())
@@ -259,7 +259,7 @@ fn name(text: &str) -> Result<Nqn, Failure> {
 }
 
 /// The subsystem of this name, or the only one.
-pub fn choose(target: &Target<AnyLocal>, wanted: Option<&str>) -> Result<Nqn, Failure> {
+pub fn choose(target: &Target, wanted: Option<&str>) -> Result<Nqn, Failure> {
     let known: Vec<String> = target.report().subsystems.into_iter().map(|subsystem| subsystem.nqn).collect();
     match (wanted, &known[..]) {
         (Some(wanted), _) if known.iter().any(|nqn| nqn == wanted) => name(wanted),
@@ -273,7 +273,7 @@ pub fn choose(target: &Target<AnyLocal>, wanted: Option<&str>) -> Result<Nqn, Fa
     }
 }
 
-async fn add_namespace(target: &Target<AnyLocal>, spec: &str) -> Answer {
+async fn add_namespace(target: &Target, spec: &str) -> Answer {
     let spec: NamespaceSpec = spec.parse().map_err(Failure::usage)?;
     let nqn = choose(target, spec.subsystem.as_ref().map(Nqn::as_str))?;
     let report = target.report();
@@ -294,15 +294,15 @@ async fn add_namespace(target: &Target<AnyLocal>, spec: &str) -> Answer {
 }
 
 /// Takes a namespace away, makes it stable, and waits until its medium is free for others.
-async fn remove_namespace(target: &Target<AnyLocal>, nqn: &Nqn, nsid: u32) -> Answer {
+async fn remove_namespace(target: &Target, nqn: &Nqn, nsid: u32) -> Answer {
     let namespace = target.remove_namespace(nqn, nsid).map_err(Failure::usage)?;
     let deadline = time::now() + RELEASE_TIME_MAX;
-    while Arc::strong_count(&namespace) > 1 && time::now() < deadline {
+    while namespace.holders() > 1 && time::now() < deadline {
         time::sleep(RELEASE_PAUSE).await;
     }
     let flushed = namespace.flush().await;
     flushed.map_err(|error| Failure::refused(format!("namespace {nsid} is removed, but its last flush: {error}")))?;
-    let free = Arc::strong_count(&namespace) == 1;
+    let free = namespace.holders() == 1;
     let rest =
         if free { "its medium is free" } else { "commands are still under way; its medium is free when they end" };
     Ok(json!({ "done": format!("namespace {nsid} of {nqn} is removed; {rest}") }))

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use device::drive::NamespaceUsage;
-use device::{AnyLocal, Drive, DriveNamespace, NamespaceSpec};
+use device::{AnyNamespace, Drive, DriveNamespace, NamespaceSpec};
 use engine::task;
 use fabric::target::Target;
 use nvme::Nqn;
@@ -102,7 +102,7 @@ pub enum DriveAction {
 pub async fn serve(
     specs: &[DriveSpec],
     plan: &Plan,
-    target: &Target<AnyLocal>,
+    target: &Target,
 ) -> Result<(Vec<ServedDrive>, Vec<ServedNamespace>), Failure> {
     let (mut drives, mut served) = (Vec::new(), Vec::new());
     for DriveSpec { path, subsystem } in specs {
@@ -121,7 +121,7 @@ pub async fn serve(
         let one = ServedDrive { path: path.clone(), drive, nqn, scrub: Rc::default() };
         for usage in one.drive.namespaces() {
             let namespace = one.drive.namespace(usage.number).map_err(drive::failure)?;
-            let place = Target::place_of(&AnyLocal::from(namespace.clone())).map_err(Failure::refused)?;
+            let place = Target::place_of(&AnyNamespace::from(namespace.clone())).map_err(Failure::refused)?;
             // A snapshot is there to be cloned; and one may be served by a --namespace of its own.
             if usage.read_only && place.is_none() || place_in(target, usage.nguid).is_some() {
                 continue;
@@ -153,7 +153,7 @@ fn hex(nguid: [u8; 16]) -> String {
 }
 
 /// Where the target serves the namespace with this NGUID.
-fn place_in(target: &Target<AnyLocal>, nguid: [u8; 16]) -> Option<(Nqn, u32)> {
+fn place_in(target: &Target, nguid: [u8; 16]) -> Option<(Nqn, u32)> {
     let nguid = hex(nguid);
     target.report().subsystems.into_iter().find_map(|subsystem| {
         let found = subsystem.namespaces.iter().find(|namespace| namespace.nguid == nguid)?;
@@ -171,7 +171,7 @@ pub async fn close(drives: Vec<ServedDrive>) -> Result<(), Failure> {
 
 /// Does what the operator asks of a drive.
 pub async fn perform(
-    target: &Target<AnyLocal>,
+    target: &Target,
     drives: &[ServedDrive],
     wanted: Option<&Path>,
     action: &DriveAction,
@@ -191,7 +191,7 @@ pub async fn perform(
 }
 
 impl ServedDrive {
-    async fn perform(&self, target: &Target<AnyLocal>, action: &DriveAction) -> Result<Value, Failure> {
+    async fn perform(&self, target: &Target, action: &DriveAction) -> Result<Value, Failure> {
         let drive = &self.drive;
         match action {
             DriveAction::List => {
@@ -240,18 +240,18 @@ impl ServedDrive {
         }
     }
 
-    async fn adopt(&self, target: &Target<AnyLocal>, nqn: &Nqn, made: DriveNamespace) -> Result<u32, Failure> {
-        let adopted = target.adopt(nqn, Arc::new(self.drive.clone()), AnyLocal::from(made)).await;
+    async fn adopt(&self, target: &Target, nqn: &Nqn, made: DriveNamespace) -> Result<u32, Failure> {
+        let adopted = target.adopt(nqn, Arc::new(self.drive.clone()), AnyNamespace::from(made)).await;
         adopted.map_err(|error| Failure::refused(error).during(self.path.display()))
     }
 
-    async fn taken_in(&self, target: &Target<AnyLocal>, nqn: &Nqn, made: DriveNamespace) -> Result<Value, Failure> {
+    async fn taken_in(&self, target: &Target, nqn: &Nqn, made: DriveNamespace) -> Result<Value, Failure> {
         let name = made.name().to_owned();
         let nsid = self.adopt(target, nqn, made).await?;
         Ok(json!({ "done": format!("{name} is namespace {nsid} of {nqn}"), "nsid": nsid }))
     }
 
-    async fn delete(&self, target: &Target<AnyLocal>, name: &str) -> Result<Value, Failure> {
+    async fn delete(&self, target: &Target, name: &str) -> Result<Value, Failure> {
         let number = self.drive.find(name).map_err(drive::failure)?;
         let namespace = self.drive.namespace(number).map_err(drive::failure)?;
         match place_in(target, device::Namespace::info(&namespace).nguid) {

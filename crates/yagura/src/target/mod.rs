@@ -9,7 +9,7 @@ pub mod spec;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use device::{AnyLocal, Namespace};
+use device::{AnyNamespace, Namespace};
 use engine::net::TcpListener;
 use engine::sync::{MailReceiver, MailSender, mailbox};
 use fabric::auth::Policy;
@@ -90,7 +90,7 @@ fn serve(args: &TargetArgs) -> Result<(), Failure> {
         profile: args.profile,
         ..TargetConfig::default()
     };
-    let target: Target<AnyLocal> = Target::new(config);
+    let target: Target = Target::new(config);
     reactors::run(&reactors, async |index| {
         let Some(letter) = letters.take(index) else { return Ok(()) };
         match index.checked_sub(1).and_then(|other| handed.take(other)) {
@@ -107,7 +107,7 @@ fn serve(args: &TargetArgs) -> Result<(), Failure> {
 async fn first(
     args: &TargetArgs,
     plan: &Plan,
-    target: &Target<AnyLocal>,
+    target: &Target,
     others: Vec<MailSender<Handed>>,
     letter: &MailReceiver<Reason>,
 ) -> Result<(), Failure> {
@@ -146,12 +146,12 @@ async fn first(
     drives::close(drives).await
 }
 
-async fn accept(target: Target<AnyLocal>, port: PortId, listener: TcpListener, others: Vec<MailSender<Handed>>) {
+async fn accept(target: Target, port: PortId, listener: TcpListener, others: Vec<MailSender<Handed>>) {
     let Err(error) = target.serve_port(port, listener, others).await;
     tracing::error!(%port, %error, "the port is not served");
 }
 
-type Opened<'a> = (Vec<(&'a Nqn, AnyLocal)>, Vec<ServedNamespace>);
+type Opened<'a> = (Vec<(&'a Nqn, AnyNamespace)>, Vec<ServedNamespace>);
 
 async fn open<'a>(args: &TargetArgs, plan: &'a Plan) -> Result<Opened<'a>, Failure> {
     let (mut opened, mut served) = (Vec::new(), Vec::new());
@@ -173,7 +173,7 @@ async fn open<'a>(args: &TargetArgs, plan: &'a Plan) -> Result<Opened<'a>, Failu
 }
 
 /// Ports, subsystems, hosts and states; before anybody can connect.
-fn make(args: &TargetArgs, plan: &Plan, target: &Target<AnyLocal>, served: &[ServedNamespace]) -> Result<(), Failure> {
+fn make(args: &TargetArgs, plan: &Plan, target: &Target, served: &[ServedNamespace]) -> Result<(), Failure> {
     for PlannedPort { config, .. } in &plan.ports {
         target.add_port(config.clone()).map_err(Failure::usage)?;
     }
@@ -216,7 +216,7 @@ fn serial_of(nqn: &Nqn, served: &[ServedNamespace]) -> String {
 fn ready(
     args: &TargetArgs,
     plan: &Plan,
-    target: &Target<AnyLocal>,
+    target: &Target,
     namespaces: Vec<ServedNamespace>,
     listeners: &[(&PlannedPort, TcpListener)],
 ) -> Result<Ready, Failure> {
@@ -247,7 +247,7 @@ fn ready(
 }
 
 /// Makes everything stable that is served at the end.
-async fn flush(target: &Target<AnyLocal>) -> Result<(), Failure> {
+async fn flush(target: &Target) -> Result<(), Failure> {
     for subsystem in target.report().subsystems {
         let Ok(nqn) = subsystem.nqn.parse() else { continue };
         for namespace in subsystem.namespaces {

@@ -15,7 +15,7 @@ use crate::target::stats::CommandKind;
 
 const CONFLICT: Status = Status::RESERVATION_CONFLICT.do_not_retry();
 
-impl<N> Connection<N> {
+impl Connection {
     /// Of a connection without a controller there are no I/O commands.
     fn host_id(&self) -> HostId {
         self.controller.as_ref().map_or(HostId::default(), |controller| controller.host_id())
@@ -62,7 +62,7 @@ impl<N> Connection<N> {
     }
 
     /// The request of a reservation command that begins.
-    pub(in crate::target) fn reserve(&self, command: &Submission, data: &[u8]) -> Box<Request<N>> {
+    pub(in crate::target) fn reserve(&self, command: &Submission, data: &[u8]) -> Box<Request> {
         let namespaces = match &self.controller {
             Some(controller) => of_command(&self.shared, controller, command),
             None => Err(Status::INVALID_NAMESPACE.do_not_retry()),
@@ -100,7 +100,7 @@ impl<N> Connection<N> {
     /// Lets go of what this queue has under way on a namespace: see [`DrainRequest`]. Reservation commands are left alone:
     /// they wait for each other's turn, and the one that asked is perhaps among them.
     fn drain(&mut self, request: &DrainRequest) {
-        let same = |found: &Attached<N>| Arc::ptr_eq(&found.reservations, &request.reservations);
+        let same = |found: &Attached| Arc::ptr_eq(&found.reservations, &request.reservations);
         let Some(nsid) = self.namespaces.iter().find(|found| same(found)).map(|found| found.nsid) else { return };
         let concerned = self.slots.iter().filter(|(_, entry)| {
             entry.command.nsid.get() == nsid && entry.kind.is_some_and(|kind| kind != CommandKind::Reservation)

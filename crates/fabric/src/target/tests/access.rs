@@ -26,7 +26,7 @@ fn host() -> Nqn {
 }
 
 /// One more connection of a host to a target, by a port.
-fn opened(target: &crate::target::Target<device::Memory>, host: &Nqn, port: u16) -> Session {
+fn opened(target: &crate::target::Target, host: &Nqn, port: u16) -> Session {
     let mut session = Session::at(target, PortId(port));
     session.host = host.clone();
     session.open(false, false);
@@ -38,7 +38,7 @@ fn connect(session: &mut Session) -> Status {
 }
 
 /// A discovery controller of a host, which wants to hear of changes.
-fn discovery(target: &crate::target::Target<device::Memory>, host: &Nqn) -> Session {
+fn discovery(target: &crate::target::Target, host: &Nqn) -> Session {
     let mut session = opened(target, host, 1);
     session.connect(0, &Nqn::discovery(), |fields, _| fields.kato = 60_000.into());
     session.set_configuration(Configuration::ENABLE);

@@ -37,7 +37,7 @@ fn side_of(host: Nqn, keys: &HostKeys) -> HostSide {
     HostSide::new(names, keys.clone(), suite(), 7, Concatenation::NONE)
 }
 
-fn allow(target: &Target<Memory>, keys: &HostKeys) {
+fn allow(target: &Target, keys: &HostKeys) {
     let config = HostConfig { keys: Some(keys.clone()), ..HostConfig::default() };
     target.allow_host(&subsystem(), &host(), config).expect("there is the subsystem");
 }

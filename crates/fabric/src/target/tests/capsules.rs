@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
-use device::{Durability, Fault, FaultConfig, Lba, Namespace};
+use device::{AnyNamespace, Durability, Fault, FaultConfig, Lba, Namespace};
 use engine::net::TcpListener;
 use engine::{Buf, Reactor, ReactorConfig, task, time};
 use nvme::Fuse;
@@ -93,7 +93,7 @@ fn a_host_whose_capsules_have_to_wait_is_served_all_the_same() {
         let slow = FaultConfig { delay: Duration::from_millis(1)..Duration::from_millis(2), ..FaultConfig::default() };
         let target = Target::default();
         target.add_subsystem(subsystem(), "SERIAL").unwrap();
-        target.add_namespace(&subsystem(), 1, Fault::new(memory().into(), slow)).unwrap();
+        target.add_namespace(&subsystem(), 1, AnyNamespace::other(Fault::new(memory().into(), slow))).unwrap();
         assert!(target.shared.room.take(SHARED_DATA_BYTES_MAX));
         let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
         let address = listener.local_addr();

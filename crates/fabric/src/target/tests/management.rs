@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
-use device::{Error, Memory, Namespace};
+use device::{AnyNamespace, Error, Memory, Namespace};
+use engine::task::LocalFuture;
 use nvme::feature::{FeatureId, async_event_config};
 use nvme::identify::{Cns, IdentifyController, IdentifyNamespace, oacs};
 use nvme::log::{AsyncEvent, LogId, effects};
@@ -19,9 +20,7 @@ use super::admin::{admin, identify, log, send_event_request, set};
 use super::*;
 use crate::target::session::subsystem;
 use crate::target::store::BLOCK_SIZES;
-use crate::target::{
-    ATTACHMENT_ATTRIBUTE, LocalFuture, NSID_MAX, NamespaceStore, NewNamespace, Room, StoreError, Target,
-};
+use crate::target::{ATTACHMENT_ATTRIBUTE, NSID_MAX, NamespaceStore, NewNamespace, Room, StoreError, Target};
 
 const TOTAL: u64 = 64 << 20;
 
@@ -43,7 +42,7 @@ impl Shelf {
     }
 }
 
-impl NamespaceStore<Memory> for Shelf {
+impl NamespaceStore for Shelf {
     fn room(&self) -> Room {
         let taken: u64 = self.namespaces.lock().unwrap().iter().map(|namespace| namespace.info().bytes()).sum();
         Room { total: TOTAL, free: TOTAL.saturating_sub(taken) }
@@ -53,7 +52,7 @@ impl NamespaceStore<Memory> for Shelf {
         if self.coarse { &BLOCK_SIZES[..1] } else { &BLOCK_SIZES }
     }
 
-    fn create<'a>(&'a self, wanted: NewNamespace<'a>) -> LocalFuture<'a, Result<Arc<Memory>, StoreError>> {
+    fn create<'a>(&'a self, wanted: NewNamespace<'a>) -> LocalFuture<'a, Result<AnyNamespace, StoreError>> {
         Box::pin(async move {
             self.check()?;
             if wanted.bytes > TOTAL {
@@ -64,7 +63,7 @@ impl NamespaceStore<Memory> for Shelf {
             let made = Arc::new(made);
             made.set_attribute(ATTACHMENT_ATTRIBUTE, wanted.record).await?;
             self.namespaces.lock().unwrap().push(made.clone());
-            Ok(made)
+            Ok(made.into())
         })
     }
 
@@ -78,14 +77,14 @@ impl NamespaceStore<Memory> for Shelf {
 }
 
 /// A target whose subsystem has a namespace of the operator's, number 1, and a store.
-pub(super) fn target() -> (Target<Memory>, Arc<Shelf>) {
+pub(super) fn target() -> (Target, Arc<Shelf>) {
     let session = Session::new(memory());
     let shelf = Arc::new(Shelf::default());
     session.target.add_store(&subsystem(), shelf.clone()).expect("the subsystem is there");
     (session.target.clone(), shelf)
 }
 
-pub(super) fn admin_of(target: &Target<Memory>, host: u8) -> Session {
+pub(super) fn admin_of(target: &Target, host: u8) -> Session {
     let mut session = Session::on(target).by_host(host);
     session.open(false, false);
     session.connect_admin();
@@ -407,7 +406,7 @@ fn a_namespace_is_taken_in_as_it_was_left() {
     let nsid = create(&mut session, &group).expect("made");
     assert_eq!(attach(&mut session, nsid, &[id]), Ok(()));
     let kept = shelf.namespaces.lock().unwrap()[0].clone();
-    assert_eq!(Target::place_of(&*kept).expect("readable"), Some((subsystem(), nsid)));
+    assert_eq!(Target::place_of(&kept.clone().into()).expect("readable"), Some((subsystem(), nsid)));
     // A target that starts anew, with nothing of its own.
     let (anew, store) = self::target();
     let taken = crate::fuzz::poll_once(anew.adopt(&subsystem(), store.clone(), kept)).expect("memory does not wait");

@@ -1,6 +1,6 @@
 //! Reservations: their notifications, and what survives power loss.
 
-use device::Namespace;
+use device::{AnyNamespace, Namespace};
 use nvme::NSID_ALL;
 use nvme::feature::FeatureId;
 use nvme::log::{AsyncEvent, LogId, LogRequest};
@@ -152,7 +152,7 @@ fn notifications_are_bounded_and_the_count_tells_of_lost_ones() {
 }
 
 /// Lets the memory namespace of a target say that it keeps attributes over power loss.
-fn keep_attributes(session: &Session) -> std::sync::Arc<Memory> {
+fn keep_attributes(session: &Session) -> AnyNamespace {
     let namespace = session.target.namespace(&subsystem(), 1).expect("it is there");
     let info = device::NamespaceInfo { persists_attributes: true, ..namespace.info() };
     session.target.shared.update_namespace(&subsystem(), 1, info).expect("it is there");

@@ -1,0 +1,186 @@
+//! [`Erased`]: a namespace of any kind behind a table of functions. It costs one box per command.
+
+use std::sync::Arc;
+
+use engine::file::Lifetime;
+use engine::task::LocalFuture;
+use engine::{Buf, View};
+
+use crate::{Durability, Error, Lba, Namespace, NamespaceInfo, Writability};
+
+/// See the module. A clone is the same namespace.
+#[derive(Clone)]
+pub struct Erased(Arc<dyn Methods>);
+
+impl Erased {
+    /// A namespace whose kind is forgotten.
+    pub fn new(namespace: impl Namespace + Send + Sync) -> Erased {
+        Erased(Arc::new(namespace))
+    }
+
+    /// Clones that there are, this one among them.
+    pub(crate) fn holders(&self) -> usize {
+        Arc::strong_count(&self.0)
+    }
+}
+
+/// All methods of [`Namespace`], none with a default: what a kind overrides must not be lost here.
+trait Methods: Send + Sync {
+    fn info(&self) -> NamespaceInfo;
+    fn read<'a>(&'a self, lba: Lba, buf: Buf) -> LocalFuture<'a, (Result<(), Error>, Buf)>;
+    fn write<'a>(&'a self, lba: Lba, data: View, durability: Durability) -> LocalFuture<'a, Result<(), Error>>;
+    fn flush<'a>(&'a self) -> LocalFuture<'a, Result<(), Error>>;
+    fn compare<'a>(&'a self, lba: Lba, expected: View) -> LocalFuture<'a, Result<(), Error>>;
+    fn compare_and_write<'a>(
+        &'a self,
+        lba: Lba,
+        expected: View,
+        new: View,
+        durability: Durability,
+    ) -> LocalFuture<'a, Result<(), Error>>;
+    fn write_zeroes<'a>(&'a self, lba: Lba, blocks: u64, durability: Durability) -> LocalFuture<'a, Result<(), Error>>;
+    fn deallocate<'a>(&'a self, lba: Lba, blocks: u64) -> LocalFuture<'a, Result<(), Error>>;
+    fn verify<'a>(&'a self, lba: Lba, blocks: u64) -> LocalFuture<'a, Result<(), Error>>;
+    fn write_uncorrectable<'a>(&'a self, lba: Lba, blocks: u64) -> LocalFuture<'a, Result<(), Error>>;
+    fn hint_lifetime<'a>(&'a self, lifetime: Lifetime) -> LocalFuture<'a, bool>;
+    fn writability(&self) -> Writability;
+    fn used_blocks(&self) -> u64;
+    fn attribute(&self, key: &'static str) -> Result<Option<Vec<u8>>, Error>;
+    fn set_attribute<'a>(&'a self, key: &'static str, value: &'a [u8]) -> LocalFuture<'a, Result<(), Error>>;
+}
+
+impl<N: Namespace + Send + Sync> Methods for N {
+    fn info(&self) -> NamespaceInfo {
+        Namespace::info(self)
+    }
+
+    fn read<'a>(&'a self, lba: Lba, buf: Buf) -> LocalFuture<'a, (Result<(), Error>, Buf)> {
+        Box::pin(Namespace::read(self, lba, buf))
+    }
+
+    fn write<'a>(&'a self, lba: Lba, data: View, durability: Durability) -> LocalFuture<'a, Result<(), Error>> {
+        Box::pin(Namespace::write(self, lba, data, durability))
+    }
+
+    fn flush<'a>(&'a self) -> LocalFuture<'a, Result<(), Error>> {
+        Box::pin(Namespace::flush(self))
+    }
+
+    fn compare<'a>(&'a self, lba: Lba, expected: View) -> LocalFuture<'a, Result<(), Error>> {
+        Box::pin(Namespace::compare(self, lba, expected))
+    }
+
+    fn compare_and_write<'a>(
+        &'a self,
+        lba: Lba,
+        expected: View,
+        new: View,
+        durability: Durability,
+    ) -> LocalFuture<'a, Result<(), Error>> {
+        Box::pin(Namespace::compare_and_write(self, lba, expected, new, durability))
+    }
+
+    fn write_zeroes<'a>(&'a self, lba: Lba, blocks: u64, durability: Durability) -> LocalFuture<'a, Result<(), Error>> {
+        Box::pin(Namespace::write_zeroes(self, lba, blocks, durability))
+    }
+
+    fn deallocate<'a>(&'a self, lba: Lba, blocks: u64) -> LocalFuture<'a, Result<(), Error>> {
+        Box::pin(Namespace::deallocate(self, lba, blocks))
+    }
+
+    fn verify<'a>(&'a self, lba: Lba, blocks: u64) -> LocalFuture<'a, Result<(), Error>> {
+        Box::pin(Namespace::verify(self, lba, blocks))
+    }
+
+    fn write_uncorrectable<'a>(&'a self, lba: Lba, blocks: u64) -> LocalFuture<'a, Result<(), Error>> {
+        Box::pin(Namespace::write_uncorrectable(self, lba, blocks))
+    }
+
+    fn hint_lifetime<'a>(&'a self, lifetime: Lifetime) -> LocalFuture<'a, bool> {
+        Box::pin(Namespace::hint_lifetime(self, lifetime))
+    }
+
+    fn writability(&self) -> Writability {
+        Namespace::writability(self)
+    }
+
+    fn used_blocks(&self) -> u64 {
+        Namespace::used_blocks(self)
+    }
+
+    fn attribute(&self, key: &'static str) -> Result<Option<Vec<u8>>, Error> {
+        Namespace::attribute(self, key)
+    }
+
+    fn set_attribute<'a>(&'a self, key: &'static str, value: &'a [u8]) -> LocalFuture<'a, Result<(), Error>> {
+        Box::pin(Namespace::set_attribute(self, key, value))
+    }
+}
+
+impl Namespace for Erased {
+    fn info(&self) -> NamespaceInfo {
+        Methods::info(&*self.0)
+    }
+
+    async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
+        Methods::read(&*self.0, lba, buf).await
+    }
+
+    async fn write(&self, lba: Lba, data: View, durability: Durability) -> Result<(), Error> {
+        Methods::write(&*self.0, lba, data, durability).await
+    }
+
+    async fn flush(&self) -> Result<(), Error> {
+        Methods::flush(&*self.0).await
+    }
+
+    async fn compare(&self, lba: Lba, expected: View) -> Result<(), Error> {
+        Methods::compare(&*self.0, lba, expected).await
+    }
+
+    async fn compare_and_write(
+        &self,
+        lba: Lba,
+        expected: View,
+        new: View,
+        durability: Durability,
+    ) -> Result<(), Error> {
+        Methods::compare_and_write(&*self.0, lba, expected, new, durability).await
+    }
+
+    async fn write_zeroes(&self, lba: Lba, blocks: u64, durability: Durability) -> Result<(), Error> {
+        Methods::write_zeroes(&*self.0, lba, blocks, durability).await
+    }
+
+    async fn deallocate(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
+        Methods::deallocate(&*self.0, lba, blocks).await
+    }
+
+    async fn verify(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
+        Methods::verify(&*self.0, lba, blocks).await
+    }
+
+    async fn write_uncorrectable(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
+        Methods::write_uncorrectable(&*self.0, lba, blocks).await
+    }
+
+    async fn hint_lifetime(&self, lifetime: Lifetime) -> bool {
+        Methods::hint_lifetime(&*self.0, lifetime).await
+    }
+
+    fn writability(&self) -> Writability {
+        Methods::writability(&*self.0)
+    }
+
+    fn used_blocks(&self) -> u64 {
+        Methods::used_blocks(&*self.0)
+    }
+
+    fn attribute(&self, key: &'static str) -> Result<Option<Vec<u8>>, Error> {
+        Methods::attribute(&*self.0, key)
+    }
+
+    async fn set_attribute(&self, key: &'static str, value: &[u8]) -> Result<(), Error> {
+        Methods::set_attribute(&*self.0, key, value).await
+    }
+}
