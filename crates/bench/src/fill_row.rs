@@ -183,7 +183,7 @@ impl Lengths {
 struct Scene {
     member: Rc<Metered>,
     map: Map,
-    table: Rc<Table<Rc<Metered>>>,
+    table: Rc<Table>,
 }
 
 impl Scene {
@@ -257,7 +257,7 @@ async fn write_over(options: Options, hundredths: u64) -> anyhow::Result<Filled>
 
 /// Reads some of the keys stored so far, and as many that were not.
 async fn measure(
-    table: &Rc<Table<Rc<Metered>>>,
+    table: &Rc<Table>,
     member: &Metered,
     map: &Map,
     stored: u64,

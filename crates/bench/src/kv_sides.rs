@@ -131,7 +131,7 @@ impl Way {
 /// One client.
 pub enum Client {
     /// The store in this process.
-    Yagura(Rc<Store<Rc<RemoteNamespace>>>),
+    Yagura(Rc<Store>),
     /// A connection.
     Peer(text_client::Client),
 }
@@ -216,7 +216,7 @@ async fn remote(address: SocketAddr, nqn: &str) -> anyhow::Result<Rc<RemoteNames
     Ok(Rc::new(RemoteNamespace::connect(HostOptions::new(address, nqn, 1)).await?))
 }
 
-async fn connect(map: Map) -> anyhow::Result<Store<Rc<RemoteNamespace>>> {
+async fn connect(map: Map) -> anyhow::Result<Store> {
     let mut members = Vec::new();
     for member in &map.members {
         let address = member.addresses.first().context("a member without an address")?;

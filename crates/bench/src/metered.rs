@@ -7,7 +7,7 @@ use std::time::Duration;
 use device::{Durability, Error, Lba, Memory, Namespace, NamespaceInfo};
 use engine::time::{self, Instant};
 use engine::{Buf, View};
-use kv::store::Link;
+use kv::Link;
 
 /// A memory namespace behind a network and with a bounded rate.
 pub struct Metered {

@@ -62,5 +62,4 @@ pub use pending::Pending;
 pub use scan::Scan;
 pub use security::{SecurityOptions, tls_key};
 
-/// The store as a reactor thread has it.
-type Store = kv::Store<reach::Connected>;
+use kv::Store;

@@ -8,11 +8,11 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::rc::Rc;
 use std::time::Duration;
 
-use device::{Durability, Lba, Namespace, NamespaceInfo};
-use engine::{Buf, View};
+use device::Namespace;
 use fabric::host::{ConnectError, Discovered, Discovery, HostIdentity, Options, RemoteNamespace, Security, jittered};
 use kv::resp::execute::together;
-use kv::store::{LEASE_DEFAULT, Link, Store};
+use kv::store::{LEASE_DEFAULT, Store};
+use kv::{AnyLink, Link};
 use nvme::Nqn;
 use pool::search::Found as Heard;
 use pool::{Map, Proposer, Report, Search};
@@ -35,74 +35,13 @@ const SETTLE_PAUSE: Duration = Duration::from_millis(500);
 /// Maps that are followed from one to the next before it is given up. Guessed: more changes than an outdated address misses.
 const MAPS_MAX: usize = 16;
 
-/// A remote namespace as a store's member.
-#[derive(Clone)]
-pub struct Connected(Rc<RemoteNamespace>);
-
-/// The same connection, not merely the same namespace.
-impl PartialEq for Connected {
-    fn eq(&self, other: &Connected) -> bool {
-        Rc::ptr_eq(&self.0, &other.0)
-    }
-}
-
-impl Link for Connected {
-    fn is_connected(&self) -> bool {
-        self.0.is_connected()
-    }
-
-    fn epoch(&self) -> u64 {
-        self.0.epoch()
-    }
-}
-
-impl Namespace for Connected {
-    fn info(&self) -> NamespaceInfo {
-        self.0.info()
-    }
-
-    async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), device::Error>, Buf) {
-        self.0.read(lba, buf).await
-    }
-
-    async fn write(&self, lba: Lba, data: View, durability: Durability) -> Result<(), device::Error> {
-        self.0.write(lba, data, durability).await
-    }
-
-    async fn flush(&self) -> Result<(), device::Error> {
-        self.0.flush().await
-    }
-
-    async fn compare(&self, lba: Lba, expected: View) -> Result<(), device::Error> {
-        self.0.compare(lba, expected).await
-    }
-
-    async fn compare_and_write(
-        &self,
-        lba: Lba,
-        expected: View,
-        new: View,
-        how: Durability,
-    ) -> Result<(), device::Error> {
-        self.0.compare_and_write(lba, expected, new, how).await
-    }
-
-    async fn write_zeroes(&self, lba: Lba, blocks: u64, durability: Durability) -> Result<(), device::Error> {
-        self.0.write_zeroes(lba, blocks, durability).await
-    }
-
-    async fn deallocate(&self, lba: Lba, blocks: u64) -> Result<(), device::Error> {
-        self.0.deallocate(lba, blocks).await
-    }
-}
-
 pub use crate::source::Source;
 
 /// A namespace that was found, and where.
 #[derive(Clone)]
 pub struct Found {
     /// Its connection.
-    pub namespace: Connected,
+    pub namespace: AnyLink,
     /// The address.
     pub address: String,
     /// The subsystem.
@@ -196,7 +135,7 @@ pub async fn find(way: &Way, address: &str, nqn: Option<Nqn>, nsid: Option<u32>)
         for id in ids {
             match RemoteNamespace::connect(way.options(socket, nqn.clone(), id)).await {
                 Ok(namespace) => {
-                    let namespace = Connected(Rc::new(namespace));
+                    let namespace = AnyLink::from(namespace);
                     found.push(Found { namespace, address: address.to_string(), nqn: nqn.clone(), nsid: id });
                 }
                 // Ids count from 1 without gaps.
@@ -269,7 +208,7 @@ pub async fn reach(way: &Way, addresses: &[String]) -> Result<Reached, Error> {
 pub(crate) async fn settle(way: &Way, map: Map, given: &mut Vec<Found>) -> Result<Map, Error> {
     let pool = map.pool;
     let (mut search, mut looks) = (Search::new(map), 0);
-    let mut asked: Vec<(String, Connected)> = Vec::new();
+    let mut asked: Vec<(String, AnyLink)> = Vec::new();
     for _ in 0..MAPS_MAX {
         for (found, _) in connect(way, search.map(), search.map().voter_indices(), given).await? {
             if !asked.iter().any(|(_, namespace)| *namespace == found.namespace) {
@@ -287,7 +226,7 @@ pub(crate) async fn settle(way: &Way, map: Map, given: &mut Vec<Found>) -> Resul
             }
             Heard::Unsettled(error) => {
                 // Whoever proposed the newest map was stopped half-way: it is finished, or what was before it is.
-                let namespaces: Vec<Connected> = given.iter().map(|found| found.namespace.clone()).collect();
+                let namespaces: Vec<AnyLink> = given.iter().map(|found| found.namespace.clone()).collect();
                 let agreed = Proposer::new(&namespaces).agree(search.map(), |map| Ok(map.clone())).await;
                 search = Search::new(agreed.map_err(|refused| Error::Unavailable(format!("{error}; {refused}")))?);
             }
@@ -296,7 +235,7 @@ pub(crate) async fn settle(way: &Way, map: Map, given: &mut Vec<Found>) -> Resul
     Err(Error::Unavailable("the pool's map changes all the time; try again".into()))
 }
 
-fn is_majority_connected(map: &Map, asked: &[(String, Connected)]) -> bool {
+fn is_majority_connected(map: &Map, asked: &[(String, AnyLink)]) -> bool {
     let is_connected = |index: &usize| {
         let id = map.members[*index].id.0;
         asked.iter().any(|(_, namespace)| namespace.info().nguid == id && namespace.is_connected())
@@ -324,12 +263,12 @@ pub(crate) async fn connect(
 
 impl Reached {
     /// The store over the members. It follows the pool's map from now on, wherever members come and go.
-    pub fn store(&self) -> Store<Connected> {
+    pub fn store(&self) -> Store {
         self.store_of(self.source())
     }
 
     /// The same, with where its maps come from.
-    pub fn store_of(&self, source: Rc<Source>) -> Store<Connected> {
+    pub fn store_of(&self, source: Rc<Source>) -> Store {
         let members = self.members.iter().map(|found| Some(found.namespace.clone())).collect();
         let store = Store::new(self.map.clone(), members);
         // The task ends with the store.
@@ -360,7 +299,7 @@ async fn member_at(way: &Way, map: &Map, index: usize, given: &[Found]) -> Resul
         };
         match connected {
             Ok(namespace) if namespace.info().nguid == member.id.0 => {
-                let namespace = Connected(Rc::new(namespace));
+                let namespace = AnyLink::from(namespace);
                 return Ok((Found { namespace, address: address.clone(), nqn, nsid: member.nsid }, None));
             }
             Ok(_) => {
@@ -371,7 +310,7 @@ async fn member_at(way: &Way, map: &Map, index: usize, given: &[Found]) -> Resul
     }
     let address = member.addresses.first().cloned().unwrap_or_default();
     let options = way.options(resolve(&address)?, nqn.clone(), member.nsid);
-    let namespace = Connected(Rc::new(RemoteNamespace::expecting(options, map.expected_info(index))));
+    let namespace = AnyLink::from(RemoteNamespace::expecting(options, map.expected_info(index)));
     Ok((Found { namespace, address, nqn, nsid: member.nsid }, trouble))
 }
 

@@ -3,12 +3,13 @@
 use std::cell::RefCell;
 
 use engine::task::LocalFuture;
+use kv::AnyLink;
 use kv::store::{MapSource, Store};
 use pool::rebalance::{carry_out, is_free};
 use pool::{AgreeError, Change, Map, MemberId, Proposer, Request};
 
 use crate::Error;
-use crate::reach::{Connected, Found, Way, connect, settle};
+use crate::reach::{Found, Way, connect, settle};
 
 /// A pool as its voters know it.
 pub struct Source {
@@ -34,7 +35,7 @@ impl Source {
     ///
     /// # Errors
     /// The NQN is none.
-    pub fn add(&self, namespace: Connected, address: String, nqn: &str, nsid: u32) -> Result<(), Error> {
+    pub fn add(&self, namespace: AnyLink, address: String, nqn: &str, nsid: u32) -> Result<(), Error> {
         let nqn = nqn.parse().map_err(|error| Error::Usage(format!("`{nqn}`: {error}")))?;
         self.known.borrow_mut().1.push(Found { namespace, address, nqn, nsid });
         Ok(())
@@ -102,7 +103,7 @@ impl Source {
     /// Carries the change of the map in force out, to its end; `rate`: bytes a second at most.
     pub async fn carry_out(
         &self,
-        store: &Store<Connected>,
+        store: &Store,
         rate: Option<u64>,
         progress: impl FnMut(&Change),
     ) -> Result<Map, Error> {
@@ -111,7 +112,7 @@ impl Source {
     }
 
     /// The map in force and connections to all its members, as far as they answer.
-    async fn everybody(&self) -> Result<(Map, Vec<Connected>), Error> {
+    async fn everybody(&self) -> Result<(Map, Vec<AnyLink>), Error> {
         let map = self.map().await?;
         let mut given = self.known.borrow().1.clone();
         connect(&self.way, &map, 0..map.members.len(), &mut given).await?;
@@ -121,7 +122,7 @@ impl Source {
     }
 }
 
-impl MapSource<Connected> for Source {
+impl MapSource for Source {
     fn newest(&self) -> LocalFuture<'_, Result<Map, String>> {
         Box::pin(async move { self.map().await.map_err(|error| error.to_string()) })
     }
@@ -135,7 +136,7 @@ impl MapSource<Connected> for Source {
         Box::pin(async move { self.agree(|map| Ok(map.note_swept(epoch))).await.map_err(|error| error.to_string()) })
     }
 
-    fn connect<'a>(&'a self, map: &'a Map, index: usize) -> LocalFuture<'a, Option<Connected>> {
+    fn connect<'a>(&'a self, map: &'a Map, index: usize) -> LocalFuture<'a, Option<AnyLink>> {
         Box::pin(async move {
             let mut given = self.known.borrow().1.clone();
             let found = connect(&self.way, map, std::iter::once(index), &mut given).await;

@@ -1,6 +1,7 @@
 //! The key-value store: pages on passive members, joined by quorums on the host. The store keeps no metadata.
 //!
 //! - [`types`]: timestamps, operation ids, keys; [`value`]: bytes in segments.
+//! - [`link`]: a connection to a member.
 //! - [`page`]: the bytes on the members.
 //! - [`object`]: values of any length, in parts.
 //! - [`resp`]: the store as a Redis server.
@@ -8,6 +9,7 @@
 //! - [`store`]: the quorum over the members: get, put, delete, list, verify, repair.
 
 pub mod fuzz;
+pub mod link;
 pub mod object;
 pub mod page;
 pub mod resp;
@@ -16,6 +18,7 @@ pub mod table;
 pub mod types;
 pub mod value;
 
+pub use link::{AnyLink, Link};
 pub use store::{Store, StoreError};
 pub use types::{KEY_BYTES_MAX, Key, NotAVersion, OpId, Timestamp, VALUE_BYTES_MAX, Version};
 pub use value::Value;

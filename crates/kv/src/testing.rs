@@ -131,7 +131,7 @@ impl<N> Counting<N> {
     }
 }
 
-impl<N: Namespace> crate::store::Link for Counting<N> {
+impl<N: Namespace> crate::Link for Counting<N> {
     fn is_connected(&self) -> bool {
         !self.down.get()
     }

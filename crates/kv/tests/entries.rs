@@ -77,7 +77,7 @@ fn host_memory_does_not_grow_with_the_number_of_entries() {
         .unwrap();
 }
 
-async fn put_up_to(store: &Rc<Store<Rc<Memory>>>, from: u64, to: u64) {
+async fn put_up_to(store: &Rc<Store>, from: u64, to: u64) {
     let next = Rc::new(Cell::new(from));
     let writers: Vec<_> = (0..WRITERS)
         .map(|_| {

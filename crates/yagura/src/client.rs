@@ -1,6 +1,6 @@
 //! Reaching a pool as the flags say; failures as exit statuses.
 
-pub use ::client::reach::{Connected, Found, Reached, Source, Way};
+pub use ::client::reach::{Found, Reached, Source, Way};
 use ::nvme::Nqn;
 use kv::store::Store;
 
@@ -26,7 +26,7 @@ pub async fn reach(way: &Way, addresses: &[String]) -> Result<Reached, Failure> 
 }
 
 /// The store of the pool at an address; what does not answer is said in the log.
-pub async fn open(address: &PoolAddress) -> Result<Store<Connected>, Failure> {
+pub async fn open(address: &PoolAddress) -> Result<Store, Failure> {
     let reached = reach(&way(&address.host)?, &address.pool).await?;
     for trouble in &reached.troubles {
         tracing::warn!("{trouble}");

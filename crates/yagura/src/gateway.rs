@@ -1,7 +1,6 @@
 //! `yagura gateway`: a pool served to Redis clients.
 
 use std::net::SocketAddr;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use engine::net::{DetachedStream, TcpListener};
@@ -48,7 +47,7 @@ pub fn run(args: &GatewayArgs) -> Result<(), Failure> {
         // Each reactor has its own connections to the members: nothing is shared on the data path.
         let store = client::open(&args.address).await?;
         stores.add(store.stats());
-        let mut gateway = Gateway::new(Rc::new(store.clone()), shared.clone(), args.connections_max);
+        let mut gateway = store.gateway(shared.clone(), args.connections_max);
         if let Some(tls) = tls.clone() {
             gateway = gateway.with_tls(tls);
         }
@@ -74,8 +73,8 @@ pub fn run(args: &GatewayArgs) -> Result<(), Failure> {
 
 async fn first(
     args: &GatewayArgs,
-    gateway: &Gateway<kv::store::Store<client::Connected>>,
-    store: &kv::store::Store<client::Connected>,
+    gateway: &Gateway<kv::store::Store>,
+    store: &kv::store::Store,
     others: Vec<MailSender<DetachedStream>>,
     registry: Registry,
     letter: &MailReceiver<Reason>,

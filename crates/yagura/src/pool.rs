@@ -5,11 +5,12 @@ mod status;
 
 use std::str::FromStr;
 
+use kv::AnyLink;
 use kv::resp::execute::together;
 use pool::{CreateOptions, Level, NewMember};
 
 use crate::cli::{PoolCreateArgs, PoolVerb, Spread};
-use crate::client::{self, Connected, Found, Way};
+use crate::client::{self, Found, Way};
 use crate::exit::Failure;
 use crate::{output, reactors};
 
@@ -77,7 +78,7 @@ pub fn run(verb: &PoolVerb) -> Result<(), Failure> {
 
 impl MemberSpec {
     /// The namespaces meant, connected.
-    async fn find(&self, way: &Way) -> Result<Vec<NewMember<Connected>>, Failure> {
+    async fn find(&self, way: &Way) -> Result<Vec<NewMember<AnyLink>>, Failure> {
         let nqn = self.nqn.as_ref().map(|nqn| nqn.parse()).transpose();
         let nqn = nqn.map_err(|error| Failure::usage(format!("member {}: {error}", self.address)))?;
         let found = client::find(way, &self.address, nqn, self.nsid).await?;
@@ -96,7 +97,7 @@ impl MemberSpec {
     }
 }
 
-async fn find_all(way: &Way, specs: &[MemberSpec]) -> Result<Vec<NewMember<Connected>>, Failure> {
+async fn find_all(way: &Way, specs: &[MemberSpec]) -> Result<Vec<NewMember<AnyLink>>, Failure> {
     let found: Result<Vec<_>, _> = together(specs.iter().map(|spec| spec.find(way))).await.into_iter().collect();
     Ok(found?.into_iter().flatten().collect())
 }

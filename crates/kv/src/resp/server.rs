@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use engine::net::{DetachedStream, SendBatch, TcpListener, TcpStream};
 use engine::sync::{MailReceiver, MailSender, Notify};
-use engine::task::{Task, TaskSet};
+use engine::task::{LocalFuture, Task, TaskSet};
 use engine::{Buf, time};
 use fabric::tls::{CertificateContext, ClientStream};
 
@@ -29,6 +29,7 @@ use super::execute::execute;
 use super::reply::Reply;
 use super::session::{Job, Session};
 use super::stats::{GatewayStats, Shared};
+use crate::Store;
 
 /// What one receive takes while commands are short.
 const RECEIVE_BYTES: usize = 16 << 10;
@@ -58,6 +59,15 @@ pub struct Gateway<B> {
     tls: Option<CertificateContext>,
     /// Wakes [`Gateway::stop`] when a connection has ended.
     ended: Notify,
+    /// Serves a connection. A pointer, so that all of that is compiled where the gateway is made, not where it accepts.
+    serve: fn(Connection<B>) -> LocalFuture<'static, ()>,
+}
+
+impl Store {
+    /// A gateway in front of this store, for the current thread. `shared` is common to all threads of a gateway.
+    pub fn gateway(&self, shared: Arc<Shared>, connections_max: usize) -> Gateway<Store> {
+        Gateway::new(Rc::new(self.clone()), shared, connections_max)
+    }
 }
 
 impl<B: Backend> Gateway<B> {
@@ -76,6 +86,7 @@ impl<B: Backend> Gateway<B> {
             _kills: engine::task::spawn(kills),
             tls: None,
             ended: Notify::new(),
+            serve: |connection| Box::pin(connection.serve()),
         }
     }
 
@@ -127,13 +138,13 @@ impl<B: Backend> Gateway<B> {
         let guard = Open::new(&self.connections, &self.shared, &self.ended);
         let (backend, shared) = (self.backend.clone(), self.shared.clone());
         let (stopping, stop, open) = (self.stopping.clone(), self.stop.clone(), self.open.clone());
-        let tls = self.tls.clone();
+        let (tls, serve) = (self.tls.clone(), self.serve);
         let connection = async move {
             let _guard = guard;
             let (peer, local) = (stream.peer_addr(), stream.local_addr());
             match ClientStream::accept(stream, tls.as_ref()).await {
                 Ok(stream) => {
-                    Connection { backend, shared, stream, peer, local, stopping, stop, open }.serve().await;
+                    serve(Connection { backend, shared, stream, peer, local, stopping, stop, open }).await;
                 }
                 Err(error) => tracing::warn!(%peer, %error, "no TLS connection"),
             }

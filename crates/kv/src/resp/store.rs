@@ -2,7 +2,7 @@
 
 use super::backend::{Backend, Change, Entry, Failure, ScanKey, ScanPage};
 use super::reply::Reply;
-use crate::store::{self, Link, PutOptions, Store, StoreError, Versioned};
+use crate::store::{self, PutOptions, Store, StoreError, Versioned};
 
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Failure {
@@ -27,7 +27,7 @@ impl From<Versioned> for Entry {
     }
 }
 
-impl<N: Link> Backend for Store<N> {
+impl Backend for Store {
     async fn entry(&self, key: &[u8]) -> Result<Option<Entry>, Failure> {
         Ok(self.get_versioned(key).await?.map(Entry::from))
     }

@@ -46,17 +46,17 @@ fn number_of(value: &Value) -> u64 {
 }
 
 /// One client.
-pub(super) struct Actor<N: Link> {
+pub(super) struct Actor {
     number: u32,
-    store: Store<N>,
+    store: Store,
     recorder: Recorder,
     steps: u64,
     /// What it has last seen of keys, for compare-and-set.
     seen: BTreeMap<String, (Version, u64)>,
 }
 
-impl<N: Link> Actor<N> {
-    pub(super) fn new(number: u32, store: Store<N>, recorder: Recorder) -> Actor<N> {
+impl Actor {
+    pub(super) fn new(number: u32, store: Store, recorder: Recorder) -> Actor {
         Actor { number, store, recorder, steps: 0, seen: BTreeMap::new() }
     }
 

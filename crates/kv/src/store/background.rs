@@ -18,7 +18,6 @@ use engine::time;
 use super::Store;
 use super::collect::CollectOptions;
 use super::forget::ForgetOptions;
-use super::link::Link;
 use super::repair::{RepairOptions, RepairReport};
 use crate::table::AGE_MIN;
 
@@ -67,7 +66,7 @@ impl Default for ScrubberOptions {
     }
 }
 
-impl<N: Link> Store<N> {
+impl Store {
     /// Starts the background scrub; it ends when the task is dropped.
     pub fn start_scrubber(&self, options: ScrubberOptions) -> Task<()> {
         let store = self.clone();

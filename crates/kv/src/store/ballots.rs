@@ -22,7 +22,6 @@ use std::time::Duration;
 use engine::time;
 
 use super::error::StoreError;
-use super::link::Link;
 use super::operation::Course;
 use super::round::{Answer, Majority, Round};
 use super::value::{Change, PutOptions, Versioned};
@@ -72,11 +71,11 @@ struct Attempt<R> {
 }
 
 /// A conditional operation that has read.
-pub(super) struct Ballots<'a, N: Link, R, D> {
-    inner: &'a Rc<Inner<N>>,
+pub(super) struct Ballots<'a, R, D> {
+    inner: &'a Rc<Inner>,
     key: &'a Key,
-    round: &'a Rc<Round<N>>,
-    course: &'a Course<N>,
+    round: &'a Rc<Round>,
+    course: &'a Course,
     op: OpId,
     purpose: Purpose,
     decide: D,
@@ -103,13 +102,13 @@ fn era(timestamp: Timestamp) -> (u64, OpId) {
     (timestamp.counter, timestamp.op)
 }
 
-impl<'a, N: Link, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'a, N, R, D> {
+impl<'a, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'a, R, D> {
     /// Operation `op`, whose round has read the members.
     pub(super) fn new(
-        inner: &'a Rc<Inner<N>>,
+        inner: &'a Rc<Inner>,
         key: &'a Key,
-        round: &'a Rc<Round<N>>,
-        course: &'a Course<N>,
+        round: &'a Rc<Round>,
+        course: &'a Course,
         op: OpId,
         purpose: Purpose,
         decide: D,

@@ -17,7 +17,6 @@ use pool::change::{Phase, State};
 use pool::rebalance::{Mover, Step};
 
 use super::Store;
-use super::link::Link;
 use super::scan::Seen;
 use super::topology::Topology;
 
@@ -26,7 +25,7 @@ pub(super) const STRETCH_PAUSE: Duration = Duration::from_millis(200);
 /// How often a stretch is tried before the phase gives up: ten seconds, as long as any operation.
 pub(super) const STRETCH_TRIES: usize = 50;
 
-impl<N: Link> Mover for Store<N> {
+impl Mover for Store {
     /// Sealing is a part of migration here, page by page: what is copied is read from the very image that was sealed. The
     /// first phase only gives hosts that are awake the time of a lease to learn of the joint map, so that they need not
     /// meet a seal in the middle of an operation.
@@ -59,7 +58,7 @@ impl<N: Link> Mover for Store<N> {
     }
 }
 
-impl<N: Link> Topology<N> {
+impl Topology {
     /// Who has not told all, for people.
     pub(super) fn missing(&self, seen: &Seen) -> String {
         let counts = |member: &usize| !self.map.members[*member].lost && !seen.is_whole(*member);

@@ -40,7 +40,7 @@ impl Voters {
     }
 }
 
-impl MapSource<Member> for Voters {
+impl MapSource for Voters {
     fn newest(&self) -> LocalFuture<'_, Result<Map, String>> {
         Box::pin(async {
             time::sleep(Duration::from_micros(300)).await;
@@ -68,10 +68,10 @@ impl MapSource<Member> for Voters {
         })
     }
 
-    fn connect<'a>(&'a self, map: &'a Map, index: usize) -> LocalFuture<'a, Option<Member>> {
+    fn connect<'a>(&'a self, map: &'a Map, index: usize) -> LocalFuture<'a, Option<AnyLink>> {
         let id = map.members[index].id.0;
         let link = self.links.iter().find(|link| device::Namespace::info(&**link).nguid == id).cloned();
-        Box::pin(async move { link })
+        Box::pin(async move { link.map(AnyLink::from) })
     }
 }
 
@@ -117,7 +117,7 @@ pub(super) struct Scene {
 
 pub(super) struct Host {
     pub(super) voters: Rc<Voters>,
-    pub(super) store: Store<Member>,
+    pub(super) store: Store,
     _follow: Task<()>,
 }
 
@@ -218,7 +218,7 @@ fn set_weight(scene: &Scene, index: usize, weight: u32) -> Request {
 }
 
 /// Works on few keys until told to stop.
-pub(super) async fn client(mut actor: Actor<Member>, stop: Rc<Cell<bool>>) {
+pub(super) async fn client(mut actor: Actor, stop: Rc<Cell<bool>>) {
     while !stop.get() {
         actor.act().await;
         time::sleep(Duration::from_micros(engine::task::random_u64() & 0xfff)).await;

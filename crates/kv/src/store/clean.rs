@@ -14,7 +14,6 @@ use engine::time;
 
 use super::Inner;
 use super::change::{OVERTAKEN, STRETCH_PAUSE, STRETCH_TRIES};
-use super::link::Link;
 use super::member::MemberError;
 use super::scan::{Seen, Stretch};
 use super::topology::{Topology, forgets};
@@ -22,11 +21,7 @@ use crate::page::{Entry, Stored};
 use crate::table::Forgets;
 
 /// Cleans a stretch on every member.
-pub(super) async fn clean<N: Link>(
-    inner: &Rc<Inner<N>>,
-    topology: &Rc<Topology<N>>,
-    stretch: Stretch,
-) -> Result<(), String> {
+pub(super) async fn clean(inner: &Rc<Inner>, topology: &Rc<Topology>, stretch: Stretch) -> Result<(), String> {
     let mut seen = Seen::nothing(topology.members.len());
     let stay: Vec<usize> = (0..topology.members.len()).filter(|&member| !topology.map.members[member].lost).collect();
     for _ in 0..STRETCH_TRIES {

@@ -12,11 +12,11 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
+use engine::task::LocalFuture;
 use pool::{HeapGroup, TablePage};
 
 use super::Store;
 use super::heap::mark;
-use super::link::Link;
 use super::member::{Member, MemberError};
 use super::pace::{Pace, ShowProgress};
 use super::repair::REASONS_MAX;
@@ -85,23 +85,25 @@ impl CollectReport {
     }
 }
 
-impl<N: Link> Store<N> {
+impl Store {
     /// Frees, on every member that can be reached, what nobody refers to. Traffic goes on.
-    pub async fn collect(&self, options: &CollectOptions) -> CollectReport {
-        let mut report = CollectReport::default();
-        let pace = Pace::new(options.bytes_per_second, options.progress.clone());
-        for member in &self.inner.topology().members {
-            if let Err(error) = collect_member(member, options.age_min, &pace, &mut report).await {
-                report.fail(format!("member {}: {error}", member.index));
+    pub fn collect<'a>(&'a self, options: &'a CollectOptions) -> LocalFuture<'a, CollectReport> {
+        Box::pin(async move {
+            let mut report = CollectReport::default();
+            let pace = Pace::new(options.bytes_per_second, options.progress.clone());
+            for member in &self.inner.topology().members {
+                if let Err(error) = collect_member(member, options.age_min, &pace, &mut report).await {
+                    report.fail(format!("member {}: {error}", member.index));
+                }
             }
-        }
-        report.bytes = pace.end().await;
-        report
+            report.bytes = pace.end().await;
+            report
+        })
     }
 }
 
-async fn collect_member<N: Link>(
-    member: &Member<N>,
+async fn collect_member(
+    member: &Member,
     age_min: Duration,
     pace: &Pace,
     report: &mut CollectReport,
@@ -125,11 +127,7 @@ async fn collect_member<N: Link>(
 
 /// Frees what pages that are cleared referred to, as far as it is old enough: how many pages of the heap, and the first reason
 /// why not all could be looked at.
-pub(super) async fn collect_of<N: Link>(
-    member: &Member<N>,
-    homes: &BTreeSet<TablePage>,
-    pace: &Pace,
-) -> (u64, Option<String>) {
+pub(super) async fn collect_of(member: &Member, homes: &BTreeSet<TablePage>, pace: &Pace) -> (u64, Option<String>) {
     let mut report = CollectReport::default();
     pace.begin("make room for damaged pages");
     let wanted = |_, claim: &Claim| homes.contains(&TablePage(claim.home));
@@ -140,8 +138,8 @@ pub(super) async fn collect_of<N: Link>(
 }
 
 /// Looks at the extents that are `wanted`. One that cannot be looked at is not in the way of the others.
-async fn collect_extents<N: Link>(
-    member: &Member<N>,
+async fn collect_extents(
+    member: &Member,
     mut wanted: impl FnMut(HeapGroup, &Claim) -> bool,
     age_min: Duration,
     pace: &Pace,
@@ -174,8 +172,8 @@ async fn collect_extents<N: Link>(
 }
 
 /// What was set aside when an allocation page was rebuilt.
-async fn collect_set_aside<N: Link>(
-    table: &Rc<Table<N>>,
+async fn collect_set_aside(
+    table: &Rc<Table>,
     groups: BTreeSet<u32>,
     age_min: Duration,
     pace: &Pace,
@@ -204,9 +202,9 @@ async fn collect_set_aside<N: Link>(
     Ok(())
 }
 
-async fn collect_guests<N: Link>(
-    member: &Member<N>,
-    table: &Rc<Table<N>>,
+async fn collect_guests(
+    member: &Member,
+    table: &Rc<Table>,
     epoch: u64,
     pace: &Pace,
     report: &mut CollectReport,

@@ -8,7 +8,6 @@ use engine::sync::Notify;
 use engine::time;
 
 use super::Inner;
-use super::link::Link;
 use super::member::{Member, MemberError, UnderWay};
 use crate::table::{Content, Fetched, Found, TableError};
 use crate::types::Key;
@@ -17,11 +16,11 @@ use crate::value::Value;
 /// How long one replica's copy is waited for before another is asked as well. Guessed: well above a fetch of 128 KiB.
 const HEDGE: Duration = Duration::from_millis(20);
 
-impl<N: Link> Inner<N> {
+impl Inner {
     /// Gets a value from one member, if it still holds the one that was found.
     pub(super) async fn fetch_from(
         self: &Rc<Self>,
-        member: &Rc<Member<N>>,
+        member: &Rc<Member>,
         key: &Key,
         found: &Found,
     ) -> Result<Option<Value>, MemberError> {
@@ -60,12 +59,12 @@ struct Fetches {
 }
 
 /// The fetches that an operation has begun; those that are still under way when it ends count as stragglers.
-struct Begun<N: Link> {
-    under_way: Vec<Rc<UnderWay<N>>>,
+struct Begun {
+    under_way: Vec<Rc<UnderWay>>,
     length: usize,
 }
 
-impl<N: Link> Drop for Begun<N> {
+impl Drop for Begun {
     fn drop(&mut self) {
         self.under_way.iter().for_each(|under_way| under_way.straggle(self.length));
     }
@@ -73,10 +72,10 @@ impl<N: Link> Drop for Begun<N> {
 
 /// Gets the value that all of `found`, which have the same timestamp, speak of: at once where it is inline, else from one
 /// after the other, without waiting long for any.
-pub(super) async fn fetch<N: Link>(
-    inner: &Rc<Inner<N>>,
+pub(super) async fn fetch(
+    inner: &Rc<Inner>,
     key: &Key,
-    found: Vec<(Rc<Member<N>>, Found)>,
+    found: Vec<(Rc<Member>, Found)>,
 ) -> Result<Option<Value>, Gone> {
     let length = found.first().and_then(|(_, found)| found.content.value_len()).unwrap_or(0);
     for (_, found) in &found {

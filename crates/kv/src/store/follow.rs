@@ -19,10 +19,10 @@ use engine::time::{self, Instant};
 use pool::Map;
 
 use super::error::StoreError;
-use super::link::Link;
 use super::member::Member;
 use super::topology::Topology;
 use super::{Inner, OPERATION_TIME_MAX, Store};
+use crate::link::AnyLink;
 
 /// How long a host works by a map before it asks whether it still is the newest. Chosen: as DESIGN-C has it, long against
 /// the cost of asking a few voters, short against a change.
@@ -42,7 +42,7 @@ const RETIRED_LOOKS_MAX: usize = 20;
 const RETIRED_PAUSE: Duration = Duration::from_secs(5);
 
 /// Where a store learns of the pool's newest map, and reaches members that are new in it.
-pub trait MapSource<N> {
+pub trait MapSource {
     /// The newest map that a majority of its voters agrees on. An error says why there is none to be had now.
     fn newest(&self) -> LocalFuture<'_, Result<Map, String>>;
     /// The map after `epoch` at rest, with the same members: agreed on now, unless there is a newer one.
@@ -50,12 +50,12 @@ pub trait MapSource<N> {
     /// Notes that `epoch` was swept, if it is still in force.
     fn note_swept(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>>;
     /// A connection to a member of the map, or what will be one; `None`: none to be had.
-    fn connect<'a>(&'a self, map: &'a Map, index: usize) -> LocalFuture<'a, Option<N>>;
+    fn connect<'a>(&'a self, map: &'a Map, index: usize) -> LocalFuture<'a, Option<AnyLink>>;
 }
 
 /// How a store follows its map.
-pub(super) struct Follow<N> {
-    pub(super) source: RefCell<Option<Rc<dyn MapSource<N>>>>,
+pub(super) struct Follow {
+    pub(super) source: RefCell<Option<Rc<dyn MapSource>>>,
     lease: Cell<Duration>,
     /// When the map in use was last known to be the newest: the moment before it was asked for.
     confirmed: Cell<Option<Instant>>,
@@ -65,18 +65,18 @@ pub(super) struct Follow<N> {
     turn: Semaphore,
 }
 
-impl<N> Follow<N> {
+impl Follow {
     /// A store whose map is the only one it will know.
-    pub(super) fn nothing() -> Follow<N> {
+    pub(super) fn nothing() -> Follow {
         let (source, lease) = (RefCell::default(), Cell::new(LEASE_DEFAULT));
         Follow { source, lease, confirmed: Cell::new(None), raised: Cell::new(None), turn: Semaphore::new(1) }
     }
 }
 
-impl<N: Link> Store<N> {
+impl Store {
     /// Follows the pool's map from now on, as long as the task is kept. An operation that begins when the map has not been
     /// confirmed for `lease` waits until it is.
-    pub fn follow(&self, source: Rc<dyn MapSource<N>>, lease: Duration) -> Task<()> {
+    pub fn follow(&self, source: Rc<dyn MapSource>, lease: Duration) -> Task<()> {
         let follow = &self.inner.follow;
         *follow.source.borrow_mut() = Some(source);
         follow.lease.set(lease);
@@ -95,14 +95,14 @@ impl<N: Link> Store<N> {
     }
 
     /// Learns the newest map now, if the store follows one.
-    pub async fn refresh(&self) -> Result<(), String> {
-        self.inner.refresh(|_| false).await
+    pub fn refresh(&self) -> LocalFuture<'_, Result<(), String>> {
+        Box::pin(async move { self.inner.refresh(|_| false).await })
     }
 }
 
-impl<N: Link> Inner<N> {
+impl Inner {
     /// The pool as an operation that begins now may use it.
-    pub(super) async fn current(self: &Rc<Self>) -> Rc<Topology<N>> {
+    pub(super) async fn current(self: &Rc<Self>) -> Rc<Topology> {
         let lease = self.follow.lease.get();
         while self.follow.source.borrow().is_some() && !self.is_confirmed(lease) {
             if self.refresh(|inner| inner.is_confirmed(lease)).await.is_err() {
@@ -115,7 +115,7 @@ impl<N: Link> Inner<N> {
     /// Runs an operation, and again on the newer map if a seal shows that there is one before anything was sent to be stored.
     pub(super) async fn on_newest<T>(
         self: &Rc<Self>,
-        mut operation: impl AsyncFnMut(Rc<Topology<N>>) -> Result<T, StoreError>,
+        mut operation: impl AsyncFnMut(Rc<Topology>) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         loop {
             let topology = self.current().await;
@@ -200,9 +200,9 @@ impl<N: Link> Inner<N> {
     }
 }
 
-impl<N: Link> Inner<N> {
+impl Inner {
     /// A connection to a member that is new to this host, if there is one to be had soon.
-    async fn connect(&self, map: &Map, index: usize) -> Option<N> {
+    async fn connect(&self, map: &Map, index: usize) -> Option<AnyLink> {
         let source = self.follow.source.borrow().clone()?;
         time::timeout(CONNECT_TIME_MAX, source.connect(map, index)).await.ok().flatten()
     }
@@ -210,7 +210,7 @@ impl<N: Link> Inner<N> {
     /// Tries the members that have no connection to be waited for; whether none is left.
     async fn connect_missing(&self) -> bool {
         let topology = self.topology();
-        let missing = |member: &&Rc<Member<N>>| member.table().is_none() && !topology.map.members[member.index].lost;
+        let missing = |member: &&Rc<Member>| member.table().is_none() && !topology.map.members[member.index].lost;
         let missing: Vec<usize> = topology.members.iter().filter(missing).map(|member| member.index).collect();
         let tried = missing.iter().map(|&index| self.connect(&topology.map, index));
         let found = pool::together(tried).await;
@@ -232,7 +232,7 @@ impl<N: Link> Inner<N> {
 }
 
 /// Looks for members that could not be found when their map was adopted, as long as there is the store.
-async fn keep_connecting<N: Link>(store: Weak<Inner<N>>) {
+async fn keep_connecting(store: Weak<Inner>) {
     let mut pause = CONNECT_PAUSE_FIRST;
     while let Some(inner) = store.upgrade() {
         pause = match inner.connect_missing().await {
@@ -251,7 +251,7 @@ fn differs(newer: &Map, older: &Map) -> bool {
 }
 
 /// What an older map's tables have unlinked is freed, though nobody uses them any more.
-async fn retire<N: Link>(topology: Rc<Topology<N>>) {
+async fn retire(topology: Rc<Topology>) {
     for _ in 0..RETIRED_LOOKS_MAX {
         time::sleep(RETIRED_PAUSE).await;
         let tables = || topology.members.iter().filter_map(|member| member.table());

@@ -18,11 +18,11 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use engine::task::LocalFuture;
 use engine::time;
 use pool::State;
 
 use super::clean::clean;
-use super::link::Link;
 use super::pace::{Pace, ShowProgress};
 use super::repair::RepairOptions;
 use super::{Inner, Store};
@@ -52,16 +52,18 @@ pub struct ForgetReport {
     pub hindered: Option<String>,
 }
 
-impl<N: Link> Store<N> {
+impl Store {
     /// Drops tombstones that were swept the last time, and sweeps for the next. Traffic goes on; all members must answer.
-    pub async fn forget(&self, options: &ForgetOptions) -> ForgetReport {
-        let mut report = ForgetReport::default();
-        let before = self.inner.stats.dropped.load(Ordering::Relaxed);
-        if let Err(reason) = self.try_forget(options, &mut report).await {
-            report.hindered = Some(reason);
-        }
-        report.dropped = self.inner.stats.dropped.load(Ordering::Relaxed) - before;
-        report
+    pub fn forget<'a>(&'a self, options: &'a ForgetOptions) -> LocalFuture<'a, ForgetReport> {
+        Box::pin(async move {
+            let mut report = ForgetReport::default();
+            let before = self.inner.stats.dropped.load(Ordering::Relaxed);
+            if let Err(reason) = self.try_forget(options, &mut report).await {
+                report.hindered = Some(reason);
+            }
+            report.dropped = self.inner.stats.dropped.load(Ordering::Relaxed) - before;
+            report
+        })
     }
 
     async fn try_forget(&self, options: &ForgetOptions, report: &mut ForgetReport) -> Result<(), String> {
@@ -128,8 +130,8 @@ impl<N: Link> Store<N> {
     }
 }
 
-impl<N: Link> Inner<N> {
-    fn source(&self) -> Result<std::rc::Rc<dyn super::MapSource<N>>, String> {
+impl Inner {
+    fn source(&self) -> Result<std::rc::Rc<dyn super::MapSource>, String> {
         self.follow.source.borrow().clone().ok_or_else(|| "this store follows no map".to_owned())
     }
 }

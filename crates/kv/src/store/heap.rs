@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 
 use pool::HeapGroup;
 
-use super::link::Link;
 use super::member::{Member, MemberError};
 use super::pace::Pace;
 use super::repair::RepairReport;
@@ -16,12 +15,12 @@ use super::scrub::ScrubReport;
 use crate::table::{Heap, Marks, Owner, Table, TableError};
 
 /// Reads a member's allocation pages.
-async fn read_heap<N: Link>(table: &Table<N>, pace: &Pace) -> Result<Heap, TableError> {
+async fn read_heap(table: &Table, pace: &Pace) -> Result<Heap, TableError> {
     table.heap(async |bytes, done| turn(pace, bytes, done).await).await
 }
 
 /// Walks over a member's pages; against `heap`, if what is not claimed is to be found.
-pub(super) async fn mark<N: Link>(table: &Table<N>, heap: Option<Heap>, pace: &Pace) -> Result<Marks, TableError> {
+pub(super) async fn mark(table: &Table, heap: Option<Heap>, pace: &Pace) -> Result<Marks, TableError> {
     table.mark(heap, async |bytes, done| turn(pace, bytes, done).await).await
 }
 
@@ -31,7 +30,7 @@ async fn turn(pace: &Pace, bytes: u64, done: f64) {
 }
 
 /// Compares the allocation pages of a member with its references.
-pub(super) async fn scrub_heap<N: Link>(member: &Member<N>, pace: &Pace, report: &mut ScrubReport) {
+pub(super) async fn scrub_heap(member: &Member, pace: &Pace, report: &mut ScrubReport) {
     match try_look(member, pace).await {
         Ok(marks) => {
             let claimed = marks.claimed();
@@ -57,7 +56,7 @@ pub(super) async fn scrub_heap<N: Link>(member: &Member<N>, pace: &Pace, report:
     }
 }
 
-async fn try_look<N: Link>(member: &Member<N>, pace: &Pace) -> Result<Marks, MemberError> {
+async fn try_look(member: &Member, pace: &Pace) -> Result<Marks, MemberError> {
     let (table, epoch) = member.voting().await?;
     let heap = read_heap(table, pace).await?;
     let marks = mark(table, Some(heap), pace).await?;
@@ -75,13 +74,13 @@ fn by_group(marks: &Marks) -> BTreeMap<HeapGroup, Vec<Owner>> {
 }
 
 /// Rebuilds what is damaged of a member's allocation pages.
-pub(super) async fn repair_heap<N: Link>(member: &Member<N>, pace: &Pace, report: &mut RepairReport) {
+pub(super) async fn repair_heap(member: &Member, pace: &Pace, report: &mut RepairReport) {
     if let Err(error) = try_repair(member, pace, report).await {
         report.fail(format!("the heap of member {}: {error}", member.index));
     }
 }
 
-async fn try_repair<N: Link>(member: &Member<N>, pace: &Pace, report: &mut RepairReport) -> Result<(), MemberError> {
+async fn try_repair(member: &Member, pace: &Pace, report: &mut RepairReport) -> Result<(), MemberError> {
     let (table, epoch) = member.voting().await?;
     let heap = read_heap(table, pace).await?;
     let mut damaged = Vec::new();

@@ -6,10 +6,10 @@
 
 use std::rc::Rc;
 
+use engine::task::LocalFuture;
 use engine::time;
 
 use super::error::StoreError;
-use super::link::Link;
 use super::scan::{Seen, Stretch};
 use super::topology::Topology;
 use super::{OPERATION_TIME_MAX, Store};
@@ -71,76 +71,81 @@ pub struct ScanStep {
     pub next: u64,
 }
 
-impl<N: Link> Store<N> {
+impl Store {
     /// About `count` keys from `cursor` on, 0 being the start: whole pages, so possibly more, and where the table is sparse
     /// fewer or none before the end. Nothing is kept between two steps; any number of hosts may go on with a cursor.
     ///
     /// As Redis's SCAN: a key that is there from the first step to the last appears at least once (also while the pool's
     /// map changes), one that never was does not appear. A cursor is below 2^53; one that no step gave is a place as well.
-    pub async fn scan(&self, cursor: u64, count: usize) -> Result<ScanStep, StoreError> {
-        let inner = &self.inner;
-        let topology = inner.topology();
-        let count = count.clamp(1, LIST_ENTRIES_MAX);
-        let (start, mut step) = (time::now(), ScanStep::default());
-        let mut from = cursor.saturating_mul(CURSOR_UNIT);
-        let mut pages = (count / SCAN_KEYS_PER_PAGE).clamp(1, SCAN_STRETCH_PAGES_MAX as usize) as u32;
-        let mut left = SCAN_PAGES_MAX;
-        loop {
-            let stretch = topology.stretch_between(from, pages.min(left), CURSOR_UNIT);
-            for ((_, key), found) in see_majority(inner, stretch, start).await?.keys {
-                step.entries.extend(newest(key, &found, inner.unix_millis()));
+    pub fn scan(&self, cursor: u64, count: usize) -> LocalFuture<'_, Result<ScanStep, StoreError>> {
+        Box::pin(async move {
+            let inner = &self.inner;
+            let topology = inner.topology();
+            let count = count.clamp(1, LIST_ENTRIES_MAX);
+            let (start, mut step) = (time::now(), ScanStep::default());
+            let mut from = cursor.saturating_mul(CURSOR_UNIT);
+            let mut pages = (count / SCAN_KEYS_PER_PAGE).clamp(1, SCAN_STRETCH_PAGES_MAX as usize) as u32;
+            let mut left = SCAN_PAGES_MAX;
+            loop {
+                let stretch = topology.stretch_between(from, pages.min(left), CURSOR_UNIT);
+                for ((_, key), found) in see_majority(inner, stretch, start).await?.keys {
+                    step.entries.extend(newest(key, &found, inner.unix_millis()));
+                }
+                step.next = stretch.to.map_or(0, |to| to / CURSOR_UNIT);
+                left = left.saturating_sub(pages);
+                if step.next == 0 || step.entries.len() >= count || left == 0 || start.elapsed() > SCAN_TIME {
+                    return Ok(step);
+                }
+                from = step.next * CURSOR_UNIT;
+                pages = (pages * 2).min(SCAN_STRETCH_PAGES_MAX);
             }
-            step.next = stretch.to.map_or(0, |to| to / CURSOR_UNIT);
-            left = left.saturating_sub(pages);
-            if step.next == 0 || step.entries.len() >= count || left == 0 || start.elapsed() > SCAN_TIME {
-                return Ok(step);
-            }
-            from = step.next * CURSOR_UNIT;
-            pages = (pages * 2).min(SCAN_STRETCH_PAGES_MAX);
-        }
+        })
     }
 
     /// Keys that begin with `prefix`, about `limit` of them, from `cursor` on (0: from the start).
     ///
     /// Not a snapshot: each key is taken as the newest that a majority of its members shows when its turn comes. A key that
     /// is there throughout is listed exactly once. A value whose put is still under way may be listed before a get returns it.
-    pub async fn list(&self, prefix: &[u8], cursor: u64, limit: usize) -> Result<ListPage, StoreError> {
-        let inner = &self.inner;
-        let topology = inner.topology();
-        let limit = limit.clamp(1, LIST_ENTRIES_MAX);
-        let start = time::now();
-        let mut page = ListPage { entries: Vec::new(), next: Some(cursor) };
-        for _ in 0..STRETCHES_MAX {
-            let Some(from) = page.next else { return Ok(page) };
-            let stretch = topology.stretch(from);
-            let seen = see_majority(inner, stretch, start).await?;
-            page.next = stretch.to;
-            for ((hash, key), found) in seen.keys {
-                if page.entries.len() >= limit
-                    && page.entries.last().is_some_and(|last| inner.home_hash(&last.key) != hash)
-                {
-                    page.next = Some(hash);
+    pub fn list<'a>(
+        &'a self,
+        prefix: &'a [u8],
+        cursor: u64,
+        limit: usize,
+    ) -> LocalFuture<'a, Result<ListPage, StoreError>> {
+        Box::pin(async move {
+            let inner = &self.inner;
+            let topology = inner.topology();
+            let limit = limit.clamp(1, LIST_ENTRIES_MAX);
+            let start = time::now();
+            let mut page = ListPage { entries: Vec::new(), next: Some(cursor) };
+            for _ in 0..STRETCHES_MAX {
+                let Some(from) = page.next else { return Ok(page) };
+                let stretch = topology.stretch(from);
+                let seen = see_majority(inner, stretch, start).await?;
+                page.next = stretch.to;
+                for ((hash, key), found) in seen.keys {
+                    if page.entries.len() >= limit
+                        && page.entries.last().is_some_and(|last| inner.home_hash(&last.key) != hash)
+                    {
+                        page.next = Some(hash);
+                        return Ok(page);
+                    }
+                    if key.starts_with(prefix) {
+                        page.entries.extend(newest(key, &found, inner.unix_millis()));
+                    }
+                }
+                if page.entries.len() >= limit || start.elapsed() > PAGE_TIME {
                     return Ok(page);
                 }
-                if key.starts_with(prefix) {
-                    page.entries.extend(newest(key, &found, inner.unix_millis()));
-                }
             }
-            if page.entries.len() >= limit || start.elapsed() > PAGE_TIME {
-                return Ok(page);
-            }
-        }
-        Ok(page)
+            Ok(page)
+        })
     }
 }
 
 /// What the members hold in a stretch, as soon as a majority of the homes of every key in it has told. Each look is by the
 /// map of its time: pages that were sealed meanwhile show nothing to an older one, and a stretch is the same on any.
-async fn see_majority<N: Link>(
-    inner: &Rc<super::Inner<N>>,
-    stretch: Stretch,
-    start: time::Instant,
-) -> Result<Seen, StoreError> {
+async fn see_majority(inner: &Rc<super::Inner>, stretch: Stretch, start: time::Instant) -> Result<Seen, StoreError> {
     loop {
         let topology = inner.topology();
         let seen = topology.see_enough(stretch).await;
@@ -155,7 +160,7 @@ async fn see_majority<N: Link>(
     }
 }
 
-fn list_failed<N: Link>(topology: &Topology<N>, seen: &Seen) -> StoreError {
+fn list_failed(topology: &Topology, seen: &Seen) -> StoreError {
     let members = topology.members.len();
     let missing: Vec<_> = (0..members).filter(|&member| !seen.is_whole(member)).map(|m| m.to_string()).collect();
     StoreError::Unavailable {
@@ -167,7 +172,7 @@ fn list_failed<N: Link>(topology: &Topology<N>, seen: &Seen) -> StoreError {
     }
 }
 
-impl<N: Link> super::Inner<N> {
+impl super::Inner {
     fn home_hash(&self, key: &[u8]) -> u64 {
         pool::KeyHash::new(key, self.hash_seed).home
     }

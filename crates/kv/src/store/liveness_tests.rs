@@ -22,7 +22,7 @@ async fn whole_queue(member: &Member) -> Permit {
 }
 
 /// Whether the member answers others.
-async fn answers(host: &Store<Member>, index: usize) -> bool {
+async fn answers(host: &Store, index: usize) -> bool {
     let key = host.inner.key(b"any").unwrap();
     let members = host.inner.topology().members.clone();
     time::timeout(Duration::from_secs(1), members[index].read(&key)).await.is_ok_and(|read| read.is_ok())

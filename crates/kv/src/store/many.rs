@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use engine::task::TaskSet;
 
 use super::error::StoreError;
-use super::link::Link;
 use super::value::Versioned;
 use super::{OPERATIONS_MAX, PutOptions, Store};
 use crate::value::Value;
@@ -14,7 +13,7 @@ use crate::value::Value;
 /// one call leaves room for others.
 pub const KEYS_AT_ONCE_MAX: usize = OPERATIONS_MAX / 4;
 
-impl<N: Link> Store<N> {
+impl Store {
     /// [`Store::get_versioned`] of each key, in their order. Each is linearizable by itself; together they are no snapshot.
     pub async fn get_many(&self, keys: &[impl AsRef<[u8]>]) -> Vec<Result<Option<Versioned>, StoreError>> {
         all(keys.iter().map(|key| self.get_versioned(key.as_ref()))).await

@@ -11,20 +11,20 @@ use engine::time::{self, Instant};
 
 use pool::Map;
 
-use super::link::Link;
 use super::topology::epoch_start;
 use super::{MemberStatus, STRAGGLER_BYTES_MAX, STRAGGLERS_MAX};
+use crate::link::{AnyLink, Link};
 use crate::table::{Early, Found, Known, PageImage, Reply, Request, Table, TableError};
 use crate::types::{Key, OpId};
 use crate::value::Value;
 
 /// A member of the pool.
-pub(super) struct Member<N: Link> {
+pub(super) struct Member {
     /// The map that it is a member of.
     map: Rc<Map>,
     /// Its index there.
     pub(super) index: usize,
-    table: Option<Rc<Table<N>>>,
+    table: Option<Rc<Table>>,
     /// The connection on which the superblock was found good under this map.
     checked: Cell<Option<u64>>,
     /// Why the superblock on this connection was refused, and when it was last read.
@@ -106,13 +106,13 @@ impl MemberError {
 }
 
 /// A command under way, until dropped.
-pub(super) struct UnderWay<N: Link> {
-    member: Rc<Member<N>>,
+pub(super) struct UnderWay {
+    member: Rc<Member>,
     /// Bytes it holds on to, once its operation has ended without it.
     straggles: Cell<Option<usize>>,
 }
 
-impl<N: Link> UnderWay<N> {
+impl UnderWay {
     /// Its operation has ended without it; it holds on to so many bytes.
     pub(super) fn straggle(&self, bytes: usize) {
         if self.straggles.replace(Some(bytes)).is_none() {
@@ -123,7 +123,7 @@ impl<N: Link> UnderWay<N> {
     }
 }
 
-impl<N: Link> Drop for UnderWay<N> {
+impl Drop for UnderWay {
     fn drop(&mut self) {
         if let Some(bytes) = self.straggles.get() {
             let health = &self.member.health;
@@ -133,19 +133,19 @@ impl<N: Link> Drop for UnderWay<N> {
     }
 }
 
-impl<N: Link> Member<N> {
-    pub(super) fn new(index: usize, namespace: Option<N>, map: &Rc<Map>) -> Member<N> {
+impl Member {
+    pub(super) fn new(index: usize, namespace: Option<AnyLink>, map: &Rc<Map>) -> Member {
         let table = namespace.map(|namespace| Table::new(namespace, map, index));
         Member::with(index, table, map, Rc::default())
     }
 
     /// The same member in another map.
-    pub(super) fn successor(&self, index: usize, map: &Rc<Map>) -> Member<N> {
+    pub(super) fn successor(&self, index: usize, map: &Rc<Map>) -> Member {
         let table = self.table.as_ref().map(|table| table.successor(map, index));
         Member::with(index, table, map, self.health.clone())
     }
 
-    fn with(index: usize, table: Option<Rc<Table<N>>>, map: &Rc<Map>, health: Rc<Health>) -> Member<N> {
+    fn with(index: usize, table: Option<Rc<Table>>, map: &Rc<Map>, health: Rc<Health>) -> Member {
         let (checked, refused) = (Cell::new(None), RefCell::new(None));
         Member { map: map.clone(), index, table, checked, refused, health }
     }
@@ -160,7 +160,7 @@ impl<N: Link> Member<N> {
         self.health.stale.replace(stale)
     }
 
-    pub(super) fn table(&self) -> Option<&Rc<Table<N>>> {
+    pub(super) fn table(&self) -> Option<&Rc<Table>> {
         self.table.as_ref()
     }
 
@@ -168,7 +168,7 @@ impl<N: Link> Member<N> {
         let link = self.table.as_ref().map(|table| table.namespace());
         MemberStatus {
             index: self.index,
-            connected: link.is_some_and(N::is_connected),
+            connected: link.is_some_and(AnyLink::is_connected),
             votes: link.is_some_and(|link| link.is_connected() && self.checked.get() == Some(link.epoch())),
             stale: self.is_stale(),
             stragglers: self.health.stragglers.get(),
@@ -176,7 +176,7 @@ impl<N: Link> Member<N> {
     }
 
     /// Begins a command; refused at once if it could only fail or wait.
-    pub(super) fn begin(self: &Rc<Self>) -> Result<UnderWay<N>, MemberError> {
+    pub(super) fn begin(self: &Rc<Self>) -> Result<UnderWay, MemberError> {
         if !self.table.as_ref().is_some_and(|table| table.namespace().is_connected()) {
             return Err(MemberError::Away);
         }
@@ -187,7 +187,7 @@ impl<N: Link> Member<N> {
     }
 
     /// The table, if this connection's superblock is good; with the connection, for [`Member::counts`].
-    pub(super) async fn voting(&self) -> Result<(&Rc<Table<N>>, u64), MemberError> {
+    pub(super) async fn voting(&self) -> Result<(&Rc<Table>, u64), MemberError> {
         let table = self.table.as_ref().ok_or(MemberError::Away)?;
         let epoch = table.namespace().epoch();
         if self.checked.get() != Some(epoch) {
@@ -207,7 +207,7 @@ impl<N: Link> Member<N> {
         self.voting().await.map(|_voting| ())
     }
 
-    async fn check(&self, table: &Table<N>, epoch: u64) -> Result<(), MemberError> {
+    async fn check(&self, table: &Table, epoch: u64) -> Result<(), MemberError> {
         if let Some(refusal) = &*self.refused.borrow()
             && refusal.epoch == epoch
             && refusal.seen.elapsed() < REFUSAL_BELIEVED

@@ -24,7 +24,6 @@ use pool::TablePage;
 
 use super::change::{OVERTAKEN, STRETCH_PAUSE, STRETCH_TRIES};
 use super::fetch::fetch;
-use super::link::Link;
 use super::member::{Member, MemberError};
 use super::quorum::Sets;
 use super::scan::{Seen, Stretch};
@@ -40,11 +39,7 @@ const KEYS_AT_ONCE: usize = 16;
 const LOOKS_MAX: usize = 50;
 
 /// Seals a stretch of the old homes and carries its keys to their new ones.
-pub(super) async fn migrate<N: Link>(
-    inner: &Rc<Inner<N>>,
-    topology: &Rc<Topology<N>>,
-    stretch: Stretch,
-) -> Result<(), String> {
+pub(super) async fn migrate(inner: &Rc<Inner>, topology: &Rc<Topology>, stretch: Stretch) -> Result<(), String> {
     let mut tries = 0;
     let (start, seen) = loop {
         let start = time::now();
@@ -91,9 +86,9 @@ enum NotYet {
 }
 
 /// Carries one key over, on what was `known` from `start` on, and if that does not do, on new looks.
-async fn carry<N: Link>(
-    inner: &Rc<Inner<N>>,
-    topology: &Rc<Topology<N>>,
+async fn carry(
+    inner: &Rc<Inner>,
+    topology: &Rc<Topology>,
     key: &Key,
     mut start: Instant,
     mut known: Vec<(usize, Found)>,
@@ -116,7 +111,7 @@ async fn carry<N: Link>(
 }
 
 /// What the homes hold now: the new ones, and those of the old ones whose page is sealed.
-async fn look<N: Link>(topology: &Rc<Topology<N>>, key: &Key) -> Vec<(usize, Found)> {
+async fn look(topology: &Rc<Topology>, key: &Key) -> Vec<(usize, Found)> {
     let mut known = Vec::new();
     for home in topology.homes(key).iter() {
         let member = &topology.members[usize::from(home.member)];
@@ -129,9 +124,9 @@ async fn look<N: Link>(topology: &Rc<Topology<N>>, key: &Key) -> Vec<(usize, Fou
     known
 }
 
-async fn carry_known<N: Link>(
-    inner: &Rc<Inner<N>>,
-    topology: &Rc<Topology<N>>,
+async fn carry_known(
+    inner: &Rc<Inner>,
+    topology: &Rc<Topology>,
     key: &Key,
     known: &[(usize, Found)],
 ) -> Result<(), NotYet> {
@@ -192,7 +187,7 @@ async fn carry_known<N: Link>(
 
 /// Has a key decided anew. Its own look may count an old home that was not sealed when those were that showed `seen`, and miss
 /// what they know: then another look is due.
-async fn confirm<N: Link>(inner: &Rc<Inner<N>>, key: &Key, seen: Timestamp) -> Result<(), NotYet> {
+async fn confirm(inner: &Rc<Inner>, key: &Key, seen: Timestamp) -> Result<(), NotYet> {
     match inner.confirm(key).await {
         Ok(decided) if decided >= seen => Ok(()),
         Ok(_) => Err(NotYet::Reason("written meanwhile".into())),
@@ -202,11 +197,7 @@ async fn confirm<N: Link>(inner: &Rc<Inner<N>>, key: &Key, seen: Timestamp) -> R
 
 /// Reads a stretch on all members, and seals it on those of the old placement. A member is whole only if all its pages of
 /// the stretch are good, and sealed if they have to be.
-async fn see_sealed<N: Link>(
-    inner: &Rc<Inner<N>>,
-    topology: &Rc<Topology<N>>,
-    stretch: Stretch,
-) -> Result<Seen, String> {
+async fn see_sealed(inner: &Rc<Inner>, topology: &Rc<Topology>, stretch: Stretch) -> Result<Seen, String> {
     let mut tasks = Vec::new();
     for member in &topology.members {
         let seals = topology.map.members[member.index].old.is_some();
@@ -232,12 +223,12 @@ async fn see_sealed<N: Link>(
     Ok(seen)
 }
 
-impl<N: Link> Member<N> {
+impl Member {
     /// Seals pages that were just read, each in place of its older image, and drops what does not stay. Damaged ones stay
     /// as they are.
     pub(super) async fn seal(
         &self,
-        inner: &Inner<N>,
+        inner: &Inner,
         pages: &mut [(TablePage, Result<PageImage, TableError>)],
         stays: impl Fn(&Entry<'_>) -> bool + Clone + 'static,
     ) -> Result<(), MemberError> {

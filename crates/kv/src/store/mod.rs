@@ -22,7 +22,6 @@ mod follow;
 mod forget;
 mod heap;
 mod latency;
-mod link;
 mod list;
 mod many;
 mod member;
@@ -49,8 +48,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use engine::sync::{Notify, Semaphore};
+use engine::task::LocalFuture;
 use pool::Map;
 
+use crate::link::AnyLink;
 use crate::table::Locks;
 use crate::types::{Key, OpId};
 use member::Member;
@@ -63,7 +64,6 @@ pub use error::StoreError;
 pub use follow::{LEASE_DEFAULT, MapSource};
 pub use forget::{ForgetOptions, ForgetReport};
 pub use latency::Latencies;
-pub use link::Link;
 pub use list::{CURSOR_BITS, LIST_ENTRIES_MAX, ListEntry, ListPage, ScanStep};
 pub use many::KEYS_AT_ONCE_MAX;
 pub use pace::{Progress, ShowProgress};
@@ -93,16 +93,16 @@ pub const BACKGROUND_BYTES_MAX: usize = crate::types::VALUE_BYTES_MAX;
 
 /// What a host keeps of a pool: its map, a connection to each member, nothing of what is stored. Cheap to clone; belongs to
 /// the thread that made it.
-pub struct Store<N: Link> {
-    inner: Rc<Inner<N>>,
+pub struct Store {
+    inner: Rc<Inner>,
 }
 
-struct Inner<N: Link> {
+struct Inner {
     /// The pool's, which no change alters.
     hash_seed: u64,
     /// Of the newest map this host knows; an operation keeps the one it began with.
-    topology: RefCell<Rc<Topology<N>>>,
-    follow: follow::Follow<N>,
+    topology: RefCell<Rc<Topology>>,
+    follow: follow::Follow,
     /// This host's life: random, so that no operation id is ever used twice.
     incarnation: u64,
     sequence: Cell<u64>,
@@ -184,18 +184,22 @@ pub struct MemberStatus {
     pub stragglers: usize,
 }
 
-impl<N: Link> Clone for Store<N> {
+impl Clone for Store {
     fn clone(&self) -> Self {
         Store { inner: self.inner.clone() }
     }
 }
 
-impl<N: Link> Store<N> {
+impl Store {
     /// A store over the members of `map`, in its order; `None`: not reachable for good (it counts as down).
     ///
     /// A member that is down may be given as what it will be when it is back (`fabric`'s `RemoteNamespace::expecting`); its
     /// superblock is checked before it is first counted.
-    pub fn new(map: Map, members: Vec<Option<N>>) -> Store<N> {
+    pub fn new(map: Map, members: Vec<Option<impl Into<AnyLink>>>) -> Store {
+        Store::over(map, members.into_iter().map(|member| member.map(Into::into)).collect())
+    }
+
+    fn over(map: Map, members: Vec<Option<AnyLink>>) -> Store {
         Store {
             inner: Rc::new(Inner {
                 hash_seed: map.hash_seed,
@@ -236,48 +240,52 @@ impl<N: Link> Store<N> {
 
     /// How each member stands, after all that are connected and have no vote yet were asked for it: who has not answered within
     /// `wait` has none.
-    pub async fn ask_members(&self, wait: Duration) -> Vec<MemberStatus> {
-        let topology = self.inner.topology();
-        let connected = topology.members.iter().filter(|member| member.status().connected);
-        let ask = |member: &Rc<Member<N>>| {
-            let member = member.clone();
-            // Why it has no vote, it has written to the log.
-            engine::task::spawn(async move { member.voting().await.is_ok() })
-        };
-        let asked: Vec<_> = connected.map(ask).collect();
-        let all = async {
-            for answer in asked {
-                answer.await;
+    pub fn ask_members(&self, wait: Duration) -> LocalFuture<'_, Vec<MemberStatus>> {
+        Box::pin(async move {
+            let topology = self.inner.topology();
+            let connected = topology.members.iter().filter(|member| member.status().connected);
+            let ask = |member: &Rc<Member>| {
+                let member = member.clone();
+                // Why it has no vote, it has written to the log.
+                engine::task::spawn(async move { member.voting().await.is_ok() })
+            };
+            let asked: Vec<_> = connected.map(ask).collect();
+            let all = async {
+                for answer in asked {
+                    answer.await;
+                }
+            };
+            if engine::time::timeout(wait, all).await.is_err() {
+                tracing::warn!(?wait, "not every member has answered");
             }
-        };
-        if engine::time::timeout(wait, all).await.is_err() {
-            tracing::warn!(?wait, "not every member has answered");
-        }
-        topology.members.iter().map(|member| member.status()).collect()
+            topology.members.iter().map(|member| member.status()).collect()
+        })
     }
 
     /// A member's table, for statistics and tools; `None` if it was not given.
-    pub fn table(&self, index: usize) -> Option<Rc<crate::table::Table<N>>> {
+    pub fn table(&self, index: usize) -> Option<Rc<crate::table::Table>> {
         self.inner.topology().members.get(index)?.table().cloned()
     }
 
     /// Waits until what outlives its operation is done: late stores on slow members, space being freed. A host that ends
     /// without it loses no data, but may leave a replica behind and space claimed.
-    pub async fn settle(&self) {
-        while self.inner.parts.get() > 0 {
-            self.inner.part_done.notified().await;
-        }
-        for member in &self.inner.topology().members {
-            if let Some(table) = member.table() {
-                table.quiesce().await;
+    pub fn settle(&self) -> LocalFuture<'_, ()> {
+        Box::pin(async move {
+            while self.inner.parts.get() > 0 {
+                self.inner.part_done.notified().await;
             }
-        }
+            for member in &self.inner.topology().members {
+                if let Some(table) = member.table() {
+                    table.quiesce().await;
+                }
+            }
+        })
     }
 }
 
-impl<N: Link> Inner<N> {
+impl Inner {
     /// The pool as this host knows it now.
-    fn topology(&self) -> Rc<Topology<N>> {
+    fn topology(&self) -> Rc<Topology> {
         self.topology.borrow().clone()
     }
 
@@ -299,7 +307,7 @@ impl<N: Link> Inner<N> {
     }
 
     /// Notes that a member has missed something.
-    fn mark_stale(&self, member: &Member<N>) {
+    fn mark_stale(&self, member: &Member) {
         if !member.set_stale(true) {
             tracing::debug!(member = member.index, "a member has missed a write and waits for repair");
             self.stale.notify_one();

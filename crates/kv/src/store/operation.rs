@@ -4,11 +4,11 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
+use engine::task::LocalFuture;
 use engine::time::{self, Instant};
 
 use super::ballots::{Ballots, Effect, Purpose};
 use super::error::StoreError;
-use super::link::Link;
 use super::room::get_as_it_is;
 use super::round::{Answer, Majority, Round, is_value};
 use super::topology::Topology;
@@ -26,7 +26,7 @@ pub(super) const EARLY_BYTES_MIN: usize = pool::geometry::PAGE_SIZE_MIN as usize
 /// Longest pause.
 const RESTART_PAUSE_MAX: Duration = Duration::from_millis(50);
 
-impl<N: Link> Store<N> {
+impl Store {
     /// The value of `key`; `None`: there is none. Linearizable.
     pub async fn get(&self, key: &[u8]) -> Result<Option<Value>, StoreError> {
         Ok(self.get_versioned(key).await?.map(|found| found.value))
@@ -36,15 +36,17 @@ impl<N: Link> Store<N> {
     ///
     /// A value that has ended by this host's clock is deleted first. So clocks, right or wrong, decide when a key ends, and
     /// no two readers ever disagree on whether it has.
-    pub async fn get_versioned(&self, key: &[u8]) -> Result<Option<Versioned>, StoreError> {
-        let inner = &self.inner;
-        let key = inner.key(key)?;
-        let _permit = inner.operations.acquire(1).await;
-        let (start, course) = (time::now(), Course::default());
-        let operation = inner.on_newest(async |pool| get(inner, &pool, &key, &course).await);
-        let result = inner.within(start, &course, operation).await;
-        inner.finish(&result, &inner.stats.gets, &inner.stats.get_time, start);
-        result
+    pub fn get_versioned<'a>(&'a self, key: &'a [u8]) -> LocalFuture<'a, Result<Option<Versioned>, StoreError>> {
+        Box::pin(async move {
+            let inner = &self.inner;
+            let key = inner.key(key)?;
+            let _permit = inner.operations.acquire(1).await;
+            let (start, course) = (time::now(), Course::default());
+            let operation = inner.on_newest(async |pool| get(inner, &pool, &key, &course).await);
+            let result = inner.within(start, &course, operation).await;
+            inner.finish(&result, &inner.stats.gets, &inner.stats.get_time, start);
+            result
+        })
     }
 
     /// Sets `key` to `value`, which never ends. Linearizable; an error says whether the put may have taken effect.
@@ -55,72 +57,79 @@ impl<N: Link> Store<N> {
     /// Sets `key` to `value` with its expiry and tag, whatever was there. Linearizable; an error says whether the put may
     /// have taken effect.
     pub async fn put_with(&self, key: &[u8], value: impl Into<Value>, options: PutOptions) -> Result<(), StoreError> {
-        let inner = &self.inner;
-        let key = inner.key(key)?;
-        let value = value.into();
-        if value.len() > VALUE_BYTES_MAX {
-            return Err(StoreError::Value { length: value.len() });
-        }
-        let _permit = inner.operations.acquire(1).await;
-        // In this order, as gets have it: else gets that wait for bytes and puts that hold them wait for each other.
-        let _bytes = inner.value_bytes.acquire(value.len()).await;
-        let (start, course) = (time::now(), Course::default());
-        let operation = inner.on_newest(async |pool| put(inner, &pool, &key, value.clone(), options, &course).await);
-        let result = inner.within(start, &course, operation).await;
-        inner.finish(&result, &inner.stats.puts, &inner.stats.put_time, start);
-        result
+        self.put_value(key, value.into(), options).await
+    }
+
+    fn put_value<'a>(
+        &'a self,
+        key: &'a [u8],
+        value: Value,
+        options: PutOptions,
+    ) -> LocalFuture<'a, Result<(), StoreError>> {
+        Box::pin(async move {
+            let inner = &self.inner;
+            let key = inner.key(key)?;
+            if value.len() > VALUE_BYTES_MAX {
+                return Err(StoreError::Value { length: value.len() });
+            }
+            let _permit = inner.operations.acquire(1).await;
+            // In this order, as gets have it: else gets that wait for bytes and puts that hold them wait for each other.
+            let _bytes = inner.value_bytes.acquire(value.len()).await;
+            let (start, course) = (time::now(), Course::default());
+            let operation =
+                inner.on_newest(async |pool| put(inner, &pool, &key, value.clone(), options, &course).await);
+            let result = inner.within(start, &course, operation).await;
+            inner.finish(&result, &inner.stats.puts, &inner.stats.put_time, start);
+            result
+        })
     }
 
     /// Removes `key`. Linearizable; an error says whether the delete may have taken effect. Returns whether the key was there
     /// when the delete looked: of two deletes at once both may have seen it ([`Store::take`] tells for sure).
-    pub async fn delete(&self, key: &[u8]) -> Result<bool, StoreError> {
-        let inner = &self.inner;
-        let key = inner.key(key)?;
-        let _permit = inner.operations.acquire(1).await;
-        let (start, course) = (time::now(), Course::default());
-        let operation = inner.on_newest(async |pool| delete(inner, &pool, &key, &course).await);
-        let result = inner.within(start, &course, operation).await;
-        inner.finish(&result, &inner.stats.deletes, &inner.stats.put_time, start);
-        result
+    pub fn delete<'a>(&'a self, key: &'a [u8]) -> LocalFuture<'a, Result<bool, StoreError>> {
+        Box::pin(async move {
+            let inner = &self.inner;
+            let key = inner.key(key)?;
+            let _permit = inner.operations.acquire(1).await;
+            let (start, course) = (time::now(), Course::default());
+            let operation = inner.on_newest(async |pool| delete(inner, &pool, &key, &course).await);
+            let result = inner.within(start, &course, operation).await;
+            inner.finish(&result, &inner.stats.deletes, &inner.stats.put_time, start);
+            result
+        })
     }
 }
 
 /// What an operation has done so far, for its error: the round it is in, and whether it has asked for a change of its own.
-pub(super) struct Course<N: Link> {
-    round: RefCell<Option<Rc<Round<N>>>>,
+pub(super) struct Course {
+    round: RefCell<Option<Rc<Round>>>,
     /// The latest request is for a change.
     changing: Cell<bool>,
     /// An earlier one was, and its outcome is open.
     changed: Cell<bool>,
 }
 
-impl<N: Link> Default for Course<N> {
-    fn default() -> Course<N> {
+impl Default for Course {
+    fn default() -> Course {
         Course { round: RefCell::new(None), changing: Cell::new(false), changed: Cell::new(false) }
     }
 }
 
-impl<N: Link> Course<N> {
+impl Course {
     /// Begins a round; that of an earlier try ends.
-    pub(super) fn begin(&self, inner: &Rc<Inner<N>>, pool: &Rc<Topology<N>>, key: &Key) -> Rc<Round<N>> {
+    pub(super) fn begin(&self, inner: &Rc<Inner>, pool: &Rc<Topology>, key: &Key) -> Rc<Round> {
         self.begin_put(inner, pool, key, None)
     }
 
     /// The same for a put whose value may be placed meanwhile.
-    fn begin_put(
-        &self,
-        inner: &Rc<Inner<N>>,
-        pool: &Rc<Topology<N>>,
-        key: &Key,
-        early: Option<(OpId, Value)>,
-    ) -> Rc<Round<N>> {
+    fn begin_put(&self, inner: &Rc<Inner>, pool: &Rc<Topology>, key: &Key, early: Option<(OpId, Value)>) -> Rc<Round> {
         let round = Rc::new(Round::start(inner, pool, key, early));
         *self.round.borrow_mut() = Some(round.clone());
         round
     }
 
     /// Asks all members for `request`. `changes`: it is a change of this operation's own, which it must own up to.
-    pub(super) async fn ask(&self, round: &Round<N>, request: Request, changes: bool) -> Result<Answer, StoreError> {
+    pub(super) async fn ask(&self, round: &Round, request: Request, changes: bool) -> Result<Answer, StoreError> {
         if self.changing.replace(changes) {
             self.changed.set(true);
         }
@@ -156,13 +165,13 @@ impl<N: Link> Course<N> {
     }
 }
 
-impl<N: Link> Inner<N> {
+impl Inner {
     /// Ends an operation that has not ended in time. Also one that has, but is looked at too late (the process was
     /// stopped): what it counted on may have been lost and repaired away since.
     pub(super) async fn within<T>(
         &self,
         start: Instant,
-        course: &Course<N>,
+        course: &Course,
         operation: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let result = time::timeout(OPERATION_TIME_MAX, operation).await;
@@ -198,17 +207,17 @@ impl<N: Link> Inner<N> {
     }
 
     /// Of a put by `op`.
-    fn next_timestamp(&self, round: &Round<N>, op: OpId) -> Timestamp {
+    fn next_timestamp(&self, round: &Round, op: OpId) -> Timestamp {
         let (counter, _) = round.largest();
         Timestamp { counter: counter.saturating_add(1), op, ballot: Ballot::NONE }
     }
 }
 
-async fn get<N: Link>(
-    inner: &Rc<Inner<N>>,
-    pool: &Rc<Topology<N>>,
+async fn get(
+    inner: &Rc<Inner>,
+    pool: &Rc<Topology>,
     key: &Key,
-    course: &Course<N>,
+    course: &Course,
 ) -> Result<Option<Versioned>, StoreError> {
     match get_settled(inner, pool, key, course).await {
         Err(full @ StoreError::OutOfSpace { .. }) => get_as_it_is(inner, pool, key, course, full).await,
@@ -217,11 +226,11 @@ async fn get<N: Link>(
 }
 
 /// A get that has a majority hold what it returns.
-async fn get_settled<N: Link>(
-    inner: &Rc<Inner<N>>,
-    pool: &Rc<Topology<N>>,
+async fn get_settled(
+    inner: &Rc<Inner>,
+    pool: &Rc<Topology>,
     key: &Key,
-    course: &Course<N>,
+    course: &Course,
 ) -> Result<Option<Versioned>, StoreError> {
     let mut pause = RESTART_FIRST;
     loop {
@@ -257,18 +266,18 @@ async fn get_settled<N: Link>(
 
 /// Makes a majority hold what is there, under a ballot of its own, and returns it: a conditional operation that changes
 /// nothing, but for a value that has ended, which it deletes.
-async fn confirm<N: Link>(
-    inner: &Rc<Inner<N>>,
+async fn confirm(
+    inner: &Rc<Inner>,
     key: &Key,
-    round: &Rc<Round<N>>,
-    course: &Course<N>,
+    round: &Rc<Round>,
+    course: &Course,
     purpose: Purpose,
 ) -> Result<Effect<Option<Versioned>>, StoreError> {
     let keep = |found: Option<&Versioned>| Change::Keep(found.cloned());
     Ballots::new(inner, key, round, course, inner.next_op(), purpose, keep).run(None).await
 }
 
-impl<N: Link> Inner<N> {
+impl Inner {
     /// Brings the newest of a key to a majority of its members, and in the background to the others, where promises stand
     /// against merely storing it. Returns the timestamp under which they hold it.
     pub(super) async fn confirm(self: &Rc<Self>, key: &Key) -> Result<Timestamp, StoreError> {
@@ -282,13 +291,13 @@ impl<N: Link> Inner<N> {
     }
 }
 
-async fn put<N: Link>(
-    inner: &Rc<Inner<N>>,
-    pool: &Rc<Topology<N>>,
+async fn put(
+    inner: &Rc<Inner>,
+    pool: &Rc<Topology>,
     key: &Key,
     value: Value,
     options: PutOptions,
-    course: &Course<N>,
+    course: &Course,
 ) -> Result<(), StoreError> {
     let op = inner.next_op();
     let early = (value.len() >= EARLY_BYTES_MIN).then(|| (op, value.clone()));
@@ -300,12 +309,7 @@ async fn put<N: Link>(
     course.ask(&round, Request::Store(record), true).await.map(|_never_refused| ())
 }
 
-async fn delete<N: Link>(
-    inner: &Rc<Inner<N>>,
-    pool: &Rc<Topology<N>>,
-    key: &Key,
-    course: &Course<N>,
-) -> Result<bool, StoreError> {
+async fn delete(inner: &Rc<Inner>, pool: &Rc<Topology>, key: &Key, course: &Course) -> Result<bool, StoreError> {
     let round = course.begin(inner, pool, key);
     let majority = round.majority().await?;
     let (found, now) = (round.found(majority.slots()), inner.unix_millis());

@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use engine::sync::Notify;
 
-use super::link::Link;
 use super::member::{Member, MemberError, UnderWay};
 use super::quorum::{Quorum, Sets};
 use super::{Inner, count};
@@ -54,8 +53,8 @@ pub(super) enum Asked {
 }
 
 /// What is known of one member.
-pub(super) struct Slot<N: Link> {
-    pub(super) member: Rc<Member<N>>,
+pub(super) struct Slot {
+    pub(super) member: Rc<Member>,
     /// The sets of homes it counts in.
     pub(super) sets: Sets,
     /// What it holds, by its answer to the read or the latest prepare.
@@ -70,7 +69,7 @@ pub(super) struct Slot<N: Link> {
     pub(super) failure: Option<MemberError>,
     /// The latest request was sent, and at least once neither done nor refused: it may have happened, or may yet.
     pub(super) in_doubt: bool,
-    pub(super) under_way: Option<Rc<UnderWay<N>>>,
+    pub(super) under_way: Option<Rc<UnderWay>>,
     /// It has done what was asked of it and holds on to nothing.
     pub(super) idle: bool,
     /// A task of its own carries its part on: the operation does not.
@@ -78,15 +77,15 @@ pub(super) struct Slot<N: Link> {
 }
 
 /// What an operation and its parts share.
-pub(super) struct Shared<N: Link> {
-    pub(super) store: Rc<Inner<N>>,
+pub(super) struct Shared {
+    pub(super) store: Rc<Inner>,
     pub(super) quorum: Quorum,
     /// Of the map it goes by.
     pub(super) epoch: u64,
     /// Which deleted keys that map lets be forgotten.
     pub(super) forgets: Forgets,
     pub(super) key: Key,
-    pub(super) slots: RefCell<Vec<Slot<N>>>,
+    pub(super) slots: RefCell<Vec<Slot>>,
     /// What is asked of the members, and the how-many-th request it is; before the first they are read.
     pub(super) request: RefCell<Option<Asked>>,
     pub(super) turn: Cell<u32>,
@@ -99,10 +98,10 @@ pub(super) struct Shared<N: Link> {
 }
 
 /// A member's part in a round, counted until it ends.
-pub(super) struct Part<N: Link> {
-    shared: Rc<Shared<N>>,
+pub(super) struct Part {
+    shared: Rc<Shared>,
     index: usize,
-    member: Rc<Member<N>>,
+    member: Rc<Member>,
     /// The home page as the member last showed it, and what it says of the key.
     image: Option<PageImage>,
     held: Option<Timestamp>,
@@ -110,10 +109,10 @@ pub(super) struct Part<N: Link> {
     /// two attempts of a conditional operation each may have a value of its own under the same operation.
     placed: Option<(u32, Early)>,
     tries: u32,
-    begun: Option<Rc<UnderWay<N>>>,
+    begun: Option<Rc<UnderWay>>,
 }
 
-impl<N: Link> Drop for Part<N> {
+impl Drop for Part {
     fn drop(&mut self) {
         let store = &self.shared.store;
         store.parts.set(store.parts.get() - 1);
@@ -121,14 +120,14 @@ impl<N: Link> Drop for Part<N> {
     }
 }
 
-impl<N: Link> Slot<N> {
+impl Slot {
     /// Whether it may still do what it has not done.
     pub(super) fn may_yet(&self) -> bool {
         self.outcome.is_none() && self.failure.as_ref().is_none_or(MemberError::is_transient)
     }
 }
 
-impl<N: Link> Shared<N> {
+impl Shared {
     /// The epoch of a seal that has refused a member's part.
     pub(super) fn sealed(&self) -> Option<u64> {
         let slots = self.slots.borrow();
@@ -137,7 +136,7 @@ impl<N: Link> Shared<N> {
 
     /// The highest ballot for whose sake a member has refused.
     pub(super) fn refusal(&self) -> Option<Ballot> {
-        let refused = |slot: &Slot<N>| match slot.outcome {
+        let refused = |slot: &Slot| match slot.outcome {
             Some(Outcome::Refused(ballot)) => Some(ballot),
             _ => None,
         };
@@ -145,12 +144,12 @@ impl<N: Link> Shared<N> {
     }
 
     /// Whether those are enough.
-    pub(super) fn is_met(&self, which: impl Fn(&Slot<N>) -> bool) -> bool {
+    pub(super) fn is_met(&self, which: impl Fn(&Slot) -> bool) -> bool {
         self.quorum.is_met(self.slots.borrow().iter().filter(|slot| which(slot)).map(|slot| slot.sets))
     }
 
     /// Changes what is known of a member, which the operation then looks at.
-    fn change(&self, index: usize, change: impl FnOnce(&mut Slot<N>)) {
+    fn change(&self, index: usize, change: impl FnOnce(&mut Slot)) {
         let mut slots = self.slots.borrow_mut();
         change(&mut slots[index]);
         if slots[index].apart
@@ -179,8 +178,8 @@ async fn give_way() {
     poll_fn(|_| if std::mem::replace(&mut given, true) { Poll::Ready(()) } else { Poll::Pending }).await;
 }
 
-impl<N: Link> Part<N> {
-    pub(super) fn new(shared: &Rc<Shared<N>>, index: usize) -> Part<N> {
+impl Part {
+    pub(super) fn new(shared: &Rc<Shared>, index: usize) -> Part {
         shared.store.parts.set(shared.store.parts.get() + 1);
         let member = shared.slots.borrow()[index].member.clone();
         let (image, held, placed, begun) = (None, None, None, None);
@@ -244,7 +243,7 @@ impl<N: Link> Part<N> {
     }
 
     /// Places a value, and reports whether there was room.
-    fn place(&mut self, turn: u32, op: OpId, value: Value) -> impl Future<Output = Placing> + use<N> {
+    fn place(&mut self, turn: u32, op: OpId, value: Value) -> impl Future<Output = Placing> + use<> {
         let begun = self.begin();
         let (member, shared, index) = (self.member.clone(), self.shared.clone(), self.index);
         async move {
@@ -289,7 +288,7 @@ impl<N: Link> Part<N> {
         (stores || !shared.closed.get()).then(|| (shared.turn.get(), asked))
     }
 
-    fn report(&self, turn: u32, change: impl FnOnce(&mut Slot<N>)) {
+    fn report(&self, turn: u32, change: impl FnOnce(&mut Slot)) {
         if self.shared.turn.get() == turn {
             self.shared.change(self.index, change);
         }

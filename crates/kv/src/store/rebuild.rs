@@ -16,7 +16,6 @@ use pool::TablePage;
 
 use super::collect::collect_of;
 use super::fetch::fetch;
-use super::link::Link;
 use super::member::{Member, MemberError};
 use super::pace::Pace;
 use super::repair::RepairReport;
@@ -30,8 +29,8 @@ use crate::types::Ballot;
 const CLOCK_MARGIN: Duration = Duration::from_secs(1);
 
 /// The pages that are still damaged, each with what is damaged of it.
-async fn marked<N: Link>(
-    inner: &Rc<Inner<N>>,
+async fn marked(
+    inner: &Rc<Inner>,
     damaged: Vec<DamagedPage>,
     report: &mut RepairReport,
 ) -> Vec<(DamagedPage, DamageMark)> {
@@ -47,10 +46,7 @@ async fn marked<N: Link>(
 }
 
 /// What is damaged of a page now.
-pub(super) async fn mark_of<N: Link>(
-    inner: &Rc<Inner<N>>,
-    damaged: &DamagedPage,
-) -> Result<Option<DamageMark>, String> {
+pub(super) async fn mark_of(inner: &Rc<Inner>, damaged: &DamagedPage) -> Result<Option<DamageMark>, String> {
     let topology = inner.topology();
     let Some(index) = damaged.index_in(&topology) else { return Ok(None) };
     let image = look(inner, &topology.members[index], damaged.page).await.map_err(|error| error.to_string())?;
@@ -59,11 +55,7 @@ pub(super) async fn mark_of<N: Link>(
 
 /// A page as it is, if it is damaged. One of another life of the member is, too, unless it is this host that has slept: a member
 /// begins a new life with its superblock, so one that is read after the page tells. Then the newest map is learned.
-async fn look<N: Link>(
-    inner: &Rc<Inner<N>>,
-    member: &Member<N>,
-    page: TablePage,
-) -> Result<Option<Damaged>, MemberError> {
+async fn look(inner: &Rc<Inner>, member: &Member, page: TablePage) -> Result<Option<Damaged>, MemberError> {
     let (table, _) = member.voting().await?;
     let Some(image) = table.damaged_page(page).await? else { return Ok(None) };
     match member.check_again().await {
@@ -93,8 +85,8 @@ impl Unable {
 }
 
 /// Rebuilds pages that were seen damaged just now.
-pub(super) async fn rebuild_pages<N: Link>(
-    inner: &Rc<Inner<N>>,
+pub(super) async fn rebuild_pages(
+    inner: &Rc<Inner>,
     mut damaged: Vec<DamagedPage>,
     pace: &Rc<Pace>,
     report: &mut RepairReport,
@@ -129,7 +121,7 @@ fn fail(report: &mut RepairReport, page: &DamagedPage, reason: String) {
 }
 
 /// Clears a page; `false`: this damage is no more. All that the page may have held was seen elsewhere, for the damage of this mark.
-async fn clear<N: Link>(inner: &Rc<Inner<N>>, damaged: &DamagedPage, mark: &DamageMark) -> Result<bool, MemberError> {
+async fn clear(inner: &Rc<Inner>, damaged: &DamagedPage, mark: &DamageMark) -> Result<bool, MemberError> {
     let topology = inner.topology();
     let Some(index) = damaged.index_in(&topology) else { return Ok(false) };
     let (table, _) = topology.members[index].voting().await?;
@@ -138,8 +130,8 @@ async fn clear<N: Link>(inner: &Rc<Inner<N>>, damaged: &DamagedPage, mark: &Dama
 
 /// Frees what pages referred to before they were cleared, which may be what fills the heap. Returns those of members where
 /// something was freed: what one has made room for another may need.
-async fn make_room<N: Link>(
-    inner: &Rc<Inner<N>>,
+async fn make_room(
+    inner: &Rc<Inner>,
     cleared: Cleared,
     pace: &Rc<Pace>,
     report: &mut RepairReport,
@@ -161,8 +153,8 @@ async fn make_room<N: Link>(
 }
 
 /// Rebuilds one damaged page; the time of the damage of this mark has come.
-pub(super) async fn rebuild_page<N: Link>(
-    inner: &Rc<Inner<N>>,
+pub(super) async fn rebuild_page(
+    inner: &Rc<Inner>,
     damaged: &DamagedPage,
     mark: &DamageMark,
     pace: &Rc<Pace>,
@@ -204,14 +196,14 @@ pub(super) async fn rebuild_page<N: Link>(
 
 /// Adds what the page of member `index` is to hold, one value after the other. Where there is no room for one, the others are
 /// read all the same: the page is cleared only if there is a good copy of each.
-async fn gather<N: Link>(
-    inner: &Rc<Inner<N>>,
-    topology: &Rc<Topology<N>>,
+async fn gather(
+    inner: &Rc<Inner>,
+    topology: &Rc<Topology>,
     index: usize,
     seen: Seen,
-    mut rebuilding: Rebuilding<N>,
+    mut rebuilding: Rebuilding,
     pace: &Pace,
-) -> Result<Rebuilding<N>, Unable> {
+) -> Result<Rebuilding, Unable> {
     let mut full = None;
     for ((_, key), found) in seen.keys {
         let Ok(key) = inner.key(&key) else { continue };

@@ -8,11 +8,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use engine::sync::Semaphore;
+use engine::task::LocalFuture;
 use engine::time;
 
 use super::fetch::{Gone, fetch};
 use super::heap::repair_heap;
-use super::link::Link;
 use super::member::{Member, MemberError};
 use super::pace::{Pace, ShowProgress};
 use super::rebuild::rebuild_pages;
@@ -104,7 +104,7 @@ impl RepairState {
     }
 }
 
-impl<N: Link> Store<N> {
+impl Store {
     /// Repairs the keys of which operations have met damaged copies; `None`: there are none.
     pub(super) async fn repair_noted(&self, options: &RepairOptions) -> Option<RepairReport> {
         let (inner, mut work) = (&self.inner, Vec::new());
@@ -123,28 +123,30 @@ impl<N: Link> Store<N> {
     }
 
     /// Walks over all keys and repairs what it can. Traffic goes on.
-    pub async fn repair(&self, options: &RepairOptions) -> RepairReport {
-        let mut report = RepairReport::default();
-        let pace = Pace::new(options.bytes_per_second, options.progress.clone());
-        pace.begin("repair");
-        let damaged = self.walk(options.check_values, &pace, &mut report).await;
-        rebuild_pages(&self.inner, damaged, &pace, &mut report).await;
-        if report.pages_rebuilt > 0 {
-            // The pages may have held guests, whose homes are elsewhere: every copy is looked at.
-            report.keys = 0;
-            pace.begin("repair what the damaged pages held");
-            for page in self.walk(true, &pace, &mut report).await {
-                report.fail(format!("page {} of member {}: {}", page.page.0, page.member, page.error));
+    pub fn repair<'a>(&'a self, options: &'a RepairOptions) -> LocalFuture<'a, RepairReport> {
+        Box::pin(async move {
+            let mut report = RepairReport::default();
+            let pace = Pace::new(options.bytes_per_second, options.progress.clone());
+            pace.begin("repair");
+            let damaged = self.walk(options.check_values, &pace, &mut report).await;
+            rebuild_pages(&self.inner, damaged, &pace, &mut report).await;
+            if report.pages_rebuilt > 0 {
+                // The pages may have held guests, whose homes are elsewhere: every copy is looked at.
+                report.keys = 0;
+                pace.begin("repair what the damaged pages held");
+                for page in self.walk(true, &pace, &mut report).await {
+                    report.fail(format!("page {} of member {}: {}", page.page.0, page.member, page.error));
+                }
             }
-        }
-        if options.check_heap {
-            pace.begin("repair the heaps");
-            for member in &self.inner.topology().members {
-                repair_heap(member, &pace, &mut report).await;
+            if options.check_heap {
+                pace.begin("repair the heaps");
+                for member in &self.inner.topology().members {
+                    repair_heap(member, &pace, &mut report).await;
+                }
             }
-        }
-        pace.end().await;
-        report
+            pace.end().await;
+            report
+        })
     }
 
     /// Returns the damaged pages.
@@ -184,13 +186,13 @@ impl<N: Link> Store<N> {
 }
 
 /// What one key may need.
-struct Work<N: Link> {
+struct Work {
     key: Key,
     timestamp: Timestamp,
     /// Members that show the newest.
-    holders: Vec<(Rc<Member<N>>, Found)>,
+    holders: Vec<(Rc<Member>, Found)>,
     /// Members that lack it.
-    lacking: Vec<Rc<Member<N>>>,
+    lacking: Vec<Rc<Member>>,
     check_values: bool,
     /// The newest has ended.
     expired: bool,
@@ -198,10 +200,10 @@ struct Work<N: Link> {
     silent: Vec<String>,
 }
 
-impl<N: Link> Work<N> {
+impl Work {
     /// Bytes of its value, if that has to be read from elsewhere.
     fn length_elsewhere(&self) -> usize {
-        let long = |(_, found): &(Rc<Member<N>>, Found)| match &found.content {
+        let long = |(_, found): &(Rc<Member>, Found)| match &found.content {
             Content::Elsewhere(length, _) => *length as usize,
             Content::Inline(_) | Content::Nothing => 0,
         };
@@ -209,7 +211,7 @@ impl<N: Link> Work<N> {
     }
 
     /// What a key needs now.
-    async fn look(topology: &Rc<Topology<N>>, key: Key, check_values: bool, now: u64) -> Option<Work<N>> {
+    async fn look(topology: &Rc<Topology>, key: Key, check_values: bool, now: u64) -> Option<Work> {
         let (mut found, mut silent) = (Vec::new(), Vec::new());
         for home in topology.homes(&key).iter() {
             let index = usize::from(home.member);
@@ -229,19 +231,19 @@ impl<N: Link> Work<N> {
         }
     }
 
-    fn nothing(key: Key) -> Work<N> {
+    fn nothing(key: Key) -> Work {
         let (holders, lacking, silent) = (Vec::new(), Vec::new(), Vec::new());
         Work { key, timestamp: Timestamp::ZERO, holders, lacking, check_values: false, expired: false, silent }
     }
 
     fn plan(
-        topology: &Rc<Topology<N>>,
+        topology: &Rc<Topology>,
         key: Key,
         found: &[(usize, Found)],
         whole: impl Fn(usize) -> bool,
         check_values: bool,
         now: u64,
-    ) -> Option<Work<N>> {
+    ) -> Option<Work> {
         let timestamp = found.iter().map(|(_, found)| found.timestamp).max()?;
         let forgets = forgets(&topology.map);
         if found.iter().all(|(_, found)| found.is_absent(forgets)) {
@@ -266,7 +268,7 @@ impl<N: Link> Work<N> {
     }
 }
 
-async fn carry_out<N: Link>(inner: &Rc<Inner<N>>, work: Vec<Work<N>>, pace: &Rc<Pace>, report: &mut RepairReport) {
+async fn carry_out(inner: &Rc<Inner>, work: Vec<Work>, pace: &Rc<Pace>, report: &mut RepairReport) {
     let turns = Semaphore::new(REPAIRS_MAX);
     let mut tasks = Vec::new();
     for work in work {
@@ -291,7 +293,7 @@ async fn carry_out<N: Link>(inner: &Rc<Inner<N>>, work: Vec<Work<N>>, pace: &Rc<
 }
 
 /// Carries out what one key needs. It may have been written while it waited for its turn: then what it needs now.
-async fn repair_key<N: Link>(inner: &Rc<Inner<N>>, mut work: Work<N>, pace: &Pace, report: &mut RepairReport) {
+async fn repair_key(inner: &Rc<Inner>, mut work: Work, pace: &Pace, report: &mut RepairReport) {
     for _ in 0..LOOKS_MAX {
         if repair_as_planned(inner, &work, pace, report).await.is_ok() {
             work.silent.into_iter().for_each(|reason| report.fail(reason));
@@ -310,18 +312,13 @@ async fn repair_key<N: Link>(inner: &Rc<Inner<N>>, mut work: Work<N>, pace: &Pac
     report.fail(format!("{:?}: no good copy is left of the value of {}: {mend}", work.key, work.timestamp));
 }
 
-async fn repair_as_planned<N: Link>(
-    inner: &Rc<Inner<N>>,
-    work: &Work<N>,
-    pace: &Pace,
-    report: &mut RepairReport,
-) -> Result<(), Gone> {
+async fn repair_as_planned(inner: &Rc<Inner>, work: &Work, pace: &Pace, report: &mut RepairReport) -> Result<(), Gone> {
     if work.expired && end(inner, work, report).await {
         return Ok(());
     }
     let length = work.length_elsewhere();
     let _bytes = inner.background_bytes.acquire(length).await;
-    let mut damaged: Vec<(Rc<Member<N>>, Reference)> = Vec::new();
+    let mut damaged: Vec<(Rc<Member>, Reference)> = Vec::new();
     let mut good = work.holders.clone();
     if work.check_values {
         good.clear();
@@ -377,7 +374,7 @@ async fn repair_as_planned<N: Link>(
 }
 
 /// Deletes what has ended; `false`: the majority that was asked had not heard of it, and has to first.
-async fn end<N: Link>(inner: &Rc<Inner<N>>, work: &Work<N>, report: &mut RepairReport) -> bool {
+async fn end(inner: &Rc<Inner>, work: &Work, report: &mut RepairReport) -> bool {
     // To look at it is to delete it, unless it has been written since.
     match inner.confirm(&work.key).await {
         Ok(decided) => {
@@ -392,12 +389,7 @@ async fn end<N: Link>(inner: &Rc<Inner<N>>, work: &Work<N>, report: &mut RepairR
 }
 
 /// Has the newest of a key decided anew, and waits until `member` holds it.
-async fn spread<N: Link>(
-    inner: &Rc<Inner<N>>,
-    member: &Rc<Member<N>>,
-    key: &Key,
-    newest: Timestamp,
-) -> Result<(), String> {
+async fn spread(inner: &Rc<Inner>, member: &Rc<Member>, key: &Key, newest: Timestamp) -> Result<(), String> {
     let decided = inner.confirm(key).await.map_err(|error| error.to_string())?;
     if decided < newest {
         return Err("the majority that was asked has not heard of the newest: repair again".into());

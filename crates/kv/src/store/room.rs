@@ -21,7 +21,6 @@ use engine::time;
 
 use super::Inner;
 use super::error::StoreError;
-use super::link::Link;
 use super::operation::{Course, EARLY_BYTES_MIN};
 use super::part::{Asked, Room, Slot};
 use super::quorum::Sets;
@@ -38,11 +37,11 @@ const WAIT_MAX: Duration = Duration::from_secs(1);
 const LOOKS_MAX: usize = 5;
 
 /// What a get answers without a write-back, for which members are too `full`.
-pub(super) async fn get_as_it_is<N: Link>(
-    inner: &Rc<Inner<N>>,
-    pool: &Rc<Topology<N>>,
+pub(super) async fn get_as_it_is(
+    inner: &Rc<Inner>,
+    pool: &Rc<Topology>,
     key: &Key,
-    course: &Course<N>,
+    course: &Course,
     full: StoreError,
 ) -> Result<Option<Versioned>, StoreError> {
     for _ in 0..LOOKS_MAX {
@@ -66,15 +65,15 @@ pub(super) async fn get_as_it_is<N: Link>(
     Err(full)
 }
 
-fn is_placed<N: Link>(slot: &Slot<N>) -> bool {
+fn is_placed(slot: &Slot) -> bool {
     slot.room == Room::Placed
 }
 
-fn is_full<N: Link>(slot: &Slot<N>) -> bool {
+fn is_full(slot: &Slot) -> bool {
     matches!(slot.room, Room::Full(_))
 }
 
-impl<N: Link> Round<N> {
+impl Round {
     /// Has the value of an entry to come placed, as that of a put is, if it fits no page.
     pub(super) async fn place(&self, record: &Record) -> Result<(), StoreError> {
         match record.value.as_ref().filter(|value| value.len() >= EARLY_BYTES_MIN) {
@@ -125,7 +124,7 @@ impl<N: Link> Round<N> {
 
     fn no_room(&self) -> StoreError {
         let slots = self.shared.slots.borrow();
-        let reason = |slot: &Slot<N>| match &slot.room {
+        let reason = |slot: &Slot| match &slot.room {
             Room::Full(error) => Some(format!("member {}: {error}", slot.member.index)),
             _ => None,
         };
@@ -145,9 +144,9 @@ impl<N: Link> Round<N> {
     /// The slots that show what can be answered although no majority holds it exactly.
     fn readable_as_it_is(&self) -> Option<Vec<usize>> {
         let (slots, quorum) = (self.shared.slots.borrow(), &self.shared.quorum);
-        let time = |slot: &Slot<N>| slot.found.as_ref().map(|found| self.timestamp_of(found));
+        let time = |slot: &Slot| slot.found.as_ref().map(|found| self.timestamp_of(found));
         let showing = |timestamp: Timestamp| {
-            let shows = move |(index, slot): (usize, &Slot<N>)| (time(slot) == Some(timestamp)).then_some(index);
+            let shows = move |(index, slot): (usize, &Slot)| (time(slot) == Some(timestamp)).then_some(index);
             slots.iter().enumerate().filter_map(shows).collect::<Vec<usize>>()
         };
         let mut times: Vec<Timestamp> = slots.iter().filter_map(time).collect();

@@ -10,7 +10,7 @@ use super::change_tests::{SHORT, Scene};
 use super::pace::Pace;
 use super::scan::DamagedPage;
 use super::scrub_tests::{REPAIR, SCRUB};
-use super::tests::{Member, Pool, value};
+use super::tests::{Pool, value};
 use super::*;
 use crate::table::{Record, Table, TableError};
 use crate::testing::run;
@@ -53,7 +53,7 @@ async fn claimed(pool: &Pool, member: usize) -> usize {
 }
 
 /// A pool whose member 1 has a full heap, and has lost the page that all of it belongs to; the numbers that were stored.
-async fn full_and_damaged() -> (Pool, Vec<u32>, Rc<Table<Member>>) {
+async fn full_and_damaged() -> (Pool, Vec<u32>, Rc<Table>) {
     let pool = Pool::sized(3, 3, 8 << 20).await;
     let stored = fill(&pool).await;
     let (table, page) = (pool.store.table(1).unwrap(), pool.page_of(1, &0u32.to_le_bytes()));
@@ -239,7 +239,7 @@ async fn differing(pool: &Pool, numbers: Shown) {
 }
 
 /// Fills the heap of a member with values of other pages than that of `KEY`.
-async fn stuff(table: &Rc<Table<Member>>, map: &Map) {
+async fn stuff(table: &Rc<Table>, map: &Map) {
     let own = table.home(&Key::new(KEY, map.hash_seed).unwrap());
     let keys = (0..).map(|number: u32| Key::new(&number.to_le_bytes(), map.hash_seed).unwrap());
     for key in keys.filter(|key| table.home(key) != own) {
@@ -280,7 +280,7 @@ fn a_get_answers_without_a_write_back_where_members_are_full() {
 }
 
 /// One member has room and two have not: were the change stored on the one first, every get would have to deal with it.
-async fn is_stored_nowhere(change: impl AsyncFn(&Store<Member>) -> Result<(), StoreError>) {
+async fn is_stored_nowhere(change: impl AsyncFn(&Store) -> Result<(), StoreError>) {
     let pool = Pool::sized(3, 3, 4 << 20).await;
     pool.store.put(KEY, value(b"before")).await.unwrap();
     pool.store.settle().await;

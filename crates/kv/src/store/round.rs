@@ -18,7 +18,6 @@ use engine::time;
 use super::Inner;
 use super::error::StoreError;
 use super::fetch::{Gone, fetch};
-use super::link::Link;
 use super::member::{Member, MemberError};
 use super::part::{Asked, Part, Room, Shared, Slot};
 use super::quorum::Home;
@@ -32,8 +31,8 @@ use crate::value::Value;
 const LAST_WORD: Duration = Duration::from_millis(100);
 
 /// A round under way. Dropping it ends the operation's interest; what was decided is still carried out.
-pub(super) struct Round<N: Link> {
-    pub(super) shared: Rc<Shared<N>>,
+pub(super) struct Round {
+    pub(super) shared: Rc<Shared>,
     /// The members' parts that this operation carries on itself.
     parts: RefCell<Vec<Option<PartFuture>>>,
 }
@@ -66,14 +65,9 @@ pub(super) enum Answer {
     Refused(Ballot),
 }
 
-impl<N: Link> Round<N> {
+impl Round {
     /// Asks all of the key's members. `early`: the put that is to follow, if its value fits no page.
-    pub(super) fn start(
-        store: &Rc<Inner<N>>,
-        topology: &Rc<Topology<N>>,
-        key: &Key,
-        early: Option<(OpId, Value)>,
-    ) -> Round<N> {
+    pub(super) fn start(store: &Rc<Inner>, topology: &Rc<Topology>, key: &Key, early: Option<(OpId, Value)>) -> Round {
         let homes = topology.homes(key);
         let slot = |home: &Home| Slot {
             member: topology.members[usize::from(home.member)].clone(),
@@ -160,7 +154,7 @@ impl<N: Link> Round<N> {
     }
 
     /// The value that `holders` speak of. Where it has to be fetched, the parts go on by themselves meanwhile.
-    pub(super) async fn fetch(&self, holders: Vec<(Rc<Member<N>>, Found)>) -> Result<Option<Value>, Gone> {
+    pub(super) async fn fetch(&self, holders: Vec<(Rc<Member>, Found)>) -> Result<Option<Value>, Gone> {
         if holders.iter().all(|(_, found)| matches!(found.content, Content::Elsewhere(..))) {
             self.let_go();
         }
@@ -199,7 +193,7 @@ impl<N: Link> Round<N> {
     /// What the members say that have promised `ballot`, if they are a majority: their answers to the read are then as good
     /// as those to a prepare. The answers of the others do not count any more.
     pub(super) fn promised(&self, ballot: Ballot) -> Option<Majority> {
-        let promised = |slot: &Slot<N>| slot.found.as_ref().is_some_and(|found| found.promise == ballot);
+        let promised = |slot: &Slot| slot.found.as_ref().is_some_and(|found| found.promise == ballot);
         if !self.shared.is_met(promised) {
             return None;
         }
@@ -210,7 +204,7 @@ impl<N: Link> Round<N> {
     }
 
     /// What the members in `slots` hold.
-    pub(super) fn found(&self, slots: &[usize]) -> Vec<(Rc<Member<N>>, Found)> {
+    pub(super) fn found(&self, slots: &[usize]) -> Vec<(Rc<Member>, Found)> {
         let all = self.shared.slots.borrow();
         let found = |&index: &usize| Some((all[index].member.clone(), all[index].found.clone()?));
         slots.iter().filter_map(found).collect()
@@ -258,7 +252,7 @@ impl<N: Link> Round<N> {
             shared.slots.borrow_mut().iter_mut().for_each(|slot| slot.found = None);
         }
         self.turn_to(Asked::Do(Rc::new(request)));
-        let done = |slot: &Slot<N>| slot.outcome.is_some_and(|outcome| !matches!(outcome, Outcome::Refused(_)));
+        let done = |slot: &Slot| slot.outcome.is_some_and(|outcome| !matches!(outcome, Outcome::Refused(_)));
         let judge = || {
             if shared.is_met(done) {
                 return Some(Ok(Answer::Done));
@@ -278,7 +272,7 @@ impl<N: Link> Round<N> {
 
     /// Waits a little for what the others say to the request asked last, of which a majority is out of reach.
     pub(super) async fn hear_all(&self) {
-        let told = |slot: &Slot<N>| slot.outcome.is_some() || slot.failure.is_some();
+        let told = |slot: &Slot| slot.outcome.is_some() || slot.failure.is_some();
         let all = || self.shared.slots.borrow().iter().all(told).then_some(());
         let _elapsed = time::timeout(LAST_WORD, self.until(all)).await;
     }
@@ -286,7 +280,7 @@ impl<N: Link> Round<N> {
     /// Whether the request asked last was refused by every member, and is under way nowhere: it has changed nothing, and never
     /// will.
     pub(super) fn is_refused_by_all(&self) -> bool {
-        let refused = |slot: &Slot<N>| match slot.outcome {
+        let refused = |slot: &Slot| match slot.outcome {
             Some(outcome) => matches!(outcome, Outcome::Refused(_)),
             None => slot.failure.as_ref().is_some_and(MemberError::is_refusal),
         };
@@ -295,7 +289,7 @@ impl<N: Link> Round<N> {
 
     fn failed(&self) -> StoreError {
         let slots = self.shared.slots.borrow();
-        let full = |slot: &Slot<N>| slot.failure.as_ref().is_some_and(MemberError::is_out_of_space);
+        let full = |slot: &Slot| slot.failure.as_ref().is_some_and(MemberError::is_out_of_space);
         if slots.iter().any(full) {
             let outcome_unknown = !self.is_refused_by_all();
             return StoreError::OutOfSpace { outcome_unknown, reasons: reasons(&slots) };
@@ -307,7 +301,7 @@ impl<N: Link> Round<N> {
     /// The error of an operation that has found no majority.
     pub(super) fn unavailable(&self, outcome_unknown: bool) -> StoreError {
         let slots = self.shared.slots.borrow();
-        let did = |slot: &&Slot<N>| if outcome_unknown { slot.outcome.is_some() } else { slot.found.is_some() };
+        let did = |slot: &&Slot| if outcome_unknown { slot.outcome.is_some() } else { slot.found.is_some() };
         StoreError::Unavailable {
             answered: slots.iter().filter(did).count(),
             replicas: slots.len(),
@@ -318,7 +312,7 @@ impl<N: Link> Round<N> {
     }
 }
 
-impl<N: Link> Drop for Round<N> {
+impl Drop for Round {
     fn drop(&mut self) {
         let shared = &self.shared;
         shared.closed.set(true);
@@ -333,8 +327,8 @@ impl<N: Link> Drop for Round<N> {
     }
 }
 
-fn reasons<N: Link>(slots: &[Slot<N>]) -> String {
-    let reason = |slot: &Slot<N>| {
+fn reasons(slots: &[Slot]) -> String {
+    let reason = |slot: &Slot| {
         let failure = slot.failure.as_ref().map_or("no answer in time".into(), ToString::to_string);
         (slot.outcome.is_none()).then(|| format!("member {}: {failure}", slot.member.index))
     };

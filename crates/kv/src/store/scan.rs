@@ -12,7 +12,6 @@ use engine::sync::Notify;
 use engine::time;
 use pool::{KeyHash, TablePage};
 
-use super::link::Link;
 use super::member::{Member, MemberError};
 use super::pace::Pace;
 use super::topology::{Topology, forgets};
@@ -54,7 +53,7 @@ pub(super) struct DamagedPage {
 impl DamagedPage {
     /// Where its member is in a map. Indices shift when members come and go, and a member that was formatted again has lost
     /// the page.
-    pub(super) fn index_in<N: Link>(&self, topology: &Topology<N>) -> Option<usize> {
+    pub(super) fn index_in(&self, topology: &Topology) -> Option<usize> {
         topology.map.members.iter().position(|member| (member.id, member.incarnation) == self.life)
     }
 }
@@ -90,7 +89,7 @@ struct Looks {
 
 pub(super) type Pages = Vec<(TablePage, Result<PageImage, TableError>)>;
 
-impl<N: Link> Topology<N> {
+impl Topology {
     /// The next stretch to walk from `from` on.
     pub(super) fn stretch(&self, from: u64) -> Stretch {
         let geometries = (0..self.members.len()).map(|index| self.map.geometry(index));
@@ -227,7 +226,7 @@ impl<N: Link> Topology<N> {
     }
 }
 
-impl<N: Link> Member<N> {
+impl Member {
     /// Bytes that are read for [`Member::pages`].
     pub(super) fn bytes_of(&self, stretch: Stretch) -> u64 {
         let Some(table) = self.table() else { return 0 };

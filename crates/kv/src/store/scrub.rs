@@ -11,11 +11,10 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use engine::task::TaskSet;
+use engine::task::{LocalFuture, TaskSet};
 use engine::time;
 
 use super::heap::scrub_heap;
-use super::link::Link;
 use super::pace::{Pace, ShowProgress};
 use super::scan::Seen;
 use super::topology::{Topology, forgets};
@@ -133,50 +132,52 @@ impl ScrubReport {
     }
 }
 
-impl<N: Link> Store<N> {
+impl Store {
     /// Compares all replicas of all keys, and what else `options` say.
-    pub async fn scrub(&self, options: &ScrubOptions) -> ScrubReport {
-        let mut report = ScrubReport::default();
-        let pace = Pace::new(options.bytes_per_second, options.progress.clone());
-        pace.begin("compare replicas");
-        let mut next = Some(0);
-        while let Some(from) = next {
-            let topology = self.inner.topology();
-            let stretch = topology.stretch(from);
-            let seen = topology.see(stretch, |_| true, &pace).await;
-            for member in (0..seen.answered.len()).filter(|&member| !seen.answered[member]) {
-                report.missed(member, &"no answer");
+    pub fn scrub<'a>(&'a self, options: &'a ScrubOptions) -> LocalFuture<'a, ScrubReport> {
+        Box::pin(async move {
+            let mut report = ScrubReport::default();
+            let pace = Pace::new(options.bytes_per_second, options.progress.clone());
+            pace.begin("compare replicas");
+            let mut next = Some(0);
+            while let Some(from) = next {
+                let topology = self.inner.topology();
+                let stretch = topology.stretch(from);
+                let seen = topology.see(stretch, |_| true, &pace).await;
+                for member in (0..seen.answered.len()).filter(|&member| !seen.answered[member]) {
+                    report.missed(member, &"no answer");
+                }
+                for page in &seen.damaged {
+                    report.damaged_pages.add(|| (page.member, page.page.0, page.error.to_string()));
+                }
+                let walk =
+                    Walk { inner: &self.inner, topology: &topology, pace: &pace, check_values: options.check_values };
+                scrub_keys(&walk, seen, &mut report).await;
+                next = stretch.to;
+                pace.reached_hash(next, report.keys);
             }
-            for page in &seen.damaged {
-                report.damaged_pages.add(|| (page.member, page.page.0, page.error.to_string()));
+            if options.check_heap {
+                pace.begin("check the heaps");
+                for member in &self.inner.topology().members {
+                    scrub_heap(member, &pace, &mut report).await;
+                }
             }
-            let walk =
-                Walk { inner: &self.inner, topology: &topology, pace: &pace, check_values: options.check_values };
-            scrub_keys(&walk, seen, &mut report).await;
-            next = stretch.to;
-            pace.reached_hash(next, report.keys);
-        }
-        if options.check_heap {
-            pace.begin("check the heaps");
-            for member in &self.inner.topology().members {
-                scrub_heap(member, &pace, &mut report).await;
-            }
-        }
-        report.bytes = pace.end().await;
-        report
+            report.bytes = pace.end().await;
+            report
+        })
     }
 }
 
 /// What the looks at keys have in common.
-struct Walk<'a, N: Link> {
-    inner: &'a Rc<Inner<N>>,
-    topology: &'a Topology<N>,
+struct Walk<'a> {
+    inner: &'a Rc<Inner>,
+    topology: &'a Topology,
     pace: &'a Pace,
     check_values: bool,
 }
 
 /// Compares the keys of a stretch, some at once.
-async fn scrub_keys<N: Link>(walk: &Walk<'_, N>, mut seen: Seen, report: &mut ScrubReport) {
+async fn scrub_keys(walk: &Walk<'_>, mut seen: Seen, report: &mut ScrubReport) {
     let mut keys = std::mem::take(&mut seen.keys).into_iter();
     let mut under_way = TaskSet::new(KEYS_AT_ONCE_MAX);
     let now = walk.inner.unix_millis();
@@ -209,7 +210,7 @@ async fn scrub_keys<N: Link>(walk: &Walk<'_, N>, mut seen: Seen, report: &mut Sc
 
 /// The members whose replicas of a key are compared. While the pool changes, those after the change need not have
 /// everything yet.
-fn compared<N: Link>(topology: &Topology<N>, seen: &Seen, key: &Key) -> Vec<u16> {
+fn compared(topology: &Topology, seen: &Seen, key: &Key) -> Vec<u16> {
     let damaged = |member: usize| {
         let home = topology.map.geometry(member).home(key.hash().home);
         seen.damaged.iter().any(|page| page.member == member && page.page == home)
@@ -228,7 +229,7 @@ struct Look {
 }
 
 impl Look {
-    async fn again<N: Link>(&mut self, topology: &Topology<N>, key: &Key) {
+    async fn again(&mut self, topology: &Topology, key: &Key) {
         self.found.clear();
         for home in std::mem::take(&mut self.replicas) {
             let index = usize::from(home);
@@ -247,7 +248,7 @@ impl Look {
     }
 
     /// Whether there is nothing to compare: to every reader the key is not there, dropped on all members or not on all yet.
-    fn is_absent<N: Link>(&self, topology: &Topology<N>) -> bool {
+    fn is_absent(&self, topology: &Topology) -> bool {
         let forgets = forgets(&topology.map);
         self.found.iter().all(|(_, found)| found.is_absent(forgets))
     }
@@ -313,7 +314,7 @@ struct Scrubbed {
     missed: Vec<usize>,
 }
 
-async fn scrub_key<N: Link>(walk: &Walk<'_, N>, key: Key, mut look: Look) -> Scrubbed {
+async fn scrub_key(walk: &Walk<'_>, key: Key, mut look: Look) -> Scrubbed {
     let (mut difference, mut floor) = (None, None);
     for turn in 0..LOOKS {
         if turn > 0 {
@@ -336,7 +337,7 @@ async fn scrub_key<N: Link>(walk: &Walk<'_, N>, key: Key, mut look: Look) -> Scr
     Scrubbed { replicas, key, value_len, is_absent, expiry, difference, missed: look.missed }
 }
 
-async fn damaged_copy<N: Link>(walk: &Walk<'_, N>, key: &Key, look: &Look) -> Option<String> {
+async fn damaged_copy(walk: &Walk<'_>, key: &Key, look: &Look) -> Option<String> {
     for (member, found) in &look.found {
         let Content::Elsewhere(length, _) = found.content else { continue };
         let _bytes = walk.inner.background_bytes.acquire(length as usize).await;

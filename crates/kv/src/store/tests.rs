@@ -16,7 +16,7 @@ pub(super) type Member = Rc<Counting<Arc<Memory>>>;
 pub(super) struct Pool {
     pub(super) members: Vec<Member>,
     pub(super) map: Map,
-    pub(super) store: Store<Member>,
+    pub(super) store: Store,
 }
 
 impl Pool {
@@ -37,7 +37,7 @@ impl Pool {
     }
 
     /// Another host.
-    pub(super) fn host(&self) -> Store<Member> {
+    pub(super) fn host(&self) -> Store {
         Store::new(self.map.clone(), self.members.iter().cloned().map(Some).collect())
     }
 

@@ -4,18 +4,18 @@ use std::rc::Rc;
 
 use pool::Map;
 
-use super::link::Link;
 use super::member::Member;
 use super::quorum::{Homes, Placement};
+use crate::link::AnyLink;
 use crate::table::Forgets;
 use crate::types::Key;
 
 /// The pool as one map has it.
-pub(super) struct Topology<N: Link> {
+pub(super) struct Topology {
     pub(super) map: Rc<Map>,
     pub(super) placement: Placement,
     /// In the map's order.
-    pub(super) members: Vec<Rc<Member<N>>>,
+    pub(super) members: Vec<Rc<Member>>,
 }
 
 /// Bits of a counter, and of a ballot's round, that count within an epoch: 2^40 operations on one key and 2^24 epochs are out
@@ -33,18 +33,18 @@ pub(super) fn forgets(map: &Map) -> Forgets {
     Forgets { below: map.floor << EPOCH_SHIFT, promised_below: epoch_start(map) }
 }
 
-impl<N: Link> Topology<N> {
+impl Topology {
     /// The pool of `map`, over namespaces in its order.
-    pub(super) fn new(map: Map, namespaces: Vec<Option<N>>) -> Topology<N> {
+    pub(super) fn new(map: Map, namespaces: Vec<Option<AnyLink>>) -> Topology {
         let map = Rc::new(map);
         debug_assert_eq!(map.members.len(), namespaces.len());
-        let member = |(index, namespace): (usize, Option<N>)| Rc::new(Member::new(index, namespace, &map));
+        let member = |(index, namespace): (usize, Option<AnyLink>)| Rc::new(Member::new(index, namespace, &map));
         let members = namespaces.into_iter().enumerate().map(member).collect();
         Topology::over(map, members)
     }
 
     /// The pool of `map`, with its members in its order.
-    pub(super) fn over(map: Rc<Map>, members: Vec<Rc<Member<N>>>) -> Topology<N> {
+    pub(super) fn over(map: Rc<Map>, members: Vec<Rc<Member>>) -> Topology {
         Topology { placement: Placement::of(&map), members, map }
     }
 

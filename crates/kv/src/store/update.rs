@@ -2,11 +2,11 @@
 
 use std::rc::Rc;
 
+use engine::task::LocalFuture;
 use engine::time;
 
 use super::ballots::{Ballots, Effect, Purpose};
 use super::error::StoreError;
-use super::link::Link;
 use super::operation::Course;
 use super::round::Majority;
 use super::topology::Topology;
@@ -15,14 +15,14 @@ use super::{Inner, Store};
 use crate::types::{Key, VALUE_BYTES_MAX, Version};
 use crate::value::Value;
 
-impl<N: Link> Store<N> {
+impl Store {
     /// Changes `key` by what `decide` makes of what is there, at once: nothing comes between. Linearizable.
     ///
     /// `decide` may run several times, once per attempt; the result is that of the attempt that took effect. An error says
     /// whether a change may have taken effect ([`StoreError::outcome_unknown`]); it is never applied twice.
     ///
     /// Two round trips if this host was the last to update the key, else three; one if `decide` keeps what a majority shows.
-    pub async fn update<R: Clone>(
+    pub async fn update<R>(
         &self,
         key: &[u8],
         decide: impl FnMut(Option<&Versioned>) -> Change<R>,
@@ -30,23 +30,42 @@ impl<N: Link> Store<N> {
         Ok(self.update_versioned(key, decide).await?.result)
     }
 
-    async fn update_versioned<R: Clone>(
+    async fn update_versioned<R>(
         &self,
         key: &[u8],
         mut decide: impl FnMut(Option<&Versioned>) -> Change<R>,
     ) -> Result<Effect<R>, StoreError> {
-        let inner = &self.inner;
-        let key = inner.key(key)?;
-        let _permit = inner.operations.acquire(1).await;
-        let (start, course) = (time::now(), Course::default());
-        let operation = async {
-            // One at a time of this host: they would only refuse each other. (By hash: strangers that share one wait, too.)
-            let _turn = inner.turns.lock(key.hash().home).await;
-            inner.on_newest(async |pool| update(inner, &pool, &key, &course, &mut decide).await).await
+        // The result of every attempt. Below, an attempt has but the number of its result, so that all of that is compiled once.
+        let mut results = Vec::new();
+        let mut numbered = |found: Option<&Versioned>| {
+            decide(found).map(|result| {
+                results.push(result);
+                results.len() - 1
+            })
         };
-        let result = inner.within(start, &course, operation).await;
-        inner.finish(&result, &inner.stats.updates, &inner.stats.update_time, start);
-        result
+        let Effect { result: number, version, timestamp } = self.update_numbered(key, &mut numbered).await?;
+        Ok(Effect { result: results.swap_remove(number), version, timestamp })
+    }
+
+    fn update_numbered<'a>(
+        &'a self,
+        key: &'a [u8],
+        decide: &'a mut dyn FnMut(Option<&Versioned>) -> Change<usize>,
+    ) -> LocalFuture<'a, Result<Effect<usize>, StoreError>> {
+        Box::pin(async move {
+            let inner = &self.inner;
+            let key = inner.key(key)?;
+            let _permit = inner.operations.acquire(1).await;
+            let (start, course) = (time::now(), Course::default());
+            let operation = async {
+                // One at a time of this host: they would only refuse each other. (By hash: strangers that share one wait, too.)
+                let _turn = inner.turns.lock(key.hash().home).await;
+                inner.on_newest(async |pool| update(inner, &pool, &key, &course, &mut *decide).await).await
+            };
+            let result = inner.within(start, &course, operation).await;
+            inner.finish(&result, &inner.stats.updates, &inner.stats.update_time, start);
+            result
+        })
     }
 
     /// Sets `key` if there is none; whether it did.
@@ -152,11 +171,11 @@ fn number_of(found: &Versioned) -> Option<i64> {
     (number.to_string() == text).then_some(number)
 }
 
-async fn update<N: Link, R: Clone>(
-    inner: &Rc<Inner<N>>,
-    pool: &Rc<Topology<N>>,
+async fn update<R: Clone>(
+    inner: &Rc<Inner>,
+    pool: &Rc<Topology>,
     key: &Key,
-    course: &Course<N>,
+    course: &Course,
     mut decide: impl FnMut(Option<&Versioned>) -> Change<R>,
 ) -> Result<Effect<R>, StoreError> {
     let round = course.begin(inner, pool, key);

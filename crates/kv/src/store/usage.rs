@@ -5,12 +5,11 @@
 
 use std::time::Duration;
 
-use device::Namespace;
+use engine::task::LocalFuture;
 use engine::time;
 use pool::{HeapGroup, TablePage};
 
 use super::Store;
-use super::link::Link;
 use crate::page::{AllocationPage, SLOTS};
 use crate::table::{Table, TableError};
 
@@ -74,7 +73,7 @@ pub struct Usage {
     pub exact: bool,
 }
 
-impl<N: Link> Store<N> {
+impl Store {
     /// Looks how full member `index` is.
     pub async fn usage(&self, index: usize) -> Result<Usage, TableError> {
         match self.table(index) {
@@ -84,37 +83,39 @@ impl<N: Link> Store<N> {
     }
 
     /// About how many keys there are: reads at most 4 MiB of each member. Small tables are counted whole.
-    pub async fn estimate(&self) -> Estimate {
-        let topology = self.inner.topology();
-        let looks = topology.members.iter().map(|member| {
-            let member = member.clone();
-            engine::task::spawn(async move {
-                let (table, epoch) = member.voting().await?;
-                let sample = table.sample(ESTIMATE_READS_MAX).await?;
-                member.counts(epoch).map(|()| sample)
-            })
-        });
-        let looks: Vec<_> = looks.collect();
-        let (mut estimate, mut weight, mut answered) = (Estimate::default(), 0, 0);
-        let (mut keys, mut tombstones, mut value_bytes) = (0, 0, 0);
-        for (index, look) in looks.into_iter().enumerate() {
-            let own = u64::from(topology.map.members[index].weight);
-            weight += own;
-            estimate.pages += u64::from(topology.map.geometry(index).table_pages);
-            let Ok(Ok(sample)) = time::timeout(ESTIMATE_TIME_MAX, look).await else {
-                estimate.unreachable.push(index);
-                continue;
-            };
-            answered += own;
-            estimate.pages_read += sample.looked;
-            keys += sample.scaled(sample.entries - sample.tombstones);
-            tombstones += sample.scaled(sample.tombstones);
-            value_bytes += sample.scaled(sample.value_bytes);
-        }
-        // Every key is counted once on each of its members; what is there of the weight stands for all of it.
-        let all = |count: u64| scaled(count, weight, answered * topology.placement.replicas() as u64);
-        (estimate.keys, estimate.tombstones, estimate.value_bytes) = (all(keys), all(tombstones), all(value_bytes));
-        estimate
+    pub fn estimate(&self) -> LocalFuture<'_, Estimate> {
+        Box::pin(async move {
+            let topology = self.inner.topology();
+            let looks = topology.members.iter().map(|member| {
+                let member = member.clone();
+                engine::task::spawn(async move {
+                    let (table, epoch) = member.voting().await?;
+                    let sample = table.sample(ESTIMATE_READS_MAX).await?;
+                    member.counts(epoch).map(|()| sample)
+                })
+            });
+            let looks: Vec<_> = looks.collect();
+            let (mut estimate, mut weight, mut answered) = (Estimate::default(), 0, 0);
+            let (mut keys, mut tombstones, mut value_bytes) = (0, 0, 0);
+            for (index, look) in looks.into_iter().enumerate() {
+                let own = u64::from(topology.map.members[index].weight);
+                weight += own;
+                estimate.pages += u64::from(topology.map.geometry(index).table_pages);
+                let Ok(Ok(sample)) = time::timeout(ESTIMATE_TIME_MAX, look).await else {
+                    estimate.unreachable.push(index);
+                    continue;
+                };
+                answered += own;
+                estimate.pages_read += sample.looked;
+                keys += sample.scaled(sample.entries - sample.tombstones);
+                tombstones += sample.scaled(sample.tombstones);
+                value_bytes += sample.scaled(sample.value_bytes);
+            }
+            // Every key is counted once on each of its members; what is there of the weight stands for all of it.
+            let all = |count: u64| scaled(count, weight, answered * topology.placement.replicas() as u64);
+            (estimate.keys, estimate.tombstones, estimate.value_bytes) = (all(keys), all(tombstones), all(value_bytes));
+            estimate
+        })
     }
 }
 
@@ -138,7 +139,7 @@ impl Sample {
     }
 }
 
-impl<N: Namespace> Table<N> {
+impl Table {
     /// Looks how full the member is.
     pub async fn usage(&self) -> Result<Usage, TableError> {
         let geometry = self.layout().geometry;

@@ -62,6 +62,17 @@ pub enum Change<R> {
     Delete(R),
 }
 
+impl<R> Change<R> {
+    /// The same change with another result.
+    pub(super) fn map<S>(self, other: impl FnOnce(R) -> S) -> Change<S> {
+        match self {
+            Change::Keep(result) => Change::Keep(other(result)),
+            Change::Put { value, options, result } => Change::Put { value, options, result: other(result) },
+            Change::Delete(result) => Change::Delete(other(result)),
+        }
+    }
+}
+
 /// What a compare-and-set came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CasOutcome {

@@ -12,7 +12,6 @@
 //!
 //! The filter keeps a miss at one read: a key that is not in a bundle looks as if it were once in 255 times per entry.
 
-use device::Namespace;
 use engine::View;
 use pool::TablePage;
 
@@ -73,7 +72,7 @@ impl Bundles {
     }
 }
 
-impl<N: Namespace> Table<N> {
+impl Table {
     /// A page with the bundles that may hold `key` (`None`: with all). `bytes`: the page as it was just read.
     pub(super) async fn complete(
         &self,

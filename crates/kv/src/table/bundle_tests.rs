@@ -14,13 +14,13 @@ fn member_of(pages: u64) -> u64 {
 }
 
 /// The first `count` keys at home in `home`.
-fn keys_of<N: Namespace>(table: &Table<N>, map: &pool::Map, home: TablePage, count: usize) -> Vec<Key> {
+fn keys_of(table: &Table, map: &pool::Map, home: TablePage, count: usize) -> Vec<Key> {
     let names = (0..).map(|number: u32| key(map, &number.to_string()));
     names.filter(|key| table.home(key) == home).take(count).collect()
 }
 
 /// Forward records of a page, entries in bundles, and deletions among them.
-async fn bundled<N: Namespace>(table: &Table<N>, page: TablePage) -> (usize, usize, usize) {
+async fn bundled(table: &Table, page: TablePage) -> (usize, usize, usize) {
     let image = table.read_page(page).await.unwrap();
     let view = table.decode_again(&image).unwrap();
     let counting: usize = view.forwards().map(|forward| forward.counting()).sum();
@@ -29,7 +29,7 @@ async fn bundled<N: Namespace>(table: &Table<N>, page: TablePage) -> (usize, usi
 }
 
 /// A table filled with short values to `percent` of what its pages can hold of them; the keys.
-async fn filled<N: Namespace>(table: &Rc<Table<N>>, map: &pool::Map, len: usize, percent: usize) -> Vec<Key> {
+async fn filled(table: &Rc<Table>, map: &pool::Map, len: usize, percent: usize) -> Vec<Key> {
     let geometry = table.layout.geometry;
     let room = geometry.page_size as usize - crate::page::HEADER_BYTES;
     let count = geometry.table_pages as usize * room / (32 + 6 + len) * percent / 100;
@@ -42,7 +42,7 @@ async fn filled<N: Namespace>(table: &Rc<Table<N>>, map: &pool::Map, len: usize,
 }
 
 /// A page that takes no more, and its keys.
-async fn full_page<N: Namespace>(table: &Rc<Table<N>>, map: &pool::Map) -> (TablePage, Vec<Key>) {
+async fn full_page(table: &Rc<Table>, map: &pool::Map) -> (TablePage, Vec<Key>) {
     let home = TablePage(3);
     let mut stored = Vec::new();
     for key in keys_of(table, map, home, 200) {
@@ -58,8 +58,8 @@ async fn full_page<N: Namespace>(table: &Rc<Table<N>>, map: &pool::Map) -> (Tabl
     panic!("it takes {} values", stored.len());
 }
 
-async fn rebuild<N: Namespace>(
-    table: &Rc<Table<N>>,
+async fn rebuild(
+    table: &Rc<Table>,
     home: TablePage,
     damaged: super::rebuild::Damaged,
     records: &[(Key, Record, Ballot)],
@@ -142,7 +142,7 @@ fn every_key_of_a_full_page_can_be_deleted() {
 }
 
 /// A page that the value of another fills as far as a guest may.
-async fn page_of_a_guest<N: Namespace>(table: &Rc<Table<N>>, map: &pool::Map) -> TablePage {
+async fn page_of_a_guest(table: &Rc<Table>, map: &pool::Map) -> TablePage {
     let home = TablePage(3);
     for key in keys_of(table, map, home, 2) {
         table.store_if_newer(&key, &record(ts(1, 1), Some(table.guest_bytes_max())), None, None).await.unwrap();
@@ -204,7 +204,7 @@ fn a_key_of_a_page_that_a_guest_fills_leaves_it_by_itself() {
 }
 
 /// A page that has several bundles, and guests, and its bundles.
-async fn page_of_bundles<N: Namespace>(table: &Table<N>) -> (TablePage, Vec<crate::page::Reference>) {
+async fn page_of_bundles(table: &Table) -> (TablePage, Vec<crate::page::Reference>) {
     let mut chosen = None;
     for page in (0..table.layout.geometry.table_pages).map(TablePage) {
         let image = table.read_page(page).await.unwrap();

@@ -9,7 +9,6 @@
 //! A cleared page has no next version. To bump it is to clear it again, under another salt: a rebuild that began from the bytes
 //! before fails at its compare, and one that begins from these places its copies after that.
 
-use device::Namespace;
 use engine::{Buf, View};
 use pool::TablePage;
 
@@ -17,7 +16,7 @@ use super::rebuild::DamageMark;
 use super::{Table, TableError, bump};
 use crate::page::{CHECKSUM_BYTE, Draft, PageError, TablePageView};
 
-impl<N: Namespace> Table<N> {
+impl Table {
     /// The bytes of a cleared page, never the same twice.
     pub(super) fn cleared(&self, page: TablePage) -> View {
         let draft = Draft::rebuild(self.identity(page), self.layout.page_bytes(), engine::task::random_u64());

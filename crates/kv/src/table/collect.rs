@@ -22,7 +22,6 @@
 
 use std::time::Duration;
 
-use device::Namespace;
 use pool::{HeapGroup, HeapPage, TablePage};
 
 use super::group::{Answer, Change, STAMP_SECONDS, stamp_now};
@@ -52,7 +51,7 @@ pub enum Collected {
     Gone,
 }
 
-impl<N: Namespace> Table<N> {
+impl Table {
     /// The extents of a heap group: tag, and the claim of the first slot.
     pub async fn extents(&self, group: HeapGroup) -> Result<Vec<(u64, Claim)>, TableError> {
         let page = self.read_allocation(group).await?;

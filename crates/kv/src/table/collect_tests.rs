@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use device::Memory;
-
 use super::tests::{audit, get, key, record, ts, value_of};
 use super::*;
 use crate::testing::{Counting, create, memories, run};
 
 /// Looks at every extent and guest of a member; what was freed.
-async fn collect<N: Namespace>(table: &Table<N>, age_min: Duration) -> usize {
+async fn collect(table: &Table, age_min: Duration) -> usize {
     let geometry = table.layout.geometry;
     let mut freed = 0;
     for group in (0..geometry.heap_groups).map(pool::HeapGroup) {
@@ -157,7 +155,7 @@ fn a_store_and_a_collector_never_leave_a_reference_to_nowhere() {
 }
 
 /// Fills the homes of the keys that the test writes, so that their values have to go elsewhere.
-async fn fill(table: &Rc<Table<std::sync::Arc<Memory>>>, map: &pool::Map, len: usize) {
+async fn fill(table: &Rc<Table>, map: &pool::Map, len: usize) {
     let homes: Vec<_> = (0..4).map(|number| table.home(&key(map, &number.to_string()))).collect();
     for number in 0..20_000 {
         let key = key(map, &format!("filler {number}"));

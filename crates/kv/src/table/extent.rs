@@ -51,7 +51,7 @@ pub(super) struct Part {
     pub(super) tag: u64,
 }
 
-impl<N: Namespace> Table<N> {
+impl Table {
     /// Writes a value of the key at home in `home` to the heap, stable when done.
     pub(super) async fn place_extents(
         &self,

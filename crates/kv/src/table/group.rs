@@ -7,7 +7,6 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use device::Namespace;
 use engine::View;
 use pool::{HeapGroup, TablePage};
 
@@ -109,7 +108,7 @@ impl Change {
     }
 }
 
-impl<N: Namespace> Table<N> {
+impl Table {
     /// Has `change` stored, with whatever else is to be changed in the group.
     pub(super) async fn change_group(&self, group: HeapGroup, change: Change) -> Result<Answer, TableError> {
         let request = Rc::new(Request { change, answer: RefCell::new(None) });

@@ -4,7 +4,6 @@
 //! reference. A page takes guests only up to [`GUEST_FILL_MAX`]: nobody moves them, and what is left must do for the
 //! forward records of the page's own entries.
 
-use device::Namespace;
 use engine::View;
 use pool::TablePage;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -36,7 +35,7 @@ enum Changed {
     Full(usize),
 }
 
-impl<N: Namespace> Table<N> {
+impl Table {
     /// The longest guest there can be.
     pub(super) fn guest_bytes_max(&self) -> usize {
         self.guest_room() - GUEST_FIXED_BYTES

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use device::Namespace;
 use engine::time::Instant;
 use pool::{HeapGroup, HeapPage, TablePage};
 
@@ -31,7 +30,7 @@ pub(super) struct HeapFull {
     seen: Instant,
 }
 
-impl<N: Namespace> Table<N> {
+impl Table {
     /// Claims `pages` data pages in a row.
     pub(super) async fn claim(&self, home: TablePage, pages: usize, tag: u64) -> Result<HeapPage, TableError> {
         const NO_ROOM: TableError = TableError::OutOfSpace("no run of free pages is left in the heap");

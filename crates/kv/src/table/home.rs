@@ -13,7 +13,6 @@
 
 use std::rc::Rc;
 
-use device::Namespace;
 use engine::View;
 use pool::TablePage;
 
@@ -92,7 +91,7 @@ fn with_back(view: &TablePageView<'_>, copy: &Copy, bytes: &View) -> Option<View
     fits.then(|| draft.encode().expect("invariant: what is committed is no less than what is used").freeze())
 }
 
-impl<N: Namespace> Table<N> {
+impl Table {
     /// Brings something of `page`, just written as `image`, back to it, if it has room, and there is time for that.
     pub(super) fn bring_home_later(self: &Rc<Self>, page: TablePage, image: &View) {
         if self.coming_home.borrow().contains(&page.0) {

@@ -9,13 +9,13 @@ use crate::testing::{Counting, create, memories, run};
 type Link = Counting<std::sync::Arc<device::Memory>>;
 
 /// What a page says of its copies outside.
-async fn outside<N: Namespace>(table: &Table<N>, page: TablePage) -> usize {
+async fn outside(table: &Table, page: TablePage) -> usize {
     let image = table.read_page(page).await.unwrap();
     table.references(&image).unwrap().len()
 }
 
 /// Five values of 900 bytes in a page, which has room for four; the last is elsewhere.
-async fn overfull<N: Namespace>(table: &Rc<Table<N>>, map: &pool::Map, home: TablePage) -> Vec<Key> {
+async fn overfull(table: &Rc<Table>, map: &pool::Map, home: TablePage) -> Vec<Key> {
     let names = (0..).map(|number: u32| key(map, &number.to_string()));
     let mut keys: Vec<_> = names.filter(|key| table.home(key) == home).take(5).collect();
     for key in &keys {
@@ -32,7 +32,7 @@ async fn overfull<N: Namespace>(table: &Rc<Table<N>>, map: &pool::Map, home: Tab
 }
 
 /// A member that counts, this host's table of it, and the keys of a page that is overfull.
-async fn scene(home: TablePage) -> (Rc<Link>, Rc<Table<Rc<Link>>>, Vec<Key>) {
+async fn scene(home: TablePage) -> (Rc<Link>, Rc<Table>, Vec<Key>) {
     let member = Counting::new(memories(1, (1152 << 10) + 64 * 4096)[0].clone());
     let map = create(std::slice::from_ref(&member), 1, 1000).await;
     let table = Table::new(member.clone(), &map, 0);

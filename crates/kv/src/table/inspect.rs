@@ -17,7 +17,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use device::Namespace;
 use engine::View;
 use pool::{HeapGroup, HeapPage, TablePage};
 
@@ -157,7 +156,7 @@ impl Marks {
     }
 }
 
-impl<N: Namespace> Table<N> {
+impl Table {
     /// Reads all allocation pages. `pace` is called before each command with the bytes that it reads and the share that is
     /// done, and may wait.
     pub(crate) async fn heap(&self, pace: impl AsyncFn(u64, f64)) -> Result<Heap, TableError> {

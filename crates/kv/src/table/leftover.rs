@@ -12,7 +12,6 @@
 use std::rc::Weak;
 use std::time::Duration;
 
-use device::Namespace;
 use pool::{HeapGroup, TablePage};
 
 use super::group::Change;
@@ -42,7 +41,7 @@ pub(super) enum Leftover {
     Undecided(TablePage, Copy, Option<Header>),
 }
 
-impl<N: Namespace> Table<N> {
+impl Table {
     /// Remembers a leftover, and sees to it that it is tried again.
     pub(super) fn keep(&self, leftover: Leftover) {
         if self.leftovers.borrow().len() >= LEFTOVERS_MAX {
@@ -105,7 +104,7 @@ fn is_past(now: &Header, expected: &Header) -> bool {
     if now.salt == expected.salt { now.version > expected.version } else { now.salt != 0 }
 }
 
-async fn keep_sweeping<N: Namespace>(table: Weak<Table<N>>) {
+async fn keep_sweeping(table: Weak<Table>) {
     let mut pause = RETRY_FIRST;
     loop {
         engine::time::sleep(pause).await;

@@ -41,6 +41,7 @@ use engine::sync::Semaphore;
 use engine::{Buf, View};
 use pool::{Layout, TablePage};
 
+use crate::link::AnyLink;
 use crate::page::{Entry, HEADER_BYTES, PageError, PlaceKind, Reference, TablePageView};
 use crate::types::{Applied, Key, OpId, Timestamp};
 use crate::value::Value;
@@ -188,8 +189,8 @@ pub(crate) fn bump(counter: &Cell<u64>) {
 }
 
 /// One member's table, as hosts of one epoch use it. Share it by `Rc`.
-pub struct Table<N> {
-    namespace: Rc<N>,
+pub struct Table {
+    namespace: AnyLink,
     layout: Layout,
     incarnation: u64,
     epoch: u64,
@@ -210,23 +211,23 @@ pub struct Table<N> {
     leftovers: RefCell<VecDeque<leftover::Leftover>>,
     /// A task tries the leftovers again.
     sweeping: Cell<bool>,
-    me: Weak<Table<N>>,
+    me: Weak<Table>,
     /// What it did.
     pub stats: TableStats,
 }
 
-impl<N: Namespace> Table<N> {
+impl Table {
     /// The table of member `index` of `map`, on its namespace.
-    pub fn new(namespace: N, map: &pool::Map, index: usize) -> Rc<Table<N>> {
-        Table::over(Rc::new(namespace), map, index)
+    pub fn new(namespace: impl Into<AnyLink>, map: &pool::Map, index: usize) -> Rc<Table> {
+        Table::over(namespace.into(), map, index)
     }
 
     /// The same member's table in another map. What is under way here goes on as an operation of the older epoch.
-    pub(crate) fn successor(&self, map: &pool::Map, index: usize) -> Rc<Table<N>> {
+    pub(crate) fn successor(&self, map: &pool::Map, index: usize) -> Rc<Table> {
         Table::over(self.namespace.clone(), map, index)
     }
 
-    fn over(namespace: Rc<N>, map: &pool::Map, index: usize) -> Rc<Table<N>> {
+    fn over(namespace: AnyLink, map: &pool::Map, index: usize) -> Rc<Table> {
         let layout = Layout::new(map.geometry(index), namespace.info().block_size);
         let groups = u64::from(layout.geometry.heap_groups.max(1));
         Rc::new_cyclic(|me| Table {
@@ -254,7 +255,7 @@ impl<N: Namespace> Table<N> {
     }
 
     /// The member's namespace.
-    pub fn namespace(&self) -> &N {
+    pub fn namespace(&self) -> &AnyLink {
         &self.namespace
     }
 
@@ -373,7 +374,7 @@ impl PageImage {
     }
 
     /// Every entry of a page that was read whole: key, timestamp and content.
-    pub fn entries<N: Namespace>(&self, table: &Table<N>) -> Result<Vec<(Vec<u8>, Found)>, TableError> {
+    pub fn entries(&self, table: &Table) -> Result<Vec<(Vec<u8>, Found)>, TableError> {
         let view = table.decode_again(self)?;
         let found = |entry: &Entry<'_>, bytes: &View| (entry.key.to_vec(), Found::of(entry, bytes));
         let mut entries: Vec<_> = view.entries().map(|entry| found(&entry, &self.bytes)).collect();
@@ -382,7 +383,7 @@ impl PageImage {
     }
 
     /// Bytes of records, and bytes there is room for.
-    pub fn fill<N: Namespace>(&self, table: &Table<N>) -> Result<(usize, usize), TableError> {
+    pub fn fill(&self, table: &Table) -> Result<(usize, usize), TableError> {
         let view = table.decode_again(self)?;
         Ok((view.header().used as usize, view.header().used as usize + view.free()))
     }

@@ -1,6 +1,5 @@
 //! Reading pages: one by one, or many at once.
 
-use device::Namespace;
 use engine::View;
 use engine::task::TaskSet;
 use pool::TablePage;
@@ -12,7 +11,7 @@ use crate::types::Key;
 /// Bundles of neighbouring pages that are read at once. Guessed: enough to hide a round trip, few enough for one member.
 const BUNDLES_AT_ONCE_MAX: usize = 8;
 
-impl<N: Namespace> Table<N> {
+impl Table {
     /// Reads one page and its bundles; [`TableError::Page`] if it has no vote.
     pub async fn read_page(&self, page: TablePage) -> Result<PageImage, TableError> {
         let bytes = self.read_raw(page).await?;

@@ -11,7 +11,6 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use device::Namespace;
 use engine::View;
 use pool::TablePage;
 use xxhash_rust::xxh3::xxh3_64;
@@ -73,7 +72,7 @@ impl Damaged {
     }
 }
 
-impl<N: Namespace> Table<N> {
+impl Table {
     /// A page, if it is damaged; `None` if it is good (again). A page of a newer format is an error: it is not damaged,
     /// and what a newer version wrote would be lost by a rebuild.
     pub(crate) async fn damaged_page(&self, page: TablePage) -> Result<Option<Damaged>, TableError> {
@@ -115,7 +114,7 @@ impl<N: Namespace> Table<N> {
         self: &Rc<Self>,
         page: TablePage,
         damaged: Damaged,
-    ) -> Result<Rebuilding<N>, TableError> {
+    ) -> Result<Rebuilding, TableError> {
         // Its values may need all the room that they had.
         self.save_room();
         let good = match damaged.lost {
@@ -171,8 +170,8 @@ struct Good {
 }
 
 /// A page that is being rebuilt, record by record. It holds no more values than fit a page: others are placed at once.
-pub(crate) struct Rebuilding<N: Namespace> {
-    table: Rc<Table<N>>,
+pub(crate) struct Rebuilding {
+    table: Rc<Table>,
     page: TablePage,
     good: Good,
     records: Vec<Gathered>,
@@ -189,7 +188,7 @@ struct Gathered {
     elsewhere: Option<u32>,
 }
 
-impl<N: Namespace> Rebuilding<N> {
+impl Rebuilding {
     fn room(&self) -> usize {
         self.table.room()
     }

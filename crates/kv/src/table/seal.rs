@@ -6,7 +6,6 @@
 
 use std::rc::Rc;
 
-use device::Namespace;
 use pool::TablePage;
 
 use super::bundle::{Bundled, Bundles};
@@ -34,7 +33,7 @@ struct Unlinked {
     doubt: Option<Header>,
 }
 
-impl<N: Namespace> Table<N> {
+impl Table {
     /// Seals a page for this table's epoch. `image`: the page if it was read just now. Done means stable.
     pub async fn seal(self: &Rc<Self>, page: TablePage, image: Option<PageImage>) -> Result<Sealed, TableError> {
         self.seal_and_drop(page, image, |_| true).await

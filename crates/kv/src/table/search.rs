@@ -5,7 +5,6 @@
 //! roomiest page seen so far goes instead. Only when nothing in the home page is short enough for that are more pages looked
 //! at, and [`PROBES_MAX`] of them in all.
 
-use device::Namespace;
 use pool::TablePage;
 
 use super::{Table, TableError};
@@ -119,7 +118,7 @@ impl Search {
     }
 }
 
-impl<N: Namespace> Table<N> {
+impl Table {
     /// A search that has not begun.
     pub(super) fn search(&self) -> Search {
         Search::new(self.guest_bytes_max(), self.layout.geometry.heap_groups > 0)

@@ -11,7 +11,6 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use device::Namespace;
 use engine::sync::Notify;
 use engine::time::Instant;
 use pool::HeapGroup;
@@ -51,7 +50,7 @@ impl Stock {
     }
 }
 
-impl<N: Namespace> Table<N> {
+impl Table {
     /// `pages` pages in a row of the stock, if it has them. Sees to it that there is more next time.
     pub(super) fn take_stock(&self, pages: usize) -> Option<Run> {
         if self.is_tight() {

@@ -10,7 +10,6 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use device::Namespace;
 use engine::View;
 use engine::time::Instant;
 use pool::TablePage;
@@ -116,7 +115,7 @@ enum Step {
     Missed,
 }
 
-impl<N: Namespace> Table<N> {
+impl Table {
     /// Does what `request` says for `key`, by the rules of `register`. Done means stable.
     pub async fn apply(self: &Rc<Self>, key: &Key, request: &Request, known: Known) -> Result<Reply, TableError> {
         let room = self.room();

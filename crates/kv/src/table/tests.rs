@@ -30,7 +30,7 @@ pub(super) fn key(map: &pool::Map, name: &str) -> Key {
     Key::new(name.as_bytes(), map.hash_seed).unwrap()
 }
 
-pub(super) async fn get<N: Namespace>(table: &Table<N>, key: &Key) -> (Timestamp, Option<Vec<u8>>) {
+pub(super) async fn get(table: &Table, key: &Key) -> (Timestamp, Option<Vec<u8>>) {
     let mut found = table.read(key).await.unwrap();
     loop {
         if matches!(found.content, Content::Nothing) {
@@ -50,7 +50,7 @@ fn is_bound(claim: &crate::page::Claim) -> bool {
 
 /// Looks at a member from outside: every reference must lead to slots that its tag owns, no slot may have two owners, and
 /// (`exact`) nothing may be claimed that nobody refers to. Returns (data pages claimed, guests).
-pub(super) async fn audit<N: Namespace>(table: &Table<N>, exact: bool) -> (usize, usize) {
+pub(super) async fn audit(table: &Table, exact: bool) -> (usize, usize) {
     let geometry = table.layout.geometry;
     let (mut tags, mut guests, mut used_guests) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for page in (0..geometry.table_pages).map(TablePage) {
@@ -314,7 +314,7 @@ async fn hammer(seed: u64, host: u64, memory: Arc<Memory>, map: Rc<pool::Map>, w
         write_error_ppm: 10_000,
         delay: Duration::ZERO..Duration::from_millis(2),
     };
-    let table = Table::new(Fault::new(memory, config), &map, 0);
+    let table = Table::new(std::rc::Rc::new(Fault::new(memory, config)), &map, 0);
     let (mut acknowledged, mut seen) = (Vec::new(), BTreeMap::<String, Timestamp>::new());
     for counter in 1..=work.operations {
         let draw = engine::task::random_u64() as usize;

@@ -29,7 +29,7 @@ const TABLE_SHARE: u32 = 10;
 pub type Remote = Rc<RemoteNamespace>;
 
 /// The store as a host of the simulation has it.
-pub type HostStore = Store<Remote>;
+pub type HostStore = Store;
 
 /// What a host must know to reach the pool: what a configuration file would tell it.
 #[derive(Clone)]

@@ -103,13 +103,13 @@ impl Voters {
     }
 }
 
-impl MapSource<Remote> for Voters {
+impl MapSource for Voters {
     fn newest(&self) -> LocalFuture<'_, Result<Map, String>> {
         Box::pin(self.look())
     }
 
-    fn connect<'a>(&'a self, map: &'a Map, index: usize) -> LocalFuture<'a, Option<Remote>> {
-        Box::pin(async move { self.namespace(map, index) })
+    fn connect<'a>(&'a self, map: &'a Map, index: usize) -> LocalFuture<'a, Option<kv::AnyLink>> {
+        Box::pin(async move { self.namespace(map, index).map(kv::AnyLink::from) })
     }
 
     fn raise_epoch(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {

@@ -17,7 +17,7 @@ use kv::store::{LIST_ENTRIES_MAX, Store};
 use serde::Serialize;
 
 use crate::cli::{Given, KvDeleteArgs, KvGetArgs, KvImportArgs, KvListArgs, KvPutArgs, KvVerb};
-use crate::client::{self, Connected};
+use crate::client;
 use crate::exit::Failure;
 use crate::tree::Tree;
 use crate::{output, reactors};
@@ -67,7 +67,7 @@ pub fn object_failure(error: ObjectError) -> Failure {
 }
 
 /// Lets what outlives its operation finish, so that no replica is left behind only because the program ended.
-pub async fn settle(store: &Store<Connected>) {
+pub async fn settle(store: &Store) {
     if time::timeout(SETTLE_TIME, store.settle()).await.is_err() {
         tracing::warn!(
             "some replicas have not taken the last writes yet; the gateway's repair, or `kv repair`, mends that"

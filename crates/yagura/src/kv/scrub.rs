@@ -10,7 +10,7 @@ use kv::store::{
 use serde::Serialize;
 
 use crate::cli::{KvRepairArgs, KvScrubArgs, Walk};
-use crate::client::{self, Connected};
+use crate::client;
 use crate::exit::Failure;
 use crate::output;
 use crate::size::Size;
@@ -57,7 +57,7 @@ pub fn walk_bar(quiet: bool) -> (indicatif::ProgressBar, ShowProgress) {
 }
 
 /// Reads and compares everything.
-pub async fn scrub_store(store: &Store<Connected>, data: bool, rate: Option<Size>, quiet: bool) -> Scrubbed {
+pub async fn scrub_store(store: &Store, data: bool, rate: Option<Size>, quiet: bool) -> Scrubbed {
     let (bar, progress) = walk_bar(quiet);
     let start = time::now();
     let options = ScrubOptions {

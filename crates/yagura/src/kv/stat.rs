@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::scrub::walk_bar;
 use crate::cli::KvStatArgs;
-use crate::client::{self, Connected};
+use crate::client;
 use crate::exit::Failure;
 use crate::output;
 use crate::size::Size;
@@ -70,7 +70,7 @@ pub async fn stat(args: &KvStatArgs) -> Result<(), Failure> {
 }
 
 /// Counts every key.
-async fn count(store: &Store<Connected>, quiet: bool) -> Estimate {
+async fn count(store: &Store, quiet: bool) -> Estimate {
     let (bar, progress) = walk_bar(quiet);
     let report = store.scrub(&ScrubOptions { progress: Some(progress), ..ScrubOptions::default() }).await;
     bar.finish_and_clear();

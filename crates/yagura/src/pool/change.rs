@@ -3,12 +3,13 @@
 use std::rc::Rc;
 
 use device::Namespace;
+use kv::AnyLink;
 use pool::balance::moved;
 use pool::{Change, Map, MemberId, NewMember, Request, State};
 use serde::Serialize;
 
 use crate::cli::{Changing, PoolAddArgs, PoolMembersArgs, PoolRebalanceArgs, PoolReplaceArgs, PoolWeightArgs, Walk};
-use crate::client::{self, Connected, Found, Reached, Source, Way};
+use crate::client::{self, Found, Reached, Source, Way};
 use crate::exit::Failure;
 use crate::output;
 use crate::size::Size;
@@ -89,10 +90,10 @@ async fn reach(walk: &Walk) -> Result<(Way, Reached), Failure> {
 
 /// What will stand for the namespaces in the map, all of them fit and free.
 async fn candidates(
-    new: Vec<NewMember<Connected>>,
+    new: Vec<NewMember<AnyLink>>,
     map: &Map,
     force: bool,
-) -> Result<(Vec<pool::Member>, Vec<NewMember<Connected>>), Failure> {
+) -> Result<(Vec<pool::Member>, Vec<NewMember<AnyLink>>), Failure> {
     let mut members = Vec::with_capacity(new.len());
     for new in &new {
         members.push(pool::candidate(new, map, None, force).await.map_err(client::pool_failure)?);
@@ -127,7 +128,7 @@ async fn carry(
     changing: &Changing,
     reached: &Reached,
     request: Request,
-    new: Vec<NewMember<Connected>>,
+    new: Vec<NewMember<AnyLink>>,
 ) -> Result<(), Failure> {
     let source = reached.source();
     // What somebody who was stopped half-way has left is in force from here on, or never will be: what it names as a member

@@ -14,13 +14,13 @@ use std::time::Duration;
 use engine::net::TcpListener;
 use engine::sync::MailReceiver;
 use engine::{task, time};
-use kv::resp::{CONNECTIONS_MAX, Gateway, Shared};
+use kv::resp::{CONNECTIONS_MAX, Shared};
 use kv::store::{RepairerOptions, Store};
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 
 use crate::cli::UpArgs;
-use crate::client::{Connected, Way};
+use crate::client::Way;
 use crate::exit::Failure;
 use crate::race::{First, first_of};
 use crate::stop::Reason;
@@ -68,7 +68,7 @@ pub struct Running {
     /// What it tells.
     pub news: MailReceiver<News>,
     /// The store.
-    pub store: Store<Connected>,
+    pub store: Store,
 }
 
 /// Runs until a signal, or with `--once` until the drill is over.
@@ -131,7 +131,7 @@ async fn serve(
     let running = Running { supervisor, news, store };
     let repairer = running.store.start_repairer(RepairerOptions { at_start: !created, bytes_per_second: None });
     let shared = Arc::new(Shared::default());
-    let gateway = Rc::new(Gateway::new(Rc::new(running.store.clone()), shared.clone(), CONNECTIONS_MAX));
+    let gateway = Rc::new(running.store.gateway(shared.clone(), CONNECTIONS_MAX));
     let listener = listen(args.listen)?;
     let mut ready = Ready {
         gateway: listener.local_addr(),
@@ -212,11 +212,7 @@ async fn all_started(news: &MailReceiver<News>, state: &mut State) -> Result<Vec
 }
 
 /// `nodes`: how many there are, of which those at `addresses` serve.
-async fn open_or_create(
-    args: &UpArgs,
-    addresses: &[String],
-    nodes: usize,
-) -> Result<(Store<Connected>, bool), Failure> {
+async fn open_or_create(args: &UpArgs, addresses: &[String], nodes: usize) -> Result<(Store, bool), Failure> {
     match client::reach(&Way::plain(), addresses).await {
         Ok(reached) => Ok((reached.store(), false)),
         // A pool that is made of some of the nodes would leave the others out for good.
