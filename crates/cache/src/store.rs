@@ -409,7 +409,7 @@ fn empty_index(shards: usize, budget: &Budget) -> Index {
 const _: fn() = || {
     fn shared<T: Send + Sync>() {}
     shared::<Store<()>>();
-    shared::<Store<crate::flash::Tier<device::Memory>>>();
+    shared::<Store<crate::flash::Tier>>();
 };
 
 impl Cell {

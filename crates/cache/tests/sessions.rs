@@ -19,7 +19,7 @@ use device::{Memory, Namespace};
 use engine::sim::{SimConfig, World};
 use engine::{Mapped, task};
 
-type Tiered = Store<Tier<Memory>>;
+type Tiered = Store<Tier>;
 
 const CONNECTIONS: u64 = 6;
 /// Keys; a third of them are counters.

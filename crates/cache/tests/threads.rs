@@ -24,7 +24,7 @@ const THREADS: usize = 3;
 const COMMANDS: usize = 60_000;
 
 struct Shared {
-    store: Store<Tier<Memory>>,
+    store: Store<Tier>,
     /// Of each key the number that was put last, changed while its slot is held: 0 after a removal.
     last: Vec<AtomicU64>,
     drawn: AtomicU64,

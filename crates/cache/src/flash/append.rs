@@ -50,7 +50,7 @@ fn kept_back(reason: Reason) -> usize {
     if reason == Reason::Kept { 0 } else { FREE_FOR_KEPT }
 }
 
-impl<N> FlashLog<N> {
+impl FlashLog {
     /// Puts an item into the log: a copy into memory that is written later. Its place is known, and it can be read
     /// there, at once.
     ///

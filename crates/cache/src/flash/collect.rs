@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use device::Namespace;
+use engine::task::LocalFuture;
 use engine::time;
 
 use super::FlashLog;
@@ -32,8 +32,8 @@ pub struct Listed {
 /// the index, or fetches the item, appends it anew ([`super::Reason::Kept`]) and changes the index; nothing of it needs
 /// to be invalidated. (An append that is refused as full waits for [`FlashLog::room`], as long as there may be some, or
 /// gives the item up.) Then the segment is given back by [`Collection::finish`]. Dropping a collection does that too.
-pub struct Collection<'a, N> {
-    log: &'a FlashLog<N>,
+pub struct Collection<'a> {
+    log: &'a FlashLog,
     segment: u32,
     items: Vec<Listed>,
 }
@@ -48,13 +48,13 @@ pub enum Wanted {
 }
 
 /// What is to be collected next.
-enum Oldest<'a, N> {
+enum Oldest<'a> {
     /// What could not be written; its items are known.
-    Abandoned(Collection<'a, N>),
+    Abandoned(Collection<'a>),
     Sealed(u32),
 }
 
-impl<N> FlashLog<N> {
+impl FlashLog {
     /// Waits until a segment should be collected, or the log has ended.
     pub async fn collection_wanted(&self) -> Wanted {
         self.until(|state| {
@@ -67,43 +67,46 @@ impl<N> FlashLog<N> {
     }
 }
 
-impl<N: Namespace> FlashLog<N> {
+impl FlashLog {
     /// Takes the oldest segment to be collected, if there are too few that are free, or one that could not be written. `None` also
     /// where its target is away, or somebody else has just taken it: to be tried again a little later.
     ///
     /// From now on its items do not outlive a kill of the process: they leave the index, and who changes a key later
     /// could not invalidate them.
-    pub async fn collect(&self) -> Option<Collection<'_, N>> {
-        let segment = match self.oldest()? {
-            Oldest::Abandoned(collection) => return Some(collection),
-            Oldest::Sealed(segment) => segment,
-        };
-        let life = self.lives[segment as usize].load(Ordering::Acquire);
-        let (records, bytes_read) = records_of(&*self.namespace, &self.geometry, segment, life).await;
-        count(&self.counters.device_read_bytes, bytes_read as usize);
-        if records.as_ref().is_err_and(is_away) || self.lock().sealed.pop_front_if(|front| *front == segment).is_none()
-        {
-            return None;
-        }
-        self.journal.strike(segment);
-        // From here on the segment is given back however this ends.
-        let mut collection = self.collection(segment, &[]);
-        match records {
-            Ok(Some(records)) => collection.list(&records),
-            Ok(None) => {
-                count(&self.counters.checksum_errors, 1);
-                self.note_trouble(Some(format!("the summary of segment {segment} is damaged")));
+    pub fn collect(&self) -> LocalFuture<'_, Option<Collection<'_>>> {
+        Box::pin(async move {
+            let segment = match self.oldest()? {
+                Oldest::Abandoned(collection) => return Some(collection),
+                Oldest::Sealed(segment) => segment,
+            };
+            let life = self.lives[segment as usize].load(Ordering::Acquire);
+            let (records, bytes_read) = records_of(&self.namespace, &self.geometry, segment, life).await;
+            count(&self.counters.device_read_bytes, bytes_read as usize);
+            if records.as_ref().is_err_and(is_away)
+                || self.lock().sealed.pop_front_if(|front| *front == segment).is_none()
+            {
+                return None;
             }
-            Err(error) => {
-                count(&self.counters.read_errors, 1);
-                self.note_trouble(Some(format!("the summary of segment {segment} cannot be read: {error}")));
+            self.journal.strike(segment);
+            // From here on the segment is given back however this ends.
+            let mut collection = self.collection(segment, &[]);
+            match records {
+                Ok(Some(records)) => collection.list(&records),
+                Ok(None) => {
+                    count(&self.counters.checksum_errors, 1);
+                    self.note_trouble(Some(format!("the summary of segment {segment} is damaged")));
+                }
+                Err(error) => {
+                    count(&self.counters.read_errors, 1);
+                    self.note_trouble(Some(format!("the summary of segment {segment} cannot be read: {error}")));
+                }
             }
-        }
-        tracing::trace!(segment, items = collection.items.len(), "flash: a segment is collected");
-        Some(collection)
+            tracing::trace!(segment, items = collection.items.len(), "flash: a segment is collected");
+            Some(collection)
+        })
     }
 
-    fn oldest(&self) -> Option<Oldest<'_, N>> {
+    fn oldest(&self) -> Option<Oldest<'_>> {
         let mut state = self.lock();
         // What is stable when it is closed stays as it is.
         if state.failed.is_some() || self.is_closed.load(Ordering::Acquire) || !state.wants_collection() {
@@ -116,14 +119,14 @@ impl<N: Namespace> FlashLog<N> {
         Some(Oldest::Abandoned(self.collection(segment, &records)))
     }
 
-    fn collection(&self, segment: u32, records: &[u64]) -> Collection<'_, N> {
+    fn collection(&self, segment: u32, records: &[u64]) -> Collection<'_> {
         let mut collection = Collection { log: self, segment, items: Vec::new() };
         collection.list(records);
         collection
     }
 }
 
-impl<N> Collection<'_, N> {
+impl Collection<'_> {
     fn list(&mut self, records: &[u64]) {
         let first = self.log.geometry.first_page(self.segment);
         let mut slots = vec![0; self.log.geometry.segment_pages as usize];
@@ -151,7 +154,7 @@ impl<N> Collection<'_, N> {
     }
 }
 
-impl<N: Namespace> Collection<'_, N> {
+impl Collection<'_> {
     /// Reads an item to be kept. Where the target is away that is waited for; should it stay away the log ends.
     pub async fn fetch(&self, item: Listed) -> Option<Fetched> {
         for _ in 0..AWAY_TRIES_MAX {
@@ -165,7 +168,7 @@ impl<N: Namespace> Collection<'_, N> {
     }
 }
 
-impl<N> Drop for Collection<'_, N> {
+impl Drop for Collection<'_> {
     fn drop(&mut self) {
         let mut state = self.log.lock();
         self.log.lives[self.segment as usize].store(0, Ordering::Release);

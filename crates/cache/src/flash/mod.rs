@@ -26,6 +26,7 @@ mod counters;
 pub mod fuzz;
 pub(crate) mod item;
 pub(crate) mod journal;
+mod medium;
 mod open;
 mod options;
 pub(crate) mod page;
@@ -40,7 +41,7 @@ mod tier;
 mod write;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
 use engine::sync::{MailReceiver, MailSender};
@@ -50,6 +51,7 @@ pub use collect::{Collection, Listed, Wanted};
 pub use counters::FlashStats;
 pub use item::Origin;
 pub use journal::Boot;
+pub use medium::Medium;
 pub use open::{Fresh, OpenError, Recovery};
 pub use options::{
     BUFFERED_SEGMENTS_MIN, Options, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_MIN, SEGMENTS_WANTED,
@@ -74,8 +76,8 @@ const TROUBLE_MAX: u32 = 1024;
 const TROUBLE_OF_ONE: u32 = 16;
 
 /// The log. Shared by all threads as `Arc`; one of them runs [`FlashLog::run`].
-pub struct FlashLog<N> {
-    namespace: Arc<N>,
+pub struct FlashLog {
+    namespace: Medium,
     journal: Journal,
     geometry: Geometry,
     origin: Origin,
@@ -95,7 +97,7 @@ pub struct FlashLog<N> {
     writer_woken: Mutex<Option<MailReceiver<()>>>,
 }
 
-impl<N> FlashLog<N> {
+impl FlashLog {
     /// The secret of the keys' hashes: what was given when the log began. Hashes under another one find nothing.
     pub fn secret(&self) -> [u64; 2] {
         self.secret
@@ -245,7 +247,7 @@ impl<N> FlashLog<N> {
     }
 }
 
-impl<N> std::fmt::Debug for FlashLog<N> {
+impl std::fmt::Debug for FlashLog {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("FlashLog").field("geometry", &self.geometry).finish_non_exhaustive()
     }

@@ -4,14 +4,16 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
 
-use device::{Durability, Error, Lba, Namespace};
+use device::{Durability, Error, Lba};
 use engine::file::Lifetime;
 use engine::sync::mailbox;
+use engine::task::LocalFuture;
 use engine::{Buf, Mapped, task};
 
 use super::FlashLog;
 use super::counters::Counters;
 use super::journal::Journal;
+use super::medium::Medium;
 use super::options::{Geometry, Options, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 use super::place::PAGE_BYTES;
 use super::read::read_pages;
@@ -128,60 +130,78 @@ pub struct Recovery {
     pub flush_at: u64,
 }
 
-impl<N: Namespace> FlashLog<N> {
+impl FlashLog {
     /// Opens the log on `namespace`, or begins one; `restore` is told of what is there.
     ///
     /// # Errors
     /// See [`OpenError`].
     pub async fn open(
-        namespace: Arc<N>,
+        namespace: impl Into<Medium>,
         journal: Arc<Mapped>,
         options: &Options,
-        restore: impl Restore,
-    ) -> Result<(FlashLog<N>, Recovery), OpenError> {
-        let geometry = Geometry::new(&namespace.info(), options)?;
-        let needed = geometry.shape().words();
-        if journal.words().len() < needed {
-            return Err(OpenError::Journal { found: journal.words().len(), needed });
-        }
-        let journal = Journal::new(journal, geometry.shape());
-        let page = read_pages(&*namespace, &geometry, 0, 1).await?;
-        let page: &[u8; PAGE_BYTES] = page.first_chunk().ok_or_else(|| Error::ReadFault("a short page".into()))?;
-        let mut recovery = Recovery { bytes_read: PAGE_BYTES as u64, ..Recovery::default() };
-        let known = match Superblock::find(page) {
-            Found::Newer(found) => return Err(OpenError::Newer { found }),
-            Found::Foreign(bytes) if !options.overwrite => return Err(OpenError::Foreign(bytes)),
-            Found::Blank | Found::Foreign(_) => Err(Fresh::Formatted),
-            Found::Damaged => Err(Fresh::Damaged),
-            Found::Older(format) => {
-                tracing::info!(format, "the flash log was made by an earlier version");
-                Err(Fresh::Older)
-            }
-            Found::Superblock(superblock) => usable(&superblock, &geometry, &journal, options).map(|()| superblock),
-        };
-        // All of it goes the same way round, segment by segment: apart from others the medium needs not move it.
-        let apart = namespace.hint_lifetime(Lifetime::Medium).await;
-        tracing::debug!(apart, "flash: what is written is kept apart by the medium, if it can");
-        let secret = match &known {
-            Ok(superblock) => superblock.secret,
-            Err(fresh) => {
-                tracing::info!(?fresh, "the flash log begins with nothing in it");
-                recovery.fresh = Some(*fresh);
-                begin(&*namespace, &geometry, &journal, options).await?;
-                options.secret
-            }
-        };
-        journal.open(options.boot).map_err(OpenError::Mapped)?;
-        let mut state = State::default();
-        if known.is_ok() {
-            flush_when_due(&journal);
-            recover(&namespace, &geometry, &journal, &mut recovery, &mut state, restore).await;
-        }
-        recovery.cas_floor = journal.cas_floor();
-        recovery.cas_reserved = journal.cas_reserved();
-        recovery.flush_at = journal.flush_at();
-        Ok((assemble(namespace, journal, geometry, options, secret, state), recovery))
+        mut restore: impl Restore,
+    ) -> Result<(FlashLog, Recovery), OpenError> {
+        FlashLog::open_on(namespace.into(), journal, options, &mut restore).await
     }
+
+    fn open_on<'a>(
+        namespace: Medium,
+        journal: Arc<Mapped>,
+        options: &'a Options,
+        restore: &'a mut dyn Restore,
+    ) -> LocalFuture<'a, Result<(FlashLog, Recovery), OpenError>> {
+        Box::pin(open(namespace, journal, options, restore))
+    }
+}
+
+async fn open(
+    namespace: Medium,
+    journal: Arc<Mapped>,
+    options: &Options,
+    restore: &mut dyn Restore,
+) -> Result<(FlashLog, Recovery), OpenError> {
+    let geometry = Geometry::new(&namespace.info(), options)?;
+    let needed = geometry.shape().words();
+    if journal.words().len() < needed {
+        return Err(OpenError::Journal { found: journal.words().len(), needed });
+    }
+    let journal = Journal::new(journal, geometry.shape());
+    let page = read_pages(&namespace, &geometry, 0, 1).await?;
+    let page: &[u8; PAGE_BYTES] = page.first_chunk().ok_or_else(|| Error::ReadFault("a short page".into()))?;
+    let mut recovery = Recovery { bytes_read: PAGE_BYTES as u64, ..Recovery::default() };
+    let known = match Superblock::find(page) {
+        Found::Newer(found) => return Err(OpenError::Newer { found }),
+        Found::Foreign(bytes) if !options.overwrite => return Err(OpenError::Foreign(bytes)),
+        Found::Blank | Found::Foreign(_) => Err(Fresh::Formatted),
+        Found::Damaged => Err(Fresh::Damaged),
+        Found::Older(format) => {
+            tracing::info!(format, "the flash log was made by an earlier version");
+            Err(Fresh::Older)
+        }
+        Found::Superblock(superblock) => usable(&superblock, &geometry, &journal, options).map(|()| superblock),
+    };
+    // All of it goes the same way round, segment by segment: apart from others the medium needs not move it.
+    let apart = namespace.hint_lifetime(Lifetime::Medium).await;
+    tracing::debug!(apart, "flash: what is written is kept apart by the medium, if it can");
+    let secret = match &known {
+        Ok(superblock) => superblock.secret,
+        Err(fresh) => {
+            tracing::info!(?fresh, "the flash log begins with nothing in it");
+            recovery.fresh = Some(*fresh);
+            begin(&namespace, &geometry, &journal, options).await?;
+            options.secret
+        }
+    };
+    journal.open(options.boot).map_err(OpenError::Mapped)?;
+    let mut state = State::default();
+    if known.is_ok() {
+        flush_when_due(&journal);
+        recover(&namespace, &geometry, &journal, &mut recovery, &mut state, restore).await;
+    }
+    recovery.cas_floor = journal.cas_floor();
+    recovery.cas_reserved = journal.cas_reserved();
+    recovery.flush_at = journal.flush_at();
+    Ok((assemble(namespace, journal, geometry, options, secret, state), recovery))
 }
 
 /// Whether what is in the log can be known.
@@ -197,12 +217,7 @@ fn usable(superblock: &Superblock, geometry: &Geometry, journal: &Journal, optio
 }
 
 /// Begins a log with nothing in it. The superblock comes first: a journal that does not belong to it is not believed.
-async fn begin<N: Namespace>(
-    namespace: &N,
-    geometry: &Geometry,
-    journal: &Journal,
-    options: &Options,
-) -> Result<(), OpenError> {
+async fn begin(namespace: &Medium, geometry: &Geometry, journal: &Journal, options: &Options) -> Result<(), OpenError> {
     let superblock = Superblock {
         segment_pages: geometry.segment_pages,
         secret: options.secret,
@@ -226,14 +241,14 @@ fn flush_when_due(journal: &Journal) {
     }
 }
 
-fn assemble<N>(
-    namespace: Arc<N>,
+fn assemble(
+    namespace: Medium,
     journal: Journal,
     geometry: Geometry,
     options: &Options,
     secret: [u64; 2],
     mut state: State,
-) -> FlashLog<N> {
+) -> FlashLog {
     let mut lives: Box<[AtomicU64]> =
         std::iter::repeat_with(AtomicU64::default).take(geometry.segments as usize).collect();
     for &segment in &state.sealed {

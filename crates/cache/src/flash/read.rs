@@ -2,12 +2,13 @@
 
 use std::sync::atomic::Ordering;
 
-use device::{Error, Lba, Namespace};
+use device::{Error, Lba};
 use engine::{Buf, View};
 
 use super::FlashLog;
 use super::counters::count;
 use super::item;
+use super::medium::Medium;
 use super::options::Geometry;
 use super::page;
 use super::place::{PAGE_BYTES, Place, SLOT_KINDS};
@@ -169,18 +170,13 @@ pub(crate) fn parse(place: Place, which: Which<'_>, life: u64, pages: Vec<View>,
 }
 
 /// Reads `pages` pages from `page` on, which one transfer can hold.
-pub(crate) async fn read_pages<N: Namespace>(
-    namespace: &N,
-    geometry: &Geometry,
-    page: u64,
-    pages: u32,
-) -> Result<Buf, Error> {
+pub(crate) async fn read_pages(namespace: &Medium, geometry: &Geometry, page: u64, pages: u32) -> Result<Buf, Error> {
     let buf = Buf::with_len(pages as usize * PAGE_BYTES);
     let (result, buf) = namespace.read(Lba(page * geometry.blocks_per_page), buf).await;
     result.map(|()| buf)
 }
 
-impl<N: Namespace> FlashLog<N> {
+impl FlashLog {
     /// Reads the item with this key at `place`: one read of a page, or of the place's size class, where it is not still
     /// in memory.
     pub async fn read(&self, place: Place, key: &[u8]) -> Lookup {
@@ -252,7 +248,7 @@ impl<N: Namespace> FlashLog<N> {
                 let now = wanted.min(self.geometry.chunk_pages);
                 count(&self.counters.device_reads, 1);
                 count(&self.counters.device_read_bytes, now as usize * PAGE_BYTES);
-                let buf = read_pages(&*self.namespace, &self.geometry, u64::from(next), now).await?;
+                let buf = read_pages(&self.namespace, &self.geometry, u64::from(next), now).await?;
                 read.push(buf.freeze());
                 next += now;
                 wanted -= now;

@@ -1,13 +1,13 @@
 //! What of a log's items still counts, told to whoever keeps the index: from journal and summaries, no item is read.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
-use device::{Error, Namespace};
+use device::Error;
 use engine::Buf;
 use engine::task::{self, Task};
 
 use super::journal::Journal;
+use super::medium::Medium;
 use super::open::Recovery;
 use super::options::Geometry;
 use super::place::{PAGE_BYTES, Place};
@@ -56,21 +56,21 @@ struct Summary {
 }
 
 /// Tells of all items that count, and puts their segments into `state`, the oldest first.
-pub(super) async fn recover<N: Namespace>(
-    namespace: &Arc<N>,
+pub(super) async fn recover(
+    namespace: &Medium,
     geometry: &Geometry,
     journal: &Journal,
     recovery: &mut Recovery,
     state: &mut State,
-    mut restore: impl Restore,
+    restore: &mut dyn Restore,
 ) {
     let lives = (1..geometry.segments).filter_map(|number| Some((journal.life(number)?, number)));
     let mut segments: Vec<Sealed> = lives.map(|(life, number)| Sealed { life, number, pages: 1, records: 0 }).collect();
     segments.sort_unstable_by_key(|segment| segment.life);
     let geometry = *geometry;
     let mut lasts = InOrder::new(segments, SUMMARIES_MAX, |segment| {
-        let namespace = Arc::clone(namespace);
-        async move { last_of(&*namespace, &geometry, segment.number, segment.life).await }
+        let namespace = namespace.clone();
+        async move { last_of(&namespace, &geometry, segment.number, segment.life).await }
     });
     let mut segments = Vec::new();
     while let Some((mut segment, (last, bytes_read))) = lasts.next().await {
@@ -84,8 +84,8 @@ pub(super) async fn recover<N: Namespace>(
     restore.begin(segments.iter().map(|segment| u64::from(segment.records)).sum());
     let longest = segments.iter().map(|segment| segment.records as usize).max().unwrap_or(0);
     let mut summaries = InOrder::new(segments, reading_max(&geometry, longest.max(1)), |segment| {
-        let namespace = Arc::clone(namespace);
-        async move { read_summary(&*namespace, &geometry, segment).await }
+        let namespace = namespace.clone();
+        async move { read_summary(&namespace, &geometry, segment).await }
     });
     let mut displaced = Vec::new();
     while let Some((Sealed { number: segment, .. }, Summary { records, bytes_read })) = summaries.next().await {
@@ -152,8 +152,8 @@ impl<T: 'static, R: Future<Output = T> + 'static, F: Fn(Sealed) -> R> InOrder<T,
 }
 
 /// The last page of a segment, and what it says; none if it is not of that life. With it the bytes that were read.
-async fn last_of<N: Namespace>(
-    namespace: &N,
+async fn last_of(
+    namespace: &Medium,
     geometry: &Geometry,
     segment: u32,
     life: u64,
@@ -173,8 +173,8 @@ fn last_page(geometry: &Geometry, segment: u32) -> u64 {
 }
 
 /// The summary of a segment; none if it is not of that life, or cannot be read.
-pub(crate) async fn records_of<N: Namespace>(
-    namespace: &N,
+pub(crate) async fn records_of(
+    namespace: &Medium,
     geometry: &Geometry,
     segment: u32,
     life: u64,
@@ -202,7 +202,7 @@ pub(crate) async fn records_of<N: Namespace>(
 
 /// The same of a segment whose last page was read before: all at once, for nobody asks for the rest of one while the
 /// index is filled.
-async fn read_summary<N: Namespace>(namespace: &N, geometry: &Geometry, segment: Sealed) -> Summary {
+async fn read_summary(namespace: &Medium, geometry: &Geometry, segment: Sealed) -> Summary {
     let Sealed { life, number, pages, .. } = segment;
     if pages <= geometry.chunk_pages {
         let first = last_page(geometry, number) + 1 - u64::from(pages);

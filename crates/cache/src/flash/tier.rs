@@ -23,19 +23,19 @@ impl From<FlashPlace> for Place {
 
 /// A log, and who decides what goes there.
 #[derive(Debug)]
-pub struct Tier<N> {
-    log: Arc<FlashLog<N>>,
+pub struct Tier {
+    log: Arc<FlashLog>,
     admission: Box<dyn Admission>,
 }
 
-impl<N> Tier<N> {
+impl Tier {
     /// The tier of this log.
-    pub fn new(log: Arc<FlashLog<N>>, admission: Box<dyn Admission>) -> Tier<N> {
+    pub fn new(log: Arc<FlashLog>, admission: Box<dyn Admission>) -> Tier {
         Tier { log, admission }
     }
 
     /// The log.
-    pub fn log(&self) -> &Arc<FlashLog<N>> {
+    pub fn log(&self) -> &Arc<FlashLog> {
         &self.log
     }
 
@@ -54,7 +54,7 @@ impl<N> Tier<N> {
     }
 }
 
-impl<N: Send + Sync> Lower for Tier<N> {
+impl Lower for Tier {
     fn offer(&self, key: &Key<'_>, meta: &Meta, value: Value<'_>) -> Result<FlashPlace, Dropped> {
         if !self.admission.admits(key.hash()) {
             return Err(Dropped::NotAdmitted);
@@ -81,18 +81,18 @@ impl<N: Send + Sync> Lower for Tier<N> {
 }
 
 /// The tier as it takes everything, when the server ends: what was in memory was asked for most.
-pub(crate) struct TakingAll<'a, N> {
-    tier: &'a Tier<N>,
+pub(crate) struct TakingAll<'a> {
+    tier: &'a Tier,
     is_busy: AtomicBool,
 }
 
-impl<'a, N> TakingAll<'a, N> {
-    pub(crate) fn new(tier: &'a Tier<N>) -> TakingAll<'a, N> {
+impl<'a> TakingAll<'a> {
+    pub(crate) fn new(tier: &'a Tier) -> TakingAll<'a> {
         TakingAll { tier, is_busy: AtomicBool::new(false) }
     }
 }
 
-impl<N: Send + Sync> Lower for TakingAll<'_, N> {
+impl Lower for TakingAll<'_> {
     fn offer(&self, key: &Key<'_>, meta: &Meta, value: Value<'_>) -> Result<FlashPlace, Dropped> {
         let place = self.tier.append(key, meta, value);
         self.is_busy.store(place == Err(Refused::Full), Ordering::Relaxed);
@@ -161,7 +161,7 @@ mod tests {
             (0..3).for_each(|_| sketch.note(9 << 40));
             (0..5000).for_each(|_| sketch.note_displaced(9 << 40));
             let tier = Tier::new(Arc::clone(&log), Box::new(sketch));
-            let offer = |tier: &Tier<Memory>, value| tier.offer(&key, &Meta::default(), value);
+            let offer = |tier: &Tier, value| tier.offer(&key, &Meta::default(), value);
             let value = Value::Whole(b"value");
             assert_eq!(offer(&tier, value), Err(Dropped::NotAdmitted), "asked for by nobody");
             let tier = Tier::new(Arc::clone(&log), Box::new(AdmitAll));

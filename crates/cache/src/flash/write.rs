@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use device::{Durability, Error, Lba, Namespace};
+use device::{Durability, Error, Lba};
+use engine::task::LocalFuture;
 use engine::{Buf, View, task};
 
 use super::FlashLog;
@@ -72,15 +73,17 @@ impl State {
     }
 }
 
-impl<N: Namespace> FlashLog<N> {
+impl FlashLog {
     /// Writes what is to be written, until the log has ended and nothing is left. One task runs it, on any thread; a
     /// second one ends at once.
-    pub async fn run(self: Arc<Self>) {
-        let receiver = self.writer_woken.lock().map(|mut receiver| receiver.take()).unwrap_or(None);
-        let Some(receiver) = receiver else { return };
-        self.prepare_memory().await;
-        // The log has a sender: the mailbox never ends by itself.
-        while !self.start_writes() && receiver.recv().await.is_some() {}
+    pub fn run(self: Arc<Self>) -> LocalFuture<'static, ()> {
+        Box::pin(async move {
+            let receiver = self.writer_woken.lock().map(|mut receiver| receiver.take()).unwrap_or(None);
+            let Some(receiver) = receiver else { return };
+            self.prepare_memory().await;
+            // The log has a sender: the mailbox never ends by itself.
+            while !self.start_writes() && receiver.recv().await.is_some() {}
+        })
     }
 
     /// Starts the writes there are; whether there are none any more, for ever.
@@ -215,19 +218,21 @@ impl<N: Namespace> FlashLog<N> {
     ///
     /// # Errors
     /// It could not all be made stable: a restart takes what the journal, as after a kill, allows.
-    pub async fn close(&self) -> Result<(), String> {
-        self.is_closed.store(true, Ordering::Release);
-        self.lock().seal();
-        self.wake_writer();
-        self.wake_waiters();
-        let is_done = |state: &mut State| match &state.failed {
-            Some(reason) => Some(Err(reason.clone())),
-            None => (state.buffers.is_empty() && state.writing == 0).then_some(Ok(())),
-        };
-        self.until(is_done).await?;
-        self.namespace.flush().await.map_err(|error| error.to_string())?;
-        self.journal.close().map_err(|error| error.to_string())?;
-        self.is_journal_closed.store(true, Ordering::Release);
-        Ok(())
+    pub fn close(&self) -> LocalFuture<'_, Result<(), String>> {
+        Box::pin(async move {
+            self.is_closed.store(true, Ordering::Release);
+            self.lock().seal();
+            self.wake_writer();
+            self.wake_waiters();
+            let is_done = |state: &mut State| match &state.failed {
+                Some(reason) => Some(Err(reason.clone())),
+                None => (state.buffers.is_empty() && state.writing == 0).then_some(Ok(())),
+            };
+            self.until(is_done).await?;
+            self.namespace.flush().await.map_err(|error| error.to_string())?;
+            self.journal.close().map_err(|error| error.to_string())?;
+            self.is_journal_closed.store(true, Ordering::Release);
+            Ok(())
+        })
     }
 }

@@ -108,7 +108,7 @@ impl Tiered for () {
     }
 }
 
-impl<N: Send + Sync> Tiered for Tier<N> {
+impl Tiered for Tier {
     fn flash(&self) -> Option<FlashFigures> {
         let log = self.log();
         let (capacity_bytes, stats, failure) = (log.capacity_bytes(), log.stats(), log.failure());

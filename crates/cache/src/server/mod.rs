@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use engine::net::{DetachedStream, SendBatch, TcpListener, TcpStream, UnixListener, UnixStream};
 use engine::sync::{MailReceiver, MailSender, Notify};
-use engine::task::Task;
+use engine::task::{LocalFuture, Task};
 use engine::time;
 use fabric::tls::ClientStream;
 
@@ -39,12 +39,14 @@ pub use statistics::cpu_seconds;
 pub use times::Times;
 pub use watch::tell_evictions;
 
+use crate::flash::Tier;
 use crate::protocol::Now;
 use crate::session::{Ending, Server};
 use crate::slot::Slots;
+use crate::store::Store;
 use connection::{Connection, Origin, Tcp};
 use room::Spares;
-use shared::{Activity, Seen};
+use shared::{Activity, Place, Seen};
 
 /// The pause after an accept failed, as it does when descriptors run out: a loop without it would burn the core.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -68,7 +70,35 @@ pub enum Accepted {
 /// The connections of one reactor thread.
 pub struct Worker<S, V> {
     thread: Rc<Thread<S, V>>,
+    /// Serves a connection. A pointer, so that all of that is compiled where the worker is made, not where it accepts.
+    serve: fn(Rc<Thread<S, V>>, Accepted, Place) -> LocalFuture<'static, ()>,
     _ticker: Task<()>,
+}
+
+/// A store that is served; the server is compiled here for each of them, and nowhere else.
+pub trait Served: Slots + Holdings + Send + Sync + 'static {
+    /// Serves it on the current thread.
+    fn worker(self: Arc<Self>, shared: &Arc<Shared>) -> Worker<Self, Desk<Self>>
+    where
+        Self: Sized;
+}
+
+impl Served for Store<()> {
+    fn worker(self: Arc<Self>, shared: &Arc<Shared>) -> Worker<Self, Desk<Self>> {
+        worker(self, shared)
+    }
+}
+
+impl Served for Store<Tier> {
+    fn worker(self: Arc<Self>, shared: &Arc<Shared>) -> Worker<Self, Desk<Self>> {
+        worker(self, shared)
+    }
+}
+
+fn worker<S: Slots + Holdings + 'static>(store: Arc<S>, shared: &Arc<Shared>) -> Worker<S, Desk<S>> {
+    let counters = shared.add_thread();
+    let desk = Desk::new(store.clone(), shared.clone(), counters.clone());
+    Worker::new(store, desk, shared.clone(), counters)
 }
 
 /// What the connections of a thread have in common.
@@ -108,7 +138,7 @@ impl<S: Slots + Holdings + 'static, V: Server + 'static> Worker<S, V> {
             ended: Notify::new(),
         });
         let ticker = engine::task::spawn(tick(thread.clone()));
-        Worker { thread, _ticker: ticker }
+        Worker { thread, serve: |thread, accepted, place| Box::pin(serve(thread, accepted, place)), _ticker: ticker }
     }
 
     /// Accepts TCP connections until the future is dropped; they go round this thread and `others`.
@@ -170,30 +200,7 @@ impl<S: Slots + Holdings + 'static, V: Server + 'static> Worker<S, V> {
             engine::task::spawn(refuse(accepted, b"ERROR Too many open connections\r\n")).detach();
             return;
         };
-        let connection = async move {
-            let _place = place;
-            let tls = thread.shared.tls().filter(|_| matches!(accepted, Accepted::Tcp(_)));
-            let Some(_admitted) = room::admit(&*thread.slots, &thread.shared, tls.is_some()).await else {
-                Counters::add(&thread.counters.connections_rejected, 1);
-                return refuse(accepted, b"SERVER_ERROR out of memory for another connection\r\n").await;
-            };
-            let (stream, origin) = match accepted {
-                Accepted::Unix(stream) => (ClientStream::Unix(stream), Origin::Unix),
-                Accepted::Tcp(stream) => {
-                    let stream = stream.attach();
-                    let origin = Origin::Tcp { peer: stream.peer_addr(), local: stream.local_addr() };
-                    match ClientStream::accept(stream, tls.as_ref()).await {
-                        Ok(stream) => (stream, origin),
-                        Err(error) => {
-                            Counters::add(&thread.counters.tls_errors, 1);
-                            return tracing::info!(%origin, %error, "no TLS connection");
-                        }
-                    }
-                }
-            };
-            Connection::serve(thread, stream, origin).await;
-        };
-        engine::task::spawn(connection).detach();
+        engine::task::spawn((self.serve)(thread, accepted, place)).detach();
     }
 
     /// Lets every connection finish the commands that were received, then closes them; waits a bounded time.
@@ -212,6 +219,34 @@ impl<S: Slots + Holdings + 'static, V: Server + 'static> Worker<S, V> {
             tracing::warn!(connections, "closed with commands under way");
         }
     }
+}
+
+/// Serves one connection, which holds its place until the end.
+async fn serve<S: Slots + Holdings + 'static, V: Server + 'static>(
+    thread: Rc<Thread<S, V>>,
+    accepted: Accepted,
+    _place: Place,
+) {
+    let tls = thread.shared.tls().filter(|_| matches!(accepted, Accepted::Tcp(_)));
+    let Some(_admitted) = room::admit(&*thread.slots, &thread.shared, tls.is_some()).await else {
+        Counters::add(&thread.counters.connections_rejected, 1);
+        return refuse(accepted, b"SERVER_ERROR out of memory for another connection\r\n").await;
+    };
+    let (stream, origin) = match accepted {
+        Accepted::Unix(stream) => (ClientStream::Unix(stream), Origin::Unix),
+        Accepted::Tcp(stream) => {
+            let stream = stream.attach();
+            let origin = Origin::Tcp { peer: stream.peer_addr(), local: stream.local_addr() };
+            match ClientStream::accept(stream, tls.as_ref()).await {
+                Ok(stream) => (stream, origin),
+                Err(error) => {
+                    Counters::add(&thread.counters.tls_errors, 1);
+                    return tracing::info!(%origin, %error, "no TLS connection");
+                }
+            }
+        }
+    };
+    Connection::serve(thread, stream, origin).await;
 }
 
 impl<S, V> Thread<S, V> {

@@ -6,8 +6,8 @@
 //! - An item that is replaced or removed unseen, by the remainder of its hash alone, may be another key's: it is gone then, which
 //!   is a cache's right; it is never taken for the item of this key.
 
-use device::Namespace;
 use engine::Buf;
+use engine::task::LocalFuture;
 
 use super::cas::CasValues;
 use super::{Apart, Cell, Held, Lower as _, Progress, Store};
@@ -60,7 +60,7 @@ enum Begin<'a> {
 
 impl Store<()> {
     /// The same store over flash, with what was restored from there.
-    pub fn over<N: Send + Sync>(self, tier: Tier<N>, recovery: &Recovery) -> Store<Tier<N>> {
+    pub fn over(self, tier: Tier, recovery: &Recovery) -> Store<Tier> {
         let flush_at = match recovery.flush_at {
             0 => NEVER,
             unix => Seconds(unix.saturating_sub(tier.log().origin().0).clamp(1, u64::from(u32::MAX)) as u32),
@@ -83,40 +83,44 @@ impl Store<()> {
     }
 }
 
-impl<N: Namespace + Send + Sync> Store<Tier<N>> {
+impl Store<Tier> {
     /// Forgets what was on flash, whose log has ended, so that its entries take no memory: shard by shard, each held while its
     /// index is made anew.
-    pub async fn forget_flash(&self) {
-        for cell in &self.cells {
-            self.with_shard(&cell.0, |shard| shard.forget_flash(&self.hasher, &self.pool));
-            engine::task::yield_now().await;
-        }
+    pub fn forget_flash(&self) -> LocalFuture<'_, ()> {
+        Box::pin(async move {
+            for cell in &self.cells {
+                self.with_shard(&cell.0, |shard| shard.forget_flash(&self.hasher, &self.pool));
+                engine::task::yield_now().await;
+            }
+        })
     }
 
     /// Has all items leave memory for flash, before the log is closed. Somebody writes and collects meanwhile; where flash has
     /// ended they are gone. The oldest come first: of what is more than flash holds the newest stay.
-    pub async fn lower_all(&self) {
-        let taking = TakingAll::new(&self.lower);
-        let around = self.surroundings(&taking);
-        let mut left: Vec<&Cell> = self.cells.iter().map(|cell| &cell.0).collect();
-        while !left.is_empty() {
-            // By turns: a restart then finds items of all shards, however many it finds.
-            let mut busy = false;
-            left.retain(|cell| match self.with_shard(cell, |shard| shard.reclaim(Effort::Empty, &around)) {
-                Progress::Freed | Progress::Partly => true,
-                // With a log that has ended it is not busy, and the items go.
-                Progress::Nothing => {
-                    let has_more = taking.is_busy() && self.with_shard(cell, |shard| shard.segments().0 > 0);
-                    busy |= has_more;
-                    has_more
+    pub fn lower_all(&self) -> LocalFuture<'_, ()> {
+        Box::pin(async move {
+            let taking = TakingAll::new(&self.lower);
+            let around = self.surroundings(&taking);
+            let mut left: Vec<&Cell> = self.cells.iter().map(|cell| &cell.0).collect();
+            while !left.is_empty() {
+                // By turns: a restart then finds items of all shards, however many it finds.
+                let mut busy = false;
+                left.retain(|cell| match self.with_shard(cell, |shard| shard.reclaim(Effort::Empty, &around)) {
+                    Progress::Freed | Progress::Partly => true,
+                    // With a log that has ended it is not busy, and the items go.
+                    Progress::Nothing => {
+                        let has_more = taking.is_busy() && self.with_shard(cell, |shard| shard.segments().0 > 0);
+                        busy |= has_more;
+                        has_more
+                    }
+                });
+                if busy {
+                    // Nothing is kept back from what was admitted: there may be room now, or the log has ended.
+                    let _ = self.lower.log().room(Reason::Admitted).await;
                 }
-            });
-            if busy {
-                // Nothing is kept back from what was admitted: there may be room now, or the log has ended.
-                let _ = self.lower.log().room(Reason::Admitted).await;
+                engine::task::yield_now().await;
             }
-            engine::task::yield_now().await;
-        }
+        })
     }
 
     /// Memory for `bytes` that are about to be read. It is not waited for: who has it may wait for others of the same command.
@@ -135,53 +139,53 @@ impl<N: Namespace + Send + Sync> Store<Tier<N>> {
     }
 
     /// Begins a collected segment's end: its items stay if they are popular, else they go; then it is given back.
-    pub async fn collect(&self, collection: Collection<'_, N>) {
-        for (number, &listed) in collection.items().iter().enumerate() {
-            if number % LOOKED_AT_ONCE == 0 {
-                engine::task::yield_now().await;
-            }
-            let (hash, place) = (listed.hash, FlashPlace::from(listed.place));
-            let cell = self.cell(hash);
-            match self.with_shard(cell, |shard| shard.is_wanted(hash, place)) {
-                Fate::Stays => {}
-                Fate::Elsewhere => continue,
-                Fate::Gone => {
+    pub fn collect<'a>(&'a self, collection: Collection<'a>) -> LocalFuture<'a, ()> {
+        Box::pin(async move {
+            for (number, &listed) in collection.items().iter().enumerate() {
+                if number % LOOKED_AT_ONCE == 0 {
+                    engine::task::yield_now().await;
+                }
+                let (hash, place) = (listed.hash, FlashPlace::from(listed.place));
+                let cell = self.cell(hash);
+                match self.with_shard(cell, |shard| shard.is_wanted(hash, place)) {
+                    Fate::Stays => {}
+                    Fate::Elsewhere => continue,
+                    Fate::Gone => {
+                        self.lower.admission().note_displaced(hash);
+                        continue;
+                    }
+                }
+                let fetched = collection.fetch(listed).await;
+                if fetched.is_some() {
+                    // Without room it is not taken, and goes.
+                    let _ = self.lower.log().room(Reason::Kept).await;
+                }
+                let is_gone = self.with_shard(cell, |shard| {
+                    shard.rehome(hash, place, || {
+                        let fetched = fetched.as_ref().ok_or(FlashExit::Unreadable)?;
+                        let expires = fetched.meta().expires;
+                        if expires != NEVER && expires <= self.now() {
+                            return Err(FlashExit::CollectedExpired);
+                        }
+                        let pieces: Vec<&[u8]> = fetched.value().iter().map(|piece| &**piece).collect();
+                        let appended =
+                            self.lower.log().append(hash, fetched.key(), &fetched.meta(), &pieces, Reason::Kept);
+                        appended.map(FlashPlace::from).map_err(FlashExit::from)
+                    })
+                });
+                if is_gone {
                     self.lower.admission().note_displaced(hash);
-                    continue;
                 }
             }
-            let fetched = collection.fetch(listed).await;
-            if fetched.is_some() {
-                // Without room it is not taken, and goes.
-                let _ = self.lower.log().room(Reason::Kept).await;
-            }
-            let is_gone = self.with_shard(cell, |shard| {
-                shard.rehome(hash, place, || {
-                    let fetched = fetched.as_ref().ok_or(FlashExit::Unreadable)?;
-                    let expires = fetched.meta().expires;
-                    if expires != NEVER && expires <= self.now() {
-                        return Err(FlashExit::CollectedExpired);
-                    }
-                    let pieces: Vec<&[u8]> = fetched.value().iter().map(|piece| &**piece).collect();
-                    let appended = self.lower.log().append(hash, fetched.key(), &fetched.meta(), &pieces, Reason::Kept);
-                    appended.map(FlashPlace::from).map_err(FlashExit::from)
-                })
-            });
-            if is_gone {
-                self.lower.admission().note_displaced(hash);
-            }
-        }
-        collection.finish();
+            collection.finish();
+        })
     }
 }
 
-impl<N: Namespace + Send + Sync> Slots for Store<Tier<N>> {
+impl Slots for Store<Tier> {
     type Place = OnFlash;
     type Fetched = Read;
-    type Slot<'a>
-        = Held<'a>
-    where
-        N: 'a;
+    type Slot<'a> = Held<'a>;
 
     fn visit<R>(
         &self,

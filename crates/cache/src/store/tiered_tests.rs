@@ -20,7 +20,7 @@ pub(super) const NOW: Seconds = Seconds(100);
 /// More than fit.
 const KEYS: u64 = 60_000;
 
-pub(super) type Tiered = Store<Tier<Fault<Memory>>>;
+pub(super) type Tiered = Store<Tier>;
 
 /// What outlives a process: the medium, and the journal's file.
 pub(super) struct Durable {
@@ -35,7 +35,7 @@ impl Durable {
         let memory = Arc::new(Memory::new(megabytes << 20, 4096, [1; 16]).expect("a namespace"));
         let sizes = Options { segment_bytes: 1 << 20, buffer_bytes: 4 << 20, ..Options::new(Origin(0), [1, 2]) };
         let options = Options { boot: Boot([1, 1]), ..sizes };
-        let words = options.journal_words(&Namespace::info(&*memory)).expect("it holds a log");
+        let words = options.journal_words(&device::Namespace::info(&*memory)).expect("it holds a log");
         Durable { memory, device: FaultConfig::default(), journal: Arc::new(Mapped::memory(words)), options }
     }
 

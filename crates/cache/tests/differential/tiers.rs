@@ -24,7 +24,7 @@ const FLASH_BYTES: u64 = 512 << 20;
 /// Keys of 2 KiB or so each.
 const KEYS: u64 = 20_000;
 
-async fn store() -> (Store<Tier<Memory>>, task::Task<()>) {
+async fn store() -> (Store<Tier>, task::Task<()>) {
     let flash = Arc::new(Memory::new(FLASH_BYTES, 4096, [1; 16]).expect("a namespace"));
     let options = Options { segment_bytes: 1 << 20, buffer_bytes: 16 << 20, ..Options::new(Origin(0), SECRET) };
     let words = options.journal_words(&flash.info()).expect("it holds a log");

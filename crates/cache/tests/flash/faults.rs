@@ -100,7 +100,7 @@ fn memory() -> Memory {
 }
 
 /// Two lives with random commands, every answer judged. Hits, checksum errors and whether the first has failed.
-fn lives<N: Namespace>(seed: u64, namespace: impl FnOnce() -> N) -> (u64, u64, bool) {
+fn lives<N: Namespace + Send + Sync>(seed: u64, namespace: impl FnOnce() -> N) -> (u64, u64, bool) {
     let world = World::new(seed, SimConfig::default());
     let node = world.node("n");
     let (namespace, truth) = (Arc::new(namespace()), Rc::new(Truth::default()));

@@ -20,7 +20,7 @@ const PLACE: &str = "FLASH_KILL_TEST_PLACE";
 const KEYS: u32 = 300;
 const KILLS: u32 = 12;
 
-async fn open(place: &Path) -> Owner<FileNamespace> {
+async fn open(place: &Path) -> Owner {
     let create = Some(24 * SEGMENT_BYTES as u64);
     let file = FileOptions { create, nguid: Some([1; 16]), ..FileOptions::default() };
     let namespace = Arc::new(FileNamespace::open(&place.join("log"), &file).await.expect("opened"));

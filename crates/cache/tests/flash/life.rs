@@ -161,7 +161,7 @@ fn every_length_is_read_as_it_was_written() {
     });
 }
 
-async fn check<N: Namespace>(log: &FlashLog<N>, place: Place, key: &str, value: &[u8]) {
+async fn check(log: &FlashLog, place: Place, key: &str, value: &[u8]) {
     let Lookup::Found(fetched) = log.read(place, key.as_bytes()).await else {
         panic!("{} bytes are not there", value.len())
     };

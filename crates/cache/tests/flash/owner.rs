@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cache::flash::{
-    Boot, FlashLog, HASH_BITS, Lookup, OpenError, Options, Origin, Place, Reason, Records, Recovery, Refused,
+    Boot, FlashLog, HASH_BITS, Lookup, Medium, OpenError, Options, Origin, Place, Reason, Records, Recovery, Refused,
 };
 use cache::item::{Cas, Meta, Seconds};
 use device::Namespace;
@@ -83,8 +83,8 @@ impl Truth {
 /// How keys are hashed: into few hashes, so that keys are taken for one another.
 pub type Hashes = u32;
 
-pub struct Owner<N> {
-    pub log: Arc<FlashLog<N>>,
+pub struct Owner {
+    pub log: Arc<FlashLog>,
     pub truth: Rc<Truth>,
     pub recovery: Recovery,
     index: RefCell<BTreeMap<u64, Place>>,
@@ -121,14 +121,14 @@ pub fn meta_of(version: u64) -> Meta {
     }
 }
 
-impl<N: Namespace> Owner<N> {
+impl Owner {
     pub async fn open(
-        namespace: Arc<N>,
+        namespace: impl Into<Medium>,
         journal: &Arc<Mapped>,
         options: &Options,
         truth: &Rc<Truth>,
         hashes: Hashes,
-    ) -> Result<Owner<N>, OpenError> {
+    ) -> Result<Owner, OpenError> {
         let index = RefCell::new(BTreeMap::new());
         let found = |items: Records, displaced: &mut Vec<Place>| {
             displaced.extend(items.iter().filter_map(|(hash, place)| index.borrow_mut().insert(hash, place)));

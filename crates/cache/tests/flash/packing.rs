@@ -101,7 +101,7 @@ fn written_for_admitted(sizes: Sizes, segment_bytes: usize, keep: usize) -> (f64
     world.run_until(task).expect("it ends")
 }
 
-async fn collect(log: &FlashLog<Memory>, keep: usize) {
+async fn collect(log: &FlashLog, keep: usize) {
     while let Some(collection) = log.collect().await {
         for item in collection.items().iter().skip(keep - 1).step_by(keep) {
             let fetched = collection.fetch(*item).await.expect("it is there");

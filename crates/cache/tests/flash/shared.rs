@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cache::flash::{FlashLog, Lookup, Place, Reason};
 use cache::item::{Cas, Meta, NEVER, Seconds};
-use device::{Memory, Namespace};
+use device::Memory;
 use engine::sim::{SimConfig, World};
 use engine::task;
 
@@ -37,7 +37,7 @@ fn value(number: usize) -> Vec<u8> {
     (0..len).map(|at| (at ^ number) as u8).collect()
 }
 
-async fn check<N: Namespace>(log: &FlashLog<N>, number: usize, place: Place) {
+async fn check(log: &FlashLog, number: usize, place: Place) {
     let key = format!("key-{number}");
     let Lookup::Found(found) = log.read(place, key.as_bytes()).await else { panic!("item {number} is not there") };
     assert_eq!((found.key(), found.meta()), (key.as_bytes(), meta(number)), "item {number}");

@@ -25,7 +25,7 @@ struct Slots {
 }
 
 struct Shared {
-    log: Arc<FlashLog<Memory>>,
+    log: Arc<FlashLog>,
     slots: Mutex<Slots>,
     versions: Vec<AtomicU64>,
     next: AtomicU64,

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ::cache::flash::admission::{Admission, AdmitAll, Sketch};
-use ::cache::flash::{BUFFERED_SEGMENTS_MIN, FlashLog, OpenError, Options, Origin, Recovery, Tier, Wanted};
+use ::cache::flash::{BUFFERED_SEGMENTS_MIN, FlashLog, Medium, OpenError, Options, Origin, Recovery, Tier, Wanted};
 use ::cache::memory::{Budget, Kind};
 use ::cache::server::Clock;
 use ::cache::store::Store;
@@ -17,7 +17,7 @@ use engine::sync::{MailReceiver, MailSender, mailbox};
 use engine::{Mapped, Reactor, ReactorConfig, task, time};
 use serde::Serialize;
 
-use super::namespace::{FlashNamespace, FlashSpec};
+use super::namespace::{FlashSpec, leave};
 use crate::cli::{FlashAdmission, FlashArgs};
 use crate::exit::Failure;
 use crate::race::{First, first_of};
@@ -38,14 +38,14 @@ const STILL_TIME: Duration = Duration::from_secs(30);
 const COLLECT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A store over flash.
-pub type FlashStore = Store<Tier<FlashNamespace>>;
+pub type FlashStore = Store<Tier>;
 
 /// The thread, and what it has opened.
 pub struct FlashThread {
     /// The store over it.
     pub store: Arc<FlashStore>,
     /// For the threads that serve.
-    pub namespace: Arc<FlashNamespace>,
+    pub namespace: Medium,
     /// The clock by which its items expire.
     pub clock: Clock,
     /// What was there.
@@ -55,7 +55,7 @@ pub struct FlashThread {
 }
 
 /// What the thread hands out when it has opened all.
-type Opened = (Arc<FlashStore>, Arc<FlashNamespace>, Clock, Recovery);
+type Opened = (Arc<FlashStore>, Medium, Clock, Recovery);
 
 impl FlashThread {
     /// Opens what `args` say, for `threads` that serve; `store` is over it from then on.
@@ -115,9 +115,9 @@ async fn keep(
 ) -> Result<(), Failure> {
     let what = opening.spec.describe();
     let clock = Clock::start();
-    let namespace = Arc::new(opening.spec.open(&opening.args.host, opening.threads).await?);
+    let namespace = opening.spec.open(&opening.args.host, opening.threads).await?;
     let (store, recovery) = opening.open(&namespace, store, clock).await.map_err(|error| {
-        namespace.leave();
+        leave(&namespace);
         error.during(&what)
     })?;
     let store = Arc::new(store);
@@ -140,12 +140,12 @@ async fn keep(
         Some(Err(error)) => tracing::error!(%what, %error, "flash could not be closed: what is there is given up"),
         None => tracing::error!(%what, "flash does not answer: what was not written is lost, the rest is found again"),
     }
-    namespace.leave();
+    leave(&namespace);
     Ok(())
 }
 
 /// Runs `ending`, unless nothing is written for [`STILL_TIME`]: a device that hangs must not keep the process from its end.
-async fn while_it_writes<T>(log: &FlashLog<FlashNamespace>, ending: impl Future<Output = T>) -> Option<T> {
+async fn while_it_writes<T>(log: &FlashLog, ending: impl Future<Output = T>) -> Option<T> {
     let mut ending = pin!(ending);
     let written = || log.stats().device_written_bytes;
     let mut before = written();
@@ -178,12 +178,7 @@ async fn collect(store: Arc<FlashStore>, ending: MailReceiver<()>) {
 }
 
 impl Opening {
-    async fn open(
-        &self,
-        namespace: &Arc<FlashNamespace>,
-        store: Store,
-        clock: Clock,
-    ) -> Result<(FlashStore, Recovery), Failure> {
+    async fn open(&self, namespace: &Medium, store: Store, clock: Clock) -> Result<(FlashStore, Recovery), Failure> {
         let info = namespace.info();
         let limit = store.budget().limit();
         let usual = Options::new(Origin(clock.began()), self.secret);
@@ -203,7 +198,7 @@ impl Opening {
             std::io::ErrorKind::ResourceBusy => Failure::refused(format!("{error}: another cache server uses it")),
             _ => Failure::from(error).during("--flash-journal"),
         })?;
-        let opened = FlashLog::open(Arc::clone(namespace), Arc::new(journal), &options, store.restoring()).await;
+        let opened = FlashLog::open(namespace.clone(), Arc::new(journal), &options, store.restoring()).await;
         let (log, recovery) = opened.map_err(failure)?;
         Ok((store.over(Tier::new(Arc::new(log), admission), &recovery), recovery))
     }

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::cache::flash::Medium;
 use ::cache::hash::Hasher;
 use ::cache::memory::{Budget, Kind};
 use ::cache::server::{
-    Accepted, Clock, Desk, Holdings, Options, Program, Said, Shared, TlsFiles, Worker, keep_memory, tell_evictions,
+    Accepted, Clock, Desk, Options, Program, Said, Served, Shared, TlsFiles, Worker, keep_memory, tell_evictions,
 };
 use ::cache::session::{Authentication, Protocols, Rules, Users};
-use ::cache::slot::Slots;
 use ::cache::store::{Store, StoreOptions};
 use ::cache::{ITEM_BYTES_MIN, VALUE_BYTES_MAX};
 use engine::ReactorConfig;
@@ -24,7 +24,7 @@ use serde::Serialize;
 
 use super::flash::{FlashThread, Found};
 use super::listening;
-use super::namespace::FlashNamespace;
+use super::namespace;
 use crate::cli::{CacheProtocol, CacheServeArgs, ServingTls};
 use crate::exit::Failure;
 use crate::handout::Handout;
@@ -90,11 +90,11 @@ struct Serving<'a> {
     threads: usize,
     letters: Vec<MailReceiver<Reason>>,
     clock: Option<Clock>,
-    namespace: Option<Arc<FlashNamespace>>,
+    namespace: Option<Medium>,
     flash: Option<Found>,
 }
 
-fn serve<S: Slots + Holdings + Send + Sync + 'static>(
+fn serve<S: Served>(
     serving: Serving<'_>,
     rules: Arc<Rules>,
     tls: Option<CertificateContext>,
@@ -112,11 +112,9 @@ fn serve<S: Slots + Holdings + Send + Sync + 'static>(
     reactors::run(&vec![config; threads], async |index| {
         let Some(letter) = letters.take(index) else { return Ok(()) };
         if let Some(namespace) = &namespace {
-            namespace.join().await;
+            namespace::join(namespace).await;
         }
-        let counters = shared.add_thread();
-        let desk = Desk::new(store.clone(), shared.clone(), counters.clone());
-        let worker = Worker::new(store.clone(), desk, shared.clone(), counters);
+        let worker = store.clone().worker(&shared);
         match index.checked_sub(1).and_then(|other| receivers.take(other)) {
             Some(connections) => {
                 first_of(worker.adopt_all(&connections), letter.recv()).await;
@@ -142,14 +140,14 @@ fn serve<S: Slots + Holdings + Send + Sync + 'static>(
         }
         worker.stop().await;
         if let Some(namespace) = &namespace {
-            namespace.leave();
+            namespace::leave(namespace);
         }
         Ok(())
     })
 }
 
 /// Accepts on the first thread until it is told to stop.
-async fn listen<S: Slots + Holdings + 'static>(
+async fn listen<S: Served>(
     args: &CacheServeArgs,
     addresses: &[Vec<SocketAddr>],
     worker: &Worker<S, Desk<S>>,
