@@ -62,8 +62,8 @@ sim: deps-build
 	$(if $(SEED),SEED=$(SEED),SEEDS=$(SEEDS)) scripts/sim.sh
 
 entries: deps-build
-	ENTRIES=$(ENTRIES) cargo test --locked --profile sim --package kv --test entries -- --nocapture
-	ENTRIES=$$(($(ENTRIES) * 5)) cargo test --locked --profile sim --package cache --test entries -- --nocapture
+	ENTRIES=$(ENTRIES) cargo test --locked --package kv --test entries -- --nocapture
+	ENTRIES=$$(($(ENTRIES) * 5)) cargo test --locked --package cache --test all -- --nocapture entries::
 
 model: deps-build
 	scripts/model.sh

@@ -5,8 +5,8 @@
 set -euo pipefail
 
 # Tools of ours that come from the registry; pinned, so that a new release cannot turn the gate red by itself.
-CARGO_FUZZ=0.13.2
 CARGO_DENY=0.20.2
+CARGO_NEXTEST=0.9.151
 CLIENTS_PY=(redis==8.1.0 pymemcache==4.0.0 pylibmc==1.6.3)
 # apt on a fresh machine fails now and then (a mirror in mid-update, a lock held by the first boot).
 TRIES=4
@@ -49,7 +49,7 @@ for group in "$@"; do
       clients_py=yes
       # memccapable: a test of memcached's protocols by others.
       want memccapable=libmemcached-tools
-      want_tool "cargo-fuzz@$CARGO_FUZZ" "cargo-deny@$CARGO_DENY"
+      want_tool "cargo-nextest@$CARGO_NEXTEST" "cargo-deny@$CARGO_DENY"
       ;;
     bench) want memcached=memcached fio=fio redis-server=redis-server mvn=maven javac=default-jdk-headless ;;
     *) echo "deps.sh: unknown group '$group' (build, test, bench)" >&2; exit 2 ;;
@@ -81,11 +81,23 @@ if ((${#packages[@]})); then
   retry "${sudo[@]}" apt-get -qq install -y --no-install-recommends "${packages[@]}"
 fi
 
-for tool in "${tools[@]}"; do
-  echo "deps: installing $tool"
-  # A target directory of its own: the caller's CARGO_TARGET_DIR is for this workspace alone.
-  CARGO_TARGET_DIR= retry env -u CARGO_TARGET_DIR cargo install --locked "$tool"
-done
+# They run for seconds, so they are built for being built: unoptimised, and in one folder, since they share what they depend on.
+# The caller's CARGO_TARGET_DIR is for this workspace alone.
+install_tools() {
+  local folder tool features
+  folder=$(mktemp -d)
+  for tool in "${tools[@]}"; do
+    echo "deps: installing $tool"
+    features=()
+    # Without what looks for newer releases of itself, which is half of its dependencies.
+    [ "${tool%@*}" != cargo-nextest ] || features=(--no-default-features --features default-no-update)
+    retry env CARGO_TARGET_DIR="$folder" CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_LTO=off \
+      CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_PROFILE_RELEASE_DEBUG=0 \
+      cargo install --locked "${features[@]}" "$tool" || { rm -rf "$folder"; return 1; }
+  done
+  rm -rf "$folder"
+}
+((${#tools[@]} == 0)) || install_tools
 
 if [ -n "$clients_py" ]; then
   venv=${XDG_CACHE_HOME:-$HOME/.cache}/yagura/clients-py

@@ -9,5 +9,5 @@ groups=(small main delete loss cas reserve struck one-attempt full-small full
   agree agree-large superblock superblock-large broken)
 for group in "${groups[@]}"; do
   printf '== %s\n' "$group"
-  cargo run --profile sim --quiet --locked --package kv-model -- "$group"
+  cargo run --quiet --locked --package kv-model -- "$group"
 done

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the Python package as a wheel, installs it in an environment of its own, checks its types, and runs its tests.
 # usage: python.sh [wheel]   (wheel: builds it optimised, as it is given away, and says where it is)
+# Environment: YAGURA, the binary that serves the tests (built if not given).
 # Kept under the target directory: the environment (as long as the pinned tools stay the same) and the wheels.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -30,7 +31,10 @@ if [ "${1:-}" = wheel ]; then
 fi
 "$venv/bin/python" -m pip --quiet --disable-pip-version-check install --no-deps --force-reinstall "${wheels[0]}"
 
-cargo build --quiet --locked --bin yagura
+if [ -z "${YAGURA:-}" ]; then
+  cargo build --quiet --locked --bin yagura
+  YAGURA=$target/debug/yagura
+fi
 # From outside the source folder: what is tested is the package as it was installed.
 rm -rf "$place/tests" "$place/examples"
 cp -r python/tests python/examples python/pyproject.toml "$place/"
@@ -38,4 +42,4 @@ cd "$place"
 "$venv/bin/python" -m mypy --no-incremental --package yagura --config-file pyproject.toml
 "$venv/bin/python" -m mypy --no-incremental --config-file pyproject.toml tests
 "$venv/bin/python" -m mypy --no-incremental --config-file pyproject.toml examples
-YAGURA=$target/debug/yagura exec "$venv/bin/python" -m pytest --rootdir "$place" -p no:cacheprovider tests
+YAGURA=$YAGURA exec "$venv/bin/python" -m pytest --rootdir "$place" -p no:cacheprovider tests

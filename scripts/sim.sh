@@ -4,4 +4,4 @@
 # none: the fixed seeds of the gate and a fresh one. A seed that fails is printed, and is the same run wherever it is run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-exec cargo test --locked --profile sim --package kv --test sim -- --nocapture
+exec cargo test --locked --package kv --test all -- --nocapture sim::

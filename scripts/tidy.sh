@@ -4,5 +4,5 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 out=${CARGO_TARGET_DIR:-target}/tidy
 mkdir -p "$out"
-CARGO_MANIFEST_DIR=$PWD/crates/yagura rustc --edition 2024 --test crates/yagura/tests/tidy/main.rs -o "$out/tidy"
+CARGO_MANIFEST_DIR=$PWD/crates/yagura rustc --edition 2024 -C opt-level=1 --test crates/yagura/tests/tidy/main.rs -o "$out/tidy"
 exec "$out/tidy" --quiet

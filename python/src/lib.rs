@@ -7,6 +7,10 @@ mod convert;
 mod core;
 mod notifier;
 
+// Nothing here calls these. Without them a build of this package alone would ask its libraries' libraries for less than one of the
+// whole workspace does, and the gate would compile everything below `client` once more for it.
+use {getrandom as _, serde_core as _, tracing_core as _};
+
 use pyo3::prelude::*;
 
 /// The store's core; use `yagura.Client` or `yagura.AsyncClient`.

@@ -2,6 +2,7 @@
 //!
 //! One test in this file: the count is the process's. The host in it allocates nothing either, so every allocation counts.
 
+#[path = "all/common/mod.rs"]
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};

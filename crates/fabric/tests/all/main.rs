@@ -1,0 +1,19 @@
+//! Hosts and targets from outside, but for what counts its process's allocations.
+//! One program: each that links this crate costs the gate seconds.
+
+mod authentication;
+mod common;
+mod concatenation;
+mod discovery;
+mod host_loopback;
+mod host_queues;
+mod host_reservations;
+mod host_sim;
+mod hostile_target;
+mod multipath;
+mod odd;
+mod placement;
+mod profile;
+mod target_commands;
+mod target_driver;
+mod tls;

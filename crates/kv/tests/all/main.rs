@@ -1,0 +1,5 @@
+//! The store from outside: in the simulated world, and its gateway over sockets.
+//! One program: each that links this crate costs the gate seconds.
+
+mod gateway;
+mod sim;

@@ -1,0 +1,140 @@
+//! What the load writes down: the history, and by what a value that is read is known.
+//!
+//! The kind of a key stands in its name: a value of which every byte follows from its identity, a number, pieces of eight bytes,
+//! or a value that ends by the clock.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use check::{Action, Recorder, Token, appended};
+use kv::{StoreError, Value};
+
+use crate::sim::scenario::Rng;
+
+/// What all clients share: the record of what happened, and the lengths of the values written.
+#[derive(Clone, Default)]
+pub struct Book {
+    /// The history.
+    pub recorder: Recorder,
+    lengths: Rc<RefCell<BTreeMap<u64, usize>>>,
+    full: Rc<Cell<u64>>,
+    epoch: Rc<Cell<u64>>,
+}
+
+/// What a key holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Values with an identity.
+    Plain,
+    /// A number.
+    Number,
+    /// Pieces.
+    Pieces,
+    /// Values with an identity, most of which end.
+    Ending,
+}
+
+impl Kind {
+    /// That of a key.
+    pub fn of(key: &str) -> Kind {
+        match key.as_bytes() {
+            [b'n', ..] => Kind::Number,
+            [b'p', ..] => Kind::Pieces,
+            [b'e', ..] => Kind::Ending,
+            _ => Kind::Plain,
+        }
+    }
+}
+
+/// Shortest value: its identity.
+pub const LENGTH_MIN: usize = 8;
+
+impl Book {
+    /// Operations refused for lack of room.
+    pub fn full(&self) -> u64 {
+        self.full.get()
+    }
+
+    /// Epochs of the pool's map after the first.
+    pub fn epochs(&self) -> u64 {
+        self.epoch.get().saturating_sub(1)
+    }
+
+    /// The epoch of the pool's last map is this.
+    pub fn changed(&self, epoch: u64) {
+        self.epoch.set(epoch);
+    }
+
+    /// Writes down what a request came to; `told`: what its answer says.
+    pub fn answered<T>(&self, token: Token, result: Result<T, StoreError>, told: impl FnOnce(&Recorder, Token, T)) {
+        match result {
+            Ok(answer) => told(&self.recorder, token, answer),
+            Err(error) => {
+                if matches!(error, StoreError::OutOfSpace { .. }) {
+                    self.full.set(self.full.get() + 1);
+                }
+                if !error.outcome_unknown() {
+                    self.recorder.failed(token);
+                }
+            }
+        }
+    }
+
+    /// The value of identity `of` may end from now on.
+    pub fn may_end(&self, client: u32, key: &str, of: u64) {
+        // Nobody is told of it.
+        let _never_answered = self.recorder.invoked(client, key, Action::Expire { of }, None);
+    }
+
+    /// A value nobody has written before: its identity, then bytes that follow from it.
+    pub fn new_value(&self, rng: &mut Rng, length: usize) -> (u64, Value) {
+        let id = rng.next();
+        self.lengths.borrow_mut().insert(id, length);
+        (id, Value::copy_from(&bytes_of(id, length)))
+    }
+
+    /// What stands for the value of a key in the history; all of its bytes must be those written.
+    pub fn identify(&self, key: &str, value: &Value) -> u64 {
+        match Kind::of(key) {
+            Kind::Plain | Kind::Ending => self.identity(value),
+            Kind::Number => number_of(value),
+            Kind::Pieces => pieces_of(value),
+        }
+    }
+
+    fn identity(&self, value: &Value) -> u64 {
+        let bytes = value.to_vec();
+        assert!(bytes.len() >= LENGTH_MIN, "a value of {} bytes was never written", bytes.len());
+        let id = u64::from_le_bytes(*bytes.first_chunk().expect("checked above"));
+        let length = self.lengths.borrow().get(&id).copied();
+        assert_eq!(length, Some(bytes.len()), "the value {id:x} was not written with this length");
+        assert!(bytes == bytes_of(id, bytes.len()), "the bytes of value {id:x} are not those written");
+        id
+    }
+}
+
+fn bytes_of(id: u64, length: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(length + 8);
+    let mut word = id;
+    while bytes.len() < length {
+        bytes.extend_from_slice(&word.to_le_bytes());
+        word = word.rotate_left(7) ^ bytes.len() as u64;
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+fn number_of(value: &Value) -> u64 {
+    let text = String::from_utf8(value.to_vec()).expect("a number was written");
+    text.parse().expect("a number was written")
+}
+
+/// The identity of a value of pieces.
+pub fn pieces_of(value: &Value) -> u64 {
+    let bytes = value.to_vec();
+    let (pieces, rest) = bytes.as_chunks::<8>();
+    assert!(rest.is_empty() && !pieces.is_empty(), "{} bytes are no pieces", bytes.len());
+    let whole = pieces.iter().fold(None, |before, piece| Some(appended(before, u64::from_le_bytes(*piece))));
+    whole.expect("there is one at least")
+}

@@ -1,0 +1,4 @@
+//! What the tree says of itself is true.
+
+mod conformance;
+mod layers;
