@@ -10,6 +10,7 @@
 #   make guest                     a real Linux kernel as peer, as initiator and as target: all that there is
 #   make fuzz [SECONDS=60]         every fuzz target for that long
 #   make bench [ROW=B4]            every row of figures in short form, or one, beside its peers
+#   make dist                      the binary as it is given away, in target/dist: slower to build, a little faster to run
 #   make install [PREFIX=/usr/local]   the binary, the C library with its header, pkg-config's file; DESTDIR is honoured
 #   make wheel                     the Python package, optimised
 #   make tidy | fmt | clean
@@ -36,14 +37,19 @@ PREFIX ?= /usr/local
 
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 YAGURA := $(TARGET_DIR)/release/yagura
+# What is given away and measured: optimised over all crates at once, which takes minutes more to build.
+DIST := $(TARGET_DIR)/dist
 
-.PHONY: help build run test test-all sim entries model mutants guest fuzz bench install wheel tidy fmt clean deps deps-build deps-test deps-bench
+.PHONY: help build dist run test test-all sim entries model mutants guest fuzz bench install wheel tidy fmt clean deps deps-build deps-test deps-bench
 
 help:
 	@sed -n 's/^#   //p' Makefile
 
 build: deps-build
 	cargo build --release --locked --bin yagura
+
+dist: deps-build
+	cargo build --profile dist --locked --bin yagura
 
 run: build
 	scripts/run.sh "$(YAGURA)" "$(POOL_DIR)" "$(ONCE)" "$(DATA)"
@@ -74,17 +80,17 @@ mutants: deps-build
 guest: deps-test
 	scripts/guest.sh all
 
-bench: deps-bench build
-	scripts/bench.sh "$(YAGURA)" "$(TARGET_DIR)/bench" $(ROW)
+bench: deps-bench dist
+	scripts/bench.sh "$(DIST)/yagura" "$(TARGET_DIR)/bench" $(ROW)
 
 fuzz: deps-test
 	scripts/fuzz.sh $(SECONDS)
 
 # The static library is made only here: it holds all of Rust's, and takes long.
-install: build
-	cargo rustc --release --locked --package capi --lib --crate-type cdylib
-	cargo rustc --release --locked --package capi --lib --crate-type staticlib
-	scripts/install.sh "$(PREFIX)" "$(YAGURA)" "$(TARGET_DIR)/release"
+install: dist
+	cargo rustc --profile dist --locked --package capi --lib --crate-type cdylib
+	cargo rustc --profile dist --locked --package capi --lib --crate-type staticlib
+	scripts/install.sh "$(PREFIX)" "$(DIST)/yagura" "$(DIST)"
 
 wheel: deps-build
 	scripts/python.sh wheel

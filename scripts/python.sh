@@ -20,7 +20,7 @@ if ! cmp -s "$pins" "$venv/pins" 2>/dev/null; then
 fi
 
 profile=dev
-[ "${1:-}" != wheel ] || profile=release
+[ "${1:-}" != wheel ] || profile=dist
 rm -rf "$place/wheels"
 CARGO_TARGET_DIR=$target "$venv/bin/maturin" build --quiet --locked --manifest-path python/Cargo.toml --profile "$profile" \
   --interpreter "$venv/bin/python" --compatibility linux --out "$place/wheels"
