@@ -21,6 +21,9 @@ mkdir -p "$work"
 work=$(cd "$work" && pwd)
 tree=$work/tree
 export CARGO_TARGET_DIR=$work/target
+# One crate is built anew for each patch, and one test run: unoptimised and from what is left of the last build that is quickest.
+export CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_INCREMENTAL=1
+dependencies=profile.dev.package.\"*\".opt-level=2
 log=$work/log.txt
 
 # Only files that differ are replaced, and those get a new time: what was last built may have been a mutant.
@@ -46,7 +49,7 @@ field() { sed -n "/^diff --git/q; s/^$2: *//p" "$1" | head -n 1; }
 selection() {
   local words
   read -ra words <<<"$(field "$1" Test)"
-  echo "$(field "$1" Env) cargo test --locked ${words[*]:0:${#words[@]}-1}"
+  echo "$(field "$1" Env) cargo test --config $dependencies --locked ${words[*]:0:${#words[@]}-1}"
 }
 
 # The exact name of the test of patch $1.

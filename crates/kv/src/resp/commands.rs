@@ -71,7 +71,8 @@ const NONE: (i64, i64, i64) = (0, 0, 0);
 
 const ATOMIC: &str =
     "would have to be atomic over several keys, which this store does not offer: use commands on one key each";
-const TRANSACTION: &str = "needs transactions, which this store does not offer: use a pipeline without MULTI";
+pub(super) const TRANSACTION: &str =
+    "needs transactions, which this store does not offer: use a pipeline without MULTI";
 const FLUSH: &str = "is not offered: create the pool anew";
 const DEBUG: &str = "is not offered";
 

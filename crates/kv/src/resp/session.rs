@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use super::access::Access;
 use super::command::Command;
-use super::commands::{self, COMMANDS};
+use super::commands::{self, COMMANDS, TRANSACTION};
 use super::decode::{Decoder, ProtocolError};
 use super::reply::{Output, Protocol, Reply};
 use super::request::{Request, unknown_command, wrong_arity};
@@ -87,6 +87,8 @@ pub struct Session {
     pub(super) replies: Replies,
     /// Nobody is told of the command that is being dispatched.
     pub(super) silent: bool,
+    /// MULTI was refused. What follows was meant to be done as a whole or not at all: until its EXEC or DISCARD none of it is done.
+    pub(super) in_refused_transaction: bool,
     entries: VecDeque<Entry>,
     /// Sequence number of the front entry.
     first: u64,
@@ -114,6 +116,7 @@ impl Session {
             authenticated,
             replies: Replies::default(),
             silent: false,
+            in_refused_transaction: false,
             protocol: Protocol::default(),
             identity,
             shared,
@@ -276,9 +279,24 @@ impl Session {
         if !self.authenticated && !spec.has_flag("no_auth") {
             return Err(Reply::Error("NOAUTH Authentication required.".into()));
         }
+        self.pass_transaction(spec.name)?;
         match Request::parse(spec, command)? {
             Some(request) => Ok((place, request)),
             None => Err(self.connection_command(spec, command)),
+        }
+    }
+
+    /// Notes where a refused transaction begins and ends; an error for what stands between.
+    fn pass_transaction(&mut self, name: &str) -> Result<(), Reply> {
+        let is_inside = std::mem::replace(&mut self.in_refused_transaction, name == "multi");
+        match name {
+            _ if !is_inside => Ok(()),
+            "discard" | "multi" | "reset" | "quit" => Ok(()),
+            "exec" => Err(Reply::Error(format!("EXECABORT nothing was done: MULTI {TRANSACTION}"))),
+            _ => {
+                self.in_refused_transaction = true;
+                Err(Reply::error("not done: it follows a MULTI, which was refused; EXEC or DISCARD ends that"))
+            }
         }
     }
 

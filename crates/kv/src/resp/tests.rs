@@ -57,6 +57,28 @@ fn pipelined_commands_on_one_key_see_each_other_in_order() {
     assert_eq!(answer, "+OK\r\n$1\r\n1\r\n+OK\r\n+OK\r\n$1\r\n2\r\n:1\r\n$-1\r\n");
 }
 
+/// `redis-py`'s pipeline is a transaction unless it is told otherwise: the error came, and both keys were set.
+#[test]
+fn nothing_of_a_refused_transaction_is_done() {
+    let answers = |lines: &[&str]| -> Vec<String> { talk(lines).lines().map(str::to_owned).collect() };
+    let transaction = ["MULTI", "SET a 1", "GET b", "PING", "NOSUCH", "EXEC"];
+    let told = answers(&[&["SET b 2"], &transaction[..], &["GET a", "GET b"]].concat());
+    assert_eq!(told[0], "+OK");
+    assert!(told[1].starts_with("-ERR MULTI needs transactions"), "{}", told[1]);
+    assert!(told[2..5].iter().all(|line| line.starts_with("-ERR not done: it follows a MULTI")), "{told:?}");
+    assert!(told[5].starts_with("-ERR unknown command"), "{}", told[5]);
+    assert!(told[6].starts_with("-EXECABORT nothing was done"), "{}", told[6]);
+    assert_eq!(told[7..], ["$-1", "$1", "2"]);
+    // What else ends it; and a second MULTI does not.
+    for end in ["DISCARD", "RESET"] {
+        let told = answers(&["MULTI", "MULTI", "SET a 1", end, "GET a", "SET a 3", "GET a"]);
+        assert_eq!(told[4..], ["$-1", "+OK", "$1", "3"], "{end}");
+    }
+    // One that is not a MULTI, as it has an argument, begins nothing; and EXEC alone is only refused.
+    assert_eq!(answers(&["MULTI now", "SET a 1"])[1], "+OK");
+    assert!(answers(&["EXEC"])[0].starts_with("-ERR EXEC needs transactions"));
+}
+
 #[test]
 fn a_scan_sees_every_key_and_dbsize_counts_them() {
     assert_eq!(talk(&["MSET a 1 b 2 c 3", "SCAN 0 COUNT 2"]), "+OK\r\n*2\r\n$1\r\n2\r\n*2\r\n$1\r\na\r\n$1\r\nb\r\n");

@@ -62,6 +62,7 @@ def keys(r: redis.Redis) -> None:
         assert "transactions" in str(error), error
     else:
         raise AssertionError("MULTI is not served")
+    assert r.get("m") is None, "what was refused was done"
 
 
 def threads(r: redis.Redis) -> None:
