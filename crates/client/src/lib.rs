@@ -36,12 +36,13 @@
 //! **Stability**: what is documented here stays within a middle number of the version, but for [`reach`]; errors may gain variants,
 //! and [`Options`] fields.
 //!
-//! [`reach`] is for programs that run their own reactors, as the command line and the gateway do.
+//! [`reach`] and [`members`] are for programs that run their own reactors, as the command line and the gateway do.
 
 mod client;
 mod conditional;
 mod error;
 mod item;
+pub mod members;
 mod options;
 mod pending;
 pub mod reach;

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use device::Namespace;
+use engine::task::LocalFuture;
 use fabric::host::{ConnectError, Discovered, Discovery, HostIdentity, Options, RemoteNamespace, Security, jittered};
 use kv::resp::execute::together;
 use kv::store::{LEASE_DEFAULT, Store};
@@ -112,96 +113,105 @@ impl Way {
 }
 
 /// Every namespace at `address`: of subsystem `nqn` or of all that are discovered; `nsid` or all.
-pub async fn find(way: &Way, address: &str, nqn: Option<Nqn>, nsid: Option<u32>) -> Result<Vec<Found>, Error> {
-    let socket = resolve(address)?;
-    let subsystems = match nqn {
-        Some(nqn) => vec![(socket, nqn)],
-        None => {
-            let entries = way.discover(socket).await?;
-            let of_address = |entry: Discovered| {
-                // A subsystem that is served at several addresses is used at the one we were told.
-                let nqn = entry.subsystem.clone();
-                (!nqn.is_discovery() && entry.socket_address().is_some()).then_some((socket, nqn))
-            };
-            let mut found: Vec<_> = entries.into_iter().filter_map(of_address).collect();
-            found.sort();
-            found.dedup();
-            found
-        }
-    };
-    let mut found = Vec::new();
-    for (socket, nqn) in subsystems {
-        let ids = nsid.map_or(1..=NSID_MAX, |nsid| nsid..=nsid);
-        for id in ids {
-            match RemoteNamespace::connect(way.options(socket, nqn.clone(), id)).await {
-                Ok(namespace) => {
-                    let namespace = AnyLink::from(namespace);
-                    found.push(Found { namespace, address: address.to_string(), nqn: nqn.clone(), nsid: id });
+pub fn find<'a>(
+    way: &'a Way,
+    address: &'a str,
+    nqn: Option<Nqn>,
+    nsid: Option<u32>,
+) -> LocalFuture<'a, Result<Vec<Found>, Error>> {
+    Box::pin(async move {
+        let socket = resolve(address)?;
+        let subsystems = match nqn {
+            Some(nqn) => vec![(socket, nqn)],
+            None => {
+                let entries = way.discover(socket).await?;
+                let of_address = |entry: Discovered| {
+                    // A subsystem that is served at several addresses is used at the one we were told.
+                    let nqn = entry.subsystem.clone();
+                    (!nqn.is_discovery() && entry.socket_address().is_some()).then_some((socket, nqn))
+                };
+                let mut found: Vec<_> = entries.into_iter().filter_map(of_address).collect();
+                found.sort();
+                found.dedup();
+                found
+            }
+        };
+        let mut found = Vec::new();
+        for (socket, nqn) in subsystems {
+            let ids = nsid.map_or(1..=NSID_MAX, |nsid| nsid..=nsid);
+            for id in ids {
+                match RemoteNamespace::connect(way.options(socket, nqn.clone(), id)).await {
+                    Ok(namespace) => {
+                        let namespace = AnyLink::from(namespace);
+                        found.push(Found { namespace, address: address.to_string(), nqn: nqn.clone(), nsid: id });
+                    }
+                    // Ids count from 1 without gaps.
+                    Err(ConnectError::NoNamespace { .. }) if nsid.is_none() => break,
+                    Err(error) => return Err(unavailable(error)),
                 }
-                // Ids count from 1 without gaps.
-                Err(ConnectError::NoNamespace { .. }) if nsid.is_none() => break,
-                Err(error) => return Err(unavailable(error)),
             }
         }
-    }
-    Ok(found)
+        Ok(found)
+    })
 }
 
 /// Reaches the pool that some namespace at `addresses` is a member of.
-pub async fn reach(way: &Way, addresses: &[String]) -> Result<Reached, Error> {
-    if addresses.is_empty() {
-        return Err(Error::Usage("which pool? give the address of a member".to_owned()));
-    }
-    for address in addresses {
-        resolve(address)?;
-    }
-    let mut troubles = Vec::new();
-    let (mut given, mut reports): (Vec<Found>, Vec<Report>) = (Vec::new(), Vec::new());
-    let mut only_blank = true;
-    for (address, found) in
-        addresses.iter().zip(together(addresses.iter().map(|address| find(way, address, None, None))).await)
-    {
-        match found {
-            Err(failure) => {
-                only_blank = false;
-                troubles.push(format!("{address}: {}", failure));
-            }
-            Ok(found) => given.extend(found),
+pub fn reach<'a>(way: &'a Way, addresses: &'a [String]) -> LocalFuture<'a, Result<Reached, Error>> {
+    Box::pin(async move {
+        if addresses.is_empty() {
+            return Err(Error::Usage("which pool? give the address of a member".to_owned()));
         }
-    }
-    for found in &given {
-        match pool::inspect(&found.namespace, &found.address).await {
-            Ok(report) => reports.push(report),
-            Err(error) => {
-                only_blank &= matches!(error, pool::Error::Superblock { source: pool::SuperblockError::Blank, .. });
-                troubles.push(error.to_string());
+        for address in addresses {
+            resolve(address)?;
+        }
+        let mut troubles = Vec::new();
+        let (mut given, mut reports): (Vec<Found>, Vec<Report>) = (Vec::new(), Vec::new());
+        let mut only_blank = true;
+        for (address, found) in
+            addresses.iter().zip(together(addresses.iter().map(|address| find(way, address, None, None))).await)
+        {
+            match found {
+                Err(failure) => {
+                    only_blank = false;
+                    troubles.push(format!("{address}: {}", failure));
+                }
+                Ok(found) => given.extend(found),
             }
         }
-    }
-    let newest = reports.into_iter().max_by_key(|report| report.superblock.accepted);
-    let Some(report) = newest else {
-        let troubles = troubles.join("; ");
-        if given.is_empty() && only_blank {
-            return Err(Error::Unavailable(format!("no namespace at {}", addresses.join(", "))));
+        for found in &given {
+            match pool::inspect(&found.namespace, &found.address).await {
+                Ok(report) => reports.push(report),
+                Err(error) => {
+                    only_blank &= matches!(error, pool::Error::Superblock { source: pool::SuperblockError::Blank, .. });
+                    troubles.push(error.to_string());
+                }
+            }
         }
-        let mend = if only_blank { " (make a pool with `yagura pool create`)" } else { "" };
-        let sentence = format!("no member of a pool answers: {troubles}{mend}");
-        return Err(if given.is_empty() { Error::Unavailable(sentence) } else { Error::Refused(sentence) });
-    };
-    let map = settle(way, report.map, &mut given).await?;
-    let mut members = Vec::with_capacity(map.members.len());
-    for (member, trouble) in connect(way, &map, 0..map.members.len(), &mut given).await? {
-        members.push(member);
-        troubles.extend(trouble);
-    }
-    for (index, found) in members.iter().enumerate() {
-        if let Err(error) = pool::check_member(&found.namespace, &map, index).await {
-            troubles.push(format!("{}: {error}", found.address));
+        let newest = reports.into_iter().max_by_key(|report| report.superblock.accepted);
+        let Some(report) = newest else {
+            let troubles = troubles.join("; ");
+            if given.is_empty() && only_blank {
+                return Err(Error::Unavailable(format!("no namespace at {}", addresses.join(", "))));
+            }
+            let mend = if only_blank { " (make a pool with `yagura pool create`)" } else { "" };
+            let sentence = format!("no member of a pool answers: {troubles}{mend}");
+            return Err(if given.is_empty() { Error::Unavailable(sentence) } else { Error::Refused(sentence) });
+        };
+        let map = settle(way, report.map, &mut given).await?;
+        let mut members = Vec::with_capacity(map.members.len());
+        for (member, trouble) in connect(way, &map, 0..map.members.len(), &mut given).await? {
+            members.push(member);
+            troubles.extend(trouble);
         }
-    }
-    troubles.sort();
-    troubles.dedup();
-    Ok(Reached { way: way.clone(), map, members, troubles })
+        for (index, found) in members.iter().enumerate() {
+            if let Err(error) = pool::check_member(&found.namespace, &map, index).await {
+                troubles.push(format!("{}: {error}", found.address));
+            }
+        }
+        troubles.sort();
+        troubles.dedup();
+        Ok(Reached { way: way.clone(), map, members, troubles })
+    })
 }
 
 /// From a map that some member carries to the one in force. Whoever is connected on the way is added to `given`.

@@ -24,11 +24,13 @@ impl Source {
     }
 
     /// The map in force.
-    pub async fn map(&self) -> Result<Map, Error> {
-        let (map, mut given) = self.known.borrow().clone();
-        let map = settle(&self.way, map, &mut given).await?;
-        self.learn(&map, given);
-        Ok(map)
+    pub fn map(&self) -> LocalFuture<'_, Result<Map, Error>> {
+        Box::pin(async move {
+            let (map, mut given) = self.known.borrow().clone();
+            let map = settle(&self.way, map, &mut given).await?;
+            self.learn(&map, given);
+            Ok(map)
+        })
     }
 
     /// Adds a namespace that is to become a member.
@@ -55,25 +57,36 @@ impl Source {
     }
 
     /// Has the voters agree on what `change` makes of the map in force; it may run several times, also on what it made itself.
-    pub async fn agree(&self, change: impl FnMut(&Map) -> Result<Map, AgreeError>) -> Result<Map, Error> {
-        // All members, so that they learn it too.
-        let (map, namespaces) = self.everybody().await?;
-        Ok(Proposer::new(&namespaces).agree(&map, change).await?)
+    pub async fn agree(&self, mut change: impl FnMut(&Map) -> Result<Map, AgreeError>) -> Result<Map, Error> {
+        self.agree_on(&mut change).await
+    }
+
+    fn agree_on<'a>(
+        &'a self,
+        change: &'a mut dyn FnMut(&Map) -> Result<Map, AgreeError>,
+    ) -> LocalFuture<'a, Result<Map, Error>> {
+        Box::pin(async move {
+            // All members, so that they learn it too.
+            let (map, namespaces) = self.everybody().await?;
+            Ok(Proposer::new(&namespaces).agree(&map, change).await?)
+        })
     }
 
     /// Begins a change, or refuses it. Every member's superblock is marked first: media that are rolled back later than this
     /// are known by it.
-    pub async fn begin(&self, request: &Request) -> Result<Map, Error> {
-        let (map, namespaces) = self.everybody().await?;
-        Proposer::new(&namespaces).roll_call(&map).await?;
-        let id = engine::task::random_u64();
-        self.agree(|map| Ok(map.begin(request, id)?)).await
+    pub fn begin<'a>(&'a self, request: &'a Request) -> LocalFuture<'a, Result<Map, Error>> {
+        Box::pin(async move {
+            let (map, namespaces) = self.everybody().await?;
+            Proposer::new(&namespaces).roll_call(&map).await?;
+            let id = engine::task::random_u64();
+            self.agree(|map| Ok(map.begin(request, id)?)).await
+        })
     }
 
     /// Goes on with the change under way without these members, which are lost for good; or, where that can't be, decides to
     /// go back to before it. Without a change under way: nothing.
-    pub async fn give_up(&self, members: &[MemberId]) -> Result<Map, Error> {
-        self.agree(|map| Ok(map.give_up(members)?)).await
+    pub fn give_up<'a>(&'a self, members: &'a [MemberId]) -> LocalFuture<'a, Result<Map, Error>> {
+        Box::pin(async move { self.agree(|map| Ok(map.give_up(members)?)).await })
     }
 
     /// Decides that the placement before the change under way is to be the next one, if its map is still joint; else nothing.
@@ -81,23 +94,27 @@ impl Source {
     ///
     /// # Errors
     /// Members that were given up leave too few homes of some keys there: the change can only be gone on with.
-    pub async fn take_back(&self) -> Result<Map, Error> {
-        self.agree(|map| Ok(map.take_back()?)).await
+    pub fn take_back(&self) -> LocalFuture<'_, Result<Map, Error>> {
+        Box::pin(async move { self.agree(|map| Ok(map.take_back()?)).await })
     }
 
     /// Marks every member's superblock, if no change is under way: media that are rolled back later than this are known by it.
-    pub async fn roll_call(&self) -> Result<Map, Error> {
-        let (map, namespaces) = self.everybody().await?;
-        match map.change {
-            Some(_) => Ok(map),
-            None => Ok(Proposer::new(&namespaces).roll_call(&map).await?),
-        }
+    pub fn roll_call(&self) -> LocalFuture<'_, Result<Map, Error>> {
+        Box::pin(async move {
+            let (map, namespaces) = self.everybody().await?;
+            match map.change {
+                Some(_) => Ok(map),
+                None => Ok(Proposer::new(&namespaces).roll_call(&map).await?),
+            }
+        })
     }
 
     /// The map in force, if nobody carries its change out at the moment; that takes some seconds to find out.
-    pub async fn unattended(&self) -> Result<Map, Error> {
-        let (map, namespaces) = self.everybody().await?;
-        Ok(is_free(&Proposer::new(&namespaces), &map).await?)
+    pub fn unattended(&self) -> LocalFuture<'_, Result<Map, Error>> {
+        Box::pin(async move {
+            let (map, namespaces) = self.everybody().await?;
+            Ok(is_free(&Proposer::new(&namespaces), &map).await?)
+        })
     }
 
     /// Carries the change of the map in force out, to its end; `rate`: bytes a second at most.
@@ -105,10 +122,21 @@ impl Source {
         &self,
         store: &Store,
         rate: Option<u64>,
-        progress: impl FnMut(&Change),
+        mut progress: impl FnMut(&Change),
     ) -> Result<Map, Error> {
-        let (map, namespaces) = self.everybody().await?;
-        Ok(carry_out(&Proposer::new(&namespaces), store, map, rate, progress).await?)
+        self.carry_out_telling(store, rate, &mut progress).await
+    }
+
+    fn carry_out_telling<'a>(
+        &'a self,
+        store: &'a Store,
+        rate: Option<u64>,
+        progress: &'a mut dyn FnMut(&Change),
+    ) -> LocalFuture<'a, Result<Map, Error>> {
+        Box::pin(async move {
+            let (map, namespaces) = self.everybody().await?;
+            Ok(carry_out(&Proposer::new(&namespaces), store, map, rate, progress).await?)
+        })
     }
 
     /// The map in force and connections to all its members, as far as they answer.

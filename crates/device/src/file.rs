@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::file::{File, Lifetime};
+use engine::task::LocalFuture;
 use engine::{Buf, View, task};
 
 use crate::claim;
@@ -126,39 +127,41 @@ impl fmt::Debug for FileNamespace {
 
 impl FileNamespace {
     /// Opens the file or block device at `path`; no other process can while this one has it open.
-    pub async fn open(path: &Path, options: &FileOptions) -> Result<FileNamespace, OpenError> {
-        let file = open_medium(path, options).await?;
-        let (nguid, sidecar) = match options.nguid {
-            Some(nguid) => (nguid, None),
-            None if file.is_block_device() => (identity::of_device(path)?, None),
-            None => {
-                let (nguid, sidecar) = Sidecar::open(path, options.block_size, options.read_only).await?;
-                (nguid, Some(Arc::new(sidecar)))
-            }
-        };
-        let block_size = options.block_size;
-        let transfer_blocks_max = TRANSFER_BYTES_MAX as u32 / block_size;
-        let info = NamespaceInfo {
-            block_size,
-            blocks: file.size() / u64::from(block_size),
-            atomic_blocks: transfer_blocks_max,
-            compare_and_write_blocks_max: COMPARE_AND_WRITE_BYTES_MAX as u32 / block_size,
-            transfer_blocks_max,
-            // The drive's own, and the file system's metadata: `fdatasync` flushes both.
-            volatile_cache: true,
-            volatile_medium: false,
-            deallocated_reads_zero: true,
-            thin: false,
-            preferred_write_blocks: (file.logical_block_size() / block_size).max(1),
-            preferred_deallocate_blocks: 1,
-            write_uncorrectable: sidecar.is_some() && !options.read_only,
-            persists_attributes: sidecar.is_some() && !options.read_only,
-            nguid,
-        };
-        let latch = Latch::new(path, options.read_only);
-        let locks = Arc::new(RangeLocks::new((REGION_BYTES / block_size).trailing_zeros()));
-        let blocks = AtomicU64::new(info.blocks);
-        Ok(FileNamespace { file, locks, info, blocks, latch: Arc::new(latch), sidecar })
+    pub fn open<'a>(path: &'a Path, options: &'a FileOptions) -> LocalFuture<'a, Result<FileNamespace, OpenError>> {
+        Box::pin(async move {
+            let file = open_medium(path, options).await?;
+            let (nguid, sidecar) = match options.nguid {
+                Some(nguid) => (nguid, None),
+                None if file.is_block_device() => (identity::of_device(path)?, None),
+                None => {
+                    let (nguid, sidecar) = Sidecar::open(path, options.block_size, options.read_only).await?;
+                    (nguid, Some(Arc::new(sidecar)))
+                }
+            };
+            let block_size = options.block_size;
+            let transfer_blocks_max = TRANSFER_BYTES_MAX as u32 / block_size;
+            let info = NamespaceInfo {
+                block_size,
+                blocks: file.size() / u64::from(block_size),
+                atomic_blocks: transfer_blocks_max,
+                compare_and_write_blocks_max: COMPARE_AND_WRITE_BYTES_MAX as u32 / block_size,
+                transfer_blocks_max,
+                // The drive's own, and the file system's metadata: `fdatasync` flushes both.
+                volatile_cache: true,
+                volatile_medium: false,
+                deallocated_reads_zero: true,
+                thin: false,
+                preferred_write_blocks: (file.logical_block_size() / block_size).max(1),
+                preferred_deallocate_blocks: 1,
+                write_uncorrectable: sidecar.is_some() && !options.read_only,
+                persists_attributes: sidecar.is_some() && !options.read_only,
+                nguid,
+            };
+            let latch = Latch::new(path, options.read_only);
+            let locks = Arc::new(RangeLocks::new((REGION_BYTES / block_size).trailing_zeros()));
+            let blocks = AtomicU64::new(info.blocks);
+            Ok(FileNamespace { file, locks, info, blocks, latch: Arc::new(latch), sidecar })
+        })
     }
 
     /// The failure after which the namespace takes no more writes, if there was one.
@@ -170,22 +173,24 @@ impl FileNamespace {
     ///
     /// # Errors
     /// A device, another size than a larger multiple of the block size, or what the system says.
-    pub async fn grow(&self, bytes: u64) -> Result<(), GrowError> {
-        let info = self.info();
-        check_growth(&info, bytes)?;
-        if self.file.is_block_device() {
-            return Err(GrowError::Fixed("a device has the size that it has"));
-        }
-        let failed = |source| GrowError::Io { path: self.latch.path().to_owned(), source };
-        if self.latch.writable().is_err() {
-            return Err(GrowError::Fixed("it takes no writes"));
-        }
-        self.file.grow(bytes).map_err(failed)?;
-        // The new size is told only when it survives power loss: a host may rely on it at once. A failure is that of every
-        // cached write before, and told once: it latches as that of a flush does.
-        self.sync().await.map_err(|error| failed(io::Error::other(error)))?;
-        self.blocks.fetch_max(bytes / u64::from(info.block_size), Ordering::AcqRel);
-        Ok(())
+    pub fn grow(&self, bytes: u64) -> LocalFuture<'_, Result<(), GrowError>> {
+        Box::pin(async move {
+            let info = self.info();
+            check_growth(&info, bytes)?;
+            if self.file.is_block_device() {
+                return Err(GrowError::Fixed("a device has the size that it has"));
+            }
+            let failed = |source| GrowError::Io { path: self.latch.path().to_owned(), source };
+            if self.latch.writable().is_err() {
+                return Err(GrowError::Fixed("it takes no writes"));
+            }
+            self.file.grow(bytes).map_err(failed)?;
+            // The new size is told only when it survives power loss: a host may rely on it at once. A failure is that of every
+            // cached write before, and told once: it latches as that of a flush does.
+            self.sync().await.map_err(|error| failed(io::Error::other(error)))?;
+            self.blocks.fetch_max(bytes / u64::from(info.block_size), Ordering::AcqRel);
+            Ok(())
+        })
     }
 
     fn offset(&self, lba: Lba) -> u64 {

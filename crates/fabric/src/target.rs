@@ -18,6 +18,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use device::{AnyNamespace, Namespace};
+use engine::task::LocalFuture;
 use nvme::{AnaState, Nqn};
 
 mod abort;
@@ -166,21 +167,21 @@ impl Target {
     ///
     /// # Errors
     /// No such subsystem; the identifier is taken; what is kept with it can't be read or written.
-    pub async fn adopt(
-        &self,
-        nqn: &Nqn,
+    pub fn adopt<'a>(
+        &'a self,
+        nqn: &'a Nqn,
         store: Arc<dyn NamespaceStore>,
-        namespace: impl Into<AnyNamespace>,
-    ) -> Result<u32, AdoptError> {
-        self.shared.adopt(nqn, store, namespace.into()).await
+        namespace: AnyNamespace,
+    ) -> LocalFuture<'a, Result<u32, AdoptError>> {
+        Box::pin(self.shared.adopt(nqn, store, namespace))
     }
 
     /// Deletes a namespace that was taken in from a store, or made there by a host. Connected hosts are told.
     ///
     /// # Errors
     /// No such subsystem or namespace; the store could not.
-    pub async fn delete_namespace(&self, nqn: &Nqn, nsid: u32) -> Result<(), DeleteError> {
-        self.shared.delete_managed(nqn, nsid).await
+    pub fn delete_namespace<'a>(&'a self, nqn: &'a Nqn, nsid: u32) -> LocalFuture<'a, Result<(), DeleteError>> {
+        Box::pin(async move { self.shared.delete_managed(nqn, nsid).await })
     }
 
     /// The subsystem and the identifier that are kept with a namespace of a store; `None` where it was never served.

@@ -5,9 +5,9 @@ mod status;
 
 use std::str::FromStr;
 
-use kv::AnyLink;
+use ::client::members::{self, NewMember};
 use kv::resp::execute::together;
-use pool::{CreateOptions, Level, NewMember};
+use pool::{CreateOptions, Level};
 
 use crate::cli::{PoolCreateArgs, PoolVerb, Spread};
 use crate::client::{self, Found, Way};
@@ -78,7 +78,7 @@ pub fn run(verb: &PoolVerb) -> Result<(), Failure> {
 
 impl MemberSpec {
     /// The namespaces meant, connected.
-    async fn find(&self, way: &Way) -> Result<Vec<NewMember<AnyLink>>, Failure> {
+    async fn find(&self, way: &Way) -> Result<Vec<NewMember>, Failure> {
         let nqn = self.nqn.as_ref().map(|nqn| nqn.parse()).transpose();
         let nqn = nqn.map_err(|error| Failure::usage(format!("member {}: {error}", self.address)))?;
         let found = client::find(way, &self.address, nqn, self.nsid).await?;
@@ -97,7 +97,7 @@ impl MemberSpec {
     }
 }
 
-async fn find_all(way: &Way, specs: &[MemberSpec]) -> Result<Vec<NewMember<AnyLink>>, Failure> {
+async fn find_all(way: &Way, specs: &[MemberSpec]) -> Result<Vec<NewMember>, Failure> {
     let found: Result<Vec<_>, _> = together(specs.iter().map(|spec| spec.find(way))).await.into_iter().collect();
     Ok(found?.into_iter().flatten().collect())
 }
@@ -119,7 +119,7 @@ async fn create(args: &PoolCreateArgs) -> Result<(), Failure> {
         force: args.force,
     };
     let members = find_all(&client::way(&args.host)?, &args.members).await?;
-    let map = pool::create(&members, &options).await.map_err(client::pool_failure)?;
+    let map = members::create(&members, &options).await.map_err(client::pool_failure)?;
     let report = status::report(&map, |_| (true, true), Vec::new());
     output::report(args.common.json, &report, status::describe)
 }
@@ -129,7 +129,7 @@ pub async fn create_blank(addresses: &[String], replicas: u8, table_share: u32) 
     let spec = |address: &String| address.parse().map_err(Failure::usage);
     let specs: Vec<MemberSpec> = addresses.iter().map(spec).collect::<Result<_, _>>()?;
     let options = CreateOptions { replicas, table_share, ..CreateOptions::default() };
-    match pool::create(&find_all(&Way::plain(), &specs).await?, &options).await {
+    match members::create(&find_all(&Way::plain(), &specs).await?, &options).await {
         Ok(_) => Ok(true),
         Err(pool::Error::InUse { .. }) => Ok(false),
         Err(error) => Err(client::pool_failure(error)),

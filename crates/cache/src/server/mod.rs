@@ -71,9 +71,11 @@ pub enum Accepted {
 pub struct Worker<S, V> {
     thread: Rc<Thread<S, V>>,
     /// Serves a connection. A pointer, so that all of that is compiled where the worker is made, not where it accepts.
-    serve: fn(Rc<Thread<S, V>>, Accepted, Place) -> LocalFuture<'static, ()>,
+    serve: Serve<S, V>,
     _ticker: Task<()>,
 }
+
+type Serve<S, V> = fn(Rc<Thread<S, V>>, Accepted, Place) -> LocalFuture<'static, ()>;
 
 /// A store that is served; the server is compiled here for each of them, and nowhere else.
 pub trait Served: Slots + Holdings + Send + Sync + 'static {

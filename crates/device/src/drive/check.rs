@@ -6,6 +6,7 @@ use super::layout::{Layout, PAGE, PAGE_VALUES};
 use super::map::NONE;
 use super::recover;
 use crate::Error;
+use engine::task::LocalFuture;
 
 /// What a check has found.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -43,29 +44,35 @@ impl Drive {
     /// Checks every structure: superblocks, references against maps, free extents, checksum pages. `progress` is told of pages
     /// done and pages there are. (Blocks are the scrub's.)
     pub async fn check(&self, mut progress: impl FnMut(u64, u64)) -> Result<Report, Error> {
-        let inner = &self.inner;
-        let mut report = Report::default();
-        self.check_superblocks(&mut report).await;
-        let table = inner.with(|core| {
-            core.check_references(&mut report, &inner.layout);
-            core.pages.table().to_vec()
-        });
-        for (page, &entry) in table.iter().enumerate() {
-            if entry != 0 {
-                report.pages += 1;
-                match inner.read_page(page as u32, entry).await {
-                    Ok(_) => {}
-                    // Written anew since the table was taken: the checkpoint that did it has verified it.
-                    Err(_) if inner.with(|core| core.pages.table()[page] != entry) => {}
-                    Err(error) => report.fault(format!("{error}; {}", inner.affected(page as u32))),
+        self.check_telling(&mut progress).await
+    }
+
+    fn check_telling<'a>(&'a self, progress: &'a mut dyn FnMut(u64, u64)) -> LocalFuture<'a, Result<Report, Error>> {
+        Box::pin(async move {
+            let inner = &self.inner;
+            let mut report = Report::default();
+            self.check_superblocks(&mut report).await;
+            let table = inner.with(|core| {
+                core.check_references(&mut report, &inner.layout);
+                core.pages.table().to_vec()
+            });
+            for (page, &entry) in table.iter().enumerate() {
+                if entry != 0 {
+                    report.pages += 1;
+                    match inner.read_page(page as u32, entry).await {
+                        Ok(_) => {}
+                        // Written anew since the table was taken: the checkpoint that did it has verified it.
+                        Err(_) if inner.with(|core| core.pages.table()[page] != entry) => {}
+                        Err(error) => report.fault(format!("{error}; {}", inner.affected(page as u32))),
+                    }
                 }
+                if inner.load_page(page as u32).await.is_ok() {
+                    self.count_units(page as u32, &mut report);
+                }
+                progress(page as u64 + 1, table.len() as u64);
             }
-            if inner.load_page(page as u32).await.is_ok() {
-                self.count_units(page as u32, &mut report);
-            }
-            progress(page as u64 + 1, table.len() as u64);
-        }
-        Ok(report)
+            Ok(report)
+        })
     }
 
     async fn check_superblocks(&self, report: &mut Report) {

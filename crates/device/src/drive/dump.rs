@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use engine::Buf;
+use engine::task::LocalFuture;
 
 use super::bytes::Reader;
 use super::frame::{self, Found};
@@ -13,31 +14,36 @@ use crate::Error;
 
 impl Drive {
     /// The superblock, both checkpoints, the journal's frames, the namespaces with their maps, and the checksum pages.
-    pub async fn dump(&self) -> Result<String, Error> {
-        let (inner, layout) = (&self.inner, &self.inner.layout);
-        let mut out = String::new();
-        let id = u128::from_be_bytes(layout.id);
-        let _ = writeln!(out, "drive {id:032x} in {}: {} bytes", inner.path.display(), layout.bytes);
-        let _ = writeln!(out, "  checksums over {} bytes, extents of {} bytes", layout.unit, layout.extent_bytes);
-        let _ = writeln!(out, "  journal      {:>14} + {}", layout.journal_at, layout.journal_bytes);
-        let _ = writeln!(out, "  checkpoints  {:>14} + 2 × {}", layout.slots_at, layout.slot_bytes);
-        let _ = writeln!(out, "  pages        {:>14} + {} × 2 × {PAGE}", layout.pages_at, layout.pages);
-        let _ =
-            writeln!(out, "  extents      {:>14} + {} × {}", layout.extents_at, layout.extents, layout.extent_bytes);
-        for slot in 0..2 {
-            let (result, pages) = inner.file.read_at(layout.slot_at(slot), Buf::with_len(2 * PAGE)).await;
-            result.map_err(|error| inner.read_fault(&format!("checkpoint slot {slot}: {error}")))?;
-            for (copy, header) in recover::headers(&pages, &layout.id).into_iter().enumerate() {
-                // Formatting into a string cannot fail; nor below.
-                let _ = match header {
-                    Some(header) => writeln!(out, "checkpoint slot {slot}, header {copy}: {header:?}"),
-                    None => writeln!(out, "checkpoint slot {slot}, header {copy}: damaged"),
-                };
+    pub fn dump(&self) -> LocalFuture<'_, Result<String, Error>> {
+        Box::pin(async move {
+            let (inner, layout) = (&self.inner, &self.inner.layout);
+            let mut out = String::new();
+            let id = u128::from_be_bytes(layout.id);
+            let _ = writeln!(out, "drive {id:032x} in {}: {} bytes", inner.path.display(), layout.bytes);
+            let _ = writeln!(out, "  checksums over {} bytes, extents of {} bytes", layout.unit, layout.extent_bytes);
+            let _ = writeln!(out, "  journal      {:>14} + {}", layout.journal_at, layout.journal_bytes);
+            let _ = writeln!(out, "  checkpoints  {:>14} + 2 × {}", layout.slots_at, layout.slot_bytes);
+            let _ = writeln!(out, "  pages        {:>14} + {} × 2 × {PAGE}", layout.pages_at, layout.pages);
+            let _ = writeln!(
+                out,
+                "  extents      {:>14} + {} × {}",
+                layout.extents_at, layout.extents, layout.extent_bytes
+            );
+            for slot in 0..2 {
+                let (result, pages) = inner.file.read_at(layout.slot_at(slot), Buf::with_len(2 * PAGE)).await;
+                result.map_err(|error| inner.read_fault(&format!("checkpoint slot {slot}: {error}")))?;
+                for (copy, header) in recover::headers(&pages, &layout.id).into_iter().enumerate() {
+                    // Formatting into a string cannot fail; nor below.
+                    let _ = match header {
+                        Some(header) => writeln!(out, "checkpoint slot {slot}, header {copy}: {header:?}"),
+                        None => writeln!(out, "checkpoint slot {slot}, header {copy}: damaged"),
+                    };
+                }
             }
-        }
-        self.dump_state(&mut out);
-        self.dump_journal(&mut out).await?;
-        Ok(out)
+            self.dump_state(&mut out);
+            self.dump_journal(&mut out).await?;
+            Ok(out)
+        })
     }
 
     fn dump_state(&self, out: &mut String) {

@@ -11,6 +11,7 @@ use super::{Drive, DriveError, DriveNamespace};
 use crate::identity::random_nguid;
 use crate::range_lock::Mode;
 use crate::{ATTRIBUTE_BYTES_MAX, ATTRIBUTE_KEY_BYTES_MAX, Error, GrowError};
+use engine::task::LocalFuture;
 
 /// A namespace to be made.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -38,48 +39,50 @@ impl Drive {
     }
 
     /// The same with an attribute: after a crash there are both, or neither.
-    pub async fn create_with(
-        &self,
-        spec: &NamespaceSpec,
-        attribute: Option<(&'static str, &[u8])>,
-    ) -> Result<DriveNamespace, DriveError> {
-        self.changeable()?;
-        let NamespaceSpec { name, bytes, block_size } = spec;
-        check_name(name)?;
-        let unit = self.inner.layout.unit;
-        if *block_size != 4096 && *block_size != unit {
-            return Err(DriveError::BlockSize { asked: *block_size, unit });
-        }
-        check_size(*bytes, *block_size, self.inner.layout.extent_bytes)?;
-        let attribute_bytes = match attribute {
-            Some((key, value)) if key.len() > ATTRIBUTE_KEY_BYTES_MAX || value.len() > ATTRIBUTE_BYTES_MAX => {
-                return Err(DriveError::Device(Error::OutOfSpace));
+    pub fn create_with<'a>(
+        &'a self,
+        spec: &'a NamespaceSpec,
+        attribute: Option<(&'static str, &'a [u8])>,
+    ) -> LocalFuture<'a, Result<DriveNamespace, DriveError>> {
+        Box::pin(async move {
+            self.changeable()?;
+            let NamespaceSpec { name, bytes, block_size } = spec;
+            check_name(name)?;
+            let unit = self.inner.layout.unit;
+            if *block_size != 4096 && *block_size != unit {
+                return Err(DriveError::BlockSize { asked: *block_size, unit });
             }
-            Some((key, value)) => key.len() + value.len() + 8,
-            None => 0,
-        };
-        let nguid = random_nguid();
-        self.add(attribute_bytes, |core, namespace| {
-            let record = Record::Create { namespace, nguid, block_size: *block_size, bytes: *bytes, name };
-            room_for(core, &self.inner, name, 0, attribute_bytes as u64)?;
-            core.begin();
-            core.add(&record);
-            if let Some((key, value)) = attribute {
-                core.add(&Record::Attribute { namespace, key, value });
-            }
-            Ok(core.end())
+            check_size(*bytes, *block_size, self.inner.layout.extent_bytes)?;
+            let attribute_bytes = match attribute {
+                Some((key, value)) if key.len() > ATTRIBUTE_KEY_BYTES_MAX || value.len() > ATTRIBUTE_BYTES_MAX => {
+                    return Err(DriveError::Device(Error::OutOfSpace));
+                }
+                Some((key, value)) => key.len() + value.len() + 8,
+                None => 0,
+            };
+            let nguid = random_nguid();
+            self.add(attribute_bytes, |core, namespace| {
+                let record = Record::Create { namespace, nguid, block_size: *block_size, bytes: *bytes, name };
+                room_for(core, &self.inner, name, 0, attribute_bytes as u64)?;
+                core.begin();
+                core.add(&record);
+                if let Some((key, value)) = attribute {
+                    core.add(&Record::Attribute { namespace, key, value });
+                }
+                Ok(core.end())
+            })
+            .await
         })
-        .await
     }
 
     /// Makes a read-only namespace that keeps what `source` holds now.
-    pub async fn snapshot(&self, source: u32, name: &str) -> Result<DriveNamespace, DriveError> {
-        self.share(source, name, true).await
+    pub fn snapshot<'a>(&'a self, source: u32, name: &'a str) -> LocalFuture<'a, Result<DriveNamespace, DriveError>> {
+        Box::pin(async move { self.share(source, name, true).await })
     }
 
     /// Makes a writable namespace that begins with what `source` (a snapshot or another namespace) holds now.
-    pub async fn clone_of(&self, source: u32, name: &str) -> Result<DriveNamespace, DriveError> {
-        self.share(source, name, false).await
+    pub fn clone_of<'a>(&'a self, source: u32, name: &'a str) -> LocalFuture<'a, Result<DriveNamespace, DriveError>> {
+        Box::pin(async move { self.share(source, name, false).await })
     }
 
     async fn share(&self, source: u32, name: &str, read_only: bool) -> Result<DriveNamespace, DriveError> {
@@ -119,44 +122,48 @@ impl Drive {
     }
 
     /// Makes a namespace larger; what is added reads as zeroes.
-    pub async fn grow(&self, number: u32, bytes: u64) -> Result<(), DriveError> {
-        self.changeable()?;
-        let shared = self.shared(number)?;
-        check_size(bytes, shared.block_size, self.inner.layout.extent_bytes)?;
-        let _admission = self.inner.admit(journal_need(&[32])).await?;
-        let sequence = self.inner.with(|core| {
-            let space = core.state.space(number).map_err(|_| DriveError::NoNamespace(number.to_string()))?;
-            if space.read_only {
-                return Err(DriveError::Snapshot(space.name.clone()));
-            }
-            if bytes < space.bytes {
-                return Err(DriveError::Shrink { name: space.name.clone(), bytes: space.bytes, asked: bytes });
-            }
-            Ok(core.log(&Record::Grow { namespace: number, bytes }))
-        })?;
-        self.inner.commit(sequence).await?;
-        self.inner.with(|core| {
-            // It may have been deleted meanwhile, and stays so.
-            core.state.space(number).map_err(|_| DriveError::NoNamespace(number.to_string()))?;
-            shared.blocks.fetch_max(bytes / u64::from(shared.block_size), Ordering::AcqRel);
-            Ok(())
+    pub fn grow(&self, number: u32, bytes: u64) -> LocalFuture<'_, Result<(), DriveError>> {
+        Box::pin(async move {
+            self.changeable()?;
+            let shared = self.shared(number)?;
+            check_size(bytes, shared.block_size, self.inner.layout.extent_bytes)?;
+            let _admission = self.inner.admit(journal_need(&[32])).await?;
+            let sequence = self.inner.with(|core| {
+                let space = core.state.space(number).map_err(|_| DriveError::NoNamespace(number.to_string()))?;
+                if space.read_only {
+                    return Err(DriveError::Snapshot(space.name.clone()));
+                }
+                if bytes < space.bytes {
+                    return Err(DriveError::Shrink { name: space.name.clone(), bytes: space.bytes, asked: bytes });
+                }
+                Ok(core.log(&Record::Grow { namespace: number, bytes }))
+            })?;
+            self.inner.commit(sequence).await?;
+            self.inner.with(|core| {
+                // It may have been deleted meanwhile, and stays so.
+                core.state.space(number).map_err(|_| DriveError::NoNamespace(number.to_string()))?;
+                shared.blocks.fetch_max(bytes / u64::from(shared.block_size), Ordering::AcqRel);
+                Ok(())
+            })
         })
     }
 
     /// Deletes a namespace. Commands under way end first; later ones find nothing in range.
-    pub async fn delete(&self, number: u32) -> Result<(), DriveError> {
-        self.changeable()?;
-        let shared = self.shared(number)?;
-        let _quiet = shared.locks.lock(0, u64::MAX, Mode::Exclusive).await;
-        let _admission = self.inner.admit(journal_need(&[32])).await?;
-        let sequence = self.inner.with(|core| {
-            core.state.space(number).map_err(|_| DriveError::NoNamespace(number.to_string()))?;
-            shared.blocks.store(0, Ordering::Release);
-            self.inner.registry.remove(number);
-            Ok::<_, DriveError>(core.log(&Record::Delete { namespace: number }))
-        })?;
-        self.inner.commit(sequence).await?;
-        Ok(())
+    pub fn delete(&self, number: u32) -> LocalFuture<'_, Result<(), DriveError>> {
+        Box::pin(async move {
+            self.changeable()?;
+            let shared = self.shared(number)?;
+            let _quiet = shared.locks.lock(0, u64::MAX, Mode::Exclusive).await;
+            let _admission = self.inner.admit(journal_need(&[32])).await?;
+            let sequence = self.inner.with(|core| {
+                core.state.space(number).map_err(|_| DriveError::NoNamespace(number.to_string()))?;
+                shared.blocks.store(0, Ordering::Release);
+                self.inner.registry.remove(number);
+                Ok::<_, DriveError>(core.log(&Record::Delete { namespace: number }))
+            })?;
+            self.inner.commit(sequence).await?;
+            Ok(())
+        })
     }
 
     pub(super) fn shared(&self, number: u32) -> Result<Arc<Shared>, DriveError> {

@@ -51,6 +51,7 @@ use std::sync::atomic::Ordering;
 
 use engine::Buf;
 use engine::file::File;
+use engine::task::LocalFuture;
 
 pub use self::check::Report;
 pub use self::error::DriveError;
@@ -172,39 +173,45 @@ async fn open_file(path: &Path, create: Option<u64>, read_only: bool) -> Result<
 
 impl Drive {
     /// Makes an empty drive of a file or block device and opens it.
-    pub async fn format(path: &Path, options: &FormatOptions) -> Result<Drive, DriveError> {
-        let FormatOptions { create, extent_bytes, unit, journal_bytes, force } = *options;
-        if !extent_bytes.is_power_of_two() || !(EXTENT_BYTES_MIN..=EXTENT_BYTES_MAX).contains(&extent_bytes) {
-            return Err(DriveError::ExtentSize(extent_bytes));
-        }
-        if ![512, 4096].contains(&unit) {
-            return Err(DriveError::Options(format!("checksums over {unit} bytes: must be 512 or 4096")));
-        }
-        if let Some(bytes) = journal_bytes.filter(|bytes| !(JOURNAL_BYTES_MIN..=JOURNAL_BYTES_MAX).contains(bytes)) {
-            let text = format!("a journal of {bytes} bytes: {JOURNAL_BYTES_MIN} to {JOURNAL_BYTES_MAX} are possible");
-            return Err(DriveError::Options(text));
-        }
-        let file = open_file(path, create, false).await?;
-        recover::check_medium(file.logical_block_size(), unit)?;
-        if !force && recover::holds_a_drive(path, &file).await {
-            return Err(DriveError::IsADrive { path: path.to_owned() });
-        }
-        let layout = Layout::new(crate::identity::random_nguid(), file.size(), unit, extent_bytes, journal_bytes);
-        let layout = layout.ok_or_else(|| DriveError::TooSmall {
-            path: path.to_owned(),
-            bytes: file.size(),
-            bytes_min: Layout::bytes_min(unit, extent_bytes),
-        })?;
-        write_empty(&file, &layout).await.map_err(|source| DriveError::Io { path: path.to_owned(), source })?;
-        let opening = Opening { path, read_only: false, pages_max: pages_max(CACHE_BYTES) };
-        Ok(Drive { inner: recover::open(opening, file).await? })
+    pub fn format<'a>(path: &'a Path, options: &'a FormatOptions) -> LocalFuture<'a, Result<Drive, DriveError>> {
+        Box::pin(async move {
+            let FormatOptions { create, extent_bytes, unit, journal_bytes, force } = *options;
+            if !extent_bytes.is_power_of_two() || !(EXTENT_BYTES_MIN..=EXTENT_BYTES_MAX).contains(&extent_bytes) {
+                return Err(DriveError::ExtentSize(extent_bytes));
+            }
+            if ![512, 4096].contains(&unit) {
+                return Err(DriveError::Options(format!("checksums over {unit} bytes: must be 512 or 4096")));
+            }
+            if let Some(bytes) = journal_bytes.filter(|bytes| !(JOURNAL_BYTES_MIN..=JOURNAL_BYTES_MAX).contains(bytes))
+            {
+                let text =
+                    format!("a journal of {bytes} bytes: {JOURNAL_BYTES_MIN} to {JOURNAL_BYTES_MAX} are possible");
+                return Err(DriveError::Options(text));
+            }
+            let file = open_file(path, create, false).await?;
+            recover::check_medium(file.logical_block_size(), unit)?;
+            if !force && recover::holds_a_drive(path, &file).await {
+                return Err(DriveError::IsADrive { path: path.to_owned() });
+            }
+            let layout = Layout::new(crate::identity::random_nguid(), file.size(), unit, extent_bytes, journal_bytes);
+            let layout = layout.ok_or_else(|| DriveError::TooSmall {
+                path: path.to_owned(),
+                bytes: file.size(),
+                bytes_min: Layout::bytes_min(unit, extent_bytes),
+            })?;
+            write_empty(&file, &layout).await.map_err(|source| DriveError::Io { path: path.to_owned(), source })?;
+            let opening = Opening { path, read_only: false, pages_max: pages_max(CACHE_BYTES) };
+            Ok(Drive { inner: recover::open(opening, file).await? })
+        })
     }
 
     /// Opens the drive at `path`; no other process can while this one has it open.
-    pub async fn open(path: &Path, options: &DriveOptions) -> Result<Drive, DriveError> {
-        let file = open_file(path, None, options.read_only).await?;
-        let opening = Opening { path, read_only: options.read_only, pages_max: pages_max(options.cache_bytes) };
-        Ok(Drive { inner: recover::open(opening, file).await? })
+    pub fn open<'a>(path: &'a Path, options: &'a DriveOptions) -> LocalFuture<'a, Result<Drive, DriveError>> {
+        Box::pin(async move {
+            let file = open_file(path, None, options.read_only).await?;
+            let opening = Opening { path, read_only: options.read_only, pages_max: pages_max(options.cache_bytes) };
+            Ok(Drive { inner: recover::open(opening, file).await? })
+        })
     }
 
     /// Opens a namespace.
@@ -267,17 +274,19 @@ impl Drive {
     }
 
     /// Makes a checkpoint now, so that the next opening has nothing to replay. Not needed for safety.
-    pub async fn checkpoint(&self) -> Result<(), DriveError> {
-        Ok(self.inner.checkpoint().await?)
+    pub fn checkpoint(&self) -> LocalFuture<'_, Result<(), DriveError>> {
+        Box::pin(async move { Ok(self.inner.checkpoint().await?) })
     }
 
     /// Ends the drive's own work with a last checkpoint: once all handles are dropped, too, somebody else can open it. A drive
     /// that is merely dropped is as safe, but may be busy until a checkpoint under way has ended.
-    pub async fn close(self) -> Result<(), DriveError> {
-        match self.inner.with(|core| core.read_only) {
-            true => Ok(()),
-            false => self.checkpoint().await,
-        }
+    pub fn close(self) -> LocalFuture<'static, Result<(), DriveError>> {
+        Box::pin(async move {
+            match self.inner.with(|core| core.read_only) {
+                true => Ok(()),
+                false => self.checkpoint().await,
+            }
+        })
     }
 }
 

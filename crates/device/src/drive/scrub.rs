@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use engine::Buf;
+use engine::task::LocalFuture;
 
 use super::Drive;
 use super::bytes::value;
@@ -54,28 +55,34 @@ impl Drive {
     /// Reads and verifies every block that was written, each extent once, beside whatever else goes on. `progress` is told of
     /// the extents done and those there are.
     pub async fn scrub(&self, mut progress: impl FnMut(u64, u64)) -> Result<Scrub, Error> {
-        let (numbers, total, extents) = self.inner.with(|core| {
-            let numbers: Vec<u32> = core.state.namespaces.keys().copied().collect();
-            (numbers, core.state.used(), core.state.references.len())
-        });
-        let (mut scrub, mut seen, mut done) = (Scrub::default(), vec![false; extents], 0);
-        for number in numbers {
-            let Ok(shared) = self.shared(number) else { continue };
-            let mut next = 0;
-            // One at a time: the map may change between any two.
-            while let Some((index, extent)) =
-                self.inner.with(|core| core.state.space(number).ok()?.map.range(next, u32::MAX).next())
-            {
-                if !std::mem::replace(&mut seen[extent as usize], true) {
-                    self.scrub_extent(&shared, index, &mut scrub).await?;
-                    done += 1;
-                    progress(done, total.max(done));
+        self.scrub_telling(&mut progress).await
+    }
+
+    fn scrub_telling<'a>(&'a self, progress: &'a mut dyn FnMut(u64, u64)) -> LocalFuture<'a, Result<Scrub, Error>> {
+        Box::pin(async move {
+            let (numbers, total, extents) = self.inner.with(|core| {
+                let numbers: Vec<u32> = core.state.namespaces.keys().copied().collect();
+                (numbers, core.state.used(), core.state.references.len())
+            });
+            let (mut scrub, mut seen, mut done) = (Scrub::default(), vec![false; extents], 0);
+            for number in numbers {
+                let Ok(shared) = self.shared(number) else { continue };
+                let mut next = 0;
+                // One at a time: the map may change between any two.
+                while let Some((index, extent)) =
+                    self.inner.with(|core| core.state.space(number).ok()?.map.range(next, u32::MAX).next())
+                {
+                    if !std::mem::replace(&mut seen[extent as usize], true) {
+                        self.scrub_extent(&shared, index, &mut scrub).await?;
+                        done += 1;
+                        progress(done, total.max(done));
+                    }
+                    let Some(following) = index.checked_add(1) else { break };
+                    next = following;
                 }
-                let Some(following) = index.checked_add(1) else { break };
-                next = following;
             }
-        }
-        Ok(scrub)
+            Ok(scrub)
+        })
     }
 
     async fn scrub_extent(&self, shared: &Arc<Shared>, index: u32, scrub: &mut Scrub) -> Result<(), Error> {

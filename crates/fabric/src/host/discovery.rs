@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use engine::sync::Notify;
-use engine::task::{self, Task};
+use engine::task::{self, LocalFuture, Task};
 use engine::time;
 use nvme::fabrics::{DiscoveryEntry, DiscoveryHeader, SubsystemType, TransportType, entry_flags, text_field};
 use nvme::feature::{FeatureId, async_event_config};
@@ -93,13 +93,15 @@ pub struct DiscoveryLog {
 ///
 /// # Errors
 /// If the controller can't be reached, or its log can't be understood.
-pub async fn discover(
+pub fn discover<'a>(
     address: SocketAddr,
-    host: &HostIdentity,
+    host: &'a HostIdentity,
     timeout: Duration,
-) -> Result<Vec<Discovered>, ConnectError> {
-    let options = Options { host: host.clone(), connect_timeout: timeout, ..Options::discovery(address) };
-    Ok(ask(&Options { command_timeout: timeout, keep_alive: Duration::ZERO, ..options }).await?.entries)
+) -> LocalFuture<'a, Result<Vec<Discovered>, ConnectError>> {
+    Box::pin(async move {
+        let options = Options { host: host.clone(), connect_timeout: timeout, ..Options::discovery(address) };
+        Ok(ask(&Options { command_timeout: timeout, keep_alive: Duration::ZERO, ..options }).await?.entries)
+    })
 }
 
 /// Connects, reads the log and leaves.
@@ -112,23 +114,25 @@ async fn ask(options: &Options) -> Result<DiscoveryLog, ConnectError> {
 
 /// Asks the discovery service that `options` names and all that it refers to, each once; at most [`DISCOVERY_SERVICES_MAX`],
 /// and no farther than [`REFERRAL_DEPTH_MAX`] referrals away. Returns what each said, or why it said nothing.
-pub async fn follow(options: &Options) -> Vec<(SocketAddr, Result<DiscoveryLog, ConnectError>)> {
-    let mut asked = BTreeSet::from([options.address]);
-    let mut waiting = vec![(options.clone(), 0)];
-    let mut all = Vec::new();
-    while let Some((options, depth)) = waiting.pop() {
-        let log = ask(&Options { keep_alive: Duration::ZERO, ..options.clone() }).await;
-        for entry in log.iter().flat_map(|log| &log.entries).filter(|entry| entry.kind == SubsystemType::REFERRAL) {
-            let Some(address) = entry.socket_address() else { continue };
-            // A service that was asked is not asked again, so that a circle of referrals ends.
-            if depth < REFERRAL_DEPTH_MAX && asked.len() < DISCOVERY_SERVICES_MAX && asked.insert(address) {
-                let subsystem = entry.subsystem.clone();
-                waiting.push((Options { address, subsystem, ..options.clone() }, depth + 1));
+pub fn follow<'a>(options: &'a Options) -> LocalFuture<'a, Vec<(SocketAddr, Result<DiscoveryLog, ConnectError>)>> {
+    Box::pin(async move {
+        let mut asked = BTreeSet::from([options.address]);
+        let mut waiting = vec![(options.clone(), 0)];
+        let mut all = Vec::new();
+        while let Some((options, depth)) = waiting.pop() {
+            let log = ask(&Options { keep_alive: Duration::ZERO, ..options.clone() }).await;
+            for entry in log.iter().flat_map(|log| &log.entries).filter(|entry| entry.kind == SubsystemType::REFERRAL) {
+                let Some(address) = entry.socket_address() else { continue };
+                // A service that was asked is not asked again, so that a circle of referrals ends.
+                if depth < REFERRAL_DEPTH_MAX && asked.len() < DISCOVERY_SERVICES_MAX && asked.insert(address) {
+                    let subsystem = entry.subsystem.clone();
+                    waiting.push((Options { address, subsystem, ..options.clone() }, depth + 1));
+                }
             }
+            all.push((options.address, log));
         }
-        all.push((options.address, log));
-    }
-    all
+        all
+    })
 }
 
 /// A connection with a discovery controller that is kept (NVMe Base 2.0 §3.1.2.3: an explicit persistent connection has a keep
@@ -153,30 +157,32 @@ impl Discovery {
     ///
     /// # Errors
     /// If the controller can't be reached or refuses.
-    pub async fn connect(options: &Options) -> Result<Discovery, ConnectError> {
-        let address = options.address;
-        let kato = options.keep_alive_ms();
-        let config = admin_config(options.header_digest, options.data_digest);
-        let queue = ConnectQueue::admin(ADMIN_ENTRIES, kato);
-        let secured = secured(options, config, &queue, options.command_timeout).await?;
-        let (link, _) = connect_queue(&secured, config, &queue, options.command_timeout).await?;
-        let link = Rc::new(link);
-        let admin = Admin { link: &link, address };
-        admin.enable().await?;
-        let mut tells_changes = false;
-        let events = Rc::new(Events::default());
-        let mut tasks = Vec::new();
-        if kato != 0 {
-            let page: IdentifyController = read_page(&admin.identify(Cns::CONTROLLER, 0).await?);
-            tells_changes = page.oaes.get() & async_event_config::DISCOVERY_CHANGE != 0;
-            if tells_changes {
-                let wanted = async_event_config::DISCOVERY_CHANGE;
-                admin.set_feature(FeatureId::ASYNC_EVENT_CONFIG, wanted).await?;
+    pub fn connect<'a>(options: &'a Options) -> LocalFuture<'a, Result<Discovery, ConnectError>> {
+        Box::pin(async move {
+            let address = options.address;
+            let kato = options.keep_alive_ms();
+            let config = admin_config(options.header_digest, options.data_digest);
+            let queue = ConnectQueue::admin(ADMIN_ENTRIES, kato);
+            let secured = secured(options, config, &queue, options.command_timeout).await?;
+            let (link, _) = connect_queue(&secured, config, &queue, options.command_timeout).await?;
+            let link = Rc::new(link);
+            let admin = Admin { link: &link, address };
+            admin.enable().await?;
+            let mut tells_changes = false;
+            let events = Rc::new(Events::default());
+            let mut tasks = Vec::new();
+            if kato != 0 {
+                let page: IdentifyController = read_page(&admin.identify(Cns::CONTROLLER, 0).await?);
+                tells_changes = page.oaes.get() & async_event_config::DISCOVERY_CHANGE != 0;
+                if tells_changes {
+                    let wanted = async_event_config::DISCOVERY_CHANGE;
+                    admin.set_feature(FeatureId::ASYNC_EVENT_CONFIG, wanted).await?;
+                }
+                tasks.push(task::spawn(watch_events(Rc::clone(&link), Rc::clone(&events))));
+                tasks.push(task::spawn(keep_alive(Rc::clone(&link), address, options.keep_alive)));
             }
-            tasks.push(task::spawn(watch_events(Rc::clone(&link), Rc::clone(&events))));
-            tasks.push(task::spawn(keep_alive(Rc::clone(&link), address, options.keep_alive)));
-        }
-        Ok(Discovery { link, address, tells_changes, events, _tasks: tasks })
+            Ok(Discovery { link, address, tells_changes, events, _tasks: tasks })
+        })
     }
 
     fn admin(&self) -> Admin<'_> {
@@ -192,23 +198,25 @@ impl Discovery {
     ///
     /// # Errors
     /// The connection is lost, or the log can't be understood.
-    pub async fn log(&self) -> Result<DiscoveryLog, ConnectError> {
-        let admin = self.admin();
-        for _ in 0..ATTEMPTS_MAX {
-            let header = log_header(&admin).await?;
-            let records = 1 + records(&header)?;
-            let mut bytes = Vec::with_capacity(records * RECORD_BYTES);
-            while bytes.len() < records * RECORD_BYTES {
-                let piece = (records * RECORD_BYTES - bytes.len()).min(PAGE_BYTES);
-                bytes.extend_from_slice(&admin.log(LogId::DISCOVERY, bytes.len() as u64, piece).await?);
+    pub fn log(&self) -> LocalFuture<'_, Result<DiscoveryLog, ConnectError>> {
+        Box::pin(async move {
+            let admin = self.admin();
+            for _ in 0..ATTEMPTS_MAX {
+                let header = log_header(&admin).await?;
+                let records = 1 + records(&header)?;
+                let mut bytes = Vec::with_capacity(records * RECORD_BYTES);
+                while bytes.len() < records * RECORD_BYTES {
+                    let piece = (records * RECORD_BYTES - bytes.len()).min(PAGE_BYTES);
+                    bytes.extend_from_slice(&admin.log(LogId::DISCOVERY, bytes.len() as u64, piece).await?);
+                }
+                // The generation counter tells of a change between the pieces (NVMe Base 2.0 §5.16.1.23).
+                let (first, last): (DiscoveryHeader, _) = (read_page(&bytes), log_header(&admin).await?);
+                if first.genctr == header.genctr && last.genctr == header.genctr {
+                    return parse_log(self.address, &bytes);
+                }
             }
-            // The generation counter tells of a change between the pieces (NVMe Base 2.0 §5.16.1.23).
-            let (first, last): (DiscoveryHeader, _) = (read_page(&bytes), log_header(&admin).await?);
-            if first.genctr == header.genctr && last.genctr == header.genctr {
-                return parse_log(self.address, &bytes);
-            }
-        }
-        Err(refused("it kept changing while it was read"))
+            Err(refused("it kept changing while it was read"))
+        })
     }
 
     /// Ends when the log has changed (never, where [`Discovery::tells_changes`] is false). A change that was told while nobody

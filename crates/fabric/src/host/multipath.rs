@@ -27,6 +27,7 @@ use std::time::Duration;
 
 use device::{Durability, Error, Lba, Namespace, NamespaceInfo};
 use engine::sync::Notify;
+use engine::task::LocalFuture;
 use engine::time;
 use engine::{Buf, View};
 use nvme::AnaState;
@@ -134,33 +135,35 @@ impl Multipath {
     ///
     /// # Errors
     /// The paths do not go together, or none can be connected.
-    pub async fn connect(options: MultipathOptions) -> Result<Multipath, MultipathError> {
-        check(&options.paths)?;
-        let changed = Notify::new();
-        let (info, connected) = connect_each(&options.paths, &changed).await.map_err(MultipathError::NoPath)?;
-        let same = |remote: &RemoteNamespace| {
-            let found = remote.info();
-            found.nguid == info.nguid && found.block_size == info.block_size && found.blocks >= info.blocks
-        };
-        let paths = options.paths.iter().zip(connected).map(|(path, remote)| {
-            let remote = remote.filter(same);
-            Path::new(
-                remote
-                    .unwrap_or_else(|| RemoteNamespace::expecting_noticed(path.clone(), info.clone(), changed.clone())),
-            )
-        });
-        let first = &options.paths[0];
-        let name = format!("{} namespace {} over {} paths", first.subsystem, first.nsid, options.paths.len());
-        let inner = Inner {
-            name,
-            paths: paths.collect(),
-            policy: options.policy,
-            deadline: options.deadline,
-            turn: Cell::new(0),
-            changed,
-            doubts: Doubts::default(),
-        };
-        Ok(Multipath { inner: Rc::new(inner) })
+    pub fn connect(options: MultipathOptions) -> LocalFuture<'static, Result<Multipath, MultipathError>> {
+        Box::pin(async move {
+            check(&options.paths)?;
+            let changed = Notify::new();
+            let (info, connected) = connect_each(&options.paths, &changed).await.map_err(MultipathError::NoPath)?;
+            let same = |remote: &RemoteNamespace| {
+                let found = remote.info();
+                found.nguid == info.nguid && found.block_size == info.block_size && found.blocks >= info.blocks
+            };
+            let paths =
+                options.paths.iter().zip(connected).map(|(path, remote)| {
+                    let remote = remote.filter(same);
+                    Path::new(remote.unwrap_or_else(|| {
+                        RemoteNamespace::expecting_noticed(path.clone(), info.clone(), changed.clone())
+                    }))
+                });
+            let first = &options.paths[0];
+            let name = format!("{} namespace {} over {} paths", first.subsystem, first.nsid, options.paths.len());
+            let inner = Inner {
+                name,
+                paths: paths.collect(),
+                policy: options.policy,
+                deadline: options.deadline,
+                turn: Cell::new(0),
+                changed,
+                doubts: Doubts::default(),
+            };
+            Ok(Multipath { inner: Rc::new(inner) })
+        })
     }
 
     /// How each path stands, in the order given.
@@ -174,13 +177,15 @@ impl Multipath {
     }
 
     /// Tells each target that the host is leaving. Commands under way are lost.
-    pub async fn disconnect(self) {
-        // Its paths can be taken out only where nobody else holds them; dropping them disconnects them too, less politely.
-        if let Ok(inner) = Rc::try_unwrap(self.inner) {
-            for path in inner.paths {
-                path.remote.disconnect().await;
+    pub fn disconnect(self) -> LocalFuture<'static, ()> {
+        Box::pin(async move {
+            // Its paths can be taken out only where nobody else holds them; dropping them disconnects them too, less politely.
+            if let Ok(inner) = Rc::try_unwrap(self.inner) {
+                for path in inner.paths {
+                    path.remote.disconnect().await;
+                }
             }
-        }
+        })
     }
 
     /// A write is stable by itself where there is a volatile cache.

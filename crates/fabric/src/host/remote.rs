@@ -15,6 +15,7 @@ use std::sync::Arc;
 use device::{Durability, Error, Lba, Namespace, NamespaceInfo};
 use engine::file::Lifetime;
 use engine::sync::{Notified, Notify};
+use engine::task::LocalFuture;
 use engine::{Buf, View};
 use nvme::AnaState;
 use nvme::identify::{Cns, IdentifyController, IdentifyNamespace};
@@ -38,18 +39,20 @@ impl RemoteNamespace {
     ///
     /// # Errors
     /// The target can't be reached, refuses, or has no such namespace that can be used.
-    pub async fn connect(options: Options) -> Result<RemoteNamespace, ConnectError> {
-        let nsid = options.nsid;
-        let session = Rc::new(Session::connect(options).await?);
-        RemoteNamespace::on(session, nsid, Notify::new()).await
+    pub fn connect(options: Options) -> LocalFuture<'static, Result<RemoteNamespace, ConnectError>> {
+        Box::pin(async move {
+            let nsid = options.nsid;
+            let session = Rc::new(Session::connect(options).await?);
+            RemoteNamespace::on(session, nsid, Notify::new()).await
+        })
     }
 
     /// The namespace `nsid` of the same subsystem, over the same association.
     ///
     /// # Errors
     /// There is no connection now, or no such namespace that can be used.
-    pub async fn sibling(&self, nsid: u32) -> Result<RemoteNamespace, ConnectError> {
-        RemoteNamespace::on(Rc::clone(&self.session), nsid, Notify::new()).await
+    pub fn sibling(&self, nsid: u32) -> LocalFuture<'_, Result<RemoteNamespace, ConnectError>> {
+        Box::pin(async move { RemoteNamespace::on(Rc::clone(&self.session), nsid, Notify::new()).await })
     }
 
     /// The same with the notice of change that a multipath namespace gives all its paths.
@@ -134,11 +137,13 @@ impl RemoteNamespace {
     ///
     /// # Errors
     /// There is no connection now, or the target does not answer.
-    pub async fn namespaces(&self) -> Result<Vec<u32>, ConnectError> {
-        let none = ConnectError::NoAnswer { step: "list namespaces", ended: "there is no connection" };
-        let Some(up) = self.attached.up() else { return Err(none) };
-        let admin = up.association.admin().ok_or(none)?;
-        shape::active(&admin, &self.session.inner.options, &up.association.controller).await
+    pub fn namespaces(&self) -> LocalFuture<'_, Result<Vec<u32>, ConnectError>> {
+        Box::pin(async move {
+            let none = ConnectError::NoAnswer { step: "list namespaces", ended: "there is no connection" };
+            let Some(up) = self.attached.up() else { return Err(none) };
+            let admin = up.association.admin().ok_or(none)?;
+            shape::active(&admin, &self.session.inner.options, &up.association.controller).await
+        })
     }
 
     /// The controller's Identify page; `None`: there is no connection.
@@ -150,11 +155,13 @@ impl RemoteNamespace {
     ///
     /// # Errors
     /// There is no connection now, or the target refuses.
-    pub async fn identify(&self) -> Result<IdentifyNamespace, ConnectError> {
-        let none = ConnectError::NoAnswer { step: "identify namespace", ended: "there is no connection" };
-        let Some(up) = self.attached.up() else { return Err(none) };
-        let admin = up.association.admin().ok_or(none)?;
-        Ok(read_page(&admin.identify(Cns::NAMESPACE, self.attached.nsid).await?))
+    pub fn identify(&self) -> LocalFuture<'_, Result<IdentifyNamespace, ConnectError>> {
+        Box::pin(async move {
+            let none = ConnectError::NoAnswer { step: "identify namespace", ended: "there is no connection" };
+            let Some(up) = self.attached.up() else { return Err(none) };
+            let admin = up.association.admin().ok_or(none)?;
+            Ok(read_page(&admin.identify(Cns::NAMESPACE, self.attached.nsid).await?))
+        })
     }
 
     /// How good this controller is for the namespace; `None`: there is no connection.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use device::{Lba, Namespace, NamespaceInfo};
 use engine::net::TcpStream;
+use engine::task::LocalFuture;
 use engine::{Buf, time};
 use nvme::ana::AnaState;
 use nvme::feature::FeatureId;
@@ -53,12 +54,14 @@ pub struct Trial {
 }
 
 /// Goes through the steps that lead to a namespace and reads its first block [`TRIPS`] times. Nothing is written.
-pub async fn trial(options: &Options) -> Trial {
-    let mut trial = Trial::default();
-    if let Err(failed) = attempt(options, &mut trial).await {
-        trial.failed = Some(failed);
-    }
-    trial
+pub fn trial<'a>(options: &'a Options) -> LocalFuture<'a, Trial> {
+    Box::pin(async move {
+        let mut trial = Trial::default();
+        if let Err(failed) = attempt(options, &mut trial).await {
+            trial.failed = Some(failed);
+        }
+        trial
+    })
 }
 
 type Failed = (&'static str, ConnectError);

@@ -44,26 +44,30 @@ impl Target {
     /// Serves connections from `listener`, as a port of its own, until dropped, which ends those served on this reactor.
     /// With `reactors`, connections go to them and this one, each to the one with the fewest I/O queues; at the other end of
     /// each mailbox runs [`Target::serve_handed`]. The order of `reactors` must be the same for every listener.
-    pub async fn serve(&self, listener: TcpListener, reactors: Vec<MailSender<Handed>>) -> Infallible {
-        let port = self.shared.serve_at(None, listener.local_addr()).unwrap_or_else(|error| {
-            tracing::warn!(%error, "a listener is not in the discovery log");
-            PORT_UNLISTED
-        });
-        self.accept(port, listener, reactors).await
+    pub fn serve(&self, listener: TcpListener, reactors: Vec<MailSender<Handed>>) -> LocalFuture<'_, Infallible> {
+        Box::pin(async move {
+            let port = self.shared.serve_at(None, listener.local_addr()).unwrap_or_else(|error| {
+                tracing::warn!(%error, "a listener is not in the discovery log");
+                PORT_UNLISTED
+            });
+            self.accept(port, listener, reactors).await
+        })
     }
 
     /// The same for a port that [`Target::add_port`] has made.
     ///
     /// # Errors
     /// There is no such port.
-    pub async fn serve_port(
+    pub fn serve_port(
         &self,
         port: PortId,
         listener: TcpListener,
         reactors: Vec<MailSender<Handed>>,
-    ) -> Result<Infallible, ConfigError> {
-        self.shared.serve_at(Some(port), listener.local_addr())?;
-        Ok(self.accept(port, listener, reactors).await)
+    ) -> LocalFuture<'_, Result<Infallible, ConfigError>> {
+        Box::pin(async move {
+            self.shared.serve_at(Some(port), listener.local_addr())?;
+            Ok(self.accept(port, listener, reactors).await)
+        })
     }
 
     async fn accept(&self, port: PortId, listener: TcpListener, reactors: Vec<MailSender<Handed>>) -> Infallible {
@@ -110,12 +114,14 @@ impl Target {
     }
 
     /// Serves the connections that [`Target::serve`] on another reactor hands over, until that one is gone.
-    pub async fn serve_handed(&self, connections: MailReceiver<Handed>) {
-        let mut tasks: Vec<Task<()>> = Vec::new();
-        while let Some(Handed { stream, place }) = connections.recv().await {
-            tasks.retain(|task| !task.is_finished());
-            tasks.push(task::spawn(self.connection(stream.attach(), place)));
-        }
+    pub fn serve_handed(&self, connections: MailReceiver<Handed>) -> LocalFuture<'_, ()> {
+        Box::pin(async move {
+            let mut tasks: Vec<Task<()>> = Vec::new();
+            while let Some(Handed { stream, place }) = connections.recv().await {
+                tasks.retain(|task| !task.is_finished());
+                tasks.push(task::spawn(self.connection(stream.attach(), place)));
+            }
+        })
     }
 
     /// Serves one connection that was made elsewhere, until it ends.

@@ -75,11 +75,13 @@ pub struct Usage {
 
 impl Store {
     /// Looks how full member `index` is.
-    pub async fn usage(&self, index: usize) -> Result<Usage, TableError> {
-        match self.table(index) {
-            Some(table) => table.usage().await,
-            None => Err(device::Error::NotConnected(format!("member {index}")).into()),
-        }
+    pub fn usage(&self, index: usize) -> LocalFuture<'_, Result<Usage, TableError>> {
+        Box::pin(async move {
+            match self.table(index) {
+                Some(table) => table.usage().await,
+                None => Err(device::Error::NotConnected(format!("member {index}")).into()),
+            }
+        })
     }
 
     /// About how many keys there are: reads at most 4 MiB of each member. Small tables are counted whole.

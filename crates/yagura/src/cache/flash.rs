@@ -12,7 +12,6 @@ use ::cache::flash::{BUFFERED_SEGMENTS_MIN, FlashLog, Medium, OpenError, Options
 use ::cache::memory::{Budget, Kind};
 use ::cache::server::Clock;
 use ::cache::store::Store;
-use device::Namespace;
 use engine::sync::{MailReceiver, MailSender, mailbox};
 use engine::{Mapped, Reactor, ReactorConfig, task, time};
 use serde::Serialize;

@@ -2,10 +2,10 @@
 
 use std::rc::Rc;
 
+use ::client::members::{self, NewMember};
 use device::Namespace;
-use kv::AnyLink;
 use pool::balance::moved;
-use pool::{Change, Map, MemberId, NewMember, Request, State};
+use pool::{Change, Map, MemberId, Request, State};
 use serde::Serialize;
 
 use crate::cli::{Changing, PoolAddArgs, PoolMembersArgs, PoolRebalanceArgs, PoolReplaceArgs, PoolWeightArgs, Walk};
@@ -90,13 +90,13 @@ async fn reach(walk: &Walk) -> Result<(Way, Reached), Failure> {
 
 /// What will stand for the namespaces in the map, all of them fit and free.
 async fn candidates(
-    new: Vec<NewMember<AnyLink>>,
+    new: Vec<NewMember>,
     map: &Map,
     force: bool,
-) -> Result<(Vec<pool::Member>, Vec<NewMember<AnyLink>>), Failure> {
+) -> Result<(Vec<pool::Member>, Vec<NewMember>), Failure> {
     let mut members = Vec::with_capacity(new.len());
     for new in &new {
-        members.push(pool::candidate(new, map, None, force).await.map_err(client::pool_failure)?);
+        members.push(members::candidate(new, map, force).await.map_err(client::pool_failure)?);
     }
     Ok((members, new))
 }
@@ -124,12 +124,7 @@ fn find_member(reached: &Reached, name: &str) -> Result<MemberId, Failure> {
 }
 
 /// Says what a request moves; unless that was all, begins it and carries it out.
-async fn carry(
-    changing: &Changing,
-    reached: &Reached,
-    request: Request,
-    new: Vec<NewMember<AnyLink>>,
-) -> Result<(), Failure> {
+async fn carry(changing: &Changing, reached: &Reached, request: Request, new: Vec<NewMember>) -> Result<(), Failure> {
     let source = reached.source();
     // What somebody who was stopped half-way has left is in force from here on, or never will be: what it names as a member
     // must not be formatted again.
@@ -167,7 +162,7 @@ async fn carry(
         Request::Remove(_) | Request::Drain(_) | Request::SetWeight(_) | Request::Renew(_) => Vec::new(),
     };
     for (new, member) in new.iter().zip(members) {
-        pool::admit(new, &settled, member).await.map_err(client::pool_failure)?;
+        members::admit(new, &settled, member).await.map_err(client::pool_failure)?;
     }
     for new in new {
         source.add(new.namespace, new.addresses.into_iter().next().unwrap_or_default(), &new.nqn, new.nsid)?;
@@ -187,7 +182,7 @@ async fn silent(reached: &Reached, map: &Map, members: Vec<MemberId>) -> Vec<Mem
     for id in members {
         let found = reached.members.iter().find(|found| found.namespace.info().nguid == id.0);
         let (Some(found), Some(index)) = (found, map.index_of(id)) else { continue };
-        if pool::check_member(&found.namespace, map, index).await.is_err() {
+        if members::check(&found.namespace, map, index).await.is_err() {
             silent.push(id);
         }
     }
@@ -197,7 +192,7 @@ async fn silent(reached: &Reached, map: &Map, members: Vec<MemberId>) -> Vec<Mem
 /// Whether a member answers, and has no vote under this map: it has lost what it held.
 async fn has_lost(found: &Found, map: &Map, id: MemberId) -> bool {
     let Some(index) = map.index_of(id) else { return false };
-    match pool::check_member(&found.namespace, map, index).await {
+    match members::check(&found.namespace, map, index).await {
         Ok(()) | Err(pool::Error::Device { .. }) => false,
         Err(_) => true,
     }
@@ -241,7 +236,7 @@ pub async fn renew(reached: &Reached, walk: &Walk) -> Result<(Vec<MemberId>, Vec
             hindered.push(format!("{}: {error}", found.address));
             continue;
         }
-        match pool::renew(&found.namespace, &found.address, &map, index).await {
+        match members::renew(&found.namespace, &found.address, &map, index).await {
             Ok(member) => {
                 source.begin(&Request::Renew(Box::new(member))).await?;
                 finish(walk, reached, source, &mut Changed::default()).await?;

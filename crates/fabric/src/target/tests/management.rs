@@ -409,14 +409,15 @@ fn a_namespace_is_taken_in_as_it_was_left() {
     assert_eq!(Target::place_of(&kept.clone().into()).expect("readable"), Some((subsystem(), nsid)));
     // A target that starts anew, with nothing of its own.
     let (anew, store) = self::target();
-    let taken = crate::fuzz::poll_once(anew.adopt(&subsystem(), store.clone(), kept)).expect("memory does not wait");
+    let taken =
+        crate::fuzz::poll_once(anew.adopt(&subsystem(), store.clone(), kept.into())).expect("memory does not wait");
     assert_eq!(taken.expect("taken in"), nsid);
     let (mut again, mut stranger) = (admin_of(&anew, 1), admin_of(&anew, 2));
     assert_eq!((active(&mut again), active(&mut stranger)), (vec![1, nsid], vec![1]));
     assert_eq!(namespace(&mut again, Cns::NAMESPACE, nsid).anagrpid.get(), 5);
     // One that was never served is for every host, also for those that are here.
     let fresh = Memory::new(1 << 20, 4096, [200; 16]).expect("a size that can be");
-    let taken = crate::fuzz::poll_once(anew.adopt(&subsystem(), store, fresh)).expect("memory does not wait");
+    let taken = crate::fuzz::poll_once(anew.adopt(&subsystem(), store, fresh.into())).expect("memory does not wait");
     assert_eq!(taken.expect("taken in"), 3);
     assert_eq!((active(&mut again), active(&mut stranger)), (vec![1, nsid, 3], vec![1, 3]));
     let of_stranger = stranger.controller;
