@@ -4,6 +4,8 @@
 mod differential;
 mod entries;
 mod flash;
+#[path = "../../../engine/tests/port/mod.rs"]
+mod port;
 mod ratios;
 mod sessions;
 mod threads;

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::{Text, serve};
+use crate::port::Port;
 use crate::support::{PATIENCE, Server, http_get, kill, run};
 
 const MIB: usize = 1 << 20;
@@ -275,8 +276,9 @@ fn on_a_namespace_of_a_target_which_goes_away() {
     let journal = directory.path().join("journal").display().to_string();
     let medium = format!("file={},size=128MiB", directory.path().join("medium").display());
     let target = |listen: &str| Server::start(&["target", "--listen", listen, "--namespace", &medium]);
-    let first = target("127.0.0.1:0");
-    let listening = first.address("listening").to_string();
+    let kept = Port::keep();
+    let listening = kept.address.to_string();
+    let first = target(&listening);
     let flash = format!("nvme={listening}");
     let arguments = ["-m", "64", "-t", "2", "--flash", &flash, "--flash-journal", &journal, "--flash-admission", "all"];
     let server = serve(&arguments);
