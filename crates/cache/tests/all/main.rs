@@ -4,7 +4,6 @@
 mod differential;
 mod entries;
 mod flash;
-#[path = "../../../engine/tests/port/mod.rs"]
 mod port;
 mod ratios;
 mod sessions;

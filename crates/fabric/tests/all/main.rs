@@ -13,7 +13,7 @@ mod hostile_target;
 mod multipath;
 mod odd;
 mod placement;
-#[path = "../../../engine/tests/port/mod.rs"]
+#[path = "../../../cache/tests/all/port.rs"]
 mod port;
 mod profile;
 mod target_commands;

@@ -8,7 +8,7 @@ mod hostile;
 mod management;
 mod membership;
 mod nodes;
-#[path = "../../../engine/tests/port/mod.rs"]
+#[path = "../../../cache/tests/all/port.rs"]
 mod port;
 mod redis;
 mod reservations;
