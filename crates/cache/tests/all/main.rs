@@ -4,6 +4,7 @@
 mod differential;
 mod entries;
 mod flash;
+mod port;
 mod ratios;
 mod sessions;
 mod threads;

@@ -13,6 +13,8 @@ mod hostile_target;
 mod multipath;
 mod odd;
 mod placement;
+#[path = "../../../cache/tests/all/port.rs"]
+mod port;
 mod profile;
 mod target_commands;
 mod target_driver;

@@ -19,6 +19,8 @@ use fabric::tcp::{Encoder, IcReq};
 use fabric::tls::{ConfiguredPsk, Derivation, IdentityVersion, PskHash, TlsKey};
 use nvme::{Nqn, Status};
 
+use crate::port::Port;
+
 const TIME_MAX: Duration = Duration::from_secs(60);
 const PORT: PortId = PortId(1);
 
@@ -361,14 +363,13 @@ fn openssl_as_the_client_is_let_in() {
 #[test]
 fn openssl_as_the_server_lets_our_host_in() {
     let (key, psk, identity) = known();
-    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let address = free.local_addr().expect("bound");
-    drop(free);
+    let kept = Port::keep();
+    let address = kept.address;
     let place = address.to_string();
     let mut tool = openssl(&["s_server", "-nocert", "-accept", &place], &psk, &identity);
     let started = Instant::now();
     while std::net::TcpStream::connect(address).is_err() {
-        assert!(started.elapsed() < Duration::from_secs(20), "s_server does not listen");
+        assert!(started.elapsed() < TIME_MAX, "s_server does not listen");
         thread::sleep(Duration::from_millis(10));
     }
     on_reactor(async move {
@@ -377,7 +378,7 @@ fn openssl_as_the_server_lets_our_host_in() {
         let mut options = Options::new(address, "nqn.2026-01.org.example:sub".parse().expect("a name"), 1);
         options.host.nqn = host;
         options.security.tls = Some(TlsKey::Retained { key: retained, version: IdentityVersion::Zero });
-        options.connect_timeout = Duration::from_secs(20);
+        options.connect_timeout = TIME_MAX;
         let connecting = task::spawn(RemoteNamespace::connect(options));
         let reading = thread::spawn(move || read_from(&mut tool, 128));
         while !reading.is_finished() {

@@ -1,11 +1,12 @@
 //! `yagura nvme` as an operator uses it: discovery, a trial, identify pages, several paths.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
+use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::support::{Server, finished, http_get, run, yagura};
+use crate::port::Port;
+use crate::support::{PATIENCE, Server, finished, http_get, run, yagura};
 
 const NQN: &str = "nqn.2026-11.io.yagura:node";
 
@@ -147,7 +148,8 @@ fn a_command_outlives_its_only_path() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("medium");
     let namespace = format!("--namespace=file={}", file.display());
-    let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port");
+    let kept = Port::keep();
+    let port = kept.address;
     let serve = || Server::start(&["target", &namespace, &format!("--port={port}")]);
     std::fs::File::create(&file).and_then(|file| file.set_len(16 << 20)).expect("a file");
     let server = serve();
@@ -155,8 +157,18 @@ fn a_command_outlives_its_only_path() {
     let mut writing = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("started");
     let mut input = writing.stdin.take().expect("piped");
     input.write_all(&vec![7; 512 << 10]).expect("taken");
-    // By now it is connected.
-    std::thread::sleep(Duration::from_secs(2));
+    // It is connected once something has arrived.
+    let medium = std::fs::File::open(&file).expect("it is there");
+    let has_arrived = || {
+        let mut first = [0];
+        medium.read_at(&mut first, 0).expect("read");
+        first == [7]
+    };
+    let begun = Instant::now();
+    while !has_arrived() {
+        assert!(begun.elapsed() < PATIENCE, "nothing is written");
+        std::thread::sleep(Duration::from_millis(20));
+    }
     assert_eq!(server.stop("INT"), 0);
     // As much as a pipe holds: nobody reads while the command waits for its path.
     input.write_all(&[7; 32 << 10]).expect("taken");

@@ -13,7 +13,7 @@ use engine::{Buf, Reactor, ReactorConfig, time};
 use fabric::host::{Options, RemoteNamespace};
 use nvme::Nqn;
 
-use crate::support::{PATIENCE, Server, finished, http_get, yagura};
+use crate::support::{PATIENCE, Server, SetAtEnd, finished, http_get, yagura};
 
 const NQN: &str = "nqn.2026-11.io.yagura:hostile-test";
 /// Connects and disconnects of the storm.
@@ -53,15 +53,6 @@ async fn good_neighbour(address: SocketAddr, stop: &AtomicBool, done: &AtomicU64
         done.fetch_add(2 * BLOCKS, Ordering::Relaxed);
     }
     assert_eq!(namespace.epoch(), 1, "the good neighbour was disconnected");
-}
-
-/// Sets its flag when it goes.
-struct SetAtEnd<'a>(&'a AtomicBool);
-
-impl Drop for SetAtEnd<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// Waits until `is_true`.

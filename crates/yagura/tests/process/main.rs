@@ -8,6 +8,8 @@ mod hostile;
 mod management;
 mod membership;
 mod nodes;
+#[path = "../../../cache/tests/all/port.rs"]
+mod port;
 mod redis;
 mod reservations;
 mod secured;

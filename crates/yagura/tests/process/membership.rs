@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::port::Port;
 use crate::support::{Redis, Reply, Server, kill, run, yagura};
 
 /// Longest wait for a state that a command brings about.
@@ -203,9 +204,11 @@ fn a_member_lost_for_good_in_the_middle_of_a_change_is_taken_out() {
 #[test]
 fn a_member_that_comes_back_older_or_empty_is_begun_anew_by_repair() {
     let directory = tempfile::tempdir().expect("a directory");
-    let [a, b, c] = ["a", "b", "c"].map(|name| node(directory.path(), name));
+    let [a, c] = ["a", "c"].map(|name| node(directory.path(), name));
+    let kept = Port::keep();
+    let at = kept.address.to_string();
+    let b = node_at(directory.path(), "b", &at);
     let pool = create(&[&a, &c, &b]);
-    let at = address(&b);
     let put = |from: u32, to: u32| {
         for number in from..to {
             assert_eq!(run(&["kv", "put", &pool, &format!("k{number}"), &"y".repeat(2500)]).0, 0);

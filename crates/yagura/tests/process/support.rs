@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long anything may take before the test fails. Generous: the machine may be busy with other tests.
@@ -147,6 +148,15 @@ pub fn pool_of(server: &Server) -> String {
     let nodes = server.ready["nodes"].as_array().expect("nodes");
     let addresses: Vec<&str> = nodes.iter().map(|node| node["address"].as_str().expect("text")).collect();
     format!("--pool={}", addresses.join(","))
+}
+
+/// Sets what tells the threads of a scope to stop, also where the test fails: they would be waited for without an end.
+pub struct SetAtEnd<'a>(pub &'a AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// A connection that speaks RESP2, as plain as can be.

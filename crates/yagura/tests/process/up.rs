@@ -1,11 +1,12 @@
 //! `yagura up` from outside: everything a user has, and a storage node killed in the middle of it.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::support::{PATIENCE, Redis, Reply, Server, http_get, kill, make_tree, pool_of, run};
+use crate::support::{PATIENCE, Redis, Reply, Server, SetAtEnd, http_get, kill, make_tree, pool_of, run};
 
 fn up(data: &Path, more: &[&str]) -> Server {
     let data = format!("--data={}", data.display());
@@ -101,7 +102,7 @@ fn a_directory_is_imported_verified_and_given_back() {
 
 /// One client that writes and reads its own keys and checks each answer. An error, or an answer that is not the last value that
 /// was acknowledged, panics. Returns what must be there at the end.
-fn check_traffic(address: std::net::SocketAddr, client: u32, stop: &AtomicBool) -> (u64, BTreeMap<String, Vec<u8>>) {
+fn check_traffic(address: SocketAddr, client: u32, done: &AtomicU64, stop: &AtomicBool) -> BTreeMap<String, Vec<u8>> {
     let mut redis = Redis::connect(address);
     let (mut acknowledged, mut count) = (BTreeMap::new(), 0u64);
     while !stop.load(Ordering::Relaxed) {
@@ -114,8 +115,20 @@ fn check_traffic(address: std::net::SocketAddr, client: u32, stop: &AtomicBool) 
         let key = format!("client{client}/{}", count * 7 % 50);
         assert_eq!(redis.get(&key), acknowledged.get(&key).cloned(), "{key}: not what was acknowledged last");
         count += 1;
+        done.store(count, Ordering::Relaxed);
     }
-    (count, acknowledged)
+    acknowledged
+}
+
+/// Waits until each of the clients has done so many operations more.
+fn wait_for_traffic(done: &[AtomicU64], more: u64) {
+    let deadline = Instant::now() + PATIENCE;
+    let counts = || done.iter().map(|count| count.load(Ordering::Relaxed)).collect::<Vec<_>>();
+    let before = counts();
+    while counts().iter().zip(&before).any(|(now, before)| *now < before + more) {
+        assert!(Instant::now() < deadline, "no traffic to speak of: {before:?}, then {:?}", counts());
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]
@@ -124,22 +137,24 @@ fn a_node_killed_amid_traffic_costs_no_error_and_is_repaired() {
     let server = up(directory.path(), &[]);
     let (address, pool) = (server.address("gateway"), pool_of(&server));
     let stop = AtomicBool::new(false);
+    let done = [const { AtomicU64::new(0) }; 3];
     let clients: Vec<_> = std::thread::scope(|scope| {
-        let stop = &stop;
-        let clients: Vec<_> = (0..3).map(|client| scope.spawn(move || check_traffic(address, client, stop))).collect();
-        std::thread::sleep(Duration::from_millis(500));
+        let (stop, ended) = (&stop, SetAtEnd(&stop));
+        let client = |(client, done)| scope.spawn(move || check_traffic(address, client, done, stop));
+        let clients: Vec<_> = (0..).zip(&done).map(client).collect();
+        wait_for_traffic(&done, 10);
         // The supervisor starts it again by itself, a moment later.
         kill(node_pid(&server, 1), "KILL");
         std::thread::sleep(Duration::from_secs(2));
-        stop.store(true, Ordering::Relaxed);
+        wait_for_traffic(&done, 10);
+        drop(ended);
         clients.into_iter().map(|client| client.join().expect("a client met an error")).collect()
     });
     let report = wait_until_equal(&pool);
-    let keys: u64 = clients.iter().map(|(_, acknowledged)| acknowledged.len() as u64).sum();
+    let keys: u64 = clients.iter().map(|acknowledged| acknowledged.len() as u64).sum();
     assert_eq!(report["keys"].as_u64(), Some(keys));
     let mut redis = Redis::connect(address);
-    for (count, acknowledged) in clients {
-        assert!(count > 10, "no traffic to speak of: {count}");
+    for acknowledged in clients {
         for (key, value) in acknowledged {
             assert!(redis.get(&key).as_deref() == Some(&value[..]), "{key} was lost");
         }
@@ -169,7 +184,13 @@ fn the_drill_passes_and_says_what_it_did() {
 }
 
 /// One client of a history: gets, puts and deletes on keys that all clients share, until told to stop.
-fn record(address: std::net::SocketAddr, client: u32, clock: &AtomicU64, stop: &AtomicBool) -> Vec<check::Operation> {
+fn record(
+    address: SocketAddr,
+    client: u32,
+    clock: &AtomicU64,
+    done: &AtomicU64,
+    stop: &AtomicBool,
+) -> Vec<check::Operation> {
     const KEYS: u64 = 6;
     let mut redis = Redis::connect(address);
     let mut operations = Vec::new();
@@ -206,6 +227,7 @@ fn record(address: std::net::SocketAddr, client: u32, clock: &AtomicU64, stop: &
         let now = clock.fetch_add(1, Ordering::SeqCst);
         let returned = known.then_some(now);
         operations.push(check::Operation { client, key, action, value, done: true, invoked, returned });
+        done.store(operations.len() as u64, Ordering::Relaxed);
     }
     operations
 }
@@ -218,18 +240,19 @@ fn two_gateways_and_a_killed_node_make_a_linearizable_history() {
     let second = Server::start(&["gateway", &pool, "--listen=127.0.0.1:0", "--reactors=2"]);
     let gateways = [server.address("gateway"), second.address("listening")];
     let (clock, stop) = (AtomicU64::new(1), AtomicBool::new(false));
+    let done = [const { AtomicU64::new(0) }; 4];
     let operations = std::thread::scope(|scope| {
-        let (clock, stop) = (&clock, &stop);
-        let clients: Vec<_> = (0..4u32)
-            .map(|client| scope.spawn(move || record(gateways[client as usize % 2], client, clock, stop)))
-            .collect();
-        std::thread::sleep(Duration::from_millis(700));
+        let (clock, stop, ended) = (&clock, &stop, SetAtEnd(&stop));
+        let client =
+            |(client, done)| scope.spawn(move || record(gateways[client as usize % 2], client, clock, done, stop));
+        let clients: Vec<_> = (0..4u32).zip(&done).map(client).collect();
+        wait_for_traffic(&done, 15);
         kill(node_pid(&server, 2), "KILL");
         std::thread::sleep(Duration::from_secs(2));
-        stop.store(true, Ordering::Relaxed);
+        wait_for_traffic(&done, 15);
+        drop(ended);
         clients.into_iter().flat_map(|client| client.join().expect("a client met an error")).collect::<Vec<_>>()
     });
-    assert!(operations.len() > 100, "no traffic to speak of: {}", operations.len());
     let summary = check::check(&check::History { operations });
     summary.unwrap_or_else(|fault| panic!("not linearizable: {fault}"));
     wait_until_equal(&pool);

@@ -1,7 +1,7 @@
 //! memcached as a process, and both sides of a comparison.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -13,46 +13,40 @@ use cache::session::Rules;
 use cache::slot::Slots;
 use cache::testing::{PlainServer, PlainSlots, Wire};
 
+use crate::port::Port;
+
 const PROGRAM: &str = "/usr/bin/memcached";
 /// An answer takes far less; a test that waits longer has failed.
-const ANSWER_SECONDS_MAX: u64 = 10;
+const ANSWER_SECONDS_MAX: u64 = 60;
 /// How long nothing has to come before we believe that nothing will.
 const SILENCE: Duration = Duration::from_millis(60);
 
 /// memcached, until this is dropped.
 pub struct Memcached {
     child: Child,
-    port: u16,
+    kept: Port,
 }
 
 impl Memcached {
     /// Starts it with these arguments and variables.
     pub fn start(arguments: &[&str], environment: &[(&str, &Path)]) -> Memcached {
-        for _ in 0..5 {
-            // It cannot tell which port it was given, so it is told one that was free just now.
-            let port =
-                TcpListener::bind("127.0.0.1:0").expect("loopback has ports").local_addr().expect("bound").port();
-            let mut command = Command::new(PROGRAM);
-            command.args(["-p", &port.to_string(), "-U", "0", "-l", "127.0.0.1", "-u", "nobody"]).args(arguments);
-            command.envs(environment.iter().copied());
-            let child = command.stderr(Stdio::null()).spawn().unwrap_or_else(|error| {
-                panic!(
-                    "{PROGRAM} cannot be started ({error}): run `scripts/deps.sh test`, or `apt-get install memcached`"
-                )
-            });
-            let mut server = Memcached { child, port };
-            let begun = Instant::now();
-            while begun.elapsed() < Duration::from_secs(ANSWER_SECONDS_MAX) {
-                if TcpStream::connect(("127.0.0.1", port)).is_ok() {
-                    return server;
-                }
-                if server.child.try_wait().expect("it is our child").is_some() {
-                    break;
-                }
-                std::thread::sleep(Duration::from_millis(10));
-            }
+        // It cannot tell which port it was given, so it is told one.
+        let kept = Port::keep();
+        let mut command = Command::new(PROGRAM);
+        command.args(["-p", &kept.address.port().to_string(), "-U", "0", "-l", "127.0.0.1", "-u", "nobody"]);
+        command.args(arguments).envs(environment.iter().copied());
+        let child = command.stderr(Stdio::null()).spawn().unwrap_or_else(|error| {
+            panic!("{PROGRAM} cannot be started ({error}): run `scripts/deps.sh test`, or `apt-get install memcached`")
+        });
+        let mut server = Memcached { child, kept };
+        let begun = Instant::now();
+        while TcpStream::connect(server.kept.address).is_err() {
+            assert!(begun.elapsed() < Duration::from_secs(ANSWER_SECONDS_MAX), "memcached does not listen");
+            let ended = server.child.try_wait().expect("it is our child");
+            assert!(ended.is_none(), "memcached has ended: {ended:?}");
+            std::thread::sleep(Duration::from_millis(10));
         }
-        panic!("memcached found no port in five tries");
+        server
     }
 }
 
@@ -119,7 +113,7 @@ impl<S: Slots> Pair<S> {
     }
 
     pub fn connect(&mut self) -> Connection<S> {
-        let stream = TcpStream::connect(("127.0.0.1", self.memcached.port)).expect("memcached listens");
+        let stream = TcpStream::connect(self.memcached.kept.address).expect("memcached listens");
         stream.set_nodelay(true).expect("a TCP socket");
         let mut wire = Wire::new(self.rules.clone());
         wire.pieces = (0..7).map(|_| 1 + self.random(40) as usize * self.random(60) as usize).collect();

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::{Text, serve};
+use crate::port::Port;
 use crate::support::{PATIENCE, Server, http_get, kill, run};
 
 const MIB: usize = 1 << 20;
@@ -275,8 +276,9 @@ fn on_a_namespace_of_a_target_which_goes_away() {
     let journal = directory.path().join("journal").display().to_string();
     let medium = format!("file={},size=128MiB", directory.path().join("medium").display());
     let target = |listen: &str| Server::start(&["target", "--listen", listen, "--namespace", &medium]);
-    let first = target("127.0.0.1:0");
-    let listening = first.address("listening").to_string();
+    let kept = Port::keep();
+    let listening = kept.address.to_string();
+    let first = target(&listening);
     let flash = format!("nvme={listening}");
     let arguments = ["-m", "64", "-t", "2", "--flash", &flash, "--flash-journal", &journal, "--flash-admission", "all"];
     let server = serve(&arguments);
@@ -387,7 +389,9 @@ fn what_cannot_be_a_flash_tier_is_refused_with_what_to_do() {
     assert!(refused(&["--flash", "nvme=127.0.0.1:1"]).contains("--flash-journal FILE"));
     let tiny = format!("file={},size=256KiB", directory.path().join("tiny").display());
     assert!(refused(&["--flash", &tiny]).contains("use a larger one"));
-    assert!(refused(&["-m", "32", "--flash", &flash]).contains("or more"));
+    // Of a size whose tables alone are a good part of the memory, however much of it the program itself has resident.
+    let large = format!("file={},size=16GiB", directory.path().join("large").display());
+    assert!(refused(&["-m", "32", "--flash", &large]).contains("or more"));
     let other = directory.path().join("other");
     let text = other.display().to_string();
     std::fs::File::create(&other)

@@ -8,6 +8,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use super::{Text, serve};
+use crate::port::Port;
 use crate::support::{PATIENCE, Server, http_get, kill, run, yagura};
 
 /// Waits for what comes true by itself.
@@ -201,10 +202,10 @@ fn verbosity_tells_connections_and_commands_but_no_values() {
 /// What the kernel still takes down of the one before is waited for.
 #[test]
 fn a_server_starts_again_at_once_after_a_kill() {
-    let first = serve(&[]);
-    let address = first.address("listening");
+    let kept = Port::keep();
+    let address = kept.address;
     let port = address.port().to_string();
-    let mut server = first;
+    let mut server = Server::start(&["cache", "serve", "-p", &port]);
     for _ in 0..10 {
         let mut client = Text::connect(address);
         client.expect(b"set a 0 0 1\r\nx\r\n", b"STORED\r\n");
@@ -218,8 +219,9 @@ fn a_server_starts_again_at_once_after_a_kill() {
 
 #[test]
 fn an_address_that_is_left_in_a_moment_is_waited_for() {
-    let before = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has ports");
-    let port = before.local_addr().expect("bound").port().to_string();
+    let kept = Port::keep();
+    let before = std::net::TcpListener::bind(kept.address).expect("it is ours");
+    let port = kept.address.port().to_string();
     let leaves = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(500));
         drop(before);
