@@ -10,6 +10,7 @@ mod host_queues;
 mod host_reservations;
 mod host_sim;
 mod hostile_target;
+mod log;
 mod multipath;
 mod odd;
 mod placement;
