@@ -6,13 +6,8 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use engine::file::Lifetime;
-use engine::{Buf, View};
-
 use crate::erased::Erased;
-use crate::{
-    DriveNamespace, Durability, Error, FileNamespace, GrowError, Lba, Memory, Namespace, NamespaceInfo, Writability,
-};
+use crate::{DriveNamespace, FileNamespace, GrowError, Memory, Namespace};
 
 /// A namespace of any kind; a clone is the same namespace, also on another thread.
 #[derive(Clone)]
@@ -77,94 +72,8 @@ impl AnyNamespace {
     }
 }
 
-/// Hands every command on: `$target` is an expression over `$this` (`self`), or a list of patterns with one.
-macro_rules! delegate {
-    ($this:ident => { $($pattern:pat => $target:expr),+ $(,)? }) => {
-        fn info(&self) -> NamespaceInfo {
-            let $this = self;
-            match $this { $($pattern => $target.info()),+ }
-        }
-
-        async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
-            let $this = self;
-            match $this { $($pattern => $target.read(lba, buf).await),+ }
-        }
-
-        async fn write(&self, lba: Lba, data: View, durability: Durability) -> Result<(), Error> {
-            let $this = self;
-            match $this { $($pattern => $target.write(lba, data, durability).await),+ }
-        }
-
-        async fn flush(&self) -> Result<(), Error> {
-            let $this = self;
-            match $this { $($pattern => $target.flush().await),+ }
-        }
-
-        async fn compare(&self, lba: Lba, expected: View) -> Result<(), Error> {
-            let $this = self;
-            match $this { $($pattern => $target.compare(lba, expected).await),+ }
-        }
-
-        async fn compare_and_write(
-            &self,
-            lba: Lba,
-            expected: View,
-            new: View,
-            durability: Durability,
-        ) -> Result<(), Error> {
-            let $this = self;
-            match $this { $($pattern => $target.compare_and_write(lba, expected, new, durability).await),+ }
-        }
-
-        async fn write_zeroes(&self, lba: Lba, blocks: u64, durability: Durability) -> Result<(), Error> {
-            let $this = self;
-            match $this { $($pattern => $target.write_zeroes(lba, blocks, durability).await),+ }
-        }
-
-        async fn deallocate(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
-            let $this = self;
-            match $this { $($pattern => $target.deallocate(lba, blocks).await),+ }
-        }
-
-        async fn verify(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
-            let $this = self;
-            match $this { $($pattern => $target.verify(lba, blocks).await),+ }
-        }
-
-        async fn write_uncorrectable(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
-            let $this = self;
-            match $this { $($pattern => $target.write_uncorrectable(lba, blocks).await),+ }
-        }
-
-        async fn hint_lifetime(&self, lifetime: Lifetime) -> bool {
-            let $this = self;
-            match $this { $($pattern => $target.hint_lifetime(lifetime).await),+ }
-        }
-
-        fn writability(&self) -> Writability {
-            let $this = self;
-            match $this { $($pattern => $target.writability()),+ }
-        }
-
-        fn used_blocks(&self) -> u64 {
-            let $this = self;
-            match $this { $($pattern => $target.used_blocks()),+ }
-        }
-
-        fn attribute(&self, key: &'static str) -> Result<Option<Vec<u8>>, Error> {
-            let $this = self;
-            match $this { $($pattern => $target.attribute(key)),+ }
-        }
-
-        async fn set_attribute(&self, key: &'static str, value: &[u8]) -> Result<(), Error> {
-            let $this = self;
-            match $this { $($pattern => $target.set_attribute(key, value).await),+ }
-        }
-    };
-}
-
 impl Namespace for AnyNamespace {
-    delegate!(this => {
+    crate::delegate_namespace!(this => {
         AnyNamespace::Memory(inner) => inner,
         AnyNamespace::File(inner) => inner,
         AnyNamespace::Drive(inner) => inner,
@@ -173,9 +82,9 @@ impl Namespace for AnyNamespace {
 }
 
 impl<N: Namespace> Namespace for Arc<N> {
-    delegate!(this => { inner => (**inner) });
+    crate::delegate_namespace!(this => { inner => (**inner) });
 }
 
 impl<N: Namespace> Namespace for Rc<N> {
-    delegate!(this => { inner => (**inner) });
+    crate::delegate_namespace!(this => { inner => (**inner) });
 }

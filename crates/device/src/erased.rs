@@ -10,7 +10,7 @@ use crate::{Durability, Error, Lba, Namespace, NamespaceInfo, Writability};
 
 /// See the module. A clone is the same namespace.
 #[derive(Clone)]
-pub struct Erased(Arc<dyn Methods>);
+pub struct Erased(Arc<dyn ErasedMethods + Send + Sync>);
 
 impl Erased {
     /// A namespace whose kind is forgotten.
@@ -25,7 +25,8 @@ impl Erased {
 }
 
 /// All methods of [`Namespace`], none with a default: what a kind overrides must not be lost here.
-trait Methods: Send + Sync {
+#[allow(missing_docs)] // as those of `Namespace`
+pub trait ErasedMethods {
     fn info(&self) -> NamespaceInfo;
     fn read<'a>(&'a self, lba: Lba, buf: Buf) -> LocalFuture<'a, (Result<(), Error>, Buf)>;
     fn write<'a>(&'a self, lba: Lba, data: View, durability: Durability) -> LocalFuture<'a, Result<(), Error>>;
@@ -49,7 +50,7 @@ trait Methods: Send + Sync {
     fn set_attribute<'a>(&'a self, key: &'static str, value: &'a [u8]) -> LocalFuture<'a, Result<(), Error>>;
 }
 
-impl<N: Namespace + Send + Sync> Methods for N {
+impl<N: Namespace> ErasedMethods for N {
     fn info(&self) -> NamespaceInfo {
         Namespace::info(self)
     }
@@ -118,69 +119,5 @@ impl<N: Namespace + Send + Sync> Methods for N {
 }
 
 impl Namespace for Erased {
-    fn info(&self) -> NamespaceInfo {
-        Methods::info(&*self.0)
-    }
-
-    async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
-        Methods::read(&*self.0, lba, buf).await
-    }
-
-    async fn write(&self, lba: Lba, data: View, durability: Durability) -> Result<(), Error> {
-        Methods::write(&*self.0, lba, data, durability).await
-    }
-
-    async fn flush(&self) -> Result<(), Error> {
-        Methods::flush(&*self.0).await
-    }
-
-    async fn compare(&self, lba: Lba, expected: View) -> Result<(), Error> {
-        Methods::compare(&*self.0, lba, expected).await
-    }
-
-    async fn compare_and_write(
-        &self,
-        lba: Lba,
-        expected: View,
-        new: View,
-        durability: Durability,
-    ) -> Result<(), Error> {
-        Methods::compare_and_write(&*self.0, lba, expected, new, durability).await
-    }
-
-    async fn write_zeroes(&self, lba: Lba, blocks: u64, durability: Durability) -> Result<(), Error> {
-        Methods::write_zeroes(&*self.0, lba, blocks, durability).await
-    }
-
-    async fn deallocate(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
-        Methods::deallocate(&*self.0, lba, blocks).await
-    }
-
-    async fn verify(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
-        Methods::verify(&*self.0, lba, blocks).await
-    }
-
-    async fn write_uncorrectable(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
-        Methods::write_uncorrectable(&*self.0, lba, blocks).await
-    }
-
-    async fn hint_lifetime(&self, lifetime: Lifetime) -> bool {
-        Methods::hint_lifetime(&*self.0, lifetime).await
-    }
-
-    fn writability(&self) -> Writability {
-        Methods::writability(&*self.0)
-    }
-
-    fn used_blocks(&self) -> u64 {
-        Methods::used_blocks(&*self.0)
-    }
-
-    fn attribute(&self, key: &'static str) -> Result<Option<Vec<u8>>, Error> {
-        Methods::attribute(&*self.0, key)
-    }
-
-    async fn set_attribute(&self, key: &'static str, value: &[u8]) -> Result<(), Error> {
-        Methods::set_attribute(&*self.0, key, value).await
-    }
+    crate::delegate_namespace!(this => { Erased(inner) => (**inner) });
 }

@@ -13,6 +13,7 @@ mod any;
 mod attributes;
 mod claim;
 pub mod conformance;
+mod delegate;
 pub mod drive;
 mod erased;
 mod fault;
@@ -30,7 +31,7 @@ mod uncorrectable;
 
 pub use any::AnyNamespace;
 pub use drive::{Drive, DriveError, DriveNamespace, DriveOptions, FormatOptions, NamespaceSpec};
-pub use erased::Erased;
+pub use erased::{Erased, ErasedMethods};
 pub use fault::{Fault, FaultConfig};
 pub use file::{FileNamespace, FileOptions, OpenError};
 pub use grow::GrowError;

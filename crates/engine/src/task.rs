@@ -79,10 +79,15 @@ pub fn spawn<T: 'static>(future: impl Future<Output = T> + 'static) -> Task<T> {
     spawn_boxed(Box::pin(future))
 }
 
+/// [`spawn`] for a future that has its box already.
+///
 /// The machinery of a task is compiled once for each kind of output and world, not once for each future: that was a seventh of all
 /// code. The price is a second allocation for a task.
+///
+/// # Panics
+/// Outside a world.
 #[track_caller]
-fn spawn_boxed<T: 'static>(future: LocalFuture<'static, T>) -> Task<T> {
+pub fn spawn_boxed<T: 'static>(future: LocalFuture<'static, T>) -> Task<T> {
     match runtime::current() {
         Context::Uring(driver) => Task::new(driver.spawn(future)),
         Context::Sim(driver) => Task::new(driver.spawn(future)),

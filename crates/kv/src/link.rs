@@ -1,15 +1,10 @@
 //! [`Link`]: what a store must know of a member's connection beside its commands; [`AnyLink`]: one of any kind.
 
-use std::any::TypeId;
+use std::any::Any;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use device::{
-    AnyNamespace, Durability, Error, Fault, FileNamespace, Lba, Memory, Namespace, NamespaceInfo, Writability,
-};
-use engine::file::Lifetime;
-use engine::task::LocalFuture;
-use engine::{Buf, View};
+use device::{AnyNamespace, Fault, FileNamespace, Memory, Namespace};
 use fabric::host::RemoteNamespace;
 
 /// A namespace whose connection may come and go. The defaults are those of one that is always there.
@@ -32,7 +27,7 @@ pub enum AnyLink {
     /// Over NVMe/TCP.
     Remote(Rc<RemoteNamespace>),
     /// Any other kind.
-    Other(Rc<dyn Methods>),
+    Other(Rc<dyn ErasedLink>),
 }
 
 /// The same connection, not merely the same namespace.
@@ -48,11 +43,8 @@ impl PartialEq for AnyLink {
 
 impl<L: Link> From<Rc<L>> for AnyLink {
     fn from(link: Rc<L>) -> AnyLink {
-        if TypeId::of::<L>() != TypeId::of::<RemoteNamespace>() {
-            return AnyLink::Other(link);
-        }
-        let any: Rc<dyn std::any::Any> = link;
-        AnyLink::Remote(any.downcast().unwrap_or_else(|_| unreachable!("its type was looked at above")))
+        let any: Rc<dyn Any> = link.clone();
+        any.downcast().map_or_else(|_| AnyLink::Other(link), AnyLink::Remote)
     }
 }
 
@@ -106,232 +98,39 @@ impl<N: Link> Link for Rc<N> {
 impl Link for AnyLink {
     fn is_connected(&self) -> bool {
         match self {
-            AnyLink::Remote(remote) => Link::is_connected(&**remote),
-            AnyLink::Other(other) => Methods::is_connected(&**other),
+            AnyLink::Remote(remote) => remote.is_connected(),
+            AnyLink::Other(other) => other.link_is_connected(),
         }
     }
 
     fn epoch(&self) -> u64 {
         match self {
-            AnyLink::Remote(remote) => Link::epoch(&**remote),
-            AnyLink::Other(other) => Methods::epoch(&**other),
+            AnyLink::Remote(remote) => remote.epoch(),
+            AnyLink::Other(other) => other.link_epoch(),
         }
     }
 }
 
-/// All methods of [`Namespace`] and [`Link`], none with a default: what a kind overrides must not be lost here.
-#[allow(missing_docs)] // as those of `Namespace` and `Link`
-pub trait Methods {
-    fn is_connected(&self) -> bool;
-    fn epoch(&self) -> u64;
-    fn info(&self) -> NamespaceInfo;
-    fn read<'a>(&'a self, lba: Lba, buf: Buf) -> LocalFuture<'a, (Result<(), Error>, Buf)>;
-    fn write<'a>(&'a self, lba: Lba, data: View, durability: Durability) -> LocalFuture<'a, Result<(), Error>>;
-    fn flush<'a>(&'a self) -> LocalFuture<'a, Result<(), Error>>;
-    fn compare<'a>(&'a self, lba: Lba, expected: View) -> LocalFuture<'a, Result<(), Error>>;
-    fn compare_and_write<'a>(
-        &'a self,
-        lba: Lba,
-        expected: View,
-        new: View,
-        durability: Durability,
-    ) -> LocalFuture<'a, Result<(), Error>>;
-    fn write_zeroes<'a>(&'a self, lba: Lba, blocks: u64, durability: Durability) -> LocalFuture<'a, Result<(), Error>>;
-    fn deallocate<'a>(&'a self, lba: Lba, blocks: u64) -> LocalFuture<'a, Result<(), Error>>;
-    fn verify<'a>(&'a self, lba: Lba, blocks: u64) -> LocalFuture<'a, Result<(), Error>>;
-    fn write_uncorrectable<'a>(&'a self, lba: Lba, blocks: u64) -> LocalFuture<'a, Result<(), Error>>;
-    fn hint_lifetime<'a>(&'a self, lifetime: Lifetime) -> LocalFuture<'a, bool>;
-    fn writability(&self) -> Writability;
-    fn used_blocks(&self) -> u64;
-    fn attribute(&self, key: &'static str) -> Result<Option<Vec<u8>>, Error>;
-    fn set_attribute<'a>(&'a self, key: &'static str, value: &'a [u8]) -> LocalFuture<'a, Result<(), Error>>;
+/// The methods of [`Link`] beside those of [`Namespace`], behind a table of functions.
+#[allow(missing_docs)] // as those of `Link`
+pub trait ErasedLink: device::ErasedMethods {
+    fn link_is_connected(&self) -> bool;
+    fn link_epoch(&self) -> u64;
 }
 
-impl<L: Link> Methods for L {
-    fn is_connected(&self) -> bool {
-        Link::is_connected(self)
+impl<L: Link> ErasedLink for L {
+    fn link_is_connected(&self) -> bool {
+        self.is_connected()
     }
 
-    fn epoch(&self) -> u64 {
-        Link::epoch(self)
-    }
-
-    fn info(&self) -> NamespaceInfo {
-        Namespace::info(self)
-    }
-
-    fn read<'a>(&'a self, lba: Lba, buf: Buf) -> LocalFuture<'a, (Result<(), Error>, Buf)> {
-        Box::pin(Namespace::read(self, lba, buf))
-    }
-
-    fn write<'a>(&'a self, lba: Lba, data: View, durability: Durability) -> LocalFuture<'a, Result<(), Error>> {
-        Box::pin(Namespace::write(self, lba, data, durability))
-    }
-
-    fn flush<'a>(&'a self) -> LocalFuture<'a, Result<(), Error>> {
-        Box::pin(Namespace::flush(self))
-    }
-
-    fn compare<'a>(&'a self, lba: Lba, expected: View) -> LocalFuture<'a, Result<(), Error>> {
-        Box::pin(Namespace::compare(self, lba, expected))
-    }
-
-    fn compare_and_write<'a>(
-        &'a self,
-        lba: Lba,
-        expected: View,
-        new: View,
-        durability: Durability,
-    ) -> LocalFuture<'a, Result<(), Error>> {
-        Box::pin(Namespace::compare_and_write(self, lba, expected, new, durability))
-    }
-
-    fn write_zeroes<'a>(&'a self, lba: Lba, blocks: u64, durability: Durability) -> LocalFuture<'a, Result<(), Error>> {
-        Box::pin(Namespace::write_zeroes(self, lba, blocks, durability))
-    }
-
-    fn deallocate<'a>(&'a self, lba: Lba, blocks: u64) -> LocalFuture<'a, Result<(), Error>> {
-        Box::pin(Namespace::deallocate(self, lba, blocks))
-    }
-
-    fn verify<'a>(&'a self, lba: Lba, blocks: u64) -> LocalFuture<'a, Result<(), Error>> {
-        Box::pin(Namespace::verify(self, lba, blocks))
-    }
-
-    fn write_uncorrectable<'a>(&'a self, lba: Lba, blocks: u64) -> LocalFuture<'a, Result<(), Error>> {
-        Box::pin(Namespace::write_uncorrectable(self, lba, blocks))
-    }
-
-    fn hint_lifetime<'a>(&'a self, lifetime: Lifetime) -> LocalFuture<'a, bool> {
-        Box::pin(Namespace::hint_lifetime(self, lifetime))
-    }
-
-    fn writability(&self) -> Writability {
-        Namespace::writability(self)
-    }
-
-    fn used_blocks(&self) -> u64 {
-        Namespace::used_blocks(self)
-    }
-
-    fn attribute(&self, key: &'static str) -> Result<Option<Vec<u8>>, Error> {
-        Namespace::attribute(self, key)
-    }
-
-    fn set_attribute<'a>(&'a self, key: &'static str, value: &'a [u8]) -> LocalFuture<'a, Result<(), Error>> {
-        Box::pin(Namespace::set_attribute(self, key, value))
+    fn link_epoch(&self) -> u64 {
+        self.epoch()
     }
 }
 
 impl Namespace for AnyLink {
-    fn info(&self) -> NamespaceInfo {
-        match self {
-            AnyLink::Remote(remote) => Namespace::info(&**remote),
-            AnyLink::Other(other) => Methods::info(&**other),
-        }
-    }
-
-    async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
-        match self {
-            AnyLink::Remote(remote) => Namespace::read(&**remote, lba, buf).await,
-            AnyLink::Other(other) => Methods::read(&**other, lba, buf).await,
-        }
-    }
-
-    async fn write(&self, lba: Lba, data: View, durability: Durability) -> Result<(), Error> {
-        match self {
-            AnyLink::Remote(remote) => Namespace::write(&**remote, lba, data, durability).await,
-            AnyLink::Other(other) => Methods::write(&**other, lba, data, durability).await,
-        }
-    }
-
-    async fn flush(&self) -> Result<(), Error> {
-        match self {
-            AnyLink::Remote(remote) => Namespace::flush(&**remote).await,
-            AnyLink::Other(other) => Methods::flush(&**other).await,
-        }
-    }
-
-    async fn compare(&self, lba: Lba, expected: View) -> Result<(), Error> {
-        match self {
-            AnyLink::Remote(remote) => Namespace::compare(&**remote, lba, expected).await,
-            AnyLink::Other(other) => Methods::compare(&**other, lba, expected).await,
-        }
-    }
-
-    async fn compare_and_write(
-        &self,
-        lba: Lba,
-        expected: View,
-        new: View,
-        durability: Durability,
-    ) -> Result<(), Error> {
-        match self {
-            AnyLink::Remote(remote) => Namespace::compare_and_write(&**remote, lba, expected, new, durability).await,
-            AnyLink::Other(other) => Methods::compare_and_write(&**other, lba, expected, new, durability).await,
-        }
-    }
-
-    async fn write_zeroes(&self, lba: Lba, blocks: u64, durability: Durability) -> Result<(), Error> {
-        match self {
-            AnyLink::Remote(remote) => Namespace::write_zeroes(&**remote, lba, blocks, durability).await,
-            AnyLink::Other(other) => Methods::write_zeroes(&**other, lba, blocks, durability).await,
-        }
-    }
-
-    async fn deallocate(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
-        match self {
-            AnyLink::Remote(remote) => Namespace::deallocate(&**remote, lba, blocks).await,
-            AnyLink::Other(other) => Methods::deallocate(&**other, lba, blocks).await,
-        }
-    }
-
-    async fn verify(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
-        match self {
-            AnyLink::Remote(remote) => Namespace::verify(&**remote, lba, blocks).await,
-            AnyLink::Other(other) => Methods::verify(&**other, lba, blocks).await,
-        }
-    }
-
-    async fn write_uncorrectable(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
-        match self {
-            AnyLink::Remote(remote) => Namespace::write_uncorrectable(&**remote, lba, blocks).await,
-            AnyLink::Other(other) => Methods::write_uncorrectable(&**other, lba, blocks).await,
-        }
-    }
-
-    async fn hint_lifetime(&self, lifetime: Lifetime) -> bool {
-        match self {
-            AnyLink::Remote(remote) => Namespace::hint_lifetime(&**remote, lifetime).await,
-            AnyLink::Other(other) => Methods::hint_lifetime(&**other, lifetime).await,
-        }
-    }
-
-    fn writability(&self) -> Writability {
-        match self {
-            AnyLink::Remote(remote) => Namespace::writability(&**remote),
-            AnyLink::Other(other) => Methods::writability(&**other),
-        }
-    }
-
-    fn used_blocks(&self) -> u64 {
-        match self {
-            AnyLink::Remote(remote) => Namespace::used_blocks(&**remote),
-            AnyLink::Other(other) => Methods::used_blocks(&**other),
-        }
-    }
-
-    fn attribute(&self, key: &'static str) -> Result<Option<Vec<u8>>, Error> {
-        match self {
-            AnyLink::Remote(remote) => Namespace::attribute(&**remote, key),
-            AnyLink::Other(other) => Methods::attribute(&**other, key),
-        }
-    }
-
-    async fn set_attribute(&self, key: &'static str, value: &[u8]) -> Result<(), Error> {
-        match self {
-            AnyLink::Remote(remote) => Namespace::set_attribute(&**remote, key, value).await,
-            AnyLink::Other(other) => Methods::set_attribute(&**other, key, value).await,
-        }
-    }
+    device::delegate_namespace!(this => {
+        AnyLink::Remote(remote) => (**remote),
+        AnyLink::Other(other) => (**other),
+    });
 }

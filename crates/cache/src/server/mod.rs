@@ -202,7 +202,7 @@ impl<S: Slots + Holdings + 'static, V: Server + 'static> Worker<S, V> {
             engine::task::spawn(refuse(accepted, b"ERROR Too many open connections\r\n")).detach();
             return;
         };
-        engine::task::spawn((self.serve)(thread, accepted, place)).detach();
+        engine::task::spawn_boxed((self.serve)(thread, accepted, place)).detach();
     }
 
     /// Lets every connection finish the commands that were received, then closes them; waits a bounded time.

@@ -104,7 +104,7 @@ impl Target {
                 None => stream,
             };
             tasks.retain(|task| !task.is_finished());
-            tasks.push(task::spawn(self.connection(stream, place)));
+            tasks.push(task::spawn_boxed(self.connection(stream, place)));
         }
     }
 
@@ -119,7 +119,7 @@ impl Target {
             let mut tasks: Vec<Task<()>> = Vec::new();
             while let Some(Handed { stream, place }) = connections.recv().await {
                 tasks.retain(|task| !task.is_finished());
-                tasks.push(task::spawn(self.connection(stream.attach(), place)));
+                tasks.push(task::spawn_boxed(self.connection(stream.attach(), place)));
             }
         })
     }

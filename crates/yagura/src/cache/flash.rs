@@ -121,7 +121,7 @@ async fn keep(
     })?;
     let store = Arc::new(store);
     let log = store.lower().log().clone();
-    let writer = task::spawn(log.clone().run());
+    let writer = task::spawn_boxed(log.clone().run());
     let (end, ending) = mailbox(1);
     let collector = task::spawn(collect(store.clone(), ending));
     if hand_out.send((store.clone(), namespace.clone(), clock, recovery)).is_err() {
