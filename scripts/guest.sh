@@ -264,7 +264,7 @@ multipath() {
   children+=("$path_pid")
   await test -s "$work/path.port"
   through=$(cat "$work/path.port")
-  fresh_share "PORT_A=$direct" "PORT_B=$through" "LOAD_SECONDS=${LOAD_SECONDS:-35}"
+  fresh_share "PORT_A=$direct" "PORT_B=$through"
   boot multipath.sh
   path_wish() {
     local done

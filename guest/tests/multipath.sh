@@ -29,8 +29,15 @@ await states_are "optimized optimized"
 echo round-robin > /sys/class/nvme-subsystem/*/iopolicy
 
 step "I/O with verification begins on $device"
-fio --name=load --filename="$device" --rw=randrw --bs=4k-64k --size=48m --direct=1 --ioengine=libaio --iodepth=16 \
-  --verify=crc32c --verify_fatal=1 --verify_backlog=128 --time_based --runtime="$LOAD_SECONDS" > /tmp/fio 2>&1 &
+# A few seconds at a time until it has seen all, however long a slow machine makes that.
+keep_loading() {
+  until [ -e /tmp/enough ]; do
+    fio --name=load --filename="$device" --rw=randrw --bs=4k-64k --size=48m --direct=1 --ioengine=libaio --iodepth=16 \
+      --verify=crc32c --verify_fatal=1 --verify_backlog=128 --time_based --runtime=8 > /tmp/fio 2>&1 || return 1
+  done
+}
+rm -f /tmp/enough
+keep_loading &
 load=$!
 both_carry() {
   local first second
@@ -61,6 +68,7 @@ for state in non-optimized inaccessible optimized; do
 done
 
 step "waiting for the load"
+touch /tmp/enough
 wait $load || fail "fio: $(tail -n 20 /tmp/fio)"
 grep -E 'read:|write:|err=' /tmp/fio | head -n 3
 both_live || fail "not both paths are back"
