@@ -161,7 +161,10 @@ impl MapSource for Source {
     }
 
     fn note_swept(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {
-        Box::pin(async move { self.agree(|map| Ok(map.note_swept(epoch))).await.map_err(|error| error.to_string()) })
+        Box::pin(async move {
+            let (map, namespaces) = self.everybody().await.map_err(|error| error.to_string())?;
+            Proposer::new(&namespaces).note_swept(&map, epoch).await.map_err(|error| error.to_string())
+        })
     }
 
     fn connect<'a>(&'a self, map: &'a Map, index: usize) -> LocalFuture<'a, Option<AnyLink>> {

@@ -305,6 +305,30 @@ impl<'a, N: Namespace> Proposer<'a, N> {
     /// Raises the generation of every member that answers and notes it in the map: media that are rolled back to what they
     /// were before this are known by it, and have no vote.
     pub async fn roll_call(&self, known: &Map) -> Result<Map, AgreeError> {
+        self.mark(known, |map, _unmarked| Ok(map)).await
+    }
+
+    /// Notes that the map's `epoch` was swept just now: every member holds what it is to hold of the epochs before. A medium that
+    /// is rolled back to before that would bring back what the others forget because of it, so all of them are marked first; one
+    /// that can't be, and was not given up, hinders it.
+    pub async fn note_swept(&self, known: &Map, epoch: Epoch) -> Result<Map, AgreeError> {
+        self.mark(known, |map, unmarked| match unmarked {
+            Some(member) => Err(AgreeError::Refused(format!(
+                "member {member} could not be marked, by which it would be known if its medium were rolled back: \
+                 forget again when it answers"
+            ))),
+            None => Ok(map.note_swept(epoch)),
+        })
+        .await
+    }
+
+    /// Raises the generation of every member that answers, and has `then` make the next map of the one that names the marks; it is
+    /// told of one member that was not raised.
+    async fn mark(
+        &self,
+        known: &Map,
+        then: impl Fn(Map, Option<MemberId>) -> Result<Map, AgreeError>,
+    ) -> Result<Map, AgreeError> {
         let mut seen = Seen::new(known);
         // Who knew an old map alone would raise one that was rolled back, and above the mark by which that is known.
         let known = self.agree_by(&mut seen, |map| Ok(map.clone())).await?;
@@ -312,17 +336,19 @@ impl<'a, N: Namespace> Proposer<'a, N> {
         let raised = self.ask(members, |member| self.acceptor(&seen.lives, seen.pool, member)?.raise_within()).await;
         let lives = seen.lives.clone();
         self.agree_by(&mut seen, |map| {
-            let mut next = map.clone();
-            // What was raised in another life says nothing of this one.
-            for member in next.members.iter_mut().filter(|member| lives.is_life_of(member)) {
-                if let Some(Ok(generation)) = raised.get(&member.id) {
-                    member.mark = member.mark.max(*generation);
+            let (mut next, mut unmarked) = (map.clone(), None);
+            for member in &mut next.members {
+                match raised.get(&member.id) {
+                    // What was raised in another life says nothing of this one.
+                    Some(Ok(generation)) if lives.is_life_of(member) => member.mark = member.mark.max(*generation),
+                    _ if member.lost => {}
+                    _ => unmarked = Some(member.id),
                 }
             }
             if next != *map {
                 next.revision += 1;
             }
-            Ok(next)
+            then(next, unmarked)
         })
         .await
     }

@@ -61,6 +61,33 @@ fn a_voter_rolled_back_between_two_marks_makes_no_quorum_with_one_that_was_away(
     });
 }
 
+/// What was deleted before a sweep is dropped because of it: a member that is rolled back to before may hold it still, and nobody
+/// has a tombstone any more. The floor was raised without a mark of any member.
+#[test]
+fn who_is_rolled_back_to_before_a_sweep_has_no_vote() {
+    run(async {
+        let namespaces = three();
+        let map = plain_pool(&namespaces, 3).await;
+        let before = image(&namespaces[0]);
+        let proposer = Proposer::new(&namespaces);
+        reach(&namespaces, [false, true, true]);
+        let refused = proposer.note_swept(&map, map.epoch).await.unwrap_err().to_string();
+        assert!(refused.contains(&map.members[0].id.to_string()), "{refused}");
+        reach(&namespaces, [true, true, true]);
+        assert_eq!(proposer.agree(&map, |map| Ok(map.clone())).await.unwrap().swept, 0, "it could not be marked");
+        let swept = proposer.note_swept(&map, map.epoch).await.unwrap();
+        assert_eq!(swept.swept, map.epoch);
+        crate::check_member(&namespaces[0], &swept, 0).await.unwrap();
+        roll_back(&namespaces[0], &before);
+        let floor = proposer.agree(&swept, |map| Ok(map.raise_epoch())).await.unwrap();
+        assert_eq!(floor.floor, map.epoch);
+        for known in [&swept, &floor] {
+            let checked = crate::check_member(&namespaces[0], known, 0).await.unwrap_err();
+            assert!(matches!(&checked, Error::Unfit { reason, .. } if reason.contains("rolled back")), "{checked}");
+        }
+    });
+}
+
 /// As above, but in the accept: the voters that promise do so without it, and it is asked for its promise with the map.
 #[test]
 fn a_voter_rolled_back_accepts_nothing() {

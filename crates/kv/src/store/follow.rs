@@ -47,7 +47,8 @@ pub trait MapSource {
     fn newest(&self) -> LocalFuture<'_, Result<Map, String>>;
     /// The map after `epoch` at rest, with the same members: agreed on now, unless there is a newer one.
     fn raise_epoch(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>>;
-    /// Notes that `epoch` was swept, if it is still in force.
+    /// Notes that `epoch` was swept just now, if it is still in force, and by what every member is known that is rolled back to
+    /// before.
     fn note_swept(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>>;
     /// A connection to a member of the map, or what will be one; `None`: none to be had.
     fn connect<'a>(&'a self, map: &'a Map, index: usize) -> LocalFuture<'a, Option<AnyLink>>;
@@ -136,7 +137,7 @@ impl Inner {
     }
 
     /// Learns the newest map, unless that has become needless when its turn comes.
-    async fn refresh(self: &Rc<Self>, needless: impl Fn(&Rc<Self>) -> bool) -> Result<(), String> {
+    pub(super) async fn refresh(self: &Rc<Self>, needless: impl Fn(&Rc<Self>) -> bool) -> Result<(), String> {
         let Some(source) = self.follow.source.borrow().clone() else { return Ok(()) };
         let _turn = self.follow.turn.acquire(1).await;
         if needless(self) {

@@ -117,6 +117,11 @@ impl MapSource for Voters {
     }
 
     fn note_swept(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {
-        Box::pin(self.agree(move |map| map.note_swept(epoch)))
+        Box::pin(async move {
+            let noted = self.proposer().note_swept(&self.known(), epoch).await;
+            let map = noted.map_err(|error| error.to_string())?;
+            self.learn(&map);
+            Ok(map)
+        })
     }
 }
