@@ -4,6 +4,8 @@ use engine::task::LocalFuture;
 use kv::AnyLink;
 use pool::{CreateOptions, Error, Map, Member};
 
+use crate::source::Source;
+
 /// A namespace that is to be a member.
 pub type NewMember = pool::NewMember<AnyLink>;
 
@@ -12,9 +14,22 @@ pub fn create<'a>(members: &'a [NewMember], options: &'a CreateOptions) -> Local
     Box::pin(pool::create(members, options))
 }
 
-/// [`pool::admit`].
-pub fn admit<'a>(new: &'a NewMember, map: &'a Map, member: &'a Member) -> LocalFuture<'a, Result<(), Error>> {
-    Box::pin(pool::admit(new, map, member))
+/// [`pool::admit`], with the newest map as `source` learns it.
+pub fn admit<'a>(
+    new: &'a NewMember,
+    map: &'a Map,
+    member: &'a Member,
+    force: bool,
+    source: &'a Source,
+) -> LocalFuture<'a, Result<(), Error>> {
+    let newest = async || {
+        let agreed = source.agree(|map| Ok(map.clone())).await;
+        agreed.map_err(|error| Error::Unfit {
+            member: new.name(),
+            reason: format!("the pool's map is not known: {error}"),
+        })
+    };
+    Box::pin(pool::admit(new, map, member, force, newest))
 }
 
 /// [`pool::check_member`].

@@ -4,17 +4,15 @@
 
 use device::Namespace;
 
-use crate::blank::begin_life;
-use crate::create::{
-    GENERATION_FIRST, NewMember, fit, random_incarnation, refuse_if_used, superblock, wipe, write_body,
-    write_superblocks,
-};
+use crate::create::{GENERATION_FIRST, NewMember, fit, random_incarnation, refuse_if_used};
 use crate::error::Error;
-use crate::geometry::{GROUP_PAGES, Geometry};
+use crate::geometry::{GROUP_PAGES, SUPERBLOCK_OFFSETS};
 use crate::map::{Map, Member, MemberId, WEIGHT_MAX};
 use crate::open::{device_error, inspect};
 use crate::plan::complete;
-use crate::superblock::Ballot;
+use crate::renew::begin;
+use crate::slot::{read, unit_bytes};
+use crate::superblock::{Superblock, SuperblockError};
 
 /// What stands for a namespace in the next map, if it can be a member. Nothing is written. `table_share`: as at creation, by
 /// default that of the pool's first member. A namespace that is in use is refused unless `force`; one that this pool has let
@@ -59,18 +57,44 @@ pub async fn candidate<N: Namespace>(
     })
 }
 
-/// Formats a [`candidate`] for the pool of `map`: whatever it holds is gone.
-pub async fn admit<N: Namespace>(new: &NewMember<N>, map: &Map, member: &Member) -> Result<(), Error> {
-    let geometry =
-        Geometry { page_size: map.page_size, table_pages: member.table_pages, heap_groups: member.heap_groups };
-    let body = map.encode().map_err(|source| Error::Map { member: new.name(), source })?;
-    // The lowest ballot there is: what it carries counts for nothing beside what any voter says.
-    let accepted = Ballot::default();
+/// Formats a [`candidate`] for the pool of `map`: whatever it holds is gone. Not if somebody else has made it a member since it
+/// was found fit, or is doing so. The namespace is claimed by compare-and-write first, and each step looks whether the claim still
+/// stands ([`crate::renew`]); and before any page is touched `newest` is asked for the newest map, in which it must not stand: one
+/// that names it later names a life that this claim has ended before the member could take anything.
+///
+/// # Errors
+/// [`Error::InUse`]: it is a member of this pool by now, or of another and not to be taken by force.
+pub async fn admit<N: Namespace>(
+    new: &NewMember<N>,
+    map: &Map,
+    member: &Member,
+    force: bool,
+    newest: impl AsyncFn() -> Result<Map, Error>,
+) -> Result<(), Error> {
     let device = |source| device_error(new.name(), source);
-    wipe(new).await?;
-    begin_life(&new.namespace, geometry, member.incarnation, async || Ok(true)).await.map_err(device)?;
-    write_body(&new.namespace, &body, accepted).await.map_err(device)?;
-    write_superblocks(new, &superblock(map, member, &body, accepted)).await
+    let in_use = |found: String| Err(Error::InUse { member: new.name(), found });
+    let unit = unit_bytes(&new.namespace);
+    let mut first = Vec::new();
+    // Copy A last: it is what is claimed first.
+    for copy in [1, 0] {
+        first = read(&new.namespace, SUPERBLOCK_OFFSETS[copy], unit).await.map_err(device)?;
+        match Superblock::decode(&first, member.id) {
+            Ok(found) if found.pool == map.pool && found.epoch > map.epoch => {
+                return in_use(format!("a member of a later map of this pool, of epoch {}", found.epoch));
+            }
+            Ok(found) if found.pool == map.pool => {}
+            Ok(found) if !force => return in_use(format!("a member of pool {}", found.pool)),
+            // Copy B's place is ordinary data of whoever used the medium before.
+            Ok(_) | Err(SuperblockError::Blank) => {}
+            Err(_) if force || copy == 1 => {}
+            Err(found) => return in_use(found.to_string()),
+        }
+    }
+    let is_free = async || match newest().await?.index_of(member.id) {
+        Some(_) => in_use("a member of this pool by now".into()),
+        None => Ok(()),
+    };
+    begin(&new.namespace, &new.name(), map, member, &first, is_free).await.map(|_generation| ())
 }
 
 /// A weight that gives it the same share of keys per byte as the others have.

@@ -147,7 +147,7 @@ fn members_that_come_are_told_and_those_that_go_know_where_it_went() {
         // Not a member yet, but of this pool: what `admit` leaves.
         let new = new_member(&namespaces[3]);
         let fourth: Member = crate::candidate(&new, &map, None, false).await.unwrap();
-        crate::admit(&new, &map, &fourth).await.unwrap();
+        crate::admit(&new, &map, &fourth, false, async || Ok(map.clone())).await.unwrap();
         // Until a map names it it may be admitted anew; once one does it is in use.
         assert!(crate::candidate(&new, &map, None, false).await.is_ok());
         let proposer = Proposer::new(&namespaces);
@@ -168,6 +168,34 @@ fn members_that_come_are_told_and_those_that_go_know_where_it_went() {
     });
 }
 
+/// Two operators add one namespace. The second has found it free; by the time that it is admitted it is a member in use. It was
+/// formatted: plainly, and without another look at the map.
+#[test]
+fn who_admits_a_namespace_takes_it_from_no_pool_that_it_has_joined_meanwhile() {
+    run(2, async {
+        let namespaces: Vec<Plain> = (1..=4).map(|id| Plain::new(id, SIZE, 4096)).collect();
+        let map = pool(&namespaces[..3]).await;
+        let (new, proposer) = (new_member(&namespaces[3]), Proposer::new(&namespaces));
+        let newest = async || {
+            let agreed = proposer.agree(&map, |map| Ok(map.clone())).await;
+            agreed.map_err(|error| Error::Unfit { member: "m".into(), reason: error.to_string() })
+        };
+        let [first, second] = [(); 2].map(async |()| crate::candidate(&new, &map, None, false).await.unwrap());
+        let (first, second) = (first.await, second.await);
+        crate::admit(&new, &map, &first, false, newest).await.unwrap();
+        let request = Request::Add(vec![first]);
+        let joint = proposer.agree(&map, |map| Ok(map.begin(&request, 9)?)).await.unwrap();
+        let before = namespaces[3].0.bytes.borrow().clone();
+        for force in [false, true] {
+            let refused = crate::admit(&new, &map, &second, force, newest).await.unwrap_err();
+            assert!(matches!(refused, Error::InUse { .. }), "{refused}");
+            assert!(*namespaces[3].0.bytes.borrow() == before, "not a byte of it is touched");
+        }
+        let index = joint.index_of(second.id).unwrap();
+        crate::check_member(&namespaces[3], &joint, index).await.unwrap();
+    });
+}
+
 /// A joint map that one voter alone carries is found, and to be ended; the other voters of before fail after every write. As
 /// soon as any voter has heard of the final map, a majority of the voters before the change knows of the joint one at least:
 /// who knows of neither can't find a quorum among them.
@@ -180,7 +208,7 @@ fn no_final_map_is_made_of_a_joint_one_that_few_carry() {
             let map = pool(&namespaces[..3]).await;
             let new = new_member(&namespaces[3]);
             let fourth = crate::candidate(&new, &map, None, false).await.unwrap();
-            crate::admit(&new, &map, &fourth).await.unwrap();
+            crate::admit(&new, &map, &fourth, false, async || Ok(map.clone())).await.unwrap();
             let request = Request::Replace { old: map.members[0].id, new: Box::new(fourth) };
             let joint = map.begin(&request, 9).unwrap();
             let acceptor = Acceptor { namespace: &namespaces[1], pool: map.pool, life: None };
@@ -217,7 +245,7 @@ fn an_end_and_a_taking_back_that_both_stop_half_way_are_never_both_in_force() {
             let map = plain_pool(&namespaces[..3], 3).await;
             let new = new_member(&namespaces[3]);
             let fourth = crate::candidate(&new, &map, None, false).await.unwrap();
-            crate::admit(&new, &map, &fourth).await.unwrap();
+            crate::admit(&new, &map, &fourth, false, async || Ok(map.clone())).await.unwrap();
             let request = Request::Replace { old: map.members[0].id, new: Box::new(fourth) };
             let proposer = Proposer::new(&namespaces);
             let joint = proposer.agree(&map, |map| Ok(map.begin(&request, 9)?)).await.unwrap();

@@ -118,7 +118,7 @@ mod tests {
                 for _ in 0..2 {
                     namespaces[3].0.bytes.borrow_mut()[TABLE_OFFSET as usize..].fill(0);
                     let member = candidate(&new, &map, None, false).await.unwrap();
-                    admit(&new, &map, &member).await.unwrap();
+                    admit(&new, &map, &member, false, async || Ok(map.clone())).await.unwrap();
                     let mut with = map.clone();
                     with.members.push(member.clone());
                     let blank = pages(&namespaces[3], geometry(&with, 3));

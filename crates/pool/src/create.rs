@@ -47,7 +47,8 @@ pub struct NewMember<N> {
 }
 
 impl<N> NewMember<N> {
-    pub(crate) fn name(&self) -> String {
+    /// What to call it in messages.
+    pub fn name(&self) -> String {
         format!("{} (namespace {} of {})", self.addresses.first().map_or("?", String::as_str), self.nsid, self.nqn)
     }
 }

@@ -4,6 +4,8 @@
 //! is joint, every key of its arcs comes from its other homes, and its old life counts as failed throughout. All that makes
 //! a change of members safe (seals, joint quorums) so makes this safe, without a word of what the old life may have promised.
 //!
+//! A namespace that is to join begins its life in the same way ([`crate::admit`]).
+//!
 //! Two that do so at once: both copies of the superblock are claimed by compare-and-write, copy A from the image in which the
 //! member was seen to have no vote, and named whole by others from the claim; and who has claimed looks before each write whether
 //! the claim still stands. Who loses has at most one write under way that may yet overwrite pages of a member in use: with pages
@@ -14,13 +16,13 @@
 use device::Namespace;
 
 use crate::blank::begin_life;
-use crate::create::{random_incarnation, write_body};
+use crate::create::{random_incarnation, superblock, write_body};
 use crate::error::Error;
-use crate::geometry::{MAP_OFFSETS, SUPERBLOCK_OFFSETS};
+use crate::geometry::{Geometry, SUPERBLOCK_OFFSETS};
 use crate::map::{Map, Member, MemberId};
 use crate::open::{better, device_error, is_in_its_life, still_fits};
 use crate::slot::{read, swap, unit_bytes};
-use crate::superblock::{Ballot, SUPERBLOCK_BYTES, Superblock, SuperblockError, crc64};
+use crate::superblock::{Ballot, SUPERBLOCK_BYTES, Superblock, SuperblockError};
 
 /// Late steps of the life before that copy B is claimed in spite of. Chosen: no host has so many under way.
 const CLAIMS_MAX: u32 = 16;
@@ -29,7 +31,6 @@ const CLAIMS_MAX: u32 = 16;
 pub async fn renew<N: Namespace>(namespace: &N, label: &str, map: &Map, index: usize) -> Result<Member, Error> {
     let device = |source| device_error(label.to_owned(), source);
     let unfit = |reason: String| Error::Unfit { member: label.to_owned(), reason };
-    let taken = || unfit("somebody else has begun it anew at the same time, or written it late; try again".into());
     let member = &map.members[index];
     still_fits(map, member, namespace).map_err(unfit)?;
     let unit = unit_bytes(namespace);
@@ -38,44 +39,63 @@ pub async fn renew<N: Namespace>(namespace: &N, label: &str, map: &Map, index: u
         images.push(read(namespace, offset, unit).await.map_err(device)?);
     }
     let last = last_generation(map, member, label, &images)?;
-    let body = map.encode().map_err(|source| Error::Map { member: label.to_owned(), source })?;
-    let claim = Superblock {
-        pool: map.pool,
-        member: member.id,
-        incarnation: random_incarnation(),
-        generation: last + 1,
-        epoch: map.epoch,
-        promised: Ballot::default(),
-        accepted: Ballot::default(),
-        page_size: map.page_size,
-        map_offset: MAP_OFFSETS[0],
-        map_length: body.len() as u32,
-        map_checksum: crc64(&body),
+    let member = Member { incarnation: random_incarnation(), mark: last + 1, lost: false, ..member.clone() };
+    let whole = begin(namespace, label, map, &member, &images[0], async || Ok(())).await?;
+    Ok(Member { mark: whole, ..member })
+}
+
+/// Begins the life of `member`, which need not stand in `map`, on a namespace whose copy A is `first`, if `may_begin` says so once
+/// that is claimed; else all is as before. The generation that it begins with: the one after `member.mark`.
+pub(crate) async fn begin<N: Namespace>(
+    namespace: &N,
+    label: &str,
+    map: &Map,
+    member: &Member,
+    first: &[u8],
+    may_begin: impl AsyncFn() -> Result<(), Error>,
+) -> Result<u64, Error> {
+    let device = |source| device_error(label.to_owned(), source);
+    let taken = || {
+        let reason = "somebody else has begun it anew at the same time, or written it late; try again".into();
+        Error::Unfit { member: label.to_owned(), reason }
     };
+    let body = map.encode().map_err(|source| Error::Map { member: label.to_owned(), source })?;
+    // The lowest ballots there are: what they carry counts for nothing beside what any voter says.
+    let accepted = Ballot::default();
+    let claim = Superblock { generation: member.mark, ..superblock(map, member, &body, accepted) };
+    let unit = unit_bytes(namespace);
     let image = |superblock: &Superblock| {
         let mut image = superblock.encode().to_vec();
         image.resize(unit.max(SUPERBLOCK_BYTES), 0);
         image
     };
     let claimed = image(&claim);
-    if !swap(namespace, SUPERBLOCK_OFFSETS[0], &images[0], &claimed).await.map_err(device)?
-        || !claim_second(namespace, &claimed).await.map_err(device)?
-    {
+    if !swap(namespace, SUPERBLOCK_OFFSETS[0], first, &claimed).await.map_err(device)? {
+        return Err(taken());
+    }
+    if let Err(refused) = may_begin().await {
+        // Whoever has claimed it meanwhile keeps it.
+        swap(namespace, SUPERBLOCK_OFFSETS[0], &claimed, first).await.map_err(device)?;
+        return Err(refused);
+    }
+    if !claim_second(namespace, &claimed).await.map_err(device)? {
         return Err(taken());
     }
     let is_ours = async || Ok(read(namespace, SUPERBLOCK_OFFSETS[0], unit).await? == claimed);
-    let emptied = begin_life(namespace, map.geometry(index), claim.incarnation, is_ours).await.map_err(device)?;
+    let geometry =
+        Geometry { page_size: map.page_size, table_pages: member.table_pages, heap_groups: member.heap_groups };
+    let emptied = begin_life(namespace, geometry, claim.incarnation, is_ours).await.map_err(device)?;
     if !emptied || !is_ours().await.map_err(device)? {
         return Err(taken());
     }
-    write_body(namespace, &body, claim.accepted).await.map_err(device)?;
+    write_body(namespace, &body, accepted).await.map_err(device)?;
     let whole = Superblock { generation: claim.generation + 1, ..claim };
     for copy in [1, 0] {
         if !swap(namespace, SUPERBLOCK_OFFSETS[copy], &claimed, &image(&whole)).await.map_err(device)? {
             return Err(taken());
         }
     }
-    Ok(Member { incarnation: whole.incarnation, mark: whole.generation, lost: false, ..member.clone() })
+    Ok(whole.generation)
 }
 
 /// Claims copy B, whatever stands there, as long as copy A is claimed: late steps of the life before may come in between.

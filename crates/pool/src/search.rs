@@ -89,7 +89,7 @@ mod tests {
         let map = plain_pool(&namespaces[..voters], voters as u8).await;
         let new = new_member(&namespaces[voters]);
         let member: Member = crate::candidate(&new, &map, None, false).await.unwrap();
-        crate::admit(&new, &map, &member).await.unwrap();
+        crate::admit(&new, &map, &member, false, async || Ok(map.clone())).await.unwrap();
         let proposer = Proposer::new(namespaces);
         let request = Request::Replace { old: map.members[voters - 1].id, new: Box::new(member) };
         let joint = proposer.agree(&map, |map| Ok(map.begin(&request, 9)?)).await.unwrap();

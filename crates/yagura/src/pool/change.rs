@@ -34,12 +34,12 @@ pub async fn add(args: &PoolAddArgs) -> Result<(), Failure> {
     let (way, reached) = reach(&args.changing.walk).await?;
     let new = super::find_all(&way, &args.members).await?;
     let (members, new) = candidates(new, &reached.map, args.force).await?;
-    carry(&args.changing, &reached, Request::Add(members), new).await
+    carry(&args.changing, &reached, Request::Add(members), (new, args.force)).await
 }
 
 pub async fn remove(args: &PoolMembersArgs) -> Result<(), Failure> {
     let (_, reached) = reach(&args.changing.walk).await?;
-    carry(&args.changing, &reached, Request::Remove(find_members(&reached, &args.members)?), Vec::new()).await
+    carry(&args.changing, &reached, Request::Remove(find_members(&reached, &args.members)?), Default::default()).await
 }
 
 pub async fn replace(args: &PoolReplaceArgs) -> Result<(), Failure> {
@@ -50,18 +50,18 @@ pub async fn replace(args: &PoolReplaceArgs) -> Result<(), Failure> {
     let (Some(member), true) = (members.pop(), members.is_empty()) else {
         return Err(Failure::usage(format!("{}: name one namespace, by nqn and nsid", args.new.address)));
     };
-    carry(&args.changing, &reached, Request::Replace { old, new: Box::new(member) }, new).await
+    carry(&args.changing, &reached, Request::Replace { old, new: Box::new(member) }, (new, args.force)).await
 }
 
 pub async fn drain(args: &PoolMembersArgs) -> Result<(), Failure> {
     let (_, reached) = reach(&args.changing.walk).await?;
-    carry(&args.changing, &reached, Request::Drain(find_members(&reached, &args.members)?), Vec::new()).await
+    carry(&args.changing, &reached, Request::Drain(find_members(&reached, &args.members)?), Default::default()).await
 }
 
 pub async fn set_weight(args: &PoolWeightArgs) -> Result<(), Failure> {
     let (_, reached) = reach(&args.changing.walk).await?;
     let member = find_member(&reached, &args.member)?;
-    carry(&args.changing, &reached, Request::SetWeight(vec![(member, args.weight)]), Vec::new()).await
+    carry(&args.changing, &reached, Request::SetWeight(vec![(member, args.weight)]), Default::default()).await
 }
 
 pub async fn rebalance(args: &PoolRebalanceArgs) -> Result<(), Failure> {
@@ -124,7 +124,12 @@ fn find_member(reached: &Reached, name: &str) -> Result<MemberId, Failure> {
 }
 
 /// Says what a request moves; unless that was all, begins it and carries it out.
-async fn carry(changing: &Changing, reached: &Reached, request: Request, new: Vec<NewMember>) -> Result<(), Failure> {
+async fn carry(
+    changing: &Changing,
+    reached: &Reached,
+    request: Request,
+    (new, force): (Vec<NewMember>, bool),
+) -> Result<(), Failure> {
     let source = reached.source();
     // What somebody who was stopped half-way has left is in force from here on, or never will be: what it names as a member
     // must not be formatted again.
@@ -162,7 +167,7 @@ async fn carry(changing: &Changing, reached: &Reached, request: Request, new: Ve
         Request::Remove(_) | Request::Drain(_) | Request::SetWeight(_) | Request::Renew(_) => Vec::new(),
     };
     for (new, member) in new.iter().zip(members) {
-        members::admit(new, &settled, member).await.map_err(client::pool_failure)?;
+        members::admit(new, &settled, member, force, &source).await.map_err(client::pool_failure)?;
     }
     for new in new {
         source.add(new.namespace, new.addresses.into_iter().next().unwrap_or_default(), &new.nqn, new.nsid)?;

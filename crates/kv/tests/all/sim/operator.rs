@@ -121,7 +121,12 @@ impl Operator {
         let index = spares[self.rng.next() as usize % spares.len()];
         let new = self.directory.new_member(index, self.host.voters.namespaces()[index].clone());
         let member = pool::candidate(&new, map, None, true).await.map_err(|error| error.to_string())?;
-        pool::admit(&new, map, &member).await.map_err(|error| error.to_string())?;
+        let voters = &self.host.voters;
+        let settled = async || {
+            let settled = voters.settled().await;
+            settled.map_err(|error| pool::Error::Unfit { member: new.name(), reason: error.to_string() })
+        };
+        pool::admit(&new, map, &member, true, settled).await.map_err(|error| error.to_string())?;
         Ok(Some(member))
     }
 
