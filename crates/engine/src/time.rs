@@ -11,7 +11,8 @@ use std::{
 
 use crate::runtime::{self, Context};
 
-/// A point in the world's monotonic time. Comparable only within one process (one world in simulation).
+/// A point in the world's monotonic time, which goes on while the machine is suspended: who has slept finds that its leases
+/// and deadlines are over. Comparable only within one process (one world in simulation).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Instant(u64);
 
@@ -83,9 +84,9 @@ pub fn unix_time() -> Duration {
     }
 }
 
-/// The machine's monotonic clock.
+/// The machine's monotonic clock, suspension included.
 pub(crate) fn monotonic() -> Instant {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     Instant(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 

@@ -55,7 +55,7 @@ pub struct ScrubberOptions {
     pub pause: Duration,
     /// Bytes read a second, over all members; `None`: as fast as it goes.
     pub bytes_per_second: Option<u64>,
-    /// Age below which a copy is taken for one of a store under way ([`CollectOptions::age_min`]).
+    /// How long nobody must have referred to a copy that is taken for left behind ([`CollectOptions::age_min`]).
     pub age_min: Duration,
 }
 

@@ -30,8 +30,8 @@ pub struct CollectOptions {
     pub bytes_per_second: Option<u64>,
     /// Called as it goes on.
     pub progress: Option<ShowProgress>,
-    /// Age below which a copy is taken for one of a store under way. Less than [`AGE_MIN`] is for tests, and for operators
-    /// who know that nobody uses the pool.
+    /// How long ago this store must have first seen that nobody refers to a copy; until then it is taken for one of a store under
+    /// way. Less than [`AGE_MIN`] is for tests, and for operators who know that nobody uses the pool.
     pub age_min: Duration,
 }
 
@@ -110,6 +110,8 @@ async fn collect_member(
 ) -> Result<(), MemberError> {
     let (table, epoch) = member.voting().await?;
     pace.begin("collect extents");
+    let orphans = member.orphans();
+    orphans.begin();
     let mut set_aside = BTreeSet::new();
     let wanted = |group: HeapGroup, claim: &Claim| {
         if claim.home == LOST {
@@ -119,8 +121,9 @@ async fn collect_member(
     };
     collect_extents(member, wanted, age_min, pace, report).await?;
     if !set_aside.is_empty() {
-        collect_set_aside(table, set_aside, age_min, pace, report).await?;
+        collect_set_aside(member, set_aside, age_min, pace, report).await?;
     }
+    orphans.end();
     pace.begin("collect guests");
     collect_guests(member, table, epoch, pace, report).await
 }
@@ -157,7 +160,7 @@ async fn collect_extents(
                 for (tag, _) in extents.into_iter().filter(|(_, claim)| wanted(group, claim)) {
                     // A look at the allocation page and one at the home page.
                     pace.take(2 * page_bytes).await;
-                    match table.collect_extent(group, tag, age_min).await {
+                    match table.collect_extent(group, tag, member.orphans(), age_min).await {
                         Ok(collected) => report.count(collected, false),
                         Err(error) => report.fail(format!("an extent in heap group {}: {error}", group.0)),
                     }
@@ -173,16 +176,17 @@ async fn collect_extents(
 
 /// What was set aside when an allocation page was rebuilt.
 async fn collect_set_aside(
-    table: &Rc<Table>,
+    member: &Member,
     groups: BTreeSet<u32>,
     age_min: Duration,
     pace: &Pace,
     report: &mut CollectReport,
 ) -> Result<(), MemberError> {
+    let (table, _) = member.voting().await?;
     // Those that are old enough now: the walk begins after that.
     let mut old = Vec::new();
     for group in groups.into_iter().map(HeapGroup) {
-        old.push((group, table.set_aside(group, age_min).await?));
+        old.push((group, table.set_aside(group, member.orphans(), age_min).await?));
     }
     if old.iter().all(|(_, tags)| tags.is_empty()) {
         return Ok(());

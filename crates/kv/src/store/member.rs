@@ -14,7 +14,7 @@ use pool::Map;
 use super::topology::epoch_start;
 use super::{MemberStatus, STRAGGLER_BYTES_MAX, STRAGGLERS_MAX};
 use crate::link::{AnyLink, Link};
-use crate::table::{Early, Found, Known, PageImage, Reply, Request, Table, TableError};
+use crate::table::{Early, Found, Known, Orphans, PageImage, Reply, Request, Table, TableError};
 use crate::types::{Key, OpId};
 use crate::value::Value;
 
@@ -41,6 +41,7 @@ struct Health {
     connection: Cell<Option<u64>>,
     stragglers: Cell<usize>,
     straggler_bytes: Cell<usize>,
+    orphans: Orphans,
 }
 
 struct Refusal {
@@ -162,6 +163,11 @@ impl Member {
 
     pub(super) fn table(&self) -> Option<&Rc<Table>> {
         self.table.as_ref()
+    }
+
+    /// What was seen there that nobody referred to.
+    pub(super) fn orphans(&self) -> &Orphans {
+        &self.health.orphans
     }
 
     pub(super) fn status(&self) -> MemberStatus {

@@ -64,7 +64,7 @@ async fn rebuild(
     damaged: super::rebuild::Damaged,
     records: &[(Key, Record, Ballot)],
 ) {
-    let mut rebuilding = table.begin_rebuild(home, damaged).await.unwrap();
+    let mut rebuilding = table.begin_rebuild(home, damaged, false).await.unwrap();
     for (key, record, promise) in records {
         rebuilding.add(key, record.clone(), *promise).await.unwrap();
     }
@@ -227,7 +227,7 @@ fn a_lost_bundle_is_gathered_while_its_page_is_written() {
         let (home, bundles) = page_of_bundles(&table).await;
         assert!(table.free_guest(home, &bundles[0]).await.unwrap());
         let damaged = table.damaged_page(home).await.unwrap().unwrap();
-        let mut rebuilding = table.begin_rebuild(home, damaged).await.unwrap();
+        let mut rebuilding = table.begin_rebuild(home, damaged, false).await.unwrap();
         let of_page: Vec<_> = keys.iter().filter(|key| table.home(key) == home).collect();
         for key in &of_page {
             rebuilding.add(key, record(ts(3, 1), Some(60)), Ballot::NONE).await.unwrap();
@@ -289,7 +289,7 @@ fn what_is_deleted_of_a_bundle_that_others_can_read_stays_deleted() {
             }
             let damaged = table.damaged_page(home).await.unwrap().unwrap();
             assert_eq!(damaged.is_within(&mark), !before, "what was deleted since has not been waited for");
-            let mut rebuilding = table.begin_rebuild(home, damaged).await.unwrap();
+            let mut rebuilding = table.begin_rebuild(home, damaged, false).await.unwrap();
             for key in &of_page {
                 rebuilding.add(key, record(ts(3, 1), Some(60)), Ballot::NONE).await.unwrap();
             }
@@ -321,7 +321,10 @@ fn a_lost_bundle_is_gathered_and_all_else_stays() {
         assert!(table.free_guest(home, &bundles[0]).await.unwrap());
         let first = table.damaged_page(home).await.unwrap().unwrap();
         assert!(table.free_guest(home, &bundles[1]).await.unwrap());
-        assert!(table.begin_rebuild(home, first.clone()).await.is_err(), "more is lost than was looked for elsewhere");
+        assert!(
+            table.begin_rebuild(home, first.clone(), false).await.is_err(),
+            "more is lost than was looked for elsewhere"
+        );
         let both = table.damaged_page(home).await.unwrap().unwrap();
         assert!(first.is_within(&both.mark()) && !both.is_within(&first.mark()));
         let (mut unread, mut records) = (0, Vec::new());

@@ -24,17 +24,19 @@ use std::time::Duration;
 
 use pool::{HeapGroup, HeapPage, TablePage};
 
-use super::group::{Answer, Change, STAMP_SECONDS, stamp_now};
+use super::group::{Answer, Change};
 use super::inspect::LOOKS_MAX;
+use super::orphans::Orphans;
 use super::stock::STOCK_TIME_MAX;
 use super::{ATTEMPTS_MAX, PageImage, Table, TableError, bump};
 use crate::page::{Claim, Draft, LOST, PlaceKind, Reference, Stored, UNBOUND};
 use crate::types::OpId;
 
-/// Age below which a collector takes a copy for one of a store under way. Chosen: far beyond every time-out of a connection
-/// and beyond what clocks of hosts differ by.
-pub const AGE_MIN: Duration = Duration::from_secs(2 * 3600);
-const _: () = assert!(AGE_MIN.as_secs() >= 4 * (STOCK_TIME_MAX.as_secs() + STAMP_SECONDS));
+/// For how long a collector has seen that nobody refers to a copy before it takes it for left behind; until then it may be one of
+/// a store under way. By its own clock, which goes on in suspension, as every host's does that uses such a copy no longer than
+/// [`STOCK_TIME_MAX`]. Chosen: far beyond that, and beyond every time-out of a connection.
+pub const AGE_MIN: Duration = Duration::from_secs(1800);
+const _: () = assert!(AGE_MIN.as_secs() >= 3 * STOCK_TIME_MAX.as_secs());
 /// Age up to which a writer's own copy needs no second look. Derived: no collector touches it for far longer.
 pub(super) const FRESH_TIME_MAX: Duration = Duration::from_secs(60);
 
@@ -45,7 +47,7 @@ pub enum Collected {
     Freed(usize),
     /// Its home page refers to it.
     InUse,
-    /// It may belong to a store under way.
+    /// It may belong to a store under way: nobody has looked at it for long enough.
     Young,
     /// Somebody else has freed it.
     Gone,
@@ -64,38 +66,59 @@ impl Table {
         Ok(heads)
     }
 
-    /// Frees the extent of `tag` in `group` if it is older than `age_min` ([`AGE_MIN`], but in tests) and nobody refers to it.
-    pub async fn collect_extent(&self, group: HeapGroup, tag: u64, age_min: Duration) -> Result<Collected, TableError> {
+    /// Frees the extent of `tag` in `group` if nobody refers to it, nor has since it was first seen so, `age_min` ago at least
+    /// ([`AGE_MIN`], but in tests).
+    pub async fn collect_extent(
+        &self,
+        group: HeapGroup,
+        tag: u64,
+        orphans: &Orphans,
+        age_min: Duration,
+    ) -> Result<Collected, TableError> {
+        let collected = self.try_collect_extent(group, tag, orphans, age_min).await?;
+        if collected != Collected::Young {
+            orphans.forget(group, tag);
+        }
+        Ok(collected)
+    }
+
+    async fn try_collect_extent(
+        &self,
+        group: HeapGroup,
+        tag: u64,
+        orphans: &Orphans,
+        age_min: Duration,
+    ) -> Result<Collected, TableError> {
         let page = self.read_allocation(group).await?;
         let Some((slot, pages)) = page.run_of(tag) else { return Ok(Collected::Gone) };
         let claim = page.slots()[slot];
-        if age(claim.stamp) < age_min {
-            return Ok(Collected::Young);
-        }
-        if claim.home == LOST {
-            // It names no home: only a walk over all pages can tell ([`Table::free_set_aside`]).
-            return Ok(Collected::InUse);
-        }
-        if claim.home == UNBOUND {
-            self.release(group, tag).await?;
-            return Ok(Collected::Freed(pages));
-        }
         let home = TablePage(claim.home);
-        let freed = if home.0 >= self.layout.geometry.table_pages || !self.refers(home, tag).await? {
+        match claim.home {
+            // It names no home: only a walk over all pages can tell ([`Table::free_set_aside`]).
+            LOST => return Ok(Collected::InUse),
+            UNBOUND if orphans.note(group, tag) < age_min => return Ok(Collected::Young),
+            UNBOUND => {
+                self.release(group, tag).await?;
+                return Ok(Collected::Freed(pages));
+            }
+            _ => {}
+        }
+        let is_page = home.0 < self.layout.geometry.table_pages;
+        if !is_page || !self.refers(home, tag).await? {
+            if orphans.note(group, tag) < age_min {
+                return Ok(Collected::Young);
+            }
             if self.condemn(group, tag, true).await? == Answer::Nothing {
                 return Ok(Collected::Gone);
             }
-            home.0 >= self.layout.geometry.table_pages || {
+            if is_page {
                 self.bump_home(home).await?;
-                !self.refers(home, tag).await?
             }
-        } else {
-            false
-        };
-        if freed {
-            let answer = self.change_group(group, Change::Collect { tag }).await?;
-            self.heap_full.set(None);
-            return Ok(if answer == Answer::Nothing { Collected::Gone } else { Collected::Freed(pages) });
+            if !is_page || !self.refers(home, tag).await? {
+                let answer = self.change_group(group, Change::Collect { tag }).await?;
+                self.heap_full.set(None);
+                return Ok(if answer == Answer::Nothing { Collected::Gone } else { Collected::Freed(pages) });
+            }
         }
         if claim.condemned || self.read_allocation(group).await?.slots()[slot].condemned {
             self.condemn(group, tag, false).await?;
@@ -229,10 +252,4 @@ impl Table {
         let slot = place.slot() as usize;
         Ok(page.owns(slot, tag) && !page.slots()[slot].condemned)
     }
-}
-
-/// How long ago a stamp was made, at least. One from the future is a clock that jumped: as good as new.
-pub(super) fn age(stamp: u16) -> Duration {
-    let units = stamp_now().wrapping_sub(stamp);
-    if units > u16::MAX / 2 { Duration::ZERO } else { Duration::from_secs(u64::from(units) * STAMP_SECONDS) }
 }

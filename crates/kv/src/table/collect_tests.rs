@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use engine::sim::{SimConfig, World};
+
 use super::tests::{audit, get, key, record, ts, value_of};
 use super::*;
 use crate::testing::{Counting, create, memories, run};
 
 /// Looks at every extent and guest of a member; what was freed.
-async fn collect(table: &Table, age_min: Duration) -> usize {
+async fn collect(table: &Table, orphans: &Orphans, age_min: Duration) -> usize {
     let geometry = table.layout.geometry;
     let mut freed = 0;
     for group in (0..geometry.heap_groups).map(pool::HeapGroup) {
@@ -16,7 +18,7 @@ async fn collect(table: &Table, age_min: Duration) -> usize {
             if claim.home == crate::page::UNBOUND && age_min.is_zero() {
                 continue;
             }
-            let collected = table.collect_extent(group, tag, age_min).await.unwrap();
+            let collected = table.collect_extent(group, tag, orphans, age_min).await.unwrap();
             freed += usize::from(matches!(collected, Collected::Freed(_)));
         }
     }
@@ -98,16 +100,100 @@ fn orphans_are_freed_and_what_is_in_use_is_not() {
         drop(table);
         let later = Table::new(members[0].clone(), &map, 0);
         // The guest alone: all else is too young.
-        assert_eq!(collect(&later, AGE_MIN).await, 1);
+        let orphans = Orphans::default();
+        assert_eq!(collect(&later, &orphans, AGE_MIN).await, 1);
         engine::time::sleep(Duration::from_secs(1201)).await;
         let age_min = Duration::from_secs(600);
-        assert!(collect(&later, age_min).await >= 5, "an extent, three parts and an index, the stock");
-        assert_eq!(collect(&later, age_min).await, 0);
+        assert!(collect(&later, &orphans, age_min).await >= 5, "an extent, three parts and an index, the stock");
+        assert_eq!(collect(&later, &orphans, age_min).await, 0);
         audit(&later, true).await;
         for number in 0..6 {
             let len = [9000, 100_000, 300_000][number % 3];
             assert!(get(&later, &key(&map, &number.to_string())).await == (ts(1, 1), Some(value_of(ts(1, 1), len))));
         }
+    });
+}
+
+/// By the collector's calendar everything was claimed a day ago, and it may be that calendar which is wrong: it goes by what it has
+/// seen itself. It took the places of what others were just putting, and gave them away.
+#[test]
+fn a_collector_does_not_go_by_the_calendar() {
+    let config = SimConfig { virtual_time_max: Duration::from_secs(100_000), ..SimConfig::default() };
+    let ended = World::new(24, config).run_until(async {
+        let members = memories(1, 8 << 20);
+        let map = create(&members, 1, 500).await;
+        let (table, collector) = (Table::new(members[0].clone(), &map, 0), Table::new(members[0].clone(), &map, 0));
+        let (home, op) = (table.home(&key(&map, "k")), ts(9, 1).op);
+        let placed = table.place(home, op, &record(ts(9, 1), Some(300_000)).value.unwrap()).await.unwrap();
+        engine::time::sleep(Duration::from_secs(86_400)).await;
+        let orphans = Orphans::default();
+        assert_eq!(collect(&collector, &orphans, AGE_MIN).await, 0);
+        assert!(table.is_whole(home, &placed, op).await.unwrap());
+        engine::time::sleep(AGE_MIN).await;
+        assert!(collect(&collector, &orphans, AGE_MIN).await > 3, "nobody refers to them still");
+        assert!(!table.is_whole(home, &placed, op).await.unwrap());
+    });
+    assert!(ended.is_ok(), "{ended:?}");
+}
+
+/// A host that hears late that it has freed a value of many parts, and frees it again: the place of its index is another value's
+/// by now, written by an operation of the same id (a key never written has id 0), whose parts were freed, and given to others.
+#[test]
+fn a_second_free_of_an_index_frees_nothing_of_anothers() {
+    run(25, async {
+        let members = memories(1, 8 << 20);
+        let map = create(&members, 1, 500).await;
+        let table = Table::new(members[0].clone(), &map, 0);
+        let (home, op) = (table.home(&key(&map, "k")), OpId::default());
+        table.save_room();
+        let first = table.place(home, op, &record(ts(1, 1), Some(300_000)).value.unwrap()).await.unwrap();
+        table.free_extents(&first, op).await.unwrap();
+        let second = table.place(home, op, &record(ts(2, 2), Some(300_000)).value.unwrap()).await.unwrap();
+        assert_eq!((second.place, second.parts), (first.place, first.parts), "the same place");
+        table.free_extents(&first, op).await.unwrap();
+        assert!(table.is_whole(home, &second, op).await.unwrap());
+        table.free_extents(&second, op).await.unwrap();
+        for group in (0..table.layout.geometry.heap_groups).map(pool::HeapGroup) {
+            assert_eq!(table.extents(group).await.unwrap(), Vec::new());
+        }
+    });
+}
+
+/// What was claimed long ago is bound before anything is written there, and not used at all once the connection is another: were
+/// the host's clock to stand while it did not run, it would write over what others have published there since.
+#[test]
+fn an_old_stock_is_bound_before_it_is_written_to_and_ends_with_its_connection() {
+    run(26, async {
+        let members = memories(1, 8 << 20);
+        let map = create(&members, 1, 500).await;
+        let member = Counting::new(members[0].clone());
+        let table = Table::new(member.clone(), &map, 0);
+        let (home, op, value) = (table.home(&key(&map, "k")), ts(9, 1).op, record(ts(9, 1), Some(9000)).value.unwrap());
+        let stocked = async || {
+            assert!(table.take_stock(4).is_none());
+            engine::time::sleep(Duration::from_millis(100)).await;
+        };
+        let taken_away = async || {
+            for group in (0..table.layout.geometry.heap_groups).map(pool::HeapGroup) {
+                for (tag, _) in table.extents(group).await.unwrap() {
+                    table.release(group, tag).await.unwrap();
+                }
+            }
+        };
+        for (age, written_twice) in [(1, true), (61, false)] {
+            stocked().await;
+            engine::time::sleep(Duration::from_secs(age)).await;
+            taken_away().await;
+            member.writes.set(0);
+            let placed = table.place(home, op, &value).await.unwrap();
+            assert!(table.is_whole(home, &placed, op).await.unwrap());
+            assert_eq!(member.writes.get() > 1, written_twice, "after {age} s");
+            table.free_extents(&placed, op).await.unwrap();
+            table.quiesce().await;
+        }
+        stocked().await;
+        member.epoch.set(1);
+        assert!(table.take_stock(4).is_none(), "it was claimed over another connection");
     });
 }
 
@@ -139,7 +225,7 @@ fn a_store_and_a_collector_never_leave_a_reference_to_nowhere() {
                 })
                 .collect();
             engine::time::sleep(Duration::from_millis(500 * moment + 250)).await;
-            collect(&collector, Duration::ZERO).await;
+            collect(&collector, &Orphans::default(), Duration::ZERO).await;
             for write in writes {
                 assert_eq!(write.await, Outcome::Stored);
             }

@@ -175,7 +175,14 @@ impl Table {
         };
         let place = place(run.group, run.slot);
         let write = self.namespace.write(self.layout.data(place), bytes.clone(), Durability::Stable);
-        let (written, bound) = both(write, self.bind_stock(run, tag, home)).await;
+        let bind = self.bind_stock(run, tag, home);
+        let (written, bound) = match run.is_fresh() {
+            true => both(write, bind).await,
+            false => match bind.await {
+                Ok(true) => (write.await, Ok(true)),
+                bound => (Ok(()), bound),
+            },
+        };
         let in_doubt = written.as_ref().is_err_and(uncertain);
         match bound {
             Ok(bound) => {
@@ -208,11 +215,11 @@ impl Table {
     /// parts are, should this have to be tried again.
     pub(super) async fn free_extents(&self, reference: &Reference, op: OpId) -> Result<(), TableError> {
         let parts = match reference.kind {
-            PlaceKind::Index => self.read_index(reference, op).await,
-            PlaceKind::Guest | PlaceKind::Extent => Ok(None),
+            PlaceKind::Index => self.own_parts(reference, op).await,
+            PlaceKind::Guest | PlaceKind::Extent => Ok(Vec::new()),
         };
         let parts = match parts {
-            Ok(parts) => parts.unwrap_or_default(),
+            Ok(parts) => parts,
             Err(error) if error.may_pass() => return Err(error),
             // Where the parts were is lost.
             Err(_) => Vec::new(),
@@ -225,6 +232,17 @@ impl Table {
             }
         }
         self.release(HeapPage(reference.place).group(), reference.copy).await
+    }
+
+    /// The parts that the index of a reference lists, as long as that is there. It may have been freed before, by somebody who did
+    /// not hear so: what verifies at its place is then another's, of an operation of the same id even (ids of conditional
+    /// operations are those of the put before), and its parts are in use. A tag is claimed once: what was read before it is seen
+    /// to own the place was written under it.
+    async fn own_parts(&self, reference: &Reference, op: OpId) -> Result<Vec<Part>, TableError> {
+        let Some(parts) = self.read_index(reference, op).await? else { return Ok(Vec::new()) };
+        let place = HeapPage(reference.place);
+        let owned = self.read_allocation(place.group()).await?.owns(place.slot() as usize, reference.copy);
+        Ok(if owned { parts } else { Vec::new() })
     }
 
     /// The value a reference names, verified; `None` if what lies there is not it.

@@ -15,7 +15,7 @@ use super::{ATTEMPTS_MAX, Table, TableError, bump, uncertain};
 use crate::page::{AllocationPage, SLOTS};
 
 /// Unit of a slot's stamp, in seconds.
-pub(super) const STAMP_SECONDS: u64 = 600;
+const STAMP_SECONDS: u64 = 600;
 /// Of what is free in a group, the part (one in so many) that one host may take into its stock.
 const STOCK_SHARE: usize = 4;
 
@@ -177,7 +177,7 @@ impl Table {
     }
 }
 
-/// The stamp of what is claimed now.
+/// The stamp of what is claimed now, by this host's calendar: for people, and for versions before, who went by it.
 pub(super) fn stamp_now() -> u16 {
     (engine::time::unix_time().as_secs() / STAMP_SECONDS) as u16
 }

@@ -20,8 +20,8 @@ use std::time::Duration;
 use engine::View;
 use pool::{HeapGroup, HeapPage, TablePage};
 
-use super::collect::age;
 use super::group::{Answer, Change, stamp_now};
+use super::orphans::Orphans;
 use super::{ATTEMPTS_MAX, PageImage, Table, TableError, uncertain};
 use crate::page::{AllocationPage, LOST, PageError, PlaceKind, Reference, SLOTS};
 use crate::types::OpId;
@@ -373,10 +373,16 @@ impl Table {
         Ok(claimed)
     }
 
-    /// Tags of the pages of a group that a rebuild has set aside, at least `age_min` ago.
-    pub(crate) async fn set_aside(&self, group: HeapGroup, age_min: Duration) -> Result<Vec<u64>, TableError> {
+    /// Tags of the pages of a group that a rebuild has set aside, and that were first seen at least `age_min` ago.
+    pub(crate) async fn set_aside(
+        &self,
+        group: HeapGroup,
+        orphans: &Orphans,
+        age_min: Duration,
+    ) -> Result<Vec<u64>, TableError> {
         let allocation = self.read_allocation(group).await?;
-        let old = allocation.slots().iter().filter(|claim| claim.home == LOST && age(claim.stamp) >= age_min);
+        let set_aside = allocation.slots().iter().filter(|claim| claim.home == LOST);
+        let old = set_aside.filter(|claim| orphans.note(group, claim.tag) >= age_min);
         Ok(old.map(|claim| claim.tag).collect())
     }
 

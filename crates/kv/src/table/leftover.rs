@@ -1,6 +1,6 @@
 //! Copies that nobody refers to and that could not be freed at once: the connection was lost, or an image that refers to
 //! them was in doubt. They are remembered until the member answers again. Without that every lost connection would cost
-//! the heap whatever was under way on it, up to a value and its predecessor per writer, until it is collected: two hours
+//! the heap whatever was under way on it, up to a value and its predecessor per writer, until it is collected: half an hour
 //! later at the soonest, and only where somebody collects.
 //!
 //! Rule 3 holds here too:

@@ -109,30 +109,40 @@ impl Table {
     }
 
     /// Begins to rebuild a page that is damaged, or whose bundles are. One more that is lost by now is an error: what others
-    /// held was looked for before that.
+    /// held was looked for before that. `unsealed`: it must not have been sealed for this epoch when it comes back.
     pub(crate) async fn begin_rebuild(
         self: &Rc<Self>,
         page: TablePage,
         damaged: Damaged,
+        unsealed: bool,
     ) -> Result<Rebuilding, TableError> {
         // Its values may need all the room that they had.
         self.save_room();
         let good = match damaged.lost {
-            Some(lost) => self.look_again(page, &lost).await?.ok_or(TableError::Contended)?,
+            Some(lost) => self.look_again(page, &lost, unsealed).await?.ok_or(TableError::Contended)?,
             None => Good { bytes: damaged.bytes, lost: Vec::new(), there: BTreeSet::new() },
         };
-        Ok(Rebuilding { table: self.clone(), page, good, records: Vec::new(), placed: Vec::new(), inline: 0 })
+        Ok(Rebuilding { table: self.clone(), page, good, unsealed, records: Vec::new(), placed: Vec::new(), inline: 0 })
     }
 
     /// What is good of a page now of whose bundles some, or all, of `before` are lost; `None`: nothing of it is damaged any
     /// more. It is an error if more is.
-    async fn look_again(&self, page: TablePage, before: &[LostBundle]) -> Result<Option<Good>, TableError> {
+    async fn look_again(
+        &self,
+        page: TablePage,
+        before: &[LostBundle],
+        unsealed: bool,
+    ) -> Result<Option<Good>, TableError> {
         for _ in 0..ATTEMPTS_MAX {
             let Some(Damaged { bytes, lost }) = self.damaged_page(page).await? else { return Ok(None) };
             let lost = lost.filter(|lost| lost.iter().all(|bundle| before.contains(bundle)));
             let lost = lost.ok_or(TableError::Contended)?;
             let view = self.decode(page, &bytes)?;
-            self.check_seal(page, view.header().seal)?;
+            let seal = view.header().seal;
+            self.check_seal(page, seal)?;
+            if unsealed && seal == self.epoch {
+                return Err(TableError::Contended);
+            }
             if let Some(there) = self.keys_there(page, &view, &lost).await? {
                 return Ok(Some(Good { bytes, lost, there }));
             }
@@ -174,6 +184,7 @@ pub(crate) struct Rebuilding {
     table: Rc<Table>,
     page: TablePage,
     good: Good,
+    unsealed: bool,
     records: Vec<Gathered>,
     placed: Vec<Placed>,
     /// Bytes of values in `records`.
@@ -251,7 +262,7 @@ impl Rebuilding {
                 Err(TableError::Device(device::Error::CompareFailure)) => bump(&table.stats.misses),
                 result => return result.map(|()| true),
             }
-            let Some(good) = table.look_again(page, &self.good.lost).await? else { return Ok(false) };
+            let Some(good) = table.look_again(page, &self.good.lost, self.unsealed).await? else { return Ok(false) };
             // This image is younger than the copies: a collector may have condemned them since.
             for copy in &self.placed {
                 if !table.is_whole(page, &copy.reference, copy.timestamp.op).await? {
@@ -283,7 +294,7 @@ impl Rebuilding {
             Err(_) => Draft::rebuild(identity, table.layout.page_bytes(), salt),
         };
         self.good.lost.iter().for_each(|bundle| base.remove_forward(bundle.reference.copy));
-        // A damaged one may have been sealed, for no later epoch: its neighbours would have said so.
+        // A damaged one may have been sealed, for no later epoch: who rebuilds it has learnt the newest since.
         base.seal(table.epoch);
         let mut search = table.search();
         for _ in 0..ATTEMPTS_MAX {

@@ -3,9 +3,11 @@
 //!
 //! - A page of the stock is referred to by nobody: it is bound to a home page first, by compare-and-write on its allocation
 //!   page. So a collector that finds an unbound slot need not look for references.
-//! - Data goes to a slot of the stock before the binding is known to have succeeded. It can only fail if a collector was
-//!   there first, and a collector leaves alone what was claimed less than [`super::collect::AGE_MIN`] ago, while this host uses
-//!   nothing older than [`STOCK_TIME_MAX`].
+//! - Data goes to a slot of the stock before the binding is known to have succeeded, if it was claimed just now. It can only fail
+//!   if a collector was there first, and a collector leaves alone what it has not seen for [`super::collect::AGE_MIN`], while this
+//!   host uses nothing older than [`STOCK_TIME_MAX`], by a clock that goes on while it is suspended. A virtual machine may have
+//!   been paused without its clock: so an older run is bound before anything is written there, and none is used once the
+//!   connection is another, as it is after a pause that outlasts the target's patience.
 //! - Bounded, returned by [`Table::quiesce`], and by a crash left to the collector.
 
 use std::rc::Rc;
@@ -15,9 +17,11 @@ use engine::sync::Notify;
 use engine::time::Instant;
 use pool::HeapGroup;
 
+use super::collect::FRESH_TIME_MAX;
 use super::group::{Answer, Change};
 use super::leftover::Leftover;
 use super::{Table, TableError};
+use crate::link::Link;
 use crate::page::SLOTS;
 
 /// Data pages in one host's stock of one member. Guessed: four groups hold a round trip's worth at 10 GbE.
@@ -33,6 +37,15 @@ pub(super) struct Run {
     pub(super) slot: usize,
     pub(super) pages: usize,
     claimed: Instant,
+    /// The connection over which it was.
+    connection: u64,
+}
+
+impl Run {
+    /// Whether it may be written to before it is bound.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.claimed.elapsed() <= FRESH_TIME_MAX
+    }
 }
 
 /// What is in stock, and how much is wanted.
@@ -57,8 +70,9 @@ impl Table {
             return None;
         }
         let mut stock = self.stock.borrow_mut();
-        let (usable, old): (Vec<Run>, Vec<Run>) =
-            stock.runs.iter().partition(|run| run.claimed.elapsed() < STOCK_TIME_MAX);
+        let connection = self.namespace.epoch();
+        let is_usable = |run: &&Run| run.claimed.elapsed() < STOCK_TIME_MAX && run.connection == connection;
+        let (usable, old): (Vec<Run>, Vec<Run>) = stock.runs.iter().partition(is_usable);
         stock.runs = usable;
         // The shortest run that is long enough, so that long ones stay whole.
         let fitting = stock.runs.iter_mut().filter(|run| run.pages >= pages).min_by_key(|run| run.pages);
@@ -93,9 +107,10 @@ impl Table {
         if lacking > 0 && groups > 0 {
             let group = HeapGroup(self.group_next.get() % groups);
             let (tag, claimed) = (engine::task::random_u64().max(1), engine::time::now());
+            let connection = self.namespace.epoch();
             match self.change_group(group, Change::Stock { pages: lacking, tag }).await {
                 Ok(Answer::Run(slot, pages)) => {
-                    self.stock.borrow_mut().runs.push(Run { group, tag, slot, pages, claimed });
+                    self.stock.borrow_mut().runs.push(Run { group, tag, slot, pages, claimed, connection });
                 }
                 Ok(Answer::Nothing) => self.next_group(group),
                 Err(error) => {

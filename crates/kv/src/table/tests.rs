@@ -443,7 +443,7 @@ fn damaged_page_has_no_vote_until_it_is_rebuilt_whole() {
             })
             .collect();
         let rebuild = async |damaged: &super::rebuild::Damaged| {
-            let mut rebuilding = table.begin_rebuild(home, damaged.clone()).await?;
+            let mut rebuilding = table.begin_rebuild(home, damaged.clone(), false).await?;
             for (key, record, promise) in &records {
                 rebuilding.add(key, record.clone(), *promise).await?;
             }

@@ -210,10 +210,14 @@ pub struct KvScrubArgs {
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1,
         default_missing_value = "true")]
     pub data: bool,
-    /// Then free what nothing refers to: what hosts that ended in the middle of a store left behind more than two hours ago; and
-    /// forget deleted keys, for which all members must answer.
+    /// Then free what nothing refers to, and forget deleted keys, for which all members must answer. What hosts that ended in the
+    /// middle of a store left behind is told from a store under way by time alone: see --wait.
     #[arg(long)]
     pub collect: bool,
+    /// Look again at what may be of a store under way when half an hour has passed, and free it then. (A gateway does so from one
+    /// of its scrubs to the next.)
+    #[arg(long, requires = "collect")]
+    pub wait: bool,
 }
 
 /// `yagura kv repair`

@@ -1,12 +1,14 @@
 //! `yagura kv scrub`: everything that is stored, read and compared. `yagura kv repair`: what is wrong, put right.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use engine::time;
 use kv::store::{
     CollectOptions, CollectReport, Findings, ForgetOptions, ForgetReport, Progress, RepairOptions, RepairReport,
     ScrubOptions, ScrubReport, ShowProgress, Store,
 };
+use kv::table::AGE_MIN;
 use serde::Serialize;
 
 use crate::cli::{KvRepairArgs, KvScrubArgs, Walk};
@@ -81,8 +83,19 @@ pub async fn scrub(args: &KvScrubArgs) -> Result<(), Failure> {
         let (bar, progress) = walk_bar(common.json);
         let rate = rate.map(|rate| rate.0);
         let options = CollectOptions { bytes_per_second: rate, progress: Some(progress), ..CollectOptions::default() };
-        scrubbed.collected = Some(store.collect(&options).await);
+        let mut collected = store.collect(&options).await;
         bar.finish_and_clear();
+        if args.wait && collected.young > 0 {
+            wait(common.json).await;
+            let again = store.collect(&options).await;
+            collected = CollectReport {
+                extents_freed: collected.extents_freed + again.extents_freed,
+                heap_pages_freed: collected.heap_pages_freed + again.heap_pages_freed,
+                guests_freed: collected.guests_freed + again.guests_freed,
+                ..again
+            };
+        }
+        scrubbed.collected = Some(collected);
         let (bar, progress) = walk_bar(common.json);
         let options = ForgetOptions { at_once: true, bytes_per_second: rate, progress: Some(progress) };
         scrubbed.forgotten = Some(store.forget(&options).await);
@@ -90,6 +103,16 @@ pub async fn scrub(args: &KvScrubArgs) -> Result<(), Failure> {
     }
     output::report(common.json, &scrubbed, describe_scrub)?;
     verdict(&scrubbed)
+}
+
+/// Lets the time pass after which what nobody has referred to since is nobody's.
+async fn wait(quiet: bool) {
+    let (bar, start) = (output::progress_share("wait for stores under way", quiet), time::now());
+    while start.elapsed() < AGE_MIN {
+        output::show_share(&bar, start.elapsed().as_secs_f64() / AGE_MIN.as_secs_f64());
+        time::sleep(Duration::from_secs(1)).await;
+    }
+    bar.finish_and_clear();
 }
 
 /// Runs `kv repair`.
@@ -194,7 +217,7 @@ pub fn describe_scrub(scrubbed: &Scrubbed) -> String {
     });
     if let Some(collected) = &scrubbed.collected {
         text += &format!(
-            "freed:    {} of {} extents ({} pages), {} of {} guests; {} left alone as too young, {} failed\n",
+            "freed:    {} of {} extents ({} pages), {} of {} guests; {} may be of stores under way (--wait), {} failed\n",
             collected.extents_freed,
             collected.extents,
             collected.heap_pages_freed,
