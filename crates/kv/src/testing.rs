@@ -56,6 +56,8 @@ pub struct Counting<N> {
     pub hold: Cell<bool>,
     /// Reads that touch this block fail.
     pub bad_block: Cell<Option<Lba>>,
+    /// The next read that touches this block gives other bytes than are there; those after it are good.
+    pub garbled: Cell<Option<Lba>>,
     /// After so many more compare-and-writes the connection is lost at one, before (`false`) or after it took effect.
     pub cut: Cell<Option<(u64, bool)>>,
     pub held: RefCell<Vec<(Lba, View)>>,
@@ -87,6 +89,7 @@ impl<N> Counting<N> {
             slow: Cell::default(),
             hold: Cell::default(),
             bad_block: Cell::default(),
+            garbled: Cell::default(),
             cut: Cell::default(),
             held: RefCell::default(),
             hold_swaps: Cell::default(),
@@ -153,10 +156,17 @@ impl<N: Namespace> Namespace for Counting<N> {
         if self.bad_block.get().is_some_and(|bad| (lba.0..lba.0 + blocks).contains(&bad.0)) {
             return (Err(Error::ReadFault("test".into())), buf);
         }
-        match self.up().await {
-            Ok(()) => self.inner.read(lba, buf).await,
-            Err(error) => (Err(error), buf),
+        if let Err(error) = self.up().await {
+            return (Err(error), buf);
         }
+        let (result, mut buf) = self.inner.read(lba, buf).await;
+        if let Some(garbled) = self.garbled.get().filter(|garbled| (lba.0..lba.0 + blocks).contains(&garbled.0)) {
+            self.garbled.set(None);
+            let middle =
+                (garbled.0 - lba.0) as usize * self.info().block_size as usize + self.info().block_size as usize / 2;
+            buf[middle] ^= 1;
+        }
+        (result, buf)
     }
 
     async fn write(&self, lba: Lba, data: View, durability: Durability) -> Result<(), Error> {

@@ -131,7 +131,7 @@ impl Store {
 }
 
 impl Inner {
-    fn source(&self) -> Result<std::rc::Rc<dyn super::MapSource>, String> {
+    pub(super) fn source(&self) -> Result<std::rc::Rc<dyn super::MapSource>, String> {
         self.follow.source.borrow().clone().ok_or_else(|| "this store follows no map".to_owned())
     }
 }

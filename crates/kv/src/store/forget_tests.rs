@@ -1,7 +1,8 @@
 //! Deleted keys are forgotten, and nothing that they hid comes back: under traffic, with hosts that sleep in old epochs.
 
 use check::Recorder;
-use engine::time;
+use device::Namespace;
+use engine::{Buf, time};
 use pool::State;
 
 use super::actor::{Actor, LENGTHS, value_of};
@@ -227,4 +228,77 @@ fn hosts_that_forget_at_once_do_not_void_each_others_sweeps() {
         assert_eq!((scene.voters.now().epoch, scene.voters.now().swept), (2, 2));
         assert_eq!(hosts[3].store.forget(&options).await.dropped, 3);
     });
+}
+
+/// The home page of `key` on member `index`, as a block of its namespace.
+fn block_of(host: &Host, key: &[u8], index: usize) -> device::Lba {
+    let table = host.store.table(index).unwrap();
+    table.layout().table(table.home(&host.store.inner.key(key).unwrap()))
+}
+
+/// A page that was read badly in the walk, and well when it was looked at again, was taken for rebuilt by somebody else, and the
+/// sweep noted as complete: nobody had compared it. The tombstone was dropped everywhere else, and the deleted key was back.
+#[test]
+fn a_page_that_was_misread_once_is_compared_before_the_sweep_is_noted() {
+    run(6, async {
+        let scene = Scene::new([100, 100, 100, 0, 0]).await;
+        let host = scene.host(SHORT).await;
+        host.store.put(b"key", value(b"old")).await.unwrap();
+        host.store.settle().await;
+        host.voters.links[0].down.set(true);
+        assert!(host.store.delete(b"key").await.unwrap());
+        host.store.settle().await;
+        host.voters.links[0].down.set(false);
+        let block = block_of(&host, b"key", 0);
+        // Once the pages are sealed, which needs them good, and the walk has begun.
+        let link = host.voters.links[0].clone();
+        let walk: ShowProgress = Rc::new(move |progress: &Progress| {
+            if progress.what == "forget deleted keys" && progress.done >= 1.0 {
+                link.garbled.set(Some(block));
+            }
+        });
+        let options = ForgetOptions { progress: Some(walk), ..ForgetOptions::default() };
+        let report = host.store.forget(&options).await;
+        assert!(report.swept && host.voters.links[0].garbled.get().is_none(), "{report:?}");
+        assert_eq!(host.store.forget(&ForgetOptions::default()).await.dropped, 3);
+        // One that agreed with the member that held the old value.
+        host.voters.links[1].down.set(true);
+        assert_eq!(host.store.get(b"key").await, Ok(None));
+    });
+}
+
+/// A page read well in the walk, damaged, and rebuilt by another host from fewer than all others, with what they held before
+/// the walk made them equal: the sweep counted on what it had held.
+#[test]
+fn a_page_rebuilt_from_some_others_voids_the_sweep_that_may_have_read_it_before() {
+    run(7, async {
+        let scene = Scene::of([100, 100, 100, 100, 0], 4).await;
+        let (sweeper, other) = (scene.host(SHORT).await, scene.host(SHORT).await);
+        let epoch = scene.voters.now().epoch;
+        sweeper.store.put(b"key", value(b"v")).await.unwrap();
+        sweeper.store.settle().await;
+        let damage = |host: &Host| {
+            let block = block_of(host, b"key", 0);
+            let mut page = Buf::zeroed(4096);
+            page.fill(7);
+            let memory = scene.memories[0].clone();
+            async move { memory.write(block, page.freeze(), device::Durability::Stable).await.unwrap() }
+        };
+        // All three others are heard: nothing is counted on that they did not say.
+        damage(&sweeper).await;
+        let report = other.store.repair(&RepairOptions::default()).await;
+        assert_eq!((report.pages_rebuilt, report.failed, scene.voters.now().epoch), (1, 0, epoch), "{report:?}");
+        other.voters.links[3].down.set(true);
+        damage(&sweeper).await;
+        let report = other.store.repair(&RepairOptions::default()).await;
+        assert_eq!((report.pages_rebuilt, report.failed, scene.voters.now().epoch), (1, 0, epoch + 1), "{report:?}");
+        let noted = pool_noted(&scene, epoch).await;
+        assert_eq!(noted.swept, 0, "a sweep of the epoch before counts for nothing");
+        assert_eq!(sweeper.store.get(b"key").await, Ok(Some(value(b"v"))));
+    });
+}
+
+/// What a sweep of `epoch` that ends now makes of the map.
+async fn pool_noted(scene: &Scene, epoch: u64) -> Map {
+    scene.voters.note_swept(epoch).await.unwrap()
 }

@@ -2,6 +2,8 @@
 //! held. Histories stay linearizable, and at the end every key is on all its homes again.
 
 use check::Recorder;
+use device::Namespace;
+use engine::Buf;
 use engine::task::Task;
 use pool::change::{Phase, State};
 use pool::plan::Request;
@@ -10,6 +12,7 @@ use super::actor::{Actor, LENGTHS, value_of};
 use super::change_tests::{Host, SHORT, Scene, client};
 use super::pace::Pace;
 use super::scan::DamagedPage;
+use super::tests::value;
 use super::*;
 use crate::table::TableError;
 use crate::testing::run;
@@ -254,4 +257,38 @@ async fn copy_all(from: Arc<device::Memory>, to: Arc<device::Memory>) {
         read.unwrap();
         to.write(device::Lba(lba), bytes.freeze(), device::Durability::Stable).await.unwrap();
     }
+}
+
+/// Of two homes one was sealed for the change that moves the key, and its page damaged after that. A host that has slept since
+/// before rebuilt it from the other home, which had no seal, under the epoch that it knew: both took a put of its, which nobody
+/// with the newer map ever saw.
+#[test]
+fn a_page_comes_back_sealed_where_no_other_home_knows_of_the_seal() {
+    run(6, async {
+        let scene = Scene::of([100, 100, 0, 0, 0], 2).await;
+        let (sleeper, mover) = (scene.host(Duration::from_secs(3600)).await, scene.host(SHORT).await);
+        sleeper.store.put(b"key", value(b"before")).await.unwrap();
+        sleeper.store.settle().await;
+        mover.voters.links[1].down.set(true);
+        let weights = [(2, 100), (3, 100), (0, 0), (1, 0)].map(|(index, weight)| (scene.id(index), weight));
+        scene.begin(&Request::SetWeight(weights.to_vec()));
+        while scene.voters.now().state == State::Joint {
+            mover.piece(scene.voters.now().change.unwrap()).await.unwrap();
+        }
+        let table = sleeper.store.table(0).unwrap();
+        let lba = table.layout().table(table.home(&sleeper.store.inner.key(b"key").unwrap()));
+        let mut damaged = Buf::zeroed(4096);
+        damaged.fill(7);
+        scene.memories[0].write(lba, damaged.freeze(), device::Durability::Stable).await.unwrap();
+        assert_eq!(sleeper.store.map().epoch, 1, "it sleeps");
+        let map = sleeper.store.map();
+        let (life, error) = ((map.members[0].id, map.members[0].incarnation), TableError::Contended);
+        let page = table.home(&sleeper.store.inner.key(b"key").unwrap());
+        let (pace, mut report) = (Pace::new(None, None), RepairReport::default());
+        let damaged = vec![DamagedPage { member: 0, life, page, error }];
+        super::rebuild::rebuild_pages(&sleeper.store.inner, damaged, &pace, &mut report).await;
+        assert_eq!((report.pages_rebuilt, report.failed), (1, 0), "{report:?}");
+        sleeper.store.put(b"key", value(b"after")).await.unwrap();
+        assert_eq!(mover.store.get(b"key").await, Ok(Some(value(b"after"))));
+    });
 }

@@ -5,6 +5,13 @@
 //! - they are gathered no sooner than [`super::OPERATION_TIME_MAX`] after the damage was seen. A put that this member had
 //!   answered before may still have been under way elsewhere; by then it has been acknowledged, and is found, or has failed.
 //!   That is so for the very damage that was seen: what has been put right meanwhile and is damaged anew has to wait again;
+//! - whoever rebuilds it has learnt the pool's newest map since the damage was seen. What the page was sealed for is lost with it,
+//!   but the map of that epoch was in force by then: so the page comes back under no earlier seal, however few its other homes
+//!   are that could tell (one of two);
+//! - where they are gathered from fewer than all others, a sweep (`forget`) may have held the page against all of them before it
+//!   was damaged, and would count on what the others that are silent have told it. So the epoch is raised first, by which every
+//!   sweep up to then counts for nothing; one of the new epoch seals the page before it looks at it, and one that is sealed so is
+//!   not rebuilt;
 //! - the page becomes good in one compare-and-write (`table::rebuild`).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +19,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use engine::time;
-use pool::TablePage;
+use pool::{State, TablePage};
 
 use super::collect::collect_of;
 use super::fetch::fetch;
@@ -22,7 +29,7 @@ use super::repair::RepairReport;
 use super::scan::{DamagedPage, Seen};
 use super::topology::Topology;
 use super::{Inner, OPERATION_TIME_MAX};
-use crate::table::{DamageMark, Damaged, Rebuilding};
+use crate::table::{AGE_MIN, DamageMark, Damaged, Rebuilding};
 use crate::types::Ballot;
 
 /// What clocks of hosts may differ by over [`OPERATION_TIME_MAX`]. Guessed: 10 % is far beyond any clock's drift.
@@ -96,10 +103,16 @@ pub(super) async fn rebuild_pages(
         if pages.is_empty() {
             return;
         }
+        if let Err(reason) = inner.refresh(|_| false).await {
+            let reason = format!("the pool's newest map can't be learnt: {reason}");
+            pages.iter().for_each(|(page, _)| fail(report, page, reason.clone()));
+            return;
+        }
+        let since = inner.topology().map.epoch;
         time::sleep(OPERATION_TIME_MAX + CLOCK_MARGIN).await;
         let mut cleared = Cleared::new();
         for (page, mark) in pages {
-            match rebuild_page(inner, &page, &mark, pace).await {
+            match rebuild_page(inner, &page, &mark, since, pace).await {
                 Ok(()) => report.pages_rebuilt += 1,
                 Err(Unable::Full(reason)) if !last => match clear(inner, &page, &mark).await {
                     Ok(true) => cleared.entry(page.life).or_default().push((page, reason)),
@@ -145,27 +158,42 @@ async fn make_room(
             again.extend(pages.into_iter().map(|(page, _)| page));
             continue;
         }
-        let young = || "what the page held before can be collected when it is two hours old".into();
+        let young = || {
+            format!("what the page held before can be collected in {} minutes: repair again", AGE_MIN.as_secs() / 60)
+        };
         let hint = error.unwrap_or_else(young);
         pages.into_iter().for_each(|(page, reason)| fail(report, &page, format!("{reason}; {hint}")));
     }
     again
 }
 
-/// Rebuilds one damaged page; the time of the damage of this mark has come.
-pub(super) async fn rebuild_page(
+/// A damaged page, and what the others hold of it.
+struct Around {
+    topology: Rc<Topology>,
+    /// Its member, there.
+    index: usize,
+    /// The connection on which that has a vote.
+    connection: u64,
+    image: Damaged,
+    seen: Seen,
+    /// Whether every other home of its keys has told all it holds.
+    all: bool,
+}
+
+/// Looks at a damaged page, and at what the others hold; `None`: it is good (again), or gone.
+async fn look_around(
     inner: &Rc<Inner>,
     damaged: &DamagedPage,
     mark: &DamageMark,
     pace: &Rc<Pace>,
-) -> Result<(), Unable> {
+) -> Result<Option<Around>, Unable> {
     let topology = inner.topology();
-    let Some(index) = damaged.index_in(&topology) else { return Ok(()) };
+    let Some(index) = damaged.index_in(&topology) else { return Ok(None) };
     let member = &topology.members[index];
-    let (table, epoch) = member.voting().await.map_err(Unable::of)?;
+    let (_, connection) = member.voting().await.map_err(Unable::of)?;
     let image = look(inner, member, damaged.page).await.map_err(Unable::of)?;
     let (Some(image), Some(stretch)) = (image, topology.stretch_of(index, damaged.page)) else {
-        return Ok(()); // Somebody else was faster.
+        return Ok(None); // Somebody else was faster.
     };
     if !image.is_within(mark) {
         return Err(Unable::Other("it has been damaged anew meanwhile: repair again".into()));
@@ -174,19 +202,51 @@ pub(super) async fn rebuild_page(
     // Of every set of homes it is in: while the pool changes there are two, and of the old one (the second) an operation may
     // have had an answer of no more than `replicas - majority + 1`, this page among them.
     let (replicas, majority) = (topology.placement.replicas(), topology.placement.majority());
-    let needed = [replicas - majority + 1, majority];
-    let lacks = |((ring, void), needed): &((&pool::Ring, &[u16]), usize)| {
-        let whole = |home: &&u16| !void.contains(home) && seen.is_whole(usize::from(**home));
+    let (mut needed, mut all) = ([replicas - majority + 1, majority].into_iter(), true);
+    for (ring, void) in topology.placement.rings() {
+        let needed = needed.next().unwrap_or(majority);
         let is_here = |home: &u16| usize::from(*home) == index && !void.contains(home);
-        let mut sets = ring.all_homes().filter(|homes| homes.iter().any(is_here));
-        sets.any(|homes| homes.iter().filter(whole).count() < *needed)
-    };
-    if let Some((_, needed)) = topology.placement.rings().zip(needed).find(lacks) {
-        return Err(Unable::Other(format!("{needed} other good replicas are needed to rebuild it, and are not there")));
+        let whole = |home: &&u16| !void.contains(home) && seen.is_whole(usize::from(**home));
+        for homes in ring.all_homes().filter(|homes| homes.iter().any(is_here)) {
+            let whole = homes.iter().filter(whole).count();
+            if whole < needed {
+                let reason = format!("{needed} other good replicas are needed to rebuild it, and are not there");
+                return Err(Unable::Other(reason));
+            }
+            all &= whole == homes.len() - 1;
+        }
     }
-    let rebuilding = table.begin_rebuild(damaged.page, image).await.map_err(Unable::of)?;
+    Ok(Some(Around { topology, index, connection, image, seen, all }))
+}
+
+/// Rebuilds one damaged page; the time of the damage of this mark has come, and the newest map was learnt `since` it was taken:
+/// that of this epoch, or a later one.
+pub(super) async fn rebuild_page(
+    inner: &Rc<Inner>,
+    damaged: &DamagedPage,
+    mark: &DamageMark,
+    since: u64,
+    pace: &Rc<Pace>,
+) -> Result<(), Unable> {
+    let Some(mut around) = look_around(inner, damaged, mark, pace).await? else { return Ok(()) };
+    // Who follows no map sweeps nothing, and no sweep goes on while the pool changes.
+    let source = inner.source().ok();
+    let source = source.filter(|_| !around.all && around.topology.map.state == State::Stable);
+    if let Some(source) = source.as_ref().filter(|_| around.topology.map.epoch <= since) {
+        let raised = source.raise_epoch(around.topology.map.epoch).await.map_err(Unable::Other)?;
+        inner.adopt(raised).await;
+        let Some(again) = look_around(inner, damaged, mark, pace).await? else { return Ok(()) };
+        if again.topology.map.epoch <= since || again.topology.map.state != State::Stable {
+            return Err(Unable::Other("the pool's map changes: repair again".into()));
+        }
+        around = again;
+    }
+    let Around { topology, index, connection, image, seen, .. } = around;
+    let member = &topology.members[index];
+    let table = member.table().ok_or(Unable::of(MemberError::Away))?;
+    let rebuilding = table.begin_rebuild(damaged.page, image, source.is_some()).await.map_err(Unable::of)?;
     match gather(inner, &topology, index, seen, rebuilding, pace).await? {
-        rebuilding if member.counts(epoch).is_ok() => rebuilding.finish().await.map_err(Unable::of),
+        rebuilding if member.counts(connection).is_ok() => rebuilding.finish().await.map_err(Unable::of),
         rebuilding => {
             rebuilding.give_up().await;
             Err(Unable::of(MemberError::Away))

@@ -129,12 +129,14 @@ impl Store {
             let pace = Pace::new(options.bytes_per_second, options.progress.clone());
             pace.begin("repair");
             let damaged = self.walk(options.check_values, &pace, &mut report).await;
-            rebuild_pages(&self.inner, damaged, &pace, &mut report).await;
-            if report.pages_rebuilt > 0 {
-                // The pages may have held guests, whose homes are elsewhere: every copy is looked at.
+            if !damaged.is_empty() {
+                rebuild_pages(&self.inner, damaged, &pace, &mut report).await;
+                // What they hold was held against nothing, whoever has put them right since: another host knows what that one
+                // has seen, and a page that was read badly once is what it was, older or not. One that was rebuilt here may have
+                // held guests, whose homes are elsewhere: then every copy is looked at.
                 report.keys = 0;
                 pace.begin("repair what the damaged pages held");
-                for page in self.walk(true, &pace, &mut report).await {
+                for page in self.walk(options.check_values || report.pages_rebuilt > 0, &pace, &mut report).await {
                     report.fail(format!("page {} of member {}: {}", page.page.0, page.member, page.error));
                 }
             }
@@ -217,8 +219,6 @@ impl Work {
             let index = usize::from(home.member);
             match topology.members[index].read(&key).await {
                 Ok((_, seen)) => found.push((index, seen)),
-                // A walk meets damaged pages by themselves, and has them rebuilt.
-                Err(MemberError::Table(TableError::Page { .. })) => {}
                 Err(error) => silent.push(format!("{key:?} on member {index}: {error}")),
             }
         }

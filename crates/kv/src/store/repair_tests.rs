@@ -178,9 +178,9 @@ fn a_damaged_page_is_rebuilt_where_it_was_seen() {
         assert_eq!(rebuild::mark_of(inner, &gone).await, Ok(None));
         let mark = rebuild::mark_of(inner, &seen).await.unwrap().unwrap();
         let pace = Pace::new(None, None);
-        rebuild::rebuild_page(inner, &gone, &mark, &pace).await.unwrap();
+        rebuild::rebuild_page(inner, &gone, &mark, 0, &pace).await.unwrap();
         assert_eq!(pool.verify().await.damaged_pages.count, 1, "a life that has ended has no pages");
-        rebuild::rebuild_page(inner, &seen, &mark, &pace).await.unwrap();
+        rebuild::rebuild_page(inner, &seen, &mark, 0, &pace).await.unwrap();
         assert!(pool.verify().await.is_equal());
         check(&pool, &model).await;
     });
@@ -199,14 +199,14 @@ fn a_page_that_is_damaged_anew_waits_anew() {
         let (inner, pace) = (&pool.store.inner, Pace::new(None, None));
         pool.damage(1, place).await;
         let mark = rebuild::mark_of(inner, &seen).await.unwrap().unwrap();
-        rebuild::rebuild_page(inner, &seen, &mark, &pace).await.unwrap();
+        rebuild::rebuild_page(inner, &seen, &mark, 0, &pace).await.unwrap();
         pool.damage(1, place).await;
-        let refused = rebuild::rebuild_page(inner, &seen, &mark, &pace).await;
+        let refused = rebuild::rebuild_page(inner, &seen, &mark, 0, &pace).await;
         let anew = |unable: &rebuild::Unable| matches!(unable, rebuild::Unable::Other(reason) if reason.contains("repair again"));
         assert!(refused.as_ref().is_err_and(anew), "{refused:?}");
         assert_eq!(pool.verify().await.damaged_pages.count, 1);
         let again = rebuild::mark_of(inner, &seen).await.unwrap().unwrap();
-        rebuild::rebuild_page(inner, &seen, &again, &pace).await.unwrap();
+        rebuild::rebuild_page(inner, &seen, &again, 0, &pace).await.unwrap();
         check(&pool, &model).await;
     });
 }
