@@ -184,7 +184,10 @@ fn who_admits_a_namespace_takes_it_from_no_pool_that_it_has_joined_meanwhile() {
         let (first, second) = (first.await, second.await);
         crate::admit(&new, &map, &first, false, newest).await.unwrap();
         let request = Request::Add(vec![first]);
+        // It has not heard of the map that names it.
+        namespaces[3].0.down.set(true);
         let joint = proposer.agree(&map, |map| Ok(map.begin(&request, 9)?)).await.unwrap();
+        namespaces[3].0.down.set(false);
         let before = namespaces[3].0.bytes.borrow().clone();
         for force in [false, true] {
             let refused = crate::admit(&new, &map, &second, force, newest).await.unwrap_err();

@@ -50,7 +50,13 @@ impl Mover for Store {
                 return Ok(Step { cursor: None, done: 1000, moved_bytes: 0 });
             }
             (Phase::Migrate, State::Joint) => super::migrate::migrate(inner, &topology, stretch).await?,
-            (Phase::Clean, State::Unclean) => super::clean::clean(inner, &topology, stretch).await?,
+            (Phase::Clean, State::Unclean) => {
+                super::clean::clean(inner, &topology, stretch).await?;
+                let went_back = map.change.as_ref().is_some_and(|change| change.taken_back);
+                if went_back && topology.placement.replicas().is_multiple_of(2) {
+                    super::repair::make_equal(inner, &topology, stretch).await?;
+                }
+            }
             (phase, state) => return Err(format!("a {state} map has no phase {phase}")),
         }
         let done = stretch.to.map_or(1000, |to| (to as f64 / 2f64.powi(64) * 1000.0) as u16);

@@ -3,8 +3,8 @@
 
 use check::Recorder;
 use device::Namespace;
-use engine::Buf;
 use engine::task::Task;
+use engine::{Buf, time};
 use pool::change::{Phase, State};
 use pool::plan::Request;
 
@@ -290,5 +290,30 @@ fn a_page_comes_back_sealed_where_no_other_home_knows_of_the_seal() {
         assert_eq!((report.pages_rebuilt, report.failed), (1, 0), "{report:?}");
         sleeper.store.put(b"key", value(b"after")).await.unwrap();
         assert_eq!(mover.store.get(b"key").await, Ok(Some(value(b"after"))));
+    });
+}
+
+/// A put of the joint epoch is acknowledged by one of two old homes, beside the new ones; the change is taken back; and the next
+/// one carries over what the other old home holds. The put was lost.
+#[test]
+fn what_half_of_the_old_homes_took_outlives_a_change_that_is_taken_back() {
+    run(7, async {
+        let scene = Scene::of([100, 100, 0, 0, 0], 2).await;
+        let (client, mover) = (scene.host(SHORT).await, scene.host(SHORT).await);
+        let weights = [(2, 100), (3, 100), (0, 0), (1, 0)].map(|(index, weight)| (scene.id(index), weight));
+        scene.begin(&Request::SetWeight(weights.to_vec()));
+        time::sleep(Duration::from_millis(100)).await;
+        client.voters.links[1].down.set(true);
+        client.store.put(b"key", value(b"v")).await.unwrap();
+        scene.voters.set(scene.voters.now().take_back().unwrap());
+        mover.finish().await.unwrap();
+        scene.begin(&Request::SetWeight(weights.to_vec()));
+        mover.voters.links[0].down.set(true);
+        while scene.voters.now().state == State::Joint {
+            mover.piece(scene.voters.now().change.unwrap()).await.unwrap();
+        }
+        mover.voters.links[0].down.set(false);
+        mover.finish().await.unwrap();
+        assert_eq!(mover.store.get(b"key").await, Ok(Some(value(b"v"))));
     });
 }

@@ -11,12 +11,13 @@ use engine::sync::Semaphore;
 use engine::task::LocalFuture;
 use engine::time;
 
+use super::change::{STRETCH_PAUSE, STRETCH_TRIES};
 use super::fetch::{Gone, fetch};
 use super::heap::repair_heap;
 use super::member::{Member, MemberError};
 use super::pace::{Pace, ShowProgress};
 use super::rebuild::rebuild_pages;
-use super::scan::DamagedPage;
+use super::scan::{DamagedPage, Seen, Stretch};
 use super::topology::{Topology, forgets};
 use super::{Inner, Store, count};
 use crate::page::Reference;
@@ -159,20 +160,7 @@ impl Store {
         while let Some(from) = next {
             let topology = inner.topology();
             let stretch = topology.stretch(from);
-            let seen = topology.see(stretch, |_| true, pace).await;
-            let (mut work, now) = (Vec::new(), inner.unix_millis());
-            for (member, answered) in seen.answered.iter().enumerate() {
-                if !answered && !report.unreachable.contains(&member) {
-                    report.unreachable.push(member);
-                }
-            }
-            report.keys += seen.keys.len() as u64;
-            for ((_, key), found) in &seen.keys {
-                let Ok(key) = inner.key(key) else { continue };
-                let whole = |member: usize| seen.is_whole(member);
-                work.extend(Work::plan(&topology, key, found, whole, check_values, now));
-            }
-            carry_out(inner, work, pace, report).await;
+            let seen = equalise(inner, &topology, stretch, check_values, pace, report).await;
             let more = (damaged.len() + seen.damaged.len()).saturating_sub(DAMAGED_PAGES_MAX);
             if more > 0 {
                 report.failed += more as u64 - 1;
@@ -185,6 +173,50 @@ impl Store {
         }
         damaged
     }
+}
+
+/// Makes all homes of the keys of a stretch hold the newest, as far as the members answer. Returns what they held.
+async fn equalise(
+    inner: &Rc<Inner>,
+    topology: &Rc<Topology>,
+    stretch: Stretch,
+    check_values: bool,
+    pace: &Rc<Pace>,
+    report: &mut RepairReport,
+) -> Seen {
+    let seen = topology.see(stretch, |_| true, pace).await;
+    let (mut work, now) = (Vec::new(), inner.unix_millis());
+    for (member, answered) in seen.answered.iter().enumerate() {
+        if !answered && !report.unreachable.contains(&member) {
+            report.unreachable.push(member);
+        }
+    }
+    report.keys += seen.keys.len() as u64;
+    for ((_, key), found) in &seen.keys {
+        let Ok(key) = inner.key(key) else { continue };
+        let whole = |member: usize| seen.is_whole(member);
+        work.extend(Work::plan(topology, key, found, whole, check_values, now));
+    }
+    carry_out(inner, work, pace, report).await;
+    seen
+}
+
+/// Has all homes of the keys of a stretch hold the newest, on every member that was not given up. That is asked for where so few
+/// homes of a key may know of an operation that the next change need not ask any of them: of an even number, after a joint map
+/// that was taken back, half.
+pub(super) async fn make_equal(inner: &Rc<Inner>, topology: &Rc<Topology>, stretch: Stretch) -> Result<(), String> {
+    let (pace, mut reason) = (Pace::new(None, None), String::new());
+    for _ in 0..STRETCH_TRIES {
+        let mut report = RepairReport::default();
+        let seen = equalise(inner, topology, stretch, false, &pace, &mut report).await;
+        let missing = |member: &usize| !topology.map.members[*member].lost && !seen.is_whole(*member);
+        if report.failed == 0 && !(0..topology.members.len()).any(|member| missing(&member)) {
+            return Ok(());
+        }
+        reason = report.reasons.pop().unwrap_or_else(|| topology.missing(&seen));
+        time::sleep(STRETCH_PAUSE).await;
+    }
+    Err(reason)
 }
 
 /// What one key may need.

@@ -104,9 +104,9 @@ fn one_copy_that_cannot_be_looked_at_leaves_the_others_free() {
         assert_eq!(pool.store.repair(&REPAIR).await.pages_rebuilt, 0, "its copies are seen for the first time");
         time::sleep(crate::table::AGE_MIN + Duration::from_secs(1200)).await;
         let member = pool.members[1].clone();
-        // The page is cleared, one copy freed; and the connection is lost for a moment while the next is looked at.
+        // One copy is freed; and the connection is lost for a moment while the next is looked at.
         member.slow.set(Duration::from_millis(1));
-        member.cut.set(Some((5, false)));
+        member.cut.set(Some((4, false)));
         let revive = engine::task::spawn(async move {
             while !member.down.get() {
                 time::sleep(Duration::from_micros(10)).await;

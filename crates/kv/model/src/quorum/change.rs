@@ -72,7 +72,8 @@ impl Config {
         let Map { old, new, .. } = self.map(epoch);
         match operation {
             Operation::Seal(_) => old,
-            Operation::Clean(_) => self.map(epoch - 1).old | new,
+            // Those of the joint map that was ended, or taken back.
+            Operation::Clean(_) => self.map(epoch - 1).old | self.map(epoch - 1).new | new,
             _ => old | new,
         }
     }

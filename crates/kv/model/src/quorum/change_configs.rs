@@ -36,6 +36,7 @@ pub fn sound(group: &str) -> Vec<Config> {
             taken_back("put,get|get,get + taken back", &[&[Put(10), Get], &[Get, Get]]),
             taken_back("put|inc,get + taken back", &[&[Put(10)], &[INC, Get]]),
             change_of_two("put,get + change of two", &[&[Put(10), Get]]),
+            back_and_replaced("put,get + taken back, then replaced", &[&[Put(10), Get]], &BACK_AND_REPLACED),
         ],
         "change" => vec![
             change_of_one("inc|inc + change of 1", &[&[INC], &[INC]]),
@@ -129,6 +130,17 @@ fn taken_back(name: &'static str, clients: &[&[Operation]]) -> Config {
     let maps = [Map::stable(0b01), Map::joint(0b01, 0b10), Map::stable(0b01)];
     with_upkeep(name, clients, &maps, &[Publish(1), Publish(2), Clean(2)])
 }
+
+/// A change of two replicas that is taken back, and then begun again. An operation of the first joint epoch needs one of the two old
+/// homes, and so does the copy of the second: the two are made equal in between.
+fn back_and_replaced(name: &'static str, clients: &[&[Operation]], upkeep: &[Operation]) -> Config {
+    const OTHERS: u8 = 0b1100;
+    let (two, joint) = (Map::stable(0b0011), Map::joint(0b0011, OTHERS));
+    with_upkeep(name, clients, &[two, joint, two, joint, Map::stable(OTHERS)], upkeep)
+}
+
+const BACK_AND_REPLACED: [Operation; 9] =
+    [Publish(1), Publish(2), Clean(2), Sweep(2), Publish(3), Seal(3), Migrate(3), Publish(4), Clean(4)];
 
 /// The same by two hosts at once: the second takes over from the first, which may be slow and not dead.
 fn taken_over(name: &'static str, clients: &[&[Operation]]) -> Config {
@@ -248,6 +260,11 @@ fn broken_changes() -> Vec<Config> {
             .under(|r| r.full_sealed = true),
         taken_back("taken back, and the old homes were not asked", &[&[Put(10), Get]])
             .under(|r| r.old_quorum_too_small = true),
+        back_and_replaced(
+            "taken back and replaced, and the old homes not made equal",
+            &[&[Put(10), Get]],
+            &[Publish(1), Publish(2), Clean(2), Publish(3), Seal(3), Migrate(3), Publish(4)],
+        ),
         with_upkeep("final before the key is copied", &put_get, &change, &[Publish(1), Seal(1), Publish(2)]),
         with_upkeep("pages are not sealed", &put_get, &change, &[Publish(1), Migrate(1), Publish(2)])
             .under(|r| r.migrate_unsealed = true),
