@@ -250,6 +250,10 @@ impl Slots for PlainSlots {
         Ok(chunk_lengths(bytes).map(Buf::with_capacity).collect())
     }
 
+    fn chunk(&self, bytes: usize, of: usize) -> Result<Buf, NoRoom> {
+        if of > self.bytes_max { Err(NoRoom { bytes: of }) } else { Ok(Buf::with_capacity(bytes)) }
+    }
+
     fn may_hold(&self, bytes: usize) -> bool {
         bytes <= self.buffer_max
     }
