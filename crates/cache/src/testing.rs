@@ -3,6 +3,8 @@
 //! Faults: [`PlainSlots::with_flash`] answers looks with a place first, at every other visit of an item, as if it were on flash;
 //! [`PlainSlots::with_limit`] has no room beyond a number of bytes, and makes some by dropping the first item.
 
+mod program;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -10,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use engine::{Buf, View};
+pub use program::shared;
 
 use crate::WHOLE_BYTES_MAX;
 use crate::hash::Hasher;

@@ -12,7 +12,7 @@ use crate::port::Port;
 use crate::support::{PATIENCE, Server, http_get, kill, run, yagura};
 
 /// Waits for what comes true by itself.
-fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
+pub(super) fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_true() {
         assert!(begin.elapsed() < PATIENCE, "{what}");
