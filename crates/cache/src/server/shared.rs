@@ -122,6 +122,8 @@ pub struct Shared {
     threads_max: usize,
     idle_timeout: u32,
     tls: RwLock<Option<CertificateContext>>,
+    /// The uptime when certificate and key were read last.
+    refreshed: AtomicU64,
     said: Said,
     program: Box<dyn Program>,
     verbosity: AtomicU32,
@@ -164,6 +166,7 @@ impl Shared {
             threads_max: options.threads,
             idle_timeout: options.idle_timeout,
             tls: RwLock::new(options.tls),
+            refreshed: AtomicU64::new(0),
             said: options.said,
             program: options.program,
             verbosity: AtomicU32::new(options.verbosity),
@@ -248,7 +251,13 @@ impl Shared {
     pub fn refresh_certificates(&self) -> Result<(), String> {
         let found = self.program.certificates()?.ok_or("TLS is not served")?;
         *self.tls.write().unwrap_or_else(PoisonError::into_inner) = Some(found);
+        self.refreshed.store(self.uptime(), Relaxed);
         Ok(())
+    }
+
+    /// The uptime when certificate and key were read last.
+    pub(super) fn refreshed(&self) -> u64 {
+        self.refreshed.load(Relaxed)
     }
 
     /// What the server was told.

@@ -167,6 +167,7 @@ async fn listen<S: Served>(
     }
     ready.addresses = listeners.iter().map(TcpListener::local_addr).collect();
     ready.listening = ready.addresses.first().copied();
+    listening::tell_ports(&listeners)?;
     output::report(args.common.json, &ready, describe)?;
     let accepting = listeners.iter().map(|listener| worker.accept(listener, others));
     first_of(never_ending(accepting.collect()), letter.recv()).await;
