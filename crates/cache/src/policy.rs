@@ -34,8 +34,8 @@ pub enum Verdict {
 
 /// Decides for the items of one shard.
 pub trait Policy: Send + std::fmt::Debug {
-    /// Where a key's new item goes.
-    fn admit(&mut self, hash: u64) -> Queue;
+    /// Where a key's new item of so many bytes goes.
+    fn admit(&mut self, hash: u64, bytes: usize) -> Queue;
 
     /// Whether a hit moves an item that stands in the older half of its queue to the head, if there is room; else it is counted
     /// where it stands. The answer is always the same.

@@ -257,6 +257,7 @@ impl Shard {
     /// Gives back what an item has that is not needed any more.
     fn release(&mut self, position: Position, header: &Header, pool: &Pool) {
         self.changed = true;
+        pool.note_freed();
         let mut outside = 0;
         if let Some(number) = self.long_number(position, header) {
             let long = self.longs.take(number);
@@ -315,7 +316,7 @@ impl Shard {
                 Placed { found: Found { spot: at.spot, position }, extent: needed, popularity: 0 }
             }
             Target::Nothing => {
-                let queue = self.policy.admit(key.hash());
+                let queue = self.policy.admit(key.hash(), needed + outside);
                 let found = self.add(key, queue, needed, outside, pool)?;
                 Placed { found, extent: needed, popularity: 0 }
             }
@@ -346,7 +347,8 @@ impl Shard {
 
     fn append(&mut self, queue: Queue, extent: usize, outside: usize, pool: &Pool) -> Result<Position, NoRoom> {
         self.changed = true;
-        self.log.append(queue, extent, outside, || pool.take()).ok_or(NoRoom { bytes: extent })
+        let position = if pool.is_full() { None } else { self.log.append(queue, extent, outside, || pool.take()) };
+        position.ok_or(NoRoom { bytes: extent })
     }
 
     /// Room for a key's first item, and the entry that leads there.
@@ -428,6 +430,7 @@ impl Shard {
     /// Takes all items away.
     pub(crate) fn clear(&mut self, pool: &Pool) {
         self.changed = true;
+        pool.note_freed();
         self.counters.flushed += self.index.len() as u64;
         self.index.clear(pool);
         self.log.clear(pool);

@@ -84,12 +84,18 @@ pub trait Slots {
     /// There is none to be made.
     fn make_room(&self, no_room: NoRoom) -> impl Future<Output = Result<(), NoRoom>>;
 
-    /// Memory for a value of `bytes`, over [`crate::WHOLE_BYTES_MAX`], to be received into: empty buffers whose capacities are
-    /// together `bytes`, for [`NewValue::Chunks`] when they are full.
+    /// Memory for a value of `bytes`, over [`crate::WHOLE_BYTES_MAX`], that is there: empty buffers whose capacities are together
+    /// `bytes`, for [`NewValue::Chunks`] when they are full.
     ///
     /// # Errors
     /// There is no room; see [`Slots::make_room`].
     fn chunks(&self, bytes: usize) -> Result<Vec<engine::Buf>, NoRoom>;
+
+    /// Memory for the next `bytes` of a value of `of`, which is received: one of its [`chunk_lengths`].
+    ///
+    /// # Errors
+    /// There is no room for so much, or can never be for the whole; see [`Slots::make_room`].
+    fn chunk(&self, bytes: usize, of: usize) -> Result<engine::Buf, NoRoom>;
 
     /// Whether a connection may take so many bytes for what it receives or sends. Else it asks for [`ROOM_FOR_BUFFERS`] first.
     fn may_hold(&self, bytes: usize) -> bool;

@@ -11,6 +11,7 @@
 mod cas;
 mod held;
 mod restoring;
+mod room;
 #[cfg(test)]
 mod tests;
 mod tiered;
@@ -20,6 +21,7 @@ use std::sync::{
     Arc, Mutex, MutexGuard, OnceLock, PoisonError,
     atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
 };
+use std::time::Duration;
 
 use engine::Buf;
 
@@ -28,9 +30,9 @@ use crate::index::Index;
 use crate::item::{Item, Key, NEVER, Seconds};
 use crate::memory::{Budget, Kind, Pool, SEGMENT_BYTES};
 use crate::policy::PolicyKind;
-use crate::shard::{Changes, Effort, Mark, Progress, Shard, Surroundings, Target};
+use crate::shard::{Changes, Mark, Progress, Shard, Surroundings, Target};
 pub use crate::shard::{Counters, Dropped, Evicted, FlashExit, Lower};
-use crate::slot::{Look, NoRoom, Slots, chunk_lengths};
+use crate::slot::{Look, NoRoom, Slots};
 use cas::CasValues;
 pub use held::Held;
 pub use restoring::Restoring;
@@ -47,9 +49,6 @@ const SHARDS_PER_THREAD: usize = 4;
 /// The part of the memory that the threads' pools of buffers may keep, as a divisor. Chosen: a chunk of a long value for each of
 /// two threads in a small server.
 const POOLS_PART: usize = 32;
-
-/// How often all segments are reclaimed for one that asks for room. Derived: once for each popularity, and as often to be sure.
-const ROUNDS_MAX: usize = 2 * (crate::policy::POPULARITY_MAX as usize + 1);
 
 /// How a store is made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -97,6 +96,8 @@ pub struct Store<L: Lower = ()> {
     /// When a flush that was asked for is due; 0 for none.
     flush_at: AtomicU32,
     flushing: Mutex<()>,
+    /// Before this second nobody waits for flash, which does not get on.
+    flash_hangs_until: AtomicU32,
     /// The latest time that a visit came with.
     clock: Apart<AtomicU32>,
     cas: Apart<CasValues>,
@@ -155,6 +156,7 @@ impl Store<()> {
             cas_floor: 0,
             flush_at: AtomicU32::new(NEVER.0),
             flushing: Mutex::new(()),
+            flash_hangs_until: AtomicU32::new(0),
             clock: Apart::default(),
             cas: Apart(CasValues::default()),
         }
@@ -221,6 +223,7 @@ impl<L: Lower> Store<L> {
     /// Sets the limit of memory. Where it is lower than what is held, [`Store::shrink`] is to follow.
     pub fn set_limit(&self, limit: usize) {
         self.budget.set_limit(limit);
+        self.pool.note_freed();
         self.pool.make_room(0);
     }
 
@@ -243,13 +246,14 @@ impl<L: Lower> Store<L> {
     /// # Errors
     /// As [`Store::shrink`].
     pub async fn shrink_items(&self) -> Result<(), NoRoom> {
+        let mut waited = Duration::ZERO;
         loop {
             self.pool.make_room(0);
             let over = self.budget.used().saturating_sub(self.budget.limit());
             if over == 0 {
                 return Ok(());
             }
-            if self.reclaim() == Progress::Nothing {
+            if self.reclaim(&mut waited).await == Progress::Nothing {
                 return Err(NoRoom { bytes: over });
             }
             engine::task::yield_now().await;
@@ -300,34 +304,9 @@ impl<L: Lower> Store<L> {
         answer
     }
 
-    fn surroundings<'a>(&'a self, lower: &'a dyn Lower) -> Surroundings<'a> {
+    fn surroundings<'a>(&'a self, lower: &'a dyn Lower, waits: bool) -> Surroundings<'a> {
         let evicted = self.evicted.get().map(|tell| &**tell);
-        Surroundings { now: self.now(), hasher: &self.hasher, pool: &self.pool, lower, evicted }
-    }
-
-    /// Reclaims a piece of the shard that holds most, or of another if it has nothing.
-    fn reclaim(&self) -> Progress {
-        let effort = if self.evicts() { Effort::Evict } else { Effort::Compact };
-        let around = self.surroundings(&self.lower);
-        let weight = |cell: &&Apart<Cell>| cell.0.weight.load(Ordering::Relaxed);
-        let Some(fullest) = self.cells.iter().max_by_key(weight) else { return Progress::Nothing };
-        let step = |cell: &Cell| self.with_shard(cell, |shard| shard.reclaim(effort, &around));
-        let progress = step(&fullest.0);
-        if progress != Progress::Nothing {
-            return progress;
-        }
-        let mut others = self.cells.iter().map(|cell| step(&cell.0));
-        others.find(|&progress| progress != Progress::Nothing).unwrap_or(Progress::Nothing)
-    }
-
-    /// Whether what could not be had can be had now. What is free is given back to the system where that is what is missing.
-    fn has_room(&self, bytes: usize) -> bool {
-        if bytes <= SEGMENT_BYTES {
-            while self.pool.free() == 0 && self.pool.grow() {}
-            return self.pool.free() > 0;
-        }
-        self.pool.make_room(bytes);
-        self.budget.room() >= bytes
+        Surroundings { now: self.now(), hasher: &self.hasher, pool: &self.pool, lower, evicted, waits }
     }
 
     /// Flushes if it is time for a flush that was asked for. Whoever comes meanwhile waits until all is gone.
@@ -358,30 +337,6 @@ impl<L: Lower> Store<L> {
     fn arrive(&self, now: Seconds) {
         self.note_time(now);
         self.flush_if_due(now);
-    }
-
-    async fn room(&self, no_room: NoRoom) -> Result<(), NoRoom> {
-        // An item can stay a few rounds before it leaves; then there is room, unless others take it faster than it is made.
-        let mut left = ROUNDS_MAX * (self.budget.limit() / SEGMENT_BYTES + 1);
-        while !self.has_room(no_room.bytes) {
-            let progress = if no_room.bytes > self.budget.limit() { Progress::Nothing } else { self.reclaim() };
-            left -= usize::from(progress == Progress::Freed);
-            if left == 0 || progress == Progress::Nothing {
-                return Err(no_room);
-            }
-            engine::task::yield_now().await;
-        }
-        Ok(())
-    }
-
-    fn buffers(&self, bytes: usize) -> Result<Vec<Buf>, NoRoom> {
-        let lengths = chunk_lengths(bytes);
-        let needed = lengths.clone().map(Buf::system_size).sum();
-        self.pool.make_room(needed);
-        self.budget.try_take(Kind::Pending, needed)?;
-        let chunks = lengths.map(Buf::with_capacity).collect();
-        self.budget.give(Kind::Pending, needed);
-        Ok(chunks)
     }
 
     fn flush_all(&self, at: Seconds, now: Seconds) {
@@ -449,6 +404,10 @@ impl Slots for Store<()> {
 
     fn chunks(&self, bytes: usize) -> Result<Vec<Buf>, NoRoom> {
         self.buffers(bytes)
+    }
+
+    fn chunk(&self, bytes: usize, of: usize) -> Result<Buf, NoRoom> {
+        self.buffer(bytes, of)
     }
 
     fn may_hold(&self, bytes: usize) -> bool {

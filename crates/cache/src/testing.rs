@@ -3,6 +3,8 @@
 //! Faults: [`PlainSlots::with_flash`] answers looks with a place first, at every other visit of an item, as if it were on flash;
 //! [`PlainSlots::with_limit`] has no room beyond a number of bytes, and makes some by dropping the first item.
 
+mod program;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -10,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use engine::{Buf, View};
+pub use program::shared;
 
 use crate::WHOLE_BYTES_MAX;
 use crate::hash::Hasher;
@@ -248,6 +251,10 @@ impl Slots for PlainSlots {
             return Err(NoRoom { bytes });
         }
         Ok(chunk_lengths(bytes).map(Buf::with_capacity).collect())
+    }
+
+    fn chunk(&self, bytes: usize, of: usize) -> Result<Buf, NoRoom> {
+        if of > self.bytes_max { Err(NoRoom { bytes: of }) } else { Ok(Buf::with_capacity(bytes)) }
     }
 
     fn may_hold(&self, bytes: usize) -> bool {

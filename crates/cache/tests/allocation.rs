@@ -90,6 +90,10 @@ impl Slots for Same {
         Err(NoRoom { bytes })
     }
 
+    fn chunk(&self, bytes: usize, _: usize) -> Result<engine::Buf, NoRoom> {
+        Err(NoRoom { bytes })
+    }
+
     fn may_hold(&self, _: usize) -> bool {
         true
     }

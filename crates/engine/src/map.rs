@@ -5,9 +5,11 @@
 //! the bytes. In a simulated world, and wherever a test ends a process without ending it, [`Mapped::memory`] stands in for the
 //! file: who keeps it over the crash keeps its words, as the page cache does.
 //!
-//! Assumptions about the machine: nobody cuts the file short meanwhile (the claim by `flock` keeps others of our kind away; a
-//! foreign program that truncates it ends this process with SIGBUS). Its room is reserved when it is opened, so that a full file
-//! system is an error there and not a SIGBUS later.
+//! The claim by `flock` keeps others of our kind away. A foreign program that cuts the file short takes its content away from
+//! under us: all words are zero from then on, and no file's ([`Mapped::is_lost`]; `guard`). Its room is reserved when it is opened,
+//! so that a full file system is an error there and not a loss later.
+
+mod guard;
 
 use std::ffi::c_void;
 use std::fmt;
@@ -15,8 +17,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
+use guard::Guard;
 use rustix::fs::{self, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{self, MapFlags, MsyncFlags, ProtFlags};
@@ -33,10 +37,23 @@ pub struct Mapped {
 
 enum Kind {
     File(Mapping),
-    Memory(Box<[AtomicU64]>),
+    Memory(StandIn),
 }
 
+/// Memory in place of a file. Of what power loss does to a file it shows the worst that is allowed: nothing that was stored after
+/// the last sync is there.
+struct StandIn {
+    words: Box<[AtomicU64]>,
+    /// What the last sync has made stable.
+    stable: Mutex<Box<[u64]>>,
+    on_sync: Mutex<Option<OnSync>>,
+}
+
+type OnSync = Box<dyn Fn() + Send>;
+
 struct Mapping {
+    /// Dropped first: nothing is put in the place of what is not mapped any more.
+    guard: Option<Guard>,
     base: NonNull<AtomicU64>,
     words: usize,
     /// Holds the claim on the file.
@@ -50,6 +67,7 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        self.guard = None;
         // SAFETY: mapped by `open` with this length and unmapped nowhere else; borrows of the words have ended with `self`.
         // It cannot fail for a range that is mapped.
         let _ = unsafe { mm::munmap(self.base.as_ptr().cast(), self.words * size_of::<AtomicU64>()) };
@@ -58,7 +76,7 @@ impl Drop for Mapping {
 
 impl Mapped {
     /// Maps the first `words` words of the file at `path`, little-endian on every machine we build for. It is created where it does
-    /// not exist, cut or filled up with zeroes to that length where it has another. Blocks: for start-up.
+    /// not exist, and begun anew with zeroes where it has another length: a part of it may be lost. Blocks: for start-up.
     ///
     /// # Errors
     /// What the system says, with the path; `ResourceBusy` where another process has it mapped; `InvalidInput` for no words or
@@ -69,7 +87,37 @@ impl Mapped {
 
     /// `words` zeroes that are no file's.
     pub fn memory(words: usize) -> Mapped {
-        Mapped { kind: Kind::Memory(std::iter::repeat_with(AtomicU64::default).take(words).collect()) }
+        Mapped::holding(vec![0; words].into())
+    }
+
+    fn holding(stable: Box<[u64]>) -> Mapped {
+        let words = stable.iter().map(|&word| AtomicU64::new(word)).collect();
+        Mapped { kind: Kind::Memory(StandIn { words, stable: Mutex::new(stable), on_sync: Mutex::default() }) }
+    }
+
+    /// What power loss may leave of memory that stands in for a file: what was stored before the last sync, and no more. `None` of
+    /// a file.
+    pub fn after_power_loss(&self) -> Option<Mapped> {
+        match &self.kind {
+            Kind::Memory(memory) => Some(Mapped::holding(memory.stable().clone())),
+            Kind::File(_) => None,
+        }
+    }
+
+    /// Has `told` be called in the midst of every sync of memory that stands in for a file: what is stored then is not made stable
+    /// by that sync any more.
+    pub fn on_sync(&self, told: impl Fn() + Send + 'static) {
+        if let Kind::Memory(memory) = &self.kind {
+            *memory.on_sync.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(told));
+        }
+    }
+
+    /// The file was cut short while it was mapped: the words are zeroes that are no file's.
+    pub fn is_lost(&self) -> bool {
+        match &self.kind {
+            Kind::File(mapping) => mapping.guard.as_ref().is_some_and(Guard::is_lost),
+            Kind::Memory(_) => false,
+        }
     }
 
     /// The words.
@@ -78,7 +126,7 @@ impl Mapped {
             // SAFETY: `words` words from `base` are mapped readable and writable until `self` is dropped, page-aligned, and
             // reached in no other way from this process; zeroes and whatever else the file holds are valid words.
             Kind::File(mapping) => unsafe { std::slice::from_raw_parts(mapping.base.as_ptr(), mapping.words) },
-            Kind::Memory(words) => words,
+            Kind::Memory(memory) => &memory.words,
         }
     }
 
@@ -90,15 +138,33 @@ impl Mapped {
     /// Makes what has been stored survive power loss (`msync`). Blocks: for the beginning and the end of a process's work.
     ///
     /// # Errors
-    /// What the system says: some of it may be lost then.
+    /// What the system says: some of it may be lost then. `UnexpectedEof` where the file was cut short.
     pub fn sync(&self) -> io::Result<()> {
         match &self.kind {
             // SAFETY: the range is this mapping's, whole.
-            Kind::File(mapping) => Ok(unsafe {
+            Kind::File(mapping) => unsafe {
                 let length = mapping.words * size_of::<AtomicU64>();
-                mm::msync(mapping.base.as_ptr().cast::<c_void>(), length, MsyncFlags::SYNC)
-            }?),
-            Kind::Memory(_) => Ok(()),
+                mm::msync(mapping.base.as_ptr().cast::<c_void>(), length, MsyncFlags::SYNC)?;
+            },
+            Kind::Memory(memory) => memory.sync(),
+        }
+        match self.is_lost() {
+            true => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it was cut short while it was mapped")),
+            false => Ok(()),
+        }
+    }
+}
+
+impl StandIn {
+    fn stable(&self) -> std::sync::MutexGuard<'_, Box<[u64]>> {
+        self.stable.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn sync(&self) {
+        let stored = self.words.iter().map(|word| word.load(Ordering::SeqCst)).collect();
+        *self.stable() = stored;
+        if let Some(told) = &*self.on_sync.lock().unwrap_or_else(PoisonError::into_inner) {
+            told();
         }
     }
 }
@@ -123,13 +189,19 @@ fn map(path: &Path, words: usize) -> io::Result<Mapped> {
         Err(error) => return Err(error.into()),
     }
     let length = words * size_of::<AtomicU64>();
+    if fs::fstat(&file)?.st_size != length as i64 {
+        // What is left of a file that was cut short, and grew again, must not be taken for all of it.
+        fs::ftruncate(&file, 0)?;
+    }
     fs::ftruncate(&file, length as u64)?;
     fs::fallocate(&file, FallocateFlags::empty(), 0, length as u64)?;
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping at a place of the system's choice touches no memory of this process.
     let base = unsafe { mm::mmap(std::ptr::null_mut(), length, protection, MapFlags::SHARED, &file, 0) }?;
     let base = NonNull::new(base.cast::<AtomicU64>()).ok_or(io::ErrorKind::OutOfMemory)?;
-    Ok(Mapped { kind: Kind::File(Mapping { base, words, _file: file }) })
+    let mut mapping = Mapping { guard: None, base, words, _file: file };
+    mapping.guard = Some(Guard::new(mapping.base.as_ptr().cast(), length)?);
+    Ok(Mapped { kind: Kind::File(mapping) })
 }
 
 impl fmt::Debug for Mapped {
@@ -157,9 +229,35 @@ mod tests {
         assert_eq!((bytes.len(), &bytes[7992..]), (8000, [1, 2, 3, 4, 5, 6, 7, 8].as_slice()));
         mapped.sync().expect("synced");
         drop(mapped);
+        let again = Mapped::open(&path, 1000).expect("mapped again");
+        assert_eq!(again.words()[999].load(Relaxed), 0x0807_0605_0403_0201);
+        drop(again);
+        // Marks behind a place where it was cut would be missing.
+        std::fs::File::options().write(true).open(&path).and_then(|file| file.set_len(7999)).expect("cut");
+        let anew = Mapped::open(&path, 1000).expect("mapped again");
+        anew.words()[0].store(7, Relaxed);
+        assert_eq!(anew.words()[999].load(Relaxed), 0);
+        drop(anew);
         let longer = Mapped::open(&path, 2000).expect("mapped again");
-        assert_eq!(longer.words()[999].load(Relaxed), 0x0807_0605_0403_0201);
-        assert_eq!(longer.words()[1999].load(Relaxed), 0);
+        assert_eq!((longer.words()[0].load(Relaxed), longer.words()[1999].load(Relaxed)), (0, 0));
+    }
+
+    /// `truncate -s 0` on the journal of a cache that ran ended it by SIGBUS.
+    #[test]
+    fn a_file_that_is_cut_short_is_lost_and_ends_nothing() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("words");
+        let (mapped, other) = (Mapped::open(&path, 100_000), Mapped::open(&directory.path().join("other"), 1000));
+        let (mapped, other) = (mapped.expect("mapped"), other.expect("mapped"));
+        mapped.words().iter().chain(other.words()).for_each(|word| word.store(7, Relaxed));
+        std::fs::File::options().write(true).open(&path).and_then(|file| file.set_len(4096)).expect("cut");
+        assert!(!mapped.is_lost(), "nobody has noticed");
+        mapped.words()[99_999].store(8, Relaxed);
+        assert!(mapped.is_lost() && !other.is_lost());
+        assert_eq!(mapped.words().iter().map(|word| word.load(Relaxed)).sum::<u64>(), 8);
+        assert_eq!(mapped.sync().expect_err("lost").kind(), io::ErrorKind::UnexpectedEof);
+        other.sync().expect("synced");
+        assert_eq!(other.words()[999].load(Relaxed), 7);
     }
 
     #[test]
@@ -183,5 +281,8 @@ mod tests {
         memory.words()[1].store(5, Relaxed);
         memory.sync().expect("nothing to do");
         assert_eq!((memory.words().len(), memory.is_file(), memory.words()[1].load(Relaxed)), (2, false, 5));
+        memory.words()[0].store(6, Relaxed);
+        let left = memory.after_power_loss().expect("no file");
+        assert_eq!((left.words()[0].load(Relaxed), left.words()[1].load(Relaxed)), (0, 5));
     }
 }

@@ -114,6 +114,18 @@ impl TcpStream {
         }
     }
 
+    /// Waits until a receive would not wait: for bytes, the peer's end, or an error. Of many connections that rest each holds no
+    /// buffer meanwhile. Dropping the future loses nothing.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub async fn readable(&self) -> io::Result<()> {
+        match &self.inner {
+            StreamKind::Uring(stream) => stream.connection.readable().await,
+            StreamKind::Sim(stream) => stream.readable().await,
+        }
+    }
+
     /// Sends all of `batch`, which comes back cleared, for reuse. After an error or a dropped send an unknown part was sent:
     /// the connection is good for nothing more.
     ///

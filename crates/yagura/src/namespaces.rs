@@ -166,6 +166,14 @@ impl NamespaceSpec {
         }
     }
 
+    /// The file that is made when it is opened, and its size, if it is in one that is not there yet.
+    pub fn new_file(&self) -> Option<(&std::path::Path, u64)> {
+        match &self.medium {
+            Medium::File { path, size: Some(bytes) } if !path.exists() => Some((path, *bytes)),
+            _ => None,
+        }
+    }
+
     /// What it is in, for reports.
     pub fn describe(&self) -> String {
         match &self.medium {

@@ -78,6 +78,7 @@ impl FlashLog {
         // One whole chunk more may be written, or a segment that was sealed.
         let is_work = state.buffers.iter_mut().any(|buffer| buffer.has_work());
         drop(state);
+        self.check_journal();
         if is_work {
             self.wake_writer();
         }
@@ -124,7 +125,7 @@ impl FlashLog {
             return Err(Refused::Full);
         }
         let segment = state.free.pop_front().ok_or(Refused::Full)?;
-        let life = self.journal.begin(segment);
+        let life = self.change_journal(|journal| journal.begin(segment));
         // First this: who sees the life looks for its items in memory.
         self.buffered[segment as usize].store(true, Ordering::Release);
         self.lives[segment as usize].store(life, Ordering::Release);

@@ -87,7 +87,7 @@ impl FlashLog {
             {
                 return None;
             }
-            self.journal.strike(segment);
+            self.change_journal(|journal| journal.strike(segment));
             // From here on the segment is given back however this ends.
             let mut collection = self.collection(segment, &[]);
             match records {

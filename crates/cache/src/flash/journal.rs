@@ -181,6 +181,11 @@ impl Journal {
         self.mapped.sync().inspect_err(|_| self.store(STATE, IN_USE))
     }
 
+    /// Its file was taken away.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.mapped.is_lost()
+    }
+
     /// It is in use again after it was closed. Blocks.
     ///
     /// # Errors

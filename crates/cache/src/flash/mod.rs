@@ -91,7 +91,10 @@ pub struct FlashLog {
     /// Writes that have failed since one went well.
     failed_writes: AtomicU64,
     is_closed: AtomicBool,
+    /// It is closed, or being closed.
     is_journal_closed: AtomicBool,
+    /// Held by who closes the journal, or has it in use again.
+    closing: Mutex<()>,
     counters: Counters,
     writer: MailSender<()>,
     writer_woken: Mutex<Option<MailReceiver<()>>>,
@@ -110,7 +113,8 @@ impl FlashLog {
 
     /// The item at `place` counts no more, also after the process was killed: to be called before that is acknowledged.
     pub fn invalidate(&self, place: Place) {
-        self.journal().mark(place);
+        self.change_journal(|journal| journal.mark(place));
+        self.check_journal();
     }
 
     /// Nothing that is in the log counts any more, nor does an item with a smaller cas than `cas_floor`, which may be
@@ -119,20 +123,23 @@ impl FlashLog {
         let mut state = self.lock();
         // What comes from now on is in segments that begin after this.
         state.seal();
-        self.journal().flush(cas_floor);
+        self.change_journal(|journal| journal.flush(cas_floor));
         drop(state);
+        self.check_journal();
         self.wake_writer();
     }
 
     /// Notes that all there is will be flushed at a time to come, in seconds since 1970; 0 takes it back. The caller
     /// flushes when it has come; a restart after it finds nothing.
     pub fn flush_at(&self, unix: u64) {
-        self.journal().set_flush_at(unix);
+        self.change_journal(|journal| journal.set_flush_at(unix));
+        self.check_journal();
     }
 
     /// Notes that cas values up to this one may be given: after a restart others follow.
     pub fn reserve_cas(&self, up_to: u64) {
-        self.journal().reserve_cas(up_to);
+        self.change_journal(|journal| journal.reserve_cas(up_to));
+        self.check_journal();
     }
 
     /// Why the log has ended, if it has: it takes nothing and gives nothing any more. The index should forget all
@@ -156,17 +163,45 @@ impl FlashLog {
         u64::from(self.geometry.segments - 1) * self.geometry.segment_bytes() as u64
     }
 
-    /// The journal, to be changed. Where it was closed it no longer is, before anything else: power loss would go
-    /// unnoticed.
-    fn journal(&self) -> &Journal {
-        if self.is_journal_closed.load(Ordering::Acquire) {
+    /// Changes the journal. Where it is closed meanwhile, or was, it no longer is when this returns: power loss would go unnoticed.
+    fn change_journal<R>(&self, change: impl FnOnce(&Journal) -> R) -> R {
+        let changed = change(&self.journal);
+        // Looked at after the change, as whoever closes says so before it makes anything stable: what is stable has the change, or
+        // it is seen here.
+        if self.is_journal_closed.load(Ordering::SeqCst) {
+            self.reopen_journal();
+        }
+        changed
+    }
+
+    fn reopen_journal(&self) {
+        // Waits for whoever closes it.
+        let _one = self.closing.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_journal_closed.load(Ordering::SeqCst) {
             if let Err(error) = self.journal.reopen() {
                 tracing::error!(%error, "the flash log's journal is in use again, and that may not outlive power loss");
             }
             // Not before: others would go on while it is not stable yet.
-            self.is_journal_closed.store(false, Ordering::Release);
+            self.is_journal_closed.store(false, Ordering::SeqCst);
         }
-        &self.journal
+    }
+
+    /// Makes the journal closed, unless it is changed meanwhile. Blocks.
+    fn close_journal(&self) -> std::io::Result<()> {
+        let _one = self.closing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.is_journal_closed.store(true, Ordering::SeqCst);
+        let closed = self.journal.close();
+        if closed.is_err() {
+            self.is_journal_closed.store(false, Ordering::SeqCst);
+        }
+        closed
+    }
+
+    /// Ends the log where its journal was taken away: no restart would know what still counts. Not with the state locked.
+    fn check_journal(&self) {
+        if self.journal.is_lost() {
+            self.fail("its journal was cut short by another program; a restart begins both anew".into());
+        }
     }
 
     /// The life of the segment of `place`.
@@ -216,7 +251,7 @@ impl FlashLog {
         tracing::error!(%reason, "flash is given up: the cache goes on in memory alone");
         state.failed = Some(reason);
         // First the journal: what cannot be read any more leaves the index, and nobody marks it.
-        self.journal().flush(0);
+        self.change_journal(|journal| journal.flush(0));
         state.buffers.clear();
         state.spare.clear();
         self.lives.iter().for_each(|life| life.store(0, Ordering::Release));

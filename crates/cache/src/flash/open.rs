@@ -272,6 +272,7 @@ fn assemble(
         failed_writes: AtomicU64::new(0),
         is_closed: AtomicBool::new(false),
         is_journal_closed: AtomicBool::new(false),
+        closing: Mutex::default(),
         counters: Counters::default(),
         writer,
         writer_woken: Mutex::new(Some(writer_woken)),

@@ -1,7 +1,8 @@
 //! The log as the store's lower tier: what leaves memory comes here, if it is admitted.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+
+use engine::task::LocalFuture;
 
 use super::admission::Admission;
 use super::{FlashLog, Place, Reason, Refused};
@@ -62,6 +63,17 @@ impl Lower for Tier {
         self.append(key, meta, value).map_err(Dropped::from)
     }
 
+    fn room(&self) -> LocalFuture<'_, ()> {
+        Box::pin(async move {
+            // That it has ended is found by the next item.
+            let _ = self.log.room(Reason::Admitted).await;
+        })
+    }
+
+    fn written_bytes(&self) -> u64 {
+        self.log.stats().device_written_bytes
+    }
+
     fn invalidate(&self, place: FlashPlace) {
         self.log.invalidate(place.into());
     }
@@ -81,42 +93,27 @@ impl Lower for Tier {
 }
 
 /// The tier as it takes everything, when the server ends: what was in memory was asked for most.
-pub(crate) struct TakingAll<'a> {
-    tier: &'a Tier,
-    is_busy: AtomicBool,
-}
-
-impl<'a> TakingAll<'a> {
-    pub(crate) fn new(tier: &'a Tier) -> TakingAll<'a> {
-        TakingAll { tier, is_busy: AtomicBool::new(false) }
-    }
-}
+pub(crate) struct TakingAll<'a>(pub(crate) &'a Tier);
 
 impl Lower for TakingAll<'_> {
     fn offer(&self, key: &Key<'_>, meta: &Meta, value: Value<'_>) -> Result<FlashPlace, Dropped> {
-        let place = self.tier.append(key, meta, value);
-        self.is_busy.store(place == Err(Refused::Full), Ordering::Relaxed);
-        place.map_err(Dropped::from)
-    }
-
-    fn is_busy(&self) -> bool {
-        self.is_busy.load(Ordering::Relaxed)
+        self.0.append(key, meta, value).map_err(Dropped::from)
     }
 
     fn invalidate(&self, place: FlashPlace) {
-        self.tier.invalidate(place);
+        self.0.invalidate(place);
     }
 
     fn flush(&self, cas_floor: u64) {
-        self.tier.flush(cas_floor);
+        self.0.flush(cas_floor);
     }
 
     fn flush_at(&self, at: Seconds) {
-        self.tier.flush_at(at);
+        self.0.flush_at(at);
     }
 
     fn reserve_cas(&self, up_to: u64) {
-        self.tier.reserve_cas(up_to);
+        self.0.reserve_cas(up_to);
     }
 }
 

@@ -160,7 +160,7 @@ impl FlashLog {
     /// A segment that could not be written: its items are gone.
     fn abandon(&self, state: &mut State, index: usize) {
         let Some(buffer) = state.buffers.remove(index) else { return };
-        self.journal.strike(buffer.segment);
+        self.change_journal(|journal| journal.strike(buffer.segment));
         self.lives[buffer.segment as usize].store(0, Ordering::Release);
         count(&self.counters.abandoned_segments, 1);
         state.abandoned.push_back((buffer.segment, buffer.into_records()));
@@ -230,9 +230,7 @@ impl FlashLog {
             };
             self.until(is_done).await?;
             self.namespace.flush().await.map_err(|error| error.to_string())?;
-            self.journal.close().map_err(|error| error.to_string())?;
-            self.is_journal_closed.store(true, Ordering::Release);
-            Ok(())
+            self.close_journal().map_err(|error| format!("its journal: {error}"))
         })
     }
 }

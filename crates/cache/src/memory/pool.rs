@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use engine::{Pages, pages::LARGE_PAGE};
@@ -25,17 +25,38 @@ pub struct Pool {
     count: AtomicUsize,
     /// The last free ones are for who moves items together to free more.
     reserve: usize,
+    /// Somebody was told that there is no memory, and none was freed since.
+    is_full: AtomicBool,
 }
 
 impl Pool {
     /// Without a segment; see [`Pool::grow`].
     pub fn new(budget: Arc<Budget>, reserve: usize) -> Pool {
-        Pool { budget, free: Mutex::default(), count: AtomicUsize::new(0), reserve }
+        Pool { budget, free: Mutex::default(), count: AtomicUsize::new(0), reserve, is_full: AtomicBool::new(false) }
     }
 
     /// What the segments are counted against.
     pub fn budget(&self) -> &Budget {
         &self.budget
+    }
+
+    /// Nothing more is to be stored until something is freed: what one shard has left at the end of a segment is as much memory as
+    /// what another was refused.
+    pub fn note_full(&self) {
+        self.is_full.store(true, Ordering::Relaxed);
+    }
+
+    /// Something was freed.
+    pub fn note_freed(&self) {
+        // Without a need nothing is written: all shards share the line.
+        if self.is_full() {
+            self.is_full.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether nothing more is to be stored.
+    pub fn is_full(&self) -> bool {
+        self.is_full.load(Ordering::Relaxed)
     }
 
     /// How many are free beside the reserve.

@@ -10,7 +10,7 @@ use super::{Policy, Queue, Verdict};
 pub struct Lru;
 
 impl Policy for Lru {
-    fn admit(&mut self, _hash: u64) -> Queue {
+    fn admit(&mut self, _hash: u64, _bytes: usize) -> Queue {
         Queue::Main
     }
 

@@ -16,7 +16,7 @@ use fabric::tls::ClientStream;
 
 use super::dump;
 use super::holdings::Holdings;
-use super::shared::{Activity, Seen};
+use super::seen::{Activity, Seen};
 use super::times::Begun;
 use super::watch::{Lines, WAITING_BYTES};
 use super::{Counters, Open, Thread, room};
@@ -90,6 +90,8 @@ pub(super) struct Connection<S: Slots, V> {
     open: Rc<Open>,
     session: Session<S>,
     begun: Begun,
+    /// Something was received.
+    has_spoken: bool,
 }
 
 impl<S: Slots + Holdings, V: Server> Connection<S, V> {
@@ -104,7 +106,8 @@ impl<S: Slots + Holdings, V: Server> Connection<S, V> {
         watchers.tell(Watch::CONNEVENTS, &format_args!("type=conn_new {remote} cfd={id}"));
         tracing::debug!(%origin, "<{id} a connection begins");
         let session = Session::new(thread.shared.rules(), thread.shared.hasher(), id);
-        let mut connection = Connection { thread: thread.clone(), open, session, begun: Begun::default() };
+        let begun = Begun::default();
+        let mut connection = Connection { thread: thread.clone(), open, session, begun, has_spoken: false };
         let ended = connection.drive().await;
         let error = ended.as_ref().err().map(|error| format!(": {error}")).unwrap_or_default();
         let why = match connection.open.seen.ended().or(ended.ok()).unwrap_or(Ending::Error) {
@@ -126,7 +129,9 @@ impl<S: Slots + Holdings, V: Server> Connection<S, V> {
     async fn drive(&mut self) -> io::Result<Ending> {
         loop {
             let thread = &self.thread;
-            match self.session.step(&*thread.slots, &thread.server, thread.now.get()) {
+            let step = self.session.step(&*thread.slots, &thread.server, thread.now.get());
+            self.note_known();
+            match step {
                 // With nothing to send it has run for long enough: others of this thread have their turn.
                 Step::Send if self.session.output().is_empty() => engine::task::yield_now().await,
                 Step::Send => self.send().await?,
@@ -140,18 +145,27 @@ impl<S: Slots + Holdings, V: Server> Connection<S, V> {
                     self.begun.reads_flash();
                     self.send().await?;
                     let slots = &*self.thread.slots;
-                    let items = all(places.into_iter().map(|place| slots.fetch(place))).await;
+                    let items = Box::pin(all(places.into_iter().map(|place| slots.fetch(place)))).await;
                     self.session.fetched(items);
                 }
                 Step::MakeRoom(no_room) => {
                     self.send().await?;
-                    let made = self.thread.slots.make_room(no_room).await;
+                    let made = Box::pin(self.thread.slots.make_room(no_room)).await;
                     self.session.made_room(made);
                 }
-                Step::Watch(watch) => self.watch(watch).await?,
-                Step::Dump(dump) => self.dump(&dump).await?,
+                // What is seldom has boxes: every connection that rests would have the room for it.
+                Step::Watch(watch) => Box::pin(self.watch(watch)).await?,
+                Step::Dump(dump) => Box::pin(self.dump(&dump)).await?,
                 Step::Close(ending) => return self.send().await.map(|()| ending),
             }
+        }
+    }
+
+    /// Notes since when it is not known who speaks: that has a deadline.
+    fn note_known(&self) {
+        let (seen, is_known) = (&self.open.seen, self.session.is_known());
+        if is_known == seen.unknown_since().is_some() {
+            seen.set_unknown((!is_known).then(|| self.thread.now.get().at));
         }
     }
 
@@ -235,11 +249,17 @@ impl<S: Slots + Holdings, V: Server> Connection<S, V> {
             Awaits::Nothing => Activity::Swallows,
         });
         seen.set_waits((!rests).then(|| self.thread.now.get().at));
+        let holding = if rests && self.has_spoken { self.thread.resting.hold() } else { None };
+        if rests && holding.is_none() {
+            readable(&self.open.stream).await?;
+        }
         let buf = self.session.lend(self.thread.slots.may_hold(RECEIVE_BYTES));
         let (result, buf) = self.open.stream.recv(buf).await;
+        drop(holding);
         seen.set_activity(Activity::Runs);
         seen.set_waits(None);
         self.session.receive(buf);
+        self.has_spoken = true;
         if rests {
             self.thread.spares.take().into_iter().for_each(|batch| self.session.output().give_back(batch));
         }
@@ -260,6 +280,16 @@ impl<S: Slots + Holdings, V: Server> Connection<S, V> {
             Counters::add(&self.thread.counters.bytes_written, bytes as u64);
         }
         Ok(())
+    }
+}
+
+/// Waits until there is something to be received, without a buffer. What TLS has decrypted already is not seen at the socket: there
+/// the receive waits.
+async fn readable(stream: &ClientStream) -> io::Result<()> {
+    match stream {
+        ClientStream::Plain(stream) => stream.readable().await,
+        ClientStream::Unix(stream) => stream.readable().await,
+        ClientStream::Tls(_) => Ok(()),
     }
 }
 

@@ -12,6 +12,7 @@ mod dump;
 mod holdings;
 mod prefixes;
 mod room;
+mod seen;
 mod shared;
 mod statistics;
 mod times;
@@ -27,7 +28,7 @@ use engine::net::{DetachedStream, SendBatch, TcpListener, TcpStream, UnixListene
 use engine::sync::{MailReceiver, MailSender, Notify};
 use engine::task::{LocalFuture, Task};
 use engine::time;
-use fabric::tls::ClientStream;
+use fabric::tls::{ClientStream, HANDSHAKE_TIME_MAX};
 
 pub use counters::{Counters, Totals};
 pub use desk::Desk;
@@ -40,13 +41,15 @@ pub use times::Times;
 pub use watch::tell_evictions;
 
 use crate::flash::Tier;
+use crate::item::Seconds;
 use crate::protocol::Now;
 use crate::session::{Ending, Server};
 use crate::slot::Slots;
 use crate::store::Store;
 use connection::{Connection, Origin, Tcp};
-use room::Spares;
-use shared::{Activity, Place, Seen};
+use room::{Resting, Spares};
+use seen::{Activity, Seen};
+use shared::Place;
 
 /// The pause after an accept failed, as it does when descriptors run out: a loop without it would burn the core.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -56,6 +59,8 @@ const STOP_PATIENCE: Duration = Duration::from_secs(5);
 const TICK: Duration = Duration::from_millis(250);
 /// After how long a connection in the middle of a command or a reply has stopped, where memory is short.
 const STUCK_SECONDS: u32 = 2;
+/// How long a connection may take to say who it is, where that is asked for. Chosen: as long as a TLS handshake may.
+const AUTHENTICATION_SECONDS_MAX: u32 = HANDSHAKE_TIME_MAX.as_secs() as u32;
 /// The part of such connections that is ended at a tick: it may be enough.
 const STUCK_PART: usize = 8;
 
@@ -113,6 +118,7 @@ struct Thread<S, V> {
     now: Cell<Now>,
     stopping: Cell<bool>,
     spares: Spares,
+    resting: Resting,
     open: RefCell<BTreeMap<u64, Rc<Open>>>,
     /// Told when a connection has ended.
     ended: Notify,
@@ -127,6 +133,7 @@ struct Open {
 impl<S: Slots + Holdings + 'static, V: Server + 'static> Worker<S, V> {
     /// For the current thread. `counters` are this thread's.
     pub fn new(slots: Arc<S>, server: V, shared: Arc<Shared>, counters: Arc<Counters>) -> Worker<S, V> {
+        let resting = Resting::new(slots.budget(), shared.threads_max());
         let thread = Rc::new(Thread {
             slots,
             server,
@@ -136,6 +143,7 @@ impl<S: Slots + Holdings + 'static, V: Server + 'static> Worker<S, V> {
             counters,
             stopping: Cell::default(),
             spares: Spares::default(),
+            resting,
             open: RefCell::default(),
             ended: Notify::new(),
         });
@@ -230,16 +238,16 @@ async fn serve<S: Slots + Holdings + 'static, V: Server + 'static>(
     _place: Place,
 ) {
     let tls = thread.shared.tls().filter(|_| matches!(accepted, Accepted::Tcp(_)));
-    let Some(_admitted) = room::admit(&*thread.slots, &thread.shared, tls.is_some()).await else {
+    let Some(_admitted) = Box::pin(room::admit(&*thread.slots, &thread.shared, tls.is_some())).await else {
         Counters::add(&thread.counters.connections_rejected, 1);
-        return refuse(accepted, b"SERVER_ERROR out of memory for another connection\r\n").await;
+        return Box::pin(refuse(accepted, b"SERVER_ERROR out of memory for another connection\r\n")).await;
     };
     let (stream, origin) = match accepted {
         Accepted::Unix(stream) => (ClientStream::Unix(stream), Origin::Unix),
         Accepted::Tcp(stream) => {
             let stream = stream.attach();
             let origin = Origin::Tcp { peer: stream.peer_addr(), local: stream.local_addr() };
-            match ClientStream::accept(stream, tls.as_ref()).await {
+            match Box::pin(ClientStream::accept(stream, tls.as_ref())).await {
                 Ok(stream) => (stream, origin),
                 Err(error) => {
                     Counters::add(&thread.counters.tls_errors, 1);
@@ -271,6 +279,19 @@ impl<S, V> Thread<S, V> {
     }
 }
 
+impl<S, V> Thread<S, V> {
+    /// Ends connections that have not said who they are in time: they would keep the places of others for ever.
+    fn close_unknown(&self) {
+        let now = self.now.get().at;
+        let is_late = |since: Seconds| now.0.saturating_sub(since.0) > AUTHENTICATION_SECONDS_MAX;
+        for open in self.open.borrow().values().filter(|open| open.seen.unknown_since().is_some_and(is_late)) {
+            tracing::info!(origin = %open.seen.origin, "closed: it has not said who it is in {AUTHENTICATION_SECONDS_MAX} s");
+            open.seen.set_ended(Ending::Error);
+            open.stream.shutdown();
+        }
+    }
+}
+
 impl Open {
     /// A receive that waits ends by this.
     fn close_if_resting(&self, why: Ending) {
@@ -289,6 +310,9 @@ async fn tick<S, V>(thread: Rc<Thread<S, V>>) {
         let is_new = now != thread.now.replace(now);
         if thread.shared.is_short() {
             thread.close_stuck();
+        }
+        if is_new {
+            thread.close_unknown();
         }
         let Some(idle) = thread.shared.idle_timeout().filter(|_| is_new) else { continue };
         for open in thread.open.borrow().values() {

@@ -4,7 +4,7 @@
 //! than a page. What cannot (heap that `malloc` keeps, pages of the program that were not touched before) is found by looking at
 //! what is resident, four times a second; items then leave for it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,15 +17,21 @@ use super::{Holdings, Shared, TICK};
 use crate::memory::{Budget, Kind};
 use crate::slot::{ROOM_FOR_BUFFERS, Slots};
 
-/// What a connection takes beside its buffers: task, session, what is known of it. Measured at 3,000 of them that had asked for
-/// something, and rounded up.
-const CONNECTION_BYTES: usize = 5 << 10;
+/// What a connection takes beside its buffers: task, session, what is known of it. Measured at 4,000 of them that had not asked for
+/// anything (3,380), and rounded up.
+const CONNECTION_BYTES: usize = 7 << 9;
 /// The same of a TLS connection's state. Measured at 500 of them, and rounded up.
 const TLS_BYTES: usize = 16 << 10;
-/// The buffer into which a connection at rest receives, with what belongs to it.
+/// The buffer into which a connection receives at first, with what belongs to it. At rest one with TLS holds it, and some others
+/// ([`Resting`]).
 const FIRST_BUFFER_BYTES: usize = 2 * engine::buf::ALIGN;
+/// The part of the limit that connections may have. The next one is refused: items would leave for who does nothing, and then
+/// nothing could be stored. Chosen: some 6,000 connections where the limit is 64 MiB.
+const CONNECTIONS_PART: usize = 3;
 /// The part of the limit that is kept for connections where items never leave for them.
 const RESERVED_PART: usize = 8;
+
+const _: () = assert!(CONNECTIONS_PART <= RESERVED_PART, "what is kept for connections is theirs");
 /// How often room is made for one connection. Others may take it; an unlucky one is refused.
 const TRIES_MAX: usize = 16;
 /// Batches for replies that a thread keeps for its connections. Chosen: as many as have a command under way at once, mostly.
@@ -54,7 +60,7 @@ impl Reserve {
 
 /// A connection at rest, all in.
 fn place_bytes(with_tls: bool) -> usize {
-    own_bytes(with_tls) + FIRST_BUFFER_BYTES
+    own_bytes(with_tls) + if with_tls { FIRST_BUFFER_BYTES } else { 0 }
 }
 
 /// What is counted of it for as long as it is there; buffers count for themselves.
@@ -91,7 +97,9 @@ pub(super) async fn admit<S: Slots + Holdings>(slots: &S, shared: &Arc<Shared>, 
         budget.give(Kind::Connections, place_bytes(with_tls));
         return Some(admitted(Some(shared.clone())));
     }
-    has_room(slots, place_bytes(with_tls)).await.then(|| admitted(None))
+    let bytes = place_bytes(with_tls);
+    let fits = budget.held(Kind::Connections) + bytes <= budget.limit() / CONNECTIONS_PART;
+    (fits && has_room(slots, bytes).await).then(|| admitted(None))
 }
 
 /// Whether a connection may hold so many bytes more, after items have left for them.
@@ -128,6 +136,40 @@ pub(super) async fn hold<S: Slots + Holdings>(slots: &S, bytes: usize) -> Option
     })
 }
 
+/// Connections of one thread that rest with a buffer to receive into: what comes is theirs by one call of the system, where the
+/// others need two. So many may hold one that all of them are a little part of the memory, however many connections there are.
+#[derive(Debug)]
+pub(super) struct Resting {
+    count: Cell<usize>,
+    max: usize,
+}
+
+impl Resting {
+    /// For one of so many threads.
+    pub(super) fn new(budget: &Budget, threads: usize) -> Resting {
+        Resting { count: Cell::new(0), max: budget.slack() / FIRST_BUFFER_BYTES / threads.max(1) }
+    }
+
+    /// One more holds a buffer until this is dropped; `None`: as many as may do so already.
+    pub(super) fn hold(&self) -> Option<Holding<'_>> {
+        let may = self.count.get() < self.max;
+        may.then(|| {
+            self.count.set(self.count.get() + 1);
+            Holding(&self.count)
+        })
+    }
+}
+
+/// See [`Resting::hold`].
+#[derive(Debug)]
+pub(super) struct Holding<'a>(&'a Cell<usize>);
+
+impl Drop for Holding<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
 /// The memory for replies that connections of one thread have left behind when they came to rest.
 #[derive(Default)]
 pub(super) struct Spares(RefCell<Vec<SendBatch>>);
@@ -157,8 +199,10 @@ pub async fn keep_memory<S: Holdings>(slots: Arc<S>, shared: Arc<Shared>, reside
             Ok(bytes) => slots.budget().note_resident(bytes),
             Err(error) => tracing::warn!(%error, "what is resident is not known"),
         }
-        // A little over the limit connections are expected to be at times. What passes by itself is no shortage.
-        let is_over = slots.shrink_items().await.is_err() && !slots.budget().may_hold(0);
+        // A little over the limit connections are expected to be at times, and what passes by itself is no shortage. Were items to
+        // leave for it, one that was just stored could, with nobody asking for its room.
+        let budget = slots.budget();
+        let is_over = !budget.may_hold(0) && slots.shrink_items().await.is_err() && !budget.may_hold(0);
         let is_short = is_over && was_over;
         was_over = is_over;
         if is_short && !shared.is_short() {
@@ -197,5 +241,106 @@ impl Heap {
         // It is asked less often while that does not help.
         self.pause = if now + slack <= before { TRIM_PAUSE_MIN } else { (2 * self.pause).min(TRIM_PAUSE_MAX) };
         Ok(now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    use engine::sim::{SimConfig, World};
+
+    use super::*;
+    use crate::hash::Hasher;
+    use crate::item::{Key, Meta, NewValue, Seconds};
+    use crate::session::Rules;
+    use crate::slot::{Look, Slot};
+    use crate::store::{Store, StoreOptions};
+    use crate::testing::{SECRET, shared};
+
+    const LIMIT: usize = 64 << 20;
+    const NOW: Seconds = Seconds(100);
+
+    async fn put(store: &Store, number: u32, bytes: usize) {
+        let name = number.to_le_bytes();
+        let key = Key::new(&name, store.hasher().hash(&name)).expect("a key");
+        let value = vec![7; bytes];
+        loop {
+            let Ok(stored) =
+                store.visit(&key, NOW, Look::Unseen, |slot| slot.put(Meta::default(), NewValue::Pieces(&[&value])));
+            match stored {
+                Ok(_) => return,
+                Err(no_room) => store.make_room(no_room).await.expect("items leave"),
+            }
+        }
+    }
+
+    async fn full() -> Arc<Store> {
+        let budget = Arc::new(Budget::without_buffers(LIMIT));
+        let store = Arc::new(Store::new(Hasher::new(SECRET), budget, StoreOptions::default()));
+        for number in 0..30_000 {
+            put(&store, number, 3000).await;
+        }
+        assert!(store.usage().counters.evicted > 0);
+        store
+    }
+
+    fn run(test: impl Future<Output = ()> + 'static) {
+        World::new(1, SimConfig::default()).run_until(test).expect("it ends");
+    }
+
+    /// Of items that were just stored one in sixty was gone a moment later, though nobody had asked for room: four times a second
+    /// items left for what memory may be over its limit at times.
+    #[test]
+    fn nothing_leaves_while_all_is_right() {
+        run(async {
+            let store = full().await;
+            let evicted = || store.usage().counters.evicted;
+            let (before, slack) = (evicted(), store.budget().slack());
+            let resident = Rc::new(Cell::new(LIMIT + slack / 2));
+            let told = resident.clone();
+            let _keeper =
+                engine::task::spawn(keep_memory(store.clone(), shared(Rules::default(), 10), move || Ok(told.get())));
+            time::sleep(8 * TICK).await;
+            assert_eq!(evicted(), before, "what is resident may be a little over the limit");
+            store.budget().take(Kind::Connections, slack / 4);
+            time::sleep(8 * TICK).await;
+            assert_eq!(evicted(), before, "so may what connections hold");
+            resident.set(LIMIT + 4 * slack);
+            time::sleep(8 * TICK).await;
+            assert!(evicted() > before, "what passes all bounds costs items");
+        });
+    }
+
+    /// 5,000 of them that did nothing pushed all items out; then nothing could be stored.
+    #[test]
+    fn connections_are_refused_before_they_take_more_than_their_share() {
+        run(async {
+            let (store, shared) = (full().await, shared(Rules::default(), 10));
+            for with_tls in [false, true] {
+                let mut admitted = Vec::new();
+                while let Some(one) = admit(&*store, &shared, with_tls).await {
+                    admitted.push(one);
+                    assert!(admitted.len() < 1_000_000, "there is no end of them");
+                }
+                let held = store.budget().held(Kind::Connections);
+                let share = LIMIT / CONNECTIONS_PART;
+                assert!(held <= share && held + place_bytes(with_tls) > share, "{held}");
+                put(&store, 1_000_000, 1).await;
+                drop(admitted);
+                assert_eq!(store.budget().held(Kind::Connections), 0);
+            }
+        });
+    }
+
+    #[test]
+    fn few_of_those_that_rest_hold_a_buffer() {
+        let budget = Budget::without_buffers(LIMIT);
+        let resting = Resting::new(&budget, 2);
+        let mut holding: Vec<_> = std::iter::from_fn(|| resting.hold()).collect();
+        assert_eq!(holding.len(), LIMIT / 64 / FIRST_BUFFER_BYTES / 2);
+        holding.pop();
+        assert!(resting.hold().is_some());
     }
 }

@@ -2,24 +2,24 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use engine::time::{self, Instant};
 use fabric::tls::CertificateContext;
 
-use super::connection::Origin;
 use super::counters::{Counters, Totals};
 use super::holdings::Figures;
 use super::prefixes::Prefixes;
 use super::room::Reserve;
+use super::seen::Seen;
 use super::times::Times;
 use super::watch::Watchers;
 use crate::hash::Hasher;
 use crate::item::Seconds;
 use crate::memory::Budget;
 use crate::protocol::Now;
-use crate::session::{Ending, Rules, Switches};
+use crate::session::{Rules, Switches};
 
 /// The verbosity (`-vv`) from which on commands are told on the log.
 pub(super) const TELLS_COMMANDS: u32 = 2;
@@ -98,6 +98,8 @@ pub struct Options {
     pub rules: Arc<Rules>,
     /// Connections at once, over all threads.
     pub connections_max: usize,
+    /// Threads that will serve them.
+    pub threads: usize,
     /// Seconds after which a connection that rests is ended; 0: never.
     pub idle_timeout: u32,
     /// Certificate and key, if TCP connections are TLS ones.
@@ -112,103 +114,16 @@ pub struct Options {
     pub program: Box<dyn Program>,
 }
 
-/// What a connection does.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Activity {
-    /// It runs commands, or sends what they answered.
-    Runs,
-    /// It waits for the next command, with nothing begun.
-    Rests,
-    /// It waits for the rest of a command.
-    ReadsCommand,
-    /// It waits for the rest of a value.
-    ReadsValue,
-    /// It waits for the rest of what is passed over.
-    Swallows,
-    /// It is told of what others do, to its end, and asks for nothing more.
-    Watches,
-}
-
-impl Activity {
-    const ALL: [(Activity, &str); 6] = [
-        (Activity::Runs, "conn_parse_cmd"),
-        (Activity::Rests, "conn_read"),
-        (Activity::ReadsCommand, "conn_waiting"),
-        (Activity::ReadsValue, "conn_nread"),
-        (Activity::Swallows, "conn_swallow"),
-        (Activity::Watches, "conn_watch"),
-    ];
-
-    /// memcached's name for it.
-    pub(super) fn name(self) -> &'static str {
-        Activity::ALL[self as usize].1
-    }
-}
-
-/// An open connection, as statistics see it.
-#[derive(Debug)]
-pub(super) struct Seen {
-    /// Where it comes from.
-    pub(super) origin: Origin,
-    activity: AtomicU8,
-    /// Since which second it waits for its peer in the midst of something; 0: it does not.
-    waits_since: AtomicU32,
-    /// Why it was ended from our side.
-    ended: OnceLock<Ending>,
-    active: AtomicU32,
-}
-
-impl Seen {
-    pub(super) fn new(origin: Origin, now: Seconds) -> Seen {
-        let (activity, ended, waits_since) = Default::default();
-        Seen { origin, activity, waits_since, ended, active: AtomicU32::new(now.0) }
-    }
-
-    pub(super) fn activity(&self) -> Activity {
-        Activity::ALL[usize::from(self.activity.load(Relaxed))].0
-    }
-
-    pub(super) fn set_activity(&self, activity: Activity) {
-        self.activity.store(activity as u8, Relaxed);
-    }
-
-    /// Since when it waits for its peer to read what was sent, or to send the rest of a command.
-    pub(super) fn waits_since(&self) -> Option<Seconds> {
-        let since = self.waits_since.load(Relaxed);
-        (since > 0).then_some(Seconds(since))
-    }
-
-    pub(super) fn set_waits(&self, since: Option<Seconds>) {
-        self.waits_since.store(since.map_or(0, |since| since.0), Relaxed);
-    }
-
-    pub(super) fn set_ended(&self, why: Ending) {
-        // The first reason is the one that ends it.
-        let _ = self.ended.set(why);
-    }
-
-    /// Why it was ended from our side, if it was; it goes as soon as it notices.
-    pub(super) fn ended(&self) -> Option<Ending> {
-        self.ended.get().copied()
-    }
-
-    /// When it last received something.
-    pub(super) fn active(&self) -> Seconds {
-        Seconds(self.active.load(Relaxed))
-    }
-
-    pub(super) fn set_active(&self, now: Seconds) {
-        self.active.store(now.0, Relaxed);
-    }
-}
-
 /// What all threads of a server have in common.
 pub struct Shared {
     rules: Arc<Rules>,
     hasher: Hasher,
     connections_max: usize,
+    threads_max: usize,
     idle_timeout: u32,
     tls: RwLock<Option<CertificateContext>>,
+    /// The uptime when certificate and key were read last.
+    refreshed: AtomicU64,
     said: Said,
     program: Box<dyn Program>,
     verbosity: AtomicU32,
@@ -248,8 +163,10 @@ impl Shared {
             rules: options.rules,
             hasher,
             connections_max: options.connections_max,
+            threads_max: options.threads,
             idle_timeout: options.idle_timeout,
             tls: RwLock::new(options.tls),
+            refreshed: AtomicU64::new(0),
             said: options.said,
             program: options.program,
             verbosity: AtomicU32::new(options.verbosity),
@@ -306,6 +223,11 @@ impl Shared {
         self.connections_max
     }
 
+    /// Threads that serve, or will.
+    pub(super) fn threads_max(&self) -> usize {
+        self.threads_max
+    }
+
     /// Connections open now.
     pub fn connections(&self) -> usize {
         self.open.load(Relaxed)
@@ -329,7 +251,13 @@ impl Shared {
     pub fn refresh_certificates(&self) -> Result<(), String> {
         let found = self.program.certificates()?.ok_or("TLS is not served")?;
         *self.tls.write().unwrap_or_else(PoisonError::into_inner) = Some(found);
+        self.refreshed.store(self.uptime(), Relaxed);
         Ok(())
+    }
+
+    /// The uptime when certificate and key were read last.
+    pub(super) fn refreshed(&self) -> u64 {
+        self.refreshed.load(Relaxed)
     }
 
     /// What the server was told.
@@ -483,17 +411,5 @@ impl Shared {
         let mut totals = Totals::default();
         self.threads.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|thread| totals.add(thread));
         totals
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn activities_stand_at_their_numbers() {
-        for (number, (activity, _)) in Activity::ALL.into_iter().enumerate() {
-            assert_eq!(activity as usize, number);
-        }
     }
 }

@@ -13,6 +13,9 @@ use crate::protocol::VERSION;
 use crate::session::CLASS;
 use crate::session::{Authentication, Protocols};
 
+/// Bytes of the longest record of TLS, which is what a connection's replies are written in.
+const RECORD_BYTES: usize = 16 << 10;
+
 /// Tells one line.
 type Tell<'a> = dyn FnMut(&str, &dyn Display) + 'a;
 
@@ -65,6 +68,7 @@ pub(super) fn general(shared: &Shared, (totals, figures): &(Totals, Figures), te
     tell("log_watcher_skipped", &skipped);
     if shared.tls().is_some() {
         tell("ssl_handshake_errors", &totals.tls_errors);
+        tell("time_since_server_cert_refresh", &shared.uptime().saturating_sub(shared.refreshed()));
     }
     if let Some(of_flash) = &figures.flash {
         flash(of_flash, tell);
@@ -164,12 +168,19 @@ pub(super) fn settings(shared: &Shared, figures: &Figures, tell: &mut Tell<'_>) 
     tell("idle_timeout", &shared.idle_timeout().unwrap_or(0));
     tell("track_sizes", &"no");
     tell("ssl_enabled", &yes(said.tls.is_some()));
-    if let Some(files) = &said.tls {
-        tell("ssl_chain_cert", &files.chain);
-        tell("ssl_key", &files.key);
-        tell("ssl_ca_cert", &files.authorities.as_deref().unwrap_or("NULL"));
-        tell("ssl_min_version", &"tlsv1.3");
-    }
+    let files = said.tls.as_ref();
+    let authorities = files.and_then(|files| files.authorities.as_deref());
+    tell("ssl_chain_cert", &files.map_or("(null)", |files| files.chain.as_str()));
+    tell("ssl_key", &files.map_or("(null)", |files| files.key.as_str()));
+    // As OpenSSL counts, in memcached's way: 0 nobody shows a certificate, 2 everybody has to; PEM.
+    tell("ssl_verify_mode", &if authorities.is_some() { 2 } else { 0 });
+    tell("ssl_keyformat", &1);
+    tell("ssl_ciphers", &"NULL");
+    tell("ssl_ca_cert", &authorities.unwrap_or("NULL"));
+    tell("ssl_wbuf_size", &RECORD_BYTES);
+    tell("ssl_session_cache", &"no");
+    tell("ssl_kernel_tls", &"no");
+    tell("ssl_min_version", &"tlsv1.3");
 }
 
 /// `stats conns`.

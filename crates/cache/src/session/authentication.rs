@@ -1,13 +1,17 @@
 //! Who speaks: by a `set` in the text protocol, by SASL in the binary one.
 
+use super::server::USER_BYTES_MAX;
 use super::{Authentication, Context, Data, Ending, Event, Flow, Server, Session, Users};
 use crate::protocol::binary::{Opcode, Status};
 use crate::protocol::number::unsigned_32;
 use crate::protocol::tokens::Tokens;
 use crate::slot::Slots;
 
-/// Bytes of a name and a password. memcached closes a connection that sends more than its read buffer takes.
-const TOKEN_BYTES_MAX: usize = 16 << 10;
+/// Bytes of a message with a name and a password. Derived: SASL may say the name twice. Nobody is known yet, and may make us hold
+/// no more.
+const MESSAGE_BYTES_MAX: usize = 1 << 10;
+
+const _: () = assert!(2 * USER_BYTES_MAX <= MESSAGE_BYTES_MAX);
 
 /// How far SASL is on a connection, as libsasl2 has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -35,7 +39,7 @@ impl<S: Slots> Session<S> {
             self.reply(false, "CLIENT_ERROR unauthenticated");
             return Flow::Next(0);
         };
-        if length > TOKEN_BYTES_MAX {
+        if length > MESSAGE_BYTES_MAX {
             return Flow::Close(Ending::Error);
         }
         let Data::Here(rest) = data else { return Flow::Close(Ending::Error) };
@@ -61,23 +65,45 @@ impl<S: Slots> Session<S> {
         Flow::Next(length + 2)
     }
 
-    /// What a message of SASL comes to. Whoever was let in begins anew, whatever it says.
-    pub(super) fn sasl_plain<V: Server>(
+    /// A message of SASL, of so many bytes behind the name of the mechanism. One that is too long is a wrong one, and passed over.
+    pub(super) fn sasl_message<V: Server>(
         &mut self,
         context: Context<'_, S, V>,
         opcode: Opcode,
         mechanism: &[u8],
-        text: &[u8],
+        length: usize,
+        data: Data<'_>,
+    ) -> Result<Status, Flow<S::Place>> {
+        if length > MESSAGE_BYTES_MAX {
+            return Ok(self.sasl_plain(context, opcode, mechanism, None));
+        }
+        match data {
+            Data::Here(rest) if rest.len() < length => Err(Flow::More(length)),
+            Data::Here(rest) => Ok(self.sasl_plain(context, opcode, mechanism, Some(&rest[..length]))),
+            Data::Long(..) => Err(Flow::Close(Ending::Error)),
+        }
+    }
+
+    /// What a message of SASL comes to. Whoever was let in begins anew, whatever it says.
+    fn sasl_plain<V: Server>(
+        &mut self,
+        context: Context<'_, S, V>,
+        opcode: Opcode,
+        mechanism: &[u8],
+        text: Option<&[u8]>,
     ) -> Status {
         let mechanism = mechanism.split(|&byte| byte == 0).next().unwrap_or_default();
-        let accepts =
-            || matches!(&self.rules.authentication, Authentication::Sasl(users) if accepts_plain(users, text));
+        let is_empty = text.is_some_and(<[u8]>::is_empty);
+        let accepts = || match &self.rules.authentication {
+            Authentication::Sasl(users) => text.is_some_and(|text| accepts_plain(users, text)),
+            Authentication::None | Authentication::Text(_) => false,
+        };
         let (sasl, status) = match (opcode, self.sasl) {
             (Opcode::SaslAuth, _) if !mechanism.eq_ignore_ascii_case(b"PLAIN") => {
                 (Sasl::Idle, Status::AuthenticationError)
             }
-            (Opcode::SaslAuth, Sasl::Over) if text.is_empty() => (Sasl::Over, Status::AuthenticationContinue),
-            (Opcode::SaslAuth, _) if text.is_empty() => (Sasl::Begun, Status::AuthenticationContinue),
+            (Opcode::SaslAuth, Sasl::Over) if is_empty => (Sasl::Over, Status::AuthenticationContinue),
+            (Opcode::SaslAuth, _) if is_empty => (Sasl::Begun, Status::AuthenticationContinue),
             (Opcode::SaslAuth, Sasl::Idle | Sasl::Begun) if accepts() => (Sasl::Over, Status::Success),
             (Opcode::SaslAuth, _) => (Sasl::Idle, Status::AuthenticationError),
             (_, Sasl::Begun) if accepts() => (Sasl::Over, Status::Success),

@@ -3,13 +3,13 @@
 use super::admin::{Told, told};
 use super::storage::{End, incoming};
 use super::{Authentication, Context, Data, Ending, Event, Flow, Server, Session, State, Stats, Step};
+use crate::KEY_BYTES_MAX;
 use crate::commands::{self, Counted, Delete, Deleted, Delta, Mode, Store, Stored};
 use crate::item::{Cas, Item, Key, Meta, NewValue};
+use crate::protocol::VERSION;
 use crate::protocol::binary::{HEADER_BYTES, Lengths, Opcode, Request, Status};
 use crate::protocol::number::Decimal;
-use crate::protocol::{VERSION, item_bytes};
 use crate::slot::{NoRoom, Slot, Slots};
-use crate::{KEY_BYTES_MAX, WHOLE_BYTES_MAX};
 
 /// Bytes of the name of a SASL mechanism.
 const MECHANISM_BYTES_MAX: usize = 32;
@@ -390,20 +390,12 @@ impl<S: Slots> Session<S> {
             self.fail(&head.request, Status::InvalidArguments);
             return Flow::Swallow(head.value_bytes);
         }
-        if item_bytes(head.key.len(), 0, head.value_bytes) > WHOLE_BYTES_MAX {
-            self.fail(&head.request, Status::OutOfMemory);
-            return Flow::Swallow(head.value_bytes);
+        match self.sasl_message(context, opcode, head.key, head.value_bytes, data) {
+            Err(flow) => return flow,
+            Ok(Status::Success) => self.succeed(head, 0, b"Authenticated"),
+            Ok(status) => self.fail(&head.request, status),
         }
-        let text = match data {
-            Data::Here(rest) if rest.len() < head.value_bytes => return Flow::More(head.value_bytes),
-            Data::Here(rest) => &rest[..head.value_bytes],
-            Data::Long(..) => return Flow::Close(Ending::Error),
-        };
-        match self.sasl_plain(context, opcode, head.key, text) {
-            Status::Success => self.succeed(head, 0, b"Authenticated"),
-            status => self.fail(&head.request, status),
-        }
-        Flow::Next(head.value_bytes)
+        Flow::Swallow(head.value_bytes)
     }
 
     /// Answers, unless the request was a quiet one.

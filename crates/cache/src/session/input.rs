@@ -8,6 +8,9 @@ use engine::Buf;
 pub const RECEIVE_BYTES: usize = 16 << 10;
 /// Bytes that are received at once from one that sends little: what each of many connections at rest holds.
 const LITTLE_BYTES: usize = engine::buf::ALIGN;
+/// How many times as much as has come of a command its buffer may hold. What was announced alone takes nothing: many peers that
+/// send a head each would push all items out. Chosen: a value of 60 KiB is received in three pieces.
+const GROWTH: usize = 4;
 
 /// What was received: `used` bytes of the buffer are done with.
 #[derive(Debug, Default)]
@@ -71,16 +74,22 @@ impl Input {
 
     /// Bytes of the buffer that [`Input::lend`] has to take for `wanted`; 0 where the one that there is will do, or a little one.
     pub fn lacks(&self, wanted: usize) -> usize {
-        let capacity = wanted.max(self.bytes().len() + 1).next_power_of_two();
+        let capacity = self.capacity(wanted, LITTLE_BYTES);
         if capacity <= self.buf.capacity().max(LITTLE_BYTES) { 0 } else { capacity }
     }
 
-    /// The buffer, with what is not yet used at its beginning and room for at least `wanted` bytes together and for one more.
-    /// `is_roomy`: for a busy peer it may be a longer one.
+    /// Bytes of the buffer for what is not yet used and for one more at least, on the way to `wanted` bytes together.
+    fn capacity(&self, wanted: usize, usual: usize) -> usize {
+        let left = self.bytes().len();
+        wanted.min(GROWTH * left).max(left + 1).max(usual).next_power_of_two()
+    }
+
+    /// The buffer, with what is not yet used at its beginning and room for more: for all of the `wanted` bytes only when a part of
+    /// them has come. `is_roomy`: for a busy peer it may be a longer one.
     pub fn lend(&mut self, wanted: usize, is_roomy: bool) -> Buf {
         let left = self.buf.len() - self.used;
         let usual = if self.is_busy && is_roomy { RECEIVE_BYTES } else { LITTLE_BYTES };
-        let capacity = wanted.max(left + 1).max(usual).next_power_of_two();
+        let capacity = self.capacity(wanted, usual);
         let mut buf = std::mem::take(&mut self.buf);
         // A longer one, for a long line or value that is over, need not stay.
         if buf.capacity() < capacity || buf.capacity() > 2 * capacity {

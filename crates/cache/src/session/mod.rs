@@ -10,6 +10,7 @@
 //! - Replies are in the order of commands; no command starts while the output is full.
 //! - What a peer makes us hold is bounded: of a line [`GET_BYTES_MAX`](crate::protocol::GET_BYTES_MAX), a value by the item limit
 //!   (which is checked before a byte of it is kept), output by [`OUTPUT_BYTES_MAX`] and the reply that passes it.
+//! - Memory is taken for what has come, four times as much at most, never for what was announced.
 
 mod admin;
 mod authentication;
@@ -28,6 +29,8 @@ mod telling;
 #[cfg(test)]
 mod tests;
 mod text;
+#[cfg(test)]
+mod unknown_tests;
 mod verbose;
 
 use std::collections::VecDeque;
@@ -38,7 +41,7 @@ use engine::{Buf, View};
 pub use output::Output;
 pub use server::{
     Authentication, CasResult, Control, Dump, Ending, Event, Happening, Protocols, Rules, Server, Stats, Step,
-    Switches, Users, Watch,
+    Switches, USER_BYTES_MAX, Users, UsersError, Watch,
 };
 
 use crate::commands::store::Joined;
@@ -65,6 +68,9 @@ pub const FETCHES_MAX: usize = 32;
 const LOOK_AHEAD_MAX: usize = 100;
 /// Keys of one command that are looked up before others have their turn. Chosen: about a millisecond.
 const TURN_KEYS_MAX: usize = 4096;
+/// Commands of one connection that are run before it is known who speaks. Guessed: many times what a client needs to say who it is;
+/// what they answer fits a page.
+const UNKNOWN_COMMANDS_MAX: u8 = 64;
 /// How often a command asks for room. Others may take what was made for it; an unlucky one ends.
 const ROOM_TRIES_MAX: u8 = 16;
 
@@ -145,6 +151,8 @@ pub struct Session<S: Slots> {
     speaks: Speaks,
     state: State,
     authenticated: bool,
+    /// Commands that were run of somebody who is not known.
+    unknown_commands: u8,
     sasl: Sasl,
     /// Bytes from the front of the input on that the command waits for.
     wanted: usize,
@@ -174,6 +182,7 @@ impl<S: Slots> Session<S> {
         };
         Session {
             authenticated: matches!(rules.authentication, Authentication::None),
+            unknown_commands: 0,
             sasl: Sasl::default(),
             rules,
             hasher,
@@ -227,6 +236,11 @@ impl<S: Slots> Session<S> {
         }
     }
 
+    /// It is known who speaks, or nobody asks.
+    pub fn is_known(&self) -> bool {
+        self.authenticated
+    }
+
     /// What waits to be sent.
     pub fn output(&mut self) -> &mut Output {
         &mut self.output
@@ -256,7 +270,7 @@ impl<S: Slots> Session<S> {
     /// sent much gets a longer one if it `is_roomy`: if [`RECEIVE_BYTES`] may be held.
     pub fn lend(&mut self, is_roomy: bool) -> Buf {
         match &mut self.state {
-            State::Body(body) if body.is_filling() => body.lend(),
+            State::Body(body) if body.lends() => body.lend(),
             _ => self.input.lend(self.wanted, is_roomy),
         }
     }
@@ -264,7 +278,7 @@ impl<S: Slots> Session<S> {
     /// Takes the buffer back.
     pub fn receive(&mut self, buf: Buf) {
         match &mut self.state {
-            State::Body(body) if body.is_filling() => body.receive(buf),
+            State::Body(body) if body.lends() => body.receive(buf),
             _ => self.input.give_back(buf),
         }
     }
@@ -322,7 +336,7 @@ impl<S: Slots> Session<S> {
         let heard = if self.long_get.is_none() { self.listen(context.server) } else { None };
         let flow = self.run(context, head, Data::Here(rest));
         heard.into_iter().for_each(|heard| self.tell_command(context, heard, head, &flow));
-        let (consumed, step) = self.follow(context, flow, head);
+        let (consumed, step) = self.follow(flow, head);
         self.input.put(buf, used + consumed);
         step
     }
@@ -350,12 +364,7 @@ impl<S: Slots> Session<S> {
     }
 
     /// Does what a command came to. Tells how many bytes of the input are done with, and what the driver has to do.
-    fn follow<V: Server>(
-        &mut self,
-        context: Context<'_, S, V>,
-        flow: Flow<S::Place>,
-        head: &[u8],
-    ) -> (usize, Option<Step<S::Place>>) {
+    fn follow(&mut self, flow: Flow<S::Place>, head: &[u8]) -> (usize, Option<Step<S::Place>>) {
         let (consumed, state, step) = match flow {
             Flow::Next(data) => (head.len() + data, State::Command, None),
             Flow::Swallow(bytes) => (head.len(), State::Swallow(bytes), None),
@@ -369,18 +378,24 @@ impl<S: Slots> Session<S> {
             Flow::Fetch(places) => return (0, Some(Step::Fetch(places))),
             Flow::Room(no_room) => return (0, Some(Step::MakeRoom(no_room))),
             Flow::Full => return (0, Some(Step::Send)),
-            Flow::Long(bytes) => match context.slots.chunks(bytes) {
-                Ok(chunks) => {
-                    let line_end = if self.speaks == Speaks::Binary { 0 } else { 2 };
-                    (head.len(), State::Body(Body::new(head, chunks, line_end)), None)
-                }
-                Err(no_room) => return (0, Some(Step::MakeRoom(no_room))),
-            },
+            Flow::Long(bytes) => {
+                let line_end = if self.speaks == Speaks::Binary { 0 } else { 2 };
+                (head.len(), State::Body(Body::new(head, bytes, line_end)), None)
+            }
         };
         self.state = state;
         self.wanted = 0;
         self.end_command();
+        self.count_unknown();
         (consumed, step)
+    }
+
+    /// A command is over. Of somebody who is not known few are run: who does not read what they answer would pin it.
+    fn count_unknown(&mut self) {
+        self.unknown_commands = if self.authenticated { 0 } else { self.unknown_commands + 1 };
+        if self.unknown_commands == UNKNOWN_COMMANDS_MAX {
+            self.state = State::Closing(Ending::Error);
+        }
     }
 
     /// Forgets what a command kept while it waited.

@@ -47,18 +47,37 @@ pub struct Users {
     users: RwLock<Vec<(Vec<u8>, Vec<u8>)>>,
 }
 
+/// Bytes of a name and a password with the colon between them. Chosen: twice memcached's.
+pub const USER_BYTES_MAX: usize = 512;
+
+/// What is wrong with a file of users.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum UsersError {
+    /// A line has no colon: its number, from 1 on.
+    #[error("line {0} is no name:password")]
+    NoColon(usize),
+    /// A line is too long: its number.
+    #[error(
+        "line {0} is longer than the {USER_BYTES_MAX} bytes that a name and a password may have: shorten the password"
+    )]
+    TooLong(usize),
+}
+
 impl Users {
     /// Reads lines of `name:password`, as memcached's file for `-Y` has them.
     ///
     /// # Errors
-    /// A line has no colon: its number, from 1 on.
-    pub fn parse(text: &str) -> Result<Users, usize> {
+    /// Which line is wrong.
+    pub fn parse(text: &str) -> Result<Users, UsersError> {
         let lines = text.lines().enumerate().filter(|(_, line)| !line.is_empty());
         let user = |(at, line): (usize, &str)| {
-            let (name, password) = line.split_once(':').ok_or(at + 1)?;
+            let (name, password) = line.split_once(':').ok_or(UsersError::NoColon(at + 1))?;
+            if line.len() > USER_BYTES_MAX {
+                return Err(UsersError::TooLong(at + 1));
+            }
             Ok((name.as_bytes().to_vec(), password.as_bytes().to_vec()))
         };
-        Ok(Users { users: RwLock::new(lines.map(user).collect::<Result<_, usize>>()?) })
+        Ok(Users { users: RwLock::new(lines.map(user).collect::<Result<_, UsersError>>()?) })
     }
 
     /// Takes `others` in place of all of them. Who has proven who he is stays so.

@@ -9,6 +9,9 @@ use crate::commands::{Mode, Store, Stored};
 use crate::item::{Cas, Key};
 use crate::slot::{Look, NoRoom, Slot, Slots, frozen};
 
+/// What of a long value is here before memory is taken in which it is kept. Chosen: with its head it fits the buffer of 64 KiB.
+const GATHERED_BYTES: usize = WHOLE_BYTES_MAX - engine::buf::ALIGN;
+
 /// What became of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum End {
@@ -21,7 +24,9 @@ pub(super) enum End {
 /// The value that came, `None` if its line's end is not behind it; or what to do before it is here.
 pub(super) fn incoming<'a, P>(data: Data<'a>, length: usize, line_end: usize) -> Result<Option<Incoming<'a>>, Flow<P>> {
     match data {
-        Data::Here(_) if length > WHOLE_BYTES_MAX => Err(Flow::Long(length)),
+        Data::Here(rest) if length > WHOLE_BYTES_MAX => {
+            Err(if rest.len() < GATHERED_BYTES { Flow::More(GATHERED_BYTES) } else { Flow::Long(length) })
+        }
         Data::Here(rest) if rest.len() < length + line_end => Err(Flow::More(length + line_end)),
         Data::Here(rest) => {
             let is_valid = line_end == 0 || rest[length..].starts_with(b"\r\n");

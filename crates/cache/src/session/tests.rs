@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    Authentication, Event, FETCHES_MAX, Happening, OUTPUT_BYTES_MAX, Protocols, Rules, Session, Step, Users, Watch,
+    Authentication, Event, FETCHES_MAX, Happening, OUTPUT_BYTES_MAX, Protocols, Rules, Session, Step, USER_BYTES_MAX,
+    Users, UsersError, Watch,
 };
 use crate::hash::Hasher;
 use crate::item::Seconds;
@@ -14,7 +15,7 @@ use crate::testing::{PlainServer, PlainSlots, Wire};
 const NOW: Now = Now { at: Seconds(1000), began: 1_700_000_000 };
 
 /// Answers to these bytes, on one connection.
-fn answers(slots: &PlainSlots, rules: Rules, bytes: &[u8]) -> (String, bool) {
+pub(super) fn answers(slots: &PlainSlots, rules: Rules, bytes: &[u8]) -> (String, bool) {
     let mut wire = Wire::new(Arc::new(rules));
     let answer = wire.feed(slots, &PlainServer::default(), NOW, bytes);
     (String::from_utf8_lossy(&answer).into_owned(), wire.is_closed)
@@ -273,6 +274,39 @@ fn what_memory_has_no_buffer_for_is_refused_and_the_connection_survives_where_it
     assert_eq!(line, ("SERVER_ERROR out of memory reading request\r\n".into(), true));
 }
 
+/// A request of the binary protocol.
+pub(super) fn request(opcode: u8, extras: &[u8], key: &[u8], value: &[u8], announced: usize) -> Vec<u8> {
+    let body = (extras.len() + key.len() + announced) as u32;
+    let head = [0x80, opcode, 0, key.len() as u8, extras.len() as u8, 0, 0, 0];
+    [&head[..], &body.to_be_bytes(), &[0; 12], extras, key, value].concat()
+}
+
+/// 900 heads of 29 bytes that announced 60,005 emptied a cache of 64 MiB.
+#[test]
+fn what_is_announced_takes_no_memory_before_it_comes() {
+    for length in [20_000, 60_000, 65_000, 70_000, 1_000_000] {
+        let text = format!("set a 0 0 {length}\r\n").into_bytes();
+        let meta = format!("ms a {length}\r\n").into_bytes();
+        for head in [text, meta, request(1, &[0; 8], b"a", b"", length)] {
+            let mut bare = Bare::new(PlainSlots::default());
+            bare.receive(&head);
+            let mut come = head.len();
+            while matches!(bare.step(), Step::Receive) && come < head.len() + length {
+                let mut buf = bare.session.lend(true);
+                let most = (4 * come).next_power_of_two().max(4096);
+                assert!(buf.capacity() <= most, "{} bytes are held when {come} of {length} have come", buf.capacity());
+                let count = buf.spare_mut().len().min(head.len() + length - come);
+                buf.extend_from_slice(&vec![b'v'; count]);
+                come += count;
+                bare.session.receive(buf);
+            }
+            bare.receive(if head[0] == 0x80 { b"" } else { b"\r\n" });
+            assert!(matches!(bare.step(), Step::Receive));
+            assert_eq!(bare.slots.len(), 1, "{length}: {}", bare.sent().escape_ascii());
+        }
+    }
+}
+
 #[test]
 fn one_protocol_alone() {
     let slots = PlainSlots::default();
@@ -338,7 +372,9 @@ fn passwords_are_read_as_memcached_reads_them() {
     let users = Users::parse("a:b\nc:d:e\n").expect("colons");
     assert!(users.accepts(b"a", b"b") && users.accepts(b"c", b"d:e"));
     assert!(!users.accepts(b"a", b"") && !users.accepts(b"", b"b") && !users.accepts(b"c", b"d"));
-    assert_eq!(Users::parse("a:b\nno colon\n").err(), Some(2));
+    assert_eq!(Users::parse("a:b\nno colon\n").err(), Some(UsersError::NoColon(2)));
+    let long = |bytes: usize| Users::parse(&format!("a:b\nc:{}", "d".repeat(bytes - 2))).err();
+    assert_eq!((long(USER_BYTES_MAX), long(USER_BYTES_MAX + 1)), (None, Some(UsersError::TooLong(2))));
     assert_eq!(format!("{users:?}"), "Users(2)");
 }
 

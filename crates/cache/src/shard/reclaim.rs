@@ -1,5 +1,7 @@
 //! Reclaiming: a segment's items are looked at one after another, in pieces, and stay, leave, or were dead before.
 
+use engine::task::LocalFuture;
+
 use crate::hash::Hasher;
 use crate::index::{FlashPlace, Location, Position};
 use crate::item::{Key, Meta, Seconds, Value};
@@ -27,10 +29,14 @@ pub trait Lower: Send + Sync {
     /// It does not, and why.
     fn offer(&self, key: &Key<'_>, meta: &Meta, value: Value<'_>) -> Result<FlashPlace, Dropped>;
 
-    /// Whether it would take the item that it has just refused a moment later: it stays in memory until then, where all are to
-    /// leave that can ([`Effort::Empty`]).
-    fn is_busy(&self) -> bool {
-        false
+    /// Waits until it may take an item that it was too busy for, or takes none any more.
+    fn room(&self) -> LocalFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    /// Bytes that it has passed on so far: where they stay the same it does not get on.
+    fn written_bytes(&self) -> u64 {
+        0
     }
 
     /// The item at `place` counts no more, whatever happens to this process: called before that is told to anybody.
@@ -83,6 +89,8 @@ pub(crate) enum Progress {
     Freed,
     /// There is more of it to be looked at.
     Partly,
+    /// There is more of it, and the next item has to wait until flash has room for it.
+    Busy,
     /// There is nothing to be had.
     Nothing,
 }
@@ -94,6 +102,8 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) pool: &'a Pool,
     pub(crate) lower: &'a dyn Lower,
     pub(crate) evicted: Option<&'a Evicted>,
+    /// What flash is too busy for stays until it is not, rather than be given up.
+    pub(crate) waits: bool,
 }
 
 /// A segment that is being looked at.
@@ -133,10 +143,10 @@ impl Shard {
                 if effort == Effort::Compact {
                     // Another segment may do better.
                     self.log.close_again(walk.place);
-                } else {
-                    self.walk = Some(walk);
+                    return Progress::Nothing;
                 }
-                return Progress::Nothing;
+                self.walk = Some(walk);
+                return Progress::Busy;
             }
             walk.offset += header.extent;
             items += 1;
@@ -199,7 +209,7 @@ impl Shard {
         Some(Walk { place, offset: 0, move_all: false })
     }
 
-    /// Says what becomes of an item, and does it. False: it has to be moved, but there is no room.
+    /// Says what becomes of an item, and does it. False: it has to be moved, but there is no room, or flash has none yet.
     fn judge(
         &mut self,
         position: Position,
@@ -244,7 +254,7 @@ impl Shard {
             }
         }
         let place = self.place_below(found, hash, header, effort, around);
-        if place.is_err() && effort == Effort::Empty && around.lower.is_busy() {
+        if place == Err(Dropped::FlashBusy) && around.waits {
             return false;
         }
         self.leave(found, hash, header, place, around);

@@ -1,5 +1,9 @@
 //! How many items left, and why: the counts are of what happened, and leave none out.
 
+use std::time::Duration;
+
+use device::FaultConfig;
+
 use super::tests::{Durable, NOW, Tiered, get, put, run, visit};
 use crate::flash::admission::{Admission, AdmitAll};
 use crate::item::{Meta, NewValue, Seconds};
@@ -118,5 +122,37 @@ fn flash_that_ends_and_an_index_that_is_given_up_say_what_is_lost() {
         let _ = store.shrink().await;
         let counters = store.usage().counters;
         assert_eq!((counters.items, counters.left(FlashExit::IndexGivenUp) > 3000), (0, true), "{counters:?}");
+    });
+}
+
+/// A flash whose commands take so long.
+fn slow(megabytes: u64, takes: Duration) -> Durable {
+    let device = FaultConfig { delay: takes..takes + takes / 2, ..FaultConfig::default() };
+    Durable { device, ..Durable::new(megabytes) }
+}
+
+/// Of four million items that came faster than flash took them 320,571 were given up, though it had room for all.
+#[test]
+fn what_comes_faster_than_flash_takes_it_waits() {
+    run(async {
+        let store = slow(128, Duration::from_millis(40)).open(8 << 20).await;
+        fill(&store, 0..50_000, 1000).await;
+        let counters = store.usage().counters;
+        assert!(counters.lowered > 40_000 && counters.dropped(Dropped::FlashBusy) == 0, "{counters:?}");
+        // A few keys are taken for one another by the index.
+        assert!(counters.items > 49_950, "{counters:?}");
+    });
+}
+
+/// Where it does not get on at all the first waits, a second or two; then nobody does for a while.
+#[test]
+fn a_flash_that_hangs_costs_a_moment() {
+    run(async {
+        let store = slow(32, Duration::from_secs(1000)).open(8 << 20).await;
+        let began = engine::time::now();
+        fill(&store, 0..30_000, 1000).await;
+        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+        let counters = store.usage().counters;
+        assert!(counters.dropped(Dropped::FlashBusy) > 10_000, "{counters:?}");
     });
 }

@@ -281,6 +281,10 @@ fn without_eviction_a_full_store_refuses_and_loses_nothing() {
         stored += 1;
     }
     assert!(stored > 11_000, "{stored}");
+    // Full is full: what other shards have left would go to some keys and not to others.
+    let more =
+        (stored..stored + 3000).filter(|key| put(&store, &key.to_le_bytes(), Meta::default(), &[7; 1000]).is_ok());
+    assert_eq!(more.count(), 0, "stored after a refusal");
     assert!((0..stored).all(|key| get(&store, &key.to_le_bytes()).is_some()));
     // What is overwritten and removed leaves holes, which are used again.
     (0..stored).step_by(4).for_each(|key| visit(&store, &key.to_le_bytes(), NOW, |slot| slot.remove()));
@@ -449,7 +453,7 @@ fn holes_are_won_while_others_put() {
     let (mut new, mut refused) = (keys, 0);
     while refused < 100 {
         // A piece for one connection, a put of another.
-        let won = store.reclaim();
+        let won = store.reclaim_piece(false);
         match once(new) {
             Ok(_) => (new, refused) = (new + 1, 0),
             Err(_) => refused += u32::from(won == Progress::Nothing),

@@ -6,6 +6,8 @@
 //! - An item that is replaced or removed unseen, by the remainder of its hash alone, may be another key's: it is gone then, which
 //!   is a cache's right; it is never taken for the item of this key.
 
+use std::time::Duration;
+
 use engine::Buf;
 use engine::task::LocalFuture;
 
@@ -76,6 +78,7 @@ impl Store<()> {
             evicted: self.evicted,
             flush_at: flush_at.0.into(),
             flushing: self.flushing,
+            flash_hangs_until: self.flash_hangs_until,
             clock: self.clock,
             cas: Apart(CasValues::new(recovery.cas_reserved, &tier)),
             lower: tier,
@@ -99,24 +102,22 @@ impl Store<Tier> {
     /// ended they are gone. The oldest come first: of what is more than flash holds the newest stay.
     pub fn lower_all(&self) -> LocalFuture<'_, ()> {
         Box::pin(async move {
-            let taking = TakingAll::new(&self.lower);
-            let around = self.surroundings(&taking);
+            let taking = TakingAll(&self.lower);
+            let around = self.surroundings(&taking, true);
             let mut left: Vec<&Cell> = self.cells.iter().map(|cell| &cell.0).collect();
             while !left.is_empty() {
                 // By turns: a restart then finds items of all shards, however many it finds.
                 let mut busy = false;
                 left.retain(|cell| match self.with_shard(cell, |shard| shard.reclaim(Effort::Empty, &around)) {
                     Progress::Freed | Progress::Partly => true,
-                    // With a log that has ended it is not busy, and the items go.
-                    Progress::Nothing => {
-                        let has_more = taking.is_busy() && self.with_shard(cell, |shard| shard.segments().0 > 0);
-                        busy |= has_more;
-                        has_more
+                    Progress::Busy => {
+                        busy = true;
+                        true
                     }
+                    Progress::Nothing => false,
                 });
                 if busy {
-                    // Nothing is kept back from what was admitted: there may be room now, or the log has ended.
-                    let _ = self.lower.log().room(Reason::Admitted).await;
+                    self.lower.room().await;
                 }
                 engine::task::yield_now().await;
             }
@@ -125,12 +126,13 @@ impl Store<Tier> {
 
     /// Memory for `bytes` that are about to be read. It is not waited for: who has it may wait for others of the same command.
     async fn hold(&self, bytes: usize) -> Option<Pending<'_>> {
+        let mut waited = Duration::ZERO;
         for _ in 0..HOLD_ROUNDS_MAX {
             self.pool.make_room(bytes);
             if self.budget.try_take(Kind::Pending, bytes).is_ok() {
                 return Some(Pending { budget: &self.budget, bytes });
             }
-            if self.reclaim() == Progress::Nothing {
+            if self.reclaim(&mut waited).await == Progress::Nothing {
                 break;
             }
             engine::task::yield_now().await;
@@ -238,7 +240,7 @@ impl Slots for Store<Tier> {
     async fn fetch(&self, place: OnFlash) -> Read {
         // Room in memory for what is read, if it is to come there: a visit makes none.
         for _ in 0..PIECES_MAX {
-            if self.has_room(1) || !self.evicts() || self.reclaim() != Progress::Partly {
+            if self.has_room(1) || !self.evicts() || self.reclaim_piece(true) != Progress::Partly {
                 break;
             }
             engine::task::yield_now().await;
@@ -259,6 +261,10 @@ impl Slots for Store<Tier> {
 
     fn chunks(&self, bytes: usize) -> Result<Vec<Buf>, NoRoom> {
         self.buffers(bytes)
+    }
+
+    fn chunk(&self, bytes: usize, of: usize) -> Result<Buf, NoRoom> {
+        self.buffer(bytes, of)
     }
 
     fn may_hold(&self, bytes: usize) -> bool {

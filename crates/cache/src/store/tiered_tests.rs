@@ -24,10 +24,10 @@ pub(super) type Tiered = Store<Tier>;
 
 /// What outlives a process: the medium, and the journal's file.
 pub(super) struct Durable {
-    memory: Arc<Memory>,
-    device: FaultConfig,
-    journal: Arc<Mapped>,
-    options: Options,
+    pub(super) memory: Arc<Memory>,
+    pub(super) device: FaultConfig,
+    pub(super) journal: Arc<Mapped>,
+    pub(super) options: Options,
 }
 
 impl Durable {

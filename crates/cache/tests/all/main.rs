@@ -6,5 +6,6 @@ mod entries;
 mod flash;
 mod port;
 mod ratios;
+mod server;
 mod sessions;
 mod threads;

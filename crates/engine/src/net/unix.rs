@@ -74,6 +74,14 @@ impl UnixStream {
         self.inner.recv(buf).await
     }
 
+    /// As [`super::TcpStream::readable`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn readable(&self) -> io::Result<()> {
+        self.inner.readable().await
+    }
+
     /// As [`super::TcpStream::send`].
     ///
     /// # Errors

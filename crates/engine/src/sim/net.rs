@@ -103,6 +103,12 @@ impl Stream {
         (result, buf)
     }
 
+    pub(crate) async fn readable(&self) -> io::Result<()> {
+        let Socket { conn, side, .. } = self.socket;
+        poll_fn(|cx| self.driver.step(|state| state.net.poll_readable(conn, side, cx.waker()))).await;
+        Ok(())
+    }
+
     pub(crate) async fn send(&self, batch: SendBatch) -> (io::Result<()>, SendBatch) {
         let Socket { conn, side, .. } = self.socket;
         let mut sent = 0;

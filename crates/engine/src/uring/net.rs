@@ -198,6 +198,20 @@ impl Connection {
         }
     }
 
+    pub(crate) async fn readable(&self) -> io::Result<()> {
+        loop {
+            // The peer's end and errors are told whether they are asked for or not.
+            let entry = opcode::PollAdd::new(types::Fd(self.socket.as_raw_fd()), libc::POLLIN as u32).build();
+            // SAFETY: the entry points to nothing and names the socket.
+            let op = unsafe { Op::start(driver(), entry, Held::Nothing, &self.socket, Kind::Socket) };
+            match op.await.0 {
+                Ok(_) => return Ok(()),
+                Err(error) if is_transient(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     pub(crate) async fn send(&self, batch: SendBatch) -> (io::Result<()>, SendBatch) {
         let driver = driver();
         let mut state = driver.take_send_state();

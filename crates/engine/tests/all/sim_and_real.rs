@@ -130,6 +130,31 @@ fn echo() {
     });
 }
 
+/// A connection that rests waits so, without a buffer.
+#[test]
+fn what_can_be_received_is_told_without_a_buffer() {
+    compare(async |_| {
+        let mut account = Account::default();
+        let (client, server) = pair().await;
+        account.add("nothing has come", time::timeout(MS * 5, server.readable()).await.is_err());
+        send(&client, b"a").await.expect("sent");
+        account.outcome("something has", server.readable().await);
+        account.outcome("it still is there", server.readable().await);
+        account.outcome("nothing of it is lost", recv(&server).await);
+        account.add("it was all", time::timeout(MS * 5, server.readable()).await.is_err());
+        let waiting = task::spawn(async move { (server.readable().await, server) });
+        task::yield_now().await;
+        client.shutdown();
+        let (result, server) = waiting.await;
+        account.outcome("the peer's end", result);
+        account.outcome("received", recv(&server).await);
+        let (_client, server) = pair().await;
+        server.shutdown();
+        account.outcome("our own end", server.readable().await);
+        account
+    });
+}
+
 #[test]
 fn handshakes() {
     compare(async |_| {

@@ -58,6 +58,27 @@ pub async fn bind_path(path: &Path, mode: u32) -> Result<UnixListener, Failure> 
     })
 }
 
+/// The variable that names a file for the ports, as memcached's does: whoever starts it on any free port finds that there.
+const PORTS_VARIABLE: &str = "MEMCACHED_PORT_FILENAME";
+
+/// Writes the ports to the file that the environment names, if it does. It is there at once, whole.
+pub fn tell_ports(listeners: &[TcpListener]) -> Result<(), Failure> {
+    let Some(path) = std::env::var_os(PORTS_VARIABLE) else { return Ok(()) };
+    let line = |listener: &TcpListener| {
+        let address = listener.local_addr();
+        format!("TCP {}: {}\n", if address.is_ipv4() { "INET" } else { "INET6" }, address.port())
+    };
+    let text: String = listeners.iter().map(line).collect();
+    let mut unfinished = path.clone();
+    unfinished.push(".lck");
+    std::fs::write(&unfinished, text).and_then(|()| std::fs::rename(&unfinished, &path)).map_err(|error| {
+        let path = path.display();
+        Failure::refused(format!(
+            "{PORTS_VARIABLE} names {path}, which cannot be written: {error}; unset it, or mend that"
+        ))
+    })
+}
+
 async fn once_it_is_free<L>(mut bind: impl FnMut() -> io::Result<L>) -> io::Result<L> {
     let begin = time::now();
     let mut result = bind();

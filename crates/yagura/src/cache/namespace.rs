@@ -1,11 +1,13 @@
 //! `--flash`: where what leaves memory is kept, reached from every thread of the server.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
 use ::cache::flash::Medium;
+use device::{AnyNamespace, Namespace};
 use fabric::host::{PerThread, RemoteNamespace};
 use fabric::target::ANA_GROUP_DEFAULT;
 
@@ -13,6 +15,7 @@ use crate::cli::{NvmeHost, NvmeNamespace};
 use crate::exit::Failure;
 use crate::namespaces::NamespaceSpec;
 use crate::nvme::{CONNECT_TIME, options};
+use crate::size::Size;
 use crate::spec::{once, pairs};
 
 /// A namespace as the command line says it.
@@ -82,7 +85,7 @@ impl FlashSpec {
     /// Opens it, from the reactor that stays to the end; `others` more will use it.
     pub async fn open(&self, host: &NvmeHost, others: usize) -> Result<Medium, Failure> {
         let (address, nqn, nsid) = match self {
-            FlashSpec::Local(spec) => return Ok(Medium::Local(spec.open().await?)),
+            FlashSpec::Local(spec) => return open_local(spec).await.map(Medium::Local),
             FlashSpec::Remote { address, nqn, nsid } => (*address, nqn.clone(), *nsid),
         };
         let host = host.clone();
@@ -93,6 +96,39 @@ impl FlashSpec {
         let remote = RemoteNamespace::connect(options).await.map_err(Failure::unavailable)?;
         Ok(Medium::Remote(PerThread::new(remote)))
     }
+}
+
+/// Opens one of this machine. All of it will be written: a file that its file system has no room for is not begun, and one that is
+/// there serves as far as there is room.
+async fn open_local(spec: &NamespaceSpec) -> Result<AnyNamespace, Failure> {
+    let is_new = spec.new_file().is_some();
+    if let Some((path, bytes)) = spec.new_file()
+        && let Some(lacks) = lacking(path, bytes)
+    {
+        return Err(Failure::out_of_space(lacks));
+    }
+    let opened = spec.open().await?;
+    if let Some(path) = spec.file().filter(|_| !is_new)
+        && let Some(lacks) = lacking(path, opened.info().bytes())
+    {
+        tracing::warn!("{lacks}: flash is given up when the file system is full");
+    }
+    Ok(opened)
+}
+
+/// What the file system of the file at `path` lacks for so many bytes of it, in a sentence. `None`: nothing, or it does not tell.
+fn lacking(path: &Path, bytes: u64) -> Option<String> {
+    let allocated = std::fs::metadata(path).map_or(0, |metadata| metadata.blocks() * 512);
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let system = rustix::fs::statvfs(folder).ok()?;
+    let room = system.f_bavail.saturating_mul(system.f_frsize);
+    let needed = bytes.saturating_sub(allocated);
+    (needed > room).then(|| {
+        let (path, bytes, needed, room) = (path.display(), Size(bytes), Size(needed), Size(room));
+        format!(
+            "a flash of {bytes} in {path} takes {needed} more of its file system, which has {room}: say a smaller size"
+        )
+    })
 }
 
 /// How long a thread waits for its queue before it serves without. Chosen: twice what connecting may take.
@@ -128,6 +164,17 @@ mod tests {
         assert!(error("nvme=host").contains("`host` is no address"));
         assert!(error("nvme=10.0.0.1:4420,nq=x").contains("did you mean `nqn`?"));
         assert!(error("fil=a").contains("did you mean `file`?"));
+    }
+
+    #[test]
+    fn a_file_that_its_file_system_has_no_room_for_is_noticed() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("flash");
+        let lacks = lacking(&path, 1 << 62).expect("no file system has that");
+        assert!(lacks.contains("a flash of 4096.0 PiB in ") && lacks.contains("say a smaller size"), "{lacks}");
+        assert_eq!(lacking(&path, 4096), None);
+        std::fs::write(&path, vec![1; 1 << 20]).expect("written");
+        assert_eq!(lacking(&path, 1 << 20), None, "what it has already it need not find");
     }
 
     #[test]

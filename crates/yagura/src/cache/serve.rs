@@ -167,6 +167,7 @@ async fn listen<S: Served>(
     }
     ready.addresses = listeners.iter().map(TcpListener::local_addr).collect();
     ready.listening = ready.addresses.first().copied();
+    listening::tell_ports(&listeners)?;
     output::report(args.common.json, &ready, describe)?;
     let accepting = listeners.iter().map(|listener| worker.accept(listener, others));
     first_of(never_ending(accepting.collect()), letter.recv()).await;
@@ -290,7 +291,7 @@ fn users(path: &Path) -> Result<Users, Failure> {
     // What is wrong with the file names it.
     let secret = secret::Secret::from_file(path).map_err(|error| Failure::refused(format!("--auth-file {error}")))?;
     let text = std::str::from_utf8(secret.expose()).map_err(|_| refused("it is no text".to_owned()))?;
-    Users::parse(text).map_err(|line| refused(format!("line {line} is no name:password")))
+    Users::parse(text).map_err(|error| refused(error.to_string()))
 }
 
 /// For those who say who they are from now on.
@@ -328,6 +329,7 @@ fn shared(
     let options = Options {
         rules,
         connections_max: args.conn_limit as usize,
+        threads: threads(args),
         idle_timeout: args.idle_timeout,
         verbosity: u32::from(args.verbose),
         tls,

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 use cache::flash::{FlashLog, Fresh, Lookup, OpenError, Options, Place, Reason, Records, Refused, Restore};
 use cache::item::Meta;
@@ -351,6 +352,43 @@ fn what_is_changed_after_the_end_is_not_believed_after_power_loss() {
             assert_eq!(owner.recovery.fresh, changed.then_some(Fresh::PowerLost));
             assert_eq!(owner.verify(10).await, u32::from(!changed));
         }
+    });
+}
+
+/// A change in the midst of the end: that it had ended was on the medium, and the change was not.
+#[test]
+fn what_is_changed_during_the_end_is_not_believed_after_power_loss() {
+    run(1, async {
+        let (namespace, truth) = (memory(8), Rc::new(Truth::default()));
+        let journal = journal(&*namespace, &options());
+        let owner = Owner::open(Arc::clone(&namespace), &journal, &options(), &truth, u32::MAX).await.expect("opened");
+        owner.set(5);
+        let place = owner.demote(5).expect("room").expect("it is there");
+        let (syncs, changing) = (Arc::new(AtomicU32::new(0)), Arc::new(Mutex::new(None)));
+        journal.on_sync({
+            let (log, journal) = (Arc::downgrade(&owner.log), Arc::downgrade(&journal));
+            let (syncs, changing) = (Arc::clone(&syncs), Arc::clone(&changing));
+            move || {
+                let (Some(log), Some(journal)) = (log.upgrade(), journal.upgrade()) else { return };
+                // The second one says that it is closed.
+                if syncs.fetch_add(1, Ordering::Relaxed) != 1 {
+                    return;
+                }
+                let sum = || journal.words().iter().fold(0, |sum: u64, word| sum ^ word.load(Ordering::SeqCst));
+                let before = sum();
+                *changing.lock().expect("no panic") = Some(std::thread::spawn(move || log.invalidate(place)));
+                while sum() == before {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        owner.log.close().await.expect("closed");
+        let changing = changing.lock().expect("no panic").take().expect("it was begun");
+        changing.join().expect("it is acknowledged");
+        let left = Arc::new(journal.after_power_loss().expect("memory"));
+        let another_boot = Options { boot: cache::flash::Boot([7, 7]), ..options() };
+        let owner = Owner::open(namespace, &left, &another_boot, &truth, u32::MAX).await.expect("opened");
+        assert_eq!(owner.recovery.fresh, Some(Fresh::PowerLost));
     });
 }
 

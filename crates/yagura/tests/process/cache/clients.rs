@@ -75,8 +75,9 @@ fn tls_of_others_is_understood_and_nothing_else_then() {
     drop(std::io::Read::read_to_end(plain.reader.get_mut(), &mut rest));
     assert!(!String::from_utf8_lossy(&rest).contains("VALUE"), "{rest:?}");
     let (_, stdout, stderr) = ask("stats settings\\r\\nstats\\r\\n");
-    let files = [("ssl_chain_cert", &cert[..]), ("ssl_key", &key), ("ssl_ca_cert", "NULL")];
+    let files = [("ssl_chain_cert", &cert[..]), ("ssl_key", &key), ("ssl_ca_cert", "NULL"), ("ssl_verify_mode", "0")];
     let told = files.into_iter().chain([("ssl_min_version", "tlsv1.3"), ("ssl_handshake_errors", "1")]);
+    assert!(stdout.contains("STAT time_since_server_cert_refresh "), "{stdout}");
     for (name, value) in told {
         assert!(stdout.contains(&format!("STAT {name} {value}\r\n")), "no {name} {value} in\n{stdout}\n{stderr}");
     }

@@ -267,6 +267,41 @@ fn killed_under_load_it_serves_the_latest_or_nothing() {
     assert!(found_after_kills > 2000, "only {found_after_kills} items were found after kills");
 }
 
+/// `truncate -s 0` on the journal ended the server by SIGBUS.
+#[test]
+fn a_journal_that_is_cut_short_ends_flash_and_not_the_server() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let flash = file(directory.path(), 64);
+    let arguments = ["-m", "64", "-t", "2", "--flash", &flash, "--flash-admission", "all"];
+    let server = serve(&arguments);
+    let address = server.address("listening");
+    fill(address, 0..90_000, 1);
+    let mut client = Text::connect(address);
+    assert!(client.figure("extstore_objects_written") > 0);
+    let journal = directory.path().join("flash.journal");
+    std::fs::File::options().write(true).open(&journal).and_then(|file| file.set_len(100)).expect("cut");
+    fill(address, 0..90_000, 2);
+    let failure = client.ask(b"stats\r\n", "END").into_iter().find(|line| line.starts_with("STAT flash_failure "));
+    assert!(failure.as_ref().is_some_and(|line| line.contains("journal was cut short")), "{failure:?}");
+    assert!(count(address, 0..90_000, 2) > 10_000, "memory serves on");
+    assert_eq!(server.stop("TERM"), 0);
+    let server = serve(&arguments);
+    assert_eq!(server.ready["flash"]["items"], 0);
+}
+
+/// Where there was less room, all went well until the file system was full.
+#[test]
+fn a_flash_file_that_its_file_system_has_no_room_for_is_refused() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let system = rustix::fs::statvfs(directory.path()).expect("a file system");
+    let bytes = (system.f_blocks * system.f_frsize * 2).next_multiple_of(4096);
+    let path = directory.path().join("flash");
+    let flash = format!("file={},size={bytes}", path.display());
+    let (status, _, stderr) = run(&["cache", "serve", "-p", "0", "-m", "65536", "--flash", &flash]);
+    assert!(status == 5 && stderr.contains(" more of its file system, which has "), "{status} {stderr}");
+    assert!(!path.exists());
+}
+
 /// On a namespace of a target: it is found again, a target may be away for a moment, and when it is gone the cache goes on in
 /// memory.
 #[test]

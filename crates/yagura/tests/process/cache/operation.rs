@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use super::{Text, serve};
 use crate::port::Port;
-use crate::support::{PATIENCE, Server, http_get, kill, run, yagura};
+use crate::support::{PATIENCE, Server, finished, http_get, kill, run, yagura};
 
 /// Waits for what comes true by itself.
-fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
+pub(super) fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_true() {
         assert!(begin.elapsed() < PATIENCE, "{what}");
@@ -121,6 +121,23 @@ fn a_name_stands_for_its_addresses() {
     }
     let settings = Text::connect(server.address("listening")).ask(b"stats settings\r\n", "END");
     assert!(settings.contains(&"STAT inter localhost".to_owned()), "{settings:?}");
+}
+
+/// What starts memcached on any port reads there which one it got.
+#[test]
+fn ports_are_written_to_the_file_that_the_environment_names() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("ports");
+    let start = |path: &Path| {
+        let mut command = yagura(&["cache", "serve", "-p", "0", "--json"]);
+        command.env("MEMCACHED_PORT_FILENAME", path).stdout(Stdio::piped());
+        command
+    };
+    let server = Server::of(start(&file));
+    let port = server.address("listening").port();
+    assert_eq!(std::fs::read_to_string(&file).expect("written"), format!("TCP INET: {port}\n"));
+    let (status, _, stderr) = finished(start(&directory.path().join("none/ports")));
+    assert!(status == 4 && stderr.contains("MEMCACHED_PORT_FILENAME names "), "{status} {stderr}");
 }
 
 /// Also of connections that other threads serve.

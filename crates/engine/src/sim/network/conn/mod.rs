@@ -299,6 +299,18 @@ impl Net {
         Poll::Ready(Ok(count))
     }
 
+    /// Whether a receive would end at once. Whoever waits for that takes nothing: dropping it loses nothing.
+    pub(in crate::sim) fn poll_readable(&mut self, id: ConnId, side: Side, waker: &Waker) -> Poll<()> {
+        let Some(conn) = self.conns.get_mut(&id) else { return Poll::Ready(()) };
+        let end = conn.end_mut(side);
+        let has_ended = end.fin || end.broken || end.shut || end.closed || end.error.is_some();
+        if has_ended || !end.inbound.is_empty() {
+            return Poll::Ready(());
+        }
+        end.receiver = Some(waker.clone());
+        Poll::Pending
+    }
+
     /// A waiting receive was dropped. What was about to arrive may have been taken by it, and is then lost: whoever drops a
     /// receive and goes on reading has lost the place in the stream.
     pub(in crate::sim) fn abandon_recv(&mut self, core: &mut Core, id: ConnId, side: Side) {
