@@ -131,8 +131,8 @@ fn taken_back(name: &'static str, clients: &[&[Operation]]) -> Config {
     with_upkeep(name, clients, &maps, &[Publish(1), Publish(2), Clean(2)])
 }
 
-/// A change of two replicas that is taken back, and then begun again. An operation of the first joint epoch needs one of the two old
-/// homes, and so does the copy of the second: the two are made equal in between.
+/// A change of two replicas that is taken back, and then begun again. An operation of the first joint epoch needs one of the two
+/// old homes, and so does the copy of the second: the two are made equal in between.
 fn back_and_replaced(name: &'static str, clients: &[&[Operation]], upkeep: &[Operation]) -> Config {
     const OTHERS: u8 = 0b1100;
     let (two, joint) = (Map::stable(0b0011), Map::joint(0b0011, OTHERS));
