@@ -87,6 +87,9 @@ pub const IDLE_TIME_MAX: Duration = Duration::from_secs(120);
 /// How long a host may not answer the network, or take none of what is sent to it, before its connection is given up. Only here
 /// a host that has died is noticed where it wanted no keep alive. Chosen: as long as an idle association may stay.
 pub const SILENT_HOST_TIME_MAX: Duration = IDLE_TIME_MAX;
+/// How long a host may owe data: of a capsule that it has begun, of an R2T, or the other half of a fused pair. Chosen: Linux gives
+/// up a queue whose command takes 30 s, so that a host which is four times as late is not going to send it.
+pub const WITHHELD_TIME_MAX: Duration = Duration::from_secs(120);
 /// RTD3E: how long a shutdown may take, microseconds. Chosen: the most that Linux waits for; without it that waits for five
 /// seconds, in which a slow disk has not flushed its cache, and goes on as if it had.
 pub const SHUTDOWN_TIME_US_MAX: u32 = 60_000_000;

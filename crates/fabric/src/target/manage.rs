@@ -25,6 +25,7 @@ use super::commands::align_in_capsule;
 use super::config::ConfigError;
 use super::connection::Connection;
 use super::controller::Controller;
+use super::drain::{Drain, drain};
 use super::io;
 use super::limits::NSID_MAX;
 use super::reservation::Rights;
@@ -40,6 +41,9 @@ const FORMAT_HIGH: u8 = 0x60;
 
 const INVALID_FIELD: Status = Status::INVALID_FIELD.do_not_retry();
 const INVALID_NAMESPACE: Status = Status::INVALID_NAMESPACE.do_not_retry();
+
+/// Controllers, each with the identifier by which it knows a namespace.
+type Watchers = Vec<(Arc<Controller>, u32)>;
 
 /// Bytes that one of the two commands brings.
 pub(super) fn data_bytes(command: &Submission) -> Option<u32> {
@@ -185,10 +189,21 @@ impl Request {
                 io::status_of(&error)
             })?;
         }
+        let concerned = self.publish(nsid, attach, attachment, &listed)?;
+        if !attach {
+            // Whoever detaches a namespace from another host, and then reads it, must not be overtaken by what that host had
+            // under way.
+            drain(&concerned, |_| Some(Drain::Finish)).await;
+        }
+        Ok(())
+    }
+
+    /// Lets everybody see the attachment that is durable now; the controllers concerned.
+    fn publish(&self, nsid: u32, attach: bool, attachment: Attachment, listed: &[u16]) -> Result<Watchers, Status> {
         let mut state = self.shared.lock();
         let state = &mut *state;
         // Who has gone meanwhile is not attached to anything any more.
-        let alive: Vec<u16> = listed.into_iter().filter(|id| state.controllers.contains_key(id)).collect();
+        let alive: Vec<u16> = listed.iter().copied().filter(|id| state.controllers.contains_key(id)).collect();
         // The operator may have taken it away meanwhile.
         let subsystem = state.subsystems.get_mut(self.nqn()).ok_or(INVALID_FIELD)?;
         let managed = subsystem.managed.get_mut(&nsid).ok_or(INVALID_FIELD)?;
@@ -202,9 +217,9 @@ impl Request {
         }
         subsystem.attachment_changed(nsid);
         // The one that was asked tells its host by the completion (NVMe Base 2.0c §5.2).
-        let told: Vec<u16> = alive.into_iter().filter(|&id| id != self.controller.id()).collect();
+        let told: Vec<u16> = alive.iter().copied().filter(|&id| id != self.controller.id()).collect();
         self.shared.changed(state, &Change::Attachment(self.nqn(), nsid, &told));
-        Ok(())
+        Ok(alive.iter().filter_map(|id| Some((state.controllers.get(id)?.clone(), nsid))).collect())
     }
 
     /// What the attachment becomes, and the controllers it is about; or why not.

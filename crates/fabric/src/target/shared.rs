@@ -50,6 +50,7 @@ pub(super) struct State {
     pub subsystems: BTreeMap<Nqn, Subsystem>,
     pub controllers: BTreeMap<u16, Arc<Controller>>,
     last_controller_id: u16,
+    last_life: u64,
     pub ports: Ports,
 }
 
@@ -61,8 +62,8 @@ pub(super) enum Change<'a> {
     Attachment(&'a Nqn, u32, &'a [u16]),
     /// The discovery log, of one host or of all.
     Discovery(Option<&'a Nqn>),
-    /// ANA groups of a subsystem, at one port or at all.
-    Ana(&'a Nqn, Option<PortId>),
+    /// ANA groups of a subsystem, at one port or at all; hosts are told, or only held to it.
+    Ana { nqn: &'a Nqn, port: Option<PortId>, told: bool },
     /// A namespace of a subsystem whose medium has failed, for the controllers that have it.
     Health(&'a Nqn, u32),
 }
@@ -119,6 +120,7 @@ impl Shared {
             subsystems: BTreeMap::new(),
             controllers: BTreeMap::new(),
             last_controller_id: 0,
+            last_life: 0,
             ports: Ports::default(),
         };
         let newcomers = Newcomers::new(config.connections_max);
@@ -179,10 +181,13 @@ impl Shared {
                 {
                     controller.discovery_changed();
                 }
-                Change::Ana(nqn, port)
+                Change::Ana { nqn, port, told }
                     if controller.subsystem() == nqn && port.is_none_or(|port| controller.port() == port) =>
                 {
-                    controller.ana_changed();
+                    if told {
+                        controller.ana_changed();
+                    }
+                    controller.wake_queues();
                 }
                 _ => {}
             }
@@ -237,6 +242,8 @@ impl Shared {
                 Reservations::kept_with(&namespace).map_err(|reason| ConfigError::Reservations { nsid, reason })?,
             ),
         };
+        state.last_life += 1;
+        let life = state.last_life;
         let subsystem = state.subsystem(nqn)?;
         if subsystem.namespaces.contains_key(&nsid) {
             return Err(ConfigError::NamespaceExists(nsid));
@@ -244,7 +251,7 @@ impl Shared {
         let seen = namespace.writability();
         let private = managed.as_ref().is_some_and(|managed| !managed.attachment.shared);
         let formats = managed.as_ref().map_or(&[][..], |managed| managed.store.block_sizes());
-        let told = Attached { nsid, info, group, access, namespace, seen, reservations, private, formats };
+        let told = Attached { nsid, life, info, group, access, namespace, seen, reservations, private, formats };
         subsystem.namespaces.insert(nsid, told);
         if let Some(managed) = managed {
             subsystem.managed.insert(nsid, managed);
@@ -315,56 +322,6 @@ impl Shared {
             same.next().map(|attached| (controller.clone(), attached.nsid))
         };
         state.controllers.values().filter_map(seen).collect()
-    }
-
-    // Asymmetric namespace access.
-
-    pub fn set_ana_state(&self, nqn: &Nqn, port: PortId, group: u32, wanted: AnaState) -> Result<(), ConfigError> {
-        let mut state = self.lock();
-        if state.ports.get(port).is_none() {
-            return Err(ConfigError::NoPort(port));
-        }
-        if !state.subsystem(nqn)?.groups.set(port, group, wanted)? {
-            return Ok(());
-        }
-        // Entering the Change state is not told; what comes of it is (NVMe Base 2.0 §8.1.1.9).
-        if wanted == AnaState::Change {
-            self.generation.fetch_add(1, Ordering::AcqRel);
-        } else {
-            self.changed(&mut state, &Change::Ana(nqn, Some(port)));
-        }
-        Ok(())
-    }
-
-    /// Moves a namespace to another group.
-    pub fn set_ana_group(&self, nqn: &Nqn, nsid: u32, group: u32) -> Result<(), ConfigError> {
-        ana::check(group)?;
-        let mut state = self.lock();
-        let subsystem = state.subsystem(nqn)?;
-        let attached = subsystem.namespaces.get_mut(&nsid).ok_or(ConfigError::NoNamespace(nsid))?;
-        let before = std::mem::replace(&mut attached.group, group);
-        if let Some(managed) = subsystem.managed.get_mut(&nsid) {
-            managed.attachment.group = group; // kept with the next change of where it is attached
-        }
-        if before != group {
-            subsystem.groups.members_changed(before);
-            subsystem.groups.members_changed(group);
-            self.changed(&mut state, &Change::Ana(nqn, None));
-        }
-        Ok(())
-    }
-
-    /// The ANA log page as a controller gives it.
-    pub fn ana_page(&self, controller: &Controller, groups_only: bool) -> Vec<u8> {
-        let state = self.lock();
-        let Some(subsystem) = state.subsystems.get(controller.subsystem()) else { return Vec::new() };
-        let members = |group| {
-            let found = subsystem.namespaces.values();
-            let found =
-                found.filter(|found| found.group == group && subsystem.is_attached(found.nsid, controller.id()));
-            found.map(|attached| attached.nsid).collect()
-        };
-        subsystem.groups.page(controller.port(), members, groups_only)
     }
 
     // Ports and discovery.

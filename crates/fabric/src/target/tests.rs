@@ -17,6 +17,7 @@ mod paths;
 mod protocol;
 mod reservation_features;
 mod reservations;
+mod rights;
 mod secure;
 
 use device::Memory;

@@ -20,3 +20,4 @@ mod profile;
 mod target_commands;
 mod target_driver;
 mod tls;
+mod withheld;

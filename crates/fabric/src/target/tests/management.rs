@@ -94,10 +94,21 @@ pub(super) fn admin_of(target: &Target, host: u8) -> Session {
     session
 }
 
-fn send(session: &mut Session, asked: ManagementCommand, nsid: u32, data: &[u8]) -> Result<u64, Status> {
+fn command_of(asked: ManagementCommand, nsid: u32, data: &[u8]) -> Submission {
     let mut command = admin(AdminOpcode::IDENTIFY, 9, nsid, 0);
     asked.fill(&mut command);
     command.sgl = SglDescriptor::in_capsule(data.len() as u32);
+    command
+}
+
+/// A Detach as command 9, and its data.
+pub(super) fn detach_command(nsid: u32, ids: &[u16]) -> (Submission, Vec<u8>) {
+    let data = list(ids);
+    (command_of(ManagementCommand::Detach, nsid, &data), data)
+}
+
+fn send(session: &mut Session, asked: ManagementCommand, nsid: u32, data: &[u8]) -> Result<u64, Status> {
+    let command = command_of(asked, nsid, data);
     let (completion, _) = session.send(&command, data).expect("answered");
     if completion.status().is_success() { Ok(completion.result.get()) } else { Err(completion.status().kind()) }
 }
