@@ -62,6 +62,7 @@ mod shared;
 mod slots;
 mod stats;
 mod store;
+mod terms;
 mod transfers;
 
 pub use ana::ANA_GROUP_DEFAULT;

@@ -22,7 +22,9 @@ use super::controller::{ConfigurationChange, Controller, Identity};
 use super::io::{self, Plan};
 use super::limits::{ADMIN_QUEUE_ENTRIES_MAX, QUEUE_END_STEP, QUEUE_END_TIME_MAX};
 use super::newcomers::Authenticating;
+use super::secure::REFUSED;
 use super::shared::Refused;
+use super::terms::{Entrance, Terms};
 use super::{features, identify, logs, manage};
 
 /// CAP.TO: how long a host waits for CSTS.RDY, in units of 500 ms. We are ready at once; chosen generously for a slow link.
@@ -43,7 +45,7 @@ impl Refusal {
     fn of(refused: Refused) -> Refusal {
         match refused {
             Refused::Subsystem => Refusal::in_data(offset_of!(ConnectData, subnqn)),
-            Refused::Host => Refusal(Status::CONNECT_INVALID_HOST.do_not_retry(), 0),
+            Refused::Host | Refused::Insecure => Refusal(Status::CONNECT_INVALID_HOST.do_not_retry(), 0),
             Refused::Busy => Refusal(Status::CONNECT_CONTROLLER_BUSY, 0),
         }
     }
@@ -132,21 +134,25 @@ impl Connection {
         self.check_secure(&host, &subsystem, now).map_err(Refusal::of)?;
         let secure = self.origin.psk.is_some();
         let identity = Identity { subsystem, host, host_id: data.hostid, port: self.origin.port, secure };
-        self.shared.admit(&identity).map_err(Refusal::of)?;
-        if !self.shared.may_connect(&identity) {
-            return Err(Refusal::of(Refused::Host));
-        }
         let qid = fields.qid.get();
-        self.concatenation_required = self.shared.must_concatenate(&identity, qid, now).map_err(Refusal::of)?;
+        let psk = self.origin.psk.clone();
+        let entrance = Entrance { qid, psk: psk.as_deref() };
+        let terms = self.shared.look_up(&identity, &entrance).map_err(|refused| {
+            if refused == Refused::Insecure {
+                self.shared.complaints.tell(now, &identity.host, REFUSED, &"this host must use TLS here");
+            }
+            Refusal::of(refused)
+        })?;
+        self.concatenation_required = terms.concatenate;
         let profile = self.shared.config.profile;
         let entries_max = if qid == 0 { ADMIN_QUEUE_ENTRIES_MAX } else { profile.io_queue_entries_max };
         let sqsize = fields.sqsize.get();
         if sqsize == 0 || sqsize >= entries_max {
             return Err(Refusal::in_command(offset_of!(ConnectFields, sqsize)));
         }
-        let authenticating = self.place_to_authenticate(&identity, now).map_err(Refusal::of)?;
+        let authenticating = self.place_to_authenticate(&terms, &identity, now).map_err(Refusal::of)?;
         let controller = if qid == 0 {
-            self.make_controller(&fields, &data, identity, now)?
+            self.make_controller(&fields, &data, identity, (&entrance, &terms), now)?
         } else {
             let joined = self.join_controller(qid, &data, &identity)?;
             joined.ok_or_else(|| {
@@ -168,13 +174,14 @@ impl Connection {
         fields: &ConnectFields,
         data: &ConnectData,
         identity: Identity,
+        (entrance, terms): (&Entrance<'_>, &Terms),
         now: Instant,
     ) -> Result<u16, Refusal> {
         if data.cntlid.get() != CONTROLLER_ID_DYNAMIC {
             return Err(Refusal::in_data(offset_of!(ConnectData, cntlid)));
         }
         let attention = self.attention.clone();
-        let controller = self.shared.add_controller(identity, attention).map_err(Refusal::of)?;
+        let controller = self.shared.add_controller(identity, attention, entrance, terms).map_err(Refusal::of)?;
         let id = controller.id();
         if !controller.set_keep_alive(fields.kato.get(), now) {
             self.shared.remove_controller(id);

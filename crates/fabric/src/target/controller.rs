@@ -161,6 +161,11 @@ impl Controller {
         self.identity.port
     }
 
+    /// Whether it was reached over TLS.
+    pub fn is_secure(&self) -> bool {
+        self.identity.secure
+    }
+
     pub fn is_discovery(&self) -> bool {
         self.identity.subsystem.is_discovery()
     }

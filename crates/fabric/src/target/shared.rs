@@ -34,6 +34,7 @@ use super::room::SharedRoom;
 use super::secure::{Secure, TlsPolicy};
 use super::stats::Stats;
 use super::store::NamespaceStore;
+use super::terms::{Entrance, Terms};
 
 pub(super) struct Subsystem {
     pub serial: String,
@@ -75,6 +76,8 @@ pub(super) enum Refused {
     Subsystem,
     /// The subsystem does not let the host in.
     Host,
+    /// The host must use TLS, and has not.
+    Insecure,
     /// There are too many controllers.
     Busy,
 }
@@ -100,7 +103,7 @@ impl State {
     }
 
     /// Whether a host may make a controller of a subsystem at a port. The discovery subsystem is everybody's, everywhere.
-    fn admit(&self, identity: &Identity) -> Result<(), Refused> {
+    pub fn admit(&self, identity: &Identity) -> Result<(), Refused> {
         if identity.subsystem.is_discovery() {
             return Ok(());
         }
@@ -379,15 +382,22 @@ impl Shared {
 
     // Controllers.
 
-    /// Whether there is such a subsystem at the port and it lets the host in.
-    pub fn admit(&self, identity: &Identity) -> Result<(), Refused> {
-        self.lock().admit(identity)
-    }
-
-    /// Lists a new controller. It begins with its host's namespaces when it is [let in](Shared::let_in).
-    pub fn add_controller(&self, identity: Identity, admin: Arc<Attention>) -> Result<Arc<Controller>, Refused> {
+    /// Lists a new controller on the terms that were looked up for it. It begins with its host's namespaces when it is
+    /// [let in](Shared::let_in).
+    ///
+    /// # Errors
+    /// The terms are others by now: busy, as they may be met the next time.
+    pub fn add_controller(
+        &self,
+        identity: Identity,
+        admin: Arc<Attention>,
+        entrance: &Entrance<'_>,
+        looked_up: &Terms,
+    ) -> Result<Arc<Controller>, Refused> {
         let mut state = self.lock();
-        state.admit(&identity)?;
+        if self.terms(&state, &identity, entrance)? != *looked_up {
+            return Err(Refused::Busy);
+        }
         if state.controllers.len() >= CONTROLLERS_MAX {
             return Err(Refused::Busy);
         }

@@ -19,6 +19,7 @@ mod reservation_features;
 mod reservations;
 mod rights;
 mod secure;
+mod terms;
 
 use device::Memory;
 use nvme::opcode::NvmOpcode;

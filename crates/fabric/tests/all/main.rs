@@ -2,6 +2,7 @@
 //! One program: each that links this crate costs the gate seconds.
 
 mod authentication;
+mod begun;
 mod common;
 mod concatenation;
 mod discovery;

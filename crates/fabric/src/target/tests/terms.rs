@@ -1,0 +1,91 @@
+//! On which terms a host is let in: looked up before, and held to when its controller is listed.
+
+use std::sync::Arc;
+
+use nvme::Nqn;
+
+use super::authentication::{allow, keys, login_to_discovery};
+use super::*;
+use crate::auth::AuthError;
+use crate::target::controller::Identity;
+use crate::target::session::{host, subsystem};
+use crate::target::shared::Refused;
+use crate::target::terms::Entrance;
+use crate::target::{HostConfig, PortConfig, PortId, Target, TargetConfig};
+use crate::tls::{ConfiguredPsk, IdentityVersion, PskHash};
+
+fn identity(secure: bool) -> Identity {
+    Identity { subsystem: subsystem(), host: host(), host_id: [1; 16], port: PortId(1), secure }
+}
+
+/// Changes a host's configuration between the two steps of its Connect.
+fn listed_after(change: impl FnOnce(&Target)) -> Result<(), Refused> {
+    let target = Session::new(memory()).target;
+    let entrance = Entrance { qid: 0, psk: None };
+    let looked_up = target.shared.look_up(&identity(false), &entrance).expect("let in");
+    change(&target);
+    target.shared.add_controller(identity(false), Arc::default(), &entrance, &looked_up).map(drop)
+}
+
+/// Whether a host must authenticate, and must use TLS, was looked up, and its controller listed a moment later: a host that was
+/// given keys in between was in without having shown one, for as long as it liked.
+#[test]
+fn terms_that_change_while_a_host_connects_are_held_to() {
+    let configured =
+        |config: HostConfig| listed_after(|target| target.allow_host(&subsystem(), &host(), config).expect("room"));
+    assert_eq!(listed_after(|_| {}), Ok(()));
+    let with_keys = HostConfig { keys: Some(keys(false)), ..HostConfig::default() };
+    assert_eq!(configured(with_keys), Err(Refused::Busy), "it may try again, and is asked then");
+    let with_tls = HostConfig { tls_required: true, ..HostConfig::default() };
+    assert_eq!(configured(with_tls), Err(Refused::Insecure));
+    let denied = listed_after(|target| target.allow_any_host(&subsystem(), false).expect("it is there"));
+    assert_eq!(denied, Err(Refused::Host));
+}
+
+/// A key for TLS opens no controller once its host has another one, though the handshake was made with it before.
+#[test]
+fn a_key_that_was_replaced_since_the_handshake_lists_nobody() {
+    let target = Session::new(memory()).target;
+    let make = || {
+        let key = ConfiguredPsk::random(Some(PskHash::Sha256), PskHash::Sha256).expect("random");
+        key.retain_all(&host(), false).expect("retained")
+    };
+    let give = |tls_keys| {
+        let config = HostConfig { tls_keys, ..HostConfig::default() };
+        target.allow_host(&subsystem(), &host(), config).expect("room");
+    };
+    let old = make();
+    let psk = old[0].tls_psk(IdentityVersion::Zero, &subsystem()).expect("derived");
+    give(old);
+    let entrance = Entrance { qid: 0, psk: Some(&psk) };
+    let looked_up = target.shared.look_up(&identity(true), &entrance).expect("let in");
+    let listed = |terms| target.shared.add_controller(identity(true), Arc::default(), &entrance, terms);
+    let before = listed(&looked_up).map_err(|_| ()).expect("listed");
+    give(make());
+    assert!(before.is_ended());
+    assert_eq!(listed(&looked_up).err(), Some(Refused::Host));
+}
+
+/// The discovery subsystem took the keys of the first subsystem that had some for the host: a host with another key for each could
+/// ask for what there is only by the one of the subsystem that came first by its name.
+#[test]
+fn any_key_of_a_host_opens_discovery() {
+    let target = Target::new(TargetConfig { require_authentication: true, ..TargetConfig::default() });
+    target.add_port(PortConfig::new(PortId(1))).expect("new");
+    let other: Nqn = "nqn.2026-01.example.yagura:another".parse().expect("a name");
+    for nqn in [subsystem(), other.clone()] {
+        target.add_subsystem(nqn, "SERIAL").expect("new");
+    }
+    let (first, second) = (keys(true), keys(true));
+    allow(&target, &first);
+    let config = HostConfig { keys: Some(second.clone()), ..HostConfig::default() };
+    target.allow_host(&other, &host(), config).expect("room");
+    let login = |keys| {
+        let mut session = Session::on(&target);
+        session.open(false, false);
+        session.connect(0, &Nqn::discovery(), |_, _| {}).expect("answered");
+        login_to_discovery(&mut session, keys)
+    };
+    assert_eq!((login(&first), login(&second)), (Ok(()), Ok(())), "both ends have shown the key of the same pair");
+    assert!(matches!(login(&keys(true)), Err(AuthError::Refused(_))));
+}
