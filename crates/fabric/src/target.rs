@@ -42,6 +42,7 @@ mod end;
 mod error_log;
 mod events;
 mod features;
+mod guests;
 mod identify;
 mod io;
 mod keep_alive;

@@ -35,7 +35,12 @@ impl Access {
     }
 
     pub fn allows(&self, host: &Nqn) -> bool {
-        self.any || self.hosts.contains_key(host)
+        self.any || self.lists(host)
+    }
+
+    /// Whether the operator has named the host.
+    pub fn lists(&self, host: &Nqn) -> bool {
+        self.hosts.contains_key(host)
     }
 
     /// What is known of a host that is let in: nothing, where it is not on the list.

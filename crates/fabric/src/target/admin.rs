@@ -19,6 +19,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::commands::align_in_capsule;
 use super::connection::{Connection, HeldConnect, Phase};
 use super::controller::{ConfigurationChange, Controller, Identity};
+use super::guests::Place;
 use super::io::{self, Plan};
 use super::limits::{ADMIN_QUEUE_ENTRIES_MAX, QUEUE_END_STEP, QUEUE_END_TIME_MAX};
 use super::newcomers::Authenticating;
@@ -150,6 +151,7 @@ impl Connection {
         if sqsize == 0 || sqsize >= entries_max {
             return Err(Refusal::in_command(offset_of!(ConnectFields, sqsize)));
         }
+        let guest = self.place_of_guest(&terms, qid, &identity.host, now)?;
         let authenticating = self.place_to_authenticate(&terms, &identity, now).map_err(Refusal::of)?;
         let controller = if qid == 0 {
             self.make_controller(&fields, &data, identity, (&entrance, &terms), now)?
@@ -161,11 +163,21 @@ impl Connection {
                 Refusal(Status::SEQUENCE_ERROR, 0)
             })?
         };
+        self.guest = Some(guest);
         self.queue.qid = qid;
         self.queue.entries = sqsize + 1;
         self.queue.head = 0;
         self.queue.flow_control = fields.cattr & connect_attributes::DISABLE_SQ_FLOW_CONTROL == 0;
         Ok((controller, authenticating))
+    }
+
+    fn place_of_guest(&self, terms: &Terms, qid: u16, host: &Nqn, now: Instant) -> Result<Place, Refusal> {
+        let peer = self.origin.peer;
+        self.shared.guests.place(terms.standing, qid, peer.ip(), host).ok_or_else(|| {
+            let reason = format!("hosts that are on no list, {host} or this address have all that they may have");
+            self.shared.complaints.tell(now, &peer, REFUSED, &reason);
+            Refusal::of(Refused::Busy)
+        })
     }
 
     /// Connect of an admin queue: a new controller (the dynamic model only).

@@ -28,6 +28,7 @@ use super::authentication::Authentication;
 use super::balance::Load;
 use super::controller::Controller;
 use super::end::End;
+use super::guests::Place;
 use super::io::Plan;
 use super::limits::{H2C_DATA_BYTES_MAX, HANDSHAKE_TIME_MAX, SEND_BYTES_MAX, TERM_TIME_MAX};
 use super::manage::Request;
@@ -65,6 +66,8 @@ pub(super) struct Connection {
     pub(super) time_limit: Instant,
     /// Its place among the connections that have not got through Connect yet.
     pub(super) connecting: Option<Connecting>,
+    /// Its place among the queues of hosts that are let in as anybody is.
+    pub(super) guest: Option<Place>,
     pub(super) queue: Queue,
     pub(super) controller: Option<Arc<Controller>>,
     pub(super) authentication: Option<Box<Authentication>>,
@@ -120,6 +123,7 @@ impl Connection {
             encoder: Encoder { header_digest: false, data_digest: false, alignment_code: 0 },
             time_limit: now + HANDSHAKE_TIME_MAX,
             connecting: None,
+            guest: None,
             queue: Queue { qid: 0, entries: 1, head: 0, flow_control: true, epoch: 0 },
             controller: None,
             authentication: None,

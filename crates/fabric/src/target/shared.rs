@@ -26,6 +26,7 @@ use super::balance::Loads;
 use super::complaints::Complaints;
 use super::config::{ConfigError, PortConfig, PortId, TargetConfig};
 use super::controller::{Controller, Identity};
+use super::guests::{Guests, Standing};
 use super::limits::{CONTROLLERS_MAX, NSID_MAX, SUBSYSTEMS_MAX};
 use super::newcomers::Newcomers;
 use super::ports::Ports;
@@ -91,6 +92,7 @@ pub(super) struct Shared {
     pub complaints: Complaints,
     pub room: Arc<SharedRoom>,
     pub newcomers: Newcomers,
+    pub guests: Guests,
     /// Held while namespaces are made, deleted, attached or detached, across its waits.
     pub management: Arc<RangeLocks>,
     generation: AtomicU64,
@@ -127,6 +129,7 @@ impl Shared {
             ports: Ports::default(),
         };
         let newcomers = Newcomers::new(config.connections_max);
+        let guests = Guests::new(config.connections_max);
         Shared {
             config,
             stats: Arc::default(),
@@ -135,6 +138,7 @@ impl Shared {
             complaints: Complaints::default(),
             room: Arc::default(),
             newcomers,
+            guests,
             management: Arc::new(RangeLocks::new(0)),
             generation: AtomicU64::new(1),
             state: Mutex::new(state),
@@ -398,7 +402,8 @@ impl Shared {
         if self.terms(&state, &identity, entrance)? != *looked_up {
             return Err(Refused::Busy);
         }
-        if state.controllers.len() >= CONTROLLERS_MAX {
+        let discovery = looked_up.standing == Standing::Discovery; // these are counted where they get their place
+        if !discovery && state.controllers.values().filter(|found| !found.is_discovery()).count() >= CONTROLLERS_MAX {
             return Err(Refused::Busy);
         }
         // Identifiers go round before one is used again: a host's late command for an old one must not meet a new one.
@@ -410,7 +415,7 @@ impl Shared {
             }
         }
         state.last_controller_id = id;
-        let controller = Arc::new(Controller::new(id, identity, admin));
+        let controller = Arc::new(Controller::new(id, identity, looked_up.standing, admin));
         state.controllers.insert(id, controller.clone());
         Ok(controller)
     }

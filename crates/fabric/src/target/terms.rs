@@ -9,6 +9,7 @@
 use nvme::Nqn;
 
 use super::controller::Identity;
+use super::guests::Standing;
 use super::secure::TlsPolicy;
 use super::shared::{Refused, Shared, State};
 use crate::auth::HostKeys;
@@ -32,6 +33,7 @@ impl Entrance<'_> {
 /// See the module.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Terms {
+    pub standing: Standing,
     /// It has come plain, and has to make a key for TLS by authentication before anything else.
     pub concatenate: bool,
     /// It has to authenticate.
@@ -39,6 +41,15 @@ pub(super) struct Terms {
 }
 
 impl State {
+    fn standing(&self, identity: &Identity) -> Standing {
+        let subsystem = self.subsystems.get(&identity.subsystem);
+        match subsystem.map(|subsystem| subsystem.access.lists(&identity.host)) {
+            None => Standing::Discovery,
+            Some(true) => Standing::Listed,
+            Some(false) => Standing::Guest,
+        }
+    }
+
     /// The keys by which a host authenticates to a subsystem. To the discovery subsystem, which is no one's, by those of any: it
     /// shows what the host may use of all of them, and the host does not say which it has in mind.
     pub fn host_keys(&self, subsystem: &Nqn, host: &Nqn) -> Vec<HostKeys> {
@@ -94,7 +105,8 @@ impl Shared {
         // to authenticate.
         let open = identity.subsystem.is_discovery() && !all && !concatenate;
         let authenticate = has_keys && !open && !entrance.is_concatenated();
-        Ok(Terms { concatenate, authenticate })
+        let standing = state.standing(identity);
+        Ok(Terms { standing, concatenate, authenticate })
     }
 
     /// The same as they are at the moment.

@@ -5,6 +5,7 @@ mod authentication;
 mod begun;
 mod common;
 mod concatenation;
+mod crowd;
 mod discovery;
 mod host_loopback;
 mod host_queues;

@@ -36,7 +36,7 @@ pub struct Host {
     pub data: Buf,
     pub controller: u16,
     /// Which host it is.
-    number: u8,
+    pub number: u8,
 }
 
 /// The connection has ended; with the target's last word, if there was one.
@@ -107,6 +107,11 @@ impl Host {
 
     /// A Connect command for queue `qid`.
     pub async fn connect(&mut self, qid: u16, keep_alive_ms: u32) -> Result<Completion, Ended> {
+        self.connect_to(&subsystem(), qid, keep_alive_ms).await
+    }
+
+    /// The same to another subsystem.
+    pub async fn connect_to(&mut self, nqn: &Nqn, qid: u16, keep_alive_ms: u32) -> Result<Completion, Ended> {
         let fields = ConnectFields {
             qid: qid.into(),
             sqsize: 63.into(),
@@ -117,7 +122,7 @@ impl Host {
         let mut data = ConnectData::new_zeroed();
         data.hostid = [self.number; 16];
         data.cntlid = self.controller.into();
-        data.subnqn = subsystem().to_field();
+        data.subnqn = nqn.to_field();
         let suffix = if self.number == 9 { String::new() } else { self.number.to_string() };
         let name = format!("nqn.2026-01.example.yagura:host{suffix}");
         data.hostnqn = name.parse::<Nqn>().expect("well-formed").to_field();
