@@ -158,8 +158,8 @@ impl Target {
         self.shared.remove_namespace(nqn, nsid)
     }
 
-    /// Lets the hosts of a subsystem make namespaces in a store, and delete and attach those of the store
-    /// (NVMe Base 2.0 §8.12). Connected controllers do not say so until they are made anew.
+    /// Lets those hosts of a subsystem that may manage ([`HostConfig::manage`]) make namespaces in a store, and delete and attach
+    /// those of the store (NVMe Base 2.0 §8.12). Connected controllers do not say so until they are made anew.
     ///
     /// # Errors
     /// No such subsystem.

@@ -78,7 +78,7 @@ impl Connection {
             return Err(Status::SEQUENCE_ERROR.do_not_retry());
         }
         // Looked at first: a host that asks for what is not served is told so, and not that its data has the wrong length.
-        let managed = |controller: &Arc<Controller>| self.shared.is_managed(controller.subsystem());
+        let managed = |controller: &Arc<Controller>| self.shared.may_manage(controller);
         let of_manage = || manage::data_bytes(command).filter(|_| self.controller.as_ref().is_some_and(managed));
         match features::data_bytes(command).or_else(of_manage) {
             Some(bytes) => io::plan_from_host(command, bytes, capsule_bytes),

@@ -1,4 +1,5 @@
-//! Namespace Management and Namespace Attachment (NVMe Base 2.0c §5.22, §5.23, §8.12).
+//! Namespace Management and Namespace Attachment (NVMe Base 2.0c §5.22, §5.23, §8.12), for hosts that have the right to manage. To
+//! the others these commands are not there, as OACS and the effects log say.
 //!
 //! A command is executed as I/O is, beside the other commands of its queue, because it writes to a medium. All changes of a
 //! target, also those of its operator, take turns; each is durable before it is published, and published before it is
@@ -61,7 +62,7 @@ pub(super) struct Request {
 impl Connection {
     /// Lets the command wait to be executed; `data` is here as [`data_bytes`] says.
     pub(super) fn manage(&mut self, slot: u16, command: &Submission, controller: &Arc<Controller>) {
-        if !self.shared.is_managed(controller.subsystem()) {
+        if !self.shared.may_manage(controller) {
             return self.answer(slot, Status::INVALID_OPCODE.do_not_retry(), 0);
         }
         let entry = self.slots.at(slot);
@@ -86,6 +87,9 @@ impl Request {
         let nsid = self.command.nsid.get();
         let asked = ManagementCommand::from_submission(&self.command).ok_or(INVALID_FIELD)?;
         let _turn = self.shared.management.lock(0, 1, Mode::Exclusive).await;
+        if !self.shared.may_manage(&self.controller) {
+            return Err(Status::INVALID_OPCODE.do_not_retry()); // not any more: the turns of others took their time
+        }
         match asked {
             ManagementCommand::Create { .. } if nsid != 0 => Err(INVALID_FIELD),
             ManagementCommand::Create { command_set: CSI_NVM } => self.create().await,
@@ -348,9 +352,11 @@ pub enum DeleteError {
 }
 
 impl Shared {
-    /// Whether hosts of the subsystem may make and delete namespaces.
-    pub fn is_managed(&self, nqn: &Nqn) -> bool {
-        self.lock().subsystems.get(nqn).is_some_and(|subsystem| !subsystem.stores.is_empty())
+    /// Whether a controller's host may make and delete namespaces of its subsystem.
+    pub fn may_manage(&self, controller: &Controller) -> bool {
+        let state = self.lock();
+        let subsystem = state.subsystems.get(controller.subsystem()).filter(|found| !found.stores.is_empty());
+        subsystem.is_some_and(|subsystem| subsystem.access.config(controller.host()).manage)
     }
 
     /// The room of its stores together; `None` where it has none.

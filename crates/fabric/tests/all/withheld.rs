@@ -12,7 +12,7 @@ use device::{AnyNamespace, Drive, FileNamespace, FileOptions, FormatOptions, Mem
 use engine::net::TcpListener;
 use engine::sim::{SimConfig, World};
 use engine::{Buf, Reactor, ReactorConfig, View, task, time};
-use fabric::target::{PortConfig, PortId, Target, listen};
+use fabric::target::{HostConfig, PortConfig, PortId, Target, listen};
 use fabric::tcp::{Encoder, ReadyToTransfer};
 use nvme::management::{ManagementCommand, controller_list_bytes};
 use nvme::opcode::{AdminOpcode, NvmOpcode};
@@ -105,6 +105,9 @@ fn a_detached_host_writes_nothing_under_the_reservation_of_another() {
         let spec = NamespaceSpec { name: "a".into(), bytes: 1 << 20, block_size: 4096 };
         let made = drive.create(&spec).await.expect("room");
         target.adopt(&subsystem(), store, AnyNamespace::from(made)).await.expect("taken in");
+        let manager = "nqn.2026-01.example.yagura:host1".parse().expect("a name");
+        let config = HostConfig { manage: true, ..HostConfig::default() };
+        target.allow_host(&subsystem(), &manager, config).expect("room");
         let [(mut first, mut reader), (second, mut writer)] = two_hosts(address).await;
         let request = writer.withhold(BLOCKS).await.expect("asked for");
 

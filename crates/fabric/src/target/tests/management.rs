@@ -20,7 +20,9 @@ use super::admin::{admin, identify, log, send_event_request, set};
 use super::*;
 use crate::target::session::subsystem;
 use crate::target::store::BLOCK_SIZES;
-use crate::target::{ATTACHMENT_ATTRIBUTE, NSID_MAX, NamespaceStore, NewNamespace, Room, StoreError, Target};
+use crate::target::{
+    ATTACHMENT_ATTRIBUTE, HostConfig, NSID_MAX, NamespaceStore, NewNamespace, Room, StoreError, Target,
+};
 
 const TOTAL: u64 = 64 << 20;
 
@@ -84,8 +86,15 @@ pub(super) fn target() -> (Target, Arc<Shelf>) {
     (session.target.clone(), shelf)
 }
 
+/// Gives a session's host the right to manage.
+fn let_manage(session: &Session) {
+    let config = HostConfig { manage: true, ..HostConfig::default() };
+    session.target.allow_host(&subsystem(), &session.host, config).expect("room");
+}
+
 pub(super) fn admin_of(target: &Target, host: u8) -> Session {
     let mut session = Session::on(target).by_host(host);
+    let_manage(&session);
     session.open(false, false);
     session.connect_admin();
     let wanted = set(&mut session, FeatureId::ASYNC_EVENT_CONFIG, async_event_config::NAMESPACE_ATTRIBUTE);
@@ -368,6 +377,7 @@ fn the_controllers_concerned_are_told_and_the_one_that_asked_is_not() {
 fn a_reservation_keeps_its_namespace_from_other_hosts() {
     let (target, _) = target();
     let mut holder = Session::on(&target).by_host(1);
+    let_manage(&holder);
     holder.open(false, false);
     holder.connect_io();
     let mut other = admin_of(&target, 2);

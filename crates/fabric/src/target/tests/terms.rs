@@ -3,8 +3,14 @@
 use std::sync::Arc;
 
 use nvme::Nqn;
+use nvme::identify::{Cns, IdentifyController, oacs};
+use nvme::log::LogId;
+use nvme::opcode::AdminOpcode;
+use zerocopy::FromBytes;
 
+use super::admin::{identify, log};
 use super::authentication::{allow, keys, login_to_discovery};
+use super::management::{Shelf, create, wanted};
 use super::*;
 use crate::auth::AuthError;
 use crate::target::controller::Identity;
@@ -88,4 +94,38 @@ fn any_key_of_a_host_opens_discovery() {
     };
     assert_eq!((login(&first), login(&second)), (Ok(()), Ok(())), "both ends have shown the key of the same pair");
     assert!(matches!(login(&keys(true)), Err(AuthError::Refused(_))));
+}
+
+/// Whoever a drive's subsystem let in could delete every namespace on it, also those of other hosts.
+#[test]
+fn only_who_may_manage_is_offered_management() {
+    let target = Session::new(memory()).target;
+    target.add_store(&subsystem(), Arc::new(Shelf::default())).expect("the subsystem is there");
+    let of = |number: u8, config: Option<HostConfig>| {
+        let mut session = Session::on(&target).by_host(number);
+        if let Some(config) = config {
+            target.allow_host(&subsystem(), &session.host, config).expect("room");
+        }
+        session.open(false, false);
+        session.connect_admin();
+        session
+    };
+    let manage = HostConfig { manage: true, ..HostConfig::default() };
+    let hosts = [(of(1, None), false), (of(2, Some(HostConfig::default())), false), (of(3, Some(manage)), true)];
+    for (mut session, may) in hosts {
+        let page = identify(&mut session, Cns::CONTROLLER, 0).expect("a page");
+        let page = IdentifyController::read_from_bytes(&page).expect("a whole page");
+        assert_eq!(page.oacs.get() & oacs::NAMESPACE_MANAGEMENT != 0, may);
+        assert_eq!(page.tnvmcap.get() != 0, may);
+        let effects = log(&mut session, LogId::EFFECTS, 4096, 0).expect("a page");
+        for opcode in [AdminOpcode::NAMESPACE_MANAGEMENT, AdminOpcode::NAMESPACE_ATTACHMENT] {
+            assert_eq!(effects[4 * usize::from(opcode.0)] & 1 == 1, may);
+        }
+        assert_eq!(identify(&mut session, Cns::ALLOCATED_NAMESPACES, 0).is_ok(), may);
+        let made = create(&mut session, &wanted(8));
+        assert_eq!(made, if may { Ok(2) } else { Err(Status::INVALID_OPCODE) });
+        let denied = target.allow_host(&subsystem(), &session.host, HostConfig::default());
+        assert_eq!(denied, Ok(()));
+        assert_eq!(session.target.report().subsystems[0].namespaces.len(), 1 + usize::from(may));
+    }
 }
