@@ -181,12 +181,18 @@ impl Target {
         Box::pin(self.shared.adopt(nqn, store, namespace))
     }
 
-    /// Deletes a namespace that was taken in from a store, or made there by a host. Connected hosts are told.
+    /// Deletes a namespace that was taken in from a store, or made there by a host; with `attached` also one that hosts have at
+    /// the moment, which are told.
     ///
     /// # Errors
-    /// No such subsystem or namespace; the store could not.
-    pub fn delete_namespace<'a>(&'a self, nqn: &'a Nqn, nsid: u32) -> LocalFuture<'a, Result<(), DeleteError>> {
-        Box::pin(async move { self.shared.delete_managed(nqn, nsid).await })
+    /// No such subsystem or namespace; hosts have it; the store could not.
+    pub fn delete_namespace<'a>(
+        &'a self,
+        nqn: &'a Nqn,
+        nsid: u32,
+        attached: bool,
+    ) -> LocalFuture<'a, Result<(), DeleteError>> {
+        Box::pin(async move { self.shared.delete_managed(nqn, nsid, attached).await })
     }
 
     /// The subsystem and the identifier that are kept with a namespace of a store; `None` where it was never served.

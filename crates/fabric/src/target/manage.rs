@@ -157,9 +157,10 @@ impl Request {
             self.check(nsid)?;
         }
         for nsid in doomed {
-            self.shared.delete(self.nqn(), nsid, Some(self.controller.id())).await.map_err(|error| match error {
+            let asked = Some(self.controller.id());
+            self.shared.delete(self.nqn(), nsid, asked, true).await.map_err(|error| match error {
                 DeleteError::Store(error) => status_of(&error),
-                DeleteError::Config(_) => INVALID_FIELD,
+                DeleteError::Config(_) | DeleteError::Attached(_) => INVALID_FIELD,
             })?;
         }
         Ok(())
@@ -346,6 +347,9 @@ pub enum DeleteError {
     /// No such subsystem or namespace, or it is of no store.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// Hosts have it.
+    #[error("it is attached to controllers of {}", .0.iter().map(Nqn::to_string).collect::<Vec<_>>().join(", "))]
+    Attached(Vec<Nqn>),
     /// The store could not.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -426,10 +430,15 @@ impl Shared {
     }
 
     /// Deletes a namespace: first nobody sees it any more, then the commands under way end, then it is gone for good. If
-    /// that fails it is there again. `asked`: the controller whose host knows by the completion.
-    async fn delete(&self, nqn: &Nqn, nsid: u32, asked: Option<u16>) -> Result<(), DeleteError> {
+    /// that fails it is there again. `asked`: the controller whose host knows by the completion. `in_use`: also one that hosts
+    /// have.
+    async fn delete(&self, nqn: &Nqn, nsid: u32, asked: Option<u16>, in_use: bool) -> Result<(), DeleteError> {
         let (attached, managed) = {
             let mut state = self.lock();
+            let hosts = state.hosts_with(nqn, nsid);
+            if !in_use && !hosts.is_empty() {
+                return Err(DeleteError::Attached(hosts));
+            }
             let subsystem = state.subsystem(nqn)?;
             let managed = subsystem.managed.remove(&nsid).ok_or(ConfigError::NoNamespace(nsid))?;
             let attached = subsystem.namespaces.remove(&nsid).ok_or(ConfigError::NoNamespace(nsid))?;
@@ -450,8 +459,8 @@ impl Shared {
     }
 
     /// Deletes a namespace of a store for the operator.
-    pub async fn delete_managed(&self, nqn: &Nqn, nsid: u32) -> Result<(), DeleteError> {
+    pub async fn delete_managed(&self, nqn: &Nqn, nsid: u32, in_use: bool) -> Result<(), DeleteError> {
         let _turn = self.management.lock(0, 1, Mode::Exclusive).await;
-        self.delete(nqn, nsid, None).await
+        self.delete(nqn, nsid, None, in_use).await
     }
 }
