@@ -128,7 +128,7 @@ impl Connection {
         if data.hostid == [0; 16] {
             return Err(Refusal::in_data(offset_of!(ConnectData, hostid)));
         }
-        let host = Nqn::from_field(&data.hostnqn);
+        let host = Nqn::host_field(&data.hostnqn);
         let host = host.map_err(|_| Refusal::in_data(offset_of!(ConnectData, hostnqn)))?;
         let subsystem = Nqn::from_field(&data.subnqn);
         let subsystem = subsystem.map_err(|_| Refusal::in_data(offset_of!(ConnectData, subnqn)))?;

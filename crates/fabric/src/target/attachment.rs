@@ -47,7 +47,11 @@ impl Hosts {
         self.any != self.named.contains(host)
     }
 
+    /// A host without a name can't be told from another one, and begins with what any host does.
     pub fn set(&mut self, host: &Nqn, included: bool) {
+        if host.is_unnamed() {
+            return;
+        }
         if included == self.any {
             self.named.remove(host);
         } else {

@@ -27,11 +27,9 @@ impl Connection {
     /// What the command in `slot` needs before it can run, or the status it is refused with. Its capsule brings
     /// `capsule_bytes` of data.
     pub(super) fn plan(&mut self, slot: u16, capsule_bytes: u32) -> Result<Plan, Status> {
-        let entry = self.slots.at(slot);
-        let command = entry.command;
-        let owns_id = entry.owns_id;
+        let command = self.slots.at(slot).command;
         let before = std::mem::take(&mut self.fusing);
-        let planned = if !owns_id {
+        let planned = if self.has_used_identifier(slot) {
             Err(Status::COMMAND_ID_CONFLICT.do_not_retry())
         } else if !command.uses_sgl() {
             Err(Status::INVALID_FIELD.do_not_retry())
@@ -45,6 +43,16 @@ impl Connection {
             self.plan_io(slot, &command, capsule_bytes)
         };
         self.fuse(before, slot, &command, planned)
+    }
+
+    /// Whether another command that is not answered has the identifier. One that only waits for an event does not count against
+    /// a Fabrics command: a host that detaches may have given up its event requests, and then uses their identifiers for the
+    /// properties by which it shuts the controller down. Refused, it could not do so in order.
+    fn has_used_identifier(&self, slot: u16) -> bool {
+        let Some(own) = self.slots.get(slot).filter(|own| !own.owns_id) else { return false };
+        let in_the_way = |other: &Slot| other.stage != Stage::Parked || own.command.fabrics_type().is_none();
+        let id = own.command.command_id;
+        self.slots.iter().any(|(other, entry)| other != slot && entry.command.command_id == id && in_the_way(entry))
     }
 
     fn plan_io(&mut self, slot: u16, command: &Submission, capsule_bytes: u32) -> Result<Plan, Status> {

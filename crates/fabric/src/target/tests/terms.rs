@@ -6,9 +6,10 @@ use nvme::Nqn;
 use nvme::identify::{Cns, IdentifyController, oacs};
 use nvme::log::LogId;
 use nvme::opcode::AdminOpcode;
+use nvme::register::Configuration;
 use zerocopy::FromBytes;
 
-use super::admin::{identify, log};
+use super::admin::{admin, identify, log};
 use super::authentication::{allow, keys, login_to_discovery};
 use super::management::{Shelf, create, wanted};
 use super::*;
@@ -128,4 +129,52 @@ fn only_who_may_manage_is_offered_management() {
         assert_eq!(denied, Ok(()));
         assert_eq!(session.target.report().subsystems[0].namespaces.len(), 1 + usize::from(may));
     }
+}
+
+/// Some initiators give no name unless they are told one. Where any host may come that is one, too.
+#[test]
+fn a_host_without_a_name_comes_where_any_may() {
+    let (target, _) = super::management::target();
+    let unnamed = |target: &Target| {
+        let mut session = Session::on(target);
+        session.host = Nqn::unnamed();
+        session.open(false, false);
+        session
+    };
+    let mut session = unnamed(&target);
+    session.connect_admin();
+    assert!(identify(&mut session, Cns::CONTROLLER, 0).is_ok());
+    let mut discovery = unnamed(&target);
+    assert!(discovery.connect(0, &Nqn::discovery(), |_, _| {}).expect("answered").status().is_success());
+    assert_eq!(target.report().subsystems[0].controllers[0].host, "(unnamed)");
+    // It can be given a namespace, and is not remembered: the next one without a name may be another.
+    let mut manager = super::management::admin_of(&target, 1);
+    let nsid = create(&mut manager, &wanted(8)).expect("made");
+    assert_eq!(super::management::attach(&mut manager, nsid, &[session.controller]), Ok(()));
+    assert_eq!(super::management::active(&mut session), [1, nsid]);
+    let namespace = target.namespace(&subsystem(), nsid).expect("it is there");
+    assert!(Target::place_of(&namespace).expect("it can be read").is_some());
+    let mut again = unnamed(&target);
+    again.connect_admin();
+    assert_eq!(super::management::active(&mut again), [1]);
+    target.allow_any_host(&subsystem(), false).expect("it is there");
+    let refused = unnamed(&target).connect(0, &subsystem(), |_, _| {}).expect("answered").status();
+    assert_eq!(refused, Status::CONNECT_INVALID_HOST.do_not_retry());
+}
+
+/// An initiator that gives up its event requests when it detaches uses their identifiers again, for the properties by which it
+/// shuts the controller down. It got Command ID Conflict, and left without a shutdown.
+#[test]
+fn an_identifier_that_only_waits_for_an_event_is_free_for_fabrics_commands() {
+    let mut session = admin_session();
+    for id in [0xC001, 5] {
+        assert_eq!(super::admin::send_event_request(&mut session, id), None);
+    }
+    let shutdown = Configuration(Configuration::ENABLE.0 | 1 << 14);
+    let set = session.set_configuration(shutdown).expect("answered");
+    assert_eq!(set.status(), Status::SUCCESS, "Property Set has the identifier C001h here");
+    let again = session.set_configuration(shutdown).expect("answered");
+    assert_eq!(again.status(), Status::SUCCESS);
+    let admin = admin(AdminOpcode::KEEP_ALIVE, 5, 0, 0);
+    assert_eq!(status(session.send(&admin, &[])).kind(), Status::COMMAND_ID_CONFLICT);
 }
