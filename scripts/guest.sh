@@ -299,13 +299,17 @@ live() {
   stop
 }
 
+# The identity of a host that the targets know by its name.
+host_nqn=nqn.2014-08.org.nvmexpress:uuid:6f2d1c3a-5b7e-4d11-9a80-0c1d2e3f4a5b
+host_id=${host_nqn##*:}
+
 management() {
   local port
   port=$(free_port)
   echo "== guest: namespaces of a drive, made and deleted by the kernel's tools"
   "$yagura" drive format "$work/drive" --size 512MiB
-  serve --listen "127.0.0.1:$port" --drive "$work/drive"
-  fresh_share "PORT=$port"
+  serve --listen "127.0.0.1:$port" --drive "$work/drive" --host "nqn=$host_nqn,manage=yes"
+  fresh_share "PORT=$port" "HOST_NQN=$host_nqn" "HOST_ID=$host_id"
   guest/boot.sh "$image" "$share" management.sh
   "$yagura" target drive list --control "$work/control"
   "$yagura" target drive scrub --control "$work/control"
@@ -313,11 +317,7 @@ management() {
   "$yagura" drive check "$work/drive"
 }
 
-# The identity of a host that has keys, and keys of its own making: one that both ends know for the host, one for the
-# controller, one that nobody knows.
-host_nqn=nqn.2014-08.org.nvmexpress:uuid:6f2d1c3a-5b7e-4d11-9a80-0c1d2e3f4a5b
-host_id=${host_nqn##*:}
-
+# Keys of that host: one that both ends know for the host, one for the controller, one that nobody knows.
 make_keys() {
   "$yagura" nvme gen-dhchap-key --hash sha256 --output "$share/host.key"
   "$yagura" nvme gen-dhchap-key --hash sha512 --output "$share/controller.key"

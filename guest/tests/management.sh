@@ -2,7 +2,7 @@
 . /share/lib.sh
 H=10.0.2.2
 modprobe nvme-tcp
-nvme connect -t tcp -a $H -s "$PORT" -n "$NQN" >/dev/null
+nvme connect -t tcp -a $H -s "$PORT" -n "$NQN" --hostnqn "$HOST_NQN" --hostid "$HOST_ID" >/dev/null
 controller() { basename "$(dirname "$(grep -lx "$NQN" /sys/class/nvme/nvme*/subsysnqn | head -n 1)")"; }
 await controller
 device=/dev/$(controller)

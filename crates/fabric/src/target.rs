@@ -36,11 +36,13 @@ mod complaints;
 mod config;
 mod connection;
 mod controller;
+mod drain;
 mod driver;
 mod end;
 mod error_log;
 mod events;
 mod features;
+mod guests;
 mod identify;
 mod io;
 mod keep_alive;
@@ -52,6 +54,7 @@ mod ports;
 mod queue;
 mod report;
 mod reservation;
+mod rights;
 mod room;
 mod secure;
 mod serve;
@@ -60,6 +63,8 @@ mod shared;
 mod slots;
 mod stats;
 mod store;
+mod terms;
+mod transfers;
 
 pub use ana::ANA_GROUP_DEFAULT;
 pub(crate) use authentication::UNAUTHENTICATED_TIME_MAX;
@@ -153,8 +158,8 @@ impl Target {
         self.shared.remove_namespace(nqn, nsid)
     }
 
-    /// Lets the hosts of a subsystem make namespaces in a store, and delete and attach those of the store
-    /// (NVMe Base 2.0 §8.12). Connected controllers do not say so until they are made anew.
+    /// Lets those hosts of a subsystem that may manage ([`HostConfig::manage`]) make namespaces in a store, and delete and attach
+    /// those of the store (NVMe Base 2.0 §8.12). Connected controllers do not say so until they are made anew.
     ///
     /// # Errors
     /// No such subsystem.
@@ -176,12 +181,18 @@ impl Target {
         Box::pin(self.shared.adopt(nqn, store, namespace))
     }
 
-    /// Deletes a namespace that was taken in from a store, or made there by a host. Connected hosts are told.
+    /// Deletes a namespace that was taken in from a store, or made there by a host; with `attached` also one that hosts have at
+    /// the moment, which are told.
     ///
     /// # Errors
-    /// No such subsystem or namespace; the store could not.
-    pub fn delete_namespace<'a>(&'a self, nqn: &'a Nqn, nsid: u32) -> LocalFuture<'a, Result<(), DeleteError>> {
-        Box::pin(async move { self.shared.delete_managed(nqn, nsid).await })
+    /// No such subsystem or namespace; hosts have it; the store could not.
+    pub fn delete_namespace<'a>(
+        &'a self,
+        nqn: &'a Nqn,
+        nsid: u32,
+        attached: bool,
+    ) -> LocalFuture<'a, Result<(), DeleteError>> {
+        Box::pin(async move { self.shared.delete_managed(nqn, nsid, attached).await })
     }
 
     /// The subsystem and the identifier that are kept with a namespace of a store; `None` where it was never served.

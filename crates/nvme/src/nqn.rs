@@ -46,6 +46,21 @@ impl Nqn {
         self.as_str() == DISCOVERY
     }
 
+    /// What stands for the name of a host that says none. No name is read as this one, so that none can be listed.
+    pub fn unnamed() -> Nqn {
+        Nqn("".into())
+    }
+
+    /// Whether it is that.
+    pub fn is_unnamed(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Reads the field of a Connect command that names the host: its first byte may be its end.
+    pub fn host_field(field: &[u8; 256]) -> Result<Nqn, NqnError> {
+        if field[0] == 0 { Ok(Nqn::unnamed()) } else { Nqn::from_field(field) }
+    }
+
     /// The name of a subsystem that somebody else serves: any text without control characters. Linux's target takes whatever its
     /// operator has named a directory, and a host that insisted on the form could not reach it.
     pub fn foreign(text: &str) -> Result<Nqn, NqnError> {
@@ -107,7 +122,7 @@ fn is_well_formed(text: &str) -> bool {
 
 impl fmt::Display for Nqn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(if self.is_unnamed() { "(unnamed)" } else { &self.0 })
     }
 }
 

@@ -220,7 +220,8 @@ impl Driver {
             }
             let now = time::monotonic();
             if deadline.is_some_and(|deadline| deadline <= now) {
-                return Ok(true); // says nothing about the kernel's answers
+                self.spin.borrow_mut().cut_short(began.elapsed_monotonic());
+                return Ok(true);
             }
             if now >= until {
                 self.spin.borrow_mut().failed(budget);

@@ -23,6 +23,8 @@ use super::{
 use crate::{
     Buf, View, buf,
     file::{Late, Lifetime, OpenOptions},
+    runtime::{self, Context},
+    task::LocalFuture,
 };
 
 /// The granularity reported for buffered access: the smallest block NVMe knows.
@@ -122,23 +124,21 @@ impl File {
         late: Late<G>,
     ) -> (io::Result<()>, G) {
         let flags = if durable { libc::RWF_DSYNC } else { 0 };
-        let mut writing = Holding { op: None, held: Some(held), late };
-        let mut done = 0;
+        let left = Left::Write { offset, data, durable };
+        let mut writing = Holding { file: self, left, op: None, held: Some(held), late };
         let result = loop {
-            if done >= data.len() {
+            let Left::Write { offset, data, .. } = &writing.left else { unreachable!("it is a write") };
+            if data.is_empty() {
                 break Ok(());
             }
-            let rest = &data[done..];
-            let entry = opcode::Write::new(self.fd(), rest.as_ptr(), rest.len() as u32)
-                .offset(offset + done as u64)
-                .rw_flags(flags)
-                .build();
-            let view = Held::View(data.slice(done..));
+            let entry =
+                opcode::Write::new(self.fd(), data.as_ptr(), data.len() as u32).offset(*offset).rw_flags(flags).build();
+            let view = Held::View(data.clone());
             // SAFETY: the entry points into the view's block, which the slot keeps alive and nobody may write to.
             let op = unsafe { Op::start(driver.clone(), entry, view, &self.shared.descriptor, Kind::File) };
             match writing.run(op).await {
                 Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
-                Ok(count) => done += count,
+                Ok(count) => writing.left.advance(count),
                 Err(error) if is_transient(&error) => {}
                 Err(error) => break Err(error),
             }
@@ -152,7 +152,7 @@ impl File {
         held: G,
         late: Late<G>,
     ) -> (io::Result<()>, G) {
-        let mut syncing = Holding { op: None, held: Some(held), late };
+        let mut syncing = Holding { file: self, left: Left::Sync, op: None, held: Some(held), late };
         let result = loop {
             let entry = opcode::Fsync::new(self.fd()).flags(types::FsyncFlags::DATASYNC).build();
             // SAFETY: the entry points to nothing and names the descriptor.
@@ -215,15 +215,63 @@ impl File {
     }
 }
 
+/// What there is still to do.
+enum Left {
+    Write { offset: u64, data: View, durable: bool },
+    Sync,
+}
+
+impl Left {
+    /// So many bytes are written.
+    fn advance(&mut self, count: usize) {
+        if let Left::Write { offset, data, .. } = self {
+            *offset += count as u64;
+            *data = data.slice(count..);
+        }
+    }
+
+    /// The last system call of a future that has gone has ended so. Told as a failure, "not now" would make a medium read-only
+    /// that is as good as ever.
+    fn settle<G: 'static>(self, result: io::Result<()>, file: File, held: G, late: Late<G>) {
+        match result {
+            Err(error) if is_transient(&error) => self.go_on(file, held, late),
+            result => late(held, result),
+        }
+    }
+
+    /// Does it for a future that has gone: the kernel was only kept from it for the moment. (A box, and a task: this is as rare
+    /// as it gets.)
+    fn go_on<G: 'static>(self, file: File, held: G, late: Late<G>) {
+        // At the end of the reactor, or after it, nobody is told: there nothing goes on.
+        let Some(Context::Uring(driver)) = runtime::try_current() else { return };
+        if driver.remote().is_closed() {
+            return;
+        }
+        let own = driver.clone();
+        let rest: LocalFuture<'static, ()> = Box::pin(async move {
+            let (result, held) = match self {
+                Left::Write { offset, data, durable } => {
+                    file.write_at_holding(own, offset, data, durable, held, late).await
+                }
+                Left::Sync => file.sync_data_holding(own, held, late).await,
+            };
+            late(held, result);
+        });
+        driver.spawn(rest).detach();
+    }
+}
+
 /// An operation under way with what must stay held until the kernel is done. Dropping it leaves both to the reactor, which is
 /// the only case that costs an allocation.
-struct Holding<G: 'static> {
+struct Holding<'a, G: 'static> {
+    file: &'a File,
+    left: Left,
     op: Option<Op>,
     held: Option<G>,
     late: Late<G>,
 }
 
-impl<G: 'static> Holding<G> {
+impl<G: 'static> Holding<'_, G> {
     async fn run(&mut self, op: Op) -> io::Result<usize> {
         let op = self.op.insert(op);
         let (result, _) = std::future::poll_fn(|cx| Pin::new(&mut *op).poll(cx)).await;
@@ -232,11 +280,12 @@ impl<G: 'static> Holding<G> {
     }
 }
 
-impl<G: 'static> Drop for Holding<G> {
+impl<G: 'static> Drop for Holding<'_, G> {
     fn drop(&mut self) {
         let late = self.late;
         if let (Some(op), Some(held)) = (self.op.take(), self.held.take()) {
-            op.leave(Box::new(move |result| late(held, result)));
+            let (file, left) = (self.file.clone(), std::mem::replace(&mut self.left, Left::Sync));
+            op.leave(Box::new(move |result| left.settle(result, file, held, late)));
         }
     }
 }
@@ -339,4 +388,45 @@ fn block_size(descriptor: &OwnedFd, block_device: bool, direct: bool) -> io::Res
         .map(|stat| stat.stx_dio_offset_align)
         .filter(|&align| align.is_power_of_two())
         .unwrap_or(buf::ALIGN as u32))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, rc::Rc, time::Duration};
+
+    use super::*;
+    use crate::{Reactor, ReactorConfig, time};
+
+    /// The kernel may say "not now" to a write as to anything. To a write whose future was dropped that was told as its failure, and
+    /// the medium took no writes any more. (No file that a test can make says so: it is said in the kernel's place.)
+    #[test]
+    fn a_forgotten_write_that_met_a_busy_kernel_is_done_all_the_same() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("file");
+        let options = OpenOptions { create: Some(1 << 16), ..OpenOptions::default() };
+        let file = open(&path, &options).expect("created");
+        let late = |ended: Rc<Cell<Option<bool>>>, result: io::Result<()>| ended.set(Some(result.is_ok()));
+        let write = |offset| Left::Write { offset, data: Buf::copy_from(&[7; 4096]).freeze(), durable: false };
+        let main = async {
+            for (number, kind) in [io::ErrorKind::WouldBlock, io::ErrorKind::Interrupted].into_iter().enumerate() {
+                for left in [write(number as u64 * 8192), Left::Sync] {
+                    let ended = Rc::new(Cell::new(None));
+                    left.settle(Err(kind.into()), file.clone(), ended.clone(), late);
+                    assert_eq!(ended.get(), None, "it is not over");
+                    while ended.get().is_none() {
+                        time::sleep(Duration::from_millis(1)).await;
+                    }
+                    assert_eq!(ended.get(), Some(true));
+                }
+            }
+            let ended = Rc::new(Cell::new(None));
+            write(4096).settle(Err(io::ErrorKind::Other.into()), file.clone(), ended.clone(), late);
+            assert_eq!(ended.get(), Some(false), "what has failed has failed");
+        };
+        let bounded = async { time::timeout(Duration::from_secs(20), main).await.expect("it goes on") };
+        Reactor::run(ReactorConfig::default(), bounded).expect("a reactor");
+        let bytes = std::fs::read(&path).expect("the file");
+        let written = |at: usize| bytes[at..at + 4096].iter().all(|&byte| byte == 7);
+        assert_eq!([0, 4096, 8192].map(written), [true, false, true]);
+    }
 }

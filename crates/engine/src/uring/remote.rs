@@ -98,6 +98,11 @@ impl Remote {
     }
 
     /// Owner, at the end, when no task is left.
+    /// The reactor has ended, or is about to: no task runs any more.
+    pub(super) fn is_closed(&self) -> bool {
+        self.woken.lock().unwrap_or_else(PoisonError::into_inner).closed
+    }
+
     pub(super) fn close(&self) {
         self.woken.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
     }

@@ -84,6 +84,15 @@ impl Spin {
         self.average = (self.average * 2).clamp(BUDGET_MIN / MARGIN, self.max);
     }
 
+    /// A timer ended a spin after `elapsed` ns: in vain as well, and nothing follows that would tell why. Were it not charged, a
+    /// reactor whose timers come sooner than its budget is used up would spin for ever without an event.
+    pub(super) fn cut_short(&mut self, elapsed: u64) {
+        self.credit -= elapsed as i64;
+        if self.credit < 0 || self.probe_in.is_some() {
+            self.give_up();
+        }
+    }
+
     /// A sleep of `elapsed` ns was ended by an event.
     pub(super) fn slept(&mut self, elapsed: u64) {
         let wasted = std::mem::take(&mut self.wasted);
@@ -92,15 +101,20 @@ impl Spin {
         let overdrawn = wasted > 0 && self.credit < 0 && elapsed <= self.max;
         if probed || overdrawn {
             // A probe in vain counts whatever follows: a peer on our core that probes too makes our sleep a long one.
-            self.credit = 0;
-            self.probe_in = Some(self.distance);
-            self.distance = (self.distance * 2).min(PROBE_MAX);
+            self.give_up();
         } else if elapsed > self.max {
             self.credit = self.credit.max(0);
             self.probe_in = Some(self.probe_in.unwrap_or(1).max(1));
         } else if wasted == 0 {
             self.probe_in = self.probe_in.map(|waits| waits.saturating_sub(1));
         }
+    }
+
+    /// No more spinning but for probes, each after twice as many short waits as the one before.
+    fn give_up(&mut self) {
+        self.credit = 0;
+        self.probe_in = Some(self.distance);
+        self.distance = (self.distance * 2).min(PROBE_MAX);
     }
 }
 
@@ -193,6 +207,24 @@ mod tests {
             spun += wait(&mut spin, latency, false);
         }
         assert!(spun <= 200 * MAX, "{spun} ns spun in 900 waits of 10 ms");
+    }
+
+    /// A spin that a timer ended cost nothing: with timers that come sooner than its budget is used up a reactor to which nothing
+    /// was ever said spun for good.
+    #[test]
+    fn timers_do_not_make_spinning_free() {
+        let mut spin = spin();
+        let mut spun = 0;
+        for _ in 0..10_000 {
+            match spin.budget() {
+                0 => spin.slept(20_000),
+                budget => {
+                    spun += 20_000.min(budget);
+                    spin.cut_short(20_000.min(budget));
+                }
+            }
+        }
+        assert!(spun <= 20 * MAX, "{spun} ns spun in 10,000 waits of 20 us");
     }
 
     #[test]

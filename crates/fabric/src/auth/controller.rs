@@ -70,7 +70,8 @@ struct Challenged {
 /// at any time (NVMe Base 2.0 §8.13.4).
 pub struct ControllerSide {
     names: Names,
-    keys: Option<HostKeys>,
+    /// The host has one of these.
+    keys: Vec<HostKeys>,
     policy: Policy,
     concatenation: ConcatenationPolicy,
     expected: Expected,
@@ -80,17 +81,17 @@ pub struct ControllerSide {
 }
 
 impl ControllerSide {
-    /// For a queue of the host and subsystem `names`. Without `keys` every attempt fails. `concatenation` says
-    /// whether a host may ask for a key for TLS; that is for admin queues without a secure channel.
+    /// For a queue of the host and subsystem `names`: the host is to show that it knows one of `keys`. Without keys every attempt
+    /// fails. `concatenation` says whether a host may ask for a key for TLS; that is for admin queues without a secure channel.
     pub fn new(
         names: Names,
-        keys: Option<HostKeys>,
+        keys: impl IntoIterator<Item = HostKeys>,
         policy: Policy,
         concatenation: ConcatenationPolicy,
     ) -> ControllerSide {
         ControllerSide {
             names,
-            keys,
+            keys: keys.into_iter().collect(),
             policy,
             concatenation,
             expected: Expected::Negotiate,
@@ -100,8 +101,8 @@ impl ControllerSide {
     }
 
     /// Other keys, for transactions that begin from now on.
-    pub fn set_keys(&mut self, keys: Option<HostKeys>) {
-        self.keys = keys;
+    pub fn set_keys(&mut self, keys: impl IntoIterator<Item = HostKeys>) {
+        self.keys = keys.into_iter().collect();
     }
 
     /// Whether a transaction has begun and is not over.
@@ -187,7 +188,7 @@ impl ControllerSide {
     // AUTH_Negotiate (NVMe Base 2.0 §8.13.3.1) and our challenge.
 
     fn on_negotiate(&mut self, payload: &[u8]) -> Checked<()> {
-        if self.keys.is_none() {
+        if self.keys.is_empty() {
             return Err(Failure::PROTOCOL_NOT_USABLE);
         }
         if payload.len() > MESSAGE_BYTES_MAX {
@@ -240,15 +241,22 @@ impl ControllerSide {
 
     fn on_reply(&mut self, challenged: Challenged, payload: &[u8]) -> Checked<()> {
         let reply = ReplyParts::read(&challenged, payload)?;
-        let keys = self.keys.clone().ok_or(Failure::PROTOCOL_NOT_USABLE)?;
         let Challenged { transaction, ref challenge, sequence, .. } = challenged;
         let session = challenged.session(reply.dh_value)?;
         let session = session.as_ref();
-        let expected = derive::response(transaction, Role::Host, &keys.host, &self.names, challenge, sequence, session);
-        // In constant time: how much of a guess was right must not be seen.
-        if !openssl::memcmp::eq(&expected.map_err(library_failed)?, reply.response) {
-            return Err(Failure::FAILED);
+        let answered = reply.challenge.is_some() && reply.sequence != 0;
+        let mut shown: Option<&HostKeys> = None;
+        for keys in &self.keys {
+            let (names, key) = (&self.names, &keys.host);
+            let expected = derive::response(transaction, Role::Host, key, names, challenge, sequence, session);
+            // In constant time: how much of a guess was right must not be seen.
+            let same = openssl::memcmp::eq(&expected.map_err(library_failed)?, reply.response);
+            // Of two with one key for the host the one that can answer it.
+            if same && shown.is_none_or(|shown| answered && shown.controller.is_none()) {
+                shown = Some(keys);
+            }
         }
+        let keys = shown.cloned().ok_or(Failure::FAILED)?;
         let wants_psk = transaction.concatenation != Concatenation::NONE.0;
         // A challenge that repeats ours asks us to answer a question of our own.
         if reply.challenge == Some(challenge.as_slice()) || (wants_psk && reply.challenge.is_none()) {

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use nvme::{Status, Submission};
 
 use super::attention::Attention;
-use super::connection::{Connection, Fusing};
+use super::connection::Connection;
 use super::controller::Controller;
 use super::limits::ABORTS_MAX;
 use super::slots::{Slot, Stage};
@@ -126,18 +126,6 @@ impl Connection {
             Stage::Capsule | Stage::Waiting | Stage::Transfer | Stage::Ready => {}
         }
         entry.abort = Some(ticket);
-        let data_on_its_way = matches!(entry.stage, Stage::Capsule | Stage::Transfer);
-        let partner = if data_on_its_way { None } else { entry.partner.take() };
-        if self.fusing == Fusing::First(slot) && !data_on_its_way {
-            self.fusing = Fusing::Failed;
-        }
-        // Data that the host was asked for, or has begun to send, will come: its buffer waits for it, and only then is the
-        // command answered (with its partner, if it has one). It is not executed whatever comes.
-        self.fail(slot, Status::ABORT_REQUESTED);
-        if let Some(partner) = partner {
-            // One half is never executed without the other (NVMe Base 2.0c §3.4.2).
-            self.slots.at(partner).partner = None;
-            self.fail(partner, Status::FAILED_FUSED);
-        }
+        self.end_unbegun(slot, Status::ABORT_REQUESTED);
     }
 }

@@ -8,6 +8,7 @@ use super::config::{ConfigError, HostConfig, PortId};
 use super::limits::HOSTS_MAX;
 use super::shared::{Change, Shared};
 use crate::auth::HostKeys;
+use crate::tls::RetainedPsk;
 
 /// See the module. A new subsystem lets in any host, at every port.
 pub(super) struct Access {
@@ -34,7 +35,12 @@ impl Access {
     }
 
     pub fn allows(&self, host: &Nqn) -> bool {
-        self.any || self.hosts.contains_key(host)
+        self.any || self.lists(host)
+    }
+
+    /// Whether the operator has named the host.
+    pub fn lists(&self, host: &Nqn) -> bool {
+        self.hosts.contains_key(host)
     }
 
     /// What is known of a host that is let in: nothing, where it is not on the list.
@@ -130,10 +136,21 @@ impl Shared {
 
     pub fn allow_host(&self, nqn: &Nqn, host: &Nqn, config: HostConfig) -> Result<(), ConfigError> {
         let keys = config.tls_keys.clone();
+        let others = self.host_config(nqn, host).tls_keys != keys;
         // First, so that nobody who comes in by one of them is overlooked when the controllers are ended.
         self.secure.forget_generated(host, nqn);
         self.change_access(nqn, Some(host), |access| access.allow(host.clone(), config))?;
-        self.secure.replace(host, nqn, keys)
+        if others { self.replace_tls_keys(nqn, host, keys) } else { Ok(()) }
+    }
+
+    /// Gives a host other keys for TLS. Whoever has come by one of the old ones since its controllers were ended goes, too; who
+    /// comes by one later is not listed.
+    fn replace_tls_keys(&self, nqn: &Nqn, host: &Nqn, keys: Vec<RetainedPsk>) -> Result<(), ConfigError> {
+        self.secure.replace(host, nqn, keys)?;
+        let state = self.lock();
+        let own = state.controllers.values().filter(|found| found.subsystem() == nqn && found.host() == host);
+        own.filter(|controller| controller.is_secure()).for_each(|controller| controller.end());
+        Ok(())
     }
 
     pub fn deny_host(&self, nqn: &Nqn, host: &Nqn) -> Result<(), ConfigError> {
@@ -143,6 +160,6 @@ impl Shared {
             let missing = || ConfigError::NoHost { subsystem: nqn.clone(), host: host.clone(), any: access.any() };
             listed.then_some(()).ok_or_else(missing)
         })?;
-        self.secure.replace(host, nqn, Vec::new())
+        self.replace_tls_keys(nqn, host, Vec::new())
     }
 }

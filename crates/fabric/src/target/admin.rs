@@ -19,10 +19,13 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::commands::align_in_capsule;
 use super::connection::{Connection, HeldConnect, Phase};
 use super::controller::{ConfigurationChange, Controller, Identity};
+use super::guests::Place;
 use super::io::{self, Plan};
 use super::limits::{ADMIN_QUEUE_ENTRIES_MAX, QUEUE_END_STEP, QUEUE_END_TIME_MAX};
 use super::newcomers::Authenticating;
+use super::secure::REFUSED;
 use super::shared::Refused;
+use super::terms::{Entrance, Terms};
 use super::{features, identify, logs, manage};
 
 /// CAP.TO: how long a host waits for CSTS.RDY, in units of 500 ms. We are ready at once; chosen generously for a slow link.
@@ -43,7 +46,7 @@ impl Refusal {
     fn of(refused: Refused) -> Refusal {
         match refused {
             Refused::Subsystem => Refusal::in_data(offset_of!(ConnectData, subnqn)),
-            Refused::Host => Refusal(Status::CONNECT_INVALID_HOST.do_not_retry(), 0),
+            Refused::Host | Refused::Insecure => Refusal(Status::CONNECT_INVALID_HOST.do_not_retry(), 0),
             Refused::Busy => Refusal(Status::CONNECT_CONTROLLER_BUSY, 0),
         }
     }
@@ -75,7 +78,7 @@ impl Connection {
             return Err(Status::SEQUENCE_ERROR.do_not_retry());
         }
         // Looked at first: a host that asks for what is not served is told so, and not that its data has the wrong length.
-        let managed = |controller: &Arc<Controller>| self.shared.is_managed(controller.subsystem());
+        let managed = |controller: &Arc<Controller>| self.shared.may_manage(controller);
         let of_manage = || manage::data_bytes(command).filter(|_| self.controller.as_ref().is_some_and(managed));
         match features::data_bytes(command).or_else(of_manage) {
             Some(bytes) => io::plan_from_host(command, bytes, capsule_bytes),
@@ -125,28 +128,33 @@ impl Connection {
         if data.hostid == [0; 16] {
             return Err(Refusal::in_data(offset_of!(ConnectData, hostid)));
         }
-        let host = Nqn::from_field(&data.hostnqn);
+        let host = Nqn::host_field(&data.hostnqn);
         let host = host.map_err(|_| Refusal::in_data(offset_of!(ConnectData, hostnqn)))?;
         let subsystem = Nqn::from_field(&data.subnqn);
         let subsystem = subsystem.map_err(|_| Refusal::in_data(offset_of!(ConnectData, subnqn)))?;
         self.check_secure(&host, &subsystem, now).map_err(Refusal::of)?;
         let secure = self.origin.psk.is_some();
         let identity = Identity { subsystem, host, host_id: data.hostid, port: self.origin.port, secure };
-        self.shared.admit(&identity).map_err(Refusal::of)?;
-        if !self.shared.may_connect(&identity) {
-            return Err(Refusal::of(Refused::Host));
-        }
         let qid = fields.qid.get();
-        self.concatenation_required = self.shared.must_concatenate(&identity, qid, now).map_err(Refusal::of)?;
+        let psk = self.origin.psk.clone();
+        let entrance = Entrance { qid, psk: psk.as_deref() };
+        let terms = self.shared.look_up(&identity, &entrance).map_err(|refused| {
+            if refused == Refused::Insecure {
+                self.shared.complaints.tell(now, &identity.host, REFUSED, &"this host must use TLS here");
+            }
+            Refusal::of(refused)
+        })?;
+        self.concatenation_required = terms.concatenate;
         let profile = self.shared.config.profile;
         let entries_max = if qid == 0 { ADMIN_QUEUE_ENTRIES_MAX } else { profile.io_queue_entries_max };
         let sqsize = fields.sqsize.get();
         if sqsize == 0 || sqsize >= entries_max {
             return Err(Refusal::in_command(offset_of!(ConnectFields, sqsize)));
         }
-        let authenticating = self.place_to_authenticate(&identity, now).map_err(Refusal::of)?;
+        let guest = self.place_of_guest(&terms, qid, &identity.host, now)?;
+        let authenticating = self.place_to_authenticate(&terms, &identity, now).map_err(Refusal::of)?;
         let controller = if qid == 0 {
-            self.make_controller(&fields, &data, identity, now)?
+            self.make_controller(&fields, &data, identity, (&entrance, &terms), now)?
         } else {
             let joined = self.join_controller(qid, &data, &identity)?;
             joined.ok_or_else(|| {
@@ -155,11 +163,21 @@ impl Connection {
                 Refusal(Status::SEQUENCE_ERROR, 0)
             })?
         };
+        self.guest = Some(guest);
         self.queue.qid = qid;
         self.queue.entries = sqsize + 1;
         self.queue.head = 0;
         self.queue.flow_control = fields.cattr & connect_attributes::DISABLE_SQ_FLOW_CONTROL == 0;
         Ok((controller, authenticating))
+    }
+
+    fn place_of_guest(&self, terms: &Terms, qid: u16, host: &Nqn, now: Instant) -> Result<Place, Refusal> {
+        let peer = self.origin.peer;
+        self.shared.guests.place(terms.standing, qid, peer.ip(), host).ok_or_else(|| {
+            let reason = format!("hosts that are on no list, {host} or this address have all that they may have");
+            self.shared.complaints.tell(now, &peer, REFUSED, &reason);
+            Refusal::of(Refused::Busy)
+        })
     }
 
     /// Connect of an admin queue: a new controller (the dynamic model only).
@@ -168,13 +186,14 @@ impl Connection {
         fields: &ConnectFields,
         data: &ConnectData,
         identity: Identity,
+        (entrance, terms): (&Entrance<'_>, &Terms),
         now: Instant,
     ) -> Result<u16, Refusal> {
         if data.cntlid.get() != CONTROLLER_ID_DYNAMIC {
             return Err(Refusal::in_data(offset_of!(ConnectData, cntlid)));
         }
         let attention = self.attention.clone();
-        let controller = self.shared.add_controller(identity, attention).map_err(Refusal::of)?;
+        let controller = self.shared.add_controller(identity, attention, entrance, terms).map_err(Refusal::of)?;
         let id = controller.id();
         if !controller.set_keep_alive(fields.kato.get(), now) {
             self.shared.remove_controller(id);

@@ -7,12 +7,14 @@
 
 use std::collections::BTreeMap;
 
-use nvme::AnaState;
 use nvme::ana::{AnaGroup, AnaHeader};
+use nvme::{AnaState, Nqn};
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::config::{ConfigError, PortId};
+use super::controller::Controller;
 use super::limits::ANA_GROUPS_MAX;
+use super::shared::{Change, Shared};
 
 /// The group of a namespace that was not given one.
 pub const ANA_GROUP_DEFAULT: u32 = 1;
@@ -83,6 +85,53 @@ impl AnaGroups {
 /// Whether a group has an identifier that there can be.
 pub(super) fn check(group: u32) -> Result<(), ConfigError> {
     if (1..=ANA_GROUPS_MAX).contains(&group) { Ok(()) } else { Err(ConfigError::AnaGroup(group)) }
+}
+
+impl Shared {
+    pub fn set_ana_state(&self, nqn: &Nqn, port: PortId, group: u32, wanted: AnaState) -> Result<(), ConfigError> {
+        let mut state = self.lock();
+        if state.ports.get(port).is_none() {
+            return Err(ConfigError::NoPort(port));
+        }
+        if !state.subsystem(nqn)?.groups.set(port, group, wanted)? {
+            return Ok(());
+        }
+        // Entering the Change state is not told; what comes of it is (NVMe Base 2.0 §8.1.1.9).
+        let told = wanted != AnaState::Change;
+        self.changed(&mut state, &Change::Ana { nqn, port: Some(port), told });
+        Ok(())
+    }
+
+    /// Moves a namespace to another group.
+    pub fn set_ana_group(&self, nqn: &Nqn, nsid: u32, group: u32) -> Result<(), ConfigError> {
+        check(group)?;
+        let mut state = self.lock();
+        let subsystem = state.subsystem(nqn)?;
+        let attached = subsystem.namespaces.get_mut(&nsid).ok_or(ConfigError::NoNamespace(nsid))?;
+        let before = std::mem::replace(&mut attached.group, group);
+        if let Some(managed) = subsystem.managed.get_mut(&nsid) {
+            managed.attachment.group = group; // kept with the next change of where it is attached
+        }
+        if before != group {
+            subsystem.groups.members_changed(before);
+            subsystem.groups.members_changed(group);
+            self.changed(&mut state, &Change::Ana { nqn, port: None, told: true });
+        }
+        Ok(())
+    }
+
+    /// The ANA log page as a controller gives it.
+    pub fn ana_page(&self, controller: &Controller, groups_only: bool) -> Vec<u8> {
+        let state = self.lock();
+        let Some(subsystem) = state.subsystems.get(controller.subsystem()) else { return Vec::new() };
+        let members = |group| {
+            let found = subsystem.namespaces.values();
+            let found =
+                found.filter(|found| found.group == group && subsystem.is_attached(found.nsid, controller.id()));
+            found.map(|attached| attached.nsid).collect()
+        };
+        subsystem.groups.page(controller.port(), members, groups_only)
+    }
 }
 
 #[cfg(test)]

@@ -8,11 +8,15 @@ use nvme::{AnaState, Nqn};
 use super::connection::Connection;
 use super::reservation::Reservations;
 use super::shared::{Change, Shared};
+use super::slots::Addressed;
 
 /// See the module.
 #[derive(Clone)]
 pub(super) struct Attached {
     pub nsid: u32,
+    /// No two namespaces of a target have the same one, nor has one that was removed and added again: a command that was
+    /// meant for the one must not reach the other, whose opener has locks of its own.
+    pub life: u64,
     pub info: NamespaceInfo,
     /// Its ANA group, and that group's state at the port of whoever asked.
     pub group: u32,
@@ -28,6 +32,11 @@ pub(super) struct Attached {
 }
 
 impl Attached {
+    /// What a command that is for it keeps of it.
+    pub fn addressed(&self) -> Addressed {
+        Addressed { namespace: self.namespace.clone(), info: self.info.clone(), life: self.life }
+    }
+
     /// Whether it takes writes, at this moment.
     pub fn writability(&self) -> Writability {
         self.namespace.writability()

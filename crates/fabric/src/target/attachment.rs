@@ -47,7 +47,11 @@ impl Hosts {
         self.any != self.named.contains(host)
     }
 
+    /// A host without a name can't be told from another one, and begins with what any host does.
     pub fn set(&mut self, host: &Nqn, included: bool) {
+        if host.is_unnamed() {
+            return;
+        }
         if included == self.any {
             self.named.remove(host);
         } else {
@@ -170,6 +174,15 @@ impl Shared {
 }
 
 impl State {
+    /// The hosts that have a namespace at the moment, each once.
+    pub fn hosts_with(&self, nqn: &Nqn, nsid: u32) -> Vec<Nqn> {
+        let managed = self.subsystems.get(nqn).and_then(|subsystem| subsystem.managed.get(&nsid));
+        let controllers = managed.into_iter().flat_map(|managed| &managed.controllers);
+        let alive = controllers.filter_map(|id| self.controllers.get(id)).filter(|controller| !controller.is_ended());
+        let hosts: BTreeSet<&Nqn> = alive.map(|controller| controller.host()).collect();
+        hosts.into_iter().cloned().collect()
+    }
+
     /// Forgets a controller that has gone. What changes for others: namespaces, and the controllers that got them.
     pub fn part(&mut self, gone: &Controller) -> Vec<(u32, u16)> {
         let State { subsystems, controllers, .. } = self;

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use super::abort::AbortRequest;
-use super::reservation::DrainRequest;
+use super::drain::DrainRequest;
 
 /// How a connection's task is called from elsewhere: another connection, another thread.
 #[derive(Default)]
@@ -16,7 +16,7 @@ pub(super) struct Attention {
 }
 
 /// What is left for a connection beside the call. Bounded: no more than ABORTS_MAX of one association are under way, and one
-/// change of reservations per namespace.
+/// change of reservations and one of attachments per namespace.
 #[derive(Default)]
 struct Mail {
     /// For an I/O queue.

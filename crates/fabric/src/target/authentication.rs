@@ -28,8 +28,9 @@ use super::end::End;
 use super::io::{self, Plan};
 use super::limits::{AUTHENTICATION_TIME_MAX, TERM_TIME_MAX};
 use super::newcomers::Authenticating;
-use super::shared::{Refused, Shared, Subsystem};
+use super::shared::{Refused, Shared};
 use super::slots::Stage;
+use super::terms::Terms;
 use crate::auth::{ConcatenationPolicy, ControllerSide, HostKeys, Names, Verdict};
 
 /// How long the word that an authentication failed is held back. Chosen: no host notices it, and a guesser has one try a
@@ -74,7 +75,7 @@ impl Authentication {
     fn new(
         config: &TargetConfig,
         controller: &Controller,
-        keys: Option<HostKeys>,
+        keys: Vec<HostKeys>,
         concatenation: ConcatenationPolicy,
     ) -> Authentication {
         let names = Names { host: controller.host().clone(), subsystem: controller.subsystem().clone() };
@@ -84,16 +85,6 @@ impl Authentication {
 }
 
 impl Shared {
-    /// The keys by which a host authenticates to a subsystem; to the discovery subsystem by those of any.
-    fn host_keys(&self, subsystem: &Nqn, host: &Nqn) -> Option<HostKeys> {
-        let state = self.lock();
-        let keys = |found: &Subsystem| found.access.config(host).keys;
-        match subsystem.is_discovery() {
-            true => state.subsystems.values().find_map(keys),
-            false => state.subsystems.get(subsystem).and_then(keys),
-        }
-    }
-
     /// Gives a host other keys: who authenticates from now on does so by these. What has authenticated goes on.
     pub fn set_host_keys(&self, subsystem: &Nqn, host: &Nqn, keys: HostKeys) -> Result<(), ConfigError> {
         let mut state = self.lock();
@@ -111,11 +102,6 @@ impl Shared {
     pub fn host_config(&self, subsystem: &Nqn, host: &Nqn) -> HostConfig {
         self.lock().subsystems.get(subsystem).map_or_else(HostConfig::default, |found| found.access.config(host))
     }
-
-    /// Whether a host may connect with the keys there are, or without.
-    pub fn may_connect(&self, identity: &Identity) -> bool {
-        !self.config.require_authentication || self.host_keys(&identity.subsystem, &identity.host).is_some()
-    }
 }
 
 impl Connection {
@@ -125,15 +111,11 @@ impl Connection {
     /// There is none at the moment.
     pub(super) fn place_to_authenticate(
         &self,
+        terms: &Terms,
         identity: &Identity,
         now: Instant,
     ) -> Result<Option<Authenticating>, Refused> {
-        // What the discovery subsystem says is open to hosts with keys too, as it is at other targets, unless everybody has
-        // to authenticate.
-        let all = self.shared.config.require_authentication || self.concatenation_required;
-        let open = identity.subsystem.is_discovery() && !all;
-        // A secure channel made by authentication is one: what came over it knows the host's key.
-        if open || self.is_concatenated() || self.shared.host_keys(&identity.subsystem, &identity.host).is_none() {
+        if !terms.authenticate {
             return Ok(None);
         }
         let place = self.shared.newcomers.authenticate(self.origin.peer.ip(), &identity.host);
@@ -151,7 +133,7 @@ impl Connection {
             self.shared.let_in(controller);
             return 0;
         }
-        let keys = self.shared.host_keys(controller.subsystem(), controller.host());
+        let keys = self.shared.lock().host_keys(controller.subsystem(), controller.host());
         let mut authentication = Authentication::new(&self.shared.config, controller, keys, self.concatenation());
         authentication.required = place;
         authentication.time_limit = Some(now + AUTHENTICATION_TIME_MAX);
@@ -175,7 +157,7 @@ impl Connection {
     pub(super) fn authenticate(&mut self, slot: u16, kind: FabricsType, now: Instant) {
         let Some(controller) = &self.controller else { return };
         if self.authentication.is_none() {
-            let keys = self.shared.host_keys(controller.subsystem(), controller.host());
+            let keys = self.shared.lock().host_keys(controller.subsystem(), controller.host());
             let authentication = Authentication::new(&self.shared.config, controller, keys, self.concatenation());
             self.authentication = Some(Box::new(authentication));
         }
@@ -194,7 +176,7 @@ impl Connection {
         super::commands::align_in_capsule(entry);
         let payload = entry.data.to_vec();
         let Some(controller) = &self.controller else { return };
-        let keys = || self.shared.host_keys(controller.subsystem(), controller.host());
+        let keys = || self.shared.lock().host_keys(controller.subsystem(), controller.host());
         let Some(authentication) = &mut self.authentication else { return };
         let Some(mut side) = authentication.side.take() else {
             // The one before it is not answered yet: no host sends so.

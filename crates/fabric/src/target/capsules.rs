@@ -31,8 +31,12 @@ impl Connection {
     /// Goes on with a capsule that waits for room, if there is some now.
     pub(super) fn resume(&mut self) {
         let Some(slot) = self.paused else { return };
-        let bytes = self.slots.at(slot).wanted;
-        if self.capsules.take(bytes) {
+        let entry = self.slots.at(slot);
+        let bytes = entry.wanted;
+        if entry.doomed.is_some() {
+            self.paused = None;
+            self.current = Some(slot); // its data is counted and thrown away
+        } else if self.capsules.take(bytes) {
             self.paused = None;
             self.current = Some(slot);
             let entry = self.slots.at(slot);

@@ -20,19 +20,16 @@ use super::end::End;
 use super::io::{self, Operation, Outcome, Plan, Work};
 use super::limits::COPY_BUFFER_BYTES;
 use super::manage::Request;
-use super::reservation::Rights;
-use super::slots::{Addressed, Slot, Stage};
+use super::slots::{Slot, Stage};
 use super::stats::CommandKind;
 
 impl Connection {
     /// What the command in `slot` needs before it can run, or the status it is refused with. Its capsule brings
     /// `capsule_bytes` of data.
     pub(super) fn plan(&mut self, slot: u16, capsule_bytes: u32) -> Result<Plan, Status> {
-        let entry = self.slots.at(slot);
-        let command = entry.command;
-        let owns_id = entry.owns_id;
+        let command = self.slots.at(slot).command;
         let before = std::mem::take(&mut self.fusing);
-        let planned = if !owns_id {
+        let planned = if self.has_used_identifier(slot) {
             Err(Status::COMMAND_ID_CONFLICT.do_not_retry())
         } else if !command.uses_sgl() {
             Err(Status::INVALID_FIELD.do_not_retry())
@@ -48,12 +45,21 @@ impl Connection {
         self.fuse(before, slot, &command, planned)
     }
 
+    /// Whether another command that is not answered has the identifier. One that only waits for an event does not count against
+    /// a Fabrics command: a host that detaches may have given up its event requests, and then uses their identifiers for the
+    /// properties by which it shuts the controller down. Refused, it could not do so in order.
+    fn has_used_identifier(&self, slot: u16) -> bool {
+        let Some(own) = self.slots.get(slot).filter(|own| !own.owns_id) else { return false };
+        let in_the_way = |other: &Slot| other.stage != Stage::Parked || own.command.fabrics_type().is_none();
+        let id = own.command.command_id;
+        self.slots.iter().any(|(other, entry)| other != slot && entry.command.command_id == id && in_the_way(entry))
+    }
+
     fn plan_io(&mut self, slot: u16, command: &Submission, capsule_bytes: u32) -> Result<Plan, Status> {
         if let Some(fabrics) = command.fabrics_type() {
             let known = fabrics == FabricsType::DISCONNECT;
             return if known { Ok(Plan::Run) } else { Err(Status::INVALID_OPCODE.do_not_retry()) };
         }
-        self.refresh_namespaces();
         let kind = CommandKind::of(NvmOpcode(command.opcode)).filter(|&kind| self.shared.config.profile.offers(kind));
         let kind = kind.ok_or(Status::INVALID_OPCODE.do_not_retry())?;
         let nsid = command.nsid.get();
@@ -64,29 +70,12 @@ impl Connection {
         }
         let entry = self.slots.at(slot);
         entry.kind = Some(kind);
-        entry.addressed = Some(Addressed { namespace: attached.namespace.clone(), info: attached.info.clone() });
+        entry.addressed = Some(attached.addressed());
         let planned = io::plan(command, kind, &attached.info, capsule_bytes);
-        if !self.is_admitted(command) {
+        if !self.is_admitted(found, command) {
             return Err(Status::RESERVATION_CONFLICT.do_not_retry());
         }
         planned
-    }
-
-    pub(super) fn find_namespace(&self, nsid: u32) -> Option<usize> {
-        self.namespaces.binary_search_by_key(&nsid, |attached| attached.nsid).ok()
-    }
-
-    /// Looks again at what the subsystem has, if that has changed.
-    pub(super) fn refresh_namespaces(&mut self) {
-        let generation = self.shared.generation();
-        if generation != self.generation
-            && let Some(controller) = &self.controller
-        {
-            self.namespaces = self.shared.namespaces(controller);
-            self.rights.clear();
-            self.rights.resize(self.namespaces.len(), Rights::default());
-            self.generation = generation;
-        }
     }
 
     /// Brings the halves of a fused pair together. `before` is what the command before left.
@@ -152,13 +141,12 @@ impl Connection {
         }
     }
 
-    /// Lets a command fail that has not been executed: at once, or where its data is on its way, when that has arrived.
+    /// Lets a command fail that has not been executed: at once, or where its data is on its way, when that has arrived. What it
+    /// holds goes at once in any case.
     pub(super) fn fail(&mut self, slot: u16, status: Status) {
         let entry = self.slots.at(slot);
         match entry.stage {
-            Stage::Capsule | Stage::Transfer => {
-                entry.doomed.get_or_insert(status);
-            }
+            Stage::Capsule | Stage::Transfer => self.doom(slot, status),
             Stage::Waiting => {
                 self.waiting.retain(|&waiting| waiting != slot);
                 self.answer(slot, status, 0);
@@ -192,10 +180,9 @@ impl Connection {
         if self.fusing == Fusing::First(slot) {
             self.fusing = Fusing::Failed;
         }
-        let partner = self.slots.at(slot).partner.take();
+        let partner = self.part(slot);
         self.answer(slot, status, 0);
         if let Some(partner) = partner {
-            self.slots.at(partner).partner = None;
             self.fail(partner, Status::FAILED_FUSED);
         }
     }
@@ -272,6 +259,7 @@ impl Connection {
             self.finish(end);
         }
         let slot = loop {
+            self.look_again();
             let slot = self.ready.pop_front()?;
             if self.may_begin(slot) {
                 break slot;

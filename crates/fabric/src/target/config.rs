@@ -149,6 +149,9 @@ pub struct HostConfig {
     /// Where it must use TLS it may come without for as long as it takes to make a key by authentication (secure channel
     /// concatenation, NVMe Base 2.0c §8.13.5.9), for which it needs `keys`.
     pub concatenation: bool,
+    /// It may make, delete, attach and detach the namespaces of its subsystem's stores (NVMe Base 2.0c §8.12), also those of other
+    /// hosts. Nobody may who was not told so: who may use a namespace must not thereby be able to destroy all.
+    pub manage: bool,
 }
 
 /// Why a target can not be set up as asked.

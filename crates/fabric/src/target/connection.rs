@@ -28,8 +28,9 @@ use super::authentication::Authentication;
 use super::balance::Load;
 use super::controller::Controller;
 use super::end::End;
+use super::guests::Place;
 use super::io::Plan;
-use super::limits::{DIRECT_BYTES_MIN, H2C_DATA_BYTES_MAX, HANDSHAKE_TIME_MAX, SEND_BYTES_MAX, TERM_TIME_MAX};
+use super::limits::{H2C_DATA_BYTES_MAX, HANDSHAKE_TIME_MAX, SEND_BYTES_MAX, TERM_TIME_MAX};
 use super::manage::Request;
 use super::newcomers::Connecting;
 use super::ports::Origin;
@@ -38,6 +39,7 @@ use super::reservation::Rights;
 use super::room::DataRoom;
 use super::shared::{Attached, Shared};
 use super::slots::{Slots, Stage};
+use super::transfers::Patience;
 use crate::tcp::{
     CapsuleCmd, DataPdu, Decoder, Encoder, Event, FatalError, Header, IcReq, IcResp, Pdu, ReadyToTransfer, Role, Rules,
 };
@@ -64,6 +66,8 @@ pub(super) struct Connection {
     pub(super) time_limit: Instant,
     /// Its place among the connections that have not got through Connect yet.
     pub(super) connecting: Option<Connecting>,
+    /// Its place among the queues of hosts that are let in as anybody is.
+    pub(super) guest: Option<Place>,
     pub(super) queue: Queue,
     pub(super) controller: Option<Arc<Controller>>,
     pub(super) authentication: Option<Box<Authentication>>,
@@ -96,6 +100,7 @@ pub(super) struct Connection {
     /// Commands that manage namespaces, and their slots.
     pub(super) requests: VecDeque<(u16, Box<Request>)>,
     outbox: VecDeque<Reply>,
+    pub(super) patience: Patience,
     /// Asynchronous Event Requests outstanding.
     pub(super) events: VecDeque<u16>,
     pub(super) aborts: Aborts,
@@ -118,6 +123,7 @@ impl Connection {
             encoder: Encoder { header_digest: false, data_digest: false, alignment_code: 0 },
             time_limit: now + HANDSHAKE_TIME_MAX,
             connecting: None,
+            guest: None,
             queue: Queue { qid: 0, entries: 1, head: 0, flow_control: true, epoch: 0 },
             controller: None,
             authentication: None,
@@ -139,6 +145,7 @@ impl Connection {
             flushes_pending: 0,
             requests: VecDeque::new(),
             outbox: VecDeque::new(),
+            patience: Patience::default(),
             events: VecDeque::new(),
             aborts: Aborts::default(),
             end: None,
@@ -202,6 +209,7 @@ impl Connection {
         if self.attention.take() {
             self.attend();
         }
+        self.look_for_withheld_data(now);
         if self.keep_alive_deadline().is_some_and(|deadline| now >= deadline)
             && let Some(controller) = &self.controller
             && let Some(end) = controller.keep_alive_end(now)
@@ -217,7 +225,10 @@ impl Connection {
     /// When [`Connection::poll`] must be called at the latest.
     pub fn deadline(&self) -> Option<Instant> {
         match self.phase {
-            Phase::Live => self.keep_alive_deadline().into_iter().chain(self.authentication_deadline()).min(),
+            Phase::Live => {
+                let deadlines = [self.keep_alive_deadline(), self.authentication_deadline(), self.patience.next_look];
+                deadlines.into_iter().flatten().min()
+            }
             Phase::Closed => None,
             _ => Some(self.held.map_or(self.time_limit, |held| held.next.min(self.time_limit))),
         }
@@ -256,23 +267,6 @@ impl Connection {
         }
     }
 
-    /// Lends the buffer in which the data to come belongs, where what remains of the PDU fills it exactly and is long
-    /// enough to be worth a receive of its own. Give it back by [`Connection::received_directly`].
-    pub fn take_direct(&mut self) -> Option<Buf> {
-        let remaining = self.decoder.data_remaining();
-        let slot = self.slots.get_mut(self.current.filter(|_| remaining >= DIRECT_BYTES_MIN)?)?;
-        // Spare capacity beyond the PDU would swallow the start of the next one.
-        (slot.data.capacity() - slot.data.len() == remaining).then(|| std::mem::take(&mut slot.data))
-    }
-
-    /// Takes the lent buffer back with `bytes` more in it than it had.
-    pub fn received_directly(&mut self, buf: Buf, bytes: usize, now: Instant) {
-        let Some(current) = self.current.filter(|_| self.end.is_none()) else { return };
-        self.decoder.data_received(&buf[buf.len() - bytes..]);
-        self.slots.at(current).data = buf;
-        self.receive(&[], now);
-    }
-
     fn on_pdu(&mut self, pdu: Pdu, now: Instant) -> Result<(), FatalError> {
         match pdu {
             Pdu::IcReq(request) => self.on_ic_req(request),
@@ -306,6 +300,7 @@ impl Connection {
 
     fn on_command(&mut self, capsule: CapsuleCmd, now: Instant) -> Result<(), FatalError> {
         self.current = None;
+        self.look_again();
         if self.slots.len() >= usize::from(self.queue.entries) {
             let what = "more commands than the queue has entries";
             return Err(FatalError::limit(PduType::CAPSULE_CMD, what, self.queue.entries));
@@ -322,6 +317,9 @@ impl Connection {
                 self.waiting.push_back(slot);
                 self.grant();
             }
+        }
+        if matches!(self.slots.get(slot), Some(entry) if entry.stage.is_before_data()) {
+            self.expect_data(now);
         }
         Ok(())
     }
@@ -354,48 +352,6 @@ impl Connection {
         }
         self.slots.at(slot).charged = bytes;
         true
-    }
-
-    /// Data for an R2T: in order, within what was asked for (NVMe/TCP 1.0 §3.6.2.8).
-    fn on_h2c_data(&mut self, pdu: DataPdu) -> Result<(), FatalError> {
-        let kind = PduType::H2C_DATA;
-        self.current = None;
-        let Some(slot) = self.slots.get(pdu.ttag).filter(|slot| slot.stage == Stage::Transfer) else {
-            return Err(FatalError::field(kind, 10, "TTAG", pdu.ttag));
-        };
-        if slot.command.command_id.get() != pdu.cccid {
-            return Err(FatalError::field(kind, 8, "CCCID does not belong to TTAG", pdu.cccid));
-        }
-        if pdu.offset as usize != slot.data.len() {
-            return Err(FatalError::out_of_range(kind, "DATAO is not where the data before ended", pdu.offset));
-        }
-        let left = slot.wanted - pdu.offset;
-        if pdu.bytes > left {
-            return Err(FatalError::out_of_range(kind, "DATAL goes beyond what the R2T asked for", pdu.bytes));
-        }
-        if pdu.last != (pdu.bytes == left) {
-            return Err(FatalError::field(kind, 1, "LAST_PDU does not tell the end of the R2T's data", pdu.last));
-        }
-        self.current = Some(pdu.ttag);
-        Ok(())
-    }
-
-    fn on_data(&mut self, data: &[u8]) {
-        if let Some(current) = self.current {
-            self.slots.at(current).data.extend_from_slice(data);
-        }
-    }
-
-    fn on_data_end(&mut self, digest_ok: bool, now: Instant) {
-        let Some(current) = self.current.take() else { return };
-        let slot = self.slots.at(current);
-        if !digest_ok {
-            // Not fatal (NVMe/TCP 1.0 §3.5): the command fails once the rest of its data is here.
-            slot.doomed.get_or_insert(Status::TRANSIENT_TRANSPORT_ERROR);
-        }
-        if slot.data.len() == slot.wanted as usize {
-            self.run(current, now);
-        }
     }
 
     /// Ends the connection for a bad PDU: a C2HTermReq with the field, then nothing more.
@@ -438,6 +394,7 @@ impl Connection {
                 Some(Reply::IcResp(response)) => batch.head(&Encoder::ic_resp(&response)),
                 Some(Reply::R2t(slot)) => {
                     let entry = self.slots.at(slot);
+                    entry.asked = Some(now);
                     let cccid = entry.command.command_id.get();
                     let request = ReadyToTransfer { cccid, ttag: slot, offset: 0, bytes: entry.wanted };
                     batch.head(&self.encoder.r2t(&request));

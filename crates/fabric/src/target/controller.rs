@@ -24,6 +24,7 @@ use super::config::PortId;
 use super::end::End;
 use super::error_log::ErrorLog;
 use super::features::Features;
+use super::guests::Standing;
 use super::keep_alive::KeepAlive;
 use super::limits::{DISCOVERY_IDLE_TIME_MAX, IO_QUEUES_MAX};
 use super::reservation::Notifications;
@@ -109,11 +110,12 @@ pub(super) struct Controller {
 }
 
 impl Controller {
-    pub fn new(id: u16, identity: Identity, admin: Arc<Attention>) -> Controller {
+    pub fn new(id: u16, identity: Identity, standing: Standing, admin: Arc<Attention>) -> Controller {
+        let unused_max = identity.subsystem.is_discovery().then_some(DISCOVERY_IDLE_TIME_MAX);
         let state = State {
             configuration: Configuration::default(),
             status: 0,
-            keep_alive: KeepAlive::new(identity.subsystem.is_discovery().then_some(DISCOVERY_IDLE_TIME_MAX)),
+            keep_alive: KeepAlive::new(standing.keep_alive_ms_max(), unused_max),
             features: Features::DEFAULT,
             queues_made: false,
             queues: BTreeMap::new(),
@@ -159,6 +161,11 @@ impl Controller {
 
     pub fn port(&self) -> PortId {
         self.identity.port
+    }
+
+    /// Whether it was reached over TLS.
+    pub fn is_secure(&self) -> bool {
+        self.identity.secure
     }
 
     pub fn is_discovery(&self) -> bool {

@@ -195,13 +195,19 @@ async fn send(core: &RefCell<Connection>, stream: &Transport, sending: &Cell<boo
 /// Carries out a job; one that must not end half way goes on when the connection has gone.
 async fn carry_out(job: Job) -> Outcome {
     match job {
-        Job::Operation(operation) => execute(operation).await,
-        Job::Manage(slot, request) => {
-            let status = Some(Status::INTERNAL_ERROR);
-            let cut_off = Outcome { slot: Some(slot), result: Ok(()), status, data: Buf::default(), dword0: 0 };
-            task::to_its_end(manage(slot, request)).await.unwrap_or(cut_off)
+        // A change of reservations that is durable and was not published would come true when the target starts anew.
+        Job::Operation(operation) if matches!(operation.work, Work::Reserve(_)) => {
+            to_its_end(operation.slot, execute(operation)).await
         }
+        Job::Operation(operation) => execute(operation).await,
+        Job::Manage(slot, request) => to_its_end(Some(slot), manage(slot, request)).await,
     }
+}
+
+async fn to_its_end(slot: Option<u16>, work: impl Future<Output = Outcome> + 'static) -> Outcome {
+    let status = Some(Status::INTERNAL_ERROR);
+    let cut_off = Outcome { slot, result: Ok(()), status, data: Buf::default(), dword0: 0 };
+    task::to_its_end(work).await.unwrap_or(cut_off)
 }
 
 /// Carries out Namespace Management or Attachment.

@@ -24,6 +24,8 @@ pub(super) enum End {
     KeepAliveExpired,
     #[error("the controller was not enabled within two minutes of its Connect, reset or shutdown")]
     NotEnabled,
+    #[error("the host did not send data that it owed within two minutes")]
+    DataWithheld,
     #[error("its association has ended")]
     AssociationEnded,
     #[error("its controller was reset")]

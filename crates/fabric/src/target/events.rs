@@ -28,7 +28,7 @@ impl Connection {
             self.tell_events(&controller);
         } else {
             self.abort_requested();
-            self.refresh_namespaces();
+            self.look_again();
         }
     }
 

@@ -48,7 +48,7 @@ pub(super) fn identify(shared: &Shared, controller: &Controller, command: &Submi
     }
     let profile = &shared.config.profile;
     let namespaces = shared.namespaces(controller);
-    let managed = shared.is_managed(controller.subsystem());
+    let managed = shared.may_manage(controller);
     let all = || shared.allocated(controller, |_, _| true);
     match cns {
         Cns::CONTROLLER => Ok(page(controller_page(shared, controller, &namespaces).as_bytes())),
@@ -155,7 +155,7 @@ fn controller_page(shared: &Shared, controller: &Controller, namespaces: &[Attac
     page.anacap = ANACAP_STATES; // bit 6 clear: a namespace may change its group while it is attached
     page.anagrpmax = ANA_GROUPS_MAX.into();
     page.nanagrpid = ANA_GROUPS_MAX.into();
-    if let Some(room) = shared.room(controller.subsystem()) {
+    if let Some(room) = shared.room(controller.subsystem()).filter(|_| shared.may_manage(controller)) {
         page.oacs = oacs::NAMESPACE_MANAGEMENT.into();
         page.tnvmcap = u128::from(room.total).into();
         page.unvmcap = u128::from(room.free).into();

@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use engine::time::Instant;
 
-use super::limits::{IDLE_TIME_MAX, KEEP_ALIVE_GRANULARITY_100MS, KEEP_ALIVE_MS_MAX};
+use super::limits::{IDLE_TIME_MAX, KEEP_ALIVE_GRANULARITY_100MS};
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct KeepAlive {
     timeout: Duration,
+    /// The longest timeout that may be set.
+    timeout_ms_max: u32,
     /// How long a controller without a timeout may go unused while it is enabled.
     unused_max: Option<Duration>,
     running: bool,
@@ -21,13 +23,13 @@ pub(super) struct KeepAlive {
 
 impl KeepAlive {
     /// Of a controller that is not enabled yet; its idle time begins with [`KeepAlive::set`].
-    pub fn new(unused_max: Option<Duration>) -> KeepAlive {
-        KeepAlive { timeout: Duration::ZERO, unused_max, running: false, deadline: None }
+    pub fn new(timeout_ms_max: u32, unused_max: Option<Duration>) -> KeepAlive {
+        KeepAlive { timeout: Duration::ZERO, timeout_ms_max, unused_max, running: false, deadline: None }
     }
 
     /// Sets the timeout, rounded up to the granularity; 0 switches it off. False if it is over the bound.
     pub fn set(&mut self, timeout_ms: u32, now: Instant) -> bool {
-        if timeout_ms > KEEP_ALIVE_MS_MAX {
+        if timeout_ms > self.timeout_ms_max {
             return false;
         }
         let step = u32::from(KEEP_ALIVE_GRANULARITY_100MS) * 100;

@@ -56,8 +56,10 @@ pub const ANA_GROUPS_MAX: u32 = 128;
 pub const ANA_TRANSITION_SECONDS_MAX: u8 = 10;
 /// Reactors that share the connections of a target. Derived: the one that accepts and 256 others.
 pub const REACTORS_MAX: usize = 257;
-/// Controllers of a target, of all kinds. Guessed.
+/// Controllers of the subsystems of a target. Guessed.
 pub const CONTROLLERS_MAX: usize = 1024;
+/// Discovery controllers, beside those. Guessed: hosts look around for a moment, and few stay to hear of changes.
+pub const DISCOVERY_CONTROLLERS_MAX: usize = 512;
 /// Connections of a target. Derived: as many hosts as fit 64 MiB per GiB at 64 KiB each, rounded; the option can lower it.
 pub const CONNECTIONS_MAX: usize = 4096;
 /// Asynchronous Event Requests outstanding on a controller. Chosen: the smallest the specification recommends.
@@ -87,6 +89,9 @@ pub const IDLE_TIME_MAX: Duration = Duration::from_secs(120);
 /// How long a host may not answer the network, or take none of what is sent to it, before its connection is given up. Only here
 /// a host that has died is noticed where it wanted no keep alive. Chosen: as long as an idle association may stay.
 pub const SILENT_HOST_TIME_MAX: Duration = IDLE_TIME_MAX;
+/// How long a host may owe data: of a capsule that it has begun, of an R2T, or the other half of a fused pair. Chosen: Linux gives
+/// up a queue whose command takes 30 s, so that a host which is four times as late is not going to send it.
+pub const WITHHELD_TIME_MAX: Duration = Duration::from_secs(120);
 /// RTD3E: how long a shutdown may take, microseconds. Chosen: the most that Linux waits for; without it that waits for five
 /// seconds, in which a slow disk has not flushed its cache, and goes on as if it had.
 pub const SHUTDOWN_TIME_US_MAX: u32 = 60_000_000;
@@ -94,6 +99,9 @@ pub const SHUTDOWN_TIME_US_MAX: u32 = 60_000_000;
 pub const KEEP_ALIVE_GRANULARITY_100MS: u16 = 1;
 /// The longest keep alive timeout that is accepted. Chosen: a day; beyond it a dead host would hold its queues for ever.
 pub const KEEP_ALIVE_MS_MAX: u32 = 24 * 60 * 60 * 1000;
+/// The same for hosts that are let in as anybody is, the discovery subsystem's among them. Chosen: what hosts ask for there is
+/// 30 s or 120 s.
+pub const GUEST_KEEP_ALIVE_MS_MAX: u32 = 10 * 60 * 1000;
 /// How long a discovery controller without keep alive timeout may be idle. Derived: the specification's two minutes.
 pub const DISCOVERY_IDLE_TIME_MAX: Duration = Duration::from_secs(120);
 /// From this length on the rest of a PDU's data is received straight into its buffer. Guessed: below it the copy is

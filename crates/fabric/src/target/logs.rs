@@ -180,7 +180,7 @@ fn commands_and_effects(shared: &Shared, controller: &Controller) -> EffectsLog 
     for opcode in admin {
         page.admin[usize::from(opcode.0)] = effects::SUPPORTED.into();
     }
-    if shared.is_managed(controller.subsystem()) {
+    if shared.may_manage(controller) {
         for opcode in [AdminOpcode::NAMESPACE_MANAGEMENT, AdminOpcode::NAMESPACE_ATTACHMENT] {
             // After it a host looks again at what namespaces there are: the controller that it asks tells it of no event.
             let inventory = effects::SUPPORTED | effects::NAMESPACE_INVENTORY_CHANGE;

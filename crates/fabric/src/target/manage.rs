@@ -1,4 +1,5 @@
-//! Namespace Management and Namespace Attachment (NVMe Base 2.0c §5.22, §5.23, §8.12).
+//! Namespace Management and Namespace Attachment (NVMe Base 2.0c §5.22, §5.23, §8.12), for hosts that have the right to manage. To
+//! the others these commands are not there, as OACS and the effects log say.
 //!
 //! A command is executed as I/O is, beside the other commands of its queue, because it writes to a medium. All changes of a
 //! target, also those of its operator, take turns; each is durable before it is published, and published before it is
@@ -25,6 +26,7 @@ use super::commands::align_in_capsule;
 use super::config::ConfigError;
 use super::connection::Connection;
 use super::controller::Controller;
+use super::drain::{Drain, drain};
 use super::io;
 use super::limits::NSID_MAX;
 use super::reservation::Rights;
@@ -40,6 +42,9 @@ const FORMAT_HIGH: u8 = 0x60;
 
 const INVALID_FIELD: Status = Status::INVALID_FIELD.do_not_retry();
 const INVALID_NAMESPACE: Status = Status::INVALID_NAMESPACE.do_not_retry();
+
+/// Controllers, each with the identifier by which it knows a namespace.
+type Watchers = Vec<(Arc<Controller>, u32)>;
 
 /// Bytes that one of the two commands brings.
 pub(super) fn data_bytes(command: &Submission) -> Option<u32> {
@@ -57,7 +62,7 @@ pub(super) struct Request {
 impl Connection {
     /// Lets the command wait to be executed; `data` is here as [`data_bytes`] says.
     pub(super) fn manage(&mut self, slot: u16, command: &Submission, controller: &Arc<Controller>) {
-        if !self.shared.is_managed(controller.subsystem()) {
+        if !self.shared.may_manage(controller) {
             return self.answer(slot, Status::INVALID_OPCODE.do_not_retry(), 0);
         }
         let entry = self.slots.at(slot);
@@ -82,6 +87,9 @@ impl Request {
         let nsid = self.command.nsid.get();
         let asked = ManagementCommand::from_submission(&self.command).ok_or(INVALID_FIELD)?;
         let _turn = self.shared.management.lock(0, 1, Mode::Exclusive).await;
+        if !self.shared.may_manage(&self.controller) {
+            return Err(Status::INVALID_OPCODE.do_not_retry()); // not any more: the turns of others took their time
+        }
         match asked {
             ManagementCommand::Create { .. } if nsid != 0 => Err(INVALID_FIELD),
             ManagementCommand::Create { command_set: CSI_NVM } => self.create().await,
@@ -149,9 +157,10 @@ impl Request {
             self.check(nsid)?;
         }
         for nsid in doomed {
-            self.shared.delete(self.nqn(), nsid, Some(self.controller.id())).await.map_err(|error| match error {
+            let asked = Some(self.controller.id());
+            self.shared.delete(self.nqn(), nsid, asked, true).await.map_err(|error| match error {
                 DeleteError::Store(error) => status_of(&error),
-                DeleteError::Config(_) => INVALID_FIELD,
+                DeleteError::Config(_) | DeleteError::Attached(_) => INVALID_FIELD,
             })?;
         }
         Ok(())
@@ -185,10 +194,21 @@ impl Request {
                 io::status_of(&error)
             })?;
         }
+        let concerned = self.publish(nsid, attach, attachment, &listed)?;
+        if !attach {
+            // Whoever detaches a namespace from another host, and then reads it, must not be overtaken by what that host had
+            // under way.
+            drain(&concerned, |_| Some(Drain::Finish)).await;
+        }
+        Ok(())
+    }
+
+    /// Lets everybody see the attachment that is durable now; the controllers concerned.
+    fn publish(&self, nsid: u32, attach: bool, attachment: Attachment, listed: &[u16]) -> Result<Watchers, Status> {
         let mut state = self.shared.lock();
         let state = &mut *state;
         // Who has gone meanwhile is not attached to anything any more.
-        let alive: Vec<u16> = listed.into_iter().filter(|id| state.controllers.contains_key(id)).collect();
+        let alive: Vec<u16> = listed.iter().copied().filter(|id| state.controllers.contains_key(id)).collect();
         // The operator may have taken it away meanwhile.
         let subsystem = state.subsystems.get_mut(self.nqn()).ok_or(INVALID_FIELD)?;
         let managed = subsystem.managed.get_mut(&nsid).ok_or(INVALID_FIELD)?;
@@ -202,9 +222,9 @@ impl Request {
         }
         subsystem.attachment_changed(nsid);
         // The one that was asked tells its host by the completion (NVMe Base 2.0c §5.2).
-        let told: Vec<u16> = alive.into_iter().filter(|&id| id != self.controller.id()).collect();
+        let told: Vec<u16> = alive.iter().copied().filter(|&id| id != self.controller.id()).collect();
         self.shared.changed(state, &Change::Attachment(self.nqn(), nsid, &told));
-        Ok(())
+        Ok(alive.iter().filter_map(|id| Some((state.controllers.get(id)?.clone(), nsid))).collect())
     }
 
     /// What the attachment becomes, and the controllers it is about; or why not.
@@ -327,15 +347,20 @@ pub enum DeleteError {
     /// No such subsystem or namespace, or it is of no store.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// Hosts have it.
+    #[error("it is attached to controllers of {}", .0.iter().map(Nqn::to_string).collect::<Vec<_>>().join(", "))]
+    Attached(Vec<Nqn>),
     /// The store could not.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 impl Shared {
-    /// Whether hosts of the subsystem may make and delete namespaces.
-    pub fn is_managed(&self, nqn: &Nqn) -> bool {
-        self.lock().subsystems.get(nqn).is_some_and(|subsystem| !subsystem.stores.is_empty())
+    /// Whether a controller's host may make and delete namespaces of its subsystem.
+    pub fn may_manage(&self, controller: &Controller) -> bool {
+        let state = self.lock();
+        let subsystem = state.subsystems.get(controller.subsystem()).filter(|found| !found.stores.is_empty());
+        subsystem.is_some_and(|subsystem| subsystem.access.config(controller.host()).manage)
     }
 
     /// The room of its stores together; `None` where it has none.
@@ -405,10 +430,15 @@ impl Shared {
     }
 
     /// Deletes a namespace: first nobody sees it any more, then the commands under way end, then it is gone for good. If
-    /// that fails it is there again. `asked`: the controller whose host knows by the completion.
-    async fn delete(&self, nqn: &Nqn, nsid: u32, asked: Option<u16>) -> Result<(), DeleteError> {
+    /// that fails it is there again. `asked`: the controller whose host knows by the completion. `in_use`: also one that hosts
+    /// have.
+    async fn delete(&self, nqn: &Nqn, nsid: u32, asked: Option<u16>, in_use: bool) -> Result<(), DeleteError> {
         let (attached, managed) = {
             let mut state = self.lock();
+            let hosts = state.hosts_with(nqn, nsid);
+            if !in_use && !hosts.is_empty() {
+                return Err(DeleteError::Attached(hosts));
+            }
             let subsystem = state.subsystem(nqn)?;
             let managed = subsystem.managed.remove(&nsid).ok_or(ConfigError::NoNamespace(nsid))?;
             let attached = subsystem.namespaces.remove(&nsid).ok_or(ConfigError::NoNamespace(nsid))?;
@@ -429,8 +459,8 @@ impl Shared {
     }
 
     /// Deletes a namespace of a store for the operator.
-    pub async fn delete_managed(&self, nqn: &Nqn, nsid: u32) -> Result<(), DeleteError> {
+    pub async fn delete_managed(&self, nqn: &Nqn, nsid: u32, in_use: bool) -> Result<(), DeleteError> {
         let _turn = self.management.lock(0, 1, Mode::Exclusive).await;
-        self.delete(nqn, nsid, None).await
+        self.delete(nqn, nsid, None, in_use).await
     }
 }

@@ -1,4 +1,4 @@
-//! [`Newcomers`]: what peers may hold before they have shown who they are.
+//! [`Newcomers`]: what peers may hold before they have shown who they are. What they hold afterwards: [`super::guests`].
 //!
 //! Invariants:
 //! - Of the connections that have not got through Connect yet, one address has a share: whoever opens connections and says
@@ -75,7 +75,7 @@ impl Newcomers {
 }
 
 /// What each address has, and each network of IPv6.
-struct Peers {
+pub(super) struct Peers {
     addresses: Arc<Counts<IpAddr>>,
     networks: Arc<Counts<IpAddr>>,
 }
@@ -87,11 +87,11 @@ pub(super) struct Peer {
 }
 
 impl Peers {
-    fn new(of_address_max: usize) -> Peers {
+    pub fn new(of_address_max: usize) -> Peers {
         Peers { addresses: Counts::new(of_address_max), networks: Counts::new(of_address_max * NETWORK_FACTOR) }
     }
 
-    fn count(&self, peer: IpAddr) -> Option<Peer> {
+    pub fn count(&self, peer: IpAddr) -> Option<Peer> {
         let address = self.addresses.count(peer.to_canonical())?;
         self.networks.count(network(peer)).map(|network| Peer { _address: address, _network: network })
     }
@@ -106,18 +106,18 @@ fn network(peer: IpAddr) -> IpAddr {
 }
 
 /// How many there are of each, up to a bound.
-struct Counts<K> {
+pub(super) struct Counts<K> {
     most: usize,
     counts: Mutex<BTreeMap<K, usize>>,
 }
 
 impl<K: Ord + Clone> Counts<K> {
-    fn new(most: usize) -> Arc<Counts<K>> {
+    pub fn new(most: usize) -> Arc<Counts<K>> {
         Arc::new(Counts { most, counts: Mutex::default() })
     }
 
     /// One more of `key`; `None`: there are all that there may be.
-    fn count(self: &Arc<Counts<K>>, key: K) -> Option<Counted<K>> {
+    pub fn count(self: &Arc<Counts<K>>, key: K) -> Option<Counted<K>> {
         let mut counts = lock(&self.counts);
         let count = counts.entry(key.clone()).or_default();
         if *count == self.most {

@@ -17,10 +17,8 @@
 //! - With PTPL set, a state is durable before it is published, so no host ever acts on one that a crash undoes.
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Poll, Waker};
 
 use device::{AnyNamespace, Mode, Namespace, RangeLocks};
 use engine::Buf;
@@ -33,6 +31,7 @@ use nvme::{CONTROLLER_ID_DYNAMIC, NSID_ALL, Submission};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::controller::Controller;
+use super::drain::{Drain, drain};
 use super::io::{self, Plan};
 use super::limits::TRANSFER_BYTES_MAX;
 use super::shared::{Attached, Shared};
@@ -276,7 +275,7 @@ async fn make(shared: &Shared, attached: &Attached, host: HostId, change: Change
             controller.reservation_notice(*nsid, *kind);
         }
     }
-    drain(reservations, &watchers, how).await;
+    drain(&watchers, how).await;
     Ok(())
 }
 
@@ -325,71 +324,6 @@ pub(super) fn set_notification_mask(
     let found = of_command(shared, controller, command)?;
     let set = found.iter().all(|attached| attached.reservations.set_mask(command.cdw11.get()));
     if set { Ok(()) } else { Err(Status::INVALID_FIELD.do_not_retry()) }
-}
-
-// Draining: the connections of a host that has lost rights are asked to let go of what they have begun.
-
-/// What becomes of a connection's commands.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Drain {
-    /// Those that execute and would not be admitted now end; the others meet the new state when they begin.
-    Finish,
-    /// All that execute end; those that have not begun are aborted.
-    Abort,
-}
-
-/// Asks a connection to drain a namespace. The command that asked waits until every clone of `hold` is gone: each command
-/// that executes keeps one until it ends, and with its connection goes whatever that had.
-#[derive(Clone)]
-pub(super) struct DrainRequest {
-    pub reservations: Arc<Reservations>,
-    pub how: Drain,
-    pub hold: Arc<Hold>,
-}
-
-/// Kept by what a drain waits for; see [`DrainRequest`].
-pub(super) struct Hold(Arc<Drained>);
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        self.0.done.store(true, Ordering::Release);
-        let waker = self.0.waker.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    }
-}
-
-#[derive(Default)]
-struct Drained {
-    done: AtomicBool,
-    waker: Mutex<Option<Waker>>,
-}
-
-/// Waits for what `watchers` have under way, as far as `how` says so for their host.
-///
-/// No command slips through: a connection looks at what is published and begins a command in one step. It takes this request
-/// either after that step, and then finds the command executing; or before, and then what was published before the request
-/// was made (the request goes through a mutex) is what it looks at. A queue that is connected meanwhile either was in the
-/// controller's list when this went through it, or has entered it since and so looks at what was published before.
-async fn drain(
-    reservations: &Arc<Reservations>,
-    watchers: &[(Arc<Controller>, u32)],
-    how: impl Fn(&HostId) -> Option<Drain>,
-) {
-    let drained: Arc<Drained> = Arc::default();
-    let hold = Arc::new(Hold(drained.clone()));
-    for (controller, _) in watchers {
-        if let Some(how) = how(&controller.host_id()) {
-            controller.drain(&DrainRequest { reservations: reservations.clone(), how, hold: hold.clone() });
-        }
-    }
-    drop(hold);
-    poll_fn(|cx| {
-        *drained.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(cx.waker().clone());
-        if drained.done.load(Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
 }
 
 /// The notifications of one controller that its host has not read (NVMe Base 2.0 §5.16.1.24).

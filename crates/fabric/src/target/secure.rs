@@ -21,14 +21,13 @@ use nvme::Nqn;
 
 use super::config::{ConfigError, PortId};
 use super::connection::Connection;
-use super::controller::Identity;
 use super::shared::{Refused, Shared};
 use crate::auth::{ConcatenationPolicy, GeneratedPsk, Names};
 use crate::tls::{Hold, Keyring, Origin, PskError, RetainedPsk, ServerContext, TlsError, TlsPsk};
 use crate::transport::{Accepted, Transport};
 
 /// What the operator is told where a Connect is refused for want of a secure channel.
-const REFUSED: &str = "Connect refused";
+pub(super) const REFUSED: &str = "Connect refused";
 
 /// What a port demands of connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -74,6 +73,11 @@ impl Secure {
     pub fn replace(&self, host: &Nqn, subsystem: &Nqn, keys: Vec<RetainedPsk>) -> Result<(), ConfigError> {
         self.keyring.remove(host, Some(subsystem));
         self.keyring.add(keys, Some(subsystem)).map_err(|error| ConfigError::Tls(error.to_string()))
+    }
+
+    /// Whether a key that TLS was begun with is still one.
+    pub fn knows(&self, psk: &TlsPsk) -> bool {
+        self.keyring.knows(psk)
     }
 
     #[cfg(test)]
@@ -150,34 +154,6 @@ impl Shared {
     /// Whether some host may come in plain, to make its key by authentication.
     fn any_may_concatenate(&self) -> bool {
         self.lock().subsystems.values().any(|subsystem| subsystem.access.any_concatenation())
-    }
-
-    /// Whether a host that has come in plain has to make a key for TLS by authentication before anything else, and to come
-    /// back with it.
-    ///
-    /// # Errors
-    /// It must use TLS, and may not make its key so: an I/O queue never.
-    pub fn must_concatenate(&self, identity: &Identity, qid: u16, now: Instant) -> Result<bool, Refused> {
-        if identity.secure {
-            return Ok(false);
-        }
-        let state = self.lock();
-        let of_port = state.ports.get(identity.port).is_some_and(|port| port.config.tls == TlsPolicy::Required);
-        let (host, wanted) = (&identity.host, &identity.subsystem);
-        let meant = state.subsystems.iter().filter(|(nqn, _)| wanted.is_discovery() || *nqn == wanted);
-        // What of the discovery subsystem is everybody's is so for hosts that must use TLS elsewhere.
-        let (mut of_host, mut may) = (false, false);
-        for (_, subsystem) in meant {
-            let config = subsystem.access.config(host);
-            of_host |= config.tls_required && !wanted.is_discovery();
-            may |= config.concatenation && config.keys.is_some();
-        }
-        let must = of_port || of_host;
-        if must && !(may && qid == 0) {
-            self.complaints.tell(now, host, REFUSED, &"this host must use TLS here");
-            return Err(Refused::Host);
-        }
-        Ok(must)
     }
 }
 

@@ -26,6 +26,7 @@ use super::balance::Loads;
 use super::complaints::Complaints;
 use super::config::{ConfigError, PortConfig, PortId, TargetConfig};
 use super::controller::{Controller, Identity};
+use super::guests::{Guests, Standing};
 use super::limits::{CONTROLLERS_MAX, NSID_MAX, SUBSYSTEMS_MAX};
 use super::newcomers::Newcomers;
 use super::ports::Ports;
@@ -34,6 +35,7 @@ use super::room::SharedRoom;
 use super::secure::{Secure, TlsPolicy};
 use super::stats::Stats;
 use super::store::NamespaceStore;
+use super::terms::{Entrance, Terms};
 
 pub(super) struct Subsystem {
     pub serial: String,
@@ -50,6 +52,7 @@ pub(super) struct State {
     pub subsystems: BTreeMap<Nqn, Subsystem>,
     pub controllers: BTreeMap<u16, Arc<Controller>>,
     last_controller_id: u16,
+    last_life: u64,
     pub ports: Ports,
 }
 
@@ -61,8 +64,8 @@ pub(super) enum Change<'a> {
     Attachment(&'a Nqn, u32, &'a [u16]),
     /// The discovery log, of one host or of all.
     Discovery(Option<&'a Nqn>),
-    /// ANA groups of a subsystem, at one port or at all.
-    Ana(&'a Nqn, Option<PortId>),
+    /// ANA groups of a subsystem, at one port or at all; hosts are told, or only held to it.
+    Ana { nqn: &'a Nqn, port: Option<PortId>, told: bool },
     /// A namespace of a subsystem whose medium has failed, for the controllers that have it.
     Health(&'a Nqn, u32),
 }
@@ -74,6 +77,8 @@ pub(super) enum Refused {
     Subsystem,
     /// The subsystem does not let the host in.
     Host,
+    /// The host must use TLS, and has not.
+    Insecure,
     /// There are too many controllers.
     Busy,
 }
@@ -87,6 +92,7 @@ pub(super) struct Shared {
     pub complaints: Complaints,
     pub room: Arc<SharedRoom>,
     pub newcomers: Newcomers,
+    pub guests: Guests,
     /// Held while namespaces are made, deleted, attached or detached, across its waits.
     pub management: Arc<RangeLocks>,
     generation: AtomicU64,
@@ -99,7 +105,7 @@ impl State {
     }
 
     /// Whether a host may make a controller of a subsystem at a port. The discovery subsystem is everybody's, everywhere.
-    fn admit(&self, identity: &Identity) -> Result<(), Refused> {
+    pub fn admit(&self, identity: &Identity) -> Result<(), Refused> {
         if identity.subsystem.is_discovery() {
             return Ok(());
         }
@@ -119,9 +125,11 @@ impl Shared {
             subsystems: BTreeMap::new(),
             controllers: BTreeMap::new(),
             last_controller_id: 0,
+            last_life: 0,
             ports: Ports::default(),
         };
         let newcomers = Newcomers::new(config.connections_max);
+        let guests = Guests::new(config.connections_max);
         Shared {
             config,
             stats: Arc::default(),
@@ -130,6 +138,7 @@ impl Shared {
             complaints: Complaints::default(),
             room: Arc::default(),
             newcomers,
+            guests,
             management: Arc::new(RangeLocks::new(0)),
             generation: AtomicU64::new(1),
             state: Mutex::new(state),
@@ -179,10 +188,13 @@ impl Shared {
                 {
                     controller.discovery_changed();
                 }
-                Change::Ana(nqn, port)
+                Change::Ana { nqn, port, told }
                     if controller.subsystem() == nqn && port.is_none_or(|port| controller.port() == port) =>
                 {
-                    controller.ana_changed();
+                    if told {
+                        controller.ana_changed();
+                    }
+                    controller.wake_queues();
                 }
                 _ => {}
             }
@@ -237,6 +249,8 @@ impl Shared {
                 Reservations::kept_with(&namespace).map_err(|reason| ConfigError::Reservations { nsid, reason })?,
             ),
         };
+        state.last_life += 1;
+        let life = state.last_life;
         let subsystem = state.subsystem(nqn)?;
         if subsystem.namespaces.contains_key(&nsid) {
             return Err(ConfigError::NamespaceExists(nsid));
@@ -244,7 +258,7 @@ impl Shared {
         let seen = namespace.writability();
         let private = managed.as_ref().is_some_and(|managed| !managed.attachment.shared);
         let formats = managed.as_ref().map_or(&[][..], |managed| managed.store.block_sizes());
-        let told = Attached { nsid, info, group, access, namespace, seen, reservations, private, formats };
+        let told = Attached { nsid, life, info, group, access, namespace, seen, reservations, private, formats };
         subsystem.namespaces.insert(nsid, told);
         if let Some(managed) = managed {
             subsystem.managed.insert(nsid, managed);
@@ -317,56 +331,6 @@ impl Shared {
         state.controllers.values().filter_map(seen).collect()
     }
 
-    // Asymmetric namespace access.
-
-    pub fn set_ana_state(&self, nqn: &Nqn, port: PortId, group: u32, wanted: AnaState) -> Result<(), ConfigError> {
-        let mut state = self.lock();
-        if state.ports.get(port).is_none() {
-            return Err(ConfigError::NoPort(port));
-        }
-        if !state.subsystem(nqn)?.groups.set(port, group, wanted)? {
-            return Ok(());
-        }
-        // Entering the Change state is not told; what comes of it is (NVMe Base 2.0 §8.1.1.9).
-        if wanted == AnaState::Change {
-            self.generation.fetch_add(1, Ordering::AcqRel);
-        } else {
-            self.changed(&mut state, &Change::Ana(nqn, Some(port)));
-        }
-        Ok(())
-    }
-
-    /// Moves a namespace to another group.
-    pub fn set_ana_group(&self, nqn: &Nqn, nsid: u32, group: u32) -> Result<(), ConfigError> {
-        ana::check(group)?;
-        let mut state = self.lock();
-        let subsystem = state.subsystem(nqn)?;
-        let attached = subsystem.namespaces.get_mut(&nsid).ok_or(ConfigError::NoNamespace(nsid))?;
-        let before = std::mem::replace(&mut attached.group, group);
-        if let Some(managed) = subsystem.managed.get_mut(&nsid) {
-            managed.attachment.group = group; // kept with the next change of where it is attached
-        }
-        if before != group {
-            subsystem.groups.members_changed(before);
-            subsystem.groups.members_changed(group);
-            self.changed(&mut state, &Change::Ana(nqn, None));
-        }
-        Ok(())
-    }
-
-    /// The ANA log page as a controller gives it.
-    pub fn ana_page(&self, controller: &Controller, groups_only: bool) -> Vec<u8> {
-        let state = self.lock();
-        let Some(subsystem) = state.subsystems.get(controller.subsystem()) else { return Vec::new() };
-        let members = |group| {
-            let found = subsystem.namespaces.values();
-            let found =
-                found.filter(|found| found.group == group && subsystem.is_attached(found.nsid, controller.id()));
-            found.map(|attached| attached.nsid).collect()
-        };
-        subsystem.groups.page(controller.port(), members, groups_only)
-    }
-
     // Ports and discovery.
 
     pub fn add_port(&self, config: PortConfig) -> Result<(), ConfigError> {
@@ -422,16 +386,24 @@ impl Shared {
 
     // Controllers.
 
-    /// Whether there is such a subsystem at the port and it lets the host in.
-    pub fn admit(&self, identity: &Identity) -> Result<(), Refused> {
-        self.lock().admit(identity)
-    }
-
-    /// Lists a new controller. It begins with its host's namespaces when it is [let in](Shared::let_in).
-    pub fn add_controller(&self, identity: Identity, admin: Arc<Attention>) -> Result<Arc<Controller>, Refused> {
+    /// Lists a new controller on the terms that were looked up for it. It begins with its host's namespaces when it is
+    /// [let in](Shared::let_in).
+    ///
+    /// # Errors
+    /// The terms are others by now: busy, as they may be met the next time.
+    pub fn add_controller(
+        &self,
+        identity: Identity,
+        admin: Arc<Attention>,
+        entrance: &Entrance<'_>,
+        looked_up: &Terms,
+    ) -> Result<Arc<Controller>, Refused> {
         let mut state = self.lock();
-        state.admit(&identity)?;
-        if state.controllers.len() >= CONTROLLERS_MAX {
+        if self.terms(&state, &identity, entrance)? != *looked_up {
+            return Err(Refused::Busy);
+        }
+        let discovery = looked_up.standing == Standing::Discovery; // these are counted where they get their place
+        if !discovery && state.controllers.values().filter(|found| !found.is_discovery()).count() >= CONTROLLERS_MAX {
             return Err(Refused::Busy);
         }
         // Identifiers go round before one is used again: a host's late command for an old one must not meet a new one.
@@ -443,7 +415,7 @@ impl Shared {
             }
         }
         state.last_controller_id = id;
-        let controller = Arc::new(Controller::new(id, identity, admin));
+        let controller = Arc::new(Controller::new(id, identity, looked_up.standing, admin));
         state.controllers.insert(id, controller.clone());
         Ok(controller)
     }

@@ -16,7 +16,7 @@ use nvme::{Fuse, Status, Submission};
 use slab::Slab;
 
 use super::abort::AbortTicket;
-use super::reservation::Hold;
+use super::drain::Hold;
 use super::stats::CommandKind;
 
 /// How far a command is.
@@ -38,10 +38,24 @@ pub(super) enum Stage {
     Answered,
 }
 
+impl Stage {
+    /// It may wait for data of the host.
+    pub fn is_before_data(self) -> bool {
+        matches!(self, Stage::Capsule | Stage::Waiting | Stage::Transfer)
+    }
+
+    /// Its command has not begun, and may be kept from it.
+    pub fn is_unbegun(self) -> bool {
+        self.is_before_data() || self == Stage::Ready
+    }
+}
+
 /// The namespace that a command is for, as it was when the command arrived.
 pub(super) struct Addressed {
     pub namespace: AnyNamespace,
     pub info: NamespaceInfo,
+    /// Of the namespace in its subsystem: see [`super::shared::Attached::life`].
+    pub life: u64,
 }
 
 /// A command and what became of it so far.
@@ -56,6 +70,11 @@ pub(super) struct Slot {
     pub addressed: Option<Addressed>,
     /// Data from the host, as far as it arrived; empty while it is lent to a receive.
     pub data: Buf,
+    pub lent: bool,
+    /// How much of it has arrived.
+    pub received: u32,
+    /// When it was asked for by R2T.
+    pub asked: Option<Instant>,
     /// Bytes of data from the host, or bytes to read.
     pub wanted: u32,
     /// Bytes charged to the connection's data bound.
@@ -86,6 +105,9 @@ impl Slot {
             kind: None,
             addressed: None,
             data: Buf::default(),
+            lent: false,
+            received: 0,
+            asked: None,
             wanted: 0,
             charged: 0,
             in_capsule: 0,
@@ -104,8 +126,18 @@ impl Slot {
         self.kind == Some(CommandKind::Read) || NvmOpcode(self.command.opcode) == NvmOpcode::RESERVATION_REPORT
     }
 
+    /// Of the namespace that the command is for, as long as it has not begun.
+    pub fn life(&self) -> Option<u64> {
+        self.addressed.as_ref().map(|addressed| addressed.life)
+    }
+
     pub fn is_fused(&self) -> bool {
         self.command.fuse() != Fuse::None
+    }
+
+    /// A first half that is ready, and whose second one has not come.
+    pub fn is_lone_half(&self) -> bool {
+        self.stage == Stage::Ready && self.command.fuse() == Fuse::First && self.partner.is_none()
     }
 }
 

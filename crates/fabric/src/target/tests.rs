@@ -17,7 +17,9 @@ mod paths;
 mod protocol;
 mod reservation_features;
 mod reservations;
+mod rights;
 mod secure;
+mod terms;
 
 use device::Memory;
 use nvme::opcode::NvmOpcode;

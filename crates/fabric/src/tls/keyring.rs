@@ -189,6 +189,11 @@ impl Keyring {
         retained || state.generated.keys().any(|known| known.host == *host && known.subsystem == *subsystem)
     }
 
+    /// Whether what a connection was begun with is a key still.
+    pub fn knows(&self, psk: &TlsPsk) -> bool {
+        self.find(psk.offered()).is_some_and(|found| *found.key() == *psk.key())
+    }
+
     /// The key that a client names by `offered`. It is derived, once, for the key that is named and for no other: whoever
     /// offers names has shown nothing yet.
     pub fn find(&self, offered: &[u8]) -> Option<Arc<TlsPsk>> {

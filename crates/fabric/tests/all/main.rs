@@ -2,8 +2,10 @@
 //! One program: each that links this crate costs the gate seconds.
 
 mod authentication;
+mod begun;
 mod common;
 mod concatenation;
+mod crowd;
 mod discovery;
 mod host_loopback;
 mod host_queues;
@@ -20,3 +22,4 @@ mod profile;
 mod target_commands;
 mod target_driver;
 mod tls;
+mod withheld;

@@ -45,11 +45,12 @@ pub struct TargetArgs {
     #[arg(long = "subsystem", value_name = "SPEC", num_args = 1, conflicts_with = "nqn")]
     pub subsystems: Vec<SubsystemSpec>,
     /// A host that is let in: nqn=NQN[,subsystem=NQN]…[,dhchap-key-file=FILE[,dhchap-ctrl-key-file=FILE]]
-    /// [,tls-key-file=FILE[,tls-legacy=yes]][,tls=required][,concat=yes]; may be given
+    /// [,tls-key-file=FILE[,tls-legacy=yes]][,tls=required][,concat=yes][,manage=yes]; may be given
     /// several times. Without subsystem: to all of them. A subsystem for which there is one lets in no other, unless it says
     /// allow=any. With a key file the host has to authenticate itself by that key (DH-HMAC-CHAP), with the second one the
     /// target authenticates itself too, if the host asks. With concat=yes the authentication may make its key for TLS, also at
-    /// a port that requires TLS.
+    /// a port that requires TLS. With manage=yes it may make, delete, attach and detach namespaces of drives, those of other
+    /// hosts too; give it a key.
     #[arg(long = "host", value_name = "SPEC", num_args = 1)]
     pub hosts: Vec<HostSpec>,
     /// Let in only hosts that authenticate themselves, at the discovery subsystem too.
@@ -78,7 +79,7 @@ pub struct TargetArgs {
     #[arg(long = "namespace", value_name = "SPEC", num_args = 1)]
     pub namespaces: Vec<NamespaceSpec>,
     /// A drive; may be given several times: PATH[,subsystem=NQN]. All its namespaces but snapshots are served, each under
-    /// the identifier that it keeps, and hosts of the subsystem may make, delete, attach and detach namespaces.
+    /// the identifier that it keeps, and hosts with manage=yes may make, delete, attach and detach namespaces.
     #[arg(long = "drive", value_name = "SPEC", num_args = 1)]
     pub drives: Vec<DriveSpec>,
     /// What to offer hosts: `full`, or `minimal`, the least that a controller with fused compare-and-write may offer (one I/O

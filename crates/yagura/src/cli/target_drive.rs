@@ -16,8 +16,8 @@ pub enum TargetDriveVerb {
     Usage(TargetDriveArgs),
     /// Make a namespace and serve it to every host.
     Create(TargetDriveCreateArgs),
-    /// Delete a namespace, snapshot or clone. Hosts that have it lose it.
-    Delete(TargetDriveNameArgs),
+    /// Delete a namespace, snapshot or clone that no connected host has.
+    Delete(TargetDriveDeleteArgs),
     /// Make a namespace larger. Hosts that have it are told.
     Grow(TargetDriveGrowArgs),
     /// Keep what a namespace holds now, read-only.
@@ -55,13 +55,16 @@ pub struct TargetDriveCreateArgs {
     pub block: u32,
 }
 
-/// A namespace of a drive.
+/// `yagura target drive delete`
 #[derive(Args, Debug)]
-pub struct TargetDriveNameArgs {
+pub struct TargetDriveDeleteArgs {
     #[command(flatten)]
     pub at: TargetDriveArgs,
     /// Name of the namespace.
     pub name: String,
+    /// Delete it although hosts have it; they lose it.
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// `yagura target drive grow`

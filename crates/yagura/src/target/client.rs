@@ -100,7 +100,9 @@ fn drive(verb: &TargetDriveVerb) -> Result<(), Failure> {
             let (name, subsystem) = (args.name.clone(), args.subsystem.subsystem.clone());
             changed(&args.at, DriveAction::Create { name, bytes: args.size.0, block: args.block, subsystem })
         }
-        TargetDriveVerb::Delete(args) => changed(&args.at, DriveAction::Delete { name: args.name.clone() }),
+        TargetDriveVerb::Delete(args) => {
+            changed(&args.at, DriveAction::Delete { name: args.name.clone(), force: args.force })
+        }
         TargetDriveVerb::Grow(args) => {
             changed(&args.at, DriveAction::Grow { name: args.name.clone(), bytes: args.size.0 })
         }

@@ -14,9 +14,9 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, HeaderName};
 use axum::routing::post;
-use device::Namespace;
+use device::{AnyNamespace, Namespace};
 use engine::sync::{MailReceiver, MailSender, mailbox};
-use engine::time;
+use engine::{task, time};
 use fabric::auth::HostKeys;
 use fabric::target::{PortId, Target};
 use nvme::{AnaState, Nqn};
@@ -31,7 +31,7 @@ use crate::size::Size;
 
 /// Requests on their way to the reactor. Guessed; at the bound a client is told that the target is busy.
 const REQUESTS_MAX: usize = 16;
-/// How long a removed namespace is waited for until its last command has ended. Chosen: longer than any drive takes.
+/// How long a removed namespace is waited for until what executes on it has ended. Chosen: longer than any drive takes.
 const RELEASE_TIME_MAX: Duration = Duration::from_secs(5);
 const RELEASE_PAUSE: Duration = Duration::from_millis(10);
 /// Clients that wait to be accepted. Guessed.
@@ -303,9 +303,24 @@ async fn remove_namespace(target: &Target, nqn: &Nqn, nsid: u32) -> Answer {
     let flushed = namespace.flush().await;
     flushed.map_err(|error| Failure::refused(format!("namespace {nsid} is removed, but its last flush: {error}")))?;
     let free = namespace.holders() == 1;
-    let rest =
-        if free { "its medium is free" } else { "commands are still under way; its medium is free when they end" };
+    let rest = if free {
+        "its medium is free"
+    } else {
+        task::spawn(flush_when_free(namespace, nsid)).detach();
+        "commands still execute; its medium is flushed once more, and free, when they have ended"
+    };
     Ok(json!({ "done": format!("namespace {nsid} of {nqn} is removed; {rest}") }))
+}
+
+/// What was still executing when a namespace was removed has changed it after its flush.
+async fn flush_when_free(namespace: AnyNamespace, nsid: u32) {
+    while namespace.holders() > 1 {
+        time::sleep(RELEASE_PAUSE).await;
+    }
+    match namespace.flush().await {
+        Ok(()) => tracing::info!(nsid, "the last command of a removed namespace has ended: its medium is free"),
+        Err(error) => tracing::error!(nsid, %error, "the last flush of a removed namespace"),
+    }
 }
 
 #[cfg(test)]

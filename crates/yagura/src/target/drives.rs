@@ -9,7 +9,7 @@ use std::sync::Arc;
 use device::drive::NamespaceUsage;
 use device::{AnyNamespace, Drive, DriveNamespace, NamespaceSpec};
 use engine::task;
-use fabric::target::Target;
+use fabric::target::{DeleteError, Target};
 use nvme::Nqn;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -79,6 +79,9 @@ pub enum DriveAction {
     },
     Delete {
         name: String,
+        /// Also while hosts have it.
+        #[serde(default)]
+        force: bool,
     },
     Grow {
         name: String,
@@ -221,7 +224,7 @@ impl ServedDrive {
                 drive.snapshot(source, new).await.map_err(drive::failure)?;
                 Ok(json!({ "done": format!("{new} is a snapshot of {name}") }))
             }
-            DriveAction::Delete { name } => self.delete(target, name).await,
+            DriveAction::Delete { name, force } => self.delete(target, name, *force).await,
             DriveAction::Grow { name, bytes } => {
                 let number = drive.find(name).map_err(drive::failure)?;
                 drive.grow(number, *bytes).await.map_err(drive::failure)?;
@@ -251,12 +254,15 @@ impl ServedDrive {
         Ok(json!({ "done": format!("{name} is namespace {nsid} of {nqn}"), "nsid": nsid }))
     }
 
-    async fn delete(&self, target: &Target, name: &str) -> Result<Value, Failure> {
+    async fn delete(&self, target: &Target, name: &str, force: bool) -> Result<Value, Failure> {
         let number = self.drive.find(name).map_err(drive::failure)?;
         let namespace = self.drive.namespace(number).map_err(drive::failure)?;
         match place_in(target, device::Namespace::info(&namespace).nguid) {
-            Some((nqn, nsid)) => target.delete_namespace(&nqn, nsid).await.map_err(|error| {
-                let mend = "if it was added by --namespace, remove it first: yagura target remove-namespace";
+            Some((nqn, nsid)) => target.delete_namespace(&nqn, nsid, force).await.map_err(|error| {
+                let mend = match error {
+                    DeleteError::Attached(_) => "disconnect them, or delete it under them all the same with --force",
+                    _ => "if it was added by --namespace, remove it first: yagura target remove-namespace",
+                };
                 Failure::refused(format!("namespace {nsid} of {nqn}: {error} ({mend})"))
             })?,
             None => self.drive.delete(number).await.map_err(drive::failure)?,

@@ -120,11 +120,20 @@ impl FromStr for SubsystemSpec {
 }
 
 /// What `--host` may say.
-const HOST_KEYS: [&str; 8] =
-    ["nqn", "subsystem", "dhchap-key-file", "dhchap-ctrl-key-file", "tls-key-file", "tls-legacy", "tls", "concat"];
+const HOST_KEYS: [&str; 9] = [
+    "nqn",
+    "subsystem",
+    "dhchap-key-file",
+    "dhchap-ctrl-key-file",
+    "tls-key-file",
+    "tls-legacy",
+    "tls",
+    "concat",
+    "manage",
+];
 
 /// `--host nqn=NQN[,subsystem=NQN]…[,dhchap-key-file=FILE[,dhchap-ctrl-key-file=FILE]][,tls-key-file=FILE[,tls-legacy=yes]]
-/// [,tls=required][,concat=yes]`
+/// [,tls=required][,concat=yes][,manage=yes]`
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostSpec {
     nqn: Nqn,
@@ -132,6 +141,7 @@ pub struct HostSpec {
     key_file: Option<PathBuf>,
     controller_key_file: Option<PathBuf>,
     tls: HostTls,
+    manage: bool,
 }
 
 impl FromStr for HostSpec {
@@ -139,7 +149,7 @@ impl FromStr for HostSpec {
 
     fn from_str(text: &str) -> Result<HostSpec, String> {
         let (mut nqn, mut subsystems) = (None, Vec::new());
-        let (mut key_file, mut controller_key_file) = (None, None);
+        let (mut key_file, mut controller_key_file, mut manage) = (None, None, None);
         let mut tls = HostTls::default();
         for pair in pairs(text, &HOST_KEYS) {
             match pair? {
@@ -149,6 +159,8 @@ impl FromStr for HostSpec {
                     once(&mut controller_key_file, "dhchap-ctrl-key-file", value.into())?;
                 }
                 (key @ ("tls-key-file" | "tls-legacy" | "tls" | "concat"), value) => tls.take(key, value)?,
+                ("manage", "yes") => once(&mut manage, "manage", ())?,
+                ("manage", value) => return Err(format!("manage `{value}`: may be `yes`")),
                 (_, value) => subsystems.push(parse_nqn(value)?),
             }
         }
@@ -159,7 +171,8 @@ impl FromStr for HostSpec {
             );
         }
         let has_key = key_file.is_some();
-        Ok(HostSpec { nqn, subsystems, key_file, controller_key_file, tls: tls.checked(has_key)? })
+        let tls = tls.checked(has_key)?;
+        Ok(HostSpec { nqn, subsystems, key_file, controller_key_file, tls, manage: manage.is_some() })
     }
 }
 
@@ -167,7 +180,7 @@ impl HostSpec {
     /// What the target knows of the host, its keys read from their files.
     fn config(&self) -> Result<HostConfig, String> {
         let failed = |error: String| format!("--host {}: {error}", self.nqn);
-        let mut config = HostConfig::default();
+        let mut config = HostConfig { manage: self.manage, ..HostConfig::default() };
         if let Some(key_file) = &self.key_file {
             let keys = HostKeys::from_files(key_file, self.controller_key_file.as_deref());
             config.keys = Some(keys.map_err(|error| failed(error.to_string()))?);

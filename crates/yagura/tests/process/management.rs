@@ -3,6 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
+use engine::{Reactor, ReactorConfig};
+use fabric::host::{HostIdentity, Options, RemoteNamespace};
+
 use crate::support::{Server, run};
 
 struct Served {
@@ -78,7 +81,7 @@ fn a_drive_is_worked_on_while_it_is_served() {
     let scrubbed = served.ask(&["scrub"]);
     assert_eq!((&scrubbed["bytes"], &scrubbed["damaged"]), (&((2 << 20) + 4096).into(), &0.into()));
     assert!(served.ask(&["usage"])["used_bytes"].as_u64().expect("a number") >= 2 << 20);
-    served.ask(&["delete", "second"]);
+    served.ask(&["delete", "second", "--force"]); // the last of its hosts may be on its way out still
     let names: Vec<String> = served.places().into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["first", "before", "copy"]);
 
@@ -92,6 +95,30 @@ fn a_drive_is_worked_on_while_it_is_served() {
     assert!(status == 4 && stderr.contains(&id) && stderr.contains("yagura target drive VERB --control"), "{stderr}");
     assert_eq!(served.server.stop("TERM"), 0);
     check(&path);
+}
+
+/// A namespace that hosts had mounted was deleted under them by one command that asked nothing.
+#[test]
+fn a_namespace_that_hosts_have_is_deleted_by_force_only() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = formatted(directory.path());
+    let served = serve(directory.path(), &path);
+    served.ask(&["create", "used", "--size=8M"]);
+    let nqn = served.server.ready["nqn"].as_str().expect("a name").parse().expect("an NQN");
+    let mut options = Options::new(served.server.address("listening"), nqn, 1);
+    options.host = HostIdentity { nqn: "nqn.2026-01.example:the-host".parse().expect("an NQN"), id: [7; 16] };
+    let using = async {
+        let host = RemoteNamespace::connect(options).await.expect("connected");
+        let refused = served.refused(&["delete", "used"]);
+        assert!(refused.contains("nqn.2026-01.example:the-host") && refused.contains("--force"), "{refused}");
+        assert_eq!(served.places().len(), 1, "it is there still");
+        served.ask(&["delete", "used", "--force"]);
+        assert!(served.places().is_empty());
+        drop(host);
+    };
+    Reactor::run(ReactorConfig::default(), using).expect("a reactor");
+    served.ask(&["create", "idle", "--size=8M"]);
+    served.ask(&["delete", "idle"]);
 }
 
 #[test]

@@ -5,8 +5,8 @@ use nvme::log::AsyncEvent;
 use nvme::reservation::{NotificationType, ReservationNotification};
 
 use super::{Controller, Event};
+use crate::target::drain::DrainRequest;
 use crate::target::limits::NSID_MAX;
-use crate::target::reservation::DrainRequest;
 
 impl Controller {
     pub fn namespace_changed(&self, nsid: u32) {

@@ -212,9 +212,9 @@ fn a_discovery_controller_stays_while_it_is_used_or_for_as_long_as_was_asked() {
     idle.advance(Duration::from_secs(120));
     assert_eq!(idle.core.ended(), Some(&End::KeepAliveExpired));
     let mut persistent = opened(&session.target, &host(), 1);
-    persistent.connect(0, &Nqn::discovery(), |fields, _| fields.kato = 1_000_000.into());
+    persistent.connect(0, &Nqn::discovery(), |fields, _| fields.kato = 600_000.into());
     persistent.set_configuration(Configuration::ENABLE);
-    persistent.advance(Duration::from_secs(999));
+    persistent.advance(Duration::from_secs(599));
     assert_eq!(persistent.core.ended(), None);
     persistent.advance(Duration::from_secs(1));
     assert_eq!(persistent.core.ended(), Some(&End::KeepAliveExpired));

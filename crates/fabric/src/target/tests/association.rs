@@ -61,7 +61,7 @@ fn connect_names_the_parameter_it_refuses() {
     let unknown: Nqn = "nqn.2026-01.example.yagura:nobody".parse().unwrap();
     assert_eq!(refused(&mut other, 0, &unknown, |_, _| {}), in_data(256));
     assert_eq!(refused(&mut other, 0, &subsystem(), |_, data| data.subnqn = [b'x'; 256]), in_data(256));
-    assert_eq!(refused(&mut other, 0, &subsystem(), |_, data| data.hostnqn = [0; 256]), in_data(512));
+    assert_eq!(refused(&mut other, 0, &subsystem(), |_, data| data.hostnqn = [b'x'; 256]), in_data(512));
     assert_eq!(refused(&mut other, 0, &subsystem(), |_, data| data.cntlid = 1.into()), in_data(16));
     assert_eq!(refused(&mut other, 0, &subsystem(), |_, data| data.hostid = [0; 16]), in_data(0));
     assert_eq!(refused(&mut other, 0, &subsystem(), |fields, _| fields.sqsize = 0.into()), (invalid, 44));

@@ -33,11 +33,15 @@ fn host_side(keys: &HostKeys) -> HostSide {
 }
 
 fn side_of(host: Nqn, keys: &HostKeys) -> HostSide {
-    let names = Names { host, subsystem: subsystem() };
+    side_for(subsystem(), host, keys)
+}
+
+fn side_for(subsystem: Nqn, host: Nqn, keys: &HostKeys) -> HostSide {
+    let names = Names { host, subsystem };
     HostSide::new(names, keys.clone(), suite(), 7, Concatenation::NONE)
 }
 
-fn allow(target: &Target, keys: &HostKeys) {
+pub(super) fn allow(target: &Target, keys: &HostKeys) {
     let config = HostConfig { keys: Some(keys.clone()), ..HostConfig::default() };
     target.allow_host(&subsystem(), &host(), config).expect("there is the subsystem");
 }
@@ -53,6 +57,11 @@ fn session(keys: &HostKeys) -> Session {
 /// Runs a whole transaction; the answer to a failure is waited for.
 pub(super) fn login(session: &mut Session, keys: &HostKeys) -> Result<(), AuthError> {
     run_login(session, side_of(session.host.clone(), keys))
+}
+
+/// The same at the discovery subsystem.
+pub(super) fn login_to_discovery(session: &mut Session, keys: &HostKeys) -> Result<(), AuthError> {
+    run_login(session, side_for(Nqn::discovery(), session.host.clone(), keys))
 }
 
 fn run_login(session: &mut Session, mut side: HostSide) -> Result<(), AuthError> {

@@ -12,7 +12,7 @@ use super::admin::{identify, log};
 use super::management::Shelf;
 use super::*;
 use crate::target::session::subsystem;
-use crate::target::{PortConfig, PortId, Profile, Target, TargetConfig};
+use crate::target::{HostConfig, PortConfig, PortId, Profile, Target, TargetConfig};
 
 /// Opcodes that a queue answers with anything but Invalid Command Opcode. Connect, Disconnect and the like are in no log.
 fn served(queue: &mut Session) -> Vec<u8> {
@@ -38,6 +38,8 @@ fn the_effects_log_names_what_is_served_and_nothing_else() {
         target.add_namespace(&subsystem(), 1, memory()).unwrap();
         if managed {
             target.add_store(&subsystem(), Arc::new(Shelf::default())).unwrap();
+            let config = HostConfig { manage: true, ..HostConfig::default() };
+            target.allow_host(&subsystem(), &crate::target::session::host(), config).unwrap();
         }
         // As a block device is, or a file with an identity from elsewhere.
         let info = target.namespace(&subsystem(), 1).unwrap().info();

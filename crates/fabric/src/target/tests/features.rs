@@ -13,6 +13,7 @@ use zerocopy::FromBytes;
 
 use super::admin::log;
 use super::*;
+use crate::target::HostConfig;
 use crate::target::end::End;
 use crate::target::limits::{CONTROLLERS_MAX, IDLE_TIME_MAX, NSID_MAX};
 use crate::target::session::subsystem;
@@ -247,6 +248,8 @@ fn a_thin_namespace_says_what_it_uses() {
 #[test]
 fn controllers_are_bounded() {
     let first = Session::new(memory());
+    let host = crate::target::session::host();
+    first.target.allow_host(&subsystem(), &host, HostConfig::default()).expect("room");
     let mut sessions = Vec::new();
     for _ in 0..CONTROLLERS_MAX {
         let mut session = Session::on(&first.target);

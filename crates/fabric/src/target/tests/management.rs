@@ -20,7 +20,9 @@ use super::admin::{admin, identify, log, send_event_request, set};
 use super::*;
 use crate::target::session::subsystem;
 use crate::target::store::BLOCK_SIZES;
-use crate::target::{ATTACHMENT_ATTRIBUTE, NSID_MAX, NamespaceStore, NewNamespace, Room, StoreError, Target};
+use crate::target::{
+    ATTACHMENT_ATTRIBUTE, HostConfig, NSID_MAX, NamespaceStore, NewNamespace, Room, StoreError, Target,
+};
 
 const TOTAL: u64 = 64 << 20;
 
@@ -84,8 +86,15 @@ pub(super) fn target() -> (Target, Arc<Shelf>) {
     (session.target.clone(), shelf)
 }
 
+/// Gives a session's host the right to manage.
+fn let_manage(session: &Session) {
+    let config = HostConfig { manage: true, ..HostConfig::default() };
+    session.target.allow_host(&subsystem(), &session.host, config).expect("room");
+}
+
 pub(super) fn admin_of(target: &Target, host: u8) -> Session {
     let mut session = Session::on(target).by_host(host);
+    let_manage(&session);
     session.open(false, false);
     session.connect_admin();
     let wanted = set(&mut session, FeatureId::ASYNC_EVENT_CONFIG, async_event_config::NAMESPACE_ATTRIBUTE);
@@ -94,10 +103,21 @@ pub(super) fn admin_of(target: &Target, host: u8) -> Session {
     session
 }
 
-fn send(session: &mut Session, asked: ManagementCommand, nsid: u32, data: &[u8]) -> Result<u64, Status> {
+fn command_of(asked: ManagementCommand, nsid: u32, data: &[u8]) -> Submission {
     let mut command = admin(AdminOpcode::IDENTIFY, 9, nsid, 0);
     asked.fill(&mut command);
     command.sgl = SglDescriptor::in_capsule(data.len() as u32);
+    command
+}
+
+/// A Detach as command 9, and its data.
+pub(super) fn detach_command(nsid: u32, ids: &[u16]) -> (Submission, Vec<u8>) {
+    let data = list(ids);
+    (command_of(ManagementCommand::Detach, nsid, &data), data)
+}
+
+fn send(session: &mut Session, asked: ManagementCommand, nsid: u32, data: &[u8]) -> Result<u64, Status> {
+    let command = command_of(asked, nsid, data);
     let (completion, _) = session.send(&command, data).expect("answered");
     if completion.status().is_success() { Ok(completion.result.get()) } else { Err(completion.status().kind()) }
 }
@@ -357,6 +377,7 @@ fn the_controllers_concerned_are_told_and_the_one_that_asked_is_not() {
 fn a_reservation_keeps_its_namespace_from_other_hosts() {
     let (target, _) = target();
     let mut holder = Session::on(&target).by_host(1);
+    let_manage(&holder);
     holder.open(false, false);
     holder.connect_io();
     let mut other = admin_of(&target, 2);

@@ -202,14 +202,19 @@ fn a_fused_pair_over_a_bad_path_fails_whole() {
 }
 
 #[test]
-fn a_command_under_way_runs_to_its_end() {
+fn a_command_that_executes_runs_to_its_end_and_no_other_begins() {
     let (mut session, commands) = commands_by_port_two();
     session.stalled = true;
     session.receive(&session.capsule(&commands[1].0, &commands[1].1));
+    let executing = session.core.next_operation().expect("a write");
+    session.receive(&session.capsule(&command(NvmOpcode::READ, 9, 0, 1), &[]));
     set_state(&session, 2, 1, AnaState::Inaccessible);
+    let outcome = crate::fuzz::poll_once(crate::target::driver::execute(executing)).expect("memory never waits");
+    session.core.complete(outcome);
     session.stalled = false;
     session.turn();
     assert_eq!(status(session.take_answer(2)), Status::SUCCESS);
+    assert_eq!(status(session.take_answer(9)), Status::ANA_INACCESSIBLE, "it had not begun");
     assert_eq!(status(session.send(&commands[0].0, &[])), Status::ANA_INACCESSIBLE);
     set_state(&session, 2, 1, AnaState::Optimized);
     assert_eq!(read(&mut session, 0, 1), pattern(1, 1));

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use engine::net::{SendBatch, TcpStream};
 use engine::{Buf, View};
-use fabric::tcp::{Decoder, Encoder, Event, IcReq, Pdu, Role, Rules};
+use fabric::tcp::{Decoder, Encoder, Event, IcReq, Pdu, ReadyToTransfer, Role, Rules};
 use nvme::fabrics::{ConnectData, ConnectFields, PropertyFields, connect_attributes};
 use nvme::opcode::{FabricsType, NvmOpcode};
 use nvme::register::{Configuration, offset};
@@ -35,6 +35,8 @@ pub struct Host {
     /// Data of the last read.
     pub data: Buf,
     pub controller: u16,
+    /// Which host it is.
+    pub number: u8,
 }
 
 /// The connection has ended; with the target's last word, if there was one.
@@ -54,6 +56,7 @@ impl Host {
             batch: Some(SendBatch::new()),
             data: Buf::with_capacity(1 << 20),
             controller: CONTROLLER_ID_DYNAMIC,
+            number: 9,
         };
         let request = IcReq { alignment_code: 0, header_digest: digests, data_digest: digests, maxr2t: 0 };
         host.send_bytes(&Encoder::ic_req(&request)).await?;
@@ -70,7 +73,18 @@ impl Host {
 
     /// A connected and enabled admin queue.
     pub async fn admin(address: SocketAddr, digests: bool, keep_alive_ms: u32) -> Result<Host, Ended> {
-        let mut host = Host::open(address, digests).await?;
+        Host::open(address, digests).await?.into_admin(keep_alive_ms).await
+    }
+
+    /// The same of host `number`, which is no other test's.
+    pub async fn admin_by(address: SocketAddr, number: u8) -> Result<Host, Ended> {
+        let mut host = Host::open(address, false).await?;
+        host.number = number;
+        host.into_admin(0).await
+    }
+
+    async fn into_admin(mut self, keep_alive_ms: u32) -> Result<Host, Ended> {
+        let host = &mut self;
         let completion = host.connect(0, keep_alive_ms).await?;
         assert_eq!(completion.status(), Status::SUCCESS);
         host.controller = completion.result.get() as u16;
@@ -80,19 +94,24 @@ impl Host {
         command.sgl = SglDescriptor::transport(0);
         command.as_mut_bytes()[40..].copy_from_slice(fields.as_bytes());
         assert_eq!(host.command(&command, View::default()).await?.status(), Status::SUCCESS);
-        Ok(host)
+        Ok(self)
     }
 
     /// I/O queue `qid` of `admin`'s controller.
     pub async fn io(address: SocketAddr, digests: bool, admin: &Host, qid: u16) -> Result<Host, Ended> {
         let mut host = Host::open(address, digests).await?;
-        host.controller = admin.controller;
+        (host.controller, host.number) = (admin.controller, admin.number);
         assert_eq!(host.connect(qid, 0).await?.status(), Status::SUCCESS);
         Ok(host)
     }
 
     /// A Connect command for queue `qid`.
     pub async fn connect(&mut self, qid: u16, keep_alive_ms: u32) -> Result<Completion, Ended> {
+        self.connect_to(&subsystem(), qid, keep_alive_ms).await
+    }
+
+    /// The same to another subsystem.
+    pub async fn connect_to(&mut self, nqn: &Nqn, qid: u16, keep_alive_ms: u32) -> Result<Completion, Ended> {
         let fields = ConnectFields {
             qid: qid.into(),
             sqsize: 63.into(),
@@ -101,10 +120,12 @@ impl Host {
             ..ConnectFields::default()
         };
         let mut data = ConnectData::new_zeroed();
-        data.hostid = [9; 16];
+        data.hostid = [self.number; 16];
         data.cntlid = self.controller.into();
-        data.subnqn = subsystem().to_field();
-        data.hostnqn = "nqn.2026-01.example.yagura:host".parse::<Nqn>().expect("well-formed").to_field();
+        data.subnqn = nqn.to_field();
+        let suffix = if self.number == 9 { String::new() } else { self.number.to_string() };
+        let name = format!("nqn.2026-01.example.yagura:host{suffix}");
+        data.hostnqn = name.parse::<Nqn>().expect("well-formed").to_field();
         let mut command = Submission::fabrics(FabricsType::CONNECT, 1);
         command.sgl = SglDescriptor::in_capsule(1024);
         command.as_mut_bytes()[40..].copy_from_slice(fields.as_bytes());
@@ -190,8 +211,20 @@ impl Host {
         self.flush().await
     }
 
+    /// Begins a write of `blocks` from block 0 on, as command 70, and keeps its data back: the R2T that asks for it.
+    pub async fn withhold(&mut self, blocks: u32) -> Result<ReadyToTransfer, Ended> {
+        let mut command = Submission::nvm(NvmOpcode::WRITE, 70, 1);
+        command.set_range(0, blocks);
+        command.sgl = SglDescriptor::transport(blocks * 4096);
+        self.submit(&command, View::default()).await?;
+        match self.next_pdu().await? {
+            Pdu::R2t(request) => Ok(request),
+            other => panic!("an R2T was due, not {other:?}"),
+        }
+    }
+
     /// Answers an R2T with all that it asks for.
-    pub async fn send_asked(&mut self, request: &fabric::tcp::ReadyToTransfer, data: View) -> Result<(), Ended> {
+    pub async fn send_asked(&mut self, request: &ReadyToTransfer, data: View) -> Result<(), Ended> {
         let (cccid, ttag, offset, bytes) = (request.cccid, request.ttag, request.offset, request.bytes);
         let pdu = fabric::tcp::DataPdu { cccid, ttag, offset, bytes, last: true, success: false };
         let header = self.encoder.h2c_data(&pdu);

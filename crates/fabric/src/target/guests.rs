@@ -1,0 +1,157 @@
+//! [`Guests`]: what hosts may hold that are let in as anybody is, for as long as they like.
+//!
+//! The discovery subsystem is everybody's, and so is a subsystem that lets in any host: to have a controller there nobody shows
+//! anything but an address. Invariants:
+//! - Discovery controllers have a pool of their own: however many there are, a host gets its controller.
+//! - Of the controllers and queues of subsystems, those of hosts that are on no list are a part. What is left is for hosts that
+//!   the operator has named.
+//! - Of either kind an address has a share, a network of IPv6 too, and a host's name. They are held until the connection ends, not
+//!   until it has got through Connect: with a share that ended there one machine had all controllers in half a second.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use nvme::Nqn;
+
+use super::limits::{
+    CONNECTIONS_MAX, CONTROLLERS_MAX, DISCOVERY_CONTROLLERS_MAX, GUEST_KEEP_ALIVE_MS_MAX, KEEP_ALIVE_MS_MAX,
+};
+use super::newcomers::{Counted, Counts, Peer, Peers};
+
+/// Of the discovery controllers one address or host name has this part. Chosen: the hosts behind one address that look around at
+/// the same moment; whoever finds no place tries again.
+const DISCOVERY_SHARE: usize = 8;
+/// What all guests have of what there is is all but this part. Chosen: the hosts on lists are few, and must not find it taken.
+const LISTED_SHARE: usize = 4;
+/// What one address or host name has is this part of what there is. Chosen: a machine that tests has hundreds of controllers, and
+/// leaves room for another one.
+const PEER_SHARE: usize = 2;
+/// Queues of guests where a target has few connections, at least. Chosen: one for each I/O queue of a controller.
+const QUEUES_MIN: usize = 64;
+
+/// By what a host is let in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Standing {
+    /// It is on the subsystem's list.
+    Listed,
+    /// Any host is.
+    Guest,
+    /// To the discovery subsystem, which is everybody's.
+    Discovery,
+}
+
+impl Standing {
+    /// The longest keep alive timeout that it may ask for.
+    pub fn keep_alive_ms_max(self) -> u32 {
+        if self == Standing::Listed { KEEP_ALIVE_MS_MAX } else { GUEST_KEEP_ALIVE_MS_MAX }
+    }
+}
+
+/// See the module.
+pub(super) struct Guests {
+    discovery: Pool,
+    controllers: Pool,
+    queues: Pool,
+}
+
+/// A guest's queue, until it is dropped.
+pub(super) struct Place {
+    _controller: Option<Taken>,
+    _queue: Option<Taken>,
+}
+
+impl Guests {
+    /// Those of a target with this many connections at most.
+    pub fn new(connections_max: usize) -> Guests {
+        let part = |all: usize| Pool::new(all - all / LISTED_SHARE, all / PEER_SHARE);
+        Guests {
+            discovery: Pool::new(DISCOVERY_CONTROLLERS_MAX, DISCOVERY_CONTROLLERS_MAX / DISCOVERY_SHARE),
+            controllers: part(CONTROLLERS_MAX),
+            queues: part(connections_max.clamp(PEER_SHARE * QUEUES_MIN, CONNECTIONS_MAX)),
+        }
+    }
+
+    /// A place for a queue that is being connected, if there is one. Of a listed host nothing is counted.
+    pub fn place(&self, standing: Standing, qid: u16, peer: IpAddr, host: &Nqn) -> Option<Place> {
+        let controllers = match standing {
+            Standing::Listed => return Some(Place { _controller: None, _queue: None }),
+            Standing::Guest => &self.controllers,
+            Standing::Discovery => &self.discovery,
+        };
+        // There are no other queues than those of discovery controllers, which are counted.
+        let queue = if standing == Standing::Guest { Some(self.queues.take(peer, host)?) } else { None };
+        let controller = if qid == 0 { Some(controllers.take(peer, host)?) } else { None };
+        Some(Place { _controller: controller, _queue: queue })
+    }
+}
+
+/// So many of one kind, and what each address and each host has of them.
+struct Pool {
+    all: Arc<Counts<()>>,
+    peers: Peers,
+    hosts: Arc<Counts<Nqn>>,
+}
+
+struct Taken {
+    _all: Counted<()>,
+    _peer: Peer,
+    _host: Counted<Nqn>,
+}
+
+impl Pool {
+    fn new(all: usize, of_peer: usize) -> Pool {
+        Pool { all: Counts::new(all), peers: Peers::new(of_peer), hosts: Counts::new(of_peer) }
+    }
+
+    fn take(&self, peer: IpAddr, host: &Nqn) -> Option<Taken> {
+        let peer = self.peers.count(peer)?;
+        let host = self.hosts.count(host.clone())?;
+        self.all.count(()).map(|all| Taken { _all: all, _peer: peer, _host: host })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(number: usize) -> Nqn {
+        format!("nqn.2026-01.example:{number}").parse().expect("a name")
+    }
+
+    fn fill(guests: &Guests, standing: Standing, network: u8, host: impl Fn(usize) -> Nqn) -> Vec<Place> {
+        let from = |number: usize| IpAddr::from([192, 0, network, (number / 8 % 250) as u8]);
+        (0..5000)
+            .map_while(|number| guests.place(standing, 0, from(number * usize::from(network)), &host(number)))
+            .collect()
+    }
+
+    #[test]
+    fn an_address_and_a_name_have_a_share_and_all_guests_a_part() {
+        for (standing, share, all) in [
+            (Standing::Discovery, DISCOVERY_CONTROLLERS_MAX / 8, DISCOVERY_CONTROLLERS_MAX),
+            (Standing::Guest, CONTROLLERS_MAX / 2, CONTROLLERS_MAX * 3 / 4),
+        ] {
+            let guests = Guests::new(CONNECTIONS_MAX);
+            let one_address = fill(&guests, standing, 0, host);
+            assert_eq!(one_address.len(), share, "{standing:?}");
+            let one_name = fill(&guests, standing, 8, |_| host(9999));
+            assert_eq!(one_name.len(), share.min(all - share), "{standing:?}");
+            let others = fill(&guests, standing, 8, |number| host(number + 5000));
+            assert_eq!(one_address.len() + one_name.len() + others.len(), all, "{standing:?}");
+            let address = IpAddr::from([198, 51, 100, 1]);
+            assert!(guests.place(standing, 0, address, &host(7)).is_none());
+            assert!(guests.place(Standing::Listed, 0, address, &host(7)).is_some());
+            drop((one_name, others));
+            assert!(guests.place(standing, 0, address, &host(7)).is_some(), "what has gone is given back");
+        }
+    }
+
+    #[test]
+    fn queues_of_guests_leave_connections_for_others() {
+        let guests = Guests::new(400);
+        let place = |peer: u8| guests.place(Standing::Guest, 1, IpAddr::from([192, 0, 2, peer]), &host(peer.into()));
+        let of_one: Vec<_> = (0..1000).map_while(|_| place(1)).collect();
+        let of_another: Vec<_> = (0..1000).map_while(|_| place(2)).collect();
+        assert_eq!((of_one.len(), of_another.len()), (200, 100));
+    }
+}

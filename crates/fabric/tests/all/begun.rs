@@ -1,0 +1,129 @@
+//! What was begun and must not end half way, though its connection does.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use device::{AnyNamespace, Durability, Error, Lba, Memory, Namespace, NamespaceInfo};
+use engine::net::TcpListener;
+use engine::{Buf, Reactor, ReactorConfig, View, task, time};
+use fabric::target::Target;
+use nvme::reservation::{PersistChange, RegisterAction, RegisterKeys, ReservationCommand, ReservationStatus};
+use nvme::{SglDescriptor, Status};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::common::{Host, subsystem};
+
+const TIME_MAX: Duration = Duration::from_secs(30);
+
+/// Keeps attributes, and takes its time to make them durable.
+struct Slow {
+    memory: Memory,
+    kept: Mutex<Option<Vec<u8>>>,
+    gate: Arc<Gate>,
+}
+
+#[derive(Default)]
+struct Gate {
+    reached: AtomicBool,
+    open: AtomicBool,
+}
+
+impl Namespace for Slow {
+    fn info(&self) -> NamespaceInfo {
+        NamespaceInfo { persists_attributes: true, ..self.memory.info() }
+    }
+
+    async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
+        self.memory.read(lba, buf).await
+    }
+
+    async fn write(&self, lba: Lba, data: View, durability: Durability) -> Result<(), Error> {
+        self.memory.write(lba, data, durability).await
+    }
+
+    async fn flush(&self) -> Result<(), Error> {
+        self.memory.flush().await
+    }
+
+    async fn compare(&self, lba: Lba, expected: View) -> Result<(), Error> {
+        self.memory.compare(lba, expected).await
+    }
+
+    async fn compare_and_write(&self, lba: Lba, expected: View, new: View, how: Durability) -> Result<(), Error> {
+        self.memory.compare_and_write(lba, expected, new, how).await
+    }
+
+    async fn write_zeroes(&self, lba: Lba, blocks: u64, durability: Durability) -> Result<(), Error> {
+        self.memory.write_zeroes(lba, blocks, durability).await
+    }
+
+    async fn deallocate(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
+        self.memory.deallocate(lba, blocks).await
+    }
+
+    fn attribute(&self, _key: &'static str) -> Result<Option<Vec<u8>>, Error> {
+        Ok(self.kept.lock().expect("no panic").clone())
+    }
+
+    async fn set_attribute(&self, _key: &'static str, value: &[u8]) -> Result<(), Error> {
+        *self.kept.lock().expect("no panic") = Some(value.to_vec());
+        self.gate.reached.store(true, Ordering::Release);
+        while !self.gate.open.load(Ordering::Acquire) {
+            time::sleep(Duration::from_millis(1)).await;
+        }
+        Ok(())
+    }
+}
+
+async fn registrants(host: &mut Host) -> u16 {
+    let mut command = ReservationCommand::Report { bytes: 4096, extended: true }.to_submission(1);
+    command.sgl = SglDescriptor::transport(4096);
+    assert_eq!(host.command(&command, View::default()).await.expect("answered").status(), Status::SUCCESS);
+    let (head, _) = ReservationStatus::read_from_prefix(&host.data).expect("long enough");
+    head.controllers.get()
+}
+
+/// The connection of a host ended while its reservation was being made durable, and the change with it: it was kept and not
+/// published, and would have come true when the target was started anew.
+#[test]
+fn a_reservation_that_is_being_kept_is_published_though_its_connection_ends() {
+    let run = async {
+        let gate = Arc::new(Gate::default());
+        let memory = Memory::new(1 << 20, 4096, [3; 16]).expect("a good size");
+        let slow = Slow { memory, kept: Mutex::default(), gate: gate.clone() };
+        let target = Target::default();
+        target.add_subsystem(subsystem(), "SERIAL").expect("new");
+        target.add_namespace(&subsystem(), 1, AnyNamespace::other(slow)).expect("new");
+        let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a free port");
+        let address = listener.local_addr();
+        let served = task::spawn({
+            let target = target.clone();
+            async move { target.serve(listener, vec![]).await }
+        });
+        let admin = Host::admin_by(address, 1).await.expect("connects");
+        let mut io = Host::io(address, false, &admin, 1).await.expect("connects");
+        let (action, persist) = (RegisterAction::Register, PersistChange::Set);
+        let mut command = ReservationCommand::Register { action, ignore_key: false, persist }.to_submission(1);
+        command.sgl = SglDescriptor::in_capsule(16);
+        let keys = RegisterKeys { current: 0.into(), new: 7.into() };
+        io.submit(&command, Buf::copy_from(keys.as_bytes()).freeze()).await.expect("sent");
+        while !gate.reached.load(Ordering::Acquire) {
+            time::sleep(Duration::from_millis(1)).await;
+        }
+        drop((admin, io));
+        while target.stats().connections() > 0 {
+            time::sleep(Duration::from_millis(1)).await;
+        }
+        gate.open.store(true, Ordering::Release);
+        let admin = Host::admin_by(address, 2).await.expect("connects");
+        let mut other = Host::io(address, false, &admin, 1).await.expect("connects");
+        while registrants(&mut other).await == 0 {
+            time::sleep(Duration::from_millis(1)).await;
+        }
+        drop(served);
+    };
+    let bounded = async { time::timeout(TIME_MAX, run).await.expect("what was kept is never published") };
+    Reactor::run(ReactorConfig::default(), bounded).expect("a reactor");
+}
