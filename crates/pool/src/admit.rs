@@ -79,9 +79,7 @@ pub async fn admit<N: Namespace>(
     for copy in [1, 0] {
         first = read(&new.namespace, SUPERBLOCK_OFFSETS[copy], unit).await.map_err(device)?;
         match Superblock::decode(&first, member.id) {
-            Ok(found) if found.pool == map.pool && found.epoch > map.epoch => {
-                return in_use(format!("a member of a later map of this pool, of epoch {}", found.epoch));
-            }
+            // It was let go, or never became a member: the newest map tells, not one that it may have been asked to accept.
             Ok(found) if found.pool == map.pool => {}
             Ok(found) if !force => return in_use(format!("a member of pool {}", found.pool)),
             // Copy B's place is ordinary data of whoever used the medium before.

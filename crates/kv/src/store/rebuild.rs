@@ -159,7 +159,10 @@ async fn make_room(
             continue;
         }
         let young = || {
-            format!("what the page held before can be collected in {} minutes: repair again", AGE_MIN.as_secs() / 60)
+            format!(
+                "what the page held before can be collected in {} minutes: `yagura kv scrub --collect --wait`, then repair again",
+                AGE_MIN.as_secs() / 60
+            )
         };
         let hint = error.unwrap_or_else(young);
         pages.into_iter().for_each(|(page, reason)| fail(report, &page, format!("{reason}; {hint}")));

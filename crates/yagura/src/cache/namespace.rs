@@ -171,7 +171,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("flash");
         let lacks = lacking(&path, 1 << 62).expect("no file system has that");
-        assert!(lacks.contains("a flash of 4096.0 PiB in ") && lacks.contains("say a smaller size"), "{lacks}");
+        assert!(lacks.contains("a flash of 4096 PiB in ") && lacks.contains("say a smaller size"), "{lacks}");
         assert_eq!(lacking(&path, 4096), None);
         std::fs::write(&path, vec![1; 1 << 20]).expect("written");
         assert_eq!(lacking(&path, 1 << 20), None, "what it has already it need not find");
