@@ -25,7 +25,7 @@ use crate::geometry::{MAP_OFFSETS, SUPERBLOCK_OFFSETS};
 use crate::map::{Map, MemberId};
 use crate::open::{is_in_its_life, is_newer};
 use crate::slot::{leaves, leaves_bytes, read, read_body, swap, unit_bytes};
-use crate::superblock::{Ballot, SUPERBLOCK_BYTES, Superblock, SuperblockError, crc64};
+use crate::superblock::{Ballot, Superblock, SuperblockError, crc64};
 
 /// Times a step is begun again because somebody else was faster. Guessed: with random pauses between attempts a handful is
 /// already rare.
@@ -142,9 +142,7 @@ impl<N: Namespace> Acceptor<'_, N> {
     }
 
     fn image(&self, superblock: &Superblock) -> Vec<u8> {
-        let mut image = superblock.encode().to_vec();
-        image.resize(unit_bytes(self.namespace).max(SUPERBLOCK_BYTES), 0);
-        image
+        superblock.image(unit_bytes(self.namespace))
     }
 
     /// Replaces the superblock `from` by `to`, in both copies. `false`: it was no longer `from`.

@@ -211,7 +211,11 @@ impl Map {
 
     /// The division of member `index`.
     pub fn geometry(&self, index: usize) -> Geometry {
-        let member = &self.members[index];
+        self.geometry_of(&self.members[index])
+    }
+
+    /// The division of a member that may not stand in the map yet.
+    pub(crate) fn geometry_of(&self, member: &Member) -> Geometry {
         Geometry { page_size: self.page_size, table_pages: member.table_pages, heap_groups: member.heap_groups }
     }
 

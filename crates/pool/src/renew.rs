@@ -18,11 +18,11 @@ use device::Namespace;
 use crate::blank::begin_life;
 use crate::create::{random_incarnation, superblock, write_body};
 use crate::error::Error;
-use crate::geometry::{Geometry, SUPERBLOCK_OFFSETS};
+use crate::geometry::SUPERBLOCK_OFFSETS;
 use crate::map::{Map, Member, MemberId};
 use crate::open::{better, device_error, is_in_its_life, still_fits};
 use crate::slot::{read, swap, unit_bytes};
-use crate::superblock::{Ballot, SUPERBLOCK_BYTES, Superblock, SuperblockError};
+use crate::superblock::{Ballot, Superblock, SuperblockError};
 
 /// Late steps of the life before that copy B is claimed in spite of. Chosen: no host has so many under way.
 const CLAIMS_MAX: u32 = 16;
@@ -64,12 +64,7 @@ pub(crate) async fn begin<N: Namespace>(
     let accepted = Ballot::default();
     let claim = Superblock { generation: member.mark, ..superblock(map, member, &body, accepted) };
     let unit = unit_bytes(namespace);
-    let image = |superblock: &Superblock| {
-        let mut image = superblock.encode().to_vec();
-        image.resize(unit.max(SUPERBLOCK_BYTES), 0);
-        image
-    };
-    let claimed = image(&claim);
+    let claimed = claim.image(unit);
     if !swap(namespace, SUPERBLOCK_OFFSETS[0], first, &claimed).await.map_err(device)? {
         return Err(taken());
     }
@@ -82,8 +77,7 @@ pub(crate) async fn begin<N: Namespace>(
         return Err(taken());
     }
     let is_ours = async || Ok(read(namespace, SUPERBLOCK_OFFSETS[0], unit).await? == claimed);
-    let geometry =
-        Geometry { page_size: map.page_size, table_pages: member.table_pages, heap_groups: member.heap_groups };
+    let geometry = map.geometry_of(member);
     let emptied = begin_life(namespace, geometry, claim.incarnation, is_ours).await.map_err(device)?;
     if !emptied || !is_ours().await.map_err(device)? {
         return Err(taken());
@@ -91,7 +85,7 @@ pub(crate) async fn begin<N: Namespace>(
     write_body(namespace, &body, accepted).await.map_err(device)?;
     let whole = Superblock { generation: claim.generation + 1, ..claim };
     for copy in [1, 0] {
-        if !swap(namespace, SUPERBLOCK_OFFSETS[copy], &claimed, &image(&whole)).await.map_err(device)? {
+        if !swap(namespace, SUPERBLOCK_OFFSETS[copy], &claimed, &whole.image(unit)).await.map_err(device)? {
             return Err(taken());
         }
     }

@@ -177,6 +177,13 @@ impl Superblock {
         bytes
     }
 
+    /// What is replaced at once: the bytes, and zeroes behind them where a block is longer.
+    pub(crate) fn image(&self, unit: usize) -> Vec<u8> {
+        let mut image = self.encode().to_vec();
+        image.resize(unit.max(SUPERBLOCK_BYTES), 0);
+        image
+    }
+
     /// Reads the first [`SUPERBLOCK_BYTES`] of `bytes`, which come from the namespace `member`.
     pub fn decode(bytes: &[u8], member: MemberId) -> Result<Superblock, SuperblockError> {
         let Some(bytes) = bytes.first_chunk::<SUPERBLOCK_BYTES>() else {

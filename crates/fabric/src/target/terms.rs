@@ -11,7 +11,7 @@ use nvme::Nqn;
 use super::controller::Identity;
 use super::guests::Standing;
 use super::secure::TlsPolicy;
-use super::shared::{Refused, Shared, State};
+use super::shared::{Refused, Shared, State, Subsystem};
 use crate::auth::HostKeys;
 use crate::tls::{Origin, TlsPsk};
 
@@ -50,12 +50,17 @@ impl State {
         }
     }
 
+    /// The subsystems that a host means which asks for this one: all, where that is the discovery subsystem, which is no one's.
+    fn meant<'a>(&'a self, wanted: &'a Nqn) -> impl Iterator<Item = &'a Subsystem> {
+        let meant = self.subsystems.iter().filter(move |(nqn, _)| wanted.is_discovery() || *nqn == wanted);
+        meant.map(|(_, subsystem)| subsystem)
+    }
+
     /// The keys by which a host authenticates to a subsystem. To the discovery subsystem, which is no one's, by those of any: it
     /// shows what the host may use of all of them, and the host does not say which it has in mind.
     pub fn host_keys(&self, subsystem: &Nqn, host: &Nqn) -> Vec<HostKeys> {
-        let meant = self.subsystems.iter().filter(|(nqn, _)| subsystem.is_discovery() || *nqn == subsystem);
         let mut found: Vec<HostKeys> = Vec::new();
-        for keys in meant.filter_map(|(_, meant)| meant.access.config(host).keys) {
+        for keys in self.meant(subsystem).filter_map(|meant| meant.access.config(host).keys) {
             if !found.contains(&keys) {
                 found.push(keys);
             }
@@ -71,10 +76,9 @@ impl State {
         }
         let of_port = self.ports.get(identity.port).is_some_and(|port| port.config.tls == TlsPolicy::Required);
         let (host, wanted) = (&identity.host, &identity.subsystem);
-        let meant = self.subsystems.iter().filter(|(nqn, _)| wanted.is_discovery() || *nqn == wanted);
         // What of the discovery subsystem is everybody's is so for hosts that must use TLS elsewhere.
         let (mut of_host, mut may) = (false, false);
-        for (_, subsystem) in meant {
+        for subsystem in self.meant(wanted) {
             let config = subsystem.access.config(host);
             of_host |= config.tls_required && !wanted.is_discovery();
             may |= config.concatenation && config.keys.is_some();

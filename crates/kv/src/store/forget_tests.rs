@@ -292,13 +292,8 @@ fn a_page_rebuilt_from_some_others_voids_the_sweep_that_may_have_read_it_before(
         damage(&sweeper).await;
         let report = other.store.repair(&RepairOptions::default()).await;
         assert_eq!((report.pages_rebuilt, report.failed, scene.voters.now().epoch), (1, 0, epoch + 1), "{report:?}");
-        let noted = pool_noted(&scene, epoch).await;
+        let noted = scene.voters.note_swept(epoch).await.unwrap();
         assert_eq!(noted.swept, 0, "a sweep of the epoch before counts for nothing");
         assert_eq!(sweeper.store.get(b"key").await, Ok(Some(value(b"v"))));
     });
-}
-
-/// What a sweep of `epoch` that ends now makes of the map.
-async fn pool_noted(scene: &Scene, epoch: u64) -> Map {
-    scene.voters.note_swept(epoch).await.unwrap()
 }

@@ -259,6 +259,19 @@ async fn copy_all(from: Arc<device::Memory>, to: Arc<device::Memory>) {
     }
 }
 
+/// Members 0 and 1 hold everything, 2 and 3 are to.
+fn both_move(scene: &Scene) -> Request {
+    let weights = [(2, 100), (3, 100), (0, 0), (1, 0)];
+    Request::SetWeight(weights.map(|(index, weight)| (scene.id(index), weight)).to_vec())
+}
+
+/// Carries a change out until the new placement alone is in force.
+async fn end_joint(scene: &Scene, mover: &Host) {
+    while scene.voters.now().state == State::Joint {
+        mover.piece(scene.voters.now().change.unwrap()).await.unwrap();
+    }
+}
+
 /// Of two homes one was sealed for the change that moves the key, and its page damaged after that. A host that has slept since
 /// before rebuilt it from the other home, which had no seal, under the epoch that it knew: both took a put of its, which nobody
 /// with the newer map ever saw.
@@ -270,11 +283,8 @@ fn a_page_comes_back_sealed_where_no_other_home_knows_of_the_seal() {
         sleeper.store.put(b"key", value(b"before")).await.unwrap();
         sleeper.store.settle().await;
         mover.voters.links[1].down.set(true);
-        let weights = [(2, 100), (3, 100), (0, 0), (1, 0)].map(|(index, weight)| (scene.id(index), weight));
-        scene.begin(&Request::SetWeight(weights.to_vec()));
-        while scene.voters.now().state == State::Joint {
-            mover.piece(scene.voters.now().change.unwrap()).await.unwrap();
-        }
+        scene.begin(&both_move(&scene));
+        end_joint(&scene, &mover).await;
         let table = sleeper.store.table(0).unwrap();
         let lba = table.layout().table(table.home(&sleeper.store.inner.key(b"key").unwrap()));
         let mut damaged = Buf::zeroed(4096);
@@ -300,18 +310,15 @@ fn what_half_of_the_old_homes_took_outlives_a_change_that_is_taken_back() {
     run(7, async {
         let scene = Scene::of([100, 100, 0, 0, 0], 2).await;
         let (client, mover) = (scene.host(SHORT).await, scene.host(SHORT).await);
-        let weights = [(2, 100), (3, 100), (0, 0), (1, 0)].map(|(index, weight)| (scene.id(index), weight));
-        scene.begin(&Request::SetWeight(weights.to_vec()));
+        scene.begin(&both_move(&scene));
         time::sleep(Duration::from_millis(100)).await;
         client.voters.links[1].down.set(true);
         client.store.put(b"key", value(b"v")).await.unwrap();
         scene.voters.set(scene.voters.now().take_back().unwrap());
         mover.finish().await.unwrap();
-        scene.begin(&Request::SetWeight(weights.to_vec()));
+        scene.begin(&both_move(&scene));
         mover.voters.links[0].down.set(true);
-        while scene.voters.now().state == State::Joint {
-            mover.piece(scene.voters.now().change.unwrap()).await.unwrap();
-        }
+        end_joint(&scene, &mover).await;
         mover.voters.links[0].down.set(false);
         mover.finish().await.unwrap();
         assert_eq!(mover.store.get(b"key").await, Ok(Some(value(b"v"))));

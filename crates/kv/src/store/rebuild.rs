@@ -205,9 +205,9 @@ async fn look_around(
     // Of every set of homes it is in: while the pool changes there are two, and of the old one (the second) an operation may
     // have had an answer of no more than `replicas - majority + 1`, this page among them.
     let (replicas, majority) = (topology.placement.replicas(), topology.placement.majority());
-    let (mut needed, mut all) = ([replicas - majority + 1, majority].into_iter(), true);
-    for (ring, void) in topology.placement.rings() {
-        let needed = needed.next().unwrap_or(majority);
+    let needed = [replicas - majority + 1, majority];
+    let mut all = true;
+    for ((ring, void), needed) in topology.placement.rings().zip(needed) {
         let is_here = |home: &u16| usize::from(*home) == index && !void.contains(home);
         let whole = |home: &&u16| !void.contains(home) && seen.is_whole(usize::from(**home));
         for homes in ring.all_homes().filter(|homes| homes.iter().any(is_here)) {
