@@ -197,6 +197,16 @@ fn room_is_made_or_the_value_refused() {
     assert_eq!(counted, "STORED\r\nNOT_FOUND\r\nEND\r\nSERVER_ERROR out of memory\r\nHD W\r\n");
 }
 
+/// memcached reads on behind such a value, and adds to what its memory happened to hold there.
+#[test]
+fn a_value_of_nothing_but_spaces_is_no_number() {
+    let refused = "STORED\r\nCLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
+    for value in ["set n 0 0 0\r\n\r\n", "set n 0 0 1\r\n \r\n"] {
+        let counted = told(&PlainSlots::default(), format!("{value}incr n 1\r\n").as_bytes());
+        assert_eq!(counted, refused, "{value:?}");
+    }
+}
+
 #[test]
 fn a_line_has_a_bound_but_for_a_get() {
     let slots = PlainSlots::default();
