@@ -1,7 +1,6 @@
 //! Tasks of the current world.
 
 use std::{
-    cell::Cell,
     future::Future,
     marker::PhantomData,
     pin::Pin,
@@ -127,37 +126,12 @@ pub fn in_world() -> bool {
     runtime::with_current(|current| current.is_some())
 }
 
-/// A random number: in a simulation from the world's seed, else from a generator seeded by the system. Not for secrets.
+/// A random number: in a simulation from the world's seed, else from a generator for secrets that the system has seeded: who is
+/// told some of them, in the versions of values, does not know the others.
 pub fn random_u64() -> u64 {
     match runtime::try_current() {
         Some(Context::Sim(sim)) => sim.random_u64(),
-        Some(Context::Uring(_)) | None => system_random_u64(),
+        // Ids must be unique over processes and restarts: it panics where the system has no random numbers to give.
+        Some(Context::Uring(_)) | None => rand::random(),
     }
-}
-
-thread_local! {
-    static RANDOM: Cell<Option<u64>> = const { Cell::new(None) };
-}
-
-/// SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014) per thread.
-fn system_random_u64() -> u64 {
-    let state = RANDOM.get().unwrap_or_else(seed).wrapping_add(0x9e37_79b9_7f4a_7c15);
-    RANDOM.set(Some(state));
-    let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
-}
-
-fn seed() -> u64 {
-    let mut bytes = [0; 8];
-    let mut filled = 0;
-    while filled < bytes.len() {
-        match rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()) {
-            Ok(count) => filled += count,
-            Err(rustix::io::Errno::INTR) => {}
-            // Ids must be unique over processes and restarts; running on with a guessable seed would break that silently.
-            Err(error) => panic!("the system has no random numbers to give: getrandom: {error}"),
-        }
-    }
-    u64::from_ne_bytes(bytes)
 }

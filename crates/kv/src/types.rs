@@ -164,22 +164,39 @@ impl fmt::Debug for Key {
     }
 }
 
-/// The checksum of a value under the operation that wrote it: equal bytes of another operation do not verify, so that a
-/// stale reference to a place that was given to somebody else is never taken for good. For values of one part, and parts
-/// of longer ones.
-pub fn value_checksum(op: OpId, value: &[u8]) -> u64 {
-    xxh3_64_with_seed(value, checksum_seed(op))
+/// What makes the checksums of values a pool's own. Nobody who chooses bytes, and is told operations by the versions of values, can
+/// find some that verify as those of another operation: that takes the pool's seed, which only hosts of the pool know.
+#[derive(Clone, Copy)]
+pub struct ChecksumKey(u64);
+
+impl ChecksumKey {
+    /// Of the pool that has this seed.
+    pub fn new(hash_seed: u64) -> ChecksumKey {
+        ChecksumKey(xxh3_64_with_seed(b"checksums of values", hash_seed))
+    }
+
+    /// For what this operation writes.
+    pub fn of(self, op: OpId) -> ChecksumSeed {
+        let [mut bytes, sequence] = [op.host, op.sequence].map(|part| u128::from(part).to_le_bytes());
+        bytes[8..].copy_from_slice(&sequence[..8]);
+        ChecksumSeed(xxh3_64_with_seed(&bytes, self.0))
+    }
+}
+
+/// What makes checksums of values an operation's own: equal bytes of another operation do not verify, so that a stale reference
+/// to a place that was given to somebody else is never taken for good.
+#[derive(Clone, Copy)]
+pub struct ChecksumSeed(pub(crate) u64);
+
+/// The checksum of a value, for values of one part and parts of longer ones.
+pub fn value_checksum(seed: ChecksumSeed, value: &[u8]) -> u64 {
+    xxh3_64_with_seed(value, seed.0)
 }
 
 /// The checksum of a value longer than [`VALUE_PART_BYTES`], from those of its parts: whoever has verified the parts need not
 /// go over the value again.
-pub fn checksum_of_parts(op: OpId, parts: impl Iterator<Item = u64>) -> u64 {
-    value_checksum(op, &parts.flat_map(u64::to_le_bytes).collect::<Vec<u8>>())
-}
-
-/// The seed that makes [`value_checksum`] an operation's own. The factor (2^64 / golden ratio) spreads the sequence.
-pub(crate) fn checksum_seed(op: OpId) -> u64 {
-    op.host ^ op.sequence.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+pub fn checksum_of_parts(seed: ChecksumSeed, parts: impl Iterator<Item = u64>) -> u64 {
+    value_checksum(seed, &parts.flat_map(u64::to_le_bytes).collect::<Vec<u8>>())
 }
 
 #[cfg(test)]
@@ -214,8 +231,9 @@ mod tests {
 
     #[test]
     fn checksum_depends_on_the_operation() {
-        let op = |sequence| OpId { host: 1, sequence };
-        assert_ne!(value_checksum(op(1), b"same"), value_checksum(op(2), b"same"));
+        let seed = |pool, sequence| ChecksumKey::new(pool).of(OpId { host: 1, sequence });
+        assert_ne!(value_checksum(seed(1, 1), b"same"), value_checksum(seed(1, 2), b"same"));
+        assert_ne!(value_checksum(seed(1, 1), b"same"), value_checksum(seed(2, 1), b"same"));
         assert_eq!(Key::new(b"", 0), None);
         assert_eq!(Key::new(&[0; 513], 0), None);
         assert!(Key::new(&[0; 512], 0).is_some());

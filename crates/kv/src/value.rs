@@ -3,7 +3,7 @@
 use engine::{Buf, View};
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::types::{OpId, VALUE_PART_BYTES, checksum_of_parts, checksum_seed};
+use crate::types::{ChecksumSeed, VALUE_PART_BYTES, checksum_of_parts};
 
 /// Bytes of the segments that bytes are copied to: whole parts, so that each can be sent from where it lies.
 const SEGMENT_BYTES: usize = 1 << 20;
@@ -60,10 +60,10 @@ impl Value {
         }) && rest.is_empty()
     }
 
-    /// Its checksum under the operation that wrote it: [`crate::types::value_checksum`] of the whole, or, beyond
+    /// Its checksum for the operation that wrote it: [`crate::types::value_checksum`] of the whole, or, beyond
     /// [`VALUE_PART_BYTES`], [`checksum_of_parts`].
-    pub fn checksum(&self, op: OpId) -> u64 {
-        let new = || Xxh3::with_seed(checksum_seed(op));
+    pub fn checksum(&self, seed: ChecksumSeed) -> u64 {
+        let new = || Xxh3::with_seed(seed.0);
         let (mut hasher, mut room, mut parts) = (new(), VALUE_PART_BYTES, Vec::new());
         for mut rest in self.segments.iter().map(|segment| &segment[..]) {
             while !rest.is_empty() {
@@ -77,7 +77,7 @@ impl Value {
             }
         }
         let last = hasher.digest();
-        if parts.is_empty() { last } else { checksum_of_parts(op, parts.into_iter().chain([last])) }
+        if parts.is_empty() { last } else { checksum_of_parts(seed, parts.into_iter().chain([last])) }
     }
 
     /// Bytes `from..from + len`, padded with zeroes to a multiple of `block` and fit for direct I/O: a slice of a segment
@@ -134,19 +134,19 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::types::value_checksum;
+    use crate::types::{ChecksumKey, OpId, value_checksum};
 
     #[test]
     fn checksum_of_a_long_value_is_that_of_its_parts_whatever_its_segments() {
-        let op = OpId { host: 3, sequence: 4 };
+        let seed = ChecksumKey::new(1).of(OpId { host: 3, sequence: 4 });
         let bytes: Vec<u8> = (0..2 * VALUE_PART_BYTES + 7).map(|at| (at / 100) as u8).collect();
-        let expected = checksum_of_parts(op, bytes.chunks(VALUE_PART_BYTES).map(|part| value_checksum(op, part)));
+        let expected = checksum_of_parts(seed, bytes.chunks(VALUE_PART_BYTES).map(|part| value_checksum(seed, part)));
         for segment in [1000, VALUE_PART_BYTES, 1 << 20] {
             let value = Value::new(bytes.chunks(segment).map(|chunk| Buf::copy_from(chunk).freeze()).collect());
-            assert_eq!(value.checksum(op), expected);
+            assert_eq!(value.checksum(seed), expected);
         }
         let one = Value::copy_from(&bytes[..VALUE_PART_BYTES]);
-        assert_eq!(one.checksum(op), value_checksum(op, &bytes[..VALUE_PART_BYTES]));
+        assert_eq!(one.checksum(seed), value_checksum(seed, &bytes[..VALUE_PART_BYTES]));
     }
 
     proptest! {
@@ -156,10 +156,10 @@ mod tests {
         {
             let whole: Vec<u8> = parts.concat();
             let value = Value::new(parts.iter().map(|part| Buf::copy_from(part).freeze()).collect());
-            let op = OpId { host: 3, sequence: 4 };
+            let seed = ChecksumKey::new(1).of(OpId { host: 3, sequence: 4 });
             prop_assert_eq!(value.to_vec(), whole.clone());
             prop_assert!(value.equals(&whole) && !value.equals(&[&whole[..], b"x"].concat()));
-            prop_assert_eq!(value.checksum(op), value_checksum(op, &whole));
+            prop_assert_eq!(value.checksum(seed), value_checksum(seed, &whole));
             prop_assert_eq!(&value.contiguous()[..], &whole[..]);
             let (from, len) = (from.min(whole.len()), len.min(whole.len() - from.min(whole.len())));
             let mut padded = whole[from..from + len].to_vec();

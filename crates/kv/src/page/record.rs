@@ -21,7 +21,7 @@
 //! bytes with a key of 32 fits a page of 4 KiB. Nothing is padded: pages are read whole and decoded byte by byte.
 
 use super::{PageError, u16_at, u32_at, u64_at};
-use crate::types::{Applied, Ballot, KEY_BYTES_MAX, OpId, Timestamp, VALUE_BYTES_MAX};
+use crate::types::{Applied, Ballot, KEY_BYTES_MAX, OpId, Timestamp, VALUE_BYTES_MAX, VALUE_PART_BYTES};
 
 /// Bytes of an entry beside key, value and what is flagged.
 pub const ENTRY_FIXED_BYTES: usize = 32;
@@ -302,7 +302,8 @@ impl Reference {
         };
         let (parts, length) = (u16_at(bytes, 2), u32_at(bytes, 4));
         let shaped = if kind == PlaceKind::Index { parts > 1 } else { parts == 1 && length == value_len };
-        if bytes[1] != 0 || !shaped || length as usize > VALUE_BYTES_MAX {
+        // What lies in one place, an index too. A longer run would not be claimed as one extent.
+        if bytes[1] != 0 || !shaped || length as usize > VALUE_PART_BYTES {
             return Err(PageError::Malformed("shape of a reference"));
         }
         let (place, checksum, copy) = (u64_at(bytes, 8), u64_at(bytes, 16), u64_at(bytes, 24));

@@ -20,7 +20,7 @@ use super::scan::Seen;
 use super::topology::{Topology, forgets};
 use super::{Inner, Store};
 use crate::table::{Content, Found};
-use crate::types::{Key, Timestamp};
+use crate::types::{ChecksumKey, Key, Timestamp};
 
 /// Findings of a kind that are listed one by one; all are counted.
 pub const FINDINGS_MAX: usize = 100;
@@ -185,7 +185,8 @@ async fn scrub_keys(walk: &Walk<'_>, mut seen: Seen, report: &mut ScrubReport) {
         while !under_way.is_full() {
             let Some(((_, key), found)) = keys.next() else { break };
             let Ok(key) = walk.inner.key(&key) else { continue };
-            let look = Look { replicas: compared(walk.topology, &seen, &key), found, missed: Vec::new() };
+            let checksums = ChecksumKey::new(walk.topology.map.hash_seed);
+            let look = Look { checksums, replicas: compared(walk.topology, &seen, &key), found, missed: Vec::new() };
             let pushed = under_way.push(scrub_key(walk, key, look)).is_ok();
             debug_assert!(pushed, "invariant: it is not full");
         }
@@ -221,6 +222,7 @@ fn compared(topology: &Topology, seen: &Seen, key: &Key) -> Vec<u16> {
 
 /// What was seen of one key.
 struct Look {
+    checksums: ChecksumKey,
     /// Members whose replicas are compared.
     replicas: Vec<u16>,
     found: Vec<(usize, Found)>,
@@ -271,7 +273,7 @@ impl Look {
         let found = self.found.iter().find(|(member, _)| *member == usize::from(home)).map(|(_, found)| found);
         found.map_or(Facts::default(), |found| Facts {
             timestamp: found.timestamp,
-            value: found.content.value_len().zip(found.content.checksum(found.timestamp.op)),
+            value: found.content.value_len().zip(found.content.checksum(self.checksums.of(found.timestamp.op))),
             expiry: found.expiry,
             tag: found.tag,
         })

@@ -146,7 +146,7 @@ impl Table {
             }
             Err(error) => return Err(error),
         };
-        let whole = value_checksum(OpId::default(), &bytes) == reference.checksum;
+        let whole = value_checksum(self.checksums.of(OpId::default()), &bytes) == reference.checksum;
         let good = whole && decode_bundle(&bytes).is_ok_and(|entries| entries.len() == forward.len());
         Ok(good.then_some(bytes))
     }

@@ -250,3 +250,56 @@ async fn fill(table: &Rc<Table>, map: &pool::Map, len: usize) {
         }
     }
 }
+
+/// A copy for an image that was given up in doubt, on a page that nobody writes any more: red when the page was looked at every
+/// 30 s for good.
+#[test]
+fn what_was_in_doubt_is_settled_although_nobody_writes_the_page() {
+    run(25, async {
+        let members = memories(1, 8 << 20);
+        let map = create(&members, 1, 500).await;
+        let member = Counting::new(members[0].clone());
+        let table = Table::new(member.clone(), &map, 0);
+        let home = table.home(&key(&map, "k"));
+        let before = table.read_raw(home).await.unwrap();
+        let expected = *table.decode(home, &before).unwrap().header();
+        let copy = table.place(home, ts(1, 1).op, &record(ts(1, 1), Some(9000)).value.unwrap()).await.unwrap();
+        table.keep(leftover::Leftover::Undecided(home, (copy, ts(1, 1).op), Some(expected)));
+        while table.has_leftovers() {
+            engine::time::sleep(Duration::from_secs(1)).await;
+        }
+        table.quiesce().await;
+        for group in 0..table.layout.geometry.heap_groups {
+            assert_eq!(table.extents(pool::HeapGroup(group)).await.unwrap(), Vec::new());
+        }
+        // The attempt itself, late: it must not find the page that it was planned on.
+        let late = table.replace(table.layout.table(home), before.clone(), before).await;
+        assert_eq!(late, Err(device::Error::CompareFailure));
+        member.take();
+        engine::time::sleep(Duration::from_secs(600)).await;
+        assert_eq!(member.take().0, 0, "nothing is looked at any more");
+    });
+}
+
+/// A claim in doubt that lands after it was seen not to have: red when nothing had changed the page meanwhile, and the claim, known
+/// to nobody, took its places until a collector came.
+#[test]
+fn a_claim_in_doubt_does_not_land_behind_its_release() {
+    run(26, async {
+        let members = memories(1, 8 << 20);
+        let map = create(&members, 1, 500).await;
+        let table = Table::new(members[0].clone(), &map, 0);
+        let (group, tag) = (pool::HeapGroup(0), 7);
+        let lba = table.layout.allocation(group);
+        let before = table.read_at(lba, table.layout.page_bytes()).await.unwrap();
+        let mut claimed = crate::page::AllocationPage::decode(&before, 0, table.incarnation).unwrap();
+        claimed.stock(0, 100, tag, 1);
+        let claimed = claimed.encode_next(table.layout.page_bytes()).freeze();
+        table.keep(leftover::Leftover::Extent(group, tag));
+        while table.has_leftovers() {
+            engine::time::sleep(Duration::from_secs(1)).await;
+        }
+        assert_eq!(table.replace(lba, before, claimed).await, Err(device::Error::CompareFailure));
+        assert_eq!(table.extents(group).await.unwrap(), Vec::new());
+    });
+}

@@ -26,7 +26,7 @@ use super::group::place;
 use super::leftover::Leftover;
 use super::{Table, TableError, bump, uncertain};
 use crate::page::{EXTENT_PAGES_MAX, PlaceKind, Reference};
-use crate::types::{OpId, VALUE_BYTES_MAX, VALUE_PART_BYTES, checksum_of_parts, value_checksum};
+use crate::types::{ChecksumSeed, OpId, VALUE_BYTES_MAX, VALUE_PART_BYTES, checksum_of_parts, value_checksum};
 use crate::value::Value;
 
 /// Bytes of the longest extent: what every namespace takes in one command, atomic or not.
@@ -72,7 +72,7 @@ impl Table {
                 parts: parts.len() as u16,
                 length: index.length,
                 place: index.place.0,
-                checksum: checksum_of_parts(op, parts.iter().map(|part| part.checksum)),
+                checksum: checksum_of_parts(self.checksums.of(op), parts.iter().map(|part| part.checksum)),
                 copy: index.tag,
             }),
             Err(error) => {
@@ -115,7 +115,7 @@ impl Table {
         if let Some(error) = failure {
             return Err(error);
         }
-        let index = Value::from(encode_index(op, parts));
+        let index = Value::from(encode_index(self.checksums.of(op), parts));
         self.write_extent(home, op, &index, 0, index.len()).await
     }
 
@@ -140,7 +140,7 @@ impl Table {
             match (written, bound) {
                 (Ok(()), true) => {
                     let checksum =
-                        if length == 0 { value_checksum(op, &[]) } else { value_checksum(op, &bytes[..length]) };
+                        value_checksum(self.checksums.of(op), if length == 0 { &[] } else { &bytes[..length] });
                     return Ok(Part { place, length: length as u32, checksum, tag });
                 }
                 // The stock was gone: another place.
@@ -252,13 +252,14 @@ impl Table {
         length: usize,
         op: OpId,
     ) -> Result<Option<Value>, TableError> {
+        let seed = self.checksums.of(op);
         if reference.kind != PlaceKind::Index {
             let bytes = self.read_extent(HeapPage(reference.place), length).await?;
-            return Ok(bytes.filter(|bytes| value_checksum(op, bytes) == reference.checksum).map(Value::from));
+            return Ok(bytes.filter(|bytes| value_checksum(seed, bytes) == reference.checksum).map(Value::from));
         }
         let Some(parts) = self.read_index(reference, op).await? else { return Ok(None) };
         let listed = parts.iter().map(|part| part.length as usize).sum::<usize>();
-        if listed != length || checksum_of_parts(op, parts.iter().map(|part| part.checksum)) != reference.checksum {
+        if listed != length || checksum_of_parts(seed, parts.iter().map(|part| part.checksum)) != reference.checksum {
             return Ok(None);
         }
         let mut under_way = TaskSet::new(PARTS_AT_ONCE_MAX);
@@ -273,7 +274,7 @@ impl Table {
             }
             match under_way.next().await {
                 Some((_, (index, bytes))) => match bytes? {
-                    Some(bytes) if value_checksum(op, &bytes) == parts[index].checksum => segments[index] = bytes,
+                    Some(bytes) if value_checksum(seed, &bytes) == parts[index].checksum => segments[index] = bytes,
                     _ => return Ok(None),
                 },
                 None => return Ok(Some(Value::new(segments))),
@@ -283,7 +284,7 @@ impl Table {
 
     pub(super) async fn read_index(&self, reference: &Reference, op: OpId) -> Result<Option<Vec<Part>>, TableError> {
         let bytes = self.read_extent(HeapPage(reference.place), reference.length as usize).await?;
-        Ok(bytes.and_then(|bytes| decode_index(op, &bytes, usize::from(reference.parts))))
+        Ok(bytes.and_then(|bytes| decode_index(self.checksums.of(op), &bytes, usize::from(reference.parts))))
     }
 
     /// Where the parts of a value lie and under which tags, for tests that look from outside.
@@ -329,7 +330,7 @@ pub(crate) async fn both<A, B>(one: impl Future<Output = A>, other: impl Future<
     .await
 }
 
-fn encode_index(op: OpId, parts: &[Part]) -> View {
+fn encode_index(seed: ChecksumSeed, parts: &[Part]) -> View {
     let mut bytes = Buf::zeroed(INDEX_FIXED_BYTES + parts.len() * PART_BYTES);
     bytes[8..12].copy_from_slice(&(parts.len() as u32).to_le_bytes());
     for (part, slot) in parts.iter().zip(bytes[INDEX_FIXED_BYTES..].chunks_exact_mut(PART_BYTES)) {
@@ -338,27 +339,27 @@ fn encode_index(op: OpId, parts: &[Part]) -> View {
         slot[16..24].copy_from_slice(&part.checksum.to_le_bytes());
         slot[24..].copy_from_slice(&part.tag.to_le_bytes());
     }
-    let checksum = value_checksum(op, &bytes[8..]);
+    let checksum = value_checksum(seed, &bytes[8..]);
     bytes[..8].copy_from_slice(&checksum.to_le_bytes());
     bytes.freeze()
 }
 
 /// `None` unless `bytes` are the index of `count` parts that `op` wrote.
-fn decode_index(op: OpId, bytes: &[u8], count: usize) -> Option<Vec<Part>> {
+fn decode_index(seed: ChecksumSeed, bytes: &[u8], count: usize) -> Option<Vec<Part>> {
     if bytes.len() != INDEX_FIXED_BYTES + count * PART_BYTES || count > PARTS_MAX {
         return None;
     }
     let u64_at = |bytes: &[u8], at: usize| bytes[at..].first_chunk().map_or(0, |chunk| u64::from_le_bytes(*chunk));
-    if u64_at(bytes, 0) != value_checksum(op, &bytes[8..]) || u64_at(bytes, 8) != count as u64 {
+    if u64_at(bytes, 0) != value_checksum(seed, &bytes[8..]) || u64_at(bytes, 8) != count as u64 {
         return None;
     }
-    let part = |slot: &[u8]| Part {
-        place: HeapPage(u64_at(slot, 0)),
-        length: u64_at(slot, 8) as u32,
-        checksum: u64_at(slot, 16),
-        tag: u64_at(slot, 24),
+    let part = |slot: &[u8]| {
+        let length = u64_at(slot, 8);
+        let (place, checksum, tag) = (HeapPage(u64_at(slot, 0)), u64_at(slot, 16), u64_at(slot, 24));
+        let shaped = tag != 0 && length <= EXTENT_BYTES as u64;
+        shaped.then_some(Part { place, length: length as u32, checksum, tag })
     };
-    Some(bytes[INDEX_FIXED_BYTES..].chunks_exact(PART_BYTES).map(part).collect())
+    bytes[INDEX_FIXED_BYTES..].chunks_exact(PART_BYTES).map(part).collect()
 }
 
 #[cfg(test)]
@@ -369,18 +370,29 @@ mod tests {
 
     #[test]
     fn index_round_trip_and_owner() {
-        let op = |sequence| OpId { host: 1, sequence };
+        let key = crate::types::ChecksumKey::new(7);
+        let op = |sequence| key.of(OpId { host: 1, sequence });
         let parts = vec![Part { place: HeapPage(5), length: 131_072, checksum: 6, tag: 7 }; 8];
         let bytes = encode_index(op(1), &parts);
-        assert_eq!(decode_index(op(1), &bytes, 8), Some(parts));
+        assert_eq!(decode_index(op(1), &bytes, 8).as_ref(), Some(&parts));
         assert_eq!(decode_index(op(2), &bytes, 8), None, "an index of another operation is none");
         assert_eq!(decode_index(op(1), &bytes, 7), None);
+        for (length, tag) in [(131_073, 7), (5, 0)] {
+            let hostile = encode_index(op(1), &[Part { length, tag, ..parts[0] }]);
+            assert_eq!(decode_index(op(1), &hostile, 1), None, "{length} bytes of {tag}");
+        }
+        let other_pool = crate::types::ChecksumKey::new(8).of(OpId { host: 1, sequence: 1 });
+        assert_eq!(
+            decode_index(other_pool, &bytes, 8),
+            None,
+            "what is written for no seed of the pool's does not verify"
+        );
     }
 
     proptest! {
         #[test]
         fn hostile_index_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300), count in 0usize..10) {
-            prop_assert_eq!(decode_index(OpId::default(), &bytes, count), None);
+            prop_assert_eq!(decode_index(crate::types::ChecksumKey::new(7).of(OpId::default()), &bytes, count), None);
         }
     }
 }

@@ -5,7 +5,7 @@ use engine::View;
 use super::Record;
 use super::bundle::Bundles;
 use crate::page::{Entry, Reference, Stored, TablePageView};
-use crate::types::{Applied, Ballot, OpId, Timestamp, Version};
+use crate::types::{Applied, Ballot, ChecksumSeed, Timestamp, Version, value_checksum};
 use crate::value::Value;
 
 /// What a home page says of a key.
@@ -132,11 +132,11 @@ impl Content {
         }
     }
 
-    /// Checksum of the value under `op`, as stored or worked out; `None`: there is no value.
-    pub fn checksum(&self, op: OpId) -> Option<u64> {
+    /// Checksum of the value for the operation that wrote it, as stored or worked out; `None`: there is no value.
+    pub fn checksum(&self, seed: ChecksumSeed) -> Option<u64> {
         match self {
             Content::Nothing => None,
-            Content::Inline(view) => Some(crate::types::value_checksum(op, view)),
+            Content::Inline(view) => Some(value_checksum(seed, view)),
             Content::Elsewhere(_, reference) => Some(reference.checksum),
         }
     }

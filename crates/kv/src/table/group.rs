@@ -28,8 +28,9 @@ pub(super) enum Change {
     Stock { pages: usize, tag: u64 },
     /// Those from `slot` on go from the stock to an extent.
     Bind { stock: u64, slot: usize, pages: usize, tag: u64, home: TablePage },
-    /// All of a tag become free.
-    Release { tag: u64 },
+    /// All of a tag become free. `doubted`: it may have been claimed by a command that is yet to land; the page becomes another in
+    /// any case, which that command will not find.
+    Release { tag: u64, doubted: bool },
     /// Those of a stock become free.
     ReleaseRun { slot: usize, pages: usize, tag: u64 },
     /// All of a tag are marked, or not any more.
@@ -97,7 +98,7 @@ impl Change {
                 let bound = page.bind(slot, pages, stock, tag, home.0, stamp);
                 (if bound { Answer::Run(slot, pages) } else { Answer::Nothing }, bound)
             }
-            Change::Release { tag } => (answer(page.run_of(tag)), page.release(tag)),
+            Change::Release { tag, doubted } => (answer(page.run_of(tag)), page.release(tag) || doubted),
             Change::ReleaseRun { slot, pages, tag } => (Answer::Run(slot, pages), page.release_run(slot, pages, tag)),
             Change::Condemn { tag, condemned } => (answer(page.run_of(tag)), page.condemn(tag, condemned)),
             Change::Collect { tag } => match page.run_of(tag) {

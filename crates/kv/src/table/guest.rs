@@ -55,7 +55,7 @@ impl Table {
     ) -> Result<Option<Reference>, TableError> {
         let copy = engine::task::random_u64().max(1);
         let bytes = value.contiguous();
-        let (length, checksum) = (bytes.len() as u32, value.checksum(op));
+        let (length, checksum) = (bytes.len() as u32, value.checksum(self.checksums.of(op)));
         let reference = |page: TablePage| {
             let place = u64::from(page.0);
             Reference { kind: PlaceKind::Guest, parts: 1, length, place, checksum, copy }

@@ -110,7 +110,7 @@ impl Table {
         if group.0 >= self.layout.geometry.heap_groups {
             return Ok(());
         }
-        self.change_group(group, Change::Release { tag }).await?;
+        self.change_group(group, Change::Release { tag, doubted: false }).await?;
         self.heap_full.set(None);
         Ok(())
     }

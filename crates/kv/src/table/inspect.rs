@@ -366,7 +366,8 @@ impl Table {
         for owner in owners {
             // Replaced meanwhile: whoever did that had nothing to free.
             if matches!(self.refers(owner.home, owner.tag).await, Ok(false)) {
-                let freed = self.change_group(group, Change::Release { tag: owner.tag }).await? != Answer::Nothing;
+                let freed = self.change_group(group, Change::Release { tag: owner.tag, doubted: false }).await?
+                    != Answer::Nothing;
                 claimed -= usize::from(freed && claimed > 0);
             }
         }

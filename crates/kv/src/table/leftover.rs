@@ -6,8 +6,9 @@
 //! Rule 3 holds here too:
 //! - what was unlinked, or never published, is freed by its tag whenever that works;
 //! - a copy for an image in doubt is freed only once the home page is seen to be past the image that the attempt expected
-//!   (which then never lands: images do not repeat) and without a reference to it. "Past" is told by version and salt of a
-//!   page that verifies, so that neither another medium's zeroes nor an older image of this one can be taken for it.
+//!   (which then never lands: images do not repeat) and without a reference to it; a page that is not is replaced by itself
+//!   under the next version. "Past" is told by version and salt of a page that verifies, so that no older image can be taken for
+//!   it. The allocation page of a claim in doubt is replaced in the same way.
 
 use std::rc::Weak;
 use std::time::Duration;
@@ -64,8 +65,7 @@ impl Table {
         for _ in 0..count {
             let Some(leftover) = self.leftovers.borrow_mut().pop_front() else { break };
             match self.retry(&leftover).await {
-                Ok(true) => {}
-                Ok(false) => self.keep(leftover),
+                Ok(()) => {}
                 Err(error) if error.may_pass() => {
                     self.keep(leftover);
                     break;
@@ -76,26 +76,29 @@ impl Table {
         }
     }
 
-    /// Whether it is done with.
-    async fn retry(&self, leftover: &Leftover) -> Result<bool, TableError> {
+    async fn retry(&self, leftover: &Leftover) -> Result<(), TableError> {
         match *leftover {
             Leftover::Garbage(home, (reference, op)) => self.free(home, &reference, op).await?,
-            Leftover::Extent(group, tag) => self.release(group, tag).await?,
+            Leftover::Extent(group, tag) => {
+                self.change_group(group, Change::Release { tag, doubted: true }).await?;
+            }
             Leftover::Stock(group, slot, pages, tag) => {
                 self.change_group(group, Change::ReleaseRun { slot, pages, tag }).await?;
             }
             Leftover::Undecided(home, (reference, op), expected) => {
-                let image = self.read_page(home).await?;
+                let mut image = self.read_page(home).await?;
                 let now = *self.decode_again(&image)?.header();
                 if expected.is_some_and(|expected| !is_past(&now, &expected)) {
-                    return Ok(false);
+                    // Nobody else need ever write it: else it would be looked at for good.
+                    self.bump_home(home).await?;
+                    image = self.read_page(home).await?;
                 }
                 if !self.references(&image)?.iter().any(|(used, _)| *used == reference) {
                     self.free(home, &reference, op).await?;
                 }
             }
         }
-        Ok(true)
+        Ok(())
     }
 }
 

@@ -44,7 +44,7 @@ use pool::{Layout, TablePage};
 
 use crate::link::AnyLink;
 use crate::page::{Entry, HEADER_BYTES, PageError, PlaceKind, Reference, TablePageView};
-use crate::types::{Applied, Key, OpId, Timestamp};
+use crate::types::{Applied, ChecksumKey, Key, OpId, Timestamp};
 use crate::value::Value;
 
 pub use collect::{AGE_MIN, Collected};
@@ -194,6 +194,7 @@ pub(crate) fn bump(counter: &Cell<u64>) {
 pub struct Table {
     namespace: AnyLink,
     layout: Layout,
+    checksums: ChecksumKey,
     incarnation: u64,
     epoch: u64,
     locks: locks::Locks,
@@ -235,6 +236,7 @@ impl Table {
         Rc::new_cyclic(|me| Table {
             namespace,
             layout,
+            checksums: ChecksumKey::new(map.hash_seed),
             incarnation: map.members[index].incarnation,
             epoch: map.epoch,
             locks: Default::default(),
@@ -335,7 +337,9 @@ impl Table {
     ) -> Result<Option<Value>, TableError> {
         match reference.kind {
             PlaceKind::Guest => {
-                let good = |value: &Value| value.len() == length && value.checksum(op) == reference.checksum;
+                let good = |value: &Value| {
+                    value.len() == length && value.checksum(self.checksums.of(op)) == reference.checksum
+                };
                 Ok(self.fetch_guest(reference, home).await?.filter(good))
             }
             PlaceKind::Extent | PlaceKind::Index => self.fetch_extents(reference, length, op).await,

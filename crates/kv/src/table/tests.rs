@@ -457,8 +457,8 @@ fn damaged_page_has_no_vote_until_it_is_rebuilt_whole() {
         for ((name, found), (key, record, promise)) in image.entries(&table).unwrap().into_iter().zip(&records) {
             assert_eq!((&name[..], found.timestamp, found.promise), (key.bytes(), record.timestamp, *promise));
             assert_eq!(
-                found.content.checksum(found.timestamp.op),
-                record.value.as_ref().map(|v| v.checksum(found.timestamp.op))
+                found.content.checksum(table.checksums.of(found.timestamp.op)),
+                record.value.as_ref().map(|v| v.checksum(table.checksums.of(found.timestamp.op)))
             );
         }
         assert_eq!(rebuild(&damaged).await, Ok(()), "somebody else was faster");
