@@ -201,7 +201,7 @@ impl Scene {
         let table_share = if lengths.is_long(options) { TABLE_SHARE_OF_LONG } else { 1000 };
         let create =
             CreateOptions { replicas: 1, page_size: options.page_size, table_share, ..CreateOptions::default() };
-        let map = pool::create(&[new], &create).await?;
+        let map = pool::create(&[new], &create, |_| ()).await?;
         let table = Table::new(member.clone(), &map, 0);
         Ok(Scene { member, map, table })
     }

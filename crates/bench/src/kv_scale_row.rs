@@ -188,7 +188,7 @@ impl Trial {
         };
         let new: Vec<_> = members.iter().map(new).collect();
         let replicas = REPLICAS.min(self.members) as u8;
-        let map = pool::create(&new, &CreateOptions { replicas, ..CreateOptions::default() }).await?;
+        let map = pool::create(&new, &CreateOptions { replicas, ..CreateOptions::default() }, |_| ()).await?;
         let host = |_| Store::new(map.clone(), members.iter().cloned().map(Some).collect());
         let hosts: Rc<Vec<_>> = Rc::new((0..self.hosts).map(host).collect());
         for number in 0..KEYS {

@@ -205,7 +205,7 @@ impl Pool {
                     domain: Domain::default(),
                 });
             }
-            anyhow::Ok(pool::create(&made, &options).await?)
+            anyhow::Ok(pool::create(&made, &options, |_| ()).await?)
         })??;
         Ok(Pool { servers, map })
     }

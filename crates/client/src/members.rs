@@ -10,8 +10,12 @@ use crate::source::Source;
 pub type NewMember = pool::NewMember<AnyLink>;
 
 /// [`pool::create`].
-pub fn create<'a>(members: &'a [NewMember], options: &'a CreateOptions) -> LocalFuture<'a, Result<Map, Error>> {
-    Box::pin(pool::create(members, options))
+pub fn create<'a>(
+    members: &'a [NewMember],
+    options: &'a CreateOptions,
+    progress: &'a dyn Fn(f64),
+) -> LocalFuture<'a, Result<Map, Error>> {
+    Box::pin(pool::create(members, options, progress))
 }
 
 /// [`pool::admit`], with the newest map as `source` learns it.

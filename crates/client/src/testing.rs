@@ -117,6 +117,6 @@ async fn serve(count: usize) -> Result<(Vec<String>, Servers), Error> {
     }
     // At most three, so it fits.
     let replicas = count.min(3) as u8;
-    pool::create(&members, &CreateOptions { replicas, ..CreateOptions::default() }).await?;
+    pool::create(&members, &CreateOptions { replicas, ..CreateOptions::default() }, |_| ()).await?;
     Ok((addresses, servers))
 }

@@ -37,7 +37,7 @@ pub async fn create<N: Namespace + Clone>(members: &[N], replicas: u8, table_sha
     };
     let new: Vec<_> = members.iter().map(new).collect();
     let options = CreateOptions { replicas, table_share, force: true, ..CreateOptions::default() };
-    pool::create(&new, &options).await.unwrap()
+    pool::create(&new, &options, |_| ()).await.unwrap()
 }
 
 /// A namespace that counts commands and can be switched off.

@@ -56,7 +56,7 @@ fn host_memory_does_not_grow_with_the_number_of_entries() {
                 domain: Domain::default(),
             };
             let options = CreateOptions { replicas: 1, table_share: 1000, ..CreateOptions::default() };
-            let map = pool::create(&[new], &options).await.unwrap();
+            let map = pool::create(&[new], &options, |_| ()).await.unwrap();
             let store = Rc::new(Store::new(map, vec![Some(memory.clone())]));
             let held = || resident_bytes().saturating_sub(memory.allocated_bytes());
             let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! Pages that hold nothing, in a life of a member that is not the pool's first.
+//! Pages that hold nothing, in a life of a member.
 //!
 //! ```text
 //!  every 4 KiB of a page
@@ -8,12 +8,15 @@
 //! ```
 //! Every 4 KiB, so that a host that knows the member with smaller pages does not see zeroes either.
 //!
-//! Invariant: no page of a member reads the same in two of its lives, as long as its table has the same places. Hosts asleep since
-//! the life before may be connected to it all the time; were its pages zeroes again, as they had been when the pool was made, such
-//! a host would take "never written" for an answer of the life that it knows, which may lack the seal that was to shut it out, and
-//! a write of its own that compares with zeroes would succeed and count. So whoever begins a life in a pool that exists, or makes
-//! a pool of what was in use, writes these pages over what is there; neither table nor allocation pages are zero in between.
-//! Where a pool is made of what nobody used, zeroes will do.
+//! Two invariants rest on them:
+//! - Nothing in the table is ever zero, nor is a group's allocation page. A medium that shows zeroes there has lost the page, which
+//!   is damage as any other: it has no vote, where an empty page votes "never written" and can outvote a value.
+//! - No page of a member reads the same in two of its lives, as long as its table has the same places. Hosts asleep since the
+//!   life before may be connected to it all the time; such a host would take an empty page for an answer of the life that it
+//!   knows, which may lack the seal that was to shut it out, and a write of its own that compares with what it has read would
+//!   succeed and count.
+//!
+//! So whoever begins a life writes these pages over what is there; table and allocation pages are not zero in between either.
 
 use device::{Durability, Namespace};
 use engine::Buf;
@@ -46,13 +49,13 @@ pub fn write(pages: &mut [u8], incarnation: u64) {
     }
 }
 
-/// Empties table and heap for a life that begins; stable after the next flush. `may_go_on` is asked before each write: false ends
-/// it there, since the member is somebody else's by now.
+/// Empties table and heap for a life that begins; stable after the next flush. `may_go_on` is asked before each write, with the
+/// share that is done: false ends it there, since the member is somebody else's by now.
 pub(crate) async fn begin_life<N: Namespace>(
     namespace: &N,
     geometry: Geometry,
     incarnation: u64,
-    may_go_on: impl AsyncFn() -> Result<bool, device::Error>,
+    may_go_on: impl AsyncFn(f64) -> Result<bool, device::Error>,
 ) -> Result<bool, device::Error> {
     let info = namespace.info();
     let layout = Layout::new(geometry, info.block_size);
@@ -62,9 +65,9 @@ pub(crate) async fn begin_life<N: Namespace>(
     let mut pages = Buf::zeroed(at_once * page_bytes);
     write(&mut pages, incarnation);
     let pages = pages.freeze();
-    // The table first, and over what is there.
+    // The table first, and over what is there. It is what takes time.
     for first in (0..geometry.table_pages).step_by(at_once) {
-        if !may_go_on().await? {
+        if !may_go_on(f64::from(first) / f64::from(geometry.table_pages)).await? {
             return Ok(false);
         }
         let count = at_once.min((geometry.table_pages - first) as usize);
@@ -73,7 +76,7 @@ pub(crate) async fn begin_life<N: Namespace>(
     }
     // Nothing refers to the heap any more.
     for group in (0..geometry.heap_groups).map(HeapGroup) {
-        if !may_go_on().await? {
+        if !may_go_on(1.0).await? {
             return Ok(false);
         }
         namespace.write(layout.allocation(group), pages.slice(..page_bytes), Durability::Cached).await?;
@@ -105,14 +108,19 @@ mod tests {
     /// Seed 59195384144809 of the simulation: a namespace left a pool and came back while a host of the time before had a write
     /// of a page under way that it had found empty. The page was empty again, so the write succeeded.
     #[test]
-    fn who_joins_or_begins_anew_has_no_page_of_zeroes() {
+    fn no_member_has_a_page_of_zeroes_in_any_of_its_lives() {
         World::new(1, SimConfig::default())
             .run_until(async {
                 let namespaces: Vec<Plain> = (1..=4).map(|id| Plain::new(id, 4 << 20, 4096)).collect();
                 let map = plain_pool(&namespaces[..3], 3).await;
                 let geometry = |map: &Map, index| map.geometry(index);
-                let first = pages(&namespaces[0], geometry(&map, 0));
-                assert!(first.iter().all(Option::is_none) && first.len() > 200, "{} pages", first.len());
+                for (index, member) in map.members.iter().enumerate() {
+                    let blank = pages(&namespaces[index], geometry(&map, index));
+                    assert!(
+                        blank.len() > 200 && blank.iter().all(|life| *life == Some(member.incarnation)),
+                        "{blank:?}"
+                    );
+                }
                 let new = new_member(&namespaces[3]);
                 let mut lives = Vec::new();
                 for _ in 0..2 {

@@ -1,8 +1,10 @@
 //! Making a pool: everything a member needs is stable before anything says that it is one.
 //!
 //! Order, and what a crash leaves: (1) old superblocks are wiped: a half-made member is blank, never half of two pools;
-//! (2) table and heap are emptied: a zero page is an empty page, so is a blank one (`blank`); (3) the map's body;
+//! (2) table and heap are emptied (`blank`); (3) the map's body;
 //! (4) superblocks, copy A then B. Each step is stable on all members before the next begins.
+
+use std::cell::Cell;
 
 use device::{Durability, Lba, Namespace, NamespaceInfo};
 use engine::Buf;
@@ -19,6 +21,7 @@ use crate::open::{device_error, superblock_copy};
 use crate::plan::{choose_voters, complete};
 use crate::slot::{leaves, unit_bytes};
 use crate::superblock::{Ballot, SUPERBLOCK_BYTES, Superblock, SuperblockError, crc64};
+use crate::together::together;
 
 /// Thousandths of a member that become table. Half: entries that fit a page live in the table, all others in the heap, and
 /// which kind prevails is not known when a pool is made. Guessed; `table_share` says otherwise.
@@ -27,6 +30,8 @@ pub const TABLE_SHARE_DEFAULT: u32 = 500;
 pub(crate) const GENERATION_FIRST: u64 = 1;
 /// Blocks zeroed by one command: what a 16-bit count of 0's based blocks can say (NVM Command Set 1.0 §3.2.8).
 const ZERO_BLOCKS_MAX: u64 = 65_536;
+/// Members that are emptied at once. Chosen: what many drives do in the time of one, within bounds.
+const EMPTIED_AT_ONCE_MAX: usize = 16;
 /// Zeroes written by one call where there is no such command. Chosen: a megabyte keeps a link busy.
 const ZERO_BYTES: u32 = 1 << 20;
 
@@ -80,8 +85,13 @@ impl Default for CreateOptions {
     }
 }
 
-/// Makes a pool of `members` and returns its map. Nothing is written before every member has been found fit.
-pub async fn create<N: Namespace>(members: &[NewMember<N>], options: &CreateOptions) -> Result<Map, Error> {
+/// Makes a pool of `members` and returns its map. Nothing is written before every member has been found fit. `progress` is told the
+/// share that is done of what takes time, emptying the tables.
+pub async fn create<N: Namespace>(
+    members: &[NewMember<N>],
+    options: &CreateOptions,
+    progress: impl Fn(f64),
+) -> Result<Map, Error> {
     let map = plan(members, options)?;
     let body = map.encode().map_err(|source| Error::Map { member: "the new pool".into(), source })?;
     let accepted = Ballot { round: 1, host: engine::task::random_u64() };
@@ -94,23 +104,40 @@ pub async fn create<N: Namespace>(members: &[NewMember<N>], options: &CreateOpti
     for member in members {
         wipe(member).await?;
     }
-    for (index, member) in members.iter().enumerate() {
-        let device = |source| device_error(member.name(), source);
-        let geometry = map.geometry(index);
-        if options.force {
-            // Hosts of the pool that it was part of may still be connected to it.
-            let incarnation = map.members[index].incarnation;
-            begin_life(&member.namespace, geometry, incarnation, async || Ok(true)).await.map_err(device)?;
-        } else {
-            // A zero page is an empty page.
-            zero(&member.namespace, TABLE_OFFSET, geometry.bytes()).await.map_err(device)?;
-        }
-        write_body(&member.namespace, &body, accepted).await.map_err(device)?;
+    let shares: Vec<Cell<f64>> = members.iter().map(|_| Cell::default()).collect();
+    let tell = |index: usize, share: f64| {
+        shares[index].set(share);
+        progress(shares.iter().map(Cell::get).sum::<f64>() / shares.len() as f64);
+    };
+    for first in (0..members.len()).step_by(EMPTIED_AT_ONCE_MAX) {
+        let some = first..members.len().min(first + EMPTIED_AT_ONCE_MAX);
+        let emptied = together(some.map(|index| empty(&members[index], &map, index, &tell))).await;
+        emptied.into_iter().collect::<Result<(), Error>>()?;
+    }
+    for member in members {
+        write_body(&member.namespace, &body, accepted).await.map_err(|source| device_error(member.name(), source))?;
     }
     for (member, entry) in members.iter().zip(&map.members) {
         write_superblocks(member, &superblock(&map, entry, &body, accepted)).await?;
     }
     Ok(map)
+}
+
+/// Empties member `index`.
+async fn empty<N: Namespace>(
+    member: &NewMember<N>,
+    map: &Map,
+    index: usize,
+    tell: &impl Fn(usize, f64),
+) -> Result<(), Error> {
+    let may_go_on = async |share| {
+        tell(index, share);
+        Ok(true)
+    };
+    let begun = begin_life(&member.namespace, map.geometry(index), map.members[index].incarnation, may_go_on).await;
+    begun.map_err(|source| device_error(member.name(), source))?;
+    tell(index, 1.0);
+    Ok(())
 }
 
 /// Wipes both superblocks: what is half made is blank, never half of two pools.

@@ -18,7 +18,7 @@ use crate::slot::MAP_BYTES_MAX;
 use crate::superblock::crc64;
 
 /// The format of the body that this code writes, and the newest it reads.
-pub const MAP_FORMAT: u32 = 2;
+pub const MAP_FORMAT: u32 = 3;
 /// Most replicas of a key. Seven survive three failures; more only costs.
 pub const REPLICAS_MAX: usize = 7;
 /// Most members of a pool. Bounded by the body ([`MAP_BYTES_MAX`]) and by 16-bit indices in the ring.
@@ -171,6 +171,16 @@ pub enum MapError {
         /// The format found.
         found: u32,
     },
+    /// Written by an earlier version, for tables whose pages began as zeroes: there nothing tells what was lost from what was
+    /// never written.
+    #[error(
+        "the map has format {found} of a development version, this version reads format {MAP_FORMAT}: read what the pool holds with \
+         that version, and make the pool anew (`yagura pool create --force`)"
+    )]
+    Older {
+        /// The format found.
+        found: u32,
+    },
     /// It parses but cannot be true.
     #[error("the map is not valid: {0}")]
     Invalid(String),
@@ -202,6 +212,7 @@ impl Map {
         match head.format {
             Some(MAP_FORMAT) => {}
             Some(found) if found > MAP_FORMAT => return Err(MapError::Newer { found }),
+            Some(found) if found > 0 => return Err(MapError::Older { found }),
             found => return Err(MapError::Invalid(format!("format {} was never written", found.unwrap_or(0)))),
         }
         let map: Map = toml::from_str(text).map_err(syntax)?;
@@ -450,14 +461,18 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_map_of_a_newer_format_is_refused_by_name() {
+    fn a_map_of_another_format_is_refused_by_name() {
         let mut map = sample(3, 3);
         map.format = MAP_FORMAT + 1;
         // What a newer version added is not looked at, nor called a mistake of the text.
         let text = format!("of_later = 7\n{}", toml::to_string(&map).unwrap());
         let refused = Map::decode(text.as_bytes(), crc64(text.as_bytes()));
         assert_eq!(refused, Err(MapError::Newer { found: MAP_FORMAT + 1 }));
-        let old = text.replace("format = 3", "format = 1");
+        map.format = MAP_FORMAT - 1;
+        let text = toml::to_string(&map).unwrap();
+        let refused = Map::decode(text.as_bytes(), crc64(text.as_bytes()));
+        assert_eq!(refused, Err(MapError::Older { found: MAP_FORMAT - 1 }));
+        let old = text.replace("format = 2", "format = 0");
         assert!(matches!(Map::decode(old.as_bytes(), crc64(old.as_bytes())), Err(MapError::Invalid(_))));
     }
 

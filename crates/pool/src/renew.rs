@@ -76,10 +76,10 @@ pub(crate) async fn begin<N: Namespace>(
     if !claim_second(namespace, &claimed).await.map_err(device)? {
         return Err(taken());
     }
-    let is_ours = async || Ok(read(namespace, SUPERBLOCK_OFFSETS[0], unit).await? == claimed);
+    let is_ours = async |_done| Ok(read(namespace, SUPERBLOCK_OFFSETS[0], unit).await? == claimed);
     let geometry = map.geometry_of(member);
     let emptied = begin_life(namespace, geometry, claim.incarnation, is_ours).await.map_err(device)?;
-    if !emptied || !is_ours().await.map_err(device)? {
+    if !emptied || !is_ours(1.0).await.map_err(device)? {
         return Err(taken());
     }
     write_body(namespace, &body, accepted).await.map_err(device)?;

@@ -3,15 +3,18 @@
 pub mod change;
 mod status;
 
+use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use ::client::members::{self, NewMember};
 use kv::resp::execute::together;
 use pool::{CreateOptions, Level};
+use serde::Serialize;
 
 use crate::cli::{PoolCreateArgs, PoolVerb, Spread};
 use crate::client::{self, Found, Way};
 use crate::exit::Failure;
+use crate::size::Size;
 use crate::{output, reactors};
 
 /// A member as the command line says it.
@@ -29,6 +32,8 @@ pub struct MemberSpec {
     pub domain: pool::Domain,
 }
 
+/// Bytes of the values of which `pool create` says how many fit.
+const ROOM_SHOWN: [u64; 2] = [1 << 10, 100 << 10];
 const KEYS: [&str; 7] = ["nqn", "nsid", "weight", "zone", "rack", "machine", "drive"];
 
 impl FromStr for MemberSpec {
@@ -106,10 +111,11 @@ async fn create(args: &PoolCreateArgs) -> Result<(), Failure> {
     if args.members.is_empty() {
         return Err(Failure::usage("a pool needs members: give each by --member ADDR"));
     }
+    let page_size = u32::try_from(args.page_size.0).map_err(|_| Failure::usage("--page-size: at most 64 KiB"))?;
     let options = CreateOptions {
         replicas: args.replicas,
-        page_size: u32::try_from(args.page_size.0).map_err(|_| Failure::usage("--page-size: at most 64 KiB"))?,
-        table_share: args.table_share,
+        page_size,
+        table_share: args.values.map_or(args.table_share, |values| pool::table_share_for(values.0, page_size)),
         spread: args.spread.map(|spread| match spread {
             Spread::Drive => Level::Drive,
             Spread::Machine => Level::Machine,
@@ -119,9 +125,40 @@ async fn create(args: &PoolCreateArgs) -> Result<(), Failure> {
         force: args.force,
     };
     let members = find_all(&client::way(&args.host)?, &args.members).await?;
-    let map = members::create(&members, &options).await.map_err(client::pool_failure)?;
-    let report = status::report(&map, |_| (true, true), Vec::new());
-    output::report(args.common.json, &report, status::describe)
+    let bar = output::progress_share("empty the tables", args.common.json);
+    let map = members::create(&members, &options, &|share| output::show_share(&bar, share)).await;
+    bar.finish_and_clear();
+    let map = map.map_err(client::pool_failure)?;
+    let lengths = ROOM_SHOWN.into_iter().chain(args.values.map(|values| values.0));
+    let room = |value_bytes| Room { value_bytes, bytes: map.room_for(value_bytes) };
+    let report = Created {
+        pool: status::report(&map, |_| (true, true), Vec::new()),
+        room: lengths.collect::<BTreeSet<u64>>().into_iter().map(room).collect(),
+    };
+    output::report(args.common.json, &report, describe_created)
+}
+
+/// What was made.
+#[derive(Serialize, Debug)]
+struct Created {
+    #[serde(flatten)]
+    pool: status::PoolReport,
+    room: Vec<Room>,
+}
+
+/// About how much fits.
+#[derive(Serialize, Debug)]
+struct Room {
+    /// Bytes of each value.
+    value_bytes: u64,
+    /// Bytes of all values, until the first member is full.
+    bytes: u64,
+}
+
+fn describe_created(created: &Created) -> String {
+    let room = created.room.iter().map(|room| format!("{} of {} each", Size(room.bytes), Size(room.value_bytes)));
+    let room: Vec<String> = room.collect();
+    format!("{}room for values, about: {}\n", status::describe(&created.pool), room.join(", or "))
 }
 
 /// Makes a pool of all namespaces at `addresses`, if every one of them is blank; else changes nothing and says `false`.
@@ -129,7 +166,7 @@ pub async fn create_blank(addresses: &[String], replicas: u8, table_share: u32) 
     let spec = |address: &String| address.parse().map_err(Failure::usage);
     let specs: Vec<MemberSpec> = addresses.iter().map(spec).collect::<Result<_, _>>()?;
     let options = CreateOptions { replicas, table_share, ..CreateOptions::default() };
-    match members::create(&find_all(&Way::plain(), &specs).await?, &options).await {
+    match members::create(&find_all(&Way::plain(), &specs).await?, &options, &|_share| ()).await {
         Ok(_) => Ok(true),
         Err(pool::Error::InUse { .. }) => Ok(false),
         Err(error) => Err(client::pool_failure(error)),

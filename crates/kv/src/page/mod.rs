@@ -1,9 +1,8 @@
 //! Pages: the bytes of the table and of the heap's allocation pages. Pure: no I/O, no clock.
 //!
 //! Invariants:
-//! - A page of zeroes is an empty page of version 0: a new pool needs no pass over its members' tables. So is a blank page
-//!   (`pool::blank`) of the member's life: what a member begins with that joins later, or begins anew. Zero pages are the one
-//!   image that two lives may have in common; `docs/pool.md` says where.
+//! - A blank page (`pool::blank`) of the member's life is an empty page of version 0: what every member begins with. A page of
+//!   zeroes is none: nobody writes zeroes there, so that they are what a medium shows that has lost the page.
 //! - No two images of one page are ever equal, in any life of the member: the version grows with every replacement, the
 //!   incarnation with every format, the salt with every rebuild after damage (when the version is lost). So a delayed
 //!   compare-and-write can succeed only where nothing has changed since it was issued.
@@ -107,6 +106,9 @@ pub enum PageError {
         /// Of the bytes.
         expected: u64,
     },
+    /// Nothing but zeroes, which nobody writes there.
+    #[error("all zeroes: the medium has lost it, or something else has emptied it")]
+    Zeroes,
     /// No page of ours.
     #[error("not a page (it starts with {0:02x?})")]
     Foreign([u8; 8]),
@@ -150,13 +152,13 @@ enum Trust {
     Nothing,
 }
 
-/// Checks a page as far as its header goes. `None`: zeroes or blank, the empty page of version 0.
+/// Checks a page as far as its header goes. `None`: blank, the empty page of version 0.
 fn decode_header(bytes: &[u8], identity: Identity, trust: Trust) -> Result<Option<Header>, PageError> {
     let Some((head, records)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
         return Err(PageError::Malformed("shorter than its header"));
     };
     if head.iter().all(|&byte| byte == 0) && records.iter().all(|&byte| byte == 0) {
-        return Ok(None);
+        return Err(PageError::Zeroes);
     }
     match pool::blank::incarnation_of(bytes) {
         Some(found) if found == identity.incarnation => return Ok(None),

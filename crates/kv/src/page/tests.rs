@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::types::{Applied, Ballot, OpId, Timestamp};
+use crate::types::{Applied, Ballot, OpId, Timestamp, VALUE_PART_BYTES};
 
 const INCARNATION: u64 = 77;
 
@@ -27,25 +27,31 @@ fn inline<'a>(key: &'a [u8], value: &'a [u8]) -> Entry<'a> {
     }
 }
 
+fn blank_page() -> Vec<u8> {
+    let mut blank = vec![0; 4096];
+    pool::blank::write(&mut blank, INCARNATION);
+    blank
+}
+
 fn page_with(entries: &[Entry<'_>], guests: &[Guest<'_>]) -> engine::Buf {
-    let zero = vec![0; 4096];
-    let mut draft = Draft::new(&TablePageView::decode(&zero, 5, INCARNATION).unwrap());
+    let blank = blank_page();
+    let mut draft = Draft::new(&TablePageView::decode(&blank, 5, INCARNATION).unwrap());
     entries.iter().for_each(|entry| draft.put(*entry));
     guests.iter().for_each(|guest| assert!(draft.put_guest(*guest)));
     draft.encode().unwrap()
 }
 
 #[test]
-fn zeroes_are_the_empty_page_of_version_0() {
+fn zeroes_are_a_page_that_is_lost() {
     let zero = vec![0; 4096];
-    let view = TablePageView::decode(&zero, 9, INCARNATION).unwrap();
-    assert_eq!((view.header().version, view.entries().count(), view.free()), (0, 0, 4032));
+    assert_eq!(TablePageView::decode(&zero, 9, INCARNATION), Err(PageError::Zeroes));
+    assert_eq!(AllocationPage::decode(&zero, 9, INCARNATION).map(|_| ()), Err(PageError::Zeroes));
+    assert!(PageError::Zeroes.is_damage());
 }
 
 #[test]
 fn a_blank_page_is_empty_in_its_life_and_no_page_in_another() {
-    let mut blank = vec![0; 4096];
-    pool::blank::write(&mut blank, INCARNATION);
+    let mut blank = blank_page();
     let view = TablePageView::decode(&blank, 9, INCARNATION).unwrap();
     assert_eq!((view.header().version, view.entries().count(), view.free()), (0, 0, 4032));
     let mut draft = Draft::new(&view);
@@ -102,8 +108,8 @@ fn forward_records_are_exactly_these_bytes_and_keep_room_for_deletions() {
     assert_eq!(decode_bundle(&bundle).unwrap(), entries);
     let length = bundle.len() as u32;
     let reference = Reference { kind: PlaceKind::Guest, parts: 1, length, place: 9, checksum: 7, copy: 0x0102 };
-    let zero = vec![0; 4096];
-    let mut draft = Draft::new(&TablePageView::decode(&zero, 5, INCARNATION).unwrap());
+    let blank = blank_page();
+    let mut draft = Draft::new(&TablePageView::decode(&blank, 5, INCARNATION).unwrap());
     draft.put_forward(Forward::new(reference, &entries));
     assert_eq!((draft.used(), draft.committed()), (39, 39 + 3 * DELETION_BYTES));
     draft.delete_bundled(0x0102, 2, &ts(0x0a0b));
@@ -170,7 +176,7 @@ fn images_never_repeat() {
 
 #[test]
 fn allocation_claims_the_shortest_run_and_frees_by_tag_only() {
-    let mut page = AllocationPage::decode(&[0; 4096], 2, INCARNATION).unwrap();
+    let mut page = AllocationPage::decode(&blank_page(), 2, INCARNATION).unwrap();
     page.claim(0, 4, 11, 1, 0);
     page.claim(7, 33, 12, 2, 500);
     assert_eq!((page.find_run(3), page.find_run(4), page.find_run(240)), (Some(4), Some(40), None));
@@ -189,7 +195,7 @@ fn allocation_claims_the_shortest_run_and_frees_by_tag_only() {
 
 #[test]
 fn stock_is_bound_once_and_a_condemned_slot_never() {
-    let mut page = AllocationPage::decode(&[0; 4096], 2, INCARNATION).unwrap();
+    let mut page = AllocationPage::decode(&blank_page(), 2, INCARNATION).unwrap();
     page.stock(10, 6, 21, 3);
     assert_eq!(page.run_of(21), Some((10, 6)));
     assert!(page.bind(10, 2, 21, 31, 5, 4) && !page.bind(10, 2, 21, 32, 5, 4) && !page.bind(11, 2, 21, 32, 5, 4));
@@ -261,6 +267,21 @@ fn any_owned() -> impl Strategy<Value = Owned> {
     )
 }
 
+/// A longer one would be claimed as an extent of more pages than an allocation page can say.
+#[test]
+fn a_reference_to_more_than_one_extent_takes_is_refused() {
+    for (kind, parts) in [(PlaceKind::Extent, 1), (PlaceKind::Index, 2)] {
+        let decode = |length: u32| {
+            let reference = Reference { kind, parts, length, place: 9, checksum: 7, copy: 1 };
+            let entry = Entry { stored: Stored::Reference(length, reference), ..inline(b"k", b"") };
+            let page = page_with(&[entry], &[]);
+            TablePageView::decode(&page, 5, INCARNATION).map(|view| view.entries().count())
+        };
+        let most = VALUE_PART_BYTES as u32;
+        assert_eq!((decode(most), decode(most + 1)), (Ok(1), Err(PageError::Malformed("shape of a reference"))));
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
@@ -270,6 +291,7 @@ proptest! {
         (0..3u8, proptest::collection::vec(any::<u8>(), 1..20), any_owned(), 1..6u64), 1..40))
     {
         let mut image = engine::Buf::zeroed(4096);
+        image.copy_from_slice(&blank_page());
         let mut entries: BTreeMap<&[u8], &Owned> = BTreeMap::new();
         let mut guests: BTreeMap<u64, &[u8]> = BTreeMap::new();
         for (version, (what, key, owned, copy)) in steps.iter().enumerate() {

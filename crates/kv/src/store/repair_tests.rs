@@ -1,6 +1,7 @@
 //! Scrub and repair beside traffic, members that are away, and damage that moves or comes in numbers.
 
-use engine::time;
+use device::{Durability, Namespace};
+use engine::{Buf, time};
 use pool::HeapGroup;
 
 use super::pace::Pace;
@@ -68,6 +69,32 @@ fn a_member_away_at_the_start_is_repaired_when_it_returns() {
             check(&pool, &model).await;
         });
     }
+}
+
+/// Acknowledged by the first two of three, of which the first then shows zeroes where the page was, as a medium does that has lost
+/// it: with the third, which has never heard of the key, that must not be a majority for "never written".
+#[test]
+fn a_page_lost_as_zeroes_has_no_vote() {
+    run(46, async {
+        let pool = Pool::new(3, 3).await;
+        pool.down(2, true);
+        pool.store.put(b"key", value(b"acknowledged")).await.unwrap();
+        pool.store.settle().await;
+        let table = pool.store.table(0).unwrap();
+        let page = table.layout().table(pool.page_of(0, b"key"));
+        let zeroes = Buf::zeroed(4096).freeze();
+        pool.members[0].inner.write(page, zeroes, Durability::Stable).await.unwrap();
+        (pool.down(2, false), pool.down(1, true));
+        let host = pool.host();
+        let alone = time::timeout(Duration::from_secs(60), host.get(b"key")).await;
+        assert!(!matches!(alone, Ok(Ok(_))), "{alone:?}");
+        pool.down(1, false);
+        assert_eq!(host.get(b"key").await, Ok(Some(value(b"acknowledged"))));
+        let repaired = host.repair(&REPAIR).await;
+        assert!(repaired.is_complete() && repaired.pages_rebuilt == 1, "{repaired:?}");
+        pool.down(1, true);
+        assert_eq!(pool.host().get(b"key").await, Ok(Some(value(b"acknowledged"))));
+    });
 }
 
 /// That it is away is found once, not five times for each of its keys.

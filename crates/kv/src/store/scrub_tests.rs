@@ -96,8 +96,9 @@ fn extents_that_are_not_claimed_are_claimed_again() {
         let model = filled(&pool).await;
         let layout = pool.store.table(2).unwrap().layout();
         for group in (0..layout.geometry.heap_groups).map(HeapGroup) {
-            let empty = Buf::zeroed(4096).freeze();
-            pool.members[2].inner.write(layout.allocation(group), empty, Durability::Stable).await.unwrap();
+            let mut empty = Buf::zeroed(4096);
+            pool::blank::write(&mut empty, pool.store.map().members[2].incarnation);
+            pool.members[2].inner.write(layout.allocation(group), empty.freeze(), Durability::Stable).await.unwrap();
         }
         let host = pool.host();
         let report = host.scrub(&SCRUB).await;

@@ -154,3 +154,39 @@ fn bundled_entries_behave_like_any_other() {
         });
     }
 }
+
+/// What is said to fit a pool fits, nearly, and no share of the table that is not chosen for a length takes much more of it.
+#[test]
+fn a_pool_takes_what_it_is_said_to_take() {
+    for (share, len) in [(500, 200), (500, 1000), (500, 9000), (500, 100_000)] {
+        let (fits, said) = filled(share, len);
+        let ratio = fits as f64 / said as f64;
+        assert!((0.85..1.4).contains(&ratio), "{share} thousandths, {len} bytes: {fits} fit, {said} are said to");
+    }
+    for (len, gain) in [(200, 1.3), (1000, 1.1), (9000, 1.5), (100_000, 1.7)] {
+        let share = pool::table_share_for(len as u64, 4096);
+        let ((fits, said), (usual, _)) = (filled(share, len), filled(500, len));
+        assert!(fits as f64 > gain * usual as f64, "{share} thousandths, {len} bytes: {fits}, {usual} with half");
+        assert!((0.85..1.4).contains(&(fits as f64 / said as f64)), "{share}, {len}: {fits} fit, {said} are said to");
+    }
+}
+
+/// Bytes of values of this length that a member of 12 MiB takes, and what it is said to take.
+fn filled(share: u32, len: usize) -> (u64, u64) {
+    run(1, async move {
+        let members = memories(1, 12 << 20);
+        let map = create(&members, 1, share).await;
+        let table = Table::new(members[0].clone(), &map, 0);
+        let mut stored = 0;
+        loop {
+            let key = key(&map, &format!("{stored:016}"));
+            match table.store_if_newer(&key, &record(ts(1, 1), Some(len)), None, None).await {
+                Ok(_) => stored += 1,
+                Err(TableError::OutOfSpace(_)) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        table.quiesce().await;
+        (stored * len as u64, map.room_for(len as u64))
+    })
+}

@@ -113,6 +113,10 @@ pub struct PoolCreateArgs {
     /// Bytes of a table page: the unit of compare-and-write.
     #[arg(long, value_name = "SIZE", default_value = "4KiB")]
     pub page_size: Size,
+    /// How long the values usually are that will be stored: each member is divided for that into table pages, for what is shorter
+    /// than a page, and heap. It stays so. Default: half and half.
+    #[arg(long, value_name = "SIZE", conflicts_with = "table_share")]
+    pub values: Option<Size>,
     /// Thousandths of each member that hold table pages (small values); the rest holds larger values.
     #[arg(long, value_name = "N", default_value_t = ::pool::TABLE_SHARE_DEFAULT)]
     pub table_share: u32,

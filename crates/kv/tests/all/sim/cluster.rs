@@ -174,7 +174,7 @@ impl Cluster {
             force: true,
             ..CreateOptions::default()
         };
-        let map = pool::create(&members, &options).await.expect("nothing fails yet");
+        let map = pool::create(&members, &options, |_| ()).await.expect("nothing fails yet");
         Directory { map, nodes: infos }
     }
 }
