@@ -59,6 +59,7 @@ test: deps-test
 
 test-all: test
 	$(MAKE) guest
+	$(MAKE) fuzz
 	$(MAKE) sim
 	$(MAKE) entries
 	$(MAKE) model

@@ -5,8 +5,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# Seconds per fuzz target in the gate; the long run is `make fuzz`.
-GATE_FUZZ_SECONDS=${GATE_FUZZ_SECONDS:-5}
 # What a stage may take, several times what the longest does: a test that stands still is to be told, not waited for.
 GATE_STAGE_SECONDS=${GATE_STAGE_SECONDS:-1800}
 SLOWEST_SHOWN=10
@@ -109,5 +107,4 @@ run test "${tests[@]}"
 ! wanted test || slowest
 run doc cargo test --workspace --doc --locked --quiet
 run python scripts/python.sh
-run fuzz scripts/fuzz.sh "$GATE_FUZZ_SECONDS"
 end_beside

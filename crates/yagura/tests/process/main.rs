@@ -3,6 +3,7 @@
 mod authentication;
 mod cache;
 mod drive;
+mod fuzz;
 mod host;
 mod hostile;
 mod management;

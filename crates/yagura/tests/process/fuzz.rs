@@ -1,0 +1,95 @@
+//! Every fuzz target (`fuzz/fuzz_targets`) without its fuzzer: stored seeds, and some thousand inputs made of them or at random.
+//! It is what the gate has time for; `make fuzz` looks for new paths.
+
+use std::path::{Path, PathBuf};
+
+use rand::rngs::StdRng;
+use rand::{Rng, RngExt, SeedableRng};
+
+/// Inputs of each target beside the seeds.
+const INPUTS: u64 = 3000;
+/// Bytes of an input made at random. What is longer is seldom further.
+const INPUT_BYTES_MAX: usize = 600;
+/// Places that are changed in a stored seed.
+const CHANGES_MAX: usize = 4;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz")
+}
+
+/// The stored inputs of a target, in the order of their names.
+fn seeds(target: &str) -> Vec<Vec<u8>> {
+    let Ok(folder) = folder().join("seeds").join(target).read_dir() else { return Vec::new() };
+    let mut paths: Vec<PathBuf> = folder.map(|entry| entry.expect("a stored seed").path()).collect();
+    paths.sort();
+    paths.iter().map(|path| std::fs::read(path).expect("a stored seed")).collect()
+}
+
+/// A seed with some places changed or its end cut off; or, where there is none, any bytes.
+fn input(seeds: &[Vec<u8>], random: &mut StdRng) -> Vec<u8> {
+    if seeds.is_empty() || random.random_ratio(1, 4) {
+        let mut bytes = vec![0; random.random_range(0..=INPUT_BYTES_MAX)];
+        random.fill_bytes(&mut bytes);
+        return bytes;
+    }
+    let mut bytes = seeds[random.random_range(0..seeds.len())].clone();
+    for _ in 0..random.random_range(1..=CHANGES_MAX) {
+        let Some(last) = bytes.len().checked_sub(1) else { break };
+        let at = random.random_range(0..=last);
+        match random.random_range(0..4) {
+            0 => bytes[at] ^= 1 << random.random_range(0..8),
+            1 => bytes[at] = [0, 1, 127, 128, 255][random.random_range(0..5)],
+            2 => bytes.truncate(at),
+            _ => bytes.insert(at, random.random()),
+        }
+    }
+    bytes
+}
+
+fn replay(name: &str, target: fn(&[u8])) {
+    let seeds = seeds(name);
+    seeds.iter().for_each(|seed| target(seed));
+    for number in 0..INPUTS {
+        let bytes = input(&seeds, &mut StdRng::seed_from_u64(number));
+        // What it panics on is found again by its number.
+        if std::panic::catch_unwind(|| target(&bytes)).is_err() {
+            panic!("{name}: input {number}: {}", bytes.escape_ascii());
+        }
+    }
+}
+
+macro_rules! targets {
+    ($($name:ident: $path:path,)*) => {
+        const TARGETS: &[&str] = &[$(stringify!($name)),*];
+
+        $(#[test]
+        fn $name() {
+            replay(stringify!($name), |bytes| $path(bytes));
+        })*
+    };
+}
+
+targets! {
+    cache_flash: cache::flash::fuzz::flash_decode,
+    cache_session: cache::fuzz::session,
+    drive_open: device::drive::fuzz::drive_open,
+    host_session: fabric::host::fuzz_session,
+    map_decode: pool::fuzz::map_decode,
+    page_decode: kv::fuzz::page_decode,
+    pdu_decode: fabric::fuzz::pdu_decode,
+    resp_hash: kv::fuzz::resp_hash,
+    resp_session: kv::fuzz::resp_session,
+    superblock_decode: pool::fuzz::superblock_decode,
+    target_authentication: fabric::fuzz::target_authentication,
+    target_session: fabric::fuzz::target_session,
+}
+
+#[test]
+fn every_fuzz_target_is_here() {
+    let targets = folder().join("fuzz_targets").read_dir().expect("the targets");
+    let mut names: Vec<String> = targets
+        .map(|entry| entry.expect("a target").path().file_stem().expect("a name").to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    assert_eq!(names, TARGETS);
+}
