@@ -6,7 +6,7 @@
 //! Invariant: when the interpreter begins to end, no such thread is left ([`end_all`], by `atexit`). One that waited for its lock
 //! then would be ended in the midst of our code by the interpreter, which takes the whole process with it.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
@@ -22,10 +22,19 @@ enum Message {
     End,
 }
 
-/// The threads of this process.
-static THREADS: Mutex<Vec<(Sender<Message>, JoinHandle<()>)>> = Mutex::new(Vec::new());
-/// The process whose threads they are: a fork copies the list, perhaps held, and none of them.
-static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// Threads that run, each with who tells it to end.
+type Running = Mutex<Vec<(Sender<Message>, JoinHandle<()>)>>;
+
+/// The threads of one process. A fork copies the list, perhaps while it is held, and none of the threads.
+struct Threads {
+    process: u32,
+    running: Running,
+    /// Those of a process that was forked from it.
+    next: OnceLock<Box<Threads>>,
+}
+
+/// Those of the first process that had any.
+static THREADS: OnceLock<Box<Threads>> = OnceLock::new();
 /// The interpreter is about to end: nobody is told anything any more.
 static ENDS: AtomicBool = AtomicBool::new(false);
 
@@ -37,7 +46,9 @@ pub struct Notifier {
 }
 
 impl Notifier {
+    /// Whoever makes one holds the interpreter's lock, as does who forks: no list is just being made when a process is copied.
     pub fn new() -> Arc<Notifier> {
+        running();
         Arc::new(Notifier { process: std::process::id(), calls: OnceLock::new() })
     }
 
@@ -99,21 +110,28 @@ fn start() -> Option<Sender<Message>> {
         }
     };
     let thread = std::thread::Builder::new().name("yagura-python".to_owned()).spawn(run).ok()?;
-    PROCESS.store(std::process::id(), SeqCst);
-    let mut threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut threads = running().lock().unwrap_or_else(PoisonError::into_inner);
     threads.retain(|(_, thread)| !thread.is_finished());
     threads.push((sender.clone(), thread));
     Some(sender)
+}
+
+/// The threads of this process: no other's, as a child of `fork` would find in its copy, and wait for at its end.
+fn running() -> &'static Running {
+    let process = std::process::id();
+    let new = || Box::new(Threads { process, running: Running::default(), next: OnceLock::new() });
+    let mut threads = THREADS.get_or_init(new);
+    while threads.process != process {
+        threads = threads.next.get_or_init(new);
+    }
+    &threads.running
 }
 
 /// Ends the threads of all clients, and waits until they are gone. What has not been told is not told any more.
 pub fn end_all(py: Python<'_>) {
     ENDS.store(true, SeqCst);
     py.detach(|| {
-        if PROCESS.load(SeqCst) != std::process::id() {
-            return;
-        }
-        let threads = std::mem::take(&mut *THREADS.lock().unwrap_or_else(PoisonError::into_inner));
+        let threads = std::mem::take(&mut *running().lock().unwrap_or_else(PoisonError::into_inner));
         for (calls, thread) in threads {
             // It may have ended before; if it has panicked, that was told.
             let _ = calls.send(Message::End);

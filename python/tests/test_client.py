@@ -125,6 +125,30 @@ def test_a_child_of_fork_is_told_so_and_may_connect_anew(pool: Pool, client: yag
     asyncio.run(parents.close())
 
 
+FORKS = """
+import asyncio, os, sys, yagura
+async def main() -> None:
+    async with yagura.AsyncClient(sys.argv[1]) as client:
+        await client.put("forked", str(os.getpid()))
+        assert await client.get("forked") == str(os.getpid()).encode()
+parents = asyncio.new_event_loop()
+client = parents.run_until_complete(yagura.AsyncClient(sys.argv[1]).__aenter__())
+parents.run_until_complete(client.put("parent", "here"))
+child = os.fork()
+asyncio.run(main())
+if child:
+    assert os.waitpid(child, 0)[1] == 0, "the child"
+    parents.run_until_complete(client.close())
+"""
+
+
+def test_a_child_of_fork_with_a_client_of_its_own_ends_as_any_program(pool: Pool) -> None:
+    # Red when it waited, at its end, for threads of its parent's.
+    command = [sys.executable, "-c", FORKS, pool.addresses[0]]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 LEAVES = """
 import asyncio, sys, yagura
 client = yagura.Client(sys.argv[1])

@@ -19,6 +19,8 @@ pub enum Action {
     Put,
     /// Removes the key.
     Delete,
+    /// Tells whether there is a value.
+    Look,
     /// Returns the value.
     Get,
     /// Removes the key and returns the value that was there.
@@ -62,7 +64,7 @@ pub fn appended(before: Option<u64>, piece: u64) -> u64 {
 impl Action {
     /// Whether only puts, deletes and gets of a plain register are meant.
     pub(crate) fn is_plain(self) -> bool {
-        matches!(self, Action::Put | Action::Delete | Action::Get)
+        matches!(self, Action::Put | Action::Delete | Action::Get | Action::Look)
     }
 
     /// Whether the answer brings the value.
@@ -88,7 +90,8 @@ pub struct Operation {
     /// Identity of the value written or returned, unique to each write (but on keys that are incremented, whose values are
     /// numbers); `None`: absent.
     pub value: Option<u64>,
-    /// Whether the condition of an add, replace or compare-and-set held; of others, and without an answer, true.
+    /// Whether the condition of an add, replace or compare-and-set held, or a look saw a value; of others, and without an answer,
+    /// true.
     #[serde(default = "done")]
     pub done: bool,
     /// Stamp of the request.

@@ -91,11 +91,14 @@ fn relevant<'a>(operations: &[&'a Operation]) -> Result<Vec<&'a Operation>, Faul
             return Err(Fault::Malformed(format!("{write:?} writes the value of another one")));
         }
     }
-    let plain = operations.iter().all(|operation| operation.action.is_plain());
+    // A look that saw something does not say what: any put may be why.
+    let saw =
+        |operation: &Operation| operation.action == Action::Look && operation.returned.is_some() && operation.done;
+    let plain = operations.iter().all(|operation| operation.action.is_plain() && !saw(operation));
     let seen: HashSet<u64> =
         operations.iter().filter(|o| o.action == Action::Get && o.returned.is_some()).filter_map(|o| o.value).collect();
     let matters = |operation: &Operation| match (operation.returned, operation.action, operation.value) {
-        (None, Action::Get, _) => false,
+        (None, Action::Get | Action::Look, _) => false,
         (None, Action::Put, Some(value)) if plain => seen.contains(&value),
         _ => true,
     };
@@ -118,6 +121,7 @@ fn apply(operation: &Operation, before: Option<u64>) -> Option<Option<u64>> {
         Action::Put => Some(operation.value),
         Action::Delete => Some(None),
         Action::Get => told(before).then_some(before),
+        Action::Look => (operation.done == before.is_some()).then_some(before),
         Action::Take => told(before).then_some(None),
         Action::Expire { of } => (before == Some(of)).then_some(None),
         Action::Add => conditional(before.is_none()),

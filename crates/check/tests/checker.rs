@@ -1,6 +1,6 @@
 //! The checker against histories whose verdict is known, and against the plainest checker there is.
 
-use check::Action::{Add, Append, CompareAndSet, Delete, Expire, Get, Increment, Put, Replace, Take};
+use check::Action::{Add, Append, CompareAndSet, Delete, Expire, Get, Increment, Look, Put, Replace, Take};
 use check::{Action, Fault, History, Operation, Recorder, appended, check};
 use proptest::prelude::*;
 
@@ -47,6 +47,18 @@ fn values_that_end() {
     bad(&[put(Some(2)), (Expire { of: 7 }, None, 5, None), gone(3)]);
     bad(&[put(Some(2)), end, (Put, Some(8), 3, Some(4)), gone(5)]);
     good(&[put(None), end, gone(3), there(5), gone(7)]);
+}
+
+#[test]
+fn who_looks_sees_what_is_there() {
+    let put = |returned| operation(Put, Some(7), 1, returned);
+    let (saw, saw_nothing) = (|at| operation(Look, None, at, Some(at + 1)), |at| refused(Look, None, at, at + 1));
+    assert!(verdict(vec![put(Some(2)), saw(3)]) && !verdict(vec![put(Some(2)), saw_nothing(3)]));
+    assert!(verdict(vec![saw_nothing(3)]) && !verdict(vec![saw(3)]));
+    assert!(verdict(vec![put(Some(4)), saw(2)]) && verdict(vec![put(Some(4)), saw_nothing(2)]));
+    // A put without an answer that nobody has read is why somebody saw one.
+    assert!(verdict(vec![put(None), saw(2), operation(Get, Some(7), 5, Some(6))]) && verdict(vec![put(None), saw(2)]));
+    assert!(!verdict(vec![put(None), saw(2), operation(Get, None, 5, Some(6))]));
 }
 
 #[test]
@@ -244,6 +256,7 @@ fn plain(operations: &[Operation], placed: u32, value: Option<u64>) -> bool {
             Put => Some(next.value),
             Delete => Some(None),
             Take => read(None, value),
+            Look => (!answered || next.done == value.is_some()).then_some(value),
             Expire { of } => (value == Some(of)).then_some(None),
             Add => put(value.is_none()),
             Replace => put(value.is_some()),
@@ -259,15 +272,17 @@ fn plain(operations: &[Operation], placed: u32, value: Option<u64>) -> bool {
 }
 
 fn small_history() -> impl Strategy<Value = Vec<Operation>> {
-    let one = (0u8..6, 0u64..4, 0u64..12, 1u64..8, any::<bool>());
+    let one = (0u8..7, 0u64..4, 0u64..12, 1u64..8, any::<bool>());
     prop::collection::vec(one, 1..7).prop_map(|shapes| {
         let shape = |(index, (kind, read, at, length, returns)): (usize, (u8, u64, u64, u64, bool))| {
             let (action, value) = match kind {
                 0 | 1 => (Put, Some(index as u64 + 1)),
                 2 => (Delete, None),
+                3 => (Look, None),
                 _ => (Get, (read > 0).then_some(read)),
             };
-            operation(action, value, at, (returns || length < 6).then_some(at + length))
+            let returned = (returns || length < 6).then_some(at + length);
+            Operation { done: action != Look || read > 1, ..operation(action, value, at, returned) }
         };
         shapes.into_iter().enumerate().map(shape).collect()
     })
@@ -275,7 +290,7 @@ fn small_history() -> impl Strategy<Value = Vec<Operation>> {
 
 /// The same with conditional operations; on some keys numbers are counted, so that values repeat.
 fn small_conditional_history() -> impl Strategy<Value = Vec<Operation>> {
-    let one = (0u8..9, 0u64..4, 0u64..12, 1u64..8, any::<bool>(), any::<bool>());
+    let one = (0u8..10, 0u64..4, 0u64..12, 1u64..8, any::<bool>(), any::<bool>());
     (any::<bool>(), prop::collection::vec(one, 1..6)).prop_map(|(counted, shapes)| {
         let shape = |(index, (kind, read, at, length, returns, done)): (usize, (u8, u64, u64, u64, bool, bool))| {
             let (wrote, told) = (Some(index as u64 + 1), (read > 0).then_some(read));
@@ -286,6 +301,7 @@ fn small_conditional_history() -> impl Strategy<Value = Vec<Operation>> {
                 3 | 4 => (Add, wrote),
                 5 => (Replace, wrote),
                 6 => (CompareAndSet { expected: told }, wrote),
+                7 => (Look, None),
                 _ if counted => (Increment { by: 1 }, Some(read)),
                 _ => (Append { piece: read }, Some(appended((read > 1).then_some(1), read))),
             };

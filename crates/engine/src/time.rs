@@ -129,7 +129,7 @@ impl Future for Sleep {
         }
         match &self.timer {
             Some((Context::Uring(driver), key)) => driver.timer_rearm(*key, cx.waker()),
-            Some((Context::Sim(driver), key)) => driver.timer_rearm(*key, cx.waker()),
+            Some((Context::Sim(driver), key)) => driver.timer_rearm(*key, self.deadline, cx.waker()),
             None => {
                 let context = runtime::current();
                 let key = match &context {

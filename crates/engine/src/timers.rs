@@ -50,6 +50,16 @@ impl Timers {
         self.slots[key].waker.clone_from(waker);
     }
 
+    /// A timer that has fired is to fire again: the clock that it counts by has stood still meanwhile.
+    pub(crate) fn again(&mut self, key: usize, deadline: Instant) {
+        if self.slots[key].place == FIRED {
+            self.slots[key].place = self.heap.len();
+            self.heap.push(Entry { deadline, sequence: self.sequence, key });
+            self.sequence += 1;
+            self.sift_up(self.heap.len() - 1);
+        }
+    }
+
     /// Forgets the timer; it may have fired.
     pub(crate) fn remove(&mut self, key: usize) -> Waker {
         let slot = self.slots.remove(key);

@@ -58,6 +58,8 @@ pub struct DiskConfig {
     pub delay: Range<Duration>,
     /// Chance of a read failing with EIO (parts per million).
     pub read_error_ppm: u32,
+    /// Chance of a read giving other bytes than are there, once (parts per million).
+    pub misread_ppm: u32,
     /// Chance of a write, zeroing or flush failing with EIO; a failed write may have changed any of its sectors.
     pub write_error_ppm: u32,
     /// At a crash a write may survive in part, sector by sector; otherwise as a whole or not at all.
@@ -71,6 +73,7 @@ impl Default for DiskConfig {
         DiskConfig {
             delay: Duration::from_micros(20)..Duration::from_micros(200),
             read_error_ppm: 0,
+            misread_ppm: 0,
             write_error_ppm: 0,
             torn: true,
             volatile_cache: true,

@@ -32,11 +32,16 @@ pub(super) struct Node {
     pub(super) clock_drift_ppm: i64,
     /// Error of the monotonic clock's rate.
     pub(super) monotonic_drift_ppm: i64,
+    /// How long the monotonic clock has stood still, in nanoseconds.
+    pub(super) stood: u64,
+    /// Since when it stands still.
+    pub(super) stands_since: Option<u64>,
 }
 
 impl Node {
     /// What its monotonic clock shows when the world's is `world`.
     pub(super) fn monotonic(&self, world: u64) -> u64 {
+        let world = self.stands_since.unwrap_or(world).saturating_sub(self.stood);
         let error = i128::from(world) * i128::from(self.monotonic_drift_ppm) / 1_000_000;
         (i128::from(world) + error).clamp(0, i128::from(u64::MAX)) as u64
     }
@@ -44,10 +49,11 @@ impl Node {
     /// The first time of the world's at which its monotonic clock shows `local` or more.
     pub(super) fn world_time(&self, local: u64) -> u64 {
         if self.monotonic_drift_ppm == 0 {
-            return local;
+            return local.saturating_add(self.stood);
         }
         let about = i128::from(local) * 1_000_000 / (1_000_000 + i128::from(self.monotonic_drift_ppm));
-        let mut world = u64::try_from(about - 2).unwrap_or(if about < 2 { 0 } else { u64::MAX });
+        let mut world =
+            u64::try_from(about - 2).unwrap_or(if about < 2 { 0 } else { u64::MAX }).saturating_add(self.stood);
         // Rounding is off by less than two nanoseconds either way.
         while self.monotonic(world) < local && world < u64::MAX {
             world += 1;

@@ -24,7 +24,7 @@ use crate::time::Instant;
 use crate::timers::Timers;
 
 /// The calendar of every world begins here: 2026-01-01 00:00 UTC.
-const UNIX_EPOCH_OFFSET: Duration = Duration::from_secs(1_767_225_600);
+pub(super) const UNIX_EPOCH_OFFSET: Duration = Duration::from_secs(1_767_225_600);
 
 /// Tells the worlds of one process apart. It never reaches a trace.
 static WORLDS: AtomicU64 = AtomicU64::new(0);
@@ -131,8 +131,11 @@ impl Driver {
         state.timers.add(Instant::from_nanos(deadline), waker)
     }
 
-    pub(crate) fn timer_rearm(&self, key: usize, waker: &Waker) {
-        self.state.borrow_mut().timers.rearm(key, waker);
+    pub(crate) fn timer_rearm(&self, key: usize, deadline: Instant, waker: &Waker) {
+        let mut state = self.state.borrow_mut();
+        state.timers.rearm(key, waker);
+        let deadline = state.core.node(self.current.get().node).world_time(deadline.as_nanos());
+        state.timers.again(key, Instant::from_nanos(deadline));
     }
 
     pub(crate) fn timer_remove(&self, key: usize) {

@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::config::{DiskConfig, SimConfig};
 use super::core::{HARNESS, NODES_MAX, Node, NodeId};
 use super::disk::DiskId;
-use super::driver::{Driver, State};
+use super::driver::{Driver, State, UNIX_EPOCH_OFFSET};
 use super::network;
 use super::rng::nanos;
 use super::sched::{Next, Scheduler, Tag};
@@ -114,6 +114,8 @@ impl World {
                 name,
                 up: true,
                 paused: false,
+                stood: 0,
+                stands_since: None,
                 incarnation: 0,
                 clock_offset,
                 clock_drift_ppm,
@@ -233,6 +235,12 @@ impl World {
         self.run_until(async { crate::time::sleep(duration).await })
     }
 
+    /// A calendar that is right, as no node's is: the time since the Unix epoch.
+    pub fn calendar(&self) -> impl Fn() -> Duration + 'static {
+        let driver = self.driver.clone();
+        move || UNIX_EPOCH_OFFSET + Duration::from_nanos(driver.state.borrow().core.now)
+    }
+
     /// The world's time.
     pub fn now(&self) -> Instant {
         self.driver.now()
@@ -265,8 +273,10 @@ impl World {
         self.driver.step(|state| {
             let State { core, net, disks, .. } = state;
             core.note(node, format_args!("crash"));
+            let now = core.now;
             let machine = core.node_mut(node);
             (machine.up, machine.paused) = (false, false);
+            machine.stood += machine.stands_since.take().map_or(0, |since| now - since);
             machine.incarnation += 1;
             net.crash(core, node);
             disks.crash(core, node);
@@ -300,10 +310,27 @@ impl World {
         self.driver.step(|state| state.core.node_mut(node).paused = true);
     }
 
+    /// Suspends `node`, as a virtual machine is: it is paused, and its monotonic clock stands still, while its calendar goes on.
+    ///
+    /// # Panics
+    /// On the node of the test itself.
+    pub fn suspend(&self, node: NodeId) {
+        self.pause(node);
+        self.driver.step(|state| {
+            let now = state.core.now;
+            state.core.node_mut(node).stands_since.get_or_insert(now);
+        });
+    }
+
     /// Lets the processes of `node` go on.
     pub fn resume(&self, node: NodeId) {
         self.note(node, "resume");
-        self.driver.step(|state| state.core.node_mut(node).paused = false);
+        self.driver.step(|state| {
+            let now = state.core.now;
+            let node = state.core.node_mut(node);
+            node.paused = false;
+            node.stood += node.stands_since.take().map_or(0, |since| now - since);
+        });
         self.driver.scheduler.unpark(node);
     }
 
@@ -381,7 +408,8 @@ impl World {
             state.net.clear_delays();
             let usual = state.core.config.disk.delay.clone();
             for disk in state.disks.configs_mut().chain([&mut state.core.config.disk]) {
-                (disk.read_error_ppm, disk.write_error_ppm, disk.delay) = (0, 0, usual.clone());
+                (disk.read_error_ppm, disk.misread_ppm, disk.write_error_ppm) = (0, 0, 0);
+                disk.delay = usual.clone();
             }
         });
     }

@@ -253,6 +253,23 @@ fn errors_come_by_the_dial_and_a_failed_flush_makes_nothing_stable() {
 }
 
 #[test]
+fn a_misread_is_silent_and_the_next_read_is_good() {
+    let (world, node) = world(1, DiskConfig { misread_ppm: 200_000, ..DiskConfig::default() });
+    run(&world, node, async { open().write_at(0, filled(7, PAGE), true).await.expect("written") });
+    let mut wrong = 0;
+    for _ in 0..100 {
+        let read = run(&world, node, async {
+            let (result, buf) = open().read_at(0, Buf::with_len(PAGE)).await;
+            result.expect("silently");
+            buf.to_vec()
+        });
+        wrong += usize::from(read.iter().any(|byte| *byte != 7));
+    }
+    assert!((5..50).contains(&wrong), "{wrong} of 100");
+    assert!(world.peek(node, DISK, 0, PAGE).iter().all(|byte| *byte == 7));
+}
+
+#[test]
 fn corruption_is_silent_and_lasts_until_overwritten() {
     let (world, node) = world(1, DiskConfig::default());
     let write = || async { open().write_at(0, filled(7, PAGE), true).await.expect("written") };

@@ -128,6 +128,36 @@ fn a_calendar_clock_jumps_when_told() {
     assert_eq!(start - calendar(), Duration::from_secs(3600));
 }
 
+/// What was to happen at a time of its own clock happens that much later, and what it asks for afterwards too.
+#[test]
+fn the_monotonic_clock_of_a_suspended_node_stands_still_while_its_calendar_goes_on() {
+    for drift in [0, 10_000] {
+        let virtual_time_max = Duration::from_secs(10_000);
+        let config = SimConfig { monotonic_drift_ppm_max: drift, virtual_time_max, ..SimConfig::default() };
+        let world = World::new(3, config);
+        let node = world.node("a");
+        let slept = world.spawn_on(node, async {
+            let (clock, calendar) = (time::now(), time::unix_time());
+            time::sleep(Duration::from_secs(10)).await;
+            let first = (clock.elapsed(), time::unix_time() - calendar);
+            time::sleep(Duration::from_secs(5)).await;
+            (first, clock.elapsed(), time::unix_time() - calendar)
+        });
+        let suspended = async {
+            for _ in 0..2 {
+                time::sleep(Duration::from_secs(2)).await;
+                world.suspend(node);
+                time::sleep(Duration::from_secs(3600)).await;
+                world.resume(node);
+            }
+            slept.await
+        };
+        let (first, all, calendar) = world.run_until(suspended).expect("no stall");
+        let near = |time: Duration, seconds: u64| time.abs_diff(Duration::from_secs(seconds)) < Duration::from_secs(1);
+        assert!(near(first.0, 10) && near(first.1, 7210) && near(all, 15) && near(calendar, 7215), "{first:?} {all:?}");
+    }
+}
+
 #[test]
 fn a_world_that_cannot_go_on_says_so() {
     let config =

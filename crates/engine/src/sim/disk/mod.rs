@@ -32,6 +32,8 @@ use crate::{Buf, View};
 
 /// Parts in which one operation takes effect. Three show every kind of overlap: before, between, after.
 const PARTS_MAX: u64 = 3;
+/// Most bytes in a row that a misread gives wrongly.
+const MISREAD_BYTES_MAX: u64 = 64;
 /// What the buffer of a failed read holds.
 const FAILED_READ: u8 = 0xEE;
 /// The largest disk: far above any test, far below overflow.
@@ -97,6 +99,7 @@ struct Op {
     effect: Effect,
     parts: Vec<Part>,
     fails: bool,
+    misread: bool,
     ended: bool,
     abandoned: bool,
     /// Told of the end, for somebody who no longer waits; holds what was held for the operation until then.
@@ -211,6 +214,8 @@ impl Disks {
         let Disk { config, node, path, .. } = &self.disks[disk.0];
         let ppm = if matches!(effect, Effect::Read { .. }) { config.read_error_ppm } else { config.write_error_ppm };
         let fails = core.rngs.disks.happens(ppm);
+        let may_misread = matches!(effect, Effect::Read { .. }) && config.misread_ppm > 0;
+        let misread = may_misread && core.rngs.disks.happens(config.misread_ppm);
         let duration = core.rngs.disks.nanos(&config.delay);
         match &effect {
             Effect::Read { offset, buf } => {
@@ -230,7 +235,10 @@ impl Disks {
             core.after(at, Event::DiskPart { op: id, part });
         }
         core.after(duration, Event::DiskDone(id));
-        self.ops.insert(id, Op { disk, effect, parts, fails, ended: false, abandoned: false, heir: None, waker: None });
+        self.ops.insert(
+            id,
+            Op { disk, effect, parts, fails, misread, ended: false, abandoned: false, heir: None, waker: None },
+        );
         Ok(id)
     }
 
@@ -285,6 +293,11 @@ impl Disks {
             // What a failed read leaves is nobody's data; above all not what a recycled buffer held, which is no
             // function of the seed.
             buf.fill(FAILED_READ);
+        }
+        if let (true, Effect::Read { buf, .. }) = (op.misread && !op.fails, &mut op.effect) {
+            let at = core.rngs.disks.below(buf.len().max(1) as u64) as usize;
+            let len = core.rngs.disks.below(MISREAD_BYTES_MAX) as usize + 1;
+            buf[at..].iter_mut().take(len).for_each(|byte| *byte ^= 1 + core.rngs.disks.below(255) as u8);
         }
         let outcome = if op.fails { "EIO" } else { "ok" };
         match &op.effect {

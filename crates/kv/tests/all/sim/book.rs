@@ -6,6 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
 
 use check::{Action, Recorder, Token, appended};
 use kv::{StoreError, Value};
@@ -13,14 +14,23 @@ use kv::{StoreError, Value};
 use crate::sim::scenario::Rng;
 
 /// What all clients share: the record of what happened, and the lengths of the values written.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Book {
     /// The history.
     pub recorder: Recorder,
+    /// The right calendar, which no node has.
+    calendar: Calendar,
+    /// By how much the clock of a node may be wrong.
+    clock_error_max: Duration,
+    /// Values that end: when, by the right calendar, a clock may first say so; who wrote it, the key, and the value.
+    ends: Rc<RefCell<Vec<(Duration, u32, String, u64)>>>,
     lengths: Rc<RefCell<BTreeMap<u64, usize>>>,
     full: Rc<Cell<u64>>,
     epoch: Rc<Cell<u64>>,
 }
+
+/// Tells the time since the Unix epoch.
+pub type Calendar = Rc<dyn Fn() -> Duration>;
 
 /// What a key holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,6 +61,41 @@ impl Kind {
 pub const LENGTH_MIN: usize = 8;
 
 impl Book {
+    /// An empty one.
+    pub fn new(calendar: Calendar, clock_error_max: Duration) -> Book {
+        Book {
+            recorder: Recorder::new(),
+            calendar,
+            clock_error_max,
+            ends: Rc::default(),
+            lengths: Rc::default(),
+            full: Rc::default(),
+            epoch: Rc::default(),
+        }
+    }
+
+    /// Values end whose time has come: before anything else is written down.
+    fn end_due(&self) {
+        let now = (self.calendar)();
+        let due = self.ends.borrow_mut().extract_if(.., |(at, ..)| *at <= now).collect::<Vec<_>>();
+        for (_, client, key, of) in due {
+            // Nobody is told of it.
+            let _never_answered = self.recorder.invoked(client, &key, Action::Expire { of }, None);
+        }
+    }
+
+    /// Writes down a request that is about to be made.
+    pub fn invoked(&self, client: u32, key: &str, action: Action, value: Option<u64>) -> Token {
+        self.end_due();
+        self.recorder.invoked(client, key, action, value)
+    }
+
+    /// Writes down an answer.
+    pub fn returned(&self, token: Token, value: Option<u64>) {
+        self.end_due();
+        self.recorder.returned(token, value);
+    }
+
     /// Operations refused for lack of room.
     pub fn full(&self) -> u64 {
         self.full.get()
@@ -68,6 +113,7 @@ impl Book {
 
     /// Writes down what a request came to; `told`: what its answer says.
     pub fn answered<T>(&self, token: Token, result: Result<T, StoreError>, told: impl FnOnce(&Recorder, Token, T)) {
+        self.end_due();
         match result {
             Ok(answer) => told(&self.recorder, token, answer),
             Err(error) => {
@@ -81,10 +127,11 @@ impl Book {
         }
     }
 
-    /// The value of identity `of` may end from now on.
-    pub fn may_end(&self, client: u32, key: &str, of: u64) {
-        // Nobody is told of it.
-        let _never_answered = self.recorder.invoked(client, key, Action::Expire { of }, None);
+    /// The value of identity `of` ends at `expiry`, in milliseconds of Unix time: by some clock that may be sooner.
+    pub fn may_end(&self, client: u32, key: &str, of: u64, expiry: Option<u64>) {
+        let Some(expiry) = expiry else { return };
+        let from = Duration::from_millis(expiry).saturating_sub(self.clock_error_max);
+        self.ends.borrow_mut().push((from, client, key.to_owned(), of));
     }
 
     /// A value nobody has written before: its identity, then bytes that follow from it.

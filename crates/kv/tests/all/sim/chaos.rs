@@ -8,10 +8,13 @@ use engine::sim::{NodeId, World};
 use engine::time::{self, Instant};
 
 use crate::sim::cluster::{Cluster, DISK};
-use crate::sim::scenario::{Rng, Scenario, VICTIM};
+use crate::sim::scenario::{CLOCK_JUMP_MAX, Rng, Scenario, VICTIM};
 
-/// The longest jump of a calendar clock: far below the age at which copies are collected.
-const CLOCK_JUMP_MS_MAX: u64 = 600_000;
+/// How much seldomer things happen where a run is drawn out.
+const DRAWN_OUT: u32 = 200;
+/// The longest that a host is suspended, in milliseconds; and where the run is drawn out, longer than the age at which a collector
+/// takes what nobody refers to.
+const SUSPENDED_MS_MAX: [u64; 2] = [60_000, 2_700_000];
 
 /// A kind of fault.
 #[derive(Clone, Copy)]
@@ -26,6 +29,7 @@ enum Kind {
     NodeCrash,
     VictimCrash,
     Pause,
+    Suspension,
     Corruption,
 }
 
@@ -62,7 +66,7 @@ impl<'a> Chaos<'a> {
 
     /// How long until the next fault.
     pub fn pause(&mut self) -> Duration {
-        self.rng.millis(2, 80)
+        self.rng.millis(2, 80) * if self.scenario.drawn_out { DRAWN_OUT } else { 1 }
     }
 
     fn later(&mut self, low_ms: u64, high_ms: u64, end: End) {
@@ -126,7 +130,7 @@ impl<'a> Chaos<'a> {
             // One at a time: jumps add up.
             Kind::ClockJump if !self.jumped.insert(host) => {}
             Kind::ClockJump => {
-                let millis = self.rng.within(1, CLOCK_JUMP_MS_MAX) as i64;
+                let millis = self.rng.within(1, CLOCK_JUMP_MAX.as_millis() as u64) as i64;
                 let millis = if self.rng.one_in(2) { millis } else { -millis };
                 self.world.jump_clock(host, millis);
                 self.later(1, 5_000, End::JumpBack(host, millis));
@@ -142,6 +146,11 @@ impl<'a> Chaos<'a> {
                 self.world.pause(paused);
                 let long = self.rng.one_in(6);
                 self.later(5, if long { 14_000 } else { 800 }, End::Resume(paused));
+            }
+            Kind::Suspension => {
+                self.world.suspend(host);
+                let longest = SUSPENDED_MS_MAX[usize::from(self.scenario.drawn_out && self.rng.one_in(2))];
+                self.later(1_000, longest, End::Resume(host));
             }
             Kind::Corruption => {
                 let page = self.rng.within(1, self.scenario.member_bytes / 4096 - 1);
@@ -183,6 +192,7 @@ impl<'a> Chaos<'a> {
             (faults.node_crashes, Kind::NodeCrash),
             (faults.torn, Kind::VictimCrash),
             (faults.pauses, Kind::Pause),
+            (faults.suspensions, Kind::Suspension),
             (faults.corruption, Kind::Corruption),
         ];
         let rare = self.rng.one_in(3);

@@ -24,7 +24,7 @@ pub async fn act(client: &mut Client, key: &str, kind: Kind) {
         (Kind::Plain, 4..=6) => add(client, key, PutOptions::default()).await,
         (Kind::Plain, _) => replace(client, key).await,
         (Kind::Ending, 4 | 5) => {
-            let options = ending(&mut client.rng).0;
+            let options = ending(&mut client.rng);
             add(client, key, options).await;
         }
         (Kind::Ending, _) => put_ending(client, key).await,
@@ -34,11 +34,9 @@ pub async fn act(client: &mut Client, key: &str, kind: Kind) {
 /// Puts a value that ends: soon, or so late that it does not while the run lasts.
 async fn put_ending(client: &mut Client, key: &str) {
     let (id, value) = client.new_value();
-    let (options, soon) = ending(&mut client.rng);
-    let token = client.book.recorder.invoked(client.number, key, Action::Put, Some(id));
-    if soon {
-        client.book.may_end(client.number, key, id);
-    }
+    let options = ending(&mut client.rng);
+    client.book.may_end(client.number, key, id, options.expiry);
+    let token = client.book.invoked(client.number, key, Action::Put, Some(id));
     let result = client.store.put_with(key.as_bytes(), value, options).await;
     client.book.answered(token, result, |recorder, token, ()| recorder.returned(token, None));
 }
@@ -46,27 +44,25 @@ async fn put_ending(client: &mut Client, key: &str) {
 /// Beyond what the clocks of hosts differ by, the jumps and the length of a run included.
 const LATE_MS: u64 = 24 * 3_600_000;
 
-/// When a value is to end, and whether that is soon.
-fn ending(rng: &mut Rng) -> (PutOptions, bool) {
+/// When a value is to end: soon, or long after the run.
+fn ending(rng: &mut Rng) -> PutOptions {
     let soon = !rng.one_in(4);
     let after = if soon { rng.within(1, 6_000) } else { LATE_MS };
     let expiry = Some(time::unix_time().as_millis() as u64 + after);
-    (PutOptions { expiry, tag: 0 }, soon)
+    PutOptions { expiry, tag: 0 }
 }
 
 async fn add(client: &mut Client, key: &str, options: PutOptions) {
     let (id, value) = client.new_value();
-    let token = client.book.recorder.invoked(client.number, key, Action::Add, Some(id));
-    if options.expiry.is_some() {
-        client.book.may_end(client.number, key, id);
-    }
+    client.book.may_end(client.number, key, id, options.expiry);
+    let token = client.book.invoked(client.number, key, Action::Add, Some(id));
     let result = client.store.add(key.as_bytes(), value, options).await;
     client.book.answered(token, result, |recorder, token, done| recorder.decided(token, done));
 }
 
 async fn replace(client: &mut Client, key: &str) {
     let (id, value) = client.new_value();
-    let token = client.book.recorder.invoked(client.number, key, Action::Replace, Some(id));
+    let token = client.book.invoked(client.number, key, Action::Replace, Some(id));
     let result = client.store.replace(key.as_bytes(), value, PutOptions::default()).await;
     client.book.answered(token, result, |recorder, token, done| recorder.decided(token, done));
 }
@@ -74,12 +70,10 @@ async fn replace(client: &mut Client, key: &str) {
 async fn compare_and_set(client: &mut Client, key: &str, kind: Kind) {
     let Some(&(version, expected)) = client.seen.get(key) else { return };
     let (id, value) = client.new_value();
-    let options = if kind == Kind::Ending { ending(&mut client.rng).0 } else { PutOptions::default() };
+    let options = if kind == Kind::Ending { ending(&mut client.rng) } else { PutOptions::default() };
     let action = Action::CompareAndSet { expected: Some(expected) };
-    let token = client.book.recorder.invoked(client.number, key, action, Some(id));
-    if options.expiry.is_some() {
-        client.book.may_end(client.number, key, id);
-    }
+    client.book.may_end(client.number, key, id, options.expiry);
+    let token = client.book.invoked(client.number, key, action, Some(id));
     let result = client.store.compare_and_set(key.as_bytes(), version, value, options).await;
     if let Ok(CasOutcome::Stored(version)) = result {
         client.seen.insert(key.to_owned(), (version, id));
@@ -89,7 +83,7 @@ async fn compare_and_set(client: &mut Client, key: &str, kind: Kind) {
 }
 
 async fn take(client: &mut Client, key: &str) {
-    let token = client.book.recorder.invoked(client.number, key, Action::Take, None);
+    let token = client.book.invoked(client.number, key, Action::Take, None);
     let result = client.store.take(key.as_bytes()).await;
     let id = |found: Versioned| client.book.identify(key, &found.value);
     client.book.answered(token, result, |recorder, token, found| recorder.returned(token, found.map(id)));
@@ -97,7 +91,7 @@ async fn take(client: &mut Client, key: &str) {
 
 async fn count(client: &mut Client, key: &str) {
     let by = client.rng.within(0, 9);
-    let token = client.book.recorder.invoked(client.number, key, Action::Increment { by }, None);
+    let token = client.book.invoked(client.number, key, Action::Increment { by }, None);
     let result = client.store.increment(key.as_bytes(), by as i64, Some(0)).await;
     let sum = |sum| match sum {
         Increment::Value(sum) => sum as u64,
@@ -108,7 +102,7 @@ async fn count(client: &mut Client, key: &str) {
 
 async fn append(client: &mut Client, key: &str) {
     let piece = client.rng.next();
-    let token = client.book.recorder.invoked(client.number, key, Action::Append { piece }, None);
+    let token = client.book.invoked(client.number, key, Action::Append { piece }, None);
     let append = |found: Option<&Versioned>| {
         let before = found.map(|found| pieces_of(&found.value));
         let mut bytes = found.map_or(Vec::new(), |found| found.value.to_vec());

@@ -106,19 +106,24 @@ impl Client {
 
     async fn put(&mut self, key: &str) {
         let (id, value) = self.new_value();
-        let token = self.book.recorder.invoked(self.number, key, Action::Put, Some(id));
+        let token = self.book.invoked(self.number, key, Action::Put, Some(id));
         let result = self.store.put_with(key.as_bytes(), value, PutOptions::default()).await;
         self.book.answered(token, result, |recorder, token, ()| recorder.returned(token, None));
     }
 
     async fn delete(&mut self, key: &str) {
-        let token = self.book.recorder.invoked(self.number, key, Action::Delete, None);
+        // It tells what it saw when it looked, which may have been another's by the time it took effect.
+        let look = self.book.invoked(self.number, key, Action::Look, None);
+        let token = self.book.invoked(self.number, key, Action::Delete, None);
         let result = self.store.delete(key.as_bytes()).await;
-        self.book.answered(token, result, |recorder, token, _| recorder.returned(token, None));
+        self.book.answered(token, result, |recorder, token, was_there| {
+            recorder.decided(look, was_there);
+            recorder.returned(token, None);
+        });
     }
 
     async fn get(&mut self, key: &str) {
-        let token = self.book.recorder.invoked(self.number, key, Action::Get, None);
+        let token = self.book.invoked(self.number, key, Action::Get, None);
         let asked = time::unix_time();
         let result = self.store.get_versioned(key.as_bytes()).await;
         if let Ok(Some(found)) = &result {
@@ -134,7 +139,7 @@ impl Client {
 
 /// Reads a key and writes the answer down; whether there was one.
 pub async fn get(store: &HostStore, book: &Book, key: &str, number: u32) -> bool {
-    let token = book.recorder.invoked(number, key, Action::Get, None);
+    let token = book.invoked(number, key, Action::Get, None);
     let answer = store.get(key.as_bytes()).await;
     let answered = answer.is_ok();
     let id = |value: Value| book.identify(key, &value);
@@ -166,20 +171,20 @@ pub async fn put_fixed(store: &HostStore) {
 pub async fn put_keys(store: &HostStore, book: &Book, rng: &mut Rng, keys: &[String]) {
     for key in keys.iter().filter(|key| matches!(Kind::of(key), Kind::Plain | Kind::Ending)) {
         let (id, value) = book.new_value(rng, PUT_BYTES);
-        let token = book.recorder.invoked(u32::MAX, key, Action::Put, Some(id));
+        let token = book.invoked(u32::MAX, key, Action::Put, Some(id));
         let put = store.put(key.as_bytes(), value).await;
         assert!(put.is_ok(), "{key} cannot be put though all is well again: {put:?}");
-        book.recorder.returned(token, None);
+        book.returned(token, None);
     }
 }
 
 /// Deletes the keys of the load.
 pub async fn delete_keys(store: &HostStore, book: &Book, keys: &[String]) {
     for key in keys {
-        let token = book.recorder.invoked(u32::MAX, key, Action::Delete, None);
+        let token = book.invoked(u32::MAX, key, Action::Delete, None);
         let deleted = store.delete(key.as_bytes()).await;
         assert!(deleted.is_ok(), "{key} cannot be deleted though all is well again: {deleted:?}");
-        book.recorder.returned(token, None);
+        book.returned(token, None);
     }
 }
 

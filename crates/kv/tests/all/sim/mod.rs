@@ -2,8 +2,9 @@
 //!
 //! A seed draws from: hosts and storage nodes that crash (what was not flushed is lost, on one node torn) or stand still beyond
 //! every deadline and lease with commands under way; links that are slow, reset, cut both ways, cut one way, or come and go;
-//! disks that are slow, fail or forget; calendar clocks that are wrong and jump, monotonic ones that drift; members with
-//! hardly any room; operators who add, remove, replace, drain and re-weight members over the pool's own agreement, die in the
+//! disks that are slow, fail or forget, any of which may misread; calendar clocks that are wrong and jump by hours, monotonic ones
+//! that drift; hosts that are suspended, and their clocks with them; runs of hours, in which what nobody refers to grows old enough
+//! to be collected beside the load; members with hardly any room; operators who add, remove, replace, drain and re-weight members over the pool's own agreement, die in the
 //! middle and are followed by others; repair, scrub and collection under load, and deleted keys that are forgotten. The load:
 //! values of all sizes, deletes, conditional operations, numbers, pieces, values that end, lists and scans.
 //!
@@ -14,7 +15,7 @@
 //! keys are forgotten.
 //!
 //! `SEED=n` runs one seed and prints its trace's hash; `SEEDS=n` runs n fresh ones, `SEEDS_FULL=n` those of them whose members
-//! have hardly any room. A seed that fails is printed; the same seed is the same run, byte for byte.
+//! have hardly any room, `SEEDS_DRAWN_OUT=n` those that go on for hours of their time. A seed that fails is printed; the same seed is the same run, byte for byte.
 //!
 //! That it sees something was tried with the patches in `mutants/`: a majority of one less, no write-back, writes that are
 //! not stable (in the store or in the target), extents freed whoever owns them: each is found within 100 seeds.
@@ -76,7 +77,7 @@ fn number(variable: &str) -> Option<u64> {
 
 /// Seeds were asked for: the others are run by those who ask for none.
 fn only_fresh() -> bool {
-    ["SEED", "SEEDS", "SEEDS_FULL"].into_iter().any(|variable| number(variable).is_some())
+    ["SEED", "SEEDS", "SEEDS_FULL", "SEEDS_DRAWN_OUT"].into_iter().any(|variable| number(variable).is_some())
 }
 
 /// A seed from outside, where one is welcome: it is printed, and makes the next run of it the same.
@@ -99,7 +100,9 @@ fn run_all(first: u64, count: u64) {
             }
             let seed = first + index;
             let scenario = Scenario::new(seed);
-            if number("SEEDS_FULL").is_some() && !scenario.is_nearly_full() {
+            if number("SEEDS_FULL").is_some() && !scenario.is_nearly_full()
+                || number("SEEDS_DRAWN_OUT").is_some() && !scenario.drawn_out
+            {
                 continue;
             }
             match catch_unwind(|| run(&scenario)) {
@@ -146,7 +149,7 @@ fn fresh_seeds() {
     if let Some(seed) = number("SEED") {
         return run(&Scenario::new(seed)).print();
     }
-    let seeds = number("SEEDS").or(number("SEEDS_FULL")).unwrap_or(1);
+    let seeds = ["SEEDS", "SEEDS_FULL", "SEEDS_DRAWN_OUT"].into_iter().find_map(number).unwrap_or(1);
     run_all(number("SEED_FIRST").unwrap_or_else(fresh_seed), seeds);
 }
 

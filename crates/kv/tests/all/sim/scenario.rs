@@ -3,7 +3,7 @@
 //! Bounds that keep a run honest: what destroys data that was acknowledged (torn pages at a power failure, corruption, disk
 //! errors that latch a drive) happens to one member, the *victim*, and only where each key has at least three replicas. The
 //! rules promise nothing beyond a minority. Everything else may happen to any node, to all at once.
-//! Calendar clocks jump by far less than the age at which what crashed hosts left is collected, which counts on that.
+//! A read that fails, or gives other bytes, once, may happen on any member: that is no loss.
 
 use std::time::Duration;
 
@@ -66,6 +66,10 @@ pub struct Faults {
     pub node_crashes: bool,
     /// Hosts or storage nodes stand still, some beyond every deadline.
     pub pauses: bool,
+    /// Hosts are suspended: their monotonic clocks stand still, too.
+    pub suspensions: bool,
+    /// Any disk gives other bytes than are there, once, or fails to read.
+    pub misreads: bool,
     /// The victim's writes tear when its power fails.
     pub torn: bool,
     /// The victim's disk fails.
@@ -113,6 +117,8 @@ pub struct Scenario {
     pub faults: Faults,
     /// A host repairs in the background.
     pub repairer: bool,
+    /// The load goes on for hours.
+    pub drawn_out: bool,
 }
 
 /// Delay of a slow disk's commands.
@@ -121,13 +127,20 @@ const SLOW_DISK: std::ops::Range<Duration> = Duration::from_micros(200)..Duratio
 /// Ten times what a bad crystal does, a tenth of what the store allows for.
 const MONOTONIC_DRIFT_PPM_MAX: u32 = 10_000;
 
+/// What a calendar's rate is wrong by.
+const CLOCK_DRIFT_PPM_MAX: u32 = 100;
+/// A run that takes longer, by its own time, has come to a stop.
+const VIRTUAL_TIME_MAX: Duration = Duration::from_secs(5 * 3600);
+/// The longest jump of a calendar clock. Nothing but the end of values counts on calendars.
+pub const CLOCK_JUMP_MAX: Duration = Duration::from_secs(4 * 3600);
+
 /// The member to which the worst happens.
 pub const VICTIM: usize = 0;
 
 impl Scenario {
     /// The scenario of a seed.
     pub fn new(seed: u64) -> Scenario {
-        let rng = &mut Rng::new(seed, 1);
+        let (rng, late) = (&mut Rng::new(seed, 1), &mut Rng::new(seed, 3));
         let storage = [3, 3, 3, 4, 5][rng.within(0, 4) as usize];
         let replicas = match rng.within(0, 9) {
             0 => 1,
@@ -150,12 +163,16 @@ impl Scenario {
             flapping: rng.one_in(4),
             clock_jumps: rng.one_in(3),
             drift: rng.one_in(2),
+            // Drawn apart, so that what else a seed does is as before these came.
+            suspensions: late.one_in(4),
+            misreads: late.one_in(4),
         };
         let (storage, replicas) =
             if rng.one_in(8) { (7, [3, 5, 7][rng.within(0, 2) as usize]) } else { (storage, replicas) };
         if replicas < 3 {
             (faults.torn, faults.disk_errors, faults.corruption) = (false, false, false);
         }
+        let replicas = if storage > 4 && late.one_in(4) { 4 } else { replicas };
         let changing = rng.one_in(2);
         let full = rng.one_in(8);
         let sizes = [0, 1, 1, 2, 2, 3][rng.within(0, 5) as usize];
@@ -178,7 +195,11 @@ impl Scenario {
             think: rng.millis(1, 40),
             faults,
             repairer: rng.one_in(2),
+            drawn_out: false,
         };
+        if late.one_in(16) {
+            return scenario.drawn_out(late);
+        }
         // A change that finds no room on the members that are to hold more waits for room: it need not come to its end.
         match (full, changing) {
             (true, _) => scenario.nearly_full(rng),
@@ -195,6 +216,28 @@ impl Scenario {
             think: rng.millis(40, 500),
             ..self
         }
+    }
+
+    /// The load goes on for longer than what is left behind is let lie: hosts are collected from that may think that they own it.
+    fn drawn_out(self, rng: &mut Rng) -> Scenario {
+        let faults = Faults { suspensions: true, host_crashes: true, ..self.faults };
+        let think = rng.millis(30_000, 90_000);
+        Scenario { drawn_out: true, scrubber: true, faults, think, sizes: self.sizes.max(2), ..self }
+    }
+
+    /// By how much a calendar may be wrong.
+    pub fn clock_error_max(&self) -> Duration {
+        let jumps = if self.faults.clock_jumps { CLOCK_JUMP_MAX } else { Duration::ZERO };
+        // The drift of hours; and a millisecond's rounding.
+        jumps
+            + self.clock_offset_max()
+            + VIRTUAL_TIME_MAX / (1_000_000 / CLOCK_DRIFT_PPM_MAX)
+            + Duration::from_millis(1)
+    }
+
+    /// What clocks differ by from the start. Where none jumps it is little, so that a value can't be lost long before its time.
+    fn clock_offset_max(&self) -> Duration {
+        if self.faults.clock_jumps { Duration::from_secs(5) } else { Duration::from_millis(20) }
     }
 
     /// Few groups of heap, and values that fill them.
@@ -216,9 +259,9 @@ impl Scenario {
     pub fn world(&self) -> SimConfig {
         SimConfig {
             connection_timeout: Duration::from_secs(2),
-            virtual_time_max: Duration::from_secs(1800),
-            clock_offset_max: Duration::from_secs(5),
-            clock_drift_ppm_max: 100,
+            virtual_time_max: VIRTUAL_TIME_MAX,
+            clock_offset_max: self.clock_offset_max(),
+            clock_drift_ppm_max: CLOCK_DRIFT_PPM_MAX,
             monotonic_drift_ppm_max: if self.faults.drift { MONOTONIC_DRIFT_PPM_MAX } else { 0 },
             ..SimConfig::default()
         }
@@ -232,11 +275,13 @@ impl Scenario {
     /// The disk of a storage node, once the pool is made.
     pub fn disk(&self, node: usize) -> DiskConfig {
         let errors = if node == VICTIM && self.faults.disk_errors { 300 } else { 0 };
+        let misreads = if self.faults.misreads { 500 } else { 0 };
         let usual = DiskConfig::default();
         DiskConfig {
             delay: if self.faults.slow_disks { SLOW_DISK } else { usual.delay.clone() },
             torn: node == VICTIM && self.faults.torn,
-            read_error_ppm: errors * 4,
+            read_error_ppm: errors * 4 + misreads,
+            misread_ppm: misreads,
             write_error_ppm: errors,
             ..usual
         }
