@@ -32,6 +32,7 @@ mod part;
 mod quorum;
 mod rebuild;
 mod repair;
+mod reserve;
 mod room;
 mod round;
 mod scan;
@@ -68,9 +69,10 @@ pub use list::{CURSOR_BITS, LIST_ENTRIES_MAX, ListEntry, ListPage, ScanStep};
 pub use many::KEYS_AT_ONCE_MAX;
 pub use pace::{Progress, ShowProgress};
 pub use repair::{RepairOptions, RepairReport};
+pub use reserve::Reserve;
 pub use scrub::{Difference, Findings, ScrubOptions, ScrubReport};
 pub use usage::{Estimate, Usage};
-pub use value::{CasOutcome, Change, Increment, PutOptions, Versioned};
+pub use value::{CasOutcome, Change, Increment, PutOptions, Shown, Versioned};
 
 /// Within this time an operation is acknowledged or fails. Chosen: longer than a reconnect, shorter than a user's patience.
 pub const OPERATION_TIME_MAX: Duration = Duration::from_secs(10);

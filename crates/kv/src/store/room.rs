@@ -58,7 +58,7 @@ pub(super) async fn get_as_it_is(
             // To say that it has ended takes a delete.
             return Err(full);
         }
-        if let Ok(value) = round.fetch(found).await {
+        if let Ok(value) = course.fetch(&round, found).await {
             return Ok(value.map(|value| Versioned::new(&shown, value)));
         }
     }
