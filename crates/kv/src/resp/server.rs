@@ -19,7 +19,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use engine::net::{DetachedStream, SendBatch, TcpListener, TcpStream};
-use engine::sync::{MailReceiver, MailSender, Notify, Permit};
+use engine::sync::{MailReceiver, MailSender, Notify, Permit, Semaphore};
 use engine::task::{LocalFuture, Task};
 use engine::{Buf, time};
 use fabric::tls::{CertificateContext, ClientStream, HANDSHAKE_TIME_MAX};
@@ -32,7 +32,7 @@ use super::reply::Reply;
 use super::session::{Job, Session};
 use super::stats::{GatewayStats, Shared};
 use super::turn::{Order, Turn};
-use super::{COMMAND_BYTES_FREE, ROOM_TIME_MAX, STALL_SECONDS_MAX, STALL_SECONDS_SCARCE};
+use super::{COMMAND_BYTES_FREE, REFUSALS_MAX, ROOM_TIME_MAX, STALL_SECONDS_MAX, STALL_SECONDS_SCARCE};
 use crate::Store;
 
 /// What one send gathers: long enough to be cheap, short enough that its end is progress within the send's time limit.
@@ -47,6 +47,8 @@ pub struct Gateway<B> {
     executor: Rc<Executor<B>>,
     connections_max: usize,
     connections: Rc<Cell<usize>>,
+    /// Peers over the limit that are being told so.
+    refusals: Semaphore,
     stopping: Rc<Cell<bool>>,
     /// Wakes every connection to look at `stopping` and `open`.
     stop: Notify,
@@ -78,6 +80,7 @@ impl<B: Backend> Gateway<B> {
             executor: Rc::new(Executor { backend, shared, budget: Budget::default() }),
             connections_max,
             connections: Rc::default(),
+            refusals: Semaphore::new(REFUSALS_MAX),
             stopping: Rc::default(),
             stop,
             open,
@@ -130,7 +133,10 @@ impl<B: Backend> Gateway<B> {
         GatewayStats::add(&stats.connections_total, 1);
         if self.connections.get() >= self.connections_max {
             GatewayStats::add(&stats.connections_refused, 1);
-            engine::task::spawn(refuse(stream)).detach();
+            // Who is to be told holds a descriptor; where many are, it is just closed. TLS would have to be begun for it.
+            if let (Some(place), None) = (self.refusals.try_acquire(1), &self.tls) {
+                engine::task::spawn(refuse(stream, place)).detach();
+            }
             return;
         }
         let guard = Open::new(&self.connections, &self.executor.shared, &self.ended);
@@ -188,7 +194,7 @@ impl Drop for Open {
     }
 }
 
-async fn refuse(stream: TcpStream) {
+async fn refuse(stream: TcpStream, _place: Permit) {
     let mut batch = SendBatch::new();
     batch.head(b"-ERR max number of clients reached\r\n");
     // The peer may be gone already; there is nobody else to tell.

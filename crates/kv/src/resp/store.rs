@@ -13,6 +13,7 @@ impl From<StoreError> for Failure {
             StoreError::Unavailable { .. }
             | StoreError::MapChanged { .. }
             | StoreError::Contended { .. }
+            | StoreError::OutOfReach { .. }
             | StoreError::OutcomeUnknown => Failure::TRY_AGAIN,
         };
         let is_full = matches!(error, StoreError::OutOfSpace { .. });

@@ -10,6 +10,7 @@
 //! dropped, would be back.
 
 use std::cell::{Cell, RefCell};
+use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -29,6 +30,8 @@ use crate::link::AnyLink;
 pub const LEASE_DEFAULT: Duration = Duration::from_secs(5);
 /// Pause between two tries to learn the newest map. Guessed: some round trips.
 const REFRESH_PAUSE: Duration = Duration::from_millis(20);
+/// How often who waits for the map looks whether its voters are within reach. Guessed: short against the patience of a gateway.
+const REACH_LOOK: Duration = Duration::from_millis(50);
 /// How long operations wait for connections to the members that are new in a map; who takes longer is waited for beside them.
 /// Chosen: below the lease, and several round trips to any place.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(2);
@@ -103,14 +106,22 @@ impl Store {
 
 impl Inner {
     /// The pool as an operation that begins now may use it.
-    pub(super) async fn current(self: &Rc<Self>) -> Rc<Topology> {
+    pub(super) async fn current(self: &Rc<Self>) -> Result<Rc<Topology>, StoreError> {
         let lease = self.follow.lease.get();
-        while self.follow.source.borrow().is_some() && !self.is_confirmed(lease) {
-            if self.refresh(|inner| inner.is_confirmed(lease)).await.is_err() {
-                time::sleep(REFRESH_PAUSE).await;
+        let confirming = async {
+            while self.follow.source.borrow().is_some() && !self.is_confirmed(lease) {
+                if self.refresh(|inner| inner.is_confirmed(lease)).await.is_err() {
+                    time::sleep(REFRESH_PAUSE).await;
+                }
+            }
+        };
+        let mut confirming = pin!(confirming);
+        while time::timeout(REACH_LOOK, confirming.as_mut()).await.is_err() {
+            if let Some(error) = self.out_of_reach(self.patience.get()) {
+                return Err(error);
             }
         }
-        self.topology()
+        Ok(self.topology())
     }
 
     /// Runs an operation, and again on the newer map if a seal shows that there is one before anything was sent to be stored.
@@ -119,7 +130,7 @@ impl Inner {
         mut operation: impl AsyncFnMut(Rc<Topology>) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         loop {
-            let topology = self.current().await;
+            let topology = self.current().await?;
             let epoch = topology.map.epoch;
             match operation(topology).await {
                 Err(StoreError::MapChanged { .. }) if self.follow.source.borrow().is_some() => {

@@ -186,7 +186,7 @@ impl Course {
                 && !self.changed.get()
                 && let Some(map_changed) = round.map_changed()
             {
-                round.hear_all().await;
+                round.hear_all(|slot| slot.outcome.is_some()).await;
                 if round.is_refused_by_all() {
                     self.withdraw();
                     return Err(map_changed);

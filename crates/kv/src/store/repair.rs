@@ -92,6 +92,11 @@ impl RepairReport {
 }
 
 impl RepairState {
+    /// Keys that wait to be repaired by themselves.
+    pub(super) fn backlog(&self) -> usize {
+        self.damaged.borrow().len()
+    }
+
     /// A copy of the value of `key` is damaged. What is beyond the bound is left to the scrub.
     pub(super) fn note(&self, key: &Key) {
         let mut damaged = self.damaged.borrow_mut();
