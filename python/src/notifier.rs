@@ -6,9 +6,9 @@
 //! Invariant: when the interpreter begins to end, no such thread is left ([`end_all`], by `atexit`). One that waited for its lock
 //! then would be ended in the midst of our code by the interpreter, which takes the whole process with it.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 use pyo3::prelude::*;
@@ -22,12 +22,36 @@ enum Message {
     End,
 }
 
-/// The threads of this process.
-static THREADS: Mutex<Vec<(Sender<Message>, JoinHandle<()>)>> = Mutex::new(Vec::new());
-/// The process whose threads they are: a fork copies the list, perhaps held, and none of them.
-static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// The threads of one process. A fork copies the list, perhaps while its lock is held, and none of the threads: a child has a list
+/// of its own.
+struct Threads {
+    process: OnceLock<u32>,
+    list: Mutex<Vec<(Sender<Message>, JoinHandle<()>)>>,
+    of_child: OnceLock<&'static Threads>,
+}
+
+static THREADS: Threads = Threads::new();
 /// The interpreter is about to end: nobody is told anything any more.
 static ENDS: AtomicBool = AtomicBool::new(false);
+
+impl Threads {
+    const fn new() -> Threads {
+        Threads { process: OnceLock::new(), list: Mutex::new(Vec::new()), of_child: OnceLock::new() }
+    }
+
+    /// Those of this process.
+    fn own() -> &'static Threads {
+        let (process, mut threads) = (std::process::id(), &THREADS);
+        while *threads.process.get_or_init(|| process) != process {
+            threads = threads.of_child.get_or_init(|| Box::leak(Box::new(Threads::new())));
+        }
+        threads
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<(Sender<Message>, JoinHandle<()>)>> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// A client's thread for calls, started when it is first needed.
 pub struct Notifier {
@@ -99,8 +123,7 @@ fn start() -> Option<Sender<Message>> {
         }
     };
     let thread = std::thread::Builder::new().name("yagura-python".to_owned()).spawn(run).ok()?;
-    PROCESS.store(std::process::id(), SeqCst);
-    let mut threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut threads = Threads::own().lock();
     threads.retain(|(_, thread)| !thread.is_finished());
     threads.push((sender.clone(), thread));
     Some(sender)
@@ -110,10 +133,7 @@ fn start() -> Option<Sender<Message>> {
 pub fn end_all(py: Python<'_>) {
     ENDS.store(true, SeqCst);
     py.detach(|| {
-        if PROCESS.load(SeqCst) != std::process::id() {
-            return;
-        }
-        let threads = std::mem::take(&mut *THREADS.lock().unwrap_or_else(PoisonError::into_inner));
+        let threads = std::mem::take(&mut *Threads::own().lock());
         for (calls, thread) in threads {
             // It may have ended before; if it has panicked, that was told.
             let _ = calls.send(Message::End);

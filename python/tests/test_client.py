@@ -125,6 +125,26 @@ def test_a_child_of_fork_is_told_so_and_may_connect_anew(pool: Pool, client: yag
     asyncio.run(parents.close())
 
 
+FORKS = """
+import os, sys, yagura
+parents = yagura.Client(sys.argv[1])
+parents.put("forked", "one")
+child = os.fork()
+with yagura.Client(sys.argv[1]) as own:
+    own.put("forked", "two")
+if child:
+    _, status = os.waitpid(child, 0)
+    sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+def test_a_child_of_fork_that_made_its_own_client_ends_as_others_do(pool: Pool) -> None:
+    # It joined threads that its parent has, and panicked each time.
+    command = [sys.executable, "-c", FORKS, pool.addresses[0]]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 LEAVES = """
 import asyncio, sys, yagura
 client = yagura.Client(sys.argv[1])

@@ -2,12 +2,14 @@
 //! from its members.
 
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::nodes::{create, three};
-use crate::support::{PATIENCE, Redis, Reply, Server, http_get, http_status};
+use crate::support::{PATIENCE, Redis, Reply, Server, certificate, http_get, http_status, pool_of, run};
 
 /// Waits for what `look` sees at last.
 fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
@@ -116,6 +118,33 @@ fn every_metric_has_help_in_the_format_that_was_asked_for() {
         );
         assert!(open.ends_with("# EOF\n"), "{open}");
     }
+}
+
+/// Over its limit it answered in plain text what speaks TLS alone.
+#[test]
+fn a_tls_port_over_its_limit_says_nothing_in_plain_text() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let data = format!("--data={}", directory.path().display());
+    let up = Server::start(&["up", &data, "--listen=127.0.0.1:0", "--size=32MiB"]);
+    let [cert, key] = certificate(directory.path());
+    let [chain, private] = [format!("--tls-cert={cert}"), format!("--tls-key={key}")];
+    let pool = pool_of(&up);
+    let arguments = ["gateway", &pool, "--listen=127.0.0.1:0", &chain, &private];
+    let gateway = Server::start(&[&arguments[..], &["--connections-max=1"]].concat());
+    let connect = || {
+        let stream = TcpStream::connect_timeout(&gateway.address("listening"), PATIENCE).expect("connected");
+        stream.set_read_timeout(Some(PATIENCE)).expect("set");
+        stream
+    };
+    let (_first, mut second) = (connect(), connect());
+    let mut told = Vec::new();
+    // It may be reset.
+    let _ = second.read_to_end(&mut told);
+    assert_eq!(String::from_utf8_lossy(&told), "");
+    // A key that others may read is refused, as a password is.
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).expect("changed");
+    let (status, _, stderr) = run(&arguments);
+    assert!(status == 4 && stderr.contains("chmod 600"), "{status}: {stderr}");
 }
 
 /// With 400 silent connections at a limit of 300 descriptors a member that was started anew was never reached again.
