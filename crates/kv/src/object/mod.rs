@@ -10,8 +10,8 @@
 //! - Bytes are delivered in order, and the checksum of the whole is compared at the end: a part that is another upload's, or is
 //!   missing, ends in an error and not in a file that looks right.
 //!
-//! An upload or delete that is cut short, or whose outcome is unknown, leaves parts behind that nobody names; so does a plain `SET` or
-//! `DEL` of a Redis client. They show in a listing with parts and can be deleted.
+//! An upload or delete that is cut short, or whose outcome is unknown, leaves parts behind that nobody names; so does a plain `SET`
+//! or `DEL` of a Redis client. They show in a listing with parts and can be deleted.
 
 mod manifest;
 

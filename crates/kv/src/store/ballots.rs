@@ -240,7 +240,9 @@ impl<'a, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'a, R, D> 
             return attempt.map(confirmed).ok_or(StoreError::OutcomeUnknown);
         }
         let shown = value.clone().map(|value| Versioned::new(&base, value));
-        let expired = base.is_expired(self.inner.unix_millis());
+        // What nobody has asked for is not ended by one calendar.
+        let now = if self.purpose == Purpose::Spread { self.inner.settled_millis() } else { self.inner.unix_millis() };
+        let expired = base.is_expired(now);
         let nothing = shown.is_none();
         let (result, value, options) = match (self.decide)(shown.as_ref().filter(|_| !expired)) {
             Change::Put { value, .. } if value.len() > VALUE_BYTES_MAX => {

@@ -53,6 +53,8 @@ pub trait MapSource {
     /// Notes that `epoch` was swept just now, if it is still in force, and by what every member is known that is rolled back to
     /// before.
     fn note_swept(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>>;
+    /// Notes what time it is, in Unix milliseconds, unless somebody has noted another since `before`.
+    fn note_clock(&self, before: u64, now_ms: u64) -> LocalFuture<'_, Result<Map, String>>;
     /// A connection to a member of the map, or what will be one; `None`: none to be had.
     fn connect<'a>(&'a self, map: &'a Map, index: usize) -> LocalFuture<'a, Option<AnyLink>>;
 }
@@ -65,6 +67,8 @@ pub(super) struct Follow {
     confirmed: Cell<Option<Instant>>,
     /// When the epoch of the map in use was raised to what it is, if this host was there.
     raised: Cell<Option<Instant>>,
+    /// What time it was by the pool, and when that was learnt.
+    pub(super) clock: Cell<Option<(u64, Instant)>>,
     /// One asks, the others wait for its answer.
     turn: Semaphore,
 }
@@ -73,7 +77,8 @@ impl Follow {
     /// A store whose map is the only one it will know.
     pub(super) fn nothing() -> Follow {
         let (source, lease) = (RefCell::default(), Cell::new(LEASE_DEFAULT));
-        Follow { source, lease, confirmed: Cell::new(None), raised: Cell::new(None), turn: Semaphore::new(1) }
+        let (confirmed, raised, clock) = (Cell::new(None), Cell::new(None), Cell::new(None));
+        Follow { source, lease, confirmed, raised, clock, turn: Semaphore::new(1) }
     }
 }
 
@@ -157,6 +162,7 @@ impl Inner {
         let asked = time::now();
         let newest = time::timeout(OPERATION_TIME_MAX, source.newest()).await;
         let map = newest.map_err(|_| "no answer in time".to_owned())??;
+        self.learn_clock(&map, asked);
         self.adopt(map).await;
         self.follow.confirmed.set(Some(asked));
         Ok(())
@@ -258,7 +264,7 @@ async fn keep_connecting(store: Weak<Inner>) {
 
 /// Whether a host has to work otherwise: progress alone is none of its business.
 fn differs(newer: &Map, older: &Map) -> bool {
-    let plain = |map: &Map| Map { revision: 0, change: None, swept: 0, ..map.clone() };
+    let plain = |map: &Map| Map { revision: 0, change: None, swept: 0, clock_ms: 0, ..map.clone() };
     plain(newer) != plain(older)
 }
 

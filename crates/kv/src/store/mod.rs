@@ -15,6 +15,7 @@ mod background;
 mod ballots;
 mod change;
 mod clean;
+mod clock;
 mod collect;
 mod error;
 mod fetch;
@@ -358,6 +359,8 @@ mod actor;
 mod adverse_tests;
 #[cfg(test)]
 mod change_tests;
+#[cfg(test)]
+mod clock_tests;
 #[cfg(test)]
 mod conditional_tests;
 #[cfg(test)]

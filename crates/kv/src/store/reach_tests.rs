@@ -32,6 +32,10 @@ impl MapSource for Silent {
         Box::pin(std::future::pending())
     }
 
+    fn note_clock(&self, _: u64, _: u64) -> LocalFuture<'_, Result<Map, String>> {
+        Box::pin(std::future::pending())
+    }
+
     fn note_swept(&self, _: u64) -> LocalFuture<'_, Result<Map, String>> {
         Box::pin(std::future::pending())
     }
