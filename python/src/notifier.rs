@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 use pyo3::prelude::*;
@@ -22,21 +22,36 @@ enum Message {
     End,
 }
 
-/// Threads that run, each with who tells it to end.
-type Running = Mutex<Vec<(Sender<Message>, JoinHandle<()>)>>;
-
-/// The threads of one process. A fork copies the list, perhaps while it is held, and none of the threads.
+/// The threads of one process. A fork copies the list, perhaps while its lock is held, and none of the threads: a child has a list
+/// of its own.
 struct Threads {
-    process: u32,
-    running: Running,
-    /// Those of a process that was forked from it.
-    next: OnceLock<Box<Threads>>,
+    process: OnceLock<u32>,
+    list: Mutex<Vec<(Sender<Message>, JoinHandle<()>)>>,
+    of_child: OnceLock<&'static Threads>,
 }
 
-/// Those of the first process that had any.
-static THREADS: OnceLock<Box<Threads>> = OnceLock::new();
+static THREADS: Threads = Threads::new();
 /// The interpreter is about to end: nobody is told anything any more.
 static ENDS: AtomicBool = AtomicBool::new(false);
+
+impl Threads {
+    const fn new() -> Threads {
+        Threads { process: OnceLock::new(), list: Mutex::new(Vec::new()), of_child: OnceLock::new() }
+    }
+
+    /// Those of this process.
+    fn own() -> &'static Threads {
+        let (process, mut threads) = (std::process::id(), &THREADS);
+        while *threads.process.get_or_init(|| process) != process {
+            threads = threads.of_child.get_or_init(|| Box::leak(Box::new(Threads::new())));
+        }
+        threads
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<(Sender<Message>, JoinHandle<()>)>> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// A client's thread for calls, started when it is first needed.
 pub struct Notifier {
@@ -46,9 +61,7 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// Whoever makes one holds the interpreter's lock, as does who forks: no list is just being made when a process is copied.
     pub fn new() -> Arc<Notifier> {
-        running();
         Arc::new(Notifier { process: std::process::id(), calls: OnceLock::new() })
     }
 
@@ -110,28 +123,17 @@ fn start() -> Option<Sender<Message>> {
         }
     };
     let thread = std::thread::Builder::new().name("yagura-python".to_owned()).spawn(run).ok()?;
-    let mut threads = running().lock().unwrap_or_else(PoisonError::into_inner);
+    let mut threads = Threads::own().lock();
     threads.retain(|(_, thread)| !thread.is_finished());
     threads.push((sender.clone(), thread));
     Some(sender)
-}
-
-/// The threads of this process: no other's, as a child of `fork` would find in its copy, and wait for at its end.
-fn running() -> &'static Running {
-    let process = std::process::id();
-    let new = || Box::new(Threads { process, running: Running::default(), next: OnceLock::new() });
-    let mut threads = THREADS.get_or_init(new);
-    while threads.process != process {
-        threads = threads.next.get_or_init(new);
-    }
-    &threads.running
 }
 
 /// Ends the threads of all clients, and waits until they are gone. What has not been told is not told any more.
 pub fn end_all(py: Python<'_>) {
     ENDS.store(true, SeqCst);
     py.detach(|| {
-        let threads = std::mem::take(&mut *running().lock().unwrap_or_else(PoisonError::into_inner));
+        let threads = std::mem::take(&mut *Threads::own().lock());
         for (calls, thread) in threads {
             // It may have ended before; if it has panicked, that was told.
             let _ = calls.send(Message::End);

@@ -76,6 +76,7 @@ impl Error {
                 StoreError::Unavailable { .. }
                 | StoreError::MapChanged { .. }
                 | StoreError::Contended { .. }
+                | StoreError::OutOfReach { .. }
                 | StoreError::OutcomeUnknown => ErrorKind::Unavailable,
                 StoreError::OutOfSpace { .. } => ErrorKind::OutOfSpace,
             },

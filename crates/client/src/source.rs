@@ -167,6 +167,11 @@ impl MapSource for Source {
         })
     }
 
+    fn note_clock(&self, before: u64, now_ms: u64) -> LocalFuture<'_, Result<Map, String>> {
+        let note = move |map: &Map| Ok(map.note_clock(before, now_ms));
+        Box::pin(async move { self.agree(note).await.map_err(|error| error.to_string()) })
+    }
+
     fn connect<'a>(&'a self, map: &'a Map, index: usize) -> LocalFuture<'a, Option<AnyLink>> {
         Box::pin(async move {
             let mut given = self.known.borrow().1.clone();

@@ -16,7 +16,7 @@ mod batch;
 mod unix;
 
 pub use batch::{HEAD_BYTES_MAX, SEGMENTS_MAX, SendBatch};
-pub use unix::{UnixListener, UnixStream};
+pub use unix::{UnixListener, UnixStream, remove_stale_socket};
 
 /// Such a receive would end with a zero, which looks like the peer's end.
 fn no_spare_capacity() -> io::Error {

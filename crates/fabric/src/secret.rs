@@ -51,12 +51,14 @@ pub enum SecretError {
         owner: u32,
     },
     /// Nothing in it, or far too much.
-    #[error("{}: it must have 1 to {SECRET_BYTES_MAX} bytes, and has {bytes}", path.display())]
+    #[error("{}: it must have 1 to {max} bytes, and has {bytes}", path.display())]
     Size {
         /// The file.
         path: PathBuf,
         /// Its size.
         bytes: u64,
+        /// The largest that is read.
+        max: u64,
     },
 }
 
@@ -76,6 +78,11 @@ impl Secret {
     /// Not a regular file, readable by others, of another owner than this process's user or root, empty, too long, or what the
     /// system says.
     pub fn from_file(path: &Path) -> Result<Secret, SecretError> {
+        Secret::from_file_within(path, SECRET_BYTES_MAX)
+    }
+
+    /// The same of a file of up to `max` bytes.
+    pub(crate) fn from_file_within(path: &Path, max: u64) -> Result<Secret, SecretError> {
         let failed = |error| SecretError::Io { path: path.to_owned(), error };
         // A pipe without a writer would hold the open for ever.
         let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -83,15 +90,15 @@ impl Secret {
         let found = file.metadata().map_err(failed)?;
         check(path, &found)?;
         // Room for all of it at once: a vector that grows leaves copies behind.
-        let mut bytes = Zeroizing::new(Vec::with_capacity(SECRET_BYTES_MAX as usize + 1));
-        file.take(SECRET_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
-        if bytes.len() as u64 > SECRET_BYTES_MAX {
-            return Err(SecretError::Size { path: path.to_owned(), bytes: bytes.len() as u64 });
+        let mut bytes = Zeroizing::new(Vec::with_capacity(max as usize + 1));
+        file.take(max + 1).read_to_end(&mut bytes).map_err(failed)?;
+        if bytes.len() as u64 > max {
+            return Err(SecretError::Size { path: path.to_owned(), bytes: bytes.len() as u64, max });
         }
         let end = bytes.trim_ascii_end().len();
         bytes.truncate(end);
         if bytes.is_empty() {
-            return Err(SecretError::Size { path: path.to_owned(), bytes: 0 });
+            return Err(SecretError::Size { path: path.to_owned(), bytes: 0, max });
         }
         Ok(Secret(bytes))
     }

@@ -60,6 +60,22 @@ impl Value {
         }) && rest.is_empty()
     }
 
+    /// Its bytes with `part` in place of those from `offset` on; zeroes where it was shorter. One copy of it all.
+    pub fn overwritten(&self, offset: usize, part: &[u8]) -> Value {
+        let length = self.len().max(offset + part.len());
+        let segment = |start: usize| {
+            let end = length.min(start + SEGMENT_BYTES);
+            let mut buf = Buf::zeroed(end - start);
+            self.copy_to(start, &mut buf);
+            let (from, to) = (start.max(offset), end.min(offset + part.len()));
+            if from < to {
+                buf[from - start..to - start].copy_from_slice(&part[from - offset..to - offset]);
+            }
+            buf.freeze()
+        };
+        Value { segments: (0..length).step_by(SEGMENT_BYTES).map(segment).collect() }
+    }
+
     /// Its checksum for the operation that wrote it: [`crate::types::value_checksum`] of the whole, or, beyond
     /// [`VALUE_PART_BYTES`], [`checksum_of_parts`].
     pub fn checksum(&self, seed: ChecksumSeed) -> u64 {

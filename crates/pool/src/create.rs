@@ -224,6 +224,7 @@ fn plan<N: Namespace>(members: &[NewMember<N>], options: &CreateOptions) -> Resu
         hash_seed: engine::task::random_u64(),
         floor: 0,
         swept: 0,
+        clock_ms: u64::try_from(engine::time::unix_time().as_millis()).unwrap_or(0),
         change: None,
         members: entries,
     };

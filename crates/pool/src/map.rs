@@ -128,11 +128,19 @@ pub struct Map {
     /// change.
     #[serde(default)]
     pub swept: Epoch,
+    /// What time it was by the pool when that was last noted, Unix time in ms; 0: never. No calendar of one host moves it by more
+    /// than twice the time that has passed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub clock_ms: u64,
     /// The change under way; there is one exactly while the state is not stable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<Change>,
     /// The members; their order is the index used everywhere else. From stable to joint the order stays and new ones follow.
     pub members: Vec<Member>,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// The one field of a map's body that every version can read.
@@ -411,6 +419,7 @@ pub(crate) mod tests {
             hash_seed: u64::MAX,
             floor: 0,
             swept: 0,
+            clock_ms: 0,
             change: None,
             members: (0..members).map(member).collect(),
         }

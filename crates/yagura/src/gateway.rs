@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use engine::net::{DetachedStream, TcpListener};
 use engine::sync::{MailReceiver, MailSender, mailbox};
@@ -16,10 +17,14 @@ use crate::exit::Failure;
 use crate::handout::Handout;
 use crate::race::first_of;
 use crate::stop::Reason;
-use crate::{client, metrics, output, reactors, stop};
+use crate::{client, descriptors, metrics, output, reactors, stop};
 
 /// Connections on their way to another reactor. Guessed; at the bound the accepting one waits.
 const HANDED_MAX: usize = 64;
+
+/// How long a command waits for members that have lost their connection, where it needs them. Chosen: longer than a reconnect to a
+/// target that is there, and with all that comes beside it less than a second.
+pub const RECONNECT_TIME_MAX: Duration = Duration::from_millis(700);
 
 /// What is said on standard output once it serves.
 #[derive(Serialize, Debug)]
@@ -47,7 +52,9 @@ pub fn run(args: &GatewayArgs) -> Result<(), Failure> {
         // Each reactor has its own connections to the members: nothing is shared on the data path.
         let store = client::open(&args.address).await?;
         stores.add(store.stats());
-        let mut gateway = store.gateway(shared.clone(), args.connections_max);
+        store.set_patience(RECONNECT_TIME_MAX);
+        let clients = descriptors::clients(&store, reactors.len(), args.connections_max);
+        let mut gateway = store.gateway(shared.clone(), clients);
         if let Some(tls) = tls.clone() {
             gateway = gateway.with_tls(tls);
         }
@@ -62,7 +69,11 @@ pub fn run(args: &GatewayArgs) -> Result<(), Failure> {
                 let mut registry = Registry::default();
                 registry.register_collector(Box::new(metrics::GatewayMetrics(shared.clone())));
                 registry.register_collector(Box::new(stores.clone()));
-                first(args, &gateway, &store, senders.take(0).unwrap_or_default(), registry, &letter).await?;
+                let pool = metrics::PoolMetrics::default();
+                let _watching = args.serving.metrics.is_some().then(|| pool.watch(&store));
+                registry.register_collector(Box::new(pool.clone()));
+                let metrics = (registry, pool.ready());
+                first(args, &gateway, &store, senders.take(0).unwrap_or_default(), metrics, &letter).await?;
             }
         }
         gateway.stop().await;
@@ -76,14 +87,14 @@ async fn first(
     gateway: &Gateway<kv::store::Store>,
     store: &kv::store::Store,
     others: Vec<MailSender<DetachedStream>>,
-    registry: Registry,
+    (registry, ready): (Registry, metrics::Ready),
     letter: &MailReceiver<Reason>,
 ) -> Result<(), Failure> {
     let listener = TcpListener::bind(args.listen).map_err(|error| {
         let mend = "is a Redis server running there? port 0 takes a free one";
         Failure::refused(format!("cannot listen at {}: {error} ({mend})", args.listen))
     })?;
-    let metrics = args.serving.metrics.map(|address| metrics::serve(address, registry)).transpose()?;
+    let metrics = args.serving.metrics.map(|address| metrics::serve(address, registry, ready)).transpose()?;
     let ready = Ready {
         listening: listener.local_addr(),
         metrics,

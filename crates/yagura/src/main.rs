@@ -7,6 +7,7 @@ mod cache;
 mod cli;
 mod client;
 mod config;
+mod descriptors;
 mod drive;
 mod exit;
 mod gateway;
@@ -50,6 +51,7 @@ fn run(arguments: Vec<std::ffi::OsString>) -> Result<(), Failure> {
     };
     let cli = cli::Cli::from_arg_matches(&matches).map_err(|error| Failure::usage(error.to_string()))?;
     output::log_to_stderr();
+    descriptors::raise();
     match cli.verb {
         Verb::Target(command) => target::run(&command),
         Verb::Drive(verb) => drive::run(&verb),

@@ -1,67 +1,29 @@
-//! `--metrics`: Prometheus counters and latency histograms over HTTP, on a thread and a tokio runtime of their own.
+//! `--metrics`: Prometheus counters and latency histograms.
 //!
 //! Figures are read from atomics when they are asked for; the data path only ever adds to them.
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::SocketAddr;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use axum::http::header::CONTENT_TYPE;
-use axum::routing::get;
 use cache::server::{Figures, FlashFigures, Holdings, Times, Totals, cpu_seconds};
 use fabric::target::{CommandKind, Histogram, Stats};
 use kv::resp::stats::{GatewayStats, LATENCY_BOUNDS_US, LatencyHistogram, Shared};
 use kv::store::{Latencies, StoreStats};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::Registry;
 
-use crate::exit::Failure;
+mod http;
+mod pool;
 
-/// What OpenMetrics text is called.
-const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-/// Serves `registry` at `address` (port 0: a free one) until the process ends. Returns where.
-pub fn serve(address: SocketAddr, registry: Registry) -> Result<SocketAddr, Failure> {
-    let failed = |error: std::io::Error| Failure::from(error).during(format!("--metrics {address}"));
-    let listener = std::net::TcpListener::bind(address).map_err(failed)?;
-    listener.set_nonblocking(true).map_err(failed)?;
-    let bound = listener.local_addr().map_err(failed)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-    let registry = Arc::new(registry);
-    let metrics = move || {
-        let registry = registry.clone();
-        async move {
-            let mut text = String::new();
-            match encode(&mut text, &registry) {
-                Ok(()) => Ok(([(CONTENT_TYPE, TEXT)], text)),
-                Err(error) => Err((axum::http::StatusCode::INTERNAL_SERVER_ERROR, error.to_string())),
-            }
-        }
-    };
-    let router = axum::Router::new().route("/metrics", get(metrics)).route("/healthz", get(async || "ok\n"));
-    std::thread::Builder::new()
-        .name("metrics".into())
-        .spawn(move || {
-            let served = runtime.block_on(async {
-                let listener = tokio::net::TcpListener::from_std(listener)?;
-                axum::serve(listener, router).await
-            });
-            if let Err(error) = served {
-                tracing::error!(%error, "metrics are no longer served");
-            }
-        })
-        .map_err(failed)?;
-    Ok(bound)
-}
+pub use http::{CONNECTIONS_MAX, Ready, always, serve};
+pub use pool::PoolMetrics;
 
 /// A counter read when it is asked for.
 pub fn counter(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
@@ -427,6 +389,9 @@ fn latency(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, latency:
 
 #[cfg(test)]
 mod tests {
+    use prometheus_client::encoding::text::encode;
+    use prometheus_client::registry::Registry;
+
     use super::*;
 
     #[test]

@@ -207,7 +207,12 @@ impl<S: Slots + Holdings + 'static, V: Server + 'static> Worker<S, V> {
         Counters::add(&thread.counters.connections_total, 1);
         let Some(place) = thread.shared.place() else {
             Counters::add(&thread.counters.connections_rejected, 1);
-            engine::task::spawn(refuse(accepted, b"ERROR Too many open connections\r\n")).detach();
+            engine::task::spawn(refuse(
+                accepted,
+                b"ERROR Too many open connections\r\n",
+                thread.shared.tls().is_some(),
+            ))
+            .detach();
             return;
         };
         engine::task::spawn_boxed((self.serve)(thread, accepted, place)).detach();
@@ -240,7 +245,8 @@ async fn serve<S: Slots + Holdings + 'static, V: Server + 'static>(
     let tls = thread.shared.tls().filter(|_| matches!(accepted, Accepted::Tcp(_)));
     let Some(_admitted) = Box::pin(room::admit(&*thread.slots, &thread.shared, tls.is_some())).await else {
         Counters::add(&thread.counters.connections_rejected, 1);
-        return Box::pin(refuse(accepted, b"SERVER_ERROR out of memory for another connection\r\n")).await;
+        return Box::pin(refuse(accepted, b"SERVER_ERROR out of memory for another connection\r\n", tls.is_some()))
+            .await;
     };
     let (stream, origin) = match accepted {
         Accepted::Unix(stream) => (ClientStream::Unix(stream), Origin::Unix),
@@ -324,7 +330,11 @@ async fn tick<S, V>(thread: Rc<Thread<S, V>>) {
     }
 }
 
-async fn refuse(accepted: Accepted, why: &[u8]) {
+/// Says why there is no place; not over TLS, which would have to be begun for that.
+async fn refuse(accepted: Accepted, why: &[u8], over_tls: bool) {
+    if over_tls && matches!(accepted, Accepted::Tcp(_)) {
+        return;
+    }
     let mut batch = SendBatch::new();
     batch.head(why);
     // The peer may be gone already; there is nobody else to tell.

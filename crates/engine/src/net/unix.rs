@@ -18,6 +18,15 @@ fn kernel_only() -> io::Result<()> {
     }
 }
 
+/// Removes what a process that has ended has left at `path`: a socket at which nobody listens.
+///
+/// # Errors
+/// `AddrInUse` if a process listens there, `AlreadyExists` if the file is no socket, and what else the system says: then nothing
+/// was touched.
+pub fn remove_stale_socket(path: &Path) -> io::Result<()> {
+    uring::unix::remove_stale(path)
+}
+
 /// Accepts connections at a path. Dropping it removes the path.
 pub struct UnixListener {
     inner: uring::unix::Listener,

@@ -2,12 +2,12 @@
 
 use std::{
     io,
-    os::fd::{AsFd, OwnedFd},
-    os::unix::fs::{FileTypeExt, PermissionsExt},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    os::unix::fs::FileTypeExt,
     path::{Path, PathBuf},
 };
 
-use rustix::fs::{Mode, fchmod};
+use rustix::fs::{FileType, Mode, OFlags, chmod, fchmod, fstat, open};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::net::{Acceptor, Connection};
@@ -23,13 +23,14 @@ impl Listener {
     pub(crate) fn bind(path: &Path, mode: u32) -> io::Result<Listener> {
         let told = |error: io::Error| io::Error::new(error.kind(), format!("binding {}: {error}", path.display()));
         let address = SocketAddrUnix::new(path).map_err(|error| told(error.into()))?;
-        remove_stale(path, &address).map_err(told)?;
+        remove_stale(path).map_err(told)?;
         let socket = stream_socket(SocketFlags::empty())?;
         // The file is made with these permissions, less the umask: at no moment with more than were asked for.
         fchmod(socket.as_fd(), Mode::from_raw_mode(mode))?;
         net::bind(&socket, &address).map_err(|error| told(error.into()))?;
         let listener = Listener { acceptor: Acceptor::listen(socket)?, path: path.to_owned() };
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(told)?;
+        // What the umask has taken away is given, to what was made here.
+        permit(path, Mode::from_raw_mode(mode)).map_err(told)?;
         Ok(listener)
     }
 
@@ -45,8 +46,27 @@ impl Drop for Listener {
     }
 }
 
+/// Gives the socket at `path` these permissions. By a path alone a link that somebody has put in its place would be followed.
+fn permit(path: &Path, mode: Mode) -> io::Result<()> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let place = open(path, flags, Mode::empty())?;
+    let found = fstat(&place)?;
+    if FileType::from_raw_mode(found.st_mode) != FileType::Socket {
+        return Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "somebody has put another file in the socket's place",
+        ));
+    }
+    if Mode::from_raw_mode(found.st_mode) != mode {
+        // A descriptor of a path takes no fchmod; this name is of the very file it stands for.
+        chmod(format!("/proc/self/fd/{}", place.as_raw_fd()), mode)?;
+    }
+    Ok(())
+}
+
 /// Removes the socket of a process that has ended. Of one that still answers, and of any other file, nothing is touched.
-fn remove_stale(path: &Path, address: &SocketAddrUnix) -> io::Result<()> {
+/// Any other error than that nobody listens there says nothing of the kind: no right to connect, or a socket of another type.
+pub(crate) fn remove_stale(path: &Path) -> io::Result<()> {
     match std::fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is a file, and it is no socket"));
@@ -55,8 +75,8 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
     }
-    let socket = stream_socket(SocketFlags::NONBLOCK)?;
-    match net::connect(&socket, address) {
+    let (socket, address) = (stream_socket(SocketFlags::NONBLOCK)?, SocketAddrUnix::new(path)?);
+    match net::connect(&socket, &address) {
         Err(rustix::io::Errno::CONNREFUSED) => std::fs::remove_file(path),
         // Its queue being full, it listens all the same.
         Ok(()) | Err(rustix::io::Errno::AGAIN) => {
@@ -78,4 +98,40 @@ pub(crate) fn connect(path: &Path) -> io::Result<Connection> {
 
 fn stream_socket(flags: SocketFlags) -> io::Result<OwnedFd> {
     Ok(net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | flags, None)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, symlink};
+    use std::os::unix::net::{UnixDatagram, UnixListener};
+
+    use super::*;
+
+    #[test]
+    fn permissions_are_not_given_through_a_link() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [socket, link] = ["socket", "link"].map(|name| folder.path().join(name));
+        let _listener = UnixListener::bind(&socket).expect("bound");
+        let mode = |path: &Path| std::fs::symlink_metadata(path).expect("there").mode() & 0o777;
+        permit(&socket, Mode::from_raw_mode(0o600)).expect("changed");
+        assert_eq!(mode(&socket), 0o600);
+        symlink(&socket, &link).expect("linked");
+        assert!(permit(&link, Mode::from_raw_mode(0o666)).is_err());
+        assert_eq!(mode(&socket), 0o600);
+        permit(&socket, Mode::from_raw_mode(0o666)).expect("changed");
+        assert_eq!(mode(&socket), 0o666);
+    }
+
+    #[test]
+    fn only_a_socket_that_nobody_listens_at_is_removed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [stale, other, none] = ["stale", "other", "none"].map(|name| folder.path().join(name));
+        let listener = UnixListener::bind(&stale).expect("bound");
+        assert_eq!(remove_stale(&stale).expect_err("in use").kind(), io::ErrorKind::AddrInUse);
+        drop(listener);
+        // It is no stream: connecting fails, though it is in use.
+        let _log = UnixDatagram::bind(&other).expect("bound");
+        assert!(remove_stale(&other).is_err() && other.exists());
+        assert!(remove_stale(&stale).is_ok() && !stale.exists() && remove_stale(&none).is_ok());
+    }
 }

@@ -5,11 +5,12 @@ use std::net::{IpAddr, TcpStream};
 use std::path::Path;
 
 use openssl::error::ErrorStack;
-use openssl::ssl::{HandshakeError, Ssl, SslContext, SslFiletype, SslMethod, SslStream, SslVerifyMode, SslVersion};
+use openssl::ssl::{HandshakeError, Ssl, SslContext, SslMethod, SslStream, SslVerifyMode, SslVersion};
 use openssl::x509::X509VerifyResult;
 use openssl::x509::verify::X509CheckFlags;
 
 use super::TlsError;
+use super::tunnel::private_key;
 
 /// What such clients trust, and who they are.
 pub struct AskingContext {
@@ -35,7 +36,8 @@ impl AskingContext {
         }
         if let Some((chain, key)) = own {
             builder.set_certificate_chain_file(chain).map_err(|error| named(chain, error))?;
-            builder.set_private_key_file(key, SslFiletype::PEM).map_err(|error| named(key, error))?;
+            let private = private_key(key)?;
+            builder.set_private_key(&private).map_err(|error| named(key, error))?;
             builder.check_private_key().map_err(|error| named(key, error))?;
         }
         Ok(AskingContext { context: builder.build() })

@@ -28,6 +28,9 @@ pub enum TlsError {
         "TLS: no secure connection ({0}): has the target the same key for this host and subsystem, and does its port do TLS?"
     )]
     Refused(String),
+    /// The file of a key is not private, or can't be read.
+    #[error("TLS: {0}")]
+    KeyFile(String),
     /// A file of certificates or of a key is no good.
     #[error("TLS: {path}: {reason}: it must be a PEM file, and the key the certificate's own", path = path.display())]
     File {

@@ -442,3 +442,24 @@ fn a_client_that_says_too_much_before_its_handshake_is_done_is_cut_off() {
         assert_eq!(accept.await, Err(TlsError::HandshakeTooLong(HANDSHAKE_BYTES_MAX)));
     });
 }
+
+/// A key that everybody could read was taken, where a password in such a file is refused.
+#[test]
+fn a_private_key_that_others_may_read_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("key.pem");
+    let key = openssl::pkey::PKey::generate_ed25519().expect("a key");
+    std::fs::write(&path, key.private_key_to_pem_pkcs8().expect("text")).expect("written");
+    let with_mode = |mode: u32| {
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("changed");
+        super::tunnel::private_key(&path)
+    };
+    for mode in [0o644, 0o640, 0o602] {
+        let error = with_mode(mode).expect_err("refused").to_string();
+        assert!(error.contains("chmod 600"), "{mode:o}: {error}");
+    }
+    assert!(with_mode(0o600).expect("private").public_eq(&key));
+    std::fs::write(&path, "no key").expect("written");
+    assert!(with_mode(0o400).expect_err("no PEM").to_string().contains("it must be a PEM file"));
+}

@@ -11,15 +11,20 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use engine::Buf;
 use openssl::error::ErrorStack;
+use openssl::pkey::{PKey, Private};
 use openssl::ssl::{
-    ClientHelloResponse, ErrorCode, Ssl, SslAlert, SslContext, SslContextBuilder, SslFiletype, SslMethod, SslMode,
-    SslOptions, SslSessionCacheMode, SslStream, SslVerifyMode, SslVersion,
+    ClientHelloResponse, ErrorCode, Ssl, SslAlert, SslContext, SslContextBuilder, SslMethod, SslMode, SslOptions,
+    SslSessionCacheMode, SslStream, SslVerifyMode, SslVersion,
 };
 
 use super::error::TlsError;
 use super::keyring::Keyring;
 use super::psk::{PskHash, TlsPsk};
 use super::session::{self, IDENTITIES_MAX, Keys, Offered};
+use crate::secret::Secret;
+
+/// The longest file of a private key. Chosen: many times that of the longest keys, with its certificates beside it.
+const PEM_BYTES_MAX: u64 = 64 << 10;
 
 /// Plaintext of one record (RFC 8446 §5.1).
 pub const RECORD_BYTES: usize = 16 << 10;
@@ -136,7 +141,8 @@ impl CertificateContext {
         let named =
             |path: &Path, error: ErrorStack| TlsError::File { path: path.to_owned(), reason: error.to_string() };
         builder.set_certificate_chain_file(chain).map_err(|error| named(chain, error))?;
-        builder.set_private_key_file(key, SslFiletype::PEM).map_err(|error| named(key, error))?;
+        let private = private_key(key)?;
+        builder.set_private_key(&private).map_err(|error| named(key, error))?;
         builder.check_private_key().map_err(|error| named(key, error))?;
         if let Some(authorities) = clients {
             builder.set_ca_file(authorities).map_err(|error| named(authorities, error))?;
@@ -144,6 +150,13 @@ impl CertificateContext {
         }
         Ok(CertificateContext { context: builder.build() })
     }
+}
+
+/// The key in a PEM file, which is private: nobody but its owner may read it or put another in its place.
+pub(super) fn private_key(path: &Path) -> Result<PKey<Private>, TlsError> {
+    let pem = Secret::from_file_within(path, PEM_BYTES_MAX).map_err(|error| TlsError::KeyFile(error.to_string()))?;
+    let named = |error: ErrorStack| TlsError::File { path: path.to_owned(), reason: error.to_string() };
+    PKey::private_key_from_pem(pem.expose()).map_err(named)
 }
 
 fn context(method: SslMethod) -> Result<SslContextBuilder, ErrorStack> {

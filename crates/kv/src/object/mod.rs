@@ -3,14 +3,15 @@
 //! A short object is a plain value under its key. A longer one is cut into parts; under its key stands a [`Manifest`].
 //!
 //! Invariants:
-//! - Parts are written before the manifest that names them and deleted after it was replaced. Their keys hold the number of
-//!   the upload, drawn at random: parts of two uploads never mix, whoever overtakes whom.
+//! - Parts are written before the manifest that names them and deleted after it was replaced, by whoever has replaced it: what is
+//!   replaced is told by the very operation that does it. Their keys hold the number of the upload, drawn at random: parts of two
+//!   uploads never mix, whoever overtakes whom.
 //! - A value that looks like a manifest is stored as an object in parts: what is read back is what was written, always.
 //! - Bytes are delivered in order, and the checksum of the whole is compared at the end: a part that is another upload's, or is
 //!   missing, ends in an error and not in a file that looks right.
 //!
-//! An upload that is cut short, and one that another upload of the same key overtakes, leave parts behind that nobody names;
-//! they show in a listing with parts and can be deleted.
+//! An upload or delete that is cut short, or whose outcome is unknown, leaves parts behind that nobody names; so does a plain `SET`
+//! or `DEL` of a Redis client. They show in a listing with parts and can be deleted.
 
 mod manifest;
 
@@ -19,7 +20,9 @@ use std::io;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::resp::execute::together;
-use crate::resp::{Backend, Failure};
+use crate::resp::reply::Reply;
+use crate::resp::strings::string;
+use crate::resp::{Backend, Change, Entry, Failure};
 use crate::value::Value;
 
 pub use manifest::{Manifest, ManifestError, PART_BYTES_MAX, PART_SUFFIX_BYTES, is_part_key, part_key};
@@ -78,20 +81,39 @@ pub async fn put<B: Backend>(
     part_bytes: usize,
 ) -> Result<Stored, ObjectError> {
     let part_bytes = part_bytes.clamp(1, PART_BYTES_MAX);
-    let before = store.get(key).await?.filter(is_in_parts);
     let mut first = read_part(source, part_bytes)?;
     let second = if first.len() == part_bytes { read_part(source, part_bytes)? } else { Vec::new() };
     let stored = if second.is_empty() && !Manifest::is_one(&first) {
-        store.put(key, &first).await?;
+        replace(store, key, Some(&first)).await?;
         Stored { bytes: first.len() as u64, parts: 0 }
     } else {
         first.extend_from_slice(&second);
         put_parts(store, key, first, source, part_bytes).await?
     };
-    if let Some(before) = before {
-        delete_parts_of(store, key, &before).await?;
-    }
     Ok(stored)
+}
+
+/// Sets `key`, or deletes it, and removes the parts of what was there; whether anything was.
+async fn replace<B: Backend>(store: &B, key: &[u8], bytes: Option<&[u8]>) -> Result<bool, ObjectError> {
+    let value = bytes.map(string);
+    // What was there is told by the operation that takes its place: looked up before, it would be another upload's by then.
+    let decide = |found: Option<&Entry>| {
+        // Of a value without parts it is enough that there was one.
+        let before = found.map_or(Reply::Null, |found| match is_in_parts(&found.value) {
+            true => Reply::Value(found.value.clone()),
+            false => Reply::OK,
+        });
+        match &value {
+            Some(value) => Change::Put(value.clone(), before),
+            None if found.is_none() => Change::Keep(before),
+            None => Change::Delete(before),
+        }
+    };
+    match store.update(key, None, decide).await? {
+        Reply::Null => Ok(false),
+        Reply::Value(before) => delete_parts_of(store, key, &before).await.map(|()| true),
+        _ => Ok(true),
+    }
 }
 
 /// `buffer` holds what was read ahead, whole parts but for the object's end.
@@ -130,7 +152,7 @@ async fn put_parts<B: Backend>(
         buffer.clear();
     }
     manifest.checksum = checksum.digest();
-    store.put(key, &manifest.encode()).await?;
+    replace(store, key, Some(&manifest.encode())).await?;
     Ok(Stored { bytes: manifest.length, parts: index })
 }
 
@@ -173,12 +195,7 @@ pub async fn get<B: Backend>(
 
 /// Removes the object under `key` with its parts; whether it was there.
 pub async fn delete<B: Backend>(store: &B, key: &[u8]) -> Result<bool, ObjectError> {
-    let before = store.get(key).await?;
-    let was_there = store.delete(key).await?;
-    if let Some(value) = before {
-        delete_parts_of(store, key, &value).await?;
-    }
-    Ok(was_there)
+    replace(store, key, None).await
 }
 
 /// Removes the parts of an object that was replaced, if `before` was one in parts.
@@ -221,8 +238,93 @@ fn read_part(source: &mut impl io::Read, part_bytes: usize) -> io::Result<Vec<u8
 mod tests {
     use proptest::prelude::*;
 
+    use std::cell::Cell;
+
     use super::*;
     use crate::resp::fuzz::{MemoryBackend, ready};
+    use crate::resp::{Look, Room, ScanPage};
+
+    /// A store in which another upload is done just before the first change of `k` takes place.
+    struct Overtaken {
+        store: MemoryBackend,
+        is_done: Cell<bool>,
+    }
+
+    impl Overtaken {
+        async fn overtake(&self, key: &[u8]) {
+            if key == b"k" && !self.is_done.replace(true) {
+                put(&self.store, b"k", &mut &[9; 100][..], 10).await.expect("stored");
+            }
+        }
+    }
+
+    impl Backend for Overtaken {
+        async fn entry(&self, key: &[u8], room: Room) -> Result<Option<Entry>, Failure> {
+            self.store.entry(key, room).await
+        }
+
+        async fn look(&self, key: &[u8]) -> Result<Option<Look>, Failure> {
+            self.store.look(key).await
+        }
+
+        async fn put_entry(&self, key: &[u8], entry: Entry) -> Result<(), Failure> {
+            self.overtake(key).await;
+            self.store.put_entry(key, entry).await
+        }
+
+        async fn delete(&self, key: &[u8]) -> Result<bool, Failure> {
+            self.overtake(key).await;
+            self.store.delete(key).await
+        }
+
+        async fn update(
+            &self,
+            key: &[u8],
+            room: Room,
+            decide: impl FnMut(Option<&Entry>) -> Change,
+        ) -> Result<Reply, Failure> {
+            self.overtake(key).await;
+            self.store.update(key, room, decide).await
+        }
+
+        async fn scan(&self, cursor: u64, count: usize) -> Result<ScanPage, Failure> {
+            self.store.scan(cursor, count).await
+        }
+
+        fn random_cursor(&self) -> u64 {
+            self.store.random_cursor()
+        }
+
+        async fn estimate_keys(&self) -> Result<u64, Failure> {
+            self.store.estimate_keys().await
+        }
+
+        fn further_copies(&self) -> u64 {
+            self.store.further_copies()
+        }
+
+        fn info(&self) -> Vec<(String, String)> {
+            self.store.info()
+        }
+    }
+
+    /// The parts of the other upload stayed behind, and nobody named them.
+    #[test]
+    fn what_another_upload_has_put_meanwhile_goes_with_its_parts() {
+        let overtaken = || {
+            let store = Overtaken { store: MemoryBackend::default(), is_done: Cell::new(false) };
+            self::store(&store.store, &[7; 50], 10);
+            store
+        };
+        let (deleted, replaced, short) = (overtaken(), overtaken(), overtaken());
+        assert!(ready(delete(&deleted, b"k")).expect("ready").expect("deleted"));
+        assert_eq!(keys(&deleted.store).len(), 0);
+        ready(put(&replaced, b"k", &mut &[8; 30][..], 10)).expect("ready").expect("stored");
+        assert_eq!(keys(&replaced.store).len(), 4);
+        assert_eq!(load(&replaced.store).expect("loaded"), Some(vec![8; 30]));
+        ready(put(&short, b"k", &mut &[8; 3][..], 10)).expect("ready").expect("stored");
+        assert_eq!(keys(&short.store).len(), 1);
+    }
 
     fn store(store: &MemoryBackend, bytes: &[u8], part_bytes: usize) -> Stored {
         ready(put(store, b"k", &mut &bytes[..], part_bytes)).expect("ready").expect("stored")

@@ -1,7 +1,10 @@
 //! [`Backend`]: what the gateway needs of a store. The fake in the tests is a `BTreeMap`; the product's is [`crate::store::Store`].
 
+use std::rc::Rc;
+
 use pool::together;
 
+use crate::store::Reserve;
 use crate::value::Value;
 
 use super::reply::Reply;
@@ -49,6 +52,26 @@ pub struct Entry {
     pub tag: u32,
 }
 
+/// What is stored under a key, without its bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Look {
+    /// How many bytes.
+    pub length: usize,
+    /// See [`Entry::expiry`].
+    pub expiry: Option<u64>,
+    /// See [`Entry::tag`].
+    pub tag: u32,
+}
+
+impl From<&Entry> for Look {
+    fn from(entry: &Entry) -> Look {
+        Look { length: entry.value.len(), expiry: entry.expiry, tag: entry.tag }
+    }
+}
+
+/// Who is asked for room before a value is read; nobody, where the caller holds few.
+pub type Room = Option<Rc<dyn Reserve>>;
+
 /// What becomes of a key, and what the peer is told if it does.
 #[derive(Clone, Debug)]
 pub enum Change {
@@ -82,7 +105,10 @@ pub struct ScanPage {
 #[allow(async_fn_in_trait)] // local futures by design: one reactor per thread
 pub trait Backend: 'static {
     /// What is under `key`.
-    async fn entry(&self, key: &[u8]) -> Result<Option<Entry>, Failure>;
+    async fn entry(&self, key: &[u8], room: Room) -> Result<Option<Entry>, Failure>;
+
+    /// The same without its bytes, which cost nothing then.
+    async fn look(&self, key: &[u8]) -> Result<Option<Look>, Failure>;
 
     /// Puts `entry` under `key`, whatever was there.
     async fn put_entry(&self, key: &[u8], entry: Entry) -> Result<(), Failure>;
@@ -91,13 +117,13 @@ pub trait Backend: 'static {
     async fn delete(&self, key: &[u8]) -> Result<bool, Failure>;
 
     /// Changes `key` at once by what `decide` says of what is there. `decide` may run several times; the reply is that of
-    /// the run that counted.
-    async fn update(&self, key: &[u8], decide: impl FnMut(Option<&Entry>) -> Change) -> Result<Reply, Failure>;
-
-    /// What is under each of these keys, each read on its own, in their order.
-    async fn entries(&self, keys: &[&[u8]]) -> Vec<Result<Option<Entry>, Failure>> {
-        together(keys.iter().map(|key| self.entry(key))).await
-    }
+    /// the run that counted. `room` is asked before each of them.
+    async fn update(
+        &self,
+        key: &[u8],
+        room: Room,
+        decide: impl FnMut(Option<&Entry>) -> Change,
+    ) -> Result<Reply, Failure>;
 
     /// Puts each of these, each on its own, in their order; no key may stand twice.
     async fn put_entries(&self, puts: Vec<(&[u8], Entry)>) -> Vec<Result<(), Failure>> {
@@ -106,7 +132,7 @@ pub trait Backend: 'static {
 
     /// The bytes under `key`, whatever they are.
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, Failure> {
-        Ok(self.entry(key).await?.map(|entry| entry.value))
+        Ok(self.entry(key, None).await?.map(|entry| entry.value))
     }
 
     /// Sets `key` to a string that lives for ever.

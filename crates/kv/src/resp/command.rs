@@ -8,6 +8,8 @@ pub struct Command {
     pub(super) ends: Vec<u32>,
     /// Argument bytes that were dropped because the command is longer than [`COMMAND_BYTES_MAX`].
     pub(super) dropped: u64,
+    /// It was not kept, for want of memory.
+    pub(super) refused: bool,
 }
 
 impl Command {
@@ -52,15 +54,24 @@ impl Command {
         self.dropped
     }
 
+    /// It was not kept, for want of memory, and may only be refused.
+    pub fn is_refused(&self) -> bool {
+        self.refused
+    }
+
     /// Empties it, keeping its memory.
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();
         self.dropped = 0;
+        self.refused = false;
     }
 
     /// The bytes behind the last argument are one more.
     pub(super) fn end_argument(&mut self) {
+        if self.refused && !self.ends.is_empty() {
+            return;
+        }
         self.ends.push(u32::try_from(self.bytes.len()).expect("invariant: bounded by COMMAND_BYTES_MAX"));
     }
 }

@@ -8,6 +8,7 @@
 use super::command::{Command, parse_i64};
 use super::{
     ARGS_MAX, BULK_BYTES_MAX, COMMAND_BYTES_MAX, LINE_BYTES_MAX, UNTRUSTED_ARGS_MAX, UNTRUSTED_BULK_BYTES_MAX,
+    UNTRUSTED_COMMAND_BYTES_MAX,
 };
 
 /// Why a stream cannot be decoded further; the sentences are Redis's.
@@ -77,11 +78,31 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// Bytes of the current bulk string that are still to come: how large a receive buffer pays.
+    /// Bytes of the current bulk string that are still to come and will be kept: how large a receive buffer pays.
     pub fn expected_bytes(&self) -> u64 {
         match self.state {
-            State::Bulk { bytes, .. } => bytes,
+            State::Bulk { bytes, keep: true, .. } => bytes,
             _ => 0,
+        }
+    }
+
+    /// Whether no command has come in part.
+    pub fn is_at_boundary(&self) -> bool {
+        self.state == State::Start && self.line.is_empty()
+    }
+
+    /// Bytes of the current command, and of its argument that is on its way.
+    pub fn held_bytes(&self) -> usize {
+        self.line.len() + self.command.bytes_held() + self.expected_bytes() as usize
+    }
+
+    /// Keeps nothing of the current command: it is read on to its end, and may only be refused.
+    pub fn refuse(&mut self) {
+        if !self.is_at_boundary() {
+            self.command = Command { dropped: 1, refused: true, ..Command::default() };
+        }
+        if let State::Bulk { keep, .. } = &mut self.state {
+            *keep = false;
         }
     }
 
@@ -123,7 +144,8 @@ impl Decoder {
     fn start(&mut self, input: &mut &[u8]) -> Result<bool, ProtocolError> {
         let array = self.line.first().or(input.first()) == Some(&b'*');
         let what = if array { "mbulk count string" } else { "inline request" };
-        if !take_line(&mut self.line, input, what)? {
+        let max = if self.trusted { LINE_BYTES_MAX } else { UNTRUSTED_COMMAND_BYTES_MAX };
+        if !take_line(&mut self.line, input, what, max)? {
             return Ok(false);
         }
         if !array {
@@ -153,7 +175,7 @@ impl Decoder {
         if first != b'$' {
             return Err(ProtocolError::NotBulk(first));
         }
-        if !take_line(&mut self.line, input, "bulk count string")? {
+        if !take_line(&mut self.line, input, "bulk count string", LINE_BYTES_MAX)? {
             return Ok(false);
         }
         let bytes = parse_i64(&self.line[1..]).and_then(|n| u64::try_from(n).ok()).filter(|n| *n <= BULK_BYTES_MAX);
@@ -162,7 +184,8 @@ impl Decoder {
         if bytes > UNTRUSTED_BULK_BYTES_MAX && !self.trusted {
             return Err(ProtocolError::UntrustedBulkLength);
         }
-        let keep = self.command.dropped == 0 && self.command.bytes.len() as u64 + bytes <= COMMAND_BYTES_MAX as u64;
+        let max = if self.trusted { COMMAND_BYTES_MAX } else { UNTRUSTED_COMMAND_BYTES_MAX };
+        let keep = self.command.dropped == 0 && self.command.bytes.len() as u64 + bytes <= max as u64;
         if !keep {
             self.command.dropped += bytes;
         }
@@ -199,10 +222,10 @@ impl Decoder {
 }
 
 /// Moves the next line of `input`, without its end, behind the `part` of it that came earlier. True when it is whole.
-fn take_line(part: &mut Vec<u8>, input: &mut &[u8], what: &'static str) -> Result<bool, ProtocolError> {
+fn take_line(part: &mut Vec<u8>, input: &mut &[u8], what: &'static str, max: usize) -> Result<bool, ProtocolError> {
     let end = input.iter().position(|byte| *byte == b'\n');
     let now = end.unwrap_or(input.len());
-    if part.len() + now > LINE_BYTES_MAX {
+    if part.len() + now > max {
         return Err(ProtocolError::LineTooLong(what));
     }
     part.extend_from_slice(&input[..now]);

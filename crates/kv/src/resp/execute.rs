@@ -5,20 +5,28 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 pub use pool::together;
 
-use super::backend::{Backend, Entry, Failure, ScanKey, ScanPage, TAG_STRING};
+use super::backend::{Backend, Entry, Failure, Look, ScanKey, ScanPage, TAG_STRING};
 use super::command::Command;
 use super::glob;
 use super::info::{asks_for, info};
-use super::keys::{self, Moment, type_name};
+use super::keys::{self, Lifetime, Moment, type_name};
+use super::memory::{Budget, Cost, Excess, Hold, LISTED_COST, One, Several};
 use super::reply::{Reply, VIEW_BYTES_MIN};
 use super::request::{Read, Request, ScanOptions, Update};
 use super::stats::{GatewayStats, Shared};
-use super::strings::string;
-use super::{FAN_OUT_MAX, KEYS_MAX, REPLY_BYTES_MAX, SCAN_COUNT_MAX};
+use super::strings::{self, string};
+use super::turn::Turn;
+use super::{FAN_OUT_MAX, KEYS_MAX, REPLY_BYTES_MAX, ROOM_TIME_MAX, SCAN_COUNT_MAX};
+use crate::types::KEY_BYTES_MAX;
 
 /// Of more keys than these an estimate has to do. Guessed: counting them is a matter of a second.
 const KEYS_COUNTED_MAX: u64 = 100_000;
@@ -28,173 +36,282 @@ const COUNT_TIME_MAX: Duration = crate::store::OPERATION_TIME_MAX;
 /// How old the number of keys in `INFO` may be. Guessed: it is polled each second, and looked at now and then.
 const COUNT_AGE_MAX: Duration = Duration::from_secs(10);
 
-/// Runs one request and gives its reply. Once `gone` is set nobody reads the reply: walks over all keys then end early.
-pub async fn execute<B: Backend>(
-    backend: &B,
-    shared: &Shared,
-    request: Request,
-    command: &Command,
-    gone: &Cell<bool>,
-) -> Reply {
-    let result = match request {
-        Request::Read(what) => read(backend, shared, what, command).await,
-        Request::Update(what) => update(backend, what, command).await,
-        Request::Put { value, lifetime } => {
-            let entry = Entry { expiry: lifetime.expiry(None), ..string(command.arg(value)) };
-            backend.put_entry(command.arg(1), entry).await.map(|()| Reply::OK)
-        }
-        Request::MGet => mget(backend, shared, command).await,
-        Request::MSet => mset(backend, command).await,
-        Request::Delete => delete(backend, command).await,
-        Request::Exists => exists(backend, shared, command).await,
-        Request::Keys => all_keys(backend, command.arg(1), gone).await,
-        Request::Scan(cursor, options) => scan(backend, cursor, options, command).await,
-        Request::RandomKey => random_key(backend).await,
-        Request::DbSize => count_keys(backend, shared, gone).await.map(|count| Reply::Integer(count as i64)),
-        Request::Info => {
-            // Whoever polls it must not have the pool walked every second.
-            let keys = match (asks_for(command, "keyspace"), shared.keys_counted(COUNT_AGE_MAX)) {
-                (false, _) => Ok(0),
-                (true, Some(count)) => Ok(count),
-                (true, None) => count_keys(backend, shared, gone).await,
-            };
-            Ok(Reply::Text(info(backend, shared, keys, command)))
-        }
-        Request::Time => Ok(time()),
-        Request::Wait => Ok(Reply::Integer(backend.further_copies() as i64)),
-    };
-    result.unwrap_or_else(|failure| Reply::Error(failure.to_string()))
+/// What the commands of a thread run against.
+pub struct Executor<B> {
+    /// The store.
+    pub backend: Rc<B>,
+    /// What all threads of the gateway share.
+    pub shared: Arc<Shared>,
+    /// What the commands may hold of the memory.
+    pub budget: Budget,
 }
 
-async fn get<B: Backend>(backend: &B, shared: &Shared, key: &[u8]) -> Result<Option<Entry>, Failure> {
-    let entry = backend.entry(key).await?;
-    GatewayStats::add(if entry.is_some() { &shared.stats.hits } else { &shared.stats.misses }, 1);
-    Ok(entry)
+type Executed = Result<(Reply, Hold), Failure>;
+
+/// A reply that holds no room, being short.
+fn short(reply: Reply) -> (Reply, Hold) {
+    (reply, Hold::default())
 }
 
-/// [`get`] of the arguments from `first` up to `end`.
-async fn get_several<B: Backend>(
-    backend: &B,
-    shared: &Shared,
-    command: &Command,
-    (first, end): (usize, usize),
-) -> Vec<Result<Option<Entry>, Failure>> {
-    let keys: Vec<&[u8]> = (first..end).map(|index| command.arg(index)).collect();
-    let found = backend.entries(&keys).await;
-    let hits = found.iter().filter(|entry| matches!(entry, Ok(Some(_)))).count();
-    let misses = found.iter().filter(|entry| matches!(entry, Ok(None))).count();
-    GatewayStats::add(&shared.stats.hits, hits as u64);
-    GatewayStats::add(&shared.stats.misses, misses as u64);
-    found
-}
+impl<B: Backend> Executor<B> {
+    /// Runs one request and gives its reply with the room that is to be held for it. Once `gone` is set nobody reads the reply:
+    /// walks over all keys then end early.
+    pub async fn execute(
+        &self,
+        request: Request,
+        command: &Command,
+        turn: Rc<Turn>,
+        gone: &Cell<bool>,
+    ) -> (Reply, Hold) {
+        let turn = &turn;
+        let (backend, shared) = (&*self.backend, &*self.shared);
+        let executed = match request {
+            Request::Read(what) => self.read(what, command, turn).await,
+            Request::Update(what) => self.update(what, command, turn).await,
+            Request::Put { value, lifetime } => self.put(value, lifetime, command, turn).await.map(short),
+            Request::MGet => self.mget(command, turn).await,
+            Request::MSet => self.mset(command, turn).await.map(short),
+            Request::Delete => self.delete(command, turn).await.map(short),
+            Request::Exists => self.exists(command).await.map(short),
+            Request::Keys => self.all_keys(command.arg(1), turn, gone).await,
+            Request::Scan(cursor, options) => self.scan(cursor, options, command, turn).await,
+            Request::RandomKey => random_key(backend).await.map(short),
+            Request::DbSize => count_keys(backend, shared, gone).await.map(|count| short(Reply::Integer(count as i64))),
+            Request::Info => {
+                // Whoever polls it must not have the pool walked every second.
+                let keys = match (asks_for(command, "keyspace"), shared.keys_counted(COUNT_AGE_MAX)) {
+                    (false, _) => Ok(0),
+                    (true, Some(count)) => Ok(count),
+                    (true, None) => count_keys(backend, shared, gone).await,
+                };
+                Ok(short(Reply::Text(info(backend, shared, keys, command))))
+            }
+            Request::Time => Ok(short(time())),
+            Request::Wait => Ok(short(Reply::Integer(backend.further_copies() as i64))),
+        };
+        let (reply, mut hold) = executed.unwrap_or_else(|failure| short(Reply::Error(failure.to_string())));
+        hold.shrink_to(reply.memory_bytes());
+        (reply, hold)
+    }
 
-async fn read<B: Backend>(backend: &B, shared: &Shared, what: Read, command: &Command) -> Result<Reply, Failure> {
-    let entry = get(backend, shared, command.arg(what.key_place())).await?;
-    let entry = entry.as_ref();
-    Ok(match what {
-        Read::String(read) => read.reply(entry),
-        Read::Hash(read) => read.reply(entry, command, &Moment::now()),
-        Read::Key(read) => read.reply(entry, command, &Moment::now()),
-    })
-}
+    /// Room for `bytes`, within the time that a command has.
+    async fn room(&self, bytes: usize, turn: &Turn) -> Result<Hold, Failure> {
+        let taken = engine::time::timeout(ROOM_TIME_MAX, self.budget.take(bytes, turn)).await;
+        taken.map(|permit| Some(permit).into()).map_err(|_elapsed| no_room())
+    }
 
-async fn update<B: Backend>(backend: &B, what: Update, command: &Command) -> Result<Reply, Failure> {
-    let decide = |entry: Option<&Entry>| match what {
-        Update::String(update) => update.change(entry, command, &Moment::now()),
-        Update::Hash(update) => update.change(entry, command),
-        Update::Key(update) => update.change(entry, &Moment::now()),
-    };
-    backend.update(command.arg(1), decide).await
-}
+    fn count_reads(&self, hits: usize, misses: usize) {
+        GatewayStats::add(&self.shared.stats.hits, hits as u64);
+        GatewayStats::add(&self.shared.stats.misses, misses as u64);
+    }
 
-async fn mget<B: Backend>(backend: &B, shared: &Shared, command: &Command) -> Result<Reply, Failure> {
-    let mut values = Vec::with_capacity(command.len() - 1);
-    let mut bytes = 0;
-    let mut first = 1;
-    while first < command.len() {
-        let end = (first + FAN_OUT_MAX).min(command.len());
-        for entry in get_several(backend, shared, command, (first, end)).await {
-            // What is no string is as good as not there, as in Redis.
-            let value = entry?.filter(|entry| entry.tag == TAG_STRING).map(|entry| entry.value);
-            bytes += value.as_ref().map_or(0, |value| value.len());
-            values.push(match value {
-                // A view would keep the whole page it was read with, which the bound below does not count.
-                Some(value) if value.len() < VIEW_BYTES_MIN => Reply::Bulk(value.to_vec()),
-                value => value.map_or(Reply::Null, Reply::Value),
-            });
-        }
-        if bytes > REPLY_BYTES_MAX {
+    async fn look(&self, key: &[u8]) -> Result<Option<Look>, Failure> {
+        let found = self.backend.look(key).await?;
+        self.count_reads(usize::from(found.is_some()), usize::from(found.is_none()));
+        Ok(found)
+    }
+
+    async fn read(&self, what: Read, command: &Command, turn: &Rc<Turn>) -> Executed {
+        let key = command.arg(what.key_place());
+        let cost = match what {
+            Read::Key(read) => {
+                let found = self.look(key).await?;
+                return Ok(short(read.reply(found.as_ref(), command, &Moment::now())));
+            }
+            Read::String(_) => Cost::Value,
+            Read::Hash(_) => Cost::Hash,
+        };
+        let room = One::new(&self.budget, turn, cost);
+        let entry = self.backend.entry(key, Some(room.clone())).await.map_err(|failure| why(&room, failure))?;
+        self.count_reads(usize::from(entry.is_some()), usize::from(entry.is_none()));
+        let reply = match what {
+            Read::String(read) => read.reply(entry.as_ref()),
+            Read::Hash(read) => read.reply(entry.as_ref(), command, &Moment::now()),
+            Read::Key(_) => unreachable!("invariant: answered above"),
+        };
+        Ok((reply, room.take()))
+    }
+
+    async fn update(&self, what: Update, command: &Command, turn: &Rc<Turn>) -> Executed {
+        let cost = match what {
+            Update::String(strings::Update::SetRange(offset)) => {
+                // What is longer than any value is refused before it is made.
+                Cost::Grown(usize::try_from(offset).unwrap_or(usize::MAX).saturating_add(command.bytes_held()))
+            }
+            Update::String(_) => Cost::Grown(command.bytes_held()),
+            Update::Hash(_) => Cost::GrownHash(command.bytes_held()),
+            Update::Key(_) => Cost::Value,
+        };
+        let decide = |entry: Option<&Entry>| match what {
+            Update::String(update) => update.change(entry, command, &Moment::now()),
+            Update::Hash(update) => update.change(entry, command),
+            Update::Key(update) => update.change(entry, &Moment::now()),
+        };
+        let room = One::new(&self.budget, turn, cost);
+        let reply = self.backend.update(command.arg(1), Some(room.clone()), decide).await;
+        Ok((reply.map_err(|failure| why(&room, failure))?, room.take()))
+    }
+
+    async fn put(
+        &self,
+        value: usize,
+        lifetime: Lifetime,
+        command: &Command,
+        turn: &Rc<Turn>,
+    ) -> Result<Reply, Failure> {
+        let value = command.arg(value);
+        let _room = self.room(value.len(), turn).await?;
+        let entry = Entry { expiry: lifetime.expiry(None), ..string(value) };
+        self.backend.put_entry(command.arg(1), entry).await.map(|()| Reply::OK)
+    }
+
+    async fn mget(&self, command: &Command, turn: &Rc<Turn>) -> Executed {
+        let too_long = || {
             let sentence = format!("the values are more than {REPLY_BYTES_MAX} bytes together: ask for fewer keys");
-            return Err(Failure::new("ERR", sentence));
-        }
-        first = end;
-    }
-    Ok(Reply::Array(values))
-}
-
-async fn mset<B: Backend>(backend: &B, command: &Command) -> Result<Reply, Failure> {
-    // The last value of a key that is given twice wins, as in Redis; two concurrent puts would leave it to chance.
-    let pairs: BTreeMap<&[u8], &[u8]> =
-        (1..command.len()).step_by(2).map(|index| (command.arg(index), command.arg(index + 1))).collect();
-    let pairs: Vec<_> = pairs.into_iter().collect();
-    for part in pairs.chunks(FAN_OUT_MAX) {
-        for result in backend.put_entries(part.iter().map(|(key, value)| (*key, string(value))).collect()).await {
-            result?;
-        }
-    }
-    Ok(Reply::OK)
-}
-
-async fn delete<B: Backend>(backend: &B, command: &Command) -> Result<Reply, Failure> {
-    // A key that is given twice is removed once.
-    let keys: BTreeSet<&[u8]> = command.args_from(1).collect();
-    let keys: Vec<_> = keys.into_iter().collect();
-    let mut removed = 0;
-    for part in keys.chunks(FAN_OUT_MAX) {
-        // By a conditional operation, although it takes a round trip more: of two that delete one key at once, one answers 1.
-        let deletes = part.iter().map(|key| {
-            backend.update(key, |entry| keys::Update::Delete.change(entry, &Moment { now_ms: 0, random: 0 }))
-        });
-        for result in together(deletes).await {
-            match result? {
-                Reply::Integer(count) => removed += count,
-                other => return Ok(other),
+            Failure::new("ERR", sentence)
+        };
+        let mut room = Several::new(&self.budget, turn);
+        loop {
+            match self.mget_within(&room, command).await? {
+                Ok(reply) => return Ok((reply, room.take())),
+                Err(Excess::Reply) => return Err(too_long()),
+                Err(Excess::Room) => {
+                    // First: who waits for room holds none.
+                    drop(room);
+                    let reserved = engine::time::timeout(ROOM_TIME_MAX, Several::reserved(&self.budget, turn)).await;
+                    room = reserved.map_err(|_elapsed| no_room())?;
+                }
             }
         }
     }
-    Ok(Reply::Integer(removed))
+
+    async fn mget_within(&self, room: &Rc<Several>, command: &Command) -> Result<Result<Reply, Excess>, Failure> {
+        if let Err(excess) = room.grow(command.len() * LISTED_COST) {
+            return Ok(Err(excess));
+        }
+        let mut values = Vec::with_capacity(command.len() - 1);
+        for first in (1..command.len()).step_by(FAN_OUT_MAX) {
+            let end = (first + FAN_OUT_MAX).min(command.len());
+            let reads = together((first..end).map(|index| self.backend.entry(command.arg(index), Some(room.part()))));
+            let (mut reads, mut excess) = (pin!(reads), pin!(room.excess()));
+            // The reads first: what one of them asks for may be too much.
+            let found = poll_fn(|context| match reads.as_mut().poll(context) {
+                Poll::Ready(found) => Poll::Ready(Ok(found)),
+                Poll::Pending => excess.as_mut().poll(context).map(Err),
+            });
+            let found = match found.await {
+                Ok(found) => found,
+                Err(excess) => return Ok(Err(excess)),
+            };
+            let hits = found.iter().filter(|entry| matches!(entry, Ok(Some(_)))).count();
+            self.count_reads(hits, found.iter().filter(|entry| matches!(entry, Ok(None))).count());
+            for entry in found {
+                // What is no string is as good as not there, as in Redis.
+                let value = entry?.filter(|entry| entry.tag == TAG_STRING).map(|entry| entry.value);
+                values.push(match value {
+                    // A view would keep the whole page it was read with, which is more than it has room for.
+                    Some(value) if value.len() < VIEW_BYTES_MIN => Reply::Bulk(value.to_vec()),
+                    value => value.map_or(Reply::Null, Reply::Value),
+                });
+            }
+        }
+        Ok(Ok(Reply::Array(values)))
+    }
+
+    async fn mset(&self, command: &Command, turn: &Rc<Turn>) -> Result<Reply, Failure> {
+        let _room = self.room(command.bytes_held() + command.len() * LISTED_COST, turn).await?;
+        // The last value of a key that is given twice wins, as in Redis; two concurrent puts would leave it to chance.
+        let pairs: BTreeMap<&[u8], &[u8]> =
+            (1..command.len()).step_by(2).map(|index| (command.arg(index), command.arg(index + 1))).collect();
+        let pairs: Vec<_> = pairs.into_iter().collect();
+        for part in pairs.chunks(FAN_OUT_MAX) {
+            let puts = part.iter().map(|(key, value)| (*key, string(value))).collect();
+            for result in self.backend.put_entries(puts).await {
+                result?;
+            }
+        }
+        Ok(Reply::OK)
+    }
+
+    async fn delete(&self, command: &Command, turn: &Rc<Turn>) -> Result<Reply, Failure> {
+        let _room = self.room(command.len() * LISTED_COST, turn).await?;
+        // A key that is given twice is removed once.
+        let keys: BTreeSet<&[u8]> = command.args_from(1).collect();
+        let keys: Vec<&[u8]> = keys.into_iter().collect();
+        let mut removed = 0;
+        for part in keys.chunks(FAN_OUT_MAX) {
+            let deletes = part.iter().map(|key| async move {
+                // Conditional, so that of several at once one counts it.
+                let decide = |entry: Option<&Entry>| keys::Update::Delete.change(entry, &Moment::now());
+                let room = One::new(&self.budget, turn, Cost::Value);
+                let removed = self.backend.update(key, Some(room.clone()), decide).await;
+                removed.map_err(|failure| why(&room, failure))
+            });
+            for result in together(deletes).await {
+                match result? {
+                    Reply::Integer(count) => removed += count,
+                    other => return Ok(other),
+                }
+            }
+        }
+        Ok(Reply::Integer(removed))
+    }
+
+    async fn exists(&self, command: &Command) -> Result<Reply, Failure> {
+        // A key that is given twice counts twice, as in Redis.
+        let mut found = 0;
+        for first in (1..command.len()).step_by(FAN_OUT_MAX) {
+            let end = (first + FAN_OUT_MAX).min(command.len());
+            for look in together((first..end).map(|index| self.look(command.arg(index)))).await {
+                found += i64::from(look?.is_some());
+            }
+        }
+        Ok(Reply::Integer(found))
+    }
+
+    async fn all_keys(&self, pattern: &[u8], turn: &Rc<Turn>, gone: &Cell<bool>) -> Executed {
+        // As much as there may be: it is not known before, and who waits for room holds none.
+        let hold = self.room(REPLY_BYTES_MAX + KEYS_MAX * LISTED_COST, turn).await?;
+        // A scan may meet a key twice, `KEYS` does not.
+        let (mut found, mut cursor, mut bytes) = (BTreeSet::new(), 0, 0);
+        loop {
+            let ScanPage { keys, next } = self.backend.scan(cursor, SCAN_COUNT_MAX).await?;
+            for ScanKey { key, .. } in keys.into_iter().filter(|found| glob::matches(pattern, &found.key)) {
+                bytes += key.len();
+                found.insert(key);
+            }
+            if found.len() > KEYS_MAX || bytes > REPLY_BYTES_MAX {
+                return Err(Failure::new("ERR", format!("more than {KEYS_MAX} keys match: use SCAN")));
+            }
+            if next == 0 || gone.get() {
+                return Ok((Reply::Array(found.into_iter().map(Reply::Bulk).collect()), hold));
+            }
+            cursor = next;
+        }
+    }
+
+    async fn scan(&self, cursor: u64, options: ScanOptions, command: &Command, turn: &Rc<Turn>) -> Executed {
+        let hold = self.room(options.count * (KEY_BYTES_MAX + LISTED_COST), turn).await?;
+        let page = self.backend.scan(cursor, options.count).await?;
+        let pattern = options.pattern.map(|index| command.arg(index));
+        let type_wanted = options.type_name.map(|index| command.arg(index));
+        let wanted = |found: &ScanKey| {
+            type_wanted.is_none_or(|name| name.eq_ignore_ascii_case(type_name(found.tag).as_bytes()))
+                && pattern.is_none_or(|pattern| glob::matches(pattern, &found.key))
+        };
+        let found = page.keys.into_iter().filter(wanted).map(|found| Reply::Bulk(found.key)).collect();
+        Ok((Reply::Array(vec![Reply::bulk(page.next.to_string()), Reply::Array(found)]), hold))
+    }
 }
 
-async fn exists<B: Backend>(backend: &B, shared: &Shared, command: &Command) -> Result<Reply, Failure> {
-    // A key that is given twice counts twice, as in Redis.
-    let (mut found, mut first) = (0, 1);
-    while first < command.len() {
-        let end = (first + FAN_OUT_MAX).min(command.len());
-        for value in get_several(backend, shared, command, (first, end)).await {
-            found += i64::from(value?.is_some());
-        }
-        first = end;
-    }
-    Ok(Reply::Integer(found))
+/// What a command is told that has waited too long for room.
+fn no_room() -> Failure {
+    Failure::new(Failure::TRY_AGAIN, "the gateway's memory for values is in use by other commands: send it again")
 }
 
-async fn all_keys<B: Backend>(backend: &B, pattern: &[u8], gone: &Cell<bool>) -> Result<Reply, Failure> {
-    // A scan may meet a key twice, `KEYS` does not.
-    let (mut found, mut cursor, mut bytes) = (BTreeSet::new(), 0, 0);
-    loop {
-        let ScanPage { keys, next } = backend.scan(cursor, SCAN_COUNT_MAX).await?;
-        for ScanKey { key, .. } in keys.into_iter().filter(|found| glob::matches(pattern, &found.key)) {
-            bytes += key.len();
-            found.insert(key);
-        }
-        if found.len() > KEYS_MAX || bytes > REPLY_BYTES_MAX {
-            return Err(Failure::new("ERR", format!("more than {KEYS_MAX} keys match: use SCAN")));
-        }
-        if next == 0 || gone.get() {
-            return Ok(Reply::Array(found.into_iter().map(Reply::Bulk).collect()));
-        }
-        cursor = next;
-    }
+/// The failure of a command; that it was waiting for room is not the members' fault.
+fn why(room: &One, failure: Failure) -> Failure {
+    if room.waits() && failure.code == Failure::TRY_AGAIN { no_room() } else { failure }
 }
 
 /// How many keys there are: counted if they are few, since an estimate of few is far off; else about.
@@ -217,18 +334,6 @@ async fn count_keys<B: Backend>(backend: &B, shared: &Shared, gone: &Cell<bool>)
     let count = if cursor == 0 { count } else { estimate };
     shared.set_keys_counted(count);
     Ok(count)
-}
-
-async fn scan<B: Backend>(backend: &B, cursor: u64, options: ScanOptions, command: &Command) -> Result<Reply, Failure> {
-    let page = backend.scan(cursor, options.count).await?;
-    let pattern = options.pattern.map(|index| command.arg(index));
-    let type_wanted = options.type_name.map(|index| command.arg(index));
-    let wanted = |found: &ScanKey| {
-        type_wanted.is_none_or(|name| name.eq_ignore_ascii_case(type_name(found.tag).as_bytes()))
-            && pattern.is_none_or(|pattern| glob::matches(pattern, &found.key))
-    };
-    let found = page.keys.into_iter().filter(wanted).map(|found| Reply::Bulk(found.key)).collect();
-    Ok(Reply::Array(vec![Reply::bulk(page.next.to_string()), Reply::Array(found)]))
 }
 
 /// A key that stands behind a random place: one behind a long gap is chosen more often.

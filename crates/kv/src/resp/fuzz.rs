@@ -4,27 +4,38 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use super::backend::{Change, Entry, ScanKey, TAG_HASH};
-use super::execute::execute;
+use super::backend::{Change, Entry, Look, Room, ScanKey, TAG_HASH};
+use super::execute::Executor;
 use super::hash;
 use super::keys::now_ms;
+use super::memory::Budget;
 use super::reply::Reply;
 use super::session::Session;
+use super::turn::Order;
 use crate::types::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::value::Value;
 
 use super::{Backend, Failure, ScanPage, Shared};
 
-/// A store in memory whose futures are always ready. Keys whose time is over end when somebody looks.
-#[derive(Default)]
+/// A store in memory whose futures are always ready where there is room. Keys whose time is over end when somebody looks. Clones
+/// are the same store.
+#[derive(Clone, Default)]
 pub struct MemoryBackend {
-    entries: RefCell<BTreeMap<Vec<u8>, Entry>>,
+    entries: Rc<RefCell<BTreeMap<Vec<u8>, Entry>>>,
 }
 
 impl MemoryBackend {
+    async fn reserve(&self, key: &[u8], room: Room) {
+        let length = self.entries.borrow().get(key).map_or(0, |entry| entry.value.len());
+        if let Some(wait) = room.as_ref().and_then(|room| room.reserve(length)) {
+            wait.await;
+        }
+    }
+
     fn expire(&self, key: &[u8]) {
         let mut entries = self.entries.borrow_mut();
         if entries.get(key).is_some_and(|entry| !is_alive(entry)) {
@@ -45,10 +56,17 @@ fn check(key: &[u8], entry: &Entry) -> Result<(), Failure> {
 }
 
 impl Backend for MemoryBackend {
-    async fn entry(&self, key: &[u8]) -> Result<Option<Entry>, Failure> {
+    async fn entry(&self, key: &[u8], room: Room) -> Result<Option<Entry>, Failure> {
+        self.reserve(key, room).await;
         check(key, &Entry::default())?;
         self.expire(key);
         Ok(self.entries.borrow().get(key).cloned())
+    }
+
+    async fn look(&self, key: &[u8]) -> Result<Option<Look>, Failure> {
+        check(key, &Entry::default())?;
+        self.expire(key);
+        Ok(self.entries.borrow().get(key).map(Look::from))
     }
 
     async fn put_entry(&self, key: &[u8], entry: Entry) -> Result<(), Failure> {
@@ -62,7 +80,13 @@ impl Backend for MemoryBackend {
         Ok(self.entries.borrow_mut().remove(key).is_some())
     }
 
-    async fn update(&self, key: &[u8], mut decide: impl FnMut(Option<&Entry>) -> Change) -> Result<Reply, Failure> {
+    async fn update(
+        &self,
+        key: &[u8],
+        room: Room,
+        mut decide: impl FnMut(Option<&Entry>) -> Change,
+    ) -> Result<Reply, Failure> {
+        self.reserve(key, room).await;
         check(key, &Entry::default())?;
         self.expire(key);
         let mut entries = self.entries.borrow_mut();
@@ -150,6 +174,7 @@ pub fn run_session(input: &mut &[u8], piece: usize) -> Vec<u8> {
 pub fn run_session_of(backend: &MemoryBackend, shared: &Arc<Shared>, input: &mut &[u8], piece: usize) -> Vec<u8> {
     let mut session = Session::new(shared.clone(), "peer".into(), "local".into());
     let (gone, mut output) = (Cell::new(false), Vec::new());
+    let executor = Executor { backend: Rc::new(backend.clone()), shared: shared.clone(), budget: Budget::default() };
     while !input.is_empty() && session.accepts() {
         let (mut now, rest) = input.split_at(piece.min(input.len()));
         *input = rest;
@@ -159,12 +184,14 @@ pub fn run_session_of(backend: &MemoryBackend, shared: &Arc<Shared>, input: &mut
             let mut jobs: Vec<_> = std::iter::from_fn(|| session.next_job()).collect();
             let idle = jobs.is_empty() && session.output().is_empty();
             while let Some(job) = jobs.pop() {
-                let reply = ready(execute(backend, shared, job.request, &job.command, &gone));
-                session.complete(job, reply.expect("invariant: MemoryBackend is always ready"));
+                let done = ready(executor.execute(job.request, &job.command, Order::default().turn(), &gone));
+                let (reply, hold) = done.expect("invariant: MemoryBackend is always ready, and there is room");
+                session.complete(job, reply, hold);
             }
             while let Some(chunk) = session.output().pop() {
                 output.extend_from_slice(&chunk);
             }
+            session.output().sent();
             if idle {
                 break;
             }

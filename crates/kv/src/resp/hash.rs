@@ -18,14 +18,17 @@ pub type Fields<'a> = BTreeMap<Cow<'a, [u8]>, Cow<'a, [u8]>>;
 
 const VERSION: u8 = 1;
 const HEAD_BYTES: usize = 8;
-const FIELD_HEAD_BYTES: usize = 8;
+/// What stands before each field.
+pub const FIELD_HEAD_BYTES: usize = 8;
+/// Fields of one hash. Chosen, as keys of one `KEYS`: each costs many times its bytes while it is looked at.
+pub const FIELDS_MAX: usize = 1 << 20;
 
 /// The fields of an encoded hash, in order; `None` if it is none.
 pub fn decode(bytes: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
     let (head, mut rest) = bytes.split_first_chunk::<HEAD_BYTES>()?;
     let count = u32::from_le_bytes(head[4..8].try_into().ok()?) as usize;
     // Each field takes its head at least: a count that was made up reserves no more than what came.
-    if head[..4] != [VERSION, 0, 0, 0] || count > rest.len() / FIELD_HEAD_BYTES {
+    if head[..4] != [VERSION, 0, 0, 0] || count > (rest.len() / FIELD_HEAD_BYTES).min(FIELDS_MAX) {
         return None;
     }
     let mut fields: Vec<(&[u8], &[u8])> = Vec::with_capacity(count);

@@ -12,7 +12,7 @@ use super::backend::{Change, Entry, TAG_HASH};
 use super::command::{Command, parse_i64};
 use super::float::Extended;
 use super::glob;
-use super::hash::{self, Fields};
+use super::hash::{self, FIELDS_MAX, Fields};
 use super::keys::Moment;
 use super::reply::Reply;
 use super::request::{parse_scan_options, syntax_error};
@@ -243,6 +243,9 @@ impl Update {
             Update::Increment(delta) => increment(&mut fields, command.arg(2), delta)?,
             Update::IncrementFloat(delta) => increment_float(&mut fields, command.arg(2), delta)?,
         };
+        if fields.len() > FIELDS_MAX {
+            return Err(Reply::error(format_args!("a hash has at most {FIELDS_MAX} fields: use several")));
+        }
         let length = hash::encoded_len(&fields);
         if length > VALUE_BYTES_MAX {
             let sentence = format_args!(

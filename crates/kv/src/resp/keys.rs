@@ -1,10 +1,10 @@
 //! Commands that mind the key and not what it holds: expiry, type, how it is kept. Pure functions, as in [`super::strings`].
 
-use super::backend::{Change, Entry, TAG_HASH, TAG_STRING};
+use super::backend::{Change, Entry, Look, TAG_HASH, TAG_STRING};
 use super::command::{Command, c_string, parse_i64};
 use super::reply::Reply;
 use super::request::{integer, syntax_error};
-use super::strings::not_an_integer;
+use super::strings::{not_an_integer, wrong_type};
 
 /// What a command may go by beside the entry.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +49,8 @@ pub enum Read {
     IdleTime,
     /// `MEMORY USAGE key`
     MemoryUsage,
+    /// `STRLEN key`
+    StrLen,
 }
 
 /// What a command makes of a key.
@@ -220,15 +222,18 @@ pub fn type_name(tag: u32) -> &'static str {
 
 impl Read {
     /// The reply.
-    pub fn reply(self, entry: Option<&Entry>, command: &Command, moment: &Moment) -> Reply {
+    pub fn reply(self, entry: Option<&Look>, command: &Command, moment: &Moment) -> Reply {
         let Some(entry) = entry else {
             return match self {
+                Read::StrLen => Reply::Integer(0),
                 Read::Type => Reply::Status("none".into()),
                 Read::Expiry { .. } => Reply::Integer(-2),
                 _ => Reply::Null,
             };
         };
         match self {
+            Read::StrLen if entry.tag != TAG_STRING => wrong_type(),
+            Read::StrLen => Reply::Integer(entry.length as i64),
             Read::Type => Reply::Status(type_name(entry.tag).into()),
             Read::Expiry { milliseconds, absolute } => {
                 let Some(at) = entry.expiry else { return Reply::Integer(-1) };
@@ -245,7 +250,7 @@ impl Read {
             ),
             Read::IdleTime => Reply::error("idle times are not tracked here: a read changes nothing"),
             Read::MemoryUsage => {
-                let bytes = crate::page::ENTRY_FIXED_BYTES + command.arg(2).len() + entry.value.len();
+                let bytes = crate::page::ENTRY_FIXED_BYTES + command.arg(2).len() + entry.length;
                 Reply::Integer(bytes as i64)
             }
         }

@@ -18,6 +18,7 @@
 
 pub mod access;
 pub mod backend;
+mod carry;
 mod client;
 pub mod command;
 pub mod commands;
@@ -31,6 +32,9 @@ pub mod hash;
 pub mod hashes;
 mod info;
 pub mod keys;
+pub mod memory;
+#[cfg(test)]
+mod memory_tests;
 pub mod reply;
 pub mod request;
 pub mod server;
@@ -40,10 +44,11 @@ mod store;
 pub mod strings;
 #[cfg(test)]
 mod tests;
+pub mod turn;
 
 use crate::types::VALUE_BYTES_MAX;
 
-pub use backend::{Backend, Change, Entry, Failure, ScanKey, ScanPage};
+pub use backend::{Backend, Change, Entry, Failure, Look, Room, ScanKey, ScanPage};
 pub use server::Gateway;
 pub use stats::{GatewayStats, Shared};
 
@@ -70,6 +75,21 @@ pub const PENDING_BYTES_MAX: usize = 16 << 20;
 pub const OUTPUT_BYTES_MAX: usize = 4 << 20;
 /// The values of one reply. An `MGET` of more is refused: it would have to be held whole.
 pub const REPLY_BYTES_MAX: usize = 64 << 20;
+/// Bytes of the commands of all connections of a thread, beyond [`COMMAND_BYTES_FREE`] each. Derived: four of the longest values.
+pub const COMMANDS_BYTES_MAX: usize = 4 * VALUE_BYTES_MAX;
+/// Bytes of its commands that a connection holds without asking. Guessed: usual commands fit many times over.
+pub const COMMAND_BYTES_FREE: usize = 32 << 10;
+/// Bytes of values that the commands of a thread's connections read and make, and of replies that are not sent, where they are
+/// long. Derived: eight of the longest values, one and a half more than the dearest command takes, a change of the largest hash.
+pub const LONG_BYTES_MAX: usize = 8 * VALUE_BYTES_MAX;
+/// The same of short ones.
+pub const SHORT_BYTES_MAX: usize = VALUE_BYTES_MAX;
+/// Up to this length a value is short. Guessed.
+pub const SHORT_VALUE_BYTES_MAX: usize = 64 << 10;
+/// Bytes of replies that wait and hold no room, as a connection's own do (`COMMAND DOCS`). Guessed: three of the longest.
+pub const OWN_OUTPUT_BYTES_MAX: usize = 64 << 10;
+/// How long a command waits for room before it is refused. Chosen: as long as an operation may take.
+pub const ROOM_TIME_MAX: std::time::Duration = crate::store::OPERATION_TIME_MAX;
 /// Keys that one `KEYS` may answer; `SCAN` has no such limit.
 pub const KEYS_MAX: usize = 1 << 20;
 /// The largest `COUNT` of a `SCAN` that is honoured (it is a hint).
@@ -79,8 +99,18 @@ pub const FAN_OUT_MAX: usize = 32;
 /// Connections of one gateway thread unless configured otherwise. Guessed, with Redis's default (10,000) as the model and
 /// [`COMMAND_BYTES_MAX`] + [`OUTPUT_BYTES_MAX`] each as the worst case in mind.
 pub const CONNECTIONS_MAX: usize = 4096;
-/// How long a peer may leave replies unread before it is disconnected: it holds memory that others could use. Guessed.
-pub const SEND_SECONDS_MAX: u64 = 60;
+/// Peers over the limit of connections that are told so at once; more are just disconnected. Guessed.
+pub const REFUSALS_MAX: usize = 16;
+/// How long a peer may leave replies unread, or a command unfinished, before it is disconnected: it holds memory that others could
+/// use. Guessed.
+pub const STALL_SECONDS_MAX: u64 = 60;
+/// The same where others do wait for memory. Guessed.
+pub const STALL_SECONDS_SCARCE: u64 = 5;
+/// Commands of one connection that are run before it has given the password. Guessed: many times what a client needs for that; who
+/// does not read what they answer would pin it.
+pub const UNTRUSTED_COMMANDS_MAX: usize = 64;
+/// Bytes of one command of such a peer. Derived: one argument of the longest, with what stands beside it.
+pub const UNTRUSTED_COMMAND_BYTES_MAX: usize = 20 << 10;
 
 const _: () = assert!(PENDING_MAX >= RUNNING_MAX, "running commands are pending ones");
 const _: () = assert!(COMMAND_BYTES_MAX < u32::MAX as usize, "argument ends are kept in 32 bits");

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 
 use engine::{Buf, View};
 
+use super::memory::{Hold, LISTED_COST};
 use crate::value::Value;
 
 /// Which protocol the peer has chosen by `HELLO`.
@@ -85,6 +86,16 @@ impl Reply {
         Reply::Bulk(text.as_ref().to_vec())
     }
 
+    /// Bytes of memory, about.
+    pub fn memory_bytes(&self) -> usize {
+        let items = match self {
+            Reply::Array(items) | Reply::Set(items) => items.len(),
+            Reply::Map(pairs) | Reply::Pairs(pairs) => 2 * pairs.len(),
+            _ => 0,
+        };
+        self.payload_bytes() + items * LISTED_COST
+    }
+
     /// Bytes of payload, for bounds; framing is not counted.
     pub fn payload_bytes(&self) -> usize {
         match self {
@@ -114,6 +125,13 @@ pub struct Output {
     /// Gathers short pieces; owns no memory while there is none.
     tail: Buf,
     bytes: usize,
+    /// Bytes that were taken, ever.
+    taken: u64,
+    /// The room of replies that wait, and where each ends, counted like `taken`.
+    holds: VecDeque<(u64, Hold)>,
+    held: usize,
+    /// The room of replies of which the last piece was taken, until that has been sent.
+    on_their_way: Vec<Hold>,
 }
 
 impl Output {
@@ -127,6 +145,11 @@ impl Output {
         self.bytes == 0
     }
 
+    /// Bytes of room that is held for what waits.
+    pub fn held(&self) -> usize {
+        self.held
+    }
+
     /// The next piece to send.
     pub fn pop(&mut self) -> Option<View> {
         if self.chunks.is_empty() {
@@ -134,7 +157,26 @@ impl Output {
         }
         let chunk = self.chunks.pop_front()?;
         self.bytes -= chunk.len();
+        self.taken += chunk.len() as u64;
+        while let Some((_, hold)) = self.holds.pop_front_if(|(end, _)| *end <= self.taken) {
+            self.held -= hold.bytes();
+            self.on_their_way.push(hold);
+        }
         Some(chunk)
+    }
+
+    /// Gives back the room of what was taken and has been sent.
+    pub fn sent(&mut self) {
+        self.on_their_way.clear();
+    }
+
+    /// Encodes `reply` behind what waits, with the room that it holds.
+    pub fn push_holding(&mut self, reply: &Reply, protocol: Protocol, hold: Hold) {
+        self.push(reply, protocol);
+        if hold.bytes() > 0 {
+            self.held += hold.bytes();
+            self.holds.push_back((self.taken + self.bytes as u64, hold));
+        }
     }
 
     /// Encodes `reply` behind what waits.

@@ -184,7 +184,7 @@ fn parse_string(name: &str, command: &Command) -> Result<Option<Request>, Reply>
     let update = |update| Request::Update(Update::String(update));
     Ok(Some(match name {
         "get" => read(R::Get),
-        "strlen" => read(R::StrLen),
+        "strlen" => Request::Read(Read::Key(keys::Read::StrLen)),
         "getrange" | "substr" => read(R::GetRange { start: integer(command, 2)?, end: integer(command, 3)? }),
         "set" => parse_set(command)?,
         "setnx" => update(U::Set(SetOptions { absent: true, numbers: true, ..SetOptions::PLAIN })),

@@ -3,6 +3,7 @@
 //! Invariants:
 //! - A write that was started is finished even when its connection ends: a put that is cut off midway would leave copies
 //!   on a minority, and space claimed for it.
+//! - Nothing is received while there is no room for the command that is on its way (`memory`); nobody who holds room may stall.
 //! - One receive and one send are outstanding at most; nothing is received while the session accepts nothing, so that a peer
 //!   that is too fast is slowed by its own socket.
 
@@ -11,30 +12,29 @@ use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::Duration;
 
 use engine::net::{DetachedStream, SendBatch, TcpListener, TcpStream};
-use engine::sync::{MailReceiver, MailSender, Notify};
-use engine::task::{LocalFuture, Task, TaskSet};
+use engine::sync::{MailReceiver, MailSender, Notify, Permit, Semaphore};
+use engine::task::{LocalFuture, Task};
 use engine::{Buf, time};
-use fabric::tls::{CertificateContext, ClientStream};
+use fabric::tls::{CertificateContext, ClientStream, HANDSHAKE_TIME_MAX};
 
-use super::SEND_SECONDS_MAX;
 use super::backend::Backend;
-use super::execute::execute;
+use super::carry::{Input, Jobs, Limit, Patience, RECEIVE_LONG_BYTES, poll_slot};
+use super::execute::Executor;
+use super::memory::{Budget, Hold};
 use super::reply::Reply;
 use super::session::{Job, Session};
 use super::stats::{GatewayStats, Shared};
+use super::turn::{Order, Turn};
+use super::{COMMAND_BYTES_FREE, REFUSALS_MAX, ROOM_TIME_MAX, STALL_SECONDS_MAX, STALL_SECONDS_SCARCE};
 use crate::Store;
 
-/// What one receive takes while commands are short.
-const RECEIVE_BYTES: usize = 16 << 10;
-/// What one receive takes in the middle of a long value.
-const RECEIVE_LONG_BYTES: usize = 256 << 10;
 /// What one send gathers: long enough to be cheap, short enough that its end is progress within the send's time limit.
 const SEND_BYTES: usize = 256 << 10;
 /// The pause after an accept failed, as it does when descriptors run out: a loop without it would burn the core.
@@ -44,10 +44,11 @@ const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The connections of one reactor thread, all served by one backend.
 pub struct Gateway<B> {
-    backend: Rc<B>,
-    shared: Arc<Shared>,
+    executor: Rc<Executor<B>>,
     connections_max: usize,
     connections: Rc<Cell<usize>>,
+    /// Peers over the limit that are being told so.
+    refusals: Semaphore,
     stopping: Rc<Cell<bool>>,
     /// Wakes every connection to look at `stopping` and `open`.
     stop: Notify,
@@ -76,10 +77,10 @@ impl<B: Backend> Gateway<B> {
         let (stop, open) = (Notify::new(), Rc::new(RefCell::new(BTreeMap::new())));
         let kills = note_kills(shared.add_thread(), open.clone(), stop.clone());
         Gateway {
-            backend,
-            shared,
+            executor: Rc::new(Executor { backend, shared, budget: Budget::default() }),
             connections_max,
             connections: Rc::default(),
+            refusals: Semaphore::new(REFUSALS_MAX),
             stopping: Rc::default(),
             stop,
             open,
@@ -128,15 +129,18 @@ impl<B: Backend> Gateway<B> {
 
     /// Serves one connection in a task of its own.
     pub fn adopt(&self, stream: TcpStream) {
-        let stats = &self.shared.stats;
+        let stats = &self.executor.shared.stats;
         GatewayStats::add(&stats.connections_total, 1);
         if self.connections.get() >= self.connections_max {
             GatewayStats::add(&stats.connections_refused, 1);
-            engine::task::spawn(refuse(stream)).detach();
+            // Who is to be told holds a descriptor; where many are, it is just closed. TLS would have to be begun for it.
+            if let (Some(place), None) = (self.refusals.try_acquire(1), &self.tls) {
+                engine::task::spawn(refuse(stream, place)).detach();
+            }
             return;
         }
-        let guard = Open::new(&self.connections, &self.shared, &self.ended);
-        let (backend, shared) = (self.backend.clone(), self.shared.clone());
+        let guard = Open::new(&self.connections, &self.executor.shared, &self.ended);
+        let executor = self.executor.clone();
         let (stopping, stop, open) = (self.stopping.clone(), self.stop.clone(), self.open.clone());
         let (tls, serve) = (self.tls.clone(), self.serve);
         let connection = async move {
@@ -144,7 +148,7 @@ impl<B: Backend> Gateway<B> {
             let (peer, local) = (stream.peer_addr(), stream.local_addr());
             match ClientStream::accept(stream, tls.as_ref()).await {
                 Ok(stream) => {
-                    serve(Connection { backend, shared, stream, peer, local, stopping, stop, open }).await;
+                    serve(Connection { executor, stream, peer, local, stopping, stop, open }).await;
                 }
                 Err(error) => tracing::warn!(%peer, %error, "no TLS connection"),
             }
@@ -190,7 +194,7 @@ impl Drop for Open {
     }
 }
 
-async fn refuse(stream: TcpStream) {
+async fn refuse(stream: TcpStream, _place: Permit) {
     let mut batch = SendBatch::new();
     batch.head(b"-ERR max number of clients reached\r\n");
     // The peer may be gone already; there is nobody else to tell.
@@ -209,8 +213,7 @@ async fn note_kills(mail: MailReceiver<u64>, open: Rc<RefCell<BTreeMap<u64, bool
 }
 
 struct Connection<B> {
-    backend: Rc<B>,
-    shared: Arc<Shared>,
+    executor: Rc<Executor<B>>,
     stream: ClientStream,
     peer: SocketAddr,
     local: SocketAddr,
@@ -223,19 +226,23 @@ struct Connection<B> {
 enum Event {
     Received(io::Result<usize>, Buf),
     Sent(io::Result<()>, SendBatch),
-    Done(Job, Reply),
-    SendTimeout,
+    Done(Job, Reply, Hold),
+    /// There is room for more of a command, or has not been for too long.
+    Room(Option<Permit>),
+    /// Time to look at the peer.
+    Time(Limit),
     Stop,
 }
 
 impl<B: Backend> Connection<B> {
     async fn serve(self) {
         let (peer, local) = (self.peer, self.local);
-        let mut session = Session::new(self.shared.clone(), peer.to_string(), local.to_string());
+        let mut session = Session::new(self.executor.shared.clone(), peer.to_string(), local.to_string());
         self.open.borrow_mut().insert(session.id(), false);
         let mut jobs = Jobs { sets: Vec::new(), slots: 0 };
         let gone = Rc::new(Cell::new(false));
-        let start = |job| run(self.backend.clone(), self.shared.clone(), gone.clone(), job);
+        let order = Order::default();
+        let start = |job| run(self.executor.clone(), gone.clone(), order.turn(), job);
         if let Err(error) = self.drive(&mut session, &mut jobs, start).await {
             tracing::debug!(%peer, %error, "connection ended");
         }
@@ -249,7 +256,7 @@ impl<B: Backend> Connection<B> {
     }
 
     /// Serves until the connection is finished or broken.
-    async fn drive<F: Future<Output = (Job, Reply)>>(
+    async fn drive<F: Future<Output = (Job, Reply, Hold)>>(
         &self,
         session: &mut Session,
         jobs: &mut Jobs<F>,
@@ -257,74 +264,119 @@ impl<B: Backend> Connection<B> {
     ) -> io::Result<()> {
         let mut receiving = pin!(None);
         let mut sending = pin!(None);
-        let mut send_limit = pin!(None);
+        let mut growing = pin!(None);
         let mut stop = pin!(Some(self.stop.notified()));
         let mut batch = Some(SendBatch::new());
-        let mut input = Input::default();
+        let (mut input, mut room, mut patience) = (Input::default(), Hold::default(), Patience::default());
         loop {
             // Looked at before every wait: a stop between two events would else be missed.
-            if self.stopping.get() {
-                session.close();
-            }
-            if self.open.borrow().get(&session.id()) == Some(&true) {
-                return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "ended by another client"));
-            }
+            self.heed_others(session)?;
             input.decode(session);
-            while let Some(job) = session.next_job() {
-                jobs.push(start(job));
-            }
+            std::iter::from_fn(|| session.next_job()).for_each(|job| jobs.push(start(job)));
             if !session.output().is_empty()
                 && let Some(mut ready) = batch.take()
             {
                 self.gather(&mut ready, session);
+                patience.sends = Some(time::now());
                 sending.set(Some(self.stream.send(ready)));
-                send_limit.set(Some(time::sleep(Duration::from_secs(SEND_SECONDS_MAX))));
             }
-            if receiving.is_none() && input.is_empty() && session.accepts() {
-                receiving.set(Some(self.stream.recv(input.buffer(session.expected_bytes()))));
+            if receiving.is_none() && growing.is_none() && input.is_empty() && session.accepts() {
+                growing.set(self.fit(session.command_bytes(), &mut room));
+                if growing.is_none() {
+                    patience.receives(session.is_amid_command() && room.bytes() > 0);
+                    receiving.set(Some(self.stream.recv(input.buffer(session.expected_bytes()))));
+                }
             }
             if session.is_finished() && sending.is_none() {
                 return Ok(());
             }
+            patience.begin(session.is_authenticated());
             let event = poll_fn(|context| {
                 if let Some((result, buf)) = poll_slot(receiving.as_mut(), context) {
                     return Poll::Ready(Event::Received(result, buf));
                 }
-                if let Poll::Ready(Some((job, reply))) = jobs.poll_next(context) {
-                    return Poll::Ready(Event::Done(job, reply));
+                if let Poll::Ready(Some((job, reply, hold))) = jobs.poll_next(context) {
+                    return Poll::Ready(Event::Done(job, reply, hold));
                 }
                 if let Some((result, batch)) = poll_slot(sending.as_mut(), context) {
                     return Poll::Ready(Event::Sent(result, batch));
                 }
-                if poll_slot(send_limit.as_mut(), context).is_some() {
-                    return Poll::Ready(Event::SendTimeout);
+                if let Some(more) = poll_slot(growing.as_mut(), context) {
+                    return Poll::Ready(Event::Room(more.ok()));
+                }
+                if let Poll::Ready(limit) = patience.poll(context) {
+                    return Poll::Ready(Event::Time(limit));
                 }
                 poll_slot(stop.as_mut(), context).map_or(Poll::Pending, |()| Poll::Ready(Event::Stop))
             });
             match event.await {
-                Event::Received(result, buf) => self.received(session, &mut input, result?, buf),
+                Event::Received(result, buf) => {
+                    patience.receives(false);
+                    self.received(session, &mut input, result?, buf);
+                }
                 Event::Sent(result, sent) => {
-                    result?;
-                    send_limit.set(None);
-                    batch = Some(sent);
+                    (batch, patience.sends) = (result.map(|()| Some(sent))?, None);
+                    session.output().sent();
                 }
-                Event::Done(job, reply) => session.complete(job, reply),
-                Event::SendTimeout => {
-                    tracing::warn!(peer = %self.peer, "closed: replies unread for {SEND_SECONDS_MAX} s");
-                    return Err(io::ErrorKind::TimedOut.into());
-                }
+                Event::Done(job, reply, hold) => session.complete(job, reply, hold),
+                Event::Room(Some(more)) => room.push(more),
+                Event::Room(None) => session.refuse_command(),
+                Event::Time(limit) => self.look(&patience, limit)?,
                 Event::Stop => stop.set(Some(self.stop.notified())),
             }
         }
     }
 
+    /// Ends the session, or the connection, if others want that.
+    fn heed_others(&self, session: &mut Session) -> io::Result<()> {
+        if self.stopping.get() {
+            session.close();
+        }
+        match self.open.borrow().get(&session.id()) {
+            Some(true) => Err(io::Error::new(io::ErrorKind::ConnectionAborted, "ended by another client")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Holds room for so many bytes of commands; what it waits for, if there is not enough now.
+    fn fit(
+        &self,
+        bytes: usize,
+        room: &mut Hold,
+    ) -> Option<impl Future<Output = Result<Permit, time::Elapsed>> + 'static + use<B>> {
+        let wanted = if bytes <= COMMAND_BYTES_FREE { 0 } else { bytes.next_multiple_of(RECEIVE_LONG_BYTES) };
+        room.shrink_to(wanted);
+        let (commands, lacking) = (self.executor.budget.commands(), wanted - room.bytes());
+        match commands.try_acquire(lacking) {
+            Some(more) => {
+                room.push(more);
+                None
+            }
+            None if lacking == 0 => None,
+            None => Some(time::timeout(ROOM_TIME_MAX, commands.acquire(lacking))),
+        }
+    }
+
+    /// An error if the peer has kept others waiting for longer than it may.
+    fn look(&self, patience: &Patience, limit: Limit) -> io::Result<()> {
+        let scarce = self.executor.budget.is_scarce();
+        let max = Duration::from_secs(if scarce { STALL_SECONDS_SCARCE } else { STALL_SECONDS_MAX });
+        let (what, max) = match limit {
+            Limit::Unknown => (Some("no password"), HANDSHAKE_TIME_MAX),
+            Limit::Stall => (patience.stalls(max), max),
+        };
+        let Some(what) = what else { return Ok(()) };
+        tracing::warn!(peer = %self.peer, "closed: {what} for {max:?}");
+        Err(io::ErrorKind::TimedOut.into())
+    }
+
     fn received(&self, session: &mut Session, input: &mut Input, bytes: usize, buf: Buf) {
-        GatewayStats::add(&self.shared.stats.bytes_received, bytes as u64);
+        GatewayStats::add(&self.executor.shared.stats.bytes_received, bytes as u64);
         if bytes == 0 {
             // What was sent before the peer closed its side is answered all the same.
             session.close();
         }
-        *input = Input { buf, used: 0 };
+        *input = Input::new(buf);
     }
 
     fn gather(&self, batch: &mut SendBatch, session: &mut Session) {
@@ -334,94 +386,22 @@ impl<B: Backend> Connection<B> {
         {
             batch.view(chunk);
         }
-        GatewayStats::add(&self.shared.stats.bytes_sent, batch.len() as u64);
-    }
-}
-
-/// Jobs of one connection that run. The slots grow to the depth that the peer uses and stay: a put's future takes a few
-/// kilobytes, and most connections send one command at a time.
-struct Jobs<F> {
-    sets: Vec<TaskSet<F>>,
-    slots: usize,
-}
-
-impl<F: Future> Jobs<F> {
-    fn push(&mut self, mut job: F) {
-        for set in &mut self.sets {
-            match set.push(job) {
-                Ok(_) => return,
-                Err(back) => job = back,
-            }
-        }
-        // As many again: there are never more than RUNNING_MAX jobs, so slots stay below twice that.
-        let mut set = TaskSet::new(self.slots.max(1));
-        self.slots += self.slots.max(1);
-        let pushed = set.push(job);
-        assert!(pushed.is_ok(), "invariant: a new set has a free slot");
-        self.sets.push(set);
-    }
-
-    /// The next result; `None` if nothing runs.
-    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<F::Output>> {
-        let mut any = false;
-        for set in &mut self.sets {
-            match set.poll_next(context) {
-                Poll::Ready(Some((_, output))) => return Poll::Ready(Some(output)),
-                Poll::Ready(None) => {}
-                Poll::Pending => any = true,
-            }
-        }
-        if any { Poll::Pending } else { Poll::Ready(None) }
+        GatewayStats::add(&self.executor.shared.stats.bytes_sent, batch.len() as u64);
     }
 }
 
 /// Executes one job and takes its time.
-async fn run<B: Backend>(backend: Rc<B>, shared: Arc<Shared>, gone: Rc<Cell<bool>>, job: Job) -> (Job, Reply) {
+async fn run<B: Backend>(
+    executor: Rc<Executor<B>>,
+    gone: Rc<Cell<bool>>,
+    turn: Rc<Turn>,
+    job: Job,
+) -> (Job, Reply, Hold) {
     let started = time::now();
-    let reply = execute(&*backend, &shared, job.request, &job.command, &gone).await;
-    shared.stats.by_command()[job.place].took(started.elapsed());
-    let histogram = if job.access.writes() { &shared.stats.write_latency } else { &shared.stats.read_latency };
+    let (reply, hold) = executor.execute(job.request, &job.command, turn, &gone).await;
+    let stats = &executor.shared.stats;
+    stats.by_command()[job.place].took(started.elapsed());
+    let histogram = if job.access.writes() { &stats.write_latency } else { &stats.read_latency };
     histogram.record(started.elapsed());
-    (job, reply)
-}
-
-/// Received bytes of which some are not decoded yet.
-#[derive(Default)]
-struct Input {
-    buf: Buf,
-    used: usize,
-}
-
-impl Input {
-    fn is_empty(&self) -> bool {
-        self.used == self.buf.len()
-    }
-
-    fn decode(&mut self, session: &mut Session) {
-        let mut rest = &self.buf[self.used..];
-        session.receive(&mut rest);
-        self.used = self.buf.len() - rest.len();
-    }
-
-    /// An empty buffer to receive into; larger while `expected` bytes of one argument are to come.
-    fn buffer(&mut self, expected: u64) -> Buf {
-        let wanted = if expected > RECEIVE_BYTES as u64 { RECEIVE_LONG_BYTES } else { RECEIVE_BYTES };
-        let mut buf = std::mem::take(self).buf;
-        if buf.capacity() != wanted {
-            return Buf::with_capacity(wanted);
-        }
-        buf.set_len(0);
-        buf
-    }
-}
-
-/// Polls the future in `slot`, if there is one; empties the slot when it has ended.
-fn poll_slot<F: Future>(mut slot: Pin<&mut Option<F>>, context: &mut Context<'_>) -> Option<F::Output> {
-    match slot.as_mut().as_pin_mut()?.poll(context) {
-        Poll::Ready(output) => {
-            slot.set(None);
-            Some(output)
-        }
-        Poll::Pending => None,
-    }
+    (job, reply, hold)
 }

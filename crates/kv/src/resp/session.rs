@@ -7,8 +7,8 @@
 //! - Commands start in order. One that conflicts with a running one waits, and so does all behind it.
 //! - Connection commands act when they are decoded, so each entry keeps the protocol it was decoded under: the replies to
 //!   what was sent before a `HELLO 3` are in RESP2.
-//! - Nothing is decoded while [`PENDING_MAX`], [`PENDING_BYTES_MAX`] or [`OUTPUT_BYTES_MAX`] is reached, and nothing started
-//!   while the last of them is.
+//! - Nothing is decoded while [`PENDING_MAX`], [`PENDING_BYTES_MAX`], [`OWN_OUTPUT_BYTES_MAX`] or [`OUTPUT_BYTES_MAX`] is reached,
+//!   and nothing started while the last of them is.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,10 +17,14 @@ use super::access::Access;
 use super::command::Command;
 use super::commands::{self, COMMANDS, TRANSACTION};
 use super::decode::{Decoder, ProtocolError};
+use super::memory::Hold;
 use super::reply::{Output, Protocol, Reply};
 use super::request::{Request, unknown_command, wrong_arity};
 use super::stats::{GatewayStats, Shared};
-use super::{COMMAND_BYTES_MAX, OUTPUT_BYTES_MAX, PENDING_BYTES_MAX, PENDING_MAX, RUNNING_MAX};
+use super::{
+    COMMAND_BYTES_MAX, OUTPUT_BYTES_MAX, OWN_OUTPUT_BYTES_MAX, PENDING_BYTES_MAX, PENDING_MAX, RUNNING_MAX,
+    UNTRUSTED_COMMANDS_MAX,
+};
 
 /// Work for the store: to be executed and handed back by [`Session::complete`].
 #[derive(Debug)]
@@ -41,7 +45,7 @@ pub struct Job {
 enum Progress {
     Waiting(Job),
     Running(Access),
-    Done(Reply),
+    Done(Reply, Hold),
 }
 
 #[derive(Debug)]
@@ -99,6 +103,10 @@ pub struct Session {
     held_bytes: usize,
     /// Payload of replies that are done and not at the front yet.
     done_bytes: usize,
+    /// Room that is held for these.
+    done_held: usize,
+    /// Commands that were decoded before the password was given.
+    untrusted: usize,
     output: Output,
     closing: bool,
     error: Option<ProtocolError>,
@@ -126,6 +134,8 @@ impl Session {
             running: 0,
             held_bytes: 0,
             done_bytes: 0,
+            done_held: 0,
+            untrusted: 0,
             output: Output::default(),
             closing: false,
             error: None,
@@ -156,7 +166,29 @@ impl Session {
         let pending = self.entries.len() < PENDING_MAX && self.held_bytes < PENDING_BYTES_MAX;
         // What the connection answers itself never passes `next_job`: a peer that sends such commands and reads nothing
         // is held back here.
-        !self.closing && pending && self.output.len() + self.done_bytes < OUTPUT_BYTES_MAX
+        let (output, held) = (self.output.len() + self.done_bytes, self.output.held() + self.done_held);
+        let own = output.saturating_sub(held) < OWN_OUTPUT_BYTES_MAX;
+        !self.closing && pending && own && output < OUTPUT_BYTES_MAX
+    }
+
+    /// Whether a command has come in part.
+    pub fn is_amid_command(&self) -> bool {
+        !self.decoder.is_at_boundary()
+    }
+
+    /// Bytes of commands that are held, and of the argument that is on its way.
+    pub fn command_bytes(&self) -> usize {
+        self.decoder.held_bytes() + self.held_bytes
+    }
+
+    /// Reads on to the end of the command that has come in part, keeps nothing of it, and refuses it.
+    pub fn refuse_command(&mut self) {
+        self.decoder.refuse();
+    }
+
+    /// Whether the peer has given the password, or none is asked for.
+    pub fn is_authenticated(&self) -> bool {
+        self.authenticated
     }
 
     /// Bytes that the current argument still lacks.
@@ -193,8 +225,8 @@ impl Session {
         None
     }
 
-    /// Hands back a job with its reply.
-    pub fn complete(&mut self, job: Job, reply: Reply) {
+    /// Hands back a job with its reply and the room that it holds.
+    pub fn complete(&mut self, job: Job, reply: Reply, hold: Hold) {
         let index = usize::try_from(job.sequence - self.first).expect("invariant: at most PENDING_MAX entries");
         let entry = &mut self.entries[index];
         assert!(matches!(entry.progress, Progress::Running(_)), "job {} was completed twice", job.sequence);
@@ -202,7 +234,8 @@ impl Session {
         self.held_bytes -= job.command.bytes_held();
         self.done_bytes += reply.payload_bytes();
         self.count(Some(job.place), &reply);
-        self.entries[index].progress = Progress::Done(reply);
+        self.done_held += hold.bytes();
+        self.entries[index].progress = Progress::Done(reply, hold);
         self.decoder.recycle(job.command);
         self.encode_front();
     }
@@ -252,14 +285,25 @@ impl Session {
                 self.entries.push_back(Entry { protocol: self.protocol, silent: self.silent, progress });
             }
             Err(reply) => {
+                self.count_untrusted();
                 self.decoder.recycle(command);
                 self.answer(place, reply);
             }
         }
     }
 
+    /// Of somebody who has given no password few commands are run.
+    fn count_untrusted(&mut self) {
+        self.untrusted = if self.authenticated { 0 } else { self.untrusted + 1 };
+        self.closing |= self.untrusted >= UNTRUSTED_COMMANDS_MAX;
+    }
+
     /// The store's part of a command, or its reply where the connection alone can answer.
     fn plan(&mut self, place: Option<usize>, command: &Command) -> Result<(usize, Request), Reply> {
+        if command.is_refused() {
+            let sentence = "TRYAGAIN the gateway's memory for commands is in use by other connections: send it again";
+            return Err(Reply::Error(sentence.into()));
+        }
         if command.dropped() > 0 {
             return Err(Reply::error(format_args!(
                 "command is too long: at most {COMMAND_BYTES_MAX} bytes of arguments are taken"
@@ -314,17 +358,24 @@ impl Session {
     fn answer(&mut self, place: Option<usize>, reply: Reply) {
         self.count(place, &reply);
         self.done_bytes += reply.payload_bytes();
-        self.entries.push_back(Entry { protocol: self.protocol, silent: self.silent, progress: Progress::Done(reply) });
+        self.entries.push_back(Entry {
+            protocol: self.protocol,
+            silent: self.silent,
+            progress: Progress::Done(reply, Hold::default()),
+        });
         self.encode_front();
     }
 
     fn encode_front(&mut self) {
-        while let Some(Entry { progress: Progress::Done(reply), protocol, silent }) = self.entries.front() {
+        let is_done = |entry: &mut Entry| matches!(entry.progress, Progress::Done(..));
+        while let Some(Entry { progress: Progress::Done(reply, hold), protocol, silent }) =
+            self.entries.pop_front_if(is_done)
+        {
             self.done_bytes -= reply.payload_bytes();
+            self.done_held -= hold.bytes();
             if !silent {
-                self.output.push(reply, *protocol);
+                self.output.push_holding(&reply, protocol, hold);
             }
-            self.entries.pop_front();
             self.first += 1;
             self.started = self.started.saturating_sub(1);
         }

@@ -1,6 +1,6 @@
 //! The product's [`Backend`]: a [`Store`].
 
-use super::backend::{Backend, Change, Entry, Failure, ScanKey, ScanPage};
+use super::backend::{Backend, Change, Entry, Failure, Look, Room, ScanKey, ScanPage};
 use super::reply::Reply;
 use crate::store::{self, PutOptions, Store, StoreError, Versioned};
 
@@ -13,6 +13,7 @@ impl From<StoreError> for Failure {
             StoreError::Unavailable { .. }
             | StoreError::MapChanged { .. }
             | StoreError::Contended { .. }
+            | StoreError::OutOfReach { .. }
             | StoreError::OutcomeUnknown => Failure::TRY_AGAIN,
         };
         let is_full = matches!(error, StoreError::OutOfSpace { .. });
@@ -28,18 +29,18 @@ impl From<Versioned> for Entry {
 }
 
 impl Backend for Store {
-    async fn entry(&self, key: &[u8]) -> Result<Option<Entry>, Failure> {
-        Ok(self.get_versioned(key).await?.map(Entry::from))
+    async fn entry(&self, key: &[u8], room: Room) -> Result<Option<Entry>, Failure> {
+        Ok(self.get_reserving(key, room).await?.map(Entry::from))
+    }
+
+    async fn look(&self, key: &[u8]) -> Result<Option<Look>, Failure> {
+        let shown = Store::look(self, key).await?;
+        Ok(shown.map(|shown| Look { length: shown.length, expiry: shown.expiry, tag: shown.tag }))
     }
 
     async fn put_entry(&self, key: &[u8], entry: Entry) -> Result<(), Failure> {
         let options = PutOptions { expiry: entry.expiry, tag: entry.tag };
         Ok(self.put_with(key, entry.value, options).await?)
-    }
-
-    async fn entries(&self, keys: &[&[u8]]) -> Vec<Result<Option<Entry>, Failure>> {
-        let found = self.get_many(keys).await;
-        found.into_iter().map(|found| Ok(found?.map(Entry::from))).collect()
     }
 
     async fn put_entries(&self, puts: Vec<(&[u8], Entry)>) -> Vec<Result<(), Failure>> {
@@ -52,7 +53,12 @@ impl Backend for Store {
         Ok(Store::delete(self, key).await?)
     }
 
-    async fn update(&self, key: &[u8], mut decide: impl FnMut(Option<&Entry>) -> Change) -> Result<Reply, Failure> {
+    async fn update(
+        &self,
+        key: &[u8],
+        room: Room,
+        mut decide: impl FnMut(Option<&Entry>) -> Change,
+    ) -> Result<Reply, Failure> {
         let decide = |found: Option<&Versioned>| match decide(found.cloned().map(Entry::from).as_ref()) {
             Change::Keep(reply) => store::Change::Keep(reply),
             Change::Put(Entry { value, expiry, tag }, result) => {
@@ -60,7 +66,7 @@ impl Backend for Store {
             }
             Change::Delete(reply) => store::Change::Delete(reply),
         };
-        Ok(Store::update(self, key, decide).await?)
+        Ok(self.update_reserving(key, room, decide).await?)
     }
 
     async fn scan(&self, cursor: u64, count: usize) -> Result<ScanPage, Failure> {

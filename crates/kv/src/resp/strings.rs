@@ -16,8 +16,6 @@ use super::reply::Reply;
 pub enum Read {
     /// `GET key`
     Get,
-    /// `STRLEN key`
-    StrLen,
     /// `GETRANGE key start end`, both inclusive, negative from the end
     GetRange {
         /// First byte.
@@ -108,7 +106,6 @@ impl Read {
         };
         match self {
             Read::Get => value_of(entry),
-            Read::StrLen => Reply::Integer(entry.map_or(0, |entry| entry.value.len() as i64)),
             Read::GetRange { start, end } => entry.map_or(Reply::bulk(""), |entry| range(&entry.value, start, end)),
         }
     }
@@ -174,22 +171,28 @@ fn get_ex(entry: Option<&Entry>, lifetime: Result<Lifetime, TimeError>, moment: 
     })
 }
 
-/// The entry with other bytes: all else stays, above all the expiry.
+/// The entry with another value: all else stays, above all the expiry.
+fn with_value(entry: Option<&Entry>, value: Value) -> Entry {
+    let (expiry, tag) = entry.map_or((None, TAG_STRING), |entry| (entry.expiry, entry.tag));
+    Entry { value, expiry, tag }
+}
+
 fn with_bytes(entry: Option<&Entry>, bytes: &[u8]) -> Entry {
-    Entry { value: Value::copy_from(bytes), ..entry.cloned().unwrap_or_default() }
+    with_value(entry, Value::copy_from(bytes))
 }
 
 fn append(entry: Option<&Entry>, more: &[u8]) -> Result<Change, Reply> {
-    let mut bytes = entry.map_or(Vec::new(), |entry| entry.value.to_vec());
-    if bytes.len() + more.len() > VALUE_BYTES_MAX {
+    let before = entry.map_or(&[][..], |entry| entry.value.segments());
+    let length = before.iter().map(|segment| segment.len()).sum::<usize>() + more.len();
+    if length > VALUE_BYTES_MAX {
         return Err(too_long());
     }
-    bytes.extend_from_slice(more);
-    let reply = Reply::Integer(bytes.len() as i64);
+    let reply = Reply::Integer(length as i64);
     if more.is_empty() && entry.is_some() {
         return Ok(Change::Keep(reply));
     }
-    Ok(Change::Put(with_bytes(entry, &bytes), reply))
+    let value = Value::new(before.iter().chain(Value::copy_from(more).segments()).cloned().collect());
+    Ok(Change::Put(with_value(entry, value), reply))
 }
 
 fn set_range(entry: Option<&Entry>, offset: u64, part: &[u8]) -> Result<Change, Reply> {
@@ -197,13 +200,12 @@ fn set_range(entry: Option<&Entry>, offset: u64, part: &[u8]) -> Result<Change, 
         return Ok(Change::Keep(Reply::Integer(entry.map_or(0, |entry| entry.value.len() as i64))));
     }
     let offset = usize::try_from(offset).map_err(|_| too_long())?;
-    let end = offset.checked_add(part.len()).filter(|end| *end <= VALUE_BYTES_MAX).ok_or_else(too_long)?;
-    let mut bytes = entry.map_or(Vec::new(), |entry| entry.value.to_vec());
-    if bytes.len() < end {
-        bytes.resize(end, 0);
+    if offset.saturating_add(part.len()) > VALUE_BYTES_MAX {
+        return Err(too_long());
     }
-    bytes[offset..end].copy_from_slice(part);
-    Ok(Change::Put(with_bytes(entry, &bytes), Reply::Integer(bytes.len() as i64)))
+    let value = entry.map_or_else(Value::default, |entry| entry.value.clone()).overwritten(offset, part);
+    let reply = Reply::Integer(value.len() as i64);
+    Ok(Change::Put(with_value(entry, value), reply))
 }
 
 fn increment(entry: Option<&Entry>, delta: i64) -> Result<Change, Reply> {

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use engine::Buf;
 
 use super::command::Command;
+use super::execute::Executor;
 use super::fuzz::{MemoryBackend, ready, run_session, run_session_of};
+use super::memory::Hold;
 use super::reply::Reply;
 use super::session::Session;
 use super::*;
@@ -16,6 +18,10 @@ fn talk(lines: &[&str]) -> String {
     let whole = run_session(&mut input.as_bytes(), input.len());
     assert_eq!(whole, run_session(&mut input.as_bytes(), 1), "the replies depend on how the input was cut");
     String::from_utf8(whole).expect("text in, text out")
+}
+
+pub(super) fn executor() -> Executor<MemoryBackend> {
+    Executor { backend: Default::default(), shared: Default::default(), budget: Default::default() }
 }
 
 fn session() -> Session {
@@ -155,7 +161,7 @@ fn too_many_pending_commands_stop_the_decoding_until_some_are_answered() {
     assert_eq!(rest.len(), 7 * 10, "decoded past the bound");
     let jobs: Vec<_> = std::iter::from_fn(|| session.next_job()).collect();
     assert_eq!(jobs.len(), RUNNING_MAX);
-    jobs.into_iter().for_each(|job| session.complete(job, Reply::Null));
+    jobs.into_iter().for_each(|job| session.complete(job, Reply::Null, Hold::default()));
     session.receive(&mut rest);
     assert!(rest.is_empty());
 }
@@ -169,7 +175,7 @@ fn a_peer_that_reads_no_replies_gets_no_more_work_done() {
     let mut started = 0;
     while let Some(job) = session.next_job() {
         started += 1;
-        session.complete(job, Reply::Value(value.clone()));
+        session.complete(job, Reply::Value(value.clone()), Hold::default());
     }
     assert_eq!(started, OUTPUT_BYTES_MAX >> 20);
     while session.output().pop().is_some() {}
@@ -193,15 +199,15 @@ fn a_peer_that_reads_no_replies_is_read_no_further() {
 /// A short value is a slice of the page it was read with: a million of them in one reply would hold a million pages.
 #[test]
 fn mget_does_not_hold_a_page_for_each_short_value() {
-    let (backend, shared, gone) = (MemoryBackend::default(), Shared::default(), std::cell::Cell::new(false));
+    let (executor, gone) = (executor(), std::cell::Cell::new(false));
     let slice = Buf::zeroed(4096).freeze().slice(100..110);
     for key in [b"a", b"b"] {
         let entry = Entry { value: slice.clone().into(), ..Entry::default() };
-        ready(backend.put_entry(key, entry)).expect("ready").expect("put");
+        ready(executor.backend.put_entry(key, entry)).expect("ready").expect("put");
     }
     let command = Command::new(&[b"MGET", b"a", b"b"]);
-    let reply = ready(super::execute::execute(&backend, &shared, super::request::Request::MGet, &command, &gone));
-    let Some(Reply::Array(values)) = reply else { panic!("{reply:?}") };
+    let reply = ready(executor.execute(super::request::Request::MGet, &command, turn::Order::default().turn(), &gone));
+    let Some((Reply::Array(values), _)) = reply else { panic!("{reply:?}") };
     assert!(values.iter().all(|value| matches!(value, Reply::Bulk(bytes) if bytes == &[0; 10])), "{values:?}");
 }
 
@@ -211,9 +217,9 @@ fn jobs_may_complete_in_any_order() {
     session.receive(&mut &b"GET a\r\nGET b\r\nPING\r\n"[..]);
     let (a, b) = (session.next_job().expect("a job"), session.next_job().expect("a job"));
     assert_eq!((a.sequence, b.sequence, b.command.clone()), (0, 1, Command::new(&[b"GET", b"b"])));
-    session.complete(b, Reply::Integer(2));
+    session.complete(b, Reply::Integer(2), Hold::default());
     assert!(session.output().is_empty(), "a reply left before its turn");
-    session.complete(a, Reply::Integer(1));
+    session.complete(a, Reply::Integer(1), Hold::default());
     let sent: Vec<u8> = std::iter::from_fn(|| session.output().pop()).flat_map(|view| view.to_vec()).collect();
     assert_eq!(sent, b":1\r\n:2\r\n+PONG\r\n");
 }

@@ -19,6 +19,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use engine::sync::Permit;
 use engine::time;
 
 use super::error::StoreError;
@@ -165,6 +166,8 @@ impl<'a, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'a, R, D> 
 
     /// `None`: refused, or gone.
     async fn accept(&mut self, ballot: Ballot, majority: &Majority) -> Result<Option<Effect<R>>, StoreError> {
+        // Held until all is over, and taken in the order that puts have: a place among the operations, then bytes.
+        let mut _bytes = None;
         let (effect, record, changes) = match self.resolve(ballot, majority).await? {
             Resolution::Is(effect) => {
                 // Nothing was sent under this ballot: its promises are good for the next operation.
@@ -173,6 +176,7 @@ impl<'a, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'a, R, D> 
             }
             Resolution::Confirm(effect, record) => (effect, record, false),
             Resolution::Write(effect, record) => {
+                _bytes = Some(self.bytes_for(&record).await);
                 let sent = !self.attempts.is_empty();
                 self.round.place(&record).await.map_err(|error| error.with_outcome(sent))?;
                 let era = era(record.timestamp);
@@ -201,6 +205,18 @@ impl<'a, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'a, R, D> 
         }
     }
 
+    async fn bytes_for(&self, record: &Record) -> Permit {
+        let (bytes, length) = (&self.inner.value_bytes, record.value.as_ref().map_or(0, Value::len));
+        match bytes.try_acquire(length) {
+            Some(permit) => permit,
+            None => {
+                // What waits for others must hold nothing that they may wait for.
+                self.round.let_go();
+                bytes.acquire(length).await
+            }
+        }
+    }
+
     /// What to do under `ballot`, which a majority has promised.
     async fn resolve(&mut self, ballot: Ballot, majority: &Majority) -> Result<Resolution<R>, StoreError> {
         let holders = self.round.found(majority.slots());
@@ -210,7 +226,7 @@ impl<'a, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'a, R, D> 
         if applied.is_none() && self.is_undecidable(&base) {
             return Err(StoreError::OutcomeUnknown);
         }
-        let Ok(value) = self.round.fetch(holders).await else { return Ok(Resolution::Gone) };
+        let Ok(value) = self.course.fetch(self.round, holders).await else { return Ok(Resolution::Gone) };
         let confirmed_as = |result, version| {
             let timestamp = Timestamp { ballot, ..base.timestamp };
             let record = Record { timestamp, ..base.record(value.clone()) };
@@ -224,7 +240,9 @@ impl<'a, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'a, R, D> 
             return attempt.map(confirmed).ok_or(StoreError::OutcomeUnknown);
         }
         let shown = value.clone().map(|value| Versioned::new(&base, value));
-        let expired = base.is_expired(self.inner.unix_millis());
+        // What nobody has asked for is not ended by one calendar.
+        let now = if self.purpose == Purpose::Spread { self.inner.settled_millis() } else { self.inner.unix_millis() };
+        let expired = base.is_expired(now);
         let nothing = shown.is_none();
         let (result, value, options) = match (self.decide)(shown.as_ref().filter(|_| !expired)) {
             Change::Put { value, .. } if value.len() > VALUE_BYTES_MAX => {

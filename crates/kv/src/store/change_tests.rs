@@ -29,14 +29,17 @@ pub(super) struct Voters {
 
 impl Voters {
     pub(super) fn now(&self) -> Map {
-        match &self.shared {
-            Some(shared) => shared.now(),
-            None => self.map.borrow().clone(),
-        }
+        let shared = self.shared.as_ref();
+        shared.map_or_else(|| self.map.borrow().clone(), |shared| shared.now())
     }
 
     pub(super) fn set(&self, map: Map) {
         *self.map.borrow_mut() = map;
+    }
+
+    fn agreed(&self, map: Map) -> LocalFuture<'_, Result<Map, String>> {
+        self.shared.as_deref().unwrap_or(self).set(map);
+        Box::pin(async { Ok(self.now()) })
     }
 }
 
@@ -52,20 +55,16 @@ impl MapSource for Voters {
     }
 
     fn raise_epoch(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {
-        Box::pin(async move {
-            let now = self.now();
-            if now.epoch == epoch {
-                self.shared.as_deref().unwrap_or(self).set(now.raise_epoch());
-            }
-            Ok(self.now())
-        })
+        let now = self.now();
+        self.agreed(if now.epoch == epoch { now.raise_epoch() } else { now })
+    }
+
+    fn note_clock(&self, before: u64, now_ms: u64) -> LocalFuture<'_, Result<Map, String>> {
+        self.agreed(self.now().note_clock(before, now_ms))
     }
 
     fn note_swept(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {
-        Box::pin(async move {
-            self.shared.as_deref().unwrap_or(self).set(self.now().note_swept(epoch));
-            Ok(self.now())
-        })
+        self.agreed(self.now().note_swept(epoch))
     }
 
     fn connect<'a>(&'a self, map: &'a Map, index: usize) -> LocalFuture<'a, Option<AnyLink>> {

@@ -40,6 +40,18 @@ pub enum StoreError {
         /// What the others said.
         reasons: String,
     },
+    /// Too few of the members that agree on the pool's map are connected to know which one is in force.
+    #[error("unavailable: {connected} of {voters} voting members are connected, {needed} are needed ({reasons})")]
+    OutOfReach {
+        /// Voters that are connected.
+        connected: usize,
+        /// Voters there are.
+        voters: usize,
+        /// Voters needed.
+        needed: usize,
+        /// What is with the others.
+        reasons: String,
+    },
     /// Others changed the key all the time.
     #[error("gave up after {attempts} attempts against other conditional operations on the key{}",
         if *outcome_unknown { "; this one may or may not take effect" } else { "" })]
@@ -71,10 +83,13 @@ impl StoreError {
             StoreError::Unavailable { outcome_unknown, .. }
             | StoreError::OutOfSpace { outcome_unknown, .. }
             | StoreError::Contended { outcome_unknown, .. } => *outcome_unknown = unknown,
-            StoreError::Value { .. } | StoreError::MapChanged { .. } if unknown => return StoreError::OutcomeUnknown,
+            StoreError::Value { .. } | StoreError::MapChanged { .. } | StoreError::OutOfReach { .. } if unknown => {
+                return StoreError::OutcomeUnknown;
+            }
             StoreError::Key { .. }
             | StoreError::Value { .. }
             | StoreError::MapChanged { .. }
+            | StoreError::OutOfReach { .. }
             | StoreError::OutcomeUnknown => {}
         }
         self
@@ -88,7 +103,10 @@ impl StoreError {
             | StoreError::OutOfSpace { outcome_unknown, .. }
             | StoreError::Contended { outcome_unknown, .. } => *outcome_unknown,
             StoreError::OutcomeUnknown => true,
-            StoreError::Key { .. } | StoreError::Value { .. } | StoreError::MapChanged { .. } => false,
+            StoreError::Key { .. }
+            | StoreError::Value { .. }
+            | StoreError::MapChanged { .. }
+            | StoreError::OutOfReach { .. } => false,
         }
     }
 }

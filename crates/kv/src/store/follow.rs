@@ -10,6 +10,7 @@
 //! dropped, would be back.
 
 use std::cell::{Cell, RefCell};
+use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -29,6 +30,8 @@ use crate::link::AnyLink;
 pub const LEASE_DEFAULT: Duration = Duration::from_secs(5);
 /// Pause between two tries to learn the newest map. Guessed: some round trips.
 const REFRESH_PAUSE: Duration = Duration::from_millis(20);
+/// How often who waits for the map looks whether its voters are within reach. Guessed: short against the patience of a gateway.
+const REACH_LOOK: Duration = Duration::from_millis(50);
 /// How long operations wait for connections to the members that are new in a map; who takes longer is waited for beside them.
 /// Chosen: below the lease, and several round trips to any place.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(2);
@@ -50,6 +53,8 @@ pub trait MapSource {
     /// Notes that `epoch` was swept just now, if it is still in force, and by what every member is known that is rolled back to
     /// before.
     fn note_swept(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>>;
+    /// Notes what time it is, in Unix milliseconds, unless somebody has noted another since `before`.
+    fn note_clock(&self, before: u64, now_ms: u64) -> LocalFuture<'_, Result<Map, String>>;
     /// A connection to a member of the map, or what will be one; `None`: none to be had.
     fn connect<'a>(&'a self, map: &'a Map, index: usize) -> LocalFuture<'a, Option<AnyLink>>;
 }
@@ -62,6 +67,8 @@ pub(super) struct Follow {
     confirmed: Cell<Option<Instant>>,
     /// When the epoch of the map in use was raised to what it is, if this host was there.
     raised: Cell<Option<Instant>>,
+    /// What time it was by the pool, and when that was learnt.
+    pub(super) clock: Cell<Option<(u64, Instant)>>,
     /// One asks, the others wait for its answer.
     turn: Semaphore,
 }
@@ -70,7 +77,8 @@ impl Follow {
     /// A store whose map is the only one it will know.
     pub(super) fn nothing() -> Follow {
         let (source, lease) = (RefCell::default(), Cell::new(LEASE_DEFAULT));
-        Follow { source, lease, confirmed: Cell::new(None), raised: Cell::new(None), turn: Semaphore::new(1) }
+        let (confirmed, raised, clock) = (Cell::new(None), Cell::new(None), Cell::new(None));
+        Follow { source, lease, confirmed, raised, clock, turn: Semaphore::new(1) }
     }
 }
 
@@ -103,14 +111,22 @@ impl Store {
 
 impl Inner {
     /// The pool as an operation that begins now may use it.
-    pub(super) async fn current(self: &Rc<Self>) -> Rc<Topology> {
+    pub(super) async fn current(self: &Rc<Self>) -> Result<Rc<Topology>, StoreError> {
         let lease = self.follow.lease.get();
-        while self.follow.source.borrow().is_some() && !self.is_confirmed(lease) {
-            if self.refresh(|inner| inner.is_confirmed(lease)).await.is_err() {
-                time::sleep(REFRESH_PAUSE).await;
+        let confirming = async {
+            while self.follow.source.borrow().is_some() && !self.is_confirmed(lease) {
+                if self.refresh(|inner| inner.is_confirmed(lease)).await.is_err() {
+                    time::sleep(REFRESH_PAUSE).await;
+                }
+            }
+        };
+        let mut confirming = pin!(confirming);
+        while time::timeout(REACH_LOOK, confirming.as_mut()).await.is_err() {
+            if let Some(error) = self.out_of_reach(self.patience.get()) {
+                return Err(error);
             }
         }
-        self.topology()
+        Ok(self.topology())
     }
 
     /// Runs an operation, and again on the newer map if a seal shows that there is one before anything was sent to be stored.
@@ -119,7 +135,7 @@ impl Inner {
         mut operation: impl AsyncFnMut(Rc<Topology>) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         loop {
-            let topology = self.current().await;
+            let topology = self.current().await?;
             let epoch = topology.map.epoch;
             match operation(topology).await {
                 Err(StoreError::MapChanged { .. }) if self.follow.source.borrow().is_some() => {
@@ -146,6 +162,7 @@ impl Inner {
         let asked = time::now();
         let newest = time::timeout(OPERATION_TIME_MAX, source.newest()).await;
         let map = newest.map_err(|_| "no answer in time".to_owned())??;
+        self.learn_clock(&map, asked);
         self.adopt(map).await;
         self.follow.confirmed.set(Some(asked));
         Ok(())
@@ -247,7 +264,7 @@ async fn keep_connecting(store: Weak<Inner>) {
 
 /// Whether a host has to work otherwise: progress alone is none of its business.
 fn differs(newer: &Map, older: &Map) -> bool {
-    let plain = |map: &Map| Map { revision: 0, change: None, swept: 0, ..map.clone() };
+    let plain = |map: &Map| Map { revision: 0, change: None, swept: 0, clock_ms: 0, ..map.clone() };
     plain(newer) != plain(older)
 }
 

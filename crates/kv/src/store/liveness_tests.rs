@@ -137,6 +137,37 @@ fn a_get_and_a_put_at_both_bounds_do_not_wait_for_each_other() {
     });
 }
 
+/// 1,024 conditional writes of 64 MiB were written at once.
+#[test]
+fn a_conditional_write_waits_for_bytes_as_a_put_does() {
+    run(79, async {
+        let pool = Pool::new(3, 3).await;
+        let inner = &pool.store.inner;
+        let values = inner.value_bytes.acquire(VALUE_BYTES_AT_ONCE_MAX - 8999).await;
+        let store = pool.store.clone();
+        let add = engine::task::spawn(async move { store.add(b"k", value(&[1; 9000]), PutOptions::default()).await });
+        time::sleep(STEP).await;
+        assert_eq!(pool.store.get(b"k").await, Ok(None));
+        drop(values);
+        assert_eq!(add.await, Ok(true));
+    });
+}
+
+/// What is only looked at is not read.
+#[test]
+fn a_look_reads_no_value() {
+    run(80, async {
+        let pool = Pool::new(3, 3).await;
+        let options = PutOptions { expiry: None, tag: 7 };
+        pool.store.put_with(b"k", value(&[1; 9000]), options).await.unwrap();
+        pool.store.settle().await;
+        let _values = pool.store.inner.value_bytes.acquire(VALUE_BYTES_AT_ONCE_MAX).await;
+        let shown = Shown { length: 9000, expiry: None, tag: 7 };
+        assert_eq!(pool.host().look(b"k").await, Ok(Some(shown)));
+        assert_eq!(pool.store.look(b"none").await, Ok(None));
+    });
+}
+
 /// Else a member that never answers would be asked for ever more, by gets that another served.
 #[test]
 fn a_fetch_that_outlives_its_get_is_counted() {

@@ -39,6 +39,8 @@ struct Health {
     stale: Cell<bool>,
     /// The last connection on which it was found good.
     connection: Cell<Option<u64>>,
+    /// The connection that was last known to be lost, and since when that is known.
+    lost: Cell<Option<(u64, Instant)>>,
     stragglers: Cell<usize>,
     straggler_bytes: Cell<usize>,
     orphans: Orphans,
@@ -181,9 +183,22 @@ impl Member {
         }
     }
 
+    /// For how long it has been known to have no connection, if it has none now. What was never there is as good as lost for ever.
+    pub(super) fn away_for(&self) -> Option<Duration> {
+        let Some(table) = &self.table else { return Some(Duration::MAX) };
+        if table.namespace().is_connected() {
+            return None;
+        }
+        let (connection, lost) = (table.namespace().epoch(), &self.health.lost);
+        let known = lost.get().filter(|(lost, _)| *lost == connection);
+        let (_, since) = known.unwrap_or((connection, time::now()));
+        lost.set(Some((connection, since)));
+        Some(since.elapsed())
+    }
+
     /// Begins a command; refused at once if it could only fail or wait.
     pub(super) fn begin(self: &Rc<Self>) -> Result<UnderWay, MemberError> {
-        if !self.table.as_ref().is_some_and(|table| table.namespace().is_connected()) {
+        if self.away_for().is_some() {
             return Err(MemberError::Away);
         }
         if self.health.stragglers.get() >= STRAGGLERS_MAX || self.health.straggler_bytes.get() >= STRAGGLER_BYTES_MAX {

@@ -15,6 +15,7 @@ mod background;
 mod ballots;
 mod change;
 mod clean;
+mod clock;
 mod collect;
 mod error;
 mod fetch;
@@ -32,6 +33,7 @@ mod part;
 mod quorum;
 mod rebuild;
 mod repair;
+mod reserve;
 mod room;
 mod round;
 mod scan;
@@ -68,9 +70,10 @@ pub use list::{CURSOR_BITS, LIST_ENTRIES_MAX, ListEntry, ListPage, ScanStep};
 pub use many::KEYS_AT_ONCE_MAX;
 pub use pace::{Progress, ShowProgress};
 pub use repair::{RepairOptions, RepairReport};
+pub use reserve::Reserve;
 pub use scrub::{Difference, Findings, ScrubOptions, ScrubReport};
 pub use usage::{Estimate, Usage};
-pub use value::{CasOutcome, Change, Increment, PutOptions, Versioned};
+pub use value::{CasOutcome, Change, Increment, PutOptions, Shown, Versioned};
 
 /// Within this time an operation is acknowledged or fails. Chosen: longer than a reconnect, shorter than a user's patience.
 pub const OPERATION_TIME_MAX: Duration = Duration::from_secs(10);
@@ -107,6 +110,8 @@ struct Inner {
     incarnation: u64,
     sequence: Cell<u64>,
     operations: Semaphore,
+    /// How long operations wait for members that are known to have no connection.
+    patience: Cell<Duration>,
     /// Keys, by hash, at which a conditional operation is under way.
     turns: Locks,
     reservations: ballots::Reservations,
@@ -208,6 +213,7 @@ impl Store {
                 incarnation: engine::task::random_u64(),
                 sequence: Cell::new(0),
                 operations: Semaphore::new(OPERATIONS_MAX),
+                patience: Cell::new(Duration::MAX),
                 turns: Locks::default(),
                 reservations: ballots::Reservations::default(),
                 #[cfg(test)]
@@ -226,6 +232,22 @@ impl Store {
     /// The pool's map: the newest this host knows.
     pub fn map(&self) -> Rc<Map> {
         self.inner.topology().map.clone()
+    }
+
+    /// From now on an operation waits no longer than this for the members that it needs and that are known to have no connection.
+    /// By default it waits as long as it may take.
+    pub fn set_patience(&self, patience: Duration) {
+        self.inner.patience.set(patience);
+    }
+
+    /// Keys that are known to be in need of repair and wait for it, beside those of members that have missed something.
+    pub fn repair_backlog(&self) -> usize {
+        self.inner.repair.backlog()
+    }
+
+    /// What keeps every operation from being done, if that is known: most of the pool's voters are not connected.
+    pub fn out_of_reach(&self) -> Option<StoreError> {
+        self.inner.out_of_reach(Duration::ZERO)
     }
 
     /// Counters; readable from any thread.
@@ -306,6 +328,22 @@ impl Inner {
         OpId { host: self.incarnation, sequence: self.sequence.get() }
     }
 
+    /// The error of what needs the pool's map confirmed, if too few of its voters have been connected for `patience`.
+    fn out_of_reach(&self, patience: Duration) -> Option<StoreError> {
+        if patience == Duration::MAX {
+            return None;
+        }
+        let topology = self.topology();
+        let is_away = |&index: &usize| topology.members[index].away_for().is_some_and(|away| away >= patience);
+        let voters: Vec<usize> = topology.map.voter_indices().collect();
+        let away: Vec<usize> = voters.iter().copied().filter(is_away).collect();
+        let (connected, needed) = (voters.len() - away.len(), voters.len() / 2 + 1);
+        (connected < needed).then(|| {
+            let reasons: Vec<String> = away.iter().map(|index| format!("member {index}: not connected")).collect();
+            StoreError::OutOfReach { connected, voters: voters.len(), needed, reasons: reasons.join("; ") }
+        })
+    }
+
     /// Notes that a member has missed something.
     fn mark_stale(&self, member: &Member) {
         if !member.set_stale(true) {
@@ -322,6 +360,8 @@ mod adverse_tests;
 #[cfg(test)]
 mod change_tests;
 #[cfg(test)]
+mod clock_tests;
+#[cfg(test)]
 mod conditional_tests;
 #[cfg(test)]
 mod forget_tests;
@@ -335,6 +375,8 @@ mod long_tests;
 mod lost_tests;
 #[cfg(test)]
 mod outcome_tests;
+#[cfg(test)]
+mod reach_tests;
 #[cfg(test)]
 mod repair_tests;
 #[cfg(test)]

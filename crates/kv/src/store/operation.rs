@@ -9,10 +9,13 @@ use engine::time::{self, Instant};
 
 use super::ballots::{Ballots, Effect, Purpose};
 use super::error::StoreError;
+use super::fetch::Gone;
+use super::member::Member;
+use super::reserve::Reserve;
 use super::room::get_as_it_is;
 use super::round::{Answer, Majority, Round, is_value};
 use super::topology::Topology;
-use super::value::{Change, PutOptions, Versioned};
+use super::value::{Change, PutOptions, Shown, Versioned};
 use super::{Inner, OPERATION_TIME_MAX, Store, count};
 use crate::table::{Found, Record, Request};
 use crate::types::{Ballot, Key, OpId, Timestamp, VALUE_BYTES_MAX};
@@ -37,12 +40,35 @@ impl Store {
     /// A value that has ended by this host's clock is deleted first. So clocks, right or wrong, decide when a key ends, and
     /// no two readers ever disagree on whether it has.
     pub fn get_versioned<'a>(&'a self, key: &'a [u8]) -> LocalFuture<'a, Result<Option<Versioned>, StoreError>> {
+        self.get_reserving(key, None)
+    }
+
+    /// The same where `room` is asked before the value is read.
+    pub fn get_reserving<'a>(
+        &'a self,
+        key: &'a [u8],
+        room: Option<Rc<dyn Reserve>>,
+    ) -> LocalFuture<'a, Result<Option<Versioned>, StoreError>> {
+        Box::pin(async move {
+            let inner = &self.inner;
+            let key = inner.key(key)?;
+            let _permit = inner.operations.acquire(1).await;
+            let (start, course) = (time::now(), Course::reserving(room));
+            let operation = inner.on_newest(async |pool| get(inner, &pool, &key, &course).await);
+            let result = inner.within(start, &course, operation).await;
+            inner.finish(&result, &inner.stats.gets, &inner.stats.get_time, start);
+            result
+        })
+    }
+
+    /// What `key` holds, without its bytes: they are read only where a majority does not agree on them. Linearizable.
+    pub fn look<'a>(&'a self, key: &'a [u8]) -> LocalFuture<'a, Result<Option<Shown>, StoreError>> {
         Box::pin(async move {
             let inner = &self.inner;
             let key = inner.key(key)?;
             let _permit = inner.operations.acquire(1).await;
             let (start, course) = (time::now(), Course::default());
-            let operation = inner.on_newest(async |pool| get(inner, &pool, &key, &course).await);
+            let operation = inner.on_newest(async |pool| look(inner, &pool, &key, &course).await);
             let result = inner.within(start, &course, operation).await;
             inner.finish(&result, &inner.stats.gets, &inner.stats.get_time, start);
             result
@@ -107,15 +133,33 @@ pub(super) struct Course {
     changing: Cell<bool>,
     /// An earlier one was, and its outcome is open.
     changed: Cell<bool>,
+    /// Who is asked before a value is read.
+    room: Option<Rc<dyn Reserve>>,
 }
 
 impl Default for Course {
     fn default() -> Course {
-        Course { round: RefCell::new(None), changing: Cell::new(false), changed: Cell::new(false) }
+        Course::reserving(None)
     }
 }
 
 impl Course {
+    /// The course of an operation that asks `room` before it reads a value.
+    pub(super) fn reserving(room: Option<Rc<dyn Reserve>>) -> Course {
+        Course { round: RefCell::new(None), changing: Cell::new(false), changed: Cell::new(false), room }
+    }
+
+    /// The value that `holders` speak of, once there is room for it.
+    pub(super) async fn fetch(&self, round: &Round, holders: Vec<(Rc<Member>, Found)>) -> Result<Option<Value>, Gone> {
+        let length = holders.first().and_then(|(_, found)| found.content.value_len()).unwrap_or(0);
+        if let Some(wait) = self.room.as_ref().and_then(|room| room.reserve(length)) {
+            // What waits for others must hold nothing that they may wait for.
+            round.let_go();
+            wait.await;
+        }
+        round.fetch(holders).await
+    }
+
     /// Begins a round; that of an earlier try ends.
     pub(super) fn begin(&self, inner: &Rc<Inner>, pool: &Rc<Topology>, key: &Key) -> Rc<Round> {
         self.begin_put(inner, pool, key, None)
@@ -142,7 +186,7 @@ impl Course {
                 && !self.changed.get()
                 && let Some(map_changed) = round.map_changed()
             {
-                round.hear_all().await;
+                round.hear_all(|slot| slot.outcome.is_some()).await;
                 if round.is_refused_by_all() {
                     self.withdraw();
                     return Err(map_changed);
@@ -225,6 +269,21 @@ async fn get(
     }
 }
 
+/// A get that wants no bytes.
+async fn look(inner: &Rc<Inner>, pool: &Rc<Topology>, key: &Key, course: &Course) -> Result<Option<Shown>, StoreError> {
+    let round = course.begin(inner, pool, key);
+    let majority = round.majority().await?;
+    if let (Majority::Agreed(slots), now) = (&majority, inner.unix_millis())
+        && let Some((_, shown)) = round.found(slots).first()
+        && !shown.is_expired(now)
+    {
+        return Ok(Shown::new(shown));
+    }
+    drop(round);
+    let found = get(inner, pool, key, course).await?;
+    Ok(found.map(|found| Shown { length: found.value.len(), expiry: found.expiry, tag: found.tag }))
+}
+
 /// A get that has a majority hold what it returns.
 async fn get_settled(
     inner: &Rc<Inner>,
@@ -245,7 +304,7 @@ async fn get_settled(
             // Where it was dropped and where it was not, it says the same.
             return Ok(None);
         }
-        if let Ok(value) = round.fetch(found).await {
+        if let Ok(value) = course.fetch(&round, found).await {
             let versioned = value.clone().map(|value| Versioned::new(&shown, value));
             if matches!(majority, Majority::Agreed(_)) {
                 return Ok(versioned);

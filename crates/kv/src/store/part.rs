@@ -121,9 +121,10 @@ impl Drop for Part {
 }
 
 impl Slot {
-    /// Whether it may still do what it has not done.
-    pub(super) fn may_yet(&self) -> bool {
-        self.outcome.is_none() && self.failure.as_ref().is_none_or(MemberError::is_transient)
+    /// Whether it may still do what it has not done; one that has lost its connection, within `patience` of that.
+    pub(super) fn may_yet(&self, patience: Duration) -> bool {
+        let comes_back = || self.member.away_for().is_none_or(|away| away <= patience);
+        self.outcome.is_none() && self.failure.as_ref().is_none_or(|failure| failure.is_transient() && comes_back())
     }
 }
 

@@ -92,6 +92,11 @@ impl RepairReport {
 }
 
 impl RepairState {
+    /// Keys that wait to be repaired by themselves.
+    pub(super) fn backlog(&self) -> usize {
+        self.damaged.borrow().len()
+    }
+
     /// A copy of the value of `key` is damaged. What is beyond the bound is left to the scrub.
     pub(super) fn note(&self, key: &Key) {
         let mut damaged = self.damaged.borrow_mut();
@@ -117,7 +122,7 @@ impl Store {
         let topology = inner.topology();
         for key in keys {
             let Ok(key) = inner.key(&key) else { continue };
-            work.extend(Work::look(&topology, key, true, inner.unix_millis()).await);
+            work.extend(Work::look(&topology, key, true, inner.settled_millis()).await);
         }
         carry_out(inner, work, &Pace::new(options.bytes_per_second, None), &mut report).await;
         Some(report)
@@ -128,6 +133,7 @@ impl Store {
         Box::pin(async move {
             let mut report = RepairReport::default();
             let pace = Pace::new(options.bytes_per_second, options.progress.clone());
+            self.inner.note_clock().await;
             pace.begin("repair");
             let damaged = self.walk(options.check_values, &pace, &mut report).await;
             if !damaged.is_empty() {
@@ -185,7 +191,7 @@ async fn equalise(
     report: &mut RepairReport,
 ) -> Seen {
     let seen = topology.see(stretch, |_| true, pace).await;
-    let (mut work, now) = (Vec::new(), inner.unix_millis());
+    let (mut work, now) = (Vec::new(), inner.settled_millis());
     for (member, answered) in seen.answered.iter().enumerate() {
         if !answered && !report.unreachable.contains(&member) {
             report.unreachable.push(member);
@@ -332,7 +338,7 @@ async fn repair_key(inner: &Rc<Inner>, mut work: Work, pace: &Pace, report: &mut
             return;
         }
         let before = work.timestamp;
-        let looked = Work::look(&inner.topology(), work.key.clone(), work.check_values, inner.unix_millis()).await;
+        let looked = Work::look(&inner.topology(), work.key.clone(), work.check_values, inner.settled_millis()).await;
         let Some(newer) = looked else { return };
         work = newer;
         if work.timestamp == before {

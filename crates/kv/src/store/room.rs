@@ -58,7 +58,7 @@ pub(super) async fn get_as_it_is(
             // To say that it has ended takes a delete.
             return Err(full);
         }
-        if let Ok(value) = round.fetch(found).await {
+        if let Ok(value) = course.fetch(&round, found).await {
             return Ok(value.map(|value| Versioned::new(&shown, value)));
         }
     }
@@ -119,7 +119,8 @@ impl Round {
 
     /// Whether no majority can place the value any more.
     fn is_roomless(&self) -> bool {
-        !self.shared.is_met(|slot| is_placed(slot) || (!is_full(slot) && slot.may_yet()))
+        let patience = self.patience();
+        !self.shared.is_met(|slot| is_placed(slot) || (!is_full(slot) && slot.may_yet(patience)))
     }
 
     fn no_room(&self) -> StoreError {
@@ -138,7 +139,8 @@ impl Round {
 
     /// Whether all members have answered the read, or will not.
     fn is_answered(&self) -> bool {
-        self.shared.slots.borrow().iter().all(|slot| slot.found.is_some() || !slot.may_yet())
+        let patience = self.patience();
+        self.shared.slots.borrow().iter().all(|slot| slot.found.is_some() || !slot.may_yet(patience))
     }
 
     /// The slots that show what can be answered although no majority holds it exactly.

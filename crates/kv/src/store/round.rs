@@ -136,17 +136,25 @@ impl Round {
 
     /// Waits until a majority has reported. Prefers a majority that agrees, if the replies at hand contain one.
     pub(super) async fn majority(&self) -> Result<Majority, StoreError> {
+        let patience = self.patience();
         let judge = || {
             if let Some(changed) = self.map_changed() {
-                return Some(Err(changed));
+                return Some(Err(Some(changed)));
             }
             if let Some(majority) = self.judge() {
                 return Some(Ok(majority));
             }
-            let hopeless = !self.shared.is_met(|slot| slot.found.is_some() || slot.may_yet());
-            hopeless.then(|| Err(self.unavailable(false)))
+            let hopeless = !self.shared.is_met(|slot| slot.found.is_some() || slot.may_yet(patience));
+            hopeless.then(|| Err(None))
         };
-        let majority = self.until(judge).await;
+        let majority = match self.until(judge).await {
+            Ok(majority) => Ok(majority),
+            Err(Some(changed)) => Err(changed),
+            Err(None) => {
+                self.hear_all(|slot| slot.found.is_some()).await;
+                self.judge().ok_or_else(|| self.unavailable(false))
+            }
+        };
         if majority.is_err() {
             self.let_go();
         }
@@ -159,6 +167,11 @@ impl Round {
             self.let_go();
         }
         fetch(&self.shared.store, &self.shared.key, holders).await
+    }
+
+    /// How long it waits for a member that has lost its connection.
+    pub(super) fn patience(&self) -> Duration {
+        self.shared.store.patience.get()
     }
 
     /// The error of an operation that has met a seal before it had anything of its own stored.
@@ -252,6 +265,7 @@ impl Round {
             shared.slots.borrow_mut().iter_mut().for_each(|slot| slot.found = None);
         }
         self.turn_to(Asked::Do(Rc::new(request)));
+        let patience = self.patience();
         let done = |slot: &Slot| slot.outcome.is_some_and(|outcome| !matches!(outcome, Outcome::Refused(_)));
         let judge = || {
             if shared.is_met(done) {
@@ -260,19 +274,25 @@ impl Round {
             if let Some(ballot) = shared.refusal() {
                 return Some(Ok(Answer::Refused(ballot)));
             }
-            let hopeless = !shared.is_met(|slot| done(slot) || slot.may_yet());
-            hopeless.then(|| Err(self.failed()))
+            let hopeless = !shared.is_met(|slot| done(slot) || slot.may_yet(patience));
+            hopeless.then(|| Err(()))
         };
-        let answer = self.until(judge).await;
+        let answer = match self.until(judge).await {
+            Ok(answer) => Ok(answer),
+            Err(()) => {
+                self.hear_all(|slot| slot.outcome.is_some()).await;
+                if shared.is_met(done) { Ok(Answer::Done) } else { Err(self.failed()) }
+            }
+        };
         if !matches!(answer, Ok(Answer::Done)) {
             self.let_go();
         }
         answer
     }
 
-    /// Waits a little for what the others say to the request asked last, of which a majority is out of reach.
-    pub(super) async fn hear_all(&self) {
-        let told = |slot: &Slot| slot.outcome.is_some() || slot.failure.is_some();
+    /// Waits a little for what the others say, of which a majority is out of reach.
+    pub(super) async fn hear_all(&self, did: impl Fn(&Slot) -> bool) {
+        let told = |slot: &Slot| did(slot) || slot.failure.is_some();
         let all = || self.shared.slots.borrow().iter().all(told).then_some(());
         let _elapsed = time::timeout(LAST_WORD, self.until(all)).await;
     }
@@ -292,7 +312,8 @@ impl Round {
         let full = |slot: &Slot| slot.failure.as_ref().is_some_and(MemberError::is_out_of_space);
         if slots.iter().any(full) {
             let outcome_unknown = !self.is_refused_by_all();
-            return StoreError::OutOfSpace { outcome_unknown, reasons: reasons(&slots) };
+            let reasons = reasons(&slots, |slot| slot.outcome.is_some());
+            return StoreError::OutOfSpace { outcome_unknown, reasons };
         }
         drop(slots);
         self.unavailable(true)
@@ -301,13 +322,13 @@ impl Round {
     /// The error of an operation that has found no majority.
     pub(super) fn unavailable(&self, outcome_unknown: bool) -> StoreError {
         let slots = self.shared.slots.borrow();
-        let did = |slot: &&Slot| if outcome_unknown { slot.outcome.is_some() } else { slot.found.is_some() };
+        let did = |slot: &Slot| if outcome_unknown { slot.outcome.is_some() } else { slot.found.is_some() };
         StoreError::Unavailable {
-            answered: slots.iter().filter(did).count(),
+            answered: slots.iter().filter(|slot| did(slot)).count(),
             replicas: slots.len(),
             needed: self.shared.quorum.needed(),
             outcome_unknown,
-            reasons: reasons(&slots),
+            reasons: reasons(&slots, did),
         }
     }
 }
@@ -327,10 +348,11 @@ impl Drop for Round {
     }
 }
 
-fn reasons(slots: &[Slot]) -> String {
+/// What is with those who did not do what was asked, for people.
+fn reasons(slots: &[Slot], did: impl Fn(&Slot) -> bool) -> String {
     let reason = |slot: &Slot| {
         let failure = slot.failure.as_ref().map_or("no answer in time".into(), ToString::to_string);
-        (slot.outcome.is_none()).then(|| format!("member {}: {failure}", slot.member.index))
+        (!did(slot)).then(|| format!("member {}: {failure}", slot.member.index))
     };
     slots.iter().filter_map(reason).collect::<Vec<_>>().join("; ")
 }

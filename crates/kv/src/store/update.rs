@@ -8,6 +8,7 @@ use engine::time;
 use super::ballots::{Ballots, Effect, Purpose};
 use super::error::StoreError;
 use super::operation::Course;
+use super::reserve::Reserve;
 use super::round::Majority;
 use super::topology::Topology;
 use super::value::{CasOutcome, Change, Increment, PutOptions, Versioned};
@@ -27,12 +28,23 @@ impl Store {
         key: &[u8],
         decide: impl FnMut(Option<&Versioned>) -> Change<R>,
     ) -> Result<R, StoreError> {
-        Ok(self.update_versioned(key, decide).await?.result)
+        self.update_reserving(key, None, decide).await
+    }
+
+    /// The same where `room` is asked before the value is read of which `decide` makes another.
+    pub async fn update_reserving<R>(
+        &self,
+        key: &[u8],
+        room: Option<Rc<dyn Reserve>>,
+        decide: impl FnMut(Option<&Versioned>) -> Change<R>,
+    ) -> Result<R, StoreError> {
+        Ok(self.update_versioned(key, room, decide).await?.result)
     }
 
     async fn update_versioned<R>(
         &self,
         key: &[u8],
+        room: Option<Rc<dyn Reserve>>,
         mut decide: impl FnMut(Option<&Versioned>) -> Change<R>,
     ) -> Result<Effect<R>, StoreError> {
         // The result of every attempt. Below, an attempt has but the number of its result, so that all of that is compiled once.
@@ -43,20 +55,21 @@ impl Store {
                 results.len() - 1
             })
         };
-        let Effect { result: number, version, timestamp } = self.update_numbered(key, &mut numbered).await?;
+        let Effect { result: number, version, timestamp } = self.update_numbered(key, room, &mut numbered).await?;
         Ok(Effect { result: results.swap_remove(number), version, timestamp })
     }
 
     fn update_numbered<'a>(
         &'a self,
         key: &'a [u8],
+        room: Option<Rc<dyn Reserve>>,
         decide: &'a mut dyn FnMut(Option<&Versioned>) -> Change<usize>,
     ) -> LocalFuture<'a, Result<Effect<usize>, StoreError>> {
         Box::pin(async move {
             let inner = &self.inner;
             let key = inner.key(key)?;
             let _permit = inner.operations.acquire(1).await;
-            let (start, course) = (time::now(), Course::default());
+            let (start, course) = (time::now(), Course::reserving(room));
             let operation = async {
                 // One at a time of this host: they would only refuse each other. (By hash: strangers that share one wait, too.)
                 let _turn = inner.turns.lock(key.hash().home).await;
@@ -101,7 +114,7 @@ impl Store {
             Some(found) if found.version == version => Change::Put { value: value.clone(), options, result: None },
             other => Change::Keep(Some(other.map(|other| other.version))),
         };
-        let effect = self.update_versioned(key, decide).await?;
+        let effect = self.update_versioned(key, None, decide).await?;
         Ok(match effect.result {
             None => CasOutcome::Stored(effect.version),
             Some(other) => CasOutcome::Changed(other),
@@ -191,7 +204,7 @@ async fn update<R: Clone>(
         let found = round.found(slots);
         if let Some((_, shown)) = found.first().cloned()
             && !shown.is_expired(inner.unix_millis())
-            && let Ok(value) = round.fetch(found).await
+            && let Ok(value) = course.fetch(&round, found).await
         {
             let versioned = value.map(|value| Versioned::new(&shown, value));
             match (decide(versioned.as_ref()), &versioned) {

@@ -33,6 +33,24 @@ pub struct Versioned {
     pub tag: u32,
 }
 
+/// What a key holds, without its bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shown {
+    /// Bytes of the value.
+    pub length: usize,
+    /// When it ends, in Unix milliseconds; `None`: never.
+    pub expiry: Option<u64>,
+    /// What it is, as it was put.
+    pub tag: u32,
+}
+
+impl Shown {
+    pub(super) fn new(found: &Found) -> Option<Shown> {
+        let length = found.content.value_len()?;
+        Some(Shown { length, expiry: (found.expiry != 0).then_some(found.expiry), tag: found.tag })
+    }
+}
+
 impl Versioned {
     pub(super) fn new(found: &Found, value: Value) -> Versioned {
         Versioned {

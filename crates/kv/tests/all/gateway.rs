@@ -11,7 +11,14 @@ use kv::resp::{Gateway, GatewayStats, Shared};
 
 /// A gateway over memory on a free port, which accepts until the world ends.
 fn start(connections_max: usize) -> (Rc<Gateway<MemoryBackend>>, std::net::SocketAddr, Arc<Shared>) {
-    let shared = Arc::new(Shared::default());
+    start_with(connections_max, Shared::default())
+}
+
+fn start_with(
+    connections_max: usize,
+    shared: Shared,
+) -> (Rc<Gateway<MemoryBackend>>, std::net::SocketAddr, Arc<Shared>) {
+    let shared = Arc::new(shared);
     let gateway = Rc::new(Gateway::new(Rc::default(), shared.clone(), connections_max));
     let listener = TcpListener::bind("127.0.0.1:0".parse().expect("an address")).expect("a free port");
     let address = listener.local_addr();
@@ -70,10 +77,73 @@ fn conversation_on_the_kernel() {
 
 #[test]
 fn conversation_in_the_simulated_world() {
-    let world = engine::sim::World::new(7, engine::sim::SimConfig::default());
+    simulated(conversation());
+}
+
+/// Time passes at once where nothing happens.
+fn simulated(main: impl Future<Output = ()> + 'static) {
+    let config =
+        engine::sim::SimConfig { virtual_time_max: Duration::from_secs(3600), ..engine::sim::SimConfig::default() };
+    let world = engine::sim::World::new(7, config);
     let node = world.node("gateway");
-    let running = world.spawn_on(node, conversation());
-    world.run_until(running).expect("not stalled");
+    let running = world.spawn_on(node, main);
+    world.run_until(running).unwrap_or_else(|stalled| panic!("{:?} at {:?}", stalled.reason, stalled.at));
+}
+
+/// Two that said nothing had the places of a gateway of two for ever.
+#[test]
+fn who_gives_no_password_in_time_leaves_the_place_to_others() {
+    simulated(async {
+        let (_gateway, address, _) = start_with(2, Shared::new(Some(fabric::secret::Secret::new(b"secret".to_vec()))));
+        let _silent = [TcpStream::connect(address).await, TcpStream::connect(address).await];
+        let patient = async {
+            loop {
+                let stream = TcpStream::connect(address).await.expect("connected");
+                let mut batch = SendBatch::new();
+                batch.head(b"AUTH secret\r\n");
+                // One that is refused may be gone already.
+                let sent = stream.send(batch).await.0;
+                let (received, buf) = stream.recv(Buf::with_capacity(100)).await;
+                if sent.is_ok() && received.is_ok() && &buf[..] == b"+OK\r\n" {
+                    return stream;
+                }
+                time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        let known = time::timeout(Duration::from_secs(12), patient).await.expect("a place came free");
+        // Who is known may be silent.
+        time::sleep(Duration::from_secs(600)).await;
+        send(&known, b"PING\r\n").await;
+        assert_eq!(receive(&known, 7).await, b"+PONG\r\n");
+    });
+}
+
+/// What peers send takes memory too: more of them than there is room for, who don't go on, give way to those who do.
+#[test]
+fn commands_on_their_way_are_bounded_and_one_that_stalls_gives_way() {
+    simulated(async {
+        let (_gateway, address, _) = start(16);
+        let mut stalled = Vec::new();
+        for _ in 0..4 {
+            let stream = TcpStream::connect(address).await.expect("connected");
+            send(&stream, b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$67000000\r\nbegin").await;
+            stalled.push(stream);
+        }
+        time::sleep(Duration::from_secs(1)).await;
+        let other = TcpStream::connect(address).await.expect("connected");
+        send(&other, b"SET short x\r\n").await;
+        assert_eq!(receive(&other, 5).await, b"+OK\r\n");
+        let begun = time::now();
+        let value = vec![b'v'; 4_000_000];
+        send(&other, b"*3\r\n$3\r\nSET\r\n$1\r\nl\r\n$4000000\r\n").await;
+        send(&other, &[&value[..], b"\r\n"].concat()).await;
+        assert_eq!(receive(&other, 5).await, b"+OK\r\n");
+        let waited = begun.elapsed();
+        assert!((2..10).contains(&waited.as_secs()), "it was taken after {waited:?}");
+        for stream in &stalled {
+            assert!(stream.recv(Buf::with_capacity(1)).await.0.is_ok_and(|bytes| bytes == 0), "it is still there");
+        }
+    });
 }
 
 #[test]

@@ -130,7 +130,10 @@ fn serve<S: Served>(
                     listening: None,
                     addresses: Vec::new(),
                     unix_socket: args.unix_socket.clone(),
-                    metrics: args.metrics.map(|address| metrics::serve(address, registry)).transpose()?,
+                    metrics: args
+                        .metrics
+                        .map(|address| metrics::serve(address, registry, metrics::always()))
+                        .transpose()?,
                     memory_mib: args.memory_limit,
                     threads,
                     flash: flash.clone(),

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use engine::time;
 use hdrhistogram::Histogram;
 use kv::resp::reply::Reply;
-use kv::resp::{Backend, Change, Entry, Failure, ScanPage};
+use kv::resp::{Backend, Change, Entry, Failure, Look, Room, ScanPage};
 use serde::Serialize;
 
 /// Longest time that is told apart: an hour, in microseconds.
@@ -84,11 +84,15 @@ fn record(histogram: &RefCell<Histogram<u64>>, since: time::Instant) {
 }
 
 impl<B: Backend> Backend for Timed<B> {
-    async fn entry(&self, key: &[u8]) -> Result<Option<Entry>, Failure> {
+    async fn entry(&self, key: &[u8], room: Room) -> Result<Option<Entry>, Failure> {
         let since = time::now();
-        let result = self.inner.entry(key).await;
+        let result = self.inner.entry(key, room).await;
         record(&self.gets, since);
         result
+    }
+
+    async fn look(&self, key: &[u8]) -> Result<Option<Look>, Failure> {
+        self.inner.look(key).await
     }
 
     async fn put_entry(&self, key: &[u8], entry: Entry) -> Result<(), Failure> {
@@ -102,8 +106,13 @@ impl<B: Backend> Backend for Timed<B> {
         self.inner.delete(key).await
     }
 
-    async fn update(&self, key: &[u8], decide: impl FnMut(Option<&Entry>) -> Change) -> Result<Reply, Failure> {
-        self.inner.update(key, decide).await
+    async fn update(
+        &self,
+        key: &[u8],
+        room: Room,
+        decide: impl FnMut(Option<&Entry>) -> Change,
+    ) -> Result<Reply, Failure> {
+        self.inner.update(key, room, decide).await
     }
 
     async fn scan(&self, cursor: u64, count: usize) -> Result<ScanPage, Failure> {

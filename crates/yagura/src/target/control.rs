@@ -5,8 +5,7 @@
 //! the other. A new verb is a variant of [`Request`], an arm of [`perform`], and its flags in `cli::target`.
 
 use std::io::ErrorKind;
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -132,15 +131,11 @@ pub fn serve(path: &Path) -> Result<(Socket, MailReceiver<Job>), Failure> {
 /// A socket that nobody serves any more is replaced; one that is in use, and any other file, is left alone.
 fn bind(path: &Path) -> Result<UnixListener, Failure> {
     let refused = |sentence: String| Failure::refused(format!("--control {}: {sentence}", path.display()));
-    if let Ok(found) = std::fs::symlink_metadata(path) {
-        if !found.file_type().is_socket() {
-            return Err(refused("exists, and is no socket; choose another path".into()));
-        }
-        if UnixStream::connect(path).is_ok() {
-            return Err(refused("in use by another process; stop it first, or choose another path".into()));
-        }
-        std::fs::remove_file(path).map_err(|error| refused(format!("cannot be replaced: {error}")))?;
-    }
+    engine::net::remove_stale_socket(path).map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => refused("exists, and is no socket; choose another path".into()),
+        ErrorKind::AddrInUse => refused("in use by another process; stop it first, or choose another path".into()),
+        _ => refused(format!("is there, and cannot be replaced: {error}; choose another path")),
+    })?;
     listen_privately(path).map_err(|error| match error.kind() {
         ErrorKind::NotFound => refused("its directory does not exist; make it first".into()),
         _ => refused(error.to_string()),

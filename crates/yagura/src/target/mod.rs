@@ -224,7 +224,7 @@ fn ready(
     if let Some(address) = args.serving.metrics {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(metrics::TargetMetrics(target.stats())));
-        metrics_at = Some(metrics::serve(address, registry)?);
+        metrics_at = Some(metrics::serve(address, registry, metrics::always())?);
     }
     let served = |(port, listener): &(&PlannedPort, TcpListener)| ServedPort {
         id: port.config.id.0,

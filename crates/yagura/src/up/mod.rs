@@ -22,11 +22,12 @@ use serde::Serialize;
 use crate::cli::UpArgs;
 use crate::client::Way;
 use crate::exit::Failure;
+use crate::gateway::RECONNECT_TIME_MAX;
 use crate::race::{First, first_of};
 use crate::stop::Reason;
 use crate::supervise::{News, NodeSpec, Supervisor};
 use crate::tree::Tree;
-use crate::{client, metrics, output, reactors, stop};
+use crate::{client, descriptors, metrics, output, reactors, stop};
 use state::State;
 
 /// How long the nodes may take to serve at the start. Opening a member takes milliseconds; a busy machine takes its time.
@@ -131,7 +132,9 @@ async fn serve(
     let running = Running { supervisor, news, store };
     let repairer = running.store.start_repairer(RepairerOptions { at_start: !created, bytes_per_second: None });
     let shared = Arc::new(Shared::default());
-    let gateway = Rc::new(running.store.gateway(shared.clone(), CONNECTIONS_MAX));
+    running.store.set_patience(RECONNECT_TIME_MAX);
+    let clients = descriptors::clients(&running.store, 1, CONNECTIONS_MAX);
+    let gateway = Rc::new(running.store.gateway(shared.clone(), clients));
     let listener = listen(args.listen)?;
     let mut ready = Ready {
         gateway: listener.local_addr(),
@@ -144,13 +147,17 @@ async fn serve(
         let member = State::member(&args.data, index).display().to_string();
         ready.nodes.push(NodeReady { address: *address, member, pid: pids.get(index).copied().flatten() });
     }
+    let mut watching = None;
     if let Some(address) = args.metrics {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(metrics::GatewayMetrics(shared)));
         let stores = metrics::StoreMetrics::default();
         stores.add(running.store.stats());
         registry.register_collector(Box::new(stores));
-        ready.metrics = Some(metrics::serve(address, registry)?);
+        let pool = metrics::PoolMetrics::default();
+        watching = Some(pool.watch(&running.store));
+        registry.register_collector(Box::new(pool.clone()));
+        ready.metrics = Some(metrics::serve(address, registry, pool.ready())?);
     }
     let accepting = gateway.clone();
     let accepting = task::spawn(async move { accepting.accept(&listener, &[]).await });
@@ -172,7 +179,7 @@ async fn serve(
     }
     drop(accepting);
     gateway.stop().await;
-    drop(repairer);
+    drop((repairer, watching));
     crate::kv::settle(&running.store).await;
     match drilled {
         Some(summary) if args.once => summary.verdict(),

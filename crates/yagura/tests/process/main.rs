@@ -9,6 +9,7 @@ mod hostile;
 mod management;
 mod membership;
 mod nodes;
+mod operator;
 #[path = "../../../cache/tests/all/port.rs"]
 mod port;
 mod redis;

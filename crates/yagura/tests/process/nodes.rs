@@ -4,16 +4,16 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::TcpStream;
 use std::path::Path;
 
-use crate::support::{PATIENCE, Server, http_get, make_tree, run, yagura};
+use crate::support::{PATIENCE, Server, http_get, http_status, make_tree, run, yagura};
 
-fn node(directory: &Path, name: &str, size: &str) -> Server {
+pub fn node(directory: &Path, name: &str, size: &str) -> Server {
     let nqn = format!("--nqn=nqn.2026-11.io.yagura:test-{name}");
     let namespace = format!("--namespace=file={},size={size}", directory.join(name).display());
     Server::start(&["target", "--listen=127.0.0.1:0", &nqn, &namespace])
 }
 
 /// Three nodes in files, not yet a pool.
-fn three(directory: &Path, size: &str) -> Vec<Server> {
+pub fn three(directory: &Path, size: &str) -> Vec<Server> {
     ["a", "b", "c"].into_iter().map(|name| node(directory, name, size)).collect()
 }
 
@@ -22,7 +22,7 @@ fn addresses(nodes: &[Server]) -> Vec<String> {
 }
 
 /// Makes a pool of the nodes; the arguments that name it.
-fn create(nodes: &[Server], more: &[&str]) -> String {
+pub fn create(nodes: &[Server], more: &[&str]) -> String {
     let members: Vec<String> = addresses(nodes).iter().map(|address| format!("--member={address}")).collect();
     let mut arguments = vec!["pool", "create"];
     arguments.extend(members.iter().map(String::as_str));
@@ -132,7 +132,7 @@ fn metrics_are_what_prometheus_reads() {
     let server = Server::start(&["target", "--listen=127.0.0.1:0", "--namespace=memory=16M", "--metrics=127.0.0.1:0"]);
     let address = server.address("listening").to_string();
     assert_eq!(run(&["nvme", "write", &address, "--pattern=1", "--length=64K"]).0, 0);
-    let text = http_get(server.address("metrics"), "/metrics");
+    let (_, text) = http_status(server.address("metrics"), "/metrics", "Accept: application/openmetrics-text\r\n");
     let mut last: Option<(String, f64)> = None;
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let (name, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("no value in {line:?}"));

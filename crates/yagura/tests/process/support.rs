@@ -233,14 +233,21 @@ impl Redis {
 
 /// The body of `http://address/path`.
 pub fn http_get(address: SocketAddr, path: &str) -> String {
+    let (status, body) = http_status(address, path, "");
+    assert_eq!(status, 200, "{body}");
+    body
+}
+
+/// The same with these headers, whatever the status.
+pub fn http_status(address: SocketAddr, path: &str, headers: &str) -> (u16, String) {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE).expect("connected");
     stream.set_read_timeout(Some(PATIENCE)).expect("set");
-    stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).expect("sent");
+    stream.write_all(format!("GET {path} HTTP/1.0\r\n{headers}\r\n").as_bytes()).expect("sent");
     let mut text = String::new();
     stream.read_to_string(&mut text).expect("received");
     let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
-    assert!(head.starts_with("HTTP/1.0 200"), "{head}");
-    body.to_string()
+    let status = head.strip_prefix("HTTP/1.0 ").and_then(|rest| rest.get(..3)?.parse().ok());
+    (status.unwrap_or_else(|| panic!("{head}")), body.to_string())
 }
 
 /// A small tree of files of all kinds of lengths, the same every time. Returns how many files and bytes.

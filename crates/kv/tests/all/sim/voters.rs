@@ -116,6 +116,10 @@ impl MapSource for Voters {
         Box::pin(self.agree(move |map| if map.epoch == epoch { map.raise_epoch() } else { map.clone() }))
     }
 
+    fn note_clock(&self, before: u64, now_ms: u64) -> LocalFuture<'_, Result<Map, String>> {
+        Box::pin(self.agree(move |map| map.note_clock(before, now_ms)))
+    }
+
     fn note_swept(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {
         Box::pin(async move {
             let noted = self.proposer().note_swept(&self.known(), epoch).await;

@@ -1,0 +1,375 @@
+//! What the connections of one thread may hold of the memory, whatever their peers do.
+//!
+//! Invariants:
+//! - A value is read, made or copied only once there is room for all that becomes of it, replies included; the room is given back
+//!   when the last byte of the reply has been sent.
+//! - Who waits for room holds none: a job asks once, before it holds a value. A job of several values takes what is free; where
+//!   that is not enough it gives all back, and waits for as much as it may hold at most. Else four `MGET`s with a value each would
+//!   wait for each other.
+//! - Of one connection a later job takes room before an earlier one only while there is enough for any command beside it: its reply
+//!   has to wait for the earlier one's (`turn`).
+//! - Commands on their way have room of their own, and jobs hold it while they wait for the other: never the other way round.
+//! - Short values have a part of their own: who does not read long replies keeps nobody from those.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use engine::sync::{Notify, Permit, Semaphore};
+use engine::task::LocalFuture;
+
+use super::hash::{FIELD_HEAD_BYTES, FIELDS_MAX};
+use super::turn::Turn;
+use super::{COMMANDS_BYTES_MAX, LONG_BYTES_MAX, REPLY_BYTES_MAX, SHORT_BYTES_MAX, SHORT_VALUE_BYTES_MAX};
+use crate::store::Reserve;
+use crate::types::VALUE_BYTES_MAX;
+
+/// What one field of a hash costs beside its bytes, while it is changed or its reply is made. Derived: two replies, two slices, two
+/// allocations, or its node in a map.
+const FIELD_COST: usize = 160;
+/// What a key of a listing costs beside its bytes. Derived: a node in a set, and an allocation.
+pub(super) const LISTED_COST: usize = 64;
+/// What a job of several values takes at once, at least. Guessed: that of ten short ones.
+const STEP_BYTES: usize = 4 << 10;
+
+/// The room of one thread's connections.
+#[derive(Clone)]
+pub struct Budget {
+    short: Semaphore,
+    long: Semaphore,
+    commands: Semaphore,
+}
+
+impl Default for Budget {
+    fn default() -> Budget {
+        Budget {
+            short: Semaphore::new(SHORT_BYTES_MAX),
+            long: Semaphore::new(LONG_BYTES_MAX),
+            commands: Semaphore::new(COMMANDS_BYTES_MAX),
+        }
+    }
+}
+
+impl Budget {
+    /// The part that `bytes` come from, and as many of them as it ever has.
+    fn part(&self, bytes: usize) -> (&Semaphore, usize) {
+        if bytes <= SHORT_VALUE_BYTES_MAX { (&self.short, bytes) } else { (&self.long, bytes.min(LONG_BYTES_MAX)) }
+    }
+
+    /// Room for `bytes` of values, if there is now.
+    pub fn try_take(&self, bytes: usize) -> Option<Permit> {
+        let (part, bytes) = self.part(bytes);
+        part.try_acquire(bytes)
+    }
+
+    /// The same where `turn` has come, or there is enough left for whoever's has.
+    fn try_take_at(&self, bytes: usize, turn: &Turn) -> Option<Permit> {
+        let (part, _) = self.part(bytes);
+        let dearest = if bytes <= SHORT_VALUE_BYTES_MAX { SHORT_VALUE_BYTES_MAX } else { DEAREST };
+        if part.available() < bytes.saturating_add(dearest) && !turn.has_come() {
+            return None;
+        }
+        self.try_take(bytes).inspect(|_| turn.settle())
+    }
+
+    /// Room for `bytes` of values, at its turn.
+    pub(super) async fn take(&self, bytes: usize, turn: &Turn) -> Permit {
+        if let Some(permit) = self.try_take_at(bytes, turn) {
+            return permit;
+        }
+        turn.come().await;
+        let (part, bytes) = self.part(bytes);
+        let permit = part.acquire(bytes).await;
+        turn.settle();
+        permit
+    }
+
+    /// Room for the bytes of commands.
+    pub(super) fn commands(&self) -> &Semaphore {
+        &self.commands
+    }
+
+    /// Whether somebody waits for room.
+    pub fn is_scarce(&self) -> bool {
+        [&self.short, &self.long, &self.commands].iter().any(|part| part.try_acquire(0).is_none())
+    }
+
+    /// Bytes that nobody holds.
+    pub fn free(&self) -> usize {
+        self.short.available() + self.long.available() + self.commands.available()
+    }
+}
+
+/// Room that a reply holds until it has been sent.
+#[derive(Default)]
+pub struct Hold {
+    first: Option<Permit>,
+    more: Vec<Permit>,
+}
+
+impl From<Option<Permit>> for Hold {
+    fn from(first: Option<Permit>) -> Hold {
+        Hold { first, more: Vec::new() }
+    }
+}
+
+impl std::fmt::Debug for Hold {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Hold({})", self.bytes())
+    }
+}
+
+impl Hold {
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        self.first.iter().chain(&self.more).map(Permit::count).sum()
+    }
+
+    /// Holds more.
+    pub fn push(&mut self, permit: Permit) {
+        self.more.push(permit);
+    }
+
+    /// Gives back what is held beyond `bytes`.
+    pub fn shrink_to(&mut self, bytes: usize) {
+        let mut excess = self.bytes().saturating_sub(bytes);
+        for permit in self.first.iter_mut().chain(&mut self.more) {
+            let now = excess.min(permit.count());
+            drop(permit.split(now));
+            excess -= now;
+        }
+        self.more.retain(|permit| permit.count() > 0);
+    }
+}
+
+/// What a command makes of a value, for what it costs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Cost {
+    /// It is passed on.
+    Value,
+    /// It is taken apart: a hash that is read.
+    Hash,
+    /// Another is made of it, longer by so much at most.
+    Grown(usize),
+    /// The same of a hash.
+    GrownHash(usize),
+}
+
+/// The most that a command takes.
+const DEAREST: usize = 4 * VALUE_BYTES_MAX + FIELDS_MAX * FIELD_COST;
+const _: () = assert!(DEAREST < LONG_BYTES_MAX && REPLY_BYTES_MAX + super::KEYS_MAX * LISTED_COST <= DEAREST);
+
+impl Cost {
+    /// Of a value of this length.
+    fn of(self, length: usize) -> usize {
+        let fields = |bytes: usize| (bytes / FIELD_HEAD_BYTES).min(FIELDS_MAX) * FIELD_COST;
+        let grown = |by: usize| length.saturating_add(by).min(VALUE_BYTES_MAX);
+        match self {
+            Cost::Value => length,
+            // The value, the same in one piece, the replies.
+            Cost::Hash => 3 * length + fields(length),
+            Cost::Grown(by) => length + grown(by),
+            // The value, the same in one piece; the other, and its encoding.
+            Cost::GrownHash(by) => 2 * length + 2 * grown(by) + fields(grown(by)),
+        }
+    }
+}
+
+/// The room of a job with one value.
+pub(super) struct One {
+    budget: Budget,
+    turn: Rc<Turn>,
+    cost: Cost,
+    held: RefCell<Option<Permit>>,
+    waits: Cell<bool>,
+}
+
+impl One {
+    pub(super) fn new(budget: &Budget, turn: &Rc<Turn>, cost: Cost) -> Rc<One> {
+        Rc::new(One {
+            budget: budget.clone(),
+            turn: turn.clone(),
+            cost,
+            held: RefCell::default(),
+            waits: Cell::new(false),
+        })
+    }
+
+    /// What is held, for the reply.
+    pub(super) fn take(&self) -> Hold {
+        self.held.borrow_mut().take().into()
+    }
+
+    /// The job is waiting for room.
+    pub(super) fn waits(&self) -> bool {
+        self.waits.get()
+    }
+}
+
+impl Reserve for One {
+    fn reserve(&self, length: usize) -> Option<LocalFuture<'_, ()>> {
+        let bytes = self.cost.of(length);
+        let mut held = self.held.borrow_mut();
+        if held.as_ref().map_or(0, Permit::count) >= bytes {
+            return None;
+        }
+        // First: who waits for room holds none.
+        *held = None;
+        *held = self.budget.try_take_at(bytes, &self.turn);
+        if held.is_some() {
+            return None;
+        }
+        Some(Box::pin(async move {
+            self.waits.set(true);
+            let permit = self.budget.take(bytes, &self.turn).await;
+            self.waits.set(false);
+            *self.held.borrow_mut() = Some(permit);
+        }))
+    }
+}
+
+/// What becomes of a job with several values.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Excess {
+    /// Its values are longer than a reply may be.
+    Reply,
+    /// There is not so much room now.
+    Room,
+}
+
+/// The room of a job with several values, which are read at once.
+pub(super) struct Several {
+    budget: Budget,
+    turn: Rc<Turn>,
+    /// What is held, or was reserved.
+    held: RefCell<Vec<Permit>>,
+    /// Bytes of that which nobody has taken yet.
+    left: Cell<usize>,
+    taken: Cell<usize>,
+    excess: Cell<Option<Excess>>,
+    exceeded: Notify,
+}
+
+impl Several {
+    /// One that takes what is free.
+    pub(super) fn new(budget: &Budget, turn: &Rc<Turn>) -> Rc<Several> {
+        Several::with(budget, turn, None)
+    }
+
+    /// One that holds as much as it may ever take.
+    pub(super) async fn reserved(budget: &Budget, turn: &Rc<Turn>) -> Rc<Several> {
+        Several::with(budget, turn, Some(budget.take(REPLY_BYTES_MAX, turn).await))
+    }
+
+    fn with(budget: &Budget, turn: &Rc<Turn>, reserved: Option<Permit>) -> Rc<Several> {
+        let left = Cell::new(reserved.as_ref().map_or(0, Permit::count));
+        Rc::new(Several {
+            budget: budget.clone(),
+            turn: turn.clone(),
+            held: RefCell::new(reserved.into_iter().collect()),
+            left,
+            taken: Cell::new(0),
+            excess: Cell::new(None),
+            exceeded: Notify::new(),
+        })
+    }
+
+    /// The room of one of the values.
+    pub(super) fn part(self: &Rc<Self>) -> Rc<dyn Reserve> {
+        Rc::new(Part { several: self.clone(), taken: Cell::new(0) })
+    }
+
+    /// Waits until it has taken too much: what is under way then waits for ever, and is to be dropped.
+    pub(super) async fn excess(&self) -> Excess {
+        loop {
+            if let Some(excess) = self.excess.get() {
+                return excess;
+            }
+            self.exceeded.notified().await;
+        }
+    }
+
+    /// What is held, for the reply.
+    pub(super) fn take(&self) -> Hold {
+        Hold { first: None, more: std::mem::take(&mut *self.held.borrow_mut()) }
+    }
+
+    /// Takes so much more.
+    pub(super) fn grow(&self, by: usize) -> Result<(), Excess> {
+        if self.taken.get() + by > REPLY_BYTES_MAX {
+            return Err(Excess::Reply);
+        }
+        if self.left.get() < by {
+            let permit = self.budget.try_take_at(by.max(STEP_BYTES), &self.turn).ok_or(Excess::Room)?;
+            self.left.set(self.left.get() + permit.count());
+            self.held.borrow_mut().push(permit);
+        }
+        self.left.set(self.left.get().saturating_sub(by));
+        self.taken.set(self.taken.get() + by);
+        Ok(())
+    }
+}
+
+struct Part {
+    several: Rc<Several>,
+    taken: Cell<usize>,
+}
+
+impl Reserve for Part {
+    fn reserve(&self, length: usize) -> Option<LocalFuture<'_, ()>> {
+        let more = length.saturating_sub(self.taken.get());
+        match self.several.grow(more) {
+            Ok(()) => {
+                self.taken.set(self.taken.get() + more);
+                None
+            }
+            Err(excess) => {
+                self.several.excess.set(Some(excess));
+                self.several.exceeded.notify_all();
+                Some(Box::pin(std::future::pending()))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fuzz::ready;
+    use super::super::turn::Order;
+    use super::*;
+
+    /// Each held one value and waited for its second.
+    #[test]
+    fn who_wants_several_values_holds_none_while_it_waits() {
+        let budget = Budget::default();
+        let several: Vec<_> =
+            (0..LONG_BYTES_MAX / VALUE_BYTES_MAX).map(|_| Several::new(&budget, &Order::default().turn())).collect();
+        for one in &several {
+            assert!(one.part().reserve(VALUE_BYTES_MAX - (1 << 20)).is_none(), "there is room");
+        }
+        assert!(several[0].part().reserve(1 << 19).is_none(), "a little is left");
+        let _rest = budget.try_take(budget.long.available());
+        assert!(several[1].part().reserve(1 << 18).is_some() && several[0].part().reserve(VALUE_BYTES_MAX).is_some());
+        assert_eq!(ready(several[1].excess()), Some(Excess::Room));
+        assert_eq!(ready(several[0].excess()), Some(Excess::Reply));
+    }
+
+    #[test]
+    fn a_value_that_was_replaced_by_a_longer_one_is_waited_for_without_holding_the_first() {
+        let budget = Budget::default();
+        let one = One::new(&budget, &Order::default().turn(), Cost::Value);
+        assert!(one.reserve(VALUE_BYTES_MAX / 2).is_none());
+        let others = budget.try_take(budget.long.available());
+        assert!(one.reserve(VALUE_BYTES_MAX).is_some_and(|wait| ready(wait).is_none()));
+        assert_eq!(budget.long.available(), VALUE_BYTES_MAX / 2);
+        drop(others);
+        assert!(one.reserve(VALUE_BYTES_MAX).is_none() && one.take().bytes() == VALUE_BYTES_MAX);
+    }
+
+    #[test]
+    fn the_dearest_command_fits() {
+        let longest = VALUE_BYTES_MAX;
+        for cost in [Cost::Value, Cost::Hash, Cost::Grown(longest), Cost::GrownHash(longest)] {
+            assert!(cost.of(longest) <= LONG_BYTES_MAX, "{cost:?} takes {}", cost.of(longest));
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! What time it is, for work in the background.
+//!
+//! Who asks for a key decides by its own calendar whether the key has ended: right or wrong, that is what its user sees. Nobody
+//! has asked for what a walk over all keys meets, so no single calendar ends it there: a gateway a day ahead would delete every key
+//! that ends within the day.
+//!
+//! Rules:
+//! - The pool's map has a note of the time. It goes on by time that has passed (a clock that counts suspension too), and is noted
+//!   anew before walks: never later than twice that time allows, at once where a calendar says it is earlier.
+//! - In the background a key has ended when it has by this host's own calendar, by the pool's time, and [`MARGIN`] ago.
+//!
+//! So hosts with right clocks keep the pool's time right beside one that is ahead. Where all are wrong, or the only one there is,
+//! they are believed after as long as they are wrong by; where nobody notes the time it is too early, and keys stay for longer.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use engine::time::{self, Instant};
+use pool::Map;
+
+use super::Inner;
+
+/// By how much clocks may differ, drifts and all. Guessed: calendars that are kept right are off by less than a second.
+const MARGIN: Duration = Duration::from_secs(600);
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Inner {
+    /// Notes what a map says of the time, which was asked for at `asked`.
+    pub(super) fn learn_clock(&self, map: &Map, asked: Instant) {
+        let known = self.follow.clock.get();
+        if known.is_none_or(|(noted, _)| noted != map.clock_ms) {
+            self.follow.clock.set(Some((map.clock_ms, asked)));
+        }
+    }
+
+    /// What time it certainly is, in Unix milliseconds: what ended before has ended for all. 0: nobody knows.
+    pub(super) fn settled_millis(&self) -> u64 {
+        let own = self.unix_millis();
+        if self.follow.source.borrow().is_none() {
+            // It knows of nobody else.
+            return own;
+        }
+        match self.follow.clock.get() {
+            Some((noted, learnt)) if noted > 0 => {
+                own.min(noted.saturating_add(millis(learnt.elapsed()))).saturating_sub(millis(MARGIN))
+            }
+            _ => 0,
+        }
+    }
+
+    /// Has the pool's time noted, where this host's calendar and the time that has passed say another. Where that fails the note
+    /// stays as it is.
+    pub(super) async fn note_clock(self: &Rc<Self>) {
+        let source = self.follow.source.borrow().clone();
+        let (Some(source), Some((noted, learnt))) = (source, self.follow.clock.get()) else { return };
+        let (own, passed) = (self.unix_millis(), learnt.elapsed());
+        let now = if noted == 0 { own } else { own.min(noted.saturating_add(millis(2 * passed))) };
+        if noted > 0 && own > noted.saturating_add(millis(passed + MARGIN)) {
+            let ahead = Duration::from_millis(own - noted - millis(passed));
+            tracing::warn!(
+                ?ahead,
+                "this host's calendar is ahead of the pool's time: keys end for who asks here, and stay for others"
+            );
+        }
+        if noted > 0 && now.abs_diff(noted) < millis(MARGIN) {
+            return;
+        }
+        let asked = time::now();
+        match time::timeout(super::OPERATION_TIME_MAX, source.note_clock(noted, now)).await {
+            Ok(Ok(map)) => self.learn_clock(&map, asked),
+            Ok(Err(reason)) => tracing::debug!(reason, "the pool's time could not be noted"),
+            Err(_elapsed) => tracing::debug!("the pool's time could not be noted in time"),
+        }
+    }
+}

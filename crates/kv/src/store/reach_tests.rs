@@ -1,0 +1,129 @@
+//! Members out of reach: what is known to be in vain is not waited for.
+
+use engine::task::LocalFuture;
+use engine::time;
+
+use super::tests::{Member, Pool, value};
+use super::*;
+use crate::testing::run;
+
+const PATIENCE: Duration = Duration::from_millis(700);
+
+fn lose(members: &[Member]) {
+    members.iter().for_each(|member| member.down.set(true));
+}
+
+fn find(members: &[Member]) {
+    for member in members {
+        member.epoch.set(member.epoch.get() + 1);
+        member.down.set(false);
+    }
+}
+
+/// A source of maps that gives no answer: its voters are gone.
+struct Silent;
+
+impl MapSource for Silent {
+    fn newest(&self) -> LocalFuture<'_, Result<Map, String>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn raise_epoch(&self, _: u64) -> LocalFuture<'_, Result<Map, String>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn note_clock(&self, _: u64, _: u64) -> LocalFuture<'_, Result<Map, String>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn note_swept(&self, _: u64) -> LocalFuture<'_, Result<Map, String>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn connect<'a>(&'a self, _: &'a Map, _: usize) -> LocalFuture<'a, Option<AnyLink>> {
+        Box::pin(std::future::pending())
+    }
+}
+
+/// What an operation came to, and after how many milliseconds.
+async fn timed<T>(operation: impl Future<Output = T>) -> (T, u128) {
+    let begun = time::now();
+    let result = operation.await;
+    (result, begun.elapsed().as_millis())
+}
+
+/// With two of three members gone each operation took ten seconds, though that was known at once, and said that none of three had
+/// answered.
+#[test]
+fn without_a_majority_operations_end_within_a_second_of_that_being_known() {
+    run(90, async {
+        let pool = Pool::new(3, 3).await;
+        let store = &pool.store;
+        store.set_patience(PATIENCE);
+        store.put(b"k", value(b"v")).await.unwrap();
+        store.settle().await;
+        lose(&pool.members[1..]);
+        let (got, took) = timed(store.get(b"k")).await;
+        let check = |told: Result<(), StoreError>| {
+            // In the order of the key's homes.
+            let Err(StoreError::Unavailable { answered: 1, replicas: 3, needed: 2, outcome_unknown: false, reasons }) =
+                told
+            else {
+                panic!("{told:?}")
+            };
+            let mut reasons: Vec<&str> = reasons.split("; ").collect();
+            reasons.sort_unstable();
+            assert_eq!(reasons, ["member 1: not connected", "member 2: not connected"]);
+        };
+        check(got.map(|_| ()));
+        assert!((600..1000).contains(&took), "after {took} ms");
+        // From then on it is known; who is there is heard all the same.
+        pool.members[0].slow.set(Duration::from_millis(10));
+        for _ in 0..2 {
+            let (put, took) = timed(store.put(b"k", value(b"w"))).await;
+            check(put);
+            assert!(took < 200, "after {took} ms");
+            let (added, took) = timed(store.add(b"k", value(b"w"), PutOptions::default())).await;
+            check(added.map(|_| ()));
+            assert!(took < 200, "after {took} ms");
+        }
+        let told = store.out_of_reach().unwrap().to_string();
+        assert!(told.starts_with("unavailable: 1 of 3 voting members are connected, 2 are needed"), "{told}");
+        find(&pool.members[1..]);
+        assert_eq!((store.get(b"k").await, store.out_of_reach()), (Ok(Some(value(b"v"))), None));
+    });
+}
+
+#[test]
+fn a_member_that_comes_back_soon_is_waited_for() {
+    run(91, async {
+        let pool = Pool::new(3, 3).await;
+        pool.store.set_patience(PATIENCE);
+        for _ in 0..3 {
+            lose(&pool.members[1..]);
+            let store = pool.store.clone();
+            let put = engine::task::spawn(async move { store.put(b"k", value(b"v")).await });
+            time::sleep(PATIENCE / 2).await;
+            find(&pool.members[1..2]);
+            assert_eq!(put.await, Ok(()));
+            find(&pool.members[2..]);
+            // It is lost anew, not for longer.
+            pool.store.get(b"k").await.unwrap();
+        }
+    });
+}
+
+/// Who waits for the map to be confirmed waits in vain then, too.
+#[test]
+fn where_no_map_can_be_confirmed_that_is_told_as_soon() {
+    run(92, async {
+        let pool = Pool::new(3, 3).await;
+        let lease = Duration::from_millis(100);
+        pool.store.set_patience(PATIENCE);
+        let _following = pool.store.follow(Rc::new(Silent), lease);
+        lose(&pool.members[1..]);
+        let (got, took) = timed(pool.store.get(b"k")).await;
+        assert!(matches!(got, Err(StoreError::OutOfReach { connected: 1, voters: 3, needed: 2, .. })), "{got:?}");
+        assert!(took < 1000, "after {took} ms");
+    });
+}
