@@ -181,6 +181,7 @@ impl MapSource for Source {
             if let Some(trouble) = trouble {
                 tracing::warn!("{trouble}");
             }
+            let found = found?;
             let namespace = found.namespace.clone();
             self.learn(map, vec![found]);
             Some(namespace)

@@ -118,7 +118,7 @@ async fn wait(quiet: bool) {
 /// Runs `kv repair`.
 pub async fn repair(args: &KvRepairArgs) -> Result<(), Failure> {
     let walk @ Walk { common, address, rate } = &args.walk;
-    let reached = client::reach(&client::way(&address.host)?, &address.pool).await?;
+    let reached = client::reach(&client::way(&address.host)?, address).await?;
     let (renewed, hindered) = crate::pool::change::renew(&reached, walk).await?;
     // What still hinders is said in the log.
     let store = client::open(address).await?;

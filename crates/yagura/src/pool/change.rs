@@ -3,7 +3,6 @@
 use std::rc::Rc;
 
 use ::client::members::{self, NewMember};
-use device::Namespace;
 use pool::balance::moved;
 use pool::{Change, Map, MemberId, Request, State};
 use serde::Serialize;
@@ -81,7 +80,7 @@ pub async fn rebalance(args: &PoolRebalanceArgs) -> Result<(), Failure> {
 
 async fn reach(walk: &Walk) -> Result<(Way, Reached), Failure> {
     let way = client::way(&walk.address.host)?;
-    let reached = client::reach(&way, &walk.address.pool).await?;
+    let reached = client::reach(&way, &walk.address).await?;
     for trouble in &reached.troubles {
         tracing::warn!("{trouble}");
     }
@@ -107,10 +106,10 @@ fn find_members(reached: &Reached, names: &[String]) -> Result<Vec<MemberId>, Fa
 
 /// The member of this NGUID (or beginning of one) or address.
 fn find_member(reached: &Reached, name: &str) -> Result<MemberId, Failure> {
-    let called = |(member, found): &(&pool::Member, &Found)| {
+    let called = |(member, found): &(&pool::Member, &Option<Found>)| {
         let id = member.id.to_string();
         (name.len() >= 4 && id.starts_with(&name.to_ascii_lowercase()))
-            || found.address == name
+            || found.as_ref().is_some_and(|found| found.address == name)
             || member.addresses.iter().any(|address| address == name)
     };
     let mut fitting = reached.map.members.iter().zip(&reached.members).filter(called).map(|(member, _)| member.id);
@@ -185,9 +184,14 @@ fn plan_failure(error: pool::PlanError) -> Failure {
 async fn silent(reached: &Reached, map: &Map, members: Vec<MemberId>) -> Vec<MemberId> {
     let mut silent = Vec::new();
     for id in members {
-        let found = reached.members.iter().find(|found| found.namespace.info().nguid == id.0);
+        // One that has come since is not known here, and was not asked.
+        let found = reached.map.index_of(id).map(|index| &reached.members[index]);
         let (Some(found), Some(index)) = (found, map.index_of(id)) else { continue };
-        if members::check(&found.namespace, map, index).await.is_err() {
+        let has_vote = match found {
+            Some(found) => members::check(&found.namespace, map, index).await.is_ok(),
+            None => false,
+        };
+        if !has_vote {
             silent.push(id);
         }
     }
@@ -221,7 +225,7 @@ async fn end_without(lost: &[MemberId], source: &Rc<Source>, reached: &Reached, 
 pub async fn renew(reached: &Reached, walk: &Walk) -> Result<(Vec<MemberId>, Vec<String>), Failure> {
     let (mut renewed, mut hindered) = (Vec::new(), Vec::new());
     for (index, found) in reached.members.iter().enumerate() {
-        let id = reached.map.members[index].id;
+        let (Some(found), id) = (found, reached.map.members[index].id) else { continue };
         if !has_lost(found, &reached.map, id).await {
             continue;
         }

@@ -66,7 +66,7 @@ struct MemberReport {
 }
 
 pub async fn run(args: &PoolStatusArgs) -> Result<(), Failure> {
-    let reached = client::reach(&client::way(&args.address.host)?, &args.address.pool).await?;
+    let reached = client::reach(&client::way(&args.address.host)?, &args.address).await?;
     let store = reached.store();
     let waited = engine::time::timeout(crate::nvme::CONNECT_TIME, store.list(b"", 0, 1)).await;
     if !matches!(waited, Ok(Ok(_))) {
@@ -76,7 +76,9 @@ pub async fn run(args: &PoolStatusArgs) -> Result<(), Failure> {
     let state = |index: usize| members.get(index).map_or((false, false), |member| (member.connected, member.votes));
     let mut report = report(&reached.map, state, reached.troubles.clone());
     for (member, found) in report.members.iter_mut().zip(&reached.members) {
-        member.address = found.address.clone();
+        if let Some(found) = found {
+            member.address = found.address.clone();
+        }
     }
     output::report(args.common.json, &report, describe)?;
     match report.members.iter().all(|member| member.votes) {
