@@ -256,7 +256,7 @@ pub(crate) fn still_fits<N: Namespace>(map: &Map, member: &Member, namespace: &N
 /// more than blank.
 ///
 /// Copy A is written first, so it is read last: if it is then what copy B was before, both are.
-async fn newest_copy<N: Namespace>(
+pub(crate) async fn newest_copy<N: Namespace>(
     namespace: &N,
     label: &str,
 ) -> Result<(Superblock, [Option<SuperblockError>; 2], bool), Error> {

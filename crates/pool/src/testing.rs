@@ -17,6 +17,8 @@ pub struct Inner {
     pub down: Cell<bool>,
     /// Where a byte can't be read, nor compared with.
     pub unreadable: Cell<Option<usize>>,
+    /// After so many compare-and-writes one takes a minute.
+    pub slow_after: Cell<Option<u32>>,
     pub writes: Cell<u32>,
     /// Writes after this many fail.
     pub writes_max: Cell<u32>,
@@ -47,6 +49,7 @@ impl Plain {
             bytes: RefCell::new(vec![0; size]),
             down: Cell::new(false),
             unreadable: Cell::new(None),
+            slow_after: Cell::new(None),
             writes: Cell::new(0),
             writes_max: Cell::new(u32::MAX),
             budget: RefCell::new(Rc::new(Cell::new(u32::MAX))),
@@ -108,6 +111,12 @@ impl Namespace for Plain {
     }
 
     async fn compare_and_write(&self, lba: Lba, expected: View, new: View, how: Durability) -> Result<(), Error> {
+        if let Some(left) = self.0.slow_after.get() {
+            self.0.slow_after.set(left.checked_sub(1));
+            if left == 0 {
+                engine::time::sleep(std::time::Duration::from_secs(60)).await;
+            }
+        }
         self.compare(lba, expected).await?;
         self.write(lba, new, how).await
     }

@@ -113,7 +113,12 @@ impl MapSource for Voters {
     }
 
     fn raise_epoch(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {
-        Box::pin(self.agree(move |map| if map.epoch == epoch { map.raise_epoch() } else { map.clone() }))
+        Box::pin(async move {
+            let raised = self.proposer().raise_epoch(&self.known(), epoch).await;
+            let map = raised.map_err(|error| error.to_string())?;
+            self.learn(&map);
+            Ok(map)
+        })
     }
 
     fn note_swept(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {
