@@ -17,7 +17,7 @@ use kv::store::{LEASE_DEFAULT, Store};
 use kv::{AnyLink, Link};
 use nvme::Nqn;
 use pool::search::Found as Heard;
-use pool::{Map, Proposer, Report, Search, Uuid};
+use pool::{Map, MemberId, Proposer, Report, Search, Uuid};
 
 use crate::error::Error;
 use crate::resolve::{check, resolve};
@@ -148,8 +148,36 @@ pub fn find<'a>(
     })
 }
 
+/// Which map of a pool is wanted.
+#[derive(Clone, Copy)]
+enum Wanted {
+    /// The one in force.
+    InForce,
+    /// The newest that any member carries which answers: whether it is in force nobody can tell, as its voters are gone.
+    Newest,
+}
+
 /// Reaches the pool that some namespace at `addresses` is a member of: `pool`, if that is given.
 pub fn reach<'a>(way: &'a Way, addresses: &'a [String], pool: Option<Uuid>) -> LocalFuture<'a, Result<Reached, Error>> {
+    reach_by(way, addresses, pool, Wanted::InForce)
+}
+
+/// Reaches what is left of a pool whose voters have no majority any more: its map is the newest that is left. It can be seized
+/// ([`Reached::seize`]); a store over it would be served by nobody.
+pub fn reach_rest<'a>(
+    way: &'a Way,
+    addresses: &'a [String],
+    pool: Option<Uuid>,
+) -> LocalFuture<'a, Result<Reached, Error>> {
+    reach_by(way, addresses, pool, Wanted::Newest)
+}
+
+fn reach_by<'a>(
+    way: &'a Way,
+    addresses: &'a [String],
+    pool: Option<Uuid>,
+    wanted: Wanted,
+) -> LocalFuture<'a, Result<Reached, Error>> {
     Box::pin(async move {
         if addresses.is_empty() {
             return Err(Error::Usage("which pool? give the address of a member".to_owned()));
@@ -187,7 +215,7 @@ pub fn reach<'a>(way: &'a Way, addresses: &'a [String], pool: Option<Uuid>) -> L
             let sentence = format!("no member of a pool answers: {troubles}{mend}");
             return Err(if given.is_empty() { Error::Unavailable(sentence) } else { Error::Refused(sentence) });
         }
-        let map = identify(way, &reports, pool, &mut given).await?;
+        let map = identify(way, &reports, (pool, wanted), &mut given).await?;
         let mut members = Vec::with_capacity(map.members.len());
         for (member, trouble) in connect(way, &map, 0..map.members.len(), &mut given).await? {
             members.push(member);
@@ -218,7 +246,7 @@ fn at(address: &str, failure: &dyn std::fmt::Display) -> String {
 async fn identify(
     way: &Way,
     reports: &[(Found, Report)],
-    pool: Option<Uuid>,
+    (pool, wanted): (Option<Uuid>, Wanted),
     given: &mut Vec<Found>,
 ) -> Result<Map, Error> {
     let mut pools: BTreeMap<Uuid, Vec<&(Found, Report)>> = BTreeMap::new();
@@ -239,14 +267,14 @@ async fn identify(
                 list(&mut pools.iter())
             )));
         };
-        return settle(way, newest(reports), given).await;
+        return find_map(way, newest(reports), wanted, given).await;
     }
     if let [reports] = pools.values().collect::<Vec<_>>().as_slice() {
-        return settle(way, newest(reports), given).await;
+        return find_map(way, newest(reports), wanted, given).await;
     }
     let (mut meant, mut others) = (Vec::new(), Vec::new());
     for (pool, reports) in &pools {
-        let map = settle(way, newest(reports), given).await;
+        let map = find_map(way, newest(reports), wanted, given).await;
         let has = |map: &Map| {
             let is = |member: &pool::Member, at: &pool::Superblock| {
                 (member.id, member.incarnation) == (at.member, at.incarnation)
@@ -277,6 +305,30 @@ fn newest(reports: &[&(Found, Report)]) -> Map {
     newest.expect("invariant: a pool is named by a report at least").1.map.clone()
 }
 
+async fn find_map(way: &Way, mut map: Map, wanted: Wanted, given: &mut Vec<Found>) -> Result<Map, Error> {
+    if matches!(wanted, Wanted::InForce) {
+        return settle(way, map, given).await;
+    }
+    let mut highest = None;
+    for _ in 0..MAPS_MAX {
+        let members = connect(way, &map, 0..map.members.len(), given).await?;
+        for found in members.into_iter().filter_map(|(found, _)| found) {
+            let Ok(report) = pool::inspect(&found.namespace, &found.address).await else { continue };
+            let Report { superblock, map: carried, .. } = report;
+            if superblock.pool == map.pool
+                && highest.as_ref().is_none_or(|(accepted, _)| *accepted < superblock.accepted)
+            {
+                highest = Some((superblock.accepted, carried));
+            }
+        }
+        match &highest {
+            Some((_, newest)) if *newest != map => map = newest.clone(),
+            _ => return Ok(map),
+        }
+    }
+    Err(Error::Unavailable("the pool's map changes all the time; try again".into()))
+}
+
 /// From a map that some member carries to the one in force. Whoever is connected on the way is added to `given`.
 pub(crate) async fn settle(way: &Way, map: Map, given: &mut Vec<Found>) -> Result<Map, Error> {
     let pool = map.pool;
@@ -289,7 +341,14 @@ pub(crate) async fn settle(way: &Way, map: Map, given: &mut Vec<Found>) -> Resul
                 asked.push((found.address, found.namespace));
             }
         }
-        match search.heard(pool::open(&asked, Some(pool)).await)? {
+        let opened = pool::open(&asked, Some(pool)).await;
+        if let Err(pool::Error::NoMembers { reasons }) = &opened {
+            return Err(Error::Unavailable(format!(
+                "no majority: nobody who votes on the pool's map answers ({reasons}); if they never come back: `yagura pool \
+                 rebalance --lost MEMBER,... --force`"
+            )));
+        }
+        match search.heard(opened)? {
             Heard::InForce(map) => return Ok(map),
             Heard::More => {}
             // There is nobody to propose it to.
@@ -348,6 +407,17 @@ impl Reached {
         // The task ends with the store.
         store.follow(source, LEASE_DEFAULT).detach();
         store
+    }
+
+    /// Has the members that are left agree on a map without these, which are lost for good and may be the majority of its voters.
+    ///
+    /// # Errors
+    /// A member that is not named as lost does not answer.
+    pub fn seize<'a>(&'a self, lost: &'a [MemberId]) -> LocalFuture<'a, Result<Map, Error>> {
+        Box::pin(async move {
+            let namespaces: Vec<AnyLink> = self.members.iter().flatten().map(|found| found.namespace.clone()).collect();
+            Ok(Proposer::new(&namespaces).seize(&self.map, lost).await?)
+        })
     }
 
     /// Where the pool's newest map and connections to its members are to be had.

@@ -412,6 +412,9 @@ pub(crate) fn has_quorum(map: &Map, agrees: impl Fn(&Member) -> bool) -> bool {
     })
 }
 
+#[path = "seize.rs"]
+mod seize;
+
 #[cfg(test)]
 #[path = "agree_tests.rs"]
 mod tests;

@@ -8,7 +8,7 @@ use device::{Durability, Lba, Namespace, NamespaceInfo};
 use engine::Buf;
 
 use crate::blank::begin_life;
-use crate::change::State;
+use crate::change::{Side, State};
 use crate::domain::{Domain, Level};
 use crate::error::Error;
 use crate::geometry::{
@@ -197,6 +197,7 @@ fn plan<N: Namespace>(members: &[NewMember<N>], options: &CreateOptions) -> Resu
         hash_seed: engine::task::random_u64(),
         floor: 0,
         swept: 0,
+        unequal: false,
         change: None,
         members: entries,
     };
@@ -204,7 +205,7 @@ fn plan<N: Namespace>(members: &[NewMember<N>], options: &CreateOptions) -> Resu
     let wide_enough = |level: &Level| map.domains(*level) >= replicas;
     let widest = || Level::WIDEST_FIRST.into_iter().find(wide_enough).unwrap_or(Level::Drive);
     map.spread = options.spread.unwrap_or_else(widest);
-    choose_voters(&mut map);
+    choose_voters(&mut map, Side::New);
     if map.domains(map.spread) < replicas {
         return Err(Error::TooFewDomains { level: map.spread, domains: map.domains(map.spread), replicas });
     }

@@ -128,6 +128,11 @@ pub struct Map {
     /// change.
     #[serde(default)]
     pub swept: Epoch,
+    /// A change of an even number of replicas was taken back, and not every key's homes could be made equal: half of them may be
+    /// all that know of an operation. Until a sweep has made them equal a change asks a majority of the old homes, where one fewer
+    /// would do otherwise.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unequal: bool,
     /// The change under way; there is one exactly while the state is not stable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<Change>,
@@ -400,6 +405,7 @@ pub(crate) mod tests {
             hash_seed: u64::MAX,
             floor: 0,
             swept: 0,
+            unequal: false,
             change: None,
             members: (0..members).map(member).collect(),
         }

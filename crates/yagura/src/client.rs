@@ -25,6 +25,11 @@ pub async fn reach(way: &Way, address: &PoolAddress) -> Result<Reached, Failure>
     Ok(::client::reach::reach(way, &address.pool, address.pool_id).await?)
 }
 
+/// Reaches what is left of a pool whose voters have no majority any more.
+pub async fn reach_rest(way: &Way, address: &PoolAddress) -> Result<Reached, Failure> {
+    Ok(::client::reach::reach_rest(way, &address.pool, address.pool_id).await?)
+}
+
 /// The store of the pool at an address; what does not answer is said in the log.
 pub async fn open(address: &PoolAddress) -> Result<Store, Failure> {
     let reached = reach(&way(&address.host)?, address).await?;

@@ -64,18 +64,41 @@ pub async fn set_weight(args: &PoolWeightArgs) -> Result<(), Failure> {
 }
 
 pub async fn rebalance(args: &PoolRebalanceArgs) -> Result<(), Failure> {
+    if args.force {
+        seize(args).await?;
+    }
     let (_, reached) = reach(&args.walk).await?;
     let source = reached.source();
     let map = source.unattended().await?;
+    let lost = find_members(&reached, &args.lost)?;
+    let silent = silent(&reached, &map, lost.clone()).await;
+    if let Some(there) = lost.iter().find(|id| !silent.contains(id)) {
+        return Err(Failure::check(format!("member {there} answers, and has a vote: it is not lost")));
+    }
     let kind = map.change.as_ref().map(|change| change.kind.to_string());
     let mut changed = Changed { kind, epoch: map.epoch, ..Changed::default() };
     if map.state != State::Stable {
         if args.take_back && source.take_back().await?.change.is_none_or(|change| !change.taken_back) {
             return Err(Failure::check("all is moved already: the change can't be taken back, only gone on with"));
         }
+        end_without(&lost, &source, &reached, &args.walk).await?;
         finish(&args.walk, &reached, source, &mut changed).await?;
     }
     output::report(args.walk.common.json, &changed, describe)
+}
+
+/// Has the members left decide without those that are named as lost, if these are a majority of the voters.
+async fn seize(args: &PoolRebalanceArgs) -> Result<(), Failure> {
+    let address = &args.walk.address;
+    let rest = client::reach_rest(&client::way(&address.host)?, address).await?;
+    let lost = find_members(&rest, &args.lost)?;
+    let silent = silent(&rest, &rest.map, lost.clone()).await;
+    if let Some(there) = lost.iter().find(|id| !silent.contains(id)) {
+        return Err(Failure::check(format!("member {there} answers, and has a vote: it is not lost")));
+    }
+    let map = rest.seize(&lost).await?;
+    tracing::warn!(epoch = map.epoch, "the members left have agreed without those that are lost");
+    Ok(())
 }
 
 async fn reach(walk: &Walk) -> Result<(Way, Reached), Failure> {
@@ -140,10 +163,7 @@ async fn carry(
         State::Stable => Vec::new(),
         State::Joint | State::Unclean => silent(reached, &map, request.ends()).await,
     };
-    let settled = match lost.is_empty() {
-        true => map.clone(),
-        false => map.give_up(&lost).map_err(plan_failure)?.end_joint().end_unclean(),
-    };
+    let settled = map.ended_without(&lost).map_err(plan_failure)?;
     let joint = settled.begin(&request, 0).map_err(plan_failure)?;
     let placements = joint.placements();
     let mut changed = Changed { kind: Some(request.kind().to_string()), epoch: map.epoch, ..Changed::default() };
