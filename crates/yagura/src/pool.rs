@@ -12,6 +12,7 @@ use pool::{CreateOptions, Level};
 use crate::cli::{PoolCreateArgs, PoolVerb, Spread};
 use crate::client::{self, Found, Way};
 use crate::exit::Failure;
+use crate::spec::pair;
 use crate::{output, reactors};
 
 /// A member as the command line says it.
@@ -42,7 +43,7 @@ impl FromStr for MemberSpec {
         }
         let mut member = MemberSpec { address, nqn: None, nsid: None, weight: None, domain: pool::Domain::default() };
         for part in parts {
-            let (key, value) = part.split_once('=').ok_or_else(|| format!("`{part}` is no key=value"))?;
+            let (key, value) = pair(part, &KEYS)?;
             let number = || {
                 let number = value.parse::<u32>().ok().filter(|number| *number > 0);
                 number.ok_or_else(|| format!("{key} `{value}`: must be a number from 1 on"))
@@ -54,8 +55,7 @@ impl FromStr for MemberSpec {
                 "zone" => member.domain.zone = value.into(),
                 "rack" => member.domain.rack = value.into(),
                 "machine" => member.domain.machine = value.into(),
-                "drive" => member.domain.drive = value.into(),
-                _ => return Err(format!("unknown key `{key}`{}", crate::config::nearest(key, &KEYS))),
+                _ => member.domain.drive = value.into(),
             }
         }
         Ok(member)

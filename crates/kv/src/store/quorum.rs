@@ -286,8 +286,8 @@ mod tests {
         });
     }
 
-    /// Some hosts have heard that members were given up, and others have not, in the same epoch: a phase of the ones meets every phase
-    /// of the others.
+    /// Some hosts have heard that members were given up, and others have not, in the same epoch: a phase of the ones meets every
+    /// phase of the others.
     #[test]
     fn phases_meet_whoever_has_heard_which_members_were_given_up() {
         run(1, async {

@@ -286,8 +286,8 @@ async fn finish(walk: &Walk, reached: &Reached, source: Rc<Source>, changed: &mu
     let bar = output::progress_share("change", walk.common.json);
     let mut moved_bytes = 0;
     let progress = |change: &Change| {
-        bar.set_message(change.phase.to_string());
-        output::show_share(&bar, f64::from(change.done) / 1000.0);
+        bar.say(change.phase.to_string());
+        bar.show(f64::from(change.done) / 1000.0);
         moved_bytes = change.moved_bytes;
     };
     let map = source.carry_out(&store, walk.rate.map(|rate| rate.0), progress).await;

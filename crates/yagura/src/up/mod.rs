@@ -237,10 +237,7 @@ fn listen(asked: Option<SocketAddr>) -> Result<TcpListener, Failure> {
         Some(address) => TcpListener::bind(address),
         None => TcpListener::bind(REDIS).or_else(|_| TcpListener::bind(anywhere)),
     };
-    bound.map_err(|error| {
-        let address = asked.unwrap_or(REDIS);
-        Failure::refused(format!("cannot listen at {address}: {error} (port 0 takes a free one)"))
-    })
+    bound.map_err(|error| Failure::refused(format!("cannot listen: {error} (port 0 takes a free one)")))
 }
 
 fn describe(ready: &Ready) -> String {
