@@ -45,7 +45,7 @@ fn each<T>(
 impl Core {
     /// Reaches a pool.
     #[staticmethod]
-    #[pyo3(signature = (addresses, reactors, queue, timeout, repair, host_nqn, dhchap_key_file, dhchap_ctrl_key_file,
+    #[pyo3(signature = (addresses, reactors, queue, timeout, repair, pool_id, host_nqn, dhchap_key_file, dhchap_ctrl_key_file,
         concat, tls_key_file, tls_identity_zero, tls_legacy, done))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of the package's own code")]
     fn connect(
@@ -55,6 +55,7 @@ impl Core {
         queue: Option<usize>,
         timeout: Option<f64>,
         repair: bool,
+        pool_id: Option<String>,
         host_nqn: Option<String>,
         dhchap_key_file: Option<PathBuf>,
         dhchap_ctrl_key_file: Option<PathBuf>,
@@ -75,8 +76,10 @@ impl Core {
         };
         let timeout = timeout.map(Duration::try_from_secs_f64).transpose();
         let timeout = timeout.map_err(|error| named(py, "UsageError", format!("timeout: {error}")))?;
-        let plain = Options::default();
-        let options = Options { reactors, queue: queue.unwrap_or(plain.queue), timeout, repair, security };
+        let pool =
+            pool_id.map(|id| id.parse().map_err(|error| named(py, "UsageError", format!("pool_id `{id}`: {error}"))));
+        let (pool, plain) = (pool.transpose()?, Options::default());
+        let options = Options { reactors, queue: queue.unwrap_or(plain.queue), timeout, repair, pool, security };
         let notifier = Notifier::new();
         let own = notifier.clone();
         deliver(py, &notifier, Client::connect(addresses, options), done, move |py, client| {

@@ -70,10 +70,11 @@ class AsyncClient:
         queue: Optional[int] = None,
         timeout: Optional[float] = None,
         repair: bool = False,
+        pool_id: Optional[str] = None,
         security: Optional[Security] = None,
     ) -> None:
         """Options as those of :class:`yagura.Client`. It is connected by ``async with``, or by being awaited."""
-        self._connector = connector(addresses, reactors, queue, timeout, repair, security)
+        self._connector = connector(addresses, reactors, queue, timeout, repair, pool_id, security)
         self._opened: Optional[Core] = None
 
     def __await__(self) -> Generator[Any, None, AsyncClient]:

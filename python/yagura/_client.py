@@ -45,6 +45,7 @@ def connector(
     queue: Optional[int],
     timeout: Optional[float],
     repair: bool,
+    pool_id: Optional[str],
     security: Optional[Security],
 ) -> Callable[[Optional[Done]], object]:
     """``Core.connect`` with these arguments but the last."""
@@ -55,6 +56,7 @@ def connector(
         queue,
         timeout,
         repair,
+        pool_id,
         keys.host_nqn,
         keys.dhchap_key_file,
         keys.dhchap_ctrl_key_file,
@@ -99,6 +101,7 @@ class Client:
         queue: Optional[int] = None,
         timeout: Optional[float] = None,
         repair: bool = False,
+        pool_id: Optional[str] = None,
         security: Optional[Security] = None,
     ) -> None:
         """Connects.
@@ -107,8 +110,9 @@ class Client:
         :param queue: requests under way on one of them; who comes then waits.
         :param timeout: seconds an operation may take; by default the store's own limit, 10.
         :param repair: bring members up to date that have missed writes, in the background.
+        :param pool_id: the pool that is meant, if members of several are at the addresses.
         """
-        connect = connector(addresses, reactors, queue, timeout, repair, security)
+        connect = connector(addresses, reactors, queue, timeout, repair, pool_id, security)
         self._core = cast(Core, connect(None))
 
     def __enter__(self) -> Client:

@@ -19,6 +19,7 @@ class Core:
         queue: Optional[int],
         timeout: Optional[float],
         repair: bool,
+        pool_id: Optional[str],
         host_nqn: Optional[str],
         dhchap_key_file: Optional[str],
         dhchap_ctrl_key_file: Optional[str],

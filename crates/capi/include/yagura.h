@@ -114,8 +114,9 @@ const char *yagura_error_message(void);
 yagura_options *yagura_options_new(void);
 /*
  * Sets an option: "reactors" (threads; 1), "queue" (requests under way on one thread), "timeout-ms" (0: the store's own limit,
- * 10 s), "repair" (yes: bring members up to date that have missed writes), "host-nqn", "dhchap-key-file",
- * "dhchap-ctrl-key-file", "concat" (yes), "tls-key-file", "tls-identity" (0 or 1), "tls-legacy" (yes).
+ * 10 s), "repair" (yes: bring members up to date that have missed writes), "pool-id" (the pool that is meant, a
+ * UUID, if members of several are at the addresses), "host-nqn", "dhchap-key-file", "dhchap-ctrl-key-file", "concat" (yes),
+ * "tls-key-file", "tls-identity" (0 or 1), "tls-legacy" (yes).
  */
 yagura_status yagura_options_set(yagura_options *options, const char *name, const char *value);
 void yagura_options_free(yagura_options *options);

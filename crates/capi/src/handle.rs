@@ -60,6 +60,10 @@ fn set(options: &mut Options, name: &str, value: &str) -> Result<(), Fault> {
         "queue" => options.queue = count()?,
         "timeout-ms" => options.timeout = Some(number()?).filter(|&limit| limit > 0).map(Duration::from_millis),
         "repair" => options.repair = switch()?,
+        "pool-id" => {
+            let none = |_| Fault::usage(format!("option {name}: `{value}` is no UUID"));
+            options.pool = Some(value.parse().map_err(none)?);
+        }
         "host-nqn" => security.host_nqn = Some(value.to_owned()),
         "dhchap-key-file" => security.dhchap_key_file = Some(value.into()),
         "dhchap-ctrl-key-file" => security.dhchap_ctrl_key_file = Some(value.into()),

@@ -46,6 +46,7 @@ pub mod members;
 mod options;
 mod pending;
 pub mod reach;
+mod resolve;
 mod scan;
 mod security;
 mod source;

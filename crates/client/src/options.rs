@@ -27,6 +27,9 @@ pub struct Options {
     /// Whether this client brings members up to date that have missed writes, in the background: after they come back, and once
     /// when it starts. Default: no. Any gateway of the pool does it, and `yagura kv repair` at any time.
     pub repair: bool,
+    /// The pool that is meant, as `yagura pool status` shows it; by default the one whose members are at the addresses given. It
+    /// has to be said where members of several are.
+    pub pool: Option<pool::Uuid>,
     /// Who this host is, and by which keys it shows that.
     pub security: SecurityOptions,
 }
@@ -38,6 +41,7 @@ impl Default for Options {
             queue: QUEUE_DEFAULT,
             timeout: None,
             repair: false,
+            pool: None,
             security: SecurityOptions::default(),
         }
     }

@@ -2,9 +2,10 @@
 //!
 //! The map is read from whichever member answers; the others are then found where it says, unless they were found at an address
 //! that was given: what the operator says now counts more than what was true when the pool was made. Members are told apart by
-//! their NGUID, never by their address.
+//! their NGUID, never by their address, and pools by their UUID: ballots of one say nothing of another's.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -16,9 +17,10 @@ use kv::store::{LEASE_DEFAULT, Store};
 use kv::{AnyLink, Link};
 use nvme::Nqn;
 use pool::search::Found as Heard;
-use pool::{Map, Proposer, Report, Search};
+use pool::{Map, MemberId, Proposer, Report, Search, Uuid};
 
 use crate::error::Error;
+use crate::resolve::{check, resolve};
 use crate::security::SecurityOptions;
 
 /// Namespaces that are looked for in one subsystem. Chosen: what a target of ours serves.
@@ -56,19 +58,10 @@ pub struct Reached {
     way: Way,
     /// The map that the majority of its voters carry.
     pub map: Map,
-    /// For each member of the map, in its order.
-    pub members: Vec<Found>,
+    /// For each member of the map, in its order; none: no address that is known of it leads anywhere now.
+    pub members: Vec<Option<Found>>,
     /// What did not answer, or could not be used, in words.
     pub troubles: Vec<String>,
-}
-
-/// The socket address in `text`.
-pub fn resolve(text: &str) -> Result<SocketAddr, Error> {
-    let wrong = |error: std::io::Error| Error::Usage(format!("address `{text}`: {error}; write HOST:PORT"));
-    text.to_socket_addrs()
-        .map_err(wrong)?
-        .next()
-        .ok_or_else(|| Error::Usage(format!("address `{text}` has no IP address")))
 }
 
 /// Who connects to members, and what that needs: flags read, key files too, once.
@@ -120,7 +113,7 @@ pub fn find<'a>(
     nsid: Option<u32>,
 ) -> LocalFuture<'a, Result<Vec<Found>, Error>> {
     Box::pin(async move {
-        let socket = resolve(address)?;
+        let socket = resolve(address).await?;
         let subsystems = match nqn {
             Some(nqn) => vec![(socket, nqn)],
             None => {
@@ -155,17 +148,43 @@ pub fn find<'a>(
     })
 }
 
-/// Reaches the pool that some namespace at `addresses` is a member of.
-pub fn reach<'a>(way: &'a Way, addresses: &'a [String]) -> LocalFuture<'a, Result<Reached, Error>> {
+/// Which map of a pool is wanted.
+#[derive(Clone, Copy)]
+enum Wanted {
+    /// The one in force.
+    InForce,
+    /// The newest that any member carries which answers: whether it is in force nobody can tell, as its voters are gone.
+    Newest,
+}
+
+/// Reaches the pool that some namespace at `addresses` is a member of: `pool`, if that is given.
+pub fn reach<'a>(way: &'a Way, addresses: &'a [String], pool: Option<Uuid>) -> LocalFuture<'a, Result<Reached, Error>> {
+    reach_by(way, addresses, pool, Wanted::InForce)
+}
+
+/// Reaches what is left of a pool whose voters have no majority any more: its map is the newest that is left. It can be seized
+/// ([`Reached::seize`]); a store over it would be served by nobody.
+pub fn reach_rest<'a>(
+    way: &'a Way,
+    addresses: &'a [String],
+    pool: Option<Uuid>,
+) -> LocalFuture<'a, Result<Reached, Error>> {
+    reach_by(way, addresses, pool, Wanted::Newest)
+}
+
+fn reach_by<'a>(
+    way: &'a Way,
+    addresses: &'a [String],
+    pool: Option<Uuid>,
+    wanted: Wanted,
+) -> LocalFuture<'a, Result<Reached, Error>> {
     Box::pin(async move {
         if addresses.is_empty() {
             return Err(Error::Usage("which pool? give the address of a member".to_owned()));
         }
-        for address in addresses {
-            resolve(address)?;
-        }
+        addresses.iter().try_for_each(|address| check(address))?;
         let mut troubles = Vec::new();
-        let (mut given, mut reports): (Vec<Found>, Vec<Report>) = (Vec::new(), Vec::new());
+        let (mut given, mut reports): (Vec<Found>, Vec<(Found, Report)>) = (Vec::new(), Vec::new());
         let mut only_blank = true;
         for (address, found) in
             addresses.iter().zip(together(addresses.iter().map(|address| find(way, address, None, None))).await)
@@ -173,22 +192,21 @@ pub fn reach<'a>(way: &'a Way, addresses: &'a [String]) -> LocalFuture<'a, Resul
             match found {
                 Err(failure) => {
                     only_blank = false;
-                    troubles.push(format!("{address}: {}", failure));
+                    troubles.push(at(address, &failure));
                 }
                 Ok(found) => given.extend(found),
             }
         }
         for found in &given {
             match pool::inspect(&found.namespace, &found.address).await {
-                Ok(report) => reports.push(report),
+                Ok(report) => reports.push((found.clone(), report)),
                 Err(error) => {
                     only_blank &= matches!(error, pool::Error::Superblock { source: pool::SuperblockError::Blank, .. });
                     troubles.push(error.to_string());
                 }
             }
         }
-        let newest = reports.into_iter().max_by_key(|report| report.superblock.accepted);
-        let Some(report) = newest else {
+        if reports.is_empty() {
             let troubles = troubles.join("; ");
             if given.is_empty() && only_blank {
                 return Err(Error::Unavailable(format!("no namespace at {}", addresses.join(", "))));
@@ -196,16 +214,17 @@ pub fn reach<'a>(way: &'a Way, addresses: &'a [String]) -> LocalFuture<'a, Resul
             let mend = if only_blank { " (make a pool with `yagura pool create`)" } else { "" };
             let sentence = format!("no member of a pool answers: {troubles}{mend}");
             return Err(if given.is_empty() { Error::Unavailable(sentence) } else { Error::Refused(sentence) });
-        };
-        let map = settle(way, report.map, &mut given).await?;
+        }
+        let map = identify(way, &reports, (pool, wanted), &mut given).await?;
         let mut members = Vec::with_capacity(map.members.len());
         for (member, trouble) in connect(way, &map, 0..map.members.len(), &mut given).await? {
             members.push(member);
             troubles.extend(trouble);
         }
         for (index, found) in members.iter().enumerate() {
+            let Some(found) = found else { continue };
             if let Err(error) = pool::check_member(&found.namespace, &map, index).await {
-                troubles.push(format!("{}: {error}", found.address));
+                troubles.push(at(&found.address, &error));
             }
         }
         troubles.sort();
@@ -214,18 +233,122 @@ pub fn reach<'a>(way: &'a Way, addresses: &'a [String]) -> LocalFuture<'a, Resul
     })
 }
 
+/// What failed, with where in front, unless it says so itself.
+fn at(address: &str, failure: &dyn std::fmt::Display) -> String {
+    let failure = failure.to_string();
+    if failure.contains(address) { failure } else { format!("{address}: {failure}") }
+}
+
+/// The map in force of `pool`, or of the one pool that members among the namespaces found belong to.
+///
+/// One that a pool has let go still names it, and a target may serve members of several: so where more than one pool is named
+/// each is asked whether it counts these namespaces among its members. Which of several was meant nobody can know.
+async fn identify(
+    way: &Way,
+    reports: &[(Found, Report)],
+    (pool, wanted): (Option<Uuid>, Wanted),
+    given: &mut Vec<Found>,
+) -> Result<Map, Error> {
+    let mut pools: BTreeMap<Uuid, Vec<&(Found, Report)>> = BTreeMap::new();
+    for report in reports {
+        pools.entry(report.1.superblock.pool).or_default().push(report);
+    }
+    let list = |pools: &mut dyn Iterator<Item = (&Uuid, &Vec<&(Found, Report)>)>| {
+        let place = |(found, _): &&(Found, Report)| format!("{} namespace {}", found.address, found.nsid);
+        let told = |(pool, reports): (&Uuid, &Vec<&(Found, Report)>)| {
+            format!("{pool} ({})", reports.iter().map(place).collect::<Vec<_>>().join(", "))
+        };
+        pools.map(told).collect::<Vec<_>>().join("; ")
+    };
+    if let Some(pool) = pool {
+        let Some(reports) = pools.get(&pool) else {
+            return Err(Error::Refused(format!(
+                "no member of pool {pool} answers there, but of {}",
+                list(&mut pools.iter())
+            )));
+        };
+        return find_map(way, newest(reports), wanted, given).await;
+    }
+    if let [reports] = pools.values().collect::<Vec<_>>().as_slice() {
+        return find_map(way, newest(reports), wanted, given).await;
+    }
+    let (mut meant, mut others) = (Vec::new(), Vec::new());
+    for (pool, reports) in &pools {
+        let map = find_map(way, newest(reports), wanted, given).await;
+        let has = |map: &Map| {
+            let is = |member: &pool::Member, at: &pool::Superblock| {
+                (member.id, member.incarnation) == (at.member, at.incarnation)
+            };
+            map.members.iter().any(|member| reports.iter().any(|(_, report)| is(member, &report.superblock)))
+        };
+        // Of one whose voters don't answer, what its members say of themselves has to do.
+        match map.as_ref().map_or_else(|_| has(&newest(reports)), has) {
+            true => meant.push((pool, map)),
+            false => others.push((pool, map)),
+        }
+    }
+    let mut meant = if meant.is_empty() { others } else { meant };
+    match (meant.pop(), meant.is_empty()) {
+        (Some((_, map)), true) => map,
+        (last, _) => {
+            meant.extend(last);
+            let ids: Vec<&Uuid> = meant.iter().map(|(pool, _)| *pool).collect();
+            let several = list(&mut pools.iter().filter(|(pool, _)| ids.contains(pool)));
+            Err(Error::Usage(format!("several pools are there, say which by --pool-id: {several}")))
+        }
+    }
+}
+
+/// The map of the highest ballot, of members of one pool.
+fn newest(reports: &[&(Found, Report)]) -> Map {
+    let newest = reports.iter().max_by_key(|(_, report)| report.superblock.accepted);
+    newest.expect("invariant: a pool is named by a report at least").1.map.clone()
+}
+
+async fn find_map(way: &Way, mut map: Map, wanted: Wanted, given: &mut Vec<Found>) -> Result<Map, Error> {
+    if matches!(wanted, Wanted::InForce) {
+        return settle(way, map, given).await;
+    }
+    let mut highest = None;
+    for _ in 0..MAPS_MAX {
+        let members = connect(way, &map, 0..map.members.len(), given).await?;
+        for found in members.into_iter().filter_map(|(found, _)| found) {
+            let Ok(report) = pool::inspect(&found.namespace, &found.address).await else { continue };
+            let Report { superblock, map: carried, .. } = report;
+            if superblock.pool == map.pool
+                && highest.as_ref().is_none_or(|(accepted, _)| *accepted < superblock.accepted)
+            {
+                highest = Some((superblock.accepted, carried));
+            }
+        }
+        match &highest {
+            Some((_, newest)) if *newest != map => map = newest.clone(),
+            _ => return Ok(map),
+        }
+    }
+    Err(Error::Unavailable("the pool's map changes all the time; try again".into()))
+}
+
 /// From a map that some member carries to the one in force. Whoever is connected on the way is added to `given`.
 pub(crate) async fn settle(way: &Way, map: Map, given: &mut Vec<Found>) -> Result<Map, Error> {
     let pool = map.pool;
     let (mut search, mut looks) = (Search::new(map), 0);
     let mut asked: Vec<(String, AnyLink)> = Vec::new();
     for _ in 0..MAPS_MAX {
-        for (found, _) in connect(way, search.map(), search.map().voter_indices(), given).await? {
+        let found = connect(way, search.map(), search.map().voter_indices(), given).await?;
+        for found in found.into_iter().filter_map(|(found, _)| found) {
             if !asked.iter().any(|(_, namespace)| *namespace == found.namespace) {
                 asked.push((found.address, found.namespace));
             }
         }
-        match search.heard(pool::open(&asked, Some(pool)).await)? {
+        let opened = pool::open(&asked, Some(pool)).await;
+        if let Err(pool::Error::NoMembers { reasons }) = &opened {
+            return Err(Error::Unavailable(format!(
+                "no majority: nobody who votes on the pool's map answers ({reasons}); if they never come back: `yagura pool \
+                 rebalance --lost MEMBER,... --force`"
+            )));
+        }
+        match search.heard(opened)? {
             Heard::InForce(map) => return Ok(map),
             Heard::More => {}
             // There is nobody to propose it to.
@@ -259,11 +382,11 @@ pub(crate) async fn connect(
     map: &Map,
     indices: impl Iterator<Item = usize>,
     given: &mut Vec<Found>,
-) -> Result<Vec<(Found, Option<String>)>, Error> {
+) -> Result<Vec<(Option<Found>, Option<String>)>, Error> {
     let known: &[Found] = given;
     let found = together(indices.map(|index| member_at(way, map, index, known))).await;
     let found = found.into_iter().collect::<Result<Vec<_>, _>>()?;
-    for (member, _) in &found {
+    for member in found.iter().filter_map(|(member, _)| member.as_ref()) {
         if !given.iter().any(|known| known.namespace == member.namespace) {
             given.push(member.clone());
         }
@@ -279,51 +402,74 @@ impl Reached {
 
     /// The same, with where its maps come from.
     pub fn store_of(&self, source: Rc<Source>) -> Store {
-        let members = self.members.iter().map(|found| Some(found.namespace.clone())).collect();
+        let members = self.members.iter().map(|found| Some(found.as_ref()?.namespace.clone())).collect();
         let store = Store::new(self.map.clone(), members);
         // The task ends with the store.
         store.follow(source, LEASE_DEFAULT).detach();
         store
     }
 
+    /// Has the members that are left agree on a map without these, which are lost for good and may be the majority of its voters.
+    ///
+    /// # Errors
+    /// A member that is not named as lost does not answer.
+    pub fn seize<'a>(&'a self, lost: &'a [MemberId]) -> LocalFuture<'a, Result<Map, Error>> {
+        Box::pin(async move {
+            let namespaces: Vec<AnyLink> = self.members.iter().flatten().map(|found| found.namespace.clone()).collect();
+            Ok(Proposer::new(&namespaces).seize(&self.map, lost).await?)
+        })
+    }
+
     /// Where the pool's newest map and connections to its members are to be had.
     pub fn source(&self) -> Rc<Source> {
-        Rc::new(Source::new(self.way.clone(), self.map.clone(), self.members.clone()))
+        Rc::new(Source::new(self.way.clone(), self.map.clone(), self.members.iter().flatten().cloned().collect()))
     }
 }
 
-/// Member `index` of the map: as it was found, else where the map says. One that does not answer is waited for in the background.
-async fn member_at(way: &Way, map: &Map, index: usize, given: &[Found]) -> Result<(Found, Option<String>), Error> {
+/// Member `index` of the map: as it was found, else where the map says. One that does not answer is waited for in the background;
+/// one whose names are not known now is nowhere, and hinders nobody.
+async fn member_at(
+    way: &Way,
+    map: &Map,
+    index: usize,
+    given: &[Found],
+) -> Result<(Option<Found>, Option<String>), Error> {
     let member = &map.members[index];
     if let Some(found) = given.iter().find(|found| found.namespace.info().nguid == member.id.0) {
-        return Ok((found.clone(), None));
+        return Ok((Some(found.clone()), None));
     }
     let nqn: Nqn = member.nqn.parse().map_err(|error| Error::Refused(format!("member {}: {error}", member.id)))?;
-    let mut trouble = None;
+    let found = |namespace, address: &String| {
+        let (address, nqn) = (address.clone(), nqn.clone());
+        Some(Found { namespace: AnyLink::from(namespace), address, nqn, nsid: member.nsid })
+    };
+    let (mut trouble, mut waited_for) = (None, None);
     for address in &member.addresses {
-        let connected = match resolve(address) {
-            Ok(socket) => {
-                RemoteNamespace::connect(way.options(socket, nqn.clone(), member.nsid)).await.map_err(unavailable)
+        let socket = match resolve(address).await {
+            Ok(socket) => socket,
+            Err(failure) => {
+                trouble = Some(format!("member {}: {failure}", member.id));
+                continue;
             }
-            Err(failure) => Err(failure),
         };
-        match connected {
-            Ok(namespace) if namespace.info().nguid == member.id.0 => {
-                let namespace = AnyLink::from(namespace);
-                return Ok((Found { namespace, address: address.clone(), nqn, nsid: member.nsid }, None));
-            }
+        waited_for.get_or_insert((socket, address));
+        match RemoteNamespace::connect(way.options(socket, nqn.clone(), member.nsid)).await {
+            Ok(namespace) if namespace.info().nguid == member.id.0 => return Ok((found(namespace, address), None)),
             Ok(_) => {
                 trouble = Some(format!("member {} is no longer at {address}: give its address by --pool", member.id))
             }
-            Err(failure) => trouble = Some(format!("member {} at {address}: {}", member.id, failure)),
+            Err(failure) => trouble = Some(format!("member {} at {address}: {failure}", member.id)),
         }
     }
-    let address = member.addresses.first().cloned().unwrap_or_default();
-    let options = way.options(resolve(&address)?, nqn.clone(), member.nsid);
-    let namespace = AnyLink::from(RemoteNamespace::expecting(options, map.expected_info(index)));
-    Ok((Found { namespace, address, nqn, nsid: member.nsid }, trouble))
+    let Some((socket, address)) = waited_for else { return Ok((None, trouble)) };
+    let options = way.options(socket, nqn.clone(), member.nsid);
+    Ok((found(RemoteNamespace::expecting(options, map.expected_info(index)), address), trouble))
 }
 
 fn unavailable(error: impl std::fmt::Display) -> Error {
     Error::Unavailable(error.to_string())
 }
+
+#[cfg(test)]
+#[path = "reach_tests.rs"]
+mod tests;

@@ -156,8 +156,10 @@ impl MapSource for Source {
     }
 
     fn raise_epoch(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {
-        let raise = move |map: &Map| Ok(if map.epoch == epoch { map.raise_epoch() } else { map.clone() });
-        Box::pin(async move { self.agree(raise).await.map_err(|error| error.to_string()) })
+        Box::pin(async move {
+            let (map, namespaces) = self.everybody().await.map_err(|error| error.to_string())?;
+            Proposer::new(&namespaces).raise_epoch(&map, epoch).await.map_err(|error| error.to_string())
+        })
     }
 
     fn note_swept(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {
@@ -186,6 +188,7 @@ impl MapSource for Source {
             if let Some(trouble) = trouble {
                 tracing::warn!("{trouble}");
             }
+            let found = found?;
             let namespace = found.namespace.clone();
             self.learn(map, vec![found]);
             Some(namespace)

@@ -200,7 +200,7 @@ async fn main(
     arrival: Arc<Gathering>,
 ) -> Option<Closing> {
     let reached = match Way::new(&options.security) {
-        Ok(way) => reach(&way, addresses).await,
+        Ok(way) => reach(&way, addresses, options.pool).await,
         Err(error) => Err(error),
     };
     let store = match reached {

@@ -108,6 +108,12 @@ impl<N: Namespace> Acceptor<'_, N> {
                     return Err(error.clone().into());
                 }
             }
+            // A disk label, say: what copy B has kept is no reason to destroy what somebody else has written since.
+            if let Err(error) = &decoded
+                && error.is_of_others()
+            {
+                return Err(error.clone().into());
+            }
             match (decoded, other) {
                 (Ok(found), other) if other.as_ref().map_or(true, |other| !is_newer(other, &found)) => {
                     self.check(&found)?;
@@ -133,11 +139,16 @@ impl<N: Namespace> Acceptor<'_, N> {
         Ok(self.life.map_or(Ok(()), |life| is_in_its_life(life, found))?)
     }
 
-    async fn copy(&self, copy: usize) -> Result<Vec<u8>, device::Error> {
+    async fn copy(&self, copy: usize) -> Result<Vec<u8>, Refusal> {
         match read(self.namespace, SUPERBLOCK_OFFSETS[copy], unit_bytes(self.namespace)).await {
-            // A block that can't be read can't be compared with either, but the other copy may be whole.
+            // What can't be read can't be compared with either, so no step can be done here. Nor may copy B be raised in vain to
+            // mend it: it would come by as many generations as its mark is ahead.
+            Err(device::Error::ReadFault(text)) if copy == 0 => Err(Refusal::NoVote(format!(
+                "the first copy of its superblock can't be read ({text}): if that lasts, replace it (`yagura pool replace`)"
+            ))),
+            // The step fails when it is to be written, but what was done before is told by copy A.
             Err(device::Error::ReadFault(_)) => Ok(vec![0; unit_bytes(self.namespace)]),
-            result => result,
+            result => Ok(result?),
         }
     }
 
@@ -292,155 +303,5 @@ impl<N: Namespace> Acceptor<'_, N> {
 }
 
 #[cfg(test)]
-mod tests {
-    use engine::sim::{SimConfig, World};
-
-    use super::*;
-    use crate::testing::{Plain, plain_pool};
-
-    /// An accept has reached copy A alone when that is lost, and mended by another proposer from copy B, which is newer for
-    /// it than the accept, and knows nothing of it.
-    #[test]
-    fn a_step_counts_only_if_copy_b_shows_it() {
-        let world = World::new(1, SimConfig::default()).run_until(async {
-            let namespaces = vec![Plain::new(1, 2 << 20, 4096)];
-            let map = plain_pool(&namespaces, 1).await;
-            let acceptor = Acceptor { namespace: &namespaces[0], pool: map.pool, life: None };
-            let ballot = |round: u64| Ballot { round: 10 + round, host: 7 };
-            let promise = acceptor.prepare(ballot(1)).await.unwrap();
-            let generation = promise.superblock.generation + 1;
-            let to = Superblock { generation, accepted: ballot(1), ..promise.superblock };
-            let image = acceptor.image(&to);
-            let damaged = SUPERBLOCK_OFFSETS[0] as usize + 100;
-            namespaces[0].0.bytes.borrow_mut()[damaged] ^= 1;
-            acceptor.prepare(ballot(2)).await.unwrap();
-            let refused = acceptor.follow(&to, &image, Step::Accept).await;
-            assert_eq!(refused, Err(Refusal::Promised(ballot(2))));
-            let (_, found) = acceptor.look().await.unwrap();
-            assert_eq!(found.promised, ballot(2));
-            assert!(found.accepted < ballot(1));
-        });
-        world.unwrap();
-    }
-
-    /// Copy A was two steps ahead of copy B when it was lost: none of the two counts once it is mended without them.
-    #[test]
-    fn no_step_of_a_lost_copy_counts_once_it_is_mended_without_it() {
-        let world = World::new(1, SimConfig::default()).run_until(async {
-            let namespaces = vec![Plain::new(1, 2 << 20, 4096)];
-            let map = plain_pool(&namespaces, 1).await;
-            let acceptor = Acceptor { namespace: &namespaces[0], pool: map.pool, life: None };
-            let (_, before) = acceptor.look().await.unwrap();
-            let ballot = Ballot { round: 10, host: 7 };
-            let promised = Superblock { promised: ballot, generation: before.generation + 1, ..before };
-            let accepted = Superblock { accepted: ballot, generation: before.generation + 2, ..promised.clone() };
-            let damaged = SUPERBLOCK_OFFSETS[0] as usize + 100;
-            namespaces[0].0.bytes.borrow_mut()[damaged] ^= 1;
-            let (_, mended) = acceptor.look().await.unwrap();
-            assert_eq!((mended.promised, mended.accepted), (before.promised, before.accepted));
-            for (to, step) in [(promised, Step::Promise), (accepted, Step::Accept)] {
-                let refused = acceptor.follow(&to, &acceptor.image(&to), step).await;
-                assert_eq!(refused, Err(Refusal::Contended));
-            }
-        });
-        world.unwrap();
-    }
-
-    /// Copy A alone has fallen back, from a step on its way to copy B to what was before both. It was mended from copy B as that
-    /// was, so that the step came to stand in copy B afterwards, and counted, while copy A knew nothing of it.
-    #[test]
-    fn no_step_counts_whose_copy_a_has_fallen_back() {
-        let world = World::new(1, SimConfig::default()).run_until(async {
-            let namespaces = vec![Plain::new(1, 2 << 20, 4096)];
-            let map = plain_pool(&namespaces, 1).await;
-            let acceptor = Acceptor { namespace: &namespaces[0], pool: map.pool, life: None };
-            let ([old, _], _) = acceptor.look().await.unwrap();
-            let ballot = |round: u64| Ballot { round, host: 7 };
-            let promise = acceptor.prepare(ballot(10)).await.unwrap();
-            let generation = promise.superblock.generation + 1;
-            let to = Superblock { generation, accepted: ballot(10), ..promise.superblock };
-            let at = SUPERBLOCK_OFFSETS[0] as usize;
-            namespaces[0].0.bytes.borrow_mut()[at..][..old.len()].copy_from_slice(&old);
-            let (_, mended) = acceptor.look().await.unwrap();
-            assert_eq!(mended.promised, ballot(10));
-            let refused = acceptor.follow(&to, &acceptor.image(&to), Step::Accept).await;
-            assert_eq!(refused, Err(Refusal::Contended));
-            let (_, found) = acceptor.look().await.unwrap();
-            assert_eq!(found, mended);
-        });
-        world.unwrap();
-    }
-
-    /// Whoever raises the generation stops after copy B, and a step that has reached copy A meanwhile does not count; one that
-    /// was there before does.
-    #[test]
-    fn a_generation_is_raised_in_both_copies_or_told_to_nobody() {
-        let world = World::new(1, SimConfig::default()).run_until(async {
-            let namespaces = vec![Plain::new(1, 2 << 20, 4096)];
-            let map = plain_pool(&namespaces, 1).await;
-            let acceptor = Acceptor { namespace: &namespaces[0], pool: map.pool, life: None };
-            let (images, before) = acceptor.look().await.unwrap();
-            let ballot = Ballot { round: 10, host: 7 };
-            let promised = Superblock { promised: ballot, generation: before.generation + 1, ..before.clone() };
-            let image = acceptor.image(&promised);
-            // It is in copy A alone when the generation is raised.
-            assert!(swap(&namespaces[0], SUPERBLOCK_OFFSETS[0], &images[0], &image).await.unwrap());
-            let raised = acceptor.raise().await.unwrap();
-            assert_eq!(raised, promised.generation + MARK_STRIDE);
-            assert_eq!(acceptor.follow(&promised, &image, Step::Promise).await, Ok(()));
-            // The next one reaches copy A between the two writes of another raise.
-            let (images, found) = acceptor.look().await.unwrap();
-            assert_eq!((found.promised, found.generation), (ballot, raised));
-            let accepted = Superblock { accepted: ballot, generation: raised + 1, ..found.clone() };
-            let image = acceptor.image(&accepted);
-            namespaces[0].0.writes_max.set(namespaces[0].0.writes.get() + 1);
-            let stopped = acceptor.raise_from(&images, found, MARK_STRIDE).await;
-            assert!(matches!(stopped, Err(Refusal::Device(_))), "{stopped:?}");
-            namespaces[0].0.writes_max.set(u32::MAX);
-            assert!(swap(&namespaces[0], SUPERBLOCK_OFFSETS[0], &images[0], &image).await.unwrap());
-            let refused = acceptor.follow(&accepted, &image, Step::Accept).await;
-            assert_eq!(refused, Err(Refusal::Contended));
-            let (_, mended) = acceptor.look().await.unwrap();
-            assert!(mended.accepted < ballot && mended.generation > raised + MARK_STRIDE, "{mended:?}");
-        });
-        world.unwrap();
-    }
-
-    /// Whoever raises the generation read both copies, and writes copy B, when the member has begun a new life in copy A. It was
-    /// taken back to its old life, whose pages are gone. Nor does a step of the old life find its way into copy B.
-    #[test]
-    fn a_life_that_has_begun_is_not_undone_by_what_comes_late_from_the_one_before() {
-        let world = World::new(1, SimConfig::default()).run_until(async {
-            let namespaces = vec![Plain::new(1, 2 << 20, 4096)];
-            let map = plain_pool(&namespaces, 1).await;
-            let old = Acceptor { namespace: &namespaces[0], pool: map.pool, life: None };
-            let (images, before) = old.look().await.unwrap();
-            namespaces[0].0.bytes.borrow_mut().fill(0);
-            // Nor into a member that has been emptied, which it would make a member again.
-            let late = old.follow(&before, &images[0], Step::Promise).await;
-            assert_eq!(late, Err(Refusal::Contended));
-            let fresh = crate::renew(&namespaces[0], "m", &map, 0).await.unwrap();
-            let new = Acceptor { life: Some((fresh.incarnation, fresh.mark)), ..old };
-            let put = |image: &[u8]| {
-                let at = SUPERBLOCK_OFFSETS[1] as usize;
-                namespaces[0].0.bytes.borrow_mut()[at..][..image.len()].copy_from_slice(image);
-            };
-            // A step of the old life, on its way from copy A, also where copy B is lost.
-            let late = Superblock { generation: before.generation + MARK_STRIDE, ..before.clone() };
-            for copy_b in [new.copy(1).await.unwrap(), vec![0; images[1].len()]] {
-                put(&copy_b);
-                let refused = old.follow(&late, &old.image(&late), Step::Promise).await;
-                assert_eq!(refused, Err(Refusal::Contended));
-                assert_eq!(new.look().await.unwrap().1.incarnation, fresh.incarnation);
-            }
-            put(&images[1]);
-            assert_eq!(old.raise_from(&images, before, MARK_STRIDE).await, Ok(None));
-            let found = crate::open::inspect(&namespaces[0], "m").await.unwrap().superblock;
-            assert_eq!((found.incarnation, found.generation), (fresh.incarnation, fresh.mark));
-            let promise = new.prepare(Ballot { round: 10, host: 7 }).await.unwrap();
-            assert_eq!(promise.superblock.incarnation, fresh.incarnation);
-            assert!(crate::open::inspect(&namespaces[0], "m").await.unwrap().whole, "copy B has followed");
-        });
-        world.unwrap();
-    }
-}
+#[path = "acceptor_tests.rs"]
+mod tests;

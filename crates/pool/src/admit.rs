@@ -8,7 +8,7 @@ use crate::create::{GENERATION_FIRST, NewMember, fit, random_incarnation, refuse
 use crate::error::Error;
 use crate::geometry::{GROUP_PAGES, SUPERBLOCK_OFFSETS};
 use crate::map::{Map, Member, MemberId, WEIGHT_MAX};
-use crate::open::{device_error, inspect};
+use crate::open::{device_error, newest_copy};
 use crate::plan::complete;
 use crate::renew::begin;
 use crate::slot::{read, unit_bytes};
@@ -31,7 +31,8 @@ pub async fn candidate<N: Namespace>(
     let share = table_share.unwrap_or_else(|| share_of(map));
     let unfit = |reason| Error::Unfit { member: new.name(), reason };
     let geometry = fit(&info, map.page_size, share).map_err(unfit)?;
-    let ours = inspect(&new.namespace, &new.name()).await.is_ok_and(|report| report.superblock.pool == map.pool);
+    // By the superblock alone: who was stopped in the middle of admitting it has written no map yet.
+    let ours = newest_copy(&new.namespace, &new.name()).await.is_ok_and(|(found, ..)| found.pool == map.pool);
     if !force && !ours {
         refuse_if_used(new).await?;
     }

@@ -47,6 +47,10 @@ const BALLOTS_MAX: u32 = 24;
 /// How long one member may take for a step before the agreement goes on without it. Chosen: longer than a busy target needs
 /// for the some hundred commands of the largest map.
 const STEP_TIME_MAX: Duration = Duration::from_secs(5);
+/// How often a member is asked to be marked for a sweep, which took hours and is in vain without. Guessed.
+const MARK_TRIES: u32 = 3;
+/// Pause between two of these. Guessed: a connection is back by then.
+const MARK_PAUSE: Duration = Duration::from_secs(2);
 /// First pause after another proposer was in the way, at random up to this; doubles.
 const PAUSE_FIRST: Duration = Duration::from_millis(5);
 /// Longest pause.
@@ -305,21 +309,21 @@ impl<'a, N: Namespace> Proposer<'a, N> {
     /// Raises the generation of every member that answers and notes it in the map: media that are rolled back to what they
     /// were before this are known by it, and have no vote.
     pub async fn roll_call(&self, known: &Map) -> Result<Map, AgreeError> {
-        self.mark(known, |map, _unmarked| Ok(map)).await
+        self.mark(known, 1, |map, _unmarked| Ok(map)).await
+    }
+
+    /// Raises the map's `epoch`, if it is at rest in that, for a sweep: what is swept is what is held from now on. Every member is
+    /// marked first, so that none of them is what it was before when the sweep is noted.
+    pub async fn raise_epoch(&self, known: &Map, epoch: Epoch) -> Result<Map, AgreeError> {
+        let raise = |map: Map| if map.epoch == epoch { map.raise_epoch() } else { map };
+        self.mark(known, MARK_TRIES, |map, unmarked| marked(unmarked).map(|()| raise(map))).await
     }
 
     /// Notes that the map's `epoch` was swept just now: every member holds what it is to hold of the epochs before. A medium that
     /// is rolled back to before that would bring back what the others forget because of it, so all of them are marked first; one
     /// that can't be, and was not given up, hinders it.
     pub async fn note_swept(&self, known: &Map, epoch: Epoch) -> Result<Map, AgreeError> {
-        self.mark(known, |map, unmarked| match unmarked {
-            Some(member) => Err(AgreeError::Refused(format!(
-                "member {member} could not be marked, by which it would be known if its medium were rolled back: \
-                 forget again when it answers"
-            ))),
-            None => Ok(map.note_swept(epoch)),
-        })
-        .await
+        self.mark(known, MARK_TRIES, |map, unmarked| marked(unmarked).map(|()| map.note_swept(epoch))).await
     }
 
     /// Raises the generation of every member that answers, and has `then` make the next map of the one that names the marks; it is
@@ -327,13 +331,25 @@ impl<'a, N: Namespace> Proposer<'a, N> {
     async fn mark(
         &self,
         known: &Map,
+        tries: u32,
         then: impl Fn(Map, Option<MemberId>) -> Result<Map, AgreeError>,
     ) -> Result<Map, AgreeError> {
         let mut seen = Seen::new(known);
         // Who knew an old map alone would raise one that was rolled back, and above the mark by which that is known.
         let known = self.agree_by(&mut seen, |map| Ok(map.clone())).await?;
-        let members = known.members.iter().map(|member| member.id).collect();
-        let raised = self.ask(members, |member| self.acceptor(&seen.lives, seen.pool, member)?.raise_within()).await;
+        let members: BTreeSet<MemberId> = known.members.iter().map(|member| member.id).collect();
+        let raise = |member| self.acceptor(&seen.lives, seen.pool, member)?.raise_within();
+        let mut raised = self.ask(members, raise).await;
+        for _ in 1..tries {
+            let waited_for = |id: &MemberId| known.members.iter().any(|member| member.id == *id && !member.lost);
+            let failed = raised.iter().filter(|(id, raised)| raised.is_err() && waited_for(id)).map(|(id, _)| *id);
+            let failed: BTreeSet<MemberId> = failed.collect();
+            if failed.is_empty() {
+                break;
+            }
+            time::sleep(MARK_PAUSE).await;
+            raised.extend(self.ask(failed, raise).await);
+        }
         let lives = seen.lives.clone();
         self.agree_by(&mut seen, |map| {
             let (mut next, mut unmarked) = (map.clone(), None);
@@ -352,6 +368,16 @@ impl<'a, N: Namespace> Proposer<'a, N> {
         })
         .await
     }
+}
+
+/// Refuses if a member was not marked.
+fn marked(unmarked: Option<MemberId>) -> Result<(), AgreeError> {
+    unmarked.map_or(Ok(()), |member| {
+        Err(AgreeError::Refused(format!(
+            "member {member} could not be marked, by which it would be known if its medium were rolled back: \
+             forget again when it answers"
+        )))
+    })
 }
 
 impl<'a, N: Namespace> Acceptor<'a, N> {
@@ -385,6 +411,9 @@ pub(crate) fn has_quorum(map: &Map, agrees: impl Fn(&Member) -> bool) -> bool {
         agreeing > voters.len() / 2
     })
 }
+
+#[path = "seize.rs"]
+mod seize;
 
 #[cfg(test)]
 #[path = "agree_tests.rs"]

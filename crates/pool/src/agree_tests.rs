@@ -199,6 +199,34 @@ fn who_admits_a_namespace_takes_it_from_no_pool_that_it_has_joined_meanwhile() {
     });
 }
 
+/// Whoever admits a namespace is stopped after any write: the next one goes on without force. Between the claim and the map's
+/// body it was taken for a member in use.
+#[test]
+fn an_admission_that_was_cut_off_anywhere_is_begun_again() {
+    run(3, async {
+        let namespaces: Vec<Plain> = (1..=4).map(|id| Plain::new(id, SIZE, 4096)).collect();
+        let map = pool(&namespaces[..3]).await;
+        let (new, plain) = (new_member(&namespaces[3]), &namespaces[3].0);
+        let admit = async || {
+            let member = crate::candidate(&new, &map, None, false).await?;
+            crate::admit(&new, &map, &member, false, async || Ok(map.clone())).await
+        };
+        let mut writes = 0;
+        loop {
+            plain.bytes.borrow_mut().fill(0);
+            plain.budget.borrow().set(writes);
+            let done = admit().await.is_ok();
+            plain.budget.borrow().set(u32::MAX);
+            if done {
+                break;
+            }
+            admit().await.unwrap_or_else(|error| panic!("after {writes} writes: {error}"));
+            writes += 1;
+        }
+        assert!(writes > 5, "{writes}");
+    });
+}
+
 /// A joint map that one voter alone carries is found, and to be ended; the other voters of before fail after every write. As
 /// soon as any voter has heard of the final map, a majority of the voters before the change knows of the joint one at least:
 /// who knows of neither can't find a quorum among them.

@@ -138,6 +138,9 @@ pub struct Change {
     /// is being done after that restores it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub taken_back: bool,
+    /// Homes of some keys could not be made equal after it was taken back ([`crate::Map::unequal`]).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unequal: bool,
     /// Unix time in ms of the last note of progress: a change whose time stands still is one that nobody works on.
     pub noted_ms: u64,
 }
@@ -145,6 +148,7 @@ pub struct Change {
 impl Change {
     /// A change that begins.
     pub fn new(kind: ChangeKind, id: u64) -> Change {
-        Change { id, kind, phase: Phase::Seal, cursor: 0, done: 0, moved_bytes: 0, taken_back: false, noted_ms: 0 }
+        let (phase, cursor, done, moved_bytes, noted_ms) = (Phase::Seal, 0, 0, 0, 0);
+        Change { id, kind, phase, cursor, done, moved_bytes, taken_back: false, unequal: false, noted_ms }
     }
 }

@@ -10,7 +10,7 @@ use device::{Durability, Lba, Namespace, NamespaceInfo};
 use engine::Buf;
 
 use crate::blank::begin_life;
-use crate::change::State;
+use crate::change::{Side, State};
 use crate::domain::{Domain, Level};
 use crate::error::Error;
 use crate::geometry::{
@@ -225,6 +225,7 @@ fn plan<N: Namespace>(members: &[NewMember<N>], options: &CreateOptions) -> Resu
         floor: 0,
         swept: 0,
         clock_ms: u64::try_from(engine::time::unix_time().as_millis()).unwrap_or(0),
+        unequal: false,
         change: None,
         members: entries,
     };
@@ -232,7 +233,7 @@ fn plan<N: Namespace>(members: &[NewMember<N>], options: &CreateOptions) -> Resu
     let wide_enough = |level: &Level| map.domains(*level) >= replicas;
     let widest = || Level::WIDEST_FIRST.into_iter().find(wide_enough).unwrap_or(Level::Drive);
     map.spread = options.spread.unwrap_or_else(widest);
-    choose_voters(&mut map);
+    choose_voters(&mut map, Side::New);
     if map.domains(map.spread) < replicas {
         return Err(Error::TooFewDomains { level: map.spread, domains: map.domains(map.spread), replicas });
     }

@@ -59,6 +59,7 @@ pub use search::Search;
 pub use slot::MAP_BYTES_MAX;
 pub use superblock::{Ballot, Superblock, SuperblockError};
 pub use together::together;
+pub use uuid::Uuid;
 
 #[cfg(test)]
 mod testing;

@@ -88,6 +88,41 @@ fn who_is_rolled_back_to_before_a_sweep_has_no_vote() {
     });
 }
 
+/// Its medium went back to before the sweep while that ran, and the mark that notes the sweep was given to what it was then.
+#[test]
+fn who_is_rolled_back_during_a_sweep_is_known_when_it_is_noted() {
+    run(async {
+        let namespaces = three();
+        let map = plain_pool(&namespaces, 3).await;
+        let before = image(&namespaces[0]);
+        let proposer = Proposer::new(&namespaces);
+        reach(&namespaces, [false, true, true]);
+        assert!(matches!(proposer.raise_epoch(&map, map.epoch).await, Err(AgreeError::Refused(_))), "it is not marked");
+        reach(&namespaces, [true, true, true]);
+        let raised = proposer.raise_epoch(&map, map.epoch).await.unwrap();
+        assert_eq!(raised.epoch, map.epoch + 1);
+        assert_eq!(proposer.raise_epoch(&raised, map.epoch).await.unwrap().epoch, raised.epoch, "raised already");
+        roll_back(&namespaces[0], &before);
+        let refused = proposer.note_swept(&raised, raised.epoch).await.unwrap_err().to_string();
+        assert!(refused.contains(&map.members[0].id.to_string()), "{refused}");
+    });
+}
+
+/// One slow command at the end of a sweep of hours made it count for nothing.
+#[test]
+fn a_member_that_is_slow_once_is_marked_all_the_same() {
+    for slow in 0..16 {
+        run(async {
+            let namespaces = three();
+            let map = plain_pool(&namespaces, 3).await;
+            let proposer = Proposer::new(&namespaces);
+            namespaces[0].0.slow_after.set(Some(slow));
+            let swept = proposer.note_swept(&map, map.epoch).await;
+            assert_eq!(swept.map(|map| map.swept), Ok(map.epoch), "write {slow}");
+        });
+    }
+}
+
 /// As above, but in the accept: the voters that promise do so without it, and it is asked for its promise with the map.
 #[test]
 fn a_voter_rolled_back_accepts_nothing() {

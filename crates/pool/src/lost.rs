@@ -8,41 +8,98 @@
 //! incarnation. And hosts asleep in an older epoch that still reach it; but every other page of the pool is sealed, and a
 //! majority of two or more needs one of them ([`Map::give_up`] refuses where one home alone is a majority and is lost).
 //!
+//! **What is enough.** So many homes of every key as meet every majority of them ([`Map::is_known`]): they know all that was
+//! acknowledged. Of an odd number that is a majority; of an even one half will do. Where half is left, all of these are asked
+//! for everything from then on, which meets every majority in turn (`kv`'s `store::quorum`), until the next change has filled
+//! other homes. Half will not do where half may be all that know of an operation: after a change was taken back, until the homes
+//! were made equal ([`Map::unequal`]).
+//!
 //! A joint map may also be *taken back*: the placement before it alone is the next one. That is decided by a joint map that says
 //! so, under the majorities of both sides, and only such a one becomes the old side alone: or the new side could end the change
 //! while the old one takes it back, each by voters of its own ([`crate::agree`]). Nothing has to be moved for it: every operation
 //! of the joint epoch was stored at enough of a key's old homes to meet every majority of them, and so was, or was not, every
 //! operation before. What was copied to new homes is dropped by the cleaning that follows.
 
-use crate::change::{Phase, Side, State};
+use crate::change::{Epoch, Phase, Seat, Side, State};
 use crate::map::{Map, MemberId};
-use crate::plan::PlanError;
-use crate::ring::Ring;
+use crate::plan::{PlanError, choose_voters};
+use crate::ring::{KeyHash, Placements, Ring};
+
+/// Epochs that a map is later for which the members left have taken the decision without its voters. Chosen: more than those can
+/// have made since the others have heard of them, and few of the 2^24 there are.
+const SEIZED_EPOCHS: Epoch = 1024;
 
 impl Map {
     /// The same map without these members' votes: they are lost for good. If the change under way can't be carried out
     /// without them, it is taken back. A map that is stable: as it is, a change that takes them out may begin.
     pub fn give_up(&self, ids: &[MemberId]) -> Result<Map, PlanError> {
-        let mut next = self.clone();
         if self.state == State::Stable {
+            return Ok(self.clone());
+        }
+        let mut next = self.without_votes(ids)?;
+        if next == *self {
             return Ok(next);
         }
+        next.revision += 1;
+        next.go_on_or_back()?;
+        next.validate()?;
+        Ok(next)
+    }
+
+    fn without_votes(&self, ids: &[MemberId]) -> Result<Map, PlanError> {
+        let mut next = self.clone();
         for &id in ids {
             let member = next.members.iter_mut().find(|member| member.id == id);
             member.ok_or(PlanError::NoMember(id))?.lost = true;
         }
         next.members.iter_mut().filter(|member| member.lost).for_each(|member| member.renewed = false);
-        if next == *self {
-            return Ok(next);
-        }
-        next.revision += 1;
-        let goes_on = next.is_served(Side::New) && (self.state != State::Joint || next.is_served(Side::Old));
+        Ok(next)
+    }
+
+    /// Takes the change back if it can't go on with the homes that are left; refused if it can't be that either. Forward where both
+    /// can be: what is known to half of a key's homes is enough there, and may not be behind a change that was taken back.
+    fn go_on_or_back(&mut self) -> Result<(), PlanError> {
+        let goes_on = self.sides().iter().all(|&side| self.is_known(side));
         if !goes_on && self.state == State::Joint {
-            next.turn_back();
+            self.turn_back();
+        }
+        let known = if self.goes_back() { self.is_known_before() } else { goes_on };
+        if known { Ok(()) } else { Err(PlanError::TooFewReplicas(self.replicas)) }
+    }
+
+    /// What a command finds the pool in that first ends the change under way without those of `lost`; none is lost: as it is.
+    /// The next change begins there.
+    pub fn ended_without(&self, lost: &[MemberId]) -> Result<Map, PlanError> {
+        match lost {
+            [] => Ok(self.clone()),
+            lost => Ok(self.give_up(lost)?.end_joint().end_unclean()),
+        }
+    }
+
+    /// The map that the members left agree on where the majority of its voters, on some side, is among those `lost` for good, by
+    /// an operator's word: others are voters in their stead, and the change under way begins its phase again. Its epoch is
+    /// so much later than any that the lost ones can have come to among themselves, that whoever meets its seals looks for it.
+    pub fn seized_without(&self, lost: &[MemberId]) -> Result<Map, PlanError> {
+        let mut next = self.without_votes(lost)?;
+        (next.epoch, next.revision, next.swept) = (self.epoch + SEIZED_EPOCHS, 0, 0);
+        match self.state {
+            // The next change tells whether enough is left.
+            State::Stable => {}
+            State::Joint | State::Unclean => next.go_on_or_back()?,
+        }
+        if let Some(change) = &mut next.change {
+            (change.cursor, change.done) = (0, 0);
+        }
+        for &side in next.sides() {
+            let left = |(index, seat): &(usize, Seat)| seat.voter && next.members[*index].counts(side);
+            let (voters, left) =
+                (next.seats(side).filter(|(_, seat)| seat.voter).count(), next.seats(side).filter(left).count());
+            if left <= voters / 2 {
+                choose_voters(&mut next, side);
+            }
         }
         next.validate()?;
-        let served = if next.goes_back() { next.went_back().is_served(Side::New) } else { goes_on };
-        served.then_some(next).ok_or(PlanError::TooFewReplicas(self.replicas))
+        Ok(next)
     }
 
     /// The joint map with the word that its change is not to be: what follows it is the old placement alone
@@ -52,11 +109,10 @@ impl Map {
         if self.state != State::Joint || self.goes_back() {
             return Ok(self.clone());
         }
-        let back = self.went_back();
         let mut next = self.clone();
         next.revision += 1;
         next.turn_back();
-        back.is_served(Side::New).then_some(next).ok_or(PlanError::NoWayBack(self.replicas))
+        next.went_back().is_known(Side::New).then_some(next).ok_or(PlanError::NoWayBack(self.replicas))
     }
 
     /// Whether this is a joint map whose change is taken back: both placements are in force, and the old one follows.
@@ -86,19 +142,47 @@ impl Map {
         next
     }
 
-    /// Whether every key has enough homes that count: a majority; in the old placement of a joint map as many as meet every
-    /// majority.
-    pub(crate) fn is_served(&self, side: Side) -> bool {
+    /// Whether half of a key's homes may be all that know of an operation: their number is even, and a change was taken back.
+    pub fn half_may_know(&self, side: Side) -> bool {
+        let taken_back = self.change.as_ref().is_some_and(|change| change.taken_back);
+        let may = match side {
+            Side::Old => self.unequal,
+            Side::New => self.state != State::Joint && (self.unequal || taken_back),
+        };
+        may && self.replicas.is_multiple_of(2)
+    }
+
+    /// Whether the homes that a key had before the change under way, as far as they count, know all that was acknowledged: of the
+    /// time before as many as meet every majority, and where half will do for that, half in both placements: an operation of
+    /// the joint epoch may have asked any half of the old homes, but with a majority of the new ones.
+    fn is_known_before(&self) -> bool {
+        let Placements { new, old: Some(old) } = self.placements() else { return self.is_known(Side::New) };
+        let counts = |home: &&u16| self.members[usize::from(**home)].counts(Side::Old);
+        let needed = if self.unequal { old.majority() } else { old.counter_majority() };
+        old.arcs().chain(new.arcs()).all(|(point, _)| {
+            let hash = KeyHash { home: 0, ring: point };
+            let (before, after) = (old.homes(hash), new.homes(hash));
+            let left = before.iter().filter(counts).count();
+            let in_both = after.iter().filter(counts).filter(|home| before.contains(home)).count();
+            left >= needed && (left >= old.majority() || in_both >= new.counter_majority())
+        })
+    }
+
+    /// Whether the homes of every key that count know all that was acknowledged: see this module.
+    pub(crate) fn is_known(&self, side: Side) -> bool {
         if self.members.iter().all(|member| member.counts(side)) {
             return true;
         }
         let ring = Ring::of(self, side);
         let counts = |member: usize| self.members[member].counts(side);
-        let both = self.state == State::Joint && side == Side::Old;
-        if both { ring.meets_every_majority(counts) } else { ring.majority_everywhere(counts) }
+        if self.half_may_know(side) { ring.majority_everywhere(counts) } else { ring.meets_every_majority(counts) }
     }
 }
 
 #[cfg(test)]
 #[path = "lost_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "ways_tests.rs"]
+mod ways;

@@ -130,17 +130,18 @@ pub struct Map {
     pub swept: Epoch,
     /// What time it was by the pool when that was last noted, Unix time in ms; 0: never. No calendar of one host moves it by more
     /// than twice the time that has passed.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default)]
     pub clock_ms: u64,
+    /// A change of an even number of replicas was taken back, and not every key's homes could be made equal: half of them may be
+    /// all that know of an operation. Until a sweep has made them equal a change asks a majority of the old homes, where one fewer
+    /// would do otherwise.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unequal: bool,
     /// The change under way; there is one exactly while the state is not stable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<Change>,
     /// The members; their order is the index used everywhere else. From stable to joint the order stays and new ones follow.
     pub members: Vec<Member>,
-}
-
-fn is_zero(number: &u64) -> bool {
-    *number == 0
 }
 
 /// The one field of a map's body that every version can read.
@@ -420,6 +421,7 @@ pub(crate) mod tests {
             floor: 0,
             swept: 0,
             clock_ms: 0,
+            unequal: false,
             change: None,
             members: (0..members).map(member).collect(),
         }

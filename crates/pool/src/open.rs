@@ -256,7 +256,7 @@ pub(crate) fn still_fits<N: Namespace>(map: &Map, member: &Member, namespace: &N
 /// more than blank.
 ///
 /// Copy A is written first, so it is read last: if it is then what copy B was before, both are.
-async fn newest_copy<N: Namespace>(
+pub(crate) async fn newest_copy<N: Namespace>(
     namespace: &N,
     label: &str,
 ) -> Result<(Superblock, [Option<SuperblockError>; 2], bool), Error> {
@@ -273,7 +273,9 @@ async fn newest_copy<N: Namespace>(
     }
     // A newer version's superblock is in force even where the other copy is still ours: it was written first.
     let newer = copies.iter().flatten().find(|error| matches!(error, SuperblockError::Newer { .. }));
-    if let Some(source) = newer {
+    // What stands at its start says whose it is now, whatever has stayed of the other copy.
+    let others = copies[0].iter().find(|error| error.is_of_others());
+    if let Some(source) = newer.or(others) {
         return Err(Error::Superblock { member: label.into(), source: source.clone() });
     }
     let [first, second] = good;

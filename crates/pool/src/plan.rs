@@ -92,9 +92,10 @@ pub enum PlanError {
         /// Different domains needed.
         replicas: usize,
     },
-    /// A member was given up, and this change keeps it.
+    /// A member was given up, and would be one home too few of some keys.
     #[error(
-        "member {0} was given up as lost: take it out first (`yagura pool replace` or `remove`), or `yagura kv repair` it"
+        "member {0} was given up as lost, and some keys would have too few other replicas: take it out first (`yagura pool \
+         replace` or `remove`), or `yagura kv repair` it"
     )]
     Lost(MemberId),
     /// Some keys would be left with too few replicas to be read.
@@ -137,7 +138,7 @@ impl Map {
         // Homes are others now, and not all of them have been seen to hold the newest.
         next.swept = 0;
         next.change = Some(Change::new(request.kind(), id));
-        choose_voters(&mut next);
+        choose_voters(&mut next, Side::New);
         let same = |member: &Member| member.old == member.seat(Side::New) && !member.renewed;
         if next.members.len() == self.members.len() && next.members.iter().all(same) {
             return Err(PlanError::Nothing);
@@ -149,11 +150,14 @@ impl Map {
         if domains < replicas {
             return Err(PlanError::TooFewDomains { level: next.spread, domains, replicas });
         }
-        if let Some(lost) = next.members.iter().find(|member| member.lost && !member.leaving) {
+        // Who was given up and stays has no vote as before, gets no keys, and goes or begins anew with another change: of several
+        // that were lost each goes with its own.
+        let lost = next.members.iter().find(|member| member.lost && !member.leaving);
+        if let Some(lost) = lost.filter(|_| !next.is_known(Side::New)) {
             return Err(PlanError::Lost(lost.id));
         }
         next.validate()?;
-        next.is_served(Side::Old).then_some(next).ok_or(PlanError::TooFewReplicas(self.replicas))
+        next.is_known(Side::Old).then_some(next).ok_or(PlanError::TooFewReplicas(self.replicas))
     }
 
     fn apply(&mut self, request: &Request) -> Result<(), PlanError> {
@@ -244,7 +248,7 @@ impl Map {
         let mut next = self.clone();
         if self.state == State::Unclean {
             next.state = State::Stable;
-            next.change = None;
+            next.unequal |= next.change.take().is_some_and(|change| change.unequal);
             next.revision += 1;
         }
         next
@@ -267,6 +271,7 @@ impl Map {
         let mut next = self.clone();
         if self.state == State::Stable && self.epoch == epoch && self.swept < epoch {
             next.swept = epoch;
+            next.unequal = false;
             next.revision += 1;
         }
         next
@@ -283,15 +288,17 @@ impl Map {
     }
 
     /// The same map with this progress of its change noted, unless somebody has come further already or taken it back.
-    pub fn note(&self, id: u64, phase: Phase, cursor: u64, done: u16, moved_bytes: u64, now_ms: u64) -> Map {
+    pub fn note(&self, progress: &Change, moved_bytes: u64, now_ms: u64) -> Map {
         let mut next = self.clone();
+        let Change { phase, cursor, done, .. } = *progress;
         if let Some(change) = &mut next.change
-            && change.id == id
+            && change.id == progress.id
             && !self.goes_back()
             && (change.phase, change.cursor, change.noted_ms) < (phase, cursor, now_ms)
             && (phase == Phase::Clean) == (self.state == State::Unclean)
         {
             (change.phase, change.cursor, change.done) = (phase, cursor, done);
+            change.unequal |= progress.unequal;
             change.moved_bytes += moved_bytes;
             change.noted_ms = now_ms;
             next.revision += 1;
@@ -326,27 +333,34 @@ fn voters_wanted(members: usize) -> usize {
     }
 }
 
-/// Gives votes to members of the new placement: those that have one keep it, and others follow where the fewest voters are
-/// near. Members that hold keys come first.
-pub(crate) fn choose_voters(map: &mut Map) {
-    let candidates: Vec<usize> = map.seats(Side::New).map(|(index, _)| index).collect();
+/// Gives votes to members of a placement: those that have one keep it, and others follow where the fewest voters are near.
+/// Members that hold keys come first; those that say nothing that counts are none, nor make it an even number.
+pub(crate) fn choose_voters(map: &mut Map, side: Side) {
+    let seats: Vec<(usize, Seat)> = map.seats(side).collect();
+    let counts = |(index, _): &(usize, Seat)| map.members[*index].counts(side);
+    let candidates: Vec<(usize, Seat)> = seats.iter().copied().filter(counts).collect();
     let wanted = voters_wanted(candidates.len());
     let mut chosen: Vec<usize> = Vec::with_capacity(wanted);
     while chosen.len() < wanted {
-        let rank = |&index: &usize| {
+        let rank = |&(index, seat): &(usize, Seat)| {
             let member = &map.members[index];
             let near = |level: Level| {
                 let here = member.domain.at(level);
                 chosen.iter().filter(|&&other| map.members[other].domain.at(level) == here).count()
             };
-            (member.weight == 0, !member.voter, Level::WIDEST_FIRST.map(near), index)
+            (seat.weight == 0, !seat.voter, Level::WIDEST_FIRST.map(near), index)
         };
-        let free = candidates.iter().copied().filter(|index| !chosen.contains(index));
-        let Some(best) = free.min_by_key(rank) else { break };
+        let free = candidates.iter().copied().filter(|(index, _)| !chosen.contains(index));
+        let Some((best, _)) = free.min_by_key(rank) else { break };
         chosen.push(best);
     }
-    for index in candidates {
-        map.members[index].voter = chosen.contains(&index);
+    for (index, _) in seats {
+        let (member, votes) = (&mut map.members[index], chosen.contains(&index));
+        match (side, &mut member.old) {
+            (Side::Old, Some(seat)) => seat.voter = votes,
+            (Side::Old, None) => {}
+            (Side::New, _) => member.voter = votes,
+        }
     }
 }
 

@@ -100,6 +100,10 @@ fn a_replacement_takes_the_place_and_nothing_else_moves() {
     assert!(joint.encode().is_ok() && joint.members.last().unwrap().points.is_some());
 }
 
+fn at(id: u64, phase: Phase, cursor: u64, done: u16) -> Change {
+    Change { phase, cursor, done, ..Change::new(ChangeKind::Drain, id) }
+}
+
 #[test]
 fn states_follow_each_other_and_a_change_is_begun_once() {
     let map = sample(4, 3);
@@ -107,10 +111,10 @@ fn states_follow_each_other_and_a_change_is_begun_once() {
     let joint = map.begin(&request, 7).unwrap();
     assert_eq!((joint.state, joint.epoch, joint.begin(&request, 7)), (State::Joint, 2, Ok(joint.clone())));
     assert!(matches!(joint.begin(&request, 8), Err(PlanError::UnderWay { kind: ChangeKind::Drain, .. })));
-    let noted = joint.note(7, Phase::Migrate, 5, 300, 1000, 1);
+    let noted = joint.note(&at(7, Phase::Migrate, 5, 300), 1000, 1);
     assert_eq!((noted.revision, noted.change.as_ref().unwrap().done), (1, 300));
-    assert_eq!(noted.note(7, Phase::Seal, 9, 900, 1, 2), noted, "progress never goes back");
-    assert_eq!(noted.note(8, Phase::Migrate, 9, 900, 1, 2), noted, "nor is another change's noted");
+    assert_eq!(noted.note(&at(7, Phase::Seal, 9, 900), 1, 2), noted, "progress never goes back");
+    assert_eq!(noted.note(&at(8, Phase::Migrate, 9, 900), 1, 2), noted, "nor is another change's noted");
     let unclean = noted.end_joint();
     assert_eq!((unclean.state, unclean.epoch, unclean.end_joint()), (State::Unclean, 3, unclean.clone()));
     assert!(unclean.encode().is_ok() && unclean.members[0].weight == 0);
@@ -151,7 +155,7 @@ fn what_cannot_be_is_refused_with_the_way_out() {
 fn voters_are_odd_in_number_spread_and_replaced_when_they_go() {
     let mut map = racks(12, 3);
     map.members.iter_mut().for_each(|member| member.voter = false);
-    choose_voters(&mut map);
+    choose_voters(&mut map, Side::New);
     let per_rack = |map: &Map| {
         let mut racks = [0; 4];
         map.seats(Side::New).filter(|(_, seat)| seat.voter).for_each(|(index, _)| racks[index / 3] += 1);

@@ -28,6 +28,13 @@ pub struct Step {
     pub done: u16,
     /// Bytes of entries and values that were stored on members new to them.
     pub moved_bytes: u64,
+    /// Homes of some keys could not be made equal: [`Map::unequal`].
+    pub unequal: bool,
+}
+
+impl Step {
+    /// There is nothing to do in the phase, or no more.
+    pub const DONE: Step = Step { cursor: None, done: 1000, moved_bytes: 0, unequal: false };
 }
 
 /// Who does the pieces: knows what is stored, not how maps are agreed on.
@@ -102,6 +109,7 @@ async fn phase<N: Namespace, M: Mover>(
         };
         unnoted += step.moved_bytes;
         change.moved_bytes += step.moved_bytes;
+        change.unequal |= step.unequal;
         let Some(cursor) = step.cursor else {
             return Ok(proposer.agree(&map, |map| Ok(followed(map, &change, unnoted))).await?);
         };
@@ -144,7 +152,7 @@ async fn overtaken<N: Namespace>(
 /// map that a failed ballot left behind, and that somebody has settled since; it must not be counted twice.
 fn noting(change: &Change, moved: u64) -> impl Fn(&Map) -> Map {
     let now_ms = time::unix_time().as_millis() as u64;
-    move |map| map.note(change.id, change.phase, change.cursor, change.done, moved, now_ms)
+    move |map| map.note(change, moved, now_ms)
 }
 
 /// The map after the phase of `change`, if that is still where the map is.
@@ -153,9 +161,12 @@ fn followed(map: &Map, change: &Change, moved: u64) -> Map {
         return map.clone();
     }
     let mut next = match change.phase {
-        Phase::Seal => map.note(change.id, Phase::Migrate, 0, 0, 0, time::unix_time().as_millis() as u64),
+        Phase::Seal => {
+            let migrates = Change { phase: Phase::Migrate, cursor: 0, done: 0, ..change.clone() };
+            map.note(&migrates, 0, time::unix_time().as_millis() as u64)
+        }
         Phase::Migrate => map.end_joint(),
-        Phase::Clean => map.end_unclean(),
+        Phase::Clean => Map { unequal: map.unequal | change.unequal, ..map.clone() }.end_unclean(),
     };
     if let Some(now) = &mut next.change {
         now.moved_bytes += moved;
@@ -220,7 +231,8 @@ mod tests {
             self.done.borrow_mut().push((phase, cursor));
             let next = cursor + 1;
             let moved_bytes = if phase == Phase::Migrate { 1000 } else { 0 };
-            Ok(Step { cursor: (next < 20).then_some(next), done: (next * 50) as u16, moved_bytes })
+            let unequal = phase == Phase::Clean && cursor == 3;
+            Ok(Step { cursor: (next < 20).then_some(next), done: (next * 50) as u16, moved_bytes, unequal })
         }
     }
 
@@ -252,6 +264,7 @@ mod tests {
                 let second = Fake::new(None, Duration::from_millis(300));
                 let map = proposer.agree(&joint, |map| Ok(map.clone())).await.unwrap();
                 let stable = carry_out(&proposer, &second, map, None, |_| {}).await.unwrap();
+                assert!(stable.unequal, "what a piece could not make equal is noted with it");
                 assert_eq!((stable.state, stable.epoch, stable.change), (State::Stable, joint.epoch + 1, None));
                 let (first, second) = (first.done.borrow(), second.done.borrow());
                 let all = [Phase::Seal, Phase::Migrate, Phase::Clean].into_iter();

@@ -125,9 +125,7 @@ fn last_generation(map: &Map, member: &Member, label: &str, images: &[Vec<u8>]) 
                 return Err(Error::Superblock { member: label.to_owned(), source });
             }
             // What stands at its start says whose it is; the other copy may be anything.
-            Err(found @ (SuperblockError::Foreign(_) | SuperblockError::OtherMember { .. })) if copy == 0 => {
-                return in_use(found.to_string());
-            }
+            Err(found) if copy == 0 && found.is_of_others() => return in_use(found.to_string()),
             Err(_) => {}
         }
     }

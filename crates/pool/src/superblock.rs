@@ -125,6 +125,13 @@ pub enum SuperblockError {
     },
 }
 
+impl SuperblockError {
+    /// Whether the bytes are somebody else's, who uses the medium by now: they are not to be overwritten.
+    pub(crate) fn is_of_others(&self) -> bool {
+        matches!(self, SuperblockError::Foreign(_) | SuperblockError::OtherMember { .. })
+    }
+}
+
 #[repr(C)]
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 struct Raw {
@@ -194,6 +201,10 @@ impl Superblock {
         }
         let (raw, _) = Raw::read_from_prefix(bytes).expect("invariant: 4096 bytes hold the 136 of the fields");
         if raw.magic != MAGIC {
+            // Whoever else begins to use a medium writes more than the first bytes of it.
+            if raw.member == member.0 {
+                return Err(SuperblockError::Damaged(format!("it starts with {}", Hex(&raw.magic))));
+            }
             return Err(SuperblockError::Foreign(Hex(&bytes[..8]).to_string()));
         }
         let expected = checksum(bytes);

@@ -17,17 +17,22 @@ pub async fn find(way: &Way, address: &str, nqn: Option<Nqn>, nsid: Option<u32>)
     Ok(::client::reach::find(way, address, nqn, nsid).await?)
 }
 
-/// Reaches the pool that some namespace at `addresses` is a member of.
-pub async fn reach(way: &Way, addresses: &[String]) -> Result<Reached, Failure> {
-    if addresses.is_empty() {
+/// Reaches the pool that the flags mean.
+pub async fn reach(way: &Way, address: &PoolAddress) -> Result<Reached, Failure> {
+    if address.pool.is_empty() {
         return Err(Failure::usage("which pool? give the address of a member by --pool, or `pool` in a config file"));
     }
-    Ok(::client::reach::reach(way, addresses).await?)
+    Ok(::client::reach::reach(way, &address.pool, address.pool_id).await?)
+}
+
+/// Reaches what is left of a pool whose voters have no majority any more.
+pub async fn reach_rest(way: &Way, address: &PoolAddress) -> Result<Reached, Failure> {
+    Ok(::client::reach::reach_rest(way, &address.pool, address.pool_id).await?)
 }
 
 /// The store of the pool at an address; what does not answer is said in the log.
 pub async fn open(address: &PoolAddress) -> Result<Store, Failure> {
-    let reached = reach(&way(&address.host)?, &address.pool).await?;
+    let reached = reach(&way(&address.host)?, address).await?;
     for trouble in &reached.troubles {
         tracing::warn!("{trouble}");
     }

@@ -13,6 +13,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::error::ContextKind;
 use clap::{Arg, Command};
 use toml::{Table, Value};
 
@@ -34,6 +35,7 @@ pub fn merge(command: &Command, arguments: Vec<OsString>) -> Result<Vec<OsString
         if let Some(flag) = flag(verb, key)
             && !is_given(flag, &arguments)
         {
+            check_kind(flag, key, value).map_err(named)?;
             added.extend(as_arguments(key, value).map_err(named)?);
         }
     }
@@ -112,6 +114,35 @@ fn as_arguments(key: &str, value: &Value) -> Result<Vec<OsString>, String> {
     }
 }
 
+/// Whether the flag takes such a value at all: a mistake in the file is told as one of the file.
+fn check_kind(flag: &Arg, key: &str, value: &Value) -> Result<(), String> {
+    let takes_values = flag.get_action().takes_values();
+    let values = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+    match values.iter().find(|value| value.is_bool() == takes_values) {
+        Some(_) if takes_values => Err(format!("key `{key}` needs a value, not true or false")),
+        Some(other) => Err(format!("key `{key}` must be true or false, not a {}", other.type_str())),
+        None => Ok(()),
+    }
+}
+
+/// What is wrong with the config file, if an error of the parser is about a flag that was not given but came from there.
+pub fn instead(given: &[OsString], error: &clap::Error) -> Option<String> {
+    let file = config_file(given).ok().flatten()?;
+    let text = |kind| error.get(kind).map(ToString::to_string);
+    let named = text(ContextKind::InvalidArg)?;
+    let key = named.strip_prefix("--")?.split([' ', '=']).next()?;
+    let (long, with_value) = (format!("--{key}"), format!("--{key}="));
+    let was_given = |argument: &str| argument == long || argument.starts_with(&with_value);
+    if options(given).filter_map(|argument| argument.to_str()).any(was_given) {
+        return None;
+    }
+    let value = text(ContextKind::InvalidValue)?;
+    let allowed = || text(ContextKind::ValidValue).map(|values| format!("possible values are {values}"));
+    let why = std::error::Error::source(error).map(ToString::to_string).or_else(allowed);
+    let why = why.map_or(String::new(), |why| format!(": {why}"));
+    Some(format!("config file {}: key `{key}` cannot be `{value}`{why}", file.display()))
+}
+
 /// Every key must be a flag of its verb (at the top: of any verb), every table a verb.
 fn check(command: &Command, table: &Table, path: &mut Vec<String>, top: bool) -> Result<(), String> {
     let place = if path.is_empty() { String::new() } else { format!(" in [{}]", path.join(".")) };
@@ -185,6 +216,24 @@ mod tests {
         assert_eq!(merged(config, "yagura gateway --listen y:2"), Ok(expected.into()));
         let expected = "yagura kv import --json --pool=a:1 --pool=b:2 DIR";
         assert_eq!(merged(config, "yagura kv import DIR"), Ok(expected.into()));
+    }
+
+    #[test]
+    fn a_value_of_the_wrong_kind_is_a_mistake_of_the_file() {
+        let error = |config| merged(config, "yagura gateway").expect_err("refused");
+        assert!(error("[gateway]\njson = 'yes'").ends_with("key `json` must be true or false, not a string"));
+        assert!(error("[gateway]\nlisten = true").ends_with("key `listen` needs a value, not true or false"));
+        assert!(error("pool = ['a:1', false]").ends_with("key `pool` cannot be a boolean"));
+        let parse = |given: &[&str], merged: &[&str]| {
+            let words = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
+            let error = crate::cli::command().try_get_matches_from(words(merged)).expect_err("refused");
+            instead(&words(given), &error)
+        };
+        let config = ["yagura", "gateway", "--config=f.toml"];
+        let wrong = ["yagura", "gateway", "--connections-max=abc", "--config=f.toml"];
+        let said = parse(&config, &wrong).expect("it is the file's");
+        assert_eq!(said, "config file f.toml: key `connections-max` cannot be `abc`: invalid digit found in string");
+        assert_eq!(parse(&wrong, &wrong), None, "it was given as a flag");
     }
 
     #[test]

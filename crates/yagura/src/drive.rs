@@ -194,7 +194,7 @@ pub struct Scrubbed {
 async fn scrub(args: &DriveArgs) -> Result<(), Failure> {
     let drive = open(&args.path, true).await?;
     let bar = output::progress_share("scrub", args.common.json);
-    let show = |done: u64, total: u64| output::show_share(&bar, done as f64 / total.max(1) as f64);
+    let show = |done: u64, total: u64| bar.show(done as f64 / total.max(1) as f64);
     let found = drive.scrub(show).await.map_err(Failure::refused)?;
     bar.finish_and_clear();
     found_by_scrub(args.common.json, &found.into())
@@ -238,7 +238,7 @@ struct Checked {
 async fn check(args: &DriveArgs) -> Result<(), Failure> {
     let drive = open(&args.path, true).await?;
     let bar = output::progress_share("check", args.common.json);
-    let show = |done: u64, total: u64| output::show_share(&bar, done as f64 / total.max(1) as f64);
+    let show = |done: u64, total: u64| bar.show(done as f64 / total.max(1) as f64);
     let found = drive.check(show).await.map_err(Failure::refused)?;
     bar.finish_and_clear();
     let report = Checked {

@@ -92,7 +92,7 @@ async fn first(
 ) -> Result<(), Failure> {
     let listener = TcpListener::bind(args.listen).map_err(|error| {
         let mend = "is a Redis server running there? port 0 takes a free one";
-        Failure::refused(format!("cannot listen at {}: {error} ({mend})", args.listen))
+        Failure::refused(format!("cannot listen: {error} ({mend})"))
     })?;
     let metrics = args.serving.metrics.map(|address| metrics::serve(address, registry, ready)).transpose()?;
     let ready = Ready {
@@ -108,7 +108,8 @@ async fn first(
 
 fn describe(ready: &Ready) -> String {
     let Ready { listening, metrics, pool, members } = ready;
-    let mut text = format!("gateway of pool {pool} ({members} members) listening at {listening}\n");
+    let members = output::many(*members as u64, "member");
+    let mut text = format!("gateway of pool {pool} ({members}) listening at {listening}\n");
     if let Some(address) = metrics {
         text += &format!("metrics at http://{address}/metrics\n");
     }

@@ -44,10 +44,14 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Vec<std::ffi::OsString>) -> Result<(), Failure> {
+    let given = arguments.clone();
     let arguments = config::merge(&cli::command(), arguments)?;
     let matches = match cli::command().try_get_matches_from(&arguments) {
         Ok(matches) => matches,
-        Err(error) => return exit::usage(&error, cli::instead_of_memcached(&arguments, &error)),
+        Err(error) => {
+            let instead = cli::instead_of_memcached(&arguments, &error);
+            return exit::usage(&error, instead.or_else(|| config::instead(&given, &error)));
+        }
     };
     let cli = cli::Cli::from_arg_matches(&matches).map_err(|error| Failure::usage(error.to_string()))?;
     output::log_to_stderr();

@@ -1,5 +1,6 @@
 //! What goes to whom: results to standard output (one JSON document with `--json`), logs and progress to standard error.
 
+use std::cell::Cell;
 use std::io::{IsTerminal, Write};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -64,14 +65,70 @@ pub fn progress(what: &'static str, length: u64, quiet: bool) -> ProgressBar {
     bar(what, length, quiet, template)
 }
 
-/// A bar for a walk of which only the share that is done is known.
-pub fn progress_share(what: &'static str, quiet: bool) -> ProgressBar {
-    bar(what, SHARE_UNITS, quiet, "{msg} {wide_bar} {percent:>3} % {eta}")
+/// A bar for work of which only the share that is done is known, phase after phase.
+pub fn progress_share(what: &'static str, quiet: bool) -> ShareBar {
+    let bar = bar(what, SHARE_UNITS, quiet, "{msg} {wide_bar} {percent:>3} %{prefix}");
+    ShareBar { bar, phase: Cell::new((Duration::ZERO, 0.0)), share: Cell::new(0.0) }
 }
 
-/// Shows the share (0 to 1) of a [`progress_share`].
-pub fn show_share(bar: &ProgressBar, share: f64) {
-    bar.set_position((share * SHARE_UNITS as f64) as u64);
+/// See [`progress_share`]. What time is left it tells by the pace since the phase began here: a phase that somebody else has begun
+/// is not taken for one that was quick, nor one phase for another.
+pub struct ShareBar {
+    bar: ProgressBar,
+    /// When the phase began, by the bar's clock, and at what share.
+    phase: Cell<(Duration, f64)>,
+    share: Cell<f64>,
+}
+
+impl ShareBar {
+    /// What is being done.
+    pub fn say(&self, what: impl Into<String>) {
+        self.bar.set_message(what.into());
+    }
+
+    /// How much of it is done, 0 to 1; less than before: something else has begun.
+    pub fn show(&self, share: f64) {
+        let now = self.bar.elapsed();
+        if share < self.share.replace(share) || self.phase.get().0.is_zero() {
+            self.phase.set((now.max(Duration::from_nanos(1)), share));
+        }
+        let (began, from) = self.phase.get();
+        self.bar.set_position((share * SHARE_UNITS as f64) as u64);
+        self.bar.set_prefix(time_left(now.saturating_sub(began), share - from, 1.0 - share));
+    }
+
+    /// Takes it off the terminal.
+    pub fn finish_and_clear(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// Share of a phase, and time, before its pace says anything. Guessed.
+const PACE_SHARE_MIN: f64 = 0.02;
+const PACE_TIME_MIN: Duration = Duration::from_secs(1);
+
+/// For people: how long `left` takes where `done` took so long; nothing where that can't be known yet.
+fn time_left(took: Duration, done: f64, left: f64) -> String {
+    if took < PACE_TIME_MIN || done < PACE_SHARE_MIN {
+        return String::new();
+    }
+    let seconds = took.as_secs_f64() / done * left;
+    match seconds {
+        _ if seconds < 90.0 => format!(", {seconds:.0} s left"),
+        _ if seconds < 5400.0 => format!(", {:.0} min left", seconds / 60.0),
+        _ => format!(", {:.0} h left", seconds / 3600.0),
+    }
+}
+
+/// So many of them: `1 key`, `2 keys`.
+pub fn many(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// These members, by the numbers that `pool status` shows.
+pub fn members(numbers: &[usize]) -> String {
+    let list: Vec<String> = numbers.iter().map(usize::to_string).collect();
+    format!("member{} {}", if numbers.len() == 1 { "" } else { "s" }, list.join(", "))
 }
 
 /// In how many steps a share is shown.
@@ -93,5 +150,37 @@ pub fn duration(time: Duration) -> String {
         _ if us < 1e3 => format!("{us:.0} us"),
         _ if us < 1e6 => format!("{:.2} ms", us / 1e3),
         _ => format!("{:.2} s", us / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_left_is_one_of_use_or_none() {
+        let left = |took: u64, done: f64, left: f64| time_left(Duration::from_millis(took), done, left);
+        assert_eq!(left(2000, 0.27, 0.73), ", 5 s left");
+        assert_eq!(left(600, 0.2, 0.8), "", "too early to say");
+        assert_eq!(left(9000, 0.01, 0.99), "");
+        assert_eq!(left(60_000, 0.1, 0.9), ", 9 min left");
+        assert_eq!(left(3_600_000, 0.1, 0.9), ", 9 h left");
+        // Gone on with at the half: what was done before was not done in this time.
+        let bar = progress_share("change", true);
+        bar.show(0.5);
+        assert_eq!(bar.phase.get().1, 0.5);
+        bar.show(0.6);
+        assert_eq!(bar.phase.get().1, 0.5);
+        bar.show(0.0);
+        assert_eq!(bar.phase.get().1, 0.0, "the next phase");
+    }
+
+    #[test]
+    fn one_is_one() {
+        assert_eq!(
+            (many(1, "key"), many(2, "key"), many(0, "key")),
+            ("1 key".into(), "2 keys".into(), "0 keys".into())
+        );
+        assert_eq!((members(&[3]), members(&[0, 2])), ("member 3".into(), "members 0, 2".into()));
     }
 }

@@ -15,6 +15,7 @@ use crate::cli::{PoolCreateArgs, PoolVerb, Spread};
 use crate::client::{self, Found, Way};
 use crate::exit::Failure;
 use crate::size::Size;
+use crate::spec::pair;
 use crate::{output, reactors};
 
 /// A member as the command line says it.
@@ -47,7 +48,7 @@ impl FromStr for MemberSpec {
         }
         let mut member = MemberSpec { address, nqn: None, nsid: None, weight: None, domain: pool::Domain::default() };
         for part in parts {
-            let (key, value) = part.split_once('=').ok_or_else(|| format!("`{part}` is no key=value"))?;
+            let (key, value) = pair(part, &KEYS)?;
             let number = || {
                 let number = value.parse::<u32>().ok().filter(|number| *number > 0);
                 number.ok_or_else(|| format!("{key} `{value}`: must be a number from 1 on"))
@@ -59,8 +60,7 @@ impl FromStr for MemberSpec {
                 "zone" => member.domain.zone = value.into(),
                 "rack" => member.domain.rack = value.into(),
                 "machine" => member.domain.machine = value.into(),
-                "drive" => member.domain.drive = value.into(),
-                _ => return Err(format!("unknown key `{key}`{}", crate::config::nearest(key, &KEYS))),
+                _ => member.domain.drive = value.into(),
             }
         }
         Ok(member)
@@ -126,7 +126,7 @@ async fn create(args: &PoolCreateArgs) -> Result<(), Failure> {
     };
     let members = find_all(&client::way(&args.host)?, &args.members).await?;
     let bar = output::progress_share("empty the tables", args.common.json);
-    let map = members::create(&members, &options, &|share| output::show_share(&bar, share)).await;
+    let map = members::create(&members, &options, &|share| bar.show(share)).await;
     bar.finish_and_clear();
     let map = map.map_err(client::pool_failure)?;
     let lengths = ROOM_SHOWN.into_iter().chain(args.values.map(|values| values.0));

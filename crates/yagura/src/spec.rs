@@ -7,10 +7,17 @@ pub fn pairs<'a>(
     text: &'a str,
     known: &'a [&'a str],
 ) -> impl Iterator<Item = Result<(&'a str, &'a str), String>> + use<'a> {
-    text.split(',').map(move |part| {
-        let (key, value) = part.split_once('=').ok_or_else(|| format!("`{part}` is no key=value"))?;
-        if known.contains(&key) { Ok((key, value)) } else { Err(format!("unknown key `{key}`{}", nearest(key, known))) }
-    })
+    text.split(',').map(move |part| pair(part, known))
+}
+
+/// One part.
+pub fn pair<'a>(part: &'a str, known: &[&str]) -> Result<(&'a str, &'a str), String> {
+    match part.split_once('=') {
+        Some((key, value)) if known.contains(&key) => Ok((key, value)),
+        Some((key, _)) => Err(format!("unknown key `{key}`{}", nearest(key, known))),
+        None if known.contains(&part) => Err(format!("`{part}` needs a value: {part}=…")),
+        None => Err(format!("`{part}` is no key=value{}", nearest(part, known))),
+    }
 }
 
 /// Notes a value that may be given once.
@@ -32,7 +39,8 @@ mod tests {
         assert_eq!(all("nqn=a=b,id=2"), Ok(vec!["nqn:a=b".to_string(), "id:2".to_string()]));
         let error = |text| -> Result<Vec<String>, String> { all(text) };
         assert!(error("nqm=a").expect_err("refused").contains("did you mean `nqn`?"));
-        assert!(error("nqn").expect_err("refused").contains("`nqn` is no key=value"));
+        assert!(error("nqn").expect_err("refused").contains("`nqn` needs a value: nqn=…"));
+        assert_eq!(error("x,id=2"), Err("`x` is no key=value: known are id, nqn".into()));
         let mut place = None;
         assert_eq!(once(&mut place, "id", 1), Ok(()));
         assert_eq!(once(&mut place, "id", 2), Err("id is given twice".into()));

@@ -55,6 +55,8 @@ pub(super) struct Attached {
     epoch: Cell<u64>,
     pub(super) changed: Notify,
     last_error: RefCell<Option<String>>,
+    /// Why it was refused when that was last said: the same refusal, try after try, is said once.
+    refused: RefCell<Option<String>>,
     /// What writes say of where they go.
     pub(super) placement: Cell<Option<u16>>,
 }
@@ -126,6 +128,7 @@ impl Attached {
             epoch: Cell::new(0),
             changed,
             last_error: RefCell::new(None),
+            refused: RefCell::new(None),
             placement: Cell::new(None),
         }
     }
@@ -163,6 +166,7 @@ impl Attached {
         *self.info.borrow_mut() = found.info.clone();
         let up = Up { association: Rc::clone(association), limits: found.limits };
         *self.up.borrow_mut() = Some(up);
+        *self.refused.borrow_mut() = None;
         self.epoch.set(self.epoch.get() + 1);
         self.changed.notify_all();
         Ok(())
@@ -261,7 +265,12 @@ impl Inner {
                 }
                 Err(error) => {
                     attached.fall(&error.to_string());
-                    tracing::error!(target = %attached.name, %error, "refused");
+                    let said = attached.refused.replace(Some(error.to_string()));
+                    if said == Some(error.to_string()) {
+                        tracing::debug!(target = %attached.name, %error, "refused again");
+                    } else {
+                        tracing::error!(target = %attached.name, %error, "refused");
+                    }
                     trouble = Some(error);
                 }
             }

@@ -21,6 +21,8 @@ use super::{Target, driver};
 
 /// How long [`listen`] tries while the port is busy: a killed process's sockets may take a moment to go.
 const LISTEN_TIME_MAX: Duration = Duration::from_secs(5);
+/// Until it is said that it is waited for. Guessed: a restart is quicker.
+const LISTEN_SILENCE_MAX: Duration = Duration::from_millis(500);
 const LISTEN_PAUSE: Duration = Duration::from_millis(50);
 /// Pause after an accept that failed, mostly for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -145,10 +147,14 @@ impl Target {
 /// # Errors
 /// What the system says; `AddrInUse` when the port stayed busy.
 pub async fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
-    let deadline = time::now() + LISTEN_TIME_MAX;
+    let (begun, mut said) = (time::now(), false);
     loop {
         match TcpListener::bind(address) {
-            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && time::now() < deadline => {
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && begun.elapsed() < LISTEN_TIME_MAX => {
+                if !said && begun.elapsed() > LISTEN_SILENCE_MAX {
+                    tracing::warn!(%address, "the port is in use: waiting up to {} s for it", LISTEN_TIME_MAX.as_secs());
+                    said = true;
+                }
                 time::sleep(LISTEN_PAUSE).await;
             }
             result => return result,

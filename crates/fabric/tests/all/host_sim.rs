@@ -276,6 +276,25 @@ fn a_silent_target_is_left_in_time_and_found_again() {
     });
 }
 
+/// Once for each change of what is there, not with every try: a change of a pool's members may take hours.
+#[test]
+fn another_namespace_at_the_same_place_is_said_once() {
+    let log = crate::log::of(|| {
+        let scene = Scene::new(4, SimConfig::default(), Medium::Memory([7; 16]));
+        let namespace = scene.run(|options| async move { Rc::new(connect(options).await) });
+        let serve = |nguid: u8| {
+            scene.world.crash(scene.target);
+            scene.world.restart(scene.target);
+            scene.serve(Medium::Memory([nguid; 16]));
+            scene.world.run_for(Duration::from_secs(30)).expect("no stall");
+        };
+        [8, 9, 7, 9].into_iter().for_each(serve);
+        drop(namespace);
+    });
+    let said = log.lines().filter(|line| line.contains("ERROR") && line.contains("another namespace")).count();
+    assert_eq!(said, 3, "8, 9 and 9 again");
+}
+
 #[test]
 fn another_namespace_at_the_same_place_is_refused() {
     let scene = Scene::new(4, SimConfig::default(), Medium::Memory([7; 16]));

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use engine::time;
 use pool::Map;
-use pool::change::{Phase, State};
+use pool::change::{Phase, Side, State};
 use pool::rebalance::{Mover, Step};
 
 use super::Store;
@@ -33,7 +33,7 @@ impl Mover for Store {
         let inner = &self.inner;
         inner.adopt(map.clone()).await;
         if map.goes_back() {
-            return Ok(Step { cursor: None, done: 1000, moved_bytes: 0 });
+            return Ok(Step::DONE);
         }
         let topology = inner.topology();
         if topology.map.epoch != map.epoch {
@@ -44,23 +44,23 @@ impl Mover for Store {
         }
         let (stretch, moved_bytes) = (topology.stretch(cursor), &inner.stats.moved_bytes);
         let before = moved_bytes.load(Ordering::Relaxed);
+        let mut unequal = false;
         match (phase, topology.map.state) {
             (Phase::Seal, State::Joint) => {
                 time::sleep(inner.lease()).await;
-                return Ok(Step { cursor: None, done: 1000, moved_bytes: 0 });
+                return Ok(Step::DONE);
             }
             (Phase::Migrate, State::Joint) => super::migrate::migrate(inner, &topology, stretch).await?,
             (Phase::Clean, State::Unclean) => {
-                super::clean::clean(inner, &topology, stretch).await?;
-                let went_back = map.change.as_ref().is_some_and(|change| change.taken_back);
-                if went_back && topology.placement.replicas().is_multiple_of(2) {
-                    super::repair::make_equal(inner, &topology, stretch).await?;
+                let seen = super::clean::clean(inner, &topology, stretch).await?;
+                if topology.map.half_may_know(Side::New) {
+                    unequal = !super::repair::make_equal(inner, &topology, stretch, seen).await;
                 }
             }
             (phase, state) => return Err(format!("a {state} map has no phase {phase}")),
         }
         let done = stretch.to.map_or(1000, |to| (to as f64 / 2f64.powi(64) * 1000.0) as u16);
-        Ok(Step { cursor: stretch.to, done, moved_bytes: moved_bytes.load(Ordering::Relaxed) - before })
+        Ok(Step { cursor: stretch.to, done, moved_bytes: moved_bytes.load(Ordering::Relaxed) - before, unequal })
     }
 }
 

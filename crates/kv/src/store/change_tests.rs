@@ -97,11 +97,12 @@ impl Host {
         let voters = self.voters.shared.as_deref().unwrap_or(&self.voters);
         let same = |now: &pool::Change| (now.id, now.phase) == (change.id, change.phase);
         if now.change.as_ref().is_some_and(same) {
+            let at = |phase, cursor, done| pool::Change { phase, cursor, done, unequal: step.unequal, ..change };
             voters.set(match (step.cursor, change.phase) {
-                (Some(cursor), phase) => now.note(change.id, phase, cursor, step.done, step.moved_bytes, 0),
-                (None, Phase::Seal) => now.note(change.id, Phase::Migrate, 0, 0, 0, 0),
+                (Some(cursor), phase) => now.note(&at(phase, cursor, step.done), step.moved_bytes, 0),
+                (None, Phase::Seal) => now.note(&at(Phase::Migrate, 0, 0), 0, 0),
                 (None, Phase::Migrate) => now.end_joint(),
-                (None, Phase::Clean) => now.end_unclean(),
+                (None, Phase::Clean) => Map { unequal: now.unequal | step.unequal, ..now }.end_unclean(),
             });
         }
         Ok(())
@@ -462,14 +463,7 @@ fn what_was_left_half_done_before_a_change_is_decided_before_it_is_carried_over(
 /// Carries the change out until the map is final.
 async fn carry_out_joint(scene: &Scene, worker: &Host) {
     while scene.voters.now().state == State::Joint {
-        let (map, voters) = (scene.voters.now(), &scene.voters);
-        let change = map.change.clone().unwrap();
-        let step = worker.store.step(&map, change.phase, change.cursor).await.unwrap();
-        voters.set(match (step.cursor, change.phase) {
-            (Some(cursor), phase) => map.note(change.id, phase, cursor, 0, 0, 0),
-            (None, Phase::Seal) => map.note(change.id, Phase::Migrate, 0, 0, 0, 0),
-            (None, _) => map.end_joint(),
-        });
+        worker.piece(scene.voters.now().change.unwrap()).await.unwrap();
     }
 }
 

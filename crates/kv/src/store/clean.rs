@@ -20,8 +20,8 @@ use super::topology::{Topology, forgets};
 use crate::page::{Entry, Stored};
 use crate::table::Forgets;
 
-/// Cleans a stretch on every member.
-pub(super) async fn clean(inner: &Rc<Inner>, topology: &Rc<Topology>, stretch: Stretch) -> Result<(), String> {
+/// Cleans a stretch on every member; what they hold of it.
+pub(super) async fn clean(inner: &Rc<Inner>, topology: &Rc<Topology>, stretch: Stretch) -> Result<Seen, String> {
     let mut seen = Seen::nothing(topology.members.len());
     let stay: Vec<usize> = (0..topology.members.len()).filter(|&member| !topology.map.members[member].lost).collect();
     for _ in 0..STRETCH_TRIES {
@@ -59,7 +59,7 @@ pub(super) async fn clean(inner: &Rc<Inner>, topology: &Rc<Topology>, stretch: S
             }
         }
         if stay.iter().all(|&member| seen.is_whole(member)) {
-            return Ok(());
+            return Ok(seen);
         }
         time::sleep(STRETCH_PAUSE).await;
     }

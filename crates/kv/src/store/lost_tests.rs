@@ -77,8 +77,8 @@ impl Crowd {
 }
 
 /// A pool of four, and the fifth, which is no member yet.
-async fn four() -> (Scene, pool::Member) {
-    let scene = Scene::new([100; 5]).await;
+async fn four(replicas: u8) -> (Scene, pool::Member) {
+    let scene = Scene::of([100; 5], replicas).await;
     let mut map = scene.voters.now();
     let spare = map.members.pop().unwrap();
     scene.voters.set(map);
@@ -88,9 +88,13 @@ async fn four() -> (Scene, pool::Member) {
 /// Wherever in the change it dies: the change ends without it, and then it is taken out, or another takes its place.
 #[test]
 fn a_member_lost_in_the_middle_of_a_change_is_given_up_and_goes() {
-    for (seed, lost, phase) in [(1, 4, Phase::Seal), (2, 0, Phase::Migrate), (3, 4, Phase::Clean)] {
+    // Of two replicas one is left of some keys: they are served, as the one that was given up is not asked any more.
+    let of_two = [(21, 4, Phase::Seal, 2), (22, 0, Phase::Migrate, 2), (23, 4, Phase::Clean, 2)];
+    for (seed, lost, phase, replicas) in
+        [(1, 4, Phase::Seal, 3), (2, 0, Phase::Migrate, 3), (3, 4, Phase::Clean, 3)].into_iter().chain(of_two)
+    {
         run(seed, async {
-            let (scene, spare) = four().await;
+            let (scene, spare) = four(replicas).await;
             let crowd = Crowd::of(&scene).await;
             scene.begin(&Request::Add(vec![spare.clone()]));
             let worker = crowd.worker.store.clone();
@@ -99,11 +103,16 @@ fn a_member_lost_in_the_middle_of_a_change_is_given_up_and_goes() {
             }
             crowd.lose(lost);
             let waits = crowd.worker.finish().await.unwrap_err();
-            assert!(waits.contains("given up"), "{waits}");
-            assert_eq!(scene.voters.now().state, State::Unclean);
+            if replicas == 3 {
+                assert!(waits.contains("given up"), "{waits}");
+                assert_eq!(scene.voters.now().state, State::Unclean);
+            }
             let id = scene.voters.now().members[lost].id;
             scene.voters.set(scene.voters.now().give_up(&[id]).unwrap());
             crowd.worker.finish().await.unwrap();
+            for number in 0..60u32 {
+                assert!(worker.get(&number.to_le_bytes()).await.is_ok(), "{number} is served without it");
+            }
             // Back with all it had, it is asked nothing.
             crowd.find(lost);
             assert!(worker.refresh().await.is_ok() && !worker.inner.topology().members[lost].status().votes);
@@ -323,4 +332,71 @@ fn what_half_of_the_old_homes_took_outlives_a_change_that_is_taken_back() {
         mover.finish().await.unwrap();
         assert_eq!(mover.store.get(b"key").await, Ok(Some(value(b"v"))));
     });
+}
+
+/// As above, and the value is damaged where it is: the two old homes can't be made equal. The change never ended, and no other
+/// could begin.
+#[test]
+fn homes_that_cannot_be_made_equal_are_both_asked_by_the_next_change() {
+    run(8, async {
+        let scene = Scene::of([100, 100, 0, 0, 0], 2).await;
+        let (client, mover) = (scene.host(SHORT).await, scene.host(SHORT).await);
+        scene.begin(&both_move(&scene));
+        time::sleep(Duration::from_millis(100)).await;
+        client.voters.links[1].down.set(true);
+        client.store.put(b"key", value(&[7; 20_000])).await.unwrap();
+        client.store.put(b"other", value(b"v")).await.unwrap();
+        client.store.settle().await;
+        let memory = &scene.memories[0];
+        for lba in 0..memory.info().blocks {
+            let (read, mut bytes) = memory.read(device::Lba(lba), Buf::with_len(4096)).await;
+            read.unwrap();
+            if bytes.iter().all(|&byte| byte == 7) {
+                bytes.fill(8);
+                memory.write(device::Lba(lba), bytes.freeze(), device::Durability::Stable).await.unwrap();
+            }
+        }
+        client.voters.links[1].down.set(false);
+        scene.voters.set(scene.voters.now().take_back().unwrap());
+        mover.finish().await.unwrap();
+        let map = scene.voters.now();
+        assert_eq!((map.state, map.unequal), (State::Stable, true));
+        scene.begin(&both_move(&scene));
+        mover.voters.links[0].down.set(true);
+        mover.piece(scene.voters.now().change.unwrap()).await.unwrap();
+        let waits = mover.piece(scene.voters.now().change.unwrap()).await.unwrap_err();
+        assert!(waits.contains("does not answer"), "{waits}");
+        mover.voters.links[0].down.set(false);
+        // What has no good copy is put anew.
+        mover.store.put(b"key", value(b"w")).await.unwrap();
+        mover.finish().await.unwrap();
+        assert_eq!(mover.store.get(b"other").await, Ok(Some(value(b"v"))));
+        assert!(scene.voters.now().unequal, "keys that have not moved are as they were");
+        let swept = mover.store.forget(&ForgetOptions::default()).await;
+        assert_eq!((swept.swept, swept.hindered), (true, None));
+        assert!(!scene.voters.now().unequal);
+    });
+}
+
+/// Of two homes one may be all that knows of a put: what is left of its page is not taken from the other one.
+#[test]
+fn a_page_is_not_rebuilt_from_a_home_that_may_not_know() {
+    for unequal in [false, true] {
+        run(9, async {
+            let scene = Scene::of([100, 100, 0, 0, 0], 2).await;
+            let host = scene.host(SHORT).await;
+            host.store.put(b"key", value(b"v")).await.unwrap();
+            host.store.settle().await;
+            scene.voters.set(Map { unequal, revision: 1, ..scene.voters.now() });
+            host.store.refresh().await.unwrap();
+            let table = host.store.table(0).unwrap();
+            let page = table.home(&host.store.inner.key(b"key").unwrap());
+            let mut damaged = Buf::zeroed(4096);
+            damaged.fill(7);
+            let lba = table.layout().table(page);
+            scene.memories[0].write(lba, damaged.freeze(), device::Durability::Stable).await.unwrap();
+            let report = host.store.repair(&RepairOptions::default()).await;
+            assert_eq!(report.pages_rebuilt, u64::from(!unequal), "{report:?}");
+        });
+    }
 }

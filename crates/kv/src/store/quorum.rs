@@ -5,10 +5,14 @@
 //! set and as many of the old one as meet every majority of it: it then meets the operations of hosts that know only the old
 //! set, of hosts that know only the new one, and of those that know both. A member in both sets is asked once and counts in
 //! both, unless it has lost what its old place says it holds.
+//!
+//! Of a set that has lost members for good (`pool::Map::give_up`) a majority of what it was may be left, and is asked as ever; or
+//! half of an even number, which meets every majority: then all of that half are asked, and so meet each other as well. Whoever
+//! has not heard that they were given up, and still reaches them, needs a majority, with one of that half in it.
 
 use pool::map::REPLICAS_MAX;
 use pool::ring::Placements;
-use pool::{KeyHash, Map, Ring};
+use pool::{KeyHash, Map, Ring, Side};
 
 /// Homes of a key: two sets of replicas, at most.
 const HOMES_MAX: usize = 2 * REPLICAS_MAX;
@@ -149,30 +153,48 @@ pub(super) struct Placement {
     old: Option<Ring>,
     /// Members that don't count in the old one, as they begin a new life with this change.
     void: Vec<u16>,
+    /// Members that count nowhere, as they were given up.
+    lost: Vec<u16>,
+    /// Answers needed of the old one: as many as meet every majority, and where half of its homes may be all that know of an
+    /// operation, a majority.
+    old_needed: usize,
 }
 
 impl Placement {
     /// Of a map.
     pub(super) fn of(map: &Map) -> Placement {
         let Placements { new, old } = map.placements();
-        let renewed = |index: &u16| map.members[usize::from(*index)].renewed;
-        let void = (0..map.members.len() as u16).filter(renewed).collect();
-        Placement { new, old, void }
+        let indices = || 0..map.members.len() as u16;
+        let void = indices().filter(|index| map.members[usize::from(*index)].renewed).collect();
+        let lost = indices().filter(|index| map.members[usize::from(*index)].lost).collect();
+        let half_may_know = map.half_may_know(Side::Old);
+        let of_old = |ring: &Ring| if half_may_know { ring.majority() } else { ring.counter_majority() };
+        let old_needed = old.as_ref().map_or(0, of_old);
+        Placement { new, old, void, lost, old_needed }
     }
 
     /// The homes of a key.
     pub(super) fn homes(&self, hash: KeyHash) -> Homes {
-        let old_needed = self.old.as_ref().map_or(0, |ring| ring.counter_majority() as u8);
+        let new = self.new.homes(hash);
         let old_majority = self.old.as_ref().map_or(0, |ring| ring.majority() as u8);
-        let quorum = Quorum { needed: [self.new.majority() as u8, old_needed], old_majority };
+        let quorum = Quorum { needed: [self.needed_of(new) as u8, self.old_needed as u8], old_majority };
         let nobody = Home { member: 0, sets: Sets(0) };
         let mut homes = Homes { list: [nobody; HOMES_MAX], count: 0, quorum };
-        self.new.homes(hash).iter().for_each(|&member| homes.add(member, Sets::NEW));
+        new.iter().for_each(|&member| homes.add(member, Sets::NEW));
         if let Some(old) = &self.old {
             old.homes(hash).iter().for_each(|&member| homes.add(member, Sets::OLD));
             homes.forget(&self.void);
         }
         homes
+    }
+
+    /// Answers needed of a new set of homes: a majority, or all that are left of half of them.
+    fn needed_of(&self, homes: &[u16]) -> usize {
+        let left = || homes.iter().filter(|home| !self.lost.contains(home)).count();
+        match self.lost.as_slice() {
+            [] => self.new.majority(),
+            _ => self.new.majority().min(left().max(self.new.counter_majority())),
+        }
     }
 
     /// The rings by themselves, each with the members that don't count in it: what holds for every set of homes holds for
@@ -194,12 +216,16 @@ impl Placement {
     /// Whether those that `alive` names meet every majority of every key's homes before the change.
     pub(super) fn meets_old_everywhere(&self, alive: impl Fn(usize) -> bool) -> bool {
         let counts = |member: usize| alive(member) && !self.void.contains(&(member as u16));
-        self.old.as_ref().is_none_or(|ring| ring.meets_every_majority(counts))
+        self.old.as_ref().is_none_or(|ring| match self.old_needed == ring.majority() {
+            true => ring.majority_everywhere(counts),
+            false => ring.meets_every_majority(counts),
+        })
     }
 
     /// Whether every key keeps its quorum when only those that `alive` names can answer.
     pub(super) fn quorum_everywhere(&self, alive: impl Fn(usize) -> bool) -> bool {
-        self.new.majority_everywhere(&alive) && self.meets_old_everywhere(alive)
+        let answers = |homes: &[u16]| homes.iter().filter(|&&home| alive(usize::from(home))).count();
+        self.new.all_homes().all(|homes| answers(homes) >= self.needed_of(homes)) && self.meets_old_everywhere(alive)
     }
 
     /// Whether all members count wherever they have a place.
@@ -221,7 +247,8 @@ mod tests {
             let mut lighter = map.clone();
             lighter.members[0].weight = 1;
             let (old, new) = (Ring::new(&map), Ring::new(&lighter));
-            let placement = Placement { new: new.clone(), old: Some(old.clone()), void: Vec::new() };
+            let (void, lost) = (Vec::new(), Vec::new());
+            let placement = Placement { new: new.clone(), old: Some(old.clone()), void, lost, old_needed: 2 };
             let mut differing = 0;
             for number in 0..200u64 {
                 let hash = KeyHash::new(&number.to_le_bytes(), 1);
@@ -251,11 +278,62 @@ mod tests {
             let homes = homes.filter(|homes| homes.contains(0)).inspect(|homes| assert_eq!(homes.len(), 3));
             let of_new_life = |homes: Homes| homes.iter().find(|home| home.member == 0).map(|home| home.sets);
             assert!(homes.map(of_new_life).all(|sets| sets == Some(Sets::NEW)), "what it held before is gone");
-            let calm = Placement { new: old, old: None, void: Vec::new() };
+            let calm = Placement { new: old, old: None, void: Vec::new(), lost: Vec::new(), old_needed: 0 };
             let homes = calm.homes(KeyHash::new(b"k", 1));
             assert_eq!((homes.len(), homes.quorum().needed(), calm.replicas()), (3, 2, 3));
             assert!(homes.quorum().is_met(homes[1..].iter().map(|home| home.sets)));
             assert!(!homes.quorum().is_met(homes[2..].iter().map(|home| home.sets)));
+        });
+    }
+
+    /// Some hosts have heard that members were given up, and others have not, in the same epoch: a phase of the ones meets every
+    /// phase of the others.
+    #[test]
+    fn phases_meet_whoever_has_heard_which_members_were_given_up() {
+        run(1, async {
+            for replicas in 1..=4 {
+                let map = create(&memories(5, 16 << 20), replicas, 500).await;
+                let half = usize::from(replicas) - usize::from(replicas / 2);
+                let heard = |lost: &[usize]| {
+                    let mut map = map.clone();
+                    lost.iter().for_each(|&index| map.members[index].lost = true);
+                    Placement::of(&map)
+                };
+                for (first, second) in (0..5).flat_map(|first| (0..5).map(move |second| (first, second))) {
+                    let stages = [heard(&[]), heard(&[first]), heard(&[first, second])];
+                    for number in 0..20u64 {
+                        let hash = KeyHash::new(&number.to_le_bytes(), 1);
+                        let homes = stages[0].homes(hash);
+                        // As long as a majority, or half, is left: else nobody gives them up.
+                        let gone = |index: usize| [first, second].contains(&index);
+                        if homes.iter().filter(|home| !gone(home.member.into())).count() < half {
+                            continue;
+                        }
+                        let mut met = Vec::new();
+                        for stage in &stages {
+                            let lost = |home: &Home| stage.lost.contains(&home.member);
+                            let quorum = stage.homes(hash).quorum();
+                            let who = |answered: u32| {
+                                homes
+                                    .iter()
+                                    .enumerate()
+                                    .filter(move |(index, _)| answered >> index & 1 == 1)
+                                    .map(|(_, home)| home)
+                            };
+                            let is_met = |answered: &u32| {
+                                !who(*answered).any(lost) && quorum.is_met(who(*answered).map(|home| home.sets))
+                            };
+                            let sets: Vec<u32> = (0..1 << homes.len()).filter(is_met).collect();
+                            assert!(
+                                !sets.is_empty(),
+                                "{replicas} replicas, {first} and {second} lost: nobody is served"
+                            );
+                            met.extend(sets);
+                        }
+                        assert!(met.iter().all(|one| met.iter().all(|other| one & other != 0)), "{met:?}");
+                    }
+                }
+            }
         });
     }
 }

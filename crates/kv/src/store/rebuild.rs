@@ -205,7 +205,8 @@ async fn look_around(
     // Of every set of homes it is in: while the pool changes there are two, and of the old one (the second) an operation may
     // have had an answer of no more than `replicas - majority + 1`, this page among them.
     let (replicas, majority) = (topology.placement.replicas(), topology.placement.majority());
-    let needed = [replicas - majority + 1, majority];
+    let half_may_know = topology.map.half_may_know(pool::Side::New);
+    let needed = [if half_may_know { majority } else { replicas - majority + 1 }, majority];
     let mut all = true;
     for ((ring, void), needed) in topology.placement.rings().zip(needed) {
         let is_here = |home: &u16| usize::from(*home) == index && !void.contains(home);

@@ -5,13 +5,14 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use engine::sync::Semaphore;
 use engine::task::LocalFuture;
 use engine::time;
 
-use super::change::{STRETCH_PAUSE, STRETCH_TRIES};
+use super::change::STRETCH_PAUSE;
 use super::fetch::{Gone, fetch};
 use super::heap::repair_heap;
 use super::member::{Member, MemberError};
@@ -34,6 +35,8 @@ const DAMAGED_PAGES_MAX: usize = 4096;
 const DAMAGED_KEYS_MAX: usize = 1024;
 /// Looks at a member that is to store what the others have been asked to accept. Guessed: it is under way already.
 const SPREAD_LOOKS_MAX: usize = 10;
+/// How often homes are made equal where that fails. Guessed: a mishap of the moment is over by the second time.
+const EQUAL_TRIES: usize = 3;
 /// Pause between them.
 const SPREAD_PAUSE: Duration = Duration::from_millis(20);
 /// Reasons that are listed; all are counted.
@@ -59,6 +62,9 @@ pub struct RepairReport {
     pub keys: u64,
     /// Replicas stored because they were missing or older.
     pub stored: u64,
+    /// Their bytes.
+    #[serde(skip)]
+    pub(super) stored_bytes: u64,
     /// Damaged copies replaced.
     pub copies_replaced: u64,
     /// Keys deleted whose value had ended.
@@ -191,9 +197,24 @@ async fn equalise(
     report: &mut RepairReport,
 ) -> Seen {
     let seen = topology.see(stretch, |_| true, pace).await;
+    equalise_seen(inner, topology, &seen, check_values, pace, report).await;
+    seen
+}
+
+/// The same, of what was seen a moment ago.
+async fn equalise_seen(
+    inner: &Rc<Inner>,
+    topology: &Rc<Topology>,
+    seen: &Seen,
+    check_values: bool,
+    pace: &Rc<Pace>,
+    report: &mut RepairReport,
+) {
     let (mut work, now) = (Vec::new(), inner.settled_millis());
     for (member, answered) in seen.answered.iter().enumerate() {
-        if !answered && !report.unreachable.contains(&member) {
+        // Nobody asks what was given up for good, whatever it holds.
+        let waited_for = !answered && !topology.map.members[member].lost;
+        if waited_for && !report.unreachable.contains(&member) {
             report.unreachable.push(member);
         }
     }
@@ -204,25 +225,36 @@ async fn equalise(
         work.extend(Work::plan(topology, key, found, whole, check_values, now));
     }
     carry_out(inner, work, pace, report).await;
-    seen
 }
 
-/// Has all homes of the keys of a stretch hold the newest, on every member that was not given up. That is asked for where so few
-/// homes of a key may know of an operation that the next change need not ask any of them: of an even number, after a joint map
-/// that was taken back, half.
-pub(super) async fn make_equal(inner: &Rc<Inner>, topology: &Rc<Topology>, stretch: Stretch) -> Result<(), String> {
-    let (pace, mut reason) = (Pace::new(None, None), String::new());
-    for _ in 0..STRETCH_TRIES {
-        let mut report = RepairReport::default();
-        let seen = equalise(inner, topology, stretch, false, &pace, &mut report).await;
+/// Has all homes of the keys of a stretch hold the newest, on every member that was not given up, of what was `seen` when they were
+/// cleaned; whether they do. That is wanted where so few homes of a key may know of an operation that the next change need not ask
+/// any of them: of an even number, after a joint map that was taken back, half. Where a home is full, say, or a value has no good
+/// copy left, the map remembers it, and the next change asks more of them.
+pub(super) async fn make_equal(inner: &Rc<Inner>, topology: &Rc<Topology>, stretch: Stretch, mut seen: Seen) -> bool {
+    let pace = Pace::new(None, None);
+    let mut report = RepairReport::default();
+    for left in (0..EQUAL_TRIES).rev() {
+        report = RepairReport::default();
+        equalise_seen(inner, topology, &seen, false, &pace, &mut report).await;
+        // The rate that the change keeps to is one of what it has stored.
+        inner.stats.moved_bytes.fetch_add(report.stored_bytes, Ordering::Relaxed);
         let missing = |member: &usize| !topology.map.members[*member].lost && !seen.is_whole(*member);
         if report.failed == 0 && !(0..topology.members.len()).any(|member| missing(&member)) {
-            return Ok(());
+            return true;
         }
-        reason = report.reasons.pop().unwrap_or_else(|| topology.missing(&seen));
-        time::sleep(STRETCH_PAUSE).await;
+        if left > 0 {
+            time::sleep(STRETCH_PAUSE).await;
+            seen = topology.see(stretch, |_| true, &pace).await;
+        }
     }
-    Err(reason)
+    tracing::warn!(
+        "homes of {} keys could not be made equal ({}): until `yagura kv scrub --collect` has swept them, a change of the pool \
+         needs a majority of the replicas of each key from before it",
+        report.failed,
+        report.reasons.join("; ")
+    );
+    false
 }
 
 /// What one key may need.
@@ -322,6 +354,7 @@ async fn carry_out(inner: &Rc<Inner>, work: Vec<Work>, pace: &Rc<Pace>, report: 
     for task in tasks {
         let own = task.await;
         report.stored += own.stored;
+        report.stored_bytes += own.stored_bytes;
         report.copies_replaced += own.copies_replaced;
         report.expired += own.expired;
         report.failed += own.failed;
@@ -377,6 +410,7 @@ async fn repair_as_planned(inner: &Rc<Inner>, work: &Work, pace: &Pace, report: 
     pace.take(length as u64).await;
     let value = fetch(inner, &work.key, good).await?;
     let Some((_, newest)) = work.holders.first() else { return Ok(()) };
+    let bytes = work.key.bytes().len() + value.as_ref().map_or(0, crate::Value::len);
     let newest = Request::write_back(newest.record(value));
     for member in &work.lacking {
         let reply = match member.apply(&work.key, &newest, Known::default()).await.map(|reply| reply.outcome) {
@@ -390,6 +424,7 @@ async fn repair_as_planned(inner: &Rc<Inner>, work: &Work, pace: &Pace, report: 
         match reply {
             Ok(()) => {
                 report.stored += 1;
+                report.stored_bytes += bytes as u64;
                 count(&inner.stats.repaired);
             }
             Err(error) => report.fail(format!("{:?} on member {}: {error}", work.key, member.index)),

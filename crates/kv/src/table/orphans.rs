@@ -46,13 +46,41 @@ impl Orphans {
         self.seen.borrow_mut().remove(&(group.0, tag));
     }
 
-    /// A walk over all of the heap begins.
+    /// A walk over all of the heap begins. What neither of the two before it has met goes: where none ever ends, as a group can't
+    /// be read, say, copies that are long gone would leave no room for others.
     pub(crate) fn begin(&self) {
-        self.walk.set(self.walk.get() + 1);
+        let before = self.walk.get();
+        self.seen.borrow_mut().retain(|_, (_, walk)| *walk + 1 >= before);
+        self.walk.set(before + 1);
     }
 
     /// It has ended: what it did not meet is gone.
     pub(crate) fn end(&self) {
         self.seen.borrow_mut().retain(|_, (_, walk)| *walk == self.walk.get());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::run;
+
+    /// Its collector never came to the end of a walk, and remembered what was gone for ever.
+    #[test]
+    fn what_two_walks_have_not_met_goes_though_neither_has_ended() {
+        run(1, async {
+            let orphans = Orphans::default();
+            orphans.begin();
+            orphans.note(HeapGroup(1), 7);
+            orphans.note(HeapGroup(2), 8);
+            for _ in 0..3 {
+                time::sleep(Duration::from_secs(60)).await;
+                orphans.begin();
+                // It is cut off before it comes to the second group.
+                orphans.note(HeapGroup(1), 7);
+            }
+            assert_eq!(orphans.seen.borrow().keys().collect::<Vec<_>>(), [&(1, 7)]);
+            assert_eq!(orphans.note(HeapGroup(1), 7), Duration::from_secs(180), "what is there stays known");
+        });
     }
 }

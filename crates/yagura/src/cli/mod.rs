@@ -150,6 +150,9 @@ pub struct PoolAddress {
     /// over what the map says.
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]
     pub pool: Vec<String>,
+    /// The pool that is meant, if members of several are at these addresses: the UUID that `yagura pool status` shows.
+    #[arg(long, value_name = "UUID")]
+    pub pool_id: Option<::pool::Uuid>,
     #[command(flatten)]
     pub host: NvmeHost,
 }

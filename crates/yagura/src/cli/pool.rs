@@ -96,6 +96,13 @@ pub struct PoolRebalanceArgs {
     /// Go back to before the change instead; possible until everything is moved.
     #[arg(long)]
     pub take_back: bool,
+    /// Members that never come back, all of them: the change ends without them. Named as for `pool remove`.
+    #[arg(long, value_name = "MEMBER", value_delimiter = ',')]
+    pub lost: Vec<String>,
+    /// Go on although a majority of those who vote on the pool's map is among the members lost. Only if none of them can ever
+    /// come back: what they alone knew is gone.
+    #[arg(long, requires = "lost")]
+    pub force: bool,
 }
 
 /// `yagura pool create`

@@ -118,7 +118,12 @@ pub async fn set(args: &KvPutArgs, condition: Condition) -> Result<(), Failure> 
     };
     let (key, done) = (args.key.clone(), refused.is_none());
     let outcome = Outcome { key, done, bytes: done.then_some(value.len()), ..Outcome::default() };
-    report(args.common.json, &outcome, format!("{}: {} bytes stored", args.key, value.len()), refused)
+    report(
+        args.common.json,
+        &outcome,
+        format!("{}: {} stored", args.key, output::many(value.len() as u64, "byte")),
+        refused,
+    )
 }
 
 pub async fn cas(args: &KvCasArgs) -> Result<(), Failure> {
@@ -144,7 +149,12 @@ pub async fn cas(args: &KvCasArgs) -> Result<(), Failure> {
         }
         CasOutcome::Changed(None) => Some(Refused::Missing.failure(&args.key)),
     };
-    let people = format!("{}: {length} bytes stored, version {}", args.key, outcome.version.as_deref().unwrap_or("?"));
+    let people = format!(
+        "{}: {} stored, version {}",
+        args.key,
+        output::many(length as u64, "byte"),
+        outcome.version.as_deref().unwrap_or("?")
+    );
     report(args.common.json, &outcome, people, refused)
 }
 

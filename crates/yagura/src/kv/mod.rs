@@ -101,7 +101,9 @@ async fn put(args: &KvPutArgs) -> Result<(), Failure> {
     let stored = stored.map_err(object_failure)?;
     settle(&store).await;
     let changed = Changed { key: args.key.clone(), bytes: stored.bytes, parts: stored.parts };
-    output::report(args.common.json, &changed, |changed| format!("{}: {} bytes stored", changed.key, changed.bytes))
+    output::report(args.common.json, &changed, |changed| {
+        format!("{}: {} stored", changed.key, output::many(changed.bytes as u64, "byte"))
+    })
 }
 
 /// What a get has found.
@@ -155,7 +157,7 @@ async fn get(args: &KvGetArgs) -> Result<(), Failure> {
     if args.output.is_none() {
         return Ok(()); // standard output holds the value
     }
-    output::report(args.common.json, &got, |got| format!("{}: {} bytes", got.key, got.bytes))
+    output::report(args.common.json, &got, |got| format!("{}: {}", got.key, output::many(got.bytes as u64, "byte")))
 }
 
 #[derive(Serialize)]

@@ -15,6 +15,7 @@ use crate::cli::{KvRepairArgs, KvScrubArgs, Walk};
 use crate::client;
 use crate::exit::Failure;
 use crate::output;
+use crate::output::many;
 use crate::size::Size;
 
 /// What a repair did.
@@ -47,13 +48,13 @@ pub struct Scrubbed {
 }
 
 /// A progress bar for a walk over all keys: what is being done, how fast, and how long it will take.
-pub fn walk_bar(quiet: bool) -> (indicatif::ProgressBar, ShowProgress) {
-    let bar = output::progress_share("", quiet);
+pub fn walk_bar(quiet: bool) -> (Rc<output::ShareBar>, ShowProgress) {
+    let bar = Rc::new(output::progress_share("", quiet));
     let (shown, start) = (bar.clone(), time::now());
     let show = move |progress: &Progress| {
         let rate = progress.bytes as f64 / start.elapsed().as_secs_f64().max(1e-3);
-        shown.set_message(format!("{}, {}/s", progress.what, Size(rate as u64)));
-        output::show_share(&shown, progress.done);
+        shown.say(format!("{}, {}/s", progress.what, Size(rate as u64)));
+        shown.show(progress.done);
     };
     (bar, Rc::new(show))
 }
@@ -109,7 +110,7 @@ pub async fn scrub(args: &KvScrubArgs) -> Result<(), Failure> {
 async fn wait(quiet: bool) {
     let (bar, start) = (output::progress_share("wait for stores under way", quiet), time::now());
     while start.elapsed() < AGE_MIN {
-        output::show_share(&bar, start.elapsed().as_secs_f64() / AGE_MIN.as_secs_f64());
+        bar.show(start.elapsed().as_secs_f64() / AGE_MIN.as_secs_f64());
         time::sleep(Duration::from_secs(1)).await;
     }
     bar.finish_and_clear();
@@ -118,7 +119,7 @@ async fn wait(quiet: bool) {
 /// Runs `kv repair`.
 pub async fn repair(args: &KvRepairArgs) -> Result<(), Failure> {
     let walk @ Walk { common, address, rate } = &args.walk;
-    let reached = client::reach(&client::way(&address.host)?, &address.pool).await?;
+    let reached = client::reach(&client::way(&address.host)?, address).await?;
     let (renewed, hindered) = crate::pool::change::renew(&reached, walk).await?;
     // What still hinders is said in the log.
     let store = client::open(address).await?;
@@ -138,12 +139,13 @@ pub async fn repair(args: &KvRepairArgs) -> Result<(), Failure> {
     output::report(common.json, &repaired, describe_repair)?;
     let Repaired { report: repaired, .. } = repaired;
     if repaired.failed > 0 {
-        return Err(Failure::check(format!("{} things could not be repaired", repaired.failed)));
+        return Err(Failure::check(format!("{} could not be repaired", output::many(repaired.failed, "thing"))));
     }
     match repaired.unreachable.as_slice() {
         [] => Ok(()),
         missing => {
-            Err(Failure::unavailable(format!("members {missing:?} did not answer: what they lack is not known")))
+            let who = output::members(missing);
+            Err(Failure::unavailable(format!("{who} did not answer: what is lacking there is not known")))
         }
     }
 }
@@ -152,9 +154,8 @@ pub async fn repair(args: &KvRepairArgs) -> Result<(), Failure> {
 fn verdict(scrubbed: &Scrubbed) -> Result<(), Failure> {
     let missing = &scrubbed.found.unreachable;
     if !missing.is_empty() {
-        return Err(Failure::unavailable(format!(
-            "members {missing:?} did not answer: their replicas are not compared"
-        )));
+        let who = output::members(missing);
+        return Err(Failure::unavailable(format!("{who} did not answer: the replicas there are not compared")));
     }
     if !scrubbed.clean {
         return Err(Failure::check("not everything is as it must be; `yagura kv repair` puts right what can be"));
@@ -162,7 +163,8 @@ fn verdict(scrubbed: &Scrubbed) -> Result<(), Failure> {
     match scrubbed.collected.as_ref().map_or(0, |collected| collected.failed) {
         0 => Ok(()),
         failed => {
-            Err(Failure::check(format!("{failed} things could not be looked at, and what they hold is not freed")))
+            let things = output::many(failed, "thing");
+            Err(Failure::check(format!("{things} could not be looked at: what is held there is not freed")))
         }
     }
 }
@@ -188,25 +190,25 @@ pub fn describe_scrub(scrubbed: &Scrubbed) -> String {
         (true, _) => "all replicas are equal".into(),
         (false, true) => "all replicas are equal, but the heap needs repair".into(),
         (false, false) => format!(
-            "{} keys differ, {} pages are damaged, {} members did not answer",
-            found.differing.count,
-            found.damaged_pages.count,
-            found.unreachable.len()
+            "{} of which replicas differ, {} damaged, {} without an answer",
+            many(found.differing.count, "key"),
+            many(found.damaged_pages.count, "page"),
+            many(found.unreachable.len() as u64, "member")
         ),
     };
     let mut text = format!(
-        "replicas: {} keys, {} of values, {} that have ended, {} deleted keys remembered: {verdict}\n\
-         heap:     {} extents; {} pages claimed, {} of them unreferenced ({} set aside by repair); {} guests unreferenced\n\
+        "replicas: {}, {} of values, {} that have ended, {} remembered: {verdict}\n\
+         heap:     {}; {} claimed, {} of them unreferenced ({} set aside by repair); {} unreferenced\n\
          read:     {} in {:.2} s\n",
-        found.keys,
+        many(found.keys, "key"),
         Size(found.value_bytes),
         found.expired,
-        found.tombstones,
-        found.extents,
-        found.heap_pages_claimed,
+        many(found.tombstones, "deleted key"),
+        many(found.extents, "extent"),
+        many(found.heap_pages_claimed, "page"),
         found.heap_pages_unreferenced,
         found.heap_pages_lost,
-        found.guests_unreferenced,
+        many(found.guests_unreferenced, "guest"),
         Size(found.bytes),
         scrubbed.seconds,
     );

@@ -87,11 +87,11 @@ async fn count(store: &Store, quiet: bool) -> Estimate {
 fn describe(stat: &Stat) -> String {
     let about = if stat.sampled < 1.0 { "about " } else { "" };
     let mut text = format!(
-        "pool {}\n{about}{} keys, {} of values, {} deleted keys remembered",
+        "pool {}\n{about}{}, {} of values, {} remembered",
         stat.pool,
-        stat.keys,
+        output::many(stat.keys, "key"),
         Size(stat.value_bytes),
-        stat.tombstones,
+        output::many(stat.tombstones, "deleted key"),
     );
     if stat.sampled < 1.0 {
         text += &format!(" (from {:.2} % of the table; --exact counts)", stat.sampled * 100.0);
@@ -103,7 +103,7 @@ fn describe(stat: &Stat) -> String {
         stat.members_voting
     );
     if !stat.unreachable.is_empty() {
-        text += &format!("members {:?} did not answer: the figures are from the others\n", stat.unreachable);
+        text += &format!("{} did not answer: the figures are from the others\n", output::members(&stat.unreachable));
     }
     let used = |used: Option<u64>| used.map_or("unknown".into(), |bytes| Size(bytes).to_string());
     for MemberStat { index, table_bytes, heap_bytes, table_bytes_used, heap_bytes_used, .. } in &stat.members {

@@ -19,6 +19,6 @@ pub async fn verify(args: &KvVerifyArgs) -> Result<(), Failure> {
     output::report(args.common.json, &compared, describe_comparison)?;
     match compared.different {
         0 => Ok(()),
-        different => Err(Failure::check(format!("{different} files are not stored as they are"))),
+        different => Err(Failure::check(format!("{} not stored as they are", output::many(different, "file")))),
     }
 }

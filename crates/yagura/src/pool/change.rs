@@ -3,7 +3,6 @@
 use std::rc::Rc;
 
 use ::client::members::{self, NewMember};
-use device::Namespace;
 use pool::balance::moved;
 use pool::{Change, Map, MemberId, Request, State};
 use serde::Serialize;
@@ -65,23 +64,46 @@ pub async fn set_weight(args: &PoolWeightArgs) -> Result<(), Failure> {
 }
 
 pub async fn rebalance(args: &PoolRebalanceArgs) -> Result<(), Failure> {
+    if args.force {
+        seize(args).await?;
+    }
     let (_, reached) = reach(&args.walk).await?;
     let source = reached.source();
     let map = source.unattended().await?;
+    let lost = find_members(&reached, &args.lost)?;
+    let silent = silent(&reached, &map, lost.clone()).await;
+    if let Some(there) = lost.iter().find(|id| !silent.contains(id)) {
+        return Err(Failure::check(format!("member {there} answers, and has a vote: it is not lost")));
+    }
     let kind = map.change.as_ref().map(|change| change.kind.to_string());
     let mut changed = Changed { kind, epoch: map.epoch, ..Changed::default() };
     if map.state != State::Stable {
         if args.take_back && source.take_back().await?.change.is_none_or(|change| !change.taken_back) {
             return Err(Failure::check("all is moved already: the change can't be taken back, only gone on with"));
         }
+        end_without(&lost, &source, &reached, &args.walk).await?;
         finish(&args.walk, &reached, source, &mut changed).await?;
     }
     output::report(args.walk.common.json, &changed, describe)
 }
 
+/// Has the members left decide without those that are named as lost, if these are a majority of the voters.
+async fn seize(args: &PoolRebalanceArgs) -> Result<(), Failure> {
+    let address = &args.walk.address;
+    let rest = client::reach_rest(&client::way(&address.host)?, address).await?;
+    let lost = find_members(&rest, &args.lost)?;
+    let silent = silent(&rest, &rest.map, lost.clone()).await;
+    if let Some(there) = lost.iter().find(|id| !silent.contains(id)) {
+        return Err(Failure::check(format!("member {there} answers, and has a vote: it is not lost")));
+    }
+    let map = rest.seize(&lost).await?;
+    tracing::warn!(epoch = map.epoch, "the members left have agreed without those that are lost");
+    Ok(())
+}
+
 async fn reach(walk: &Walk) -> Result<(Way, Reached), Failure> {
     let way = client::way(&walk.address.host)?;
-    let reached = client::reach(&way, &walk.address.pool).await?;
+    let reached = client::reach(&way, &walk.address).await?;
     for trouble in &reached.troubles {
         tracing::warn!("{trouble}");
     }
@@ -107,10 +129,10 @@ fn find_members(reached: &Reached, names: &[String]) -> Result<Vec<MemberId>, Fa
 
 /// The member of this NGUID (or beginning of one) or address.
 fn find_member(reached: &Reached, name: &str) -> Result<MemberId, Failure> {
-    let called = |(member, found): &(&pool::Member, &Found)| {
+    let called = |(member, found): &(&pool::Member, &Option<Found>)| {
         let id = member.id.to_string();
         (name.len() >= 4 && id.starts_with(&name.to_ascii_lowercase()))
-            || found.address == name
+            || found.as_ref().is_some_and(|found| found.address == name)
             || member.addresses.iter().any(|address| address == name)
     };
     let mut fitting = reached.map.members.iter().zip(&reached.members).filter(called).map(|(member, _)| member.id);
@@ -141,10 +163,7 @@ async fn carry(
         State::Stable => Vec::new(),
         State::Joint | State::Unclean => silent(reached, &map, request.ends()).await,
     };
-    let settled = match lost.is_empty() {
-        true => map.clone(),
-        false => map.give_up(&lost).map_err(plan_failure)?.end_joint().end_unclean(),
-    };
+    let settled = map.ended_without(&lost).map_err(plan_failure)?;
     let joint = settled.begin(&request, 0).map_err(plan_failure)?;
     let placements = joint.placements();
     let mut changed = Changed { kind: Some(request.kind().to_string()), epoch: map.epoch, ..Changed::default() };
@@ -185,9 +204,14 @@ fn plan_failure(error: pool::PlanError) -> Failure {
 async fn silent(reached: &Reached, map: &Map, members: Vec<MemberId>) -> Vec<MemberId> {
     let mut silent = Vec::new();
     for id in members {
-        let found = reached.members.iter().find(|found| found.namespace.info().nguid == id.0);
+        // One that has come since is not known here, and was not asked.
+        let found = reached.map.index_of(id).map(|index| &reached.members[index]);
         let (Some(found), Some(index)) = (found, map.index_of(id)) else { continue };
-        if members::check(&found.namespace, map, index).await.is_err() {
+        let has_vote = match found {
+            Some(found) => members::check(&found.namespace, map, index).await.is_ok(),
+            None => false,
+        };
+        if !has_vote {
             silent.push(id);
         }
     }
@@ -221,7 +245,7 @@ async fn end_without(lost: &[MemberId], source: &Rc<Source>, reached: &Reached, 
 pub async fn renew(reached: &Reached, walk: &Walk) -> Result<(Vec<MemberId>, Vec<String>), Failure> {
     let (mut renewed, mut hindered) = (Vec::new(), Vec::new());
     for (index, found) in reached.members.iter().enumerate() {
-        let id = reached.map.members[index].id;
+        let (Some(found), id) = (found, reached.map.members[index].id) else { continue };
         if !has_lost(found, &reached.map, id).await {
             continue;
         }
@@ -262,8 +286,8 @@ async fn finish(walk: &Walk, reached: &Reached, source: Rc<Source>, changed: &mu
     let bar = output::progress_share("change", walk.common.json);
     let mut moved_bytes = 0;
     let progress = |change: &Change| {
-        bar.set_message(change.phase.to_string());
-        output::show_share(&bar, f64::from(change.done) / 1000.0);
+        bar.say(change.phase.to_string());
+        bar.show(f64::from(change.done) / 1000.0);
         moved_bytes = change.moved_bytes;
     };
     let map = source.carry_out(&store, walk.rate.map(|rate| rate.0), progress).await;

@@ -1,7 +1,10 @@
 //! `yagura pool status`.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use kv::Store;
+use kv::resp::execute::together;
 use pool::balance::loads;
 use pool::{Map, Ring, Side, State};
 use serde::Serialize;
@@ -44,11 +47,15 @@ pub struct ChangeReport {
 
 #[derive(Serialize, Debug)]
 struct MemberReport {
+    /// What errors, `kv scrub` and `kv repair` call it.
+    number: usize,
     nguid: String,
     address: String,
     nqn: String,
     nsid: u32,
     bytes: u64,
+    /// About how many of them hold something; absent where it does not answer.
+    used_bytes: Option<u64>,
     weight: u32,
     /// Its share of all replicas of keys, in percent.
     percent: f64,
@@ -66,7 +73,7 @@ struct MemberReport {
 }
 
 pub async fn run(args: &PoolStatusArgs) -> Result<(), Failure> {
-    let reached = client::reach(&client::way(&args.address.host)?, &args.address.pool).await?;
+    let reached = client::reach(&client::way(&args.address.host)?, &args.address).await?;
     let store = reached.store();
     let waited = engine::time::timeout(crate::nvme::CONNECT_TIME, store.list(b"", 0, 1)).await;
     if !matches!(waited, Ok(Ok(_))) {
@@ -75,14 +82,24 @@ pub async fn run(args: &PoolStatusArgs) -> Result<(), Failure> {
     let members = store.ask_members(crate::nvme::CONNECT_TIME).await;
     let state = |index: usize| members.get(index).map_or((false, false), |member| (member.connected, member.votes));
     let mut report = report(&reached.map, state, reached.troubles.clone());
-    for (member, found) in report.members.iter_mut().zip(&reached.members) {
-        member.address = found.address.clone();
+    let used = together((0..reached.members.len()).map(|index| used_bytes(&store, &reached.map, index))).await;
+    for ((member, found), used) in report.members.iter_mut().zip(&reached.members).zip(used) {
+        if let Some(found) = found {
+            member.address = found.address.clone();
+        }
+        member.used_bytes = used;
     }
     output::report(args.common.json, &report, describe)?;
     match report.members.iter().all(|member| member.votes) {
         true => Ok(()),
         false => Err(Failure::check("not every member has a vote")),
     }
+}
+
+/// About what a member holds, from a sample of its pages; `None`: it does not say so in time.
+async fn used_bytes(store: &Store, map: &Map, index: usize) -> Option<u64> {
+    let usage = engine::time::timeout(crate::nvme::CONNECT_TIME, store.usage(index)).await.ok()?.ok()?;
+    Some(usage.table_bytes_used + usage.heap_pages_used * u64::from(map.page_size))
 }
 
 /// What is shown of a map; `state` tells of a member whether it is connected, and has a vote.
@@ -100,11 +117,13 @@ pub fn report(map: &Map, state: impl Fn(usize) -> (bool, bool), troubles: Vec<St
             _ => "in use",
         };
         MemberReport {
+            number: index,
             nguid: member.id.to_string(),
             address: member.addresses.first().cloned().unwrap_or_default(),
             nqn: member.nqn.clone(),
             nsid: member.nsid,
             bytes: member.size,
+            used_bytes: None,
             weight: member.weight,
             percent: loads[index] * 100.0,
             zone,
@@ -146,32 +165,120 @@ fn report_change(change: &pool::Change) -> ChangeReport {
 pub fn describe(report: &PoolReport) -> String {
     let PoolReport { pool, epoch, state, replicas, spread, page_size, members, troubles, change } = report;
     let mut text = format!(
-        "pool {pool}, epoch {epoch}, {state}: {replicas} replicas on different {spread}s, pages of {page_size}\n"
+        "pool {pool}, epoch {epoch}, {state}\n{} on different {spread}s, pages of {page_size}\n",
+        output::many(u64::from(*replicas), "replica")
     );
     if let Some(ChangeReport { kind, taken_back, phase, percent, moved_bytes, noted_seconds_ago }) = change {
         let noted = noted_seconds_ago.map_or("no progress noted yet".into(), |ago| format!("noted {ago} s ago"));
         let back = if *taken_back { " taken back" } else { "" };
         text += &format!(
-            "change: {kind}{back}, {phase} {percent:.1} % done, {} moved, {noted}; if nobody works on it: `yagura pool rebalance`\n",
+            "change: {kind}{back}, {phase} {percent:.1} % done, {} moved, {noted};\n\
+             if nobody works on it: `yagura pool rebalance`\n",
             Size(*moved_bytes)
         );
     }
-    for member in members {
-        let MemberReport { nguid, address, nqn, nsid, bytes, weight, part, percent, .. } = member;
-        let state = match (member.connected, member.votes) {
-            (true, true) => part,
-            _ if part == "lost" => "given up as lost: replace or remove it",
-            (true, false) => "connected, without a vote",
-            (false, _) => "not connected",
-        };
-        let voter = if member.voter { ", votes on the map" } else { "" };
-        text += &format!(
-            "member {nguid} at {address}: {state}; {}, weight {weight}, {percent:.1} % of the keys{voter}, {nqn} namespace {nsid}\n",
-            Size(*bytes)
-        );
-    }
+    text += &table(members);
     for trouble in troubles {
         text += &format!("  {trouble}\n");
     }
     text
+}
+
+/// The members in lines of 80 columns, where their addresses are those of IPv4; `*`: it votes on the map.
+fn table(members: &[MemberReport]) -> String {
+    let weights: BTreeSet<u32> = members.iter().map(|member| member.weight).collect();
+    // As many digits as tell them apart, as commands take them.
+    let digits = (8..32).find(|&digits| {
+        let beginnings: BTreeSet<&str> = members.iter().map(|member| &member.nguid[..digits]).collect();
+        beginnings.len() == members.len()
+    });
+    let mut rows = vec![["#", "member", "address", "state", "size", "used", "keys", "weight"].map(str::to_owned)];
+    for member in members {
+        let state = match (member.connected, member.votes) {
+            (true, true) => &member.part,
+            _ if member.part == "lost" => "lost",
+            (true, false) => "no vote",
+            (false, _) => "away",
+        };
+        rows.push([
+            format!("{}{}", member.number, if member.voter { "*" } else { " " }),
+            member.nguid[..digits.unwrap_or(32)].to_owned(),
+            member.address.clone(),
+            state.to_owned(),
+            Size(member.bytes).to_string(),
+            member.used_bytes.map_or("?".to_owned(), |bytes| Size(bytes).to_string()),
+            format!("{:.1} %", member.percent),
+            member.weight.to_string(),
+        ]);
+    }
+    let columns = if weights.len() > 1 { 8 } else { 7 };
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let line = |row: &[String; 8]| {
+        let cell = |(column, text): (usize, &String)| match column {
+            1..=3 => format!("{text:<0$}", width(column)),
+            _ => format!("{text:>0$}", width(column)),
+        };
+        let cells: Vec<String> = row.iter().take(columns).enumerate().map(cell).collect();
+        format!("{}\n", cells.join("  ").trim_end())
+    };
+    let mut text: String = rows.iter().map(line).collect();
+    text += "*: votes on the map\n";
+    let hints = [
+        ("lost", "lost: given up; replace or remove it, or `yagura kv repair` begins it anew\n"),
+        ("no vote", "no vote: connected, but not as the map knows it; the reasons are below\n"),
+        ("away", "away: not connected\n"),
+    ];
+    for (_, hint) in hints.iter().filter(|(state, _)| rows.iter().any(|row| row[3] == *state)) {
+        text += hint;
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(number: usize, weight: u32) -> MemberReport {
+        let text = String::new;
+        MemberReport {
+            number,
+            nguid: format!("{:032x}", (0xAB00_0000_u128 + number as u128) << 96),
+            address: format!("255.255.255.{number}:65535"),
+            nqn: text(),
+            nsid: 1,
+            bytes: (3 << 40) / 7,
+            used_bytes: (number > 0).then_some(7_777_777),
+            weight,
+            percent: 33.3,
+            zone: text(),
+            rack: text(),
+            machine: text(),
+            drive: text(),
+            part: "leaving".into(),
+            voter: number == 1,
+            connected: number > 0,
+            votes: number > 0,
+        }
+    }
+
+    #[test]
+    fn members_stand_in_a_table_of_eighty_columns_by_their_numbers() {
+        let members: Vec<MemberReport> = (0..12).map(|number| member(number, 100)).collect();
+        let table = table(&members);
+        let lines: Vec<&str> = table.lines().collect();
+        assert!(lines.iter().all(|line| line.chars().count() <= 80), "{table}");
+        assert!(lines[2].starts_with(" 1*") && lines[2].contains("7.4 MiB"), "{table}");
+        assert!(
+            lines[1].contains("away") && lines[1].contains('?') && table.contains("away: not connected"),
+            "{table}"
+        );
+        let told: BTreeSet<&str> = lines[1..13].iter().filter_map(|line| line.split_whitespace().nth(1)).collect();
+        assert_eq!(told.len(), 12, "their beginnings tell them apart");
+    }
+
+    #[test]
+    fn weights_are_shown_where_they_differ() {
+        assert!(!table(&[member(0, 100), member(1, 100)]).contains("weight"));
+        assert!(table(&[member(0, 100), member(1, 50)]).contains("weight"));
+    }
 }

@@ -125,7 +125,7 @@ fn scrub(at: &TargetDriveArgs) -> Result<(), Failure> {
         let request = Request::Drive { drive: at.drive.clone(), action: DriveAction::Scrub { begin } };
         let state: ScrubState = serde_json::from_value(ask(&at.control.control, &request)?).map_err(foreign)?;
         if state.running {
-            output::show_share(&bar, state.done as f64 / state.total.max(1) as f64);
+            bar.show(state.done as f64 / state.total.max(1) as f64);
             begin = false;
             std::thread::sleep(WATCH_PAUSE);
             continue;

@@ -262,7 +262,7 @@ async fn flush(target: &Target) -> Result<(), Failure> {
 async fn bind(address: SocketAddr) -> Result<TcpListener, Failure> {
     listen(address).await.map_err(|error| {
         let mend = "is another process listening there? port 0 takes a free one";
-        Failure::refused(format!("cannot listen at {address}: {error} ({mend})"))
+        Failure::refused(format!("cannot listen: {error} ({mend})"))
     })
 }
 

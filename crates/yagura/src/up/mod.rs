@@ -27,7 +27,7 @@ use crate::race::{First, first_of};
 use crate::stop::Reason;
 use crate::supervise::{News, NodeSpec, Supervisor};
 use crate::tree::Tree;
-use crate::{client, descriptors, metrics, output, reactors, stop};
+use crate::{descriptors, metrics, output, reactors, stop};
 use state::State;
 
 /// How long the nodes may take to serve at the start. Opening a member takes milliseconds; a busy machine takes its time.
@@ -220,14 +220,15 @@ async fn all_started(news: &MailReceiver<News>, state: &mut State) -> Result<Vec
 
 /// `nodes`: how many there are, of which those at `addresses` serve.
 async fn open_or_create(args: &UpArgs, addresses: &[String], nodes: usize) -> Result<(Store, bool), Failure> {
-    match client::reach(&Way::plain(), addresses).await {
+    let reach = async || ::client::reach::reach(&Way::plain(), addresses, None).await.map_err(Failure::from);
+    match reach().await {
         Ok(reached) => Ok((reached.store(), false)),
         // A pool that is made of some of the nodes would leave the others out for good.
         Err(failure) if addresses.len() < nodes => Err(failure),
         Err(failure) => {
             let blank = crate::pool::create_blank(addresses, args.replicas, args.table_share).await;
             match blank {
-                Ok(true) => Ok((client::reach(&Way::plain(), addresses).await?.store(), true)),
+                Ok(true) => Ok((reach().await?.store(), true)),
                 // Not all of them are blank: then what kept the pool from being opened is what counts.
                 Ok(false) => Err(failure),
                 Err(other) => Err(other),
@@ -243,10 +244,7 @@ fn listen(asked: Option<SocketAddr>) -> Result<TcpListener, Failure> {
         Some(address) => TcpListener::bind(address),
         None => TcpListener::bind(REDIS).or_else(|_| TcpListener::bind(anywhere)),
     };
-    bound.map_err(|error| {
-        let address = asked.unwrap_or(REDIS);
-        Failure::refused(format!("cannot listen at {address}: {error} (port 0 takes a free one)"))
-    })
+    bound.map_err(|error| Failure::refused(format!("cannot listen: {error} (port 0 takes a free one)")))
 }
 
 fn describe(ready: &Ready) -> String {

@@ -201,6 +201,45 @@ fn a_member_lost_for_good_in_the_middle_of_a_change_is_taken_out() {
 }
 
 /// A member comes back as an older copy of its file, and as an empty one: it has no vote, says so, and `kv repair` fills it.
+/// Of two members one votes on the map. It dies, and no command went on.
+#[test]
+fn what_is_left_of_two_members_goes_on_by_an_operators_word() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let [a, b, c] = ["a", "b", "c"].map(|name| node(directory.path(), name));
+    let members = [&a, &b].map(|node| format!("--member={}", address(node)));
+    let (created, _, stderr) = run(&["pool", "create", "--replicas=2", &members[0], &members[1]]);
+    assert_eq!(created, 0, "{stderr}");
+    let pool = format!("--pool={}", address(&b));
+    for number in 0..20 {
+        assert_eq!(run(&["kv", "put", &pool, &format!("k{number}"), "value"]).0, 0);
+    }
+    let report = status(&pool);
+    let voter = report["members"].as_array().expect("members").iter().find(|member| member["voter"] == true);
+    let voter = voter.expect("one votes");
+    let (nguid, at) = (voter["nguid"].as_str().expect("text").to_owned(), voter["address"].as_str().expect("text"));
+    let (left, gone) = if at == address(&a) { (b, a) } else { (a, b) };
+    let pool = format!("--pool={}", address(&left));
+    let other = report["members"].as_array().expect("members").iter().find(|member| member["voter"] == false);
+    let other = other.expect("one does not vote")["nguid"].as_str().expect("text").to_owned();
+    let lost = format!("--lost={nguid}");
+    let (refused, _, stderr) = run(&["pool", "rebalance", &pool, &lost, "--force"]);
+    assert!(refused != 0 && stderr.contains("it is not lost"), "{stderr}");
+    drop(gone);
+    let (refused, _, stderr) = run(&["pool", "rebalance", &pool, &lost]);
+    assert!(refused != 0 && stderr.contains("no majority"), "{stderr}");
+    let (refused, _, stderr) = run(&["pool", "rebalance", &pool, &format!("--lost={other}"), "--force"]);
+    assert!(refused != 0, "{stderr}");
+    let (seized, _, stderr) = run(&["pool", "rebalance", &pool, &lost, "--force"]);
+    assert_eq!(seized, 0, "{stderr}");
+    assert_eq!(run(&["kv", "get", &pool, "k7"]).1, "value", "the one that is left knows all");
+    let replaced = change(&["replace", &pool, &nguid, &address(&c)]);
+    assert_eq!(replaced["done"], true, "{replaced}");
+    let report = status(&pool);
+    assert!(report["members"].as_array().expect("members").iter().all(|member| member["votes"] == true), "{report}");
+    let (verified, _, stderr) = run(&["kv", "scrub", &pool]);
+    assert_eq!(verified, 0, "{stderr}");
+}
+
 #[test]
 fn a_member_that_comes_back_older_or_empty_is_begun_anew_by_repair() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -2,11 +2,12 @@
 //!
 //! A seed draws from: hosts and storage nodes that crash (what was not flushed is lost, on one node torn) or stand still beyond
 //! every deadline and lease with commands under way; links that are slow, reset, cut both ways, cut one way, or come and go;
-//! disks that are slow, fail or forget, any of which may misread; calendar clocks that are wrong and jump by hours, monotonic ones
-//! that drift; hosts that are suspended, and their clocks with them; runs of hours, in which what nobody refers to grows old enough
-//! to be collected beside the load; members with hardly any room; operators who add, remove, replace, drain and re-weight members over the pool's own agreement, die in the
-//! middle and are followed by others; repair, scrub and collection under load, and deleted keys that are forgotten. The load:
-//! values of all sizes, deletes, conditional operations, numbers, pieces, values that end, lists and scans.
+//! disks that are slow, fail or forget, any of which may misread; calendar clocks that are wrong and jump by hours, monotonic
+//! ones that drift; hosts that are suspended, and their clocks with them; runs of hours, in which what nobody refers to grows
+//! old enough to be collected beside the load; members with hardly any room; operators who add, remove, replace, drain and
+//! re-weight members over the pool's own agreement, die in the middle and are followed by others; repair, scrub and collection
+//! under load, and deleted keys that are forgotten. The load: values of all sizes, deletes, conditional operations, numbers,
+//! pieces, values that end, lists and scans.
 //!
 //! Judged from outside: every history is linearizable per key; the bytes of every value are those written; no value is shown
 //! after its end; lists and scans show every key that is there throughout. Once the faults have ended, the change of the
@@ -15,7 +16,8 @@
 //! keys are forgotten.
 //!
 //! `SEED=n` runs one seed and prints its trace's hash; `SEEDS=n` runs n fresh ones, `SEEDS_FULL=n` those of them whose members
-//! have hardly any room, `SEEDS_DRAWN_OUT=n` those that go on for hours of their time. A seed that fails is printed; the same seed is the same run, byte for byte.
+//! have hardly any room, `SEEDS_DRAWN_OUT=n` those that go on for hours of their time. A seed that fails is printed; the same
+//! seed is the same run, byte for byte.
 //!
 //! That it sees something was tried with the patches in `mutants/`: a majority of one less, no write-back, writes that are
 //! not stable (in the store or in the target), extents freed whoever owns them: each is found within 100 seeds.

@@ -68,9 +68,7 @@ impl Voters {
         Ok(map)
     }
 
-    /// Has the voters agree on what `change` makes of the map in force.
-    async fn agree(&self, change: impl Fn(&Map) -> Map) -> Result<Map, String> {
-        let agreed = self.proposer().agree(&self.known(), |map| Ok(change(map))).await;
+    fn agreed(&self, agreed: Result<Map, AgreeError>) -> Result<Map, String> {
         let map = agreed.map_err(|error| error.to_string())?;
         self.learn(&map);
         Ok(map)
@@ -113,19 +111,15 @@ impl MapSource for Voters {
     }
 
     fn raise_epoch(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {
-        Box::pin(self.agree(move |map| if map.epoch == epoch { map.raise_epoch() } else { map.clone() }))
+        Box::pin(async move { self.agreed(self.proposer().raise_epoch(&self.known(), epoch).await) })
     }
 
     fn note_clock(&self, before: u64, now_ms: u64) -> LocalFuture<'_, Result<Map, String>> {
-        Box::pin(self.agree(move |map| map.note_clock(before, now_ms)))
+        let note = move |map: &Map| Ok(map.note_clock(before, now_ms));
+        Box::pin(async move { self.agreed(self.proposer().agree(&self.known(), note).await) })
     }
 
     fn note_swept(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {
-        Box::pin(async move {
-            let noted = self.proposer().note_swept(&self.known(), epoch).await;
-            let map = noted.map_err(|error| error.to_string())?;
-            self.learn(&map);
-            Ok(map)
-        })
+        Box::pin(async move { self.agreed(self.proposer().note_swept(&self.known(), epoch).await) })
     }
 }

@@ -1,0 +1,112 @@
+//! Agreement without the majority of the voters, by an operator's word that they never come back.
+//!
+//! A pool of two has one voter: a majority of two would be both, and either one's loss would stop it. Where that voter is the one
+//! that dies, or the machine that the majority of voters was on, nobody is left who could agree on a map. So *all* members that
+//! are not named as lost are asked, voters or not: every map in force is handed to all of them as soon as it is. The newest that
+//! any of them carries is the base; what follows it has voters among them ([`Map::seized_without`]), and all have to accept it.
+//!
+//! What only the lost ones knew is gone: a map that they had agreed on and had not handed on yet. And the word has to be true: were
+//! they to go on, there would be two pools. A host that knows the old map alone is stopped by the seals of the next change.
+
+use std::collections::BTreeSet;
+
+use engine::time;
+
+use super::{AgreeError, Answers, BALLOTS_MAX, Ended, Namespace, PAUSE_FIRST, PAUSE_MAX, Proposer, Seen, has_quorum};
+use crate::acceptor::{Promise, Refusal};
+use crate::map::{Map, Member, MemberId};
+use crate::superblock::Ballot;
+
+/// How an attempt without some voters ended.
+enum Seized {
+    By(Map),
+    /// Those that are left are a majority of the newest map's voters: it is agreed on as any other.
+    Needless(Map),
+    /// Members were found that were not asked.
+    More,
+    Outbid(u64),
+}
+
+impl<N: Namespace> Proposer<'_, N> {
+    /// Has all members of the newest map but those of `lost` agree on it without them. `known`: a map that some member carries.
+    /// Where the voters that are left are a majority the newest map is agreed on as it is.
+    ///
+    /// # Errors
+    /// A member that is not named as lost does not answer, or carries no whole map.
+    pub async fn seize(&self, known: &Map, lost: &[MemberId]) -> Result<Map, AgreeError> {
+        let mut seen = Seen::new(known);
+        let (mut round, mut pause) = (1, PAUSE_FIRST);
+        seen.asked = known.members.iter().map(|member| member.id).filter(|id| !lost.contains(id)).collect();
+        for _ in 0..BALLOTS_MAX {
+            match self.seize_by(Ballot { round, host: self.host }, &mut seen, lost).await? {
+                Seized::By(map) => return Ok(map),
+                Seized::Needless(base) => return self.agree(&base, |map| Ok(map.clone())).await,
+                Seized::More => round += 1,
+                Seized::Outbid(highest) => {
+                    round = highest.max(round) + 1;
+                    time::sleep(pause.mul_f64((engine::task::random_u64() % 1000) as f64 / 1000.0)).await;
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+            }
+        }
+        Err(AgreeError::Contended)
+    }
+
+    async fn seize_by(&self, ballot: Ballot, seen: &mut Seen, lost: &[MemberId]) -> Result<Seized, AgreeError> {
+        let prepare = |member| self.acceptor(&seen.lives, seen.pool, member)?.prepare_within(ballot);
+        let promises = self.ask(seen.asked.clone(), prepare).await;
+        if promises.values().any(Result::is_err) {
+            return self.needed_all(&promises, false);
+        }
+        let granted = promises.iter().filter_map(|(member, promise)| Some((member, promise.as_ref().ok()?)));
+        let mut shown = Vec::new();
+        for (member, promise) in granted {
+            let map = promise.map.as_ref();
+            let map = map
+                .ok_or_else(|| AgreeError::Refused(format!("{member}: its map is damaged, so what it knew is not")))?;
+            shown.push((promise.superblock.accepted, map));
+        }
+        shown.sort_by_key(|(accepted, _)| *accepted);
+        let Some(&(_, base)) = shown.last() else {
+            return Err(AgreeError::Refused("all members were named as lost: nobody is left to go on with".into()));
+        };
+        shown.iter().for_each(|(_, map)| seen.lives.learn(map));
+        let is_current = |(id, promise): (&MemberId, &Result<Promise, Refusal>)| {
+            promise.as_ref().is_ok_and(|promise| seen.lives.is_current(*id, &promise.superblock))
+        };
+        let left: BTreeSet<MemberId> =
+            base.members.iter().map(|member| member.id).filter(|id| !lost.contains(id)).collect();
+        if !promises.iter().all(is_current) || !left.is_subset(&promises.keys().copied().collect()) {
+            seen.asked.extend(left);
+            return Ok(Seized::More);
+        }
+        if has_quorum(base, |member: &Member| !lost.contains(&member.id)) {
+            return Ok(Seized::Needless(base.clone()));
+        }
+        let gone: Vec<MemberId> = lost.iter().copied().filter(|id| base.index_of(*id).is_some()).collect();
+        let next = base.seized_without(&gone)?;
+        let body = next.encode()?;
+        seen.lives.learn(&next);
+        let accepted = self.hand_out(&next, &seen.lives, &promises, ballot, &body, left).await;
+        if accepted.values().any(Result::is_err) {
+            return self.needed_all(&accepted, true);
+        }
+        Ok(Seized::By(next))
+    }
+
+    /// Of those that are not lost all are needed, and some have refused.
+    fn needed_all<T>(&self, answers: &Answers<T>, outcome_unknown: bool) -> Result<Seized, AgreeError> {
+        match self.not_enough(answers, outcome_unknown) {
+            Ok(Ended::Outbid(highest)) => Ok(Seized::Outbid(highest)),
+            Ok(Ended::Agreed(_) | Ended::Elsewhere | Ended::Settled) => Ok(Seized::More),
+            Err(AgreeError::Unavailable { reasons, .. }) => Err(AgreeError::Refused(format!(
+                "every member that is not named as lost has to answer ({reasons}): bring it back, or name it too"
+            ))),
+            Err(other) => Err(other),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "seize_tests.rs"]
+mod tests;

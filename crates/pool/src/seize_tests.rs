@@ -1,0 +1,107 @@
+//! The voter of two members dies, and the other one goes on.
+
+use engine::sim::{SimConfig, World};
+
+use crate::change::State;
+use crate::plan::Request;
+use crate::testing::{Plain, new_member, plain_pool};
+use crate::{AgreeError, Map, MemberId, Proposer, open};
+
+fn run<T>(future: impl Future<Output = T>) -> T {
+    World::new(1, SimConfig::default()).run_until(future).expect("the test's tasks are never all asleep for good")
+}
+
+fn label(namespace: &Plain) -> (String, Plain) {
+    ("m".to_owned(), namespace.clone())
+}
+
+/// Three namespaces, a pool of the first two with two replicas, and who alone votes there.
+async fn two() -> (Vec<Plain>, Map, usize) {
+    let namespaces: Vec<Plain> = (1..=3).map(|id| Plain::new(id, 2 << 20, 4096)).collect();
+    let map = plain_pool(&namespaces[..2], 2).await;
+    let voters: Vec<usize> = map.voter_indices().collect();
+    assert_eq!(voters.len(), 1);
+    (namespaces, map, voters[0])
+}
+
+#[test]
+fn the_one_left_of_two_goes_on_by_an_operators_word() {
+    run(async {
+        let (namespaces, map, voter) = two().await;
+        let (lost, left) = (map.members[voter].id, map.members[1 - voter].id);
+        let proposer = Proposer::new(&namespaces);
+        let noted = proposer.agree(&map, |map| Ok(map.raise_epoch())).await.unwrap();
+        namespaces[voter].0.down.set(true);
+        assert!(proposer.agree(&map, |map| Ok(map.clone())).await.is_err());
+        assert!(
+            open(&[label(&namespaces[1 - voter])], None).await.is_err(),
+            "nobody knows what the voter has agreed on"
+        );
+        // From an old map, too: the one that is left has the newer.
+        let seized = proposer.seize(&map, &[lost]).await.unwrap();
+        assert!(seized.epoch > noted.epoch + 1000 && seized.members[voter].lost, "{seized:?}");
+        let voters: Vec<MemberId> = seized.voter_indices().map(|index| seized.members[index].id).collect();
+        assert_eq!(voters, [left]);
+        let opened = open(&[label(&namespaces[1 - voter])], None).await.unwrap();
+        assert_eq!(opened.map, seized);
+        assert_eq!(proposer.seize(&map, &[lost]).await, Ok(seized.clone()), "once is enough");
+        // As any other map from then on.
+        let new = new_member(&namespaces[2]);
+        let member = crate::candidate(&new, &seized, None, false).await.unwrap();
+        crate::admit(&new, &seized, &member, false, async || Ok(seized.clone())).await.unwrap();
+        let request = Request::Replace { old: lost, new: Box::new(member) };
+        let joint = proposer.agree(&seized, |map| Ok(map.begin(&request, 9)?)).await.unwrap();
+        let ended = proposer.agree(&joint, |map| Ok(map.end_joint())).await.unwrap();
+        let stable = proposer.agree(&ended, |map| Ok(map.end_unclean())).await.unwrap();
+        assert_eq!((stable.state, stable.index_of(lost)), (State::Stable, None));
+        // The lost one is back, and alone: it knows of nothing, and whoever asks both finds the newer.
+        namespaces[voter].0.down.set(false);
+        let both: Vec<_> = namespaces.iter().map(label).collect();
+        assert_eq!(open(&both, None).await.unwrap().map, stable);
+    });
+}
+
+#[test]
+fn who_is_not_named_as_lost_has_to_answer_and_a_majority_needs_no_force() {
+    run(async {
+        let namespaces: Vec<Plain> = (1..=4).map(|id| Plain::new(id, 2 << 20, 4096)).collect();
+        let map = plain_pool(&namespaces, 2).await;
+        let proposer = Proposer::new(&namespaces);
+        let ids: Vec<MemberId> = map.members.iter().map(|member| member.id).collect();
+        assert_eq!(map.voters(), 3);
+        namespaces[0].0.down.set(true);
+        let same = proposer.seize(&map, &ids[..1]).await.unwrap();
+        assert_eq!(same, map, "two voters of three are left");
+        namespaces[1].0.down.set(true);
+        let Err(AgreeError::Refused(refused)) = proposer.seize(&map, &ids[..1]).await else {
+            panic!("one that may have agreed on something was passed over");
+        };
+        assert!(refused.contains(&ids[1].to_string()), "{refused}");
+        assert!(matches!(proposer.seize(&map, &ids).await, Err(AgreeError::Refused(_))));
+        let seized = proposer.seize(&map, &ids[..2]).await.unwrap();
+        assert_eq!((seized.voters(), seized.members[0].lost && seized.members[1].lost), (1, true));
+        assert!(proposer.agree(&seized, |map| Ok(map.clone())).await.is_ok());
+    });
+}
+
+/// Whoever seizes the pool is stopped after any write: the next one ends it.
+#[test]
+fn a_seizure_that_was_cut_off_is_gone_on_with() {
+    for writes in 0..12 {
+        run(async {
+            let namespaces: Vec<Plain> = (1..=4).map(|id| Plain::new(id, 2 << 20, 4096)).collect();
+            let map = plain_pool(&namespaces, 2).await;
+            let proposer = Proposer::new(&namespaces);
+            let ids: Vec<MemberId> = map.members.iter().map(|member| member.id).collect();
+            namespaces[..2].iter().for_each(|plain| plain.0.down.set(true));
+            let shared = namespaces[2].0.budget.borrow().clone();
+            *namespaces[3].0.budget.borrow_mut() = shared.clone();
+            shared.set(writes);
+            let first = proposer.seize(&map, &ids[..2]).await;
+            shared.set(u32::MAX);
+            let second = proposer.seize(&map, &ids[..2]).await.unwrap();
+            assert!(second.members[0].lost && second.epoch > map.epoch, "{first:?} {second:?}");
+            assert_eq!(open(&[label(&namespaces[2]), label(&namespaces[3])], None).await.unwrap().map, second);
+        });
+    }
+}

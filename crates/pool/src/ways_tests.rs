@@ -1,0 +1,271 @@
+//! Every state of losses has a way out: all states that a change of a small pool goes through, all losses of one or two members
+//! in each, and the commands that an operator has, searched for a sequence that leads to a stable pool without the lost ones.
+//!
+//! The commands are those of `yagura pool`, by the functions that decide for them ([`Map::ended_without`], [`Map::begin`],
+//! [`Map::give_up`], [`Map::take_back`], [`Map::seized_without`], the quorums of `agree`); what carries a change out is modelled by
+//! what it needs: so many homes of every key for migration, every member that was not given up for cleaning.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::*;
+use crate::agree::has_quorum;
+use crate::map::Member;
+use crate::map::tests::sample;
+use crate::plan::Request;
+
+/// Commands that the search tries one after the other at most. What it finds needs five.
+const COMMANDS_MAX: usize = 6;
+
+/// A pool, and who is gone for good.
+#[derive(Clone)]
+struct World {
+    map: Map,
+    dead: BTreeSet<MemberId>,
+    /// Members that may yet join.
+    spares: Vec<Member>,
+}
+
+/// What each key's homes are on either side, and of how many members it has.
+fn pairs(map: &Map) -> BTreeSet<(Vec<u16>, Vec<u16>)> {
+    let Placements { new, old } = map.placements();
+    let old = old.unwrap_or_else(|| new.clone());
+    let sorted = |homes: &[u16]| {
+        let mut homes = homes.to_vec();
+        homes.sort_unstable();
+        homes
+    };
+    let at = |point| KeyHash { home: 0, ring: point };
+    let of = |(point, _): (u64, &[u16])| (sorted(old.homes(at(point))), sorted(new.homes(at(point))));
+    old.arcs().chain(new.arcs()).map(of).collect()
+}
+
+impl World {
+    fn answers(&self, id: MemberId) -> bool {
+        !self.dead.contains(&id)
+    }
+
+    /// How many of these homes say what counts on this side.
+    fn left(&self, homes: &[u16], side: Side) -> usize {
+        let counts = |home: &&u16| {
+            let member = &self.map.members[usize::from(**home)];
+            self.answers(member.id) && member.counts(side)
+        };
+        homes.iter().filter(counts).count()
+    }
+
+    /// Whether those that are left know every operation that may have been acknowledged: by the definition, whatever the code
+    /// under test makes of it.
+    fn knows_all(&self) -> bool {
+        let replicas = usize::from(self.map.replicas);
+        let majority = replicas / 2 + 1;
+        let half = replicas - majority + 1;
+        let back = self.map.change.as_ref().is_some_and(|change| change.taken_back);
+        pairs(&self.map).iter().all(|(before, after)| {
+            let (old, new) = (self.left(before, Side::Old), self.left(after, Side::New));
+            let left = |home: &&u16| self.left(&[**home], Side::Old) == 1;
+            let elsewhere = after.iter().filter(|home| !before.iter().filter(left).any(|other| other == *home)).count();
+            match self.map.state {
+                // New homes will not be asked any more.
+                State::Joint if back => old >= half && (replicas - old < half || elsewhere < majority),
+                State::Joint => old >= half && (replicas - old < half || replicas - new < majority),
+                State::Unclean if back => new >= majority,
+                State::Stable if self.map.unequal => new >= majority,
+                State::Stable | State::Unclean => new >= half,
+            }
+        })
+    }
+
+    /// Has `next` agreed on; `false`: too few voters answer.
+    fn agree(&mut self, next: Map) -> bool {
+        let answers = |member: &Member| self.answers(member.id);
+        let agreed = has_quorum(&self.map, answers) && has_quorum(&next, answers);
+        if agreed {
+            self.map = next;
+        }
+        agreed
+    }
+
+    /// Carries the change under way out as far as it goes; whether that is to its end.
+    fn finish(&mut self) -> bool {
+        let replicas = usize::from(self.map.replicas);
+        if self.map.state == State::Joint && !self.map.goes_back() {
+            let needed = if self.map.unequal { replicas / 2 + 1 } else { replicas - replicas / 2 };
+            let is_enough = |(before, after): &(Vec<u16>, Vec<u16>)| {
+                let given_up = |home: &&u16| self.map.members[usize::from(**home)].lost;
+                let asked = (replicas - after.iter().filter(given_up).count()).min(replicas / 2 + 1);
+                self.left(before, Side::Old) >= needed && self.left(after, Side::New) >= asked
+            };
+            if !pairs(&self.map).iter().all(is_enough) {
+                return false;
+            }
+        }
+        if self.map.state == State::Joint && !self.agree(self.map.end_joint()) {
+            return false;
+        }
+        if self.map.state == State::Unclean {
+            let cleaned = self.map.members.iter().all(|member| member.lost || self.answers(member.id));
+            return cleaned && self.agree(self.map.end_unclean());
+        }
+        true
+    }
+
+    /// `yagura pool add`, `remove`, `replace`.
+    fn command(&mut self, request: &Request) {
+        let has_no_vote =
+            |id: &MemberId| !self.answers(*id) || self.map.members.iter().any(|member| member.id == *id && member.lost);
+        let lost = match self.map.state {
+            State::Stable => Vec::new(),
+            State::Joint | State::Unclean => request.ends().into_iter().filter(has_no_vote).collect(),
+        };
+        let planned = self.map.ended_without(&lost).and_then(|settled| settled.begin(request, 0));
+        if planned.is_err() {
+            return;
+        }
+        if !lost.is_empty() {
+            let Ok(given_up) = self.map.give_up(&lost) else { return };
+            if !self.agree(given_up) || !self.finish() {
+                return;
+            }
+        }
+        let Ok(joint) = self.map.begin(request, 7) else { return };
+        if self.agree(joint) {
+            self.spares.retain(|spare| self.map.index_of(spare.id).is_none());
+            self.finish();
+        }
+    }
+
+    /// What an operator may do, the likeliest first.
+    fn after_each_command(&self) -> Vec<World> {
+        let mut worlds = Vec::new();
+        let mut with = |change: &dyn Fn(&mut World)| {
+            let mut world = self.clone();
+            change(&mut world);
+            worlds.push(world);
+        };
+        let lost: Vec<MemberId> = self.dead.iter().copied().filter(|id| self.map.index_of(*id).is_some()).collect();
+        for &old in &lost {
+            for spare in &self.spares {
+                let request = Request::Replace { old, new: Box::new(spare.clone()) };
+                with(&|world| world.command(&request));
+            }
+            with(&|world| world.command(&Request::Remove(vec![old])));
+        }
+        // `yagura kv repair` begins anew who is there, and has no vote.
+        for member in self.map.members.iter().filter(|member| member.lost && self.answers(member.id)) {
+            let fresh = Member { incarnation: member.incarnation.wrapping_add(1), ..member.clone() };
+            with(&|world| world.command(&Request::Renew(Box::new(fresh.clone()))));
+        }
+        with(&|world| world.command(&Request::Remove(lost.clone())));
+        with(&|world| {
+            world.finish();
+        });
+        // With `--lost`.
+        with(&|world| {
+            if let Ok(given_up) = world.map.give_up(&lost)
+                && world.agree(given_up)
+            {
+                world.finish();
+            }
+        });
+        with(&|world| {
+            if let Ok(back) = world.map.take_back()
+                && world.agree(back)
+            {
+                world.finish();
+            }
+        });
+        // Where voters are left that are a majority it changes nothing.
+        let answers = |member: &Member| self.answers(member.id);
+        if !has_quorum(&self.map, answers)
+            && let Ok(seized) = self.map.seized_without(&lost)
+        {
+            with(&|world| world.map = seized.clone());
+        }
+        worlds
+    }
+
+    fn is_well(&self) -> bool {
+        let well = |member: &Member| !member.lost && self.answers(member.id);
+        self.map.state == State::Stable && self.map.members.iter().all(well)
+    }
+
+    /// How many commands lead to a pool that is well; none do: `None`.
+    fn commands(&self) -> Option<usize> {
+        let (mut seen, mut worlds) = (BTreeSet::new(), vec![self.clone()]);
+        for count in 0..=COMMANDS_MAX {
+            if worlds.iter().any(World::is_well) {
+                return Some(count);
+            }
+            let next: Vec<World> = worlds.iter().flat_map(World::after_each_command).collect();
+            worlds = next.into_iter().filter(|world| seen.insert(format!("{:?}", world.map))).collect();
+        }
+        None
+    }
+}
+
+/// Members whose rings are small, `on` each machine.
+fn pool(members: usize, replicas: u8, on: usize) -> (Map, Vec<Member>) {
+    let mut map = sample(members + 3, replicas);
+    for (index, member) in map.members.iter_mut().enumerate() {
+        (member.weight, member.domain.machine) = (8, format!("m{}", index / on));
+    }
+    let spares = map.members.split_off(members);
+    choose_voters(&mut map, Side::New);
+    map.validate().expect("a pool");
+    (map, spares)
+}
+
+/// Every state that a pool goes through when it is changed in any way.
+fn states(map: &Map, spares: &[Member]) -> Vec<(String, Map)> {
+    let mut requests = vec![Request::Add(vec![spares[0].clone()]), Request::Add(spares[..2].to_vec())];
+    for member in &map.members {
+        let (id, fresh) = (member.id, Member { incarnation: 99, ..member.clone() });
+        requests.push(Request::Remove(vec![id]));
+        requests.push(Request::Replace { old: id, new: Box::new(spares[0].clone()) });
+        requests.push(Request::SetWeight(vec![(id, 24)]));
+        requests.push(Request::Renew(Box::new(fresh)));
+    }
+    let mut states = vec![("at rest".to_owned(), map.clone())];
+    if map.replicas % 2 == 0 {
+        states.push(("at rest, unequal".to_owned(), Map { unequal: true, ..map.clone() }));
+    }
+    for request in requests {
+        let Ok(joint) = map.begin(&request, 5) else { continue };
+        let name = |state: &str| format!("{} {state}", request.kind());
+        states.push((name("unclean"), joint.end_joint()));
+        if let Ok(back) = joint.take_back() {
+            states.push((name("going back"), back.clone()));
+            states.push((name("gone back, unclean"), back.end_joint()));
+        }
+        states.push((name("joint"), joint));
+    }
+    states
+}
+
+#[test]
+fn from_every_state_of_losses_that_leaves_all_that_was_acknowledged_commands_lead_to_a_stable_pool() {
+    let mut found: BTreeMap<usize, usize> = BTreeMap::new();
+    let mut seized = 0;
+    for (members, replicas, on) in [(2, 2, 1), (3, 2, 1), (3, 3, 1), (4, 2, 1), (4, 2, 2), (4, 3, 1), (4, 4, 1)] {
+        let (map, spares) = pool(members, replicas, on);
+        for (state, map) in states(&map, &spares) {
+            let ids: Vec<MemberId> = map.members.iter().map(|member| member.id).collect();
+            for (first, &one) in ids.iter().enumerate() {
+                for &other in &ids[first..] {
+                    let spares = spares.iter().filter(|spare| map.index_of(spare.id).is_none()).cloned().collect();
+                    let world = World { map: map.clone(), dead: BTreeSet::from([one, other]), spares };
+                    if !world.knows_all() {
+                        continue;
+                    }
+                    seized += usize::from(!has_quorum(&map, |member| world.answers(member.id)));
+                    let commands = world.commands();
+                    let what = format!("{members} members, {replicas} replicas, {on} a machine, {state}");
+                    let commands = commands.unwrap_or_else(|| panic!("{what}, {:?} lost: no way out", world.dead));
+                    *found.entry(commands).or_default() += 1;
+                }
+            }
+        }
+    }
+    let all: usize = found.values().sum();
+    assert!(all > 400 && seized > 20, "{found:?}, without a majority of voters {seized}");
+}
