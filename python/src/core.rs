@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use client::{CasOutcome, Client, Error, Increment, Options, PutOptions, SecurityOptions, Version};
+use client::{CasOutcome, Client, Error, Increment, Options, PutOptions, SecurityOptions, Uuid, Version};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -76,9 +76,10 @@ impl Core {
         };
         let timeout = timeout.map(Duration::try_from_secs_f64).transpose();
         let timeout = timeout.map_err(|error| named(py, "UsageError", format!("timeout: {error}")))?;
-        let pool =
-            pool_id.map(|id| id.parse().map_err(|error| named(py, "UsageError", format!("pool_id `{id}`: {error}"))));
-        let (pool, plain) = (pool.transpose()?, Options::default());
+        let unknown =
+            |id: &str, error: &dyn std::fmt::Display| named(py, "UsageError", format!("pool_id `{id}`: {error}"));
+        let pool = pool_id.map(|id| id.parse::<Uuid>().map_err(|error| unknown(&id, &error))).transpose()?;
+        let plain = Options::default();
         let options = Options { reactors, queue: queue.unwrap_or(plain.queue), timeout, repair, pool, security };
         let notifier = Notifier::new();
         let own = notifier.clone();

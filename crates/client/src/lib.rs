@@ -61,6 +61,7 @@ pub use kv::types::Version;
 pub use kv::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 pub use options::{Options, QUEUE_DEFAULT, QUEUE_MAX, REACTORS_MAX};
 pub use pending::Pending;
+pub use pool::Uuid;
 pub use scan::Scan;
 pub use security::{SecurityOptions, tls_key};
 

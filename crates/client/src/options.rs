@@ -29,7 +29,7 @@ pub struct Options {
     pub repair: bool,
     /// The pool that is meant, as `yagura pool status` shows it; by default the one whose members are at the addresses given. It
     /// has to be said where members of several are.
-    pub pool: Option<pool::Uuid>,
+    pub pool: Option<crate::Uuid>,
     /// Who this host is, and by which keys it shows that.
     pub security: SecurityOptions,
 }

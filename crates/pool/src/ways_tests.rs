@@ -226,7 +226,7 @@ fn states(map: &Map, spares: &[Member]) -> Vec<(String, Map)> {
         requests.push(Request::Renew(Box::new(fresh)));
     }
     let mut states = vec![("at rest".to_owned(), map.clone())];
-    if map.replicas % 2 == 0 {
+    if map.replicas.is_multiple_of(2) {
         states.push(("at rest, unequal".to_owned(), Map { unequal: true, ..map.clone() }));
     }
     for request in requests {

@@ -102,7 +102,7 @@ async fn put(args: &KvPutArgs) -> Result<(), Failure> {
     settle(&store).await;
     let changed = Changed { key: args.key.clone(), bytes: stored.bytes, parts: stored.parts };
     output::report(args.common.json, &changed, |changed| {
-        format!("{}: {} stored", changed.key, output::many(changed.bytes as u64, "byte"))
+        format!("{}: {} stored", changed.key, output::many(changed.bytes, "byte"))
     })
 }
 
@@ -157,7 +157,7 @@ async fn get(args: &KvGetArgs) -> Result<(), Failure> {
     if args.output.is_none() {
         return Ok(()); // standard output holds the value
     }
-    output::report(args.common.json, &got, |got| format!("{}: {}", got.key, output::many(got.bytes as u64, "byte")))
+    output::report(args.common.json, &got, |got| format!("{}: {}", got.key, output::many(got.bytes, "byte")))
 }
 
 #[derive(Serialize)]

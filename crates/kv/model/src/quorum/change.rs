@@ -64,7 +64,7 @@ impl Config {
     /// Set of members that are the same in all maps as this one, for ever.
     pub(super) fn alike(&self, one: usize, other: usize) -> bool {
         let same = |homes: u8| homes >> one & 1 == homes >> other & 1;
-        self.maps.iter().all(|map| same(map.old) && same(map.new))
+        self.maps.iter().all(|map| same(map.old) && same(map.new)) && same(self.given_up)
     }
 
     /// Set of members that the operation asks.
@@ -78,11 +78,18 @@ impl Config {
         }
     }
 
-    /// Whether these members are a majority of the homes; between two sets of them, whether they are a majority of the new
-    /// one and meet every majority of the old one.
+    /// Whether these members are a majority of the homes, or all that are left of half of them; between two sets of them, whether
+    /// they are that of the new one and meet every majority of the old one.
     pub(super) fn quorum(&self, epoch: u8, members: u8) -> bool {
         let Map { old, new, .. } = self.map(epoch);
-        is_majority(members, new) && (old == new || self.meets_majorities(members, old))
+        (is_majority(members, new) || self.are_all_left(members, new))
+            && (old == new || self.meets_majorities(members, old))
+    }
+
+    fn are_all_left(&self, members: u8, of: u8) -> bool {
+        let (asked, left) = (members & of, of & !self.given_up);
+        let is_half = |members: u8| members.count_ones() * 2 >= of.count_ones();
+        left != of && is_half(left) && if self.rules.any_half { is_half(asked) } else { asked & left == left }
     }
 
     fn meets_majorities(&self, members: u8, of: u8) -> bool {
@@ -110,11 +117,11 @@ impl Config {
                 self.meets_majorities(members, old) && is_majority(members | (new & !old), new)
             }
             Operation::Sweep(_) if self.rules.sweep_at_majority => self.quorum(epoch, members),
-            Operation::SealAll(_)
-            | Operation::Clean(_)
-            | Operation::Drop(_)
-            | Operation::DropHeld(_)
-            | Operation::Sweep(_) => members == self.targets(operation, epoch),
+            // Cleaning passes over who was given up, and never comes back.
+            Operation::Clean(_) => members | self.given_up == self.targets(operation, epoch) | self.given_up,
+            Operation::SealAll(_) | Operation::Drop(_) | Operation::DropHeld(_) | Operation::Sweep(_) => {
+                members == self.targets(operation, epoch)
+            }
             _ => self.quorum(epoch, members),
         }
     }

@@ -37,6 +37,9 @@ pub fn sound(group: &str) -> Vec<Config> {
             taken_back("put|inc,get + taken back", &[&[Put(10)], &[INC, Get]]),
             change_of_two("put,get + change of two", &[&[Put(10), Get]]),
             back_and_replaced("put,get + taken back, then replaced", &[&[Put(10), Get]], &BACK_AND_REPLACED),
+            half_left("put,get|get + one of two given up", &[&[Put(10), Get], &[Get]], &[]),
+            half_left("put|inc,get + one of two given up", &[&[Put(10)], &[INC, Get]], &[]),
+            half_left("put,get + one of two given up, replaced", &[&[Put(10), Get]], &CHANGE),
         ],
         "change" => vec![
             change_of_one("inc|inc + change of 1", &[&[INC], &[INC]]),
@@ -129,6 +132,16 @@ fn change_of_two(name: &'static str, clients: &[&[Operation]]) -> Config {
 fn taken_back(name: &'static str, clients: &[&[Operation]]) -> Config {
     let maps = [Map::stable(0b01), Map::joint(0b01, 0b10), Map::stable(0b01)];
     with_upkeep(name, clients, &maps, &[Publish(1), Publish(2), Clean(2)])
+}
+
+/// One of two replicas is given up, of which hosts hear at any time, and replaced.
+fn half_left(name: &'static str, clients: &[&[Operation]], upkeep: &[Operation]) -> Config {
+    let maps = [Map::stable(0b011), Map::joint(0b011, 0b101), Map::stable(0b101)];
+    let config = match upkeep {
+        [] => Config::new(name, clients).with(|config| config.maps = maps.to_vec()),
+        upkeep => with_upkeep(name, clients, &maps, upkeep),
+    };
+    config.with(|config| config.given_up = 0b010)
 }
 
 /// A change of two replicas that is taken back, and then begun again. An operation of the first joint epoch needs one of the two
@@ -265,6 +278,8 @@ fn broken_changes() -> Vec<Config> {
             &[&[Put(10), Get]],
             &[Publish(1), Publish(2), Clean(2), Publish(3), Seal(3), Migrate(3), Publish(4)],
         ),
+        half_left("any half is enough where one was given up", &[&[Put(10), Get], &[Get]], &[])
+            .under(|r| r.any_half = true),
         with_upkeep("final before the key is copied", &put_get, &change, &[Publish(1), Seal(1), Publish(2)]),
         with_upkeep("pages are not sealed", &put_get, &change, &[Publish(1), Migrate(1), Publish(2)])
             .under(|r| r.migrate_unsealed = true),

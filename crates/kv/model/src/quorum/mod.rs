@@ -331,6 +331,9 @@ pub struct Config {
     pub ballots_as_met: bool,
     /// How many times a member may lose its data.
     pub losses: u8,
+    /// Members that are given up at some time, of which hosts hear at any time or never: whoever has heard is content with all
+    /// that are left of half of the homes. They may answer all the while.
+    pub given_up: u8,
     /// The map of each epoch.
     pub maps: Vec<Map>,
     /// The protocol.
@@ -350,6 +353,7 @@ impl Config {
             ballots_max: 2,
             ballots_as_met: false,
             losses: 0,
+            given_up: 0,
             maps: vec![Map::stable(0b111)],
             rules: Rules::default(),
         }

@@ -59,6 +59,8 @@ pub struct Rules {
     pub seal_ignored: bool,
     /// Between two sets of homes one home of the old set fewer is asked than meets every majority.
     pub old_quorum_too_small: bool,
+    /// Any half of the homes is enough where some were given up.
+    pub any_half: bool,
     /// The migrator believes an old home that is not sealed yet.
     pub migrate_unsealed: bool,
     /// A put that met a seal starts again although its stores were sent.
