@@ -19,10 +19,12 @@ use crate::value::Value;
 
 const MIB: usize = 1 << 20;
 
+type UnderWay<'a> = Pin<Box<dyn Future<Output = (Job, Reply, Hold)> + 'a>>;
+
 /// A connection whose peer reads nothing, and its jobs.
 struct Peer<'a> {
     session: Session,
-    jobs: Vec<Pin<Box<dyn Future<Output = (Job, Reply, Hold)> + 'a>>>,
+    jobs: Vec<UnderWay<'a>>,
     executor: &'a Executor<MemoryBackend>,
     gone: &'a Cell<bool>,
     order: Order,
@@ -173,6 +175,6 @@ fn of_a_peer_that_gave_no_password_few_commands_are_answered() {
     // Nor has such a peer long commands.
     let mut session = Session::new(shared, "peer".into(), "local".into());
     let long = format!("*10\r\n{}", format!("$16384\r\n{}\r\n", "x".repeat(16384)).repeat(10));
-    session.receive(&mut long[..long.len() - 2].as_bytes());
+    session.receive(&mut &long.as_bytes()[..long.len() - 2]);
     assert!(session.command_bytes() <= UNTRUSTED_COMMAND_BYTES_MAX + 100, "{}", session.command_bytes());
 }

@@ -84,7 +84,8 @@ fn a_page_lost_as_zeroes_has_no_vote() {
         let page = table.layout().table(pool.page_of(0, b"key"));
         let zeroes = Buf::zeroed(4096).freeze();
         pool.members[0].inner.write(page, zeroes, Durability::Stable).await.unwrap();
-        (pool.down(2, false), pool.down(1, true));
+        pool.down(2, false);
+        pool.down(1, true);
         let host = pool.host();
         let alone = time::timeout(Duration::from_secs(60), host.get(b"key")).await;
         assert!(!matches!(alone, Ok(Ok(_))), "{alone:?}");

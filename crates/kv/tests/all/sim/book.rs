@@ -22,12 +22,14 @@ pub struct Book {
     calendar: Calendar,
     /// By how much the clock of a node may be wrong.
     clock_error_max: Duration,
-    /// Values that end: when, by the right calendar, a clock may first say so; who wrote it, the key, and the value.
-    ends: Rc<RefCell<Vec<(Duration, u32, String, u64)>>>,
+    ends: Rc<RefCell<Vec<End>>>,
     lengths: Rc<RefCell<BTreeMap<u64, usize>>>,
     full: Rc<Cell<u64>>,
     epoch: Rc<Cell<u64>>,
 }
+
+/// A value that ends: when, by the right calendar, a clock may first say so; who wrote it, the key, and the value.
+type End = (Duration, u32, String, u64);
 
 /// Tells the time since the Unix epoch.
 pub type Calendar = Rc<dyn Fn() -> Duration>;
