@@ -145,7 +145,7 @@ impl Round {
                 return Some(Ok(majority));
             }
             let hopeless = !self.shared.is_met(|slot| slot.found.is_some() || slot.may_yet(patience));
-            hopeless.then(|| Err(None))
+            hopeless.then_some(Err(None))
         };
         let majority = match self.until(judge).await {
             Ok(majority) => Ok(majority),
@@ -275,7 +275,7 @@ impl Round {
                 return Some(Ok(Answer::Refused(ballot)));
             }
             let hopeless = !shared.is_met(|slot| done(slot) || slot.may_yet(patience));
-            hopeless.then(|| Err(()))
+            hopeless.then_some(Err(()))
         };
         let answer = match self.until(judge).await {
             Ok(answer) => Ok(answer),
