@@ -28,10 +28,16 @@ pub(super) enum Limit {
     Stall,
 }
 
+/// Bytes of a long command that are progress. Chosen: 13 kB/s where others wait, which any link that is in use has.
+const PROGRESS_BYTES: usize = 64 << 10;
+
 /// For how long the peer has been waited for.
 #[derive(Default)]
 pub(super) struct Patience {
     receives: Option<Instant>,
+    /// How long earlier receives have waited since the last [`PROGRESS_BYTES`] of the command came, and what has come since.
+    waited: Duration,
+    came: usize,
     /// When the send that is under way began.
     pub(super) sends: Option<Instant>,
     unknown: Option<Pin<Box<Sleep>>>,
@@ -39,9 +45,22 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// A receive begins or ends; `holds`: with room for the command that is on its way.
+    /// A receive begins; `holds`: with room for the command that is on its way.
     pub(super) fn receives(&mut self, holds: bool) {
         self.receives = holds.then(time::now);
+        if !holds {
+            (self.waited, self.came) = (Duration::ZERO, 0);
+        }
+    }
+
+    /// It has ended with so many bytes. Less than [`PROGRESS_BYTES`] are no progress: who sent one now and then would hold room for
+    /// ever.
+    pub(super) fn received(&mut self, bytes: usize) {
+        self.waited += self.receives.take().map_or(Duration::ZERO, |since| since.elapsed());
+        self.came += bytes;
+        if self.came >= PROGRESS_BYTES {
+            (self.waited, self.came) = (Duration::ZERO, 0);
+        }
     }
 
     /// Begins a wait.
@@ -69,8 +88,8 @@ impl Patience {
 
     /// What the peer has not done for `max`.
     pub(super) fn stalls(&self, max: Duration) -> Option<&'static str> {
-        let is_long = |since: Option<Instant>| since.is_some_and(|since| since.elapsed() >= max);
-        match (is_long(self.sends), is_long(self.receives)) {
+        let is_long = |since: Option<Instant>, before| since.is_some_and(|since| before + since.elapsed() >= max);
+        match (is_long(self.sends, Duration::ZERO), is_long(self.receives, self.waited)) {
             (true, _) => Some("replies unread"),
             (false, true) => Some("a command unfinished"),
             (false, false) => None,

@@ -14,10 +14,14 @@ use super::float::Extended;
 use super::glob;
 use super::hash::{self, FIELDS_MAX, Fields};
 use super::keys::Moment;
+use super::memory::FIELD_COST;
 use super::reply::Reply;
 use super::request::{parse_scan_options, syntax_error};
 use super::strings::{bytes_of, wrong_type};
-use super::{KEYS_MAX, REPLY_BYTES_MAX};
+
+/// By how much a reply may be longer than the hash that it is made of, where a field is asked for more than once. Chosen: what is
+/// little beside the room that was taken for it, or beside all of it.
+const REPEATED_BYTES_MAX: usize = 1 << 20;
 
 /// What a command asks of a hash.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -129,7 +133,16 @@ impl Read {
         let value = |field: &[u8]| find(&pairs, field).map_or(Reply::Null, Reply::bulk);
         Ok(match self {
             Read::Get => value(command.arg(2)),
-            Read::GetMany => Reply::Array(command.args_from(2).map(value).collect()),
+            Read::GetMany => {
+                let found = || command.args_from(2).filter_map(|field| find(&pairs, field));
+                let most = bytes.as_ref().map_or(0, |bytes| bytes.len()) + REPEATED_BYTES_MAX;
+                if found().map(<[u8]>::len).sum::<usize>() > most {
+                    return Err(Reply::error(
+                        "fields that are asked for again make too long a reply: ask for each once",
+                    ));
+                }
+                Reply::Array(command.args_from(2).map(value).collect())
+            }
             Read::All => Reply::Map(pairs.iter().map(|(f, v)| (Reply::bulk(f), Reply::bulk(v))).collect()),
             Read::Fields => Reply::Array(pairs.iter().map(|(field, _)| Reply::bulk(field)).collect()),
             Read::Values => Reply::Array(pairs.iter().map(|(_, value)| Reply::bulk(value)).collect()),
@@ -182,7 +195,9 @@ fn random_fields(pairs: &Pairs<'_>, count: i64, values: bool, random: u64) -> Re
     let mut chosen: Vec<usize> = Vec::new();
     if count < 0 && !pairs.is_empty() {
         let longest = pairs.iter().map(|(field, value)| field.len() + value.len()).max().unwrap_or(0);
-        if wanted > KEYS_MAX || wanted.saturating_mul(longest) > REPLY_BYTES_MAX {
+        // Room was taken for the fields that there are, each once.
+        let whole = pairs.iter().map(|(field, value)| field.len() + value.len() + FIELD_COST).sum::<usize>();
+        if wanted.saturating_mul(longest + FIELD_COST) > whole + REPEATED_BYTES_MAX {
             return Err(Reply::error("value is out of range: so many fields make too long a reply"));
         }
         chosen.extend((0..wanted).map(|_| draw(pairs.len())));

@@ -25,7 +25,7 @@ use crate::types::VALUE_BYTES_MAX;
 
 /// What one field of a hash costs beside its bytes, while it is changed or its reply is made. Derived: two replies, two slices, two
 /// allocations, or its node in a map.
-const FIELD_COST: usize = 160;
+pub(super) const FIELD_COST: usize = 160;
 /// What a key of a listing costs beside its bytes. Derived: a node in a set, and an allocation.
 pub(super) const LISTED_COST: usize = 64;
 /// What a job of several values takes at once, at least. Guessed: that of ten short ones.

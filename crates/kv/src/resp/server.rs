@@ -311,14 +311,14 @@ impl<B: Backend> Connection<B> {
             });
             match event.await {
                 Event::Received(result, buf) => {
-                    patience.receives(false);
+                    patience.received(*result.as_ref().unwrap_or(&0));
                     self.received(session, &mut input, result?, buf);
                 }
                 Event::Sent(result, sent) => {
                     (batch, patience.sends) = (result.map(|()| Some(sent))?, None);
                     session.output().sent();
                 }
-                Event::Done(job, reply, hold) => session.complete(job, reply, hold),
+                Event::Done(job, reply, hold) => done(session, &mut room, job, reply, hold),
                 Event::Room(Some(more)) => room.push(more),
                 Event::Room(None) => session.refuse_command(),
                 Event::Time(limit) => self.look(&patience, limit)?,
@@ -344,7 +344,7 @@ impl<B: Backend> Connection<B> {
         bytes: usize,
         room: &mut Hold,
     ) -> Option<impl Future<Output = Result<Permit, time::Elapsed>> + 'static + use<B>> {
-        let wanted = if bytes <= COMMAND_BYTES_FREE { 0 } else { bytes.next_multiple_of(RECEIVE_LONG_BYTES) };
+        let wanted = room_of(bytes);
         room.shrink_to(wanted);
         let (commands, lacking) = (self.executor.budget.commands(), wanted - room.bytes());
         match commands.try_acquire(lacking) {
@@ -388,6 +388,17 @@ impl<B: Backend> Connection<B> {
         }
         GatewayStats::add(&self.executor.shared.stats.bytes_sent, batch.len() as u64);
     }
+}
+
+/// A job has ended, and with it the need for the room of its command: its peer may not send anything for a long time.
+fn done(session: &mut Session, room: &mut Hold, job: Job, reply: Reply, hold: Hold) {
+    session.complete(job, reply, hold);
+    room.shrink_to(room_of(session.command_bytes()));
+}
+
+/// The room that so many bytes of commands take.
+fn room_of(bytes: usize) -> usize {
+    if bytes <= COMMAND_BYTES_FREE { 0 } else { bytes.next_multiple_of(RECEIVE_LONG_BYTES) }
 }
 
 /// Executes one job and takes its time.

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use crate::types::VALUE_BYTES_MAX;
 use crate::value::Value;
 
+use super::SHORT_VALUE_BYTES_MAX;
 use super::backend::{Change, Entry, TAG_STRING};
 use super::command::{Command, parse_i64};
 use super::float::Extended;
@@ -252,7 +253,15 @@ fn range(value: &Value, start: i64, end: i64) -> Reply {
         let from = skip.min(segment.len());
         let to = (from + left).min(segment.len());
         (skip, left) = (skip - from, left - (to - from));
-        parts.push(segment.slice(from..to));
+        if from < to {
+            parts.push(segment.slice(from..to));
+        }
     }
-    Reply::Value(Value::new(parts))
+    let range = Value::new(parts);
+    // A slice keeps all of its segment, which for a few bytes of a long value is much more than their reply is taken to hold.
+    if range.len() <= SHORT_VALUE_BYTES_MAX {
+        Reply::Value(Value::copy_from(&range.to_vec()))
+    } else {
+        Reply::Value(range)
+    }
 }

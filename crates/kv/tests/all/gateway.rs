@@ -146,6 +146,47 @@ fn commands_on_their_way_are_bounded_and_one_that_stalls_gives_way() {
     });
 }
 
+/// Those who have sent a long command and wait for nothing, as in any pool of connections, hold none of that memory; and who sends
+/// a byte now and then gives way as one does who sends none.
+#[test]
+fn idle_connections_hold_no_room_for_commands_and_a_trickle_gives_way() {
+    simulated(async {
+        let (_gateway, address, _) = start(64);
+        let value = vec![b'v'; 15_900_000];
+        let mut idle = Vec::new();
+        for _ in 0..18 {
+            let stream = TcpStream::connect(address).await.expect("connected");
+            send(&stream, b"*3\r\n$3\r\nSET\r\n$1\r\nl\r\n$15900000\r\n").await;
+            send(&stream, &[&value[..], b"\r\n"].concat()).await;
+            assert_eq!(receive(&stream, 5).await, b"+OK\r\n");
+            idle.push(stream);
+        }
+        let trickling = async move {
+            let mut streams = Vec::new();
+            for _ in 0..4 {
+                let stream = TcpStream::connect(address).await.expect("connected");
+                send(&stream, b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$67000000\r\n").await;
+                streams.push(stream);
+            }
+            loop {
+                time::sleep(Duration::from_secs(2)).await;
+                for stream in &streams {
+                    let mut batch = SendBatch::new();
+                    batch.head(b"x");
+                    let _closed_by_then = stream.send(batch).await;
+                }
+            }
+        };
+        let trickling = engine::task::spawn(trickling);
+        time::sleep(Duration::from_secs(1)).await;
+        let other = TcpStream::connect(address).await.expect("connected");
+        send(&other, b"*3\r\n$3\r\nSET\r\n$1\r\nm\r\n$15900000\r\n").await;
+        send(&other, &[&value[..], b"\r\n"].concat()).await;
+        assert_eq!(receive(&other, 5).await, b"+OK\r\n");
+        drop(trickling);
+    });
+}
+
 #[test]
 fn connections_over_the_limit_are_told_so() {
     real(async {
