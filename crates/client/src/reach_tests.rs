@@ -6,7 +6,7 @@ use std::sync::Arc;
 use device::Memory;
 use engine::{Reactor, ReactorConfig, task};
 use fabric::target::{Target, listen};
-use pool::{CreateOptions, Domain, NewMember, Request};
+use pool::{CreateOptions, Domain, HalfLeft, NewMember, Request};
 
 use super::*;
 
@@ -139,8 +139,8 @@ fn a_name_that_does_not_resolve_is_a_member_out_of_reach() {
     });
 }
 
-/// A gateway or client that runs while the voters' medium dies and the rest goes on without it. It asked the lost voter alone, beside
-/// the one that knew better, and served nothing until it was started again.
+/// A gateway or client that runs while the voters' medium dies and the rest goes on without it. It asked the lost voter alone,
+/// beside the one that knew better, and served nothing until it was started again.
 #[test]
 fn whoever_runs_learns_of_a_map_that_was_agreed_on_without_all_its_voters() {
     run(async {
@@ -160,7 +160,7 @@ fn whoever_runs_learns_of_a_map_that_was_agreed_on_without_all_its_voters() {
         let alone = source.map().await.expect_err("nobody knows what the voter has agreed on").to_string();
         assert!(alone.contains("--force"), "{alone}");
         let rest = reach_rest(&way, &left.addresses, None).await.expect("one is left");
-        let seized = rest.seize(&[lost]).await.expect("an operator's word");
+        let seized = rest.seize(&[lost], HalfLeft::MustKnowAll).await.expect("an operator's word");
         assert_eq!(source.map().await.expect("the one that is left knows"), seized);
         let mut answered = store.get(b"key").await;
         for _ in 0..600 {
