@@ -4,9 +4,10 @@
 //! more, under no host that knows it, cleaning passes it over, and the next change must take it out or begin a new life of it.
 //!
 //! What it holds can do no harm. Two things could: old entries of keys that were at home there before the change, were the
-//! member made their home again; but it gets no keys any more ([`Map::begin`] refuses what would give it some), and whatever stands in
-//! its place is formatted and has another incarnation. And hosts asleep in an older epoch that still reach it; but every other page of the pool is sealed, and a
-//! majority of two or more needs one of them ([`Map::give_up`] refuses where one home alone is a majority and is lost).
+//! member made their home again; but it gets no keys any more ([`Map::begin`] refuses what would give it some), and whatever
+//! stands in its place is formatted and has another incarnation. And hosts asleep in an older epoch that still reach it; but every
+//! other page of the pool is sealed, and a majority of two or more needs one of them ([`Map::give_up`] refuses where one home alone
+//! is a majority and is lost).
 //!
 //! **What is enough.** So many homes of every key as meet every majority of them ([`Map::is_known`]): they know all that was
 //! acknowledged. Of an odd number that is a majority; of an even one half will do. Where half is left, all of these are asked

@@ -107,8 +107,8 @@ pub enum PlanError {
     /// A member is lost, and the other half of some keys' replicas may not know all.
     #[error(
         "half of the {0} replicas of some keys would be left, and may lack what was acknowledged: a change was taken back, and \
-         the replicas were not made equal since (`yagura kv scrub --collect` does that). Bring the lost members back, or, if that can't \
-         be and what they alone knew may be gone, say so by `--accept-stale`"
+         the replicas were not made equal since (`yagura kv scrub --collect` does that). Bring the lost members back, or, if that \
+         can't be and what they alone knew may be gone, say so by `--accept-stale`"
     )]
     HalfMayKnow(u8),
     /// Some keys would be left with too few replicas to be read.
