@@ -17,7 +17,7 @@ use kv::store::{LEASE_DEFAULT, Store};
 use kv::{AnyLink, Link};
 use nvme::Nqn;
 use pool::search::Found as Heard;
-use pool::{Map, MemberId, Proposer, Report, Search, Uuid};
+use pool::{HalfLeft, Map, MemberId, Proposer, Report, Search, Uuid};
 
 use crate::error::Error;
 use crate::resolve::{check, resolve};
@@ -335,29 +335,30 @@ pub(crate) async fn settle(way: &Way, map: Map, given: &mut Vec<Found>) -> Resul
     let (mut search, mut looks) = (Search::new(map), 0);
     let mut asked: Vec<(String, AnyLink)> = Vec::new();
     for _ in 0..MAPS_MAX {
-        let found = connect(way, search.map(), search.map().voter_indices(), given).await?;
+        let found = connect(way, search.map(), search.asks().into_iter(), given).await?;
         for found in found.into_iter().filter_map(|(found, _)| found) {
             if !asked.iter().any(|(_, namespace)| *namespace == found.namespace) {
                 asked.push((found.address, found.namespace));
             }
         }
         let opened = pool::open(&asked, Some(pool)).await;
-        if let Err(pool::Error::NoMembers { reasons }) = &opened {
-            return Err(Error::Unavailable(format!(
-                "no majority: nobody who votes on the pool's map answers ({reasons}); if they never come back: `yagura pool \
-                 rebalance --lost MEMBER,... --force`"
-            )));
-        }
-        match search.heard(opened)? {
-            Heard::InForce(map) => return Ok(map),
-            Heard::More => {}
+        match search.heard(opened) {
+            Err(pool::Error::NoMembers { reasons }) => {
+                return Err(Error::Unavailable(format!(
+                    "no majority: nobody who votes on the pool's map answers ({reasons}); if they never come back: `yagura pool \
+                     rebalance --lost MEMBER,... --force`"
+                )));
+            }
+            Err(error) => return Err(error.into()),
+            Ok(Heard::InForce(map)) => return Ok(map),
+            Ok(Heard::More) => {}
             // There is nobody to propose it to.
-            Heard::Unsettled(error) if !is_majority_connected(search.map(), &asked) => return Err(error.into()),
-            Heard::Unsettled(_) if looks < SETTLE_LOOKS => {
+            Ok(Heard::Unsettled(error)) if !is_majority_connected(search.map(), &asked) => return Err(error.into()),
+            Ok(Heard::Unsettled(_)) if looks < SETTLE_LOOKS => {
                 looks += 1;
                 engine::time::sleep(jittered(SETTLE_PAUSE)).await;
             }
-            Heard::Unsettled(error) => {
+            Ok(Heard::Unsettled(error)) => {
                 // Whoever proposed the newest map was stopped half-way: it is finished, or what was before it is.
                 let namespaces: Vec<AnyLink> = given.iter().map(|found| found.namespace.clone()).collect();
                 let agreed = Proposer::new(&namespaces).agree(search.map(), |map| Ok(map.clone())).await;
@@ -412,11 +413,11 @@ impl Reached {
     /// Has the members that are left agree on a map without these, which are lost for good and may be the majority of its voters.
     ///
     /// # Errors
-    /// A member that is not named as lost does not answer.
-    pub fn seize<'a>(&'a self, lost: &'a [MemberId]) -> LocalFuture<'a, Result<Map, Error>> {
+    /// A member that is not named as lost does not answer; or the half of some keys' replicas that is left may not know all.
+    pub fn seize<'a>(&'a self, lost: &'a [MemberId], half: HalfLeft) -> LocalFuture<'a, Result<Map, Error>> {
         Box::pin(async move {
             let namespaces: Vec<AnyLink> = self.members.iter().flatten().map(|found| found.namespace.clone()).collect();
-            Ok(Proposer::new(&namespaces).seize(&self.map, lost).await?)
+            Ok(Proposer::new(&namespaces).seize(&self.map, lost, half).await?)
         })
     }
 

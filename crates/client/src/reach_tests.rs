@@ -6,7 +6,7 @@ use std::sync::Arc;
 use device::Memory;
 use engine::{Reactor, ReactorConfig, task};
 use fabric::target::{Target, listen};
-use pool::{CreateOptions, Domain, NewMember, Request};
+use pool::{CreateOptions, Domain, HalfLeft, NewMember, Request};
 
 use super::*;
 
@@ -136,5 +136,40 @@ fn a_name_that_does_not_resolve_is_a_member_out_of_reach() {
         let lost = Request::Drain(vec![map.members[2].id]);
         let begun = reached.source().begin(&lost).await;
         assert!(matches!(begun, Err(Error::Usage(_))), "three replicas need three members: {begun:?}");
+    });
+}
+
+/// A gateway or client that runs while the voters' medium dies and the rest goes on without it. It asked the lost voter alone,
+/// beside the one that knew better, and served nothing until it was started again.
+#[test]
+fn whoever_runs_learns_of_a_map_that_was_agreed_on_without_all_its_voters() {
+    run(async {
+        let [first, second] = [target("a", 1).await, target("b", 1).await];
+        let map = create(&[&first[0], &second[0]]).await;
+        let (way, addresses) = (Way::plain(), [first[0].addresses[0].clone(), second[0].addresses[0].clone()]);
+        let running = reach(&way, &addresses, None).await.expect("both answer");
+        let (source, store) = (running.source(), running.store());
+        store.put(b"key", engine::Buf::zeroed(5).freeze()).await.expect("put");
+        let lost = map.members[map.voter_indices().next().expect("a voter")].id;
+        let (voter, left) = match first[0].namespace.info().nguid == lost.0 {
+            true => (&first[0], &second[0]),
+            false => (&second[0], &first[0]),
+        };
+        let blocks = voter.namespace.info().blocks;
+        voter.namespace.write_zeroes(device::Lba(0), blocks, device::Durability::Stable).await.expect("emptied");
+        let alone = source.map().await.expect_err("nobody knows what the voter has agreed on").to_string();
+        assert!(alone.contains("--force"), "{alone}");
+        let rest = reach_rest(&way, &left.addresses, None).await.expect("one is left");
+        let seized = rest.seize(&[lost], HalfLeft::MustKnowAll).await.expect("an operator's word");
+        assert_eq!(source.map().await.expect("the one that is left knows"), seized);
+        let mut answered = store.get(b"key").await;
+        for _ in 0..600 {
+            if answered.is_ok() {
+                break;
+            }
+            engine::time::sleep(Duration::from_millis(100)).await;
+            answered = store.get(b"key").await;
+        }
+        assert!(answered.expect("served by the map of those that are left").is_some());
     });
 }

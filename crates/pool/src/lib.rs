@@ -48,6 +48,7 @@ pub use create::{CreateOptions, NewMember, TABLE_SHARE_DEFAULT, create};
 pub use domain::{Domain, Level};
 pub use error::Error;
 pub use geometry::{Geometry, HeapGroup, HeapPage, Layout, TablePage};
+pub use lost::HalfLeft;
 pub use map::{Map, MapError, Member, MemberId};
 pub use open::{Label, Opened, Presence, Report, check_member, inspect, open};
 pub use plan::{PlanError, Request};

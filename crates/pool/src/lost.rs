@@ -4,9 +4,10 @@
 //! more, under no host that knows it, cleaning passes it over, and the next change must take it out or begin a new life of it.
 //!
 //! What it holds can do no harm. Two things could: old entries of keys that were at home there before the change, were the
-//! member made their home again; but it gets no keys any more, and whatever stands in its place is formatted and has another
-//! incarnation. And hosts asleep in an older epoch that still reach it; but every other page of the pool is sealed, and a
-//! majority of two or more needs one of them ([`Map::give_up`] refuses where one home alone is a majority and is lost).
+//! member made their home again; but it gets no keys any more ([`Map::begin`] refuses what would give it some), and whatever
+//! stands in its place is formatted and has another incarnation. And hosts asleep in an older epoch that still reach it; but every
+//! other page of the pool is sealed, and a majority of two or more needs one of them ([`Map::give_up`] refuses where one home alone
+//! is a majority and is lost).
 //!
 //! **What is enough.** So many homes of every key as meet every majority of them ([`Map::is_known`]): they know all that was
 //! acknowledged. Of an odd number that is a majority; of an even one half will do. Where half is left, all of these are asked
@@ -21,13 +22,23 @@
 //! operation before. What was copied to new homes is dropped by the cleaning that follows.
 
 use crate::change::{Epoch, Phase, Seat, Side, State};
-use crate::map::{Map, MemberId};
+use crate::map::{Map, Member, MemberId};
 use crate::plan::{PlanError, choose_voters};
 use crate::ring::{KeyHash, Placements, Ring};
 
 /// Epochs that a map is later for which the members left have taken the decision without its voters. Chosen: more than those can
 /// have made since the others have heard of them, and few of the 2^24 there are.
 const SEIZED_EPOCHS: Epoch = 1024;
+
+/// What is asked of the half of a key's homes that is left where half of them may be all that know of an operation
+/// ([`Map::half_may_know`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HalfLeft {
+    /// That it knows all that was acknowledged: so it is refused.
+    MustKnowAll,
+    /// Nothing, by an operator's word: what the lost half alone knew is gone, and what was before may be read again.
+    WillDo,
+}
 
 impl Map {
     /// The same map without these members' votes: they are lost for good. If the change under way can't be carried out
@@ -79,11 +90,16 @@ impl Map {
     /// The map that the members left agree on where the majority of its voters, on some side, is among those `lost` for good, by
     /// an operator's word: others are voters in their stead, and the change under way begins its phase again. Its epoch is
     /// so much later than any that the lost ones can have come to among themselves, that whoever meets its seals looks for it.
-    pub fn seized_without(&self, lost: &[MemberId]) -> Result<Map, PlanError> {
+    ///
+    /// # Errors
+    /// What is left of some keys' homes would be served, and may lack what was acknowledged.
+    pub fn seized_without(&self, lost: &[MemberId], half: HalfLeft) -> Result<Map, PlanError> {
         let mut next = self.without_votes(lost)?;
+        next.unequal &= half == HalfLeft::MustKnowAll;
         (next.epoch, next.revision, next.swept) = (self.epoch + SEIZED_EPOCHS, 0, 0);
         match self.state {
-            // The next change tells whether enough is left.
+            State::Stable if next.falls_to_half(self) => return Err(PlanError::HalfMayKnow(self.replicas)),
+            // Keys of which less is left are not served, and the next change tells that.
             State::Stable => {}
             State::Joint | State::Unclean => next.go_on_or_back()?,
         }
@@ -150,6 +166,36 @@ impl Map {
             Side::New => self.state != State::Joint && (self.unequal || taken_back),
         };
         may && self.replicas.is_multiple_of(2)
+    }
+
+    /// Whether some key is left with half of its homes, which would be all that is asked, had more than that `before`, and half of
+    /// them may be all that know of an operation.
+    fn falls_to_half(&self, before: &Map) -> bool {
+        let ring = Ring::of(self, Side::New);
+        let left = |map: &Map, homes: &[u16]| {
+            homes.iter().filter(|&&home| map.members[usize::from(home)].counts(Side::New)).count()
+        };
+        let falls =
+            |homes: &[u16]| left(before, homes) >= ring.majority() && left(self, homes) == ring.counter_majority();
+        self.half_may_know(Side::New) && ring.all_homes().any(falls)
+    }
+
+    /// A member that was given up, stays, and would be a home of keys of which it was none before the change.
+    pub(crate) fn gains_though_lost(&self) -> Option<MemberId> {
+        let is_lost = |member: &Member| member.lost && !member.leaving;
+        if !self.members.iter().any(is_lost) {
+            return None;
+        }
+        let Placements { new, old: Some(old) } = self.placements() else { return None };
+        let gains = |(point, _): (u64, &[u16])| {
+            let hash = KeyHash { home: 0, ring: point };
+            let before = old.homes(hash);
+            new.homes(hash)
+                .iter()
+                .map(|&home| (home, &self.members[usize::from(home)]))
+                .find_map(|(home, member)| (is_lost(member) && !before.contains(&home)).then_some(member.id))
+        };
+        old.arcs().chain(new.arcs()).find_map(gains)
     }
 
     /// Whether the homes that a key had before the change under way, as far as they count, know all that was acknowledged: of the

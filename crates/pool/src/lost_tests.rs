@@ -39,7 +39,9 @@ fn a_member_lost_in_a_change_goes_with_the_next_one_and_nothing_else_does() {
             assert_eq!(given_up.give_up(&[lost]), Ok(given_up.clone()), "once is enough");
             let stable = given_up.end_joint().end_unclean();
             assert_eq!((stable.state, &stable.change), (State::Stable, &None));
-            let kept = stable.begin(&Request::Drain(vec![stable.members[2].id]), 8).unwrap();
+            let other = stable.members[2].id;
+            assert_eq!(stable.begin(&Request::Drain(vec![other]), 8), Err(PlanError::GivesToLost(lost)), "{state}");
+            let kept = stable.begin(&Request::SetWeight(vec![(other, 200)]), 8).unwrap();
             assert!(kept.end_joint().members.iter().any(|member| member.id == lost && member.lost), "{state}: no vote");
             let joint = stable.begin(&Request::Remove(vec![lost]), 8).unwrap();
             let member = &joint.members[joint.index_of(lost).unwrap()];
@@ -55,6 +57,58 @@ fn a_member_lost_in_a_change_goes_with_the_next_one_and_nothing_else_does() {
     assert_eq!(two_lost.begin(&Request::Add(vec![new]), 8), Err(PlanError::Lost(two_lost.members[0].id)));
     let stable = sample(4, 3);
     assert_eq!(stable.give_up(&[stable.members[0].id]), Ok(stable.clone()), "it may be taken out as it is");
+}
+
+/// Two replicas, of which one is enough: so nothing but this kept a change from storing them on one member alone.
+#[test]
+fn no_change_gives_keys_to_a_member_that_was_given_up() {
+    let mut map = sample(4, 2);
+    map.members[0].lost = true;
+    let [lost, other] = [map.members[0].id, map.members[1].id];
+    let remove = map.begin(&Request::Remove(vec![other]), 7);
+    assert_eq!(remove, Err(PlanError::GivesToLost(lost)));
+    assert!(remove.unwrap_err().to_string().contains("by the same command"));
+    assert_eq!(map.begin(&Request::SetWeight(vec![(other, 50)]), 7), Err(PlanError::GivesToLost(lost)));
+    // The ways out, and what gives it nothing.
+    let new = || sample(5, 2).members.pop().unwrap();
+    let joint = map.begin(&Request::Remove(vec![lost]), 7).unwrap();
+    assert!(joint.end_joint().end_unclean().begin(&Request::Remove(vec![other]), 8).is_ok());
+    for request in [
+        Request::Add(vec![new()]),
+        Request::Remove(vec![lost, other]),
+        Request::Replace { old: lost, new: Box::new(new()) },
+        Request::Replace { old: other, new: Box::new(new()) },
+        Request::Renew(Box::new(Member { incarnation: 99, ..map.members[0].clone() })),
+    ] {
+        match map.begin(&request, 7) {
+            // Both homes of some keys.
+            Err(PlanError::TooFewReplicas(2)) => assert!(matches!(request, Request::Remove(_))),
+            begun => assert_eq!(begun.unwrap().gains_though_lost(), None),
+        }
+    }
+}
+
+/// Half of two homes was served without a word, though a write may have been acknowledged by the other half alone.
+#[test]
+fn a_half_that_may_not_know_all_is_not_gone_on_with_unless_an_operator_accepts_that() {
+    let equal = sample(2, 2);
+    let unequal = Map { unequal: true, ..equal.clone() };
+    let lost = [equal.members[0].id];
+    assert!(equal.seized_without(&lost, HalfLeft::MustKnowAll).is_ok(), "one of two knows all");
+    assert_eq!(unequal.seized_without(&lost, HalfLeft::MustKnowAll), Err(PlanError::HalfMayKnow(2)));
+    let accepted = unequal.seized_without(&lost, HalfLeft::WillDo).unwrap();
+    assert!(!accepted.unequal && accepted.members[0].lost && accepted.encode().is_ok());
+    let spare = Box::new(sample(3, 2).members.pop().unwrap());
+    assert!(accepted.begin(&Request::Replace { old: lost[0], new: spare }, 9).is_ok(), "from what is left");
+    // Of an odd number a majority is left, or nothing is served; and of these keys half was left before.
+    assert!(Map { unequal: true, ..sample(3, 3) }.seized_without(&lost, HalfLeft::MustKnowAll).is_ok());
+    let mut half = unequal;
+    half.members[1].lost = true;
+    half.members.extend(sample(3, 2).members.pop());
+    let refused = half.seized_without(&lost, HalfLeft::MustKnowAll);
+    assert_eq!(refused, Err(PlanError::HalfMayKnow(2)), "keys of the first and the third");
+    half.members[0].weight = 0;
+    assert!(half.seized_without(&lost, HalfLeft::MustKnowAll).is_ok(), "it held nothing");
 }
 
 #[test]

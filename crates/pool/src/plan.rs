@@ -98,6 +98,19 @@ pub enum PlanError {
          replace` or `remove`), or `yagura kv repair` it"
     )]
     Lost(MemberId),
+    /// A member was given up, and would become a home of more keys.
+    #[error(
+        "member {0} was given up as lost, and would be given keys: take it out first, or by the same command (`yagura pool \
+         remove`, or `replace`), or `yagura kv repair` it"
+    )]
+    GivesToLost(MemberId),
+    /// A member is lost, and the other half of some keys' replicas may not know all.
+    #[error(
+        "half of the {0} replicas of some keys would be left, and may lack what was acknowledged: a change was taken back, and \
+         the replicas were not made equal since (`yagura kv scrub --collect` does that). Bring the lost members back, or, if that \
+         can't be and what they alone knew may be gone, say so by `--accept-stale`"
+    )]
+    HalfMayKnow(u8),
     /// Some keys would be left with too few replicas to be read.
     #[error(
         "of some keys too few of the {0} replicas are left without the members that are lost: bring members back first"
@@ -151,10 +164,13 @@ impl Map {
             return Err(PlanError::TooFewDomains { level: next.spread, domains, replicas });
         }
         // Who was given up and stays has no vote as before, gets no keys, and goes or begins anew with another change: of several
-        // that were lost each goes with its own.
+        // that were lost each may go with its own, where the others get nothing by it.
         let lost = next.members.iter().find(|member| member.lost && !member.leaving);
         if let Some(lost) = lost.filter(|_| !next.is_known(Side::New)) {
             return Err(PlanError::Lost(lost.id));
+        }
+        if let Some(lost) = next.gains_though_lost() {
+            return Err(PlanError::GivesToLost(lost));
         }
         next.validate()?;
         next.is_known(Side::Old).then_some(next).ok_or(PlanError::TooFewReplicas(self.replicas))

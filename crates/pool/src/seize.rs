@@ -14,6 +14,7 @@ use engine::time;
 
 use super::{AgreeError, Answers, BALLOTS_MAX, Ended, Namespace, PAUSE_FIRST, PAUSE_MAX, Proposer, Seen, has_quorum};
 use crate::acceptor::{Promise, Refusal};
+use crate::lost::HalfLeft;
 use crate::map::{Map, Member, MemberId};
 use crate::superblock::Ballot;
 
@@ -29,16 +30,18 @@ enum Seized {
 
 impl<N: Namespace> Proposer<'_, N> {
     /// Has all members of the newest map but those of `lost` agree on it without them. `known`: a map that some member carries.
-    /// Where the voters that are left are a majority the newest map is agreed on as it is.
+    /// Where the voters that are left are a majority the newest map is agreed on as it is. `half`: what is asked of the half
+    /// of a key's homes, where it is all that is left.
     ///
     /// # Errors
-    /// A member that is not named as lost does not answer, or carries no whole map.
-    pub async fn seize(&self, known: &Map, lost: &[MemberId]) -> Result<Map, AgreeError> {
+    /// A member that is not named as lost does not answer, or carries no whole map; the half that is left may
+    /// not know all.
+    pub async fn seize(&self, known: &Map, lost: &[MemberId], half: HalfLeft) -> Result<Map, AgreeError> {
         let mut seen = Seen::new(known);
         let (mut round, mut pause) = (1, PAUSE_FIRST);
         seen.asked = known.members.iter().map(|member| member.id).filter(|id| !lost.contains(id)).collect();
         for _ in 0..BALLOTS_MAX {
-            match self.seize_by(Ballot { round, host: self.host }, &mut seen, lost).await? {
+            match self.seize_by(Ballot { round, host: self.host }, &mut seen, (lost, half)).await? {
                 Seized::By(map) => return Ok(map),
                 Seized::Needless(base) => return self.agree(&base, |map| Ok(map.clone())).await,
                 Seized::More => round += 1,
@@ -52,7 +55,12 @@ impl<N: Namespace> Proposer<'_, N> {
         Err(AgreeError::Contended)
     }
 
-    async fn seize_by(&self, ballot: Ballot, seen: &mut Seen, lost: &[MemberId]) -> Result<Seized, AgreeError> {
+    async fn seize_by(
+        &self,
+        ballot: Ballot,
+        seen: &mut Seen,
+        (lost, half): (&[MemberId], HalfLeft),
+    ) -> Result<Seized, AgreeError> {
         let prepare = |member| self.acceptor(&seen.lives, seen.pool, member)?.prepare_within(ballot);
         let promises = self.ask(seen.asked.clone(), prepare).await;
         if promises.values().any(Result::is_err) {
@@ -84,7 +92,7 @@ impl<N: Namespace> Proposer<'_, N> {
             return Ok(Seized::Needless(base.clone()));
         }
         let gone: Vec<MemberId> = lost.iter().copied().filter(|id| base.index_of(*id).is_some()).collect();
-        let next = base.seized_without(&gone)?;
+        let next = base.seized_without(&gone, half)?;
         let body = next.encode()?;
         seen.lives.learn(&next);
         let accepted = self.hand_out(&next, &seen.lives, &promises, ballot, &body, left).await;

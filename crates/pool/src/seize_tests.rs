@@ -5,7 +5,7 @@ use engine::sim::{SimConfig, World};
 use crate::change::State;
 use crate::plan::Request;
 use crate::testing::{Plain, new_member, plain_pool};
-use crate::{AgreeError, Map, MemberId, Proposer, open};
+use crate::{AgreeError, HalfLeft, Map, MemberId, Proposer, open};
 
 fn run<T>(future: impl Future<Output = T>) -> T {
     World::new(1, SimConfig::default()).run_until(future).expect("the test's tasks are never all asleep for good")
@@ -38,13 +38,13 @@ fn the_one_left_of_two_goes_on_by_an_operators_word() {
             "nobody knows what the voter has agreed on"
         );
         // From an old map, too: the one that is left has the newer.
-        let seized = proposer.seize(&map, &[lost]).await.unwrap();
+        let seized = proposer.seize(&map, &[lost], HalfLeft::MustKnowAll).await.unwrap();
         assert!(seized.epoch > noted.epoch + 1000 && seized.members[voter].lost, "{seized:?}");
         let voters: Vec<MemberId> = seized.voter_indices().map(|index| seized.members[index].id).collect();
         assert_eq!(voters, [left]);
         let opened = open(&[label(&namespaces[1 - voter])], None).await.unwrap();
         assert_eq!(opened.map, seized);
-        assert_eq!(proposer.seize(&map, &[lost]).await, Ok(seized.clone()), "once is enough");
+        assert_eq!(proposer.seize(&map, &[lost], HalfLeft::MustKnowAll).await, Ok(seized.clone()), "once is enough");
         // As any other map from then on.
         let new = new_member(&namespaces[2]);
         let member = crate::candidate(&new, &seized, None, false).await.unwrap();
@@ -70,15 +70,15 @@ fn who_is_not_named_as_lost_has_to_answer_and_a_majority_needs_no_force() {
         let ids: Vec<MemberId> = map.members.iter().map(|member| member.id).collect();
         assert_eq!(map.voters(), 3);
         namespaces[0].0.down.set(true);
-        let same = proposer.seize(&map, &ids[..1]).await.unwrap();
+        let same = proposer.seize(&map, &ids[..1], HalfLeft::MustKnowAll).await.unwrap();
         assert_eq!(same, map, "two voters of three are left");
         namespaces[1].0.down.set(true);
-        let Err(AgreeError::Refused(refused)) = proposer.seize(&map, &ids[..1]).await else {
+        let Err(AgreeError::Refused(refused)) = proposer.seize(&map, &ids[..1], HalfLeft::MustKnowAll).await else {
             panic!("one that may have agreed on something was passed over");
         };
         assert!(refused.contains(&ids[1].to_string()), "{refused}");
-        assert!(matches!(proposer.seize(&map, &ids).await, Err(AgreeError::Refused(_))));
-        let seized = proposer.seize(&map, &ids[..2]).await.unwrap();
+        assert!(matches!(proposer.seize(&map, &ids, HalfLeft::MustKnowAll).await, Err(AgreeError::Refused(_))));
+        let seized = proposer.seize(&map, &ids[..2], HalfLeft::MustKnowAll).await.unwrap();
         assert_eq!((seized.voters(), seized.members[0].lost && seized.members[1].lost), (1, true));
         assert!(proposer.agree(&seized, |map| Ok(map.clone())).await.is_ok());
     });
@@ -97,9 +97,9 @@ fn a_seizure_that_was_cut_off_is_gone_on_with() {
             let shared = namespaces[2].0.budget.borrow().clone();
             *namespaces[3].0.budget.borrow_mut() = shared.clone();
             shared.set(writes);
-            let first = proposer.seize(&map, &ids[..2]).await;
+            let first = proposer.seize(&map, &ids[..2], HalfLeft::MustKnowAll).await;
             shared.set(u32::MAX);
-            let second = proposer.seize(&map, &ids[..2]).await.unwrap();
+            let second = proposer.seize(&map, &ids[..2], HalfLeft::MustKnowAll).await.unwrap();
             assert!(second.members[0].lost && second.epoch > map.epoch, "{first:?} {second:?}");
             assert_eq!(open(&[label(&namespaces[2]), label(&namespaces[3])], None).await.unwrap().map, second);
         });

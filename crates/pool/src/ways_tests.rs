@@ -156,6 +156,10 @@ impl World {
             with(&|world| world.command(&Request::Renew(Box::new(fresh.clone()))));
         }
         with(&|world| world.command(&Request::Remove(lost.clone())));
+        // Which gives room to take out several at once.
+        if let Some(spare) = self.spares.first() {
+            with(&|world| world.command(&Request::Add(vec![spare.clone()])));
+        }
         with(&|world| {
             world.finish();
         });
@@ -177,7 +181,7 @@ impl World {
         // Where voters are left that are a majority it changes nothing.
         let answers = |member: &Member| self.answers(member.id);
         if !has_quorum(&self.map, answers)
-            && let Ok(seized) = self.map.seized_without(&lost)
+            && let Ok(seized) = self.map.seized_without(&lost, HalfLeft::MustKnowAll)
         {
             with(&|world| world.map = seized.clone());
         }

@@ -103,6 +103,10 @@ pub struct PoolRebalanceArgs {
     /// come back: what they alone knew is gone.
     #[arg(long, requires = "lost")]
     pub force: bool,
+    /// With --force: also where the half of some keys' replicas that is left may lack what was acknowledged last, as a change was
+    /// taken back and the replicas have not been made equal since. That is gone then, and what was before may be read again.
+    #[arg(long, requires = "force")]
+    pub accept_stale: bool,
 }
 
 /// `yagura pool create`

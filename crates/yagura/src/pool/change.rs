@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use ::client::members::{self, NewMember};
 use pool::balance::moved;
-use pool::{Change, Map, MemberId, Request, State};
+use pool::{Change, HalfLeft, Map, MemberId, Request, State};
 use serde::Serialize;
 
 use crate::cli::{Changing, PoolAddArgs, PoolMembersArgs, PoolRebalanceArgs, PoolReplaceArgs, PoolWeightArgs, Walk};
@@ -96,7 +96,8 @@ async fn seize(args: &PoolRebalanceArgs) -> Result<(), Failure> {
     if let Some(there) = lost.iter().find(|id| !silent.contains(id)) {
         return Err(Failure::check(format!("member {there} answers, and has a vote: it is not lost")));
     }
-    let map = rest.seize(&lost).await?;
+    let half = if args.accept_stale { HalfLeft::WillDo } else { HalfLeft::MustKnowAll };
+    let map = rest.seize(&lost, half).await?;
     tracing::warn!(epoch = map.epoch, "the members left have agreed without those that are lost");
     Ok(())
 }

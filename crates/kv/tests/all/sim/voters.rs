@@ -78,7 +78,7 @@ impl Voters {
         let known = self.known();
         let (pool, mut search, mut asked) = (known.pool, Search::new(known), Vec::new());
         for _ in 0..MAPS_MAX {
-            for namespace in search.map().voter_indices().filter_map(|index| self.namespace(search.map(), index)) {
+            for namespace in search.asks().into_iter().filter_map(|index| self.namespace(search.map(), index)) {
                 let label = namespace.info().nguid.iter().map(|byte| format!("{byte:02x}")).collect();
                 if !asked.iter().any(|(other, _)| *other == label) {
                     asked.push((label, namespace));
