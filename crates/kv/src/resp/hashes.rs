@@ -18,6 +18,7 @@ use super::memory::FIELD_COST;
 use super::reply::Reply;
 use super::request::{parse_scan_options, syntax_error};
 use super::strings::{bytes_of, wrong_type};
+use super::{KEYS_MAX, REPLY_BYTES_MAX};
 
 /// By how much a reply may be longer than the hash that it is made of, where a field is asked for more than once. Chosen: what is
 /// little beside the room that was taken for it, or beside all of it.
@@ -197,7 +198,9 @@ fn random_fields(pairs: &Pairs<'_>, count: i64, values: bool, random: u64) -> Re
         let longest = pairs.iter().map(|(field, value)| field.len() + value.len()).max().unwrap_or(0);
         // Room was taken for the fields that there are, each once.
         let whole = pairs.iter().map(|(field, value)| field.len() + value.len() + FIELD_COST).sum::<usize>();
-        if wanted.saturating_mul(longest + FIELD_COST) > whole + REPEATED_BYTES_MAX {
+        let too_long = wanted.saturating_mul(longest) > REPLY_BYTES_MAX
+            || wanted.saturating_mul(longest + FIELD_COST) > whole + REPEATED_BYTES_MAX;
+        if wanted > KEYS_MAX || too_long {
             return Err(Reply::error("value is out of range: so many fields make too long a reply"));
         }
         chosen.extend((0..wanted).map(|_| draw(pairs.len())));

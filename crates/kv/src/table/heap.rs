@@ -107,10 +107,15 @@ impl Table {
 
     /// Rule 3: only what `tag` owns. Done also if it owns nothing here (any more).
     pub(super) async fn release(&self, group: HeapGroup, tag: u64) -> Result<(), TableError> {
+        self.release_as(group, tag, false).await
+    }
+
+    /// The same of what may have been claimed by a command that is yet to land, if `doubted`: then it never does.
+    pub(super) async fn release_as(&self, group: HeapGroup, tag: u64, doubted: bool) -> Result<(), TableError> {
         if group.0 >= self.layout.geometry.heap_groups {
             return Ok(());
         }
-        self.change_group(group, Change::Release { tag, doubted: false }).await?;
+        self.change_group(group, Change::Release { tag, doubted }).await?;
         self.heap_full.set(None);
         Ok(())
     }

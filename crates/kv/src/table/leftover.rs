@@ -79,9 +79,7 @@ impl Table {
     async fn retry(&self, leftover: &Leftover) -> Result<(), TableError> {
         match *leftover {
             Leftover::Garbage(home, (reference, op)) => self.free(home, &reference, op).await?,
-            Leftover::Extent(group, tag) => {
-                self.change_group(group, Change::Release { tag, doubted: true }).await?;
-            }
+            Leftover::Extent(group, tag) => self.release_as(group, tag, true).await?,
             Leftover::Stock(group, slot, pages, tag) => {
                 self.change_group(group, Change::ReleaseRun { slot, pages, tag }).await?;
             }
