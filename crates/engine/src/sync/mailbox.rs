@@ -131,7 +131,7 @@ impl<T> Future for Room<'_, T> {
             // Looked again under the lock: the receiver may have made room since the failed attempt.
             None if room => Poll::Ready(()),
             None => {
-                self.ticket = Some(state.waiting.add(cx.waker()));
+                self.ticket = Some(state.waiting.add(cx.waker(), ()));
                 Poll::Pending
             }
             Some(ticket) if state.waiting.rearm(ticket, cx.waker()) => Poll::Pending,

@@ -78,7 +78,7 @@ impl Future for Notified {
         match this.stage {
             Stage::New if state.kept => state.kept = false,
             Stage::New => {
-                this.stage = Stage::Waiting(state.waiters.add(cx.waker()));
+                this.stage = Stage::Waiting(state.waiters.add(cx.waker(), ()));
                 return Poll::Pending;
             }
             Stage::Waiting(ticket) if state.waiters.rearm(ticket, cx.waker()) => return Poll::Pending,

@@ -3,12 +3,16 @@ use std::{
     future::Future,
     pin::Pin,
     rc::Rc,
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
 };
 
 use super::waiters::Waiters;
 
 /// Counts permits; those who ask wait in line, so that a large request is not starved by small ones.
+///
+/// Permits are handed to those who wait by whoever gives them back. Were they only woken, one after the other by its
+/// predecessor, then the work of a burst of ends would begin one by one, and what is gathered from it (the commands of one
+/// send) would fall into small pieces.
 #[derive(Clone)]
 pub struct Semaphore {
     state: Rc<RefCell<State>>,
@@ -16,7 +20,8 @@ pub struct Semaphore {
 
 struct State {
     free: usize,
-    waiters: Waiters,
+    /// Who waits, and for how many.
+    waiters: Waiters<usize>,
 }
 
 impl Semaphore {
@@ -45,14 +50,25 @@ impl Semaphore {
         Some(Permit { semaphore: self.clone(), count })
     }
 
-    /// Wakes the first in line, who takes what it needs or stays first.
-    fn wake_first(&self) {
-        let state = self.state.borrow();
-        let first = if state.free > 0 { state.waiters.peek() } else { None };
-        drop(state);
-        if let Some(waker) = first {
-            waker.wake();
+    /// Hands what is free to those in line, as far as it goes.
+    fn serve(&self) {
+        loop {
+            // Waking may run what comes back here: nothing is borrowed meanwhile.
+            let first = self.state.borrow_mut().serve_first();
+            match first {
+                Some(waker) => waker.wake(),
+                None => return,
+            }
         }
+    }
+}
+
+impl State {
+    /// Takes the permits of the first in line, who is out of it then, if there are as many.
+    fn serve_first(&mut self) -> Option<Waker> {
+        let wanted = *self.waiters.first()?;
+        self.free = self.free.checked_sub(wanted)?;
+        self.waiters.pop()
     }
 }
 
@@ -69,35 +85,36 @@ impl Future for Acquire {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Permit> {
         let this = &mut *self;
         let mut state = this.semaphore.state.borrow_mut();
-        let turn = match this.ticket {
-            None => state.waiters.is_empty(),
-            ticket => state.waiters.first() == ticket,
+        let served = match this.ticket {
+            None if state.waiters.is_empty() && state.free >= this.count => {
+                state.free -= this.count;
+                true
+            }
+            None => {
+                this.ticket = Some(state.waiters.add(cx.waker(), this.count));
+                false
+            }
+            Some(ticket) => !state.waiters.rearm(ticket, cx.waker()),
         };
-        if turn && state.free >= this.count {
-            state.free -= this.count;
-            if let Some(ticket) = this.ticket.take() {
-                state.waiters.remove(ticket);
-            }
-            drop(state);
-            this.semaphore.wake_first();
-            return Poll::Ready(Permit { semaphore: this.semaphore.clone(), count: this.count });
+        if !served {
+            return Poll::Pending;
         }
-        match this.ticket {
-            None => this.ticket = Some(state.waiters.add(cx.waker())),
-            Some(ticket) => {
-                state.waiters.rearm(ticket, cx.waker());
-            }
-        }
-        Poll::Pending
+        this.ticket = None;
+        drop(state);
+        Poll::Ready(Permit { semaphore: this.semaphore.clone(), count: this.count })
     }
 }
 
 impl Drop for Acquire {
     fn drop(&mut self) {
-        if let Some(ticket) = self.ticket.take() {
-            self.semaphore.state.borrow_mut().waiters.remove(ticket);
-            self.semaphore.wake_first();
+        let Some(ticket) = self.ticket.take() else { return };
+        let mut state = self.semaphore.state.borrow_mut();
+        if !state.waiters.remove(ticket) {
+            // It was served and never heard of it.
+            state.free += self.count;
         }
+        drop(state);
+        self.semaphore.serve();
     }
 }
 
@@ -127,6 +144,6 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         self.semaphore.state.borrow_mut().free += self.count;
-        self.semaphore.wake_first();
+        self.semaphore.serve();
     }
 }

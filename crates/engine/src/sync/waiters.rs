@@ -5,14 +5,14 @@
 
 use std::{collections::VecDeque, task::Waker};
 
-/// Waiters in the order they came.
-pub(super) struct Waiters {
-    queue: VecDeque<(u64, Waker)>,
+/// Waiters in the order they came, each with what it waits for.
+pub(super) struct Waiters<T = ()> {
+    queue: VecDeque<(u64, Waker, T)>,
     next: u64,
 }
 
-impl Waiters {
-    pub(super) const fn new() -> Waiters {
+impl<T> Waiters<T> {
+    pub(super) const fn new() -> Waiters<T> {
         Waiters { queue: VecDeque::new(), next: 0 }
     }
 
@@ -21,10 +21,10 @@ impl Waiters {
     }
 
     /// Adds a waiter at the end and returns its ticket.
-    pub(super) fn add(&mut self, waker: &Waker) -> u64 {
+    pub(super) fn add(&mut self, waker: &Waker, wanted: T) -> u64 {
         let ticket = self.next;
         self.next += 1;
-        self.queue.push_back((ticket, waker.clone()));
+        self.queue.push_back((ticket, waker.clone(), wanted));
         ticket
     }
 
@@ -52,13 +52,8 @@ impl Waiters {
         self.queue.pop_front().map(|entry| entry.1)
     }
 
-    /// The first waiter's waker; it stays in line.
-    pub(super) fn peek(&self) -> Option<Waker> {
-        self.queue.front().map(|entry| entry.1.clone())
-    }
-
-    /// The first waiter's ticket.
-    pub(super) fn first(&self) -> Option<u64> {
-        self.queue.front().map(|entry| entry.0)
+    /// What the first waiter waits for.
+    pub(super) fn first(&self) -> Option<&T> {
+        self.queue.front().map(|entry| &entry.2)
     }
 }

@@ -119,19 +119,29 @@ fn a_dropped_request_lets_the_next_through() {
 }
 
 #[test]
-fn a_release_that_serves_several_wakes_them_one_after_the_other() {
+fn a_release_hands_permits_to_all_whom_it_serves_at_once() {
     let semaphore = Semaphore::new(3);
     let held = semaphore.try_acquire(3).expect("free");
-    let mut waiters: Vec<_> = (0..3).map(|_| Waiter::waiting(semaphore.acquire(1))).collect();
+    let mut waiters: Vec<_> = (0..4).map(|_| Waiter::waiting(semaphore.acquire(1))).collect();
     drop(held);
-    let permits: Vec<_> = waiters
-        .iter_mut()
-        .map(|waiter| {
-            assert_eq!(waiter.wakes(), 1);
-            waiter.ready()
-        })
-        .collect();
+    let wakes: Vec<_> = waiters.iter().map(Waiter::wakes).collect();
+    assert_eq!(wakes, [1, 1, 1, 0], "each is told before any of them runs");
+    let permits: Vec<_> = waiters[..3].iter_mut().map(Waiter::ready).collect();
     assert_eq!((permits.len(), semaphore.available()), (3, 0));
+}
+
+#[test]
+fn permits_of_one_who_went_before_hearing_of_them_go_to_the_next() {
+    let semaphore = Semaphore::new(2);
+    let held = semaphore.try_acquire(2).expect("free");
+    let served = Waiter::waiting(semaphore.acquire(2));
+    let mut next = Waiter::waiting(semaphore.acquire(1));
+    drop(held);
+    assert_eq!((served.wakes(), next.wakes()), (1, 0));
+    drop(served);
+    assert_eq!(next.wakes(), 1);
+    let _permit = next.ready();
+    assert_eq!(semaphore.available(), 1);
 }
 
 #[test]
