@@ -103,7 +103,8 @@ run clippy cargo clippy --workspace --all-targets --locked -- -D warnings
 run build "${tests[@]}" --no-run
 ! wanted build || export YAGURA=$target/debug/yagura
 begin_beside guest scripts/guest.sh gate
-run test "${tests[@]}"
+# Many tests wait for a deadline, a process or the medium: half as many again as there are processors keeps those busy.
+run test "${tests[@]}" --test-threads $(($(nproc) + ($(nproc) + 1) / 2))
 ! wanted test || slowest
 run doc cargo test --workspace --doc --locked --quiet
 run python scripts/python.sh

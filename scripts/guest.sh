@@ -14,7 +14,8 @@
 #   management     namespaces of a drive, made and deleted by nvme-cli
 #   authentication-initiator, authentication-target    DH-HMAC-CHAP, one way and both ways
 #   figures        row B3: our target and host beside the kernel's, all inside the guest; B3.json in OUTPUT
-# usage: guest.sh [gate | all | NAME…]     all: all but figures, which is the default; gate: those that the gate has time for
+# usage: guest.sh [gate | all | NAME…]     all: all but figures, which is the default; gate: those that the gate has time for,
+# each with the few kinds, hashes and groups that need different code here
 # Environment: YAGURA, the binary to test (built if not given); for figures OUTPUT, ROUNDS, SECONDS_EACH.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -75,7 +76,9 @@ fresh_share() {
 initiator() {
   local port size=$((256 << 20)) kind node
   # Once in memory, once in a file by direct I/O: the kernel must not see the difference.
-  for kind in memory=256MiB "file=$work/namespace,size=256MiB,block=512"; do
+  local kinds=("file=$work/namespace,size=256MiB,block=512")
+  [ -n "$brief" ] || kinds+=(memory=256MiB)
+  for kind in "${kinds[@]}"; do
     port=$(free_port)
     echo "== guest: the kernel's initiator on a namespace of ${kind%%[=,]*}"
     "$yagura" target --listen "127.0.0.1:$port" --nqn "$nqn" --namespace "$kind" &
@@ -330,7 +333,9 @@ authentication-initiator() {
   echo "== guest: the kernel's initiator authenticates to our target"
   fresh_share "HOST_NQN=$host_nqn" "HOST_ID=$host_id"
   make_keys
-  for suite in sha256:ffdhe2048 sha384:ffdhe3072 sha512:ffdhe4096 sha256:ffdhe6144 sha384:ffdhe8192 sha512:null; do
+  local wanted=(sha384:ffdhe2048 sha512:null)
+  [ -n "$brief" ] || wanted+=(sha256:ffdhe3072 sha512:ffdhe4096 sha256:ffdhe6144 sha384:ffdhe8192)
+  for suite in "${wanted[@]}"; do
     IFS=: read -r hash group <<< "$suite"
     port=$(free_port)
     "$yagura" target --nqn "$nqn" --listen "127.0.0.1:$port" --namespace memory=16MiB --dhchap-hashes "$hash" --dhchap-groups "$group" \
@@ -367,6 +372,8 @@ authentication-target() {
       for group in null ffdhe2048 ffdhe3072 ffdhe4096 ffdhe6144 ffdhe8192; do
         # Each hash and each group once each way.
         [[ $hash = sha256 || $group = ffdhe3072 ]] || continue
+        # The large groups take an emulated processor half a minute.
+        [[ -z $brief || $hash:$group = sha256:null || $hash:$group = sha384:ffdhe3072 ]] || continue
         number=$((number + 1))
         echo "hmac($hash) $group $both" > "$share/next"
         mv "$share/next" "$share/suite-$number"
@@ -553,7 +560,7 @@ side_by_side() {
   for lane in "${lanes[@]}"; do
     # The names are meant to be split.
     # shellcheck disable=SC2086
-    YAGURA=$yagura "$0" $lane > "$work/lane-$number" 2>&1 </dev/null &
+    GUEST_BRIEF=$brief YAGURA=$yagura "$0" $lane > "$work/lane-$number" 2>&1 </dev/null &
     pids+=($!)
     number=$((number + 1))
   done
@@ -566,9 +573,11 @@ side_by_side() {
   return $failed
 }
 
+# Of each test what the gate has time for.
+brief=${GUEST_BRIEF:-}
 case "$*" in
   '' | all) chosen=() lanes=("${lanes[0]} ${more[0]}" "${lanes[1]} ${more[1]}") ;;
-  gate) chosen=() ;;
+  gate) chosen=() brief=1 ;;
   *) chosen=("$@") ;;
 esac
 for test in "${chosen[@]}"; do
