@@ -11,6 +11,7 @@ use engine::Buf;
 
 use crate::blank::begin_life;
 use crate::change::{Side, State};
+use crate::clock::Clock;
 use crate::domain::{Domain, Level};
 use crate::error::Error;
 use crate::geometry::{
@@ -224,7 +225,7 @@ fn plan<N: Namespace>(members: &[NewMember<N>], options: &CreateOptions) -> Resu
         hash_seed: engine::task::random_u64(),
         floor: 0,
         swept: 0,
-        clock_ms: u64::try_from(engine::time::unix_time().as_millis()).unwrap_or(0),
+        clock: Clock { ms: u64::try_from(engine::time::unix_time().as_millis()).unwrap_or(0), marks: Vec::new() },
         unequal: false,
         change: None,
         members: entries,
