@@ -21,8 +21,8 @@ use crate::value::Value;
 
 use super::{Backend, Failure, ScanPage, Shared};
 
-/// A store in memory whose futures are always ready where there is room; a get that waited for that too long fails. Keys whose time is over end when somebody looks. Clones
-/// are the same store.
+/// A store in memory whose futures are always ready where there is room; a get that waited too long for that fails. Keys whose time
+/// is over end when somebody looks. Clones are the same store.
 #[derive(Clone, Default)]
 pub struct MemoryBackend {
     entries: Rc<RefCell<BTreeMap<Vec<u8>, Entry>>>,
