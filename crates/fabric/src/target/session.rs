@@ -85,7 +85,7 @@ impl Session {
 
     /// The connection, by port 1, comes from an address of its own.
     #[cfg(test)]
-    pub fn from_address(mut self, number: u8) -> Session {
+    pub fn at_address(mut self, number: u8) -> Session {
         let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 4420));
         let peer = SocketAddr::from((Ipv4Addr::new(192, 0, 2, number), 50_000));
         let origin = Origin { peer, local, port: PortId(1), psk: None };

@@ -249,7 +249,7 @@ fn a_thin_namespace_says_what_it_uses() {
 fn controllers_are_bounded() {
     let first = Session::new(memory());
     // A host that shows no key has 128, and so has an address.
-    let by = |number: usize| Session::on(&first.target).by_host(number as u8 + 1).from_address(number as u8);
+    let by = |number: usize| Session::on(&first.target).by_host(number as u8 + 1).at_address(number as u8);
     for number in 0..=CONTROLLERS_MAX / 128 {
         first.target.allow_host(&subsystem(), &by(number).host, HostConfig::default()).expect("room");
     }
