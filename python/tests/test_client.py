@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -195,6 +196,28 @@ def test_mistakes(pool: Pool, client: yagura.Client) -> None:
         yagura.Client(pool.addresses, security=yagura.Security(concat=True))
     with pytest.raises(yagura.Unavailable):
         yagura.Client("127.0.0.1:1")
+
+
+def test_the_pool_that_is_meant(pool: Pool, own_pool: Pool) -> None:
+    """Members of two are at the addresses."""
+
+    def identity(of: Pool) -> str:
+        line = [of.binary, "pool", "status", "--pool", of.addresses[0], "--json"]
+        return str(json.loads(subprocess.run(line, check=True, stdout=subprocess.PIPE).stdout)["pool"])
+
+    both = [pool.addresses[0], own_pool.addresses[0]]
+    with pytest.raises(yagura.UsageError, match="several pools"):
+        yagura.Client(both)
+    for of in (pool, own_pool):
+        with yagura.Client(both, pool_id=identity(of)) as client:
+            client.put("which", identity(of))
+    for of in (pool, own_pool):
+        with yagura.Client(of.addresses[0], pool_id=identity(of)) as client:
+            assert client.get("which") == identity(of).encode()
+    with pytest.raises(yagura.Refused, match=identity(pool)):
+        yagura.Client(pool.addresses, pool_id=identity(own_pool))
+    with pytest.raises(yagura.UsageError, match="pool_id `a pool`"):
+        yagura.Client(pool.addresses, pool_id="a pool")
 
 
 def test_a_closed_client_says_so(pool: Pool) -> None:

@@ -148,7 +148,7 @@ fn map(members: usize, round: u64) -> Map {
         hash_seed: round.wrapping_mul(0x9e37_79b9_7f4a_7c15),
         floor: 0,
         swept: 0,
-        clock_ms: 0,
+        clock: Default::default(),
         unequal: false,
         change: None,
         members: (0..members).map(|index| member(index, round)).collect(),

@@ -23,6 +23,12 @@ fn run(command: &mut Command) -> String {
 
 /// Compiles `source` against the shared library, and runs it on a pool of its own: what it says.
 fn compile_and_run(compiler: &[&str], source: &str) -> String {
+    let pool = MemoryPool::start(3).expect("a pool in memory");
+    compile_and_run_at(compiler, source, &pool.addresses()[0])
+}
+
+/// The same where pools are.
+fn compile_and_run_at(compiler: &[&str], source: &str, addresses: &str) -> String {
     let folder = tempfile::tempdir().expect("a folder");
     let program = folder.path().join("program");
     let library = library_folder().join("libyagura.so");
@@ -34,9 +40,8 @@ fn compile_and_run(compiler: &[&str], source: &str) -> String {
     run(&mut compile);
     // The library asks to be found under the name of its interface.
     std::os::unix::fs::symlink(&library, folder.path().join("libyagura.so.0")).expect("a link");
-    let pool = MemoryPool::start(3).expect("a pool in memory");
     // One that hangs ends here.
-    run(Command::new("timeout").arg("60").arg(&program).arg(&pool.addresses()[0]).env("LD_LIBRARY_PATH", folder.path()))
+    run(Command::new("timeout").arg("60").arg(&program).arg(addresses).env("LD_LIBRARY_PATH", folder.path()))
 }
 
 const C: &[&str] = &["cc", "-std=c11", "-D_POSIX_C_SOURCE=200809L", "-x", "c"];
@@ -80,6 +85,13 @@ fn futures_in_c_plus_plus() {
 #[test]
 fn clients_end_well_with_requests_under_way_and_in_a_child() {
     assert_eq!(compile_and_run(C, "tests/ends.c"), "all ends are well\n");
+}
+
+#[test]
+fn the_pool_that_is_meant_is_reached() {
+    let pools = [(); 2].map(|()| MemoryPool::start(1).expect("a pool in memory"));
+    let addresses = format!("{},{}", pools[0].addresses()[0], pools[1].addresses()[0]);
+    assert_eq!(compile_and_run_at(C, "tests/pool.c", &addresses), "each was reached\n");
 }
 
 /// The example as a user builds it: by pkg-config, against nothing but what was installed.

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use engine::task::LocalFuture;
 use kv::AnyLink;
 use kv::store::{MapSource, Store};
+use pool::clock::Moment;
 use pool::rebalance::{carry_out, is_free};
 use pool::{AgreeError, Change, Map, MemberId, Proposer, Request};
 
@@ -169,8 +170,8 @@ impl MapSource for Source {
         })
     }
 
-    fn note_clock(&self, before: u64, now_ms: u64) -> LocalFuture<'_, Result<Map, String>> {
-        let note = move |map: &Map| Ok(map.note_clock(before, now_ms));
+    fn note_clock(&self, before: u64, now_ms: u64, by: Option<Moment>) -> LocalFuture<'_, Result<Map, String>> {
+        let note = move |map: &Map| Ok(map.note_clock(before, now_ms, by));
         Box::pin(async move { self.agree(note).await.map_err(|error| error.to_string()) })
     }
 

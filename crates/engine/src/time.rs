@@ -4,6 +4,7 @@ use std::{
     fmt,
     future::Future,
     ops::{Add, AddAssign, Sub},
+    os::unix::fs::MetadataExt,
     pin::{Pin, pin},
     task::{Context as TaskContext, Poll},
     time::Duration,
@@ -70,6 +71,21 @@ pub fn now() -> Instant {
     match runtime::try_current() {
         Some(Context::Sim(sim)) => sim.now(),
         Some(Context::Uring(_)) | None => monotonic(),
+    }
+}
+
+/// The machine that [`now`] is the time of, as long as it runs: where it is the same, the moments of different processes can be
+/// compared. `None`: nobody knows.
+pub fn machine() -> Option<u64> {
+    match runtime::try_current() {
+        Some(Context::Sim(sim)) => Some(sim.machine()),
+        Some(Context::Uring(_)) | None => {
+            // In a namespace of its own the clock has an offset of its own.
+            let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+            let offset = std::fs::metadata("/proc/self/ns/time").map_or(0, |file| file.ino());
+            let boot = u64::from_str_radix(boot.trim().replace('-', "").get(..16)?, 16).ok()?;
+            Some(boot ^ offset.rotate_left(32))
+        }
     }
 }
 
@@ -183,5 +199,47 @@ pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Outp
 impl fmt::Display for Instant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{:09}", self.0 / 1_000_000_000, self.0 % 1_000_000_000)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use rustix::time::{ClockId, clock_gettime};
+
+    use super::*;
+
+    fn read(clock: ClockId) -> Duration {
+        let time = clock_gettime(clock);
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    }
+
+    /// Leases, and the ages of claimed pages, stood still while the machine was suspended.
+    #[test]
+    fn the_clock_goes_on_while_the_machine_is_suspended() {
+        let (before, shown, after) =
+            (read(ClockId::Boottime), Duration::from_nanos(now().as_nanos()), read(ClockId::Boottime));
+        assert!(before <= shown && shown <= after, "{before:?} {shown:?} {after:?}");
+        // A machine that never slept shows the same by the other clock. In a namespace they are a day apart.
+        let space = |program: &std::ffi::OsStr| {
+            let mut command = Command::new("unshare");
+            command.args(["--user", "--map-root-user", "--time", "--boottime=86400", "--fork"]).arg(program);
+            command
+        };
+        let apart = read(ClockId::Boottime).saturating_sub(read(ClockId::Monotonic)) > Duration::from_secs(3600);
+        if apart || !space("true".as_ref()).output().is_ok_and(|output| output.status.success()) {
+            return;
+        }
+        let itself = std::env::current_exe().expect("a running test has a file");
+        let name = "time::tests::the_clock_goes_on_while_the_machine_is_suspended";
+        let output = space(itself.as_os_str()).args(["--exact", name]).output().expect("it ran before");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    }
+
+    #[test]
+    fn the_machine_is_the_same_for_all_its_processes() {
+        assert!(machine().is_some() && machine() == machine());
     }
 }

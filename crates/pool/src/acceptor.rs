@@ -72,7 +72,7 @@ pub(crate) enum Refusal {
 
 impl From<SuperblockError> for Refusal {
     fn from(error: SuperblockError) -> Refusal {
-        Refusal::NoVote(error.to_string())
+        Refusal::NoVote(format!("{error}{}", error.way_out()))
     }
 }
 
@@ -112,6 +112,9 @@ impl<N: Namespace> Acceptor<'_, N> {
             if let Err(error) = &decoded
                 && error.is_of_others()
             {
+                if self.copy(0).await? != first {
+                    continue;
+                }
                 return Err(error.clone().into());
             }
             match (decoded, other) {

@@ -149,7 +149,8 @@ fn a_life_that_has_begun_is_not_undone_by_what_comes_late_from_the_one_before() 
     world.unwrap();
 }
 
-/// Whoever has written a disk label to the first block, which copy B is not a part of, lost it to the next ballot.
+/// Whoever has written a disk label to the first block, which copy B is not a part of, lost it to the next ballot; and a label that
+/// leaves the first bytes alone, as most do, counted as damage.
 #[test]
 fn what_somebody_else_has_written_over_copy_a_stays() {
     let world = World::new(1, SimConfig::default()).run_until(async {
@@ -159,15 +160,35 @@ fn what_somebody_else_has_written_over_copy_a_stays() {
         let ours = acceptor.copy(0).await.unwrap();
         // A copied medium's superblock is another's as well.
         let other = Superblock { member: MemberId([9; 16]), ..acceptor.look().await.unwrap().1 };
-        for theirs in [vec![0x55; ours.len()], acceptor.image(&other)] {
+        let over_ours = |parts: &[(usize, &[u8])]| {
+            let mut page = ours.clone();
+            parts.iter().for_each(|(at, bytes)| page[*at..][..bytes.len()].copy_from_slice(bytes));
+            page
+        };
+        let partitions = over_ours(&[(450, &[0xee, 0xff, 0xff, 0xff]), (510, &[0x55, 0xaa])]);
+        let gpt = over_ours(&[(450, &[0xee]), (510, &[0x55, 0xaa]), (512, b"EFI PART"), (1024, &[7; 128])]);
+        let (ext4, lvm) = (over_ours(&[(1080, &[0x53, 0xef])]), over_ours(&[(512, b"LABELONE")]));
+        for theirs in [vec![0x55; ours.len()], acceptor.image(&other), partitions, gpt, ext4, lvm] {
             namespaces[0].0.bytes.borrow_mut()[..theirs.len()].copy_from_slice(&theirs);
             let writes = namespaces[0].0.writes.get();
             let promise = acceptor.prepare(Ballot { round: 10, host: 7 }).await;
             assert!(matches!(promise, Err(Refusal::NoVote(_))));
+            assert!(matches!(crate::renew(&namespaces[0], "m", &map, 0).await, Err(crate::Error::Unfit { .. })));
             assert!(matches!(acceptor.raise().await, Err(Refusal::NoVote(_))));
             assert_eq!(namespaces[0].0.writes.get(), writes);
-            assert!(crate::open::check_member(&namespaces[0], &map, 0).await.is_err(), "nor has it a vote on keys");
+            let refused = crate::open::check_member(&namespaces[0], &map, 0).await.unwrap_err().to_string();
+            let is_label = !refused.contains("belongs to namespace");
+            assert_eq!(refused.contains("`yagura pool replace`"), is_label, "nor has it a vote on keys: {refused}");
         }
+        // Wiped, as they say, it is mended from copy B.
+        namespaces[0].0.bytes.borrow_mut()[..ours.len()].fill(0);
+        assert!(acceptor.prepare(Ballot { round: 10, host: 8 }).await.is_ok());
+        // One transfer that brings a byte wrong is no label.
+        namespaces[0].0.misread.set(Some(300));
+        assert!(crate::open::check_member(&namespaces[0], &map, 0).await.is_ok());
+        namespaces[0].0.misread.set(Some(300));
+        assert!(acceptor.prepare(Ballot { round: 10, host: 9 }).await.is_ok());
+        assert_eq!(namespaces[0].0.misread.get(), None);
         // Damage to its very first bytes is damage, and mended.
         namespaces[0].0.bytes.borrow_mut()[..ours.len()].copy_from_slice(&ours);
         namespaces[0].0.bytes.borrow_mut()[0] ^= 1;

@@ -4,15 +4,12 @@
 
 use device::Namespace;
 
-use crate::create::{GENERATION_FIRST, NewMember, fit, random_incarnation, refuse_if_used};
+use crate::create::{GENERATION_FIRST, NewMember, fit, image, random_incarnation, refuse_if_used};
 use crate::error::Error;
-use crate::geometry::{GROUP_PAGES, SUPERBLOCK_OFFSETS};
+use crate::geometry::GROUP_PAGES;
 use crate::map::{Map, Member, MemberId, WEIGHT_MAX};
-use crate::open::{device_error, newest_copy};
 use crate::plan::complete;
 use crate::renew::begin;
-use crate::slot::{read, unit_bytes};
-use crate::superblock::{Superblock, SuperblockError};
 
 /// What stands for a namespace in the next map, if it can be a member. Nothing is written. `table_share`: as at creation, by
 /// default that of the pool's first member. A namespace that is in use is refused unless `force`; one that this pool has let
@@ -31,10 +28,9 @@ pub async fn candidate<N: Namespace>(
     let share = table_share.unwrap_or_else(|| share_of(map));
     let unfit = |reason| Error::Unfit { member: new.name(), reason };
     let geometry = fit(&info, map.page_size, share).map_err(unfit)?;
-    // By the superblock alone: who was stopped in the middle of admitting it has written no map yet.
-    let ours = newest_copy(&new.namespace, &new.name()).await.is_ok_and(|(found, ..)| found.pool == map.pool);
-    if !force && !ours {
-        refuse_if_used(new).await?;
+    if !force {
+        // By the superblock alone: who was stopped in the middle of admitting it has written no map yet.
+        refuse_if_used(new, Some(map.pool)).await?;
     }
     Ok(Member {
         id,
@@ -72,25 +68,10 @@ pub async fn admit<N: Namespace>(
     force: bool,
     newest: impl AsyncFn() -> Result<Map, Error>,
 ) -> Result<(), Error> {
-    let device = |source| device_error(new.name(), source);
-    let in_use = |found: String| Err(Error::InUse { member: new.name(), found });
-    let unit = unit_bytes(&new.namespace);
-    let mut first = Vec::new();
-    // Copy A last: it is what is claimed first.
-    for copy in [1, 0] {
-        first = read(&new.namespace, SUPERBLOCK_OFFSETS[copy], unit).await.map_err(device)?;
-        match Superblock::decode(&first, member.id) {
-            // It was let go, or never became a member: the newest map tells, not one that it may have been asked to accept.
-            Ok(found) if found.pool == map.pool => {}
-            Ok(found) if !force => return in_use(format!("a member of pool {}", found.pool)),
-            // Copy B's place is ordinary data of whoever used the medium before.
-            Ok(_) | Err(SuperblockError::Blank) => {}
-            Err(_) if force || copy == 1 => {}
-            Err(found) => return in_use(found.to_string()),
-        }
-    }
+    // One of this pool was let go, or never became a member: the newest map tells, not one that it may have been asked to accept.
+    let first = if force { image(new, 0).await? } else { refuse_if_used(new, Some(map.pool)).await? };
     let is_free = async || match newest().await?.index_of(member.id) {
-        Some(_) => in_use("a member of this pool by now".into()),
+        Some(_) => Err(Error::InUse { member: new.name(), found: "a member of this pool by now".into() }),
         None => Ok(()),
     };
     begin(&new.namespace, &new.name(), map, member, &first, is_free).await.map(|_generation| ())

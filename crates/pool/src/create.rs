@@ -11,15 +11,16 @@ use engine::Buf;
 
 use crate::blank::begin_life;
 use crate::change::{Side, State};
+use crate::clock::Clock;
 use crate::domain::{Domain, Level};
 use crate::error::Error;
 use crate::geometry::{
     Geometry, MAP_OFFSETS, PAGE_SIZE_MAX, PAGE_SIZE_MIN, SUPERBLOCK_OFFSETS, TABLE_OFFSET, TABLE_PAGES_MIN,
 };
 use crate::map::{MAP_FORMAT, MEMBERS_MAX, Map, Member, MemberId, REPLICAS_MAX, WEIGHT_MAX};
-use crate::open::{device_error, superblock_copy};
+use crate::open::device_error;
 use crate::plan::{choose_voters, complete};
-use crate::slot::{leaves, unit_bytes};
+use crate::slot::{leaves, read, unit_bytes};
 use crate::superblock::{Ballot, SUPERBLOCK_BYTES, Superblock, SuperblockError, crc64};
 use crate::together::together;
 
@@ -97,7 +98,7 @@ pub async fn create<N: Namespace>(
     let accepted = Ballot { round: 1, host: engine::task::random_u64() };
     if !options.force {
         for member in members {
-            refuse_if_used(member).await?;
+            refuse_if_used(member, None).await?;
         }
     }
     // Each step is stable on all members before the next begins.
@@ -224,7 +225,7 @@ fn plan<N: Namespace>(members: &[NewMember<N>], options: &CreateOptions) -> Resu
         hash_seed: engine::task::random_u64(),
         floor: 0,
         swept: 0,
-        clock_ms: u64::try_from(engine::time::unix_time().as_millis()).unwrap_or(0),
+        clock: Clock { ms: u64::try_from(engine::time::unix_time().as_millis()).unwrap_or(0), marks: Vec::new() },
         unequal: false,
         change: None,
         members: entries,
@@ -314,19 +315,37 @@ pub(crate) fn page_fits(info: &NamespaceInfo, page_size: u32) -> Result<(), Stri
     Ok(())
 }
 
-pub(crate) async fn refuse_if_used<N: Namespace>(member: &NewMember<N>) -> Result<(), Error> {
+/// Refuses a namespace that somebody uses; for `pool`, one that belongs to it is not in use. Gives copy A as it stands.
+pub(crate) async fn refuse_if_used<N: Namespace>(
+    member: &NewMember<N>,
+    pool: Option<uuid::Uuid>,
+) -> Result<Vec<u8>, Error> {
     let in_use = |found: String| Err(Error::InUse { member: member.name(), found });
-    for offset in SUPERBLOCK_OFFSETS {
-        let copy = superblock_copy(&member.namespace, offset).await;
-        match copy.map_err(|source| device_error(member.name(), source))? {
+    let mut images = [Vec::new(), Vec::new()];
+    // Copy A last: it is what is claimed first.
+    for copy in [1, 0] {
+        images[copy] = image(member, copy).await?;
+    }
+    let mut belongs = false;
+    for (copy, image) in images.iter().enumerate() {
+        match Superblock::decode(image, MemberId(member.namespace.info().nguid)) {
+            Ok(found) if pool == Some(found.pool) => belongs = true,
+            Ok(found) => return in_use(format!("a member of pool {}", found.pool)),
             Err(SuperblockError::Blank) => {}
             // Copy B's place is ordinary data of whoever used the medium before; a label or file system shows at its start.
-            Err(SuperblockError::Foreign(_)) if offset != 0 => {}
-            Ok(found) => return in_use(format!("a member of pool {}", found.pool)),
+            Err(SuperblockError::Foreign(_)) if copy == 1 => {}
+            Err(_) if copy == 1 && belongs => {}
             Err(found) => return in_use(found.to_string()),
         }
     }
-    Ok(())
+    let [first, _] = images;
+    Ok(first)
+}
+
+/// A copy of the superblock as it stands, whole blocks of it.
+pub(crate) async fn image<N: Namespace>(member: &NewMember<N>, copy: usize) -> Result<Vec<u8>, Error> {
+    let bytes = read(&member.namespace, SUPERBLOCK_OFFSETS[copy], unit_bytes(&member.namespace)).await;
+    bytes.map_err(|source| device_error(member.name(), source))
 }
 
 /// Writes `bytes`, padded with zeroes to whole blocks, at byte `offset`; stable when done.

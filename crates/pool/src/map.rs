@@ -9,6 +9,7 @@ use device::NamespaceInfo;
 use serde::{Deserialize, Serialize};
 
 use crate::change::{Change, Epoch, Seat, Side, State};
+use crate::clock::Clock;
 use crate::domain::{Domain, Level};
 use crate::geometry::{Geometry, PAGE_SIZE_MAX, PAGE_SIZE_MIN, TABLE_PAGES_MIN};
 pub use crate::id::MemberId;
@@ -128,15 +129,14 @@ pub struct Map {
     /// change.
     #[serde(default)]
     pub swept: Epoch,
-    /// What time it was by the pool when that was last noted, Unix time in ms; 0: never. No calendar of one host moves it by more
-    /// than twice the time that has passed.
-    #[serde(default)]
-    pub clock_ms: u64,
     /// A change of an even number of replicas was taken back, and not every key's homes could be made equal: half of them may be
     /// all that know of an operation. Until a sweep has made them equal a change asks a majority of the old homes, where one fewer
     /// would do otherwise.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unequal: bool,
+    /// What time it is. No calendar of one host moves it by more than twice the time that has passed.
+    #[serde(default)]
+    pub clock: Clock,
     /// The change under way; there is one exactly while the state is not stable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<Change>,
@@ -420,7 +420,7 @@ pub(crate) mod tests {
             hash_seed: u64::MAX,
             floor: 0,
             swept: 0,
-            clock_ms: 0,
+            clock: Clock::default(),
             unequal: false,
             change: None,
             members: (0..members).map(member).collect(),

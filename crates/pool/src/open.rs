@@ -135,7 +135,7 @@ pub async fn open<L: Label>(namespaces: &[L], pool: Option<uuid::Uuid>) -> Resul
         let matches = |given: &L| given.namespace().info().nguid == member.id.0;
         let Some(index) = namespaces.iter().position(matches) else { return Presence::Absent };
         match &reports[index] {
-            Err(error) => Presence::Refused(index, error.to_string()),
+            Err(error) => Presence::Refused(index, told_of_member(error)),
             Ok(report) => {
                 match vote(&map, (member, life_of(member)), namespaces[index].namespace(), &report.superblock) {
                     Ok(()) => Presence::Present(index),
@@ -160,6 +160,14 @@ async fn inspect_of<L: Label>(pool: Option<uuid::Uuid>, given: &L) -> Result<Rep
     }
 }
 
+/// What is wrong with a namespace that is known to be a member.
+fn told_of_member(error: &Error) -> String {
+    match error {
+        Error::Superblock { source, .. } => format!("{error}{}", source.way_out()),
+        _ => error.to_string(),
+    }
+}
+
 /// What a voter that can be read says, and what hinders it from being counted.
 fn told(report: &Report, lives: &Lives) -> String {
     let Report { superblock, map, whole, .. } = report;
@@ -175,7 +183,13 @@ fn told(report: &Report, lives: &Lives) -> String {
 pub async fn check_member<N: Namespace>(namespace: &N, map: &Map, index: usize) -> Result<(), Error> {
     let member = &map.members[index];
     let label = format!("member {}", member.id);
-    let (superblock, ..) = newest_copy(namespace, &label).await?;
+    let newest = newest_copy(namespace, &label).await;
+    let (superblock, ..) = newest.map_err(|error| match error {
+        Error::Superblock { member, source } if source.is_of_others() => {
+            Error::Unfit { member, reason: format!("{source}{}", source.way_out()) }
+        }
+        other => other,
+    })?;
     if superblock.pool != map.pool {
         return Err(Error::OtherPool { member: label, found: superblock.pool, expected: map.pool });
     }
@@ -291,13 +305,20 @@ pub(crate) async fn newest_copy<N: Namespace>(
     }
 }
 
-/// Reads one copy of the superblock: what the namespace said, then what the bytes say.
-pub(crate) async fn superblock_copy<N: Namespace>(
+/// Reads one copy of the superblock: what the namespace said, then what the bytes say. One transfer alone is no proof that
+/// they are somebody else's.
+async fn superblock_copy<N: Namespace>(
     namespace: &N,
     offset: u64,
 ) -> Result<Result<Superblock, SuperblockError>, device::Error> {
-    let bytes = read(namespace, offset, SUPERBLOCK_BYTES).await?;
-    Ok(Superblock::decode(&bytes, MemberId(namespace.info().nguid)))
+    let read = async || {
+        let bytes = read(namespace, offset, SUPERBLOCK_BYTES).await?;
+        Ok(Superblock::decode(&bytes, MemberId(namespace.info().nguid)))
+    };
+    match read().await? {
+        Err(error) if error.is_of_others() => read().await,
+        decoded => Ok(decoded),
+    }
 }
 
 pub(crate) fn device_error(member: String, source: device::Error) -> Error {

@@ -293,16 +293,6 @@ impl Map {
         next
     }
 
-    /// The map with a note of what time it is, if nobody has noted another since `before`.
-    pub fn note_clock(&self, before: u64, now_ms: u64) -> Map {
-        let mut next = self.clone();
-        if self.clock_ms == before && now_ms != before {
-            next.clock_ms = now_ms;
-            next.revision += 1;
-        }
-        next
-    }
-
     /// The same map with this progress of its change noted, unless somebody has come further already or taken it back.
     pub fn note(&self, progress: &Change, moved_bytes: u64, now_ms: u64) -> Map {
         let mut next = self.clone();

@@ -125,7 +125,9 @@ fn last_generation(map: &Map, member: &Member, label: &str, images: &[Vec<u8>]) 
                 return Err(Error::Superblock { member: label.to_owned(), source });
             }
             // What stands at its start says whose it is; the other copy may be anything.
-            Err(found) if copy == 0 && found.is_of_others() => return in_use(found.to_string()),
+            Err(found) if copy == 0 && found.is_of_others() => {
+                return Err(Error::Unfit { member: label.to_owned(), reason: format!("{found}{}", found.way_out()) });
+            }
             Err(_) => {}
         }
     }

@@ -42,7 +42,7 @@ fn made(count: u8) -> (Vec<Plain>, Map) {
 
 /// Damages copy A, B or both.
 fn damage(namespace: &Plain, copies: &[usize]) {
-    copies.iter().for_each(|&copy| namespace.0.bytes.borrow_mut()[SUPERBLOCK_OFFSETS[copy] as usize + 200] ^= 1);
+    copies.iter().for_each(|&copy| namespace.0.bytes.borrow_mut()[SUPERBLOCK_OFFSETS[copy] as usize + 130] ^= 1);
 }
 
 fn put_superblock(namespace: &Plain, change: impl Fn(&mut Superblock)) {

@@ -22,6 +22,10 @@
 //! Two copies lie at fixed places that do not depend on the page size: whoever has lost copy A does not know it. A life begins
 //! in copy A, which counts where the copies are of two lives. The body is written, and stable, before a superblock names it: a
 //! crash between the two leaves the older map, whole.
+//!
+//! **What is not ours is somebody's.** A page is damaged, and mended from the other copy, only if it names this namespace and has
+//! zeroes behind the fields, as every superblock of this format and every mixture of two has. Anything else but zeroes is foreign,
+//! and kept: a disk label leaves the first 446 bytes alone, a file system the first 1024.
 
 use std::fmt;
 
@@ -76,11 +80,11 @@ pub struct Superblock {
 /// Why bytes are not the superblock looked for.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SuperblockError {
-    /// All zero: never formatted.
+    /// All zero: never formatted, or wiped.
     #[error("no superblock: the namespace belongs to no pool")]
     Blank,
-    /// Something else lies there.
-    #[error("foreign content where the superblock should be (it starts with {0})")]
+    /// Something else lies there, or behind what is left of a superblock.
+    #[error("foreign content where the superblock should be ({0})")]
     Foreign(String),
     /// Written by a later version.
     #[error("the superblock has format {found}, this version reads up to {newest}: use a newer version", newest = FORMAT)]
@@ -129,6 +133,18 @@ impl SuperblockError {
     /// Whether the bytes are somebody else's, who uses the medium by now: they are not to be overwritten.
     pub(crate) fn is_of_others(&self) -> bool {
         matches!(self, SuperblockError::Foreign(_) | SuperblockError::OtherMember { .. })
+    }
+
+    /// What to do about it where it stands in a member's place, for people.
+    pub(crate) fn way_out(&self) -> &'static str {
+        match self {
+            SuperblockError::Foreign(_) => {
+                "; the pool leaves it alone. Replace the member (`yagura pool replace`), or, if what stands there is not needed, \
+                 wipe the first 4096 bytes of its medium (`dd if=/dev/zero of=MEDIUM bs=4096 count=1 conv=notrunc`) and run \
+                 `yagura kv repair`"
+            }
+            _ => "",
+        }
     }
 }
 
@@ -200,17 +216,9 @@ impl Superblock {
             return Err(SuperblockError::Blank);
         }
         let (raw, _) = Raw::read_from_prefix(bytes).expect("invariant: 4096 bytes hold the 136 of the fields");
-        if raw.magic != MAGIC {
-            // Whoever else begins to use a medium writes more than the first bytes of it.
-            if raw.member == member.0 {
-                return Err(SuperblockError::Damaged(format!("it starts with {}", Hex(&raw.magic))));
-            }
-            return Err(SuperblockError::Foreign(Hex(&bytes[..8]).to_string()));
-        }
         let expected = checksum(bytes);
-        if raw.checksum.get() != expected {
-            let found = raw.checksum.get();
-            return Err(SuperblockError::Damaged(format!("checksum {found:016x}, its bytes have {expected:016x}")));
+        if raw.magic != MAGIC || raw.checksum.get() != expected {
+            return Err(ruin(bytes, &raw, member, expected));
         }
         if raw.format.get() > FORMAT {
             return Err(SuperblockError::Newer { found: raw.format.get() });
@@ -222,6 +230,23 @@ impl Superblock {
             return Err(SuperblockError::OtherMember { found: MemberId(raw.member), expected: member });
         }
         Ok(raw.into())
+    }
+}
+
+/// What bytes are that are no superblock.
+fn ruin(bytes: &[u8; SUPERBLOCK_BYTES], raw: &Raw, member: MemberId, checksum: u64) -> SuperblockError {
+    let behind = bytes[size_of::<Raw>()..].iter().position(|&byte| byte != 0).map(|at| at + size_of::<Raw>());
+    match behind {
+        _ if raw.member != member.0 => SuperblockError::Foreign(format!("it starts with {}", Hex(&bytes[..8]))),
+        Some(at) => {
+            let some = &bytes[at..SUPERBLOCK_BYTES.min(at + 8)];
+            SuperblockError::Foreign(format!("behind what is left of one, at byte {at}, {}", Hex(some)))
+        }
+        None if raw.magic != MAGIC => SuperblockError::Damaged(format!("it starts with {}", Hex(&raw.magic))),
+        None => {
+            let found = raw.checksum.get();
+            SuperblockError::Damaged(format!("checksum {found:016x}, its bytes have {checksum:016x}"))
+        }
     }
 }
 
@@ -306,6 +331,15 @@ mod tests {
         assert_eq!(Superblock::decode(&[0; 4096], member), Err(SuperblockError::Blank));
         assert!(matches!(Superblock::decode(&[7; 4096], member), Err(SuperblockError::Foreign(_))));
         assert!(matches!(Superblock::decode(&[0; 12], member), Err(SuperblockError::Damaged(_))));
+        // What is mixed of two of our own writes, or has lost some of one, is damaged; with anything behind it, it is foreign.
+        let other = Superblock { generation: 5, map_offset: 0, ..sample() }.encode();
+        for cut in 1..136 {
+            let mixed = [&sample().encode()[..cut], &other[cut..]].concat();
+            let decoded = Superblock::decode(&mixed, member);
+            assert!(matches!(decoded, Ok(_) | Err(SuperblockError::Damaged(_))), "{cut}: {decoded:?}");
+            let labelled = [&mixed[..510], &[0x55, 0xaa], &mixed[512..]].concat();
+            assert!(matches!(Superblock::decode(&labelled, member), Err(SuperblockError::Foreign(_))), "{cut}");
+        }
         let mut newer = sample().encode();
         newer[8] = FORMAT as u8 + 1;
         newer[16..24].fill(0);

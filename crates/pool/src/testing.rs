@@ -17,6 +17,8 @@ pub struct Inner {
     pub down: Cell<bool>,
     /// Where a byte can't be read, nor compared with.
     pub unreadable: Cell<Option<usize>>,
+    /// The next read of this byte comes with it changed.
+    pub misread: Cell<Option<usize>>,
     /// After so many compare-and-writes one takes a minute.
     pub slow_after: Cell<Option<u32>>,
     pub writes: Cell<u32>,
@@ -49,6 +51,7 @@ impl Plain {
             bytes: RefCell::new(vec![0; size]),
             down: Cell::new(false),
             unreadable: Cell::new(None),
+            misread: Cell::new(None),
             slow_after: Cell::new(None),
             writes: Cell::new(0),
             writes_max: Cell::new(u32::MAX),
@@ -82,7 +85,11 @@ impl Namespace for Plain {
         if let Err(error) = self.readable(&range) {
             return (Err(error), buf);
         }
-        buf.copy_from_slice(&self.0.bytes.borrow()[range]);
+        buf.copy_from_slice(&self.0.bytes.borrow()[range.clone()]);
+        if let Some(at) = self.0.misread.get().filter(|at| range.contains(at)) {
+            self.0.misread.set(None);
+            buf[at - range.start] ^= 1;
+        }
         (Ok(()), buf)
     }
 

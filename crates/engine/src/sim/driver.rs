@@ -112,6 +112,10 @@ impl Driver {
         Instant::from_nanos(node.monotonic(state.core.now))
     }
 
+    pub(crate) fn machine(&self) -> u64 {
+        u64::from(self.current.get().node.0)
+    }
+
     pub(crate) fn unix_time(&self) -> Duration {
         let state = self.state.borrow();
         let node = state.core.node(self.current.get().node);

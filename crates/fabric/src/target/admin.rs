@@ -174,7 +174,7 @@ impl Connection {
     fn place_of_guest(&self, terms: &Terms, qid: u16, host: &Nqn, now: Instant) -> Result<Place, Refusal> {
         let peer = self.origin.peer;
         self.shared.guests.place(terms.standing, qid, peer.ip(), host).ok_or_else(|| {
-            let reason = format!("hosts that are on no list, {host} or this address have all that they may have");
+            let reason = format!("hosts that show no key, {host} or this address have all that they may have");
             self.shared.complaints.tell(now, &peer, REFUSED, &reason);
             Refusal::of(Refused::Busy)
         })

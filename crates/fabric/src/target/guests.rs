@@ -1,10 +1,10 @@
-//! [`Guests`]: what hosts may hold that are let in as anybody is, for as long as they like.
+//! [`Guests`]: what hosts may hold that have shown nothing, for as long as they like.
 //!
 //! The discovery subsystem is everybody's, and so is a subsystem that lets in any host: to have a controller there nobody shows
-//! anything but an address. Invariants:
+//! anything but an address. And whoever knows the name of a listed host that has no keys is that host. Invariants:
 //! - Discovery controllers have a pool of their own: however many there are, a host gets its controller.
 //! - Of the controllers and queues of subsystems, those of hosts that are on no list are a part. What is left is for hosts that
-//!   the operator has named.
+//!   the operator has named. Of those a name has a share, and an address, unless the host shows a key.
 //! - Of either kind an address has a share, a network of IPv6 too, and a host's name. They are held until the connection ends, not
 //!   until it has got through Connect: with a share that ended there one machine had all controllers in half a second.
 
@@ -26,14 +26,21 @@ const LISTED_SHARE: usize = 4;
 /// What one address or host name has is this part of what there is. Chosen: a machine that tests has hundreds of controllers, and
 /// leaves room for another one.
 const PEER_SHARE: usize = 2;
+/// The same of hosts that are on a list and show nothing. Chosen: a host has one controller for each path and namespace group, and
+/// one name that others know leaves half of what guests can't have.
+const NAMED_SHARE: usize = 8;
+/// Of the queues. Chosen: those of one controller with a queue for each processor are many.
+const NAMED_QUEUES_SHARE: usize = 4;
 /// Queues of guests where a target has few connections, at least. Chosen: one for each I/O queue of a controller.
 const QUEUES_MIN: usize = 64;
 
 /// By what a host is let in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Standing {
-    /// It is on the subsystem's list.
-    Listed,
+    /// It is on the subsystem's list, and shows a key.
+    Proven,
+    /// It is on the list, and says so.
+    Named,
     /// Any host is.
     Guest,
     /// To the discovery subsystem, which is everybody's.
@@ -43,7 +50,7 @@ pub(super) enum Standing {
 impl Standing {
     /// The longest keep alive timeout that it may ask for.
     pub fn keep_alive_ms_max(self) -> u32 {
-        if self == Standing::Listed { KEEP_ALIVE_MS_MAX } else { GUEST_KEEP_ALIVE_MS_MAX }
+        if matches!(self, Standing::Proven | Standing::Named) { KEEP_ALIVE_MS_MAX } else { GUEST_KEEP_ALIVE_MS_MAX }
     }
 }
 
@@ -52,6 +59,8 @@ pub(super) struct Guests {
     discovery: Pool,
     controllers: Pool,
     queues: Pool,
+    named_controllers: Pool,
+    named_queues: Pool,
 }
 
 /// A guest's queue, until it is dropped.
@@ -64,22 +73,29 @@ impl Guests {
     /// Those of a target with this many connections at most.
     pub fn new(connections_max: usize) -> Guests {
         let part = |all: usize| Pool::new(all - all / LISTED_SHARE, all / PEER_SHARE);
+        let queues = |share: usize| connections_max.clamp(share * QUEUES_MIN, CONNECTIONS_MAX);
         Guests {
             discovery: Pool::new(DISCOVERY_CONTROLLERS_MAX, DISCOVERY_CONTROLLERS_MAX / DISCOVERY_SHARE),
             controllers: part(CONTROLLERS_MAX),
-            queues: part(connections_max.clamp(PEER_SHARE * QUEUES_MIN, CONNECTIONS_MAX)),
+            queues: part(queues(PEER_SHARE)),
+            named_controllers: Pool::new(CONTROLLERS_MAX, CONTROLLERS_MAX / NAMED_SHARE),
+            named_queues: Pool::new(CONNECTIONS_MAX, queues(NAMED_QUEUES_SHARE) / NAMED_QUEUES_SHARE),
         }
     }
 
-    /// A place for a queue that is being connected, if there is one. Of a listed host nothing is counted.
+    /// A place for a queue that is being connected, if there is one. Of a host that shows a key nothing is counted.
     pub fn place(&self, standing: Standing, qid: u16, peer: IpAddr, host: &Nqn) -> Option<Place> {
-        let controllers = match standing {
-            Standing::Listed => return Some(Place { _controller: None, _queue: None }),
-            Standing::Guest => &self.controllers,
-            Standing::Discovery => &self.discovery,
+        let (controllers, queues) = match standing {
+            Standing::Proven => return Some(Place { _controller: None, _queue: None }),
+            Standing::Named => (&self.named_controllers, Some(&self.named_queues)),
+            Standing::Guest => (&self.controllers, Some(&self.queues)),
+            // There are no other queues than those of discovery controllers, which are counted.
+            Standing::Discovery => (&self.discovery, None),
         };
-        // There are no other queues than those of discovery controllers, which are counted.
-        let queue = if standing == Standing::Guest { Some(self.queues.take(peer, host)?) } else { None };
+        let queue = match queues {
+            Some(queues) => Some(queues.take(peer, host)?),
+            None => None,
+        };
         let controller = if qid == 0 { Some(controllers.take(peer, host)?) } else { None };
         Some(Place { _controller: controller, _queue: queue })
     }
@@ -140,10 +156,27 @@ mod tests {
             assert_eq!(one_address.len() + one_name.len() + others.len(), all, "{standing:?}");
             let address = IpAddr::from([198, 51, 100, 1]);
             assert!(guests.place(standing, 0, address, &host(7)).is_none());
-            assert!(guests.place(Standing::Listed, 0, address, &host(7)).is_some());
+            assert!(guests.place(Standing::Named, 0, address, &host(7)).is_some());
             drop((one_name, others));
             assert!(guests.place(standing, 0, address, &host(7)).is_some(), "what has gone is given back");
         }
+    }
+
+    /// Whoever knew the name of a listed host without keys had all controllers for a day.
+    #[test]
+    fn a_name_that_anybody_may_say_has_a_share_and_a_key_has_none() {
+        let guests = Guests::new(CONNECTIONS_MAX);
+        let share = CONTROLLERS_MAX / NAMED_SHARE;
+        let one_name = fill(&guests, Standing::Named, 8, |_| host(1));
+        assert_eq!(one_name.len(), share);
+        let one_address = fill(&guests, Standing::Named, 0, |number| host(number + 2));
+        assert_eq!(one_address.len(), share);
+        let all_guests = fill(&guests, Standing::Guest, 8, |number| host(number + 5000));
+        assert!(one_name.len() + all_guests.len() < CONTROLLERS_MAX, "nothing is left for the other hosts on the list");
+        let (address, other) = (IpAddr::from([192, 0, 0, 0]), IpAddr::from([198, 51, 100, 1]));
+        assert!(guests.place(Standing::Named, 0, other, &host(1)).is_none());
+        assert!(guests.place(Standing::Named, 0, other, &host(0)).is_some());
+        assert!((0..2000).all(|_| guests.place(Standing::Proven, 0, address, &host(1)).is_some()));
     }
 
     #[test]

@@ -83,6 +83,16 @@ impl Session {
         self
     }
 
+    /// The connection, by port 1, comes from an address of its own.
+    #[cfg(test)]
+    pub fn at_address(mut self, number: u8) -> Session {
+        let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 4420));
+        let peer = SocketAddr::from((Ipv4Addr::new(192, 0, 2, number), 50_000));
+        let origin = Origin { peer, local, port: PortId(1), psk: None };
+        self.core = Connection::new(self.target.shared.clone(), origin, None, self.now);
+        self
+    }
+
     /// One more connection to a target, by its port 1.
     pub fn on(target: &Target) -> Session {
         Session::at(target, PortId(1))

@@ -41,11 +41,13 @@ pub(super) struct Terms {
 }
 
 impl State {
-    fn standing(&self, identity: &Identity) -> Standing {
+    /// `proves`: the host shows a key before it is in.
+    fn standing(&self, identity: &Identity, proves: bool) -> Standing {
         let subsystem = self.subsystems.get(&identity.subsystem);
         match subsystem.map(|subsystem| subsystem.access.lists(&identity.host)) {
             None => Standing::Discovery,
-            Some(true) => Standing::Listed,
+            Some(true) if proves => Standing::Proven,
+            Some(true) => Standing::Named,
             Some(false) => Standing::Guest,
         }
     }
@@ -109,7 +111,7 @@ impl Shared {
         // to authenticate.
         let open = identity.subsystem.is_discovery() && !all && !concatenate;
         let authenticate = has_keys && !open && !entrance.is_concatenated();
-        let standing = state.standing(identity);
+        let standing = state.standing(identity, authenticate || concatenate || entrance.psk.is_some());
         Ok(Terms { standing, concatenate, authenticate })
     }
 

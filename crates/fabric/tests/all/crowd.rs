@@ -73,3 +73,38 @@ fn a_crowd_from_one_address_leaves_controllers_to_others() {
         drop(served);
     }
 }
+
+/// Who knew the name of a listed host without keys had all controllers, for a day.
+#[test]
+fn a_name_that_anybody_may_say_leaves_controllers_to_others() {
+    let world = World::new(2, SimConfig::default());
+    let (node, crowd) = (world.node("target"), world.node("crowd"));
+    let address = SocketAddr::new(world.addr(node), 4420);
+    let served = world.spawn_on(node, async move {
+        let target = target();
+        let other: Nqn = "nqn.2026-01.example.yagura:host8".parse().expect("a name");
+        target.allow_host(&subsystem(), &other, HostConfig::default()).expect("room");
+        target.serve(listen(address).await.expect("free"), vec![]).await
+    });
+    let crowd = world.spawn_on(crowd, async move {
+        time::sleep(Duration::from_millis(10)).await;
+        let mut held = Vec::new();
+        for _ in 0..CROWD {
+            // It says that it is the listed host.
+            let mut host = Host::open(address, false).await.expect("opens");
+            match host.connect_to(&subsystem(), 0, 24 * 3_600_000).await.expect("answered").status() {
+                Status::SUCCESS => held.push(host),
+                status => assert_eq!(status, Status::CONNECT_CONTROLLER_BUSY),
+            }
+        }
+        assert_eq!(held.len(), 128);
+        held
+    });
+    let client = async {
+        let held = crowd.await;
+        let other = Host::admin_by(address, 8).await.expect("the other host on the list connects");
+        drop((held, other));
+    };
+    world.run_until(client).expect("no stall");
+    drop(served);
+}

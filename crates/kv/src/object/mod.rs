@@ -248,69 +248,19 @@ mod tests {
 
     use super::*;
     use crate::resp::fuzz::{MemoryBackend, ready};
-    use crate::resp::{Look, Room, ScanPage};
+    use crate::resp::{Operation, Watch, Watched};
 
-    /// A store in which another upload is done just before the first change of `k` takes place.
-    struct Overtaken {
+    /// Another upload is done just before the first change of `k` takes place.
+    struct Overtaking {
         store: MemoryBackend,
         is_done: Cell<bool>,
     }
 
-    impl Overtaken {
-        async fn overtake(&self, key: &[u8]) {
-            if key == b"k" && !self.is_done.replace(true) {
+    impl Watch for Overtaking {
+        async fn begins(&self, operation: Operation, key: &[u8]) {
+            if operation != Operation::Get && key == b"k" && !self.is_done.replace(true) {
                 put(&self.store, b"k", &mut &[9; 100][..], 10).await.expect("stored");
             }
-        }
-    }
-
-    impl Backend for Overtaken {
-        async fn entry(&self, key: &[u8], room: Room) -> Result<Option<Entry>, Failure> {
-            self.store.entry(key, room).await
-        }
-
-        async fn look(&self, key: &[u8]) -> Result<Option<Look>, Failure> {
-            self.store.look(key).await
-        }
-
-        async fn put_entry(&self, key: &[u8], entry: Entry) -> Result<(), Failure> {
-            self.overtake(key).await;
-            self.store.put_entry(key, entry).await
-        }
-
-        async fn delete(&self, key: &[u8]) -> Result<bool, Failure> {
-            self.overtake(key).await;
-            self.store.delete(key).await
-        }
-
-        async fn update(
-            &self,
-            key: &[u8],
-            room: Room,
-            decide: impl FnMut(Option<&Entry>) -> Change,
-        ) -> Result<Reply, Failure> {
-            self.overtake(key).await;
-            self.store.update(key, room, decide).await
-        }
-
-        async fn scan(&self, cursor: u64, count: usize) -> Result<ScanPage, Failure> {
-            self.store.scan(cursor, count).await
-        }
-
-        fn random_cursor(&self) -> u64 {
-            self.store.random_cursor()
-        }
-
-        async fn estimate_keys(&self) -> Result<u64, Failure> {
-            self.store.estimate_keys().await
-        }
-
-        fn further_copies(&self) -> u64 {
-            self.store.further_copies()
-        }
-
-        fn info(&self) -> Vec<(String, String)> {
-            self.store.info()
         }
     }
 
@@ -318,18 +268,18 @@ mod tests {
     #[test]
     fn what_another_upload_has_put_meanwhile_goes_with_its_parts() {
         let overtaken = || {
-            let store = Overtaken { store: MemoryBackend::default(), is_done: Cell::new(false) };
-            self::store(&store.store, &[7; 50], 10);
-            store
+            let inner = MemoryBackend::default();
+            self::store(&inner, &[7; 50], 10);
+            Watched { watch: Overtaking { store: inner.clone(), is_done: Cell::new(false) }, inner }
         };
         let (deleted, replaced, short) = (overtaken(), overtaken(), overtaken());
         assert!(ready(delete(&deleted, b"k")).expect("ready").expect("deleted"));
-        assert_eq!(keys(&deleted.store).len(), 0);
+        assert_eq!(keys(&deleted.inner).len(), 0);
         ready(put(&replaced, b"k", &mut &[8; 30][..], 10)).expect("ready").expect("stored");
-        assert_eq!(keys(&replaced.store).len(), 4);
-        assert_eq!(load(&replaced.store).expect("loaded"), Some(vec![8; 30]));
+        assert_eq!(keys(&replaced.inner).len(), 4);
+        assert_eq!(load(&replaced.inner).expect("loaded"), Some(vec![8; 30]));
         ready(put(&short, b"k", &mut &[8; 3][..], 10)).expect("ready").expect("stored");
-        assert_eq!(keys(&short.store).len(), 1);
+        assert_eq!(keys(&short.inner).len(), 1);
     }
 
     fn store(store: &MemoryBackend, bytes: &[u8], part_bytes: usize) -> Stored {

@@ -97,7 +97,7 @@ impl<B: Backend> Executor<B> {
     /// Room for `bytes`, within the time that a command has.
     async fn room(&self, bytes: usize, turn: &Turn) -> Result<Hold, Failure> {
         let taken = engine::time::timeout(ROOM_TIME_MAX, self.budget.take(bytes, turn)).await;
-        taken.map(|permit| Some(permit).into()).map_err(|_elapsed| no_room())
+        taken.map(|taken| Some(taken).into()).map_err(|_elapsed| no_room())
     }
 
     fn count_reads(&self, hits: usize, misses: usize) {
@@ -121,8 +121,17 @@ impl<B: Backend> Executor<B> {
             Read::String(_) => Cost::Value,
             Read::Hash(_) => Cost::Hash,
         };
-        let room = One::new(&self.budget, turn, cost);
-        let entry = self.backend.entry(key, Some(room.clone())).await.map_err(|failure| why(&room, failure))?;
+        let mut room = One::of_read(&self.budget, turn, cost, None);
+        let entry = loop {
+            match self.entry_within(&room, key).await.map_err(|failure| why(&room, failure))? {
+                Ok(entry) => break entry,
+                Err(bytes) => {
+                    self.budget.await_share(bytes, turn).await;
+                    let taken = engine::time::timeout(ROOM_TIME_MAX, self.budget.take(bytes, turn)).await;
+                    room = One::of_read(&self.budget, turn, cost, Some(taken.map_err(|_elapsed| no_room())?));
+                }
+            }
+        };
         self.count_reads(usize::from(entry.is_some()), usize::from(entry.is_none()));
         let reply = match what {
             Read::String(read) => read.reply(entry.as_ref()),
@@ -130,6 +139,16 @@ impl<B: Backend> Executor<B> {
             Read::Key(_) => unreachable!("invariant: answered above"),
         };
         Ok((reply, room.take()))
+    }
+
+    /// What is under a key; else how much room the look lacks that is not there now.
+    async fn entry_within(&self, room: &Rc<One>, key: &[u8]) -> Result<Result<Option<Entry>, usize>, Failure> {
+        let mut read = pin!(self.backend.entry(key, Some(room.clone())));
+        let look = poll_fn(|context| match read.as_mut().poll(context) {
+            Poll::Ready(found) => Poll::Ready(found.map(Ok)),
+            Poll::Pending => room.lacks().map_or(Poll::Pending, |bytes| Poll::Ready(Ok(Err(bytes)))),
+        });
+        look.await
     }
 
     async fn update(&self, what: Update, command: &Command, turn: &Rc<Turn>) -> Executed {

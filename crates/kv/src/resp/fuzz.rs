@@ -21,8 +21,8 @@ use crate::value::Value;
 
 use super::{Backend, Failure, ScanPage, Shared};
 
-/// A store in memory whose futures are always ready where there is room. Keys whose time is over end when somebody looks. Clones
-/// are the same store.
+/// A store in memory whose futures are always ready where there is room; a get that waited too long for that fails. Keys whose time
+/// is over end when somebody looks. Clones are the same store.
 #[derive(Clone, Default)]
 pub struct MemoryBackend {
     entries: Rc<RefCell<BTreeMap<Vec<u8>, Entry>>>,
@@ -57,7 +57,11 @@ fn check(key: &[u8], entry: &Entry) -> Result<(), Failure> {
 
 impl Backend for MemoryBackend {
     async fn entry(&self, key: &[u8], room: Room) -> Result<Option<Entry>, Failure> {
+        let since = engine::time::now();
         self.reserve(key, room).await;
+        if since.elapsed() > crate::store::OPERATION_TIME_MAX {
+            return Err(Failure::new(Failure::TRY_AGAIN, "no time"));
+        }
         check(key, &Entry::default())?;
         self.expire(key);
         Ok(self.entries.borrow().get(key).cloned())

@@ -9,7 +9,9 @@
 //! - Of one connection a later job takes room before an earlier one only while there is enough for any command beside it: its reply
 //!   has to wait for the earlier one's (`turn`).
 //! - Commands on their way have room of their own, and jobs hold it while they wait for the other: never the other way round.
-//! - Short values have a part of their own: who does not read long replies keeps nobody from those.
+//! - Short values have a part of their own: who does not read long replies keeps nobody from those. Of that part a connection holds
+//!   a share of what is free, beyond which it alone waits, for as long as its own peer takes; a command that only reads is given up
+//!   and begun anew for that, as the store's time is not its peer's.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -18,7 +20,7 @@ use engine::sync::{Notify, Permit, Semaphore};
 use engine::task::LocalFuture;
 
 use super::hash::{FIELD_HEAD_BYTES, FIELDS_MAX};
-use super::turn::Turn;
+use super::turn::{Order, Taken, Turn};
 use super::{COMMANDS_BYTES_MAX, LONG_BYTES_MAX, REPLY_BYTES_MAX, SHORT_BYTES_MAX, SHORT_VALUE_BYTES_MAX};
 use crate::store::Reserve;
 use crate::types::VALUE_BYTES_MAX;
@@ -30,6 +32,9 @@ pub(super) const FIELD_COST: usize = 160;
 pub(super) const LISTED_COST: usize = 64;
 /// What a job of several values takes at once, at least. Guessed: that of ten short ones.
 const STEP_BYTES: usize = 4 << 10;
+/// A connection may hold what is free of the short part, divided by this, or one value. Chosen: a hundred that read nothing leave a
+/// sixth of it, and one that is alone has a mebibyte, as much as is on its way over a fast link.
+const SHORT_SHARES: usize = 64;
 
 /// The room of one thread's connections.
 #[derive(Clone)]
@@ -61,26 +66,43 @@ impl Budget {
         part.try_acquire(bytes)
     }
 
-    /// The same where `turn` has come, or there is enough left for whoever's has.
-    fn try_take_at(&self, bytes: usize, turn: &Turn) -> Option<Permit> {
-        let (part, _) = self.part(bytes);
-        let dearest = if bytes <= SHORT_VALUE_BYTES_MAX { SHORT_VALUE_BYTES_MAX } else { DEAREST };
-        if part.available() < bytes.saturating_add(dearest) && !turn.has_come() {
+    /// The most that a connection may hold of the short part now.
+    fn share(&self) -> usize {
+        (self.short.available() / SHORT_SHARES).max(SHORT_VALUE_BYTES_MAX)
+    }
+
+    /// Whether a connection may begin another command: not where much of what is before it has yet to be sent.
+    pub(super) fn lets_begin(&self, order: &Order) -> bool {
+        order.held() <= self.share() / 4
+    }
+
+    /// Room where `turn` has come, or there is enough left for whoever's has.
+    fn try_take_at(&self, bytes: usize, turn: &Turn) -> Option<Taken> {
+        let (part, is_short) = (self.part(bytes).0, bytes <= SHORT_VALUE_BYTES_MAX);
+        let dearest = if is_short { SHORT_VALUE_BYTES_MAX } else { DEAREST };
+        let is_left = turn.has_come() || part.available() >= bytes.saturating_add(dearest);
+        if !is_left || (is_short && !turn.fits(bytes, self.share())) {
             return None;
         }
-        self.try_take(bytes).inspect(|_| turn.settle())
+        self.try_take(bytes).map(|permit| turn.took(permit, is_short))
     }
 
     /// Room for `bytes` of values, at its turn.
-    pub(super) async fn take(&self, bytes: usize, turn: &Turn) -> Permit {
-        if let Some(permit) = self.try_take_at(bytes, turn) {
-            return permit;
+    pub(super) async fn take(&self, bytes: usize, turn: &Turn) -> Taken {
+        if let Some(taken) = self.try_take_at(bytes, turn) {
+            return taken;
         }
+        self.await_share(bytes, turn).await;
+        let (part, most) = self.part(bytes);
+        turn.took(part.acquire(most).await, bytes <= SHORT_VALUE_BYTES_MAX)
+    }
+
+    /// Waits for the turn, and until the connection's share has as much: that is for its own peer to bring about.
+    pub(super) async fn await_share(&self, bytes: usize, turn: &Turn) {
         turn.come().await;
-        let (part, bytes) = self.part(bytes);
-        let permit = part.acquire(bytes).await;
-        turn.settle();
-        permit
+        if bytes <= SHORT_VALUE_BYTES_MAX {
+            turn.await_share(bytes, || self.share()).await;
+        }
     }
 
     /// Room for the bytes of commands.
@@ -102,12 +124,12 @@ impl Budget {
 /// Room that a reply holds until it has been sent.
 #[derive(Default)]
 pub struct Hold {
-    first: Option<Permit>,
-    more: Vec<Permit>,
+    first: Option<Taken>,
+    more: Vec<Taken>,
 }
 
-impl From<Option<Permit>> for Hold {
-    fn from(first: Option<Permit>) -> Hold {
+impl From<Option<Taken>> for Hold {
+    fn from(first: Option<Taken>) -> Hold {
         Hold { first, more: Vec::new() }
     }
 }
@@ -121,23 +143,23 @@ impl std::fmt::Debug for Hold {
 impl Hold {
     /// Bytes held.
     pub fn bytes(&self) -> usize {
-        self.first.iter().chain(&self.more).map(Permit::count).sum()
+        self.first.iter().chain(&self.more).map(Taken::count).sum()
     }
 
     /// Holds more.
-    pub fn push(&mut self, permit: Permit) {
-        self.more.push(permit);
+    pub fn push(&mut self, more: impl Into<Taken>) {
+        self.more.push(more.into());
     }
 
     /// Gives back what is held beyond `bytes`.
     pub fn shrink_to(&mut self, bytes: usize) {
         let mut excess = self.bytes().saturating_sub(bytes);
-        for permit in self.first.iter_mut().chain(&mut self.more) {
-            let now = excess.min(permit.count());
-            drop(permit.split(now));
+        for taken in self.first.iter_mut().chain(&mut self.more) {
+            let now = excess.min(taken.count());
+            drop(taken.split(now));
             excess -= now;
         }
-        self.more.retain(|permit| permit.count() > 0);
+        self.more.retain(|taken| taken.count() > 0);
     }
 }
 
@@ -179,19 +201,32 @@ pub(super) struct One {
     budget: Budget,
     turn: Rc<Turn>,
     cost: Cost,
-    held: RefCell<Option<Permit>>,
+    held: RefCell<Option<Taken>>,
     waits: Cell<bool>,
+    /// It is to be done anew with as much room, rather than wait for it within its time.
+    lacks: Cell<Option<usize>>,
+    is_read: bool,
 }
 
 impl One {
     pub(super) fn new(budget: &Budget, turn: &Rc<Turn>, cost: Cost) -> Rc<One> {
-        Rc::new(One {
-            budget: budget.clone(),
-            turn: turn.clone(),
-            cost,
-            held: RefCell::default(),
-            waits: Cell::new(false),
-        })
+        One::with(budget, turn, cost, None, false)
+    }
+
+    /// That of a job which only reads, and holds some.
+    pub(super) fn of_read(budget: &Budget, turn: &Rc<Turn>, cost: Cost, held: Option<Taken>) -> Rc<One> {
+        One::with(budget, turn, cost, held, true)
+    }
+
+    fn with(budget: &Budget, turn: &Rc<Turn>, cost: Cost, held: Option<Taken>, is_read: bool) -> Rc<One> {
+        let (budget, turn, held) = (budget.clone(), turn.clone(), RefCell::new(held));
+        Rc::new(One { budget, turn, cost, held, waits: Cell::default(), lacks: Cell::default(), is_read })
+    }
+
+    /// What a read lacks that is to be dropped and done anew: as much of the short part. The time that a connection waits for its
+    /// own peer is not the store's.
+    pub(super) fn lacks(&self) -> Option<usize> {
+        self.lacks.get()
     }
 
     /// What is held, for the reply.
@@ -209,7 +244,7 @@ impl Reserve for One {
     fn reserve(&self, length: usize) -> Option<LocalFuture<'_, ()>> {
         let bytes = self.cost.of(length);
         let mut held = self.held.borrow_mut();
-        if held.as_ref().map_or(0, Permit::count) >= bytes {
+        if held.as_ref().map_or(0, Taken::count) >= bytes {
             return None;
         }
         // First: who waits for room holds none.
@@ -218,11 +253,15 @@ impl Reserve for One {
         if held.is_some() {
             return None;
         }
+        if self.is_read && bytes <= SHORT_VALUE_BYTES_MAX {
+            self.lacks.set(Some(bytes));
+            return Some(Box::pin(std::future::pending()));
+        }
         Some(Box::pin(async move {
             self.waits.set(true);
-            let permit = self.budget.take(bytes, &self.turn).await;
+            let taken = self.budget.take(bytes, &self.turn).await;
             self.waits.set(false);
-            *self.held.borrow_mut() = Some(permit);
+            *self.held.borrow_mut() = Some(taken);
         }))
     }
 }
@@ -241,7 +280,7 @@ pub(super) struct Several {
     budget: Budget,
     turn: Rc<Turn>,
     /// What is held, or was reserved.
-    held: RefCell<Vec<Permit>>,
+    held: RefCell<Vec<Taken>>,
     /// Bytes of that which nobody has taken yet.
     left: Cell<usize>,
     taken: Cell<usize>,
@@ -260,8 +299,8 @@ impl Several {
         Several::with(budget, turn, Some(budget.take(REPLY_BYTES_MAX, turn).await))
     }
 
-    fn with(budget: &Budget, turn: &Rc<Turn>, reserved: Option<Permit>) -> Rc<Several> {
-        let left = Cell::new(reserved.as_ref().map_or(0, Permit::count));
+    fn with(budget: &Budget, turn: &Rc<Turn>, reserved: Option<Taken>) -> Rc<Several> {
+        let left = Cell::new(reserved.as_ref().map_or(0, Taken::count));
         Rc::new(Several {
             budget: budget.clone(),
             turn: turn.clone(),
@@ -299,9 +338,9 @@ impl Several {
             return Err(Excess::Reply);
         }
         if self.left.get() < by {
-            let permit = self.budget.try_take_at(by.max(STEP_BYTES), &self.turn).ok_or(Excess::Room)?;
-            self.left.set(self.left.get() + permit.count());
-            self.held.borrow_mut().push(permit);
+            let taken = self.budget.try_take_at(by.max(STEP_BYTES), &self.turn).ok_or(Excess::Room)?;
+            self.left.set(self.left.get() + taken.count());
+            self.held.borrow_mut().push(taken);
         }
         self.left.set(self.left.get().saturating_sub(by));
         self.taken.set(self.taken.get() + by);

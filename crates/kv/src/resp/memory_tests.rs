@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
@@ -12,7 +13,7 @@ use super::memory::Hold;
 use super::reply::Reply;
 use super::session::{Job, Session};
 use super::tests::executor;
-use super::turn::Order;
+use super::turn::{Order, Turn};
 use super::*;
 use crate::testing::run;
 use crate::value::Value;
@@ -44,7 +45,9 @@ impl<'a> Peer<'a> {
     /// Carries all jobs on as far as they go.
     fn carry_on(&mut self) {
         loop {
-            while let Some(job) = self.session.next_job() {
+            while let Some(job) =
+                self.executor.budget.lets_begin(&self.order).then(|| self.session.next_job()).flatten()
+            {
                 let (executor, gone, turn) = (self.executor, self.gone, self.order.turn());
                 self.jobs.push(Box::pin(async move {
                     let (reply, hold) = executor.execute(job.request, &job.command, turn, gone).await;
@@ -110,6 +113,61 @@ fn a_peer_that_reads_no_long_replies_holds_no_more_than_there_is_room_for() {
     assert_eq!(bytes, 4 * 32 * (32 * MIB + "$33554432\r\n\r\n".len()));
     drop(peers);
     assert_eq!(executor.budget.free(), all, "room was lost");
+}
+
+/// Eleven who read a little now and then held all that short replies had.
+#[test]
+fn who_reads_short_replies_slowly_waits_for_himself_alone() {
+    const LENGTH: usize = SHORT_VALUE_BYTES_MAX;
+    run(8, async {
+        let (executor, gone) = (with_value(LENGTH), Cell::new(false));
+        let all = executor.budget.free();
+        let mut slow: Vec<_> = (0..100).map(|_| Peer::new(&executor, &gone)).collect();
+        for peer in &mut slow {
+            peer.says(&"GET k\r\n".repeat(200));
+        }
+        assert!(all - executor.budget.free() < SHORT_BYTES_MAX - 10 * MIB, "{} are free", executor.budget.free());
+        let held = slow[0].session.output().len();
+        assert!((LENGTH..=MIB + LENGTH).contains(&held), "one that came when there was much has {held} bytes");
+        let mut others: Vec<_> = (0..16).map(|_| Peer::new(&executor, &gone)).collect();
+        for other in &mut others {
+            other.says("GET k\r\nSET short x\r\nGET short\r\n");
+            assert!(other.jobs.is_empty(), "it waits");
+        }
+        // The slow ones get everything at their own pace, as nobody but they themselves is waited for.
+        engine::time::sleep(10 * ROOM_TIME_MAX).await;
+        let one = "$65536\r\n\r\n".len() + LENGTH;
+        let read = |_| slow.iter_mut().map(|peer| peer.reads().0).sum::<usize>();
+        assert_eq!((0..200).map(read).sum::<usize>(), 100 * 200 * one);
+        drop((slow, others));
+        assert_eq!(executor.budget.free(), all, "room was lost");
+    });
+}
+
+/// Later commands hold the share of a connection, and the first has none: it must not wait for what waits for it.
+#[test]
+fn a_share_is_not_held_against_who_comes_first() {
+    let (executor, gone) = (with_value(SHORT_VALUE_BYTES_MAX), Cell::new(false));
+    // Two values are a connection's share.
+    let rest = 2 * 64 * SHORT_VALUE_BYTES_MAX;
+    let part = || executor.budget.try_take(SHORT_VALUE_BYTES_MAX).expect("free");
+    let others: Vec<_> = (0..(SHORT_BYTES_MAX - rest) / SHORT_VALUE_BYTES_MAX).map(|_| part()).collect();
+    let order = Order::default();
+    let (first, second, third) = (order.turn(), order.turn(), order.turn());
+    let take = |turn: &Rc<Turn>| ready(Box::pin(executor.budget.take(SHORT_VALUE_BYTES_MAX, turn)));
+    let early = take(&second).expect("there is room for one more beside it");
+    assert!(take(&third).is_none(), "nothing is left for the first");
+    let more = part();
+    let late = take(&first).expect("it waits for who waits for it");
+    assert!(take(&third).is_none(), "the share is taken");
+    drop((late, early, more, others));
+    assert!(take(&third).is_some());
+    // Of somebody who pipelines the last is carried on first.
+    let mut peer = Peer::new(&executor, &gone);
+    let _others: Vec<_> = (0..(SHORT_BYTES_MAX - rest) / SHORT_VALUE_BYTES_MAX).map(|_| part()).collect();
+    peer.says(&"GET k\r\n".repeat(64));
+    let one = "$65536\r\n\r\n".len() + SHORT_VALUE_BYTES_MAX;
+    assert_eq!((0..64).map(|_| peer.reads().0).sum::<usize>(), 64 * one);
 }
 
 /// So many names of a long value make too long a reply, whatever else is under way; and what only counts reads no value.

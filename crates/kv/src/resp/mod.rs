@@ -45,12 +45,14 @@ pub mod strings;
 #[cfg(test)]
 mod tests;
 pub mod turn;
+mod watched;
 
 use crate::types::VALUE_BYTES_MAX;
 
 pub use backend::{Backend, Change, Entry, Failure, Look, Room, ScanKey, ScanPage};
 pub use server::Gateway;
 pub use stats::{GatewayStats, Shared};
+pub use watched::{Operation, Watch, Watched};
 
 /// The longest inline command or count line, as in Redis (`PROTO_INLINE_MAX_SIZE`).
 pub const LINE_BYTES_MAX: usize = 64 << 10;

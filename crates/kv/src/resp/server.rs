@@ -242,8 +242,11 @@ impl<B: Backend> Connection<B> {
         let mut jobs = Jobs { sets: Vec::new(), slots: 0 };
         let gone = Rc::new(Cell::new(false));
         let order = Order::default();
-        let start = |job| run(self.executor.clone(), gone.clone(), order.turn(), job);
-        if let Err(error) = self.drive(&mut session, &mut jobs, start).await {
+        let next = |session: &mut Session| {
+            let job = self.executor.budget.lets_begin(&order).then(|| session.next_job())??;
+            Some(run(self.executor.clone(), gone.clone(), order.turn(), job))
+        };
+        if let Err(error) = self.drive(&mut session, &mut jobs, next).await {
             tracing::debug!(%peer, %error, "connection ended");
         }
         if let Some(error) = session.protocol_error() {
@@ -260,7 +263,7 @@ impl<B: Backend> Connection<B> {
         &self,
         session: &mut Session,
         jobs: &mut Jobs<F>,
-        start: impl Fn(Job) -> F,
+        next: impl Fn(&mut Session) -> Option<F>,
     ) -> io::Result<()> {
         let mut receiving = pin!(None);
         let mut sending = pin!(None);
@@ -272,7 +275,7 @@ impl<B: Backend> Connection<B> {
             // Looked at before every wait: a stop between two events would else be missed.
             self.heed_others(session)?;
             input.decode(session);
-            std::iter::from_fn(|| session.next_job()).for_each(|job| jobs.push(start(job)));
+            std::iter::from_fn(|| next(session)).for_each(|job| jobs.push(job));
             if !session.output().is_empty()
                 && let Some(mut ready) = batch.take()
             {

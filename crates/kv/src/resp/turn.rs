@@ -1,11 +1,15 @@
-//! In which order the jobs of one connection take room: replies leave in the order of the commands, so what a later one holds comes
-//! free only when all before it have had theirs.
+//! In which order the jobs of one connection take room, and how much of the short part it holds (`memory`).
+//!
+//! Replies leave in the order of the commands, so what a later one holds comes free only when all before it have had theirs. What a
+//! job took before its turn had come is therefore not held against those before it: they would wait for what waits for them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use engine::sync::Notify;
+use engine::sync::{Notify, Permit};
+
+use super::SHORT_VALUE_BYTES_MAX;
 
 /// The jobs of one connection that run.
 #[derive(Clone, Default)]
@@ -14,15 +18,54 @@ pub struct Order(Rc<State>);
 #[derive(Default)]
 struct State {
     last: Cell<u64>,
-    /// Which have room, or need none any more, from the first that has not.
-    jobs: RefCell<VecDeque<(u64, bool)>>,
+    /// From the first that has no room and may need some; those that have, or need none any more, with how much they took of the
+    /// short part.
+    jobs: RefCell<VecDeque<(u64, Option<usize>)>>,
     moved: Notify,
+    /// What the connection holds of the short part, replies that are not sent included.
+    held: Cell<usize>,
+    freed: Notify,
+}
+
+/// Room that was taken, until dropped.
+pub struct Taken {
+    permit: Permit,
+    /// Whose share of the short part it is.
+    order: Option<Order>,
+}
+
+impl From<Permit> for Taken {
+    fn from(permit: Permit) -> Taken {
+        Taken { permit, order: None }
+    }
+}
+
+impl Taken {
+    /// Bytes of it.
+    pub fn count(&self) -> usize {
+        self.permit.count()
+    }
+
+    /// Parts with `count` of them.
+    pub(super) fn split(&mut self, count: usize) -> Taken {
+        Taken { permit: self.permit.split(count), order: self.order.clone() }
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        if let Some(Order(state)) = &self.order {
+            state.held.set(state.held.get() - self.permit.count());
+            state.freed.notify_one();
+        }
+    }
 }
 
 /// A job's place among them, until dropped.
 pub struct Turn {
     order: Order,
     number: u64,
+    is_settled: Cell<bool>,
 }
 
 impl Order {
@@ -30,8 +73,13 @@ impl Order {
     pub fn turn(&self) -> Rc<Turn> {
         let number = self.0.last.get() + 1;
         self.0.last.set(number);
-        self.0.jobs.borrow_mut().push_back((number, false));
-        Rc::new(Turn { order: self.clone(), number })
+        self.0.jobs.borrow_mut().push_back((number, None));
+        Rc::new(Turn { order: self.clone(), number, is_settled: Cell::new(false) })
+    }
+
+    /// What the connection holds of the short part.
+    pub(super) fn held(&self) -> usize {
+        self.0.held.get()
     }
 }
 
@@ -48,13 +96,40 @@ impl Turn {
         }
     }
 
-    /// It has its room.
-    pub(super) fn settle(&self) {
+    /// Whether it may take so much of the short part where its connection may hold `share` of it: within that, with room left for
+    /// who comes before it; at its turn also where all that is held waits for it.
+    pub(super) fn fits(&self, bytes: usize, share: usize) -> bool {
+        let held = self.order.held();
+        if !self.has_come() {
+            return held + bytes + SHORT_VALUE_BYTES_MAX <= share;
+        }
+        let early: usize = self.order.0.jobs.borrow().iter().filter_map(|(_, taken)| *taken).sum();
+        held + bytes <= share || held <= early
+    }
+
+    /// Waits until it may, at its turn. Not where it has had its turn and needs more: those behind it may hold the share since.
+    pub(super) async fn await_share(&self, bytes: usize, share: impl Fn() -> usize) {
+        while !self.is_settled.get() && !self.fits(bytes, share()) {
+            self.order.0.freed.notified().await;
+        }
+    }
+
+    /// It has this room.
+    pub(super) fn took(&self, permit: Permit, is_short: bool) -> Taken {
+        let (bytes, state) = (if is_short { permit.count() } else { 0 }, &self.order.0);
+        state.held.set(state.held.get() + bytes);
+        self.settle(bytes);
+        Taken { permit, order: is_short.then(|| self.order.clone()) }
+    }
+
+    /// It has its room, so much of it of the short part.
+    fn settle(&self, short: usize) {
+        self.is_settled.set(true);
         let mut jobs = self.order.0.jobs.borrow_mut();
-        let Some((_, is_settled)) = jobs.iter_mut().find(|(number, _)| *number == self.number) else { return };
-        *is_settled = true;
+        let Some((_, taken)) = jobs.iter_mut().find(|(number, _)| *number == self.number) else { return };
+        *taken = Some(taken.unwrap_or(0) + short);
         let before = jobs.len();
-        while jobs.pop_front_if(|(_, is_settled)| *is_settled).is_some() {}
+        while jobs.pop_front_if(|(_, taken)| taken.is_some()).is_some() {}
         if jobs.len() < before {
             self.order.0.moved.notify_all();
         }
@@ -63,6 +138,6 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.settle();
+        self.settle(0);
     }
 }

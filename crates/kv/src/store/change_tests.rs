@@ -5,6 +5,7 @@ use check::Recorder;
 use engine::task::{LocalFuture, Task};
 use engine::time;
 use pool::change::{Phase, State};
+use pool::clock::Moment;
 use pool::plan::Request;
 use pool::rebalance::Mover;
 
@@ -59,8 +60,8 @@ impl MapSource for Voters {
         self.agreed(if now.epoch == epoch { now.raise_epoch() } else { now })
     }
 
-    fn note_clock(&self, before: u64, now_ms: u64) -> LocalFuture<'_, Result<Map, String>> {
-        self.agreed(self.now().note_clock(before, now_ms))
+    fn note_clock(&self, before: u64, now_ms: u64, by: Option<Moment>) -> LocalFuture<'_, Result<Map, String>> {
+        self.agreed(self.now().note_clock(before, now_ms, by))
     }
 
     fn note_swept(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {

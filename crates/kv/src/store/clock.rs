@@ -5,18 +5,22 @@
 //! that ends within the day.
 //!
 //! Rules:
-//! - The pool's map has a note of the time. It goes on by time that has passed (a clock that counts suspension too), and is noted
-//!   anew before walks: never later than twice that time allows, at once where a calendar says it is earlier.
+//! - The pool's map has a note of the time ([`pool::clock`]). It goes on by time that has passed (a clock that counts suspension
+//!   too), and is noted anew before walks: never later than twice that time allows, at once where a calendar says it is earlier.
+//! - How much has passed tells who has watched since, and the machine's clock to processes that come and go: what they have noted
+//!   has a mark of it.
 //! - In the background a key has ended when it has by this host's own calendar, by the pool's time, and [`MARGIN`] ago.
 //!
 //! So hosts with right clocks keep the pool's time right beside one that is ahead. Where all are wrong, or the only one there is,
 //! they are believed after as long as they are wrong by; where nobody notes the time it is too early, and keys stay for longer.
+//! A machine's first walk since it was started notes its mark alone.
 
 use std::rc::Rc;
 use std::time::Duration;
 
 use engine::time::{self, Instant};
 use pool::Map;
+use pool::clock::Moment;
 
 use super::Inner;
 
@@ -30,10 +34,9 @@ fn millis(time: Duration) -> u64 {
 impl Inner {
     /// Notes what a map says of the time, which was asked for at `asked`.
     pub(super) fn learn_clock(&self, map: &Map, asked: Instant) {
-        let known = self.follow.clock.get();
-        if known.is_none_or(|(noted, _)| noted != map.clock_ms) {
-            self.follow.clock.set(Some((map.clock_ms, asked)));
-        }
+        let mut known = self.follow.clock.borrow_mut();
+        let learnt = known.take().filter(|(clock, _)| clock.ms == map.clock.ms).map_or(asked, |(_, learnt)| learnt);
+        *known = Some((map.clock.clone(), learnt));
     }
 
     /// What time it certainly is, in Unix milliseconds: what ended before has ended for all. 0: nobody knows.
@@ -43,33 +46,50 @@ impl Inner {
             // It knows of nobody else.
             return own;
         }
-        match self.follow.clock.get() {
-            Some((noted, learnt)) if noted > 0 => {
-                own.min(noted.saturating_add(millis(learnt.elapsed()))).saturating_sub(millis(MARGIN))
+        match &*self.follow.clock.borrow() {
+            Some((clock, learnt)) if clock.ms > 0 => {
+                own.min(clock.ms.saturating_add(millis(learnt.elapsed()))).saturating_sub(millis(MARGIN))
             }
             _ => 0,
         }
     }
 
-    /// Has the pool's time noted, where this host's calendar and the time that has passed say another. Where that fails the note
-    /// stays as it is.
+    /// What this machine's own clock shows; `None`: nobody knows which machine it is.
+    fn moment(&self) -> Option<Moment> {
+        let machine = time::machine();
+        #[cfg(test)]
+        let machine = self.machine.get().or(machine);
+        Some(Moment { machine: machine?, ms: time::now().as_nanos() / 1_000_000 })
+    }
+
+    /// Has the pool's time noted, where this host's calendar and the time that has passed say another, or this machine has no mark.
+    /// Where that fails the note stays as it is.
     pub(super) async fn note_clock(self: &Rc<Self>) {
-        let source = self.follow.source.borrow().clone();
-        let (Some(source), Some((noted, learnt))) = (source, self.follow.clock.get()) else { return };
-        let (own, passed) = (self.unix_millis(), learnt.elapsed());
-        let now = if noted == 0 { own } else { own.min(noted.saturating_add(millis(2 * passed))) };
-        if noted > 0 && own > noted.saturating_add(millis(passed + MARGIN)) {
-            let ahead = Duration::from_millis(own - noted - millis(passed));
+        let Some(source) = self.follow.source.borrow().clone() else { return };
+        // A process that has just begun has not asked yet.
+        let learnt = self.refresh(|inner| inner.follow.clock.borrow().is_some()).await;
+        let known = self.follow.clock.borrow().clone();
+        let (Ok(()), Some((clock, learnt))) = (learnt, known) else { return };
+        let (noted, own, by) = (clock.ms, self.unix_millis(), self.moment());
+        let by_mark = by.and_then(|now| clock.latest(now));
+        let watched = noted.saturating_add(millis(2 * learnt.elapsed()));
+        let latest = by_mark.map_or(watched, |latest| latest.max(watched));
+        let mut now = if noted == 0 { own } else { own.min(latest) };
+        if own > now + millis(MARGIN) {
+            let ahead = Duration::from_millis(own - now);
             tracing::warn!(
                 ?ahead,
                 "this host's calendar is ahead of the pool's time: keys end for who asks here, and stay for others"
             );
         }
         if noted > 0 && now.abs_diff(noted) < millis(MARGIN) {
-            return;
+            if by.is_none() || by_mark.is_some() {
+                return;
+            }
+            now = noted;
         }
         let asked = time::now();
-        match time::timeout(super::OPERATION_TIME_MAX, source.note_clock(noted, now)).await {
+        match time::timeout(super::OPERATION_TIME_MAX, source.note_clock(noted, now, by)).await {
             Ok(Ok(map)) => self.learn_clock(&map, asked),
             Ok(Err(reason)) => tracing::debug!(reason, "the pool's time could not be noted"),
             Err(_elapsed) => tracing::debug!("the pool's time could not be noted in time"),

@@ -18,6 +18,7 @@ use engine::sync::Semaphore;
 use engine::task::{LocalFuture, Task};
 use engine::time::{self, Instant};
 use pool::Map;
+use pool::clock::{Clock, Moment};
 
 use super::error::StoreError;
 use super::member::Member;
@@ -53,8 +54,9 @@ pub trait MapSource {
     /// Notes that `epoch` was swept just now, if it is still in force, and by what every member is known that is rolled back to
     /// before.
     fn note_swept(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>>;
-    /// Notes what time it is, in Unix milliseconds, unless somebody has noted another since `before`.
-    fn note_clock(&self, before: u64, now_ms: u64) -> LocalFuture<'_, Result<Map, String>>;
+    /// Notes what time it is, in Unix milliseconds, at this moment by this machine's clock, unless somebody has noted another time
+    /// since `before`.
+    fn note_clock(&self, before: u64, now_ms: u64, by: Option<Moment>) -> LocalFuture<'_, Result<Map, String>>;
     /// A connection to a member of the map, or what will be one; `None`: none to be had.
     fn connect<'a>(&'a self, map: &'a Map, index: usize) -> LocalFuture<'a, Option<AnyLink>>;
 }
@@ -68,7 +70,7 @@ pub(super) struct Follow {
     /// When the epoch of the map in use was raised to what it is, if this host was there.
     raised: Cell<Option<Instant>>,
     /// What time it was by the pool, and when that was learnt.
-    pub(super) clock: Cell<Option<(u64, Instant)>>,
+    pub(super) clock: RefCell<Option<(Clock, Instant)>>,
     /// One asks, the others wait for its answer.
     turn: Semaphore,
 }
@@ -77,7 +79,7 @@ impl Follow {
     /// A store whose map is the only one it will know.
     pub(super) fn nothing() -> Follow {
         let (source, lease) = (RefCell::default(), Cell::new(LEASE_DEFAULT));
-        let (confirmed, raised, clock) = (Cell::new(None), Cell::new(None), Cell::new(None));
+        let (confirmed, raised, clock) = (Cell::new(None), Cell::new(None), RefCell::default());
         Follow { source, lease, confirmed, raised, clock, turn: Semaphore::new(1) }
     }
 }
@@ -264,7 +266,7 @@ async fn keep_connecting(store: Weak<Inner>) {
 
 /// Whether a host has to work otherwise: progress alone is none of its business.
 fn differs(newer: &Map, older: &Map) -> bool {
-    let plain = |map: &Map| Map { revision: 0, change: None, swept: 0, clock_ms: 0, ..map.clone() };
+    let plain = |map: &Map| Map { revision: 0, change: None, swept: 0, clock: Clock::default(), ..map.clone() };
     plain(newer) != plain(older)
 }
 

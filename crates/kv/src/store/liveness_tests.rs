@@ -1,6 +1,10 @@
 //! Nobody waits for who waits for him, nothing outlives its operation uncounted, and no error says less than may happen.
 
-use engine::sync::Permit;
+use std::cell::Cell;
+use std::rc::Rc;
+
+use engine::sync::{Notify, Permit};
+use engine::task::LocalFuture;
 use engine::time;
 use pool::plan::Request;
 
@@ -134,6 +138,66 @@ fn a_get_and_a_put_at_both_bounds_do_not_wait_for_each_other() {
         time::sleep(STEP / 2).await;
         pool.store.put(b"other", value(&[2; 9000])).await.unwrap();
         assert_eq!(get.await, Ok(Some(value(&[1; 9000]))));
+    });
+}
+
+/// Room that its caller has none of until told.
+#[derive(Default)]
+struct NoRoom {
+    is_there: Cell<bool>,
+    waiting: Cell<usize>,
+    freed: Notify,
+}
+
+impl Reserve for NoRoom {
+    fn reserve(&self, _: usize) -> Option<LocalFuture<'_, ()>> {
+        let wait = async {
+            self.waiting.set(self.waiting.get() + 1);
+            self.freed.notified().await;
+        };
+        (!self.is_there.get()).then(|| Box::pin(wait) as LocalFuture<'_, ()>)
+    }
+}
+
+/// 1,024 commands whose replies nobody read kept all others from the store.
+#[test]
+fn who_waits_for_its_callers_room_has_no_place_among_the_operations() {
+    run(82, async {
+        let pool = Pool::new(3, 3).await;
+        pool.store.put(b"long", value(&[1; 9000])).await.unwrap();
+        pool.store.put(b"short", value(b"1")).await.unwrap();
+        pool.store.settle().await;
+        for changes in [false, true] {
+            let room = Rc::new(NoRoom::default());
+            let begin = |_| {
+                let (store, room) = (pool.store.clone(), Some(room.clone() as Rc<dyn Reserve>));
+                engine::task::spawn(async move {
+                    match changes {
+                        false => store.get_reserving(b"long", room).await.map(|found| found.is_some()),
+                        true => store.update_reserving(b"long", room, |found| Change::Keep(found.is_some())).await,
+                    }
+                })
+            };
+            let waiting: Vec<_> = (0..OPERATIONS_MAX).map(begin).collect();
+            time::sleep(STEP).await;
+            // One update at a time is at a key; the others have not come so far.
+            assert_eq!(room.waiting.get(), if changes { 1 } else { OPERATIONS_MAX });
+            let get = time::timeout(STEP, pool.store.get(b"short")).await;
+            assert_eq!(get.expect("no place is left"), Ok(Some(value(b"1"))));
+            let count = time::timeout(STEP, pool.store.increment(b"short", 0, None)).await;
+            assert_eq!(count.expect("no place is left"), Ok(Increment::Value(1)));
+            // With room they take places again, of which there are as many as ever.
+            room.is_there.set(true);
+            let places = pool.store.inner.operations.acquire(OPERATIONS_MAX).await;
+            room.freed.notify_all();
+            time::sleep(STEP).await;
+            assert!(!waiting[0].is_finished());
+            drop(places);
+            for operation in waiting {
+                assert_eq!(operation.await, Ok(true));
+            }
+            assert_eq!(pool.store.inner.operations.available(), OPERATIONS_MAX);
+        }
     });
 }
 

@@ -118,6 +118,9 @@ struct Inner {
     /// Milliseconds that this host's clock is wrong by.
     #[cfg(test)]
     clock_error: Cell<i64>,
+    /// The machine that it is on, if not the world's only one.
+    #[cfg(test)]
+    machine: Cell<Option<u64>>,
     /// Bytes of values under way.
     value_bytes: Semaphore,
     /// Those of scrub, repair and migration, who hold them longer than it takes to read them.
@@ -218,6 +221,8 @@ impl Store {
                 reservations: ballots::Reservations::default(),
                 #[cfg(test)]
                 clock_error: Cell::new(0),
+                #[cfg(test)]
+                machine: Cell::new(None),
                 value_bytes: Semaphore::new(VALUE_BYTES_AT_ONCE_MAX),
                 background_bytes: Semaphore::new(BACKGROUND_BYTES_MAX),
                 stale: Notify::new(),

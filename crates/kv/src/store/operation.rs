@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
+use engine::sync::Permit;
 use engine::task::LocalFuture;
 use engine::time::{self, Instant};
 
@@ -52,8 +53,9 @@ impl Store {
         Box::pin(async move {
             let inner = &self.inner;
             let key = inner.key(key)?;
-            let _permit = inner.operations.acquire(1).await;
-            let (start, course) = (time::now(), Course::reserving(room));
+            let course = Course::reserving(room);
+            course.take_place(inner).await;
+            let start = time::now();
             let operation = inner.on_newest(async |pool| get(inner, &pool, &key, &course).await);
             let result = inner.within(start, &course, operation).await;
             inner.finish(&result, &inner.stats.gets, &inner.stats.get_time, start);
@@ -135,6 +137,8 @@ pub(super) struct Course {
     changed: Cell<bool>,
     /// Who is asked before a value is read.
     room: Option<Rc<dyn Reserve>>,
+    /// Its place among the operations: not while it waits for room, or readers of long values who are slow would be all there are.
+    place: RefCell<Option<Permit>>,
 }
 
 impl Default for Course {
@@ -146,7 +150,15 @@ impl Default for Course {
 impl Course {
     /// The course of an operation that asks `room` before it reads a value.
     pub(super) fn reserving(room: Option<Rc<dyn Reserve>>) -> Course {
-        Course { round: RefCell::new(None), changing: Cell::new(false), changed: Cell::new(false), room }
+        let place = RefCell::default();
+        Course { round: RefCell::new(None), changing: Cell::new(false), changed: Cell::new(false), room, place }
+    }
+
+    /// Waits for a place among the operations, and has it until it has ended. All take what they need in one order: their turn at
+    /// the key, room, a place, bytes.
+    pub(super) async fn take_place(&self, inner: &Inner) {
+        let place = inner.operations.acquire(1).await;
+        *self.place.borrow_mut() = Some(place);
     }
 
     /// The value that `holders` speak of, once there is room for it.
@@ -155,7 +167,13 @@ impl Course {
         if let Some(wait) = self.room.as_ref().and_then(|room| room.reserve(length)) {
             // What waits for others must hold nothing that they may wait for.
             round.let_go();
+            let place = self.place.take();
+            let had_place = place.is_some();
+            drop(place);
             wait.await;
+            if had_place {
+                self.take_place(&round.shared.store).await;
+            }
         }
         round.fetch(holders).await
     }

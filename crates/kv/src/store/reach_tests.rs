@@ -32,7 +32,7 @@ impl MapSource for Silent {
         Box::pin(std::future::pending())
     }
 
-    fn note_clock(&self, _: u64, _: u64) -> LocalFuture<'_, Result<Map, String>> {
+    fn note_clock(&self, _: u64, _: u64, _: Option<pool::clock::Moment>) -> LocalFuture<'_, Result<Map, String>> {
         Box::pin(std::future::pending())
     }
 

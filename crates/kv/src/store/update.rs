@@ -68,11 +68,12 @@ impl Store {
         Box::pin(async move {
             let inner = &self.inner;
             let key = inner.key(key)?;
-            let _permit = inner.operations.acquire(1).await;
             let (start, course) = (time::now(), Course::reserving(room));
             let operation = async {
                 // One at a time of this host: they would only refuse each other. (By hash: strangers that share one wait, too.)
                 let _turn = inner.turns.lock(key.hash().home).await;
+                // After its turn: else those who wait for one that waits for room would have all places.
+                course.take_place(inner).await;
                 inner.on_newest(async |pool| update(inner, &pool, &key, &course, &mut *decide).await).await
             };
             let result = inner.within(start, &course, operation).await;

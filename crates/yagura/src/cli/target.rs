@@ -109,7 +109,7 @@ pub enum TargetVerb {
     #[command(subcommand)]
     Drive(TargetDriveVerb),
     /// Let a host in.
-    AllowHost(TargetHostArgs),
+    AllowHost(TargetAllowHostArgs),
     /// Let a host in no more, and end its controllers.
     DenyHost(TargetHostArgs),
     /// Give a host another key to authenticate with. What is connected goes on, and needs the new key when it connects anew.
@@ -197,6 +197,17 @@ pub struct TargetResizeNamespaceArgs {
     /// Its new size; it can only grow.
     #[arg(long, value_name = "SIZE")]
     pub size: Size,
+}
+
+/// `yagura target allow-host`
+#[derive(Args, Debug)]
+pub struct TargetAllowHostArgs {
+    #[command(flatten)]
+    pub host: TargetHostArgs,
+    /// Whether it may make, delete, attach and detach namespaces of drives from now on, those of other hosts too (default: as
+    /// before; of a host that was not listed, no). Its connections end, and it comes back with what it may.
+    #[arg(long, value_name = "yes|no", value_parser = clap::builder::BoolishValueParser::new())]
+    pub manage: Option<bool>,
 }
 
 /// `yagura target allow-host` and `deny-host`

@@ -106,7 +106,7 @@ pub async fn import<B: Backend>(
     })
     .await?;
     imported.seconds = started.elapsed().as_secs_f64();
-    imported.put = store.puts();
+    imported.put = store.watch.puts();
     Ok(imported)
 }
 
@@ -136,7 +136,7 @@ pub async fn compare<B: Backend>(
     })
     .await?;
     compared.seconds = started.elapsed().as_secs_f64();
-    compared.get = store.gets();
+    compared.get = store.watch.gets();
     Ok(compared)
 }
 

@@ -22,7 +22,7 @@ use crate::exit::Failure;
 use crate::tree::Tree;
 use crate::{output, reactors};
 use copy::describe_import;
-use timed::Timed;
+use timed::timed;
 
 /// How long the end of a verb waits for what outlives its operations (late replicas, space being freed).
 const SETTLE_TIME: std::time::Duration = std::time::Duration::from_secs(5);
@@ -224,11 +224,11 @@ async fn import(args: &KvImportArgs) -> Result<(), Failure> {
         usize::try_from(args.part_size.0).ok().filter(|bytes| (1..=object::PART_BYTES_MAX).contains(bytes));
     let part_bytes =
         part_bytes.ok_or_else(|| Failure::usage("--part-size: 1 byte to 1 MiB, the longest part there is"))?;
-    let store = Timed::new(client::open(&args.address).await?);
+    let store = timed(client::open(&args.address).await?);
     let bar = output::progress("import", tree.bytes(), args.common.json);
     let imported = copy::import(&store, &tree, part_bytes, usize::from(args.depth), |bytes| bar.inc(bytes)).await;
     bar.finish_and_clear();
     let imported = imported?;
-    settle(store.inner()).await;
+    settle(&store.inner).await;
     output::report(args.common.json, &imported, describe_import)
 }

@@ -1,20 +1,26 @@
-//! A store that takes the time of its operations.
+//! How long operations take.
 
 use std::cell::RefCell;
+use std::time::Duration;
 
-use engine::time;
 use hdrhistogram::Histogram;
-use kv::resp::reply::Reply;
-use kv::resp::{Backend, Change, Entry, Failure, Look, Room, ScanPage};
+use kv::resp::{Operation, Watch, Watched};
 use serde::Serialize;
+
+/// A store that takes the time of its operations.
+pub type Timed<B> = Watched<B, Times>;
+
+/// One in front of `inner`.
+pub fn timed<B>(inner: B) -> Timed<B> {
+    Watched { inner, watch: Times::default() }
+}
 
 /// Longest time that is told apart: an hour, in microseconds.
 const LATENCY_US_MAX: u64 = 3_600_000_000;
 
 /// See the module.
 #[derive(Debug)]
-pub struct Timed<B> {
-    inner: B,
+pub struct Times {
     gets: RefCell<Histogram<u64>>,
     puts: RefCell<Histogram<u64>>,
 }
@@ -52,21 +58,17 @@ impl Latency {
     }
 }
 
-impl<B> Timed<B> {
-    /// Takes the time of what `inner` does.
-    pub fn new(inner: B) -> Timed<B> {
+impl Default for Times {
+    fn default() -> Times {
         let histogram = || {
             let empty = Histogram::new_with_bounds(1, LATENCY_US_MAX, 3);
             RefCell::new(empty.expect("invariant: the bounds and 3 digits are what the library takes"))
         };
-        Timed { inner, gets: histogram(), puts: histogram() }
+        Times { gets: histogram(), puts: histogram() }
     }
+}
 
-    /// The store itself.
-    pub fn inner(&self) -> &B {
-        &self.inner
-    }
-
+impl Times {
     /// Times of gets so far.
     pub fn gets(&self) -> Latency {
         Latency::of(&self.gets.borrow())
@@ -78,60 +80,14 @@ impl<B> Timed<B> {
     }
 }
 
-fn record(histogram: &RefCell<Histogram<u64>>, since: time::Instant) {
-    let us = u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX);
-    histogram.borrow_mut().saturating_record(us.max(1));
-}
-
-impl<B: Backend> Backend for Timed<B> {
-    async fn entry(&self, key: &[u8], room: Room) -> Result<Option<Entry>, Failure> {
-        let since = time::now();
-        let result = self.inner.entry(key, room).await;
-        record(&self.gets, since);
-        result
-    }
-
-    async fn look(&self, key: &[u8]) -> Result<Option<Look>, Failure> {
-        self.inner.look(key).await
-    }
-
-    async fn put_entry(&self, key: &[u8], entry: Entry) -> Result<(), Failure> {
-        let since = time::now();
-        let result = self.inner.put_entry(key, entry).await;
-        record(&self.puts, since);
-        result
-    }
-
-    async fn delete(&self, key: &[u8]) -> Result<bool, Failure> {
-        self.inner.delete(key).await
-    }
-
-    async fn update(
-        &self,
-        key: &[u8],
-        room: Room,
-        decide: impl FnMut(Option<&Entry>) -> Change,
-    ) -> Result<Reply, Failure> {
-        self.inner.update(key, room, decide).await
-    }
-
-    async fn scan(&self, cursor: u64, count: usize) -> Result<ScanPage, Failure> {
-        self.inner.scan(cursor, count).await
-    }
-
-    fn random_cursor(&self) -> u64 {
-        self.inner.random_cursor()
-    }
-
-    async fn estimate_keys(&self) -> Result<u64, Failure> {
-        self.inner.estimate_keys().await
-    }
-
-    fn further_copies(&self) -> u64 {
-        self.inner.further_copies()
-    }
-
-    fn info(&self) -> Vec<(String, String)> {
-        self.inner.info()
+impl Watch for Times {
+    fn ended(&self, operation: Operation, took: Duration) {
+        let histogram = match operation {
+            Operation::Get => &self.gets,
+            Operation::Put => &self.puts,
+            Operation::Delete | Operation::Update => return,
+        };
+        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        histogram.borrow_mut().saturating_record(us.max(1));
     }
 }

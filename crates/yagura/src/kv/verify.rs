@@ -1,7 +1,7 @@
 //! `yagura kv verify`: stored bytes against a directory.
 
 use super::copy::{self, describe_comparison};
-use super::timed::Timed;
+use super::timed::timed;
 use crate::cli::KvVerifyArgs;
 use crate::client;
 use crate::exit::Failure;
@@ -11,7 +11,7 @@ use crate::tree::Tree;
 /// Runs the verb.
 pub async fn verify(args: &KvVerifyArgs) -> Result<(), Failure> {
     let tree = Tree::list(&args.against, &args.prefix)?;
-    let store = Timed::new(client::open(&args.address).await?);
+    let store = timed(client::open(&args.address).await?);
     let bar = output::progress("compare", tree.bytes(), args.common.json);
     let compared = copy::compare(&store, &tree, usize::from(args.depth), |bytes| bar.inc(bytes)).await;
     bar.finish_and_clear();

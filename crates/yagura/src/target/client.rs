@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::control::{ROUTE, Refusal, Request};
 use super::drives::{DriveAction, ScrubState};
-use crate::cli::{TargetControl, TargetDriveArgs, TargetDriveVerb, TargetHostArgs, TargetVerb};
+use crate::cli::{TargetAllowHostArgs, TargetControl, TargetDriveArgs, TargetDriveVerb, TargetHostArgs, TargetVerb};
 use crate::drive::{Listed, Used, describe_list, found_by_scrub};
 use crate::exit::Failure;
 use crate::output;
@@ -55,9 +55,9 @@ pub fn run(verb: &TargetVerb) -> Result<(), Failure> {
             change(&args.control, &Request::ResizeNamespace { subsystem, nsid: args.nsid, bytes })
         }
         TargetVerb::Drive(verb) => drive(verb),
-        TargetVerb::AllowHost(args) => {
+        TargetVerb::AllowHost(TargetAllowHostArgs { host: args, manage }) => {
             let (subsystem, host) = host(args);
-            change(&args.control, &Request::AllowHost { subsystem, host })
+            change(&args.control, &Request::AllowHost { subsystem, host, manage: *manage })
         }
         TargetVerb::DenyHost(args) => {
             let (subsystem, host) = host(args);

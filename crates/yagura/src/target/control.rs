@@ -57,7 +57,13 @@ pub enum Request {
     /// Work on a drive; without a path the only one is meant.
     Drive { drive: Option<PathBuf>, action: DriveAction },
     /// Let a host in, or any.
-    AllowHost { subsystem: Option<String>, host: String },
+    AllowHost {
+        subsystem: Option<String>,
+        host: String,
+        /// Whether it may manage namespaces from now on; none: as before.
+        #[serde(default)]
+        manage: Option<bool>,
+    },
     /// Let it in no more.
     DenyHost { subsystem: Option<String>, host: String },
     /// Give it the keys in these files to authenticate with.
@@ -217,14 +223,18 @@ async fn perform(target: &Target, served: &[ServedDrive], request: &Request) -> 
             done(format!("namespace {nsid} of {nqn} has {}", Size(*bytes)))
         }
         Request::Drive { drive, action } => drives::perform(target, served, drive.as_deref(), action).await,
-        Request::AllowHost { subsystem, host } => {
+        Request::AllowHost { subsystem, host, manage } => {
             let nqn = choose(target, subsystem.as_deref())?;
             match host.as_str() {
+                "any" if manage.is_some() => {
+                    return Err(Failure::usage("to manage namespaces is a right of hosts by name: say the host's NQN"));
+                }
                 "any" => target.allow_any_host(&nqn, true),
                 host => {
                     // A host that is on the list keeps its keys: letting it in must not make it easier to be it.
                     let host = name(host)?;
-                    let config = target.host_config(&nqn, &host);
+                    let mut config = target.host_config(&nqn, &host);
+                    config.manage = manage.unwrap_or(config.manage);
                     target.allow_host(&nqn, &host, config)
                 }
             }

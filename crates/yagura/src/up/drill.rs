@@ -20,7 +20,7 @@ use crate::exit::Failure;
 use crate::kv::copy::{self, Compared, Imported};
 use crate::kv::scrub::{self, Scrubbed};
 use crate::kv::store_failure;
-use crate::kv::timed::Timed;
+use crate::kv::timed::timed;
 use crate::output;
 use crate::size::Size;
 use crate::supervise::News;
@@ -60,7 +60,7 @@ pub struct Summary {
 
 /// Runs the drill.
 pub async fn run(running: &Running, tree: &Tree, quiet: bool) -> Result<Summary, Failure> {
-    let store = Timed::new(running.store.clone());
+    let store = timed(running.store.clone());
     let bar = output::progress("import", tree.bytes(), quiet);
     let import = copy::import(&store, tree, kv::object::PART_BYTES_MAX, DEPTH, |bytes| bar.inc(bytes)).await;
     bar.finish_and_clear();
@@ -68,7 +68,7 @@ pub async fn run(running: &Running, tree: &Tree, quiet: bool) -> Result<Summary,
 
     let (seen, killed) = (Cell::new(0), Cell::new(false));
     let bar = output::progress("read, and kill a node", tree.bytes(), quiet);
-    let read_during_kill = copy::compare(&Timed::new(running.store.clone()), tree, DEPTH, |bytes| {
+    let read_during_kill = copy::compare(&timed(running.store.clone()), tree, DEPTH, |bytes| {
         seen.set(seen.get() + bytes);
         bar.inc(bytes);
         if seen.get() * 3 >= tree.bytes() && !killed.replace(true) {
@@ -86,7 +86,7 @@ pub async fn run(running: &Running, tree: &Tree, quiet: bool) -> Result<Summary,
     write_while_down(&store).await?;
 
     let bar = output::progress("read without the node", tree.bytes(), quiet);
-    let without = Timed::new(running.store.clone());
+    let without = timed(running.store.clone());
     let read_without_node = copy::compare(&without, tree, DEPTH, |bytes| bar.inc(bytes)).await;
     bar.finish_and_clear();
     let read_without_node = read_without_node?;
@@ -106,7 +106,7 @@ pub async fn run(running: &Running, tree: &Tree, quiet: bool) -> Result<Summary,
     let after = running.store.stats().repaired.load(std::sync::atomic::Ordering::Relaxed);
     let replicas = scrub::scrub_store(&running.store, true, None, quiet).await;
     Ok(Summary {
-        import: Imported { put: store.puts(), ..import },
+        import: Imported { put: store.watch.puts(), ..import },
         read_during_kill,
         read_without_node,
         killed_node: VICTIM + 1,

@@ -61,6 +61,32 @@ fn check(path: &str) {
     assert_eq!(status, 0, "{stderr}");
 }
 
+/// The right could be given at the start alone.
+#[test]
+fn a_host_may_manage_from_the_moment_it_is_told_so() {
+    const HOST: &str = "nqn.2026-11.io.yagura:some-host";
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = formatted(directory.path());
+    let (status, _, stderr) = run(&["drive", "create", &path, "first", "--size=8M"]);
+    assert_eq!(status, 0, "{stderr}");
+    let served = serve(directory.path(), &path);
+    let address = served.server.address("listening").to_string();
+    let manages = || {
+        let (status, stdout, stderr) = run(&["nvme", "identify", &address, &format!("--host-nqn={HOST}")]);
+        assert_eq!(status, 0, "{stderr}");
+        stdout.contains("namespace management")
+    };
+    let allow = |host: &str, more: &[&str]| run(&[&["target", "allow-host", host, &served.control], more].concat());
+    let mut seen = Vec::new();
+    for more in [&[][..], &["--manage=yes"], &[], &["--manage=no"]] {
+        assert_eq!(allow(HOST, more).0, 0, "{more:?}");
+        seen.push(manages());
+    }
+    assert_eq!(seen, [false, true, true, false], "what is not said stays as it is");
+    let (status, _, stderr) = allow("any", &["--manage=yes"]);
+    assert!(status == 2 && stderr.contains("a right of hosts by name"), "{stderr}");
+}
+
 #[test]
 fn a_drive_is_worked_on_while_it_is_served() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -1,8 +1,9 @@
 //! Storage nodes and pools, from outside: refusals by name, metrics, and blocks through our own host.
 
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::net::TcpStream;
 use std::path::Path;
+use std::process::Stdio;
 
 use crate::support::{PATIENCE, Server, http_get, http_status, make_tree, run, yagura};
 
@@ -71,6 +72,29 @@ fn a_second_opener_is_refused_by_name() {
     let (status, _, stderr) = run(&["target", "--listen=127.0.0.1:0", &format!("--namespace=file={}", file.display())]);
     assert_eq!(status, 4, "{stderr}");
     assert!(stderr.contains(file.to_str().expect("text")) && stderr.contains("in use by another process"), "{stderr}");
+}
+
+/// Five seconds of nothing came before "in use".
+#[test]
+fn what_is_waited_for_is_said_while_it_is() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let first = node(directory.path(), "a", "16MiB");
+    let taken = format!("--listen={}", first.address("listening"));
+    let medium = format!("--namespace=file={}", directory.path().join("a").display());
+    for (arguments, expected) in [
+        ([&taken, "--namespace=memory=16MiB"], "the port is in use: waiting up to 5 s for it"),
+        (["--listen=127.0.0.1:0", &medium], "another process has it: waiting up to 5 s for the end of that"),
+    ] {
+        let mut command = yagura(&["target", arguments[0], arguments[1]]);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("started");
+        let stderr = BufReader::new(child.stderr.take().expect("piped"));
+        let said = stderr.lines().map_while(Result::ok).find(|line| line.contains(expected));
+        let waits = child.try_wait().expect("looked at").is_none();
+        // It may have ended by itself.
+        let _ = child.kill();
+        child.wait().expect("it has ended");
+        assert!(said.is_some() && waits, "{said:?}, while it waited: {waits}");
+    }
 }
 
 #[test]

@@ -248,17 +248,20 @@ fn a_thin_namespace_says_what_it_uses() {
 #[test]
 fn controllers_are_bounded() {
     let first = Session::new(memory());
-    let host = crate::target::session::host();
-    first.target.allow_host(&subsystem(), &host, HostConfig::default()).expect("room");
+    // A host that shows no key has 128, and so has an address.
+    let by = |number: usize| Session::on(&first.target).by_host(number as u8 + 1).at_address(number as u8);
+    for number in 0..=CONTROLLERS_MAX / 128 {
+        first.target.allow_host(&subsystem(), &by(number).host, HostConfig::default()).expect("room");
+    }
     let mut sessions = Vec::new();
-    for _ in 0..CONTROLLERS_MAX {
-        let mut session = Session::on(&first.target);
+    for number in 0..CONTROLLERS_MAX {
+        let mut session = by(number / 128);
         session.open(false, false);
         let subsystem: &Nqn = &subsystem();
         assert!(session.connect(0, subsystem, |_, _| {}).unwrap().status().is_success());
         sessions.push(session);
     }
-    let mut late = Session::on(&first.target);
+    let mut late = by(CONTROLLERS_MAX / 128);
     late.open(false, false);
     let refused = late.connect(0, &subsystem(), |_, _| {}).unwrap().status();
     assert_eq!(refused, Status::CONNECT_CONTROLLER_BUSY, "and it may try again");

@@ -114,8 +114,13 @@ impl MapSource for Voters {
         Box::pin(async move { self.agreed(self.proposer().raise_epoch(&self.known(), epoch).await) })
     }
 
-    fn note_clock(&self, before: u64, now_ms: u64) -> LocalFuture<'_, Result<Map, String>> {
-        let note = move |map: &Map| Ok(map.note_clock(before, now_ms));
+    fn note_clock(
+        &self,
+        before: u64,
+        now_ms: u64,
+        by: Option<pool::clock::Moment>,
+    ) -> LocalFuture<'_, Result<Map, String>> {
+        let note = move |map: &Map| Ok(map.note_clock(before, now_ms, by));
         Box::pin(async move { self.agreed(self.proposer().agree(&self.known(), note).await) })
     }
 

@@ -52,6 +52,23 @@ fn libmemcached_tools_store_and_find() {
     assert_eq!(tool("memcping", &[]).0, 0);
 }
 
+/// A client takes the answer for a broken handshake, and whoever listens reads it.
+#[test]
+fn a_tls_port_over_its_limit_answers_nothing_in_plain_text() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let [cert, key] = certificate(directory.path());
+    let server = serve(&["-t", "1", "-c", "1", "--tls-cert", &cert, "--tls-key", &key]);
+    let address = server.address("listening");
+    let first = super::Text::connect(address);
+    super::Text::connect(address).ends();
+    drop(first);
+    // Where there is no TLS it is told.
+    let server = serve(&["-t", "1", "-c", "1"]);
+    let address = server.address("listening");
+    let _first = super::Text::connect(address);
+    super::Text::connect(address).expect(b"", b"ERROR Too many open connections\r\n");
+}
+
 #[test]
 fn tls_of_others_is_understood_and_nothing_else_then() {
     let directory = tempfile::tempdir().expect("a directory");
