@@ -225,7 +225,7 @@ fn plan<N: Namespace>(members: &[NewMember<N>], options: &CreateOptions) -> Resu
         hash_seed: engine::task::random_u64(),
         floor: 0,
         swept: 0,
-        clock: Clock { ms: u64::try_from(engine::time::unix_time().as_millis()).unwrap_or(0), marks: Vec::new() },
+        clock: Clock::begun(engine::time::unix_time()),
         unequal: false,
         change: None,
         members: entries,

@@ -19,7 +19,7 @@ use crate::slot::MAP_BYTES_MAX;
 use crate::superblock::crc64;
 
 /// The format of the body that this code writes, and the newest it reads.
-pub const MAP_FORMAT: u32 = 3;
+pub const MAP_FORMAT: u32 = 4;
 /// Most replicas of a key. Seven survive three failures; more only costs.
 pub const REPLICAS_MAX: usize = 7;
 /// Most members of a pool. Bounded by the body ([`MAP_BYTES_MAX`]) and by 16-bit indices in the ring.

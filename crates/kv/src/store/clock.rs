@@ -6,13 +6,14 @@
 //!
 //! Rules:
 //! - The pool's map has a note of the time ([`pool::clock`]). It goes on by time that has passed (a clock that counts suspension
-//!   too), and is noted anew before walks: never later than twice that time allows, at once where a calendar says it is earlier.
+//!   too), and is noted anew before walks: later where all calendars that are there agree on it (one that is alone: by as much again
+//!   as has passed), at once where a calendar says it is earlier.
 //! - How much has passed tells who has watched since, and the machine's clock to processes that come and go: what they have noted
 //!   has a mark of it.
 //! - In the background a key has ended when it has by this host's own calendar, by the pool's time, and [`MARGIN`] ago.
 //!
-//! So hosts with right clocks keep the pool's time right beside one that is ahead. Where all are wrong, or the only one there is,
-//! they are believed after as long as they are wrong by; where nobody notes the time it is too early, and keys stay for longer.
+//! So one host with a right clock keeps the pool's time right beside any that are ahead. Where all are wrong they are believed, an
+//! only one after as long as it is wrong by; where nobody notes the time it is too early, and keys stay for longer.
 //! A machine's first walk since it was started notes its mark alone.
 
 use std::rc::Rc;
@@ -20,7 +21,7 @@ use std::time::Duration;
 
 use engine::time::{self, Instant};
 use pool::Map;
-use pool::clock::Moment;
+use pool::clock::{CALENDAR_MS_MIN, Moment};
 
 use super::Inner;
 
@@ -59,7 +60,7 @@ impl Inner {
         let machine = time::machine();
         #[cfg(test)]
         let machine = self.machine.get().or(machine);
-        Some(Moment { machine: machine?, ms: time::now().as_nanos() / 1_000_000 })
+        Some(Moment { machine: machine?, ms: time::now().as_nanos() / 1_000_000, calendar_ms: self.unix_millis() })
     }
 
     /// Has the pool's time noted, where this host's calendar and the time that has passed say another, or this machine has no mark.
@@ -71,8 +72,15 @@ impl Inner {
         let known = self.follow.clock.borrow().clone();
         let (Ok(()), Some((clock, learnt))) = (learnt, known) else { return };
         let (noted, own, by) = (clock.ms, self.unix_millis(), self.moment());
+        if own < CALENDAR_MS_MIN {
+            tracing::warn!(
+                own,
+                "this host's calendar says a time before this program was written: it does not note the pool's time"
+            );
+            return;
+        }
         let by_mark = by.and_then(|now| clock.latest(now));
-        let watched = noted.saturating_add(millis(2 * learnt.elapsed()));
+        let watched = noted.saturating_add(millis(learnt.elapsed()));
         let latest = by_mark.map_or(watched, |latest| latest.max(watched));
         let mut now = if noted == 0 { own } else { own.min(latest) };
         if own > now + millis(MARGIN) {

@@ -89,3 +89,39 @@ fn processes_that_come_and_go_end_keys_too_and_none_by_one_calendar() {
     });
     world.unwrap();
 }
+
+/// Twice what has passed since its own note was enough for one that walks more often than who is right.
+#[test]
+fn a_fast_calendar_that_walks_more_often_than_a_right_one_ends_nothing_early() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    let config = SimConfig { virtual_time_max: Duration::from_secs(2 * 86_400), ..SimConfig::default() };
+    let world = World::new(97, config).run_until(async {
+        let scene = Scene::new([100; 5]).await;
+        let (right, ahead) = (scene.host(LEASE_DEFAULT).await, scene.host(LEASE_DEFAULT).await);
+        right.store.inner.machine.set(Some(1));
+        ahead.store.inner.machine.set(Some(2));
+        ahead.store.inner.clock_error.set(DAY_MS);
+        let now = || time::unix_time().as_millis() as u64;
+        let options = PutOptions { expiry: Some(now() + 20 * 3_600_000), tag: 0 };
+        right.store.put_with(b"k", value(b"v"), options).await.unwrap();
+        right.store.settle().await;
+        for hours in 0..19 {
+            if hours == 0 {
+                right.store.repair(&REPAIR).await;
+            }
+            if hours % 5 == 3 {
+                assert_eq!(ahead.store.repair(&REPAIR).await.expired, 0, "after {hours} hours");
+            }
+            time::sleep(HOUR).await;
+        }
+        // A calendar that begins with its machine is not noted.
+        let noted = scene.voters.now().clock;
+        right.store.inner.clock_error.set(300_000 - i64::try_from(now()).unwrap());
+        right.store.repair(&REPAIR).await;
+        assert_eq!(scene.voters.now().clock, noted);
+        right.store.inner.clock_error.set(0);
+        time::sleep(3 * HOUR).await;
+        assert_eq!(right.store.repair(&REPAIR).await.expired, 1);
+    });
+    world.unwrap();
+}
