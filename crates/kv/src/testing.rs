@@ -145,9 +145,9 @@ impl<N: Namespace> crate::Link for Counting<N> {
 }
 
 impl<N: Namespace> Namespace for Counting<N> {
-    fn info(&self) -> NamespaceInfo {
-        self.inner.info()
-    }
+    device::delegate_namespace!(this => { Counting { inner, .. } => inner };
+        info, write_uncorrectable, hint_lifetime, writability, used_blocks, attribute, set_attribute);
+    device::namespace_without!(verify);
 
     async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
         self.reads.set(self.reads.get() + 1);
