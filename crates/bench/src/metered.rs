@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use device::{Durability, Error, Lba, Memory, Namespace, NamespaceInfo};
+use device::{Durability, Error, Lba, Memory, Namespace};
 use engine::time::{self, Instant};
 use engine::{Buf, View};
 use kv::Link;

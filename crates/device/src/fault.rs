@@ -16,7 +16,7 @@ use std::time::Duration;
 use engine::{Buf, View, task, time};
 
 use crate::rng::SplitMix;
-use crate::{Durability, Error, Lba, Namespace, NamespaceInfo, Writability};
+use crate::{Durability, Error, Lba, Namespace};
 
 /// How often what goes wrong, in events per million commands.
 #[derive(Clone, Debug, Default)]

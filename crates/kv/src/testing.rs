@@ -5,7 +5,7 @@ use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use device::{Durability, Error, Lba, Memory, Namespace, NamespaceInfo};
+use device::{Durability, Error, Lba, Memory, Namespace};
 use engine::sim::{SimConfig, World};
 use engine::sync::Semaphore;
 use engine::{Buf, View};

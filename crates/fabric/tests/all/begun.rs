@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use device::{AnyNamespace, Durability, Error, Lba, Memory, Namespace, NamespaceInfo};
+use device::{AnyNamespace, Error, Memory, Namespace, NamespaceInfo};
 use engine::net::TcpListener;
 use engine::{Buf, Reactor, ReactorConfig, View, task, time};
 use fabric::target::Target;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cache::flash::{FlashLog, Lookup, Reason, Refused};
 use cache::item::Meta;
-use device::{Durability, Error, Fault, FaultConfig, Lba, Memory, Namespace, NamespaceInfo};
+use device::{Durability, Error, Fault, FaultConfig, Lba, Memory, Namespace};
 use engine::sim::{SimConfig, World};
 use engine::{Buf, View, task};
 
