@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use device::{Durability, Error, Lba, Memory, Namespace, NamespaceInfo};
+use device::{Durability, Error, Lba, Memory, Namespace};
 use engine::time::{self, Instant};
 use engine::{Buf, View};
 use kv::Link;
@@ -50,9 +50,9 @@ impl Metered {
 impl Link for Metered {}
 
 impl Namespace for Metered {
-    fn info(&self) -> NamespaceInfo {
-        self.memory.info()
-    }
+    device::delegate_namespace!(this => { Metered { memory, .. } => memory };
+        info, write_uncorrectable, hint_lifetime, writability, used_blocks, attribute, set_attribute);
+    device::namespace_without!(verify);
 
     async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
         self.there().await;

@@ -118,9 +118,9 @@ fn what_is_installed_is_enough() {
 }
 
 #[test]
-fn the_snippet_of_the_readme_compiles() {
-    let readme = std::fs::read_to_string(Path::new(ROOT).join("../../README.md")).expect("it is there");
-    let (_, rest) = readme.split_once("```c\n").expect("it has a piece of C");
+fn the_snippet_of_the_page_compiles() {
+    let page = std::fs::read_to_string(Path::new(ROOT).join("../../docs/programs.md")).expect("it is there");
+    let (_, rest) = page.split_once("```c\n").expect("it has a piece of C");
     let (snippet, _) = rest.split_once("```").expect("which ends");
     let folder = tempfile::tempdir().expect("a folder");
     let source = folder.path().join("snippet.c");

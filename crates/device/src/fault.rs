@@ -16,7 +16,7 @@ use std::time::Duration;
 use engine::{Buf, View, task, time};
 
 use crate::rng::SplitMix;
-use crate::{Durability, Error, Lba, Namespace, NamespaceInfo, Writability};
+use crate::{Durability, Error, Lba, Namespace};
 
 /// How often what goes wrong, in events per million commands.
 #[derive(Clone, Debug, Default)]
@@ -151,9 +151,8 @@ fn lost() -> Error {
 }
 
 impl<N: Namespace> Namespace for Fault<N> {
-    fn info(&self) -> NamespaceInfo {
-        self.inner.info()
-    }
+    crate::delegate_namespace!(this => { Fault { inner, .. } => inner };
+        info, hint_lifetime, writability, used_blocks, attribute);
 
     async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
         self.observe(self.inner.read(lba, buf), |(_, mut buf), error| {
@@ -200,18 +199,6 @@ impl<N: Namespace> Namespace for Fault<N> {
     async fn write_uncorrectable(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
         let inner = Arc::clone(&self.inner);
         self.change(async move { inner.write_uncorrectable(lba, blocks).await }).await
-    }
-
-    fn writability(&self) -> Writability {
-        self.inner.writability()
-    }
-
-    fn used_blocks(&self) -> u64 {
-        self.inner.used_blocks()
-    }
-
-    fn attribute(&self, key: &'static str) -> Result<Option<Vec<u8>>, Error> {
-        self.inner.attribute(key)
     }
 
     async fn set_attribute(&self, key: &'static str, value: &[u8]) -> Result<(), Error> {

@@ -361,6 +361,8 @@ fn aligned(data: View, granularity: u32) -> View {
 }
 
 impl Namespace for FileNamespace {
+    crate::namespace_without!(verify, used_blocks);
+
     fn info(&self) -> NamespaceInfo {
         NamespaceInfo { blocks: self.blocks.load(Ordering::Acquire), ..self.info.clone() }
     }

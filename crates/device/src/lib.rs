@@ -40,6 +40,6 @@ pub use limits::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, COMPARE_AND_WRITE_BYTES_MAX, TR
 pub use memory::{MEMORY_BYTES_MAX, Memory, MemoryError};
 pub use namespace::{
     ATTRIBUTE_BYTES_MAX, ATTRIBUTE_KEY_BYTES_MAX, ATTRIBUTES_MAX, Durability, Error, Lba, Namespace, NamespaceInfo,
-    VERIFY_BYTES_MAX, Writability,
+    VERIFY_BYTES_MAX, Writability, verify_by_reading,
 };
 pub use range_lock::{Lock, Mode, RangeGuard, RangeLocks};

@@ -217,6 +217,8 @@ impl Memory {
 }
 
 impl Namespace for Memory {
+    crate::namespace_without!(hint_lifetime, writability);
+
     fn info(&self) -> NamespaceInfo {
         self.info.clone()
     }

@@ -159,6 +159,10 @@ impl Error {
 }
 
 /// An array of blocks. Futures are local to their thread; implementations that are `Send + Sync` may be used from many.
+///
+/// No method has a default: what wraps a namespace would lose one without a word. Wrappers hand on by
+/// [`delegate_namespace!`](crate::delegate_namespace), kinds say what they do not have by
+/// [`namespace_without!`](crate::namespace_without).
 #[allow(async_fn_in_trait)] // local futures by design: one reactor per thread
 pub trait Namespace: 'static {
     /// Geometry, limits and identity.
@@ -187,69 +191,56 @@ pub trait Namespace: 'static {
     async fn deallocate(&self, lba: Lba, blocks: u64) -> Result<(), Error>;
 
     /// Checks that every block of the range can be read, and transfers nothing; [`Error::ReadFault`] where one can't.
-    ///
-    /// By default it reads the range in pieces and drops what it has read. It is atomic towards writers piece by piece.
-    async fn verify(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
-        let info = self.info();
-        crate::limits::check_range(&info, lba, blocks)?;
-        let piece_blocks = (VERIFY_BYTES_MAX as u32 / info.block_size).clamp(1, info.transfer_blocks_max);
-        let mut buf = Buf::default();
-        let mut done = 0;
-        while done < blocks {
-            let now = (blocks - done).min(u64::from(piece_blocks));
-            let bytes = now as usize * info.block_size as usize;
-            if buf.len() != bytes {
-                buf = Buf::with_len(bytes);
-            }
-            let result;
-            (result, buf) = self.read(Lba(lba.0 + done), buf).await;
-            result?;
-            done += now;
-        }
-        Ok(())
-    }
+    /// A kind that has no better way reads it ([`verify_by_reading`]).
+    async fn verify(&self, lba: Lba, blocks: u64) -> Result<(), Error>;
 
     /// Makes the range (at most [`NamespaceInfo::transfer_blocks_max`] blocks) unreadable: reads, compares and verifies of
     /// any of it fail with [`Error::ReadFault`] until it is written, zeroed or deallocated (NVMe: Write Uncorrectable).
     /// Stable when acknowledged. [`Error::OutOfSpace`] where no more such ranges can be noted.
-    async fn write_uncorrectable(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
-        let _ = (lba, blocks); // a kind that offers it overrides this
-        Err(Error::Unsupported("Write Uncorrectable"))
-    }
+    async fn write_uncorrectable(&self, lba: Lba, blocks: u64) -> Result<(), Error>;
 
     /// Says how long what is written from now on stays, beside what else is on the medium, so that the medium can keep it apart; it
     /// changes nothing else. False: this one makes nothing of it.
-    async fn hint_lifetime(&self, lifetime: Lifetime) -> bool {
-        let _ = lifetime; // a kind that makes something of it overrides this
-        false
-    }
+    async fn hint_lifetime(&self, lifetime: Lifetime) -> bool;
 
     /// Whether it takes writes; a medium that fails changes it.
-    fn writability(&self) -> Writability {
-        Writability::Writable // a kind that can refuse writes overrides this
-    }
+    fn writability(&self) -> Writability;
 
     /// Blocks that take room on the medium (NVMe: NUSE); all of them, where the medium is not thin.
-    fn used_blocks(&self) -> u64 {
-        self.info().blocks
-    }
+    fn used_blocks(&self) -> u64;
 
     // Attributes: small named records of whoever serves the namespace (its reservations, where it is attached). They belong
     // to the namespace as its blocks do, and go with it. Keys are few and known when the program is built.
 
     /// The value of an attribute; `None` where it was never set, or was removed. It does not wait: attributes are held in
     /// memory while the namespace is open, so that whoever serves it can know them before its first command.
-    fn attribute(&self, key: &'static str) -> Result<Option<Vec<u8>>, Error> {
-        let _ = key; // a kind that keeps attributes overrides this
-        Ok(None)
-    }
+    fn attribute(&self, key: &'static str) -> Result<Option<Vec<u8>>, Error>;
 
     /// Sets an attribute: all of `value` or, where this fails or power is lost before it is acknowledged, the value before
     /// (after [`Error::WriteFault`] either). An empty value removes it. Where [`NamespaceInfo::persists_attributes`] it is
     /// durable on return, otherwise it lives as long as this object. At most [`ATTRIBUTE_BYTES_MAX`] bytes, and
     /// [`ATTRIBUTES_MAX`] attributes; beyond that [`Error::OutOfSpace`], and the old value stays.
-    async fn set_attribute(&self, key: &'static str, value: &[u8]) -> Result<(), Error> {
-        let _ = (key, value); // a kind that keeps attributes overrides this
-        Err(Error::Unsupported("attributes"))
+    async fn set_attribute(&self, key: &'static str, value: &[u8]) -> Result<(), Error>;
+}
+
+/// [`Namespace::verify`] for a kind that has no better way: it reads the range in pieces and drops what it has read. It is atomic
+/// towards writers piece by piece.
+pub async fn verify_by_reading<N: Namespace>(namespace: &N, lba: Lba, blocks: u64) -> Result<(), Error> {
+    let info = namespace.info();
+    crate::limits::check_range(&info, lba, blocks)?;
+    let piece_blocks = (VERIFY_BYTES_MAX as u32 / info.block_size).clamp(1, info.transfer_blocks_max);
+    let mut buf = Buf::default();
+    let mut done = 0;
+    while done < blocks {
+        let now = (blocks - done).min(u64::from(piece_blocks));
+        let bytes = now as usize * info.block_size as usize;
+        if buf.len() != bytes {
+            buf = Buf::with_len(bytes);
+        }
+        let result;
+        (result, buf) = namespace.read(Lba(lba.0 + done), buf).await;
+        result?;
+        done += now;
     }
+    Ok(())
 }

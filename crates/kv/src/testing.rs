@@ -5,7 +5,7 @@ use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use device::{Durability, Error, Lba, Memory, Namespace, NamespaceInfo};
+use device::{Durability, Error, Lba, Memory, Namespace};
 use engine::sim::{SimConfig, World};
 use engine::sync::Semaphore;
 use engine::{Buf, View};
@@ -145,9 +145,9 @@ impl<N: Namespace> crate::Link for Counting<N> {
 }
 
 impl<N: Namespace> Namespace for Counting<N> {
-    fn info(&self) -> NamespaceInfo {
-        self.inner.info()
-    }
+    device::delegate_namespace!(this => { Counting { inner, .. } => inner };
+        info, write_uncorrectable, hint_lifetime, writability, used_blocks, attribute, set_attribute);
+    device::namespace_without!(verify);
 
     async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
         self.reads.set(self.reads.get() + 1);

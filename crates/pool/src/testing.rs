@@ -76,6 +76,8 @@ impl Plain {
 }
 
 impl Namespace for Plain {
+    device::namespace_without!(verify, write_uncorrectable, hint_lifetime, writability, used_blocks, attributes);
+
     fn info(&self) -> NamespaceInfo {
         self.0.info.borrow().clone()
     }

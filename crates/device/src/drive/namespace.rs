@@ -303,6 +303,8 @@ impl DriveNamespace {
 }
 
 impl Namespace for DriveNamespace {
+    crate::namespace_without!(verify, hint_lifetime);
+
     fn info(&self) -> NamespaceInfo {
         let block_size = self.shared.block_size;
         let transfer_blocks_max = TRANSFER_BYTES_MAX as u32 / block_size;

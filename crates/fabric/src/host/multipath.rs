@@ -26,6 +26,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use device::{Durability, Error, Lba, Namespace, NamespaceInfo};
+use engine::file::Lifetime;
 use engine::sync::Notify;
 use engine::task::LocalFuture;
 use engine::time;
@@ -236,6 +237,8 @@ fn check(paths: &[Options]) -> Result<(), MultipathError> {
 }
 
 impl Namespace for Multipath {
+    device::namespace_without!(writability, used_blocks, attributes);
+
     /// What all connected paths can do.
     fn info(&self) -> NamespaceInfo {
         let inner = &self.inner;
@@ -295,5 +298,14 @@ impl Namespace for Multipath {
 
     async fn write_uncorrectable(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
         self.inner.change(Change::WriteUncorrectable { lba, blocks }).await
+    }
+
+    /// Said on every path, as each places its own writes; true where one of them does.
+    async fn hint_lifetime(&self, lifetime: Lifetime) -> bool {
+        let mut placed = false;
+        for path in &self.inner.paths {
+            placed |= path.remote.hint_lifetime(lifetime).await;
+        }
+        placed
     }
 }

@@ -217,6 +217,8 @@ impl RemoteNamespace {
 }
 
 impl Namespace for RemoteNamespace {
+    device::namespace_without!(writability, used_blocks, attributes);
+
     fn info(&self) -> NamespaceInfo {
         self.attached.info.borrow().clone()
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use device::{AnyNamespace, Durability, Error, Lba, Memory, Namespace, NamespaceInfo};
+use device::{AnyNamespace, Error, Memory, Namespace, NamespaceInfo};
 use engine::net::TcpListener;
 use engine::{Buf, Reactor, ReactorConfig, View, task, time};
 use fabric::target::Target;
@@ -31,36 +31,12 @@ struct Gate {
 }
 
 impl Namespace for Slow {
+    device::delegate_namespace!(this => { Slow { memory, .. } => memory };
+        read, write, flush, compare, compare_and_write, write_zeroes, deallocate, verify, write_uncorrectable,
+        hint_lifetime, writability, used_blocks);
+
     fn info(&self) -> NamespaceInfo {
         NamespaceInfo { persists_attributes: true, ..self.memory.info() }
-    }
-
-    async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
-        self.memory.read(lba, buf).await
-    }
-
-    async fn write(&self, lba: Lba, data: View, durability: Durability) -> Result<(), Error> {
-        self.memory.write(lba, data, durability).await
-    }
-
-    async fn flush(&self) -> Result<(), Error> {
-        self.memory.flush().await
-    }
-
-    async fn compare(&self, lba: Lba, expected: View) -> Result<(), Error> {
-        self.memory.compare(lba, expected).await
-    }
-
-    async fn compare_and_write(&self, lba: Lba, expected: View, new: View, how: Durability) -> Result<(), Error> {
-        self.memory.compare_and_write(lba, expected, new, how).await
-    }
-
-    async fn write_zeroes(&self, lba: Lba, blocks: u64, durability: Durability) -> Result<(), Error> {
-        self.memory.write_zeroes(lba, blocks, durability).await
-    }
-
-    async fn deallocate(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
-        self.memory.deallocate(lba, blocks).await
     }
 
     fn attribute(&self, _key: &'static str) -> Result<Option<Vec<u8>>, Error> {

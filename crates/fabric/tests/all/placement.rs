@@ -11,7 +11,7 @@ use engine::file::Lifetime;
 use engine::net::{SendBatch, TcpListener, TcpStream};
 use engine::sim::{SimConfig, World};
 use engine::{Buf, View, task};
-use fabric::host::{Options, RemoteNamespace};
+use fabric::host::{Multipath, MultipathOptions, Options, RemoteNamespace};
 use fabric::target::{Target, listen};
 use nvme::Submission;
 use nvme::opcode::NvmOpcode;
@@ -116,7 +116,7 @@ fn status(placements: &[u16]) -> View {
     page(&bytes)
 }
 
-async fn told(wire: &Wire, namespace: &RemoteNamespace) -> Vec<Option<u16>> {
+async fn told(wire: &Wire, namespace: &impl Namespace) -> Vec<Option<u16>> {
     wire.said.borrow_mut().clear();
     namespace.write(Lba(1), page(b"one"), Durability::Stable).await.expect("written");
     namespace.write(Lba(2), Buf::zeroed(64 * BLOCK).freeze(), Durability::Cached).await.expect("written");
@@ -124,7 +124,7 @@ async fn told(wire: &Wire, namespace: &RemoteNamespace) -> Vec<Option<u16>> {
 }
 
 async fn place(wire: Rc<Wire>, options: Options) {
-    let namespace = RemoteNamespace::connect(options).await.expect("connected");
+    let namespace = RemoteNamespace::connect(options.clone()).await.expect("connected");
     assert!(!namespace.hint_lifetime(Lifetime::Medium).await, "the target knows no such command");
     assert!(told(&wire, &namespace).await.iter().all(Option::is_none));
 
@@ -135,6 +135,11 @@ async fn place(wire: Rc<Wire>, options: Options) {
         let said = told(&wire, &namespace).await;
         assert!(said.len() >= 2 && said.iter().all(|said| *said == Some(expected)), "{lifetime:?}: {said:?}");
     }
+    // Over several paths each is told.
+    let paths = Multipath::connect(MultipathOptions::new(options, &[])).await.expect("connected");
+    assert!(paths.hint_lifetime(Lifetime::Medium).await);
+    assert!(told(&wire, &paths).await.iter().all(|said| *said == Some(9)));
+    drop(paths);
     // Pairs are what others rely on: they say nothing.
     wire.said.borrow_mut().clear();
     let swapped = namespace.compare_and_write(Lba(1), page(b"one"), page(b"two"), Durability::Stable).await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cache::flash::{FlashLog, Lookup, Reason, Refused};
 use cache::item::Meta;
-use device::{Durability, Error, Fault, FaultConfig, Lba, Memory, Namespace, NamespaceInfo};
+use device::{Durability, Error, Fault, FaultConfig, Lba, Memory, Namespace};
 use engine::sim::{SimConfig, World};
 use engine::{Buf, View, task};
 
@@ -47,9 +47,9 @@ impl Liar {
 }
 
 impl Namespace for Liar {
-    fn info(&self) -> NamespaceInfo {
-        self.inner.info()
-    }
+    device::delegate_namespace!(this => { Liar { inner, .. } => inner };
+        info, flush, compare, compare_and_write, write_zeroes, deallocate, verify, write_uncorrectable, hint_lifetime,
+        writability, used_blocks, attribute, set_attribute);
 
     async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
         let blocks = (buf.len() / 4096) as u64;
@@ -72,26 +72,6 @@ impl Namespace for Liar {
         let blocks = (data.len() / 4096) as u64;
         let lba = if happens(self.lies.misdirected_writes) { self.elsewhere(lba, blocks) } else { lba };
         self.inner.write(lba, data, durability).await
-    }
-
-    async fn flush(&self) -> Result<(), Error> {
-        self.inner.flush().await
-    }
-
-    async fn compare(&self, lba: Lba, expected: View) -> Result<(), Error> {
-        self.inner.compare(lba, expected).await
-    }
-
-    async fn compare_and_write(&self, lba: Lba, expected: View, new: View, how: Durability) -> Result<(), Error> {
-        self.inner.compare_and_write(lba, expected, new, how).await
-    }
-
-    async fn write_zeroes(&self, lba: Lba, blocks: u64, durability: Durability) -> Result<(), Error> {
-        self.inner.write_zeroes(lba, blocks, durability).await
-    }
-
-    async fn deallocate(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
-        self.inner.deallocate(lba, blocks).await
     }
 }
 
