@@ -5,7 +5,7 @@ use super::command::{Command, c_string};
 use super::commands::{self, COMMANDS, CommandSpec, served_commands};
 use super::glob;
 use super::reply::{Protocol, Reply};
-use super::request::{integer, syntax_error, unknown_subcommand, wrong_arity};
+use super::request::{check_pattern, integer, syntax_error, unknown_subcommand, wrong_arity};
 use super::session::{Replies, Session};
 use crate::types::VALUE_BYTES_MAX;
 
@@ -174,9 +174,10 @@ fn config(command: &Command) -> Result<Reply, Reply> {
     match &command.arg(1).to_ascii_lowercase()[..] {
         b"get" if command.len() < 3 => Err(wrong_arity("config|get")),
         b"get" => {
-            let asked = |name: &str| {
-                command.args_from(2).any(|pattern| glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes()))
-            };
+            let patterns: Vec<_> = command.args_from(2).map(<[u8]>::to_ascii_lowercase).collect();
+            // Each counts its place too: they are matched at once.
+            check_pattern(&patterns.join(&b' '))?;
+            let asked = |name: &str| patterns.iter().any(|pattern| glob::matches(pattern, name.as_bytes()));
             let found = PARAMETERS.iter().filter(|(name, _)| asked(name));
             Ok(Reply::Map(found.map(|(name, value)| (Reply::bulk(name), Reply::bulk(value))).collect()))
         }
@@ -222,7 +223,9 @@ fn command_list(command: &Command) -> Result<Reply, Reply> {
         5 if command.arg(2).eq_ignore_ascii_case(b"FILTERBY") && command.arg(3).eq_ignore_ascii_case(b"MODULE") => b"",
         _ => return Err(syntax_error()),
     };
-    let found = served_commands().filter(|spec| glob::matches(&pattern.to_ascii_lowercase(), spec.name.as_bytes()));
+    check_pattern(pattern)?;
+    let pattern = pattern.to_ascii_lowercase();
+    let found = served_commands().filter(|spec| glob::matches(&pattern, spec.name.as_bytes()));
     Ok(Reply::Array(found.map(|spec| Reply::bulk(spec.name)).collect()))
 }
 

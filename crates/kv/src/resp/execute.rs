@@ -16,7 +16,8 @@ pub use pool::together;
 
 use super::backend::{Backend, Entry, Failure, Look, ScanKey, ScanPage, TAG_STRING};
 use super::command::Command;
-use super::glob;
+use super::glob::Pace;
+use super::hashes;
 use super::info::{asks_for, info};
 use super::keys::{self, Lifetime, Moment, type_name};
 use super::memory::{Budget, Cost, Excess, Hold, LISTED_COST, One, Several};
@@ -126,7 +127,11 @@ impl<B: Backend> Executor<B> {
         self.count_reads(usize::from(entry.is_some()), usize::from(entry.is_none()));
         let reply = match what {
             Read::String(read) => read.reply(entry.as_ref()),
-            Read::Hash(read) => read.reply(entry.as_ref(), command, &Moment::now()),
+            Read::Hash(read) => {
+                let reply = read.reply(entry.as_ref(), command, &Moment::now());
+                drop(entry);
+                hashes::only_matching(read, reply, command).await?
+            }
             Read::Key(_) => unreachable!("invariant: answered above"),
         };
         Ok((reply, room.take()))
@@ -276,9 +281,12 @@ impl<B: Backend> Executor<B> {
         let (mut found, mut cursor, mut bytes) = (BTreeSet::new(), 0, 0);
         loop {
             let ScanPage { keys, next } = self.backend.scan(cursor, SCAN_COUNT_MAX).await?;
-            for ScanKey { key, .. } in keys.into_iter().filter(|found| glob::matches(pattern, &found.key)) {
-                bytes += key.len();
-                found.insert(key);
+            let mut pace = Pace::new();
+            for ScanKey { key, .. } in keys {
+                if pace.matches(pattern, &key).await.ok_or_else(too_slow)? {
+                    bytes += key.len();
+                    found.insert(key);
+                }
             }
             if found.len() > KEYS_MAX || bytes > REPLY_BYTES_MAX {
                 return Err(Failure::new("ERR", format!("more than {KEYS_MAX} keys match: use SCAN")));
@@ -295,13 +303,24 @@ impl<B: Backend> Executor<B> {
         let page = self.backend.scan(cursor, options.count).await?;
         let pattern = options.pattern.map(|index| command.arg(index));
         let type_wanted = options.type_name.map(|index| command.arg(index));
-        let wanted = |found: &ScanKey| {
-            type_wanted.is_none_or(|name| name.eq_ignore_ascii_case(type_name(found.tag).as_bytes()))
-                && pattern.is_none_or(|pattern| glob::matches(pattern, &found.key))
-        };
-        let found = page.keys.into_iter().filter(wanted).map(|found| Reply::Bulk(found.key)).collect();
+        let is_wanted = |tag| type_wanted.is_none_or(|name| name.eq_ignore_ascii_case(type_name(tag).as_bytes()));
+        let (mut found, mut pace) = (Vec::new(), Pace::new());
+        for ScanKey { key, tag } in page.keys.into_iter().filter(|found| is_wanted(found.tag)) {
+            let matches = match pattern {
+                Some(pattern) => pace.matches(pattern, &key).await.ok_or_else(too_slow)?,
+                None => true,
+            };
+            if matches {
+                found.push(Reply::Bulk(key));
+            }
+        }
         Ok((Reply::Array(vec![Reply::bulk(page.next.to_string()), Reply::Array(found)]), hold))
     }
+}
+
+/// What a command is told whose pattern takes longer than any operation may.
+pub(super) fn too_slow() -> Failure {
+    Failure::new("ERR", format!("matching the pattern took longer than {ROOM_TIME_MAX:?}: use a simpler one"))
 }
 
 /// What a command is told that has waited too long for room.

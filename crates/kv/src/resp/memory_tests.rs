@@ -178,3 +178,29 @@ fn of_a_peer_that_gave_no_password_few_commands_are_answered() {
     session.receive(&mut &long.as_bytes()[..long.len() - 2]);
     assert!(session.command_bytes() <= UNTRUSTED_COMMAND_BYTES_MAX + 100, "{}", session.command_bytes());
 }
+
+/// One `SCAN` with 64 Mi of `*`, or one `HSCAN` of a long field, stopped its thread for minutes.
+#[test]
+fn a_pattern_stops_no_thread() {
+    run(7, async {
+        let (executor, gone) = (executor(), Cell::new(false));
+        let mut peer = Peer::new(&executor, &gone);
+        let stars = "*".repeat(17 << 10);
+        let lines = ["SCAN 0 MATCH", "HSCAN none 0 MATCH", "KEYS", "CONFIG GET", "COMMAND LIST FILTERBY PATTERN"];
+        peer.says("HSET none a 1\r\n");
+        peer.reads();
+        for line in lines {
+            peer.says(&format!("{line} {stars}\r\n"));
+            assert_eq!(peer.reads().1, "-ERR pattern is too long: at most 16384 bytes are taken\r\n", "{line}");
+        }
+        peer.says(&format!("HSET h {} 1 {}b 2\r\n", "a".repeat(20_000), "a".repeat(20_000)));
+        peer.reads();
+        peer.says(&format!("HSCAN h 0 MATCH *{}b\r\n", "a".repeat(100)));
+        assert_eq!(peer.jobs.len(), 1, "2 million steps were made at once");
+        while !peer.jobs.is_empty() {
+            peer.carry_on();
+        }
+        let (bytes, end) = peer.reads();
+        assert!(end.ends_with("ab\r\n$1\r\n2\r\n") && bytes < 20_100, "{bytes}: {end}");
+    });
+}

@@ -19,7 +19,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use engine::net::{DetachedStream, SendBatch, TcpListener, TcpStream};
-use engine::sync::{MailReceiver, MailSender, Notify, Permit, Semaphore};
+use engine::sync::{MailReceiver, MailSender, Notify, Permit, Semaphore, TrySendError};
 use engine::task::{LocalFuture, Task};
 use engine::{Buf, time};
 use fabric::tls::{CertificateContext, ClientStream, HANDSHAKE_TIME_MAX};
@@ -108,14 +108,8 @@ impl<B: Backend> Gateway<B> {
                     continue;
                 }
             };
-            turn = (turn + 1) % (others.len() + 1);
-            match others.get(turn.wrapping_sub(1)) {
-                None => self.adopt(stream),
-                Some(other) => {
-                    if other.send(stream.detach()).await.is_err() {
-                        tracing::warn!("a gateway thread has ended: the connection is closed");
-                    }
-                }
+            if let Some(stream) = hand_on(stream, others, &mut turn) {
+                self.adopt(stream);
             }
         }
     }
@@ -192,6 +186,23 @@ impl Drop for Open {
         self.shared.stats.connections.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
         self.ended.notify_all();
     }
+}
+
+/// Hands a connection on to the thread whose turn it is; back if that is this one's. A thread that does not take what it has is
+/// passed over: it is busy, and the others are not to wait for it.
+fn hand_on(stream: TcpStream, others: &[MailSender<DetachedStream>], turn: &mut usize) -> Option<TcpStream> {
+    *turn = (*turn + 1) % (others.len() + 1);
+    if *turn == 0 {
+        return Some(stream);
+    }
+    let mut stream = stream.detach();
+    for other in others.iter().cycle().skip(*turn - 1).take(others.len()) {
+        stream = match other.try_send(stream) {
+            Ok(()) => return None,
+            Err(TrySendError::Full(back) | TrySendError::Closed(back)) => back,
+        };
+    }
+    Some(stream.attach())
 }
 
 async fn refuse(stream: TcpStream, _place: Permit) {

@@ -246,3 +246,26 @@ fn a_bad_connection_touches_no_other() {
         assert_eq!(receive(&good, 12).await, b"+OK\r\n$1\r\nv\r\n");
     });
 }
+
+/// A thread that takes nothing had everybody wait who connects.
+#[test]
+fn a_thread_that_is_busy_keeps_nobody_from_being_accepted() {
+    simulated(async {
+        let shared = Arc::new(Shared::default());
+        let gateway = Rc::new(Gateway::<MemoryBackend>::new(Rc::default(), shared, 100));
+        let listener = TcpListener::bind("127.0.0.1:0".parse().expect("an address")).expect("a free port");
+        let address = listener.local_addr();
+        let (busy, _never_read) = engine::sync::mailbox(3);
+        let accepting = gateway.clone();
+        task::spawn(async move { accepting.accept(&listener, &[busy]).await }).detach();
+        let mut answered = 0;
+        let mut open = Vec::new();
+        for _ in 0..20 {
+            let stream = TcpStream::connect(address).await.expect("connected");
+            send(&stream, b"PING\r\n").await;
+            answered += usize::from(time::timeout(Duration::from_secs(1), receive(&stream, 7)).await.is_ok());
+            open.push(stream);
+        }
+        assert_eq!(answered, 17, "all but those that the busy thread has");
+    });
+}
