@@ -254,7 +254,8 @@ impl<B: Backend> Connection<B> {
         let gone = Rc::new(Cell::new(false));
         let order = Order::default();
         let start = |job| run(self.executor.clone(), gone.clone(), order.turn(), job);
-        if let Err(error) = self.drive(&mut session, &mut jobs, start).await {
+        let mut room = Hold::default();
+        if let Err(error) = self.drive(&mut session, &mut jobs, &mut room, start).await {
             tracing::debug!(%peer, %error, "connection ended");
         }
         if let Some(error) = session.protocol_error() {
@@ -263,7 +264,13 @@ impl<B: Backend> Connection<B> {
         self.open.borrow_mut().remove(&session.id());
         self.stream.shutdown();
         gone.set(true);
-        while poll_fn(|context| jobs.poll_next(context)).await.is_some() {}
+        // Commands outlive their connection, and so does their room: whoever ends connections and begins others would else have
+        // any number of them under way.
+        session.forget_waiting();
+        room.shrink_to(room_of(session.command_bytes()));
+        while let Some((job, ..)) = poll_fn(|context| jobs.poll_next(context)).await {
+            done(&mut session, &mut room, job, Reply::Null, Hold::default());
+        }
     }
 
     /// Serves until the connection is finished or broken.
@@ -271,6 +278,7 @@ impl<B: Backend> Connection<B> {
         &self,
         session: &mut Session,
         jobs: &mut Jobs<F>,
+        room: &mut Hold,
         start: impl Fn(Job) -> F,
     ) -> io::Result<()> {
         let mut receiving = pin!(None);
@@ -278,7 +286,7 @@ impl<B: Backend> Connection<B> {
         let mut growing = pin!(None);
         let mut stop = pin!(Some(self.stop.notified()));
         let mut batch = Some(SendBatch::new());
-        let (mut input, mut room, mut patience) = (Input::default(), Hold::default(), Patience::default());
+        let (mut input, mut patience) = (Input::default(), Patience::default());
         loop {
             // Looked at before every wait: a stop between two events would else be missed.
             self.heed_others(session)?;
@@ -292,7 +300,7 @@ impl<B: Backend> Connection<B> {
                 sending.set(Some(self.stream.send(ready)));
             }
             if receiving.is_none() && growing.is_none() && input.is_empty() && session.accepts() {
-                growing.set(self.fit(session.command_bytes(), &mut room));
+                growing.set(self.fit(session.command_bytes(), room));
                 if growing.is_none() {
                     patience.receives(session.is_amid_command() && room.bytes() > 0);
                     receiving.set(Some(self.stream.recv(input.buffer(session.expected_bytes()))));
@@ -329,7 +337,7 @@ impl<B: Backend> Connection<B> {
                     (batch, patience.sends) = (result.map(|()| Some(sent))?, None);
                     session.output().sent();
                 }
-                Event::Done(job, reply, hold) => done(session, &mut room, job, reply, hold),
+                Event::Done(job, reply, hold) => done(session, room, job, reply, hold),
                 Event::Room(Some(more)) => room.push(more),
                 Event::Room(None) => session.refuse_command(),
                 Event::Time(limit) => self.look(&patience, limit)?,

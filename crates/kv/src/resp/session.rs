@@ -225,6 +225,19 @@ impl Session {
         None
     }
 
+    /// Gives up what has not begun, and the command that has come in part: the peer is gone.
+    pub fn forget_waiting(&mut self) {
+        self.decoder = Decoder::default();
+        let is_waiting = |entry: &Entry| matches!(entry.progress, Progress::Waiting(_));
+        let begun = self.entries.iter().position(is_waiting).unwrap_or(self.entries.len());
+        for entry in self.entries.drain(begun..) {
+            if let Progress::Waiting(job) = entry.progress {
+                self.held_bytes -= job.command.bytes_held();
+            }
+        }
+        self.closing = true;
+    }
+
     /// Hands back a job with its reply and the room that it holds.
     pub fn complete(&mut self, job: Job, reply: Reply, hold: Hold) {
         let index = usize::try_from(job.sequence - self.first).expect("invariant: at most PENDING_MAX entries");

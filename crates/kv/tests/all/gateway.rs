@@ -27,7 +27,7 @@ fn start_with(
     (gateway, address, shared)
 }
 
-async fn send(stream: &TcpStream, bytes: &[u8]) {
+pub(crate) async fn send(stream: &TcpStream, bytes: &[u8]) {
     for part in bytes.chunks(1 << 20) {
         let mut batch = SendBatch::new();
         batch.view(Buf::copy_from(part).freeze());
@@ -36,7 +36,7 @@ async fn send(stream: &TcpStream, bytes: &[u8]) {
 }
 
 /// Receives `length` bytes, or what comes before the end.
-async fn receive(stream: &TcpStream, length: usize) -> Vec<u8> {
+pub(crate) async fn receive(stream: &TcpStream, length: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     while bytes.len() < length {
         let (result, buf) = stream.recv(Buf::with_capacity((length - bytes.len()).min(1 << 20))).await;
@@ -81,7 +81,7 @@ fn conversation_in_the_simulated_world() {
 }
 
 /// Time passes at once where nothing happens.
-fn simulated(main: impl Future<Output = ()> + 'static) {
+pub(crate) fn simulated(main: impl Future<Output = ()> + 'static) {
     let config =
         engine::sim::SimConfig { virtual_time_max: Duration::from_secs(3600), ..engine::sim::SimConfig::default() };
     let world = engine::sim::World::new(7, config);
