@@ -16,6 +16,7 @@ pub use pool::together;
 
 use super::backend::{Backend, Entry, Failure, Look, ScanKey, ScanPage, TAG_STRING};
 use super::command::Command;
+use super::connection;
 use super::glob::Pace;
 use super::hashes;
 use super::info::{asks_for, info};
@@ -27,6 +28,7 @@ use super::stats::{GatewayStats, Shared};
 use super::strings::{self, string};
 use super::turn::Turn;
 use super::{FAN_OUT_MAX, KEYS_MAX, REPLY_BYTES_MAX, ROOM_TIME_MAX, SCAN_COUNT_MAX};
+use crate::store::Reserve;
 use crate::types::KEY_BYTES_MAX;
 
 /// Of more keys than these an estimate has to do. Guessed: counting them is a matter of a second.
@@ -88,6 +90,7 @@ impl<B: Backend> Executor<B> {
                 Ok(short(Reply::Text(info(backend, shared, keys, command))))
             }
             Request::Time => Ok(short(time())),
+            Request::Answer(name) => self.answer(name, command, turn).await,
             Request::Wait => Ok(short(Reply::Integer(backend.further_copies() as i64))),
         };
         let (reply, mut hold) = executed.unwrap_or_else(|failure| short(Reply::Error(failure.to_string())));
@@ -120,11 +123,17 @@ impl<B: Backend> Executor<B> {
                 return Ok(short(read.reply(found.as_ref(), command, &Moment::now())));
             }
             Read::String(_) => Cost::Value,
-            Read::Hash(_) => Cost::Hash,
+            // A field that is not there has a reply too.
+            Read::Hash(hashes::Read::GetMany) => Cost::Hash(command.len() * LISTED_COST),
+            Read::Hash(_) => Cost::Hash(0),
         };
         let room = One::new(&self.budget, turn, cost);
         let entry = self.backend.entry(key, Some(room.clone())).await.map_err(|failure| why(&room, failure))?;
         self.count_reads(usize::from(entry.is_some()), usize::from(entry.is_none()));
+        // Where there is no value nobody has asked for room.
+        if let (None, Some(wait)) = (&entry, room.reserve(0)) {
+            engine::time::timeout(ROOM_TIME_MAX, wait).await.map_err(|_elapsed| no_room())?;
+        }
         let reply = match what {
             Read::String(read) => read.reply(entry.as_ref()),
             Read::Hash(read) => {
@@ -155,6 +164,17 @@ impl<B: Backend> Executor<B> {
         let room = One::new(&self.budget, turn, cost);
         let reply = self.backend.update(command.arg(1), Some(room.clone()), decide).await;
         Ok((reply.map_err(|failure| why(&room, failure))?, room.take()))
+    }
+
+    /// What a connection could answer itself, but for the room that takes.
+    async fn answer(&self, name: &str, command: &Command, turn: &Turn) -> Executed {
+        let bytes = match connection::answer_bytes(name, &self.shared, command) {
+            Ok(bytes) => bytes,
+            Err(error) => return Ok(short(error)),
+        };
+        let hold = self.room(bytes, turn).await?;
+        let reply = connection::answer(name, &self.shared, command);
+        Ok((reply.unwrap_or_else(|error| error), hold))
     }
 
     async fn put(
@@ -305,7 +325,7 @@ impl<B: Backend> Executor<B> {
         let type_wanted = options.type_name.map(|index| command.arg(index));
         let is_wanted = |tag| type_wanted.is_none_or(|name| name.eq_ignore_ascii_case(type_name(tag).as_bytes()));
         let (mut found, mut pace) = (Vec::new(), Pace::new());
-        for ScanKey { key, tag } in page.keys.into_iter().filter(|found| is_wanted(found.tag)) {
+        for ScanKey { key, .. } in page.keys.into_iter().filter(|found| is_wanted(found.tag)) {
             let matches = match pattern {
                 Some(pattern) => pace.matches(pattern, &key).await.ok_or_else(too_slow)?,
                 None => true,

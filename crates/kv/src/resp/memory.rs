@@ -146,8 +146,8 @@ impl Hold {
 pub(super) enum Cost {
     /// It is passed on.
     Value,
-    /// It is taken apart: a hash that is read.
-    Hash,
+    /// It is taken apart: a hash that is read. Its reply has so much beside what the hash has.
+    Hash(usize),
     /// Another is made of it, longer by so much at most.
     Grown(usize),
     /// The same of a hash.
@@ -166,7 +166,7 @@ impl Cost {
         match self {
             Cost::Value => length,
             // The value, the same in one piece, the replies.
-            Cost::Hash => 3 * length + fields(length),
+            Cost::Hash(more) => 3 * length + fields(length) + more,
             Cost::Grown(by) => length + grown(by),
             // The value, the same in one piece; the other, and its encoding.
             Cost::GrownHash(by) => 2 * length + 2 * grown(by) + fields(grown(by)),
@@ -368,7 +368,8 @@ mod tests {
     #[test]
     fn the_dearest_command_fits() {
         let longest = VALUE_BYTES_MAX;
-        for cost in [Cost::Value, Cost::Hash, Cost::Grown(longest), Cost::GrownHash(longest)] {
+        for cost in [Cost::Value, Cost::Hash(FIELDS_MAX * LISTED_COST), Cost::Grown(longest), Cost::GrownHash(longest)]
+        {
             assert!(cost.of(longest) <= LONG_BYTES_MAX, "{cost:?} takes {}", cost.of(longest));
         }
     }

@@ -204,3 +204,56 @@ fn a_pattern_stops_no_thread() {
         assert!(end.ends_with("ab\r\n$1\r\n2\r\n") && bytes < 20_100, "{bytes}: {end}");
     });
 }
+
+/// A million fields that are not there, a million names of a command, an argument of 64 MiB that is sent back: what a peer does not
+/// read was held, and nobody counted it.
+#[test]
+fn long_replies_of_short_things_have_room_too() {
+    run(7, async {
+        let (executor, gone) = (executor(), Cell::new(false));
+        let all = executor.budget.free();
+        let mut setup = Peer::new(&executor, &gone);
+        setup.says("HSET h a 1\r\n");
+        setup.reads();
+        let fields = |key: &str| format!("HMGET {key}{}\r\n", " x".repeat(30_000));
+        let many = format!("COMMAND INFO{}\r\n", " get".repeat(4_000));
+        let (echo, list) = (format!("ECHO {}\r\n", "x".repeat(60_000)), "CLIENT LIST\r\n".to_string());
+        for line in [fields("h"), fields("none"), many, echo, list] {
+            let mut peer = Peer::new(&executor, &gone);
+            peer.says(&line);
+            let held = peer.session.output().len();
+            assert!(held > 0 && executor.budget.free() + held <= all + 32, "{held} bytes wait, {}", &line[..12]);
+            // Nor is there a reply before there is room.
+            let _rest = [drain(&executor, SHORT_VALUE_BYTES_MAX + 1), drain(&executor, 1 << 10)];
+            let mut other = Peer::new(&executor, &gone);
+            other.says(&line);
+            assert_eq!(other.session.output().len(), 0, "{}", &line[..12]);
+        }
+        assert_eq!(executor.budget.free(), all, "room was lost");
+        let mut peer = Peer::new(&executor, &gone);
+        peer.says(&format!("COMMAND DOCS{}\r\n", " get".repeat(5_000)));
+        assert_eq!(peer.reads().1, "-ERR more than 4096 arguments make too long a reply\r\n");
+        peer.says(&format!("HELLO 3 {}\r\n", "x".repeat(60_000)));
+        assert!(peer.reads().0 < 2000);
+    });
+}
+
+/// Takes all room, in pieces of so many bytes.
+fn drain(executor: &Executor<MemoryBackend>, bytes: usize) -> Vec<engine::sync::Permit> {
+    std::iter::from_fn(|| executor.budget.try_take(bytes)).collect()
+}
+
+/// A million replies without a byte behind a slow command: they count too.
+#[test]
+fn replies_without_bytes_count_where_they_wait() {
+    let nulls = Reply::Array(vec![Reply::Null; 1000]);
+    assert!(nulls.memory_bytes() >= 1000 * size_of::<Reply>());
+    let (executor, gone) = (executor(), Cell::new(false));
+    let mut peer = Peer::new(&executor, &gone);
+    peer.session.receive(&mut &b"GET slow\r\n".to_vec()[..]);
+    let _slow = peer.session.next_job().expect("a job");
+    let line = b"COMMAND GETKEYS mget a b c d e f g h\r\n".repeat(PENDING_MAX);
+    let mut rest = &line[..];
+    peer.session.receive(&mut rest);
+    assert!(rest.len() > line.len() / 3, "{} of {} are left", rest.len(), line.len());
+}

@@ -70,6 +70,8 @@ pub enum Request {
     Time,
     /// `WAIT replicas timeout`
     Wait,
+    /// A command of this name that needs no store, and whose reply may be long.
+    Answer(&'static str),
 }
 
 /// The options of `SCAN` and `HSCAN`.
@@ -109,7 +111,7 @@ impl Request {
             // After all writes before it.
             Request::Wait => Access::ReadAny,
             Request::MSet | Request::Delete => Access::WriteAny,
-            Request::Info | Request::Time => Access::None,
+            Request::Info | Request::Time | Request::Answer(_) => Access::None,
         }
     }
 

@@ -7,8 +7,7 @@
 //! - One receive and one send are outstanding at most; nothing is received while the session accepts nothing, so that a peer
 //!   that is too fast is slowed by its own socket.
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
@@ -50,11 +49,9 @@ pub struct Gateway<B> {
     /// Peers over the limit that are being told so.
     refusals: Semaphore,
     stopping: Rc<Cell<bool>>,
-    /// Wakes every connection to look at `stopping` and `open`.
+    /// Wakes every connection to look at `stopping`, and whether others want it to end.
     stop: Notify,
-    /// Connections by their number; true: it is to end.
-    open: Rc<RefCell<BTreeMap<u64, bool>>>,
-    /// Notes which connections are to end.
+    /// Wakes them when others do.
     _kills: Task<()>,
     /// Certificate and key, if connections are TLS ones.
     tls: Option<CertificateContext>,
@@ -74,8 +71,8 @@ impl Store {
 impl<B: Backend> Gateway<B> {
     /// A gateway in front of `backend`, for the current thread. `shared` is common to all threads of a gateway.
     pub fn new(backend: Rc<B>, shared: Arc<Shared>, connections_max: usize) -> Gateway<B> {
-        let (stop, open) = (Notify::new(), Rc::new(RefCell::new(BTreeMap::new())));
-        let kills = note_kills(shared.add_thread(), open.clone(), stop.clone());
+        let stop = Notify::new();
+        let kills = pass_kills_on(shared.add_thread(), stop.clone());
         Gateway {
             executor: Rc::new(Executor { backend, shared, budget: Budget::default() }),
             connections_max,
@@ -83,7 +80,6 @@ impl<B: Backend> Gateway<B> {
             refusals: Semaphore::new(REFUSALS_MAX),
             stopping: Rc::default(),
             stop,
-            open,
             _kills: engine::task::spawn(kills),
             tls: None,
             ended: Notify::new(),
@@ -135,14 +131,14 @@ impl<B: Backend> Gateway<B> {
         }
         let guard = Open::new(&self.connections, &self.executor.shared, &self.ended);
         let executor = self.executor.clone();
-        let (stopping, stop, open) = (self.stopping.clone(), self.stop.clone(), self.open.clone());
+        let (stopping, stop) = (self.stopping.clone(), self.stop.clone());
         let (tls, serve) = (self.tls.clone(), self.serve);
         let connection = async move {
             let _guard = guard;
             let (peer, local) = (stream.peer_addr(), stream.local_addr());
             match ClientStream::accept(stream, tls.as_ref()).await {
                 Ok(stream) => {
-                    serve(Connection { executor, stream, peer, local, stopping, stop, open }).await;
+                    serve(Connection { executor, stream, peer, local, stopping, stop }).await;
                 }
                 Err(error) => tracing::warn!(%peer, %error, "no TLS connection"),
             }
@@ -212,14 +208,10 @@ async fn refuse(stream: TcpStream, _place: Permit) {
     let _ = time::timeout(ACCEPT_PAUSE, stream.send(batch)).await;
 }
 
-/// Notes the connections that [`Shared::kill`] names.
-async fn note_kills(mail: MailReceiver<u64>, open: Rc<RefCell<BTreeMap<u64, bool>>>, stop: Notify) {
-    while let Some(id) = mail.recv().await {
-        // Every thread is told; one of them has it, unless it has ended.
-        if let Some(ends) = open.borrow_mut().get_mut(&id) {
-            *ends = true;
-            stop.notify_all();
-        }
+/// Has every connection look whether it is to end when [`Shared::kill`] has named some.
+async fn pass_kills_on(mail: MailReceiver<()>, stop: Notify) {
+    while mail.recv().await.is_some() {
+        stop.notify_all();
     }
 }
 
@@ -230,7 +222,6 @@ struct Connection<B> {
     local: SocketAddr,
     stopping: Rc<Cell<bool>>,
     stop: Notify,
-    open: Rc<RefCell<BTreeMap<u64, bool>>>,
 }
 
 /// What a connection waits for.
@@ -249,7 +240,6 @@ impl<B: Backend> Connection<B> {
     async fn serve(self) {
         let (peer, local) = (self.peer, self.local);
         let mut session = Session::new(self.executor.shared.clone(), peer.to_string(), local.to_string());
-        self.open.borrow_mut().insert(session.id(), false);
         let mut jobs = Jobs { sets: Vec::new(), slots: 0 };
         let gone = Rc::new(Cell::new(false));
         let order = Order::default();
@@ -261,7 +251,6 @@ impl<B: Backend> Connection<B> {
         if let Some(error) = session.protocol_error() {
             tracing::warn!(%peer, %error, "connection closed");
         }
-        self.open.borrow_mut().remove(&session.id());
         self.stream.shutdown();
         gone.set(true);
         // Commands outlive their connection, and so does their room: whoever ends connections and begins others would else have
@@ -281,9 +270,7 @@ impl<B: Backend> Connection<B> {
         room: &mut Hold,
         start: impl Fn(Job) -> F,
     ) -> io::Result<()> {
-        let mut receiving = pin!(None);
-        let mut sending = pin!(None);
-        let mut growing = pin!(None);
+        let (mut receiving, mut sending, mut growing) = (pin!(None), pin!(None), pin!(None));
         let mut stop = pin!(Some(self.stop.notified()));
         let mut batch = Some(SendBatch::new());
         let (mut input, mut patience) = (Input::default(), Patience::default());
@@ -351,9 +338,9 @@ impl<B: Backend> Connection<B> {
         if self.stopping.get() {
             session.close();
         }
-        match self.open.borrow().get(&session.id()) {
-            Some(true) => Err(io::Error::new(io::ErrorKind::ConnectionAborted, "ended by another client")),
-            _ => Ok(()),
+        match session.is_killed() {
+            true => Err(io::Error::new(io::ErrorKind::ConnectionAborted, "ended by another client")),
+            false => Ok(()),
         }
     }
 
