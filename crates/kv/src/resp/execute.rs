@@ -259,12 +259,12 @@ impl<B: Backend> Executor<B> {
     }
 
     async fn delete(&self, command: &Command, turn: &Rc<Turn>) -> Result<Reply, Failure> {
-        let _room = self.room(command.len() * LISTED_COST, turn).await?;
-        // A key that is given twice is removed once.
-        let keys: BTreeSet<&[u8]> = command.args_from(1).collect();
-        let keys: Vec<&[u8]> = keys.into_iter().collect();
         let mut removed = 0;
-        for part in keys.chunks(FAN_OUT_MAX) {
+        for first in (1..command.len()).step_by(FAN_OUT_MAX) {
+            // Each waits for room, so none is held for all. A key that is given twice is removed once: the second finds none, and
+            // of those at once one is enough.
+            let end = (first + FAN_OUT_MAX).min(command.len());
+            let part: BTreeSet<&[u8]> = (first..end).map(|index| command.arg(index)).collect();
             let deletes = part.iter().map(|key| async move {
                 // Conditional, so that of several at once one counts it.
                 let decide = |entry: Option<&Entry>| keys::Update::Delete.change(entry, &Moment::now());

@@ -61,14 +61,19 @@ impl Budget {
         part.try_acquire(bytes)
     }
 
-    /// The same where `turn` has come, or there is enough left for whoever's has.
+    /// The same where `turn` has come, or there is enough left for whoever's has; it is all that the job takes.
     fn try_take_at(&self, bytes: usize, turn: &Turn) -> Option<Permit> {
+        self.try_take_part_at(bytes, turn).inspect(|_| turn.settle())
+    }
+
+    /// The same where the job may take more: those behind it still leave it room.
+    fn try_take_part_at(&self, bytes: usize, turn: &Turn) -> Option<Permit> {
         let (part, _) = self.part(bytes);
         let dearest = if bytes <= SHORT_VALUE_BYTES_MAX { SHORT_VALUE_BYTES_MAX } else { DEAREST };
         if part.available() < bytes.saturating_add(dearest) && !turn.has_come() {
             return None;
         }
-        self.try_take(bytes).inspect(|_| turn.settle())
+        self.try_take(bytes)
     }
 
     /// Room for `bytes` of values, at its turn.
@@ -290,6 +295,7 @@ impl Several {
 
     /// What is held, for the reply.
     pub(super) fn take(&self) -> Hold {
+        self.turn.settle();
         Hold { first: None, more: std::mem::take(&mut *self.held.borrow_mut()) }
     }
 
@@ -299,7 +305,7 @@ impl Several {
             return Err(Excess::Reply);
         }
         if self.left.get() < by {
-            let permit = self.budget.try_take_at(by.max(STEP_BYTES), &self.turn).ok_or(Excess::Room)?;
+            let permit = self.budget.try_take_part_at(by.max(STEP_BYTES), &self.turn).ok_or(Excess::Room)?;
             self.left.set(self.left.get() + permit.count());
             self.held.borrow_mut().push(permit);
         }

@@ -257,3 +257,48 @@ fn replies_without_bytes_count_where_they_wait() {
     peer.session.receive(&mut rest);
     assert!(rest.len() > line.len() / 3, "{} of {} are left", rest.len(), line.len());
 }
+
+/// An `MGET` that had taken a little let the commands behind it take all, and then waited for what they held.
+#[test]
+fn commands_behind_one_of_several_values_leave_it_room() {
+    let (executor, gone) = (with_value(32 * MIB), Cell::new(false));
+    let mut peer = Peer::new(&executor, &gone);
+    let turn = peer.order.turn();
+    let several = super::memory::Several::new(&executor.budget, &turn);
+    several.grow(1).expect("there is room");
+    peer.says(&"GET k\r\n".repeat(32));
+    assert!(executor.budget.try_take(REPLY_BYTES_MAX).is_some(), "those behind it have all");
+    drop((several.take(), turn));
+    peer.carry_on();
+    assert!(peer.reads().0 > 32 * 32 * MIB);
+}
+
+/// Eight deletions of a million names held all room, and waited for some.
+#[test]
+fn a_deletion_holds_no_room_while_it_waits_for_some() {
+    let (executor, gone) = (with_value(8 * MIB), Cell::new(false));
+    let all = executor.budget.free();
+    let rest = drain(&executor, 3 * MIB);
+    let mut peer = Peer::new(&executor, &gone);
+    let before = executor.budget.free();
+    peer.says(&format!("DEL k{}\r\n", " x".repeat(30_000)));
+    assert_eq!((peer.jobs.len(), executor.budget.free()), (1, before));
+    drop(rest);
+    peer.carry_on();
+    assert_eq!((peer.reads().1, executor.budget.free()), (":1\r\n".to_string(), all));
+}
+
+/// A range held its bytes, and kept the two extents that it began and ended in.
+#[test]
+fn a_range_keeps_no_more_than_it_is_taken_to_hold() {
+    let extents = [0, 1].map(|_| engine::View::from(engine::Buf::zeroed(128 << 10)));
+    let entry = Entry { value: Value::new(extents.to_vec()), ..Entry::default() };
+    let whole = |segment: &engine::View| extents.iter().any(|extent| extent.as_ptr_range().contains(&segment.as_ptr()));
+    let kept = |start, end| match (strings::Read::GetRange { start, end }).reply(Some(&entry)) {
+        Reply::Value(value) => (value.len(), value.segments().iter().filter(|segment| whole(segment)).count()),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(kept(96 << 10, (192 << 10) - 1), (96 << 10, 0));
+    assert_eq!(kept(0, (192 << 10) - 1), (192 << 10, 1));
+    assert_eq!(kept(0, -1), (256 << 10, 2));
+}

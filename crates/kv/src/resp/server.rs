@@ -317,7 +317,7 @@ impl<B: Backend> Connection<B> {
             });
             match event.await {
                 Event::Received(result, buf) => {
-                    patience.received(*result.as_ref().unwrap_or(&0));
+                    patience.received(*result.as_ref().unwrap_or(&0), room.bytes());
                     self.received(session, &mut input, result?, buf);
                 }
                 Event::Sent(result, sent) => {
