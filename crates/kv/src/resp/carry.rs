@@ -30,8 +30,8 @@ pub(super) enum Limit {
 
 /// Bytes of a long command that are progress, at least. Chosen: 13 kB/s where others wait, which any link that is in use has.
 const PROGRESS_BYTES: usize = 64 << 10;
-/// Which part of the room that is held has to come for progress. Chosen: of the longest value less than 1 MB/s where others wait, and
-/// it is there within two minutes; an announced length alone would keep the room of many commands.
+/// Which part of the room that is held has to come for progress. Chosen: of the longest value less than 1 MB/s where others wait,
+/// and it is there within two minutes; an announced length alone would keep the room of many commands.
 const PROGRESS_SHARE: usize = 16;
 
 /// For how long the peer has been waited for.

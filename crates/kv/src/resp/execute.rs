@@ -21,7 +21,7 @@ use super::glob::Pace;
 use super::hashes;
 use super::info::{asks_for, info};
 use super::keys::{self, Lifetime, Moment, type_name};
-use super::memory::{Budget, Cost, Excess, Hold, LISTED_COST, One, Several};
+use super::memory::{Budget, Cost, Excess, Hold, LISTED_COST, LISTING_BYTES_MAX, One, Several};
 use super::reply::{Reply, VIEW_BYTES_MIN};
 use super::request::{Read, Request, ScanOptions, Update};
 use super::stats::{GatewayStats, Shared};
@@ -195,7 +195,7 @@ impl<B: Backend> Executor<B> {
             let sentence = format!("the values are more than {REPLY_BYTES_MAX} bytes together: ask for fewer keys");
             Failure::new("ERR", sentence)
         };
-        let mut room = Several::new(&self.budget, turn);
+        let mut room = Several::new(&self.budget, turn, REPLY_BYTES_MAX);
         loop {
             match self.mget_within(&room, command).await? {
                 Ok(reply) => return Ok((reply, room.take())),
@@ -203,7 +203,9 @@ impl<B: Backend> Executor<B> {
                 Err(Excess::Room) => {
                     // First: who waits for room holds none.
                     drop(room);
-                    let reserved = engine::time::timeout(ROOM_TIME_MAX, Several::reserved(&self.budget, turn)).await;
+                    let reserved =
+                        engine::time::timeout(ROOM_TIME_MAX, Several::reserved(&self.budget, turn, REPLY_BYTES_MAX))
+                            .await;
                     room = reserved.map_err(|_elapsed| no_room())?;
                 }
             }
@@ -295,24 +297,54 @@ impl<B: Backend> Executor<B> {
     }
 
     async fn all_keys(&self, pattern: &[u8], turn: &Rc<Turn>, gone: &Cell<bool>) -> Executed {
-        // As much as there may be: it is not known before, and who waits for room holds none.
-        let hold = self.room(REPLY_BYTES_MAX + KEYS_MAX * LISTED_COST, turn).await?;
+        let place = engine::time::timeout(ROOM_TIME_MAX, self.budget.listing().acquire(1)).await;
+        let _place = place.map_err(|_elapsed| no_room())?;
+        let mut room = Several::new(&self.budget, turn, LISTING_BYTES_MAX);
+        loop {
+            match self.keys_within(&room, pattern, gone).await? {
+                Ok(reply) => return Ok((reply, room.take())),
+                Err(Excess::Reply) => {
+                    return Err(Failure::new("ERR", format!("more than {KEYS_MAX} keys match: use SCAN")));
+                }
+                Err(Excess::Room) => {
+                    // First: who waits for room holds none.
+                    drop(room);
+                    let reserved = Several::reserved(&self.budget, turn, LISTING_BYTES_MAX);
+                    let reserved = engine::time::timeout(ROOM_TIME_MAX, reserved).await;
+                    room = reserved.map_err(|_elapsed| no_room())?;
+                }
+            }
+        }
+    }
+
+    async fn keys_within(
+        &self,
+        room: &Several,
+        pattern: &[u8],
+        gone: &Cell<bool>,
+    ) -> Result<Result<Reply, Excess>, Failure> {
         // A scan may meet a key twice, `KEYS` does not.
         let (mut found, mut cursor, mut bytes) = (BTreeSet::new(), 0, 0);
         loop {
             let ScanPage { keys, next } = self.backend.scan(cursor, SCAN_COUNT_MAX).await?;
-            let mut pace = Pace::new();
+            let (mut pace, mut more) = (Pace::new(), 0);
             for ScanKey { key, .. } in keys {
                 if pace.matches(pattern, &key).await.ok_or_else(too_slow)? {
-                    bytes += key.len();
-                    found.insert(key);
+                    let length = key.len();
+                    if found.insert(key) {
+                        bytes += length;
+                        more += length + LISTED_COST;
+                    }
                 }
             }
             if found.len() > KEYS_MAX || bytes > REPLY_BYTES_MAX {
-                return Err(Failure::new("ERR", format!("more than {KEYS_MAX} keys match: use SCAN")));
+                return Ok(Err(Excess::Reply));
+            }
+            if let Err(excess) = room.grow(more) {
+                return Ok(Err(excess));
             }
             if next == 0 || gone.get() {
-                return Ok((Reply::Array(found.into_iter().map(Reply::Bulk).collect()), hold));
+                return Ok(Ok(Reply::Array(found.into_iter().map(Reply::Bulk).collect())));
             }
             cursor = next;
         }

@@ -37,6 +37,7 @@ pub struct Budget {
     short: Semaphore,
     long: Semaphore,
     commands: Semaphore,
+    listing: Semaphore,
 }
 
 impl Default for Budget {
@@ -45,6 +46,7 @@ impl Default for Budget {
             short: Semaphore::new(SHORT_BYTES_MAX),
             long: Semaphore::new(LONG_BYTES_MAX),
             commands: Semaphore::new(COMMANDS_BYTES_MAX),
+            listing: Semaphore::new(1),
         }
     }
 }
@@ -91,6 +93,11 @@ impl Budget {
     /// Room for the bytes of commands.
     pub(super) fn commands(&self) -> &Semaphore {
         &self.commands
+    }
+
+    /// The place of the one listing of all keys at a time: a walk has no limit in time, and what it has found is held.
+    pub(super) fn listing(&self) -> &Semaphore {
+        &self.listing
     }
 
     /// Whether somebody waits for room.
@@ -159,9 +166,11 @@ pub(super) enum Cost {
     GrownHash(usize),
 }
 
+/// The most that a listing of keys takes.
+pub(super) const LISTING_BYTES_MAX: usize = REPLY_BYTES_MAX + super::KEYS_MAX * LISTED_COST;
 /// The most that a command takes.
 const DEAREST: usize = 4 * VALUE_BYTES_MAX + FIELDS_MAX * FIELD_COST;
-const _: () = assert!(DEAREST < LONG_BYTES_MAX && REPLY_BYTES_MAX + super::KEYS_MAX * LISTED_COST <= DEAREST);
+const _: () = assert!(DEAREST < LONG_BYTES_MAX && LISTING_BYTES_MAX <= DEAREST);
 
 impl Cost {
     /// Of a value of this length.
@@ -245,6 +254,8 @@ pub(super) enum Excess {
 pub(super) struct Several {
     budget: Budget,
     turn: Rc<Turn>,
+    /// What it may take in all.
+    most: usize,
     /// What is held, or was reserved.
     held: RefCell<Vec<Permit>>,
     /// Bytes of that which nobody has taken yet.
@@ -256,20 +267,21 @@ pub(super) struct Several {
 
 impl Several {
     /// One that takes what is free.
-    pub(super) fn new(budget: &Budget, turn: &Rc<Turn>) -> Rc<Several> {
-        Several::with(budget, turn, None)
+    pub(super) fn new(budget: &Budget, turn: &Rc<Turn>, most: usize) -> Rc<Several> {
+        Several::with(budget, turn, most, None)
     }
 
     /// One that holds as much as it may ever take.
-    pub(super) async fn reserved(budget: &Budget, turn: &Rc<Turn>) -> Rc<Several> {
-        Several::with(budget, turn, Some(budget.take(REPLY_BYTES_MAX, turn).await))
+    pub(super) async fn reserved(budget: &Budget, turn: &Rc<Turn>, most: usize) -> Rc<Several> {
+        Several::with(budget, turn, most, Some(budget.take(most, turn).await))
     }
 
-    fn with(budget: &Budget, turn: &Rc<Turn>, reserved: Option<Permit>) -> Rc<Several> {
+    fn with(budget: &Budget, turn: &Rc<Turn>, most: usize, reserved: Option<Permit>) -> Rc<Several> {
         let left = Cell::new(reserved.as_ref().map_or(0, Permit::count));
         Rc::new(Several {
             budget: budget.clone(),
             turn: turn.clone(),
+            most,
             held: RefCell::new(reserved.into_iter().collect()),
             left,
             taken: Cell::new(0),
@@ -301,7 +313,7 @@ impl Several {
 
     /// Takes so much more.
     pub(super) fn grow(&self, by: usize) -> Result<(), Excess> {
-        if self.taken.get() + by > REPLY_BYTES_MAX {
+        if self.taken.get() + by > self.most {
             return Err(Excess::Reply);
         }
         if self.left.get() < by {
@@ -347,8 +359,9 @@ mod tests {
     #[test]
     fn who_wants_several_values_holds_none_while_it_waits() {
         let budget = Budget::default();
-        let several: Vec<_> =
-            (0..LONG_BYTES_MAX / VALUE_BYTES_MAX).map(|_| Several::new(&budget, &Order::default().turn())).collect();
+        let several: Vec<_> = (0..LONG_BYTES_MAX / VALUE_BYTES_MAX)
+            .map(|_| Several::new(&budget, &Order::default().turn(), REPLY_BYTES_MAX))
+            .collect();
         for one in &several {
             assert!(one.part().reserve(VALUE_BYTES_MAX - (1 << 20)).is_none(), "there is room");
         }

@@ -264,7 +264,7 @@ fn commands_behind_one_of_several_values_leave_it_room() {
     let (executor, gone) = (with_value(32 * MIB), Cell::new(false));
     let mut peer = Peer::new(&executor, &gone);
     let turn = peer.order.turn();
-    let several = super::memory::Several::new(&executor.budget, &turn);
+    let several = super::memory::Several::new(&executor.budget, &turn, REPLY_BYTES_MAX);
     several.grow(1).expect("there is room");
     peer.says(&"GET k\r\n".repeat(32));
     assert!(executor.budget.try_take(REPLY_BYTES_MAX).is_some(), "those behind it have all");
@@ -301,4 +301,17 @@ fn a_range_keeps_no_more_than_it_is_taken_to_hold() {
     assert_eq!(kept(96 << 10, (192 << 10) - 1), (96 << 10, 0));
     assert_eq!(kept(0, (192 << 10) - 1), (192 << 10, 1));
     assert_eq!(kept(0, -1), (256 << 10, 2));
+}
+
+/// Each held 128 MiB from its beginning on: with four under way nobody else had any.
+#[test]
+fn a_listing_of_keys_holds_what_it_has_found() {
+    let (executor, gone) = (executor(), Cell::new(false));
+    let mut peer = Peer::new(&executor, &gone);
+    peer.says("MSET a 1 b 2\r\n");
+    peer.reads();
+    let _others = drain(&executor, 100 * MIB);
+    peer.says(&"KEYS *\r\n".repeat(RUNNING_MAX));
+    assert_eq!(peer.jobs.len(), 0, "two keys wait for room");
+    assert_eq!(peer.reads().0, RUNNING_MAX * "*2\r\n$1\r\na\r\n$1\r\nb\r\n".len());
 }
