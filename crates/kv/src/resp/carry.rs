@@ -28,8 +28,11 @@ pub(super) enum Limit {
     Stall,
 }
 
-/// Bytes of a long command that are progress. Chosen: 13 kB/s where others wait, which any link that is in use has.
+/// Bytes of a long command that are progress, at least. Chosen: 13 kB/s where others wait, which any link that is in use has.
 const PROGRESS_BYTES: usize = 64 << 10;
+/// Which part of the room that is held has to come for progress. Chosen: of the longest value less than 1 MB/s where others wait,
+/// and it is there within two minutes; an announced length alone would keep the room of many commands.
+const PROGRESS_SHARE: usize = 16;
 
 /// For how long the peer has been waited for.
 #[derive(Default)]
@@ -53,12 +56,12 @@ impl Patience {
         }
     }
 
-    /// It has ended with so many bytes. Less than [`PROGRESS_BYTES`] are no progress: who sent one now and then would hold room for
-    /// ever.
-    pub(super) fn received(&mut self, bytes: usize) {
+    /// It has ended with so many bytes, while `held` of room is. Less than a share of that, or than [`PROGRESS_BYTES`], is no
+    /// progress: who sent one now and then would hold room for ever.
+    pub(super) fn received(&mut self, bytes: usize, held: usize) {
         self.waited += self.receives.take().map_or(Duration::ZERO, |since| since.elapsed());
         self.came += bytes;
-        if self.came >= PROGRESS_BYTES {
+        if self.came >= PROGRESS_BYTES.max(held / PROGRESS_SHARE) {
             (self.waited, self.came) = (Duration::ZERO, 0);
         }
     }
@@ -156,9 +159,11 @@ impl Input {
         self.used = self.buf.len() - rest.len();
     }
 
-    /// An empty buffer to receive into; larger while `expected` bytes of one argument are to come.
+    /// An empty buffer to receive into; larger while `expected` bytes of one argument are to come, and no larger than these need:
+    /// up to [`super::COMMAND_BYTES_FREE`] the peer holds no room, and may stall.
     pub(super) fn buffer(&mut self, expected: u64) -> Buf {
-        let wanted = if expected > RECEIVE_BYTES as u64 { RECEIVE_LONG_BYTES } else { RECEIVE_BYTES };
+        let expected = usize::try_from(expected).unwrap_or(usize::MAX).min(RECEIVE_LONG_BYTES);
+        let wanted = expected.next_power_of_two().max(RECEIVE_BYTES);
         let mut buf = std::mem::take(self).buf;
         if buf.capacity() != wanted {
             return Buf::with_capacity(wanted);
@@ -176,5 +181,32 @@ pub(super) fn poll_slot<F: Future>(mut slot: Pin<&mut Option<F>>, context: &mut 
             Some(output)
         }
         Poll::Pending => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 17 KiB were announced, and 256 KiB taken for them without any limit.
+    #[test]
+    fn a_receive_takes_no_more_than_is_expected() {
+        let capacity = |expected| Input::default().buffer(expected).capacity();
+        assert_eq!([0, 100, 16 << 10].map(capacity), [RECEIVE_BYTES; 3]);
+        assert_eq!([17 << 10, 32 << 10, 200 << 10, 64 << 20].map(capacity), [32 << 10, 32 << 10, 256 << 10, 256 << 10]);
+    }
+
+    /// Four connections that had announced 64 MiB each kept all room with 64 KiB now and then.
+    #[test]
+    fn progress_is_a_share_of_the_room_that_is_held() {
+        let mut patience = Patience::default();
+        let came = |patience: &mut Patience, bytes, held| {
+            patience.waited = Duration::from_secs(4);
+            patience.received(bytes, held);
+            patience.waited.is_zero()
+        };
+        assert!(came(&mut patience, 64 << 10, 1 << 20));
+        assert!(!came(&mut patience, 64 << 10, 64 << 20));
+        assert!(came(&mut patience, 4 << 20, 64 << 20));
     }
 }

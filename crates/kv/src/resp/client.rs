@@ -1,11 +1,13 @@
 //! `CLIENT`: names, lists and ends connections.
 
+use std::collections::BTreeSet;
+
 use super::command::{Command, c_string, parse_i64};
 use super::connection::help;
 use super::reply::Reply;
 use super::request::{syntax_error, unknown_subcommand, wrong_arity};
 use super::session::{Replies, Session};
-use super::stats::Client;
+use super::stats::{Client, Shared};
 
 /// The longest client or library name that is kept. Chosen: what fits a line of `CLIENT LIST`.
 const NAME_BYTES_MAX: usize = 256;
@@ -25,7 +27,8 @@ impl Session {
     /// Makes the connection's line for `CLIENT LIST` current.
     pub(super) fn publish_identity(&self) {
         let who = &self.identity;
-        let client = Client { line: self.client_line(), peer: who.peer.clone(), local: who.local.clone() };
+        let (line, ends) = (self.client_line(), who.ends.clone());
+        let client = Client { line, peer: who.peer.clone(), local: who.local.clone(), ends };
         self.shared.set_client(who.id, client);
     }
 
@@ -56,7 +59,6 @@ impl Session {
             }),
             b"getredir" => arity(2).map(|()| Reply::Integer(-1)),
             b"info" => arity(2).map(|()| Reply::Text(self.client_line() + "\n")),
-            b"list" => self.client_list(command),
             b"kill" if command.len() < 3 => Err(wrong()),
             b"kill" => self.client_kill(command),
             b"reply" => arity(3).and_then(|()| self.client_reply(command.arg(2))),
@@ -109,51 +111,29 @@ impl Session {
         Ok(Reply::OK)
     }
 
-    /// `CLIENT LIST [TYPE type] [ID id…]`
-    fn client_list(&self, command: &Command) -> Result<Reply, Reply> {
-        let mut clients = self.shared.clients();
-        match (command.len(), command.args_from(2).next().unwrap_or(b"")) {
-            (2, _) => {}
-            (4, option) if option.eq_ignore_ascii_case(b"TYPE") => {
-                if !is_normal(command.arg(3))? {
-                    clients.clear();
-                }
-            }
-            (count, option) if count > 3 && option.eq_ignore_ascii_case(b"ID") => {
-                let ids: Option<Vec<i64>> = command.args_from(3).map(parse_i64).collect();
-                let ids = ids.ok_or_else(|| Reply::error("Invalid client ID"))?;
-                clients.retain(|id, _| ids.iter().any(|wanted| u64::try_from(*wanted) == Ok(*id)));
-            }
-            _ => return Err(syntax_error()),
-        }
-        Ok(Reply::Text(clients.values().map(|client| format!("{}\n", client.line)).collect()))
-    }
-
-    /// `CLIENT KILL address`, or `CLIENT KILL` with filters, which answers how many there were.
+    /// `CLIENT KILL address`, or `CLIENT KILL` with filters, which answers how many there were. Of a filter that is given again the
+    /// last counts, as in Redis.
     fn client_kill(&mut self, command: &Command) -> Result<Reply, Reply> {
-        let mut clients = self.shared.clients();
+        let (mut id, mut peer, mut local, mut any, mut skip_me) = (None, None, None, true, true);
         if command.len() == 3 {
-            clients.retain(|_, client| client.peer.as_bytes() == command.arg(2));
-            let Some(id) = clients.keys().next() else { return Err(Reply::error("No such client")) };
-            self.end(*id);
-            return Ok(Reply::OK);
+            return match self.end(|_, client| client.peer.as_bytes() == command.arg(2)) {
+                0 => Err(Reply::error("No such client")),
+                _ => Ok(Reply::OK),
+            };
         }
         if !command.len().is_multiple_of(2) {
             return Err(syntax_error());
         }
-        let mut skip_me = true;
         for at in (2..command.len()).step_by(2) {
             let value = command.arg(at + 1);
             match &command.arg(at).to_ascii_lowercase()[..] {
                 b"id" => {
-                    let id = parse_i64(value).and_then(|id| u64::try_from(id).ok()).filter(|id| *id > 0);
-                    let id = id.ok_or_else(|| Reply::error("client-id should be greater than 0"))?;
-                    clients.retain(|known, _| *known == id);
+                    let number = parse_i64(value).and_then(|id| u64::try_from(id).ok()).filter(|id| *id > 0);
+                    id = Some(number.ok_or_else(|| Reply::error("client-id should be greater than 0"))?);
                 }
-                b"addr" => clients.retain(|_, client| client.peer.as_bytes() == value),
-                b"laddr" => clients.retain(|_, client| client.local.as_bytes() == value),
-                b"type" if is_normal(value)? => {}
-                b"type" => clients.clear(),
+                b"addr" => peer = Some(value),
+                b"laddr" => local = Some(value),
+                b"type" => any = is_normal(value)?,
                 b"user" if value == b"default" => {}
                 b"user" => return Err(Reply::error_bytes(&[b"No such user '", c_string(value), b"'"])),
                 b"skipme" if value.eq_ignore_ascii_case(b"yes") => skip_me = true,
@@ -161,17 +141,46 @@ impl Session {
                 _ => return Err(syntax_error()),
             }
         }
-        if skip_me {
-            clients.remove(&self.identity.id);
-        }
-        clients.keys().for_each(|id| self.end(*id));
-        Ok(Reply::Integer(clients.len() as i64))
+        let me = self.identity.id;
+        let ended = self.end(|known, client| {
+            any && id.is_none_or(|id| id == known)
+                && peer.is_none_or(|peer| client.peer.as_bytes() == peer)
+                && local.is_none_or(|local| client.local.as_bytes() == local)
+                && !(skip_me && known == me)
+        });
+        Ok(Reply::Integer(ended as i64))
     }
 
-    /// Ends a connection; this one after it was told.
-    fn end(&mut self, id: u64) {
-        if id == self.identity.id { self.quit() } else { self.shared.kill(id) }
+    /// Ends the connections that are meant, this one after it was told; how many they are.
+    fn end(&mut self, is_meant: impl Fn(u64, &Client) -> bool) -> usize {
+        let me = self.identity.id;
+        if self.shared.with_client(me, |client| is_meant(me, client)) == Some(true) {
+            self.quit();
+            return 1 + self.shared.kill(|id, client| id != me && is_meant(id, client));
+        }
+        self.shared.kill(is_meant)
     }
+}
+
+/// What [`list`] makes of all lines, and for what comes while it waits for room.
+pub(super) fn list_bytes(shared: &Shared) -> usize {
+    2 * (shared.clients_bytes() + (64 << 10))
+}
+
+/// `CLIENT LIST [TYPE type] [ID id…]`
+pub(super) fn list(shared: &Shared, command: &Command) -> Result<Reply, Reply> {
+    let all = match (command.len(), command.args_from(2).next().unwrap_or(b"")) {
+        (2, _) => true,
+        (4, option) if option.eq_ignore_ascii_case(b"TYPE") => is_normal(command.arg(3))?,
+        (count, option) if count > 3 && option.eq_ignore_ascii_case(b"ID") => {
+            let ids: Option<BTreeSet<i64>> = command.args_from(3).map(parse_i64).collect();
+            let ids = ids.ok_or_else(|| Reply::error("Invalid client ID"))?;
+            let is_wanted = |id: u64| i64::try_from(id).is_ok_and(|id| ids.contains(&id));
+            return Ok(Reply::Text(shared.client_lines(is_wanted)));
+        }
+        _ => return Err(syntax_error()),
+    };
+    Ok(Reply::Text(shared.client_lines(|_| all)))
 }
 
 /// Whether it is the type of all connections here.

@@ -1,12 +1,14 @@
 //! The commands that a connection answers itself: protocol, password, and what clients ask about the server.
 
-use super::client::client_text;
+use super::client::{self, client_text};
 use super::command::{Command, c_string};
 use super::commands::{self, COMMANDS, CommandSpec, served_commands};
 use super::glob;
+use super::memory::LISTED_COST;
 use super::reply::{Protocol, Reply};
-use super::request::{integer, syntax_error, unknown_subcommand, wrong_arity};
+use super::request::{check_pattern, integer, syntax_error, unknown_subcommand, wrong_arity};
 use super::session::{Replies, Session};
+use super::stats::Shared;
 use crate::types::VALUE_BYTES_MAX;
 
 /// The Redis release whose commands this follows; clients decide by it what they may send.
@@ -37,14 +39,11 @@ impl Session {
     /// Answers a command that needs no store.
     pub(super) fn connection_command(&mut self, spec: &CommandSpec, command: &Command) -> Reply {
         let result = match spec.name {
-            "ping" => ping(command),
-            "echo" => Ok(Reply::bulk(command.arg(1))),
             "hello" => self.hello(command),
             "auth" => self.auth(command),
             "select" => select(command),
             "client" => self.client(command),
-            "config" => config(command),
-            "command" => command_command(command),
+            "ping" | "echo" | "config" | "command" => answer(spec.name, &self.shared, command),
             "object" => container(command, &["ENCODING", "FREQ", "IDLETIME", "REFCOUNT"]),
             "memory" => container(command, &["USAGE"]),
             "reset" => {
@@ -142,6 +141,49 @@ impl Session {
     }
 }
 
+/// Bytes of a command that makes a short reply, if its reply grows with it. Derived: sixty names in `COMMAND INFO`.
+const SHORT_COMMAND_BYTES: usize = 512;
+/// Names in one `COMMAND INFO` or `COMMAND DOCS`. Guessed: many times those that there are.
+const NAMES_MAX: usize = 4096;
+
+/// Whether the command's reply, for which no store is needed, may be as long as the peer wishes, or as the gateway has connections.
+pub(super) fn may_be_long(name: &str, command: &Command) -> bool {
+    match name {
+        "ping" | "echo" | "config" | "command" => command.bytes_held() > SHORT_COMMAND_BYTES,
+        "client" => command.arg(1).eq_ignore_ascii_case(b"LIST"),
+        _ => false,
+    }
+}
+
+/// The room that [`answer`] takes.
+pub(super) fn answer_bytes(name: &str, shared: &Shared, command: &Command) -> Result<usize, Reply> {
+    let subcommand = if command.len() > 1 { command.arg(1).to_ascii_lowercase() } else { Vec::new() };
+    let of_name = match (name, &subcommand[..]) {
+        ("client", _) => return Ok(command.len() * LISTED_COST + client::list_bytes(shared)),
+        ("command", b"info" | b"docs") if command.len() > NAMES_MAX => {
+            return Err(Reply::error(format_args!("more than {NAMES_MAX} arguments make too long a reply")));
+        }
+        ("command", b"info" | b"docs") => {
+            let of = |spec| spec_reply(spec).memory_bytes().max(Reply::Map(vec![docs_reply(spec)]).memory_bytes());
+            served_commands().map(of).max().unwrap_or(0)
+        }
+        _ => LISTED_COST,
+    };
+    Ok(2 * command.bytes_held() + command.len() * of_name)
+}
+
+/// The reply to a command that needs nothing but what all connections share.
+pub(super) fn answer(name: &str, shared: &Shared, command: &Command) -> Result<Reply, Reply> {
+    match name {
+        "ping" => ping(command),
+        "echo" => Ok(Reply::bulk(command.arg(1))),
+        "config" => config(command),
+        "command" => command_command(command),
+        "client" => client::list(shared, command),
+        other => unreachable!("invariant: {other} is none of those that may be long"),
+    }
+}
+
 /// What is left of a container once its served subcommands were looked for.
 fn container(command: &Command, subcommands: &[&str]) -> Result<Reply, Reply> {
     match command.arg(1).eq_ignore_ascii_case(b"HELP") {
@@ -174,9 +216,10 @@ fn config(command: &Command) -> Result<Reply, Reply> {
     match &command.arg(1).to_ascii_lowercase()[..] {
         b"get" if command.len() < 3 => Err(wrong_arity("config|get")),
         b"get" => {
-            let asked = |name: &str| {
-                command.args_from(2).any(|pattern| glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes()))
-            };
+            let patterns: Vec<_> = command.args_from(2).map(<[u8]>::to_ascii_lowercase).collect();
+            // Each counts its place too: they are matched at once.
+            check_pattern(&patterns.join(&b' '))?;
+            let asked = |name: &str| patterns.iter().any(|pattern| glob::matches(pattern, name.as_bytes()));
             let found = PARAMETERS.iter().filter(|(name, _)| asked(name));
             Ok(Reply::Map(found.map(|(name, value)| (Reply::bulk(name), Reply::bulk(value))).collect()))
         }
@@ -222,7 +265,9 @@ fn command_list(command: &Command) -> Result<Reply, Reply> {
         5 if command.arg(2).eq_ignore_ascii_case(b"FILTERBY") && command.arg(3).eq_ignore_ascii_case(b"MODULE") => b"",
         _ => return Err(syntax_error()),
     };
-    let found = served_commands().filter(|spec| glob::matches(&pattern.to_ascii_lowercase(), spec.name.as_bytes()));
+    check_pattern(pattern)?;
+    let pattern = pattern.to_ascii_lowercase();
+    let found = served_commands().filter(|spec| glob::matches(&pattern, spec.name.as_bytes()));
     Ok(Reply::Array(found.map(|spec| Reply::bulk(spec.name)).collect()))
 }
 

@@ -16,16 +16,19 @@ pub use pool::together;
 
 use super::backend::{Backend, Entry, Failure, Look, ScanKey, ScanPage, TAG_STRING};
 use super::command::Command;
-use super::glob;
+use super::connection;
+use super::glob::Pace;
+use super::hashes;
 use super::info::{asks_for, info};
 use super::keys::{self, Lifetime, Moment, type_name};
-use super::memory::{Budget, Cost, Excess, Hold, LISTED_COST, One, Several};
+use super::memory::{Budget, Cost, Excess, Hold, LISTED_COST, LISTING_BYTES_MAX, One, Several};
 use super::reply::{Reply, VIEW_BYTES_MIN};
 use super::request::{Read, Request, ScanOptions, Update};
 use super::stats::{GatewayStats, Shared};
 use super::strings::{self, string};
 use super::turn::Turn;
 use super::{FAN_OUT_MAX, KEYS_MAX, REPLY_BYTES_MAX, ROOM_TIME_MAX, SCAN_COUNT_MAX};
+use crate::store::Reserve;
 use crate::types::KEY_BYTES_MAX;
 
 /// Of more keys than these an estimate has to do. Guessed: counting them is a matter of a second.
@@ -87,6 +90,7 @@ impl<B: Backend> Executor<B> {
                 Ok(short(Reply::Text(info(backend, shared, keys, command))))
             }
             Request::Time => Ok(short(time())),
+            Request::Answer(name) => self.answer(name, command, turn).await,
             Request::Wait => Ok(short(Reply::Integer(backend.further_copies() as i64))),
         };
         let (reply, mut hold) = executed.unwrap_or_else(|failure| short(Reply::Error(failure.to_string())));
@@ -119,7 +123,9 @@ impl<B: Backend> Executor<B> {
                 return Ok(short(read.reply(found.as_ref(), command, &Moment::now())));
             }
             Read::String(_) => Cost::Value,
-            Read::Hash(_) => Cost::Hash,
+            // A field that is not there has a reply too.
+            Read::Hash(hashes::Read::GetMany) => Cost::Hash(command.len() * LISTED_COST),
+            Read::Hash(_) => Cost::Hash(0),
         };
         let mut room = One::of_read(&self.budget, turn, cost, None);
         let entry = loop {
@@ -133,9 +139,17 @@ impl<B: Backend> Executor<B> {
             }
         };
         self.count_reads(usize::from(entry.is_some()), usize::from(entry.is_none()));
+        // Where there is no value nobody has asked for room.
+        if let (None, Some(wait)) = (&entry, room.reserve(0)) {
+            engine::time::timeout(ROOM_TIME_MAX, wait).await.map_err(|_elapsed| no_room())?;
+        }
         let reply = match what {
             Read::String(read) => read.reply(entry.as_ref()),
-            Read::Hash(read) => read.reply(entry.as_ref(), command, &Moment::now()),
+            Read::Hash(read) => {
+                let reply = read.reply(entry.as_ref(), command, &Moment::now());
+                drop(entry);
+                hashes::only_matching(read, reply, command).await?
+            }
             Read::Key(_) => unreachable!("invariant: answered above"),
         };
         Ok((reply, room.take()))
@@ -171,6 +185,17 @@ impl<B: Backend> Executor<B> {
         Ok((reply.map_err(|failure| why(&room, failure))?, room.take()))
     }
 
+    /// What a connection could answer itself, but for the room that takes.
+    async fn answer(&self, name: &str, command: &Command, turn: &Turn) -> Executed {
+        let bytes = match connection::answer_bytes(name, &self.shared, command) {
+            Ok(bytes) => bytes,
+            Err(error) => return Ok(short(error)),
+        };
+        let hold = self.room(bytes, turn).await?;
+        let reply = connection::answer(name, &self.shared, command);
+        Ok((reply.unwrap_or_else(|error| error), hold))
+    }
+
     async fn put(
         &self,
         value: usize,
@@ -189,7 +214,7 @@ impl<B: Backend> Executor<B> {
             let sentence = format!("the values are more than {REPLY_BYTES_MAX} bytes together: ask for fewer keys");
             Failure::new("ERR", sentence)
         };
-        let mut room = Several::new(&self.budget, turn);
+        let mut room = Several::new(&self.budget, turn, REPLY_BYTES_MAX);
         loop {
             match self.mget_within(&room, command).await? {
                 Ok(reply) => return Ok((reply, room.take())),
@@ -197,7 +222,9 @@ impl<B: Backend> Executor<B> {
                 Err(Excess::Room) => {
                     // First: who waits for room holds none.
                     drop(room);
-                    let reserved = engine::time::timeout(ROOM_TIME_MAX, Several::reserved(&self.budget, turn)).await;
+                    let reserved =
+                        engine::time::timeout(ROOM_TIME_MAX, Several::reserved(&self.budget, turn, REPLY_BYTES_MAX))
+                            .await;
                     room = reserved.map_err(|_elapsed| no_room())?;
                 }
             }
@@ -253,12 +280,12 @@ impl<B: Backend> Executor<B> {
     }
 
     async fn delete(&self, command: &Command, turn: &Rc<Turn>) -> Result<Reply, Failure> {
-        let _room = self.room(command.len() * LISTED_COST, turn).await?;
-        // A key that is given twice is removed once.
-        let keys: BTreeSet<&[u8]> = command.args_from(1).collect();
-        let keys: Vec<&[u8]> = keys.into_iter().collect();
         let mut removed = 0;
-        for part in keys.chunks(FAN_OUT_MAX) {
+        for first in (1..command.len()).step_by(FAN_OUT_MAX) {
+            // Each waits for room, so none is held for all. A key that is given twice is removed once: the second finds none, and
+            // of those at once one is enough.
+            let end = (first + FAN_OUT_MAX).min(command.len());
+            let part: BTreeSet<&[u8]> = (first..end).map(|index| command.arg(index)).collect();
             let deletes = part.iter().map(|key| async move {
                 // Conditional, so that of several at once one counts it.
                 let decide = |entry: Option<&Entry>| keys::Update::Delete.change(entry, &Moment::now());
@@ -289,21 +316,54 @@ impl<B: Backend> Executor<B> {
     }
 
     async fn all_keys(&self, pattern: &[u8], turn: &Rc<Turn>, gone: &Cell<bool>) -> Executed {
-        // As much as there may be: it is not known before, and who waits for room holds none.
-        let hold = self.room(REPLY_BYTES_MAX + KEYS_MAX * LISTED_COST, turn).await?;
+        let place = engine::time::timeout(ROOM_TIME_MAX, self.budget.listing().acquire(1)).await;
+        let _place = place.map_err(|_elapsed| no_room())?;
+        let mut room = Several::new(&self.budget, turn, LISTING_BYTES_MAX);
+        loop {
+            match self.keys_within(&room, pattern, gone).await? {
+                Ok(reply) => return Ok((reply, room.take())),
+                Err(Excess::Reply) => {
+                    return Err(Failure::new("ERR", format!("more than {KEYS_MAX} keys match: use SCAN")));
+                }
+                Err(Excess::Room) => {
+                    // First: who waits for room holds none.
+                    drop(room);
+                    let reserved = Several::reserved(&self.budget, turn, LISTING_BYTES_MAX);
+                    let reserved = engine::time::timeout(ROOM_TIME_MAX, reserved).await;
+                    room = reserved.map_err(|_elapsed| no_room())?;
+                }
+            }
+        }
+    }
+
+    async fn keys_within(
+        &self,
+        room: &Several,
+        pattern: &[u8],
+        gone: &Cell<bool>,
+    ) -> Result<Result<Reply, Excess>, Failure> {
         // A scan may meet a key twice, `KEYS` does not.
         let (mut found, mut cursor, mut bytes) = (BTreeSet::new(), 0, 0);
         loop {
             let ScanPage { keys, next } = self.backend.scan(cursor, SCAN_COUNT_MAX).await?;
-            for ScanKey { key, .. } in keys.into_iter().filter(|found| glob::matches(pattern, &found.key)) {
-                bytes += key.len();
-                found.insert(key);
+            let (mut pace, mut more) = (Pace::new(), 0);
+            for ScanKey { key, .. } in keys {
+                if pace.matches(pattern, &key).await.ok_or_else(too_slow)? {
+                    let length = key.len();
+                    if found.insert(key) {
+                        bytes += length;
+                        more += length + LISTED_COST;
+                    }
+                }
             }
             if found.len() > KEYS_MAX || bytes > REPLY_BYTES_MAX {
-                return Err(Failure::new("ERR", format!("more than {KEYS_MAX} keys match: use SCAN")));
+                return Ok(Err(Excess::Reply));
+            }
+            if let Err(excess) = room.grow(more) {
+                return Ok(Err(excess));
             }
             if next == 0 || gone.get() {
-                return Ok((Reply::Array(found.into_iter().map(Reply::Bulk).collect()), hold));
+                return Ok(Ok(Reply::Array(found.into_iter().map(Reply::Bulk).collect())));
             }
             cursor = next;
         }
@@ -314,13 +374,24 @@ impl<B: Backend> Executor<B> {
         let page = self.backend.scan(cursor, options.count).await?;
         let pattern = options.pattern.map(|index| command.arg(index));
         let type_wanted = options.type_name.map(|index| command.arg(index));
-        let wanted = |found: &ScanKey| {
-            type_wanted.is_none_or(|name| name.eq_ignore_ascii_case(type_name(found.tag).as_bytes()))
-                && pattern.is_none_or(|pattern| glob::matches(pattern, &found.key))
-        };
-        let found = page.keys.into_iter().filter(wanted).map(|found| Reply::Bulk(found.key)).collect();
+        let is_wanted = |tag| type_wanted.is_none_or(|name| name.eq_ignore_ascii_case(type_name(tag).as_bytes()));
+        let (mut found, mut pace) = (Vec::new(), Pace::new());
+        for ScanKey { key, .. } in page.keys.into_iter().filter(|found| is_wanted(found.tag)) {
+            let matches = match pattern {
+                Some(pattern) => pace.matches(pattern, &key).await.ok_or_else(too_slow)?,
+                None => true,
+            };
+            if matches {
+                found.push(Reply::Bulk(key));
+            }
+        }
         Ok((Reply::Array(vec![Reply::bulk(page.next.to_string()), Reply::Array(found)]), hold))
     }
+}
+
+/// What a command is told whose pattern takes longer than any operation may.
+pub(super) fn too_slow() -> Failure {
+    Failure::new("ERR", format!("matching the pattern took longer than {ROOM_TIME_MAX:?}: use a simpler one"))
 }
 
 /// What a command is told that has waited too long for room.

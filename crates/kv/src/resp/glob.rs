@@ -1,49 +1,110 @@
 //! Redis's glob patterns: `*`, `?`, `[a-z]`, `[^a]` and `\` before a literal.
 //!
-//! Invariant: time is bounded by pattern x text. The obvious recursion takes exponential time on `a*a*a*…b`, and one client
-//! could stop a reactor with it.
+//! Invariants:
+//! - Time is bounded by pattern x text. The obvious recursion takes exponential time on `a*a*a*…b`, and one client could stop a
+//!   reactor with it.
+//! - That product is still much where the text is a field of a hash, so matching goes on in steps, and whoever matches for a peer
+//!   gives the reactor back between them ([`Pace`]).
+
+use engine::time::{self, Instant};
+
+use super::ROOM_TIME_MAX;
+
+/// The longest pattern that is taken. Chosen: many times that of the longest key with each byte escaped.
+pub const PATTERN_BYTES_MAX: usize = 16 << 10;
+/// Bytes of the pattern that are looked at before the reactor is given back. Guessed: a fraction of a millisecond.
+const STEPS_MAX: usize = 64 << 10;
 
 /// Whether `text` as a whole matches `pattern`.
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
-    let (mut p, mut t) = (0, 0);
-    // The last star, and how much text it has eaten: on a mismatch it eats one byte more. Earlier stars need no retry.
-    let mut star: Option<(usize, usize)> = None;
-    while t < text.len() {
-        if pattern.get(p) == Some(&b'*') {
-            star = Some((p + 1, t));
-            p += 1;
-            continue;
-        }
-        match match_one(&pattern[p..], text[t]) {
-            Some(used) => {
-                p += used;
-                t += 1;
-            }
-            None => match star {
-                Some((after, eaten)) => {
-                    (p, t) = (after, eaten + 1);
-                    star = Some((after, eaten + 1));
-                }
-                None => return false,
-            },
-        }
-    }
-    pattern[p..].iter().all(|byte| *byte == b'*')
+    Matching::new(pattern, text).go_on(&mut { usize::MAX }) == Some(true)
 }
 
-/// How many bytes of `pattern` match the single `byte`; `None` if they do not.
-fn match_one(pattern: &[u8], byte: u8) -> Option<usize> {
+/// A pattern that is being matched.
+struct Matching<'a> {
+    pattern: &'a [u8],
+    text: &'a [u8],
+    p: usize,
+    t: usize,
+    /// The last star, and how much text it has eaten: on a mismatch it eats one byte more. Earlier stars need no retry.
+    star: Option<(usize, usize)>,
+}
+
+impl<'a> Matching<'a> {
+    fn new(pattern: &'a [u8], text: &'a [u8]) -> Matching<'a> {
+        Matching { pattern, text, p: 0, t: 0, star: None }
+    }
+
+    /// Whether it matches; `None`: `steps` bytes of the pattern have been looked at, and it is to go on.
+    fn go_on(&mut self, steps: &mut usize) -> Option<bool> {
+        while self.t < self.text.len() {
+            if *steps == 0 {
+                return None;
+            }
+            if self.pattern.get(self.p) == Some(&b'*') {
+                self.p += 1;
+                self.star = Some((self.p, self.t));
+                *steps -= 1;
+                continue;
+            }
+            let (used, is_match) = match_one(&self.pattern[self.p..], self.text[self.t]);
+            *steps = steps.saturating_sub(used.max(1));
+            if is_match {
+                self.p += used;
+                self.t += 1;
+                continue;
+            }
+            let Some((after, eaten)) = self.star else { return Some(false) };
+            (self.p, self.t) = (after, eaten + 1);
+            self.star = Some((after, eaten + 1));
+        }
+        Some(self.pattern[self.p..].iter().all(|byte| *byte == b'*'))
+    }
+}
+
+/// How fast many texts are matched for a peer.
+pub(super) struct Pace {
+    steps: usize,
+    began: Instant,
+}
+
+impl Pace {
+    pub(super) fn new() -> Pace {
+        Pace { steps: STEPS_MAX, began: time::now() }
+    }
+
+    /// Whether `text` matches `pattern`; `None`: all of them have taken longer than a command may.
+    pub(super) async fn matches(&mut self, pattern: &[u8], text: &[u8]) -> Option<bool> {
+        let mut matching = Matching::new(pattern, text);
+        loop {
+            if let Some(matches) = matching.go_on(&mut self.steps) {
+                return Some(matches);
+            }
+            if self.began.elapsed() > ROOM_TIME_MAX {
+                return None;
+            }
+            engine::task::yield_now().await;
+            self.steps = STEPS_MAX;
+        }
+    }
+}
+
+/// How many bytes the first element of `pattern` has, and whether it matches `byte`.
+fn match_one(pattern: &[u8], byte: u8) -> (usize, bool) {
     match pattern {
-        [] => None,
-        [b'?', ..] => Some(1),
-        [b'\\', literal, ..] => (*literal == byte).then_some(2),
-        [b'[', class @ ..] => match_class(class, byte).map(|used| used + 1),
-        [literal, ..] => (*literal == byte).then_some(1),
+        [] => (0, false),
+        [b'?', ..] => (1, true),
+        [b'\\', literal, ..] => (2, *literal == byte),
+        [b'[', class @ ..] => {
+            let (used, is_match) = match_class(class, byte);
+            (used + 1, is_match)
+        }
+        [literal, ..] => (1, *literal == byte),
     }
 }
 
 /// A class behind its `[`. One without a `]` ends with the pattern, as in Redis.
-fn match_class(class: &[u8], byte: u8) -> Option<usize> {
+fn match_class(class: &[u8], byte: u8) -> (usize, bool) {
     let negated = class.first() == Some(&b'^');
     let mut at = usize::from(negated);
     let mut found = false;
@@ -68,7 +129,7 @@ fn match_class(class: &[u8], byte: u8) -> Option<usize> {
             }
         };
     }
-    (found != negated).then_some(at)
+    (at, found != negated)
 }
 
 #[cfg(test)]
@@ -116,6 +177,24 @@ mod tests {
     fn many_stars_take_no_exponential_time() {
         let pattern = "a*".repeat(200) + "b";
         assert!(!matches(pattern.as_bytes(), &[b'a'; 4000]));
+    }
+
+    /// In the middle of a text too: one field of a hash has 64 MiB.
+    #[test]
+    fn matching_goes_on_in_steps() {
+        let (pattern, text) = (format!("{}{}b", "*".repeat(1000), "a".repeat(100)), [b'a'; 4000]);
+        let (mut matching, mut rounds) = (Matching::new(pattern.as_bytes(), &text), 0);
+        while matching.go_on(&mut { 1000 }).is_none() {
+            rounds += 1;
+        }
+        assert!((300..500).contains(&rounds), "{rounds}");
+        let class = format!("*[{}]", "b".repeat(998));
+        let mut matching = Matching::new(class.as_bytes(), &text);
+        assert_eq!(
+            (0..10).filter(|_| matching.go_on(&mut { 1000 }).is_none()).count(),
+            10,
+            "a class counts its length"
+        );
     }
 
     proptest! {

@@ -8,10 +8,11 @@ use crate::store::CURSOR_BITS;
 use crate::types::VALUE_BYTES_MAX;
 use crate::value::Value;
 
-use super::backend::{Change, Entry, TAG_HASH};
+use super::backend::{Change, Entry, Failure, TAG_HASH};
 use super::command::{Command, parse_i64};
+use super::execute::too_slow;
 use super::float::Extended;
-use super::glob;
+use super::glob::Pace;
 use super::hash::{self, FIELDS_MAX, Fields};
 use super::keys::Moment;
 use super::memory::FIELD_COST;
@@ -178,10 +179,24 @@ fn scan(pairs: &Pairs<'_>, cursor: u64, command: &Command) -> Result<Reply, Repl
         taken += 1;
     }
     let next = rest.get(taken).map_or(0, |(at, _)| *at);
-    let pattern = options.pattern.map(|index| command.arg(index));
-    let wanted = |field: &[u8]| pattern.is_none_or(|pattern| glob::matches(pattern, field));
-    let found = rest[..taken].iter().filter(|(_, (field, _))| wanted(field));
+    let found = rest[..taken].iter();
     Ok(scan_reply(next, found.flat_map(|(_, (field, value))| [Reply::bulk(field), Reply::bulk(value)]).collect()))
+}
+
+/// Of the fields in the reply to an `HSCAN` those that match its pattern: as many bytes of fields as a value has may be to be
+/// matched, which is not done at once.
+pub(super) async fn only_matching(read: Read, reply: Reply, command: &Command) -> Result<Reply, Failure> {
+    let (Read::Scan(_), Reply::Array(parts)) = (read, &reply) else { return Ok(reply) };
+    let pattern = parse_scan_options(command, 3, false).ok().and_then(|options| options.pattern);
+    let (Some(pattern), [_, Reply::Array(found)]) = (pattern, &parts[..]) else { return Ok(reply) };
+    let (mut wanted, mut pace) = (Vec::new(), Pace::new());
+    for pair in found.chunks(2) {
+        let [Reply::Bulk(field), _] = pair else { continue };
+        if pace.matches(command.arg(pattern), field).await.ok_or_else(too_slow)? {
+            wanted.extend_from_slice(pair);
+        }
+    }
+    Ok(Reply::Array(vec![parts[0].clone(), Reply::Array(wanted)]))
 }
 
 fn random_fields(pairs: &Pairs<'_>, count: i64, values: bool, random: u64) -> Result<Reply, Reply> {

@@ -42,6 +42,7 @@ pub struct Budget {
     short: Semaphore,
     long: Semaphore,
     commands: Semaphore,
+    listing: Semaphore,
 }
 
 impl Default for Budget {
@@ -50,6 +51,7 @@ impl Default for Budget {
             short: Semaphore::new(SHORT_BYTES_MAX),
             long: Semaphore::new(LONG_BYTES_MAX),
             commands: Semaphore::new(COMMANDS_BYTES_MAX),
+            listing: Semaphore::new(1),
         }
     }
 }
@@ -76,15 +78,20 @@ impl Budget {
         order.held() <= self.share() / 4
     }
 
-    /// Room where `turn` has come, or there is enough left for whoever's has.
+    /// Room where `turn` has come, or there is enough left for whoever's has; it is all that the job takes.
     fn try_take_at(&self, bytes: usize, turn: &Turn) -> Option<Taken> {
+        self.try_take_part_at(bytes, turn).inspect(|_| turn.settle())
+    }
+
+    /// The same where the job may take more: those behind it still leave it room.
+    fn try_take_part_at(&self, bytes: usize, turn: &Turn) -> Option<Taken> {
         let (part, is_short) = (self.part(bytes).0, bytes <= SHORT_VALUE_BYTES_MAX);
         let dearest = if is_short { SHORT_VALUE_BYTES_MAX } else { DEAREST };
         let is_left = turn.has_come() || part.available() >= bytes.saturating_add(dearest);
         if !is_left || (is_short && !turn.fits(bytes, self.share())) {
             return None;
         }
-        self.try_take(bytes).map(|permit| turn.took(permit, is_short))
+        self.try_take(bytes).map(|permit| turn.took_part(permit, is_short))
     }
 
     /// Room for `bytes` of values, at its turn.
@@ -108,6 +115,11 @@ impl Budget {
     /// Room for the bytes of commands.
     pub(super) fn commands(&self) -> &Semaphore {
         &self.commands
+    }
+
+    /// The place of the one listing of all keys at a time: a walk has no limit in time, and what it has found is held.
+    pub(super) fn listing(&self) -> &Semaphore {
+        &self.listing
     }
 
     /// Whether somebody waits for room.
@@ -168,17 +180,19 @@ impl Hold {
 pub(super) enum Cost {
     /// It is passed on.
     Value,
-    /// It is taken apart: a hash that is read.
-    Hash,
+    /// It is taken apart: a hash that is read. Its reply has so much beside what the hash has.
+    Hash(usize),
     /// Another is made of it, longer by so much at most.
     Grown(usize),
     /// The same of a hash.
     GrownHash(usize),
 }
 
+/// The most that a listing of keys takes.
+pub(super) const LISTING_BYTES_MAX: usize = REPLY_BYTES_MAX + super::KEYS_MAX * LISTED_COST;
 /// The most that a command takes.
 const DEAREST: usize = 4 * VALUE_BYTES_MAX + FIELDS_MAX * FIELD_COST;
-const _: () = assert!(DEAREST < LONG_BYTES_MAX && REPLY_BYTES_MAX + super::KEYS_MAX * LISTED_COST <= DEAREST);
+const _: () = assert!(DEAREST < LONG_BYTES_MAX && LISTING_BYTES_MAX <= DEAREST);
 
 impl Cost {
     /// Of a value of this length.
@@ -188,7 +202,7 @@ impl Cost {
         match self {
             Cost::Value => length,
             // The value, the same in one piece, the replies.
-            Cost::Hash => 3 * length + fields(length),
+            Cost::Hash(more) => 3 * length + fields(length) + more,
             Cost::Grown(by) => length + grown(by),
             // The value, the same in one piece; the other, and its encoding.
             Cost::GrownHash(by) => 2 * length + 2 * grown(by) + fields(grown(by)),
@@ -279,6 +293,8 @@ pub(super) enum Excess {
 pub(super) struct Several {
     budget: Budget,
     turn: Rc<Turn>,
+    /// What it may take in all.
+    most: usize,
     /// What is held, or was reserved.
     held: RefCell<Vec<Taken>>,
     /// Bytes of that which nobody has taken yet.
@@ -290,20 +306,21 @@ pub(super) struct Several {
 
 impl Several {
     /// One that takes what is free.
-    pub(super) fn new(budget: &Budget, turn: &Rc<Turn>) -> Rc<Several> {
-        Several::with(budget, turn, None)
+    pub(super) fn new(budget: &Budget, turn: &Rc<Turn>, most: usize) -> Rc<Several> {
+        Several::with(budget, turn, most, None)
     }
 
     /// One that holds as much as it may ever take.
-    pub(super) async fn reserved(budget: &Budget, turn: &Rc<Turn>) -> Rc<Several> {
-        Several::with(budget, turn, Some(budget.take(REPLY_BYTES_MAX, turn).await))
+    pub(super) async fn reserved(budget: &Budget, turn: &Rc<Turn>, most: usize) -> Rc<Several> {
+        Several::with(budget, turn, most, Some(budget.take(most, turn).await))
     }
 
-    fn with(budget: &Budget, turn: &Rc<Turn>, reserved: Option<Taken>) -> Rc<Several> {
+    fn with(budget: &Budget, turn: &Rc<Turn>, most: usize, reserved: Option<Taken>) -> Rc<Several> {
         let left = Cell::new(reserved.as_ref().map_or(0, Taken::count));
         Rc::new(Several {
             budget: budget.clone(),
             turn: turn.clone(),
+            most,
             held: RefCell::new(reserved.into_iter().collect()),
             left,
             taken: Cell::new(0),
@@ -329,16 +346,17 @@ impl Several {
 
     /// What is held, for the reply.
     pub(super) fn take(&self) -> Hold {
+        self.turn.settle();
         Hold { first: None, more: std::mem::take(&mut *self.held.borrow_mut()) }
     }
 
     /// Takes so much more.
     pub(super) fn grow(&self, by: usize) -> Result<(), Excess> {
-        if self.taken.get() + by > REPLY_BYTES_MAX {
+        if self.taken.get() + by > self.most {
             return Err(Excess::Reply);
         }
         if self.left.get() < by {
-            let taken = self.budget.try_take_at(by.max(STEP_BYTES), &self.turn).ok_or(Excess::Room)?;
+            let taken = self.budget.try_take_part_at(by.max(STEP_BYTES), &self.turn).ok_or(Excess::Room)?;
             self.left.set(self.left.get() + taken.count());
             self.held.borrow_mut().push(taken);
         }
@@ -380,8 +398,9 @@ mod tests {
     #[test]
     fn who_wants_several_values_holds_none_while_it_waits() {
         let budget = Budget::default();
-        let several: Vec<_> =
-            (0..LONG_BYTES_MAX / VALUE_BYTES_MAX).map(|_| Several::new(&budget, &Order::default().turn())).collect();
+        let several: Vec<_> = (0..LONG_BYTES_MAX / VALUE_BYTES_MAX)
+            .map(|_| Several::new(&budget, &Order::default().turn(), REPLY_BYTES_MAX))
+            .collect();
         for one in &several {
             assert!(one.part().reserve(VALUE_BYTES_MAX - (1 << 20)).is_none(), "there is room");
         }
@@ -407,7 +426,8 @@ mod tests {
     #[test]
     fn the_dearest_command_fits() {
         let longest = VALUE_BYTES_MAX;
-        for cost in [Cost::Value, Cost::Hash, Cost::Grown(longest), Cost::GrownHash(longest)] {
+        for cost in [Cost::Value, Cost::Hash(FIELDS_MAX * LISTED_COST), Cost::Grown(longest), Cost::GrownHash(longest)]
+        {
             assert!(cost.of(longest) <= LONG_BYTES_MAX, "{cost:?} takes {}", cost.of(longest));
         }
     }

@@ -236,3 +236,140 @@ fn of_a_peer_that_gave_no_password_few_commands_are_answered() {
     session.receive(&mut &long.as_bytes()[..long.len() - 2]);
     assert!(session.command_bytes() <= UNTRUSTED_COMMAND_BYTES_MAX + 100, "{}", session.command_bytes());
 }
+
+/// One `SCAN` with 64 Mi of `*`, or one `HSCAN` of a long field, stopped its thread for minutes.
+#[test]
+fn a_pattern_stops_no_thread() {
+    run(7, async {
+        let (executor, gone) = (executor(), Cell::new(false));
+        let mut peer = Peer::new(&executor, &gone);
+        let stars = "*".repeat(17 << 10);
+        let lines = ["SCAN 0 MATCH", "HSCAN none 0 MATCH", "KEYS", "CONFIG GET", "COMMAND LIST FILTERBY PATTERN"];
+        peer.says("HSET none a 1\r\n");
+        peer.reads();
+        for line in lines {
+            peer.says(&format!("{line} {stars}\r\n"));
+            assert_eq!(peer.reads().1, "-ERR pattern is too long: at most 16384 bytes are taken\r\n", "{line}");
+        }
+        peer.says(&format!("HSET h {} 1 {}b 2\r\n", "a".repeat(20_000), "a".repeat(20_000)));
+        peer.reads();
+        peer.says(&format!("HSCAN h 0 MATCH *{}b\r\n", "a".repeat(100)));
+        assert_eq!(peer.jobs.len(), 1, "2 million steps were made at once");
+        while !peer.jobs.is_empty() {
+            peer.carry_on();
+        }
+        let (bytes, end) = peer.reads();
+        assert!(end.ends_with("ab\r\n$1\r\n2\r\n") && bytes < 20_100, "{bytes}: {end}");
+    });
+}
+
+/// A million fields that are not there, a million names of a command, an argument of 64 MiB that is sent back: what a peer does not
+/// read was held, and nobody counted it.
+#[test]
+fn long_replies_of_short_things_have_room_too() {
+    run(7, async {
+        let (executor, gone) = (executor(), Cell::new(false));
+        let all = executor.budget.free();
+        let mut setup = Peer::new(&executor, &gone);
+        setup.says("HSET h a 1\r\n");
+        setup.reads();
+        let fields = |key: &str| format!("HMGET {key}{}\r\n", " x".repeat(30_000));
+        let many = format!("COMMAND INFO{}\r\n", " get".repeat(4_000));
+        let (echo, list) = (format!("ECHO {}\r\n", "x".repeat(60_000)), "CLIENT LIST\r\n".to_string());
+        for line in [fields("h"), fields("none"), many, echo, list] {
+            let mut peer = Peer::new(&executor, &gone);
+            peer.says(&line);
+            let held = peer.session.output().len();
+            assert!(held > 0 && executor.budget.free() + held <= all + 32, "{held} bytes wait, {}", &line[..12]);
+            // Nor is there a reply before there is room.
+            let _rest = [drain(&executor, SHORT_VALUE_BYTES_MAX + 1), drain(&executor, 1 << 10)];
+            let mut other = Peer::new(&executor, &gone);
+            other.says(&line);
+            assert_eq!(other.session.output().len(), 0, "{}", &line[..12]);
+        }
+        assert_eq!(executor.budget.free(), all, "room was lost");
+        let mut peer = Peer::new(&executor, &gone);
+        peer.says(&format!("COMMAND DOCS{}\r\n", " get".repeat(5_000)));
+        assert_eq!(peer.reads().1, "-ERR more than 4096 arguments make too long a reply\r\n");
+        peer.says(&format!("HELLO 3 {}\r\n", "x".repeat(60_000)));
+        assert!(peer.reads().0 < 2000);
+    });
+}
+
+/// Takes all room, in pieces of so many bytes.
+fn drain(executor: &Executor<MemoryBackend>, bytes: usize) -> Vec<engine::sync::Permit> {
+    std::iter::from_fn(|| executor.budget.try_take(bytes)).collect()
+}
+
+/// A million replies without a byte behind a slow command: they count too.
+#[test]
+fn replies_without_bytes_count_where_they_wait() {
+    let nulls = Reply::Array(vec![Reply::Null; 1000]);
+    assert!(nulls.memory_bytes() >= 1000 * size_of::<Reply>());
+    let (executor, gone) = (executor(), Cell::new(false));
+    let mut peer = Peer::new(&executor, &gone);
+    peer.session.receive(&mut &b"GET slow\r\n".to_vec()[..]);
+    let _slow = peer.session.next_job().expect("a job");
+    let line = b"COMMAND GETKEYS mget a b c d e f g h\r\n".repeat(PENDING_MAX);
+    let mut rest = &line[..];
+    peer.session.receive(&mut rest);
+    assert!(rest.len() > line.len() / 3, "{} of {} are left", rest.len(), line.len());
+}
+
+/// An `MGET` that had taken a little let the commands behind it take all, and then waited for what they held.
+#[test]
+fn commands_behind_one_of_several_values_leave_it_room() {
+    let (executor, gone) = (with_value(32 * MIB), Cell::new(false));
+    let mut peer = Peer::new(&executor, &gone);
+    let turn = peer.order.turn();
+    let several = super::memory::Several::new(&executor.budget, &turn, REPLY_BYTES_MAX);
+    several.grow(1).expect("there is room");
+    peer.says(&"GET k\r\n".repeat(32));
+    assert!(executor.budget.try_take(REPLY_BYTES_MAX).is_some(), "those behind it have all");
+    drop((several.take(), turn));
+    peer.carry_on();
+    assert!(peer.reads().0 > 32 * 32 * MIB);
+}
+
+/// Eight deletions of a million names held all room, and waited for some.
+#[test]
+fn a_deletion_holds_no_room_while_it_waits_for_some() {
+    let (executor, gone) = (with_value(8 * MIB), Cell::new(false));
+    let all = executor.budget.free();
+    let rest = drain(&executor, 3 * MIB);
+    let mut peer = Peer::new(&executor, &gone);
+    let before = executor.budget.free();
+    peer.says(&format!("DEL k{}\r\n", " x".repeat(30_000)));
+    assert_eq!((peer.jobs.len(), executor.budget.free()), (1, before));
+    drop(rest);
+    peer.carry_on();
+    assert_eq!((peer.reads().1, executor.budget.free()), (":1\r\n".to_string(), all));
+}
+
+/// A range held its bytes, and kept the two extents that it began and ended in.
+#[test]
+fn a_range_keeps_no_more_than_it_is_taken_to_hold() {
+    let extents = [0, 1].map(|_| engine::View::from(engine::Buf::zeroed(128 << 10)));
+    let entry = Entry { value: Value::new(extents.to_vec()), ..Entry::default() };
+    let whole = |segment: &engine::View| extents.iter().any(|extent| extent.as_ptr_range().contains(&segment.as_ptr()));
+    let kept = |start, end| match (strings::Read::GetRange { start, end }).reply(Some(&entry)) {
+        Reply::Value(value) => (value.len(), value.segments().iter().filter(|segment| whole(segment)).count()),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(kept(96 << 10, (192 << 10) - 1), (96 << 10, 0));
+    assert_eq!(kept(0, (192 << 10) - 1), (192 << 10, 1));
+    assert_eq!(kept(0, -1), (256 << 10, 2));
+}
+
+/// Each held 128 MiB from its beginning on: with four under way nobody else had any.
+#[test]
+fn a_listing_of_keys_holds_what_it_has_found() {
+    let (executor, gone) = (executor(), Cell::new(false));
+    let mut peer = Peer::new(&executor, &gone);
+    peer.says("MSET a 1 b 2\r\n");
+    peer.reads();
+    let _others = drain(&executor, 100 * MIB);
+    peer.says(&"KEYS *\r\n".repeat(RUNNING_MAX));
+    assert_eq!(peer.jobs.len(), 0, "two keys wait for room");
+    assert_eq!(peer.reads().0, RUNNING_MAX * "*2\r\n$1\r\na\r\n$1\r\nb\r\n".len());
+}

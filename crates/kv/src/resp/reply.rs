@@ -71,8 +71,9 @@ impl Reply {
     }
 
     /// The same of parts that need not be text. Redis prints C strings: callers cut what they quote
-    /// ([`super::command::c_string`]).
+    /// ([`super::command::c_string`]). An argument may be as long as a value: of a long one the beginning does.
     pub fn error_bytes(parts: &[&[u8]]) -> Reply {
+        let parts: Vec<_> = parts.iter().map(|part| &part[..part.len().min(QUOTED_BYTES_MAX)]).collect();
         Reply::ErrorBytes([b"ERR ", &parts.concat()[..]].concat())
     }
 
@@ -86,33 +87,23 @@ impl Reply {
         Reply::Bulk(text.as_ref().to_vec())
     }
 
-    /// Bytes of memory, about.
+    /// Bytes of memory, about: of the payload, and for each item what it takes beside that, which is more than its framing. A
+    /// million items without a byte take much.
     pub fn memory_bytes(&self) -> usize {
-        let items = match self {
-            Reply::Array(items) | Reply::Set(items) => items.len(),
-            Reply::Map(pairs) | Reply::Pairs(pairs) => 2 * pairs.len(),
-            _ => 0,
-        };
-        self.payload_bytes() + items * LISTED_COST
-    }
-
-    /// Bytes of payload, for bounds; framing is not counted.
-    pub fn payload_bytes(&self) -> usize {
+        let of_item = |item: &Reply| LISTED_COST + item.memory_bytes();
         match self {
             Reply::Value(value) => value.len(),
-            Reply::Bulk(bytes) => bytes.len(),
-            Reply::Text(text) => text.len(),
-            Reply::Error(text) => text.len(),
-            Reply::ErrorBytes(bytes) => bytes.len(),
-            Reply::Array(items) | Reply::Set(items) => items.iter().map(Reply::payload_bytes).sum(),
-            Reply::Map(pairs) | Reply::Pairs(pairs) => {
-                pairs.iter().map(|(k, v)| k.payload_bytes() + v.payload_bytes()).sum()
-            }
+            Reply::Bulk(bytes) | Reply::ErrorBytes(bytes) => bytes.len(),
+            Reply::Text(text) | Reply::Error(text) => text.len(),
+            Reply::Array(items) | Reply::Set(items) => items.iter().map(of_item).sum(),
+            Reply::Map(pairs) | Reply::Pairs(pairs) => pairs.iter().map(|(k, v)| of_item(k) + of_item(v)).sum(),
             Reply::Status(_) | Reply::Integer(_) | Reply::Null => 0,
         }
     }
 }
 
+/// What an error quotes of one argument. Chosen: as much of one as Redis's longest line of such.
+const QUOTED_BYTES_MAX: usize = 1024;
 /// From this length on a value is sent from where it lies. Guessed: below it a copy costs less than one more segment.
 pub const VIEW_BYTES_MIN: usize = 2048;
 /// Size of the buffers that short replies are gathered in.

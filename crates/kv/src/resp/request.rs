@@ -6,6 +6,7 @@ use super::access::Access;
 use super::command::{self, Command, c_string, parse_i64};
 use super::commands::{CommandSpec, Kind};
 use super::float::Extended;
+use super::glob::PATTERN_BYTES_MAX;
 use super::keys::{self, Lifetime, Unit};
 use super::reply::Reply;
 use super::strings::{self, SetOptions};
@@ -69,6 +70,8 @@ pub enum Request {
     Time,
     /// `WAIT replicas timeout`
     Wait,
+    /// A command of this name that needs no store, and whose reply may be long.
+    Answer(&'static str),
 }
 
 /// The options of `SCAN` and `HSCAN`.
@@ -108,7 +111,7 @@ impl Request {
             // After all writes before it.
             Request::Wait => Access::ReadAny,
             Request::MSet | Request::Delete => Access::WriteAny,
-            Request::Info | Request::Time => Access::None,
+            Request::Info | Request::Time | Request::Answer(_) => Access::None,
         }
     }
 
@@ -126,7 +129,7 @@ impl Request {
             "mset" => Request::MSet,
             "del" | "unlink" => Request::Delete,
             "exists" | "touch" => Request::Exists,
-            "keys" => Request::Keys,
+            "keys" => check_pattern(command.arg(1)).map(|()| Request::Keys)?,
             "scan" => Request::Scan(parse_cursor(command, 1)?, parse_scan_options(command, 2, true)?),
             "randomkey" => Request::RandomKey,
             "dbsize" => Request::DbSize,
@@ -376,6 +379,7 @@ pub fn parse_scan_options(command: &Command, first: usize, has_type: bool) -> Re
             return Err(syntax_error());
         }
         if option.eq_ignore_ascii_case(b"MATCH") {
+            check_pattern(command.arg(at + 1))?;
             options.pattern = Some(at + 1);
         } else if option.eq_ignore_ascii_case(b"COUNT") {
             let number = integer(command, at + 1)?;
@@ -389,6 +393,14 @@ pub fn parse_scan_options(command: &Command, first: usize, has_type: bool) -> Re
         at += 2;
     }
     Ok(options)
+}
+
+/// An error for a pattern that is longer than any that is meant: matching takes as long as it is.
+pub(super) fn check_pattern(pattern: &[u8]) -> Result<(), Reply> {
+    match pattern.len() <= PATTERN_BYTES_MAX {
+        true => Ok(()),
+        false => Err(Reply::error(format_args!("pattern is too long: at most {PATTERN_BYTES_MAX} bytes are taken"))),
+    }
 }
 
 #[cfg(test)]

@@ -7,8 +7,7 @@
 //! - One receive and one send are outstanding at most; nothing is received while the session accepts nothing, so that a peer
 //!   that is too fast is slowed by its own socket.
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
@@ -19,7 +18,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use engine::net::{DetachedStream, SendBatch, TcpListener, TcpStream};
-use engine::sync::{MailReceiver, MailSender, Notify, Permit, Semaphore};
+use engine::sync::{MailReceiver, MailSender, Notify, Permit, Semaphore, TrySendError};
 use engine::task::{LocalFuture, Task};
 use engine::{Buf, time};
 use fabric::tls::{CertificateContext, ClientStream, HANDSHAKE_TIME_MAX};
@@ -50,11 +49,9 @@ pub struct Gateway<B> {
     /// Peers over the limit that are being told so.
     refusals: Semaphore,
     stopping: Rc<Cell<bool>>,
-    /// Wakes every connection to look at `stopping` and `open`.
+    /// Wakes every connection to look at `stopping`, and whether others want it to end.
     stop: Notify,
-    /// Connections by their number; true: it is to end.
-    open: Rc<RefCell<BTreeMap<u64, bool>>>,
-    /// Notes which connections are to end.
+    /// Wakes them when others do.
     _kills: Task<()>,
     /// Certificate and key, if connections are TLS ones.
     tls: Option<CertificateContext>,
@@ -74,8 +71,8 @@ impl Store {
 impl<B: Backend> Gateway<B> {
     /// A gateway in front of `backend`, for the current thread. `shared` is common to all threads of a gateway.
     pub fn new(backend: Rc<B>, shared: Arc<Shared>, connections_max: usize) -> Gateway<B> {
-        let (stop, open) = (Notify::new(), Rc::new(RefCell::new(BTreeMap::new())));
-        let kills = note_kills(shared.add_thread(), open.clone(), stop.clone());
+        let stop = Notify::new();
+        let kills = pass_kills_on(shared.add_thread(), stop.clone());
         Gateway {
             executor: Rc::new(Executor { backend, shared, budget: Budget::default() }),
             connections_max,
@@ -83,7 +80,6 @@ impl<B: Backend> Gateway<B> {
             refusals: Semaphore::new(REFUSALS_MAX),
             stopping: Rc::default(),
             stop,
-            open,
             _kills: engine::task::spawn(kills),
             tls: None,
             ended: Notify::new(),
@@ -108,14 +104,8 @@ impl<B: Backend> Gateway<B> {
                     continue;
                 }
             };
-            turn = (turn + 1) % (others.len() + 1);
-            match others.get(turn.wrapping_sub(1)) {
-                None => self.adopt(stream),
-                Some(other) => {
-                    if other.send(stream.detach()).await.is_err() {
-                        tracing::warn!("a gateway thread has ended: the connection is closed");
-                    }
-                }
+            if let Some(stream) = hand_on(stream, others, &mut turn) {
+                self.adopt(stream);
             }
         }
     }
@@ -141,14 +131,14 @@ impl<B: Backend> Gateway<B> {
         }
         let guard = Open::new(&self.connections, &self.executor.shared, &self.ended);
         let executor = self.executor.clone();
-        let (stopping, stop, open) = (self.stopping.clone(), self.stop.clone(), self.open.clone());
+        let (stopping, stop) = (self.stopping.clone(), self.stop.clone());
         let (tls, serve) = (self.tls.clone(), self.serve);
         let connection = async move {
             let _guard = guard;
             let (peer, local) = (stream.peer_addr(), stream.local_addr());
             match ClientStream::accept(stream, tls.as_ref()).await {
                 Ok(stream) => {
-                    serve(Connection { executor, stream, peer, local, stopping, stop, open }).await;
+                    serve(Connection { executor, stream, peer, local, stopping, stop }).await;
                 }
                 Err(error) => tracing::warn!(%peer, %error, "no TLS connection"),
             }
@@ -194,6 +184,23 @@ impl Drop for Open {
     }
 }
 
+/// Hands a connection on to the thread whose turn it is; back if that is this one's. A thread that does not take what it has is
+/// passed over: it is busy, and the others are not to wait for it.
+fn hand_on(stream: TcpStream, others: &[MailSender<DetachedStream>], turn: &mut usize) -> Option<TcpStream> {
+    *turn = (*turn + 1) % (others.len() + 1);
+    if *turn == 0 {
+        return Some(stream);
+    }
+    let mut stream = stream.detach();
+    for other in others.iter().cycle().skip(*turn - 1).take(others.len()) {
+        stream = match other.try_send(stream) {
+            Ok(()) => return None,
+            Err(TrySendError::Full(back) | TrySendError::Closed(back)) => back,
+        };
+    }
+    Some(stream.attach())
+}
+
 async fn refuse(stream: TcpStream, _place: Permit) {
     let mut batch = SendBatch::new();
     batch.head(b"-ERR max number of clients reached\r\n");
@@ -201,14 +208,10 @@ async fn refuse(stream: TcpStream, _place: Permit) {
     let _ = time::timeout(ACCEPT_PAUSE, stream.send(batch)).await;
 }
 
-/// Notes the connections that [`Shared::kill`] names.
-async fn note_kills(mail: MailReceiver<u64>, open: Rc<RefCell<BTreeMap<u64, bool>>>, stop: Notify) {
-    while let Some(id) = mail.recv().await {
-        // Every thread is told; one of them has it, unless it has ended.
-        if let Some(ends) = open.borrow_mut().get_mut(&id) {
-            *ends = true;
-            stop.notify_all();
-        }
+/// Has every connection look whether it is to end when [`Shared::kill`] has named some.
+async fn pass_kills_on(mail: MailReceiver<()>, stop: Notify) {
+    while mail.recv().await.is_some() {
+        stop.notify_all();
     }
 }
 
@@ -219,7 +222,6 @@ struct Connection<B> {
     local: SocketAddr,
     stopping: Rc<Cell<bool>>,
     stop: Notify,
-    open: Rc<RefCell<BTreeMap<u64, bool>>>,
 }
 
 /// What a connection waits for.
@@ -238,7 +240,6 @@ impl<B: Backend> Connection<B> {
     async fn serve(self) {
         let (peer, local) = (self.peer, self.local);
         let mut session = Session::new(self.executor.shared.clone(), peer.to_string(), local.to_string());
-        self.open.borrow_mut().insert(session.id(), false);
         let mut jobs = Jobs { sets: Vec::new(), slots: 0 };
         let gone = Rc::new(Cell::new(false));
         let order = Order::default();
@@ -246,16 +247,22 @@ impl<B: Backend> Connection<B> {
             let job = self.executor.budget.lets_begin(&order).then(|| session.next_job())??;
             Some(run(self.executor.clone(), gone.clone(), order.turn(), job))
         };
-        if let Err(error) = self.drive(&mut session, &mut jobs, next).await {
+        let mut room = Hold::default();
+        if let Err(error) = self.drive(&mut session, &mut jobs, &mut room, next).await {
             tracing::debug!(%peer, %error, "connection ended");
         }
         if let Some(error) = session.protocol_error() {
             tracing::warn!(%peer, %error, "connection closed");
         }
-        self.open.borrow_mut().remove(&session.id());
         self.stream.shutdown();
         gone.set(true);
-        while poll_fn(|context| jobs.poll_next(context)).await.is_some() {}
+        // Commands outlive their connection, and so does their room: whoever ends connections and begins others would else have
+        // any number of them under way.
+        session.forget_waiting();
+        room.shrink_to(room_of(session.command_bytes()));
+        while let Some((job, ..)) = poll_fn(|context| jobs.poll_next(context)).await {
+            done(&mut session, &mut room, job, Reply::Null, Hold::default());
+        }
     }
 
     /// Serves until the connection is finished or broken.
@@ -263,14 +270,13 @@ impl<B: Backend> Connection<B> {
         &self,
         session: &mut Session,
         jobs: &mut Jobs<F>,
+        room: &mut Hold,
         next: impl Fn(&mut Session) -> Option<F>,
     ) -> io::Result<()> {
-        let mut receiving = pin!(None);
-        let mut sending = pin!(None);
-        let mut growing = pin!(None);
+        let (mut receiving, mut sending, mut growing) = (pin!(None), pin!(None), pin!(None));
         let mut stop = pin!(Some(self.stop.notified()));
         let mut batch = Some(SendBatch::new());
-        let (mut input, mut room, mut patience) = (Input::default(), Hold::default(), Patience::default());
+        let (mut input, mut patience) = (Input::default(), Patience::default());
         loop {
             // Looked at before every wait: a stop between two events would else be missed.
             self.heed_others(session)?;
@@ -284,7 +290,7 @@ impl<B: Backend> Connection<B> {
                 sending.set(Some(self.stream.send(ready)));
             }
             if receiving.is_none() && growing.is_none() && input.is_empty() && session.accepts() {
-                growing.set(self.fit(session.command_bytes(), &mut room));
+                growing.set(self.fit(session.command_bytes(), room));
                 if growing.is_none() {
                     patience.receives(session.is_amid_command() && room.bytes() > 0);
                     receiving.set(Some(self.stream.recv(input.buffer(session.expected_bytes()))));
@@ -314,14 +320,14 @@ impl<B: Backend> Connection<B> {
             });
             match event.await {
                 Event::Received(result, buf) => {
-                    patience.received(*result.as_ref().unwrap_or(&0));
+                    patience.received(*result.as_ref().unwrap_or(&0), room.bytes());
                     self.received(session, &mut input, result?, buf);
                 }
                 Event::Sent(result, sent) => {
                     (batch, patience.sends) = (result.map(|()| Some(sent))?, None);
                     session.output().sent();
                 }
-                Event::Done(job, reply, hold) => done(session, &mut room, job, reply, hold),
+                Event::Done(job, reply, hold) => done(session, room, job, reply, hold),
                 Event::Room(Some(more)) => room.push(more),
                 Event::Room(None) => session.refuse_command(),
                 Event::Time(limit) => self.look(&patience, limit)?,
@@ -335,9 +341,9 @@ impl<B: Backend> Connection<B> {
         if self.stopping.get() {
             session.close();
         }
-        match self.open.borrow().get(&session.id()) {
-            Some(true) => Err(io::Error::new(io::ErrorKind::ConnectionAborted, "ended by another client")),
-            _ => Ok(()),
+        match session.is_killed() {
+            true => Err(io::Error::new(io::ErrorKind::ConnectionAborted, "ended by another client")),
+            false => Ok(()),
         }
     }
 

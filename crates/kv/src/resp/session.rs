@@ -12,10 +12,12 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::access::Access;
 use super::command::Command;
 use super::commands::{self, COMMANDS, TRANSACTION};
+use super::connection;
 use super::decode::{Decoder, ProtocolError};
 use super::memory::Hold;
 use super::reply::{Output, Protocol, Reply};
@@ -77,6 +79,8 @@ pub(super) struct Identity {
     pub(super) name: String,
     pub(super) library: String,
     pub(super) library_version: String,
+    /// Set when others want it to end.
+    pub(super) ends: Arc<AtomicBool>,
 }
 
 /// The state of one connection.
@@ -101,7 +105,7 @@ pub struct Session {
     running: usize,
     /// Bytes of commands that wait or run.
     held_bytes: usize,
-    /// Payload of replies that are done and not at the front yet.
+    /// Memory of replies that are done and not at the front yet.
     done_bytes: usize,
     /// Room that is held for these.
     done_held: usize,
@@ -225,6 +229,19 @@ impl Session {
         None
     }
 
+    /// Gives up what has not begun, and the command that has come in part: the peer is gone.
+    pub fn forget_waiting(&mut self) {
+        self.decoder = Decoder::default();
+        let is_waiting = |entry: &Entry| matches!(entry.progress, Progress::Waiting(_));
+        let begun = self.entries.iter().position(is_waiting).unwrap_or(self.entries.len());
+        for entry in self.entries.drain(begun..) {
+            if let Progress::Waiting(job) = entry.progress {
+                self.held_bytes -= job.command.bytes_held();
+            }
+        }
+        self.closing = true;
+    }
+
     /// Hands back a job with its reply and the room that it holds.
     pub fn complete(&mut self, job: Job, reply: Reply, hold: Hold) {
         let index = usize::try_from(job.sequence - self.first).expect("invariant: at most PENDING_MAX entries");
@@ -232,7 +249,7 @@ impl Session {
         assert!(matches!(entry.progress, Progress::Running(_)), "job {} was completed twice", job.sequence);
         self.running -= 1;
         self.held_bytes -= job.command.bytes_held();
-        self.done_bytes += reply.payload_bytes();
+        self.done_bytes += reply.memory_bytes();
         self.count(Some(job.place), &reply);
         self.done_held += hold.bytes();
         self.entries[index].progress = Progress::Done(reply, hold);
@@ -248,6 +265,11 @@ impl Session {
     /// Whether the connection is to be closed now: it is closing, and all that was owed is sent.
     pub fn is_finished(&self) -> bool {
         self.closing && self.entries.is_empty() && self.output.is_empty()
+    }
+
+    /// Whether others want it to end.
+    pub fn is_killed(&self) -> bool {
+        self.identity.ends.load(Ordering::Relaxed)
     }
 
     /// Its number, by which others may end it.
@@ -326,6 +348,7 @@ impl Session {
         self.pass_transaction(spec.name)?;
         match Request::parse(spec, command)? {
             Some(request) => Ok((place, request)),
+            None if connection::may_be_long(spec.name, command) => Ok((place, Request::Answer(spec.name))),
             None => Err(self.connection_command(spec, command)),
         }
     }
@@ -357,7 +380,7 @@ impl Session {
 
     fn answer(&mut self, place: Option<usize>, reply: Reply) {
         self.count(place, &reply);
-        self.done_bytes += reply.payload_bytes();
+        self.done_bytes += reply.memory_bytes();
         self.entries.push_back(Entry {
             protocol: self.protocol,
             silent: self.silent,
@@ -371,7 +394,7 @@ impl Session {
         while let Some(Entry { progress: Progress::Done(reply, hold), protocol, silent }) =
             self.entries.pop_front_if(is_done)
         {
-            self.done_bytes -= reply.payload_bytes();
+            self.done_bytes -= reply.memory_bytes();
             self.done_held -= hold.bytes();
             if !silent {
                 self.output.push_holding(&reply, protocol, hold);

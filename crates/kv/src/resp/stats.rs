@@ -1,8 +1,8 @@
 //! What a gateway counts, readable from any thread, and the list of its connections.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use engine::sync::{MailReceiver, MailSender, mailbox};
@@ -157,8 +157,8 @@ pub struct Shared {
     started: Instant,
     /// One line per connection for `CLIENT LIST`, by id.
     clients: Mutex<BTreeMap<u64, Client>>,
-    /// Where each thread is told to end one of its connections.
-    threads: Mutex<Vec<MailSender<u64>>>,
+    /// Where each thread is told that connections are to end.
+    threads: Mutex<Vec<MailSender<()>>>,
     last_id: AtomicU64,
     /// How many keys there were when they were last counted.
     keys: Mutex<Option<(Instant, u64)>>,
@@ -173,10 +173,9 @@ pub struct Client {
     pub peer: String,
     /// The address it is connected to.
     pub local: String,
+    /// Set when it is to end.
+    pub ends: Arc<AtomicBool>,
 }
-
-/// Connections that one thread is told to end and has not yet ended. Guessed; past it the asker is told to ask again.
-const KILLS_MAX: usize = 1024;
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -244,24 +243,42 @@ impl Shared {
         lock(&self.clients).remove(&id);
     }
 
-    /// All connections, by id.
-    pub fn clients(&self) -> BTreeMap<u64, Client> {
-        lock(&self.clients).clone()
+    /// What `look` says of a connection.
+    pub fn with_client<T>(&self, id: u64, look: impl FnOnce(&Client) -> T) -> Option<T> {
+        lock(&self.clients).get(&id).map(look)
     }
 
-    /// A thread that serves connections: where it is told to end one.
-    pub fn add_thread(&self) -> MailReceiver<u64> {
-        let (sender, receiver) = mailbox(KILLS_MAX);
+    /// The lines of the connections that are wanted, by id.
+    pub fn client_lines(&self, is_wanted: impl Fn(u64) -> bool) -> String {
+        let clients = lock(&self.clients);
+        clients.iter().filter(|(id, _)| is_wanted(**id)).flat_map(|(_, client)| [&client.line[..], "\n"]).collect()
+    }
+
+    /// The length of all lines.
+    pub fn clients_bytes(&self) -> usize {
+        lock(&self.clients).values().map(|client| client.line.len() + 1).sum()
+    }
+
+    /// A thread that serves connections: it is told here when some are to end ([`Client::ends`]).
+    pub fn add_thread(&self) -> MailReceiver<()> {
+        let (sender, receiver) = mailbox(1);
         lock(&self.threads).push(sender);
         receiver
     }
 
-    /// Ends a connection, whichever thread has it.
-    pub fn kill(&self, id: u64) {
-        for thread in &*lock(&self.threads) {
-            // A thread that has ended has no connections; one that is told of so many ends them first.
-            let _ = thread.try_send(id);
+    /// Ends the connections that are meant, whichever threads have them; how many they are.
+    pub fn kill(&self, is_meant: impl Fn(u64, &Client) -> bool) -> usize {
+        let clients = lock(&self.clients);
+        let meant = clients.iter().filter(|(id, client)| is_meant(**id, client));
+        let count = meant.map(|(_, client)| client.ends.store(true, Ordering::Relaxed)).count();
+        drop(clients);
+        if count > 0 {
+            for thread in &*lock(&self.threads) {
+                // One that has not looked since it was told last will see these too; one that has ended has none.
+                let _ = thread.try_send(());
+            }
         }
+        count
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::borrow::Cow;
 
+use engine::{Buf, View};
+
 use crate::types::VALUE_BYTES_MAX;
 use crate::value::Value;
 
-use super::SHORT_VALUE_BYTES_MAX;
 use super::backend::{Change, Entry, TAG_STRING};
 use super::command::{Command, parse_i64};
 use super::float::Extended;
@@ -253,15 +254,12 @@ fn range(value: &Value, start: i64, end: i64) -> Reply {
         let from = skip.min(segment.len());
         let to = (from + left).min(segment.len());
         (skip, left) = (skip - from, left - (to - from));
-        if from < to {
-            parts.push(segment.slice(from..to));
+        // A slice keeps all of its segment, which is more than its reply is taken to hold.
+        if to - from == segment.len() {
+            parts.push(segment.clone());
+        } else if from < to {
+            parts.push(View::from(Buf::copy_from(&segment[from..to])));
         }
     }
-    let range = Value::new(parts);
-    // A slice keeps all of its segment, which for a few bytes of a long value is much more than their reply is taken to hold.
-    if range.len() <= SHORT_VALUE_BYTES_MAX {
-        Reply::Value(Value::copy_from(&range.to_vec()))
-    } else {
-        Reply::Value(range)
-    }
+    Reply::Value(Value::new(parts))
 }

@@ -313,18 +313,25 @@ fn replies_are_left_out_as_the_client_wishes() {
 fn a_client_finds_and_ends_others() {
     let shared = Arc::new(Shared::default());
     let thread = shared.add_thread();
+    let executor = Executor { shared: shared.clone(), ..executor() };
     let (mut a, b) =
         (Session::new(shared.clone(), "1.2.3.4:5".into(), "l".into()), Session::new(shared, "p".into(), "l".into()));
     let mut say = |line: &str| {
         a.receive(&mut format!("{line}\r\n").as_bytes());
+        while let Some(job) = a.next_job() {
+            let (turn, gone) = (turn::Order::default().turn(), std::cell::Cell::new(false));
+            let (reply, hold) = ready(executor.execute(job.request, &job.command, turn, &gone)).expect("room");
+            a.complete(job, reply, hold);
+        }
         String::from_utf8(std::iter::from_fn(|| a.output().pop()).flat_map(|view| view.to_vec()).collect())
             .expect("text")
     };
     assert!(say(&format!("CLIENT LIST ID {}", b.id())).contains("addr=p "));
-    assert_eq!(say("CLIENT KILL p"), "+OK\r\n");
-    assert_eq!(thread.try_recv(), Some(b.id()));
     assert_eq!(say("CLIENT KILL nobody"), "-ERR No such client\r\n");
-    assert_eq!(say(&format!("CLIENT KILL ID {}", b.id())), ":1\r\n");
+    assert!(!b.is_killed() && thread.try_recv().is_none());
+    assert_eq!(say("CLIENT KILL p"), "+OK\r\n");
+    assert!(b.is_killed() && thread.try_recv().is_some());
+    assert_eq!(say(&format!("CLIENT KILL ID 999 ID {}", b.id())), ":1\r\n");
     assert_eq!(say("CLIENT KILL TYPE normal SKIPME no"), ":2\r\n");
     assert!(a.is_finished(), "it ended itself and was told");
 }

@@ -18,13 +18,20 @@ pub struct Order(Rc<State>);
 #[derive(Default)]
 struct State {
     last: Cell<u64>,
-    /// From the first that has no room and may need some; those that have, or need none any more, with how much they took of the
-    /// short part.
-    jobs: RefCell<VecDeque<(u64, Option<usize>)>>,
+    /// From the first that may need room, or more of it.
+    jobs: RefCell<VecDeque<Job>>,
     moved: Notify,
     /// What the connection holds of the short part, replies that are not sent included.
     held: Cell<usize>,
     freed: Notify,
+}
+
+struct Job {
+    number: u64,
+    /// What it took of the short part.
+    short: usize,
+    /// It has its room, or needs none any more.
+    is_settled: bool,
 }
 
 /// Room that was taken, until dropped.
@@ -73,7 +80,7 @@ impl Order {
     pub fn turn(&self) -> Rc<Turn> {
         let number = self.0.last.get() + 1;
         self.0.last.set(number);
-        self.0.jobs.borrow_mut().push_back((number, None));
+        self.0.jobs.borrow_mut().push_back(Job { number, short: 0, is_settled: false });
         Rc::new(Turn { order: self.clone(), number, is_settled: Cell::new(false) })
     }
 
@@ -86,7 +93,7 @@ impl Order {
 impl Turn {
     /// Whether all before it have their room.
     pub(super) fn has_come(&self) -> bool {
-        self.order.0.jobs.borrow().front().is_none_or(|(first, _)| *first >= self.number)
+        self.order.0.jobs.borrow().front().is_none_or(|first| first.number >= self.number)
     }
 
     /// Waits until all before it have their room.
@@ -103,7 +110,7 @@ impl Turn {
         if !self.has_come() {
             return held + bytes + SHORT_VALUE_BYTES_MAX <= share;
         }
-        let early: usize = self.order.0.jobs.borrow().iter().filter_map(|(_, taken)| *taken).sum();
+        let early: usize = self.order.0.jobs.borrow().iter().map(|job| job.short).sum();
         held + bytes <= share || held <= early
     }
 
@@ -114,22 +121,33 @@ impl Turn {
         }
     }
 
-    /// It has this room.
+    /// It has this room, which is all that it needs.
     pub(super) fn took(&self, permit: Permit, is_short: bool) -> Taken {
-        let (bytes, state) = (if is_short { permit.count() } else { 0 }, &self.order.0);
-        state.held.set(state.held.get() + bytes);
-        self.settle(bytes);
+        let taken = self.took_part(permit, is_short);
+        self.settle();
+        taken
+    }
+
+    /// It has this room, and may need more: those behind it still leave it some.
+    pub(super) fn took_part(&self, permit: Permit, is_short: bool) -> Taken {
+        let Order(state) = &self.order;
+        if is_short {
+            state.held.set(state.held.get() + permit.count());
+            if let Some(job) = state.jobs.borrow_mut().iter_mut().find(|job| job.number == self.number) {
+                job.short += permit.count();
+            }
+        }
         Taken { permit, order: is_short.then(|| self.order.clone()) }
     }
 
-    /// It has its room, so much of it of the short part.
-    fn settle(&self, short: usize) {
+    /// It has its room, or needs none any more.
+    pub(super) fn settle(&self) {
         self.is_settled.set(true);
         let mut jobs = self.order.0.jobs.borrow_mut();
-        let Some((_, taken)) = jobs.iter_mut().find(|(number, _)| *number == self.number) else { return };
-        *taken = Some(taken.unwrap_or(0) + short);
+        let Some(job) = jobs.iter_mut().find(|job| job.number == self.number) else { return };
+        job.is_settled = true;
         let before = jobs.len();
-        while jobs.pop_front_if(|(_, taken)| taken.is_some()).is_some() {}
+        while jobs.pop_front_if(|job| job.is_settled).is_some() {}
         if jobs.len() < before {
             self.order.0.moved.notify_all();
         }
@@ -138,6 +156,6 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.settle(0);
+        self.settle();
     }
 }

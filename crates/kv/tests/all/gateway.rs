@@ -27,7 +27,7 @@ fn start_with(
     (gateway, address, shared)
 }
 
-async fn send(stream: &TcpStream, bytes: &[u8]) {
+pub(crate) async fn send(stream: &TcpStream, bytes: &[u8]) {
     for part in bytes.chunks(1 << 20) {
         let mut batch = SendBatch::new();
         batch.view(Buf::copy_from(part).freeze());
@@ -36,7 +36,7 @@ async fn send(stream: &TcpStream, bytes: &[u8]) {
 }
 
 /// Receives `length` bytes, or what comes before the end.
-async fn receive(stream: &TcpStream, length: usize) -> Vec<u8> {
+pub(crate) async fn receive(stream: &TcpStream, length: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     while bytes.len() < length {
         let (result, buf) = stream.recv(Buf::with_capacity((length - bytes.len()).min(1 << 20))).await;
@@ -81,7 +81,7 @@ fn conversation_in_the_simulated_world() {
 }
 
 /// Time passes at once where nothing happens.
-fn simulated(main: impl Future<Output = ()> + 'static) {
+pub(crate) fn simulated(main: impl Future<Output = ()> + 'static) {
     let config =
         engine::sim::SimConfig { virtual_time_max: Duration::from_secs(3600), ..engine::sim::SimConfig::default() };
     let world = engine::sim::World::new(7, config);
@@ -244,5 +244,29 @@ fn a_bad_connection_touches_no_other() {
         assert_eq!(receive(&bad, 100).await, b"-ERR Protocol error: invalid bulk length\r\n");
         send(&good, b"SET k v\r\nGET k\r\n").await;
         assert_eq!(receive(&good, 12).await, b"+OK\r\n$1\r\nv\r\n");
+    });
+}
+
+/// A thread that takes nothing had everybody wait who connects.
+#[test]
+fn a_thread_that_is_busy_keeps_nobody_from_being_accepted() {
+    simulated(async {
+        let shared = Arc::new(Shared::default());
+        let gateway = Rc::new(Gateway::<MemoryBackend>::new(Rc::default(), shared, 100));
+        let listener = TcpListener::bind("127.0.0.1:0".parse().expect("an address")).expect("a free port");
+        let address = listener.local_addr();
+        let (busy, _never_read) = engine::sync::mailbox(3);
+        let accepting = gateway.clone();
+        task::spawn(async move { accepting.accept(&listener, &[busy]).await }).detach();
+        let mut answered = 0;
+        let mut open = Vec::new();
+        for _ in 0..20 {
+            let stream = TcpStream::connect(address).await.expect("connected");
+            send(&stream, b"PING\r\n").await;
+            let answer = time::timeout(Duration::from_secs(1), receive(&stream, 7)).await;
+            answered += usize::from(answer.is_ok_and(|answer| answer == b"+PONG\r\n"));
+            open.push(stream);
+        }
+        assert_eq!(answered, 17, "all but those that the busy thread has");
     });
 }
