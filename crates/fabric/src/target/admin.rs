@@ -379,14 +379,7 @@ impl Connection {
         }
         self.answer(slot, Status::SUCCESS, 0);
         if change == ConfigurationChange::Shutdown {
-            let mut caches = self.shared.namespaces(controller);
-            caches.retain(|attached| attached.info.volatile_cache);
-            // Flushes of a shutdown that was taken back may still be under way: each comes to its end and is counted.
-            self.flushes_pending += caches.len();
-            self.flushes.extend(caches);
-            if self.flushes_pending == 0 {
-                controller.shutdown_complete();
-            }
+            self.shut_down(controller);
         }
     }
 }

@@ -38,6 +38,7 @@ pub(super) use super::queue::{Fusing, HeldConnect, Phase, Queue};
 use super::reservation::Rights;
 use super::room::DataRoom;
 use super::shared::{Attached, Shared};
+use super::shutdown::Shutdown;
 use super::slots::{Slots, Stage};
 use super::transfers::Patience;
 use crate::tcp::{
@@ -94,9 +95,7 @@ pub(super) struct Connection {
     pub(super) paused: Option<u16>,
     /// Commands to execute.
     pub(super) ready: VecDeque<u16>,
-    /// Namespaces to flush for a shutdown, and how many of them are not done.
-    pub(super) flushes: Vec<Attached>,
-    pub(super) flushes_pending: usize,
+    pub(super) shutdown: Shutdown,
     /// Commands that manage namespaces, and their slots.
     pub(super) requests: VecDeque<(u16, Box<Request>)>,
     outbox: VecDeque<Reply>,
@@ -141,8 +140,7 @@ impl Connection {
             capsules,
             paused: None,
             ready: VecDeque::new(),
-            flushes: Vec::new(),
-            flushes_pending: 0,
+            shutdown: Shutdown::default(),
             requests: VecDeque::new(),
             outbox: VecDeque::new(),
             patience: Patience::default(),
@@ -187,7 +185,7 @@ impl Connection {
         self.held = None;
         self.ready.clear();
         self.waiting.clear();
-        self.flushes.clear();
+        self.shutdown.give_up();
         self.requests.clear();
     }
 

@@ -331,7 +331,8 @@ impl<F: Future<Output = Outcome>, M> Commands<F, M> {
         }
     }
 
-    /// There is always room: the core has no more operations than slots, and those are bounded by the queue's entries.
+    /// There is always room: the core has no more operations than slots, which the queue's entries bound, and flushes of a
+    /// shutdown, one for each namespace.
     fn push(&mut self, future: F) {
         let future = match self.sets.iter_mut().find(|set| !set.is_full()) {
             Some(set) => set.push(future),
