@@ -133,7 +133,7 @@ pub(super) struct Managed {
 
 impl Managed {
     /// A new controller of a subsystem gets what its host begins with.
-    fn greet(&mut self, controller: &Controller) -> bool {
+    pub fn greet(&mut self, controller: &Controller) -> bool {
         let free = self.attachment.shared || self.controllers.is_empty();
         let meant = controller.is_let_in() && self.attachment.hosts.include(controller.host());
         free && meant && self.controllers.insert(controller.id())

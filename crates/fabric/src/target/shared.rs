@@ -104,6 +104,12 @@ impl State {
         self.subsystems.get_mut(nqn).ok_or_else(|| ConfigError::NoSubsystem(nqn.clone()))
     }
 
+    /// Of a namespace that comes into sight: see [`Attached::life`].
+    pub fn next_life(&mut self) -> u64 {
+        self.last_life += 1;
+        self.last_life
+    }
+
     /// Whether a host may make a controller of a subsystem at a port. The discovery subsystem is everybody's, everywhere.
     pub fn admit(&self, identity: &Identity) -> Result<(), Refused> {
         if identity.subsystem.is_discovery() {
@@ -249,8 +255,7 @@ impl Shared {
                 Reservations::kept_with(&namespace).map_err(|reason| ConfigError::Reservations { nsid, reason })?,
             ),
         };
-        state.last_life += 1;
-        let life = state.last_life;
+        let life = state.next_life();
         let subsystem = state.subsystem(nqn)?;
         if subsystem.namespaces.contains_key(&nsid) {
             return Err(ConfigError::NamespaceExists(nsid));

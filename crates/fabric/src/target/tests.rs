@@ -7,6 +7,7 @@ mod association;
 mod attachment;
 mod authentication;
 mod capsules;
+mod changes;
 mod copy;
 mod effects;
 mod features;
