@@ -28,6 +28,7 @@ use super::end::End;
 use super::io::{self, Plan};
 use super::limits::{AUTHENTICATION_TIME_MAX, TERM_TIME_MAX};
 use super::newcomers::Authenticating;
+use super::secure::REFUSED;
 use super::shared::{Refused, Shared};
 use super::slots::Stage;
 use super::terms::Terms;
@@ -130,7 +131,7 @@ impl Connection {
     pub(super) fn begin_authentication(&mut self, place: Option<Authenticating>, now: Instant) -> u16 {
         let Some(controller) = &self.controller else { return 0 };
         if place.is_none() {
-            self.shared.let_in(controller);
+            self.let_in(now);
             return 0;
         }
         let keys = self.shared.lock().host_keys(controller.subsystem(), controller.host());
@@ -139,6 +140,20 @@ impl Connection {
         authentication.time_limit = Some(now + AUTHENTICATION_TIME_MAX);
         self.authentication = Some(Box::new(authentication));
         required::AUTHENTICATION | if self.concatenation_required { required::SECURE_CHANNEL } else { 0 }
+    }
+
+    /// Lets the controller in, if no other host has come with its host's identifier meanwhile.
+    fn let_in(&self, now: Instant) {
+        let Some(controller) = &self.controller else { return };
+        if self.shared.let_in(controller).is_err() {
+            self.complain_of_identifier(controller.host(), now);
+        }
+    }
+
+    /// A host has given the identifier of another one.
+    pub(super) fn complain_of_identifier(&self, host: &Nqn, now: Instant) {
+        let reason = "another host uses its host identifier (HOSTID), or has registered a reservation key with it";
+        self.shared.complaints.tell(now, host, REFUSED, &reason);
     }
 
     /// What a command needs where authentication has a say in it; `None` where it has none.
@@ -262,7 +277,7 @@ impl Connection {
                 if !self.concatenation_required {
                     authentication.required = None;
                     authentication.time_limit = None;
-                    self.controller.iter().for_each(|controller| self.shared.let_in(controller));
+                    self.let_in(now);
                 }
                 if let Some(psk) = psk {
                     self.keep_generated(&psk, now);

@@ -11,6 +11,7 @@ mod changes;
 mod copy;
 mod effects;
 mod features;
+mod identifiers;
 mod io;
 mod management;
 mod media;

@@ -391,7 +391,7 @@ fn concatenating(keys: &HostKeys) -> Session {
     session
 }
 
-fn login_for_a_channel(session: &mut Session, keys: &HostKeys) -> Result<(), AuthError> {
+pub(super) fn login_for_a_channel(session: &mut Session, keys: &HostKeys) -> Result<(), AuthError> {
     let names = Names { host: host(), subsystem: subsystem() };
     let suite = Policy::new(vec![Hash::Sha256], vec![Group::Ffdhe2048]).expect("not empty");
     run_login(session, HostSide::new(names, keys.clone(), suite, 7, Concatenation::NEW_TLS_PSK))
