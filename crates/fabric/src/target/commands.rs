@@ -217,8 +217,8 @@ impl Connection {
         }
     }
 
-    /// A Copy whose source ranges are here gives back their room and waits, in order with everybody, for that of the data
-    /// that it will hold.
+    /// A Copy whose source ranges are here. Where they came in its capsule it waits, in order with everybody, for room for the data
+    /// that it will hold; where they were asked for it has that already.
     fn run_copy(&mut self, slot: u16) {
         let entry = self.slots.at(slot);
         let checked = entry
@@ -228,9 +228,11 @@ impl Connection {
         if let Some(Err(status)) = checked {
             return self.answer(slot, status, 0);
         }
+        if entry.charged > 0 {
+            return self.ready.push_back(slot);
+        }
         entry.stage = Stage::Waiting;
         entry.wanted = COPY_BUFFER_BYTES;
-        self.room.give(std::mem::take(&mut entry.charged));
         self.waiting.push_back(slot);
         self.grant();
     }

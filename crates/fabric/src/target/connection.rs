@@ -99,6 +99,8 @@ pub(super) struct Connection {
     /// Commands that manage namespaces, and their slots.
     pub(super) requests: VecDeque<(u16, Box<Request>)>,
     outbox: VecDeque<Reply>,
+    /// Room of the data that is being sent.
+    sending: u32,
     pub(super) patience: Patience,
     /// Asynchronous Event Requests outstanding.
     pub(super) events: VecDeque<u16>,
@@ -143,6 +145,7 @@ impl Connection {
             shutdown: Shutdown::default(),
             requests: VecDeque::new(),
             outbox: VecDeque::new(),
+            sending: 0,
             patience: Patience::default(),
             events: VecDeque::new(),
             aborts: Aborts::default(),
@@ -326,11 +329,12 @@ impl Connection {
     pub(super) fn grant(&mut self) {
         while let Some(&slot) = self.waiting.front() {
             let entry = self.slots.at(slot);
-            if !self.room.take(entry.wanted) {
+            let bytes = entry.room_wanted();
+            if !self.room.take(bytes) {
                 return;
             }
             self.waiting.pop_front();
-            entry.charged = entry.wanted;
+            entry.charged = bytes;
             // A read needs no data from the host; a copy has its ranges already.
             if entry.is_to_host() || !entry.data.is_empty() {
                 entry.stage = Stage::Ready;
@@ -384,7 +388,7 @@ impl Connection {
         self.answer(slot, Status::SUCCESS, result);
     }
 
-    /// Encodes what there is to say, as much as one send should take.
+    /// Encodes what there is to say, as much as one send should take. [`Connection::sent`] is to be called when it is.
     pub fn transmit(&mut self, batch: &mut SendBatch, now: Instant) {
         while !batch.is_full() && batch.len() < SEND_BYTES_MAX {
             match self.outbox.pop_front() {
@@ -403,9 +407,20 @@ impl Connection {
         }
     }
 
+    /// What was encoded has left, and its data is held no more.
+    pub fn sent(&mut self) {
+        self.room.give(std::mem::take(&mut self.sending));
+        self.grant();
+    }
+
     fn transmit_answer(&mut self, slot: u16, batch: &mut SendBatch, now: Instant) {
         let slot = self.slots.remove(slot);
-        self.room.give(slot.charged);
+        // A host that reads nothing keeps its data with us until it does: so long it is paid for.
+        if slot.reply.is_empty() {
+            self.room.give(slot.charged);
+        } else {
+            self.sending += slot.charged;
+        }
         self.capsules.give(slot.in_capsule);
         self.queue.head = (self.queue.head + 1) % self.queue.entries.max(1);
         self.count(&slot, now);

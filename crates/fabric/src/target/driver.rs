@@ -186,6 +186,7 @@ async fn send(core: &RefCell<Connection>, stream: &Transport, sending: &Cell<boo
         let (result, returned) = stream.send(batch).await;
         sending.set(false);
         batch = returned;
+        core.borrow_mut().sent();
         if let Err(error) = result {
             return error;
         }

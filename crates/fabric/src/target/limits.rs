@@ -119,7 +119,8 @@ const _: () = assert!(H2C_DATA_BYTES_MAX >= nvme::tcp::MAXH2CDATA_MIN && H2C_DAT
 // A fused pair's halves wait for their data together: were there room for one only, both would wait for ever.
 const _: () = assert!(CONNECTION_OWN_BYTES >= 2 * TRANSFER_BYTES_MAX);
 const _: () = assert!(CONNECTION_DATA_BYTES_MAX >= CONNECTION_OWN_BYTES);
-const _: () = assert!(COPY_BUFFER_BYTES <= TRANSFER_BYTES_MAX, "or a lone Copy could wait for ever");
+const _: () =
+    assert!(COPY_BUFFER_BYTES <= TRANSFER_BYTES_MAX, "or a lone Copy could wait for ever: its ranges are less");
 // IOCCSZ counts units of 16 bytes.
 const _: () = assert!(IN_CAPSULE_BYTES_MAX.is_multiple_of(16) && IN_CAPSULE_BYTES_MAX >= ADMIN_IN_CAPSULE_BYTES);
 // TTAGs are slot numbers.

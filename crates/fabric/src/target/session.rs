@@ -304,9 +304,10 @@ impl Session {
             if !self.core.has_output() {
                 return;
             }
-            self.batch.clear();
             self.core.transmit(&mut self.batch, self.now);
             let bytes: Vec<u8> = self.batch.slices().flatten().copied().collect();
+            self.batch.clear();
+            self.core.sent();
             self.read(&bytes);
         }
     }
