@@ -307,6 +307,7 @@ impl Connection {
             return Err(FatalError::limit(PduType::CAPSULE_CMD, what, self.queue.entries));
         }
         let slot = self.slots.insert(capsule.command, now);
+        self.slots.at(slot).expected = self.patience.clock(now);
         match self.plan(slot, capsule.data_bytes) {
             Err(status) => self.answer(slot, status, 0),
             Ok(Plan::Run) => self.run(slot, now),
@@ -396,7 +397,7 @@ impl Connection {
                 Some(Reply::IcResp(response)) => batch.head(&Encoder::ic_resp(&response)),
                 Some(Reply::R2t(slot)) => {
                     let entry = self.slots.at(slot);
-                    entry.asked = Some(now);
+                    entry.asked = Some(self.patience.clock(now));
                     let cccid = entry.command.command_id.get();
                     let request = ReadyToTransfer { cccid, ttag: slot, offset: 0, bytes: entry.wanted };
                     batch.head(&self.encoder.r2t(&request));

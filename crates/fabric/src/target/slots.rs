@@ -74,7 +74,8 @@ pub(super) struct Slot {
     pub lent: bool,
     /// How much of it has arrived.
     pub received: u32,
-    /// When it was asked for by R2T.
+    /// When the command arrived, and when its data was asked for by R2T, in the host's time: see [`super::transfers::Patience`].
+    pub expected: Instant,
     pub asked: Option<Instant>,
     /// Bytes of data from the host, or bytes to read.
     pub wanted: u32,
@@ -108,6 +109,7 @@ impl Slot {
             data: Buf::default(),
             lent: false,
             received: 0,
+            expected: arrived,
             asked: None,
             wanted: 0,
             charged: 0,
