@@ -81,6 +81,9 @@ pub const QUEUE_END_STEP: Duration = Duration::from_millis(2);
 /// a command, SPDK's target twice as much for a host; with 8192 bits an emulated host on a busy machine took over 20 s. What a
 /// peer holds meanwhile is bounded by its address and by its host's name.
 pub const AUTHENTICATION_TIME_MAX: Duration = Duration::from_secs(60);
+/// How long a host may take to send the first message of the authentication that its Connect was told it needs, which costs it no
+/// computation. Chosen: as for the Connect itself. Without it whoever gives a host's name and says nothing more has its places.
+pub const AUTHENTICATION_BEGIN_TIME_MAX: Duration = HANDSHAKE_TIME_MAX;
 /// How long we wait for the host to close after a C2HTermReq. Guessed; the specification allows up to 30 s.
 pub const TERM_TIME_MAX: Duration = Duration::from_secs(1);
 /// How long a controller may be neither enabled nor gone. Derived: the specification keeps an association at least two minutes
