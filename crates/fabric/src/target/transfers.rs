@@ -5,8 +5,9 @@
 //! - A command that is not to be executed any more holds neither buffer nor namespace: it only waits for the rest of its data,
 //!   which is thrown away, to be answered. Were it to hold them, a host that sends nothing would keep the medium of a namespace
 //!   that was taken from it, for as long as it likes.
-//! - A host that owes data has [`WITHHELD_TIME_MAX`]. Then its connection ends, and with it what it holds for nothing. While nothing
-//!   is read from it, its time stands still, and goes on afterwards: began it anew, a host could owe data for ever by pauses.
+//! - A host that owes data has [`WITHHELD_TIME_MAX`]. Then its connection ends, and with it what it holds for nothing. While
+//!   nothing is read from it, its time stands still, and goes on afterwards: began it anew, a host could owe data for ever by
+//!   pauses.
 
 use std::time::Duration;
 
