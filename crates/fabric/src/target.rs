@@ -60,6 +60,7 @@ mod secure;
 mod serve;
 mod session;
 mod shared;
+mod shutdown;
 mod slots;
 mod stats;
 mod store;

@@ -12,6 +12,10 @@ const NEW_MEMBERS: usize = 8;
 const REACTOR: usize = 8 + kv::resp::REFUSALS_MAX;
 /// What the process takes: standard streams, logs, files that are read, a control socket, the metrics port and its connections.
 const PROCESS: usize = 32 + crate::metrics::CONNECTIONS_MAX;
+/// What a reactor of a target takes: a ring, its event, and what it opens to look at.
+const TARGET_REACTOR: usize = 8;
+/// Media of a target, those that are added while it serves too. Guessed: each takes one or two.
+const MEDIA: usize = 128;
 /// Clients that are let in however few descriptors there are: else nothing is served.
 const CLIENTS_MIN: usize = 8;
 
@@ -28,8 +32,7 @@ pub fn raise() {
 
 /// How many clients each of `reactors` may let in, of the `asked` ones: what members, files and the operator need is kept.
 pub fn clients(store: &Store, reactors: usize, asked: usize) -> usize {
-    let limit =
-        getrlimit(Resource::Nofile).current.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    let limit = limit();
     let members = store.map().members.len();
     let clients = clients_of(limit, members, reactors, asked);
     if clients < asked {
@@ -43,6 +46,24 @@ pub fn clients(store: &Store, reactors: usize, asked: usize) -> usize {
     clients
 }
 
+/// How many connections a target may have, of the `asked` ones: its shares of an address are parts of that. Without it one
+/// address could have its share of 4,096 where there are descriptors for 1,000, which is all.
+pub fn connections(reactors: usize, asked: usize) -> usize {
+    let connections = connections_of(limit(), reactors, asked);
+    if connections < asked {
+        tracing::info!(connections, "the limit of open files (ulimit -n) allows no more connections");
+    }
+    connections
+}
+
+fn connections_of(limit: usize, reactors: usize, asked: usize) -> usize {
+    asked.min(limit.saturating_sub(PROCESS + MEDIA + reactors * TARGET_REACTOR).max(CLIENTS_MIN))
+}
+
+fn limit() -> usize {
+    getrlimit(Resource::Nofile).current.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
+}
+
 fn clients_of(limit: usize, members: usize, reactors: usize, asked: usize) -> usize {
     let reactor = REACTOR + (members + NEW_MEMBERS) * MEMBER;
     let left = limit.saturating_sub(PROCESS) / reactors.max(1);
@@ -52,6 +73,18 @@ fn clients_of(limit: usize, members: usize, reactors: usize, asked: usize) -> us
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_target_has_no_more_connections_than_descriptors() {
+        assert_eq!(connections_of(usize::MAX, 4, 4096), 4096);
+        let few = connections_of(1024, 2, 4096);
+        assert!((512..900).contains(&few), "{few}");
+        assert!(
+            few / 4 * 4 + PROCESS + MEDIA < 1024,
+            "four addresses with all of their shares leave what the target needs"
+        );
+        assert_eq!(connections_of(16, 2, 4096), CLIENTS_MIN);
+    }
 
     #[test]
     fn clients_have_what_the_others_leave() {

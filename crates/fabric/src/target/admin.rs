@@ -47,6 +47,7 @@ impl Refusal {
         match refused {
             Refused::Subsystem => Refusal::in_data(offset_of!(ConnectData, subnqn)),
             Refused::Host | Refused::Insecure => Refusal(Status::CONNECT_INVALID_HOST.do_not_retry(), 0),
+            Refused::HostId => Refusal::in_data(offset_of!(ConnectData, hostid)),
             Refused::Busy => Refusal(Status::CONNECT_CONTROLLER_BUSY, 0),
         }
     }
@@ -193,7 +194,14 @@ impl Connection {
             return Err(Refusal::in_data(offset_of!(ConnectData, cntlid)));
         }
         let attention = self.attention.clone();
-        let controller = self.shared.add_controller(identity, attention, entrance, terms).map_err(Refusal::of)?;
+        let host = identity.host.clone();
+        let added = self.shared.add_controller(identity, attention, entrance, terms);
+        let controller = added.map_err(|refused| {
+            if refused == Refused::HostId {
+                self.complain_of_identifier(&host, now);
+            }
+            Refusal::of(refused)
+        })?;
         let id = controller.id();
         if !controller.set_keep_alive(fields.kato.get(), now) {
             self.shared.remove_controller(id);
@@ -379,14 +387,7 @@ impl Connection {
         }
         self.answer(slot, Status::SUCCESS, 0);
         if change == ConfigurationChange::Shutdown {
-            let mut caches = self.shared.namespaces(controller);
-            caches.retain(|attached| attached.info.volatile_cache);
-            // Flushes of a shutdown that was taken back may still be under way: each comes to its end and is counted.
-            self.flushes_pending += caches.len();
-            self.flushes.extend(caches);
-            if self.flushes_pending == 0 {
-                controller.shutdown_complete();
-            }
+            self.shut_down(controller);
         }
     }
 }

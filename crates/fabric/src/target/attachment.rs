@@ -21,7 +21,7 @@ use device::{ATTRIBUTE_BYTES_MAX, AnyNamespace, Namespace};
 use nvme::Nqn;
 
 use super::controller::Controller;
-use super::shared::{Shared, State, Subsystem};
+use super::shared::{Refused, Shared, State, Subsystem};
 use super::store::NamespaceStore;
 
 /// The attribute of a namespace in which its [`Attachment`] is kept.
@@ -133,7 +133,7 @@ pub(super) struct Managed {
 
 impl Managed {
     /// A new controller of a subsystem gets what its host begins with.
-    fn greet(&mut self, controller: &Controller) -> bool {
+    pub fn greet(&mut self, controller: &Controller) -> bool {
         let free = self.attachment.shared || self.controllers.is_empty();
         let meant = controller.is_let_in() && self.attachment.hosts.include(controller.host());
         free && meant && self.controllers.insert(controller.id())
@@ -163,13 +163,21 @@ impl Subsystem {
 
 impl Shared {
     /// The host of a controller has shown whatever it must: from now on the controller is one like the others.
-    pub fn let_in(&self, controller: &Controller) {
+    ///
+    /// # Errors
+    /// Another host has come meanwhile with its identifier: the controller has ended.
+    pub fn let_in(&self, controller: &Controller) -> Result<(), Refused> {
         let mut state = self.lock();
+        if state.has_another(controller.subsystem(), &controller.host_id()) {
+            controller.end();
+            return Err(Refused::HostId);
+        }
         if controller.let_in()
             && let Some(subsystem) = state.subsystems.get_mut(controller.subsystem())
         {
             subsystem.greet(controller);
         }
+        Ok(())
     }
 }
 

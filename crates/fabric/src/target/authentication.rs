@@ -26,8 +26,9 @@ use super::connection::{Connection, Phase};
 use super::controller::{Controller, Identity};
 use super::end::End;
 use super::io::{self, Plan};
-use super::limits::{AUTHENTICATION_TIME_MAX, TERM_TIME_MAX};
+use super::limits::{AUTHENTICATION_BEGIN_TIME_MAX, AUTHENTICATION_TIME_MAX, TERM_TIME_MAX};
 use super::newcomers::Authenticating;
+use super::secure::REFUSED;
 use super::shared::{Refused, Shared};
 use super::slots::Stage;
 use super::terms::Terms;
@@ -53,6 +54,8 @@ pub(super) struct Authentication {
     required: Option<Authenticating>,
     /// When the transaction under way must be over.
     time_limit: Option<Instant>,
+    /// The same for a queue whose host has sent no message yet: it is over sooner.
+    begin_limit: Option<Instant>,
     held: Option<Held>,
 }
 
@@ -80,18 +83,38 @@ impl Authentication {
     ) -> Authentication {
         let names = Names { host: controller.host().clone(), subsystem: controller.subsystem().clone() };
         let side = ControllerSide::new(names, keys, config.authentication.clone(), concatenation);
-        Authentication { side: Some(side), computing: None, required: None, time_limit: None, held: None }
+        Authentication {
+            side: Some(side),
+            computing: None,
+            required: None,
+            time_limit: None,
+            begin_limit: None,
+            held: None,
+        }
+    }
+}
+
+impl Authentication {
+    /// When it is late.
+    fn limit(&self) -> Option<Instant> {
+        self.begin_limit.or(self.time_limit)
     }
 }
 
 impl Shared {
-    /// Gives a host other keys: who authenticates from now on does so by these. What has authenticated goes on.
+    /// Gives a host other keys: who authenticates from now on does so by these. What has authenticated goes on. Where the host had
+    /// none, nothing has: what it is connected by was had by whoever gave its name, and ends.
     pub fn set_host_keys(&self, subsystem: &Nqn, host: &Nqn, keys: HostKeys) -> Result<(), ConfigError> {
         let mut state = self.lock();
         let found = state.subsystems.get_mut(subsystem).ok_or_else(|| ConfigError::NoSubsystem(subsystem.clone()))?;
+        let had_keys = found.access.config(host).keys.is_some();
         if !found.access.set_keys(host, keys) {
             let (subsystem, host) = (subsystem.clone(), host.clone());
             return Err(ConfigError::NoHost { subsystem, host, any: found.access.any() });
+        }
+        if !had_keys {
+            let own = state.controllers.values().filter(|own| own.subsystem() == subsystem && own.host() == host);
+            own.for_each(|controller| controller.end());
         }
         drop(state);
         // A key for TLS that the old ones have made and nobody uses yet would begin an association all the same.
@@ -130,15 +153,30 @@ impl Connection {
     pub(super) fn begin_authentication(&mut self, place: Option<Authenticating>, now: Instant) -> u16 {
         let Some(controller) = &self.controller else { return 0 };
         if place.is_none() {
-            self.shared.let_in(controller);
+            self.let_in(now);
             return 0;
         }
         let keys = self.shared.lock().host_keys(controller.subsystem(), controller.host());
         let mut authentication = Authentication::new(&self.shared.config, controller, keys, self.concatenation());
         authentication.required = place;
         authentication.time_limit = Some(now + AUTHENTICATION_TIME_MAX);
+        authentication.begin_limit = Some(now + AUTHENTICATION_BEGIN_TIME_MAX);
         self.authentication = Some(Box::new(authentication));
         required::AUTHENTICATION | if self.concatenation_required { required::SECURE_CHANNEL } else { 0 }
+    }
+
+    /// Lets the controller in, if no other host has come with its host's identifier meanwhile.
+    fn let_in(&self, now: Instant) {
+        let Some(controller) = &self.controller else { return };
+        if self.shared.let_in(controller).is_err() {
+            self.complain_of_identifier(controller.host(), now);
+        }
+    }
+
+    /// A host has given the identifier of another one.
+    pub(super) fn complain_of_identifier(&self, host: &Nqn, now: Instant) {
+        let reason = "another host uses its host identifier (HOSTID), or has registered a reservation key with it";
+        self.shared.complaints.tell(now, host, REFUSED, &reason);
     }
 
     /// What a command needs where authentication has a say in it; `None` where it has none.
@@ -185,6 +223,7 @@ impl Connection {
         if !side.is_under_way() {
             side.set_keys(keys());
         }
+        authentication.begin_limit = None;
         // It is the host that waits for our message from here on, and may do so once.
         authentication.time_limit.get_or_insert(now + AUTHENTICATION_TIME_MAX);
         let result = Arc::default();
@@ -262,7 +301,7 @@ impl Connection {
                 if !self.concatenation_required {
                     authentication.required = None;
                     authentication.time_limit = None;
-                    self.controller.iter().for_each(|controller| self.shared.let_in(controller));
+                    self.let_in(now);
                 }
                 if let Some(psk) = psk {
                     self.keep_generated(&psk, now);
@@ -290,9 +329,9 @@ impl Connection {
             self.answer_data(held.slot, held.message.freeze(), 0);
             return self.fail_authentication(End::AuthenticationFailed(held.failure), now);
         }
-        let late = authentication.held.is_none() && authentication.time_limit.is_some_and(|limit| now >= limit);
+        let late = authentication.held.is_none() && authentication.limit().is_some_and(|limit| now >= limit);
         if late && self.phase == Phase::Live {
-            authentication.time_limit = None;
+            (authentication.time_limit, authentication.begin_limit) = (None, None);
             self.fail_authentication(End::AuthenticationTimeout, now);
         }
     }
@@ -300,7 +339,7 @@ impl Connection {
     /// When [`Connection::poll_authentication`] must be called at the latest.
     pub(super) fn authentication_deadline(&self) -> Option<Instant> {
         let authentication = self.authentication.as_ref()?;
-        authentication.held.as_ref().map(|held| held.until).or(authentication.time_limit)
+        authentication.held.as_ref().map(|held| held.until).or(authentication.limit())
     }
 }
 

@@ -217,8 +217,8 @@ impl Connection {
         }
     }
 
-    /// A Copy whose source ranges are here gives back their room and waits, in order with everybody, for that of the data
-    /// that it will hold.
+    /// A Copy whose source ranges are here. Where they came in its capsule it waits, in order with everybody, for room for the data
+    /// that it will hold; where they were asked for it has that already.
     fn run_copy(&mut self, slot: u16) {
         let entry = self.slots.at(slot);
         let checked = entry
@@ -228,9 +228,11 @@ impl Connection {
         if let Some(Err(status)) = checked {
             return self.answer(slot, status, 0);
         }
+        if entry.charged > 0 {
+            return self.ready.push_back(slot);
+        }
         entry.stage = Stage::Waiting;
         entry.wanted = COPY_BUFFER_BYTES;
-        self.room.give(std::mem::take(&mut entry.charged));
         self.waiting.push_back(slot);
         self.grant();
     }
@@ -249,8 +251,8 @@ impl Connection {
 
     /// The next operation to execute. Its outcome must come back by [`Connection::complete`].
     pub fn next_operation(&mut self) -> Option<Operation> {
-        if let Some(attached) = self.flushes.pop() {
-            return Some(Operation { slot: None, namespace: attached.namespace, commit: false, work: Work::Flush });
+        if let Some(flush) = self.shutdown.next_flush() {
+            return Some(flush);
         }
         // Looked at for each (two loads): a turn with many commands is long, and its end need not be waited for.
         if !self.ready.is_empty()
@@ -341,17 +343,6 @@ impl Connection {
         }
     }
 
-    /// One namespace is flushed for a shutdown. A flush that failed is not reported: the shutdown ends all the same, and
-    /// the medium has latched the error for whoever uses it next (NVMe Base 2.0 §3.6.2 has no status for it).
-    fn flushed(&mut self) {
-        self.flushes_pending -= 1;
-        if self.flushes_pending == 0
-            && let Some(controller) = &self.controller
-        {
-            controller.shutdown_complete();
-        }
-    }
-
     /// Counts an answered command.
     pub(super) fn count(&self, slot: &Slot, now: Instant) {
         let stats = &self.shared.stats;
@@ -391,7 +382,7 @@ impl Connection {
 
     /// Whether operations wait to be executed.
     pub fn has_operations(&self) -> bool {
-        !self.ready.is_empty() || !self.flushes.is_empty() || !self.requests.is_empty()
+        !self.ready.is_empty() || self.shutdown.has_flushes() || !self.requests.is_empty()
     }
 
     /// Gives back what a burst has made the connection take.

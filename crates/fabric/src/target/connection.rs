@@ -38,6 +38,7 @@ pub(super) use super::queue::{Fusing, HeldConnect, Phase, Queue};
 use super::reservation::Rights;
 use super::room::DataRoom;
 use super::shared::{Attached, Shared};
+use super::shutdown::Shutdown;
 use super::slots::{Slots, Stage};
 use super::transfers::Patience;
 use crate::tcp::{
@@ -94,12 +95,12 @@ pub(super) struct Connection {
     pub(super) paused: Option<u16>,
     /// Commands to execute.
     pub(super) ready: VecDeque<u16>,
-    /// Namespaces to flush for a shutdown, and how many of them are not done.
-    pub(super) flushes: Vec<Attached>,
-    pub(super) flushes_pending: usize,
+    pub(super) shutdown: Shutdown,
     /// Commands that manage namespaces, and their slots.
     pub(super) requests: VecDeque<(u16, Box<Request>)>,
     outbox: VecDeque<Reply>,
+    /// Room of the data that is being sent.
+    sending: u32,
     pub(super) patience: Patience,
     /// Asynchronous Event Requests outstanding.
     pub(super) events: VecDeque<u16>,
@@ -141,10 +142,10 @@ impl Connection {
             capsules,
             paused: None,
             ready: VecDeque::new(),
-            flushes: Vec::new(),
-            flushes_pending: 0,
+            shutdown: Shutdown::default(),
             requests: VecDeque::new(),
             outbox: VecDeque::new(),
+            sending: 0,
             patience: Patience::default(),
             events: VecDeque::new(),
             aborts: Aborts::default(),
@@ -187,7 +188,7 @@ impl Connection {
         self.held = None;
         self.ready.clear();
         self.waiting.clear();
-        self.flushes.clear();
+        self.shutdown.give_up();
         self.requests.clear();
     }
 
@@ -306,6 +307,7 @@ impl Connection {
             return Err(FatalError::limit(PduType::CAPSULE_CMD, what, self.queue.entries));
         }
         let slot = self.slots.insert(capsule.command, now);
+        self.slots.at(slot).expected = self.patience.clock(now);
         match self.plan(slot, capsule.data_bytes) {
             Err(status) => self.answer(slot, status, 0),
             Ok(Plan::Run) => self.run(slot, now),
@@ -328,11 +330,12 @@ impl Connection {
     pub(super) fn grant(&mut self) {
         while let Some(&slot) = self.waiting.front() {
             let entry = self.slots.at(slot);
-            if !self.room.take(entry.wanted) {
+            let bytes = entry.room_wanted();
+            if !self.room.take(bytes) {
                 return;
             }
             self.waiting.pop_front();
-            entry.charged = entry.wanted;
+            entry.charged = bytes;
             // A read needs no data from the host; a copy has its ranges already.
             if entry.is_to_host() || !entry.data.is_empty() {
                 entry.stage = Stage::Ready;
@@ -386,7 +389,7 @@ impl Connection {
         self.answer(slot, Status::SUCCESS, result);
     }
 
-    /// Encodes what there is to say, as much as one send should take.
+    /// Encodes what there is to say, as much as one send should take. [`Connection::sent`] is to be called when it is.
     pub fn transmit(&mut self, batch: &mut SendBatch, now: Instant) {
         while !batch.is_full() && batch.len() < SEND_BYTES_MAX {
             match self.outbox.pop_front() {
@@ -394,7 +397,7 @@ impl Connection {
                 Some(Reply::IcResp(response)) => batch.head(&Encoder::ic_resp(&response)),
                 Some(Reply::R2t(slot)) => {
                     let entry = self.slots.at(slot);
-                    entry.asked = Some(now);
+                    entry.asked = Some(self.patience.clock(now));
                     let cccid = entry.command.command_id.get();
                     let request = ReadyToTransfer { cccid, ttag: slot, offset: 0, bytes: entry.wanted };
                     batch.head(&self.encoder.r2t(&request));
@@ -405,9 +408,20 @@ impl Connection {
         }
     }
 
+    /// What was encoded has left, and its data is held no more.
+    pub fn sent(&mut self) {
+        self.room.give(std::mem::take(&mut self.sending));
+        self.grant();
+    }
+
     fn transmit_answer(&mut self, slot: u16, batch: &mut SendBatch, now: Instant) {
         let slot = self.slots.remove(slot);
-        self.room.give(slot.charged);
+        // A host that reads nothing keeps its data with us until it does: so long it is paid for.
+        if slot.reply.is_empty() {
+            self.room.give(slot.charged);
+        } else {
+            self.sending += slot.charged;
+        }
         self.capsules.give(slot.in_capsule);
         self.queue.head = (self.queue.head + 1) % self.queue.entries.max(1);
         self.count(&slot, now);

@@ -27,7 +27,7 @@ use super::features::Features;
 use super::guests::Standing;
 use super::keep_alive::KeepAlive;
 use super::limits::{DISCOVERY_IDLE_TIME_MAX, IO_QUEUES_MAX};
-use super::reservation::Notifications;
+use super::reservation::{HostId, Notifications};
 
 mod notices;
 
@@ -99,6 +99,7 @@ pub(super) struct Identity {
 pub(super) struct Controller {
     id: u16,
     identity: Identity,
+    host_id: HostId,
     admin: Arc<Attention>,
     ended: AtomicBool,
     /// See [`Controller::is_let_in`].
@@ -132,6 +133,7 @@ impl Controller {
         };
         Controller {
             id,
+            host_id: HostId::new(identity.host_id, &identity.host),
             identity,
             admin,
             ended: AtomicBool::new(false),
@@ -172,8 +174,9 @@ impl Controller {
         self.identity.subsystem.is_discovery()
     }
 
-    pub fn host_id(&self) -> [u8; 16] {
-        self.identity.host_id
+    /// Its host as reservations know it.
+    pub fn host_id(&self) -> HostId {
+        self.host_id
     }
 
     /// Whether an I/O queue's Connect comes from the host that made the controller, over the same port.

@@ -186,6 +186,7 @@ async fn send(core: &RefCell<Connection>, stream: &Transport, sending: &Cell<boo
         let (result, returned) = stream.send(batch).await;
         sending.set(false);
         batch = returned;
+        core.borrow_mut().sent();
         if let Err(error) = result {
             return error;
         }
@@ -331,7 +332,8 @@ impl<F: Future<Output = Outcome>, M> Commands<F, M> {
         }
     }
 
-    /// There is always room: the core has no more operations than slots, and those are bounded by the queue's entries.
+    /// There is always room: the core has no more operations than slots, which the queue's entries bound, and flushes of a
+    /// shutdown, one for each namespace.
     fn push(&mut self, future: F) {
         let future = match self.sets.iter_mut().find(|set| !set.is_full()) {
             Some(set) => set.push(future),

@@ -231,7 +231,7 @@ pub(super) fn get(
             if command.cdw11.get() & 1 == 0 {
                 return Err(INVALID);
             }
-            return Ok(Value { result: 0, data: Some(Buf::copy_from(&controller.host_id()).freeze()) });
+            return Ok(Value { result: 0, data: Some(Buf::copy_from(&controller.host_id().id).freeze()) });
         }
         _ => 0, // power management: state 0
     };

@@ -81,6 +81,9 @@ pub const QUEUE_END_STEP: Duration = Duration::from_millis(2);
 /// a command, SPDK's target twice as much for a host; with 8192 bits an emulated host on a busy machine took over 20 s. What a
 /// peer holds meanwhile is bounded by its address and by its host's name.
 pub const AUTHENTICATION_TIME_MAX: Duration = Duration::from_secs(60);
+/// How long a host may take to send the first message of the authentication that its Connect was told it needs, which costs it no
+/// computation. Chosen: as for the Connect itself. Without it whoever gives a host's name and says nothing more has its places.
+pub const AUTHENTICATION_BEGIN_TIME_MAX: Duration = HANDSHAKE_TIME_MAX;
 /// How long we wait for the host to close after a C2HTermReq. Guessed; the specification allows up to 30 s.
 pub const TERM_TIME_MAX: Duration = Duration::from_secs(1);
 /// How long a controller may be neither enabled nor gone. Derived: the specification keeps an association at least two minutes
@@ -119,7 +122,8 @@ const _: () = assert!(H2C_DATA_BYTES_MAX >= nvme::tcp::MAXH2CDATA_MIN && H2C_DAT
 // A fused pair's halves wait for their data together: were there room for one only, both would wait for ever.
 const _: () = assert!(CONNECTION_OWN_BYTES >= 2 * TRANSFER_BYTES_MAX);
 const _: () = assert!(CONNECTION_DATA_BYTES_MAX >= CONNECTION_OWN_BYTES);
-const _: () = assert!(COPY_BUFFER_BYTES <= TRANSFER_BYTES_MAX, "or a lone Copy could wait for ever");
+const _: () =
+    assert!(COPY_BUFFER_BYTES <= TRANSFER_BYTES_MAX, "or a lone Copy could wait for ever: its ranges are less");
 // IOCCSZ counts units of 16 bytes.
 const _: () = assert!(IN_CAPSULE_BYTES_MAX.is_multiple_of(16) && IN_CAPSULE_BYTES_MAX >= ADMIN_IN_CAPSULE_BYTES);
 // TTAGs are slot numbers.

@@ -17,7 +17,7 @@ use nvme::identify::IdentifyNamespace;
 use nvme::management::{ManagementCommand, controller_list};
 use nvme::opcode::AdminOpcode;
 use nvme::reservation::Access;
-use nvme::{NSID_ALL, Nqn, Status, Submission};
+use nvme::{Nqn, Status, Submission};
 use zerocopy::FromBytes;
 
 use super::ana::{self, ANA_GROUP_DEFAULT};
@@ -34,6 +34,10 @@ use super::shared::{Attached, Change, Shared, State, Subsystem};
 use super::slots::Stage;
 use super::store::{BLOCK_SIZES, NamespaceStore, NewNamespace, Room, StoreError};
 
+mod deletion;
+
+pub use deletion::DeleteError;
+
 /// CSI of the NVM command set.
 const CSI_NVM: u8 = 0;
 /// FLBAS: the lower and the upper bits of the format's index (NVM Command Set 1.0c figure 97).
@@ -41,6 +45,7 @@ const FORMAT_LOW: u8 = 0xF;
 const FORMAT_HIGH: u8 = 0x60;
 
 const INVALID_FIELD: Status = Status::INVALID_FIELD.do_not_retry();
+const UNLISTED: Status = Status::INVALID_CONTROLLER_LIST.do_not_retry();
 const INVALID_NAMESPACE: Status = Status::INVALID_NAMESPACE.do_not_retry();
 
 /// Controllers, each with the identifier by which it knows a namespace.
@@ -87,9 +92,7 @@ impl Request {
         let nsid = self.command.nsid.get();
         let asked = ManagementCommand::from_submission(&self.command).ok_or(INVALID_FIELD)?;
         let _turn = self.shared.management.lock(0, 1, Mode::Exclusive).await;
-        if !self.shared.may_manage(&self.controller) {
-            return Err(Status::INVALID_OPCODE.do_not_retry()); // not any more: the turns of others took their time
-        }
+        self.check_right(&self.shared.lock())?; // it may have ended: the turns of others took their time
         match asked {
             ManagementCommand::Create { .. } if nsid != 0 => Err(INVALID_FIELD),
             ManagementCommand::Create { command_set: CSI_NVM } => self.create().await,
@@ -117,6 +120,12 @@ impl Request {
         let made = store.create(new).await.map_err(|error| status_of(&error))?;
         let nguid = made.info().nguid;
         let managed = Managed { store: store.clone(), attachment, controllers: Default::default() };
+        let right = self.check_right(&self.shared.lock());
+        if let Err(status) = right {
+            tracing::warn!(nsid, "a namespace was made in vain: its host may manage no more");
+            store.delete(nguid).await.map_err(|error| status_of(&error))?;
+            return Err(status);
+        }
         match self.shared.insert(self.nqn(), nsid, group, made, Some(managed)) {
             Ok(()) => Ok(nsid),
             Err(error) => {
@@ -141,34 +150,15 @@ impl Request {
         Ok((store.clone(), nsid))
     }
 
-    // Delete.
-
-    async fn delete(&self, nsid: u32) -> Result<(), Status> {
-        let doomed: Vec<u32> = {
-            let state = self.shared.lock();
-            let subsystem = state.subsystems.get(self.nqn()).ok_or(INVALID_FIELD)?;
-            match nsid {
-                NSID_ALL => subsystem.namespaces.keys().copied().collect(),
-                _ => vec![allocated(subsystem, nsid)?.nsid],
-            }
-        };
-        // All or none, as far as that is known beforehand.
-        for &nsid in &doomed {
-            self.check(nsid)?;
-        }
-        for nsid in doomed {
-            let asked = Some(self.controller.id());
-            self.shared.delete(self.nqn(), nsid, asked, true).await.map_err(|error| match error {
-                DeleteError::Store(error) => status_of(&error),
-                DeleteError::Config(_) | DeleteError::Attached(_) => INVALID_FIELD,
-            })?;
-        }
-        Ok(())
+    /// Whether the host may manage namespaces still.
+    fn check_right(&self, state: &State) -> Result<(), Status> {
+        if state.may_manage(&self.controller) { Ok(()) } else { Err(Status::INVALID_OPCODE.do_not_retry()) }
     }
 
-    /// Whether this host may change the namespace: it is a store's, and no reservation keeps the host out.
-    fn check(&self, nsid: u32) -> Result<(), Status> {
-        let state = self.shared.lock();
+    /// Whether this host may change the namespace: it may manage, the namespace is a store's, and no reservation keeps the host
+    /// out. To be asked in the step that makes the change: while a medium is waited for, each of them may become otherwise.
+    fn check(&self, state: &State, nsid: u32) -> Result<(), Status> {
+        self.check_right(state)?;
         let subsystem = state.subsystems.get(self.nqn()).ok_or(INVALID_FIELD)?;
         let attached = allocated(subsystem, nsid)?;
         if !subsystem.managed.contains_key(&nsid) {
@@ -184,17 +174,17 @@ impl Request {
     // Attach and detach.
 
     async fn attach(&self, nsid: u32, attach: bool) -> Result<(), Status> {
-        let (namespace, attachment, listed) = self.plan_attach(nsid, attach)?;
+        let listed = controller_list(&self.data).filter(|listed| !listed.is_empty()).ok_or(UNLISTED)?;
+        let (namespace, attachment) = self.plan_attach(&self.shared.lock(), nsid, attach, &listed)?;
         let record = attachment.encode().ok_or(Status::ATTACHMENT_LIMIT_EXCEEDED.do_not_retry())?;
-        let known = namespace.attribute(super::attachment::ATTRIBUTE).map_err(|error| io::status_of(&error))?;
-        if known.as_deref() != Some(&record[..]) {
-            let kept = namespace.set_attribute(super::attachment::ATTRIBUTE, &record).await;
-            kept.map_err(|error| {
-                tracing::error!(%error, nsid, "an attachment could not be made durable, and so was not made");
-                io::status_of(&error)
-            })?;
-        }
-        let concerned = self.publish(nsid, attach, attachment, &listed)?;
+        keep(&namespace, nsid, &record).await.map_err(|error| io::status_of(&error))?;
+        let concerned = match self.publish(nsid, attach, attachment, &listed) {
+            Ok(concerned) => concerned,
+            Err(status) => {
+                self.keep_what_holds(nsid).await;
+                return Err(status);
+            }
+        };
         if !attach {
             // Whoever detaches a namespace from another host, and then reads it, must not be overtaken by what that host had
             // under way.
@@ -203,50 +193,66 @@ impl Request {
         Ok(())
     }
 
-    /// Lets everybody see the attachment that is durable now; the controllers concerned.
+    /// Lets everybody see the attachment that is durable now, if it is still what follows from the command: while it was written
+    /// a host may have come back to its private namespace, or this one lost its right. The controllers concerned.
     fn publish(&self, nsid: u32, attach: bool, attachment: Attachment, listed: &[u16]) -> Result<Watchers, Status> {
         let mut state = self.shared.lock();
         let state = &mut *state;
-        // Who has gone meanwhile is not attached to anything any more.
-        let alive: Vec<u16> = listed.iter().copied().filter(|id| state.controllers.contains_key(id)).collect();
-        // The operator may have taken it away meanwhile.
+        let (_, now) = self.plan_attach(state, nsid, attach, listed)?;
+        if now != attachment {
+            return Err(Status::INTERRUPTED);
+        }
         let subsystem = state.subsystems.get_mut(self.nqn()).ok_or(INVALID_FIELD)?;
         let managed = subsystem.managed.get_mut(&nsid).ok_or(INVALID_FIELD)?;
         managed.attachment = attachment;
-        for &id in &alive {
+        for id in listed {
             if attach {
-                managed.controllers.insert(id)
+                managed.controllers.insert(*id)
             } else {
-                managed.controllers.remove(&id)
+                managed.controllers.remove(id)
             };
         }
         subsystem.attachment_changed(nsid);
         // The one that was asked tells its host by the completion (NVMe Base 2.0c §5.2).
-        let told: Vec<u16> = alive.iter().copied().filter(|&id| id != self.controller.id()).collect();
+        let told: Vec<u16> = listed.iter().copied().filter(|&id| id != self.controller.id()).collect();
         self.shared.changed(state, &Change::Attachment(self.nqn(), nsid, &told));
-        Ok(alive.iter().filter_map(|id| Some((state.controllers.get(id)?.clone(), nsid))).collect())
+        Ok(listed.iter().filter_map(|id| Some((state.controllers.get(id)?.clone(), nsid))).collect())
     }
 
-    /// What the attachment becomes, and the controllers it is about; or why not.
-    fn plan_attach(&self, nsid: u32, attach: bool) -> Result<(AnyNamespace, Attachment, Vec<u16>), Status> {
-        let unlisted = Status::INVALID_CONTROLLER_LIST.do_not_retry();
-        let listed = controller_list(&self.data).filter(|listed| !listed.is_empty()).ok_or(unlisted)?;
-        {
+    /// An attachment was made durable in vain: what holds is written over it.
+    async fn keep_what_holds(&self, nsid: u32) {
+        let holding = {
             let state = self.shared.lock();
-            let subsystem = state.subsystems.get(self.nqn()).ok_or(INVALID_FIELD)?;
-            allocated(subsystem, nsid)?;
-            let found = |id| state.controllers.get(id).filter(|found| found.is_let_in());
-            let ours = |id| found(id).is_some_and(|found| found.subsystem() == self.nqn());
-            if !listed.iter().all(ours) {
-                return Err(unlisted);
-            }
-            if attach && listed.iter().any(|&id| subsystem.is_attached(nsid, id)) {
-                return Err(Status::NAMESPACE_ALREADY_ATTACHED.do_not_retry());
-            }
+            let subsystem = state.subsystems.get(self.nqn());
+            subsystem.and_then(|found| {
+                let namespace = found.namespaces.get(&nsid)?.namespace.clone();
+                Some((namespace, found.managed.get(&nsid)?.attachment.encode()?))
+            })
+        };
+        if let Some((namespace, record)) = holding {
+            // The error was told; the next start takes the namespace in as it was to be, of which nobody was told.
+            let _ = keep(&namespace, nsid, &record).await;
         }
-        self.check(nsid)?;
-        let state = self.shared.lock();
+    }
+
+    /// What the attachment becomes; or why not.
+    fn plan_attach(
+        &self,
+        state: &State,
+        nsid: u32,
+        attach: bool,
+        listed: &[u16],
+    ) -> Result<(AnyNamespace, Attachment), Status> {
         let subsystem = state.subsystems.get(self.nqn()).ok_or(INVALID_FIELD)?;
+        allocated(subsystem, nsid)?;
+        let found = |id| state.controllers.get(id).filter(|found| found.is_let_in());
+        if !listed.iter().all(|id| found(id).is_some_and(|found| found.subsystem() == self.nqn())) {
+            return Err(UNLISTED);
+        }
+        if attach && listed.iter().any(|&id| subsystem.is_attached(nsid, id)) {
+            return Err(Status::NAMESPACE_ALREADY_ATTACHED.do_not_retry());
+        }
+        self.check(state, nsid)?;
         let (namespace, managed) = (&allocated(subsystem, nsid)?.namespace, subsystem.managed.get(&nsid));
         let managed = managed.ok_or(INVALID_FIELD)?;
         if !attach && listed.iter().any(|id| !managed.controllers.contains(id)) {
@@ -256,14 +262,26 @@ impl Request {
             return Err(Status::NAMESPACE_PRIVATE.do_not_retry());
         }
         let mut attachment = managed.attachment.clone();
-        for id in &listed {
+        for id in listed {
             let Some(host) = state.controllers.get(id).map(|found| found.host()) else { continue };
             let stays = managed.controllers.iter().filter(|other| !listed.contains(other));
             let stays = stays.filter_map(|other| state.controllers.get(other)).any(|other| other.host() == host);
             attachment.hosts.set(host, attach || stays);
         }
-        Ok((namespace.clone(), attachment, listed))
+        Ok((namespace.clone(), attachment))
     }
+}
+
+/// Makes an attachment durable.
+async fn keep(namespace: &AnyNamespace, nsid: u32, record: &[u8]) -> Result<(), device::Error> {
+    let known = namespace.attribute(super::attachment::ATTRIBUTE)?;
+    if known.as_deref() != Some(record) {
+        let kept = namespace.set_attribute(super::attachment::ATTRIBUTE, record).await;
+        kept.inspect_err(|error| {
+            tracing::error!(%error, nsid, "an attachment could not be made durable, and so was not made");
+        })?;
+    }
+    Ok(())
 }
 
 /// What a host wants of a namespace to be made (NVM Command Set 1.0c §4.1.6): the fields that a host sets.
@@ -341,26 +359,17 @@ pub enum AdoptError {
     Device(#[from] device::Error),
 }
 
-/// Why a namespace is not deleted.
-#[derive(Debug, thiserror::Error)]
-pub enum DeleteError {
-    /// No such subsystem or namespace, or it is of no store.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// Hosts have it.
-    #[error("it is attached to controllers of {}", .0.iter().map(Nqn::to_string).collect::<Vec<_>>().join(", "))]
-    Attached(Vec<Nqn>),
-    /// The store could not.
-    #[error(transparent)]
-    Store(#[from] StoreError),
+impl State {
+    fn may_manage(&self, controller: &Controller) -> bool {
+        let subsystem = self.subsystems.get(controller.subsystem()).filter(|found| !found.stores.is_empty());
+        subsystem.is_some_and(|subsystem| subsystem.access.config(controller.host()).manage)
+    }
 }
 
 impl Shared {
     /// Whether a controller's host may make and delete namespaces of its subsystem.
     pub fn may_manage(&self, controller: &Controller) -> bool {
-        let state = self.lock();
-        let subsystem = state.subsystems.get(controller.subsystem()).filter(|found| !found.stores.is_empty());
-        subsystem.is_some_and(|subsystem| subsystem.access.config(controller.host()).manage)
+        self.lock().may_manage(controller)
     }
 
     /// The room of its stores together; `None` where it has none.
@@ -427,40 +436,5 @@ impl Shared {
             .map(|controller| controller.id())
             .collect();
         self.changed(&mut state, &Change::Attachment(nqn, nsid, &told));
-    }
-
-    /// Deletes a namespace: first nobody sees it any more, then the commands under way end, then it is gone for good. If
-    /// that fails it is there again. `asked`: the controller whose host knows by the completion. `in_use`: also one that hosts
-    /// have.
-    async fn delete(&self, nqn: &Nqn, nsid: u32, asked: Option<u16>, in_use: bool) -> Result<(), DeleteError> {
-        let (attached, managed) = {
-            let mut state = self.lock();
-            let hosts = state.hosts_with(nqn, nsid);
-            if !in_use && !hosts.is_empty() {
-                return Err(DeleteError::Attached(hosts));
-            }
-            let subsystem = state.subsystem(nqn)?;
-            let managed = subsystem.managed.remove(&nsid).ok_or(ConfigError::NoNamespace(nsid))?;
-            let attached = subsystem.namespaces.remove(&nsid).ok_or(ConfigError::NoNamespace(nsid))?;
-            subsystem.groups.members_changed(attached.group);
-            let told: Vec<u16> = managed.controllers.iter().copied().filter(|&id| Some(id) != asked).collect();
-            self.changed(&mut state, &Change::Attachment(nqn, nsid, &told));
-            (attached, managed)
-        };
-        let nguid = attached.info.nguid;
-        let deleted = managed.store.delete(nguid).await;
-        if deleted.is_err() {
-            let back = self.insert(nqn, nsid, attached.group, attached.namespace, Some(managed));
-            if let Err(error) = back {
-                tracing::error!(%error, nsid, "a namespace that was not deleted is served no more until the next start");
-            }
-        }
-        Ok(deleted?)
-    }
-
-    /// Deletes a namespace of a store for the operator.
-    pub async fn delete_managed(&self, nqn: &Nqn, nsid: u32, in_use: bool) -> Result<(), DeleteError> {
-        let _turn = self.management.lock(0, 1, Mode::Exclusive).await;
-        self.delete(nqn, nsid, None, in_use).await
     }
 }

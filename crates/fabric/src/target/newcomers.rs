@@ -5,7 +5,8 @@
 //!   nothing leaves room for the others.
 //! - Of the queues that have yet to authenticate, one address has a share, and so has one host. Each costs computations, and
 //!   whoever knows a host's name may ask for them; they wait in one line, and all other hosts behind them.
-//! - A host has more places than an address: nobody keeps a host out from one address that is not the host's own.
+//! - A host has more places than a network, which has more than an address: nobody keeps a host out from one of either that is not
+//!   the host's own.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -24,7 +25,7 @@ const CONNECTING_SHARE: usize = 4;
 const CONNECTING_MIN: usize = 64;
 /// Queues of one address that have yet to authenticate. Chosen: what waits before others is computed in some seconds, even with
 /// the largest group; and hosts behind one address that begin at once are done in milliseconds each.
-const AUTHENTICATING_OF_ADDRESS_MAX: usize = OFFLOADED_MAX / 8;
+const AUTHENTICATING_OF_ADDRESS_MAX: usize = OFFLOADED_MAX / 16;
 /// Queues of one host that have yet to authenticate, from all its addresses. Chosen: see the module.
 const AUTHENTICATING_OF_HOST_MAX: usize = OFFLOADED_MAX / 4;
 
@@ -33,7 +34,7 @@ const AUTHENTICATING_OF_HOST_MAX: usize = OFFLOADED_MAX / 4;
 const NETWORK_FACTOR: usize = 2;
 
 const _: () = assert!(CONNECTIONS_MAX / CONNECTING_SHARE >= super::limits::CONTROLLERS_MAX);
-const _: () = assert!(AUTHENTICATING_OF_ADDRESS_MAX < AUTHENTICATING_OF_HOST_MAX);
+const _: () = assert!(2 * NETWORK_FACTOR * AUTHENTICATING_OF_ADDRESS_MAX <= AUTHENTICATING_OF_HOST_MAX);
 
 /// See the module.
 pub(super) struct Newcomers {
@@ -190,6 +191,18 @@ mod tests {
         let all: Vec<_> = (1..=3).map(fill).collect();
         assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [64, 64, 0]);
         assert!(newcomers.connect(address("2001:db8:0:2::")).is_some());
+    }
+
+    /// A network had exactly a host's places: two addresses of one that anybody is given kept a host out by its name.
+    #[test]
+    fn a_network_leaves_a_host_half_of_its_places() {
+        let newcomers = Newcomers::new(1024);
+        let host: Nqn = "nqn.2026-01.example:a".parse().expect("a name");
+        let fill =
+            |from: &str| -> Vec<_> { (0..1000).map_while(|_| newcomers.authenticate(address(from), &host)).collect() };
+        let of_network: Vec<_> = (1..9).flat_map(|at| fill(&format!("2001:db8::{at}"))).collect();
+        assert_eq!(of_network.len(), AUTHENTICATING_OF_HOST_MAX / 2);
+        assert_eq!(fill("192.0.2.1").len(), AUTHENTICATING_OF_ADDRESS_MAX, "the host itself");
     }
 
     #[test]

@@ -109,6 +109,11 @@ impl Reservations {
         rights.access.covers(wanted)
     }
 
+    /// Whether a host of another name has registered with this one's identifier.
+    pub fn collide(&self, host: &HostId) -> bool {
+        self.lock().state.registrants.iter().any(|registrant| registrant.host.collides(host))
+    }
+
     /// Reservation Report, extended (NVMe Base 2.0 §7.5): a host has one entry, as all our controllers are dynamic.
     pub fn report(&self) -> Vec<u8> {
         let published = self.lock();
@@ -124,7 +129,7 @@ impl Reservations {
             entry.cntlid = CONTROLLER_ID_DYNAMIC.into();
             entry.status = state.is_holder(&registrant.host).into();
             entry.key = registrant.key.into();
-            entry.host_id = registrant.host;
+            entry.host_id = registrant.host.id;
             page.extend_from_slice(entry.as_bytes());
         }
         page

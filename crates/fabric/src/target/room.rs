@@ -5,6 +5,7 @@
 //! - A connection has [`CONNECTION_OWN_BYTES`] whatever the others do, which is room for any command and any fused pair. So one
 //!   that is refused has commands under way, their end is when it asks again, and no connection ever waits for another one: a
 //!   host that never sends what it was asked for holds up nobody else, and there is no circle of waiters.
+//! - Room is taken as long as its data is held: that of an answer until it is sent, as its host decides when it reads.
 //! - What goes beyond comes out of one pool of [`SHARED_DATA_BYTES_MAX`], and goes back to it at the latest with the connection.
 
 use std::sync::Arc;
@@ -57,6 +58,12 @@ impl DataRoom {
     /// How much of what was taken is the pool's.
     fn of_shared(&self, taken: u32) -> u64 {
         u64::from(taken.saturating_sub(self.own))
+    }
+
+    /// How much is taken.
+    #[cfg(test)]
+    pub fn taken(&self) -> u32 {
+        self.taken
     }
 
     /// Takes room for `bytes`, or nothing and tells so: there is some when the connection's other commands have ended.

@@ -93,6 +93,13 @@ impl Session {
         self
     }
 
+    /// The connection is made by a host of this name, which has an identifier of its own.
+    #[cfg(test)]
+    pub fn name(&mut self, host: Nqn) {
+        self.host_id = [0x80 | host.as_str().len() as u8; 16];
+        self.host = host;
+    }
+
     /// One more connection to a target, by its port 1.
     pub fn on(target: &Target) -> Session {
         Session::at(target, PortId(1))
@@ -307,9 +314,10 @@ impl Session {
             if !self.core.has_output() {
                 return;
             }
-            self.batch.clear();
             self.core.transmit(&mut self.batch, self.now);
             let bytes: Vec<u8> = self.batch.slices().flatten().copied().collect();
+            self.batch.clear();
+            self.core.sent();
             self.read(&bytes);
         }
     }

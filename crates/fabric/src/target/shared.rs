@@ -30,7 +30,7 @@ use super::guests::{Guests, Standing};
 use super::limits::{CONTROLLERS_MAX, NSID_MAX, SUBSYSTEMS_MAX};
 use super::newcomers::Newcomers;
 use super::ports::Ports;
-use super::reservation::Reservations;
+use super::reservation::{HostId, Reservations};
 use super::room::SharedRoom;
 use super::secure::{Secure, TlsPolicy};
 use super::stats::Stats;
@@ -79,6 +79,8 @@ pub(super) enum Refused {
     Host,
     /// The host must use TLS, and has not.
     Insecure,
+    /// Another host has the identifier that it gives.
+    HostId,
     /// There are too many controllers.
     Busy,
 }
@@ -102,6 +104,21 @@ pub(super) struct Shared {
 impl State {
     pub fn subsystem(&mut self, nqn: &Nqn) -> Result<&mut Subsystem, ConfigError> {
         self.subsystems.get_mut(nqn).ok_or_else(|| ConfigError::NoSubsystem(nqn.clone()))
+    }
+
+    /// Of a namespace that comes into sight: see [`Attached::life`].
+    pub fn next_life(&mut self) -> u64 {
+        self.last_life += 1;
+        self.last_life
+    }
+
+    /// Whether a host of another name uses this one's identifier: by a controller of the subsystem, or by a registration on one of
+    /// its namespaces. Discovery has no reservations. (Only who is let in counts: to name a host and an identifier proves nothing.)
+    pub fn has_another(&self, subsystem: &Nqn, host: &HostId) -> bool {
+        let Some(found) = self.subsystems.get(subsystem) else { return false };
+        let here = self.controllers.values().filter(|other| other.subsystem() == subsystem);
+        here.filter(|other| other.is_let_in() && !other.is_ended()).any(|other| other.host_id().collides(host))
+            || found.namespaces.values().any(|attached| attached.reservations.collide(host))
     }
 
     /// Whether a host may make a controller of a subsystem at a port. The discovery subsystem is everybody's, everywhere.
@@ -249,8 +266,7 @@ impl Shared {
                 Reservations::kept_with(&namespace).map_err(|reason| ConfigError::Reservations { nsid, reason })?,
             ),
         };
-        state.last_life += 1;
-        let life = state.last_life;
+        let life = state.next_life();
         let subsystem = state.subsystem(nqn)?;
         if subsystem.namespaces.contains_key(&nsid) {
             return Err(ConfigError::NamespaceExists(nsid));
@@ -401,6 +417,9 @@ impl Shared {
         let mut state = self.lock();
         if self.terms(&state, &identity, entrance)? != *looked_up {
             return Err(Refused::Busy);
+        }
+        if state.has_another(&identity.subsystem, &HostId::new(identity.host_id, &identity.host)) {
+            return Err(Refused::HostId);
         }
         let discovery = looked_up.standing == Standing::Discovery; // these are counted where they get their place
         if !discovery && state.controllers.values().filter(|found| !found.is_discovery()).count() >= CONTROLLERS_MAX {

@@ -17,6 +17,7 @@ use slab::Slab;
 
 use super::abort::AbortTicket;
 use super::drain::Hold;
+use super::limits::COPY_BUFFER_BYTES;
 use super::stats::CommandKind;
 
 /// How far a command is.
@@ -73,7 +74,8 @@ pub(super) struct Slot {
     pub lent: bool,
     /// How much of it has arrived.
     pub received: u32,
-    /// When it was asked for by R2T.
+    /// When the command arrived, and when its data was asked for by R2T, in the host's time: see [`super::transfers::Patience`].
+    pub expected: Instant,
     pub asked: Option<Instant>,
     /// Bytes of data from the host, or bytes to read.
     pub wanted: u32,
@@ -107,6 +109,7 @@ impl Slot {
             data: Buf::default(),
             lent: false,
             received: 0,
+            expected: arrived,
             asked: None,
             wanted: 0,
             charged: 0,
@@ -119,6 +122,13 @@ impl Slot {
             result: 0,
             reply: View::default(),
         }
+    }
+
+    /// The room that the command needs, all of it at once: were a copy to hold that of its ranges while it waits for that of the
+    /// data, a queue of copies could hold all there is and wait for ever.
+    pub fn room_wanted(&self) -> u32 {
+        let for_ranges = self.kind == Some(CommandKind::Copy) && self.data.is_empty();
+        self.wanted + if for_ranges { COPY_BUFFER_BYTES } else { 0 }
     }
 
     /// Whether the command's data goes to the host.

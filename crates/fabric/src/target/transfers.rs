@@ -5,7 +5,11 @@
 //! - A command that is not to be executed any more holds neither buffer nor namespace: it only waits for the rest of its data,
 //!   which is thrown away, to be answered. Were it to hold them, a host that sends nothing would keep the medium of a namespace
 //!   that was taken from it, for as long as it likes.
-//! - A host that owes data has [`WITHHELD_TIME_MAX`]. Then its connection ends, and with it what it holds for nothing.
+//! - A host that owes data has [`WITHHELD_TIME_MAX`]. Then its connection ends, and with it what it holds for nothing. While
+//!   nothing is read from it, its time stands still, and goes on afterwards: began it anew, a host could owe data for ever by
+//!   pauses.
+
+use std::time::Duration;
 
 use engine::Buf;
 use engine::time::Instant;
@@ -22,8 +26,28 @@ use crate::tcp::{DataPdu, FatalError};
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Patience {
     pub next_look: Option<Instant>,
-    /// The host's time begins anew here: what it had sent by then may not have been read.
-    since: Option<Instant>,
+    /// How long the host's time has stood still: what it had sent by then may not have been read.
+    stood: Duration,
+    /// Since when it stands still.
+    paused: Option<Instant>,
+}
+
+impl Patience {
+    /// The host's time.
+    pub fn clock(&self, now: Instant) -> Instant {
+        let stood = self.stood + self.paused.map_or(Duration::ZERO, |since| now.duration_since(since));
+        Instant::from_nanos(now.as_nanos().saturating_sub(stood.as_nanos() as u64))
+    }
+
+    /// Notes whether the connection pauses.
+    fn note(&mut self, pauses: bool, now: Instant) {
+        if pauses {
+            self.paused.get_or_insert(now);
+        } else if let Some(since) = self.paused.take() {
+            self.stood += now.duration_since(since);
+            self.next_look = self.next_look.map(|look| look.min(now)); // it was put off
+        }
+    }
 }
 
 impl Connection {
@@ -128,23 +152,22 @@ impl Connection {
 
     /// Ends the connection of a host that owes data for too long.
     pub(super) fn look_for_withheld_data(&mut self, now: Instant) {
-        if self.paused.is_some() {
-            self.patience.since = Some(now); // it may have sent what we do not read
-        }
+        self.patience.note(self.paused.is_some(), now);
         if self.patience.next_look.is_none_or(|look| now < look) || self.phase != Phase::Live {
             return;
         }
         let expecting = self.slots.iter().any(|(_, entry)| entry.stage.is_before_data() || entry.is_lone_half());
         let owed = self.slots.iter().filter_map(|(slot, entry)| match entry.stage {
-            Stage::Capsule if self.paused != Some(slot) => Some(entry.arrived),
+            Stage::Capsule if self.paused != Some(slot) => Some(entry.expected),
             Stage::Transfer => entry.asked,
-            _ => entry.is_lone_half().then_some(entry.arrived),
+            _ => entry.is_lone_half().then_some(entry.expected),
         });
-        let oldest = owed.min().map_or(now, |oldest| self.patience.since.map_or(oldest, |since| oldest.max(since)));
-        let until = oldest + WITHHELD_TIME_MAX;
-        if until <= now {
+        let clock = self.patience.clock(now);
+        let left = (owed.min().unwrap_or(clock) + WITHHELD_TIME_MAX).duration_since(clock);
+        let left = if self.paused.is_some() { WITHHELD_TIME_MAX } else { left };
+        if left.is_zero() {
             self.finish(End::DataWithheld);
         }
-        self.patience.next_look = expecting.then_some(until);
+        self.patience.next_look = expecting.then_some(now + left);
     }
 }

@@ -24,7 +24,7 @@ use crate::handout::Handout;
 use crate::race::first_of;
 use crate::size::Size;
 use crate::stop::Reason;
-use crate::{metrics, output, reactors, stop};
+use crate::{descriptors, metrics, output, reactors, stop};
 pub use drives::DriveSpec;
 use spec::{Plan, PlannedPort, PlannedSubsystem};
 
@@ -88,7 +88,7 @@ fn serve(args: &TargetArgs) -> Result<(), Failure> {
         authentication: authentication.map_err(Failure::usage)?,
         require_authentication: args.require_auth,
         profile: args.profile,
-        ..TargetConfig::default()
+        connections_max: descriptors::connections(reactors.len(), TargetConfig::default().connections_max),
     };
     let target: Target = Target::new(config);
     reactors::run(&reactors, async |index| {

@@ -9,13 +9,37 @@
 
 use std::collections::BTreeSet;
 
-use nvme::Status;
 use nvme::reservation::{
     Access, AcquireAction, NotificationType, PersistChange, RegisterAction, ReleaseAction, ReservationType,
 };
+use nvme::{Nqn, Status};
+use openssl::sha::sha256;
 
-/// A host, by the Host Identifier it gave in Connect. Never zero there.
-pub(in crate::target) type HostId = [u8; 16];
+/// A host, by the Host Identifier and by the name that it gave in Connect. An identifier is shown by every report and proved by
+/// nothing, while a name is what a host is let in by: who has another one is another host, whatever identifier it gives.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub(in crate::target) struct HostId {
+    /// Never zero in Connect.
+    pub id: [u8; 16],
+    pub name: NameTag,
+}
+
+/// Stands for a name: the start of its SHA-256. Derived: as long as the persistent record of [`REGISTRANTS_MAX`] has room for.
+pub(in crate::target) type NameTag = [u8; 7];
+
+impl HostId {
+    pub fn new(id: [u8; 16], host: &Nqn) -> HostId {
+        let mut name = NameTag::default();
+        let bytes = name.len();
+        name.copy_from_slice(&sha256(host.as_str().as_bytes())[..bytes]);
+        HostId { id, name }
+    }
+
+    /// Whether two hosts give the same identifier.
+    pub fn collides(&self, other: &HostId) -> bool {
+        self.id == other.id && self.name != other.name
+    }
+}
 
 /// Registrants of a namespace. Chosen: more hosts than share one volume, and all of them fit the persistent record.
 pub(in crate::target) const REGISTRANTS_MAX: usize = 64;

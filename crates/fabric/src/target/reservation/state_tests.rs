@@ -7,9 +7,13 @@ use proptest::prelude::*;
 
 use super::*;
 
-const A: HostId = [1; 16];
-const B: HostId = [2; 16];
-const C: HostId = [3; 16];
+const fn host(number: u8) -> HostId {
+    HostId { id: [number; 16], name: [number; 7] }
+}
+
+const A: HostId = host(1);
+const B: HostId = host(2);
+const C: HostId = host(3);
 const GONE: NotificationType = NotificationType::REGISTRATION_PREEMPTED;
 const RELEASED: NotificationType = NotificationType::RESERVATION_RELEASED;
 const CLEARED: NotificationType = NotificationType::RESERVATION_PREEMPTED;
@@ -282,7 +286,7 @@ fn persistence_is_refused_where_the_medium_keeps_nothing() {
 #[test]
 fn registrants_are_bounded() {
     let mut state = State::default();
-    let host = |number: usize| u128::to_le_bytes(number as u128 + 1);
+    let host = |number: usize| host(number as u8 + 1);
     for number in 0..REGISTRANTS_MAX {
         assert_eq!(refusal(&mut state, host(number), register(7)), None);
     }
@@ -414,21 +418,21 @@ proptest! {
     fn the_state_agrees_with_a_plain_model(steps in prop::collection::vec((0u8..4, changes()), 1..60)) {
         let (mut state, mut model) = (State::default(), Model::default());
         for (number, change) in steps {
-            let host = [number + 1; 16];
+            let asking = host(number + 1);
             let before = state.clone();
-            let applied = state.apply(host, change, false);
-            prop_assert_eq!(applied.is_ok(), model.apply(host, change));
+            let applied = state.apply(asking, change, false);
+            prop_assert_eq!(applied.is_ok(), model.apply(asking, change));
             let keys: BTreeMap<_, _> = state.registrants.iter().map(|entry| (entry.host, entry.key)).collect();
             prop_assert_eq!(&keys, &model.keys);
             prop_assert_eq!(state.registrants.len(), keys.len(), "a host is a registrant once");
             prop_assert_eq!(state.held.map(|held| held.rtype), model.held.as_ref().map(|(rtype, _)| *rtype));
-            for host in (1..=4).map(|number| [number; 16]) {
+            for host in (1..=4).map(host) {
                 prop_assert_eq!(state.is_holder(&host), model.holders().contains(&host));
             }
             match applied {
                 Err(_) => prop_assert!(state == before),
                 Ok(effects) => for (told, kind) in effects.notices {
-                    prop_assert!(told != host, "whoever acts is not told of it");
+                    prop_assert!(told != asking, "whoever acts is not told of it");
                     prop_assert_eq!(kind == RELEASED, state.is_registrant(&told));
                 },
             }

@@ -28,7 +28,9 @@ fn host() -> Nqn {
 /// One more connection of a host to a target, by a port.
 fn opened(target: &crate::target::Target, host: &Nqn, port: u16) -> Session {
     let mut session = Session::at(target, PortId(port));
-    session.host = host.clone();
+    if *host != session.host {
+        session.name(host.clone());
+    }
     session.open(false, false);
     session
 }

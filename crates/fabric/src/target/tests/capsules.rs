@@ -86,6 +86,31 @@ fn nothing_is_waited_for_that_waits_for_the_host() {
     assert_eq!(status(session.send(&write, &pattern(1, 1))), Status::SUCCESS);
 }
 
+/// Each pause, however short, gave a host another two minutes for all the data that it owed.
+#[test]
+fn a_pause_gives_a_host_its_own_length_and_no_more() {
+    let mut session = crowded();
+    session.receive(&session.capsule(&command(NvmOpcode::WRITE, 0x50, 100, 16), &[]));
+    let writes = (0..2 * OWN).map(|id| in_capsule(NvmOpcode::WRITE, id, u64::from(id) * 4, CAPSULE_BLOCKS));
+    let data = pattern(CAPSULE_BLOCKS as usize, 3);
+    let stream: Vec<u8> = writes.flat_map(|write| session.capsule(&write, &data)).collect();
+    let second = Duration::from_secs(1);
+    for _ in 0..2 {
+        session.advance(50 * second);
+        session.stalled = true;
+        session.receive(&stream);
+        assert!(session.core.is_paused());
+        session.advance(100 * second);
+        session.stalled = false;
+        session.turn();
+        assert!(!session.core.is_paused() && session.core.ended().is_none(), "its time stood still");
+    }
+    session.advance(19 * second);
+    assert!(session.core.ended().is_none());
+    session.advance(2 * second);
+    assert_eq!(session.core.ended(), Some(&crate::target::end::End::DataWithheld), "it had two minutes");
+}
+
 /// The same over a socket, with a medium that takes its time.
 #[test]
 fn a_host_whose_capsules_have_to_wait_is_served_all_the_same() {

@@ -196,3 +196,25 @@ fn a_namespace_without_write_uncorrectable_refuses_it() {
     assert!(attached.namespace.info().write_uncorrectable);
     assert_eq!(without_data(&mut session, NvmOpcode::WRITE_UNCORRECTABLE, 0, 1), Status::INVALID_OPCODE);
 }
+
+/// A copy gave back the room of its ranges and kept them: a queue of copies held its ranges for nothing.
+#[test]
+fn a_copy_that_waits_has_room_for_all_that_it_holds() {
+    use crate::target::limits::COPY_BUFFER_BYTES;
+    use crate::tcp::{DataPdu, Pdu};
+
+    let mut session = io_session(false, false);
+    session.stalled = true;
+    let ranges = [source(1, 1); 8];
+    let bytes = size_of_val(&ranges) as u32;
+    let asked = Submission { sgl: SglDescriptor::transport(bytes), ..copy(100, &ranges) };
+    session.receive(&session.capsule(&asked, &[]));
+    let Some((Pdu::R2t(r2t), ..)) = session.inbox.pop() else { panic!("its ranges are asked for") };
+    let pdu = DataPdu { cccid: 1, ttag: r2t.ttag, offset: 0, bytes, last: true, success: false };
+    session.receive(&[&session.encoder.h2c_data(&pdu)[..], ranges.as_bytes()].concat());
+    assert_eq!(session.core.room.taken(), bytes + COPY_BUFFER_BYTES);
+    session.stalled = false;
+    session.turn();
+    assert_eq!(status(session.take_answer(1)), Status::SUCCESS);
+    assert_eq!(session.core.room.taken(), 0);
+}

@@ -446,3 +446,23 @@ fn hosts_that_hold_all_shared_room_hold_up_nobody() {
     drop(session);
     assert!(shared.take(SHARED_DATA_BYTES_MAX), "which is whole again when the connection has ended");
 }
+
+/// Room was given back when an answer was handed to the send: what a host does not read is held all the same.
+#[test]
+fn data_has_its_room_until_it_is_sent() {
+    use crate::fuzz::poll_once;
+    use engine::net::SendBatch;
+
+    let mut session = io_session(false, false);
+    session.stalled = true;
+    session.receive(&session.capsule(&command(NvmOpcode::READ, 1, 0, 4), &[]));
+    let operation = session.core.next_operation().expect("a read");
+    let outcome = poll_once(crate::target::driver::execute(operation)).expect("memory does not wait");
+    session.core.complete(outcome);
+    let mut batch = SendBatch::new();
+    session.core.transmit(&mut batch, session.now);
+    assert_eq!(session.core.room.taken(), 4 * BLOCK as u32, "the host may take its time");
+    batch.clear();
+    session.core.sent();
+    assert_eq!(session.core.room.taken(), 0);
+}

@@ -17,6 +17,7 @@ use nvme::{NSID_ALL, SglDescriptor};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::admin::{admin, identify, log, send_event_request, set};
+use super::changes::{Slow, released};
 use super::*;
 use crate::target::session::subsystem;
 use crate::target::store::BLOCK_SIZES;
@@ -26,12 +27,13 @@ use crate::target::{
 
 const TOTAL: u64 = 64 << 20;
 
-/// A store in memory. Its faults: it fails all, where told to.
+/// A store in memory. Its faults: it fails all, where told to; deletions, and what its namespaces keep, wait as long as told to.
 #[derive(Default)]
 pub(super) struct Shelf {
     made: AtomicU8,
-    namespaces: Mutex<Vec<Arc<Memory>>>,
-    failing: AtomicBool,
+    pub(super) namespaces: Mutex<Vec<Arc<Memory>>>,
+    pub(super) failing: AtomicBool,
+    pub(super) held: Arc<AtomicBool>,
     coarse: bool,
 }
 
@@ -65,12 +67,13 @@ impl NamespaceStore for Shelf {
             let made = Arc::new(made);
             made.set_attribute(ATTACHMENT_ATTRIBUTE, wanted.record).await?;
             self.namespaces.lock().unwrap().push(made.clone());
-            Ok(made.into())
+            Ok(AnyNamespace::other(Arc::new(Slow { memory: made, held: self.held.clone() })))
         })
     }
 
     fn delete<'a>(&'a self, nguid: [u8; 16]) -> LocalFuture<'a, Result<(), StoreError>> {
         Box::pin(async move {
+            released(&self.held).await;
             self.check()?;
             self.namespaces.lock().unwrap().retain(|namespace| namespace.info().nguid != nguid);
             Ok(())
@@ -87,7 +90,7 @@ pub(super) fn target() -> (Target, Arc<Shelf>) {
 }
 
 /// Gives a session's host the right to manage.
-fn let_manage(session: &Session) {
+pub(super) fn let_manage(session: &Session) {
     let config = HostConfig { manage: true, ..HostConfig::default() };
     session.target.allow_host(&subsystem(), &session.host, config).expect("room");
 }
@@ -103,7 +106,7 @@ pub(super) fn admin_of(target: &Target, host: u8) -> Session {
     session
 }
 
-fn command_of(asked: ManagementCommand, nsid: u32, data: &[u8]) -> Submission {
+pub(super) fn command_of(asked: ManagementCommand, nsid: u32, data: &[u8]) -> Submission {
     let mut command = admin(AdminOpcode::IDENTIFY, 9, nsid, 0);
     asked.fill(&mut command);
     command.sgl = SglDescriptor::in_capsule(data.len() as u32);
@@ -116,7 +119,7 @@ pub(super) fn detach_command(nsid: u32, ids: &[u16]) -> (Submission, Vec<u8>) {
     (command_of(ManagementCommand::Detach, nsid, &data), data)
 }
 
-fn send(session: &mut Session, asked: ManagementCommand, nsid: u32, data: &[u8]) -> Result<u64, Status> {
+pub(super) fn send(session: &mut Session, asked: ManagementCommand, nsid: u32, data: &[u8]) -> Result<u64, Status> {
     let command = command_of(asked, nsid, data);
     let (completion, _) = session.send(&command, data).expect("answered");
     if completion.status().is_success() { Ok(completion.result.get()) } else { Err(completion.status().kind()) }
@@ -132,7 +135,7 @@ pub(super) fn create(session: &mut Session, page: &IdentifyNamespace) -> Result<
     send(session, ManagementCommand::Create { command_set: 0 }, 0, page.as_bytes()).map(|nsid| nsid as u32)
 }
 
-fn list(ids: &[u16]) -> Vec<u8> {
+pub(super) fn list(ids: &[u16]) -> Vec<u8> {
     let mut page = controller_list_bytes(ids);
     page.resize(4096, 0);
     page
@@ -146,11 +149,11 @@ pub(super) fn detach(session: &mut Session, nsid: u32, ids: &[u16]) -> Result<()
     send(session, ManagementCommand::Detach, nsid, &list(ids)).map(drop)
 }
 
-fn delete(session: &mut Session, nsid: u32) -> Result<(), Status> {
+pub(super) fn delete(session: &mut Session, nsid: u32) -> Result<(), Status> {
     send(session, ManagementCommand::Delete, nsid, &[]).map(drop)
 }
 
-fn nsids(session: &mut Session, cns: Cns) -> Vec<u32> {
+pub(super) fn nsids(session: &mut Session, cns: Cns) -> Vec<u32> {
     let page = identify(session, cns, 0).expect("a list");
     let words = page.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().expect("4 bytes")));
     words.take_while(|&nsid| nsid != 0).collect()

@@ -137,7 +137,7 @@ fn a_host_without_a_name_comes_where_any_may() {
     let (target, _) = super::management::target();
     let unnamed = |target: &Target| {
         let mut session = Session::on(target);
-        session.host = Nqn::unnamed();
+        session.name(Nqn::unnamed());
         session.open(false, false);
         session
     };
