@@ -34,8 +34,12 @@ const WRITE_BYTES_MAX: usize = 1 << 20;
 pub fn incarnation_of(page: &[u8]) -> Option<u64> {
     let head = page.first_chunk::<HEAD_BYTES>()?;
     let (magic, incarnation) = head.split_last_chunk::<8>()?;
-    let zeroes = |part: &[u8]| part.iter().all(|&byte| byte == 0);
-    let is_blank = |part: &[u8]| part.strip_prefix(head).is_some_and(zeroes);
+    // Words are compared by many at a time.
+    let is_zero = |part: &[u8]| {
+        let (words, rest) = part.as_chunks::<64>();
+        words.iter().all(|word| *word == [0; 64]) && rest.iter().all(|&byte| byte == 0)
+    };
+    let is_blank = |part: &[u8]| part.strip_prefix(head).is_some_and(is_zero);
     let all_blank = *magic == MAGIC && page.chunks(PAGE_SIZE_MIN as usize).all(is_blank);
     all_blank.then(|| u64::from_le_bytes(*incarnation))
 }

@@ -19,6 +19,7 @@ mod admit;
 pub mod agree;
 pub mod balance;
 pub mod blank;
+mod body;
 pub mod change;
 pub mod clock;
 mod create;

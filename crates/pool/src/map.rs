@@ -16,7 +16,6 @@ pub use crate::id::MemberId;
 use crate::id::hex64;
 use crate::ring::{Placements, Ring};
 use crate::slot::MAP_BYTES_MAX;
-use crate::superblock::crc64;
 
 /// The format of the body that this code writes, and the newest it reads.
 pub const MAP_FORMAT: u32 = 4;
@@ -146,8 +145,8 @@ pub struct Map {
 
 /// The one field of a map's body that every version can read.
 #[derive(Deserialize)]
-struct Head {
-    format: Option<u32>,
+pub(crate) struct Head {
+    pub(crate) format: Option<u32>,
 }
 
 /// Why a map's body is refused.
@@ -199,36 +198,6 @@ pub enum MapError {
 }
 
 impl Map {
-    /// The body's bytes.
-    pub fn encode(&self) -> Result<Vec<u8>, MapError> {
-        self.validate()?;
-        let text = toml::to_string(self).map_err(|error| MapError::Invalid(error.to_string()))?;
-        if text.len() > MAP_BYTES_MAX {
-            return Err(MapError::TooLong(text.len()));
-        }
-        Ok(text.into_bytes())
-    }
-
-    /// Reads a body whose checksum stands in a superblock.
-    pub fn decode(bytes: &[u8], checksum: u64) -> Result<Map, MapError> {
-        let found = crc64(bytes);
-        if found != checksum {
-            return Err(MapError::Checksum { length: bytes.len(), found, expected: checksum });
-        }
-        let text = std::str::from_utf8(bytes).map_err(|error| MapError::Syntax(error.to_string()))?;
-        let syntax = |error: toml::de::Error| MapError::Syntax(error.to_string());
-        let head: Head = toml::from_str(text).map_err(syntax)?;
-        match head.format {
-            Some(MAP_FORMAT) => {}
-            Some(found) if found > MAP_FORMAT => return Err(MapError::Newer { found }),
-            Some(found) if found > 0 => return Err(MapError::Older { found }),
-            found => return Err(MapError::Invalid(format!("format {} was never written", found.unwrap_or(0)))),
-        }
-        let map: Map = toml::from_str(text).map_err(syntax)?;
-        map.validate()?;
-        Ok(map)
-    }
-
     /// The division of member `index`.
     pub fn geometry(&self, index: usize) -> Geometry {
         self.geometry_of(&self.members[index])
@@ -385,6 +354,7 @@ impl Map {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::superblock::crc64;
 
     /// A map of `members` equal members, each a machine of its own.
     pub(crate) fn sample(members: usize, replicas: u8) -> Map {

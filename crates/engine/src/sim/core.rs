@@ -1,12 +1,13 @@
 //! What the machines of the world (network, disks, scheduler) share: clock, queue of events, chance, trace, nodes.
 
 use std::fmt;
+use std::rc::Rc;
 use std::task::Waker;
 
 use super::config::SimConfig;
 use super::event::{Event, EventKey, Events};
 use super::rng::Rngs;
-use super::trace::Trace;
+use super::trace::{Frequent, Trace};
 
 /// Nodes of one world: one byte of their addresses' space would be too few, two are enough.
 pub(super) const NODES_MAX: usize = 60_000;
@@ -21,7 +22,7 @@ pub(super) const HARNESS: NodeId = NodeId(0);
 /// The state of one machine.
 #[derive(Debug)]
 pub(super) struct Node {
-    pub(super) name: String,
+    pub(super) name: Rc<str>,
     pub(super) up: bool,
     pub(super) paused: bool,
     /// Counts crashes: a task, socket or file handle of an earlier life has no effect in a later one.
@@ -113,6 +114,12 @@ impl Core {
     pub(super) fn note(&mut self, node: NodeId, what: fmt::Arguments<'_>) {
         let Core { trace, nodes, now, .. } = self;
         trace.line(*now, &nodes[node.0 as usize].name, what);
+    }
+
+    /// The same of what happens all the time.
+    pub(super) fn note_frequent(&mut self, node: NodeId, what: Frequent) {
+        let Core { trace, nodes, now, .. } = self;
+        trace.frequent(*now, &nodes[node.0 as usize].name, what);
     }
 
     /// Queues a wake-up for the end of the current step.

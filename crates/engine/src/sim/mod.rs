@@ -27,6 +27,7 @@ mod disk;
 mod driver;
 mod event;
 pub(crate) mod file;
+mod image;
 pub(crate) mod net;
 mod network;
 mod rng;
@@ -36,5 +37,6 @@ mod world;
 
 pub use self::config::{DiskConfig, SimConfig};
 pub use self::core::NodeId;
+pub use self::disk::DiskImage;
 pub(crate) use self::driver::Driver;
 pub use self::world::{StallReason, Stalled, World};

@@ -62,7 +62,7 @@ pub struct Stalled {
 
 /// A simulated world. Dropping it drops all of its tasks.
 pub struct World {
-    driver: Rc<Driver>,
+    pub(super) driver: Rc<Driver>,
 }
 
 /// Prints the way to the same failure again when a test panics inside the world.
@@ -109,7 +109,7 @@ impl World {
             // The test's own clock is the world's.
             let monotonic_max = if core.nodes.is_empty() { 0 } else { u64::from(core.config.monotonic_drift_ppm_max) };
             let monotonic_drift_ppm = core.rngs.clocks.below(2 * monotonic_max + 1) as i64 - monotonic_max as i64;
-            let name = name.to_string();
+            let name = name.into();
             core.nodes.push(Node {
                 name,
                 up: true,
@@ -452,7 +452,7 @@ impl World {
         bytes
     }
 
-    fn find(&self, node: NodeId, path: &Path) -> DiskId {
+    pub(super) fn find(&self, node: NodeId, path: &Path) -> DiskId {
         let found = self.driver.state.borrow().disks.find(node, path);
         // The caller is a test that names what it never made, as documented.
         found.unwrap_or_else(|| panic!("node {node:?} has no disk at {}", path.display()))

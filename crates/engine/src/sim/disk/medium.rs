@@ -212,6 +212,17 @@ impl Medium {
         }
     }
 
+    /// A medium with what a reader of this one sees now, all of it stable.
+    pub(super) fn image(&self) -> Medium {
+        let mut image = Medium { chunks: self.chunks.clone(), ..Medium::default() };
+        for (&sector, versions) in &self.pending {
+            if let Some(last) = versions.last() {
+                store(&mut image.chunks, sector, last.bytes());
+            }
+        }
+        image
+    }
+
     /// Sectors with versions that a crash may lose.
     pub(super) fn pending_sectors(&self) -> usize {
         self.pending.len()
@@ -278,6 +289,18 @@ mod tests {
         assert_eq!(sector(&medium, 16), 0);
         medium.crash(|_, _| false);
         assert_eq!(sector(&medium, 16), 7, "an unsynced zeroing is lost like any write");
+    }
+
+    #[test]
+    fn an_image_is_what_a_reader_sees_and_stays_so() {
+        let mut medium = Medium::default();
+        medium.write(0, 0, &bytes(1, 1024));
+        medium.settle_all(|_| true);
+        medium.write(1, 512, &bytes(2, 512));
+        let image = medium.image();
+        medium.write(2, 0, &bytes(3, 1024));
+        assert_eq!((sector(&image, 0), sector(&image, 1), image.pending_sectors()), (1, 2, 0));
+        assert_eq!((sector(&medium, 0), sector(&medium, 1)), (3, 3));
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod medium;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Weak;
 use std::task::{Poll, Waker};
 
@@ -27,7 +28,7 @@ use self::medium::{Medium, Source};
 use super::config::DiskConfig;
 use super::core::{Core, NodeId};
 use super::event::Event;
-use super::trace::hash_bytes;
+use super::trace::{Frequent, hash_bytes};
 use crate::{Buf, View};
 
 /// Parts in which one operation takes effect. Three show every kind of overlap: before, between, after.
@@ -110,13 +111,17 @@ struct Op {
 #[derive(Debug)]
 struct Disk {
     node: NodeId,
-    path: PathBuf,
+    path: Rc<Path>,
     size: u64,
     config: DiskConfig,
     medium: Medium,
     /// Dead when the last handle of the exclusive opener is gone.
     lock: Weak<()>,
 }
+
+/// All that a disk held at some time ([`World::image`](super::World::image)).
+#[derive(Debug)]
+pub struct DiskImage(Medium);
 
 /// All disks.
 #[derive(Default)]
@@ -164,8 +169,8 @@ impl Disks {
             return Ok(id);
         }
         let id = DiskId(self.disks.len());
-        let path = path.to_path_buf();
-        self.by_path.insert((node, path.clone()), id);
+        self.by_path.insert((node, path.to_path_buf()), id);
+        let path = path.into();
         self.disks.push(Disk { node, path, size, config, medium: Medium::default(), lock: Weak::new() });
         Ok(id)
     }
@@ -217,18 +222,15 @@ impl Disks {
         let may_misread = matches!(effect, Effect::Read { .. }) && config.misread_ppm > 0;
         let misread = may_misread && core.rngs.disks.happens(config.misread_ppm);
         let duration = core.rngs.disks.nanos(&config.delay);
-        match &effect {
-            Effect::Read { offset, buf } => {
-                core.note(*node, format_args!("d{} {} read {offset}+{}", id.0, path.display(), buf.len()));
+        let (what, offset, len, stable) = match &effect {
+            Effect::Read { offset, buf } => ("read", *offset, buf.len() as u64, false),
+            Effect::Write { offset, source: source @ Source::Zeroes(_), durable } => {
+                ("zero", *offset, source.len(), *durable)
             }
-            Effect::Write { offset, source, durable } => {
-                let kind = if matches!(source, Source::Zeroes(_)) { "zero" } else { "write" };
-                let stable = if *durable { " durable" } else { "" };
-                let len = source.len();
-                core.note(*node, format_args!("d{} {} {kind} {offset}+{len}{stable}", id.0, path.display()));
-            }
-            Effect::Sync { .. } => core.note(*node, format_args!("d{} {} sync", id.0, path.display())),
-        }
+            Effect::Write { offset, source, durable } => ("write", *offset, source.len(), *durable),
+            Effect::Sync { .. } => ("sync", 0, 0, false),
+        };
+        core.note_frequent(*node, Frequent::Begins { op: id.0, path: path.clone(), what, offset, len, stable });
         let mut times: Vec<u64> = parts.iter().map(|_| core.rngs.disks.below(duration + 1)).collect();
         times.sort_unstable();
         for (part, at) in times.into_iter().enumerate() {
@@ -300,12 +302,8 @@ impl Disks {
             buf[at..].iter_mut().take(len).for_each(|byte| *byte ^= 1 + core.rngs.disks.below(255) as u8);
         }
         let outcome = if op.fails { "EIO" } else { "ok" };
-        match &op.effect {
-            Effect::Read { buf, .. } => {
-                core.note(*node, format_args!("d{} {outcome} {:016x}", id.0, hash_bytes(0, buf)));
-            }
-            Effect::Write { .. } | Effect::Sync { .. } => core.note(*node, format_args!("d{} {outcome}", id.0)),
-        }
+        let hash = if let Effect::Read { buf, .. } = &op.effect { Some(hash_bytes(0, buf)) } else { None };
+        core.note_frequent(*node, Frequent::Ends { op: id.0, outcome, hash });
         match &op.effect {
             Effect::Write { offset, source, durable: true } if !op.fails => {
                 medium.settle_bytes(*offset, source.len(), |write| write == id.0);
@@ -400,6 +398,18 @@ impl Disks {
                 core.note(node, format_args!("{path} loses power: {writes} unsynced writes, {kept} sectors survive"));
             }
         }
+    }
+
+    /// What the disk holds now, to be put back later.
+    pub(super) fn image(&self, disk: DiskId) -> DiskImage {
+        DiskImage(self.disks[disk.0].medium.image())
+    }
+
+    /// The disk holds again what it held when the image was taken.
+    pub(super) fn put_back(&mut self, core: &mut Core, disk: DiskId, image: &DiskImage) {
+        let Disk { medium, node, path, .. } = &mut self.disks[disk.0];
+        core.note(*node, format_args!("{} is put back to what it was", path.display()));
+        *medium = image.0.image();
     }
 
     /// Flips bits in the range.

@@ -7,7 +7,8 @@ use std::time::Duration;
 use engine::sim::{NodeId, World};
 use engine::time::{self, Instant};
 
-use crate::sim::cluster::{Cluster, DISK};
+use crate::sim::cluster::{Cluster, DISK, Directory};
+use crate::sim::rollback::Rollback;
 use crate::sim::scenario::{CLOCK_JUMP_MAX, Rng, Scenario, VICTIM};
 
 /// How much seldomer things happen where a run is drawn out.
@@ -15,6 +16,9 @@ const DRAWN_OUT: u32 = 200;
 /// The longest that a host is suspended, in milliseconds; and where the run is drawn out, longer than the age at which a collector
 /// takes what nobody refers to.
 const SUSPENDED_MS_MAX: [u64; 2] = [60_000, 2_700_000];
+
+/// When the only voter dies, at most, in milliseconds of the load.
+const LOSS_MS_MAX: u64 = 6_000;
 
 /// A kind of fault.
 #[derive(Clone, Copy)]
@@ -55,13 +59,22 @@ pub struct Chaos<'a> {
     count: u64,
     /// Nodes whose calendar clocks have jumped.
     jumped: BTreeSet<NodeId>,
+    rollback: Option<Rollback<'a>>,
+    directory: &'a Directory,
+    /// When the only voter dies.
+    loss: Option<Instant>,
+    dead: Option<usize>,
 }
 
 impl<'a> Chaos<'a> {
     /// Nothing has happened yet.
-    pub fn new(world: &'a World, cluster: &'a Cluster, scenario: &'a Scenario) -> Chaos<'a> {
+    pub fn new(world: &'a World, cluster: &'a Cluster, directory: &'a Directory, scenario: &'a Scenario) -> Chaos<'a> {
         let rng = Rng::new(scenario.seed, 2);
-        Chaos { world, cluster, scenario, rng, ends: BTreeMap::new(), count: 0, jumped: BTreeSet::new() }
+        let (ends, jumped) = (BTreeMap::new(), BTreeSet::new());
+        let loss = Rng::new(scenario.seed, 6).millis(0, LOSS_MS_MAX);
+        let loss = scenario.faults.loss.then(|| time::now() + loss);
+        let rollback = Rollback::new(world, cluster, directory, scenario);
+        Chaos { world, cluster, scenario, rng, ends, count: 0, jumped, rollback, directory, loss, dead: None }
     }
 
     /// How long until the next fault.
@@ -83,6 +96,7 @@ impl<'a> Chaos<'a> {
                 break;
             }
             match entry.remove() {
+                End::RestartStorage(index) if self.directory.dead() == Some(index) => {}
                 End::RestartStorage(index) => self.cluster.restart(self.world, index),
                 End::RestartHost(index) => hosts.push(index),
                 End::Resume(node) => self.world.resume(node),
@@ -96,6 +110,23 @@ impl<'a> Chaos<'a> {
             }
         }
         hosts
+    }
+
+    /// The worst that there is, once, where this seed has it: the victim's medium is put back, or the only voter is dead.
+    pub fn strike_once(&mut self) {
+        if self.loss.is_some_and(|at| at <= time::now()) {
+            self.loss = None;
+            self.dead = self.directory.map.voter_indices().next();
+            self.dead.iter().for_each(|&voter| self.world.crash(self.cluster.nodes[voter]));
+            self.directory.set_dead(self.dead);
+        }
+        if let Some(needed) = self.dead.take_if(|_| self.directory.dead().is_none()) {
+            self.cluster.restart(self.world, needed);
+        }
+        if self.rollback.as_mut().is_some_and(Rollback::is_due) {
+            self.crash(VICTIM);
+            self.rollback.iter_mut().for_each(Rollback::put_back);
+        }
     }
 
     /// One fault of a kind that this seed has. `hosts`: those that may be struck.

@@ -1,6 +1,7 @@
 //! The system under test, as it would be deployed: storage nodes that serve a file over NVMe/TCP, hosts that connect to
 //! them. Nothing here is a stand-in but the kernel below and the network between.
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::Rc;
@@ -37,6 +38,9 @@ pub struct Directory {
     /// The pool's map when it was made; hosts that start later learn of a newer one.
     pub map: Map,
     nodes: Vec<(SocketAddr, NamespaceInfo)>,
+    rolled_back: Rc<Cell<bool>>,
+    /// The storage node that is dead.
+    dead: Rc<Cell<Option<usize>>>,
 }
 
 /// What one host has of the pool.
@@ -60,6 +64,26 @@ impl Directory {
         let store = Store::new(self.map.clone(), members);
         let follow = store.follow(voters.clone(), lease);
         Host { store, voters, _follow: follow }
+    }
+
+    /// The victim's medium has been put back to what it was.
+    pub fn rolled_back(&self) {
+        self.rolled_back.set(true);
+    }
+
+    /// Whether that has happened.
+    pub fn was_rolled_back(&self) -> bool {
+        self.rolled_back.get()
+    }
+
+    /// The storage node that is dead, and comes back only where the pool can't go on without it.
+    pub fn dead(&self) -> Option<usize> {
+        self.dead.get()
+    }
+
+    /// Says so.
+    pub fn set_dead(&self, index: Option<usize>) {
+        self.dead.set(index);
     }
 
     /// The identity of storage node `index`'s namespace.
@@ -175,6 +199,6 @@ impl Cluster {
             ..CreateOptions::default()
         };
         let map = pool::create(&members, &options, |_| ()).await.expect("nothing fails yet");
-        Directory { map, nodes: infos }
+        Directory { map, nodes: infos, rolled_back: Rc::default(), dead: Rc::default() }
     }
 }

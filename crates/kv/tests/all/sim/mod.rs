@@ -5,9 +5,10 @@
 //! disks that are slow, fail or forget, any of which may misread; calendar clocks that are wrong and jump by hours, monotonic
 //! ones that drift; hosts that are suspended, and their clocks with them; runs of hours, in which what nobody refers to grows
 //! old enough to be collected beside the load; members with hardly any room; operators who add, remove, replace, drain and
-//! re-weight members over the pool's own agreement, die in the middle and are followed by others; repair, scrub and collection
-//! under load, and deleted keys that are forgotten. The load: values of all sizes, deletes, conditional operations, numbers,
-//! pieces, values that end, lists and scans.
+//! re-weight members over the pool's own agreement, die in the middle and are followed by others; a member that is rolled
+//! back, and begun anew; the only voter of two that dies for good; repair, scrub and collection under load, and deleted keys
+//! that are forgotten. The load: values of all sizes, deletes, conditional operations, numbers, pieces, values that end, lists
+//! and scans.
 //!
 //! Judged from outside: every history is linearizable per key; the bytes of every value are those written; no value is shown
 //! after its end; lists and scans show every key that is there throughout. Once the faults have ended, the change of the
@@ -16,8 +17,9 @@
 //! keys are forgotten.
 //!
 //! `SEED=n` runs one seed and prints its trace's hash; `SEEDS=n` runs n fresh ones, `SEEDS_FULL=n` those of them whose members
-//! have hardly any room, `SEEDS_DRAWN_OUT=n` those that go on for hours of their time. A seed that fails is printed; the same
-//! seed is the same run, byte for byte.
+//! have hardly any room, `SEEDS_DRAWN_OUT=n` those that go on for hours of their time, `SEEDS_ROLLED_BACK=n` those in which a
+//! member's medium may be put back to what it was, `SEEDS_LOST=n` those whose only voter dies. A seed that fails is printed; the
+//! same seed is the same run, byte for byte.
 //!
 //! That it sees something was tried with the patches in `mutants/`: a majority of one less, no write-back, writes that are
 //! not stable (in the store or in the target), extents freed whoever owns them: each is found within 100 seeds.
@@ -28,7 +30,9 @@ mod chaos;
 mod cluster;
 mod conditional;
 mod load;
+mod mend;
 mod operator;
+mod rollback;
 mod run;
 mod scenario;
 mod voters;
@@ -72,14 +76,29 @@ const SEEDS_KEPT: [u64; 8] = [
     59_195_384_144_809,
 ];
 
+/// Seeds in which a member is rolled back: where its mark is not looked at, it is not begun anew, and can never be marked again.
+const SEEDS_ROLLED_BACK: [u64; 2] = [9, 32];
+
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text}: not a number")))
 }
 
+/// Which seeds a variable asks for.
+type Asked = (&'static str, fn(&Scenario) -> bool);
+
+/// What fresh seeds are asked for by.
+const ASKED: [Asked; 5] = [
+    ("SEEDS", |_| true),
+    ("SEEDS_FULL", Scenario::is_nearly_full),
+    ("SEEDS_DRAWN_OUT", |scenario| scenario.drawn_out),
+    ("SEEDS_ROLLED_BACK", |scenario| scenario.faults.rollbacks),
+    ("SEEDS_LOST", |scenario| scenario.faults.loss),
+];
+
 /// Seeds were asked for: the others are run by those who ask for none.
 fn only_fresh() -> bool {
-    ["SEED", "SEEDS", "SEEDS_FULL", "SEEDS_DRAWN_OUT"].into_iter().any(|variable| number(variable).is_some())
+    number("SEED").is_some() || ASKED.iter().any(|(variable, _)| number(variable).is_some())
 }
 
 /// A seed from outside, where one is welcome: it is printed, and makes the next run of it the same.
@@ -102,9 +121,7 @@ fn run_all(first: u64, count: u64) {
             }
             let seed = first + index;
             let scenario = Scenario::new(seed);
-            if number("SEEDS_FULL").is_some() && !scenario.is_nearly_full()
-                || number("SEEDS_DRAWN_OUT").is_some() && !scenario.drawn_out
-            {
+            if ASKED.iter().any(|(variable, is_asked)| number(variable).is_some() && !is_asked(&scenario)) {
                 continue;
             }
             match catch_unwind(|| run(&scenario)) {
@@ -147,11 +164,20 @@ fn seeds_that_failed_once() {
 }
 
 #[test]
+fn members_that_were_rolled_back() {
+    if !only_fresh() {
+        for seed in SEEDS_ROLLED_BACK {
+            assert!(run(&Scenario::new(seed)).rolled_back, "seed {seed} rolls no member back any more: find another");
+        }
+    }
+}
+
+#[test]
 fn fresh_seeds() {
     if let Some(seed) = number("SEED") {
         return run(&Scenario::new(seed)).print();
     }
-    let seeds = ["SEEDS", "SEEDS_FULL", "SEEDS_DRAWN_OUT"].into_iter().find_map(number).unwrap_or(1);
+    let seeds = ASKED.iter().find_map(|(variable, _)| number(variable)).unwrap_or(1);
     run_all(number("SEED_FIRST").unwrap_or_else(fresh_seed), seeds);
 }
 

@@ -17,7 +17,7 @@ use crate::sim::scenario::{Rng, Scenario};
 /// When nothing is under way any more that an earlier life has sent.
 const LANDED: Duration = Duration::from_secs(15);
 /// Pause before what failed is tried again.
-const RETRY_PAUSE: Duration = Duration::from_millis(300);
+pub const RETRY_PAUSE: Duration = Duration::from_millis(300);
 /// Leases of operators: the first phase of a change waits for it, so that with the short one all hosts meet seals.
 const LEASES: [Duration; 2] = [Duration::from_millis(300), Duration::from_millis(3_000)];
 /// Changes that are thought of before the operator pauses.
@@ -25,10 +25,10 @@ const DRAWS_MAX: usize = 8;
 
 /// An operator at work.
 pub struct Operator {
-    host: Host,
-    directory: Directory,
+    pub(super) host: Host,
+    pub(super) directory: Directory,
     scenario: Scenario,
-    rng: Rng,
+    pub(super) rng: Rng,
 }
 
 impl Operator {
@@ -48,6 +48,9 @@ impl Operator {
         loop {
             let pause = self.rng.millis(1, 800);
             time::sleep(pause).await;
+            if begins && self.mend().await != Ok(false) {
+                continue;
+            }
             match self.host.voters.settled().await {
                 Ok(map) if map.state != State::Stable => {
                     // Who fails tries again, or another one does.
@@ -109,7 +112,7 @@ impl Operator {
     }
 
     /// Makes a storage node that is no member ready to become one.
-    async fn admit(&mut self, map: &Map) -> Result<Option<Member>, String> {
+    pub(super) async fn admit(&mut self, map: &Map) -> Result<Option<Member>, String> {
         let free = |index: &usize| {
             let id = MemberId(self.directory.nguid(*index));
             map.index_of(id).is_none()
@@ -131,7 +134,7 @@ impl Operator {
     }
 
     /// Carries a change that is under way out; where a damaged page stops it, that is repaired.
-    async fn carry_out(&mut self, map: &Map) -> Result<Map, String> {
+    pub(super) async fn carry_out(&mut self, map: &Map) -> Result<Map, String> {
         let voters = self.host.voters.clone();
         match carry_out(&voters.proposer(), &self.host.store, map.clone(), None, |_| {}).await {
             Ok(map) => {

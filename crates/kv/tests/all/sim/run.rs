@@ -42,6 +42,8 @@ pub struct Verdict {
     pub full: u64,
     /// Epochs of the pool's map after the first: two a change, one or two whenever deleted keys are forgotten.
     pub epochs: u64,
+    /// Whether a member's medium was put back to what it was.
+    pub rolled_back: bool,
     /// Equal for two runs exactly if they were the same run.
     pub trace_hash: u64,
     virtual_time: Duration,
@@ -50,11 +52,12 @@ pub struct Verdict {
 impl Verdict {
     /// One line for whoever watches.
     pub fn print(&self) {
-        let Verdict { seed, history, failed, full, epochs, trace_hash, virtual_time } = self;
+        let Verdict { seed, history, failed, full, epochs, rolled_back, trace_hash, virtual_time } = self;
+        let rolled_back = if *rolled_back { ", a member rolled back" } else { "" };
         let Summary { operations, unknown, .. } = history;
         println!(
             "seed {seed}: {operations} operations on {} keys, {unknown} of unknown outcome, {failed} failed, {full} \
-             without room, {epochs} epochs of the map, {:.1} s of its time, trace {trace_hash:016x}",
+             without room, {epochs} epochs of the map{rolled_back}, {:.1} s of its time, trace {trace_hash:016x}",
             history.keys,
             virtual_time.as_secs_f32()
         );
@@ -71,6 +74,7 @@ pub struct Total {
     failed: usize,
     full: u64,
     epochs: u64,
+    rolled_back: u64,
     virtual_time: Duration,
 }
 
@@ -83,17 +87,18 @@ impl Total {
         self.failed += verdict.failed;
         self.full += verdict.full;
         self.epochs += verdict.epochs;
+        self.rolled_back += u64::from(verdict.rolled_back);
         self.virtual_time += verdict.virtual_time;
     }
 }
 
 impl std::fmt::Display for Total {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Total { runs, operations, unknown, failed, full, epochs, virtual_time } = self;
+        let Total { runs, operations, unknown, failed, full, epochs, rolled_back, virtual_time } = self;
         write!(
             f,
             "{runs} runs: {operations} operations, {unknown} of unknown outcome, {failed} failed, {full} without room, \
-             {epochs} epochs of the map, {} s of their time",
+             {epochs} epochs of the map, {rolled_back} members rolled back, {} s of their time",
             virtual_time.as_secs()
         )
     }
@@ -124,15 +129,17 @@ pub fn run(scenario: &Scenario) -> Verdict {
     let world = World::new(scenario.seed, scenario.world());
     let book = Book::new(Rc::new(world.calendar()), scenario.clock_error_max());
     let ended = world.run_until(whole(&world, scenario, &book));
-    if let Err(stalled) = ended {
-        panic!("{scenario:?}\n{stalled:?}");
-    }
+    let rolled_back = match ended {
+        Ok(rolled_back) => rolled_back,
+        Err(stalled) => panic!("{scenario:?}\n{stalled:?}"),
+    };
     let mut verdict = Verdict {
         seed: scenario.seed,
         history: Summary::default(),
         failed: book.recorder.failures(),
         full: book.full(),
         epochs: book.epochs(),
+        rolled_back,
         trace_hash: world.trace_hash(),
         virtual_time: world.now().duration_since(engine::time::Instant::default()),
     };
@@ -163,7 +170,8 @@ fn sum(one: Summary, other: Summary) -> Summary {
     }
 }
 
-async fn whole(world: &World, scenario: &Scenario, book: &Book) {
+/// Whether a member was rolled back.
+async fn whole(world: &World, scenario: &Scenario, book: &Book) -> bool {
     let cluster = Cluster::start(world, scenario);
     let directory = cluster.create_pool(scenario).await;
     let keys = Rc::new(load::keys(scenario, &directory.map));
@@ -176,8 +184,10 @@ async fn whole(world: &World, scenario: &Scenario, book: &Book) {
     if scenario.faults.disk_errors {
         world.crash(cluster.nodes[VICTIM]);
     }
-    (0..scenario.nodes()).for_each(|index| cluster.restart(world, index));
-    under.judge().await;
+    let alive = (0..scenario.nodes()).filter(|&index| directory.dead() != Some(index));
+    alive.for_each(|index| cluster.restart(world, index));
+    under.judge(&cluster).await;
+    directory.was_rolled_back()
 }
 
 /// What every part of a run needs.
@@ -198,9 +208,10 @@ impl Under<'_> {
             self.start(index, node, 0)
         };
         let mut hosts: Vec<Host> = (0..self.scenario.hosts + self.scenario.operators).map(start).collect();
-        let mut chaos = Chaos::new(self.world, cluster, self.scenario);
+        let mut chaos = Chaos::new(self.world, cluster, self.directory, self.scenario);
         loop {
             time::sleep(chaos.pause()).await;
+            chaos.strike_once();
             for index in chaos.end_due() {
                 let Host { node, life, .. } = hosts[index];
                 self.world.restart(node);
@@ -263,9 +274,15 @@ impl Under<'_> {
     }
 
     /// With all nodes up and no faults any more: what is under way ends, and everything is looked at once more.
-    async fn judge(&self) {
+    async fn judge(&self, cluster: &Cluster) {
         // Late commands of the load land or die; a put that still counts on an old acknowledgement ends.
         time::sleep(Duration::from_secs(15)).await;
+        // What has no vote can't be looked at.
+        self.operator().mend_all(FINISH_TRIES_MAX).await;
+        // It may have been needed after all.
+        (0..self.scenario.nodes()).filter(|&index| self.directory.dead() != Some(index)).for_each(|index| {
+            cluster.restart(self.world, index);
+        });
         let host = self.directory.connect(self.scenario.lease);
         let store = &host.store;
         audit::collect(store).await;
@@ -274,8 +291,7 @@ impl Under<'_> {
             self.read_keys(store).await;
             load::delete_keys(store, self.book, self.keys).await;
         }
-        let map =
-            Operator::new(self.directory, self.scenario, self.scenario.operators, 0).finish(FINISH_TRIES_MAX).await;
+        let map = self.operator().finish(FINISH_TRIES_MAX).await;
         self.book.changed(map.epoch);
         audit::collect(store).await;
         self.repair(store).await;
@@ -289,6 +305,10 @@ impl Under<'_> {
         assert!(audit::repair(store).await, "no key has a value that could be lost");
         audit::nothing_is_claimed(store).await;
         audit::forget(store).await;
+    }
+
+    fn operator(&self) -> Operator {
+        Operator::new(self.directory, self.scenario, self.scenario.operators, 0)
     }
 
     /// Repairs all. What was never acknowledged may be corrupt on the only member that has it: every key can be read all the

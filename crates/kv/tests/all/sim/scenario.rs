@@ -1,8 +1,8 @@
 //! What one seed does: sizes of the system, the load, and which faults there are.
 //!
 //! Bounds that keep a run honest: what destroys data that was acknowledged (torn pages at a power failure, corruption, disk
-//! errors that latch a drive) happens to one member, the *victim*, and only where each key has at least three replicas. The
-//! rules promise nothing beyond a minority. Everything else may happen to any node, to all at once.
+//! errors that latch a drive, a medium that is put back) happens to one member, the *victim*, and only where each key has at least
+//! three replicas. The rules promise nothing beyond a minority. Everything else may happen to any node, to all at once.
 //! A read that fails, or gives other bytes, once, may happen on any member: that is no loss.
 
 use std::time::Duration;
@@ -76,6 +76,10 @@ pub struct Faults {
     pub disk_errors: bool,
     /// The victim's disk forgets.
     pub corruption: bool,
+    /// The victim's disk is put back to what it was, once that is known by the pool's map.
+    pub rollbacks: bool,
+    /// The only voter of two members dies for good.
+    pub loss: bool,
 }
 
 /// Everything about one run.
@@ -166,6 +170,7 @@ impl Scenario {
             // Drawn apart, so that what else a seed does is as before these came.
             suspensions: late.one_in(4),
             misreads: late.one_in(4),
+            ..Faults::default()
         };
         let (storage, replicas) =
             if rng.one_in(8) { (7, [3, 5, 7][rng.within(0, 2) as usize]) } else { (storage, replicas) };
@@ -173,8 +178,7 @@ impl Scenario {
             (faults.torn, faults.disk_errors, faults.corruption) = (false, false, false);
         }
         let replicas = if storage > 4 && late.one_in(4) { 4 } else { replicas };
-        let changing = rng.one_in(2);
-        let full = rng.one_in(8);
+        let (changing, full) = (rng.one_in(2), rng.one_in(8));
         let sizes = [0, 1, 1, 2, 2, 3][rng.within(0, 5) as usize];
         let scenario = Scenario {
             seed,
@@ -200,12 +204,20 @@ impl Scenario {
         if late.one_in(16) {
             return scenario.drawn_out(late);
         }
+        let latest = &mut Rng::new(seed, 4);
         // A change that finds no room on the members that are to hold more waits for room: it need not come to its end.
-        match (full, changing) {
-            (true, _) => scenario.nearly_full(rng),
-            (_, true) => scenario.with_changes(rng),
+        match (full, changing, latest.one_in(24)) {
+            (_, _, true) => scenario.with_changes(rng).with_loss(),
+            (true, ..) => scenario.nearly_full(rng),
+            (_, true, _) => scenario.with_changes(rng).with_rollbacks(latest),
             _ => scenario,
         }
+    }
+
+    /// The victim's medium is put back, where an operator is there who begins it anew.
+    fn with_rollbacks(self, rng: &mut Rng) -> Scenario {
+        let rollbacks = self.replicas >= 3 && rng.one_in(3);
+        Scenario { faults: Faults { rollbacks, ..self.faults }, ..self }
     }
 
     /// Members come and go while the load, drawn out for that, goes on.
@@ -216,6 +228,12 @@ impl Scenario {
             think: rng.millis(40, 500),
             ..self
         }
+    }
+
+    /// Two members, of which the one that votes dies for good: an operator goes on with the other.
+    fn with_loss(self) -> Scenario {
+        let kept = Faults { torn: false, disk_errors: false, corruption: false, ..self.faults };
+        Scenario { storage: 2, replicas: 2, faults: Faults { loss: true, ..kept }, ..self }
     }
 
     /// The load goes on for longer than what is left behind is let lie: hosts are collected from that may think that they own it.

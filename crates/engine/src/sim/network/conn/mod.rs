@@ -19,7 +19,7 @@ use super::{ConnId, Net, pair};
 use crate::sim::core::{Core, NodeId};
 use crate::sim::event::Event;
 use crate::sim::rng::{Rng, nanos};
-use crate::sim::trace::hash_bytes;
+use crate::sim::trace::{Frequent, hash_bytes};
 
 /// The longest segment: what Linux hands over at once with large receive offload.
 const SEGMENT_BYTES_MAX: usize = 64 * 1024;
@@ -224,7 +224,7 @@ impl Net {
         }
         let node = end.node;
         let taken = self.cut(core, id, side, slices, room);
-        core.note(node, format_args!("c{} > {taken} bytes", id.0));
+        core.note_frequent(node, Frequent::Sends { conn: id.0, bytes: taken });
         if core.rngs.links.happens(core.config.connection_reset_ppm) {
             self.sever(core, id);
         }
@@ -294,7 +294,7 @@ impl Net {
         into[..split].copy_from_slice(&front[..split]);
         into[split..count].copy_from_slice(&back[..count - split]);
         end.inbound.drain(..count);
-        core.note(end.node, format_args!("c{} takes {count}", id.0));
+        core.note_frequent(end.node, Frequent::Takes { conn: id.0, bytes: count });
         self.consume(core, id, side, count);
         Poll::Ready(Ok(count))
     }
@@ -387,7 +387,7 @@ impl Net {
             }
             Item::Data(bytes) => {
                 let hash = hash_bytes(0, &bytes);
-                core.note(end.node, format_args!("c{} < {} bytes {hash:016x}", id.0, bytes.len()));
+                core.note_frequent(end.node, Frequent::Arrives { conn: id.0, bytes: bytes.len(), hash });
                 end.inbound.extend(&bytes);
                 core.wake(&mut end.receiver);
             }
