@@ -149,6 +149,7 @@ fn map(members: usize, round: u64) -> Map {
         floor: 0,
         swept: 0,
         clock_ms: 0,
+        seized: 0,
         unequal: false,
         change: None,
         members: (0..members).map(|index| member(index, round)).collect(),

@@ -225,6 +225,7 @@ fn plan<N: Namespace>(members: &[NewMember<N>], options: &CreateOptions) -> Resu
         floor: 0,
         swept: 0,
         clock_ms: u64::try_from(engine::time::unix_time().as_millis()).unwrap_or(0),
+        seized: 0,
         unequal: false,
         change: None,
         members: entries,

@@ -28,7 +28,7 @@ use crate::ring::{KeyHash, Placements, Ring};
 
 /// Epochs that a map is later for which the members left have taken the decision without its voters. Chosen: more than those can
 /// have made since the others have heard of them, and few of the 2^24 there are.
-const SEIZED_EPOCHS: Epoch = 1024;
+pub(crate) const SEIZED_EPOCHS: Epoch = 1024;
 
 /// What is asked of the half of a key's homes that is left where half of them may be all that know of an operation
 /// ([`Map::half_may_know`]).
@@ -97,6 +97,7 @@ impl Map {
         let mut next = self.without_votes(lost)?;
         next.unequal &= half == HalfLeft::MustKnowAll;
         (next.epoch, next.revision, next.swept) = (self.epoch + SEIZED_EPOCHS, 0, 0);
+        next.seized = self.seized.saturating_add(1);
         match self.state {
             State::Stable if next.falls_to_half(self) => return Err(PlanError::HalfMayKnow(self.replicas)),
             // Keys of which less is left are not served, and the next change tells that.
