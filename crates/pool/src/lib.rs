@@ -20,6 +20,7 @@ pub mod agree;
 pub mod balance;
 pub mod blank;
 pub mod change;
+mod claim;
 mod create;
 pub mod domain;
 pub mod error;
