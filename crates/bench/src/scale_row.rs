@@ -181,6 +181,7 @@ fn member(index: usize, round: u64) -> Member {
         },
         old: None,
         lost: false,
+        left_behind: false,
         renewed: false,
     }
 }

@@ -26,8 +26,8 @@ pub(crate) struct Claim<'a, N> {
 }
 
 impl<'a, N: Namespace> Claim<'a, N> {
-    /// Looks at the namespace; whatever is to hinder the claim has to be looked for after this. `force`: a first block that can't be
-    /// read, nor compared with, is written over.
+    /// Looks at the namespace; whatever is to hinder the claim has to be looked for after this. `force`: a first block that can't
+    /// be read, nor compared with, is written over.
     pub(crate) async fn look(member: &'a NewMember<N>, force: bool) -> Result<Claim<'a, N>, Error> {
         let device = |source| device_error(member.name(), source);
         let unit = unit_bytes(&member.namespace);

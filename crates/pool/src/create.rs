@@ -260,6 +260,7 @@ fn entry<N>(member: &NewMember<N>, info: &NamespaceInfo, geometry: &Geometry, we
         domain: complete(&member.domain, id),
         old: None,
         lost: false,
+        left_behind: false,
         renewed: false,
     }
 }

@@ -51,7 +51,7 @@ pub use error::Error;
 pub use geometry::{Geometry, HeapGroup, HeapPage, Layout, TablePage};
 pub use lost::HalfLeft;
 pub use map::{Map, MapError, Member, MemberId};
-pub use open::{Label, Opened, Presence, Report, check_member, inspect, open};
+pub use open::{Label, Opened, Presence, Report, check_member, check_returned, inspect, open};
 pub use plan::{PlanError, Request};
 pub use rebalance::{Mover, RebalanceError, Step};
 pub use renew::renew;

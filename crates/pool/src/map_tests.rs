@@ -22,6 +22,7 @@ pub(crate) fn sample(members: usize, replicas: u8) -> Map {
         domain: Domain { machine: format!("m{index}"), drive: format!("d{index}"), ..Domain::default() },
         old: None,
         lost: false,
+        left_behind: false,
         renewed: false,
     };
     Map {

@@ -187,6 +187,13 @@ pub async fn check_member<N: Namespace>(namespace: &N, map: &Map, index: usize) 
         .map_err(|reason| Error::Unfit { member: label, reason })
 }
 
+/// Whether a member that was given up as lost is back with what it held.
+pub async fn check_returned<N: Namespace>(namespace: &N, map: &Map, index: usize) -> Result<(), Error> {
+    let mut with = map.clone();
+    with.members[index].lost = false;
+    check_member(namespace, &with, index).await
+}
+
 /// Reads a namespace's superblock and the map it names. `label` names it in errors.
 pub async fn inspect<N: Namespace>(namespace: &N, label: &str) -> Result<Report, Error> {
     let (superblock, copies, whole) = newest_copy(namespace, label).await?;

@@ -103,7 +103,7 @@ fn the_voter_that_went_on_alone_is_asked_for_what_it_knows_and_not_overruled_by_
         let lost: Vec<MemberId> = map.members[..2].iter().map(|member| member.id).collect();
         namespaces[..2].iter().for_each(|plain| plain.0.down.set(true));
         let proposer = Proposer::new(&namespaces);
-        let seized = proposer.seize(&map, &lost, HalfLeft::MustKnowAll).await.unwrap();
+        let seized = proposer.seize(&map, &lost, HalfLeft::NeedNotBe).await.unwrap();
         namespaces[..2].iter().for_each(|plain| plain.0.down.set(false));
         namespaces[2].0.down.set(true);
         for _ in 0..4 {
@@ -130,7 +130,7 @@ fn a_seizure_that_may_have_taken_effect_is_not_told_as_refused() {
         for writes in 0..12 {
             let before: Vec<Vec<u8>> = namespaces.iter().map(|plain| plain.0.bytes.borrow().clone()).collect();
             *namespaces[3].0.budget.borrow_mut() = std::rc::Rc::new(std::cell::Cell::new(writes));
-            let refused = proposer.seize(&map, &ids[..2], HalfLeft::MustKnowAll).await;
+            let refused = proposer.seize(&map, &ids[..2], HalfLeft::NeedNotBe).await;
             *namespaces[3].0.budget.borrow_mut() = std::rc::Rc::new(std::cell::Cell::new(u32::MAX));
             let opened = open(&[label(&namespaces[2]), label(&namespaces[3])], None).await;
             let in_force = opened.is_ok_and(|opened| opened.map.version() > map.version());
@@ -165,7 +165,7 @@ fn who_is_not_named_as_lost_has_to_answer_and_a_majority_needs_no_force() {
         };
         assert!(refused.contains(&ids[1].to_string()), "{refused}");
         assert!(matches!(proposer.seize(&map, &ids, HalfLeft::MustKnowAll).await, Err(AgreeError::Refused(_))));
-        let seized = proposer.seize(&map, &ids[..2], HalfLeft::MustKnowAll).await.unwrap();
+        let seized = proposer.seize(&map, &ids[..2], HalfLeft::NeedNotBe).await.unwrap();
         assert_eq!((seized.voters(), seized.members[0].lost && seized.members[1].lost), (1, true));
         assert!(proposer.agree(&seized, |map| Ok(map.clone())).await.is_ok());
     });
@@ -184,9 +184,9 @@ fn a_seizure_that_was_cut_off_is_gone_on_with() {
             let shared = namespaces[2].0.budget.borrow().clone();
             *namespaces[3].0.budget.borrow_mut() = shared.clone();
             shared.set(writes);
-            let first = proposer.seize(&map, &ids[..2], HalfLeft::MustKnowAll).await;
+            let first = proposer.seize(&map, &ids[..2], HalfLeft::NeedNotBe).await;
             shared.set(u32::MAX);
-            let second = proposer.seize(&map, &ids[..2], HalfLeft::MustKnowAll).await.unwrap();
+            let second = proposer.seize(&map, &ids[..2], HalfLeft::NeedNotBe).await.unwrap();
             assert!(second.members[0].lost && second.epoch > map.epoch, "{first:?} {second:?}");
             assert_eq!(open(&[label(&namespaces[2]), label(&namespaces[3])], None).await.unwrap().map, second);
         });
