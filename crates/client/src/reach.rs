@@ -328,6 +328,12 @@ async fn find_map(way: &Way, mut map: Map, wanted: Wanted, given: &mut Vec<Found
     Err(Error::Unavailable("the pool's map changes all the time; try again".into()))
 }
 
+/// From a map to the one in force, by all members that it names and those that these name.
+pub(crate) async fn settle_of_all(way: &Way, map: Map, given: &mut Vec<Found>) -> Result<Map, Error> {
+    let newest = find_map(way, map, Wanted::Newest, given).await?;
+    settle(way, newest, given).await
+}
+
 /// From a map that some member carries to the one in force. Whoever is connected on the way is added to `given`.
 pub(crate) async fn settle(way: &Way, map: Map, given: &mut Vec<Found>) -> Result<Map, Error> {
     let pool = map.pool;
