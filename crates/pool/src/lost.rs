@@ -195,9 +195,10 @@ impl Map {
         ring.all_homes().any(|homes| falls(&ring, left(before, homes), left(self, homes)))
     }
 
-    /// The map in which these members, given up as lost and back with all that they held, are members as before. They were as good as silent meanwhile, so what every majority of a key's homes has asked is met by any majority with them; but
-    /// where half of the homes was left and asked alone, theirs may be the half that knows nothing ([`Map::unequal`]). A later
-    /// epoch: no sweep that has passed them over is noted in it.
+    /// The map in which these members, given up as lost and back with all that they held, are members as before. They were as
+    /// good as silent meanwhile, so what every majority of a key's homes has asked is met by any majority with them; but where
+    /// half of the homes was left and asked alone, theirs may be the half that knows nothing ([`Map::unequal`]). A later epoch:
+    /// no sweep that has passed them over is noted in it.
     ///
     /// # Errors
     /// A change is under way; a sweep, or the end of a change, has passed one over.

@@ -57,7 +57,10 @@ struct LeftBehind {
 
 impl MapSource for LeftBehind {
     fn newest(&self) -> LocalFuture<'_, Result<Map, String>> {
-        Box::pin(async { Ok(self.known.clone()) })
+        Box::pin(async {
+            time::sleep(Duration::from_millis(1)).await;
+            Ok(self.known.clone())
+        })
     }
 
     fn newest_of_all(&self) -> LocalFuture<'_, Result<Map, String>> {
