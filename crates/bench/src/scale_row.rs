@@ -149,6 +149,7 @@ fn map(members: usize, round: u64) -> Map {
         floor: 0,
         swept: 0,
         clock: Default::default(),
+        seized: 0,
         unequal: false,
         change: None,
         members: (0..members).map(|index| member(index, round)).collect(),
@@ -180,6 +181,7 @@ fn member(index: usize, round: u64) -> Member {
         },
         old: None,
         lost: false,
+        left_behind: false,
         renewed: false,
     }
 }

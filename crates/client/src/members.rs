@@ -41,6 +41,11 @@ pub fn check<'a>(namespace: &'a AnyLink, map: &'a Map, index: usize) -> LocalFut
     Box::pin(pool::check_member(namespace, map, index))
 }
 
+/// [`pool::check_returned`].
+pub fn check_returned<'a>(namespace: &'a AnyLink, map: &'a Map, index: usize) -> LocalFuture<'a, Result<(), Error>> {
+    Box::pin(pool::check_returned(namespace, map, index))
+}
+
 /// [`pool::renew`].
 pub fn renew<'a>(
     namespace: &'a AnyLink,

@@ -299,9 +299,9 @@ async fn identify(
     }
 }
 
-/// The map of the highest ballot, of members of one pool.
+/// The map of the highest ballot, of members of one pool; of a seized pool the latest.
 fn newest(reports: &[&(Found, Report)]) -> Map {
-    let newest = reports.iter().max_by_key(|(_, report)| report.superblock.accepted);
+    let newest = reports.iter().max_by_key(|(_, report)| (report.map.seized, report.superblock.accepted));
     newest.expect("invariant: a pool is named by a report at least").1.map.clone()
 }
 
@@ -315,10 +315,9 @@ async fn find_map(way: &Way, mut map: Map, wanted: Wanted, given: &mut Vec<Found
         for found in members.into_iter().filter_map(|(found, _)| found) {
             let Ok(report) = pool::inspect(&found.namespace, &found.address).await else { continue };
             let Report { superblock, map: carried, .. } = report;
-            if superblock.pool == map.pool
-                && highest.as_ref().is_none_or(|(accepted, _)| *accepted < superblock.accepted)
-            {
-                highest = Some((superblock.accepted, carried));
+            let order = (carried.seized, superblock.accepted);
+            if superblock.pool == map.pool && highest.as_ref().is_none_or(|(highest, _)| *highest < order) {
+                highest = Some((order, carried));
             }
         }
         match &highest {
@@ -327,6 +326,12 @@ async fn find_map(way: &Way, mut map: Map, wanted: Wanted, given: &mut Vec<Found
         }
     }
     Err(Error::Unavailable("the pool's map changes all the time; try again".into()))
+}
+
+/// From a map to the one in force, by all members that it names and those that these name.
+pub(crate) async fn settle_of_all(way: &Way, map: Map, given: &mut Vec<Found>) -> Result<Map, Error> {
+    let newest = find_map(way, map, Wanted::Newest, given).await?;
+    settle(way, newest, given).await
 }
 
 /// From a map that some member carries to the one in force. Whoever is connected on the way is added to `given`.

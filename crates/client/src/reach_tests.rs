@@ -139,6 +139,27 @@ fn a_name_that_does_not_resolve_is_a_member_out_of_reach() {
     });
 }
 
+/// The lost voter of two is back and answers by the map before, by which the other one would not be asked.
+#[test]
+fn a_map_that_others_have_gone_on_to_is_found_past_a_voter_that_answers() {
+    run(async {
+        let [first, second] = [target("a", 1).await, target("b", 1).await];
+        let map = create(&[&first[0], &second[0]]).await;
+        let lost = map.members[map.voter_indices().next().expect("a voter")].id;
+        let (voter, left) = match first[0].namespace.info().nguid == lost.0 {
+            true => (&first[0], &second[0]),
+            false => (&second[0], &first[0]),
+        };
+        let way = Way::plain();
+        let rest = reach_rest(&way, &left.addresses, None).await.expect("one is left");
+        let seized = rest.seize(&[lost], HalfLeft::MustKnowAll).await.expect("an operator's word");
+        let source = reach(&way, &voter.addresses, None).await.expect("the voter answers").source();
+        assert_eq!(source.map().await.expect("in force as far as the voter knows"), map);
+        assert_eq!(source.map_of_all().await.expect("the other one knows better"), seized);
+        assert_eq!(source.map().await.expect("and is asked from then on"), seized);
+    });
+}
+
 /// A gateway or client that runs while the voters' medium dies and the rest goes on without it. It asked the lost voter alone,
 /// beside the one that knew better, and served nothing until it was started again.
 #[test]

@@ -10,7 +10,7 @@ use pool::rebalance::{carry_out, is_free};
 use pool::{AgreeError, Change, Map, MemberId, Proposer, Request};
 
 use crate::Error;
-use crate::reach::{Found, Way, connect, settle};
+use crate::reach::{Found, Way, connect, settle, settle_of_all};
 
 /// A pool as its voters know it.
 pub struct Source {
@@ -29,6 +29,17 @@ impl Source {
         Box::pin(async move {
             let (map, mut given) = self.known.borrow().clone();
             let map = settle(&self.way, map, &mut given).await?;
+            self.learn(&map, given);
+            Ok(map)
+        })
+    }
+
+    /// The map in force by all that any member carries: also where the voters known here are left behind by others who have gone on
+    /// without them, and answer.
+    pub fn map_of_all(&self) -> LocalFuture<'_, Result<Map, Error>> {
+        Box::pin(async move {
+            let (map, mut given) = self.known.borrow().clone();
+            let map = settle_of_all(&self.way, map, &mut given).await?;
             self.learn(&map, given);
             Ok(map)
         })
@@ -154,6 +165,10 @@ impl Source {
 impl MapSource for Source {
     fn newest(&self) -> LocalFuture<'_, Result<Map, String>> {
         Box::pin(async move { self.map().await.map_err(|error| error.to_string()) })
+    }
+
+    fn newest_of_all(&self) -> LocalFuture<'_, Result<Map, String>> {
+        Box::pin(async move { self.map_of_all().await.map_err(|error| error.to_string()) })
     }
 
     fn raise_epoch(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {

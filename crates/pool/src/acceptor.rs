@@ -22,8 +22,9 @@
 use device::Namespace;
 
 use crate::geometry::{MAP_OFFSETS, SUPERBLOCK_OFFSETS};
+use crate::lost::SEIZED_EPOCHS;
 use crate::map::{Map, MemberId};
-use crate::open::{is_in_its_life, is_newer};
+use crate::open::{inspect, is_in_its_life, is_newer};
 use crate::slot::{leaves, leaves_bytes, read, read_body, swap, unit_bytes};
 use crate::superblock::{Ballot, Superblock, SuperblockError, crc64};
 
@@ -65,6 +66,9 @@ pub(crate) enum Refusal {
     /// It is no acceptor of this pool, or no longer.
     #[error("{0}")]
     NoVote(String),
+    /// It carries the map by which others have gone on without the voters ([`Map::seized`]) since the one that it was handed.
+    #[error("it has gone on, in epoch {}, without the voters that this map names", .0.epoch)]
+    Seized(Box<Map>),
     /// The namespace failed.
     #[error(transparent)]
     Device(#[from] device::Error),
@@ -92,7 +96,27 @@ pub(crate) struct Promise {
     pub(crate) map: Option<Map>,
 }
 
+impl Promise {
+    /// Refuses if `next` comes from before others have gone on without the voters, as this member knows.
+    pub(crate) fn follows(&self, next: &Map) -> Result<(), Refusal> {
+        match &self.map {
+            Some(map) if map.seized > next.seized => Err(Refusal::Seized(Box::new(map.clone()))),
+            None if self.superblock.epoch >= next.epoch + SEIZED_EPOCHS => Err(Refusal::NoVote(format!(
+                "its map is damaged, and of epoch {}, which others have gone on to without the voters that are asked here",
+                self.superblock.epoch
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
 impl<N: Namespace> Acceptor<'_, N> {
+    /// The refusal of a member that promises nothing, if it has gone on without the voters of `next`.
+    pub(crate) async fn gone_on_since(&self, next: &Map) -> Option<Refusal> {
+        let map = inspect(self.namespace, "").await.ok()?.map;
+        (map.pool == self.pool && map.seized > next.seized).then(|| Refusal::Seized(Box::new(map)))
+    }
+
     /// Reads the superblock: the images of both copies and what copy A says. A copy A that is damaged, or older than copy B,
     /// is first replaced by what that says.
     async fn look(&self) -> Result<([Vec<u8>; 2], Superblock), Refusal> {

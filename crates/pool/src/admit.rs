@@ -50,6 +50,7 @@ pub async fn candidate<N: Namespace>(
         domain: complete(&new.domain, id),
         old: None,
         lost: false,
+        left_behind: false,
         renewed: false,
     })
 }

@@ -25,6 +25,10 @@
 //!   show in this ballot, has forgotten what it promised and accepted: neither counts ([`crate::lives`]). Where the answers name
 //!   a newer life or a higher mark than the proposer knew, by which a voter would be judged otherwise, it begins again.
 //!
+//! - Where members have gone on without a majority of the voters ([`Proposer::seize`]) their ballots and those of the voters left
+//!   behind say nothing of each other. The map of more such steps ([`Map::seized`]) counts over one of less, and no member that
+//!   carries it is handed another: a voter that is back, and was given up, would else undo what it never heard of.
+//!
 //! A proposer that crashed leaves a map that some carry. The next proposer either finds it, and builds on it, or has asked
 //! voters among whom it can't have had a quorum, and never will, as they have promised more since.
 
@@ -129,6 +133,19 @@ impl Seen {
         self.asked.extend(voters);
         more
     }
+
+    /// Whether some have refused since they have gone on without the voters; the voters of their map are asked from now on.
+    fn has_met_seized(&mut self, handed: &Answers<()>) -> bool {
+        let maps: Vec<&Map> = handed
+            .values()
+            .filter_map(|result| match result {
+                Err(Refusal::Seized(map)) => Some(&**map),
+                _ => None,
+            })
+            .collect();
+        maps.iter().for_each(|map| self.asked.extend(voters(map)));
+        !maps.is_empty()
+    }
 }
 
 impl<'a, N: Namespace> Proposer<'a, N> {
@@ -190,7 +207,7 @@ impl<'a, N: Namespace> Proposer<'a, N> {
         let granted = promises.values().filter_map(|promise| promise.as_ref().ok());
         let shown = granted.filter_map(|promise| Some((promise.superblock.accepted, promise.map.as_ref()?)));
         let mut shown: Vec<_> = shown.collect();
-        shown.sort_by_key(|(accepted, _)| *accepted);
+        shown.sort_by_key(|(accepted, map)| (map.seized, *accepted));
         let Some(&(accepted, base)) = shown.last() else {
             return self.not_enough(&promises, *may_be_accepted);
         };
@@ -221,6 +238,9 @@ impl<'a, N: Namespace> Proposer<'a, N> {
         targets.extend(voters(&next));
         seen.lives.learn(&next);
         let accepted = self.hand_out(&next, &seen.lives, &promises, ballot, &body, targets.clone()).await;
+        if seen.has_met_seized(&accepted) {
+            return Ok(Ended::Elsewhere);
+        }
         let done = |member: &Member| seen.lives.is_life_of(member) && matches!(accepted.get(&member.id), Some(Ok(())));
         if !has_quorum(&base, done) || !has_quorum(&next, done) {
             return self.not_enough(&accepted, *may_be_accepted);
@@ -232,6 +252,10 @@ impl<'a, N: Namespace> Proposer<'a, N> {
         let all = next.members.iter().chain(&base.members).map(|member| member.id);
         let learners = all.filter(|member| !targets.contains(member)).collect();
         let learned = self.hand_out(&next, &seen.lives, &promises, ballot, &body, learners).await;
+        // In force among those that others have gone on without: it is not, and they will learn that.
+        if seen.has_met_seized(&learned) {
+            return Ok(Ended::Elsewhere);
+        }
         for (member, refusal) in learned.iter().filter_map(|(member, result)| Some((member, result.as_ref().err()?))) {
             tracing::debug!(%member, %refusal, epoch = next.epoch, "a member has not learned the new map");
         }
@@ -253,10 +277,18 @@ impl<'a, N: Namespace> Proposer<'a, N> {
             let acceptor = self.acceptor(lives, next.pool, member)?;
             Ok(async move {
                 let accept = async {
-                    match promises.get(&member) {
-                        Some(Ok(promise)) => acceptor.accept(promise, epoch, body).await,
-                        _ => acceptor.accept(&acceptor.prepare(ballot).await?, epoch, body).await,
+                    if let Some(Ok(promise)) = promises.get(&member) {
+                        return acceptor.accept(promise, epoch, body).await;
                     }
+                    // Its ballot is of those that it has gone on with: theirs say nothing of which map is the later.
+                    let promise = match acceptor.prepare(ballot).await {
+                        Err(refusal @ Refusal::Promised(_)) => {
+                            return Err(acceptor.gone_on_since(next).await.unwrap_or(refusal));
+                        }
+                        promise => promise?,
+                    };
+                    promise.follows(next)?;
+                    acceptor.accept(&promise, epoch, body).await
                 };
                 timeout(STEP_TIME_MAX, accept).await.unwrap_or(Err(too_slow()))
             })
@@ -289,7 +321,7 @@ impl<'a, N: Namespace> Proposer<'a, N> {
         let outbid = refusals().filter_map(|(_, refusal)| match refusal {
             Refusal::Promised(ballot) => Some(ballot.round),
             Refusal::Contended => Some(0),
-            Refusal::NoVote(_) | Refusal::Device(_) => None,
+            Refusal::NoVote(_) | Refusal::Seized(_) | Refusal::Device(_) => None,
         });
         if let Some(highest) = outbid.max() {
             return Ok(Ended::Outbid(highest));

@@ -1,16 +1,17 @@
 //! Making a pool: everything a member needs is stable before anything says that it is one.
 //!
-//! Order, and what a crash leaves: (1) old superblocks are wiped: a half-made member is blank, never half of two pools;
-//! (2) table and heap are emptied (`blank`); (3) the map's body;
-//! (4) superblocks, copy A then B. Each step is stable on all members before the next begins.
+//! Order, and what a crash leaves: (1) the namespaces are claimed ([`crate::claim`]), old superblocks are gone: a half-made member
+//! is of no pool, never half of two, and is taken by force alone; (2) table and heap are emptied (`blank`); (3) the map's body;
+//! (4) superblocks, copy B then A. Each step is stable on all members before the next begins. What fails without a crash
+//! leaves the namespaces blank.
 
 use std::cell::Cell;
 
 use device::{Durability, Lba, Namespace, NamespaceInfo};
 use engine::Buf;
 
-use crate::blank::begin_life;
 use crate::change::{Side, State};
+use crate::claim::Claim;
 use crate::clock::Clock;
 use crate::domain::{Domain, Level};
 use crate::error::Error;
@@ -21,7 +22,7 @@ use crate::map::{MAP_FORMAT, MEMBERS_MAX, Map, Member, MemberId, REPLICAS_MAX, W
 use crate::open::device_error;
 use crate::plan::{choose_voters, complete};
 use crate::slot::{leaves, read, unit_bytes};
-use crate::superblock::{Ballot, SUPERBLOCK_BYTES, Superblock, SuperblockError, crc64};
+use crate::superblock::{Ballot, Superblock, SuperblockError, crc64};
 use crate::together::together;
 
 /// Thousandths of a member that become table. Half: entries that fit a page live in the table, all others in the heap, and
@@ -96,56 +97,49 @@ pub async fn create<N: Namespace>(
     let map = plan(members, options)?;
     let body = map.encode().map_err(|source| Error::Map { member: "the new pool".into(), source })?;
     let accepted = Ballot { round: 1, host: engine::task::random_u64() };
-    if !options.force {
-        for member in members {
+    let mut claims = Vec::with_capacity(members.len());
+    for member in members {
+        claims.push(Claim::look(member, options.force).await?);
+        if !options.force {
             refuse_if_used(member, None).await?;
         }
     }
-    // Each step is stable on all members before the next begins.
-    for member in members {
-        wipe(member).await?;
+    let made = make(&mut claims, &map, &body, accepted, progress).await;
+    if made.is_err() {
+        for claim in &claims {
+            claim.release().await;
+        }
     }
-    let shares: Vec<Cell<f64>> = members.iter().map(|_| Cell::default()).collect();
+    made.map(|()| map)
+}
+
+/// Makes members of what was found fit.
+async fn make<N: Namespace>(
+    claims: &mut [Claim<'_, N>],
+    map: &Map,
+    body: &[u8],
+    accepted: Ballot,
+    progress: impl Fn(f64),
+) -> Result<(), Error> {
+    // Each step is stable on all members before the next begins.
+    for (index, claim) in claims.iter_mut().enumerate() {
+        claim.stake(map, index).await?;
+    }
+    let shares: Vec<Cell<f64>> = claims.iter().map(|_| Cell::default()).collect();
     let tell = |index: usize, share: f64| {
         shares[index].set(share);
         progress(shares.iter().map(Cell::get).sum::<f64>() / shares.len() as f64);
     };
-    for first in (0..members.len()).step_by(EMPTIED_AT_ONCE_MAX) {
-        let some = first..members.len().min(first + EMPTIED_AT_ONCE_MAX);
-        let emptied = together(some.map(|index| empty(&members[index], &map, index, &tell))).await;
+    for first in (0..claims.len()).step_by(EMPTIED_AT_ONCE_MAX) {
+        let some = first..claims.len().min(first + EMPTIED_AT_ONCE_MAX);
+        let emptied = together(some.map(|index| claims[index].empty(map, index, &tell))).await;
         emptied.into_iter().collect::<Result<(), Error>>()?;
     }
-    for member in members {
-        write_body(&member.namespace, &body, accepted).await.map_err(|source| device_error(member.name(), source))?;
+    for claim in &*claims {
+        claim.write_body(body, accepted).await?;
     }
-    for (member, entry) in members.iter().zip(&map.members) {
-        write_superblocks(member, &superblock(&map, entry, &body, accepted)).await?;
-    }
-    Ok(map)
-}
-
-/// Empties member `index`.
-async fn empty<N: Namespace>(
-    member: &NewMember<N>,
-    map: &Map,
-    index: usize,
-    tell: &impl Fn(usize, f64),
-) -> Result<(), Error> {
-    let may_go_on = async |share| {
-        tell(index, share);
-        Ok(true)
-    };
-    let begun = begin_life(&member.namespace, map.geometry(index), map.members[index].incarnation, may_go_on).await;
-    begun.map_err(|source| device_error(member.name(), source))?;
-    tell(index, 1.0);
-    Ok(())
-}
-
-/// Wipes both superblocks: what is half made is blank, never half of two pools.
-pub(crate) async fn wipe<N: Namespace>(member: &NewMember<N>) -> Result<(), Error> {
-    for offset in SUPERBLOCK_OFFSETS {
-        let wiped = write(&member.namespace, offset, &[0; SUPERBLOCK_BYTES]).await;
-        wiped.map_err(|source| device_error(member.name(), source))?;
+    for (claim, entry) in claims.iter().zip(&map.members) {
+        claim.fulfil(&superblock(map, entry, body, accepted)).await?;
     }
     Ok(())
 }
@@ -159,18 +153,6 @@ pub(crate) async fn write_body<N: Namespace>(
     let leaves: Vec<u8> = leaves(body, accepted, unit_bytes(namespace)).flatten().collect();
     write(namespace, MAP_OFFSETS[0], &leaves).await?;
     namespace.flush().await
-}
-
-/// Says, in both places, that a namespace is a member.
-pub(crate) async fn write_superblocks<N: Namespace>(
-    member: &NewMember<N>,
-    superblock: &Superblock,
-) -> Result<(), Error> {
-    for offset in SUPERBLOCK_OFFSETS {
-        let written = write(&member.namespace, offset, &superblock.encode()).await;
-        written.map_err(|source| device_error(member.name(), source))?;
-    }
-    Ok(())
 }
 
 /// A life that no member had before.
@@ -226,6 +208,7 @@ fn plan<N: Namespace>(members: &[NewMember<N>], options: &CreateOptions) -> Resu
         floor: 0,
         swept: 0,
         clock: Clock::begun(engine::time::unix_time()),
+        seized: 0,
         unequal: false,
         change: None,
         members: entries,
@@ -278,6 +261,7 @@ fn entry<N>(member: &NewMember<N>, info: &NamespaceInfo, geometry: &Geometry, we
         domain: complete(&member.domain, id),
         old: None,
         lost: false,
+        left_behind: false,
         renewed: false,
     }
 }

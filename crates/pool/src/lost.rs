@@ -21,14 +21,14 @@
 //! of the joint epoch was stored at enough of a key's old homes to meet every majority of them, and so was, or was not, every
 //! operation before. What was copied to new homes is dropped by the cleaning that follows.
 
-use crate::change::{Epoch, Phase, Seat, Side, State};
+use crate::change::{Change, Epoch, Phase, Seat, Side, State};
 use crate::map::{Map, Member, MemberId};
 use crate::plan::{PlanError, choose_voters};
 use crate::ring::{KeyHash, Placements, Ring};
 
 /// Epochs that a map is later for which the members left have taken the decision without its voters. Chosen: more than those can
 /// have made since the others have heard of them, and few of the 2^24 there are.
-const SEIZED_EPOCHS: Epoch = 1024;
+pub(crate) const SEIZED_EPOCHS: Epoch = 1024;
 
 /// What is asked of the half of a key's homes that is left where half of them may be all that know of an operation
 /// ([`Map::half_may_know`]).
@@ -38,6 +38,9 @@ pub enum HalfLeft {
     MustKnowAll,
     /// Nothing, by an operator's word: what the lost half alone knew is gone, and what was before may be read again.
     WillDo,
+    /// Not even that there is one: keys of which less is left are served to nobody, until enough of the lost ones are back
+    /// ([`Map::take_in`]).
+    NeedNotBe,
 }
 
 impl Map {
@@ -97,9 +100,13 @@ impl Map {
         let mut next = self.without_votes(lost)?;
         next.unequal &= half == HalfLeft::MustKnowAll;
         (next.epoch, next.revision, next.swept) = (self.epoch + SEIZED_EPOCHS, 0, 0);
+        next.seized = self.seized.saturating_add(1);
         match self.state {
             State::Stable if next.falls_to_half(self) => return Err(PlanError::HalfMayKnow(self.replicas)),
-            // Keys of which less is left are not served, and the next change tells that.
+            // Nothing could give them back but the lost ones: no change begins without them.
+            State::Stable if half != HalfLeft::NeedNotBe && next.falls_below_half(self) => {
+                return Err(PlanError::Unserved(self.replicas));
+            }
             State::Stable => {}
             State::Joint | State::Unclean => next.go_on_or_back()?,
         }
@@ -171,13 +178,55 @@ impl Map {
     /// Whether some key is left with half of its homes, which would be all that is asked, had more than that `before`, and half of
     /// them may be all that know of an operation.
     fn falls_to_half(&self, before: &Map) -> bool {
+        let falls = |ring: &Ring, before, now| before >= ring.majority() && now == ring.counter_majority();
+        self.half_may_know(Side::New) && self.falls(before, falls)
+    }
+
+    /// Whether some key is left with fewer homes than it is served by, and was not `before`.
+    fn falls_below_half(&self, before: &Map) -> bool {
+        self.falls(before, |ring, before, now| before >= ring.counter_majority() && now < ring.counter_majority())
+    }
+
+    fn falls(&self, before: &Map, falls: impl Fn(&Ring, usize, usize) -> bool) -> bool {
         let ring = Ring::of(self, Side::New);
         let left = |map: &Map, homes: &[u16]| {
             homes.iter().filter(|&&home| map.members[usize::from(home)].counts(Side::New)).count()
         };
-        let falls =
-            |homes: &[u16]| left(before, homes) >= ring.majority() && left(self, homes) == ring.counter_majority();
-        self.half_may_know(Side::New) && ring.all_homes().any(falls)
+        ring.all_homes().any(|homes| falls(&ring, left(before, homes), left(self, homes)))
+    }
+
+    /// The map in which these members, given up as lost and back with all that they held, are members as before. They were as
+    /// good as silent meanwhile, so what every majority of a key's homes has asked is met by any majority with them; but where
+    /// half of the homes was left and asked alone, theirs may be the half that knows nothing ([`Map::unequal`]). A later epoch:
+    /// no sweep that has passed them over is noted in it.
+    ///
+    /// # Errors
+    /// A change is under way; a sweep, or the end of a change, has passed one over.
+    pub fn take_in(&self, ids: &[MemberId]) -> Result<Map, PlanError> {
+        let mut next = self.clone();
+        for &id in ids {
+            let member = next.members.iter_mut().find(|member| member.id == id).ok_or(PlanError::NoMember(id))?;
+            if member.left_behind {
+                return Err(PlanError::LeftBehind(id));
+            }
+            member.lost = false;
+        }
+        if next == *self {
+            return Ok(next);
+        }
+        if let Some(Change { kind, phase, done, .. }) = self.change {
+            return Err(PlanError::UnderWay { kind, phase, percent: done / 10 });
+        }
+        next.unequal |= self.replicas.is_multiple_of(2);
+        next = next.raise_epoch();
+        next.swept = 0;
+        next.validate()?;
+        Ok(next)
+    }
+
+    /// What others forget from here on, those that were given up may hold.
+    pub(crate) fn leave_lost_behind(&mut self) {
+        self.members.iter_mut().for_each(|member| member.left_behind |= member.lost);
     }
 
     /// A member that was given up, stays, and would be a home of keys of which it was none before the change.

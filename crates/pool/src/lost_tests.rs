@@ -111,6 +111,61 @@ fn a_half_that_may_not_know_all_is_not_gone_on_with_unless_an_operator_accepts_t
     assert!(half.seized_without(&lost, HalfLeft::MustKnowAll).is_ok(), "it held nothing");
 }
 
+/// Nothing brought such keys back: no change begins without them, and the lost ones had no vote when they were back.
+#[test]
+fn keys_are_not_given_up_with_their_members_unless_that_is_meant_and_come_back_with_them() {
+    let map = sample(3, 3);
+    let [first, second] = [map.members[0].id, map.members[1].id];
+    assert_eq!(map.seized_without(&[first, second], HalfLeft::MustKnowAll), Err(PlanError::Unserved(3)));
+    assert_eq!(map.seized_without(&[first, second], HalfLeft::WillDo), Err(PlanError::Unserved(3)));
+    let seized = map.seized_without(&[first, second], HalfLeft::NeedNotBe).unwrap();
+    let spare = || Member { domain: Default::default(), ..sample(4, 3).members.pop().unwrap() };
+    assert!(seized.begin(&Request::Replace { old: first, new: Box::new(spare()) }, 9).is_err(), "from what?");
+    let returned = seized.take_in(&[first, second]).unwrap();
+    assert_eq!((returned.epoch, returned.floor, returned.unequal), (seized.epoch + 1, map.floor, false));
+    assert!(returned.members.iter().all(|member| !member.lost));
+    assert_eq!(returned.take_in(&[first]), Ok(returned.clone()), "once is enough");
+    assert!(returned.begin(&Request::Replace { old: first, new: Box::new(spare()) }, 9).is_ok());
+    // Of a larger pool: keys that are unserved already are no reason to refuse the next loss.
+    let mut five = sample(5, 3);
+    five.members[..2].iter_mut().for_each(|member| member.lost = true);
+    assert_eq!(five.seized_without(&[five.members[2].id], HalfLeft::MustKnowAll), Err(PlanError::Unserved(3)));
+    five.members[2].weight = 0;
+    assert!(five.seized_without(&[five.members[2].id], HalfLeft::MustKnowAll).is_ok(), "it held nothing");
+}
+
+/// Deleted keys that the others have forgotten would be back, and what was not cleaned.
+#[test]
+fn a_member_that_a_sweep_or_a_change_has_passed_over_is_not_taken_in_again() {
+    let map = sample(4, 3);
+    let lost = map.members[0].id;
+    let seized = map.seized_without(&[lost], HalfLeft::MustKnowAll).unwrap();
+    assert!(seized.take_in(&[lost]).is_ok() && seized.note_clock(seized.clock.ms, 9, None).take_in(&[lost]).is_ok());
+    let swept = seized.note_swept(seized.epoch);
+    assert_eq!(swept.take_in(&[lost]), Err(PlanError::LeftBehind(lost)));
+    let returned = seized.take_in(&[lost]).unwrap();
+    assert_eq!(returned.note_swept(seized.epoch), returned, "a sweep of the epoch before has passed it over");
+    let joint = seized.begin(&Request::SetWeight(vec![(seized.members[2].id, 200)]), 9).unwrap();
+    assert!(matches!(joint.take_in(&[lost]), Err(PlanError::UnderWay { .. })));
+    assert!(matches!(joint.end_joint().take_in(&[lost]), Err(PlanError::UnderWay { .. })));
+    let ended = joint.end_joint().end_unclean();
+    assert_eq!(ended.take_in(&[lost]), Err(PlanError::LeftBehind(lost)));
+    let fresh = Member { incarnation: 99, ..ended.members[0].clone() };
+    let anew = ended.begin(&Request::Renew(Box::new(fresh)), 10).unwrap().end_joint().end_unclean();
+    assert!(!anew.members[0].lost && !anew.members[0].left_behind && anew.encode().is_ok());
+}
+
+/// The half that was left has acknowledged alone since: the one that is back must not be all that is asked.
+#[test]
+fn half_of_the_homes_that_was_away_does_not_count_as_knowing_all() {
+    let map = sample(2, 2);
+    let [first, second] = [map.members[0].id, map.members[1].id];
+    let returned = map.seized_without(&[first], HalfLeft::MustKnowAll).unwrap().take_in(&[first]).unwrap();
+    assert_eq!(returned.seized_without(&[second], HalfLeft::MustKnowAll), Err(PlanError::HalfMayKnow(2)));
+    let swept = returned.note_swept(returned.epoch);
+    assert!(swept.seized_without(&[second], HalfLeft::MustKnowAll).is_ok(), "made equal");
+}
+
 #[test]
 fn a_change_that_cannot_go_on_without_the_lost_one_is_taken_back() {
     let mut five = sample(5, 2);

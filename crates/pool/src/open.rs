@@ -1,6 +1,7 @@
 //! Opening a pool: reading its members' superblocks and agreeing on the map.
 //!
-//! The map is the one of the highest ballot by which a quorum of *its own* voters has accepted it ([`crate::agree`]). A map seen
+//! The map is the one of the highest ballot (where members have gone on without the voters: of the latest such step,
+//! [`Map::seized`]) by which a quorum of *its own* voters has accepted it ([`crate::agree`]). A map seen
 //! on fewer may never be agreed on, and using it could split the pool; one that was in force and no longer is does no harm,
 //! as the pages of the members tell hosts with an old map to look for the new one. A member counts only in the newest life and
 //! from the highest mark on that any map names which was read ([`crate::lives`]). Members that are absent, damaged or formatted
@@ -109,7 +110,7 @@ pub async fn open<L: Label>(namespaces: &[L], pool: Option<uuid::Uuid>) -> Resul
     // From the newest down: the first that a quorum of its own voters has accepted, by one ballot, is in force. Equal maps of
     // several ballots are not enough: between them another may have been built on what was there before.
     let mut candidates: Vec<&Report> = good.iter().map(|(_, report)| *report).collect();
-    candidates.sort_by_key(|report| std::cmp::Reverse(report.superblock.accepted));
+    candidates.sort_by_key(|report| std::cmp::Reverse((report.map.seized, report.superblock.accepted)));
     let mut lives = Lives::default();
     candidates.iter().rev().for_each(|report| lives.learn(&report.map));
     let carries = |this: &Report, member: &Member| {
@@ -118,8 +119,11 @@ pub async fn open<L: Label>(namespaces: &[L], pool: Option<uuid::Uuid>) -> Resul
         good.iter().any(|(_, report)| is_it(&report.superblock) && report.whole && same(report))
     };
     let newest = candidates.first().map_or(*first, |report| report);
-    let Some(in_force) = candidates.iter().find(|report| has_quorum(&report.map, |member| carries(report, member)))
-    else {
+    // What others have gone on from without the voters is none, even if nobody here tells whether their map is in force.
+    let has_gone_on = |report: &Report| report.map.seized < newest.map.seized;
+    let is_in_force =
+        |report: &&&Report| !has_gone_on(report) && has_quorum(&report.map, |member| carries(report, member));
+    let Some(in_force) = candidates.iter().find(is_in_force) else {
         let voters: Vec<&Member> = newest.map.voter_indices().map(|index| &newest.map.members[index]).collect();
         let agreeing = voters.iter().filter(|member| carries(newest, member)).count();
         let (voters, epoch, map) = (voters.len(), newest.map.epoch, Box::new(newest.map.clone()));
@@ -195,6 +199,13 @@ pub async fn check_member<N: Namespace>(namespace: &N, map: &Map, index: usize) 
     }
     vote(map, (member, (member.incarnation, member.mark)), namespace, &superblock)
         .map_err(|reason| Error::Unfit { member: label, reason })
+}
+
+/// Whether a member that was given up as lost is back with what it held.
+pub async fn check_returned<N: Namespace>(namespace: &N, map: &Map, index: usize) -> Result<(), Error> {
+    let mut with = map.clone();
+    with.members[index].lost = false;
+    check_member(namespace, &with, index).await
 }
 
 /// Reads a namespace's superblock and the map it names. `label` names it in errors.

@@ -113,9 +113,22 @@ pub enum PlanError {
     HalfMayKnow(u8),
     /// Some keys would be left with too few replicas to be read.
     #[error(
-        "of some keys too few of the {0} replicas are left without the members that are lost: bring members back first"
+        "of some keys too few of the {0} replicas are left without the members that are lost: bring members back first (those \
+         that were given up as lost and hold what they held: `yagura pool rebalance --returned`)"
     )]
     TooFewReplicas(u8),
+    /// Of some keys nothing would be served any more.
+    #[error(
+        "of some keys too few of the {0} replicas would be left without the members that are lost, and nobody would be served them \
+         until some of those are back (`yagura pool rebalance --returned`): if that is meant, say so by `--accept-unserved`"
+    )]
+    Unserved(u8),
+    /// The pool has gone on without a member that is back.
+    #[error(
+        "member {0} was given up as lost, and the pool was swept, or a change of it ended, without it since: it may hold what the \
+         others have forgotten; `yagura kv repair` begins it anew"
+    )]
+    LeftBehind(MemberId),
     /// The same, of a change that is to be taken back and can be gone on with.
     #[error(
         "the change can't be taken back: before it some keys had too many of their {0} replicas on members that have been \
@@ -216,7 +229,7 @@ impl Map {
             Request::Renew(new) => {
                 let member = self.find(new.id)?;
                 (member.incarnation, member.mark) = (new.incarnation, new.mark);
-                (member.lost, member.renewed) = (false, true);
+                (member.lost, member.left_behind, member.renewed) = (false, false, true);
             }
         }
         Ok(())
@@ -265,6 +278,7 @@ impl Map {
         if self.state == State::Unclean {
             next.state = State::Stable;
             next.unequal |= next.change.take().is_some_and(|change| change.unequal);
+            next.leave_lost_behind();
             next.revision += 1;
         }
         next
@@ -288,6 +302,7 @@ impl Map {
         if self.state == State::Stable && self.epoch == epoch && self.swept < epoch {
             next.swept = epoch;
             next.unequal = false;
+            next.leave_lost_behind();
             next.revision += 1;
         }
         next

@@ -93,7 +93,7 @@ pub(crate) async fn begin<N: Namespace>(
 }
 
 /// Claims copy B, whatever stands there, as long as copy A is claimed: late steps of the life before may come in between.
-async fn claim_second<N: Namespace>(namespace: &N, claimed: &[u8]) -> Result<bool, device::Error> {
+pub(crate) async fn claim_second<N: Namespace>(namespace: &N, claimed: &[u8]) -> Result<bool, device::Error> {
     for _ in 0..CLAIMS_MAX {
         let found = read(namespace, SUPERBLOCK_OFFSETS[1], claimed.len()).await?;
         if read(namespace, SUPERBLOCK_OFFSETS[0], claimed.len()).await? != claimed {

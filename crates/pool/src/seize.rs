@@ -40,8 +40,10 @@ impl<N: Namespace> Proposer<'_, N> {
         let mut seen = Seen::new(known);
         let (mut round, mut pause) = (1, PAUSE_FIRST);
         seen.asked = known.members.iter().map(|member| member.id).filter(|id| !lost.contains(id)).collect();
+        let mut may_be_accepted = false;
         for _ in 0..BALLOTS_MAX {
-            match self.seize_by(Ballot { round, host: self.host }, &mut seen, (lost, half)).await? {
+            let ballot = Ballot { round, host: self.host };
+            match self.seize_by(ballot, &mut seen, (lost, half), &mut may_be_accepted).await? {
                 Seized::By(map) => return Ok(map),
                 Seized::Needless(base) => return self.agree(&base, |map| Ok(map.clone())).await,
                 Seized::More => round += 1,
@@ -52,7 +54,10 @@ impl<N: Namespace> Proposer<'_, N> {
                 }
             }
         }
-        Err(AgreeError::Contended)
+        match may_be_accepted {
+            true => Err(in_doubt("outbid by others")),
+            false => Err(AgreeError::Contended),
+        }
     }
 
     async fn seize_by(
@@ -60,11 +65,12 @@ impl<N: Namespace> Proposer<'_, N> {
         ballot: Ballot,
         seen: &mut Seen,
         (lost, half): (&[MemberId], HalfLeft),
+        may_be_accepted: &mut bool,
     ) -> Result<Seized, AgreeError> {
         let prepare = |member| self.acceptor(&seen.lives, seen.pool, member)?.prepare_within(ballot);
         let promises = self.ask(seen.asked.clone(), prepare).await;
         if promises.values().any(Result::is_err) {
-            return self.needed_all(&promises, false);
+            return self.needed_all(&promises, *may_be_accepted);
         }
         let granted = promises.iter().filter_map(|(member, promise)| Some((member, promise.as_ref().ok()?)));
         let mut shown = Vec::new();
@@ -74,7 +80,7 @@ impl<N: Namespace> Proposer<'_, N> {
                 .ok_or_else(|| AgreeError::Refused(format!("{member}: its map is damaged, so what it knew is not")))?;
             shown.push((promise.superblock.accepted, map));
         }
-        shown.sort_by_key(|(accepted, _)| *accepted);
+        shown.sort_by_key(|(accepted, map)| (map.seized, *accepted));
         let Some(&(_, base)) = shown.last() else {
             return Err(AgreeError::Refused("all members were named as lost: nobody is left to go on with".into()));
         };
@@ -95,9 +101,11 @@ impl<N: Namespace> Proposer<'_, N> {
         let next = base.seized_without(&gone, half)?;
         let body = next.encode()?;
         seen.lives.learn(&next);
+        // A quorum of its own voters is enough to bring it into force, whatever becomes of the others.
+        *may_be_accepted = true;
         let accepted = self.hand_out(&next, &seen.lives, &promises, ballot, &body, left).await;
         if accepted.values().any(Result::is_err) {
-            return self.needed_all(&accepted, true);
+            return self.needed_all(&accepted, *may_be_accepted);
         }
         Ok(Seized::By(next))
     }
@@ -107,12 +115,19 @@ impl<N: Namespace> Proposer<'_, N> {
         match self.not_enough(answers, outcome_unknown) {
             Ok(Ended::Outbid(highest)) => Ok(Seized::Outbid(highest)),
             Ok(Ended::Agreed(_) | Ended::Elsewhere | Ended::Settled) => Ok(Seized::More),
+            Err(AgreeError::Unavailable { outcome_unknown: true, reasons }) => Err(in_doubt(&reasons)),
             Err(AgreeError::Unavailable { reasons, .. }) => Err(AgreeError::Refused(format!(
                 "every member that is not named as lost has to answer ({reasons}): bring it back, or name it too"
             ))),
             Err(other) => Err(other),
         }
     }
+}
+
+/// Some may have accepted the map already.
+fn in_doubt(reasons: &str) -> AgreeError {
+    let reasons = format!("the map without the lost members may be in force: run the command again ({reasons})");
+    AgreeError::Unavailable { outcome_unknown: true, reasons }
 }
 
 #[cfg(test)]

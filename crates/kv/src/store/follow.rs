@@ -49,6 +49,11 @@ const RETIRED_PAUSE: Duration = Duration::from_secs(5);
 pub trait MapSource {
     /// The newest map that a majority of its voters agrees on. An error says why there is none to be had now.
     fn newest(&self) -> LocalFuture<'_, Result<Map, String>>;
+    /// The same where a seal shows that there is a newer one than that: others may have gone on without the voters who were asked,
+    /// so that all members are.
+    fn newest_of_all(&self) -> LocalFuture<'_, Result<Map, String>> {
+        self.newest()
+    }
     /// The map after `epoch` at rest, with the same members: agreed on now, unless there is a newer one.
     fn raise_epoch(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>>;
     /// Notes that `epoch` was swept just now, if it is still in force, and by what every member is known that is rolled back to
@@ -59,6 +64,13 @@ pub trait MapSource {
     fn note_clock(&self, before: u64, now_ms: u64, by: Option<Moment>) -> LocalFuture<'_, Result<Map, String>>;
     /// A connection to a member of the map, or what will be one; `None`: none to be had.
     fn connect<'a>(&'a self, map: &'a Map, index: usize) -> LocalFuture<'a, Option<AnyLink>>;
+}
+
+/// Who is asked for the newest map.
+#[derive(Clone, Copy)]
+enum Asked {
+    Voters,
+    All,
 }
 
 /// How a store follows its map.
@@ -140,8 +152,12 @@ impl Inner {
             let topology = self.current().await?;
             let epoch = topology.map.epoch;
             match operation(topology).await {
-                Err(StoreError::MapChanged { .. }) if self.follow.source.borrow().is_some() => {
-                    if self.refresh(|inner| inner.topology().map.epoch > epoch).await.is_err() {
+                Err(StoreError::MapChanged { epoch: sealed, .. }) if self.follow.source.borrow().is_some() => {
+                    let mut asked = self.refresh(|inner| inner.topology().map.epoch > epoch).await;
+                    if asked.is_ok() && self.topology().map.epoch < sealed {
+                        asked = self.refresh_by(|inner| inner.topology().map.epoch >= sealed, Asked::All).await;
+                    }
+                    if asked.is_err() {
                         time::sleep(REFRESH_PAUSE).await;
                     }
                 }
@@ -156,13 +172,21 @@ impl Inner {
 
     /// Learns the newest map, unless that has become needless when its turn comes.
     pub(super) async fn refresh(self: &Rc<Self>, needless: impl Fn(&Rc<Self>) -> bool) -> Result<(), String> {
+        self.refresh_by(needless, Asked::Voters).await
+    }
+
+    async fn refresh_by(self: &Rc<Self>, needless: impl Fn(&Rc<Self>) -> bool, whom: Asked) -> Result<(), String> {
         let Some(source) = self.follow.source.borrow().clone() else { return Ok(()) };
         let _turn = self.follow.turn.acquire(1).await;
         if needless(self) {
             return Ok(());
         }
         let asked = time::now();
-        let newest = time::timeout(OPERATION_TIME_MAX, source.newest()).await;
+        let newest = match whom {
+            Asked::Voters => source.newest(),
+            Asked::All => source.newest_of_all(),
+        };
+        let newest = time::timeout(OPERATION_TIME_MAX, newest).await;
         let map = newest.map_err(|_| "no answer in time".to_owned())??;
         self.learn_clock(&map, asked);
         self.adopt(map).await;

@@ -3,6 +3,9 @@
 use engine::task::LocalFuture;
 use engine::time;
 
+use pool::Request;
+
+use super::change_tests::{SHORT, Scene, Voters};
 use super::tests::{Member, Pool, value};
 use super::*;
 use crate::testing::run;
@@ -42,6 +45,42 @@ impl MapSource for Silent {
 
     fn connect<'a>(&'a self, _: &'a Map, _: usize) -> LocalFuture<'a, Option<AnyLink>> {
         Box::pin(std::future::pending())
+    }
+}
+
+/// Voters that know nothing of what the others have gone on to.
+struct LeftBehind {
+    known: Map,
+    others: Rc<Voters>,
+    ways: Rc<Voters>,
+}
+
+impl MapSource for LeftBehind {
+    fn newest(&self) -> LocalFuture<'_, Result<Map, String>> {
+        Box::pin(async {
+            time::sleep(Duration::from_millis(1)).await;
+            Ok(self.known.clone())
+        })
+    }
+
+    fn newest_of_all(&self) -> LocalFuture<'_, Result<Map, String>> {
+        self.others.newest()
+    }
+
+    fn raise_epoch(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {
+        self.others.raise_epoch(epoch)
+    }
+
+    fn note_clock(&self, before: u64, now_ms: u64) -> LocalFuture<'_, Result<Map, String>> {
+        self.others.note_clock(before, now_ms)
+    }
+
+    fn note_swept(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {
+        self.others.note_swept(epoch)
+    }
+
+    fn connect<'a>(&'a self, map: &'a Map, index: usize) -> LocalFuture<'a, Option<AnyLink>> {
+        self.ways.connect(map, index)
     }
 }
 
@@ -125,5 +164,23 @@ fn where_no_map_can_be_confirmed_that_is_told_as_soon() {
         let (got, took) = timed(pool.store.get(b"k")).await;
         assert!(matches!(got, Err(StoreError::OutOfReach { connected: 1, voters: 3, needed: 2, .. })), "{got:?}");
         assert!(took < 1000, "after {took} ms");
+    });
+}
+
+/// The voters of the map that a host knows answer, and others have gone on without them: it asked the same ones until every
+/// operation's deadline, beside members that carry the newer map.
+#[test]
+fn who_meets_a_seal_of_a_later_map_than_the_voters_know_asks_all_members() {
+    run(7, async {
+        let scene = Scene::new([100; 5]).await;
+        let (worker, host) = (scene.host(SHORT).await, scene.host(SHORT).await);
+        host.store.put(b"key", value(&[7; 9])).await.unwrap();
+        let source = LeftBehind { known: scene.voters.now(), others: scene.voters.clone(), ways: host.voters.clone() };
+        let _follow = host.store.follow(Rc::new(source), LEASE_DEFAULT);
+        scene.begin(&Request::SetWeight(vec![(scene.id(4), 0)]));
+        worker.finish().await.unwrap();
+        let read = time::timeout(Duration::from_secs(5), host.store.get(b"key")).await;
+        assert!(matches!(read, Ok(Ok(Some(_)))), "{read:?}");
+        assert_eq!(host.store.inner.topology().map.epoch, scene.voters.now().epoch);
     });
 }

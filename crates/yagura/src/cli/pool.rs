@@ -107,6 +107,13 @@ pub struct PoolRebalanceArgs {
     /// taken back and the replicas have not been made equal since. That is gone then, and what was before may be read again.
     #[arg(long, requires = "force")]
     pub accept_stale: bool,
+    /// With --force: also where too few replicas of some keys are left. These are served to nobody until some of the members lost
+    /// are back (--returned). It says what --accept-stale says, too.
+    #[arg(long, requires = "force")]
+    pub accept_unserved: bool,
+    /// Members that were given up as lost and are back with all that they held, all of them: they are members as before.
+    #[arg(long, value_name = "MEMBER", value_delimiter = ',', conflicts_with_all = ["lost", "take_back"])]
+    pub returned: Vec<String>,
 }
 
 /// `yagura pool create`

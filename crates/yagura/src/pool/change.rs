@@ -69,6 +69,9 @@ pub async fn rebalance(args: &PoolRebalanceArgs) -> Result<(), Failure> {
     }
     let (_, reached) = reach(&args.walk).await?;
     let source = reached.source();
+    if !args.returned.is_empty() {
+        return take_in(args, &reached, &source).await;
+    }
     let map = source.unattended().await?;
     let lost = find_members(&reached, &args.lost)?;
     let silent = silent(&reached, &map, lost.clone()).await;
@@ -87,6 +90,21 @@ pub async fn rebalance(args: &PoolRebalanceArgs) -> Result<(), Failure> {
     output::report(args.walk.common.json, &changed, describe)
 }
 
+/// Takes members in again that were given up as lost.
+async fn take_in(args: &PoolRebalanceArgs, reached: &Reached, source: &Rc<Source>) -> Result<(), Failure> {
+    let returned = find_members(reached, &args.returned)?;
+    let map = source.agree(|map| Ok(map.clone())).await?;
+    for id in &returned {
+        let found = reached.map.index_of(*id).and_then(|index| reached.members[index].as_ref());
+        let (Some(found), Some(index)) = (found, map.index_of(*id)) else {
+            return Err(Failure::check(format!("member {id} does not answer")));
+        };
+        members::check_returned(&found.namespace, &map, index).await.map_err(client::pool_failure)?;
+    }
+    let map = source.agree(|map| Ok(map.take_in(&returned)?)).await?;
+    output::report(args.walk.common.json, &Changed { epoch: map.epoch, ..Changed::default() }, describe)
+}
+
 /// Has the members left decide without those that are named as lost, if these are a majority of the voters.
 async fn seize(args: &PoolRebalanceArgs) -> Result<(), Failure> {
     let address = &args.walk.address;
@@ -96,7 +114,11 @@ async fn seize(args: &PoolRebalanceArgs) -> Result<(), Failure> {
     if let Some(there) = lost.iter().find(|id| !silent.contains(id)) {
         return Err(Failure::check(format!("member {there} answers, and has a vote: it is not lost")));
     }
-    let half = if args.accept_stale { HalfLeft::WillDo } else { HalfLeft::MustKnowAll };
+    let half = match (args.accept_unserved, args.accept_stale) {
+        (true, _) => HalfLeft::NeedNotBe,
+        (false, true) => HalfLeft::WillDo,
+        (false, false) => HalfLeft::MustKnowAll,
+    };
     let map = rest.seize(&lost, half).await?;
     tracing::warn!(epoch = map.epoch, "the members left have agreed without those that are lost");
     Ok(())
