@@ -4,9 +4,9 @@
 //! processes come and go, as those of a timer's, knows it by its machine's, which goes on between them, suspension included
 //! (`CLOCK_BOOTTIME`). So the note has marks: what it was when a machine last noted it, and what that machine's clock showed.
 //!
-//! A note that is late, since nobody was there to go on with it, comes right by calendars that agree: of all machines with a mark of
-//! the last days. One that is ahead beside another that is not moves it by the time that passes and no more. A machine that is alone
-//! is believed by and by.
+//! A note that is late, since nobody was there to go on with it, comes right by calendars that agree: of all machines with a mark
+//! of the last days. One that is ahead beside another that is not moves it by the time that passes and no more. A machine that is
+//! alone is believed by and by.
 
 use std::time::Duration;
 
@@ -73,8 +73,8 @@ impl Clock {
         Clock { ms: if ms < CALENDAR_MS_MIN { 0 } else { ms }, marks: Vec::new() }
     }
 
-    /// The latest that it can be by what a machine has seen pass since its mark, and by how far the calendars of all others that are
-    /// there were ahead; `None`: it has left no mark. For one that is alone, twice what has passed.
+    /// The latest that it can be by what a machine has seen pass since its mark, and by how far the calendars of all others that
+    /// are there were ahead; `None`: it has left no mark. For one that is alone, twice what has passed.
     pub fn latest(&self, now: Moment) -> Option<u64> {
         let mark = self.mark(now.machine)?;
         let passed = now.ms.saturating_sub(mark.at_ms);

@@ -6,8 +6,8 @@
 //!
 //! Rules:
 //! - The pool's map has a note of the time ([`pool::clock`]). It goes on by time that has passed (a clock that counts suspension
-//!   too), and is noted anew before walks: later where all calendars that are there agree on it (one that is alone: by as much again
-//!   as has passed), at once where a calendar says it is earlier.
+//!   too), and is noted anew before walks: later where all calendars that are there agree on it (one that is alone: by as much
+//!   again as has passed), at once where a calendar says it is earlier.
 //! - How much has passed tells who has watched since, and the machine's clock to processes that come and go: what they have noted
 //!   has a mark of it.
 //! - In the background a key has ended when it has by this host's own calendar, by the pool's time, and [`MARGIN`] ago.

@@ -103,6 +103,7 @@ impl Store {
         let follow = &self.inner.follow;
         *follow.source.borrow_mut() = Some(source);
         follow.lease.set(lease);
+        self.inner.topology().members.iter().for_each(|member| member.follow(&self.inner));
         let store = Rc::downgrade(&self.inner);
         let connecting = keep_connecting(store.clone());
         engine::task::spawn(async move {
@@ -170,6 +171,11 @@ impl Inner {
         self.follow.confirmed.get().is_some_and(|at| at.elapsed() <= within)
     }
 
+    /// Whether the map was asked for since, and there was an answer.
+    pub(super) fn is_confirmed_since(&self, since: Instant) -> bool {
+        self.follow.confirmed.get().is_some_and(|asked| asked >= since)
+    }
+
     /// Learns the newest map, unless that has become needless when its turn comes.
     pub(super) async fn refresh(self: &Rc<Self>, needless: impl Fn(&Rc<Self>) -> bool) -> Result<(), String> {
         self.refresh_by(needless, Asked::Voters).await
@@ -226,7 +232,7 @@ impl Inner {
                 let known = before.map.members.iter().zip(&before.members).find(same);
                 Rc::new(match known {
                     Some((_, known)) if known.table().is_some() => known.successor(index, map),
-                    _ => Member::new(index, self.connect(map, index).await, map),
+                    _ => self.member(index, self.connect(map, index).await, map),
                 })
             }
         }));
@@ -251,8 +257,14 @@ impl Inner {
         time::timeout(CONNECT_TIME_MAX, source.connect(map, index)).await.ok().flatten()
     }
 
+    fn member(self: &Rc<Self>, index: usize, namespace: Option<AnyLink>, map: &Rc<Map>) -> Member {
+        let member = Member::new(index, namespace, map);
+        member.follow(self);
+        member
+    }
+
     /// Tries the members that have no connection to be waited for; whether none is left.
-    async fn connect_missing(&self) -> bool {
+    async fn connect_missing(self: &Rc<Self>) -> bool {
         let topology = self.topology();
         let missing = |member: &&Rc<Member>| member.table().is_none() && !topology.map.members[member.index].lost;
         let missing: Vec<usize> = topology.members.iter().filter(missing).map(|member| member.index).collect();
@@ -266,7 +278,7 @@ impl Inner {
         let mut members = topology.members.clone();
         for (index, namespace) in missing.into_iter().zip(found).filter(|(_, namespace)| namespace.is_some()) {
             tracing::info!(member = index, "a member is found at last");
-            members[index] = Rc::new(Member::new(index, namespace, &topology.map));
+            members[index] = Rc::new(self.member(index, namespace, &topology.map));
             // Others have written meanwhile.
             self.mark_stale(&members[index]);
         }

@@ -1,10 +1,12 @@
 //! A member as this host sees it: its table, whether it may vote, and how much is under way there.
 //!
 //! A member votes only on a connection on which its superblock was read and found to be the same life of the same member.
-//! What answers after a reconnect may be an empty or rolled-back medium: its zero pages would say "never written".
+//! What answers after a reconnect may be an empty or rolled-back medium: its zero pages would say "never written". By what a
+//! member that was rolled back is known stands in the newest map, which this host need not know yet: so it asks for that, once
+//! on every connection, before the member counts.
 
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use engine::time::{self, Instant};
@@ -12,7 +14,7 @@ use engine::time::{self, Instant};
 use pool::Map;
 
 use super::topology::epoch_start;
-use super::{MemberStatus, STRAGGLER_BYTES_MAX, STRAGGLERS_MAX};
+use super::{Inner, MemberStatus, STRAGGLER_BYTES_MAX, STRAGGLERS_MAX};
 use crate::link::{AnyLink, Link};
 use crate::table::{Early, Found, Known, Orphans, PageImage, Reply, Request, Table, TableError};
 use crate::types::{Key, OpId};
@@ -41,6 +43,10 @@ struct Health {
     connection: Cell<Option<u64>>,
     /// The connection that was last known to be lost, and since when that is known.
     lost: Cell<Option<(u64, Instant)>>,
+    /// The connection on which it was last looked at, and when that was first.
+    seen: Cell<Option<(u64, Instant)>>,
+    /// The store that learns newer maps, if it follows them.
+    store: RefCell<Weak<Inner>>,
     stragglers: Cell<usize>,
     straggler_bytes: Cell<usize>,
     orphans: Orphans,
@@ -153,6 +159,11 @@ impl Member {
         Member { map: map.clone(), index, table, checked, refused, health }
     }
 
+    /// Goes by the newest map that this store can learn.
+    pub(super) fn follow(&self, store: &Rc<Inner>) {
+        *self.health.store.borrow_mut() = Rc::downgrade(store);
+    }
+
     /// Whether it has missed a write, or was away while others may have written.
     pub(super) fn is_stale(&self) -> bool {
         self.health.stale.get()
@@ -235,7 +246,11 @@ impl Member {
         {
             return Err(MemberError::NoVote(refusal.reason.clone()));
         }
-        match pool::check_member(table.namespace(), &self.map, self.index).await {
+        let newest = self.newest_since(epoch).await?;
+        let member = &self.map.members[self.index];
+        let same = newest.index_of(member.id).filter(|&index| newest.members[index].incarnation == member.incarnation);
+        let (map, index) = same.map_or((&self.map, self.index), |index| (&newest, index));
+        match pool::check_member(table.namespace(), map, index).await {
             Ok(()) => {}
             Err(pool::Error::Device { source, .. }) => return Err(TableError::Device(source).into()),
             Err(error) => {
@@ -255,6 +270,20 @@ impl Member {
             self.set_stale(true);
         }
         Ok(())
+    }
+
+    /// The newest map that this host knows, which it has asked for since it has this connection.
+    async fn newest_since(&self, epoch: u64) -> Result<Rc<Map>, MemberError> {
+        let seen = &self.health.seen;
+        let (_, since) = seen.get().filter(|(seen, _)| *seen == epoch).unwrap_or((epoch, time::now()));
+        seen.set(Some((epoch, since)));
+        let Some(store) = self.health.store.borrow().upgrade() else { return Ok(self.map.clone()) };
+        let asked = store.refresh(|inner| inner.is_confirmed_since(since)).await;
+        asked.map_err(|reason| {
+            tracing::debug!(member = self.index, %reason, "whether a member was rolled back can't be known yet");
+            MemberError::Away
+        })?;
+        Ok(store.topology().map.clone())
     }
 
     /// Whether what was just answered came over the connection that was checked.

@@ -71,8 +71,13 @@ impl MapSource for LeftBehind {
         self.others.raise_epoch(epoch)
     }
 
-    fn note_clock(&self, before: u64, now_ms: u64) -> LocalFuture<'_, Result<Map, String>> {
-        self.others.note_clock(before, now_ms)
+    fn note_clock(
+        &self,
+        before: u64,
+        now_ms: u64,
+        by: Option<pool::clock::Moment>,
+    ) -> LocalFuture<'_, Result<Map, String>> {
+        self.others.note_clock(before, now_ms, by)
     }
 
     fn note_swept(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
-use device::{AnyNamespace, Durability, Error, Lba, Memory, Namespace, NamespaceInfo};
-use engine::{Buf, View};
+use device::{AnyNamespace, Error, Memory, Namespace};
 use nvme::NSID_ALL;
 use nvme::identify::{Cns, IdentifyNamespace};
 use nvme::management::ManagementCommand;
@@ -35,41 +34,9 @@ pub(super) async fn released(held: &AtomicBool) {
 }
 
 impl Namespace for Slow {
-    fn info(&self) -> NamespaceInfo {
-        self.memory.info()
-    }
-
-    async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
-        self.memory.read(lba, buf).await
-    }
-
-    async fn write(&self, lba: Lba, data: View, durability: Durability) -> Result<(), Error> {
-        self.memory.write(lba, data, durability).await
-    }
-
-    async fn flush(&self) -> Result<(), Error> {
-        self.memory.flush().await
-    }
-
-    async fn compare(&self, lba: Lba, expected: View) -> Result<(), Error> {
-        self.memory.compare(lba, expected).await
-    }
-
-    async fn compare_and_write(&self, lba: Lba, expected: View, new: View, how: Durability) -> Result<(), Error> {
-        self.memory.compare_and_write(lba, expected, new, how).await
-    }
-
-    async fn write_zeroes(&self, lba: Lba, blocks: u64, durability: Durability) -> Result<(), Error> {
-        self.memory.write_zeroes(lba, blocks, durability).await
-    }
-
-    async fn deallocate(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
-        self.memory.deallocate(lba, blocks).await
-    }
-
-    fn attribute(&self, key: &'static str) -> Result<Option<Vec<u8>>, Error> {
-        self.memory.attribute(key)
-    }
+    device::delegate_namespace!(this => { Slow { memory, .. } => memory };
+        info, read, write, flush, compare, compare_and_write, write_zeroes, deallocate, verify, write_uncorrectable,
+        hint_lifetime, writability, used_blocks, attribute);
 
     async fn set_attribute(&self, key: &'static str, value: &[u8]) -> Result<(), Error> {
         released(&self.held).await;
