@@ -27,8 +27,8 @@ enum Stage {
     Before(Instant),
     Taken {
         image: DiskImage,
-        /// The incarnations and generations of its superblocks.
-        lives: Vec<(u64, u64)>,
+        /// Its superblocks.
+        lives: Vec<Superblock>,
         /// Since when it is known to be old.
         known: Option<Instant>,
         kept: Duration,
@@ -64,8 +64,7 @@ impl<'a> Rollback<'a> {
         if let Stage::Before(at) = self.stage
             && at <= now
         {
-            let found = self.superblocks(VICTIM).into_iter().flatten();
-            let lives = found.map(|found| (found.incarnation, found.generation)).collect();
+            let lives = self.superblocks(VICTIM).into_iter().flatten().collect();
             let image = self.world.image(self.cluster.nodes[VICTIM], DISK);
             self.stage = Stage::Taken { image, lives, known: None, kept: self.rng.millis(KEPT_MS[0], KEPT_MS[1]) };
         }
@@ -89,15 +88,15 @@ impl<'a> Rollback<'a> {
         }
     }
 
-    /// Whether every map by which hosts could be answered says of all these lives that they are over.
-    fn is_known_to_all(&self, lives: &[(u64, u64)]) -> bool {
+    /// Whether every map by which hosts could be answered says of all these lives that they are over, and none is of a later epoch:
+    /// a map that never came into force keeps the member from being begun anew until the pool has come to its epoch
+    /// (`docs/pool.md`).
+    fn is_known_to_all(&self, lives: &[Superblock]) -> bool {
         let victim = MemberId(self.directory.nguid(VICTIM));
         let is_over = |map: &Map| {
             let member = map.index_of(victim).map(|index| &map.members[index]);
             member.is_some_and(|member| {
-                lives
-                    .iter()
-                    .all(|&(incarnation, generation)| incarnation != member.incarnation || generation < member.mark)
+                lives.iter().all(|life| life.incarnation != member.incarnation || life.generation < member.mark)
             })
         };
         // Who knows that he is leaving points hosts to those who stay, and has been sealed with them.
@@ -112,7 +111,8 @@ impl<'a> Rollback<'a> {
         let answers = |(index, map): &(usize, Result<Map, String>)| {
             map.as_ref().is_ok_and(|map| is_over(map) || has_left(map, *index))
         };
-        newest.is_some_and(is_over) && told.iter().all(answers)
+        let is_later = |map: &Map| lives.iter().all(|life| life.epoch <= map.epoch);
+        newest.is_some_and(|map| is_over(map) && is_later(map)) && told.iter().all(answers)
     }
 
     fn superblocks(&self, index: usize) -> [Option<Superblock>; 2] {
