@@ -18,8 +18,12 @@ impl HostIdentity {
         let mut id = [0; 16];
         id[..8].copy_from_slice(&engine::task::random_u64().to_be_bytes());
         id[8..].copy_from_slice(&engine::task::random_u64().to_be_bytes());
-        let uuid = uuid::Builder::from_random_bytes(id).into_uuid();
-        let nqn = format!("nqn.2014-08.org.nvmexpress:uuid:{uuid}");
-        HostIdentity { nqn: nqn.parse().expect("the form is an NQN"), id: uuid.into_bytes() }
+        HostIdentity::of(uuid::Builder::from_random_bytes(id).into_uuid().into_bytes())
+    }
+
+    /// That of the host with this identifier, by the name that is made from it: targets refuse an identifier by another name.
+    pub fn of(id: [u8; 16]) -> HostIdentity {
+        let nqn = format!("nqn.2014-08.org.nvmexpress:uuid:{}", uuid::Uuid::from_bytes(id));
+        HostIdentity { nqn: nqn.parse().expect("the form is an NQN"), id }
     }
 }

@@ -1,6 +1,6 @@
 //! `yagura nvme reservations`: who may write to a namespace, shown and changed, on any target.
 
-use fabric::host::RemoteNamespace;
+use fabric::host::{HostIdentity, RemoteNamespace};
 use nvme::reservation::{
     AcquireAction, PersistChange, RegisterAction, ReleaseAction, ReservationCommand, ReservationType,
 };
@@ -31,8 +31,11 @@ struct Registrant {
 pub async fn run(args: &NvmeReservationsArgs) -> Result<(), Failure> {
     let id = args.host_id.as_deref().map(host_id).transpose()?;
     let mut options = options(&args.namespace).await?;
-    if let Some(id) = id {
-        options.host.id = id;
+    match id {
+        // The next command is the same host.
+        Some(id) if args.namespace.host.host_nqn.is_none() => options.host = HostIdentity::of(id),
+        Some(id) => options.host.id = id,
+        None => {}
     }
     let remote = RemoteNamespace::connect(options).await.map_err(Failure::unavailable)?;
     if let Some((command, keys)) = command(args) {

@@ -215,14 +215,14 @@ fn damaged_and_foreign_superblocks_are_refused_by_name_and_the_second_copy_is_us
     drop(nodes);
     let copies: [u64; 2] = pool_superblocks();
     // One copy: nobody notices but the status.
-    damage(&a, copies[0] + 100, &[0xff; 64]);
+    damage(&a, copies[0] + 100, &[0xff; 32]);
     let nodes = three(directory.path(), "32MiB");
     let pool = format!("--pool={}", addresses(&nodes).join(","));
     assert_eq!(run(&["pool", "status", &pool]).0, 0);
     assert_eq!(run(&["kv", "get", &pool, "k"]).1, "v");
     drop(nodes);
     // Both copies: the member is named and has no vote; the others go on.
-    damage(&a, copies[1] + 100, &[0xff; 64]);
+    damage(&a, copies[1] + 100, &[0xff; 32]);
     let nodes = three(directory.path(), "32MiB");
     let pool = format!("--pool={}", addresses(&nodes).join(","));
     let (status, stdout, _) = run(&["pool", "status", &pool]);

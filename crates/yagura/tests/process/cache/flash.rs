@@ -12,10 +12,6 @@ use crate::port::Port;
 use crate::support::{PATIENCE, Server, http_get, kill, run};
 
 const MIB: usize = 1 << 20;
-/// What [`fill`] sends at once.
-const SENT_AT_ONCE: usize = 64 << 10;
-/// Gets whose answers are waited for together; what is asked and answered fits into a connection's buffers.
-const GETS_AT_ONCE: usize = 64;
 
 fn file(directory: &Path, mebibytes: usize) -> String {
     format!("file={},size={mebibytes}MiB", directory.join("flash").display())
@@ -41,29 +37,24 @@ fn version(key: usize, value: &[u8]) -> u64 {
 
 fn fill(address: SocketAddr, keys: std::ops::Range<usize>, version: u64) {
     let mut client = Text::connect(address);
-    let mut commands = Vec::new();
     for key in keys {
         let value = value(key, version);
-        commands.extend_from_slice(format!("set k{key} 0 0 {} noreply\r\n", value.len()).as_bytes());
-        commands.extend_from_slice(&value);
-        commands.extend_from_slice(b"\r\n");
-        if commands.len() > SENT_AT_ONCE {
-            client.send(&commands);
-            commands.clear();
-        }
+        client.send(format!("set k{key} 0 0 {} noreply\r\n", value.len()).as_bytes());
+        client.send(&value);
+        client.send(b"\r\n");
     }
-    client.send(&commands);
     client.expect(b"mn\r\n", b"MN\r\n");
 }
 
 /// How many of the keys are there; each has to be of this version.
 fn count(address: SocketAddr, keys: std::ops::Range<usize>, expected: u64) -> usize {
-    let mut count = 0;
-    Text::connect(address).get_all(keys, |key, found| {
+    let mut client = Text::connect(address);
+    keys.filter(|&key| {
+        let found = client.get(key);
         assert!(found.is_none_or(|version| version == expected), "key {key}: {found:?}");
-        count += usize::from(found.is_some());
-    });
-    count
+        found.is_some()
+    })
+    .count()
 }
 
 /// Of two keys that are one to the index one goes when both come to flash.
@@ -77,26 +68,8 @@ impl Text<TcpStream> {
         self.try_get(key).expect("an answer")
     }
 
-    /// Gives the version of each key to `found`. Many are asked for at a time: one by one, each would wait for the medium alone.
-    fn get_all(&mut self, keys: std::ops::Range<usize>, mut found: impl FnMut(usize, Option<u64>)) {
-        for first in keys.clone().step_by(GETS_AT_ONCE) {
-            let some = first..keys.end.min(first + GETS_AT_ONCE);
-            let gets: String = some.clone().map(|key| format!("get k{key}\r\n")).collect();
-            self.send(gets.as_bytes());
-            for key in some {
-                found(key, self.got(key).expect("an answer"));
-            }
-        }
-    }
-
     fn try_get(&mut self, key: usize) -> std::io::Result<Option<u64>> {
-        self.reader.get_mut().write_all(format!("get k{key}\r\n").as_bytes())?;
-        self.got(key)
-    }
-
-    /// The answer to a get: the version of this key.
-    fn got(&mut self, key: usize) -> std::io::Result<Option<u64>> {
-        let line = self.line()?;
+        let line = self.try_ask(format!("get k{key}\r\n").as_bytes())?;
         if line == "END" {
             return Ok(None);
         }
@@ -110,10 +83,6 @@ impl Text<TcpStream> {
 
     fn try_ask(&mut self, bytes: &[u8]) -> std::io::Result<String> {
         self.reader.get_mut().write_all(bytes)?;
-        self.line()
-    }
-
-    fn line(&mut self) -> std::io::Result<String> {
         let mut line = String::new();
         self.reader.read_line(&mut line)?;
         match line.strip_suffix("\r\n") {
@@ -265,7 +234,10 @@ fn killed_under_load_it_serves_the_latest_or_nothing() {
                         let mut client = Text::connect(address);
                         let first = index * KEYS_EACH;
                         let hits = truth.hits;
-                        client.get_all(first..first + KEYS_EACH, |key, found| truth.check(key, found));
+                        for key in first..first + KEYS_EACH {
+                            let found = client.get(key);
+                            truth.check(key, found);
+                        }
                         let found = truth.hits - hits;
                         // What was in doubt is not any more, once something else is acknowledged of it.
                         if let Some((key, _)) = truth.unknown.take() {
