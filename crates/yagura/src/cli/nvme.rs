@@ -100,8 +100,8 @@ pub struct NvmeReservationsArgs {
     /// What to do.
     #[arg(value_enum)]
     pub verb: ReservationVerb,
-    /// Identifier of this host, 32 hexadecimal digits or a UUID: reservations belong to it and the host's name, and last longer than
-    /// this command. Without --host-nqn the name is made from it.
+    /// Identifier of this host, 32 hexadecimal digits or a UUID: reservations belong to it and the host's name, and last longer
+    /// than this command. Without --host-nqn the name is made from it.
     #[arg(long, value_name = "ID", required_if_eq_any = [("verb", "register"), ("verb", "unregister"), ("verb", "acquire"),
         ("verb", "preempt"), ("verb", "release"), ("verb", "clear")])]
     pub host_id: Option<String>,
