@@ -301,7 +301,7 @@ async fn identify(
 
 /// The map of the highest ballot, of members of one pool; of a seized pool the latest.
 fn newest(reports: &[&(Found, Report)]) -> Map {
-    let newest = reports.iter().max_by_key(|(_, report)| (report.map.seized, report.superblock.accepted));
+    let newest = reports.iter().max_by_key(|(_, report)| report.map.order(report.superblock.accepted));
     newest.expect("invariant: a pool is named by a report at least").1.map.clone()
 }
 
@@ -315,7 +315,7 @@ async fn find_map(way: &Way, mut map: Map, wanted: Wanted, given: &mut Vec<Found
         for found in members.into_iter().filter_map(|(found, _)| found) {
             let Ok(report) = pool::inspect(&found.namespace, &found.address).await else { continue };
             let Report { superblock, map: carried, .. } = report;
-            let order = (carried.seized, superblock.accepted);
+            let order = carried.order(superblock.accepted);
             if superblock.pool == map.pool && highest.as_ref().is_none_or(|(highest, _)| *highest < order) {
                 highest = Some((order, carried));
             }

@@ -207,7 +207,7 @@ impl<'a, N: Namespace> Proposer<'a, N> {
         let granted = promises.values().filter_map(|promise| promise.as_ref().ok());
         let shown = granted.filter_map(|promise| Some((promise.superblock.accepted, promise.map.as_ref()?)));
         let mut shown: Vec<_> = shown.collect();
-        shown.sort_by_key(|(accepted, map)| (map.seized, *accepted));
+        shown.sort_by_key(|(accepted, map)| map.order(*accepted));
         let Some(&(accepted, base)) = shown.last() else {
             return self.not_enough(&promises, *may_be_accepted);
         };

@@ -8,7 +8,7 @@
 use device::Namespace;
 
 use crate::blank::begin_life;
-use crate::create::{GENERATION_FIRST, NewMember, superblock, write, write_body};
+use crate::create::{GENERATION_FIRST, NewMember, image, refuse_if_used, superblock, write, write_body};
 use crate::error::Error;
 use crate::geometry::SUPERBLOCK_OFFSETS;
 use crate::map::Map;
@@ -26,18 +26,20 @@ pub(crate) struct Claim<'a, N> {
 }
 
 impl<'a, N: Namespace> Claim<'a, N> {
-    /// Looks at the namespace; whatever is to hinder the claim has to be looked for after this. `force`: a first block that can't
-    /// be read, nor compared with, is written over.
+    /// Looks at the namespace, which nobody must use. `force`: whoever does, and a first block that can't be read, nor compared
+    /// with, is written over.
     pub(crate) async fn look(member: &'a NewMember<N>, force: bool) -> Result<Claim<'a, N>, Error> {
-        let device = |source| device_error(member.name(), source);
-        let unit = unit_bytes(&member.namespace);
-        let first = match read(&member.namespace, SUPERBLOCK_OFFSETS[0], unit).await {
-            Err(device::Error::ReadFault(_)) if force => {
-                let zeroes = vec![0; unit];
-                write(&member.namespace, SUPERBLOCK_OFFSETS[0], &zeroes).await.map_err(device)?;
-                zeroes
-            }
-            first => first.map_err(device)?,
+        let first = match force {
+            false => refuse_if_used(member, None).await?,
+            true => match image(member, 0).await {
+                Err(Error::Device { source: device::Error::ReadFault(_), .. }) => {
+                    let zeroes = vec![0; unit_bytes(&member.namespace)];
+                    let written = write(&member.namespace, SUPERBLOCK_OFFSETS[0], &zeroes).await;
+                    written.map_err(|source| device_error(member.name(), source))?;
+                    zeroes
+                }
+                first => first?,
+            },
         };
         Ok(Claim { member, first, image: Vec::new() })
     }
@@ -98,11 +100,11 @@ impl<'a, N: Namespace> Claim<'a, N> {
 
     /// Leaves it blank, unless it has become a member or somebody else's.
     pub(crate) async fn release(&self) {
+        if self.image.is_empty() {
+            return;
+        }
         let blank = vec![0; self.image.len()];
         for copy in [1, 0] {
-            if self.image.is_empty() {
-                return;
-            }
             if let Err(error) = swap(&self.member.namespace, SUPERBLOCK_OFFSETS[copy], &self.image, &blank).await {
                 tracing::warn!(member = self.member.name(), %error, "it stays claimed for a pool that was not made");
                 return;

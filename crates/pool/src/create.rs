@@ -100,9 +100,6 @@ pub async fn create<N: Namespace>(
     let mut claims = Vec::with_capacity(members.len());
     for member in members {
         claims.push(Claim::look(member, options.force).await?);
-        if !options.force {
-            refuse_if_used(member, None).await?;
-        }
     }
     let made = make(&mut claims, &map, &body, accepted, progress).await;
     if made.is_err() {

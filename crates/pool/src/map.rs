@@ -16,6 +16,7 @@ pub use crate::id::MemberId;
 use crate::id::hex64;
 use crate::ring::{Placements, Ring};
 use crate::slot::MAP_BYTES_MAX;
+use crate::superblock::Ballot;
 
 /// The format of the body that this code writes, and the newest it reads.
 pub const MAP_FORMAT: u32 = 4;
@@ -140,7 +141,7 @@ pub struct Map {
     /// would do otherwise.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unequal: bool,
-    /// What time it is. No calendar of one host moves it by more than twice the time that has passed.
+    /// What time it is. No calendar moves it on beside another that does not ([`crate::clock`]).
     #[serde(default)]
     pub clock: Clock,
     /// The change under way; there is one exactly while the state is not stable.
@@ -205,6 +206,12 @@ pub enum MapError {
 }
 
 impl Map {
+    /// Which of two maps counts, by the ballots that they were accepted by: the one of the greater order. Ballots tell that only
+    /// among those who have gone on without the voters as often.
+    pub fn order(&self, accepted: Ballot) -> (u32, Ballot) {
+        (self.seized, accepted)
+    }
+
     /// The division of member `index`.
     pub fn geometry(&self, index: usize) -> Geometry {
         self.geometry_of(&self.members[index])

@@ -110,7 +110,7 @@ pub async fn open<L: Label>(namespaces: &[L], pool: Option<uuid::Uuid>) -> Resul
     // From the newest down: the first that a quorum of its own voters has accepted, by one ballot, is in force. Equal maps of
     // several ballots are not enough: between them another may have been built on what was there before.
     let mut candidates: Vec<&Report> = good.iter().map(|(_, report)| *report).collect();
-    candidates.sort_by_key(|report| std::cmp::Reverse((report.map.seized, report.superblock.accepted)));
+    candidates.sort_by_key(|report| std::cmp::Reverse(report.map.order(report.superblock.accepted)));
     let mut lives = Lives::default();
     candidates.iter().rev().for_each(|report| lives.learn(&report.map));
     let carries = |this: &Report, member: &Member| {

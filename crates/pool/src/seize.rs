@@ -80,7 +80,7 @@ impl<N: Namespace> Proposer<'_, N> {
                 .ok_or_else(|| AgreeError::Refused(format!("{member}: its map is damaged, so what it knew is not")))?;
             shown.push((promise.superblock.accepted, map));
         }
-        shown.sort_by_key(|(accepted, map)| (map.seized, *accepted));
+        shown.sort_by_key(|(accepted, map)| map.order(*accepted));
         let Some(&(_, base)) = shown.last() else {
             return Err(AgreeError::Refused("all members were named as lost: nobody is left to go on with".into()));
         };

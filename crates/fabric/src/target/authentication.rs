@@ -92,9 +92,7 @@ impl Authentication {
             held: None,
         }
     }
-}
 
-impl Authentication {
     /// When it is late.
     fn limit(&self) -> Option<Instant> {
         self.begin_limit.or(self.time_limit)

@@ -100,8 +100,7 @@ impl<B: Backend> Executor<B> {
 
     /// Room for `bytes`, within the time that a command has.
     async fn room(&self, bytes: usize, turn: &Turn) -> Result<Hold, Failure> {
-        let taken = engine::time::timeout(ROOM_TIME_MAX, self.budget.take(bytes, turn)).await;
-        taken.map(|taken| Some(taken).into()).map_err(|_elapsed| no_room())
+        in_time(self.budget.take(bytes, turn)).await.map(|taken| Some(taken).into())
     }
 
     fn count_reads(&self, hits: usize, misses: usize) {
@@ -133,15 +132,15 @@ impl<B: Backend> Executor<B> {
                 Ok(entry) => break entry,
                 Err(bytes) => {
                     self.budget.await_share(bytes, turn).await;
-                    let taken = engine::time::timeout(ROOM_TIME_MAX, self.budget.take(bytes, turn)).await;
-                    room = One::of_read(&self.budget, turn, cost, Some(taken.map_err(|_elapsed| no_room())?));
+                    let taken = in_time(self.budget.take(bytes, turn)).await?;
+                    room = One::of_read(&self.budget, turn, cost, Some(taken));
                 }
             }
         };
         self.count_reads(usize::from(entry.is_some()), usize::from(entry.is_none()));
         // Where there is no value nobody has asked for room.
         if let (None, Some(wait)) = (&entry, room.reserve(0)) {
-            engine::time::timeout(ROOM_TIME_MAX, wait).await.map_err(|_elapsed| no_room())?;
+            in_time(wait).await?;
         }
         let reply = match what {
             Read::String(read) => read.reply(entry.as_ref()),
@@ -222,10 +221,7 @@ impl<B: Backend> Executor<B> {
                 Err(Excess::Room) => {
                     // First: who waits for room holds none.
                     drop(room);
-                    let reserved =
-                        engine::time::timeout(ROOM_TIME_MAX, Several::reserved(&self.budget, turn, REPLY_BYTES_MAX))
-                            .await;
-                    room = reserved.map_err(|_elapsed| no_room())?;
+                    room = in_time(Several::reserved(&self.budget, turn, REPLY_BYTES_MAX)).await?;
                 }
             }
         }
@@ -316,8 +312,7 @@ impl<B: Backend> Executor<B> {
     }
 
     async fn all_keys(&self, pattern: &[u8], turn: &Rc<Turn>, gone: &Cell<bool>) -> Executed {
-        let place = engine::time::timeout(ROOM_TIME_MAX, self.budget.listing().acquire(1)).await;
-        let _place = place.map_err(|_elapsed| no_room())?;
+        let _place = in_time(self.budget.listing().acquire(1)).await?;
         let mut room = Several::new(&self.budget, turn, LISTING_BYTES_MAX);
         loop {
             match self.keys_within(&room, pattern, gone).await? {
@@ -328,9 +323,7 @@ impl<B: Backend> Executor<B> {
                 Err(Excess::Room) => {
                     // First: who waits for room holds none.
                     drop(room);
-                    let reserved = Several::reserved(&self.budget, turn, LISTING_BYTES_MAX);
-                    let reserved = engine::time::timeout(ROOM_TIME_MAX, reserved).await;
-                    room = reserved.map_err(|_elapsed| no_room())?;
+                    room = in_time(Several::reserved(&self.budget, turn, LISTING_BYTES_MAX)).await?;
                 }
             }
         }
@@ -392,6 +385,11 @@ impl<B: Backend> Executor<B> {
 /// What a command is told whose pattern takes longer than any operation may.
 pub(super) fn too_slow() -> Failure {
     Failure::new("ERR", format!("matching the pattern took longer than {ROOM_TIME_MAX:?}: use a simpler one"))
+}
+
+/// What is waited for, unless that takes longer than a command may wait for room.
+async fn in_time<T>(wait: impl Future<Output = T>) -> Result<T, Failure> {
+    engine::time::timeout(ROOM_TIME_MAX, wait).await.map_err(|_elapsed| no_room())
 }
 
 /// What a command is told that has waited too long for room.

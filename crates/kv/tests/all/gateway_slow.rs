@@ -9,68 +9,26 @@ use engine::net::{TcpListener, TcpStream};
 use engine::sync::Notify;
 use engine::{task, time};
 use kv::resp::fuzz::MemoryBackend;
-use kv::resp::reply::Reply;
-use kv::resp::{Backend, Change, Entry, Failure, Gateway, Look, Room, ScanPage, Shared};
+use kv::resp::{Gateway, Operation, Shared, Watch, Watched};
 
 use crate::gateway::{receive, send, simulated};
 
-/// A store in memory whose puts end when they are let.
+/// Puts end when they are let.
 #[derive(Clone, Default)]
 struct Slow {
-    memory: MemoryBackend,
     puts: Rc<Cell<usize>>,
     goes_on: Rc<Cell<bool>>,
     change: Notify,
 }
 
-impl Backend for Slow {
-    async fn put_entry(&self, key: &[u8], entry: Entry) -> Result<(), Failure> {
-        self.puts.set(self.puts.get() + 1);
-        while !self.goes_on.get() {
-            self.change.notified().await;
+impl Watch for Slow {
+    async fn begins(&self, operation: Operation, _key: &[u8]) {
+        if operation == Operation::Put {
+            self.puts.set(self.puts.get() + 1);
+            while !self.goes_on.get() {
+                self.change.notified().await;
+            }
         }
-        self.memory.put_entry(key, entry).await
-    }
-
-    async fn entry(&self, key: &[u8], room: Room) -> Result<Option<Entry>, Failure> {
-        self.memory.entry(key, room).await
-    }
-
-    async fn look(&self, key: &[u8]) -> Result<Option<Look>, Failure> {
-        self.memory.look(key).await
-    }
-
-    async fn delete(&self, key: &[u8]) -> Result<bool, Failure> {
-        self.memory.delete(key).await
-    }
-
-    async fn update(
-        &self,
-        key: &[u8],
-        room: Room,
-        decide: impl FnMut(Option<&Entry>) -> Change,
-    ) -> Result<Reply, Failure> {
-        self.memory.update(key, room, decide).await
-    }
-
-    async fn scan(&self, cursor: u64, count: usize) -> Result<ScanPage, Failure> {
-        self.memory.scan(cursor, count).await
-    }
-
-    fn random_cursor(&self) -> u64 {
-        self.memory.random_cursor()
-    }
-
-    async fn estimate_keys(&self) -> Result<u64, Failure> {
-        self.memory.estimate_keys().await
-    }
-
-    fn further_copies(&self) -> u64 {
-        self.memory.further_copies()
-    }
-
-    fn info(&self) -> Vec<(String, String)> {
-        self.memory.info()
     }
 }
 
@@ -79,7 +37,8 @@ impl Backend for Slow {
 fn a_command_holds_its_room_beyond_the_end_of_its_connection() {
     simulated(async {
         let store = Slow::default();
-        let gateway = Gateway::new(Rc::new(store.clone()), Arc::new(Shared::default()), 100);
+        let watched = Watched { inner: MemoryBackend::default(), watch: store.clone() };
+        let gateway = Gateway::new(Rc::new(watched), Arc::new(Shared::default()), 100);
         let listener = TcpListener::bind("127.0.0.1:0".parse().expect("an address")).expect("a free port");
         let address = listener.local_addr();
         task::spawn(async move { gateway.accept(&listener, &[]).await }).detach();
