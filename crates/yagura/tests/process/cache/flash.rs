@@ -136,7 +136,8 @@ fn after_a_good_end_all_is_there_again_and_after_a_flush_nothing() {
     let hits = metric(&text, "yagura_cache_flash_hits_total");
     assert!(hits > 10_000, "{hits}");
     // What is received together is timed once, so these are asked for one by one.
-    let timed = |text: &str| ["flash", "memory"].map(|tier| metric(text, &format!("yagura_cache_{tier}_seconds_count")));
+    let timed =
+        |text: &str| ["flash", "memory"].map(|tier| metric(text, &format!("yagura_cache_{tier}_seconds_count")));
     let earlier = timed(&text);
     (0..KEYS).step_by(20).for_each(|key| assert!(client.get(key).is_none_or(|version| version == 1)));
     let later = timed(&http_get(server.address("metrics"), "/metrics"));
