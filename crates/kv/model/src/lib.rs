@@ -15,7 +15,7 @@
 
 pub mod agree;
 pub mod bundle;
-pub mod explore;
+pub use check::explore;
 pub mod orphan;
 pub mod page;
 pub mod quorum;

@@ -1,9 +1,8 @@
 //! Runs the models at a chosen size: `kv-model <group>|broken|all|=<text> [states_max]`.
 
 use std::process::ExitCode;
-use std::time::Instant;
 
-use kv_model::explore::{Model, Outcome, exhaust, shortest_violation};
+use check::explore::Model;
 use kv_model::{agree, bundle, orphan, page, quorum, superblock};
 
 /// What fits in 8 GiB: measured, the quorum model's set and stack need about 100 bytes for each state.
@@ -110,25 +109,7 @@ fn broken(wanted: impl Fn(&str) -> bool, states_max: usize) -> bool {
 
 /// Searches one configuration and reports; whether it ended as it must.
 fn run<M: Model>(name: &str, must_fail: bool, model: &M, states_max: usize) -> bool {
-    let begun = Instant::now();
-    let mut outcome = exhaust(model, states_max);
-    if matches!(outcome, Outcome::Violation { .. })
-        && let shortest @ Outcome::Violation { .. } = shortest_violation(model, states_max)
-    {
-        outcome = shortest; // with the way there
-    }
-    let seconds = begun.elapsed().as_secs_f32();
-    match &outcome {
-        Outcome::Exhausted { states } => println!("passed    {name}: all of {states} states, {seconds:.1} s"),
-        Outcome::Capped { states } => println!("undecided {name}: stopped at {states} states, {seconds:.1} s"),
-        Outcome::Violation { states, reason, trace } => {
-            println!("VIOLATED  {name}: {reason} ({states} states, {seconds:.1} s)");
-            trace.iter().enumerate().for_each(|(index, step)| println!("  {:2} {step}", index + 1));
-        }
-    }
-    match outcome {
-        Outcome::Exhausted { .. } => !must_fail,
-        Outcome::Violation { .. } => must_fail,
-        Outcome::Capped { .. } => false, // nothing is proven
-    }
+    let (text, as_promised) = check::explore::run(name, must_fail, model, states_max);
+    println!("{text}");
+    as_promised
 }

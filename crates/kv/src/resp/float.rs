@@ -1,7 +1,7 @@
 //! The numbers of `INCRBYFLOAT`: x86's 80-bit extended floats, which Redis computes with.
 //!
-//! In 64-bit floats 0.1 + 0.2 is 0.30000000000000004, and Redis's clients see 0.3. The arithmetic is `rustc_apfloat`'s; C's notation
-//! and Redis's print are here.
+//! In 64-bit floats 0.1 + 0.2 is 0.30000000000000004, and Redis's clients see 0.3. The arithmetic is `rustc_apfloat`'s; C's
+//! notation and Redis's print are here.
 
 use std::fmt::{self, Display, Formatter};
 

@@ -6,6 +6,7 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::time::Instant;
 
 /// How a model reports a step: the state it leads to, and words for it (only asked for in counterexamples).
 pub type Visit<'a, S> = dyn FnMut(S, &dyn Fn() -> String) + 'a;
@@ -120,6 +121,31 @@ pub fn shortest_violation<M: Model>(model: &M, states_max: usize) -> Outcome {
         }
     }
     Outcome::Exhausted { states: seen.len() }
+}
+
+/// Searches one configuration; says what came of it, and whether it ended as it must.
+pub fn run<M: Model>(name: &str, must_fail: bool, model: &M, states_max: usize) -> (String, bool) {
+    let begun = Instant::now();
+    let mut outcome = exhaust(model, states_max);
+    if matches!(outcome, Outcome::Violation { .. })
+        && let shortest @ Outcome::Violation { .. } = shortest_violation(model, states_max)
+    {
+        outcome = shortest; // with the way there
+    }
+    let seconds = begun.elapsed().as_secs_f32();
+    match outcome {
+        Outcome::Exhausted { states } => {
+            (format!("passed    {name}: all of {states} states, {seconds:.1} s"), !must_fail)
+        }
+        // Nothing is proven.
+        Outcome::Capped { states } => (format!("undecided {name}: stopped at {states} states, {seconds:.1} s"), false),
+        Outcome::Violation { states, reason, trace } => {
+            let mut text = format!("VIOLATED  {name}: {reason} ({states} states, {seconds:.1} s)");
+            let steps = trace.iter().enumerate().map(|(index, step)| format!("\n  {:2} {step}", index + 1));
+            text.extend(steps);
+            (text, must_fail)
+        }
+    }
 }
 
 /// Walks the parents back from the violation, then forward again, asking the model to describe each step.

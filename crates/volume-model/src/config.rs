@@ -1,0 +1,321 @@
+//! What is searched: the replicas, the clients, the bounds, and the rule that is broken on purpose.
+
+use crate::state::{BEHIND, CALLS, HOLDERS, Holder, INTENT, Link, Phase, Progress, REGIONS, Record, Set, State, has};
+
+/// What a client does with a region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Op {
+    /// Writes it.
+    Write(usize),
+    /// Reads it.
+    Read(usize),
+}
+
+/// A rule that is broken on purpose: each looks right, and loses data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Broken {
+    /// B01: a write is acknowledged before the smaller set is at a majority.
+    AcknowledgeEarly,
+    /// B02: the majority is that of the in-sync replicas.
+    MajorityOfInSync,
+    /// B03: the first record that answers is believed.
+    FirstRecord,
+    /// B04: regions are read before they are settled.
+    NoSettling,
+    /// B05: a read is answered while its write is in flight.
+    ReadsNotHeld,
+    /// B06: the log is cleared before all have the data.
+    ClearedEarly,
+    /// B07: data are not fenced by the reservation.
+    NoFence,
+    /// B08: a replica is used before the record is accepted there.
+    Unchecked,
+    /// B09: writes to what was copied are not sent to the replica that joins.
+    JoinMissesWrites,
+    /// B10: a change of unknown outcome counts as done.
+    UnknownIsDone,
+    /// B11: an empty replacement counts as a holder.
+    BlankCounts,
+    /// B13: reads without a lease.
+    NoLease,
+    /// B14: a connection is made again with the same key.
+    SameKey,
+    /// B15: the returned replica's own log is ignored.
+    OwnLogIgnored,
+    /// B16: the target of settling is not marked.
+    SettleUnmarked,
+    /// B17: reads from any of the sets that are possible.
+    ReadsFromUnion,
+    /// B18: who joins is needed only when the record is stable.
+    JoinNeededLate,
+    /// B19: a region is copied while it is written.
+    CopyBesideWrite,
+    /// B20: a replacement's log is clean.
+    BlankIsClean,
+    /// B21: the log is cleared to clean while a replica is away.
+    ClearedWhileAway,
+    /// B22: the log is marked after the data.
+    MarkedAfter,
+    /// B23: a replacement becomes a holder by its own vote.
+    OwnVote,
+    /// B24: attaching without promises.
+    NoPromises,
+    /// B25: a restart loses the reservation.
+    ReservationLost,
+    /// B26: an empty replacement is believed in sync.
+    BlankInSync,
+    /// B27: the reservation lets others read, and nobody waits for leases.
+    OthersRead,
+    /// B28: a late promise counts as a vote.
+    PromiseVotes,
+    /// B29: attaching to a half-done change of holders by the new ones alone.
+    NewHoldersAlone,
+    /// B30: the log of who joins does not get what is copied.
+    CopyUnmarked,
+    /// V1: the log is cleared without a flush.
+    NoFlush,
+    /// V2: a replica that lost power stays in sync.
+    PowerLossIgnored,
+}
+
+/// A search.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// What it is called.
+    pub name: &'static str,
+    /// What each thread of each host does.
+    pub clients: Vec<Vec<Vec<Op>>>,
+    /// Replicas.
+    pub replicas: usize,
+    /// A holder that keeps the record only.
+    pub witness: bool,
+    /// Regions that count.
+    pub regions: usize,
+    /// Holders that are a majority.
+    pub majority: u32,
+    /// Host 0 is attached at the start.
+    pub attached: bool,
+    /// Replicas that start out of sync, without the last write to region 0.
+    pub out: Set,
+    /// Versions of the record within an attachment.
+    pub versions_max: u8,
+    /// Replacements by an empty device.
+    pub replacements_max: u8,
+    /// How often the device that was replaced and the new one change places again.
+    pub returns_max: u8,
+    /// Reconnections of each host.
+    pub reconnects_max: u8,
+    /// Times that each host gives up on a holder.
+    pub failures_max: u8,
+    /// Data are volatile until they are flushed.
+    pub volatile: bool,
+    /// Power losses of each replica.
+    pub power_losses_max: u8,
+    /// Hosts that give up on nobody and change no record after their first.
+    pub calm: Set,
+    /// Logs are cleared.
+    pub clears: bool,
+    /// Replicas that are back are resynchronised.
+    pub resyncs: bool,
+    /// A fresh host is tried in a share of the states.
+    pub probes: bool,
+    /// Copies are compared in every state.
+    pub compares: bool,
+    /// A host that is superseded at a majority, and has nothing under way that could end, is left out from then on.
+    pub superseded_end: bool,
+    /// Preempts of hosts that have ended still land.
+    pub late_preempts: bool,
+    /// The rule that is broken.
+    pub broken: Option<Broken>,
+}
+
+impl Config {
+    /// One with the usual bounds.
+    pub fn new(name: &'static str, replicas: usize, clients: Vec<Vec<Vec<Op>>>) -> Config {
+        let holders: u32 = if replicas == 1 { 1 } else { 3 };
+        Config {
+            name,
+            clients,
+            replicas,
+            witness: replicas == 2,
+            regions: 1,
+            majority: holders / 2 + 1,
+            attached: true,
+            out: 0,
+            versions_max: 3,
+            replacements_max: 0,
+            returns_max: 0,
+            reconnects_max: 1,
+            failures_max: 1,
+            volatile: false,
+            power_losses_max: 0,
+            calm: 0,
+            clears: true,
+            resyncs: true,
+            probes: true,
+            compares: true,
+            superseded_end: true,
+            late_preempts: false,
+            broken: None,
+        }
+    }
+
+    /// Without this rule.
+    pub fn without(self, broken: Broken) -> Config {
+        Config { broken: Some(broken), ..self }
+    }
+
+    pub(crate) fn versions(self, versions_max: u8) -> Config {
+        Config { versions_max, ..self }
+    }
+
+    pub(crate) fn failures(self, failures_max: u8) -> Config {
+        Config { failures_max, ..self }
+    }
+
+    pub(crate) fn reconnects(self, reconnects_max: u8) -> Config {
+        Config { reconnects_max, ..self }
+    }
+
+    pub(crate) fn replacements(self, replacements_max: u8) -> Config {
+        Config { replacements_max, ..self }
+    }
+
+    pub(crate) fn returns(self, returns_max: u8) -> Config {
+        Config { returns_max, ..self }
+    }
+
+    pub(crate) fn calm(self, calm: Set) -> Config {
+        Config { calm, ..self }
+    }
+
+    pub(crate) fn out(self, out: Set) -> Config {
+        Config { out, ..self }
+    }
+
+    pub(crate) fn majority(self, majority: u32) -> Config {
+        Config { majority, ..self }
+    }
+
+    pub(crate) fn regions(self, regions: usize) -> Config {
+        Config { regions, ..self }
+    }
+
+    pub(crate) fn power_losses(self, power_losses_max: u8) -> Config {
+        Config { volatile: true, power_losses_max, ..self }
+    }
+
+    pub(crate) fn uncleared(self) -> Config {
+        Config { clears: false, ..self }
+    }
+
+    pub(crate) fn unprobed(self) -> Config {
+        Config { probes: false, ..self }
+    }
+
+    pub(crate) fn unattached(self) -> Config {
+        Config { attached: false, ..self }
+    }
+
+    pub(crate) fn late_preempts(self) -> Config {
+        Config { late_preempts: true, ..self }
+    }
+
+    pub(crate) fn superseded_go_on(self) -> Config {
+        Config { superseded_end: false, ..self }
+    }
+
+    pub(crate) fn uncompared(self) -> Config {
+        Config { compares: false, ..self }
+    }
+
+    pub(crate) fn no_witness(self) -> Config {
+        Config { witness: false, ..self }
+    }
+
+    pub(crate) fn unresynced(self) -> Config {
+        Config { resyncs: false, ..self }
+    }
+
+    pub(crate) fn breaks(&self, rule: Broken) -> bool {
+        self.broken == Some(rule)
+    }
+
+    /// Holders.
+    pub(crate) fn holders(&self) -> usize {
+        self.replicas + usize::from(self.witness)
+    }
+
+    /// All replicas.
+    pub(crate) fn everybody(&self) -> Set {
+        (1 << self.replicas) - 1
+    }
+
+    /// The replicas of which something is true.
+    pub(crate) fn replicas_where(&self, is: impl Fn(usize) -> bool) -> Set {
+        (0..self.replicas).filter(|&i| is(i)).map(|i| 1 << i).sum()
+    }
+
+    /// The place of an operation among all.
+    pub(crate) fn call(&self, host: usize, thread: usize, operation: usize) -> usize {
+        let before = |(h, t): (usize, usize)| (h, t) < (host, thread);
+        let threads = self.clients.iter().enumerate();
+        let lengths =
+            threads.flat_map(|(h, threads)| threads.iter().enumerate().map(move |(t, ops)| ((h, t), ops.len())));
+        lengths.filter(|&(place, _)| before(place)).map(|(_, length)| length).sum::<usize>() + operation
+    }
+
+    /// All operations and their places.
+    pub(crate) fn calls(&self) -> impl Iterator<Item = (usize, Op)> {
+        let all = self.clients.iter().flatten().flatten().copied().enumerate();
+        all.take(CALLS)
+    }
+
+    /// The operations of a thread that have not ended.
+    pub(crate) fn left<'a>(&'a self, state: &State, host: usize, thread: usize) -> &'a [Op] {
+        &self.clients[host][thread][usize::from(state.hosts[host].threads[thread].next)..]
+    }
+
+    /// Where every run begins.
+    pub(crate) fn first(&self) -> State {
+        /// Below every ballot that is chosen.
+        const BALLOT: u8 = 4;
+        /// A value that nobody writes.
+        const OLD: u8 = 200;
+        let all = Record { ballot: BALLOT, version: 1, in_sync: self.everybody(), ..Record::default() };
+        let record = Record { in_sync: all.in_sync & !self.out, ..all };
+        let mut state = State::default();
+        for i in 0..self.holders() {
+            state.holders[i] = Holder { promised: BALLOT, accepted: record, ..Holder::default() };
+        }
+        for i in (0..self.holders()).filter(|_| self.out != 0) {
+            let holder = &mut state.holders[i];
+            if !has(self.out, i) {
+                holder.log[0] = if i < self.replicas { BEHIND } else { 0 };
+            } else {
+                (holder.data[0], holder.stable[0]) = (OLD, OLD);
+                if self.out >> (i + 1) == 0 {
+                    // The last of them has not heard of it.
+                    holder.accepted = Record { version: 0, ..all };
+                }
+            }
+        }
+        if self.attached {
+            self.attach_first(&mut state, record);
+        }
+        state
+    }
+
+    fn attach_first(&self, state: &mut State, record: Record) {
+        let host = &mut state.hosts[0];
+        (host.phase, host.ballot, host.leased) = (Phase::Attached, record.ballot, true);
+        (host.current, host.stable, host.need, host.readable) = (record, record, record.in_sync, record.in_sync);
+        host.flushed = [(1 << HOLDERS) - 1; REGIONS];
+        for i in (0..self.holders()).filter(|&i| !has(self.out, i)) {
+            state.holders[i].reserved = 1;
+            let known = state.holders[i].log;
+            host.links[i] = Link { progress: Progress::Usable, version: 1, known, ..Link::default() };
+        }
+        debug_assert!(state.holders.iter().all(|holder| holder.log[0] != INTENT), "settled");
+    }
+}
