@@ -174,6 +174,7 @@ fn shares(waiting: &[Records], threads: usize) -> Vec<&[Records]> {
 fn at_once<T: Send>(all: impl IntoIterator<Item = T>, work: impl Fn(T) + Sync) {
     let (mut all, work) = (all.into_iter(), &work);
     let ours = all.next();
+    // tidy: thread: at a start, before anything is served, and each share has a part of the index to itself
     std::thread::scope(|scope| {
         for one in all {
             scope.spawn(move || work(one));
