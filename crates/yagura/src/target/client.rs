@@ -1,12 +1,16 @@
 //! `yagura target VERB`: asks a target that serves, by its control socket.
 
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
+use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use axum::body::Bytes;
+use axum::http::StatusCode;
+use axum::http::header::{CONTENT_TYPE, HOST};
 use fabric::target::{SubsystemReport, TargetReport};
+use hyper_util::rt::TokioIo;
 use serde_json::Value;
+use tokio::net::UnixStream;
 
 use super::control::{ROUTE, Refusal, Request};
 use super::drives::{DriveAction, ScrubState};
@@ -19,7 +23,7 @@ use crate::size::Size;
 /// How long an answer may take. Chosen: opening a large file on a slow disk, and some more.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
 /// Bytes of an answer. Derived: every subsystem with all its namespaces, hosts and controllers, and room to spare.
-const ANSWER_BYTES_MAX: u64 = 64 << 20;
+const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// How often a scrub is asked how far it is. Chosen: a bar that moves.
 const WATCH_PAUSE: Duration = Duration::from_millis(100);
@@ -152,26 +156,35 @@ fn foreign(error: impl std::fmt::Display) -> Failure {
     ))
 }
 
-/// One request, one answer. HTTP/1.0: the answer ends with the connection.
+/// One request, one answer.
 fn ask(path: &Path, request: &Request) -> Result<Value, Failure> {
-    let named = |error: std::io::Error| {
+    let body = serde_json::to_string(request).map_err(foreign)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let exchanged = runtime.block_on(async {
+        let late = || format!("no answer within {} s", ANSWER_TIME_MAX.as_secs());
+        tokio::time::timeout(ANSWER_TIME_MAX, exchange(path, body)).await.unwrap_or_else(|_| Err(late().into()))
+    });
+    let (status, answer) = exchanged.map_err(|error| {
         let mend = "is the target running, with --control and this path?";
         Failure::unavailable(format!("control socket {}: {error} ({mend})", path.display()))
-    };
-    let body = serde_json::to_string(request).map_err(foreign)?;
-    let mut stream = UnixStream::connect(path).map_err(named)?;
-    stream.set_read_timeout(Some(ANSWER_TIME_MAX)).map_err(named)?;
-    let length = body.len();
-    let head = format!("POST {ROUTE} HTTP/1.0\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n");
-    stream.write_all((head + &body).as_bytes()).map_err(named)?;
-    let mut text = String::new();
-    stream.take(ANSWER_BYTES_MAX).read_to_string(&mut text).map_err(named)?;
-    let (head, body) = text.split_once("\r\n\r\n").ok_or_else(|| foreign("no HTTP"))?;
-    if head.split(' ').nth(1) == Some("200") {
-        return serde_json::from_str(body).map_err(foreign);
+    })?;
+    if status == StatusCode::OK {
+        return serde_json::from_slice(&answer).map_err(foreign);
     }
-    let refusal: Refusal = serde_json::from_str(body).map_err(|_| foreign(body))?;
+    let refusal: Refusal = serde_json::from_slice(&answer).map_err(|_| foreign(String::from_utf8_lossy(&answer)))?;
     Err(Failure::with_status(refusal.exit, refusal.error))
+}
+
+async fn exchange(path: &Path, body: String) -> Result<(StatusCode, Bytes), Box<dyn Error + Send + Sync>> {
+    let stream = UnixStream::connect(path).await?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    // What goes wrong with the connection is told to whoever waits for the answer.
+    let served = tokio::spawn(connection);
+    let request = hyper::Request::post(ROUTE).header(HOST, "target").header(CONTENT_TYPE, "application/json");
+    let (head, answer) = sender.send_request(request.body(body)?).await?.into_parts();
+    let answer = axum::body::to_bytes(axum::body::Body::new(answer), ANSWER_BYTES_MAX).await?;
+    served.abort();
+    Ok((head.status, answer))
 }
 
 fn describe(report: &TargetReport) -> String {
