@@ -84,6 +84,14 @@ impl Source {
         })
     }
 
+    /// [`Proposer::settle`].
+    pub fn settle<'a>(&'a self, carried: Option<&'a Map>) -> LocalFuture<'a, Result<Map, Error>> {
+        Box::pin(async move {
+            let (map, namespaces) = self.everybody().await?;
+            Ok(Proposer::new(&namespaces).settle(&map, carried).await?)
+        })
+    }
+
     /// Begins a change, or refuses it. Every member's superblock is marked first: media that are rolled back later than this
     /// are known by it.
     pub fn begin<'a>(&'a self, request: &'a Request) -> LocalFuture<'a, Result<Map, Error>> {

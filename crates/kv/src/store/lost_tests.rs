@@ -193,7 +193,7 @@ fn a_member_that_lost_what_it_held_begins_anew_in_its_place() {
             store.refresh().await.unwrap();
             let refused = store.inner.topology().members[1].vote().await.unwrap_err().to_string();
             assert!(refused.contains(if rolled_back { "rolled back" } else { "no superblock" }), "{refused}");
-            let renewed = pool::renew(&memory, "m", &map, 1).await.unwrap();
+            let renewed = pool::renew(&memory, "m", async |_| Ok(map.clone())).await.unwrap().unwrap();
             scene.begin(&Request::Renew(Box::new(renewed)));
             crowd.worker.finish().await.unwrap();
             assert!(store.stats().moved_copies.load(Ordering::Relaxed) > 20, "all its keys came to it");
@@ -217,7 +217,7 @@ fn a_host_that_slept_through_a_renewal_rebuilds_nothing() {
         worker.store.settle().await;
         let (map, memory) = (scene.voters.now(), scene.memories[1].clone());
         copy_all(crate::testing::memories(1, 32 << 20).remove(0), memory.clone()).await;
-        let renewed = pool::renew(&memory, "m", &map, 1).await.unwrap();
+        let renewed = pool::renew(&memory, "m", async |_| Ok(map.clone())).await.unwrap().unwrap();
         scene.begin(&Request::Renew(Box::new(renewed)));
         worker.store.refresh().await.unwrap();
         let topology = worker.store.inner.topology();
@@ -253,7 +253,7 @@ fn a_host_that_slept_through_a_renewal_counts_no_empty_page() {
         let (_, found) = topology.members[1].read(&key).await.unwrap();
         assert_eq!(found.timestamp, Timestamp::ZERO, "its page was never written");
         copy_all(crate::testing::memories(1, 32 << 20).remove(0), memory.clone()).await;
-        pool::renew(&memory, "m", &map, 1).await.unwrap();
+        pool::renew(&memory, "m", async |_| Ok(map.clone())).await.unwrap().unwrap();
         let refused = topology.members[1].read(&key).await.map(|_| ()).unwrap_err().to_string();
         assert!(refused.contains("incarnation"), "{refused}");
     });

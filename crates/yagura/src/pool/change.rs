@@ -281,16 +281,12 @@ pub async fn renew(reached: &Reached, walk: &Walk) -> Result<(Vec<MemberId>, Vec
         if map.state != State::Stable {
             end_without(&[id], &source, reached, walk).await?;
         }
-        let map = source.map().await?;
-        let Some(index) = map.index_of(id) else { continue };
-        // Nothing is formatted for a change that can't be.
-        if let Err(error) = map.begin(&Request::Renew(Box::new(map.members[index].clone())), 0) {
-            hindered.push(format!("{}: {error}", found.address));
-            continue;
-        }
-        match members::renew(&found.namespace, &found.address, &map, index).await {
+        match members::renew(&found.namespace, &found.address, &source).await {
             Ok(member) => {
-                source.begin(&Request::Renew(Box::new(member))).await?;
+                // None: what a repair had begun that was stopped is in force now, and is gone on with.
+                if let Some(member) = member {
+                    source.begin(&Request::Renew(Box::new(member))).await?;
+                }
                 finish(walk, reached, source, &mut Changed::default()).await?;
                 renewed.push(id);
             }
