@@ -108,7 +108,7 @@ fn a_member_lost_in_the_middle_of_a_change_is_given_up_and_goes() {
                 assert_eq!(scene.voters.now().state, State::Unclean);
             }
             let id = scene.voters.now().members[lost].id;
-            scene.voters.set(scene.voters.now().give_up(&[id]).unwrap());
+            scene.voters.set(scene.voters.now().give_up(&[id], HalfLeft::MustKnowAll).unwrap());
             crowd.worker.finish().await.unwrap();
             for number in 0..60u32 {
                 assert!(worker.get(&number.to_le_bytes()).await.is_ok(), "{number} is served without it");
@@ -142,7 +142,7 @@ fn a_change_that_cannot_be_carried_out_is_taken_back() {
         crowd.lose(4);
         crowd.worker.finish().await.unwrap_err();
         assert_eq!(scene.voters.now().state, State::Joint);
-        scene.voters.set(scene.voters.now().give_up(&[spare.id]).unwrap());
+        scene.voters.set(scene.voters.now().give_up(&[spare.id], HalfLeft::MustKnowAll).unwrap());
         assert!(scene.voters.now().goes_back());
         crowd.worker.finish().await.unwrap();
         let map = scene.voters.now();

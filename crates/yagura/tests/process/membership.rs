@@ -256,6 +256,32 @@ fn what_is_left_of_two_members_goes_on_by_an_operators_word() {
     assert_eq!(verified, 0, "{stderr}");
 }
 
+/// The voter of two is left, of a pool whose homes may not know all. No command went on without the other one.
+#[test]
+fn what_is_left_of_two_members_goes_on_by_an_operators_word_where_it_votes_too() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let [a, b, c] = ["a", "b", "c"].map(|name| node(directory.path(), name));
+    let members = [&a, &b].map(|node| format!("--member={}", address(node)));
+    let (created, _, stderr) = run(&["pool", "create", "--replicas=2", &members[0], &members[1]]);
+    assert_eq!(created, 0, "{stderr}");
+    assert_eq!(run(&["kv", "put", &format!("--pool={}", address(&a)), "k", "value"]).0, 0);
+    mark_unequal(vec![address(&a), address(&b)]);
+    let report = status(&format!("--pool={}", address(&a)));
+    let other = report["members"].as_array().expect("members").iter().find(|member| member["voter"] == false);
+    let other = other.expect("one does not vote");
+    let (nguid, at) = (other["nguid"].as_str().expect("text"), other["address"].as_str().expect("text"));
+    let (left, gone) = if at == address(&a) { (b, a) } else { (a, b) };
+    drop(gone);
+    let (pool, lost) = (format!("--pool={}", address(&left)), format!("--lost={nguid}"));
+    let word = change(&["rebalance", &pool, &lost, "--accept-stale"]);
+    assert_eq!(word["done"], false, "nothing was under way: {word}");
+    let replaced = change(&["replace", &pool, nguid, &address(&c)]);
+    assert_eq!(replaced["done"], true, "{replaced}");
+    assert_eq!(run(&["kv", "get", &pool, "k"]).1, "value");
+    let (verified, _, stderr) = run(&["kv", "scrub", &pool]);
+    assert_eq!(verified, 0, "{stderr}");
+}
+
 #[test]
 fn a_member_that_comes_back_older_or_empty_is_begun_anew_by_repair() {
     let directory = tempfile::tempdir().expect("a directory");

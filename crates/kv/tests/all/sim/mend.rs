@@ -49,7 +49,8 @@ impl Operator {
         let voters = self.host.voters.clone();
         let victim = MemberId(self.directory.nguid(VICTIM));
         if map.state != State::Stable {
-            let given_up = voters.proposer().agree(&map, |map| Ok(map.give_up(&[victim])?)).await;
+            let given_up =
+                voters.proposer().agree(&map, |map| Ok(map.give_up(&[victim], HalfLeft::MustKnowAll)?)).await;
             map = self.carry_out(&given_up.map_err(|error| error.to_string())?).await?;
         }
         let settle = async |carried: Option<&Map>| {
@@ -73,7 +74,7 @@ impl Operator {
         let seized = voters.proposer().seize(&voters.known(), &[dead], HalfLeft::MustKnowAll).await;
         // Where the majority was left without it, nobody has given it up yet.
         let give_up = |map: &Map| match map.index_of(dead) {
-            Some(_) => Ok(map.give_up(&[dead])?),
+            Some(_) => Ok(map.give_up(&[dead], HalfLeft::MustKnowAll)?),
             None => Ok(map.clone()),
         };
         let given_up = match seized {
