@@ -37,8 +37,8 @@ use crate::superblock::{Ballot, Superblock, SuperblockError};
 
 /// Late steps of the life before that copy B is claimed in spite of. Chosen: no host has so many under way.
 const CLAIMS_MAX: u32 = 16;
-/// Looks at a member that others change meanwhile. Chosen: it is changed by the first ballot that settles the map at most, unless
-/// somebody else proposes.
+/// Looks at a member that is changed meanwhile. Chosen: what it carries has it promise once, and the rest is for those who propose
+/// something else at the same time.
 const LOOKS_MAX: u32 = 4;
 
 /// Begins a member anew that has no vote; what stands for it in the next map. `None`: there is nothing to begin, it has its vote by
@@ -53,7 +53,8 @@ pub async fn renew<N: Namespace>(
     if bytes < SUPERBLOCK_OFFSETS[1] + unit_bytes(namespace) as u64 {
         return Err(Error::Unfit { member: label.to_owned(), reason: format!("it has shrunk to {bytes} bytes") });
     }
-    let mut met = inspect(namespace, label).await.ok().map(|report| report.map);
+    let carried = async || inspect(namespace, label).await.ok().map(|report| report.map);
+    let mut met = carried().await;
     for _ in 0..LOOKS_MAX {
         let before = images(namespace, label).await?;
         let map = settle(met.as_ref()).await?;
@@ -62,8 +63,9 @@ pub async fn renew<N: Namespace>(
         still_fits(&map, member, namespace).map_err(|reason| Error::Unfit { member: label.to_owned(), reason })?;
         let images = images(namespace, label).await?;
         let Some(last) = last_generation(&map, member, label, &images)? else { return Ok(None) };
-        // Where it had its vote by what it carried it has promised, or was handed the map.
-        if images != before {
+        // It has promised, where it had its vote by what it carried, or somebody else has proposed. One that was given up is handed
+        // every map that is agreed on.
+        if images != before && carried().await.as_ref() != Some(&map) {
             met = Some(map);
             continue;
         }

@@ -152,6 +152,23 @@ fn a_member_whose_keys_too_few_others_hold_is_left_as_it_is() {
     });
 }
 
+/// It was given up as lost, and is back in the life that it had: it has no vote, and is handed each map that is agreed on.
+#[test]
+fn a_member_that_was_given_up_and_is_back_begins_anew() {
+    run(async {
+        let (namespaces, map) = pool().await;
+        let proposer = Proposer::new(&namespaces);
+        let given_up = |map: &Map| {
+            let mut next = noted(map);
+            next.members[0].lost = true;
+            Ok(next)
+        };
+        let given_up = proposer.agree(&map, given_up).await.unwrap();
+        let fresh = repair(&namespaces, &map).await.unwrap().expect("it has no vote");
+        is_whole_after(&namespaces, &given_up, Some(fresh)).await;
+    });
+}
+
 /// Another repair has its map agreed on while this one looks at the member, which has its vote from then on.
 #[test]
 fn a_member_that_another_repair_has_begun_anew_is_left_to_that() {
