@@ -26,13 +26,7 @@ pub fn admit<'a>(
     force: bool,
     source: &'a Source,
 ) -> LocalFuture<'a, Result<(), Error>> {
-    let newest = async || {
-        let agreed = source.agree(|map| Ok(map.clone())).await;
-        agreed.map_err(|error| Error::Unfit {
-            member: new.name(),
-            reason: format!("the pool's map is not known: {error}"),
-        })
-    };
+    let newest = async || source.agree(|map| Ok(map.clone())).await.map_err(|error| unsettled(new.name(), &error));
     Box::pin(pool::admit(new, map, member, force, newest))
 }
 
@@ -46,14 +40,19 @@ pub fn check_returned<'a>(namespace: &'a AnyLink, map: &'a Map, index: usize) ->
     Box::pin(pool::check_returned(namespace, map, index))
 }
 
-/// [`pool::renew`].
+/// [`pool::renew`], with the map settled by `source`.
 pub fn renew<'a>(
     namespace: &'a AnyLink,
     label: &'a str,
-    map: &'a Map,
-    index: usize,
-) -> LocalFuture<'a, Result<Member, Error>> {
-    Box::pin(pool::renew(namespace, label, map, index))
+    source: &'a Source,
+) -> LocalFuture<'a, Result<Option<Member>, Error>> {
+    let settle =
+        async |carried: Option<&Map>| source.settle(carried).await.map_err(|error| unsettled(label.to_owned(), &error));
+    Box::pin(pool::renew(namespace, label, settle))
+}
+
+fn unsettled(member: String, error: &crate::Error) -> Error {
+    Error::Unfit { member, reason: format!("the pool's map is not known: {error}") }
 }
 
 /// [`pool::candidate`], with a table of the usual share.

@@ -7,7 +7,7 @@ use kv::AnyLink;
 use kv::store::{MapSource, Store};
 use pool::clock::Moment;
 use pool::rebalance::{carry_out, is_free};
-use pool::{AgreeError, Change, Map, MemberId, Proposer, Request};
+use pool::{AgreeError, Change, HalfLeft, Map, MemberId, Proposer, Request};
 
 use crate::Error;
 use crate::reach::{Found, Way, connect, settle, settle_of_all};
@@ -84,6 +84,14 @@ impl Source {
         })
     }
 
+    /// [`Proposer::settle`].
+    pub fn settle<'a>(&'a self, carried: Option<&'a Map>) -> LocalFuture<'a, Result<Map, Error>> {
+        Box::pin(async move {
+            let (map, namespaces) = self.everybody().await?;
+            Ok(Proposer::new(&namespaces).settle(&map, carried).await?)
+        })
+    }
+
     /// Begins a change, or refuses it. Every member's superblock is marked first: media that are rolled back later than this
     /// are known by it.
     pub fn begin<'a>(&'a self, request: &'a Request) -> LocalFuture<'a, Result<Map, Error>> {
@@ -96,9 +104,9 @@ impl Source {
     }
 
     /// Goes on with the change under way without these members, which are lost for good; or, where that can't be, decides to
-    /// go back to before it. Without a change under way: nothing.
-    pub fn give_up<'a>(&'a self, members: &'a [MemberId]) -> LocalFuture<'a, Result<Map, Error>> {
-        Box::pin(async move { self.agree(|map| Ok(map.give_up(members)?)).await })
+    /// go back to before it. Without a change under way: nothing, unless `half` says that what is left will do.
+    pub fn give_up<'a>(&'a self, members: &'a [MemberId], half: HalfLeft) -> LocalFuture<'a, Result<Map, Error>> {
+        Box::pin(async move { self.agree(|map| Ok(map.give_up(members, half)?)).await })
     }
 
     /// Decides that the placement before the change under way is to be the next one, if its map is still joint; else nothing.

@@ -1,7 +1,7 @@
 use engine::sim::{SimConfig, World};
 
 use super::*;
-use crate::testing::{Plain, plain_pool};
+use crate::testing::{Plain, plain_pool, renew_under};
 
 /// An accept has reached copy A alone when that is lost, and mended by another proposer from copy B, which is newer for
 /// it than the accept, and knows nothing of it.
@@ -116,15 +116,15 @@ fn a_generation_is_raised_in_both_copies_or_told_to_nobody() {
 #[test]
 fn a_life_that_has_begun_is_not_undone_by_what_comes_late_from_the_one_before() {
     let world = World::new(1, SimConfig::default()).run_until(async {
-        let namespaces = vec![Plain::new(1, 2 << 20, 4096)];
-        let map = plain_pool(&namespaces, 1).await;
+        let namespaces: Vec<Plain> = (1..=2).map(|id| Plain::new(id, 2 << 20, 4096)).collect();
+        let map = plain_pool(&namespaces, 2).await;
         let old = Acceptor { namespace: &namespaces[0], pool: map.pool, life: None };
         let (images, before) = old.look().await.unwrap();
         namespaces[0].0.bytes.borrow_mut().fill(0);
         // Nor into a member that has been emptied, which it would make a member again.
         let late = old.follow(&before, &images[0], Step::Promise).await;
         assert_eq!(late, Err(Refusal::Contended));
-        let fresh = crate::renew(&namespaces[0], "m", &map, 0).await.unwrap();
+        let fresh = renew_under(&namespaces[0], &map).await.unwrap();
         let new = Acceptor { life: Some((fresh.incarnation, fresh.mark)), ..old };
         let put = |image: &[u8]| {
             let at = SUPERBLOCK_OFFSETS[1] as usize;
@@ -173,7 +173,7 @@ fn what_somebody_else_has_written_over_copy_a_stays() {
             let writes = namespaces[0].0.writes.get();
             let promise = acceptor.prepare(Ballot { round: 10, host: 7 }).await;
             assert!(matches!(promise, Err(Refusal::NoVote(_))));
-            assert!(matches!(crate::renew(&namespaces[0], "m", &map, 0).await, Err(crate::Error::Unfit { .. })));
+            assert!(matches!(renew_under(&namespaces[0], &map).await, Err(crate::Error::Unfit { .. })));
             assert!(matches!(acceptor.raise().await, Err(Refusal::NoVote(_))));
             assert_eq!(namespaces[0].0.writes.get(), writes);
             let refused = crate::open::check_member(&namespaces[0], &map, 0).await.unwrap_err().to_string();

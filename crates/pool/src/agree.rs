@@ -170,6 +170,19 @@ impl<'a, N: Namespace> Proposer<'a, N> {
         self.agree_by(&mut Seen::new(known), change).await
     }
 
+    /// The map in force, agreed on as it is by ballots that begin now. Those that `carried` names are asked too, in the lives and
+    /// from the marks on that it names: a map that a member carries, and that may never have come into force.
+    pub async fn settle(&self, known: &Map, carried: Option<&Map>) -> Result<Map, AgreeError> {
+        let mut seen = Seen::new(known);
+        if let Some(carried) = carried.filter(|carried| carried.pool == known.pool) {
+            seen.lives.learn(carried);
+            // Of two maps of one version this one has been in force.
+            seen.lives.learn(known);
+            seen.asked.extend(voters(carried));
+        }
+        self.agree_by(&mut seen, |map| Ok(map.clone())).await
+    }
+
     async fn agree_by(
         &self,
         seen: &mut Seen,

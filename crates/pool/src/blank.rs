@@ -96,8 +96,8 @@ mod tests {
 
     use super::*;
     use crate::geometry::TABLE_OFFSET;
-    use crate::testing::{Plain, new_member, plain_pool};
-    use crate::{Map, admit, candidate, renew};
+    use crate::testing::{Plain, new_member, plain_pool, renew_under};
+    use crate::{Map, admit, candidate};
 
     /// All pages that the store reads before anything refers to them.
     fn pages(namespace: &Plain, geometry: Geometry) -> Vec<Option<u64>> {
@@ -139,7 +139,7 @@ mod tests {
                 }
                 assert_ne!(lives[0], lives[1]);
                 namespaces[1].0.bytes.borrow_mut().fill(0);
-                let member = renew(&namespaces[1], "m", &map, 1).await.unwrap();
+                let member = renew_under(&namespaces[1], &map).await.unwrap();
                 let blank = pages(&namespaces[1], geometry(&map, 1));
                 assert!(blank.iter().all(|life| *life == Some(member.incarnation)), "{blank:?}");
             })

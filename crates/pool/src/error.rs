@@ -2,6 +2,7 @@
 
 use crate::domain::Level;
 use crate::map::{Map, MapError, MemberId};
+use crate::plan::PlanError;
 use crate::superblock::SuperblockError;
 
 /// Why a pool could not be created or opened.
@@ -71,6 +72,14 @@ pub enum Error {
         member: String,
         /// What is wrong with it.
         source: MapError,
+    },
+    /// The change that it is wanted for can't be.
+    #[error("{member}: {source}")]
+    Plan {
+        /// Which member.
+        member: String,
+        /// Why.
+        source: PlanError,
     },
     /// A member's superblock was refused.
     #[error("{member}: {source}")]

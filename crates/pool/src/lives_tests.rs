@@ -5,8 +5,8 @@ use engine::sim::{SimConfig, World};
 use super::*;
 use crate::map::tests::sample;
 use crate::plan::Request;
-use crate::testing::{Plain, plain_pool};
-use crate::{AgreeError, Error, Proposer, open, renew};
+use crate::testing::{Plain, plain_pool, renew_under};
+use crate::{AgreeError, Error, Proposer, open};
 
 fn run<T>(future: impl Future<Output = T>) -> T {
     World::new(1, SimConfig::default()).run_until(future).expect("the test's tasks are never all asleep for good")
@@ -170,7 +170,7 @@ fn a_pool_is_not_opened_by_a_voter_in_a_life_that_is_over() {
         let before = image(&namespaces[0]);
         let proposer = Proposer::new(&namespaces);
         namespaces[0].0.bytes.borrow_mut().fill(0);
-        let fresh = renew(&namespaces[0], "m", &map, 0).await.unwrap();
+        let fresh = renew_under(&namespaces[0], &map).await.unwrap();
         let request = Request::Renew(Box::new(fresh));
         let away = image(&namespaces[2]);
         let joint = proposer.agree(&map, |map| Ok(map.begin(&request, 3)?)).await.unwrap();
@@ -190,7 +190,7 @@ fn a_voter_in_a_new_life_is_asked_in_it_once_another_shows_it() {
         let map = plain_pool(&namespaces, 3).await;
         let proposer = Proposer::new(&namespaces);
         namespaces[0].0.bytes.borrow_mut().fill(0);
-        let fresh = renew(&namespaces[0], "m", &map, 0).await.unwrap();
+        let fresh = renew_under(&namespaces[0], &map).await.unwrap();
         let request = Request::Renew(Box::new(fresh));
         let joint = proposer.agree(&map, |map| Ok(map.begin(&request, 3)?)).await.unwrap();
         proposer.agree(&joint, |map| Ok(map.end_joint())).await.unwrap();

@@ -45,17 +45,23 @@ pub enum HalfLeft {
 
 impl Map {
     /// The same map without these members' votes: they are lost for good. If the change under way can't be carried out
-    /// without them, it is taken back. A map that is stable: as it is, a change that takes them out may begin.
-    pub fn give_up(&self, ids: &[MemberId]) -> Result<Map, PlanError> {
-        if self.state == State::Stable {
-            return Ok(self.clone());
-        }
+    /// without them, it is taken back. A map that is stable: as it is, a change that takes them out may begin; but where half of
+    /// a key's homes is left that may not know all, and `half` says that it will do, it does from then on.
+    ///
+    /// # Errors
+    /// What is left of some keys' homes may lack what was acknowledged.
+    pub fn give_up(&self, ids: &[MemberId], half: HalfLeft) -> Result<Map, PlanError> {
         let mut next = self.without_votes(ids)?;
-        if next == *self {
-            return Ok(next);
+        match self.state {
+            State::Stable if half == HalfLeft::MustKnowAll || !next.is_half_left() => return Ok(self.clone()),
+            State::Stable => next.is_enough_at_rest(self, half)?,
+            State::Joint | State::Unclean if half == HalfLeft::MustKnowAll && next == *self => return Ok(next),
+            State::Joint | State::Unclean => next.go_on_or_back(half)?,
         }
-        next.revision += 1;
-        next.go_on_or_back()?;
+        next.accept(half);
+        if next != *self {
+            next.revision += 1;
+        }
         next.validate()?;
         Ok(next)
     }
@@ -72,13 +78,45 @@ impl Map {
 
     /// Takes the change back if it can't go on with the homes that are left; refused if it can't be that either. Forward where both
     /// can be: what is known to half of a key's homes is enough there, and may not be behind a change that was taken back.
-    fn go_on_or_back(&mut self) -> Result<(), PlanError> {
-        let goes_on = self.sides().iter().all(|&side| self.is_known(side));
-        if !goes_on && self.state == State::Joint {
+    fn go_on_or_back(&mut self, half: HalfLeft) -> Result<(), PlanError> {
+        let goes_on = |map: &Map, half| map.sides().iter().all(|&side| map.is_known_by(side, half));
+        if self.state == State::Joint && !goes_on(self, half) {
             self.turn_back();
         }
-        let known = if self.goes_back() { self.is_known_before() } else { goes_on };
-        if known { Ok(()) } else { Err(PlanError::TooFewReplicas(self.replicas)) }
+        let known = |half| if self.goes_back() { self.is_known_before(half) } else { goes_on(self, half) };
+        if known(half) { Ok(()) } else { Err(self.too_few(known)) }
+    }
+
+    /// Why what is left is not enough: half may be, and not know all.
+    pub(crate) fn too_few(&self, is_known: impl Fn(HalfLeft) -> bool) -> PlanError {
+        match is_known(HalfLeft::WillDo) {
+            true => PlanError::HalfMayKnow(self.replicas),
+            false => PlanError::TooFewReplicas(self.replicas),
+        }
+    }
+
+    /// Whether a map at rest may be left with what it has, which had more `before`.
+    fn is_enough_at_rest(&self, before: &Map, half: HalfLeft) -> Result<(), PlanError> {
+        if half == HalfLeft::MustKnowAll && self.falls_to_half(before) {
+            return Err(PlanError::HalfMayKnow(self.replicas));
+        }
+        // Nothing could give them back but the lost ones: no change begins without them.
+        if half != HalfLeft::NeedNotBe && self.falls_below_half(before) {
+            return Err(PlanError::Unserved(self.replicas));
+        }
+        Ok(())
+    }
+
+    /// Takes an operator's word that half of a key's homes will do. Of keys of which more is left half would still not: a change
+    /// is followed by the demand that all be made equal, as one that is taken back is.
+    fn accept(&mut self, half: HalfLeft) {
+        if half == HalfLeft::MustKnowAll || self.state == State::Unclean {
+            return;
+        }
+        let unequal = std::mem::take(&mut self.unequal);
+        if let Some(change) = &mut self.change {
+            change.unequal |= unequal;
+        }
     }
 
     /// What a command finds the pool in that first ends the change under way without those of `lost`; none is lost: as it is.
@@ -86,7 +124,7 @@ impl Map {
     pub fn ended_without(&self, lost: &[MemberId]) -> Result<Map, PlanError> {
         match lost {
             [] => Ok(self.clone()),
-            lost => Ok(self.give_up(lost)?.end_joint().end_unclean()),
+            lost => Ok(self.give_up(lost, HalfLeft::MustKnowAll)?.end_joint().end_unclean()),
         }
     }
 
@@ -98,17 +136,16 @@ impl Map {
     /// What is left of some keys' homes would be served, and may lack what was acknowledged.
     pub fn seized_without(&self, lost: &[MemberId], half: HalfLeft) -> Result<Map, PlanError> {
         let mut next = self.without_votes(lost)?;
-        next.unequal &= half == HalfLeft::MustKnowAll;
         (next.epoch, next.revision, next.swept) = (self.epoch + SEIZED_EPOCHS, 0, 0);
         next.seized = self.seized.saturating_add(1);
         match self.state {
-            State::Stable if next.falls_to_half(self) => return Err(PlanError::HalfMayKnow(self.replicas)),
-            // Nothing could give them back but the lost ones: no change begins without them.
-            State::Stable if half != HalfLeft::NeedNotBe && next.falls_below_half(self) => {
-                return Err(PlanError::Unserved(self.replicas));
-            }
-            State::Stable => {}
-            State::Joint | State::Unclean => next.go_on_or_back()?,
+            State::Stable => next.is_enough_at_rest(self, half)?,
+            State::Joint | State::Unclean => next.go_on_or_back(half)?,
+        }
+        next.accept(half);
+        // Nobody is left to say on the new side that it is given up: all who are left say so.
+        if next.goes_back() && !next.seats(Side::New).any(|(index, _)| next.members[index].counts(Side::New)) {
+            next = next.went_back();
         }
         if let Some(change) = &mut next.change {
             (change.cursor, change.done) = (0, 0);
@@ -173,6 +210,11 @@ impl Map {
             Side::New => self.state != State::Joint && (self.unequal || taken_back),
         };
         may && self.replicas.is_multiple_of(2)
+    }
+
+    /// Whether some key is left with half of its homes, and half of them may be all that know of an operation.
+    fn is_half_left(&self) -> bool {
+        self.half_may_know(Side::New) && self.falls(self, |ring, _, now| now == ring.counter_majority())
     }
 
     /// Whether some key is left with half of its homes, which would be all that is asked, had more than that `before`, and half of
@@ -250,27 +292,36 @@ impl Map {
     /// Whether the homes that a key had before the change under way, as far as they count, know all that was acknowledged: of the
     /// time before as many as meet every majority, and where half will do for that, half in both placements: an operation of
     /// the joint epoch may have asked any half of the old homes, but with a majority of the new ones.
-    fn is_known_before(&self) -> bool {
-        let Placements { new, old: Some(old) } = self.placements() else { return self.is_known(Side::New) };
+    fn is_known_before(&self, half: HalfLeft) -> bool {
+        let Placements { new, old: Some(old) } = self.placements() else { return self.is_known_by(Side::New, half) };
+        let will_do = half != HalfLeft::MustKnowAll;
         let counts = |home: &&u16| self.members[usize::from(**home)].counts(Side::Old);
-        let needed = if self.unequal { old.majority() } else { old.counter_majority() };
+        let needed = if self.unequal && !will_do { old.majority() } else { old.counter_majority() };
         old.arcs().chain(new.arcs()).all(|(point, _)| {
             let hash = KeyHash { home: 0, ring: point };
             let (before, after) = (old.homes(hash), new.homes(hash));
             let left = before.iter().filter(counts).count();
             let in_both = after.iter().filter(counts).filter(|home| before.contains(home)).count();
-            left >= needed && (left >= old.majority() || in_both >= new.counter_majority())
+            left >= needed && (will_do || left >= old.majority() || in_both >= new.counter_majority())
         })
     }
 
     /// Whether the homes of every key that count know all that was acknowledged: see this module.
     pub(crate) fn is_known(&self, side: Side) -> bool {
+        self.is_known_by(side, HalfLeft::MustKnowAll)
+    }
+
+    /// The same; half of them may be said to.
+    pub(crate) fn is_known_by(&self, side: Side, half: HalfLeft) -> bool {
         if self.members.iter().all(|member| member.counts(side)) {
             return true;
         }
         let ring = Ring::of(self, side);
         let counts = |member: usize| self.members[member].counts(side);
-        if self.half_may_know(side) { ring.majority_everywhere(counts) } else { ring.meets_every_majority(counts) }
+        match half == HalfLeft::MustKnowAll && self.half_may_know(side) {
+            true => ring.majority_everywhere(counts),
+            false => ring.meets_every_majority(counts),
+        }
     }
 }
 

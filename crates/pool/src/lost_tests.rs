@@ -10,8 +10,8 @@ use crate::change::{Change, ChangeKind, Phase};
 use crate::geometry::SUPERBLOCK_OFFSETS;
 use crate::map::tests::sample;
 use crate::plan::Request;
-use crate::testing::{Plain, plain_pool};
-use crate::{Error, Member, Presence, Proposer, open, renew};
+use crate::testing::{Plain, plain_pool, renew_under};
+use crate::{Error, Member, Presence, Proposer, open};
 
 fn run<T>(future: impl Future<Output = T>) -> T {
     World::new(1, SimConfig::default()).run_until(future).expect("the test's tasks are never all asleep for good")
@@ -34,9 +34,9 @@ fn a_member_lost_in_a_change_goes_with_the_next_one_and_nothing_else_does() {
     let (joint, new) = adding(4, 3);
     for (state, map) in [("joint", joint.clone()), ("unclean", joint.end_joint())] {
         for lost in [new, map.members[1].id] {
-            let given_up = map.give_up(&[lost]).unwrap();
+            let given_up = map.give_up(&[lost], HalfLeft::MustKnowAll).unwrap();
             assert_eq!((given_up.epoch, given_up.revision, given_up.state), (map.epoch, 1, map.state), "{state}");
-            assert_eq!(given_up.give_up(&[lost]), Ok(given_up.clone()), "once is enough");
+            assert_eq!(given_up.give_up(&[lost], HalfLeft::MustKnowAll), Ok(given_up.clone()), "once is enough");
             let stable = given_up.end_joint().end_unclean();
             assert_eq!((stable.state, &stable.change), (State::Stable, &None));
             let other = stable.members[2].id;
@@ -56,7 +56,11 @@ fn a_member_lost_in_a_change_goes_with_the_next_one_and_nothing_else_does() {
     let new = Member { domain: Default::default(), ..sample(5, 3).members.pop().unwrap() };
     assert_eq!(two_lost.begin(&Request::Add(vec![new]), 8), Err(PlanError::Lost(two_lost.members[0].id)));
     let stable = sample(4, 3);
-    assert_eq!(stable.give_up(&[stable.members[0].id]), Ok(stable.clone()), "it may be taken out as it is");
+    assert_eq!(
+        stable.give_up(&[stable.members[0].id], HalfLeft::MustKnowAll),
+        Ok(stable.clone()),
+        "it may be taken out as it is"
+    );
 }
 
 /// Two replicas, of which one is enough: so nothing but this kept a change from storing them on one member alone.
@@ -109,6 +113,42 @@ fn a_half_that_may_not_know_all_is_not_gone_on_with_unless_an_operator_accepts_t
     assert_eq!(refused, Err(PlanError::HalfMayKnow(2)), "keys of the first and the third");
     half.members[0].weight = 0;
     assert!(half.seized_without(&lost, HalfLeft::MustKnowAll).is_ok(), "it held nothing");
+}
+
+/// It was heeded only by those who go on without a majority of the voters, and not behind a change that was taken back.
+#[test]
+fn half_of_two_goes_on_by_an_operators_word_in_every_state() {
+    let (map, spare) = (sample(2, 2), sample(3, 2).members.pop().unwrap());
+    let [first, second] = [map.members[0].id, map.members[1].id];
+    let replace = |old| Request::Replace { old, new: Box::new(Member { id: MemberId([9; 16]), ..spare.clone() }) };
+    let refused = Err(PlanError::HalfMayKnow(2));
+    // Unclean, behind a change that was taken back.
+    let joint = map.begin(&Request::Add(vec![spare.clone()]), 7).unwrap();
+    let back = joint.take_back().unwrap().end_joint();
+    for lost in [first, second] {
+        let seized = [HalfLeft::MustKnowAll, HalfLeft::WillDo].map(|half| back.seized_without(&[lost], half));
+        let given_up = [HalfLeft::MustKnowAll, HalfLeft::WillDo].map(|half| back.give_up(&[lost], half));
+        for [without, by_word] in [seized, given_up] {
+            assert_eq!(without, refused);
+            assert!(by_word.unwrap().end_unclean().begin(&replace(lost), 8).is_ok());
+        }
+    }
+    // At rest, with the majority of the voters there.
+    let unequal = Map { unequal: true, ..map };
+    assert_eq!(unequal.give_up(&[second], HalfLeft::MustKnowAll), Ok(unequal.clone()), "nothing is under way");
+    let accepted = unequal.give_up(&[second], HalfLeft::WillDo).unwrap();
+    assert_eq!((accepted.unequal, accepted.members[1].lost, accepted.version()), (false, true, (unequal.epoch, 1)));
+    assert_eq!(accepted.give_up(&[second], HalfLeft::WillDo), Ok(accepted.clone()), "once is enough");
+    assert!(accepted.begin(&replace(second), 8).is_ok());
+    // Begun before anybody knew that it is lost. What is left of other keys is still to be made equal.
+    let joint = unequal.begin(&replace(second), 8).unwrap();
+    assert_eq!(joint.give_up(&[second], HalfLeft::MustKnowAll), refused);
+    let accepted = joint.give_up(&[second], HalfLeft::WillDo).unwrap();
+    assert!(!accepted.goes_back() && !accepted.half_may_know(Side::Old) && accepted.end_joint().end_unclean().unequal);
+    // Given back, and nobody of the new side is left who could say so.
+    let back = unequal.begin(&replace(first), 8).unwrap().take_back().unwrap();
+    let alone = back.seized_without(&[second, MemberId([9; 16])], HalfLeft::WillDo).unwrap();
+    assert_eq!((alone.state, alone.members.len()), (State::Unclean, 2));
 }
 
 /// Nothing brought such keys back: no change begins without them, and the lost ones had no vote when they were back.
@@ -173,12 +213,12 @@ fn a_change_that_cannot_go_on_without_the_lost_one_is_taken_back() {
     let both = [two[0].id, two[1].id];
     let joint = five.begin(&Request::Add(two), 7).unwrap();
     let noted = joint.note(&at(7, Phase::Migrate, 5), 1000, 1);
-    let forward = noted.give_up(&both[..1]).unwrap();
+    let forward = noted.give_up(&both[..1], HalfLeft::MustKnowAll).unwrap();
     assert!(!forward.goes_back(), "the other replica of its keys is enough");
-    let decided = noted.give_up(&both).unwrap();
+    let decided = noted.give_up(&both, HalfLeft::MustKnowAll).unwrap();
     assert!(decided.goes_back() && decided.encode().is_ok(), "{decided:?}");
     assert_eq!((decided.version(), decided.members.len()), ((joint.epoch, noted.revision + 1), 5));
-    assert_eq!(decided.give_up(&both), Ok(decided.clone()), "once is enough");
+    assert_eq!(decided.give_up(&both, HalfLeft::MustKnowAll), Ok(decided.clone()), "once is enough");
     assert_eq!(decided.note(&at(7, Phase::Migrate, 9), 0, 2), decided, "nothing is moved any more");
     let back = decided.end_joint();
     assert_eq!((back.state, back.epoch, back.members.len()), (State::Unclean, joint.epoch + 1, 3));
@@ -186,12 +226,18 @@ fn a_change_that_cannot_go_on_without_the_lost_one_is_taken_back() {
     assert_eq!(back.end_unclean().members, sample(3, 2).members);
     // The one replica left of two knows all.
     let (joint, new) = adding(3, 2);
-    assert!(joint.end_joint().give_up(&[new]).is_ok() && joint.give_up(&[joint.members[0].id]).is_ok());
+    assert!(
+        joint.end_joint().give_up(&[new], HalfLeft::MustKnowAll).is_ok()
+            && joint.give_up(&[joint.members[0].id], HalfLeft::MustKnowAll).is_ok()
+    );
     // Two of the new homes of some keys, but no more than one of the old ones of any.
     let (joint, new) = adding(4, 3);
-    let back = joint.give_up(&[new, joint.members[0].id]).unwrap().end_joint();
+    let back = joint.give_up(&[new, joint.members[0].id], HalfLeft::MustKnowAll).unwrap().end_joint();
     assert!((back.state, back.members.len(), back.members[0].lost) == (State::Unclean, 4, true), "{back:?}");
-    assert_eq!(joint.end_joint().give_up(&[new, joint.members[0].id]), Err(PlanError::TooFewReplicas(3)));
+    assert_eq!(
+        joint.end_joint().give_up(&[new, joint.members[0].id], HalfLeft::MustKnowAll),
+        Err(PlanError::TooFewReplicas(3))
+    );
     // On request, at any time of the joint epoch.
     let replace = sample(3, 3);
     let old = replace.members[1].id;
@@ -213,7 +259,7 @@ fn a_change_is_not_taken_back_to_a_placement_that_nobody_can_serve() {
     let gone = two.members[0].id;
     let spare = sample(4, 2).members.pop().unwrap();
     let joint = two.begin(&Request::Replace { old: gone, new: Box::new(spare) }, 9).unwrap();
-    let given_up = joint.give_up(&[gone]).unwrap();
+    let given_up = joint.give_up(&[gone], HalfLeft::MustKnowAll).unwrap();
     assert_eq!(given_up.state, State::Joint, "it goes on without the member that it replaces");
     assert_eq!(given_up.take_back(), Err(PlanError::NoWayBack(2)));
     assert!(given_up.take_back().unwrap_err().to_string().contains("pool rebalance"), "it says what to do");
@@ -232,9 +278,13 @@ fn a_new_life_counts_as_failed_in_the_old_placement() {
     let unclean = joint.end_joint();
     assert!(!unclean.members[0].renewed && unclean.encode().is_ok());
     // It dies again before it has anything.
-    let given_up = joint.give_up(&[map.members[0].id]).unwrap();
+    let given_up = joint.give_up(&[map.members[0].id], HalfLeft::MustKnowAll).unwrap();
     assert!(!given_up.goes_back() && given_up.members[0].lost, "the other replica of its keys knows all");
-    assert_eq!(joint.give_up(&[map.members[1].id]), Err(PlanError::TooFewReplicas(2)), "that one alone did");
+    assert_eq!(
+        joint.give_up(&[map.members[1].id], HalfLeft::MustKnowAll),
+        Err(PlanError::TooFewReplicas(2)),
+        "that one alone did"
+    );
     // Taken back, it holds nothing of what its place says.
     let map = sample(3, 3);
     let joint = map.begin(&Request::Renew(Box::new(Member { incarnation: 99, ..map.members[0].clone() })), 1).unwrap();
@@ -266,7 +316,7 @@ fn a_voter_in_a_new_life_makes_no_quorum_with_one_that_missed_the_map() {
         let newer = proposer.agree(&map, |map| Ok(map.raise_epoch())).await.unwrap();
         c.down.set(false);
         empty(&namespaces[0]);
-        let fresh = renew(&namespaces[0], "m", &newer, 0).await.unwrap();
+        let fresh = renew_under(&namespaces[0], &newer).await.unwrap();
         // Somebody who has seen the joint map on b, where alone it got to, asks when b is out of reach.
         let joint = newer.begin(&Request::Renew(Box::new(fresh)), 5).unwrap();
         b.down.set(true);
@@ -291,7 +341,7 @@ fn a_new_life_may_be_interrupted_after_every_write_and_begun_again() {
             empty(&namespaces[1]);
             let budget = Rc::new(Cell::new(crash));
             *namespaces[1].0.budget.borrow_mut() = budget.clone();
-            let first = renew(&namespaces[1], "m", &map, 1).await;
+            let first = renew_under(&namespaces[1], &map).await;
             budget.set(u32::MAX);
             if crash == 1 {
                 // A late step of the life before, while copy A alone is claimed: it must be in nobody's way.
@@ -303,7 +353,7 @@ fn a_new_life_may_be_interrupted_after_every_write_and_begun_again() {
                 Ok(member) => member,
                 Err(_) => {
                     interrupted += 1;
-                    renew(&namespaces[1], "m", &map, 1).await.unwrap()
+                    renew_under(&namespaces[1], &map).await.unwrap()
                 }
             };
             let request = Request::Renew(Box::new(member));
@@ -327,28 +377,28 @@ fn a_medium_that_is_another_pools_or_too_small_begins_no_new_life() {
     run(async {
         let namespaces: Vec<Plain> = (1..=3).map(|id| Plain::new(id, 2 << 20, 4096)).collect();
         let map = plain_pool(&namespaces, 3).await;
-        let voting = renew(&namespaces[0], "m", &map, 0).await.unwrap_err().to_string();
-        assert!(voting.contains("a member with a vote"), "{voting}");
+        let voting = crate::renew(&namespaces[0], "m", async |_| Ok(map.clone())).await.unwrap();
+        assert_eq!(voting, None, "nothing is wrong with it");
         empty(&namespaces[0]);
         let others = plain_pool(&namespaces[..1], 1).await;
         assert_ne!(others.pool, map.pool);
-        let refused = renew(&namespaces[0], "m", &map, 0).await;
+        let refused = renew_under(&namespaces[0], &map).await;
         assert!(
             matches!(&refused, Err(Error::InUse { found, .. }) if found.contains("a member of pool")),
             "{refused:?}"
         );
-        // Another repair has begun it anew already, under a map that this one does not know.
+        // Others have gone on without the voters that tell of this map.
         let mut later = map.clone();
-        later.epoch += 2;
+        later.epoch += SEIZED_EPOCHS;
         empty(&namespaces[1]);
-        renew(&namespaces[1], "m", &later, 1).await.unwrap();
-        let refused = renew(&namespaces[1], "m", &map, 1).await;
-        assert!(matches!(&refused, Err(Error::InUse { found, .. }) if found.contains("of a later map")), "{refused:?}");
+        renew_under(&namespaces[1], &later).await.unwrap();
+        let refused = renew_under(&namespaces[1], &map).await;
+        assert!(matches!(&refused, Err(Error::InUse { found, .. }) if found.contains("gone on")), "{refused:?}");
         let small = Plain::new(2, 1 << 20, 4096);
-        let refused = renew(&small, "m", &map, 1).await;
+        let refused = renew_under(&small, &map).await;
         assert!(matches!(&refused, Err(Error::Unfit { reason, .. }) if reason.contains("shrunk")), "{refused:?}");
         namespaces[2].0.bytes.borrow_mut()[..64].copy_from_slice(&b"\x7fELF".repeat(16));
-        let refused = renew(&namespaces[2], "m", &map, 2).await;
+        let refused = renew_under(&namespaces[2], &map).await;
         assert!(matches!(&refused, Err(Error::Unfit { reason, .. }) if reason.contains("pool replace")), "{refused:?}");
     });
 }

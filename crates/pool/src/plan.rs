@@ -108,7 +108,7 @@ pub enum PlanError {
     #[error(
         "half of the {0} replicas of some keys would be left, and may lack what was acknowledged: a change was taken back, and \
          the replicas were not made equal since (`yagura kv scrub --collect` does that). Bring the lost members back, or, if that \
-         can't be and what they alone knew may be gone, say so by `--accept-stale`"
+         can't be and what they alone knew may be gone, say so by `--accept-stale` (`yagura pool rebalance --lost`)"
     )]
     HalfMayKnow(u8),
     /// Some keys would be left with too few replicas to be read.
@@ -186,7 +186,10 @@ impl Map {
             return Err(PlanError::GivesToLost(lost));
         }
         next.validate()?;
-        next.is_known(Side::Old).then_some(next).ok_or(PlanError::TooFewReplicas(self.replicas))
+        match next.is_known(Side::Old) {
+            true => Ok(next),
+            false => Err(next.too_few(|half| next.is_known_by(Side::Old, half))),
+        }
     }
 
     fn apply(&mut self, request: &Request) -> Result<(), PlanError> {

@@ -4,6 +4,15 @@
 //! is joint, every key of its arcs comes from its other homes, and its old life counts as failed throughout. All that makes
 //! a change of members safe (seals, joint quorums) so makes this safe, without a word of what the old life may have promised.
 //!
+//! **It may carry a later map than is in force**: one that it was asked to accept, before it was rolled back or as the member that
+//! begins anew by it, and whose proposer was stopped. Whether that came into force, or may yet, it can't tell itself. So the map is
+//! settled once the member has been read, by a ballot of voters of which it counts as one only if it is in its life and above
+//! its mark in all maps that were met ([`crate::Proposer::settle`]). If a quorum has accepted the later map without it, one of
+//! these shows it. If none has, none ever will: a quorum had promised its ballot before it was handed out, so the ballot
+//! that settles is higher, and who has promised that accepts the other no more. And if it has its vote by the later map itself
+//! that one is brought into force, if nothing was agreed on since: then nothing is lost. The claim compares with the very image
+//! that was read before, so that nothing was promised or accepted here meanwhile.
+//!
 //! A namespace that is to join begins its life in the same way ([`crate::admit`]).
 //!
 //! Two that do so at once: both copies of the superblock are claimed by compare-and-write, copy A from the image in which the
@@ -19,29 +28,69 @@ use crate::blank::begin_life;
 use crate::create::{random_incarnation, superblock, write_body};
 use crate::error::Error;
 use crate::geometry::SUPERBLOCK_OFFSETS;
+use crate::lost::SEIZED_EPOCHS;
 use crate::map::{Map, Member, MemberId};
-use crate::open::{better, device_error, is_in_its_life, still_fits};
+use crate::open::{better, device_error, inspect, is_in_its_life, still_fits};
+use crate::plan::Request;
 use crate::slot::{read, swap, unit_bytes};
 use crate::superblock::{Ballot, Superblock, SuperblockError};
 
 /// Late steps of the life before that copy B is claimed in spite of. Chosen: no host has so many under way.
 const CLAIMS_MAX: u32 = 16;
+/// Looks at a member that is changed meanwhile. Chosen: what it carries has it promise once, and the rest is for those who propose
+/// something else at the same time.
+const LOOKS_MAX: u32 = 4;
 
-/// Formats member `index` of `map`, which must have no vote; what stands for it in the next map. `label` names it in errors.
-pub async fn renew<N: Namespace>(namespace: &N, label: &str, map: &Map, index: usize) -> Result<Member, Error> {
-    let device = |source| device_error(label.to_owned(), source);
-    let unfit = |reason: String| Error::Unfit { member: label.to_owned(), reason };
-    let member = &map.members[index];
-    still_fits(map, member, namespace).map_err(unfit)?;
-    let unit = unit_bytes(namespace);
+/// Begins a member anew that has no vote; what stands for it in the next map. `None`: there is nothing to begin, it has its vote by
+/// the map in force, or is no member any more. `settle` has that agreed on from the moment it is called, also by those that the
+/// map which the member carries names ([`crate::Proposer::settle`]). `label` names it in errors.
+pub async fn renew<N: Namespace>(
+    namespace: &N,
+    label: &str,
+    settle: impl AsyncFn(Option<&Map>) -> Result<Map, Error>,
+) -> Result<Option<Member>, Error> {
+    let bytes = namespace.info().bytes();
+    if bytes < SUPERBLOCK_OFFSETS[1] + unit_bytes(namespace) as u64 {
+        return Err(Error::Unfit { member: label.to_owned(), reason: format!("it has shrunk to {bytes} bytes") });
+    }
+    let carried = async || inspect(namespace, label).await.ok().map(|report| report.map);
+    let mut met = carried().await;
+    for _ in 0..LOOKS_MAX {
+        let before = images(namespace, label).await?;
+        let map = settle(met.as_ref()).await?;
+        let Some(index) = map.index_of(MemberId(namespace.info().nguid)) else { return Ok(None) };
+        let member = &map.members[index];
+        still_fits(&map, member, namespace).map_err(|reason| Error::Unfit { member: label.to_owned(), reason })?;
+        let images = images(namespace, label).await?;
+        let Some(last) = last_generation(&map, member, label, &images)? else { return Ok(None) };
+        // It has promised, where it had its vote by what it carried, or somebody else has proposed. One that was given up is handed
+        // every map that is agreed on.
+        if images != before && carried().await.as_ref() != Some(&map) {
+            met = Some(map);
+            continue;
+        }
+        let member = Member { incarnation: random_incarnation(), mark: last + 1, lost: false, ..member.clone() };
+        // Nothing is formatted for a change that can't be.
+        let planned = map.begin(&Request::Renew(Box::new(member.clone())), 0);
+        planned.map_err(|source| Error::Plan { member: label.to_owned(), source })?;
+        let whole = begin(namespace, label, &map, &member, &images[0], async || Ok(())).await?;
+        return Ok(Some(Member { mark: whole, ..member }));
+    }
+    Err(taken(label))
+}
+
+async fn images<N: Namespace>(namespace: &N, label: &str) -> Result<Vec<Vec<u8>>, Error> {
     let mut images = Vec::with_capacity(SUPERBLOCK_OFFSETS.len());
     for offset in SUPERBLOCK_OFFSETS {
-        images.push(read(namespace, offset, unit).await.map_err(device)?);
+        let image = read(namespace, offset, unit_bytes(namespace)).await;
+        images.push(image.map_err(|source| device_error(label.to_owned(), source))?);
     }
-    let last = last_generation(map, member, label, &images)?;
-    let member = Member { incarnation: random_incarnation(), mark: last + 1, lost: false, ..member.clone() };
-    let whole = begin(namespace, label, map, &member, &images[0], async || Ok(())).await?;
-    Ok(Member { mark: whole, ..member })
+    Ok(images)
+}
+
+fn taken(label: &str) -> Error {
+    let reason = "somebody else has begun it anew at the same time, or written it late; try again".into();
+    Error::Unfit { member: label.to_owned(), reason }
 }
 
 /// Begins the life of `member`, which need not stand in `map`, on a namespace whose copy A is `first`, if `may_begin` says so once
@@ -55,10 +104,6 @@ pub(crate) async fn begin<N: Namespace>(
     may_begin: impl AsyncFn() -> Result<(), Error>,
 ) -> Result<u64, Error> {
     let device = |source| device_error(label.to_owned(), source);
-    let taken = || {
-        let reason = "somebody else has begun it anew at the same time, or written it late; try again".into();
-        Error::Unfit { member: label.to_owned(), reason }
-    };
     let body = map.encode().map_err(|source| Error::Map { member: label.to_owned(), source })?;
     // The lowest ballots there are: what they carry counts for nothing beside what any voter says.
     let accepted = Ballot::default();
@@ -66,7 +111,7 @@ pub(crate) async fn begin<N: Namespace>(
     let unit = unit_bytes(namespace);
     let claimed = claim.image(unit);
     if !swap(namespace, SUPERBLOCK_OFFSETS[0], first, &claimed).await.map_err(device)? {
-        return Err(taken());
+        return Err(taken(label));
     }
     if let Err(refused) = may_begin().await {
         // Whoever has claimed it meanwhile keeps it.
@@ -74,19 +119,19 @@ pub(crate) async fn begin<N: Namespace>(
         return Err(refused);
     }
     if !claim_second(namespace, &claimed).await.map_err(device)? {
-        return Err(taken());
+        return Err(taken(label));
     }
     let is_ours = async |_done| Ok(read(namespace, SUPERBLOCK_OFFSETS[0], unit).await? == claimed);
     let geometry = map.geometry_of(member);
     let emptied = begin_life(namespace, geometry, claim.incarnation, is_ours).await.map_err(device)?;
     if !emptied || !is_ours(1.0).await.map_err(device)? {
-        return Err(taken());
+        return Err(taken(label));
     }
     write_body(namespace, &body, accepted).await.map_err(device)?;
     let whole = Superblock { generation: claim.generation + 1, ..claim };
     for copy in [1, 0] {
         if !swap(namespace, SUPERBLOCK_OFFSETS[copy], &claimed, &whole.image(unit)).await.map_err(device)? {
-            return Err(taken());
+            return Err(taken(label));
         }
     }
     Ok(whole.generation)
@@ -106,16 +151,18 @@ pub(crate) async fn claim_second<N: Namespace>(namespace: &N, claimed: &[u8]) ->
     Ok(false)
 }
 
-/// The highest generation that is known of a member without a vote; one that has a vote, or is somebody else's, is refused.
-fn last_generation(map: &Map, member: &Member, label: &str, images: &[Vec<u8>]) -> Result<u64, Error> {
+/// The highest generation that is known of a member without a vote; `None`: it has one. Refused if it is somebody else's.
+fn last_generation(map: &Map, member: &Member, label: &str, images: &[Vec<u8>]) -> Result<Option<u64>, Error> {
     let in_use = |found: String| Err(Error::InUse { member: label.to_owned(), found });
     let mut last = member.mark;
     let mut good = [None, None];
     for (copy, image) in images.iter().enumerate() {
         match Superblock::decode(image, MemberId(member.id.0)) {
             Ok(found) if found.pool != map.pool => return in_use(format!("a member of pool {}", found.pool)),
-            Ok(found) if found.epoch > map.epoch => {
-                return in_use(format!("a member of a later map, of epoch {}", found.epoch));
+            // Ballots of those who know the map before say nothing of theirs.
+            Ok(found) if found.epoch >= map.epoch + SEIZED_EPOCHS => {
+                let epoch = found.epoch;
+                return in_use(format!("a member that has gone on, in epoch {epoch}, without the voters asked here"));
             }
             Ok(found) => {
                 last = last.max(found.generation);
@@ -133,8 +180,10 @@ fn last_generation(map: &Map, member: &Member, label: &str, images: &[Vec<u8>]) 
     }
     let [first, second] = good;
     let votes = |found: &Superblock| is_in_its_life((member.incarnation, member.mark), found).is_ok();
-    match better(first, second).is_some_and(|found| !member.lost && votes(&found)) {
-        true => in_use("a member with a vote: nothing is wrong with its superblock".into()),
-        false => Ok(last),
-    }
+    let has_vote = better(first, second).is_some_and(|found| !member.lost && votes(&found));
+    Ok((!has_vote).then_some(last))
 }
+
+#[cfg(test)]
+#[path = "renew_tests.rs"]
+mod tests;

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use device::{Durability, Error, Lba, Namespace, NamespaceInfo};
 use engine::{Buf, View};
 
-use crate::{CreateOptions, Domain, Map, NewMember, create};
+use crate::{CreateOptions, Domain, Map, Member, NewMember, create};
 
 #[derive(Clone)]
 pub struct Plain(pub Rc<Inner>);
@@ -158,6 +158,12 @@ pub fn new_member<N: Clone>(namespace: &N) -> NewMember<N> {
 pub async fn plain_pool<N: Namespace + Clone>(namespaces: &[N], replicas: u8) -> Map {
     let members: Vec<_> = namespaces.iter().map(new_member).collect();
     create(&members, &CreateOptions { replicas, ..CreateOptions::default() }, |_| ()).await.unwrap()
+}
+
+/// Begins a member anew under a map that is in force.
+pub async fn renew_under(namespace: &Plain, map: &Map) -> Result<Member, crate::Error> {
+    let renewed = crate::renew(namespace, "m", async |_carried| Ok(map.clone())).await;
+    Ok(renewed?.expect("a member without a vote"))
 }
 
 /// Runs a future that never has to wait.

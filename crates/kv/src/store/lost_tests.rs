@@ -108,7 +108,7 @@ fn a_member_lost_in_the_middle_of_a_change_is_given_up_and_goes() {
                 assert_eq!(scene.voters.now().state, State::Unclean);
             }
             let id = scene.voters.now().members[lost].id;
-            scene.voters.set(scene.voters.now().give_up(&[id]).unwrap());
+            scene.voters.set(scene.voters.now().give_up(&[id], HalfLeft::MustKnowAll).unwrap());
             crowd.worker.finish().await.unwrap();
             for number in 0..60u32 {
                 assert!(worker.get(&number.to_le_bytes()).await.is_ok(), "{number} is served without it");
@@ -142,7 +142,7 @@ fn a_change_that_cannot_be_carried_out_is_taken_back() {
         crowd.lose(4);
         crowd.worker.finish().await.unwrap_err();
         assert_eq!(scene.voters.now().state, State::Joint);
-        scene.voters.set(scene.voters.now().give_up(&[spare.id]).unwrap());
+        scene.voters.set(scene.voters.now().give_up(&[spare.id], HalfLeft::MustKnowAll).unwrap());
         assert!(scene.voters.now().goes_back());
         crowd.worker.finish().await.unwrap();
         let map = scene.voters.now();
@@ -193,7 +193,7 @@ fn a_member_that_lost_what_it_held_begins_anew_in_its_place() {
             store.refresh().await.unwrap();
             let refused = store.inner.topology().members[1].vote().await.unwrap_err().to_string();
             assert!(refused.contains(if rolled_back { "rolled back" } else { "no superblock" }), "{refused}");
-            let renewed = pool::renew(&memory, "m", &map, 1).await.unwrap();
+            let renewed = pool::renew(&memory, "m", async |_| Ok(map.clone())).await.unwrap().unwrap();
             scene.begin(&Request::Renew(Box::new(renewed)));
             crowd.worker.finish().await.unwrap();
             assert!(store.stats().moved_copies.load(Ordering::Relaxed) > 20, "all its keys came to it");
@@ -217,7 +217,7 @@ fn a_host_that_slept_through_a_renewal_rebuilds_nothing() {
         worker.store.settle().await;
         let (map, memory) = (scene.voters.now(), scene.memories[1].clone());
         copy_all(crate::testing::memories(1, 32 << 20).remove(0), memory.clone()).await;
-        let renewed = pool::renew(&memory, "m", &map, 1).await.unwrap();
+        let renewed = pool::renew(&memory, "m", async |_| Ok(map.clone())).await.unwrap().unwrap();
         scene.begin(&Request::Renew(Box::new(renewed)));
         worker.store.refresh().await.unwrap();
         let topology = worker.store.inner.topology();
@@ -253,7 +253,7 @@ fn a_host_that_slept_through_a_renewal_counts_no_empty_page() {
         let (_, found) = topology.members[1].read(&key).await.unwrap();
         assert_eq!(found.timestamp, Timestamp::ZERO, "its page was never written");
         copy_all(crate::testing::memories(1, 32 << 20).remove(0), memory.clone()).await;
-        pool::renew(&memory, "m", &map, 1).await.unwrap();
+        pool::renew(&memory, "m", async |_| Ok(map.clone())).await.unwrap().unwrap();
         let refused = topology.members[1].read(&key).await.map(|_| ()).unwrap_err().to_string();
         assert!(refused.contains("incarnation"), "{refused}");
     });

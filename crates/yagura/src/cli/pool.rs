@@ -103,9 +103,9 @@ pub struct PoolRebalanceArgs {
     /// come back: what they alone knew is gone.
     #[arg(long, requires = "lost")]
     pub force: bool,
-    /// With --force: also where the half of some keys' replicas that is left may lack what was acknowledged last, as a change was
+    /// With --lost: also where the half of some keys' replicas that is left may lack what was acknowledged last, as a change was
     /// taken back and the replicas have not been made equal since. That is gone then, and what was before may be read again.
-    #[arg(long, requires = "force")]
+    #[arg(long, requires = "lost")]
     pub accept_stale: bool,
     /// With --force: also where too few replicas of some keys are left. These are served to nobody until some of the members lost
     /// are back (--returned). It says what --accept-stale says, too.

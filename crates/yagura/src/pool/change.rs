@@ -64,8 +64,13 @@ pub async fn set_weight(args: &PoolWeightArgs) -> Result<(), Failure> {
 }
 
 pub async fn rebalance(args: &PoolRebalanceArgs) -> Result<(), Failure> {
+    let half = match (args.accept_unserved, args.accept_stale) {
+        (true, _) => HalfLeft::NeedNotBe,
+        (false, true) => HalfLeft::WillDo,
+        (false, false) => HalfLeft::MustKnowAll,
+    };
     if args.force {
-        seize(args).await?;
+        seize(args, half).await?;
     }
     let (_, reached) = reach(&args.walk).await?;
     let source = reached.source();
@@ -84,8 +89,12 @@ pub async fn rebalance(args: &PoolRebalanceArgs) -> Result<(), Failure> {
         if args.take_back && source.take_back().await?.change.is_none_or(|change| !change.taken_back) {
             return Err(Failure::check("all is moved already: the change can't be taken back, only gone on with"));
         }
-        end_without(&lost, &source, &reached, &args.walk).await?;
-        finish(&args.walk, &reached, source, &mut changed).await?;
+        end_without((&lost, half), &source, &reached, &args.walk).await?;
+        finish(&args.walk, &reached, source.clone(), &mut changed).await?;
+    }
+    // At rest it counts for the next change.
+    if half != HalfLeft::MustKnowAll {
+        changed.epoch = source.give_up(&lost, half).await?.epoch;
     }
     output::report(args.walk.common.json, &changed, describe)
 }
@@ -106,7 +115,7 @@ async fn take_in(args: &PoolRebalanceArgs, reached: &Reached, source: &Rc<Source
 }
 
 /// Has the members left decide without those that are named as lost, if these are a majority of the voters.
-async fn seize(args: &PoolRebalanceArgs) -> Result<(), Failure> {
+async fn seize(args: &PoolRebalanceArgs, half: HalfLeft) -> Result<(), Failure> {
     let address = &args.walk.address;
     let rest = client::reach_rest(&client::way(&address.host)?, address).await?;
     let lost = find_members(&rest, &args.lost)?;
@@ -114,11 +123,6 @@ async fn seize(args: &PoolRebalanceArgs) -> Result<(), Failure> {
     if let Some(there) = lost.iter().find(|id| !silent.contains(id)) {
         return Err(Failure::check(format!("member {there} answers, and has a vote: it is not lost")));
     }
-    let half = match (args.accept_unserved, args.accept_stale) {
-        (true, _) => HalfLeft::NeedNotBe,
-        (false, true) => HalfLeft::WillDo,
-        (false, false) => HalfLeft::MustKnowAll,
-    };
     let map = rest.seize(&lost, half).await?;
     tracing::warn!(epoch = map.epoch, "the members left have agreed without those that are lost");
     Ok(())
@@ -202,7 +206,7 @@ async fn carry(
     if !json {
         output::write(describe(&changed).as_bytes())?;
     }
-    end_without(&lost, &source, reached, &changing.walk).await?;
+    end_without((&lost, HalfLeft::MustKnowAll), &source, reached, &changing.walk).await?;
     let members = match &request {
         Request::Add(members) => members.iter().collect(),
         Request::Replace { new, .. } => vec![&**new],
@@ -250,12 +254,17 @@ async fn has_lost(found: &Found, map: &Map, id: MemberId) -> bool {
     }
 }
 
-/// Ends the change under way without members that are lost.
-async fn end_without(lost: &[MemberId], source: &Rc<Source>, reached: &Reached, walk: &Walk) -> Result<(), Failure> {
+/// Ends the change under way without members that are lost. `half`: what is asked of the half of a key's homes that is left.
+async fn end_without(
+    (lost, half): (&[MemberId], HalfLeft),
+    source: &Rc<Source>,
+    reached: &Reached,
+    walk: &Walk,
+) -> Result<(), Failure> {
     if lost.is_empty() {
         return Ok(());
     }
-    let map = source.give_up(lost).await?;
+    let map = source.give_up(lost, half).await?;
     let Some(change) = &map.change else { return Ok(()) };
     let how = if change.taken_back { "is taken back" } else { "goes on" };
     let names: Vec<String> = lost.iter().map(MemberId::to_string).collect();
@@ -279,18 +288,14 @@ pub async fn renew(reached: &Reached, walk: &Walk) -> Result<(Vec<MemberId>, Vec
             continue;
         }
         if map.state != State::Stable {
-            end_without(&[id], &source, reached, walk).await?;
+            end_without((&[id], HalfLeft::MustKnowAll), &source, reached, walk).await?;
         }
-        let map = source.map().await?;
-        let Some(index) = map.index_of(id) else { continue };
-        // Nothing is formatted for a change that can't be.
-        if let Err(error) = map.begin(&Request::Renew(Box::new(map.members[index].clone())), 0) {
-            hindered.push(format!("{}: {error}", found.address));
-            continue;
-        }
-        match members::renew(&found.namespace, &found.address, &map, index).await {
+        match members::renew(&found.namespace, &found.address, &source).await {
             Ok(member) => {
-                source.begin(&Request::Renew(Box::new(member))).await?;
+                // None: what a repair had begun that was stopped is in force now, and is gone on with.
+                if let Some(member) = member {
+                    source.begin(&Request::Renew(Box::new(member))).await?;
+                }
                 finish(walk, reached, source, &mut Changed::default()).await?;
                 renewed.push(id);
             }

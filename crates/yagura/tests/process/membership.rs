@@ -256,6 +256,32 @@ fn what_is_left_of_two_members_goes_on_by_an_operators_word() {
     assert_eq!(verified, 0, "{stderr}");
 }
 
+/// The voter of two is left, of a pool whose homes may not know all. No command went on without the other one.
+#[test]
+fn what_is_left_of_two_members_goes_on_by_an_operators_word_where_it_votes_too() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let [a, b, c] = ["a", "b", "c"].map(|name| node(directory.path(), name));
+    let members = [&a, &b].map(|node| format!("--member={}", address(node)));
+    let (created, _, stderr) = run(&["pool", "create", "--replicas=2", &members[0], &members[1]]);
+    assert_eq!(created, 0, "{stderr}");
+    assert_eq!(run(&["kv", "put", &format!("--pool={}", address(&a)), "k", "value"]).0, 0);
+    mark_unequal(vec![address(&a), address(&b)]);
+    let report = status(&format!("--pool={}", address(&a)));
+    let other = report["members"].as_array().expect("members").iter().find(|member| member["voter"] == false);
+    let other = other.expect("one does not vote");
+    let (nguid, at) = (other["nguid"].as_str().expect("text"), other["address"].as_str().expect("text"));
+    let (left, gone) = if at == address(&a) { (b, a) } else { (a, b) };
+    drop(gone);
+    let (pool, lost) = (format!("--pool={}", address(&left)), format!("--lost={nguid}"));
+    let word = change(&["rebalance", &pool, &lost, "--accept-stale"]);
+    assert_eq!(word["done"], false, "nothing was under way: {word}");
+    let replaced = change(&["replace", &pool, nguid, &address(&c)]);
+    assert_eq!(replaced["done"], true, "{replaced}");
+    assert_eq!(run(&["kv", "get", &pool, "k"]).1, "value");
+    let (verified, _, stderr) = run(&["kv", "scrub", &pool]);
+    assert_eq!(verified, 0, "{stderr}");
+}
+
 #[test]
 fn a_member_that_comes_back_older_or_empty_is_begun_anew_by_repair() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -326,4 +352,80 @@ fn deleted_keys_are_forgotten_by_scrub() {
     assert_eq!((report["tombstones"].as_u64(), report["keys"].as_u64()), (Some(0), Some(1)), "{report}");
     assert_eq!(run(&["kv", "put", &pool, "one", "anew"]).0, 0);
     assert_eq!(run(&["kv", "get", &pool, "one"]).1, "anew");
+}
+
+/// A member that was given up as lost and is back: all that the pool held is served again, or it is told why not.
+#[test]
+fn members_that_were_given_up_are_members_again_when_they_are_back() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let kept = [Port::keep(), Port::keep()];
+    let at = |index: usize| kept[index].address.to_string();
+    let start = || [("b", 0), ("c", 1)].map(|(name, index)| node_at(directory.path(), name, &at(index)));
+    let (a, [b, c]) = (node(directory.path(), "a"), start());
+    let pool = create(&[&a, &b, &c]);
+    assert_eq!(run(&["kv", "put", &pool, "k", "value"]).0, 0);
+    let [b_id, c_id] = ["b", "c"].map(|name| format!("{:02x}", name.as_bytes()[0]).repeat(16));
+    let (lost, returned) = (format!("--lost={b_id},{c_id}"), format!("--returned={b_id},{c_id}"));
+    drop([b, c]);
+    let (refused, _, stderr) = run(&["pool", "rebalance", &pool, &lost, "--force"]);
+    assert!(refused != 0 && stderr.contains("say so by `--accept-unserved`"), "{stderr}");
+    let (seized, _, stderr) = run(&["pool", "rebalance", &pool, &lost, "--force", "--accept-unserved"]);
+    assert_eq!(seized, 0, "{stderr}");
+    let (refused, _, stderr) = run(&["pool", "rebalance", &pool, &returned]);
+    assert!(refused != 0 && stderr.contains("not connected"), "{stderr}");
+
+    let back = start();
+    assert_ne!(run(&["kv", "get", &pool, "k"]).0, 0, "they have no vote yet");
+    let epoch = status(&pool)["epoch"].as_u64().expect("a number");
+    let taken = change(&["rebalance", &pool, &returned]);
+    assert_eq!(taken["epoch"], epoch + 1, "{taken}");
+    let report = status(&pool);
+    assert!(report["members"].as_array().expect("members").iter().all(|member| member["votes"] == true), "{report}");
+    assert_eq!(run(&["kv", "get", &pool, "k"]).1, "value");
+    let (verified, _, stderr) = run(&["kv", "scrub", &pool]);
+    assert_eq!(verified, 0, "{stderr}");
+
+    // One whose medium is not what it was. It is begun anew instead, from the two that know all.
+    let [b, c] = back;
+    drop([b, c]);
+    let (seized, _, stderr) = run(&["pool", "rebalance", &pool, &lost, "--force", "--accept-unserved"]);
+    assert_eq!(seized, 0, "{stderr}");
+    std::fs::write(directory.path().join("c"), []).expect("emptied");
+    let _back = start();
+    let (refused, _, stderr) = run(&["pool", "rebalance", &pool, &returned]);
+    assert!(refused != 0 && stderr.contains("no superblock"), "{stderr}");
+    change(&["rebalance", &pool, &format!("--returned={b_id}")]);
+    let (repaired, stdout, stderr) = run(&["kv", "repair", &pool, "--json"]);
+    assert_eq!(repaired, 0, "{stdout} {stderr}");
+    let report = status(&pool);
+    assert!(report["members"].as_array().expect("members").iter().all(|member| member["votes"] == true), "{report}");
+    assert_eq!(run(&["kv", "get", &pool, "k"]).1, "value");
+}
+
+/// The pool was swept without it, and has forgotten what was deleted: it might bring that back.
+#[test]
+fn a_member_that_a_sweep_has_passed_over_does_not_come_back_with_what_it_held() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let kept = Port::keep();
+    let at = kept.address.to_string();
+    let (a, b) = (node_at(directory.path(), "a", &at), node(directory.path(), "b"));
+    let members = [&a, &b].map(|node| format!("--member={}", address(node)));
+    let (created, _, stderr) = run(&["pool", "create", "--replicas=2", &members[0], &members[1]]);
+    assert_eq!(created, 0, "{stderr}");
+    let pool = format!("--pool={}", address(&b));
+    assert_eq!(run(&["kv", "put", &pool, "deleted", "value"]).0, 0);
+    drop(a);
+    let id = "61".repeat(16);
+    let (seized, _, stderr) = run(&["pool", "rebalance", &pool, &format!("--lost={id}"), "--force"]);
+    assert_eq!(seized, 0, "{stderr}");
+    assert_eq!(run(&["kv", "delete", &pool, "deleted"]).0, 0);
+    run(&["kv", "scrub", &pool, "--collect"]);
+    let _back = node_at(directory.path(), "a", &at);
+    let (refused, _, stderr) = run(&["pool", "rebalance", &pool, &format!("--returned={id}")]);
+    assert!(refused != 0 && stderr.contains("`yagura kv repair` begins it anew"), "{stderr}");
+    let (repaired, stdout, stderr) = run(&["kv", "repair", &pool, "--json"]);
+    assert_eq!(repaired, 0, "{stdout} {stderr}");
+    let report = status(&pool);
+    assert!(report["members"].as_array().expect("members").iter().all(|member| member["votes"] == true), "{report}");
+    assert_ne!(run(&["kv", "get", &pool, "deleted"]).0, 0, "it is deleted");
 }

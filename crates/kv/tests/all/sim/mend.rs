@@ -2,7 +2,7 @@
 //! the word that it never comes back where it was the only voter.
 
 use engine::time;
-use pool::{AgreeError, HalfLeft, Map, Member, MemberId, Request, State};
+use pool::{AgreeError, HalfLeft, Map, MemberId, Request, State};
 
 use crate::sim::operator::{Operator, RETRY_PAUSE};
 use crate::sim::scenario::VICTIM;
@@ -49,15 +49,19 @@ impl Operator {
         let voters = self.host.voters.clone();
         let victim = MemberId(self.directory.nguid(VICTIM));
         if map.state != State::Stable {
-            let given_up = voters.proposer().agree(&map, |map| Ok(map.give_up(&[victim])?)).await;
+            let given_up =
+                voters.proposer().agree(&map, |map| Ok(map.give_up(&[victim], HalfLeft::MustKnowAll)?)).await;
             map = self.carry_out(&given_up.map_err(|error| error.to_string())?).await?;
         }
-        let Some(index) = map.index_of(victim) else { return Ok(()) };
-        let renewed = |member: Member| Request::Renew(Box::new(member));
-        map.begin(&renewed(map.members[index].clone()), 0).map_err(|error| error.to_string())?;
-        let namespace = &voters.namespaces()[VICTIM];
-        let member = pool::renew(namespace, "victim", &map, index).await.map_err(|error| error.to_string())?;
-        self.change(&map, renewed(member)).await
+        let settle = async |carried: Option<&Map>| {
+            let settled = voters.proposer().settle(&map, carried).await;
+            settled.map_err(|error| pool::Error::Unfit { member: "victim".into(), reason: error.to_string() })
+        };
+        let renewed = pool::renew(&voters.namespaces()[VICTIM], "victim", settle).await;
+        match renewed.map_err(|error| error.to_string())? {
+            Some(member) => self.change(&map, Request::Renew(Box::new(member))).await,
+            None => Ok(()),
+        }
     }
 
     /// Has the others go on without it, as `yagura pool rebalance --lost --force` does, and takes it out.
@@ -70,7 +74,7 @@ impl Operator {
         let seized = voters.proposer().seize(&voters.known(), &[dead], HalfLeft::MustKnowAll).await;
         // Where the majority was left without it, nobody has given it up yet.
         let give_up = |map: &Map| match map.index_of(dead) {
-            Some(_) => Ok(map.give_up(&[dead])?),
+            Some(_) => Ok(map.give_up(&[dead], HalfLeft::MustKnowAll)?),
             None => Ok(map.clone()),
         };
         let given_up = match seized {

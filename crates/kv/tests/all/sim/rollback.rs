@@ -88,9 +88,7 @@ impl<'a> Rollback<'a> {
         }
     }
 
-    /// Whether every map by which hosts could be answered says of all these lives that they are over, and none is of a later epoch:
-    /// a map that never came into force keeps the member from being begun anew until the pool has come to its epoch
-    /// (`docs/pool.md`).
+    /// Whether every map by which hosts could be answered says of all these lives that they are over.
     fn is_known_to_all(&self, lives: &[Superblock]) -> bool {
         let victim = MemberId(self.directory.nguid(VICTIM));
         let is_over = |map: &Map| {
@@ -111,8 +109,7 @@ impl<'a> Rollback<'a> {
         let answers = |(index, map): &(usize, Result<Map, String>)| {
             map.as_ref().is_ok_and(|map| is_over(map) || has_left(map, *index))
         };
-        let is_later = |map: &Map| lives.iter().all(|life| life.epoch <= map.epoch);
-        newest.is_some_and(|map| is_over(map) && is_later(map)) && told.iter().all(answers)
+        newest.is_some_and(is_over) && told.iter().all(answers)
     }
 
     fn superblocks(&self, index: usize) -> [Option<Superblock>; 2] {
