@@ -97,10 +97,33 @@ impl Config {
         ((members & of).count_ones() + spared) * 2 >= of.count_ones()
     }
 
-    /// Whether the read or prepare of the operation has enough answers.
-    pub(super) fn enough_read(&self, operation: Operation, epoch: u8, members: u8) -> bool {
+    /// Whether these know all that a lost member, which is not one of them, may have held. Of each set that it is a home in they
+    /// are so many others as every majority is met by (N − majority + 1). But of an operation between two sets no more old homes
+    /// need know than that: unless a majority of these is asked, so many of the new ones are too, of which a majority knows. Behind
+    /// a change that was taken back half of them may know alone.
+    fn enough_to_rebuild(&self, lost: u8, epoch: u8, members: u8) -> bool {
+        let Map { old, new, .. } = self.map(epoch);
+        let meets = |of: u8| (members & of).count_ones() * 2 >= of.count_ones();
+        if old == new {
+            let half_may_know = self.went_back(epoch) && !self.rules.rebuild_from_half_taken_back;
+            return if half_may_know { is_majority(members, new) } else { meets(new) };
+        }
+        let of_old = lost & old == 0 || self.rules.rebuild_asks_new_alone || meets(old);
+        let new_asked = lost & new != 0 || !is_majority(members, old);
+        of_old && (!new_asked || self.rules.rebuild_asks_old_alone || meets(new))
+    }
+
+    /// Whether the map of this epoch is that of before a change which was taken back.
+    fn went_back(&self, epoch: u8) -> bool {
+        let Some(before) = epoch.checked_sub(1).map(|before| self.map(before)) else { return false };
+        before.old != before.new && before.old == self.map(epoch).new
+    }
+
+    /// Whether the read or prepare of the operation has enough answers; `lost`: members without a vote.
+    pub(super) fn enough_read(&self, operation: Operation, epoch: u8, members: u8, lost: u8) -> bool {
         match operation {
             Operation::Rebuild if self.rules.rebuild_from_one => members != 0,
+            Operation::Rebuild => self.enough_to_rebuild(lost, epoch, members),
             Operation::Sweep(_) if self.rules.sweep_at_majority => self.quorum(epoch, members),
             Operation::Sweep(_) | Operation::DropHeld(_) => members == self.targets(operation, epoch),
             _ => self.quorum(epoch, members),

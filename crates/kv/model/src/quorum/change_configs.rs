@@ -37,6 +37,8 @@ pub fn sound(group: &str) -> Vec<Config> {
             taken_back("put|inc,get + taken back", &[&[Put(10)], &[INC, Get]]),
             change_of_two("put,get + change of two", &[&[Put(10), Get]]),
             back_and_replaced("put,get + taken back, then replaced", &[&[Put(10), Get]], &BACK_AND_REPLACED),
+            change_of_two("put,get + change of two, a page lost after the copy", &[&[Put(10), Get]]).with(lose_one),
+            page_lost_of_two("put,get + change of one of two taken back, a page lost", &[&[Put(10), Get]], ONE, &BACK),
             half_left("put,get|get + one of two given up", &[&[Put(10), Get], &[Get]], &[]),
             half_left("put|inc,get + one of two given up", &[&[Put(10)], &[INC, Get]], &[]),
             half_left("put,get + one of two given up, replaced", &[&[Put(10), Get]], &CHANGE),
@@ -50,6 +52,14 @@ pub fn sound(group: &str) -> Vec<Config> {
             there_and_back("inc|inc + there and back", &[&[INC], &[INC]]),
             change_of_two("put|get + change of two", &[&[Put(10)], &[Get]]),
             change_of_two("put,get|get + change of two", &[&[Put(10), Get], &[Get]]),
+            page_lost_of_two("put,get + change of one of two, a page lost", &[&[Put(10), Get]], ONE, &CHANGE[..4]),
+            page_lost_of_two("put,get + change of both of two, a page lost", &[&[Put(10), Get]], BOTH, &CHANGE[..4]),
+            page_lost_of_two(
+                "put,get + change of both of two taken back, a page lost",
+                &[&[Put(10), Get]],
+                BOTH,
+                &BACK,
+            ),
             three_to_one("put,get + three to one", &[&[Put(10), Get]]),
             three_to_one("put,get + three to one, a page lost", &[&[Put(10), Get]]).with(lose_one),
             change("put|get + change", &[&[Put(10)], &[Get]]),
@@ -118,6 +128,13 @@ fn change(name: &'static str, clients: &[&[Operation]]) -> Config {
 
 const CHANGE: [Operation; 5] = [Publish(1), Seal(1), Migrate(1), Publish(2), Clean(2)];
 
+const BACK: [Operation; 3] = [Publish(1), Publish(2), Clean(2)];
+const BACK_REBUILT: [Operation; 3] = [Publish(1), Publish(2), Rebuild];
+
+/// Homes of two replicas after a change of one of them, and of both.
+const ONE: u8 = 0b0110;
+const BOTH: u8 = 0b1100;
+
 /// The same with one replica.
 pub(super) fn change_of_one(name: &'static str, clients: &[&[Operation]]) -> Config {
     with_upkeep(name, clients, &[Map::stable(1), Map::joint(1, 2), Map::stable(2)], &CHANGE)
@@ -159,6 +176,18 @@ const BACK_AND_REPLACED: [Operation; 9] =
 fn taken_over(name: &'static str, clients: &[&[Operation]]) -> Config {
     let hosts = [clients, &[&CHANGE]].concat();
     with_upkeep(name, &hosts, &[Map::stable(1), Map::joint(1, 2), Map::stable(2)], &CHANGE)
+}
+
+/// Two replicas of which both move, or `one` does: the change is carried out, or taken back, while a page is lost at any time and
+/// rebuilt, by another host unless the one has it to do.
+fn page_lost_of_two(name: &'static str, clients: &[&[Operation]], new: u8, upkeep: &[Operation]) -> Config {
+    let ends = if upkeep.contains(&Migrate(1)) { new } else { 0b0011 };
+    let maps = [Map::stable(0b0011), Map::joint(0b0011, new), Map::stable(ends)];
+    let config = match upkeep.contains(&Rebuild) {
+        true => with_upkeep(name, clients, &maps, upkeep),
+        false => with_upkeep(name, &[clients, &[upkeep]].concat(), &maps, &[Rebuild]),
+    };
+    config.with(|c| c.losses = 1)
 }
 
 /// Three replicas become one.
@@ -278,6 +307,12 @@ fn broken_changes() -> Vec<Config> {
             &[&[Put(10), Get]],
             &[Publish(1), Publish(2), Clean(2), Publish(3), Seal(3), Migrate(3), Publish(4)],
         ),
+        page_lost_of_two("rebuilt from the old homes alone", &put_get, ONE, &[Publish(1), Rebuild, Publish(2)])
+            .under(|r| r.rebuild_asks_old_alone = true),
+        page_lost_of_two("rebuilt from the new homes alone", &put_get, ONE, &[Publish(1), Rebuild])
+            .under(|r| r.rebuild_asks_new_alone = true),
+        page_lost_of_two("rebuilt from half behind a change taken back", &put_get, BOTH, &BACK_REBUILT)
+            .under(|r| r.rebuild_from_half_taken_back = true),
         half_left("any half is enough where one was given up", &[&[Put(10), Get], &[Get]], &[])
             .under(|r| r.any_half = true),
         with_upkeep("final before the key is copied", &put_get, &change, &[Publish(1), Seal(1), Publish(2)]),
