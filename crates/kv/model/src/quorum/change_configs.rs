@@ -26,23 +26,7 @@ pub const SOUND: [&str; 8] = [
 /// Sound configurations; empty for an unknown name.
 pub fn sound(group: &str) -> Vec<Config> {
     match group {
-        "change-small" => vec![
-            change_of_one("put,get|get,get + change of 1", &[&[Put(10), Get], &[Get, Get]]),
-            change_of_one("put|inc,get + change of 1", &[&[Put(10)], &[INC, Get]]),
-            change_of_one("inc|inc att 1 + change of 1", &[&[INC], &[INC]]).with(|c| c.ballots_max = 1),
-            change_of_one("put,del|put,get + change of 1", &[&[Put(10), Delete], &[Put(20), Get]]),
-            taken_over("put,get + change of 1 by two", &[&[Put(10), Get]]),
-            there_and_back("put,del,get + there and back", &[&[Put(10), Delete, Get]]),
-            taken_back("put,get|get,get + taken back", &[&[Put(10), Get], &[Get, Get]]),
-            taken_back("put|inc,get + taken back", &[&[Put(10)], &[INC, Get]]),
-            change_of_two("put,get + change of two", &[&[Put(10), Get]]),
-            back_and_replaced("put,get + taken back, then replaced", &[&[Put(10), Get]], &BACK_AND_REPLACED),
-            change_of_two("put,get + change of two, a page lost after the copy", &[&[Put(10), Get]]).with(lose_one),
-            page_lost_of_two("put,get + change of one of two taken back, a page lost", &[&[Put(10), Get]], ONE, &BACK),
-            half_left("put,get|get + one of two given up", &[&[Put(10), Get], &[Get]], &[]),
-            half_left("put|inc,get + one of two given up", &[&[Put(10)], &[INC, Get]], &[]),
-            half_left("put,get + one of two given up, replaced", &[&[Put(10), Get]], &CHANGE),
-        ],
+        "change-small" => sound_small(),
         "change" => vec![
             change_of_one("inc|inc + change of 1", &[&[INC], &[INC]]),
             taken_over("inc,get + change of 1 by two", &[&[INC, Get]]),
@@ -60,6 +44,7 @@ pub fn sound(group: &str) -> Vec<Config> {
                 BOTH,
                 &BACK,
             ),
+            taken_in("put,get|get + taken in, replaced", &[&[Put(10), Get], &[Get]], REPLACED.unequal(), &TAKEN_IN),
             three_to_one("put,get + three to one", &[&[Put(10), Get]]),
             three_to_one("put,get + three to one, a page lost", &[&[Put(10), Get]]).with(lose_one),
             change("put|get + change", &[&[Put(10)], &[Get]]),
@@ -92,6 +77,30 @@ pub fn sound(group: &str) -> Vec<Config> {
         ],
         _ => Vec::new(),
     }
+}
+
+/// Those of the gate.
+fn sound_small() -> Vec<Config> {
+    vec![
+        change_of_one("put,get|get,get + change of 1", &[&[Put(10), Get], &[Get, Get]]),
+        change_of_one("put|inc,get + change of 1", &[&[Put(10)], &[INC, Get]]),
+        change_of_one("inc|inc att 1 + change of 1", &[&[INC], &[INC]]).with(|c| c.ballots_max = 1),
+        change_of_one("put,del|put,get + change of 1", &[&[Put(10), Delete], &[Put(20), Get]]),
+        taken_over("put,get + change of 1 by two", &[&[Put(10), Get]]),
+        there_and_back("put,del,get + there and back", &[&[Put(10), Delete, Get]]),
+        taken_back("put,get|get,get + taken back", &[&[Put(10), Get], &[Get, Get]]),
+        taken_back("put|inc,get + taken back", &[&[Put(10)], &[INC, Get]]),
+        change_of_two("put,get + change of two", &[&[Put(10), Get]]),
+        back_and_replaced("put,get + taken back, then replaced", &[&[Put(10), Get]], &BACK_AND_REPLACED),
+        change_of_two("put,get + change of two, a page lost after the copy", &[&[Put(10), Get]]).with(lose_one),
+        page_lost_of_two("put,get + change of one of two taken back, a page lost", &[&[Put(10), Get]], ONE, &BACK),
+        half_left("put,get|get + one of two given up", &[&[Put(10), Get], &[Get]], &[]),
+        half_left("put|inc,get + one of two given up", &[&[Put(10)], &[INC, Get]], &[]),
+        half_left("put,get + one of two given up, replaced", &[&[Put(10), Get]], &CHANGE),
+        taken_in("put,get + taken in, replaced", &[&[Put(10), Get]], REPLACED.unequal(), &TAKEN_IN),
+        taken_in("put,get + taken in, equal, replaced", &[&[Put(10), Get]], REPLACED, &TAKEN_IN_EQUAL),
+        forgotten_without("put,del|get,get + forgotten without a lost one", &[&[Put(10), Delete], &[Get, Get]], None),
+    ]
 }
 
 /// The same with members that may be full.
@@ -159,6 +168,28 @@ fn half_left(name: &'static str, clients: &[&[Operation]], upkeep: &[Operation])
         upkeep => with_upkeep(name, clients, &maps, upkeep),
     };
     config.with(|config| config.given_up = 0b010)
+}
+
+/// One of two replicas is given up, of which hosts hear at any time or never, and taken in again with what it holds, in epoch 1. So
+/// the other one may know alone of what was stored meanwhile: the next change asks both, unless they were made equal.
+fn taken_in(name: &'static str, clients: &[&[Operation]], joint: Map, upkeep: &[Operation]) -> Config {
+    let maps = [Map::stable(0b0011), Map::stable(0b0011), joint, Map::stable(BOTH)];
+    with_upkeep(name, clients, &maps, upkeep).with(|c| (c.given_up, c.taken_in) = (0b0010, Some(1)))
+}
+
+const REPLACED: Map = Map::joint(0b0011, BOTH);
+const TAKEN_IN: [Operation; 6] = [Publish(1), Publish(2), Seal(2), Migrate(2), Publish(3), Clean(3)];
+const TAKEN_IN_EQUAL: [Operation; 8] =
+    [Publish(1), SealAll(1), Sweep(1), Publish(2), Seal(2), Migrate(2), Publish(3), Clean(3)];
+
+/// One of two replicas is given up, and deleted keys are forgotten without it. Then it is taken in again, if `taken_in`: which is
+/// refused, as it may hold what the other has forgotten.
+fn forgotten_without(name: &'static str, clients: &[&[Operation]], taken_in: Option<u8>) -> Config {
+    let two = Map::stable(0b011);
+    let maps = [two, two, two.floor(1), two.floor(1)];
+    let upkeep = [&COLLECTION[..], &[Publish(3)]].concat();
+    let upkeep = if taken_in.is_some() { &upkeep } else { &COLLECTION[..] };
+    with_upkeep(name, clients, &maps, upkeep).with(|c| (c.given_up, c.heard, c.taken_in) = (0b010, Some(1), taken_in))
 }
 
 /// A change of two replicas that is taken back, and then begun again. An operation of the first joint epoch needs one of the two
@@ -315,6 +346,8 @@ fn broken_changes() -> Vec<Config> {
             .under(|r| r.rebuild_from_half_taken_back = true),
         half_left("any half is enough where one was given up", &[&[Put(10), Get], &[Get]], &[])
             .under(|r| r.any_half = true),
+        taken_in("taken in, and not known to be unequal", &put_get, REPLACED, &TAKEN_IN),
+        forgotten_without("taken in though others have forgotten", &[&[Put(10), Delete, Get]], Some(3)),
         with_upkeep("final before the key is copied", &put_get, &change, &[Publish(1), Seal(1), Publish(2)]),
         with_upkeep("pages are not sealed", &put_get, &change, &[Publish(1), Migrate(1), Publish(2)])
             .under(|r| r.migrate_unsealed = true),
