@@ -186,6 +186,13 @@ impl MapSource for Source {
         })
     }
 
+    fn begin_sweep(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {
+        Box::pin(async move {
+            let (map, namespaces) = self.everybody().await.map_err(|error| error.to_string())?;
+            Proposer::new(&namespaces).begin_sweep(&map, epoch).await.map_err(|error| error.to_string())
+        })
+    }
+
     fn note_swept(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {
         Box::pin(async move {
             let (map, namespaces) = self.everybody().await.map_err(|error| error.to_string())?;

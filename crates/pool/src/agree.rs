@@ -357,11 +357,17 @@ impl<'a, N: Namespace> Proposer<'a, N> {
         self.mark(known, 1, |map, _unmarked| Ok(map)).await
     }
 
-    /// Raises the map's `epoch`, if it is at rest in that, for a sweep: what is swept is what is held from now on. Every member is
-    /// marked first, so that none of them is what it was before when the sweep is noted.
+    /// Raises the map's `epoch`, if it is at rest in that: no sweep up to then is noted any more. Nobody is marked, and the voters
+    /// are enough; who sweeps the new epoch has them all marked first ([`Proposer::begin_sweep`]).
     pub async fn raise_epoch(&self, known: &Map, epoch: Epoch) -> Result<Map, AgreeError> {
-        let raise = |map: Map| if map.epoch == epoch { map.raise_epoch() } else { map };
-        self.mark(known, MARK_TRIES, |map, unmarked| marked(unmarked).map(|()| raise(map))).await
+        self.agree(known, |map| Ok(raised(map.clone(), epoch))).await
+    }
+
+    /// Has every member marked for a sweep of the epoch after `epoch`, which is raised if the map is at rest in it: what is swept
+    /// is what is held from now on, and none of them is what it was before when the sweep is noted. Whoever sweeps asks for this,
+    /// also where the epoch was raised by others: they need not have marked anybody.
+    pub async fn begin_sweep(&self, known: &Map, epoch: Epoch) -> Result<Map, AgreeError> {
+        self.mark(known, MARK_TRIES, |map, unmarked| marked(unmarked).map(|()| raised(map, epoch))).await
     }
 
     /// Notes that the map's `epoch` was swept just now: every member holds what it is to hold of the epochs before. A medium that
@@ -413,6 +419,11 @@ impl<'a, N: Namespace> Proposer<'a, N> {
         })
         .await
     }
+}
+
+/// The map of the epoch after `epoch`, unless it is another one by now.
+fn raised(map: Map, epoch: Epoch) -> Map {
+    if map.epoch == epoch { map.raise_epoch() } else { map }
 }
 
 /// Refuses if a member was not marked.

@@ -74,7 +74,12 @@ impl Store {
             time::sleep_within(options.pause).await;
             loop {
                 let bytes_per_second = options.bytes_per_second;
-                let repair = RepairOptions { check_values: true, check_heap: true, bytes_per_second, progress: None };
+                let repair = RepairOptions {
+                    check_values: true,
+                    check_heap: true,
+                    bytes_per_second,
+                    ..RepairOptions::default()
+                };
                 let repaired = store.repair(&repair).await;
                 let collect = CollectOptions { bytes_per_second, progress: None, age_min: options.age_min };
                 let collected = store.collect(&collect).await;

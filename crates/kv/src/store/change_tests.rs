@@ -2,78 +2,19 @@
 //! at once, members are down. Every history is linearizable, and at the end every key is at home where it should be.
 
 use check::Recorder;
-use engine::task::{LocalFuture, Task};
+use engine::task::Task;
 use engine::time;
 use pool::change::{Phase, State};
-use pool::clock::Moment;
 use pool::plan::Request;
 use pool::rebalance::Mover;
 
 use super::actor::{Actor, LENGTHS, value_of};
-use super::tests::{Member, value};
+use super::tests::value;
+use super::voters::Voters;
 use super::*;
 use crate::table::{self, Known, Outcome, Record};
 use crate::testing::{Counting, create, memories, run};
 use crate::types::{Applied, Ballot, Timestamp};
-
-/// The pool's voters, and the way to its members: one map, agreed on at once.
-pub(super) struct Voters {
-    map: RefCell<Map>,
-    /// This host's connections to all members there ever are.
-    pub(super) links: Vec<Member>,
-    /// The host sleeps, as far as the map goes: it hears of no change.
-    deaf: Cell<bool>,
-    /// What it goes by while it is deaf.
-    last: RefCell<Option<Map>>,
-    shared: Option<Rc<Voters>>,
-}
-
-impl Voters {
-    pub(super) fn now(&self) -> Map {
-        let shared = self.shared.as_ref();
-        shared.map_or_else(|| self.map.borrow().clone(), |shared| shared.now())
-    }
-
-    pub(super) fn set(&self, map: Map) {
-        *self.map.borrow_mut() = map;
-    }
-
-    fn agreed(&self, map: Map) -> LocalFuture<'_, Result<Map, String>> {
-        self.shared.as_deref().unwrap_or(self).set(map);
-        Box::pin(async { Ok(self.now()) })
-    }
-}
-
-impl MapSource for Voters {
-    fn newest(&self) -> LocalFuture<'_, Result<Map, String>> {
-        Box::pin(async {
-            time::sleep(Duration::from_micros(300)).await;
-            if !self.deaf.get() {
-                *self.last.borrow_mut() = Some(self.now());
-            }
-            Ok(self.last.borrow().clone().unwrap_or_else(|| self.now()))
-        })
-    }
-
-    fn raise_epoch(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {
-        let now = self.now();
-        self.agreed(if now.epoch == epoch { now.raise_epoch() } else { now })
-    }
-
-    fn note_clock(&self, before: u64, now_ms: u64, by: Option<Moment>) -> LocalFuture<'_, Result<Map, String>> {
-        self.agreed(self.now().note_clock(before, now_ms, by))
-    }
-
-    fn note_swept(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {
-        self.agreed(self.now().note_swept(epoch))
-    }
-
-    fn connect<'a>(&'a self, map: &'a Map, index: usize) -> LocalFuture<'a, Option<AnyLink>> {
-        let id = map.members[index].id.0;
-        let link = self.links.iter().find(|link| device::Namespace::info(&**link).nguid == id).cloned();
-        Box::pin(async move { link.map(AnyLink::from) })
-    }
-}
 
 impl Host {
     /// Carries the change out, as `pool::rebalance` does, with voters that agree at once.
@@ -86,7 +27,7 @@ impl Host {
 
     /// Whether it sleeps, as far as the map goes.
     pub(super) fn deaf(&self, deaf: bool) {
-        self.voters.deaf.set(deaf);
+        self.voters.deaf(deaf);
     }
 
     /// The next piece of the change under way.
@@ -95,7 +36,7 @@ impl Host {
         let step = self.store.step(&map, change.phase, change.cursor).await?;
         time::sleep(Duration::from_millis(1)).await;
         let now = self.voters.now();
-        let voters = self.voters.shared.as_deref().unwrap_or(&self.voters);
+        let voters = self.voters.all();
         let same = |now: &pool::Change| (now.id, now.phase) == (change.id, change.phase);
         if now.change.as_ref().is_some_and(same) {
             let at = |phase, cursor, done| pool::Change { phase, cursor, done, unequal: step.unequal, ..change };
@@ -134,16 +75,12 @@ impl Scene {
         let memories = memories(5, 32 << 20);
         let mut map = create(&memories, replicas, 50).await;
         map.members.iter_mut().zip(weights).for_each(|(member, weight)| member.weight = weight);
-        let (last, deaf) = (RefCell::default(), Cell::new(false));
-        let voters = Voters { map: RefCell::new(map), links: Vec::new(), deaf, last, shared: None };
-        Scene { memories, voters: Rc::new(voters) }
+        Scene { memories, voters: Rc::new(Voters::new(map)) }
     }
 
     pub(super) async fn host(&self, lease: Duration) -> Host {
         let links: Vec<_> = self.memories.iter().cloned().map(Counting::new).collect();
-        let (map, last) = (RefCell::new(self.voters.now()), RefCell::default());
-        let shared = Some(self.voters.clone());
-        let voters = Rc::new(Voters { map, links, deaf: Cell::new(false), last, shared });
+        let voters = Rc::new(Voters::of_host(&self.voters, links));
         let map = self.voters.now();
         let mut members = Vec::new();
         for index in 0..map.members.len() {
@@ -304,7 +241,7 @@ async fn scenario(seed: u64) {
     for round in 0..3u64 {
         let draw = engine::task::random_u64();
         // The first host hears of nothing until it meets a seal and long after; its commands are slow besides.
-        hosts[0].voters.deaf.set(draw & 1 == 0);
+        hosts[0].deaf(draw & 1 == 0);
         for link in &hosts[0].voters.links {
             link.slow.set(Duration::from_micros(draw >> 8 & 0x3fff));
         }
@@ -316,7 +253,7 @@ async fn scenario(seed: u64) {
         }
         scene.begin(&set_weight(&scene, index, weight));
         change_with_accidents(&scene, draw).await;
-        hosts[0].voters.deaf.set(false);
+        hosts[0].deaf(false);
         for link in &hosts[0].voters.links {
             link.slow.set(Duration::ZERO);
         }

@@ -10,8 +10,13 @@ use crate::testing::run;
 
 const DAY_MS: i64 = 86_400_000;
 const MINUTE: Duration = Duration::from_secs(60);
-const REPAIR: RepairOptions =
-    RepairOptions { check_values: false, check_heap: false, bytes_per_second: None, progress: None };
+const REPAIR: RepairOptions = RepairOptions {
+    check_values: false,
+    check_heap: false,
+    accept_stale: false,
+    bytes_per_second: None,
+    progress: None,
+};
 
 /// A gateway a day ahead deleted every key that ends within the day in its first walk.
 #[test]

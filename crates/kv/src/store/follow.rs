@@ -54,8 +54,11 @@ pub trait MapSource {
     fn newest_of_all(&self) -> LocalFuture<'_, Result<Map, String>> {
         self.newest()
     }
-    /// The map after `epoch` at rest, with the same members: agreed on now, unless there is a newer one.
+    /// The map after `epoch` at rest, with the same members: agreed on now, unless there is a newer one. Needs the voters alone.
     fn raise_epoch(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>>;
+    /// The same, or whatever is newer, once every member has a mark by which it is known if it is rolled back to before: what a
+    /// sweep of the new epoch begins with, whoever has raised it.
+    fn begin_sweep(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>>;
     /// Notes that `epoch` was swept just now, if it is still in force, and by what every member is known that is rolled back to
     /// before.
     fn note_swept(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>>;

@@ -13,14 +13,15 @@
 //!
 //! Anybody may do it, several at once, and end anywhere: an epoch that was raised meanwhile makes a sweep count for nothing. So
 //! that hosts which do it daily do not void each other's sweeps for ever, one that has seen the epoch begin lately sweeps that
-//! one: whoever is done first notes it, and was helped by the others.
+//! one: whoever is done first notes it, and was helped by the others. Each does all of it by itself, behind marks of all members
+//! that it has had taken before it seals its first page: who has raised the epoch may have done so for another reason, without.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use engine::task::LocalFuture;
 use engine::time;
-use pool::State;
+use pool::{Map, State};
 
 use super::clean::clean;
 use super::pace::{Pace, ShowProgress};
@@ -70,7 +71,18 @@ impl Store {
         let inner = &self.inner;
         // Asked for at once, what was deleted up to now is to be swept.
         let joins = !options.at_once && inner.was_raised_within(SWEEP_TIME);
-        let epoch = self.raise_and_drop(options, joins).await?;
+        self.refresh().await?;
+        let source = inner.source()?;
+        // A store does not follow how far a sweep is.
+        let known = source.newest().await?;
+        if known.state != State::Stable {
+            return Err("the pool is being changed: finish that first".into());
+        }
+        let joins = joins && known.swept < known.epoch;
+        let before = known.epoch - u64::from(joins);
+        let map = source.begin_sweep(before).await?;
+        let epoch = map.epoch;
+        self.seal_and_drop(options, map).await?;
         let repair = RepairOptions {
             bytes_per_second: options.bytes_per_second,
             progress: options.progress.clone(),
@@ -81,31 +93,21 @@ impl Store {
             let silent = &made_equal.unreachable;
             return Err(format!("not all replicas could be made equal: {:?}, members {silent:?}", made_equal.reasons));
         }
-        let map = inner.source()?.note_swept(epoch).await?;
+        let map = source.note_swept(epoch).await?;
         if (map.epoch, map.swept) != (epoch, epoch) {
             return Err("the pool's map has changed meanwhile; nothing is lost, try again".into());
         }
         report.swept = true;
         if options.at_once {
-            self.raise_and_drop(options, false).await?;
+            let map = source.raise_epoch(epoch).await?;
+            self.seal_and_drop(options, map).await?;
         }
         Ok(())
     }
 
-    /// Raises the epoch, or `joins` who has and is sweeping it; seals all pages for it, and drops below its floor.
-    async fn raise_and_drop(&self, options: &ForgetOptions, joins: bool) -> Result<u64, String> {
+    /// Seals all pages for the epoch of this map, which has just been raised or is being swept, and drops below its floor.
+    async fn seal_and_drop(&self, options: &ForgetOptions, map: Map) -> Result<(), String> {
         let inner = &self.inner;
-        let source = inner.source()?;
-        self.refresh().await?;
-        // A store does not follow how far a sweep is.
-        let known = source.newest().await?;
-        if known.state != State::Stable {
-            return Err("the pool is being changed: finish that first".into());
-        }
-        let map = match joins && known.swept < known.epoch {
-            true => known,
-            false => source.raise_epoch(known.epoch).await?,
-        };
         inner.adopt(map.clone()).await;
         // Hosts that are awake learn of it by themselves, and need not meet a seal half way.
         time::sleep(inner.lease()).await;
@@ -126,7 +128,7 @@ impl Store {
             pace.reached_hash(next, 0);
         }
         pace.end().await;
-        Ok(map.epoch)
+        Ok(())
     }
 }
 

@@ -229,7 +229,7 @@ fn a_host_that_slept_through_a_renewal_rebuilds_nothing() {
         let page = map.geometry(1).home(key.hash().home);
         let (life, error) = ((member.id, member.incarnation), TableError::Contended);
         let (damaged, mut report) = (vec![DamagedPage { member: 1, life, page, error }], RepairReport::default());
-        rebuild::rebuild_pages(inner, damaged, &Pace::new(None, None), &mut report).await;
+        rebuild::rebuild_pages(inner, damaged, false, &Pace::new(None, None), &mut report).await;
         let (_, found) = topology.members[1].read(&key).await.unwrap();
         assert!(found.timestamp > Timestamp::ZERO, "its page is as it was");
         assert!(report.pages_rebuilt == 0 && report.failed == 1, "{report:?}");
@@ -305,7 +305,7 @@ fn a_page_comes_back_sealed_where_no_other_home_knows_of_the_seal() {
         let page = table.home(&sleeper.store.inner.key(b"key").unwrap());
         let (pace, mut report) = (Pace::new(None, None), RepairReport::default());
         let damaged = vec![DamagedPage { member: 0, life, page, error }];
-        super::rebuild::rebuild_pages(&sleeper.store.inner, damaged, &pace, &mut report).await;
+        super::rebuild::rebuild_pages(&sleeper.store.inner, damaged, false, &pace, &mut report).await;
         assert_eq!((report.pages_rebuilt, report.failed), (1, 0), "{report:?}");
         sleeper.store.put(b"key", value(b"after")).await.unwrap();
         assert_eq!(mover.store.get(b"key").await, Ok(Some(value(b"after"))));
@@ -397,6 +397,79 @@ fn a_page_is_not_rebuilt_from_a_home_that_may_not_know() {
             scene.memories[0].write(lba, damaged.freeze(), device::Durability::Stable).await.unwrap();
             let report = host.store.repair(&RepairOptions::default()).await;
             assert_eq!(report.pages_rebuilt, u64::from(!unequal), "{report:?}");
+            if unequal {
+                assert!(report.reasons[0].contains("--accept-stale"), "{report:?}");
+                // By an operator's word; and then the homes can be made equal at last.
+                let report = host.store.repair(&ACCEPT_STALE).await;
+                assert_eq!((report.pages_rebuilt, report.pages_stale, report.failed), (1, 1, 0), "{report:?}");
+                let report = host.store.forget(&ForgetOptions::default()).await;
+                assert!(report.swept && !scene.voters.now().unequal, "{report:?}");
+            }
+            assert_eq!(host.store.get(b"key").await, Ok(Some(value(b"v"))));
         });
     }
+}
+
+const ACCEPT_STALE: RepairOptions = RepairOptions {
+    check_values: false,
+    check_heap: false,
+    accept_stale: true,
+    bytes_per_second: None,
+    progress: None,
+};
+
+/// Writes over the home page of `key` on a member.
+async fn damage(scene: &Scene, host: &Host, key: &[u8], member: usize) {
+    let table = host.store.table(member).unwrap();
+    let lba = table.layout().table(table.home(&host.store.inner.key(key).unwrap()));
+    let mut damaged = Buf::zeroed(4096);
+    damaged.fill(7);
+    scene.memories[member].write(lba, damaged.freeze(), device::Durability::Stable).await.unwrap();
+}
+
+/// Two replicas, and a third member is added: a key moves from one of the two, and the other one's page of it is damaged. The
+/// change waited for the page, and the page for a second old home that there is not.
+#[test]
+fn a_page_of_one_of_two_that_a_change_waits_for_is_rebuilt_from_both_sets_of_homes() {
+    run(10, async {
+        let scene = Scene::of([100, 100, 0, 0, 0], 2).await;
+        let host = scene.host(SHORT).await;
+        host.store.put(b"key", value(b"v")).await.unwrap();
+        host.store.settle().await;
+        let weights = [(1, 0), (2, 100)].map(|(index, weight)| (scene.id(index), weight));
+        scene.begin(&Request::SetWeight(weights.to_vec()));
+        damage(&scene, &host, b"key", 0).await;
+        let waits = host.finish().await.unwrap_err();
+        assert!(waits.contains("key"), "{waits}");
+        let report = host.store.repair(&RepairOptions::default()).await;
+        assert_eq!((report.pages_rebuilt, report.pages_stale, report.failed), (1, 0, 0), "{report:?}");
+        host.finish().await.unwrap();
+        assert_eq!(host.store.get(b"key").await, Ok(Some(value(b"v"))));
+        assert_eq!(scene.audit().await, 1);
+    });
+}
+
+/// A change of two replicas is taken back, and then a page of one is damaged, which may be all that knows: the cleaning waits for
+/// the page, and no other change can begin. Whoever says that what it alone knew may be gone goes on with the other.
+#[test]
+fn a_change_taken_back_goes_on_from_one_of_two_by_an_operators_word() {
+    run(11, async {
+        let scene = Scene::of([100, 100, 0, 0, 0], 2).await;
+        let host = scene.host(SHORT).await;
+        host.store.put(b"key", value(b"v")).await.unwrap();
+        host.store.settle().await;
+        scene.begin(&both_move(&scene));
+        scene.voters.set(scene.voters.now().take_back().unwrap());
+        end_joint(&scene, &host).await;
+        damage(&scene, &host, b"key", 0).await;
+        let waits = host.finish().await.unwrap_err();
+        assert!(waits.contains("damaged pages are repaired"), "{waits}");
+        let report = host.store.repair(&RepairOptions::default()).await;
+        assert!(report.pages_rebuilt == 0 && report.reasons[0].contains("--accept-stale"), "{report:?}");
+        let report = host.store.repair(&ACCEPT_STALE).await;
+        assert_eq!((report.pages_rebuilt, report.pages_stale, report.failed), (1, 1, 0), "{report:?}");
+        host.finish().await.unwrap();
+        assert!(!scene.voters.now().unequal);
+        assert_eq!(host.store.get(b"key").await, Ok(Some(value(b"v"))));
+    });
 }

@@ -390,3 +390,5 @@ mod room_tests;
 mod scrub_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod voters;

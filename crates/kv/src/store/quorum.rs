@@ -146,6 +146,19 @@ impl Quorum {
     }
 }
 
+/// Of which sets of homes half may be all that know of an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct HalfMayKnow {
+    pub(super) of_old: bool,
+    pub(super) of_new: bool,
+}
+
+impl HalfMayKnow {
+    pub(super) fn of(map: &Map) -> HalfMayKnow {
+        HalfMayKnow { of_old: map.half_may_know(Side::Old), of_new: map.half_may_know(Side::New) }
+    }
+}
+
 /// Where keys live: one ring, or two while the pool changes. Both name members by their index in the same list.
 #[derive(Clone, Debug)]
 pub(super) struct Placement {
@@ -197,10 +210,44 @@ impl Placement {
         }
     }
 
-    /// The rings by themselves, each with the members that don't count in it: what holds for every set of homes holds for
-    /// each ring.
-    pub(super) fn rings(&self) -> impl Iterator<Item = (&Ring, &[u16])> {
-        std::iter::once((&self.new, &[][..])).chain(self.old.as_ref().map(|old| (old, &self.void[..])))
+    /// Whether those that are `whole`, which `lost` is not, know all that it may have held of every key that it is a home of; and
+    /// whether, at rest, they are all others.
+    ///
+    /// Of each set that it is in they are so many others that every majority is met by them. Of the set before a change that does
+    /// not do by itself: an operation of the time of the change may have had an answer of no more old homes than that, `lost` among
+    /// them. But a majority of the new ones has it then. So as many of these have to be there too, or a majority of the old ones.
+    ///
+    /// # Errors
+    /// They may not; how many of a set would do.
+    pub(super) fn know_what_was_held(
+        &self,
+        lost: usize,
+        whole: impl Fn(usize) -> bool,
+        half: HalfMayKnow,
+    ) -> Result<bool, usize> {
+        let (majority, counter) = (self.new.majority(), self.new.counter_majority());
+        let [of_old, of_new] = [half.of_old, half.of_new].map(|may| if may { majority } else { counter });
+        let count = |homes: &[u16], void: &[u16]| {
+            let counts = || homes.iter().filter(|home| !void.contains(home)).map(|&home| usize::from(home));
+            (counts().any(|home| home == lost), counts().filter(|&home| whole(home)).count())
+        };
+        let Some(old) = &self.old else {
+            let others = self.new.all_homes().map(|homes| count(homes, &[])).filter(|(is_home, _)| *is_home);
+            let fewest = others.map(|(_, others)| others).min().unwrap_or(self.replicas());
+            return if fewest < of_new { Err(of_new) } else { Ok(fewest + 1 >= self.replicas()) };
+        };
+        for (ring, _) in old.arcs().chain(self.new.arcs()) {
+            let hash = KeyHash { home: 0, ring };
+            let ((was_home, before), (is_home, after)) =
+                (count(old.homes(hash), &self.void), count(self.new.homes(hash), &[]));
+            if was_home && before < majority && (before < of_old || after < counter) {
+                return Err(of_old);
+            }
+            if is_home && after < of_new {
+                return Err(of_new);
+            }
+        }
+        Ok(false)
     }
 
     /// Members that hold each key at rest.
@@ -284,6 +331,55 @@ mod tests {
             assert!(homes.quorum().is_met(homes[1..].iter().map(|home| home.sets)));
             assert!(!homes.quorum().is_met(homes[2..].iter().map(|home| home.sets)));
         });
+    }
+
+    /// Whether those that are whole know all that a lost one may have: whether each set of homes that an operation may have ended
+    /// with, the lost one among them, has one of them. All sets are tried.
+    #[test]
+    fn a_lost_page_is_known_where_every_quorum_that_it_was_in_is_met() {
+        run(1, async {
+            for (replicas, half_may_know) in (1..=4).flat_map(|replicas| [(replicas, false), (replicas, true)]) {
+                let mut map = create(&memories(5, 16 << 20), replicas, 500).await;
+                map.members.iter_mut().for_each(|member| member.weight = 1);
+                let mut other = map.clone();
+                other.members[0].weight = 0;
+                let (old, new) = (Ring::new(&map), Ring::new(&other));
+                for changes in [false, true] {
+                    let (old, old_needed) = (changes.then(|| old.clone()), 0);
+                    let placement = Placement { new: new.clone(), old, void: Vec::new(), lost: Vec::new(), old_needed };
+                    let half = HalfMayKnow { of_old: half_may_know, of_new: half_may_know && !changes };
+                    for (lost, whole) in
+                        (0..5).flat_map(|lost| (0..1u32 << 5).map(move |whole| (lost, whole & !(1 << lost))))
+                    {
+                        let known = placement.know_what_was_held(lost, |member| whole >> member & 1 == 1, half).is_ok();
+                        assert_eq!(known, is_known(&placement, lost, whole, half), "{replicas}, {lost}, {whole:05b}");
+                    }
+                }
+            }
+        });
+    }
+
+    fn is_known(placement: &Placement, lost: usize, whole: u32, half: HalfMayKnow) -> bool {
+        let (majority, counter) = (placement.new.majority(), placement.new.counter_majority());
+        let of_before = if half.of_old || half.of_new { counter } else { majority };
+        let points = placement.new.arcs().chain(placement.old.iter().flat_map(Ring::arcs)).map(|(point, _)| point);
+        let mut hashes = points.map(|ring| KeyHash { home: 0, ring });
+        hashes.all(|hash| {
+            let after = placement.new.homes(hash);
+            let before = placement.old.as_ref().map(|old| old.homes(hash));
+            (0..1u32 << 5).filter(|answered| answered >> lost & 1 == 1 && answered & whole == 0).all(|answered| {
+                let of = |homes: &[u16]| homes.iter().filter(|&&home| answered >> home & 1 == 1).count();
+                let is_home = |homes: &[u16]| homes.contains(&(lost as u16));
+                let (rest, joint) = match before {
+                    None => (is_home(after) && of(after) >= of_before, false),
+                    Some(before) => (
+                        is_home(before) && of(before) >= of_before,
+                        (is_home(before) || is_home(after)) && of(after) >= majority && of(before) >= counter,
+                    ),
+                };
+                !rest && !joint
+            })
+        })
     }
 
     /// Some hosts have heard that members were given up, and others have not, in the same epoch: a phase of the ones meets every

@@ -5,8 +5,9 @@ use engine::time;
 
 use pool::Request;
 
-use super::change_tests::{SHORT, Scene, Voters};
+use super::change_tests::{SHORT, Scene};
 use super::tests::{Member, Pool, value};
+use super::voters::Voters;
 use super::*;
 use crate::testing::run;
 
@@ -32,6 +33,10 @@ impl MapSource for Silent {
     }
 
     fn raise_epoch(&self, _: u64) -> LocalFuture<'_, Result<Map, String>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn begin_sweep(&self, _: u64) -> LocalFuture<'_, Result<Map, String>> {
         Box::pin(std::future::pending())
     }
 
@@ -69,6 +74,10 @@ impl MapSource for LeftBehind {
 
     fn raise_epoch(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {
         self.others.raise_epoch(epoch)
+    }
+
+    fn begin_sweep(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {
+        self.others.begin_sweep(epoch)
     }
 
     fn note_clock(

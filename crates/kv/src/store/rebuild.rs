@@ -1,7 +1,10 @@
 //! Rebuilding a damaged page of one member from what the others hold.
 //!
 //! It may have held what an acknowledged put counted on, so it may only come back holding that again:
-//! - its entries are gathered from so many other members (N - majority + 1) that every majority it was part of is met;
+//! - its entries are gathered from so many other members (N - majority + 1) that every majority it was part of is met; while the
+//!   pool changes from so many of each set of homes, as of the old one no more than that have to know of an operation, but with
+//!   a majority of the new one (`Placement::know_what_was_held`). Where half of the homes may be all that know, from a majority;
+//!   or from fewer by an operator's word that what the page alone knew may be gone (`RepairOptions::accept_stale`);
 //! - they are gathered no sooner than [`super::OPERATION_TIME_MAX`] after the damage was seen. A put that this member had
 //!   answered before may still have been under way elsewhere; by then it has been acknowledged, and is found, or has failed.
 //!   That is so for the very damage that was seen: what has been put right meanwhile and is damaged anew has to wait again;
@@ -25,6 +28,7 @@ use super::collect::collect_of;
 use super::fetch::fetch;
 use super::member::{Member, MemberError};
 use super::pace::Pace;
+use super::quorum::HalfMayKnow;
 use super::repair::RepairReport;
 use super::scan::{DamagedPage, Seen};
 use super::topology::Topology;
@@ -95,6 +99,7 @@ impl Unable {
 pub(super) async fn rebuild_pages(
     inner: &Rc<Inner>,
     mut damaged: Vec<DamagedPage>,
+    accept_stale: bool,
     pace: &Rc<Pace>,
     report: &mut RepairReport,
 ) {
@@ -108,12 +113,23 @@ pub(super) async fn rebuild_pages(
             pages.iter().for_each(|(page, _)| fail(report, page, reason.clone()));
             return;
         }
-        let since = inner.topology().map.epoch;
+        let terms = Terms { since: inner.topology().map.epoch, accept_stale };
         time::sleep(OPERATION_TIME_MAX + CLOCK_MARGIN).await;
         let mut cleared = Cleared::new();
         for (page, mark) in pages {
-            match rebuild_page(inner, &page, &mark, since, pace).await {
-                Ok(()) => report.pages_rebuilt += 1,
+            match rebuild_page(inner, &page, &mark, terms, pace).await {
+                Ok(stale) => {
+                    report.pages_rebuilt += 1;
+                    report.pages_stale += u64::from(stale);
+                    if stale {
+                        let (page, member) = (page.page.0, page.member);
+                        tracing::warn!(
+                            member,
+                            page,
+                            "what this page alone knew is gone: what was before may be read again"
+                        );
+                    }
+                }
                 Err(Unable::Full(reason)) if !last => match clear(inner, &page, &mark).await {
                     Ok(true) => cleared.entry(page.life).or_default().push((page, reason)),
                     Ok(false) => damaged.push(page),
@@ -181,6 +197,8 @@ struct Around {
     seen: Seen,
     /// Whether every other home of its keys has told all it holds.
     all: bool,
+    /// Whether none of them may know what it knew, and that is accepted.
+    stale: bool,
 }
 
 /// Looks at a damaged page, and at what the others hold; `None`: it is good (again), or gone.
@@ -188,6 +206,7 @@ async fn look_around(
     inner: &Rc<Inner>,
     damaged: &DamagedPage,
     mark: &DamageMark,
+    accept_stale: bool,
     pace: &Rc<Pace>,
 ) -> Result<Option<Around>, Unable> {
     let topology = inner.topology();
@@ -202,55 +221,66 @@ async fn look_around(
         return Err(Unable::Other("it has been damaged anew meanwhile: repair again".into()));
     }
     let seen = topology.see(stretch, |other| other != index, pace).await;
-    // Of every set of homes it is in: while the pool changes there are two, and of the old one (the second) an operation may
-    // have had an answer of no more than `replicas - majority + 1`, this page among them.
-    let (replicas, majority) = (topology.placement.replicas(), topology.placement.majority());
-    let half_may_know = topology.map.half_may_know(pool::Side::New);
-    let needed = [if half_may_know { majority } else { replicas - majority + 1 }, majority];
-    let mut all = true;
-    for ((ring, void), needed) in topology.placement.rings().zip(needed) {
-        let is_here = |home: &u16| usize::from(*home) == index && !void.contains(home);
-        let whole = |home: &&u16| !void.contains(home) && seen.is_whole(usize::from(**home));
-        for homes in ring.all_homes().filter(|homes| homes.iter().any(is_here)) {
-            let whole = homes.iter().filter(whole).count();
-            if whole < needed {
-                let reason = format!("{needed} other good replicas are needed to rebuild it, and are not there");
-                return Err(Unable::Other(reason));
-            }
-            all &= whole == homes.len() - 1;
+    let whole = |member: usize| seen.is_whole(member);
+    let knows = |half| topology.placement.know_what_was_held(index, whole, half);
+    let half = HalfMayKnow::of(&topology.map);
+    let (all, stale) = match (knows(half), knows(HalfMayKnow::default())) {
+        (Ok(all), _) => (all, false),
+        (Err(_), Ok(all)) if accept_stale => (all, true),
+        (Err(needed), Err(_)) => {
+            let reason = format!("{needed} other good replicas are needed to rebuild it, and are not there");
+            return Err(Unable::Other(reason));
         }
-    }
-    Ok(Some(Around { topology, index, connection, image, seen, all }))
+        (Err(needed), Ok(_)) => {
+            let reason = format!(
+                "{needed} other good replicas are needed to rebuild it, and are not there: since a change was taken back, or lost \
+                 members were taken in again, half of a key's replicas may be all that know what was stored last. If no more come \
+                 back, and what this page alone knew may be gone: `yagura kv repair --accept-stale`"
+            );
+            return Err(Unable::Other(reason));
+        }
+    };
+    Ok(Some(Around { topology, index, connection, image, seen, all, stale }))
 }
 
-/// Rebuilds one damaged page; the time of the damage of this mark has come, and the newest map was learnt `since` it was taken:
-/// that of this epoch, or a later one.
+/// On what terms a page is rebuilt.
+#[derive(Clone, Copy)]
+pub(super) struct Terms {
+    /// The newest map was learnt since the mark of the damage was taken: that of this epoch, or a later one.
+    pub(super) since: u64,
+    /// Also where half of its keys' homes may be all that know of an operation, and it may be of that half.
+    pub(super) accept_stale: bool,
+}
+
+/// Rebuilds one damaged page; the time of the damage of this mark has come. Returns whether what it alone knew may be gone.
 pub(super) async fn rebuild_page(
     inner: &Rc<Inner>,
     damaged: &DamagedPage,
     mark: &DamageMark,
-    since: u64,
+    Terms { since, accept_stale }: Terms,
     pace: &Rc<Pace>,
-) -> Result<(), Unable> {
-    let Some(mut around) = look_around(inner, damaged, mark, pace).await? else { return Ok(()) };
+) -> Result<bool, Unable> {
+    let Some(mut around) = look_around(inner, damaged, mark, accept_stale, pace).await? else { return Ok(false) };
     // Who follows no map sweeps nothing, and no sweep goes on while the pool changes.
     let source = inner.source().ok();
     let source = source.filter(|_| !around.all && around.topology.map.state == State::Stable);
     if let Some(source) = source.as_ref().filter(|_| around.topology.map.epoch <= since) {
         let raised = source.raise_epoch(around.topology.map.epoch).await.map_err(Unable::Other)?;
         inner.adopt(raised).await;
-        let Some(again) = look_around(inner, damaged, mark, pace).await? else { return Ok(()) };
+        let Some(again) = look_around(inner, damaged, mark, accept_stale, pace).await? else { return Ok(false) };
         if again.topology.map.epoch <= since || again.topology.map.state != State::Stable {
             return Err(Unable::Other("the pool's map changes: repair again".into()));
         }
         around = again;
     }
-    let Around { topology, index, connection, image, seen, .. } = around;
+    let Around { topology, index, connection, image, seen, stale, .. } = around;
     let member = &topology.members[index];
     let table = member.table().ok_or(Unable::of(MemberError::Away))?;
     let rebuilding = table.begin_rebuild(damaged.page, image, source.is_some()).await.map_err(Unable::of)?;
     match gather(inner, &topology, index, seen, rebuilding, pace).await? {
-        rebuilding if member.counts(connection).is_ok() => rebuilding.finish().await.map_err(Unable::of),
+        rebuilding if member.counts(connection).is_ok() => {
+            rebuilding.finish().await.map_err(Unable::of).map(|()| stale)
+        }
         rebuilding => {
             rebuilding.give_up().await;
             Err(Unable::of(MemberError::Away))

@@ -49,6 +49,9 @@ pub struct RepairOptions {
     pub check_values: bool,
     /// Hold allocation pages against references, and rebuild those that are damaged: reads every table once or twice more.
     pub check_heap: bool,
+    /// Rebuild damaged pages also where half of a key's homes may be all that know what was stored last, and none of those is good:
+    /// what such a page alone knew is gone then, and what was before may be read again.
+    pub accept_stale: bool,
     /// Bytes read a second, over all members; `None`: as fast as it goes.
     pub bytes_per_second: Option<u64>,
     /// Called after every stretch.
@@ -75,6 +78,8 @@ pub struct RepairReport {
     pub groups_rebuilt: u64,
     /// Extents that were referred to and not claimed, claimed again.
     pub extents_claimed: u64,
+    /// Those of them that may lack what they alone knew ([`RepairOptions::accept_stale`]).
+    pub pages_stale: u64,
     /// What could not be repaired now.
     pub failed: u64,
     /// The first reasons.
@@ -143,7 +148,7 @@ impl Store {
             pace.begin("repair");
             let damaged = self.walk(options.check_values, &pace, &mut report).await;
             if !damaged.is_empty() {
-                rebuild_pages(&self.inner, damaged, &pace, &mut report).await;
+                rebuild_pages(&self.inner, damaged, options.accept_stale, &pace, &mut report).await;
                 // What they hold was held against nothing, whoever has put them right since: another host knows what that one
                 // has seen, and a page that was read badly once is what it was, older or not. One that was rebuilt here may have
                 // held guests, whose homes are elsewhere: then every copy is looked at.

@@ -205,10 +205,10 @@ fn a_damaged_page_is_rebuilt_where_it_was_seen() {
         let inner = &pool.store.inner;
         assert_eq!(rebuild::mark_of(inner, &gone).await, Ok(None));
         let mark = rebuild::mark_of(inner, &seen).await.unwrap().unwrap();
-        let pace = Pace::new(None, None);
-        rebuild::rebuild_page(inner, &gone, &mark, 0, &pace).await.unwrap();
+        let (pace, terms) = (Pace::new(None, None), rebuild::Terms { since: 0, accept_stale: false });
+        rebuild::rebuild_page(inner, &gone, &mark, terms, &pace).await.unwrap();
         assert_eq!(pool.verify().await.damaged_pages.count, 1, "a life that has ended has no pages");
-        rebuild::rebuild_page(inner, &seen, &mark, 0, &pace).await.unwrap();
+        rebuild::rebuild_page(inner, &seen, &mark, terms, &pace).await.unwrap();
         assert!(pool.verify().await.is_equal());
         check(&pool, &model).await;
     });
@@ -225,16 +225,17 @@ fn a_page_that_is_damaged_anew_waits_anew() {
         let life = (pool.map.members[1].id, pool.map.members[1].incarnation);
         let seen = DamagedPage { member: 1, life, page, error: TableError::Contended };
         let (inner, pace) = (&pool.store.inner, Pace::new(None, None));
+        let terms = rebuild::Terms { since: 0, accept_stale: false };
         pool.damage(1, place).await;
         let mark = rebuild::mark_of(inner, &seen).await.unwrap().unwrap();
-        rebuild::rebuild_page(inner, &seen, &mark, 0, &pace).await.unwrap();
+        rebuild::rebuild_page(inner, &seen, &mark, terms, &pace).await.unwrap();
         pool.damage(1, place).await;
-        let refused = rebuild::rebuild_page(inner, &seen, &mark, 0, &pace).await;
+        let refused = rebuild::rebuild_page(inner, &seen, &mark, terms, &pace).await;
         let anew = |unable: &rebuild::Unable| matches!(unable, rebuild::Unable::Other(reason) if reason.contains("repair again"));
         assert!(refused.as_ref().is_err_and(anew), "{refused:?}");
         assert_eq!(pool.verify().await.damaged_pages.count, 1);
         let again = rebuild::mark_of(inner, &seen).await.unwrap().unwrap();
-        rebuild::rebuild_page(inner, &seen, &again, 0, &pace).await.unwrap();
+        rebuild::rebuild_page(inner, &seen, &again, terms, &pace).await.unwrap();
         check(&pool, &model).await;
     });
 }

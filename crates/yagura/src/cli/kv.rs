@@ -225,6 +225,11 @@ pub struct KvScrubArgs {
 pub struct KvRepairArgs {
     #[command(flatten)]
     pub walk: Walk,
+    /// Rebuild damaged pages also where, of an even number of replicas, the half that is left may lack what was acknowledged last
+    /// (a change was taken back, or lost members were taken in again, and the replicas have not been made equal since). What such
+    /// a page alone knew is gone then: deleted keys may be back, and values as they were. Only if no other replica comes back.
+    #[arg(long)]
+    pub accept_stale: bool,
 }
 
 /// `yagura kv stat`

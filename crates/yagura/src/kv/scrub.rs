@@ -127,6 +127,7 @@ pub async fn repair(args: &KvRepairArgs) -> Result<(), Failure> {
     let options = RepairOptions {
         check_values: true,
         check_heap: true,
+        accept_stale: args.accept_stale,
         bytes_per_second: rate.map(|rate| rate.0),
         progress: Some(progress),
     };
@@ -172,12 +173,16 @@ fn verdict(scrubbed: &Scrubbed) -> Result<(), Failure> {
 /// What a repair did, for people.
 fn describe_repair(repaired: &Repaired) -> String {
     let RepairReport { keys, stored, expired, copies_replaced, pages_rebuilt, .. } = &repaired.report;
-    let RepairReport { groups_rebuilt, extents_claimed, failed, .. } = &repaired.report;
+    let RepairReport { groups_rebuilt, extents_claimed, pages_stale, failed, .. } = &repaired.report;
     let mut text = format!(
         "repair: {keys} keys seen, {stored} replicas stored, {copies_replaced} damaged values replaced, \
          {expired} keys that had ended deleted, {pages_rebuilt} pages and {groups_rebuilt} allocation pages rebuilt, \
          {extents_claimed} extents claimed again, {failed} failed\n"
     );
+    if *pages_stale > 0 {
+        let pages = many(*pages_stale, "page");
+        text += &format!("  {pages} rebuilt from replicas that may lack what was stored last: the log names them\n");
+    }
     repaired.renewed.iter().for_each(|id| text += &format!("  member {id} was begun anew, and filled\n"));
     repaired.report.reasons.iter().for_each(|reason| text += &format!("  {reason}\n"));
     text

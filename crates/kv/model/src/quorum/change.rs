@@ -21,16 +21,21 @@ pub struct Map {
     old: u8,
     new: u8,
     floor: u8,
+    unequal: bool,
 }
 
 impl Map {
     /// One set of homes.
     pub const fn stable(homes: u8) -> Map {
-        Map { old: homes, new: homes, floor: 0 }
+        Map { old: homes, new: homes, floor: 0, unequal: false }
     }
     /// Two sets of homes: each phase of each operation needs a majority of both.
     pub const fn joint(old: u8, new: u8) -> Map {
-        Map { old, new, floor: 0 }
+        Map { old, new, floor: 0, unequal: false }
+    }
+    /// The same, of two sets, where half of the old one may know alone: a majority of it is asked.
+    pub const fn unequal(self) -> Map {
+        Map { unequal: true, ..self }
     }
     /// The same with a floor: this epoch was swept.
     pub const fn floor(self, floor: u8) -> Map {
@@ -74,7 +79,7 @@ impl Config {
             Operation::Seal(_) => old,
             // Those of the joint map that was ended, or taken back.
             Operation::Clean(_) => self.map(epoch - 1).old | self.map(epoch - 1).new | new,
-            _ => old | new,
+            _ => (old | new) & !self.passed_over(epoch),
         }
     }
 
@@ -82,12 +87,28 @@ impl Config {
     /// they are that of the new one and meet every majority of the old one.
     pub(super) fn quorum(&self, epoch: u8, members: u8) -> bool {
         let Map { old, new, .. } = self.map(epoch);
-        (is_majority(members, new) || self.are_all_left(members, new))
-            && (old == new || self.meets_majorities(members, old))
+        (is_majority(members, new) || self.are_all_left(epoch, members, new))
+            && (old == new || self.enough_of_old(epoch, members))
     }
 
-    fn are_all_left(&self, members: u8, of: u8) -> bool {
-        let (asked, left) = (members & of, of & !self.given_up);
+    /// Whether these know all that an operation of before may have been known to.
+    fn enough_of_old(&self, epoch: u8, members: u8) -> bool {
+        let Map { old, unequal, .. } = self.map(epoch);
+        if unequal { is_majority(members, old) } else { self.meets_majorities(members, old) }
+    }
+
+    /// Members that are lost in the map of this epoch.
+    fn lost(&self, epoch: u8) -> u8 {
+        if self.taken_in.is_some_and(|since| since <= epoch) { 0 } else { self.given_up }
+    }
+
+    /// Those that nobody asks who goes by a map of this epoch.
+    fn passed_over(&self, epoch: u8) -> u8 {
+        if self.heard.is_some_and(|since| since <= epoch) { self.lost(epoch) } else { 0 }
+    }
+
+    fn are_all_left(&self, epoch: u8, members: u8, of: u8) -> bool {
+        let (asked, left) = (members & of, of & !self.lost(epoch));
         let is_half = |members: u8| members.count_ones() * 2 >= of.count_ones();
         left != of && is_half(left) && if self.rules.any_half { is_half(asked) } else { asked & left == left }
     }
@@ -97,12 +118,35 @@ impl Config {
         ((members & of).count_ones() + spared) * 2 >= of.count_ones()
     }
 
-    /// Whether the read or prepare of the operation has enough answers.
-    pub(super) fn enough_read(&self, operation: Operation, epoch: u8, members: u8) -> bool {
+    /// Whether these know all that a lost member, which is not one of them, may have held. Of each set that it is a home in they
+    /// are so many others as every majority is met by (N − majority + 1). But of an operation between two sets no more old homes
+    /// need know than that: unless a majority of these is asked, so many of the new ones are too, of which a majority knows. Behind
+    /// a change that was taken back half of them may know alone.
+    fn enough_to_rebuild(&self, lost: u8, epoch: u8, members: u8) -> bool {
+        let Map { old, new, .. } = self.map(epoch);
+        let meets = |of: u8| (members & of).count_ones() * 2 >= of.count_ones();
+        if old == new {
+            let half_may_know = self.went_back(epoch) && !self.rules.rebuild_from_half_taken_back;
+            return if half_may_know { is_majority(members, new) } else { meets(new) };
+        }
+        let of_old = lost & old == 0 || self.rules.rebuild_asks_new_alone || self.enough_of_old(epoch, members);
+        let new_asked = lost & new != 0 || !is_majority(members, old);
+        of_old && (!new_asked || self.rules.rebuild_asks_old_alone || meets(new))
+    }
+
+    /// Whether the map of this epoch is that of before a change which was taken back.
+    fn went_back(&self, epoch: u8) -> bool {
+        let Some(before) = epoch.checked_sub(1).map(|before| self.map(before)) else { return false };
+        before.old != before.new && before.old == self.map(epoch).new
+    }
+
+    /// Whether the read or prepare of the operation has enough answers; `lost`: members without a vote.
+    pub(super) fn enough_read(&self, operation: Operation, epoch: u8, members: u8, lost: u8) -> bool {
         match operation {
             Operation::Rebuild if self.rules.rebuild_from_one => members != 0,
+            Operation::Rebuild => self.enough_to_rebuild(lost, epoch, members),
             Operation::Sweep(_) if self.rules.sweep_at_majority => self.quorum(epoch, members),
-            Operation::Sweep(_) | Operation::DropHeld(_) => members == self.targets(operation, epoch),
+            Operation::Sweep(_) | Operation::DropHeld(_) => self.are_all(members, operation, epoch),
             _ => self.quorum(epoch, members),
         }
     }
@@ -114,16 +158,21 @@ impl Config {
             Operation::Seal(_) => {
                 let Map { old, new, .. } = self.map(epoch);
                 // What is copied then is read from sealed pages, and from homes that are new.
-                self.meets_majorities(members, old) && is_majority(members | (new & !old), new)
+                self.enough_of_old(epoch, members) && is_majority(members | (new & !old), new)
             }
             Operation::Sweep(_) if self.rules.sweep_at_majority => self.quorum(epoch, members),
-            // Cleaning passes over who was given up, and never comes back.
-            Operation::Clean(_) => members | self.given_up == self.targets(operation, epoch) | self.given_up,
-            Operation::SealAll(_) | Operation::Drop(_) | Operation::DropHeld(_) | Operation::Sweep(_) => {
-                members == self.targets(operation, epoch)
-            }
+            Operation::Clean(_)
+            | Operation::SealAll(_)
+            | Operation::Drop(_)
+            | Operation::DropHeld(_)
+            | Operation::Sweep(_) => self.are_all(members, operation, epoch),
             _ => self.quorum(epoch, members),
         }
+    }
+
+    /// Whether these are all that the operation asks, but for those that are lost: they are passed over.
+    fn are_all(&self, members: u8, operation: Operation, epoch: u8) -> bool {
+        members | self.lost(epoch) == self.targets(operation, epoch) | self.lost(epoch)
     }
 
     /// Whether the host's request can be carried out at the member, and answered.

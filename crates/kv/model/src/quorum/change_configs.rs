@@ -26,21 +26,7 @@ pub const SOUND: [&str; 8] = [
 /// Sound configurations; empty for an unknown name.
 pub fn sound(group: &str) -> Vec<Config> {
     match group {
-        "change-small" => vec![
-            change_of_one("put,get|get,get + change of 1", &[&[Put(10), Get], &[Get, Get]]),
-            change_of_one("put|inc,get + change of 1", &[&[Put(10)], &[INC, Get]]),
-            change_of_one("inc|inc att 1 + change of 1", &[&[INC], &[INC]]).with(|c| c.ballots_max = 1),
-            change_of_one("put,del|put,get + change of 1", &[&[Put(10), Delete], &[Put(20), Get]]),
-            taken_over("put,get + change of 1 by two", &[&[Put(10), Get]]),
-            there_and_back("put,del,get + there and back", &[&[Put(10), Delete, Get]]),
-            taken_back("put,get|get,get + taken back", &[&[Put(10), Get], &[Get, Get]]),
-            taken_back("put|inc,get + taken back", &[&[Put(10)], &[INC, Get]]),
-            change_of_two("put,get + change of two", &[&[Put(10), Get]]),
-            back_and_replaced("put,get + taken back, then replaced", &[&[Put(10), Get]], &BACK_AND_REPLACED),
-            half_left("put,get|get + one of two given up", &[&[Put(10), Get], &[Get]], &[]),
-            half_left("put|inc,get + one of two given up", &[&[Put(10)], &[INC, Get]], &[]),
-            half_left("put,get + one of two given up, replaced", &[&[Put(10), Get]], &CHANGE),
-        ],
+        "change-small" => sound_small(),
         "change" => vec![
             change_of_one("inc|inc + change of 1", &[&[INC], &[INC]]),
             taken_over("inc,get + change of 1 by two", &[&[INC, Get]]),
@@ -50,6 +36,15 @@ pub fn sound(group: &str) -> Vec<Config> {
             there_and_back("inc|inc + there and back", &[&[INC], &[INC]]),
             change_of_two("put|get + change of two", &[&[Put(10)], &[Get]]),
             change_of_two("put,get|get + change of two", &[&[Put(10), Get], &[Get]]),
+            page_lost_of_two("put,get + change of one of two, a page lost", &[&[Put(10), Get]], ONE, &CHANGE[..4]),
+            page_lost_of_two("put,get + change of both of two, a page lost", &[&[Put(10), Get]], BOTH, &CHANGE[..4]),
+            page_lost_of_two(
+                "put,get + change of both of two taken back, a page lost",
+                &[&[Put(10), Get]],
+                BOTH,
+                &BACK,
+            ),
+            taken_in("put,get|get + taken in, replaced", &[&[Put(10), Get], &[Get]], REPLACED.unequal(), &TAKEN_IN),
             three_to_one("put,get + three to one", &[&[Put(10), Get]]),
             three_to_one("put,get + three to one, a page lost", &[&[Put(10), Get]]).with(lose_one),
             change("put|get + change", &[&[Put(10)], &[Get]]),
@@ -82,6 +77,30 @@ pub fn sound(group: &str) -> Vec<Config> {
         ],
         _ => Vec::new(),
     }
+}
+
+/// Those of the gate.
+fn sound_small() -> Vec<Config> {
+    vec![
+        change_of_one("put,get|get,get + change of 1", &[&[Put(10), Get], &[Get, Get]]),
+        change_of_one("put|inc,get + change of 1", &[&[Put(10)], &[INC, Get]]),
+        change_of_one("inc|inc att 1 + change of 1", &[&[INC], &[INC]]).with(|c| c.ballots_max = 1),
+        change_of_one("put,del|put,get + change of 1", &[&[Put(10), Delete], &[Put(20), Get]]),
+        taken_over("put,get + change of 1 by two", &[&[Put(10), Get]]),
+        there_and_back("put,del,get + there and back", &[&[Put(10), Delete, Get]]),
+        taken_back("put,get|get,get + taken back", &[&[Put(10), Get], &[Get, Get]]),
+        taken_back("put|inc,get + taken back", &[&[Put(10)], &[INC, Get]]),
+        change_of_two("put,get + change of two", &[&[Put(10), Get]]),
+        back_and_replaced("put,get + taken back, then replaced", &[&[Put(10), Get]], &BACK_AND_REPLACED),
+        change_of_two("put,get + change of two, a page lost after the copy", &[&[Put(10), Get]]).with(lose_one),
+        page_lost_of_two("put,get + change of one of two taken back, a page lost", &[&[Put(10), Get]], ONE, &BACK),
+        half_left("put,get|get + one of two given up", &[&[Put(10), Get], &[Get]], &[]),
+        half_left("put|inc,get + one of two given up", &[&[Put(10)], &[INC, Get]], &[]),
+        half_left("put,get + one of two given up, replaced", &[&[Put(10), Get]], &CHANGE),
+        taken_in("put,get + taken in, replaced", &[&[Put(10), Get]], REPLACED.unequal(), &TAKEN_IN),
+        taken_in("put,get + taken in, equal, replaced", &[&[Put(10), Get]], REPLACED, &TAKEN_IN_EQUAL),
+        forgotten_without("put,del|get,get + forgotten without a lost one", &[&[Put(10), Delete], &[Get, Get]], None),
+    ]
 }
 
 /// The same with members that may be full.
@@ -118,6 +137,13 @@ fn change(name: &'static str, clients: &[&[Operation]]) -> Config {
 
 const CHANGE: [Operation; 5] = [Publish(1), Seal(1), Migrate(1), Publish(2), Clean(2)];
 
+const BACK: [Operation; 3] = [Publish(1), Publish(2), Clean(2)];
+const BACK_REBUILT: [Operation; 3] = [Publish(1), Publish(2), Rebuild];
+
+/// Homes of two replicas after a change of one of them, and of both.
+const ONE: u8 = 0b0110;
+const BOTH: u8 = 0b1100;
+
 /// The same with one replica.
 pub(super) fn change_of_one(name: &'static str, clients: &[&[Operation]]) -> Config {
     with_upkeep(name, clients, &[Map::stable(1), Map::joint(1, 2), Map::stable(2)], &CHANGE)
@@ -144,6 +170,28 @@ fn half_left(name: &'static str, clients: &[&[Operation]], upkeep: &[Operation])
     config.with(|config| config.given_up = 0b010)
 }
 
+/// One of two replicas is given up, of which hosts hear at any time or never, and taken in again with what it holds, in epoch 1. So
+/// the other one may know alone of what was stored meanwhile: the next change asks both, unless they were made equal.
+fn taken_in(name: &'static str, clients: &[&[Operation]], joint: Map, upkeep: &[Operation]) -> Config {
+    let maps = [Map::stable(0b0011), Map::stable(0b0011), joint, Map::stable(BOTH)];
+    with_upkeep(name, clients, &maps, upkeep).with(|c| (c.given_up, c.taken_in) = (0b0010, Some(1)))
+}
+
+const REPLACED: Map = Map::joint(0b0011, BOTH);
+const TAKEN_IN: [Operation; 6] = [Publish(1), Publish(2), Seal(2), Migrate(2), Publish(3), Clean(3)];
+const TAKEN_IN_EQUAL: [Operation; 8] =
+    [Publish(1), SealAll(1), Sweep(1), Publish(2), Seal(2), Migrate(2), Publish(3), Clean(3)];
+
+/// One of two replicas is given up, and deleted keys are forgotten without it. Then it is taken in again, if `taken_in`: which is
+/// refused, as it may hold what the other has forgotten.
+fn forgotten_without(name: &'static str, clients: &[&[Operation]], taken_in: Option<u8>) -> Config {
+    let two = Map::stable(0b011);
+    let maps = [two, two, two.floor(1), two.floor(1)];
+    let upkeep = [&COLLECTION[..], &[Publish(3)]].concat();
+    let upkeep = if taken_in.is_some() { &upkeep } else { &COLLECTION[..] };
+    with_upkeep(name, clients, &maps, upkeep).with(|c| (c.given_up, c.heard, c.taken_in) = (0b010, Some(1), taken_in))
+}
+
 /// A change of two replicas that is taken back, and then begun again. An operation of the first joint epoch needs one of the two
 /// old homes, and so does the copy of the second: the two are made equal in between.
 fn back_and_replaced(name: &'static str, clients: &[&[Operation]], upkeep: &[Operation]) -> Config {
@@ -159,6 +207,18 @@ const BACK_AND_REPLACED: [Operation; 9] =
 fn taken_over(name: &'static str, clients: &[&[Operation]]) -> Config {
     let hosts = [clients, &[&CHANGE]].concat();
     with_upkeep(name, &hosts, &[Map::stable(1), Map::joint(1, 2), Map::stable(2)], &CHANGE)
+}
+
+/// Two replicas of which both move, or `one` does: the change is carried out, or taken back, while a page is lost at any time and
+/// rebuilt, by another host unless the one has it to do.
+fn page_lost_of_two(name: &'static str, clients: &[&[Operation]], new: u8, upkeep: &[Operation]) -> Config {
+    let ends = if upkeep.contains(&Migrate(1)) { new } else { 0b0011 };
+    let maps = [Map::stable(0b0011), Map::joint(0b0011, new), Map::stable(ends)];
+    let config = match upkeep.contains(&Rebuild) {
+        true => with_upkeep(name, clients, &maps, upkeep),
+        false => with_upkeep(name, &[clients, &[upkeep]].concat(), &maps, &[Rebuild]),
+    };
+    config.with(|c| c.losses = 1)
 }
 
 /// Three replicas become one.
@@ -278,8 +338,16 @@ fn broken_changes() -> Vec<Config> {
             &[&[Put(10), Get]],
             &[Publish(1), Publish(2), Clean(2), Publish(3), Seal(3), Migrate(3), Publish(4)],
         ),
+        page_lost_of_two("rebuilt from the old homes alone", &put_get, ONE, &[Publish(1), Rebuild, Publish(2)])
+            .under(|r| r.rebuild_asks_old_alone = true),
+        page_lost_of_two("rebuilt from the new homes alone", &put_get, ONE, &[Publish(1), Rebuild])
+            .under(|r| r.rebuild_asks_new_alone = true),
+        page_lost_of_two("rebuilt from half behind a change taken back", &put_get, BOTH, &BACK_REBUILT)
+            .under(|r| r.rebuild_from_half_taken_back = true),
         half_left("any half is enough where one was given up", &[&[Put(10), Get], &[Get]], &[])
             .under(|r| r.any_half = true),
+        taken_in("taken in, and not known to be unequal", &put_get, REPLACED, &TAKEN_IN),
+        forgotten_without("taken in though others have forgotten", &[&[Put(10), Delete, Get]], Some(3)),
         with_upkeep("final before the key is copied", &put_get, &change, &[Publish(1), Seal(1), Publish(2)]),
         with_upkeep("pages are not sealed", &put_get, &change, &[Publish(1), Migrate(1), Publish(2)])
             .under(|r| r.migrate_unsealed = true),

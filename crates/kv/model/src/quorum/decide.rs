@@ -50,9 +50,10 @@ impl Config {
         let good = answered(state, host);
         let (operation, ..) = self.current(state, host);
         let epoch = state.hosts[host].epoch;
+        let lost = state.members.iter().enumerate().filter(|(_, m)| m.voteless != 0).map(|(k, _)| 1u8 << k).sum();
         for members in 1..1u8 << state.members.len() {
             let known = members >> latest & 1 == 1 && members & good == members;
-            if !known || !self.enough_read(operation, epoch, members) {
+            if !known || !self.enough_read(operation, epoch, members, lost) {
                 continue;
             }
             self.spare_write_back(state, host, members, after);

@@ -49,6 +49,12 @@ pub struct Rules {
     pub lost_member_votes: bool,
     /// A lost member is rebuilt from a single other.
     pub rebuild_from_one: bool,
+    /// Between two sets of homes a lost member is rebuilt from its neighbours in the old one alone.
+    pub rebuild_asks_old_alone: bool,
+    /// … in the new one alone.
+    pub rebuild_asks_new_alone: bool,
+    /// A lost member is rebuilt from half of the homes where half may know alone, as a change was taken back.
+    pub rebuild_from_half_taken_back: bool,
     /// A lost member is rebuilt while operations count on acknowledgements it gave before.
     pub rebuild_at_once: bool,
     /// A lost member is rebuilt without the promises that the others remember.

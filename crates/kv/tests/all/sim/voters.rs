@@ -114,6 +114,10 @@ impl MapSource for Voters {
         Box::pin(async move { self.agreed(self.proposer().raise_epoch(&self.known(), epoch).await) })
     }
 
+    fn begin_sweep(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {
+        Box::pin(async move { self.agreed(self.proposer().begin_sweep(&self.known(), epoch).await) })
+    }
+
     fn note_clock(
         &self,
         before: u64,
