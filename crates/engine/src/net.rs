@@ -13,6 +13,7 @@ use crate::{
 };
 
 mod batch;
+pub mod peers;
 mod unix;
 
 pub use batch::{HEAD_BYTES_MAX, SEGMENTS_MAX, SendBatch};
@@ -206,6 +207,14 @@ enum DetachedKind {
 }
 
 impl DetachedStream {
+    /// The other side's address.
+    pub fn peer_addr(&self) -> SocketAddr {
+        match &self.inner {
+            DetachedKind::Uring(detached) => detached.peer_addr(),
+            DetachedKind::Sim(detached) => detached.peer_addr(),
+        }
+    }
+
     /// Makes it a connection of the current thread's world.
     ///
     /// # Panics

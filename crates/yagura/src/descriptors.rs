@@ -12,6 +12,10 @@ const NEW_MEMBERS: usize = 8;
 const REACTOR: usize = 8 + kv::resp::REFUSALS_MAX;
 /// What the process takes: standard streams, logs, files that are read, a control socket, the metrics port and its connections.
 const PROCESS: usize = 32 + crate::metrics::CONNECTIONS_MAX;
+/// What a thread of a cache and its clients' refusals take.
+const CACHE_THREAD: usize = 8 + cache::server::REFUSALS_MAX;
+/// The log of a cache on flash, and what lies beside it.
+const CACHE_FLASH: usize = 8;
 /// What a reactor of a target takes: a ring, its event, and what it opens to look at.
 const TARGET_REACTOR: usize = 8;
 /// Media of a target, those that are added while it serves too. Guessed: each takes one or two.
@@ -35,6 +39,11 @@ pub fn clients(store: &Store, reactors: usize, asked: usize) -> usize {
     let limit = limit();
     let members = store.map().members.len();
     let clients = clients_of(limit, members, reactors, asked);
+    tell_of_fewer(clients, asked, limit);
+    clients
+}
+
+fn tell_of_fewer(clients: usize, asked: usize, limit: usize) {
     if clients < asked {
         tracing::warn!(
             clients,
@@ -43,6 +52,14 @@ pub fn clients(store: &Store, reactors: usize, asked: usize) -> usize {
             "fewer clients are let in than were asked for: raise the limit of open files (ulimit -n)"
         );
     }
+}
+
+/// How many clients a cache may let in, of the `asked` ones: beyond what there are descriptors for nobody would be accepted, nor
+/// told.
+pub fn cache_clients(threads: usize, asked: usize) -> usize {
+    let limit = limit();
+    let clients = asked.min(left_of(limit, CACHE_FLASH + threads * CACHE_THREAD));
+    tell_of_fewer(clients, asked, limit);
     clients
 }
 
@@ -57,7 +74,12 @@ pub fn connections(reactors: usize, asked: usize) -> usize {
 }
 
 fn connections_of(limit: usize, reactors: usize, asked: usize) -> usize {
-    asked.min(limit.saturating_sub(PROCESS + MEDIA + reactors * TARGET_REACTOR).max(CLIENTS_MIN))
+    asked.min(left_of(limit, MEDIA + reactors * TARGET_REACTOR))
+}
+
+/// What the process, and `others` in it, leave to clients.
+fn left_of(limit: usize, others: usize) -> usize {
+    limit.saturating_sub(PROCESS + others).max(CLIENTS_MIN)
 }
 
 fn limit() -> usize {

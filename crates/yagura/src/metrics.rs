@@ -25,6 +25,9 @@ mod pool;
 pub use http::{CONNECTIONS_MAX, Ready, always, serve};
 pub use pool::PoolMetrics;
 
+/// Of the connections that a server of clients has refused.
+const UNAUTHENTICATED: &str = "Those of them whose address had its share of unauthenticated connections.";
+
 /// A counter read when it is asked for.
 pub fn counter(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
     ConstCounter::new(value).encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)
@@ -63,9 +66,11 @@ impl Collector for GatewayMetrics {
         counter(
             e,
             "yagura_gateway_connections_refused",
-            "Connections over the limit.",
+            "Connections over a limit.",
             load(&stats.connections_refused),
         )?;
+        let refused = load(&stats.refused_unauthenticated);
+        counter(e, "yagura_gateway_connections_refused_unauthenticated", UNAUTHENTICATED, refused)?;
         counter(e, "yagura_gateway_commands", "Commands answered.", load(&stats.commands))?;
         counter(e, "yagura_gateway_errors", "Commands answered by an error.", load(&stats.errors))?;
         counter(e, "yagura_gateway_protocol_errors", "Connections ended by bad input.", load(&stats.protocol_errors))?;
@@ -148,7 +153,8 @@ fn cache_connections(e: &mut DescriptorEncoder<'_>, shared: &cache::server::Shar
     gauge(e, "yagura_cache_watchers", "Connections that watch.", watchers as u64)?;
     for (name, help, value) in [
         ("connections_accepted", "Connections accepted.", totals.connections_total),
-        ("connections_refused", "Connections over the limit.", totals.connections_rejected),
+        ("connections_refused", "Connections over a limit.", totals.connections_rejected),
+        ("connections_refused_unauthenticated", UNAUTHENTICATED, totals.rejected_unauthenticated),
         ("connections_idle", "Connections ended because they rested too long.", totals.idle_kicks),
         ("accept_pauses", "Pauses after a connection could not be accepted.", totals.accept_pauses),
         ("tls_errors", "Connections without a TLS handshake.", totals.tls_errors),

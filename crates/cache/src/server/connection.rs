@@ -19,7 +19,7 @@ use super::holdings::Holdings;
 use super::seen::{Activity, Seen};
 use super::times::Begun;
 use super::watch::{Lines, WAITING_BYTES};
-use super::{Counters, Open, Thread, room};
+use super::{Counters, Open, Place, Thread, room};
 use crate::item::Seconds;
 use crate::session::{Awaits, Dump, Ending, FETCHES_MAX, RECEIVE_BYTES, Server, Session, Step, Watch};
 use crate::slot::Slots;
@@ -90,13 +90,14 @@ pub(super) struct Connection<S: Slots, V> {
     open: Rc<Open>,
     session: Session<S>,
     begun: Begun,
+    place: Place,
     /// Something was received.
     has_spoken: bool,
 }
 
 impl<S: Slots + Holdings, V: Server> Connection<S, V> {
     /// Serves until either side ends it.
-    pub(super) async fn serve(thread: Rc<Thread<S, V>>, stream: ClientStream, origin: Origin) {
+    pub(super) async fn serve(thread: Rc<Thread<S, V>>, stream: ClientStream, origin: Origin, place: Place) {
         let seen = Arc::new(Seen::new(origin, thread.now.get().at));
         let id = thread.shared.opened(seen.clone());
         let open = Rc::new(Open { stream, seen });
@@ -107,7 +108,7 @@ impl<S: Slots + Holdings, V: Server> Connection<S, V> {
         tracing::debug!(%origin, "<{id} a connection begins");
         let session = Session::new(thread.shared.rules(), thread.shared.hasher(), id);
         let begun = Begun::default();
-        let mut connection = Connection { thread: thread.clone(), open, session, begun, has_spoken: false };
+        let mut connection = Connection { thread: thread.clone(), open, session, begun, place, has_spoken: false };
         let ended = connection.drive().await;
         let error = ended.as_ref().err().map(|error| format!(": {error}")).unwrap_or_default();
         let why = match connection.open.seen.ended().or(ended.ok()).unwrap_or(Ending::Error) {
@@ -161,8 +162,11 @@ impl<S: Slots + Holdings, V: Server> Connection<S, V> {
         }
     }
 
-    /// Notes since when it is not known who speaks: that has a deadline.
-    fn note_known(&self) {
+    /// Notes since when it is not known who speaks: that has a deadline, and counts against others of the address.
+    fn note_known(&mut self) {
+        if self.session.is_known() {
+            self.place.is_known();
+        }
         let (seen, is_known) = (&self.open.seen, self.session.is_known());
         if is_known == seen.unknown_since().is_some() {
             seen.set_unknown((!is_known).then(|| self.thread.now.get().at));

@@ -37,8 +37,10 @@ macro_rules! counters {
 counters! {
     /// Connections accepted.
     connections_total,
-    /// Connections over the limit.
+    /// Connections over a limit.
     connections_rejected,
+    /// Those of them whose address had its share of the connections that have yet to say who they are.
+    rejected_unauthenticated,
     /// Connections ended because they rested too long.
     idle_kicks,
     /// Pauses after a connection could not be accepted.

@@ -3,6 +3,8 @@
 //! Invariants:
 //! - A connection holds no more than its session does and one batch that is being sent; nothing is received while replies wait, so
 //!   that a peer that does not read is slowed by its own socket.
+//! - Where clients have to say who they are, one address has a share of the connections until they have: whoever says nothing, and
+//!   comes back when it is ended for that, leaves room for others.
 //! - Nothing on a connection's way blocks: what waits (for the peer, for flash, for room) lets the thread's others go on.
 
 mod connection;
@@ -20,12 +22,13 @@ mod watch;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use engine::net::{DetachedStream, SendBatch, TcpListener, TcpStream, UnixListener, UnixStream};
-use engine::sync::{MailReceiver, MailSender, Notify};
+use engine::sync::{MailReceiver, MailSender, Notify, Semaphore};
 use engine::task::{LocalFuture, Task};
 use engine::time;
 use fabric::tls::{ClientStream, HANDSHAKE_TIME_MAX};
@@ -49,7 +52,7 @@ use crate::store::Store;
 use connection::{Connection, Origin, Tcp};
 use room::{Resting, Spares};
 use seen::{Activity, Seen};
-use shared::Place;
+use shared::{NoPlace, Place};
 
 /// The pause after an accept failed, as it does when descriptors run out: a loop without it would burn the core.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -64,6 +67,9 @@ const AUTHENTICATION_SECONDS_MAX: u32 = HANDSHAKE_TIME_MAX.as_secs() as u32;
 /// The part of such connections that is ended at a tick: it may be enough.
 const STUCK_PART: usize = 8;
 
+/// Peers without a place that are told so at once, of one thread; more are just disconnected. Guessed.
+pub const REFUSALS_MAX: usize = 16;
+
 /// A connection on its way from the thread that accepted it to the one that serves it.
 pub enum Accepted {
     /// TCP, before a handshake if there is to be one.
@@ -72,11 +78,23 @@ pub enum Accepted {
     Unix(UnixStream),
 }
 
+impl Accepted {
+    /// Where it comes from, if that is an address.
+    fn peer(&self) -> Option<IpAddr> {
+        match self {
+            Accepted::Tcp(stream) => Some(stream.peer_addr().ip()),
+            Accepted::Unix(_) => None,
+        }
+    }
+}
+
 /// The connections of one reactor thread.
 pub struct Worker<S, V> {
     thread: Rc<Thread<S, V>>,
     /// Serves a connection. A pointer, so that all of that is compiled where the worker is made, not where it accepts.
     serve: Serve<S, V>,
+    /// Peers that are being told that there is no place.
+    refusals: Semaphore,
     _ticker: Task<()>,
 }
 
@@ -148,7 +166,8 @@ impl<S: Slots + Holdings + 'static, V: Server + 'static> Worker<S, V> {
             ended: Notify::new(),
         });
         let ticker = engine::task::spawn(tick(thread.clone()));
-        Worker { thread, serve: |thread, accepted, place| Box::pin(serve(thread, accepted, place)), _ticker: ticker }
+        let serve: Serve<S, V> = |thread, accepted, place| Box::pin(serve(thread, accepted, place));
+        Worker { thread, serve, refusals: Semaphore::new(REFUSALS_MAX), _ticker: ticker }
     }
 
     /// Accepts TCP connections until the future is dropped; they go round this thread and `others`.
@@ -205,17 +224,26 @@ impl<S: Slots + Holdings + 'static, V: Server + 'static> Worker<S, V> {
     pub fn adopt(&self, accepted: Accepted) {
         let thread = self.thread.clone();
         Counters::add(&thread.counters.connections_total, 1);
-        let Some(place) = thread.shared.place() else {
-            Counters::add(&thread.counters.connections_rejected, 1);
-            engine::task::spawn(refuse(
-                accepted,
-                b"ERROR Too many open connections\r\n",
-                thread.shared.tls().is_some(),
-            ))
-            .detach();
-            return;
+        match thread.shared.place(accepted.peer()) {
+            Ok(place) => engine::task::spawn_boxed((self.serve)(thread, accepted, place)).detach(),
+            Err(why) => self.turn_away(accepted, why),
+        }
+    }
+
+    fn turn_away(&self, accepted: Accepted, why: NoPlace) {
+        let thread = &self.thread;
+        Counters::add(&thread.counters.connections_rejected, 1);
+        if why == NoPlace::Newcomer {
+            Counters::add(&thread.counters.rejected_unauthenticated, 1);
+        }
+        // Who is to be told holds a descriptor; where many are, it is just closed.
+        let Some(told) = self.refusals.try_acquire(1) else { return };
+        let over_tls = thread.shared.tls().is_some();
+        let refusal = async move {
+            let _told = told;
+            refuse(accepted, b"ERROR Too many open connections\r\n", over_tls).await;
         };
-        engine::task::spawn_boxed((self.serve)(thread, accepted, place)).detach();
+        engine::task::spawn(refusal).detach();
     }
 
     /// Lets every connection finish the commands that were received, then closes them; waits a bounded time.
@@ -240,7 +268,7 @@ impl<S: Slots + Holdings + 'static, V: Server + 'static> Worker<S, V> {
 async fn serve<S: Slots + Holdings + 'static, V: Server + 'static>(
     thread: Rc<Thread<S, V>>,
     accepted: Accepted,
-    _place: Place,
+    place: Place,
 ) {
     let tls = thread.shared.tls().filter(|_| matches!(accepted, Accepted::Tcp(_)));
     let Some(_admitted) = Box::pin(room::admit(&*thread.slots, &thread.shared, tls.is_some())).await else {
@@ -262,7 +290,7 @@ async fn serve<S: Slots + Holdings + 'static, V: Server + 'static>(
             }
         }
     };
-    Connection::serve(thread, stream, origin).await;
+    Connection::serve(thread, stream, origin, place).await;
 }
 
 impl<S, V> Thread<S, V> {

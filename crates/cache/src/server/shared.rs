@@ -1,10 +1,12 @@
 //! What all threads of a server have in common.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
+use engine::net::peers::{Peer, Peers};
 use engine::time::{self, Instant};
 use fabric::tls::CertificateContext;
 
@@ -19,7 +21,7 @@ use crate::hash::Hasher;
 use crate::item::Seconds;
 use crate::memory::Budget;
 use crate::protocol::Now;
-use crate::session::{Rules, Switches};
+use crate::session::{Authentication, Rules, Switches};
 
 /// The verbosity (`-vv`) from which on commands are told on the log.
 pub(super) const TELLS_COMMANDS: u32 = 2;
@@ -137,6 +139,8 @@ pub struct Shared {
     port: OnceLock<u16>,
     clock: OnceLock<Clock>,
     open: Arc<AtomicUsize>,
+    /// Those of the open connections that have yet to say who they are, where that is asked for.
+    newcomers: Peers,
     /// Memory is over its limit, and there is no item left to let go.
     is_short: AtomicBool,
     reserve: Reserve,
@@ -148,18 +152,40 @@ pub struct Shared {
 }
 
 /// One of the connections that may be open at once.
-pub(super) struct Place(Arc<AtomicUsize>);
+pub(super) struct Place {
+    open: Arc<AtomicUsize>,
+    /// Of those of its address that have yet to say who they are.
+    newcomer: Option<Peer>,
+}
+
+impl Place {
+    /// It is known who speaks: the connection counts no longer against others of its address.
+    pub(super) fn is_known(&mut self) {
+        self.newcomer = None;
+    }
+}
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
+        self.open.fetch_sub(1, Relaxed);
     }
+}
+
+/// Why there is no place for a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum NoPlace {
+    /// All are taken.
+    Full,
+    /// Its address has its share of those that have yet to say who they are.
+    Newcomer,
 }
 
 impl Shared {
     /// A server that starts now.
     pub fn new(options: Options, hasher: Hasher) -> Shared {
+        let asks = options.tls.is_some() || !matches!(options.rules.authentication, Authentication::None);
         Shared {
+            newcomers: if asks { Peers::newcomers(options.connections_max) } else { Peers::unbounded() },
             rules: options.rules,
             hasher,
             connections_max: options.connections_max,
@@ -359,13 +385,17 @@ impl Shared {
         }
     }
 
-    /// Takes one of the places for connections, if one is free.
-    pub(super) fn place(&self) -> Option<Place> {
+    /// Takes one of the places for connections, if one is free, and one of what `peer` may have before it has said who it is.
+    pub(super) fn place(&self, peer: Option<IpAddr>) -> Result<Place, NoPlace> {
+        let mut place = Place { open: self.open.clone(), newcomer: None };
         if self.open.fetch_add(1, Relaxed) >= self.connections_max {
-            self.open.fetch_sub(1, Relaxed);
-            return None;
+            return Err(NoPlace::Full);
         }
-        Some(Place(self.open.clone()))
+        // Who may open the path is a matter of its permissions.
+        if let Some(peer) = peer {
+            place.newcomer = Some(self.newcomers.count(peer).ok_or(NoPlace::Newcomer)?);
+        }
+        Ok(place)
     }
 
     /// The counters of one more thread.

@@ -41,6 +41,7 @@ pub(super) fn general(shared: &Shared, (totals, figures): &(Totals, Figures), te
     tell("curr_connections", &shared.connections());
     tell("total_connections", &totals.connections_total);
     tell("rejected_connections", &totals.connections_rejected);
+    tell("rejected_unauthenticated", &totals.rejected_unauthenticated);
     tell("idle_kicks", &totals.idle_kicks);
     commands(totals, tell);
     tell("bytes_read", &totals.bytes_read);

@@ -16,10 +16,14 @@ use engine::{Buf, task, time};
 
 /// Serves on the current node; where.
 fn serve(rules: Rules, connections_max: usize) -> SocketAddr {
+    serve_at(([127, 0, 0, 1], 0).into(), rules, connections_max)
+}
+
+fn serve_at(address: SocketAddr, rules: Rules, connections_max: usize) -> SocketAddr {
     let shared = shared(rules, connections_max);
     let budget = Arc::new(Budget::without_buffers(64 << 20));
     let worker = Arc::new(Store::new(Hasher::new(SECRET), budget, StoreOptions::default())).worker(&shared);
-    let listener = TcpListener::bind(([127, 0, 0, 1], 0).into()).expect("a free port");
+    let listener = TcpListener::bind(address).expect("a free port");
     let address = listener.local_addr();
     task::spawn(async move { worker.accept(&listener, &[]).await }).detach();
     address
@@ -64,7 +68,7 @@ fn with_passwords() -> Rules {
 #[test]
 fn who_does_not_say_who_he_is_loses_his_place() {
     run(async {
-        let address = serve(with_passwords(), 3);
+        let address = serve(with_passwords(), 6);
         let (silent, talking, known) = (connect(address).await, connect(address).await, connect(address).await);
         send(&known, b"set u 0 0 9\r\nuser pass\r\n").await;
         assert_eq!(receive(&known).await, b"STORED\r\n");
@@ -95,6 +99,44 @@ fn who_does_not_say_who_he_is_loses_his_place() {
         send(&other, b"set u 0 0 9\r\nuser pass\r\n").await;
         assert_eq!(receive(&other).await, b"STORED\r\n");
     });
+}
+
+/// One machine that said nothing had all places, and when it was ended for that it was back before anybody else.
+#[test]
+fn an_address_that_says_nothing_leaves_places_to_others() {
+    let world = World::new(1, SimConfig::default());
+    let [node, stranger, client] = ["server", "stranger", "client"].map(|name| world.node(name));
+    let address = SocketAddr::new(world.addr(node), 11211);
+    let server = world.spawn_on(node, async move {
+        serve_at(address, with_passwords(), 40);
+        time::sleep(Duration::from_secs(3600)).await;
+    });
+    let flood = world.spawn_on(stranger, async move {
+        loop {
+            let mut silent = Vec::new();
+            for _ in 0..60 {
+                silent.push(connect(address).await);
+            }
+            time::sleep(Duration::from_secs(1)).await;
+        }
+    });
+    let served = world.spawn_on(client, async move {
+        let mut known = Vec::new();
+        // One address has more connections than may be unauthenticated, once they have the password.
+        for _ in 0..25 {
+            let stream = connect(address).await;
+            send(&stream, b"set u 0 0 9\r\nuser pass\r\n").await;
+            assert_eq!(receive(&stream).await, b"STORED\r\n");
+            known.push(stream);
+            time::sleep(Duration::from_secs(1)).await;
+        }
+        for stream in &known {
+            send(stream, b"mn\r\n").await;
+            assert_eq!(receive(stream).await, b"MN\r\n");
+        }
+    });
+    world.run_until(served).unwrap_or_else(|stalled| panic!("{stalled}"));
+    drop((flood, server));
 }
 
 /// Nobody asks who they are: they may rest as long as they like.

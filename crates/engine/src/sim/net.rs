@@ -174,6 +174,10 @@ pub(crate) struct Detached {
 }
 
 impl Detached {
+    pub(crate) fn peer_addr(&self) -> SocketAddr {
+        self.socket.as_ref().expect("invariant: only attach and drop take the socket").peer
+    }
+
     pub(crate) fn attach(mut self, driver: &Rc<Driver>) -> Stream {
         assert_eq!(self.world, driver.world, "a stream of one simulated world was attached in another");
         let socket = self.socket.take().expect("invariant: only attach and drop take the socket");

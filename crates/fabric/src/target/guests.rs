@@ -11,12 +11,13 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use engine::net::peers::{Counted, Counts, Peer, Peers};
 use nvme::Nqn;
 
 use super::limits::{
     CONNECTIONS_MAX, CONTROLLERS_MAX, DISCOVERY_CONTROLLERS_MAX, GUEST_KEEP_ALIVE_MS_MAX, KEEP_ALIVE_MS_MAX,
 };
-use super::newcomers::{Counted, Counts, Peer, Peers};
+use super::newcomers::peers;
 
 /// Of the discovery controllers one address or host name has this part. Chosen: the hosts behind one address that look around at
 /// the same moment; whoever finds no place tries again.
@@ -116,7 +117,7 @@ struct Taken {
 
 impl Pool {
     fn new(all: usize, of_peer: usize) -> Pool {
-        Pool { all: Counts::new(all), peers: Peers::new(of_peer), hosts: Counts::new(of_peer) }
+        Pool { all: Counts::new(all), peers: peers(of_peer), hosts: Counts::new(of_peer) }
     }
 
     fn take(&self, peer: IpAddr, host: &Nqn) -> Option<Taken> {

@@ -8,20 +8,17 @@
 //! - A host has more places than a network, which has more than an address: nobody keeps a host out from one of either that is not
 //!   the host's own.
 
-use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::net::IpAddr;
+use std::sync::Arc;
 
+use engine::net::peers::{Counted, Counts, NEWCOMERS_SHARE, Peer, Peers, newcomers_share};
 use engine::offload::OFFLOADED_MAX;
 use nvme::Nqn;
 
 use super::limits::CONNECTIONS_MAX;
 
-/// The share of a target's connections that one address may have without a Connect. Derived: a Linux host connects the queues
-/// of a controller one after the other, so that those of all controllers there can be come to as many; of a target with few
-/// connections no less than [`CONNECTING_MIN`].
-const CONNECTING_SHARE: usize = 4;
-/// Chosen: one for each I/O queue of a controller.
+/// Connections that one address may have without a Connect, where that leaves half of them to others. Chosen: one for each I/O
+/// queue of a controller.
 const CONNECTING_MIN: usize = 64;
 /// Queues of one address that have yet to authenticate. Chosen: what waits before others is computed in some seconds, even with
 /// the largest group; and hosts behind one address that begin at once are done in milliseconds each.
@@ -33,8 +30,14 @@ const AUTHENTICATING_OF_HOST_MAX: usize = OFFLOADED_MAX / 4;
 /// often one. Chosen: the others have half of what there is.
 const NETWORK_FACTOR: usize = 2;
 
-const _: () = assert!(CONNECTIONS_MAX / CONNECTING_SHARE >= super::limits::CONTROLLERS_MAX);
+// A Linux host connects the queues of a controller one after the other: those of all controllers may come through one address.
+const _: () = assert!(CONNECTIONS_MAX / NEWCOMERS_SHARE >= super::limits::CONTROLLERS_MAX);
 const _: () = assert!(2 * NETWORK_FACTOR * AUTHENTICATING_OF_ADDRESS_MAX <= AUTHENTICATING_OF_HOST_MAX);
+
+/// What an address may have, and a network of such.
+pub(super) fn peers(address_max: usize) -> Peers {
+    Peers::new(address_max, address_max * NETWORK_FACTOR)
+}
 
 /// See the module.
 pub(super) struct Newcomers {
@@ -55,10 +58,12 @@ pub(super) struct Authenticating {
 impl Newcomers {
     /// Those of a target with this many connections at most.
     pub fn new(connections_max: usize) -> Newcomers {
-        let connecting_max = (connections_max.min(CONNECTIONS_MAX) / CONNECTING_SHARE).max(CONNECTING_MIN);
+        let all = connections_max.min(CONNECTIONS_MAX);
+        let share = newcomers_share(all, CONNECTING_MIN);
+        let of_network = (share * NETWORK_FACTOR).min(all.saturating_sub(share)).max(1);
         Newcomers {
-            connecting: Peers::new(connecting_max),
-            authenticating: Peers::new(AUTHENTICATING_OF_ADDRESS_MAX),
+            connecting: Peers::new(share, of_network),
+            authenticating: peers(AUTHENTICATING_OF_ADDRESS_MAX),
             hosts: Counts::new(AUTHENTICATING_OF_HOST_MAX),
         }
     }
@@ -75,122 +80,28 @@ impl Newcomers {
     }
 }
 
-/// What each address has, and each network of IPv6.
-pub(super) struct Peers {
-    addresses: Arc<Counts<IpAddr>>,
-    networks: Arc<Counts<IpAddr>>,
-}
-
-/// One of what an address and its network have.
-pub(super) struct Peer {
-    _address: Counted<IpAddr>,
-    _network: Counted<IpAddr>,
-}
-
-impl Peers {
-    pub fn new(of_address_max: usize) -> Peers {
-        Peers { addresses: Counts::new(of_address_max), networks: Counts::new(of_address_max * NETWORK_FACTOR) }
-    }
-
-    pub fn count(&self, peer: IpAddr) -> Option<Peer> {
-        let address = self.addresses.count(peer.to_canonical())?;
-        self.networks.count(network(peer)).map(|network| Peer { _address: address, _network: network })
-    }
-}
-
-/// Of IPv6 the network that an address belongs to; an address of IPv4 stands for itself.
-fn network(peer: IpAddr) -> IpAddr {
-    match peer.to_canonical() {
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
-        address => address,
-    }
-}
-
-/// How many there are of each, up to a bound.
-pub(super) struct Counts<K> {
-    most: usize,
-    counts: Mutex<BTreeMap<K, usize>>,
-}
-
-impl<K: Ord + Clone> Counts<K> {
-    pub fn new(most: usize) -> Arc<Counts<K>> {
-        Arc::new(Counts { most, counts: Mutex::default() })
-    }
-
-    /// One more of `key`; `None`: there are all that there may be.
-    pub fn count(self: &Arc<Counts<K>>, key: K) -> Option<Counted<K>> {
-        let mut counts = lock(&self.counts);
-        let count = counts.entry(key.clone()).or_default();
-        if *count == self.most {
-            return None;
-        }
-        *count += 1;
-        Some(Counted { counts: self.clone(), key })
-    }
-}
-
-/// One that was counted, until it is dropped.
-pub(super) struct Counted<K: Ord> {
-    counts: Arc<Counts<K>>,
-    key: K,
-}
-
-impl<K: Ord> Drop for Counted<K> {
-    fn drop(&mut self) {
-        let mut counts = lock(&self.counts.counts);
-        let Some(count) = counts.get_mut(&self.key) else { return };
-        *count -= 1;
-        if *count == 0 {
-            counts.remove(&self.key);
-        }
-    }
-}
-
-/// A panic while the lock was held leaves counts that are still valid: each change is one.
-fn lock<T>(counts: &Mutex<T>) -> MutexGuard<'_, T> {
-    counts.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    impl Peers {
-        fn is_empty(&self) -> bool {
-            lock(&self.addresses.counts).is_empty() && lock(&self.networks.counts).is_empty()
-        }
-    }
 
     fn address(text: &str) -> IpAddr {
         text.parse().expect("an address")
     }
 
     #[test]
-    fn an_address_has_its_share_and_gets_it_back() {
-        let newcomers = Newcomers::new(1024);
-        let mut all: Vec<_> = (0..256).map(|_| newcomers.connect(address("192.0.2.1")).expect("its share")).collect();
-        for same in ["192.0.2.1", "::ffff:192.0.2.1"] {
-            assert!(newcomers.connect(address(same)).is_none());
-        }
-        assert!(newcomers.connect(address("192.0.2.2")).is_some());
-        all.pop();
-        assert!(newcomers.connect(address("192.0.2.1")).is_some());
-        drop(all);
-        assert!(newcomers.connecting.is_empty(), "nothing is kept of those who have gone");
-        let few = Newcomers::new(8);
-        assert_eq!((0..100).map_while(|_| few.connect(address("2001:db8::1"))).collect::<Vec<_>>().len(), 64);
-    }
-
-    #[test]
-    fn an_ipv6_network_has_as_much_as_two_of_its_addresses() {
-        let newcomers = Newcomers::new(8);
-        let fill = |host: u16| -> Vec<_> {
-            let from = address(&format!("2001:db8:0:1::{host:x}"));
-            (0..1000).map_while(|_| newcomers.connect(from)).collect()
+    fn an_address_has_a_quarter_of_the_connections_or_half_of_few() {
+        let shares = |connections_max| {
+            let newcomers = Newcomers::new(connections_max);
+            let fill = |from: &str| (0..9999).map_while(|_| newcomers.connect(address(from))).collect::<Vec<_>>();
+            let networks = [1, 2, 3].map(|host| fill(&format!("2001:db8:0:1::{host}")));
+            assert!(newcomers.connect(address("2001:db8:0:2::")).is_some());
+            networks.each_ref().map(Vec::len)
         };
-        let all: Vec<_> = (1..=3).map(fill).collect();
-        assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [64, 64, 0]);
-        assert!(newcomers.connect(address("2001:db8:0:2::")).is_some());
+        assert_eq!(shares(usize::MAX), [CONNECTIONS_MAX / 4, CONNECTIONS_MAX / 4, 0]);
+        assert_eq!(shares(1024), [256, 256, 0]);
+        assert_eq!(shares(256), [64, 64, 0]);
+        assert_eq!(shares(100), [50, 0, 0], "one address, or one network, had all of few");
+        assert_eq!(shares(8), [4, 0, 0]);
     }
 
     /// A network had exactly a host's places: two addresses of one that anybody is given kept a host out by its name.
@@ -220,6 +131,6 @@ mod tests {
         assert_eq!(first.len() + all, AUTHENTICATING_OF_HOST_MAX);
         assert!(newcomers.authenticate(address("192.0.2.99"), &host("b")).is_some());
         drop((first, others));
-        assert!(lock(&newcomers.hosts.counts).is_empty() && newcomers.authenticating.is_empty());
+        assert_eq!(fill("192.0.2.1").len(), AUTHENTICATING_OF_ADDRESS_MAX, "what has gone is given back");
     }
 }

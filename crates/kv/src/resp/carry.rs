@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use engine::Buf;
+use engine::net::peers::Peer;
 use engine::task::TaskSet;
 use engine::time::{self, Instant, Sleep};
 use fabric::tls::HANDSHAKE_TIME_MAX;
@@ -44,10 +45,16 @@ pub(super) struct Patience {
     /// When the send that is under way began.
     pub(super) sends: Option<Instant>,
     unknown: Option<Pin<Box<Sleep>>>,
+    /// What the connection counts as until its peer has said who it is.
+    newcomer: Option<Peer>,
     look: Option<Pin<Box<Sleep>>>,
 }
 
 impl Patience {
+    pub(super) fn new(newcomer: Peer) -> Patience {
+        Patience { newcomer: Some(newcomer), ..Patience::default() }
+    }
+
     /// A receive begins; `holds`: with room for the command that is on its way.
     pub(super) fn receives(&mut self, holds: bool) {
         self.receives = holds.then(time::now);
@@ -69,7 +76,8 @@ impl Patience {
     /// Begins a wait.
     pub(super) fn begin(&mut self, is_known: bool) {
         if is_known {
-            self.unknown = None;
+            // Said once it counts no longer, whatever it says then: it had the password.
+            (self.unknown, self.newcomer) = (None, None);
         } else if self.unknown.is_none() {
             self.unknown = Some(Box::pin(time::sleep(HANDSHAKE_TIME_MAX)));
         }

@@ -71,6 +71,7 @@ fn sections(shared: &Shared) -> Vec<Section> {
                 line("total_net_input_bytes", load(&stats.bytes_received)),
                 line("total_net_output_bytes", load(&stats.bytes_sent)),
                 line("rejected_connections", load(&stats.connections_refused)),
+                line("rejected_unauthenticated", load(&stats.refused_unauthenticated)),
                 line("keyspace_hits", load(&stats.hits)),
                 line("keyspace_misses", load(&stats.misses)),
             ],

@@ -4,6 +4,8 @@
 //! - A write that was started is finished even when its connection ends: a put that is cut off midway would leave copies
 //!   on a minority, and space claimed for it.
 //! - Nothing is received while there is no room for the command that is on its way (`memory`); nobody who holds room may stall.
+//! - Where clients have to say who they are, one address has a share of the places until its connections have: whoever says
+//!   nothing, and comes back when it is ended for that, leaves room for others.
 //! - One receive and one send are outstanding at most; nothing is received while the session accepts nothing, so that a peer
 //!   that is too fast is slowed by its own socket.
 
@@ -17,6 +19,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use engine::net::peers::{Peer, Peers};
 use engine::net::{DetachedStream, SendBatch, TcpListener, TcpStream};
 use engine::sync::{MailReceiver, MailSender, Notify, Permit, Semaphore, TrySendError};
 use engine::task::{LocalFuture, Task};
@@ -46,6 +49,8 @@ pub struct Gateway<B> {
     executor: Rc<Executor<B>>,
     connections_max: usize,
     connections: Rc<Cell<usize>>,
+    /// Those of them that have yet to say who they are.
+    newcomers: Peers,
     /// Peers over the limit that are being told so.
     refusals: Semaphore,
     stopping: Rc<Cell<bool>>,
@@ -58,7 +63,7 @@ pub struct Gateway<B> {
     /// Wakes [`Gateway::stop`] when a connection has ended.
     ended: Notify,
     /// Serves a connection. A pointer, so that all of that is compiled where the gateway is made, not where it accepts.
-    serve: fn(Connection<B>) -> LocalFuture<'static, ()>,
+    serve: fn(Connection<B>, Peer) -> LocalFuture<'static, ()>,
 }
 
 impl Store {
@@ -73,23 +78,25 @@ impl<B: Backend> Gateway<B> {
     pub fn new(backend: Rc<B>, shared: Arc<Shared>, connections_max: usize) -> Gateway<B> {
         let stop = Notify::new();
         let kills = pass_kills_on(shared.add_thread(), stop.clone());
+        let newcomers = if shared.asks_password() { Peers::newcomers(connections_max) } else { Peers::unbounded() };
         Gateway {
             executor: Rc::new(Executor { backend, shared, budget: Budget::default() }),
             connections_max,
             connections: Rc::default(),
+            newcomers,
             refusals: Semaphore::new(REFUSALS_MAX),
             stopping: Rc::default(),
             stop,
             _kills: engine::task::spawn(kills),
             tls: None,
             ended: Notify::new(),
-            serve: |connection| Box::pin(connection.serve()),
+            serve: |connection, newcomer| Box::pin(connection.serve(newcomer)),
         }
     }
 
     /// The same for TLS connections alone.
     pub fn with_tls(self, tls: CertificateContext) -> Gateway<B> {
-        Gateway { tls: Some(tls), ..self }
+        Gateway { tls: Some(tls), newcomers: Peers::newcomers(self.connections_max), ..self }
     }
 
     /// Accepts until the future is dropped. Connections go round this thread and `others`.
@@ -122,13 +129,12 @@ impl<B: Backend> Gateway<B> {
         let stats = &self.executor.shared.stats;
         GatewayStats::add(&stats.connections_total, 1);
         if self.connections.get() >= self.connections_max {
-            GatewayStats::add(&stats.connections_refused, 1);
-            // Who is to be told holds a descriptor; where many are, it is just closed. TLS would have to be begun for it.
-            if let (Some(place), None) = (self.refusals.try_acquire(1), &self.tls) {
-                engine::task::spawn(refuse(stream, place)).detach();
-            }
-            return;
+            return self.refuse(stream);
         }
+        let Some(newcomer) = self.newcomers.count(stream.peer_addr().ip()) else {
+            GatewayStats::add(&stats.refused_unauthenticated, 1);
+            return self.refuse(stream);
+        };
         let guard = Open::new(&self.connections, &self.executor.shared, &self.ended);
         let executor = self.executor.clone();
         let (stopping, stop) = (self.stopping.clone(), self.stop.clone());
@@ -138,12 +144,20 @@ impl<B: Backend> Gateway<B> {
             let (peer, local) = (stream.peer_addr(), stream.local_addr());
             match ClientStream::accept(stream, tls.as_ref()).await {
                 Ok(stream) => {
-                    serve(Connection { executor, stream, peer, local, stopping, stop }).await;
+                    serve(Connection { executor, stream, peer, local, stopping, stop }, newcomer).await;
                 }
                 Err(error) => tracing::warn!(%peer, %error, "no TLS connection"),
             }
         };
         engine::task::spawn(connection).detach();
+    }
+
+    fn refuse(&self, stream: TcpStream) {
+        GatewayStats::add(&self.executor.shared.stats.connections_refused, 1);
+        // Who is to be told holds a descriptor; where many are, it is just closed. TLS would have to be begun for it.
+        if let (Some(place), None) = (self.refusals.try_acquire(1), &self.tls) {
+            engine::task::spawn(refuse(stream, place)).detach();
+        }
     }
 
     /// Lets every connection finish what was received, then closes them; waits a bounded time.
@@ -237,7 +251,7 @@ enum Event {
 }
 
 impl<B: Backend> Connection<B> {
-    async fn serve(self) {
+    async fn serve(self, newcomer: Peer) {
         let (peer, local) = (self.peer, self.local);
         let mut session = Session::new(self.executor.shared.clone(), peer.to_string(), local.to_string());
         let mut jobs = Jobs { sets: Vec::new(), slots: 0 };
@@ -248,7 +262,7 @@ impl<B: Backend> Connection<B> {
             Some(run(self.executor.clone(), gone.clone(), order.turn(), job))
         };
         let mut room = Hold::default();
-        if let Err(error) = self.drive(&mut session, &mut jobs, &mut room, next).await {
+        if let Err(error) = self.drive(&mut session, &mut jobs, &mut room, Patience::new(newcomer), next).await {
             tracing::debug!(%peer, %error, "connection ended");
         }
         if let Some(error) = session.protocol_error() {
@@ -271,12 +285,13 @@ impl<B: Backend> Connection<B> {
         session: &mut Session,
         jobs: &mut Jobs<F>,
         room: &mut Hold,
+        mut patience: Patience,
         next: impl Fn(&mut Session) -> Option<F>,
     ) -> io::Result<()> {
         let (mut receiving, mut sending, mut growing) = (pin!(None), pin!(None), pin!(None));
         let mut stop = pin!(Some(self.stop.notified()));
         let mut batch = Some(SendBatch::new());
-        let (mut input, mut patience) = (Input::default(), Patience::default());
+        let mut input = Input::default();
         loop {
             // Looked at before every wait: a stop between two events would else be missed.
             self.heed_others(session)?;

@@ -90,8 +90,10 @@ pub struct GatewayStats {
     pub connections_total: AtomicU64,
     /// Connections open.
     pub connections: AtomicU64,
-    /// Connections refused at the limit.
+    /// Connections refused at a limit.
     pub connections_refused: AtomicU64,
+    /// Those of them whose address had its share of the connections that have yet to say who they are.
+    pub refused_unauthenticated: AtomicU64,
     /// Commands answered, errors included.
     pub commands: AtomicU64,
     /// Commands answered by an error.
@@ -119,6 +121,7 @@ impl Default for GatewayStats {
             connections_total: AtomicU64::default(),
             connections: AtomicU64::default(),
             connections_refused: AtomicU64::default(),
+            refused_unauthenticated: AtomicU64::default(),
             commands: AtomicU64::default(),
             errors: AtomicU64::default(),
             protocol_errors: AtomicU64::default(),

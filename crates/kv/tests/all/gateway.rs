@@ -18,9 +18,17 @@ fn start_with(
     connections_max: usize,
     shared: Shared,
 ) -> (Rc<Gateway<MemoryBackend>>, std::net::SocketAddr, Arc<Shared>) {
+    start_at("127.0.0.1:0".parse().expect("an address"), connections_max, shared)
+}
+
+fn start_at(
+    address: std::net::SocketAddr,
+    connections_max: usize,
+    shared: Shared,
+) -> (Rc<Gateway<MemoryBackend>>, std::net::SocketAddr, Arc<Shared>) {
     let shared = Arc::new(shared);
     let gateway = Rc::new(Gateway::new(Rc::default(), shared.clone(), connections_max));
-    let listener = TcpListener::bind("127.0.0.1:0".parse().expect("an address")).expect("a free port");
+    let listener = TcpListener::bind(address).expect("a free port");
     let address = listener.local_addr();
     let accepting = gateway.clone();
     task::spawn(async move { accepting.accept(&listener, &[]).await }).detach();
@@ -116,6 +124,50 @@ fn who_gives_no_password_in_time_leaves_the_place_to_others() {
         send(&known, b"PING\r\n").await;
         assert_eq!(receive(&known, 7).await, b"+PONG\r\n");
     });
+}
+
+/// One machine that said nothing had all places, and when it was ended for that it was back before anybody else.
+#[test]
+fn an_address_that_gives_no_password_leaves_places_to_others() {
+    let world = engine::sim::World::new(7, engine::sim::SimConfig::default());
+    let [node, stranger, client] = ["gateway", "stranger", "client"].map(|name| world.node(name));
+    let address = std::net::SocketAddr::new(world.addr(node), 6379);
+    let gateway = world.spawn_on(node, async move {
+        let secret = fabric::secret::Secret::new(b"secret".to_vec());
+        let gateway = start_at(address, 40, Shared::new(Some(secret)));
+        time::sleep(Duration::from_secs(60)).await;
+        let stats = &gateway.2.stats;
+        [&stats.refused_unauthenticated, &stats.connections_refused].map(GatewayStats::load)
+    });
+    let flood = world.spawn_on(stranger, async move {
+        loop {
+            let silent: Vec<_> = (0..60).map(|_| TcpStream::connect(address)).collect();
+            let mut open = Vec::new();
+            for connection in silent {
+                open.push(connection.await);
+            }
+            time::sleep(Duration::from_secs(1)).await;
+        }
+    });
+    let served = world.spawn_on(client, async move {
+        let mut known = Vec::new();
+        // One address has more connections than may be unauthenticated, once they have the password; over two floods' time.
+        for _ in 0..25 {
+            let stream = TcpStream::connect(address).await.expect("connected");
+            send(&stream, b"AUTH secret\r\n").await;
+            assert_eq!(receive(&stream, 5).await, b"+OK\r\n");
+            known.push(stream);
+            time::sleep(Duration::from_secs(1)).await;
+        }
+        for stream in &known {
+            send(stream, b"PING\r\n").await;
+            assert_eq!(receive(stream, 7).await, b"+PONG\r\n");
+        }
+    });
+    world.run_until(served).unwrap_or_else(|stalled| panic!("{stalled}"));
+    let [unauthenticated, all] = world.run_until(gateway).unwrap_or_else(|stalled| panic!("{stalled}"));
+    assert!(unauthenticated > 1000 && unauthenticated == all, "{unauthenticated} of {all}");
+    drop(flood);
 }
 
 /// What peers send takes memory too: more of them than there is room for, who don't go on, give way to those who do.

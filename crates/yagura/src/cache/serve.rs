@@ -30,7 +30,7 @@ use crate::exit::Failure;
 use crate::handout::Handout;
 use crate::race::first_of;
 use crate::stop::Reason;
-use crate::{metrics, output, reactors, stop};
+use crate::{descriptors, metrics, output, reactors, stop};
 
 /// How long a reactor spins for its next request at most. Measured, two threads and their client on two cores: shorter makes no
 /// difference beside memcached, 200 us take the core from the client (rate 0.97 of memcached's, and then 0.8 to 0.9).
@@ -329,10 +329,11 @@ fn shared(
             authorities: args.tls.tls_ca.as_deref().map(shown),
         }),
     };
+    let threads = threads(args);
     let options = Options {
         rules,
-        connections_max: args.conn_limit as usize,
-        threads: threads(args),
+        connections_max: descriptors::cache_clients(threads, args.conn_limit as usize),
+        threads,
         idle_timeout: args.idle_timeout,
         verbosity: u32::from(args.verbose),
         tls,

@@ -1,7 +1,7 @@
 //! The product from outside: the built binary, sockets, exit codes. Everything ends in bounded time and with its test.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -157,6 +157,35 @@ impl Drop for SetAtEnd<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
+}
+
+/// Connects from this address, which is one of this machine's.
+pub fn connect_from(source: Ipv4Addr, to: SocketAddr) -> TcpStream {
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    bind(&socket, &SocketAddr::from((source, 0))).expect("an address of this machine");
+    connect(&socket, &to).expect("connected");
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(PATIENCE)).expect("set");
+    stream
+}
+
+/// Connections of another address of this machine that say nothing: as many as there are places, and half as many again. With
+/// `words` one of them is told that there is no place.
+pub fn strangers(to: SocketAddr, places: usize, words: Option<&str>) -> Vec<TcpStream> {
+    let source = Ipv4Addr::new(127, 0, 0, 2);
+    let all = (0..places * 3 / 2).map(|_| connect_from(source, to)).collect();
+    if let Some(words) = words {
+        // Of many at a time some are just closed.
+        let deadline = Instant::now() + PATIENCE;
+        let mut told = String::new();
+        while told != words {
+            assert!(Instant::now() < deadline && told.is_empty(), "{told}");
+            // A reset counts as an end.
+            drop(connect_from(source, to).read_to_string(&mut told));
+        }
+    }
+    all
 }
 
 /// A connection that speaks RESP2, as plain as can be.

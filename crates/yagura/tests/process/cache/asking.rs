@@ -145,7 +145,7 @@ fn a_server_that_says_nothing_is_said_to() {
 }
 
 /// Statistics and the metrics that tell the same, where the name is another one.
-const METRICS: [(&str, &str); 33] = [
+const METRICS: [(&str, &str); 34] = [
     ("uptime", "start_time_seconds"),
     ("rusage_user", "cpu_seconds_total{mode=\"user\"}"),
     ("rusage_system", "cpu_seconds_total{mode=\"system\"}"),
@@ -153,6 +153,7 @@ const METRICS: [(&str, &str); 33] = [
     ("curr_connections", "connections"),
     ("total_connections", "connections_accepted_total"),
     ("rejected_connections", "connections_refused_total"),
+    ("rejected_unauthenticated", "connections_refused_unauthenticated_total"),
     ("idle_kicks", "connections_idle_total"),
     ("cmd_get", "get_hits_total"),
     ("cmd_set", "sets_total"),

@@ -1,9 +1,10 @@
 //! Clients that people use: libmemcached's tools, pymemcache, pylibmc; and TLS that is not ours.
 
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
-use super::serve;
-use crate::support::{certificate, clients_python, finished};
+use super::{Text, serve};
+use crate::support::{Server, certificate, clients_python, finished, run, strangers};
 
 #[test]
 fn client_libraries_find_what_they_are_used_to() {
@@ -98,4 +99,58 @@ fn tls_of_others_is_understood_and_nothing_else_then() {
     for (name, value) in told {
         assert!(stdout.contains(&format!("STAT {name} {value}\r\n")), "no {name} {value} in\n{stdout}\n{stderr}");
     }
+}
+
+/// Forty silent connections had all forty places, and when they were ended after ten seconds forty others had them.
+#[test]
+fn who_says_nothing_leaves_places_to_other_addresses() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let users = directory.path().join("users");
+    std::fs::write(&users, "ann:secret\n").expect("written");
+    std::fs::set_permissions(&users, std::fs::Permissions::from_mode(0o600)).expect("set");
+    let server = serve(&["-c", "40", "-Y", users.to_str().expect("text")]);
+    let address = server.address("listening");
+    let _silent = strangers(address, 40, Some("ERROR Too many open connections\r\n"));
+    // More than may be unauthenticated at a time: who has said who it is counts no longer.
+    let mut clients: Vec<_> = (0..20)
+        .map(|_| {
+            let mut client = Text::connect(address);
+            client.expect(b"set a 0 0 10\r\nann secret\r\n", b"STORED\r\n");
+            client
+        })
+        .collect();
+    let refused = clients[19].figure("rejected_unauthenticated");
+    assert!(refused > 0 && refused == clients[0].figure("rejected_connections"), "{refused}");
+
+    // The same before a handshake.
+    let [cert, key] = certificate(directory.path());
+    let server = serve(&["-c", "40", "--tls-cert", &cert, "--tls-key", &key]);
+    let address = server.address("listening");
+    let _silent = strangers(address, 40, None);
+    let (status, stdout, stderr) = run(&["cache", "stats", &address.to_string(), "--tls", "--tls-ca", &cert]);
+    assert!(status == 0 && !stdout.contains("rejected_unauthenticated 0"), "{stdout} {stderr}");
+
+    // Where nobody is asked one address has them all.
+    let server = serve(&["-c", "40"]);
+    let address = server.address("listening");
+    let mut all: Vec<_> = (0..40).map(|_| Text::connect(address)).collect();
+    all.iter_mut().for_each(|client| client.expect(b"get a\r\n", b"END\r\n"));
+    Text::connect(address).expect(b"", b"ERROR Too many open connections\r\n");
+}
+
+/// As many clients were let in as were asked for, until there were no descriptors: nobody was accepted then, nor told.
+#[test]
+fn a_cache_lets_in_no_more_clients_than_it_has_descriptors_for() {
+    let mut command = Command::new("sh");
+    let serve = "ulimit -n 160; exec \"$0\" cache serve -p 0 -t 1 -c 1024 --json";
+    command.args(["-c", serve, env!("CARGO_BIN_EXE_yagura")]).stdin(Stdio::null()).stdout(Stdio::piped());
+    let server = Server::of(command);
+    let address = server.address("listening");
+    let mut first = Text::connect(address);
+    let most = first.figure("max_connections") as usize;
+    assert!((32..128).contains(&most), "{most}");
+    let mut others: Vec<_> = (1..most).map(|_| Text::connect(address)).collect();
+    others.iter_mut().for_each(|client| client.expect(b"get a\r\n", b"END\r\n"));
+    Text::connect(address).expect(b"", b"ERROR Too many open connections\r\n");
+    assert_eq!((first.figure("rejected_connections"), first.figure("listen_disabled_num")), (1, 0));
 }

@@ -1,11 +1,13 @@
 //! Clients of the gateway: several gateways at once, Redis's own tools, a client library; a password and TLS.
 
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::up;
-use crate::support::{PATIENCE, Redis, Reply, Server, certificate, clients_python, finished, pool_of};
+use crate::support::{PATIENCE, Redis, Reply, Server, certificate, clients_python, finished, pool_of, strangers};
 
 /// What one client of many has had acknowledged, and what may have happened beside.
 #[derive(Clone, Copy, Default)]
@@ -166,21 +168,26 @@ fn ask(port: &str, more: &[&str]) -> String {
     stdout + &stderr
 }
 
+/// A file with a password, as a flag.
+fn password(directory: &Path, mode: u32) -> String {
+    let file = directory.join("password");
+    std::fs::write(&file, "open sesame\n").expect("written");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).expect("set");
+    format!("--password-file={}", file.display())
+}
+
 #[test]
 fn a_gateway_with_password_and_tls_lets_in_who_has_both() {
     let directory = tempfile::tempdir().expect("a directory");
     let [cert, key] = certificate(directory.path());
-    let file = directory.path().join("password");
-    std::fs::write(&file, "open sesame\n").expect("written");
-    let server = up(&directory.path().join("data"));
-    let (pool, password) = (pool_of(&server), format!("--password-file={}", file.display()));
+    let (server, password) = (up(&directory.path().join("data")), password(directory.path(), 0o644));
+    let pool = pool_of(&server);
     let (chain, private) = (format!("--tls-cert={cert}"), format!("--tls-key={key}"));
     let arguments = ["gateway", &pool, "--listen=127.0.0.1:0", &password, &chain, &private];
     // A password that others may read is none.
     let (status, _, stderr) = crate::support::run(&arguments);
     assert!(status != 0 && stderr.contains("chmod 600"), "{stderr}");
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-    std::fs::set_permissions(&file, mode).expect("changed");
+    assert_eq!(self::password(directory.path(), 0o600), password);
     let gateway = Server::start(&arguments);
     let port = gateway.address("listening").port().to_string();
     let tls = ["--tls", "--cacert", &cert];
@@ -204,4 +211,44 @@ fn a_gateway_with_authorities_lets_in_who_shows_a_certificate() {
     let tls = ["--tls", "--cacert", &cert];
     assert_eq!(ask(&port, &[&tls[..], &["--cert", &cert, "--key", &key, "SET", "k", "treasure"]].concat()), "OK\n");
     assert!(!ask(&port, &[&tls[..], &["GET", "k"]].concat()).contains("treasure"), "without a certificate");
+}
+
+/// Forty silent connections had all forty places, and when they were ended after ten seconds forty others had them.
+#[test]
+fn who_says_nothing_leaves_places_to_other_addresses() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (server, password) = (up(&directory.path().join("data")), password(directory.path(), 0o600));
+    let gateway = ["gateway", &pool_of(&server), "--listen=127.0.0.1:0", "--connections-max=40"];
+    let running = Server::start(&[&gateway[..], &[&password]].concat());
+    let address = running.address("listening");
+    let silent = strangers(address, 40, Some("-ERR max number of clients reached\r\n"));
+    // More than may be unauthenticated at a time: who has said who it is counts no longer.
+    let ok = Reply::Status("OK".into());
+    let mut clients: Vec<Redis> = (0..20)
+        .map(|_| {
+            let mut client = Redis::connect(address);
+            assert_eq!(client.call(&[b"AUTH", b"open sesame"]), ok);
+            client
+        })
+        .collect();
+    clients[0].set("k", b"treasure");
+    assert_eq!(clients[19].get("k"), Some(b"treasure".to_vec()));
+    let Reply::Bulk(Some(stats)) = clients[19].call(&[b"INFO", b"stats"]) else { panic!("no statistics") };
+    let stats = String::from_utf8_lossy(&stats).into_owned();
+    let of =
+        |name: &str| stats.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.parse::<u32>().ok());
+    assert!(of("rejected_unauthenticated") > Some(0), "{stats}");
+    assert_eq!(of("rejected_unauthenticated"), of("rejected_connections"), "{stats}");
+    drop((silent, clients, running));
+
+    // The same before a handshake.
+    let [cert, key] = certificate(directory.path());
+    let (chain, private) = (format!("--tls-cert={cert}"), format!("--tls-key={key}"));
+    let running = Server::start(&[&gateway[..], &[&chain, &private]].concat());
+    let address = running.address("listening");
+    let _silent = strangers(address, 40, None);
+    let client = ["--tls", "--cacert", &cert];
+    let port = address.port().to_string();
+    assert_eq!(ask(&port, &[&client[..], &["GET", "k"]].concat()), "treasure\n");
+    assert!(!ask(&port, &[&client[..], &["INFO", "stats"]].concat()).contains("rejected_unauthenticated:0"));
 }
