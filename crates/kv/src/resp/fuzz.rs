@@ -26,14 +26,22 @@ use super::{Backend, Failure, ScanPage, Shared};
 #[derive(Clone, Default)]
 pub struct MemoryBackend {
     entries: Rc<RefCell<BTreeMap<Vec<u8>, Entry>>>,
+    /// Looks that wait for room: each holds its place as long.
+    waiting: Rc<()>,
 }
 
 impl MemoryBackend {
     async fn reserve(&self, key: &[u8], room: Room) {
         let length = self.entries.borrow().get(key).map_or(0, |entry| entry.value.len());
         if let Some(wait) = room.as_ref().and_then(|room| room.reserve(length)) {
+            let _place = self.waiting.clone();
             wait.await;
         }
+    }
+
+    /// Looks that wait for room.
+    pub fn waiting(&self) -> usize {
+        Rc::strong_count(&self.waiting) - Rc::strong_count(&self.entries)
     }
 
     fn expire(&self, key: &[u8]) {

@@ -10,8 +10,9 @@
 //!   has to wait for the earlier one's (`turn`).
 //! - Commands on their way have room of their own, and jobs hold it while they wait for the other: never the other way round.
 //! - Short values have a part of their own: who does not read long replies keeps nobody from those. Of that part a connection holds
-//!   a share of what is free, beyond which it alone waits, for as long as its own peer takes; a command that only reads is given up
-//!   and begun anew for that, as the store's time is not its peer's.
+//!   a share of what is free, beyond which it alone waits, for as long as its own peer takes.
+//! - A command that only reads is given up where there is no room, and begun anew when there is: what it has looked at is held by
+//!   nobody meanwhile (thousands of them held a hundred kilobytes each), and the store's time is not its peer's.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -237,8 +238,7 @@ impl One {
         Rc::new(One { budget, turn, cost, held, waits: Cell::default(), lacks: Cell::default(), is_read })
     }
 
-    /// What a read lacks that is to be dropped and done anew: as much of the short part. The time that a connection waits for its
-    /// own peer is not the store's.
+    /// What a read lacks that is to be dropped and done anew with as much room.
     pub(super) fn lacks(&self) -> Option<usize> {
         self.lacks.get()
     }
@@ -267,7 +267,7 @@ impl Reserve for One {
         if held.is_some() {
             return None;
         }
-        if self.is_read && bytes <= SHORT_VALUE_BYTES_MAX {
+        if self.is_read {
             self.lacks.set(Some(bytes));
             return Some(Box::pin(std::future::pending()));
         }

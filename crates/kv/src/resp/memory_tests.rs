@@ -96,23 +96,49 @@ fn with_value(length: usize) -> Executor<MemoryBackend> {
 /// A connection's 32 commands of 32 names of a value of 64 MiB asked for 64 GiB.
 #[test]
 fn a_peer_that_reads_no_long_replies_holds_no_more_than_there_is_room_for() {
-    let (executor, gone) = (with_value(32 * MIB), Cell::new(false));
-    let all = executor.budget.free();
-    let mut peers: Vec<_> = (0..4).map(|_| Peer::new(&executor, &gone)).collect();
-    for peer in &mut peers {
-        peer.says(&"GET k\r\n".repeat(32));
-    }
-    let held: usize = peers.iter_mut().map(|peer| peer.session.output().len()).sum();
-    assert!(held <= LONG_BYTES_MAX && executor.budget.free() <= all - held, "{held} bytes wait to be sent");
-    assert!(executor.budget.is_scarce(), "nobody waits for room");
-    // A short one is answered meanwhile, and all of them once replies are read.
-    let mut other = Peer::new(&executor, &gone);
-    other.says("SET short x\r\nGET short\r\n");
-    assert_eq!(other.reads().1, "+OK\r\n$1\r\nx\r\n");
-    let bytes: usize = (0..128).flat_map(|_| peers.iter_mut().map(|peer| peer.reads().0).collect::<Vec<_>>()).sum();
-    assert_eq!(bytes, 4 * 32 * (32 * MIB + "$33554432\r\n\r\n".len()));
-    drop(peers);
-    assert_eq!(executor.budget.free(), all, "room was lost");
+    run(8, async {
+        let (executor, gone) = (with_value(32 * MIB), Cell::new(false));
+        let all = executor.budget.free();
+        let mut peers: Vec<_> = (0..4).map(|_| Peer::new(&executor, &gone)).collect();
+        for peer in &mut peers {
+            peer.says(&"GET k\r\n".repeat(32));
+        }
+        let held: usize = peers.iter_mut().map(|peer| peer.session.output().len()).sum();
+        assert!(held <= LONG_BYTES_MAX && executor.budget.free() <= all - held, "{held} bytes wait to be sent");
+        assert!(executor.budget.is_scarce(), "nobody waits for room");
+        // A short one is answered meanwhile, and all of them once replies are read.
+        let mut other = Peer::new(&executor, &gone);
+        other.says("SET short x\r\nGET short\r\n");
+        assert_eq!(other.reads().1, "+OK\r\n$1\r\nx\r\n");
+        let bytes: usize = (0..128).flat_map(|_| peers.iter_mut().map(|peer| peer.reads().0).collect::<Vec<_>>()).sum();
+        assert_eq!(bytes, 4 * 32 * (32 * MIB + "$33554432\r\n\r\n".len()));
+        drop(peers);
+        assert_eq!(executor.budget.free(), all, "room was lost");
+    });
+}
+
+/// Twelve thousand reads of hashes that waited in the store held a hundred kilobytes each: what they had looked at.
+#[test]
+fn who_waits_for_room_to_read_waits_outside_the_store() {
+    run(8, async {
+        let (executor, gone) = (with_value(MIB), Cell::new(false));
+        let all = executor.budget.free();
+        let room = drain(&executor, 128 << 10);
+        let mut peers: Vec<_> = (0..10).map(|_| Peer::new(&executor, &gone)).collect();
+        peers.iter_mut().for_each(|peer| peer.says(&"GET k\r\n".repeat(32)));
+        let waiting: usize = peers.iter().map(|peer| peer.jobs.len()).sum();
+        assert!(
+            waiting >= 10 && executor.backend.waiting() == 0,
+            "{waiting}, of them in the store {}",
+            executor.backend.waiting()
+        );
+        drop(room);
+        let one = "$1048576\r\n\r\n".len() + MIB;
+        let bytes: usize = (0..40).flat_map(|_| peers.iter_mut().map(|peer| peer.reads().0).collect::<Vec<_>>()).sum();
+        assert_eq!(bytes, 10 * 32 * one);
+        drop(peers);
+        assert_eq!(executor.budget.free(), all, "room was lost");
+    });
 }
 
 /// Eleven who read a little now and then held all that short replies had.
@@ -319,16 +345,18 @@ fn replies_without_bytes_count_where_they_wait() {
 /// An `MGET` that had taken a little let the commands behind it take all, and then waited for what they held.
 #[test]
 fn commands_behind_one_of_several_values_leave_it_room() {
-    let (executor, gone) = (with_value(32 * MIB), Cell::new(false));
-    let mut peer = Peer::new(&executor, &gone);
-    let turn = peer.order.turn();
-    let several = super::memory::Several::new(&executor.budget, &turn, REPLY_BYTES_MAX);
-    several.grow(1).expect("there is room");
-    peer.says(&"GET k\r\n".repeat(32));
-    assert!(executor.budget.try_take(REPLY_BYTES_MAX).is_some(), "those behind it have all");
-    drop((several.take(), turn));
-    peer.carry_on();
-    assert!(peer.reads().0 > 32 * 32 * MIB);
+    run(8, async {
+        let (executor, gone) = (with_value(32 * MIB), Cell::new(false));
+        let mut peer = Peer::new(&executor, &gone);
+        let turn = peer.order.turn();
+        let several = super::memory::Several::new(&executor.budget, &turn, REPLY_BYTES_MAX);
+        several.grow(1).expect("there is room");
+        peer.says(&"GET k\r\n".repeat(32));
+        assert!(executor.budget.try_take(REPLY_BYTES_MAX).is_some(), "those behind it have all");
+        drop((several.take(), turn));
+        peer.carry_on();
+        assert!(peer.reads().0 > 32 * 32 * MIB);
+    });
 }
 
 /// Eight deletions of a million names held all room, and waited for some.
