@@ -36,6 +36,8 @@ const KEYS_COUNTED_MAX: u64 = 100_000;
 /// How long keys are counted one by one before an estimate has to do: few keys may lie in a large table. Chosen: as long as any
 /// operation may take.
 const COUNT_TIME_MAX: Duration = crate::store::OPERATION_TIME_MAX;
+/// The same for `INFO`, which tells of other things, too. Chosen: clients ask it before anything else, and give up after seconds.
+const INFO_COUNT_TIME_MAX: Duration = Duration::from_secs(1);
 /// How old the number of keys in `INFO` may be. Guessed: it is polled each second, and looked at now and then.
 const COUNT_AGE_MAX: Duration = Duration::from_secs(10);
 
@@ -79,13 +81,16 @@ impl<B: Backend> Executor<B> {
             Request::Keys => self.all_keys(command.arg(1), turn, gone).await,
             Request::Scan(cursor, options) => self.scan(cursor, options, command, turn).await,
             Request::RandomKey => random_key(backend).await.map(short),
-            Request::DbSize => count_keys(backend, shared, gone).await.map(|count| short(Reply::Integer(count as i64))),
+            Request::DbSize => {
+                let count = count_keys(backend, shared, gone, COUNT_TIME_MAX).await;
+                count.map(|count| short(Reply::Integer(count as i64)))
+            }
             Request::Info => {
                 // Whoever polls it must not have the pool walked every second.
                 let keys = match (asks_for(command, "keyspace"), shared.keys_counted(COUNT_AGE_MAX)) {
                     (false, _) => Ok(0),
                     (true, Some(count)) => Ok(count),
-                    (true, None) => count_keys(backend, shared, gone).await,
+                    (true, None) => count_keys(backend, shared, gone, INFO_COUNT_TIME_MAX).await,
                 };
                 Ok(short(Reply::Text(info(backend, shared, keys, command))))
             }
@@ -402,8 +407,14 @@ fn why(room: &One, failure: Failure) -> Failure {
     if room.waits() && failure.code == Failure::TRY_AGAIN { no_room() } else { failure }
 }
 
-/// How many keys there are: counted if they are few, since an estimate of few is far off; else about.
-async fn count_keys<B: Backend>(backend: &B, shared: &Shared, gone: &Cell<bool>) -> Result<u64, Failure> {
+/// How many keys there are: counted if they are few, since an estimate of few is far off; else about. Where the time is over first,
+/// at least as many as were met.
+pub(super) async fn count_keys<B: Backend>(
+    backend: &B,
+    shared: &Shared,
+    gone: &Cell<bool>,
+    time_max: Duration,
+) -> Result<u64, Failure> {
     let begun = engine::time::now();
     let estimate = backend.estimate_keys().await?;
     if estimate > KEYS_COUNTED_MAX {
@@ -414,12 +425,12 @@ async fn count_keys<B: Backend>(backend: &B, shared: &Shared, gone: &Cell<bool>)
     loop {
         let page = backend.scan(cursor, SCAN_COUNT_MAX).await?;
         (count, cursor) = (count + page.keys.len() as u64, page.next);
-        if cursor == 0 || gone.get() || begun.elapsed() > COUNT_TIME_MAX {
+        if cursor == 0 || gone.get() || begun.elapsed() > time_max {
             break;
         }
     }
     // A walk that was broken off has a cursor.
-    let count = if cursor == 0 { count } else { estimate };
+    let count = if cursor == 0 { count } else { count.max(estimate) };
     shared.set_keys_counted(count);
     Ok(count)
 }

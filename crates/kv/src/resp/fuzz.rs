@@ -28,6 +28,8 @@ pub struct MemoryBackend {
     entries: Rc<RefCell<BTreeMap<Vec<u8>, Entry>>>,
     /// Looks that wait for room: each holds its place as long.
     waiting: Rc<()>,
+    /// What is told of how many keys there are, if it is not the truth.
+    estimate: Rc<Cell<Option<u64>>>,
 }
 
 impl MemoryBackend {
@@ -37,6 +39,11 @@ impl MemoryBackend {
             let _place = self.waiting.clone();
             wait.await;
         }
+    }
+
+    /// Says so from now on when it is asked about how many keys there are.
+    pub fn estimates(&self, count: u64) {
+        self.estimate.set(Some(count));
     }
 
     /// Looks that wait for room.
@@ -131,7 +138,8 @@ impl Backend for MemoryBackend {
     }
 
     async fn estimate_keys(&self) -> Result<u64, Failure> {
-        Ok(self.entries.borrow().values().filter(|entry| is_alive(entry)).count() as u64)
+        let counted = || self.entries.borrow().values().filter(|entry| is_alive(entry)).count() as u64;
+        Ok(self.estimate.get().unwrap_or_else(counted))
     }
 
     fn further_copies(&self) -> u64 {

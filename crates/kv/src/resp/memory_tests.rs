@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Waker};
+use std::time::Duration;
 
 use super::execute::Executor;
 use super::fuzz::{MemoryBackend, ready};
@@ -400,4 +401,19 @@ fn a_listing_of_keys_holds_what_it_has_found() {
     peer.says(&"KEYS *\r\n".repeat(RUNNING_MAX));
     assert_eq!(peer.jobs.len(), 0, "two keys wait for room");
     assert_eq!(peer.reads().0, RUNNING_MAX * "*2\r\n$1\r\na\r\n$1\r\nb\r\n".len());
+}
+
+/// Where the walk over a large table took too long, what it had met was forgotten: a key, and a size of 0.
+#[test]
+fn a_count_that_is_broken_off_tells_of_what_it_has_met() {
+    run(8, async {
+        let (executor, gone) = (executor(), Cell::new(true));
+        for key in 0..SCAN_COUNT_MAX + 1 {
+            let end = Entry { expiry: Some(u64::MAX), ..Entry::default() };
+            executor.backend.put_entry(format!("{key:08}").as_bytes(), end).await.expect("put");
+        }
+        executor.backend.estimates(0);
+        let count = super::execute::count_keys(&*executor.backend, &executor.shared, &gone, Duration::ZERO).await;
+        assert_eq!(count.map_err(|failure| failure.to_string()), Ok(SCAN_COUNT_MAX as u64));
+    });
 }

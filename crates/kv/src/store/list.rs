@@ -152,7 +152,11 @@ async fn see_majority(inner: &Rc<super::Inner>, stretch: Stretch, start: time::I
         if topology.is_enough(&seen) {
             return Ok(seen);
         }
-        if start.elapsed() > OPERATION_TIME_MAX {
+        // Members that are known to be away are not waited for by whoever does not want to.
+        let patience = inner.patience.get();
+        let may_come = |member: usize| topology.members[member].away_for().is_none_or(|away| away <= patience);
+        let could = topology.placement.quorum_everywhere(|member| seen.is_whole(member) || may_come(member));
+        if !could || start.elapsed() > OPERATION_TIME_MAX {
             return Err(list_failed(&topology, &seen));
         }
         time::sleep(RETRY_PAUSE).await;
@@ -162,13 +166,17 @@ async fn see_majority(inner: &Rc<super::Inner>, stretch: Stretch, start: time::I
 
 fn list_failed(topology: &Topology, seen: &Seen) -> StoreError {
     let members = topology.members.len();
-    let missing: Vec<_> = (0..members).filter(|&member| !seen.is_whole(member)).map(|m| m.to_string()).collect();
+    let why = |member: usize| match topology.members[member].away_for() {
+        Some(_) => format!("member {member}: not connected"),
+        None => format!("member {member}: did not answer, or holds damaged pages"),
+    };
+    let missing: Vec<_> = (0..members).filter(|&member| !seen.is_whole(member)).map(why).collect();
     StoreError::Unavailable {
         answered: members - missing.len(),
         replicas: members,
         needed: members - (topology.placement.replicas() - topology.placement.majority()),
         outcome_unknown: false,
-        reasons: format!("members {} did not answer or hold damaged pages", missing.join(", ")),
+        reasons: missing.join("; "),
     }
 }
 

@@ -140,6 +140,10 @@ fn without_a_majority_operations_end_within_a_second_of_that_being_known() {
             check(added.map(|_| ()));
             assert!(took < 200, "after {took} ms");
         }
+        // Nor do walks over all keys.
+        let (step, took) = timed(store.scan(0, 10)).await;
+        let told = step.expect_err("a majority is away").to_string();
+        assert!(took < 200 && told.contains("member 1: not connected; member 2: not connected"), "{took} ms: {told}");
         let told = store.out_of_reach().unwrap().to_string();
         assert!(told.starts_with("unavailable: 1 of 3 voting members are connected, 2 are needed"), "{told}");
         find(&pool.members[1..]);
