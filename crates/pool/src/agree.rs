@@ -134,17 +134,18 @@ impl Seen {
         more
     }
 
-    /// Whether some have refused since they have gone on without the voters; the voters of their map are asked from now on.
+    /// Whether some have refused since they have gone on without the voters. They are asked from now on, and the voters of their
+    /// map, who need not carry it yet.
     fn has_met_seized(&mut self, handed: &Answers<()>) -> bool {
-        let maps: Vec<&Map> = handed
-            .values()
-            .filter_map(|result| match result {
-                Err(Refusal::Seized(map)) => Some(&**map),
-                _ => None,
-            })
-            .collect();
-        maps.iter().for_each(|map| self.asked.extend(voters(map)));
-        !maps.is_empty()
+        let mut has_met = false;
+        for (member, result) in handed {
+            if let Err(Refusal::Seized(map)) = result {
+                self.asked.insert(*member);
+                self.asked.extend(voters(map));
+                has_met = true;
+            }
+        }
+        has_met
     }
 }
 

@@ -22,7 +22,7 @@ use crate::superblock::Ballot;
 enum Seized {
     By(Map),
     /// Those that are left are a majority of the newest map's voters: it is agreed on as any other.
-    Needless(Map),
+    Needless,
     /// Members were found that were not asked.
     More,
     Outbid(u64),
@@ -45,7 +45,8 @@ impl<N: Namespace> Proposer<'_, N> {
             let ballot = Ballot { round, host: self.host };
             match self.seize_by(ballot, &mut seen, (lost, half), &mut may_be_accepted).await? {
                 Seized::By(map) => return Ok(map),
-                Seized::Needless(base) => return self.agree(&base, |map| Ok(map.clone())).await,
+                // Of all that are left: those who vote in it need not carry it yet.
+                Seized::Needless => return self.agree_by(&mut seen, |map| Ok(map.clone())).await,
                 Seized::More => round += 1,
                 Seized::Outbid(highest) => {
                     round = highest.max(round) + 1;
@@ -95,7 +96,7 @@ impl<N: Namespace> Proposer<'_, N> {
             return Ok(Seized::More);
         }
         if has_quorum(base, |member: &Member| !lost.contains(&member.id)) {
-            return Ok(Seized::Needless(base.clone()));
+            return Ok(Seized::Needless);
         }
         let gone: Vec<MemberId> = lost.iter().copied().filter(|id| base.index_of(*id).is_some()).collect();
         let next = base.seized_without(&gone, half)?;

@@ -171,6 +171,33 @@ fn who_is_not_named_as_lost_has_to_answer_and_a_majority_needs_no_force() {
     });
 }
 
+/// The one that was to be the only voter is stopped after any write of its, and the other has accepted: whose map names a voter
+/// that does not carry it. Nobody could go on: not by the command again, which asked the voter alone, nor
+/// where the lost ones are back.
+#[test]
+fn a_seizure_that_its_voter_has_not_accepted_is_gone_on_with() {
+    for (writes, back) in (0..12).flat_map(|writes| [(writes, false), (writes, true)]) {
+        run(async {
+            let namespaces: Vec<Plain> = (1..=4).map(|id| Plain::new(id, 2 << 20, 4096)).collect();
+            let map = plain_pool(&namespaces, 2).await;
+            let proposer = Proposer::new(&namespaces);
+            let ids: Vec<MemberId> = map.members.iter().map(|member| member.id).collect();
+            namespaces[..2].iter().for_each(|plain| plain.0.down.set(true));
+            let seized = map.seized_without(&ids[..2], HalfLeft::NeedNotBe).unwrap();
+            let voter = seized.voter_indices().next().unwrap();
+            *namespaces[voter].0.budget.borrow_mut() = std::rc::Rc::new(std::cell::Cell::new(writes));
+            let first = proposer.seize(&map, &ids[..2], HalfLeft::NeedNotBe).await;
+            *namespaces[voter].0.budget.borrow_mut() = std::rc::Rc::new(std::cell::Cell::new(u32::MAX));
+            namespaces[..2].iter().for_each(|plain| plain.0.down.set(!back));
+            let second = match back {
+                true => proposer.roll_call(&map).await,
+                false => proposer.seize(&map, &ids[..2], HalfLeft::NeedNotBe).await,
+            };
+            assert!(second.is_ok(), "{writes}, {back}: {first:?} {second:?}");
+        });
+    }
+}
+
 /// Whoever seizes the pool is stopped after any write: the next one ends it.
 #[test]
 fn a_seizure_that_was_cut_off_is_gone_on_with() {

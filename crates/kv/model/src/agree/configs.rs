@@ -1,6 +1,6 @@
 //! The configurations of the agreement model.
 
-use super::Change::{Begin, Direct, End, GiveUp, Note, Open, Renew, TakeBack};
+use super::Change::{Begin, Direct, End, GiveUp, Note, Open, Renew, Seize, TakeBack, TakeIn};
 use super::Config;
 
 /// The sound groups by name, in the order of their size.
@@ -24,8 +24,15 @@ pub fn sound(group: &str) -> Vec<Config> {
             new("agree: one voter begins anew|note", OLD, &[&[Renew(0)], &[Note]]).with(|c| c.losses = 1),
             new("agree: marked, a voter rolled back", OLD, &[&[Note], &[Note]])
                 .with(|c| (c.marked, c.rollbacks, c.ballots_max) = (true, 1, 1)),
+            new("agree: seized|note", 1, &[&[Seize(1)], &[Note]]).with(|c| c.learners = 0b10),
+            new("agree: seized|seized", 1, &[&[Seize(1)], &[Seize(1)]]).with(|c| c.learners = 0b110),
+            new("agree: seized,note|note", 1, &[&[Seize(1), Note], &[Note]]).with(|c| c.learners = 0b10),
+            new("agree: seized,taken in|note", 1, &[&[Seize(1), TakeIn(1)], &[Note]]).with(|c| c.learners = 0b10),
+            new("agree: two of three seized|note,note", OLD, &[&[Seize(0b11)], &[Note, Note]]),
+            new("agree: seized|note|open", 1, &[&[Seize(1)], &[Note], &[Open]]).with(|c| c.learners = 0b10),
         ],
         "agree-large" => vec![
+            new("agree: seized|seized|note", 1, &[&[Seize(1)], &[Seize(1)], &[Note]]).with(|c| c.learners = 0b110),
             new("agree: note,note|open", OLD, &[&[Note, Note], &[Open]]),
             new("agree: ended|taken back|open", 1, &[&[Begin(2), End], &[TakeBack], &[Open]]),
             new("agree: the voters become another one,note", OLD, &[&[Begin(LAST), End, Note]])
@@ -78,6 +85,18 @@ pub fn broken() -> Vec<Config> {
         new("agreement: opened with the newest map seen", OLD, &[&[Note], &[Note], &[Open]])
             .with(once)
             .under(|r| r.opens_newest = true),
+        new("agreement: handed to who has gone on without its voters", 1, &[&[Seize(1)], &[Note]])
+            .with(|c| c.learners = 0b10)
+            .under(|r| r.seized_handed_over = true),
+        new("agreement: gone on without the voters, and judged by ballots", 1, &[&[Seize(1)], &[Note, Note]])
+            .with(|c| c.learners = 0b10)
+            .under(|r| r.seized_by_ballot = true),
+        new("agreement: who has gone on is not asked what it carries", 1, &[&[Seize(1)], &[Seize(1)]])
+            .with(|c| c.learners = 0b110)
+            .under(|r| r.seized_met_by_voters = true),
+        new("agreement: some have gone on without the voters", 1, &[&[Seize(1)], &[Seize(1)]])
+            .with(|c| c.learners = 0b110)
+            .under(|r| r.seized_by_some = true),
         new("agreement: a joint map by its new side", 1, &[&[Begin(2)], &[Note], &[Open]])
             .under(|r| r.joint_by_new = true),
     ]

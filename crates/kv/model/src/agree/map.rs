@@ -14,6 +14,8 @@ pub struct Map {
     /// Members that were given up, and that begin anew (sets).
     pub(super) lost: u8,
     pub(super) renewed: u8,
+    /// How often the members left have gone on without the voters: a map of more of that counts over one of less.
+    pub(super) seized: u8,
     /// The life of each member; 0: it is none of this map's.
     pub(super) lives: [u8; MEMBERS],
     /// The mark of each member.
@@ -35,6 +37,10 @@ pub enum Change {
     GiveUp(usize),
     /// A member that has lost what it had begins a new life in its place.
     Renew(usize),
+    /// These members (set), the majority of the voters among them, are lost: all others go on with voters among themselves.
+    Seize(u8),
+    /// They are back.
+    TakeIn(u8),
     /// Other voters without a joint map: looks right and is not.
     Direct(u8),
     /// No change: the pool is opened.
@@ -42,10 +48,20 @@ pub enum Change {
 }
 
 impl Map {
-    /// The first map.
-    pub(super) fn first(voters: u8) -> Map {
-        let lives = std::array::from_fn(|member| voters >> member & 1);
+    /// The first map; `learners`: members that have no vote.
+    pub(super) fn first(voters: u8, learners: u8) -> Map {
+        let lives = std::array::from_fn(|member| (voters | learners) >> member & 1);
         Map { new: voters, lives, ..Map::default() }
+    }
+
+    /// All members, but those that are lost for good.
+    pub(super) fn left_without(&self, lost: u8) -> u8 {
+        (0..MEMBERS).filter(|&member| self.lives[member] != 0).map(|member| 1 << member).sum::<u8>() & !lost
+    }
+
+    /// Which of two maps counts, by the ballots that they were accepted by.
+    pub(super) fn order(&self, rules: &Rules, accepted: u8) -> (u8, u8) {
+        (if rules.seized_by_ballot { 0 } else { self.seized }, accepted)
     }
 
     pub(super) fn voters(&self) -> u8 {
@@ -88,6 +104,15 @@ impl Map {
                 next.lost &= !(1 << member);
                 next.lives[member] = life;
             }
+            Change::Seize(_) if self.joint => return None,
+            Change::Seize(lost) => {
+                (next.lost, next.seized) = (self.lost | lost, self.seized + 1);
+                let left = self.left_without(next.lost);
+                // An odd number of them, the lowest.
+                next.new = if left.count_ones() < 3 { left & left.wrapping_neg() } else { left };
+            }
+            Change::TakeIn(_) if self.joint => return None,
+            Change::TakeIn(members) => next.lost &= !members,
             Change::Direct(voters) => {
                 next.new = voters;
                 next.admit(voters);

@@ -6,16 +6,20 @@
 //! map alone. Rounds begin at 1 with every operation, as they do there, so that a ballot may be tried twice.
 //!
 //! The property: all maps that a proposer was told of, or that somebody has opened the pool with, are one chain, in which no
-//! change stands twice; and a proposer is told of nothing that is older than what anybody was told before it began.
+//! change stands twice; and a proposer is told of nothing that is older than what anybody was told before it began. Where members
+//! have gone on without the voters there is a chain before that and one after, and nobody who carries a map of that is handed one
+//! of the other any more.
 //!
 //! - [`map`]: maps, quorums, changes.
 //! - [`proposer`]: prepare, decide, accept, open.
+//! - [`seize`]: what is done where a majority of the voters is lost for good.
 //! - [`steps`]: the transition system, progress.
 //! - [`configs`]: what was searched, and the rules broken one by one.
 
 pub mod configs;
 mod map;
 mod proposer;
+mod seize;
 mod steps;
 
 pub use map::{Change, Map};
@@ -23,6 +27,8 @@ pub use steps::Search;
 
 /// Members that there are.
 pub const MEMBERS: usize = 4;
+/// How often members go on without the voters.
+pub const SEIZED_MAX: usize = 2;
 /// Changes that a map tells of, at most.
 pub const CHANGES_MAX: usize = 6;
 
@@ -104,8 +110,8 @@ pub struct Host {
     settled: bool,
     /// It has begun again for newer marks or lives once: likewise.
     restarted: bool,
-    /// Changes that the newest map had that anybody was told of when the operation began.
-    floor: u8,
+    /// Changes that the newest map had that anybody was told of when the operation began, and how often that was seized.
+    floor: (u8, u8),
     /// The life that it has given to a member that begins anew.
     life: u8,
     /// The highest mark of each member that any map names which it has come by.
@@ -127,8 +133,8 @@ pub struct State {
     members: [Member; MEMBERS],
     hosts: Vec<Host>,
     late: Vec<Accept>,
-    /// The longest chain that anybody was told of.
-    chain: [u8; CHANGES_MAX],
+    /// The longest chain that anybody was told of; of maps that were seized as often.
+    chains: [[u8; CHANGES_MAX]; SEIZED_MAX + 1],
     losses_left: u8,
     rollbacks_left: u8,
     torn_left: u8,
@@ -164,6 +170,14 @@ pub struct Rules {
     pub opens_any_ballot: bool,
     /// Of a joint map the new side alone votes.
     pub joint_by_new: bool,
+    /// A member that has gone on without the voters is handed a map of before.
+    pub seized_handed_over: bool,
+    /// Of two maps the one of the higher ballot counts, whether members have gone on without the voters of one or not.
+    pub seized_by_ballot: bool,
+    /// Who meets a member that has gone on without the voters asks the voters of its map, not the member.
+    pub seized_met_by_voters: bool,
+    /// Some of the members left go on without the voters, not all.
+    pub seized_by_some: bool,
 }
 
 /// A configuration.
@@ -173,6 +187,8 @@ pub struct Config {
     pub name: &'static str,
     /// The first map's voters (set).
     pub voters: u8,
+    /// Its members without a vote (set).
+    pub learners: u8,
     /// What each host asks for.
     pub hosts: Vec<Vec<Change>>,
     /// Ballots of one operation.
@@ -206,6 +222,10 @@ impl Config {
     /// The same under other rules.
     pub fn under(self, change: impl FnOnce(&mut Rules)) -> Config {
         self.with(|config| change(&mut config.rules))
+    }
+
+    fn first(&self) -> Map {
+        Map::first(self.voters, self.learners)
     }
 
     fn change(&self, state: &State, host: usize) -> Option<Change> {

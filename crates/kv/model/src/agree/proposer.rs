@@ -2,7 +2,7 @@
 
 use super::map::{highest, length};
 use super::{
-    Accept, Ballot, CHANGES_MAX, Change, Config, Fault, HOSTS_MAX, Host, MEMBERS, Map, Member, Phase, Reply, State,
+    Accept, Ballot, Change, Config, Fault, HOSTS_MAX, Host, MEMBERS, Map, Member, Phase, Reply, SEIZED_MAX, State,
     round_of,
 };
 
@@ -20,11 +20,15 @@ impl Config {
             state.members[member] = Member { life: state.lives, map: known, ..Member::default() };
             state.hosts[host].life = state.lives;
         }
-        let floor = length(&state.chain);
+        let floor = newest(state);
         let current = &mut state.hosts[host];
         (current.floor, current.asked) = (floor, current.known.voters());
         match change {
             Change::Open => (current.phase, current.pending) = (Phase::Read, (1 << MEMBERS) - 1),
+            Change::Seize(lost) => {
+                current.asked = current.known.left_without(lost);
+                self.prepare(state, host, 1);
+            }
             _ => self.prepare(state, host, 1),
         }
     }
@@ -49,7 +53,7 @@ impl Config {
         state.hosts[host].round * HOSTS_MAX + host as u8 + 1
     }
 
-    fn prepare(&self, state: &mut State, host: usize, round: u8) {
+    pub(super) fn prepare(&self, state: &mut State, host: usize, round: u8) {
         self.leave_accepts(state, host);
         let current = &mut state.hosts[host];
         if current.ballots_used >= self.ballots_max {
@@ -120,7 +124,10 @@ impl Config {
         let lives = lives && member.mark >= accept.mark;
         let promised = match accept.before {
             Some(before) => member.promised == accept.ballot && member.accepted == before,
-            None => member.promised < accept.ballot,
+            None => {
+                let follows = member.map.seized <= accept.map.seized || self.rules.seized_handed_over;
+                member.promised < accept.ballot && follows
+            }
         };
         let ignored = self.rules.promise_ignored && member.accepted < accept.ballot;
         lives && (promised || ignored)
@@ -128,7 +135,17 @@ impl Config {
 
     /// What the host makes of the answers it has; `None`: nothing yet.
     pub(super) fn decide(&self, state: &State, host: usize) -> Option<State> {
-        match state.hosts[host].phase {
+        match (state.hosts[host].phase, self.change(state, host)?) {
+            (Phase::Prepare, Change::Seize(lost)) => self.decide_seize(state, host, lost),
+            (Phase::Accept, Change::Seize(lost)) if state.hosts[host].proposed != state.hosts[host].base => {
+                self.decide_seized(state, host, lost)
+            }
+            (phase, _) => self.decide_by_quorum(state, host, phase),
+        }
+    }
+
+    fn decide_by_quorum(&self, state: &State, host: usize, phase: Phase) -> Option<State> {
+        match phase {
             Phase::Prepare => self.decide_promises(state, host),
             Phase::Accept => self.decide_accepts(state, host),
             Phase::Read => self.decide_open(state, host),
@@ -142,7 +159,8 @@ impl Config {
             Reply::Shown(member) if !member.torn => Some(*member),
             _ => None,
         });
-        let Some(newest) = shown.max_by_key(|member| member.accepted) else { return self.outbid(state, host) };
+        let order = |member: &Member| member.map.order(&self.rules, member.accepted);
+        let Some(newest) = shown.max_by_key(order) else { return self.outbid(state, host) };
         let base = newest.map;
         let base = if self.rules.builds_on_known { current.known } else { base };
         let mut next = state.clone();
@@ -224,7 +242,7 @@ impl Config {
     }
 
     /// A refusal leads to a higher ballot; without one the host waits, or gives up.
-    fn outbid(&self, state: &State, host: usize) -> Option<State> {
+    pub(super) fn outbid(&self, state: &State, host: usize) -> Option<State> {
         let current = &state.hosts[host];
         let refused = current.replies.iter().filter_map(|reply| match reply {
             Reply::Refused(ballot) => Some(round_of(*ballot)),
@@ -252,7 +270,7 @@ impl Config {
         }
         let mut next = state.clone();
         let floor = current.floor;
-        tell(&mut next, &proposed.changes);
+        tell(&mut next, &proposed);
         if current.settles {
             let settling = &mut next.hosts[host];
             settling.ballots_used -= u8::from(!settling.settled);
@@ -261,8 +279,8 @@ impl Config {
             self.prepare(&mut next, host, current.round + 1);
             return Some(next);
         }
-        if proposed.length() < floor {
-            next.fault = next.fault.or(Some(Fault::Older(proposed.changes, floor)));
+        if proposed.seized == floor.0 && proposed.length() < floor.1 {
+            next.fault = next.fault.or(Some(Fault::Older(proposed.changes, floor.1)));
         }
         // All others learn of it.
         let learners = (0..MEMBERS).filter(|member| (base.voters() | proposed.voters()) >> member & 1 == 0);
@@ -286,7 +304,7 @@ impl Config {
                 seen.push(*member);
             }
         }
-        seen.sort_by_key(|member| std::cmp::Reverse(member.accepted));
+        seen.sort_by_key(|member| std::cmp::Reverse(member.map.order(&self.rules, member.accepted)));
         let marks = seen.iter().fold([0; MEMBERS], |marks, shown| highest(&marks, &shown.map.marks));
         let in_force = seen.iter().find(|newest| {
             let carrying = self.agreeing(current, |member, shown| {
@@ -298,7 +316,7 @@ impl Config {
         });
         let in_force = in_force?.map;
         let mut next = state.clone();
-        tell(&mut next, &in_force.changes);
+        tell(&mut next, &in_force);
         next.hosts[host].known = in_force;
         self.end(&mut next, host);
         Some(next)
@@ -313,10 +331,16 @@ fn promise(member: &mut Member, ballot: Ballot) -> Reply {
     Reply::Shown(*member)
 }
 
+/// How often the newest map that anybody was told of was seized, and its changes.
+pub(super) fn newest(state: &State) -> (u8, u8) {
+    let told = (0..=SEIZED_MAX).rev().map(|seized| (seized as u8, length(&state.chains[seized])));
+    told.into_iter().find(|(_, length)| *length > 0).unwrap_or((0, 0))
+}
+
 /// Somebody is told that this map is in force.
-fn tell(state: &mut State, changes: &[u8; CHANGES_MAX]) {
-    let (longer, shorter) =
-        if length(changes) >= length(&state.chain) { (*changes, state.chain) } else { (state.chain, *changes) };
+pub(super) fn tell(state: &mut State, map: &Map) {
+    let (changes, chain) = (map.changes, state.chains[usize::from(map.seized)]);
+    let (longer, shorter) = if length(&changes) >= length(&chain) { (changes, chain) } else { (chain, changes) };
     let common = usize::from(length(&shorter));
     if longer[..common] != shorter[..common] {
         state.fault = state.fault.or(Some(Fault::Forked(longer, shorter)));
@@ -325,5 +349,5 @@ fn tell(state: &mut State, changes: &[u8; CHANGES_MAX]) {
     if let Some((_, token)) = twice {
         state.fault = state.fault.or(Some(Fault::Twice(*token)));
     }
-    state.chain = longer;
+    state.chains[usize::from(map.seized)] = longer;
 }

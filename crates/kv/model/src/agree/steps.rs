@@ -1,5 +1,6 @@
 //! The transition system and progress.
 
+use super::proposer::newest;
 use super::{CHANGES_MAX, Change, Config, Fault, Host, MEMBERS, Map, Member, Phase, Reply, State, map};
 use crate::explore::{Model, Visit};
 
@@ -14,7 +15,7 @@ impl Model for Search {
     type State = State;
 
     fn initial(&self) -> State {
-        let first = Map::first(self.0.voters);
+        let first = self.0.first();
         let member = match self.0.marked {
             false => Member { life: 1, map: first, ..Member::default() },
             true => Member {
@@ -30,7 +31,7 @@ impl Model for Search {
             members: [member; MEMBERS],
             hosts: vec![Host { known: first, ..Host::default() }; self.0.hosts.len()],
             late: Vec::new(),
-            chain: [0; CHANGES_MAX],
+            chains: Default::default(),
             losses_left: self.0.losses,
             rollbacks_left: self.0.rollbacks,
             torn_left: self.0.torn,
@@ -54,7 +55,7 @@ impl Model for Search {
             if state.losses_left > 0 && member.life != 0 && self.0.voters >> index & 1 == 1 {
                 let mut next = state.clone();
                 next.losses_left -= 1;
-                let first = Map::first(self.0.voters);
+                let first = self.0.first();
                 let life = if self.0.rules.votes_after_loss { member.life } else { 0 };
                 next.members[index] = Member { life, map: first, ..Member::default() };
                 visit(next, &|| format!("member {index} loses what it had"));
@@ -62,7 +63,7 @@ impl Model for Search {
             if state.rollbacks_left > 0 && self.is_marked_by_others(state, index) {
                 let mut next = state.clone();
                 next.rollbacks_left -= 1;
-                next.members[index] = Member { life: 1, map: Map::first(self.0.voters), ..Member::default() };
+                next.members[index] = Member { life: 1, map: self.0.first(), ..Member::default() };
                 visit(next, &|| format!("member {index} is rolled back"));
             }
             if state.torn_left > 0 && !member.torn && member.life != 0 {
@@ -83,8 +84,14 @@ impl Model for Search {
         state.late = late;
     }
 
-    fn check(&self, _: &State, after: &State) -> Result<(), String> {
+    fn check(&self, before: &State, after: &State) -> Result<(), String> {
+        let undone = |(before, after): (&Member, &Member)| {
+            before.life == after.life && before.life != 0 && after.map.seized < before.map.seized
+        };
         match after.fault {
+            None if before.members.iter().zip(&after.members).any(undone) => {
+                Err("a member that has gone on without the voters was handed a map of before".into())
+            }
             None => Ok(()),
             Some(Fault::Forked(one, other)) => Err(format!("{one:?} and {other:?} were both in force")),
             Some(Fault::Older(changes, floor)) => {
@@ -113,6 +120,9 @@ impl Search {
             let mut next = state.clone();
             self.0.begin(&mut next, host);
             return visit(next, &|| format!("host{host} begins {change:?}"));
+        }
+        if let Some(next) = self.0.meet_seized(state, host, u8::MAX) {
+            visit(next, &|| format!("host{host} {change:?} meets a member that has gone on"));
         }
         if let Some(next) = self.0.decide(state, host) {
             visit(next, &|| format!("host{host} {change:?} decides on {:?}", state.hosts[host].phase));
@@ -165,7 +175,7 @@ impl Search {
             map.has_quorum(&self.0.rules, (0..MEMBERS).filter(whole).map(|member| 1 << member).sum())
         };
         let carried = state.members.iter().filter(|member| member.life != 0).map(|member| member.map);
-        if !carried.chain([Map::first(self.0.voters)]).all(|map| enough(&map)) {
+        if !carried.chain([self.0.first()]).all(|map| enough(&map)) {
             return Ok(());
         }
         let config = Config {
@@ -174,7 +184,7 @@ impl Search {
             ..self.0.clone()
         };
         let (mut alone, host) = (state.clone(), 4);
-        alone.hosts = vec![Host { known: Map::first(self.0.voters), ..Host::default() }; host + 1];
+        alone.hosts = vec![Host { known: self.0.first(), ..Host::default() }; host + 1];
         config.begin(&mut alone, host);
         for _ in 0..2 * BALLOTS_ALONE_MAX {
             for index in 0..MEMBERS {
@@ -185,11 +195,17 @@ impl Search {
                     false => {}
                 }
             }
-            match config.decide(&alone, host) {
+            match config.meet_seized(&alone, host, reached).or_else(|| config.decide(&alone, host)) {
                 Some(next) => alone = next,
                 None => return Err(format!("a proposer alone with {reached:04b} waits for ever")),
             }
             if config.change(&alone, host).is_none() {
+                let (told, now) = (newest(state), alone.hosts[host].known);
+                if now.seized < told.0 {
+                    return Err(format!(
+                        "a proposer alone with {reached:04b} is told of {now:?}, of before others have gone on"
+                    ));
+                }
                 return self.check(state, &alone);
             }
         }
