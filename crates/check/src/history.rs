@@ -45,7 +45,7 @@ pub enum Action {
         /// Identity of the value.
         of: u64,
     },
-    /// Puts a piece behind what the key holds, and returns the identity of the whole ([`appended`]).
+    /// Puts a piece behind what the key holds, and returns the identity of the whole ([`appended`]), or says only that it has.
     Append {
         /// Identity of the piece.
         piece: u64,

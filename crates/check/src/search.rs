@@ -133,7 +133,8 @@ fn apply(operation: &Operation, before: Option<u64>) -> Option<Option<u64>> {
         }
         Action::Append { piece } => {
             let after = Some(appended(before, piece));
-            told(after).then_some(after)
+            // It leaves a value in any case: with none it was not told which.
+            (operation.value.is_none() || told(after)).then_some(after)
         }
     }
 }

@@ -160,6 +160,14 @@ fn pieces_stand_in_the_order_of_their_appends() {
     assert!(verdict(vec![append(1, &[2, 1], 1, 9), append(2, &[2], 1, 9)]));
     assert!(!verdict(vec![append(1, &[1], 1, 9), append(2, &[2], 1, 9)]));
     assert!(!verdict(vec![append(1, &[2, 1], 1, 2), append(2, &[2], 3, 4)]));
+    // One that says only that it was done is done all the same.
+    let get = |value: &[u64]| {
+        let whole = value.iter().fold(None, |before, &piece| Some(appended(before, piece)));
+        operation(Get, whole, 5, Some(6))
+    };
+    let untold = || operation(Append { piece: 2 }, None, 3, Some(4));
+    assert!(verdict(vec![append(1, &[1], 1, 2), untold(), get(&[1, 2])]));
+    assert!(!verdict(vec![append(1, &[1], 1, 2), untold(), get(&[1])]));
 }
 
 #[test]

@@ -44,23 +44,28 @@ pub struct Budget {
     long: Semaphore,
     commands: Semaphore,
     listing: Semaphore,
+    /// What there is of the long part.
+    long_max: usize,
 }
 
 impl Default for Budget {
     fn default() -> Budget {
-        Budget {
-            short: Semaphore::new(SHORT_BYTES_MAX),
-            long: Semaphore::new(LONG_BYTES_MAX),
-            commands: Semaphore::new(COMMANDS_BYTES_MAX),
-            listing: Semaphore::new(1),
-        }
+        Budget::new(SHORT_BYTES_MAX, LONG_BYTES_MAX, COMMANDS_BYTES_MAX)
     }
 }
 
 impl Budget {
+    /// So many bytes of short values, of long ones, and of commands. What a command takes beyond that it does without: values are
+    /// to be so short that the dearest fits.
+    pub fn new(short: usize, long: usize, commands: usize) -> Budget {
+        assert!(short >= SHORT_VALUE_BYTES_MAX && long > SHORT_VALUE_BYTES_MAX, "no room for one value");
+        let [short, commands, listing] = [short, commands, 1].map(Semaphore::new);
+        Budget { short, long: Semaphore::new(long), commands, listing, long_max: long }
+    }
+
     /// The part that `bytes` come from, and as many of them as it ever has.
     fn part(&self, bytes: usize) -> (&Semaphore, usize) {
-        if bytes <= SHORT_VALUE_BYTES_MAX { (&self.short, bytes) } else { (&self.long, bytes.min(LONG_BYTES_MAX)) }
+        if bytes <= SHORT_VALUE_BYTES_MAX { (&self.short, bytes) } else { (&self.long, bytes.min(self.long_max)) }
     }
 
     /// Room for `bytes` of values, if there is now.
@@ -316,7 +321,7 @@ impl Several {
     }
 
     fn with(budget: &Budget, turn: &Rc<Turn>, most: usize, reserved: Option<Taken>) -> Rc<Several> {
-        let left = Cell::new(reserved.as_ref().map_or(0, Taken::count));
+        let (left, most) = (Cell::new(reserved.as_ref().map_or(0, Taken::count)), most.min(budget.long_max));
         Rc::new(Several {
             budget: budget.clone(),
             turn: turn.clone(),

@@ -99,6 +99,13 @@ impl<B: Backend> Gateway<B> {
         Gateway { tls: Some(tls), newcomers: Peers::newcomers(self.connections_max), ..self }
     }
 
+    /// The same with other room for what clients make it hold.
+    pub fn with_budget(self, budget: Budget) -> Gateway<B> {
+        let Executor { backend, shared, .. } = &*self.executor;
+        let executor = Rc::new(Executor { backend: backend.clone(), shared: shared.clone(), budget });
+        Gateway { executor, ..self }
+    }
+
     /// Accepts until the future is dropped. Connections go round this thread and `others`.
     pub async fn accept(&self, listener: &TcpListener, others: &[MailSender<DetachedStream>]) {
         let mut turn = 0;

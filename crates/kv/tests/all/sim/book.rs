@@ -25,7 +25,17 @@ pub struct Book {
     ends: Rc<RefCell<Vec<End>>>,
     lengths: Rc<RefCell<BTreeMap<u64, usize>>>,
     full: Rc<Cell<u64>>,
+    room: Rc<Cell<Room>>,
     epoch: Rc<Cell<u64>>,
+}
+
+/// What was seen of a gateway's room.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Room {
+    /// Commands that were refused for lack of it.
+    pub refused: u64,
+    /// Looks at it that found somebody waiting.
+    pub waited_for: u64,
 }
 
 /// A value that ends: when, by the right calendar, a clock may first say so; who wrote it, the key, and the value.
@@ -45,6 +55,8 @@ pub enum Kind {
     Pieces,
     /// Values with an identity, most of which end.
     Ending,
+    /// Long pieces, of which every byte follows from their identity.
+    Blocks,
 }
 
 impl Kind {
@@ -54,10 +66,14 @@ impl Kind {
             [b'n', ..] => Kind::Number,
             [b'p', ..] => Kind::Pieces,
             [b'e', ..] => Kind::Ending,
+            [b'b', ..] => Kind::Blocks,
             _ => Kind::Plain,
         }
     }
 }
+
+/// Bytes of a long piece. Chosen: two and the value they make are a long value.
+pub const BLOCK_BYTES: usize = 24 << 10;
 
 /// Shortest value: its identity.
 pub const LENGTH_MIN: usize = 8;
@@ -72,6 +88,7 @@ impl Book {
             ends: Rc::default(),
             lengths: Rc::default(),
             full: Rc::default(),
+            room: Rc::default(),
             epoch: Rc::default(),
         }
     }
@@ -101,6 +118,17 @@ impl Book {
     /// Operations refused for lack of room.
     pub fn full(&self) -> u64 {
         self.full.get()
+    }
+
+    /// What was seen of the gateways' room.
+    pub fn room(&self) -> Room {
+        self.room.get()
+    }
+
+    /// Notes what was seen of it.
+    pub fn saw_room(&self, refused: bool, waited_for: bool) {
+        let Room { refused: before, waited_for: found } = self.room.get();
+        self.room.set(Room { refused: before + u64::from(refused), waited_for: found + u64::from(waited_for) });
     }
 
     /// Epochs of the pool's map after the first.
@@ -143,12 +171,19 @@ impl Book {
         (id, Value::copy_from(&bytes_of(id, length)))
     }
 
+    /// A long piece that nobody has put before: its identity, then bytes that follow from it.
+    pub fn new_block(&self, rng: &mut Rng) -> (u64, Value) {
+        let id = rng.next();
+        (id, Value::copy_from(&bytes_of(id, BLOCK_BYTES)))
+    }
+
     /// What stands for the value of a key in the history; all of its bytes must be those written.
     pub fn identify(&self, key: &str, value: &Value) -> u64 {
         match Kind::of(key) {
             Kind::Plain | Kind::Ending => self.identity(value),
             Kind::Number => number_of(value),
             Kind::Pieces => pieces_of(value),
+            Kind::Blocks => blocks_of(value),
         }
     }
 
@@ -185,5 +220,17 @@ pub fn pieces_of(value: &Value) -> u64 {
     let (pieces, rest) = bytes.as_chunks::<8>();
     assert!(rest.is_empty() && !pieces.is_empty(), "{} bytes are no pieces", bytes.len());
     let whole = pieces.iter().fold(None, |before, piece| Some(appended(before, u64::from_le_bytes(*piece))));
+    whole.expect("there is one at least")
+}
+
+fn blocks_of(value: &Value) -> u64 {
+    let bytes = value.to_vec();
+    let (blocks, rest) = bytes.as_chunks::<BLOCK_BYTES>();
+    assert!(rest.is_empty() && !blocks.is_empty(), "{} bytes are no blocks", bytes.len());
+    let whole = blocks.iter().fold(None, |before, block| {
+        let id = u64::from_le_bytes(*block.first_chunk().expect("a block is longer"));
+        assert!(block[..] == bytes_of(id, BLOCK_BYTES), "the bytes of block {id:x} are not those put");
+        Some(appended(before, id))
+    });
     whole.expect("there is one at least")
 }

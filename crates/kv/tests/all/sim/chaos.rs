@@ -13,6 +13,8 @@ use crate::sim::scenario::{CLOCK_JUMP_MAX, Rng, Scenario, VICTIM};
 
 /// How much seldomer things happen where a run is drawn out.
 const DRAWN_OUT: u32 = 200;
+/// The same where clients are hungry, and wait for seconds.
+const HUNGRY: u32 = 8;
 /// The longest that a host is suspended, in milliseconds; and where the run is drawn out, longer than the age at which a collector
 /// takes what nobody refers to.
 const SUSPENDED_MS_MAX: [u64; 2] = [60_000, 2_700_000];
@@ -79,7 +81,12 @@ impl<'a> Chaos<'a> {
 
     /// How long until the next fault.
     pub fn pause(&mut self) -> Duration {
-        self.rng.millis(2, 80) * if self.scenario.drawn_out { DRAWN_OUT } else { 1 }
+        let longer = match self.scenario {
+            Scenario { drawn_out: true, .. } => DRAWN_OUT,
+            Scenario { hungry: true, .. } => HUNGRY,
+            _ => 1,
+        };
+        self.rng.millis(2, 80) * longer
     }
 
     fn later(&mut self, low_ms: u64, high_ms: u64, end: End) {

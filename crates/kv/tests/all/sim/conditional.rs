@@ -28,6 +28,7 @@ pub async fn act(client: &mut Client, key: &str, kind: Kind) {
             add(client, key, options).await;
         }
         (Kind::Ending, _) => put_ending(client, key).await,
+        (Kind::Blocks, _) => unreachable!("only hungry clients have such keys"),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use check::Action;
+use check::{Action, appended};
 use engine::time;
 use kv::Value;
 use kv::store::PutOptions;
@@ -12,6 +12,7 @@ use pool::{KeyHash, Map};
 use crate::sim::book::{Book, Kind, LENGTH_MIN};
 use crate::sim::cluster::HostStore;
 use crate::sim::conditional::{self, Seen};
+use crate::sim::hungry;
 use crate::sim::scenario::{Rng, Scenario};
 
 /// The keys of the load: those of plain values, and in scenarios with conditional operations some of every other kind.
@@ -19,6 +20,9 @@ pub fn keys(scenario: &Scenario, map: &Map) -> Vec<String> {
     let mut keys = plain_keys(scenario, map);
     if scenario.conditional {
         keys.extend(["number0", "number1", "pieces0", "ending0", "ending1"].map(String::from));
+    }
+    if scenario.hungry {
+        keys.extend(hungry::KEYS.map(String::from));
     }
     keys
 }
@@ -169,8 +173,14 @@ pub async fn put_fixed(store: &HostStore) {
 
 /// Puts a value under each of the keys whose values may lie out of line.
 pub async fn put_keys(store: &HostStore, book: &Book, rng: &mut Rng, keys: &[String]) {
-    for key in keys.iter().filter(|key| matches!(Kind::of(key), Kind::Plain | Kind::Ending)) {
-        let (id, value) = book.new_value(rng, PUT_BYTES);
+    for key in keys.iter().filter(|key| matches!(Kind::of(key), Kind::Plain | Kind::Ending | Kind::Blocks)) {
+        let (id, value) = match Kind::of(key) {
+            Kind::Blocks => {
+                let (piece, value) = book.new_block(rng);
+                (appended(None, piece), value)
+            }
+            _ => book.new_value(rng, PUT_BYTES),
+        };
         let token = book.invoked(u32::MAX, key, Action::Put, Some(id));
         let put = store.put(key.as_bytes(), value).await;
         assert!(put.is_ok(), "{key} cannot be put though all is well again: {put:?}");

@@ -8,7 +8,7 @@
 //! re-weight members over the pool's own agreement, die in the middle and are followed by others; a member that is rolled
 //! back, and begun anew; the only voter of two that dies for good; repair, scrub and collection under load, and deleted keys
 //! that are forgotten. The load: values of all sizes, deletes, conditional operations, numbers, pieces, values that end, lists
-//! and scans.
+//! and scans; or clients of gateways that have little room for what these want ([`hungry`]).
 //!
 //! Judged from outside: every history is linearizable per key; the bytes of every value are those written; no value is shown
 //! after its end; lists and scans show every key that is there throughout. Once the faults have ended, the change of the
@@ -18,8 +18,8 @@
 //!
 //! `SEED=n` runs one seed and prints its trace's hash; `SEEDS=n` runs n fresh ones, `SEEDS_FULL=n` those of them whose members
 //! have hardly any room, `SEEDS_DRAWN_OUT=n` those that go on for hours of their time, `SEEDS_ROLLED_BACK=n` those in which a
-//! member's medium may be put back to what it was, `SEEDS_LOST=n` those whose only voter dies. A seed that fails is printed; the
-//! same seed is the same run, byte for byte.
+//! member's medium may be put back to what it was, `SEEDS_LOST=n` those whose only voter dies, `SEEDS_HUNGRY=n` those with
+//! gateways. A seed that fails is printed; the same seed is the same run, byte for byte.
 //!
 //! That it sees something was tried with the patches in `mutants/`: a majority of one less, no write-back, writes that are
 //! not stable (in the store or in the target), extents freed whoever owns them: each is found within 100 seeds.
@@ -29,6 +29,7 @@ mod book;
 mod chaos;
 mod cluster;
 mod conditional;
+mod hungry;
 mod load;
 mod mend;
 mod operator;
@@ -44,10 +45,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::available_parallelism;
 
 use run::{Total, run};
-use scenario::{Faults, Scenario};
+use scenario::{Faults, HUNGRY, Scenario};
 
 /// Seeds of the gate, from 1. Those after them run with all others (`make sim`).
 const SEEDS_FIXED: u64 = 30;
+/// Seeds with hungry clients, from [`HUNGRY`] on: in each some are refused for want of room.
+const SEEDS_HUNGRY: [u64; 3] = [36_238_288_659_282, 36_238_288_659_285, 36_238_288_659_305];
 
 /// Seeds that failed, with what was found. Each has a test of its own beside the code; here it stays for what else it meets.
 const SEEDS_KEPT: [u64; 8] = [
@@ -89,12 +92,13 @@ fn number(variable: &str) -> Option<u64> {
 type Asked = (&'static str, fn(&Scenario) -> bool);
 
 /// What fresh seeds are asked for by.
-const ASKED: [Asked; 5] = [
+const ASKED: [Asked; 6] = [
     ("SEEDS", |_| true),
     ("SEEDS_FULL", Scenario::is_nearly_full),
     ("SEEDS_DRAWN_OUT", |scenario| scenario.drawn_out),
     ("SEEDS_ROLLED_BACK", |scenario| scenario.faults.rollbacks),
     ("SEEDS_LOST", |scenario| scenario.faults.loss),
+    ("SEEDS_HUNGRY", |scenario| scenario.hungry),
 ];
 
 /// Seeds were asked for: the others are run by those who ask for none.
@@ -173,13 +177,32 @@ fn members_that_were_rolled_back() {
     }
 }
 
+/// Commands that want more room than there is wait, and some are refused, while members fail.
+#[test]
+fn hungry_clients() {
+    if !only_fresh() {
+        for seed in SEEDS_HUNGRY {
+            let room = run(&Scenario::new(HUNGRY + seed)).room;
+            assert!(
+                room.refused > 0 && room.waited_for > 0,
+                "nobody lacked room in seed {seed}: find another ({room:?})"
+            );
+        }
+        run_all(HUNGRY + fresh_seed(), 1);
+    }
+}
+
 #[test]
 fn fresh_seeds() {
     if let Some(seed) = number("SEED") {
         return run(&Scenario::new(seed)).print();
     }
     let seeds = ASKED.iter().find_map(|(variable, _)| number(variable)).unwrap_or(1);
-    run_all(number("SEED_FIRST").unwrap_or_else(fresh_seed), seeds);
+    let mut first = number("SEED_FIRST").unwrap_or_else(fresh_seed);
+    if number("SEEDS_HUNGRY").is_some() {
+        first |= HUNGRY;
+    }
+    run_all(first, seeds);
 }
 
 /// The same seed, twice: the same events at the same times.

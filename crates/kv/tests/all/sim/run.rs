@@ -12,9 +12,10 @@ use engine::{task, time};
 use kv::store::{RepairerOptions, ScrubberOptions};
 
 use crate::sim::audit;
-use crate::sim::book::{Book, Kind};
+use crate::sim::book::{Book, Kind, Room};
 use crate::sim::chaos::Chaos;
 use crate::sim::cluster::{Cluster, Directory, HostStore};
+use crate::sim::hungry;
 use crate::sim::load;
 use crate::sim::operator::Operator;
 use crate::sim::scenario::{Rng, Scenario, VICTIM};
@@ -40,6 +41,8 @@ pub struct Verdict {
     pub failed: usize,
     /// Operations refused for lack of room.
     pub full: u64,
+    /// What was seen of the gateways' room.
+    pub room: Room,
     /// Epochs of the pool's map after the first: two a change, one or two whenever deleted keys are forgotten.
     pub epochs: u64,
     /// Whether a member's medium was put back to what it was.
@@ -52,13 +55,15 @@ pub struct Verdict {
 impl Verdict {
     /// One line for whoever watches.
     pub fn print(&self) {
-        let Verdict { seed, history, failed, full, epochs, rolled_back, trace_hash, virtual_time } = self;
+        let Verdict { seed, history, failed, full, room, epochs, rolled_back, trace_hash, virtual_time } = self;
         let rolled_back = if *rolled_back { ", a member rolled back" } else { "" };
         let Summary { operations, unknown, .. } = history;
         println!(
             "seed {seed}: {operations} operations on {} keys, {unknown} of unknown outcome, {failed} failed, {full} \
-             without room, {epochs} epochs of the map{rolled_back}, {:.1} s of its time, trace {trace_hash:016x}",
+             without room, {epochs} epochs of the map{rolled_back}, {} commands refused for want of a gateway's room, {:.1} s of \
+             its time, trace {trace_hash:016x}",
             history.keys,
+            room.refused,
             virtual_time.as_secs_f32()
         );
     }
@@ -73,6 +78,7 @@ pub struct Total {
     unknown: usize,
     failed: usize,
     full: u64,
+    refused: u64,
     epochs: u64,
     rolled_back: u64,
     virtual_time: Duration,
@@ -86,6 +92,7 @@ impl Total {
         self.unknown += verdict.history.unknown;
         self.failed += verdict.failed;
         self.full += verdict.full;
+        self.refused += verdict.room.refused;
         self.epochs += verdict.epochs;
         self.rolled_back += u64::from(verdict.rolled_back);
         self.virtual_time += verdict.virtual_time;
@@ -94,11 +101,12 @@ impl Total {
 
 impl std::fmt::Display for Total {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Total { runs, operations, unknown, failed, full, epochs, rolled_back, virtual_time } = self;
+        let Total { runs, operations, unknown, failed, full, refused, epochs, rolled_back, virtual_time } = self;
         write!(
             f,
             "{runs} runs: {operations} operations, {unknown} of unknown outcome, {failed} failed, {full} without room, \
-             {epochs} epochs of the map, {rolled_back} members rolled back, {} s of their time",
+             {epochs} epochs of the map, {rolled_back} members rolled back, {refused} commands refused for want of a \
+             gateway's room, {} s of their time",
             virtual_time.as_secs()
         )
     }
@@ -138,6 +146,7 @@ pub fn run(scenario: &Scenario) -> Verdict {
         history: Summary::default(),
         failed: book.recorder.failures(),
         full: book.full(),
+        room: book.room(),
         epochs: book.epochs(),
         rolled_back,
         trace_hash: world.trace_hash(),
@@ -260,6 +269,10 @@ impl Under<'_> {
             };
             let _scrubber = scrubs.then(|| store.start_scrubber(options));
             let _repairer = repairs.then(|| store.start_repairer(RepairerOptions::default()));
+            if scenario.hungry {
+                hungry::serve(store.clone(), book, scenario, keys, first).await;
+                return finished.set(true);
+            }
             let client = |number| {
                 let (store, book, scenario, keys) = (store.clone(), book.clone(), scenario.clone(), keys.clone());
                 task::spawn(load::client(store, book, scenario, keys, number))

@@ -82,6 +82,31 @@ pub struct Faults {
     pub loss: bool,
 }
 
+impl Faults {
+    /// Those of any scenario; `late` are drawn apart, so that what else a seed does is as before these came.
+    fn drawn(rng: &mut Rng, late: &mut Rng) -> Faults {
+        Faults {
+            resets: rng.one_in(2),
+            slow_links: rng.one_in(3),
+            partitions: rng.one_in(2),
+            host_crashes: rng.one_in(2),
+            node_crashes: rng.one_in(2),
+            pauses: rng.one_in(3),
+            torn: rng.one_in(3),
+            disk_errors: rng.one_in(5),
+            corruption: rng.one_in(5),
+            slow_disks: rng.one_in(3),
+            one_way: rng.one_in(3),
+            flapping: rng.one_in(4),
+            clock_jumps: rng.one_in(3),
+            drift: rng.one_in(2),
+            suspensions: late.one_in(4),
+            misreads: late.one_in(4),
+            ..Faults::default()
+        }
+    }
+}
+
 /// Everything about one run.
 #[derive(Clone, Debug)]
 pub struct Scenario {
@@ -123,7 +148,12 @@ pub struct Scenario {
     pub repairer: bool,
     /// The load goes on for hours.
     pub drawn_out: bool,
+    /// Clients come through gateways with little room, and want much of it ([`super::hungry`]).
+    pub hungry: bool,
 }
+
+/// From this seed on clients are hungry. Apart from the others, so that these are as before there were such.
+pub const HUNGRY: u64 = 1 << 60;
 
 /// Delay of a slow disk's commands.
 const SLOW_DISK: std::ops::Range<Duration> = Duration::from_micros(200)..Duration::from_millis(25);
@@ -152,26 +182,7 @@ impl Scenario {
             2 => storage as u8,
             _ => 3,
         };
-        let mut faults = Faults {
-            resets: rng.one_in(2),
-            slow_links: rng.one_in(3),
-            partitions: rng.one_in(2),
-            host_crashes: rng.one_in(2),
-            node_crashes: rng.one_in(2),
-            pauses: rng.one_in(3),
-            torn: rng.one_in(3),
-            disk_errors: rng.one_in(5),
-            corruption: rng.one_in(5),
-            slow_disks: rng.one_in(3),
-            one_way: rng.one_in(3),
-            flapping: rng.one_in(4),
-            clock_jumps: rng.one_in(3),
-            drift: rng.one_in(2),
-            // Drawn apart, so that what else a seed does is as before these came.
-            suspensions: late.one_in(4),
-            misreads: late.one_in(4),
-            ..Faults::default()
-        };
+        let mut faults = Faults::drawn(rng, late);
         let (storage, replicas) =
             if rng.one_in(8) { (7, [3, 5, 7][rng.within(0, 2) as usize]) } else { (storage, replicas) };
         if replicas < 3 {
@@ -200,7 +211,11 @@ impl Scenario {
             faults,
             repairer: rng.one_in(2),
             drawn_out: false,
+            hungry: false,
         };
+        if seed >= HUNGRY {
+            return scenario.hungry(late);
+        }
         if late.one_in(16) {
             return scenario.drawn_out(late);
         }
@@ -211,6 +226,26 @@ impl Scenario {
             (true, ..) => scenario.nearly_full(rng),
             (_, true, _) => scenario.with_changes(rng).with_rollbacks(latest),
             _ => scenario,
+        }
+    }
+
+    /// Gateways with many clients who want much, over members of which one is often away.
+    fn hungry(self, rng: &mut Rng) -> Scenario {
+        Scenario {
+            hungry: true,
+            conditional: false,
+            hosts: 1,
+            clients: rng.within(12, 16) as usize,
+            operations: rng.within(5, 8),
+            keys: rng.within(2, 3) as usize,
+            member_bytes: 16 << 20,
+            think: rng.millis(1, 20),
+            faults: Faults {
+                node_crashes: true,
+                host_crashes: self.faults.host_crashes && rng.one_in(3),
+                ..self.faults
+            },
+            ..self
         }
     }
 
@@ -275,13 +310,16 @@ impl Scenario {
 
     /// The world of this scenario: links and disks take their time, everything else comes from [`super::chaos`].
     pub fn world(&self) -> SimConfig {
+        let usual = SimConfig::default();
         SimConfig {
+            // Long replies don't fit: who reads slowly has the gateway hold them.
+            link_window: if self.hungry { usual.link_window / 4 } else { usual.link_window },
             connection_timeout: Duration::from_secs(2),
             virtual_time_max: VIRTUAL_TIME_MAX,
             clock_offset_max: self.clock_offset_max(),
             clock_drift_ppm_max: CLOCK_DRIFT_PPM_MAX,
             monotonic_drift_ppm_max: if self.faults.drift { MONOTONIC_DRIFT_PPM_MAX } else { 0 },
-            ..SimConfig::default()
+            ..usual
         }
     }
 
