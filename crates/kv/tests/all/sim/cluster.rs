@@ -1,7 +1,7 @@
 //! The system under test, as it would be deployed: storage nodes that serve a file over NVMe/TCP, hosts that connect to
 //! them. Nothing here is a stand-in but the kernel below and the network between.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::Rc;
@@ -38,7 +38,8 @@ pub struct Directory {
     /// The pool's map when it was made; hosts that start later learn of a newer one.
     pub map: Map,
     nodes: Vec<(SocketAddr, NamespaceInfo)>,
-    rolled_back: Rc<Cell<bool>>,
+    /// The lives that are over of a member whose medium was put back to them.
+    rolled_back: Rc<RefCell<Option<Vec<u64>>>>,
     /// The storage node that is dead.
     dead: Rc<Cell<Option<usize>>>,
 }
@@ -66,14 +67,19 @@ impl Directory {
         Host { store, voters, _follow: follow }
     }
 
-    /// The victim's medium has been put back to what it was.
-    pub fn rolled_back(&self) {
-        self.rolled_back.set(true);
+    /// The victim's medium has been put back to what it was in these lives, which are over.
+    pub fn rolled_back(&self, lives: Vec<u64>) {
+        *self.rolled_back.borrow_mut() = Some(lives);
     }
 
     /// Whether that has happened.
     pub fn was_rolled_back(&self) -> bool {
-        self.rolled_back.get()
+        self.rolled_back.borrow().is_some()
+    }
+
+    /// Whether the victim was put back to this life, which has been over since.
+    pub fn is_over(&self, life: u64) -> bool {
+        self.rolled_back.borrow().iter().flatten().any(|over| *over == life)
     }
 
     /// The storage node that is dead, and comes back only where the pool can't go on without it.

@@ -30,11 +30,18 @@ impl Operator {
         for _ in 0..tries {
             last = self.mend().await;
             if last == Ok(false) {
-                return;
+                return self.begun_anew();
             }
             time::sleep(RETRY_PAUSE).await;
         }
         panic!("a member is lost, and the pool does not go on though all is well again: {last:?}");
+    }
+
+    /// A member that was rolled back is one in another life, or none. Who does not look at its mark takes it for what it was.
+    fn begun_anew(&self) {
+        let map = self.host.voters.known();
+        let victim = map.index_of(MemberId(self.directory.nguid(VICTIM))).map(|index| map.members[index].incarnation);
+        assert!(!victim.is_some_and(|life| self.directory.is_over(life)), "what was rolled back counts as before");
     }
 
     /// Whether the victim's medium is not that of the member which the map means by it.

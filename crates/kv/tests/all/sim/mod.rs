@@ -79,7 +79,7 @@ const SEEDS_KEPT: [u64; 8] = [
     59_195_384_144_809,
 ];
 
-/// Seeds in which a member is rolled back: where its mark is not looked at, it is not begun anew, and can never be marked again. In
+/// Seeds in which a member is rolled back: where its mark is not looked at, by an operator or by anybody, it is not begun anew. In
 /// the second a host that did not know the mark yet let it vote.
 const SEEDS_ROLLED_BACK: [u64; 2] = [32, 119];
 

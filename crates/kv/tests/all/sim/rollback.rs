@@ -82,9 +82,9 @@ impl<'a> Rollback<'a> {
 
     /// With the victim's power off.
     pub fn put_back(&mut self) {
-        if let Stage::Taken { image, .. } = std::mem::replace(&mut self.stage, Stage::PutBack) {
+        if let Stage::Taken { image, lives, .. } = std::mem::replace(&mut self.stage, Stage::PutBack) {
             self.world.put_back(self.cluster.nodes[VICTIM], DISK, &image);
-            self.directory.rolled_back();
+            self.directory.rolled_back(lives.iter().map(|life| life.incarnation).collect());
         }
     }
 
