@@ -77,7 +77,11 @@ impl Config {
         if in_sync != record.in_sync && waits {
             // Every older lease has run out.
             for older in (0..next.hosts.len()).filter(|&g| g != h && state.hosts[g].ballot < host.ballot) {
-                (next.hosts[older].leased, next.hosts[older].renewing) = (false, false);
+                let older = &mut next.hosts[older];
+                (older.leased, older.renewing) = (false, false);
+                if !self.breaks(Broken::LeaseFromTheAnswer) {
+                    Config::forget_round(older);
+                }
             }
         }
         self.go_on_from(&mut next, h, record, in_sync);

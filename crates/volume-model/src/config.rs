@@ -76,6 +76,8 @@ pub enum Broken {
     NoFlush,
     /// V2: a replica that lost power stays in sync.
     PowerLossIgnored,
+    /// L1: a lease counts from when the last has answered, not from when the first was asked.
+    LeaseFromTheAnswer,
 }
 
 /// A search.
@@ -107,6 +109,8 @@ pub struct Config {
     pub reconnects_max: u8,
     /// Times that each host gives up on a holder.
     pub failures_max: u8,
+    /// Times that the lease of each host runs out; it is renewed by reads then, and not by a record.
+    pub expiries_max: u8,
     /// Data are volatile until they are flushed.
     pub volatile: bool,
     /// Power losses of each replica.
@@ -147,6 +151,7 @@ impl Config {
             returns_max: 0,
             reconnects_max: 1,
             failures_max: 1,
+            expiries_max: 0,
             volatile: false,
             power_losses_max: 0,
             calm: 0,
@@ -199,6 +204,10 @@ impl Config {
 
     pub(crate) fn regions(self, regions: usize) -> Config {
         Config { regions, ..self }
+    }
+
+    pub(crate) fn expiries(self, expiries_max: u8) -> Config {
+        Config { expiries_max, ..self }
     }
 
     pub(crate) fn power_losses(self, power_losses_max: u8) -> Config {

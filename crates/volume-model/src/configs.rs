@@ -5,7 +5,7 @@ use crate::config::Broken::*;
 use crate::config::{Config, Op};
 
 /// The groups of what must pass.
-pub const SOUND: [&str; 9] = ["one", "replace", "degraded", "two", "both", "three", "mid", "volatile", "big"];
+pub const SOUND: [&str; 10] = ["one", "replace", "degraded", "two", "both", "lease", "three", "mid", "volatile", "big"];
 
 /// The configurations of a group; none, if there is no such group.
 pub fn sound(group: &str) -> Vec<Config> {
@@ -15,6 +15,7 @@ pub fn sound(group: &str) -> Vec<Config> {
         "degraded" => degraded(),
         "two" => two(),
         "both" => both(),
+        "lease" => lease(),
         "three" => three(),
         "mid" => mid(),
         "volatile" => volatile(),
@@ -107,6 +108,35 @@ fn both() -> Vec<Config> {
             .calm(0b011)
             .uncleared(),
         new("N3 both attach, W|R rec1", 3, "W|R").unattached().versions(1).failures(0).uncleared().unresynced(),
+    ]
+}
+
+/// The lease runs out, and is renewed by reads of the promised ballots.
+fn lease() -> Vec<Config> {
+    vec![
+        new("N3 R,R|W v1 rec0 host 1 calm", 3, "R,R|W")
+            .expiries(1)
+            .versions(1)
+            .reconnects(0)
+            .failures(0)
+            .calm(0b010)
+            .uncleared(),
+        new("N2+w R,R|W v1 rec0 host 1 calm", 2, "R,R|W")
+            .expiries(1)
+            .versions(1)
+            .reconnects(0)
+            .failures(0)
+            .calm(0b010)
+            .uncleared(),
+        new("N3 R|W superseded hosts go on", 3, "R|W")
+            .expiries(1)
+            .versions(1)
+            .reconnects(0)
+            .failures(0)
+            .calm(0b011)
+            .uncleared()
+            .superseded_go_on(),
+        new("N3 R,R|W v2 rec1 fail1 host 1 calm", 3, "R,R|W").expiries(1).versions(2).calm(0b010).uncleared(),
     ]
 }
 
@@ -333,6 +363,16 @@ fn broken_later() -> Vec<Config> {
             .power_losses(1)
             .versions(3)
             .without(PowerLossIgnored),
+        new("L1 a lease counts from the answer", 3, "R|W")
+            .expiries(1)
+            .versions(1)
+            .reconnects(0)
+            .failures(0)
+            .calm(0b011)
+            .uncleared()
+            .unprobed()
+            .superseded_go_on()
+            .without(LeaseFromTheAnswer),
     ]
 }
 

@@ -55,7 +55,7 @@ impl Config {
         {
             link.answered = Some(link.life);
         }
-        *link = Link { progress: Progress::Down, preempt: false, version: 0, known: [0; REGIONS], ..*link };
+        *link = Link { progress: Progress::Down, preempt: false, ask: false, version: 0, known: [0; REGIONS], ..*link };
         host.joining &= !(1 << i);
         host.lacks[i] = 0;
         for thread in host.threads.iter_mut().filter(|thread| thread.from == Some(i as u8) && thread.got.is_none()) {
@@ -158,6 +158,21 @@ impl Config {
         for i in (0..self.replicas).filter(|&i| has(host.joining & !done, i)) {
             host.lacks[i] |= 1 << region;
         }
+    }
+
+    /// A round of reads ends without the lease.
+    pub(crate) fn forget_round(host: &mut Host) {
+        host.confirmed = 0;
+        host.links.iter_mut().for_each(|link| link.ask = false);
+    }
+
+    /// Whether a majority has confirmed that nobody newer has been promised anything.
+    pub(crate) fn is_confirmed(&self, host: &Host) -> bool {
+        let Record { lives, lives_before, .. } = host.current;
+        [lives, lives_before].into_iter().all(|lives| {
+            let counts = |i: usize| has(host.confirmed, i) && host.links[i].life == lives >> i & 1;
+            (0..self.holders()).filter(|&i| counts(i)).count() >= self.majority as usize
+        })
     }
 
     /// Notes it if a superseded host changes an in-sync replica of the newer one.

@@ -206,7 +206,7 @@ impl Config {
             .iter()
             .map(|host| {
                 let link = host.links[i];
-                let sets = [host.need, host.readable, host.joining].map(bit);
+                let sets = [host.need, host.readable, host.joining, host.confirmed].map(bit);
                 let jobs = host.jobs.map(|job| (bit(job.done), job.work == Work::Copy && job.target == i as u8));
                 let threads = host.threads.map(|thread| thread.from == Some(i as u8));
                 let records = [host.read, host.current, host.stable].map(of);
@@ -242,6 +242,7 @@ fn permuted(state: &State, to: &Places) -> State {
         }
         (host.read, host.current, host.stable) = (record(old.read), record(old.current), record(old.stable));
         (host.need, host.readable, host.joining) = (set(old.need), set(old.readable), set(old.joining));
+        host.confirmed = set(old.confirmed);
         host.flushed = old.flushed.map(set);
         for (old, job) in old.jobs.iter().zip(&mut host.jobs) {
             job.done = set(old.done);

@@ -33,6 +33,11 @@ impl Config {
             self.flush(&mut next, h, i);
             visit(next, &|| format!("host {h} flushes {i}"));
         }
+        if link.ask {
+            let mut next = state.clone();
+            self.confirm(&mut next, h, i);
+            visit(next, &|| format!("host {h} reads the ballot at {i}"));
+        }
         let asked = |thread: &Thread| thread.from == Some(i as u8) && thread.got.is_none();
         for (thread, _) in state.hosts[h].threads.iter().enumerate().filter(|(_, thread)| asked(thread)) {
             let mut next = state.clone();
@@ -193,6 +198,23 @@ impl Config {
         self.go_on(state, h);
     }
 
+    fn confirm(&self, state: &mut State, h: usize, i: usize) {
+        state.hosts[h].links[i].ask = false;
+        if !self.may_execute(state, h, i) {
+            self.refuse(state, h, i);
+            self.go_on(state, h);
+        } else if state.holders[i].promised > state.hosts[h].ballot {
+            state.hosts[h].phase = Phase::Over;
+        } else {
+            let host = &mut state.hosts[h];
+            host.confirmed |= 1 << i;
+            if self.is_confirmed(host) {
+                host.leased = true;
+                Config::forget_round(host);
+            }
+        }
+    }
+
     fn read(&self, state: &mut State, h: usize, i: usize, thread: usize) {
         let fenced = !self.breaks(Broken::NoFence) && !self.breaks(Broken::OthersRead);
         if fenced && !self.may_execute(state, h, i) {
@@ -224,6 +246,7 @@ impl Config {
             }
             if !left.iter().any(|op| matches!(op, Op::Read(_))) {
                 (state.hosts[h].leased, state.hosts[h].renewing) = (false, false);
+                Config::forget_round(&mut state.hosts[h]);
             }
             if self.is_superseded(state, h) {
                 state.hosts[h].phase = Phase::Over;

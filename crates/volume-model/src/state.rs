@@ -99,6 +99,8 @@ pub struct Link {
     pub leftover: [Option<u8>; REGIONS],
     /// A flush is.
     pub flush: bool,
+    /// A read of the ballot promised is, for the lease.
+    pub ask: bool,
     /// The holder's power losses, as read when the reservation was taken.
     pub power_losses: u8,
     /// The holder's life, as read then.
@@ -194,6 +196,10 @@ pub struct Host {
     pub leased: bool,
     /// A round goes on that gives it.
     pub renewing: bool,
+    /// Who has answered a round of reads that gives it, with no higher ballot.
+    pub confirmed: Set,
+    /// How often the lease has run out.
+    pub expiries: u8,
     /// Regions that are not settled.
     pub unsettled: Set,
     /// Replicas that are to join.

@@ -93,7 +93,7 @@ impl Config {
         let host = &state.hosts[h];
         let current = host.current;
         if !self.is_calm(h) {
-            if !host.leased && !host.renewing && self.wants_to_read(state, h) {
+            if !host.leased && !host.renewing && self.wants_to_read(state, h) && self.expiries_max == 0 {
                 self.visit_proposal(state, h, current.in_sync, current.lives, visit);
             }
             let is_stable = current == host.stable;
@@ -108,6 +108,7 @@ impl Config {
             }
             (0..self.replicas).filter(|_| self.resyncs).for_each(|i| self.resync(state, h, i, visit));
         }
+        self.lease(state, h, visit);
         for region in 0..self.regions {
             for i in (0..self.replicas).filter(|_| has(host.unsettled, region)) {
                 if let Some(next) = self.settle(state, h, region, i) {
@@ -119,6 +120,26 @@ impl Config {
             }
         }
         (0..self.clients[h].len()).for_each(|thread| self.call_step(state, h, thread, visit));
+    }
+
+    /// The lease runs out, or is asked for anew by reads.
+    fn lease(&self, state: &State, h: usize, visit: &mut Visit<'_, State>) {
+        let host = &state.hosts[h];
+        if host.leased && host.expiries < self.expiries_max {
+            let mut next = state.clone();
+            (next.hosts[h].leased, next.hosts[h].expiries) = (false, host.expiries + 1);
+            visit(next, &|| format!("host {h}'s lease runs out"));
+        }
+        let asks = host.links.iter().any(|link| link.ask);
+        if self.expiries_max > 0 && !host.leased && !host.renewing && !asks && self.wants_to_read(state, h) {
+            let mut next = state.clone();
+            let host = &mut next.hosts[h];
+            host.confirmed = 0;
+            host.links.iter_mut().for_each(|link| link.ask = link.progress == Progress::Usable);
+            if host.links.iter().any(|link| link.ask) {
+                visit(next, &|| format!("host {h} asks for its lease"));
+            }
+        }
     }
 
     fn resync(&self, state: &State, h: usize, i: usize, visit: &mut Visit<'_, State>) {
@@ -346,8 +367,8 @@ impl Config {
 }
 
 fn is_busy(link: &Link) -> bool {
-    let Link { preempt, promise, record, flush, log, data, .. } = link;
-    *preempt || *promise || record.version != 0 || *flush || *log != [None; REGIONS] || *data != [None; REGIONS]
+    let Link { preempt, promise, record, flush, ask, log, data, .. } = link;
+    *preempt || *promise || record.version != 0 || *flush || *ask || *log != [None; REGIONS] || *data != [None; REGIONS]
 }
 
 /// A client calls: what has been answered was before.

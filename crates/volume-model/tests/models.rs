@@ -37,6 +37,11 @@ fn two_hosts_that_attach_at_once_are_one() {
 }
 
 #[test]
+fn a_lease_that_reads_renew_ends_before_a_newer_host_writes() {
+    assert_eq!(states("lease", &[0, 1, 2]), [48_365, 48_354, 30_868]);
+}
+
+#[test]
 fn what_a_replica_lacks_is_copied_before_it_is_in_sync() {
     assert_eq!(states("degraded", &[0, 6]), [40_426, 28_236]);
 }
