@@ -3,7 +3,7 @@
 //! Several models share one explorer ([`explore`]):
 //! - [`quorum`]: one key on three members, each an atomic register, joined by majorities. It shows that puts, gets,
 //!   deletes and conditional operations are linearizable although every message may land at any time or never.
-//! - [`page`]: one member seen from inside: home page, guests, extents. It shows that the rules of `ARCHITECTURE.md` §6
+//! - [`page`]: one member seen from inside: home page, guests, extents. It shows that the rules of `crates/kv/README.md`
 //!   make the member the atomic register that the first model takes for granted.
 //! - [`orphan`]: who frees what a crashed host has left on a member.
 //! - [`bundle`]: entries that leave a full page together.

@@ -3,7 +3,7 @@
 //! The home page is the only linearization point of a key here. Whatever else belongs to it (a guest in another page,
 //! extents in the heap) is immutable, written before the home page refers to it and freed after the home page has ceased to.
 //!
-//! Rules (ARCHITECTURE §6), and where they are kept:
+//! Rules (`crates/kv/README.md`), and where they are kept:
 //! 1. images of a page never repeat: `page`; so a compare-and-write whose outcome is unknown may be issued again, and is
 //!    dead for sure once the page is seen with other bytes: `store`;
 //! 2. an extent is written by one command, never sent again; if in doubt the extent is abandoned: `extent`;

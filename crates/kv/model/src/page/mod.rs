@@ -1,7 +1,7 @@
 //! One member seen from inside: is "store if newer" and "read" of a key atomic, although the entry is spread over pages?
 //!
 //! The member offers single commands on its namespace and nothing else: read a page, compare-and-write a page, write a
-//! data page, read a data page. Hosts build `store` and `read` from them by the rules of `ARCHITECTURE.md` §6. Each
+//! data page, read a data page. Hosts build `store` and `read` from them by the rules of `crates/kv/README.md`. Each
 //! command may be answered, or its outcome may stay unknown to the host: then it lands at any later time, once, or never.
 //! A host may stop at any step for ever; that is the crash.
 //!
@@ -229,7 +229,7 @@ pub struct State {
     fault: Option<Fault>,
 }
 
-/// Departures from the rules of `ARCHITECTURE.md` §6; each must lead to a violation.
+/// Departures from the rules of `crates/kv/README.md`; each must lead to a violation.
 #[derive(Clone, Default, Debug)]
 pub struct Rules {
     /// Rule 1: a page's version stays as it is.

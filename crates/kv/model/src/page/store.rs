@@ -1,7 +1,7 @@
 //! The writer: read the home page, place the copy, publish it by compare-and-write of the home page, free what that
 //! unlinked.
 //!
-//! Invariants (the rules of `ARCHITECTURE.md` §6, from the writer's side):
+//! Invariants (the rules of `crates/kv/README.md`, from the writer's side):
 //! - A tag names one attempt of one host to make a copy, never two.
 //! - A data write is sent once; when its outcome is unknown the extent is left as it is.
 //! - What is freed was seen unlinked in a home page read *after* the publication was decided: acknowledged, or of unknown
