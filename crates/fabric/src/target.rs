@@ -75,7 +75,7 @@ pub use limits::{
     PORTS_MAX, REACTORS_MAX, SUBSYSTEMS_MAX, TRANSFER_BYTES_MAX,
 };
 pub use manage::{AdoptError, DeleteError};
-pub use report::{AnaReport, ControllerReport, NamespaceReport, PortReport, SubsystemReport, TargetReport};
+pub use report::{AnaReport, ControllerReport, HostReport, NamespaceReport, PortReport, SubsystemReport, TargetReport};
 pub use secure::TlsPolicy;
 pub use serve::{Handed, listen};
 pub(crate) use session::Session;

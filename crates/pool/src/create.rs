@@ -263,16 +263,19 @@ fn entry<N>(member: &NewMember<N>, info: &NamespaceInfo, geometry: &Geometry, we
     }
 }
 
+/// Bytes that a member has at least.
+pub fn member_bytes_min(page_size: u32) -> u64 {
+    TABLE_OFFSET + u64::from(TABLE_PAGES_MIN) * u64::from(page_size)
+}
+
 /// How a namespace would be divided, or why it cannot be a member.
 pub(crate) fn fit(info: &NamespaceInfo, page_size: u32, table_share: u32) -> Result<Geometry, String> {
     page_fits(info, page_size)?;
     if info.nguid == [0; 16] {
         return Err("it has no globally unique id (NGUID)".into());
     }
-    Geometry::divide(info.bytes(), page_size, table_share).ok_or_else(|| {
-        let needed = TABLE_OFFSET + u64::from(TABLE_PAGES_MIN) * u64::from(page_size);
-        format!("it has {} bytes, at least {needed} are needed", info.bytes())
-    })
+    Geometry::divide(info.bytes(), page_size, table_share)
+        .ok_or_else(|| format!("it has {} bytes, at least {} are needed", info.bytes(), member_bytes_min(page_size)))
 }
 
 /// Whether pages of this size can be read and replaced atomically on a namespace.

@@ -47,7 +47,7 @@ pub use admit::{admit, candidate};
 pub use agree::{AgreeError, Proposer};
 pub use balance::Moved;
 pub use change::{Change, ChangeKind, Epoch, Phase, Seat, Side, State};
-pub use create::{CreateOptions, NewMember, TABLE_SHARE_DEFAULT, create};
+pub use create::{CreateOptions, NewMember, TABLE_SHARE_DEFAULT, create, member_bytes_min};
 pub use domain::{Domain, Level};
 pub use error::Error;
 pub use geometry::{Geometry, HeapGroup, HeapPage, Layout, TablePage};

@@ -54,8 +54,8 @@ impl Access {
     }
 
     /// The hosts on the list.
-    pub fn hosts(&self) -> impl Iterator<Item = &Nqn> {
-        self.hosts.keys()
+    pub fn hosts(&self) -> impl Iterator<Item = (&Nqn, &HostConfig)> {
+        self.hosts.iter()
     }
 
     /// Puts a host on the list, or gives it another configuration.

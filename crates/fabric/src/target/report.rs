@@ -6,6 +6,7 @@ use nvme::Nqn;
 use serde::{Deserialize, Serialize};
 
 use super::Target;
+use super::config::HostConfig;
 use super::shared::{State, Subsystem};
 
 /// A target: ports, subsystems, hosts, controllers.
@@ -46,13 +47,26 @@ pub struct SubsystemReport {
     /// Hosts that are not listed are let in.
     pub any_host: bool,
     /// The hosts on its list.
-    pub hosts: Vec<String>,
+    pub hosts: Vec<HostReport>,
     /// Its namespaces, ascending.
     pub namespaces: Vec<NamespaceReport>,
     /// ANA states that were set; all others are optimized.
     pub ana: Vec<AnaReport>,
     /// Its controllers, ascending.
     pub controllers: Vec<ControllerReport>,
+}
+
+/// A host that is let in by name.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HostReport {
+    /// Its name.
+    pub nqn: String,
+    /// It may make, attach and delete namespaces.
+    pub manages: bool,
+    /// It has to show a key (DH-HMAC-CHAP).
+    pub authenticates: bool,
+    /// It has a key for TLS, or makes one by authentication.
+    pub tls: bool,
 }
 
 /// A namespace.
@@ -135,9 +149,18 @@ fn subsystem(state: &State, nqn: &Nqn, found: &Subsystem) -> SubsystemReport {
         serial: found.serial.clone(),
         ports: found.access.ports().map(|ports| ports.iter().map(|port| port.0).collect()),
         any_host: found.access.any(),
-        hosts: found.access.hosts().map(Nqn::to_string).collect(),
+        hosts: found.access.hosts().map(report_host).collect(),
         namespaces: namespaces.collect(),
         ana: ana.map(|(port, group, state)| AnaReport { port: port.0, group, state: state.to_string() }).collect(),
         controllers: controllers.collect(),
+    }
+}
+
+fn report_host((nqn, config): (&Nqn, &HostConfig)) -> HostReport {
+    HostReport {
+        nqn: nqn.to_string(),
+        manages: config.manage,
+        authenticates: config.keys.is_some(),
+        tls: !config.tls_keys.is_empty() || config.concatenation,
     }
 }

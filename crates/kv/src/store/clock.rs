@@ -74,7 +74,7 @@ impl Inner {
         let (noted, own, by) = (clock.ms, self.unix_millis(), self.moment());
         if own < CALENDAR_MS_MIN {
             tracing::warn!(
-                own,
+                unix_seconds = own / 1000,
                 "this host's calendar says a time before this program was written: it does not note the pool's time"
             );
             return;
@@ -85,10 +85,17 @@ impl Inner {
         let mut now = if noted == 0 { own } else { own.min(latest) };
         if own > now + millis(MARGIN) {
             let ahead = Duration::from_millis(own - now);
-            tracing::warn!(
-                ?ahead,
-                "this host's calendar is ahead of the pool's time: keys end for who asks here, and stay for others"
-            );
+            match by_mark {
+                // This machine has noted it before, and its own clock tells what has passed since.
+                Some(_) => tracing::warn!(
+                    ?ahead,
+                    "this host's calendar is ahead of the pool's time: keys end for who asks here, and stay for others"
+                ),
+                None => tracing::info!(
+                    ?ahead,
+                    "the pool's time was not noted for so long, or this host's calendar is ahead by so much"
+                ),
+            }
         }
         if noted > 0 && now.abs_diff(noted) < millis(MARGIN) {
             if by.is_none() || by_mark.is_some() {

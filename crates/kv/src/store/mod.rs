@@ -250,9 +250,10 @@ impl Store {
         self.inner.repair.backlog()
     }
 
-    /// What keeps every operation from being done, if that is known: most of the pool's voters are not connected.
+    /// What keeps every operation from being done, if that is known: most of the pool's voters are not connected, or of no key so many
+    /// homes as it needs. Costs a walk over the ring.
     pub fn out_of_reach(&self) -> Option<StoreError> {
-        self.inner.out_of_reach(Duration::ZERO)
+        self.inner.out_of_reach(Duration::ZERO).or_else(|| self.inner.serves_nothing())
     }
 
     /// Counters; readable from any thread.
@@ -346,6 +347,28 @@ impl Inner {
         (connected < needed).then(|| {
             let reasons: Vec<String> = away.iter().map(|index| format!("member {index}: not connected")).collect();
             StoreError::OutOfReach { connected, voters: voters.len(), needed, reasons: reasons.join("; ") }
+        })
+    }
+
+    /// The error of every key, where of none enough homes are connected and have a vote.
+    fn serves_nothing(&self) -> Option<StoreError> {
+        let topology = self.topology();
+        let why = |member: usize| match topology.map.members[member].lost {
+            true => Some("given up as lost"),
+            false => topology.members[member].away_for().map(|_| "not connected"),
+        };
+        if topology.placement.quorum_anywhere(|member| why(member).is_none()) {
+            return None;
+        }
+        let members = topology.members.len();
+        let missing: Vec<(usize, &str)> = (0..members).filter_map(|member| Some((member, why(member)?))).collect();
+        let reasons: Vec<String> = missing.iter().map(|(member, why)| format!("member {member}: {why}")).collect();
+        Some(StoreError::Unavailable {
+            answered: members - missing.len(),
+            replicas: members,
+            needed: topology.placement.majority(),
+            outcome_unknown: false,
+            reasons: reasons.join("; "),
         })
     }
 

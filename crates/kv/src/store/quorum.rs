@@ -275,6 +275,12 @@ impl Placement {
         self.new.all_homes().all(|homes| answers(homes) >= self.needed_of(homes)) && self.meets_old_everywhere(alive)
     }
 
+    /// Whether any key has its quorum when only those that `alive` names can answer.
+    pub(super) fn quorum_anywhere(&self, alive: impl Fn(usize) -> bool) -> bool {
+        let answers = |homes: &[u16]| homes.iter().filter(|&&home| alive(usize::from(home))).count();
+        self.new.all_homes().any(|homes| answers(homes) >= self.needed_of(homes))
+    }
+
     /// Whether all members count wherever they have a place.
     pub(super) fn is_whole(&self) -> bool {
         self.void.is_empty()

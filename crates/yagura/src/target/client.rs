@@ -217,7 +217,10 @@ fn describe_subsystem(subsystem: &SubsystemReport) -> String {
     }
     text += if subsystem.any_host { ", for any host\n" } else { ", for listed hosts\n" };
     for host in &subsystem.hosts {
-        text += &format!("  host {host}\n");
+        let rights = [(host.authenticates, "shows a key"), (host.tls, "TLS"), (host.manages, "manages namespaces")];
+        let rights: Vec<&str> = rights.into_iter().filter_map(|(has, right)| has.then_some(right)).collect();
+        let open = if rights.is_empty() { "" } else { ": " };
+        text += &format!("  host {}{open}{}\n", host.nqn, rights.join(", "));
     }
     for namespace in &subsystem.namespaces {
         let (nsid, bytes, group) = (namespace.nsid, Size(namespace.bytes), namespace.group);

@@ -24,6 +24,7 @@ use crate::client::Way;
 use crate::exit::Failure;
 use crate::gateway::RECONNECT_TIME_MAX;
 use crate::race::{First, first_of};
+use crate::size::Size;
 use crate::stop::Reason;
 use crate::supervise::{News, NodeSpec, Supervisor};
 use crate::tree::Tree;
@@ -78,6 +79,16 @@ pub fn run(args: &UpArgs) -> Result<(), Failure> {
     let letter = letters.pop().ok_or_else(|| Failure::usage("no reactor"))?;
     let tree = args.drill.as_ref().map(|directory| Tree::list(directory, "")).transpose()?;
     let mut state = State::load(&args.data, args.nodes, member_size(args, tree.as_ref()))?;
+    if let Some(size) = args.size.filter(|size| size.0 != state.size) {
+        let (data, there) = (args.data.display(), Size(state.size));
+        let sentence =
+            format!("--size {size}: the members in {data} have {there}; leave it out, or use another directory");
+        return Err(Failure::usage(sentence));
+    }
+    let least = pool::member_bytes_min(pool::CreateOptions::default().page_size);
+    if state.size < least {
+        return Err(Failure::usage(format!("--size {}: a member has at least {}", Size(state.size), Size(least))));
+    }
     if usize::from(args.replicas) > state.nodes.len() {
         let sentence = format!("--replicas {} needs as many nodes; there are {}", args.replicas, state.nodes.len());
         return Err(Failure::usage(sentence));

@@ -69,8 +69,10 @@ fn hosts_are_let_in_and_out_while_the_target_serves() {
     assert_eq!(read().0, 0);
     ask(&control, &["deny-host", "any"]);
     assert_ne!(read().0, 0);
-    assert_eq!(ask(&control, &["status"])["subsystems"][0]["hosts"][0], HOST);
-    ask(&control, &["allow-host", HOST]);
+    let listed = || ask(&control, &["status"])["subsystems"][0]["hosts"][0].clone();
+    assert_eq!((&listed()["nqn"], &listed()["manages"]), (&HOST.into(), &false.into()));
+    ask(&control, &["allow-host", HOST, "--manage=yes"]);
+    assert_eq!((&listed()["manages"], &listed()["authenticates"]), (&true.into(), &false.into()));
     ask(&control, &["deny-host", HOST]);
     let (status, error) = refused(&control, &["deny-host", HOST]);
     assert!(status == 2 && error.contains("is not on the list"), "{error}");
@@ -162,7 +164,7 @@ fn all_of_it_can_stand_in_a_file() {
     assert_eq!((&report["ports"][0]["id"], &report["referrals"][0]), (&5.into(), &"192.0.2.1:8009".into()));
     let second = &report["subsystems"][1];
     assert_eq!((&second["ports"][0], &second["namespaces"][0]["nsid"]), (&6.into(), &4.into()));
-    assert_eq!((&second["any_host"], &second["hosts"][0]), (&false.into(), &HOST.into()));
+    assert_eq!((&second["any_host"], &second["hosts"][0]["nqn"]), (&false.into(), &HOST.into()));
     let a = format!("--nqn={NQN}:a");
     let read = |index| run(&["nvme", "read", &port(&server, index), &a, "--length=4K", "--deadline=1"]).0;
     assert!(read(0) != 0 && read(1) == 0, "group 2 is inaccessible at port 5 alone");

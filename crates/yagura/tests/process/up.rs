@@ -294,3 +294,16 @@ fn a_killed_supervisor_leaves_no_node_behind() {
         std::thread::sleep(Duration::from_millis(20));
     }
 }
+
+/// A size that was too small was kept in the data directory, and a better one ignored from then on.
+#[test]
+fn a_size_that_cannot_be_is_refused_before_anything_is_kept() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let data = format!("--data={}", directory.path().display());
+    let (status, _, stderr) = run(&["up", &data, "--listen=127.0.0.1:0", "--size=1MiB"]);
+    assert!(status == 2 && stderr.contains("a member has at least 1.4 MiB"), "{status} {stderr}");
+    let server = up(directory.path(), &[]);
+    assert_eq!(server.stop("TERM"), 0);
+    let (status, _, stderr) = run(&["up", &data, "--listen=127.0.0.1:0", "--size=128MiB"]);
+    assert!(status == 2 && stderr.contains("have 64 MiB; leave it out"), "{status} {stderr}");
+}
