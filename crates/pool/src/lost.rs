@@ -306,6 +306,12 @@ impl Map {
         })
     }
 
+    /// Whether every key is left so many homes that it is served: no operator has given any up with its members
+    /// ([`HalfLeft::NeedNotBe`]).
+    pub fn serves_all(&self) -> bool {
+        self.sides().iter().all(|&side| self.is_known_by(side, HalfLeft::WillDo))
+    }
+
     /// Whether the homes of every key that count know all that was acknowledged: see this module.
     pub(crate) fn is_known(&self, side: Side) -> bool {
         self.is_known_by(side, HalfLeft::MustKnowAll)

@@ -174,6 +174,23 @@ fn keys_are_not_given_up_with_their_members_unless_that_is_meant_and_come_back_w
     assert!(five.seized_without(&[five.members[2].id], HalfLeft::MustKnowAll).is_ok(), "it held nothing");
 }
 
+/// Of keys that nobody is served any more it had made nothing equal, and yet passed the lost ones over: they were refused when they
+/// were back, though nothing else could bring those keys back.
+#[test]
+fn a_sweep_while_keys_are_served_to_nobody_counts_for_nothing_and_passes_nobody_over() {
+    for (members, replicas, lost) in [(3, 3, 2), (4, 4, 3), (5, 3, 2)] {
+        let map = sample(members, replicas);
+        let lost: Vec<MemberId> = map.members[..lost].iter().map(|member| member.id).collect();
+        let raised = map.seized_without(&lost, HalfLeft::NeedNotBe).unwrap().raise_epoch();
+        let swept = raised.note_swept(raised.epoch);
+        assert_eq!(swept, raised, "{members} members, {replicas} replicas");
+        assert_eq!(swept.raise_epoch().floor, map.floor);
+        let back = swept.take_in(&lost).unwrap();
+        assert!(!swept.serves_all() && back.serves_all());
+        assert_eq!(back.note_swept(back.epoch).swept, back.epoch);
+    }
+}
+
 /// Deleted keys that the others have forgotten would be back, and what was not cleaned.
 #[test]
 fn a_member_that_a_sweep_or_a_change_has_passed_over_is_not_taken_in_again() {

@@ -299,10 +299,11 @@ impl Map {
         next
     }
 
-    /// The map with a note that `epoch` was swept, if that still is its epoch, and at rest.
+    /// The map with a note that `epoch` was swept, if that still is its epoch, at rest, and all keys are served: of others nobody
+    /// left knows what there was, and a member that a sweep has passed over can't bring it back any more.
     pub fn note_swept(&self, epoch: Epoch) -> Map {
         let mut next = self.clone();
-        if self.state == State::Stable && self.epoch == epoch && self.swept < epoch {
+        if self.state == State::Stable && self.epoch == epoch && self.swept < epoch && self.serves_all() {
             next.swept = epoch;
             next.unequal = false;
             next.leave_lost_behind();

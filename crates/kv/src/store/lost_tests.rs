@@ -5,6 +5,7 @@ use check::Recorder;
 use device::Namespace;
 use engine::task::Task;
 use engine::{Buf, time};
+use pool::HalfLeft;
 use pool::change::{Phase, State};
 use pool::plan::Request;
 
