@@ -136,7 +136,9 @@ impl From<pool::RebalanceError> for Error {
     fn from(error: pool::RebalanceError) -> Error {
         match error {
             pool::RebalanceError::Agree(error) => error.into(),
-            pool::RebalanceError::Piece { .. } => Error::Unavailable(error.to_string()),
+            pool::RebalanceError::Piece { .. } | pool::RebalanceError::Unserved { .. } => {
+                Error::Unavailable(error.to_string())
+            }
             pool::RebalanceError::Busy { .. } => Error::Refused(error.to_string()),
         }
     }

@@ -21,7 +21,7 @@
 //! of the joint epoch was stored at enough of a key's old homes to meet every majority of them, and so was, or was not, every
 //! operation before. What was copied to new homes is dropped by the cleaning that follows.
 
-use crate::change::{Change, Epoch, Phase, Seat, Side, State};
+use crate::change::{Epoch, Phase, Seat, Side, State};
 use crate::map::{Map, Member, MemberId};
 use crate::plan::{PlanError, choose_voters};
 use crate::ring::{KeyHash, Placements, Ring};
@@ -72,19 +72,32 @@ impl Map {
             let member = next.members.iter_mut().find(|member| member.id == id);
             member.ok_or(PlanError::NoMember(id))?.lost = true;
         }
-        next.members.iter_mut().filter(|member| member.lost).for_each(|member| member.renewed = false);
+        // Lost while it began anew: it holds nothing yet, whoever finds it.
+        for member in next.members.iter_mut().filter(|member| member.lost && member.renewed) {
+            (member.renewed, member.left_behind) = (false, true);
+        }
         Ok(next)
     }
 
     /// Takes the change back if it can't go on with the homes that are left; refused if it can't be that either. Forward where both
-    /// can be: what is known to half of a key's homes is enough there, and may not be behind a change that was taken back.
+    /// can be: what is known to half of a key's homes is enough there, and may not be behind a change that was taken back. By an
+    /// operator's word it waits where neither can.
     fn go_on_or_back(&mut self, half: HalfLeft) -> Result<(), PlanError> {
         let goes_on = |map: &Map, half| map.sides().iter().all(|&side| map.is_known_by(side, half));
+        let before = self.clone();
         if self.state == State::Joint && !goes_on(self, half) {
             self.turn_back();
         }
         let known = |half| if self.goes_back() { self.is_known_before(half) } else { goes_on(self, half) };
-        if known(half) { Ok(()) } else { Err(self.too_few(known)) }
+        if known(half) {
+            return Ok(());
+        }
+        if half != HalfLeft::NeedNotBe {
+            return Err(self.too_few(known));
+        }
+        // Neither way before some are back: it waits as it is ([`Map::serves_all`]).
+        *self = before;
+        Ok(())
     }
 
     /// Why what is left is not enough: half may be, and not know all.
@@ -195,7 +208,7 @@ impl Map {
             if let Some(seat) = member.old.take() {
                 (member.weight, member.voter, member.points) = (seat.weight, seat.voter, seat.points);
             }
-            member.lost |= member.renewed;
+            (member.lost, member.left_behind) = (member.lost | member.renewed, member.left_behind | member.renewed);
             (member.leaving, member.renewed) = (false, false);
         }
         next.become_unclean();
@@ -239,11 +252,14 @@ impl Map {
 
     /// The map in which these members, given up as lost and back with all that they held, are members as before. They were as
     /// good as silent meanwhile, so what every majority of a key's homes has asked is met by any majority with them; but where
-    /// half of the homes was left and asked alone, theirs may be the half that knows nothing ([`Map::unequal`]). A later epoch:
-    /// no sweep that has passed them over is noted in it.
+    /// half of the homes was left and asked alone, theirs may be the half that knows nothing ([`Map::unequal`]).
+    ///
+    /// A later epoch: no sweep that has passed them over is noted in it, nor anything that was done for the change under way, whose
+    /// phase begins again. So a joint map ends as if they had been there all the time, and an unclean one when they too are cleaned
+    /// and sealed. What was migrated without them is with a majority of those that are counted ([`Map::give_up`]), as ever.
     ///
     /// # Errors
-    /// A change is under way; a sweep, or the end of a change, has passed one over.
+    /// A sweep, or the end of a change, has passed one over, or it had begun anew and was not filled.
     pub fn take_in(&self, ids: &[MemberId]) -> Result<Map, PlanError> {
         let mut next = self.clone();
         for &id in ids {
@@ -256,11 +272,14 @@ impl Map {
         if next == *self {
             return Ok(next);
         }
-        if let Some(Change { kind, phase, done, .. }) = self.change {
-            return Err(PlanError::UnderWay { kind, phase, percent: done / 10 });
-        }
         next.unequal |= self.replicas.is_multiple_of(2);
-        next = next.raise_epoch();
+        match &mut next.change {
+            Some(change) => {
+                (change.cursor, change.done) = (0, 0);
+                (next.epoch, next.revision) = (self.epoch + 1, 0);
+            }
+            None => next = next.raise_epoch(),
+        }
         next.swept = 0;
         next.validate()?;
         Ok(next)
@@ -304,6 +323,16 @@ impl Map {
             let in_both = after.iter().filter(counts).filter(|home| before.contains(home)).count();
             left >= needed && (will_do || left >= old.majority() || in_both >= new.counter_majority())
         })
+    }
+
+    /// Whether every key is left so many homes that it is served, or will be where a change is taken back: an operator has given
+    /// none up with its members ([`HalfLeft::NeedNotBe`]). Where not, those members alone can bring it back, so they must not be
+    /// passed over: no sweep is noted, and no phase of a change ends.
+    pub fn serves_all(&self) -> bool {
+        match self.goes_back() {
+            true => self.is_known_before(HalfLeft::WillDo),
+            false => self.sides().iter().all(|&side| self.is_known_by(side, HalfLeft::WillDo)),
+        }
     }
 
     /// Whether the homes of every key that count know all that was acknowledged: see this module.

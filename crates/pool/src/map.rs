@@ -74,7 +74,8 @@ pub struct Member {
     /// It was given up for good: it has no vote on anything, and the next change takes it out or begins a new life of it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lost: bool,
-    /// Given up, and the pool was swept, or a change of it ended, without it since: it may hold what the others have forgotten.
+    /// Given up, and the pool was swept, or a change of it ended, without it since: it may hold what the others have forgotten. Or
+    /// it was lost while it began anew, and holds nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub left_behind: bool,
     /// In a joint map: it begins a new, empty life with this change. In its old place it counts as failed.

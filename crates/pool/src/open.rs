@@ -234,7 +234,15 @@ fn vote<N: Namespace>(
     found: &Superblock,
 ) -> Result<(), String> {
     if member.lost {
-        return Err("it was given up as lost: `yagura pool replace` or `remove` takes it out, `yagura kv repair` begins it anew".into());
+        let back = match member.left_behind {
+            true => "",
+            false => {
+                "if it is back with all that it held, `yagura pool rebalance --returned` takes it in again; otherwise "
+            }
+        };
+        return Err(format!(
+            "it was given up as lost: {back}`yagura pool replace` or `remove` takes it out, `yagura kv repair` begins it anew"
+        ));
     }
     is_in_its_life(life, found).map_err(|error| error.to_string())?;
     still_fits(map, member, namespace)

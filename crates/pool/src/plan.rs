@@ -125,8 +125,8 @@ pub enum PlanError {
     Unserved(u8),
     /// The pool has gone on without a member that is back.
     #[error(
-        "member {0} was given up as lost, and the pool was swept, or a change of it ended, without it since: it may hold what the \
-         others have forgotten; `yagura kv repair` begins it anew"
+        "member {0} was given up as lost, and the pool was swept, or a change of it ended, without it since, or it was being begun anew: \
+         it may hold what the others have forgotten, or lack what it held; `yagura kv repair` begins it anew"
     )]
     LeftBehind(MemberId),
     /// The same, of a change that is to be taken back and can be gone on with.
@@ -251,8 +251,11 @@ impl Map {
     }
 
     /// The map after the joint one: the new placement alone, or the old one if the change is taken back. Members that leave
-    /// (then: that came) are gone from it. A map of another state: as it is.
+    /// (then: that came) are gone from it. A map of another state, or that waits for members: as it is.
     pub fn end_joint(&self) -> Map {
+        if !self.serves_all() {
+            return self.clone();
+        }
         if self.goes_back() {
             return self.went_back();
         }
@@ -275,10 +278,11 @@ impl Map {
         }
     }
 
-    /// The map when nobody holds what is not at home there: the change is over. A map of another state: as it is.
+    /// The map when nobody holds what is not at home there: the change is over. A map of another state, or that waits for members:
+    /// as it is.
     pub fn end_unclean(&self) -> Map {
         let mut next = self.clone();
-        if self.state == State::Unclean {
+        if self.state == State::Unclean && self.serves_all() {
             next.state = State::Stable;
             next.unequal |= next.change.take().is_some_and(|change| change.unequal);
             next.leave_lost_behind();
@@ -299,10 +303,11 @@ impl Map {
         next
     }
 
-    /// The map with a note that `epoch` was swept, if that still is its epoch, and at rest.
+    /// The map with a note that `epoch` was swept, if that still is its epoch, at rest, and all keys are served: of others nobody
+    /// left knows what there was, and a member that a sweep has passed over can't bring it back any more.
     pub fn note_swept(&self, epoch: Epoch) -> Map {
         let mut next = self.clone();
-        if self.state == State::Stable && self.epoch == epoch && self.swept < epoch {
+        if self.state == State::Stable && self.epoch == epoch && self.swept < epoch && self.serves_all() {
             next.swept = epoch;
             next.unequal = false;
             next.leave_lost_behind();
@@ -311,12 +316,13 @@ impl Map {
         next
     }
 
-    /// The same map with this progress of its change noted, unless somebody has come further already or taken it back.
-    pub fn note(&self, progress: &Change, moved_bytes: u64, now_ms: u64) -> Map {
+    /// The same map with this progress of its change noted, which was made under a map of `epoch`; unless somebody has come further
+    /// already or taken it back, or its phase has begun again in a later epoch, which members have to be sealed for.
+    pub fn note(&self, epoch: Epoch, progress: &Change, moved_bytes: u64, now_ms: u64) -> Map {
         let mut next = self.clone();
         let Change { phase, cursor, done, .. } = *progress;
         if let Some(change) = &mut next.change
-            && change.id == progress.id
+            && (self.epoch, change.id) == (epoch, progress.id)
             && !self.goes_back()
             && (change.phase, change.cursor, change.noted_ms) < (phase, cursor, now_ms)
             && (phase == Phase::Clean) == (self.state == State::Unclean)

@@ -111,10 +111,10 @@ fn states_follow_each_other_and_a_change_is_begun_once() {
     let joint = map.begin(&request, 7).unwrap();
     assert_eq!((joint.state, joint.epoch, joint.begin(&request, 7)), (State::Joint, 2, Ok(joint.clone())));
     assert!(matches!(joint.begin(&request, 8), Err(PlanError::UnderWay { kind: ChangeKind::Drain, .. })));
-    let noted = joint.note(&at(7, Phase::Migrate, 5, 300), 1000, 1);
+    let noted = joint.note(joint.epoch, &at(7, Phase::Migrate, 5, 300), 1000, 1);
     assert_eq!((noted.revision, noted.change.as_ref().unwrap().done), (1, 300));
-    assert_eq!(noted.note(&at(7, Phase::Seal, 9, 900), 1, 2), noted, "progress never goes back");
-    assert_eq!(noted.note(&at(8, Phase::Migrate, 9, 900), 1, 2), noted, "nor is another change's noted");
+    assert_eq!(noted.note(noted.epoch, &at(7, Phase::Seal, 9, 900), 1, 2), noted, "progress never goes back");
+    assert_eq!(noted.note(noted.epoch, &at(8, Phase::Migrate, 9, 900), 1, 2), noted, "nor is another change's noted");
     let unclean = noted.end_joint();
     assert_eq!((unclean.state, unclean.epoch, unclean.end_joint()), (State::Unclean, 3, unclean.clone()));
     assert!(unclean.encode().is_ok() && unclean.members[0].weight == 0);

@@ -10,7 +10,7 @@ use device::Namespace;
 use engine::time::{self, Instant};
 
 use crate::agree::{AgreeError, Proposer};
-use crate::change::{Change, Phase, State};
+use crate::change::{Change, Epoch, Phase, State};
 use crate::map::Map;
 
 /// How often progress is noted in the map. Chosen: what a crash has done twice is small, and the largest map (half a MiB, on
@@ -57,6 +57,15 @@ pub enum RebalanceError {
         /// What the mover said.
         reason: String,
     },
+    /// Members that were given up as lost hold what nobody else can bring back.
+    #[error(
+        "{phase}: of some keys too few replicas are left without the members that were given up as lost: bring those back first \
+         (`yagura pool rebalance --returned`), then go on with `yagura pool rebalance`"
+    )]
+    Unserved {
+        /// In which phase.
+        phase: Phase,
+    },
     /// The map could not be agreed on.
     #[error(transparent)]
     Agree(#[from] AgreeError),
@@ -98,8 +107,11 @@ async fn phase<N: Namespace, M: Mover>(
     rate: Option<u64>,
     progress: &mut impl FnMut(&Change),
 ) -> Result<Map, RebalanceError> {
-    let mut map = map.clone();
+    let (mut map, epoch) = (map.clone(), map.epoch);
     let (mut noted, mut unnoted) = (time::now(), 0);
+    if !map.serves_all() {
+        return Err(RebalanceError::Unserved { phase: change.phase });
+    }
     while !map.goes_back() {
         let begun = time::now();
         let step = mover.step(&map, change.phase, change.cursor).await;
@@ -111,17 +123,20 @@ async fn phase<N: Namespace, M: Mover>(
         change.moved_bytes += step.moved_bytes;
         change.unequal |= step.unequal;
         let Some(cursor) = step.cursor else {
-            return Ok(proposer.agree(&map, |map| Ok(followed(map, &change, unnoted))).await?);
+            return Ok(proposer.agree(&map, |map| Ok(followed(map, epoch, &change, unnoted))).await?);
         };
         (change.cursor, change.done) = (cursor, step.done);
         progress(&change);
         if noted.elapsed() >= NOTE_INTERVAL {
-            let note = noting(&change, unnoted);
+            let note = noting(epoch, &change, unnoted);
             map = proposer.agree(&map, |map| Ok(note(map))).await?;
             (noted, unnoted) = (time::now(), 0);
             match &map.change {
                 // Somebody else has come further: on with what is left.
-                Some(now) if (now.id, now.phase, now.cursor) != (change.id, change.phase, change.cursor) => {
+                Some(now)
+                    if (map.epoch, now.id, now.phase, now.cursor)
+                        != (epoch, change.id, change.phase, change.cursor) =>
+                {
                     return Ok(map);
                 }
                 None => return Ok(map),
@@ -150,20 +165,21 @@ async fn overtaken<N: Namespace>(
 
 /// Makes of a map the one with progress noted. The note's time is one whenever it is made: by it the note is recognised in a
 /// map that a failed ballot left behind, and that somebody has settled since; it must not be counted twice.
-fn noting(change: &Change, moved: u64) -> impl Fn(&Map) -> Map {
+fn noting(epoch: Epoch, change: &Change, moved: u64) -> impl Fn(&Map) -> Map {
     let now_ms = time::unix_time().as_millis() as u64;
-    move |map| map.note(change, moved, now_ms)
+    move |map| map.note(epoch, change, moved, now_ms)
 }
 
-/// The map after the phase of `change`, if that is still where the map is.
-fn followed(map: &Map, change: &Change, moved: u64) -> Map {
-    if map.change.as_ref().is_none_or(|now| (now.id, now.phase) != (change.id, change.phase)) {
+/// The map after the phase of `change`, which was done under a map of `epoch`, if that is still where the map is.
+fn followed(map: &Map, epoch: Epoch, change: &Change, moved: u64) -> Map {
+    let is_there = |now: &Change| (map.epoch, now.id, now.phase) == (epoch, change.id, change.phase);
+    if !map.change.as_ref().is_some_and(is_there) {
         return map.clone();
     }
     let mut next = match change.phase {
         Phase::Seal => {
             let migrates = Change { phase: Phase::Migrate, cursor: 0, done: 0, ..change.clone() };
-            map.note(&migrates, 0, time::unix_time().as_millis() as u64)
+            map.note(epoch, &migrates, 0, time::unix_time().as_millis() as u64)
         }
         Phase::Migrate => map.end_joint(),
         Phase::Clean => Map { unequal: map.unequal | change.unequal, ..map.clone() }.end_unclean(),
@@ -345,12 +361,16 @@ mod tests {
         run(async {
             let joint = begun(&three()).await;
             let change = Change { cursor: 3, ..joint.change.clone().unwrap() };
-            let note = noting(&change, 1000);
+            let note = noting(joint.epoch, &change, 1000);
             let noted = note(&joint);
             assert_eq!(noted.change.as_ref().unwrap().moved_bytes, 1000);
             time::sleep(Duration::from_millis(5)).await;
             assert_eq!(note(&noted), noted);
-            assert_eq!(noting(&change, 10)(&noted).change.unwrap().moved_bytes, 1010, "another's, at the same place");
+            assert_eq!(
+                noting(joint.epoch, &change, 10)(&noted).change.unwrap().moved_bytes,
+                1010,
+                "another's, at the same place"
+            );
         });
     }
 

@@ -24,6 +24,10 @@ struct World {
     /// The operator's word on what is left.
     half: HalfLeft,
     dead: BTreeSet<MemberId>,
+    /// Those that were given up while they were away, and are back with all that they held.
+    whole: BTreeSet<MemberId>,
+    /// A gateway sweeps the pool whenever it can.
+    is_swept: bool,
     /// Namespaces that join where they are no members, also again after a change was taken back.
     spares: Vec<Member>,
 }
@@ -43,6 +47,61 @@ fn pairs(map: &Map) -> BTreeSet<(Vec<u16>, Vec<u16>)> {
 }
 
 impl World {
+    fn new(map: &Map, dead: impl IntoIterator<Item = MemberId>, spares: &[Member]) -> World {
+        let (half, dead, whole) = (HalfLeft::MustKnowAll, dead.into_iter().collect(), BTreeSet::new());
+        World { map: map.clone(), half, dead, whole, is_swept: false, spares: spares.to_vec() }
+    }
+
+    /// Members die, are given up, and the change under way is stopped there or carried out as far as that goes. Then they are back.
+    fn give_up_for_a_while(&mut self, away: &[MemberId], carry_out: bool) {
+        self.dead.extend(away);
+        let answers = |member: &Member| self.answers(member.id);
+        if !has_quorum(&self.map, answers) {
+            if let Ok(seized) = self.map.seized_without(away, HalfLeft::NeedNotBe) {
+                self.map = seized;
+            }
+        } else if let Ok(given_up) = self.map.give_up(away, HalfLeft::NeedNotBe) {
+            self.agree(given_up);
+        }
+        if carry_out {
+            self.finish();
+        }
+        self.sweep();
+        self.dead.clear();
+        self.whole.extend(away);
+    }
+
+    /// Sweeps, if a gateway does and it is noted.
+    fn sweep(&mut self) {
+        let raised = self.map.raise_epoch();
+        let swept = raised.note_swept(raised.epoch);
+        let is_heard = self.map.members.iter().all(|member| member.lost || self.answers(member.id));
+        if self.is_swept
+            && is_heard
+            && self.map.state == State::Stable
+            && self.map.swept < self.map.epoch
+            && swept != raised
+        {
+            self.agree(swept);
+        }
+    }
+
+    /// Those that were given up, are back, and hold all that they are to hold.
+    fn returned(&self) -> Vec<MemberId> {
+        let is_back = |member: &&Member| member.lost && !member.left_behind && self.whole.contains(&member.id);
+        self.map.members.iter().filter(is_back).map(|member| member.id).filter(|id| self.answers(*id)).collect()
+    }
+
+    /// Whether those that are left know all, with what those know that are back: half of the homes, which may be asked alone
+    /// meanwhile, may know what the other does not.
+    fn knows_all_with_the_returned(&self) -> bool {
+        let (mut with, returned) = (self.clone(), self.returned());
+        let is_back = |member: &&mut Member| returned.contains(&member.id);
+        with.map.members.iter_mut().filter(is_back).for_each(|member| member.lost = false);
+        with.map.unequal |= !returned.is_empty() && with.map.replicas.is_multiple_of(2);
+        with.knows_all()
+    }
+
     fn answers(&self, id: MemberId) -> bool {
         !self.dead.contains(&id)
     }
@@ -104,6 +163,9 @@ impl World {
     /// Carries the change under way out as far as it goes; whether that is to its end.
     fn finish(&mut self) -> bool {
         let replicas = usize::from(self.map.replicas);
+        if !self.map.serves_all() {
+            return false;
+        }
         if self.map.state == State::Joint && !self.map.goes_back() {
             let needed = if self.map.unequal { replicas / 2 + 1 } else { replicas - replicas / 2 };
             let is_enough = |(before, after): &(Vec<u16>, Vec<u16>)| {
@@ -155,6 +217,7 @@ impl World {
         let mut with = |change: &dyn Fn(&mut World)| {
             let mut world = self.clone();
             change(&mut world);
+            world.sweep();
             worlds.push(world);
         };
         let lost: Vec<MemberId> = self.dead.iter().copied().filter(|id| self.map.index_of(*id).is_some()).collect();
@@ -165,6 +228,17 @@ impl World {
                 with(&|world| world.command(&request));
             }
             with(&|world| world.command(&Request::Remove(vec![old])));
+        }
+        // All that are back, or one of them, with `--returned`.
+        let returned = self.returned();
+        for ids in returned.chunks(1).chain((returned.len() > 1).then_some(&*returned)) {
+            with(&|world| {
+                if let Ok(taken_in) = world.map.take_in(ids)
+                    && world.agree(taken_in)
+                {
+                    world.finish();
+                }
+            });
         }
         // `yagura kv repair` begins anew who is there, and has no vote.
         for member in self.map.members.iter().filter(|member| member.lost && self.answers(member.id)) {
@@ -275,8 +349,7 @@ fn from_every_state_of_losses_that_leaves_all_that_was_acknowledged_commands_lea
             let ids: Vec<MemberId> = map.members.iter().map(|member| member.id).collect();
             for (first, &one) in ids.iter().enumerate() {
                 for &other in &ids[first..] {
-                    let (half, dead) = (HalfLeft::MustKnowAll, BTreeSet::from([one, other]));
-                    let mut world = World { map: map.clone(), half, dead, spares: spares.clone() };
+                    let mut world = World::new(&map, [one, other], &spares);
                     if !world.knows_all() {
                         if !world.has_half() {
                             continue;
@@ -298,4 +371,40 @@ fn from_every_state_of_losses_that_leaves_all_that_was_acknowledged_commands_lea
     }
     let all: usize = found.values().sum();
     assert!(all > 400 && seized > 20 && by_word > 20, "{found:?}, without a majority {seized}, by a word {by_word}");
+}
+
+/// A change is stopped in each state with one member given up, which is back with all that it held while another is lost; or
+/// with two given up, so that keys are served to nobody, which are both back. With and without a gateway that sweeps meanwhile.
+#[test]
+fn members_that_are_back_lead_out_of_every_state_that_the_pool_came_to_without_them() {
+    let (mut found, mut stopped): (BTreeMap<usize, usize>, usize) = Default::default();
+    for (members, replicas) in [(2, 2), (3, 3)] {
+        let (map, spares) = pool(members, replicas, 1);
+        for (state, map) in states(&map, &spares) {
+            let ids: Vec<MemberId> = map.members.iter().map(|member| member.id).collect();
+            let pairs = ids.iter().flat_map(|&one| ids.iter().map(move |&other| (one, other)));
+            for ((one, other), goes_on) in pairs.flat_map(|pair| [(pair, false), (pair, true)]) {
+                let first = World { is_swept: goes_on, ..World::new(&map, [], &spares) };
+                let (mut both, mut another) = (first.clone(), first);
+                both.give_up_for_a_while(&[one, other], goes_on);
+                another.give_up_for_a_while(&[one], goes_on);
+                another.dead.extend([other].into_iter().filter(|other| *other != one));
+                for world in [both, another] {
+                    if !world.knows_all_with_the_returned() {
+                        continue;
+                    }
+                    stopped += usize::from(world.map.state != State::Stable && !world.returned().is_empty());
+                    let what = format!("{members} members, {state}, {one} given up, then {other}, goes on: {goes_on}");
+                    // Without the voters that died those that are back are taken in again after a word, which costs nothing then.
+                    let is_led = has_quorum(&world.map, |member| world.answers(member.id));
+                    let by_word =
+                        || World { half: HalfLeft::NeedNotBe, ..world.clone() }.commands().filter(|_| !is_led);
+                    let commands = world.commands().or_else(by_word);
+                    let commands = commands.unwrap_or_else(|| panic!("{what}: no way out of {:?}", world.map));
+                    *found.entry(commands).or_default() += 1;
+                }
+            }
+        }
+    }
+    assert!(found.values().sum::<usize>() > 400 && stopped > 100, "{found:?}, {stopped} stopped");
 }

@@ -144,9 +144,10 @@ impl<B: Backend> Executor<B> {
         };
         self.count_reads(usize::from(entry.is_some()), usize::from(entry.is_none()));
         // Where there is no value nobody has asked for room.
-        if let (None, Some(wait)) = (&entry, room.reserve(0)) {
-            in_time(wait).await?;
-        }
+        let hold = match &entry {
+            Some(_) => room.take(),
+            None => self.room(cost.of(0), turn).await?,
+        };
         let reply = match what {
             Read::String(read) => read.reply(entry.as_ref()),
             Read::Hash(read) => {
@@ -156,7 +157,7 @@ impl<B: Backend> Executor<B> {
             }
             Read::Key(_) => unreachable!("invariant: answered above"),
         };
-        Ok((reply, room.take()))
+        Ok((reply, hold))
     }
 
     /// What is under a key; else how much room the look lacks that is not there now.

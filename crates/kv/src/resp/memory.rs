@@ -202,7 +202,7 @@ const _: () = assert!(DEAREST < LONG_BYTES_MAX && LISTING_BYTES_MAX <= DEAREST);
 
 impl Cost {
     /// Of a value of this length.
-    fn of(self, length: usize) -> usize {
+    pub(super) fn of(self, length: usize) -> usize {
         let fields = |bytes: usize| (bytes / FIELD_HEAD_BYTES).min(FIELDS_MAX) * FIELD_COST;
         let grown = |by: usize| length.saturating_add(by).min(VALUE_BYTES_MAX);
         match self {

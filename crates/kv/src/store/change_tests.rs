@@ -38,11 +38,11 @@ impl Host {
         let now = self.voters.now();
         let voters = self.voters.all();
         let same = |now: &pool::Change| (now.id, now.phase) == (change.id, change.phase);
-        if now.change.as_ref().is_some_and(same) {
+        if now.epoch == map.epoch && now.change.as_ref().is_some_and(same) {
             let at = |phase, cursor, done| pool::Change { phase, cursor, done, unequal: step.unequal, ..change };
             voters.set(match (step.cursor, change.phase) {
-                (Some(cursor), phase) => now.note(&at(phase, cursor, step.done), step.moved_bytes, 0),
-                (None, Phase::Seal) => now.note(&at(Phase::Migrate, 0, 0), 0, 0),
+                (Some(cursor), phase) => now.note(map.epoch, &at(phase, cursor, step.done), step.moved_bytes, 0),
+                (None, Phase::Seal) => now.note(map.epoch, &at(Phase::Migrate, 0, 0), 0, 0),
                 (None, Phase::Migrate) => now.end_joint(),
                 (None, Phase::Clean) => Map { unequal: now.unequal | step.unequal, ..now }.end_unclean(),
             });

@@ -11,6 +11,9 @@
 //! Why that is safe: when the map with floor f came into force every home held the key's newest entry and took nothing from
 //! epochs before f. Whoever works on a page sealed for e > f began after that.
 //!
+//! Members that were given up as lost are passed over, and the map says so. Of keys that are served to nobody without them a sweep
+//! would make nothing equal, and shut out who alone can bring them back: there is none then.
+//!
 //! Anybody may do it, several at once, and end anywhere: an epoch that was raised meanwhile makes a sweep count for nothing. So
 //! that hosts which do it daily do not void each other's sweeps for ever, one that has seen the epoch begin lately sweeps that
 //! one: whoever is done first notes it, and was helped by the others. Each does all of it by itself, behind marks of all members
@@ -77,6 +80,11 @@ impl Store {
         let known = source.newest().await?;
         if known.state != State::Stable {
             return Err("the pool is being changed: finish that first".into());
+        }
+        if !known.serves_all() {
+            return Err("too few members are left of some keys, which are served to nobody: first bring back those that were given up as \
+                        lost (`yagura pool rebalance --returned`)"
+                .into());
         }
         let joins = joins && known.swept < known.epoch;
         let before = known.epoch - u64::from(joins);

@@ -122,6 +122,39 @@ fn a_sweep_without_all_members_counts_for_nothing() {
     });
 }
 
+/// It went over the one member left, noted that as a sweep, and the lost ones were refused when they were back: the key was served
+/// to nobody for good.
+#[test]
+fn nothing_is_swept_while_keys_are_served_to_nobody() {
+    run(8, async {
+        let scene = Scene::new([100, 100, 100, 0, 0]).await;
+        let host = scene.host(SHORT).await;
+        host.store.put(b"key", value(b"v")).await.unwrap();
+        host.store.put(b"deleted", value(b"v")).await.unwrap();
+        host.store.delete(b"deleted").await.unwrap();
+        host.store.settle().await;
+        let down = |down| host.voters.links[..2].iter().for_each(|link| link.down.set(down));
+        down(true);
+        let lost: Vec<_> = scene.voters.now().members[..2].iter().map(|member| member.id).collect();
+        scene.voters.set(scene.voters.now().seized_without(&lost, pool::HalfLeft::NeedNotBe).unwrap());
+        let before = scene.voters.now();
+        for at_once in [false, true] {
+            let report = host.store.forget(&ForgetOptions { at_once, ..ForgetOptions::default() }).await;
+            assert!(
+                !report.swept && report.hindered.as_ref().is_some_and(|why| why.contains("--returned")),
+                "{report:?}"
+            );
+            assert_eq!(scene.voters.now(), before, "nobody is passed over, and no epoch raised for it");
+        }
+        down(false);
+        scene.voters.set(before.take_in(&lost).unwrap());
+        host.store.refresh().await.unwrap();
+        assert_eq!(host.store.get(b"key").await, Ok(Some(value(b"v"))));
+        let report = host.store.forget(&ForgetOptions { at_once: true, ..ForgetOptions::default() }).await;
+        assert_eq!((report.dropped, report.swept), (3, true), "{report:?}");
+    });
+}
+
 /// Clients that delete, take, add and count; hosts that hear of nothing for a while; keys are forgotten all the time.
 async fn scenario(seed: u64) -> u64 {
     let scene = Scene::new([100, 100, 100, 0, 0]).await;

@@ -156,11 +156,17 @@ async fn see_majority(inner: &Rc<super::Inner>, stretch: Stretch, start: time::I
         let patience = inner.patience.get();
         let may_come = |member: usize| topology.members[member].away_for().is_none_or(|away| away <= patience);
         let could = topology.placement.quorum_everywhere(|member| seen.is_whole(member) || may_come(member));
-        if !could || start.elapsed() > OPERATION_TIME_MAX {
+        if start.elapsed() > OPERATION_TIME_MAX {
             return Err(list_failed(&topology, &seen));
         }
-        time::sleep(RETRY_PAUSE).await;
+        if could {
+            time::sleep(RETRY_PAUSE).await;
+        }
         inner.look_for_newer_map().await;
+        // By a newer map the pool may do without them.
+        if !could && Rc::ptr_eq(&topology, &inner.topology()) {
+            return Err(list_failed(&topology, &seen));
+        }
     }
 }
 

@@ -3,8 +3,7 @@
 
 use check::Recorder;
 use device::Namespace;
-use engine::task::Task;
-use engine::{Buf, time};
+use engine::{Buf, task::Task, time};
 use pool::HalfLeft;
 use pool::change::{Phase, State};
 use pool::plan::Request;
@@ -127,14 +126,42 @@ fn a_member_lost_in_the_middle_of_a_change_is_given_up_and_goes() {
     }
 }
 
+/// Back with all it had before the change has ended, it is a home as before, and sealed and cleaned with the others.
+#[test]
+fn a_member_given_up_in_the_middle_of_a_change_is_taken_in_again_before_its_end() {
+    let of_three = [(31, 4, Phase::Seal, 3), (32, 0, Phase::Migrate, 3), (33, 1, Phase::Clean, 3)];
+    for (seed, lost, phase, replicas) in
+        of_three.into_iter().chain([(34, 0, Phase::Migrate, 2), (35, 0, Phase::Clean, 2)])
+    {
+        run(seed, async {
+            let (scene, spare) = four(replicas).await;
+            let crowd = Crowd::of(&scene).await;
+            scene.begin(&Request::Add(vec![spare]));
+            while let Some(change) = scene.voters.now().change.filter(|change| change.phase < phase) {
+                crowd.worker.piece(change).await.unwrap();
+            }
+            crowd.lose(lost);
+            let id = scene.voters.now().members[lost].id;
+            scene.voters.set(scene.voters.now().give_up(&[id], HalfLeft::MustKnowAll).unwrap());
+            if let Some(change) = scene.voters.now().change.filter(|change| change.phase < Phase::Clean) {
+                crowd.worker.piece(change).await.unwrap();
+            }
+            time::sleep(Duration::from_secs(1)).await;
+            crowd.find(lost);
+            scene.voters.set(scene.voters.now().take_in(&[id]).unwrap());
+            crowd.worker.finish().await.unwrap();
+            assert!(scene.voters.now().members.iter().all(|member| !member.lost));
+            assert!(crowd.worker.store.repair(&RepairOptions::default()).await.is_complete());
+            crowd.end(&scene).await;
+        });
+    }
+}
+
 /// With one replica there is no majority of the new homes without the one that comes: back to before.
 #[test]
 fn a_change_that_cannot_be_carried_out_is_taken_back() {
     run(6, async {
-        let scene = Scene::of([100; 5], 1).await;
-        let mut map = scene.voters.now();
-        let spare = map.members.pop().unwrap();
-        scene.voters.set(map);
+        let (scene, spare) = four(1).await;
         let crowd = Crowd::of(&scene).await;
         scene.begin(&Request::Add(vec![spare.clone()]));
         for _ in 0..2 {
@@ -156,10 +183,7 @@ fn a_change_that_cannot_be_carried_out_is_taken_back() {
 #[test]
 fn one_of_two_replicas_is_replaced() {
     run(7, async {
-        let scene = Scene::of([100; 5], 2).await;
-        let mut map = scene.voters.now();
-        let spare = map.members.pop().unwrap();
-        scene.voters.set(map);
+        let (scene, spare) = four(2).await;
         let crowd = Crowd::of(&scene).await;
         crowd.lose(1);
         scene.begin(&Request::Replace { old: scene.id(1), new: Box::new(spare) });
@@ -472,24 +496,5 @@ fn a_change_taken_back_goes_on_from_one_of_two_by_an_operators_word() {
         host.finish().await.unwrap();
         assert!(!scene.voters.now().unequal);
         assert_eq!(host.store.get(b"key").await, Ok(Some(value(b"v"))));
-    });
-}
-
-/// After members were given up so that no key had enough homes left the gateway said that it was ready.
-#[test]
-fn where_no_key_has_enough_homes_left_the_store_says_so() {
-    run(41, async {
-        let scene = Scene::of([100, 100, 100, 0, 0], 3).await;
-        let host = scene.host(SHORT).await;
-        assert_eq!(host.store.out_of_reach(), None);
-        let mut map = scene.voters.now();
-        map.epoch += 1;
-        for index in 1..3 {
-            (map.members[index].lost, map.members[index].voter) = (true, false);
-        }
-        scene.voters.set(map);
-        assert!(host.store.refresh().await.is_ok());
-        let told = host.store.out_of_reach().expect("nothing is served").to_string();
-        assert!(told.contains("member 1: given up as lost; member 2: given up as lost"), "{told}");
     });
 }

@@ -202,3 +202,22 @@ fn who_meets_a_seal_of_a_later_map_than_the_voters_know_asks_all_members() {
         assert_eq!(host.store.inner.topology().map.epoch, scene.voters.now().epoch);
     });
 }
+
+/// After members were given up so that no key had enough homes left the gateway said that it was ready.
+#[test]
+fn where_no_key_has_enough_homes_left_the_store_says_so() {
+    run(41, async {
+        let scene = Scene::of([100, 100, 100, 0, 0], 3).await;
+        let host = scene.host(SHORT).await;
+        assert_eq!(host.store.out_of_reach(), None);
+        let mut map = scene.voters.now();
+        map.epoch += 1;
+        for index in 1..3 {
+            (map.members[index].lost, map.members[index].voter) = (true, false);
+        }
+        scene.voters.set(map);
+        assert!(host.store.refresh().await.is_ok());
+        let told = host.store.out_of_reach().expect("nothing is served").to_string();
+        assert!(told.contains("member 1: given up as lost; member 2: given up as lost"), "{told}");
+    });
+}

@@ -27,6 +27,14 @@ struct Changed {
     epoch: u64,
     /// Bytes of entries and values stored on members that were new to them, by the whole change.
     moved_bytes: u64,
+    /// Members that were given up as lost, and those that were taken in again.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    given_up: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    returned: Vec<String>,
+    /// What is left to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<&'static str>,
 }
 
 pub async fn add(args: &PoolAddArgs) -> Result<(), Failure> {
@@ -96,6 +104,12 @@ pub async fn rebalance(args: &PoolRebalanceArgs) -> Result<(), Failure> {
     if half != HalfLeft::MustKnowAll {
         changed.epoch = source.give_up(&lost, half).await?.epoch;
     }
+    if !lost.is_empty() {
+        let map = source.agree(|map| Ok(map.clone())).await?;
+        let is_given_up = |id: &&MemberId| map.members.iter().any(|member| member.id == **id && member.lost);
+        changed.given_up = lost.iter().filter(is_given_up).map(MemberId::to_string).collect();
+        changed.next = Some("what is lost for good is taken out by `yagura pool replace` or `remove`");
+    }
     output::report(args.walk.common.json, &changed, describe)
 }
 
@@ -111,7 +125,9 @@ async fn take_in(args: &PoolRebalanceArgs, reached: &Reached, source: &Rc<Source
         members::check_returned(&found.namespace, &map, index).await.map_err(client::pool_failure)?;
     }
     let map = source.agree(|map| Ok(map.take_in(&returned)?)).await?;
-    output::report(args.walk.common.json, &Changed { epoch: map.epoch, ..Changed::default() }, describe)
+    let next = map.change.is_some().then_some("a change is under way: go on with `yagura pool rebalance`");
+    let returned = returned.iter().map(MemberId::to_string).collect();
+    output::report(args.walk.common.json, &Changed { epoch: map.epoch, returned, next, ..Changed::default() }, describe)
 }
 
 /// Has the members left decide without those that are named as lost, if these are a majority of the voters.
@@ -327,10 +343,18 @@ async fn finish(walk: &Walk, reached: &Reached, source: Rc<Source>, changed: &mu
 }
 
 fn describe(changed: &Changed) -> String {
-    let Changed { kind, moves_percent, least_percent, done, epoch, moved_bytes } = changed;
-    let Some(kind) = kind else { return format!("no change is under way (epoch {epoch})\n") };
+    let Changed { kind, moves_percent, least_percent, done, epoch, moved_bytes, given_up, returned, next } = changed;
+    let members = |how, members: &[String]| match members {
+        [] => String::new(),
+        members => format!("{how}: {} (epoch {epoch})\n", members.join(", ")),
+    };
+    let mut who = members("given up as lost", given_up) + &members("members as before", returned);
+    who.extend(next.iter().flat_map(|next| [next, "\n"]));
+    let Some(kind) = kind else {
+        return if who.is_empty() { format!("no change is under way (epoch {epoch})\n") } else { who };
+    };
     if *done {
-        return format!("{kind}: done, epoch {epoch}; {} moved\n", Size(*moved_bytes));
+        return format!("{kind}: done, epoch {epoch}; {} moved\n{who}", Size(*moved_bytes));
     }
     let percent = |percent: &Option<f64>| percent.map_or("?".into(), |percent| format!("{percent:.1} %"));
     format!(

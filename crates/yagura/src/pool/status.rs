@@ -224,7 +224,11 @@ fn table(members: &[MemberReport]) -> String {
     let mut text: String = rows.iter().map(line).collect();
     text += "*: votes on the map\n";
     let hints = [
-        ("lost", "lost: given up; replace or remove it, or `yagura kv repair` begins it anew\n"),
+        (
+            "lost",
+            "lost: given up; if it is back with all that it held, `yagura pool rebalance\n  --returned` takes it in again; otherwise \
+             replace or remove it, or `yagura kv\n  repair` begins it anew\n",
+        ),
         ("no vote", "no vote: connected, but not as the map knows it; the reasons are below\n"),
         ("away", "away: not connected\n"),
     ];
@@ -274,6 +278,15 @@ mod tests {
         );
         let told: BTreeSet<&str> = lines[1..13].iter().filter_map(|line| line.split_whitespace().nth(1)).collect();
         assert_eq!(told.len(), 12, "their beginnings tell them apart");
+    }
+
+    #[test]
+    fn of_a_lost_member_it_is_said_first_how_it_comes_back() {
+        let lost = MemberReport { part: "lost".into(), ..member(1, 100) };
+        let table = table(&[member(0, 100), lost]);
+        let place = |what: &str| table.find(what).unwrap_or_else(|| panic!("no {what} in {table}"));
+        assert!(place("--returned") < place("replace or remove") && place("--returned") < place("begins it anew"));
+        assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
     }
 
     #[test]

@@ -374,11 +374,16 @@ fn members_that_were_given_up_are_members_again_when_they_are_back() {
     let (refused, _, stderr) = run(&["pool", "rebalance", &pool, &returned]);
     assert!(refused != 0 && stderr.contains("not connected"), "{stderr}");
 
+    // What a gateway does once a day. It passed them over for good.
+    run(&["kv", "scrub", &pool, "--collect"]);
     let back = start();
     assert_ne!(run(&["kv", "get", &pool, "k"]).0, 0, "they have no vote yet");
     let epoch = status(&pool)["epoch"].as_u64().expect("a number");
+    let (_, stdout, stderr) = run(&["pool", "status", &pool]);
+    assert!(stdout.contains("--returned") && stderr.contains("--returned"), "what to do first: {stdout} {stderr}");
     let taken = change(&["rebalance", &pool, &returned]);
     assert_eq!(taken["epoch"], epoch + 1, "{taken}");
+    assert_eq!(taken["returned"], serde_json::json!([b_id, c_id]), "{taken}");
     let report = status(&pool);
     assert!(report["members"].as_array().expect("members").iter().all(|member| member["votes"] == true), "{report}");
     assert_eq!(run(&["kv", "get", &pool, "k"]).1, "value");
