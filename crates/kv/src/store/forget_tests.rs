@@ -7,6 +7,7 @@ use pool::State;
 
 use super::actor::{Actor, LENGTHS, value_of};
 use super::change_tests::{Host, SHORT, Scene, client};
+use super::lost_tests::{ACCEPT_STALE, damage};
 use super::tests::value;
 use super::*;
 use crate::table;
@@ -333,5 +334,25 @@ fn a_page_rebuilt_from_some_others_voids_the_sweep_that_may_have_read_it_before(
         let report = other.store.forget(&ForgetOptions::default()).await;
         assert!(report.hindered.as_ref().is_some_and(|reason| reason.contains("marked")), "{report:?}");
         assert_eq!(sweeper.store.get(b"key").await, Ok(Some(value(b"v"))));
+    });
+}
+
+/// A sweep may have read the page before it was damaged; what is in it now, by an operator's word, is older.
+#[test]
+fn a_page_rebuilt_by_an_operators_word_voids_the_sweep_that_may_have_read_it() {
+    run(12, async {
+        let scene = Scene::of([100, 100, 0, 0, 0], 2).await;
+        let host = scene.host(SHORT).await;
+        host.store.put(b"key", value(b"v")).await.unwrap();
+        host.store.settle().await;
+        let mut map = scene.voters.now();
+        (map.unequal, map.epoch) = (true, map.epoch + 1);
+        scene.voters.set(map);
+        assert!(host.store.refresh().await.is_ok());
+        damage(&scene, &host, b"key", 0).await;
+        let before = scene.voters.now().epoch;
+        let report = host.store.repair(&ACCEPT_STALE).await;
+        assert_eq!((report.pages_rebuilt, report.pages_stale), (1, 1), "{report:?}");
+        assert!(scene.voters.now().epoch > before, "the sweep of that epoch counts");
     });
 }

@@ -435,7 +435,7 @@ fn a_page_is_not_rebuilt_from_a_home_that_may_not_know() {
     }
 }
 
-const ACCEPT_STALE: RepairOptions = RepairOptions {
+pub(super) const ACCEPT_STALE: RepairOptions = RepairOptions {
     check_values: false,
     check_heap: false,
     accept_stale: true,
@@ -444,7 +444,7 @@ const ACCEPT_STALE: RepairOptions = RepairOptions {
 };
 
 /// Writes over the home page of `key` on a member.
-async fn damage(scene: &Scene, host: &Host, key: &[u8], member: usize) {
+pub(super) async fn damage(scene: &Scene, host: &Host, key: &[u8], member: usize) {
     let table = host.store.table(member).unwrap();
     let lba = table.layout().table(table.home(&host.store.inner.key(key).unwrap()));
     let mut damaged = Buf::zeroed(4096);

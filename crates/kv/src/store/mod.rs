@@ -250,8 +250,8 @@ impl Store {
         self.inner.repair.backlog()
     }
 
-    /// What keeps every operation from being done, if that is known: most of the pool's voters are not connected, or of no key so many
-    /// homes as it needs. Costs a walk over the ring.
+    /// What keeps every operation from being done, if that is known: most of the pool's voters are not connected, or of no key
+    /// so many homes as it needs. Costs a walk over the ring.
     pub fn out_of_reach(&self) -> Option<StoreError> {
         self.inner.out_of_reach(Duration::ZERO).or_else(|| self.inner.serves_nothing())
     }

@@ -226,7 +226,8 @@ async fn look_around(
     let half = HalfMayKnow::of(&topology.map);
     let (all, stale) = match (knows(half), knows(HalfMayKnow::default())) {
         (Ok(all), _) => (all, false),
-        (Err(_), Ok(all)) if accept_stale => (all, true),
+        // Not all: what a sweep may have read of the page, nobody else need have.
+        (Err(_), Ok(_)) if accept_stale => (false, true),
         (Err(needed), Err(_)) => {
             let reason = format!("{needed} other good replicas are needed to rebuild it, and are not there");
             return Err(Unable::Other(reason));
