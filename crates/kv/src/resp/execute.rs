@@ -28,7 +28,6 @@ use super::stats::{GatewayStats, Shared};
 use super::strings::{self, string};
 use super::turn::Turn;
 use super::{FAN_OUT_MAX, KEYS_MAX, REPLY_BYTES_MAX, ROOM_TIME_MAX, SCAN_COUNT_MAX};
-use crate::store::Reserve;
 use crate::types::KEY_BYTES_MAX;
 
 /// Of more keys than these an estimate has to do. Guessed: counting them is a matter of a second.
