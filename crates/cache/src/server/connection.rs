@@ -164,10 +164,10 @@ impl<S: Slots + Holdings, V: Server> Connection<S, V> {
 
     /// Notes since when it is not known who speaks: that has a deadline, and counts against others of the address.
     fn note_known(&mut self) {
-        if self.session.is_known() {
+        let (seen, is_known) = (&self.open.seen, self.session.is_known());
+        if is_known {
             self.place.is_known();
         }
-        let (seen, is_known) = (&self.open.seen, self.session.is_known());
         if is_known == seen.unknown_since().is_some() {
             seen.set_unknown((!is_known).then(|| self.thread.now.get().at));
         }

@@ -78,6 +78,15 @@ impl Scene {
         Scene { memories, voters: Rc::new(Voters::new(map)) }
     }
 
+    /// Two replicas, and a key on both.
+    pub(super) async fn two_with_a_key() -> (Scene, Host) {
+        let scene = Scene::of([100, 100, 0, 0, 0], 2).await;
+        let host = scene.host(SHORT).await;
+        host.store.put(b"key", value(b"v")).await.unwrap();
+        host.store.settle().await;
+        (scene, host)
+    }
+
     pub(super) async fn host(&self, lease: Duration) -> Host {
         let links: Vec<_> = self.memories.iter().cloned().map(Counting::new).collect();
         let voters = Rc::new(Voters::of_host(&self.voters, links));

@@ -341,10 +341,7 @@ fn a_page_rebuilt_from_some_others_voids_the_sweep_that_may_have_read_it_before(
 #[test]
 fn a_page_rebuilt_by_an_operators_word_voids_the_sweep_that_may_have_read_it() {
     run(12, async {
-        let scene = Scene::of([100, 100, 0, 0, 0], 2).await;
-        let host = scene.host(SHORT).await;
-        host.store.put(b"key", value(b"v")).await.unwrap();
-        host.store.settle().await;
+        let (scene, host) = Scene::two_with_a_key().await;
         let mut map = scene.voters.now();
         (map.unequal, map.epoch) = (true, map.epoch + 1);
         scene.voters.set(map);

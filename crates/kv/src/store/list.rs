@@ -172,9 +172,9 @@ async fn see_majority(inner: &Rc<super::Inner>, stretch: Stretch, start: time::I
 
 fn list_failed(topology: &Topology, seen: &Seen) -> StoreError {
     let members = topology.members.len();
-    let why = |member: usize| match topology.members[member].away_for() {
-        Some(_) => format!("member {member}: not connected"),
-        None => format!("member {member}: did not answer, or holds damaged pages"),
+    let why = |member: usize| {
+        let why = topology.why_without(member).unwrap_or("did not answer, or holds damaged pages");
+        format!("member {member}: {why}")
     };
     let missing: Vec<_> = (0..members).filter(|&member| !seen.is_whole(member)).map(why).collect();
     StoreError::Unavailable {

@@ -457,10 +457,7 @@ pub(super) async fn damage(scene: &Scene, host: &Host, key: &[u8], member: usize
 #[test]
 fn a_page_of_one_of_two_that_a_change_waits_for_is_rebuilt_from_both_sets_of_homes() {
     run(10, async {
-        let scene = Scene::of([100, 100, 0, 0, 0], 2).await;
-        let host = scene.host(SHORT).await;
-        host.store.put(b"key", value(b"v")).await.unwrap();
-        host.store.settle().await;
+        let (scene, host) = Scene::two_with_a_key().await;
         let weights = [(1, 0), (2, 100)].map(|(index, weight)| (scene.id(index), weight));
         scene.begin(&Request::SetWeight(weights.to_vec()));
         damage(&scene, &host, b"key", 0).await;
@@ -479,10 +476,7 @@ fn a_page_of_one_of_two_that_a_change_waits_for_is_rebuilt_from_both_sets_of_hom
 #[test]
 fn a_change_taken_back_goes_on_from_one_of_two_by_an_operators_word() {
     run(11, async {
-        let scene = Scene::of([100, 100, 0, 0, 0], 2).await;
-        let host = scene.host(SHORT).await;
-        host.store.put(b"key", value(b"v")).await.unwrap();
-        host.store.settle().await;
+        let (scene, host) = Scene::two_with_a_key().await;
         scene.begin(&both_move(&scene));
         scene.voters.set(scene.voters.now().take_back().unwrap());
         end_joint(&scene, &host).await;

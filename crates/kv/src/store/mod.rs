@@ -353,22 +353,18 @@ impl Inner {
     /// The error of every key, where of none enough homes are connected and have a vote.
     fn serves_nothing(&self) -> Option<StoreError> {
         let topology = self.topology();
-        let why = |member: usize| match topology.map.members[member].lost {
-            true => Some("given up as lost"),
-            false => topology.members[member].away_for().map(|_| "not connected"),
-        };
-        if topology.placement.quorum_anywhere(|member| why(member).is_none()) {
+        if topology.placement.quorum_anywhere(|member| topology.why_without(member).is_none()) {
             return None;
         }
         let members = topology.members.len();
-        let missing: Vec<(usize, &str)> = (0..members).filter_map(|member| Some((member, why(member)?))).collect();
-        let reasons: Vec<String> = missing.iter().map(|(member, why)| format!("member {member}: {why}")).collect();
+        let why = |member| topology.why_without(member).map(|why| format!("member {member}: {why}"));
+        let missing: Vec<String> = (0..members).filter_map(why).collect();
         Some(StoreError::Unavailable {
             answered: members - missing.len(),
             replicas: members,
             needed: topology.placement.majority(),
             outcome_unknown: false,
-            reasons: reasons.join("; "),
+            reasons: missing.join("; "),
         })
     }
 

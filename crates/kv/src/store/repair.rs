@@ -74,12 +74,12 @@ pub struct RepairReport {
     pub expired: u64,
     /// Damaged pages rebuilt.
     pub pages_rebuilt: u64,
+    /// Those of them that may lack what they alone knew ([`RepairOptions::accept_stale`]).
+    pub pages_stale: u64,
     /// Damaged allocation pages rebuilt.
     pub groups_rebuilt: u64,
     /// Extents that were referred to and not claimed, claimed again.
     pub extents_claimed: u64,
-    /// Those of them that may lack what they alone knew ([`RepairOptions::accept_stale`]).
-    pub pages_stale: u64,
     /// What could not be repaired now.
     pub failed: u64,
     /// The first reasons.

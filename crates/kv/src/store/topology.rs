@@ -43,6 +43,14 @@ impl Topology {
         Topology::over(map, members)
     }
 
+    /// Why a member answers nothing, if that is known.
+    pub(super) fn why_without(&self, member: usize) -> Option<&'static str> {
+        match self.map.members[member].lost {
+            true => Some("given up as lost"),
+            false => self.members[member].away_for().map(|_| "not connected"),
+        }
+    }
+
     /// The pool of `map`, with its members in its order.
     pub(super) fn over(map: Rc<Map>, members: Vec<Rc<Member>>) -> Topology {
         Topology { placement: Placement::of(&map), members, map }
