@@ -42,10 +42,10 @@ free_port() {
 
 answers() { (exec 3<>"/dev/tcp/127.0.0.1/$1"); }
 
-# Waits until COMMAND… succeeds, a minute at most: a guest boots in 5 s on an idle machine.
+# Waits until COMMAND… succeeds, five minutes at most: a guest boots in 5 s on an idle machine, and in more than 40 beside other work.
 await() {
   local tries
-  for ((tries = 0; tries < 600; tries++)); do
+  for ((tries = 0; tries < 3000; tries++)); do
     "$@" >/dev/null 2>&1 && return 0
     sleep 0.1
   done

@@ -182,6 +182,7 @@ fn member(index: usize, round: u64) -> Member {
         old: None,
         lost: false,
         left_behind: false,
+        written_off: false,
         renewed: false,
     }
 }

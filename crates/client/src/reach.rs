@@ -17,7 +17,7 @@ use kv::store::{LEASE_DEFAULT, Store};
 use kv::{AnyLink, Link};
 use nvme::Nqn;
 use pool::search::Found as Heard;
-use pool::{HalfLeft, Map, MemberId, Proposer, Report, Search, Uuid};
+use pool::{Map, Proposer, Report, Search, Uuid, Word};
 
 use crate::error::Error;
 use crate::resolve::{check, resolve};
@@ -415,14 +415,14 @@ impl Reached {
         store
     }
 
-    /// Has the members that are left agree on a map without these, which are lost for good and may be the majority of its voters.
+    /// Has the members that are left agree on a map without those that are lost for good and may be the majority of its voters.
     ///
     /// # Errors
     /// A member that is not named as lost does not answer; or the half of some keys' replicas that is left may not know all.
-    pub fn seize<'a>(&'a self, lost: &'a [MemberId], half: HalfLeft) -> LocalFuture<'a, Result<Map, Error>> {
+    pub fn seize<'a>(&'a self, word: Word<'a>) -> LocalFuture<'a, Result<Map, Error>> {
         Box::pin(async move {
             let namespaces: Vec<AnyLink> = self.members.iter().flatten().map(|found| found.namespace.clone()).collect();
-            Ok(Proposer::new(&namespaces).seize(&self.map, lost, half).await?)
+            Ok(Proposer::new(&namespaces).seize(&self.map, word).await?)
         })
     }
 

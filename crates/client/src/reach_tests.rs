@@ -6,7 +6,7 @@ use std::sync::Arc;
 use device::Memory;
 use engine::{Reactor, ReactorConfig, task};
 use fabric::target::{Target, listen};
-use pool::{CreateOptions, Domain, HalfLeft, NewMember, Request};
+use pool::{CreateOptions, Domain, HalfLeft, NewMember, Request, Word};
 
 use super::*;
 
@@ -152,7 +152,7 @@ fn a_map_that_others_have_gone_on_to_is_found_past_a_voter_that_answers() {
         };
         let way = Way::plain();
         let rest = reach_rest(&way, &left.addresses, None).await.expect("one is left");
-        let seized = rest.seize(&[lost], HalfLeft::MustKnowAll).await.expect("an operator's word");
+        let seized = rest.seize(Word::lost(&[lost], HalfLeft::MustKnowAll)).await.expect("an operator's word");
         let source = reach(&way, &voter.addresses, None).await.expect("the voter answers").source();
         assert_eq!(source.map().await.expect("in force as far as the voter knows"), map);
         assert_eq!(source.map_of_all().await.expect("the other one knows better"), seized);
@@ -181,7 +181,7 @@ fn whoever_runs_learns_of_a_map_that_was_agreed_on_without_all_its_voters() {
         let alone = source.map().await.expect_err("nobody knows what the voter has agreed on").to_string();
         assert!(alone.contains("--force"), "{alone}");
         let rest = reach_rest(&way, &left.addresses, None).await.expect("one is left");
-        let seized = rest.seize(&[lost], HalfLeft::MustKnowAll).await.expect("an operator's word");
+        let seized = rest.seize(Word::lost(&[lost], HalfLeft::MustKnowAll)).await.expect("an operator's word");
         assert_eq!(source.map().await.expect("the one that is left knows"), seized);
         let mut answered = store.get(b"key").await;
         for _ in 0..600 {

@@ -51,6 +51,7 @@ pub async fn candidate<N: Namespace>(
         old: None,
         lost: false,
         left_behind: false,
+        written_off: false,
         renewed: false,
     })
 }

@@ -471,6 +471,7 @@ pub(crate) fn has_quorum(map: &Map, agrees: impl Fn(&Member) -> bool) -> bool {
 
 #[path = "seize.rs"]
 mod seize;
+pub use seize::Word;
 
 #[cfg(test)]
 #[path = "agree_tests.rs"]

@@ -259,6 +259,7 @@ fn entry<N>(member: &NewMember<N>, info: &NamespaceInfo, geometry: &Geometry, we
         old: None,
         lost: false,
         left_behind: false,
+        written_off: false,
         renewed: false,
     }
 }

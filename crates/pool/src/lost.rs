@@ -120,15 +120,12 @@ impl Map {
         Ok(())
     }
 
-    /// Takes an operator's word that half of a key's homes will do. Of keys of which more is left half would still not: a change
-    /// is followed by the demand that all be made equal, as one that is taken back is.
+    /// Takes an operator's word that half of a key's homes will do where the other half is gone. Of other keys it would not, so the
+    /// map says as before that half may be all that know.
     fn accept(&mut self, half: HalfLeft) {
-        if half == HalfLeft::MustKnowAll || self.state == State::Unclean {
-            return;
-        }
-        let unequal = std::mem::take(&mut self.unequal);
-        if let Some(change) = &mut self.change {
-            change.unequal |= unequal;
+        if half != HalfLeft::MustKnowAll {
+            let is_gone = |member: &&mut Member| member.lost || member.renewed;
+            self.members.iter_mut().filter(is_gone).for_each(|member| member.written_off = true);
         }
     }
 
@@ -185,7 +182,10 @@ impl Map {
         let mut next = self.clone();
         next.revision += 1;
         next.turn_back();
-        next.went_back().is_known(Side::New).then_some(next).ok_or(PlanError::NoWayBack(self.replicas))
+        // What was written off was, as far as was known then, for a change that goes on.
+        let mut back = next.went_back();
+        back.write_nothing_off();
+        back.is_known(Side::New).then_some(next).ok_or(PlanError::NoWayBack(self.replicas))
     }
 
     /// Whether this is a joint map whose change is taken back: both placements are in force, and the old one follows.
@@ -267,7 +267,7 @@ impl Map {
             if member.left_behind {
                 return Err(PlanError::LeftBehind(id));
             }
-            member.lost = false;
+            (member.lost, member.written_off) = (false, false);
         }
         if next == *self {
             return Ok(next);
@@ -288,6 +288,10 @@ impl Map {
     /// What others forget from here on, those that were given up may hold.
     pub(crate) fn leave_lost_behind(&mut self) {
         self.members.iter_mut().for_each(|member| member.left_behind |= member.lost);
+    }
+
+    pub(crate) fn write_nothing_off(&mut self) {
+        self.members.iter_mut().for_each(|member| member.written_off = false);
     }
 
     /// A member that was given up, stays, and would be a home of keys of which it was none before the change.
@@ -315,11 +319,12 @@ impl Map {
         let Placements { new, old: Some(old) } = self.placements() else { return self.is_known_by(Side::New, half) };
         let will_do = half != HalfLeft::MustKnowAll;
         let counts = |home: &&u16| self.members[usize::from(**home)].counts(Side::Old);
-        let needed = if self.unequal && !will_do { old.majority() } else { old.counter_majority() };
+        let enough = self.enough(Side::Old);
         old.arcs().chain(new.arcs()).all(|(point, _)| {
             let hash = KeyHash { home: 0, ring: point };
             let (before, after) = (old.homes(hash), new.homes(hash));
             let left = before.iter().filter(counts).count();
+            let needed = if will_do { old.counter_majority() } else { enough.of(before) };
             let in_both = after.iter().filter(counts).filter(|home| before.contains(home)).count();
             left >= needed && (will_do || left >= old.majority() || in_both >= new.counter_majority())
         })
@@ -345,11 +350,11 @@ impl Map {
         if self.members.iter().all(|member| member.counts(side)) {
             return true;
         }
-        let ring = Ring::of(self, side);
+        let (ring, enough) = (Ring::of(self, side), self.enough(side));
         let counts = |member: usize| self.members[member].counts(side);
-        match half == HalfLeft::MustKnowAll && self.half_may_know(side) {
-            true => ring.majority_everywhere(counts),
-            false => ring.meets_every_majority(counts),
+        match half {
+            HalfLeft::MustKnowAll => ring.everywhere(counts, |homes| enough.of(homes)),
+            HalfLeft::WillDo | HalfLeft::NeedNotBe => ring.everywhere(counts, |_| ring.counter_majority()),
         }
     }
 }

@@ -78,6 +78,10 @@ pub struct Member {
     /// it was lost while it began anew, and holds nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub left_behind: bool,
+    /// Where half of a key's homes may be all that know of an operation, and this is one of the half that is gone, the other half will
+    /// do ([`crate::HalfLeft::WillDo`]): until the homes have been made equal.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub written_off: bool,
     /// In a joint map: it begins a new, empty life with this change. In its old place it counts as failed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub renewed: bool,
@@ -349,6 +353,9 @@ impl Map {
         }
         if member.renewed && (member.old.is_none() || member.leaving || member.lost) {
             return invalid("it begins a new life, but has no place before or after".into());
+        }
+        if member.written_off && !member.lost && !member.renewed {
+            return invalid("what it alone knew is written off, but it has its vote".into());
         }
         if member.addresses.len() > ADDRESSES_MAX {
             return invalid(format!("{} addresses (at most {ADDRESSES_MAX})", member.addresses.len()));

@@ -24,6 +24,7 @@ pub(crate) fn sample(members: usize, replicas: u8) -> Map {
         old: None,
         lost: false,
         left_behind: false,
+        written_off: false,
         renewed: false,
     };
     Map {

@@ -264,7 +264,11 @@ impl Map {
             return next;
         }
         next.members.retain(|member| !member.leaving);
-        next.members.iter_mut().for_each(|member| (member.old, member.renewed) = (None, false));
+        for member in &mut next.members {
+            // What was written off with its old life is gone.
+            member.written_off &= !member.renewed;
+            (member.old, member.renewed) = (None, false);
+        }
         next.become_unclean();
         next
     }
@@ -310,6 +314,7 @@ impl Map {
         if self.state == State::Stable && self.epoch == epoch && self.swept < epoch && self.serves_all() {
             next.swept = epoch;
             next.unequal = false;
+            next.write_nothing_off();
             next.leave_lost_behind();
             next.revision += 1;
         }

@@ -25,6 +25,7 @@
 use device::Namespace;
 
 use crate::blank::begin_life;
+use crate::change::Epoch;
 use crate::create::{random_incarnation, superblock, write_body};
 use crate::error::Error;
 use crate::geometry::SUPERBLOCK_OFFSETS;
@@ -62,6 +63,10 @@ pub async fn renew<N: Namespace>(
         let member = &map.members[index];
         still_fits(&map, member, namespace).map_err(|reason| Error::Unfit { member: label.to_owned(), reason })?;
         let images = images(namespace, label).await?;
+        if let Some(carried) = carried().await.filter(|carried| carried.pool == map.pool && carried.seized > map.seized)
+        {
+            return Err(gone_on(label, carried.epoch));
+        }
         let Some(last) = last_generation(&map, member, label, &images)? else { return Ok(None) };
         // It has promised, where it had its vote by what it carried, or somebody else has proposed. One that was given up is handed
         // every map that is agreed on.
@@ -86,6 +91,12 @@ async fn images<N: Namespace>(namespace: &N, label: &str) -> Result<Vec<Vec<u8>>
         images.push(image.map_err(|source| device_error(label.to_owned(), source))?);
     }
     Ok(images)
+}
+
+/// Ballots of those who know the map before say nothing of theirs.
+fn gone_on(label: &str, epoch: Epoch) -> Error {
+    let found = format!("a member that has gone on, in epoch {epoch}, without the voters asked here");
+    Error::InUse { member: label.to_owned(), found }
 }
 
 fn taken(label: &str) -> Error {
@@ -159,11 +170,8 @@ fn last_generation(map: &Map, member: &Member, label: &str, images: &[Vec<u8>]) 
     for (copy, image) in images.iter().enumerate() {
         match Superblock::decode(image, MemberId(member.id.0)) {
             Ok(found) if found.pool != map.pool => return in_use(format!("a member of pool {}", found.pool)),
-            // Ballots of those who know the map before say nothing of theirs.
-            Ok(found) if found.epoch >= map.epoch + SEIZED_EPOCHS => {
-                let epoch = found.epoch;
-                return in_use(format!("a member that has gone on, in epoch {epoch}, without the voters asked here"));
-            }
+            // The map that would tell may be damaged. Those who know the one before have made fewer epochs since than half of these.
+            Ok(found) if found.epoch >= map.epoch + SEIZED_EPOCHS / 2 => return Err(gone_on(label, found.epoch)),
             Ok(found) => {
                 last = last.max(found.generation);
                 good[copy] = Some(found);

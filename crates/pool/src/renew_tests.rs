@@ -139,6 +139,34 @@ fn a_member_is_not_begun_anew_by_a_map_that_was_followed() {
     });
 }
 
+/// It has gone on by an operator's word, and the voters left behind have made more epochs since than it was ahead by: its epoch alone
+/// did not tell, and what it holds was destroyed.
+#[test]
+fn a_member_that_has_gone_on_without_the_voters_is_not_begun_anew_by_them() {
+    run(async {
+        let (namespaces, map) = pool().await;
+        let lost: Vec<MemberId> = map.members[1..].iter().map(|member| member.id).collect();
+        let word = crate::Word::lost(&lost, crate::HalfLeft::NeedNotBe);
+        let seized = Proposer::new(&namespaces[..1]).seize(&map, word).await.unwrap();
+        let mut behind = Map { epoch: seized.epoch - SEIZED_EPOCHS / 2 + 1, ..noted(&map) };
+        behind.members[0].lost = true;
+        let before = namespaces[0].0.bytes.borrow().clone();
+        let refused = renew(&namespaces[0], "m", async |_: Option<&Map>| Ok(behind.clone())).await;
+        assert!(matches!(&refused, Err(Error::InUse { found, .. }) if found.contains("gone on")), "{refused:?}");
+        // Its epoch tells as well, unless they have made a great many.
+        let body = seized.encode().unwrap();
+        let bodies = namespaces[0].0.bytes.borrow().windows(body.len()).filter(|found| *found == &body[..]).count();
+        assert_eq!(bodies, 1, "the map to damage");
+        let at = before.windows(body.len()).position(|found| found == &body[..]).expect("its place");
+        namespaces[0].0.bytes.borrow_mut()[at] ^= 1;
+        behind.epoch = map.epoch + 5;
+        let refused = renew(&namespaces[0], "m", async |_: Option<&Map>| Ok(behind.clone())).await;
+        assert!(matches!(&refused, Err(Error::InUse { found, .. }) if found.contains("gone on")), "{refused:?}");
+        namespaces[0].0.bytes.borrow_mut()[at] ^= 1;
+        assert!(*namespaces[0].0.bytes.borrow() == before, "it is as it was");
+    });
+}
+
 /// Nothing is formatted for a change that can't be.
 #[test]
 fn a_member_whose_keys_too_few_others_hold_is_left_as_it_is() {

@@ -131,23 +131,15 @@ impl Ring {
         self.homes.chunks_exact(self.replicas)
     }
 
-    /// Whether every key keeps a majority of its members when only those that `alive` names can answer.
-    pub fn majority_everywhere(&self, alive: impl Fn(usize) -> bool) -> bool {
-        self.everywhere(self.majority(), alive)
-    }
-
     /// Replies that meet every majority of a key's members: as many, or one fewer where the members are even in number.
     pub fn counter_majority(&self) -> usize {
         self.replicas - self.majority() + 1
     }
 
-    /// Whether of every key's members so many can answer that they meet every majority.
-    pub fn meets_every_majority(&self, alive: impl Fn(usize) -> bool) -> bool {
-        self.everywhere(self.counter_majority(), alive)
-    }
-
-    fn everywhere(&self, needed: usize, alive: impl Fn(usize) -> bool) -> bool {
-        self.all_homes().all(|homes| homes.iter().filter(|&&home| alive(usize::from(home))).count() >= needed)
+    /// Whether so many of every key's members as are `needed` of them are among those that `alive` names.
+    pub fn everywhere(&self, alive: impl Fn(usize) -> bool, needed: impl Fn(&[u16]) -> usize) -> bool {
+        let alive = |homes: &[u16]| homes.iter().filter(|&&home| alive(usize::from(home))).count();
+        self.all_homes().all(|homes| alive(homes) >= needed(homes))
     }
 }
 
@@ -269,11 +261,12 @@ mod tests {
     }
 
     #[test]
-    fn majority_everywhere_counts_every_arc() {
+    fn everywhere_counts_every_arc() {
         let ring = Ring::new(&sample(5, 3));
-        assert!(ring.majority_everywhere(|_| true));
-        assert!(ring.majority_everywhere(|member| member != 2));
-        assert!(!ring.majority_everywhere(|member| member > 1));
+        let majority = |_: &[u16]| ring.majority();
+        assert!(ring.everywhere(|_| true, majority));
+        assert!(ring.everywhere(|member| member != 2, majority));
+        assert!(!ring.everywhere(|member| member > 1, majority));
         assert_eq!((ring.majority(), ring.replicas()), (2, 3));
     }
 }

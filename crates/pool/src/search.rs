@@ -114,7 +114,7 @@ mod tests {
     use crate::open;
     use crate::plan::Request;
     use crate::testing::{Plain, new_member, plain_pool};
-    use crate::{HalfLeft, Member, Proposer};
+    use crate::{HalfLeft, Member, Proposer, Word};
 
     /// One look: the voters of the search's map are asked beside those of before.
     async fn look(search: &mut Search, namespaces: &[Plain], asked: &mut BTreeSet<MemberId>) -> Result<Found, Error> {
@@ -212,8 +212,10 @@ mod tests {
                 matches!(found, Err(Error::NoMembers { .. })),
                 "nobody knows what the voter has agreed on: {found:?}"
             );
-            let seized =
-                Proposer::new(&namespaces).seize(&map, &[map.members[voter].id], HalfLeft::MustKnowAll).await.unwrap();
+            let seized = Proposer::new(&namespaces)
+                .seize(&map, Word::lost(&[map.members[voter].id], HalfLeft::MustKnowAll))
+                .await
+                .unwrap();
             let found = search(&map, &namespaces).await;
             assert!(matches!(&found, Ok(Found::InForce(map)) if *map == seized), "{found:?}");
             // The lost one is back with the map before, and the one that went on is away.

@@ -5,6 +5,9 @@
 //! are not named as lost are asked, voters or not: every map in force is handed to all of them as soon as it is. The newest that
 //! any of them carries is the base; what follows it has voters among them ([`Map::seized_without`]), and all have to accept it.
 //!
+//! Members that were given up before and are back ([`Word::returned`]) are members again by the same step: where nobody else is left,
+//! there is no other map that could take them in.
+//!
 //! What only the lost ones knew is gone: a map that they had agreed on and had not handed on yet. And the word has to be true: were
 //! they to go on, there would be two pools. A host that knows the old map alone is stopped by the seals of the next change.
 
@@ -18,6 +21,24 @@ use crate::lost::HalfLeft;
 use crate::map::{Map, Member, MemberId};
 use crate::superblock::Ballot;
 
+/// What an operator says of the members of a pool.
+#[derive(Clone, Copy, Debug)]
+pub struct Word<'a> {
+    /// They never come back.
+    pub lost: &'a [MemberId],
+    /// They were given up as lost, and are back with all that they held.
+    pub returned: &'a [MemberId],
+    /// What is asked of the half of a key's homes, where it is all that is left.
+    pub half: HalfLeft,
+}
+
+impl<'a> Word<'a> {
+    /// That these never come back, and nobody else has.
+    pub fn lost(lost: &'a [MemberId], half: HalfLeft) -> Word<'a> {
+        Word { lost, returned: &[], half }
+    }
+}
+
 /// How an attempt without some voters ended.
 enum Seized {
     By(Map),
@@ -29,21 +50,20 @@ enum Seized {
 }
 
 impl<N: Namespace> Proposer<'_, N> {
-    /// Has all members of the newest map but those of `lost` agree on it without them. `known`: a map that some member carries.
-    /// Where the voters that are left are a majority the newest map is agreed on as it is. `half`: what is asked of the half
-    /// of a key's homes, where it is all that is left.
+    /// Has all members of the newest map but those that are lost agree on it without them. `known`: a map that some member carries.
+    /// Where the voters that are left are a majority the newest map is agreed on as it is.
     ///
     /// # Errors
     /// A member that is not named as lost does not answer, or carries no whole map; the half that is left may
-    /// not know all.
-    pub async fn seize(&self, known: &Map, lost: &[MemberId], half: HalfLeft) -> Result<Map, AgreeError> {
+    /// not know all; who is said to be back has been left behind.
+    pub async fn seize(&self, known: &Map, word: Word<'_>) -> Result<Map, AgreeError> {
         let mut seen = Seen::new(known);
         let (mut round, mut pause) = (1, PAUSE_FIRST);
-        seen.asked = known.members.iter().map(|member| member.id).filter(|id| !lost.contains(id)).collect();
+        seen.asked = known.members.iter().map(|member| member.id).filter(|id| !word.lost.contains(id)).collect();
         let mut may_be_accepted = false;
         for _ in 0..BALLOTS_MAX {
             let ballot = Ballot { round, host: self.host };
-            match self.seize_by(ballot, &mut seen, (lost, half), &mut may_be_accepted).await? {
+            match self.seize_by(ballot, &mut seen, word, &mut may_be_accepted).await? {
                 Seized::By(map) => return Ok(map),
                 // Of all that are left: those who vote in it need not carry it yet.
                 Seized::Needless => return self.agree_by(&mut seen, |map| Ok(map.clone())).await,
@@ -65,7 +85,7 @@ impl<N: Namespace> Proposer<'_, N> {
         &self,
         ballot: Ballot,
         seen: &mut Seen,
-        (lost, half): (&[MemberId], HalfLeft),
+        Word { lost, returned, half }: Word<'_>,
         may_be_accepted: &mut bool,
     ) -> Result<Seized, AgreeError> {
         let prepare = |member| self.acceptor(&seen.lives, seen.pool, member)?.prepare_within(ballot);
@@ -99,7 +119,10 @@ impl<N: Namespace> Proposer<'_, N> {
             return Ok(Seized::Needless);
         }
         let gone: Vec<MemberId> = lost.iter().copied().filter(|id| base.index_of(*id).is_some()).collect();
-        let next = base.seized_without(&gone, half)?;
+        let mut with = base.take_in(returned)?;
+        // Who is back may carry a map of before it was given up; what was done without it, it knows nothing of.
+        with.unequal |= !returned.is_empty() && with.replicas.is_multiple_of(2);
+        let next = with.seized_without(&gone, half)?;
         let body = next.encode()?;
         seen.lives.learn(&next);
         // A quorum of its own voters is enough to bring it into force, whatever becomes of the others.

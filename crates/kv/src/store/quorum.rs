@@ -12,7 +12,7 @@
 
 use pool::map::REPLICAS_MAX;
 use pool::ring::Placements;
-use pool::{KeyHash, Map, Ring, Side};
+use pool::{Enough, KeyHash, Map, Ring, Side};
 
 /// Homes of a key: two sets of replicas, at most.
 const HOMES_MAX: usize = 2 * REPLICAS_MAX;
@@ -168,9 +168,8 @@ pub(super) struct Placement {
     void: Vec<u16>,
     /// Members that count nowhere, as they were given up.
     lost: Vec<u16>,
-    /// Answers needed of the old one: as many as meet every majority, and where half of its homes may be all that know of an
-    /// operation, a majority.
-    old_needed: usize,
+    /// Answers needed of the old one: so many as know all.
+    enough_of_old: Enough,
 }
 
 impl Placement {
@@ -180,22 +179,21 @@ impl Placement {
         let indices = || 0..map.members.len() as u16;
         let void = indices().filter(|index| map.members[usize::from(*index)].renewed).collect();
         let lost = indices().filter(|index| map.members[usize::from(*index)].lost).collect();
-        let half_may_know = map.half_may_know(Side::Old);
-        let of_old = |ring: &Ring| if half_may_know { ring.majority() } else { ring.counter_majority() };
-        let old_needed = old.as_ref().map_or(0, of_old);
-        Placement { new, old, void, lost, old_needed }
+        Placement { new, old, void, lost, enough_of_old: map.enough(Side::Old) }
     }
 
     /// The homes of a key.
     pub(super) fn homes(&self, hash: KeyHash) -> Homes {
         let new = self.new.homes(hash);
-        let old_majority = self.old.as_ref().map_or(0, |ring| ring.majority() as u8);
-        let quorum = Quorum { needed: [self.needed_of(new) as u8, self.old_needed as u8], old_majority };
+        let old = self.old.as_ref().map(|ring| (ring.homes(hash), ring.majority() as u8));
+        let old_majority = old.map_or(0, |(_, majority)| majority);
+        let old_needed = old.map_or(0, |(homes, _)| self.enough_of_old.of(homes) as u8);
+        let quorum = Quorum { needed: [self.needed_of(new) as u8, old_needed], old_majority };
         let nobody = Home { member: 0, sets: Sets(0) };
         let mut homes = Homes { list: [nobody; HOMES_MAX], count: 0, quorum };
         new.iter().for_each(|&member| homes.add(member, Sets::NEW));
-        if let Some(old) = &self.old {
-            old.homes(hash).iter().for_each(|&member| homes.add(member, Sets::OLD));
+        if let Some((old, _)) = old {
+            old.iter().for_each(|&member| homes.add(member, Sets::OLD));
             homes.forget(&self.void);
         }
         homes
@@ -215,7 +213,8 @@ impl Placement {
     ///
     /// Of each set that it is in they are so many others that every majority is met by them. Of the set before a change that does
     /// not do by itself: an operation of the time of the change may have had an answer of no more old homes than that, `lost` among
-    /// them. But a majority of the new ones has it then. So as many of these have to be there too, or a majority of the old ones.
+    /// them. But a majority of the new ones has it then. So as many of these have to be there too, or a majority of the old ones,
+    /// which will do by itself.
     ///
     /// # Errors
     /// They may not; how many of a set would do.
@@ -240,7 +239,11 @@ impl Placement {
             let hash = KeyHash { home: 0, ring };
             let ((was_home, before), (is_home, after)) =
                 (count(old.homes(hash), &self.void), count(self.new.homes(hash), &[]));
-            if was_home && before < majority && (before < of_old || after < counter) {
+            // Enough by themselves: of the time before as of that of the change.
+            if before >= majority {
+                continue;
+            }
+            if was_home && (before < of_old || after < counter) {
                 return Err(of_old);
             }
             if is_home && after < of_new {
@@ -263,10 +266,7 @@ impl Placement {
     /// Whether those that `alive` names meet every majority of every key's homes before the change.
     pub(super) fn meets_old_everywhere(&self, alive: impl Fn(usize) -> bool) -> bool {
         let counts = |member: usize| alive(member) && !self.void.contains(&(member as u16));
-        self.old.as_ref().is_none_or(|ring| match self.old_needed == ring.majority() {
-            true => ring.majority_everywhere(counts),
-            false => ring.meets_every_majority(counts),
-        })
+        self.old.as_ref().is_none_or(|ring| ring.everywhere(counts, |homes| self.enough_of_old.of(homes)))
     }
 
     /// Whether every key keeps its quorum when only those that `alive` names can answer.
@@ -301,7 +301,13 @@ mod tests {
             lighter.members[0].weight = 1;
             let (old, new) = (Ring::new(&map), Ring::new(&lighter));
             let (void, lost) = (Vec::new(), Vec::new());
-            let placement = Placement { new: new.clone(), old: Some(old.clone()), void, lost, old_needed: 2 };
+            let placement = Placement {
+                new: new.clone(),
+                old: Some(old.clone()),
+                void,
+                lost,
+                enough_of_old: map.enough(Side::Old),
+            };
             let mut differing = 0;
             for number in 0..200u64 {
                 let hash = KeyHash::new(&number.to_le_bytes(), 1);
@@ -331,7 +337,7 @@ mod tests {
             let homes = homes.filter(|homes| homes.contains(0)).inspect(|homes| assert_eq!(homes.len(), 3));
             let of_new_life = |homes: Homes| homes.iter().find(|home| home.member == 0).map(|home| home.sets);
             assert!(homes.map(of_new_life).all(|sets| sets == Some(Sets::NEW)), "what it held before is gone");
-            let calm = Placement { new: old, old: None, void: Vec::new(), lost: Vec::new(), old_needed: 0 };
+            let calm = Placement::of(&map);
             let homes = calm.homes(KeyHash::new(b"k", 1));
             assert_eq!((homes.len(), homes.quorum().needed(), calm.replicas()), (3, 2, 3));
             assert!(homes.quorum().is_met(homes[1..].iter().map(|home| home.sets)));
@@ -347,12 +353,14 @@ mod tests {
             for (replicas, half_may_know) in (1..=4).flat_map(|replicas| [(replicas, false), (replicas, true)]) {
                 let mut map = create(&memories(5, 16 << 20), replicas, 500).await;
                 map.members.iter_mut().for_each(|member| member.weight = 1);
-                let mut other = map.clone();
-                other.members[0].weight = 0;
-                let (old, new) = (Ring::new(&map), Ring::new(&other));
-                for changes in [false, true] {
-                    let (old, old_needed) = (changes.then(|| old.clone()), 0);
-                    let placement = Placement { new: new.clone(), old, void: Vec::new(), lost: Vec::new(), old_needed };
+                let mut fewer = map.clone();
+                fewer.members[0].weight = 0;
+                let [all, fewer] = [&map, &fewer].map(Ring::new);
+                for (old, new) in [(None, &fewer), (Some(&all), &fewer), (Some(&fewer), &all)] {
+                    let (old, enough_of_old) = (old.cloned(), map.enough(Side::Old));
+                    let changes = old.is_some();
+                    let placement =
+                        Placement { new: new.clone(), old, void: Vec::new(), lost: Vec::new(), enough_of_old };
                     let half = HalfMayKnow { of_old: half_may_know, of_new: half_may_know && !changes };
                     for (lost, whole) in
                         (0..5).flat_map(|lost| (0..1u32 << 5).map(move |whole| (lost, whole & !(1 << lost))))

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use ::client::members::{self, NewMember};
 use pool::balance::moved;
-use pool::{Change, HalfLeft, Map, MemberId, Request, State};
+use pool::{Change, HalfLeft, Map, MemberId, Request, State, Word};
 use serde::Serialize;
 
 use crate::cli::{Changing, PoolAddArgs, PoolMembersArgs, PoolRebalanceArgs, PoolReplaceArgs, PoolWeightArgs, Walk};
@@ -82,64 +82,85 @@ pub async fn rebalance(args: &PoolRebalanceArgs) -> Result<(), Failure> {
     }
     let (_, reached) = reach(&args.walk).await?;
     let source = reached.source();
+    let mut changed = Changed::default();
     if !args.returned.is_empty() {
-        return take_in(args, &reached, &source).await;
+        take_in(args, (&reached, &source), &mut changed).await?;
+        if args.lost.is_empty() {
+            return output::report(args.walk.common.json, &changed, describe);
+        }
     }
     let map = source.unattended().await?;
-    let lost = find_members(&reached, &args.lost)?;
-    let silent = silent(&reached, &map, lost.clone()).await;
-    if let Some(there) = lost.iter().find(|id| !silent.contains(id)) {
-        return Err(Failure::check(format!("member {there} answers, and has a vote: it is not lost")));
-    }
-    let kind = map.change.as_ref().map(|change| change.kind.to_string());
-    let mut changed = Changed { kind, epoch: map.epoch, ..Changed::default() };
-    if map.state != State::Stable {
-        if args.take_back && source.take_back().await?.change.is_none_or(|change| !change.taken_back) {
-            return Err(Failure::check("all is moved already: the change can't be taken back, only gone on with"));
+    let lost = find_lost(&reached, &map, &args.lost).await?;
+    (changed.kind, changed.epoch) = (map.change.as_ref().map(|change| change.kind.to_string()), map.epoch);
+    match map.state {
+        // It counts for the next change.
+        State::Stable if half != HalfLeft::MustKnowAll => changed.epoch = source.give_up(&lost, half).await?.epoch,
+        State::Stable => {}
+        State::Joint | State::Unclean => {
+            if args.take_back && source.take_back().await?.change.is_none_or(|change| !change.taken_back) {
+                return Err(Failure::check("all is moved already: the change can't be taken back, only gone on with"));
+            }
+            end_without((&lost, half), &source, &reached, &args.walk).await?;
+            finish(&args.walk, &reached, source.clone(), &mut changed).await?;
         }
-        end_without((&lost, half), &source, &reached, &args.walk).await?;
-        finish(&args.walk, &reached, source.clone(), &mut changed).await?;
-    }
-    // At rest it counts for the next change.
-    if half != HalfLeft::MustKnowAll {
-        changed.epoch = source.give_up(&lost, half).await?.epoch;
     }
     if !lost.is_empty() {
+        // Some may have left with the change.
         let map = source.agree(|map| Ok(map.clone())).await?;
         let is_given_up = |id: &&MemberId| map.members.iter().any(|member| member.id == **id && member.lost);
         changed.given_up = lost.iter().filter(is_given_up).map(MemberId::to_string).collect();
-        changed.next = Some("what is lost for good is taken out by `yagura pool replace` or `remove`");
+        let stays = lost.iter().any(|id| map.index_of(*id).is_some());
+        changed.next = stays.then_some("what is lost for good is taken out by `yagura pool replace` or `remove`");
     }
     output::report(args.walk.common.json, &changed, describe)
 }
 
-/// Takes members in again that were given up as lost.
-async fn take_in(args: &PoolRebalanceArgs, reached: &Reached, source: &Rc<Source>) -> Result<(), Failure> {
-    let returned = find_members(reached, &args.returned)?;
-    let map = source.agree(|map| Ok(map.clone())).await?;
+/// The members that are named as lost, of which none has a vote.
+async fn find_lost(reached: &Reached, map: &Map, names: &[String]) -> Result<Vec<MemberId>, Failure> {
+    let lost = find_members(reached, names)?;
+    let silent = silent(reached, map, lost.clone()).await;
+    match lost.iter().find(|id| !silent.contains(id)) {
+        Some(there) => Err(Failure::check(format!("member {there} answers, and has a vote: it is not lost"))),
+        None => Ok(lost),
+    }
+}
+
+/// The members that are named as returned, all of which are there with what they held.
+async fn find_returned(reached: &Reached, map: &Map, names: &[String]) -> Result<Vec<MemberId>, Failure> {
+    let returned = find_members(reached, names)?;
     for id in &returned {
         let found = reached.map.index_of(*id).and_then(|index| reached.members[index].as_ref());
         let (Some(found), Some(index)) = (found, map.index_of(*id)) else {
             return Err(Failure::check(format!("member {id} does not answer")));
         };
-        members::check_returned(&found.namespace, &map, index).await.map_err(client::pool_failure)?;
+        members::check_returned(&found.namespace, map, index).await.map_err(client::pool_failure)?;
     }
-    let map = source.agree(|map| Ok(map.take_in(&returned)?)).await?;
-    let next = map.change.is_some().then_some("a change is under way: go on with `yagura pool rebalance`");
-    let returned = returned.iter().map(MemberId::to_string).collect();
-    output::report(args.walk.common.json, &Changed { epoch: map.epoch, returned, next, ..Changed::default() }, describe)
+    Ok(returned)
 }
 
-/// Has the members left decide without those that are named as lost, if these are a majority of the voters.
+/// Takes members in again that were given up as lost.
+async fn take_in(
+    args: &PoolRebalanceArgs,
+    (reached, source): (&Reached, &Rc<Source>),
+    changed: &mut Changed,
+) -> Result<(), Failure> {
+    let map = source.agree(|map| Ok(map.clone())).await?;
+    let returned = find_returned(reached, &map, &args.returned).await?;
+    let map = source.agree(|map| Ok(map.take_in(&returned)?)).await?;
+    changed.epoch = map.epoch;
+    changed.next = map.change.is_some().then_some("a change is under way: go on with `yagura pool rebalance`");
+    changed.returned = returned.iter().map(MemberId::to_string).collect();
+    Ok(())
+}
+
+/// Has the members left decide without those that are named as lost, if these are a majority of the voters; members that are back
+/// among them.
 async fn seize(args: &PoolRebalanceArgs, half: HalfLeft) -> Result<(), Failure> {
     let address = &args.walk.address;
     let rest = client::reach_rest(&client::way(&address.host)?, address).await?;
-    let lost = find_members(&rest, &args.lost)?;
-    let silent = silent(&rest, &rest.map, lost.clone()).await;
-    if let Some(there) = lost.iter().find(|id| !silent.contains(id)) {
-        return Err(Failure::check(format!("member {there} answers, and has a vote: it is not lost")));
-    }
-    let map = rest.seize(&lost, half).await?;
+    let lost = find_lost(&rest, &rest.map, &args.lost).await?;
+    let returned = find_returned(&rest, &rest.map, &args.returned).await?;
+    let map = rest.seize(Word { lost: &lost, returned: &returned, half }).await?;
     tracing::warn!(epoch = map.epoch, "the members left have agreed without those that are lost");
     Ok(())
 }

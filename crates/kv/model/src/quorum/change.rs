@@ -130,8 +130,7 @@ impl Config {
             return if half_may_know { is_majority(members, new) } else { meets(new) };
         }
         let of_old = lost & old == 0 || self.rules.rebuild_asks_new_alone || self.enough_of_old(epoch, members);
-        let new_asked = lost & new != 0 || !is_majority(members, old);
-        of_old && (!new_asked || self.rules.rebuild_asks_old_alone || meets(new))
+        of_old && (is_majority(members, old) || self.rules.rebuild_asks_old_alone || meets(new))
     }
 
     /// Whether the map of this epoch is that of before a change which was taken back.

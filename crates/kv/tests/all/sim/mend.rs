@@ -2,7 +2,7 @@
 //! the word that it never comes back where it was the only voter.
 
 use engine::time;
-use pool::{AgreeError, HalfLeft, Map, MemberId, Request, State};
+use pool::{AgreeError, HalfLeft, Map, MemberId, Request, State, Word};
 
 use crate::sim::operator::{Operator, RETRY_PAUSE};
 use crate::sim::scenario::VICTIM;
@@ -78,7 +78,7 @@ impl Operator {
         if voters.known().index_of(dead).is_none() {
             return Ok(false);
         }
-        let seized = voters.proposer().seize(&voters.known(), &[dead], HalfLeft::MustKnowAll).await;
+        let seized = voters.proposer().seize(&voters.known(), Word::lost(&[dead], HalfLeft::MustKnowAll)).await;
         // Where the majority was left without it, nobody has given it up yet.
         let give_up = |map: &Map| match map.index_of(dead) {
             Some(_) => Ok(map.give_up(&[dead], HalfLeft::MustKnowAll)?),
