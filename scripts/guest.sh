@@ -42,7 +42,7 @@ free_port() {
 
 answers() { (exec 3<>"/dev/tcp/127.0.0.1/$1"); }
 
-# Waits until COMMAND… succeeds, five minutes at most: a guest boots in 5 s on an idle machine, and in more than 40 beside other work.
+# Waits until COMMAND… succeeds, five minutes at most: a guest boots in 5 s on an idle machine, in more than 40 beside other work.
 await() {
   local tries
   for ((tries = 0; tries < 3000; tries++)); do

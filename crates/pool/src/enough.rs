@@ -1,8 +1,8 @@
 //! How many of a key's homes know all that was acknowledged.
 //!
 //! So many as meet every majority: of an even number half will do. But half of them may be all that know of an operation
-//! ([`Map::half_may_know`]); then a majority does, or what is left where an operator has said that what the other half alone knew may
-//! be gone: of those keys, and of no others.
+//! ([`Map::half_may_know`]); then a majority does, or what is left where an operator has said that what the other half alone
+//! knew may be gone: of those keys, and of no others.
 
 use crate::change::Side;
 use crate::map::{Map, Member};

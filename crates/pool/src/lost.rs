@@ -364,5 +364,9 @@ impl Map {
 mod tests;
 
 #[cfg(test)]
+#[path = "word_tests.rs"]
+mod word;
+
+#[cfg(test)]
 #[path = "ways_tests.rs"]
 mod ways;

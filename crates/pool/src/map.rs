@@ -78,8 +78,8 @@ pub struct Member {
     /// it was lost while it began anew, and holds nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub left_behind: bool,
-    /// Where half of a key's homes may be all that know of an operation, and this is one of the half that is gone, the other half will
-    /// do ([`crate::HalfLeft::WillDo`]): until the homes have been made equal.
+    /// Where half of a key's homes may be all that know of an operation, and this is one of the half that is gone, the other
+    /// half will do ([`crate::HalfLeft::WillDo`]): until the homes have been made equal.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub written_off: bool,
     /// In a joint map: it begins a new, empty life with this change. In its old place it counts as failed.

@@ -170,7 +170,7 @@ fn last_generation(map: &Map, member: &Member, label: &str, images: &[Vec<u8>]) 
     for (copy, image) in images.iter().enumerate() {
         match Superblock::decode(image, MemberId(member.id.0)) {
             Ok(found) if found.pool != map.pool => return in_use(format!("a member of pool {}", found.pool)),
-            // The map that would tell may be damaged. Those who know the one before have made fewer epochs since than half of these.
+            // The map that would tell may be damaged. Who knows the one before has made fewer epochs since than half of these.
             Ok(found) if found.epoch >= map.epoch + SEIZED_EPOCHS / 2 => return Err(gone_on(label, found.epoch)),
             Ok(found) => {
                 last = last.max(found.generation);

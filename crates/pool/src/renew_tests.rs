@@ -139,8 +139,8 @@ fn a_member_is_not_begun_anew_by_a_map_that_was_followed() {
     });
 }
 
-/// It has gone on by an operator's word, and the voters left behind have made more epochs since than it was ahead by: its epoch alone
-/// did not tell, and what it holds was destroyed.
+/// It has gone on by an operator's word, and the voters left behind have made epochs since: its own alone did not tell, and what
+/// it holds was destroyed.
 #[test]
 fn a_member_that_has_gone_on_without_the_voters_is_not_begun_anew_by_them() {
     run(async {

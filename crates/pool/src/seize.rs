@@ -5,8 +5,8 @@
 //! are not named as lost are asked, voters or not: every map in force is handed to all of them as soon as it is. The newest that
 //! any of them carries is the base; what follows it has voters among them ([`Map::seized_without`]), and all have to accept it.
 //!
-//! Members that were given up before and are back ([`Word::returned`]) are members again by the same step: where nobody else is left,
-//! there is no other map that could take them in.
+//! Members that were given up before and are back ([`Word::returned`]) are members again by the same step: where nobody else is
+//! left, there is no other map that could take them in.
 //!
 //! What only the lost ones knew is gone: a map that they had agreed on and had not handed on yet. And the word has to be true: were
 //! they to go on, there would be two pools. A host that knows the old map alone is stopped by the seals of the next change.

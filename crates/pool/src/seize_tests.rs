@@ -65,8 +65,8 @@ fn the_one_left_of_two_goes_on_by_an_operators_word() {
     });
 }
 
-/// One of two was given up and is back, and the other one, which was served alone and is the only voter, is dead: no map was possible
-/// that takes the one in without a vote of the other.
+/// One of two was given up and is back, and the other one, which was served alone and is the only voter, is dead: no map was
+/// possible that takes the one in without a vote of the other.
 #[test]
 fn who_is_back_goes_on_without_the_last_voter_by_the_same_word() {
     for knows in [false, true] {

@@ -111,8 +111,8 @@ pub struct PoolRebalanceArgs {
     /// are back (--returned). It says what --accept-stale says, too.
     #[arg(long, requires = "force")]
     pub accept_unserved: bool,
-    /// Members that were given up as lost and are back with all that they held, all of them: they are members as before. With --lost:
-    /// first of all; with --force: by the same decision.
+    /// Members that were given up as lost and are back with all that they held, all of them: they are members as before. With
+    /// --lost: first of all; with --force: by the same decision.
     #[arg(long, value_name = "MEMBER", value_delimiter = ',', conflicts_with = "take_back")]
     pub returned: Vec<String>,
 }
