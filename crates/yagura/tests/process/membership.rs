@@ -282,6 +282,42 @@ fn what_is_left_of_two_members_goes_on_by_an_operators_word_where_it_votes_too()
     assert_eq!(verified, 0, "{stderr}");
 }
 
+/// One of two was given up and is back, and the other one, which was served alone and alone votes, dies for good.
+#[test]
+fn who_is_back_of_two_members_goes_on_when_the_other_one_dies() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (kept, names) = ([Port::keep(), Port::keep()], ["a", "b"]);
+    let at = |index: usize| kept[index].address.to_string();
+    let nguid = |index: usize| format!("{:02x}", names[index].as_bytes()[0]).repeat(16);
+    let start = |index: usize| Some(node_at(directory.path(), names[index], &at(index)));
+    let (mut nodes, spare) = ([start(0), start(1)], node(directory.path(), "c"));
+    let members = [0, 1].map(|index| format!("--member={}", at(index)));
+    let (created, _, stderr) = run(&["pool", "create", "--replicas=2", &members[0], &members[1]]);
+    assert_eq!(created, 0, "{stderr}");
+    let pool = |index| format!("--pool={}", at(index));
+    assert_eq!(run(&["kv", "put", &pool(0), "k", "value"]).0, 0);
+    mark_unequal(vec![at(0), at(1)]);
+    let report = status(&pool(0));
+    let voter = report["members"].as_array().expect("members").iter().find(|member| member["voter"] == true);
+    let voter = usize::from(voter.expect("one votes")["nguid"] != nguid(0));
+    let other = 1 - voter;
+    let (lost, returned) = (format!("--lost={}", nguid(voter)), format!("--returned={}", nguid(other)));
+    drop(nodes[other].take());
+    change(&["rebalance", &pool(voter), &format!("--lost={}", nguid(other)), "--accept-stale"]);
+    assert_eq!(run(&["kv", "put", &pool(voter), "alone", "value"]).0, 0);
+    nodes[other] = start(other);
+    drop(nodes[voter].take());
+    let pool = pool(other);
+    let (refused, _, stderr) = run(&["pool", "rebalance", &pool, &lost, &returned, "--force"]);
+    assert!(refused != 0 && stderr.contains("say so by `--accept-stale`"), "{stderr}");
+    let went_on = change(&["rebalance", &pool, &lost, &returned, "--force", "--accept-stale"]);
+    assert_eq!(went_on["returned"], serde_json::json!([nguid(other)]), "{went_on}");
+    assert_eq!(run(&["kv", "get", &pool, "k"]).1, "value");
+    assert_eq!(change(&["replace", &pool, &nguid(voter), &address(&spare)])["done"], true);
+    let (verified, _, stderr) = run(&["kv", "scrub", &pool]);
+    assert_eq!(verified, 0, "{stderr}");
+}
+
 #[test]
 fn a_member_that_comes_back_older_or_empty_is_begun_anew_by_repair() {
     let directory = tempfile::tempdir().expect("a directory");
