@@ -87,6 +87,7 @@ impl Config {
     /// they are that of the new one and meet every majority of the old one.
     pub(super) fn quorum(&self, epoch: u8, members: u8) -> bool {
         let Map { old, new, .. } = self.map(epoch);
+        let members = members & !self.passed_over(epoch);
         (is_majority(members, new) || self.are_all_left(epoch, members, new))
             && (old == new || self.enough_of_old(epoch, members))
     }
@@ -99,7 +100,8 @@ impl Config {
 
     /// Members that are lost in the map of this epoch.
     fn lost(&self, epoch: u8) -> u8 {
-        if self.taken_in.is_some_and(|since| since <= epoch) { 0 } else { self.given_up }
+        let is_back = self.taken_in.is_some_and(|since| since <= epoch);
+        if is_back || epoch < self.given_up_in { 0 } else { self.given_up }
     }
 
     /// Those that nobody asks who goes by a map of this epoch.

@@ -45,6 +45,12 @@ pub fn sound(group: &str) -> Vec<Config> {
                 &BACK,
             ),
             taken_in("put,get|get + taken in, replaced", &[&[Put(10), Get], &[Get]], REPLACED.unequal(), &TAKEN_IN),
+            taken_in_joint(
+                "put,get|get + taken in during a change",
+                &[&[Put(10), Get], &[Get]],
+                REPLACED.unequal(),
+                &TAKEN_IN,
+            ),
             three_to_one("put,get + three to one", &[&[Put(10), Get]]),
             three_to_one("put,get + three to one, a page lost", &[&[Put(10), Get]]).with(lose_one),
             change("put|get + change", &[&[Put(10)], &[Get]]),
@@ -99,6 +105,15 @@ fn sound_small() -> Vec<Config> {
         half_left("put,get + one of two given up, replaced", &[&[Put(10), Get]], &CHANGE),
         taken_in("put,get + taken in, replaced", &[&[Put(10), Get]], REPLACED.unequal(), &TAKEN_IN),
         taken_in("put,get + taken in, equal, replaced", &[&[Put(10), Get]], REPLACED, &TAKEN_IN_EQUAL),
+        taken_in_joint("put,get + taken in during a change", &[&[Put(10), Get]], REPLACED.unequal(), &TAKEN_IN),
+        taken_in_joint("put,get + taken in when all was copied", &[&[Put(10), Get]], REPLACED.unequal(), &COPIED_TWICE),
+        taken_in_joint(
+            "put,get + given up, taken in during a change",
+            &[&[Put(10), Get]],
+            REPLACED.unequal(),
+            &TAKEN_IN,
+        )
+        .with(given_up_before),
         forgotten_without("put,del|get,get + forgotten without a lost one", &[&[Put(10), Delete], &[Get, Get]], None),
     ]
 }
@@ -177,8 +192,22 @@ fn taken_in(name: &'static str, clients: &[&[Operation]], joint: Map, upkeep: &[
     with_upkeep(name, clients, &maps, upkeep).with(|c| (c.given_up, c.taken_in) = (0b0010, Some(1)))
 }
 
+/// The same, and it is given up in the middle of the change, or before that, and taken in again in epoch 2, still in the middle:
+/// what was done for the change until then counts no more.
+fn taken_in_joint(name: &'static str, clients: &[&[Operation]], joint: Map, upkeep: &[Operation]) -> Config {
+    let maps = [Map::stable(0b0011), REPLACED, joint, Map::stable(BOTH)];
+    with_upkeep(name, clients, &maps, upkeep).with(|c| (c.given_up, c.given_up_in, c.taken_in) = (0b0010, 1, Some(2)))
+}
+
+/// It is known to all who know of the change.
+fn given_up_before(config: &mut Config) {
+    (config.given_up_in, config.heard) = (0, Some(1));
+}
+
 const REPLACED: Map = Map::joint(0b0011, BOTH);
 const TAKEN_IN: [Operation; 6] = [Publish(1), Publish(2), Seal(2), Migrate(2), Publish(3), Clean(3)];
+const COPIED_TWICE: [Operation; 8] =
+    [Publish(1), Seal(1), Migrate(1), Publish(2), Seal(2), Migrate(2), Publish(3), Clean(3)];
 const TAKEN_IN_EQUAL: [Operation; 8] =
     [Publish(1), SealAll(1), Sweep(1), Publish(2), Seal(2), Migrate(2), Publish(3), Clean(3)];
 
@@ -347,6 +376,8 @@ fn broken_changes() -> Vec<Config> {
         half_left("any half is enough where one was given up", &[&[Put(10), Get], &[Get]], &[])
             .under(|r| r.any_half = true),
         taken_in("taken in, and not known to be unequal", &put_get, REPLACED, &TAKEN_IN),
+        taken_in_joint("taken in during a change, and not known to be unequal", &put_get, REPLACED, &TAKEN_IN)
+            .with(given_up_before),
         forgotten_without("taken in though others have forgotten", &[&[Put(10), Delete, Get]], Some(3)),
         with_upkeep("final before the key is copied", &put_get, &change, &[Publish(1), Seal(1), Publish(2)]),
         with_upkeep("pages are not sealed", &put_get, &change, &[Publish(1), Migrate(1), Publish(2)])

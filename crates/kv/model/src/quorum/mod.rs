@@ -334,6 +334,8 @@ pub struct Config {
     /// Members that are given up at some time, of which hosts hear at any time or never: whoever has heard is content with all
     /// that are left of half of the homes. They may answer all the while.
     pub given_up: u8,
+    /// The first epoch in which they may be.
+    pub given_up_in: u8,
     /// The epoch from which on all hosts have heard: those that go by its map, or a later one.
     pub heard: Option<u8>,
     /// The epoch from which on they are members as before.
@@ -358,6 +360,7 @@ impl Config {
             ballots_as_met: false,
             losses: 0,
             given_up: 0,
+            given_up_in: 0,
             heard: None,
             taken_in: None,
             maps: vec![Map::stable(0b111)],
