@@ -351,7 +351,7 @@ pub(crate) async fn settle(way: &Way, map: Map, given: &mut Vec<Found>) -> Resul
             Err(pool::Error::NoMembers { reasons }) => {
                 return Err(Error::Unavailable(format!(
                     "no majority: nobody who votes on the pool's map answers ({reasons}); if they never come back: `yagura pool \
-                     rebalance --lost MEMBER,... --force`"
+                     rebalance --lost MEMBER,... --force`, and --returned of those that were away for a time and are back"
                 )));
             }
             Err(error) => return Err(error.into()),

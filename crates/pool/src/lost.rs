@@ -93,7 +93,12 @@ impl Map {
             return Ok(());
         }
         if half != HalfLeft::NeedNotBe {
-            return Err(self.too_few(known));
+            return Err(match self.too_few(known) {
+                PlanError::HalfMayKnow(replicas) if before.goes_back() || !goes_on(&before, HalfLeft::WillDo) => {
+                    PlanError::BackMayLose(replicas)
+                }
+                error => error,
+            });
         }
         // Neither way before some are back: it waits as it is ([`Map::serves_all`]).
         *self = before;
@@ -124,9 +129,12 @@ impl Map {
     /// map says as before that half may be all that know.
     fn accept(&mut self, half: HalfLeft) {
         if half != HalfLeft::MustKnowAll {
-            let is_gone = |member: &&mut Member| member.lost || member.renewed;
-            self.members.iter_mut().filter(is_gone).for_each(|member| member.written_off = true);
+            self.write_off_who_is_gone();
         }
+    }
+
+    fn write_off_who_is_gone(&mut self) {
+        self.members.iter_mut().for_each(|member| member.written_off |= member.lost || member.renewed);
     }
 
     /// What a command finds the pool in that first ends the change under way without those of `lost`; none is lost: as it is.
@@ -267,10 +275,18 @@ impl Map {
             if member.left_behind {
                 return Err(PlanError::LeftBehind(id));
             }
-            (member.lost, member.written_off) = (false, false);
+            // One that begins anew has its vote already, and what it held before may be written off.
+            if std::mem::take(&mut member.lost) {
+                member.written_off = false;
+            }
         }
         if next == *self {
             return Ok(next);
+        }
+        let is_taken_back = self.change.as_ref().is_some_and(|change| change.taken_back);
+        if !self.unequal && !is_taken_back {
+            // What is left where others are still gone has known all, and has been asked alone since.
+            next.write_off_who_is_gone();
         }
         next.unequal |= self.replicas.is_multiple_of(2);
         match &mut next.change {

@@ -111,6 +111,13 @@ pub enum PlanError {
          can't be and what they alone knew may be gone, say so by `--accept-stale` (`yagura pool rebalance --lost`)"
     )]
     HalfMayKnow(u8),
+    /// The same of a change that can only be taken back.
+    #[error(
+        "the change can't go on without the members that are lost, only be taken back: what was stored with the members that came \
+         is dropped then, and half of the {0} replicas of some keys may lack what was acknowledged since or before. Bring the lost \
+         members back, or, if that can't be and it may be gone, say so by `--accept-stale` (`yagura pool rebalance --lost`)"
+    )]
+    BackMayLose(u8),
     /// Some keys would be left with too few replicas to be read.
     #[error(
         "of some keys too few of the {0} replicas are left without the members that are lost: bring members back first (those \
@@ -120,7 +127,8 @@ pub enum PlanError {
     /// Of some keys nothing would be served any more.
     #[error(
         "of some keys too few of the {0} replicas would be left without the members that are lost, and nobody would be served them \
-         until some of those are back (`yagura pool rebalance --returned`): if that is meant, say so by `--accept-unserved`"
+         until some of those are back (`yagura pool rebalance --returned`, with `--lost` and `--force` where those that vote are \
+         lost): if that is meant, say so by `--accept-unserved`"
     )]
     Unserved(u8),
     /// The pool has gone on without a member that is back.

@@ -85,7 +85,7 @@ impl<N: Namespace> Proposer<'_, N> {
         &self,
         ballot: Ballot,
         seen: &mut Seen,
-        Word { lost, returned, half }: Word<'_>,
+        word: Word<'_>,
         may_be_accepted: &mut bool,
     ) -> Result<Seized, AgreeError> {
         let prepare = |member| self.acceptor(&seen.lives, seen.pool, member)?.prepare_within(ballot);
@@ -110,19 +110,16 @@ impl<N: Namespace> Proposer<'_, N> {
             promise.as_ref().is_ok_and(|promise| seen.lives.is_current(*id, &promise.superblock))
         };
         let left: BTreeSet<MemberId> =
-            base.members.iter().map(|member| member.id).filter(|id| !lost.contains(id)).collect();
+            base.members.iter().map(|member| member.id).filter(|id| !word.lost.contains(id)).collect();
         if !promises.iter().all(is_current) || !left.is_subset(&promises.keys().copied().collect()) {
             seen.asked.extend(left);
             return Ok(Seized::More);
         }
-        if has_quorum(base, |member: &Member| !lost.contains(&member.id)) {
+        if has_quorum(base, |member: &Member| !word.lost.contains(&member.id)) {
             return Ok(Seized::Needless);
         }
-        let gone: Vec<MemberId> = lost.iter().copied().filter(|id| base.index_of(*id).is_some()).collect();
-        let mut with = base.take_in(returned)?;
-        // Who is back may carry a map of before it was given up; what was done without it, it knows nothing of.
-        with.unequal |= !returned.is_empty() && with.replicas.is_multiple_of(2);
-        let next = with.seized_without(&gone, half)?;
+        let gone: Vec<MemberId> = word.lost.iter().copied().filter(|id| base.index_of(*id).is_some()).collect();
+        let next = with_returned(base, word)?.seized_without(&gone, word.half)?;
         let body = next.encode()?;
         seen.lives.learn(&next);
         // A quorum of its own voters is enough to bring it into force, whatever becomes of the others.
@@ -146,6 +143,32 @@ impl<N: Namespace> Proposer<'_, N> {
             Err(other) => Err(other),
         }
     }
+}
+
+/// The map with those that are back.
+fn with_returned(base: &Map, Word { lost, returned, half }: Word<'_>) -> Result<Map, AgreeError> {
+    let mut with = base.clone();
+    let is_back = |member: &&mut Member| returned.contains(&member.id);
+    let counts = |member: &Member| !member.lost && !lost.contains(&member.id);
+    if !base.members.iter().any(counts) {
+        // What the others have forgotten, or what it did not get, nobody is left to tell.
+        if half != HalfLeft::MustKnowAll {
+            with.members.iter_mut().filter(is_back).for_each(|member| member.left_behind = false);
+        }
+        if returned.is_empty() {
+            let left = base.members.iter().map(|member| member.id).filter(|id| !lost.contains(id));
+            let left: Vec<String> = left.map(|id| id.to_string()).collect();
+            return Err(AgreeError::Refused(format!(
+                "nobody is left who has a vote: if members that were given up as lost are back with what they held, name them too \
+                 (--returned {})",
+                left.join(",")
+            )));
+        }
+    }
+    let mut with = with.take_in(returned)?;
+    // Who is back may carry a map of before it was given up; what was done without it, it knows nothing of.
+    with.unequal |= !returned.is_empty() && with.replicas.is_multiple_of(2);
+    Ok(with)
 }
 
 /// Some may have accepted the map already.

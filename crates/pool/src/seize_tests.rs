@@ -101,6 +101,34 @@ fn who_is_back_goes_on_without_the_last_voter_by_the_same_word() {
     }
 }
 
+/// The same, and a sweep has passed it over: with a vote of the other one it would be begun anew. Nobody else is left.
+#[test]
+fn who_is_back_and_was_left_behind_is_all_that_is_left() {
+    run(async {
+        let (namespaces, map, voter) = two().await;
+        let [dead, back] = [voter, 1 - voter].map(|index| [map.members[index].id]);
+        let proposer = Proposer::new(&namespaces);
+        let given_up = |map: &Map| {
+            let mut next = Map { revision: map.revision + 1, ..map.clone() };
+            (next.members[1 - voter].lost, next.members[1 - voter].left_behind) = (true, true);
+            Ok(next)
+        };
+        let map = proposer.agree(&map, given_up).await.unwrap();
+        namespaces[voter].0.down.set(true);
+        for half in [HalfLeft::MustKnowAll, HalfLeft::WillDo, HalfLeft::NeedNotBe] {
+            let Err(AgreeError::Refused(refused)) = proposer.seize(&map, Word::lost(&dead, half)).await else {
+                panic!("a map without a voter")
+            };
+            assert!(refused.contains(&format!("--returned {}", back[0])), "{refused}");
+        }
+        let word = |half| Word { lost: &dead, returned: &back, half };
+        let refused = proposer.seize(&map, word(HalfLeft::MustKnowAll)).await;
+        assert_eq!(refused, Err(AgreeError::Plan(PlanError::LeftBehind(back[0]))));
+        let seized = proposer.seize(&map, word(HalfLeft::WillDo)).await.unwrap();
+        assert!(!seized.members[1 - voter].lost && seized.members[1 - voter].voter && seized.unequal);
+    });
+}
+
 /// The lost voter of two is back with what it held, and somebody who knows the map before agrees on the next one with it alone.
 #[test]
 fn a_lost_voter_that_is_back_and_agrees_on_maps_does_not_undo_the_one_without_it() {

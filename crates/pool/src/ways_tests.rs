@@ -56,11 +56,12 @@ impl World {
     fn give_up_for_a_while(&mut self, away: &[MemberId], carry_out: bool) {
         self.dead.extend(away);
         let answers = |member: &Member| self.answers(member.id);
+        let words = [HalfLeft::MustKnowAll, HalfLeft::NeedNotBe];
         if !has_quorum(&self.map, answers) {
-            if let Ok(seized) = self.map.seized_without(away, HalfLeft::NeedNotBe) {
+            if let Some(seized) = words.iter().find_map(|half| self.map.seized_without(away, *half).ok()) {
                 self.map = seized;
             }
-        } else if let Ok(given_up) = self.map.give_up(away, HalfLeft::NeedNotBe) {
+        } else if let Some(given_up) = words.iter().find_map(|half| self.map.give_up(away, *half).ok()) {
             self.agree(given_up);
         }
         if carry_out {
@@ -379,8 +380,8 @@ fn from_every_state_of_losses_that_leaves_all_that_was_acknowledged_commands_lea
 #[test]
 fn members_that_are_back_lead_out_of_every_state_that_the_pool_came_to_without_them() {
     let (mut found, mut stopped, mut by_word): (BTreeMap<usize, usize>, usize, usize) = Default::default();
-    for (members, replicas) in [(2, 2), (3, 3)] {
-        let (map, spares) = pool(members, replicas, 1);
+    for (members, replicas, on) in [(2, 2, 1), (3, 3, 1), (4, 2, 2)] {
+        let (map, spares) = pool(members, replicas, on);
         for (state, map) in states(&map, &spares) {
             let ids: Vec<MemberId> = map.members.iter().map(|member| member.id).collect();
             let pairs = ids.iter().flat_map(|&one| ids.iter().map(move |&other| (one, other)));
@@ -390,7 +391,10 @@ fn members_that_are_back_lead_out_of_every_state_that_the_pool_came_to_without_t
                 both.give_up_for_a_while(&[one, other], goes_on);
                 another.give_up_for_a_while(&[one], goes_on);
                 another.dead.extend([other].into_iter().filter(|other| *other != one));
-                for mut world in [both, another] {
+                // A machine fails, and one of its members is back.
+                let mut one_of_both = both.clone();
+                one_of_both.dead.extend([other].into_iter().filter(|other| *other != one));
+                for mut world in [both, another, one_of_both] {
                     let with = world.with_the_returned();
                     if !with.knows_all() {
                         if !with.has_half() {

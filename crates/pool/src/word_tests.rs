@@ -113,3 +113,59 @@ fn keys_are_not_given_up_with_their_members_unless_that_is_meant_and_come_back_w
     five.members[2].weight = 0;
     assert!(five.seized_without(&[five.members[2].id], HalfLeft::MustKnowAll).is_ok(), "it held nothing");
 }
+
+/// Two replicas, one on each of two machines.
+fn two_machines() -> (Map, [MemberId; 4], Member) {
+    let mut map = sample(5, 2);
+    for (index, member) in map.members.iter_mut().enumerate() {
+        member.domain.machine = format!("m{}", index / 2 % 2);
+    }
+    let spare = map.members.pop().unwrap();
+    let ids = [0, 1, 2, 3].map(|index| map.members[index].id);
+    (map, ids, spare)
+}
+
+/// A machine with two members failed, and one of them came back: of the other one's keys both homes were asked from then on, of
+/// which one is gone. The change waited for nobody, and was to be got out of by a word that was not true.
+#[test]
+fn a_member_that_is_back_casts_no_doubt_on_what_was_left_of_others() {
+    let (map, [gone, back, other, _], spare) = two_machines();
+    let replacing = map.begin(&Request::Replace { old: gone, new: Box::new(spare) }, 7).unwrap();
+    let replacing = replacing.give_up(&[gone, back], HalfLeft::MustKnowAll).unwrap();
+    let mut fresh = Member { incarnation: 99, ..map.members[0].clone() };
+    let mut lost = map.clone();
+    lost.members[..2].iter_mut().for_each(|member| member.lost = true);
+    let renewing = lost.begin(&Request::Renew(Box::new(fresh.clone())), 8).unwrap();
+    for joint in [replacing, renewing] {
+        let taken_in = joint.take_in(&[back]).unwrap();
+        let enough = taken_in.enough(Side::Old);
+        assert_eq!([enough.of(&[0, 2]), enough.of(&[1, 2])], [1, 2], "{taken_in:?}");
+        assert!(taken_in.unequal && taken_in.is_known(Side::Old) && taken_in.encode().is_ok());
+        // Those that are gone are no excuse for the next one.
+        assert_eq!(taken_in.give_up(&[other], HalfLeft::MustKnowAll), Err(PlanError::TooFewReplicas(2)));
+    }
+    // Where half might not know before, it may not since.
+    let unequal = Map { unequal: true, ..lost.clone() }.take_in(&[back]).unwrap();
+    assert_eq!(unequal.enough(Side::New).of(&[0, 2]), 2);
+    // One that begins anew is no member that is back, and the word on its old life stays.
+    let written_off = Map { unequal: true, ..lost }.give_up(&[gone], HalfLeft::WillDo).unwrap();
+    fresh.incarnation += 1;
+    let anew = written_off.begin(&Request::Renew(Box::new(fresh)), 9).unwrap();
+    assert_eq!(anew.take_in(&[gone]), Ok(anew.clone()));
+    assert_eq!(anew.enough(Side::Old).of(&[0, 2]), 1);
+}
+
+/// What the one that is written off and the new homes know was not to be dropped with these.
+#[test]
+fn what_was_written_off_for_a_change_that_goes_on_does_not_let_it_be_taken_back() {
+    let map = sample(2, 2);
+    let first = map.members[0].id;
+    let joint = map.begin(&Request::Add(sample(4, 2).members.split_off(2)), 7).unwrap();
+    let goes_on = joint.give_up(&[first], HalfLeft::WillDo).unwrap();
+    assert!(!goes_on.goes_back() && goes_on.members[0].written_off);
+    assert_eq!(goes_on.take_back(), Err(PlanError::NoWayBack(2)));
+    // Where it can't go on either, the words are others.
+    let all = [first, joint.members[2].id, joint.members[3].id];
+    assert_eq!(joint.give_up(&all, HalfLeft::MustKnowAll), Err(PlanError::BackMayLose(2)));
+    assert!(joint.give_up(&all, HalfLeft::WillDo).unwrap().goes_back());
+}

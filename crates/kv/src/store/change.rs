@@ -73,7 +73,12 @@ impl Topology {
             Some(page) => format!("page {} of member {member}: {}", page.page.0, page.error),
             None => format!("member {member} does not answer"),
         };
-        let who = missing.map(words).collect::<Vec<_>>().join("; ");
+        let mut who: Vec<String> = missing.map(words).collect();
+        if who.is_empty() {
+            let lost = (0..self.members.len()).filter(|member| self.map.members[*member].lost);
+            who.extend(lost.map(|member| format!("member {member} was given up as lost")));
+        }
+        let who = who.join("; ");
         format!("{who}: the change waits until the members are back and damaged pages are repaired")
     }
 }

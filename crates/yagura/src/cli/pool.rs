@@ -104,7 +104,8 @@ pub struct PoolRebalanceArgs {
     #[arg(long, requires = "lost")]
     pub force: bool,
     /// With --lost: also where the half of some keys' replicas that is left may lack what was acknowledged last, as a change was
-    /// taken back and the replicas have not been made equal since. That is gone then, and what was before may be read again.
+    /// taken back and the replicas have not been made equal since; or as the change can only be taken back, which drops what was
+    /// stored with its new members. That is gone then, and what was before may be read again.
     #[arg(long, requires = "lost")]
     pub accept_stale: bool,
     /// With --force: also where too few replicas of some keys are left. These are served to nobody until some of the members lost
@@ -112,7 +113,8 @@ pub struct PoolRebalanceArgs {
     #[arg(long, requires = "force")]
     pub accept_unserved: bool,
     /// Members that were given up as lost and are back with all that they held, all of them: they are members as before. With
-    /// --lost: first of all; with --force: by the same decision.
+    /// --lost: first of all; with --force: by the same decision. Name there all that were away for a time: what was stored without
+    /// them meanwhile, they don't know of, nor perhaps that they were given up.
     #[arg(long, value_name = "MEMBER", value_delimiter = ',', conflicts_with = "take_back")]
     pub returned: Vec<String>,
 }

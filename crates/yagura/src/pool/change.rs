@@ -83,14 +83,16 @@ pub async fn rebalance(args: &PoolRebalanceArgs) -> Result<(), Failure> {
     let (_, reached) = reach(&args.walk).await?;
     let source = reached.source();
     let mut changed = Changed::default();
-    if !args.returned.is_empty() {
+    if args.lost.is_empty() && !args.returned.is_empty() {
+        // Also of a change that somebody is at: it may wait for them.
         take_in(args, (&reached, &source), &mut changed).await?;
-        if args.lost.is_empty() {
-            return output::report(args.walk.common.json, &changed, describe);
-        }
+        return output::report(args.walk.common.json, &changed, describe);
     }
-    let map = source.unattended().await?;
+    let mut map = source.unattended().await?;
     let lost = find_lost(&reached, &map, &args.lost).await?;
+    if !args.returned.is_empty() {
+        map = take_in(args, (&reached, &source), &mut changed).await?;
+    }
     (changed.kind, changed.epoch) = (map.change.as_ref().map(|change| change.kind.to_string()), map.epoch);
     match map.state {
         // It counts for the next change.
@@ -143,14 +145,14 @@ async fn take_in(
     args: &PoolRebalanceArgs,
     (reached, source): (&Reached, &Rc<Source>),
     changed: &mut Changed,
-) -> Result<(), Failure> {
+) -> Result<Map, Failure> {
     let map = source.agree(|map| Ok(map.clone())).await?;
     let returned = find_returned(reached, &map, &args.returned).await?;
     let map = source.agree(|map| Ok(map.take_in(&returned)?)).await?;
     changed.epoch = map.epoch;
     changed.next = map.change.is_some().then_some("a change is under way: go on with `yagura pool rebalance`");
     changed.returned = returned.iter().map(MemberId::to_string).collect();
-    Ok(())
+    Ok(map)
 }
 
 /// Has the members left decide without those that are named as lost, if these are a majority of the voters; members that are back
