@@ -40,7 +40,7 @@ fn a_get_that_fetches_keeps_nobody_waiting_in_line() {
         let pool = Pool::new(3, 3).await;
         pool.store.put(b"k", value(&[1; 9000])).await.unwrap();
         pool.store.settle().await;
-        let slots = whole_queue(&pool.members[2]).await;
+        let mut slots = whole_queue(&pool.members[2]).await;
         slow(&pool.members, STEP);
         let store = pool.store.clone();
         let get = engine::task::spawn(async move { store.get(b"k").await });
@@ -48,7 +48,8 @@ fn a_get_that_fetches_keeps_nobody_waiting_in_line() {
         time::sleep(STEP / 2).await;
         slow(&pool.members[..2], Duration::from_secs(5));
         time::sleep(STEP).await;
-        drop(slots);
+        // One: who is first in line and is not carried on keeps it.
+        drop(slots.split(1));
         assert!(answers(&pool.host(), 2).await);
         assert!(!get.is_finished(), "the value is still being fetched");
         assert_eq!(get.await, Ok(Some(value(&[1; 9000]))));
@@ -65,12 +66,13 @@ fn an_operation_that_met_a_seal_keeps_nobody_waiting_in_line() {
         let newer = Store::new(sealed.clone(), pool.members.iter().cloned().map(Some).collect());
         let topology = newer.inner.topology();
         clean::clean(&newer.inner, &topology, scan::Stretch { from: 0, to: None }).await.unwrap();
-        let slots = whole_queue(&pool.members[2]).await;
+        let mut slots = whole_queue(&pool.members[2]).await;
         let (inner, course) = (&pool.store.inner, Course::default());
         let round = course.begin(inner, &inner.topology(), &key);
         let met = round.majority().await;
         assert!(matches!(met, Err(StoreError::MapChanged { epoch: 2, known: 1 })));
-        drop(slots);
+        // One: who is first in line and is not carried on keeps it.
+        drop(slots.split(1));
         assert!(answers(&newer, 2).await);
         drop(round);
     });
