@@ -30,7 +30,7 @@ use super::member::{Member, MemberError};
 use super::pace::Pace;
 use super::quorum::HalfMayKnow;
 use super::repair::RepairReport;
-use super::scan::{DamagedPage, Seen};
+use super::scan::{DamagedPage, DamagedPages, Seen};
 use super::topology::Topology;
 use super::{Inner, OPERATION_TIME_MAX};
 use crate::table::{AGE_MIN, DamageMark, Damaged, Rebuilding};
@@ -118,7 +118,8 @@ pub(super) async fn rebuild_pages(
         let mut cleared = Cleared::new();
         for (page, mark) in pages {
             match rebuild_page(inner, &page, &mark, terms, pace).await {
-                Ok(stale) => {
+                Ok(None) => {} // Likewise.
+                Ok(Some(stale)) => {
                     report.pages_rebuilt += 1;
                     report.pages_stale += u64::from(stale);
                     if stale {
@@ -146,7 +147,17 @@ pub(super) async fn rebuild_pages(
 type Cleared = BTreeMap<(pool::MemberId, u64), Vec<(DamagedPage, String)>>;
 
 fn fail(report: &mut RepairReport, page: &DamagedPage, reason: String) {
+    report.pages_failed.insert(page.id());
     report.fail(format!("page {} of member {}: {reason}", page.page.0, page.member));
+}
+
+/// Tells of pages that are damaged still.
+pub(super) fn fail_left(left: DamagedPages, report: &mut RepairReport) {
+    left.first.iter().for_each(|page| fail(report, page, page.error.to_string()));
+    if left.more > 0 {
+        report.failed += left.more - 1;
+        report.fail(format!("{} more damaged pages: repair again", left.more));
+    }
 }
 
 /// Clears a page; `false`: this damage is no more. All that the page may have held was seen elsewhere, for the damage of this mark.
@@ -253,22 +264,23 @@ pub(super) struct Terms {
     pub(super) accept_stale: bool,
 }
 
-/// Rebuilds one damaged page; the time of the damage of this mark has come. Returns whether what it alone knew may be gone.
+/// Rebuilds one damaged page; the time of the damage of this mark has come. Returns whether what it alone knew may be gone; `None`:
+/// it is good (again), or gone.
 pub(super) async fn rebuild_page(
     inner: &Rc<Inner>,
     damaged: &DamagedPage,
     mark: &DamageMark,
     Terms { since, accept_stale }: Terms,
     pace: &Rc<Pace>,
-) -> Result<bool, Unable> {
-    let Some(mut around) = look_around(inner, damaged, mark, accept_stale, pace).await? else { return Ok(false) };
+) -> Result<Option<bool>, Unable> {
+    let Some(mut around) = look_around(inner, damaged, mark, accept_stale, pace).await? else { return Ok(None) };
     // Who follows no map sweeps nothing, and no sweep goes on while the pool changes.
     let source = inner.source().ok();
     let source = source.filter(|_| !around.all && around.topology.map.state == State::Stable);
     if let Some(source) = source.as_ref().filter(|_| around.topology.map.epoch <= since) {
         let raised = source.raise_epoch(around.topology.map.epoch).await.map_err(Unable::Other)?;
         inner.adopt(raised).await;
-        let Some(again) = look_around(inner, damaged, mark, accept_stale, pace).await? else { return Ok(false) };
+        let Some(again) = look_around(inner, damaged, mark, accept_stale, pace).await? else { return Ok(None) };
         if again.topology.map.epoch <= since || again.topology.map.state != State::Stable {
             return Err(Unable::Other("the pool's map changes: repair again".into()));
         }
@@ -280,7 +292,7 @@ pub(super) async fn rebuild_page(
     let rebuilding = table.begin_rebuild(damaged.page, image, source.is_some()).await.map_err(Unable::of)?;
     match gather(inner, &topology, index, seen, rebuilding, pace).await? {
         rebuilding if member.counts(connection).is_ok() => {
-            rebuilding.finish().await.map_err(Unable::of).map(|()| stale)
+            rebuilding.finish().await.map_err(Unable::of).map(|()| Some(stale))
         }
         rebuilding => {
             rebuilding.give_up().await;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use device::{Durability, Namespace};
+use device::{Durability, Memory, Namespace};
 use engine::Buf;
 use pool::{HeapGroup, TablePage};
 
@@ -245,5 +245,34 @@ fn bundles_are_scrubbed_and_repaired_and_no_orphans() {
         pool.store.settle().await;
         let report = pool.store.scrub(&SCRUB).await;
         assert!(report.is_clean() && report.guests_unreferenced == 0, "{report:?}");
+    });
+}
+
+/// A walk goes in stretches of the member with the most pages: of a smaller one a page may lie in two of them, and was counted
+/// twice, rebuilt or not; one that could not be rebuilt again by the second walk.
+#[test]
+fn a_damaged_page_counts_once_wherever_a_walk_meets_it() {
+    run(26, async {
+        let sized = |(size, id): (u64, u8)| Counting::new(Arc::new(Memory::new(size << 20, 4096, [id; 16]).unwrap()));
+        let members: Vec<_> = [(40, 1), (56, 2), (64, 3)].map(sized).into();
+        let map = create(&members, 3, 500).await;
+        let store = Store::new(map.clone(), members.iter().cloned().map(Some).collect());
+        let pool = Pool { members, map, store };
+        pool.store.put(b"key", value(b"v")).await.unwrap();
+        pool.store.settle().await;
+        let edge = pool.store.inner.topology().stretch(0).to.expect("more than a stretch");
+        let geometry = pool.map.geometry(0);
+        let page = geometry.home(edge);
+        assert_eq!(geometry.home(edge - 1), page, "it lies in two stretches");
+        pool.damage(0, pool.store.table(0).unwrap().layout().table(page)).await;
+        assert_eq!(pool.store.scrub(&SCRUB).await.damaged_pages.count, 1);
+        pool.down(1, true);
+        pool.down(2, true);
+        let report = pool.store.repair(&RepairOptions::default()).await;
+        assert_eq!((report.pages_rebuilt, report.failed, report.reasons.len()), (0, 1, 1), "{report:?}");
+        pool.down(1, false);
+        pool.down(2, false);
+        let report = pool.store.repair(&REPAIR).await;
+        assert_eq!((report.pages_rebuilt, report.failed), (1, 0), "{report:?}");
     });
 }
