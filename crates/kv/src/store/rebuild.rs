@@ -15,6 +15,8 @@
 //!   was damaged, and would count on what the others that are silent have told it. So the epoch is raised first, by which every
 //!   sweep up to then counts for nothing; one of the new epoch seals the page before it looks at it, and one that is sealed so is
 //!   not rebuilt;
+//! - where an operator's word is needed behind a change that was taken back, the map notes first that it ends `unequal`: whoever
+//!   makes homes equal for it may have held the page, as it was, against the others;
 //! - the page becomes good in one compare-and-write (`table::rebuild`).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -286,6 +288,9 @@ pub(super) async fn rebuild_page(
         }
         around = again;
     }
+    if around.stale && around.topology.map.state == State::Unclean {
+        void_equalising(inner, around.topology.map.epoch).await.map_err(Unable::Other)?;
+    }
     let Around { topology, index, connection, image, seen, stale, .. } = around;
     let member = &topology.members[index];
     let table = member.table().ok_or(Unable::of(MemberError::Away))?;
@@ -299,6 +304,14 @@ pub(super) async fn rebuild_page(
             Err(Unable::of(MemberError::Away))
         }
     }
+}
+
+/// Has the change that cleans up in `epoch` end `unequal`: who has made homes equal may have read the page before.
+async fn void_equalising(inner: &Rc<Inner>, epoch: u64) -> Result<(), String> {
+    let noted = inner.source()?.note_unequal(epoch).await?;
+    let is_noted = noted.epoch == epoch && noted.state == State::Unclean;
+    inner.adopt(noted).await;
+    if is_noted { Ok(()) } else { Err("the pool's map changes: repair again".into()) }
 }
 
 /// Adds what the page of member `index` is to hold, one value after the other. Where there is no room for one, the others are
