@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use device::{Durability, Memory, Namespace};
 use engine::Buf;
-use pool::{HeapGroup, TablePage};
+use pool::{Geometry, HeapGroup, TablePage};
 
 use super::tests::{Pool, value};
 use super::*;
@@ -274,5 +274,38 @@ fn a_damaged_page_counts_once_wherever_a_walk_meets_it() {
         pool.down(2, false);
         let report = pool.store.repair(&REPAIR).await;
         assert_eq!((report.pages_rebuilt, report.failed), (1, 0), "{report:?}");
+    });
+}
+
+/// Pages that could not be read counted as empty ones: a member of which none could be held 0 bytes.
+#[test]
+fn what_can_not_be_read_is_not_taken_for_empty() {
+    run(27, async {
+        let pool = Pool::new(3, 3).await;
+        filled(&pool).await;
+        let table = pool.store.table(1).unwrap();
+        let Geometry { table_pages, heap_groups, .. } = table.layout().geometry;
+        let before = pool.store.usage(1).await.unwrap();
+        for page in (0..table_pages).step_by(2) {
+            pool.damage(1, table.layout().table(TablePage(page))).await;
+        }
+        let half = pool.store.usage(1).await.unwrap();
+        assert_eq!(
+            (half.table_bytes, half.damaged_pages > 0, half.exact),
+            (before.table_bytes, true, false),
+            "{half:?}"
+        );
+        for page in (1..table_pages).step_by(2) {
+            pool.damage(1, table.layout().table(TablePage(page))).await;
+        }
+        assert!(pool.store.usage(1).await.is_err(), "its pages tell nothing");
+        assert_eq!(pool.store.estimate().await.unreachable, [1]);
+        // Of another one the heap.
+        let table = pool.store.table(2).unwrap();
+        for group in (0..heap_groups).map(HeapGroup) {
+            pool.damage(2, table.layout().allocation(group)).await;
+        }
+        assert!(pool.store.usage(2).await.is_err(), "its allocation pages tell nothing");
+        assert!(pool.store.usage(0).await.is_ok_and(|usage| usage.entries > 0));
     });
 }
