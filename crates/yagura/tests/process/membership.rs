@@ -148,7 +148,7 @@ fn of_a_pool_that_was_not_made_to_its_end_it_is_said_what_mends_it() {
     for unmade in [&names[1..], &names[..1]] {
         unmade.iter().for_each(|name| unmake(directory.path(), name));
         let nodes = names.map(|name| node(directory.path(), name));
-        let pool = format!("--pool={}", nodes.each_ref().map(|node| address(node)).join(","));
+        let pool = format!("--pool={}", nodes.each_ref().map(address).join(","));
         let (refused, _, stderr) = run(&["pool", "status", &pool]);
         let told = ["was not made to its end", "`yagura pool create`", "again with --force", &address(&nodes[1])];
         assert!(refused != 0 && told.iter().all(|told| stderr.contains(told)), "{unmade:?}: {stderr}");
