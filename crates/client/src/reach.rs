@@ -363,6 +363,8 @@ pub(crate) async fn settle(way: &Way, map: Map, given: &mut Vec<Found>) -> Resul
                 looks += 1;
                 engine::time::sleep(jittered(SETTLE_PAUSE)).await;
             }
+            // Who is only claimed for the pool agrees to nothing.
+            Ok(Heard::Unsettled(error @ pool::Error::NoQuorum { half_made: true, .. })) => return Err(error.into()),
             Ok(Heard::Unsettled(error)) => {
                 // Whoever proposed the newest map was stopped half-way: it is finished, or what was before it is.
                 let namespaces: Vec<AnyLink> = given.iter().map(|found| found.namespace.clone()).collect();

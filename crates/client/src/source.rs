@@ -200,6 +200,11 @@ impl MapSource for Source {
         })
     }
 
+    fn note_unequal(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {
+        let note = move |map: &Map| Ok(map.note_unequal(epoch));
+        Box::pin(async move { self.agree(note).await.map_err(|error| error.to_string()) })
+    }
+
     fn note_clock(&self, before: u64, now_ms: u64, by: Option<Moment>) -> LocalFuture<'_, Result<Map, String>> {
         let note = move |map: &Map| Ok(map.note_clock(before, now_ms, by));
         Box::pin(async move { self.agree(note).await.map_err(|error| error.to_string()) })

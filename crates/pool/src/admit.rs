@@ -22,9 +22,7 @@ pub async fn candidate<N: Namespace>(
 ) -> Result<Member, Error> {
     let info = new.namespace.info();
     let id = MemberId(info.nguid);
-    if map.index_of(id).is_some() {
-        return Err(Error::InUse { member: new.name(), found: "it is a member of this pool already".into() });
-    }
+    refuse_member(new, map)?;
     let share = table_share.unwrap_or_else(|| share_of(map));
     let unfit = |reason| Error::Unfit { member: new.name(), reason };
     let geometry = fit(&info, map.page_size, share).map_err(unfit)?;
@@ -62,7 +60,7 @@ pub async fn candidate<N: Namespace>(
 /// that names it later names a life that this claim has ended before the member could take anything.
 ///
 /// # Errors
-/// [`Error::InUse`]: it is a member of this pool by now, or of another and not to be taken by force.
+/// [`Error::IsMember`] of this pool by now; [`Error::InUse`]: of another, and not to be taken by force.
 pub async fn admit<N: Namespace>(
     new: &NewMember<N>,
     map: &Map,
@@ -72,11 +70,17 @@ pub async fn admit<N: Namespace>(
 ) -> Result<(), Error> {
     // One of this pool was let go, or never became a member: the newest map tells, not one that it may have been asked to accept.
     let first = if force { image(new, 0).await? } else { refuse_if_used(new, Some(map.pool)).await? };
-    let is_free = async || match newest().await?.index_of(member.id) {
-        Some(_) => Err(Error::InUse { member: new.name(), found: "a member of this pool by now".into() }),
-        None => Ok(()),
-    };
+    let is_free = async || refuse_member(new, &newest().await?);
     begin(&new.namespace, &new.name(), map, member, &first, is_free).await.map(|_generation| ())
+}
+
+/// Refuses who is a member of the pool.
+fn refuse_member<N: Namespace>(new: &NewMember<N>, map: &Map) -> Result<(), Error> {
+    let id = MemberId(new.namespace.info().nguid);
+    match map.index_of(id) {
+        Some(index) => Err(Error::IsMember { member: new.name(), id, index }),
+        None => Ok(()),
+    }
 }
 
 /// A weight that gives it the same share of keys per byte as the others have.

@@ -191,7 +191,7 @@ fn who_admits_a_namespace_takes_it_from_no_pool_that_it_has_joined_meanwhile() {
         let before = namespaces[3].0.bytes.borrow().clone();
         for force in [false, true] {
             let refused = crate::admit(&new, &map, &second, force, newest).await.unwrap_err();
-            assert!(matches!(refused, Error::InUse { .. }), "{refused}");
+            assert!(matches!(refused, Error::IsMember { .. }), "{refused}");
             assert!(*namespaces[3].0.bytes.borrow() == before, "not a byte of it is touched");
         }
         let index = joint.index_of(second.id).unwrap();

@@ -1,6 +1,7 @@
 //! Two make pools of the same namespaces at the same time.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 
 use engine::sim::{SimConfig, World};
 
@@ -90,4 +91,35 @@ fn a_pool_that_could_not_be_made_leaves_its_namespaces_free() {
         let third = create(&members[..2], &CreateOptions { replicas: 2, ..CreateOptions::default() }, |_| ()).await;
         assert!(third.is_ok(), "{third:?}");
     });
+}
+
+/// What a creation that was killed had left could not be decoded, for whoever opened it.
+#[test]
+fn what_a_creation_leaves_that_was_killed_is_told_with_what_mends_it() {
+    let mut met = [0; 3];
+    for writes in 0.. {
+        let (namespaces, members) = plain();
+        let left = Rc::new(Cell::new(writes));
+        namespaces.iter().for_each(|plain| *plain.0.budget.borrow_mut() = left.clone());
+        let made = crate::testing::ready(create(&members, &CreateOptions::default(), |_| ()));
+        left.set(u32::MAX);
+        match run(open(&labelled(&namespaces), None)) {
+            Ok(_) => met[2] += 1,
+            Err(Error::NoMembers { reasons }) => {
+                let is_claimed = reasons.contains("not made to its end") && reasons.contains("--force");
+                assert!(is_claimed || writes == 0, "{writes}: {reasons}");
+                met[0] += 1;
+            }
+            Err(Error::NoQuorum { half_made, reasons, .. }) => {
+                let told = if half_made { "--force" } else { "it is being written" };
+                assert!(reasons.contains(told), "{writes}: {reasons}");
+                met[1] += 1;
+            }
+            Err(other) => panic!("{writes}: {other}"),
+        }
+        if made.is_ok() {
+            break;
+        }
+    }
+    assert!(met.iter().all(|&times| times > 0), "{met:?}");
 }

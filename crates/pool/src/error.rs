@@ -25,12 +25,28 @@ pub enum Error {
         reason: String,
     },
     /// The namespace holds a superblock already, or something else that would be destroyed.
-    #[error("{member} is in use ({found}); creating a pool destroys what it holds: force it if that is meant")]
+    #[error(
+        "{member} is in use ({found}), and was left as it is: take it out of what uses it first; or, if what it holds may be \
+         destroyed, `yagura pool create`, `add` and `replace` take it by --force"
+    )]
     InUse {
         /// Which namespace.
         member: String,
         /// What was found on it.
         found: String,
+    },
+    /// The namespace is a member of this pool already: nobody takes it as a new one, by force neither.
+    #[error(
+        "{member} is a member of this pool already ({id}, number {index} in `yagura pool status`), and was left as it is: leave it \
+         out. `yagura pool set-weight` gives it another weight, `yagura kv repair` begins it anew where it has lost what it held"
+    )]
+    IsMember {
+        /// Which namespace.
+        member: String,
+        /// Its globally unique id.
+        id: MemberId,
+        /// Its number.
+        index: usize,
     },
     /// One namespace was given twice.
     #[error("the namespace {id} was given twice ({first} and {second})")]
@@ -116,6 +132,19 @@ pub enum Error {
         reasons: String,
         /// The newest map seen: who else to ask.
         map: Box<Map>,
+        /// So many voters are claimed only ([`Error::Claimed`]) that the others are no majority.
+        half_made: bool,
+    },
+    /// The namespace was claimed for a new pool, and is no member of it yet.
+    #[error(
+        "{member} is claimed for pool {pool}, which is being made, or was not made to its end: if no `yagura pool create` is at it \
+         any more, run that again with --force"
+    )]
+    Claimed {
+        /// Which namespace.
+        member: String,
+        /// The pool.
+        pool: uuid::Uuid,
     },
     /// No namespace given holds a readable superblock.
     #[error("no member of a pool among the namespaces given ({reasons}); create one first, or check the addresses")]

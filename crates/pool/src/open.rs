@@ -126,8 +126,10 @@ pub async fn open<L: Label>(namespaces: &[L], pool: Option<uuid::Uuid>) -> Resul
     let Some(in_force) = candidates.iter().find(is_in_force) else {
         let voters: Vec<&Member> = newest.map.voter_indices().map(|index| &newest.map.members[index]).collect();
         let agreeing = voters.iter().filter(|member| carries(newest, member)).count();
+        let (claimed, needed) = (claimed(namespaces, &reports, &voters), voters.len() / 2 + 1);
         let (voters, epoch, map) = (voters.len(), newest.map.epoch, Box::new(newest.map.clone()));
-        return Err(Error::NoQuorum { agreeing, voters, needed: voters / 2 + 1, epoch, reasons: reasons(&lives), map });
+        let (reasons, half_made) = (reasons(&lives), voters - claimed < needed);
+        return Err(Error::NoQuorum { agreeing, voters, needed, epoch, reasons, map, half_made });
     };
     let map = in_force.map.clone();
     let unsettled = (newest.map != map).then(|| newest.map.clone());
@@ -150,6 +152,13 @@ pub async fn open<L: Label>(namespaces: &[L], pool: Option<uuid::Uuid>) -> Resul
     };
     let members = map.members.iter().map(find).collect();
     Ok(Opened { map, members, unsettled })
+}
+
+/// How many of the members are claimed only, as far as they were given.
+fn claimed<L: Label>(namespaces: &[L], reports: &[Result<Report, Error>], members: &[&Member]) -> usize {
+    let is_claimed = |(_, report): &(&L, &Result<Report, Error>)| matches!(report, Err(Error::Claimed { .. }));
+    let claimed = namespaces.iter().zip(reports).filter(is_claimed);
+    claimed.filter(|(given, _)| members.iter().any(|member| member.id.0 == given.namespace().info().nguid)).count()
 }
 
 /// Reads a member of `pool`, if that is known: then one that has gone to another pool is as good as away.
@@ -211,6 +220,10 @@ pub async fn check_returned<N: Namespace>(namespace: &N, map: &Map, index: usize
 /// Reads a namespace's superblock and the map it names. `label` names it in errors.
 pub async fn inspect<N: Namespace>(namespace: &N, label: &str) -> Result<Report, Error> {
     let (superblock, copies, whole) = newest_copy(namespace, label).await?;
+    // What a creation leaves that is under way or was killed (`claim`): no map has no bytes.
+    if superblock.map_length == 0 {
+        return Err(Error::Claimed { member: label.to_owned(), pool: superblock.pool });
+    }
     let map_error = |source| Error::Map { member: label.to_owned(), source };
     let (offset, length) = (superblock.map_offset, superblock.map_length);
     if !MAP_OFFSETS.contains(&offset) || length as usize > MAP_BYTES_MAX {

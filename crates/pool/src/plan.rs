@@ -329,6 +329,19 @@ impl Map {
         next
     }
 
+    /// The map of a change that cleans up in `epoch` with a note that a page was rebuilt which may lack what it alone knew: whoever
+    /// has made its homes equal may have read it before. Of any other: as it is.
+    pub fn note_unequal(&self, epoch: Epoch) -> Map {
+        let mut next = self.clone();
+        if let Some(change) = &mut next.change
+            && (self.state, self.epoch, change.unequal) == (State::Unclean, epoch, false)
+        {
+            change.unequal = true;
+            next.revision += 1;
+        }
+        next
+    }
+
     /// The same map with this progress of its change noted, which was made under a map of `epoch`; unless somebody has come further
     /// already or taken it back, or its phase has begun again in a later epoch, which members have to be sealed for.
     pub fn note(&self, epoch: Epoch, progress: &Change, moved_bytes: u64, now_ms: u64) -> Map {

@@ -153,7 +153,10 @@ fn members_of_different_block_sizes_go_together_and_others_join_only_if_they_fit
     for unfit in [Plain::new(4, SIZE, 8192), Plain::new(4, 1 << 20, 4096)] {
         assert!(matches!(candidate(&unfit), Err(Error::Unfit { .. })));
     }
-    assert!(matches!(candidate(&namespaces[1]), Err(Error::InUse { found, .. }) if found.contains("already")));
+    for force in [false, true] {
+        let refused = ready(crate::candidate(&new_member(&namespaces[1]), &map, None, force)).unwrap_err();
+        assert!(matches!(refused, Error::IsMember { index: 1, .. }), "{refused}");
+    }
     let stranger = Plain::new(5, SIZE, 4096);
     ready(create(&members(std::slice::from_ref(&stranger)), &CreateOptions { replicas: 1, ..Default::default() }))
         .unwrap();

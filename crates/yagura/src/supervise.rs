@@ -146,11 +146,13 @@ struct Node {
     spec: NodeSpec,
     state: State,
     pause: Duration,
+    /// It has ended unasked, and does not serve again yet.
+    has_ended: bool,
 }
 
 impl Node {
     fn new(index: usize, spec: NodeSpec) -> Node {
-        Node { index, spec, state: State::Pausing(Instant::now()), pause: PAUSE_MIN }
+        Node { index, spec, state: State::Pausing(Instant::now()), pause: PAUSE_MIN, has_ended: false }
     }
 
     fn start(&mut self, orders: &Sender<Order>) {
@@ -189,11 +191,20 @@ impl Node {
                 if let Ok(Some(status)) = ended {
                     tracing::warn!(node = self.index + 1, %status, "ended");
                     self.tell_end(news, status);
+                    self.has_ended = true;
                     self.pause_after(ran);
                 }
             }
             State::Pausing(until) if Instant::now() >= *until => self.start(orders),
             State::Pausing(_) | State::Held => {}
+        }
+    }
+
+    /// It keeps its address. Whoever was told that it had ended is told once that it is back.
+    fn serves(&mut self, listening: SocketAddr, pid: u32) {
+        self.spec.listen = listening;
+        if std::mem::take(&mut self.has_ended) {
+            tracing::warn!(node = self.index + 1, pid, %listening, "serves again: it was started anew");
         }
     }
 
@@ -259,7 +270,7 @@ impl Thread {
                     self.nodes[node].start(&self.orders);
                 }
                 Ok(Order::Serves(node, listening, pid)) => {
-                    self.nodes[node].spec.listen = listening;
+                    self.nodes[node].serves(listening, pid);
                     tell(&self.news, News::Started { node, listening, pid });
                 }
                 Ok(Order::Start(_)) | Err(RecvTimeoutError::Timeout) => {}

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use engine::time::Instant;
 pub use pool::together;
 
 use super::backend::{Backend, Entry, Failure, Look, ScanKey, ScanPage, TAG_STRING};
@@ -131,21 +132,31 @@ impl<B: Backend> Executor<B> {
             Read::Hash(_) => Cost::Hash(0),
         };
         let mut room = One::of_read(&self.budget, turn, cost, None);
+        let mut deadline = engine::time::now() + ROOM_TIME_MAX;
+        let mut found = self.entry_within(&room, key).await;
         let entry = loop {
-            match self.entry_within(&room, key).await.map_err(|failure| why(&room, failure))? {
+            let bytes = match found.map_err(|failure| why(&room, failure))? {
                 Ok(entry) => break entry,
-                Err(bytes) => {
-                    self.budget.await_share(bytes, turn).await;
-                    let taken = in_time(self.budget.take(bytes, turn)).await?;
-                    room = One::of_read(&self.budget, turn, cost, Some(taken));
-                }
-            }
+                Err(bytes) => bytes,
+            };
+            // The time that its own peer takes is not that of others.
+            let waits = engine::time::now();
+            self.budget.await_share(bytes, turn).await;
+            deadline += waits.elapsed();
+            // However often the value has grown meanwhile: who begins anew holds room that others wait for.
+            let taken = in_time_until(deadline, self.budget.take(bytes, turn)).await?;
+            room = One::of_read(&self.budget, turn, cost, Some(taken));
+            found = in_time_until(deadline, self.entry_within(&room, key)).await?;
         };
         self.count_reads(usize::from(entry.is_some()), usize::from(entry.is_none()));
         // Where there is no value nobody has asked for room.
         let hold = match &entry {
             Some(_) => room.take(),
-            None => self.room(cost.of(0), turn).await?,
+            None => {
+                // First: who waits for room holds none.
+                drop(room.take());
+                Some(in_time_until(deadline, self.budget.take(cost.of(0), turn)).await?).into()
+            }
         };
         let reply = match what {
             Read::String(read) => read.reply(entry.as_ref()),
@@ -394,7 +405,13 @@ pub(super) fn too_slow() -> Failure {
 
 /// What is waited for, unless that takes longer than a command may wait for room.
 async fn in_time<T>(wait: impl Future<Output = T>) -> Result<T, Failure> {
-    engine::time::timeout(ROOM_TIME_MAX, wait).await.map_err(|_elapsed| no_room())
+    in_time_until(engine::time::now() + ROOM_TIME_MAX, wait).await
+}
+
+/// The same of a command that has waited before.
+async fn in_time_until<T>(deadline: Instant, wait: impl Future<Output = T>) -> Result<T, Failure> {
+    let left = deadline.duration_since(engine::time::now());
+    engine::time::timeout(left, wait).await.map_err(|_elapsed| no_room())
 }
 
 /// What a command is told that has waited too long for room.

@@ -142,6 +142,33 @@ fn who_waits_for_room_to_read_waits_outside_the_store() {
     });
 }
 
+/// A read of a value that grew each time it was looked at waited for room, and held some, for ten seconds each time.
+#[test]
+fn a_read_that_is_begun_anew_has_no_more_time_for_that() {
+    run(8, async {
+        let (executor, gone) = (with_value(MIB), Cell::new(false));
+        let all = executor.budget.free();
+        let mut others = drain(&executor, MIB);
+        let mut peer = Peer::new(&executor, &gone);
+        peer.says("GET k\r\n");
+        for mebibytes in 2..4 {
+            engine::time::sleep(ROOM_TIME_MAX * 2 / 5).await;
+            let grown = Entry { value: Value::copy_from(&vec![0; mebibytes * MIB]), ..Entry::default() };
+            executor.backend.put_entry(b"k", grown).await.expect("put");
+            // Now there is room for what it was.
+            others.pop();
+            peer.carry_on();
+            assert_eq!(peer.jobs.len(), 1, "it is not read anew");
+        }
+        engine::time::sleep(ROOM_TIME_MAX * 2 / 5).await;
+        peer.carry_on();
+        let told = peer.reads().1;
+        assert!(told.starts_with("-TRYAGAIN the gateway's memory for values is in use"), "{told}");
+        drop((peer, others));
+        assert_eq!(executor.budget.free(), all, "room was lost");
+    });
+}
+
 /// Eleven who read a little now and then held all that short replies had.
 #[test]
 fn who_reads_short_replies_slowly_waits_for_himself_alone() {

@@ -39,6 +39,20 @@ fn strings() {
     assert_eq!(talk(&["SET a 1", "EXISTS a a", "UNLINK a", "TTL a"]), "+OK\r\n:2\r\n:1\r\n:-2\r\n");
 }
 
+/// What `docs/resp.md` says of the locks of client libraries.
+#[test]
+fn a_lock_is_taken_by_one_and_released_by_no_script() {
+    let release = "EVALSHA 1b3e 1 lock mine";
+    let told = talk(&["SET lock mine NX PX 60000", "SET lock other NX PX 60000", "GET lock", release, "GET lock"]);
+    let told: Vec<&str> = told.split("\r\n").collect();
+    assert_eq!(told[..4], ["+OK", "$-1", "$4", "mine"]);
+    assert!(told[4].starts_with("-ERR unknown command 'EVALSHA'") && told[6] == "mine", "{told:?}");
+    assert_eq!(
+        talk(&["SET lock mine NX PX 60000", "GETDEL lock", "SET lock other NX"]),
+        "+OK\r\n$4\r\nmine\r\n+OK\r\n"
+    );
+}
+
 #[test]
 fn getrange_as_redis_documents_it() {
     let ranges = [

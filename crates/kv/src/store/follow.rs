@@ -62,6 +62,9 @@ pub trait MapSource {
     /// Notes that `epoch` was swept just now, if it is still in force, and by what every member is known that is rolled back to
     /// before.
     fn note_swept(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>>;
+    /// Notes that a page comes back which may lack what it alone knew, if a change still cleans up in `epoch`: the pool is
+    /// `unequal` when that ends.
+    fn note_unequal(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>>;
     /// Notes what time it is, in Unix milliseconds, at this moment by this machine's clock, unless somebody has noted another time
     /// since `before`.
     fn note_clock(&self, before: u64, now_ms: u64, by: Option<Moment>) -> LocalFuture<'_, Result<Map, String>>;

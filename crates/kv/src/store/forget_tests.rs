@@ -3,7 +3,7 @@
 use check::Recorder;
 use device::Namespace;
 use engine::{Buf, time};
-use pool::State;
+use pool::{Request, State};
 
 use super::actor::{Actor, LENGTHS, value_of};
 use super::change_tests::{Host, SHORT, Scene, client};
@@ -351,5 +351,32 @@ fn a_page_rebuilt_by_an_operators_word_voids_the_sweep_that_may_have_read_it() {
         let report = host.store.repair(&ACCEPT_STALE).await;
         assert_eq!((report.pages_rebuilt, report.pages_stale), (1, 1), "{report:?}");
         assert!(scene.voters.now().epoch > before, "the sweep of that epoch counts");
+    });
+}
+
+/// The same of whoever makes homes equal, behind a change that was taken back: one that had read the page made the other home
+/// equal to what it had held, and the pool was `equal` at the end.
+#[test]
+fn a_page_rebuilt_by_an_operators_word_behind_its_equalising_leaves_the_pool_unequal() {
+    run(13, async {
+        let (scene, host) = Scene::two_with_a_key().await;
+        let weights = [(2, 100), (3, 100), (0, 0), (1, 0)].map(|(index, weight)| (scene.id(index), weight));
+        scene.begin(&Request::SetWeight(weights.to_vec()));
+        scene.voters.set(scene.voters.now().take_back().unwrap());
+        while scene.voters.now().state == State::Joint {
+            host.piece(scene.voters.now().change.unwrap()).await.unwrap();
+        }
+        let home = host.store.inner.key(b"key").unwrap().hash().home;
+        while scene.voters.now().change.is_some_and(|change| change.cursor <= home) {
+            host.piece(scene.voters.now().change.unwrap()).await.unwrap();
+        }
+        assert_eq!(scene.voters.now().state, State::Unclean, "the key is not of the last stretch");
+        damage(&scene, &host, b"key", 0).await;
+        let report = host.store.repair(&ACCEPT_STALE).await;
+        assert_eq!((report.pages_rebuilt, report.pages_stale), (1, 1), "{report:?}");
+        host.finish().await.unwrap();
+        assert!(scene.voters.now().unequal, "the next change asks one home alone");
+        let report = host.store.forget(&ForgetOptions::default()).await;
+        assert!(report.swept && !scene.voters.now().unequal, "{report:?}");
     });
 }

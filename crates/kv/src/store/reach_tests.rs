@@ -40,6 +40,10 @@ impl MapSource for Silent {
         Box::pin(std::future::pending())
     }
 
+    fn note_unequal(&self, _: u64) -> LocalFuture<'_, Result<Map, String>> {
+        Box::pin(std::future::pending())
+    }
+
     fn note_clock(&self, _: u64, _: u64, _: Option<pool::clock::Moment>) -> LocalFuture<'_, Result<Map, String>> {
         Box::pin(std::future::pending())
     }
@@ -78,6 +82,10 @@ impl MapSource for LeftBehind {
 
     fn begin_sweep(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {
         self.others.begin_sweep(epoch)
+    }
+
+    fn note_unequal(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {
+        self.others.note_unequal(epoch)
     }
 
     fn note_clock(

@@ -15,6 +15,8 @@
 //!   was damaged, and would count on what the others that are silent have told it. So the epoch is raised first, by which every
 //!   sweep up to then counts for nothing; one of the new epoch seals the page before it looks at it, and one that is sealed so is
 //!   not rebuilt;
+//! - where an operator's word is needed behind a change that was taken back, the map notes first that it ends `unequal`: whoever
+//!   makes homes equal for it may have held the page, as it was, against the others;
 //! - the page becomes good in one compare-and-write (`table::rebuild`).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,7 +32,7 @@ use super::member::{Member, MemberError};
 use super::pace::Pace;
 use super::quorum::HalfMayKnow;
 use super::repair::RepairReport;
-use super::scan::{DamagedPage, Seen};
+use super::scan::{DamagedPage, DamagedPages, Seen};
 use super::topology::Topology;
 use super::{Inner, OPERATION_TIME_MAX};
 use crate::table::{AGE_MIN, DamageMark, Damaged, Rebuilding};
@@ -118,7 +120,8 @@ pub(super) async fn rebuild_pages(
         let mut cleared = Cleared::new();
         for (page, mark) in pages {
             match rebuild_page(inner, &page, &mark, terms, pace).await {
-                Ok(stale) => {
+                Ok(None) => {} // Likewise.
+                Ok(Some(stale)) => {
                     report.pages_rebuilt += 1;
                     report.pages_stale += u64::from(stale);
                     if stale {
@@ -146,7 +149,17 @@ pub(super) async fn rebuild_pages(
 type Cleared = BTreeMap<(pool::MemberId, u64), Vec<(DamagedPage, String)>>;
 
 fn fail(report: &mut RepairReport, page: &DamagedPage, reason: String) {
+    report.pages_failed.insert(page.id());
     report.fail(format!("page {} of member {}: {reason}", page.page.0, page.member));
+}
+
+/// Tells of pages that are damaged still.
+pub(super) fn fail_left(left: DamagedPages, report: &mut RepairReport) {
+    left.first.iter().for_each(|page| fail(report, page, page.error.to_string()));
+    if left.more > 0 {
+        report.failed += left.more - 1;
+        report.fail(format!("{} more damaged pages: repair again", left.more));
+    }
 }
 
 /// Clears a page; `false`: this damage is no more. All that the page may have held was seen elsewhere, for the damage of this mark.
@@ -253,26 +266,30 @@ pub(super) struct Terms {
     pub(super) accept_stale: bool,
 }
 
-/// Rebuilds one damaged page; the time of the damage of this mark has come. Returns whether what it alone knew may be gone.
+/// Rebuilds one damaged page; the time of the damage of this mark has come. Returns whether what it alone knew may be gone; `None`:
+/// it is good (again), or gone.
 pub(super) async fn rebuild_page(
     inner: &Rc<Inner>,
     damaged: &DamagedPage,
     mark: &DamageMark,
     Terms { since, accept_stale }: Terms,
     pace: &Rc<Pace>,
-) -> Result<bool, Unable> {
-    let Some(mut around) = look_around(inner, damaged, mark, accept_stale, pace).await? else { return Ok(false) };
+) -> Result<Option<bool>, Unable> {
+    let Some(mut around) = look_around(inner, damaged, mark, accept_stale, pace).await? else { return Ok(None) };
     // Who follows no map sweeps nothing, and no sweep goes on while the pool changes.
     let source = inner.source().ok();
     let source = source.filter(|_| !around.all && around.topology.map.state == State::Stable);
     if let Some(source) = source.as_ref().filter(|_| around.topology.map.epoch <= since) {
         let raised = source.raise_epoch(around.topology.map.epoch).await.map_err(Unable::Other)?;
         inner.adopt(raised).await;
-        let Some(again) = look_around(inner, damaged, mark, accept_stale, pace).await? else { return Ok(false) };
+        let Some(again) = look_around(inner, damaged, mark, accept_stale, pace).await? else { return Ok(None) };
         if again.topology.map.epoch <= since || again.topology.map.state != State::Stable {
             return Err(Unable::Other("the pool's map changes: repair again".into()));
         }
         around = again;
+    }
+    if around.stale && around.topology.map.state == State::Unclean {
+        void_equalising(inner, around.topology.map.epoch).await.map_err(Unable::Other)?;
     }
     let Around { topology, index, connection, image, seen, stale, .. } = around;
     let member = &topology.members[index];
@@ -280,13 +297,21 @@ pub(super) async fn rebuild_page(
     let rebuilding = table.begin_rebuild(damaged.page, image, source.is_some()).await.map_err(Unable::of)?;
     match gather(inner, &topology, index, seen, rebuilding, pace).await? {
         rebuilding if member.counts(connection).is_ok() => {
-            rebuilding.finish().await.map_err(Unable::of).map(|()| stale)
+            rebuilding.finish().await.map_err(Unable::of).map(|()| Some(stale))
         }
         rebuilding => {
             rebuilding.give_up().await;
             Err(Unable::of(MemberError::Away))
         }
     }
+}
+
+/// Has the change that cleans up in `epoch` end `unequal`: who has made homes equal may have read the page before.
+async fn void_equalising(inner: &Rc<Inner>, epoch: u64) -> Result<(), String> {
+    let noted = inner.source()?.note_unequal(epoch).await?;
+    let is_noted = noted.epoch == epoch && noted.state == State::Unclean;
+    inner.adopt(noted).await;
+    if is_noted { Ok(()) } else { Err("the pool's map changes: repair again".into()) }
 }
 
 /// Adds what the page of member `index` is to hold, one value after the other. Where there is no room for one, the others are

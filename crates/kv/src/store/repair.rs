@@ -17,8 +17,8 @@ use super::fetch::{Gone, fetch};
 use super::heap::repair_heap;
 use super::member::{Member, MemberError};
 use super::pace::{Pace, ShowProgress};
-use super::rebuild::rebuild_pages;
-use super::scan::{DamagedPage, Seen, Stretch};
+use super::rebuild::{fail_left, rebuild_pages};
+use super::scan::{DamagedPages, PageOfLife, Seen, Stretch};
 use super::topology::{Topology, forgets};
 use super::{Inner, Store, count};
 use crate::page::Reference;
@@ -82,6 +82,9 @@ pub struct RepairReport {
     pub extents_claimed: u64,
     /// What could not be repaired now.
     pub failed: u64,
+    /// Pages that could not be rebuilt: they count as one failure each, however often they are met.
+    #[serde(skip)]
+    pub(super) pages_failed: BTreeSet<PageOfLife>,
     /// The first reasons.
     pub reasons: Vec<String>,
     /// Members that did not answer throughout; what they lack is not known.
@@ -146,7 +149,7 @@ impl Store {
             let pace = Pace::new(options.bytes_per_second, options.progress.clone());
             self.inner.note_clock().await;
             pace.begin("repair");
-            let damaged = self.walk(options.check_values, &pace, &mut report).await;
+            let damaged = self.walk(options.check_values, &pace, &mut report).await.first;
             if !damaged.is_empty() {
                 rebuild_pages(&self.inner, damaged, options.accept_stale, &pace, &mut report).await;
                 // What they hold was held against nothing, whoever has put them right since: another host knows what that one
@@ -154,9 +157,9 @@ impl Store {
                 // held guests, whose homes are elsewhere: then every copy is looked at.
                 report.keys = 0;
                 pace.begin("repair what the damaged pages held");
-                for page in self.walk(options.check_values || report.pages_rebuilt > 0, &pace, &mut report).await {
-                    report.fail(format!("page {} of member {}: {}", page.page.0, page.member, page.error));
-                }
+                let check_values = options.check_values || report.pages_rebuilt > 0;
+                let left = self.walk(check_values, &pace, &mut report).await;
+                fail_left(left, &mut report);
             }
             if options.check_heap {
                 pace.begin("repair the heaps");
@@ -169,22 +172,14 @@ impl Store {
         })
     }
 
-    /// Returns the damaged pages.
-    async fn walk(&self, check_values: bool, pace: &Rc<Pace>, report: &mut RepairReport) -> Vec<DamagedPage> {
-        let inner = &self.inner;
-        let mut damaged = Vec::new();
-        let mut next = Some(0);
+    /// Returns the damaged pages, but for those of which the report tells that they could not be rebuilt.
+    async fn walk(&self, check_values: bool, pace: &Rc<Pace>, report: &mut RepairReport) -> DamagedPages {
+        let (mut next, mut damaged) = (Some(0), DamagedPages::default());
         while let Some(from) = next {
-            let topology = inner.topology();
+            let topology = self.inner.topology();
             let stretch = topology.stretch(from);
-            let seen = equalise(inner, &topology, stretch, check_values, pace, report).await;
-            let more = (damaged.len() + seen.damaged.len()).saturating_sub(DAMAGED_PAGES_MAX);
-            if more > 0 {
-                report.failed += more as u64 - 1;
-                report.fail(format!("{more} more damaged pages: repair again"));
-            }
-            damaged.extend(seen.damaged);
-            damaged.truncate(DAMAGED_PAGES_MAX);
+            let seen = equalise(&self.inner, &topology, stretch, check_values, pace, report).await;
+            damaged.keep(seen.damaged, &report.pages_failed, DAMAGED_PAGES_MAX);
             next = stretch.to;
             pace.reached_hash(next, report.keys);
         }

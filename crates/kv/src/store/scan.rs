@@ -4,7 +4,7 @@
 //! every other.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -51,10 +51,47 @@ pub(super) struct DamagedPage {
 }
 
 impl DamagedPage {
+    /// Which page it is, under any map.
+    pub(super) fn id(&self) -> PageOfLife {
+        (self.life, self.page)
+    }
+
     /// Where its member is in a map. Indices shift when members come and go, and a member that was formatted again has lost
     /// the page.
     pub(super) fn index_in(&self, topology: &Topology) -> Option<usize> {
         topology.map.members.iter().position(|member| (member.id, member.incarnation) == self.life)
+    }
+}
+
+/// A page of a life of a member.
+pub(super) type PageOfLife = ((pool::MemberId, u64), TablePage);
+
+/// The damaged pages that a walk meets, each once: one of a member with a smaller table may lie in two stretches.
+#[derive(Default)]
+pub(super) struct DamagedPages {
+    /// Of each member, as walks go in hash order.
+    last: BTreeMap<(pool::MemberId, u64), TablePage>,
+    /// The first of them.
+    pub(super) first: Vec<DamagedPage>,
+    /// How many more there are.
+    pub(super) more: u64,
+}
+
+impl DamagedPages {
+    /// Whether a page was not met before.
+    pub(super) fn is_new(&mut self, page: &DamagedPage) -> bool {
+        self.last.insert(page.life, page.page).is_none_or(|last| last < page.page)
+    }
+
+    /// Keeps up to `most` of those that were not met before, and are none of `known`.
+    pub(super) fn keep(&mut self, pages: Vec<DamagedPage>, known: &BTreeSet<PageOfLife>, most: usize) {
+        for page in pages {
+            match self.is_new(&page) && !known.contains(&page.id()) {
+                true if self.first.len() < most => self.first.push(page),
+                true => self.more += 1,
+                false => {}
+            }
+        }
     }
 }
 

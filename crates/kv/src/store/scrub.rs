@@ -16,7 +16,7 @@ use engine::time;
 
 use super::heap::scrub_heap;
 use super::pace::{Pace, ShowProgress};
-use super::scan::Seen;
+use super::scan::{DamagedPages, Seen};
 use super::topology::{Topology, forgets};
 use super::{Inner, Store};
 use crate::table::{Content, Found};
@@ -139,7 +139,7 @@ impl Store {
             let mut report = ScrubReport::default();
             let pace = Pace::new(options.bytes_per_second, options.progress.clone());
             pace.begin("compare replicas");
-            let mut next = Some(0);
+            let (mut next, mut damaged) = (Some(0), DamagedPages::default());
             while let Some(from) = next {
                 let topology = self.inner.topology();
                 let stretch = topology.stretch(from);
@@ -147,7 +147,7 @@ impl Store {
                 for member in (0..seen.answered.len()).filter(|&member| !seen.answered[member]) {
                     report.missed(member, &"no answer");
                 }
-                for page in &seen.damaged {
+                for page in seen.damaged.iter().filter(|page| damaged.is_new(page)) {
                     report.damaged_pages.add(|| (page.member, page.page.0, page.error.to_string()));
                 }
                 let walk =

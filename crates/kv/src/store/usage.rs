@@ -33,7 +33,7 @@ pub struct Estimate {
     pub tombstones: u64,
     /// Bytes of all values, once.
     pub value_bytes: u64,
-    /// Table pages that were looked at, over all members.
+    /// Table pages that were read, over all members.
     pub pages_read: u64,
     /// Table pages there are.
     pub pages: u64,
@@ -48,7 +48,7 @@ impl Estimate {
     }
 }
 
-/// How full one member is. Counts are scaled up from the sample.
+/// How full one member is. Counts are scaled up from what could be read of the sample.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Usage {
     /// Pages of the table.
@@ -69,12 +69,12 @@ pub struct Usage {
     pub heap_pages_used: u64,
     /// Damaged pages among those looked at.
     pub damaged_pages: u64,
-    /// Everything was looked at, nothing scaled.
+    /// Everything was read, nothing scaled.
     pub exact: bool,
 }
 
 impl Store {
-    /// Looks how full member `index` is.
+    /// Looks how full member `index` is. An error where nothing tells, also as all that was looked at is damaged.
     pub fn usage(&self, index: usize) -> LocalFuture<'_, Result<Usage, TableError>> {
         Box::pin(async move {
             match self.table(index) {
@@ -108,7 +108,7 @@ impl Store {
                     continue;
                 };
                 answered += own;
-                estimate.pages_read += sample.looked;
+                estimate.pages_read += sample.good();
                 keys += sample.scaled(sample.entries - sample.tombstones);
                 tombstones += sample.scaled(sample.tombstones);
                 value_bytes += sample.scaled(sample.value_bytes);
@@ -136,8 +136,13 @@ struct Sample {
 }
 
 impl Sample {
+    /// Pages that could be read.
+    fn good(&self) -> u64 {
+        self.looked - self.damaged
+    }
+
     fn scaled(&self, count: u64) -> u64 {
-        scaled(count, self.pages, self.looked)
+        scaled(count, self.pages, self.good())
     }
 }
 
@@ -153,7 +158,7 @@ impl Table {
         usage.value_bytes = sample.scaled(sample.value_bytes);
         (usage.table_bytes_used, usage.table_bytes) = (sample.scaled(sample.used), sample.scaled(sample.room));
         usage.damaged_pages = sample.damaged;
-        usage.exact = sample.looked == sample.pages;
+        usage.exact = sample.good() == sample.pages;
         self.sample_heap(&mut usage).await?;
         Ok(usage)
     }
@@ -164,13 +169,17 @@ impl Table {
         let per_read = self.pages_per_read();
         let reads = pages.div_ceil(per_read);
         let step = reads.div_ceil(reads_max).max(1);
-        let mut sample = Sample { pages: pages.into(), ..Sample::default() };
+        let (mut sample, mut unread) = (Sample { pages: pages.into(), ..Sample::default() }, None);
         for read in (0..reads).step_by(step as usize) {
             for image in self.read_pages(TablePage(read * per_read)).await? {
                 sample.looked += 1;
-                let Ok(image) = image else {
-                    sample.damaged += 1;
-                    continue;
+                let image = match image {
+                    Ok(image) => image,
+                    Err(error) => {
+                        sample.damaged += 1;
+                        unread = Some(error);
+                        continue;
+                    }
                 };
                 let (bytes, all) = image.fill(self)?;
                 for (_, found) in image.entries(self)? {
@@ -184,27 +193,39 @@ impl Table {
                 sample.room += all as u64;
             }
         }
-        Ok(sample)
+        match unread {
+            // Of none it is known what it holds.
+            Some(error) if sample.good() == 0 => Err(error),
+            _ => Ok(sample),
+        }
     }
 
     async fn sample_heap(&self, usage: &mut Usage) -> Result<(), TableError> {
         let groups = self.layout().geometry.heap_groups;
         let step = groups.div_ceil(GROUPS_MAX).max(1);
-        let (mut looked, mut used) = (0u64, 0u64);
+        let (mut good, mut used, mut unread) = (0u64, 0u64, None);
         for group in (0..groups).step_by(step as usize) {
-            looked += 1;
             match self.read_allocation(HeapGroup(group)).await {
-                Ok(allocation) => used += (SLOTS - AllocationPage::free(&allocation)) as u64,
-                Err(TableError::Allocation { .. }) => usage.damaged_pages += 1,
+                Ok(allocation) => {
+                    good += 1;
+                    used += (SLOTS - AllocationPage::free(&allocation)) as u64;
+                }
+                Err(error @ TableError::Allocation { .. }) => {
+                    usage.damaged_pages += 1;
+                    unread = Some(error);
+                }
                 Err(error) => return Err(error),
             }
         }
-        usage.heap_pages_used = scaled(used, groups.into(), looked);
-        usage.exact &= looked == u64::from(groups);
-        Ok(())
+        usage.heap_pages_used = scaled(used, groups.into(), good);
+        usage.exact &= good == u64::from(groups);
+        match unread {
+            Some(error) if good == 0 => Err(error),
+            _ => Ok(()),
+        }
     }
 }
 
-fn scaled(count: u64, all: u64, looked: u64) -> u64 {
-    if looked == 0 { 0 } else { (u128::from(count) * u128::from(all) / u128::from(looked)) as u64 }
+fn scaled(count: u64, all: u64, read: u64) -> u64 {
+    if read == 0 { 0 } else { (u128::from(count) * u128::from(all) / u128::from(read)) as u64 }
 }

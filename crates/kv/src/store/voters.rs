@@ -94,6 +94,10 @@ impl MapSource for Voters {
         self.agreed_if_marked(if now.epoch == epoch { now.raise_epoch() } else { now })
     }
 
+    fn note_unequal(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {
+        self.agreed(self.now().note_unequal(epoch))
+    }
+
     fn note_clock(&self, before: u64, now_ms: u64, by: Option<Moment>) -> LocalFuture<'_, Result<Map, String>> {
         self.agreed(self.now().note_clock(before, now_ms, by))
     }

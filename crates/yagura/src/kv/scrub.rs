@@ -9,6 +9,7 @@ use kv::store::{
     ScrubOptions, ScrubReport, ShowProgress, Store,
 };
 use kv::table::AGE_MIN;
+use pool::MemberId;
 use serde::Serialize;
 
 use crate::cli::{KvRepairArgs, KvScrubArgs, Walk};
@@ -16,6 +17,7 @@ use crate::client;
 use crate::exit::Failure;
 use crate::output;
 use crate::output::many;
+use crate::pool::change::Renewal;
 use crate::size::Size;
 
 /// What a repair did.
@@ -23,6 +25,12 @@ use crate::size::Size;
 struct Repaired {
     /// Members that had lost what they held (rolled back, emptied, given up as lost), and were filled again in their places.
     renewed: Vec<String>,
+    /// Those of which nothing was to be begun by the newest map, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    not_begun: Vec<String>,
+    /// What is said of each.
+    #[serde(skip)]
+    told: Vec<String>,
     #[serde(flatten)]
     report: RepairReport,
 }
@@ -136,7 +144,7 @@ pub async fn repair(args: &KvRepairArgs) -> Result<(), Failure> {
     report.reasons.extend(hindered);
     bar.finish_and_clear();
     super::settle(&store).await;
-    let repaired = Repaired { renewed: renewed.iter().map(ToString::to_string).collect(), report };
+    let repaired = repaired(&renewed, report);
     output::report(common.json, &repaired, describe_repair)?;
     let Repaired { report: repaired, .. } = repaired;
     if repaired.failed > 0 {
@@ -148,6 +156,17 @@ pub async fn repair(args: &KvRepairArgs) -> Result<(), Failure> {
             let who = output::members(missing);
             Err(Failure::unavailable(format!("{who} did not answer: what is lacking there is not known")))
         }
+    }
+}
+
+fn repaired(renewals: &[(MemberId, Renewal)], report: RepairReport) -> Repaired {
+    let words = |(id, how): &(MemberId, Renewal)| format!("member {id} {}", how.words());
+    let (filled, others): (Vec<_>, Vec<_>) = renewals.iter().partition(|(_, how)| how.is_filled());
+    Repaired {
+        renewed: filled.iter().map(|(id, _)| id.to_string()).collect(),
+        not_begun: others.iter().map(words).collect(),
+        told: renewals.iter().map(words).collect(),
+        report,
     }
 }
 
@@ -183,7 +202,7 @@ fn describe_repair(repaired: &Repaired) -> String {
         let pages = many(*pages_stale, "page");
         text += &format!("  {pages} rebuilt from replicas that may lack what was stored last: the log names them\n");
     }
-    repaired.renewed.iter().for_each(|id| text += &format!("  member {id} was begun anew, and filled\n"));
+    repaired.told.iter().for_each(|told| text += &format!("  {told}\n"));
     repaired.report.reasons.iter().for_each(|reason| text += &format!("  {reason}\n"));
     text
 }

@@ -182,9 +182,13 @@ async fn candidates(
     map: &Map,
     force: bool,
 ) -> Result<(Vec<pool::Member>, Vec<NewMember>), Failure> {
-    let mut members = Vec::with_capacity(new.len());
+    let mut members: Vec<pool::Member> = Vec::with_capacity(new.len());
     for new in &new {
-        members.push(members::candidate(new, map, force).await.map_err(client::pool_failure)?);
+        let member = members::candidate(new, map, force).await.map_err(client::pool_failure)?;
+        if members.iter().any(|other| other.id == member.id) {
+            return Err(Failure::usage(format!("{}: the namespace {} was given twice", new.name(), member.id)));
+        }
+        members.push(member);
     }
     Ok((members, new))
 }
@@ -311,9 +315,50 @@ async fn end_without(
     finish(walk, reached, source.clone(), &mut Changed::default()).await
 }
 
+/// What became of a member that had lost what it held, as far as the map was known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Renewal {
+    /// It was begun anew here, and filled.
+    Begun,
+    /// Somebody else had begun that, and was stopped: it was gone on with.
+    GoneOn,
+    /// It has its vote by the newest map.
+    Votes,
+    /// It is no member any more.
+    Gone,
+}
+
+impl Renewal {
+    /// Of a member of which nothing is to be begun by this map, which was settled just now.
+    fn of(map: &Map, id: MemberId) -> Renewal {
+        match map.index_of(id) {
+            None => Renewal::Gone,
+            Some(index) if map.members[index].renewed => Renewal::GoneOn,
+            Some(_) => Renewal::Votes,
+        }
+    }
+
+    /// Whether it was filled in its place.
+    pub fn is_filled(self) -> bool {
+        matches!(self, Renewal::Begun | Renewal::GoneOn)
+    }
+
+    /// What is said of it.
+    pub fn words(self) -> &'static str {
+        match self {
+            Renewal::Begun => "was begun anew, and filled",
+            Renewal::GoneOn => {
+                "had been begun anew by another command that was stopped: that was gone on with, and it is filled"
+            }
+            Renewal::Votes => "has its vote by the pool's newest map: nothing of it was begun anew",
+            Renewal::Gone => "is no member any more by the pool's newest map: nothing of it was begun anew",
+        }
+    }
+}
+
 /// Begins members anew that have lost what they held (rolled back, emptied, given up as lost), one after the other; returns
-/// those, and what hinders others.
-pub async fn renew(reached: &Reached, walk: &Walk) -> Result<(Vec<MemberId>, Vec<String>), Failure> {
+/// what became of those, and what hinders others.
+pub async fn renew(reached: &Reached, walk: &Walk) -> Result<(Vec<(MemberId, Renewal)>, Vec<String>), Failure> {
     let (mut renewed, mut hindered) = (Vec::new(), Vec::new());
     for (index, found) in reached.members.iter().enumerate() {
         let (Some(found), id) = (found, reached.map.members[index].id) else { continue };
@@ -331,12 +376,16 @@ pub async fn renew(reached: &Reached, walk: &Walk) -> Result<(Vec<MemberId>, Vec
         }
         match members::renew(&found.namespace, &found.address, &source).await {
             Ok(member) => {
-                // None: what a repair had begun that was stopped is in force now, and is gone on with.
-                if let Some(member) = member {
-                    source.begin(&Request::Renew(Box::new(member))).await?;
-                }
+                let how = match member {
+                    Some(member) => {
+                        source.begin(&Request::Renew(Box::new(member))).await?;
+                        Renewal::Begun
+                    }
+                    // What somebody had proposed who was stopped is in force now, or something else has been agreed on meanwhile.
+                    None => Renewal::of(&source.map().await?, id),
+                };
                 finish(walk, reached, source, &mut Changed::default()).await?;
-                renewed.push(id);
+                renewed.push((id, how));
             }
             Err(error) => hindered.push(error.to_string()),
         }
@@ -385,4 +434,39 @@ fn describe(changed: &Changed) -> String {
         percent(moves_percent),
         percent(least_percent)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use engine::sim::{SimConfig, World};
+    use pool::{CreateOptions, Domain};
+
+    use super::*;
+
+    /// Whatever had become of it, it was said to have been begun anew, and filled.
+    #[test]
+    fn of_a_member_of_which_nothing_was_begun_it_is_said_what_there_is() {
+        let member = |id: u8| pool::NewMember {
+            namespace: Arc::new(device::Memory::new(16 << 20, 4096, [id; 16]).expect("a namespace")),
+            nqn: "nqn.2026-01.example:test".into(),
+            nsid: 1,
+            addresses: Vec::new(),
+            weight: None,
+            domain: Domain::default(),
+        };
+        let members: Vec<_> = (1..4).map(member).collect();
+        let create = async { pool::create(&members, &CreateOptions::default(), |_| ()).await.expect("made") };
+        let map = World::new(1, SimConfig::default()).run_until(create).expect("it ends");
+        let id = map.members[1].id;
+        let renewed = pool::Member { incarnation: 7, ..map.members[1].clone() };
+        let joint = map.begin(&Request::Renew(Box::new(renewed)), 1).expect("begun");
+        assert_eq!(Renewal::of(&joint, id), Renewal::GoneOn);
+        assert_eq!(Renewal::of(&joint.end_joint().end_unclean(), id), Renewal::Votes);
+        assert_eq!(Renewal::of(&map, MemberId([9; 16])), Renewal::Gone);
+        let words = |how: Renewal| (how.is_filled(), how.words().contains("filled"), how.words().contains("nothing"));
+        assert_eq!([Renewal::Begun, Renewal::GoneOn].map(words), [(true, true, false); 2]);
+        assert_eq!([Renewal::Votes, Renewal::Gone].map(words), [(false, false, true); 2]);
+    }
 }

@@ -54,7 +54,7 @@ struct MemberReport {
     nqn: String,
     nsid: u32,
     bytes: u64,
-    /// About how many of them hold something; absent where it does not answer.
+    /// About how many of them hold something; absent where it does not answer, or nothing of it can be read.
     used_bytes: Option<u64>,
     weight: u32,
     /// Its share of all replicas of keys, in percent.
@@ -96,7 +96,7 @@ pub async fn run(args: &PoolStatusArgs) -> Result<(), Failure> {
     }
 }
 
-/// About what a member holds, from a sample of its pages; `None`: it does not say so in time.
+/// About what a member holds, from a sample of its pages; `None`: it does not say so in time, or none can be read.
 async fn used_bytes(store: &Store, map: &Map, index: usize) -> Option<u64> {
     let usage = engine::time::timeout(crate::nvme::CONNECT_TIME, store.usage(index)).await.ok()?.ok()?;
     Some(usage.table_bytes_used + usage.heap_pages_used * u64::from(map.page_size))

@@ -244,6 +244,10 @@ async fn perform(target: &Target, served: &[ServedDrive], request: &Request) -> 
         Request::DenyHost { subsystem, host } => {
             let nqn = choose(target, subsystem.as_deref())?;
             match host.as_str() {
+                "any" if !lets_in_any(target, &nqn) => {
+                    let sentence = format!("{nqn} does not let in any host: those on its list are denied by name");
+                    return Err(Failure::usage(sentence));
+                }
                 "any" => target.allow_any_host(&nqn, false),
                 host => target.deny_host(&nqn, &name(host)?),
             }
@@ -261,6 +265,10 @@ async fn perform(target: &Target, served: &[ServedDrive], request: &Request) -> 
 
 fn name(text: &str) -> Result<Nqn, Failure> {
     text.parse().map_err(|error: nvme::nqn::NqnError| Failure::usage(error))
+}
+
+fn lets_in_any(target: &Target, nqn: &Nqn) -> bool {
+    target.report().subsystems.iter().any(|subsystem| subsystem.nqn == nqn.as_str() && subsystem.any_host)
 }
 
 /// The subsystem of this name, or the only one.

@@ -1,5 +1,6 @@
 //! Members come and go while a pool is in use: from outside, by the command line, with real targets and a real `kill -9`.
 
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -95,8 +96,11 @@ fn members_come_and_go_while_a_gateway_serves() {
     assert_eq!((planned, status(&pool)["epoch"].as_u64()), (0, Some(1)), "a plan changes nothing: {stderr}");
     let added = change(&["add", &pool, &member]);
     assert!(added["done"] == true && added["moves_percent"] == added["least_percent"], "{added}");
-    let (busy, _, stderr) = run(&["pool", "add", &pool, &member]);
-    assert!(busy == 4 && stderr.contains("is a member of this pool already"), "{stderr}");
+    for more in [&[][..], &["--force"]] {
+        let (busy, _, stderr) = run(&[&["pool", "add", &pool, &member], more].concat());
+        let told = ["is a member of this pool already", "number 3", "left as it is", "set-weight"];
+        assert!(busy == 4 && told.iter().all(|told| stderr.contains(told)) && !stderr.contains("--force"), "{stderr}");
+    }
 
     let removed = change(&["remove", &pool, &address(&b)]);
     assert_eq!((removed["done"].as_bool(), removed["epoch"].as_u64()), (Some(true), Some(5)), "{removed}");
@@ -118,6 +122,45 @@ fn members_come_and_go_while_a_gateway_serves() {
     assert!(done.load(Ordering::Relaxed) > before, "the gateway served throughout");
     let (verified, _, stderr) = run(&["kv", "scrub", &pool]);
     assert_eq!(verified, 0, "{stderr}");
+}
+
+/// Leaves the file of a node that was made a member as a `pool create` does that was killed before: claimed for the pool, no more.
+fn unmake(directory: &Path, name: &str) {
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(directory.join(name)).expect("opened");
+    let id = pool::MemberId([name.as_bytes()[0]; 16]);
+    for offset in pool::geometry::SUPERBLOCK_OFFSETS {
+        let mut bytes = [0; 4096];
+        file.read_exact_at(&mut bytes, offset).expect("read");
+        let made = pool::Superblock::decode(&bytes, id).expect("a superblock");
+        let claim = pool::Superblock { generation: 0, map_length: 0, map_checksum: 0, ..made };
+        file.write_all_at(&claim.encode(), offset).expect("written");
+    }
+}
+
+/// What was said of it was that a map could not be decoded.
+#[test]
+fn of_a_pool_that_was_not_made_to_its_end_it_is_said_what_mends_it() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let names = ["a", "b", "c"];
+    let nodes = names.map(|name| node(directory.path(), name));
+    create(&nodes.each_ref());
+    drop(nodes);
+    for unmade in [&names[1..], &names[..1]] {
+        unmade.iter().for_each(|name| unmake(directory.path(), name));
+        let nodes = names.map(|name| node(directory.path(), name));
+        let pool = format!("--pool={}", nodes.each_ref().map(address).join(","));
+        let (refused, _, stderr) = run(&["pool", "status", &pool]);
+        let told = ["was not made to its end", "`yagura pool create`", "again with --force", &address(&nodes[1])];
+        assert!(refused != 0 && told.iter().all(|told| stderr.contains(told)), "{unmade:?}: {stderr}");
+        let members = nodes.each_ref().map(|node| format!("--member={}", address(node)));
+        let again = [&["pool", "create"][..], &members.each_ref().map(String::as_str)].concat();
+        let (refused, _, stderr) = run(&again);
+        assert!(refused == 4 && stderr.contains("is in use") && stderr.contains("--force"), "{stderr}");
+        if unmade.len() == 1 {
+            assert_eq!(run(&[&again[..], &["--force"]].concat()).0, 0);
+            assert_eq!(run(&["pool", "status", &pool]).0, 0);
+        }
+    }
 }
 
 #[test]

@@ -189,6 +189,17 @@ fn a_pool_is_made_once_and_members_in_use_are_not_taken() {
     assert!(status == 4 && stderr.contains("is in use"), "{stderr}");
     let (status, _, stderr) = run(&["pool", "create", &member]);
     assert!(status == 2 && stderr.contains("add members or lower the replica count"), "{stderr}");
+    // Nor are they given to another pool, and nobody is taken twice.
+    let others = ["other", "more"].map(|name| node(directory.path(), name, "32MiB"));
+    let [other, more] = others.each_ref().map(|node| node.address("listening").to_string());
+    let (status, _, stderr) = run(&["pool", "create", &format!("--member={other}"), "--replicas=1"]);
+    assert_eq!(status, 0, "{stderr}");
+    let (other, more) = (format!("--pool={other}"), format!("--member={more}"));
+    let (status, _, stderr) = run(&["pool", "add", &other, &member]);
+    let told = ["is in use (a member of pool", "left as it is", "--force"];
+    assert!(status == 4 && told.iter().all(|told| stderr.contains(told)), "{stderr}");
+    let (status, _, stderr) = run(&["pool", "add", &other, &more, &more]);
+    assert!(status == 2 && stderr.contains("was given twice"), "{stderr}");
     // Any one member leads to all of them.
     let one = format!("--pool={}", addresses(&nodes)[2]);
     assert_eq!(run(&["kv", "put", &one, "k", "v"]).0, 0);

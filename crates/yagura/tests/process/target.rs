@@ -69,6 +69,8 @@ fn hosts_are_let_in_and_out_while_the_target_serves() {
     assert_eq!(read().0, 0);
     ask(&control, &["deny-host", "any"]);
     assert_ne!(read().0, 0);
+    let (status, error) = refused(&control, &["deny-host", "any"]);
+    assert!(status == 2 && error.contains("does not let in any host"), "{error}");
     let listed = || ask(&control, &["status"])["subsystems"][0]["hosts"][0].clone();
     assert_eq!((&listed()["nqn"], &listed()["manages"]), (&HOST.into(), &false.into()));
     ask(&control, &["allow-host", HOST, "--manage=yes"]);

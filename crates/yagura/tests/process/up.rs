@@ -1,12 +1,14 @@
 //! `yagura up` from outside: everything a user has, and a storage node killed in the middle of it.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::support::{PATIENCE, Redis, Reply, Server, SetAtEnd, http_get, kill, make_tree, pool_of, run};
+use crate::support::{PATIENCE, Redis, Reply, Server, SetAtEnd, http_get, kill, make_tree, pool_of, run, yagura};
 
 fn up(data: &Path, more: &[&str]) -> Server {
     let data = format!("--data={}", data.display());
@@ -277,6 +279,40 @@ fn a_node_that_cannot_start_is_named_and_the_pool_serves_without_it() {
     // Once it is mended, the supervisor's next try succeeds and the repair brings what was missed.
     std::fs::write(&sidecar, good).expect("written");
     wait_until_equal(&pool_of(&server));
+}
+
+/// That it had ended was said, and never that it was back.
+#[test]
+fn a_node_that_is_started_again_is_told_of_once() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let log = directory.path().join("log");
+    let data = format!("--data={}", directory.path().join("data").display());
+    let mut command = yagura(&["up", &data, "--listen=127.0.0.1:0", "--size=64MiB", "--json"]);
+    command.stdout(Stdio::piped()).stderr(File::create(&log).expect("a file"));
+    let server = Server::of(command);
+    let told = || std::fs::read_to_string(&log).expect("read").matches("serves again").count();
+    assert_eq!(told(), 0, "the first start is none");
+    for times in 1..3 {
+        let pid = match times {
+            1 => node_pid(&server, 1),
+            _ => last_pid(&std::fs::read_to_string(&log).expect("read")),
+        };
+        kill(pid, "KILL");
+        let deadline = Instant::now() + PATIENCE;
+        while told() < times {
+            assert!(Instant::now() < deadline, "nobody says that it is back");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    assert_eq!(server.stop("TERM"), 0);
+    assert_eq!(told(), 2);
+}
+
+/// The process of the node that was started again last.
+fn last_pid(log: &str) -> u32 {
+    let line = log.lines().rfind(|line| line.contains("serves again")).expect("a restart");
+    let (_, pid) = line.split_once("pid=").expect("a process");
+    pid.split(' ').next().and_then(|pid| pid.parse().ok()).expect("a number")
 }
 
 #[test]

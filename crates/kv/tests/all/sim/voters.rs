@@ -118,6 +118,11 @@ impl MapSource for Voters {
         Box::pin(async move { self.agreed(self.proposer().begin_sweep(&self.known(), epoch).await) })
     }
 
+    fn note_unequal(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {
+        let note = move |map: &Map| Ok(map.note_unequal(epoch));
+        Box::pin(async move { self.agreed(self.proposer().agree(&self.known(), note).await) })
+    }
+
     fn note_clock(
         &self,
         before: u64,
