@@ -18,5 +18,6 @@ mod secured;
 mod support;
 mod target;
 mod tls;
+mod two_members;
 mod up;
 mod usage;
