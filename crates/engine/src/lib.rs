@@ -5,6 +5,7 @@
 //! in is decided by who polls it: [`Reactor::run`] (kernel, wall clock) or [`sim::World`] (virtual clock, seeded order,
 //! seeded faults). The dispatch is one `match` per operation; there is no second code path to test.
 
+pub mod backoff;
 pub mod buf;
 pub mod file;
 pub mod map;

@@ -14,6 +14,7 @@ use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use engine::backoff::Backoff;
 use engine::sync::Semaphore;
 use engine::task::{LocalFuture, Task};
 use engine::time::{self, Instant};
@@ -292,14 +293,13 @@ impl Inner {
 
 /// Looks for members that could not be found when their map was adopted, as long as there is the store.
 async fn keep_connecting(store: Weak<Inner>) {
-    let mut pause = CONNECT_PAUSE_FIRST;
+    let mut backoff = Backoff::new(CONNECT_PAUSE_FIRST, CONNECT_PAUSE_MAX);
     while let Some(inner) = store.upgrade() {
-        pause = match inner.connect_missing().await {
-            true => CONNECT_PAUSE_FIRST,
-            false => (pause * 2).min(CONNECT_PAUSE_MAX),
-        };
+        if inner.connect_missing().await {
+            backoff.reset();
+        }
         drop(inner);
-        time::sleep(pause).await;
+        time::sleep(backoff.pause()).await;
     }
 }
 
