@@ -8,6 +8,7 @@
 pub mod backoff;
 pub mod buf;
 pub mod file;
+pub mod histogram;
 pub mod map;
 pub mod net;
 pub mod offload;

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use engine::backoff::Backoff;
+use engine::histogram::Histogram;
 use engine::sync::Permit;
 use engine::task::LocalFuture;
 use engine::time::{self, Instant};
@@ -257,7 +258,7 @@ impl Inner {
         &self,
         result: &Result<T, StoreError>,
         counter: &std::sync::atomic::AtomicU64,
-        times: &super::Latencies,
+        times: &Histogram,
         start: Instant,
     ) {
         match result {
