@@ -199,7 +199,7 @@ impl<'a, N: Namespace> Proposer<'a, N> {
                 Ended::Elsewhere | Ended::Settled => round += 1,
                 Ended::Outbid(highest) => {
                     round = highest.max(round) + 1;
-                    time::sleep_within(backoff.pause()).await;
+                    time::sleep(backoff.pause().mul_f64((engine::task::random_u64() % 1000) as f64 / 1000.0)).await;
                 }
             }
         }

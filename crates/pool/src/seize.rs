@@ -51,7 +51,7 @@ impl<N: Namespace> Proposer<'_, N> {
                 Seized::More => round += 1,
                 Seized::Outbid(highest) => {
                     round = highest.max(round) + 1;
-                    time::sleep_within(backoff.pause()).await;
+                    time::sleep(backoff.pause().mul_f64((engine::task::random_u64() % 1000) as f64 / 1000.0)).await;
                 }
             }
         }
