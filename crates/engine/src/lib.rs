@@ -13,6 +13,7 @@ pub mod map;
 pub mod net;
 pub mod offload;
 pub mod pages;
+pub mod rng;
 mod runtime;
 pub mod sim;
 pub mod sync;
