@@ -4,10 +4,10 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use device::{Durability, Lba, Namespace};
+use engine::rng::SplitMix;
 use engine::{Buf, View};
 
 use crate::load::{Outcome, closed_loops};
-use crate::workload::Random;
 
 /// One access pattern.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,7 +34,7 @@ pub(crate) async fn random_access<N: Namespace>(
     let info = namespace.info();
     let blocks = (bytes / info.block_size as usize) as u64;
     let places = info.blocks / blocks;
-    let random = RefCell::new(Random::new(depth as u64));
+    let random = RefCell::new(SplitMix(depth as u64));
     let buffers: Vec<RefCell<Buf>> = (0..depth).map(|_| RefCell::new(Buf::zeroed(bytes))).collect();
     let data: View = Buf::zeroed(bytes).freeze();
     closed_loops(depth, 1, time, async move |client| {

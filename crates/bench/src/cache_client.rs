@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use engine::net::{SendBatch, TcpStream};
+use engine::rng::SplitMix;
 use engine::{Buf, View};
 
 use crate::etc::{GETS_PER_SET, Items, gap};
 use crate::figures::record;
 use crate::load::Outcome;
 use crate::progress::Stop;
-use crate::workload::{Random, Zipfian};
+use crate::workload::Zipfian;
 
 /// A reply with the longest value and the lines around it.
 const REPLY_BYTES_MAX: usize = engine::buf::BUF_BYTES_MAX;
@@ -33,7 +34,7 @@ pub enum Popularity {
 }
 
 impl Popularity {
-    fn key(&self, random: &mut Random) -> u64 {
+    fn key(&self, random: &mut SplitMix) -> u64 {
         match self {
             Popularity::Zipfian(zipfian) => zipfian.key(random),
             Popularity::Uniform(items) => random.below(*items),
@@ -92,7 +93,7 @@ pub async fn run(
     let counts = Rc::new(Cell::new(Counts::default()));
     let mut clients = Vec::with_capacity(connections);
     for number in 0..connections {
-        let random = Random::new(work.seed.wrapping_mul(connections as u64).wrapping_add(number as u64));
+        let random = SplitMix(work.seed.wrapping_mul(connections as u64).wrapping_add(number as u64));
         let client = Client::connect(address).await?;
         clients.push(Loop { client, work: work.clone(), random, counts: counts.clone(), by_kind: by_kind.clone() });
     }
@@ -187,7 +188,7 @@ pub async fn load_all(address: SocketAddr, connections: usize, items: &Items, st
 struct Loop {
     client: Client,
     work: Work,
-    random: Random,
+    random: SplitMix,
     counts: Rc<Cell<Counts>>,
     by_kind: Rc<RefCell<Vec<hdrhistogram::Histogram<u64>>>>,
 }

@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use device::{Lba, Namespace as _};
+use engine::rng::SplitMix;
 use engine::{Buf, Reactor, ReactorConfig};
 use fabric::host::RemoteNamespace;
 
@@ -16,7 +17,6 @@ use crate::machine;
 use crate::process::{self, Server};
 use crate::progress::Progress;
 use crate::wire_row::{ACCESS_BYTES, NQN, Options, host_options, namespace, two_cores};
-use crate::workload::Random;
 
 /// Clients, whatever the number of connections that they share: the most connections there can be.
 pub const CLIENTS: usize = 64;
@@ -86,7 +86,7 @@ async fn drive(address: std::net::SocketAddr, count: usize, paced: bool, time: D
     let info = namespaces[0].info();
     let blocks = (ACCESS_BYTES / info.block_size as usize) as u64;
     let places = info.blocks / blocks;
-    let random = RefCell::new(Random::new(count as u64));
+    let random = RefCell::new(SplitMix(count as u64));
     let buffers: Vec<RefCell<Buf>> = (0..CLIENTS).map(|_| RefCell::new(Buf::zeroed(ACCESS_BYTES))).collect();
     let read = async move |client: usize| {
         let lba = Lba(random.borrow_mut().below(places) * blocks);

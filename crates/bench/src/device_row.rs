@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use device::{Durability, FileNamespace, FileOptions, Lba, Namespace};
+use engine::rng::SplitMix;
 use engine::{Buf, Reactor, ReactorConfig};
 
 use crate::access::{Access, random_access};
@@ -12,7 +13,6 @@ use crate::figures::{Aim, Ratio, Row, Sample, Side};
 use crate::fio;
 use crate::machine;
 use crate::progress::Progress;
-use crate::workload::Random;
 
 /// Bytes of every access.
 pub(crate) const ACCESS_BYTES: usize = 4096;
@@ -101,10 +101,10 @@ pub(crate) fn fill(options: &Options) -> anyhow::Result<()> {
     Reactor::run(ReactorConfig::default(), async move {
         let namespace = open(&options).await?;
         let block = u64::from(namespace.info().block_size);
-        let mut random = Random::new(1);
+        let mut random = SplitMix(1);
         let mut bytes = Buf::with_len(FILL_BYTES);
         for word in bytes.chunks_exact_mut(8) {
-            word.copy_from_slice(&random.next_u64().to_le_bytes());
+            word.copy_from_slice(&random.draw().to_le_bytes());
         }
         let data = bytes.freeze();
         for offset in (0..options.size).step_by(FILL_BYTES) {

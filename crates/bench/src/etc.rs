@@ -13,7 +13,7 @@
 //!
 //! Sizes and bytes of an item follow from its number alone, so that every hit can be verified by whoever sees it.
 
-use crate::workload::Random;
+use engine::rng::SplitMix;
 
 /// GETs per SET.
 pub const GETS_PER_SET: u64 = 30;
@@ -82,19 +82,19 @@ impl Items {
     /// Writes the value of item `number` into `value`.
     pub fn value(&self, number: u64, value: &mut Vec<u8>) {
         value.clear();
-        let mut random = Random::new(self.before + number);
+        let mut random = SplitMix(self.before + number);
         let bytes = self.value_bytes(number);
         while value.len() < bytes {
-            let word = random.next_u64().to_le_bytes();
+            let word = random.draw().to_le_bytes();
             value.extend_from_slice(&word[..word.len().min(bytes - value.len())]);
         }
     }
 
     /// Whether these are the bytes of item `number`.
     pub fn is_value(&self, number: u64, value: &[u8]) -> bool {
-        let mut random = Random::new(self.before + number);
+        let mut random = SplitMix(self.before + number);
         value.len() == self.value_bytes(number)
-            && value.chunks(8).all(|chunk| chunk == &random.next_u64().to_le_bytes()[..chunk.len()])
+            && value.chunks(8).all(|chunk| chunk == &random.draw().to_le_bytes()[..chunk.len()])
     }
 
     /// Bytes of all keys and values.
@@ -104,7 +104,7 @@ impl Items {
 }
 
 /// The time to the next request, as a multiple of the mean.
-pub fn gap(random: &mut Random) -> f64 {
+pub fn gap(random: &mut SplitMix) -> f64 {
     const SCALE: f64 = 16.0292;
     const SHAPE: f64 = 0.154971;
     // The mean of the distribution is scale / (1 - shape).
@@ -130,10 +130,10 @@ fn etc_value_bytes(unit: f64) -> usize {
 
 /// A number in `(0, 1)` that belongs to item `number`.
 fn draw(number: u64, of: u64) -> f64 {
-    open_unit(&mut Random::new(number ^ (of << 56)))
+    open_unit(&mut SplitMix(number ^ (of << 56)))
 }
 
-fn open_unit(random: &mut Random) -> f64 {
+fn open_unit(random: &mut SplitMix) -> f64 {
     // Half a step up: neither end is ever drawn, where the distributions' inverses are infinite.
     random.unit() + 0.5 / (1u64 << 53) as f64
 }
@@ -169,7 +169,7 @@ mod tests {
         let expected = short + long * (15.0 + 214.476 / (1.0 - 0.348238) - 0.5);
         let values = mean((0..DRAWS).map(|number| items.value_bytes(number) as f64));
         assert!((values / expected - 1.0).abs() < 0.03, "values of {values} bytes, expected {expected}");
-        let mut random = Random::new(3);
+        let mut random = SplitMix(3);
         let gaps = mean((0..DRAWS).map(|_| gap(&mut random)));
         assert!((gaps - 1.0).abs() < 0.02, "gaps of {gaps}");
     }

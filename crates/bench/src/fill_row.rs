@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use device::Memory;
+use engine::rng::SplitMix;
 use engine::sim::{SimConfig, World};
 use kv::table::{Content, Fetched, Known, Record, Request, Table, TableError};
 use kv::types::{OpId, Timestamp};
@@ -17,7 +18,6 @@ use pool::{CreateOptions, Domain, Map, NewMember};
 use crate::figures::{Aim, Curve, Ratio, Row};
 use crate::metered::Metered;
 use crate::progress::Progress;
-use crate::workload::Random;
 
 /// Bytes of a key.
 const KEY_BYTES: usize = 16;
@@ -152,7 +152,7 @@ impl Lengths {
     fn of(self, number: u64) -> usize {
         match self {
             Lengths::All(bytes) => bytes,
-            Lengths::Between(least, most) => least + Random::new(number).below((most - least + 1) as u64) as usize,
+            Lengths::Between(least, most) => least + SplitMix(number).below((most - least + 1) as u64) as usize,
         }
     }
 
@@ -263,7 +263,7 @@ async fn measure(
     stored: u64,
     hundredths: u64,
 ) -> anyhow::Result<Point> {
-    let mut random = Random::new(stored);
+    let mut random = SplitMix(stored);
     let (begun, mut most) = (member.commands(), 0);
     for _ in 0..SAMPLE {
         let before = member.commands();
@@ -284,7 +284,7 @@ async fn measure(
 }
 
 fn key(map: &Map, number: u64) -> anyhow::Result<Key> {
-    let name = Random::new(number).next_u64();
+    let name = SplitMix(number).draw();
     let bytes = [number.to_le_bytes(), name.to_le_bytes()].concat();
     Key::new(&bytes, map.hash_seed).context("a key of 16 bytes is refused")
 }

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use engine::rng::SplitMix;
 use engine::{Reactor, ReactorConfig};
 
 use crate::figures::{Aim, Ratio, Row, Sample, Side as Figures};
@@ -17,7 +18,7 @@ use crate::kv_sides::{Client, Nodes, PoolShape, Side, filler};
 use crate::load::closed_loops;
 use crate::machine;
 use crate::progress::Progress;
-use crate::workload::{Mix, Operation, Random, Zipfian, key_bytes};
+use crate::workload::{Mix, Operation, Zipfian, key_bytes};
 
 /// Clients of the mixes.
 const CLIENTS: usize = 16;
@@ -83,7 +84,7 @@ impl Pattern {
         [Pattern::Gets, Pattern::Puts].into_iter().chain(Mix::ALL.into_iter().map(Pattern::Mix)).collect()
     }
 
-    fn pick(self, random: &mut Random) -> Operation {
+    fn pick(self, random: &mut SplitMix) -> Operation {
         match self {
             Pattern::Gets => Operation::Read,
             Pattern::Puts => Operation::Update,
@@ -314,7 +315,7 @@ fn ratios(floors: &[Figures; 2], figures: &[Vec<Figures>], names: Vec<&str>) -> 
 /// Which operation on which key comes next; one sequence for all clients of a side.
 struct Choice {
     pattern: Pattern,
-    state: RefCell<Random>,
+    state: RefCell<SplitMix>,
     zipfian: Zipfian,
     /// The next key to insert, and those that are being inserted: what is older than all of them can be read.
     next: Cell<u64>,
@@ -326,7 +327,7 @@ impl Choice {
     fn new(pattern: Pattern, loaded: u64) -> Choice {
         Choice {
             pattern,
-            state: RefCell::new(Random::new(loaded)),
+            state: RefCell::new(SplitMix(loaded)),
             zipfian: Zipfian::new(loaded),
             next: Cell::new(loaded),
             inserting: RefCell::default(),

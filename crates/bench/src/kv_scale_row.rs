@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use device::Memory;
+use engine::rng::SplitMix;
 use engine::sim::{SimConfig, World};
 use kv::{Store, Value};
 use pool::{CreateOptions, Domain, NewMember};
@@ -16,7 +17,7 @@ use crate::load::closed_loops;
 use crate::messages::{Tally, owner_per_key, two_phase_commit};
 use crate::metered::Metered;
 use crate::progress::Progress;
-use crate::workload::{Random, key_bytes};
+use crate::workload::key_bytes;
 
 /// Replicas of each key, where there are as many members.
 const REPLICAS: usize = 3;
@@ -197,7 +198,7 @@ impl Trial {
         hosts[0].settle().await;
         let sent = || members.iter().map(|member| member.commands()).sum::<u64>();
         let before = sent();
-        let random = Rc::new(RefCell::new(Random::new(self.members as u64)));
+        let random = Rc::new(RefCell::new(SplitMix(self.members as u64)));
         let (clients, write) = (self.hosts * self.depth, self.write);
         let shared = Rc::clone(&hosts);
         let outcome = closed_loops(clients, 1, time, async move |client| {

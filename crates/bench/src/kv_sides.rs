@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use engine::rng::SplitMix;
 use engine::{Buf, Reactor, ReactorConfig, View};
 use fabric::host::{Options as HostOptions, RemoteNamespace};
 use kv::{Store, Value};
@@ -13,7 +14,6 @@ use pool::{CreateOptions, Domain, Map, NewMember};
 
 use crate::process::{self, Server};
 use crate::text_client::{self, Protocol};
-use crate::workload::Random;
 
 /// Bytes of each member. Chosen: larger than the caches, loaded in a second.
 const MEMBER_BYTES: u64 = 256 << 20;
@@ -227,8 +227,8 @@ async fn connect(map: Map) -> anyhow::Result<Store> {
 
 /// Bytes that do not compress and are the same on all sides.
 pub fn filler(size: usize) -> View {
-    let mut random = Random::new(size as u64);
+    let mut random = SplitMix(size as u64);
     let mut bytes = Buf::with_len(size);
-    bytes.fill_with(|| random.next_u64() as u8);
+    bytes.fill_with(|| random.draw() as u8);
     bytes.freeze()
 }

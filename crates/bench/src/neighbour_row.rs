@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use device::{Lba, Namespace as _};
+use engine::rng::SplitMix;
 use engine::{Buf, Reactor, ReactorConfig};
 use fabric::host::RemoteNamespace;
 use nvme::Nqn;
@@ -21,7 +22,6 @@ use crate::machine;
 use crate::process::{self, Server};
 use crate::progress::Progress;
 use crate::wire_row::{ACCESS_BYTES, NQN, Options, host_options, namespace, two_cores};
-use crate::workload::Random;
 
 /// Clients of the well-behaved host.
 const CLIENTS: usize = 4;
@@ -103,7 +103,7 @@ async fn drive(address: SocketAddr, time: Duration) -> anyhow::Result<Outcome> {
     let info = namespace.info();
     let blocks = (ACCESS_BYTES / info.block_size as usize) as u64;
     let places = info.blocks / blocks;
-    let random = RefCell::new(Random::new(7));
+    let random = RefCell::new(SplitMix(7));
     let buffers: Vec<RefCell<Buf>> = (0..CLIENTS).map(|_| RefCell::new(Buf::zeroed(ACCESS_BYTES))).collect();
     paced_loops(CLIENTS, PACE, time, async move |client| {
         let lba = Lba(random.borrow_mut().below(places) * blocks);

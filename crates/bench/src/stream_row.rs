@@ -8,6 +8,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
+use engine::rng::SplitMix;
 use engine::{Reactor, ReactorConfig};
 use fabric::host::RemoteNamespace;
 
@@ -18,7 +19,6 @@ use crate::machine;
 use crate::process::{self, Server};
 use crate::progress::Progress;
 use crate::wire_row::{NAMESPACE_BYTES, NQN, Options, host_options, namespace, two_cores};
-use crate::workload::Random;
 
 /// Bytes of every access and of every message.
 const ACCESS_BYTES: usize = 128 << 10;
@@ -86,7 +86,7 @@ fn bare(memory: &mut [u8], write: bool, cores: (usize, usize), time: Duration) -
 
 /// Sends from, or receives to, random places until the near side has gone.
 fn far_side(mut stream: TcpStream, memory: &mut [u8], write: bool) -> anyhow::Result<()> {
-    let mut random = Random::new(1);
+    let mut random = SplitMix(1);
     let places = (memory.len() / ACCESS_BYTES) as u64;
     loop {
         let place = random.below(places) as usize * ACCESS_BYTES;

@@ -4,41 +4,10 @@
 //! YCSB", SoCC 2010); the generator is Gray et al., "Quickly Generating Billion-Record Synthetic Databases", SIGMOD 1994,
 //! which needs one random number and one power a sample.
 
+use engine::rng::SplitMix;
+
 /// YCSB's skew.
 const ZIPFIAN_THETA: f64 = 0.99;
-
-/// A small, fast generator (SplitMix64): good enough to pick keys, seeded so that a run can be repeated.
-#[derive(Clone, Debug)]
-pub struct Random(u64);
-
-impl Random {
-    /// The same seed gives the same sequence.
-    pub fn new(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    /// The next 64 bits.
-    pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        mix(self.0)
-    }
-
-    /// A number in `0..bound` (`bound > 0`), by multiplication; the bias is below `bound / 2^64`.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
-    }
-
-    /// A number in `[0, 1)`.
-    pub fn unit(&mut self) -> f64 {
-        (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
-    }
-}
-
-fn mix(mut x: u64) -> u64 {
-    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    x ^ (x >> 31)
-}
 
 /// Zipfian ranks over `0..items`, scattered over the key space so that popular keys are not neighbours.
 #[derive(Clone, Debug)]
@@ -60,7 +29,7 @@ impl Zipfian {
     }
 
     /// The rank of the next key: 0 is the most popular.
-    pub fn rank(&self, random: &mut Random) -> u64 {
+    pub fn rank(&self, random: &mut SplitMix) -> u64 {
         let u = random.unit();
         let uz = u * self.zeta;
         if uz < 1.0 {
@@ -74,13 +43,13 @@ impl Zipfian {
     }
 
     /// The next key's number, scattered.
-    pub fn key(&self, random: &mut Random) -> u64 {
+    pub fn key(&self, random: &mut SplitMix) -> u64 {
         self.key_of(self.rank(random))
     }
 
     /// The number of the key of this rank; a few ranks share theirs.
     pub fn key_of(&self, rank: u64) -> u64 {
-        mix(rank) % self.items
+        SplitMix(rank).draw() % self.items
     }
 }
 
@@ -117,7 +86,7 @@ impl Mix {
     pub const ALL: [Mix; 5] = [Mix::A, Mix::B, Mix::C, Mix::D, Mix::F];
 
     /// The next operation.
-    pub fn pick(self, random: &mut Random) -> Operation {
+    pub fn pick(self, random: &mut SplitMix) -> Operation {
         let percent = random.below(100);
         match self {
             Mix::A if percent < 50 => Operation::Update,
@@ -146,7 +115,7 @@ mod tests {
     fn zipfian_is_as_skewed_as_its_formula_says() {
         let (items, draws) = (1000u64, 200_000);
         let zipfian = Zipfian::new(items);
-        let mut random = Random::new(7);
+        let mut random = SplitMix(7);
         let mut counts = vec![0u64; items as usize];
         for _ in 0..draws {
             counts[zipfian.rank(&mut random) as usize] += 1;
@@ -158,7 +127,7 @@ mod tests {
 
     #[test]
     fn mixes_have_their_shares() {
-        let mut random = Random::new(1);
+        let mut random = SplitMix(1);
         for (mix, reads) in [(Mix::A, 50.0), (Mix::B, 95.0), (Mix::C, 100.0), (Mix::D, 95.0), (Mix::F, 50.0)] {
             let n = 20_000;
             let got = (0..n).filter(|_| mix.pick(&mut random) == Operation::Read).count() as f64 * 100.0 / f64::from(n);

@@ -57,6 +57,8 @@ fn answers(kind: u8, pieces: &[usize], bytes: &[u8]) -> (Vec<u8>, bool) {
 
 #[cfg(test)]
 mod tests {
+    use engine::rng::SplitMix;
+
     use super::*;
 
     /// A short run of the fuzz target in every build: the seeds, cut, joined and changed at random.
@@ -69,13 +71,8 @@ mod tests {
         let seeds: Vec<Vec<u8>> = files.iter().map(|file| std::fs::read(file).expect("a seed can be read")).collect();
         assert!(seeds.len() >= 9, "{} seeds", seeds.len());
         seeds.iter().for_each(|seed| session(seed));
-        let mut state = 0x9e37_79b9_7f4a_7c15u64;
-        let mut below = |bound: usize| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 16) as usize % bound.max(1)
-        };
+        let mut random = SplitMix(1);
+        let mut below = |bound: usize| random.index(bound.max(1));
         for _ in 0..2000 {
             let mut bytes = seeds[below(seeds.len())].clone();
             bytes.truncate(3000);

@@ -3,12 +3,12 @@
 //! An operation whose time is up goes on by itself; a function of C's, and what it points to, would be gone by then. So this is a
 //! read and a change on condition that nothing came between, until one holds.
 
-use std::collections::hash_map::RandomState;
 use std::ffi::c_void;
-use std::hash::BuildHasher;
 use std::time::Duration;
 
 use client::{CasOutcome, Client, Version};
+use engine::backoff::Backoff;
+use engine::time::within;
 
 use crate::fault::{Fault, Status, guard};
 use crate::foreign::{Bytes, RawPutOptions, bytes, object, put_options};
@@ -50,13 +50,15 @@ pub unsafe extern "C" fn yagura_update(
         // SAFETY: by this function's own condition.
         let (client, key) = unsafe { (object(client, "client")?, bytes(key, "key")?) };
         let decide = decide.ok_or_else(|| Fault::usage("decide is a null pointer"))?;
-        for attempt in 0..ATTEMPTS_MAX {
+        let mut backoff = Backoff::new(PAUSE_FIRST, PAUSE_MAX);
+        for _ in 0..ATTEMPTS_MAX {
             // SAFETY: as above.
             if attempt_once(&client.0, key, |found, value, options| unsafe { decide(context, found, value, options) })?
             {
                 return Ok(Status::Ok);
             }
-            std::thread::sleep(pause(attempt));
+            // Two that were overtaken do not overtake each other for ever.
+            std::thread::sleep(within(backoff.pause()));
         }
         let sentence = format!("{ATTEMPTS_MAX} attempts were overtaken by other changes of the key: try again later");
         Err(Fault { status: Status::Unavailable, sentence })
@@ -105,11 +107,4 @@ fn change(
         }
         (other, _) => Err(Fault::usage(format!("decide returned {other}, which is no yagura_decision"))),
     }
-}
-
-/// How long one that was overtaken waits, so that two do not overtake each other for ever.
-fn pause(attempt: u32) -> Duration {
-    let most = PAUSE_FIRST.saturating_mul(1 << attempt.min(16)).min(PAUSE_MAX);
-    let random = RandomState::new().hash_one(attempt) % 1024;
-    most.mul_f64(random as f64 / 1024.0)
 }

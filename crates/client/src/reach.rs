@@ -10,8 +10,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use device::Namespace;
+use engine::backoff::jittered;
 use engine::task::LocalFuture;
-use fabric::host::{ConnectError, Discovered, Discovery, HostIdentity, Options, RemoteNamespace, Security, jittered};
+use fabric::host::{ConnectError, Discovered, Discovery, HostIdentity, Options, RemoteNamespace, Security};
 use kv::resp::execute::together;
 use kv::store::{LEASE_DEFAULT, Store};
 use kv::{AnyLink, Link};

@@ -7,9 +7,9 @@
 
 use std::rc::Rc;
 
+use engine::rng::SplitMix;
 use engine::{Buf, task};
 
-use crate::rng::SplitMix;
 use crate::{ATTRIBUTE_BYTES_MAX, Durability, Error, Lba, Namespace, NamespaceInfo};
 
 /// Blocks at each end of the namespace that the comparison with the model covers.

@@ -13,9 +13,9 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use engine::rng::SplitMix;
 use engine::{Buf, View, task, time};
 
-use crate::rng::SplitMix;
 use crate::{Durability, Error, Lba, Namespace};
 
 /// How often what goes wrong, in events per million commands.

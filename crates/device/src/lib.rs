@@ -25,7 +25,6 @@ mod limits;
 mod memory;
 pub mod namespace;
 mod range_lock;
-mod rng;
 mod sidecar;
 mod uncorrectable;
 

@@ -5,12 +5,15 @@
 //! in is decided by who polls it: [`Reactor::run`] (kernel, wall clock) or [`sim::World`] (virtual clock, seeded order,
 //! seeded faults). The dispatch is one `match` per operation; there is no second code path to test.
 
+pub mod backoff;
 pub mod buf;
 pub mod file;
+pub mod histogram;
 pub mod map;
 pub mod net;
 pub mod offload;
 pub mod pages;
+pub mod rng;
 mod runtime;
 pub mod sim;
 pub mod sync;

@@ -113,8 +113,13 @@ pub fn sleep(duration: Duration) -> Sleep {
 
 /// Ends at some moment before `longest` is over, by chance: so that those who pause for one another don't meet again.
 pub fn sleep_within(longest: Duration) -> Sleep {
+    sleep(within(longest))
+}
+
+/// A part of `longest`, by chance.
+pub fn within(longest: Duration) -> Duration {
     let nanos = longest.as_nanos().clamp(1, u128::from(u64::MAX)) as u64;
-    sleep(Duration::from_nanos(crate::task::random_u64() % nanos))
+    Duration::from_nanos(crate::task::random_u64() % nanos)
 }
 
 /// Ends at `deadline`.

@@ -58,7 +58,6 @@ pub use options::{Options, Security};
 pub use per_thread::PerThread;
 pub use queue::{QUEUE_DEPTH_MAX, QueueError, R2T_OUTSTANDING_MAX};
 pub use remote::RemoteNamespace;
-pub use session::jittered;
 pub use shape::NAMESPACES_MAX;
 pub use trial::{Step, TRIPS, Trial, obstacles, swap_bytes_max, trial};
 pub use watching::watch_all;

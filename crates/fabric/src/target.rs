@@ -80,7 +80,7 @@ pub use secure::TlsPolicy;
 pub use serve::{Handed, listen};
 pub(crate) use session::Session;
 use shared::Shared;
-pub use stats::{CommandKind, Histogram, Stats};
+pub use stats::{CommandKind, Stats};
 pub use store::{ATTACHMENT_ATTRIBUTE, NamespaceStore, NewNamespace, Room, StoreError};
 
 /// A target. Clones are the same target; it may be served from several reactors, and changed from any thread.

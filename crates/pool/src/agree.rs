@@ -36,6 +36,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use device::Namespace;
+use engine::backoff::Backoff;
 use engine::time::{self, timeout};
 
 use crate::acceptor::{Acceptor, Promise, Refusal};
@@ -189,7 +190,7 @@ impl<'a, N: Namespace> Proposer<'a, N> {
         seen: &mut Seen,
         mut change: impl FnMut(&Map) -> Result<Map, AgreeError>,
     ) -> Result<Map, AgreeError> {
-        let (mut round, mut pause) = (1, PAUSE_FIRST);
+        let (mut round, mut backoff) = (1, Backoff::new(PAUSE_FIRST, PAUSE_MAX));
         let mut may_be_accepted = false;
         for _ in 0..BALLOTS_MAX {
             let ballot = Ballot { round, host: self.host };
@@ -198,8 +199,7 @@ impl<'a, N: Namespace> Proposer<'a, N> {
                 Ended::Elsewhere | Ended::Settled => round += 1,
                 Ended::Outbid(highest) => {
                     round = highest.max(round) + 1;
-                    time::sleep(pause.mul_f64((engine::task::random_u64() % 1000) as f64 / 1000.0)).await;
-                    pause = (pause * 2).min(PAUSE_MAX);
+                    time::sleep(backoff.pause().mul_f64((engine::task::random_u64() % 1000) as f64 / 1000.0)).await;
                 }
             }
         }

@@ -13,6 +13,7 @@
 
 use std::collections::BTreeSet;
 
+use engine::backoff::Backoff;
 use engine::time;
 
 use super::{AgreeError, Answers, BALLOTS_MAX, Ended, Namespace, PAUSE_FIRST, PAUSE_MAX, Proposer, Seen, has_quorum};
@@ -58,7 +59,7 @@ impl<N: Namespace> Proposer<'_, N> {
     /// not know all; who is said to be back has been left behind.
     pub async fn seize(&self, known: &Map, word: Word<'_>) -> Result<Map, AgreeError> {
         let mut seen = Seen::new(known);
-        let (mut round, mut pause) = (1, PAUSE_FIRST);
+        let (mut round, mut backoff) = (1, Backoff::new(PAUSE_FIRST, PAUSE_MAX));
         seen.asked = known.members.iter().map(|member| member.id).filter(|id| !word.lost.contains(id)).collect();
         let mut may_be_accepted = false;
         for _ in 0..BALLOTS_MAX {
@@ -70,8 +71,7 @@ impl<N: Namespace> Proposer<'_, N> {
                 Seized::More => round += 1,
                 Seized::Outbid(highest) => {
                     round = highest.max(round) + 1;
-                    time::sleep(pause.mul_f64((engine::task::random_u64() % 1000) as f64 / 1000.0)).await;
-                    pause = (pause * 2).min(PAUSE_MAX);
+                    time::sleep(backoff.pause().mul_f64((engine::task::random_u64() % 1000) as f64 / 1000.0)).await;
                 }
             }
         }

@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cache::server::{Figures, FlashFigures, Holdings, Times, Totals, cpu_seconds};
-use fabric::target::{CommandKind, Histogram, Stats};
-use kv::resp::stats::{GatewayStats, LATENCY_BOUNDS_US, LatencyHistogram, Shared};
-use kv::store::{Latencies, StoreStats};
+use engine::histogram::Histogram;
+use fabric::target::{CommandKind, Stats};
+use kv::resp::stats::{GatewayStats, Shared};
+use kv::store::StoreStats;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -231,13 +232,20 @@ fn merged<'a>(
     help: &str,
     all: impl Iterator<Item = &'a Histogram> + Clone,
 ) -> fmt::Result {
-    let mut counts = BTreeMap::<Duration, u64>::new();
+    let mut counts = BTreeMap::<u64, u64>::new();
     for (bound, count) in all.clone().flat_map(|one| one.buckets().collect::<Vec<_>>()) {
         *counts.entry(bound).or_default() += count;
     }
-    let buckets = counts.into_iter().map(|(bound, count)| (bound.as_secs_f64(), count));
-    let buckets: Vec<(f64, u64)> = buckets.chain([(f64::INFINITY, 0)]).collect();
-    histogram(e, name, help, &buckets, all.map(Histogram::sum).sum::<Duration>().as_secs_f64())
+    histogram(e, name, help, &in_seconds(counts), seconds(all.map(Histogram::sum).sum()))
+}
+
+/// The buckets of a histogram of nanoseconds. Empty ones say nothing: they would be hundreds of lines a scrape.
+fn in_seconds(buckets: impl IntoIterator<Item = (u64, u64)>) -> Vec<(f64, u64)> {
+    buckets.into_iter().map(|(bound, count)| (seconds(bound), count)).chain([(f64::INFINITY, 0)]).collect()
+}
+
+fn seconds(ns: u64) -> f64 {
+    Duration::from_nanos(ns).as_secs_f64()
 }
 
 fn flash_tier(e: &mut DescriptorEncoder<'_>, flash: &FlashFigures) -> fmt::Result {
@@ -307,23 +315,10 @@ impl Collector for StoreMetrics {
         counter(e, "yagura_store_repaired", "Replicas stored by repair.", sum(|store| &store.repaired))?;
         counter(e, "yagura_store_skips", "Times a slow member was passed over.", sum(|store| &store.skips))?;
         for (name, help, of) in [
-            ("yagura_store_get_seconds", "Time of gets.", (|store| &store.get_time) as fn(&StoreStats) -> &Latencies),
+            ("yagura_store_get_seconds", "Time of gets.", (|store| &store.get_time) as fn(&StoreStats) -> &Histogram),
             ("yagura_store_put_seconds", "Time of puts and deletes.", |store| &store.put_time),
         ] {
-            let mut buckets: Vec<(f64, u64)> = Vec::new();
-            for store in &stores {
-                for (index, (bound, count)) in of(store).buckets().enumerate() {
-                    match buckets.get_mut(index) {
-                        Some(bucket) => bucket.1 += count,
-                        None => buckets.push((bound.as_secs_f64(), count)),
-                    }
-                }
-            }
-            // Empty ones say nothing: 200 lines a scrape would.
-            buckets.retain(|(_, count)| *count > 0);
-            buckets.push((f64::INFINITY, 0));
-            let total: f64 = stores.iter().map(|store| of(store).sum().as_secs_f64()).sum();
-            histogram(e, name, help, &buckets, total)?;
+            merged(e, name, help, stores.iter().map(|store| of(store)))?;
         }
         Ok(())
     }
@@ -375,22 +370,24 @@ impl Collector for TargetMetrics {
         let mut times = e.encode_descriptor("yagura_target_command_seconds", help, None, MetricType::Histogram)?;
         for kind in CommandKind::ALL {
             let latency = stats.latency(kind);
-            let buckets = latency.buckets().map(|(bound, count)| (bound.as_secs_f64(), count));
-            let buckets: Vec<_> = buckets.chain([(f64::INFINITY, 0)]).collect();
+            let buckets = in_seconds(latency.buckets());
             let count = buckets.iter().map(|(_, count)| count).sum();
             let labels = [("command", kind.label())];
             let mut one = times.encode_family(&labels)?;
-            one.encode_histogram::<NoLabelSet>(latency.sum().as_secs_f64(), count, &buckets, None)?;
+            one.encode_histogram::<NoLabelSet>(seconds(latency.sum()), count, &buckets, None)?;
         }
         Ok(())
     }
 }
 
-fn latency(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, latency: &LatencyHistogram) -> fmt::Result {
-    let (counts, sum_us) = latency.snapshot();
-    let bounds = LATENCY_BOUNDS_US.iter().map(|us| *us as f64 / 1e6).chain([f64::INFINITY]);
-    let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
-    histogram(encoder, name, help, &buckets, sum_us as f64 / 1e6)
+/// Of microseconds, by powers of two from 16 us to 8.4 s: the same bounds at every scrape.
+fn latency(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, latency: &Histogram) -> fmt::Result {
+    let bounds = (4..24).map(|power| (1u64 << power) as f64 / 1e6).chain([f64::INFINITY]);
+    let mut buckets: Vec<(f64, u64)> = bounds.map(|bound| (bound, 0)).collect();
+    for (bound, count) in latency.buckets() {
+        buckets[bound.next_power_of_two().ilog2().clamp(4, 24) as usize - 4].1 += count;
+    }
+    histogram(encoder, name, help, &buckets, latency.sum() as f64 / 1e6)
 }
 
 #[cfg(test)]
@@ -403,17 +400,18 @@ mod tests {
     #[test]
     fn histograms_are_cumulative_and_end_at_infinity() {
         let shared = Arc::new(Shared::default());
-        shared.stats.read_latency.record(std::time::Duration::from_micros(20));
-        shared.stats.read_latency.record(std::time::Duration::from_secs(100));
+        [0, 15, 16, 20, 31, 8_388_607, 100_000_000].iter().for_each(|us| shared.stats.read_latency.record_units(*us));
         let mut registry = Registry::default();
         registry.register_collector(Box::new(GatewayMetrics(shared)));
         let mut text = String::new();
         encode(&mut text, &registry).expect("a String takes all");
         for line in [
-            "yagura_gateway_read_seconds_bucket{le=\"0.000016\"} 0",
-            "yagura_gateway_read_seconds_bucket{le=\"0.000032\"} 1",
-            "yagura_gateway_read_seconds_bucket{le=\"+Inf\"} 2",
-            "yagura_gateway_read_seconds_count 2",
+            "yagura_gateway_read_seconds_bucket{le=\"0.000016\"} 2",
+            "yagura_gateway_read_seconds_bucket{le=\"0.000032\"} 5",
+            "yagura_gateway_read_seconds_bucket{le=\"4.194304\"} 5",
+            "yagura_gateway_read_seconds_bucket{le=\"8.388608\"} 6",
+            "yagura_gateway_read_seconds_bucket{le=\"+Inf\"} 7",
+            "yagura_gateway_read_seconds_count 7",
             "yagura_gateway_commands_total 0",
         ] {
             assert!(text.contains(line), "{line} is missing in\n{text}");

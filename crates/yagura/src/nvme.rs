@@ -7,6 +7,7 @@ use std::time::Duration;
 pub use client::reach::CONNECT_TIME;
 use device::{Durability, Lba, Namespace, NamespaceInfo};
 use engine::Buf;
+use engine::rng::SplitMix;
 use fabric::host::{Multipath, MultipathError, MultipathOptions, Options, RemoteNamespace};
 use nvme::Nqn;
 use nvme::fabrics::{SubsystemType, TransportType};
@@ -216,13 +217,8 @@ pub fn device_failure(error: device::Error) -> Failure {
 /// was written elsewhere nor one of another run passes.
 fn pattern(seed: u64, place: u64, length: usize, out: &mut Vec<u8>) {
     out.clear();
-    let words = (place / 8..).map(|word| {
-        // SplitMix64's mixing function (Steele, Lea, Flood, OOPSLA 2014).
-        let state = (seed ^ word.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let state = (state ^ (state >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (state ^ (state >> 31)).to_le_bytes()
-    });
+    let words =
+        (place / 8..).map(|word| SplitMix(seed ^ word.wrapping_mul(0x9e37_79b9_7f4a_7c15)).draw().to_le_bytes());
     out.extend(words.take(length.div_ceil(8)).flatten());
     out.truncate(length);
 }

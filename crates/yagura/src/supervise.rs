@@ -16,6 +16,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
+use engine::backoff::Backoff;
 use engine::sync::{MailReceiver, MailSender, mailbox};
 use serde::Deserialize;
 
@@ -145,14 +146,15 @@ struct Node {
     index: usize,
     spec: NodeSpec,
     state: State,
-    pause: Duration,
+    backoff: Backoff,
     /// It has ended unasked, and does not serve again yet.
     has_ended: bool,
 }
 
 impl Node {
     fn new(index: usize, spec: NodeSpec) -> Node {
-        Node { index, spec, state: State::Pausing(Instant::now()), pause: PAUSE_MIN, has_ended: false }
+        let backoff = Backoff::new(PAUSE_MIN, PAUSE_MAX);
+        Node { index, spec, state: State::Pausing(Instant::now()), backoff, has_ended: false }
     }
 
     fn start(&mut self, orders: &Sender<Order>) {
@@ -177,10 +179,9 @@ impl Node {
 
     fn pause_after(&mut self, ran: Duration) {
         if ran >= STEADY {
-            self.pause = PAUSE_MIN;
+            self.backoff.reset();
         }
-        self.state = State::Pausing(Instant::now() + self.pause);
-        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        self.state = State::Pausing(Instant::now() + self.backoff.pause());
     }
 
     /// Looks whether the child has ended, and whether a pause has.
@@ -266,7 +267,7 @@ impl Thread {
             match self.inbox.recv_timeout(LOOK_EVERY) {
                 Ok(Order::Kill(node)) => self.nodes[node].kill(&self.news),
                 Ok(Order::Start(node)) if matches!(self.nodes[node].state, State::Held) => {
-                    self.nodes[node].pause = PAUSE_MIN;
+                    self.nodes[node].backoff.reset();
                     self.nodes[node].start(&self.orders);
                 }
                 Ok(Order::Serves(node, listening, pid)) => {

@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use engine::rng::SplitMix;
 use proptest::prelude::*;
 
 use super::*;
@@ -23,13 +24,6 @@ fn memory(position: u64) -> Location {
 /// Finds by position, which in these tests is told by the model as a key would be by an item.
 fn find(index: &Index, hash: u64, position: u64) -> Option<(Spot, Entry)> {
     index.find(hash, |entry| entry.location() == memory(position))
-}
-
-fn random(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mixed = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
 }
 
 #[derive(Clone, Debug)]
@@ -95,7 +89,7 @@ fn grows_splits_and_shrinks_without_losing_an_entry() {
     const ENTRIES: u64 = 40_000;
     let pool = pool(32);
     let mut index = Index::new(2, 0);
-    let hash = |number: u64| random(&mut number.clone());
+    let hash = |number: u64| SplitMix(number).draw();
     for number in 0..ENTRIES {
         index.insert(hash(number), memory(number), &pool).unwrap();
     }
@@ -120,10 +114,10 @@ fn grows_splits_and_shrinks_without_losing_an_entry() {
 fn an_insert_without_memory_changes_nothing() {
     let pool = pool(1);
     let mut index = Index::new(0, 0);
-    let mut state = 1;
+    let mut random = SplitMix(1);
     let mut inserted = Vec::new();
     let refused = loop {
-        let hash = random(&mut state);
+        let hash = random.draw();
         let number = inserted.len() as u64;
         match index.insert(hash, memory(number), &pool) {
             Ok(()) => inserted.push(hash),
@@ -142,9 +136,9 @@ fn an_insert_without_memory_changes_nothing() {
 fn one_insert_moves_no_more_than_two_tables() {
     let pool = pool(64);
     let mut index = Index::new(3, 1);
-    let mut state = 7;
+    let mut random = SplitMix(7);
     for number in 0..200_000 {
-        index.insert(random(&mut state), memory(number), &pool).unwrap();
+        index.insert(random.draw(), memory(number), &pool).unwrap();
     }
     assert!(index.moved_most() > TABLE_ENTRIES_MAX / 2 && index.moved_most() <= MOVED_MAX, "{}", index.moved_most());
 }

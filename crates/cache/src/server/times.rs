@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use engine::histogram::Histogram;
 use engine::time::{self, Instant};
-use fabric::target::Histogram;
 
 /// Of one thread: what is received together counts once, however many commands it is.
 #[derive(Default, Debug)]

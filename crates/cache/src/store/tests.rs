@@ -2,6 +2,7 @@ use std::pin::pin;
 use std::sync::atomic::AtomicU64;
 use std::task::{Context, Poll, Waker};
 
+use engine::rng::SplitMix;
 use proptest::prelude::*;
 
 use super::*;
@@ -55,12 +56,6 @@ fn get(store: &Store, key: &[u8]) -> Option<Vec<u8>> {
         slot.note_access();
         Some(value)
     })
-}
-
-fn random(state: &mut u64) -> u64 {
-    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    let mixed = (*state ^ (*state >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
-    mixed ^ (mixed >> 33)
 }
 
 #[test]
@@ -244,11 +239,11 @@ proptest! {
 fn a_full_store_holds_right_items_within_its_limit() {
     for policy in [PolicyKind::S3Fifo, PolicyKind::Lru] {
         let store = store(24, StoreOptions { threads: 2, policy, ..StoreOptions::default() });
-        let mut state = 5;
+        let mut random = SplitMix(5);
         for round in 0..60_000_u64 {
-            let key = (random(&mut state) % 60_000).to_le_bytes();
-            if random(&mut state).is_multiple_of(2) {
-                let length = (random(&mut state) % 2000) as usize;
+            let key = (random.below(60_000)).to_le_bytes();
+            if random.draw().is_multiple_of(2) {
+                let length = (random.below(2000)) as usize;
                 put(&store, &key, Meta::default(), &[&round.to_le_bytes()[..], &vec![key[0]; length]].concat())
                     .unwrap();
             } else if let Some(value) = get(&store, &key) {
@@ -372,16 +367,17 @@ fn threads_see_what_was_put_last() {
 }
 
 /// Reads and writes few keys, beside many others that fill the memory. The answer is how often something was seen.
-fn watch(store: &Store, drawn: &AtomicU64, mut state: u64) -> u64 {
+fn watch(store: &Store, drawn: &AtomicU64, seed: u64) -> u64 {
     const KEYS: u64 = 64;
+    let mut random = SplitMix(seed);
     let mut last = [0_u64; KEYS as usize];
     let mut count = 0;
     for _ in 0..20_000 {
-        let number = random(&mut state) % KEYS;
+        let number = random.below(KEYS);
         let key = number.to_le_bytes();
         let last = &mut last[number as usize];
-        if random(&mut state).is_multiple_of(4) {
-            let filler = vec![key[0]; (random(&mut state) % 3000) as usize];
+        if random.draw().is_multiple_of(4) {
+            let filler = vec![key[0]; (random.below(3000)) as usize];
             let put = |slot: &mut Held<'_>| {
                 let number = drawn.fetch_add(1, Ordering::Relaxed);
                 slot.put(Meta::default(), NewValue::Pieces(&[&key, &number.to_le_bytes(), &filler])).map(|_| number)
@@ -401,7 +397,7 @@ fn watch(store: &Store, drawn: &AtomicU64, mut state: u64) -> u64 {
                 count += 1;
             }
         }
-        put(store, &random(&mut state).to_le_bytes(), Meta::default(), &[0; 500]).unwrap();
+        put(store, &random.draw().to_le_bytes(), Meta::default(), &[0; 500]).unwrap();
     }
     count
 }
@@ -441,9 +437,9 @@ fn holes_are_won_while_others_put() {
         keys += 1;
     }
     let full = store.usage().counters.items;
-    let mut state = 5;
+    let mut random = SplitMix(5);
     for key in 0..keys {
-        if random(&mut state) % 10 < 3 {
+        if random.below(10) < 3 {
             visit(&store, &key.to_le_bytes(), NOW, |slot| slot.remove());
         }
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use device::{Fault, FaultConfig, Memory};
+use engine::rng::SplitMix;
 use engine::sim::{SimConfig, World};
 use engine::{Mapped, task};
 
@@ -105,17 +106,11 @@ pub(super) fn run(test: impl Future<Output = ()> + 'static) {
     World::new(1, SimConfig::default()).run_until(test).expect("it ends");
 }
 
-fn random(state: &mut u64) -> u64 {
-    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    let mixed = (*state ^ (*state >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
-    mixed ^ (mixed >> 33)
-}
-
 /// The version of each key that was acknowledged last, and its flags; none after a removal.
 type Model = BTreeMap<u64, Option<(u64, u32)>>;
 
-fn value(key: u64, version: u64, state: &mut u64) -> Vec<u8> {
-    let length = (random(state) % 1500) as usize;
+fn value(key: u64, version: u64, random: &mut SplitMix) -> Vec<u8> {
+    let length = (random.below(1500)) as usize;
     [&key.to_le_bytes()[..], &version.to_le_bytes(), &vec![key as u8; length]].concat()
 }
 
@@ -134,14 +129,14 @@ async fn check(store: &Tiered, model: &Model, key: u64) -> bool {
     there.is_some()
 }
 
-async fn work(store: &Tiered, model: &mut Model, state: &mut u64, steps: u64) {
+async fn work(store: &Tiered, model: &mut Model, random: &mut SplitMix, steps: u64) {
     for _ in 0..steps {
-        let key = random(state) % KEYS;
+        let key = random.below(KEYS);
         let name = key.to_le_bytes();
-        match random(state) % 10 {
+        match random.below(10) {
             0..4 => {
-                let version = random(state);
-                let value = value(key, version, state);
+                let version = random.draw();
+                let value = value(key, version, random);
                 put(store, &name, &value, version.is_multiple_of(2)).await;
                 model.insert(key, Some((version, 0)));
             }
@@ -150,7 +145,7 @@ async fn work(store: &Tiered, model: &mut Model, state: &mut u64, steps: u64) {
                 model.insert(key, None);
             }
             5 => {
-                let flags = random(state) as u32;
+                let flags = random.draw() as u32;
                 let change = |slot: &mut Held<'_>| {
                     slot.set_meta(|meta| meta.flags = flags);
                     slot.item().is_some()
@@ -218,7 +213,7 @@ fn the_index_leaves_room_for_items() {
 #[test]
 fn a_get_gives_what_was_acknowledged_last_or_nothing() {
     let durable = Arc::new(Durable::new(24));
-    let (mut model, mut state) = (Model::new(), 11);
+    let (mut model, mut random) = (Model::new(), SplitMix(11));
     for life in 0..4 {
         let durable = durable.clone();
         // The world's end is the process's: what is not written yet dies with it, and nothing is told to the log.
@@ -229,13 +224,13 @@ fn a_get_gives_what_was_acknowledged_last_or_nothing() {
                 found += u32::from(check(&store, &model, key).await);
             }
             assert!(life == 0 || found > 3000, "{found} items outlived the kill");
-            work(&store, &mut model, &mut state, 80_000).await;
+            work(&store, &mut model, &mut random, 80_000).await;
             let counters = store.usage().counters;
             assert!(counters.lowered > 5000, "{counters:?}");
             assert!(life == 0 || counters.collected > 1000, "{counters:?}");
-            (model, state)
+            (model, random)
         });
-        (model, state) = lived.expect("it ends");
+        (model, random) = lived.expect("it ends");
     }
 }
 

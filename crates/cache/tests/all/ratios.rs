@@ -12,6 +12,7 @@ use cache::memory::Budget;
 use cache::policy::PolicyKind;
 use cache::slot::{Look, Slot, Slots};
 use cache::store::{Store, StoreOptions};
+use engine::rng::SplitMix;
 
 #[path = "../filling/mod.rs"]
 mod filling;
@@ -25,27 +26,10 @@ const KEYS_PER_REQUEST: f64 = 0.2;
 /// Mean bytes of an item with what it takes beside: to make memory a part of all items.
 const ITEM_BYTES: u64 = 410;
 
-/// A sequence that is the same in every run.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// Evenly from 0 to 1, without 1.
-    fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
-    }
-}
-
 /// A key of the pool ETC of Atikoglu and others (*Workload analysis of a large-scale key-value store*, SIGMETRICS 2012), by number:
 /// its length by their generalised extreme value distribution, its value's by their generalised Pareto distribution.
 fn item(number: u64) -> (Vec<u8>, usize) {
-    let mut random = Random(number.wrapping_mul(0x2545_f491_4f6c_dd1d));
+    let mut random = SplitMix(number.wrapping_mul(0x2545_f491_4f6c_dd1d));
     let spread = (-random.unit().max(1e-9).ln()).powf(-0.078688) - 1.0;
     let key_length = (30.7984 + 8.20449 / 0.078688 * spread).clamp(16.0, 120.0) as usize;
     let value_length = (214.476 / 0.348238 * ((1.0 - random.unit()).powf(-0.348238) - 1.0)).min(60_000.0) as usize;
@@ -74,7 +58,7 @@ fn requests(trace: Trace, count: u64) -> impl Iterator<Item = (u64, bool)> {
             sum
         })
         .collect();
-    let mut random = Random(trace as u64 + 1);
+    let mut random = SplitMix(trace as u64 + 1);
     let mut scanned = 1 << 40;
     (0..count).map(move |number| {
         let is_scan = trace == Trace::Scans && number / 1000 % 10 < 4;
@@ -89,7 +73,7 @@ fn requests(trace: Trace, count: u64) -> impl Iterator<Item = (u64, bool)> {
             let turn = (number + key.wrapping_mul(7919) % count) / (count / 4);
             key += turn << 32;
         }
-        (key, random.next().is_multiple_of(30))
+        (key, random.draw().is_multiple_of(30))
     })
 }
 

@@ -16,6 +16,7 @@ use cache::session::Rules;
 use cache::store::{Store, StoreOptions};
 use cache::testing::{PlainServer, SECRET, Wire};
 use device::{Memory, Namespace};
+use engine::rng::SplitMix;
 use engine::sim::{SimConfig, World};
 use engine::{Mapped, task};
 
@@ -88,17 +89,14 @@ struct Client {
     truth: Rc<Truth>,
     server: PlainServer,
     wire: Wire<Tiered>,
-    state: u64,
+    random: SplitMix,
     /// Once, when much is on flash.
     flushes: bool,
 }
 
 impl Client {
     fn below(&mut self, bound: u64) -> u64 {
-        self.state ^= self.state << 13;
-        self.state ^= self.state >> 7;
-        self.state ^= self.state << 17;
-        (self.state >> 13) % bound
+        self.random.below(bound)
     }
 
     /// Now and then what was fetched comes late: the key has changed meanwhile, and its new item may be on flash too.
@@ -144,7 +142,7 @@ impl Client {
     /// Mostly of some kilobytes; some are long.
     fn value(&mut self, key: u64) -> Vec<u8> {
         let length = if self.below(300) == 0 { 60_000 + self.below(20_000) } else { self.below(6000) };
-        let version = self.state;
+        let version = self.random.draw();
         [format!("{key}/{version}/").as_bytes(), &vec![b'a' + (version % 26) as u8; length as usize]].concat()
     }
 
@@ -158,7 +156,7 @@ impl Client {
     }
 
     async fn append(&mut self, key: u64) {
-        let piece = format!("+{}", self.state).into_bytes();
+        let piece = format!("+{}", self.random.draw()).into_bytes();
         let command = [format!("append key{key} 0 0 {}\r\n", piece.len()).as_bytes(), &piece, b"\r\n"].concat();
         match &self.ask(&command).await[..] {
             b"STORED\r\n" => {
@@ -221,7 +219,7 @@ fn what_is_found_is_what_was_acknowledged_last() {
                         server: PlainServer::default(),
                         wire: Wire::new(Arc::new(Rules::default())),
                         flushes: number == 0,
-                        state: (seed * 100 + number).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+                        random: SplitMix(seed * 100 + number),
                     };
                     task::spawn(async move { client.live().await })
                 })

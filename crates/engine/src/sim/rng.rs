@@ -7,6 +7,8 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use crate::rng::SplitMix;
+
 /// One million: faults are given in parts per million.
 const PPM: u64 = 1_000_000;
 
@@ -19,15 +21,8 @@ pub(super) struct Rng {
 impl Rng {
     /// The stream number `stream` of `seed`.
     pub(super) fn new(seed: u64, stream: u64) -> Rng {
-        let mut x = seed ^ stream.wrapping_mul(0xD1B5_4A32_D192_ED03);
-        let state = std::array::from_fn(|_| {
-            x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
-            let mut z = x;
-            z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-            z ^ (z >> 31)
-        });
-        Rng { state }
+        let mut mix = SplitMix(seed ^ stream.wrapping_mul(0xD1B5_4A32_D192_ED03));
+        Rng { state: std::array::from_fn(|_| mix.draw()) }
     }
 
     /// 64 uniform bits.

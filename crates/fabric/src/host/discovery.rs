@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use engine::backoff::jittered;
 use engine::sync::Notify;
 use engine::task::{self, LocalFuture, Task};
 use engine::time;
@@ -29,7 +30,6 @@ use super::identity::HostIdentity;
 use super::link::Link;
 use super::options::Options;
 use super::queue::Payload;
-use super::session::{doubled, jittered};
 use super::slot::Ended;
 
 /// The most entries that are read of a log; a longer one is refused. Guessed: far more than any target has.
@@ -248,7 +248,7 @@ impl Discovery {
 /// there is none. Where the controller tells of no changes, or keeps no connections, the log is read every keep alive timeout, or
 /// every [`Options::backoff_max`] where there is none.
 pub async fn watch(options: Options, mut tell: impl FnMut(Result<&DiscoveryLog, &ConnectError>)) -> Infallible {
-    let mut pause = options.backoff_min;
+    let mut backoff = options.backoff();
     let mut known = None;
     loop {
         let since = time::now();
@@ -271,10 +271,9 @@ pub async fn watch(options: Options, mut tell: impl FnMut(Result<&DiscoveryLog, 
         tell(Err(&error));
         // A service that lets us in only to drop us must not be stormed.
         if since.elapsed() > options.backoff_max {
-            pause = options.backoff_min;
+            backoff.reset();
         }
-        time::sleep(jittered(pause)).await;
-        pause = doubled(pause, &options);
+        time::sleep(jittered(backoff.pause())).await;
     }
 }
 

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use engine::backoff::Backoff;
 use engine::time;
 use nvme::log::{AsyncEvent, LogId};
 use nvme::opcode::AdminOpcode;
@@ -84,9 +85,9 @@ async fn follow(inner: &Inner, association: &Rc<Association>, event: AsyncEvent)
 pub(super) async fn watch_ana(inner: Rc<Inner>, association: Rc<Association>) {
     loop {
         inner.ana_doubted.notified().await;
-        let mut pause = ANA_PAUSE;
+        let mut backoff = Backoff::new(ANA_PAUSE, ANA_PAUSE_MAX);
         // Those that are told together are looked at together.
-        time::sleep(pause).await;
+        time::sleep(ANA_PAUSE).await;
         loop {
             match association.refresh_ana().await {
                 Err(error @ ConnectError::Link { .. }) => {
@@ -96,7 +97,7 @@ pub(super) async fn watch_ana(inner: Rc<Inner>, association: Rc<Association>) {
                 // No command goes to a path in a bad state, so none would have it looked at again.
                 Err(error) => {
                     tracing::debug!(address = %inner.options.address, %error, "looking again for the ANA log page");
-                    pause = rest(&inner, pause).await;
+                    rest(&inner, &mut backoff).await;
                     continue;
                 }
                 Ok(()) => inner.notify(),
@@ -104,19 +105,16 @@ pub(super) async fn watch_ana(inner: Rc<Inner>, association: Rc<Association>) {
             if inner.attached().iter().all(|attached| attached.is_usable()) {
                 break;
             }
-            pause = rest(&inner, pause).await;
+            rest(&inner, &mut backoff).await;
         }
     }
 }
 
-/// The pause between two looks, shorter again after a new doubt; returns the next one.
-async fn rest(inner: &Inner, pause: Duration) -> Duration {
-    match time::timeout(pause, inner.ana_doubted.notified()).await {
-        Err(_) => (pause * 2).min(ANA_PAUSE_MAX),
-        Ok(()) => {
-            time::sleep(ANA_PAUSE).await;
-            ANA_PAUSE
-        }
+/// The pause between two looks, shorter again after a new doubt.
+async fn rest(inner: &Inner, backoff: &mut Backoff) {
+    if time::timeout(backoff.pause(), inner.ana_doubted.notified()).await.is_ok() {
+        time::sleep(ANA_PAUSE).await;
+        backoff.reset();
     }
 }
 

@@ -26,6 +26,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use device::{Durability, Error, Lba, Namespace, NamespaceInfo};
+use engine::backoff::jittered;
 use engine::file::Lifetime;
 use engine::sync::Notify;
 use engine::task::LocalFuture;
@@ -39,7 +40,6 @@ use super::error::ConnectError;
 use super::io::{Change, Swap};
 use super::options::Options;
 use super::remote::RemoteNamespace;
-use super::session::{doubled, jittered};
 
 /// Paths of a namespace. Guessed: a few ports on a few networks.
 pub const PATHS_MAX: usize = 16;
@@ -202,7 +202,7 @@ async fn connect_each(
     changed: &Notify,
 ) -> Result<(NamespaceInfo, Vec<Option<RemoteNamespace>>), ConnectError> {
     let longest = paths.iter().map(|path| path.connect_timeout).max().unwrap_or_default();
-    let (deadline, mut pause) = (time::now() + longest, paths[0].backoff_min);
+    let (deadline, mut backoff) = (time::now() + longest, paths[0].backoff());
     loop {
         let mut errors = Vec::new();
         let mut connected = Vec::with_capacity(paths.len());
@@ -213,11 +213,11 @@ async fn connect_each(
         if let Some(info) = connected.iter().flatten().next().map(Namespace::info) {
             return Ok((info, connected));
         }
+        let pause = backoff.pause();
         if !errors.iter().any(ConnectError::may_pass) || time::now() + pause >= deadline {
             return Err(errors.swap_remove(0));
         }
         time::sleep(jittered(pause)).await;
-        pause = doubled(pause, &paths[0]);
     }
 }
 

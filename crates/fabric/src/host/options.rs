@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use engine::backoff::Backoff;
 use nvme::Nqn;
 
 use super::identity::HostIdentity;
@@ -67,6 +68,11 @@ impl Options {
             backoff_min: Duration::from_millis(10),
             backoff_max: Duration::from_secs(2),
         }
+    }
+
+    /// The pauses between tries to connect.
+    pub(super) fn backoff(&self) -> Backoff {
+        Backoff::new(self.backoff_min, self.backoff_max)
     }
 
     /// KATO as Connect says it, in milliseconds: rounded up, as zero would mean that there is none.

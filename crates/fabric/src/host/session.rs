@@ -9,9 +9,9 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
 
 use device::NamespaceInfo;
+use engine::backoff::jittered;
 use engine::sync::Notify;
 use engine::task::{self, Task};
 use engine::time;
@@ -73,13 +73,13 @@ impl Session {
     /// as long as connecting may take.
     pub(super) async fn connect(options: Options) -> Result<Session, ConnectError> {
         let deadline = time::now() + options.connect_timeout;
-        let mut pause = options.backoff_min;
+        let mut backoff = options.backoff();
         loop {
+            let pause = backoff.pause();
             match Session::connect_once(options.clone()).await {
                 Err(error) if error.may_pass() && time::now() + pause < deadline => {
                     tracing::debug!(address = %options.address, %error, "asking again");
                     time::sleep(jittered(pause)).await;
-                    pause = doubled(pause, &options);
                 }
                 made => return made,
             }
@@ -313,7 +313,7 @@ impl Inner {
 async fn supervise(inner: Rc<Inner>, first: Option<Current>) {
     let options = &inner.options;
     let mut current = first;
-    let mut pause = options.backoff_min;
+    let mut backoff = options.backoff();
     loop {
         if let Some(Current { association, number }) = current.take() {
             let since = time::now();
@@ -327,11 +327,10 @@ async fn supervise(inner: Rc<Inner>, first: Option<Current>) {
             association.settle(options).await;
             // A target that lets us in only to drop us must not be stormed.
             if since.elapsed() > options.backoff_max {
-                pause = options.backoff_min;
+                backoff.reset();
             }
         }
-        time::sleep(jittered(pause)).await;
-        pause = doubled(pause, options);
+        time::sleep(jittered(backoff.pause())).await;
         match Association::connect(options).await {
             Ok(made) => {
                 let begun = inner.begin(made);
@@ -341,7 +340,7 @@ async fn supervise(inner: Rc<Inner>, first: Option<Current>) {
                         inner.shared.withdraw(begun.number);
                         begun.association.leave().await;
                         inner.fall(&error.to_string());
-                        pause = options.backoff_max;
+                        backoff.set_next(options.backoff_max);
                     }
                 }
             }
@@ -349,7 +348,7 @@ async fn supervise(inner: Rc<Inner>, first: Option<Current>) {
                 tracing::debug!(address = %options.address, %error, "could not connect");
                 inner.fall(&error.to_string());
                 if error.is_denial() {
-                    pause = options.backoff_max * DENIED_FACTOR;
+                    backoff.set_next(options.backoff_max * DENIED_FACTOR);
                 }
             }
         }
@@ -372,18 +371,6 @@ async fn over(shared: &Shared, association: &Association, number: u64) -> String
         Poll::Pending
     })
     .await
-}
-
-/// The pause after `pause`. One of zero grows too: else a target that refuses would be asked without any.
-pub(super) fn doubled(pause: Duration, options: &Options) -> Duration {
-    (pause * 2).max(Duration::from_millis(1)).min(options.backoff_max)
-}
-
-/// Between half of `pause` and all of it, so that hosts that lost a target together do not return together.
-pub fn jittered(pause: Duration) -> Duration {
-    let half = pause / 2;
-    let spread = half.as_nanos().max(1) as u64;
-    half + Duration::from_nanos(task::random_u64() % spread)
 }
 
 /// Joins each association that the reactor which keeps it offers.

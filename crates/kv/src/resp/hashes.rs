@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use engine::rng::SplitMix;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::store::CURSOR_BITS;
@@ -200,13 +201,8 @@ pub(super) async fn only_matching(read: Read, reply: Reply, command: &Command) -
 }
 
 fn random_fields(pairs: &Pairs<'_>, count: i64, values: bool, random: u64) -> Result<Reply, Reply> {
-    let mut state = random;
-    // SplitMix64, as in `engine::task`; one number of the engine's is enough for a whole reply.
-    let mut draw = move |below: usize| {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        ((mixed ^ (mixed >> 27)) % below as u64) as usize
-    };
+    // One number of the world's is enough for a whole reply.
+    let mut random = SplitMix(random);
     let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
     let mut chosen: Vec<usize> = Vec::new();
     if count < 0 && !pairs.is_empty() {
@@ -218,12 +214,12 @@ fn random_fields(pairs: &Pairs<'_>, count: i64, values: bool, random: u64) -> Re
         if wanted > KEYS_MAX || too_long {
             return Err(Reply::error("value is out of range: so many fields make too long a reply"));
         }
-        chosen.extend((0..wanted).map(|_| draw(pairs.len())));
+        chosen.extend((0..wanted).map(|_| random.index(pairs.len())));
     } else {
         chosen.extend(0..pairs.len());
         if wanted < pairs.len() {
             for index in 0..wanted {
-                chosen.swap(index, index + draw(pairs.len() - index));
+                chosen.swap(index, index + random.index(pairs.len() - index));
             }
             chosen.truncate(wanted);
         }

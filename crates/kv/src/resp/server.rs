@@ -442,8 +442,9 @@ async fn run<B: Backend>(
     let started = time::now();
     let (reply, hold) = executor.execute(job.request, &job.command, turn, &gone).await;
     let stats = &executor.shared.stats;
-    stats.by_command()[job.place].took(started.elapsed());
+    let us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+    stats.by_command()[job.place].took(us);
     let histogram = if job.access.writes() { &stats.write_latency } else { &stats.read_latency };
-    histogram.record(started.elapsed());
+    histogram.record_units(us);
     (job, reply, hold)
 }

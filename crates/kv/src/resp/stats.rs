@@ -5,45 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use engine::histogram::Histogram;
 use engine::sync::{MailReceiver, MailSender, mailbox};
 use engine::time::Instant;
 use fabric::secret::Secret;
 
 use super::commands::COMMANDS;
-
-/// Upper bounds of the latency histogram, in microseconds: powers of two from 16 us to 8.4 s.
-pub const LATENCY_BOUNDS_US: [u64; 20] = {
-    let mut bounds = [16; 20];
-    let mut index = 1;
-    while index < bounds.len() {
-        bounds[index] = bounds[index - 1] * 2;
-        index += 1;
-    }
-    bounds
-};
-
-/// A histogram of latencies in fixed buckets; cheap enough for every command.
-#[derive(Default, Debug)]
-pub struct LatencyHistogram {
-    /// One count per bound, and one for what is longer; not cumulative.
-    buckets: [AtomicU64; LATENCY_BOUNDS_US.len() + 1],
-    sum_us: AtomicU64,
-}
-
-impl LatencyHistogram {
-    /// Counts one operation.
-    pub fn record(&self, took: Duration) {
-        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        let index = LATENCY_BOUNDS_US.partition_point(|bound| *bound < us);
-        self.buckets[index].fetch_add(1, Ordering::Relaxed);
-        self.sum_us.fetch_add(us, Ordering::Relaxed);
-    }
-
-    /// Counts per bucket (not cumulative; the last is above all bounds), and the sum in microseconds.
-    pub fn snapshot(&self) -> ([u64; LATENCY_BOUNDS_US.len() + 1], u64) {
-        (std::array::from_fn(|i| self.buckets[i].load(Ordering::Relaxed)), self.sum_us.load(Ordering::Relaxed))
-    }
-}
 
 /// Counters of one command.
 #[derive(Default, Debug)]
@@ -60,9 +27,9 @@ impl CommandCounters {
         self.failed.fetch_add(u64::from(failed), Ordering::Relaxed);
     }
 
-    /// Adds the time that the store took for one.
-    pub fn took(&self, time: Duration) {
-        self.sum_us.fetch_add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    /// Adds the microseconds that the store took for one.
+    pub fn took(&self, us: u64) {
+        self.sum_us.fetch_add(us, Ordering::Relaxed);
     }
 
     /// Commands that were answered.
@@ -108,10 +75,10 @@ pub struct GatewayStats {
     pub bytes_received: AtomicU64,
     /// Bytes sent.
     pub bytes_sent: AtomicU64,
-    /// From the command's decoding to its reply, of commands that read.
-    pub read_latency: LatencyHistogram,
-    /// From the command's decoding to its reply, of commands that write.
-    pub write_latency: LatencyHistogram,
+    /// From the command's decoding to its reply, of commands that read, in microseconds.
+    pub read_latency: Histogram,
+    /// From the command's decoding to its reply, of commands that write, in microseconds.
+    pub write_latency: Histogram,
 }
 
 impl Default for GatewayStats {
@@ -129,8 +96,8 @@ impl Default for GatewayStats {
             misses: AtomicU64::default(),
             bytes_received: AtomicU64::default(),
             bytes_sent: AtomicU64::default(),
-            read_latency: LatencyHistogram::default(),
-            write_latency: LatencyHistogram::default(),
+            read_latency: Histogram::default(),
+            write_latency: Histogram::default(),
         }
     }
 }
@@ -288,20 +255,4 @@ impl Shared {
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     // A panic elsewhere leaves whole entries behind: each change is one operation.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_latency_falls_into_the_first_bucket_that_holds_it() {
-        let histogram = LatencyHistogram::default();
-        for us in [0, 16, 17, 32, 1 << 40] {
-            histogram.record(Duration::from_micros(us));
-        }
-        let (buckets, sum) = histogram.snapshot();
-        assert_eq!((buckets[0], buckets[1], buckets[LATENCY_BOUNDS_US.len()]), (2, 2, 1));
-        assert_eq!(sum, 65 + (1 << 40));
-    }
 }

@@ -12,6 +12,7 @@
 
 use std::time::Duration;
 
+use engine::backoff::Backoff;
 use engine::task::Task;
 use engine::time;
 
@@ -115,7 +116,7 @@ impl Store {
         let inner = &self.inner;
         let repair = RepairOptions { bytes_per_second: options.bytes_per_second, ..RepairOptions::default() };
         let (mut wanted, mut first) = (options.at_start, true);
-        let mut pause = RETRY_FIRST;
+        let mut backoff = Backoff::new(RETRY_FIRST, RETRY_PAUSE_MAX);
         loop {
             let topology = inner.topology();
             for member in &topology.members {
@@ -143,10 +144,9 @@ impl Store {
                 inner.repair.running.set(false);
                 wanted &= !complete;
                 if complete {
-                    pause = RETRY_FIRST;
+                    backoff.reset();
                 } else {
-                    time::sleep(pause).await;
-                    pause = (pause * 2).min(RETRY_PAUSE_MAX);
+                    time::sleep(backoff.pause()).await;
                 }
             }
             if let Some(report) = self.repair_noted(&repair).await {

@@ -14,6 +14,7 @@ use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use engine::backoff::Backoff;
 use engine::sync::Semaphore;
 use engine::task::{LocalFuture, Task};
 use engine::time::{self, Instant};
@@ -36,8 +37,10 @@ const REACH_LOOK: Duration = Duration::from_millis(50);
 /// How long operations wait for connections to the members that are new in a map; who takes longer is waited for beside them.
 /// Chosen: below the lease, and several round trips to any place.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(2);
+/// Between two looks for members that are missing, while none is.
+const CONNECT_LOOK: Duration = Duration::from_secs(1);
 /// First pause before a member that could not be found is looked for again; doubles.
-const CONNECT_PAUSE_FIRST: Duration = Duration::from_secs(1);
+const CONNECT_PAUSE_FIRST: Duration = Duration::from_secs(2);
 /// Longest such pause. Guessed: an operator who puts a name right does not wait long.
 const CONNECT_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Looks at what an older map has left to be freed before it is given up (the scrub collects it).
@@ -295,11 +298,14 @@ impl Inner {
 
 /// Looks for members that could not be found when their map was adopted, as long as there is the store.
 async fn keep_connecting(store: Weak<Inner>) {
-    let mut pause = CONNECT_PAUSE_FIRST;
+    let mut backoff = Backoff::new(CONNECT_PAUSE_FIRST, CONNECT_PAUSE_MAX);
     while let Some(inner) = store.upgrade() {
-        pause = match inner.connect_missing().await {
-            true => CONNECT_PAUSE_FIRST,
-            false => (pause * 2).min(CONNECT_PAUSE_MAX),
+        let pause = match inner.connect_missing().await {
+            true => {
+                backoff.reset();
+                CONNECT_LOOK
+            }
+            false => backoff.pause(),
         };
         drop(inner);
         time::sleep(pause).await;

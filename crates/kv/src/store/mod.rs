@@ -22,7 +22,6 @@ mod fetch;
 mod follow;
 mod forget;
 mod heap;
-mod latency;
 mod list;
 mod many;
 mod member;
@@ -49,6 +48,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use engine::histogram::Histogram;
 use engine::sync::{Notify, Semaphore};
 use engine::task::LocalFuture;
 use pool::Map;
@@ -65,7 +65,6 @@ pub use collect::{CollectOptions, CollectReport};
 pub use error::StoreError;
 pub use follow::{LEASE_DEFAULT, MapSource};
 pub use forget::{ForgetOptions, ForgetReport};
-pub use latency::Latencies;
 pub use list::{CURSOR_BITS, LIST_ENTRIES_MAX, ListEntry, ListPage, ScanStep};
 pub use many::KEYS_AT_ONCE_MAX;
 pub use pace::{Progress, ShowProgress};
@@ -166,11 +165,11 @@ pub struct StoreStats {
     /// Entries dropped by changes of the pool where they were no longer at home.
     pub dropped: AtomicU64,
     /// How long gets took.
-    pub get_time: Latencies,
+    pub get_time: Histogram,
     /// How long puts and deletes took.
-    pub put_time: Latencies,
+    pub put_time: Histogram,
     /// How long conditional operations took.
-    pub update_time: Latencies,
+    pub update_time: Histogram,
 }
 
 fn count(counter: &AtomicU64) {

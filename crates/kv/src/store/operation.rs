@@ -4,6 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
+use engine::backoff::Backoff;
+use engine::histogram::Histogram;
 use engine::sync::Permit;
 use engine::task::LocalFuture;
 use engine::time::{self, Instant};
@@ -256,7 +258,7 @@ impl Inner {
         &self,
         result: &Result<T, StoreError>,
         counter: &std::sync::atomic::AtomicU64,
-        times: &super::Latencies,
+        times: &Histogram,
         start: Instant,
     ) {
         match result {
@@ -309,7 +311,7 @@ async fn get_settled(
     key: &Key,
     course: &Course,
 ) -> Result<Option<Versioned>, StoreError> {
-    let mut pause = RESTART_FIRST;
+    let mut backoff = Backoff::new(RESTART_FIRST, RESTART_PAUSE_MAX);
     loop {
         let round = course.begin(inner, pool, key);
         let majority = round.majority().await?;
@@ -336,8 +338,7 @@ async fn get_settled(
             }
         }
         // What was to be fetched has been replaced, or its holders fail: look again.
-        time::sleep(pause).await;
-        pause = (pause * 2).min(RESTART_PAUSE_MAX);
+        time::sleep(backoff.pause()).await;
     }
 }
 

@@ -12,6 +12,7 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use engine::backoff::Backoff;
 use engine::sync::Notify;
 
 use super::member::{Member, MemberError, UnderWay};
@@ -108,7 +109,7 @@ pub(super) struct Part {
     /// The value, placed in this turn, before it was known where its reference will stand. It is for the next turn alone: of
     /// two attempts of a conditional operation each may have a value of its own under the same operation.
     placed: Option<(u32, Early)>,
-    tries: u32,
+    backoff: Backoff,
     begun: Option<Rc<UnderWay>>,
 }
 
@@ -184,7 +185,8 @@ impl Part {
         shared.store.parts.set(shared.store.parts.get() + 1);
         let member = shared.slots.borrow()[index].member.clone();
         let (image, held, placed, begun) = (None, None, None, None);
-        Part { shared: shared.clone(), index, member, image, held, placed, tries: 0, begun }
+        let backoff = Backoff::new(RETRY_FIRST, RETRY_PAUSE_MAX);
+        Part { shared: shared.clone(), index, member, image, held, placed, backoff, begun }
     }
 
     /// Takes part until the round is over.
@@ -408,9 +410,7 @@ impl Part {
         if self.is_past(turn) {
             return;
         }
-        let pause = (RETRY_FIRST * (1 << self.tries.min(10))).min(RETRY_PAUSE_MAX);
-        self.tries += 1;
         // Either way the caller looks at what has changed.
-        let _elapsed = engine::time::timeout(pause, self.shared.asked.notified()).await;
+        let _elapsed = engine::time::timeout(self.backoff.pause(), self.shared.asked.notified()).await;
     }
 }

@@ -13,6 +13,7 @@
 use std::rc::Weak;
 use std::time::Duration;
 
+use engine::backoff::Backoff;
 use pool::{HeapGroup, TablePage};
 
 use super::group::Change;
@@ -106,9 +107,9 @@ fn is_past(now: &Header, expected: &Header) -> bool {
 }
 
 async fn keep_sweeping(table: Weak<Table>) {
-    let mut pause = RETRY_FIRST;
+    let mut backoff = Backoff::new(RETRY_FIRST, RETRY_PAUSE_MAX);
     loop {
-        engine::time::sleep(pause).await;
+        engine::time::sleep(backoff.pause()).await;
         // A store that was dropped leaves them.
         let Some(table) = table.upgrade() else { return };
         table.sweep().await;
@@ -116,6 +117,5 @@ async fn keep_sweeping(table: Weak<Table>) {
             table.sweeping.set(false);
             return;
         }
-        pause = (pause * 2).min(RETRY_PAUSE_MAX);
     }
 }

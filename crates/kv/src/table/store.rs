@@ -11,6 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use engine::View;
+use engine::backoff::Backoff;
 use engine::time::Instant;
 use pool::TablePage;
 
@@ -28,10 +29,10 @@ use crate::value::Value;
 
 /// Misses after which a writer steps back, so that writers on several hosts do not undo each other's turns.
 const MISSES_BEFORE_BACKOFF: u32 = 2;
-/// First step back; doubles with each miss, randomly shortened. Guessed: a round trip.
-const BACKOFF_FIRST: Duration = Duration::from_micros(50);
-/// Doublings of the step back.
-const BACKOFF_DOUBLINGS_MAX: u32 = 7;
+/// First step back; doubles with each miss, randomly shortened. Guessed: two round trips.
+const BACKOFF_FIRST: Duration = Duration::from_micros(100);
+/// The longest.
+const BACKOFF_MAX: Duration = Duration::from_micros(6400);
 
 /// What a member answers.
 #[derive(Clone, Debug)]
@@ -197,7 +198,7 @@ impl Table {
     }
 
     async fn run(&self, attempt: &mut Attempt<'_>) -> Result<(Outcome, View), TableError> {
-        let mut misses = 0;
+        let (mut misses, mut backoff) = (0, Backoff::new(BACKOFF_FIRST, BACKOFF_MAX));
         for _ in 0..ATTEMPTS_MAX {
             match self.step(attempt).await? {
                 Step::Done(outcome, image) => return Ok((outcome, image)),
@@ -212,7 +213,7 @@ impl Table {
                 Step::Missed => {
                     misses += 1;
                     if misses > MISSES_BEFORE_BACKOFF {
-                        back_off(misses - MISSES_BEFORE_BACKOFF).await;
+                        engine::time::sleep_within(backoff.pause()).await;
                     }
                 }
             }
@@ -413,8 +414,4 @@ impl Attempt<'_> {
             self.garbage.extend(doubt.unlinks.into_iter().filter(|copy| !used(copy)));
         }
     }
-}
-
-async fn back_off(misses: u32) {
-    engine::time::sleep_within(BACKOFF_FIRST * (1 << misses.min(BACKOFF_DOUBLINGS_MAX))).await;
 }

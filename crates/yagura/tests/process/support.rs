@@ -7,6 +7,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use engine::rng::SplitMix;
+
 /// How long anything may take before the test fails. Generous: the machine may be busy with other tests.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -286,13 +288,8 @@ pub fn make_tree(root: &Path) -> (u64, u64) {
     for (index, length) in lengths.into_iter().enumerate() {
         let directory = root.join(format!("d{}", index % 3));
         std::fs::create_dir_all(&directory).expect("made");
-        let mut state = index as u64 + 1;
-        let bytes: Vec<u8> = std::iter::repeat_with(|| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (state >> 56) as u8
-        })
-        .take(length)
-        .collect();
+        let mut random = SplitMix(index as u64);
+        let bytes: Vec<u8> = std::iter::repeat_with(|| random.draw() as u8).take(length).collect();
         std::fs::write(directory.join(format!("f{length}")), &bytes).expect("written");
         total += length as u64;
     }

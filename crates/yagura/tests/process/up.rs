@@ -8,6 +8,8 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use engine::rng::SplitMix;
+
 use crate::support::{PATIENCE, Redis, Reply, Server, SetAtEnd, http_get, kill, make_tree, pool_of, run, yagura};
 
 fn up(data: &Path, more: &[&str]) -> Server {
@@ -196,10 +198,9 @@ fn record(
     const KEYS: u64 = 6;
     let mut redis = Redis::connect(address);
     let mut operations = Vec::new();
-    let mut random = u64::from(client) + 1;
+    let mut random = SplitMix(client.into());
     while !stop.load(Ordering::Relaxed) {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let (key, choice) = (format!("shared{}", (random >> 33) % KEYS), (random >> 50) % 20);
+        let (key, choice) = (format!("shared{}", random.below(KEYS)), random.below(20));
         // The stamp of the invocation makes a value that no other put writes.
         let invoked = clock.fetch_add(1, Ordering::SeqCst);
         let mut known = true;
@@ -216,7 +217,7 @@ fn record(
             1..10 => {
                 let mut value = invoked.to_le_bytes().to_vec();
                 // Within the page, filling one, and out of line.
-                value.resize([8, 500, 3800, 9000][(random >> 40) as usize % 4], 0);
+                value.resize([8, 500, 3800, 9000][random.index(4)], 0);
                 redis.set(&key, &value);
                 (check::Action::Put, Some(invoked))
             }

@@ -3,27 +3,22 @@
 //! One thing is left out: a number that gets shorter while an answer with it still waits to be sent. memcached then makes a
 //! new item instead of filling the old one's place with blanks; whether it waits depends on the network.
 
+use engine::rng::SplitMix;
+
 /// A stream of commands from a seed.
 pub struct Generator {
-    state: u64,
+    random: SplitMix,
 }
 
 const KEYS: &[&str] = &["a", "b", "counter", "Zm9v", "foo", "long-key-0123456789"];
 
 impl Generator {
     pub fn new(seed: u64) -> Generator {
-        let mut generator = Generator { state: seed.wrapping_mul(0x2545_f491_4f6c_dd1d) | 1 };
-        for _ in 0..8 {
-            generator.below(1);
-        }
-        generator
+        Generator { random: SplitMix(seed) }
     }
 
     pub fn below(&mut self, bound: u64) -> u64 {
-        self.state ^= self.state << 13;
-        self.state ^= self.state >> 7;
-        self.state ^= self.state << 17;
-        (self.state >> 11) % bound
+        self.random.below(bound)
     }
 
     fn pick<T: Copy>(&mut self, from: &[T]) -> T {

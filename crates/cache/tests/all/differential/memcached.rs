@@ -12,6 +12,7 @@ use cache::protocol::Now;
 use cache::session::Rules;
 use cache::slot::Slots;
 use cache::testing::{PlainServer, PlainSlots, Wire};
+use engine::rng::SplitMix;
 
 use crate::port::Port;
 
@@ -65,7 +66,7 @@ pub struct Pair<S = PlainSlots> {
     pub server: PlainServer,
     begun: Instant,
     began: u64,
-    random: u64,
+    random: SplitMix,
 }
 
 /// A connection to each.
@@ -102,7 +103,7 @@ impl<S: Slots> Pair<S> {
             server: PlainServer::default(),
             begun: Instant::now(),
             began: unix - 100,
-            random: 0x9e37_79b9_7f4a_7c15,
+            random: SplitMix(1),
         }
     }
 
@@ -122,10 +123,7 @@ impl<S: Slots> Pair<S> {
 
     /// A number below `bound`.
     pub fn random(&mut self, bound: u64) -> u64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        self.random % bound
+        self.random.below(bound)
     }
 
     /// Gives both these bytes. `last` ends the answer of a server that still listens.

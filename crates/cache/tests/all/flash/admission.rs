@@ -3,28 +3,13 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use cache::flash::admission::{Admission, AdmitAll, Sketch};
+use engine::rng::SplitMix;
 
 /// Keys that are asked for more than once.
 const KEYS: usize = 30_000;
 const MEMORY_ITEMS: usize = 600;
 const FLASH_ITEMS: usize = 5_400;
 const REQUESTS: usize = 300_000;
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn unit(&mut self) -> f64 {
-        (self.draw() >> 11) as f64 / (1_u64 << 53) as f64
-    }
-}
 
 /// Memory is a queue by last use, flash one by arrival; what was asked for while it was on flash is written there again
 /// once.
@@ -87,7 +72,7 @@ impl Tiers<'_> {
 /// Share of hits, and writes per request, of the second half of the requests. `once`: percent of requests for keys that
 /// nobody asks for again.
 fn run(admission: &dyn Admission, once: u64) -> (f64, f64) {
-    let mut random = Random(7);
+    let mut random = SplitMix(7);
     let weights: Vec<f64> = (1..=KEYS).map(|rank| 1.0 / (rank as f64).powf(0.9)).collect();
     let total: f64 = weights.iter().sum();
     let mut sum = 0.0;

@@ -7,25 +7,22 @@
 
 use std::time::Duration;
 
+use engine::rng::SplitMix;
 use engine::sim::{DiskConfig, SimConfig};
 
 /// A generator of its own, so that the scenario does not depend on how often the code under test draws.
-pub struct Rng(u64);
+pub struct Rng(SplitMix);
 
 impl Rng {
     /// The stream number `stream` of `seed`.
     pub fn new(seed: u64, stream: u64) -> Rng {
-        let mut rng = Rng(seed ^ stream.wrapping_mul(0xD6E8_FEB8_6659_FD93));
+        let mut rng = Rng(SplitMix(seed ^ stream.wrapping_mul(0xD6E8_FEB8_6659_FD93)));
         rng.next();
         rng
     }
-    /// 64 random bits (splitmix64).
+    /// 64 random bits.
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ z >> 31
+        self.0.draw()
     }
     /// A number from `low` to `high`, both included.
     pub fn within(&mut self, low: u64, high: u64) -> u64 {

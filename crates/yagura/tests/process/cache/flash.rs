@@ -7,6 +7,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use engine::rng::SplitMix;
+
 use super::{Text, serve};
 use crate::port::Port;
 use crate::support::{PATIENCE, Server, http_get, kill, run};
@@ -203,16 +205,12 @@ impl Truth {
     }
 
     /// Commands until the server is gone.
-    fn live(&mut self, client: &mut Text<TcpStream>, first: usize, random: &mut u64, life: &Life) {
-        let mut next = || {
-            *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (*random >> 33) as usize
-        };
+    fn live(&mut self, client: &mut Text<TcpStream>, first: usize, random: &mut SplitMix, life: &Life) {
         loop {
             life.commands.fetch_add(1, Ordering::SeqCst);
-            let key = first + next() % KEYS_EACH;
+            let key = first + random.index(KEYS_EACH);
             let new = self.acknowledged.get(&key).copied().unwrap_or(0) + 1;
-            let (version, answered) = match next() % 10 {
+            let (version, answered) = match random.index(10) {
                 0..5 => {
                     let value = value_of(1200 + key % 1600, key, new);
                     let set = [format!("set k{key} 0 0 {}\r\n", value.len()).as_bytes(), &value, b"\r\n"].concat();
@@ -245,7 +243,8 @@ fn killed_under_load_it_serves_the_latest_or_nothing() {
     let directory = tempfile::tempdir().expect("a directory");
     let flash = file(directory.path(), 64);
     let arguments = ["-m", "64", "-t", "2", "--flash", &flash, "--flash-admission", "all"];
-    let mut truths: Vec<(Truth, u64)> = (0..CLIENTS).map(|client| (Truth::default(), client as u64 + 1)).collect();
+    let mut truths: Vec<(Truth, SplitMix)> =
+        (0..CLIENTS).map(|client| (Truth::default(), SplitMix(client as u64))).collect();
     let mut found_after_kills = 0;
     for life in 0..5 {
         let server = serve(&arguments);

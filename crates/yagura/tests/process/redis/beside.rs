@@ -5,6 +5,8 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use engine::rng::SplitMix;
+
 use super::random::{Chance, command};
 use super::up;
 use crate::support::PATIENCE;
@@ -188,7 +190,7 @@ fn the_same_commands_get_the_same_answers_as_from_redis() {
     ours.set_read_timeout(Some(PATIENCE)).expect("set");
     ours.set_nodelay(true).expect("set");
     let mut pair = Pair { ours, original, differences: Vec::new() };
-    let mut chance = Chance(20_260_101);
+    let mut chance = Chance(SplitMix(20_260_101));
     // In both protocols: a hash is a map in the third.
     for hello in ["HELLO 2", "HELLO 3"] {
         pair.send(&[words(hello)]);

@@ -1,12 +1,13 @@
 //! Commands with arguments by chance: mostly sensible ones, so that they get past the first check.
 
-/// A row of numbers that is the same for the same seed.
-pub struct Chance(pub u64);
+use engine::rng::SplitMix;
+
+/// What commands are drawn from.
+pub struct Chance(pub SplitMix);
 
 impl Chance {
     fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % bound
+        self.0.index(bound)
     }
 
     fn of<'a>(&mut self, choices: &[&'a [u8]]) -> &'a [u8] {
