@@ -316,6 +316,8 @@ fn a_page_comes_back_sealed_where_no_other_home_knows_of_the_seal() {
         let (sleeper, mover) = (scene.host(Duration::from_secs(3600)).await, scene.host(SHORT).await);
         sleeper.store.put(b"key", value(b"before")).await.unwrap();
         sleeper.store.settle().await;
+        // All are connected: the first look at a member asks for the newest map.
+        assert!(sleeper.store.repair(&RepairOptions::default()).await.is_complete());
         mover.voters.links[1].down.set(true);
         scene.begin(&both_move(&scene));
         end_joint(&scene, &mover).await;
