@@ -242,7 +242,7 @@ pub struct Call {
 }
 
 /// Everything.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct State {
     /// The holders.
     pub holders: [Holder; HOLDERS],
