@@ -199,7 +199,7 @@ impl<'a, N: Namespace> Proposer<'a, N> {
                 Ended::Elsewhere | Ended::Settled => round += 1,
                 Ended::Outbid(highest) => {
                     round = highest.max(round) + 1;
-                    time::sleep(backoff.pause().mul_f64((engine::task::random_u64() % 1000) as f64 / 1000.0)).await;
+                    step_back(&mut backoff).await;
                 }
             }
         }
@@ -452,6 +452,11 @@ impl<'a, N: Namespace> Acceptor<'a, N> {
 
 fn too_slow() -> Refusal {
     Refusal::NoVote(format!("it has not answered within {} s", STEP_TIME_MAX.as_secs()))
+}
+
+/// A pause by chance, so that those who outbid each other don't meet again.
+async fn step_back(backoff: &mut Backoff) {
+    time::sleep(backoff.pause().mul_f64((engine::task::random_u64() % 1000) as f64 / 1000.0)).await;
 }
 
 /// Everybody who is asked about the map after this one.

@@ -63,14 +63,15 @@ pub async fn renew<N: Namespace>(
         let member = &map.members[index];
         still_fits(&map, member, namespace).map_err(|reason| Error::Unfit { member: label.to_owned(), reason })?;
         let images = images(namespace, label).await?;
-        if let Some(carried) = carried().await.filter(|carried| carried.pool == map.pool && carried.seized > map.seized)
-        {
+        let carries = carried().await;
+        let has_gone_on = |carried: &&Map| carried.pool == map.pool && carried.seized > map.seized;
+        if let Some(carried) = carries.as_ref().filter(has_gone_on) {
             return Err(gone_on(label, carried.epoch));
         }
         let Some(last) = last_generation(&map, member, label, &images)? else { return Ok(None) };
         // It has promised, where it had its vote by what it carried, or somebody else has proposed. One that was given up is handed
         // every map that is agreed on.
-        if images != before && carried().await.as_ref() != Some(&map) {
+        if images != before && carries.as_ref() != Some(&map) {
             met = Some(map);
             continue;
         }

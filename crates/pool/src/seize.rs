@@ -14,9 +14,10 @@
 use std::collections::BTreeSet;
 
 use engine::backoff::Backoff;
-use engine::time;
 
-use super::{AgreeError, Answers, BALLOTS_MAX, Ended, Namespace, PAUSE_FIRST, PAUSE_MAX, Proposer, Seen, has_quorum};
+use super::{
+    AgreeError, Answers, BALLOTS_MAX, Ended, Namespace, PAUSE_FIRST, PAUSE_MAX, Proposer, Seen, has_quorum, step_back,
+};
 use crate::acceptor::{Promise, Refusal};
 use crate::lost::HalfLeft;
 use crate::map::{Map, Member, MemberId};
@@ -71,7 +72,7 @@ impl<N: Namespace> Proposer<'_, N> {
                 Seized::More => round += 1,
                 Seized::Outbid(highest) => {
                     round = highest.max(round) + 1;
-                    time::sleep(backoff.pause().mul_f64((engine::task::random_u64() % 1000) as f64 / 1000.0)).await;
+                    step_back(&mut backoff).await;
                 }
             }
         }

@@ -271,8 +271,7 @@ impl Placement {
 
     /// Whether every key keeps its quorum when only those that `alive` names can answer.
     pub(super) fn quorum_everywhere(&self, alive: impl Fn(usize) -> bool) -> bool {
-        let answers = |homes: &[u16]| homes.iter().filter(|&&home| alive(usize::from(home))).count();
-        self.new.all_homes().all(|homes| answers(homes) >= self.needed_of(homes)) && self.meets_old_everywhere(alive)
+        self.new.everywhere(&alive, |homes| self.needed_of(homes)) && self.meets_old_everywhere(alive)
     }
 
     /// Whether any key has its quorum when only those that `alive` names can answer.
