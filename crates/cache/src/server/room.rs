@@ -194,7 +194,7 @@ pub async fn keep_memory<S: Holdings>(slots: Arc<S>, shared: Arc<Shared>, reside
     let mut heap = Heap { pause: TRIM_PAUSE_MIN, trimmed: None, held_most: 0 };
     let mut was_over = false;
     loop {
-        time::sleep(TICK).await;
+        // At first before anything is stored: whoever fills all memory within a tick would else find no room kept for the program.
         match heap.resident(slots.budget(), &resident).await {
             Ok(bytes) => slots.budget().note_resident(bytes),
             Err(error) => tracing::warn!(%error, "what is resident is not known"),
@@ -209,6 +209,7 @@ pub async fn keep_memory<S: Holdings>(slots: Arc<S>, shared: Arc<Shared>, reside
             tracing::warn!("memory is over its limit, and no item is left to let go");
         }
         shared.set_short(is_short);
+        time::sleep(TICK).await;
     }
 }
 

@@ -122,7 +122,11 @@ impl Watchers {
             return None;
         }
         let (sender, woken) = mailbox(1);
-        let waiting = Arc::new(Mutex::new(VecDeque::with_capacity(WAITING_BYTES)));
+        // Written to once, so that it is resident as it is counted: a look at what is resident takes the rest for the program's, and
+        // what came in the place of room that nobody had used yet was over the limit until the next.
+        let mut room = vec![1; WAITING_BYTES];
+        room.clear();
+        let waiting = Arc::new(Mutex::new(VecDeque::from(room)));
         let number = all.last().map_or(1, |last| last.number + 1);
         all.push(Watcher { number, watch, waiting: waiting.clone(), woken: sender, skipped: 0 });
         self.note_wanted(&all);
