@@ -30,15 +30,8 @@ use std::{
     sync::atomic::{Ordering, fence},
 };
 
+pub use block::{ALIGN, BUF_BYTES_MAX, POOL_BYTES_MAX, limit_pools, pooled_bytes, system_bytes};
 use block::{Block, class_of};
-pub use block::{limit_pools, pooled_bytes, system_bytes};
-
-/// Address and length granularity of every buffer: what O_DIRECT needs on any medium.
-pub const ALIGN: usize = 4096;
-/// The largest buffer: a 1 MiB payload and one block of headers.
-pub const BUF_BYTES_MAX: usize = (1 << 20) + ALIGN;
-/// What one thread's pool keeps for reuse. Guessed: 64 commands of 1 MiB.
-pub const POOL_BYTES_MAX: usize = 64 << 20;
 
 /// A buffer with one owner: `len` bytes of content in `capacity` bytes of memory that starts at a multiple of [`ALIGN`].
 #[derive(Default)]

@@ -1,9 +1,7 @@
 //! Clocks and timers of the current world.
 
 use std::{
-    fmt,
     future::Future,
-    ops::{Add, AddAssign, Sub},
     os::unix::fs::MetadataExt,
     pin::{Pin, pin},
     task::{Context as TaskContext, Poll},
@@ -12,57 +10,15 @@ use std::{
 
 use crate::runtime::{self, Context};
 
-/// A point in the world's monotonic time, which goes on while the machine is suspended: who has slept finds that its leases
-/// and deadlines are over. Comparable only within one process (one world in simulation).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct Instant(u64);
+mod instant;
+
+pub use instant::Instant;
+pub(crate) use instant::monotonic;
 
 impl Instant {
-    /// From nanoseconds since an unspecified origin.
-    pub const fn from_nanos(nanos: u64) -> Instant {
-        Instant(nanos)
-    }
-
-    /// Nanoseconds since an unspecified origin.
-    pub const fn as_nanos(self) -> u64 {
-        self.0
-    }
-
-    /// Time from `earlier` to `self`; zero if `earlier` is later.
-    pub fn duration_since(self, earlier: Instant) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
-    }
-
     /// Time from `self` to now.
     pub fn elapsed(self) -> Duration {
         now().duration_since(self)
-    }
-}
-
-impl Add<Duration> for Instant {
-    type Output = Instant;
-    fn add(self, duration: Duration) -> Instant {
-        Instant(self.0.saturating_add(duration.as_nanos().try_into().unwrap_or(u64::MAX)))
-    }
-}
-
-impl AddAssign<Duration> for Instant {
-    fn add_assign(&mut self, duration: Duration) {
-        *self = *self + duration;
-    }
-}
-
-impl Sub<Duration> for Instant {
-    type Output = Instant;
-    fn sub(self, duration: Duration) -> Instant {
-        Instant(self.0.saturating_sub(duration.as_nanos().try_into().unwrap_or(u64::MAX)))
-    }
-}
-
-impl Sub for Instant {
-    type Output = Duration;
-    fn sub(self, earlier: Instant) -> Duration {
-        self.duration_since(earlier)
     }
 }
 
@@ -98,12 +54,6 @@ pub fn unix_time() -> Duration {
             Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec as u32)
         }
     }
-}
-
-/// The machine's monotonic clock, suspension included.
-pub(crate) fn monotonic() -> Instant {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    Instant(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
 /// Ends `duration` from now.
@@ -199,12 +149,6 @@ pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Outp
         sleep.as_mut().poll(cx).map(|()| Err(Elapsed))
     })
     .await
-}
-
-impl fmt::Display for Instant {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{:09}", self.0 / 1_000_000_000, self.0 % 1_000_000_000)
-    }
 }
 
 #[cfg(test)]

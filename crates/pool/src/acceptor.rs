@@ -24,7 +24,7 @@ use device::Namespace;
 use crate::geometry::{MAP_OFFSETS, SUPERBLOCK_OFFSETS};
 use crate::lost::SEIZED_EPOCHS;
 use crate::map::{Map, MemberId};
-use crate::open::{inspect, is_in_its_life, is_newer};
+use crate::open::inspect;
 use crate::slot::{leaves, leaves_bytes, read, read_body, swap, unit_bytes};
 use crate::superblock::{Ballot, Superblock, SuperblockError, crc64};
 
@@ -142,7 +142,7 @@ impl<N: Namespace> Acceptor<'_, N> {
                 return Err(error.clone().into());
             }
             match (decoded, other) {
-                (Ok(found), other) if other.as_ref().map_or(true, |other| !is_newer(other, &found)) => {
+                (Ok(found), other) if other.as_ref().map_or(true, |other| !other.is_newer_than(&found)) => {
                     self.check(&found)?;
                     return Ok(([first, second], found));
                 }
@@ -163,7 +163,7 @@ impl<N: Namespace> Acceptor<'_, N> {
         if found.pool != self.pool {
             return refuse(format!("it belongs to pool {}", found.pool));
         }
-        Ok(self.life.map_or(Ok(()), |life| is_in_its_life(life, found))?)
+        Ok(self.life.map_or(Ok(()), |life| found.is_in_life(life))?)
     }
 
     async fn copy(&self, copy: usize) -> Result<Vec<u8>, Refusal> {

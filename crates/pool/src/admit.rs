@@ -4,10 +4,10 @@
 
 use device::Namespace;
 
-use crate::create::{GENERATION_FIRST, NewMember, fit, image, random_incarnation, refuse_if_used};
 use crate::error::Error;
 use crate::geometry::GROUP_PAGES;
 use crate::map::{Map, Member, MemberId, WEIGHT_MAX};
+use crate::new_member::{GENERATION_FIRST, NewMember, fit, image, random_incarnation, refuse_if_used};
 use crate::plan::complete;
 use crate::renew::begin;
 

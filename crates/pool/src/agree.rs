@@ -234,7 +234,7 @@ impl<'a, N: Namespace> Proposer<'a, N> {
             Some(Ok(Promise { map, superblock, .. })) => map.is_some() && seen.lives.counts(member, superblock),
             _ => false,
         };
-        if !has_quorum(&base, whole) {
+        if !base.has_quorum(whole) {
             return self.not_enough(&promises, *may_be_accepted);
         }
         let carries = |member: &Member| match promises.get(&member.id) {
@@ -244,7 +244,7 @@ impl<'a, N: Namespace> Proposer<'a, N> {
             _ => false,
         };
         let changed = change(&base)?;
-        let settles = changed != base && !has_quorum(&base, carries);
+        let settles = changed != base && !base.has_quorum(carries);
         let next = if settles { base.clone() } else { changed };
         let body = next.encode()?;
         *may_be_accepted |= !settles;
@@ -256,7 +256,7 @@ impl<'a, N: Namespace> Proposer<'a, N> {
             return Ok(Ended::Elsewhere);
         }
         let done = |member: &Member| seen.lives.is_life_of(member) && matches!(accepted.get(&member.id), Some(Ok(())));
-        if !has_quorum(&base, done) || !has_quorum(&next, done) {
+        if !base.has_quorum(done) || !next.has_quorum(done) {
             return self.not_enough(&accepted, *may_be_accepted);
         }
         if settles {
@@ -462,16 +462,6 @@ async fn step_back(backoff: &mut Backoff) {
 /// Everybody who is asked about the map after this one.
 pub(crate) fn voters(map: &Map) -> BTreeSet<MemberId> {
     map.voter_indices().map(|index| map.members[index].id).collect()
-}
-
-/// Whether those for whom `agrees` holds, and that count, are a majority of the voters, on every side of the map.
-pub(crate) fn has_quorum(map: &Map, agrees: impl Fn(&Member) -> bool) -> bool {
-    map.sides().iter().all(|&side| {
-        let votes = |member: &&Member| member.seat(side).is_some_and(|seat| seat.voter);
-        let voters: Vec<&Member> = map.members.iter().filter(votes).collect();
-        let agreeing = voters.iter().filter(|member| member.counts(side) && agrees(member)).count();
-        agreeing > voters.len() / 2
-    })
 }
 
 #[path = "seize.rs"]

@@ -18,10 +18,9 @@
 //!
 //! So whoever begins a life writes these pages over what is there; table and allocation pages are not zero in between either.
 
-use device::{Durability, Namespace};
+use device::{Durability, Lba, Namespace};
 use engine::Buf;
 
-use crate::create::zero;
 use crate::geometry::{GROUP_DATA_PAGES, Geometry, HeapGroup, HeapPage, Layout, PAGE_SIZE_MIN, TablePage};
 
 const MAGIC: [u8; 8] = *b"YGBLANK\0";
@@ -29,6 +28,10 @@ const MAGIC: [u8; 8] = *b"YGBLANK\0";
 const HEAD_BYTES: usize = 16;
 /// Bytes of one write. Chosen: what costs little more than its transfer on any medium.
 const WRITE_BYTES_MAX: usize = 1 << 20;
+/// Blocks zeroed by one command: what a 16-bit count of 0's based blocks can say (NVM Command Set 1.0 §3.2.8).
+const ZERO_BLOCKS_MAX: u64 = 65_536;
+/// Zeroes written by one call where there is no such command. Chosen: a megabyte keeps a link busy.
+const ZERO_BYTES: u32 = 1 << 20;
 
 /// The life that a blank page was made for; `None` if it is no blank page.
 pub fn incarnation_of(page: &[u8]) -> Option<u64> {
@@ -88,6 +91,38 @@ pub(crate) async fn begin_life<N: Namespace>(
         zero(namespace, data, data + u64::from(GROUP_DATA_PAGES) * page_bytes as u64).await?;
     }
     Ok(true)
+}
+
+/// Writes zeroes as data, where there is no command for it.
+async fn write_zeroes<N: Namespace>(namespace: &N, mut lba: u64, blocks: u64) -> Result<(), device::Error> {
+    let info = namespace.info();
+    let most = (ZERO_BYTES / info.block_size).clamp(1, info.transfer_blocks_max.max(1));
+    let zeroes = Buf::zeroed((most * info.block_size) as usize).freeze();
+    let end = lba + blocks;
+    while lba < end {
+        let count = (end - lba).min(u64::from(most));
+        let part = zeroes.slice(..(count * u64::from(info.block_size)) as usize);
+        namespace.write(Lba(lba), part, Durability::Cached).await?;
+        lba += count;
+    }
+    Ok(())
+}
+
+/// Makes bytes `from..to` read as zeroes; stable after the next flush.
+async fn zero<N: Namespace>(namespace: &N, from: u64, to: u64) -> Result<(), device::Error> {
+    let block_size = u64::from(namespace.info().block_size);
+    let (mut lba, end) = (from / block_size, to / block_size);
+    while lba < end {
+        let blocks = (end - lba).min(ZERO_BLOCKS_MAX);
+        match namespace.write_zeroes(Lba(lba), blocks, Durability::Cached).await {
+            Err(device::Error::Unsupported(_)) => {
+                write_zeroes(namespace, lba, blocks).await?;
+            }
+            result => result?,
+        }
+        lba += blocks;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

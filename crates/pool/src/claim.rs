@@ -8,13 +8,12 @@
 use device::Namespace;
 
 use crate::blank::begin_life;
-use crate::create::{GENERATION_FIRST, NewMember, image, refuse_if_used, superblock, write, write_body};
 use crate::error::Error;
 use crate::geometry::SUPERBLOCK_OFFSETS;
 use crate::map::Map;
-use crate::open::device_error;
+use crate::new_member::{GENERATION_FIRST, NewMember, image, refuse_if_used, superblock};
 use crate::renew::claim_second;
-use crate::slot::{read, swap, unit_bytes};
+use crate::slot::{read, swap, unit_bytes, write, write_body};
 use crate::superblock::{Ballot, Superblock};
 
 /// A namespace that is to be a member of a new pool.
@@ -35,7 +34,7 @@ impl<'a, N: Namespace> Claim<'a, N> {
                 Err(Error::Device { source: device::Error::ReadFault(_), .. }) => {
                     let zeroes = vec![0; unit_bytes(&member.namespace)];
                     let written = write(&member.namespace, SUPERBLOCK_OFFSETS[0], &zeroes).await;
-                    written.map_err(|source| device_error(member.name(), source))?;
+                    written.map_err(|source| Error::device(member.name(), source))?;
                     zeroes
                 }
                 first => first?,
@@ -122,7 +121,7 @@ impl<'a, N: Namespace> Claim<'a, N> {
     }
 
     fn device(&self, source: device::Error) -> Error {
-        device_error(self.member.name(), source)
+        Error::device(self.member.name(), source)
     }
 }
 

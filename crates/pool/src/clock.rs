@@ -13,7 +13,6 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::id::hex64;
-use crate::map::Map;
 
 /// Machines that have a mark. Of more one is forgotten by chance, so that some get on of any number that take turns. Chosen: voters
 /// and a gateway.
@@ -87,7 +86,8 @@ impl Clock {
         self.marks.iter().find(|mark| mark.machine == machine)
     }
 
-    fn noted(&self, ms: u64, by: Option<Moment>) -> Clock {
+    /// The note that is made of `ms` now, `by` a machine that leaves its mark.
+    pub(crate) fn noted(&self, ms: u64, by: Option<Moment>) -> Clock {
         let mut marks = self.marks.clone();
         if let Some(Moment { machine, ms: at_ms, calendar_ms }) = by {
             // What the time leaps by, the others' calendars are ahead of it no more.
@@ -104,22 +104,12 @@ impl Clock {
     }
 }
 
-impl Map {
-    /// The map with a note of what time it is, made at this moment, if nobody has noted another time since `before`.
-    pub fn note_clock(&self, before: u64, now_ms: u64, by: Option<Moment>) -> Map {
-        if self.clock.ms != before {
-            return self.clone();
-        }
-        Map { clock: self.clock.noted(now_ms, by), revision: self.revision + 1, ..self.clone() }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use engine::sim::{SimConfig, World};
 
     use super::*;
-    use crate::map::tests::sample;
+    use crate::map::{Map, tests::sample};
 
     #[test]
     fn a_time_that_is_late_comes_right_by_calendars_that_agree() {

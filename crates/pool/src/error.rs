@@ -153,3 +153,10 @@ pub enum Error {
         reasons: String,
     },
 }
+
+impl Error {
+    /// What the namespace of `member` said.
+    pub(crate) fn device(member: impl Into<String>, source: device::Error) -> Error {
+        Error::Device { member: member.into(), source }
+    }
+}

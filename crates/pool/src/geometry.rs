@@ -12,7 +12,7 @@
 //! The places before the table do not depend on the page size: whoever has lost copy A does not know it. All are multiples
 //! of 64 KiB, the largest block, so that no two of them ever share a block.
 
-use device::Lba;
+use device::{Lba, NamespaceInfo};
 
 /// Where superblock copies A and B lie, in bytes.
 pub const SUPERBLOCK_OFFSETS: [u64; 2] = [0, 1088 << 10];
@@ -167,6 +167,32 @@ impl Layout {
     fn lba(&self, page: u64) -> Lba {
         Lba((TABLE_OFFSET + page * u64::from(self.geometry.page_size)) / u64::from(self.block_size))
     }
+}
+
+/// Bytes that a member has at least.
+pub fn member_bytes_min(page_size: u32) -> u64 {
+    TABLE_OFFSET + u64::from(TABLE_PAGES_MIN) * u64::from(page_size)
+}
+
+/// Whether pages of this size can be read and replaced atomically on a namespace.
+pub(crate) fn page_fits(info: &NamespaceInfo, page_size: u32) -> Result<(), String> {
+    if !info.block_size.is_power_of_two() || info.block_size > page_size {
+        return Err(format!("its blocks have {} bytes, more than a page of {page_size}", info.block_size));
+    }
+    let blocks = page_size / info.block_size;
+    if info.compare_and_write_blocks_max < blocks {
+        let bytes = u64::from(info.compare_and_write_blocks_max) * u64::from(info.block_size);
+        return Err(format!(
+            "its atomic compare-and-write takes {bytes} bytes, a page of {page_size} bytes needs it whole"
+        ));
+    }
+    if info.atomic_blocks < blocks {
+        return Err(format!(
+            "its reads and writes are atomic up to {} blocks, a page has {blocks}",
+            info.atomic_blocks
+        ));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,10 +1,8 @@
-//! How members are named, and how the map writes 64 bits.
+//! How members are named, and how messages and the map write bytes and 64 bits.
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use crate::superblock::Hex;
 
 /// A member's globally unique id: its namespace's NGUID.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,6 +34,15 @@ impl<'de> Deserialize<'de> for MemberId {
             return Err(wrong());
         }
         u128::from_str_radix(&text, 16).map(|id| MemberId(id.to_be_bytes())).map_err(|_| wrong())
+    }
+}
+
+/// Bytes in hexadecimal, for messages.
+pub(crate) struct Hex<'a>(pub &'a [u8]);
+
+impl fmt::Display for Hex<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 

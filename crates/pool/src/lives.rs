@@ -17,7 +17,6 @@ use std::collections::BTreeMap;
 
 use crate::change::Epoch;
 use crate::map::{Map, Member, MemberId};
-use crate::open::is_in_its_life;
 use crate::superblock::Superblock;
 
 /// The newest life of every member, with its mark.
@@ -64,7 +63,7 @@ impl Lives {
 
     /// Whether the member has forgotten nothing that a map knows of.
     pub(crate) fn is_current(&self, member: MemberId, found: &Superblock) -> bool {
-        self.of(member).is_none_or(|life| is_in_its_life(life, found).is_ok())
+        self.of(member).is_none_or(|life| found.is_in_life(life).is_ok())
     }
 }
 

@@ -9,12 +9,11 @@ use device::NamespaceInfo;
 use serde::{Deserialize, Serialize};
 
 use crate::change::{Change, Epoch, Seat, Side, State};
-use crate::clock::Clock;
+use crate::clock::{Clock, Moment};
 use crate::domain::{Domain, Level};
 use crate::geometry::{Geometry, PAGE_SIZE_MAX, PAGE_SIZE_MIN, TABLE_PAGES_MIN};
 pub use crate::id::MemberId;
 use crate::id::hex64;
-use crate::ring::{Placements, Ring};
 use crate::slot::MAP_BYTES_MAX;
 use crate::superblock::Ballot;
 
@@ -254,12 +253,6 @@ impl Map {
         (self.epoch, self.revision)
     }
 
-    /// The rings in force: the new placement, and in a joint map the old one too.
-    pub fn placements(&self) -> Placements {
-        let old = (self.state == State::Joint).then(|| Ring::of(self, Side::Old));
-        Placements { new: Ring::of(self, Side::New), old }
-    }
-
     /// Members of one side with their seats, by index.
     pub fn seats(&self, side: Side) -> impl Iterator<Item = (usize, Seat)> {
         self.members.iter().enumerate().filter_map(move |(index, member)| Some((index, member.seat(side)?)))
@@ -289,6 +282,24 @@ impl Map {
     /// The sides whose majorities must both agree on the next map.
     pub fn sides(&self) -> &'static [Side] {
         if self.state == State::Joint { &[Side::Old, Side::New] } else { &[Side::New] }
+    }
+
+    /// The map with a note of what time it is, made at this moment, if nobody has noted another time since `before`.
+    pub fn note_clock(&self, before: u64, now_ms: u64, by: Option<Moment>) -> Map {
+        if self.clock.ms != before {
+            return self.clone();
+        }
+        Map { clock: self.clock.noted(now_ms, by), revision: self.revision + 1, ..self.clone() }
+    }
+
+    /// Whether those for whom `agrees` holds, and that count, are a majority of the voters, on every side of the map.
+    pub(crate) fn has_quorum(&self, agrees: impl Fn(&Member) -> bool) -> bool {
+        self.sides().iter().all(|&side| {
+            let votes = |member: &&Member| member.seat(side).is_some_and(|seat| seat.voter);
+            let voters: Vec<&Member> = self.members.iter().filter(votes).collect();
+            let agreeing = voters.iter().filter(|member| member.counts(side) && agrees(member)).count();
+            agreeing > voters.len() / 2
+        })
     }
 
     /// The index of a member.

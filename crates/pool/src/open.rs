@@ -12,10 +12,8 @@ use std::time::Duration;
 use device::Namespace;
 use engine::time::timeout;
 
-use crate::agree::has_quorum;
-use crate::create::page_fits;
 use crate::error::Error;
-use crate::geometry::{MAP_OFFSETS, SUPERBLOCK_OFFSETS};
+use crate::geometry::{MAP_OFFSETS, SUPERBLOCK_OFFSETS, page_fits};
 use crate::lives::Lives;
 use crate::map::{Map, MapError, Member, MemberId};
 use crate::slot::{MAP_BYTES_MAX, read, read_body};
@@ -122,7 +120,7 @@ pub async fn open<L: Label>(namespaces: &[L], pool: Option<uuid::Uuid>) -> Resul
     // What others have gone on from without the voters is none, even if nobody here tells whether their map is in force.
     let has_gone_on = |report: &Report| report.map.seized < newest.map.seized;
     let is_in_force =
-        |report: &&&Report| !has_gone_on(report) && has_quorum(&report.map, |member| carries(report, member));
+        |report: &&&Report| !has_gone_on(report) && report.map.has_quorum(|member| carries(report, member));
     let Some(in_force) = candidates.iter().find(is_in_force) else {
         let voters: Vec<&Member> = newest.map.voter_indices().map(|index| &newest.map.members[index]).collect();
         let agreeing = voters.iter().filter(|member| carries(newest, member)).count();
@@ -166,7 +164,7 @@ async fn inspect_of<L: Label>(pool: Option<uuid::Uuid>, given: &L) -> Result<Rep
     let label = given.label();
     let inspected = timeout(INSPECT_TIME_MAX, inspect(given.namespace(), &label)).await;
     let late = || device::Error::NotConnected(format!("no answer within {} s", INSPECT_TIME_MAX.as_secs()));
-    let report = inspected.unwrap_or_else(|_| Err(device_error(label.clone(), late())))?;
+    let report = inspected.unwrap_or_else(|_| Err(Error::device(label.clone(), late())))?;
     match pool.filter(|expected| report.superblock.pool != *expected) {
         Some(expected) => Err(Error::OtherPool { member: label, found: report.superblock.pool, expected }),
         None => Ok(report),
@@ -184,7 +182,7 @@ fn told_of_member(error: &Error) -> String {
 /// What a voter that can be read says, and what hinders it from being counted.
 fn told(report: &Report, lives: &Lives) -> String {
     let Report { superblock, map, whole, .. } = report;
-    let forgotten = lives.of(superblock.member).map(|life| is_in_its_life(life, superblock));
+    let forgotten = lives.of(superblock.member).map(|life| superblock.is_in_life(life));
     match forgotten {
         Some(Err(error)) => format!("epoch {}, but {error}", map.epoch),
         _ if !whole => format!("epoch {}, but the copies of its superblock differ: it is being written", map.epoch),
@@ -229,8 +227,7 @@ pub async fn inspect<N: Namespace>(namespace: &N, label: &str) -> Result<Report,
     if !MAP_OFFSETS.contains(&offset) || length as usize > MAP_BYTES_MAX {
         return Err(map_error(MapError::Place { offset, length }));
     }
-    let body =
-        read_body(namespace, offset, length as usize).await.map_err(|source| device_error(label.into(), source))?;
+    let body = read_body(namespace, offset, length as usize).await.map_err(|source| Error::device(label, source))?;
     let map = Map::decode(&body, superblock.map_checksum).map_err(map_error)?;
     if map.pool != superblock.pool || map.epoch != superblock.epoch || map.page_size != superblock.page_size {
         let text = "it contradicts its superblock (pool, epoch or page size)";
@@ -257,33 +254,8 @@ fn vote<N: Namespace>(
             "it was given up as lost: {back}`yagura pool replace` or `remove` takes it out, `yagura kv repair` begins it anew"
         ));
     }
-    is_in_its_life(life, found).map_err(|error| error.to_string())?;
+    found.is_in_life(life).map_err(|error| error.to_string())?;
     still_fits(map, member, namespace)
-}
-
-/// Whether this is the superblock of the life that is expected, and no state of it older than the mark.
-pub(crate) fn is_in_its_life((expected, mark): (u64, u64), found: &Superblock) -> Result<(), SuperblockError> {
-    if found.incarnation != expected {
-        return Err(SuperblockError::OtherIncarnation { found: found.incarnation, expected });
-    }
-    if found.generation < mark {
-        return Err(SuperblockError::RolledBack { found: found.generation, mark });
-    }
-    Ok(())
-}
-
-/// Whether copy B is newer than copy A: of the same life, and a later generation. A life begins in copy A; what is in copy B of
-/// another one is what a late write has left of the life before.
-pub(crate) fn is_newer(second: &Superblock, first: &Superblock) -> bool {
-    second.incarnation == first.incarnation && second.generation > first.generation
-}
-
-/// The copy that counts of those that are good.
-pub(crate) fn better(first: Option<Superblock>, second: Option<Superblock>) -> Option<Superblock> {
-    match (first, second) {
-        (Some(first), Some(second)) if is_newer(&second, &first) => Some(second),
-        (first, second) => first.or(second),
-    }
 }
 
 /// Whether a namespace is still as large as the member was made.
@@ -298,8 +270,8 @@ pub(crate) fn still_fits<N: Namespace>(map: &Map, member: &Member, namespace: &N
     page_fits(&info, map.page_size)
 }
 
-/// The copy that counts ([`better`]), and whether the other, if it is good, is the same. An error of copy A unless only B says
-/// more than blank.
+/// The copy that counts ([`Superblock::better`]), and whether the other, if it is good, is the same. An error of copy A unless only
+/// B says more than blank.
 ///
 /// Copy A is written first, so it is read last: if it is then what copy B was before, both are.
 pub(crate) async fn newest_copy<N: Namespace>(
@@ -314,7 +286,7 @@ pub(crate) async fn newest_copy<N: Namespace>(
             Ok(Err(error)) => copies[copy] = Some(error),
             // One copy on a bad block must not hide the other; a namespace that does not answer has neither.
             Err(device::Error::ReadFault(text)) => copies[copy] = Some(SuperblockError::Damaged(text)),
-            Err(source) => return Err(device_error(label.into(), source)),
+            Err(source) => return Err(Error::device(label, source)),
         }
     }
     // A newer version's superblock is in force even where the other copy is still ours: it was written first.
@@ -326,7 +298,7 @@ pub(crate) async fn newest_copy<N: Namespace>(
     }
     let [first, second] = good;
     let whole = first.is_none() || second.is_none() || first == second;
-    match better(first, second) {
+    match Superblock::better(first, second) {
         Some(best) => Ok((best, copies, whole)),
         None => {
             let [first, second] = copies;
@@ -351,8 +323,4 @@ async fn superblock_copy<N: Namespace>(
         Err(error) if error.is_of_others() => read().await,
         decoded => Ok(decoded),
     }
-}
-
-pub(crate) fn device_error(member: String, source: device::Error) -> Error {
-    Error::Device { member, source }
 }

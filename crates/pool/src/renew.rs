@@ -26,14 +26,14 @@ use device::Namespace;
 
 use crate::blank::begin_life;
 use crate::change::Epoch;
-use crate::create::{random_incarnation, superblock, write_body};
 use crate::error::Error;
 use crate::geometry::SUPERBLOCK_OFFSETS;
 use crate::lost::SEIZED_EPOCHS;
 use crate::map::{Map, Member, MemberId};
-use crate::open::{better, device_error, inspect, is_in_its_life, still_fits};
+use crate::new_member::{random_incarnation, superblock};
+use crate::open::{inspect, still_fits};
 use crate::plan::Request;
-use crate::slot::{read, swap, unit_bytes};
+use crate::slot::{read, swap, unit_bytes, write_body};
 use crate::superblock::{Ballot, Superblock, SuperblockError};
 
 /// Late steps of the life before that copy B is claimed in spite of. Chosen: no host has so many under way.
@@ -89,7 +89,7 @@ async fn images<N: Namespace>(namespace: &N, label: &str) -> Result<Vec<Vec<u8>>
     let mut images = Vec::with_capacity(SUPERBLOCK_OFFSETS.len());
     for offset in SUPERBLOCK_OFFSETS {
         let image = read(namespace, offset, unit_bytes(namespace)).await;
-        images.push(image.map_err(|source| device_error(label.to_owned(), source))?);
+        images.push(image.map_err(|source| Error::device(label, source))?);
     }
     Ok(images)
 }
@@ -115,7 +115,7 @@ pub(crate) async fn begin<N: Namespace>(
     first: &[u8],
     may_begin: impl AsyncFn() -> Result<(), Error>,
 ) -> Result<u64, Error> {
-    let device = |source| device_error(label.to_owned(), source);
+    let device = |source| Error::device(label, source);
     let body = map.encode().map_err(|source| Error::Map { member: label.to_owned(), source })?;
     // The lowest ballots there are: what they carry counts for nothing beside what any voter says.
     let accepted = Ballot::default();
@@ -188,8 +188,8 @@ fn last_generation(map: &Map, member: &Member, label: &str, images: &[Vec<u8>]) 
         }
     }
     let [first, second] = good;
-    let votes = |found: &Superblock| is_in_its_life((member.incarnation, member.mark), found).is_ok();
-    let has_vote = better(first, second).is_some_and(|found| !member.lost && votes(&found));
+    let votes = |found: &Superblock| found.is_in_life((member.incarnation, member.mark)).is_ok();
+    let has_vote = Superblock::better(first, second).is_some_and(|found| !member.lost && votes(&found));
     Ok((!has_vote).then_some(last))
 }
 

@@ -10,7 +10,7 @@
 
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
 
-use crate::change::Side;
+use crate::change::{Side, State};
 use crate::map::Map;
 
 /// Points of a member of weight 100. Derived: the share of a member varies by about 1/sqrt(points), so by 6 % here;
@@ -140,6 +140,14 @@ impl Ring {
     pub fn everywhere(&self, alive: impl Fn(usize) -> bool, needed: impl Fn(&[u16]) -> usize) -> bool {
         let alive = |homes: &[u16]| homes.iter().filter(|&&home| alive(usize::from(home))).count();
         self.all_homes().all(|homes| alive(homes) >= needed(homes))
+    }
+}
+
+impl Map {
+    /// The rings in force: the new placement, and in a joint map the old one too.
+    pub fn placements(&self) -> Placements {
+        let old = (self.state == State::Joint).then(|| Ring::of(self, Side::Old));
+        Placements { new: Ring::of(self, Side::New), old }
     }
 }
 

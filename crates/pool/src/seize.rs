@@ -15,9 +15,7 @@ use std::collections::BTreeSet;
 
 use engine::backoff::Backoff;
 
-use super::{
-    AgreeError, Answers, BALLOTS_MAX, Ended, Namespace, PAUSE_FIRST, PAUSE_MAX, Proposer, Seen, has_quorum, step_back,
-};
+use super::{AgreeError, Answers, BALLOTS_MAX, Ended, Namespace, PAUSE_FIRST, PAUSE_MAX, Proposer, Seen, step_back};
 use crate::acceptor::{Promise, Refusal};
 use crate::lost::HalfLeft;
 use crate::map::{Map, Member, MemberId};
@@ -116,7 +114,7 @@ impl<N: Namespace> Proposer<'_, N> {
             seen.asked.extend(left);
             return Ok(Seized::More);
         }
-        if has_quorum(base, |member: &Member| !word.lost.contains(&member.id)) {
+        if base.has_quorum(|member: &Member| !word.lost.contains(&member.id)) {
             return Ok(Seized::Needless);
         }
         let gone: Vec<MemberId> = word.lost.iter().copied().filter(|id| base.index_of(*id).is_some()).collect();

@@ -14,7 +14,7 @@
 use device::{Durability, Lba, Namespace};
 use engine::{Buf, View};
 
-use crate::geometry::MAP_SLOT_BYTES;
+use crate::geometry::{MAP_OFFSETS, MAP_SLOT_BYTES};
 use crate::superblock::Ballot;
 
 /// Bytes of a leaf of the smallest kind.
@@ -63,6 +63,17 @@ pub(crate) async fn read_body<N: Namespace>(
     Ok(body)
 }
 
+/// Writes a new member's body, into the first slot; stable when done, with all that was written before.
+pub(crate) async fn write_body<N: Namespace>(
+    namespace: &N,
+    body: &[u8],
+    accepted: Ballot,
+) -> Result<(), device::Error> {
+    let leaves: Vec<u8> = leaves(body, accepted, unit_bytes(namespace)).flatten().collect();
+    write(namespace, MAP_OFFSETS[0], &leaves).await?;
+    namespace.flush().await
+}
+
 /// Reads `length` bytes, whole units, at byte `offset`.
 pub(crate) async fn read<N: Namespace>(namespace: &N, offset: u64, length: usize) -> Result<Vec<u8>, device::Error> {
     let info = namespace.info();
@@ -78,6 +89,20 @@ pub(crate) async fn read<N: Namespace>(namespace: &N, offset: u64, length: usize
     }
     bytes.truncate(length);
     Ok(bytes)
+}
+
+/// Writes `bytes`, padded with zeroes to whole blocks, at byte `offset`; stable when done.
+pub(crate) async fn write<N: Namespace>(namespace: &N, offset: u64, bytes: &[u8]) -> Result<(), device::Error> {
+    let info = namespace.info();
+    let block = info.block_size as usize;
+    let chunk = (info.transfer_blocks_max as usize).clamp(1, 64) * block;
+    for (index, part) in bytes.chunks(chunk).enumerate() {
+        let mut buf = Buf::zeroed(part.len().next_multiple_of(block));
+        buf[..part.len()].copy_from_slice(part);
+        let lba = Lba((offset + (index * chunk) as u64) / block as u64);
+        namespace.write(lba, buf.freeze(), Durability::Stable).await?;
+    }
+    Ok(())
 }
 
 /// Replaces a unit at byte `offset` if it still is `expected`. Whether it did is known, or it is an error.

@@ -27,12 +27,10 @@
 //! zeroes behind the fields, as every superblock of this format and every mixture of two has. Anything else but zeroes is foreign,
 //! and kept: a disk label leaves the first 446 bytes alone, a file system the first 1024.
 
-use std::fmt;
-
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::map::MemberId;
+use crate::id::{Hex, MemberId};
 
 /// Bytes of a superblock, checksummed as a whole.
 pub const SUPERBLOCK_BYTES: usize = 4096;
@@ -231,6 +229,31 @@ impl Superblock {
         }
         Ok(raw.into())
     }
+
+    /// Whether it is of the life that is expected, and no state of that older than the mark.
+    pub(crate) fn is_in_life(&self, (expected, mark): (u64, u64)) -> Result<(), SuperblockError> {
+        if self.incarnation != expected {
+            return Err(SuperblockError::OtherIncarnation { found: self.incarnation, expected });
+        }
+        if self.generation < mark {
+            return Err(SuperblockError::RolledBack { found: self.generation, mark });
+        }
+        Ok(())
+    }
+
+    /// Whether this, in copy B, is newer than copy A: of the same life, and a later generation. A life begins in copy A; what is in
+    /// copy B of another one is what a late write has left of the life before.
+    pub(crate) fn is_newer_than(&self, first: &Superblock) -> bool {
+        self.incarnation == first.incarnation && self.generation > first.generation
+    }
+
+    /// The copy that counts of those that are good.
+    pub(crate) fn better(first: Option<Superblock>, second: Option<Superblock>) -> Option<Superblock> {
+        match (first, second) {
+            (Some(first), Some(second)) if second.is_newer_than(&first) => Some(second),
+            (first, second) => first.or(second),
+        }
+    }
 }
 
 /// What bytes are that are no superblock.
@@ -277,15 +300,6 @@ fn checksum(bytes: &[u8; SUPERBLOCK_BYTES]) -> u64 {
     let mut copy = *bytes;
     copy[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 8].fill(0);
     crc64(&copy)
-}
-
-/// Bytes in hexadecimal, for messages.
-pub(crate) struct Hex<'a>(pub &'a [u8]);
-
-impl fmt::Display for Hex<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
 }
 
 #[cfg(test)]

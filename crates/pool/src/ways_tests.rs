@@ -9,7 +9,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
-use crate::agree::has_quorum;
 use crate::map::Member;
 use crate::map::tests::sample;
 use crate::plan::Request;
@@ -57,7 +56,7 @@ impl World {
         self.dead.extend(away);
         let answers = |member: &Member| self.answers(member.id);
         let words = [HalfLeft::MustKnowAll, HalfLeft::NeedNotBe];
-        if !has_quorum(&self.map, answers) {
+        if !self.map.has_quorum(answers) {
             if let Some(seized) = words.iter().find_map(|half| self.map.seized_without(away, *half).ok()) {
                 self.map = seized;
             }
@@ -153,7 +152,7 @@ impl World {
     /// Has `next` agreed on; `false`: too few voters answer.
     fn agree(&mut self, next: Map) -> bool {
         let answers = |member: &Member| self.answers(member.id);
-        let agreed = has_quorum(&self.map, answers) && has_quorum(&next, answers);
+        let agreed = self.map.has_quorum(answers) && next.has_quorum(answers);
         if agreed {
             self.map = next;
         }
@@ -272,7 +271,7 @@ impl World {
         });
         // Where voters are left that are a majority it changes nothing.
         let answers = |member: &Member| self.answers(member.id);
-        if !has_quorum(&self.map, answers) {
+        if !self.map.has_quorum(answers) {
             for ids in [&[][..], &returned] {
                 if let Ok(seized) = self.map.take_in(ids).and_then(|map| map.seized_without(&lost, self.half)) {
                     with(&|world| world.map = seized.clone());
@@ -362,7 +361,7 @@ fn from_every_state_of_losses_that_leaves_all_that_was_acknowledged_commands_lea
                         world.half = HalfLeft::WillDo;
                         by_word += 1;
                     }
-                    seized += usize::from(!has_quorum(&map, |member| world.answers(member.id)));
+                    seized += usize::from(!map.has_quorum(|member| world.answers(member.id)));
                     let commands = world.commands();
                     let what = format!("{members} members, {replicas} replicas, {on} a machine, {state}");
                     let commands = commands.unwrap_or_else(|| panic!("{what}, {:?} lost: no way out", world.dead));

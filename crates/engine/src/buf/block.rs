@@ -9,8 +9,14 @@ use std::{
     sync::atomic::{AtomicU32, AtomicUsize, Ordering},
 };
 
-use super::{ALIGN, BUF_BYTES_MAX, POOL_BYTES_MAX};
 use crate::pages;
+
+/// Address and length granularity of every buffer: what O_DIRECT needs on any medium.
+pub const ALIGN: usize = 4096;
+/// The largest buffer: a 1 MiB payload and one block of headers.
+pub const BUF_BYTES_MAX: usize = (1 << 20) + ALIGN;
+/// What one thread's pool keeps for reuse. Guessed: 64 commands of 1 MiB.
+pub const POOL_BYTES_MAX: usize = 64 << 20;
 
 /// Classes of 4 KiB to 1 MiB by powers of two, and one for [`BUF_BYTES_MAX`].
 const CLASS_COUNT: usize = 10;

@@ -6,18 +6,12 @@ use std::task::Waker;
 
 use super::config::SimConfig;
 use super::event::{Event, EventKey, Events};
+use super::id::NodeId;
 use super::rng::Rngs;
 use super::trace::{Frequent, Trace};
 
 /// Nodes of one world: one byte of their addresses' space would be too few, two are enough.
 pub(super) const NODES_MAX: usize = 60_000;
-
-/// A machine of the simulated world.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct NodeId(pub(super) u32);
-
-/// The node on which the future given to `run_until` itself runs. It is never crashed or paused.
-pub(super) const HARNESS: NodeId = NodeId(0);
 
 /// The state of one machine.
 #[derive(Debug)]

@@ -15,9 +15,10 @@ use std::task::Waker;
 use std::time::Duration;
 
 use super::config::SimConfig;
-use super::core::{Core, HARNESS, NodeId};
+use super::core::Core;
 use super::disk::Disks;
 use super::event::Event;
+use super::id::{HARNESS, NodeId};
 use super::network::Net;
 use super::sched::{Entry, Scheduler, Tag};
 use crate::time::Instant;

@@ -5,8 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::disk::OpId;
-use super::network::{ConnId, ConnectId, Side};
+use super::id::{ConnId, ConnectId, OpId, Side};
 
 /// Something that will happen.
 #[derive(Debug)]

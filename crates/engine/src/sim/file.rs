@@ -6,9 +6,9 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::core::NodeId;
-use super::disk::{Abandoned, Command, DiskId, OpId, SECTOR};
+use super::disk::{Abandoned, Command, DiskId, SECTOR};
 use super::driver::Driver;
+use super::id::{NodeId, OpId};
 use crate::{
     Buf, View,
     file::{Late, OpenOptions},

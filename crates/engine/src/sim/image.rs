@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::core::NodeId;
 use super::disk::DiskImage;
+use super::id::NodeId;
 use super::world::World;
 
 impl World {

@@ -27,6 +27,7 @@ mod disk;
 mod driver;
 mod event;
 pub(crate) mod file;
+mod id;
 mod image;
 pub(crate) mod net;
 mod network;
@@ -36,7 +37,7 @@ mod trace;
 mod world;
 
 pub use self::config::{DiskConfig, SimConfig};
-pub use self::core::NodeId;
 pub use self::disk::DiskImage;
 pub(crate) use self::driver::Driver;
+pub use self::id::NodeId;
 pub use self::world::{StallReason, Stalled, World};

@@ -7,7 +7,8 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use super::driver::{Driver, State};
-use super::network::{ConnectId, ListenerId, Socket};
+use super::id::ConnectId;
+use super::network::{ListenerId, Socket};
 use crate::runtime::{self, Context};
 use crate::{Buf, net::SendBatch};
 

@@ -12,7 +12,7 @@ use std::task::{Wake, Waker};
 
 use async_task::Runnable;
 
-use super::core::NodeId;
+use super::id::NodeId;
 use super::rng::Rng;
 
 /// Whose life a task is part of.

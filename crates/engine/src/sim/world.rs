@@ -13,9 +13,10 @@ use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::Duration;
 
 use super::config::{DiskConfig, SimConfig};
-use super::core::{HARNESS, NODES_MAX, Node, NodeId};
+use super::core::{NODES_MAX, Node};
 use super::disk::DiskId;
 use super::driver::{Driver, State, UNIX_EPOCH_OFFSET};
+use super::id::{HARNESS, NodeId};
 use super::network;
 use super::rng::nanos;
 use super::sched::{Next, Scheduler, Tag};

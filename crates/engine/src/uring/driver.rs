@@ -17,17 +17,16 @@ use io_uring::{cqueue, opcode, squeue, types};
 use slab::Slab;
 
 use super::{
-    ReactorConfig,
-    net::SendState,
-    op::{Completed, Held, Kind, Slots},
+    config::ReactorConfig,
+    message::SendStates,
     receive::Receives,
     remote::Remote,
     ring::{Ring, Wait},
+    slots::{Completed, Held, Kind, Slots},
     spin::Spin,
 };
 use crate::{
     Buf,
-    runtime::{self, Context},
     time::{self, Instant},
     timers::Timers,
 };
@@ -40,8 +39,6 @@ const TASKS_PER_TURN_MAX: usize = 256;
 /// when it has prepared all of it. Measured with 32 random accesses of 4 KiB under way, in paired rounds on a busy machine:
 /// medians of five series between 1.01 and 1.22 times the rate, at the same CPU time for each. 1 costs more CPU time; 8 gains less.
 const HANDOVER: usize = 4;
-/// Send states kept for reuse; one per send that is outstanding at the same time.
-const SEND_STATES_MAX: usize = 64;
 /// Operations and runnable tasks that there is room for from the start; beyond, the room grows once. Guessed.
 const OPERATIONS_USUAL: usize = 256;
 /// How long the end of a reactor waits for cancelled operations. Cancelling is immediate for sockets; a file operation that
@@ -63,13 +60,14 @@ pub(crate) struct Driver {
     /// A waker per live task, so that the end of the reactor reaches every one of them.
     tasks: RefCell<Slab<Waker>>,
     spin: RefCell<Spin>,
-    #[expect(clippy::vec_box, reason = "the kernel has been told their addresses")]
-    send_states: RefCell<Vec<Box<SendState>>>,
+    send_states: SendStates,
     remote: Arc<Remote>,
+    here: fn() -> Option<Rc<Driver>>,
 }
 
 impl Driver {
-    pub(super) fn new(config: &ReactorConfig) -> io::Result<Driver> {
+    /// `here` tells the driver, if any, that runs on the thread which calls `here`.
+    pub(super) fn new(config: &ReactorConfig, here: fn() -> Option<Rc<Driver>>) -> io::Result<Driver> {
         let driver = Driver {
             ring: Ring::new(config.ring_entries)?,
             slots: RefCell::new(Slots::with_capacity(OPERATIONS_USUAL)),
@@ -78,8 +76,9 @@ impl Driver {
             runnable: RefCell::new(VecDeque::with_capacity(OPERATIONS_USUAL)),
             tasks: RefCell::default(),
             spin: RefCell::new(Spin::new(config.spin_max)),
-            send_states: RefCell::default(),
+            send_states: SendStates::default(),
             remote: Arc::new(Remote::new()?),
+            here,
         };
         driver.watch_wakes();
         Ok(driver)
@@ -91,6 +90,10 @@ impl Driver {
 
     pub(super) fn slots(&self) -> &RefCell<Slots> {
         &self.slots
+    }
+
+    pub(super) fn send_states(&self) -> &SendStates {
+        &self.send_states
     }
 
     pub(crate) fn timer_add(&self, deadline: Instant, waker: &Waker) -> usize {
@@ -113,16 +116,10 @@ impl Driver {
             let _listed = listed;
             future.await
         };
-        let remote = self.remote.clone();
-        let schedule = move |task: Runnable| {
-            let here = runtime::with_current(|current| match current {
-                Some(Context::Uring(driver)) if Arc::ptr_eq(&driver.remote, &remote) => Some(driver.clone()),
-                _ => None,
-            });
-            match here {
-                Some(driver) => driver.runnable.borrow_mut().push_back(task),
-                None => remote.schedule(task),
-            }
+        let (here, remote) = (self.here, self.remote.clone());
+        let schedule = move |task: Runnable| match here().filter(|driver| Arc::ptr_eq(&driver.remote, &remote)) {
+            Some(driver) => driver.runnable.borrow_mut().push_back(task),
+            None => remote.schedule(task),
         };
         // SAFETY: the future and its output are 'static and so is `schedule`, which is Send + Sync as well. The future is not
         // Send: its Runnable goes either into this thread's queue or into the remote's, which this thread alone empties.
@@ -253,7 +250,7 @@ impl Driver {
         let completed = self.slots.borrow_mut().complete(key, result);
         match completed {
             Completed::Wake(waker) => waker.wake(),
-            Completed::Forgotten(forgotten, result) => forgotten.settle(result, self),
+            Completed::Forgotten(forgotten, result) => forgotten.settle(result, &self.send_states),
             Completed::Kept => {}
         }
     }
@@ -321,18 +318,6 @@ impl Driver {
         let entry = opcode::PollAdd::new(descriptor, libc::POLLIN as u32).multi(true).build().user_data(WAKE_KEY);
         // SAFETY: the entry points to nothing; the descriptor lives as long as the ring, both belong to `self`.
         unsafe { self.ring.push(entry) };
-    }
-
-    pub(super) fn take_send_state(&self) -> Box<SendState> {
-        self.send_states.borrow_mut().pop().unwrap_or_default()
-    }
-
-    pub(super) fn give_send_state(&self, mut state: Box<SendState>) {
-        let mut states = self.send_states.borrow_mut();
-        if states.len() < SEND_STATES_MAX {
-            state.forget_batch();
-            states.push(state);
-        }
     }
 
     /// Drops every task, then waits until the kernel is done with what they left.

@@ -18,7 +18,8 @@ use rustix::{
 
 use super::{
     Driver,
-    op::{Held, Kind, Op},
+    op::Op,
+    slots::{Held, Kind},
 };
 use crate::{
     Buf, View, buf,

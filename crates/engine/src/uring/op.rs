@@ -1,9 +1,4 @@
-//! Operations in flight: each has a slot that owns what the kernel may touch.
-//!
-//! Invariants:
-//! - A slot is freed only when its completion was taken: keys are never reused while the kernel knows them.
-//! - `held` and `descriptor` stay in the slot until then. A dropped future leaves them there ([`Owner::Gone`]).
-//! - Memory that entries point to never moves while held: it is behind a `Buf`, `View` or `Box`.
+//! An operation as whoever waits for it holds it; what the kernel may touch meanwhile is in its slot (`slots`).
 
 use std::{
     future::Future,
@@ -12,185 +7,16 @@ use std::{
     pin::Pin,
     rc::Rc,
     sync::Arc,
-    task::{Context as TaskContext, Poll, Waker},
+    task::{Context as TaskContext, Poll},
 };
 
 use io_uring::squeue;
-use slab::Slab;
 
 use super::{
     Driver,
-    net::{self, Address, SendState},
+    slots::{Abandoned, Heir, Held, Kind, outcome},
 };
-use crate::{Buf, View};
-
-/// What an operation holds for the kernel.
-pub(super) enum Held {
-    Nothing,
-    Buf(Buf),
-    /// What the kernel reads, and no more than that.
-    View(View),
-    Send(Box<SendState>),
-    Address(#[expect(dead_code, reason = "held for the kernel, which reads it")] Box<Address>),
-    /// Nothing, but the result is a descriptor.
-    Accept,
-}
-
-/// What the reactor must know of an operation beside its entry.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// May take for ever: never a reason to spin. Cancelled when its future is dropped.
-    Accept,
-    /// May be answered soon, or never. Cancelled when its future is dropped.
-    Socket,
-    /// Ends by itself, with the help of a core: a reason not to spin. Goes on when its future is dropped: a write that was
-    /// begun is not torn.
-    File,
-}
-
-/// Holds what must be held until the kernel is done, and does with the result what its future can not do any more.
-pub(super) type Heir = Box<dyn FnOnce(io::Result<()>)>;
-
-struct Slot {
-    owner: Owner,
-    held: Held,
-    /// Keeps the descriptor from being closed, and its number from being reused, under an entry that names it.
-    descriptor: Arc<OwnedFd>,
-    kind: Kind,
-    /// What a dropped future leaves to be told of the result.
-    heir: Option<Heir>,
-}
-
-enum Owner {
-    /// Not polled yet.
-    Unpolled,
-    Waiting(Waker),
-    Done(i32),
-    Gone,
-}
-
-/// The slots of a reactor.
-#[derive(Default)]
-pub(super) struct Slots {
-    slots: Slab<Slot>,
-    /// Operations that the kernel still knows. A slot may stay longer: until its future takes the result.
-    in_flight: usize,
-    sockets: usize,
-    files: usize,
-}
-
-impl Slots {
-    pub(super) fn with_capacity(count: usize) -> Slots {
-        Slots { slots: Slab::with_capacity(count), in_flight: 0, sockets: 0, files: 0 }
-    }
-
-    /// Reserves a slot; the entry that is pushed for it carries the key.
-    pub(super) fn add(&mut self, held: Held, descriptor: Arc<OwnedFd>, kind: Kind) -> usize {
-        self.in_flight += 1;
-        self.sockets += usize::from(kind == Kind::Socket);
-        self.files += usize::from(kind == Kind::File);
-        self.slots.insert(Slot { owner: Owner::Unpolled, held, descriptor, kind, heir: None })
-    }
-
-    /// Whether what is in flight may end sooner than a sleep is worth, and needs nothing of this core.
-    ///
-    /// File operations do: the kernel ends many of them on the core that the medium interrupts, writes of ext4 even by a thread
-    /// there, which a spinning reactor keeps from running. The price (local file, 4 KiB reads, one at a time, a quick medium): p50
-    /// 16 us spinning, 22 asleep, as fio; CPU time 17 us and 11. Behind a target it is 1.5 us, and writes gain 6.
-    pub(super) fn reward_spinning(&self) -> bool {
-        self.sockets > 0 && self.files == 0
-    }
-
-    /// Whether the kernel holds nothing of ours.
-    pub(super) fn is_quiet(&self) -> bool {
-        self.in_flight == 0
-    }
-
-    /// Notes a completion. The waker is to be woken, and what else comes back dropped, once no borrow is held.
-    pub(super) fn complete(&mut self, key: usize, result: i32) -> Completed {
-        let slot = &mut self.slots[key];
-        self.in_flight -= 1;
-        self.sockets -= usize::from(slot.kind == Kind::Socket);
-        self.files -= usize::from(slot.kind == Kind::File);
-        match std::mem::replace(&mut slot.owner, Owner::Done(result)) {
-            Owner::Waiting(waker) => Completed::Wake(waker),
-            Owner::Gone => Completed::Forgotten(self.slots.remove(key).into_parts(), result),
-            Owner::Unpolled | Owner::Done(_) => Completed::Kept,
-        }
-    }
-
-    fn poll(&mut self, key: usize, waker: &Waker) -> Poll<(i32, Held)> {
-        let slot = &mut self.slots[key];
-        match &mut slot.owner {
-            Owner::Done(result) => {
-                let result = *result;
-                Poll::Ready((result, self.slots.remove(key).held))
-            }
-            Owner::Waiting(old) => {
-                old.clone_from(waker);
-                Poll::Pending
-            }
-            owner => {
-                *owner = Owner::Waiting(waker.clone());
-                Poll::Pending
-            }
-        }
-    }
-
-    fn entrust(&mut self, key: usize, heir: Heir) {
-        self.slots[key].heir = Some(heir);
-    }
-
-    /// The future is gone.
-    fn abandon(&mut self, key: usize) -> Abandoned {
-        let slot = &mut self.slots[key];
-        match std::mem::replace(&mut slot.owner, Owner::Gone) {
-            Owner::Done(result) => Abandoned::Ended(self.slots.remove(key).into_parts(), result),
-            Owner::Unpolled | Owner::Waiting(_) | Owner::Gone if slot.kind == Kind::File => Abandoned::GoesOn,
-            Owner::Unpolled | Owner::Waiting(_) | Owner::Gone => Abandoned::ToCancel,
-        }
-    }
-}
-
-enum Abandoned {
-    Ended(Forgotten, i32),
-    GoesOn,
-    ToCancel,
-}
-
-impl Slot {
-    fn into_parts(self) -> Forgotten {
-        Forgotten { held: self.held, _descriptor: self.descriptor, heir: self.heir }
-    }
-}
-
-/// See [`Slots::complete`].
-pub(super) enum Completed {
-    Wake(Waker),
-    Forgotten(Forgotten, i32),
-    Kept,
-}
-
-/// What is left of an operation nobody waits for.
-pub(super) struct Forgotten {
-    held: Held,
-    _descriptor: Arc<OwnedFd>,
-    heir: Option<Heir>,
-}
-
-impl Forgotten {
-    /// Gives back what the operation held, closes what it brought, and tells who wanted to know.
-    pub(super) fn settle(self, result: i32, driver: &Driver) {
-        if let Some(heir) = self.heir {
-            heir(whole(result, &self.held));
-        }
-        match self.held {
-            Held::Accept if result >= 0 => drop(net::own(result)),
-            Held::Send(state) => driver.give_send_state(state),
-            _ => {}
-        }
-    }
-}
+use crate::Buf;
 
 /// An operation in flight: a future of its result and what it held. Dropping it cancels the operation, or not: see [`Kind`].
 pub(super) struct Op {
@@ -248,19 +74,6 @@ impl Future for Op {
     }
 }
 
-fn outcome(result: i32) -> io::Result<usize> {
-    usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
-}
-
-/// How an operation has ended whose future can't go on with it: a write that the kernel cut short has failed. Were it to count
-/// as done, its heir would call bytes written that never will be.
-fn whole(result: i32, held: &Held) -> io::Result<()> {
-    match (outcome(result)?, held) {
-        (count, Held::View(data)) if count < data.len() => Err(io::ErrorKind::WriteZero.into()),
-        _ => Ok(()),
-    }
-}
-
 impl Drop for Op {
     fn drop(&mut self) {
         if self.ended {
@@ -268,44 +81,9 @@ impl Drop for Op {
         }
         let left = self.driver.slots().borrow_mut().abandon(self.key);
         match left {
-            Abandoned::Ended(forgotten, result) => forgotten.settle(result, &self.driver),
+            Abandoned::Ended(forgotten, result) => forgotten.settle(result, self.driver.send_states()),
             Abandoned::GoesOn => {}
             Abandoned::ToCancel => self.driver.cancel(self.key),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs::File;
-
-    use super::*;
-
-    /// A write of a future that was dropped came back with a part of its bytes, as on a full file system, and its heir was told
-    /// that it had gone well: a drive then expected content that nobody wrote.
-    #[test]
-    fn a_forgotten_write_that_was_cut_short_has_failed() {
-        let held = Held::View(Buf::zeroed(8192).freeze());
-        assert!(whole(8192, &held).is_ok());
-        for short in [0, 512, 4096] {
-            let told = whole(short, &held).map_err(|error| error.kind());
-            assert_eq!(told, Err(io::ErrorKind::WriteZero), "{short} bytes");
-        }
-        assert_eq!(whole(-libc::EIO, &held).map_err(|error| error.raw_os_error()), Err(Some(libc::EIO)));
-        assert!(whole(0, &Held::Nothing).is_ok(), "a flush has no bytes");
-    }
-
-    #[test]
-    fn a_file_operation_in_flight_is_a_reason_to_sleep() {
-        let descriptor = Arc::new(OwnedFd::from(File::open("/dev/null").unwrap()));
-        let mut slots = Slots::default();
-        slots.add(Held::Accept, descriptor.clone(), Kind::Accept);
-        assert!(!slots.reward_spinning());
-        slots.add(Held::Nothing, descriptor.clone(), Kind::Socket);
-        assert!(slots.reward_spinning());
-        let file = slots.add(Held::Nothing, descriptor, Kind::File);
-        assert!(!slots.reward_spinning());
-        slots.complete(file, 0);
-        assert!(slots.reward_spinning());
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::tests::{Work, audit, get, hammered, key, record, ts, value_of};
 use super::*;
 use crate::testing::{Counting, create, memories, run};
-use crate::types::{Applied, Ballot};
+use crate::types::{Applied, Ballot, Timestamp};
 
 /// A member of so many table pages of 4 KiB and no heap.
 fn member_of(pages: u64) -> u64 {

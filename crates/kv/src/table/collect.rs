@@ -24,9 +24,9 @@ use std::time::Duration;
 
 use pool::{HeapGroup, HeapPage, TablePage};
 
-use super::group::{Answer, Change};
 use super::inspect::LOOKS_MAX;
 use super::orphans::Orphans;
+use super::slots::{Answer, Change};
 use super::stock::STOCK_TIME_MAX;
 use super::{ATTEMPTS_MAX, PageImage, Table, TableError, bump};
 use crate::page::{Claim, Draft, LOST, PlaceKind, Reference, Stored, UNBOUND};
@@ -37,8 +37,6 @@ use crate::types::OpId;
 /// [`STOCK_TIME_MAX`]. Chosen: far beyond that, and beyond every time-out of a connection.
 pub const AGE_MIN: Duration = Duration::from_secs(1800);
 const _: () = assert!(AGE_MIN.as_secs() >= 3 * STOCK_TIME_MAX.as_secs());
-/// Age up to which a writer's own copy needs no second look. Derived: no collector touches it for far longer.
-pub(super) const FRESH_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// What became of a copy that a collector has looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

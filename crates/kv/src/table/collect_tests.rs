@@ -264,7 +264,7 @@ fn what_was_in_doubt_is_settled_although_nobody_writes_the_page() {
         let before = table.read_raw(home).await.unwrap();
         let expected = *table.decode(home, &before).unwrap().header();
         let copy = table.place(home, ts(1, 1).op, &record(ts(1, 1), Some(9000)).value.unwrap()).await.unwrap();
-        table.keep(leftover::Leftover::Undecided(home, (copy, ts(1, 1).op), Some(expected)));
+        table.keep(Leftover::Undecided(home, (copy, ts(1, 1).op), Some(expected)));
         while table.has_leftovers() {
             engine::time::sleep(Duration::from_secs(1)).await;
         }
@@ -295,7 +295,7 @@ fn a_claim_in_doubt_does_not_land_behind_its_release() {
         let mut claimed = crate::page::AllocationPage::decode(&before, 0, table.incarnation).unwrap();
         claimed.stock(0, 100, tag, 1);
         let claimed = claimed.encode_next(table.layout.page_bytes()).freeze();
-        table.keep(leftover::Leftover::Extent(group, tag));
+        table.keep(Leftover::Extent(group, tag));
         while table.has_leftovers() {
             engine::time::sleep(Duration::from_secs(1)).await;
         }

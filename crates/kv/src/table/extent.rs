@@ -23,7 +23,7 @@ use pool::geometry::GROUP_DATA_PAGES;
 use pool::{HeapPage, TablePage};
 
 use super::group::place;
-use super::leftover::Leftover;
+use super::ledger::Leftover;
 use super::{Table, TableError, bump, uncertain};
 use crate::page::{EXTENT_PAGES_MAX, PlaceKind, Reference};
 use crate::types::{ChecksumSeed, OpId, VALUE_BYTES_MAX, VALUE_PART_BYTES, checksum_of_parts, value_checksum};

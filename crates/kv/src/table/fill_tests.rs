@@ -3,6 +3,7 @@
 use super::tests::{audit, get, key, record, ts, value_of};
 use super::*;
 use crate::testing::{Counting, create, memories, run};
+use crate::types::Timestamp;
 
 /// Bytes of a member with 128 table pages of 4 KiB and no heap.
 const MEMBER: u64 = (1152 << 10) + 128 * 4096;

@@ -1,8 +1,7 @@
-//! What a home page says of a key.
+//! What a home page says of a key, and what it is to say.
 
 use engine::View;
 
-use super::Record;
 use super::bundle::Bundles;
 use crate::page::{Entry, Reference, Stored, TablePageView};
 use crate::types::{Applied, Ballot, ChecksumSeed, Timestamp, Version, value_checksum};
@@ -91,6 +90,21 @@ impl Found {
     pub fn record(&self, value: Option<Value>) -> Record {
         Record { timestamp: self.timestamp, value, expiry: self.expiry, tag: self.tag, ops: self.ops.clone() }
     }
+}
+
+/// What a key is to hold from an operation on.
+#[derive(Clone, Default, Debug)]
+pub struct Record {
+    /// The operation's timestamp.
+    pub timestamp: Timestamp,
+    /// The value; `None`: a tombstone.
+    pub value: Option<Value>,
+    /// When it ends, in Unix milliseconds; 0: never.
+    pub expiry: u64,
+    /// What the value is, for whoever stores it; 0: plain bytes.
+    pub tag: u32,
+    /// Conditional operations applied since the last put.
+    pub ops: Vec<Applied>,
 }
 
 /// Which deleted keys a map lets be forgotten: tombstones from before its floor.

@@ -8,7 +8,7 @@ use engine::View;
 use pool::TablePage;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::leftover::Leftover;
+use super::ledger::Leftover;
 use super::search::Search;
 use super::{ATTEMPTS_MAX, Table, TableError, bump, uncertain};
 use crate::page::{Draft, GUEST_FIXED_BYTES, Guest, PlaceKind, Reference};

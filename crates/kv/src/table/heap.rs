@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use engine::time::Instant;
 use pool::{HeapGroup, HeapPage, TablePage};
 
-use super::group::{Answer, Change, place};
-use super::leftover::Leftover;
+use super::group::place;
+use super::ledger::{HeapFull, Leftover};
+use super::slots::{Answer, Change};
 use super::{Table, TableError, bump};
 
 /// How long a heap that had no room is believed to have none. Guessed: looking costs a read per group.
@@ -22,13 +22,6 @@ const SEARCH_GROUPS_MIN: u32 = 64;
 
 /// How long values are placed without a stock after the heap had no room: a round trip more for each. Guessed.
 const TIGHT_TIME: Duration = Duration::from_secs(60);
-
-/// When a search of the heap found no run of so many pages.
-#[derive(Clone, Copy)]
-pub(super) struct HeapFull {
-    pages: usize,
-    seen: Instant,
-}
 
 impl Table {
     /// Claims `pages` data pages in a row.

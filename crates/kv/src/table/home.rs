@@ -17,30 +17,20 @@ use engine::View;
 use pool::TablePage;
 
 use super::bundle::Bundles;
-use super::leftover::Leftover;
-use super::store::Copy;
+use super::ledger::{Copy, Leftover};
+use super::plan::roomy;
 use super::{Table, TableError, bump, uncertain};
 use crate::page::{Draft, Entry, Forward, REFERENCE_BYTES, Stored, TablePageView};
 use crate::types::OpId;
 
-/// Values on their way home at once. Chosen: few, so that a slow member has its time for what is waited for.
-pub(super) const MOVES_MAX: usize = 8;
 /// Compare-and-writes for one of them: another host's write and a doubt are outlived; the next write of the page tries again.
 const TRIES_MAX: usize = 3;
-/// Part of a page's room (one in so many) that is to stay free when something comes back: else the next write would drive it
-/// out again. Measured: with four times as much, 90 % of a table of mixed lengths cannot be written over for long.
-const SLACK_SHARE: usize = 64;
 
 /// What has left a page.
 enum Away<'a> {
     /// The value of this entry, of so many bytes.
     Value(Entry<'a>, u32),
     Bundle(Forward<'a>),
-}
-
-/// How much a page may hold when something has come back to it.
-pub(super) fn roomy(draft: &Draft<'_>) -> usize {
-    draft.room() - draft.room() / SLACK_SHARE
 }
 
 /// One of those that have left the page and fit it again.

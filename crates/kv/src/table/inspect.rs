@@ -20,8 +20,9 @@ use std::time::Duration;
 use engine::View;
 use pool::{HeapGroup, HeapPage, TablePage};
 
-use super::group::{Answer, Change, stamp_now};
+use super::group::stamp_now;
 use super::orphans::Orphans;
+use super::slots::{Answer, Change};
 use super::{ATTEMPTS_MAX, PageImage, Table, TableError, uncertain};
 use crate::page::{AllocationPage, LOST, PageError, PlaceKind, Reference, SLOTS};
 use crate::types::OpId;

@@ -14,10 +14,9 @@ use std::rc::Weak;
 use std::time::Duration;
 
 use engine::backoff::Backoff;
-use pool::{HeapGroup, TablePage};
 
-use super::group::Change;
-use super::store::Copy;
+use super::ledger::Leftover;
+use super::slots::Change;
 use super::{Table, TableError, bump};
 use crate::page::Header;
 
@@ -28,20 +27,6 @@ pub(super) const LEFTOVERS_MAX: usize = 8192;
 const RETRY_FIRST: Duration = Duration::from_millis(200);
 /// The longest.
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(30);
-
-/// What is to be freed.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Leftover {
-    /// A copy that was unlinked, or never published, of a key at home in this page.
-    Garbage(TablePage, Copy),
-    /// An extent that was claimed in this group, under this tag, and that no index and no page refers to.
-    Extent(HeapGroup, u64),
-    /// Slots of this group, first and count, that are in the stock of this tag and no longer wanted.
-    Stock(HeapGroup, usize, usize, u64),
-    /// A copy of a key at home in this page, for or against an image that was to replace one of this header; if there is none
-    /// such any more, a bundle may refer to it.
-    Undecided(TablePage, Copy, Option<Header>),
-}
 
 impl Table {
     /// Remembers a leftover, and sees to it that it is tried again.

@@ -14,6 +14,7 @@ mod bundle;
 mod choose;
 mod cleared;
 mod collect;
+mod error;
 mod extent;
 mod found;
 mod group;
@@ -21,6 +22,7 @@ mod guest;
 mod heap;
 mod home;
 mod inspect;
+mod ledger;
 mod leftover;
 mod locks;
 mod orphans;
@@ -30,6 +32,7 @@ mod rebuild;
 mod register;
 mod seal;
 mod search;
+mod slots;
 mod stock;
 mod store;
 
@@ -43,102 +46,32 @@ use engine::{Buf, View};
 use pool::{Layout, TablePage};
 
 use crate::link::AnyLink;
-use crate::page::{Entry, HEADER_BYTES, PageError, PlaceKind, Reference, TablePageView};
-use crate::types::{Applied, ChecksumKey, Key, OpId, Timestamp};
+use crate::page::{Entry, HEADER_BYTES, PlaceKind, Reference, TablePageView};
+use crate::types::{ChecksumKey, Key, OpId};
 use crate::value::Value;
 
+use bundle::Bundles;
 pub use collect::{AGE_MIN, Collected};
+use error::uncertain;
+pub use error::{ATTEMPTS_MAX, TableError};
 pub(crate) use extent::both;
-pub use found::{Content, Forgets, Found};
+pub use found::{Content, Forgets, Found, Record};
 pub(crate) use inspect::{Heap, Marks, Owner};
+use ledger::{HeapFull, Leftover, Stock};
 pub(crate) use locks::Locks;
 pub use orphans::Orphans;
 pub(crate) use rebuild::{DamageMark, Damaged, Rebuilding};
 pub use register::{Outcome, Request};
 pub use seal::Sealed;
+use slots::Requests;
 pub use store::{Early, Known, Reply};
 
-/// Compare-and-writes of one page by one operation before it gives up. Guessed: far beyond any contention that still makes
-/// progress, so that a defect shows as an error and not as a hang.
-pub const ATTEMPTS_MAX: usize = 256;
 /// Copies being freed in the background; beyond it the operation that caused the next one frees it itself.
 pub const FREES_MAX: usize = 64;
+/// Values on their way home at once. Chosen: few, so that a slow member has its time for what is waited for.
+pub(super) const MOVES_MAX: usize = 8;
 /// Bytes of one sequential read by lists and repair. Chosen: DESIGN's 128 KiB, the largest atomic unit by default.
 pub const SCAN_BYTES: usize = 128 << 10;
-
-/// Why a member did not do what it was asked. It then has no vote on it.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum TableError {
-    /// Its namespace failed.
-    #[error(transparent)]
-    Device(#[from] device::Error),
-    /// A page of its table is damaged.
-    #[error("table page {page}: {error}")]
-    Page {
-        /// Which page.
-        page: u32,
-        /// What is wrong.
-        error: PageError,
-    },
-    /// An allocation page of its heap is damaged.
-    #[error("allocation page of heap group {group}: {error}")]
-    Allocation {
-        /// Which group.
-        group: u32,
-        /// What is wrong.
-        error: PageError,
-    },
-    /// The copy its home page refers to does not verify, though the reference is in force.
-    #[error("the copy of the value written by {op} is damaged")]
-    CopyDamaged {
-        /// The operation that wrote it.
-        op: OpId,
-    },
-    /// No place is left.
-    #[error("out of space: {0}")]
-    OutOfSpace(&'static str),
-    /// The page belongs to a later epoch.
-    #[error("table page {page} is sealed for epoch {seal}: the pool's map has changed, open the pool again")]
-    Sealed {
-        /// Which page.
-        page: u32,
-        /// Epoch of the seal.
-        seal: u64,
-    },
-    /// Other writers were always faster.
-    #[error("gave up after {ATTEMPTS_MAX} attempts against other writers of the same page")]
-    Contended,
-}
-
-impl TableError {
-    /// Whether a change may have taken effect, or may yet, although this error came back.
-    pub fn outcome_unknown(&self) -> bool {
-        match self {
-            TableError::Device(error) => uncertain(error),
-            _ => false,
-        }
-    }
-
-    /// Whether the allocation page of a heap group can't be used, which says nothing of the other groups.
-    pub(crate) fn group_is_damaged(&self) -> bool {
-        matches!(self, TableError::Allocation { .. } | TableError::Device(device::Error::ReadFault(_)))
-    }
-
-    /// Whether the same may work once the connection is back.
-    fn may_pass(&self) -> bool {
-        match self {
-            TableError::Device(error) => error.outcome_unknown() || matches!(error, device::Error::NotConnected(_)),
-            TableError::Contended => true,
-            _ => false,
-        }
-    }
-}
-
-/// Whether a write that ended with `error` may be on the medium, now or later. Beyond what the namespace promises, a write
-/// fault is taken for one: a medium that failed once is not trusted to have done nothing.
-fn uncertain(error: &device::Error) -> bool {
-    error.outcome_unknown() || matches!(error, device::Error::WriteFault(_) | device::Error::Status(_))
-}
 
 /// A table page as read, and decoded once.
 #[derive(Clone, Debug)]
@@ -146,7 +79,7 @@ pub struct PageImage {
     page: TablePage,
     bytes: View,
     /// Of its bundles those that were needed.
-    bundles: bundle::Bundles,
+    bundles: Bundles,
 }
 
 /// What became of a value that was fetched.
@@ -156,21 +89,6 @@ pub enum Fetched {
     Value(Value),
     /// The key has been written since: its home page says this now.
     Changed(Found),
-}
-
-/// What a key is to hold from an operation on.
-#[derive(Clone, Default, Debug)]
-pub struct Record {
-    /// The operation's timestamp.
-    pub timestamp: Timestamp,
-    /// The value; `None`: a tombstone.
-    pub value: Option<Value>,
-    /// When it ends, in Unix milliseconds; 0: never.
-    pub expiry: u64,
-    /// What the value is, for whoever stores it; 0: plain bytes.
-    pub tag: u32,
-    /// Conditional operations applied since the last put.
-    pub ops: Vec<Applied>,
 }
 
 /// Counts of what a table did beyond its namespace's commands.
@@ -197,21 +115,21 @@ pub struct Table {
     checksums: ChecksumKey,
     incarnation: u64,
     epoch: u64,
-    locks: locks::Locks,
-    group_locks: locks::Locks,
-    requests: group::Requests,
+    locks: Locks,
+    group_locks: Locks,
+    requests: Requests,
     /// The allocation page that was changed last, as it was then. A hint: any image is right.
     last_group: RefCell<Option<(pool::HeapGroup, View)>>,
-    stock: RefCell<stock::Stock>,
+    stock: RefCell<Stock>,
     /// Heap group to look at first. A hint: any value is right.
     group_next: Cell<u32>,
-    heap_full: Cell<Option<heap::HeapFull>>,
+    heap_full: Cell<Option<HeapFull>>,
     heap_tight: Cell<Option<engine::time::Instant>>,
     frees: Semaphore,
     /// Values on their way home, and the pages that they come to.
     moves: Semaphore,
     coming_home: RefCell<BTreeSet<u32>>,
-    leftovers: RefCell<VecDeque<leftover::Leftover>>,
+    leftovers: RefCell<VecDeque<Leftover>>,
     /// A task tries the leftovers again.
     sweeping: Cell<bool>,
     me: Weak<Table>,
@@ -249,7 +167,7 @@ impl Table {
             heap_full: Cell::new(None),
             heap_tight: Cell::new(None),
             frees: Semaphore::new(FREES_MAX),
-            moves: Semaphore::new(home::MOVES_MAX),
+            moves: Semaphore::new(MOVES_MAX),
             coming_home: Default::default(),
             leftovers: RefCell::default(),
             sweeping: Cell::new(false),

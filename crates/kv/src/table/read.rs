@@ -1,12 +1,13 @@
-//! Reading pages: one by one, or many at once.
+//! Reading pages with their bundles: one by one, or many at once.
 
 use engine::View;
 use engine::task::TaskSet;
 use pool::TablePage;
 
-use super::{PageImage, SCAN_BYTES, Table, TableError};
-use crate::page::AllocationPage;
-use crate::types::Key;
+use super::bundle::Bundles;
+use super::{ATTEMPTS_MAX, PageImage, SCAN_BYTES, Table, TableError};
+use crate::page::{AllocationPage, Forward, PlaceKind, TablePageView, decode_bundle};
+use crate::types::{Key, OpId, value_checksum};
 
 /// Bundles of neighbouring pages that are read at once. Guessed: enough to hide a round trip, few enough for one member.
 const BUNDLES_AT_ONCE_MAX: usize = 8;
@@ -78,6 +79,84 @@ impl Table {
             images.push(of_the_page(self.read_page(TablePage(page)).await)?);
         }
         Ok(images)
+    }
+
+    /// A page with the bundles that may hold `key` (`None`: with all). `bytes`: the page as it was just read.
+    pub(super) async fn complete(
+        &self,
+        page: TablePage,
+        mut bytes: View,
+        key: Option<&[u8]>,
+    ) -> Result<PageImage, TableError> {
+        let mut bundles = Bundles::default();
+        for _ in 0..ATTEMPTS_MAX {
+            if self.fetch_bundles(page, &self.decode(page, &bytes)?, key, &mut bundles).await? {
+                return Ok(PageImage { page, bytes, bundles });
+            }
+            // Rule 4: only if the page still refers to it is it damaged.
+            let now = self.read_raw(page).await?;
+            if now[..] == bytes[..] {
+                return Err(TableError::CopyDamaged { op: OpId::default() });
+            }
+            bytes = now;
+        }
+        Err(TableError::Contended)
+    }
+
+    /// The places of a page's bundles, for tests that look from outside.
+    #[cfg(test)]
+    pub(crate) async fn bundles_of(&self, page: TablePage) -> Vec<crate::page::Reference> {
+        let image = self.read_page(page).await.unwrap();
+        self.decode_again(&image).unwrap().forwards().map(|forward| forward.reference).collect()
+    }
+
+    /// Reads the bundles that may hold `key` (`None`: all) and are not there yet; `false`: one is not where the page says.
+    pub(super) async fn fetch_bundles(
+        &self,
+        page: TablePage,
+        view: &TablePageView<'_>,
+        key: Option<&[u8]>,
+        bundles: &mut Bundles,
+    ) -> Result<bool, TableError> {
+        if view.header().forwards == 0 || key.is_some_and(|key| view.entry(key).is_some()) {
+            return Ok(true);
+        }
+        for forward in view.forwards() {
+            let copy = forward.reference.copy;
+            if bundles.get(copy).is_some() || key.is_some_and(|key| !forward.may_hold(key)) {
+                continue;
+            }
+            match self.fetch_bundle(page, &forward).await? {
+                Some(bytes) => bundles.add(copy, bytes),
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// The bundle of a page that `forward` speaks of; `None`: what is there is not it.
+    pub(super) async fn fetch_bundle(
+        &self,
+        page: TablePage,
+        forward: &Forward<'_>,
+    ) -> Result<Option<View>, TableError> {
+        let reference = &forward.reference;
+        let fetched = match reference.kind {
+            PlaceKind::Guest => self.fetch_guest(reference, page).await,
+            PlaceKind::Extent | PlaceKind::Index => {
+                self.fetch_extents(reference, reference.length as usize, OpId::default()).await
+            }
+        };
+        let bytes = match fetched {
+            Ok(Some(value)) => value.contiguous(),
+            Ok(None) | Err(TableError::Page { .. } | TableError::Device(device::Error::ReadFault(_))) => {
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        let whole = value_checksum(self.checksums.of(OpId::default()), &bytes) == reference.checksum;
+        let good = whole && decode_bundle(&bytes).is_ok_and(|entries| entries.len() == forward.len());
+        Ok(good.then_some(bytes))
     }
 }
 

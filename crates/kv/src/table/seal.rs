@@ -9,8 +9,7 @@ use std::rc::Rc;
 use pool::TablePage;
 
 use super::bundle::{Bundled, Bundles};
-use super::leftover::Leftover;
-use super::store::Copy;
+use super::ledger::{Copy, Leftover};
 use super::{ATTEMPTS_MAX, PageImage, Table, TableError, bump, uncertain};
 use crate::page::{Draft, Entry, Header, Stored};
 use crate::types::OpId;

@@ -10,16 +10,12 @@
 //!   connection is another, as it is after a pause that outlasts the target's patience.
 //! - Bounded, returned by [`Table::quiesce`], and by a crash left to the collector.
 
-use std::rc::Rc;
 use std::time::Duration;
 
-use engine::sync::Notify;
-use engine::time::Instant;
 use pool::HeapGroup;
 
-use super::collect::FRESH_TIME_MAX;
-use super::group::{Answer, Change};
-use super::leftover::Leftover;
+use super::ledger::{Leftover, Run};
+use super::slots::{Answer, Change};
 use super::{Table, TableError};
 use crate::link::Link;
 use crate::page::SLOTS;
@@ -28,40 +24,6 @@ use crate::page::SLOTS;
 pub const STOCK_PAGES_MAX: usize = 4 * SLOTS;
 /// How long a page of the stock is used after it was claimed. Chosen: far below the age at which a collector takes it.
 pub const STOCK_TIME_MAX: Duration = Duration::from_secs(600);
-
-/// Slots in a row that are in the stock.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Run {
-    pub(super) group: HeapGroup,
-    pub(super) tag: u64,
-    pub(super) slot: usize,
-    pub(super) pages: usize,
-    claimed: Instant,
-    /// The connection over which it was.
-    connection: u64,
-}
-
-impl Run {
-    /// Whether it may be written to before it is bound.
-    pub(super) fn is_fresh(&self) -> bool {
-        self.claimed.elapsed() <= FRESH_TIME_MAX
-    }
-}
-
-/// What is in stock, and how much is wanted.
-#[derive(Default)]
-pub(super) struct Stock {
-    runs: Vec<Run>,
-    wanted: usize,
-    filling: bool,
-    filled: Rc<Notify>,
-}
-
-impl Stock {
-    fn pages(&self) -> usize {
-        self.runs.iter().map(|run| run.pages).sum()
-    }
-}
 
 impl Table {
     /// `pages` pages in a row of the stock, if it has them. Sees to it that there is more next time.

@@ -16,13 +16,12 @@ use engine::time::Instant;
 use pool::TablePage;
 
 use super::bundle::Bundles;
-use super::collect::FRESH_TIME_MAX;
-use super::leftover::Leftover;
+use super::ledger::{Copy, FRESH_TIME_MAX, Leftover};
 use super::locks::Guard;
 use super::plan::{Change, Placed, Plan, Put, plan_put, unused};
 use super::register::{Outcome, Request, Verdict, judge};
 use super::search::Search;
-use super::{ATTEMPTS_MAX, PageImage, Table, TableError, bump, uncertain};
+use super::{ATTEMPTS_MAX, FREES_MAX, MOVES_MAX, PageImage, Table, TableError, bump, uncertain};
 use crate::page::{ENTRY_FIXED_BYTES, Entry, PlaceKind, Reference, Stored, TablePageView};
 use crate::types::{Key, OpId, Timestamp};
 use crate::value::Value;
@@ -62,9 +61,6 @@ pub struct Early {
     op: OpId,
     since: Instant,
 }
-
-/// A copy outside the page.
-pub(super) type Copy = (Reference, OpId);
 
 /// An attempt that may or may not have happened.
 struct Doubt {
@@ -384,8 +380,8 @@ impl Table {
     /// Waits until everything that is being freed is free, or known to be out of reach for now, and gives the stock back.
     pub async fn quiesce(&self) {
         // What has come home is then freed outside.
-        drop(self.moves.acquire(super::home::MOVES_MAX).await);
-        drop(self.frees.acquire(super::FREES_MAX).await);
+        drop(self.moves.acquire(MOVES_MAX).await);
+        drop(self.frees.acquire(FREES_MAX).await);
         self.return_stock().await;
         self.sweep().await;
     }

@@ -6,8 +6,9 @@ use device::{Fault, FaultConfig, Memory};
 use pool::{HeapGroup, HeapPage};
 
 use super::*;
+use crate::page::PageError;
 use crate::testing::{Counting, create, memories, run};
-use crate::types::Ballot;
+use crate::types::{Ballot, Timestamp};
 
 pub(super) const SMALL: u64 = 4 << 20;
 

@@ -92,7 +92,7 @@ impl Scope {
 }
 
 /// A comment `tidy: <rule>: <reason>` at the place or in the lines above it; the reason must be a sentence, not a shrug.
-fn is_exempt(source: &Source, offset: usize, rule: &str) -> bool {
+pub fn is_exempt(source: &Source, offset: usize, rule: &str) -> bool {
     let comment = source.comment_near(offset, 3);
     comment.split_once(&format!("tidy: {rule}: ")).is_some_and(|(_, reason)| reason.len() > 15)
 }

@@ -35,6 +35,16 @@ impl Source {
         self.is_test || self.test_items.iter().any(|range| range.contains(&offset))
     }
 
+    /// The code without what is under `#[cfg(test)]`, every byte in its place; nothing of a file for tests.
+    pub fn product_code(&self) -> String {
+        let mut code = self.code.clone();
+        let whole = self.is_test.then_some(0..code.len());
+        for range in self.test_items.iter().cloned().chain(whole) {
+            code.replace_range(range.clone(), &" ".repeat(range.len()));
+        }
+        code
+    }
+
     /// The comments on the line of `offset` and on the `above` lines before it, documentation left out: that says what
     /// an item is for, not why one line in it is safe.
     pub fn comment_near(&self, offset: usize, above: usize) -> String {
@@ -122,7 +132,7 @@ fn body_of(code: &str, start: usize) -> Option<usize> {
 }
 
 /// One past the brace that closes the one at `open`; the end of the text if none does.
-fn closing(code: &str, open: usize) -> usize {
+pub fn closing(code: &str, open: usize) -> usize {
     let mut depth = 0_u32;
     for (at, byte) in code.bytes().enumerate().skip(open) {
         match byte {

@@ -104,19 +104,24 @@ fn reach(texts: &BTreeMap<String, String>) -> BTreeMap<String, bool> {
             Some(&before) if !before || is_test => continue,
             _ => reached.insert(path.clone(), is_test),
         };
-        let (folder, file) = path.rsplit_once('/').unwrap_or(("", &path));
-        let is_root = root_kind(&path).is_some() || file == "mod.rs";
-        let own = if is_root { folder.to_owned() } else { path.trim_end_matches(".rs").to_owned() };
         for (name, named_path, under_test) in Source::new(&path, text.clone(), is_test).file_modules() {
             let under_test = is_test || under_test;
-            let candidates = match named_path {
-                Some(named) => vec![normal(&format!("{folder}/{named}"))],
-                None => vec![format!("{own}/{name}.rs"), format!("{own}/{name}/mod.rs")],
-            };
+            let candidates = module_paths(&path, &name, named_path.as_deref());
             queue.extend(candidates.into_iter().map(|candidate| (candidate, under_test)));
         }
     }
     reached
+}
+
+/// Where the module `name` may lie that is declared in the file `path`: one of these is there.
+pub fn module_paths(path: &str, name: &str, named_path: Option<&str>) -> Vec<String> {
+    let (folder, file) = path.rsplit_once('/').unwrap_or(("", path));
+    if let Some(named) = named_path {
+        return vec![normal(&format!("{folder}/{named}"))];
+    }
+    let is_root = root_kind(path).is_some() || file == "mod.rs";
+    let own = if is_root { folder } else { path.trim_end_matches(".rs") };
+    vec![format!("{own}/{name}.rs"), format!("{own}/{name}/mod.rs")]
 }
 
 /// Whether cargo compiles `path` by itself: `Some((path, for tests only))`.

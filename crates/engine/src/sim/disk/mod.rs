@@ -26,8 +26,9 @@ use std::task::{Poll, Waker};
 pub(crate) use self::medium::SECTOR;
 use self::medium::{Medium, Source};
 use super::config::DiskConfig;
-use super::core::{Core, NodeId};
+use super::core::Core;
 use super::event::Event;
+use super::id::{NodeId, OpId};
 use super::trace::{Frequent, hash_bytes};
 use crate::{Buf, View};
 
@@ -39,10 +40,6 @@ const MISREAD_BYTES_MAX: u64 = 64;
 const FAILED_READ: u8 = 0xEE;
 /// The largest disk: far above any test, far below overflow.
 pub(super) const DISK_BYTES_MAX: u64 = 1 << 50;
-
-/// Names a disk operation; never used again within a world.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct OpId(u64);
 
 /// Names a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,4 +1,4 @@
-//! The network between the nodes: names, listeners, handshakes, partitions. What flows on a connection is in [`conn`].
+//! The network between the nodes: names, listeners, handshakes, partitions. What flows on a connection is in `conn::flow`.
 //!
 //! The fault model:
 //! - Any node reaches any other, unless the way there is cut: from one to the other, or both ways. Nothing is lost or reordered
@@ -19,10 +19,10 @@ use std::ops::Range;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use self::conn::Conn;
-pub(crate) use self::conn::Side;
-use super::core::{Core, NODES_MAX, NodeId};
+use self::conn::{Conn, pair};
+use super::core::{Core, NODES_MAX};
 use super::event::{Event, EventKey};
+use super::id::{ConnId, ConnectId, NodeId, Side};
 use super::rng::nanos;
 
 /// Connections that wait to be accepted, per listener; the 129th's request is repeated by its kernel. Linux's old default.
@@ -35,14 +35,6 @@ const EPHEMERAL_PORTS: Range<u16> = 32_768..61_000;
 const FIRST_ADDRESS: u32 = 0x0A00_0001;
 
 const _: () = assert!(FIRST_ADDRESS as u64 + (NODES_MAX as u64) < 0x0B00_0000);
-
-/// Names a connection; never used again within a world.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct ConnId(pub(super) u64);
-
-/// Names a request for a connection.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct ConnectId(u64);
 
 /// Names a listening socket. The number tells it from an earlier one on the same port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -112,10 +104,6 @@ fn resolve(core: &Core, from: NodeId, ip: IpAddr) -> Option<NodeId> {
         }
         IpAddr::V6(_) => None,
     }
-}
-
-fn pair(a: NodeId, b: NodeId) -> (NodeId, NodeId) {
-    (a.min(b), a.max(b))
 }
 
 impl Net {

@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 use std::io;
 
-use super::super::{ConnId, Net, pair};
-use super::{Item, Side};
-use crate::sim::core::{Core, NodeId};
+use super::super::Net;
+use super::{Item, pair};
+use crate::sim::core::Core;
 use crate::sim::event::Event;
+use crate::sim::id::{ConnId, NodeId, Side};
 
 impl Net {
     /// The network resets the connection: both ends learn it, each in its own time; what was under way is gone.
