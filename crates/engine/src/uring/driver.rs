@@ -23,7 +23,7 @@ use super::{
     remote::Remote,
     ring::{Ring, Wait},
     slots::{Completed, Held, Kind, Slots},
-    spin::Spin,
+    spin::{Spin, preemptions},
 };
 use crate::{
     Buf,
@@ -145,7 +145,11 @@ impl Driver {
         self.remote.take(&mut self.runnable.borrow_mut());
         let now = time::monotonic();
         let deadline = self.fire_timers(now);
-        let budget = if self.slots.borrow().reward_spinning() { self.spin.borrow().budget() } else { 0 };
+        let budget = if self.slots.borrow().reward_spinning() {
+            self.spin.borrow_mut().budget(now.as_nanos(), preemptions)
+        } else {
+            0
+        };
         if budget == 0 || self.receives.are_many() {
             self.leave_receives();
         }
