@@ -7,7 +7,6 @@ use std::time::Duration;
 use device::{Durability, Error, Lba, Memory, Namespace};
 use engine::time::{self, Instant};
 use engine::{Buf, View};
-use kv::Link;
 
 /// A memory namespace behind a network and with a bounded rate.
 pub struct Metered {
@@ -47,11 +46,9 @@ impl Metered {
     }
 }
 
-impl Link for Metered {}
-
 impl Namespace for Metered {
     device::delegate_namespace!(this => { Metered { memory, .. } => memory };
-        info, write_uncorrectable, hint_lifetime, writability, used_blocks, attribute, set_attribute);
+        info, write_uncorrectable, hint_lifetime, writability, used_blocks, link, attribute, set_attribute);
     device::namespace_without!(verify);
 
     async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {

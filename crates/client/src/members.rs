@@ -1,13 +1,13 @@
 //! What is done to members of a pool one by one: `pool`'s functions for connections, compiled here once.
 
 use engine::task::LocalFuture;
-use kv::AnyLink;
+use fabric::host::AnyRemote;
 use pool::{CreateOptions, Error, Map, Member};
 
 use crate::source::Source;
 
 /// A namespace that is to be a member.
-pub type NewMember = pool::NewMember<AnyLink>;
+pub type NewMember = pool::NewMember<AnyRemote>;
 
 /// [`pool::create`].
 pub fn create<'a>(
@@ -31,18 +31,18 @@ pub fn admit<'a>(
 }
 
 /// [`pool::check_member`].
-pub fn check<'a>(namespace: &'a AnyLink, map: &'a Map, index: usize) -> LocalFuture<'a, Result<(), Error>> {
+pub fn check<'a>(namespace: &'a AnyRemote, map: &'a Map, index: usize) -> LocalFuture<'a, Result<(), Error>> {
     Box::pin(pool::check_member(namespace, map, index))
 }
 
 /// [`pool::check_returned`].
-pub fn check_returned<'a>(namespace: &'a AnyLink, map: &'a Map, index: usize) -> LocalFuture<'a, Result<(), Error>> {
+pub fn check_returned<'a>(namespace: &'a AnyRemote, map: &'a Map, index: usize) -> LocalFuture<'a, Result<(), Error>> {
     Box::pin(pool::check_returned(namespace, map, index))
 }
 
 /// [`pool::renew`], with the map settled by `source`.
 pub fn renew<'a>(
-    namespace: &'a AnyLink,
+    namespace: &'a AnyRemote,
     label: &'a str,
     source: &'a Source,
 ) -> LocalFuture<'a, Result<Option<Member>, Error>> {

@@ -12,10 +12,10 @@ use std::time::Duration;
 use device::Namespace;
 use engine::backoff::jittered;
 use engine::task::LocalFuture;
+use fabric::host::AnyRemote;
 use fabric::host::{ConnectError, Discovered, Discovery, HostIdentity, Options, RemoteNamespace, Security};
 use kv::resp::execute::together;
 use kv::store::{LEASE_DEFAULT, Store};
-use kv::{AnyLink, Link};
 use nvme::Nqn;
 use pool::search::Found as Heard;
 use pool::{Map, Proposer, Report, Search, Uuid, Word};
@@ -45,7 +45,7 @@ pub use crate::source::Source;
 #[derive(Clone)]
 pub struct Found {
     /// Its connection.
-    pub namespace: AnyLink,
+    pub namespace: AnyRemote,
     /// The address.
     pub address: String,
     /// The subsystem.
@@ -136,7 +136,7 @@ pub fn find<'a>(
             for id in ids {
                 match RemoteNamespace::connect(way.options(socket, nqn.clone(), id)).await {
                     Ok(namespace) => {
-                        let namespace = AnyLink::from(namespace);
+                        let namespace = AnyRemote::from(namespace);
                         found.push(Found { namespace, address: address.to_string(), nqn: nqn.clone(), nsid: id });
                     }
                     // Ids count from 1 without gaps.
@@ -339,7 +339,7 @@ pub(crate) async fn settle_of_all(way: &Way, map: Map, given: &mut Vec<Found>) -
 pub(crate) async fn settle(way: &Way, map: Map, given: &mut Vec<Found>) -> Result<Map, Error> {
     let pool = map.pool;
     let (mut search, mut looks) = (Search::new(map), 0);
-    let mut asked: Vec<(String, AnyLink)> = Vec::new();
+    let mut asked: Vec<(String, AnyRemote)> = Vec::new();
     for _ in 0..MAPS_MAX {
         let found = connect(way, search.map(), search.asks().into_iter(), given).await?;
         for found in found.into_iter().filter_map(|(found, _)| found) {
@@ -368,7 +368,7 @@ pub(crate) async fn settle(way: &Way, map: Map, given: &mut Vec<Found>) -> Resul
             Ok(Heard::Unsettled(error @ pool::Error::NoQuorum { half_made: true, .. })) => return Err(error.into()),
             Ok(Heard::Unsettled(error)) => {
                 // Whoever proposed the newest map was stopped half-way: it is finished, or what was before it is.
-                let namespaces: Vec<AnyLink> = given.iter().map(|found| found.namespace.clone()).collect();
+                let namespaces: Vec<AnyRemote> = given.iter().map(|found| found.namespace.clone()).collect();
                 let agreed = Proposer::new(&namespaces).agree(search.map(), |map| Ok(map.clone())).await;
                 search = Search::new(agreed.map_err(|refused| Error::Unavailable(format!("{error}; {refused}")))?);
             }
@@ -377,10 +377,10 @@ pub(crate) async fn settle(way: &Way, map: Map, given: &mut Vec<Found>) -> Resul
     Err(Error::Unavailable("the pool's map changes all the time; try again".into()))
 }
 
-fn is_majority_connected(map: &Map, asked: &[(String, AnyLink)]) -> bool {
+fn is_majority_connected(map: &Map, asked: &[(String, AnyRemote)]) -> bool {
     let is_connected = |index: &usize| {
         let id = map.members[*index].id.0;
-        asked.iter().any(|(_, namespace)| namespace.info().nguid == id && namespace.is_connected())
+        asked.iter().any(|(_, namespace)| namespace.info().nguid == id && namespace.link().is_up)
     };
     map.voter_indices().filter(is_connected).count() > map.voter_indices().count() / 2
 }
@@ -424,7 +424,8 @@ impl Reached {
     /// A member that is not named as lost does not answer; or the half of some keys' replicas that is left may not know all.
     pub fn seize<'a>(&'a self, word: Word<'a>) -> LocalFuture<'a, Result<Map, Error>> {
         Box::pin(async move {
-            let namespaces: Vec<AnyLink> = self.members.iter().flatten().map(|found| found.namespace.clone()).collect();
+            let namespaces: Vec<AnyRemote> =
+                self.members.iter().flatten().map(|found| found.namespace.clone()).collect();
             Ok(Proposer::new(&namespaces).seize(&self.map, word).await?)
         })
     }
@@ -450,7 +451,7 @@ async fn member_at(
     let nqn: Nqn = member.nqn.parse().map_err(|error| Error::Refused(format!("member {}: {error}", member.id)))?;
     let found = |namespace, address: &String| {
         let (address, nqn) = (address.clone(), nqn.clone());
-        Some(Found { namespace: AnyLink::from(namespace), address, nqn, nsid: member.nsid })
+        Some(Found { namespace: AnyRemote::from(namespace), address, nqn, nsid: member.nsid })
     };
     let (mut trouble, mut waited_for) = (None, None);
     for address in &member.addresses {

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use engine::task::LocalFuture;
-use kv::AnyLink;
+use fabric::host::AnyRemote;
 use kv::store::{MapSource, Store};
 use pool::clock::Moment;
 use pool::rebalance::{carry_out, is_free};
@@ -49,7 +49,7 @@ impl Source {
     ///
     /// # Errors
     /// The NQN is none.
-    pub fn add(&self, namespace: AnyLink, address: String, nqn: &str, nsid: u32) -> Result<(), Error> {
+    pub fn add(&self, namespace: AnyRemote, address: String, nqn: &str, nsid: u32) -> Result<(), Error> {
         let nqn = nqn.parse().map_err(|error| Error::Usage(format!("`{nqn}`: {error}")))?;
         self.known.borrow_mut().1.push(Found { namespace, address, nqn, nsid });
         Ok(())
@@ -160,7 +160,7 @@ impl Source {
     }
 
     /// The map in force and connections to all its members, as far as they answer.
-    async fn everybody(&self) -> Result<(Map, Vec<AnyLink>), Error> {
+    async fn everybody(&self) -> Result<(Map, Vec<AnyRemote>), Error> {
         let map = self.map().await?;
         let mut given = self.known.borrow().1.clone();
         connect(&self.way, &map, 0..map.members.len(), &mut given).await?;
@@ -210,7 +210,7 @@ impl MapSource for Source {
         Box::pin(async move { self.agree(note).await.map_err(|error| error.to_string()) })
     }
 
-    fn connect<'a>(&'a self, map: &'a Map, index: usize) -> LocalFuture<'a, Option<AnyLink>> {
+    fn connect<'a>(&'a self, map: &'a Map, index: usize) -> LocalFuture<'a, Option<AnyRemote>> {
         Box::pin(async move {
             let mut given = self.known.borrow().1.clone();
             let found = connect(&self.way, map, std::iter::once(index), &mut given).await;

@@ -7,7 +7,7 @@
 macro_rules! delegate_namespace {
     ($this:ident => $arms:tt) => {
         $crate::delegate_namespace!($this => $arms; info, read, write, flush, compare, compare_and_write, write_zeroes, deallocate,
-            verify, write_uncorrectable, hint_lifetime, writability, used_blocks, attribute, set_attribute);
+            verify, write_uncorrectable, hint_lifetime, writability, used_blocks, link, attribute, set_attribute);
     };
     ($this:ident => $arms:tt; $($method:ident),+ $(,)?) => {
         $($crate::delegate_namespace!(@$method $this $arms);)+
@@ -107,6 +107,12 @@ macro_rules! delegate_namespace {
             match $this { $($pattern => $target.used_blocks()),+ }
         }
     };
+    (@link $this:ident { $($pattern:pat => $target:expr),+ $(,)? }) => {
+        fn link(&self) -> $crate::Link {
+            let $this = self;
+            match $this { $($pattern => $target.link()),+ }
+        }
+    };
     (@attribute $this:ident { $($pattern:pat => $target:expr),+ $(,)? }) => {
         fn attribute(&self, key: &'static str) -> Result<Option<Vec<u8>>, $crate::Error> {
             let $this = self;
@@ -151,6 +157,12 @@ macro_rules! namespace_without {
     (@used_blocks) => {
         fn used_blocks(&self) -> u64 {
             $crate::Namespace::info(self).blocks
+        }
+    };
+    // It is in this machine.
+    (@link) => {
+        fn link(&self) -> $crate::Link {
+            $crate::Link::LASTING
         }
     };
     (@attributes) => {

@@ -6,7 +6,7 @@ use engine::file::Lifetime;
 use engine::task::LocalFuture;
 use engine::{Buf, View};
 
-use crate::{Durability, Error, Lba, Namespace, NamespaceInfo, Writability};
+use crate::{Durability, Error, Lba, Link, Namespace, NamespaceInfo, Writability};
 
 /// See the module. A clone is the same namespace.
 #[derive(Clone)]
@@ -46,6 +46,7 @@ pub trait ErasedMethods {
     fn hint_lifetime<'a>(&'a self, lifetime: Lifetime) -> LocalFuture<'a, bool>;
     fn writability(&self) -> Writability;
     fn used_blocks(&self) -> u64;
+    fn link(&self) -> Link;
     fn attribute(&self, key: &'static str) -> Result<Option<Vec<u8>>, Error>;
     fn set_attribute<'a>(&'a self, key: &'static str, value: &'a [u8]) -> LocalFuture<'a, Result<(), Error>>;
 }
@@ -107,6 +108,10 @@ impl<N: Namespace> ErasedMethods for N {
 
     fn used_blocks(&self) -> u64 {
         Namespace::used_blocks(self)
+    }
+
+    fn link(&self) -> Link {
+        Namespace::link(self)
     }
 
     fn attribute(&self, key: &'static str) -> Result<Option<Vec<u8>>, Error> {

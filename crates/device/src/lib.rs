@@ -38,7 +38,7 @@ pub use identity::{IdentityError, random_nguid};
 pub use limits::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, COMPARE_AND_WRITE_BYTES_MAX, TRANSFER_BYTES_MAX};
 pub use memory::{MEMORY_BYTES_MAX, Memory, MemoryError};
 pub use namespace::{
-    ATTRIBUTE_BYTES_MAX, ATTRIBUTE_KEY_BYTES_MAX, ATTRIBUTES_MAX, Durability, Error, Lba, Namespace, NamespaceInfo,
-    VERIFY_BYTES_MAX, Writability, verify_by_reading,
+    ATTRIBUTE_BYTES_MAX, ATTRIBUTE_KEY_BYTES_MAX, ATTRIBUTES_MAX, Durability, Error, Lba, Link, Namespace,
+    NamespaceInfo, VERIFY_BYTES_MAX, Writability, verify_by_reading,
 };
 pub use range_lock::{Lock, Mode, RangeGuard, RangeLocks};

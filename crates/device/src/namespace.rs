@@ -56,6 +56,20 @@ pub enum Writability {
     Failed,
 }
 
+/// The connection by which a namespace is reached, at the moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Link {
+    /// Commands can be sent now.
+    pub is_up: bool,
+    /// Changes with every new connection: what answers now may not be what answered before.
+    pub epoch: u64,
+}
+
+impl Link {
+    /// Of what is in this machine.
+    pub const LASTING: Link = Link { is_up: true, epoch: 0 };
+}
+
 /// What a namespace is; constant while it is open, except that it may grow.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NamespaceInfo {
@@ -208,6 +222,9 @@ pub trait Namespace: 'static {
 
     /// Blocks that take room on the medium (NVMe: NUSE); all of them, where the medium is not thin.
     fn used_blocks(&self) -> u64;
+
+    /// The connection behind it.
+    fn link(&self) -> Link;
 
     // Attributes: small named records of whoever serves the namespace (its reservations, where it is attached). They belong
     // to the namespace as its blocks do, and go with it. Keys are few and known when the program is built.

@@ -14,6 +14,7 @@ use crate::{
 
 mod batch;
 pub mod peers;
+pub mod serving;
 mod unix;
 
 pub use batch::{HEAD_BYTES_MAX, SEGMENTS_MAX, SendBatch};

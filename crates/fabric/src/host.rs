@@ -15,6 +15,7 @@
 
 mod admin;
 mod ana;
+mod any_remote;
 mod association;
 mod authentication;
 mod connect;
@@ -42,6 +43,7 @@ mod trial;
 mod watching;
 
 pub use ana::ANA_GROUPS_MAX;
+pub use any_remote::AnyRemote;
 pub use association::QUEUES_MAX;
 pub use discovery::{
     DISCOVERY_ENTRIES_MAX, DISCOVERY_SERVICES_MAX, Discovered, Discovery, DiscoveryLog, REFERRAL_DEPTH_MAX, discover,

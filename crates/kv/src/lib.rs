@@ -9,7 +9,6 @@
 //! - [`store`]: the quorum over the members: get, put, delete, list, verify, repair.
 
 pub mod fuzz;
-pub mod link;
 pub mod object;
 pub mod page;
 pub mod resp;
@@ -18,7 +17,6 @@ pub mod table;
 pub mod types;
 pub mod value;
 
-pub use link::{AnyLink, Link};
 pub use store::{Store, StoreError};
 pub use types::{KEY_BYTES_MAX, Key, NotAVersion, OpId, Timestamp, VALUE_BYTES_MAX, Version};
 pub use value::Value;

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use device::{Durability, Error, Lba, Memory, Namespace};
+use device::{Durability, Error, Lba, Link, Memory, Namespace};
 use engine::sim::{SimConfig, World};
 use engine::sync::Semaphore;
 use engine::{Buf, View};
@@ -134,20 +134,14 @@ impl<N> Counting<N> {
     }
 }
 
-impl<N: Namespace> crate::Link for Counting<N> {
-    fn is_connected(&self) -> bool {
-        !self.down.get()
-    }
-
-    fn epoch(&self) -> u64 {
-        self.epoch.get()
-    }
-}
-
 impl<N: Namespace> Namespace for Counting<N> {
     device::delegate_namespace!(this => { Counting { inner, .. } => inner };
         info, write_uncorrectable, hint_lifetime, writability, used_blocks, attribute, set_attribute);
     device::namespace_without!(verify);
+
+    fn link(&self) -> Link {
+        Link { is_up: !self.down.get(), epoch: self.epoch.get() }
+    }
 
     async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
         self.reads.set(self.reads.get() + 1);

@@ -76,7 +76,7 @@ impl Plain {
 }
 
 impl Namespace for Plain {
-    device::namespace_without!(verify, write_uncorrectable, hint_lifetime, writability, used_blocks, attributes);
+    device::namespace_without!(verify, write_uncorrectable, hint_lifetime, writability, used_blocks, link, attributes);
 
     fn info(&self) -> NamespaceInfo {
         self.0.info.borrow().clone()

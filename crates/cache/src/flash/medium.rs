@@ -45,24 +45,21 @@ impl Medium {
     pub fn info(&self) -> NamespaceInfo {
         match self {
             Medium::Local(local) => local.info(),
-            Medium::Remote(remote) => remote.info().clone(),
+            Medium::Remote(remote) => remote.info(),
         }
     }
 
     pub(super) async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
         match self {
             Medium::Local(local) => local.read(lba, buf).await,
-            Medium::Remote(remote) => match remote.here() {
-                Ok(remote) => remote.read(lba, buf).await,
-                Err(error) => (Err(error), buf),
-            },
+            Medium::Remote(remote) => remote.read(lba, buf).await,
         }
     }
 
     pub(super) async fn write(&self, lba: Lba, data: View, durability: Durability) -> Result<(), Error> {
         let remote = match self {
             Medium::Local(local) => return local.write(lba, data, durability).await,
-            Medium::Remote(remote) => remote.here()?,
+            Medium::Remote(remote) => remote.here(),
         };
         match remote.write(lba, data.clone(), durability).await {
             // The same bytes at the same place: whether the first write took effect makes no difference.
@@ -78,7 +75,7 @@ impl Medium {
     pub(super) async fn flush(&self) -> Result<(), Error> {
         match self {
             Medium::Local(local) => local.flush().await,
-            Medium::Remote(remote) => remote.here()?.flush().await,
+            Medium::Remote(remote) => remote.flush().await,
         }
     }
 
@@ -86,10 +83,7 @@ impl Medium {
     pub(super) async fn hint_lifetime(&self, lifetime: Lifetime) -> bool {
         match self {
             Medium::Local(local) => local.hint_lifetime(lifetime).await,
-            Medium::Remote(remote) => match remote.here() {
-                Ok(remote) => remote.hint_lifetime(lifetime).await,
-                Err(_) => false, // who cannot write either is told so then
-            },
+            Medium::Remote(remote) => remote.hint_lifetime(lifetime).await,
         }
     }
 }

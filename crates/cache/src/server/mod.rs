@@ -27,6 +27,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::net::serving::{ACCEPT_PAUSE, Dealer, accept_next, all_closed};
 use engine::net::{DetachedStream, SendBatch, TcpListener, TcpStream, UnixListener, UnixStream};
 use engine::sync::{MailReceiver, MailSender, Notify, Semaphore};
 use engine::task::{LocalFuture, Task};
@@ -54,10 +55,6 @@ use room::{Resting, Spares};
 use seen::{Activity, Seen};
 use shared::{NoPlace, Place};
 
-/// The pause after an accept failed, as it does when descriptors run out: a loop without it would burn the core.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long [`Worker::stop`] waits for connections to finish what they have begun.
-const STOP_PATIENCE: Duration = Duration::from_secs(5);
 /// How often a thread looks at the clock and for connections that rest too long. Times are in whole seconds.
 const TICK: Duration = Duration::from_millis(250);
 /// After how long a connection in the middle of a command or a reply has stopped, where memory is short.
@@ -172,45 +169,27 @@ impl<S: Slots + Holdings + 'static, V: Server + 'static> Worker<S, V> {
 
     /// Accepts TCP connections until the future is dropped; they go round this thread and `others`.
     pub async fn accept(&self, listener: &TcpListener, others: &[MailSender<Accepted>]) {
-        let mut turn = 0;
+        let mut dealer = Dealer::new(others);
         let address = listener.local_addr();
         self.thread.shared.listens(Tcp(address).to_string(), Some(address.port()));
         loop {
-            match listener.accept().await {
-                Ok((stream, _)) => self.hand_out(Accepted::Tcp(stream.detach()), others, &mut turn).await,
-                Err(error) => self.pause(&error).await,
-            }
+            let (stream, _) = accept_next(|| listener.accept(), || self.note_pause()).await;
+            dealer.deal(Accepted::Tcp(stream.detach())).into_iter().for_each(|accepted| self.adopt(accepted));
         }
     }
 
     /// The same of connections over a path.
     pub async fn accept_unix(&self, listener: &UnixListener, others: &[MailSender<Accepted>]) {
-        let mut turn = 0;
+        let mut dealer = Dealer::new(others);
         self.thread.shared.listens(self.thread.shared.unix_address(), None);
         loop {
-            match listener.accept().await {
-                Ok(stream) => self.hand_out(Accepted::Unix(stream), others, &mut turn).await,
-                Err(error) => self.pause(&error).await,
-            }
+            let stream = accept_next(|| listener.accept(), || self.note_pause()).await;
+            dealer.deal(Accepted::Unix(stream)).into_iter().for_each(|accepted| self.adopt(accepted));
         }
     }
 
-    async fn pause(&self, error: &std::io::Error) {
-        tracing::warn!(%error, "accept failed");
+    fn note_pause(&self) {
         Counters::add(&self.thread.counters.accept_pauses, 1);
-        time::sleep(ACCEPT_PAUSE).await;
-    }
-
-    async fn hand_out(&self, accepted: Accepted, others: &[MailSender<Accepted>], turn: &mut usize) {
-        *turn = (*turn + 1) % (others.len() + 1);
-        match others.get(turn.wrapping_sub(1)) {
-            None => self.adopt(accepted),
-            Some(other) => {
-                if other.send(accepted).await.is_err() {
-                    tracing::warn!("a thread has ended: the connection is closed");
-                }
-            }
-        }
     }
 
     /// Serves the connections that another thread accepts, until that thread is gone.
@@ -252,15 +231,7 @@ impl<S: Slots + Holdings + 'static, V: Server + 'static> Worker<S, V> {
         for open in self.thread.open.borrow().values() {
             open.close_if_resting(Ending::Shutdown);
         }
-        let all_ended = async {
-            while !self.thread.open.borrow().is_empty() {
-                self.thread.ended.notified().await;
-            }
-        };
-        if time::timeout(STOP_PATIENCE, all_ended).await.is_err() {
-            let connections = self.thread.open.borrow().len();
-            tracing::warn!(connections, "closed with commands under way");
-        }
+        all_closed(|| self.thread.open.borrow().len(), &self.thread.ended).await;
     }
 }
 

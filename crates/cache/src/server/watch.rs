@@ -122,7 +122,7 @@ impl Watchers {
             return None;
         }
         let (sender, woken) = mailbox(1);
-        // Written to once, so that it is resident as it is counted: a look at what is resident takes the rest for the program, and
+        // Written to once, so that it is resident as it is counted: a look at what is resident takes the rest for the program's, and
         // what came in the place of room that nobody had used yet was over the limit until the next.
         let mut room = vec![1; WAITING_BYTES];
         room.clear();

@@ -25,7 +25,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use device::{Durability, Error, Lba, Namespace, NamespaceInfo};
+use device::{Durability, Error, Lba, Link, Namespace, NamespaceInfo};
 use engine::backoff::jittered;
 use engine::file::Lifetime;
 use engine::sync::Notify;
@@ -238,6 +238,13 @@ fn check(paths: &[Options]) -> Result<(), MultipathError> {
 
 impl Namespace for Multipath {
     device::namespace_without!(writability, used_blocks, attributes);
+
+    /// Up while a path takes commands; a new connection of any path may reach what was not there before.
+    fn link(&self) -> Link {
+        let paths = &self.inner.paths;
+        let epoch = paths.iter().map(|path| path.remote.epoch()).sum();
+        Link { is_up: paths.iter().any(|path| path.rank().is_some()), epoch }
+    }
 
     /// What all connected paths can do.
     fn info(&self) -> NamespaceInfo {

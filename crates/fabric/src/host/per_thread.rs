@@ -1,7 +1,8 @@
 //! [`PerThread`]: a remote namespace for all threads of a process, each with a queue of its own.
 //!
 //! Invariant: a command goes by the queue of the thread that gives it; no lock or channel is between two threads.
-//! Downside: a thread that has not joined can't give any ([`Error::NotConnected`]); who starts a thread has it join.
+//! Downside: a thread joins when it first asks, and what it gives before its queue is connected fails
+//! ([`Error::NotConnected`](device::Error::NotConnected)); who starts a thread has it join and wait.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use device::{Error, Namespace, NamespaceInfo};
+use device::Namespace;
 use engine::time::{self, Elapsed};
 
 use super::joining::Joiner;
@@ -27,7 +28,6 @@ pub struct PerThread {
     /// Of all there were in this process.
     number: u64,
     joiner: Arc<Joiner>,
-    info: NamespaceInfo,
 }
 
 const _: () = {
@@ -41,14 +41,9 @@ impl PerThread {
     pub fn new(remote: RemoteNamespace) -> PerThread {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let (joiner, info) = (Arc::new(remote.joiner()), remote.info());
+        let joiner = Arc::new(remote.joiner());
         QUEUES.with_borrow_mut(|queues| queues.insert(number, Rc::new(remote)));
-        PerThread { number, joiner, info }
-    }
-
-    /// What it was when it was connected; it grows unnoticed.
-    pub fn info(&self) -> &NamespaceInfo {
-        &self.info
+        PerThread { number, joiner }
     }
 
     /// Makes it usable on this thread's reactor, and waits so long for the connection.
@@ -56,9 +51,7 @@ impl PerThread {
     /// # Errors
     /// There is no connection yet; it is still being made.
     pub async fn join(&self, wait: Duration) -> Result<(), Elapsed> {
-        let remote = Rc::new(RemoteNamespace::join((*self.joiner).clone()));
-        QUEUES.with_borrow_mut(|queues| queues.insert(self.number, remote.clone()));
-        time::timeout(wait, remote.connected()).await
+        time::timeout(wait, self.here().connected()).await
     }
 
     /// This thread's reactor is about to end.
@@ -66,12 +59,17 @@ impl PerThread {
         QUEUES.with_borrow_mut(|queues| queues.remove(&self.number));
     }
 
-    /// The namespace by this thread's queue.
-    ///
-    /// # Errors
-    /// The thread has not joined.
-    pub fn here(&self) -> Result<Rc<RemoteNamespace>, Error> {
-        let found = QUEUES.with_borrow(|queues| queues.get(&self.number).cloned());
-        found.ok_or_else(|| Error::NotConnected("the target by a queue of this thread".into()))
+    /// The namespace by this thread's queue; a thread that has none joins.
+    pub fn here(&self) -> Rc<RemoteNamespace> {
+        if let Some(joined) = QUEUES.with_borrow(|queues| queues.get(&self.number).cloned()) {
+            return joined;
+        }
+        let joined = Rc::new(RemoteNamespace::join((*self.joiner).clone()));
+        QUEUES.with_borrow_mut(|queues| queues.insert(self.number, joined.clone()));
+        joined
     }
+}
+
+impl Namespace for PerThread {
+    device::delegate_namespace!(this => { this => this.here() });
 }

@@ -12,7 +12,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use device::{Durability, Error, Lba, Namespace, NamespaceInfo};
+use device::{Durability, Error, Lba, Link, Namespace, NamespaceInfo};
 use engine::file::Lifetime;
 use engine::sync::{Notified, Notify};
 use engine::task::LocalFuture;
@@ -218,6 +218,10 @@ impl RemoteNamespace {
 
 impl Namespace for RemoteNamespace {
     device::namespace_without!(writability, used_blocks, attributes);
+
+    fn link(&self) -> Link {
+        Link { is_up: self.is_connected(), epoch: self.epoch() }
+    }
 
     fn info(&self) -> NamespaceInfo {
         self.attached.info.borrow().clone()

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use engine::net::serving::accept_next;
 use engine::net::{DetachedStream, TcpListener, TcpStream};
 use engine::sync::{MailReceiver, MailSender, TrySendError};
 use engine::task::{self, LocalFuture, Task};
@@ -24,8 +25,6 @@ const LISTEN_TIME_MAX: Duration = Duration::from_secs(5);
 /// Until it is said that it is waited for. Guessed: a restart is quicker.
 const LISTEN_SILENCE_MAX: Duration = Duration::from_millis(500);
 const LISTEN_PAUSE: Duration = Duration::from_millis(50);
-/// Pause after an accept that failed, mostly for want of descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The port of listeners beyond the ports that there can be: served, but not in the discovery log.
 const PORT_UNLISTED: PortId = PortId(0);
 
@@ -76,14 +75,7 @@ impl Target {
         let mut tasks: Vec<Task<()>> = Vec::new();
         let mut last = 0;
         loop {
-            let (stream, peer) = match listener.accept().await {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    tracing::warn!(%error, "a connection could not be accepted");
-                    time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            };
+            let (stream, peer) = accept_next(|| listener.accept(), || ()).await;
             let ticket = match Ticket::take(&self.shared, peer) {
                 Ok(ticket) => ticket,
                 Err(reason) => {

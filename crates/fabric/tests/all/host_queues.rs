@@ -6,11 +6,11 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use device::{Durability, Error, Lba, Memory, Namespace, conformance};
+use device::{AnyNamespace, Durability, Error, Lba, Memory, Namespace, conformance};
 use engine::net::TcpListener;
 use engine::sim::{NodeId, SimConfig, World};
 use engine::{Buf, Reactor, ReactorConfig, task, time};
-use fabric::host::{Options, RemoteNamespace};
+use fabric::host::{Options, PerThread, RemoteNamespace};
 use fabric::target::{Target, listen};
 use nvme::Nqn;
 
@@ -173,28 +173,48 @@ fn an_association_that_is_joined_ends_and_returns_for_all() {
     }
 }
 
-/// On real reactors: a thread each, one association, no increment lost.
-#[test]
-fn reactors_join_one_association() {
-    let run = |main: std::pin::Pin<Box<dyn Future<Output = ()>>>| {
-        let bounded = async { time::timeout(Duration::from_secs(60), main).await.expect("the test hangs") };
-        Reactor::run(ReactorConfig::default(), bounded).expect("a reactor");
-    };
+fn run(main: impl Future<Output = ()>) {
+    let bounded = async { time::timeout(Duration::from_secs(60), main).await.expect("the test hangs") };
+    Reactor::run(ReactorConfig::default(), bounded).expect("a reactor");
+}
+
+/// A thread that serves, after what it does `first`, until it is ended.
+struct Served {
+    address: SocketAddr,
+    end: engine::sync::MailSender<()>,
+    thread: thread::JoinHandle<()>,
+}
+
+fn serve<F: Future<Output = ()>>(target: &Target, first: impl FnOnce() -> F + Send + 'static) -> Served {
     let (tell, told) = mpsc::channel();
     let (end, ended) = engine::sync::mailbox::<()>(1);
-    let target = target();
     let serving = target.clone();
-    let server = thread::spawn(move || {
-        run(Box::pin(async move {
+    let thread = thread::spawn(move || {
+        run(async move {
+            first().await;
             let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a free port");
             tell.send(listener.local_addr()).expect("the test waits");
             let task = task::spawn(async move { serving.serve(listener, Vec::new()).await });
             let gone: Option<()> = ended.recv().await;
             drop((gone, task));
-        }));
+        });
     });
-    let address = told.recv().expect("the target listens");
-    run(Box::pin(async move {
+    Served { address: told.recv().expect("the target listens"), end, thread }
+}
+
+impl Served {
+    fn end(self) {
+        drop(self.end);
+        self.thread.join().expect("no panic");
+    }
+}
+
+/// On real reactors: a thread each, one association, no increment lost.
+#[test]
+fn reactors_join_one_association() {
+    let served = serve(&target(), || async {});
+    let address = served.address;
+    run(async move {
         let options = Options { queues_elsewhere: 3, ..Options::new(address, nqn(), 1) };
         let owner = Rc::new(RemoteNamespace::connect(options).await.expect("connected"));
         let (give, sums) = engine::sync::mailbox::<u64>(3);
@@ -202,13 +222,12 @@ fn reactors_join_one_association() {
             .map(|_| {
                 let (joiner, give) = (owner.joiner(), give.clone());
                 thread::spawn(move || {
-                    let main = async move {
+                    run(async move {
                         let joined = Rc::new(RemoteNamespace::join(joiner));
                         joined.connected().await;
                         let added = conformance::increments(Rc::clone(&joined), 4, 25).await;
                         give.send(added).await.expect("the owner waits");
-                    };
-                    Reactor::run(ReactorConfig::default(), main).expect("a reactor");
+                    });
                 })
             })
             .collect();
@@ -218,7 +237,36 @@ fn reactors_join_one_association() {
         }
         assert_eq!(conformance::counter(&*owner).await, added, "an increment was lost");
         threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
-    }));
-    drop(end);
-    server.join().expect("no panic");
+    });
+    served.end();
+}
+
+/// A target whose namespace is itself remote: each of its threads has a queue of its own, and what hosts are told of the target
+/// behind it is told again.
+#[test]
+fn a_target_serves_what_is_remote_to_it() {
+    let behind = serve(&target(), || async {});
+    let address = behind.address;
+    run(async move {
+        let options = Options { queues_elsewhere: 2, ..Options::new(address, nqn(), 1) };
+        let remote = PerThread::new(RemoteNamespace::connect(options).await.expect("connected"));
+        assert!(remote.link().is_up && remote.link().epoch == 1);
+        let front = Target::default();
+        front.add_subsystem(nqn(), "2").expect("a subsystem");
+        front.add_namespace(&nqn(), 1, AnyNamespace::other(remote.clone())).expect("a namespace");
+        let joining = || {
+            let remote = remote.clone();
+            move || async move { remote.join(Duration::from_secs(30)).await.expect("a queue of its own") }
+        };
+        let doors = [serve(&front, joining()), serve(&front, joining())];
+        let mut added = 0;
+        for door in &doors {
+            let host = RemoteNamespace::connect(Options::new(door.address, nqn(), 1)).await.expect("connected");
+            added += conformance::increments(Rc::new(host), 4, 25).await;
+        }
+        assert_eq!(conformance::counter(&remote).await, added, "an increment was lost");
+        doors.into_iter().for_each(Served::end);
+        remote.leave();
+    });
+    behind.end();
 }

@@ -20,8 +20,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use engine::net::peers::{Peer, Peers};
+use engine::net::serving::{ACCEPT_PAUSE, Dealer, accept_next, all_closed};
 use engine::net::{DetachedStream, SendBatch, TcpListener, TcpStream};
-use engine::sync::{MailReceiver, MailSender, Notify, Permit, Semaphore, TrySendError};
+use engine::sync::{MailReceiver, MailSender, Notify, Permit, Semaphore};
 use engine::task::{LocalFuture, Task};
 use engine::{Buf, time};
 use fabric::tls::{CertificateContext, ClientStream, HANDSHAKE_TIME_MAX};
@@ -39,10 +40,6 @@ use crate::Store;
 
 /// What one send gathers: long enough to be cheap, short enough that its end is progress within the send's time limit.
 const SEND_BYTES: usize = 256 << 10;
-/// The pause after an accept failed, as it does when descriptors run out: a loop without it would burn the core.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long [`Gateway::stop`] waits for connections to finish what they have begun.
-const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The connections of one reactor thread, all served by one backend.
 pub struct Gateway<B> {
@@ -108,18 +105,11 @@ impl<B: Backend> Gateway<B> {
 
     /// Accepts until the future is dropped. Connections go round this thread and `others`.
     pub async fn accept(&self, listener: &TcpListener, others: &[MailSender<DetachedStream>]) {
-        let mut turn = 0;
+        let mut dealer = Dealer::new(others);
         loop {
-            let stream = match listener.accept().await {
-                Ok((stream, _)) => stream,
-                Err(error) => {
-                    tracing::warn!(%error, "accept failed");
-                    time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            };
-            if let Some(stream) = hand_on(stream, others, &mut turn) {
-                self.adopt(stream);
+            let (stream, _) = accept_next(|| listener.accept(), || ()).await;
+            if let Some(stream) = dealer.deal(stream.detach()) {
+                self.adopt(stream.attach());
             }
         }
     }
@@ -171,14 +161,7 @@ impl<B: Backend> Gateway<B> {
     pub async fn stop(&self) {
         self.stopping.set(true);
         self.stop.notify_all();
-        let all_ended = async {
-            while self.connections.get() > 0 {
-                self.ended.notified().await;
-            }
-        };
-        if time::timeout(STOP_PATIENCE, all_ended).await.is_err() {
-            tracing::warn!(connections = self.connections.get(), "closed with commands under way");
-        }
+        all_closed(|| self.connections.get(), &self.ended).await;
     }
 }
 
@@ -203,23 +186,6 @@ impl Drop for Open {
         self.shared.stats.connections.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
         self.ended.notify_all();
     }
-}
-
-/// Hands a connection on to the thread whose turn it is; back if that is this one's. A thread that does not take what it has is
-/// passed over: it is busy, and the others are not to wait for it.
-fn hand_on(stream: TcpStream, others: &[MailSender<DetachedStream>], turn: &mut usize) -> Option<TcpStream> {
-    *turn = (*turn + 1) % (others.len() + 1);
-    if *turn == 0 {
-        return Some(stream);
-    }
-    let mut stream = stream.detach();
-    for other in others.iter().cycle().skip(*turn - 1).take(others.len()) {
-        stream = match other.try_send(stream) {
-            Ok(()) => return None,
-            Err(TrySendError::Full(back) | TrySendError::Closed(back)) => back,
-        };
-    }
-    Some(stream.attach())
 }
 
 async fn refuse(stream: TcpStream, _place: Permit) {

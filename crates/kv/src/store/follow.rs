@@ -25,7 +25,7 @@ use super::error::StoreError;
 use super::member::Member;
 use super::topology::Topology;
 use super::{Inner, OPERATION_TIME_MAX, Store};
-use crate::link::AnyLink;
+use fabric::host::AnyRemote;
 
 /// How long a host works by a map before it asks whether it still is the newest. Chosen: as DESIGN-C has it, long against
 /// the cost of asking a few voters, short against a change.
@@ -72,7 +72,7 @@ pub trait MapSource {
     /// since `before`.
     fn note_clock(&self, before: u64, now_ms: u64, by: Option<Moment>) -> LocalFuture<'_, Result<Map, String>>;
     /// A connection to a member of the map, or what will be one; `None`: none to be had.
-    fn connect<'a>(&'a self, map: &'a Map, index: usize) -> LocalFuture<'a, Option<AnyLink>>;
+    fn connect<'a>(&'a self, map: &'a Map, index: usize) -> LocalFuture<'a, Option<AnyRemote>>;
 }
 
 /// Who is asked for the newest map.
@@ -261,12 +261,12 @@ impl Inner {
 
 impl Inner {
     /// A connection to a member that is new to this host, if there is one to be had soon.
-    async fn connect(&self, map: &Map, index: usize) -> Option<AnyLink> {
+    async fn connect(&self, map: &Map, index: usize) -> Option<AnyRemote> {
         let source = self.follow.source.borrow().clone()?;
         time::timeout(CONNECT_TIME_MAX, source.connect(map, index)).await.ok().flatten()
     }
 
-    fn member(self: &Rc<Self>, index: usize, namespace: Option<AnyLink>, map: &Rc<Map>) -> Member {
+    fn member(self: &Rc<Self>, index: usize, namespace: Option<AnyRemote>, map: &Rc<Map>) -> Member {
         let member = Member::new(index, namespace, map);
         member.follow(self);
         member

@@ -9,13 +9,14 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use device::Namespace;
 use engine::time::{self, Instant};
 
+use fabric::host::AnyRemote;
 use pool::Map;
 
 use super::topology::epoch_start;
 use super::{Inner, MemberStatus, STRAGGLER_BYTES_MAX, STRAGGLERS_MAX};
-use crate::link::{AnyLink, Link};
 use crate::table::{Early, Found, Known, Orphans, PageImage, Reply, Request, Table, TableError};
 use crate::types::{Key, OpId};
 use crate::value::Value;
@@ -143,7 +144,7 @@ impl Drop for UnderWay {
 }
 
 impl Member {
-    pub(super) fn new(index: usize, namespace: Option<AnyLink>, map: &Rc<Map>) -> Member {
+    pub(super) fn new(index: usize, namespace: Option<AnyRemote>, map: &Rc<Map>) -> Member {
         let table = namespace.map(|namespace| Table::new(namespace, map, index));
         Member::with(index, table, map, Rc::default())
     }
@@ -184,11 +185,11 @@ impl Member {
     }
 
     pub(super) fn status(&self) -> MemberStatus {
-        let link = self.table.as_ref().map(|table| table.namespace());
+        let link = self.table.as_ref().map(|table| table.namespace().link());
         MemberStatus {
             index: self.index,
-            connected: link.is_some_and(AnyLink::is_connected),
-            votes: link.is_some_and(|link| link.is_connected() && self.checked.get() == Some(link.epoch())),
+            connected: link.is_some_and(|link| link.is_up),
+            votes: link.is_some_and(|link| link.is_up && self.checked.get() == Some(link.epoch)),
             stale: self.is_stale(),
             stragglers: self.health.stragglers.get(),
         }
@@ -197,10 +198,11 @@ impl Member {
     /// For how long it has been known to have no connection, if it has none now. What was never there is as good as lost for ever.
     pub(super) fn away_for(&self) -> Option<Duration> {
         let Some(table) = &self.table else { return Some(Duration::MAX) };
-        if table.namespace().is_connected() {
+        let link = table.namespace().link();
+        if link.is_up {
             return None;
         }
-        let (connection, lost) = (table.namespace().epoch(), &self.health.lost);
+        let (connection, lost) = (link.epoch, &self.health.lost);
         let known = lost.get().filter(|(lost, _)| *lost == connection);
         let (_, since) = known.unwrap_or((connection, time::now()));
         lost.set(Some((connection, since)));
@@ -221,7 +223,7 @@ impl Member {
     /// The table, if this connection's superblock is good; with the connection, for [`Member::counts`].
     pub(super) async fn voting(&self) -> Result<(&Rc<Table>, u64), MemberError> {
         let table = self.table.as_ref().ok_or(MemberError::Away)?;
-        let epoch = table.namespace().epoch();
+        let epoch = table.namespace().link().epoch;
         if self.checked.get() != Some(epoch) {
             self.check(table, epoch).await?;
         }
@@ -288,7 +290,7 @@ impl Member {
 
     /// Whether what was just answered came over the connection that was checked.
     pub(super) fn counts(&self, epoch: u64) -> Result<(), MemberError> {
-        let now = self.table.as_ref().map(|table| table.namespace().epoch());
+        let now = self.table.as_ref().map(|table| table.namespace().link().epoch);
         if now == Some(epoch) { Ok(()) } else { Err(MemberError::Away) }
     }
 

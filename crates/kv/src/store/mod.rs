@@ -53,9 +53,9 @@ use engine::sync::{Notify, Semaphore};
 use engine::task::LocalFuture;
 use pool::Map;
 
-use crate::link::AnyLink;
 use crate::table::Locks;
 use crate::types::{Key, OpId};
+use fabric::host::AnyRemote;
 use member::Member;
 use topology::Topology;
 
@@ -202,11 +202,11 @@ impl Store {
     ///
     /// A member that is down may be given as what it will be when it is back (`fabric`'s `RemoteNamespace::expecting`); its
     /// superblock is checked before it is first counted.
-    pub fn new(map: Map, members: Vec<Option<impl Into<AnyLink>>>) -> Store {
+    pub fn new(map: Map, members: Vec<Option<impl Into<AnyRemote>>>) -> Store {
         Store::over(map, members.into_iter().map(|member| member.map(Into::into)).collect())
     }
 
-    fn over(map: Map, members: Vec<Option<AnyLink>>) -> Store {
+    fn over(map: Map, members: Vec<Option<AnyRemote>>) -> Store {
         Store {
             inner: Rc::new(Inner {
                 hash_seed: map.hash_seed,

@@ -52,7 +52,7 @@ impl MapSource for Silent {
         Box::pin(std::future::pending())
     }
 
-    fn connect<'a>(&'a self, _: &'a Map, _: usize) -> LocalFuture<'a, Option<AnyLink>> {
+    fn connect<'a>(&'a self, _: &'a Map, _: usize) -> LocalFuture<'a, Option<AnyRemote>> {
         Box::pin(std::future::pending())
     }
 }
@@ -101,7 +101,7 @@ impl MapSource for LeftBehind {
         self.others.note_swept(epoch)
     }
 
-    fn connect<'a>(&'a self, map: &'a Map, index: usize) -> LocalFuture<'a, Option<AnyLink>> {
+    fn connect<'a>(&'a self, map: &'a Map, index: usize) -> LocalFuture<'a, Option<AnyRemote>> {
         self.ways.connect(map, index)
     }
 }

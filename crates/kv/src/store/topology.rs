@@ -6,9 +6,9 @@ use pool::Map;
 
 use super::member::Member;
 use super::quorum::{Homes, Placement};
-use crate::link::AnyLink;
 use crate::table::Forgets;
 use crate::types::Key;
+use fabric::host::AnyRemote;
 
 /// The pool as one map has it.
 pub(super) struct Topology {
@@ -35,10 +35,10 @@ pub(super) fn forgets(map: &Map) -> Forgets {
 
 impl Topology {
     /// The pool of `map`, over namespaces in its order.
-    pub(super) fn new(map: Map, namespaces: Vec<Option<AnyLink>>) -> Topology {
+    pub(super) fn new(map: Map, namespaces: Vec<Option<AnyRemote>>) -> Topology {
         let map = Rc::new(map);
         debug_assert_eq!(map.members.len(), namespaces.len());
-        let member = |(index, namespace): (usize, Option<AnyLink>)| Rc::new(Member::new(index, namespace, &map));
+        let member = |(index, namespace): (usize, Option<AnyRemote>)| Rc::new(Member::new(index, namespace, &map));
         let members = namespaces.into_iter().enumerate().map(member).collect();
         Topology::over(map, members)
     }

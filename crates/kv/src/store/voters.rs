@@ -106,9 +106,9 @@ impl MapSource for Voters {
         self.agreed_if_marked(self.now().note_swept(epoch))
     }
 
-    fn connect<'a>(&'a self, map: &'a Map, index: usize) -> LocalFuture<'a, Option<AnyLink>> {
+    fn connect<'a>(&'a self, map: &'a Map, index: usize) -> LocalFuture<'a, Option<AnyRemote>> {
         let id = map.members[index].id.0;
         let link = self.links.iter().find(|link| device::Namespace::info(&**link).nguid == id).cloned();
-        Box::pin(async move { link.map(AnyLink::from) })
+        Box::pin(async move { link.map(AnyRemote::from) })
     }
 }

@@ -43,9 +43,9 @@ use std::rc::{Rc, Weak};
 use device::{Durability, Lba, Namespace};
 use engine::sync::Semaphore;
 use engine::{Buf, View};
+use fabric::host::AnyRemote;
 use pool::{Layout, TablePage};
 
-use crate::link::AnyLink;
 use crate::page::{Entry, HEADER_BYTES, PlaceKind, Reference, TablePageView};
 use crate::types::{ChecksumKey, Key, OpId};
 use crate::value::Value;
@@ -110,7 +110,7 @@ pub(crate) fn bump(counter: &Cell<u64>) {
 
 /// One member's table, as hosts of one epoch use it. Share it by `Rc`.
 pub struct Table {
-    namespace: AnyLink,
+    namespace: AnyRemote,
     layout: Layout,
     checksums: ChecksumKey,
     incarnation: u64,
@@ -139,7 +139,7 @@ pub struct Table {
 
 impl Table {
     /// The table of member `index` of `map`, on its namespace.
-    pub fn new(namespace: impl Into<AnyLink>, map: &pool::Map, index: usize) -> Rc<Table> {
+    pub fn new(namespace: impl Into<AnyRemote>, map: &pool::Map, index: usize) -> Rc<Table> {
         Table::over(namespace.into(), map, index)
     }
 
@@ -148,7 +148,7 @@ impl Table {
         Table::over(self.namespace.clone(), map, index)
     }
 
-    fn over(namespace: AnyLink, map: &pool::Map, index: usize) -> Rc<Table> {
+    fn over(namespace: AnyRemote, map: &pool::Map, index: usize) -> Rc<Table> {
         let layout = Layout::new(map.geometry(index), namespace.info().block_size);
         let groups = u64::from(layout.geometry.heap_groups.max(1));
         Rc::new_cyclic(|me| Table {
@@ -177,7 +177,7 @@ impl Table {
     }
 
     /// The member's namespace.
-    pub fn namespace(&self) -> &AnyLink {
+    pub fn namespace(&self) -> &AnyRemote {
         &self.namespace
     }
 

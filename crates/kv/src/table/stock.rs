@@ -12,12 +12,12 @@
 
 use std::time::Duration;
 
+use device::Namespace;
 use pool::HeapGroup;
 
 use super::ledger::{Leftover, Run};
 use super::slots::{Answer, Change};
 use super::{Table, TableError};
-use crate::link::Link;
 use crate::page::SLOTS;
 
 /// Data pages in one host's stock of one member. Guessed: four groups hold a round trip's worth at 10 GbE.
@@ -32,7 +32,7 @@ impl Table {
             return None;
         }
         let mut stock = self.stock.borrow_mut();
-        let connection = self.namespace.epoch();
+        let connection = self.namespace.link().epoch;
         let is_usable = |run: &&Run| run.claimed.elapsed() < STOCK_TIME_MAX && run.connection == connection;
         let (usable, old): (Vec<Run>, Vec<Run>) = stock.runs.iter().partition(is_usable);
         stock.runs = usable;
@@ -69,7 +69,7 @@ impl Table {
         if lacking > 0 && groups > 0 {
             let group = HeapGroup(self.group_next.get() % groups);
             let (tag, claimed) = (engine::task::random_u64().max(1), engine::time::now());
-            let connection = self.namespace.epoch();
+            let connection = self.namespace.link().epoch;
             match self.change_group(group, Change::Stock { pages: lacking, tag }).await {
                 Ok(Answer::Run(slot, pages)) => {
                     self.stock.borrow_mut().runs.push(Run { group, tag, slot, pages, claimed, connection });

@@ -106,8 +106,8 @@ impl MapSource for Voters {
         Box::pin(self.look())
     }
 
-    fn connect<'a>(&'a self, map: &'a Map, index: usize) -> LocalFuture<'a, Option<kv::AnyLink>> {
-        Box::pin(async move { self.namespace(map, index).map(kv::AnyLink::from) })
+    fn connect<'a>(&'a self, map: &'a Map, index: usize) -> LocalFuture<'a, Option<fabric::host::AnyRemote>> {
+        Box::pin(async move { self.namespace(map, index).map(fabric::host::AnyRemote::from) })
     }
 
     fn raise_epoch(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {
