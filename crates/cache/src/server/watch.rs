@@ -122,8 +122,8 @@ impl Watchers {
             return None;
         }
         let (sender, woken) = mailbox(1);
-        // Written to once, so that it is resident as it is counted: a look at what is resident takes the rest for the program's own,
-        // and what came in the place of room that nobody had used yet was over the limit until the next.
+        // Written to once, so that it is resident as it is counted. A look at what is resident takes the rest for the program, and
+        // what came in the place of room that nobody had used yet was over the limit until the next.
         let mut room = vec![1; WAITING_BYTES];
         room.clear();
         let waiting = Arc::new(Mutex::new(VecDeque::from(room)));
