@@ -7,6 +7,7 @@
 
 pub mod backoff;
 pub mod buf;
+pub mod figures;
 pub mod file;
 pub mod histogram;
 pub mod map;

@@ -42,6 +42,7 @@ mod end;
 mod error_log;
 mod events;
 mod features;
+mod figures;
 mod guests;
 mod identify;
 mod io;
@@ -70,6 +71,7 @@ mod transfers;
 pub use ana::ANA_GROUP_DEFAULT;
 pub(crate) use authentication::UNAUTHENTICATED_TIME_MAX;
 pub use config::{ConfigError, HostConfig, PortConfig, PortId, Profile, TargetConfig};
+pub use figures::TargetMetrics;
 pub use limits::{
     ANA_GROUPS_MAX, CONNECTIONS_MAX, HOSTS_MAX, IN_CAPSULE_BYTES_MAX, IO_QUEUE_ENTRIES_MAX, IO_QUEUES_MAX, NSID_MAX,
     PORTS_MAX, REACTORS_MAX, SUBSYSTEMS_MAX, TRANSFER_BYTES_MAX,

@@ -7,8 +7,8 @@ use std::time::Duration;
 use engine::net::{DetachedStream, TcpListener};
 use engine::sync::{MailReceiver, MailSender, mailbox};
 use fabric::secret::Secret;
-use kv::resp::{Gateway, Shared};
-use kv::store::{RepairerOptions, ScrubberOptions};
+use kv::resp::{Gateway, GatewayMetrics, Shared};
+use kv::store::{PoolMetrics, RepairerOptions, ScrubberOptions, StoreMetrics};
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 
@@ -46,7 +46,7 @@ pub fn run(args: &GatewayArgs) -> Result<(), Failure> {
     let password = password.map_err(|error| Failure::refused(format!("--password-file: {error}")))?;
     let shared = Arc::new(Shared::new(password));
     let tls = args.tls.context().map_err(|error| Failure::refused(error.to_string()))?;
-    let stores = Arc::new(metrics::StoreMetrics::default());
+    let stores = Arc::new(StoreMetrics::default());
     reactors::run(&reactors, async |index| {
         let Some(letter) = letters.take(index) else { return Ok(()) };
         // Each reactor has its own connections to the members: nothing is shared on the data path.
@@ -67,12 +67,12 @@ pub fn run(args: &GatewayArgs) -> Result<(), Failure> {
                 let _repairer = store.start_repairer(RepairerOptions::default());
                 let _scrubber = store.start_scrubber(ScrubberOptions::default());
                 let mut registry = Registry::default();
-                registry.register_collector(Box::new(metrics::GatewayMetrics(shared.clone())));
+                registry.register_collector(Box::new(GatewayMetrics(shared.clone())));
                 registry.register_collector(Box::new(stores.clone()));
-                let pool = metrics::PoolMetrics::default();
+                let pool = PoolMetrics::default();
                 let _watching = args.serving.metrics.is_some().then(|| pool.watch(&store));
                 registry.register_collector(Box::new(pool.clone()));
-                let metrics = (registry, pool.ready());
+                let metrics = (registry, Box::new(pool.ready()) as metrics::Ready);
                 first(args, &gateway, &store, senders.take(0).unwrap_or_default(), metrics, &letter).await?;
             }
         }

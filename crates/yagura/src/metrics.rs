@@ -1,420 +1,250 @@
-//! `--metrics`: Prometheus counters and latency histograms.
+//! The port of `--metrics`: HTTP for whoever scrapes, and for whoever asks whether the process is ready, on a thread and a tokio
+//! runtime of their own.
 //!
-//! Figures are read from atomics when they are asked for; the data path only ever adds to them.
+//! Nobody is known here, and it must not take from the data port what that needs: [`CONNECTIONS_MAX`] connections at once, each for
+//! [`CONNECTION_TIME_MAX`]; more wait in the kernel.
 
-use std::collections::BTreeMap;
-use std::fmt;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use cache::server::{Figures, FlashFigures, Holdings, Times, Totals, cpu_seconds};
-use engine::histogram::Histogram;
-use fabric::target::{CommandKind, Stats};
-use kv::resp::stats::{GatewayStats, Shared};
-use kv::store::StoreStats;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::http::{HeaderMap, StatusCode};
+use axum::routing::get;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Sleep, sleep};
 
-mod http;
-mod pool;
+use crate::exit::Failure;
 
-pub use http::{CONNECTIONS_MAX, Ready, always, serve};
-pub use pool::PoolMetrics;
+/// Connections at once. Guessed: several scrapers and probes.
+pub const CONNECTIONS_MAX: usize = 32;
+/// How long a connection may take, requests and pauses in all. Guessed: a scrape takes milliseconds, and whoever wants to go on
+/// connects anew.
+const CONNECTION_TIME_MAX: Duration = Duration::from_secs(10);
+/// The pause after an accept failed, as it does when descriptors run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Of the connections that a server of clients has refused.
-const UNAUTHENTICATED: &str = "Those of them whose address had its share of unauthenticated connections.";
+/// What OpenMetrics text is called, for whoever asks for that.
+const OPEN_METRICS: &str = "application/openmetrics-text";
+/// The same with its version.
+const OPEN_METRICS_TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// What Prometheus's plain text is called.
+const PLAIN_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// A counter read when it is asked for.
-pub fn counter(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
-    ConstCounter::new(value).encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)
+/// Says whether the process is ready, or why it is not.
+pub type Ready = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
+
+/// A process that is ready as long as it serves.
+pub fn always() -> Ready {
+    Box::new(|| Ok(()))
 }
 
-/// A gauge read when it is asked for.
-pub fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
-    let value = i64::try_from(value).unwrap_or(i64::MAX);
-    ConstGauge::new(value).encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
-}
-
-/// A histogram of seconds. `buckets`: upper bound and count of each, not cumulative; the last bound is infinite.
-pub fn histogram(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    buckets: &[(f64, u64)],
-    sum: f64,
-) -> fmt::Result {
-    let count = buckets.iter().map(|(_, count)| count).sum();
-    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
-    metric.encode_histogram::<NoLabelSet>(sum, count, buckets, None)
-}
-
-/// The figures of a gateway.
-#[derive(Debug)]
-pub struct GatewayMetrics(pub Arc<Shared>);
-
-impl Collector for GatewayMetrics {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let stats = &self.0.stats;
-        let load = GatewayStats::load;
-        let e = &mut encoder;
-        counter(e, "yagura_gateway_connections_accepted", "Connections accepted.", load(&stats.connections_total))?;
-        gauge(e, "yagura_gateway_connections", "Connections open.", load(&stats.connections))?;
-        counter(
-            e,
-            "yagura_gateway_connections_refused",
-            "Connections over a limit.",
-            load(&stats.connections_refused),
-        )?;
-        let refused = load(&stats.refused_unauthenticated);
-        counter(e, "yagura_gateway_connections_refused_unauthenticated", UNAUTHENTICATED, refused)?;
-        counter(e, "yagura_gateway_commands", "Commands answered.", load(&stats.commands))?;
-        counter(e, "yagura_gateway_errors", "Commands answered by an error.", load(&stats.errors))?;
-        counter(e, "yagura_gateway_protocol_errors", "Connections ended by bad input.", load(&stats.protocol_errors))?;
-        counter(e, "yagura_gateway_hits", "Reads that found their key.", load(&stats.hits))?;
-        counter(e, "yagura_gateway_misses", "Reads that found nothing.", load(&stats.misses))?;
-        counter(e, "yagura_gateway_received_bytes", "Bytes received.", load(&stats.bytes_received))?;
-        counter(e, "yagura_gateway_sent_bytes", "Bytes sent.", load(&stats.bytes_sent))?;
-        latency(e, "yagura_gateway_read_seconds", "Time of commands that read.", &stats.read_latency)?;
-        latency(e, "yagura_gateway_write_seconds", "Time of commands that write.", &stats.write_latency)
-    }
-}
-
-/// The figures of a cache server.
-pub struct CacheMetrics<S> {
-    /// What its threads count.
-    pub shared: Arc<cache::server::Shared>,
-    /// Its items.
-    pub store: Arc<S>,
-}
-
-impl<S> fmt::Debug for CacheMetrics<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("CacheMetrics")
-    }
-}
-
-impl<S: Holdings + Send + Sync + 'static> Collector for CacheMetrics<S> {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let (totals, figures) = (self.shared.totals(), self.store.figures());
-        let e = &mut encoder;
-        cache_process(e, &self.shared, &figures)?;
-        cache_connections(e, &self.shared, &totals)?;
-        cache_commands(e, &totals)?;
-        cache_items(e, &figures)?;
-        let times = self.shared.times();
-        for (name, help, of) in [
-            (
-                "memory",
-                "From received to answered, of what memory answered.",
-                (|times| &times.memory) as fn(&Times) -> &Histogram,
-            ),
-            ("flash", "From received to answered, of what flash was read for.", |times| &times.flash),
-        ] {
-            merged(e, &format!("yagura_cache_{name}_seconds"), help, times.iter().map(|times| of(times)))?;
+/// Serves `registry` at `address` (port 0: a free one) until the process ends. Returns where.
+pub fn serve(address: SocketAddr, registry: Registry, ready: Ready) -> Result<SocketAddr, Failure> {
+    let failed = |error: io::Error| Failure::from(error).during(format!("--metrics {address}"));
+    let listener = std::net::TcpListener::bind(address).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let (registry, ready) = (Arc::new(registry), Arc::new(ready));
+    let metrics = move |headers: HeaderMap| {
+        let registry = registry.clone();
+        async move { answer(&registry, &headers) }
+    };
+    let health = move || {
+        let ready = ready.clone();
+        async move {
+            match ready() {
+                Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
+                Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {reason}\n")),
+            }
         }
-        figures.flash.map_or(Ok(()), |flash| flash_tier(e, &flash))
+    };
+    let router = axum::Router::new().route("/metrics", get(metrics)).route("/healthz", get(health));
+    std::thread::Builder::new()
+        .name("metrics".into())
+        .spawn(move || {
+            let served = runtime.block_on(async {
+                let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+                axum::serve(Listener { listener: TcpListener::from_std(listener)?, places }, router).await
+            });
+            if let Err(error) = served {
+                tracing::error!(%error, "metrics are no longer served");
+            }
+        })
+        .map_err(failed)?;
+    Ok(bound)
+}
+
+/// The exposition in the format that was asked for.
+fn answer(
+    registry: &Registry,
+    headers: &HeaderMap,
+) -> (StatusCode, [(axum::http::HeaderName, &'static str); 1], String) {
+    let asks = |value: &axum::http::HeaderValue| value.to_str().is_ok_and(|value| value.contains(OPEN_METRICS));
+    let mut text = String::new();
+    match encode(&mut text, registry) {
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, [(CONTENT_TYPE, PLAIN_TEXT)], error.to_string()),
+        Ok(()) if headers.get_all(ACCEPT).iter().any(asks) => {
+            (StatusCode::OK, [(CONTENT_TYPE, OPEN_METRICS_TEXT)], text)
+        }
+        Ok(()) => (StatusCode::OK, [(CONTENT_TYPE, PLAIN_TEXT)], plain(&text)),
     }
 }
 
-/// The process: when it began, its CPU time, its memory.
-fn cache_process(e: &mut DescriptorEncoder<'_>, shared: &cache::server::Shared, figures: &Figures) -> fmt::Result {
-    if let Some(started) = shared.started() {
-        gauge(e, "yagura_cache_start_time_seconds", "When the server started, in seconds since 1970.", started)?;
-    }
-    gauge(e, "yagura_cache_threads", "Threads that serve.", shared.threads() as u64)?;
-    if let Some((user, system)) = cpu_seconds() {
-        let mut of = e.encode_descriptor("yagura_cache_cpu_seconds", "CPU time.", None, MetricType::Counter)?;
-        for (mode, seconds) in [("user", user), ("system", system)] {
-            ConstCounter::new(seconds).encode(of.encode_family(&[("mode", mode)])?)?;
+/// OpenMetrics text as Prometheus's plain text: there a counter is named as its samples are, and nothing says where the end is.
+pub(super) fn plain(text: &str) -> String {
+    let (mut plain, mut help) = (String::with_capacity(text.len()), None);
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            help = rest.split_once(' ');
+        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
+            let suffix = if kind == "counter" { "_total" } else { "" };
+            if let Some((_, help)) = help.take() {
+                plain += &format!("# HELP {name}{suffix} {help}\n");
+            }
+            plain += &format!("# TYPE {name}{suffix} {kind}\n");
+        } else if !line.starts_with('#') {
+            plain += line;
+            plain.push('\n');
         }
     }
-    gauge(e, "yagura_cache_memory_held_bytes", "Memory held.", figures.held)?;
-    gauge(e, "yagura_cache_memory_limit_bytes", "Memory that may be held.", figures.limit)?;
-    let mut kinds = e.encode_descriptor(
-        "yagura_cache_memory_bytes",
-        "Memory held, by what it is held for.",
-        None,
-        MetricType::Gauge,
-    )?;
-    for (kind, bytes) in figures.held_by {
-        ConstGauge::new(bytes as i64).encode(kinds.encode_family(&[("kind", kind)])?)?;
-    }
-    Ok(())
+    plain
 }
 
-fn cache_connections(e: &mut DescriptorEncoder<'_>, shared: &cache::server::Shared, totals: &Totals) -> fmt::Result {
-    gauge(e, "yagura_cache_connections", "Connections open.", shared.connections() as u64)?;
-    gauge(e, "yagura_cache_connections_max", "Connections that may be open.", shared.connections_max() as u64)?;
-    let (watchers, sent, skipped) = shared.watched();
-    gauge(e, "yagura_cache_watchers", "Connections that watch.", watchers as u64)?;
-    for (name, help, value) in [
-        ("connections_accepted", "Connections accepted.", totals.connections_total),
-        ("connections_refused", "Connections over a limit.", totals.connections_rejected),
-        ("connections_refused_unauthenticated", UNAUTHENTICATED, totals.rejected_unauthenticated),
-        ("connections_idle", "Connections ended because they rested too long.", totals.idle_kicks),
-        ("accept_pauses", "Pauses after a connection could not be accepted.", totals.accept_pauses),
-        ("tls_errors", "Connections without a TLS handshake.", totals.tls_errors),
-        ("authentications", "Passwords given.", totals.authentications),
-        ("authentication_errors", "Wrong passwords.", totals.authentication_errors),
-        ("received_bytes", "Bytes received.", totals.bytes_read),
-        ("sent_bytes", "Bytes sent.", totals.bytes_written),
-        ("watcher_lines", "Lines sent to who watches.", sent),
-        ("watcher_lines_skipped", "Lines that who watches was too slow for.", skipped),
-    ] {
-        counter(e, &format!("yagura_cache_{name}"), help, value)?;
-    }
-    Ok(())
+/// Accepts while there is a place.
+struct Listener {
+    listener: TcpListener,
+    places: Arc<Semaphore>,
 }
 
-fn cache_commands(e: &mut DescriptorEncoder<'_>, totals: &Totals) -> fmt::Result {
-    for (name, help, value) in [
-        ("get_hits", "Keys looked up that were found.", totals.get_hits),
-        ("get_misses", "Keys looked up that were not.", totals.get_misses),
-        ("get_expired", "Items met that were over.", totals.expired),
-        ("sets", "Values that came to be stored.", totals.sets),
-        ("cas_hits", "Values whose cas was right.", totals.cas_hits),
-        ("cas_misses", "Values with a cas whose item was not there.", totals.cas_misses),
-        ("cas_badval", "Values whose cas was another's.", totals.cas_bad_values),
-        ("incr_hits", "Items counted up.", totals.increment_hits),
-        ("incr_misses", "Items to be counted up that were not there.", totals.increment_misses),
-        ("decr_hits", "Items counted down.", totals.decrement_hits),
-        ("decr_misses", "Items to be counted down that were not there.", totals.decrement_misses),
-        ("touch_hits", "Keys touched that were found.", totals.touch_hits),
-        ("touch_misses", "Keys touched that were not.", totals.touch_misses),
-        ("delete_hits", "Keys deleted that were found.", totals.delete_hits),
-        ("delete_misses", "Keys deleted that were not.", totals.delete_misses),
-        ("flushes", "Commands that flush all.", totals.flushes),
-        ("meta_commands", "Commands `me`, the one that memcached counts as meta.", totals.metas),
-        ("too_large", "Values longer than items may be.", totals.too_large),
-        ("no_memory", "Values for which there was no room.", totals.no_memory),
-    ] {
-        counter(e, &format!("yagura_cache_{name}"), help, value)?;
-    }
-    Ok(())
-}
+impl axum::serve::Listener for Listener {
+    type Io = Connection;
+    type Addr = SocketAddr;
 
-fn cache_items(e: &mut DescriptorEncoder<'_>, figures: &Figures) -> fmt::Result {
-    gauge(e, "yagura_cache_items", "Items in memory and on flash.", figures.items)?;
-    gauge(e, "yagura_cache_item_bytes", "Bytes of items in memory.", figures.bytes)?;
-    gauge(e, "yagura_cache_index_bytes", "Memory of the index.", figures.index_bytes)?;
-    let help = "Items let go for others, by where they went or why not to flash.";
-    by_reason(e, "yagura_cache_evictions", help, &figures.evicted_by)?;
-    for (name, help, value) in [
-        ("stored", "Items stored.", figures.stored),
-        ("evicted_unfetched", "Items let go for others that nobody had read.", figures.evicted_unfetched),
-        ("expired", "Items that were over when their room was taken.", figures.reclaimed),
-        ("expired_unfetched", "Of these, such as nobody had read.", figures.expired_unfetched),
-        ("flushed_items", "Items that a flush took away.", figures.flushed),
-    ] {
-        counter(e, &format!("yagura_cache_{name}"), help, value)?;
-    }
-    Ok(())
-}
-
-/// A counter for each reason.
-fn by_reason(e: &mut DescriptorEncoder<'_>, name: &str, help: &str, all: &[(&str, u64)]) -> fmt::Result {
-    let mut counters = e.encode_descriptor(name, help, None, MetricType::Counter)?;
-    for &(reason, count) in all {
-        ConstCounter::new(count).encode(counters.encode_family(&[("reason", reason)])?)?;
-    }
-    Ok(())
-}
-
-/// One histogram of several.
-fn merged<'a>(
-    e: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    all: impl Iterator<Item = &'a Histogram> + Clone,
-) -> fmt::Result {
-    let mut counts = BTreeMap::<u64, u64>::new();
-    for (bound, count) in all.clone().flat_map(|one| one.buckets().collect::<Vec<_>>()) {
-        *counts.entry(bound).or_default() += count;
-    }
-    histogram(e, name, help, &in_seconds(counts), seconds(all.map(Histogram::sum).sum()))
-}
-
-/// The buckets of a histogram of nanoseconds. Empty ones say nothing: they would be hundreds of lines a scrape.
-fn in_seconds(buckets: impl IntoIterator<Item = (u64, u64)>) -> Vec<(f64, u64)> {
-    buckets.into_iter().map(|(bound, count)| (seconds(bound), count)).chain([(f64::INFINITY, 0)]).collect()
-}
-
-fn seconds(ns: u64) -> f64 {
-    Duration::from_nanos(ns).as_secs_f64()
-}
-
-fn flash_tier(e: &mut DescriptorEncoder<'_>, flash: &FlashFigures) -> fmt::Result {
-    let stats = &flash.stats;
-    gauge(e, "yagura_cache_flash_up", "1 until flash is given up.", u64::from(flash.failure.is_none()))?;
-    gauge(e, "yagura_cache_flash_capacity_bytes", "Bytes that items on flash can take.", flash.capacity_bytes)?;
-    gauge(e, "yagura_cache_flash_free_segments", "Segments that hold nothing.", stats.free_segments)?;
-    gauge(e, "yagura_cache_flash_segments", "Segments there are.", stats.segments)?;
-    let help = "Items that left flash although nobody had stored or deleted anything under their key, by reason.";
-    by_reason(e, "yagura_cache_flash_evictions", help, &flash.left_by)?;
-    for (name, help, value) in [
-        ("hits", "Hits of items on flash.", flash.hits),
-        ("lowered", "Items that left memory and are on flash.", flash.lowered),
-        ("promoted", "Items that came to memory again.", flash.promoted),
-        ("collected", "Items that left because their segment was collected.", flash.collected),
-        ("admitted_items", "Items that were admitted.", stats.admitted_items),
-        ("admitted_bytes", "Bytes of their keys and values.", stats.admitted_bytes),
-        ("kept_items", "Items written again when their segment was collected.", stats.kept_items),
-        ("kept_bytes", "Bytes of their keys and values.", stats.kept_bytes),
-        (
-            "refused_items",
-            "Items that the log did not take, from memory or of a collected segment.",
-            stats.refused_items,
-        ),
-        ("written_bytes", "Bytes written to the device.", stats.device_written_bytes),
-        ("writes", "Writes to the device.", stats.device_writes),
-        ("read_bytes", "Bytes read from the device.", stats.device_read_bytes),
-        ("reads", "Reads from the device.", stats.device_reads),
-        ("buffer_reads", "Reads answered from what was on its way to the device.", stats.buffer_reads),
-        ("other_key_reads", "Reads that found another key's item.", stats.other_key_reads),
-        ("read_errors", "Reads that the device has failed.", stats.read_errors),
-        ("checksum_errors", "Reads that found something else than was written.", stats.checksum_errors),
-        ("write_errors", "Writes that the device has failed.", stats.write_errors),
-        ("abandoned_segments", "Segments given up since a write had failed.", stats.abandoned_segments),
-        ("collected_segments", "Segments that were collected.", stats.collected_segments),
-    ] {
-        counter(e, &format!("yagura_cache_flash_{name}"), help, value)?;
-    }
-    Ok(())
-}
-
-/// The figures of the stores of a process, one per reactor, summed up.
-#[derive(Default, Debug)]
-pub struct StoreMetrics(Mutex<Vec<Arc<StoreStats>>>);
-
-impl StoreMetrics {
-    /// Adds the store of one more reactor.
-    pub fn add(&self, stats: Arc<StoreStats>) {
-        self.stores().push(stats);
-    }
-
-    fn stores(&self) -> MutexGuard<'_, Vec<Arc<StoreStats>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Collector for StoreMetrics {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let stores = self.stores().clone();
-        let sum = |of: fn(&StoreStats) -> &AtomicU64| stores.iter().map(|store| of(store).load(Relaxed)).sum();
-        let e = &mut encoder;
-        counter(e, "yagura_store_gets", "Gets answered.", sum(|store| &store.gets))?;
-        counter(e, "yagura_store_puts", "Puts acknowledged.", sum(|store| &store.puts))?;
-        counter(e, "yagura_store_deletes", "Deletes acknowledged.", sum(|store| &store.deletes))?;
-        counter(e, "yagura_store_failures", "Operations that failed.", sum(|store| &store.failures))?;
-        counter(e, "yagura_store_write_backs", "Gets that stored the newest first.", sum(|store| &store.write_backs))?;
-        counter(e, "yagura_store_repaired", "Replicas stored by repair.", sum(|store| &store.repaired))?;
-        counter(e, "yagura_store_skips", "Times a slow member was passed over.", sum(|store| &store.skips))?;
-        for (name, help, of) in [
-            ("yagura_store_get_seconds", "Time of gets.", (|store| &store.get_time) as fn(&StoreStats) -> &Histogram),
-            ("yagura_store_put_seconds", "Time of puts and deletes.", |store| &store.put_time),
-        ] {
-            merged(e, name, help, stores.iter().map(|store| of(store)))?;
+    async fn accept(&mut self) -> (Connection, SocketAddr) {
+        loop {
+            let Ok(place) = self.places.clone().acquire_owned().await else {
+                // Nobody closes the semaphore.
+                std::future::pending::<()>().await;
+                continue;
+            };
+            match self.listener.accept().await {
+                Ok((stream, peer)) => {
+                    let end = Box::pin(sleep(CONNECTION_TIME_MAX));
+                    return (Connection { stream, end, _place: place }, peer);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "accept failed at the metrics port");
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            }
         }
-        Ok(())
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
     }
 }
 
-/// The figures of a target.
-#[derive(Debug)]
-pub struct TargetMetrics(pub Arc<Stats>);
+/// A connection that ends in time.
+struct Connection {
+    stream: TcpStream,
+    end: Pin<Box<Sleep>>,
+    _place: OwnedSemaphorePermit,
+}
 
-impl Collector for TargetMetrics {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let stats = &self.0;
-        let e = &mut encoder;
-        gauge(e, "yagura_target_connections", "Connections open.", stats.connections())?;
-        counter(e, "yagura_target_connections_accepted", "Connections accepted.", stats.accepted())?;
-        counter(e, "yagura_target_connections_refused", "Connections over the limit.", stats.refused())?;
-        counter(e, "yagura_target_tls_connections", "Connections made over TLS.", stats.tls_connections())?;
-        counter(e, "yagura_target_tls_failures", "Connections closed for want of security.", stats.tls_failures())?;
-        counter(
-            e,
-            "yagura_target_authenticated",
-            "Queues whose host has authenticated itself.",
-            stats.authenticated(),
-        )?;
-        counter(
-            e,
-            "yagura_target_authentications_failed",
-            "Queues ended because their host did not authenticate itself.",
-            stats.authentications_failed(),
-        )?;
-        counter(e, "yagura_target_protocol_errors", "Connections ended by a bad PDU.", stats.protocol_errors())?;
-        counter(
-            e,
-            "yagura_target_keep_alive_expired",
-            "Associations whose host fell silent.",
-            stats.keep_alive_expired(),
-        )?;
-        counter(e, "yagura_target_admin_commands", "Admin and Fabrics commands answered.", stats.admin_commands())?;
-        counter(e, "yagura_target_read_bytes", "Bytes read for hosts.", stats.read_bytes())?;
-        counter(e, "yagura_target_written_bytes", "Bytes written for hosts.", stats.written_bytes())?;
-        let errors: u64 = stats.errors().map(|(_, count)| count).sum();
-        counter(e, "yagura_target_errors", "Commands answered by another status than success.", errors)?;
-        let mut commands = e.encode_descriptor("yagura_target_commands", "I/O commands.", None, MetricType::Counter)?;
-        for kind in CommandKind::ALL {
-            let labels = [("command", kind.label())];
-            ConstCounter::new(stats.commands(kind)).encode(commands.encode_family(&labels)?)?;
+impl Connection {
+    fn in_time(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        match self.end.as_mut().poll(context) {
+            Poll::Ready(()) => Err(io::ErrorKind::TimedOut.into()),
+            Poll::Pending => Ok(()),
         }
-        let help = "From a command's arrival to its answer.";
-        let mut times = e.encode_descriptor("yagura_target_command_seconds", help, None, MetricType::Histogram)?;
-        for kind in CommandKind::ALL {
-            let latency = stats.latency(kind);
-            let buckets = in_seconds(latency.buckets());
-            let count = buckets.iter().map(|(_, count)| count).sum();
-            let labels = [("command", kind.label())];
-            let mut one = times.encode_family(&labels)?;
-            one.encode_histogram::<NoLabelSet>(seconds(latency.sum()), count, &buckets, None)?;
-        }
-        Ok(())
     }
 }
 
-/// Of microseconds, by powers of two from 16 us to 8.4 s: the same bounds at every scrape.
-fn latency(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, latency: &Histogram) -> fmt::Result {
-    let bounds = (4..24).map(|power| (1u64 << power) as f64 / 1e6).chain([f64::INFINITY]);
-    let mut buckets: Vec<(f64, u64)> = bounds.map(|bound| (bound, 0)).collect();
-    for (bound, count) in latency.buckets() {
-        buckets[bound.next_power_of_two().ilog2().clamp(4, 24) as usize - 4].1 += count;
+impl AsyncRead for Connection {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.in_time(context)?;
+        Pin::new(&mut self.stream).poll_read(context, buf)
     }
-    histogram(encoder, name, help, &buckets, latency.sum() as f64 / 1e6)
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.in_time(context)?;
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.in_time(context)?;
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use prometheus_client::encoding::text::encode;
-    use prometheus_client::registry::Registry;
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
 
     use super::*;
 
+    /// What a server of one counter answers.
+    fn get(address: SocketAddr, path: &str, headers: &str) -> String {
+        let mut stream = TcpStream::connect(address).expect("connected");
+        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("set");
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n").expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("answered");
+        answer
+    }
+
     #[test]
-    fn histograms_are_cumulative_and_end_at_infinity() {
-        let shared = Arc::new(Shared::default());
-        [0, 15, 16, 20, 31, 8_388_607, 100_000_000].iter().for_each(|us| shared.stats.read_latency.record_units(*us));
+    fn who_asks_for_openmetrics_gets_it_and_everybody_else_plain_text() {
         let mut registry = Registry::default();
-        registry.register_collector(Box::new(GatewayMetrics(shared)));
-        let mut text = String::new();
-        encode(&mut text, &registry).expect("a String takes all");
-        for line in [
-            "yagura_gateway_read_seconds_bucket{le=\"0.000016\"} 2",
-            "yagura_gateway_read_seconds_bucket{le=\"0.000032\"} 5",
-            "yagura_gateway_read_seconds_bucket{le=\"4.194304\"} 5",
-            "yagura_gateway_read_seconds_bucket{le=\"8.388608\"} 6",
-            "yagura_gateway_read_seconds_bucket{le=\"+Inf\"} 7",
-            "yagura_gateway_read_seconds_count 7",
-            "yagura_gateway_commands_total 0",
-        ] {
-            assert!(text.contains(line), "{line} is missing in\n{text}");
+        let count = prometheus_client::metrics::counter::Counter::<u64>::default();
+        registry.register("things", "Things", count);
+        let address = serve(([127, 0, 0, 1], 0).into(), registry, always()).expect("bound");
+        let open = get(address, "/metrics", "Accept: text/html, application/openmetrics-text;version=1.0.0;q=0.5\r\n");
+        assert!(
+            open.contains(OPEN_METRICS_TEXT) && open.ends_with("# TYPE things counter\nthings_total 0\n# EOF\n"),
+            "{open}"
+        );
+        for headers in ["", "Accept: text/plain\r\n", "Accept: */*\r\n"] {
+            let plain = get(address, "/metrics", headers);
+            let body = "# HELP things_total Things.\n# TYPE things_total counter\nthings_total 0\n";
+            assert!(plain.contains(PLAIN_TEXT) && plain.ends_with(&format!("\r\n\r\n{body}")), "{plain}");
         }
+    }
+
+    #[test]
+    fn who_says_nothing_gives_way_to_others() {
+        let address = serve(([127, 0, 0, 1], 0).into(), Registry::default(), always()).expect("bound");
+        let silent: Vec<TcpStream> =
+            (0..2 * CONNECTIONS_MAX).map(|_| TcpStream::connect(address).expect("connected")).collect();
+        // Half of a request, too.
+        for mut stream in &silent {
+            stream.write_all(b"GET /metrics HTTP/1.1\r\n").expect("sent");
+        }
+        assert!(get(address, "/healthz", "").ends_with("\r\n\r\nok\n"));
+    }
+
+    #[test]
+    fn who_is_not_ready_says_why() {
+        let not: Ready = Box::new(|| Err("no members".into()));
+        let address = serve(([127, 0, 0, 1], 0).into(), Registry::default(), not).expect("bound");
+        let answer = get(address, "/healthz", "");
+        assert!(answer.starts_with("HTTP/1.1 503 ") && answer.ends_with("not ready: no members\n"), "{answer}");
     }
 }

@@ -11,6 +11,7 @@ mod connection;
 mod counters;
 mod desk;
 mod dump;
+mod figures;
 mod holdings;
 mod prefixes;
 mod room;
@@ -36,6 +37,7 @@ use fabric::tls::{ClientStream, HANDSHAKE_TIME_MAX};
 
 pub use counters::{Counters, Totals};
 pub use desk::Desk;
+pub use figures::CacheMetrics;
 pub use holdings::{Figures, FlashFigures, Holdings, Listed, Tiered};
 pub(crate) use prefixes::Prefixes;
 pub use room::keep_memory;

@@ -25,6 +25,7 @@ pub mod commands;
 pub mod connection;
 pub mod decode;
 pub mod execute;
+pub mod figures;
 pub mod float;
 pub mod fuzz;
 pub mod glob;
@@ -50,6 +51,7 @@ mod watched;
 use crate::types::VALUE_BYTES_MAX;
 
 pub use backend::{Backend, Change, Entry, Failure, Look, Room, ScanKey, ScanPage};
+pub use figures::GatewayMetrics;
 pub use server::Gateway;
 pub use stats::{GatewayStats, Shared};
 pub use watched::{Operation, Watch, Watched};

@@ -9,7 +9,8 @@ use ::cache::flash::Medium;
 use ::cache::hash::Hasher;
 use ::cache::memory::{Budget, Kind};
 use ::cache::server::{
-    Accepted, Clock, Desk, Options, Program, Said, Served, Shared, TlsFiles, Worker, keep_memory, tell_evictions,
+    Accepted, CacheMetrics, Clock, Desk, Options, Program, Said, Served, Shared, TlsFiles, Worker, keep_memory,
+    tell_evictions,
 };
 use ::cache::session::{Authentication, Protocols, Rules, Users};
 use ::cache::store::{Store, StoreOptions};
@@ -124,7 +125,7 @@ fn serve<S: Served>(
                 let others = senders.take(0).unwrap_or_default();
                 let _keeper = engine::task::spawn(keep_memory(store.clone(), shared.clone(), resident_bytes));
                 let mut registry = Registry::default();
-                let metrics = metrics::CacheMetrics { shared: shared.clone(), store: store.clone() };
+                let metrics = CacheMetrics { shared: shared.clone(), store: store.clone() };
                 registry.register_collector(Box::new(metrics));
                 let ready = Ready {
                     listening: None,

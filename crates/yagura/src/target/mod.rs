@@ -13,7 +13,7 @@ use device::{AnyNamespace, Namespace};
 use engine::net::TcpListener;
 use engine::sync::{MailReceiver, MailSender, mailbox};
 use fabric::auth::Policy;
-use fabric::target::{Handed, PortId, Target, TargetConfig, listen};
+use fabric::target::{Handed, PortId, Target, TargetConfig, TargetMetrics, listen};
 use nvme::Nqn;
 use prometheus_client::registry::Registry;
 use serde::Serialize;
@@ -223,7 +223,7 @@ fn ready(
     let mut metrics_at = None;
     if let Some(address) = args.serving.metrics {
         let mut registry = Registry::default();
-        registry.register_collector(Box::new(metrics::TargetMetrics(target.stats())));
+        registry.register_collector(Box::new(TargetMetrics(target.stats())));
         metrics_at = Some(metrics::serve(address, registry, metrics::always())?);
     }
     let served = |(port, listener): &(&PlannedPort, TcpListener)| ServedPort {

@@ -14,8 +14,8 @@ use std::time::Duration;
 use engine::net::TcpListener;
 use engine::sync::MailReceiver;
 use engine::{task, time};
-use kv::resp::{CONNECTIONS_MAX, Shared};
-use kv::store::{RepairerOptions, Store};
+use kv::resp::{CONNECTIONS_MAX, GatewayMetrics, Shared};
+use kv::store::{PoolMetrics, RepairerOptions, Store, StoreMetrics};
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 
@@ -161,14 +161,14 @@ async fn serve(
     let mut watching = None;
     if let Some(address) = args.metrics {
         let mut registry = Registry::default();
-        registry.register_collector(Box::new(metrics::GatewayMetrics(shared)));
-        let stores = metrics::StoreMetrics::default();
+        registry.register_collector(Box::new(GatewayMetrics(shared)));
+        let stores = StoreMetrics::default();
         stores.add(running.store.stats());
         registry.register_collector(Box::new(stores));
-        let pool = metrics::PoolMetrics::default();
+        let pool = PoolMetrics::default();
         watching = Some(pool.watch(&running.store));
         registry.register_collector(Box::new(pool.clone()));
-        ready.metrics = Some(metrics::serve(address, registry, pool.ready())?);
+        ready.metrics = Some(metrics::serve(address, registry, Box::new(pool.ready()))?);
     }
     let accepting = gateway.clone();
     let accepting = task::spawn(async move { accepting.accept(&listener, &[]).await });

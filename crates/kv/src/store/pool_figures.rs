@@ -5,15 +5,15 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use engine::figures::gauge;
 use engine::task::Task;
 use engine::time;
-use kv::store::{MemberStatus, Store, Usage};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use super::{Ready, gauge};
+use super::{MemberStatus, Store, Usage};
 
 /// How often connections are looked at: readiness follows within this time. Guessed.
 const LOOK: Duration = Duration::from_millis(250);
@@ -81,16 +81,16 @@ impl PoolMetrics {
     }
 
     /// Whether the gateway can serve.
-    pub fn ready(&self) -> Ready {
+    pub fn ready(&self) -> impl Fn() -> Result<(), String> + Send + Sync + 'static {
         let metrics = self.clone();
-        Box::new(move || {
+        move || {
             let seen = metrics.seen();
             match (&seen.out_of_reach, seen.at) {
                 (Some(reason), _) => Err(reason.clone()),
                 (None, Some(at)) if at.elapsed() < LOOK_AGE_MAX => Ok(()),
                 (None, _) => Err("the gateway does not look at its pool any more".into()),
             }
-        })
+        }
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
