@@ -10,6 +10,7 @@ pub mod buf;
 pub mod figures;
 pub mod file;
 pub mod histogram;
+pub mod job;
 pub mod map;
 pub mod net;
 pub mod offload;

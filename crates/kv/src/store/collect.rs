@@ -18,10 +18,10 @@ use pool::{HeapGroup, TablePage};
 use super::Store;
 use super::heap::mark;
 use super::member::{Member, MemberError};
-use super::pace::{Pace, ShowProgress};
 use super::repair::REASONS_MAX;
 use crate::page::{Claim, LOST};
 use crate::table::{AGE_MIN, Collected, Table};
+use engine::job::{Job, ShowProgress};
 
 /// How to collect.
 #[derive(Clone)]
@@ -90,13 +90,13 @@ impl Store {
     pub fn collect<'a>(&'a self, options: &'a CollectOptions) -> LocalFuture<'a, CollectReport> {
         Box::pin(async move {
             let mut report = CollectReport::default();
-            let pace = Pace::new(options.bytes_per_second, options.progress.clone());
+            let job = self.inner.stats.jobs.begin("collect", options.bytes_per_second, options.progress.clone());
             for member in &self.inner.topology().members {
-                if let Err(error) = collect_member(member, options.age_min, &pace, &mut report).await {
+                if let Err(error) = collect_member(member, options.age_min, &job, &mut report).await {
                     report.fail(format!("member {}: {error}", member.index));
                 }
             }
-            report.bytes = pace.end().await;
+            report.bytes = job.end().await;
             report
         })
     }
@@ -105,11 +105,11 @@ impl Store {
 async fn collect_member(
     member: &Member,
     age_min: Duration,
-    pace: &Pace,
+    job: &Job,
     report: &mut CollectReport,
 ) -> Result<(), MemberError> {
     let (table, epoch) = member.voting().await?;
-    pace.begin("collect extents");
+    job.begin("collect extents");
     let orphans = member.orphans();
     orphans.begin();
     let mut set_aside = BTreeSet::new();
@@ -119,22 +119,22 @@ async fn collect_member(
         }
         claim.home != LOST
     };
-    collect_extents(member, wanted, age_min, pace, report).await?;
+    collect_extents(member, wanted, age_min, job, report).await?;
     if !set_aside.is_empty() {
-        collect_set_aside(member, set_aside, age_min, pace, report).await?;
+        collect_set_aside(member, set_aside, age_min, job, report).await?;
     }
     orphans.end();
-    pace.begin("collect guests");
-    collect_guests(member, table, epoch, pace, report).await
+    job.begin("collect guests");
+    collect_guests(member, table, epoch, job, report).await
 }
 
 /// Frees what pages that are cleared referred to, as far as it is old enough: how many pages of the heap, and the first reason
 /// why not all could be looked at.
-pub(super) async fn collect_of(member: &Member, homes: &BTreeSet<TablePage>, pace: &Pace) -> (u64, Option<String>) {
+pub(super) async fn collect_of(member: &Member, homes: &BTreeSet<TablePage>, job: &Job) -> (u64, Option<String>) {
     let mut report = CollectReport::default();
-    pace.begin("make room for damaged pages");
+    job.begin("make room for damaged pages");
     let wanted = |_, claim: &Claim| homes.contains(&TablePage(claim.home));
-    if let Err(error) = collect_extents(member, wanted, AGE_MIN, pace, &mut report).await {
+    if let Err(error) = collect_extents(member, wanted, AGE_MIN, job, &mut report).await {
         report.fail(error.to_string());
     }
     (report.heap_pages_freed, report.reasons.into_iter().next())
@@ -145,7 +145,7 @@ async fn collect_extents(
     member: &Member,
     mut wanted: impl FnMut(HeapGroup, &Claim) -> bool,
     age_min: Duration,
-    pace: &Pace,
+    job: &Job,
     report: &mut CollectReport,
 ) -> Result<(), MemberError> {
     let (table, epoch) = member.voting().await?;
@@ -153,13 +153,13 @@ async fn collect_extents(
     let page_bytes = table.layout().page_bytes() as u64;
     for group in (0..groups).map(HeapGroup) {
         member.counts(epoch)?;
-        pace.take(page_bytes).await;
+        job.take(page_bytes).await;
         match table.extents(group).await {
             Ok(extents) => {
                 report.extents += extents.len() as u64;
                 for (tag, _) in extents.into_iter().filter(|(_, claim)| wanted(group, claim)) {
                     // A look at the allocation page and one at the home page.
-                    pace.take(2 * page_bytes).await;
+                    job.take(2 * page_bytes).await;
                     match table.collect_extent(group, tag, member.orphans(), age_min).await {
                         Ok(collected) => report.count(collected, false),
                         Err(error) => report.fail(format!("an extent in heap group {}: {error}", group.0)),
@@ -169,7 +169,7 @@ async fn collect_extents(
             Err(error) if error.group_is_damaged() => report.fail(format!("member {}: {error}", member.index)),
             Err(error) => return Err(error.into()),
         }
-        pace.reached(f64::from(group.0 + 1) / f64::from(groups));
+        job.reached(f64::from(group.0 + 1) / f64::from(groups));
     }
     Ok(())
 }
@@ -179,7 +179,7 @@ async fn collect_set_aside(
     member: &Member,
     groups: BTreeSet<u32>,
     age_min: Duration,
-    pace: &Pace,
+    job: &Job,
     report: &mut CollectReport,
 ) -> Result<(), MemberError> {
     let (table, _) = member.voting().await?;
@@ -191,8 +191,8 @@ async fn collect_set_aside(
     if old.iter().all(|(_, tags)| tags.is_empty()) {
         return Ok(());
     }
-    pace.begin("collect what was set aside");
-    let mut marks = mark(table, None, pace).await?;
+    job.begin("collect what was set aside");
+    let mut marks = mark(table, None, job).await?;
     table.settle_cleared(&mut marks).await?;
     if marks.unread > 0 {
         report.fail("pages or indices are damaged, so what was set aside may be in use: repair first".into());
@@ -210,7 +210,7 @@ async fn collect_guests(
     member: &Member,
     table: &Rc<Table>,
     epoch: u64,
-    pace: &Pace,
+    job: &Job,
     report: &mut CollectReport,
 ) -> Result<(), MemberError> {
     let pages = table.layout().geometry.table_pages;
@@ -218,21 +218,21 @@ async fn collect_guests(
     let mut next = 0;
     while next < pages {
         member.counts(epoch)?;
-        pace.take(u64::from(table.pages_per_read().min(pages - next)) * page_bytes).await;
+        job.take(u64::from(table.pages_per_read().min(pages - next)) * page_bytes).await;
         let images = table.read_pages(TablePage(next)).await?;
         next += images.len() as u32;
         for image in images {
             let Ok(image) = image else { continue };
             for (copy, home) in table.guests(&image)? {
                 report.guests += 1;
-                pace.take(page_bytes).await;
+                job.take(page_bytes).await;
                 match table.collect_guest(image.page(), copy, home).await {
                     Ok(collected) => report.count(collected, true),
                     Err(error) => report.fail(format!("a guest in page {}: {error}", image.page().0)),
                 }
             }
         }
-        pace.reached(f64::from(next) / f64::from(pages));
+        job.reached(f64::from(next) / f64::from(pages));
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use engine::figures::{counter, merged};
 use engine::histogram::Histogram;
+use engine::job;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 
@@ -45,6 +46,6 @@ impl Collector for StoreMetrics {
         ] {
             merged(e, name, help, stores.iter().map(|store| of(store)))?;
         }
-        Ok(())
+        job::tell(e, stores.iter().flat_map(|store| store.jobs.list()).collect())
     }
 }

@@ -27,9 +27,9 @@ use engine::time;
 use pool::{Map, State};
 
 use super::clean::clean;
-use super::pace::{Pace, ShowProgress};
 use super::repair::RepairOptions;
 use super::{Inner, Store};
+use engine::job::ShowProgress;
 
 /// How long somebody who has raised the epoch is taken to be sweeping. Chosen: the period of the scrub.
 const SWEEP_TIME: Duration = Duration::from_secs(86_400);
@@ -119,8 +119,8 @@ impl Store {
         inner.adopt(map.clone()).await;
         // Hosts that are awake learn of it by themselves, and need not meet a seal half way.
         time::sleep(inner.lease()).await;
-        let pace = Pace::new(options.bytes_per_second, options.progress.clone());
-        pace.begin("forget deleted keys");
+        let job = inner.stats.jobs.begin("forget", options.bytes_per_second, options.progress.clone());
+        job.begin("forget deleted keys");
         let mut next = Some(0);
         while let Some(from) = next {
             let topology = inner.topology();
@@ -129,13 +129,13 @@ impl Store {
             }
             let stretch = topology.stretch(from);
             for member in &topology.members {
-                pace.take(member.bytes_of(stretch)).await;
+                job.take(member.bytes_of(stretch)).await;
             }
             clean(inner, &topology, stretch).await?;
             next = stretch.to;
-            pace.reached_hash(next, 0);
+            job.reached_hash(next);
         }
-        pace.end().await;
+        job.end().await;
         Ok(())
     }
 }

@@ -2,6 +2,7 @@
 
 use check::Recorder;
 use device::Namespace;
+use engine::job::{Progress, ShowProgress};
 use engine::{Buf, time};
 use pool::{Request, State};
 

@@ -9,29 +9,29 @@ use std::collections::BTreeMap;
 use pool::HeapGroup;
 
 use super::member::{Member, MemberError};
-use super::pace::Pace;
 use super::repair::RepairReport;
 use super::scrub::ScrubReport;
 use crate::table::{Heap, Marks, Owner, Table, TableError};
+use engine::job::Job;
 
 /// Reads a member's allocation pages.
-async fn read_heap(table: &Table, pace: &Pace) -> Result<Heap, TableError> {
-    table.heap(async |bytes, done| turn(pace, bytes, done).await).await
+async fn read_heap(table: &Table, job: &Job) -> Result<Heap, TableError> {
+    table.heap(async |bytes, done| turn(job, bytes, done).await).await
 }
 
 /// Walks over a member's pages; against `heap`, if what is not claimed is to be found.
-pub(super) async fn mark(table: &Table, heap: Option<Heap>, pace: &Pace) -> Result<Marks, TableError> {
-    table.mark(heap, async |bytes, done| turn(pace, bytes, done).await).await
+pub(super) async fn mark(table: &Table, heap: Option<Heap>, job: &Job) -> Result<Marks, TableError> {
+    table.mark(heap, async |bytes, done| turn(job, bytes, done).await).await
 }
 
-async fn turn(pace: &Pace, bytes: u64, done: f64) {
-    pace.reached(done);
-    pace.take(bytes).await;
+async fn turn(job: &Job, bytes: u64, done: f64) {
+    job.reached(done);
+    job.take(bytes).await;
 }
 
 /// Compares the allocation pages of a member with its references.
-pub(super) async fn scrub_heap(member: &Member, pace: &Pace, report: &mut ScrubReport) {
-    match try_look(member, pace).await {
+pub(super) async fn scrub_heap(member: &Member, job: &Job, report: &mut ScrubReport) {
+    match try_look(member, job).await {
         Ok(marks) => {
             let claimed = marks.claimed();
             report.extents += marks.extents;
@@ -56,10 +56,10 @@ pub(super) async fn scrub_heap(member: &Member, pace: &Pace, report: &mut ScrubR
     }
 }
 
-async fn try_look(member: &Member, pace: &Pace) -> Result<Marks, MemberError> {
+async fn try_look(member: &Member, job: &Job) -> Result<Marks, MemberError> {
     let (table, epoch) = member.voting().await?;
-    let heap = read_heap(table, pace).await?;
-    let marks = mark(table, Some(heap), pace).await?;
+    let heap = read_heap(table, job).await?;
+    let marks = mark(table, Some(heap), job).await?;
     member.counts(epoch)?;
     Ok(marks)
 }
@@ -74,15 +74,15 @@ fn by_group(marks: &Marks) -> BTreeMap<HeapGroup, Vec<Owner>> {
 }
 
 /// Rebuilds what is damaged of a member's allocation pages.
-pub(super) async fn repair_heap(member: &Member, pace: &Pace, report: &mut RepairReport) {
-    if let Err(error) = try_repair(member, pace, report).await {
+pub(super) async fn repair_heap(member: &Member, job: &Job, report: &mut RepairReport) {
+    if let Err(error) = try_repair(member, job, report).await {
         report.fail(format!("the heap of member {}: {error}", member.index));
     }
 }
 
-async fn try_repair(member: &Member, pace: &Pace, report: &mut RepairReport) -> Result<(), MemberError> {
+async fn try_repair(member: &Member, job: &Job, report: &mut RepairReport) -> Result<(), MemberError> {
     let (table, epoch) = member.voting().await?;
-    let heap = read_heap(table, pace).await?;
+    let heap = read_heap(table, job).await?;
     let mut damaged = Vec::new();
     for (group, error) in &heap.damaged {
         match table.damaged_allocation(*group).await {
@@ -96,7 +96,7 @@ async fn try_repair(member: &Member, pace: &Pace, report: &mut RepairReport) -> 
         member.check_again().await?;
     }
     // What is rebuilt is gathered after the damage was seen, from all pages.
-    let mut marks = mark(table, Some(heap), pace).await?;
+    let mut marks = mark(table, Some(heap), job).await?;
     let needed = !damaged.is_empty() || !marks.missing.is_empty();
     if needed {
         // Their rebuilding may be waiting for room in these very groups.

@@ -10,13 +10,13 @@ use pool::plan::Request;
 
 use super::actor::{Actor, LENGTHS, value_of};
 use super::change_tests::{Host, SHORT, Scene, client};
-use super::pace::Pace;
 use super::scan::DamagedPage;
 use super::tests::value;
 use super::*;
 use crate::table::TableError;
 use crate::testing::run;
 use crate::types::Timestamp;
+use engine::job::Jobs;
 
 /// Hosts with clients at work, and one that carries changes out.
 struct Crowd {
@@ -254,7 +254,7 @@ fn a_host_that_slept_through_a_renewal_rebuilds_nothing() {
         let page = map.geometry(1).home(key.hash().home);
         let (life, error) = ((member.id, member.incarnation), TableError::Contended);
         let (damaged, mut report) = (vec![DamagedPage { member: 1, life, page, error }], RepairReport::default());
-        rebuild::rebuild_pages(inner, damaged, false, &Pace::new(None, None), &mut report).await;
+        rebuild::rebuild_pages(inner, damaged, false, &Jobs::default().begin("test", None, None), &mut report).await;
         let (_, found) = topology.members[1].read(&key).await.unwrap();
         assert!(found.timestamp > Timestamp::ZERO, "its page is as it was");
         assert!(report.pages_rebuilt == 0 && report.failed == 1, "{report:?}");
@@ -330,9 +330,9 @@ fn a_page_comes_back_sealed_where_no_other_home_knows_of_the_seal() {
         let map = sleeper.store.map();
         let (life, error) = ((map.members[0].id, map.members[0].incarnation), TableError::Contended);
         let page = table.home(&sleeper.store.inner.key(b"key").unwrap());
-        let (pace, mut report) = (Pace::new(None, None), RepairReport::default());
+        let (job, mut report) = (Jobs::default().begin("test", None, None), RepairReport::default());
         let damaged = vec![DamagedPage { member: 0, life, page, error }];
-        super::rebuild::rebuild_pages(&sleeper.store.inner, damaged, false, &pace, &mut report).await;
+        super::rebuild::rebuild_pages(&sleeper.store.inner, damaged, false, &job, &mut report).await;
         assert_eq!((report.pages_rebuilt, report.failed), (1, 0), "{report:?}");
         sleeper.store.put(b"key", value(b"after")).await.unwrap();
         assert_eq!(mover.store.get(b"key").await, Ok(Some(value(b"after"))));

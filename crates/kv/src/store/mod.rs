@@ -28,7 +28,6 @@ mod many;
 mod member;
 mod migrate;
 mod operation;
-mod pace;
 mod part;
 mod pool_figures;
 mod quorum;
@@ -51,6 +50,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use engine::histogram::Histogram;
+use engine::job::Jobs;
 use engine::sync::{Notify, Semaphore};
 use engine::task::LocalFuture;
 use pool::Map;
@@ -70,7 +70,6 @@ pub use follow::{LEASE_DEFAULT, MapSource};
 pub use forget::{ForgetOptions, ForgetReport};
 pub use list::{CURSOR_BITS, LIST_ENTRIES_MAX, ListEntry, ListPage, ScanStep};
 pub use many::KEYS_AT_ONCE_MAX;
-pub use pace::{Progress, ShowProgress};
 pub use pool_figures::PoolMetrics;
 pub use repair::{RepairOptions, RepairReport};
 pub use reserve::Reserve;
@@ -140,6 +139,8 @@ struct Inner {
 /// Counters that other threads may read.
 #[derive(Default, Debug)]
 pub struct StoreStats {
+    /// What is done to all of the pool, in the background or because somebody asked.
+    pub jobs: Jobs,
     /// Gets that were answered.
     pub gets: AtomicU64,
     /// Puts that were acknowledged.

@@ -100,7 +100,7 @@ impl PoolMetrics {
     fn look(&self, store: &Store) {
         let (map, members, out_of_reach) = (store.map(), store.members(), store.out_of_reach());
         let mut seen = self.seen();
-        // The system's clock: another thread, which has no reactor, tells by it how long ago that was.
+        // tidy: clock: another thread, which has no reactor, tells by the system's clock how long ago that was.
         seen.at = Some(Instant::now());
         seen.out_of_reach = out_of_reach.map(|error| error.to_string());
         seen.members = members;

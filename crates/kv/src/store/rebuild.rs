@@ -29,7 +29,6 @@ use pool::{State, TablePage};
 use super::collect::collect_of;
 use super::fetch::fetch;
 use super::member::{Member, MemberError};
-use super::pace::Pace;
 use super::quorum::HalfMayKnow;
 use super::repair::RepairReport;
 use super::scan::{DamagedPage, DamagedPages, Seen};
@@ -37,6 +36,7 @@ use super::topology::Topology;
 use super::{Inner, OPERATION_TIME_MAX};
 use crate::table::{AGE_MIN, DamageMark, Damaged, Rebuilding};
 use crate::types::Ballot;
+use engine::job::Job;
 
 /// What clocks of hosts may differ by over [`OPERATION_TIME_MAX`]. Guessed: 10 % is far beyond any clock's drift.
 const CLOCK_MARGIN: Duration = Duration::from_secs(1);
@@ -102,7 +102,7 @@ pub(super) async fn rebuild_pages(
     inner: &Rc<Inner>,
     mut damaged: Vec<DamagedPage>,
     accept_stale: bool,
-    pace: &Rc<Pace>,
+    job: &Rc<Job>,
     report: &mut RepairReport,
 ) {
     for last in [false, true] {
@@ -119,7 +119,7 @@ pub(super) async fn rebuild_pages(
         time::sleep(OPERATION_TIME_MAX + CLOCK_MARGIN).await;
         let mut cleared = Cleared::new();
         for (page, mark) in pages {
-            match rebuild_page(inner, &page, &mark, terms, pace).await {
+            match rebuild_page(inner, &page, &mark, terms, job).await {
                 Ok(None) => {} // Likewise.
                 Ok(Some(stale)) => {
                     report.pages_rebuilt += 1;
@@ -141,7 +141,7 @@ pub(super) async fn rebuild_pages(
                 Err(Unable::Full(reason) | Unable::Other(reason)) => fail(report, &page, reason),
             }
         }
-        damaged.extend(make_room(inner, cleared, pace, report).await);
+        damaged.extend(make_room(inner, cleared, job, report).await);
     }
 }
 
@@ -172,17 +172,12 @@ async fn clear(inner: &Rc<Inner>, damaged: &DamagedPage, mark: &DamageMark) -> R
 
 /// Frees what pages referred to before they were cleared, which may be what fills the heap. Returns those of members where
 /// something was freed: what one has made room for another may need.
-async fn make_room(
-    inner: &Rc<Inner>,
-    cleared: Cleared,
-    pace: &Rc<Pace>,
-    report: &mut RepairReport,
-) -> Vec<DamagedPage> {
+async fn make_room(inner: &Rc<Inner>, cleared: Cleared, job: &Rc<Job>, report: &mut RepairReport) -> Vec<DamagedPage> {
     let (topology, mut again) = (inner.topology(), Vec::new());
     for pages in cleared.into_values() {
         let Some(index) = pages.first().and_then(|(page, _)| page.index_in(&topology)) else { continue };
         let homes: BTreeSet<TablePage> = pages.iter().map(|(page, _)| page.page).collect();
-        let (freed, error) = collect_of(&topology.members[index], &homes, pace).await;
+        let (freed, error) = collect_of(&topology.members[index], &homes, job).await;
         if freed > 0 {
             again.extend(pages.into_iter().map(|(page, _)| page));
             continue;
@@ -220,7 +215,7 @@ async fn look_around(
     damaged: &DamagedPage,
     mark: &DamageMark,
     accept_stale: bool,
-    pace: &Rc<Pace>,
+    job: &Rc<Job>,
 ) -> Result<Option<Around>, Unable> {
     let topology = inner.topology();
     let Some(index) = damaged.index_in(&topology) else { return Ok(None) };
@@ -233,7 +228,7 @@ async fn look_around(
     if !image.is_within(mark) {
         return Err(Unable::Other("it has been damaged anew meanwhile: repair again".into()));
     }
-    let seen = topology.see(stretch, |other| other != index, pace).await;
+    let seen = topology.see(stretch, |other| other != index, job).await;
     let whole = |member: usize| seen.is_whole(member);
     let knows = |half| topology.placement.know_what_was_held(index, whole, half);
     let half = HalfMayKnow::of(&topology.map);
@@ -273,16 +268,16 @@ pub(super) async fn rebuild_page(
     damaged: &DamagedPage,
     mark: &DamageMark,
     Terms { since, accept_stale }: Terms,
-    pace: &Rc<Pace>,
+    job: &Rc<Job>,
 ) -> Result<Option<bool>, Unable> {
-    let Some(mut around) = look_around(inner, damaged, mark, accept_stale, pace).await? else { return Ok(None) };
+    let Some(mut around) = look_around(inner, damaged, mark, accept_stale, job).await? else { return Ok(None) };
     // Who follows no map sweeps nothing, and no sweep goes on while the pool changes.
     let source = inner.source().ok();
     let source = source.filter(|_| !around.all && around.topology.map.state == State::Stable);
     if let Some(source) = source.as_ref().filter(|_| around.topology.map.epoch <= since) {
         let raised = source.raise_epoch(around.topology.map.epoch).await.map_err(Unable::Other)?;
         inner.adopt(raised).await;
-        let Some(again) = look_around(inner, damaged, mark, accept_stale, pace).await? else { return Ok(None) };
+        let Some(again) = look_around(inner, damaged, mark, accept_stale, job).await? else { return Ok(None) };
         if again.topology.map.epoch <= since || again.topology.map.state != State::Stable {
             return Err(Unable::Other("the pool's map changes: repair again".into()));
         }
@@ -295,7 +290,7 @@ pub(super) async fn rebuild_page(
     let member = &topology.members[index];
     let table = member.table().ok_or(Unable::of(MemberError::Away))?;
     let rebuilding = table.begin_rebuild(damaged.page, image, source.is_some()).await.map_err(Unable::of)?;
-    match gather(inner, &topology, index, seen, rebuilding, pace).await? {
+    match gather(inner, &topology, index, seen, rebuilding, job).await? {
         rebuilding if member.counts(connection).is_ok() => {
             rebuilding.finish().await.map_err(Unable::of).map(|()| Some(stale))
         }
@@ -322,7 +317,7 @@ async fn gather(
     index: usize,
     seen: Seen,
     mut rebuilding: Rebuilding,
-    pace: &Pace,
+    job: &Job,
 ) -> Result<Rebuilding, Unable> {
     let mut full = None;
     for ((_, key), found) in seen.keys {
@@ -339,7 +334,7 @@ async fn gather(
         let Some(newest) = holders.first().map(|(_, found)| found.clone()) else { continue };
         let length = newest.content.value_len().unwrap_or(0);
         let bytes = inner.background_bytes.acquire(length).await;
-        pace.take(length as u64).await;
+        job.take(length as u64).await;
         let added = match fetch(inner, &key, holders).await {
             Ok(_) if full.is_some() => Ok(()),
             Ok(value) => rebuilding.add(&key, newest.record(value), promise).await.map_err(Unable::of),

@@ -16,7 +16,6 @@ use super::change::STRETCH_PAUSE;
 use super::fetch::{Gone, fetch};
 use super::heap::repair_heap;
 use super::member::{Member, MemberError};
-use super::pace::{Pace, ShowProgress};
 use super::rebuild::{fail_left, rebuild_pages};
 use super::scan::{DamagedPages, PageOfLife, Seen, Stretch};
 use super::topology::{Topology, forgets};
@@ -24,6 +23,7 @@ use super::{Inner, Store, count};
 use crate::page::Reference;
 use crate::table::{Content, Found, Known, Outcome, Request, TableError};
 use crate::types::{Key, Timestamp};
+use engine::job::{Job, ShowProgress};
 
 /// Keys repaired at once.
 const REPAIRS_MAX: usize = 16;
@@ -138,7 +138,7 @@ impl Store {
             let Ok(key) = inner.key(&key) else { continue };
             work.extend(Work::look(&topology, key, true, inner.settled_millis()).await);
         }
-        carry_out(inner, work, &Pace::new(options.bytes_per_second, None), &mut report).await;
+        carry_out(inner, work, &inner.stats.jobs.begin("repair", options.bytes_per_second, None), &mut report).await;
         Some(report)
     }
 
@@ -146,42 +146,42 @@ impl Store {
     pub fn repair<'a>(&'a self, options: &'a RepairOptions) -> LocalFuture<'a, RepairReport> {
         Box::pin(async move {
             let mut report = RepairReport::default();
-            let pace = Pace::new(options.bytes_per_second, options.progress.clone());
+            let job = self.inner.stats.jobs.begin("repair", options.bytes_per_second, options.progress.clone());
             self.inner.note_clock().await;
-            pace.begin("repair");
-            let damaged = self.walk(options.check_values, &pace, &mut report).await.first;
+            job.begin("repair");
+            let damaged = self.walk(options.check_values, &job, &mut report).await.first;
             if !damaged.is_empty() {
-                rebuild_pages(&self.inner, damaged, options.accept_stale, &pace, &mut report).await;
+                rebuild_pages(&self.inner, damaged, options.accept_stale, &job, &mut report).await;
                 // What they hold was held against nothing, whoever has put them right since: another host knows what that one
                 // has seen, and a page that was read badly once is what it was, older or not. One that was rebuilt here may have
                 // held guests, whose homes are elsewhere: then every copy is looked at.
                 report.keys = 0;
-                pace.begin("repair what the damaged pages held");
+                job.begin("repair what the damaged pages held");
                 let check_values = options.check_values || report.pages_rebuilt > 0;
-                let left = self.walk(check_values, &pace, &mut report).await;
+                let left = self.walk(check_values, &job, &mut report).await;
                 fail_left(left, &mut report);
             }
             if options.check_heap {
-                pace.begin("repair the heaps");
+                job.begin("repair the heaps");
                 for member in &self.inner.topology().members {
-                    repair_heap(member, &pace, &mut report).await;
+                    repair_heap(member, &job, &mut report).await;
                 }
             }
-            pace.end().await;
+            job.end().await;
             report
         })
     }
 
     /// Returns the damaged pages, but for those of which the report tells that they could not be rebuilt.
-    async fn walk(&self, check_values: bool, pace: &Rc<Pace>, report: &mut RepairReport) -> DamagedPages {
+    async fn walk(&self, check_values: bool, job: &Rc<Job>, report: &mut RepairReport) -> DamagedPages {
         let (mut next, mut damaged) = (Some(0), DamagedPages::default());
         while let Some(from) = next {
             let topology = self.inner.topology();
             let stretch = topology.stretch(from);
-            let seen = equalise(&self.inner, &topology, stretch, check_values, pace, report).await;
+            let seen = equalise(&self.inner, &topology, stretch, check_values, job, report).await;
             damaged.keep(seen.damaged, &report.pages_failed, DAMAGED_PAGES_MAX);
             next = stretch.to;
-            pace.reached_hash(next, report.keys);
+            job.reached_hash(next);
         }
         damaged
     }
@@ -193,11 +193,11 @@ async fn equalise(
     topology: &Rc<Topology>,
     stretch: Stretch,
     check_values: bool,
-    pace: &Rc<Pace>,
+    job: &Rc<Job>,
     report: &mut RepairReport,
 ) -> Seen {
-    let seen = topology.see(stretch, |_| true, pace).await;
-    equalise_seen(inner, topology, &seen, check_values, pace, report).await;
+    let seen = topology.see(stretch, |_| true, job).await;
+    equalise_seen(inner, topology, &seen, check_values, job, report).await;
     seen
 }
 
@@ -207,7 +207,7 @@ async fn equalise_seen(
     topology: &Rc<Topology>,
     seen: &Seen,
     check_values: bool,
-    pace: &Rc<Pace>,
+    job: &Rc<Job>,
     report: &mut RepairReport,
 ) {
     let (mut work, now) = (Vec::new(), inner.settled_millis());
@@ -224,7 +224,7 @@ async fn equalise_seen(
         let whole = |member: usize| seen.is_whole(member);
         work.extend(Work::plan(topology, key, found, whole, check_values, now));
     }
-    carry_out(inner, work, pace, report).await;
+    carry_out(inner, work, job, report).await;
 }
 
 /// Has all homes of the keys of a stretch hold the newest, on every member that was not given up, of what was `seen` when they were
@@ -232,11 +232,11 @@ async fn equalise_seen(
 /// any of them: of an even number, after a joint map that was taken back, half. Where a home is full, say, or a value has no good
 /// copy left, the map remembers it, and the next change asks more of them.
 pub(super) async fn make_equal(inner: &Rc<Inner>, topology: &Rc<Topology>, stretch: Stretch, mut seen: Seen) -> bool {
-    let pace = Pace::new(None, None);
+    let job = inner.stats.jobs.begin("move", None, None);
     let mut report = RepairReport::default();
     for left in (0..EQUAL_TRIES).rev() {
         report = RepairReport::default();
-        equalise_seen(inner, topology, &seen, false, &pace, &mut report).await;
+        equalise_seen(inner, topology, &seen, false, &job, &mut report).await;
         // The rate that the change keeps to is one of what it has stored.
         inner.stats.moved_bytes.fetch_add(report.stored_bytes, Ordering::Relaxed);
         let missing = |member: &usize| !topology.map.members[*member].lost && !seen.is_whole(*member);
@@ -245,7 +245,7 @@ pub(super) async fn make_equal(inner: &Rc<Inner>, topology: &Rc<Topology>, stret
         }
         if left > 0 {
             time::sleep(STRETCH_PAUSE).await;
-            seen = topology.see(stretch, |_| true, &pace).await;
+            seen = topology.see(stretch, |_| true, &job).await;
         }
     }
     tracing::warn!(
@@ -338,15 +338,15 @@ impl Work {
     }
 }
 
-async fn carry_out(inner: &Rc<Inner>, work: Vec<Work>, pace: &Rc<Pace>, report: &mut RepairReport) {
+async fn carry_out(inner: &Rc<Inner>, work: Vec<Work>, job: &Rc<Job>, report: &mut RepairReport) {
     let turns = Semaphore::new(REPAIRS_MAX);
     let mut tasks = Vec::new();
     for work in work {
         let turn = turns.acquire(1).await;
-        let (inner, pace) = (inner.clone(), pace.clone());
+        let (inner, job) = (inner.clone(), job.clone());
         tasks.push(engine::task::spawn(async move {
             let mut own = RepairReport::default();
-            repair_key(&inner, work, &pace, &mut own).await;
+            repair_key(&inner, work, &job, &mut own).await;
             drop(turn);
             own
         }));
@@ -364,9 +364,9 @@ async fn carry_out(inner: &Rc<Inner>, work: Vec<Work>, pace: &Rc<Pace>, report: 
 }
 
 /// Carries out what one key needs. It may have been written while it waited for its turn: then what it needs now.
-async fn repair_key(inner: &Rc<Inner>, mut work: Work, pace: &Pace, report: &mut RepairReport) {
+async fn repair_key(inner: &Rc<Inner>, mut work: Work, job: &Job, report: &mut RepairReport) {
     for _ in 0..LOOKS_MAX {
-        if repair_as_planned(inner, &work, pace, report).await.is_ok() {
+        if repair_as_planned(inner, &work, job, report).await.is_ok() {
             work.silent.into_iter().for_each(|reason| report.fail(reason));
             return;
         }
@@ -383,7 +383,7 @@ async fn repair_key(inner: &Rc<Inner>, mut work: Work, pace: &Pace, report: &mut
     report.fail(format!("{:?}: no good copy is left of the value of {}: {mend}", work.key, work.timestamp));
 }
 
-async fn repair_as_planned(inner: &Rc<Inner>, work: &Work, pace: &Pace, report: &mut RepairReport) -> Result<(), Gone> {
+async fn repair_as_planned(inner: &Rc<Inner>, work: &Work, job: &Job, report: &mut RepairReport) -> Result<(), Gone> {
     if work.expired && end(inner, work, report).await {
         return Ok(());
     }
@@ -394,7 +394,7 @@ async fn repair_as_planned(inner: &Rc<Inner>, work: &Work, pace: &Pace, report: 
     if work.check_values {
         good.clear();
         for (member, found) in &work.holders {
-            pace.take(length as u64).await;
+            job.take(length as u64).await;
             match (inner.fetch_from(member, &work.key, found).await, &found.content) {
                 (Ok(_), _) => good.push((member.clone(), found.clone())),
                 (Err(MemberError::Table(error)), Content::Elsewhere(_, reference)) if is_damage(&error) => {
@@ -407,7 +407,7 @@ async fn repair_as_planned(inner: &Rc<Inner>, work: &Work, pace: &Pace, report: 
     if work.lacking.is_empty() && damaged.is_empty() && !work.expired {
         return Ok(());
     }
-    pace.take(length as u64).await;
+    job.take(length as u64).await;
     let value = fetch(inner, &work.key, good).await?;
     let Some((_, newest)) = work.holders.first() else { return Ok(()) };
     let bytes = work.key.bytes().len() + value.as_ref().map_or(0, crate::Value::len);

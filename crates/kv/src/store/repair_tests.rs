@@ -4,7 +4,6 @@ use device::{Durability, Namespace};
 use engine::{Buf, time};
 use pool::HeapGroup;
 
-use super::pace::Pace;
 use super::scan::DamagedPage;
 use super::scrub::FINDINGS_MAX;
 use super::scrub_tests::{REPAIR, SCRUB, check, filled};
@@ -13,6 +12,7 @@ use super::*;
 use crate::table::{Content, Record, TableError};
 use crate::testing::run;
 use crate::types::Timestamp;
+use engine::job::Jobs;
 
 /// Every value is replaced while the heaps are looked at. Red when extents that were referred to, and freed before their
 /// allocation page was read, were taken for lost claims and claimed again.
@@ -205,10 +205,11 @@ fn a_damaged_page_is_rebuilt_where_it_was_seen() {
         let inner = &pool.store.inner;
         assert_eq!(rebuild::mark_of(inner, &gone).await, Ok(None));
         let mark = rebuild::mark_of(inner, &seen).await.unwrap().unwrap();
-        let (pace, terms) = (Pace::new(None, None), rebuild::Terms { since: 0, accept_stale: false });
-        rebuild::rebuild_page(inner, &gone, &mark, terms, &pace).await.unwrap();
+        let (job, terms) =
+            (Jobs::default().begin("test", None, None), rebuild::Terms { since: 0, accept_stale: false });
+        rebuild::rebuild_page(inner, &gone, &mark, terms, &job).await.unwrap();
         assert_eq!(pool.verify().await.damaged_pages.count, 1, "a life that has ended has no pages");
-        rebuild::rebuild_page(inner, &seen, &mark, terms, &pace).await.unwrap();
+        rebuild::rebuild_page(inner, &seen, &mark, terms, &job).await.unwrap();
         assert!(pool.verify().await.is_equal());
         check(&pool, &model).await;
     });
@@ -224,18 +225,18 @@ fn a_page_that_is_damaged_anew_waits_anew() {
         let place = pool.store.table(1).unwrap().layout().table(page);
         let life = (pool.map.members[1].id, pool.map.members[1].incarnation);
         let seen = DamagedPage { member: 1, life, page, error: TableError::Contended };
-        let (inner, pace) = (&pool.store.inner, Pace::new(None, None));
+        let (inner, job) = (&pool.store.inner, Jobs::default().begin("test", None, None));
         let terms = rebuild::Terms { since: 0, accept_stale: false };
         pool.damage(1, place).await;
         let mark = rebuild::mark_of(inner, &seen).await.unwrap().unwrap();
-        rebuild::rebuild_page(inner, &seen, &mark, terms, &pace).await.unwrap();
+        rebuild::rebuild_page(inner, &seen, &mark, terms, &job).await.unwrap();
         pool.damage(1, place).await;
-        let refused = rebuild::rebuild_page(inner, &seen, &mark, terms, &pace).await;
+        let refused = rebuild::rebuild_page(inner, &seen, &mark, terms, &job).await;
         let anew = |unable: &rebuild::Unable| matches!(unable, rebuild::Unable::Other(reason) if reason.contains("repair again"));
         assert!(refused.as_ref().is_err_and(anew), "{refused:?}");
         assert_eq!(pool.verify().await.damaged_pages.count, 1);
         let again = rebuild::mark_of(inner, &seen).await.unwrap().unwrap();
-        rebuild::rebuild_page(inner, &seen, &again, terms, &pace).await.unwrap();
+        rebuild::rebuild_page(inner, &seen, &again, terms, &job).await.unwrap();
         check(&pool, &model).await;
     });
 }

@@ -7,7 +7,6 @@ use pool::HeapGroup;
 use pool::plan::Request;
 
 use super::change_tests::{SHORT, Scene};
-use super::pace::Pace;
 use super::scan::DamagedPage;
 use super::scrub_tests::{REPAIR, SCRUB};
 use super::tests::{Pool, value};
@@ -16,6 +15,7 @@ use crate::table::{Record, Table, TableError};
 use crate::testing::run;
 use crate::types::{Ballot, Timestamp};
 use crate::value::Value;
+use engine::job::Jobs;
 
 /// A value of its own for a number; all take equal runs of pages, so that what fitted once fits again in any order.
 fn long(number: u32) -> Value {
@@ -142,14 +142,14 @@ fn pages_without_room_are_collected_for_in_one_walk_within_the_rate() {
             pool.damage(1, table.layout().table(page)).await;
             damaged.push(DamagedPage { member: 1, life, page, error: TableError::Contended });
         }
-        let (pace, mut report) = (Pace::new(None, None), RepairReport::default());
-        rebuild::rebuild_pages(&pool.store.inner, damaged, false, &pace, &mut report).await;
+        let (job, mut report) = (Jobs::default().begin("test", None, None), RepairReport::default());
+        rebuild::rebuild_pages(&pool.store.inner, damaged, false, &job, &mut report).await;
         assert_eq!((report.failed, report.pages_rebuilt), (pages.len() as u64, 0), "{report:?}");
         assert!(report.reasons.iter().all(|reason| reason.contains("in 30 minutes")), "{report:?}");
         // A stretch of each of the other two, and the values; then each allocation page once, and two pages for each copy.
         let gathered = pages.len() as u64 * 2 * (128 << 10) + held * 100_000;
         let walk = (u64::from(table.layout().geometry.heap_groups) + 2 * held) * 4096;
-        assert_eq!(pace.end().await, gathered + walk);
+        assert_eq!(job.end().await, gathered + walk);
     });
 }
 

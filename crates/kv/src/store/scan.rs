@@ -13,9 +13,9 @@ use engine::time;
 use pool::{KeyHash, TablePage};
 
 use super::member::{Member, MemberError};
-use super::pace::Pace;
 use super::topology::{Topology, forgets};
 use crate::table::{Found, PageImage, SCAN_BYTES, TableError};
+use engine::job::Job;
 
 /// How long a member may take for a stretch before the walk goes on without it.
 const STRETCH_TIME_MAX: Duration = Duration::from_secs(2);
@@ -215,13 +215,13 @@ impl Topology {
     }
 
     /// Reads a stretch on all members that `asked` names, at once, each when it has its turn by `pace`.
-    pub(super) async fn see(self: &Rc<Self>, stretch: Stretch, asked: impl Fn(usize) -> bool, pace: &Rc<Pace>) -> Seen {
+    pub(super) async fn see(self: &Rc<Self>, stretch: Stretch, asked: impl Fn(usize) -> bool, job: &Rc<Job>) -> Seen {
         let mut reads = Vec::new();
         for member in self.members.iter().filter(|member| asked(member.index)) {
-            let (member, index, pace) = (member.clone(), member.index, pace.clone());
+            let (member, index, job) = (member.clone(), member.index, job.clone());
             let read = async move {
                 let under_way = member.begin()?;
-                pace.take(member.bytes_of(stretch)).await;
+                job.take(member.bytes_of(stretch)).await;
                 let pages = time::timeout(STRETCH_TIME_MAX, member.pages(stretch)).await;
                 drop(under_way);
                 pages.unwrap_or(Err(MemberError::Slow))

@@ -15,12 +15,12 @@ use engine::task::{LocalFuture, TaskSet};
 use engine::time;
 
 use super::heap::scrub_heap;
-use super::pace::{Pace, ShowProgress};
 use super::scan::{DamagedPages, Seen};
 use super::topology::{Topology, forgets};
 use super::{Inner, Store};
 use crate::table::{Content, Found};
 use crate::types::{ChecksumKey, Key, Timestamp};
+use engine::job::{Job, ShowProgress};
 
 /// Findings of a kind that are listed one by one; all are counted.
 pub const FINDINGS_MAX: usize = 100;
@@ -137,13 +137,13 @@ impl Store {
     pub fn scrub<'a>(&'a self, options: &'a ScrubOptions) -> LocalFuture<'a, ScrubReport> {
         Box::pin(async move {
             let mut report = ScrubReport::default();
-            let pace = Pace::new(options.bytes_per_second, options.progress.clone());
-            pace.begin("compare replicas");
+            let job = self.inner.stats.jobs.begin("scrub", options.bytes_per_second, options.progress.clone());
+            job.begin("compare replicas");
             let (mut next, mut damaged) = (Some(0), DamagedPages::default());
             while let Some(from) = next {
                 let topology = self.inner.topology();
                 let stretch = topology.stretch(from);
-                let seen = topology.see(stretch, |_| true, &pace).await;
+                let seen = topology.see(stretch, |_| true, &job).await;
                 for member in (0..seen.answered.len()).filter(|&member| !seen.answered[member]) {
                     report.missed(member, &"no answer");
                 }
@@ -151,18 +151,18 @@ impl Store {
                     report.damaged_pages.add(|| (page.member, page.page.0, page.error.to_string()));
                 }
                 let walk =
-                    Walk { inner: &self.inner, topology: &topology, pace: &pace, check_values: options.check_values };
+                    Walk { inner: &self.inner, topology: &topology, job: &job, check_values: options.check_values };
                 scrub_keys(&walk, seen, &mut report).await;
                 next = stretch.to;
-                pace.reached_hash(next, report.keys);
+                job.reached_hash(next);
             }
             if options.check_heap {
-                pace.begin("check the heaps");
+                job.begin("check the heaps");
                 for member in &self.inner.topology().members {
-                    scrub_heap(member, &pace, &mut report).await;
+                    scrub_heap(member, &job, &mut report).await;
                 }
             }
-            report.bytes = pace.end().await;
+            report.bytes = job.end().await;
             report
         })
     }
@@ -172,7 +172,7 @@ impl Store {
 struct Walk<'a> {
     inner: &'a Rc<Inner>,
     topology: &'a Topology,
-    pace: &'a Pace,
+    job: &'a Job,
     check_values: bool,
 }
 
@@ -322,7 +322,7 @@ async fn scrub_key(walk: &Walk<'_>, key: Key, mut look: Look) -> Scrubbed {
         if turn > 0 {
             floor = look.newest().map(|found| found.timestamp);
             time::sleep(LOOK_PAUSE).await;
-            walk.pace.take(look.replicas.len() as u64 * u64::from(walk.topology.map.page_size)).await;
+            walk.job.take(look.replicas.len() as u64 * u64::from(walk.topology.map.page_size)).await;
             look.again(walk.topology, &key).await;
         }
         difference = look.difference(floor).filter(|_| !look.is_absent(walk.topology));
@@ -343,7 +343,7 @@ async fn damaged_copy(walk: &Walk<'_>, key: &Key, look: &Look) -> Option<String>
     for (member, found) in &look.found {
         let Content::Elsewhere(length, _) = found.content else { continue };
         let _bytes = walk.inner.background_bytes.acquire(length as usize).await;
-        walk.pace.take(length.into()).await;
+        walk.job.take(length.into()).await;
         match walk.inner.fetch_from(&walk.topology.members[*member], key, found).await {
             // It verifies, or was replaced meanwhile: the newer one was written by a host that had it whole.
             Ok(Some(_) | None) => {}

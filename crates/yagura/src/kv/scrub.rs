@@ -3,10 +3,11 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use engine::job::{Progress, ShowProgress};
 use engine::time;
 use kv::store::{
-    CollectOptions, CollectReport, Findings, ForgetOptions, ForgetReport, Progress, RepairOptions, RepairReport,
-    ScrubOptions, ScrubReport, ShowProgress, Store,
+    CollectOptions, CollectReport, Findings, ForgetOptions, ForgetReport, RepairOptions, RepairReport, ScrubOptions,
+    ScrubReport, Store,
 };
 use kv::table::AGE_MIN;
 use pool::MemberId;
