@@ -6,19 +6,22 @@ use std::str::FromStr;
 use device::{AnyNamespace, FileNamespace, FileOptions, Memory, OpenError};
 use fabric::target::{ANA_GROUP_DEFAULT, NSID_MAX};
 use nvme::Nqn;
+use serde::{Deserialize, Serialize};
 
 use crate::exit::Failure;
 use crate::size::Size;
-use crate::spec::{once, pairs};
+use crate::spec::{once, pairs, text};
 use crate::target::spec::{parse_group, parse_nqn};
 
 /// One namespace as the command line says it.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct NamespaceSpec {
     medium: Medium,
     block_size: u32,
     nguid: Option<[u8; 16]>,
     /// The subsystem it belongs to, if it says one.
+    #[serde(with = "text::optional")]
     pub subsystem: Option<Nqn>,
     /// Its identifier there, if it says one.
     pub nsid: Option<u32>,
@@ -26,7 +29,8 @@ pub struct NamespaceSpec {
     pub group: u32,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 enum Medium {
     File {
         path: PathBuf,
@@ -202,6 +206,11 @@ mod tests {
             group: 1,
         };
         assert_eq!("file=a,size=1G".parse(), Ok(file.clone()));
+        let over_the_socket = |spec: &NamespaceSpec| {
+            let json = serde_json::to_string(spec).expect("JSON");
+            assert_eq!(serde_json::from_str::<NamespaceSpec>(&json).expect(&json), *spec);
+        };
+        over_the_socket(&file);
         let memory = NamespaceSpec { medium: Medium::Memory(1 << 20), block_size: 512, ..file };
         assert_eq!("memory=1MiB,block=512".parse(), Ok(memory.clone()));
         let medium = Medium::Drive { path: "d".into(), name: Some("vm".into()) };
@@ -209,7 +218,8 @@ mod tests {
         assert_eq!("drive=d,name=vm".parse(), Ok(drive));
         let subsystem = Some("nqn.2026-01.example:a".parse().expect("an NQN"));
         let placed = NamespaceSpec { subsystem, nsid: Some(7), group: 3, ..memory };
-        assert_eq!("memory=1MiB,block=512,subsystem=nqn.2026-01.example:a,nsid=7,group=3".parse(), Ok(placed));
+        assert_eq!("memory=1MiB,block=512,subsystem=nqn.2026-01.example:a,nsid=7,group=3".parse(), Ok(placed.clone()));
+        over_the_socket(&placed);
     }
 
     #[test]

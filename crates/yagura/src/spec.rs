@@ -28,6 +28,46 @@ pub fn once<T>(place: &mut Option<T>, key: &str, value: T) -> Result<(), String>
     }
 }
 
+/// Fields of a request that are written as their text.
+pub mod text {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    /// As serde asks for it.
+    pub fn serialize<T: Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(value)
+    }
+
+    /// As serde asks for it.
+    pub fn deserialize<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+
+    /// The same of fields that may be absent.
+    pub mod optional {
+        use super::{Deserialize, Deserializer, Display, Error, FromStr, Serializer};
+
+        /// As serde asks for it.
+        pub fn serialize<T: Display, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
+            match value {
+                Some(value) => serializer.collect_str(value),
+                None => serializer.serialize_none(),
+            }
+        }
+
+        /// As serde asks for it.
+        pub fn deserialize<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(
+            deserializer: D,
+        ) -> Result<Option<T>, D::Error> {
+            let text = Option::<String>::deserialize(deserializer)?;
+            text.map(|text| text.parse().map_err(D::Error::custom)).transpose()
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

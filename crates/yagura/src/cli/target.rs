@@ -169,7 +169,7 @@ pub struct TargetAddNamespaceArgs {
     pub control: TargetControl,
     /// As --namespace of `yagura target`; a relative path is one of the directory in which the target runs.
     #[arg(value_name = "SPEC")]
-    pub namespace: String,
+    pub namespace: NamespaceSpec,
 }
 
 /// `yagura target remove-namespace`

@@ -39,9 +39,7 @@ pub fn run(verb: &TargetVerb) -> Result<(), Failure> {
         TargetVerb::Ana(args) => {
             let (subsystem, group) = (args.subsystem.subsystem.clone(), args.group);
             let request = match (args.port, args.state, args.nsid) {
-                (Some(port), Some(state), _) => {
-                    Request::AnaState { subsystem, port: port.0, group, state: state.to_string() }
-                }
+                (Some(port), Some(state), _) => Request::AnaState { subsystem, port: port.0, group, state },
                 (_, _, Some(nsid)) => Request::AnaGroup { subsystem, nsid, group },
                 _ => return Err(Failure::usage("say --port and --state, or --nsid")),
             };

@@ -27,6 +27,7 @@ use super::drives::{self, DriveAction, ServedDrive};
 use crate::exit::Failure;
 use crate::namespaces::NamespaceSpec;
 use crate::size::Size;
+use crate::spec::text;
 
 /// Requests on their way to the reactor. Guessed; at the bound a client is told that the target is busy.
 const REQUESTS_MAX: usize = 16;
@@ -45,11 +46,17 @@ pub enum Request {
     /// What there is.
     Status,
     /// Set a group's state at a port.
-    AnaState { subsystem: Option<String>, port: u16, group: u32, state: String },
+    AnaState {
+        subsystem: Option<String>,
+        port: u16,
+        group: u32,
+        #[serde(with = "text")]
+        state: AnaState,
+    },
     /// Put a namespace into a group.
     AnaGroup { subsystem: Option<String>, nsid: u32, group: u32 },
-    /// Add a namespace, as `--namespace` says it.
-    AddNamespace { spec: String },
+    /// Add a namespace.
+    AddNamespace { spec: NamespaceSpec },
     /// Take one away.
     RemoveNamespace { subsystem: Option<String>, nsid: u32 },
     /// Let one grow to this many bytes.
@@ -201,8 +208,7 @@ async fn perform(target: &Target, served: &[ServedDrive], request: &Request) -> 
             .map_err(|error| Failure::refused(format!("the report cannot be written as JSON: {error}"))),
         Request::AnaState { subsystem, port, group, state } => {
             let nqn = choose(target, subsystem.as_deref())?;
-            let state: AnaState = state.parse().map_err(Failure::usage)?;
-            target.set_ana_state(&nqn, PortId(*port), *group, state).map_err(Failure::usage)?;
+            target.set_ana_state(&nqn, PortId(*port), *group, *state).map_err(Failure::usage)?;
             done(format!("group {group} of {nqn} is {state} at port {port}"))
         }
         Request::AnaGroup { subsystem, nsid, group } => {
@@ -286,8 +292,7 @@ pub fn choose(target: &Target, wanted: Option<&str>) -> Result<Nqn, Failure> {
     }
 }
 
-async fn add_namespace(target: &Target, spec: &str) -> Answer {
-    let spec: NamespaceSpec = spec.parse().map_err(Failure::usage)?;
+async fn add_namespace(target: &Target, spec: &NamespaceSpec) -> Answer {
     let nqn = choose(target, spec.subsystem.as_ref().map(Nqn::as_str))?;
     let report = target.report();
     let used: Vec<u32> = report.subsystems.iter().filter(|subsystem| subsystem.nqn == nqn.as_str()).fold(
