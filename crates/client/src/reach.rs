@@ -12,8 +12,8 @@ use std::time::Duration;
 use device::Namespace;
 use engine::backoff::jittered;
 use engine::task::LocalFuture;
-use fabric::host::AnyRemote;
-use fabric::host::{ConnectError, Discovered, Discovery, HostIdentity, Options, RemoteNamespace, Security};
+
+use fabric::host::{AnyRemote, ConnectError, Discovered, Discovery, HostIdentity, Options, RemoteNamespace, Security};
 use kv::resp::execute::together;
 use kv::store::{LEASE_DEFAULT, Store};
 use nvme::Nqn;

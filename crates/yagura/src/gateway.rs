@@ -19,7 +19,7 @@ use crate::race::first_of;
 use crate::stop::Reason;
 use crate::{client, descriptors, metrics, output, reactors, stop};
 
-/// Connections on their way to another reactor. Guessed; at the bound the accepting one waits.
+/// Connections on their way to another reactor. Guessed; at the bound the accepting reactor passes them on to the next.
 const HANDED_MAX: usize = 64;
 
 /// How long a command waits for members that have lost their connection, where it needs them. Chosen: longer than a reconnect to a

@@ -17,7 +17,7 @@ const AWAY_TIME: Duration = Duration::from_secs(10);
 pub enum Medium {
     /// Of this process; any thread uses it as it is.
     Local(AnyNamespace),
-    /// Over NVMe/TCP, with a queue for each thread that has joined.
+    /// Over NVMe/TCP, with a queue for each thread that uses it.
     Remote(PerThread),
 }
 
@@ -41,7 +41,7 @@ impl<N: Namespace + Send + Sync> From<Arc<N>> for Medium {
 }
 
 impl Medium {
-    /// What it is; one that is remote as it was when it was connected.
+    /// What it is; one that is remote may grow meanwhile.
     pub fn info(&self) -> NamespaceInfo {
         match self {
             Medium::Local(local) => local.info(),

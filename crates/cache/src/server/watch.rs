@@ -117,15 +117,15 @@ impl Watchers {
 
     /// One more, and the number to remove it by; `None`: there are as many as may be.
     pub(super) fn add(&self, watch: Watch) -> Option<(u64, Lines)> {
+        // Written to once (zeroes would come from the kernel untouched), so that it is resident as it is counted: a look at what is
+        // resident takes the rest for the program, and what came in the place of unused room was over the limit until the next.
+        let mut room = vec![1; WAITING_BYTES];
+        room.clear();
         let mut all = self.lock();
         if all.len() >= WATCHERS_MAX {
             return None;
         }
         let (sender, woken) = mailbox(1);
-        // Written to once, so that it is resident as it is counted. A look at what is resident takes the rest for the program, and
-        // what came in the place of room that nobody had used yet was over the limit until the next.
-        let mut room = vec![1; WAITING_BYTES];
-        room.clear();
         let waiting = Arc::new(Mutex::new(VecDeque::from(room)));
         let number = all.last().map_or(1, |last| last.number + 1);
         all.push(Watcher { number, watch, waiting: waiting.clone(), woken: sender, skipped: 0 });

@@ -239,11 +239,12 @@ fn check(paths: &[Options]) -> Result<(), MultipathError> {
 impl Namespace for Multipath {
     device::namespace_without!(writability, used_blocks, attributes);
 
-    /// Up while a path takes commands; a new connection of any path may reach what was not there before.
+    /// Up while a path is connected, as commands wait for its state. The epoch moves with each path's: a new connection may reach
+    /// what was not there before.
     fn link(&self) -> Link {
         let paths = &self.inner.paths;
         let epoch = paths.iter().map(|path| path.remote.epoch()).sum();
-        Link { is_up: paths.iter().any(|path| path.rank().is_some()), epoch }
+        Link { is_up: paths.iter().any(|path| path.remote.is_connected()), epoch }
     }
 
     /// What all connected paths can do.

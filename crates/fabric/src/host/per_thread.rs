@@ -1,8 +1,9 @@
 //! [`PerThread`]: a remote namespace for all threads of a process, each with a queue of its own.
 //!
 //! Invariant: a command goes by the queue of the thread that gives it; no lock or channel is between two threads.
-//! Downside: a thread joins when it first asks, and what it gives before its queue is connected fails
-//! ([`Error::NotConnected`](device::Error::NotConnected)); who starts a thread has it join and wait.
+//! Downsides: a thread joins with its first command, and what it gives before its queue is connected fails
+//! ([`Error::NotConnected`](device::Error::NotConnected)): who starts a thread has it join and wait. And a thread's link is that
+//! queue's: after it has left and joined again its epochs begin anew, so that this is no member of a store.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use device::Namespace;
+use device::{Link, Namespace, NamespaceInfo};
 use engine::time::{self, Elapsed};
 
 use super::joining::Joiner;
@@ -54,14 +55,19 @@ impl PerThread {
         time::timeout(wait, self.here().connected()).await
     }
 
-    /// This thread's reactor is about to end.
+    /// This thread's reactor is about to end. A queue whose reactor is gone answers nothing any more: whoever joins on one calls
+    /// this before it ends, and asks for nothing afterwards.
     pub fn leave(&self) {
         QUEUES.with_borrow_mut(|queues| queues.remove(&self.number));
     }
 
+    fn joined(&self) -> Option<Rc<RemoteNamespace>> {
+        QUEUES.with_borrow(|queues| queues.get(&self.number).cloned())
+    }
+
     /// The namespace by this thread's queue; a thread that has none joins.
     pub fn here(&self) -> Rc<RemoteNamespace> {
-        if let Some(joined) = QUEUES.with_borrow(|queues| queues.get(&self.number).cloned()) {
+        if let Some(joined) = self.joined() {
             return joined;
         }
         let joined = Rc::new(RemoteNamespace::join((*self.joiner).clone()));
@@ -71,5 +77,16 @@ impl PerThread {
 }
 
 impl Namespace for PerThread {
-    device::delegate_namespace!(this => { this => this.here() });
+    device::delegate_namespace!(this => { this => this.here() }; read, write, flush, compare, compare_and_write, write_zeroes,
+        deallocate, verify, write_uncorrectable, hint_lifetime);
+    // What is only asked costs no queue: any thread may, also one without a reactor.
+    device::namespace_without!(writability, used_blocks, attributes);
+
+    fn info(&self) -> NamespaceInfo {
+        self.joined().map_or_else(|| self.joiner.info.clone(), |here| here.info())
+    }
+
+    fn link(&self) -> Link {
+        self.joined().map_or(Link { is_up: false, epoch: 0 }, |here| here.link())
+    }
 }

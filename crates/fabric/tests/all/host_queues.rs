@@ -265,6 +265,10 @@ fn a_target_serves_what_is_remote_to_it() {
             added += conformance::increments(Rc::new(host), 4, 25).await;
         }
         assert_eq!(conformance::counter(&remote).await, added, "an increment was lost");
+        // Whoever only asks takes no queue from those who serve, and needs no reactor.
+        let asked = remote.clone();
+        let told = thread::spawn(move || (asked.info().blocks, asked.link().is_up)).join().expect("no panic");
+        assert_eq!(told, (remote.info().blocks, false));
         doors.into_iter().for_each(Served::end);
         remote.leave();
     });

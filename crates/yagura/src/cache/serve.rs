@@ -33,10 +33,11 @@ use crate::race::first_of;
 use crate::stop::Reason;
 use crate::{descriptors, metrics, output, reactors, stop};
 
-/// How long a reactor spins for its next request at most. Measured, two threads and their client on two cores: shorter makes no
-/// difference beside memcached, 200 us take the core from the client (rate 0.97 of memcached's, and then 0.8 to 0.9).
+/// How long a reactor spins for its next request at most, on a core that nobody else waits for. Measured, two threads and their
+/// client on two cores: shorter makes no difference beside memcached, 200 us take the core from the client (rate 0.97 of
+/// memcached's, and then 0.8 to 0.9).
 const SPIN_MAX: Duration = Duration::from_micros(50);
-/// Connections on their way to another reactor. Guessed; at the bound the accepting one waits.
+/// Connections on their way to another reactor. Guessed; at the bound the accepting reactor passes them on to the next.
 const HANDED_MAX: usize = 64;
 /// Threads where none are asked for: memcached's default, if there are as many cores.
 const THREADS_DEFAULT_MAX: usize = 4;
