@@ -75,10 +75,11 @@ impl Operator {
     async fn go_on_without(&mut self, dead: usize) -> Result<bool, String> {
         let voters = self.host.voters.clone();
         let dead = MemberId(self.directory.nguid(dead));
-        if voters.known().index_of(dead).is_none() {
+        let known = voters.told().await;
+        if known.index_of(dead).is_none() {
             return Ok(false);
         }
-        let seized = voters.proposer().seize(&voters.known(), Word::lost(&[dead], HalfLeft::MustKnowAll)).await;
+        let seized = voters.proposer().seize(&known, Word::lost(&[dead], HalfLeft::MustKnowAll)).await;
         // Where the majority was left without it, nobody has given it up yet.
         let give_up = |map: &Map| match map.index_of(dead) {
             Some(_) => Ok(map.give_up(&[dead], HalfLeft::MustKnowAll)?),

@@ -53,7 +53,7 @@ const SEEDS_FIXED: u64 = 30;
 const SEEDS_HUNGRY: [u64; 3] = [36_238_288_659_282, 36_238_288_659_285, 36_238_288_659_305];
 
 /// Seeds that failed, with what was found. Each has a test of its own beside the code; here it stays for what else it meets.
-const SEEDS_KEPT: [u64; 8] = [
+const SEEDS_KEPT: [u64; 9] = [
     // A damaged page could not be rebuilt: crashed hosts had left the heap full of values of that very page, which the
     // collector left alone since their home could not be read.
     70_205,
@@ -77,6 +77,9 @@ const SEEDS_KEPT: [u64; 8] = [
     // A namespace left the pool and came back while a host had a write under way of a page that it had found empty there before.
     // The page was zeroes again, so the write succeeded, and its page belonged to a life that was over.
     59_195_384_144_809,
+    // An operator knew the pool's first map only: one of its members was dead, the other had left and was formatted anew since. Who
+    // asks these alone learns of no newer map; the operator asks all nodes now, as whoever names all addresses does.
+    134_644_741_529_518,
 ];
 
 /// Seeds in which a member is rolled back: where its mark is not looked at, by an operator or by anybody, it is not begun anew. In

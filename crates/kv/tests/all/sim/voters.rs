@@ -74,6 +74,22 @@ impl Voters {
         Ok(map)
     }
 
+    /// The newest map that any storage node tells of, as whoever names all their addresses learns it: of the members that this host
+    /// knows none may be in the pool any more.
+    pub async fn told(&self) -> Map {
+        let labelled = |namespace: &Remote| (MemberId(namespace.info().nguid).to_string(), namespace.clone());
+        let asked: Vec<_> = self.namespaces.iter().map(labelled).collect();
+        let known = self.known();
+        match pool::open(&asked, Some(known.pool)).await {
+            Ok(opened) => {
+                self.learn(&opened.map);
+                self.known()
+            }
+            Err(pool::Error::NoQuorum { map, .. }) if map.version() > known.version() => *map,
+            Err(_) => known,
+        }
+    }
+
     async fn look(&self) -> Result<Map, String> {
         let known = self.known();
         let (pool, mut search, mut asked) = (known.pool, Search::new(known), Vec::new());
