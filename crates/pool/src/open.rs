@@ -70,6 +70,9 @@ pub enum Presence {
 /// How long one member may take to tell the map. Chosen: below the lease of hosts, which a member that hangs must not use up.
 const INSPECT_TIME_MAX: Duration = Duration::from_secs(2);
 
+/// How often a map is read that is written meanwhile. Guessed: one step takes several round trips.
+const INSPECTIONS_MAX: usize = 8;
+
 /// An opened pool.
 #[derive(Clone, Debug)]
 pub struct Opened {
@@ -216,8 +219,28 @@ pub async fn check_returned<N: Namespace>(namespace: &N, map: &Map, index: usize
 }
 
 /// Reads a namespace's superblock and the map it names. `label` names it in errors.
+///
+/// Steps of the agreement may come between the two, and write where the map was: then the superblock is another one as well, and
+/// both are read again.
 pub async fn inspect<N: Namespace>(namespace: &N, label: &str) -> Result<Report, Error> {
-    let (superblock, copies, whole) = newest_copy(namespace, label).await?;
+    let mut found = newest_copy(namespace, label).await?;
+    for _ in 0..INSPECTIONS_MAX {
+        let error = match map_of(namespace, label, &found.0).await {
+            Ok(map) => return Ok(Report { superblock: found.0, map, copies: found.1, whole: found.2 }),
+            Err(error @ Error::Map { .. }) => error,
+            Err(error) => return Err(error),
+        };
+        let before = std::mem::replace(&mut found, newest_copy(namespace, label).await?);
+        if found.0 == before.0 {
+            return Err(error);
+        }
+    }
+    let source = device::Error::NotConnected("its map changes all the time; try again".into());
+    Err(Error::device(label, source))
+}
+
+/// Reads the map that a superblock names.
+async fn map_of<N: Namespace>(namespace: &N, label: &str, superblock: &Superblock) -> Result<Map, Error> {
     // What a creation leaves that is under way or was killed (`claim`): no map has no bytes.
     if superblock.map_length == 0 {
         return Err(Error::Claimed { member: label.to_owned(), pool: superblock.pool });
@@ -233,7 +256,7 @@ pub async fn inspect<N: Namespace>(namespace: &N, label: &str) -> Result<Report,
         let text = "it contradicts its superblock (pool, epoch or page size)";
         return Err(map_error(MapError::Invalid(text.into())));
     }
-    Ok(Report { superblock, map, copies, whole })
+    Ok(map)
 }
 
 /// Whether a member that is in this `life` of the map's has a vote.

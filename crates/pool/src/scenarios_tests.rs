@@ -355,3 +355,29 @@ fn crash_at_every_write_leaves_no_half_pool() {
     }
     assert!(left_whole > 0);
 }
+
+/// Two steps of the agreement between the read of the superblock and that of its map: `pool status` beside a change that went
+/// quickly said that no member answered, as the map was damaged.
+#[test]
+fn a_map_that_is_written_while_it_is_read_is_read_again() {
+    let test = async {
+        let namespaces = [Plain::new(1, 4 << 20, 4096)];
+        let map = plain_pool(&namespaces, 1).await;
+        let before = namespaces[0].0.bytes.borrow().clone();
+        let place = inspect(&namespaces[0], "m").await.unwrap().superblock.map_offset as usize;
+        let mut newest = map;
+        for _ in 0..2 {
+            let later = newest.clock.ms + 1;
+            let note = |map: &Map| Ok(map.note_clock(map.clock.ms, later, None));
+            newest = Proposer::new(&namespaces).agree(&newest, note).await.unwrap();
+        }
+        let after = namespaces[0].0.bytes.replace(before);
+        namespaces[0].0.overtaken.replace(Some((place, after)));
+        let report = inspect(&namespaces[0], "m").await.unwrap();
+        assert_eq!(report.map, newest);
+        // One that is damaged stays so.
+        namespaces[0].0.bytes.borrow_mut()[report.superblock.map_offset as usize + 100] ^= 1;
+        assert!(matches!(inspect(&namespaces[0], "m").await, Err(Error::Map { .. })));
+    };
+    World::new(1, SimConfig::default()).run_until(test).expect("it ends");
+}

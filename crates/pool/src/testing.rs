@@ -19,6 +19,8 @@ pub struct Inner {
     pub unreadable: Cell<Option<usize>>,
     /// The next read of this byte comes with it changed.
     pub misread: Cell<Option<usize>>,
+    /// Before the next read of this byte all of it has become this.
+    pub overtaken: RefCell<Option<(usize, Vec<u8>)>>,
     /// After so many compare-and-writes one takes a minute.
     pub slow_after: Cell<Option<u32>>,
     pub writes: Cell<u32>,
@@ -52,6 +54,7 @@ impl Plain {
             down: Cell::new(false),
             unreadable: Cell::new(None),
             misread: Cell::new(None),
+            overtaken: RefCell::default(),
             slow_after: Cell::new(None),
             writes: Cell::new(0),
             writes_max: Cell::new(u32::MAX),
@@ -86,6 +89,9 @@ impl Namespace for Plain {
         let range = self.range(lba, buf.len());
         if let Err(error) = self.readable(&range) {
             return (Err(error), buf);
+        }
+        if let Some((_, bytes)) = self.0.overtaken.borrow_mut().take_if(|(at, _)| range.contains(at)) {
+            self.0.bytes.replace(bytes);
         }
         buf.copy_from_slice(&self.0.bytes.borrow()[range.clone()]);
         if let Some(at) = self.0.misread.get().filter(|at| range.contains(at)) {
