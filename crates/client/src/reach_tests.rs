@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use device::Memory;
 use engine::{Reactor, ReactorConfig, task};
-use fabric::target::{Target, listen};
+use fabric::subsystem::{Target, listen};
 use pool::{CreateOptions, Domain, HalfLeft, NewMember, Request, Word};
 
 use super::*;

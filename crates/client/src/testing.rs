@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use device::Memory;
 use engine::sync::{MailSender, mailbox};
 use engine::{Reactor, ReactorConfig, task};
-use fabric::target::{Target, listen};
+use fabric::subsystem::{Target, listen};
 use nvme::Nqn;
 use pool::{CreateOptions, Domain, NewMember};
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use device::Memory;
 
 pub use crate::host::fuzz_session as host_session;
-use crate::target::{Session, UNAUTHENTICATED_TIME_MAX};
+use crate::subsystem::{Session, UNAUTHENTICATED_TIME_MAX};
 use crate::tcp::{Decoder, Event, Pdu, Role, Rules};
 
 /// Decodes `bytes` as both ends would, with digests and without, in pieces whose size the first byte says.

@@ -6,7 +6,7 @@ pub mod auth;
 pub mod fuzz;
 pub mod host;
 pub mod secret;
-pub mod target;
+pub mod subsystem;
 pub mod tcp;
 pub mod tls;
 mod transport;

@@ -12,7 +12,7 @@ use device::{Durability, Lba, Memory, Namespace};
 use engine::net::TcpListener;
 use engine::{Buf, Reactor, ReactorConfig, task};
 use fabric::host::{Multipath, MultipathOptions, Options, RemoteNamespace};
-use fabric::target::Target;
+use fabric::subsystem::Target;
 
 struct Counting;
 

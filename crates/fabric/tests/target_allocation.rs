@@ -14,7 +14,7 @@ use common::{Host, subsystem};
 use device::Memory;
 use engine::net::TcpListener;
 use engine::{Buf, Reactor, ReactorConfig, task, time};
-use fabric::target::{CommandKind, Target};
+use fabric::subsystem::{CommandKind, Target};
 use nvme::Status;
 
 struct Counting;

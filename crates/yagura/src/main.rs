@@ -23,8 +23,8 @@ mod reactors;
 mod size;
 mod spec;
 mod stop;
+mod subsystem;
 mod supervise;
-mod target;
 mod tree;
 mod up;
 
@@ -57,7 +57,7 @@ fn run(arguments: Vec<std::ffi::OsString>) -> Result<(), Failure> {
     output::log_to_stderr();
     descriptors::raise();
     match cli.verb {
-        Verb::Target(command) => target::run(&command),
+        Verb::Target(command) => subsystem::run(&command),
         Verb::Drive(verb) => drive::run(&verb),
         Verb::Pool(verb) => pool::run(&verb),
         Verb::Kv(verb) => kv::run(&verb),

@@ -4,14 +4,14 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use device::{AnyNamespace, FileNamespace, FileOptions, Memory, OpenError};
-use fabric::target::{ANA_GROUP_DEFAULT, NSID_MAX};
+use fabric::subsystem::{ANA_GROUP_DEFAULT, NSID_MAX};
 use nvme::Nqn;
 use serde::{Deserialize, Serialize};
 
 use crate::exit::Failure;
 use crate::size::Size;
 use crate::spec::{once, pairs, text};
-use crate::target::spec::{parse_group, parse_nqn};
+use crate::subsystem::spec::{parse_group, parse_nqn};
 
 /// One namespace as the command line says it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -80,7 +80,7 @@ pub enum News {
     },
 }
 
-/// What a node says on its standard output once it serves; see [`crate::target`].
+/// What a node says on its standard output once it serves; see [`crate::subsystem`].
 #[derive(Deserialize, Debug)]
 struct Ready {
     listening: SocketAddr,

@@ -10,7 +10,7 @@ use engine::net::TcpListener;
 use engine::{Buf, Reactor, ReactorConfig, task, time};
 use fabric::auth::{AuthError, DhchapKey, Group, Hash, HostKeys, Policy};
 use fabric::host::{ConnectError, Options, RemoteNamespace};
-use fabric::target::{HostConfig, Target, TargetConfig};
+use fabric::subsystem::{HostConfig, Target, TargetConfig};
 use nvme::Nqn;
 use nvme::auth::Failure;
 

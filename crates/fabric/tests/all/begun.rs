@@ -8,7 +8,7 @@ use std::time::Duration;
 use device::{AnyNamespace, Error, Memory, Namespace, NamespaceInfo};
 use engine::net::TcpListener;
 use engine::{Buf, Reactor, ReactorConfig, View, task, time};
-use fabric::target::Target;
+use fabric::subsystem::Target;
 use nvme::reservation::{PersistChange, RegisterAction, RegisterKeys, ReservationCommand, ReservationStatus};
 use nvme::{SglDescriptor, Status};
 use zerocopy::{FromBytes, IntoBytes};

@@ -10,7 +10,7 @@ use engine::net::TcpListener;
 use engine::{Buf, Reactor, ReactorConfig, task, time};
 use fabric::auth::{AuthError, DhchapKey, Group, Hash, HostKeys, Policy};
 use fabric::host::{ConnectError, Discovery, Options, RemoteNamespace};
-use fabric::target::{HostConfig, PortConfig, PortId, Target, TargetConfig, TlsPolicy};
+use fabric::subsystem::{HostConfig, PortConfig, PortId, Target, TargetConfig, TlsPolicy};
 use nvme::auth::Failure;
 use nvme::{Nqn, Status};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use device::Memory;
 use engine::sim::{SimConfig, World};
 use engine::time;
-use fabric::target::{HostConfig, Target, listen};
+use fabric::subsystem::{HostConfig, Target, listen};
 use nvme::{Nqn, Status};
 
 use crate::common::{Host, subsystem};

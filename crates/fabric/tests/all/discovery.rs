@@ -8,7 +8,7 @@ use std::time::Duration;
 use engine::sim::{NodeId, SimConfig, World};
 use engine::time;
 use fabric::host::{Discovery, Options, discover, follow, watch, watch_all};
-use fabric::target::{Target, listen};
+use fabric::subsystem::{Target, listen};
 use nvme::Nqn;
 use nvme::fabrics::SubsystemType;
 

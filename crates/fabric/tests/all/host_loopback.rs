@@ -12,7 +12,7 @@ use engine::net::TcpListener;
 use engine::sync::{MailSender, mailbox};
 use engine::{Reactor, ReactorConfig, time};
 use fabric::host::{HostIdentity, Options, RemoteNamespace, discover};
-use fabric::target::Target;
+use fabric::subsystem::Target;
 use nvme::Nqn;
 
 const BYTES: u64 = 4 << 20;

@@ -11,7 +11,7 @@ use engine::net::TcpListener;
 use engine::sim::{NodeId, SimConfig, World};
 use engine::{Buf, Reactor, ReactorConfig, task, time};
 use fabric::host::{Options, PerThread, RemoteNamespace};
-use fabric::target::{Target, listen};
+use fabric::subsystem::{Target, listen};
 use nvme::Nqn;
 
 const PORT: u16 = 4420;

@@ -13,7 +13,7 @@ use engine::net::TcpListener;
 use engine::task::{self, Task};
 use engine::{Buf, Reactor, ReactorConfig, time};
 use fabric::host::{HostIdentity, Options, RemoteNamespace};
-use fabric::target::Target;
+use fabric::subsystem::Target;
 use nvme::Nqn;
 use nvme::reservation::{
     AcquireAction, AcquireKeys, PersistChange, RegisterAction, RegisterKeys, ReservationCommand, ReservationType,

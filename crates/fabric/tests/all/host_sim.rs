@@ -14,7 +14,7 @@ use device::{
 use engine::sim::{NodeId, SimConfig, World};
 use engine::{Buf, View, task, time};
 use fabric::host::{HostIdentity, Options, RemoteNamespace, discover};
-use fabric::target::{Target, listen};
+use fabric::subsystem::{Target, listen};
 use nvme::Nqn;
 
 const PORT: u16 = 4420;

@@ -11,7 +11,7 @@ use engine::net::{SendBatch, TcpListener, TcpStream};
 use engine::sim::{SimConfig, World};
 use engine::{Buf, task, time};
 use fabric::host::{Multipath, MultipathOptions, Options, follow, trial};
-use fabric::target::{Target, listen};
+use fabric::subsystem::{Target, listen};
 use nvme::Nqn;
 
 const PORT: u16 = 4420;

@@ -12,7 +12,7 @@ use engine::net::{SendBatch, TcpListener, TcpStream};
 use engine::sim::{SimConfig, World};
 use engine::{Buf, View, task};
 use fabric::host::{Multipath, MultipathOptions, Options, RemoteNamespace};
-use fabric::target::{Target, listen};
+use fabric::subsystem::{Target, listen};
 use nvme::Submission;
 use nvme::opcode::NvmOpcode;
 use nvme::tcp::{CapsuleCmd, CommonHeader, PduType};

@@ -7,7 +7,7 @@ use device::{Durability, Error, Lba, Memory, Namespace};
 use engine::net::TcpListener;
 use engine::{Buf, Reactor, ReactorConfig, task, time};
 use fabric::host::{Options, RemoteNamespace};
-use fabric::target::{Profile, Target, TargetConfig};
+use fabric::subsystem::{Profile, Target, TargetConfig};
 use nvme::Nqn;
 
 const TIME_MAX: Duration = Duration::from_secs(30);

@@ -7,7 +7,7 @@ use crate::common::{Host, subsystem};
 use device::Memory;
 use engine::sync::mailbox;
 use engine::{Buf, Reactor, ReactorConfig, View, task, time};
-use fabric::target::{Handed, Target, listen};
+use fabric::subsystem::{Handed, Target, listen};
 use fabric::tcp::Pdu;
 use nvme::command::CopyRange;
 use nvme::opcode::{AdminOpcode, NvmOpcode};

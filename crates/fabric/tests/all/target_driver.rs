@@ -10,7 +10,7 @@ use engine::net::TcpListener;
 use engine::sim::{SimConfig, World};
 use engine::sync::mailbox;
 use engine::{Buf, Reactor, ReactorConfig, task, time};
-use fabric::target::{CommandKind, Handed, HostConfig, Target, TargetConfig, listen};
+use fabric::subsystem::{CommandKind, Handed, HostConfig, Target, TargetConfig, listen};
 use nvme::Status;
 use nvme::opcode::FabricsType;
 use nvme::tcp::FatalStatus;

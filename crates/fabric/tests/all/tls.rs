@@ -14,7 +14,7 @@ use engine::sim::{SimConfig, World};
 use engine::{Buf, Reactor, ReactorConfig, task, time};
 use fabric::host::{ConnectError, HostIdentity, Options, RemoteNamespace};
 use fabric::secret::Secret;
-use fabric::target::{HostConfig, PortConfig, PortId, Target, TlsPolicy};
+use fabric::subsystem::{HostConfig, PortConfig, PortId, Target, TlsPolicy};
 use fabric::tcp::{Encoder, IcReq};
 use fabric::tls::{ConfiguredPsk, Derivation, IdentityVersion, PskHash, TlsKey};
 use nvme::{Nqn, Status};

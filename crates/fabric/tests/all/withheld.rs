@@ -12,7 +12,7 @@ use device::{AnyNamespace, Drive, FileNamespace, FileOptions, FormatOptions, Mem
 use engine::net::TcpListener;
 use engine::sim::{SimConfig, World};
 use engine::{Buf, Reactor, ReactorConfig, View, task, time};
-use fabric::target::{HostConfig, PortConfig, PortId, Target, listen};
+use fabric::subsystem::{HostConfig, PortConfig, PortId, Target, listen};
 use fabric::tcp::{Encoder, ReadyToTransfer};
 use nvme::management::{ManagementCommand, controller_list_bytes};
 use nvme::opcode::{AdminOpcode, NvmOpcode};

@@ -9,7 +9,7 @@ use std::time::Duration;
 use ::cache::flash::Medium;
 use device::{AnyNamespace, Namespace};
 use fabric::host::{PerThread, RemoteNamespace};
-use fabric::target::ANA_GROUP_DEFAULT;
+use fabric::subsystem::ANA_GROUP_DEFAULT;
 
 use crate::cli::{NvmeHost, NvmeNamespace};
 use crate::exit::Failure;

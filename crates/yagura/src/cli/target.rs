@@ -4,13 +4,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use fabric::target::Profile;
+use fabric::subsystem::Profile;
 
 use super::{Common, Serving, TargetDriveVerb};
 use crate::namespaces::NamespaceSpec;
 use crate::size::Size;
-use crate::target::DriveSpec;
-use crate::target::spec::{HostSpec, PortSpec, SubsystemSpec, parse_group, parse_profile};
+use crate::subsystem::DriveSpec;
+use crate::subsystem::spec::{HostSpec, PortSpec, SubsystemSpec, parse_group, parse_profile};
 
 /// `yagura target`: serve, or with a verb talk to one that serves.
 #[derive(Args, Debug)]
@@ -153,7 +153,7 @@ pub struct TargetAnaArgs {
     pub group: u32,
     /// The port.
     #[arg(long, value_name = "ID", requires = "state")]
-    pub port: Option<fabric::target::PortId>,
+    pub port: Option<fabric::subsystem::PortId>,
     /// optimized, non-optimized, inaccessible, persistent-loss or change.
     #[arg(long, value_name = "STATE", requires = "port")]
     pub state: Option<nvme::AnaState>,

@@ -14,7 +14,7 @@ use device::{AnyNamespace, Durability, Error, Fault, FaultConfig, Lba, Memory, N
 use engine::sim::{NodeId, SimConfig, World};
 use engine::{Buf, View, task, time};
 use fabric::host::{Multipath, MultipathOptions, Options, PathPolicy};
-use fabric::target::{PortConfig, PortId, Target, listen};
+use fabric::subsystem::{PortConfig, PortId, Target, listen};
 use nvme::{AnaState, Nqn};
 
 const PORT: u16 = 4420;

@@ -12,7 +12,7 @@ use engine::sim::{DiskConfig, NodeId, World};
 use engine::task::Task;
 use engine::time;
 use fabric::host::{Options, RemoteNamespace};
-use fabric::target::{Target, TargetConfig, listen};
+use fabric::subsystem::{Target, TargetConfig, listen};
 use kv::store::Store;
 use pool::{CreateOptions, Domain, Map, NewMember};
 

@@ -1,0 +1,238 @@
+//! `yagura target VERB`: asks a target that serves, by its control socket.
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::http::StatusCode;
+use axum::http::header::{CONTENT_TYPE, HOST};
+use fabric::subsystem::{SubsystemReport, TargetReport};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::UnixStream;
+
+use super::control::{ROUTE, Refusal, Request};
+use super::drives::{DriveAction, ScrubState};
+use crate::cli::{TargetAllowHostArgs, TargetControl, TargetDriveArgs, TargetDriveVerb, TargetHostArgs, TargetVerb};
+use crate::drive::{Listed, Used, describe_list, found_by_scrub};
+use crate::exit::Failure;
+use crate::output;
+use crate::size::Size;
+
+/// How long an answer may take. Chosen: opening a large file on a slow disk, and some more.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
+/// Bytes of an answer. Derived: every subsystem with all its namespaces, hosts and controllers, and room to spare.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// How often a scrub is asked how far it is. Chosen: a bar that moves.
+const WATCH_PAUSE: Duration = Duration::from_millis(100);
+
+/// Runs a verb.
+pub fn run(verb: &TargetVerb) -> Result<(), Failure> {
+    match verb {
+        TargetVerb::Status(args) => {
+            let answer = ask(&args.control.control, &Request::Status)?;
+            let report: TargetReport = serde_json::from_value(answer).map_err(foreign)?;
+            output::report(args.control.common.json, &report, describe)
+        }
+        TargetVerb::Ana(args) => {
+            let (subsystem, group) = (args.subsystem.subsystem.clone(), args.group);
+            let request = match (args.port, args.state, args.nsid) {
+                (Some(port), Some(state), _) => Request::AnaState { subsystem, port: port.0, group, state },
+                (_, _, Some(nsid)) => Request::AnaGroup { subsystem, nsid, group },
+                _ => return Err(Failure::usage("say --port and --state, or --nsid")),
+            };
+            change(&args.control, &request)
+        }
+        TargetVerb::AddNamespace(args) => {
+            change(&args.control, &Request::AddNamespace { spec: args.namespace.clone() })
+        }
+        TargetVerb::RemoveNamespace(args) => {
+            let subsystem = args.subsystem.subsystem.clone();
+            change(&args.control, &Request::RemoveNamespace { subsystem, nsid: args.nsid })
+        }
+        TargetVerb::ResizeNamespace(args) => {
+            let (subsystem, bytes) = (args.subsystem.subsystem.clone(), args.size.0);
+            change(&args.control, &Request::ResizeNamespace { subsystem, nsid: args.nsid, bytes })
+        }
+        TargetVerb::Drive(verb) => drive(verb),
+        TargetVerb::AllowHost(TargetAllowHostArgs { host: args, manage }) => {
+            let (subsystem, host) = host(args);
+            change(&args.control, &Request::AllowHost { subsystem, host, manage: *manage })
+        }
+        TargetVerb::DenyHost(args) => {
+            let (subsystem, host) = host(args);
+            change(&args.control, &Request::DenyHost { subsystem, host })
+        }
+        TargetVerb::SetHostKey(args) => {
+            let (subsystem, host) = (args.subsystem.subsystem.clone(), args.host.clone());
+            let key_file = from_here(&args.dhchap_key_file)?;
+            let controller_key_file = args.dhchap_ctrl_key_file.as_deref().map(from_here).transpose()?;
+            let request = Request::SetHostKey { subsystem, host, key_file, controller_key_file };
+            change(&args.control, &request)
+        }
+    }
+}
+
+/// The target may run in another directory.
+fn from_here(file: &Path) -> Result<PathBuf, Failure> {
+    std::path::absolute(file).map_err(|error| Failure::from(error).during(file.display()))
+}
+
+fn host(args: &TargetHostArgs) -> (Option<String>, String) {
+    (args.subsystem.subsystem.clone(), args.host.clone())
+}
+
+fn drive(verb: &TargetDriveVerb) -> Result<(), Failure> {
+    let request = |at: &TargetDriveArgs, action| Request::Drive { drive: at.drive.clone(), action };
+    let changed = |at: &TargetDriveArgs, action| change(&at.control, &request(at, action));
+    match verb {
+        TargetDriveVerb::List(at) => {
+            let answer = ask(&at.control.control, &request(at, DriveAction::List))?;
+            let listed: Vec<Listed> = serde_json::from_value(answer).map_err(foreign)?;
+            output::report(at.control.common.json, &listed, |all| describe_list(all))
+        }
+        TargetDriveVerb::Usage(at) => {
+            let answer = ask(&at.control.control, &request(at, DriveAction::Usage))?;
+            let used: Used = serde_json::from_value(answer).map_err(foreign)?;
+            output::report(at.control.common.json, &used, Used::describe)
+        }
+        TargetDriveVerb::Create(args) => {
+            let (name, subsystem) = (args.name.clone(), args.subsystem.subsystem.clone());
+            changed(&args.at, DriveAction::Create { name, bytes: args.size.0, block: args.block, subsystem })
+        }
+        TargetDriveVerb::Delete(args) => {
+            changed(&args.at, DriveAction::Delete { name: args.name.clone(), force: args.force })
+        }
+        TargetDriveVerb::Grow(args) => {
+            changed(&args.at, DriveAction::Grow { name: args.name.clone(), bytes: args.size.0 })
+        }
+        TargetDriveVerb::Snapshot(args) => {
+            changed(&args.at, DriveAction::Snapshot { name: args.name.clone(), new: args.new.clone() })
+        }
+        TargetDriveVerb::Clone(args) => {
+            changed(&args.at, DriveAction::Clone { name: args.name.clone(), new: args.new.clone() })
+        }
+        TargetDriveVerb::Scrub(at) => scrub(at),
+    }
+}
+
+/// Begins a scrub, or joins the one that runs, and watches it to its end.
+fn scrub(at: &TargetDriveArgs) -> Result<(), Failure> {
+    let json = at.control.common.json;
+    let bar = output::progress_share("scrub", json);
+    let mut begin = true;
+    loop {
+        let request = Request::Drive { drive: at.drive.clone(), action: DriveAction::Scrub { begin } };
+        let state: ScrubState = serde_json::from_value(ask(&at.control.control, &request)?).map_err(foreign)?;
+        if state.running {
+            bar.show(state.done as f64 / state.total.max(1) as f64);
+            begin = false;
+            std::thread::sleep(WATCH_PAUSE);
+            continue;
+        }
+        bar.finish_and_clear();
+        return match (state.found, state.error) {
+            (Some(found), _) => found_by_scrub(json, &found),
+            (None, error) => Err(Failure::refused(error.unwrap_or_else(|| "the scrub did not end".into()))),
+        };
+    }
+}
+
+/// Asks for a change and says what was done.
+fn change(control: &TargetControl, request: &Request) -> Result<(), Failure> {
+    let answer = ask(&control.control, request)?;
+    output::report(control.common.json, &answer, |answer| {
+        answer["done"].as_str().map_or_else(|| answer.to_string(), |sentence| format!("{sentence}\n"))
+    })
+}
+
+fn foreign(error: impl std::fmt::Display) -> Failure {
+    Failure::refused(format!(
+        "the answer at the control socket is not that of a yagura target of this version: {error}"
+    ))
+}
+
+/// One request, one answer.
+fn ask(path: &Path, request: &Request) -> Result<Value, Failure> {
+    let body = serde_json::to_string(request).map_err(foreign)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let exchanged = runtime.block_on(async {
+        let late = || format!("no answer within {} s", ANSWER_TIME_MAX.as_secs());
+        tokio::time::timeout(ANSWER_TIME_MAX, exchange(path, body)).await.unwrap_or_else(|_| Err(late().into()))
+    });
+    let (status, answer) = exchanged.map_err(|error| {
+        let mend = "is the target running, with --control and this path?";
+        Failure::unavailable(format!("control socket {}: {error} ({mend})", path.display()))
+    })?;
+    if status == StatusCode::OK {
+        return serde_json::from_slice(&answer).map_err(foreign);
+    }
+    let refusal: Refusal = serde_json::from_slice(&answer).map_err(|_| foreign(String::from_utf8_lossy(&answer)))?;
+    Err(Failure::with_status(refusal.exit, refusal.error))
+}
+
+async fn exchange(path: &Path, body: String) -> Result<(StatusCode, Bytes), Box<dyn Error + Send + Sync>> {
+    let stream = UnixStream::connect(path).await?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    // What goes wrong with the connection is told to whoever waits for the answer.
+    let served = tokio::spawn(connection);
+    let request = hyper::Request::post(ROUTE).header(HOST, "target").header(CONTENT_TYPE, "application/json");
+    let (head, answer) = sender.send_request(request.body(body)?).await?.into_parts();
+    let answer = axum::body::to_bytes(axum::body::Body::new(answer), ANSWER_BYTES_MAX).await?;
+    served.abort();
+    Ok((head.status, answer))
+}
+
+fn describe(report: &TargetReport) -> String {
+    let mut text = String::new();
+    for port in &report.ports {
+        let place = port.listening.map_or_else(|| "not listening".to_string(), |address| address.to_string());
+        text += &format!("port {}: {place}", port.id);
+        if let Some(address) = port.advertise {
+            text += &format!(", advertised as {address}");
+        }
+        text += if port.discovery_only { ", discovery only\n" } else { "\n" };
+    }
+    for address in &report.referrals {
+        text += &format!("referral: {address}\n");
+    }
+    for (reactor, queues) in report.io_queues_by_reactor.iter().enumerate() {
+        text += &format!("reactor {reactor}: {queues} I/O queues\n");
+    }
+    for subsystem in &report.subsystems {
+        text += &describe_subsystem(subsystem);
+    }
+    text
+}
+
+fn describe_subsystem(subsystem: &SubsystemReport) -> String {
+    let mut text = format!("subsystem {}, serial {}", subsystem.nqn, subsystem.serial);
+    if let Some(ports) = &subsystem.ports {
+        let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
+        text += &format!(", at port {} only", ports.join(", "));
+    }
+    text += if subsystem.any_host { ", for any host\n" } else { ", for listed hosts\n" };
+    for host in &subsystem.hosts {
+        let rights = [(host.authenticates, "shows a key"), (host.tls, "TLS"), (host.manages, "manages namespaces")];
+        let rights: Vec<&str> = rights.into_iter().filter_map(|(has, right)| has.then_some(right)).collect();
+        let open = if rights.is_empty() { "" } else { ": " };
+        text += &format!("  host {}{open}{}\n", host.nqn, rights.join(", "));
+    }
+    for namespace in &subsystem.namespaces {
+        let (nsid, bytes, group) = (namespace.nsid, Size(namespace.bytes), namespace.group);
+        text += &format!(
+            "  namespace {nsid}: {bytes}, blocks of {}, group {group}, {}\n",
+            namespace.block_size, namespace.nguid
+        );
+    }
+    for ana in &subsystem.ana {
+        text += &format!("  group {} at port {}: {}\n", ana.group, ana.port, ana.state);
+    }
+    for controller in &subsystem.controllers {
+        let (id, host, port, queues) = (controller.id, &controller.host, controller.port, controller.io_queues);
+        text += &format!("  controller {id}: {host}, by port {port}, {queues} I/O queues\n");
+    }
+    text
+}
