@@ -13,7 +13,7 @@ use kv::table::{Content, Fetched, Known, Record, Request, Table, TableError};
 use kv::types::{OpId, Timestamp};
 use kv::{Key, Value};
 use pool::geometry::{Geometry, TABLE_OFFSET};
-use pool::{CreateOptions, Domain, Map, NewMember};
+use pool::{CreateOptions, Map, NewMember};
 
 use crate::figures::{Aim, Curve, Ratio, Row};
 use crate::metered::Metered;
@@ -190,14 +190,7 @@ impl Scene {
     async fn new(options: Options, lengths: Lengths) -> anyhow::Result<Scene> {
         let bytes = TABLE_OFFSET + u64::from(options.pages) * u64::from(options.page_size);
         let member = Metered::new(Memory::new(bytes, 4096, [1; 16])?, Duration::ZERO, Duration::ZERO);
-        let new = NewMember {
-            namespace: member.clone(),
-            nqn: "nqn.2026-11.io.yagura:bench-table".into(),
-            nsid: 1,
-            addresses: Vec::new(),
-            weight: None,
-            domain: Domain::default(),
-        };
+        let new = NewMember::at(member.clone(), "nqn.2026-11.io.yagura:bench-table", 1, Vec::new());
         let table_share = if lengths.is_long(options) { TABLE_SHARE_OF_LONG } else { 1000 };
         let create =
             CreateOptions { replicas: 1, page_size: options.page_size, table_share, ..CreateOptions::default() };

@@ -10,7 +10,7 @@ use device::Memory;
 use engine::rng::SplitMix;
 use engine::sim::{SimConfig, World};
 use kv::{Store, Value};
-use pool::{CreateOptions, Domain, NewMember};
+use pool::{CreateOptions, NewMember};
 
 use crate::figures::{Aim, Ratio, Row, Sample, Side};
 use crate::load::closed_loops;
@@ -179,14 +179,7 @@ impl Trial {
             let memory = Memory::new(MEMBER_BYTES, 4096, [index as u8 + 1; 16])?;
             members.push(Metered::new(memory, ONE_WAY, self.service));
         }
-        let new = |member: &Rc<Metered>| NewMember {
-            namespace: member.clone(),
-            nqn: "nqn.2026-11.io.yagura:bench-kv".into(),
-            nsid: 1,
-            addresses: Vec::new(),
-            weight: None,
-            domain: Domain::default(),
-        };
+        let new = |member: &Rc<Metered>| NewMember::at(member.clone(), "nqn.2026-11.io.yagura:bench-kv", 1, Vec::new());
         let new: Vec<_> = members.iter().map(new).collect();
         let replicas = REPLICAS.min(self.members) as u8;
         let map = pool::create(&new, &CreateOptions { replicas, ..CreateOptions::default() }, |_| ()).await?;

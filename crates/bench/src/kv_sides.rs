@@ -10,7 +10,7 @@ use engine::rng::SplitMix;
 use engine::{Buf, Reactor, ReactorConfig, View};
 use fabric::host::{Options as HostOptions, RemoteNamespace};
 use kv::{Store, Value};
-use pool::{CreateOptions, Domain, Map, NewMember};
+use pool::{CreateOptions, Map, NewMember};
 
 use crate::process::{self, Server};
 use crate::text_client::{self, Protocol};
@@ -196,14 +196,7 @@ impl Pool {
         let map = Reactor::run(ReactorConfig::default(), async move {
             let mut made = Vec::new();
             for ((nqn, _), &address) in members.into_iter().zip(addresses.iter().cycle()) {
-                made.push(NewMember {
-                    namespace: remote(address, &nqn).await?,
-                    nqn,
-                    nsid: 1,
-                    addresses: vec![address.to_string()],
-                    weight: None,
-                    domain: Domain::default(),
-                });
+                made.push(NewMember::at(remote(address, &nqn).await?, nqn, 1, vec![address.to_string()]));
             }
             anyhow::Ok(pool::create(&made, &options, |_| ()).await?)
         })??;

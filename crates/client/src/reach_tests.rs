@@ -6,7 +6,7 @@ use std::sync::Arc;
 use device::Memory;
 use engine::{Reactor, ReactorConfig, task};
 use fabric::subsystem::{Target, listen};
-use pool::{CreateOptions, Domain, HalfLeft, NewMember, Request, Word};
+use pool::{CreateOptions, HalfLeft, NewMember, Request, Word};
 
 use super::*;
 
@@ -26,14 +26,7 @@ async fn target(name: &str, count: u8) -> Vec<Place> {
         let memory = Arc::new(Memory::new(8 << 20, 4096, nguid).expect("memory"));
         target.add_subsystem(nqn.clone(), "memory").expect("a subsystem");
         target.add_namespace(&nqn, 1, memory.clone()).expect("a namespace");
-        places.push(NewMember {
-            namespace: memory,
-            nqn: nqn.to_string(),
-            nsid: 1,
-            addresses: vec![address.clone()],
-            weight: None,
-            domain: Domain::default(),
-        });
+        places.push(NewMember::at(memory, nqn.to_string(), 1, vec![address.clone()]));
     }
     task::spawn(async move { target.serve(listener, Vec::new()).await }).detach();
     places

@@ -10,7 +10,7 @@ use engine::sync::{MailSender, mailbox};
 use engine::{Reactor, ReactorConfig, task};
 use fabric::subsystem::{Target, listen};
 use nvme::Nqn;
-use pool::{CreateOptions, Domain, NewMember};
+use pool::{CreateOptions, NewMember};
 
 use crate::error::Error;
 
@@ -105,15 +105,7 @@ async fn serve(count: usize) -> Result<(Vec<String>, Servers), Error> {
         let address = listener.local_addr().to_string();
         servers.push(task::spawn(async move { target.serve(listener, Vec::new()).await }));
         addresses.push(address.clone());
-        let (weight, domain) = (None, Domain::default());
-        members.push(NewMember {
-            namespace: memory,
-            nqn: nqn.to_string(),
-            nsid: 1,
-            addresses: vec![address],
-            weight,
-            domain,
-        });
+        members.push(NewMember::at(memory, nqn.to_string(), 1, vec![address]));
     }
     // At most three, so it fits.
     let replicas = count.min(3) as u8;

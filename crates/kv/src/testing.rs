@@ -9,7 +9,7 @@ use device::{Durability, Error, Lba, Link, Memory, Namespace};
 use engine::sim::{SimConfig, World};
 use engine::sync::Semaphore;
 use engine::{Buf, View};
-use pool::{CreateOptions, Domain, Map, NewMember};
+use pool::{CreateOptions, Map, NewMember};
 
 /// Runs a future in a simulated world of this seed.
 pub fn run<T>(seed: u64, future: impl Future<Output = T>) -> T {
@@ -27,14 +27,8 @@ pub fn memories(count: usize, bytes: u64) -> Vec<Arc<Memory>> {
 
 /// A pool of `members`.
 pub async fn create<N: Namespace + Clone>(members: &[N], replicas: u8, table_share: u32) -> Map {
-    let new = |namespace: &N| NewMember {
-        namespace: namespace.clone(),
-        nqn: "nqn.2026-01.example:test".into(),
-        nsid: 1,
-        addresses: vec!["127.0.0.1:1".into()],
-        weight: None,
-        domain: Domain::default(),
-    };
+    let new =
+        |namespace: &N| NewMember::at(namespace.clone(), "nqn.2026-01.example:test", 1, vec!["127.0.0.1:1".into()]);
     let new: Vec<_> = members.iter().map(new).collect();
     let options = CreateOptions { replicas, table_share, force: true, ..CreateOptions::default() };
     pool::create(&new, &options, |_| ()).await.unwrap()

@@ -11,7 +11,7 @@ use device::Memory;
 use engine::sim::{SimConfig, World};
 use kv::{Store, Value};
 use pool::geometry::TABLE_OFFSET;
-use pool::{CreateOptions, Domain, NewMember};
+use pool::{CreateOptions, NewMember};
 
 /// Entries that are stored unless `ENTRIES` says otherwise.
 const ENTRIES: u64 = 50_000;
@@ -47,14 +47,7 @@ fn host_memory_does_not_grow_with_the_number_of_entries() {
         .run_until(async move {
             let pages = (entries * ENTRY_BYTES * 10 / FILL_TENTHS / 4032).max(64);
             let memory = Rc::new(Memory::new(TABLE_OFFSET + pages * 4096, 4096, [1; 16]).unwrap());
-            let new = NewMember {
-                namespace: memory.clone(),
-                nqn: "nqn.2026-01.example:entries".into(),
-                nsid: 1,
-                addresses: Vec::new(),
-                weight: None,
-                domain: Domain::default(),
-            };
+            let new = NewMember::at(memory.clone(), "nqn.2026-01.example:entries", 1, Vec::new());
             let options = CreateOptions { replicas: 1, table_share: 1000, ..CreateOptions::default() };
             let map = pool::create(&[new], &options, |_| ()).await.unwrap();
             let store = Rc::new(Store::new(map, vec![Some(memory.clone())]));

@@ -30,6 +30,11 @@ pub struct NewMember<N> {
 }
 
 impl<N> NewMember<N> {
+    /// Reached at these addresses (`host:port`), without a word on its weight and what it fails together with.
+    pub fn at(namespace: N, nqn: impl Into<String>, nsid: u32, addresses: Vec<String>) -> NewMember<N> {
+        NewMember { namespace, nqn: nqn.into(), nsid, addresses, weight: None, domain: Domain::default() }
+    }
+
     /// What to call it in messages.
     pub fn name(&self) -> String {
         format!("{} (namespace {} of {})", self.addresses.first().map_or("?", String::as_str), self.nsid, self.nqn)

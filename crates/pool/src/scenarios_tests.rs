@@ -14,13 +14,13 @@ async fn create(members: &[NewMember<Plain>], options: &CreateOptions) -> Result
 }
 
 fn members(namespaces: &[Plain]) -> Vec<NewMember<Plain>> {
-    let member = |(index, namespace): (usize, &Plain)| NewMember {
-        namespace: namespace.clone(),
-        nqn: format!("nqn.2026-01.example:{index}"),
-        nsid: 1,
-        addresses: vec![format!("127.0.0.1:{}", 4420 + index)],
-        weight: None,
-        domain: Domain::default(),
+    let member = |(index, namespace): (usize, &Plain)| {
+        NewMember::at(
+            namespace.clone(),
+            format!("nqn.2026-01.example:{index}"),
+            1,
+            vec![format!("127.0.0.1:{}", 4420 + index)],
+        )
     };
     namespaces.iter().enumerate().map(member).collect()
 }

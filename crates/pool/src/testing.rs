@@ -6,7 +6,7 @@ use std::rc::Rc;
 use device::{Durability, Error, Lba, Namespace, NamespaceInfo};
 use engine::{Buf, View};
 
-use crate::{CreateOptions, Domain, Map, Member, NewMember, create};
+use crate::{CreateOptions, Map, Member, NewMember, create};
 
 #[derive(Clone)]
 pub struct Plain(pub Rc<Inner>);
@@ -150,14 +150,7 @@ impl Namespace for Plain {
 
 /// What stands for a namespace when a pool is made.
 pub fn new_member<N: Clone>(namespace: &N) -> NewMember<N> {
-    NewMember {
-        namespace: namespace.clone(),
-        nqn: "nqn.2026-01.example:m".into(),
-        nsid: 1,
-        addresses: Vec::new(),
-        weight: None,
-        domain: Domain::default(),
-    }
+    NewMember::at(namespace.clone(), "nqn.2026-01.example:m", 1, Vec::new())
 }
 
 /// A pool of these namespaces.

@@ -448,13 +448,13 @@ mod tests {
     /// Whatever had become of it, it was said to have been begun anew, and filled.
     #[test]
     fn of_a_member_of_which_nothing_was_begun_it_is_said_what_there_is() {
-        let member = |id: u8| pool::NewMember {
-            namespace: Arc::new(device::Memory::new(16 << 20, 4096, [id; 16]).expect("a namespace")),
-            nqn: "nqn.2026-01.example:test".into(),
-            nsid: 1,
-            addresses: Vec::new(),
-            weight: None,
-            domain: Domain::default(),
+        let member = |id: u8| {
+            pool::NewMember::at(
+                Arc::new(device::Memory::new(16 << 20, 4096, [id; 16]).expect("a namespace")),
+                "nqn.2026-01.example:test",
+                1,
+                Vec::new(),
+            )
         };
         let members: Vec<_> = (1..4).map(member).collect();
         let create = async { pool::create(&members, &CreateOptions::default(), |_| ()).await.expect("made") };

@@ -14,7 +14,7 @@ use engine::time;
 use fabric::host::{Options, RemoteNamespace};
 use fabric::subsystem::{Target, TargetConfig, listen};
 use kv::store::Store;
-use pool::{CreateOptions, Domain, Map, NewMember};
+use pool::{CreateOptions, Map, NewMember};
 
 use crate::sim::scenario::Scenario;
 use crate::sim::voters::Voters;
@@ -104,14 +104,7 @@ impl Directory {
 }
 
 fn new_member<N>(index: usize, address: SocketAddr, namespace: N) -> NewMember<N> {
-    NewMember {
-        namespace,
-        nqn: nqn(index),
-        nsid: NSID,
-        addresses: vec![address.to_string()],
-        weight: None,
-        domain: Domain::default(),
-    }
+    NewMember::at(namespace, nqn(index), NSID, vec![address.to_string()])
 }
 
 fn nqn(index: usize) -> String {
