@@ -21,8 +21,8 @@ await() {
   done
 }
 
-# Fails if the kernel has told of a fault of its own, or of what pattern $1 says. The case of its own words counts: the emulated board
-# of a slow machine has a "MP-BIOS bug: 8254 timer".
+# Fails if the kernel has told of a fault of its own, or of what pattern $1 says. The case of its own words counts: the emulated
+# board of a slow machine has a "MP-BIOS bug: 8254 timer".
 kernel_is_content() {
   if dmesg | grep -E 'BUG:|WARNING:' || dmesg | grep -iE "$1"; then fail "the kernel complained"; fi
 }
