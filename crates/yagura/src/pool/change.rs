@@ -441,7 +441,7 @@ mod tests {
     use std::sync::Arc;
 
     use engine::sim::{SimConfig, World};
-    use pool::{CreateOptions, Domain};
+    use pool::CreateOptions;
 
     use super::*;
 
