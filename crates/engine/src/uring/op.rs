@@ -87,3 +87,40 @@ impl Drop for Op {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Write, os::fd::AsRawFd, sync::mpsc, time::Duration};
+
+    use io_uring::{opcode, types};
+
+    use super::*;
+    use crate::{
+        Reactor, ReactorConfig,
+        runtime::{self, Context},
+    };
+
+    /// One of the reactors that share a drive ended while a write that was begun there waited for a worker of the kernel: the write
+    /// was called back, counted as failed, and the drive took none any more. (A pipe stands for the file that takes long.)
+    #[test]
+    fn the_end_of_a_reactor_calls_no_file_operation_back() {
+        let (reader, mut writer) = std::io::pipe().expect("a pipe");
+        let (tell, told) = mpsc::channel();
+        let main = async move {
+            let Context::Uring(driver) = runtime::current() else { unreachable!("a reactor of the kernel") };
+            let mut buf = Buf::with_capacity(crate::buf::ALIGN);
+            let pipe = Arc::new(OwnedFd::from(reader));
+            let entry = opcode::Read::new(types::Fd(pipe.as_raw_fd()), buf.spare_mut().as_mut_ptr(), 8).build();
+            // SAFETY: the entry points into the buffer, which the slot holds, and names the pipe.
+            let op = unsafe { Op::start(driver, entry, Held::Buf(buf), &pipe, Kind::File) };
+            op.leave(Box::new(move |result| tell.send(result.is_ok()).expect("the test waits")));
+        };
+        let late = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            writer.write_all(b"12345678")
+        });
+        Reactor::run(ReactorConfig::default(), main).expect("a reactor");
+        assert_eq!(told.try_recv(), Ok(true), "called back, or not waited for");
+        late.join().expect("no panic").expect("the reader is there");
+    }
+}

@@ -134,6 +134,12 @@ impl Slots {
         self.slots[key].heir = Some(heir);
     }
 
+    /// What the kernel still knows and would not end by itself.
+    pub(super) fn to_cancel(&self) -> Vec<usize> {
+        let is_to_end = |slot: &Slot| slot.kind != Kind::File && !matches!(slot.owner, Owner::Done(_));
+        self.slots.iter().filter(|(_, slot)| is_to_end(slot)).map(|(key, _)| key).collect()
+    }
+
     /// The future is gone.
     pub(super) fn abandon(&mut self, key: usize) -> Abandoned {
         let slot = &mut self.slots[key];
