@@ -95,22 +95,21 @@ fn commands_allocate_nothing_after_the_warm_up() {
         for (lanes_count, blocks) in [(1, 1), (16, 1), (32, 1), (4, 16)] {
             let buffers =
                 Rc::new(RefCell::new((0..lanes_count).map(|_| Buf::zeroed(blocks * BLOCK)).collect::<Vec<_>>()));
+            // What all lanes hold at once, two buffers each: a busy machine lets that pile up, and the warm-up may not.
+            drop((0..2 * lanes_count).map(|_| Buf::with_len(blocks * BLOCK)).collect::<Vec<_>>());
             lanes(&namespace, &buffers, lanes_count, WARM_UP).await;
-            counted.push((lanes_count, lanes(&namespace, &buffers, lanes_count, ROUNDS / lanes_count).await));
+            counted.push(lanes(&namespace, &buffers, lanes_count, ROUNDS / lanes_count).await);
             lanes(&paths, &buffers, lanes_count, WARM_UP).await;
-            counted.push((lanes_count, lanes(&paths, &buffers, lanes_count, ROUNDS / lanes_count).await));
+            counted.push(lanes(&paths, &buffers, lanes_count, ROUNDS / lanes_count).await);
         }
         drop(paths);
         drop((namespace, serving));
         counted
     });
     let counted = counted.expect("a reactor");
-    // A busy machine now and then lets more pile up in one turn than the warm-up did, and what a lane waits in grows once; an
-    // allocation per command would show as thousands.
-    assert!(
-        counted.iter().all(|&(lanes, count)| count < 10 + 2 * lanes),
-        "{counted:?} allocations by {ROUNDS} rounds of 4 commands"
-    );
+    // A busy machine now and then lets more pile up in one turn than the warm-up did, and a queue grows once; an allocation
+    // per command would show as thousands.
+    assert!(counted.iter().all(|&count| count < 10), "{counted:?} allocations by {ROUNDS} rounds of 4 commands");
     let before = ALLOCATIONS.load(Ordering::Relaxed);
     drop(std::hint::black_box(Box::new(1)));
     assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 1, "the counter works");
