@@ -33,14 +33,6 @@ pub(crate) fn with_current<R>(look: impl FnOnce(Option<&Context>) -> R) -> R {
     seen.unwrap_or_else(|| look.take().expect("taken only where it was called")(None))
 }
 
-/// The driver of the reactor that polls the running task, if one does.
-pub(crate) fn reactor() -> Option<Rc<uring::Driver>> {
-    with_current(|current| match current {
-        Some(Context::Uring(driver)) => Some(driver.clone()),
-        _ => None,
-    })
-}
-
 /// The current world.
 ///
 /// # Panics

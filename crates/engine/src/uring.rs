@@ -21,11 +21,11 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     task::{Context as TaskContext, Poll, Wake, Waker},
+    time::Duration,
 };
 
 use crate::runtime::{self, Context};
 
-mod config;
 mod driver;
 pub(crate) mod file;
 mod message;
@@ -38,8 +38,26 @@ mod slots;
 mod spin;
 pub(crate) mod unix;
 
-pub use config::ReactorConfig;
 pub(crate) use driver::Driver;
+
+/// How a reactor runs.
+#[derive(Clone, Debug)]
+pub struct ReactorConfig {
+    /// The core to pin the thread to.
+    pub core: Option<usize>,
+    /// The longest time to spin before sleeping while operations are in flight; zero: never spin.
+    pub spin_max: Duration,
+    /// Submission queue entries: operations handed over per system call. Rounded up to a power of two by the kernel.
+    pub ring_entries: u32,
+}
+
+impl Default for ReactorConfig {
+    /// Not pinned, spinning up to 200 us: several round trips over loopback where cores are far apart, and some latencies of a
+    /// read from flash. Only waits of this order ever spin so long.
+    fn default() -> ReactorConfig {
+        ReactorConfig { core: None, spin_max: Duration::from_micros(200), ring_entries: 256 }
+    }
+}
 
 /// The reactor of one thread.
 pub struct Reactor;
@@ -57,7 +75,7 @@ impl Reactor {
         if let Some(core) = config.core {
             pin_to(core)?;
         }
-        let driver = Rc::new(Driver::new(&config, runtime::reactor)?);
+        let driver = Rc::new(Driver::new(config.ring_entries, config.spin_max)?);
         let entered = runtime::enter(Context::Uring(driver.clone()));
         let output = {
             // Also when `main` panics: tasks must be dropped here and the kernel be done before memory is given back.

@@ -17,7 +17,6 @@ use io_uring::{cqueue, opcode, squeue, types};
 use slab::Slab;
 
 use super::{
-    config::ReactorConfig,
     message::SendStates,
     receive::Receives,
     remote::Remote,
@@ -62,23 +61,20 @@ pub(crate) struct Driver {
     spin: RefCell<Spin>,
     send_states: SendStates,
     remote: Arc<Remote>,
-    here: fn() -> Option<Rc<Driver>>,
 }
 
 impl Driver {
-    /// `here` tells the driver, if any, that runs on the thread which calls `here`.
-    pub(super) fn new(config: &ReactorConfig, here: fn() -> Option<Rc<Driver>>) -> io::Result<Driver> {
+    pub(super) fn new(ring_entries: u32, spin_max: Duration) -> io::Result<Driver> {
         let driver = Driver {
-            ring: Ring::new(config.ring_entries)?,
+            ring: Ring::new(ring_entries)?,
             slots: RefCell::new(Slots::with_capacity(OPERATIONS_USUAL)),
             receives: Receives::default(),
             timers: RefCell::default(),
             runnable: RefCell::new(VecDeque::with_capacity(OPERATIONS_USUAL)),
             tasks: RefCell::default(),
-            spin: RefCell::new(Spin::new(config.spin_max)),
+            spin: RefCell::new(Spin::new(spin_max)),
             send_states: SendStates::default(),
             remote: Arc::new(Remote::new()?),
-            here,
         };
         driver.watch_wakes();
         Ok(driver)
@@ -116,10 +112,19 @@ impl Driver {
             let _listed = listed;
             future.await
         };
-        let (here, remote) = (self.here, self.remote.clone());
-        let schedule = move |task: Runnable| match here().filter(|driver| Arc::ptr_eq(&driver.remote, &remote)) {
-            Some(driver) => driver.runnable.borrow_mut().push_back(task),
-            None => remote.schedule(task),
+        let remote = self.remote.clone();
+        let schedule = move |task: Runnable| {
+            // tidy: circle: a wake asks which world runs on its thread, and that world may be this one.
+            let here = crate::runtime::with_current(|current| match current {
+                Some(crate::runtime::Context::Uring(driver)) if Arc::ptr_eq(&driver.remote, &remote) => {
+                    Some(driver.clone())
+                }
+                _ => None,
+            });
+            match here {
+                Some(driver) => driver.runnable.borrow_mut().push_back(task),
+                None => remote.schedule(task),
+            }
         };
         // SAFETY: the future and its output are 'static and so is `schedule`, which is Send + Sync as well. The future is not
         // Send: its Runnable goes either into this thread's queue or into the remote's, which this thread alone empties.
