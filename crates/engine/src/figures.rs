@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, EncodeLabelValue, EncodeMetric, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -38,6 +38,20 @@ pub fn histogram(
     let count = buckets.iter().map(|(_, count)| count).sum();
     let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
     metric.encode_histogram::<NoLabelSet>(sum, count, buckets, None)
+}
+
+/// A gauge for each value of a label.
+pub fn gauges<L: EncodeLabelValue, N: EncodeGaugeValue>(
+    encoder: &mut DescriptorEncoder<'_>,
+    (name, help): (&str, &str),
+    label: &str,
+    all: impl Iterator<Item = (L, N)>,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for (value, gauge) in all {
+        ConstGauge::new(gauge).encode(family.encode_family(&[(label, value)])?)?;
+    }
+    Ok(())
 }
 
 /// Counters that are named alike.

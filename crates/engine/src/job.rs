@@ -11,10 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::encoding::DescriptorEncoder;
 
+use crate::figures::gauges;
 use crate::time::{self, Instant};
 
 /// How far a job has come.
@@ -70,7 +69,7 @@ impl Jobs {
         let told = Told { kind, bytes_per_second, done: AtomicU64::default(), bytes: AtomicU64::default() };
         let told = Arc::new(told);
         self.lock().push(told.clone());
-        Rc::new(Job { told, jobs: self.clone(), next: Cell::new(time::now()), show, progress: Cell::default() })
+        Rc::new(Job { told, jobs: self.clone(), next: Cell::new(time::now()), show, what: Cell::default() })
     }
 
     /// Those under way, in the order in which they began.
@@ -95,17 +94,10 @@ pub fn tell(encoder: &mut DescriptorEncoder<'_>, mut jobs: Vec<Status>) -> fmt::
     jobs.sort_by_key(|job| job.kind);
     jobs.dedup_by_key(|job| job.kind);
     let help = "How much of its present part a job under way has done.";
-    let mut done = encoder.encode_descriptor("yagura_job_done_ratio", help, None, MetricType::Gauge)?;
-    for job in &jobs {
-        ConstGauge::new(job.done).encode(done.encode_family(&[("job", job.kind)])?)?;
-    }
-    let help = "Bytes that a job under way has read.";
-    let mut read = encoder.encode_descriptor("yagura_job_read_bytes", help, None, MetricType::Gauge)?;
-    for job in &jobs {
-        let bytes = i64::try_from(job.bytes).unwrap_or(i64::MAX);
-        ConstGauge::new(bytes).encode(read.encode_family(&[("job", job.kind)])?)?;
-    }
-    Ok(())
+    let done = jobs.iter().map(|job| (job.kind, job.done));
+    gauges(encoder, ("yagura_job_done_ratio", help), "job", done)?;
+    let read = jobs.iter().map(|job| (job.kind, i64::try_from(job.bytes).unwrap_or(i64::MAX)));
+    gauges(encoder, ("yagura_job_read_bytes", "Bytes that a job under way has read."), "job", read)
 }
 
 /// A job's progress and its limit.
@@ -118,7 +110,8 @@ pub struct Job {
     /// When the next command may begin.
     next: Cell<Instant>,
     show: Option<ShowProgress>,
-    progress: Cell<Progress>,
+    /// See [`Progress::what`].
+    what: Cell<&'static str>,
 }
 
 impl Drop for Job {
@@ -130,14 +123,12 @@ impl Drop for Job {
 impl Job {
     /// Another part of the job begins.
     pub fn begin(&self, what: &'static str) {
-        self.progress.set(Progress { what, done: 0.0, ..self.progress.get() });
+        self.what.set(what);
         self.told.done.store(0f64.to_bits(), Relaxed);
     }
 
     /// Waits for the turn of a command that reads `bytes`.
     pub async fn take(&self, bytes: u64) {
-        let progress = self.progress.get();
-        self.progress.set(Progress { bytes: progress.bytes + bytes, ..progress });
         self.told.bytes.fetch_add(bytes, Relaxed);
         let Some(rate) = self.told.bytes_per_second else { return };
         let turn = self.next.get().max(time::now());
@@ -152,10 +143,9 @@ impl Job {
 
     /// The job has come so far.
     pub fn reached(&self, done: f64) {
-        self.progress.set(Progress { done, ..self.progress.get() });
         self.told.done.store(done.to_bits(), Relaxed);
         if let Some(show) = &self.show {
-            show(&self.progress.get());
+            show(&Progress { what: self.what.get(), done, bytes: self.told.bytes.load(Relaxed) });
         }
     }
 
@@ -164,7 +154,7 @@ impl Job {
         if self.told.bytes_per_second.is_some() {
             time::sleep_until(self.next.get()).await;
         }
-        self.progress.get().bytes
+        self.told.bytes.load(Relaxed)
     }
 }
 

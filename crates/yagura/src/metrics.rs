@@ -14,6 +14,7 @@ use std::time::Duration;
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::get;
+use engine::net::serving::ACCEPT_PAUSE;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -28,8 +29,6 @@ pub const CONNECTIONS_MAX: usize = 32;
 /// How long a connection may take, requests and pauses in all. Guessed: a scrape takes milliseconds, and whoever wants to go on
 /// connects anew.
 const CONNECTION_TIME_MAX: Duration = Duration::from_secs(10);
-/// The pause after an accept failed, as it does when descriptors run out.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What OpenMetrics text is called, for whoever asks for that.
 const OPEN_METRICS: &str = "application/openmetrics-text";

@@ -3,13 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use engine::figures::{UNAUTHENTICATED, by_reason, counters, gauge, merged};
+use engine::figures::{UNAUTHENTICATED, by_reason, counters, gauge, gauges, merged};
 use engine::histogram::Histogram;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::counters::Totals;
 use super::holdings::{Figures, FlashFigures, Holdings};
@@ -68,16 +67,8 @@ fn cache_process(e: &mut DescriptorEncoder<'_>, shared: &Shared, figures: &Figur
     }
     gauge(e, "yagura_cache_memory_held_bytes", "Memory held.", figures.held)?;
     gauge(e, "yagura_cache_memory_limit_bytes", "Memory that may be held.", figures.limit)?;
-    let mut kinds = e.encode_descriptor(
-        "yagura_cache_memory_bytes",
-        "Memory held, by what it is held for.",
-        None,
-        MetricType::Gauge,
-    )?;
-    for (kind, bytes) in figures.held_by {
-        ConstGauge::new(bytes as i64).encode(kinds.encode_family(&[("kind", kind)])?)?;
-    }
-    Ok(())
+    let kinds = figures.held_by.into_iter().map(|(kind, bytes)| (kind, bytes as i64));
+    gauges(e, ("yagura_cache_memory_bytes", "Memory held, by what it is held for."), "kind", kinds)
 }
 
 fn cache_connections(e: &mut DescriptorEncoder<'_>, shared: &Shared, totals: &Totals) -> fmt::Result {

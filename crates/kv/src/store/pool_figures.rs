@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use engine::figures::gauge;
+use engine::figures::{gauge, gauges};
 use engine::task::Task;
 use engine::time;
 use prometheus_client::collector::Collector;
@@ -179,13 +179,7 @@ fn per_member(
     members: &[MemberStatus],
     value: impl Fn(&MemberStatus) -> Option<u64>,
 ) -> fmt::Result {
-    let name = format!("yagura_pool_member_{name}");
-    let mut gauges = e.encode_descriptor(&name, help, None, MetricType::Gauge)?;
-    for member in members {
-        if let Some(value) = value(member) {
-            let labels = [("member", member.index)];
-            ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)).encode(gauges.encode_family(&labels)?)?;
-        }
-    }
-    Ok(())
+    let known = members.iter().filter_map(|member| Some((member.index, value(member)?)));
+    let known = known.map(|(member, value)| (member, i64::try_from(value).unwrap_or(i64::MAX)));
+    gauges(e, (&format!("yagura_pool_member_{name}"), help), "member", known)
 }
