@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use cache::session::Rules;
 use cache::slot::Slots;
 use cache::testing::{PlainSlots, ready};
 
@@ -144,13 +143,13 @@ fn every_malformed_request() {
 #[test]
 fn the_same_with_every_other_item_on_flash() {
     let cases = right().into_iter().chain(wrong()).collect();
-    ready(compare(&mut Pair::new(&[], Rules::default(), PlainSlots::with_flash()), cases));
+    ready(compare(&mut Pair::at_rest(PlainSlots::with_flash()), cases));
 }
 
 #[test]
 fn the_same_over_the_store() {
     let cases = right().into_iter().chain(wrong()).collect();
-    ready(compare(&mut Pair::new(&[], Rules::default(), super::store()), cases));
+    ready(compare(&mut Pair::at_rest(super::store()), cases));
 }
 
 #[test]

@@ -151,6 +151,14 @@ fn http() -> Vec<Vec<u8>> {
     cases
 }
 
+/// What memcached takes only with its maintainer thread.
+pub fn lru() -> Vec<Vec<u8>> {
+    all([
+        "lru\r\nlru foo\r\nlru mode\r\nlru mode flat\r\nlru mode segmented\r\nlru mode x\r\nlru temp_ttl 5\r\nlru temp_ttl -1\r\nlru temp_ttl x\r\n",
+        "lru temp_ttl\r\nlru tune 10 25 0.1 2.0\r\nlru tune 10 25\r\nlru tune 50 50 0.1 2.0\r\nlru tune 10 25 0 1\r\nlru tune x 25 0.1 2.0\r\n",
+    ])
+}
+
 /// Statistics, settings, the end.
 fn administration() -> Vec<Vec<u8>> {
     all([
@@ -158,8 +166,6 @@ fn administration() -> Vec<Vec<u8>> {
         "stats foo\r\nstats foo bar\r\nstats reset\r\nstats reset x\r\nstats sizes\r\nstats detail\r\nstats detail x\r\n",
         "stats detail on x\r\nstats detail off\r\nstats cachedump\r\nstats cachedump 1\r\nstats cachedump x y\r\nstats cachedump 64 0\r\n",
         "stats cachedump 200 1\r\nstats cachedump 5 1\r\nstat\r\nstatss\r\n",
-        "lru\r\nlru foo\r\nlru mode\r\nlru mode flat\r\nlru mode segmented\r\nlru mode x\r\nlru temp_ttl 5\r\nlru temp_ttl -1\r\nlru temp_ttl x\r\n",
-        "lru temp_ttl\r\nlru tune 10 25 0.1 2.0\r\nlru tune 10 25\r\nlru tune 50 50 0.1 2.0\r\nlru tune 10 25 0 1\r\nlru tune x 25 0.1 2.0\r\n",
         "slabs\r\nslabs foo\r\nslabs reassign\r\nslabs reassign x y\r\nslabs automove\r\nslabs automove 0\r\nslabs automove 1\r\nslabs automove 2\r\n",
         "slabs automove 3\r\nslabs automove x\r\nslabs automove ratio\r\nslabs automove ratio 0.5\r\nslabs automove ratio x\r\n",
         "lru_crawler\r\nlru_crawler foo\r\nlru_crawler tocrawl 10\r\nlru_crawler tocrawl x\r\nlru_crawler tocrawl 0\r\nlru_crawler sleep 100\r\n",

@@ -85,7 +85,7 @@ pub struct Answers {
 
 impl Pair {
     pub fn usual() -> Pair {
-        Pair::new(&[], Rules::default(), PlainSlots::default())
+        Pair::at_rest(PlainSlots::default())
     }
 }
 
@@ -107,10 +107,10 @@ impl<S: Slots> Pair<S> {
         }
     }
 
-    /// Without memcached's threads that move items in the background: while one holds an item, a number that gets shorter becomes
-    /// a new item instead of being filled with blanks.
+    /// Without memcached's thread that moves items in the background: while it holds an item, `incr` makes a new item instead of
+    /// writing over the number, so that blanks behind a shorter number and the mark of an earlier hit are gone.
     pub fn at_rest(slots: S) -> Pair<S> {
-        Pair::new(&["-o", "no_lru_maintainer,no_lru_crawler"], Rules::default(), slots)
+        Pair::new(&["-o", "no_lru_maintainer"], Rules::default(), slots)
     }
 
     pub fn connect(&mut self) -> Connection<S> {

@@ -38,6 +38,11 @@ fn every_command_and_every_malformed_line() {
 }
 
 #[test]
+fn the_order_of_eviction_is_tuned() {
+    ready(compare(&mut Pair::new(&[], Rules::default(), PlainSlots::default()), &cases::lru()));
+}
+
+#[test]
 fn every_meta_command_and_every_malformed_one() {
     ready(compare(&mut Pair::usual(), &cases::meta()));
 }
@@ -58,7 +63,7 @@ fn the_same_with_every_other_item_on_flash() {
     let mut cases = cases::text();
     cases.extend(cases::meta());
     cases.extend(cases::lengths());
-    ready(compare(&mut Pair::new(&[], Rules::default(), PlainSlots::with_flash()), &cases));
+    ready(compare(&mut Pair::at_rest(PlainSlots::with_flash()), &cases));
 }
 
 /// The store itself, with memory enough.
@@ -67,7 +72,7 @@ fn the_same_over_the_store() {
     let mut cases = cases::text();
     cases.extend(cases::meta());
     cases.extend(cases::lengths());
-    ready(compare(&mut Pair::new(&[], Rules::default(), super::store()), &cases));
+    ready(compare(&mut Pair::at_rest(super::store()), &cases));
 }
 
 #[test]
@@ -257,7 +262,7 @@ fn items_expire_and_are_flushed_later() {
 
 #[test]
 fn items_expire_and_are_flushed_later_over_the_store() {
-    ready(pass_time(&mut Pair::new(&[], Rules::default(), super::store())));
+    ready(pass_time(&mut Pair::at_rest(super::store())));
 }
 
 async fn pass_time<S: Slots>(pair: &mut Pair<S>) {
