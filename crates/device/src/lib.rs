@@ -25,6 +25,7 @@ mod limits;
 mod memory;
 pub mod namespace;
 mod range_lock;
+pub mod sealed;
 mod sidecar;
 mod uncorrectable;
 

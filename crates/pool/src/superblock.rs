@@ -1,10 +1,10 @@
 //! The superblock: the block that makes a namespace a member of a pool. Pure bytes, no I/O.
 //!
 //! ```text
-//!   0  magic "YAGURASB"          8 B   these three never move, in any version:
-//!   8  format                    u32   a newer one is refused by name, not called damage
+//!   0  magic "YAGURASB"          8 B   with format and checksum the head of a sealed page ([`device::sealed`])
+//!   8  format                    u32
 //!  12  page size                 u32   bytes of a table page
-//!  16  checksum                  u64   CRC-64/NVME of all 4096 bytes with this field zero
+//!  16  checksum                  u64
 //!  24  pool                     16 B   UUID
 //!  40  member                   16 B   the namespace's NGUID: a superblock copied to another device is foreign there
 //!  56  incarnation               u64   random at format: bytes of an earlier life are never mistaken for this one's
@@ -27,6 +27,7 @@
 //! zeroes behind the fields, as every superblock of this format and every mixture of two has. Anything else but zeroes is foreign,
 //! and kept: a disk label leaves the first 446 bytes alone, a file system the first 1024.
 
+use device::sealed;
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -37,7 +38,6 @@ pub const SUPERBLOCK_BYTES: usize = 4096;
 /// The format this code writes and the newest it reads.
 pub const FORMAT: u32 = 2;
 const MAGIC: [u8; 8] = *b"YAGURASB";
-const CHECKSUM_OFFSET: usize = 16;
 
 /// A ballot of the agreement on the map: ordered by round, then by the host that chose it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -193,8 +193,7 @@ impl Superblock {
         };
         let mut bytes = [0; SUPERBLOCK_BYTES];
         bytes[..size_of::<Raw>()].copy_from_slice(raw.as_bytes());
-        let checksum = checksum(&bytes);
-        bytes[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 8].copy_from_slice(&checksum.to_le_bytes());
+        sealed::seal(&mut bytes, MAGIC, FORMAT);
         bytes
     }
 
@@ -214,7 +213,7 @@ impl Superblock {
             return Err(SuperblockError::Blank);
         }
         let (raw, _) = Raw::read_from_prefix(bytes).expect("invariant: 4096 bytes hold the 136 of the fields");
-        let expected = checksum(bytes);
+        let expected = sealed::checksum(bytes);
         if raw.magic != MAGIC || raw.checksum.get() != expected {
             return Err(ruin(bytes, &raw, member, expected));
         }
@@ -294,12 +293,6 @@ impl From<Raw> for Superblock {
 /// The checksum of everything the pool itself writes: CRC-64/NVME.
 pub fn crc64(bytes: &[u8]) -> u64 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, bytes)
-}
-
-fn checksum(bytes: &[u8; SUPERBLOCK_BYTES]) -> u64 {
-    let mut copy = *bytes;
-    copy[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 8].fill(0);
-    crc64(&copy)
 }
 
 #[cfg(test)]

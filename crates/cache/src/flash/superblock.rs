@@ -1,10 +1,10 @@
 //! The first page of the namespace: what the log is. Pure bytes, no I/O.
 //!
 //! ```text
-//!    0  magic           "YAGURAFC"     these three never move, in any version:
-//!    8  format          u32   a newer one is refused by name, and an older one begun anew by name: neither is called damage
+//!    0  magic           "YAGURAFC"     with format and checksum the head of a sealed page (`device::sealed`)
+//!    8  format          u32   an older one is begun anew by name
 //!   12  segment pages   u32
-//!   16  checksum        u64   CRC-64/NVME of all 4096 bytes with this field zero
+//!   16  checksum        u64
 //!   24  secret          u64, u64   under which keys are hashed: the index could not be rebuilt under another
 //!   40  incarnation     u64   random at format; the journal of another one is not this log's
 //!   48  pages           u64   of the namespace when it was formatted
@@ -15,7 +15,7 @@
 //! It is written when the log begins, and anew whenever all that is in it is given up: never while there is something
 //! to lose.
 
-use crc_fast::CrcAlgorithm::Crc64Nvme;
+use device::sealed;
 
 use super::place::{PAGE_BYTES, SEGMENT_PAGES_MAX};
 
@@ -50,24 +50,15 @@ pub(crate) enum Found {
     Damaged,
 }
 
-fn checksum(page: &[u8; PAGE_BYTES]) -> u64 {
-    let mut copy = *page;
-    copy[16..24].fill(0);
-    crc_fast::checksum(Crc64Nvme, &copy)
-}
-
 impl Superblock {
     pub(crate) fn encode(&self) -> [u8; PAGE_BYTES] {
         let mut page = [0; PAGE_BYTES];
-        page[..8].copy_from_slice(&MAGIC);
-        page[8..12].copy_from_slice(&FORMAT.to_le_bytes());
         page[12..16].copy_from_slice(&self.segment_pages.to_le_bytes());
         let words = [self.secret[0], self.secret[1], self.incarnation, self.pages, self.created];
         for (field, word) in page[24..64].chunks_exact_mut(8).zip(words) {
             field.copy_from_slice(&word.to_le_bytes());
         }
-        let sum = checksum(&page);
-        page[16..24].copy_from_slice(&sum.to_le_bytes());
+        sealed::seal(&mut page, MAGIC, FORMAT);
         page
     }
 
@@ -79,12 +70,12 @@ impl Superblock {
         if page[..8] != MAGIC {
             return Found::Foreign(word(0).to_le_bytes());
         }
-        let (format, segment_pages) = (word(8) as u32, (word(8) >> 32) as u32);
+        let (format, segment_pages) = (sealed::format(page), (word(8) >> 32) as u32);
         // Before the checksum: a later version may take another one, and what it wrote is not to be written over.
         if format > FORMAT {
             return Found::Newer(format);
         }
-        if word(16) != checksum(page) {
+        if !sealed::is_whole(page) {
             return Found::Damaged;
         }
         if (1..FORMAT).contains(&format) {
@@ -132,9 +123,7 @@ mod tests {
         assert_eq!(Superblock::find(&[7; PAGE_BYTES]), Found::Foreign([7; 8]));
         let of_format = |format: u32| {
             let mut page = SAMPLE.encode();
-            page[8..12].copy_from_slice(&format.to_le_bytes());
-            let sum = checksum(&page);
-            page[16..24].copy_from_slice(&sum.to_le_bytes());
+            sealed::seal(&mut page, MAGIC, format);
             Superblock::find(&page)
         };
         assert_eq!(of_format(FORMAT + 1), Found::Newer(FORMAT + 1));

@@ -1,5 +1,8 @@
 //! Little-endian fields, written to a vector and read back with every bound checked.
 
+/// Bytes of a checksum.
+const SUM: usize = 8;
+
 /// What is not there, or not as it should be; the caller says where it stood.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Short;
@@ -29,10 +32,25 @@ impl Writer {
         self
     }
 
+    /// Zeroes up to `bytes`, of which the last eight are the checksum of all before them.
+    pub(super) fn sealed(self, bytes: usize) -> Vec<u8> {
+        let mut page = self.0;
+        page.resize(bytes - SUM, 0);
+        let sum = xxhash_rust::xxh3::xxh3_64(&page);
+        page.extend_from_slice(&sum.to_le_bytes());
+        page
+    }
+
     /// A length of 32 bits, then the bytes.
     pub(super) fn counted(&mut self, bytes: &[u8]) -> &mut Writer {
         self.u32(bytes.len() as u32).raw(bytes)
     }
+}
+
+/// What stands before the checksum of [`Writer::sealed`]; `None` where that is wrong.
+pub(super) fn unsealed(page: &[u8]) -> Option<&[u8]> {
+    let (content, sum) = page.split_at_checked(page.len().checked_sub(SUM)?)?;
+    (xxhash_rust::xxh3::xxh3_64(content).to_le_bytes() == *sum).then_some(content)
 }
 
 /// Takes fields from the front.

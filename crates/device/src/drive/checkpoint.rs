@@ -23,7 +23,7 @@ use std::sync::Arc;
 use engine::Buf;
 use engine::task::{self, TaskSet};
 
-use super::bytes::{Reader, Short, Writer};
+use super::bytes::{Reader, Short, Writer, unsealed};
 use super::core::{Core, Inner};
 use super::layout::{Layout, PAGE};
 use super::map::ExtentMap;
@@ -55,12 +55,10 @@ impl Header {
         let mut out = Writer::default();
         out.raw(MAGIC).u64(self.generation).u64(self.sequence).u64(self.frame).u64(self.head);
         out.u64(self.body_bytes).u64(self.body_sum).raw(drive);
-        out.0.resize(HEADER - 8, 0);
-        let sum = xxhash_rust::xxh3::xxh3_64(&out.0);
-        out.u64(sum);
+        let header = out.sealed(HEADER);
         let mut pages = Buf::zeroed(2 * PAGE);
-        pages[..HEADER].copy_from_slice(&out.0);
-        pages[PAGE..PAGE + HEADER].copy_from_slice(&out.0);
+        pages[..HEADER].copy_from_slice(&header);
+        pages[PAGE..PAGE + HEADER].copy_from_slice(&header);
         pages
     }
 
@@ -72,8 +70,7 @@ impl Header {
 
     /// A header of some drive is at the front of `bytes`.
     pub(super) fn is_any(bytes: &[u8]) -> bool {
-        let (content, sum) = bytes[..HEADER].split_at(HEADER - 8);
-        content.starts_with(MAGIC) && xxhash_rust::xxh3::xxh3_64(content).to_le_bytes() == *sum
+        unsealed(&bytes[..HEADER]).is_some_and(|content| content.starts_with(MAGIC))
     }
 
     /// One header, at the front of `bytes`.

@@ -20,7 +20,7 @@
 //!  4088  checksum of bytes 0..4088
 //! ```
 
-use super::bytes::{Reader, Short, Writer};
+use super::bytes::{Reader, Short, Writer, unsealed};
 
 /// Bytes of a page: the unit of metadata.
 pub(super) const PAGE: usize = 4096;
@@ -159,11 +159,7 @@ impl Layout {
         out.raw(MAGIC).u32(VERSION).u32(self.unit).raw(&self.id).u64(self.bytes).u32(self.extent_bytes).u32(0);
         out.u64(self.journal_at).u64(self.journal_bytes).u64(self.slots_at).u64(self.slot_bytes);
         out.u64(self.pages_at).u64(self.pages).u64(self.extents_at).u64(self.extents);
-        let mut page = out.0;
-        page.resize(PAGE - 8, 0);
-        let sum = xxhash_rust::xxh3::xxh3_64(&page);
-        page.extend_from_slice(&sum.to_le_bytes());
-        page
+        out.sealed(PAGE)
     }
 
     /// `Ok(None)`: no superblock of a drive. `Err`: one that can't be read by this program, with the reason.
@@ -171,10 +167,7 @@ impl Layout {
         if !page.starts_with(MAGIC) {
             return Ok(None);
         }
-        let (content, sum) = page.split_at(PAGE - 8);
-        if xxhash_rust::xxh3::xxh3_64(content).to_le_bytes() != *sum {
-            return Err("does not match its checksum".into());
-        }
+        let Some(content) = unsealed(page) else { return Err("does not match its checksum".into()) };
         let layout = Layout::fields(Reader(&content[8..])).map_err(|Short| "is too short".to_owned())?;
         let (version, layout) = layout;
         if version != VERSION {
