@@ -47,19 +47,11 @@ fn a_volume_is_a_namespace_as_any_other() {
             format(&cluster.places, replicas).await;
             let volume = Rc::new(attach(&cluster.places, "a").await);
             assert_eq!(volume.info().blocks, BLOCKS);
-            conformance_of(&volume).await;
+            conformance::check_all(Rc::clone(&volume), 7).await;
             assert_eq!(volume.detach().await.ok(), Some(()));
             equal(world, cluster, replicas.into());
         });
     }
-}
-
-/// All checks but those that need more blocks than these volumes have.
-async fn conformance_of(volume: &Rc<Volume>) {
-    conformance::refuses_what_is_out_of_bounds(&**volume).await;
-    conformance::behaves_like_a_vector(&**volume, 7, 150).await;
-    conformance::marked_blocks_are_unreadable_until_written(&**volume).await;
-    conformance::attributes_are_kept(&**volume).await;
 }
 
 #[test]

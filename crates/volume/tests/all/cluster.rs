@@ -19,7 +19,7 @@ pub const DISK: &str = "/replica";
 /// Bytes of a block.
 pub const BLOCK: usize = 4096;
 /// Blocks of the volume.
-pub const BLOCKS: u64 = 64;
+pub const BLOCKS: u64 = 128;
 /// Bytes of a region.
 pub const REGION_BYTES: u64 = 4 * BLOCK as u64;
 const DISK_BYTES: u64 = 8 << 20;
