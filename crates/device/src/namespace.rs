@@ -160,6 +160,9 @@ pub enum Error {
     /// The command was aborted or timed out: whether it took effect is not known.
     #[error("the command was aborted; its outcome is unknown")]
     Aborted,
+    /// Another host has the namespace, by a reservation or because it attached a volume since (NVMe: Reservation Conflict).
+    #[error("Reservation Conflict: another host has {0}")]
+    Reserved(String),
     /// The remote side answered with a status that has no kind of its own here.
     #[error("the target answered with status {0}")]
     Status(String),

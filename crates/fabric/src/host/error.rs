@@ -240,6 +240,7 @@ fn from_status(status: Status, target: Target<'_>) -> Result<(), Error> {
         Status::INVALID_OPCODE => Error::Unsupported("this command (the target does not know its opcode)"),
         Status::ABORT_REQUESTED | Status::ABORTED_SQ_DELETION | Status::INTERRUPTED => Error::Aborted,
         Status::ABORTED_BY_HOST | Status::ABORTED_PREEMPT => Error::Aborted,
+        Status::RESERVATION_CONFLICT => Error::Reserved(target.name.to_owned()),
         // How far the command came before these struck is not said.
         Status::INTERNAL_ERROR
         | Status::DATA_TRANSFER_ERROR

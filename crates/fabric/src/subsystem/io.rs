@@ -321,6 +321,7 @@ pub(super) fn status_of(error: &Error) -> Status {
         Error::OutOfSpace => Status::CAPACITY_EXCEEDED.do_not_retry(),
         Error::NotConnected(_) | Error::Disconnected(_) => Status::INTERNAL_PATH_ERROR,
         Error::Aborted => Status::ABORT_REQUESTED,
+        Error::Reserved(_) => Status::RESERVATION_CONFLICT.do_not_retry(),
         Error::Status(_) => Status::INTERNAL_ERROR,
     }
 }

@@ -81,7 +81,7 @@ fn block(byte: u8) -> engine::View {
 }
 
 fn is_conflict(result: &Result<(), Error>) -> bool {
-    matches!(result, Err(Error::Status(status)) if status.contains("Reservation Conflict"))
+    matches!(result, Err(Error::Reserved(_)))
 }
 
 #[test]

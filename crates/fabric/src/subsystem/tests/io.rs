@@ -359,6 +359,7 @@ fn an_error_of_the_medium_becomes_a_status() {
         (Error::NotConnected(text()), Status::INTERNAL_PATH_ERROR),
         (Error::Disconnected(text()), Status::INTERNAL_PATH_ERROR),
         (Error::Aborted, Status::ABORT_REQUESTED),
+        (Error::Reserved(text()), Status::RESERVATION_CONFLICT),
         (Error::Status(text()), Status::INTERNAL_ERROR),
     ];
     for (error, expected) in table {

@@ -1,0 +1,259 @@
+//! Makes a volume of namespaces, or a replacement for one of its holders.
+//!
+//! Invariants:
+//! - What is there is looked at before anything is taken or written; what is in use is left alone but by force.
+//! - The record comes first and the label last, by compare-and-write from what was looked at: a namespace without a label of this
+//!   volume is no holder, and of two who format at once one fails.
+//! - A log is born clean only where the replicas read as zeroes: otherwise they may differ anywhere.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use device::{Durability, Lba, Namespace, NamespaceInfo};
+use engine::task::{self, LocalFuture};
+use engine::{Buf, View};
+
+use crate::conn::read_block;
+use crate::error::Error;
+use crate::label::{
+    Born, DATA_ALIGN, Kind, LEASE_MS, LOG_BLOCK, Label, LabelError, Life, RECORD_BLOCK, REGIONS_MAX, REPLICAS_MAX, Shape,
+};
+use crate::log;
+use crate::reach::{Reach, Taken};
+use crate::record::{Ballot, HOLDERS_MAX, Record, RecordBlock, Set};
+
+/// Bytes of a region. Chosen: what is settled before a first read waits for one region.
+const REGION_BYTES: u64 = 1 << 20;
+/// The log has room for so many times the size that a volume is made with.
+const GROWTH: u64 = 16;
+/// Bytes of volume that the log has room for, at least.
+const LOG_ROOM_MIN: u64 = 64 << 30;
+
+/// How a volume is made.
+#[derive(Clone, Debug)]
+pub struct FormatOptions {
+    /// Replicas, 1 to 3. With two of them a third holder is the witness.
+    pub replicas: u8,
+    /// Bytes of the volume; `None`: as many as the smallest replica has room for.
+    pub bytes: Option<u64>,
+    /// Bytes of a region, a power of two of blocks; `None`: 1 MiB, or more where a volume would have too many.
+    pub region_bytes: Option<u64>,
+    /// How long a host may read after a majority has confirmed it. A fail-over that could not reach a replica in sync waits as long.
+    pub lease: Duration,
+    /// Takes namespaces that are in use.
+    pub force: bool,
+}
+
+impl Default for FormatOptions {
+    fn default() -> FormatOptions {
+        FormatOptions { replicas: 3, bytes: None, region_bytes: None, lease: Duration::from_secs(9), force: false }
+    }
+}
+
+/// A namespace that is to be a holder, with what stood in its first block.
+struct Candidate {
+    reach: Rc<dyn Reach>,
+    name: String,
+    info: NamespaceInfo,
+    first: View,
+}
+
+impl Candidate {
+    fn failed(&self, source: device::Error) -> Error {
+        Error::Device { holder: self.name.clone(), source }
+    }
+}
+
+/// Makes a volume of the namespaces, by slot: the replicas, and behind two of them the witness.
+///
+/// # Errors
+/// A namespace is in use, too small, unlike the others, or lacks what a holder needs.
+pub fn format(reaches: Vec<Rc<dyn Reach>>, options: FormatOptions) -> LocalFuture<'static, Result<Shape, Error>> {
+    Box::pin(async move {
+        let is_counted = (1..=REPLICAS_MAX as u8).contains(&options.replicas);
+        if !is_counted || reaches.len() != if options.replicas == 1 { 1 } else { 3 } {
+            return Err(Error::Impossible("a volume has one replica, two and a witness, or three"));
+        }
+        let mut candidates = Vec::new();
+        for reach in &reaches {
+            candidates.push(look(reach, options.force).await?);
+        }
+        let shape = shape(&candidates, &options)?;
+        let lives: [Life; HOLDERS_MAX] = std::array::from_fn(|slot| if slot < reaches.len() { uuid() } else { 0 });
+        let replicas = &candidates[..usize::from(options.replicas)];
+        let is_zeroed = replicas.iter().all(|replica| replica.info.deallocated_reads_zero);
+        let born = if is_zeroed { Born::Clean } else { Born::Intent };
+        let record = Record {
+            ballot: Ballot { round: 1, host: task::random_u64() },
+            version: 1,
+            in_sync: Set::first(options.replicas.into()),
+            lives,
+            lives_before: lives,
+        };
+        let mut taken = Vec::new();
+        for (slot, candidate) in candidates.iter().enumerate() {
+            let holder = take(candidate).await?;
+            let label = label(&shape, slot, born, lives[slot]);
+            prepare(candidate, &holder, &label, record).await?;
+            taken.push((holder, label));
+        }
+        // A crash before the last of these leaves a volume that attaches with those that have a label, or none.
+        for (candidate, (holder, label)) in candidates.iter().zip(&taken) {
+            write_label(candidate, holder, label).await?;
+        }
+        for (candidate, (holder, _)) in candidates.iter().zip(&taken) {
+            candidate.reach.release(holder).await?;
+        }
+        Ok(shape)
+    })
+}
+
+/// Makes a namespace a replacement for the holder of a slot: with a new life, and a log that says intent everywhere. Give it to the
+/// attached volume by [`Volume::set_reach`](crate::Volume::set_reach), or attach with it in the slot.
+///
+/// # Errors
+/// As [`format`].
+pub fn format_replacement(
+    reach: Rc<dyn Reach>,
+    shape: Shape,
+    slot: usize,
+    force: bool,
+) -> LocalFuture<'static, Result<Life, Error>> {
+    Box::pin(async move {
+        let candidate = look(&reach, force).await?;
+        if slot >= shape.holders() {
+            return Err(Error::Impossible("the volume has no such slot"));
+        }
+        let life = uuid();
+        let label = label(&shape, slot, Born::Intent, life);
+        check(&candidate, &shape, label.kind)?;
+        let holder = take(&candidate).await?;
+        prepare(&candidate, &holder, &label, Record::default()).await?;
+        write_label(&candidate, &holder, &label).await?;
+        reach.release(&holder).await?;
+        Ok(life)
+    })
+}
+
+fn uuid() -> u128 {
+    u128::from(task::random_u64()) << 64 | u128::from(task::random_u64() | 1)
+}
+
+/// Looks at a namespace, without taking it.
+async fn look(reach: &Rc<dyn Reach>, force: bool) -> Result<Candidate, Error> {
+    let namespace = reach.look().await?;
+    let (name, info) = (reach.name(), namespace.info());
+    if info.compare_and_write_blocks_max == 0 {
+        return Err(Error::Lacks { holder: name, what: "compare-and-write" });
+    }
+    let in_use = |by: String| Error::InUse { holder: name.clone(), by };
+    let first = match read_block(&namespace, 0).await {
+        Ok(first) => first,
+        // Who takes it by force sees what is there when it is taken.
+        Err(device::Error::Reserved(_)) if force => read_block(&reach.take().await?.namespace, 0)
+            .await
+            .map_err(|source| Error::Device { holder: name.clone(), source })?,
+        Err(device::Error::Reserved(_)) => return Err(in_use("another host has its reservation".into())),
+        Err(source) => return Err(Error::Device { holder: name, source }),
+    };
+    let by = match Label::decode(&first) {
+        Err(LabelError::Blank) => None,
+        Ok(label) => Some(format!("it is in slot {} of volume {:032x}", label.slot, label.shape.volume)),
+        Err(_) if first.starts_with(b"YAGURASB") => Some("it is a member of a pool".to_owned()),
+        Err(error) => Some(error.to_string()),
+    };
+    if let Some(by) = by.filter(|_| !force) {
+        return Err(in_use(by));
+    }
+    Ok(Candidate { reach: Rc::clone(reach), name, info, first: first.freeze() })
+}
+
+/// The places of log and data on a replica: log blocks, and where the data begins.
+fn places(shape: &Shape) -> (u64, u64) {
+    let block_size = u64::from(shape.block_size);
+    let region_bytes = u64::from(shape.region_blocks) * block_size;
+    let bytes = (shape.blocks * block_size).saturating_mul(GROWTH).max(LOG_ROOM_MIN);
+    let regions = bytes.div_ceil(region_bytes).clamp(shape.regions(), REGIONS_MAX);
+    let log_blocks = regions.div_ceil(log::entries(shape.block_size as usize) as u64);
+    let head_bytes = (LOG_BLOCK + log_blocks) * block_size;
+    (log_blocks, head_bytes.next_multiple_of(DATA_ALIGN) / block_size)
+}
+
+fn label(shape: &Shape, slot: usize, born: Born, life: Life) -> Label {
+    let is_witness = slot >= usize::from(shape.replicas);
+    let kind = if is_witness { Kind::Witness } else { Kind::Replica };
+    let (log_blocks, data_first) = if is_witness { (0, 0) } else { places(shape) };
+    Label { shape: *shape, slot: slot as u8, kind, born, life, log_blocks, data_first }
+}
+
+fn check(candidate: &Candidate, shape: &Shape, kind: Kind) -> Result<(), Error> {
+    let holder = candidate.name.clone();
+    let (found, blocks) = (candidate.info.block_size, candidate.info.blocks);
+    if found != shape.block_size {
+        return Err(Error::BlockSize { holder, found, expected: shape.block_size });
+    }
+    let needed = if kind == Kind::Witness { LOG_BLOCK } else { places(shape).1 + shape.blocks };
+    if blocks < needed { Err(Error::TooSmall { holder, blocks, needed }) } else { Ok(()) }
+}
+
+fn shape(candidates: &[Candidate], options: &FormatOptions) -> Result<Shape, Error> {
+    let replicas = &candidates[..usize::from(options.replicas)];
+    let smallest = replicas.iter().map(|replica| replica.info.bytes()).min().unwrap_or(0);
+    let block_size = u64::from(candidates[0].info.block_size);
+    let lease_ms = u32::try_from(options.lease.as_millis()).unwrap_or(u32::MAX);
+    if !LEASE_MS.contains(&lease_ms) {
+        return Err(Error::Impossible("the lease is to be half a second to two minutes"));
+    }
+    let of = |bytes: u64| {
+        let usual = REGION_BYTES.max(bytes.div_ceil(REGIONS_MAX).next_power_of_two()).max(block_size);
+        let region_blocks = options.region_bytes.unwrap_or(usual) / block_size;
+        let region_blocks = u32::try_from(region_blocks).ok().filter(|blocks| blocks.is_power_of_two())?;
+        let (replicas, blocks) = (options.replicas, bytes / block_size);
+        let block_size = block_size as u32;
+        let shape = Shape { volume: uuid(), replicas, block_size, region_blocks, blocks, lease_ms };
+        (blocks > 0 && shape.regions() <= REGIONS_MAX).then_some(shape)
+    };
+    let impossible = Error::Impossible("the size of the volume, or of its regions, can't be had");
+    let shape = match options.bytes {
+        Some(bytes) => of(bytes),
+        // The log of a volume as large as the namespace has room for that of what is left.
+        None => of(smallest).and_then(|whole| of(smallest.saturating_sub(places(&whole).1 * block_size))),
+    };
+    let shape = shape.ok_or(impossible)?;
+    for (slot, candidate) in candidates.iter().enumerate() {
+        check(candidate, &shape, label(&shape, slot, Born::Intent, 1).kind)?;
+    }
+    Ok(shape)
+}
+
+async fn take(candidate: &Candidate) -> Result<Taken, Error> {
+    candidate.reach.take().await
+}
+
+/// All but the label: zeroes, where that costs nothing, and the record.
+async fn prepare(candidate: &Candidate, holder: &Taken, label: &Label, record: Record) -> Result<(), Error> {
+    let namespace = &holder.namespace;
+    let failed = |source| candidate.failed(source);
+    if label.kind == Kind::Replica && label.born == Born::Clean {
+        let end = label.data_first + label.shape.blocks;
+        namespace.deallocate(Lba(LOG_BLOCK), end - LOG_BLOCK).await.map_err(failed)?;
+        namespace.flush().await.map_err(failed)?;
+    }
+    let mut bytes = Buf::with_len(label.shape.block_size as usize);
+    let promised = record.ballot;
+    RecordBlock { life: label.life, promised, accepted: record }.encode(&mut bytes);
+    namespace.write(Lba(RECORD_BLOCK), bytes.freeze(), Durability::Stable).await.map_err(failed)
+}
+
+async fn write_label(candidate: &Candidate, holder: &Taken, label: &Label) -> Result<(), Error> {
+    let mut bytes = Buf::with_len(label.shape.block_size as usize);
+    label.encode(&mut bytes);
+    let (expected, bytes) = (candidate.first.clone(), bytes.freeze());
+    let written = holder.namespace.compare_and_write(Lba(0), expected, bytes, Durability::Stable).await;
+    written.map_err(|error| match error {
+        device::Error::CompareFailure => {
+            Error::InUse { holder: candidate.name.clone(), by: "somebody else has written its first block".into() }
+        }
+        error => candidate.failed(error),
+    })
+}

@@ -1,0 +1,84 @@
+//! Keeps one connection to a holder, writes the record over it, and makes it anew when it has ended.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use engine::backoff::{Backoff, jittered};
+use engine::time;
+
+use crate::conn::{Conn, Said};
+use crate::error::Error;
+use crate::shared::Shared;
+
+/// Pauses between tries. Guessed: the first is a round trip or two, the longest is what a target that is back waits for us.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
+/// The pause after a medium has refused a write. Guessed: it is not soon that it takes one.
+const PAUSE_REFUSED: Duration = Duration::from_secs(5);
+
+/// Ends when the volume is over. `first`: a connection that is there already.
+pub(crate) async fn keep(shared: Rc<Shared>, slot: usize, first: Option<Rc<Conn>>) {
+    let mut next = first;
+    let mut backoff = Backoff::new(PAUSE.0, PAUSE.1);
+    while !shared.is_over() {
+        let conn = match next.take() {
+            Some(conn) => conn,
+            None => match open(&shared, slot).await {
+                Ok(conn) => conn,
+                Err(error) => {
+                    tracing::debug!(volume = shared.name(), slot, %error, "a holder can't be had");
+                    time::sleep(jittered(backoff.pause())).await;
+                    continue;
+                }
+            },
+        };
+        if shared.is_over() {
+            return;
+        }
+        shared.connected(&conn);
+        if serve(&shared, &conn).await {
+            backoff.reset();
+        }
+        shared.sweep();
+        // Where two hosts take a holder from each other, chance has to part them.
+        let pause = if conn.is_refused() { PAUSE_REFUSED } else { backoff.pause() };
+        if !shared.is_over() {
+            time::sleep(jittered(pause)).await;
+        }
+    }
+}
+
+async fn open(shared: &Rc<Shared>, slot: usize) -> Result<Rc<Conn>, Error> {
+    let reach = shared.reaches.borrow()[slot].clone();
+    let volume = Some(shared.shape.volume);
+    let conn = Conn::open(&reach, (slot, volume), shared.changed.clone(), shared.figures.clone()).await?;
+    if conn.label.shape != shared.shape {
+        return Err(Error::Impossible("the holder's label has another shape than the volume: format it anew"));
+    }
+    Ok(conn)
+}
+
+/// Writes each record over the connection until that ends. Whether any was accepted.
+async fn serve(shared: &Rc<Shared>, conn: &Rc<Conn>) -> bool {
+    let mut any = false;
+    loop {
+        let changed = shared.changed.notified();
+        if shared.is_over() || !conn.is_up() {
+            return any;
+        }
+        let record = shared.mirror.borrow().to_send(conn.slot);
+        match record {
+            None => changed.await,
+            Some(record) => match conn.accept(&record).await {
+                Ok(Said::Yes) if conn.is_up() => {
+                    shared.accepted(conn.slot, &record);
+                    any = true;
+                }
+                Ok(Said::Yes) | Err(_) => return any,
+                Ok(Said::Higher) => {
+                    shared.supersede();
+                    return any;
+                }
+            },
+        }
+    }
+}

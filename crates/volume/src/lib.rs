@@ -1,0 +1,45 @@
+//! A volume, mirrored by the host that has it attached. The page beside this crate (`README.md`) says what holds and why.
+//!
+//! Use: [`format`] makes a volume of namespaces, [`attach`] attaches it, and a [`Volume`] is a [`device::Namespace`]. How a holder
+//! is reached says a [`Reach`]: over NVMe-oF that is [`NvmeReach`].
+
+mod attach;
+mod bitmap;
+mod block;
+mod clear;
+mod conn;
+mod error;
+mod fan_out;
+mod figures;
+mod format;
+mod keep;
+mod label;
+mod lease;
+mod log;
+mod mirror;
+mod nvmeof;
+mod options;
+mod reach;
+mod read;
+mod record;
+mod regions;
+mod resync;
+mod settle;
+mod shared;
+mod verify;
+mod volume;
+mod watch;
+
+pub use attach::attach;
+pub use error::Error;
+pub use figures::{Figures, ReplicaFigures, State};
+pub use format::{FormatOptions, format, format_replacement};
+pub use label::{
+    Born, DATA_ALIGN, Kind, LOG_BLOCK, Label, LabelError, Life, RECORD_BLOCK, REGIONS_MAX, REPLICAS_MAX, Shape,
+};
+pub use nvmeof::NvmeReach;
+pub use options::Options;
+pub use reach::{Reach, Taken};
+pub use record::{Ballot, HOLDERS_MAX, Record, RecordBlock, RecordError, Set};
+pub use verify::Report;
+pub use volume::Volume;

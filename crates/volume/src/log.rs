@@ -1,0 +1,222 @@
+//! The write-intent log of one replica: a byte for each region, in blocks that are written whole. Pure, no I/O.
+//!
+//! ```text
+//!   0  magic "YAGURAVI"     8 B
+//!   8  life                16 B   of the replica
+//!  24  index                u64   of the block in the log
+//!  32  entries              1 B each: 0 clean, 1 intent, 2 behind   … XXH3-64
+//! ```
+//! - A block of zeroes, or one that another life has left, was never written in this life: it says what the label says.
+//! - A block that is anything else says intent everywhere: that is safe, and costs copies.
+//!
+//! Invariants:
+//! - One write of a block is under way at a time: two could change places on their way, and the older one undo a mark.
+//! - An entry is known only while no write that changes it is under way. Data goes out for regions whose intent is known.
+//!
+//! How a driver calls it: [`Log::want`], then [`Log::next_write`] for that block; when that is stable [`Log::written`], and
+//! `next_write` once more.
+
+use std::ops::Range;
+
+use engine::Buf;
+
+use crate::block::{CHECKSUM_BYTES, Found, Reader, Writer, look};
+use crate::label::{Born, Label};
+
+const MAGIC: [u8; 8] = *b"YAGURAVI";
+const HEAD_BYTES: usize = 32;
+
+/// No replica differs in the region.
+pub const CLEAN: u8 = 0;
+/// Replicas in sync may differ.
+pub const INTENT: u8 = 1;
+/// Only replicas that are not in sync may lack something.
+pub const BEHIND: u8 = 2;
+/// In memory alone: a write that changes the entry is under way.
+const UNDER_WAY: u8 = 3;
+
+/// Entries of a log block of so many bytes.
+pub(crate) const fn entries(block_bytes: usize) -> usize {
+    block_bytes.saturating_sub(HEAD_BYTES + CHECKSUM_BYTES)
+}
+
+/// What one replica's log says, and what it is to say.
+#[derive(Debug)]
+pub(crate) struct Log {
+    life: u128,
+    block_bytes: usize,
+    known: Vec<u8>,
+    wanted: Vec<u8>,
+    /// Of each block: whether a write of it is under way.
+    writing: Vec<bool>,
+}
+
+impl Log {
+    /// The log of a replica with this label; `bytes`: its log blocks, as many as there are entries for regions.
+    pub(crate) fn decode(label: &Label, bytes: &[u8]) -> Log {
+        let block_bytes = label.shape.block_size as usize;
+        let regions = label.shape.regions() as usize;
+        let count = entries(block_bytes);
+        let mut known = Vec::with_capacity(regions.next_multiple_of(count));
+        for (index, block) in bytes.chunks_exact(block_bytes).enumerate() {
+            read_block(label, index as u64, block, &mut known);
+        }
+        known.resize(regions, INTENT);
+        let writing = vec![false; regions.div_ceil(count)];
+        Log { life: label.life, block_bytes, wanted: known.clone(), known, writing }
+    }
+
+    /// Log blocks that have entries of regions.
+    pub(crate) fn blocks(label: &Label) -> u64 {
+        label.shape.regions().div_ceil(entries(label.shape.block_size as usize) as u64)
+    }
+
+    /// Whether the region's intent is stable, and no write that takes it away is under way or asked for.
+    pub(crate) fn is_marked(&self, region: u64) -> bool {
+        self.known[region as usize] == INTENT && self.wanted[region as usize] == INTENT
+    }
+
+    /// The entry, if it is known and nothing else is wanted.
+    pub(crate) fn entry(&self, region: u64) -> Option<u8> {
+        let known = self.known[region as usize];
+        (known == self.wanted[region as usize]).then_some(known)
+    }
+
+    /// Whether the region is known to be clean, and to stay so.
+    pub(crate) fn is_clean(&self, region: u64) -> bool {
+        self.entry(region) == Some(CLEAN)
+    }
+
+    /// The first region from `from` on that is not clean for sure.
+    pub(crate) fn next_unclean(&self, from: u64) -> Option<u64> {
+        let from = from as usize;
+        let is_other = |at: &usize| self.known[*at] != CLEAN || self.wanted[*at] != CLEAN;
+        (from..self.known.len()).find(is_other).map(|at| at as u64)
+    }
+
+    /// The entry is to be that; returns the block that has to be written for it.
+    pub(crate) fn want(&mut self, region: u64, entry: u8) -> usize {
+        self.wanted[region as usize] = entry;
+        region as usize / entries(self.block_bytes)
+    }
+
+    fn range(&self, block: usize) -> Range<usize> {
+        let count = entries(self.block_bytes);
+        block * count..((block + 1) * count).min(self.known.len())
+    }
+
+    /// The bytes that the block is to be written with now, if there is anything new in it and no write of it is under way.
+    pub(crate) fn next_write(&mut self, block: usize) -> Option<Buf> {
+        let range = self.range(block);
+        if self.writing[block] || self.known[range.clone()] == self.wanted[range.clone()] {
+            return None;
+        }
+        self.writing[block] = true;
+        let mut buf = Buf::with_len(self.block_bytes);
+        Writer::new(&mut buf)
+            .bytes(&MAGIC)
+            .bytes(&self.life.to_le_bytes())
+            .bytes(&(block as u64).to_le_bytes())
+            .bytes(&self.wanted[range.clone()])
+            .seal();
+        for (known, wanted) in self.known[range.clone()].iter_mut().zip(&self.wanted[range]) {
+            *known = if known == wanted { *known } else { UNDER_WAY };
+        }
+        Some(buf)
+    }
+
+    /// The block was written with these bytes, and that is stable.
+    pub(crate) fn written(&mut self, block: usize, bytes: &[u8]) {
+        self.writing[block] = false;
+        let range = self.range(block);
+        let count = range.len();
+        self.known[range].copy_from_slice(&bytes[HEAD_BYTES..HEAD_BYTES + count]);
+    }
+}
+
+fn read_block(label: &Label, index: u64, block: &[u8], known: &mut Vec<u8>) {
+    let count = entries(block.len());
+    let born = if label.born == Born::Clean { CLEAN } else { INTENT };
+    let unknown = match look(block) {
+        Found::Blank => born,
+        Found::Sealed(body) if body.starts_with(&MAGIC) => {
+            let mut reader = Reader(&body[MAGIC.len()..]);
+            let (life, at) = (reader.u128(), reader.u64());
+            if life == Some(label.life) && at == Some(index) && reader.0.iter().all(|&entry| entry <= BEHIND) {
+                known.extend_from_slice(reader.0);
+                return;
+            }
+            if life.is_some_and(|life| life != label.life) { born } else { INTENT }
+        }
+        Found::Sealed(_) | Found::Other => INTENT,
+    };
+    known.resize(known.len() + count, unknown);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::label::tests::sample;
+
+    const BLOCK: usize = 512;
+
+    fn log(bytes: &[u8]) -> Log {
+        Log::decode(&Label { born: Born::Clean, ..sample() }, bytes)
+    }
+
+    #[test]
+    fn a_mark_is_known_when_it_is_stable() {
+        let mut log = log(&[0; BLOCK]);
+        assert!(log.is_clean(3) && !log.is_marked(3));
+        let block = log.want(3, INTENT);
+        assert!(!log.is_clean(3) && !log.is_marked(3));
+        let first = log.next_write(block).expect("there is something to write");
+        assert_eq!((log.entry(3), log.is_marked(3)), (None, false), "it is on its way");
+        log.want(4, INTENT);
+        assert!(log.next_write(block).is_none(), "one write of a block at a time");
+        log.written(block, &first);
+        assert!(log.is_marked(3) && !log.is_marked(4));
+        let second = log.next_write(block).expect("what came meanwhile");
+        log.written(block, &second);
+        assert!(log.is_marked(3) && log.is_marked(4) && log.next_write(block).is_none());
+        assert_eq!((log.next_unclean(0), log.next_unclean(4), log.next_unclean(5)), (Some(3), Some(4), None));
+    }
+
+    #[test]
+    fn a_mark_beside_a_clear_is_not_known_before_its_own_write() {
+        let mut log = log(&[0; BLOCK]);
+        let block = log.want(1, INTENT);
+        let bytes = log.next_write(block).unwrap();
+        log.written(block, &bytes);
+        log.want(1, CLEAN);
+        let clear = log.next_write(block).unwrap();
+        log.want(1, INTENT);
+        assert!(!log.is_marked(1), "the clear is under way");
+        log.written(block, &clear);
+        assert!(!log.is_marked(1), "and has taken it away");
+        let mark = log.next_write(block).unwrap();
+        log.written(block, &mark);
+        assert!(log.is_marked(1));
+    }
+
+    #[test]
+    fn what_was_never_written_says_what_the_label_says() {
+        let mut written = log(&[0; BLOCK]);
+        let block = written.want(2, BEHIND);
+        let bytes = written.next_write(block).unwrap().to_vec();
+        assert_eq!(log(&bytes).entry(2), Some(BEHIND));
+        assert_eq!(log(&bytes).entry(1), Some(CLEAN));
+        let other_life = Label { life: 77, ..sample() };
+        assert_eq!(Log::decode(&other_life, &bytes).entry(1), Some(INTENT), "born with intent");
+        assert_eq!(Log::decode(&Label { born: Born::Clean, ..other_life }, &bytes).entry(2), Some(CLEAN));
+        let mut damaged = bytes.clone();
+        damaged[100] ^= 1;
+        assert_eq!(log(&damaged).entry(1), Some(INTENT));
+        let mut unknown = bytes.clone();
+        unknown[40] = 9;
+        crate::block::seal(&mut unknown);
+        assert_eq!(log(&unknown).entry(1), Some(INTENT));
+        let regions = sample().shape.regions();
+        assert_eq!(log(&[]).next_unclean(regions - 1), Some(regions - 1), "what was not read");
+    }
+}

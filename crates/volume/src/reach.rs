@@ -1,0 +1,46 @@
+//! How one holder of a volume is reached.
+
+use device::Namespace;
+use engine::task::LocalFuture;
+use fabric::host::AnyRemote;
+
+use crate::error::Error;
+
+/// A connection that has the holder's reservation for itself.
+///
+/// The connection is known to the target by an identity and a key that were never used before. Whoever had the reservation was
+/// preempted, and no command of theirs executes any more: also not one of ours over a connection before this one.
+#[derive(Clone)]
+pub struct Taken {
+    /// The namespace over this connection.
+    pub namespace: AnyRemote,
+    /// [`device::Link::epoch`] when it was taken. Another one is another connection, which is not ours to use: what was under way
+    /// over the first could still execute beside it.
+    pub epoch: u64,
+    /// The key of the reservation.
+    pub key: u64,
+}
+
+impl Taken {
+    /// Whether the connection is still the one that was taken.
+    pub fn is_up(&self) -> bool {
+        let link = self.namespace.link();
+        link.is_up && link.epoch == self.epoch
+    }
+}
+
+/// How one holder is reached. Each call makes a connection of its own.
+pub trait Reach: 'static {
+    /// The holder in words, as errors name it.
+    fn name(&self) -> String;
+
+    /// Connects, and takes nothing.
+    fn look(&self) -> LocalFuture<'_, Result<AnyRemote, Error>>;
+
+    /// Connects as somebody who was never there before, and takes the reservation for exclusive access from whoever has it. It
+    /// survives power loss.
+    fn take(&self) -> LocalFuture<'_, Result<Taken, Error>>;
+
+    /// Gives the reservation of a connection up.
+    fn release<'a>(&'a self, taken: &'a Taken) -> LocalFuture<'a, Result<(), Error>>;
+}

@@ -1,0 +1,239 @@
+//! The record: which replicas are in sync, and who may say so. Pure bytes, no I/O.
+//!
+//! ```text
+//!   0  magic "YAGURAVR"     8 B
+//!   8  format               u32
+//!  12  zero                 u32
+//!  16  life                16 B   of the holder: what an earlier life has left says nothing
+//!  32  promised             u64, u64   round, host: nothing below counts any more
+//!  48  accepted             u64, u64   the ballot of the record; round 0: none
+//!  64  version              u64   within the ballot
+//!  72  in sync              u8    a bit for each slot
+//!  73  zero                 7 B
+//!  80  lives            3 × 16 B  of the holders
+//! 128  lives before     3 × 16 B  the same as the lives, but where a change of holders is not finished
+//! 176  zero                 … XXH3-64
+//! ```
+//! The block is changed by compare-and-write alone, from what was read or written last over the same connection.
+
+use crate::block::{Found, Reader, Writer, look};
+use crate::label::{Life, REPLICAS_MAX};
+
+const MAGIC: [u8; 8] = *b"YAGURAVR";
+const FORMAT: u32 = 1;
+/// Holders, at most.
+pub const HOLDERS_MAX: usize = REPLICAS_MAX;
+
+/// An attachment: ordered by round, then by a random number, so that no two are the same.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Ballot {
+    /// Above all that was seen.
+    pub round: u64,
+    /// Random.
+    pub host: u64,
+}
+
+/// A set of slots.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Set(pub u8);
+
+impl Set {
+    /// Slots `0..count`.
+    pub fn first(count: usize) -> Set {
+        Set(((1u32 << count) - 1) as u8)
+    }
+
+    /// That slot alone.
+    pub fn one(slot: usize) -> Set {
+        Set(1 << slot)
+    }
+
+    /// Whether it has the slot.
+    pub fn has(self, slot: usize) -> bool {
+        self.0 >> slot & 1 == 1
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// With those of the other.
+    pub fn with(self, other: Set) -> Set {
+        Set(self.0 | other.0)
+    }
+
+    /// Without those of the other.
+    pub fn without(self, other: Set) -> Set {
+        Set(self.0 & !other.0)
+    }
+
+    /// Those of both.
+    pub fn and(self, other: Set) -> Set {
+        Set(self.0 & other.0)
+    }
+
+    /// The slots, ascending.
+    pub fn iter(self) -> impl Iterator<Item = usize> {
+        (0..HOLDERS_MAX).filter(move |&slot| self.has(slot))
+    }
+
+    /// The slots of which something is true.
+    pub fn of(count: usize, is: impl Fn(usize) -> bool) -> Set {
+        (0..count).filter(|&slot| is(slot)).fold(Set(0), |set, slot| set.with(Set::one(slot)))
+    }
+}
+
+impl std::fmt::Debug for Set {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.iter()).finish()
+    }
+}
+
+/// What hosts agree on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Record {
+    /// Whose record it is; round 0: there is none.
+    pub ballot: Ballot,
+    /// Counts the records of an attachment.
+    pub version: u64,
+    /// The replicas that have every acknowledged write.
+    pub in_sync: Set,
+    /// The life of each holder.
+    pub lives: [Life; HOLDERS_MAX],
+    /// Those before a change of holders that is not finished.
+    pub lives_before: [Life; HOLDERS_MAX],
+}
+
+impl Record {
+    /// What decides which of two is newer.
+    pub fn order(&self) -> (Ballot, u64) {
+        (self.ballot, self.version)
+    }
+
+    /// Whether there is one.
+    pub fn exists(&self) -> bool {
+        self.ballot.round > 0
+    }
+}
+
+/// What the block of a holder says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RecordBlock {
+    /// The holder's life.
+    pub life: Life,
+    /// Nothing below is accepted.
+    pub promised: Ballot,
+    /// What was accepted last.
+    pub accepted: Record,
+}
+
+/// The block is no record of this life.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the record block is damaged: {0}; replace the holder")]
+pub struct RecordError(&'static str);
+
+impl RecordBlock {
+    /// The bytes of the block.
+    pub fn encode(&self, block: &mut [u8]) {
+        let RecordBlock { life, promised, accepted } = *self;
+        let mut writer = Writer::new(block);
+        writer.bytes(&MAGIC).bytes(&FORMAT.to_le_bytes()).bytes(&[0; 4]).bytes(&life.to_le_bytes());
+        for ballot in [promised, accepted.ballot] {
+            writer.bytes(&ballot.round.to_le_bytes()).bytes(&ballot.host.to_le_bytes());
+        }
+        writer.bytes(&accepted.version.to_le_bytes()).bytes(&[accepted.in_sync.0]).bytes(&[0; 7]);
+        for life in accepted.lives.into_iter().chain(accepted.lives_before) {
+            writer.bytes(&life.to_le_bytes());
+        }
+        writer.seal();
+    }
+
+    /// What the block says of a holder that is in this life. What was never written, and what is of another life, says nothing.
+    ///
+    /// # Errors
+    /// The block is damaged. It has no vote then: what it had promised is not known.
+    pub fn decode(block: &[u8], life: Life) -> Result<RecordBlock, RecordError> {
+        let body = match look(block) {
+            Found::Blank => return Ok(RecordBlock { life, ..RecordBlock::default() }),
+            Found::Sealed(body) if body.starts_with(&MAGIC) => body,
+            Found::Sealed(_) | Found::Other => return Err(RecordError("its checksum is wrong")),
+        };
+        let found = read(&mut Reader(&body[MAGIC.len()..])).ok_or(RecordError("a field is out of bounds"))?;
+        Ok(if found.life == life { found } else { RecordBlock { life, ..RecordBlock::default() } })
+    }
+}
+
+fn read(reader: &mut Reader<'_>) -> Option<RecordBlock> {
+    let is_known = reader.u32()? == FORMAT && reader.u32()? == 0;
+    let life = reader.u128()?;
+    let mut ballot = || Some(Ballot { round: reader.u64()?, host: reader.u64()? });
+    let (promised, accepted) = (ballot()?, ballot()?);
+    let version = reader.u64()?;
+    let in_sync = Set(reader.u8()?);
+    let is_padded = reader.bytes::<7>()? == [0; 7];
+    let mut lives = || Some([reader.u128()?, reader.u128()?, reader.u128()?]);
+    let (lives, lives_before) = (lives()?, lives()?);
+    let record = Record { ballot: accepted, version, in_sync, lives, lives_before };
+    let is_sound = accepted <= promised && in_sync.without(Set::first(HOLDERS_MAX)).is_empty();
+    let is_whole = if record.exists() { !in_sync.is_empty() } else { record == Record::default() };
+    let is_ours = is_known && is_padded && is_sound && is_whole && reader.is_rest_zero();
+    is_ours.then_some(RecordBlock { life, promised, accepted: record })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> RecordBlock {
+        let ballot = Ballot { round: 3, host: 4 };
+        let accepted =
+            Record { ballot, version: 5, in_sync: Set(0b101), lives: [6, 7, 8], lives_before: [6, 9, 8] };
+        RecordBlock { life: 7, promised: Ballot { round: 3, host: 5 }, accepted }
+    }
+
+    fn encoded(block: &RecordBlock) -> Vec<u8> {
+        let mut bytes = vec![0xAA; 512];
+        block.encode(&mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn a_record_is_what_was_written() {
+        let blank = RecordBlock { life: 7, ..RecordBlock::default() };
+        assert_eq!(RecordBlock::decode(&[0; 512], 7), Ok(blank));
+        for block in [sample(), RecordBlock { promised: Ballot { round: 9, host: 1 }, ..blank }] {
+            assert_eq!(RecordBlock::decode(&encoded(&block), 7), Ok(block));
+            assert_eq!(RecordBlock::decode(&encoded(&block), 8), Ok(RecordBlock { life: 8, ..blank }), "another life");
+        }
+        let bytes = encoded(&sample());
+        assert_eq!((&bytes[..8], bytes[32], bytes[48], bytes[72]), (&b"YAGURAVR"[..], 3, 3, 0b101), "the picture at the top");
+        assert_eq!(bytes[128..144], 6u128.to_le_bytes());
+    }
+
+    #[test]
+    fn what_is_damaged_has_no_vote() {
+        assert!(RecordBlock::decode(&[3; 512], 7).is_err());
+        let below = RecordBlock { promised: Ballot { round: 3, host: 3 }, ..sample() };
+        let nobody = RecordBlock { accepted: Record { in_sync: Set(0), ..sample().accepted }, ..sample() };
+        let too_many = RecordBlock { accepted: Record { in_sync: Set(0b1001), ..sample().accepted }, ..sample() };
+        for block in [below, nobody, too_many] {
+            assert!(RecordBlock::decode(&encoded(&block), 7).is_err(), "{block:?}");
+        }
+        for at in [8, 12, 73, 176, 500] {
+            let mut bytes = encoded(&sample());
+            bytes[at] ^= 0x40;
+            crate::block::seal(&mut bytes);
+            assert!(RecordBlock::decode(&bytes, 7).is_err(), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn sets_are_small_numbers() {
+        let set = Set::one(0).with(Set::one(2));
+        assert_eq!((set, format!("{set:?}")), (Set(5), "{0, 2}".to_owned()));
+        assert_eq!(set.iter().collect::<Vec<_>>(), [0, 2]);
+        assert_eq!((set.without(Set::one(0)), set.and(Set::first(2))), (Set(4), Set(1)));
+        assert_eq!(Set::of(3, |slot| slot != 1), set);
+    }
+}

@@ -1,0 +1,119 @@
+//! Brings a replica that is not in sync up to date, while the volume is in use.
+//!
+//! Invariants:
+//! - What it lacks is what is not clean in a log of NEED or in its own, and what is written when it begins. From then on every write
+//!   goes to it, too.
+//! - A region is copied with its lock held alone: nothing else is written there meanwhile. It is marked before.
+//! - It is proposed to be in sync only while it is still the connection that all of this went over.
+//! - It begins when all regions are settled: before that NEED has no one content.
+
+use std::rc::Rc;
+
+use device::Mode;
+use engine::Buf;
+use engine::job::Job;
+use engine::sync::Semaphore;
+
+use crate::bitmap::Bitmap;
+use crate::conn::{Change, Conn, Lost};
+use crate::log;
+use crate::record::Set;
+use crate::shared::Shared;
+
+/// Resynchronises the replica of a slot whenever it needs it; ends when the volume is over. `turn`: one at a time, so that a
+/// volume that lost two replicas has one of them back as soon as can be.
+pub(crate) async fn resync(shared: Rc<Shared>, slot: usize, turn: Semaphore) {
+    while !shared.is_over() {
+        let changed = shared.changed.notified();
+        let may = shared.unsettled.borrow().is_empty() && shared.mirror.borrow().may_join(slot);
+        let Some(conn) = shared.usable(slot).filter(|_| may) else {
+            changed.await;
+            continue;
+        };
+        let Some(_turn) = turn.try_acquire(1) else {
+            changed.await;
+            continue;
+        };
+        // In one step: no write may begin between the look at the logs and the time from which writes go there.
+        let lacks = lacks(&shared, &conn);
+        shared.mirror.borrow_mut().begin_joining(slot);
+        shared.changed.notify_all();
+        tracing::info!(volume = shared.name(), slot, regions = lacks.len(), "a replica is resynchronised");
+        let job = shared.figures.jobs().begin("resync", shared.options.resync_bytes_per_second, None);
+        let copied = copy_all(&shared, &conn, &job, lacks).await;
+        drop(job);
+        let is_there = copied.is_ok() && shared.usable(slot).is_some_and(|now| Rc::ptr_eq(&now, &conn));
+        if is_there && shared.propose(|mirror| mirror.join(slot)) {
+            tracing::info!(volume = shared.name(), slot, "a replica is in sync again");
+        } else {
+            // It is left to the next connection.
+            conn.end();
+            shared.sweep();
+        }
+    }
+}
+
+/// The regions in which the replica may lack something.
+fn lacks(shared: &Shared, conn: &Rc<Conn>) -> Bitmap {
+    let mut lacks = Bitmap::new(shared.shape.regions());
+    let need = shared.mirror.borrow().need();
+    let conns = need.iter().filter_map(|slot| shared.usable(slot)).chain([Rc::clone(conn)]);
+    for conn in conns {
+        let mut next = 0;
+        while let Some(region) = conn.with_log(|log| log.next_unclean(next)) {
+            lacks.insert(region);
+            next = region + 1;
+        }
+    }
+    shared.regions.borrow().busy().for_each(|region| lacks.insert(region));
+    lacks
+}
+
+async fn copy_all(shared: &Rc<Shared>, conn: &Rc<Conn>, job: &Rc<Job>, mut lacks: Bitmap) -> Result<(), Lost> {
+    let all = lacks.len();
+    let mut next = 0;
+    while let Some(region) = lacks.next(next) {
+        let (first, blocks) = shared.shape.region(region);
+        job.take(blocks * u64::from(shared.shape.block_size)).await;
+        let guard = shared.locks.lock(first, blocks, Mode::Exclusive).await;
+        let step = u64::from(shared.info.transfer_blocks_max).min(blocks).max(1);
+        for at in (0..blocks).step_by(step as usize) {
+            copy(shared, conn, region, first + at, step.min(blocks - at)).await?;
+        }
+        drop(guard);
+        lacks.remove(region);
+        next = region + 1;
+        job.reached(1.0 - lacks.len() as f64 / all as f64);
+    }
+    Ok(())
+}
+
+async fn copy(shared: &Rc<Shared>, conn: &Rc<Conn>, region: u64, lba: u64, blocks: u64) -> Result<(), Lost> {
+    let bytes = (blocks * u64::from(shared.shape.block_size)) as usize;
+    let mut faulty = Set::default();
+    let data = loop {
+        let changed = shared.changed.notified();
+        if shared.is_over() || !conn.is_up() {
+            return Err(Lost::Ended);
+        }
+        let Some(source) = shared.best(faulty) else {
+            let nobody = shared.mirror.borrow().readable().without(faulty).is_empty();
+            if nobody {
+                return Err(Lost::Refused(device::Error::ReadFault("no replica in sync can be read".into())));
+            }
+            changed.await;
+            continue;
+        };
+        match source.read(lba, Buf::with_len(bytes)).await {
+            Ok(data) => break data.freeze(),
+            Err(Lost::Ended) => shared.sweep(),
+            Err(Lost::Refused(_)) => faulty = faulty.with(Set::one(source.slot)),
+        }
+    };
+    Rc::clone(conn).put(lba, Change::Write(data), (region, region)).await
+}
+
+/// What an entry of a replica in sync becomes, where nothing is under way: clean if everybody has what it has.
+pub(crate) fn cleared(shared: &Shared) -> u8 {
+    if shared.mirror.borrow().is_full() { log::CLEAN } else { log::BEHIND }
+}

@@ -1,0 +1,105 @@
+//! Makes equal what an older host may have left different: regions with intent in a log of the set that attached.
+//!
+//! Invariants:
+//! - A region is settled with its lock held alone, to the copy of any one member of READ; each other copy that differs is marked
+//!   before it is written.
+//! - Regions that somebody waits for come first.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use device::Mode;
+use engine::job::Job;
+use engine::{Buf, View, time};
+
+use crate::conn::{Change, Lost};
+use crate::fan_out::fan_out;
+use crate::record::Set;
+use crate::shared::Shared;
+
+/// Regions that are settled at a time. Guessed: enough to have all replicas busy.
+pub(crate) const AT_ONCE: usize = 4;
+/// The pause after a region could not be settled. Guessed.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// One of those who settle; ends when nothing is left.
+pub(crate) async fn settle(shared: Rc<Shared>, job: Rc<Job>, number: u64, all: u64) {
+    let share = all.div_ceil(AT_ONCE as u64);
+    let (mut cursor, end) = (number * share, ((number + 1) * share).min(all));
+    while !shared.is_over() {
+        // Taken in one step, so that no two of us settle the same region for those who wait.
+        let urgent = shared.urgent.borrow_mut().pop_front();
+        let next = urgent.or_else(|| shared.unsettled.borrow().next(cursor).filter(|&region| region < end));
+        let Some(region) = next else {
+            if shared.unsettled.borrow().is_empty() {
+                return;
+            }
+            shared.changed.notified().await;
+            continue;
+        };
+        if urgent.is_none() {
+            cursor = region;
+            job.take(u64::from(shared.shape.region_blocks) * u64::from(shared.shape.block_size)).await;
+        }
+        if let Err(error) = region_of(&shared, region).await {
+            tracing::warn!(volume = shared.name(), region, %error, "a region can't be settled yet");
+            time::sleep(PAUSE).await;
+        }
+        job.reached(1.0 - shared.unsettled.borrow().len() as f64 / all.max(1) as f64);
+    }
+}
+
+async fn region_of(shared: &Rc<Shared>, region: u64) -> Result<(), device::Error> {
+    let (first, blocks) = shared.shape.region(region);
+    let _guard = shared.locks.lock(first, blocks, Mode::Exclusive).await;
+    if !shared.unsettled.borrow().has(region) {
+        return Ok(());
+    }
+    let step = u64::from(shared.info.transfer_blocks_max).min(blocks).max(1);
+    for at in (0..blocks).step_by(step as usize) {
+        piece(shared, region, first + at, step.min(blocks - at)).await?;
+    }
+    shared.unsettled.borrow_mut().remove(region);
+    shared.changed.notify_all();
+    Ok(())
+}
+
+async fn piece(shared: &Rc<Shared>, region: u64, lba: u64, blocks: u64) -> Result<(), device::Error> {
+    let bytes = (blocks * u64::from(shared.shape.block_size)) as usize;
+    let (source, data) = chosen(shared, lba, bytes).await?;
+    let mut done = Set::one(source);
+    let others = shared.mirror.borrow().need().without(done);
+    for slot in others.iter() {
+        let Some(conn) = shared.usable(slot) else { continue };
+        // What can't be read is written over.
+        if let Ok(copy) = conn.read(lba, Buf::with_len(bytes)).await
+            && copy[..] == data[..]
+        {
+            done = done.with(Set::one(slot));
+        }
+    }
+    fan_out(shared, lba, Change::Write(data), (region, region), done).await
+}
+
+/// The copy that all others will be like, and whose it is.
+async fn chosen(shared: &Rc<Shared>, lba: u64, bytes: usize) -> Result<(usize, View), device::Error> {
+    let mut faulty = Set::default();
+    loop {
+        let changed = shared.changed.notified();
+        if shared.is_over() {
+            return Err(device::Error::Aborted);
+        }
+        let Some(conn) = shared.best(faulty) else {
+            if shared.mirror.borrow().readable().without(faulty).is_empty() {
+                return Err(device::Error::ReadFault(format!("no replica of {} can be read", shared.name())));
+            }
+            changed.await;
+            continue;
+        };
+        match conn.read(lba, Buf::with_len(bytes)).await {
+            Ok(copy) => return Ok((conn.slot, copy.freeze())),
+            Err(Lost::Ended) => shared.sweep(),
+            Err(Lost::Refused(_)) => faulty = faulty.with(Set::one(conn.slot)),
+        }
+    }
+}

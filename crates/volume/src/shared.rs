@@ -1,0 +1,342 @@
+//! What the parts of an attached volume share: the mirror, the connections, and what is waited for.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use device::{Namespace, NamespaceInfo, RangeLocks};
+use engine::sync::{Notified, Notify};
+use engine::time::{self, Instant};
+
+use crate::bitmap::Bitmap;
+use crate::conn::Conn;
+use crate::figures::{Figures, State};
+use crate::label::Shape;
+use crate::mirror::Mirror;
+use crate::options::Options;
+use crate::reach::Reach;
+use crate::record::{Ballot, HOLDERS_MAX, Record, Set};
+use crate::regions::{Regions, Span};
+
+/// What a lease is shorter at the host that has it, and longer at who waits for its end, as a part of it: clocks run apart.
+/// Guessed, high: clocks differ by less than a thousandth.
+const LEASE_MARGIN: u32 = 8;
+
+/// Whether commands are taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    Serving,
+    /// What is under way ends, nothing begins.
+    Quiescing,
+    /// Detached, or dropped.
+    Closed,
+}
+
+/// See the module.
+pub(crate) struct Shared {
+    pub(crate) shape: Shape,
+    pub(crate) ballot: Ballot,
+    pub(crate) options: Options,
+    pub(crate) info: NamespaceInfo,
+    pub(crate) mirror: RefCell<Mirror>,
+    conns: RefCell<[Option<Rc<Conn>>; HOLDERS_MAX]>,
+    pub(crate) reaches: RefCell<Vec<Rc<dyn Reach>>>,
+    /// Since when a slot has had no usable connection.
+    down_since: [Cell<Option<Instant>>; HOLDERS_MAX],
+    /// The medium of a slot has refused a write.
+    refused: [Cell<bool>; HOLDERS_MAX],
+    /// Told when anything here has changed that somebody may wait for.
+    pub(crate) changed: Notify,
+    /// The locks of the volume's blocks.
+    pub(crate) locks: Arc<RangeLocks>,
+    lease_until: Cell<Instant>,
+    proposed_at: Cell<Instant>,
+    pub(crate) phase: Cell<Phase>,
+    pub(crate) regions: RefCell<Regions>,
+    pub(crate) unsettled: RefCell<Bitmap>,
+    /// Regions that are to be settled first, since somebody waits for them.
+    pub(crate) urgent: RefCell<VecDeque<u64>>,
+    pub(crate) figures: Figures,
+}
+
+/// What a volume begins with.
+pub(crate) struct Begin {
+    pub(crate) shape: Shape,
+    pub(crate) ballot: Ballot,
+    pub(crate) options: Options,
+    pub(crate) mirror: Mirror,
+    pub(crate) reaches: Vec<Rc<dyn Reach>>,
+    pub(crate) info: NamespaceInfo,
+    pub(crate) unsettled: Bitmap,
+    pub(crate) changed: Notify,
+    pub(crate) figures: Figures,
+}
+
+impl Shared {
+    pub(crate) fn new(begin: Begin) -> Shared {
+        let now = time::now();
+        Shared {
+            shape: begin.shape,
+            ballot: begin.ballot,
+            options: begin.options,
+            info: begin.info,
+            mirror: RefCell::new(begin.mirror),
+            conns: RefCell::default(),
+            reaches: RefCell::new(begin.reaches),
+            down_since: std::array::from_fn(|_| Cell::new(Some(now))),
+            refused: Default::default(),
+            changed: begin.changed,
+            locks: Arc::new(RangeLocks::new(begin.shape.region_blocks.ilog2())),
+            lease_until: Cell::default(),
+            proposed_at: Cell::new(now),
+            phase: Cell::new(Phase::Serving),
+            regions: RefCell::default(),
+            unsettled: RefCell::new(begin.unsettled),
+            urgent: RefCell::default(),
+            figures: begin.figures,
+        }
+    }
+
+    /// The volume in words.
+    pub(crate) fn name(&self) -> String {
+        format!("volume {:032x}", self.shape.volume)
+    }
+
+    /// Regions of blocks.
+    pub(crate) fn span(&self, lba: u64, blocks: u64) -> Span {
+        let region = u64::from(self.shape.region_blocks);
+        (lba / region, (lba + blocks - 1) / region)
+    }
+
+    /// Whether commands may begin, and if not, what they fail with.
+    pub(crate) fn check(&self) -> Result<(), device::Error> {
+        if self.mirror.borrow().is_over() {
+            return Err(device::Error::Reserved(self.name()));
+        }
+        match self.phase.get() {
+            Phase::Serving => Ok(()),
+            Phase::Quiescing | Phase::Closed => Err(device::Error::NotConnected(self.name())),
+        }
+    }
+
+    /// Whether nothing goes on any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.phase.get() == Phase::Closed || self.mirror.borrow().is_over()
+    }
+
+    /// A newer host was promised more: this one stops for good.
+    pub(crate) fn supersede(&self) {
+        if !self.mirror.borrow().is_over() {
+            tracing::warn!(volume = self.name(), "another host has attached the volume: this one stops");
+            self.mirror.borrow_mut().supersede();
+            self.lease_until.set(Instant::default());
+            self.changed.notify_all();
+        }
+    }
+
+    /// Nothing begins any more, and what waits ends.
+    pub(crate) fn close(&self) {
+        self.phase.set(Phase::Closed);
+        self.changed.notify_all();
+    }
+
+    // Connections.
+
+    /// The connection of a slot, if it is up.
+    pub(crate) fn conn(&self, slot: usize) -> Option<Rc<Conn>> {
+        self.conns.borrow()[slot].clone().filter(|conn| conn.is_up())
+    }
+
+    /// The connection of a slot over which data may be sent.
+    pub(crate) fn usable(&self, slot: usize) -> Option<Rc<Conn>> {
+        self.conn(slot).filter(|_| self.mirror.borrow().is_usable(slot))
+    }
+
+    /// Whether one is missing that a write needs.
+    pub(crate) fn is_short(&self) -> bool {
+        let targets = self.mirror.borrow().targets();
+        targets.iter().any(|slot| self.usable(slot).is_none())
+    }
+
+    /// A connection has preempted.
+    pub(crate) fn connected(&self, conn: &Rc<Conn>) {
+        self.mirror.borrow_mut().connected(conn.slot, conn.label.life);
+        self.conns.borrow_mut()[conn.slot] = Some(Rc::clone(conn));
+        self.changed.notify_all();
+    }
+
+    /// Takes note of connections that have ended.
+    pub(crate) fn sweep(&self) {
+        let mut any = false;
+        for slot in 0..self.shape.holders() {
+            let ended = self.conns.borrow()[slot].clone().filter(|conn| !conn.is_up());
+            let Some(conn) = ended else { continue };
+            self.conns.borrow_mut()[slot] = None;
+            self.mirror.borrow_mut().down(slot);
+            self.refused[slot].set(conn.is_refused());
+            if self.down_since[slot].get().is_none() {
+                self.down_since[slot].set(Some(time::now()));
+            }
+            any = true;
+        }
+        if any {
+            self.tell_states();
+            self.changed.notify_all();
+        }
+    }
+
+    /// Whether the slot's medium has refused a write.
+    pub(crate) fn is_refused(&self, slot: usize) -> bool {
+        self.refused[slot].get()
+    }
+
+    /// Since when a slot has had no usable connection.
+    pub(crate) fn down_since(&self, slot: usize) -> Option<Instant> {
+        self.down_since[slot].get()
+    }
+
+    // The record.
+
+    /// A record is stable at a holder.
+    pub(crate) fn accepted(&self, slot: usize, record: &Record) {
+        let is_stable = self.mirror.borrow_mut().accepted(slot, record);
+        self.down_since[slot].set(None);
+        self.refused[slot].set(false);
+        if is_stable {
+            let Record { version, in_sync, .. } = *self.mirror.borrow().current();
+            tracing::debug!(volume = self.name(), version, ?in_sync, "a record is stable");
+            self.extend_lease(self.proposed_at.get());
+        }
+        self.tell_states();
+        self.changed.notify_all();
+    }
+
+    /// Proposes by `how`, which says whether there was anything to propose.
+    pub(crate) fn propose(&self, how: impl FnOnce(&mut Mirror) -> bool) -> bool {
+        let is_new = how(&mut self.mirror.borrow_mut());
+        if is_new {
+            self.proposed_at.set(time::now());
+            self.tell_states();
+            self.changed.notify_all();
+        }
+        is_new
+    }
+
+    fn tell_states(&self) {
+        let mirror = self.mirror.borrow();
+        for slot in 0..self.shape.holders() {
+            let state = match () {
+                () if mirror.joining().has(slot) => State::Joining,
+                () if self.conns.borrow()[slot].is_none() => State::Away,
+                () if mirror.current().in_sync.has(slot) => State::InSync,
+                () => State::Behind,
+            };
+            self.figures.replica(slot).state.store(state as u64, Relaxed);
+        }
+    }
+
+    // The lease.
+
+    fn lease(&self) -> Duration {
+        Duration::from_millis(u64::from(self.shape.lease_ms))
+    }
+
+    /// A majority has confirmed, in a round that began then, that nobody newer was promised anything.
+    pub(crate) fn extend_lease(&self, began: Instant) {
+        let until = began + (self.lease() - self.lease() / LEASE_MARGIN);
+        if until > self.lease_until.get() {
+            self.lease_until.set(until);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Whether what is read now may be believed.
+    pub(crate) fn is_leased(&self) -> bool {
+        time::now() < self.lease_until.get()
+    }
+
+    /// How often the lease is renewed.
+    pub(crate) fn renew_every(&self) -> Duration {
+        self.lease() / 3
+    }
+
+    // Waiting.
+
+    /// Waits for a change, at most as long as commands wait; `since`: when that began.
+    pub(crate) async fn wait(&self, since: &mut Option<Instant>, changed: Notified) -> Result<(), device::Error> {
+        let deadline = *since.get_or_insert_with(time::now) + self.options.wait_max;
+        let left = deadline.duration_since(time::now());
+        time::timeout(left, changed).await.map_err(|_| device::Error::NotConnected(self.name()))
+    }
+
+    /// Waits until no block of these regions may differ between replicas.
+    pub(crate) async fn settled(&self, (first, last): Span) -> Result<(), device::Error> {
+        let mut since = None;
+        loop {
+            let changed = self.changed.notified();
+            let next = {
+                let unsettled = self.unsettled.borrow();
+                if unsettled.is_empty() {
+                    return Ok(());
+                }
+                unsettled.next(first).filter(|&region| region <= last)
+            };
+            let Some(region) = next else { return Ok(()) };
+            if !self.urgent.borrow().contains(&region) {
+                self.urgent.borrow_mut().push_back(region);
+                self.changed.notify_all();
+            }
+            self.check()?;
+            self.wait(&mut since, changed).await?;
+        }
+    }
+
+    /// A replica to read from, but for those in `without`.
+    pub(crate) fn best(&self, without: Set) -> Option<Rc<Conn>> {
+        let readable = self.mirror.borrow().readable().without(without);
+        readable.iter().filter_map(|slot| self.usable(slot)).min_by_key(|conn| conn.cost())
+    }
+}
+
+/// How long who attaches waits for older leases to run out.
+pub(crate) fn lease_wait(shape: &Shape) -> Duration {
+    let lease = Duration::from_millis(u64::from(shape.lease_ms));
+    lease + lease / LEASE_MARGIN
+}
+
+/// What a volume is, over these replicas.
+pub(crate) fn info(shape: &Shape, conns: &[Option<Rc<Conn>>; HOLDERS_MAX]) -> NamespaceInfo {
+    let replicas = conns.iter().flatten().filter(|conn| conn.slot < usize::from(shape.replicas));
+    let infos = replicas.map(|conn| conn.taken().namespace.info());
+    let first = NamespaceInfo {
+        block_size: shape.block_size,
+        blocks: shape.blocks,
+        atomic_blocks: u32::MAX,
+        compare_and_write_blocks_max: u32::MAX,
+        transfer_blocks_max: u32::MAX,
+        volatile_cache: false,
+        volatile_medium: false,
+        deallocated_reads_zero: true,
+        thin: false,
+        preferred_write_blocks: 1,
+        preferred_deallocate_blocks: 1,
+        write_uncorrectable: false,
+        persists_attributes: false,
+        nguid: shape.volume.to_be_bytes(),
+    };
+    let info = infos.fold(first, |info, replica| NamespaceInfo {
+        atomic_blocks: info.atomic_blocks.min(replica.atomic_blocks),
+        transfer_blocks_max: info.transfer_blocks_max.min(replica.transfer_blocks_max),
+        volatile_medium: info.volatile_medium | replica.volatile_medium,
+        thin: info.thin | replica.thin,
+        preferred_write_blocks: info.preferred_write_blocks.max(replica.preferred_write_blocks),
+        preferred_deallocate_blocks: info.preferred_deallocate_blocks.max(replica.preferred_deallocate_blocks),
+        ..info
+    });
+    // A compare-and-write is a write under a lock of ours.
+    let most = info.transfer_blocks_max.min((device::COMPARE_AND_WRITE_BYTES_MAX as u32 / shape.block_size).max(1));
+    NamespaceInfo { compare_and_write_blocks_max: most, ..info }
+}

@@ -1,0 +1,70 @@
+//! Compares the replicas in sync, region by region. Writes of a region wait while it is read.
+
+use std::rc::Rc;
+
+use device::{Error, Mode};
+use engine::Buf;
+
+use crate::shared::Shared;
+
+/// What was found.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Report {
+    /// Regions that were compared at two replicas or more.
+    pub regions: u64,
+    /// Regions of which copies differ: bytes were lost or damaged behind the volume's back.
+    pub differing: Vec<u64>,
+    /// Slot and region of what could not be read.
+    pub unreadable: Vec<(usize, u64)>,
+}
+
+impl Report {
+    /// Whether nothing is amiss.
+    pub fn is_clean(&self) -> bool {
+        self.differing.is_empty() && self.unreadable.is_empty()
+    }
+}
+
+/// See [`Volume::verify`](crate::Volume::verify).
+pub(crate) async fn verify(shared: &Rc<Shared>, bytes_per_second: Option<u64>) -> Result<Report, Error> {
+    let job = shared.figures.jobs().begin("verify", bytes_per_second, None);
+    let mut report = Report::default();
+    let regions = shared.shape.regions();
+    for region in 0..regions {
+        shared.check()?;
+        shared.settled((region, region)).await?;
+        let (first, blocks) = shared.shape.region(region);
+        job.take(blocks * u64::from(shared.shape.block_size)).await;
+        let _guard = shared.locks.lock(first, blocks, Mode::Shared).await;
+        let mut compared = 0;
+        let step = u64::from(shared.info.transfer_blocks_max).min(blocks).max(1);
+        for at in (0..blocks).step_by(step as usize) {
+            compared = compare(shared, region, (first + at, step.min(blocks - at)), &mut report).await;
+        }
+        report.regions += u64::from(compared > 1);
+        job.reached((region + 1) as f64 / regions as f64);
+    }
+    report.differing.dedup();
+    Ok(report)
+}
+
+/// Returns how many copies there were.
+async fn compare(shared: &Rc<Shared>, region: u64, (lba, blocks): (u64, u64), report: &mut Report) -> usize {
+    let bytes = (blocks * u64::from(shared.shape.block_size)) as usize;
+    let readable = shared.mirror.borrow().readable();
+    let mut first: Option<Buf> = None;
+    let mut copies = 0;
+    for conn in readable.iter().filter_map(|slot| shared.usable(slot)) {
+        match (conn.read(lba, Buf::with_len(bytes)).await, &first) {
+            (Ok(copy), None) => first = Some(copy),
+            (Ok(copy), Some(first)) if copy[..] != first[..] => report.differing.push(region),
+            (Ok(_), Some(_)) => {}
+            (Err(_), _) => {
+                report.unreadable.push((conn.slot, region));
+                continue;
+            }
+        }
+        copies += 1;
+    }
+    copies
+}

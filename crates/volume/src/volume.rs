@@ -1,0 +1,333 @@
+//! [`Volume`]: an attached volume, as a [`Namespace`].
+//!
+//! Invariants:
+//! - A command holds the lock of its blocks from before it is sent until its result is given out; a change until it is at all
+//!   replicas that need it. A task holds one lock at a time: regions are settled before a command takes its own.
+//! - What is acknowledged is stable at every replica of NEED, so a flush has nothing to pass on.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use device::{Durability, Error, Lba, Link, Mode, Namespace, NamespaceInfo, RangeGuard};
+use engine::file::Lifetime;
+use engine::task::{LocalFuture, Task};
+use engine::{Buf, View, time};
+
+use crate::clear::clear_idle;
+use crate::conn::{Change, Lost};
+use crate::fan_out::finish;
+use crate::figures::Figures;
+use crate::label::{Life, Shape};
+use crate::read;
+use crate::reach::Reach;
+use crate::record::{Record, Set};
+use crate::shared::{Phase, Shared};
+use crate::verify::{Report, verify};
+
+/// How long detaching waits for the logs to be cleared. Guessed: some writes' time; what is not cleared is settled again.
+const CLEAR_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// A volume that this host has attached. Dropping it ends all that goes on; [`Volume::detach`] leaves nothing to be settled.
+pub struct Volume {
+    shared: Rc<Shared>,
+    _tasks: Vec<Task<()>>,
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        self.shared.close();
+    }
+}
+
+impl Volume {
+    pub(crate) fn new(shared: Rc<Shared>, tasks: Vec<Task<()>>) -> Volume {
+        Volume { shared, _tasks: tasks }
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    /// What the volume is.
+    pub fn shape(&self) -> Shape {
+        self.shared.shape
+    }
+
+    /// What it tells of itself.
+    pub fn figures(&self) -> &Figures {
+        &self.shared.figures
+    }
+
+    /// Whether another host has attached it since: every command fails from then on.
+    pub fn is_superseded(&self) -> bool {
+        self.shared.mirror.borrow().is_over()
+    }
+
+    /// The record that was proposed last, and whether a majority has it.
+    pub fn record(&self) -> (Record, bool) {
+        let mirror = self.shared.mirror.borrow();
+        (*mirror.current(), mirror.is_stable())
+    }
+
+    /// The replicas in sync, as far as that is decided; all of them: nothing is missing.
+    pub fn in_sync(&self) -> Set {
+        self.shared.mirror.borrow().readable()
+    }
+
+    /// Whether every replica is in sync, no region may differ, and no holder is being changed.
+    pub fn is_whole(&self) -> bool {
+        let mirror = self.shared.mirror.borrow();
+        let is_changed = mirror.current().lives != mirror.current().lives_before;
+        mirror.is_full() && !is_changed && self.shared.unsettled.borrow().is_empty() && !mirror.is_over()
+    }
+
+    /// Regions that are not known to be clean, of the replica that has the most of them.
+    pub fn regions_marked(&self) -> u64 {
+        let slots = 0..usize::from(self.shared.shape.replicas);
+        let conns = slots.filter_map(|slot| self.shared.usable(slot));
+        let marked = |region: u64, conn: &Rc<crate::conn::Conn>| conn.with_log(|log| !log.is_clean(region));
+        let count = |conn: Rc<crate::conn::Conn>| {
+            (0..self.shared.shape.regions()).filter(|&region| marked(region, &conn)).count() as u64
+        };
+        conns.map(count).max().unwrap_or(0)
+    }
+
+    /// Ends when something about the volume has changed. Look at it after making this and before awaiting it.
+    pub fn changed(&self) -> engine::sync::Notified {
+        self.shared.changed.notified()
+    }
+
+    /// From now on the holder of a slot is reached like this: it has moved, or was replaced by one that
+    /// [`format_replacement`](crate::format_replacement) has made.
+    pub fn set_reach(&self, slot: usize, reach: Rc<dyn Reach>) {
+        self.shared.reaches.borrow_mut()[slot] = reach;
+        if let Some(conn) = self.shared.conn(slot) {
+            conn.end();
+        }
+        self.shared.sweep();
+    }
+
+    /// The lives of the holders: a replacement has a new one.
+    pub fn lives(&self) -> [Life; 3] {
+        self.shared.mirror.borrow().current().lives
+    }
+
+    /// Compares the replicas in sync, block by block, while the volume is in use.
+    ///
+    /// # Errors
+    /// The volume is superseded, detached, or its replicas can't be reached.
+    pub fn verify(&self, bytes_per_second: Option<u64>) -> LocalFuture<'_, Result<Report, Error>> {
+        Box::pin(verify(&self.shared, bytes_per_second))
+    }
+
+    /// Ends the attachment in order: takes no more commands, waits for those under way, clears the logs, and gives the
+    /// reservations up. Who attaches next has nothing to settle and waits for nothing.
+    ///
+    /// # Errors
+    /// The volume was superseded. What can't be cleared or released in time is left, which is safe.
+    pub fn detach(&self) -> LocalFuture<'_, Result<(), crate::Error>> {
+        Box::pin(async move {
+            if self.is_superseded() {
+                return Err(crate::Error::Superseded);
+            }
+            if self.shared.phase.get() != Phase::Serving {
+                return Err(crate::Error::Detached);
+            }
+            self.shared.phase.set(Phase::Quiescing);
+            self.shared.changed.notify_all();
+            // What is under way holds its locks.
+            let all = self.shared.locks.lock(0, self.shared.shape.blocks, Mode::Exclusive).await;
+            let _ = time::timeout(CLEAR_TIME_MAX, self.cleared()).await; // what is left is settled by the next host
+            drop(all);
+            let slots = 0..self.shared.shape.holders();
+            let conns: Vec<_> = slots.filter_map(|slot| self.shared.conn(slot)).collect();
+            self.shared.close();
+            for conn in conns {
+                let reach = self.shared.reaches.borrow()[conn.slot].clone();
+                if let Ok(Err(error)) = time::timeout(CLEAR_TIME_MAX, reach.release(conn.taken())).await {
+                    tracing::debug!(%error, "a reservation is left to the next host");
+                }
+                conn.end();
+            }
+            Ok(())
+        })
+    }
+
+    /// Hands the volume over: detaches it, and waits for `other`, by which another host attaches it.
+    ///
+    /// # Errors
+    /// As [`Volume::detach`], or the other host's. The volume is detached in any case but the first.
+    pub fn hand_over<'a, T>(
+        &'a self,
+        other: LocalFuture<'a, Result<T, crate::Error>>,
+    ) -> LocalFuture<'a, Result<T, crate::Error>>
+    where
+        T: 'a,
+    {
+        Box::pin(async move {
+            self.detach().await?;
+            other.await
+        })
+    }
+
+    /// Waits until the logs say nothing of what is settled.
+    async fn cleared(&self) {
+        loop {
+            clear_idle(&self.shared, Duration::ZERO);
+            let need = self.shared.mirror.borrow().need();
+            let entry = crate::resync::cleared(&self.shared);
+            let is_done = |slot: usize| {
+                let Some(conn) = self.shared.usable(slot) else { return true };
+                let unsettled = self.shared.unsettled.borrow();
+                let said = |region| conn.with_log(|log| log.entry(region));
+                (0..self.shared.shape.regions())
+                    .filter(|&region| !unsettled.has(region))
+                    .all(|region| said(region) == Some(entry) || said(region) == Some(crate::log::CLEAN))
+            };
+            if self.shared.is_over() || need.iter().all(is_done) {
+                return;
+            }
+            time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    // Commands.
+
+    fn check_range(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
+        let end = self.shared.shape.blocks;
+        match lba.0.checked_add(blocks) {
+            Some(last) if last <= end => Ok(()),
+            _ => Err(Error::OutOfRange { lba, blocks, end }),
+        }
+    }
+
+    /// Whole blocks, at least one and at most `blocks_max`, within the volume. Returns how many.
+    fn check_length(&self, lba: Lba, bytes: usize, blocks_max: u32) -> Result<u64, Error> {
+        let block_size = self.shared.shape.block_size;
+        let bytes_max = blocks_max as usize * block_size as usize;
+        if bytes == 0 || !bytes.is_multiple_of(block_size as usize) || bytes > bytes_max {
+            return Err(Error::InvalidLength { bytes, block_size, bytes_max });
+        }
+        let blocks = (bytes / block_size as usize) as u64;
+        self.check_range(lba, blocks).map(|()| blocks)
+    }
+
+    /// Waits until the blocks may be used, and takes their lock.
+    async fn enter(&self, lba: Lba, blocks: u64, mode: Mode) -> Result<RangeGuard, Error> {
+        self.shared.check()?;
+        self.shared.settled(self.shared.span(lba.0, blocks)).await?;
+        let guard = self.shared.locks.lock(lba.0, blocks, mode).await;
+        self.shared.check()?;
+        Ok(guard)
+    }
+
+    async fn change(&self, lba: Lba, blocks: u64, change: Change) -> Result<(), Error> {
+        let guard = self.enter(lba, blocks, Mode::Exclusive).await?;
+        finish(&self.shared, guard, lba.0, change, self.shared.span(lba.0, blocks)).await
+    }
+
+    async fn zero(&self, lba: Lba, blocks: u64, gives_back: bool) -> Result<(), Error> {
+        self.check_range(lba, blocks)?;
+        if blocks == 0 {
+            return Ok(());
+        }
+        self.change(lba, blocks, Change::Zero { blocks, gives_back }).await
+    }
+}
+
+impl Namespace for Volume {
+    device::namespace_without!(used_blocks, attributes);
+
+    fn info(&self) -> NamespaceInfo {
+        self.shared.info.clone()
+    }
+
+    async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
+        let entered = match self.check_length(lba, buf.len(), self.shared.info.transfer_blocks_max) {
+            Ok(blocks) => self.enter(lba, blocks, Mode::Shared).await,
+            Err(error) => Err(error),
+        };
+        match entered {
+            Ok(_guard) => read::read(&self.shared, lba.0, buf).await,
+            Err(error) => (Err(error), buf),
+        }
+    }
+
+    async fn write(&self, lba: Lba, data: View, _durability: Durability) -> Result<(), Error> {
+        let blocks = self.check_length(lba, data.len(), self.shared.info.transfer_blocks_max)?;
+        self.change(lba, blocks, Change::Write(data)).await
+    }
+
+    async fn flush(&self) -> Result<(), Error> {
+        self.shared.check()
+    }
+
+    async fn compare(&self, lba: Lba, expected: View) -> Result<(), Error> {
+        let blocks = self.check_length(lba, expected.len(), self.shared.info.transfer_blocks_max)?;
+        let _guard = self.enter(lba, blocks, Mode::Shared).await?;
+        let (read, found) = read::read(&self.shared, lba.0, Buf::with_len(expected.len())).await;
+        read?;
+        if found[..] == expected[..] { Ok(()) } else { Err(Error::CompareFailure) }
+    }
+
+    async fn compare_and_write(&self, lba: Lba, expected: View, new: View, _how: Durability) -> Result<(), Error> {
+        let most = self.shared.info.compare_and_write_blocks_max;
+        let blocks = self.check_length(lba, expected.len(), most)?;
+        if expected.len() != new.len() {
+            self.check_length(lba, new.len(), 0)?;
+        }
+        let guard = self.enter(lba, blocks, Mode::Exclusive).await?;
+        let (read, found) = read::read(&self.shared, lba.0, Buf::with_len(expected.len())).await;
+        read?;
+        if found[..] != expected[..] {
+            return Err(Error::CompareFailure);
+        }
+        finish(&self.shared, guard, lba.0, Change::Write(new), self.shared.span(lba.0, blocks)).await
+    }
+
+    async fn write_zeroes(&self, lba: Lba, blocks: u64, _durability: Durability) -> Result<(), Error> {
+        self.zero(lba, blocks, false).await
+    }
+
+    async fn deallocate(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
+        self.zero(lba, blocks, true).await
+    }
+
+    async fn verify(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
+        self.check_range(lba, blocks)?;
+        if blocks == 0 {
+            return Ok(());
+        }
+        let _guard = self.enter(lba, blocks, Mode::Shared).await?;
+        let mut since = None;
+        loop {
+            read::leased(&self.shared).await?;
+            let changed = self.shared.changed.notified();
+            let Some(conn) = self.shared.best(Set::default()) else {
+                self.shared.wait(&mut since, changed).await?;
+                continue;
+            };
+            match conn.verify(lba.0, blocks).await {
+                Ok(()) => return Ok(()),
+                Err(Lost::Ended) => self.shared.sweep(),
+                Err(Lost::Refused(error)) => return Err(error),
+            }
+        }
+    }
+
+    async fn write_uncorrectable(&self, _lba: Lba, _blocks: u64) -> Result<(), Error> {
+        Err(Error::Unsupported("write uncorrectable"))
+    }
+
+    async fn hint_lifetime(&self, _lifetime: Lifetime) -> bool {
+        false
+    }
+
+    fn writability(&self) -> device::Writability {
+        if self.is_superseded() { device::Writability::Failed } else { device::Writability::Writable }
+    }
+
+    fn link(&self) -> Link {
+        Link { is_up: self.shared.check().is_ok(), epoch: 0 }
+    }
+}

@@ -1,0 +1,60 @@
+//! Watches over the set in sync: replicas that stay away are left out, and changes of holders are brought to their end.
+
+use std::rc::Rc;
+
+use engine::time::{self, Instant};
+
+use crate::record::Set;
+use crate::shared::Shared;
+
+/// Ends when the volume is over.
+pub(crate) async fn watch(shared: Rc<Shared>) {
+    loop {
+        let changed = shared.changed.notified();
+        if shared.is_over() {
+            return;
+        }
+        shared.sweep();
+        let (bad, due) = look(&shared);
+        if shared.propose(|mirror| mirror.leave_out(bad)) {
+            tracing::warn!(volume = shared.name(), ?bad, "the volume goes on without replicas");
+            continue;
+        }
+        if shared.propose(|mirror| mirror.change_holders()) {
+            continue;
+        }
+        match due {
+            Some(due) => drop(time::timeout(due.duration_since(time::now()), changed).await),
+            None => changed.await,
+        }
+    }
+}
+
+/// Who is to be left out now, and when the next one may be.
+fn look(shared: &Shared) -> (Set, Option<Instant>) {
+    let now = time::now();
+    let (mut bad, mut due) = (Set::default(), None::<Instant>);
+    let in_sync = shared.mirror.borrow().current().in_sync;
+    for slot in in_sync.iter() {
+        let (is_other, is_checked) = {
+            let mirror = shared.mirror.borrow();
+            (mirror.is_other(slot), mirror.is_checked(slot))
+        };
+        let conn = shared.conn(slot);
+        if is_other || (conn.is_none() && shared.is_refused(slot)) {
+            bad = bad.with(Set::one(slot));
+            continue;
+        }
+        if conn.is_some() && is_checked {
+            continue;
+        }
+        let at = shared.down_since(slot).unwrap_or(now) + shared.options.give_up_after;
+        match &conn {
+            None if at <= now => bad = bad.with(Set::one(slot)),
+            // It is left out when it is given up, and not before: a record may be on its way there.
+            Some(conn) if at <= now => conn.end(),
+            _ => due = Some(due.map_or(at, |due| due.min(at))),
+        }
+    }
+    (bad, due)
+}

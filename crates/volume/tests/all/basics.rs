@@ -1,0 +1,207 @@
+//! What a volume does when nothing is random: attach, fail-over, settling, resynchronisation, hand-over, fencing.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use device::{Durability, Error, Lba, Namespace, conformance};
+use engine::sim::World;
+use engine::task::Task;
+use engine::{Buf, time};
+use volume::{Set, Volume};
+
+use crate::cluster::{BLOCK, BLOCKS, Cluster, attach, format, run, whole};
+
+fn block(byte: u8) -> engine::View {
+    Buf::copy_from(&[byte; BLOCK]).freeze()
+}
+
+async fn put(volume: &Volume, lba: u64, byte: u8) -> Result<(), Error> {
+    volume.write(Lba(lba), block(byte), Durability::Cached).await
+}
+
+async fn get(volume: &Volume, lba: u64) -> Result<u8, Error> {
+    let (result, buf) = volume.read(Lba(lba), Buf::with_len(BLOCK)).await;
+    result?;
+    assert!(buf.iter().all(|&byte| byte == buf[0]), "a torn block");
+    Ok(buf[0])
+}
+
+/// All replicas have the same bytes.
+fn equal(world: &World, cluster: &Cluster, replicas: usize) {
+    for slot in 1..replicas {
+        assert!(cluster.data(world, 0) == cluster.data(world, slot), "replicas 0 and {slot} differ");
+    }
+}
+
+/// A host's process, which leaves its volume behind.
+fn host(world: &World, cluster: &Cluster, name: &'static str) -> (engine::sim::NodeId, Task<Rc<Volume>>) {
+    let node = world.node(name);
+    let places = cluster.places.clone();
+    (node, world.spawn_on(node, async move { Rc::new(attach(&places, name).await) }))
+}
+
+#[test]
+fn a_volume_is_a_namespace_as_any_other() {
+    for replicas in 1..=3 {
+        run(u64::from(replicas), replicas, 0, async |world, cluster| {
+            format(&cluster.places, replicas).await;
+            let volume = Rc::new(attach(&cluster.places, "a").await);
+            assert_eq!(volume.info().blocks, BLOCKS);
+            conformance::check_all(Rc::clone(&volume), 7).await;
+            assert_eq!(volume.detach().await.ok(), Some(()));
+            equal(world, cluster, replicas.into());
+        });
+    }
+}
+
+#[test]
+fn what_was_written_is_there_after_detaching_and_nothing_is_left_to_settle() {
+    run(1, 3, 0, async |world, cluster| {
+        format(&cluster.places, 3).await;
+        let first = attach(&cluster.places, "a").await;
+        put(&first, 3, 7).await.expect("all is well");
+        assert!(first.regions_marked() > 0);
+        first.detach().await.expect("it is attached");
+        assert!(matches!(put(&first, 3, 8).await, Err(Error::NotConnected(_))), "it is detached");
+        let begin = time::now();
+        let second = attach(&cluster.places, "b").await;
+        assert_eq!((get(&second, 3).await, second.regions_marked()), (Ok(7), 0));
+        assert!(begin.elapsed() < Duration::from_secs(1), "nothing is waited for");
+        equal(world, cluster, 3);
+    });
+}
+
+#[test]
+fn a_volume_goes_on_without_a_replica_and_takes_it_back() {
+    for (replicas, lost) in [(3, 0), (3, 2), (2, 0), (2, 2)] {
+        run(9, replicas, 0, async |world, cluster| {
+            format(&cluster.places, replicas).await;
+            let volume = attach(&cluster.places, "a").await;
+            put(&volume, 1, 1).await.expect("all is well");
+            world.crash(cluster.nodes[lost]);
+            put(&volume, 1, 2).await.expect("the others go on");
+            put(&volume, 40, 3).await.expect("the others go on");
+            assert_eq!(get(&volume, 1).await, Ok(2));
+            assert!(!volume.in_sync().has(lost) || lost == 2 && replicas == 2);
+            cluster.restart(world, lost);
+            whole(&volume).await;
+            assert_eq!(get(&volume, 40).await, Ok(3));
+            equal(world, cluster, replicas.into());
+            assert!(volume.verify(None).await.is_ok_and(|report| report.is_clean()));
+        });
+    }
+}
+
+#[test]
+fn a_host_that_dies_is_followed_by_one_that_settles() {
+    run(3, 3, 0, async |world, cluster| {
+        format(&cluster.places, 3).await;
+        let (node, attached) = host(world, cluster, "a");
+        let volume = attached.await;
+        put(&volume, 5, 1).await.expect("all is well");
+        // One replica hears nothing any more, so the write gets to two of them.
+        world.partition(node, cluster.nodes[1]);
+        let writer = volume.clone();
+        let write = world.spawn_on(node, async move { put(&writer, 5, 2).await });
+        time::sleep(Duration::from_millis(50)).await;
+        drop(volume);
+        world.crash(node);
+        assert_eq!(write.outcome().await, None, "it was under way");
+        let second = attach(&cluster.places, "b").await;
+        let seen = get(&second, 5).await.expect("it is settled");
+        assert!(seen == 1 || seen == 2);
+        whole(&second).await;
+        equal(world, cluster, 3);
+    });
+}
+
+#[test]
+fn a_host_that_stood_still_writes_nothing_and_reads_nothing_old() {
+    run(4, 3, 0, async |world, cluster| {
+        format(&cluster.places, 3).await;
+        let (node, attached) = host(world, cluster, "a");
+        let first = attached.await;
+        put(&first, 5, 1).await.expect("all is well");
+        let (reader, writer) = (first.clone(), first.clone());
+        // Sent, and held back on its way.
+        (0..3).for_each(|slot| world.partition_one_way(node, cluster.nodes[slot]));
+        let late = world.spawn_on(node, async move { put(&writer, 5, 9).await });
+        time::sleep(Duration::from_millis(5)).await;
+        world.pause(node);
+        let second = attach(&cluster.places, "b").await;
+        put(&second, 5, 2).await.expect("it is the second's");
+        (0..3).for_each(|slot| world.heal(node, cluster.nodes[slot]));
+        world.resume(node);
+        let read = world.spawn_on(node, async move { get(&reader, 5).await });
+        let written = late.outcome().await.expect("it ends");
+        assert!(matches!(written, Err(Error::Aborted | Error::Reserved(_))), "{written:?}");
+        let read = read.outcome().await.expect("it ends");
+        assert!(matches!(read, Err(Error::Reserved(_))), "{read:?}");
+        assert!(first.is_superseded());
+        assert_eq!(get(&second, 5).await, Ok(2));
+        whole(&second).await;
+        equal(world, cluster, 3);
+    });
+}
+
+#[test]
+fn a_volume_is_handed_over_between_two_hosts() {
+    run(5, 3, 0, async |_, cluster| {
+        format(&cluster.places, 3).await;
+        let first = attach(&cluster.places, "a").await;
+        put(&first, 5, 1).await.expect("all is well");
+        let places = cluster.places.clone();
+        let second = first.hand_over(Box::pin(async move { Ok(attach(&places, "b").await) })).await;
+        let second = second.expect("nothing fails");
+        assert_eq!(get(&second, 5).await, Ok(1));
+        put(&second, 5, 2).await.expect("it is the second's");
+        assert!(matches!(first.detach().await, Err(volume::Error::Detached)));
+    });
+}
+
+#[test]
+fn a_replica_that_is_gone_for_good_is_replaced() {
+    for replicas in [2, 3] {
+        run(6, replicas, 1, async |world, cluster| {
+            let shape = format(&cluster.places, replicas).await;
+            let volume = attach(&cluster.places, "a").await;
+            for lba in 0..BLOCKS {
+                put(&volume, lba, lba as u8).await.expect("all is well");
+            }
+            world.crash(cluster.nodes[1]);
+            put(&volume, 9, 77).await.expect("the others go on");
+            let spare = cluster.places.reach(3, "a");
+            volume::format_replacement(spare.clone(), shape, 1, false).await.expect("it is blank");
+            cluster.places.replace(1, 3);
+            volume.set_reach(1, spare);
+            put(&volume, 10, 78).await.expect("it is rebuilt meanwhile");
+            whole(&volume).await;
+            assert_eq!(volume.in_sync(), Set::first(replicas.into()));
+            equal(world, cluster, replicas.into());
+            // The old one comes back, and nobody is misled.
+            cluster.restart(world, 1);
+            drop(volume);
+            cluster.places.replace(1, 1);
+            let second = attach(&cluster.places, "b").await;
+            assert_eq!((get(&second, 9).await, get(&second, 10).await), (Ok(77), Ok(78)));
+            whole(&second).await;
+            equal(world, cluster, replicas.into());
+        });
+    }
+}
+
+#[test]
+fn a_namespace_in_use_is_refused() {
+    run(7, 3, 1, async |_, cluster| {
+        let shape = format(&cluster.places, 3).await;
+        let again = volume::format(cluster.places.reaches("x"), crate::cluster::format_options(3)).await;
+        assert!(matches!(again, Err(volume::Error::InUse { .. })), "{again:?}");
+        let volume = attach(&cluster.places, "a").await;
+        let again = volume::format_replacement(cluster.places.reach(0, "x"), shape, 0, false).await;
+        assert!(matches!(again, Err(volume::Error::InUse { .. })), "{again:?}");
+        put(&volume, 0, 1).await.expect("nothing was taken from it");
+        let large = volume::FormatOptions { bytes: Some(1 << 30), force: true, ..crate::cluster::format_options(3) };
+        let large = volume::format(cluster.places.reaches("x"), large).await;
+        assert!(matches!(large, Err(volume::Error::TooSmall { .. })), "{large:?}");
+    });
+}
