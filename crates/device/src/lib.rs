@@ -22,6 +22,7 @@ mod grow;
 mod identity;
 mod latch;
 mod limits;
+mod mailed;
 mod memory;
 pub mod namespace;
 mod range_lock;
@@ -37,6 +38,7 @@ pub use file::{FileNamespace, FileOptions, OpenError};
 pub use grow::GrowError;
 pub use identity::{IdentityError, random_nguid};
 pub use limits::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, COMPARE_AND_WRITE_BYTES_MAX, TRANSFER_BYTES_MAX};
+pub use mailed::Mailed;
 pub use memory::{MEMORY_BYTES_MAX, Memory, MemoryError};
 pub use namespace::{
     ATTRIBUTE_BYTES_MAX, ATTRIBUTE_KEY_BYTES_MAX, ATTRIBUTES_MAX, Durability, Error, Lba, Link, Namespace,

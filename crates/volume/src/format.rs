@@ -16,7 +16,8 @@ use engine::{Buf, View};
 use crate::conn::read_block;
 use crate::error::Error;
 use crate::label::{
-    Born, DATA_ALIGN, Kind, LEASE_MS, LOG_BLOCK, Label, LabelError, Life, RECORD_BLOCK, REGIONS_MAX, REPLICAS_MAX, Shape,
+    Born, DATA_ALIGN, Kind, LEASE_MS, LOG_BLOCK, Label, LabelError, Life, RECORD_BLOCK, REGIONS_MAX, REPLICAS_MAX,
+    Shape,
 };
 use crate::log;
 use crate::reach::{Reach, Taken};

@@ -229,14 +229,7 @@ pub(crate) mod tests {
     use super::*;
 
     pub(crate) fn sample() -> Label {
-        let shape = Shape {
-            volume: 7,
-            replicas: 3,
-            block_size: 512,
-            region_blocks: 128,
-            blocks: 4096,
-            lease_ms: 9000,
-        };
+        let shape = Shape { volume: 7, replicas: 3, block_size: 512, region_blocks: 128, blocks: 4096, lease_ms: 9000 };
         Label { shape, slot: 1, kind: Kind::Replica, born: Born::Intent, life: 9, log_blocks: 4, data_first: 2048 }
     }
 

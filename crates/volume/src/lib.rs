@@ -12,6 +12,7 @@ mod error;
 mod fan_out;
 mod figures;
 mod format;
+mod inspect;
 mod keep;
 mod label;
 mod lease;
@@ -34,6 +35,7 @@ pub use attach::attach;
 pub use error::Error;
 pub use figures::{Figures, ReplicaFigures, State};
 pub use format::{FormatOptions, format, format_replacement};
+pub use inspect::{Inspected, inspect};
 pub use label::{
     Born, DATA_ALIGN, Kind, LOG_BLOCK, Label, LabelError, Life, RECORD_BLOCK, REGIONS_MAX, REPLICAS_MAX, Shape,
 };

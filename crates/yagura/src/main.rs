@@ -27,6 +27,7 @@ mod subsystem;
 mod supervise;
 mod tree;
 mod up;
+mod volume;
 
 use std::process::ExitCode;
 
@@ -63,6 +64,7 @@ fn run(arguments: Vec<std::ffi::OsString>) -> Result<(), Failure> {
         Verb::Kv(verb) => kv::run(&verb),
         Verb::Gateway(args) => gateway::run(&args),
         Verb::Cache(verb) => cache::run(&verb),
+        Verb::Volume(verb) => volume::run(&verb),
         Verb::Up(args) => up::run(&args),
         Verb::Nvme(verb) => nvme::run(&verb),
         Verb::Bench(verb) => bench::run(&verb),

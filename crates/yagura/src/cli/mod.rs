@@ -11,6 +11,7 @@ mod nvme;
 mod pool;
 mod target;
 mod target_drive;
+mod volume;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -24,6 +25,7 @@ pub use nvme::*;
 pub use pool::*;
 pub use target::*;
 pub use target_drive::*;
+pub use volume::*;
 
 use engine::ReactorConfig;
 use fabric::tls::{CertificateContext, TlsError};
@@ -66,6 +68,9 @@ pub enum Verb {
     /// Serve memcached's protocols.
     #[command(subcommand)]
     Cache(CacheVerb),
+    /// Block volumes, mirrored by the host that uses them.
+    #[command(subcommand)]
+    Volume(VolumeVerb),
     /// Run storage nodes, a pool and a gateway on this machine.
     Up(UpArgs),
     /// Talk to any NVMe/TCP target.

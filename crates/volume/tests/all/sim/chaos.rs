@@ -129,7 +129,8 @@ impl<'a> Chaos<'a> {
                 self.later(5, if long { 12_000 } else { 800 }, End::Resume(paused));
             }
             Kind::SlowDisk => {
-                let slow = DiskConfig { delay: Duration::from_millis(1)..Duration::from_millis(80), ..DiskConfig::default() };
+                let slow =
+                    DiskConfig { delay: Duration::from_millis(1)..Duration::from_millis(80), ..DiskConfig::default() };
                 self.world.set_disk_config(node, DISK, slow);
                 self.later(100, 4_000, End::UsualDisk(storage));
             }

@@ -1,0 +1,303 @@
+//! [`Mailed`]: a namespace that belongs to one thread, for all threads of a process.
+//!
+//! Invariants:
+//! - The namespace is used by the thread that has it, and by no other: what another thread gives goes to that thread by mail, and
+//!   the answer comes back by mail. No lock is held while a command runs.
+//! - What was mailed runs to its end, also when its caller has gone: then its outcome is open, as with any dropped command.
+//!
+//! Downside: a command of another thread costs two boxes and two wakes, and all commands end on one core. A namespace that every
+//! thread can reach by itself (as `fabric::host::PerThread`) is better where there is one.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use engine::file::Lifetime;
+use engine::sync::{MailReceiver, MailSender, mailbox};
+use engine::task::{self, LocalFuture};
+use engine::{Buf, View};
+
+use crate::erased::ErasedMethods;
+use crate::{Durability, Error, Lba, Link, Namespace, NamespaceInfo, Writability};
+
+/// Commands on their way to the thread. Chosen: some queues' depths; who finds no room waits.
+const MAIL_MAX: usize = 1024;
+
+type Held = Rc<dyn ErasedMethods>;
+type Command = Box<dyn FnOnce(Held) -> LocalFuture<'static, ()> + Send>;
+
+thread_local! {
+    /// What this thread has, by number.
+    static HELD: RefCell<BTreeMap<u64, Held>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+/// What other threads are told without asking.
+#[derive(Clone)]
+struct Told {
+    info: NamespaceInfo,
+    writability: Writability,
+    used_blocks: u64,
+    link: Link,
+}
+
+impl Told {
+    fn by(namespace: &dyn ErasedMethods) -> Told {
+        Told {
+            info: namespace.info(),
+            writability: namespace.writability(),
+            used_blocks: namespace.used_blocks(),
+            link: namespace.link(),
+        }
+    }
+}
+
+struct Inner {
+    /// Of all there were in this process.
+    number: u64,
+    mail: MailSender<Command>,
+    told: Arc<Mutex<Told>>,
+}
+
+/// See the module. A clone is the same namespace.
+#[derive(Clone)]
+pub struct Mailed(Arc<Inner>);
+
+const _: () = {
+    const fn is_shared<T: Send + Sync>() {}
+    is_shared::<Mailed>();
+};
+
+fn lock(told: &Mutex<Told>) -> MutexGuard<'_, Told> {
+    told.lock().unwrap_or_else(PoisonError::into_inner) // replaced whole, so always sound
+}
+
+fn gone() -> Error {
+    Error::NotConnected("the thread that has the namespace: it has ended".into())
+}
+
+/// A result of a command that the thread did not take.
+trait OrGone {
+    fn or_gone(self) -> Result<(), Error>;
+}
+
+impl OrGone for Option<Result<(), Error>> {
+    fn or_gone(self) -> Result<(), Error> {
+        self.unwrap_or_else(|| Err(gone()))
+    }
+}
+
+impl Mailed {
+    /// Of a namespace that this thread has, as long as its reactor runs and until [`Mailed::leave`].
+    pub fn new(namespace: Rc<impl Namespace>) -> Mailed {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let held: Held = namespace;
+        let told = Arc::new(Mutex::new(Told::by(&*held)));
+        let (mail, letters) = mailbox(MAIL_MAX);
+        HELD.with_borrow_mut(|all| all.insert(number, held.clone()));
+        task::spawn(serve(held, letters, told.clone())).detach();
+        Mailed(Arc::new(Inner { number, mail, told }))
+    }
+
+    /// The thread that has it gives it up: commands fail from now on. To be called by that thread.
+    pub fn leave(&self) {
+        HELD.with_borrow_mut(|all| all.remove(&self.0.number));
+    }
+
+    /// The namespace itself, on the thread that has it.
+    fn here(&self) -> Option<Held> {
+        HELD.with_borrow(|all| all.get(&self.0.number).cloned())
+    }
+
+    fn told(&self) -> Told {
+        match self.here() {
+            Some(here) => Told::by(&*here),
+            None => lock(&self.0.told).clone(),
+        }
+    }
+
+    /// Has the other thread run a command. `None`: it has ended.
+    async fn ask<T: Send + 'static>(
+        &self,
+        command: impl FnOnce(Held) -> LocalFuture<'static, T> + Send + 'static,
+    ) -> Option<T> {
+        let (reply, answer) = mailbox(1);
+        let command: Command = Box::new(move |namespace| {
+            Box::pin(async move {
+                // Nobody waits any more: the outcome is open to them.
+                let _ = reply.try_send(command(namespace).await);
+            })
+        });
+        self.0.mail.send(command).await.ok()?;
+        answer.recv().await
+    }
+}
+
+/// Runs what is mailed, as long as somebody can mail.
+async fn serve(namespace: Held, letters: MailReceiver<Command>, told: Arc<Mutex<Told>>) {
+    while let Some(command) = letters.recv().await {
+        let (command, namespace, told) = (command(namespace.clone()), namespace.clone(), told.clone());
+        task::spawn(async move {
+            command.await;
+            *lock(&told) = Told::by(&*namespace);
+        })
+        .detach();
+    }
+}
+
+impl Namespace for Mailed {
+    crate::namespace_without!(attributes);
+
+    fn info(&self) -> NamespaceInfo {
+        self.told().info
+    }
+
+    fn writability(&self) -> Writability {
+        self.told().writability
+    }
+
+    fn used_blocks(&self) -> u64 {
+        self.told().used_blocks
+    }
+
+    fn link(&self) -> Link {
+        self.told().link
+    }
+
+    async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
+        if let Some(here) = self.here() {
+            return here.read(lba, buf).await;
+        }
+        let len = buf.len();
+        let answer = self.ask(move |namespace| Box::pin(async move { namespace.read(lba, buf).await })).await;
+        answer.unwrap_or_else(|| (Err(gone()), Buf::with_len(len)))
+    }
+
+    async fn write(&self, lba: Lba, data: View, durability: Durability) -> Result<(), Error> {
+        if let Some(here) = self.here() {
+            return here.write(lba, data, durability).await;
+        }
+        self.ask(move |namespace| Box::pin(async move { namespace.write(lba, data, durability).await })).await.or_gone()
+    }
+
+    async fn flush(&self) -> Result<(), Error> {
+        if let Some(here) = self.here() {
+            return here.flush().await;
+        }
+        self.ask(move |namespace| Box::pin(async move { namespace.flush().await })).await.or_gone()
+    }
+
+    async fn compare(&self, lba: Lba, expected: View) -> Result<(), Error> {
+        if let Some(here) = self.here() {
+            return here.compare(lba, expected).await;
+        }
+        self.ask(move |namespace| Box::pin(async move { namespace.compare(lba, expected).await })).await.or_gone()
+    }
+
+    async fn compare_and_write(
+        &self,
+        lba: Lba,
+        expected: View,
+        new: View,
+        durability: Durability,
+    ) -> Result<(), Error> {
+        if let Some(here) = self.here() {
+            return here.compare_and_write(lba, expected, new, durability).await;
+        }
+        let swap = move |namespace: Held| -> LocalFuture<'static, _> {
+            Box::pin(async move { namespace.compare_and_write(lba, expected, new, durability).await })
+        };
+        self.ask(swap).await.or_gone()
+    }
+
+    async fn write_zeroes(&self, lba: Lba, blocks: u64, durability: Durability) -> Result<(), Error> {
+        if let Some(here) = self.here() {
+            return here.write_zeroes(lba, blocks, durability).await;
+        }
+        let zero = move |namespace: Held| -> LocalFuture<'static, _> {
+            Box::pin(async move { namespace.write_zeroes(lba, blocks, durability).await })
+        };
+        self.ask(zero).await.or_gone()
+    }
+
+    async fn deallocate(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
+        if let Some(here) = self.here() {
+            return here.deallocate(lba, blocks).await;
+        }
+        self.ask(move |namespace| Box::pin(async move { namespace.deallocate(lba, blocks).await })).await.or_gone()
+    }
+
+    async fn verify(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
+        if let Some(here) = self.here() {
+            return here.verify(lba, blocks).await;
+        }
+        self.ask(move |namespace| Box::pin(async move { namespace.verify(lba, blocks).await })).await.or_gone()
+    }
+
+    async fn write_uncorrectable(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
+        if let Some(here) = self.here() {
+            return here.write_uncorrectable(lba, blocks).await;
+        }
+        let spoil = move |namespace: Held| -> LocalFuture<'static, _> {
+            Box::pin(async move { namespace.write_uncorrectable(lba, blocks).await })
+        };
+        self.ask(spoil).await.or_gone()
+    }
+
+    async fn hint_lifetime(&self, lifetime: Lifetime) -> bool {
+        if let Some(here) = self.here() {
+            return here.hint_lifetime(lifetime).await;
+        }
+        let hint = self.ask(move |namespace| Box::pin(async move { namespace.hint_lifetime(lifetime).await }));
+        hint.await.unwrap_or(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use engine::{Buf, Reactor, ReactorConfig};
+
+    use super::{Mailed, gone};
+    use crate::{Durability, Error, Lba, Memory, Namespace};
+
+    #[test]
+    fn another_thread_reads_what_this_one_has() {
+        let (sender, namespaces) = std::sync::mpsc::channel::<Mailed>();
+        let other = std::thread::spawn(move || {
+            let mailed = namespaces.recv().expect("it is sent");
+            Reactor::run(ReactorConfig::default(), async move {
+                let data = Buf::copy_from(&[7; 4096]).freeze();
+                mailed.write(Lba(3), data.clone(), Durability::Stable).await.expect("it is there");
+                let swapped = mailed.compare_and_write(Lba(3), data.clone(), data, Durability::Cached).await;
+                assert_eq!(swapped, Ok(()));
+                let (read, buf) = mailed.read(Lba(3), Buf::with_len(4096)).await;
+                assert_eq!((read, &buf[..]), (Ok(()), &[7; 4096][..]));
+                let beyond = mailed.write_zeroes(Lba(1 << 40), 1, Durability::Cached).await;
+                assert!(matches!(beyond, Err(Error::OutOfRange { .. })), "{beyond:?}");
+                assert_eq!(mailed.info().blocks, 16);
+                mailed
+            })
+            .expect("a reactor")
+        });
+        let mailed = Reactor::run(ReactorConfig::default(), async move {
+            let memory = Memory::new(16 * 4096, 4096, [1; 16]).expect("it fits");
+            let mailed = Mailed::new(Rc::new(memory));
+            sender.send(mailed.clone()).expect("the thread waits");
+            while !other.is_finished() {
+                engine::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
+            let (read, buf) = mailed.read(Lba(3), Buf::with_len(4096)).await;
+            assert_eq!((read, buf[0]), (Ok(()), 7));
+            mailed.leave();
+            other.join().expect("it did not panic")
+        });
+        // Its thread's reactor has ended.
+        let mailed = mailed.expect("a reactor");
+        let flushed = Reactor::run(ReactorConfig::default(), async move { mailed.flush().await });
+        assert_eq!(flushed.expect("a reactor"), Err(gone()));
+    }
+}

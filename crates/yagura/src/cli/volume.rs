@@ -1,0 +1,129 @@
+//! `yagura volume …`
+
+use std::net::SocketAddr;
+
+use clap::{Args, Subcommand};
+
+use super::{Common, NvmeHost};
+use crate::size::Size;
+use crate::volume::HolderSpec;
+
+/// `yagura volume …`
+#[derive(Subcommand, Debug)]
+pub enum VolumeVerb {
+    /// Make a volume of namespaces on one to three targets.
+    Create(VolumeCreateArgs),
+    /// Attach a volume and serve it as an NVMe/TCP namespace, until stopped. A host that has it attached loses it.
+    Attach(VolumeAttachArgs),
+    /// Show what the holders of a volume say, without attaching it.
+    Status(VolumeStatusArgs),
+    /// Attach a volume that nobody uses, and compare its replicas.
+    Verify(VolumeVerifyArgs),
+    /// Make a blank namespace the holder of a slot whose own is gone for good; attach the volume with it to have it filled.
+    Replace(VolumeReplaceArgs),
+}
+
+/// Where the holders of a volume are.
+#[derive(Args, Clone, Debug)]
+pub struct VolumeHolders {
+    /// A replica: ADDR[,nqn=NQN][,nsid=N]; one to three times, in the same order in every command. Without nqn: the only
+    /// subsystem there. Without nsid: 1.
+    #[arg(long = "replica", value_name = "SPEC", num_args = 1, required = true)]
+    pub replicas: Vec<HolderSpec>,
+    /// The third holder of the record where there are two replicas, on another machine than both: a namespace of two blocks.
+    #[arg(long, value_name = "SPEC")]
+    pub witness: Option<HolderSpec>,
+    #[command(flatten)]
+    pub host: NvmeHost,
+}
+
+/// `yagura volume create`
+#[derive(Args, Debug)]
+pub struct VolumeCreateArgs {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub holders: VolumeHolders,
+    /// Size of the volume; default: what the smallest replica has room for.
+    #[arg(long, value_name = "SIZE")]
+    pub size: Option<Size>,
+    /// How long, in seconds, a host may read after a majority of the holders has confirmed it. Who attaches while a replica
+    /// can't be reached waits as long.
+    #[arg(long, value_name = "SECONDS", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=120))]
+    pub lease: u32,
+    /// Take namespaces that are in use, and destroy what they hold.
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// `yagura volume attach`
+#[derive(Args, Debug)]
+pub struct VolumeAttachArgs {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub holders: VolumeHolders,
+    /// Where to serve it; port 0 takes a free one, which is reported.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:4420")]
+    pub listen: SocketAddr,
+    /// Name of the subsystem that serves it; default: one made from the volume's identifier.
+    #[arg(long, value_name = "NQN")]
+    pub nqn: Option<String>,
+    /// A host that is let in; may be given several times. Default: any, which only an address of this machine alone may say.
+    #[arg(long = "allow-host", value_name = "NQN", num_args = 1)]
+    pub allowed: Vec<String>,
+    /// How long, in milliseconds, a replica that is lost may take to come back before the volume goes on without it.
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(10..=60_000))]
+    pub give_up_after: u32,
+    /// Bytes a second that are copied to a replica that is behind, at most.
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    pub resync_rate: Size,
+    /// Serve Prometheus metrics (/metrics) and /healthz at this address.
+    #[arg(long, value_name = "ADDR")]
+    pub metrics: Option<SocketAddr>,
+    /// Stop when standard input ends: a child process must not outlive its supervisor.
+    #[arg(long, hide = true)]
+    pub until_stdin_closes: bool,
+}
+
+/// `yagura volume status`
+#[derive(Args, Debug)]
+pub struct VolumeStatusArgs {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub holders: VolumeHolders,
+}
+
+/// `yagura volume verify`
+#[derive(Args, Debug)]
+pub struct VolumeVerifyArgs {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub holders: VolumeHolders,
+    /// Take the volume from a host that has it attached.
+    #[arg(long)]
+    pub take: bool,
+}
+
+/// `yagura volume replace`
+#[derive(Args, Debug)]
+pub struct VolumeReplaceArgs {
+    #[command(flatten)]
+    pub common: Common,
+    /// The namespace that is to be the holder: as --replica of `volume create`.
+    #[arg(long, value_name = "SPEC")]
+    pub with: HolderSpec,
+    /// The slot: the how-many-th holder it is, from 0.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=2))]
+    pub slot: u8,
+    /// Another holder of the volume, which nobody has attached: it says what the volume is.
+    #[arg(long, value_name = "SPEC")]
+    pub like: HolderSpec,
+    #[command(flatten)]
+    pub host: NvmeHost,
+    /// Take a namespace that is in use, and destroy what it holds.
+    #[arg(long)]
+    pub force: bool,
+}

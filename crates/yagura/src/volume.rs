@@ -1,0 +1,202 @@
+//! `yagura volume …`
+
+mod attach;
+mod reach;
+
+use ::volume::{Error, FormatOptions, Inspected, Kind, Options, Set};
+use device::Error::Reserved;
+use kv::resp::execute::together;
+use serde::Serialize;
+
+pub use reach::HolderSpec;
+
+use crate::cli::{VolumeCreateArgs, VolumeReplaceArgs, VolumeStatusArgs, VolumeVerb, VolumeVerifyArgs};
+use crate::exit::Failure;
+use crate::size::Size;
+use crate::{output, reactors};
+
+/// Runs a verb.
+pub fn run(verb: &VolumeVerb) -> Result<(), Failure> {
+    match verb {
+        VolumeVerb::Create(args) => reactors::run_one(create(args)),
+        VolumeVerb::Attach(args) => attach::run(args),
+        VolumeVerb::Status(args) => reactors::run_one(status(args)),
+        VolumeVerb::Verify(args) => reactors::run_one(verify(args)),
+        VolumeVerb::Replace(args) => reactors::run_one(replace(args)),
+    }
+}
+
+/// A volume's error as an exit status.
+fn failure(error: Error) -> Failure {
+    match error {
+        Error::Device { source: device::Error::OutOfSpace, .. } => Failure::out_of_space(error),
+        Error::InUse { .. } => Failure::refused(error.to_string().replace("say so by `force`", "say so by --force")),
+        Error::Impossible(_) | Error::OtherVolume { .. } | Error::BlockSize { .. } | Error::TooSmall { .. } => {
+            Failure::usage(error)
+        }
+        _ if error.may_pass() => Failure::unavailable(error),
+        _ => Failure::refused(error),
+    }
+}
+
+/// The volume's identifier, as everywhere.
+fn name(volume: u128) -> String {
+    format!("{volume:032x}")
+}
+
+#[derive(Serialize, Debug)]
+struct Created {
+    volume: String,
+    bytes: u64,
+    block_size: u32,
+    replicas: u8,
+    region_bytes: u64,
+}
+
+async fn create(args: &VolumeCreateArgs) -> Result<(), Failure> {
+    let replicas = args.holders.replicas.len() as u8;
+    let reaches = reach::reaches(&args.holders)?;
+    let (bytes, force) = (args.size.map(|size| size.0), args.force);
+    let lease = std::time::Duration::from_secs(args.lease.into());
+    let options = FormatOptions { replicas, bytes, lease, force, ..FormatOptions::default() };
+    let shape = ::volume::format(reaches, options).await.map_err(failure)?;
+    let created = Created {
+        volume: name(shape.volume),
+        bytes: shape.blocks * u64::from(shape.block_size),
+        block_size: shape.block_size,
+        replicas,
+        region_bytes: u64::from(shape.region_blocks) * u64::from(shape.block_size),
+    };
+    output::report(args.common.json, &created, |created| {
+        let Created { volume, bytes, block_size, replicas, .. } = created;
+        let replicas = output::many(u64::from(*replicas), "replica");
+        format!("volume {volume}: {}, blocks of {block_size}, {replicas}\n", Size(*bytes))
+    })
+}
+
+/// What one holder says.
+#[derive(Serialize, Debug)]
+struct Holder {
+    holder: String,
+    #[serde(flatten)]
+    said: Said,
+}
+
+#[derive(Serialize, Debug)]
+#[serde(tag = "state", rename_all = "kebab-case")]
+enum Said {
+    /// It is not attached.
+    Free {
+        volume: String,
+        slot: u8,
+        witness: bool,
+        bytes: u64,
+        used_bytes: u64,
+        /// Ballot's round and version: the holder with the highest has the newest record.
+        record: (u64, u64),
+        in_sync: Vec<usize>,
+    },
+    /// A host has it attached, and nobody else may read it.
+    Attached,
+    /// It can't be reached, or is no holder.
+    Unknown { reason: String },
+}
+
+fn said(found: Result<Inspected, Error>) -> Said {
+    match found {
+        Ok(Inspected { label, record, used_blocks }) => Said::Free {
+            volume: name(label.shape.volume),
+            slot: label.slot,
+            witness: label.kind == Kind::Witness,
+            bytes: label.shape.blocks * u64::from(label.shape.block_size),
+            used_bytes: used_blocks * u64::from(label.shape.block_size),
+            record: (record.accepted.ballot.round, record.accepted.version),
+            in_sync: record.accepted.in_sync.iter().collect(),
+        },
+        Err(Error::Device { source: Reserved(_), .. }) => Said::Attached,
+        Err(error) => Said::Unknown { reason: error.to_string() },
+    }
+}
+
+async fn status(args: &VolumeStatusArgs) -> Result<(), Failure> {
+    let reaches = reach::reaches(&args.holders)?;
+    let asked =
+        together(reaches.iter().map(|reach| async move { (reach.name(), ::volume::inspect(&**reach).await) })).await;
+    let holders: Vec<_> = asked.into_iter().map(|(holder, found)| Holder { holder, said: said(found) }).collect();
+    output::report(args.common.json, &holders, |holders| holders.iter().map(describe).collect())
+}
+
+fn describe(holder: &Holder) -> String {
+    let Holder { holder, said } = holder;
+    match said {
+        Said::Free { volume, slot, witness, bytes, record: (round, version), in_sync, .. } => {
+            let what = if *witness { "witness".to_owned() } else { format!("replica of {}", Size(*bytes)) };
+            let in_sync: Vec<String> = in_sync.iter().map(ToString::to_string).collect();
+            let record = format!("record {round}.{version}: in sync {}", in_sync.join(", "));
+            format!("slot {slot}: {holder}: {what}, volume {volume}, {record}\n")
+        }
+        Said::Attached => format!("{holder}: attached by a host, which alone may read it\n"),
+        Said::Unknown { reason } => format!("{holder}: {reason}\n"),
+    }
+}
+
+#[derive(Serialize, Debug)]
+struct Verified {
+    volume: String,
+    in_sync: Vec<usize>,
+    regions: u64,
+    differing: Vec<u64>,
+    unreadable: Vec<(usize, u64)>,
+}
+
+async fn verify(args: &VolumeVerifyArgs) -> Result<(), Failure> {
+    let reaches = reach::reaches(&args.holders)?;
+    if !args.take {
+        for reach in &reaches {
+            if let Err(Error::Device { source: Reserved(_), .. }) = ::volume::inspect(&**reach).await {
+                let what =
+                    "a host has it attached; detach the volume there first, or take it away from the host by --take";
+                return Err(Failure::refused(format!("{}: {what}", reach.name())));
+            }
+        }
+    }
+    let volume = ::volume::attach(reaches, Options::default()).await.map_err(failure)?;
+    let found = volume.verify(None).await;
+    let in_sync: Set = volume.in_sync();
+    volume.detach().await.map_err(failure)?;
+    let found = found.map_err(Failure::unavailable)?;
+    let verified = Verified {
+        volume: name(volume.shape().volume),
+        in_sync: in_sync.iter().collect(),
+        regions: found.regions,
+        differing: found.differing.clone(),
+        unreadable: found.unreadable.clone(),
+    };
+    output::report(args.common.json, &verified, |verified| {
+        let Verified { regions, differing, unreadable, .. } = verified;
+        format!("{regions} regions compared, {} differ, {} unreadable\n", differing.len(), unreadable.len())
+    })?;
+    match found.is_clean() {
+        true => Ok(()),
+        false => Err(Failure::check("replicas in sync differ or can't be read: replace the medium that lost them")),
+    }
+}
+
+#[derive(Serialize, Debug)]
+struct Replaced {
+    volume: String,
+    slot: u8,
+    life: String,
+}
+
+async fn replace(args: &VolumeReplaceArgs) -> Result<(), Failure> {
+    let like = reach::reach(&args.like, &args.host);
+    let shape = ::volume::inspect(&*like).await.map_err(failure)?.label.shape;
+    let with = reach::reach(&args.with, &args.host);
+    let life = ::volume::format_replacement(with, shape, args.slot.into(), args.force).await.map_err(failure)?;
+    let replaced = Replaced { volume: name(shape.volume), slot: args.slot, life: name(life) };
+    output::report(args.common.json, &replaced, |replaced| {
+        let next = "attach the volume with it in the slot, and it is filled";
+        format!("slot {} of volume {}: a new holder; {next}\n", replaced.slot, replaced.volume)
+    })
+}
