@@ -135,9 +135,13 @@ impl Volume {
             }
             self.shared.phase.set(Phase::Quiescing);
             self.shared.changed.notify_all();
-            // What is under way holds its locks.
-            let all = self.shared.locks.lock(0, self.shared.shape.blocks, Mode::Exclusive).await;
-            let _ = time::timeout(CLEAR_TIME_MAX, self.cleared()).await; // what is left is settled by the next host
+            // What is under way holds its locks. What does not end is settled by the next host, and so is what is not cleared.
+            let all = self.shared.locks.lock(0, self.shared.shape.blocks, Mode::Exclusive);
+            let all = time::timeout(self.shared.options.wait_max, all).await;
+            let cleared = time::timeout(CLEAR_TIME_MAX, self.cleared()).await;
+            if cleared.is_err() {
+                tracing::debug!(volume = self.shared.name(), "some regions are left to be settled");
+            }
             drop(all);
             let slots = 0..self.shared.shape.holders();
             let conns: Vec<_> = slots.filter_map(|slot| self.shared.conn(slot)).collect();
