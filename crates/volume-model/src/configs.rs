@@ -86,7 +86,12 @@ fn degraded() -> Vec<Config> {
 /// What a replica that joins has got is cleared in its log, and a resync that begins anew goes on there.
 fn resume() -> Vec<Config> {
     vec![
-        new("N3 one out, two regions, W1,R rec2 v3", 3, "W1,R").out(0b100).regions(2).reconnects(2).versions(3).resumed(),
+        new("N3 one out, two regions, W1,R rec2 v3", 3, "W1,R")
+            .out(0b100)
+            .regions(2)
+            .reconnects(2)
+            .versions(3)
+            .resumed(),
         new("N2+w one out, two regions, W1,R v4", 2, "W1,R").out(0b010).regions(2).versions(4).resumed(),
         new("N3 one out, W,W v4 fail2 rec2", 3, "W,W").out(0b100).versions(4).failures(2).reconnects(2).resumed(),
         new("N3 two out, W,R v4 rec2", 3, "W,R").out(0b110).versions(4).reconnects(2).resumed(),
@@ -374,6 +379,12 @@ fn broken_later() -> Vec<Config> {
             .versions(4)
             .reconnects(2)
             .without(CopyUnmarked),
+        new("R1 who joins is cleared although somebody lacks the region", 3, "W,W,R")
+            .out(0b110)
+            .versions(4)
+            .reconnects(2)
+            .resumed()
+            .without(JoinerCleared),
         new("V1 log cleared without a flush", 3, "W,R,R").power_losses(1).versions(3).failures(0).without(NoFlush),
         new("V2 a replica that lost power stays in sync", 3, "W,R")
             .power_losses(1)

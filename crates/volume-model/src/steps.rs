@@ -251,7 +251,8 @@ impl Config {
         let is_known = need & !self.replicas_where(is_clean) == 0 || self.breaks(Broken::JoinerCleared);
         for i in (0..self.replicas).filter(|&i| is_known && has(host.joining, i) && !has(host.lacks[i], region)) {
             let link = &host.links[i];
-            let is_free = link.log[region].is_none() && link.data[region].is_none() && host.jobs[region].work == Work::None;
+            let is_free =
+                link.log[region].is_none() && link.data[region].is_none() && host.jobs[region].work == Work::None;
             if is_free && link.progress == Progress::Usable && matches!(link.known[region], INTENT | BEHIND) {
                 let mut next = state.clone();
                 let link = &mut next.hosts[h].links[i];

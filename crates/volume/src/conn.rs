@@ -24,8 +24,8 @@ use crate::error::Error;
 use crate::figures::{Figures, ReplicaFigures};
 use crate::label::{Kind, LOG_BLOCK, Label, RECORD_BLOCK};
 use crate::log::{INTENT, Log};
-use crate::record::{Ballot, Record, RecordBlock};
 use crate::reach::{Reach, Taken};
+use crate::record::{Ballot, Record, RecordBlock};
 
 /// Weight of a new latency in the average, as a power of two. Guessed: the last eight count.
 const AVERAGE_SHIFT: u32 = 3;

@@ -12,6 +12,7 @@ mod error;
 mod fan_out;
 mod figures;
 mod format;
+pub mod fuzz;
 mod keep;
 mod label;
 mod lease;

@@ -285,9 +285,7 @@ impl Mirror {
             self.propose(self.current.in_sync, self.current.lives);
             return true;
         }
-        let is_new = |&slot: &usize| {
-            self.is_checked(slot) && !self.is_holder(slot) && !self.current.in_sync.has(slot)
-        };
+        let is_new = |&slot: &usize| self.is_checked(slot) && !self.is_holder(slot) && !self.current.in_sync.has(slot);
         let Some(slot) = (0..self.shape.holders()).find(is_new) else { return false };
         let mut lives = self.current.lives;
         lives[slot] = self.links[slot].life;

@@ -187,8 +187,7 @@ mod tests {
 
     fn sample() -> RecordBlock {
         let ballot = Ballot { round: 3, host: 4 };
-        let accepted =
-            Record { ballot, version: 5, in_sync: Set(0b101), lives: [6, 7, 8], lives_before: [6, 9, 8] };
+        let accepted = Record { ballot, version: 5, in_sync: Set(0b101), lives: [6, 7, 8], lives_before: [6, 9, 8] };
         RecordBlock { life: 7, promised: Ballot { round: 3, host: 5 }, accepted }
     }
 
@@ -207,7 +206,11 @@ mod tests {
             assert_eq!(RecordBlock::decode(&encoded(&block), 8), Ok(RecordBlock { life: 8, ..blank }), "another life");
         }
         let bytes = encoded(&sample());
-        assert_eq!((&bytes[..8], bytes[32], bytes[48], bytes[72]), (&b"YAGURAVR"[..], 3, 3, 0b101), "the picture at the top");
+        assert_eq!(
+            (&bytes[..8], bytes[32], bytes[48], bytes[72]),
+            (&b"YAGURAVR"[..], 3, 3, 0b101),
+            "the picture at the top"
+        );
         assert_eq!(bytes[128..144], 6u128.to_le_bytes());
     }
 

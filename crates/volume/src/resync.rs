@@ -1,8 +1,8 @@
 //! Brings a replica that is not in sync up to date, while the volume is in use.
 //!
 //! Invariants:
-//! - What it lacks is what is not clean in a log of NEED or in its own, and what is written when it begins. From then on every write
-//!   goes to it, too.
+//! - What it lacks is what is not clean in a log of NEED or in its own, and what is written when it begins. From then on every
+//!   write goes to it, too.
 //! - A region is copied with its lock held alone: nothing else is written there meanwhile. It is marked before.
 //! - It is proposed to be in sync only while it is still the connection that all of this went over.
 //! - It begins when all regions are settled: before that NEED has no one content.
@@ -24,8 +24,8 @@ use crate::log;
 use crate::record::Set;
 use crate::shared::Shared;
 
-/// Regions that are copied before those that can be are cleared in one or two writes of the log. Guessed: what is copied again after
-/// a break.
+/// Regions that are copied before those that can be are cleared in one or two writes of the log. Guessed: what is copied again
+/// after a break.
 const CLEARED_TOGETHER: u64 = 64;
 
 /// Resynchronises the replica of a slot whenever it needs it; ends when the volume is over. `turn`: one at a time, so that a
@@ -113,9 +113,8 @@ fn next_of(shared: &Shared, from: u64) -> Option<u64> {
 fn clear_joiner(shared: &Rc<Shared>, conn: &Rc<Conn>) {
     let need = shared.mirror.borrow().need();
     let conns: Vec<_> = need.iter().map(|slot| shared.usable(slot)).collect();
-    let is_clean = |region: u64| {
-        conns.iter().all(|of| of.as_ref().is_some_and(|of| of.with_log(|log| log.is_clean(region))))
-    };
+    let is_clean =
+        |region: u64| conns.iter().all(|of| of.as_ref().is_some_and(|of| of.with_log(|log| log.is_clean(region))));
     let since = time::now();
     let mut next = 0;
     while let Some(region) = conn.with_log(|log| log.next_unclean(next)) {

@@ -18,14 +18,17 @@ use crate::conn::{Change, Lost};
 use crate::fan_out::finish;
 use crate::figures::Figures;
 use crate::label::{Life, Shape};
-use crate::read;
 use crate::reach::Reach;
+use crate::read;
 use crate::record::{Record, Set};
 use crate::shared::{Phase, Shared};
 use crate::verify::{Report, verify};
 
 /// How long detaching waits for the logs to be cleared. Guessed: some writes' time; what is not cleared is settled again.
 const CLEAR_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// Regions that are zeroed in one step. Chosen: their marks are one write of the log, or two.
+const ZERO_REGIONS_MAX: u64 = 256;
 
 /// A volume that this host has attached. Dropping it ends all that goes on; [`Volume::detach`] leaves nothing to be settled.
 pub struct Volume {
@@ -232,10 +235,18 @@ impl Volume {
 
     async fn zero(&self, lba: Lba, blocks: u64, gives_back: bool) -> Result<(), Error> {
         self.check_range(lba, blocks)?;
-        if blocks == 0 {
-            return Ok(());
+        let most = ZERO_REGIONS_MAX * u64::from(self.shared.shape.region_blocks);
+        let mut done = 0;
+        while done < blocks {
+            // Up to the end of a region, so that what follows begins with one.
+            let at = Lba(lba.0 + done);
+            let now = (most - at.0 % most).min(blocks - done);
+            let changed = self.change(at, now, Change::Zero { blocks: now, gives_back }).await;
+            // Where a part was done no error may say that nothing was.
+            changed.map_err(|error| if done > 0 { Error::Disconnected(self.shared.name()) } else { error })?;
+            done += now;
         }
-        self.change(lba, blocks, Change::Zero { blocks, gives_back }).await
+        Ok(())
     }
 }
 

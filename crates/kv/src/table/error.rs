@@ -78,5 +78,6 @@ impl TableError {
 /// Whether a write that ended with `error` may be on the medium, now or later. Beyond what the namespace promises, a write
 /// fault is taken for one: a medium that failed once is not trusted to have done nothing.
 pub(super) fn uncertain(error: &device::Error) -> bool {
-    error.outcome_unknown() || matches!(error, device::Error::WriteFault(_) | device::Error::Reserved(_) | device::Error::Status(_))
+    error.outcome_unknown()
+        || matches!(error, device::Error::WriteFault(_) | device::Error::Reserved(_) | device::Error::Status(_))
 }

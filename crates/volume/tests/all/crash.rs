@@ -104,8 +104,7 @@ impl Reach for CountedReach {
             let taken = self.inner.take().await?;
             self.counter.tick(self.node).await;
             self.taken.borrow_mut().insert(taken.key, taken.clone());
-            let counted =
-                Counted { inner: taken.namespace.clone(), counter: self.counter.clone(), node: self.node };
+            let counted = Counted { inner: taken.namespace.clone(), counter: self.counter.clone(), node: self.node };
             Ok(Taken { namespace: AnyRemote::from(Rc::new(counted)), ..taken })
         })
     }

@@ -154,8 +154,12 @@ async fn load(world: &World, cluster: &Cluster, under: &Under) -> Option<usize> 
         if hosts.iter().all(is_done) || begin.elapsed() > LOAD_TIME_MAX {
             return chaos.lost;
         }
-        let up: Vec<(usize, NodeId)> =
-            hosts.iter().enumerate().filter(|(_, host)| world.is_up(host.node)).map(|(i, host)| (i, host.node)).collect();
+        let up: Vec<(usize, NodeId)> = hosts
+            .iter()
+            .enumerate()
+            .filter(|(_, host)| world.is_up(host.node))
+            .map(|(i, host)| (i, host.node))
+            .collect();
         chaos.strike(&up);
         if let Some(node) = chaos.lost
             && let Some(slot) = under.places.nodes().iter().position(|&at| at == node)
