@@ -78,6 +78,8 @@ pub enum Broken {
     PowerLossIgnored,
     /// L1: a lease counts from when the last has answered, not from when the first was asked.
     LeaseFromTheAnswer,
+    /// R1: of who joins an entry is cleared although those in sync know that somebody lacks the region.
+    JoinerCleared,
 }
 
 /// A search.
@@ -121,6 +123,8 @@ pub struct Config {
     pub clears: bool,
     /// Replicas that are back are resynchronised.
     pub resyncs: bool,
+    /// What a replica that joins has got is cleared in its own log where nobody lacks it: a resync that begins anew goes on there.
+    pub resumes: bool,
     /// A fresh host is tried in a share of the states.
     pub probes: bool,
     /// Copies are compared in every state.
@@ -157,6 +161,7 @@ impl Config {
             calm: 0,
             clears: true,
             resyncs: true,
+            resumes: false,
             probes: true,
             compares: true,
             superseded_end: true,
@@ -236,6 +241,10 @@ impl Config {
 
     pub(crate) fn uncompared(self) -> Config {
         Config { compares: false, ..self }
+    }
+
+    pub(crate) fn resumed(self) -> Config {
+        Config { resumes: true, ..self }
     }
 
     pub(crate) fn no_witness(self) -> Config {

@@ -5,7 +5,8 @@ use crate::config::Broken::*;
 use crate::config::{Config, Op};
 
 /// The groups of what must pass.
-pub const SOUND: [&str; 10] = ["one", "replace", "degraded", "two", "both", "lease", "three", "mid", "volatile", "big"];
+pub const SOUND: [&str; 11] =
+    ["one", "replace", "degraded", "resume", "two", "both", "lease", "three", "mid", "volatile", "big"];
 
 /// The configurations of a group; none, if there is no such group.
 pub fn sound(group: &str) -> Vec<Config> {
@@ -13,6 +14,7 @@ pub fn sound(group: &str) -> Vec<Config> {
         "one" => one(),
         "replace" => replace(),
         "degraded" => degraded(),
+        "resume" => resume(),
         "two" => two(),
         "both" => both(),
         "lease" => lease(),
@@ -78,6 +80,25 @@ fn degraded() -> Vec<Config> {
             .failures(0)
             .calm(0b010)
             .uncleared(),
+    ]
+}
+
+/// What a replica that joins has got is cleared in its log, and a resync that begins anew goes on there.
+fn resume() -> Vec<Config> {
+    vec![
+        new("N3 one out, two regions, W1,R rec2 v3", 3, "W1,R")
+            .out(0b100)
+            .regions(2)
+            .reconnects(2)
+            .versions(3)
+            .resumed(),
+        new("N2+w one out, two regions, W1,R v4", 2, "W1,R").out(0b010).regions(2).versions(4).resumed(),
+        new("N3 one out, W,W v4 fail2 rec2", 3, "W,W").out(0b100).versions(4).failures(2).reconnects(2).resumed(),
+        new("N3 two out, W,R v4 rec2", 3, "W,R").out(0b110).versions(4).reconnects(2).resumed(),
+        new("N2+w W,W,R replaced1 fail1 rec1 v6", 2, "W,W,R").replacements(1).versions(6).resumed(),
+        new("N3 W,W replaced1 back2 fail1 rec1 v5", 3, "W,W").replacements(1).returns(2).versions(5).resumed(),
+        new("N2+w one out, R|W v2 host 1 calm", 2, "R|W").out(0b010).versions(2).failures(0).calm(0b010).resumed(),
+        new("N3 one out, W|R v2 fail0 host 1 calm", 3, "W|R").out(0b100).versions(2).failures(0).calm(0b010).resumed(),
     ]
 }
 
@@ -358,6 +379,12 @@ fn broken_later() -> Vec<Config> {
             .versions(4)
             .reconnects(2)
             .without(CopyUnmarked),
+        new("R1 who joins is cleared although somebody lacks the region", 3, "W,W,R")
+            .out(0b110)
+            .versions(4)
+            .reconnects(2)
+            .resumed()
+            .without(JoinerCleared),
         new("V1 log cleared without a flush", 3, "W,R,R").power_losses(1).versions(3).failures(0).without(NoFlush),
         new("V2 a replica that lost power stays in sync", 3, "W,R")
             .power_losses(1)

@@ -235,6 +235,31 @@ impl Config {
             }
             visit(next, &|| format!("host {h} clears region {region} to {entry}"));
         }
+        if self.resumes {
+            self.clear_joiners(state, h, region, visit);
+        }
+    }
+
+    /// Who joins has got the region, and all of NEED know that nobody lacks it: its own log says so, too.
+    fn clear_joiners(&self, state: &State, h: usize, region: usize, visit: &mut Visit<'_, State>) {
+        let host = &state.hosts[h];
+        let is_clean = |i: usize| {
+            let link = &host.links[i];
+            link.progress == Progress::Usable && link.known[region] == CLEAN && link.log[region].is_none()
+        };
+        let need = self.replicas_where(|i| has(host.need, i));
+        let is_known = need & !self.replicas_where(is_clean) == 0 || self.breaks(Broken::JoinerCleared);
+        for i in (0..self.replicas).filter(|&i| is_known && has(host.joining, i) && !has(host.lacks[i], region)) {
+            let link = &host.links[i];
+            let is_free =
+                link.log[region].is_none() && link.data[region].is_none() && host.jobs[region].work == Work::None;
+            if is_free && link.progress == Progress::Usable && matches!(link.known[region], INTENT | BEHIND) {
+                let mut next = state.clone();
+                let link = &mut next.hosts[h].links[i];
+                (link.log[region], link.known[region]) = (Some(CLEAN), UNDER_WAY);
+                visit(next, &|| format!("host {h} clears region {region} of {i}, which joins"));
+            }
+        }
     }
 
     /// A client's operation begins, is sent, or is answered.

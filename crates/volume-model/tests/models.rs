@@ -47,6 +47,11 @@ fn what_a_replica_lacks_is_copied_before_it_is_in_sync() {
 }
 
 #[test]
+fn a_resync_that_begins_anew_goes_on_where_the_one_before_was() {
+    assert_eq!(states("resume", &[1, 4]), [127_431, 217_035]);
+}
+
+#[test]
 fn an_empty_device_takes_a_replicas_place() {
     assert_eq!(states("replace", &[3]), [38_883]);
 }

@@ -5,7 +5,15 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Bytes of the checksum.
-pub(crate) const CHECKSUM_BYTES: usize = 8;
+const CHECKSUM_BYTES: usize = 8;
+
+/// Bytes before the entries of a log block.
+pub(crate) const LOG_HEAD_BYTES: usize = 32;
+
+/// Entries of a log block of so many bytes.
+pub(crate) const fn log_entries(block_bytes: usize) -> usize {
+    block_bytes.saturating_sub(LOG_HEAD_BYTES + CHECKSUM_BYTES)
+}
 
 /// What a block looks like before its fields are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

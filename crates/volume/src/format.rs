@@ -13,13 +13,13 @@ use device::{Durability, Lba, Namespace, NamespaceInfo};
 use engine::task::{self, LocalFuture};
 use engine::{Buf, View};
 
+use crate::block::log_entries;
 use crate::conn::read_block;
 use crate::error::Error;
 use crate::label::{
     Born, DATA_ALIGN, Kind, LEASE_MS, LOG_BLOCK, Label, LabelError, Life, RECORD_BLOCK, REGIONS_MAX, REPLICAS_MAX,
     Shape,
 };
-use crate::log;
 use crate::reach::{Reach, Taken};
 use crate::record::{Ballot, HOLDERS_MAX, Record, RecordBlock, Set};
 
@@ -39,7 +39,7 @@ pub struct FormatOptions {
     pub bytes: Option<u64>,
     /// Bytes of a region, a power of two of blocks; `None`: 1 MiB, or more where a volume would have too many.
     pub region_bytes: Option<u64>,
-    /// How long a host may read after a majority has confirmed it. A fail-over that could not reach a replica in sync waits as long.
+    /// How long a host may read after a majority has confirmed it. A fail-over that can't reach a replica in sync waits as long.
     pub lease: Duration,
     /// Takes namespaces that are in use.
     pub force: bool,
@@ -175,7 +175,7 @@ fn places(shape: &Shape) -> (u64, u64) {
     let region_bytes = u64::from(shape.region_blocks) * block_size;
     let bytes = (shape.blocks * block_size).saturating_mul(GROWTH).max(LOG_ROOM_MIN);
     let regions = bytes.div_ceil(region_bytes).clamp(shape.regions(), REGIONS_MAX);
-    let log_blocks = regions.div_ceil(log::entries(shape.block_size as usize) as u64);
+    let log_blocks = regions.div_ceil(log_entries(shape.block_size as usize) as u64);
     let head_bytes = (LOG_BLOCK + log_blocks) * block_size;
     (log_blocks, head_bytes.next_multiple_of(DATA_ALIGN) / block_size)
 }

@@ -19,7 +19,7 @@
 //! ```
 //! Of a witness all fields of the log and the data are zero, but those of the volume: block size, region blocks, blocks.
 
-use crate::block::{Found, Reader, Writer, look};
+use crate::block::{Found, Reader, Writer, log_entries, look};
 
 /// Where the record lies.
 pub const RECORD_BLOCK: u64 = 1;
@@ -183,7 +183,7 @@ impl Label {
             Kind::Replica => {
                 let log_end = log_blocks.checked_add(LOG_BLOCK);
                 let end = data_first.checked_add(shape.blocks);
-                let room = log_blocks.saturating_mul(crate::log::entries(bytes) as u64);
+                let room = log_blocks.saturating_mul(log_entries(bytes) as u64);
                 let is_sound = log_end.is_some_and(|log_end| log_end <= data_first)
                     && end.and_then(|end| end.checked_mul(u64::from(shape.block_size))).is_some()
                     && room >= shape.regions();

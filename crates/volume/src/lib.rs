@@ -13,6 +13,7 @@ mod fan_out;
 mod figures;
 mod format;
 mod inspect;
+pub mod fuzz;
 mod keep;
 mod label;
 mod lease;

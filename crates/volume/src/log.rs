@@ -20,11 +20,10 @@ use std::ops::Range;
 
 use engine::Buf;
 
-use crate::block::{CHECKSUM_BYTES, Found, Reader, Writer, look};
+use crate::block::{Found, LOG_HEAD_BYTES, Reader, Writer, log_entries, look};
 use crate::label::{Born, Label};
 
 const MAGIC: [u8; 8] = *b"YAGURAVI";
-const HEAD_BYTES: usize = 32;
 
 /// No replica differs in the region.
 pub const CLEAN: u8 = 0;
@@ -34,11 +33,6 @@ pub const INTENT: u8 = 1;
 pub const BEHIND: u8 = 2;
 /// In memory alone: a write that changes the entry is under way.
 const UNDER_WAY: u8 = 3;
-
-/// Entries of a log block of so many bytes.
-pub(crate) const fn entries(block_bytes: usize) -> usize {
-    block_bytes.saturating_sub(HEAD_BYTES + CHECKSUM_BYTES)
-}
 
 /// What one replica's log says, and what it is to say.
 #[derive(Debug)]
@@ -56,7 +50,7 @@ impl Log {
     pub(crate) fn decode(label: &Label, bytes: &[u8]) -> Log {
         let block_bytes = label.shape.block_size as usize;
         let regions = label.shape.regions() as usize;
-        let count = entries(block_bytes);
+        let count = log_entries(block_bytes);
         let mut known = Vec::with_capacity(regions.next_multiple_of(count));
         for (index, block) in bytes.chunks_exact(block_bytes).enumerate() {
             read_block(label, index as u64, block, &mut known);
@@ -68,7 +62,7 @@ impl Log {
 
     /// Log blocks that have entries of regions.
     pub(crate) fn blocks(label: &Label) -> u64 {
-        label.shape.regions().div_ceil(entries(label.shape.block_size as usize) as u64)
+        label.shape.regions().div_ceil(log_entries(label.shape.block_size as usize) as u64)
     }
 
     /// Whether the region's intent is stable, and no write that takes it away is under way or asked for.
@@ -97,11 +91,11 @@ impl Log {
     /// The entry is to be that; returns the block that has to be written for it.
     pub(crate) fn want(&mut self, region: u64, entry: u8) -> usize {
         self.wanted[region as usize] = entry;
-        region as usize / entries(self.block_bytes)
+        region as usize / log_entries(self.block_bytes)
     }
 
     fn range(&self, block: usize) -> Range<usize> {
-        let count = entries(self.block_bytes);
+        let count = log_entries(self.block_bytes);
         block * count..((block + 1) * count).min(self.known.len())
     }
 
@@ -130,12 +124,12 @@ impl Log {
         self.writing[block] = false;
         let range = self.range(block);
         let count = range.len();
-        self.known[range].copy_from_slice(&bytes[HEAD_BYTES..HEAD_BYTES + count]);
+        self.known[range].copy_from_slice(&bytes[LOG_HEAD_BYTES..LOG_HEAD_BYTES + count]);
     }
 }
 
 fn read_block(label: &Label, index: u64, block: &[u8], known: &mut Vec<u8>) {
-    let count = entries(block.len());
+    let count = log_entries(block.len());
     let born = if label.born == Born::Clean { CLEAN } else { INTENT };
     let unknown = match look(block) {
         Found::Blank => born,

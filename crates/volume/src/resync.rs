@@ -1,24 +1,32 @@
 //! Brings a replica that is not in sync up to date, while the volume is in use.
 //!
 //! Invariants:
-//! - What it lacks is what is not clean in a log of NEED or in its own, and what is written when it begins. From then on every write
-//!   goes to it, too.
+//! - What it lacks is what is not clean in a log of NEED or in its own, and what is written when it begins. From then on every
+//!   write goes to it, too.
 //! - A region is copied with its lock held alone: nothing else is written there meanwhile. It is marked before.
 //! - It is proposed to be in sync only while it is still the connection that all of this went over.
 //! - It begins when all regions are settled: before that NEED has no one content.
+//! - What it has got is cleared in its own log where every log of NEED says that nobody lacks it. So a rebuild that is cut short
+//!   goes on where it was, also by another host.
+//!
+//! It gives way: while the volume has other commands under way it pauses as long as its last region took.
 
 use std::rc::Rc;
 
 use device::Mode;
-use engine::Buf;
 use engine::job::Job;
 use engine::sync::Semaphore;
+use engine::{Buf, time};
 
 use crate::bitmap::Bitmap;
 use crate::conn::{Change, Conn, Lost};
 use crate::log;
 use crate::record::Set;
 use crate::shared::Shared;
+
+/// Regions that are copied before those that can be are cleared in one or two writes of the log. Guessed: what is copied again
+/// after a break.
+const CLEARED_TOGETHER: u64 = 64;
 
 /// Resynchronises the replica of a slot whenever it needs it; ends when the volume is over. `turn`: one at a time, so that a
 /// volume that lost two replicas has one of them back as soon as can be.
@@ -36,11 +44,12 @@ pub(crate) async fn resync(shared: Rc<Shared>, slot: usize, turn: Semaphore) {
         };
         // In one step: no write may begin between the look at the logs and the time from which writes go there.
         let lacks = lacks(&shared, &conn);
+        tracing::info!(volume = shared.name(), slot, regions = lacks.len(), "a replica is resynchronised");
+        *shared.lacks.borrow_mut() = lacks;
         shared.mirror.borrow_mut().begin_joining(slot);
         shared.changed.notify_all();
-        tracing::info!(volume = shared.name(), slot, regions = lacks.len(), "a replica is resynchronised");
         let job = shared.figures.jobs().begin("resync", shared.options.resync_bytes_per_second, None);
-        let copied = copy_all(&shared, &conn, &job, lacks).await;
+        let copied = copy_all(&shared, &conn, &job).await;
         drop(job);
         let is_there = copied.is_ok() && shared.usable(slot).is_some_and(|now| Rc::ptr_eq(&now, &conn));
         if is_there && shared.propose(|mirror| mirror.join(slot)) {
@@ -69,23 +78,53 @@ fn lacks(shared: &Shared, conn: &Rc<Conn>) -> Bitmap {
     lacks
 }
 
-async fn copy_all(shared: &Rc<Shared>, conn: &Rc<Conn>, job: &Rc<Job>, mut lacks: Bitmap) -> Result<(), Lost> {
-    let all = lacks.len();
+async fn copy_all(shared: &Rc<Shared>, conn: &Rc<Conn>, job: &Rc<Job>) -> Result<(), Lost> {
+    let all = shared.lacks.borrow().len();
     let mut next = 0;
-    while let Some(region) = lacks.next(next) {
+    while let Some(region) = next_of(shared, next) {
         let (first, blocks) = shared.shape.region(region);
         job.take(blocks * u64::from(shared.shape.block_size)).await;
+        let begin = time::now();
         let guard = shared.locks.lock(first, blocks, Mode::Exclusive).await;
         let step = u64::from(shared.info.transfer_blocks_max).min(blocks).max(1);
         for at in (0..blocks).step_by(step as usize) {
             copy(shared, conn, region, first + at, step.min(blocks - at)).await?;
         }
         drop(guard);
-        lacks.remove(region);
+        shared.lacks.borrow_mut().remove(region);
         next = region + 1;
-        job.reached(1.0 - lacks.len() as f64 / all as f64);
+        let left = shared.lacks.borrow().len();
+        job.reached(1.0 - left as f64 / all as f64);
+        if left.is_multiple_of(CLEARED_TOGETHER) {
+            clear_joiner(shared, conn);
+        }
+        if shared.is_busy() {
+            time::sleep(begin.elapsed()).await;
+        }
     }
     Ok(())
+}
+
+fn next_of(shared: &Shared, from: u64) -> Option<u64> {
+    shared.lacks.borrow().next(from)
+}
+
+/// Clears in the log of the replica that joins what it has got, where all of NEED know that nobody lacks it.
+fn clear_joiner(shared: &Rc<Shared>, conn: &Rc<Conn>) {
+    let need = shared.mirror.borrow().need();
+    let conns: Vec<_> = need.iter().map(|slot| shared.usable(slot)).collect();
+    let is_clean =
+        |region: u64| conns.iter().all(|of| of.as_ref().is_some_and(|of| of.with_log(|log| log.is_clean(region))));
+    let since = time::now();
+    let mut next = 0;
+    while let Some(region) = conn.with_log(|log| log.next_unclean(next)) {
+        next = region + 1;
+        let is_known = conn.with_log(|log| log.entry(region)).is_some();
+        let is_idle = shared.regions.borrow().is_idle(region, since);
+        if is_known && is_idle && !shared.lacks.borrow().has(region) && is_clean(region) {
+            conn.set_entry(region, log::CLEAN);
+        }
+    }
 }
 
 async fn copy(shared: &Rc<Shared>, conn: &Rc<Conn>, region: u64, lba: u64, blocks: u64) -> Result<(), Lost> {

@@ -59,6 +59,8 @@ pub(crate) struct Shared {
     pub(crate) unsettled: RefCell<Bitmap>,
     /// Regions that are to be settled first, since somebody waits for them.
     pub(crate) urgent: RefCell<VecDeque<u64>>,
+    /// What the replica that joins lacks still.
+    pub(crate) lacks: RefCell<Bitmap>,
     pub(crate) figures: Figures,
 }
 
@@ -96,6 +98,7 @@ impl Shared {
             regions: RefCell::default(),
             unsettled: RefCell::new(begin.unsettled),
             urgent: RefCell::default(),
+            lacks: RefCell::default(),
             figures: begin.figures,
         }
     }
@@ -292,6 +295,12 @@ impl Shared {
             self.check()?;
             self.wait(&mut since, changed).await?;
         }
+    }
+
+    /// Whether commands of users are under way, as far as regions tell: writes, or reads in a queue.
+    pub(crate) fn is_busy(&self) -> bool {
+        let is_read = (0..self.shape.holders()).any(|slot| self.figures.replica(slot).queue() > 0);
+        is_read || self.regions.borrow().busy().next().is_some()
     }
 
     /// A replica to read from, but for those in `without`.

@@ -27,6 +27,9 @@ use crate::verify::{Report, verify};
 /// How long detaching waits for the logs to be cleared. Guessed: some writes' time; what is not cleared is settled again.
 const CLEAR_TIME_MAX: Duration = Duration::from_secs(2);
 
+/// Regions that are zeroed in one step. Chosen: their marks are one write of the log, or two.
+const ZERO_REGIONS_MAX: u64 = 256;
+
 /// A volume that this host has attached. Dropping it ends all that goes on; [`Volume::detach`] leaves nothing to be settled.
 pub struct Volume {
     shared: Rc<Shared>,
@@ -135,9 +138,13 @@ impl Volume {
             }
             self.shared.phase.set(Phase::Quiescing);
             self.shared.changed.notify_all();
-            // What is under way holds its locks.
-            let all = self.shared.locks.lock(0, self.shared.shape.blocks, Mode::Exclusive).await;
-            let _ = time::timeout(CLEAR_TIME_MAX, self.cleared()).await; // what is left is settled by the next host
+            // What is under way holds its locks. What does not end is settled by the next host, and so is what is not cleared.
+            let all = self.shared.locks.lock(0, self.shared.shape.blocks, Mode::Exclusive);
+            let all = time::timeout(self.shared.options.wait_max, all).await;
+            let cleared = time::timeout(CLEAR_TIME_MAX, self.cleared()).await;
+            if cleared.is_err() {
+                tracing::debug!(volume = self.shared.name(), "some regions are left to be settled");
+            }
             drop(all);
             let slots = 0..self.shared.shape.holders();
             let conns: Vec<_> = slots.filter_map(|slot| self.shared.conn(slot)).collect();
@@ -228,10 +235,18 @@ impl Volume {
 
     async fn zero(&self, lba: Lba, blocks: u64, gives_back: bool) -> Result<(), Error> {
         self.check_range(lba, blocks)?;
-        if blocks == 0 {
-            return Ok(());
+        let most = ZERO_REGIONS_MAX * u64::from(self.shared.shape.region_blocks);
+        let mut done = 0;
+        while done < blocks {
+            // Up to the end of a region, so that what follows begins with one.
+            let at = Lba(lba.0 + done);
+            let now = (most - at.0 % most).min(blocks - done);
+            let changed = self.change(at, now, Change::Zero { blocks: now, gives_back }).await;
+            // Where a part was done no error may say that nothing was.
+            changed.map_err(|error| if done > 0 { Error::Disconnected(self.shared.name()) } else { error })?;
+            done += now;
         }
-        self.change(lba, blocks, Change::Zero { blocks, gives_back }).await
+        Ok(())
     }
 }
 

@@ -18,8 +18,8 @@ impl RemoteNamespace {
     /// ([`RegisterKeys`](nvme::reservation::RegisterKeys) and its kin), byte for byte.
     ///
     /// # Errors
-    /// [`Error::Reserved`] (Reservation Conflict), or [`Error::Status`] with what else the target says. After [`Error::Disconnected`] or
-    /// [`Error::Aborted`] ask for a report: the command may have taken effect.
+    /// [`Error::Reserved`] (Reservation Conflict), or [`Error::Status`] with what else the target says. After
+    /// [`Error::Disconnected`] or [`Error::Aborted`] ask for a report: the command may have taken effect.
     pub async fn reserve(&self, command: ReservationCommand, keys: &[u8]) -> Result<(), Error> {
         self.send_reservation(command, Payload::Out(Buf::copy_from(keys).freeze())).await.map(drop)
     }

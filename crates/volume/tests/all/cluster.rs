@@ -87,7 +87,7 @@ impl Cluster {
         let places = Places { slots: Rc::new(RefCell::new(slots)), addresses: addresses.clone() };
         let cluster = Cluster { nodes, addresses, places };
         for index in 0..count {
-            world.disk(cluster.nodes[index], DISK, DISK_BYTES, DiskConfig::default());
+            world.disk(cluster.nodes[index], DISK, DISK_BYTES, disk());
             cluster.spawn(world, index);
         }
         cluster
@@ -124,6 +124,11 @@ async fn serve(address: SocketAddr, index: usize) {
     target.add_namespace(&nqn, NSID, namespace).expect("the first namespace");
     let listener = listen(address).await.expect("the port of a process that is gone becomes free");
     target.serve(listener, Vec::new()).await;
+}
+
+/// An honest disk whose cache loses what was not flushed. A block is written whole or not at all, as NVMe has it (AWUPF).
+pub fn disk() -> DiskConfig {
+    DiskConfig { torn: false, ..DiskConfig::default() }
 }
 
 /// How the volumes of tests are made.

@@ -2,4 +2,5 @@
 
 mod basics;
 mod cluster;
+mod crash;
 mod sim;

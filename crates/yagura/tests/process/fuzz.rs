@@ -82,6 +82,7 @@ targets! {
     superblock_decode: pool::fuzz::superblock_decode,
     target_authentication: fabric::fuzz::target_authentication,
     target_session: fabric::fuzz::target_session,
+    volume_blocks: volume::fuzz::blocks_decode,
 }
 
 #[test]

@@ -6,8 +6,11 @@ use std::time::Duration;
 use engine::sim::{DiskConfig, NodeId, World};
 use engine::time::{self, Instant};
 
-use crate::cluster::{Cluster, DISK};
+use crate::cluster::{Cluster, DISK, disk};
 use crate::sim::scenario::{Rng, Scenario, VICTIM};
+
+/// Connections that are reset, per call of send.
+const RESET_PPM: u32 = 300;
 
 #[derive(Clone, Copy)]
 enum Kind {
@@ -48,12 +51,13 @@ impl<'a> Chaos<'a> {
         let rng = Rng::new(scenario.seed, 2);
         let chaos = Chaos { world, cluster, scenario, rng, ends: BTreeMap::new(), count: 0, lost: None };
         chaos.usual_disk(VICTIM);
+        world.set_connection_reset_ppm(if scenario.faults.resets { RESET_PPM } else { 0 });
         chaos
     }
 
     fn usual_disk(&self, index: usize) {
         let fails = self.scenario.faults.write_errors && index == VICTIM;
-        let config = DiskConfig { write_error_ppm: if fails { 3_000 } else { 0 }, ..DiskConfig::default() };
+        let config = DiskConfig { write_error_ppm: if fails { 3_000 } else { 0 }, ..disk() };
         self.world.set_disk_config(self.cluster.nodes[index], DISK, config);
     }
 
@@ -129,8 +133,7 @@ impl<'a> Chaos<'a> {
                 self.later(5, if long { 12_000 } else { 800 }, End::Resume(paused));
             }
             Kind::SlowDisk => {
-                let slow =
-                    DiskConfig { delay: Duration::from_millis(1)..Duration::from_millis(80), ..DiskConfig::default() };
+                let slow = DiskConfig { delay: Duration::from_millis(1)..Duration::from_millis(80), ..disk() };
                 self.world.set_disk_config(node, DISK, slow);
                 self.later(100, 4_000, End::UsualDisk(storage));
             }

@@ -105,10 +105,6 @@ impl Scenario {
     }
 
     pub fn world(&self) -> SimConfig {
-        SimConfig {
-            connection_reset_ppm: if self.faults.resets { 300 } else { 0 },
-            monotonic_drift_ppm_max: 10_000,
-            ..SimConfig::default()
-        }
+        SimConfig { monotonic_drift_ppm_max: 10_000, ..SimConfig::default() }
     }
 }

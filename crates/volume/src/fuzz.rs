@@ -1,0 +1,56 @@
+//! An entry point for fuzzing: any bytes may stand in the blocks of a holder, and nothing may panic.
+
+use crate::block::seal;
+use crate::label::{Born, Kind, Label, Shape};
+use crate::log::Log;
+use crate::record::RecordBlock;
+
+const BLOCK: usize = 512;
+
+fn number(bytes: &[u8]) -> u128 {
+    bytes.first_chunk().map_or(0, |bytes| u128::from_le_bytes(*bytes))
+}
+
+/// The blocks of a holder, with their checksums and magics right: without those nothing of the rest is looked at.
+pub fn blocks_decode(bytes: &[u8]) {
+    let mut block = [0; BLOCK];
+    let taken = bytes.len().min(BLOCK);
+    block[..taken].copy_from_slice(&bytes[..taken]);
+    let mut again = [0; BLOCK];
+    let mut with = |magic: &[u8; 8]| {
+        block[..magic.len()].copy_from_slice(magic);
+        seal(&mut block);
+        block
+    };
+    let label = with(b"YAGURAVL");
+    if let Ok(label) = Label::decode(&label) {
+        label.encode(&mut again);
+        assert_eq!(Label::decode(&again), Ok(label));
+    }
+    let record = with(b"YAGURAVR");
+    let life = number(&record[16..]);
+    if let Ok(found) = RecordBlock::decode(&record, life) {
+        found.encode(&mut again);
+        assert_eq!(RecordBlock::decode(&again, life), Ok(found));
+    }
+    let shape =
+        Shape { volume: 1, replicas: 3, block_size: BLOCK as u32, region_blocks: 8, blocks: 4000, lease_ms: 9000 };
+    let (slot, kind, born, log_blocks, data_first) = (0, Kind::Replica, Born::Clean, 2, 2048);
+    let log = with(b"YAGURAVI");
+    let life = number(&log[8..]);
+    let log = Log::decode(&Label { shape, slot, kind, born, life, log_blocks, data_first }, &log);
+    assert!((0..shape.regions()).all(|region| log.entry(region).is_some()), "every region has an entry");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_bytes_are_taken() {
+        blocks_decode(&[]);
+        for byte in [0, 1, 2, 0x7f, 0xff] {
+            blocks_decode(&[byte; BLOCK + 9]);
+        }
+    }
+}

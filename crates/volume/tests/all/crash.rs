@@ -1,0 +1,300 @@
+//! A host is killed after every single change that it makes on a holder, and a storage node after every change that it gets: in
+//! formatting, attaching, writing, going on without a replica, resynchronising, replacing and detaching. One run for each.
+//! Afterwards another host finds the volume, and every acknowledged write in it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use device::{Durability, Error, Lba, Namespace};
+use engine::sim::World;
+use engine::sync::Notify;
+use engine::task::LocalFuture;
+use engine::{Buf, View, time};
+use fabric::host::AnyRemote;
+use volume::{Reach, Taken, Volume};
+
+use crate::cluster::{BLOCK, Cluster, attach, format_options, options, run, whole};
+
+/// Counts the changes that a host makes, and says when one of them is the last.
+#[derive(Clone, Default)]
+struct Counter {
+    count: Rc<Cell<u64>>,
+    /// The host stands still after so many.
+    last: Rc<Cell<Option<u64>>>,
+    tripped: Notify,
+    is_over: Rc<Cell<bool>>,
+    /// Who got the last one.
+    node: Rc<Cell<usize>>,
+    /// The host goes on: it is the storage node that dies.
+    goes_on: bool,
+}
+
+impl Counter {
+    /// After a change; a host that is to die does nothing any more.
+    async fn tick(&self, node: usize) {
+        self.count.set(self.count.get() + 1);
+        if self.last.get() == Some(self.count.get()) {
+            self.is_over.set(true);
+            self.node.set(node);
+            self.tripped.notify_one();
+        }
+        if self.is_over.get() && !self.goes_on {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// A namespace whose changes are counted.
+struct Counted {
+    inner: AnyRemote,
+    counter: Counter,
+    node: usize,
+}
+
+impl Namespace for Counted {
+    device::delegate_namespace!(this => { Counted { inner, .. } => inner }; info, read, flush, compare, verify,
+        write_uncorrectable, hint_lifetime, writability, used_blocks, link, attribute, set_attribute);
+
+    async fn write(&self, lba: Lba, data: View, durability: Durability) -> Result<(), Error> {
+        let result = self.inner.write(lba, data, durability).await;
+        self.counter.tick(self.node).await;
+        result
+    }
+
+    async fn compare_and_write(&self, lba: Lba, old: View, new: View, durability: Durability) -> Result<(), Error> {
+        let result = self.inner.compare_and_write(lba, old, new, durability).await;
+        self.counter.tick(self.node).await;
+        result
+    }
+
+    async fn write_zeroes(&self, lba: Lba, blocks: u64, durability: Durability) -> Result<(), Error> {
+        let result = self.inner.write_zeroes(lba, blocks, durability).await;
+        self.counter.tick(self.node).await;
+        result
+    }
+
+    async fn deallocate(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
+        let result = self.inner.deallocate(lba, blocks).await;
+        self.counter.tick(self.node).await;
+        result
+    }
+}
+
+/// A holder whose changes are counted.
+struct CountedReach {
+    inner: Rc<dyn Reach>,
+    counter: Counter,
+    node: usize,
+    taken: RefCell<BTreeMap<u64, Taken>>,
+}
+
+impl Reach for CountedReach {
+    fn name(&self) -> String {
+        self.inner.name()
+    }
+
+    fn look(&self) -> LocalFuture<'_, Result<AnyRemote, volume::Error>> {
+        self.inner.look()
+    }
+
+    fn take(&self) -> LocalFuture<'_, Result<Taken, volume::Error>> {
+        Box::pin(async move {
+            let taken = self.inner.take().await?;
+            self.counter.tick(self.node).await;
+            self.taken.borrow_mut().insert(taken.key, taken.clone());
+            let counted = Counted { inner: taken.namespace.clone(), counter: self.counter.clone(), node: self.node };
+            Ok(Taken { namespace: AnyRemote::from(Rc::new(counted)), ..taken })
+        })
+    }
+
+    fn release<'a>(&'a self, taken: &'a Taken) -> LocalFuture<'a, Result<(), volume::Error>> {
+        Box::pin(async move {
+            let own = self.taken.borrow().get(&taken.key).cloned();
+            let released = self.inner.release(&own.expect("it was taken here")).await;
+            self.counter.tick(self.node).await;
+            released
+        })
+    }
+}
+
+/// What a block may hold: what was acknowledged last, and what was under way since.
+type Expected = Rc<RefCell<BTreeMap<u64, Vec<u8>>>>;
+
+/// The host's life. It goes through everything that changes what holders have.
+struct Life {
+    counter: Counter,
+    expected: Expected,
+    places: crate::cluster::Places,
+    /// Asked of the outside: a storage node is to die, or to come back.
+    asked: Rc<RefCell<Vec<(usize, bool)>>>,
+}
+
+impl Life {
+    fn reach(&self, node: usize) -> Rc<dyn Reach> {
+        let inner = self.places.reach(node, "first");
+        let (counter, taken) = (self.counter.clone(), RefCell::default());
+        Rc::new(CountedReach { inner, counter, node, taken })
+    }
+
+    async fn put(&self, volume: &Volume, lba: u64, byte: u8) {
+        self.expected.borrow_mut().entry(lba).or_insert_with(|| vec![0]).push(byte);
+        let view = Buf::copy_from(&[byte; BLOCK]).freeze();
+        volume.write(Lba(lba), view, Durability::Cached).await.expect("one fault at a time");
+        self.expected.borrow_mut().insert(lba, vec![byte]);
+    }
+
+    async fn ask(&self, node: usize, is_up: bool) {
+        self.asked.borrow_mut().push((node, is_up));
+        time::sleep(Duration::from_millis(20)).await;
+    }
+
+    async fn live(self, loses: bool) {
+        let reaches: Vec<_> = (0..3).map(|node| self.reach(node)).collect();
+        let shape = loop {
+            match volume::format(reaches.clone(), format_options(3)).await {
+                Ok(shape) => break shape,
+                // A storage node that has died has kept its claim, or has not.
+                Err(_) if self.counter.is_over.get() => {
+                    let forced = volume::FormatOptions { force: true, ..format_options(3) };
+                    match volume::format(reaches.clone(), forced).await {
+                        Ok(shape) => break shape,
+                        Err(_) => time::sleep(Duration::from_millis(50)).await,
+                    }
+                }
+                Err(_) => time::sleep(Duration::from_millis(10)).await,
+            }
+        };
+        let volume = loop {
+            match volume::attach(reaches.clone(), options()).await {
+                Ok(volume) => break volume,
+                Err(_) => time::sleep(Duration::from_millis(50)).await,
+            }
+        };
+        self.put(&volume, 1, 1).await;
+        self.put(&volume, 1, 2).await;
+        volume.write_zeroes(Lba(8), 8, Durability::Cached).await.expect("one fault at a time");
+        if loses {
+            self.ask(2, false).await;
+        }
+        self.put(&volume, 1, 3).await;
+        self.put(&volume, 30, 4).await;
+        if loses {
+            self.ask(2, true).await;
+            whole(&volume).await;
+            self.put(&volume, 1, 5).await;
+            self.ask(1, false).await;
+            self.put(&volume, 31, 6).await;
+            let spare = self.reach(3);
+            volume::format_replacement(spare.clone(), shape, 1, false).await.expect("it is blank");
+            self.places.replace(1, 3);
+            volume.set_reach(1, spare);
+        }
+        self.put(&volume, 1, 7).await;
+        whole(&volume).await;
+        volume.detach().await.expect("it is attached");
+    }
+}
+
+/// Lives until `last` changes were made, and looks at what is left. Returns how many there were.
+fn lives(last: Option<u64>, node_dies: bool) -> u64 {
+    run(11, 3, 1, async |world, cluster| {
+        let counter = Counter { last: Rc::new(Cell::new(last)), goes_on: node_dies, ..Counter::default() };
+        let expected = Expected::default();
+        let asked = Rc::new(RefCell::new(Vec::new()));
+        let places = cluster.places.clone();
+        let life = Life { counter: counter.clone(), expected: expected.clone(), places, asked: asked.clone() };
+        let host = world.node("host");
+        let mut process = Some(world.spawn_on(host, life.live(!node_dies)));
+        let begin = time::now();
+        while let Some(running) = process.take_if(|process| !process.is_finished()) {
+            let tripped = counter.tripped.notified();
+            if time::timeout(Duration::from_millis(1), tripped).await.is_ok() {
+                if !node_dies {
+                    world.crash(host);
+                    break;
+                }
+                world.crash(cluster.nodes[counter.node.get()]);
+                time::sleep(Duration::from_millis(30)).await;
+                cluster.restart(world, counter.node.get());
+            }
+            for (node, is_up) in asked.borrow_mut().drain(..) {
+                if is_up { cluster.restart(world, node) } else { world.crash(cluster.nodes[node]) }
+            }
+            assert!(begin.elapsed() < Duration::from_secs(300), "change {last:?}: the host does not come to its end");
+            process = Some(running);
+        }
+        (0..4).for_each(|node| cluster.restart(world, node));
+        judge(world, cluster, &expected, last).await;
+        counter.count.get()
+    })
+}
+
+async fn judge(world: &World, cluster: &Cluster, expected: &Expected, last: Option<u64>) {
+    let mut attached = volume::attach(cluster.places.reaches("judge"), options()).await;
+    if attached.is_err() && expected.borrow().is_empty() {
+        // It died while it formatted: nothing was promised, and it can be done again.
+        let forced = volume::FormatOptions { force: true, ..format_options(3) };
+        volume::format(cluster.places.reaches("judge"), forced).await.expect("all nodes are up");
+        attached = volume::attach(cluster.places.reaches("judge"), options()).await;
+    }
+    let volume = match attached {
+        Ok(volume) => volume,
+        Err(_) => attach(&cluster.places, "judge").await,
+    };
+    let look = async |volume: &Volume| {
+        let expected = expected.borrow().clone();
+        for (lba, bytes) in expected {
+            let (result, buf) = volume.read(Lba(lba), Buf::with_len(BLOCK)).await;
+            result.expect("all nodes are up");
+            assert!(buf.iter().all(|&byte| byte == buf[0]), "change {last:?}: block {lba} is torn");
+            assert!(bytes.contains(&buf[0]), "change {last:?}: block {lba} has {}, not one of {bytes:?}", buf[0]);
+        }
+    };
+    look(&volume).await;
+    heal(cluster, &volume).await;
+    whole(&volume).await;
+    look(&volume).await;
+    assert!(volume.verify(None).await.expect("it is attached").is_clean(), "change {last:?}");
+    volume.detach().await.expect("it is attached");
+    for slot in 1..3 {
+        assert!(cluster.data(world, 0) == cluster.data(world, slot), "change {last:?}: slot {slot} differs");
+    }
+}
+
+/// A holder that was never formatted to its end, or whose replacement was not, is replaced.
+async fn heal(cluster: &Cluster, volume: &Volume) {
+    let begin = time::now();
+    while !volume.is_whole() && begin.elapsed() < Duration::from_secs(20) {
+        time::sleep(Duration::from_millis(100)).await;
+    }
+    for slot in (0..3).filter(|&slot| !volume.is_whole() && !volume.in_sync().has(slot)) {
+        let node = cluster.places.nodes()[slot];
+        let reach = cluster.places.reach(node, "judge");
+        let made = volume::format_replacement(reach.clone(), volume.shape(), slot, true).await;
+        made.expect("all nodes are up");
+        volume.set_reach(slot, reach);
+    }
+}
+
+/// Each change is the last one in a run; in the gate, each of several. `CRASH_EVERY=1` has all of them.
+fn each(node_dies: bool, step: usize) {
+    let all = lives(None, node_dies);
+    println!("{all} changes");
+    assert!(all > 30, "everything is counted: {all}");
+    let step = std::env::var("CRASH_EVERY").ok().map_or(step, |every| every.parse().expect("a number"));
+    for last in (1..=all).step_by(step) {
+        lives(Some(last), node_dies);
+    }
+}
+
+#[test]
+fn a_host_that_dies_after_any_change_loses_nothing() {
+    each(false, 5);
+}
+
+#[test]
+fn a_storage_node_that_dies_after_any_change_loses_nothing() {
+    each(true, 2);
+}
