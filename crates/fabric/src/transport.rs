@@ -6,10 +6,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use engine::Buf;
 use engine::net::{SendBatch, TcpStream};
+use engine::{Buf, time};
+use tls::{ServerContext, TlsError, TlsStream};
 
-use crate::tls::{ServerContext, TlsError, TlsPsk, TlsStream};
+use crate::psk::{Keyring, TlsPsk};
 
 /// What the first byte of a TLS connection is (RFC 8446 §5.1: a handshake record). A plain one begins with the type of
 /// ICReq, 00h (NVMe/TCP 1.0c §3.6.2.2).
@@ -29,21 +30,24 @@ pub(crate) enum Transport {
 pub(crate) enum Accepted {
     /// A plain one, and what was received of it.
     Plain(Transport, Buf),
-    /// A secure one.
-    Secure(Transport),
+    /// A secure one, and the key that it was made with.
+    Secure(Transport, Arc<TlsPsk>),
     /// The peer closed it without a word.
     Closed,
 }
 
 impl Transport {
-    /// Tells from a connection's first byte what it is, and makes the TLS handshake if it is that. The caller bounds the
-    /// time.
-    pub async fn accept(stream: TcpStream, server: &ServerContext) -> Result<Accepted, TlsError> {
+    /// Tells from a connection's first byte what it is, and makes the TLS handshake if it is that, with a key of `keyring`, which
+    /// `server` has. The caller bounds the time.
+    pub async fn accept(stream: TcpStream, server: &ServerContext, keyring: &Keyring) -> Result<Accepted, TlsError> {
         let (result, first) = stream.recv(Buf::with_capacity(FIRST_BYTES)).await;
         match result {
             Ok(0) => Ok(Accepted::Closed),
             Ok(_) if first[0] == TLS_HANDSHAKE => {
-                Ok(Accepted::Secure(Transport::Tls(TlsStream::accept(stream, server, first).await?)))
+                keyring.expire(time::now());
+                let stream = TlsStream::accept(stream, server, first).await?;
+                let psk = stream.psk().and_then(TlsPsk::shown).ok_or(TlsError::KeyNotTaken)?;
+                Ok(Accepted::Secure(Transport::Tls(stream), Arc::new(psk)))
             }
             Ok(_) => Ok(Accepted::Plain(Transport::Plain(stream), first)),
             Err(error) => Err(TlsError::Socket(error.to_string())),
@@ -51,16 +55,8 @@ impl Transport {
     }
 
     /// Makes a TLS connection of one that this side has made. The caller bounds the time.
-    pub async fn secure(stream: TcpStream, psk: Arc<TlsPsk>) -> Result<Transport, TlsError> {
-        TlsStream::connect(stream, psk).await.map(Transport::Tls)
-    }
-
-    /// The key it was made with, if it is secure.
-    pub fn psk(&self) -> Option<&Arc<TlsPsk>> {
-        match self {
-            Transport::Plain(_) => None,
-            Transport::Tls(stream) => stream.psk(),
-        }
+    pub async fn secure(stream: TcpStream, psk: &TlsPsk) -> Result<Transport, TlsError> {
+        TlsStream::connect(stream, psk.psk().clone()).await.map(Transport::Tls)
     }
 
     /// As [`TcpStream::recv`].

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use engine::net::{DetachedStream, TcpListener};
 use engine::sync::{MailReceiver, MailSender, mailbox};
-use fabric::secret::Secret;
 use kv::resp::{Gateway, GatewayMetrics, Shared};
 use kv::store::{PoolMetrics, RepairerOptions, ScrubberOptions, StoreMetrics};
 use prometheus_client::registry::Registry;
 use serde::Serialize;
+use tls::Secret;
 
 use crate::cli::GatewayArgs;
 use crate::exit::Failure;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use engine::net::SendBatch;
 use engine::{Buf, time};
-use fabric::tls::ClientStream;
+use tls::ClientStream;
 
 use super::dump;
 use super::holdings::Holdings;

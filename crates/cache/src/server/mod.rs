@@ -33,7 +33,7 @@ use engine::net::{DetachedStream, SendBatch, TcpListener, TcpStream, UnixListene
 use engine::sync::{MailReceiver, MailSender, Notify, Semaphore};
 use engine::task::{LocalFuture, Task};
 use engine::time;
-use fabric::tls::{ClientStream, HANDSHAKE_TIME_MAX};
+use tls::{ClientStream, HANDSHAKE_TIME_MAX};
 
 pub use counters::{Counters, Totals};
 pub use desk::Desk;

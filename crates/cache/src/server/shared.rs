@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use engine::net::peers::{Peer, Peers};
 use engine::time::{self, Instant};
-use fabric::tls::CertificateContext;
+use tls::CertificateContext;
 
 use super::counters::{Counters, Totals};
 use super::holdings::Figures;

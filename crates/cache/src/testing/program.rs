@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fabric::tls::CertificateContext;
+use tls::CertificateContext;
 
 use super::SECRET;
 use crate::hash::Hasher;

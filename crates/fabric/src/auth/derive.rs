@@ -10,11 +10,11 @@
 //! H and HMAC are those of the hash chosen, Kh and Kc the transformed keys, numbers have their low byte first.
 
 use openssl::base64;
+use tls::Secret;
 
 use super::key::DhchapKey;
 use super::suite::Hash;
 use super::{CryptoError, Names};
-use crate::secret::Secret;
 
 /// The end that answers a challenge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

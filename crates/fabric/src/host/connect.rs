@@ -16,7 +16,7 @@ use super::link::Link;
 use super::options::{Options, Security};
 use super::queue::QueueConfig;
 use crate::auth::{AuthError, GeneratedPsk, Names};
-use crate::tls::{TlsKey, TlsPsk};
+use crate::psk::{TlsKey, TlsPsk};
 
 /// Connects a queue of `options`' subsystem; returns it and its controller's identifier. Commands on it may take `patience`.
 pub(super) async fn connect_queue(

@@ -30,7 +30,7 @@ pub use error::LinkError;
 
 use super::queue::{Aftermath, Payload, Queue, QueueConfig, QueueError};
 use super::slot::{Ended, SlotId};
-use crate::tls::TlsPsk;
+use crate::psk::TlsPsk;
 use crate::transport::Transport;
 
 /// The buffer that receives what has no place of its own. Guessed: a usual turn's worth of answers and small reads.
@@ -79,7 +79,7 @@ impl Link {
         let connect = async {
             let stream = TcpStream::connect(address).await?;
             let stream = match psk {
-                Some(psk) => Transport::secure(stream, psk).await?,
+                Some(psk) => Transport::secure(stream, &psk).await?,
                 None => stream.into(),
             };
             let link = Link::start(stream, config, command_timeout);

@@ -31,7 +31,7 @@ use super::limits::{
 };
 use super::manage::Request;
 use super::ports::Origin;
-use super::secure;
+use super::secure::{self, Begun};
 use super::serve::Place;
 use super::shared::Shared;
 use crate::transport::Transport;
@@ -57,10 +57,9 @@ pub(super) async fn drive(shared: Arc<Shared>, stream: TcpStream, place: Place) 
         tracing::debug!(%peer, %error, "a host that goes without a word is noticed by its keep alive only");
     }
     let accepted = time::now();
-    let Some((stream, first)) = secure::accept(&shared, stream, port, accepted + HANDSHAKE_TIME_MAX).await else {
-        return;
-    };
-    let origin = Origin { peer, local: stream.local_addr(), port, psk: stream.psk().cloned() };
+    let begun = secure::accept(&shared, stream, port, accepted + HANDSHAKE_TIME_MAX).await;
+    let Some(Begun { stream, psk, first }) = begun else { return };
+    let origin = Origin { peer, local: stream.local_addr(), port, psk };
     let core = RefCell::new(Connection::new(shared, origin, Some(load), accepted));
     core.borrow_mut().connecting = ticket.connecting.take();
     let taken = core.borrow_mut().receive(&first, accepted);

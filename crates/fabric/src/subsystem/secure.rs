@@ -18,12 +18,13 @@ use engine::Buf;
 use engine::net::TcpStream;
 use engine::time::{self, Instant};
 use nvme::Nqn;
+use tls::{ServerContext, TlsError};
 
 use super::config::{ConfigError, PortId};
 use super::connection::Connection;
 use super::shared::{Refused, Shared};
 use crate::auth::{ConcatenationPolicy, GeneratedPsk, Names};
-use crate::tls::{Hold, Keyring, Origin, PskError, RetainedPsk, ServerContext, TlsError, TlsPsk};
+use crate::psk::{Hold, Keyring, Origin, PskError, RetainedPsk, TlsPsk};
 use crate::transport::{Accepted, Transport};
 
 /// What the operator is told where a Connect is refused for want of a secure channel.
@@ -110,29 +111,37 @@ pub(super) fn generated_psk(names: &Names, psk: &GeneratedPsk) -> Result<TlsPsk,
     TlsPsk::generated(&names.host, &names.subsystem, &digest, &psk.key)
 }
 
-/// Makes of a connection that was accepted what its port demands; with it what was received already. `None`: it is over, and
-/// that was said and counted.
-pub(super) async fn accept(shared: &Shared, stream: TcpStream, port: PortId, by: Instant) -> Option<(Transport, Buf)> {
+/// A connection that may begin.
+pub(super) struct Begun {
+    pub stream: Transport,
+    /// The key that it was made with, if it is secure.
+    pub psk: Option<Arc<TlsPsk>>,
+    /// What was received already.
+    pub first: Buf,
+}
+
+/// Makes of a connection that was accepted what its port demands. `None`: it is over, and that was said and counted.
+pub(super) async fn accept(shared: &Shared, stream: TcpStream, port: PortId, by: Instant) -> Option<Begun> {
     let policy = shared.tls_policy(port);
     if policy == TlsPolicy::Off {
-        return Some((Transport::from(stream), Buf::default()));
+        return Some(Begun { stream: Transport::from(stream), psk: None, first: Buf::default() });
     }
     let peer = stream.peer_addr();
     let accepted = match shared.secure.context() {
         Ok(context) => {
-            let accepted = time::timeout(by.duration_since(time::now()), Transport::accept(stream, context)).await;
-            accepted.unwrap_or(Err(TlsError::Timeout))
+            let accepted = Transport::accept(stream, context, &shared.secure.keyring);
+            time::timeout(by.duration_since(time::now()), accepted).await.unwrap_or(Err(TlsError::Timeout))
         }
         Err(error) => Err(error),
     };
     let stats = &shared.stats;
     match accepted {
-        Ok(Accepted::Secure(stream)) => {
+        Ok(Accepted::Secure(stream, psk)) => {
             stats.tls_connections.fetch_add(1, Relaxed);
-            Some((stream, Buf::default()))
+            Some(Begun { stream, psk: Some(psk), first: Buf::default() })
         }
         Ok(Accepted::Plain(stream, first)) if policy == TlsPolicy::Allowed || shared.any_may_concatenate() => {
-            Some((stream, first))
+            Some(Begun { stream, psk: None, first })
         }
         Ok(Accepted::Plain(stream, _)) => {
             stats.tls_failures.fetch_add(1, Relaxed);

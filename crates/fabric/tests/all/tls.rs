@@ -13,11 +13,11 @@ use engine::net::{SendBatch, TcpListener, TcpStream};
 use engine::sim::{SimConfig, World};
 use engine::{Buf, Reactor, ReactorConfig, task, time};
 use fabric::host::{ConnectError, HostIdentity, Options, RemoteNamespace};
-use fabric::secret::Secret;
+use fabric::psk::{ConfiguredPsk, Derivation, IdentityVersion, PskHash, TlsKey};
 use fabric::subsystem::{HostConfig, PortConfig, PortId, Target, TlsPolicy};
 use fabric::tcp::{Encoder, IcReq};
-use fabric::tls::{ConfiguredPsk, Derivation, IdentityVersion, PskHash, TlsKey};
 use nvme::{Nqn, Status};
+use tls::Secret;
 
 use crate::log;
 use crate::port::Port;
@@ -288,7 +288,7 @@ fn openssl(arguments: &[&str], psk: &str, identity: &str) -> Tool {
     Tool(command.spawn().expect("openssl is installed: scripts/deps.sh"))
 }
 
-/// A key of which everything is known: the first of `psk_tests`, with other names.
+/// A key of which everything is known: the first of `psk::keys`' tests, with other names.
 fn known() -> (ConfiguredPsk, String, String) {
     let text = "NVMeTLSkey-1:00:AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyAl7OaH:";
     let key = ConfiguredPsk::parse(&Secret::new(text.into())).expect("a key");

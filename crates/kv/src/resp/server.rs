@@ -25,7 +25,7 @@ use engine::net::{DetachedStream, SendBatch, TcpListener, TcpStream};
 use engine::sync::{MailReceiver, MailSender, Notify, Permit, Semaphore};
 use engine::task::{LocalFuture, Task};
 use engine::{Buf, time};
-use fabric::tls::{CertificateContext, ClientStream, HANDSHAKE_TIME_MAX};
+use tls::{CertificateContext, ClientStream, HANDSHAKE_TIME_MAX};
 
 use super::backend::Backend;
 use super::carry::{Input, Jobs, Limit, Patience, RECEIVE_LONG_BYTES, poll_slot};

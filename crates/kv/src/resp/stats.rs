@@ -8,7 +8,7 @@ use std::time::Duration;
 use engine::histogram::Histogram;
 use engine::sync::{MailReceiver, MailSender, mailbox};
 use engine::time::Instant;
-use fabric::secret::Secret;
+use tls::Secret;
 
 use super::commands::COMMANDS;
 

@@ -18,10 +18,10 @@ use ::cache::{ITEM_BYTES_MIN, VALUE_BYTES_MAX};
 use engine::ReactorConfig;
 use engine::net::TcpListener;
 use engine::sync::{MailReceiver, MailSender, mailbox};
-use fabric::secret;
-use fabric::tls::CertificateContext;
 use prometheus_client::registry::Registry;
 use serde::Serialize;
+use tls::CertificateContext;
+use tls::Secret;
 
 use super::flash::{FlashThread, Found};
 use super::listening;
@@ -294,7 +294,7 @@ fn protocols(args: &CacheServeArgs) -> Result<Protocols, Failure> {
 fn users(path: &Path) -> Result<Users, Failure> {
     let refused = |what: String| Failure::refused(format!("--auth-file {}: {what}", path.display()));
     // What is wrong with the file names it.
-    let secret = secret::Secret::from_file(path).map_err(|error| Failure::refused(format!("--auth-file {error}")))?;
+    let secret = Secret::from_file(path).map_err(|error| Failure::refused(format!("--auth-file {error}")))?;
     let text = std::str::from_utf8(secret.expose()).map_err(|_| refused("it is no text".to_owned()))?;
     Users::parse(text).map_err(|error| refused(error.to_string()))
 }

@@ -26,7 +26,7 @@ pub use target::*;
 pub use target_drive::*;
 
 use engine::ReactorConfig;
-use fabric::tls::{CertificateContext, TlsError};
+use tls::{CertificateContext, TlsError};
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use fabric::secret::Secret;
+use fabric::psk::ConfiguredPsk;
 use fabric::subsystem::HostConfig;
-use fabric::tls::ConfiguredPsk;
 use nvme::Nqn;
+use tls::Secret;
 
 use crate::spec::once;
 

@@ -3,8 +3,9 @@
 use std::io;
 use std::time::Duration;
 
+use tls::TlsError;
+
 use crate::host::queue::QueueError;
-use crate::tls::TlsError;
 
 /// Why a connection could not be made, or ended.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

@@ -6,7 +6,7 @@ use nvme::auth::{Concatenation, Failure};
 
 use super::*;
 use crate::auth::{AuthError, DhchapKey, GeneratedPsk, Group, Hash, HostKeys, HostSide, Names, Policy, Step};
-use crate::secret::log;
+use crate::log;
 use crate::subsystem::secure::generated_psk;
 use crate::subsystem::session::subsystem;
 use crate::subsystem::{HostConfig, PortConfig, PortId, Session, TlsPolicy};

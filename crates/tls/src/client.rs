@@ -6,7 +6,9 @@ use std::time::Duration;
 use engine::net::{SendBatch, TcpStream, UnixStream};
 use engine::{Buf, time};
 
-use super::{CertificateContext, TlsError, TlsStream};
+use crate::error::TlsError;
+use crate::stream::TlsStream;
+use crate::tunnel::CertificateContext;
 
 /// How long a TLS handshake may take. Guessed: many round trips to the other end of the world.
 pub const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);

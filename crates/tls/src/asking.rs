@@ -9,8 +9,8 @@ use openssl::ssl::{HandshakeError, Ssl, SslContext, SslMethod, SslStream, SslVer
 use openssl::x509::X509VerifyResult;
 use openssl::x509::verify::X509CheckFlags;
 
-use super::TlsError;
-use super::tunnel::private_key;
+use crate::error::TlsError;
+use crate::tunnel::private_key;
 
 /// What such clients trust, and who they are.
 pub struct AskingContext {

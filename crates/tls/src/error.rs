@@ -69,13 +69,13 @@ pub enum TlsError {
 
 impl TlsError {
     /// What OpenSSL says of a failed step, in as few words as tell it.
-    pub(super) fn of(error: &Error) -> TlsError {
+    pub(crate) fn of(error: &Error) -> TlsError {
         let reason = error.ssl_error().and_then(reason_of);
         TlsError::Protocol(reason.unwrap_or_else(|| error.to_string()))
     }
 
     /// Whether OpenSSL has found that the client's key is not ours (RFC 8446 §4.2.11.2).
-    pub(super) fn is_wrong_binder(&self) -> bool {
+    pub(crate) fn is_wrong_binder(&self) -> bool {
         matches!(self, TlsError::Protocol(reason) if reason.contains("binder does not verify"))
     }
 }

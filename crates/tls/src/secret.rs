@@ -165,10 +165,6 @@ fn check(path: &Path, found: &std::fs::Metadata) -> Result<(), SecretError> {
 }
 
 #[cfg(test)]
-#[path = "../tests/all/log.rs"]
-pub(crate) mod log;
-
-#[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
