@@ -9,6 +9,7 @@
 //! What identities mean, and whom they let in, is a matter of whoever finds keys by them.
 
 mod asking;
+mod certificate;
 mod client;
 mod error;
 mod psk;
@@ -18,6 +19,7 @@ mod stream;
 mod tunnel;
 
 pub use asking::{AskingContext, AskingStream};
+pub use certificate::CertificateFiles;
 pub use client::{ClientStream, HANDSHAKE_TIME_MAX};
 pub use error::TlsError;
 pub use psk::{FindPsk, Psk, Suite};

@@ -404,7 +404,7 @@ fn a_private_key_that_others_may_read_is_refused() {
     std::fs::write(&path, key.private_key_to_pem_pkcs8().expect("text")).expect("written");
     let with_mode = |mode: u32| {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("changed");
-        super::tunnel::private_key(&path)
+        super::certificate::private_key(&path)
     };
     for mode in [0o644, 0o640, 0o602] {
         let error = with_mode(mode).expect_err("refused").to_string();

@@ -6,24 +6,19 @@
 //! - What waits here is bounded: one buffer of ciphertext that came in, one that is to go out.
 
 use std::io::{self, Read, Write};
-use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use engine::Buf;
 use openssl::error::ErrorStack;
-use openssl::pkey::{PKey, Private};
 use openssl::ssl::{
     ClientHelloResponse, ErrorCode, Ssl, SslAlert, SslContext, SslContextBuilder, SslMethod, SslMode, SslOptions,
     SslSessionCacheMode, SslStream, SslVerifyMode, SslVersion,
 };
 
+use crate::certificate::{self, CertificateFiles};
 use crate::error::TlsError;
 use crate::psk::{FindPsk, Psk, Suite};
-use crate::secret::Secret;
 use crate::session::{self, IDENTITIES_MAX, Keys, Offered};
-
-/// The longest file of a private key. Chosen: many times that of the longest keys, with its certificates beside it.
-const PEM_BYTES_MAX: u64 = 64 << 10;
 
 /// Plaintext of one record (RFC 8446 §5.1).
 pub const RECORD_BYTES: usize = 16 << 10;
@@ -125,32 +120,19 @@ pub struct CertificateContext {
 }
 
 impl CertificateContext {
-    /// A server with the certificate chain and the private key of these PEM files. With `clients`, a PEM file of authorities,
-    /// it lets in only who shows a certificate that one of them has signed.
+    /// A server with the certificate, the key and the authorities that are in these PEM files now.
     ///
     /// # Errors
     /// A file can't be read or is no PEM, the key is not the certificate's, or OpenSSL can't be set up.
-    pub fn new(chain: &Path, key: &Path, clients: Option<&Path>) -> Result<CertificateContext, TlsError> {
+    pub fn new(files: &CertificateFiles) -> Result<CertificateContext, TlsError> {
         let mut builder = context(SslMethod::tls_server())?;
-        let named =
-            |path: &Path, error: ErrorStack| TlsError::File { path: path.to_owned(), reason: error.to_string() };
-        builder.set_certificate_chain_file(chain).map_err(|error| named(chain, error))?;
-        let private = private_key(key)?;
-        builder.set_private_key(&private).map_err(|error| named(key, error))?;
-        builder.check_private_key().map_err(|error| named(key, error))?;
-        if let Some(authorities) = clients {
-            builder.set_ca_file(authorities).map_err(|error| named(authorities, error))?;
+        certificate::show(&mut builder, &files.chain, &files.key)?;
+        if let Some(authorities) = &files.authorities {
+            certificate::trust(&mut builder, authorities)?;
             builder.set_verify(SslVerifyMode::PEER | SslVerifyMode::FAIL_IF_NO_PEER_CERT);
         }
         Ok(CertificateContext { context: builder.build() })
     }
-}
-
-/// The key in a PEM file, which is private: nobody but its owner may read it or put another in its place.
-pub(crate) fn private_key(path: &Path) -> Result<PKey<Private>, TlsError> {
-    let pem = Secret::from_file_within(path, PEM_BYTES_MAX).map_err(|error| TlsError::KeyFile(error.to_string()))?;
-    let named = |error: ErrorStack| TlsError::File { path: path.to_owned(), reason: error.to_string() };
-    PKey::private_key_from_pem(pem.expose()).map_err(named)
 }
 
 fn context(method: SslMethod) -> Result<SslContextBuilder, ErrorStack> {

@@ -45,7 +45,7 @@ pub fn run(args: &GatewayArgs) -> Result<(), Failure> {
     let password = args.password_file.as_deref().map(Secret::from_file).transpose();
     let password = password.map_err(|error| Failure::refused(format!("--password-file: {error}")))?;
     let shared = Arc::new(Shared::new(password));
-    let tls = args.tls.context().map_err(|error| Failure::refused(error.to_string()))?;
+    let tls = args.tls.context()?;
     let stores = Arc::new(StoreMetrics::default());
     reactors::run(&reactors, async |index| {
         let Some(letter) = letters.take(index) else { return Ok(()) };

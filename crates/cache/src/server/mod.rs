@@ -41,7 +41,7 @@ pub use figures::CacheMetrics;
 pub use holdings::{Figures, FlashFigures, Holdings, Listed, Tiered};
 pub(crate) use prefixes::Prefixes;
 pub use room::keep_memory;
-pub use shared::{Clock, Options, Program, Said, Shared, TlsFiles};
+pub use shared::{Clock, Options, Program, Said, Shared};
 pub use statistics::cpu_seconds;
 pub use times::Times;
 pub use watch::tell_evictions;
