@@ -3,8 +3,10 @@
 use std::io;
 use std::time::Duration;
 
+use engine::net::serving::ACCEPT_PAUSE;
 use engine::net::{SendBatch, TcpStream, UnixStream};
-use engine::{Buf, time};
+use engine::sync::Semaphore;
+use engine::{Buf, task, time};
 
 use crate::error::TlsError;
 use crate::stream::TlsStream;
@@ -12,6 +14,9 @@ use crate::tunnel::CertificateContext;
 
 /// How long a TLS handshake may take. Guessed: many round trips to the other end of the world.
 pub const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// Peers without a place that are told so at once, of one thread; more are just disconnected. Guessed.
+pub const REFUSALS_MAX: usize = 16;
 
 /// What a server receives from and sends to. An enum, not a trait object: the plain path costs one `match`.
 pub enum ClientStream {
@@ -34,6 +39,28 @@ impl ClientStream {
             Ok(accepted) => accepted.map(ClientStream::Tls),
             Err(_) => Err(TlsError::Socket(format!("no handshake within {HANDSHAKE_TIME_MAX:?}"))),
         }
+    }
+
+    /// [`ClientStream::refuse`] in a task that takes one of `places`. Who is told holds a descriptor: where no place is left the
+    /// connection is just closed.
+    pub fn refuse_apart(self, places: &Semaphore, over_tls: bool, why: &'static [u8]) {
+        let Some(place) = places.try_acquire(1) else { return };
+        let told = async move {
+            self.refuse(over_tls, why).await;
+            drop(place);
+        };
+        task::spawn(told).detach();
+    }
+
+    /// Tells the peer why it is not served; not at a TLS port, where TLS would have to be begun for that.
+    pub async fn refuse(self, over_tls: bool, why: &[u8]) {
+        if over_tls && matches!(self, ClientStream::Plain(_)) {
+            return;
+        }
+        let mut batch = SendBatch::new();
+        batch.head(why);
+        // The peer may be gone already; there is nobody else to tell.
+        let _ = time::timeout(ACCEPT_PAUSE, self.send(batch)).await;
     }
 
     /// As [`TcpStream::recv`].

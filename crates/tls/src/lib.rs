@@ -20,7 +20,7 @@ mod tunnel;
 
 pub use asking::{AskingContext, AskingStream};
 pub use certificate::CertificateFiles;
-pub use client::{ClientStream, HANDSHAKE_TIME_MAX};
+pub use client::{ClientStream, HANDSHAKE_TIME_MAX, REFUSALS_MAX};
 pub use error::TlsError;
 pub use psk::{FindPsk, Psk, Suite};
 pub use secret::{SECRET_BYTES_MAX, Secret, SecretError};

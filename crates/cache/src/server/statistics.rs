@@ -3,7 +3,8 @@
 
 use std::fmt::Display;
 
-use super::ACCEPT_PAUSE;
+use engine::net::serving::ACCEPT_PAUSE;
+
 use super::connection::Tcp;
 use super::counters::Totals;
 use super::holdings::{Figures, FlashFigures};
