@@ -24,7 +24,7 @@ use super::config::{ConfigError, PortId};
 use super::connection::Connection;
 use super::shared::{Refused, Shared};
 use crate::auth::{ConcatenationPolicy, GeneratedPsk, Names};
-use crate::psk::{Hold, Keyring, Origin, PskError, RetainedPsk, TlsPsk};
+use crate::psk::{Hold, Keyring, Origin, RetainedPsk, TlsPsk};
 use crate::transport::{Accepted, Transport};
 
 /// What the operator is told where a Connect is refused for want of a secure channel.
@@ -103,12 +103,6 @@ impl Secure {
         let context = ServerContext::new(self.keyring.clone())?;
         Ok(self.context.get_or_init(|| context))
     }
-}
-
-/// The key for TLS of one that authentication has made.
-pub(super) fn generated_psk(names: &Names, psk: &GeneratedPsk) -> Result<TlsPsk, PskError> {
-    let digest = psk.digest(names).map_err(|error| PskError::Crypto(error.to_string()))?;
-    TlsPsk::generated(&names.host, &names.subsystem, &digest, &psk.key)
 }
 
 /// A connection that may begin.
@@ -197,7 +191,7 @@ impl Connection {
     pub(super) fn keep_generated(&self, psk: &GeneratedPsk, now: Instant) {
         let Some(controller) = &self.controller else { return };
         let names = Names { host: controller.host().clone(), subsystem: controller.subsystem().clone() };
-        match generated_psk(&names, psk) {
+        match psk.tls_psk(&names) {
             Ok(psk) => self.shared.secure.keyring.add_generated(psk, now),
             // The host finds no key when it comes back, and says so.
             Err(error) => tracing::warn!(%error, "no key for the secure channel"),
