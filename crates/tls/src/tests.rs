@@ -176,8 +176,6 @@ fn an_unknown_identity_is_refused_and_named() {
     let (client, server) = pair.handshake();
     assert_eq!(server, Err(TlsError::UnknownIdentity(IDENTITY.to_owned())));
     assert!(matches!(client, Err(TlsError::Refused(_))), "{client:?}");
-    let text = server.expect_err("refused").to_string();
-    assert!(text.contains("tls-key-file"), "{text}");
 }
 
 #[test]

@@ -24,7 +24,7 @@ use super::config::{ConfigError, PortId};
 use super::connection::Connection;
 use super::shared::{Refused, Shared};
 use crate::auth::{ConcatenationPolicy, GeneratedPsk, Names};
-use crate::psk::{Hold, Keyring, Origin, RetainedPsk, TlsPsk};
+use crate::psk::{Hold, Keyring, Origin, RetainedPsk, TlsPsk, mend};
 use crate::transport::{Accepted, Transport};
 
 /// What the operator is told where a Connect is refused for want of a secure channel.
@@ -147,7 +147,8 @@ pub(super) async fn accept(shared: &Shared, stream: TcpStream, port: PortId, by:
         Ok(Accepted::Closed) => None,
         Err(error) => {
             stats.tls_failures.fetch_add(1, Relaxed);
-            shared.complaints.tell(time::now(), &peer, "connection closed", &error);
+            let reason = format!("{error}{}", mend(&error));
+            shared.complaints.tell(time::now(), &peer, "connection closed", &reason);
             None
         }
     }
