@@ -11,4 +11,3 @@ mod log;
 pub mod psk;
 pub mod subsystem;
 pub mod tcp;
-mod transport;

@@ -10,21 +10,21 @@
 
 mod asking;
 mod certificate;
-mod client;
 mod error;
 mod psk;
 mod secret;
 mod session;
 mod stream;
+mod transport;
 mod tunnel;
 
 pub use asking::{AskingContext, AskingStream};
 pub use certificate::CertificateFiles;
-pub use client::{ClientStream, HANDSHAKE_TIME_MAX, REFUSALS_MAX};
 pub use error::TlsError;
 pub use psk::{FindPsk, Psk, Suite};
 pub use secret::{SECRET_BYTES_MAX, Secret, SecretError};
 pub use stream::{HANDSHAKE_BYTES_MAX, TlsStream};
+pub use transport::{HANDSHAKE_TIME_MAX, REFUSALS_MAX, Transport};
 pub use tunnel::{CertificateContext, ServerContext};
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ use engine::net::{DetachedStream, TcpListener, UnixListener, UnixStream};
 use engine::sync::{MailReceiver, MailSender, Notify, Semaphore};
 use engine::task::{LocalFuture, Task};
 use engine::time;
-use tls::{ClientStream, HANDSHAKE_TIME_MAX, REFUSALS_MAX};
+use tls::{HANDSHAKE_TIME_MAX, REFUSALS_MAX, Transport};
 
 pub use counters::{Counters, Totals};
 pub use desk::Desk;
@@ -84,10 +84,10 @@ impl Accepted {
     }
 
     /// On the thread that serves it.
-    fn attach(self) -> ClientStream {
+    fn attach(self) -> Transport {
         match self {
-            Accepted::Tcp(stream) => ClientStream::Plain(stream.attach()),
-            Accepted::Unix(stream) => ClientStream::Unix(stream),
+            Accepted::Tcp(stream) => Transport::Plain(stream.attach()),
+            Accepted::Unix(stream) => Transport::Unix(stream),
         }
     }
 }
@@ -148,7 +148,7 @@ struct Thread<S, V> {
 
 /// An open connection.
 struct Open {
-    stream: ClientStream,
+    stream: Transport,
     seen: Arc<Seen>,
 }
 
@@ -249,11 +249,11 @@ async fn serve<S: Slots + Holdings + 'static, V: Server + 'static>(
         return Box::pin(accepted.attach().refuse(tls.is_some(), why)).await;
     };
     let (stream, origin) = match accepted {
-        Accepted::Unix(stream) => (ClientStream::Unix(stream), Origin::Unix),
+        Accepted::Unix(stream) => (Transport::Unix(stream), Origin::Unix),
         Accepted::Tcp(stream) => {
             let stream = stream.attach();
             let origin = Origin::Tcp { peer: stream.peer_addr(), local: stream.local_addr() };
-            match Box::pin(ClientStream::accept(stream, tls.as_ref())).await {
+            match Box::pin(Transport::accept(stream, tls.as_ref())).await {
                 Ok(stream) => (stream, origin),
                 Err(error) => {
                     Counters::add(&thread.counters.tls_errors, 1);

@@ -18,14 +18,19 @@ use engine::Buf;
 use engine::net::TcpStream;
 use engine::time::{self, Instant};
 use nvme::Nqn;
-use tls::{ServerContext, TlsError};
+use tls::{ServerContext, TlsError, TlsStream, Transport};
 
 use super::config::{ConfigError, PortId};
 use super::connection::Connection;
 use super::shared::{Refused, Shared};
 use crate::auth::{ConcatenationPolicy, GeneratedPsk, Names};
 use crate::psk::{Hold, Keyring, Origin, RetainedPsk, TlsPsk, mend};
-use crate::transport::{Accepted, Transport};
+
+/// What the first byte of a TLS connection is (RFC 8446 §5.1: a handshake record). A plain one begins with the type of
+/// ICReq, 00h (NVMe/TCP 1.0c §3.6.2.2).
+const TLS_HANDSHAKE: u8 = 0x16;
+/// What is received to tell which of the two it is. Chosen: a ClientHello or an ICReq and the capsule behind it.
+const FIRST_BYTES: usize = 4 << 10;
 
 /// What the operator is told where a Connect is refused for want of a secure channel.
 pub(super) const REFUSED: &str = "Connect refused";
@@ -105,7 +110,7 @@ impl Secure {
     }
 }
 
-/// A connection that may begin.
+/// A connection that begins.
 pub(super) struct Begun {
     pub stream: Transport,
     /// The key that it was made with, if it is secure.
@@ -118,39 +123,54 @@ pub(super) struct Begun {
 pub(super) async fn accept(shared: &Shared, stream: TcpStream, port: PortId, by: Instant) -> Option<Begun> {
     let policy = shared.tls_policy(port);
     if policy == TlsPolicy::Off {
-        return Some(Begun { stream: Transport::from(stream), psk: None, first: Buf::default() });
+        return Some(Begun { stream: Transport::Plain(stream), psk: None, first: Buf::default() });
     }
     let peer = stream.peer_addr();
     let accepted = match shared.secure.context() {
         Ok(context) => {
-            let accepted = Transport::accept(stream, context, &shared.secure.keyring);
+            let accepted = begin(stream, context, &shared.secure.keyring);
             time::timeout(by.duration_since(time::now()), accepted).await.unwrap_or(Err(TlsError::Timeout))
         }
         Err(error) => Err(error),
     };
     let stats = &shared.stats;
     match accepted {
-        Ok(Accepted::Secure(stream, psk)) => {
+        Ok(Some(begun)) if begun.psk.is_some() => {
             stats.tls_connections.fetch_add(1, Relaxed);
-            Some(Begun { stream, psk: Some(psk), first: Buf::default() })
+            Some(begun)
         }
-        Ok(Accepted::Plain(stream, first)) if policy == TlsPolicy::Allowed || shared.any_may_concatenate() => {
-            Some(Begun { stream, psk: None, first })
-        }
-        Ok(Accepted::Plain(stream, _)) => {
+        Ok(Some(begun)) if policy == TlsPolicy::Allowed || shared.any_may_concatenate() => Some(begun),
+        Ok(Some(Begun { stream, .. })) => {
             stats.tls_failures.fetch_add(1, Relaxed);
             let reason = format!("it is plain, and port {port} requires TLS");
             shared.complaints.tell(time::now(), &peer, "connection closed", &reason);
             stream.shutdown();
             None
         }
-        Ok(Accepted::Closed) => None,
+        Ok(None) => None,
         Err(error) => {
             stats.tls_failures.fetch_add(1, Relaxed);
             let reason = format!("{error}{}", mend(&error));
             shared.complaints.tell(time::now(), &peer, "connection closed", &reason);
             None
         }
+    }
+}
+
+/// Tells from a connection's first byte what it is, and makes the TLS handshake if it is that, with a key of `keyring`, which
+/// `server` has. The caller bounds the time. `None`: the peer has closed it without a word.
+async fn begin(stream: TcpStream, server: &ServerContext, keyring: &Keyring) -> Result<Option<Begun>, TlsError> {
+    let (result, first) = stream.recv(Buf::with_capacity(FIRST_BYTES)).await;
+    match result {
+        Ok(0) => Ok(None),
+        Ok(_) if first[0] == TLS_HANDSHAKE => {
+            keyring.expire(time::now());
+            let stream = TlsStream::accept(stream, server, first).await?;
+            let psk = stream.psk().and_then(TlsPsk::shown).ok_or(TlsError::KeyNotTaken)?;
+            Ok(Some(Begun { stream: Transport::Tls(stream), psk: Some(Arc::new(psk)), first: Buf::default() }))
+        }
+        Ok(_) => Ok(Some(Begun { stream: Transport::Plain(stream), psk: None, first })),
+        Err(error) => Err(TlsError::Socket(error.to_string())),
     }
 }
 

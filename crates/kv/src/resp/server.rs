@@ -25,7 +25,7 @@ use engine::net::{DetachedStream, SendBatch, TcpListener, TcpStream};
 use engine::sync::{MailReceiver, MailSender, Notify, Permit, Semaphore};
 use engine::task::{LocalFuture, Task};
 use engine::{Buf, time};
-use tls::{CertificateContext, ClientStream, HANDSHAKE_TIME_MAX, REFUSALS_MAX};
+use tls::{CertificateContext, HANDSHAKE_TIME_MAX, REFUSALS_MAX, Transport};
 
 use super::backend::Backend;
 use super::carry::{Input, Jobs, Limit, Patience, RECEIVE_LONG_BYTES, poll_slot};
@@ -139,7 +139,7 @@ impl<B: Backend> Gateway<B> {
         let connection = async move {
             let _guard = guard;
             let (peer, local) = (stream.peer_addr(), stream.local_addr());
-            match ClientStream::accept(stream, tls.as_ref()).await {
+            match Transport::accept(stream, tls.as_ref()).await {
                 Ok(stream) => {
                     serve(Connection { executor, stream, peer, local, stopping, stop }, newcomer).await;
                 }
@@ -152,7 +152,7 @@ impl<B: Backend> Gateway<B> {
     fn refuse(&self, stream: TcpStream) {
         GatewayStats::add(&self.executor.shared.stats.connections_refused, 1);
         let why = b"-ERR max number of clients reached\r\n";
-        ClientStream::Plain(stream).refuse_apart(&self.refusals, self.tls.is_some(), why);
+        Transport::Plain(stream).refuse_apart(&self.refusals, self.tls.is_some(), why);
     }
 
     /// Lets every connection finish what was received, then closes them; waits a bounded time.
@@ -195,7 +195,7 @@ async fn pass_kills_on(mail: MailReceiver<()>, stop: Notify) {
 
 struct Connection<B> {
     executor: Rc<Executor<B>>,
-    stream: ClientStream,
+    stream: Transport,
     peer: SocketAddr,
     local: SocketAddr,
     stopping: Rc<Cell<bool>>,

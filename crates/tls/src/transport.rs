@@ -1,4 +1,4 @@
-//! A client's connection, over whatever it came.
+//! A connection, over whatever it came: what servers and hosts receive from and send to.
 
 use std::io;
 use std::time::Duration;
@@ -18,8 +18,9 @@ pub const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
 /// Peers without a place that are told so at once, of one thread; more are just disconnected. Guessed.
 pub const REFUSALS_MAX: usize = 16;
 
-/// What a server receives from and sends to. An enum, not a trait object: the plain path costs one `match`.
-pub enum ClientStream {
+/// A connected stream of bytes. An enum, not a trait object: the plain path costs one `match` per operation. One receive and one
+/// send may be outstanding at a time, together.
+pub enum Transport {
     /// TCP.
     Plain(TcpStream),
     /// TLS over TCP.
@@ -28,20 +29,20 @@ pub enum ClientStream {
     Unix(UnixStream),
 }
 
-impl ClientStream {
+impl Transport {
     /// A TCP connection, after its handshake if `tls` is given.
     ///
     /// # Errors
     /// The handshake failed, or took longer than [`HANDSHAKE_TIME_MAX`].
-    pub async fn accept(stream: TcpStream, tls: Option<&CertificateContext>) -> Result<ClientStream, TlsError> {
-        let Some(tls) = tls else { return Ok(ClientStream::Plain(stream)) };
+    pub async fn accept(stream: TcpStream, tls: Option<&CertificateContext>) -> Result<Transport, TlsError> {
+        let Some(tls) = tls else { return Ok(Transport::Plain(stream)) };
         match time::timeout(HANDSHAKE_TIME_MAX, TlsStream::accept_certified(stream, tls)).await {
-            Ok(accepted) => accepted.map(ClientStream::Tls),
+            Ok(accepted) => accepted.map(Transport::Tls),
             Err(_) => Err(TlsError::Socket(format!("no handshake within {HANDSHAKE_TIME_MAX:?}"))),
         }
     }
 
-    /// [`ClientStream::refuse`] in a task that takes one of `places`. Who is told holds a descriptor: where no place is left the
+    /// [`Transport::refuse`] in a task that takes one of `places`. Who is told holds a descriptor: where no place is left the
     /// connection is just closed.
     pub fn refuse_apart(self, places: &Semaphore, over_tls: bool, why: &'static [u8]) {
         let Some(place) = places.try_acquire(1) else { return };
@@ -54,7 +55,7 @@ impl ClientStream {
 
     /// Tells the peer why it is not served; not at a TLS port, where TLS would have to be begun for that.
     pub async fn refuse(self, over_tls: bool, why: &[u8]) {
-        if over_tls && matches!(self, ClientStream::Plain(_)) {
+        if over_tls && matches!(self, Transport::Plain(_)) {
             return;
         }
         let mut batch = SendBatch::new();
@@ -69,9 +70,9 @@ impl ClientStream {
     /// As there.
     pub async fn recv(&self, buf: Buf) -> (io::Result<usize>, Buf) {
         match self {
-            ClientStream::Plain(stream) => stream.recv(buf).await,
-            ClientStream::Tls(stream) => stream.recv(buf).await,
-            ClientStream::Unix(stream) => stream.recv(buf).await,
+            Transport::Plain(stream) => stream.recv(buf).await,
+            Transport::Tls(stream) => stream.recv(buf).await,
+            Transport::Unix(stream) => stream.recv(buf).await,
         }
     }
 
@@ -81,18 +82,28 @@ impl ClientStream {
     /// As there.
     pub async fn send(&self, batch: SendBatch) -> (io::Result<()>, SendBatch) {
         match self {
-            ClientStream::Plain(stream) => stream.send(batch).await,
-            ClientStream::Tls(stream) => stream.send(batch).await,
-            ClientStream::Unix(stream) => stream.send(batch).await,
+            Transport::Plain(stream) => stream.send(batch).await,
+            Transport::Tls(stream) => stream.send(batch).await,
+            Transport::Unix(stream) => stream.send(batch).await,
         }
     }
 
-    /// As [`TcpStream::shutdown`].
+    /// Ends both directions; what waits on them ends.
     pub fn shutdown(&self) {
         match self {
-            ClientStream::Plain(stream) => stream.shutdown(),
-            ClientStream::Tls(stream) => stream.shutdown(),
-            ClientStream::Unix(stream) => stream.shutdown(),
+            Transport::Plain(stream) => stream.shutdown(),
+            Transport::Tls(stream) => stream.shutdown(),
+            Transport::Unix(stream) => stream.shutdown(),
+        }
+    }
+
+    /// Gives the connection up: what waits to be sent is dropped, and the peer is told by a reset. TLS has no word for that, and
+    /// a socket of this machine no reset.
+    pub fn abort(&self) {
+        match self {
+            Transport::Plain(stream) => stream.abort(),
+            Transport::Tls(stream) => stream.socket().abort(),
+            Transport::Unix(stream) => stream.shutdown(),
         }
     }
 }
