@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use fabric::auth::HostKeys;
 use fabric::host::Options;
-use fabric::secret::Secret;
-use fabric::tls::{ConfiguredPsk, Derivation, IdentityVersion, TlsKey};
+use fabric::psk::{ConfiguredPsk, Derivation, IdentityVersion, TlsKey};
+use tls::Secret;
 
 use crate::error::Error;
 

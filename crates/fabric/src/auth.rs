@@ -20,7 +20,7 @@
 //! - A response is compared in constant time, and nothing that depends on a key is said before the peer's was right, save
 //!   the host's R1, which the protocol has first.
 //! - Every challenge is random and used once: a transaction that is replayed meets another challenge.
-//! - Keys, shared secrets and what is derived from them live in [`crate::secret::Secret`]s. Nothing prints them.
+//! - Keys, shared secrets and what is derived from them live in [`tls::Secret`]s. Nothing prints them.
 
 mod controller;
 mod derive;

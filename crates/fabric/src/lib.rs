@@ -5,8 +5,9 @@
 pub mod auth;
 pub mod fuzz;
 pub mod host;
-pub mod secret;
+#[cfg(test)]
+#[path = "../tests/all/log.rs"]
+mod log;
+pub mod psk;
 pub mod subsystem;
 pub mod tcp;
-pub mod tls;
-mod transport;

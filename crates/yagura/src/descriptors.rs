@@ -8,12 +8,12 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 const MEMBER: usize = 2 * 4;
 /// Members that a pool may get while it is served. Guessed.
 const NEW_MEMBERS: usize = 8;
-/// What a reactor and its clients' refusals take. Derived: a ring, its event, the listener, and [`kv::resp::REFUSALS_MAX`].
-const REACTOR: usize = 8 + kv::resp::REFUSALS_MAX;
+/// What a reactor and its clients' refusals take. Derived: a ring, its event, the listener, and [`tls::REFUSALS_MAX`].
+const REACTOR: usize = 8 + tls::REFUSALS_MAX;
 /// What the process takes: standard streams, logs, files that are read, a control socket, the metrics port and its connections.
 const PROCESS: usize = 32 + crate::metrics::CONNECTIONS_MAX;
 /// What a thread of a cache and its clients' refusals take.
-const CACHE_THREAD: usize = 8 + cache::server::REFUSALS_MAX;
+const CACHE_THREAD: usize = 8 + tls::REFUSALS_MAX;
 /// The log of a cache on flash, and what lies beside it.
 const CACHE_FLASH: usize = 8;
 /// What a reactor of a target takes: a ring, its event, and what it opens to look at.

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use engine::net::{DetachedStream, TcpListener};
 use engine::sync::{MailReceiver, MailSender, mailbox};
-use fabric::secret::Secret;
 use kv::resp::{Gateway, GatewayMetrics, Shared};
 use kv::store::{PoolMetrics, RepairerOptions, ScrubberOptions, StoreMetrics};
 use prometheus_client::registry::Registry;
 use serde::Serialize;
+use tls::Secret;
 
 use crate::cli::GatewayArgs;
 use crate::exit::Failure;
@@ -45,7 +45,7 @@ pub fn run(args: &GatewayArgs) -> Result<(), Failure> {
     let password = args.password_file.as_deref().map(Secret::from_file).transpose();
     let password = password.map_err(|error| Failure::refused(format!("--password-file: {error}")))?;
     let shared = Arc::new(Shared::new(password));
-    let tls = args.tls.context().map_err(|error| Failure::refused(error.to_string()))?;
+    let tls = args.tls.context()?;
     let stores = Arc::new(StoreMetrics::default());
     reactors::run(&reactors, async |index| {
         let Some(letter) = letters.take(index) else { return Ok(()) };

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use engine::net::SendBatch;
 use engine::{Buf, time};
-use fabric::tls::ClientStream;
+use tls::Transport;
 
 use super::dump;
 use super::holdings::Holdings;
@@ -97,7 +97,7 @@ pub(super) struct Connection<S: Slots, V> {
 
 impl<S: Slots + Holdings, V: Server> Connection<S, V> {
     /// Serves until either side ends it.
-    pub(super) async fn serve(thread: Rc<Thread<S, V>>, stream: ClientStream, origin: Origin, place: Place) {
+    pub(super) async fn serve(thread: Rc<Thread<S, V>>, stream: Transport, origin: Origin, place: Place) {
         let seen = Arc::new(Seen::new(origin, thread.now.get().at));
         let id = thread.shared.opened(seen.clone());
         let open = Rc::new(Open { stream, seen });
@@ -289,11 +289,11 @@ impl<S: Slots + Holdings, V: Server> Connection<S, V> {
 
 /// Waits until there is something to be received, without a buffer. What TLS has decrypted already is not seen at the socket: there
 /// the receive waits.
-async fn readable(stream: &ClientStream) -> io::Result<()> {
+async fn readable(stream: &Transport) -> io::Result<()> {
     match stream {
-        ClientStream::Plain(stream) => stream.readable().await,
-        ClientStream::Unix(stream) => stream.readable().await,
-        ClientStream::Tls(_) => Ok(()),
+        Transport::Plain(stream) => stream.readable().await,
+        Transport::Unix(stream) => stream.readable().await,
+        Transport::Tls(_) => Ok(()),
     }
 }
 

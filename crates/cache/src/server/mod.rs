@@ -28,12 +28,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::net::serving::{ACCEPT_PAUSE, Dealer, accept_next, all_closed};
-use engine::net::{DetachedStream, SendBatch, TcpListener, TcpStream, UnixListener, UnixStream};
+use engine::net::serving::{Dealer, accept_next, all_closed};
+use engine::net::{DetachedStream, TcpListener, UnixListener, UnixStream};
 use engine::sync::{MailReceiver, MailSender, Notify, Semaphore};
 use engine::task::{LocalFuture, Task};
 use engine::time;
-use fabric::tls::{ClientStream, HANDSHAKE_TIME_MAX};
+use tls::{HANDSHAKE_TIME_MAX, REFUSALS_MAX, Transport};
 
 pub use counters::{Counters, Totals};
 pub use desk::Desk;
@@ -41,7 +41,7 @@ pub use figures::CacheMetrics;
 pub use holdings::{Figures, FlashFigures, Holdings, Listed, Tiered};
 pub(crate) use prefixes::Prefixes;
 pub use room::keep_memory;
-pub use shared::{Clock, Options, Program, Said, Shared, TlsFiles};
+pub use shared::{Clock, Options, Program, Said, Shared};
 pub use statistics::cpu_seconds;
 pub use times::Times;
 pub use watch::tell_evictions;
@@ -66,9 +66,6 @@ const AUTHENTICATION_SECONDS_MAX: u32 = HANDSHAKE_TIME_MAX.as_secs() as u32;
 /// The part of such connections that is ended at a tick: it may be enough.
 const STUCK_PART: usize = 8;
 
-/// Peers without a place that are told so at once, of one thread; more are just disconnected. Guessed.
-pub const REFUSALS_MAX: usize = 16;
-
 /// A connection on its way from the thread that accepted it to the one that serves it.
 pub enum Accepted {
     /// TCP, before a handshake if there is to be one.
@@ -83,6 +80,14 @@ impl Accepted {
         match self {
             Accepted::Tcp(stream) => Some(stream.peer_addr().ip()),
             Accepted::Unix(_) => None,
+        }
+    }
+
+    /// On the thread that serves it.
+    fn attach(self) -> Transport {
+        match self {
+            Accepted::Tcp(stream) => Transport::Plain(stream.attach()),
+            Accepted::Unix(stream) => Transport::Unix(stream),
         }
     }
 }
@@ -143,7 +148,7 @@ struct Thread<S, V> {
 
 /// An open connection.
 struct Open {
-    stream: ClientStream,
+    stream: Transport,
     seen: Arc<Seen>,
 }
 
@@ -217,14 +222,8 @@ impl<S: Slots + Holdings + 'static, V: Server + 'static> Worker<S, V> {
         if why == NoPlace::Newcomer {
             Counters::add(&thread.counters.rejected_unauthenticated, 1);
         }
-        // Who is to be told holds a descriptor; where many are, it is just closed.
-        let Some(told) = self.refusals.try_acquire(1) else { return };
-        let over_tls = thread.shared.tls().is_some();
-        let refusal = async move {
-            let _told = told;
-            refuse(accepted, b"ERROR Too many open connections\r\n", over_tls).await;
-        };
-        engine::task::spawn(refusal).detach();
+        let why = b"ERROR Too many open connections\r\n";
+        accepted.attach().refuse_apart(&self.refusals, thread.shared.tls().is_some(), why);
     }
 
     /// Lets every connection finish the commands that were received, then closes them; waits a bounded time.
@@ -246,15 +245,15 @@ async fn serve<S: Slots + Holdings + 'static, V: Server + 'static>(
     let tls = thread.shared.tls().filter(|_| matches!(accepted, Accepted::Tcp(_)));
     let Some(_admitted) = Box::pin(room::admit(&*thread.slots, &thread.shared, tls.is_some())).await else {
         Counters::add(&thread.counters.connections_rejected, 1);
-        return Box::pin(refuse(accepted, b"SERVER_ERROR out of memory for another connection\r\n", tls.is_some()))
-            .await;
+        let why = b"SERVER_ERROR out of memory for another connection\r\n";
+        return Box::pin(accepted.attach().refuse(tls.is_some(), why)).await;
     };
     let (stream, origin) = match accepted {
-        Accepted::Unix(stream) => (ClientStream::Unix(stream), Origin::Unix),
+        Accepted::Unix(stream) => (Transport::Unix(stream), Origin::Unix),
         Accepted::Tcp(stream) => {
             let stream = stream.attach();
             let origin = Origin::Tcp { peer: stream.peer_addr(), local: stream.local_addr() };
-            match Box::pin(ClientStream::accept(stream, tls.as_ref())).await {
+            match Box::pin(Transport::accept(stream, tls.as_ref())).await {
                 Ok(stream) => (stream, origin),
                 Err(error) => {
                     Counters::add(&thread.counters.tls_errors, 1);
@@ -329,21 +328,4 @@ async fn tick<S, V>(thread: Rc<Thread<S, V>>) {
             }
         }
     }
-}
-
-/// Says why there is no place; not over TLS, which would have to be begun for that.
-async fn refuse(accepted: Accepted, why: &[u8], over_tls: bool) {
-    if over_tls && matches!(accepted, Accepted::Tcp(_)) {
-        return;
-    }
-    let mut batch = SendBatch::new();
-    batch.head(why);
-    // The peer may be gone already; there is nobody else to tell.
-    let _ = match accepted {
-        Accepted::Tcp(stream) => {
-            let stream: TcpStream = stream.attach();
-            time::timeout(ACCEPT_PAUSE, stream.send(batch)).await
-        }
-        Accepted::Unix(stream) => time::timeout(ACCEPT_PAUSE, stream.send(batch)).await,
-    };
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use engine::net::peers::{Peer, Peers};
 use engine::time::{self, Instant};
-use fabric::tls::CertificateContext;
+use tls::{CertificateContext, CertificateFiles};
 
 use super::counters::{Counters, Totals};
 use super::holdings::Figures;
@@ -60,12 +60,6 @@ pub trait Program: Send + Sync {
 
     /// Says more or less on its log.
     fn set_verbosity(&self, level: u32);
-
-    /// Reads certificate and key anew; `None`: there are none.
-    ///
-    /// # Errors
-    /// Why they can't be read; those in use stay.
-    fn certificates(&self) -> Result<Option<CertificateContext>, String>;
 }
 
 /// What a server was told at its start, for those who ask later.
@@ -80,18 +74,7 @@ pub struct Said {
     /// Items are let go for others.
     pub evicts: bool,
     /// Where certificate, key and the authorities of clients are, if TCP connections are TLS ones.
-    pub tls: Option<TlsFiles>,
-}
-
-/// Files of TLS.
-#[derive(Clone, Debug)]
-pub struct TlsFiles {
-    /// The certificate chain.
-    pub chain: String,
-    /// Its key.
-    pub key: String,
-    /// Authorities of clients' certificates.
-    pub authorities: Option<String>,
+    pub tls: Option<CertificateFiles>,
 }
 
 /// How connections are served.
@@ -275,7 +258,8 @@ impl Shared {
     /// # Errors
     /// Why they can't be read; those in use stay.
     pub fn refresh_certificates(&self) -> Result<(), String> {
-        let found = self.program.certificates()?.ok_or("TLS is not served")?;
+        let files = self.said.tls.as_ref().ok_or("TLS is not served")?;
+        let found = CertificateContext::new(files).map_err(|error| error.to_string())?;
         *self.tls.write().unwrap_or_else(PoisonError::into_inner) = Some(found);
         self.refreshed.store(self.uptime(), Relaxed);
         Ok(())

@@ -3,7 +3,8 @@
 
 use std::fmt::Display;
 
-use super::ACCEPT_PAUSE;
+use engine::net::serving::ACCEPT_PAUSE;
+
 use super::connection::Tcp;
 use super::counters::Totals;
 use super::holdings::{Figures, FlashFigures};
@@ -170,14 +171,14 @@ pub(super) fn settings(shared: &Shared, figures: &Figures, tell: &mut Tell<'_>) 
     tell("track_sizes", &"no");
     tell("ssl_enabled", &yes(said.tls.is_some()));
     let files = said.tls.as_ref();
-    let authorities = files.and_then(|files| files.authorities.as_deref());
-    tell("ssl_chain_cert", &files.map_or("(null)", |files| files.chain.as_str()));
-    tell("ssl_key", &files.map_or("(null)", |files| files.key.as_str()));
+    let authorities = files.and_then(|files| files.authorities.as_ref());
+    tell("ssl_chain_cert", &files.map_or("(null)".into(), |files| files.chain.to_string_lossy()));
+    tell("ssl_key", &files.map_or("(null)".into(), |files| files.key.to_string_lossy()));
     // As OpenSSL counts, in memcached's way: 0 nobody shows a certificate, 2 everybody has to; PEM.
     tell("ssl_verify_mode", &if authorities.is_some() { 2 } else { 0 });
     tell("ssl_keyformat", &1);
     tell("ssl_ciphers", &"NULL");
-    tell("ssl_ca_cert", &authorities.unwrap_or("NULL"));
+    tell("ssl_ca_cert", &authorities.map_or("NULL".into(), |path| path.to_string_lossy()));
     tell("ssl_wbuf_size", &RECORD_BYTES);
     tell("ssl_session_cache", &"no");
     tell("ssl_kernel_tls", &"no");

@@ -5,6 +5,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{PoisonError, RwLock};
 
+use tls::Secret;
+
 use crate::slot::NoRoom;
 
 /// Which protocols a connection may speak.
@@ -44,7 +46,7 @@ impl Authentication {
 /// Names and passwords, which may change while the server runs.
 #[derive(Default)]
 pub struct Users {
-    users: RwLock<Vec<(Vec<u8>, Vec<u8>)>>,
+    users: RwLock<Vec<(Secret, Secret)>>,
 }
 
 /// Bytes of a name and a password with the colon between them. Chosen: twice memcached's.
@@ -75,7 +77,7 @@ impl Users {
             if line.len() > USER_BYTES_MAX {
                 return Err(UsersError::TooLong(at + 1));
             }
-            Ok((name.as_bytes().to_vec(), password.as_bytes().to_vec()))
+            Ok((Secret::new(name.into()), Secret::new(password.into())))
         };
         Ok(Users { users: RwLock::new(lines.map(user).collect::<Result<_, UsersError>>()?) })
     }
@@ -88,12 +90,8 @@ impl Users {
 
     /// There is such a user with this password. Takes as long whichever byte is wrong.
     pub fn accepts(&self, name: &[u8], password: &[u8]) -> bool {
-        let is_same = |known: &[u8], given: &[u8]| {
-            let differs = known.iter().zip(given).fold(0, |sum, (a, b)| sum | (a ^ b));
-            known.len() == given.len() && std::hint::black_box(differs) == 0
-        };
         let users = self.users.read().unwrap_or_else(PoisonError::into_inner);
-        users.iter().fold(false, |found, (known, secret)| found | (is_same(known, name) & is_same(secret, password)))
+        users.iter().fold(false, |found, (known, secret)| found | (known.is(name) & secret.is(password)))
     }
 }
 

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use fabric::tls::CertificateContext;
-
 use super::SECRET;
 use crate::hash::Hasher;
 use crate::server::{Options, Program, Said, Shared};
@@ -16,10 +14,6 @@ impl Program for NoProgram {
     fn shut_down(&self, _gracefully: bool) {}
 
     fn set_verbosity(&self, _level: u32) {}
-
-    fn certificates(&self) -> Result<Option<CertificateContext>, String> {
-        Ok(None)
-    }
 }
 
 /// What the one thread of such a server serves by, with the hash of [`SECRET`].

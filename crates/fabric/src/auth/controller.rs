@@ -309,7 +309,7 @@ impl ControllerSide {
 
 impl Challenged {
     /// The session key from the host's value.
-    fn session(&self, dh_value: &[u8]) -> Checked<Option<crate::secret::Secret>> {
+    fn session(&self, dh_value: &[u8]) -> Checked<Option<tls::Secret>> {
         let Some(exchange) = &self.exchange else { return Ok(None) };
         let shared = exchange.shared(dh_value).map_err(library_failed)?.ok_or(Failure::INCORRECT_PAYLOAD)?;
         derive::session_key(self.transaction.hash, &shared).map(Some).map_err(library_failed)

@@ -10,11 +10,12 @@
 //! H and HMAC are those of the hash chosen, Kh and Kc the transformed keys, numbers have their low byte first.
 
 use openssl::base64;
+use tls::Secret;
 
 use super::key::DhchapKey;
 use super::suite::Hash;
 use super::{CryptoError, Names};
-use crate::secret::Secret;
+use crate::psk::{PskError, TlsPsk};
 
 /// The end that answers a challenge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,6 +87,15 @@ impl GeneratedPsk {
         let (host, subsystem) = (names.host.as_str().as_bytes(), names.subsystem.as_str().as_bytes());
         let parts: [&[u8]; 5] = [host, b" ", subsystem, b" ", b"NVMe-over-Fabrics"];
         Ok(base64::encode_block(&self.hash.hmac(self.key.expose(), &parts)?))
+    }
+
+    /// The key that TLS begins with between the two.
+    ///
+    /// # Errors
+    /// The library failed.
+    pub fn tls_psk(&self, names: &Names) -> Result<TlsPsk, PskError> {
+        let digest = self.digest(names).map_err(|error| PskError::Crypto(error.to_string()))?;
+        TlsPsk::generated(&names.host, &names.subsystem, &digest, &self.key)
     }
 }
 

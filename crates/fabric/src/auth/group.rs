@@ -7,11 +7,11 @@
 //!   exchange in 256 would fail, at the peers that keep them.
 
 use openssl::bn::{BigNum, BigNumContext, MsbOption};
+use tls::Secret;
 use zeroize::Zeroize;
 
 use super::CryptoError;
 use super::suite::Group;
-use crate::secret::Secret;
 
 /// Bits of a private exponent. Derived: at least twice the strength of the largest group (RFC 7919 §5.2 wants 400 for it).
 const EXPONENT_BITS: i32 = 512;

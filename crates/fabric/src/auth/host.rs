@@ -4,6 +4,7 @@ use nvme::auth::{
     Challenge, Concatenation, Descriptor, Failure, FailureMessage, HASH_BYTES_MAX, Header, IDENTIFIERS_MAX, Message,
     Negotiate, PROTOCOL_DH_HMAC_CHAP, REASON_FAILED, Reply, Success1, Success2,
 };
+use tls::Secret;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::derive::{self, GeneratedPsk, Role, Transaction};
@@ -11,7 +12,6 @@ use super::group::Exchange;
 use super::key::HostKeys;
 use super::suite::{Group, Hash, Policy};
 use super::{CryptoError, Names, next_sequence, random};
-use crate::secret::Secret;
 
 /// Why a host did not authenticate.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

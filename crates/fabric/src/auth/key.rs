@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use nvme::Nqn;
 use openssl::base64;
+use tls::{Secret, SecretError};
 use zeroize::Zeroizing;
 
 use super::suite::Hash;
 use super::{CryptoError, random};
-use crate::secret::{Secret, SecretError};
 
 const PREFIX: &[u8] = b"DHHC-1:";
 /// What is hashed behind the name when a key is transformed.

@@ -9,7 +9,7 @@ use super::admin::Admin;
 use super::error::ConnectError;
 use super::options::Options;
 use crate::auth::{AuthError, GeneratedPsk, HostSide, Names, Policy, Step};
-use crate::tls::TlsKey;
+use crate::psk::TlsKey;
 
 /// Does what the controller asks for in its Connect completion: `asked` is AUTHREQ. With `concatenation` it authenticates in
 /// any case; returns the key for TLS that this makes.

@@ -15,8 +15,8 @@ use super::error::ConnectError;
 use super::link::Link;
 use super::options::{Options, Security};
 use super::queue::QueueConfig;
-use crate::auth::{AuthError, GeneratedPsk, Names};
-use crate::tls::{TlsKey, TlsPsk};
+use crate::auth::{AuthError, Names};
+use crate::psk::TlsKey;
 
 /// Connects a queue of `options`' subsystem; returns it and its controller's identifier. Commands on it may take `patience`.
 pub(super) async fn connect_queue(
@@ -48,8 +48,10 @@ pub(super) async fn secured(
     // The queue was for that and goes: at a port that requires TLS it would be of no other use.
     drop(plain);
     let failed = |error| ConnectError::Authentication { address: options.address, error };
-    let psk = generated(options, &psk.ok_or(failed(AuthError::NotOffered))?)?;
-    let security = Security { tls: Some(psk), concatenation: false, ..options.security.clone() };
+    let names = Names { host: options.host.nqn.clone(), subsystem: options.subsystem.clone() };
+    let psk = psk.ok_or(failed(AuthError::NotOffered))?.tls_psk(&names)?;
+    let security =
+        Security { tls: Some(TlsKey::Generated(Arc::new(psk))), concatenation: false, ..options.security.clone() };
     Ok(Options { security, ..options.clone() })
 }
 
@@ -67,12 +69,4 @@ pub(super) async fn enter(link: &Link, options: &Options, queue: &ConnectQueue) 
     let (controller, asked) = admin.connect(options, queue).await?;
     authenticate(&admin, options, asked, Concatenation::NONE).await?;
     Ok(controller)
-}
-
-/// The key for TLS of one that authentication has made.
-fn generated(options: &Options, psk: &GeneratedPsk) -> Result<TlsKey, ConnectError> {
-    let names = Names { host: options.host.nqn.clone(), subsystem: options.subsystem.clone() };
-    let failed = |error| ConnectError::Authentication { address: options.address, error: AuthError::Crypto(error) };
-    let digest = psk.digest(&names).map_err(failed)?;
-    Ok(TlsKey::Generated(Arc::new(TlsPsk::generated(&names.host, &names.subsystem, &digest, &psk.key)?)))
 }

@@ -28,7 +28,7 @@ pub enum ConnectError {
     },
     /// The key for TLS can't be used.
     #[error("the TLS key: {0}")]
-    Key(#[from] crate::tls::PskError),
+    Key(#[from] crate::psk::PskError),
     /// The target refused a step.
     #[error("{step}: the target answered {status}{}", hint(*.status))]
     Refused {

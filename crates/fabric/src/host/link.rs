@@ -27,11 +27,11 @@ use engine::{Buf, time};
 use nvme::Submission;
 
 pub use error::LinkError;
+use tls::{TlsStream, Transport};
 
 use super::queue::{Aftermath, Payload, Queue, QueueConfig, QueueError};
 use super::slot::{Ended, SlotId};
-use crate::tls::TlsPsk;
-use crate::transport::Transport;
+use crate::psk::TlsPsk;
 
 /// The buffer that receives what has no place of its own. Guessed: a usual turn's worth of answers and small reads.
 const RECEIVE_BYTES: usize = 32 << 10;
@@ -79,8 +79,8 @@ impl Link {
         let connect = async {
             let stream = TcpStream::connect(address).await?;
             let stream = match psk {
-                Some(psk) => Transport::secure(stream, psk).await?,
-                None => stream.into(),
+                Some(psk) => Transport::Tls(TlsStream::connect(stream, psk.psk().clone()).await?),
+                None => Transport::Plain(stream),
             };
             let link = Link::start(stream, config, command_timeout);
             link.initialized().await?;

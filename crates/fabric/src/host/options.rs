@@ -9,7 +9,7 @@ use nvme::Nqn;
 
 use super::identity::HostIdentity;
 use crate::auth::HostKeys;
-use crate::tls::TlsKey;
+use crate::psk::TlsKey;
 
 /// How to reach a namespace, and how to behave.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -8,7 +8,7 @@ use super::config::{ConfigError, HostConfig, PortId};
 use super::limits::HOSTS_MAX;
 use super::shared::{Change, Shared};
 use crate::auth::HostKeys;
-use crate::tls::RetainedPsk;
+use crate::psk::RetainedPsk;
 
 /// See the module. A new subsystem lets in any host, at every port.
 pub(super) struct Access {

@@ -14,7 +14,7 @@ use super::limits::{
 use super::secure::TlsPolicy;
 use super::stats::CommandKind;
 use crate::auth::{HostKeys, Policy};
-use crate::tls::RetainedPsk;
+use crate::psk::RetainedPsk;
 
 /// Options of a target.
 #[derive(Clone, Debug)]
@@ -142,7 +142,7 @@ impl PortConfig {
 pub struct HostConfig {
     /// The keys of a host that must authenticate (NVMe Base 2.0 §8.13); a host without is let in by its name.
     pub keys: Option<HostKeys>,
-    /// Its keys for TLS, one or in several derivations ([`crate::tls::ConfiguredPsk::retain_all`]).
+    /// Its keys for TLS, one or in several derivations ([`crate::psk::ConfiguredPsk::retain_all`]).
     pub tls_keys: Vec<RetainedPsk>,
     /// Only over TLS, also at ports that would take a plain connection.
     pub tls_required: bool,

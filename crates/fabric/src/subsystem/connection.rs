@@ -41,10 +41,10 @@ use super::shared::{Attached, Shared};
 use super::shutdown::Shutdown;
 use super::slots::{Slots, Stage};
 use super::transfers::Patience;
+use crate::psk::Hold;
 use crate::tcp::{
     CapsuleCmd, DataPdu, Decoder, Encoder, Event, FatalError, Header, IcReq, IcResp, Pdu, ReadyToTransfer, Role, Rules,
 };
-use crate::tls::Hold;
 
 enum Reply {
     IcResp(IcResp),

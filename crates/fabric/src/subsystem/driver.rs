@@ -21,6 +21,7 @@ use engine::net::{SendBatch, TcpStream};
 use engine::task::{self, TaskSet};
 use engine::time::{self, Instant, Sleep};
 use nvme::Status;
+use tls::Transport;
 
 use super::complaints::Complaints;
 use super::connection::Connection;
@@ -31,10 +32,9 @@ use super::limits::{
 };
 use super::manage::Request;
 use super::ports::Origin;
-use super::secure;
+use super::secure::{self, Begun};
 use super::serve::Place;
 use super::shared::Shared;
-use crate::transport::Transport;
 
 /// After this long without traffic a connection gives back what a burst had made it take.
 const QUIET_TIME: Duration = Duration::from_secs(1);
@@ -52,15 +52,14 @@ enum Closed {
 /// Serves `stream` until it ends.
 pub(super) async fn drive(shared: Arc<Shared>, stream: TcpStream, place: Place) {
     let Place { port, load, mut ticket } = place;
-    let peer = stream.peer_addr();
+    let (peer, local) = (stream.peer_addr(), stream.local_addr());
     if let Err(error) = stream.expect_peer(SILENT_HOST_TIME_MAX) {
         tracing::debug!(%peer, %error, "a host that goes without a word is noticed by its keep alive only");
     }
     let accepted = time::now();
-    let Some((stream, first)) = secure::accept(&shared, stream, port, accepted + HANDSHAKE_TIME_MAX).await else {
-        return;
-    };
-    let origin = Origin { peer, local: stream.local_addr(), port, psk: stream.psk().cloned() };
+    let begun = secure::accept(&shared, stream, port, accepted + HANDSHAKE_TIME_MAX).await;
+    let Some(Begun { stream, psk, first }) = begun else { return };
+    let origin = Origin { peer, local, port, psk };
     let core = RefCell::new(Connection::new(shared, origin, Some(load), accepted));
     core.borrow_mut().connecting = ticket.connecting.take();
     let taken = core.borrow_mut().receive(&first, accepted);

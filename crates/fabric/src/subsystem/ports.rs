@@ -15,7 +15,7 @@ use zerocopy::FromZeros;
 use super::config::{ConfigError, PortConfig, PortId};
 use super::limits::{ADMIN_QUEUE_ENTRIES_MAX, PORTS_MAX, REFERRALS_MAX};
 use super::secure::TlsPolicy;
-use crate::tls::TlsPsk;
+use crate::psk::TlsPsk;
 
 /// TREQ: a host may do without SQ flow control (NVMe Base 2.0c figure 263, bit 2).
 const FLOW_CONTROL_OPTIONAL: u8 = 1 << 2;

@@ -18,13 +18,19 @@ use engine::Buf;
 use engine::net::TcpStream;
 use engine::time::{self, Instant};
 use nvme::Nqn;
+use tls::{ServerContext, TlsError, TlsStream, Transport};
 
 use super::config::{ConfigError, PortId};
 use super::connection::Connection;
 use super::shared::{Refused, Shared};
 use crate::auth::{ConcatenationPolicy, GeneratedPsk, Names};
-use crate::tls::{Hold, Keyring, Origin, PskError, RetainedPsk, ServerContext, TlsError, TlsPsk};
-use crate::transport::{Accepted, Transport};
+use crate::psk::{Hold, Keyring, Origin, RetainedPsk, TlsPsk, mend};
+
+/// What the first byte of a TLS connection is (RFC 8446 §5.1: a handshake record). A plain one begins with the type of
+/// ICReq, 00h (NVMe/TCP 1.0c §3.6.2.2).
+const TLS_HANDSHAKE: u8 = 0x16;
+/// What is received to tell which of the two it is. Chosen: a ClientHello or an ICReq and the capsule behind it.
+const FIRST_BYTES: usize = 4 << 10;
 
 /// What the operator is told where a Connect is refused for want of a secure channel.
 pub(super) const REFUSED: &str = "Connect refused";
@@ -104,49 +110,67 @@ impl Secure {
     }
 }
 
-/// The key for TLS of one that authentication has made.
-pub(super) fn generated_psk(names: &Names, psk: &GeneratedPsk) -> Result<TlsPsk, PskError> {
-    let digest = psk.digest(names).map_err(|error| PskError::Crypto(error.to_string()))?;
-    TlsPsk::generated(&names.host, &names.subsystem, &digest, &psk.key)
+/// A connection that begins.
+pub(super) struct Begun {
+    pub stream: Transport,
+    /// The key that it was made with, if it is secure.
+    pub psk: Option<Arc<TlsPsk>>,
+    /// What was received already.
+    pub first: Buf,
 }
 
-/// Makes of a connection that was accepted what its port demands; with it what was received already. `None`: it is over, and
-/// that was said and counted.
-pub(super) async fn accept(shared: &Shared, stream: TcpStream, port: PortId, by: Instant) -> Option<(Transport, Buf)> {
+/// Makes of a connection that was accepted what its port demands. `None`: it is over, and that was said and counted.
+pub(super) async fn accept(shared: &Shared, stream: TcpStream, port: PortId, by: Instant) -> Option<Begun> {
     let policy = shared.tls_policy(port);
     if policy == TlsPolicy::Off {
-        return Some((Transport::from(stream), Buf::default()));
+        return Some(Begun { stream: Transport::Plain(stream), psk: None, first: Buf::default() });
     }
     let peer = stream.peer_addr();
     let accepted = match shared.secure.context() {
         Ok(context) => {
-            let accepted = time::timeout(by.duration_since(time::now()), Transport::accept(stream, context)).await;
-            accepted.unwrap_or(Err(TlsError::Timeout))
+            let accepted = begin(stream, context, &shared.secure.keyring);
+            time::timeout(by.duration_since(time::now()), accepted).await.unwrap_or(Err(TlsError::Timeout))
         }
         Err(error) => Err(error),
     };
     let stats = &shared.stats;
     match accepted {
-        Ok(Accepted::Secure(stream)) => {
+        Ok(Some(begun)) if begun.psk.is_some() => {
             stats.tls_connections.fetch_add(1, Relaxed);
-            Some((stream, Buf::default()))
+            Some(begun)
         }
-        Ok(Accepted::Plain(stream, first)) if policy == TlsPolicy::Allowed || shared.any_may_concatenate() => {
-            Some((stream, first))
-        }
-        Ok(Accepted::Plain(stream, _)) => {
+        Ok(Some(begun)) if policy == TlsPolicy::Allowed || shared.any_may_concatenate() => Some(begun),
+        Ok(Some(Begun { stream, .. })) => {
             stats.tls_failures.fetch_add(1, Relaxed);
             let reason = format!("it is plain, and port {port} requires TLS");
             shared.complaints.tell(time::now(), &peer, "connection closed", &reason);
             stream.shutdown();
             None
         }
-        Ok(Accepted::Closed) => None,
+        Ok(None) => None,
         Err(error) => {
             stats.tls_failures.fetch_add(1, Relaxed);
-            shared.complaints.tell(time::now(), &peer, "connection closed", &error);
+            let reason = format!("{error}{}", mend(&error));
+            shared.complaints.tell(time::now(), &peer, "connection closed", &reason);
             None
         }
+    }
+}
+
+/// Tells from a connection's first byte what it is, and makes the TLS handshake if it is that, with a key of `keyring`, which
+/// `server` has. The caller bounds the time. `None`: the peer has closed it without a word.
+async fn begin(stream: TcpStream, server: &ServerContext, keyring: &Keyring) -> Result<Option<Begun>, TlsError> {
+    let (result, first) = stream.recv(Buf::with_capacity(FIRST_BYTES)).await;
+    match result {
+        Ok(0) => Ok(None),
+        Ok(_) if first[0] == TLS_HANDSHAKE => {
+            keyring.expire(time::now());
+            let stream = TlsStream::accept(stream, server, first).await?;
+            let psk = stream.psk().and_then(TlsPsk::shown).ok_or(TlsError::KeyNotTaken)?;
+            Ok(Some(Begun { stream: Transport::Tls(stream), psk: Some(Arc::new(psk)), first: Buf::default() }))
+        }
+        Ok(_) => Ok(Some(Begun { stream: Transport::Plain(stream), psk: None, first })),
+        Err(error) => Err(TlsError::Socket(error.to_string())),
     }
 }
 
@@ -188,7 +212,7 @@ impl Connection {
     pub(super) fn keep_generated(&self, psk: &GeneratedPsk, now: Instant) {
         let Some(controller) = &self.controller else { return };
         let names = Names { host: controller.host().clone(), subsystem: controller.subsystem().clone() };
-        match generated_psk(&names, psk) {
+        match psk.tls_psk(&names) {
             Ok(psk) => self.shared.secure.keyring.add_generated(psk, now),
             // The host finds no key when it comes back, and says so.
             Err(error) => tracing::warn!(%error, "no key for the secure channel"),

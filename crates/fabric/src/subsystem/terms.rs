@@ -13,7 +13,7 @@ use super::guests::Standing;
 use super::secure::TlsPolicy;
 use super::shared::{Refused, Shared, State, Subsystem};
 use crate::auth::HostKeys;
-use crate::tls::{Origin, TlsPsk};
+use crate::psk::{Origin, TlsPsk};
 
 /// How a queue that is being connected has come.
 #[derive(Clone, Copy)]

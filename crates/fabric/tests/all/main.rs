@@ -16,6 +16,7 @@ mod log;
 mod multipath;
 mod odd;
 mod placement;
+// Of the cache: what is there asks `rustix` for a port.
 #[path = "../../../cache/tests/all/port.rs"]
 mod port;
 mod profile;

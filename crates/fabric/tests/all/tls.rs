@@ -13,11 +13,11 @@ use engine::net::{SendBatch, TcpListener, TcpStream};
 use engine::sim::{SimConfig, World};
 use engine::{Buf, Reactor, ReactorConfig, task, time};
 use fabric::host::{ConnectError, HostIdentity, Options, RemoteNamespace};
-use fabric::secret::Secret;
+use fabric::psk::{ConfiguredPsk, Derivation, IdentityVersion, PskHash, TlsKey};
 use fabric::subsystem::{HostConfig, PortConfig, PortId, Target, TlsPolicy};
 use fabric::tcp::{Encoder, IcReq};
-use fabric::tls::{ConfiguredPsk, Derivation, IdentityVersion, PskHash, TlsKey};
 use nvme::{Nqn, Status};
+use tls::Secret;
 
 use crate::log;
 use crate::port::Port;
@@ -219,6 +219,7 @@ fn no_pre_shared_key_is_ever_logged() {
         serving(&target, |address| async move {
             let wrong = options(address, "host", Some(key_of(theirs, "host", IdentityVersion::Zero)));
             let failed = refusal(wrong.clone()).await;
+            refusal(options(address, "stranger", Some(key_of(ours, "stranger", IdentityVersion::One)))).await;
             let right = options(address, "host", Some(key_of(ours, "host", IdentityVersion::One)));
             RemoteNamespace::connect(right.clone()).await.expect("connected").disconnect().await;
             tracing::error!(%failed, ?failed, ?wrong, ?right, ?ours, ?theirs);
@@ -226,6 +227,7 @@ fn no_pre_shared_key_is_ever_logged() {
         tracing::error!(config = ?target.host_config(&nqn("sub"), &nqn("host")));
     });
     assert!(log.contains("is not ours: give both sides the same key"), "the log tells of keys by their names: {log}");
+    assert!(log.contains("for which there is no key; give the target"), "and what mends an unknown one: {log}");
     for key in [ours, theirs] {
         let text = key.to_interchange();
         let base64 = str::from_utf8(text.expose()).expect("text").split(':').nth(2).expect("the key");
@@ -288,7 +290,7 @@ fn openssl(arguments: &[&str], psk: &str, identity: &str) -> Tool {
     Tool(command.spawn().expect("openssl is installed: scripts/deps.sh"))
 }
 
-/// A key of which everything is known: the first of `psk_tests`, with other names.
+/// A key of which everything is known: the first of `psk::keys`' tests, with other names.
 fn known() -> (ConfiguredPsk, String, String) {
     let text = "NVMeTLSkey-1:00:AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyAl7OaH:";
     let key = ConfiguredPsk::parse(&Secret::new(text.into())).expect("a key");

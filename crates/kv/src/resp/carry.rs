@@ -10,7 +10,7 @@ use engine::Buf;
 use engine::net::peers::Peer;
 use engine::task::TaskSet;
 use engine::time::{self, Instant, Sleep};
-use fabric::tls::HANDSHAKE_TIME_MAX;
+use tls::HANDSHAKE_TIME_MAX;
 
 use super::STALL_SECONDS_SCARCE;
 use super::session::Session;

@@ -103,8 +103,6 @@ pub const FAN_OUT_MAX: usize = 32;
 /// Connections of one gateway thread unless configured otherwise. Guessed, with Redis's default (10,000) as the model and
 /// [`COMMAND_BYTES_MAX`] + [`OUTPUT_BYTES_MAX`] each as the worst case in mind.
 pub const CONNECTIONS_MAX: usize = 4096;
-/// Peers over the limit of connections that are told so at once; more are just disconnected. Guessed.
-pub const REFUSALS_MAX: usize = 16;
 /// How long a peer may leave replies unread, or a command unfinished, before it is disconnected: it holds memory that others could
 /// use. Guessed.
 pub const STALL_SECONDS_MAX: u64 = 60;

@@ -20,12 +20,12 @@ use std::task::Poll;
 use std::time::Duration;
 
 use engine::net::peers::{Peer, Peers};
-use engine::net::serving::{ACCEPT_PAUSE, Dealer, accept_next, all_closed};
+use engine::net::serving::{Dealer, accept_next, all_closed};
 use engine::net::{DetachedStream, SendBatch, TcpListener, TcpStream};
 use engine::sync::{MailReceiver, MailSender, Notify, Permit, Semaphore};
 use engine::task::{LocalFuture, Task};
 use engine::{Buf, time};
-use fabric::tls::{CertificateContext, ClientStream, HANDSHAKE_TIME_MAX};
+use tls::{CertificateContext, HANDSHAKE_TIME_MAX, REFUSALS_MAX, Transport};
 
 use super::backend::Backend;
 use super::carry::{Input, Jobs, Limit, Patience, RECEIVE_LONG_BYTES, poll_slot};
@@ -35,7 +35,7 @@ use super::reply::Reply;
 use super::session::{Job, Session};
 use super::stats::{GatewayStats, Shared};
 use super::turn::{Order, Turn};
-use super::{COMMAND_BYTES_FREE, REFUSALS_MAX, ROOM_TIME_MAX, STALL_SECONDS_MAX, STALL_SECONDS_SCARCE};
+use super::{COMMAND_BYTES_FREE, ROOM_TIME_MAX, STALL_SECONDS_MAX, STALL_SECONDS_SCARCE};
 use crate::Store;
 
 /// What one send gathers: long enough to be cheap, short enough that its end is progress within the send's time limit.
@@ -139,7 +139,7 @@ impl<B: Backend> Gateway<B> {
         let connection = async move {
             let _guard = guard;
             let (peer, local) = (stream.peer_addr(), stream.local_addr());
-            match ClientStream::accept(stream, tls.as_ref()).await {
+            match Transport::accept(stream, tls.as_ref()).await {
                 Ok(stream) => {
                     serve(Connection { executor, stream, peer, local, stopping, stop }, newcomer).await;
                 }
@@ -151,10 +151,8 @@ impl<B: Backend> Gateway<B> {
 
     fn refuse(&self, stream: TcpStream) {
         GatewayStats::add(&self.executor.shared.stats.connections_refused, 1);
-        // Who is to be told holds a descriptor; where many are, it is just closed. TLS would have to be begun for it.
-        if let (Some(place), None) = (self.refusals.try_acquire(1), &self.tls) {
-            engine::task::spawn(refuse(stream, place)).detach();
-        }
+        let why = b"-ERR max number of clients reached\r\n";
+        Transport::Plain(stream).refuse_apart(&self.refusals, self.tls.is_some(), why);
     }
 
     /// Lets every connection finish what was received, then closes them; waits a bounded time.
@@ -188,13 +186,6 @@ impl Drop for Open {
     }
 }
 
-async fn refuse(stream: TcpStream, _place: Permit) {
-    let mut batch = SendBatch::new();
-    batch.head(b"-ERR max number of clients reached\r\n");
-    // The peer may be gone already; there is nobody else to tell.
-    let _ = time::timeout(ACCEPT_PAUSE, stream.send(batch)).await;
-}
-
 /// Has every connection look whether it is to end when [`Shared::kill`] has named some.
 async fn pass_kills_on(mail: MailReceiver<()>, stop: Notify) {
     while mail.recv().await.is_some() {
@@ -204,7 +195,7 @@ async fn pass_kills_on(mail: MailReceiver<()>, stop: Notify) {
 
 struct Connection<B> {
     executor: Rc<Executor<B>>,
-    stream: ClientStream,
+    stream: Transport,
     peer: SocketAddr,
     local: SocketAddr,
     stopping: Rc<Cell<bool>>,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use engine::histogram::Histogram;
 use engine::sync::{MailReceiver, MailSender, mailbox};
 use engine::time::Instant;
-use fabric::secret::Secret;
+use tls::Secret;
 
 use super::commands::COMMANDS;
 
@@ -190,7 +190,7 @@ impl Shared {
 
     /// Whether this is the password, in a time that does not tell how much of it is right; `None` if none is asked for.
     pub fn is_password(&self, given: &[u8]) -> Option<bool> {
-        self.password.as_ref().map(|password| *password == Secret::new(given.to_vec()))
+        self.password.as_ref().map(|password| password.is(given))
     }
 
     /// For how long the gateway has been running.

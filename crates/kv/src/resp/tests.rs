@@ -300,7 +300,7 @@ fn expiry() {
 #[test]
 fn a_password_is_asked_for_before_anything_else() {
     let backend = MemoryBackend::default();
-    let shared = Arc::new(Shared::new(Some(fabric::secret::Secret::new(b"secret".to_vec()))));
+    let shared = Arc::new(Shared::new(Some(tls::Secret::new(b"secret".to_vec()))));
     let say = |lines: &[&str]| {
         let input = lines.join("\r\n") + "\r\n";
         String::from_utf8(run_session_of(&backend, &shared, &mut input.as_bytes(), 64)).expect("text")

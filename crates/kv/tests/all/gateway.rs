@@ -102,7 +102,7 @@ pub(crate) fn simulated(main: impl Future<Output = ()> + 'static) {
 #[test]
 fn who_gives_no_password_in_time_leaves_the_place_to_others() {
     simulated(async {
-        let (_gateway, address, _) = start_with(2, Shared::new(Some(fabric::secret::Secret::new(b"secret".to_vec()))));
+        let (_gateway, address, _) = start_with(2, Shared::new(Some(tls::Secret::new(b"secret".to_vec()))));
         let _silent = [TcpStream::connect(address).await, TcpStream::connect(address).await];
         let patient = async {
             loop {
@@ -133,7 +133,7 @@ fn an_address_that_gives_no_password_leaves_places_to_others() {
     let [node, stranger, client] = ["gateway", "stranger", "client"].map(|name| world.node(name));
     let address = std::net::SocketAddr::new(world.addr(node), 6379);
     let gateway = world.spawn_on(node, async move {
-        let secret = fabric::secret::Secret::new(b"secret".to_vec());
+        let secret = tls::Secret::new(b"secret".to_vec());
         let gateway = start_at(address, 40, Shared::new(Some(secret)));
         time::sleep(Duration::from_secs(60)).await;
         let stats = &gateway.2.stats;

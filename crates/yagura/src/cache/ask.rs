@@ -13,8 +13,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use fabric::secret::Secret;
-use fabric::tls::{AskingContext, AskingStream, TlsError};
+use tls::Secret;
+use tls::{AskingContext, AskingStream, TlsError};
 
 use crate::cli::{CacheAddress, CacheServer};
 use crate::exit::Failure;

@@ -9,8 +9,7 @@ use ::cache::flash::Medium;
 use ::cache::hash::Hasher;
 use ::cache::memory::{Budget, Kind};
 use ::cache::server::{
-    Accepted, CacheMetrics, Clock, Desk, Options, Program, Said, Served, Shared, TlsFiles, Worker, keep_memory,
-    tell_evictions,
+    Accepted, CacheMetrics, Clock, Desk, Options, Program, Said, Served, Shared, Worker, keep_memory, tell_evictions,
 };
 use ::cache::session::{Authentication, Protocols, Rules, Users};
 use ::cache::store::{Store, StoreOptions};
@@ -18,15 +17,15 @@ use ::cache::{ITEM_BYTES_MIN, VALUE_BYTES_MAX};
 use engine::ReactorConfig;
 use engine::net::TcpListener;
 use engine::sync::{MailReceiver, MailSender, mailbox};
-use fabric::secret;
-use fabric::tls::CertificateContext;
 use prometheus_client::registry::Registry;
 use serde::Serialize;
+use tls::CertificateContext;
+use tls::Secret;
 
 use super::flash::{FlashThread, Found};
 use super::listening;
 use super::namespace;
-use crate::cli::{CacheProtocol, CacheServeArgs, ServingTls};
+use crate::cli::{CacheProtocol, CacheServeArgs};
 use crate::exit::Failure;
 use crate::handout::Handout;
 use crate::race::first_of;
@@ -64,7 +63,7 @@ pub fn run(args: &CacheServeArgs) -> Result<(), Failure> {
     let rules = Arc::new(rules(args)?);
     let threads = threads(args);
     let addresses = listening::addresses(args)?;
-    let tls = args.tls.context().map_err(|error| Failure::refused(error.to_string()))?;
+    let tls = args.tls.context()?;
     let read_users_again = {
         let (path, rules) = (args.auth_file.clone(), rules.clone());
         move || path.iter().for_each(|path| read_users_again(path, &rules))
@@ -294,7 +293,7 @@ fn protocols(args: &CacheServeArgs) -> Result<Protocols, Failure> {
 fn users(path: &Path) -> Result<Users, Failure> {
     let refused = |what: String| Failure::refused(format!("--auth-file {}: {what}", path.display()));
     // What is wrong with the file names it.
-    let secret = secret::Secret::from_file(path).map_err(|error| Failure::refused(format!("--auth-file {error}")))?;
+    let secret = Secret::from_file(path).map_err(|error| Failure::refused(format!("--auth-file {error}")))?;
     let text = std::str::from_utf8(secret.expose()).map_err(|_| refused("it is no text".to_owned()))?;
     Users::parse(text).map_err(|error| refused(error.to_string()))
 }
@@ -325,11 +324,7 @@ fn shared(
         listen: listen.join(","),
         unix_socket: args.unix_socket.as_deref().map(shown),
         evicts: !args.disable_evictions,
-        tls: args.tls.tls_cert.as_deref().zip(args.tls.tls_key.as_deref()).map(|(chain, key)| TlsFiles {
-            chain: shown(chain),
-            key: shown(key),
-            authorities: args.tls.tls_ca.as_deref().map(shown),
-        }),
+        tls: args.tls.files(),
     };
     let threads = threads(args);
     let options = Options {
@@ -341,15 +336,13 @@ fn shared(
         tls,
         said,
         clock,
-        program: Box::new(Process { tls: args.tls.clone() }),
+        program: Box::new(Process),
     };
     Shared::new(options, hasher)
 }
 
 /// This process, as the server uses it.
-struct Process {
-    tls: ServingTls,
-}
+struct Process;
 
 impl Program for Process {
     fn shut_down(&self, gracefully: bool) {
@@ -363,10 +356,6 @@ impl Program for Process {
 
     fn set_verbosity(&self, level: u32) {
         output::set_log_level(level);
-    }
-
-    fn certificates(&self) -> Result<Option<CertificateContext>, String> {
-        self.tls.context().map_err(|error| error.to_string())
     }
 }
 

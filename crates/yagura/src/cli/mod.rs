@@ -28,11 +28,11 @@ pub use target_drive::*;
 pub use volume::*;
 
 use engine::ReactorConfig;
-use fabric::tls::{CertificateContext, TlsError};
+use tls::{CertificateContext, CertificateFiles};
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
-use crate::exit::EXIT_STATUS_HELP;
+use crate::exit::{EXIT_STATUS_HELP, Failure};
 use crate::size::Size;
 
 /// A pool of flash over NVMe-oF: target, key-value store, Redis gateway, cache.
@@ -189,10 +189,15 @@ pub struct ServingTls {
 }
 
 impl ServingTls {
-    /// What connections are made with; `None`: they are not TLS ones.
-    pub fn context(&self) -> Result<Option<CertificateContext>, TlsError> {
-        let (Some(chain), Some(key)) = (&self.tls_cert, &self.tls_key) else { return Ok(None) };
-        CertificateContext::new(chain, key, self.tls_ca.as_deref()).map(Some)
+    /// The files that are named; `None`: connections are not TLS ones.
+    pub fn files(&self) -> Option<CertificateFiles> {
+        let (chain, key) = self.tls_cert.clone().zip(self.tls_key.clone())?;
+        Some(CertificateFiles { chain, key, authorities: self.tls_ca.clone() })
+    }
+
+    /// What connections are made with, of these files.
+    pub fn context(&self) -> Result<Option<CertificateContext>, Failure> {
+        self.files().as_ref().map(CertificateContext::new).transpose().map_err(Failure::refused)
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use client::{SecurityOptions, tls_key};
 use fabric::auth::{DhchapKey, Hash};
 use fabric::host::Options;
-use fabric::tls::{ConfiguredPsk, Derivation, IdentityVersion, PskHash};
+use fabric::psk::{ConfiguredPsk, Derivation, IdentityVersion, PskHash};
 use nvme::Nqn;
 use serde::Serialize;
 
@@ -79,7 +79,7 @@ struct TlsKeyReport {
 
 impl TlsKeyReport {
     fn new(file: &Path, key: &ConfiguredPsk) -> TlsKeyReport {
-        let (suite, transformed) = (key.hash().suite(), key.transform().is_some());
+        let (suite, transformed) = (key.hash().suite().name(), key.transform().is_some());
         TlsKeyReport { file: file.display().to_string(), suite, transformed, identity: None }
     }
 

@@ -2,9 +2,8 @@
 
 use std::path::PathBuf;
 
-use fabric::secret::Secret;
+use client::tls_key;
 use fabric::subsystem::HostConfig;
-use fabric::tls::ConfiguredPsk;
 use nvme::Nqn;
 
 use crate::spec::once;
@@ -51,8 +50,7 @@ impl HostTls {
         config.tls_required = self.required.is_some();
         config.concatenation = self.concatenation.is_some();
         let Some(file) = &self.key_file else { return Ok(()) };
-        let text = Secret::from_file(file).map_err(|error| error.to_string())?;
-        let key = ConfiguredPsk::parse(&text).map_err(|error| format!("{}: {error}", file.display()))?;
+        let key = tls_key(file).map_err(|error| error.to_string())?;
         config.tls_keys = key.retain_all(host, self.legacy.is_some()).map_err(|error| error.to_string())?;
         Ok(())
     }

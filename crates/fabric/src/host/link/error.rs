@@ -3,8 +3,10 @@
 use std::io;
 use std::time::Duration;
 
+use tls::TlsError;
+
 use crate::host::queue::QueueError;
-use crate::tls::TlsError;
+use crate::psk::mend;
 
 /// Why a connection could not be made, or ended.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -19,7 +21,7 @@ pub enum LinkError {
     #[error("the target closed the connection without an answer; where it wants TLS, give --tls and --tls-key-file")]
     ClosedUnanswered,
     /// The connection could not be secured.
-    #[error(transparent)]
+    #[error("{0}{mend}", mend = mend(.0))]
     Tls(#[from] TlsError),
     /// One side broke the protocol.
     #[error(transparent)]

@@ -6,8 +6,7 @@ use nvme::auth::{Concatenation, Failure};
 
 use super::*;
 use crate::auth::{AuthError, DhchapKey, GeneratedPsk, Group, Hash, HostKeys, HostSide, Names, Policy, Step};
-use crate::secret::log;
-use crate::subsystem::secure::generated_psk;
+use crate::log;
 use crate::subsystem::session::subsystem;
 use crate::subsystem::{HostConfig, PortConfig, PortId, Session, TlsPolicy};
 
@@ -54,7 +53,7 @@ fn a_key_that_authentication_made_begins_tls() {
     let (session, outcome) = concatenate(TlsPolicy::Allowed);
     let psk = outcome.expect("authenticated").expect("a key was asked for");
     let names = Names { host: host(), subsystem: subsystem() };
-    let ours = generated_psk(&names, &psk).expect("derived");
+    let ours = psk.tls_psk(&names).expect("derived");
     assert!(ours.identity().to_string().starts_with("NVMe1G02 nqn.2026-01.example.yagura:host nqn."));
     let kept = session.target.shared.secure.keyring().find(ours.identity().to_string().as_bytes());
     assert!(*kept.expect("kept") == ours, "the target has derived another key");
@@ -67,7 +66,7 @@ fn no_key_that_authentication_made_is_ever_logged() {
         let (session, outcome) = concatenate(TlsPolicy::Allowed);
         let psk = outcome.expect("authenticated").expect("a key was asked for");
         let names = Names { host: host(), subsystem: subsystem() };
-        let ours = generated_psk(&names, &psk).expect("derived");
+        let ours = psk.tls_psk(&names).expect("derived");
         tracing::error!(?psk, ?ours, keyring = ?session.target.shared.secure.keyring());
         made = Some(psk.key);
     });

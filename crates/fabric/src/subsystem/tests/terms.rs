@@ -14,12 +14,12 @@ use super::authentication::{allow, keys, login_to_discovery};
 use super::management::{Shelf, create, wanted};
 use super::*;
 use crate::auth::AuthError;
+use crate::psk::{ConfiguredPsk, IdentityVersion, PskHash};
 use crate::subsystem::controller::Identity;
 use crate::subsystem::session::{host, subsystem};
 use crate::subsystem::shared::Refused;
 use crate::subsystem::terms::Entrance;
 use crate::subsystem::{HostConfig, PortConfig, PortId, Target, TargetConfig};
-use crate::tls::{ConfiguredPsk, IdentityVersion, PskHash};
 
 fn identity(secure: bool) -> Identity {
     Identity { subsystem: subsystem(), host: host(), host_id: [1; 16], port: PortId(1), secure }

@@ -6,27 +6,23 @@ use openssl::ssl::Error;
 /// Why a connection could not be secured, or is secure no more.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The host has offered keys that are not known here.
-    #[error(
-        "TLS: the host offered the PSK identity {0:?}, for which there is no key; give the target its key by --host nqn=...,tls-key-file=..."
-    )]
+    /// The client has offered keys that are not known here.
+    #[error("TLS: the client offered the PSK identity {0:?}, for which there is no key")]
     UnknownIdentity(String),
-    /// The host offers more keys than are looked at.
-    #[error("TLS: the host offered more than {0} pre-shared keys; it needs one for each subsystem")]
+    /// The client offers more keys than are looked at.
+    #[error("TLS: the client offered more than {0} pre-shared keys")]
     TooManyIdentities(usize),
-    /// The host offers no key at all.
-    #[error("TLS: the host offered no pre-shared key, and there is no other way in")]
+    /// The client offers no key at all.
+    #[error("TLS: the client offered no pre-shared key, and there is no other way in")]
     NoKey,
     /// The peer did not go on with the key that was offered.
     #[error("TLS: the peer did not take the pre-shared key")]
     KeyNotTaken,
     /// Both have a key of this name, but not the same one.
-    #[error("TLS: the host's key for {0} is not ours: give both sides the same key")]
+    #[error("TLS: the client's key for {0} is not ours: give both sides the same key")]
     WrongKey(String),
-    /// The target did not let this host in.
-    #[error(
-        "TLS: no secure connection ({0}): has the target the same key for this host and subsystem, and does its port do TLS?"
-    )]
+    /// The server did not let this client in by its key.
+    #[error("TLS: no secure connection ({0})")]
     Refused(String),
     /// The file of a key is not private, or can't be read.
     #[error("TLS: {0}")]
@@ -69,13 +65,13 @@ pub enum TlsError {
 
 impl TlsError {
     /// What OpenSSL says of a failed step, in as few words as tell it.
-    pub(super) fn of(error: &Error) -> TlsError {
+    pub(crate) fn of(error: &Error) -> TlsError {
         let reason = error.ssl_error().and_then(reason_of);
         TlsError::Protocol(reason.unwrap_or_else(|| error.to_string()))
     }
 
     /// Whether OpenSSL has found that the client's key is not ours (RFC 8446 §4.2.11.2).
-    pub(super) fn is_wrong_binder(&self) -> bool {
+    pub(crate) fn is_wrong_binder(&self) -> bool {
         matches!(self, TlsError::Protocol(reason) if reason.contains("binder does not verify"))
     }
 }

@@ -13,7 +13,7 @@ use std::str::FromStr;
 
 use nvme::Nqn;
 
-use super::psk::PskHash;
+use super::keys::PskHash;
 
 /// The longest identity, bytes. Derived: two names, a digest of SHA-384 in Base64, eight characters and three blanks.
 pub const IDENTITY_BYTES_MAX: usize = 8 + 3 + 2 * nvme::NQN_BYTES_MAX + 64;

@@ -1,30 +1,24 @@
 //! TLS 1.3 of one connection without I/O: ciphertext in and out in buffers, plaintext in and out in slices.
 //!
 //! Invariants:
-//! - Of NVMe hosts: only TLS 1.3 with a pre-shared key and an ephemeral key exchange (psk_dhe_ke), one of the two AES-GCM
+//! - By a key: only TLS 1.3 with a pre-shared key and an ephemeral key exchange (psk_dhe_ke), one of the two AES-GCM
 //!   suites; no certificates, no tickets, no early data (NVMe/TCP 1.0c §3.6.1). A handshake that ends without the key is refused.
 //! - What waits here is bounded: one buffer of ciphertext that came in, one that is to go out.
 
 use std::io::{self, Read, Write};
-use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use engine::Buf;
 use openssl::error::ErrorStack;
-use openssl::pkey::{PKey, Private};
 use openssl::ssl::{
     ClientHelloResponse, ErrorCode, Ssl, SslAlert, SslContext, SslContextBuilder, SslMethod, SslMode, SslOptions,
     SslSessionCacheMode, SslStream, SslVerifyMode, SslVersion,
 };
 
-use super::error::TlsError;
-use super::keyring::Keyring;
-use super::psk::{PskHash, TlsPsk};
-use super::session::{self, IDENTITIES_MAX, Keys, Offered};
-use crate::secret::Secret;
-
-/// The longest file of a private key. Chosen: many times that of the longest keys, with its certificates beside it.
-const PEM_BYTES_MAX: u64 = 64 << 10;
+use crate::certificate::{self, CertificateFiles};
+use crate::error::TlsError;
+use crate::psk::{FindPsk, Psk, Suite};
+use crate::session::{self, IDENTITIES_MAX, Keys, Offered};
 
 /// Plaintext of one record (RFC 8446 §5.1).
 pub const RECORD_BYTES: usize = 16 << 10;
@@ -39,7 +33,7 @@ const _: () = assert!(OUTPUT_BYTES >= 3 * (RECORD_BYTES + RECORD_OVERHEAD));
 
 /// What a read has found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Got {
+pub(crate) enum Got {
     /// So many bytes.
     Bytes(usize),
     /// Nothing before more ciphertext comes.
@@ -91,72 +85,54 @@ impl Write for Wire {
 #[derive(Clone)]
 pub struct ServerContext {
     context: SslContext,
-    keyring: Arc<Keyring>,
+    keys: Arc<dyn FindPsk>,
 }
 
 impl ServerContext {
-    /// A server that lets in who has a key of `keyring`.
+    /// A server that lets in who has one of `keys`.
     ///
     /// # Errors
     /// OpenSSL can't be set up: it is older than 1.1.1, or its configuration forbids TLS 1.3.
-    pub fn new(keyring: Arc<Keyring>) -> Result<ServerContext, TlsError> {
+    pub fn new(keys: Arc<dyn FindPsk>) -> Result<ServerContext, TlsError> {
         let mut builder = context(SslMethod::tls_server())?;
-        builder.set_ciphersuites(&PskHash::ALL.map(PskHash::suite).join(":"))?;
+        builder.set_ciphersuites(&Suite::ALL.map(Suite::name).join(":"))?;
         session::serve(&mut builder);
-        let keys = keyring.clone();
+        let known = keys.clone();
         // OpenSSL takes the first suite that both have, and then drops keys of another hash: the key must come first.
         builder.set_client_hello_callback(move |ssl, alert| {
             let Some(identities) = session::identities_of(ssl) else {
                 *alert = SslAlert::ILLEGAL_PARAMETER;
                 return Err(ErrorStack::get());
             };
-            if let Some(psk) = identities.into_iter().find_map(|identity| keys.find(identity)) {
-                ssl.set_ciphersuites(psk.identity().hash.suite())?;
+            if let Some(psk) = identities.into_iter().find_map(|identity| known.find_psk(identity)) {
+                ssl.set_ciphersuites(psk.suite().name())?;
             }
             Ok(ClientHelloResponse::SUCCESS)
         });
-        Ok(ServerContext { context: builder.build(), keyring })
-    }
-
-    /// Its keys.
-    pub fn keyring(&self) -> &Arc<Keyring> {
-        &self.keyring
+        Ok(ServerContext { context: builder.build(), keys })
     }
 }
 
-/// A server that shows a certificate, for peers that are no NVMe hosts.
+/// A server that shows a certificate.
 #[derive(Clone)]
 pub struct CertificateContext {
     context: SslContext,
 }
 
 impl CertificateContext {
-    /// A server with the certificate chain and the private key of these PEM files. With `clients`, a PEM file of authorities,
-    /// it lets in only who shows a certificate that one of them has signed.
+    /// A server with the certificate, the key and the authorities that are in these PEM files now.
     ///
     /// # Errors
     /// A file can't be read or is no PEM, the key is not the certificate's, or OpenSSL can't be set up.
-    pub fn new(chain: &Path, key: &Path, clients: Option<&Path>) -> Result<CertificateContext, TlsError> {
+    pub fn new(files: &CertificateFiles) -> Result<CertificateContext, TlsError> {
         let mut builder = context(SslMethod::tls_server())?;
-        let named =
-            |path: &Path, error: ErrorStack| TlsError::File { path: path.to_owned(), reason: error.to_string() };
-        builder.set_certificate_chain_file(chain).map_err(|error| named(chain, error))?;
-        let private = private_key(key)?;
-        builder.set_private_key(&private).map_err(|error| named(key, error))?;
-        builder.check_private_key().map_err(|error| named(key, error))?;
-        if let Some(authorities) = clients {
-            builder.set_ca_file(authorities).map_err(|error| named(authorities, error))?;
+        certificate::show(&mut builder, &files.chain, &files.key)?;
+        if let Some(authorities) = &files.authorities {
+            certificate::trust(&mut builder, authorities)?;
             builder.set_verify(SslVerifyMode::PEER | SslVerifyMode::FAIL_IF_NO_PEER_CERT);
         }
         Ok(CertificateContext { context: builder.build() })
     }
-}
-
-/// The key in a PEM file, which is private: nobody but its owner may read it or put another in its place.
-pub(super) fn private_key(path: &Path) -> Result<PKey<Private>, TlsError> {
-    let pem = Secret::from_file_within(path, PEM_BYTES_MAX).map_err(|error| TlsError::KeyFile(error.to_string()))?;
-    let named = |error: ErrorStack| TlsError::File { path: path.to_owned(), reason: error.to_string() };
-    PKey::private_key_from_pem(pem.expose()).map_err(named)
 }
 
 fn context(method: SslMethod) -> Result<SslContextBuilder, ErrorStack> {
@@ -172,14 +148,14 @@ fn context(method: SslMethod) -> Result<SslContextBuilder, ErrorStack> {
 }
 
 /// Clients differ in their suite only.
-fn client_context(hash: PskHash) -> Result<SslContext, ErrorStack> {
+fn client_context(suite: Suite) -> Result<SslContext, ErrorStack> {
     static CONTEXTS: [OnceLock<SslContext>; 2] = [const { OnceLock::new() }; 2];
-    let place = &CONTEXTS[hash as usize - 1];
+    let place = &CONTEXTS[suite as usize];
     if let Some(context) = place.get() {
         return Ok(context.clone());
     }
     let mut builder = context(SslMethod::tls_client())?;
-    builder.set_ciphersuites(hash.suite())?;
+    builder.set_ciphersuites(suite.name())?;
     // There is no authority: whatever certificate a server may show in place of the key is refused.
     builder.set_verify(SslVerifyMode::PEER);
     session::offer(&mut builder);
@@ -187,7 +163,7 @@ fn client_context(hash: PskHash) -> Result<SslContext, ErrorStack> {
 }
 
 /// See the module.
-pub(super) struct Tunnel {
+pub(crate) struct Tunnel {
     stream: SslStream<Wire>,
     established: bool,
     /// A certificate stands for the key.
@@ -196,8 +172,8 @@ pub(super) struct Tunnel {
 
 impl Tunnel {
     /// The end that begins, with the key it offers.
-    pub fn client(psk: Arc<TlsPsk>) -> Result<Tunnel, TlsError> {
-        let mut ssl = Ssl::new(client_context(psk.identity().hash)?.as_ref())?;
+    pub fn client(psk: Arc<Psk>) -> Result<Tunnel, TlsError> {
+        let mut ssl = Ssl::new(client_context(psk.suite())?.as_ref())?;
         session::attach(&mut ssl, Keys::Client(psk))?;
         ssl.set_connect_state();
         Tunnel::new(ssl)
@@ -206,7 +182,7 @@ impl Tunnel {
     /// The end that answers.
     pub fn server(server: &ServerContext) -> Result<Tunnel, TlsError> {
         let mut ssl = Ssl::new(&server.context)?;
-        session::attach(&mut ssl, Keys::Server(server.keyring.clone(), Mutex::new(Offered::default())))?;
+        session::attach(&mut ssl, Keys::Server(server.keys.clone(), Mutex::new(Offered::default())))?;
         ssl.set_accept_state();
         Tunnel::new(ssl)
     }
@@ -268,7 +244,9 @@ impl Tunnel {
             return TlsError::TooManyIdentities(IDENTITIES_MAX);
         }
         match (&offered.found, &offered.unknown) {
-            (Some(found), _) if error.is_wrong_binder() => TlsError::WrongKey(found.identity().to_string()),
+            (Some(found), _) if error.is_wrong_binder() => {
+                TlsError::WrongKey(String::from_utf8_lossy(found.identity()).into_owned())
+            }
             (None, Some(unknown)) => TlsError::UnknownIdentity(unknown.clone()),
             (None, None) if self.stream.ssl().version2() == Some(SslVersion::TLS1_3) => match error {
                 TlsError::Protocol(reason) if reason.contains("no suitable") => TlsError::NoKey,
@@ -279,7 +257,7 @@ impl Tunnel {
     }
 
     /// The key that the handshake was made with.
-    pub fn psk(&self) -> Option<Arc<TlsPsk>> {
+    pub fn psk(&self) -> Option<Arc<Psk>> {
         match session::keys_of(self.stream.ssl())? {
             Keys::Client(psk) => Some(psk.clone()),
             Keys::Server(_, offered) => offered.lock().unwrap_or_else(PoisonError::into_inner).found.clone(),

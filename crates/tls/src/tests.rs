@@ -6,31 +6,34 @@ use std::time::Duration;
 
 use engine::net::{SendBatch, TcpListener, TcpStream};
 use engine::{Buf, Reactor, ReactorConfig, task, time};
-use nvme::Nqn;
 
 use super::tunnel::{Got, RECORD_BYTES, ServerContext, Tunnel};
 use super::*;
-use crate::secret::{Secret, log};
 
 const PATIENCE: Duration = Duration::from_secs(20);
+const IDENTITY: &str = "somebody at something";
 
-fn nqn(name: &str) -> Nqn {
-    format!("nqn.2026-01.org.example:{name}").parse().expect("a name")
+fn random(suite: Suite) -> Arc<Psk> {
+    let mut key = vec![0; suite.hash_bytes()];
+    openssl::rand::rand_priv_bytes(&mut key).expect("random");
+    Arc::new(Psk::new(IDENTITY.into(), suite, Secret::new(key)))
 }
 
-fn random(transform: Option<PskHash>, hash: PskHash) -> ConfiguredPsk {
-    ConfiguredPsk::random(transform, hash).expect("random")
+/// All that a server knows.
+struct Known(Vec<Arc<Psk>>);
+
+impl FindPsk for Known {
+    fn find_psk(&self, identity: &[u8]) -> Option<Arc<Psk>> {
+        self.0.iter().find(|psk| psk.identity() == identity).cloned()
+    }
 }
 
-fn psk(key: &ConfiguredPsk, version: IdentityVersion) -> Arc<TlsPsk> {
-    let retained = key.clone().retain(&nqn("host"), Derivation::Standard).expect("retained");
-    Arc::new(retained.tls_psk(version, &nqn("sub")).expect("derived"))
+fn server_with(key: &Arc<Psk>) -> ServerContext {
+    ServerContext::new(Arc::new(Known(vec![key.clone()]))).expect("OpenSSL")
 }
 
-fn server_with(key: &ConfiguredPsk) -> ServerContext {
-    let keyring = Arc::new(Keyring::default());
-    keyring.add(key.clone().retain_all(&nqn("host"), false).expect("retained"), None).expect("room");
-    ServerContext::new(keyring).expect("OpenSSL")
+fn server_without() -> ServerContext {
+    ServerContext::new(Arc::new(Known(Vec::new()))).expect("OpenSSL")
 }
 
 /// Both ends of a connection, and what each has said last.
@@ -40,8 +43,11 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(psk: Arc<TlsPsk>, server: &ServerContext) -> Pair {
-        Pair { client: Tunnel::client(psk).expect("a client"), server: Tunnel::server(server).expect("a server") }
+    fn new(psk: &Arc<Psk>, server: &ServerContext) -> Pair {
+        Pair {
+            client: Tunnel::client(psk.clone()).expect("a client"),
+            server: Tunnel::server(server).expect("a server"),
+        }
     }
 
     /// Until both are done, or one fails; the other then learns of it.
@@ -59,9 +65,9 @@ impl Pair {
         }
     }
 
-    fn connected(hash: PskHash) -> Pair {
-        let key = random(Some(hash), hash);
-        let mut pair = Pair::new(psk(&key, IdentityVersion::One), &server_with(&key));
+    fn connected(suite: Suite) -> Pair {
+        let key = random(suite);
+        let mut pair = Pair::new(&key, &server_with(&key));
         assert_eq!(pair.handshake(), (Ok(true), Ok(true)));
         pair
     }
@@ -83,49 +89,30 @@ fn read(engine: &mut Tunnel) -> Result<Vec<u8>, TlsError> {
 }
 
 #[test]
-fn every_key_and_identity_makes_a_connection() {
-    for (transform, hash) in [
-        (None, PskHash::Sha256),
-        (None, PskHash::Sha384),
-        (Some(PskHash::Sha256), PskHash::Sha256),
-        (Some(PskHash::Sha384), PskHash::Sha384),
-    ] {
-        for version in [IdentityVersion::Zero, IdentityVersion::One] {
-            let key = random(transform, hash);
-            let mut pair = Pair::new(psk(&key, version), &server_with(&key));
-            assert_eq!(pair.handshake(), (Ok(true), Ok(true)));
-            for engine in [&pair.client, &pair.server] {
-                let identity = engine.psk().expect("established").identity().clone();
-                assert_eq!((identity.version, identity.hash), (version, hash));
-                assert_eq!((identity.host, identity.subsystem), (nqn("host"), nqn("sub")));
-            }
-            pair.client.write(b"ping").expect("written");
-            carry(&mut pair.client, &mut pair.server, |bytes| bytes);
-            assert_eq!(read(&mut pair.server), Ok(b"ping".to_vec()));
-            pair.server.write(b"pong").expect("written");
-            carry(&mut pair.server, &mut pair.client, |bytes| bytes);
-            assert_eq!(read(&mut pair.client), Ok(b"pong".to_vec()));
+fn a_key_of_either_suite_makes_a_connection() {
+    for suite in Suite::ALL {
+        let key = random(suite);
+        let mut pair = Pair::new(&key, &server_with(&key));
+        assert!(pair.client.psk().is_none() && pair.server.psk().is_none(), "not before the handshake");
+        assert_eq!(pair.handshake(), (Ok(true), Ok(true)));
+        for tunnel in [&pair.client, &pair.server] {
+            assert_eq!(tunnel.psk().as_ref(), Some(&key));
         }
+        pair.client.write(b"ping").expect("written");
+        carry(&mut pair.client, &mut pair.server, |bytes| bytes);
+        assert_eq!(read(&mut pair.server), Ok(b"ping".to_vec()));
+        pair.server.write(b"pong").expect("written");
+        carry(&mut pair.server, &mut pair.client, |bytes| bytes);
+        assert_eq!(read(&mut pair.client), Ok(b"pong".to_vec()));
     }
 }
 
 #[test]
-fn a_generated_key_makes_a_connection() {
-    let server = ServerContext::new(Arc::default()).expect("OpenSSL");
-    let make = || {
-        TlsPsk::generated(&nqn("host"), &nqn("sub"), "ZGlnZXN0", &Secret::new(vec![9; 48])).expect("the right length")
-    };
-    server.keyring().add_generated(make(), engine::time::Instant::from_nanos(1));
-    assert_eq!(Pair::new(Arc::new(make()), &server).handshake(), (Ok(true), Ok(true)));
-}
-
-#[test]
-fn another_key_of_the_same_names_is_refused_on_both_sides() {
-    let (ours, theirs) = (random(None, PskHash::Sha256), random(None, PskHash::Sha256));
-    let mut pair = Pair::new(psk(&theirs, IdentityVersion::Zero), &server_with(&ours));
+fn another_key_of_the_same_name_is_refused_on_both_sides() {
+    let (ours, theirs) = (random(Suite::Aes128GcmSha256), random(Suite::Aes128GcmSha256));
+    let mut pair = Pair::new(&theirs, &server_with(&ours));
     let (client, server) = pair.handshake();
-    let name = "NVMe0R01 nqn.2026-01.org.example:host nqn.2026-01.org.example:sub";
-    assert_eq!(server, Err(TlsError::WrongKey(name.to_owned())));
+    assert_eq!(server, Err(TlsError::WrongKey(IDENTITY.to_owned())));
     assert!(matches!(client, Err(TlsError::Refused(_))), "{client:?}");
     assert!(pair.server.psk().is_none() && pair.client.psk().is_none());
 }
@@ -162,9 +149,9 @@ fn with_identities(hello: &[u8], count: usize, cut: bool) -> Vec<u8> {
 /// hundred in one.
 #[test]
 fn so_many_identities_are_looked_at_and_no_more() {
-    let key = random(None, PskHash::Sha256);
+    let key = random(Suite::Aes128GcmSha256);
     let server = server_with(&key);
-    let mut client = Tunnel::client(psk(&key, IdentityVersion::One)).expect("a client");
+    let mut client = Tunnel::client(key.clone()).expect("a client");
     assert_eq!(client.handshake(), Ok(false));
     let hello = client.take_output().expect("a ClientHello").to_vec();
     let answered = |count, cut| {
@@ -184,56 +171,18 @@ fn so_many_identities_are_looked_at_and_no_more() {
 }
 
 #[test]
-fn no_key_is_ever_logged() {
-    for transform in [None, Some(PskHash::Sha384)] {
-        let (ours, theirs) = (random(transform, PskHash::Sha384), random(transform, PskHash::Sha384));
-        let generated = Arc::new(
-            TlsPsk::generated(&nqn("host"), &nqn("sub"), "ZGlnZXN0", &Secret::new(vec![0x9D; 48])).expect("its length"),
-        );
-        let log = log::of(|| {
-            let server = server_with(&ours);
-            server.keyring().add_generated((*generated).clone(), engine::time::Instant::from_nanos(1));
-            for (key, version) in
-                [(&ours, IdentityVersion::Zero), (&ours, IdentityVersion::One), (&theirs, IdentityVersion::Zero)]
-            {
-                let outcome = Pair::new(psk(key, version), &server).handshake();
-                tracing::error!(?outcome, ?key, psk = ?psk(key, version), keyring = ?server.keyring());
-                let retained = key.clone().retain(&nqn("host"), Derivation::Standard).expect("retained");
-                tracing::error!(key = ?TlsKey::Retained { key: retained, version });
-            }
-            let outcome = Pair::new(generated.clone(), &server).handshake();
-            tracing::error!(?outcome, key = ?TlsKey::Generated(generated.clone()));
-        });
-        assert!(log.contains("WrongKey") && log.contains("Generated"), "the log tells of keys by their names: {log}");
-        log::assert_without(&log, generated.key().expose());
-        for key in [&ours, &theirs] {
-            let text = key.to_interchange();
-            let base64 = text.expose().split(|&byte| byte == b':').nth(2).expect("the key");
-            let configured = openssl::base64::decode_block(str::from_utf8(base64).expect("text")).expect("Base64");
-            log::assert_without(&log, &configured);
-            for version in [IdentityVersion::Zero, IdentityVersion::One] {
-                log::assert_without(&log, psk(key, version).key().expose());
-            }
-        }
-    }
-}
-
-#[test]
 fn an_unknown_identity_is_refused_and_named() {
-    let server = ServerContext::new(Arc::default()).expect("OpenSSL");
-    let mut pair = Pair::new(psk(&random(None, PskHash::Sha384), IdentityVersion::Zero), &server);
+    let mut pair = Pair::new(&random(Suite::Aes256GcmSha384), &server_without());
     let (client, server) = pair.handshake();
-    assert!(matches!(&server, Err(TlsError::UnknownIdentity(name)) if name.starts_with("NVMe0R02 nqn.")), "{server:?}");
+    assert_eq!(server, Err(TlsError::UnknownIdentity(IDENTITY.to_owned())));
     assert!(matches!(client, Err(TlsError::Refused(_))), "{client:?}");
-    let text = server.expect_err("refused").to_string();
-    assert!(text.contains("tls-key-file"), "{text}");
 }
 
 #[test]
 fn what_is_no_client_hello_is_refused_at_any_length() {
-    let key = random(None, PskHash::Sha256);
+    let key = random(Suite::Aes128GcmSha256);
     let server = server_with(&key);
-    let mut client = Tunnel::client(psk(&key, IdentityVersion::One)).expect("a client");
+    let mut client = Tunnel::client(key.clone()).expect("a client");
     assert_eq!(client.handshake(), Ok(false));
     let hello = client.take_output().expect("a ClientHello").to_vec();
     for length in 0..hello.len() {
@@ -258,8 +207,8 @@ fn what_is_no_client_hello_is_refused_at_any_length() {
 
 #[test]
 fn a_record_that_was_changed_ends_the_connection() {
-    for hash in PskHash::ALL {
-        let mut pair = Pair::connected(hash);
+    for suite in Suite::ALL {
+        let mut pair = Pair::connected(suite);
         pair.client.write(&[7; 1000]).expect("written");
         carry(&mut pair.client, &mut pair.server, |mut bytes| {
             bytes[500] ^= 1;
@@ -273,7 +222,7 @@ fn a_record_that_was_changed_ends_the_connection() {
 
 #[test]
 fn an_end_is_an_end_only_after_close_notify() {
-    let mut pair = Pair::connected(PskHash::Sha384);
+    let mut pair = Pair::connected(Suite::Aes256GcmSha384);
     assert_eq!(pair.client.read(&mut [0; 10]), Ok(Got::Nothing));
     pair.server.write(b"last").expect("written");
     pair.server.close();
@@ -285,7 +234,7 @@ fn an_end_is_an_end_only_after_close_notify() {
 #[test]
 fn a_server_without_keys_offers_no_other_way_in() {
     // A client without a key: what any browser would send.
-    let server = ServerContext::new(Arc::default()).expect("OpenSSL");
+    let server = server_without();
     let mut builder = openssl::ssl::SslConnector::builder(openssl::ssl::SslMethod::tls_client()).expect("OpenSSL");
     builder.set_verify(openssl::ssl::SslVerifyMode::NONE);
     let ssl = builder.build().configure().expect("OpenSSL").verify_hostname(false).into_ssl("x").expect("OpenSSL");
@@ -331,12 +280,12 @@ async fn sockets() -> (TcpStream, TcpStream) {
     (connect.await.expect("connected"), accepted)
 }
 
-async fn streams(hash: PskHash) -> (TlsStream, TlsStream) {
-    let key = random(Some(hash), hash);
+async fn streams(suite: Suite) -> (TlsStream, TlsStream) {
+    let key = random(suite);
     let (client, server) = sockets().await;
     let context = server_with(&key);
     let accept = task::spawn(async move { TlsStream::accept(server, &context, Buf::default()).await });
-    let client = TlsStream::connect(client, psk(&key, IdentityVersion::One)).await.expect("connected");
+    let client = TlsStream::connect(client, key).await.expect("connected");
     (client, accept.await.expect("accepted"))
 }
 
@@ -349,8 +298,8 @@ fn pattern(bytes: usize) -> Buf {
 #[test]
 fn what_is_sent_arrives_whatever_its_pieces() {
     on_reactor(async {
-        for hash in PskHash::ALL {
-            let (client, server) = streams(hash).await;
+        for suite in Suite::ALL {
+            let (client, server) = streams(suite).await;
             for sizes in [&[1][..], &[8, 4096, 4], &[24, 1 << 20, 4], &[RECORD_BYTES, RECORD_BYTES + 1], &[100; 90]] {
                 let mut batch = SendBatch::new();
                 let mut expected = Vec::new();
@@ -384,7 +333,7 @@ fn what_is_sent_arrives_whatever_its_pieces() {
 #[test]
 fn both_directions_go_at_once() {
     on_reactor(async {
-        let (client, server) = streams(PskHash::Sha256).await;
+        let (client, server) = streams(Suite::Aes128GcmSha256).await;
         let done = std::rc::Rc::new(Cell::new(0));
         let mut tasks = Vec::new();
         for stream in [client, server] {
@@ -415,10 +364,10 @@ fn both_directions_go_at_once() {
 #[test]
 fn an_orderly_end_is_told_from_a_cut() {
     on_reactor(async {
-        let (client, server) = streams(PskHash::Sha384).await;
+        let (client, server) = streams(Suite::Aes256GcmSha384).await;
         client.shutdown();
         assert_eq!(server.recv(Buf::with_capacity(10)).await.0.expect("an orderly end"), 0);
-        let (client, server) = streams(PskHash::Sha384).await;
+        let (client, server) = streams(Suite::Aes256GcmSha384).await;
         client.socket().shutdown();
         let error = server.recv(Buf::with_capacity(10)).await.0.expect_err("a cut");
         assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
@@ -429,7 +378,7 @@ fn an_orderly_end_is_told_from_a_cut() {
 fn a_client_that_says_too_much_before_its_handshake_is_done_is_cut_off() {
     on_reactor(async {
         let (client, server) = sockets().await;
-        let context = server_with(&random(None, PskHash::Sha256));
+        let context = server_with(&random(Suite::Aes128GcmSha256));
         let accept = task::spawn(async move { TlsStream::accept(server, &context, Buf::default()).await.map(|_| ()) });
         // The first part of a ClientHello of 60,000 bytes: well-formed as far as it goes.
         let mut batch = SendBatch::new();
@@ -453,7 +402,7 @@ fn a_private_key_that_others_may_read_is_refused() {
     std::fs::write(&path, key.private_key_to_pem_pkcs8().expect("text")).expect("written");
     let with_mode = |mode: u32| {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("changed");
-        super::tunnel::private_key(&path)
+        super::certificate::private_key(&path)
     };
     for mode in [0o644, 0o640, 0o602] {
         let error = with_mode(mode).expect_err("refused").to_string();

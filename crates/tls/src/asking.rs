@@ -4,13 +4,12 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, TcpStream};
 use std::path::Path;
 
-use openssl::error::ErrorStack;
 use openssl::ssl::{HandshakeError, Ssl, SslContext, SslMethod, SslStream, SslVerifyMode, SslVersion};
 use openssl::x509::X509VerifyResult;
 use openssl::x509::verify::X509CheckFlags;
 
-use super::TlsError;
-use super::tunnel::private_key;
+use crate::certificate;
+use crate::error::TlsError;
 
 /// What such clients trust, and who they are.
 pub struct AskingContext {
@@ -25,20 +24,15 @@ impl AskingContext {
     /// A file can't be read or is no PEM, the key is not the certificate's, or OpenSSL can't be set up.
     pub fn new(authorities: Option<&Path>, own: Option<(&Path, &Path)>) -> Result<AskingContext, TlsError> {
         let mut builder = SslContext::builder(SslMethod::tls_client())?;
-        let named =
-            |path: &Path, error: ErrorStack| TlsError::File { path: path.to_owned(), reason: error.to_string() };
         // Servers of others may have no newer one.
         builder.set_min_proto_version(Some(SslVersion::TLS1_2))?;
         builder.set_verify(SslVerifyMode::PEER);
         match authorities {
-            Some(path) => builder.set_ca_file(path).map_err(|error| named(path, error))?,
+            Some(path) => certificate::trust(&mut builder, path)?,
             None => builder.set_default_verify_paths()?,
         }
         if let Some((chain, key)) = own {
-            builder.set_certificate_chain_file(chain).map_err(|error| named(chain, error))?;
-            let private = private_key(key)?;
-            builder.set_private_key(&private).map_err(|error| named(key, error))?;
-            builder.check_private_key().map_err(|error| named(key, error))?;
+            certificate::show(&mut builder, chain, key)?;
         }
         Ok(AskingContext { context: builder.build() })
     }

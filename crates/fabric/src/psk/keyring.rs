@@ -14,9 +14,10 @@ use std::time::Duration;
 
 use engine::time::Instant;
 use nvme::Nqn;
+use tls::{FindPsk, Psk};
 
 use super::identity::{Identity, Origin};
-use super::psk::{RetainedPsk, TlsPsk};
+use super::keys::{RetainedPsk, TlsPsk};
 
 /// Keys of hosts. Guessed: several for each of as many hosts as a target has controllers.
 pub const HOST_KEYS_MAX: usize = 4096;
@@ -212,12 +213,19 @@ impl Keyring {
     }
 }
 
+impl FindPsk for Keyring {
+    fn find_psk(&self, identity: &[u8]) -> Option<Arc<Psk>> {
+        self.find(identity).map(|found| found.psk().clone())
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use tls::Secret;
+
     use super::*;
-    use crate::secret::Secret;
-    use crate::tls::identity::IdentityVersion;
-    use crate::tls::psk::{ConfiguredPsk, DERIVED, Derivation, PskHash};
+    use crate::psk::identity::IdentityVersion;
+    use crate::psk::keys::{ConfiguredPsk, DERIVED, Derivation, PskHash};
 
     fn nqn(name: &str) -> Nqn {
         format!("nqn.2026-01.org.example:{name}").parse().expect("a name")

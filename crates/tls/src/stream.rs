@@ -16,11 +16,11 @@ use std::task::{Context, Waker};
 
 use engine::Buf;
 use engine::net::{SendBatch, TcpStream};
-use engine::{task, time};
+use engine::task;
 
-use super::error::TlsError;
-use super::psk::TlsPsk;
-use super::tunnel::{CertificateContext, Got, RECORD_BYTES, ServerContext, Tunnel};
+use crate::error::TlsError;
+use crate::psk::Psk;
+use crate::tunnel::{CertificateContext, Got, RECORD_BYTES, ServerContext, Tunnel};
 
 /// What receives ciphertext while little comes. Chosen: a capsule with a page of data arrives in two pieces.
 const IDLE_BYTES: usize = 4 << 10;
@@ -41,7 +41,7 @@ pub struct TlsStream {
 struct Inner {
     stream: TcpStream,
     tunnel: RefCell<Tunnel>,
-    psk: Option<Arc<TlsPsk>>,
+    psk: Option<Arc<Psk>>,
     /// A send is under way.
     sending: Cell<bool>,
     closing: Cell<bool>,
@@ -51,13 +51,12 @@ struct Inner {
 
 impl TlsStream {
     /// Makes a connection secure, as the one who made it. The caller bounds the time.
-    pub async fn connect(stream: TcpStream, psk: Arc<TlsPsk>) -> Result<TlsStream, TlsError> {
+    pub async fn connect(stream: TcpStream, psk: Arc<Psk>) -> Result<TlsStream, TlsError> {
         TlsStream::handshake(stream, Tunnel::client(psk)?, Buf::default()).await
     }
 
     /// The same as the one who accepted it, who may have received `first` already. The caller bounds the time.
     pub async fn accept(stream: TcpStream, server: &ServerContext, first: Buf) -> Result<TlsStream, TlsError> {
-        server.keyring().expire(time::now());
         TlsStream::handshake(stream, Tunnel::server(server)?, first).await
     }
 
@@ -111,7 +110,7 @@ impl TlsStream {
     }
 
     /// The key it was made with; none where a certificate stood for it.
-    pub fn psk(&self) -> Option<&Arc<TlsPsk>> {
+    pub fn psk(&self) -> Option<&Arc<Psk>> {
         self.inner.psk.as_ref()
     }
 

@@ -20,9 +20,9 @@ use openssl::md::{Md, MdRef};
 use openssl::pkey::{Id, PKey};
 use openssl::pkey_ctx::PkeyCtx;
 use openssl::sign::Signer;
+use tls::{Psk, Secret, Suite};
 
 use super::identity::{Identity, IdentityVersion, Origin};
-use crate::secret::Secret;
 
 /// The start of the interchange format, with its version.
 const INTERCHANGE: &str = "NVMeTLSkey-1:";
@@ -95,29 +95,18 @@ impl PskHash {
 
     /// Bytes of its output, and of every key that goes with it.
     pub const fn bytes(self) -> usize {
-        match self {
-            PskHash::Sha256 => 32,
-            PskHash::Sha384 => 48,
-        }
+        self.suite().hash_bytes()
     }
 
     fn of_length(bytes: usize) -> Option<PskHash> {
         PskHash::ALL.into_iter().find(|hash| hash.bytes() == bytes)
     }
 
-    /// The cipher suite's name.
-    pub const fn suite(self) -> &'static str {
+    /// The cipher suite.
+    pub const fn suite(self) -> Suite {
         match self {
-            PskHash::Sha256 => "TLS_AES_128_GCM_SHA256",
-            PskHash::Sha384 => "TLS_AES_256_GCM_SHA384",
-        }
-    }
-
-    /// The cipher suite's number on the wire (RFC 8446 §B.4).
-    pub(super) const fn suite_code(self) -> [u8; 2] {
-        match self {
-            PskHash::Sha256 => [0x13, 0x01],
-            PskHash::Sha384 => [0x13, 0x02],
+            PskHash::Sha256 => Suite::Aes128GcmSha256,
+            PskHash::Sha384 => Suite::Aes256GcmSha384,
         }
     }
 
@@ -392,15 +381,19 @@ impl TlsKey {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TlsPsk {
     identity: Identity,
-    /// The identity as it goes over the wire.
-    offered: Box<[u8]>,
-    key: Secret,
+    psk: Arc<Psk>,
 }
 
 impl TlsPsk {
     fn new(identity: Identity, key: Secret) -> TlsPsk {
-        let offered = identity.to_string().into_bytes().into();
-        TlsPsk { identity, offered, key }
+        let psk = Psk::new(identity.to_string().into_bytes(), identity.hash.suite(), key);
+        TlsPsk { identity, psk: Arc::new(psk) }
+    }
+
+    /// The key that a connection was made with. `None`: it has no identity of NVMe/TCP, and so was found in no keyring.
+    pub fn shown(psk: &Arc<Psk>) -> Option<TlsPsk> {
+        let identity = std::str::from_utf8(psk.identity()).ok()?.parse().ok()?;
+        Some(TlsPsk { identity, psk: psk.clone() })
     }
 
     /// The key for a secure channel that in-band authentication has prepared (NVMe Base 2.0c §8.13.5.9, NVMe/TCP 1.0c
@@ -428,15 +421,20 @@ impl TlsPsk {
         &self.identity
     }
 
+    /// What TLS is given of it.
+    pub fn psk(&self) -> &Arc<Psk> {
+        &self.psk
+    }
+
     pub(super) fn offered(&self) -> &[u8] {
-        &self.offered
+        self.psk.identity()
     }
 
     pub(super) fn key(&self) -> &Secret {
-        &self.key
+        self.psk.key()
     }
 }
 
 #[cfg(test)]
-#[path = "psk_tests.rs"]
+#[path = "keys_tests.rs"]
 mod tests;

@@ -15,8 +15,7 @@ use openssl_sys::{
     TLS1_3_VERSION,
 };
 
-use super::keyring::Keyring;
-use super::psk::TlsPsk;
+use crate::psk::{FindPsk, Psk};
 
 type FindSession = unsafe extern "C" fn(*mut SSL, *const c_uchar, usize, *mut *mut SSL_SESSION) -> c_int;
 type UseSession =
@@ -34,18 +33,18 @@ unsafe extern "C" {
 }
 
 /// Keys of one connection. It is attached to the connection's `Ssl` and lives as long.
-pub(super) enum Keys {
+pub(crate) enum Keys {
     /// A client's: the one it offers.
-    Client(Arc<TlsPsk>),
+    Client(Arc<Psk>),
     /// A server's: where it looks, and what the client has offered.
-    Server(Arc<Keyring>, Mutex<Offered>),
+    Server(Arc<dyn FindPsk>, Mutex<Offered>),
 }
 
 /// What a client has offered.
 #[derive(Default)]
-pub(super) struct Offered {
+pub(crate) struct Offered {
     /// The key that was found last: OpenSSL asks for one identity after the other, until one will do.
-    pub found: Option<Arc<TlsPsk>>,
+    pub found: Option<Arc<Psk>>,
     /// An identity without a key, as much of it as a log line should have.
     pub unknown: Option<String>,
     /// Identities that OpenSSL has asked for.
@@ -58,7 +57,7 @@ pub(super) struct Offered {
 const EXTENSION_PSK: c_uint = 41;
 /// Identities of a ClientHello that are looked at. Chosen: a host has one key for a subsystem, and perhaps the one before it, in
 /// both versions and by both derivations; each costs the server computations before the client has shown anything.
-pub(super) const IDENTITIES_MAX: usize = 8;
+pub(crate) const IDENTITIES_MAX: usize = 8;
 /// The age of a ticket, behind each identity.
 const AGE_BYTES: usize = 4;
 /// As much of a foreign identity as is kept for the log. Derived: the names of a usual one.
@@ -74,31 +73,31 @@ fn index() -> Result<Index<Ssl, Keys>, ErrorStack> {
 }
 
 /// Makes connections of a server find keys in what [`attach`] gives them.
-pub(super) fn serve(context: &mut SslContextBuilder) {
+pub(crate) fn serve(context: &mut SslContextBuilder) {
     // SAFETY: the context is alive, and the callback has the type that OpenSSL declares for it.
     unsafe { SSL_CTX_set_psk_find_session_callback(context.as_ptr(), Some(find_session)) }
 }
 
 /// Makes connections of a client offer the key that [`attach`] gives them.
-pub(super) fn offer(context: &mut SslContextBuilder) {
+pub(crate) fn offer(context: &mut SslContextBuilder) {
     // SAFETY: the context is alive, and the callback has the type that OpenSSL declares for it.
     unsafe { SSL_CTX_set_psk_use_session_callback(context.as_ptr(), Some(use_session)) }
 }
 
 /// Gives a connection its keys, before its handshake.
-pub(super) fn attach(ssl: &mut Ssl, keys: Keys) -> Result<(), ErrorStack> {
+pub(crate) fn attach(ssl: &mut Ssl, keys: Keys) -> Result<(), ErrorStack> {
     ssl.set_ex_data(index()?, keys);
     Ok(())
 }
 
 /// What was attached.
-pub(super) fn keys_of(ssl: &SslRef) -> Option<&Keys> {
+pub(crate) fn keys_of(ssl: &SslRef) -> Option<&Keys> {
     ssl.ex_data(index().ok()?)
 }
 
 /// The identities that a client offers, while its ClientHello is looked at; nothing of a malformed extension. `None`: there are
 /// too many.
-pub(super) fn identities_of(ssl: &SslRef) -> Option<Vec<&[u8]>> {
+pub(crate) fn identities_of(ssl: &SslRef) -> Option<Vec<&[u8]>> {
     let (mut place, mut length) = (null(), 0);
     // SAFETY: `ssl` is alive, and both places are writable. What is written, if 1 is returned, points into the ClientHello,
     // which OpenSSL keeps while its callback runs; the borrow of `ssl` is no longer than that.
@@ -151,7 +150,7 @@ unsafe extern "C" fn find_session(
     let identity = unsafe { std::slice::from_raw_parts(identity, length) };
     // SAFETY: `ssl` is alive for the time of the call, and only shared borrows of it are made here.
     let connection = unsafe { SslRef::from_ptr(ssl) };
-    let Some(Keys::Server(keyring, offered)) = keys_of(connection) else { return 0 };
+    let Some(Keys::Server(keys, offered)) = keys_of(connection) else { return 0 };
     let mut offered = offered.lock().unwrap_or_else(PoisonError::into_inner);
     offered.asked += 1;
     // A ClientHello comes again where the server asks for another key share. This holds also for a malformed extension, whose
@@ -160,7 +159,7 @@ unsafe extern "C" fn find_session(
         offered.too_many = true;
         return 0;
     }
-    let Some(psk) = keyring.find(identity) else {
+    let Some(psk) = keys.find_psk(identity) else {
         let shown = &identity[..identity.len().min(UNKNOWN_BYTES_MAX)];
         offered.unknown = Some(shown.escape_ascii().to_string());
         return 1;
@@ -198,7 +197,7 @@ unsafe extern "C" fn use_session(
     let connection = unsafe { SslRef::from_ptr(ssl) };
     let Some(Keys::Client(psk)) = keys_of(connection) else { return 0 };
     // SAFETY: not null, so it is a digest that OpenSSL keeps alive for the time of the call.
-    if !digest.is_null() && unsafe { EVP_MD_size(digest) } != psk.identity().hash.bytes() as c_int {
+    if !digest.is_null() && unsafe { EVP_MD_size(digest) } != psk.suite().hash_bytes() as c_int {
         return 1;
     }
     // SAFETY: `ssl` is alive.
@@ -209,8 +208,8 @@ unsafe extern "C" fn use_session(
     // SAFETY: as above. The identity lies in what is attached to the connection, which neither moves nor changes until the
     // connection is freed; the reference to the session goes to OpenSSL, which frees it.
     unsafe {
-        *identity = psk.offered().as_ptr();
-        *length = psk.offered().len();
+        *identity = psk.identity().as_ptr();
+        *length = psk.identity().len();
         *session = made;
     }
     1
@@ -220,8 +219,8 @@ unsafe extern "C" fn use_session(
 ///
 /// # Safety
 /// `ssl` is alive.
-unsafe fn session_of(ssl: *mut SSL, psk: &TlsPsk) -> *mut SSL_SESSION {
-    let code = psk.identity().hash.suite_code();
+unsafe fn session_of(ssl: *mut SSL, psk: &Psk) -> *mut SSL_SESSION {
+    let code = psk.suite().code();
     // SAFETY: `ssl` is alive, `code` has the two bytes that a TLS cipher suite's code has; what is returned is static.
     let cipher = unsafe { SSL_CIPHER_find(ssl, code.as_ptr()) };
     // SAFETY: takes nothing.
