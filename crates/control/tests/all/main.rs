@@ -10,5 +10,6 @@ mod model;
 mod port;
 mod proxy;
 mod suite;
+mod tls;
 mod transfer;
 mod words;

@@ -164,7 +164,7 @@ pub async fn what_was_compacted_is_told_never_skipped(catalogue: Shared) {
         let told = try_next(&mut catalogue.watch(Prefix::all(), after)).await;
         assert!(matches!(told, Err(Error::Compacted { .. })), "after {after}: {told:?}");
     }
-    for at in [start, first] {
+    for at in [Revision::NONE, start, first] {
         let told = catalogue.range(Range::of(Prefix::all()).at(at)).await;
         assert!(
             matches!(told, Err(Error::Compacted { asked, oldest }) if asked == at && oldest > at),
@@ -256,6 +256,7 @@ pub async fn a_revoked_lease_takes_exactly_its_keys(catalogue: Shared) {
 
 pub async fn what_is_within_the_limits_is_taken_and_nothing_else(catalogue: Shared) {
     let (long, large) = (vec![b'k'; KEY_BYTES_MAX], vec![b'v'; VALUE_BYTES_MAX]);
+    let start = present(&*catalogue).await;
     let revision =
         change(&*catalogue, vec![put(&long, vec![0; VALUE_BYTES_MAX - 2 * KEY_BYTES_MAX]), put("large", &large)]).await;
     assert_eq!(get(&*catalogue, "large").await.unwrap().value.as_bytes(), large);
@@ -267,6 +268,10 @@ pub async fn what_is_within_the_limits_is_taken_and_nothing_else(catalogue: Shar
     assert!(matches!(catalogue.commit(transaction(absent, many)).await.unwrap(), Outcome::Committed(_)));
     let (_, entries) = read_all(&*catalogue, Range::of(Prefix::all())).await.unwrap();
     assert_eq!(entries.len(), TRANSACTION_PARTS_MAX + 2);
+    // Two commits that are more than an answer holds: each comes whole all the same.
+    let mut watch = catalogue.watch(Prefix::all(), start);
+    assert_eq!(next(&mut watch).await.changes.len(), 2);
+    assert_eq!(next(&mut watch).await.changes.len(), TRANSACTION_PARTS_MAX);
     assert_eq!(Key::new([]), Err(LimitError::KeyLength { bytes: 0 }));
     assert_eq!(Key::new([0, 1]), Err(LimitError::KeyReserved));
     assert_eq!(Key::new([1; KEY_BYTES_MAX + 1]), Err(LimitError::KeyLength { bytes: KEY_BYTES_MAX + 1 }));

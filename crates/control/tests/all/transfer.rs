@@ -7,6 +7,9 @@ use control::catalogue::{
     Restored, Revision, Transaction, TransferError, Ttl, Watch, move_all,
 };
 
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
 use crate::cluster::Cluster;
 use crate::embedded::open;
 use crate::etcd;
@@ -145,6 +148,43 @@ async fn a_damaged_dump_is_refused_before_its_damage_is_applied() {
     // The whole dump goes on where the short one ended.
     assert_eq!(restore(&target, &text, false).await.unwrap(), Restored { entries: 95, found: 90, leased: 0 });
     assert_eq!(content(&target).await, all);
+}
+
+#[test]
+fn whatever_comes_as_a_dump_is_restored_or_refused() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let source = runtime.block_on(open(folder.path()));
+    runtime.block_on(change(&source, vec![put("a", "text"), put("b", [0xff]), put("c", "")]));
+    let text = runtime.block_on(dump(&source)).into_bytes();
+    let expected = runtime.block_on(content(&source));
+    // Bytes changed, taken out and put in, also such that the line is JSON still.
+    let edit = (
+        0..text.len(),
+        0..3u8,
+        prop_oneof![any::<u8>(), proptest::sample::select(b"0123456789abcdef\"{}:,\n\\".to_vec())],
+    );
+    let mut runner = TestRunner::new(Config { cases: 200, failure_persistence: None, ..Config::default() });
+    let run = |edits: Vec<(usize, u8, u8)>| {
+        let mut damaged = text.clone();
+        for (at, kind, byte) in edits {
+            match (kind, at.min(damaged.len() - 1)) {
+                (0, at) => damaged[at] = byte,
+                (1, at) => drop(damaged.remove(at)),
+                (_, at) => damaged.insert(at, byte),
+            }
+        }
+        runtime.block_on(async {
+            let folder = tempfile::tempdir().unwrap();
+            let target = open(folder.path()).await;
+            let restored = restore(&target, &String::from_utf8_lossy(&damaged), false).await;
+            let found = content(&target).await;
+            // All of it or nothing: the dump has one part.
+            assert!(found == expected || (found.is_empty() && restored.is_err()), "{restored:?}: {found:?}");
+        });
+        Ok(())
+    };
+    runner.run(&proptest::collection::vec(edit, 1..4), run).unwrap();
 }
 
 /// A catalogue whose n-th commit fails, and all that is asked after it: as one that crashes, seen from the process that restores.

@@ -10,11 +10,14 @@ mod shared;
 mod tables;
 mod watch;
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use redb::{Builder, DatabaseError, StorageBackend};
+use redb::backends::FileBackend;
+use redb::{Builder, DatabaseError, StorageBackend, StorageError};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -67,7 +70,8 @@ impl Embedded {
     pub async fn open(path: impl Into<PathBuf>, options: EmbeddedOptions) -> Result<Embedded, Error> {
         let path: PathBuf = path.into();
         blocking(move || {
-            let database = Builder::new().set_cache_size(CACHE_BYTES).create(&path);
+            let database =
+                make(&path).and_then(|file| Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(file));
             let shared = begin(database, &path, &options)?;
             if let Err(fault) = owner::note(&path, &options.owner) {
                 tracing::warn!(%fault, "who has the catalogue could not be noted beside its file");
@@ -103,6 +107,12 @@ impl Drop for Embedded {
     fn drop(&mut self) {
         self.expiry.abort();
     }
+}
+
+/// The file, which is its owner's alone: a catalogue may name secrets.
+fn make(path: &Path) -> Result<FileBackend, DatabaseError> {
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
+    FileBackend::new(file.map_err(StorageError::Io)?)
 }
 
 async fn blocking(open: impl FnOnce() -> Result<Shared, Error> + Send + 'static) -> Result<Embedded, Error> {
@@ -208,9 +218,11 @@ impl Catalogue for Embedded {
 
     fn revoke(&self, id: LeaseId) -> Answer<'_, ()> {
         Box::pin(self.change(move |shared| {
-            // First: a key that is bound from here on is refused.
+            // First: a key that is bound from here on is refused. If the keys can't be deleted now, the lease's end does it.
+            shared.leases().begin(id.0, Duration::ZERO, Instant::now());
+            shared.write(|write| write.end_lease(id.0, shared.bounds).map(|_| Ok(())))?;
             shared.leases().end(id.0);
-            shared.write(|write| write.end_lease(id.0, shared.bounds).map(|_| Ok(())))
+            Ok(())
         }))
     }
 }

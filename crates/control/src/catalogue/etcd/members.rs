@@ -18,7 +18,7 @@ use tonic::{Code, Status};
 
 use super::connection::{Connection, Failure};
 use super::options::{EtcdOptions, User};
-use super::wire::{AuthenticateRequest, AuthenticateResponse, StatusRequest, StatusResponse, path};
+use super::wire::{AuthenticateRequest, AuthenticateResponse, RangeRequest, RangeResponse, path};
 use crate::catalogue::error::Error;
 
 /// Operations under way at once. Chosen: what is beyond waits in its future; etcd refuses too many by itself.
@@ -87,6 +87,8 @@ pub struct Members {
     tls: Option<SslConnector>,
     user: Option<User>,
     time_limit: Duration,
+    /// A key that whoever asks may read.
+    probe: Vec<u8>,
     cluster: OnceLock<u64>,
     current: Mutex<Current>,
     calls: Semaphore,
@@ -100,7 +102,7 @@ struct Current {
 
 impl Members {
     /// Nothing is connected yet.
-    pub fn new(options: &EtcdOptions) -> Result<Members, Error> {
+    pub fn new(options: &EtcdOptions, probe: Vec<u8>) -> Result<Members, Error> {
         let members = options.members()?;
         let is_secret = members.iter().any(|member| member.scheme_str() == Some("https"));
         Ok(Members {
@@ -108,6 +110,7 @@ impl Members {
             members,
             user: options.user.clone(),
             time_limit: options.time_limit,
+            probe,
             cluster: OnceLock::new(),
             current: Mutex::new(Current { connection: None, turn: 0 }),
             calls: Semaphore::new(CALLS_MAX),
@@ -153,11 +156,10 @@ impl Members {
             let known: AuthenticateResponse = connection.ask(path::AUTHENTICATE, who, until).await?;
             connection = connection.with_token(&known.token)?;
         }
-        let status: StatusResponse = connection.ask(path::STATUS, StatusRequest {}, until).await?;
-        if status.leader == 0 {
-            return Err(Failure::NotSent(format!("{member}: it sees no leader")));
-        }
-        let cluster = status.header.unwrap_or_default().cluster_id;
+        // The member refuses it if it sees no leader, as all that is asked. Newer ones tell their status to administrators alone.
+        let look = RangeRequest { key: self.probe.clone(), limit: 1, serializable: true, ..RangeRequest::default() };
+        let answer: RangeResponse = connection.ask(path::RANGE, look, until).await?;
+        let cluster = answer.header.unwrap_or_default().cluster_id;
         if *self.cluster.get_or_init(|| cluster) != cluster {
             return Err(Failure::NotSent(format!("{member}: it belongs to another cluster ({cluster:x})")));
         }

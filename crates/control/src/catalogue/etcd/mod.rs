@@ -42,14 +42,15 @@ pub struct Etcd {
 impl Etcd {
     /// Reaches a member that is well, so that what is wrong with the options is told here. Call it on a runtime.
     pub async fn open(options: EtcdOptions) -> Result<Etcd, Error> {
-        let etcd = Etcd { members: Arc::new(Members::new(&options)?), names: Names(options.namespace) };
+        let names = Names(options.namespace.clone());
+        let etcd = Etcd { members: Arc::new(Members::new(&options, names.full(&probe()))?), names };
         etcd.present().await?;
         Ok(etcd)
     }
 
     /// Where the catalogue stands.
     async fn present(&self) -> Result<Revision, Error> {
-        let key = self.names.full(&Key::reserved("present"));
+        let key = self.names.full(&probe());
         let read = RangeRequest { key, limit: 1, ..RangeRequest::default() };
         let answer: Result<RangeResponse, Fault> = self.members.ask(path::RANGE, read, Again::Safe).await;
         answer.map(|answer| revision(answer.header)).map_err(|fault| self.members.error(fault))
@@ -66,12 +67,9 @@ impl Etcd {
     async fn range(&self, range: Range) -> Result<Page, Error> {
         let (key, range_end) = self.names.bounds(&range.prefix, range.after.as_ref());
         let asked = range.at.unwrap_or(Revision::NONE);
-        let (limit, at) = (range.entries as i64, asked.0 as i64);
-        if range.at == Some(Revision::NONE) {
-            // Which means "now" to etcd. Nothing was there before everything.
-            return Ok(Page { revision: Revision::NONE, entries: Vec::new(), next: None });
-        }
-        let read = RangeRequest { key, range_end, limit, revision: at };
+        // Revision 0 means "now" to etcd; nothing was ever committed at 1.
+        let (limit, at) = (range.entries as i64, range.at.map_or(0, |at| at.0.max(1)) as i64);
+        let read = RangeRequest { key, range_end, limit, revision: at, ..RangeRequest::default() };
         let answer: Result<RangeResponse, Fault> = self.members.ask(path::RANGE, read, Again::Safe).await;
         let answer = match answer {
             Ok(answer) => answer,
@@ -182,6 +180,11 @@ impl Etcd {
             Err(fault) => Err(self.members.error(fault)),
         }
     }
+}
+
+/// A key that is never there.
+fn probe() -> Key {
+    Key::reserved("probe")
 }
 
 fn lease(answer: &LeaseResponse) -> Lease {

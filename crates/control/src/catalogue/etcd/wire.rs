@@ -13,7 +13,6 @@ pub mod path {
     pub const LEASE_REVOKE: &str = "/etcdserverpb.Lease/LeaseRevoke";
     pub const LEASE_KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
     pub const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
-    pub const STATUS: &str = "/etcdserverpb.Maintenance/Status";
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -46,6 +45,9 @@ pub struct RangeRequest {
     pub limit: i64,
     #[prost(int64, tag = "4")]
     pub revision: i64,
+    /// The member answers for itself, without asking the others.
+    #[prost(bool, tag = "7")]
+    pub serializable: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -238,16 +240,4 @@ pub struct AuthenticateRequest {
 pub struct AuthenticateResponse {
     #[prost(string, tag = "2")]
     pub token: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct StatusRequest {}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct StatusResponse {
-    #[prost(message, optional, tag = "1")]
-    pub header: Option<ResponseHeader>,
-    /// Who leads, as this member sees it; 0 if nobody does.
-    #[prost(uint64, tag = "4")]
-    pub leader: u64,
 }
