@@ -268,10 +268,12 @@ pub async fn what_is_within_the_limits_is_taken_and_nothing_else(catalogue: Shar
     assert!(matches!(catalogue.commit(transaction(absent, many)).await.unwrap(), Outcome::Committed(_)));
     let (_, entries) = read_all(&*catalogue, Range::of(Prefix::all())).await.unwrap();
     assert_eq!(entries.len(), TRANSACTION_PARTS_MAX + 2);
-    // Two commits that are more than an answer holds: each comes whole all the same.
+    change(&*catalogue, (0..TRANSACTION_PARTS_MAX).map(|index| put(name(index), vec![b'w'; 9000])).collect()).await;
+    // Three commits that are more than an answer of etcd's holds: each comes whole all the same.
     let mut watch = catalogue.watch(Prefix::all(), start);
-    assert_eq!(next(&mut watch).await.changes.len(), 2);
-    assert_eq!(next(&mut watch).await.changes.len(), TRANSACTION_PARTS_MAX);
+    for parts in [2, TRANSACTION_PARTS_MAX, TRANSACTION_PARTS_MAX] {
+        assert_eq!(next(&mut watch).await.changes.len(), parts);
+    }
     assert_eq!(Key::new([]), Err(LimitError::KeyLength { bytes: 0 }));
     assert_eq!(Key::new([0, 1]), Err(LimitError::KeyReserved));
     assert_eq!(Key::new([1; KEY_BYTES_MAX + 1]), Err(LimitError::KeyLength { bytes: KEY_BYTES_MAX + 1 }));
