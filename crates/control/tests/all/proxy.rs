@@ -73,6 +73,10 @@ async fn relay(
             read = from.read(&mut bytes) => read.unwrap_or(0),
             _ = cut.changed() => 0,
         };
+        // What the member says after a cut is not passed on, though it was read before the cut was seen.
+        if cut.has_changed().unwrap_or(true) {
+            return;
+        }
         let is_mute = faults.as_ref().is_some_and(|faults| faults.is_mute.load(Ordering::SeqCst));
         if count == 0 || (!is_mute && to.write_all(&bytes[..count]).await.is_err()) {
             return;
