@@ -138,6 +138,8 @@ pub struct End {
     pub xxh3: String,
 }
 
+const DIGITS: &[u8; 16] = b"0123456789abcdef";
+
 /// Text as it is, other bytes in hexadecimal.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
@@ -151,7 +153,10 @@ impl Bytes {
         match std::str::from_utf8(bytes) {
             // Of the escapes of JSON those of control characters are the long ones.
             Ok(text) if !text.chars().any(char::is_control) => Bytes::Text(text.to_owned()),
-            _ => Bytes::Hex { hex: bytes.iter().map(|byte| format!("{byte:02x}")).collect() },
+            _ => {
+                let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+                Bytes::Hex { hex: digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect() }
+            }
         }
     }
 
@@ -159,9 +164,9 @@ impl Bytes {
         match self {
             Bytes::Text(text) => Some(text.into_bytes()),
             Bytes::Hex { hex } => {
-                let digits = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-                let is_even = hex.len() % 2 == 0 && hex.bytes().all(|digit| digit.is_ascii_hexdigit());
-                if is_even { hex.as_bytes().chunks(2).map(digits).collect() } else { None }
+                let digit = |digit: u8| char::from(digit).to_digit(16);
+                let byte = |pair: &[u8]| Some((digit(*pair.first()?)? << 4 | digit(*pair.get(1)?)?) as u8);
+                hex.as_bytes().chunks(2).map(byte).collect()
             }
         }
     }
