@@ -47,6 +47,8 @@ for group in "$@"; do
       compgen -G "/usr/lib/*/sasl2/libplain.so" >/dev/null || packages+=(libsasl2-modules)
       python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)
       clients_py=yes
+      # etcd: the catalogue on several machines, three members of it in the tests.
+      want etcd=etcd-server
       # memccapable: a test of memcached's protocols by others.
       want memccapable=libmemcached-tools
       want_tool "cargo-nextest@$CARGO_NEXTEST" "cargo-deny@$CARGO_DENY"

@@ -1,0 +1,280 @@
+//! The members of an etcd: which of them is asked, and what is asked again.
+//!
+//! One member is asked at a time, over one connection, until it fails; then the next. A member that sees no leader, or belongs to
+//! another cluster, is passed over. **A change is asked again only where it surely was not begun**: the request never left, or the
+//! member refused it before it was proposed. All else is [`Error::OutcomeUnknown`]; reads, and what may be done twice, are asked
+//! again.
+
+use std::pin::Pin;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use http::Uri;
+use openssl::ssl::SslConnector;
+use prost::Message;
+use tokio::sync::{Mutex, Semaphore};
+use tokio::time::{Instant, sleep_until, timeout_at};
+use tonic::{Code, Status};
+
+use super::connection::{Connection, Failure};
+use super::options::{EtcdOptions, User};
+use super::wire::{AuthenticateRequest, AuthenticateResponse, RangeRequest, RangeResponse, path};
+use crate::catalogue::error::Error;
+
+/// Operations under way at once. Chosen: what is beyond waits in its future; etcd refuses too many by itself.
+const CALLS_MAX: usize = 64;
+/// Time for a connection to one member, with who asks and whether it has a leader. Chosen: a busy machine makes it.
+const CONNECT_LIMIT: Duration = Duration::from_secs(4);
+/// Time for one try. Derived: etcd answers within seven seconds, if only that it could not.
+const TRY_LIMIT: Duration = Duration::from_secs(9);
+/// Pause between tries: it begins with the first, and doubles up to the last. Chosen: an election takes a second.
+const PAUSE_FIRST: Duration = Duration::from_millis(20);
+/// See [`PAUSE_FIRST`]. Chosen, as said there.
+const PAUSE_LAST: Duration = Duration::from_millis(500);
+
+/// Whether a request may be sent again when its answer was lost.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Again {
+    /// It reads, or doing it twice is doing it once.
+    Safe,
+    /// It changes something.
+    Never,
+}
+
+/// One try.
+type Attempt<A> = Pin<Box<dyn Future<Output = Result<A, Failure>> + Send>>;
+
+/// Why an operation failed.
+#[derive(Debug)]
+pub enum Fault {
+    /// A member's final word, for whoever knows what it means.
+    Told(Status),
+    /// All else.
+    Error(Error),
+}
+
+/// What a member's word means for the request.
+enum Verdict {
+    /// It was not begun, and another member may do it.
+    Elsewhere,
+    /// Nobody knows.
+    Unclear,
+    /// It is refused, here and elsewhere.
+    Final,
+}
+
+fn verdict(status: &Status) -> Verdict {
+    match status.code() {
+        Code::Unavailable if status.message() == "etcdserver: no leader" => Verdict::Elsewhere,
+        Code::ResourceExhausted if status.message().contains("too many requests") => Verdict::Elsewhere,
+        // A token that is too old, or that another member gave: a new connection gets a new one.
+        Code::Unauthenticated => Verdict::Elsewhere,
+        Code::InvalidArgument if status.message().contains("revision in header is old") => Verdict::Elsewhere,
+        Code::InvalidArgument
+        | Code::NotFound
+        | Code::FailedPrecondition
+        | Code::ResourceExhausted
+        | Code::PermissionDenied => Verdict::Final,
+        // Of reads: the revision is compacted, or has not been.
+        Code::OutOfRange if status.message().contains("required revision") => Verdict::Final,
+        _ => Verdict::Unclear,
+    }
+}
+
+/// The members, and the connection that is in use.
+pub struct Members {
+    members: Vec<Uri>,
+    tls: Option<SslConnector>,
+    user: Option<User>,
+    time_limit: Duration,
+    /// A key that whoever asks may read.
+    probe: Vec<u8>,
+    cluster: OnceLock<u64>,
+    current: Mutex<Current>,
+    calls: Semaphore,
+}
+
+/// Which connection is in use; `turn` counts connections, so that one is given up once.
+struct Current {
+    connection: Option<Connection>,
+    turn: usize,
+}
+
+impl Members {
+    /// Nothing is connected yet.
+    pub fn new(options: &EtcdOptions, probe: Vec<u8>) -> Result<Members, Error> {
+        let members = options.members()?;
+        let is_secret = members.iter().any(|member| member.scheme_str() == Some("https"));
+        Ok(Members {
+            tls: if is_secret { Some(options.tls()?) } else { None },
+            members,
+            user: options.user.clone(),
+            time_limit: options.time_limit,
+            probe,
+            cluster: OnceLock::new(),
+            current: Mutex::new(Current { connection: None, turn: 0 }),
+            calls: Semaphore::new(CALLS_MAX),
+        })
+    }
+
+    /// All members, for messages.
+    pub fn place(&self) -> String {
+        self.members.iter().map(Uri::to_string).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The cluster's number, if any member was ever reached.
+    pub fn cluster(&self) -> Option<u64> {
+        self.cluster.get().copied()
+    }
+
+    pub fn no_answer(&self, why: String) -> Error {
+        Error::NoAnswer { place: self.place(), why }
+    }
+
+    /// A new connection to a member that is well, the one of number `turn` asked first.
+    pub async fn connect(&self, turn: usize, until: Instant) -> Result<Connection, Fault> {
+        let mut last = String::new();
+        for member in (0..self.members.len()).map(|step| &self.members[(turn + step) % self.members.len()]) {
+            let until = until.min(Instant::now() + CONNECT_LIMIT);
+            match self.connect_one(member, until).await {
+                Ok(connection) => return Ok(connection),
+                Err(Failure::Told(status)) if matches!(verdict(&status), Verdict::Final) => {
+                    return Err(Fault::Told(status));
+                }
+                Err(Failure::Told(status)) => last = format!("{member}: {}", status.message()),
+                Err(Failure::NotSent(why) | Failure::Lost(why)) => last = why,
+            }
+        }
+        Err(Fault::Error(self.no_answer(last)))
+    }
+
+    async fn connect_one(&self, member: &Uri, until: Instant) -> Result<Connection, Failure> {
+        let tls = self.tls.as_ref().filter(|_| member.scheme_str() == Some("https"));
+        let mut connection = Connection::open(member, tls, until).await?;
+        if let Some(user) = &self.user {
+            let who = AuthenticateRequest { name: user.name.clone(), password: user.password.to_string() };
+            let known: AuthenticateResponse = connection.ask(path::AUTHENTICATE, who, until).await?;
+            connection = connection.with_token(&known.token)?;
+        }
+        // The member refuses it if it sees no leader, as all that is asked. Newer ones tell their status to administrators alone.
+        let look = RangeRequest { key: self.probe.clone(), limit: 1, serializable: true, ..RangeRequest::default() };
+        let answer: RangeResponse = connection.ask(path::RANGE, look, until).await?;
+        let cluster = answer.header.unwrap_or_default().cluster_id;
+        if *self.cluster.get_or_init(|| cluster) != cluster {
+            return Err(Failure::NotSent(format!("{member}: it belongs to another cluster ({cluster:x})")));
+        }
+        Ok(connection)
+    }
+
+    /// The connection in use and its number, or a new one.
+    async fn current(&self, until: Instant) -> Result<(Connection, usize), Fault> {
+        let late = |_| Fault::Error(self.no_answer("no connection in time".into()));
+        let mut current = timeout_at(until, self.current.lock()).await.map_err(late)?;
+        if let Some(connection) = &current.connection {
+            return Ok((connection.clone(), current.turn));
+        }
+        // Counted before: if this is dropped midway, the next one begins with another member.
+        current.turn += 1;
+        let connection = self.connect(current.turn - 1, until).await?;
+        current.connection = Some(connection.clone());
+        Ok((connection, current.turn))
+    }
+
+    /// The connection of that number has failed.
+    async fn give_up(&self, turn: usize) {
+        let mut current = self.current.lock().await;
+        if current.turn == turn {
+            current.connection = None;
+        }
+    }
+
+    /// One request, one answer, from whichever member is well.
+    pub async fn ask<M, A>(&self, path: &'static str, message: M, again: Again) -> Result<A, Fault>
+    where
+        M: Message + Clone + 'static,
+        A: Message + Default + 'static,
+    {
+        let attempt = move |connection: Connection, until| -> Attempt<A> {
+            let message = message.clone();
+            Box::pin(async move { connection.ask(path, message, until).await })
+        };
+        self.tries(again, attempt).await
+    }
+
+    /// One request, and the first message of the stream that answers it.
+    pub async fn ask_first<M, A>(&self, path: &'static str, message: M, again: Again) -> Result<A, Fault>
+    where
+        M: Message + Clone + Sync + 'static,
+        A: Message + Default + 'static,
+    {
+        let attempt = move |connection: Connection, until| -> Attempt<A> {
+            let message = message.clone();
+            Box::pin(async move { connection.ask_first(path, message, until).await })
+        };
+        self.tries(again, attempt).await
+    }
+
+    async fn tries<A, T>(&self, again: Again, attempt: T) -> Result<A, Fault>
+    where
+        T: Fn(Connection, Instant) -> Attempt<A>,
+    {
+        let until = Instant::now() + self.time_limit;
+        let turn = timeout_at(until, self.calls.acquire()).await;
+        let _turn = turn.map_err(|_| Fault::Error(self.no_answer("too many operations are under way".into())))?;
+        let mut pause = PAUSE_FIRST;
+        loop {
+            let why = match self.try_once(&attempt, until, again).await? {
+                Ok(answer) => return Ok(answer),
+                Err(why) => why,
+            };
+            if Instant::now() + pause >= until {
+                return Err(Fault::Error(self.no_answer(why)));
+            }
+            sleep_until(Instant::now() + pause).await;
+            pause = (pause * 2).min(PAUSE_LAST);
+        }
+    }
+
+    /// One try. The inner error is why another one is right; the outer one is final.
+    async fn try_once<A, T>(&self, attempt: &T, until: Instant, again: Again) -> Result<Result<A, String>, Fault>
+    where
+        T: Fn(Connection, Instant) -> Attempt<A>,
+    {
+        let (connection, turn) = match self.current(until).await {
+            Ok(current) => current,
+            Err(Fault::Error(Error::NoAnswer { why, .. })) => return Ok(Err(why)),
+            Err(fault) => return Err(fault),
+        };
+        let failure = match attempt(connection, until.min(Instant::now() + TRY_LIMIT)).await {
+            Ok(answer) => return Ok(Ok(answer)),
+            Err(failure) => failure,
+        };
+        let (is_unclear, why) = match failure {
+            Failure::NotSent(why) => (false, why),
+            Failure::Lost(why) => (true, why),
+            Failure::Told(status) => match verdict(&status) {
+                Verdict::Final => return Err(Fault::Told(status)),
+                Verdict::Elsewhere => (false, status.message().to_owned()),
+                Verdict::Unclear => (true, status.message().to_owned()),
+            },
+        };
+        self.give_up(turn).await;
+        if is_unclear && again == Again::Never {
+            return Err(Fault::Error(Error::OutcomeUnknown { why }));
+        }
+        Ok(Err(why))
+    }
+
+    /// What a final word is to a caller who expects none.
+    pub fn error(&self, fault: Fault) -> Error {
+        let status = match fault {
+            Fault::Error(error) => return error,
+            Fault::Told(status) => status,
+        };
+        let (place, why) = (self.place(), status.message().to_owned());
+        match status.code() {
+            Code::ResourceExhausted if why.contains("space") => Error::Full { place, why },
+            _ => Error::Refused { place, why },
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! How an etcd is reached.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use http::Uri;
+use openssl::ssl::{SslConnector, SslFiletype, SslMethod, SslVersion};
+use zeroize::Zeroizing;
+
+use crate::catalogue::error::Error;
+use crate::catalogue::limits::NAMESPACE_BYTES_MAX;
+
+/// Members that may be named. Chosen: etcd's own advice is seven at most; names of old ones may stand beside them.
+const ENDPOINTS_MAX: usize = 32;
+
+/// A user of etcd. The password is wiped from memory when this is dropped.
+#[derive(Clone)]
+pub struct User {
+    /// The user's name.
+    pub name: String,
+    /// The user's password.
+    pub password: Zeroizing<String>,
+}
+
+impl fmt::Debug for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (password not shown)", self.name)
+    }
+}
+
+/// Files for TLS, in PEM.
+#[derive(Clone, Debug, Default)]
+pub struct TlsFiles {
+    /// Whom to trust; without it, whom the machine trusts.
+    pub authority: Option<PathBuf>,
+    /// The certificate that is shown to etcd, with those that vouch for it, and its key.
+    pub certificate: Option<(PathBuf, PathBuf)>,
+}
+
+/// How an etcd is reached.
+#[derive(Clone, Debug)]
+pub struct EtcdOptions {
+    /// Members: `http://10.0.0.1:2379`, or `https://…` for TLS. Name all of them: only those that are named are asked.
+    pub endpoints: Vec<String>,
+    /// Files for TLS.
+    pub tls: TlsFiles,
+    /// Who asks, where etcd has users.
+    pub user: Option<User>,
+    /// What all keys begin with in etcd, so that others can use the same one: `yagura/`, say.
+    pub namespace: Vec<u8>,
+    /// How long an operation may take, with all tries.
+    pub time_limit: Duration,
+}
+
+impl EtcdOptions {
+    /// These members without TLS or user, keys below `yagura/`, operations within 20 seconds.
+    pub fn new(endpoints: impl IntoIterator<Item = impl Into<String>>) -> EtcdOptions {
+        EtcdOptions {
+            endpoints: endpoints.into_iter().map(Into::into).collect(),
+            tls: TlsFiles::default(),
+            user: None,
+            namespace: b"yagura/".to_vec(),
+            time_limit: Duration::from_secs(20),
+        }
+    }
+
+    /// The members' addresses, if all is well with them and with the namespace.
+    pub(super) fn members(&self) -> Result<Vec<Uri>, Error> {
+        let wrong = |what: String| Error::Options { what };
+        if self.endpoints.is_empty() || self.endpoints.len() > ENDPOINTS_MAX {
+            return Err(wrong(format!("{} members are named: name 1 to {ENDPOINTS_MAX}", self.endpoints.len())));
+        }
+        if self.namespace.len() > NAMESPACE_BYTES_MAX {
+            let bytes = self.namespace.len();
+            return Err(wrong(format!("the namespace has {bytes} bytes: choose one of up to {NAMESPACE_BYTES_MAX}")));
+        }
+        let member = |endpoint: &String| {
+            let uri: Uri = endpoint.parse().map_err(|fault| wrong(format!("the member {endpoint}: {fault}")))?;
+            let is_whole = matches!(uri.scheme_str(), Some("http" | "https")) && uri.port_u16().is_some();
+            let is_bare = matches!(uri.path(), "" | "/") && uri.query().is_none();
+            if is_whole && is_bare {
+                return Ok(uri);
+            }
+            Err(wrong(format!("the member {endpoint} is not named like http://HOST:PORT or https://HOST:PORT")))
+        };
+        self.endpoints.iter().map(member).collect()
+    }
+
+    /// What makes TLS of a connection.
+    pub(super) fn tls(&self) -> Result<SslConnector, Error> {
+        let build = || {
+            let mut builder = SslConnector::builder(SslMethod::tls_client())?;
+            builder.set_min_proto_version(Some(SslVersion::TLS1_2))?;
+            // gRPC is spoken over HTTP/2 alone, and etcd insists that it is agreed on.
+            builder.set_alpn_protos(b"\x02h2")?;
+            if let Some(authority) = &self.tls.authority {
+                builder.set_ca_file(authority)?;
+            }
+            if let Some((certificate, key)) = &self.tls.certificate {
+                builder.set_certificate_chain_file(certificate)?;
+                builder.set_private_key_file(key, SslFiletype::PEM)?;
+                builder.check_private_key()?;
+            }
+            Ok(builder.build())
+        };
+        let wrong = |fault: openssl::error::ErrorStack| Error::Options {
+            what: format!(
+                "the files for TLS ({:?}): {fault}; name readable files in PEM, with the key to the certificate",
+                self.tls
+            ),
+        };
+        build().map_err(wrong)
+    }
+}

@@ -1,0 +1,221 @@
+//! The suite on an etcd of three members, and what only a service elsewhere has: lost answers, members that go, TLS, users.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use control::catalogue::{
+    Catalogue, Condition, Error, Etcd, EtcdOptions, Outcome, Prefix, Revision, TlsFiles, Transaction, User,
+};
+
+use crate::cluster::{Cluster, post};
+use crate::proxy::Proxy;
+use crate::suite::{self, Shared};
+use crate::words::*;
+
+/// A catalogue below a name of its own.
+pub async fn open(endpoints: Vec<String>, namespace: &str) -> Etcd {
+    let options = EtcdOptions { namespace: namespace.into(), ..EtcdOptions::new(endpoints) };
+    Etcd::open(options).await.expect("a catalogue")
+}
+
+type Case = (&'static str, fn(Shared) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>>);
+
+macro_rules! list {
+    ($($case:ident)*) => {
+        const CASES: &[Case] = &[$((stringify!($case), |catalogue| Box::pin(suite::$case(catalogue)))),*];
+    };
+}
+suite::cases!(list);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_suite_holds() {
+    let cluster = Cluster::start().await;
+    // Neighbours below, between and above the names of the cases, which none of them must see.
+    for neighbour in ["", "a", "zzz"] {
+        let other = open(cluster.endpoints(), neighbour).await;
+        change(&other, vec![put("\u{1}", "neighbour"), put("\u{7f}", "neighbour")]).await;
+    }
+    for (name, case) in CASES {
+        println!("{name}");
+        let catalogue: Shared = Arc::new(open(cluster.endpoints(), &format!("{name}/")).await);
+        case(catalogue).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_whose_answer_is_lost_is_told_and_not_sent_again() {
+    let cluster = Cluster::start().await;
+    let proxy = Proxy::to(cluster.address(0)).await;
+    let direct = open(vec![cluster.endpoint(1)], "").await;
+    let through = Arc::new(open(vec![proxy.endpoint.clone(), cluster.endpoint(2)], "").await);
+    let written = change(&*through, vec![put("before", "1")]).await;
+    proxy.mute();
+    let once = Transaction::new(vec![Condition::absent(key("id"))], vec![put("id", "1")]).unwrap();
+    let commit = tokio::spawn({
+        let (through, once) = (through.clone(), once.clone());
+        async move { through.commit(once).await }
+    });
+    let mut watch = direct.watch(Prefix::all(), written);
+    let applied = next(&mut watch).await;
+    assert_eq!(changes(&applied), ["+id=1"]);
+    proxy.cut(true);
+    let told = commit.await.unwrap();
+    assert!(matches!(told, Err(Error::OutcomeUnknown { .. })), "{told:?}");
+    // What settles it: the condition that the first copy has broken. Another member answers.
+    assert!(matches!(through.commit(once).await.unwrap(), Outcome::Missed(missed) if missed.seen[0].is_some()));
+    assert_eq!(get(&direct, "id").await.unwrap().modified, applied.revision);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_dies_is_left_for_the_next() {
+    let mut cluster = Cluster::start().await;
+    let catalogue = open(cluster.endpoints(), "").await;
+    change(&catalogue, vec![put("a", "1")]).await;
+    cluster.kill(0);
+    cluster.settle().await;
+    // The read finds the connection dead, and is asked of the next; from there on no change meets the dead one.
+    assert!(get(&catalogue, "a").await.is_some());
+    for count in 0..10 {
+        change(&catalogue, vec![put("a", count.to_string())]).await;
+    }
+    assert_eq!(get(&catalogue, "a").await.unwrap().value, value("9"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_that_is_cut_off_goes_on_elsewhere_and_misses_nothing() {
+    let cluster = Cluster::start().await;
+    let (one, two) = (Proxy::to(cluster.address(0)).await, Proxy::to(cluster.address(1)).await);
+    let direct = open(vec![cluster.endpoint(2)], "").await;
+    let through = open(vec![one.endpoint.clone(), two.endpoint.clone()], "").await;
+    let start = change(&direct, vec![put("n", "0")]).await;
+    let mut watch = through.watch(Prefix::all(), start);
+    let mut count = 0;
+    for round in 0..6 {
+        for _ in 0..5 {
+            count += 1;
+            change(&direct, vec![put("n", count.to_string()), put("m", count.to_string())]).await;
+        }
+        // Some were seen, some were sent, some are made while there is no connection at all.
+        for expected in count - 4..count - 2 + round % 3 {
+            let commit = next(&mut watch).await;
+            assert_eq!(changes(&commit), [format!("+m={expected}"), format!("+n={expected}")]);
+        }
+        one.cut(true);
+        two.cut(true);
+        let seen = count - 3 + round % 3;
+        for _ in 0..3 {
+            count += 1;
+            change(&direct, vec![put("n", count.to_string()), put("m", count.to_string())]).await;
+        }
+        if round % 2 == 0 { &one } else { &two }.open();
+        for expected in seen + 1..=count {
+            let commit = next(&mut watch).await;
+            assert_eq!(changes(&commit), [format!("+m={expected}"), format!("+n={expected}")]);
+        }
+        one.open();
+        two.open();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_that_was_cut_off_for_too_long_is_told_so() {
+    let cluster = Cluster::begin(1, "http", Vec::new());
+    cluster.settle().await;
+    let proxy = Proxy::to(cluster.address(0)).await;
+    let direct = open(vec![cluster.endpoint(0)], "").await;
+    let through = open(vec![proxy.endpoint.clone()], "").await;
+    let start = change(&direct, vec![put("a", "1"), put("b", "1")]).await;
+    let mut watch = through.watch(Prefix::all(), start);
+    let seen = change(&direct, vec![put("b", "2")]).await;
+    assert_eq!(next(&mut watch).await.revision, seen);
+    proxy.cut(true);
+    // The commit right behind the watch's place is a delete, and the very one up to which is compacted: etcd itself would let a
+    // watch begin there, and not tell of it.
+    let gone = change(&direct, vec![delete("a")]).await;
+    direct.compact(gone).await.unwrap();
+    proxy.open();
+    let told = try_next(&mut watch).await;
+    assert!(matches!(told, Err(Error::Compacted { asked, .. }) if asked == seen), "{told:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_there_is_told_in_time() {
+    let mut cluster = Cluster::begin(1, "http", Vec::new());
+    cluster.settle().await;
+    let catalogue = open(cluster.endpoints(), "").await;
+    let mut watch = catalogue.watch(Prefix::all(), change(&catalogue, vec![put("a", "1")]).await);
+    let options = EtcdOptions { time_limit: Duration::from_secs(3), ..EtcdOptions::new(cluster.endpoints()) };
+    let hurried = Etcd::open(options.clone()).await;
+    cluster.kill(0);
+    if let Ok(hurried) = hurried {
+        // The first answer finds out that the connection has ended.
+        let told = hurried.get(key("a")).await.unwrap_err();
+        let place = cluster.address(0).to_string();
+        assert!(matches!(&told, Error::NoAnswer { place: at, .. } if at.contains(&place)), "{told}");
+        let once = Transaction::new(Vec::new(), vec![put("b", "1")]).unwrap();
+        let told = hurried.commit(once).await.unwrap_err();
+        assert!(matches!(told, Error::NoAnswer { .. }), "it was never sent: {told}");
+    }
+    let Err(told) = Etcd::open(options).await else { panic!("it was reached") };
+    assert!(matches!(told, Error::NoAnswer { .. }), "{told}");
+    // The watch waits, and goes on when the member is back.
+    cluster.run(0);
+    cluster.settle().await;
+    assert!(get(&catalogue, "a").await.is_some());
+    let revision = change(&catalogue, vec![put("a", "2")]).await;
+    assert_eq!(next(&mut watch).await.revision, revision);
+}
+
+#[tokio::test]
+async fn wrong_options_are_named() {
+    let refused = async |options: EtcdOptions| match Etcd::open(options).await {
+        Err(Error::Options { what }) => what,
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("it was opened"),
+    };
+    assert!(refused(EtcdOptions::new(Vec::<String>::new())).await.contains("name 1 to 32"));
+    for wrong in ["10.0.0.1:2379", "http://host", "ftp://host:1", "http://host:1/path", "http://"] {
+        assert!(refused(EtcdOptions::new([wrong])).await.contains(wrong), "{wrong}");
+    }
+    let tls = TlsFiles { authority: Some("/nowhere/ca.pem".into()), ..TlsFiles::default() };
+    let what = refused(EtcdOptions { tls, ..EtcdOptions::new(["https://localhost:1"]) }).await;
+    assert!(what.contains("/nowhere/ca.pem"), "{what}");
+    let namespace = vec![b'n'; 129];
+    assert!(refused(EtcdOptions { namespace, ..EtcdOptions::new(["http://localhost:1"]) }).await.contains("129 bytes"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn users_are_known_by_their_password_and_kept_to_their_rights() {
+    // Tokens end after a second, so that they are renewed in the test.
+    let cluster = Cluster::begin(1, "http", vec!["--auth-token-ttl=1".into()]);
+    cluster.settle().await;
+    let ask =
+        |path: &str, body: &str| post(cluster.address(0), path, body).unwrap_or_else(|fault| panic!("{path}: {fault}"));
+    for user in ["root", "yagura"] {
+        ask("/v3/auth/role/add", &format!(r#"{{"name":"{user}"}}"#));
+        ask("/v3/auth/user/add", &format!(r#"{{"name":"{user}","password":"secret of {user}"}}"#));
+        ask("/v3/auth/user/grant", &format!(r#"{{"user":"{user}","role":"{user}"}}"#));
+    }
+    // "yagura/" to "yagura0", reading and writing.
+    let right = r#"{"name":"yagura","perm":{"permType":"READWRITE","key":"eWFndXJhLw==","range_end":"eWFndXJhMA=="}}"#;
+    ask("/v3/auth/role/grant", right);
+    ask("/v3/auth/enable", "{}");
+    let as_user = |password: &str| EtcdOptions {
+        user: Some(User { name: "yagura".into(), password: password.to_owned().into() }),
+        ..EtcdOptions::new(cluster.endpoints())
+    };
+    assert!(!format!("{:?}", as_user("hidden")).contains("hidden"));
+    let catalogue = Etcd::open(as_user("secret of yagura")).await.unwrap();
+    let revision = change(&catalogue, vec![put("a", "1")]).await;
+    assert_eq!(next(&mut catalogue.watch(Prefix::all(), Revision(revision.0 - 1))).await.revision, revision);
+    for _ in 0..3 {
+        // Longer than a token lasts: what is not there can't be waited for.
+        tokio::time::sleep(Duration::from_millis(2500)).await;
+        change(&catalogue, vec![put("a", "2")]).await;
+    }
+    let elsewhere = EtcdOptions { namespace: b"others/".to_vec(), ..as_user("secret of yagura") };
+    for wrong in [as_user("wrong"), EtcdOptions::new(cluster.endpoints()), elsewhere] {
+        let Err(told) = Etcd::open(wrong).await else { panic!("it was let in") };
+        assert!(matches!(told, Error::Refused { .. }), "{told}");
+    }
+}

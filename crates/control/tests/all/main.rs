@@ -1,0 +1,15 @@
+//! The catalogue from outside: one suite on both engines, and what each of them has of its own.
+//! One program: each that links this crate costs the gate seconds.
+
+mod cluster;
+mod crash;
+mod embedded;
+mod etcd;
+mod failover;
+mod model;
+mod port;
+mod proxy;
+mod suite;
+mod tls;
+mod transfer;
+mod words;
