@@ -36,6 +36,9 @@ cleanup() {
 }
 trap cleanup EXIT
 
+# A target in a guest computes slowly: beside other work a handshake has taken more than the usual five seconds.
+patient=(--timeout 120)
+
 free_port() {
   python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
 }
@@ -103,8 +106,10 @@ target() {
   children+=("$boot")
   await test -e "$share/ready"
 
-  local at=(--nqn "$nqn" "127.0.0.1:$port")
-  "$yagura" nvme discover "127.0.0.1:$port" | tee "$work/discovery"
+  local at=(--nqn "$nqn" "${patient[@]}" "127.0.0.1:$port")
+  found() { "$yagura" nvme discover "127.0.0.1:$port" > "$work/discovery"; }
+  await found
+  cat "$work/discovery"
   grep -qF "$nqn" "$work/discovery"
   "$yagura" nvme identify "${at[@]}"
   : > "$share/written"
@@ -141,10 +146,11 @@ target-paths() {
   fresh_share "SIZE=$((64 << 20))" "SECOND=$second"
   HOST_FORWARD=$first HOST_FORWARD_SECOND=$second boot kernel-target-paths.sh
   await test -e "$share/ready"
-  local at=(--nqn "$nqn" "127.0.0.1:$first")
+  local at=(--nqn "$nqn" "${patient[@]}" "127.0.0.1:$first")
 
   # The first port's discovery service refers to the second one; both name the subsystem.
-  "$yagura" nvme discover --follow --json "127.0.0.1:$first" > "$work/followed"
+  followed() { "$yagura" nvme discover --follow --json "127.0.0.1:$first" > "$work/followed"; }
+  await followed
   python3 - "$work/followed" "$nqn" "127.0.0.1:$first" "127.0.0.1:$second" <<'PY'
 import json, sys
 services = json.load(open(sys.argv[1]))
@@ -366,7 +372,7 @@ authentication-target() {
   children+=("$boot")
   await test -e "$share/ready"
   # The kernel gives an authentication up a keep alive timeout after its last message, also while it computes with 8192 bits.
-  at=(--nqn "$nqn" --host-nqn "$host_nqn" --keep-alive 60 "127.0.0.1:$port")
+  at=(--nqn "$nqn" --host-nqn "$host_nqn" --keep-alive 60 "${patient[@]}" "127.0.0.1:$port")
   for both in 0 1; do
     for hash in sha256 sha384 sha512; do
       for group in null ffdhe2048 ffdhe3072 ffdhe4096 ffdhe6144 ffdhe8192; do
@@ -486,7 +492,8 @@ tls-target() {
   children+=("$boot")
   await test -e "$share/ready"
   for version in 1 0; do
-    local at=(--nqn "$nqn" --host-nqn "$host" --tls --tls-key-file "$work/tls.key" --tls-identity "$version" "127.0.0.1:$port")
+    local at=(--nqn "$nqn" --host-nqn "$host" --tls --tls-key-file "$work/tls.key" --tls-identity "$version")
+    at+=("${patient[@]}" "127.0.0.1:$port")
     "$yagura" nvme identify "${at[@]}"
     "$yagura" nvme write "${at[@]}" --pattern "$version" --length 8MiB --fua
     "$yagura" nvme read "${at[@]}" --length 8MiB --verify-pattern "$version"

@@ -75,6 +75,9 @@ pub async fn options(namespace: &NvmeNamespace) -> Result<Options, Failure> {
     options.header_digest = namespace.header_digest;
     options.data_digest = namespace.data_digest;
     options.keep_alive = namespace.keep_alive.map_or(options.keep_alive, Duration::from_secs);
+    if let Some(timeout) = namespace.timeout.map(Duration::from_secs) {
+        (options.connect_timeout, options.command_timeout) = (timeout, timeout);
+    }
     keys::apply(&namespace.host, &mut options)?;
     Ok(options)
 }

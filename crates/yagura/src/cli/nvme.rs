@@ -233,6 +233,9 @@ pub struct NvmeNamespace {
     /// for a target that computes for longer than that while we authenticate.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=u64::from(u32::MAX / 1000)))]
     pub keep_alive: Option<u64>,
+    /// How long each step of connecting, and each command, may take, in seconds; default: 5 and 10. Longer for a slow target.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub timeout: Option<u64>,
     #[command(flatten)]
     pub host: NvmeHost,
 }

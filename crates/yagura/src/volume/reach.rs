@@ -66,8 +66,9 @@ pub fn reaches(holders: &VolumeHolders) -> Result<Vec<Rc<dyn Reach>>, Failure> {
 /// One holder.
 pub fn reach(spec: &HolderSpec, host: &NvmeHost) -> Rc<dyn Reach> {
     let HolderSpec { address, nqn, nsid } = spec.clone();
-    let (header_digest, data_digest, keep_alive) = (false, false, None);
-    let namespace = NvmeNamespace { address, nqn, nsid, header_digest, data_digest, keep_alive, host: host.clone() };
+    let (header_digest, data_digest, keep_alive, timeout) = (false, false, None, None);
+    let host = host.clone();
+    let namespace = NvmeNamespace { address, nqn, nsid, header_digest, data_digest, keep_alive, timeout, host };
     Rc::new(Holder { namespace, known: RefCell::default() })
 }
 
