@@ -4,12 +4,13 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use device::{Durability, Error, Lba, Namespace, conformance};
+use device::{AnyNamespace, Durability, Error, Lba, Namespace, conformance};
 use engine::sim::World;
 use engine::sync::Notify;
 use engine::task::{LocalFuture, Task};
 use engine::{Buf, View, time};
-use fabric::host::AnyRemote;
+use fabric::host::{AnyRemote, RemoteNamespace};
+use fabric::subsystem::{Target, TargetConfig, listen};
 use volume::{Label, Options, Reach, Set, Taken, Volume};
 
 use crate::cluster::{BLOCK, BLOCKS, Cluster, attach, format, options, run, whole};
@@ -460,5 +461,45 @@ fn a_write_whose_caller_is_gone_is_finished() {
         equal(world, cluster, 3);
         assert_eq!(get(&volume, 5).await, Ok(2));
         assert_eq!(volume.in_sync(), Set::first(3));
+    });
+}
+
+/// A target that serves the volume, as it would a local namespace; and what its hosts see when the volume goes to another.
+#[test]
+fn a_target_serves_a_volume() {
+    run(18, 3, 0, async |world, cluster| {
+        format(&cluster.places, 3).await;
+        let front = world.node("front");
+        let address = std::net::SocketAddr::new(world.addr(front), 4420);
+        let nqn: nvme::Nqn = "nqn.2026-01.example.sim:front".parse().expect("the form is an NQN");
+        let (places, served_as) = (cluster.places.clone(), nqn.clone());
+        world
+            .spawn_on(front, async move {
+                let volume = Rc::new(attach(&places, "front").await);
+                let (served, _serving) = volume::serve(&volume);
+                let target = Target::new(TargetConfig::default());
+                target.add_subsystem(served_as.clone(), "FRONT").expect("the first subsystem");
+                target.add_namespace(&served_as, 1, AnyNamespace::other(served)).expect("the first namespace");
+                target.serve(listen(address).await.expect("a free port"), Vec::new()).await;
+            })
+            .detach();
+        let remote = loop {
+            match RemoteNamespace::connect(fabric::host::Options::new(address, nqn.clone(), 1)).await {
+                Ok(remote) => break Rc::new(remote),
+                Err(_) => time::sleep(Duration::from_millis(50)).await,
+            }
+        };
+        conformance::check_all(Rc::clone(&remote), 5).await;
+        let other = attach(&cluster.places, "b").await;
+        let write = async || remote.write(Lba(3), block(9), Durability::Stable).await;
+        let mut refused = write().await;
+        // Of what was under way nobody can tell.
+        if refused.as_ref().is_err_and(Error::outcome_unknown) {
+            refused = write().await;
+        }
+        assert!(matches!(refused, Err(Error::Reserved(_))), "{refused:?}");
+        put(&other, 3, 4).await.expect("it is the other's");
+        whole(&other).await;
+        equal(world, cluster, 3);
     });
 }
