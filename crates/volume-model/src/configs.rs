@@ -263,7 +263,7 @@ fn big() -> Vec<Config> {
 
 /// Each rule broken on purpose: every one of them loses data.
 pub fn broken() -> Vec<Config> {
-    [broken_first(), broken_later()].concat()
+    [broken_first(), broken_later(), broken_last()].concat()
 }
 
 /// Those of acknowledging, reading and fencing.
@@ -379,6 +379,12 @@ fn broken_later() -> Vec<Config> {
             .versions(4)
             .reconnects(2)
             .without(CopyUnmarked),
+    ]
+}
+
+/// Those of a resync that begins anew, of volatile caches and of leases.
+fn broken_last() -> Vec<Config> {
+    vec![
         new("R1 who joins is cleared although somebody lacks the region", 3, "W,W,R")
             .out(0b110)
             .versions(4)

@@ -412,7 +412,9 @@ impl Conn {
             match self.judge(given) {
                 Err(Lost::Refused(device::Error::Unsupported(_))) => {}
                 // To deallocate is not stable by itself.
-                Ok(()) if info.volatile_cache => return self.judge(self.run(namespace.flush()).await?),
+                Ok(()) if info.volatile_cache => {
+                    return self.judge(self.run(namespace.flush()).await?).map_err(in_part);
+                }
                 result => return result,
             }
         }
@@ -427,9 +429,18 @@ impl Conn {
         let zeroes = Buf::zeroed((most * block_size) as usize).freeze();
         for first in (0..blocks).step_by(most as usize) {
             let now = most.min(blocks - first) * block_size;
-            self.write(lba + first, zeroes.slice(..now as usize)).await?;
+            let written = self.write(lba + first, zeroes.slice(..now as usize)).await;
+            written.map_err(|lost| if first > 0 { in_part(lost) } else { lost })?;
         }
         Ok(())
+    }
+}
+
+/// A refusal behind a part that was done says that nothing more was.
+fn in_part(lost: Lost) -> Lost {
+    match lost {
+        Lost::Refused(error) if !error.outcome_unknown() => Lost::Refused(device::Error::WriteFault(error.to_string())),
+        lost => lost,
     }
 }
 

@@ -94,6 +94,8 @@ struct Puts<'a, F> {
     over: [Option<Rc<Conn>>; HOLDERS_MAX],
     done: Set,
     has_begun: bool,
+    /// A replica may have it, wholly or in part, without having said so.
+    is_in_doubt: bool,
 }
 
 impl<F: Future<Output = Result<(), Lost>>> Puts<'_, F> {
@@ -117,6 +119,7 @@ impl<F: Future<Output = Result<(), Lost>>> Puts<'_, F> {
             _ => false,
         };
         if !is_same {
+            self.is_in_doubt |= self.over[slot].is_some();
             self.stop(slot);
             if let Some(conn) = &conn {
                 self.has_begun = true;
@@ -131,10 +134,15 @@ impl<F: Future<Output = Result<(), Lost>>> Puts<'_, F> {
                 self.done = self.done.with(Set::one(slot));
                 self.stop(slot);
             }
-            Poll::Ready(Err(Lost::Ended)) => self.stop(slot),
+            Poll::Ready(Err(Lost::Ended)) => {
+                self.is_in_doubt = true;
+                self.stop(slot);
+            }
             Poll::Ready(Err(Lost::Refused(error))) => {
-                // The last good replica's word is the volume's; without any other one the volume goes on.
-                if shared.mirror.borrow().targets() == Set::one(slot) {
+                // The last good replica's word is the volume's, where it says that nothing was written. Where it does not, reads
+                // might see the one value and, after a power loss there, the other: the change goes on until it is made.
+                self.is_in_doubt |= error.outcome_unknown();
+                if shared.mirror.borrow().targets() == Set::one(slot) && !self.is_in_doubt {
                     return Err(error);
                 }
                 if let Some(conn) = &conn {
@@ -159,7 +167,8 @@ pub(crate) async fn fan_out(
     let _busy = Busy::new(shared, span);
     let begin = |conn: &Rc<Conn>| Rc::clone(conn).put(lba, change.clone(), span);
     let (first, second, third) = (pin!(None), pin!(None), pin!(None));
-    let mut puts = Puts { puts: [first, second, third], over: [None, None, None], done, has_begun: false };
+    let mut puts =
+        Puts { puts: [first, second, third], over: [None, None, None], done, has_begun: false, is_in_doubt: false };
     let mut changed = pin!(shared.changed.notified());
     poll_fn(|cx| {
         loop {

@@ -24,8 +24,8 @@ fn ballot() -> Ballot {
 fn attached(replicas: u8) -> Mirror {
     let choice = Choice { record: record(1, Set::first(replicas.into()).0), in_sync: Set::first(replicas.into()) };
     let mut mirror = Mirror::new(shape(replicas), ballot(), &choice);
-    for slot in 0..shape(replicas).holders() {
-        mirror.connected(slot, LIVES[slot]);
+    for (slot, life) in LIVES.into_iter().enumerate().take(shape(replicas).holders()) {
+        mirror.connected(slot, life);
         send(&mut mirror, slot);
     }
     assert!(mirror.is_attached() && mirror.is_full());

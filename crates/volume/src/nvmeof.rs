@@ -66,7 +66,10 @@ impl NvmeReach {
             let (_, registrants) = remote.reservation_report().await.map_err(|error| self.failed(error))?;
             let holder = registrants.iter().find(|entry| entry.status & 1 == 1).map(|entry| entry.key.get());
             match acquire(remote, key, holder).await {
-                Ok(()) => return Ok(clear_away(remote, key, &registrants, holder).await),
+                Ok(()) => {
+                    clear_away(remote, key, &registrants, holder).await;
+                    return Ok(());
+                }
                 Err(error @ device::Error::Reserved(_)) => last = error,
                 Err(error) => return Err(self.failed(error)),
             }

@@ -3,4 +3,5 @@
 mod basics;
 mod cluster;
 mod crash;
+mod gated;
 mod sim;

@@ -125,7 +125,7 @@ impl Client {
             match &result {
                 Ok(()) => self.book.recorder.returned(token, None),
                 // It may have happened, and may yet.
-                Err(error) if error.outcome_unknown() => drop(token),
+                Err(error) if error.outcome_unknown() => {}
                 Err(_) => self.book.recorder.failed(token),
             }
         }
@@ -145,7 +145,7 @@ impl Client {
                 self.book.answered.set(self.book.answered.get() + 1);
             }
             Err(Error::CompareFailure) => self.book.recorder.decided(token, false),
-            Err(error) if error.outcome_unknown() => drop(token),
+            Err(error) if error.outcome_unknown() => {}
             Err(_) => self.book.recorder.failed(token),
         }
     }

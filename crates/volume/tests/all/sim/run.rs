@@ -15,12 +15,14 @@ use volume::{Shape, Volume};
 use crate::cluster::{BLOCK, BLOCKS, Cluster, Places, attach, format, options, whole};
 use crate::sim::chaos::Chaos;
 use crate::sim::load::{Book, Client, tag_of};
-use crate::sim::scenario::{Rng, Scenario};
+use crate::sim::scenario::{Rng, Scenario, VICTIM};
 
 /// After this time a load that has not ended is over: all who could do it may be dead.
 const LOAD_TIME_MAX: Duration = Duration::from_secs(300);
 /// What late commands have to land or die.
 const CALM: Duration = Duration::from_secs(15);
+/// How long a holder has to come back by itself.
+const MENDED_AFTER: Duration = Duration::from_secs(60);
 /// How long a slot is not in sync before it is replaced, where its node is lost.
 const REPLACE_AFTER: Duration = Duration::from_secs(2);
 
@@ -124,7 +126,7 @@ async fn whole_run(world: &World, cluster: &Cluster, scenario: &Scenario, book: 
     world.calm();
     // A medium that has failed takes no writes until it is opened anew.
     if scenario.faults.write_errors {
-        world.crash(cluster.nodes[crate::sim::scenario::VICTIM]);
+        world.crash(cluster.nodes[VICTIM]);
     }
     let is_away = |index: usize| lost == Some(index) && !cluster.places.nodes().contains(&index);
     (0..cluster.nodes.len()).filter(|&index| !is_away(index)).for_each(|index| cluster.restart(world, index));
@@ -243,6 +245,9 @@ async fn replace(under: &Under, volume: &Volume, since: Option<time::Instant>) -
 async fn judge(world: &World, cluster: &Cluster, under: &Under) {
     let volume = attach(&under.places, "judge").await;
     read_all(under, &volume).await;
+    if under.scenario.faults.write_errors {
+        mend(under, &volume).await;
+    }
     whole(&volume).await;
     let verified = volume.verify(None).await.expect("all is well again");
     assert!(verified.is_clean(), "{verified:?}");
@@ -257,6 +262,22 @@ async fn judge(world: &World, cluster: &Cluster, under: &Under) {
     let again = attach(&under.places, "judge").await;
     assert_eq!(again.regions_marked(), 0, "it was detached in order");
     assert_eq!(read_all(under, &again).await, seen);
+}
+
+/// A write that failed may have left a record that is neither the old nor the new one. Such a holder has no vote, and is replaced
+/// by itself, as an operator would.
+async fn mend(under: &Under, volume: &Volume) {
+    let waited = time::timeout(MENDED_AFTER, async {
+        while !volume.is_whole() {
+            time::sleep(Duration::from_millis(100)).await;
+        }
+    });
+    if waited.await.is_err() && !volume.in_sync().has(VICTIM) {
+        let reach = under.places.reach(under.places.nodes()[VICTIM], "operator");
+        let made = volume::format_replacement(reach.clone(), under.shape, VICTIM, true).await;
+        made.expect("all is well again");
+        volume.set_reach(VICTIM, reach);
+    }
 }
 
 async fn read_all(under: &Under, volume: &Volume) -> Vec<Option<u64>> {

@@ -1,0 +1,127 @@
+//! What goes out when: holders behind a gate, which holds back what a test says.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use device::{Durability, Error, Lba, Namespace};
+use engine::sync::Notify;
+use engine::task::LocalFuture;
+use engine::{Buf, View, time};
+use fabric::host::AnyRemote;
+use volume::{Label, Reach, Taken, Volume};
+
+use crate::basics::{get, put};
+use crate::cluster::{BLOCK, Cluster, format, options, run};
+
+/// A namespace whose writes of the log, or reads of data, wait until they are let through, and whose writes of data are counted.
+struct Gated {
+    inner: AnyRemote,
+    data_first: u64,
+    gate: Gate,
+}
+
+#[derive(Clone, Default)]
+struct Gate {
+    holds_log: Rc<Cell<bool>>,
+    holds_reads: Rc<Cell<bool>>,
+    opened: Notify,
+    data_writes: Rc<Cell<u64>>,
+}
+
+impl Namespace for Gated {
+    device::delegate_namespace!(this => { Gated { inner, .. } => inner }; info, flush, compare, compare_and_write,
+        write_zeroes, deallocate, verify, write_uncorrectable, hint_lifetime, writability, used_blocks, link, attribute,
+        set_attribute);
+
+    async fn write(&self, lba: Lba, data: View, durability: Durability) -> Result<(), Error> {
+        if lba.0 >= self.data_first {
+            self.gate.data_writes.set(self.gate.data_writes.get() + 1);
+        } else if self.gate.holds_log.get() {
+            self.gate.opened.notified().await;
+        }
+        self.inner.write(lba, data, durability).await
+    }
+
+    async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
+        if lba.0 >= self.data_first && self.gate.holds_reads.get() {
+            self.gate.opened.notified().await;
+        }
+        self.inner.read(lba, buf).await
+    }
+}
+
+/// How a holder behind a gate is reached.
+struct GatedReach(Rc<dyn Reach>, Gate);
+
+impl Reach for GatedReach {
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    fn look(&self) -> LocalFuture<'_, Result<AnyRemote, volume::Error>> {
+        self.0.look()
+    }
+
+    fn take(&self) -> LocalFuture<'_, Result<Taken, volume::Error>> {
+        Box::pin(async move {
+            let taken = self.0.take().await?;
+            let (result, label) = taken.namespace.read(Lba(0), Buf::with_len(BLOCK)).await;
+            result.expect("it is up");
+            let data_first = Label::decode(&label).expect("a holder").data_first;
+            let gated = Gated { inner: taken.namespace.clone(), data_first, gate: self.1.clone() };
+            Ok(Taken { namespace: AnyRemote::from(Rc::new(gated)), ..taken })
+        })
+    }
+
+    fn release<'a>(&'a self, _taken: &'a Taken) -> LocalFuture<'a, Result<(), volume::Error>> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+/// An attached volume behind a gate.
+async fn gated(cluster: &Cluster) -> (Rc<Volume>, Gate) {
+    format(&cluster.places, 3).await;
+    let gate = Gate::default();
+    let gated = |reach| Rc::new(GatedReach(reach, gate.clone())) as Rc<dyn Reach>;
+    let reaches = cluster.places.reaches("a").into_iter().map(gated).collect();
+    (Rc::new(volume::attach(reaches, options()).await.expect("all nodes are up")), gate)
+}
+
+#[test]
+fn no_data_goes_out_before_the_intent_is_stable() {
+    run(16, 3, 0, async |_, cluster| {
+        let (volume, gate) = gated(cluster).await;
+        gate.holds_log.set(true);
+        let writer = volume.clone();
+        let write = engine::task::spawn(async move { put(&writer, 5, 2).await });
+        time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(gate.data_writes.get(), 0, "the intent is not stable yet");
+        gate.holds_log.set(false);
+        gate.opened.notify_all();
+        assert_eq!(write.await, Ok(()));
+        assert_eq!(gate.data_writes.get(), 3);
+        // The region is marked now: the data goes out at once.
+        gate.holds_log.set(true);
+        put(&volume, 6, 2).await.expect("all is well");
+        assert_eq!(gate.data_writes.get(), 6);
+    });
+}
+
+#[test]
+fn a_write_waits_for_the_reads_of_its_blocks() {
+    run(17, 3, 0, async |_, cluster| {
+        let (volume, gate) = gated(cluster).await;
+        put(&volume, 5, 1).await.expect("all is well");
+        gate.holds_reads.set(true);
+        let (reader, writer) = (volume.clone(), volume.clone());
+        let read = engine::task::spawn(async move { get(&reader, 5).await });
+        time::sleep(Duration::from_millis(10)).await;
+        let write = engine::task::spawn(async move { put(&writer, 5, 2).await });
+        time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(gate.data_writes.get(), 3, "a replica has what the read might see, and another one has not");
+        gate.holds_reads.set(false);
+        gate.opened.notify_all();
+        assert_eq!((read.await, write.await), (Ok(1), Ok(())));
+    });
+}
