@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use device::{AnyNamespace, Durability, Error, Lba, Namespace, conformance};
+use device::{AnyNamespace, Durability, Error, Lba, Mailed, Namespace, conformance};
 use engine::sim::World;
 use engine::task::Task;
 use engine::{Buf, View, time};
@@ -363,7 +363,7 @@ fn a_target_serves_a_volume() {
         world
             .spawn_on(front, async move {
                 let volume = Rc::new(attach(&places, "front").await);
-                let (served, _serving) = volume::serve(&volume);
+                let served = Mailed::new(Rc::clone(&volume));
                 let target = Target::new(TargetConfig::default());
                 target.add_subsystem(served_as.clone(), "FRONT").expect("the first subsystem");
                 target.add_namespace(&served_as, 1, AnyNamespace::other(served)).expect("the first namespace");
