@@ -89,8 +89,16 @@ impl FlashSpec {
             FlashSpec::Remote { address, nqn, nsid } => (*address, nqn.clone(), *nsid),
         };
         let host = host.clone();
-        let namespace =
-            NvmeNamespace { address, nqn, nsid, header_digest: false, data_digest: false, keep_alive: None, timeout: None, host };
+        let namespace = NvmeNamespace {
+            address,
+            nqn,
+            nsid,
+            header_digest: false,
+            data_digest: false,
+            keep_alive: None,
+            timeout: None,
+            host,
+        };
         let mut options = options(&namespace).await?;
         options.queues_elsewhere = u16::try_from(others).unwrap_or(u16::MAX);
         let remote = RemoteNamespace::connect(options).await.map_err(Failure::unavailable)?;

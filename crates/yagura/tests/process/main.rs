@@ -21,3 +21,4 @@ mod tls;
 mod two_members;
 mod up;
 mod usage;
+mod volume;
