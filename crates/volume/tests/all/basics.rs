@@ -10,9 +10,9 @@ use engine::task::Task;
 use engine::{Buf, View, time};
 use fabric::host::RemoteNamespace;
 use fabric::subsystem::{Target, TargetConfig, listen};
-use volume::{Options, Set, Volume};
+use volume::{Label, Options, Set, Volume};
 
-use crate::cluster::{BLOCK, BLOCKS, Cluster, attach, format, options, run, whole};
+use crate::cluster::{BLOCK, BLOCKS, Cluster, DISK, attach, format, options, run, whole};
 
 pub fn block(byte: u8) -> View {
     Buf::copy_from(&[byte; BLOCK]).freeze()
@@ -199,6 +199,21 @@ fn a_replica_that_is_gone_for_good_is_replaced() {
 }
 
 #[test]
+fn what_was_damaged_behind_the_volume_is_found() {
+    run(19, 3, 0, async |world, cluster| {
+        format(&cluster.places, 3).await;
+        let volume = attach(&cluster.places, "a").await;
+        put(&volume, 9, 1).await.expect("all is well");
+        assert!(volume.verify(None).await.is_ok_and(|report| report.is_clean()));
+        let label = Label::decode(&world.peek(cluster.nodes[1], DISK, 0, BLOCK)).expect("a holder has a label");
+        world.corrupt(cluster.nodes[1], DISK, (label.data_first + 9) * BLOCK as u64, 16);
+        world.corrupt(cluster.nodes[2], DISK, 2 * BLOCK as u64 + 100, 4);
+        let report = volume.verify(None).await.expect("it is attached");
+        assert_eq!((report.differing, report.unreadable, report.damaged), (vec![2], vec![], vec![2]));
+    });
+}
+
+#[test]
 fn a_namespace_in_use_is_refused() {
     run(7, 3, 1, async |_, cluster| {
         let shape = format(&cluster.places, 3).await;
@@ -286,6 +301,36 @@ fn what_may_differ_is_not_read() {
 }
 
 #[test]
+fn a_replica_that_has_what_nobody_else_has_is_copied_to() {
+    run(20, 3, 0, async |world, cluster| {
+        format(&cluster.places, 3).await;
+        let (node, attached) = host(world, cluster, "a");
+        let volume = attached.await;
+        world.partition(node, cluster.nodes[0]);
+        world.partition(node, cluster.nodes[1]);
+        let writer = volume.clone();
+        let write = world.spawn_on(node, async move { put(&writer, 50, 2).await });
+        time::sleep(Duration::from_millis(20)).await;
+        drop(volume);
+        world.crash(node);
+        drop(write);
+        let next = world.node("b");
+        world.partition(next, cluster.nodes[2]);
+        let places = cluster.places.clone();
+        let second = world.spawn_on(next, async move { attach(&places, "b").await }).await;
+        assert_eq!(
+            (second.in_sync(), second.regions_marked()),
+            (Set::first(2), 0),
+            "those that are left know nothing of it"
+        );
+        world.heal_all();
+        whole(&second).await;
+        equal(world, cluster, 3);
+        assert_eq!(get(&second, 50).await, Ok(0));
+    });
+}
+
+#[test]
 fn the_next_connection_of_a_host_ends_the_commands_of_the_one_before() {
     run(13, 1, 0, async |_, cluster| {
         format(&cluster.places, 1).await;
@@ -300,6 +345,23 @@ fn the_next_connection_of_a_host_ends_the_commands_of_the_one_before() {
         for _ in 0..70 {
             reach.take().await.expect("it is up");
         }
+    });
+}
+
+/// What the host has connected anew by itself is known to the target by the old name: late commands of before are let through there.
+#[test]
+fn a_connection_that_was_made_again_is_not_used() {
+    run(21, 1, 0, async |world, cluster| {
+        format(&cluster.places, 1).await;
+        let node = world.node("a");
+        let reach = cluster.places.reach(0, "a");
+        let taken = world.spawn_on(node, async move { reach.take().await }).await.expect("it is up");
+        assert!(taken.is_up());
+        world.reset_connections(node, cluster.nodes[0]);
+        while taken.namespace.link().epoch == taken.epoch || !taken.namespace.link().is_up {
+            time::sleep(Duration::from_millis(5)).await;
+        }
+        assert!(!taken.is_up());
     });
 }
 

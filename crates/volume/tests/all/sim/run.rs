@@ -14,7 +14,7 @@ use volume::{Shape, Volume};
 
 use crate::cluster::{BLOCK, BLOCKS, Cluster, Places, attach, format, options, whole};
 use crate::sim::chaos::Chaos;
-use crate::sim::load::{Book, Client, tag_of};
+use crate::sim::load::{Book, Client, Shown, shown};
 use crate::sim::scenario::{Rng, Scenario, VICTIM};
 
 /// After this time a load that has not ended is over: all who could do it may be dead.
@@ -256,7 +256,7 @@ async fn judge(world: &World, cluster: &Cluster, under: &Under) {
     for slot in 0..usize::from(under.scenario.replicas) {
         let data = cluster.data(world, slot);
         for (lba, block) in data.chunks_exact(BLOCK).enumerate() {
-            assert_eq!(tag_of(block), seen[lba], "block {lba} of the replica in slot {slot}");
+            assert_eq!(shown(block, &under.scenario), seen[lba], "block {lba} of the replica in slot {slot}");
         }
     }
     let again = attach(&under.places, "judge").await;
@@ -280,15 +280,15 @@ async fn mend(under: &Under, volume: &Volume) {
     }
 }
 
-async fn read_all(under: &Under, volume: &Volume) -> Vec<Option<u64>> {
+async fn read_all(under: &Under, volume: &Volume) -> Vec<Shown> {
     let mut seen = Vec::new();
     for lba in 0..BLOCKS {
         let recorder = &under.book.recorder;
         let token = recorder.invoked(u32::MAX, &format!("{lba:03}"), Action::Get, None);
         let (result, buf) = volume.read(Lba(lba), Buf::with_len(BLOCK)).await;
         result.unwrap_or_else(|error| panic!("block {lba} can't be read though all is well again: {error}"));
-        seen.push(tag_of(&buf));
-        recorder.returned(token, tag_of(&buf));
+        seen.push(shown(&buf, &under.scenario));
+        under.book.seen(token, shown(&buf, &under.scenario));
     }
     seen
 }
