@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use device::{Durability, Lba, Namespace};
 use engine::sync::Notify;
+use engine::time::Instant;
 use engine::{Buf, View, task, time};
 
 use crate::block::{Found, look};
@@ -66,6 +67,8 @@ pub(crate) struct Conn {
     pub(crate) slot: usize,
     taken: Taken,
     pub(crate) label: Label,
+    /// When it was there.
+    pub(crate) since: Instant,
     name: String,
     /// What the record block holds, as far as this connection knows.
     block: Cell<RecordBlock>,
@@ -113,6 +116,7 @@ impl Conn {
             slot,
             taken,
             label,
+            since: time::now(),
             name,
             block: Cell::new(block),
             bytes: RefCell::new(bytes.freeze()),

@@ -1,5 +1,5 @@
-//! Compares the replicas in sync, region by region, and looks at the checksums of what the holders keep beside the data. Writes of a
-//! region wait while it is read. (The checksums of the data are those of the drives, which say by a read fault what is wrong.)
+//! Compares the replicas in sync, region by region, and looks at the checksums of what the holders keep beside the data. Writes of
+//! a region wait while it is read. (The checksums of the data are those of the drives, which say by a read fault what is wrong.)
 
 use std::rc::Rc;
 

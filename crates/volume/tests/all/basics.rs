@@ -164,6 +164,25 @@ fn a_volume_is_handed_over_between_two_hosts() {
     });
 }
 
+/// It was given up for the time that it had been away, whenever it came back.
+#[test]
+fn the_last_replica_may_be_away_for_long() {
+    for replicas in [1, 2] {
+        run(23, replicas, 0, async |world, cluster| {
+            format(&cluster.places, replicas).await;
+            let volume = attach(&cluster.places, "a").await;
+            put(&volume, 5, 1).await.expect("all is well");
+            (0..cluster.nodes.len()).for_each(|node| world.crash(cluster.nodes[node]));
+            time::sleep(Duration::from_secs(15)).await;
+            (0..cluster.nodes.len()).for_each(|node| cluster.restart(world, node));
+            assert_eq!(put(&volume, 5, 2).await, Ok(()));
+            assert_eq!(get(&volume, 5).await, Ok(2));
+            whole(&volume).await;
+            equal(world, cluster, replicas.into());
+        });
+    }
+}
+
 #[test]
 fn a_replica_that_is_gone_for_good_is_replaced() {
     for replicas in [2, 3] {
@@ -348,7 +367,7 @@ fn the_next_connection_of_a_host_ends_the_commands_of_the_one_before() {
     });
 }
 
-/// What the host has connected anew by itself is known to the target by the old name: late commands of before are let through there.
+/// What the host has connected anew by itself is known to the target by the old name: late commands of before are let through.
 #[test]
 fn a_connection_that_was_made_again_is_not_used() {
     run(21, 1, 0, async |world, cluster| {

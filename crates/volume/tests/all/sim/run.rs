@@ -12,7 +12,7 @@ use engine::task::Task;
 use engine::{Buf, task, time};
 use volume::{Shape, Volume};
 
-use crate::cluster::{BLOCK, BLOCKS, Cluster, Places, attach, format, options, whole};
+use crate::cluster::{BLOCK, BLOCKS, Cluster, Places, attach, format, whole};
 use crate::sim::chaos::Chaos;
 use crate::sim::load::{Book, Client, Shown, shown};
 use crate::sim::scenario::{Rng, Scenario, VICTIM};
@@ -179,7 +179,7 @@ fn start(world: &World, under: &Under, index: usize, node: NodeId, life: u32, le
         time::sleep(rng.millis(0, 500)).await;
         let mut kept: Vec<Rc<Volume>> = Vec::new();
         while lefts.iter().any(|left| left.get() > 0) {
-            let attached = volume::attach(under.places.reaches(&format!("host{index}")), options()).await;
+            let attached = volume::attach(under.places.reaches(&format!("host{index}")), under.scenario.options).await;
             let Ok(volume) = attached else {
                 time::sleep(rng.millis(10, 1_500)).await;
                 continue;
