@@ -149,6 +149,30 @@ fn a_host_that_stood_still_writes_nothing_and_reads_nothing_old() {
     });
 }
 
+/// A simulated run, seed 202922: the host that came between had detached, and given up its reservations with that.
+#[test]
+fn late_commands_do_not_outlive_the_host_that_came_between() {
+    run(24, 3, 0, async |world, cluster| {
+        format(&cluster.places, 3).await;
+        let (node, attached) = host(world, cluster, "a");
+        let first = attached.await;
+        put(&first, 5, 1).await.expect("all is well");
+        (0..3).for_each(|slot| world.partition_one_way(node, cluster.nodes[slot]));
+        let writer = first.clone();
+        let late = world.spawn_on(node, async move { put(&writer, 5, 9).await });
+        time::sleep(Duration::from_millis(5)).await;
+        let second = attach(&cluster.places, "b").await;
+        put(&second, 5, 2).await.expect("it is the second's");
+        second.detach().await.expect("it is attached");
+        (0..3).for_each(|slot| world.heal(node, cluster.nodes[slot]));
+        let written = late.outcome().await.expect("it ends");
+        assert!(matches!(written, Err(Error::Aborted | Error::Reserved(_))), "{written:?}");
+        let third = attach(&cluster.places, "c").await;
+        assert_eq!((get(&third, 5).await, third.regions_marked()), (Ok(2), 0));
+        equal(world, cluster, 3);
+    });
+}
+
 #[test]
 fn a_volume_is_handed_over_between_two_hosts() {
     run(5, 3, 0, async |_, cluster| {
@@ -267,17 +291,20 @@ fn who_is_cut_off_from_the_majority_reads_nothing_old() {
             put(&second, 5, 2).await.expect("two of three are enough");
             second
         });
-        let reader = first.clone();
         let (reads_old, stop) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
-        let (told, stopped) = (reads_old.clone(), stop.clone());
-        let reads = world.spawn_on(old, async move {
-            while !stopped.get() {
-                if get(&reader, 5).await == Ok(1) {
-                    told.set(told.get() + 1);
+        // Several: some wait for the replicas that do not answer any more.
+        let reads = (0..6).map(|_| {
+            let (reader, told, stopped) = (first.clone(), reads_old.clone(), stop.clone());
+            world.spawn_on(old, async move {
+                while !stopped.get() {
+                    if get(&reader, 5).await == Ok(1) {
+                        told.set(told.get() + 1);
+                    }
+                    time::sleep(Duration::from_millis(5)).await;
                 }
-                time::sleep(Duration::from_millis(5)).await;
-            }
+            })
         });
+        let reads: Vec<_> = reads.collect();
         let second = taken.await;
         assert!(reads_old.get() > 0 && begin.elapsed() >= Duration::from_secs(3), "its lease lasts for a while");
         reads_old.set(0);
@@ -285,7 +312,9 @@ fn who_is_cut_off_from_the_majority_reads_nothing_old() {
         assert_eq!(reads_old.get(), 0, "what is old was read after the newer host's write was acknowledged");
         stop.set(true);
         world.heal_all();
-        reads.await;
+        for read in reads {
+            read.await;
+        }
         whole(&second).await;
         equal(world, cluster, 3);
     });

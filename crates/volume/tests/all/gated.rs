@@ -78,10 +78,6 @@ impl Reach for GatedReach {
             Ok(Taken { namespace: AnyRemote::from(Rc::new(gated)), ..taken })
         })
     }
-
-    fn release<'a>(&'a self, _taken: &'a Taken) -> LocalFuture<'a, Result<(), volume::Error>> {
-        Box::pin(async { Ok(()) })
-    }
 }
 
 /// An attached volume behind a gate.
