@@ -18,8 +18,10 @@ use std::time::Duration;
 
 use device::{Durability, Lba, Namespace};
 use engine::sync::Notify;
+use engine::time::Instant;
 use engine::{Buf, View, task, time};
 
+use crate::block::{Found, look};
 use crate::error::Error;
 use crate::figures::{Figures, ReplicaFigures};
 use crate::label::{Kind, LOG_BLOCK, Label, RECORD_BLOCK};
@@ -65,6 +67,8 @@ pub(crate) struct Conn {
     pub(crate) slot: usize,
     taken: Taken,
     pub(crate) label: Label,
+    /// When it was there.
+    pub(crate) since: Instant,
     name: String,
     /// What the record block holds, as far as this connection knows.
     block: Cell<RecordBlock>,
@@ -112,6 +116,7 @@ impl Conn {
             slot,
             taken,
             label,
+            since: time::now(),
             name,
             block: Cell::new(block),
             bytes: RefCell::new(bytes.freeze()),
@@ -302,6 +307,18 @@ impl Conn {
             },
             Err(error) => self.judge(Err(error)).map(|()| Said::Yes),
         }
+    }
+
+    /// Whether label, record and log have the right checksums on the medium.
+    pub(crate) async fn is_sound(&self) -> Result<bool, Lost> {
+        let (namespace, block_size) = (&self.taken.namespace, self.label.shape.block_size as usize);
+        let log_blocks = if self.label.kind == Kind::Witness { 0 } else { Log::blocks(&self.label) };
+        let blocks = self.run(read_blocks(namespace, 0, LOG_BLOCK + log_blocks)).await?;
+        let blocks = match blocks {
+            Ok(blocks) => blocks,
+            Err(error) => return self.judge(Err(error)).map(|()| false),
+        };
+        Ok(blocks.chunks_exact(block_size).all(|block| look(block) != Found::Other))
     }
 
     // The log.

@@ -68,7 +68,8 @@ impl Candidate {
 /// Makes a volume of the namespaces, by slot: the replicas, and behind two of them the witness.
 ///
 /// # Errors
-/// A namespace is in use, too small, unlike the others, or lacks what a holder needs.
+/// A namespace is in use, too small, unlike the others, or lacks what a holder needs. After an error in the middle those that were
+/// taken keep a reservation, and count as in use.
 pub fn format(reaches: Vec<Rc<dyn Reach>>, options: FormatOptions) -> LocalFuture<'static, Result<Shape, Error>> {
     Box::pin(async move {
         let is_counted = (1..=REPLICAS_MAX as u8).contains(&options.replicas);
@@ -102,9 +103,6 @@ pub fn format(reaches: Vec<Rc<dyn Reach>>, options: FormatOptions) -> LocalFutur
         for (candidate, (holder, label)) in candidates.iter().zip(&taken) {
             write_label(candidate, holder, label).await?;
         }
-        for (candidate, (holder, _)) in candidates.iter().zip(&taken) {
-            candidate.reach.release(holder).await?;
-        }
         Ok(shape)
     })
 }
@@ -131,7 +129,6 @@ pub fn format_replacement(
         let holder = take(&candidate).await?;
         prepare(&candidate, &holder, &label, Record::default()).await?;
         write_label(&candidate, &holder, &label).await?;
-        reach.release(&holder).await?;
         Ok(life)
     })
 }

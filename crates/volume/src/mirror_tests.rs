@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use super::*;
 use crate::label::tests::sample;
 
@@ -166,4 +168,117 @@ fn a_lease_takes_a_majority_in_the_lives_of_the_record() {
     mirror.down(2);
     mirror.connected(2, 99);
     assert!(!mirror.gives_lease(Set(0b101)) && mirror.gives_lease(Set(0b011)));
+}
+
+/// What befalls a host and its holders.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Connected(usize),
+    Down(usize),
+    /// The record is written, and the host hears of it or does not.
+    Sent(usize, bool),
+    LeaveOut(u8),
+    ChangeHolders,
+    BeginJoining(usize),
+    Join(usize),
+    /// A blank takes the holder's place.
+    Replaced(usize),
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let slot = || 0..3usize;
+    let event = prop_oneof![
+        4 => slot().prop_map(Event::Connected),
+        2 => slot().prop_map(Event::Down),
+        8 => (slot(), any::<bool>()).prop_map(|(slot, is_told)| Event::Sent(slot, is_told)),
+        2 => (0..8u8).prop_map(Event::LeaveOut),
+        2 => Just(Event::ChangeHolders),
+        2 => slot().prop_map(Event::BeginJoining),
+        2 => slot().prop_map(Event::Join),
+        1 => slot().prop_map(Event::Replaced),
+    ];
+    proptest::collection::vec(event, 1..120)
+}
+
+/// A host, and what the holders have.
+struct World {
+    mirror: Mirror,
+    holders: [Promise; 3],
+    lives: Life,
+}
+
+impl World {
+    fn apply(&mut self, event: Event) {
+        let mirror = &mut self.mirror;
+        match event {
+            Event::Connected(slot) if mirror.to_send(slot).is_none() => mirror.connected(slot, self.holders[slot].life),
+            Event::Connected(_) => {}
+            Event::Down(slot) => mirror.down(slot),
+            Event::Sent(slot, is_told) => {
+                let Some(record) = mirror.to_send(slot) else { return };
+                self.holders[slot].record = record;
+                if is_told {
+                    mirror.accepted(slot, &record);
+                } else {
+                    mirror.down(slot);
+                }
+            }
+            // Who is left out has no connection, or is another one.
+            Event::LeaveOut(bad) => {
+                let is_gone = |slot: usize| !mirror.is_usable(slot) || mirror.is_other(slot);
+                let bad = Set::of(3, |slot| Set(bad).has(slot) && is_gone(slot));
+                mirror.leave_out(bad);
+            }
+            Event::ChangeHolders => drop(mirror.change_holders()),
+            Event::BeginJoining(slot) if mirror.may_join(slot) => mirror.begin_joining(slot),
+            Event::Join(slot) => drop(mirror.join(slot)),
+            // One that is needed is not given away.
+            Event::Replaced(slot) if !mirror.need().has(slot) => {
+                mirror.down(slot);
+                self.lives += 1;
+                self.holders[slot] = Promise { life: self.lives, record: Record::default() };
+            }
+            Event::BeginJoining(_) | Event::Replaced(_) => {}
+        }
+    }
+
+    /// Whoever attaches now, whichever holders it reaches: what it goes on with has every acknowledged write, and whoever is read
+    /// by us it knows of.
+    fn check(&self) {
+        let mirror = &self.mirror;
+        assert!(!mirror.current().in_sync.is_empty());
+        assert_eq!(mirror.readable().without(mirror.need()), Set(0), "READ is a part of NEED");
+        if !mirror.is_attached() {
+            return;
+        }
+        for reached in 1..8u8 {
+            let promises = std::array::from_fn(|slot| Set(reached).has(slot).then_some(self.holders[slot]));
+            let Ok(choice) = choose(&mirror.shape, &promises) else { continue };
+            let (need, readable) = (mirror.need(), mirror.readable());
+            assert_eq!(choice.in_sync.without(need), Set(0), "who reaches {reached:03b} goes on with {choice:?}");
+            assert_eq!(
+                readable.without(choice.record.in_sync),
+                Set(0),
+                "who reaches {reached:03b} goes on with {choice:?}"
+            );
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+    #[test]
+    fn no_host_that_follows_goes_on_with_less_than_was_acknowledged(replicas in 2..=3u8, events in events()) {
+        let mut world = World {
+            mirror: attached(replicas),
+            holders: std::array::from_fn(|slot| Promise { life: LIVES[slot], record: Record::default() }),
+            lives: 100,
+        };
+        let record = *world.mirror.current();
+        world.holders.iter_mut().for_each(|holder| holder.record = record);
+        for event in events {
+            world.apply(event);
+            world.check();
+        }
+    }
 }

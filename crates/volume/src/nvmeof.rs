@@ -13,8 +13,8 @@ use engine::task::{self, LocalFuture};
 use engine::time;
 use fabric::host::{AnyRemote, Options, RemoteNamespace};
 use nvme::reservation::{
-    AcquireAction, AcquireKeys, PersistChange, RegisterAction, RegisterKeys, RegisteredController, ReleaseAction,
-    ReleaseKey, ReservationCommand, ReservationType,
+    AcquireAction, AcquireKeys, PersistChange, RegisterAction, RegisterKeys, RegisteredController, ReservationCommand,
+    ReservationType,
 };
 use zerocopy::IntoBytes;
 
@@ -93,28 +93,13 @@ impl Reach for NvmeReach {
             let remote = Rc::new(self.connect().await?);
             // Before the first command: what changes it from now on is another connection.
             let epoch = remote.epoch();
-            let key = key();
-            self.preempt(&remote, key).await?;
-            let taken = Taken { namespace: AnyRemote::Remote(remote), epoch, key };
+            self.preempt(&remote, key()).await?;
+            let taken = Taken { namespace: AnyRemote::Remote(remote), epoch };
             if !taken.is_up() {
                 let reason = "the connection ended while its reservation was taken".to_owned();
                 return Err(Error::Unreachable { holder: self.name(), reason });
             }
             Ok(taken)
-        })
-    }
-
-    fn release<'a>(&'a self, taken: &'a Taken) -> LocalFuture<'a, Result<(), Error>> {
-        Box::pin(async move {
-            let AnyRemote::Remote(remote) = &taken.namespace else { return Ok(()) };
-            let action = ReleaseAction::Release;
-            let release = ReservationCommand::Release { action, rtype: Some(EXCLUSIVE) };
-            let current = ReleaseKey { current: taken.key.into() };
-            remote.reserve(release, current.as_bytes()).await.map_err(|error| self.failed(error))?;
-            let (action, persist) = (RegisterAction::Unregister, PersistChange::Keep);
-            let leave = ReservationCommand::Register { action, ignore_key: false, persist };
-            let keys = RegisterKeys { current: taken.key.into(), new: 0.into() };
-            remote.reserve(leave, keys.as_bytes()).await.map_err(|error| self.failed(error))
         })
     }
 }

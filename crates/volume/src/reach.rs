@@ -17,8 +17,6 @@ pub struct Taken {
     /// [`device::Link::epoch`] when it was taken. Another one is another connection, which is not ours to use: what was under way
     /// over the first could still execute beside it.
     pub epoch: u64,
-    /// The key of the reservation.
-    pub key: u64,
 }
 
 impl Taken {
@@ -30,6 +28,9 @@ impl Taken {
 }
 
 /// How one holder is reached. Each call makes a connection of its own.
+///
+/// Nothing gives a reservation up: where nobody holds one everybody's commands are let through, also late ones of a host that
+/// lost it long ago. It is only ever taken over.
 pub trait Reach: 'static {
     /// The holder in words, as errors name it.
     fn name(&self) -> String;
@@ -40,7 +41,4 @@ pub trait Reach: 'static {
     /// Connects as somebody who was never there before, and takes the reservation for exclusive access from whoever has it. It
     /// survives power loss.
     fn take(&self) -> LocalFuture<'_, Result<Taken, Error>>;
-
-    /// Gives the reservation of a connection up.
-    fn release<'a>(&'a self, taken: &'a Taken) -> LocalFuture<'a, Result<(), Error>>;
 }

@@ -1,4 +1,5 @@
-//! Compares the replicas in sync, region by region. Writes of a region wait while it is read.
+//! Compares the replicas in sync, region by region, and looks at the checksums of what the holders keep beside the data. Writes of
+//! a region wait while it is read. (The checksums of the data are those of the drives, which say by a read fault what is wrong.)
 
 use std::rc::Rc;
 
@@ -16,12 +17,14 @@ pub struct Report {
     pub differing: Vec<u64>,
     /// Slot and region of what could not be read.
     pub unreadable: Vec<(usize, u64)>,
+    /// Slots whose label, record or log has a wrong checksum.
+    pub damaged: Vec<usize>,
 }
 
 impl Report {
     /// Whether nothing is amiss.
     pub fn is_clean(&self) -> bool {
-        self.differing.is_empty() && self.unreadable.is_empty()
+        self.differing.is_empty() && self.unreadable.is_empty() && self.damaged.is_empty()
     }
 }
 
@@ -45,6 +48,11 @@ pub(crate) async fn verify(shared: &Rc<Shared>, bytes_per_second: Option<u64>) -
         job.reached((region + 1) as f64 / regions as f64);
     }
     report.differing.dedup();
+    for conn in (0..shared.shape.holders()).filter_map(|slot| shared.conn(slot)) {
+        if conn.is_sound().await == Ok(false) {
+            report.damaged.push(conn.slot);
+        }
+    }
     Ok(report)
 }
 

@@ -123,11 +123,12 @@ impl Volume {
         Box::pin(verify(&self.shared, bytes_per_second))
     }
 
-    /// Ends the attachment in order: takes no more commands, waits for those under way, clears the logs, and gives the
-    /// reservations up. Who attaches next has nothing to settle and waits for nothing.
+    /// Ends the attachment in order: takes no more commands, waits for those under way, and clears the logs. Who attaches next has
+    /// nothing to settle. The reservations stay, for the next to take over: without them late commands of a host from before
+    /// this one would be let through.
     ///
     /// # Errors
-    /// The volume was superseded. What can't be cleared or released in time is left, which is safe.
+    /// The volume was superseded. What can't be cleared in time is left, which is safe.
     pub fn detach(&self) -> LocalFuture<'_, Result<(), crate::Error>> {
         Box::pin(async move {
             if self.is_superseded() {
@@ -146,16 +147,8 @@ impl Volume {
                 tracing::debug!(volume = self.shared.name(), "some regions are left to be settled");
             }
             drop(all);
-            let slots = 0..self.shared.shape.holders();
-            let conns: Vec<_> = slots.filter_map(|slot| self.shared.conn(slot)).collect();
             self.shared.close();
-            for conn in conns {
-                let reach = self.shared.reaches.borrow()[conn.slot].clone();
-                if let Ok(Err(error)) = time::timeout(CLEAR_TIME_MAX, reach.release(conn.taken())).await {
-                    tracing::debug!(%error, "a reservation is left to the next host");
-                }
-                conn.end();
-            }
+            (0..self.shared.shape.holders()).filter_map(|slot| self.shared.conn(slot)).for_each(|conn| conn.end());
             Ok(())
         })
     }

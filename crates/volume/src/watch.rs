@@ -48,7 +48,10 @@ fn look(shared: &Shared) -> (Set, Option<Instant>) {
         if conn.is_some() && is_checked {
             continue;
         }
-        let at = shared.down_since(slot).unwrap_or(now) + shared.options.give_up_after;
+        // A connection that has come has its time to take the record: were it given up for the time before, the last replica in
+        // sync, which can't be left out, would never come back.
+        let since = conn.as_ref().map_or_else(|| shared.down_since(slot).unwrap_or(now), |conn| conn.since);
+        let at = since + shared.options.give_up_after;
         match &conn {
             None if at <= now => bad = bad.with(Set::one(slot)),
             // It is left out when it is given up, and not before: a record may be on its way there.

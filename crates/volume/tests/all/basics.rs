@@ -10,9 +10,9 @@ use engine::task::Task;
 use engine::{Buf, View, time};
 use fabric::host::RemoteNamespace;
 use fabric::subsystem::{Target, TargetConfig, listen};
-use volume::{Options, Set, Volume};
+use volume::{Label, Options, Set, Volume};
 
-use crate::cluster::{BLOCK, BLOCKS, Cluster, attach, format, options, run, whole};
+use crate::cluster::{BLOCK, BLOCKS, Cluster, DISK, attach, format, options, run, whole};
 
 pub fn block(byte: u8) -> View {
     Buf::copy_from(&[byte; BLOCK]).freeze()
@@ -149,6 +149,30 @@ fn a_host_that_stood_still_writes_nothing_and_reads_nothing_old() {
     });
 }
 
+/// A simulated run, seed 202922: the host that came between had detached, and given up its reservations with that.
+#[test]
+fn late_commands_do_not_outlive_the_host_that_came_between() {
+    run(24, 3, 0, async |world, cluster| {
+        format(&cluster.places, 3).await;
+        let (node, attached) = host(world, cluster, "a");
+        let first = attached.await;
+        put(&first, 5, 1).await.expect("all is well");
+        (0..3).for_each(|slot| world.partition_one_way(node, cluster.nodes[slot]));
+        let writer = first.clone();
+        let late = world.spawn_on(node, async move { put(&writer, 5, 9).await });
+        time::sleep(Duration::from_millis(5)).await;
+        let second = attach(&cluster.places, "b").await;
+        put(&second, 5, 2).await.expect("it is the second's");
+        second.detach().await.expect("it is attached");
+        (0..3).for_each(|slot| world.heal(node, cluster.nodes[slot]));
+        let written = late.outcome().await.expect("it ends");
+        assert!(matches!(written, Err(Error::Aborted | Error::Reserved(_))), "{written:?}");
+        let third = attach(&cluster.places, "c").await;
+        assert_eq!((get(&third, 5).await, third.regions_marked()), (Ok(2), 0));
+        equal(world, cluster, 3);
+    });
+}
+
 #[test]
 fn a_volume_is_handed_over_between_two_hosts() {
     run(5, 3, 0, async |_, cluster| {
@@ -162,6 +186,25 @@ fn a_volume_is_handed_over_between_two_hosts() {
         put(&second, 5, 2).await.expect("it is the second's");
         assert!(matches!(first.detach().await, Err(volume::Error::Detached)));
     });
+}
+
+/// It was given up for the time that it had been away, whenever it came back.
+#[test]
+fn the_last_replica_may_be_away_for_long() {
+    for replicas in [1, 2] {
+        run(23, replicas, 0, async |world, cluster| {
+            format(&cluster.places, replicas).await;
+            let volume = attach(&cluster.places, "a").await;
+            put(&volume, 5, 1).await.expect("all is well");
+            (0..cluster.nodes.len()).for_each(|node| world.crash(cluster.nodes[node]));
+            time::sleep(Duration::from_secs(15)).await;
+            (0..cluster.nodes.len()).for_each(|node| cluster.restart(world, node));
+            assert_eq!(put(&volume, 5, 2).await, Ok(()));
+            assert_eq!(get(&volume, 5).await, Ok(2));
+            whole(&volume).await;
+            equal(world, cluster, replicas.into());
+        });
+    }
 }
 
 #[test]
@@ -199,6 +242,21 @@ fn a_replica_that_is_gone_for_good_is_replaced() {
 }
 
 #[test]
+fn what_was_damaged_behind_the_volume_is_found() {
+    run(19, 3, 0, async |world, cluster| {
+        format(&cluster.places, 3).await;
+        let volume = attach(&cluster.places, "a").await;
+        put(&volume, 9, 1).await.expect("all is well");
+        assert!(volume.verify(None).await.is_ok_and(|report| report.is_clean()));
+        let label = Label::decode(&world.peek(cluster.nodes[1], DISK, 0, BLOCK)).expect("a holder has a label");
+        world.corrupt(cluster.nodes[1], DISK, (label.data_first + 9) * BLOCK as u64, 16);
+        world.corrupt(cluster.nodes[2], DISK, 2 * BLOCK as u64 + 100, 4);
+        let report = volume.verify(None).await.expect("it is attached");
+        assert_eq!((report.differing, report.unreadable, report.damaged), (vec![2], vec![], vec![2]));
+    });
+}
+
+#[test]
 fn a_namespace_in_use_is_refused() {
     run(7, 3, 1, async |_, cluster| {
         let shape = format(&cluster.places, 3).await;
@@ -233,17 +291,20 @@ fn who_is_cut_off_from_the_majority_reads_nothing_old() {
             put(&second, 5, 2).await.expect("two of three are enough");
             second
         });
-        let reader = first.clone();
         let (reads_old, stop) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
-        let (told, stopped) = (reads_old.clone(), stop.clone());
-        let reads = world.spawn_on(old, async move {
-            while !stopped.get() {
-                if get(&reader, 5).await == Ok(1) {
-                    told.set(told.get() + 1);
+        // Several: some wait for the replicas that do not answer any more.
+        let reads = (0..6).map(|_| {
+            let (reader, told, stopped) = (first.clone(), reads_old.clone(), stop.clone());
+            world.spawn_on(old, async move {
+                while !stopped.get() {
+                    if get(&reader, 5).await == Ok(1) {
+                        told.set(told.get() + 1);
+                    }
+                    time::sleep(Duration::from_millis(5)).await;
                 }
-                time::sleep(Duration::from_millis(5)).await;
-            }
+            })
         });
+        let reads: Vec<_> = reads.collect();
         let second = taken.await;
         assert!(reads_old.get() > 0 && begin.elapsed() >= Duration::from_secs(3), "its lease lasts for a while");
         reads_old.set(0);
@@ -251,7 +312,9 @@ fn who_is_cut_off_from_the_majority_reads_nothing_old() {
         assert_eq!(reads_old.get(), 0, "what is old was read after the newer host's write was acknowledged");
         stop.set(true);
         world.heal_all();
-        reads.await;
+        for read in reads {
+            read.await;
+        }
         whole(&second).await;
         equal(world, cluster, 3);
     });
@@ -286,6 +349,36 @@ fn what_may_differ_is_not_read() {
 }
 
 #[test]
+fn a_replica_that_has_what_nobody_else_has_is_copied_to() {
+    run(20, 3, 0, async |world, cluster| {
+        format(&cluster.places, 3).await;
+        let (node, attached) = host(world, cluster, "a");
+        let volume = attached.await;
+        world.partition(node, cluster.nodes[0]);
+        world.partition(node, cluster.nodes[1]);
+        let writer = volume.clone();
+        let write = world.spawn_on(node, async move { put(&writer, 50, 2).await });
+        time::sleep(Duration::from_millis(20)).await;
+        drop(volume);
+        world.crash(node);
+        drop(write);
+        let next = world.node("b");
+        world.partition(next, cluster.nodes[2]);
+        let places = cluster.places.clone();
+        let second = world.spawn_on(next, async move { attach(&places, "b").await }).await;
+        assert_eq!(
+            (second.in_sync(), second.regions_marked()),
+            (Set::first(2), 0),
+            "those that are left know nothing of it"
+        );
+        world.heal_all();
+        whole(&second).await;
+        equal(world, cluster, 3);
+        assert_eq!(get(&second, 50).await, Ok(0));
+    });
+}
+
+#[test]
 fn the_next_connection_of_a_host_ends_the_commands_of_the_one_before() {
     run(13, 1, 0, async |_, cluster| {
         format(&cluster.places, 1).await;
@@ -300,6 +393,23 @@ fn the_next_connection_of_a_host_ends_the_commands_of_the_one_before() {
         for _ in 0..70 {
             reach.take().await.expect("it is up");
         }
+    });
+}
+
+/// What the host has connected anew by itself is known to the target by the old name: late commands of before are let through.
+#[test]
+fn a_connection_that_was_made_again_is_not_used() {
+    run(21, 1, 0, async |world, cluster| {
+        format(&cluster.places, 1).await;
+        let node = world.node("a");
+        let reach = cluster.places.reach(0, "a");
+        let taken = world.spawn_on(node, async move { reach.take().await }).await.expect("it is up");
+        assert!(taken.is_up());
+        world.reset_connections(node, cluster.nodes[0]);
+        while taken.namespace.link().epoch == taken.epoch || !taken.namespace.link().is_up {
+            time::sleep(Duration::from_millis(5)).await;
+        }
+        assert!(!taken.is_up());
     });
 }
 

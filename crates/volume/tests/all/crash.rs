@@ -87,7 +87,6 @@ struct CountedReach {
     inner: Rc<dyn Reach>,
     counter: Counter,
     node: usize,
-    taken: RefCell<BTreeMap<u64, Taken>>,
 }
 
 impl Reach for CountedReach {
@@ -103,18 +102,8 @@ impl Reach for CountedReach {
         Box::pin(async move {
             let taken = self.inner.take().await?;
             self.counter.tick(self.node).await;
-            self.taken.borrow_mut().insert(taken.key, taken.clone());
             let counted = Counted { inner: taken.namespace.clone(), counter: self.counter.clone(), node: self.node };
             Ok(Taken { namespace: AnyRemote::from(Rc::new(counted)), ..taken })
-        })
-    }
-
-    fn release<'a>(&'a self, taken: &'a Taken) -> LocalFuture<'a, Result<(), volume::Error>> {
-        Box::pin(async move {
-            let own = self.taken.borrow().get(&taken.key).cloned();
-            let released = self.inner.release(&own.expect("it was taken here")).await;
-            self.counter.tick(self.node).await;
-            released
         })
     }
 }
@@ -134,8 +123,7 @@ struct Life {
 impl Life {
     fn reach(&self, node: usize) -> Rc<dyn Reach> {
         let inner = self.places.reach(node, "first");
-        let (counter, taken) = (self.counter.clone(), RefCell::default());
-        Rc::new(CountedReach { inner, counter, node, taken })
+        Rc::new(CountedReach { inner, counter: self.counter.clone(), node })
     }
 
     async fn put(&self, volume: &Volume, lba: u64, byte: u8) {

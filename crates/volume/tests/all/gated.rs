@@ -25,12 +25,13 @@ struct Gated {
 struct Gate {
     holds_log: Rc<Cell<bool>>,
     holds_reads: Rc<Cell<bool>>,
+    fails_flush: Rc<Cell<bool>>,
     opened: Notify,
     data_writes: Rc<Cell<u64>>,
 }
 
 impl Namespace for Gated {
-    device::delegate_namespace!(this => { Gated { inner, .. } => inner }; info, flush, compare, compare_and_write,
+    device::delegate_namespace!(this => { Gated { inner, .. } => inner }; info, compare, compare_and_write,
         write_zeroes, deallocate, verify, write_uncorrectable, hint_lifetime, writability, used_blocks, link, attribute,
         set_attribute);
 
@@ -41,6 +42,10 @@ impl Namespace for Gated {
             self.gate.opened.notified().await;
         }
         self.inner.write(lba, data, durability).await
+    }
+
+    async fn flush(&self) -> Result<(), Error> {
+        if self.gate.fails_flush.take() { Err(Error::ReadOnly("told to fail")) } else { self.inner.flush().await }
     }
 
     async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
@@ -73,15 +78,11 @@ impl Reach for GatedReach {
             Ok(Taken { namespace: AnyRemote::from(Rc::new(gated)), ..taken })
         })
     }
-
-    fn release<'a>(&'a self, _taken: &'a Taken) -> LocalFuture<'a, Result<(), volume::Error>> {
-        Box::pin(async { Ok(()) })
-    }
 }
 
 /// An attached volume behind a gate.
-async fn gated(cluster: &Cluster) -> (Rc<Volume>, Gate) {
-    format(&cluster.places, 3).await;
+async fn gated(cluster: &Cluster, replicas: u8) -> (Rc<Volume>, Gate) {
+    format(&cluster.places, replicas).await;
     let gate = Gate::default();
     let gated = |reach| Rc::new(GatedReach(reach, gate.clone())) as Rc<dyn Reach>;
     let reaches = cluster.places.reaches("a").into_iter().map(gated).collect();
@@ -91,7 +92,7 @@ async fn gated(cluster: &Cluster) -> (Rc<Volume>, Gate) {
 #[test]
 fn no_data_goes_out_before_the_intent_is_stable() {
     run(16, 3, 0, async |_, cluster| {
-        let (volume, gate) = gated(cluster).await;
+        let (volume, gate) = gated(cluster, 3).await;
         gate.holds_log.set(true);
         let writer = volume.clone();
         let write = engine::task::spawn(async move { put(&writer, 5, 2).await });
@@ -111,7 +112,7 @@ fn no_data_goes_out_before_the_intent_is_stable() {
 #[test]
 fn a_write_waits_for_the_reads_of_its_blocks() {
     run(17, 3, 0, async |_, cluster| {
-        let (volume, gate) = gated(cluster).await;
+        let (volume, gate) = gated(cluster, 3).await;
         put(&volume, 5, 1).await.expect("all is well");
         gate.holds_reads.set(true);
         let (reader, writer) = (volume.clone(), volume.clone());
@@ -123,5 +124,26 @@ fn a_write_waits_for_the_reads_of_its_blocks() {
         gate.holds_reads.set(false);
         gate.opened.notify_all();
         assert_eq!((read.await, write.await), (Ok(1), Ok(())));
+    });
+}
+
+/// A simulated run, seed 2090: the last good replica deallocated blocks, and failed to make that stable. It took no writes by then,
+/// so the command ended as one that had done nothing. Reads saw zeroes, and after a restart what had been there before.
+#[test]
+fn a_deallocation_that_is_not_stable_was_not_refused() {
+    run(22, 1, 0, async |_, cluster| {
+        let (volume, gate) = gated(cluster, 1).await;
+        put(&volume, 5, 1).await.expect("all is well");
+        gate.fails_flush.set(true);
+        let (other, begin) = (volume.clone(), time::now());
+        let deallocated = engine::task::spawn(async move { other.deallocate(Lba(5), 1).await });
+        time::sleep(Duration::from_millis(100)).await;
+        let reader = volume.clone();
+        let read = engine::task::spawn(async move { get(&reader, 5).await });
+        time::sleep(Duration::from_millis(500)).await;
+        assert!(!deallocated.is_finished() && !read.is_finished(), "nobody knows what is there");
+        // The medium takes writes again when it is asked next.
+        assert_eq!((deallocated.await, read.await), (Ok(()), Ok(0)));
+        assert!(begin.elapsed() > Duration::from_secs(1));
     });
 }

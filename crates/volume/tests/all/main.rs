@@ -1,7 +1,8 @@
-//! Attached volumes over the real target and the real host, in the simulated world.
+//! Attached volumes over the real target and the real host, in the simulated world and the real one.
 
 mod basics;
 mod cluster;
 mod crash;
 mod gated;
+mod real;
 mod sim;

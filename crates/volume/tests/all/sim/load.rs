@@ -29,17 +29,44 @@ impl Book {
         self.tags.get()
     }
 
+    /// A read has shown that; what is torn says nothing that could be judged.
+    pub fn seen(&self, token: Token, shown: Shown) -> Option<Option<u64>> {
+        match shown {
+            Shown::Whole(tag) => {
+                self.recorder.returned(token, tag);
+                Some(tag)
+            }
+            Shown::Torn => {
+                self.recorder.failed(token);
+                None
+            }
+        }
+    }
+
     fn begin(&self, client: u32, lba: u64, action: Action, value: Option<u64>) -> Token {
         self.recorder.invoked(client, &format!("{lba:03}"), action, value)
     }
 }
 
-/// The tag that fills a block; `None`: zeroes.
-pub fn tag_of(block: &[u8]) -> Option<u64> {
+/// What a block shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shown {
+    /// The tag that fills it; `None`: zeroes.
+    Whole(Option<u64>),
+    /// Parts of several writes. A medium that fails a write leaves such a block, and a host that dies before the replica is left
+    /// out leaves the block to the next one, as a drive alone would.
+    Torn,
+}
+
+/// See [`Shown`]. Only a disk that fails writes tears blocks.
+pub fn shown(block: &[u8], scenario: &Scenario) -> Shown {
     let (words, _) = block.as_chunks::<8>();
-    assert!(words.iter().all(|word| *word == words[0]), "a torn block");
+    if words.iter().any(|word| *word != words[0]) {
+        assert!(scenario.faults.write_errors, "a torn block");
+        return Shown::Torn;
+    }
     let tag = u64::from_le_bytes(words[0]);
-    (tag != 0).then_some(tag)
+    Shown::Whole((tag != 0).then_some(tag))
 }
 
 fn filled(tags: &[Option<u64>]) -> View {
@@ -75,7 +102,7 @@ impl Client {
             let blocks = self.rng.within(1, 6.min(scenario.blocks));
             let lba = self.rng.within(0, scenario.blocks - blocks);
             match self.rng.within(0, 99) {
-                0..=39 => self.read(lba, blocks).await,
+                0..=39 => self.read(lba, blocks, &scenario).await,
                 40..=69 => self.write(lba, blocks).await,
                 70..=77 => self.zero(lba, blocks, false).await,
                 78..=84 => self.zero(lba, blocks, true).await,
@@ -85,7 +112,7 @@ impl Client {
         }
     }
 
-    async fn read(&mut self, lba: u64, blocks: u64) {
+    async fn read(&mut self, lba: u64, blocks: u64, scenario: &Scenario) {
         let begin = |lba| self.book.begin(self.number, lba, Action::Get, None);
         let tokens: Vec<Token> = (lba..lba + blocks).map(begin).collect();
         let (result, buf) = self.volume.read(Lba(lba), Buf::with_len(blocks as usize * BLOCK)).await;
@@ -93,9 +120,8 @@ impl Client {
             Err(_) => tokens.into_iter().for_each(|token| self.book.recorder.failed(token)),
             Ok(()) => {
                 for ((token, block), lba) in tokens.into_iter().zip(buf.chunks_exact(BLOCK)).zip(lba..) {
-                    let tag = tag_of(block);
-                    self.last_seen = Some((lba, tag));
-                    self.book.recorder.returned(token, tag);
+                    self.last_seen =
+                        self.book.seen(token, shown(block, scenario)).map_or(self.last_seen, |tag| Some((lba, tag)));
                 }
                 self.book.answered.set(self.book.answered.get() + 1);
             }

@@ -29,13 +29,6 @@ use scenario::{Faults, Scenario};
 
 /// Seeds of the gate, from 1.
 const SEEDS_FIXED: u64 = 30;
-/// Seeds that failed, with what was found.
-const SEEDS_KEPT: [u64; 1] = [
-    // The last good replica deallocated blocks, and failed to make that stable: it took no writes by then, so the command ended as
-    // one that had done nothing. Reads saw zeroes, and after a restart what had been there before.
-    2090,
-];
-
 /// Failing seeds after which a run of many ends.
 const FAILURES_MAX: usize = 10;
 
@@ -107,13 +100,6 @@ fn run_all(first: u64, count: u64) {
 fn fixed_seeds() {
     if !only_fresh() {
         run_all(1, SEEDS_FIXED);
-    }
-}
-
-#[test]
-fn seeds_that_failed_once() {
-    if !only_fresh() {
-        SEEDS_KEPT.into_iter().for_each(|seed| run_all(seed, 1));
     }
 }
 

@@ -12,9 +12,9 @@ use engine::task::Task;
 use engine::{Buf, task, time};
 use volume::{Shape, Volume};
 
-use crate::cluster::{BLOCK, BLOCKS, Cluster, Places, attach, format, options, whole};
+use crate::cluster::{BLOCK, BLOCKS, Cluster, Places, attach, format, whole};
 use crate::sim::chaos::Chaos;
-use crate::sim::load::{Book, Client, tag_of};
+use crate::sim::load::{Book, Client, Shown, shown};
 use crate::sim::scenario::{Rng, Scenario, VICTIM};
 
 /// After this time a load that has not ended is over: all who could do it may be dead.
@@ -179,7 +179,7 @@ fn start(world: &World, under: &Under, index: usize, node: NodeId, life: u32, le
         time::sleep(rng.millis(0, 500)).await;
         let mut kept: Vec<Rc<Volume>> = Vec::new();
         while lefts.iter().any(|left| left.get() > 0) {
-            let attached = volume::attach(under.places.reaches(&format!("host{index}")), options()).await;
+            let attached = volume::attach(under.places.reaches(&format!("host{index}")), under.scenario.options).await;
             let Ok(volume) = attached else {
                 time::sleep(rng.millis(10, 1_500)).await;
                 continue;
@@ -256,7 +256,7 @@ async fn judge(world: &World, cluster: &Cluster, under: &Under) {
     for slot in 0..usize::from(under.scenario.replicas) {
         let data = cluster.data(world, slot);
         for (lba, block) in data.chunks_exact(BLOCK).enumerate() {
-            assert_eq!(tag_of(block), seen[lba], "block {lba} of the replica in slot {slot}");
+            assert_eq!(shown(block, &under.scenario), seen[lba], "block {lba} of the replica in slot {slot}");
         }
     }
     let again = attach(&under.places, "judge").await;
@@ -280,15 +280,15 @@ async fn mend(under: &Under, volume: &Volume) {
     }
 }
 
-async fn read_all(under: &Under, volume: &Volume) -> Vec<Option<u64>> {
+async fn read_all(under: &Under, volume: &Volume) -> Vec<Shown> {
     let mut seen = Vec::new();
     for lba in 0..BLOCKS {
         let recorder = &under.book.recorder;
         let token = recorder.invoked(u32::MAX, &format!("{lba:03}"), Action::Get, None);
         let (result, buf) = volume.read(Lba(lba), Buf::with_len(BLOCK)).await;
         result.unwrap_or_else(|error| panic!("block {lba} can't be read though all is well again: {error}"));
-        seen.push(tag_of(&buf));
-        recorder.returned(token, tag_of(&buf));
+        seen.push(shown(&buf, &under.scenario));
+        under.book.seen(token, shown(&buf, &under.scenario));
     }
     seen
 }

@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use engine::rng::SplitMix;
 use engine::sim::SimConfig;
+use volume::Options;
+
+use crate::cluster::options;
 
 /// The numbers of one concern of a seed.
 pub struct Rng(SplitMix);
@@ -67,10 +70,24 @@ pub struct Scenario {
     /// The longest time for which a host keeps the volume to itself.
     pub tenure: Duration,
     pub faults: Faults,
+    /// How the hosts' volumes behave.
+    pub options: Options,
 }
 
 /// The storage node whose disk fails.
 pub const VICTIM: usize = 0;
+
+/// Some settle or resynchronise so slowly that the next fault meets them half done; some clear intents at once, some hardly ever.
+fn drawn(rng: &mut Rng) -> Options {
+    let slowly = |rng: &mut Rng| rng.one_in(3).then(|| rng.within(50_000, 2_000_000));
+    Options {
+        give_up_after: rng.millis(100, 2_000),
+        clear_after: rng.millis(30, 3_000),
+        settle_bytes_per_second: slowly(rng),
+        resync_bytes_per_second: slowly(rng),
+        ..options()
+    }
+}
 
 impl Scenario {
     pub fn new(seed: u64) -> Scenario {
@@ -101,6 +118,7 @@ impl Scenario {
             think: rng.millis(1, 40),
             tenure: rng.millis(200, 6_000),
             faults,
+            options: drawn(&mut Rng::new(seed, 3)),
         }
     }
 
