@@ -91,11 +91,15 @@ async fn gather(
         let pushed = tries.push(open(Rc::clone(reach), slot, changed.clone(), figures.clone(), Rc::clone(reasons)));
         debug_assert!(pushed.is_ok(), "a slot for each holder");
     }
-    let mut conns = Conns::default();
+    let (mut conns, mut unfit) = (Conns::default(), 0);
     let deadline = time::now() + options.attach_timeout;
     let mut until = deadline;
     while let Ok(Some((slot, conn))) = time::timeout(until.duration_since(time::now()), tries.next()).await {
-        conns[slot] = Some(conn);
+        unfit += usize::from(conn.is_none());
+        conns[slot] = conn;
+        if unfit > (reaches.len() - 1) / 2 {
+            break;
+        }
         if conns.iter().flatten().count() > reaches.len() / 2 {
             until = deadline.min(time::now() + options.give_up_after);
         }
@@ -106,13 +110,24 @@ async fn gather(
     Err(Error::NoMajority { reasons: told(reasons) })
 }
 
-/// Tries until it has the holder.
-async fn open(reach: Rc<dyn Reach>, slot: usize, changed: Notify, figures: Figures, reasons: Reasons) -> Rc<Conn> {
+/// Tries until it has the holder. `None`: to try again is of no use.
+async fn open(
+    reach: Rc<dyn Reach>,
+    slot: usize,
+    changed: Notify,
+    figures: Figures,
+    reasons: Reasons,
+) -> Option<Rc<Conn>> {
     let mut backoff = Backoff::new(PAUSE.0, PAUSE.1);
     loop {
         match Conn::open(&reach, (slot, None), changed.clone(), figures.clone()).await {
-            Ok(conn) => return conn,
-            Err(error) => reasons.borrow_mut()[slot] = error.to_string(),
+            Ok(conn) => return Some(conn),
+            Err(error) => {
+                reasons.borrow_mut()[slot] = error.to_string();
+                if !error.may_pass() {
+                    return None;
+                }
+            }
         }
         time::sleep(jittered(backoff.pause())).await;
     }

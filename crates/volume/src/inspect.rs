@@ -1,7 +1,8 @@
-//! What a holder says of itself, to whoever only looks: nothing is taken from the host that has the volume attached.
+//! What a holder says of itself, to whoever only looks.
 
 use device::Namespace;
 use engine::task::LocalFuture;
+use fabric::host::AnyRemote;
 
 use crate::conn::{read_block, read_label};
 use crate::error::Error;
@@ -20,20 +21,28 @@ pub struct Inspected {
     pub used_blocks: u64,
 }
 
-/// Reads a holder's label and record.
+/// Reads a holder's label and record. A holder has a reservation at all times, so that what was attached once is read only by who
+/// takes it (`takes`): a host that has the volume attached then loses this holder for a moment, and takes it back.
 ///
 /// # Errors
-/// The namespace can't be reached, is no holder, or is damaged; [`device::Error::Reserved`] while a host has it attached, which
-/// then alone may read it.
-pub fn inspect(reach: &dyn Reach) -> LocalFuture<'_, Result<Inspected, Error>> {
+/// The namespace can't be reached, is no holder, or is damaged; [`device::Error::Reserved`] where it would have to be taken.
+pub fn inspect(reach: &dyn Reach, takes: bool) -> LocalFuture<'_, Result<Inspected, Error>> {
     Box::pin(async move {
-        let namespace = reach.look().await?;
         let name = reach.name();
-        let label = read_label(&namespace, &name).await?;
-        let bytes = read_block(&namespace, RECORD_BLOCK).await;
-        let bytes = bytes.map_err(|source| Error::Device { holder: name.clone(), source })?;
-        let record = RecordBlock::decode(&bytes, label.life);
-        let record = record.map_err(|source| Error::Record { holder: name, source })?;
-        Ok(Inspected { label, record, used_blocks: namespace.used_blocks() })
+        match read(&reach.look().await?, &name).await {
+            Err(Error::Device { source: device::Error::Reserved(_), .. }) if takes => {
+                read(&reach.take().await?.namespace, &name).await
+            }
+            found => found,
+        }
     })
+}
+
+async fn read(namespace: &AnyRemote, name: &str) -> Result<Inspected, Error> {
+    let label = read_label(namespace, name).await?;
+    let bytes = read_block(namespace, RECORD_BLOCK).await;
+    let bytes = bytes.map_err(|source| Error::Device { holder: name.to_owned(), source })?;
+    let record = RecordBlock::decode(&bytes, label.life);
+    let record = record.map_err(|source| Error::Record { holder: name.to_owned(), source })?;
+    Ok(Inspected { label, record, used_blocks: namespace.used_blocks() })
 }

@@ -85,8 +85,8 @@ struct Holder {
 #[derive(Serialize, Debug)]
 #[serde(tag = "state", rename_all = "kebab-case")]
 enum Said {
-    /// It is not attached.
-    Free {
+    /// What it says.
+    Read {
         volume: String,
         slot: u8,
         witness: bool,
@@ -96,15 +96,15 @@ enum Said {
         record: (u64, u64),
         in_sync: Vec<usize>,
     },
-    /// A host has it attached, and nobody else may read it.
-    Attached,
+    /// A host has it attached, or had it last: only who takes it may read it.
+    Taken,
     /// It can't be reached, or is no holder.
     Unknown { reason: String },
 }
 
 fn said(found: Result<Inspected, Error>) -> Said {
     match found {
-        Ok(Inspected { label, record, used_blocks }) => Said::Free {
+        Ok(Inspected { label, record, used_blocks }) => Said::Read {
             volume: name(label.shape.volume),
             slot: label.slot,
             witness: label.kind == Kind::Witness,
@@ -113,15 +113,17 @@ fn said(found: Result<Inspected, Error>) -> Said {
             record: (record.accepted.ballot.round, record.accepted.version),
             in_sync: record.accepted.in_sync.iter().collect(),
         },
-        Err(Error::Device { source: Reserved(_), .. }) => Said::Attached,
+        Err(Error::Device { source: Reserved(_), .. }) => Said::Taken,
         Err(error) => Said::Unknown { reason: error.to_string() },
     }
 }
 
 async fn status(args: &VolumeStatusArgs) -> Result<(), Failure> {
     let reaches = reach::reaches(&args.holders)?;
-    let asked =
-        together(reaches.iter().map(|reach| async move { (reach.name(), ::volume::inspect(&**reach).await) })).await;
+    let asked = together(
+        reaches.iter().map(|reach| async move { (reach.name(), ::volume::inspect(&**reach, args.take).await) }),
+    )
+    .await;
     let holders: Vec<_> = asked.into_iter().map(|(holder, found)| Holder { holder, said: said(found) }).collect();
     output::report(args.common.json, &holders, |holders| holders.iter().map(describe).collect())
 }
@@ -129,13 +131,13 @@ async fn status(args: &VolumeStatusArgs) -> Result<(), Failure> {
 fn describe(holder: &Holder) -> String {
     let Holder { holder, said } = holder;
     match said {
-        Said::Free { volume, slot, witness, bytes, record: (round, version), in_sync, .. } => {
+        Said::Read { volume, slot, witness, bytes, record: (round, version), in_sync, .. } => {
             let what = if *witness { "witness".to_owned() } else { format!("replica of {}", Size(*bytes)) };
             let in_sync: Vec<String> = in_sync.iter().map(ToString::to_string).collect();
             let record = format!("record {round}.{version}: in sync {}", in_sync.join(", "));
             format!("slot {slot}: {holder}: {what}, volume {volume}, {record}\n")
         }
-        Said::Attached => format!("{holder}: attached by a host, which alone may read it\n"),
+        Said::Taken => format!("{holder}: of a host that has it attached, or had it last; --take reads it\n"),
         Said::Unknown { reason } => format!("{holder}: {reason}\n"),
     }
 }
@@ -153,9 +155,8 @@ async fn verify(args: &VolumeVerifyArgs) -> Result<(), Failure> {
     let reaches = reach::reaches(&args.holders)?;
     if !args.take {
         for reach in &reaches {
-            if let Err(Error::Device { source: Reserved(_), .. }) = ::volume::inspect(&**reach).await {
-                let what =
-                    "a host has it attached; detach the volume there first, or take it away from the host by --take";
+            if let Err(Error::Device { source: Reserved(_), .. }) = ::volume::inspect(&**reach, false).await {
+                let what = "a host has the volume attached, or had it last; take it from that host by --take";
                 return Err(Failure::refused(format!("{}: {what}", reach.name())));
             }
         }
@@ -191,7 +192,7 @@ struct Replaced {
 
 async fn replace(args: &VolumeReplaceArgs) -> Result<(), Failure> {
     let like = reach::reach(&args.like, &args.host);
-    let shape = ::volume::inspect(&*like).await.map_err(failure)?.label.shape;
+    let shape = ::volume::inspect(&*like, true).await.map_err(failure)?.label.shape;
     let with = reach::reach(&args.with, &args.host);
     let life = ::volume::format_replacement(with, shape, args.slot.into(), args.force).await.map_err(failure)?;
     let replaced = Replaced { volume: name(shape.volume), slot: args.slot, life: name(life) };

@@ -15,9 +15,9 @@ pub enum VolumeVerb {
     Create(VolumeCreateArgs),
     /// Attach a volume and serve it as an NVMe/TCP namespace, until stopped. A host that has it attached loses it.
     Attach(VolumeAttachArgs),
-    /// Show what the holders of a volume say, without attaching it.
+    /// Show what the holders of a volume say.
     Status(VolumeStatusArgs),
-    /// Attach a volume that nobody uses, and compare its replicas.
+    /// Attach a volume, and compare its replicas.
     Verify(VolumeVerifyArgs),
     /// Make a blank namespace the holder of a slot whose own is gone for good; attach the volume with it to have it filled.
     Replace(VolumeReplaceArgs),
@@ -93,6 +93,9 @@ pub struct VolumeStatusArgs {
     pub common: Common,
     #[command(flatten)]
     pub holders: VolumeHolders,
+    /// Take each holder for a moment to read it: a host that has the volume attached takes it back.
+    #[arg(long)]
+    pub take: bool,
 }
 
 /// `yagura volume verify`
@@ -102,7 +105,7 @@ pub struct VolumeVerifyArgs {
     pub common: Common,
     #[command(flatten)]
     pub holders: VolumeHolders,
-    /// Take the volume from a host that has it attached.
+    /// Take the volume from the host that has it attached, or had it last: which of both can't be told.
     #[arg(long)]
     pub take: bool,
 }
@@ -118,7 +121,7 @@ pub struct VolumeReplaceArgs {
     /// The slot: the how-many-th holder it is, from 0.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=2))]
     pub slot: u8,
-    /// Another holder of the volume, which nobody has attached: it says what the volume is.
+    /// Another holder of the volume, which says what the volume is. A host that has it attached loses it for a moment.
     #[arg(long, value_name = "SPEC")]
     pub like: HolderSpec,
     #[command(flatten)]

@@ -103,10 +103,6 @@ impl Reach for Holder {
     fn take(&self) -> LocalFuture<'_, Result<Taken, Error>> {
         Box::pin(async move { self.known().await?.take().await })
     }
-
-    fn release<'a>(&'a self, taken: &'a Taken) -> LocalFuture<'a, Result<(), Error>> {
-        Box::pin(async move { self.known().await?.release(taken).await })
-    }
 }
 
 #[cfg(test)]
