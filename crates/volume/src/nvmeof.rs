@@ -6,12 +6,14 @@
 //!
 //! Two hosts that preempt each other pause by chance between tries, so that one of them gets through.
 
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
 use engine::task::{self, LocalFuture};
 use engine::time;
-use fabric::host::{AnyRemote, Options, RemoteNamespace};
+use fabric::host::{AnyRemote, HostIdentity, Options, RemoteNamespace};
+use nvme::Nqn;
 use nvme::reservation::{
     AcquireAction, AcquireKeys, PersistChange, RegisterAction, RegisterKeys, RegisteredController, ReservationCommand,
     ReservationType,
@@ -27,6 +29,9 @@ const TRIES_MAX: u32 = 8;
 const PAUSE: Duration = Duration::from_millis(20);
 /// Registrants of connections that are gone, beyond which they are cleared away. Chosen: well below the 64 that targets take.
 const STALE_MAX: usize = 8;
+/// How long a replica may take for a command, usually. Chosen: a hundred times what a busy drive takes, and less than applications
+/// wait.
+const COMMAND_TIME_MAX: Duration = Duration::from_secs(3);
 const EXCLUSIVE: ReservationType = ReservationType::ExclusiveAccess;
 
 /// See the module.
@@ -35,9 +40,17 @@ pub struct NvmeReach {
 }
 
 impl NvmeReach {
-    /// The namespace that `options` lead to. Of its host identity the name is used.
+    /// The namespace that `options` lead to. Of its host identity the name is used. Its time limit for a command is what a slow
+    /// replica has until it counts as lost.
     pub fn new(options: Options) -> NvmeReach {
         NvmeReach { options }
+    }
+
+    /// Namespace `nsid` of `subsystem` at `address`, for the host of this name, with the usual behaviour.
+    pub fn at(address: SocketAddr, subsystem: Nqn, nsid: u32, host: Nqn) -> NvmeReach {
+        let usual = Options::new(address, subsystem, nsid);
+        let host = HostIdentity { nqn: host, ..usual.host };
+        NvmeReach::new(Options { host, command_timeout: COMMAND_TIME_MAX, ..usual })
     }
 
     async fn connect(&self) -> Result<RemoteNamespace, Error> {

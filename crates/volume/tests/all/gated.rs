@@ -1,7 +1,10 @@
 //! What goes out when: holders behind a gate, which holds back what a test says.
 
 use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use device::{Durability, Error, Lba, Namespace};
@@ -104,7 +107,12 @@ fn no_data_goes_out_before_the_intent_is_stable() {
         assert_eq!(gate.data_writes.get(), 3);
         // The region is marked now: the data goes out at once.
         gate.holds_log.set(true);
-        put(&volume, 6, 2).await.expect("all is well");
+        {
+            let mut write = pin!(put(&volume, 6, 2));
+            let first = poll_fn(|cx| Poll::Ready(write.as_mut().poll(cx).is_pending())).await;
+            assert_eq!((first, gate.data_writes.get()), (true, 6), "to all replicas in one turn");
+            assert_eq!(write.await, Ok(()));
+        }
         assert_eq!(gate.data_writes.get(), 6);
     });
 }

@@ -3,6 +3,7 @@
 mod basics;
 mod cluster;
 mod crash;
+mod fencing;
 mod gated;
 mod real;
 mod sim;

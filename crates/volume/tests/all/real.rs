@@ -12,7 +12,6 @@ use device::{
 use engine::net::TcpListener;
 use engine::task::{self, Task};
 use engine::{Buf, Reactor, ReactorConfig, time};
-use fabric::host::{HostIdentity, Options as FabricOptions};
 use fabric::subsystem::Target;
 use volume::{FormatOptions, NvmeReach, Options, Reach, attach, format};
 
@@ -38,9 +37,9 @@ fn serve(namespace: AnyNamespace, number: usize) -> (Rc<dyn Reach>, Task<()>) {
     target.add_subsystem(nqn.clone(), "1").expect("a subsystem");
     target.add_namespace(&nqn, 1, namespace).expect("a namespace");
     let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a free port");
-    let host = HostIdentity { nqn: "nqn.2026-01.example.yagura:host".parse().expect("an NQN"), id: [1; 16] };
-    let options = FabricOptions { host, ..FabricOptions::new(listener.local_addr(), nqn, 1) };
-    (Rc::new(NvmeReach::new(options)), task::spawn(async move { match target.serve(listener, Vec::new()).await {} }))
+    let host = "nqn.2026-01.example.yagura:host".parse().expect("an NQN");
+    let reach = NvmeReach::at(listener.local_addr(), nqn, 1, host);
+    (Rc::new(reach), task::spawn(async move { match target.serve(listener, Vec::new()).await {} }))
 }
 
 fn lives(open: impl AsyncFn(&Path) -> AnyNamespace) {
