@@ -12,6 +12,7 @@ mod drive;
 mod exit;
 mod gateway;
 mod handout;
+mod holder;
 mod kv;
 mod metrics;
 mod namespaces;

@@ -2,18 +2,18 @@
 
 mod attach;
 mod reach;
+mod words;
 
 use ::volume::{Error, FormatOptions, Inspected, Kind, Options, Set};
 use device::Error::Reserved;
 use kv::resp::execute::together;
 use serde::Serialize;
 
-pub use reach::HolderSpec;
-
 use crate::cli::{VolumeCreateArgs, VolumeReplaceArgs, VolumeStatusArgs, VolumeVerb, VolumeVerifyArgs};
 use crate::exit::Failure;
 use crate::size::Size;
 use crate::{output, reactors};
+use words::{failure, name};
 
 /// Runs a verb.
 pub fn run(verb: &VolumeVerb) -> Result<(), Failure> {
@@ -24,24 +24,6 @@ pub fn run(verb: &VolumeVerb) -> Result<(), Failure> {
         VolumeVerb::Verify(args) => reactors::run_one(verify(args)),
         VolumeVerb::Replace(args) => reactors::run_one(replace(args)),
     }
-}
-
-/// A volume's error as an exit status.
-fn failure(error: Error) -> Failure {
-    match error {
-        Error::Device { source: device::Error::OutOfSpace, .. } => Failure::out_of_space(error),
-        Error::InUse { .. } => Failure::refused(error.to_string().replace("say so by `force`", "say so by --force")),
-        Error::Impossible(_) | Error::OtherVolume { .. } | Error::BlockSize { .. } | Error::TooSmall { .. } => {
-            Failure::usage(error)
-        }
-        _ if error.may_pass() => Failure::unavailable(error),
-        _ => Failure::refused(error),
-    }
-}
-
-/// The volume's identifier, as everywhere.
-fn name(volume: u128) -> String {
-    format!("{volume:032x}")
 }
 
 #[derive(Serialize, Debug)]

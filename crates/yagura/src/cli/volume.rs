@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use clap::{Args, Subcommand};
 
 use super::{Common, NvmeHost};
+use crate::holder::HolderSpec;
 use crate::size::Size;
-use crate::volume::HolderSpec;
 
 /// `yagura volume …`
 #[derive(Subcommand, Debug)]

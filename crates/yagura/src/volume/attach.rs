@@ -13,12 +13,13 @@ use nvme::Nqn;
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 
+use super::reach;
+use super::words::{failure, name};
 use crate::cli::VolumeAttachArgs;
 use crate::exit::Failure;
 use crate::race::first_of;
 use crate::size::Size;
 use crate::stop::Reason;
-use crate::volume::{failure, name, reach};
 use crate::{metrics, output, reactors, stop};
 
 /// The identifier of the only namespace.
