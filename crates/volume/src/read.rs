@@ -12,6 +12,7 @@ use engine::task;
 
 use crate::conn::{Conn, Lost};
 use crate::record::Set;
+use crate::settle::mend;
 use crate::shared::Shared;
 
 /// One read in so many goes to a replica that is not the best one, so that a replica that was slow once is found out to be quick
@@ -34,7 +35,7 @@ pub(crate) async fn leased(shared: &Shared) -> Result<(), device::Error> {
 }
 
 /// Reads from the best replica.
-pub(crate) async fn read(shared: &Shared, lba: u64, mut buf: Buf) -> (Result<(), device::Error>, Buf) {
+pub(crate) async fn read(shared: &Rc<Shared>, lba: u64, mut buf: Buf) -> (Result<(), device::Error>, Buf) {
     let bytes = buf.len();
     let (mut since, mut faulty) = (None, Set::default());
     loop {
@@ -54,6 +55,7 @@ pub(crate) async fn read(shared: &Shared, lba: u64, mut buf: Buf) -> (Result<(),
             Err(Lost::Ended) => shared.sweep(),
             Err(Lost::Refused(error)) => {
                 tracing::warn!(holder = conn.name(), lba, %error, "a replica can't be read: another one is asked");
+                mend(shared, lba, bytes);
                 faulty = faulty.with(Set::one(conn.slot));
                 if shared.mirror.borrow().readable().without(faulty).is_empty() {
                     return (Err(error), Buf::with_len(bytes));

@@ -4,13 +4,15 @@
 //! - A region is settled with its lock held alone, to the copy of any one member of READ; each other copy that differs is marked
 //!   before it is written.
 //! - Regions that somebody waits for come first.
+//!
+//! What a replica in sync can't read is mended likewise: it is written anew with what another one has.
 
 use std::rc::Rc;
 use std::time::Duration;
 
 use device::Mode;
 use engine::job::Job;
-use engine::{Buf, View, time};
+use engine::{Buf, View, task, time};
 
 use crate::conn::{Change, Lost};
 use crate::fan_out::fan_out;
@@ -55,13 +57,38 @@ async fn region_of(shared: &Rc<Shared>, region: u64) -> Result<(), device::Error
     if !shared.unsettled.borrow().has(region) {
         return Ok(());
     }
+    make_equal(shared, region).await?;
+    shared.unsettled.borrow_mut().remove(region);
+    shared.changed.notify_all();
+    Ok(())
+}
+
+/// The caller has the region's lock.
+async fn make_equal(shared: &Rc<Shared>, region: u64) -> Result<(), device::Error> {
+    let (first, blocks) = shared.shape.region(region);
     let step = u64::from(shared.info.transfer_blocks_max).min(blocks).max(1);
     for at in (0..blocks).step_by(step as usize) {
         piece(shared, region, first + at, step.min(blocks - at)).await?;
     }
-    shared.unsettled.borrow_mut().remove(region);
-    shared.changed.notify_all();
     Ok(())
+}
+
+/// Blocks can't be read at a replica: their regions are made equal soon, each by one task.
+pub(crate) fn mend(shared: &Rc<Shared>, lba: u64, bytes: usize) {
+    let blocks = bytes as u64 / u64::from(shared.shape.block_size);
+    let (first, last) = shared.span(lba, blocks.max(1));
+    for region in (first..=last).filter(|&region| shared.mending.borrow_mut().insert(region)) {
+        let shared = Rc::clone(shared);
+        task::spawn(async move {
+            let (first, blocks) = shared.shape.region(region);
+            let guard = shared.locks.lock(first, blocks, Mode::Exclusive).await;
+            let mended = make_equal(&shared, region).await;
+            drop(guard);
+            shared.mending.borrow_mut().remove(&region);
+            tracing::info!(volume = shared.name(), region, ?mended, "what a replica could not read was written anew");
+        })
+        .detach();
+    }
 }
 
 async fn piece(shared: &Rc<Shared>, region: u64, lba: u64, blocks: u64) -> Result<(), device::Error> {

@@ -1,7 +1,7 @@
 //! What the parts of an attached volume share: the mirror, the connections, and what is waited for.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -59,6 +59,8 @@ pub(crate) struct Shared {
     pub(crate) unsettled: RefCell<Bitmap>,
     /// Regions that are to be settled first, since somebody waits for them.
     pub(crate) urgent: RefCell<VecDeque<u64>>,
+    /// Regions that are written anew where a replica could not read them.
+    pub(crate) mending: RefCell<BTreeSet<u64>>,
     /// What the replica that joins lacks still.
     pub(crate) lacks: RefCell<Bitmap>,
     pub(crate) figures: Figures,
@@ -98,6 +100,7 @@ impl Shared {
             regions: RefCell::default(),
             unsettled: RefCell::new(begin.unsettled),
             urgent: RefCell::default(),
+            mending: RefCell::default(),
             lacks: RefCell::default(),
             figures: begin.figures,
         }

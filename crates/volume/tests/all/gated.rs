@@ -1,6 +1,6 @@
 //! What goes out when: holders behind a gate, which holds back what a test says.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use engine::{Buf, View, time};
 use fabric::host::AnyRemote;
 use volume::{Label, Reach, Taken, Volume};
 
-use crate::basics::{get, put};
+use crate::basics::{equal, get, put};
 use crate::cluster::{BLOCK, Cluster, format, options, run};
 
 /// A namespace whose writes of the log, or reads of data, wait until they are let through, and whose writes of data are counted.
@@ -31,6 +31,8 @@ struct Gate {
     fails_flush: Rc<Cell<bool>>,
     opened: Notify,
     data_writes: Rc<Cell<u64>>,
+    /// The holders' namespaces, and where the data begins in each.
+    behind: Rc<RefCell<Vec<(AnyRemote, u64)>>>,
 }
 
 impl Namespace for Gated {
@@ -77,6 +79,7 @@ impl Reach for GatedReach {
             let (result, label) = taken.namespace.read(Lba(0), Buf::with_len(BLOCK)).await;
             result.expect("it is up");
             let data_first = Label::decode(&label).expect("a holder").data_first;
+            self.1.behind.borrow_mut().push((taken.namespace.clone(), data_first));
             let gated = Gated { inner: taken.namespace.clone(), data_first, gate: self.1.clone() };
             Ok(Taken { namespace: AnyRemote::from(Rc::new(gated)), ..taken })
         })
@@ -153,5 +156,25 @@ fn a_deallocation_that_is_not_stable_was_not_refused() {
         // The medium takes writes again when it is asked next.
         assert_eq!((deallocated.await, read.await), (Ok(()), Ok(0)));
         assert!(begin.elapsed() > Duration::from_secs(1));
+    });
+}
+
+#[test]
+fn what_a_replica_can_not_read_is_read_from_another_and_mended() {
+    run(25, 3, 0, async |world, cluster| {
+        let (volume, gate) = gated(cluster, 3).await;
+        put(&volume, 5, 1).await.expect("all is well");
+        let behind = gate.behind.borrow().clone();
+        let (namespace, data_first) = &behind[1];
+        assert_eq!(namespace.write_uncorrectable(Lba(data_first + 5), 1).await, Ok(()));
+        // Until that replica was asked.
+        for _ in 0..1000 {
+            assert_eq!(get(&volume, 5).await, Ok(1));
+        }
+        time::sleep(Duration::from_secs(1)).await;
+        let (result, buf) = namespace.read(Lba(data_first + 5), Buf::with_len(BLOCK)).await;
+        assert_eq!((result, buf[0]), (Ok(()), 1), "it was written anew");
+        assert_eq!(volume.in_sync(), volume::Set::first(3), "and stays in sync");
+        equal(world, cluster, 3);
     });
 }
