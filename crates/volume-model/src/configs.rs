@@ -1,11 +1,28 @@
-//! What is searched. Clients are written as `W,R+R|W`: hosts split by `|`, threads by `+`, operations by `,`; a digit is the
-//! region.
+//! What is searched. Clients are written as `W,R+R|W`: hosts split by `|`, threads by `+`, operations by `,`; `F` is a flush,
+//! `S` a snapshot, `G` grows the volume, a digit is the region.
 
 use crate::config::Broken::*;
 use crate::config::{Config, Op};
+use crate::extensions;
 
 /// The groups of what must pass.
-pub const SOUND: [&str; 10] = ["one", "replace", "degraded", "two", "both", "lease", "three", "mid", "volatile", "big"];
+pub const SOUND: [&str; 15] = [
+    "one",
+    "replace",
+    "degraded",
+    "two",
+    "both",
+    "lease",
+    "three",
+    "mid",
+    "volatile",
+    "power",
+    "uncounted",
+    "handover",
+    "snapshot",
+    "grow",
+    "big",
+];
 
 /// The configurations of a group; none, if there is no such group.
 pub fn sound(group: &str) -> Vec<Config> {
@@ -19,19 +36,30 @@ pub fn sound(group: &str) -> Vec<Config> {
         "three" => three(),
         "mid" => mid(),
         "volatile" => volatile(),
+        "power" => extensions::power(),
+        "uncounted" => extensions::uncounted(),
+        "handover" => extensions::handover(),
+        "snapshot" => extensions::snapshot(),
+        "grow" => extensions::grow(),
         "big" => big(),
         _ => Vec::new(),
     }
 }
 
-fn new(name: &'static str, replicas: usize, clients: &str) -> Config {
+pub(crate) fn new(name: &'static str, replicas: usize, clients: &str) -> Config {
     Config::new(name, replicas, clients.split('|').map(|host| host.split('+').map(thread).collect()).collect())
 }
 
 fn thread(text: &str) -> Vec<Op> {
     let operation = |text: &str| {
         let region = text.get(1..).and_then(|region| region.parse().ok()).unwrap_or(0);
-        if text.starts_with('W') { Op::Write(region) } else { Op::Read(region) }
+        match text.as_bytes().first() {
+            Some(b'W') => Op::Write(region),
+            Some(b'F') => Op::Flush,
+            Some(b'S') => Op::Snapshot,
+            Some(b'G') => Op::Grow,
+            _ => Op::Read(region),
+        }
     };
     text.split(',').map(operation).collect()
 }
@@ -242,7 +270,15 @@ fn big() -> Vec<Config> {
 
 /// Each rule broken on purpose: every one of them loses data.
 pub fn broken() -> Vec<Config> {
-    [broken_first(), broken_later()].concat()
+    [
+        broken_first(),
+        broken_later(),
+        extensions::broken(),
+        extensions::broken_handover(),
+        extensions::broken_snapshot(),
+        extensions::broken_grow(),
+    ]
+    .concat()
 }
 
 /// Those of acknowledging, reading and fencing.
