@@ -1,7 +1,7 @@
 //! What is searched: the replicas, the clients, the bounds, and the rule that is broken on purpose.
 
 use crate::state::{
-    BEHIND, CALLS, HOLDERS, Holder, INTENT, Link, Phase, Progress, REGIONS, Record, Set, State, has, only,
+    BEHIND, CALLS, HOLDERS, Holder, INTENT, Link, Phase, Progress, REGIONS, Record, SNAPSHOTS, Set, State, has, only,
 };
 
 /// What a client does with a region.
@@ -116,6 +116,8 @@ pub enum Broken {
     SnapshotUnrecorded,
     /// S6: a snapshot that the record does not name is deleted before the host's own record is stable.
     DeletedEarly,
+    /// S10: a host deletes what its own records do not name, also if a newer host has asked for it.
+    DeletesNewer,
     /// S7: a snapshot is asked for before all is settled.
     SnapshotUnsettled,
     /// S8: who has replaced a replica is believed to have its snapshots.
@@ -175,6 +177,8 @@ pub struct Config {
     pub counted: bool,
     /// An attach may go back though an in-sync replica that has kept its cache is not reached: somebody has asked for it.
     pub forced: bool,
+    /// Attempts at snapshots.
+    pub attempts_max: usize,
     /// Snapshots that no record names are deleted.
     pub deletes: bool,
     /// The volume has all regions but the last, until it grows.
@@ -225,6 +229,7 @@ impl Config {
             loses_all: false,
             counted: true,
             forced: false,
+            attempts_max: SNAPSHOTS,
             deletes: false,
             grows: false,
             grown_is_zero: false,
@@ -299,6 +304,10 @@ impl Config {
 
     pub(crate) fn forced(self) -> Config {
         Config { forced: true, ..self }
+    }
+
+    pub(crate) fn attempts(self, attempts_max: usize) -> Config {
+        Config { attempts_max, ..self }
     }
 
     pub(crate) fn deletes(self) -> Config {

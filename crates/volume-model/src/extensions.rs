@@ -50,12 +50,21 @@ pub(crate) fn power() -> Vec<Config> {
 pub(crate) fn uncounted() -> Vec<Config> {
     vec![
         new("N1 W,F,W|R power1", 1, "W,F,W|R").power_losses(1).uncounted(),
-        new("N2+w W,F,W|R power1 v1 rec1 host 1 calm", 2, "W,F,W|R")
+        new("N2+w W,F|R power1 v1 rec0 fail0 host 1 calm", 2, "W,F|R")
             .power_losses(1)
             .uncounted()
             .versions(1)
+            .reconnects(0)
+            .failures(0)
             .calm(0b010),
-        new("N2+w one out, W,F alone, power1 v3", 2, "W,F").out(0b010).power_losses(1).uncounted().versions(3),
+        new("N2+w W,F alone, power1 v2 fail0 rec1", 2, "W,F").power_losses(1).uncounted().versions(2).failures(0),
+        new("N2+w one out, W,F alone, power1 v3 fail0 rec1", 2, "W,F")
+            .out(0b010)
+            .power_losses(1)
+            .uncounted()
+            .versions(3)
+            .failures(0),
+        new("N2+w W,F,W alone, power1 v3 fail1 rec1", 2, "W,F,W").power_losses(1).uncounted(),
     ]
 }
 
@@ -154,23 +163,20 @@ pub(crate) fn broken() -> Vec<Config> {
 
 /// Snapshots, of one region and of two.
 pub(crate) fn snapshot() -> Vec<Config> {
+    let small = |config: Config| config.versions(2).failures(0).reconnects(0);
+    let once = |config: Config| config.attempts(1).deletes().uncleared();
     vec![
         new("N1 W,S,W|R", 1, "W,S,W|R").deletes(),
+        small(new("N2+w S+W0,W1 two regions, v2 rec0 fail0", 2, "S+W0,W1")).regions(2).attempts(1),
+        small(once(new("N2+w S,W|R v2 rec0 fail0, host 1 calm", 2, "S,W|R"))).calm(0b010),
+        small(once(new("N2+w W|S v2 rec0 fail0, host 0 calm", 2, "W|S"))).calm(0b001),
+        small(new("N2+w S|S v2 rec0 fail0, hosts calm", 2, "S|S")).calm(0b011).deletes().uncleared(),
+        small(new("N3 S+W v2 rec0 fail0", 3, "S+W")).uncleared(),
+        once(new("N2+w one out, S+W v4 fail0 rec1", 2, "S+W")).out(0b010).versions(4).failures(0),
+        once(new("N2+w replaced1 S+W v6 fail0 rec1", 2, "S+W")).replacements(1).versions(6).failures(0),
         new("N2+w S+W fail1 rec1 v3", 2, "S+W"),
-        new("N2+w S,W|R v2 rec0, host 1 calm", 2, "S,W|R").versions(2).reconnects(0).calm(0b010).deletes().uncleared(),
-        new("N2+w S+W|R v2 rec0 fail0, host 1 calm", 2, "S+W|R")
-            .versions(2)
-            .reconnects(0)
-            .failures(0)
-            .calm(0b010)
-            .deletes()
-            .uncleared(),
-        new("N2+w two regions, S+W0,W1 v2 rec0 fail0", 2, "S+W0,W1").regions(2).versions(2).failures(0).reconnects(0),
-        new("N2+w one out, S+W v4 fail0 rec1", 2, "S+W").out(0b010).versions(4).failures(0),
-        new("N2+w replaced1 S+W v6 fail0 rec1", 2, "S+W").replacements(1).versions(6).failures(0),
-        new("N3 S+W fail1 rec1 v3", 3, "S+W").uncleared(),
-        new("N2+w R|S v2 rec0, host 0 calm", 2, "W|S").versions(2).reconnects(0).calm(0b001).deletes().uncleared(),
-        new("N2+w S|S v2 rec0, hosts calm", 2, "S|S").versions(2).reconnects(0).calm(0b011).deletes().uncleared(),
+        small(once(new("N2+w S+W|R v2 rec0 fail0, host 1 calm", 2, "S+W|R"))).calm(0b010),
+        once(new("N2+w S,W|R v2 fail1 rec0, host 1 calm", 2, "S,W|R")).versions(2).reconnects(0).calm(0b010),
     ]
 }
 
@@ -201,6 +207,12 @@ pub(crate) fn broken_snapshot() -> Vec<Config> {
             .failures(0)
             .unprobed()
             .without(SnapshotOfBlank),
+        small(new("S10 a host deletes what a newer one has asked for", 2, "R|S"))
+            .versions(2)
+            .attempts(1)
+            .deletes()
+            .calm(0b011)
+            .without(DeletesNewer),
         new("S9 a replica that joins is asked, too", 2, "S")
             .out(0b010)
             .versions(3)

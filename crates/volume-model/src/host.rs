@@ -78,6 +78,9 @@ impl Config {
         if !self.breaks(Broken::SnapshotOfBlank) {
             let replaced = old.lives ^ lives;
             host.current.snapshots = old.snapshots.map(|members| members & !replaced);
+            if let Some(snapshot) = host.snapshot.as_mut() {
+                snapshot.answered &= !replaced;
+            }
         }
         if !self.breaks(Broken::JoinNeededLate) {
             host.need |= in_sync;

@@ -24,7 +24,7 @@ impl Config {
     ) {
         let host = &state.hosts[h];
         let Some(snapshot) = host.snapshot else {
-            if host.threads[thread].runs || usize::from(state.names) < SNAPSHOTS {
+            if host.threads[thread].runs || usize::from(state.names) < self.attempts_max {
                 self.hold(state, h, thread, id, visit);
             }
             return;
@@ -41,7 +41,7 @@ impl Config {
             self.go_on(&mut next, h);
             visit(next, &|| format!("host {h} proposes that snapshot {name} is at {counted:03b}"));
         }
-        if !snapshot.proposed && usize::from(state.names) < SNAPSHOTS {
+        if !snapshot.proposed && usize::from(state.names) < self.attempts_max {
             let mut next = state.clone();
             next.hosts[h].snapshot = None;
             visit(next, &|| format!("host {h} gives up snapshot {name}"));
@@ -79,12 +79,12 @@ impl Config {
         let asked = self.replicas_where(|i| has(whom, i) && self.is_usable(host, i) && self.is_intact(host, i));
         let is_again = self.breaks(Broken::NameUsedAgain) && state.names > 0;
         let name = if is_again { 0 } else { usize::from(state.names) };
-        if asked == 0 || name >= SNAPSHOTS {
+        if asked == 0 || name >= self.attempts_max {
             return;
         }
         let mut next = state.clone();
-        next.names = if is_again { SNAPSHOTS as u8 } else { state.names + 1 };
-        next.snapshot_calls[name] = 1 + id as u8;
+        next.names = if is_again { self.attempts_max as u8 } else { state.names + 1 };
+        (next.snapshot_calls[name], next.snapshot_ballots[name]) = (1 + id as u8, host.ballot);
         let host = &mut next.hosts[h];
         host.snapshot = Some(Snapshot { name: Some(name as u8), asked, ..Snapshot::default() });
         for (_, link) in host.links.iter_mut().enumerate().filter(|&(i, _)| has(asked, i)) {
@@ -117,7 +117,7 @@ impl Config {
         }
     }
 
-    /// Whoever serves deletes what no record of its own names, and what it has not asked for itself.
+    /// Whoever serves deletes what its own records do not name, of its own ballot or an older one, but what it asks for now.
     pub(crate) fn delete_snapshots(&self, state: &State, h: usize, visit: &mut Visit<'_, State>) {
         let host = &state.hosts[h];
         let serves = host.phase == Phase::Attached && host.stable.ballot == host.ballot;
@@ -128,7 +128,8 @@ impl Config {
         let named = |name: usize, i: usize| has(host.current.snapshots[name] | host.stable.snapshots[name], i);
         for (i, name) in (0..self.replicas).flat_map(|i| (0..SNAPSHOTS).map(move |name| (i, name))) {
             let link = &host.links[i];
-            let is_garbage = state.holders[i].snapshots[name].is_some() && !named(name, i) && !own(name);
+            let is_older = state.snapshot_ballots[name] <= host.ballot || self.breaks(Broken::DeletesNewer);
+            let is_garbage = state.holders[i].snapshots[name].is_some() && is_older && !named(name, i) && !own(name);
             if is_garbage && link.progress == Progress::Usable && !has(link.deletes, name) {
                 let mut next = state.clone();
                 next.hosts[h].links[i].deletes |= 1 << name;

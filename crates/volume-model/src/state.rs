@@ -343,6 +343,8 @@ pub struct State {
     pub names: u8,
     /// Which operation each name is of, and one more.
     pub snapshot_calls: [u8; SNAPSHOTS],
+    /// The ballot in each name: of the host that has asked.
+    pub snapshot_ballots: [u8; SNAPSHOTS],
     /// Snapshots of which somebody was told that they are there.
     pub snapshots_done: Set,
     /// How many replicas have grown.
