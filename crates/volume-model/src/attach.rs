@@ -92,6 +92,7 @@ impl Config {
         if goes_back && !self.note_rollback(&mut next, &record) {
             return None;
         }
+        next.hosts[h].went_back = goes_back;
         self.go_on_from(&mut next, h, record, in_sync);
         Some(next)
     }
@@ -140,7 +141,7 @@ impl Config {
                 host.unsettled |= 1 << region;
             }
         }
-        for region in (0..self.regions).filter(|&region| !has(host.unsettled, region)) {
+        for region in (0..self.regions).filter(|&region| self.volatile && !has(host.unsettled, region)) {
             // It was flushed before it was cleared.
             host.flushed[region] = (1 << HOLDERS) - 1;
         }

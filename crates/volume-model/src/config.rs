@@ -96,6 +96,8 @@ pub enum Broken {
     GoOnAfterAll,
     /// V8: without counts: a host that connects again goes on as if nothing were lost.
     ReconnectTrusted,
+    /// V9: what was settled after an attach that goes back is served before it is flushed.
+    SettledUnflushed,
     /// H1: a host that was asked to hand over is believed to be done.
     AskedIsDone,
     /// H2: a host says that it is done and goes on reading.

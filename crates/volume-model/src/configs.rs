@@ -1,9 +1,9 @@
-//! What is searched. Clients are written as `W,R+R|W`: hosts split by `|`, threads by `+`, operations by `,`; `F` is a flush,
-//! `S` a snapshot, `G` grows the volume, a digit is the region.
+//! What is searched of the mirror itself, and all groups.
 
 use crate::config::Broken::*;
-use crate::config::{Config, Op};
+use crate::config::Config;
 use crate::extensions;
+use crate::notation::new;
 
 /// The groups of what must pass.
 pub const SOUND: [&str; 15] = [
@@ -44,24 +44,6 @@ pub fn sound(group: &str) -> Vec<Config> {
         "big" => big(),
         _ => Vec::new(),
     }
-}
-
-pub(crate) fn new(name: &'static str, replicas: usize, clients: &str) -> Config {
-    Config::new(name, replicas, clients.split('|').map(|host| host.split('+').map(thread).collect()).collect())
-}
-
-fn thread(text: &str) -> Vec<Op> {
-    let operation = |text: &str| {
-        let region = text.get(1..).and_then(|region| region.parse().ok()).unwrap_or(0);
-        match text.as_bytes().first() {
-            Some(b'W') => Op::Write(region),
-            Some(b'F') => Op::Flush,
-            Some(b'S') => Op::Snapshot,
-            Some(b'G') => Op::Grow,
-            _ => Op::Read(region),
-        }
-    };
-    text.split(',').map(operation).collect()
 }
 
 /// One host, and a fresh one that reaches any of the holders, as everywhere.
@@ -431,5 +413,6 @@ pub fn broken_large() -> Vec<Config> {
             .uncleared()
             .reconnects(0)
             .without(NoPromises),
+        extensions::broken_large(),
     ]
 }

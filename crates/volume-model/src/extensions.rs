@@ -2,7 +2,7 @@
 
 use crate::config::Broken::*;
 use crate::config::Config;
-use crate::configs::new;
+use crate::notation::new;
 
 /// Flushes, and losses of power of all that are in sync. How often a replica has lost power can be read there.
 pub(crate) fn power() -> Vec<Config> {
@@ -29,6 +29,14 @@ pub(crate) fn power() -> Vec<Config> {
             .versions(1)
             .reconnects(0)
             .calm(0b010),
+        new("N2+w W|R power2 v1 rec0 fail0 host 1 calm", 2, "W|R")
+            .power_losses(2)
+            .loses_all()
+            .versions(1)
+            .reconnects(0)
+            .failures(0)
+            .calm(0b010)
+            .uncleared(),
         new("N2+w one out, W,W,F alone, power1 v3 fail0", 2, "W,W,F")
             .out(0b010)
             .power_losses(1)
@@ -104,17 +112,26 @@ pub(crate) fn broken_handover() -> Vec<Config> {
             .calm(0b011)
             .superseded_go_on()
             .without(DoneAndReads),
-        small(new("H3 the word of a host that was superseded since counts", 2, "R|R|W"))
-            .hands_over(0b001)
-            .calm(0b111)
-            .superseded_go_on()
-            .without(OldWord),
         new("H4 without counts, a host says that it is done without a flush", 1, "W|R")
             .power_losses(1)
             .uncounted()
             .hands_over(0b001)
             .without(DoneUnflushed),
     ]
+}
+
+/// One of them that takes a minute.
+pub(crate) fn broken_large() -> Config {
+    new("H3 the word of a host that was superseded since counts", 2, "R|R|W")
+        .hands_over(0b001)
+        .versions(1)
+        .reconnects(0)
+        .failures(0)
+        .calm(0b111)
+        .uncleared()
+        .unprobed()
+        .uncompared()
+        .without(OldWord)
 }
 
 /// Rules of them that are broken on purpose.
@@ -152,6 +169,15 @@ pub(crate) fn broken() -> Vec<Config> {
             .versions(1)
             .failures(0)
             .without(GoOnAfterAll),
+        new("V9 what was settled after an attach that goes back is served before it is flushed", 2, "W|R")
+            .power_losses(1)
+            .uncounted()
+            .versions(1)
+            .reconnects(0)
+            .failures(0)
+            .calm(0b010)
+            .uncleared()
+            .without(SettledUnflushed),
         new("V8 without counts, a host that connects again goes on as if nothing were lost", 2, "W,F")
             .power_losses(1)
             .uncounted()

@@ -1,8 +1,8 @@
 //! Whether what the clients have seen has an explanation.
 //!
-//! Each block is linearizable, and an operation that has not returned may have taken effect or not. An attach that may go back is an
-//! operation, too: after it a block has the value that it had after some of what came before, and that part has all that was answered
-//! before the last flush began which was acknowledged before the attach.
+//! Each block is linearizable, and an operation that has not returned may have taken effect or not. An attach that may go back is
+//! an operation, too: after it a block has the value that it had after some of what came before, and that part has all that was
+//! answered before the last flush began which was acknowledged before the attach.
 
 use crate::config::{Config, Op};
 use crate::snapshot::unpacked;

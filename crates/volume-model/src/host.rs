@@ -154,7 +154,7 @@ impl Config {
                 link.log[region] = Some(INTENT);
             }
         }
-        if job.work == Work::Settle && host.need & !job.done == 0 {
+        if job.work == Work::Settle && host.need & !job.done == 0 && !self.flushes_settled(host, region) {
             host.unsettled &= !(1 << region);
             self.note_missed(host, region, job.done);
             host.jobs[region] = Job::default();

@@ -24,6 +24,7 @@ mod history;
 mod host;
 pub mod judge;
 mod land;
+mod notation;
 mod power;
 mod snapshot;
 pub mod state;

@@ -59,6 +59,21 @@ impl Config {
         self.go_on(state, h);
     }
 
+    /// After an attach that goes back another copy may have what was lost, and would have it again after a loss of power: whether
+    /// who is needed has yet to flush what a region was settled to.
+    pub(crate) fn flushes_settled(&self, host: &mut Host, region: usize) -> bool {
+        if !host.went_back || self.breaks(Broken::SettledUnflushed) {
+            return false;
+        }
+        let lacking = host.need & !host.flushed[region];
+        for i in (0..self.replicas).filter(|&i| has(lacking, i)) {
+            if self.is_usable(host, i) && self.is_intact(host, i) && host.links[i].flush.is_none() {
+                host.links[i].flush = Some(self.quiet(host, i));
+            }
+        }
+        lacking != 0
+    }
+
     /// A joining replica with nothing left to copy is to flush before it is in sync.
     pub(crate) fn flush_joining(&self, state: &State, h: usize, i: usize, visit: &mut Visit<'_, State>) {
         let host = &state.hosts[h];

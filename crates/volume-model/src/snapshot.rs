@@ -102,10 +102,9 @@ impl Config {
             host.links[i].snapshots &= !(1 << name);
             let data = holder.data;
             holder.snapshots[name].get_or_insert(data);
-            if let Some(snapshot) = host.snapshot.as_mut().filter(|snapshot| snapshot.name == Some(name as u8)) {
-                if !snapshot.proposed {
-                    (snapshot.answered, snapshot.bytes) = (snapshot.answered | 1 << i, packed(data));
-                }
+            let counts = |snapshot: &&mut Snapshot| snapshot.name == Some(name as u8) && !snapshot.proposed;
+            if let Some(snapshot) = host.snapshot.as_mut().filter(counts) {
+                (snapshot.answered, snapshot.bytes) = (snapshot.answered | 1 << i, packed(data));
             }
             visit(next, &|| format!("{i} takes snapshot {name} of host {h}"));
         }

@@ -279,6 +279,8 @@ pub struct Host {
     pub confirmed: Set,
     /// How often the lease has run out.
     pub expiries: u8,
+    /// It has gone back to an earlier state, perhaps.
+    pub went_back: bool,
     /// Regions that are not settled.
     pub unsettled: Set,
     /// Replicas that are to join.
