@@ -51,6 +51,14 @@ pub(crate) fn power() -> Vec<Config> {
             .failures(0)
             .calm(0b010)
             .uncleared(),
+        new("N3 W,F|R power2 v1 rec0 fail0 host 1 calm", 3, "W,F|R")
+            .power_losses(2)
+            .loses_all()
+            .versions(1)
+            .reconnects(0)
+            .failures(0)
+            .calm(0b010)
+            .uncleared(),
     ]
 }
 
@@ -73,6 +81,14 @@ pub(crate) fn uncounted() -> Vec<Config> {
             .versions(3)
             .failures(0),
         new("N2+w W,F,W alone, power1 v3 fail1 rec1", 2, "W,F,W").power_losses(1).uncounted(),
+        new("N3 W,F|R power1 v1 rec0 fail0 host 1 calm", 3, "W,F|R")
+            .power_losses(1)
+            .uncounted()
+            .versions(1)
+            .reconnects(0)
+            .failures(0)
+            .calm(0b010)
+            .uncleared(),
     ]
 }
 
@@ -203,6 +219,11 @@ pub(crate) fn snapshot() -> Vec<Config> {
         new("N2+w S+W fail1 rec1 v3", 2, "S+W"),
         small(once(new("N2+w S+W|R v2 rec0 fail0, host 1 calm", 2, "S+W|R"))).calm(0b010),
         once(new("N2+w S,W|R v2 fail1 rec0, host 1 calm", 2, "S,W|R")).versions(2).reconnects(0).calm(0b010),
+        small(once(new("N2+w S+W|R power1 v2 rec0 fail0, host 1 calm", 2, "S+W|R")))
+            .power_losses(1)
+            .loses_all()
+            .calm(0b010),
+        small(once(new("N3 S,W|R v2 rec0 fail0, host 1 calm", 3, "S,W|R"))).calm(0b010),
     ]
 }
 
