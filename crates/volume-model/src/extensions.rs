@@ -59,6 +59,12 @@ pub(crate) fn power() -> Vec<Config> {
             .failures(0)
             .calm(0b010)
             .uncleared(),
+        new("N3 W,F|R power1 v2 rec1 fail1 host 1 calm", 3, "W,F|R")
+            .power_losses(1)
+            .loses_all()
+            .versions(2)
+            .calm(0b010)
+            .uncleared(),
     ]
 }
 
@@ -89,6 +95,11 @@ pub(crate) fn uncounted() -> Vec<Config> {
             .failures(0)
             .calm(0b010)
             .uncleared(),
+        new("N2+w W,F|R power1 v2 rec1 fail1 host 1 calm", 2, "W,F|R")
+            .power_losses(1)
+            .uncounted()
+            .versions(2)
+            .calm(0b010),
     ]
 }
 
