@@ -41,7 +41,7 @@ pub fn sound(group: &str) -> Vec<Config> {
         "handover" => extensions::handover(),
         "snapshot" => extensions::snapshot(),
         "grow" => extensions::grow(),
-        "big" => big(),
+        "big" => [big(), extensions::big()].concat(),
         _ => Vec::new(),
     }
 }

@@ -59,12 +59,6 @@ pub(crate) fn power() -> Vec<Config> {
             .failures(0)
             .calm(0b010)
             .uncleared(),
-        new("N3 W,F|R power1 v2 rec1 fail1 host 1 calm", 3, "W,F|R")
-            .power_losses(1)
-            .loses_all()
-            .versions(2)
-            .calm(0b010)
-            .uncleared(),
     ]
 }
 
@@ -95,11 +89,6 @@ pub(crate) fn uncounted() -> Vec<Config> {
             .failures(0)
             .calm(0b010)
             .uncleared(),
-        new("N2+w W,F|R power1 v2 rec1 fail1 host 1 calm", 2, "W,F|R")
-            .power_losses(1)
-            .uncounted()
-            .versions(2)
-            .calm(0b010),
     ]
 }
 
@@ -159,6 +148,29 @@ pub(crate) fn broken_large() -> Config {
         .unprobed()
         .uncompared()
         .without(OldWord)
+}
+
+/// Those that need hours, or do not end.
+pub(crate) fn big() -> Vec<Config> {
+    vec![
+        new("N3 W,F|R power1 v2 rec1 fail1 host 1 calm", 3, "W,F|R")
+            .power_losses(1)
+            .loses_all()
+            .versions(2)
+            .calm(0b010)
+            .uncleared(),
+        new("N2+w W,F|R power1 uncounted v2 rec1 fail1 host 1 calm", 2, "W,F|R")
+            .power_losses(1)
+            .uncounted()
+            .versions(2)
+            .calm(0b010),
+        new("N2+w S,W|R v2 rec0 fail1, two attempts, host 1 calm", 2, "S,W|R")
+            .versions(2)
+            .reconnects(0)
+            .calm(0b010)
+            .deletes()
+            .uncleared(),
+    ]
 }
 
 /// Rules of them that are broken on purpose.
